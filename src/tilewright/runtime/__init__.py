@@ -1,0 +1,59 @@
+"""The runtime: loads compiled models and runs them; never imports the compiler.
+
+In: objects + weights + manifest, or a ``.tw`` file. Out: callables. Not its business: producing any of these.
+Names are loaded on first use, so that importing this package costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tilewright.runtime.artifact import Artifact, ObjectImage
+    from tilewright.runtime.cache import Cache
+    from tilewright.runtime.env import Environment, read_environment
+    from tilewright.runtime.errors import ArtifactError, ExecutionError, InputError, ResourceError, TilewrightError
+    from tilewright.runtime.manifest import Manifest
+    from tilewright.runtime.model import LoadedModel
+
+__all__ = [
+    "Artifact",
+    "ArtifactError",
+    "Cache",
+    "Environment",
+    "ExecutionError",
+    "InputError",
+    "LoadedModel",
+    "Manifest",
+    "ObjectImage",
+    "ResourceError",
+    "TilewrightError",
+    "read_environment",
+]
+
+_HOME = {
+    "Artifact": "artifact",
+    "ArtifactError": "errors",
+    "Cache": "cache",
+    "Environment": "env",
+    "ExecutionError": "errors",
+    "InputError": "errors",
+    "LoadedModel": "model",
+    "Manifest": "manifest",
+    "ObjectImage": "artifact",
+    "ResourceError": "errors",
+    "TilewrightError": "errors",
+    "read_environment": "env",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import the module that owns ``name`` on first use."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
