@@ -1,0 +1,422 @@
+"""What a kernel computes, apart from how: element values, buffers and stages.
+
+In: index expressions (``core.expr``) and dtypes. Out: ``Value`` trees and ``Stage`` records; an op's ``compute`` returns
+stages, fusion concatenates and inlines them, ``tile.lower`` turns them into loops.
+Not its business: loop order, vectors, threads (``tile.schedule``), or instructions (``codegen``).
+
+Grammar (``dim`` is an index expression)::
+
+    value  := Const | Load(buffer, (dim | value)*) | Index(dim) | Unary(op, value) | Binary(op, value, value)
+            | Fma(value, value, value) | Select(value, value, value) | Inside(dim*) | Cast(value) | Bitcast(value) | Param
+    stage  := outs[index] = exprs over axes            or, with a reduction,
+              outs[index] = fold(combine, init, exprs over reduction axes)
+    serial := for axis, in increasing order: (stage | serial)*        stages may read what earlier steps wrote
+    computation := (stage | serial)*  over input, output and temporary buffers
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, TypeAlias, Union
+
+from tilewright.core import types
+from tilewright.core.expr import Dim, Sym, substitute, to_text
+from tilewright.core.types import DType
+
+UNARY_OPS = frozenset(
+    "neg abs sqrt rsqrt floor ceil trunc rint exp exp2 expm1 log log2 log1p sin cos tan asin acos atan sinh cosh tanh "
+    "asinh acosh atanh erf pow2i not isnan".split()
+)
+ARITHMETIC_OPS = frozenset("add sub mul div rem min max pow atan2 and or xor shl shr".split())
+COMPARE_OPS = frozenset("eq ne lt le gt ge".split())
+REDUCE_OPS = frozenset("add mul min max and or".split())
+
+
+@dataclass(frozen=True, eq=False)
+class Buffer:
+    """A dense row-major array that stages read and write. Compared by identity; names are unique in a computation."""
+
+    name: str
+    dtype: DType
+    shape: tuple[Dim, ...]
+
+    def __repr__(self) -> str:
+        return f"{self.name}: {self.dtype}[{', '.join(to_text(d) for d in self.shape)}]"
+
+    def __getitem__(self, index: IndexLike | tuple[IndexLike, ...]) -> Load:
+        return Load(self, index if isinstance(index, tuple) else (index,))
+
+
+class Value:
+    """A scalar computed for one point of a stage's domain. Immutable; equal when structurally equal."""
+
+    __slots__ = ("_hash", "dtype", "key")
+    fields: ClassVar[tuple[str, ...]] = ()
+    dtype: DType
+    key: tuple[object, ...]
+
+    def _seal(self, dtype: DType, *key: object) -> None:
+        self.dtype = dtype
+        self.key = (type(self).__name__, dtype, *key)
+        self._hash = hash(self.key)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Value) and self._hash == other._hash and self.key == other.key)
+
+    def __repr__(self) -> str:
+        return value_text(self)
+
+    def __add__(self, other: Value) -> Value:
+        return Binary("add", self, other)
+
+    def __sub__(self, other: Value) -> Value:
+        return Binary("sub", self, other)
+
+    def __mul__(self, other: Value) -> Value:
+        return Binary("mul", self, other)
+
+    def __truediv__(self, other: Value) -> Value:
+        return Binary("div", self, other)
+
+    def __neg__(self) -> Value:
+        return Unary("neg", self)
+
+
+IndexLike: TypeAlias = Union[Dim, Value]
+
+
+class Const(Value):
+    """A literal of the given dtype; floats keep their sign of zero and NaN."""
+
+    __slots__ = ("value",)
+    value: int | float | bool
+
+    def __init__(self, value: int | float | bool, dtype: DType) -> None:
+        self.value = float(value) if dtype.is_float else bool(value) if dtype is types.bool_ else int(value)
+        self._seal(dtype, repr(self.value))
+
+
+class Load(Value):
+    """``buffer[index]``; an index is an affine-like ``Dim`` or, for gathers, an integer ``Value`` (within bounds)."""
+
+    __slots__ = ("buffer", "index")
+
+    def __init__(self, buffer: Buffer, index: tuple[IndexLike, ...]) -> None:
+        if len(index) != len(buffer.shape):
+            raise ValueError(f"{buffer} takes {len(buffer.shape)} indices, not {len(index)}")
+        self.buffer, self.index = buffer, index
+        self._seal(buffer.dtype, id(buffer), index)
+
+
+class Index(Value):
+    """An index expression used as an ``i64`` element value."""
+
+    __slots__ = ("expr",)
+
+    def __init__(self, expr: Dim) -> None:
+        self.expr = expr
+        self._seal(types.i64, expr)
+
+
+class Unary(Value):
+    """``op(a)``; ``not`` is logical on bool and bitwise on integers; ``rint`` rounds half to even; ``pow2i`` is 2**a."""
+
+    __slots__ = ("a", "op")
+
+    def __init__(self, op: str, a: Value) -> None:
+        if op not in UNARY_OPS:
+            raise ValueError(f"unknown unary operation {op!r}")
+        self.op, self.a = op, a
+        self._seal(types.bool_ if op == "isnan" else a.dtype, op, a)
+
+
+class Binary(Value):
+    """``op(a, b)`` on equal dtypes.
+
+    Integer ``add sub mul`` wrap; ``div`` and ``rem`` truncate as in C; float ``rem`` is fmod. ``min`` and ``max``
+    propagate NaN. ``shr`` is arithmetic on signed types. Comparisons give bool.
+    """
+
+    __slots__ = ("a", "b", "op")
+
+    def __init__(self, op: str, a: Value, b: Value) -> None:
+        if op not in ARITHMETIC_OPS and op not in COMPARE_OPS:
+            raise ValueError(f"unknown binary operation {op!r}")
+        if a.dtype is not b.dtype:
+            raise ValueError(f"{op} needs equal dtypes, not {a.dtype} and {b.dtype}")
+        self.op, self.a, self.b = op, a, b
+        self._seal(types.bool_ if op in COMPARE_OPS else a.dtype, op, a, b)
+
+
+class Fma(Value):
+    """``a * b + c`` rounded once where the target can, else twice."""
+
+    __slots__ = ("a", "b", "c")
+
+    def __init__(self, a: Value, b: Value, c: Value) -> None:
+        self.a, self.b, self.c = a, b, c
+        self._seal(a.dtype, a, b, c)
+
+
+class Select(Value):
+    """``a if cond else b``; when ``cond`` is an :class:`Inside`, the loads in ``a`` happen only where it holds."""
+
+    __slots__ = ("a", "b", "cond")
+
+    def __init__(self, cond: Value, a: Value, b: Value) -> None:
+        if cond.dtype is not types.bool_ or a.dtype is not b.dtype:
+            raise ValueError(f"select needs bool, T, T; not {cond.dtype}, {a.dtype}, {b.dtype}")
+        self.cond, self.a, self.b = cond, a, b
+        self._seal(a.dtype, cond, a, b)
+
+
+class Inside(Value):
+    """True where every index expression is >= 0: the guard of padding and ragged edges."""
+
+    __slots__ = ("exprs",)
+
+    def __init__(self, exprs: tuple[Dim, ...]) -> None:
+        self.exprs = exprs
+        self._seal(types.bool_, exprs)
+
+
+class Cast(Value):
+    """Convert the value. Float to integer truncates and saturates (NaN gives 0); integers wrap; to bool is ``!= 0``."""
+
+    __slots__ = ("a",)
+
+    def __init__(self, a: Value, dtype: DType) -> None:
+        self.a = a
+        self._seal(dtype, a)
+
+
+class Bitcast(Value):
+    """Reinterpret the bits as a dtype of the same width."""
+
+    __slots__ = ("a",)
+
+    def __init__(self, a: Value, dtype: DType) -> None:
+        if a.dtype.n_bytes != dtype.n_bytes:
+            raise ValueError(f"bitcast needs equal widths, not {a.dtype} and {dtype}")
+        self.a = a
+        self._seal(dtype, a)
+
+
+class Param(Value):
+    """A placeholder inside a :class:`Combiner`."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str, dtype: DType) -> None:
+        self.name = name
+        self._seal(dtype, name)
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One loop of a stage's domain: ``0 <= sym < extent``; an extent may depend on axes before it."""
+
+    sym: Sym
+    extent: Dim
+
+
+@dataclass(frozen=True)
+class Combiner:
+    """How a reduction with a tuple state folds: ``result[i]`` is an expression of ``state`` and ``value`` parameters."""
+
+    state: tuple[Param, ...]
+    value: tuple[Param, ...]
+    result: tuple[Value, ...]
+    is_commutative: bool = True
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """Fold over ``axes`` with ``op`` (one of ``REDUCE_OPS``) or a custom :class:`Combiner`, from ``init``."""
+
+    axes: tuple[Axis, ...]
+    op: str | Combiner
+    init: tuple[Value, ...]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One assignment over a domain; ``outs`` has several buffers only for tuple-state reductions.
+
+    ``index`` is where in the outputs a point of ``axes`` is written; an index that is a ``Value`` is a scatter, whose
+    writes happen in increasing order of the axes. With ``update`` the stage folds into what the output already holds.
+    """
+
+    outs: tuple[Buffer, ...]
+    axes: tuple[Axis, ...]
+    index: tuple[IndexLike, ...]
+    exprs: tuple[Value, ...]
+    reduction: Reduction | None = None
+    update: str | None = None
+
+    @property
+    def out(self) -> Buffer:
+        return self.outs[0]
+
+    @property
+    def expr(self) -> Value:
+        return self.exprs[0]
+
+
+@dataclass(frozen=True)
+class Serial:
+    """Run ``body`` for each value of ``axis`` in increasing order: recurrences, cumulative ops, loops over time."""
+
+    axis: Axis
+    body: tuple[Stage | Serial, ...]
+
+
+@dataclass(frozen=True)
+class Computation:
+    """A kernel's meaning: run ``items`` in order. Every buffer is an input, an output or a temporary."""
+
+    inputs: tuple[Buffer, ...]
+    outputs: tuple[Buffer, ...]
+    items: tuple[Stage | Serial, ...]
+    temps: tuple[Buffer, ...] = field(default=())
+
+
+# --- building -------------------------------------------------------------------------------------------------------
+
+
+def axes_for(shape: Sequence[Dim], prefix: str = "i") -> tuple[Axis, ...]:
+    """Fresh axes ``i0, i1, ...`` over a shape, with bounds where the extent is known."""
+    return tuple(Axis(loop_symbol(f"{prefix}{k}", d), d) for k, d in enumerate(shape))
+
+
+def loop_symbol(name: str, extent: Dim) -> Sym:
+    """A loop variable's symbol: ``0 <= name < extent``, the upper bound kept where the extent is a number."""
+    return Sym(name, 0, max(extent - 1, 0) if isinstance(extent, int) else None)
+
+
+def syms(axes: Sequence[Axis]) -> tuple[Sym, ...]:
+    return tuple(a.sym for a in axes)
+
+
+def conjunction(values: Sequence[Value]) -> Value:
+    """The logical and of bool values (at least one)."""
+    result = values[0]
+    for v in values[1:]:
+        result = Binary("and", result, v)
+    return result
+
+
+# --- walking --------------------------------------------------------------------------------------------------------
+
+
+def operands(v: Value) -> tuple[Value, ...]:
+    """The direct sub-values, run-time indices of loads included."""
+    match v:
+        case Load():
+            return tuple(i for i in v.index if isinstance(i, Value))
+        case Unary() | Cast() | Bitcast():
+            return (v.a,)
+        case Binary():
+            return (v.a, v.b)
+        case Fma():
+            return (v.a, v.b, v.c)
+        case Select():
+            return (v.cond, v.a, v.b)
+    return ()
+
+
+def walk(v: Value) -> Iterator[Value]:
+    """``v`` and everything below it, parents first; shared sub-values are visited once."""
+    seen: set[Value] = set()
+    stack = [v]
+    while stack:
+        x = stack.pop()
+        if x not in seen:
+            seen.add(x)
+            yield x
+            stack.extend(operands(x))
+
+
+def loads(v: Value) -> list[Load]:
+    """Every distinct load in ``v``."""
+    return [x for x in walk(v) if isinstance(x, Load)]
+
+
+def rewrite_value(v: Value, leaf: Callable[[Value], Value | None], dims: Mapping[Sym, Dim] | None = None) -> Value:
+    """Rebuild ``v``: ``leaf`` may replace any node (None keeps it), and ``dims`` are substituted in index expressions.
+
+    ``leaf`` sees a node after its operands and indices have been rebuilt.
+    """
+    memo: dict[Value, Value] = {}
+    env = dims or {}
+
+    def go(x: Value) -> Value:
+        done = memo.get(x)
+        if done is None:
+            rebuilt = _rebuild(x, go, env)
+            done = memo[x] = leaf(rebuilt) or rebuilt
+        return done
+
+    return go(v)
+
+
+def substitute_value(v: Value, dims: Mapping[Sym, Dim]) -> Value:
+    """``v`` with symbols of its index expressions replaced."""
+    return rewrite_value(v, lambda _: None, dims)
+
+
+def substitute_index(i: IndexLike, dims: Mapping[Sym, Dim]) -> IndexLike:
+    return substitute_value(i, dims) if isinstance(i, Value) else substitute(i, dims)
+
+
+def _rebuild(x: Value, go: Callable[[Value], Value], env: Mapping[Sym, Dim]) -> Value:
+    match x:
+        case Load():
+            return Load(x.buffer, tuple(go(i) if isinstance(i, Value) else substitute(i, env) for i in x.index))
+        case Index():
+            return Index(substitute(x.expr, env))
+        case Inside():
+            return Inside(tuple(substitute(e, env) for e in x.exprs))
+        case Unary():
+            return Unary(x.op, go(x.a))
+        case Binary():
+            return Binary(x.op, go(x.a), go(x.b))
+        case Fma():
+            return Fma(go(x.a), go(x.b), go(x.c))
+        case Select():
+            return Select(go(x.cond), go(x.a), go(x.b))
+        case Cast():
+            return Cast(go(x.a), x.dtype)
+        case Bitcast():
+            return Bitcast(go(x.a), x.dtype)
+    return x
+
+
+def value_text(v: Value) -> str:
+    """A readable, exact form: ``add(load A[i, k], cast.f32(x))``; the tile IR's text form uses it."""
+    match v:
+        case Const():
+            return f"{v.value!r}:{v.dtype}"
+        case Load():
+            return f"{v.buffer.name}[{', '.join(index_text(i) for i in v.index)}]"
+        case Index():
+            return f"index({to_text(v.expr)})"
+        case Inside():
+            return f"inside({', '.join(to_text(e) for e in v.exprs)})"
+        case Unary() | Binary():
+            name = v.op
+        case Cast() | Bitcast():
+            name = f"{type(v).__name__.lower()}.{v.dtype}"
+        case Param():
+            return f"%{v.name}:{v.dtype}"
+        case _:
+            name = type(v).__name__.lower()
+    return f"{name}({', '.join(value_text(o) for o in operands(v))})"
+
+
+def index_text(i: IndexLike) -> str:
+    return f"@{value_text(i)}" if isinstance(i, Value) else to_text(i)

@@ -1,0 +1,144 @@
+"""Element types and tensor types: the only place where a dtype's facts are written down.
+
+In: names and shapes. Out: interned ``DType`` singletons and frozen ``TensorType`` values.
+Not its business: what an op does with a dtype (``ops``), or how a target holds it (``codegen``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from tilewright.core.expr import Dim, to_text
+
+Kind = Literal["bool", "int", "uint", "float"]
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class DType:
+    """One element type. Compare with ``is``; there is exactly one object per type.
+
+    ``bits`` is the logical width; ``n_bytes`` the size of one element in memory (bool takes one byte).
+    """
+
+    name: str
+    kind: Kind
+    bits: int
+    numpy: np.dtype[Any]
+
+    def __repr__(self) -> str:
+        return self.name
+
+    @property
+    def n_bytes(self) -> int:
+        return max(self.bits // 8, 1)
+
+    @property
+    def is_float(self) -> bool:
+        return self.kind == "float"
+
+    @property
+    def is_integer(self) -> bool:
+        """True for signed and unsigned integers; bool is not an integer."""
+        return self.kind in ("int", "uint")
+
+    @property
+    def is_signed(self) -> bool:
+        return self.kind in ("int", "float")
+
+    @property
+    def min(self) -> int | float:
+        """The lowest finite value."""
+        if self.kind == "bool":
+            return 0
+        return float(ml_dtypes.finfo(self.numpy).min) if self.is_float else int(np.iinfo(self.numpy).min)
+
+    @property
+    def max(self) -> int | float:
+        """The highest finite value."""
+        if self.kind == "bool":
+            return 1
+        return float(ml_dtypes.finfo(self.numpy).max) if self.is_float else int(np.iinfo(self.numpy).max)
+
+
+bool_ = DType("bool", "bool", 1, np.dtype(np.bool_))
+i8 = DType("i8", "int", 8, np.dtype(np.int8))
+i16 = DType("i16", "int", 16, np.dtype(np.int16))
+i32 = DType("i32", "int", 32, np.dtype(np.int32))
+i64 = DType("i64", "int", 64, np.dtype(np.int64))
+u8 = DType("u8", "uint", 8, np.dtype(np.uint8))
+u16 = DType("u16", "uint", 16, np.dtype(np.uint16))
+u32 = DType("u32", "uint", 32, np.dtype(np.uint32))
+u64 = DType("u64", "uint", 64, np.dtype(np.uint64))
+f16 = DType("f16", "float", 16, np.dtype(np.float16))
+bf16 = DType("bf16", "float", 16, np.dtype(ml_dtypes.bfloat16))
+f32 = DType("f32", "float", 32, np.dtype(np.float32))
+f64 = DType("f64", "float", 64, np.dtype(np.float64))
+
+DTYPES: tuple[DType, ...] = (bool_, i8, i16, i32, i64, u8, u16, u32, u64, f16, bf16, f32, f64)
+INTS: tuple[DType, ...] = tuple(d for d in DTYPES if d.is_integer)
+FLOATS: tuple[DType, ...] = tuple(d for d in DTYPES if d.is_float)
+_BY_NAME = {d.name: d for d in DTYPES}
+_BY_NUMPY = {d.numpy: d for d in DTYPES}
+
+
+def dtype_named(name: str) -> DType:
+    """The dtype called ``name``; ``KeyError`` when there is none."""
+    return _BY_NAME[name]
+
+
+def dtype_of(array_dtype: npt.DTypeLike) -> DType:
+    """The dtype of a NumPy dtype; ``KeyError`` for one that tensors can't hold."""
+    return _BY_NUMPY[np.dtype(array_dtype).newbyteorder("=")]
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """A dense row-major tensor: element type and shape; a dimension is an ``int`` or a symbolic ``Expr``."""
+
+    dtype: DType
+    shape: tuple[Dim, ...]
+
+    def __str__(self) -> str:
+        return f"{self.dtype.name}[{', '.join(to_text(d) for d in self.shape)}]"
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def is_static(self) -> bool:
+        return all(isinstance(d, int) for d in self.shape)
+
+    @property
+    def n_elements(self) -> Dim:
+        return product(self.shape)
+
+    @property
+    def n_bytes(self) -> Dim:
+        return self.n_elements * self.dtype.n_bytes
+
+    def with_shape(self, shape: Sequence[Dim]) -> TensorType:
+        return TensorType(self.dtype, tuple(shape))
+
+    def with_dtype(self, dtype: DType) -> TensorType:
+        return TensorType(dtype, self.shape)
+
+
+def product(dims: Sequence[Dim]) -> Dim:
+    """The product of dimensions; 1 for none."""
+    result: Dim = 1
+    for d in dims:
+        result = result * d
+    return result
+
+
+def tensor_type_of(array: Array) -> TensorType:
+    """The type of a NumPy array."""
+    return TensorType(dtype_of(array.dtype), tuple(int(d) for d in array.shape))

@@ -1,0 +1,173 @@
+"""The tile IR: a kernel as an immutable tree of loops over buffers, the last form before instructions.
+
+In: a ``core.compute.Computation`` lowered by ``tile.lower``; rewritten only by the primitives of ``tile.schedule``.
+Out: a ``Kernel`` that ``tile.interp`` runs and ``codegen`` turns into LLVM text.
+Not its business: which schedule is good (``tile.default``), or how a target spells an operation.
+
+Grammar (the whole of it)::
+
+    kernel := Kernel(name, params, sizes, locals, body)            params: Place(buffer, space=global, role)
+    stmt   := For(loop, stmt*) | Store(buffer, index, value) | Update(buffer, index, op, value)
+            | Fold(buffers, index, combiner, values) | If(cond, stmt*) | Prefetch(buffer, index)
+    loop   := Loop(sym, extent, kind)     kind: serial | parallel | unroll | step | vector | dot | block | thread
+    value  := as in core.compute; index := as in core.compute
+    space  := global (a kernel parameter) | local (a thread's scratch in cache) | reg (registers, SSA)
+            | table (compile-time numbers; a constant index reads a literal)
+
+Kinds: ``unroll`` copies the body; ``step`` copies it with a basic-block boundary between copies (stops LLVM from
+keeping equal loads alive across copies); ``vector`` loops are lanes (nested: two-dimensional lanes); ``dot`` is a group
+of 2 or 4 narrow elements inside one 32-bit lane; ``parallel`` is split over the thread pool, iterations independent.
+An extent may depend on outer loops and on sizes. Iterations of a ragged tile are ``min(f, n - f*outer)``.
+A ``reg`` buffer's indices are constants once ``unroll``/``step``/``vector`` loops are expanded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TypeAlias, Union
+
+from tilewright.core.compute import Buffer, Combiner, IndexLike, Value
+from tilewright.core.expr import Dim, Sym
+from tilewright.core.types import Array
+
+
+class Kind(Enum):
+    """How a loop runs; the module's docstring defines each."""
+
+    SERIAL = "serial"
+    PARALLEL = "parallel"
+    UNROLL = "unroll"
+    STEP = "step"
+    VECTOR = "vector"
+    DOT = "dot"
+    BLOCK = "block"
+    THREAD = "thread"
+
+
+class Space(Enum):
+    """Where a buffer lives."""
+
+    GLOBAL = "global"
+    LOCAL = "local"
+    REG = "reg"
+    TABLE = "table"
+
+
+class Role(Enum):
+    """What a kernel parameter is for."""
+
+    IN = "in"
+    OUT = "out"
+    CONST = "const"
+    TMP = "tmp"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A buffer's home: its space, role, and the numbers of a ``table``."""
+
+    buffer: Buffer
+    space: Space
+    role: Role = Role.TMP
+    table: Array | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A loop's identity: the variable, ``0 <= sym < extent``, and its kind."""
+
+    sym: Sym
+    extent: Dim
+    kind: Kind = Kind.SERIAL
+
+
+@dataclass(frozen=True)
+class For:
+    loop: Loop
+    body: tuple[Stmt, ...]
+
+
+@dataclass(frozen=True)
+class Store:
+    buffer: Buffer
+    index: tuple[IndexLike, ...]
+    value: Value
+
+
+@dataclass(frozen=True)
+class Update:
+    """``buffer[index] = op(buffer[index], value)``; ``add`` of a product becomes a fused multiply-add."""
+
+    buffer: Buffer
+    index: tuple[IndexLike, ...]
+    op: str
+    value: Value
+
+
+@dataclass(frozen=True)
+class Fold:
+    """One step of a tuple-state reduction: all of ``buffers[index]`` are read, combined and written together."""
+
+    buffers: tuple[Buffer, ...]
+    index: tuple[IndexLike, ...]
+    combiner: Combiner
+    values: tuple[Value, ...]
+
+
+@dataclass(frozen=True)
+class If:
+    cond: Value
+    body: tuple[Stmt, ...]
+
+
+@dataclass(frozen=True)
+class Prefetch:
+    """A hint that ``buffer[index]`` will be read soon; out of bounds is allowed and harmless."""
+
+    buffer: Buffer
+    index: tuple[IndexLike, ...]
+
+
+Stmt: TypeAlias = Union[For, Store, Update, Fold, If, Prefetch]
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A constant parameter that the kernel reads in another layout than the model's.
+
+    ``data[j] = source.flat[gather[j]]`` (0 where ``gather[j] < 0``), prepared once at compile time. It is described
+    by ``source`` (a parameter's original buffer), and a function of NumPy arrays in ``tile.pack``.
+    """
+
+    param: Buffer
+    source: Buffer
+    recipe: tuple[object, ...]
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One function of machine code: ``void name(ptr param..., i64 size..., i32 threads)``.
+
+    ``sizes`` are the symbolic dimensions that it needs; ``places`` hold every buffer, parameters first and in order.
+    ``packed`` says how constants are re-laid before the first run.
+    """
+
+    name: str
+    places: tuple[Place, ...]
+    sizes: tuple[Sym, ...]
+    body: tuple[Stmt, ...]
+    packed: tuple[Packed, ...] = ()
+
+    @property
+    def params(self) -> tuple[Buffer, ...]:
+        return tuple(p.buffer for p in self.places if p.space is Space.GLOBAL)
+
+
+def walk(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
+    """Every statement, parents before children, in program order."""
+    for s in body:
+        yield s
+        if isinstance(s, For | If):
+            yield from walk(s.body)
