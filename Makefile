@@ -1,31 +1,37 @@
 # Needs Python >= 3.11 and make. `make help` lists the targets.
 #
 # One environment, .venv, filled in steps that each leave a stamp: `make demo` installs the core and the demo's
-# peers, and never PyTorch; `make test` adds PyTorch and the tools. A stamp's name holds a hash of pyproject.toml,
-# this folder and the Python version: when one of them changes, pip runs again, otherwise nothing does.
+# peers, and never PyTorch; `make test` adds PyTorch and the tools. The stamps' names hold hashes: of this folder and
+# the Python version (a change makes the environment anew) and of pyproject.toml (a change runs pip again).
 #
 # PyTorch's Linux wheels on the default index bring gigabytes of CUDA. To take the CPU build instead, give pip its
 # index: make test PIP_ARGS="--extra-index-url=<the CPU wheel index>".
 
-PYTHON ?= $(firstword $(foreach name,python3 python3.14 python3.13 python3.12 python3.11 python,$(shell \
-	$(name) -c 'import sys; sys.version_info >= (3, 11) and print(sys.executable)' 2>/dev/null)))
+ifndef PYTHON
+PYTHON := $(shell for name in python3 python3.14 python3.13 python3.12 python3.11 python; do \
+	$$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && command -v $$name && break; done)
+endif
+ifeq ($(PYTHON),)
+$(error Python 3.11 or newer is needed and none was found; name it: make PYTHON=/path/to/python3)
+endif
 PIP_ARGS ?=
 PYTEST_ARGS ?=
 JOBS ?= 2
-FUZZ_JOBS ?= 2
 
 VENV := .venv
 RUN := $(VENV)/bin/python
-KEY := $(if $(PYTHON),$(shell $(PYTHON) -c 'import hashlib, os, sys; \
-	key = open("pyproject.toml", "rb").read() + os.getcwd().encode() + sys.version.encode(); \
-	print(hashlib.sha256(key).hexdigest()[:16])'))
-STAMP := $(VENV)/stamp-$(KEY)
+KEYS := $(shell $(PYTHON) -c 'import hashlib, os, sys; \
+	base = hashlib.sha256((os.getcwd() + sys.version).encode()); \
+	full = hashlib.sha256(base.digest() + open("pyproject.toml", "rb").read()); \
+	print(base.hexdigest()[:12], full.hexdigest()[:12])')
+BASE := $(VENV)/base-$(firstword $(KEYS))
+STAMP := $(VENV)/stamp-$(lastword $(KEYS))
 
 # The tests' own parallelism is worker processes: the thread pools of NumPy, PyTorch and peers stay out of the way.
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.DELETE_ON_ERROR:
+.NOTPARALLEL:
 .PHONY: help demo test test-all fuzz lint bench clean
 
 help:  ## list the targets
@@ -35,17 +41,17 @@ demo: $(STAMP)-demo  ## compile a digit classifier, run it on held-out digits be
 	@$(RUN) examples/digits/demo.py
 
 lint: $(STAMP)-dev  ## ruff and mypy
-	$(RUN) -m ruff check src tests examples
+	$(RUN) -m ruff check
 	$(RUN) -m mypy
 
 test: lint  ## lint, then every test but the slow ones
-	$(ONE_THREAD) $(RUN) -m pytest -m "not slow and not fuzz" -n $(JOBS) -q $(PYTEST_ARGS)
+	$(ONE_THREAD) $(RUN) -m pytest -m "not slow and not fuzz" -n $(JOBS) $(PYTEST_ARGS)
 
 test-all: lint  ## lint, then every test, full-size models too
-	$(ONE_THREAD) $(RUN) -m pytest -m "not fuzz" -n $(JOBS) -q --timeout 1800 -o faulthandler_timeout=2400 $(PYTEST_ARGS)
+	$(ONE_THREAD) $(RUN) -m pytest -m "not fuzz" -n $(JOBS) --timeout 1800 -o faulthandler_timeout=2400 $(PYTEST_ARGS)
 
 fuzz: $(STAMP)-dev  ## random graphs and mutated files, for hours
-	$(ONE_THREAD) $(RUN) -m pytest -m fuzz -n $(FUZZ_JOBS) -q --timeout 0 -o faulthandler_timeout=0 $(PYTEST_ARGS)
+	$(ONE_THREAD) $(RUN) -m pytest -m fuzz -n $(JOBS) --timeout 0 -o faulthandler_timeout=0 $(PYTEST_ARGS)
 
 bench: $(STAMP)-bench  ## latency and compile time beside the peers, interleaved
 	$(RUN) benchmarks/latency.py
@@ -55,15 +61,14 @@ clean:  ## remove the environment and all caches
 	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find src tests examples docs -name __pycache__ -prune -exec rm -rf {} +
 
-$(VENV)/base-$(KEY):
-	$(if $(PYTHON),,$(error Python 3.11 or newer is needed and none was found; name it: make PYTHON=/path/to/python3))
-	@rm -f $(VENV)/base-* $(VENV)/stamp-*
-	$(PYTHON) -m venv $(VENV)
+$(BASE):
+	$(PYTHON) -m venv --clear $(VENV)
 	@touch $@
 
 $(STAMP)-demo: EXTRAS := demo
 $(STAMP)-dev: EXTRAS := dev,torch
 $(STAMP)-bench: EXTRAS := dev,torch,bench
-$(STAMP)-%: | $(VENV)/base-$(KEY)
+$(STAMP)-%: | $(BASE)
+	@rm -f $(filter-out $(STAMP)-%,$(wildcard $(VENV)/stamp-*))
 	$(RUN) -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) --editable ".[$(EXTRAS)]"
 	@touch $@

@@ -32,7 +32,7 @@ def build_network() -> nn.Sequential:
         nn.Conv2d(16, 32, 3, padding=1, bias=False), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2),
         nn.Conv2d(32, 64, 3, padding=1, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(2),
         nn.Flatten(), nn.Linear(64 * 2 * 2, 10),
-    )  # fmt: skip
+    )
 
 
 def shifted(images: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,178 @@
+"""Who may import whom: the layers of the package, read from its source and never by importing it.
+
+A module imports from lower layers and its own folder; folders of one layer never import each other; `runtime` stands
+alone and anyone may import it. An import stands at the top of its file: inside a function it is either the lazy load
+of a foreign library (in a frontend, the command line, a package's `__init__`) or it has a reason in the table below.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src"
+PACKAGE = SOURCE / "tilewright"
+
+LAYERS = {
+    "runtime": 0,  # beside the compiler: may_import gives it its own rule
+    "core": 0,
+    "ops": 1,
+    "frontend": 2, "graph": 2,
+    "partition": 3, "tile": 3,
+    "codegen": 4,
+    "tune": 5, "quant": 5, "profile": 5,
+    "driver": 6,
+    "cli": 7, "tools": 7, "__main__": 7,
+    "__init__": 8,
+}
+
+ENTRY_POINTS = {
+    "frontend/dynamo.py": "PyTorch calls it as the command line would be called, and it calls the driver",
+}
+
+LAZY_FOLDERS = ("frontend/", "cli/")
+LAZY_FILES: dict[str, str] = {
+    # "folder/file.py": "why its imports can't stand at the top",
+}
+
+ENVIRONMENT_READER = "runtime/env.py"
+ENVIRONMENT_NAMES = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"}
+MAX_LINES = 800
+
+
+class Import(NamedTuple):
+    """One imported module, as a dotted name."""
+
+    module: str
+    line: int
+    inside_function: bool
+
+
+def relative_path(path: Path) -> str:
+    return path.relative_to(PACKAGE).as_posix()
+
+
+FILES = sorted(PACKAGE.rglob("*.py"))
+every_file = pytest.mark.parametrize("path", FILES, ids=relative_path)
+
+
+def imports(path: Path) -> list[Import]:
+    """Every import of a file, `if TYPE_CHECKING` and `import_module("a.literal")` among them."""
+    package = path.relative_to(SOURCE).parent.parts
+    return list(walk(ast.parse(path.read_text(), str(path)), package, inside_function=False))
+
+
+def walk(node: ast.AST, package: tuple[str, ...], *, inside_function: bool) -> Iterator[Import]:
+    for name in imported_names(node, package):
+        yield Import(name, getattr(node, "lineno", 0), inside_function)
+    inside_function |= isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+    for child in ast.iter_child_nodes(node):
+        yield from walk(child, package, inside_function=inside_function)
+
+
+def imported_names(node: ast.AST, package: tuple[str, ...]) -> list[str]:
+    match node:
+        case ast.Import(names=names):
+            return [alias.name for alias in names]
+        case ast.ImportFrom(module=module, names=names, level=level):
+            base = ".".join((*(package[: len(package) - level + 1] if level else ()), *([module] if module else ())))
+            # `from tilewright import x` may name a module of any layer: resolve each name
+            return [f"{base}.{alias.name}" for alias in names] if base == "tilewright" else [base]
+        case ast.Call(func=ast.Attribute(attr="import_module"), args=[ast.Constant(value=str(name)), *_]):
+            return [name]
+        case ast.Call(func=ast.Name(id="import_module" | "__import__"), args=[ast.Constant(value=str(name)), *_]):
+            return [name]
+    return []
+
+
+def unit_of_file(path: Path) -> str:
+    """The folder, or for a file at the top its name."""
+    return relative_path(path).split("/")[0].removesuffix(".py")
+
+
+def unit_of_module(module: str) -> str | None:
+    """The folder or top file that a dotted name lies in; None for foreign modules; the public API is `__init__`."""
+    root, _, rest = module.partition(".")
+    if root != "tilewright":
+        return None
+    unit = rest.split(".")[0]
+    return unit if unit in LAYERS else "__init__"
+
+
+def may_import(unit: str, other: str) -> bool:
+    if unit == other:
+        return True
+    if unit == "runtime":
+        return False
+    return other == "runtime" or LAYERS[other] < LAYERS[unit]
+
+
+def test_every_module_has_a_layer() -> None:
+    assert {unit_of_file(path) for path in FILES} <= LAYERS.keys()
+
+
+@every_file
+def test_imports_point_down(path: Path) -> None:
+    unit = unit_of_file(path)
+    limit = LAYERS["cli"] if relative_path(path) in ENTRY_POINTS else 0
+    wrong = []
+    for module, line, _ in imports(path):
+        other = unit_of_module(module)
+        if other and not may_import(unit, other) and LAYERS[other] >= limit:
+            wrong.append(f"line {line}: {unit} imports {module}")
+    assert wrong == []
+
+
+@every_file
+def test_imports_stand_at_the_top(path: Path) -> None:
+    name = relative_path(path)
+    if name.startswith(LAZY_FOLDERS) or name.endswith("__init__.py") or name in LAZY_FILES:
+        return
+    assert [f"line {line}: {module}" for module, line, inside_function in imports(path) if inside_function] == []
+
+
+def test_reasons_name_existing_files() -> None:
+    assert [name for name, reason in LAZY_FILES.items() if not (PACKAGE / name).is_file() or not reason] == []
+
+
+@every_file
+def test_file_is_short(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= MAX_LINES
+
+
+@every_file
+def test_only_one_file_reads_the_environment(path: Path) -> None:
+    """Ruff bans it too; this also sees what a `noqa` would hide."""
+    if relative_path(path) == ENVIRONMENT_READER:
+        return
+    readers = [node for node in ast.walk(ast.parse(path.read_text(), str(path))) if reads_environment(node)]
+    assert [ast.unparse(node) for node in readers] == []
+
+
+def reads_environment(node: ast.AST) -> bool:
+    match node:
+        case ast.Attribute(value=ast.Name(id="os"), attr=name):
+            return name in ENVIRONMENT_NAMES
+        case ast.ImportFrom(module="os", names=names):
+            return not ENVIRONMENT_NAMES.isdisjoint(alias.name for alias in names)
+    return False
+
+
+@pytest.mark.parametrize(
+    ("unit", "other", "allowed"),
+    [
+        ("graph", "core", True),
+        ("graph", "graph", True),
+        ("graph", "frontend", False),
+        ("graph", "tile", False),
+        ("core", "runtime", True),
+        ("runtime", "core", False),
+        ("cli", "driver", True),
+        ("driver", "__init__", False),
+        ("__init__", "cli", True),
+    ],
+)
+def test_the_rule_itself(unit: str, other: str, allowed: bool) -> None:
+    assert may_import(unit, other) is allowed

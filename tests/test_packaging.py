@@ -1,0 +1,79 @@
+"""The package as installed: quick to import, light, typed, with one version and working entry points."""
+
+import importlib
+import importlib.metadata
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "tilewright"
+HEAVY = ("llvmlite", "onnx", "onnxruntime", "openvino", "sklearn", "torch", "transformers")
+IMPORT_SECONDS = 0.3
+
+PROBE = """
+import json, sys, time
+start = time.perf_counter()
+import tilewright
+seconds = time.perf_counter() - start
+print(json.dumps({"seconds": seconds, "modules": sorted(sys.modules)}))
+"""
+
+
+@pytest.fixture(scope="module")
+def project() -> dict[str, Any]:
+    metadata: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return metadata
+
+
+def import_in_new_process() -> dict[str, Any]:
+    ran = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, check=True, timeout=60)
+    probed: dict[str, Any] = json.loads(ran.stdout)
+    return probed
+
+
+def test_import_is_quick() -> None:
+    """The best of five: the limit is on what the import does, not on how busy the machine is."""
+    assert min(import_in_new_process()["seconds"] for _ in range(5)) < IMPORT_SECONDS
+
+
+def test_import_brings_nothing_heavy() -> None:
+    modules = import_in_new_process()["modules"]
+    assert [name for name in HEAVY if name in modules] == []
+
+
+def test_version_is_the_same_everywhere(project: dict[str, Any]) -> None:
+    assert importlib.metadata.version("tilewright") == project["version"]
+    stated = getattr(importlib.import_module("tilewright"), "__version__", project["version"])
+    assert stated == project["version"]
+
+
+def test_types_are_shipped() -> None:
+    assert (PACKAGE / "py.typed").is_file()
+
+
+def test_every_extra_but_torch_is_free_of_torch(project: dict[str, Any]) -> None:
+    extras = {name: " ".join(requirements) for name, requirements in project["optional-dependencies"].items()}
+    assert [name for name, requirements in extras.items() if "torch" in requirements] == ["torch"]
+    assert "torch" not in " ".join(project["dependencies"])
+
+
+@pytest.mark.parametrize(
+    ("group", "value"),
+    [("console_scripts", "tilewright.cli.main:app"), ("torch_dynamo_backends", "tilewright.frontend.dynamo:backend")],
+)
+def test_entry_point_loads(group: str, value: str) -> None:
+    (entry,) = importlib.metadata.entry_points(group=group, name="tilewright")
+    assert entry.value == value
+    if not (PACKAGE / (entry.module.removeprefix("tilewright.").replace(".", "/") + ".py")).exists():
+        pytest.skip(f"{entry.module} is not written yet")
+    assert callable(entry.load())
+
+
+def test_demo_model_is_small_and_committed() -> None:
+    assert 0 < (ROOT / "examples" / "digits" / "digits.onnx").stat().st_size < 300_000
