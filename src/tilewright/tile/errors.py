@@ -1,0 +1,37 @@
+"""Typed errors of the tile level.
+
+In: which loop, stage or statement broke which rule. Out: exceptions with a stable code and a remedy.
+Not its business: catching them (``tile.default`` falls back to a simpler schedule).
+"""
+
+from __future__ import annotations
+
+from tilewright.runtime.errors import TilewrightError
+
+
+class ScheduleError(TilewrightError):
+    """A schedule primitive's legality rule does not hold."""
+
+    code = "TW0501"
+
+    def __init__(self, primitive: str, where: str, rule: str, *, remedy: str = "") -> None:
+        self.primitive, self.where, self.rule = primitive, where, rule
+        super().__init__(f"{primitive}({where}): {rule}", remedy=remedy)
+
+
+class TileVerifyError(TilewrightError):
+    """A kernel breaks the specification of the tile IR."""
+
+    code = "TW0502"
+
+
+class TileTextError(TilewrightError):
+    """A kernel's or schedule's text form can't be read."""
+
+    code = "TW0503"
+
+
+class TileRunError(TilewrightError):
+    """The interpreter met an access out of bounds or a wrong argument."""
+
+    code = "TW0504"

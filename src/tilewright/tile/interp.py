@@ -1,0 +1,370 @@
+"""The executable meaning of the tile IR: runs a kernel on NumPy arrays, one element at a time.
+
+In: a ``Kernel``, arrays for its parameters and values for its sizes. Out: the output arrays are written in place.
+Not its business: speed; use small sizes. Every access is checked against its buffer's bounds.
+
+Values follow ``core.compute``: integers wrap, ``div``/``rem`` truncate, ``min``/``max`` carry NaN, float-to-integer
+casts truncate and saturate, a load under a false ``Inside`` guard does not happen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from tilewright.core import types
+from tilewright.core.compute import (
+    Binary,
+    Bitcast,
+    Buffer,
+    Cast,
+    Const,
+    Fma,
+    Index,
+    IndexLike,
+    Inside,
+    Load,
+    Param,
+    Select,
+    Unary,
+    Value,
+)
+from tilewright.core.expr import Binary as DimBinary
+from tilewright.core.expr import Dim, Mul, Sym, evaluate
+from tilewright.core.types import Array, DType
+from tilewright.tile.errors import TileRunError
+from tilewright.tile.ir import Fold, For, If, Kernel, Kind, Prefetch, Space, Stmt, Store, Update
+
+Env = dict[Any, int]
+ValueFn = Callable[[Env], Any]
+DimFn = Callable[[Env], int]
+StmtFn = Callable[[Env], None]
+
+
+def run(
+    kernel: Kernel, arrays: Mapping[str, Array], sizes: Mapping[str, int] | None = None, *, reverse: bool = False
+) -> dict[str, Array]:
+    """Run ``kernel``; ``arrays`` hold its parameters by name (missing temporaries are allocated).
+
+    ``reverse`` runs parallel loops backwards: a kernel whose iterations are independent gives the same result.
+    Raises ``TileRunError`` for a missing or wrongly shaped array and for an access out of bounds.
+    """
+    env: Env = {s: dict(sizes or {})[s.name] for s in kernel.sizes}
+    memory: dict[Buffer, Array] = {}
+    for place in kernel.places:
+        buffer = place.buffer
+        shape = tuple(evaluate(d, env) for d in buffer.shape)
+        if place.table is not None:
+            memory[buffer] = np.asarray(place.table).reshape(shape)
+        elif place.space is Space.GLOBAL and buffer.name in arrays:
+            memory[buffer] = _bound(buffer, arrays[buffer.name], shape)
+        else:
+            memory[buffer] = _garbage(shape, buffer.dtype)
+    program = [_Compiler(memory, reverse).stmt(s) for s in kernel.body]
+    with np.errstate(all="ignore"):
+        for step in program:
+            step(env)
+    return {b.name: a for b, a in memory.items()}
+
+
+def _bound(buffer: Buffer, array: Array, shape: tuple[int, ...]) -> Array:
+    if array.dtype != buffer.dtype.numpy or array.size != math.prod(shape):
+        raise TileRunError(f"{buffer} (here {shape}) can't be the array of {array.dtype}{array.shape}")
+    view = array.view()
+    view.shape = shape
+    return view
+
+
+def _garbage(shape: tuple[int, ...], dtype: DType) -> Array:
+    return np.full(shape, np.nan if dtype.is_float else dtype.max, dtype.numpy)
+
+
+class _Compiler:
+    """Turns statements into closures over the memory; loop variables live in the environment."""
+
+    def __init__(self, memory: dict[Buffer, Array], reverse: bool) -> None:
+        self.memory, self.reverse = memory, reverse
+
+    def stmt(self, s: Stmt) -> StmtFn:
+        match s:
+            case For():
+                return self._for(s)
+            case If():
+                return self._if(s)
+            case Store():
+                return self._store(s)
+            case Update():
+                return self._update(s)
+            case Fold():
+                return self._fold(s)
+            case Prefetch():
+                return lambda env: None
+
+    def _for(self, s: For) -> StmtFn:
+        sym, extent = s.loop.sym, dim_fn(s.loop.extent)
+        body = [self.stmt(x) for x in s.body]
+        backwards = self.reverse and s.loop.kind is Kind.PARALLEL
+
+        def go(env: Env) -> None:
+            n = extent(env)
+            for i in range(n - 1, -1, -1) if backwards else range(n):
+                env[sym] = i
+                for step in body:
+                    step(env)
+
+        return go
+
+    def _if(self, s: If) -> StmtFn:
+        cond, body = self.value(s.cond), [self.stmt(x) for x in s.body]
+
+        def go(env: Env) -> None:
+            if cond(env):
+                for step in body:
+                    step(env)
+
+        return go
+
+    def _store(self, s: Store) -> StmtFn:
+        array, at, value = self.memory[s.buffer], self._index(s.buffer, s.index), self.value(s.value)
+
+        def go(env: Env) -> None:
+            array[at(env)] = value(env)
+
+        return go
+
+    def _update(self, s: Update) -> StmtFn:
+        array, at, value = self.memory[s.buffer], self._index(s.buffer, s.index), self.value(s.value)
+        combine = _binary_fn(s.op, s.buffer.dtype)
+
+        def go(env: Env) -> None:
+            i = at(env)
+            array[i] = combine(array[i], value(env))
+
+        return go
+
+    def _fold(self, s: Fold) -> StmtFn:
+        arrays, at = [self.memory[b] for b in s.buffers], self._index(s.buffers[0], s.index)
+        values = [self.value(v) for v in s.values]
+        c, results = s.combiner, [self.value(v) for v in s.combiner.result]
+
+        def go(env: Env) -> None:
+            i = at(env)
+            scope: Env = dict(env)
+            scope.update({("%", p.name): a[i] for p, a in zip(c.state, arrays, strict=True)})
+            scope.update({("%", p.name): v(env) for p, v in zip(c.value, values, strict=True)})
+            new = [r(scope) for r in results]
+            for a, v in zip(arrays, new, strict=True):
+                a[i] = v
+
+        return go
+
+    def _index(self, buffer: Buffer, index: tuple[IndexLike, ...]) -> Callable[[Env], tuple[int, ...]]:
+        parts = [self.value(i) if isinstance(i, Value) else dim_fn(i) for i in index]
+        shape = self.memory[buffer].shape
+
+        def at(env: Env) -> tuple[int, ...]:
+            i = tuple(int(p(env)) for p in parts)
+            if not all(0 <= x < n for x, n in zip(i, shape, strict=True)):
+                raise TileRunError(f"{buffer} accessed at {i}, outside of {shape}")
+            return i
+
+        return at
+
+    def value(self, v: Value) -> ValueFn:
+        match v:
+            case Const():
+                literal = v.dtype.numpy.type(v.value)
+                return lambda env: literal
+            case Param():
+                key = ("%", v.name)
+                return lambda env: env[key]
+            case Index():
+                number = dim_fn(v.expr)
+                return lambda env: np.int64(number(env))
+            case Inside():
+                tests = [dim_fn(e) for e in v.exprs]
+                return lambda env: np.bool_(all(t(env) >= 0 for t in tests))
+            case Load():
+                array, at = self.memory[v.buffer], self._index(v.buffer, v.index)
+                return lambda env: array[at(env)]
+            case Select():
+                cond, a, b = self.value(v.cond), self.value(v.a), self.value(v.b)
+                return lambda env: a(env) if cond(env) else b(env)
+        return self._arithmetic(v)
+
+    def _arithmetic(self, v: Value) -> ValueFn:
+        match v:
+            case Unary():
+                one, arg = _unary_fn(v.op, v.a.dtype), self.value(v.a)
+                return lambda env: one(arg(env))
+            case Binary():
+                two, left, right = _binary_fn(v.op, v.a.dtype), self.value(v.a), self.value(v.b)
+                return lambda env: two(left(env), right(env))
+            case Fma():
+                a, b, c, result = self.value(v.a), self.value(v.b), self.value(v.c), v.dtype.numpy.type
+                return lambda env: result(a(env) * b(env) + c(env))
+            case Cast():
+                arg, source, target = self.value(v.a), v.a.dtype, v.dtype
+                return lambda env: cast(arg(env), source, target)
+            case Bitcast():
+                arg, target = self.value(v.a), v.dtype
+                return lambda env: np.asarray(arg(env)).view(target.numpy)[()]
+        raise TypeError(f"not a value: {v!r}")
+
+
+# --- index expressions ----------------------------------------------------------------------------------------------
+
+
+def dim_fn(e: Dim) -> DimFn:
+    """A closure that evaluates an index expression; faster than substituting every time."""
+    if isinstance(e, int):
+        return lambda env: e
+    if isinstance(e, Sym):
+        return lambda env: env[e]
+    if isinstance(e, Mul):
+        factors = [dim_fn(f) for f in e.factors]
+        return lambda env: math.prod(f(env) for f in factors)
+    if isinstance(e, DimBinary):
+        a, b = dim_fn(e.a), dim_fn(e.b)
+        return _DIM_OPS[e.op](a, b)
+    terms, const = [(dim_fn(a), c) for a, c in e.terms], e.const
+    return lambda env: const + sum(c * f(env) for f, c in terms)
+
+
+_DIM_OPS: Mapping[str, Callable[[DimFn, DimFn], DimFn]] = {
+    "floordiv": lambda a, b: lambda env: a(env) // b(env),
+    "mod": lambda a, b: lambda env: a(env) % b(env),
+    "min": lambda a, b: lambda env: min(a(env), b(env)),
+    "max": lambda a, b: lambda env: max(a(env), b(env)),
+}
+
+# --- element operations ---------------------------------------------------------------------------------------------
+
+
+def cast(x: Any, source: DType, target: DType) -> Any:
+    """Convert one element as ``core.compute.Cast`` says."""
+    if target is types.bool_:
+        return np.bool_(x != 0)
+    if source.is_float and target.is_integer:
+        f = float(x)
+        whole = 0 if math.isnan(f) else target.max if f >= target.max else target.min if f <= target.min else int(f)
+        return target.numpy.type(whole)
+    return np.asarray(x).astype(target.numpy)[()]
+
+
+def _unary_fn(op: str, dtype: DType) -> Callable[[Any], Any]:
+    result = dtype.numpy.type
+    if op == "isnan":
+        return lambda x: np.bool_(x != x)
+    if op == "not":
+        return np.logical_not if dtype is types.bool_ else np.invert
+    if op in ("neg", "abs") or (op == "sqrt" and dtype.n_bytes >= 4):
+        ufunc = {"neg": np.negative, "abs": np.abs, "sqrt": np.sqrt}[op]
+        return lambda x: result(ufunc(x))
+    function = _FLOAT_UNARY[op]
+    return lambda x: result(function(np.float64(x)))
+
+
+_FLOAT_UNARY: Mapping[str, Callable[[Any], Any]] = {
+    "sqrt": np.sqrt,
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "trunc": np.trunc,
+    "rint": np.rint,
+    "exp": np.exp,
+    "exp2": np.exp2,
+    "expm1": np.expm1,
+    "log": np.log,
+    "log2": np.log2,
+    "log1p": np.log1p,
+    "sin": np.sin,
+    "cos": np.cos,
+    "tan": np.tan,
+    "asin": np.arcsin,
+    "acos": np.arccos,
+    "atan": np.arctan,
+    "sinh": np.sinh,
+    "cosh": np.cosh,
+    "tanh": np.tanh,
+    "asinh": np.arcsinh,
+    "acosh": np.arccosh,
+    "atanh": np.arctanh,
+    "erf": math.erf,
+    "pow2i": np.exp2,
+}
+
+
+def _binary_fn(op: str, dtype: DType) -> Callable[[Any, Any], Any]:
+    if op in _COMPARE:
+        return _COMPARE[op]
+    result = dtype.numpy.type
+    if dtype is types.bool_ and op in _BOOL:
+        return _BOOL[op]
+    if dtype.is_integer and op in _INTEGER:
+        integer = _INTEGER[op]
+        return lambda a, b: _wrap(integer(int(a), int(b)), dtype)
+    function = _BINARY[op]
+    return lambda a, b: result(function(a, b))
+
+
+def _wrap(x: int, dtype: DType) -> Any:
+    x &= (1 << dtype.bits) - 1
+    if dtype.is_signed and x >> (dtype.bits - 1):
+        x -= 1 << dtype.bits
+    return dtype.numpy.type(x)
+
+
+def _truncated(a: int, b: int) -> int:
+    """C's division; by zero gives 0 here, anything at all on a machine."""
+    return 0 if b == 0 else abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+
+
+_INTEGER: Mapping[str, Callable[[int, int], int]] = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "div": _truncated,
+    "rem": lambda a, b: a - b * _truncated(a, b),
+    "min": min,
+    "max": max,
+    "and": lambda a, b: a & b,
+    "or": lambda a, b: a | b,
+    "xor": lambda a, b: a ^ b,
+    "shl": lambda a, b: a << b if 0 <= b < 64 else 0,
+    "shr": lambda a, b: a >> b if b >= 0 else 0,
+    "pow": lambda a, b: a**b if b >= 0 else 0 if a not in (1, -1) else a**-b,
+}
+_BOOL: Mapping[str, Callable[[Any, Any], Any]] = {
+    "add": np.logical_or,
+    "mul": np.logical_and,
+    "and": np.logical_and,
+    "or": np.logical_or,
+    "xor": np.logical_xor,
+    "min": np.logical_and,
+    "max": np.logical_or,
+}
+_BINARY: Mapping[str, Callable[[Any, Any], Any]] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
+    "rem": np.fmod,
+    "min": np.minimum,
+    "max": np.maximum,
+    "pow": np.power,
+    "atan2": np.arctan2,
+}
+_COMPARE: Mapping[str, Callable[[Any, Any], Any]] = {
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+}
+
+

@@ -1,0 +1,37 @@
+"""What a schedule needs to know about a machine: a frozen record of capabilities, never a name to compare with.
+
+In: facts measured or looked up by ``codegen.target``. Out: ``Machine``.
+Not its business: instructions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.core.types import DType
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One core's vectors and ports, and the caches it sees.
+
+    ``load_ports`` and ``store_ports`` are vector accesses per cycle; ``issue_width`` is fused operations per cycle.
+    """
+
+    vector_bytes: int = 64
+    n_vector_registers: int = 32
+    fma_ports: int = 2
+    has_fma: bool = True
+    has_masks: bool = True
+    fma_latency: int = 4
+    load_ports: int = 2
+    issue_width: float = 4.0
+    l1_bytes: int = 32 * 1024
+    l2_bytes: int = 1024 * 1024
+    llc_bytes: int = 32 * 1024 * 1024
+    n_cores: int = 2
+    ghz: float = 2.5
+
+    def lanes(self, dtype: DType) -> int:
+        """How many elements of ``dtype`` fill one vector register (at least 1)."""
+        return max(self.vector_bytes // dtype.n_bytes, 1)

@@ -1,0 +1,185 @@
+"""Walking and rebuilding statement trees: the shared vocabulary of lowering, primitives and verification.
+
+In: statements of ``tile.ir``. Out: new statements (trees are immutable), or facts read off them.
+Not its business: whether a rewrite is legal (each primitive checks its own rule).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from tilewright.core.compute import (
+    Buffer,
+    Index,
+    IndexLike,
+    Inside,
+    Load,
+    Value,
+    rewrite_value,
+    substitute_index,
+    substitute_value,
+)
+from tilewright.core.compute import (
+    walk as walk_value,
+)
+from tilewright.core.expr import Dim, Sym, bounds, substitute, symbols
+from tilewright.tile.ir import Fold, For, If, Kernel, Loop, Prefetch, Stmt, Store, Update, walk
+
+Body = tuple[Stmt, ...]
+
+
+def loop_sym(name: str, extent: Dim) -> Sym:
+    """A loop variable named ``name`` whose upper bound is the extent's greatest value, where known."""
+    hi = bounds(extent)[1]
+    return Sym(name, 0, None if hi is None else max(hi - 1, 0))
+
+
+def substitute_stmt(s: Stmt, dims: Mapping[Sym, Dim]) -> Stmt:
+    """``s`` with symbols replaced in every index, extent, guard and value."""
+    if not dims:
+        return s
+    match s:
+        case For():
+            loop = Loop(s.loop.sym, substitute(s.loop.extent, dims), s.loop.kind)
+            return For(loop, substitute_body(s.body, dims))
+        case If():
+            return If(substitute_value(s.cond, dims), substitute_body(s.body, dims))
+        case Store():
+            return Store(s.buffer, _index(s.index, dims), substitute_value(s.value, dims))
+        case Update():
+            return Update(s.buffer, _index(s.index, dims), s.op, substitute_value(s.value, dims))
+        case Fold():
+            values = tuple(substitute_value(v, dims) for v in s.values)
+            return Fold(s.buffers, _index(s.index, dims), s.combiner, values)
+        case Prefetch():
+            return Prefetch(s.buffer, _index(s.index, dims))
+
+
+def substitute_body(body: Body, dims: Mapping[Sym, Dim]) -> Body:
+    return tuple(substitute_stmt(s, dims) for s in body)
+
+
+def _index(index: tuple[IndexLike, ...], dims: Mapping[Sym, Dim]) -> tuple[IndexLike, ...]:
+    return tuple(substitute_index(i, dims) for i in index)
+
+
+def rewrite_accesses(body: Body, change: Callable[[Buffer, tuple[IndexLike, ...]], Load | None]) -> Body:
+    """Replace accesses: ``change(buffer, index)`` gives the new place of a load or of a write, None keeps it."""
+
+    def value(v: Value) -> Value:
+        return rewrite_value(v, lambda x: change(x.buffer, x.index) if isinstance(x, Load) else None)
+
+    def index(ix: tuple[IndexLike, ...]) -> tuple[IndexLike, ...]:
+        return tuple(value(i) if isinstance(i, Value) else i for i in ix)
+
+    def place(buffer: Buffer, ix: tuple[IndexLike, ...]) -> tuple[Buffer, tuple[IndexLike, ...]]:
+        new = change(buffer, ix)
+        return (buffer, ix) if new is None else (new.buffer, new.index)
+
+    def go(s: Stmt) -> Stmt:
+        match s:
+            case For():
+                return For(s.loop, tuple(go(x) for x in s.body))
+            case If():
+                return If(value(s.cond), tuple(go(x) for x in s.body))
+            case Store():
+                return Store(*place(s.buffer, index(s.index)), value(s.value))
+            case Update():
+                return Update(*place(s.buffer, index(s.index)), s.op, value(s.value))
+            case Prefetch():
+                return Prefetch(*place(s.buffer, index(s.index)))
+            case Fold():
+                ix = index(s.index)
+                moved = [place(b, ix) for b in s.buffers]
+                values = tuple(value(v) for v in s.values)
+                return Fold(tuple(b for b, _ in moved), moved[0][1], s.combiner, values)
+
+    return tuple(go(s) for s in body)
+
+
+def written(s: Stmt) -> tuple[Buffer, ...]:
+    """The buffers that one statement (not its children) writes."""
+    match s:
+        case Store() | Update():
+            return (s.buffer,)
+        case Fold():
+            return s.buffers
+    return ()
+
+
+def values_of(s: Stmt) -> Iterator[Value]:
+    """The values that one statement (not its children) evaluates, run-time indices included."""
+    match s:
+        case Store() | Update():
+            yield s.value
+            yield from (i for i in s.index if isinstance(i, Value))
+        case Fold():
+            yield from s.values
+            yield from (i for i in s.index if isinstance(i, Value))
+        case If():
+            yield s.cond
+        case Prefetch():
+            yield from (i for i in s.index if isinstance(i, Value))
+
+
+def loads_of(s: Stmt) -> Iterator[Load]:
+    """The loads of one statement (not of its children)."""
+    for v in values_of(s):
+        yield from (x for x in walk_value(v) if isinstance(x, Load))
+
+
+def dims_of(s: Stmt) -> Iterator[Dim]:
+    """Every index expression of one statement: extents, indices, guards and index values."""
+    if isinstance(s, For):
+        yield s.loop.extent
+        return
+    if isinstance(s, Store | Update | Fold | Prefetch):
+        yield from (i for i in s.index if not isinstance(i, Value))
+    for v in values_of(s):
+        for x in walk_value(v):
+            if isinstance(x, Load):
+                yield from (i for i in x.index if not isinstance(i, Value))
+            elif isinstance(x, Index):
+                yield x.expr
+            elif isinstance(x, Inside):
+                yield from x.exprs
+
+
+def symbols_of(body: Body) -> frozenset[Sym]:
+    """Every symbol that the statements use, loop variables included."""
+    found: set[Sym] = set()
+    for s in walk(body):
+        for d in dims_of(s):
+            found |= symbols(d)
+    return frozenset(found)
+
+
+def buffers_of(body: Body) -> set[Buffer]:
+    """Every buffer that the statements read or write."""
+    found: set[Buffer] = set()
+    for s in walk(body):
+        found.update(written(s))
+        found.update(x.buffer for x in loads_of(s))
+        if isinstance(s, Prefetch):
+            found.add(s.buffer)
+    return found
+
+
+def loops_of(body: Body) -> list[Loop]:
+    """Every loop, in program order."""
+    return [s.loop for s in walk(body) if isinstance(s, For)]
+
+
+def sizes_of(kernel_body: Body, buffers: Iterator[Buffer] | tuple[Buffer, ...]) -> tuple[Sym, ...]:
+    """The symbols that a kernel needs from outside, ordered by name: all that no loop binds."""
+    free = set(symbols_of(kernel_body))
+    for b in buffers:
+        for d in b.shape:
+            free |= symbols(d)
+    free -= {loop.sym for loop in loops_of(kernel_body)}
+    return tuple(sorted(free, key=lambda s: s.name))
+
+
+def n_statements(kernel: Kernel) -> int:
+    """How many statements a kernel has: a cheap measure of its size."""
+    return sum(1 for _ in walk(kernel.body))
