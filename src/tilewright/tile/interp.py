@@ -366,5 +366,3 @@ _COMPARE: Mapping[str, Callable[[Any, Any], Any]] = {
     "gt": np.greater,
     "ge": np.greater_equal,
 }
-
-

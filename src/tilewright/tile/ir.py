@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TypeAlias, Union
+from typing import TypeAlias
 
 from tilewright.core.compute import Buffer, Combiner, IndexLike, Value
 from tilewright.core.expr import Dim, Sym
@@ -130,28 +130,30 @@ class Prefetch:
     index: tuple[IndexLike, ...]
 
 
-Stmt: TypeAlias = Union[For, Store, Update, Fold, If, Prefetch]
+Stmt: TypeAlias = "For | Store | Update | Fold | If | Prefetch"
 
 
 @dataclass(frozen=True)
 class Packed:
-    """A constant parameter that the kernel reads in another layout than the model's.
+    """A constant parameter that the kernel reads in another layout than the model's, prepared once at compile time.
 
-    ``data[j] = source.flat[gather[j]]`` (0 where ``gather[j] < 0``), prepared once at compile time. It is described
-    by ``source`` (a parameter's original buffer), and a function of NumPy arrays in ``tile.pack``.
+    ``grid`` names the parameter's dimensions, in order. ``param[grid] = source[index]`` where ``index``, expressions of
+    the grid's symbols, is inside the source, and 0 elsewhere. ``tile.pack.packed_array`` evaluates it.
     """
 
     param: Buffer
     source: Buffer
-    recipe: tuple[object, ...]
+    grid: tuple[Sym, ...]
+    index: tuple[Dim, ...]
 
 
 @dataclass(frozen=True)
 class Kernel:
     """One function of machine code: ``void name(ptr param..., i64 size..., i32 threads)``.
 
-    ``sizes`` are the symbolic dimensions that it needs; ``places`` hold every buffer, parameters first and in order.
-    ``packed`` says how constants are re-laid before the first run.
+    ``sizes`` are the symbolic dimensions that it needs; ``places`` hold every buffer: the computation's inputs and
+    outputs in its order, then temporaries. A packed constant stands where its source stood. ``packed`` says how
+    constants are re-laid before the first run. ``notes`` are for the report: rules that did not fit, and why.
     """
 
     name: str
@@ -159,6 +161,7 @@ class Kernel:
     sizes: tuple[Sym, ...]
     body: tuple[Stmt, ...]
     packed: tuple[Packed, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def params(self) -> tuple[Buffer, ...]:

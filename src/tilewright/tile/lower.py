@@ -105,9 +105,7 @@ class _Lowering:
         yield from self._stage(Stage((temp,), stage.axes, at, stage.exprs, stage.reduction), env)
         yield from self._stage(Stage(stage.outs, stage.axes, stage.index, (Load(temp, at),), None, stage.update), env)
 
-    def _nest(
-        self, axes: Sequence[Axis], inner: Sequence[Axis], env: Mapping[Sym, Dim], leaf: _Leaf
-    ) -> Stmt:
+    def _nest(self, axes: Sequence[Axis], inner: Sequence[Axis], env: Mapping[Sym, Dim], leaf: _Leaf) -> Stmt:
         loops: list[Loop] = []
         for axis in (*axes, *inner):
             loop, env = self._loop(axis, env)

@@ -1,0 +1,248 @@
+"""Collapsing adjacent axes of a computation into one where every access walks them as one.
+
+In: ``Computation``. Out: an equal one with fewer axes and fewer dimensions.
+Not its business: anything but axes.
+
+``for a<A: for b<B: ... X[.., a, b, ..]`` -> ``for ab<A*B: ... X'[.., ab, ..]`` when every access is affine in both with
+``stride(a) == B * stride(b)``. The buffers' dimensions merge too (a dense row-major view), in all stages: a stage that
+writes a merged buffer collapses along, or the collapse does not happen. A constant that walks them differently is
+indexed by quotient and remainder: it will be packed. A padded copy may keep its axes and write at ``x*B + y``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+from tilewright.core.compute import (
+    Axis,
+    Buffer,
+    Computation,
+    Index,
+    IndexLike,
+    Inside,
+    Load,
+    Serial,
+    Stage,
+    Value,
+    rewrite_value,
+    substitute_index,
+    walk,
+)
+from tilewright.core.expr import Dim, Sym, floordiv, mod, substitute, symbols
+from tilewright.tile.affine import coefficient
+from tilewright.tile.rewrite import loop_sym
+
+_Access = tuple[Buffer, tuple[IndexLike, ...], bool]
+
+
+def collapse(computation: Computation, constants: Container[Buffer] = ()) -> Computation:
+    """Collapse until no pair of adjacent axes can."""
+    if any(isinstance(x, Serial) for x in computation.items):
+        return computation
+    stages = [x for x in computation.items if isinstance(x, Stage)]
+    while True:
+        for k, stage in enumerate(stages):
+            plan = next((p for a, b in _pairs(stage) if (p := _plan(stages, k, a, b, constants)) is not None), None)
+            if plan is not None:
+                stages, computation = plan.apply(stages, computation)
+                break
+        else:
+            return replace(computation, items=tuple(stages))
+
+
+def _pairs(stage: Stage) -> list[tuple[Axis, Axis]]:
+    reduced = stage.reduction.axes if stage.reduction else ()
+    return [*pairwise(stage.axes), *pairwise(reduced)]
+
+
+@dataclass
+class _Plan:
+    """A set of axis pairs (per stage) and buffer dimensions to merge together."""
+
+    pairs: dict[int, tuple[Axis, Axis]] = field(default_factory=dict)
+    merges: dict[Buffer, int] = field(default_factory=dict)
+    divided: set[Buffer] = field(default_factory=set)
+
+    def apply(self, stages: list[Stage], computation: Computation) -> tuple[list[Stage], Computation]:
+        swap = {b: _merged(b, d) for b, d in self.merges.items()}
+        done = [self._stage(s, k, swap) for k, s in enumerate(stages)]
+        new = replace(
+            computation,
+            inputs=tuple(swap.get(b, b) for b in computation.inputs),
+            outputs=tuple(swap.get(b, b) for b in computation.outputs),
+            temps=tuple(swap.get(b, b) for b in computation.temps),
+        )
+        return done, new
+
+    def _stage(self, s: Stage, k: int, swap: dict[Buffer, Buffer]) -> Stage:
+        pair = self.pairs.get(k)
+        joint: dict[Sym, Dim] = {}
+        divided: dict[Sym, Dim] = {}
+        axes, reduced = s.axes, s.reduction.axes if s.reduction else ()
+        if pair is not None:
+            a, b = pair
+            extent = a.extent * b.extent
+            sym = loop_sym(f"{a.sym.name}{b.sym.name}", extent)
+            joint = {a.sym: 0, b.sym: sym}
+            divided = {a.sym: floordiv(sym, b.extent), b.sym: mod(sym, b.extent)}
+            axes, reduced = (_joined(x, pair, Axis(sym, extent)) for x in (axes, reduced))
+
+        def place(buffer: Buffer, index: tuple[IndexLike, ...]) -> Load:
+            if buffer in swap:
+                index = _merged_index(buffer, index, self.merges[buffer])
+            dims = divided if buffer in self.divided else joint
+            return Load(swap.get(buffer, buffer), tuple(substitute_index(i, dims) for i in index))
+
+        def value(v: Value) -> Value:
+            def leaf(x: Value) -> Value | None:
+                match x:
+                    case Load():
+                        return place(x.buffer, x.index)
+                    case Index():
+                        return Index(substitute(x.expr, joint))
+                    case Inside():
+                        return Inside(tuple(substitute(e, joint) for e in x.exprs))
+                return None
+
+            return rewrite_value(v, leaf)
+
+        index = tuple(value(i) if isinstance(i, Value) else i for i in s.index)
+        moved = [place(b, index) for b in s.outs]
+        red = s.reduction
+        if red is not None:
+            red = replace(red, axes=reduced, init=tuple(value(v) for v in red.init))
+        outs = tuple(m.buffer for m in moved)
+        return replace(s, outs=outs, axes=axes, index=moved[0].index, exprs=tuple(map(value, s.exprs)), reduction=red)
+
+
+def _joined(axes: tuple[Axis, ...], pair: tuple[Axis, Axis], new: Axis) -> tuple[Axis, ...]:
+    return tuple(new if x is pair[0] else x for x in axes if x is not pair[1])
+
+
+def _merged(b: Buffer, d: int) -> Buffer:
+    return Buffer(b.name, b.dtype, (*b.shape[:d], b.shape[d] * b.shape[d + 1], *b.shape[d + 2 :]))
+
+
+def _merged_index(b: Buffer, index: tuple[IndexLike, ...], d: int) -> tuple[IndexLike, ...]:
+    x, y = index[d], index[d + 1]
+    assert not isinstance(x, Value) and not isinstance(y, Value)
+    return (*index[:d], x * b.shape[d + 1] + y, *index[d + 2 :])
+
+
+def _plan(stages: list[Stage], k: int, a: Axis, b: Axis, constants: Container[Buffer]) -> _Plan | None:
+    """Everything that must merge together with axes ``a`` and ``b`` of stage ``k``; None when something forbids it."""
+    plan = _Plan()
+    pending = [(k, a, b)]
+    while pending:
+        k, a, b = pending.pop()
+        if k in plan.pairs:
+            if plan.pairs[k] != (a, b):
+                return None
+            continue
+        stage = stages[k]
+        if (a, b) not in _pairs(stage) or not _dims_allow(stage, a, b):
+            return None
+        plan.pairs[k] = (a, b)
+        for buffer, index, is_write in _accesses(stage):
+            d = _where(buffer, index, a, b)
+            if d == -1:
+                continue
+            if d is None or plan.merges.get(buffer, d) != d:
+                if is_write or buffer not in constants:
+                    return None
+                plan.divided.add(buffer)
+            elif d >= 0 and buffer not in plan.merges:
+                plan.merges[buffer] = d
+                follow = _followers(stages, buffer, d)
+                if follow is None:
+                    return None
+                pending.extend(follow)
+    if plan.divided & plan.merges.keys():
+        return None
+    return plan
+
+
+def _accesses(stage: Stage) -> list[_Access]:
+    found: list[_Access] = [(b, stage.index, True) for b in stage.outs]
+    values = [*stage.exprs, *(stage.reduction.init if stage.reduction else ())]
+    values += [i for i in stage.index if isinstance(i, Value)]
+    for v in values:
+        found.extend((x.buffer, x.index, False) for x in walk(v) if isinstance(x, Load))
+    return found
+
+
+def _dims_allow(stage: Stage, a: Axis, b: Axis) -> bool:
+    """Guards, index values and extents must walk the pair as one too."""
+    everything = (*stage.axes, *(stage.reduction.axes if stage.reduction else ()))
+    if any({a.sym, b.sym} & symbols(x.extent) for x in everything):
+        return False
+    values = [*stage.exprs, *(stage.reduction.init if stage.reduction else ())]
+    values += [i for i in stage.index if isinstance(i, Value)]
+    for v in values:
+        for x in walk(v):
+            exprs = x.exprs if isinstance(x, Inside) else (x.expr,) if isinstance(x, Index) else ()
+            if not all(_as_one(e, a, b) for e in exprs):
+                return False
+    return True
+
+
+def _as_one(e: Dim, a: Axis, b: Axis) -> bool:
+    ca, cb = coefficient(e, a.sym), coefficient(e, b.sym)
+    return ca is not None and cb is not None and ca == cb * b.extent
+
+
+def _where(buffer: Buffer, index: tuple[IndexLike, ...], a: Axis, b: Axis) -> int | None:
+    """-1: already one (or not used); ``d``: after merging dimensions d and d+1; None: never."""
+    dims: list[int] = []
+    for d, i in enumerate(index):
+        if isinstance(i, Value):
+            if any({a.sym, b.sym} & symbols(e) for x in walk(i) for e in _exprs(x)):
+                return None
+        elif {a.sym, b.sym} & symbols(i):
+            dims.append(d)
+    if not dims:
+        return -1
+    if len(dims) == 1:
+        i = index[dims[0]]
+        if not isinstance(i, Value) and _as_one(i, a, b):
+            return -1
+        neighbours = [d for d in (dims[0] - 1,) if d >= 0]
+    else:
+        neighbours = [dims[0]] if len(dims) == 2 and dims[1] == dims[0] + 1 else []
+    for d in neighbours:
+        x, y = index[d], index[d + 1]
+        if not isinstance(x, Value) and not isinstance(y, Value) and _as_one(x * buffer.shape[d + 1] + y, a, b):
+            return d
+    return None
+
+
+def _exprs(x: Value) -> tuple[Dim, ...]:
+    if isinstance(x, Load):
+        return tuple(i for i in x.index if not isinstance(i, Value))
+    return x.exprs if isinstance(x, Inside) else (x.expr,) if isinstance(x, Index) else ()
+
+
+def _followers(stages: list[Stage], buffer: Buffer, d: int) -> list[tuple[int, Axis, Axis]] | None:
+    """The stages whose axes must collapse along when ``buffer`` merges dimensions d and d+1; None when one can't."""
+    follow: list[tuple[int, Axis, Axis]] = []
+    for k, stage in enumerate(stages):
+        pairs = {(a.sym, b.sym): (a, b) for a, b in _pairs(stage)}
+        for b, index, is_write in _accesses(stage):
+            if b is not buffer:
+                continue
+            x, y = index[d], index[d + 1]
+            if isinstance(x, Value) or isinstance(y, Value):
+                return None
+            pair = pairs.get((x, y)) if isinstance(x, Sym) and isinstance(y, Sym) else None
+            if pair is not None and pair[1].extent == buffer.shape[d + 1]:
+                if _dims_allow(stage, *pair) or (is_write and not _is_copy(stage)):
+                    follow.append((k, *pair))
+            elif is_write and not (isinstance(x, int) and isinstance(y, int)) and not _is_copy(stage):
+                return None
+    return follow
+
+
+def _is_copy(stage: Stage) -> bool:
+    return stage.reduction is None and stage.update is None and any(isinstance(x, Inside) for x in walk(stage.expr))

@@ -1,0 +1,275 @@
+"""Rewrites of a computation before it becomes loops: fewer axes, no padding guards inside reductions.
+
+In: ``Computation``. Out: an equal ``Computation`` that schedules better.
+Not its business: loops and targets.
+
+Rewrites, each a function: ``drop_unit_axes``; ``order_reductions`` (reduction axes by falling stride of what is read);
+``inline`` (a temporary with one reader becomes part of it); ``materialize_guards`` (a padded operand of a reduction becomes
+a padded copy); ``collapse`` (adjacent axes that every access walks as one become one).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import replace
+
+from tilewright.core.compute import (
+    Axis,
+    Buffer,
+    Computation,
+    Inside,
+    Load,
+    Select,
+    Serial,
+    Stage,
+    Value,
+    loop_symbol,
+    operands,
+    rewrite_value,
+    substitute_index,
+    substitute_value,
+    walk,
+)
+from tilewright.core.expr import Dim, Sym, bounds, symbols
+from tilewright.tile.affine import coefficient, linear
+from tilewright.tile.collapse import collapse
+
+MAX_INLINE_NODES = 400
+
+
+def normalize(computation: Computation, constants: Container[Buffer] = ()) -> Computation:
+    """All rewrites in order. A computation with serial loops keeps its shape: only unit axes go."""
+    computation = drop_unit_axes(computation)
+    if any(isinstance(x, Serial) for x in computation.items):
+        return computation
+    computation = inline(computation)
+    computation = order_reductions(computation, constants)
+    computation = drop_unit_axes(materialize_guards(computation))
+    return collapse(computation, constants)
+
+
+def stages_of(computation: Computation) -> tuple[Stage, ...]:
+    """The items of a computation without serial loops."""
+    return tuple(x for x in computation.items if isinstance(x, Stage))
+
+
+def map_stage(stage: Stage, dims: dict[Sym, Dim], axes: tuple[Axis, ...], reduced: tuple[Axis, ...] | None) -> Stage:
+    """``stage`` over other axes, with symbols replaced everywhere."""
+    red = stage.reduction
+    if red is not None and reduced is not None:
+        red = replace(red, axes=reduced, init=tuple(substitute_value(v, dims) for v in red.init))
+    return replace(
+        stage,
+        axes=axes,
+        index=tuple(substitute_index(i, dims) for i in stage.index),
+        exprs=tuple(substitute_value(v, dims) for v in stage.exprs),
+        reduction=red,
+    )
+
+
+def drop_unit_axes(computation: Computation) -> Computation:
+    """``for i<1`` -> ``i = 0`` in every stage; a stage keeps at least no axes at all."""
+
+    def go(item: Stage | Serial) -> Stage | Serial:
+        if isinstance(item, Serial):
+            return replace(item, body=tuple(go(x) for x in item.body))
+        reduced = item.reduction.axes if item.reduction else ()
+        dims: dict[Sym, Dim] = {a.sym: 0 for a in (*item.axes, *reduced) if a.extent == 1}
+        if not dims:
+            return item
+        axes = tuple(a for a in item.axes if a.sym not in dims)
+        return map_stage(item, dims, axes, tuple(a for a in reduced if a.sym not in dims))
+
+    return replace(computation, items=tuple(go(x) for x in computation.items))
+
+
+def order_reductions(computation: Computation, constants: Container[Buffer]) -> Computation:
+    """Axes of a commutative reduction in the order of falling strides of the widest run-time operand."""
+
+    def go(item: Stage | Serial) -> Stage | Serial:
+        if isinstance(item, Serial) or item.reduction is None or not isinstance(item.reduction.op, str):
+            return item
+        axes = item.reduction.axes
+        stride = {a.sym: _stride(item.exprs[0], a.sym, constants) for a in axes}
+        independent = all(not symbols(a.extent) & {b.sym for b in axes} for a in axes)
+        if not independent or len(axes) < 2:
+            return item
+        ordered = tuple(sorted(axes, key=lambda a: -stride[a.sym]))
+        return replace(item, reduction=replace(item.reduction, axes=ordered))
+
+    return replace(computation, items=tuple(go(x) for x in computation.items))
+
+
+def _stride(v: Value, sym: Sym, constants: Container[Buffer]) -> int:
+    best = 0
+    for x in walk(v):
+        if isinstance(x, Load) and x.buffer not in constants:
+            offset = linear(x.buffer, x.index)
+            c = None if offset is None else coefficient(offset, sym)
+            if c is not None and not isinstance(c, int):
+                c = bounds(c)[1] or 1 << 30
+            best = max(best, abs(c or 0))
+    return best
+
+
+def inline(computation: Computation) -> Computation:
+    """A temporary that one plain stage assigns once and one later plain stage reads is computed where it is read.
+
+    Not when: its stage reduces, updates or scatters; the reader is a reduction and the value does arithmetic (it would
+    be repeated); it is read at a run-time index; what it reads is written in between; the result would be very large.
+    """
+    items = list(stages_of(computation))
+    temps = list(computation.temps)
+    for t in computation.temps:
+        makers = [s for s in items if t in s.outs]
+        users = [s for s in items if any(isinstance(x, Load) and x.buffer is t for v in _values(s) for x in walk(v))]
+        if len(makers) != 1 or len(users) != 1 or items.index(makers[0]) >= items.index(users[0]):
+            continue
+        maker, user = makers[0], users[0]
+        if not _may_inline(maker, user, items):
+            continue
+        axis_at = [i for i in maker.index if isinstance(i, Sym)]
+
+        def leaf(x: Value, t: Buffer = t, maker: Stage = maker, at: list[Sym] = axis_at) -> Value | None:
+            if isinstance(x, Load) and x.buffer is t:
+                dims = {s: i for s, i in zip(at, x.index, strict=True) if not isinstance(i, Value)}
+                return substitute_value(maker.expr, dims)
+            return None
+
+        new = replace(user, exprs=tuple(rewrite_value(v, leaf) for v in user.exprs))
+        items[items.index(user)] = new
+        items.remove(maker)
+        temps.remove(t)
+    return replace(computation, items=tuple(items), temps=tuple(temps))
+
+
+def _values(s: Stage) -> list[Value]:
+    found = [*s.exprs, *(i for i in s.index if isinstance(i, Value))]
+    return found + list(s.reduction.init) if s.reduction else found
+
+
+def _may_inline(maker: Stage, user: Stage, items: list[Stage]) -> bool:
+    if maker.reduction or maker.update or len(maker.outs) != 1:
+        return False
+    own = {a.sym for a in maker.axes}
+    if len(maker.index) != len(own) or set(maker.index) != own:
+        return False
+    if any(a.extent != d for a, d in zip(_by_index(maker), maker.out.shape, strict=True)):
+        return False
+    t = maker.out
+    reads = [x for v in _values(user) for x in walk(v) if isinstance(x, Load) and x.buffer is t]
+    in_exprs = [x for v in user.exprs for x in walk(v) if isinstance(x, Load) and x.buffer is t]
+    if len(reads) != len(in_exprs) or any(isinstance(i, Value) for x in reads for i in x.index):
+        return False
+    between = items[items.index(maker) + 1 : items.index(user)]
+    sources = {x.buffer for x in walk(maker.expr) if isinstance(x, Load)}
+    if any(b in sources for s in between for b in s.outs):
+        return False
+    size = sum(1 for _ in walk(maker.expr))
+    if user.reduction is not None:
+        return isinstance(maker.expr, Load)
+    return len({x.index for x in reads}) * size <= MAX_INLINE_NODES and (len(reads) == 1 or size <= 8)
+
+
+def _by_index(maker: Stage) -> list[Axis]:
+    by_sym = {a.sym: a for a in maker.axes}
+    return [by_sym[i] for i in maker.index if isinstance(i, Sym)]
+
+
+# --- padding --------------------------------------------------------------------------------------------------------
+
+
+def materialize_guards(computation: Computation) -> Computation:
+    """``sum(select(inside(ih...), X[n, ih, iw, c], 0) * w)`` -> a padded copy of X, then ``sum(XP[n, ih+p, iw+p, c] * w)``.
+
+    Guards in an inner loop multiply its code; the copy costs a few per cent. Not when: the guarded value has no single
+    load, or a guard is not an index of that load up to a sign and a constant.
+    """
+    items: list[Stage | Serial] = []
+    temps = list(computation.temps)
+    for item in computation.items:
+        if isinstance(item, Stage) and item.reduction is not None and item.reduction.axes:
+            for select in _guarded(item):
+                made = _padded(item, select, len(temps))
+                if made is not None:
+                    stage, load = made
+                    items.append(stage)
+                    temps.append(stage.out)
+                    item = _replaced(item, select, load)
+        items.append(item)
+    return replace(computation, items=tuple(items), temps=tuple(temps))
+
+
+def _guarded(stage: Stage) -> list[Select]:
+    found = [x for v in stage.exprs for x in walk(v) if isinstance(x, Select) and isinstance(x.cond, Inside)]
+    nested = {y for x in found for o in operands(x) for y in walk(o)}
+    return [x for x in found if x not in nested]
+
+
+def _replaced(stage: Stage, old: Value, new: Value) -> Stage:
+    return replace(stage, exprs=tuple(rewrite_value(v, lambda x: new if x == old else None) for v in stage.exprs))
+
+
+def _padded(stage: Stage, select: Select, serial: int) -> tuple[Stage, Load] | None:
+    found = {x for x in walk(select) if isinstance(x, Load)}
+    assert isinstance(select.cond, Inside)
+    if len(found) != 1:
+        return None
+    load = found.pop()
+    extents = {a.sym: a.extent for a in (*stage.axes, *(stage.reduction.axes if stage.reduction else ()))}
+    axes: list[Axis] = []
+    shifts: list[Dim] = []
+    values: list[tuple[Dim, Dim]] = []
+    for d, e in enumerate(load.index):
+        span = None if isinstance(e, Value) else _span(e, extents)
+        if span is None or isinstance(e, Value):
+            return None
+        lo, size = span
+        sym = loop_symbol(f"p{d}", size)
+        axes.append(Axis(sym, size))
+        shifts.append(lo)
+        values.append((e, sym + lo))
+    guards = [_as_function(g, values) for g in select.cond.exprs]
+    own = {a.sym for a in axes}
+    rest = {s for x in walk(select) if not isinstance(x, Load | Inside) for s in _own_symbols(x)}
+    if any(g is None for g in guards) or rest & extents.keys():
+        return None
+    at = tuple(v for _, v in values)
+    inner = rewrite_value(select.a, lambda x: Load(x.buffer, at) if isinstance(x, Load) else None)
+    value = Select(Inside(tuple(g for g in guards if g is not None)), inner, select.b)
+    name = f"{load.buffer.name}_pad{serial}"
+    temp = Buffer(name, select.dtype, tuple(a.extent for a in axes))
+    if len(own) != len(axes):
+        return None
+    copy = Stage((temp,), tuple(axes), tuple(a.sym for a in axes), (value,))
+    index = tuple(e - lo for (e, _), lo in zip(values, shifts, strict=True))
+    return copy, Load(temp, index)
+
+
+def _own_symbols(x: Value) -> frozenset[Sym]:
+    return symbols(x.expr) if hasattr(x, "expr") else frozenset()
+
+
+def _span(e: Dim, extents: dict[Sym, Dim]) -> tuple[Dim, Dim] | None:
+    """Lowest value and number of values of ``e`` over the axes."""
+    lo: Dim = e
+    width: Dim = 1
+    for s in symbols(e) & extents.keys():
+        c = coefficient(e, s)
+        if not isinstance(c, int) or symbols(extents[s]) & extents.keys():
+            return None
+        lo = lo - c * s + (c * (extents[s] - 1) if c < 0 else 0)
+        width = width + abs(c) * (extents[s] - 1)
+    return lo, width
+
+
+def _as_function(g: Dim, values: list[tuple[Dim, Dim]]) -> Dim | None:
+    """The guard in terms of the new axes, when it is one of the load's indices up to a sign and a constant."""
+    for e, new in values:
+        if isinstance(e, int):
+            continue
+        for sign in (1, -1):
+            rest = g - sign * e
+            if not symbols(rest) & symbols(e):
+                return new * sign + rest
+    return g if isinstance(g, int) else None

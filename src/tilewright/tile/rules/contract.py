@@ -1,0 +1,415 @@
+"""The rule for reductions whose last output axis can be lanes: products of matrices, convolutions, pooling, outer sums.
+
+In: a builder, the reduced buffer and, when the epilogue is fused, the buffer of the stage that reads it. Out: steps.
+Not its business: reductions along the contiguous axis (``rows``).
+
+1. Write the root nest (the epilogue, or a copy made by ``cache``) as lanes, rows, a second row axis, and the rest.
+2. Choose the register tile by modelled cycles (``cost``). 3. Split, reorder; the reduction goes ``compute_at`` the tile,
+into registers; its reduction loops go outside of the tile. 4. Pack constants. 5. One outer loop for the threads.
+Run-time extents: full tiles, then tiles of 4 rows, then single rows; full lane blocks, single vectors, single elements.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.core.compute import Load, Value
+from tilewright.core.compute import walk as walk_value
+from tilewright.core.expr import Dim, Sym, substitute, symbols
+from tilewright.tile.affine import coefficient, linear
+from tilewright.tile.cost import MAX_UNROLLED, Box, Operand, Tile, choose_tile, estimate, pays_threads
+from tilewright.tile.errors import ScheduleError
+from tilewright.tile.ir import For, Kind, Loop, Role, Store, Update, walk
+from tilewright.tile.machine import Machine
+from tilewright.tile.rules.view import (
+    find_body,
+    may_vectorize,
+    n_operations,
+    nest_with,
+    nests,
+    only_nest,
+    statement_of,
+    vector_width,
+)
+from tilewright.tile.schedule import Builder
+from tilewright.tile.schedule.tree import find_place, fresh, readers
+
+HEAVY_OPERATIONS = 10
+MIN_TASKS = 8
+
+
+@dataclass
+class Plan:
+    """What the rule decided; loops by name."""
+
+    acc: str
+    root: str
+    lanes: Loop
+    rows: Loop | None
+    rows2: Loop | None
+    outer: list[Loop]
+    reduced: list[Loop]
+    tile: Tile
+    width: int
+    unroll_all: bool
+    is_heavy: bool
+    work: float
+    panels_first: bool
+
+
+def contract(b: Builder, machine: Machine, reduced: str, root: str | None) -> None:
+    """Schedule the reduction ``reduced`` together with the stage ``root`` that reads it (None: alone)."""
+    if root is None:
+        b.do("cache", reduced)
+        root, reduced = reduced, _cached_name(b, reduced)
+    plan = plan_contraction(b, machine, reduced, root)
+    _pieces(b, machine, plan)
+    for name in _constants(b, plan):
+        mark = b.mark()
+        try:
+            b.do("pack", name)
+        except ScheduleError:
+            b.back(mark)
+
+
+def _cached_name(b: Builder, root: str) -> str:
+    leaf = statement_of(only_nest(b.kernel, root))
+    assert isinstance(leaf, Store) and isinstance(leaf.value, Load)
+    return leaf.value.buffer.name
+
+
+def plan_contraction(b: Builder, machine: Machine, acc: str, root: str) -> Plan:
+    """Roles of the loops and the register tile. ``ScheduleError`` when the structure does not fit the rule."""
+    top = only_nest(b.kernel, root)
+    leaf = statement_of(top)
+    update = statement_of(nests(b.kernel, acc)[-1])
+    if not isinstance(leaf, Store) or not isinstance(update, Update) or not top.loops:
+        raise ScheduleError("contract", acc, "not an update by one operation below an assignment")
+    lanes = top.loops[-1]
+    operands = _operands(b, acc, root, lanes.sym)
+    if not any(op.lane_stride == 1 or (op.is_constant and op.lane_stride != 0) for op in operands):
+        raise ScheduleError("contract", acc, "no operand is contiguous along the last axis")
+    reduced = list(nests(b.kernel, acc)[-1].loops[len(_own(b, acc)) :])
+    if not may_vectorize(top.leaf, lanes.sym):
+        raise ScheduleError("contract", acc, "the epilogue's indices are not affine in the last axis")
+    width = vector_width(machine, (*top.leaf, update))
+    if width == 1:
+        raise ScheduleError("contract", acc, "the machine has no vectors of this element")
+    rest = [x for x in top.loops[:-1]]
+    rows = [x for x in rest if any(op.lane_stride != 0 and op.step(x.sym) == 0 for op in operands)]
+    row = rows[-1] if rows else None
+    row2 = rows[-2] if len(rows) > 1 else None
+    count = estimate([x.extent for x in reduced])
+    everything = all(op.lane_stride != 0 for op in operands)
+    unroll_all = everything and 1 < count <= MAX_UNROLLED and all(isinstance(x.extent, int) for x in reduced)
+    unrolled = tuple((x.sym, x.extent) for x in reduced if isinstance(x.extent, int)) if unroll_all else ()
+    box = Box(lanes.sym, _number(lanes), _sym(row), _number(row), _sym(row2), _number(row2), unrolled, operands)
+    tile = choose_tile(box, machine, width)
+    work = estimate([x.extent for x in (*top.loops, *reduced)]) + estimate([x.extent for x in top.loops]) * 4
+    heavy = n_operations(leaf.value) > HEAVY_OPERATIONS and tile.rows * tile.rows2 * tile.vectors > 4
+    return Plan(
+        acc, root, lanes, row, row2, rest, reduced, tile, width, unroll_all, heavy, work, _panels_first(machine, b, acc)
+    )
+
+
+def _number(loop: Loop | None) -> int | None:
+    return loop.extent if loop is not None and isinstance(loop.extent, int) else None if loop is not None else 1
+
+
+def _sym(loop: Loop | None) -> Sym | None:
+    return None if loop is None else loop.sym
+
+
+def _own(b: Builder, acc: str) -> list[Loop]:
+    """The loops of the update's nest that walk the accumulator."""
+    nest = nests(b.kernel, acc)[-1]
+    update = statement_of(nest)
+    assert isinstance(update, Update)
+    used = {s for i in update.index if not isinstance(i, Value) for s in symbols(i)}
+    own = [x for x in nest.loops if x.sym in used]
+    if list(nest.loops[: len(own)]) != own:
+        raise ScheduleError("contract", acc, "its reduction loops are not innermost")
+    return own
+
+
+def _operands(b: Builder, acc: str, root: str, lanes: Sym) -> tuple[Operand, ...]:
+    """The update's loads, as offsets in terms of the root's loops."""
+    top, nest = only_nest(b.kernel, root), nests(b.kernel, acc)[-1]
+    update = statement_of(nest)
+    assert isinstance(update, Update)
+    place = find_place(b.kernel, acc, "contract")
+    reads = {x.index for x in readers(top.leaf, place.buffer)}
+    if len(reads) != 1:
+        raise ScheduleError("contract", acc, f"the epilogue reads it at {len(reads)} places")
+    dims: dict[Sym, Dim] = {}
+    for own, at in zip(update.index, reads.pop(), strict=True):
+        if isinstance(own, Sym) and not isinstance(at, Value):
+            dims[own] = at
+        elif not isinstance(own, int):
+            raise ScheduleError("contract", acc, f"it is written at {own}")
+    roles = {p.buffer: p.role for p in b.kernel.places}
+    found: list[Operand] = []
+    for x in walk_value(update.value):
+        if isinstance(x, Load):
+            offset = linear(x.buffer, x.index)
+            if offset is None:
+                raise ScheduleError("contract", acc, "an operand is read at a run-time index")
+            offset = substitute(offset, dims)
+            c = coefficient(offset, lanes)
+            found.append(Operand(offset, c if isinstance(c, int) else None, roles[x.buffer] is Role.CONST))
+    return tuple(found)
+
+
+def _panels_first(machine: Machine, b: Builder, acc: str) -> bool:
+    """Lane blocks outside of rows when the operand that rows share is too large to stay in the second-level cache."""
+    update = statement_of(nests(b.kernel, acc)[-1])
+    assert isinstance(update, Update)
+    size = 0.0
+    for x in walk_value(update.value):
+        if isinstance(x, Load):
+            size = max(size, estimate(x.buffer.shape) * x.dtype.n_bytes) if _is_const(b, x) else size
+    return size > machine.l2_bytes / 2
+
+
+def _is_const(b: Builder, x: Load) -> bool:
+    return any(p.buffer is x.buffer and p.role is Role.CONST for p in b.kernel.places)
+
+
+# --- run-time extents -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """One part of the box: its accumulator, its root's loops by their original names, its tile."""
+
+    acc: str
+    loops: dict[str, str]
+    tile: Tile
+    width: int
+
+
+def _pieces(b: Builder, machine: Machine, plan: Plan) -> None:
+    """Divide run-time extents into full tiles and rests; every piece gets its own accumulator and its own tile."""
+    names = {x.sym.name: x.sym.name for x in (*plan.outer, plan.lanes)}
+    pieces = [_Piece(plan.acc, names, plan.tile, plan.width)]
+    block = plan.tile.vectors * plan.width
+    if not isinstance(plan.lanes.extent, int):
+        sizes = sorted({block, plan.width}, reverse=True)
+        pieces = _divided(b, pieces, plan.lanes.sym.name, sizes, _with_lanes)
+    if plan.rows is not None and not isinstance(plan.rows.extent, int):
+        sizes = [n for n in dict.fromkeys((plan.tile.rows, 4)) if 1 < n <= plan.tile.rows]
+        pieces = _divided(b, pieces, plan.rows.sym.name, sizes, _with_rows)
+    if plan.rows2 is not None and not isinstance(plan.rows2.extent, int) and plan.tile.rows2 > 1:
+        pieces = _divided(b, pieces, plan.rows2.sym.name, [plan.tile.rows2], _with_rows2)
+    outermost = [_tile(b, machine, plan, piece) for piece in pieces]
+    if plan.panels_first:
+        _share_panels(b, outermost)
+
+
+def _share_panels(b: Builder, loops: list[str]) -> None:
+    """Neighbouring pieces that walk the same lane blocks outermost walk them together, so a panel is read once."""
+    first = loops[0]
+    for other in loops[1:]:
+        mark = b.mark()
+        try:
+            b.do("merge", first, other)
+        except ScheduleError:
+            b.back(mark)
+            first = other
+
+
+def _with_lanes(piece: _Piece, size: int) -> _Piece:
+    t = piece.tile
+    vectors = max(size // piece.width, 1)
+    return _Piece(piece.acc, piece.loops, Tile(t.rows, t.rows2, vectors), piece.width if size > 1 else 1)
+
+
+def _with_rows(piece: _Piece, size: int) -> _Piece:
+    return _Piece(piece.acc, piece.loops, Tile(size, piece.tile.rows2, piece.tile.vectors), piece.width)
+
+
+def _with_rows2(piece: _Piece, size: int) -> _Piece:
+    return _Piece(piece.acc, piece.loops, Tile(piece.tile.rows, size, piece.tile.vectors), piece.width)
+
+
+def _divided(b: Builder, pieces: list[_Piece], loop: str, sizes: list[int], resize) -> list[_Piece]:  # type: ignore[no-untyped-def]
+    """Each piece becomes: full tiles of every size in turn, then single iterations."""
+    done: list[_Piece] = []
+    for piece in pieces:
+        rest = piece
+        for size in sizes:
+            full, rest = _divide(b, rest, loop, size)
+            done.append(resize(full, size))
+        done.append(resize(rest, 1))
+    return done
+
+
+def _divide(b: Builder, piece: _Piece, loop: str, size: int) -> tuple[_Piece, _Piece]:
+    """Divide a loop of the piece's root nest; the rest reads a fork of the accumulator.
+
+    The nest must start at the divided loop, so it is moved outermost first.
+    """
+    target = piece.loops[loop]
+    order = [target, *(n for n in piece.loops.values() if n != target)]
+    if len(order) > 1:
+        b.do("reorder", *order)
+    rest = {k: fresh(b.kernel, f"{v}_t") for k, v in piece.loops.items()}
+    full = {**piece.loops, loop: fresh(b.kernel, f"{target}_f")}
+    b.do("divide", target, size)
+    forked = fresh(b.kernel, f"{piece.acc}_f")
+    b.do("fork", piece.acc, rest[loop])
+    return _Piece(piece.acc, full, piece.tile, piece.width), _Piece(forked, rest, piece.tile, piece.width)
+
+
+# --- the tile -------------------------------------------------------------------------------------------------------
+
+
+def _extent(b: Builder, loop: str) -> Dim:
+    return next(s.loop.extent for s in walk(b.kernel.body) if isinstance(s, For) and s.loop.sym.name == loop)
+
+
+def _tile(b: Builder, machine: Machine, plan: Plan, piece: _Piece) -> str:
+    """Split and order one root nest, and bring its accumulator into the tile; returns the outermost loop."""
+    tile, acc = piece.tile, piece.acc
+    lane = piece.loops[plan.lanes.sym.name]
+    blocks, vectors, lanes = _split_lanes(b, lane, tile.vectors, piece.width)
+    outer: list[str] = []
+    inner: list[str] = []
+    for loop in plan.outer:
+        name = piece.loops[loop.sym.name]
+        size = tile.rows if loop is plan.rows else tile.rows2 if loop is plan.rows2 else 1
+        walker, part = _split_rows(b, name, size)
+        outer.extend(walker)
+        inner.extend(part)
+    batch = [n for n, x in zip(_names(plan, piece), plan.outer, strict=True) if not _is_row(plan, x)]
+    rows = [n for n in outer if n not in batch]
+    order = _order(b, plan, batch, blocks, rows)
+    if not order:
+        b.do("split", inner[0] if inner else lanes, max(_number_of(b, inner[0] if inner else lanes), 1))
+        name = inner[0] if inner else lanes
+        order = [f"{name}_o"]
+        inner = [f"{name}_i", *inner[1:]] if inner else inner
+        lanes = lanes if inner else f"{name}_i"
+    tiled = [*inner, *vectors, lanes]
+    if len(order) + len(tiled) > 1:
+        b.do("reorder", *order, *tiled)
+    for name in (*inner, *vectors):
+        b.do("kind", name, "unroll")
+    if piece.width > 1:
+        b.do("kind", lanes, "vector")
+    at = order[-1]
+    if plan.is_heavy:
+        b.do("cache", acc)
+        held = _cached_name(b, acc)
+        b.do("compute_at", acc, at, "local")
+        b.do("compute_at", held, at, "reg")
+        acc = held
+    else:
+        b.do("compute_at", acc, at, "reg")
+    _arrange(b, plan, acc, at)
+    if plan.is_heavy:
+        for name in inner:
+            b.do("kind", name, "serial")
+    if pays_threads(plan.work, machine, plan.width):
+        _parallel(b, order)
+    return order[0]
+
+
+def _names(plan: Plan, piece: _Piece) -> list[str]:
+    return [piece.loops[x.sym.name] for x in plan.outer]
+
+
+def _is_row(plan: Plan, loop: Loop) -> bool:
+    return loop is plan.rows or loop is plan.rows2
+
+
+def _number_of(b: Builder, loop: str) -> int:
+    e = _extent(b, loop)
+    return e if isinstance(e, int) else 1
+
+
+def _split_lanes(b: Builder, lane: str, vectors: int, width: int) -> tuple[list[str], list[str], str]:
+    """(block loops, vector loops, lane loop) after splitting the lane axis."""
+    n = _extent(b, lane)
+    if width == 1:
+        return [], [], lane
+    blocks: list[str] = []
+    if not isinstance(n, int) or n > vectors * width:
+        b.do("split", lane, vectors * width)
+        blocks, lane = [f"{lane}_o"], f"{lane}_i"
+        many = vectors > 1
+    else:
+        many = n > width
+    if not many:
+        return blocks, [], lane
+    b.do("split", lane, width)
+    return blocks, [f"{lane}_o"], f"{lane}_i"
+
+
+def _split_rows(b: Builder, loop: str, size: int) -> tuple[list[str], list[str]]:
+    n = _extent(b, loop)
+    if size == 1:
+        return [loop], []
+    if isinstance(n, int) and n <= size:
+        return [], [loop]
+    b.do("split", loop, size)
+    return [f"{loop}_o"], [f"{loop}_i"]
+
+
+def _order(b: Builder, plan: Plan, batch: list[str], blocks: list[str], rows: list[str]) -> list[str]:
+    """Outer loops: what every operand depends on, then lane blocks around rows or inside all but the innermost."""
+    panels = [*blocks, *rows] if plan.panels_first or len(rows) < 2 else [*rows[:-1], *blocks, rows[-1]]
+    order = [*batch, *panels]
+    if order and estimate([_extent(b, order[0])]) < MIN_TASKS:
+        widest = max(order, key=lambda n: min(estimate([_extent(b, n)]), MIN_TASKS))
+        order = [widest, *(n for n in order if n != widest)]
+    return order
+
+
+def _arrange(b: Builder, plan: Plan, acc: str, at: str) -> None:
+    """The update's nest: serial reduction loops, vectors, lanes, unrolled reduction loops, rows."""
+    nest = nest_with(find_body(b.kernel, at), acc, Update)
+    reduced = [x for x in nest.loops if any(x.sym.name == r.sym.name or _copy_of(x, r) for r in plan.reduced)]
+    tiled = [x for x in nest.loops if x not in reduced]
+    lanes = [x for x in tiled if x.kind is Kind.VECTOR]
+    n_rows = len(tiled) - len(lanes) - (1 if plan.tile.vectors > 1 and len(tiled) > len(lanes) else 0)
+    across = [x for x in tiled if x.kind is not Kind.VECTOR]
+    rows, vectors = across[:n_rows], across[n_rows:]
+    reds, row_names = [x.sym.name for x in reduced], [x.sym.name for x in rows]
+    lane_names = [x.sym.name for x in (*vectors, *lanes)]
+    order = [*lane_names, *reds, *row_names] if plan.unroll_all else [*reds, *lane_names, *row_names]
+    if len(order) > 1:
+        b.do("reorder", *order)
+    if plan.unroll_all:
+        for k, name in enumerate(reds):
+            b.do("kind", name, "step" if k == 0 and len(reds) > 1 else "unroll")
+
+
+def _copy_of(x: Loop, reduced: Loop) -> bool:
+    """Is ``x`` a renamed copy (by ``fork``) of a reduction loop?"""
+    name = x.sym.name
+    return name.startswith(f"{reduced.sym.name}_f")
+
+
+def _parallel(b: Builder, order: list[str]) -> None:
+    for name in order[:2]:
+        e = _extent(b, name)
+        if isinstance(e, int) and e < 2:
+            continue
+        mark = b.mark()
+        try:
+            b.do("kind", name, "parallel")
+            return
+        except ScheduleError:
+            b.back(mark)
+
+
+def _constants(b: Builder, plan: Plan) -> list[str]:
+    """Constants that an update reads with a dependence on lanes or rows: those worth packing."""
+    found: list[str] = []
+    for s in walk(b.kernel.body):
+        if isinstance(s, Update):
+            for x in walk_value(s.value):
+                if isinstance(x, Load) and _is_const(b, x) and x.buffer.name not in found and len(x.index) > 1:
+                    found.append(x.buffer.name)
+    return found

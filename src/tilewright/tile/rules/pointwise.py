@@ -1,0 +1,92 @@
+"""The rule for nests without reductions: vectors along the last axis, unrolled, outermost loop over threads.
+
+In: a builder and the buffer that the nest writes. Out: steps. Not its business: reductions.
+"""
+
+from __future__ import annotations
+
+from tilewright.core.compute import Value
+from tilewright.tile.cost import estimate, pays_threads
+from tilewright.tile.errors import ScheduleError
+from tilewright.tile.ir import Store
+from tilewright.tile.machine import Machine
+from tilewright.tile.rewrite import values_of
+from tilewright.tile.rules.view import may_vectorize, n_operations, only_nest, statement_of, vector_width
+from tilewright.tile.schedule import Builder
+
+UNROLL_OPERATIONS = 24
+CHUNK_ELEMENTS = 8192
+
+
+def pointwise(b: Builder, machine: Machine, buffer: str) -> None:
+    """``out[i.., j] = e``: j in vectors, a few unrolled; a long single axis is cut into chunks for the threads."""
+    nest = only_nest(b.kernel, buffer)
+    leaf = statement_of(nest)
+    if not isinstance(leaf, Store) or any(isinstance(i, Value) for i in leaf.index) or not nest.loops:
+        raise ScheduleError("pointwise", buffer, "not a plain assignment over at least one axis")
+    last = nest.loops[-1]
+    width = vector_width(machine, nest.leaf)
+    work = sum(n_operations(v) + 2 for v in values_of(leaf))
+    total = estimate([x.extent for x in nest.loops]) * work
+    threads = pays_threads(total, machine, width)
+    names = [x.sym.name for x in nest.loops]
+    if may_vectorize(nest.leaf, last.sym) and width > 1:
+        unrolled = 1
+        while unrolled < 8 and work * unrolled * 2 <= UNROLL_OPERATIONS * 2:
+            unrolled *= 2
+        outer = vectorize(b, machine, names[-1], last.extent, width, unrolled)
+    else:
+        outer = [names[-1]]
+    if threads:
+        parallelize(b, [*names[:-1], *outer], total)
+
+
+def vectorize(b: Builder, machine: Machine, loop: str, extent: object, width: int, unrolled: int) -> list[str]:
+    """Split a loop into blocks of ``unrolled`` vectors; returns the loops that walk the blocks."""
+    if not isinstance(extent, int):
+        b.do("divide", loop, width * unrolled)
+        full, rest = f"{loop}_f", f"{loop}_t"
+        if unrolled > 1:
+            b.do("divide", rest, width)
+            _vectors(b, f"{rest}_f", width, 1)
+        return _vectors(b, full, width, unrolled)
+    if extent <= width:
+        b.do("kind", loop, "vector")
+        return []
+    while unrolled > 1 and extent < width * unrolled:
+        unrolled //= 2
+    return _vectors(b, loop, width, unrolled)
+
+
+def _vectors(b: Builder, loop: str, width: int, unrolled: int) -> list[str]:
+    if unrolled > 1:
+        b.do("split", loop, width * unrolled)
+        b.do("split", f"{loop}_i", width)
+        b.do("kind", f"{loop}_i_i", "vector")
+        b.do("kind", f"{loop}_i_o", "unroll")
+    else:
+        b.do("split", loop, width)
+        b.do("kind", f"{loop}_i", "vector")
+    return [f"{loop}_o"]
+
+
+def parallelize(b: Builder, loops: list[str], total: float) -> None:
+    """Run the outermost loop in parallel when there are several iterations; a single long loop is cut into chunks."""
+    present = {x.loop.sym.name: x.loop for x in _fors(b)}
+    for name in loops[:2]:
+        loop = present.get(name)
+        if loop is None:
+            continue
+        if isinstance(loop.extent, int) and loop.extent < 4 and name != loops[-1]:
+            continue
+        try:
+            b.do("kind", name, "parallel")
+        except ScheduleError:
+            continue
+        return
+
+
+def _fors(b: Builder):  # type: ignore[no-untyped-def]
+    from tilewright.tile.ir import For, walk
+
+    return [s for s in walk(b.kernel.body) if isinstance(s, For)]

@@ -1,0 +1,9 @@
+"""Schedule primitives: rewrites of a kernel that keep its meaning, each checking its own legality.
+
+In: an unscheduled ``Kernel`` and steps. Out: a scheduled ``Kernel``.
+Not its business: which steps are good (``tile.default``).
+"""
+
+from tilewright.tile.schedule.script import PRIMITIVES, Builder, Schedule, Step, apply_step
+
+__all__ = ["PRIMITIVES", "Builder", "Schedule", "Step", "apply_step"]

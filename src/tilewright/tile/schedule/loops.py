@@ -1,0 +1,349 @@
+"""Primitives on loops: split, reorder, kind, merge, fuse, unit.
+
+In: a kernel, names of loops. Out: a kernel that means the same, or a ``ScheduleError``.
+Not its business: which buffer lives where (``stages``), operand layouts (``operands``).
+"""
+
+from __future__ import annotations
+
+from tilewright.core.compute import IndexLike, Value
+from tilewright.core.expr import Dim, Sym, ceildiv, floordiv, is_nonneg, minimum, mod, symbols
+from tilewright.tile.affine import coefficient
+from tilewright.tile.errors import ScheduleError
+from tilewright.tile.ir import Fold, For, If, Kernel, Kind, Loop, Store, Update, walk
+from tilewright.tile.rewrite import Body, loads_of, loops_of, substitute_body, written
+from tilewright.tile.schedule.tree import Nest, edit, find_loop, fresh, nest_of, new_loop, replace_stmt, with_body
+
+
+def split(kernel: Kernel, loop: str, factor: int, tail: str = "min") -> Kernel:
+    """``for v<n`` -> ``for v_o<ceil(n/f): for v_i<min(f, n - f*v_o)`` with ``v = f*v_o + v_i``.
+
+    ``tail="min"``: the last tile is shorter (the emitter peels it or masks it). ``tail="shift"``: every tile is full and
+    the last one starts at ``n - f``; it repeats work, so the body may only store, and ``n >= f`` must be proved.
+    Fails: factor < 1; an unknown tail; shift of an accumulating body or of an extent that may be smaller.
+    """
+    target = find_loop(kernel, loop, "split")
+    n, sym = target.loop.extent, target.loop.sym
+    if factor < 1:
+        raise ScheduleError("split", loop, f"the factor {factor} is not positive")
+    outer = new_loop(fresh(kernel, f"{loop}_o"), ceildiv(n, factor), target.loop.kind)
+    base: Dim = outer.sym * factor
+    width: Dim = factor if _divides(factor, n) else minimum(factor, n - base)
+    if tail == "shift":
+        _check_shift(target, factor)
+        base, width = minimum(base, n - factor), factor
+    elif tail != "min":
+        raise ScheduleError("split", loop, f"unknown tail {tail!r}", remedy="use 'min' or 'shift'")
+    inner = Loop(Sym(fresh(kernel, f"{loop}_i"), 0, factor - 1), width, target.loop.kind)
+    body = substitute_body(target.body, {sym: base + inner.sym})
+    return replace_stmt(kernel, target, For(outer, (For(inner, body),)))
+
+
+def _divides(factor: int, n: Dim) -> bool:
+    return mod(n, factor) == 0
+
+
+def _check_shift(target: For, factor: int) -> None:
+    name = target.loop.sym.name
+    if not is_nonneg(target.loop.extent - factor):
+        raise ScheduleError("split", name, f"shift needs an extent >= {factor}, not {target.loop.extent}")
+    if any(isinstance(s, Update | Fold) for s in walk(target.body)):
+        raise ScheduleError("split", name, "shift repeats work, and the body accumulates", remedy="use tail='min'")
+
+
+def reorder(kernel: Kernel, *loops: str) -> Kernel:
+    """Permute the loops of one perfect nest into the given order, outermost first; loops not named keep their places.
+
+    Fails: the loops are not in one perfect nest; an extent would depend on a loop inside of it; iterations may not be
+    exchanged (the body reads what another iteration writes, or overwrites it in an order that matters).
+    """
+    where = ", ".join(loops)
+    top = next((s for s in walk(kernel.body) if isinstance(s, For) and s.loop.sym.name in loops), None)
+    if top is None:
+        raise ScheduleError("reorder", where, "none of these loops exists")
+    nest = _nest_through(top, set(loops), where)
+    by_name = {x.sym.name: x for x in nest.loops}
+    order = iter(loops)
+    moved = tuple(by_name[next(order)] if x.sym.name in loops else x for x in nest.loops)
+    for k, inner in enumerate(moved):
+        late = {x.sym for x in moved[k:]}
+        if symbols(inner.extent) & late:
+            raise ScheduleError("reorder", where, f"the extent {inner.extent} of {inner.sym} needs a loop inside of it")
+    changed = [a.sym for a, b in zip(nest.loops, moved, strict=True) if a is not b]
+    check_exchange(nest.leaf, changed, "reorder", where)
+    return replace_stmt(kernel, top, Nest(moved, nest.leaf).wrap())
+
+
+def _nest_through(top: For, names: set[str], where: str) -> Nest:
+    """The nest from ``top`` down to the innermost of ``names``."""
+    full = nest_of(top)
+    names_here = [x.sym.name for x in full.loops]
+    if not names <= set(names_here):
+        missing = ", ".join(sorted(names - set(names_here)))
+        raise ScheduleError("reorder", where, f"{missing} is not in the perfect nest of {top.loop.sym}")
+    depth = 1 + max(k for k, n in enumerate(names_here) if n in names)
+    body: Body = (top,)
+    for _ in range(depth):
+        inner = body[0]
+        assert isinstance(inner, For)
+        body = inner.body
+    return Nest(full.loops[:depth], body)
+
+
+def check_exchange(body: Body, over: list[Sym], primitive: str, where: str) -> None:
+    """Refuse unless iterations of the loops ``over`` may run in any order.
+
+    The rule: every buffer that the body writes is accessed at one index only, and written by a Store whose index tells
+    iterations apart (each of ``over`` has its own affine place in it), or only folded into by commutative updates.
+    Buffers local to one iteration (their index uses none of ``over`` and a Store comes first) are free.
+    """
+    accesses: dict[object, list[tuple[IndexLike, ...]]] = {}
+    kinds: dict[object, set[str]] = {}
+    for s in walk(body):
+        for b in written(s):
+            assert isinstance(s, Store | Update | Fold)
+            accesses.setdefault(b, []).append(s.index)
+            kinds.setdefault(b, set()).add(_write_kind(s))
+    for s in walk(body):
+        for load in loads_of(s):
+            if load.buffer in accesses:
+                accesses[load.buffer].append(load.index)
+                kinds[load.buffer].add("load")
+    inner = {x.sym for x in loops_of(body)}
+    for b, indices in accesses.items():
+        if kinds[b] == {"fold"}:
+            continue
+        if all(_tells_apart(ix, over, inner) for ix in indices) and _same_outer(indices, inner):
+            continue
+        if not any(_mentions(ix, over) for ix in indices) and _private(body, b):
+            continue
+        raise ScheduleError(primitive, where, f"iterations share elements of {b}", remedy="keep the loops in order")
+
+
+def _write_kind(s: Store | Update | Fold) -> str:
+    if isinstance(s, Store):
+        return "store"
+    return "fold" if isinstance(s, Update) or s.combiner.is_commutative else "store"
+
+
+def _mentions(index: tuple[IndexLike, ...], over: list[Sym]) -> bool:
+    return any(isinstance(i, Value) or bool(symbols(i) & set(over)) for i in index)
+
+
+def _tells_apart(index: tuple[IndexLike, ...], over: list[Sym], inner: set[Sym]) -> bool:
+    """Do different iterations of ``over`` touch different elements? Greedy: one dimension decides each loop."""
+    if any(isinstance(i, Value) for i in index):
+        return False
+    dims = [i for i in index if not isinstance(i, Value)]
+    rest = set(over)
+    for d in dims:
+        rest -= decided_by(d, rest, inner)
+    return not rest
+
+
+def decided_by(d: Dim, over: set[Sym], inner: set[Sym]) -> set[Sym]:
+    """The loops of ``over`` that the value of ``d`` determines: its terms form a mixed-radix number.
+
+    A symbol without a bound may only have the largest coefficient.
+    """
+    terms: list[tuple[int, Sym]] = []
+    syms = symbols(d) & (over | inner)
+    for s in syms:
+        c = coefficient(d, s)
+        if not isinstance(c, int) or c == 0:
+            return set(syms) & over if c is not None and len(syms) == 1 else set()
+        terms.append((abs(c), s))
+    terms.sort(key=lambda t: t[0])
+    reach: int | None = 0
+    for c, s in terms:
+        if reach is None or c <= reach:
+            return set()
+        reach = None if s.hi is None else reach + c * s.hi
+    return {s for _, s in terms} & over
+
+
+def _same_outer(indices: list[tuple[IndexLike, ...]], inner: set[Sym]) -> bool:
+    """Equal up to loops inside the body: one iteration touches its own elements only."""
+    if all(ix == indices[0] for ix in indices):
+        return True
+    return all(_outer_part(ix, inner) == _outer_part(indices[0], inner) for ix in indices) and all(
+        _tile_within(ix, inner) for ix in indices
+    )
+
+
+def _outer_part(index: tuple[IndexLike, ...], inner: set[Sym]) -> tuple[Dim, ...]:
+    from tilewright.core.expr import substitute
+
+    zero: dict[Sym, Dim] = {s: 0 for s in inner}
+    return tuple(substitute(i, zero) for i in index if not isinstance(i, Value))
+
+
+def _tile_within(index: tuple[IndexLike, ...], inner: set[Sym]) -> bool:
+    """Do the inner loops stay within the step of the outer ones in every dimension?"""
+    for d in index:
+        if isinstance(d, Value):
+            return False
+        outer = symbols(d) - inner
+        if outer and not outer <= decided_by(d, set(outer), inner):
+            return False
+    return True
+
+
+def set_kind(kernel: Kernel, loop: str, kind: str) -> Kernel:
+    """Run the loop as ``kind`` (``serial parallel unroll step vector dot``).
+
+    Fails: vector or parallel over iterations that may not be exchanged; vector, unroll or step over an extent without
+    a known bound; vector around anything but stores, updates and vector loops.
+    """
+    target = find_loop(kernel, loop, "kind")
+    k = Kind(kind)
+    if k in (Kind.UNROLL, Kind.STEP, Kind.VECTOR, Kind.DOT) and target.loop.sym.hi is None:
+        raise ScheduleError("kind", loop, f"{kind} needs an extent with a known bound, not {target.loop.extent}")
+    if k in (Kind.VECTOR, Kind.PARALLEL):
+        check_exchange(target.body, [target.loop.sym], "kind", loop)
+    if k is Kind.PARALLEL and _shared_updates(target):
+        raise ScheduleError("kind", loop, "parallel iterations would update one element", remedy="rfactor first")
+    if k is Kind.VECTOR:
+        for s in walk(target.body):
+            if isinstance(s, If) or (isinstance(s, For) and s.loop.kind not in (Kind.VECTOR, Kind.UNROLL, Kind.STEP)):
+                raise ScheduleError("kind", loop, "a vector loop holds only stores, updates and vector loops")
+    new = For(Loop(target.loop.sym, target.loop.extent, k), target.body)
+    return replace_stmt(kernel, target, new)
+
+
+def _shared_updates(target: For) -> bool:
+    inner = {x.sym for x in loops_of(target.body)}
+    for s in walk(target.body):
+        if isinstance(s, Update | Fold) and not _tells_apart(s.index, [target.loop.sym], inner):
+            buffers = set(written(s))
+            if not all(_private(target.body, b) for b in buffers):
+                return True
+    return False
+
+
+def _private(body: Body, buffer: object) -> bool:
+    """Is the buffer written by a Store before anything else in one iteration, so that iterations don't share it?"""
+    for s in walk(body):
+        if isinstance(s, Store) and s.buffer is buffer:
+            return not any(x.buffer is buffer for x in loads_of(s))
+        if buffer in written(s) or any(x.buffer is buffer for x in loads_of(s)):
+            return False
+    return False
+
+
+def merge(kernel: Kernel, first: str, second: str) -> Kernel:
+    """``for a<n: X; for b<n: Y`` (neighbours) -> ``for a<n: X; Y[b := a]``.
+
+    Fails: not neighbours in one body; extents or kinds differ; an iteration of Y would see an X that has not run yet.
+    """
+    a, b = find_loop(kernel, first, "merge"), find_loop(kernel, second, "merge")
+    where = f"{first}, {second}"
+    if a.loop.extent != b.loop.extent:
+        raise ScheduleError("merge", where, f"the extents {a.loop.extent} and {b.loop.extent} differ")
+    bodies: list[Body] = [kernel.body, *(s.body for s in walk(kernel.body) if isinstance(s, For | If))]
+    home = next((x for x in bodies if any(s is a for s in x) and any(s is b for s in x)), None)
+    if (
+        home is None
+        or next(k for k, s in enumerate(home) if s is b) - next(k for k, s in enumerate(home) if s is a) != 1
+    ):
+        raise ScheduleError("merge", where, "the loops are not neighbours in one body")
+    moved = substitute_body(b.body, {b.loop.sym: a.loop.sym})
+    _check_merge(a, moved, where)
+    joined = For(a.loop, (*a.body, *moved))
+    without = with_body(kernel, edit(kernel.body, b, lambda _: ()))
+    return replace_stmt(without, a, joined)
+
+
+def _check_merge(a: For, moved: Body, where: str) -> None:
+    first, second = _index_map(a.body), _index_map(moved)
+    inner = {x.sym for x in (*loops_of(a.body), *loops_of(moved))}
+    changed = {b for part in (a.body, moved) for s in walk(part) for b in written(s)}
+    for b in changed & first.keys() & second.keys():
+        indices = [*first[b], *second[b]]
+        if not (all(_tells_apart(ix, [a.loop.sym], inner) for ix in indices) and _same_outer(indices, inner)):
+            raise ScheduleError("merge", where, f"both loops access {b}, at other elements than their own iteration's")
+
+
+def _index_map(body: Body) -> dict[object, list[tuple[IndexLike, ...]]]:
+    found: dict[object, list[tuple[IndexLike, ...]]] = {}
+    for s in walk(body):
+        if isinstance(s, Store | Update | Fold):
+            for b in written(s):
+                found.setdefault(b, []).append(s.index)
+        for load in loads_of(s):
+            found.setdefault(load.buffer, []).append(load.index)
+    return found
+
+
+def fuse(kernel: Kernel, outer: str, inner: str) -> Kernel:
+    """``for a<m: for b<n`` (perfect) -> ``for a_b<m*n`` with ``a = a_b // n`` and ``b = a_b % n``.
+
+    Fails: not perfectly nested; the inner extent depends on the outer loop or is not a positive number.
+    """
+    top = find_loop(kernel, outer, "fuse")
+    where = f"{outer}, {inner}"
+    if len(top.body) != 1 or not isinstance(top.body[0], For) or top.body[0].loop.sym.name != inner:
+        raise ScheduleError("fuse", where, "the second loop is not the only statement inside the first")
+    low = top.body[0]
+    n = low.loop.extent
+    if not isinstance(n, int) or n < 1:
+        raise ScheduleError("fuse", where, f"the inner extent {n} is not a positive number")
+    loop = new_loop(fresh(kernel, f"{outer}_{inner}"), top.loop.extent * n, top.loop.kind)
+    dims: dict[Sym, Dim] = {top.loop.sym: floordiv(loop.sym, n), low.loop.sym: mod(loop.sym, n)}
+    return replace_stmt(kernel, top, For(loop, substitute_body(low.body, dims)))
+
+
+def unit(kernel: Kernel, loop: str) -> Kernel:
+    """``for v<1: X`` -> ``X[v := 0]``. Fails: the extent is not 1."""
+    target = find_loop(kernel, loop, "unit")
+    if target.loop.extent != 1:
+        raise ScheduleError("unit", loop, f"the extent is {target.loop.extent}, not 1")
+    return with_body(kernel, edit(kernel.body, target, lambda _: substitute_body(target.body, {target.loop.sym: 0})))
+
+
+def divide(kernel: Kernel, loop: str, at: int) -> Kernel:
+    """``for v<n: X`` -> ``for v<at*(n // at): X; for v_t<n % at: X[v := at*(n // at) + v_t]``: full tiles, then the rest.
+
+    For extents known at run time; loops inside the second copy get the suffix ``_t``. The order of iterations stays, so
+    it is always legal. Fails: ``at`` < 1.
+    """
+    target = find_loop(kernel, loop, "divide")
+    if at < 1:
+        raise ScheduleError("divide", loop, f"the factor {at} is not positive")
+    n, sym = target.loop.extent, target.loop.sym
+    full = floordiv(n, at) * at
+    first_loop = new_loop(fresh(kernel, f"{loop}_f"), full, target.loop.kind)
+    first = For(first_loop, substitute_body(target.body, {sym: first_loop.sym}))
+    rest = mod(n, at)
+    last_loop = new_loop(fresh(kernel, f"{loop}_t"), rest, target.loop.kind)
+    last = For(last_loop, renamed(kernel, substitute_body(target.body, {sym: full + last_loop.sym}), "t"))
+    parts = [x for x in (first, last) if x.loop.extent != 0]
+    return replace_stmt(kernel, target, *parts)
+
+
+def renamed(kernel: Kernel, body: Body, suffix: str) -> Body:
+    """A copy of ``body`` whose loops have fresh names."""
+    dims: dict[Sym, Dim] = {}
+    taken: set[str] = set()
+    for x in loops_of(body):
+        name, k = fresh(kernel, f"{x.sym.name}_{suffix}"), 0
+        while name in taken:
+            k += 1
+            name = fresh(kernel, f"{x.sym.name}_{suffix}{k}")
+        taken.add(name)
+        dims[x.sym] = Sym(name, x.sym.lo, x.sym.hi)
+    return _rename(substitute_body(body, dims), dims)
+
+
+def _rename(body: Body, dims: dict[Sym, Dim]) -> Body:
+    out: list[Stmt] = []
+    for s in body:
+        if isinstance(s, For):
+            sym = dims[s.loop.sym]
+            assert isinstance(sym, Sym)
+            out.append(For(Loop(sym, s.loop.extent, s.loop.kind), _rename(s.body, dims)))
+        elif isinstance(s, If):
+            out.append(If(s.cond, _rename(s.body, dims)))
+        else:
+            out.append(s)
+    return tuple(out)

@@ -1,0 +1,177 @@
+"""Primitives on operands: pack (a constant, at compile time), stage (a copy at run time), prefetch.
+
+In: a kernel, the name of a buffer that it reads. Out: a kernel that means the same, or a ``ScheduleError``.
+Not its business: loops (``loops``), results (``stages``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright.core.compute import Buffer, IndexLike, Load, Value
+from tilewright.core.expr import Dim, Sym, substitute, symbols
+from tilewright.core.types import product
+from tilewright.tile.affine import coefficient
+from tilewright.tile.errors import ScheduleError
+from tilewright.tile.ir import For, If, Kernel, Kind, Loop, Packed, Place, Prefetch, Role, Space, Stmt, Store
+from tilewright.tile.rewrite import Body, loads_of, loop_sym, rewrite_accesses
+from tilewright.tile.schedule.tree import (
+    Nest,
+    find_loop,
+    find_place,
+    fresh,
+    identifier,
+    readers,
+    replace_stmt,
+    with_body,
+)
+
+MAX_GROWTH = 4
+
+
+def pack(kernel: Kernel, buffer: str) -> Kernel:
+    """A constant operand re-laid in the order in which the loops walk it.
+
+    Before: ``for jo: for k: for l: ... B[k, 16*jo + l]``. After: ``... B_p[jo, k, l]`` and a recipe that builds ``B_p``
+    from B at compile time (elements outside of B are 0). Accesses with equal recipes share one packed parameter; the
+    first stands where B stood if nothing reads B any more. Fails: B is no constant, or is read at a run-time index;
+    a loop that it depends on has no bound; the packed form would be over four times as large.
+    """
+    spot = find_place(kernel, buffer, "pack")
+    if spot.role is not Role.CONST:
+        raise ScheduleError("pack", buffer, f"it is {spot.role.value}, not a constant", remedy="use stage")
+    source = spot.buffer
+    recipes: dict[tuple[object, ...], Packed] = {}
+    new_at: dict[tuple[IndexLike, ...], Load] = {}
+    for path, load in _paths(kernel.body, source, ()):
+        if load.index not in new_at:
+            grid, index = _walk_order(path, load, buffer)
+            recipe = _recipe(kernel, source, grid, index, recipes)
+            new_at[load.index] = Load(recipe.param, tuple(x.sym for x in grid) or (0,))
+    if not recipes:
+        raise ScheduleError("pack", buffer, "nothing reads it")
+    body = rewrite_accesses(kernel.body, lambda b, ix: new_at.get(ix) if b is source else None)
+    places: list[Place] = []
+    for p in kernel.places:
+        places.extend([Place(r.param, Space.GLOBAL, Role.CONST) for r in recipes.values()] if p is spot else [p])
+    return with_body(replace(kernel, places=tuple(places), packed=(*kernel.packed, *recipes.values())), body)
+
+
+def _paths(body: Body, buffer: Buffer, path: tuple[Loop, ...]) -> list[tuple[tuple[Loop, ...], Load]]:
+    """Every load of ``buffer`` with the loops around it."""
+    found: list[tuple[tuple[Loop, ...], Load]] = []
+    for s in body:
+        found.extend((path, x) for x in loads_of(s) if x.buffer is buffer)
+        if isinstance(s, For):
+            found.extend(_paths(s.body, buffer, (*path, s.loop)))
+        elif isinstance(s, If):
+            found.extend(_paths(s.body, buffer, path))
+    return found
+
+
+def _walk_order(path: tuple[Loop, ...], load: Load, where: str) -> tuple[list[Loop], tuple[Dim, ...]]:
+    """The loops that the access depends on, in their order, lanes last; and the access's index."""
+    index: list[Dim] = []
+    for i in load.index:
+        if isinstance(i, Value):
+            raise ScheduleError("pack", where, "it is read at a run-time index")
+        index.append(i)
+    used = frozenset().union(*(symbols(i) for i in index)) if index else frozenset()
+    loops = [x for x in path if x.sym in used]
+    if used - {x.sym for x in loops}:
+        raise ScheduleError("pack", where, f"its index depends on run-time sizes: {index}")
+    if any(x.sym.hi is None for x in loops):
+        raise ScheduleError("pack", where, "a loop that walks it has no bound known at compile time")
+    loops.sort(key=lambda x: x.kind in (Kind.VECTOR, Kind.DOT))
+    return loops, tuple(index)
+
+
+def _recipe(
+    kernel: Kernel, source: Buffer, grid: list[Loop], index: tuple[Dim, ...], known: dict[tuple[object, ...], Packed]
+) -> Packed:
+    shape = tuple(x.sym.hi + 1 for x in grid if x.sym.hi is not None) or (1,)
+    syms = tuple(loop_sym(f"g{d}", n) for d, n in enumerate(shape))
+    renamed: dict[Sym, Dim] = {x.sym: g for x, g in zip(grid, syms, strict=False)}
+    at = tuple(substitute(i, renamed) for i in index)
+    old_size, new_size = product(source.shape), product(shape)
+    if isinstance(old_size, int) and isinstance(new_size, int) and new_size > MAX_GROWTH * max(old_size, 64):
+        raise ScheduleError("pack", source.name, f"{new_size} elements instead of {old_size}")
+    key = (shape, at)
+    if key not in known:
+        suffix = "_p" if not known else f"_p{len(known)}"
+        param = Buffer(fresh(kernel, source.name + suffix), source.dtype, shape)
+        known[key] = Packed(param, source, syms, at)
+    return known[key]
+
+
+def stage(kernel: Kernel, buffer: str, loop: str, space: str = "local") -> Kernel:
+    """A run-time operand is copied, at the top of ``loop``'s body, into the order in which the loops inside walk it.
+
+    Before: ``for jo: for k: for l: ... B[16*jo + l, k]``.
+    After: ``for jo: (for k', l': B_s[k', l'] = B[16*jo + l', k']); for k: for l: ... B_s[k, l]``.
+    The copies of loop ``x`` are called ``x_Bs``. Fails: the loop's body reads the buffer at several indices, at a
+    run-time index, or writes it; a loop inside has no known bound.
+    """
+    spot, at = find_place(kernel, buffer, "stage"), find_loop(kernel, loop, "stage")
+    old, where = spot.buffer, f"{buffer}, {loop}"
+    paths = _paths(at.body, old, ())
+    if len({x.index for _, x in paths}) != 1:
+        raise ScheduleError("stage", where, "the loop's body does not read it at exactly one index")
+    if spot.role in (Role.OUT, Role.TMP):
+        raise ScheduleError("stage", where, "only an input or a constant keeps its content while it is copied")
+    path, load = paths[0]
+    loops = [x for x in path if any(x.sym in symbols(i) for i in load.index if not isinstance(i, Value))]
+    loops.sort(key=lambda x: x.kind in (Kind.VECTOR, Kind.DOT))
+    if any(isinstance(i, Value) for i in load.index) or any(x.sym.hi is None for x in loops):
+        raise ScheduleError("stage", where, "its index, or a loop that walks it, has no bound known at compile time")
+    free = {x.sym for x in path} - {x.sym for x in loops}
+    if any(symbols(x.extent) & free for x in loops):
+        raise ScheduleError("stage", where, "an extent depends on a loop that does not walk it")
+    shape = tuple(x.sym.hi + 1 for x in loops if x.sym.hi is not None) or (1,)
+    new = Buffer(fresh(kernel, f"{identifier(buffer)}_s"), old.dtype, shape)
+    copies: dict[Sym, Dim] = {}
+    fresh_loops: list[Loop] = []
+    for x in loops:
+        sym = Sym(fresh(kernel, f"{x.sym.name}_{new.name}"), x.sym.lo, x.sym.hi)
+        fresh_loops.append(Loop(sym, substitute(x.extent, copies), x.kind))
+        copies[x.sym] = sym
+    source = Load(old, tuple(substitute(i, copies) for i in load.index if not isinstance(i, Value)))
+    target = tuple(copies[x.sym] for x in loops) or (0,)
+    copy = Nest(tuple(fresh_loops), (Store(new, target, source),)).wrap() if loops else Store(new, target, source)
+    here = Load(new, tuple(x.sym for x in loops) or (0,))
+    body = rewrite_accesses(at.body, lambda b, ix: here if b is old and ix == load.index else None)
+    done = replace_stmt(kernel, at, For(at.loop, (copy, *body)))
+    return replace(done, places=(*done.places, Place(new, Space(space))))
+
+
+def prefetch(kernel: Kernel, buffer: str, panel: str, inner: str, line: int, spread: str = "") -> Kernel:
+    """While panel ``p`` of an operand is used, hint at panel ``p + 1``, one cache line an iteration of ``inner``.
+
+    The operand's first dimensions up to the one that ``panel`` walks stay, the rest is a stream: iteration ``n`` of
+    ``inner`` touches element ``line * n`` of it. With ``spread``, the outer loop between, its iterations share the work
+    in turns, as many as the panel has lines per iteration, then begin again (wrapped inside the panel).
+    Fails: the buffer is not read under ``inner`` with ``panel`` alone as one of its indices.
+    """
+    spot, target = find_place(kernel, buffer, "prefetch"), find_loop(kernel, inner, "prefetch")
+    outer, where = find_loop(kernel, panel, "prefetch").loop.sym, f"{buffer}, {panel}, {inner}"
+    load = next(readers(target.body, spot.buffer), None)
+    depth = None if load is None else next((d for d, i in enumerate(load.index) if i == outer), None)
+    if load is None or depth is None:
+        raise ScheduleError("prefetch", where, "the loop does not read the buffer panel by panel")
+    rest = product(spot.buffer.shape[depth + 1 :])
+    steps = target.loop.extent
+    if not isinstance(rest, int) or not isinstance(steps, int) or steps < 1:
+        raise ScheduleError("prefetch", where, "the panel's size is not known at compile time")
+    turn: Dim = 0
+    turns = max(rest // (steps * line), 1)
+    if spread and turns > 1:
+        turn = find_loop(kernel, spread, "prefetch").loop.sym % turns
+    offset = (turn * steps + target.loop.sym) * line
+    n_rest = len(spot.buffer.shape) - depth - 1
+    index = (
+        (*load.index[:depth], outer + 1, *([0] * (n_rest - 1)), offset) if n_rest else (*load.index[:depth], outer + 1)
+    )
+    if any(coefficient(i, target.loop.sym) is None for i in index if not isinstance(i, Value)):
+        raise ScheduleError("prefetch", where, "the stream is not affine in the loop")
+    hint: Stmt = Prefetch(spot.buffer, index)
+    return replace_stmt(kernel, target, For(target.loop, (hint, *target.body)))

@@ -1,0 +1,105 @@
+"""Box inference: which elements of a buffer one iteration of a loop reads, with the memory of splits.
+
+In: the loads of a buffer under a loop. Out: per dimension a base, fresh loops that walk the box, and its size.
+Not its business: moving statements (``stages.compute_at``).
+
+Memory of splits: when every read has the same index ``base + f*v_o + v_i``, the box is walked by copies of ``v_o`` and
+``v_i`` with their own extents, so that a ragged tile stays exactly as ragged. Otherwise the box is the interval from the
+lowest to the highest element, cut at the buffer's end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tilewright.core.compute import Load, Value
+from tilewright.core.expr import Dim, Sym, bounds, minimum, symbols
+from tilewright.tile.affine import coefficient, without
+from tilewright.tile.errors import ScheduleError
+from tilewright.tile.ir import Kind, Loop
+
+
+@dataclass(frozen=True)
+class Side:
+    """One dimension of a box: elements ``base + offset`` for the values of ``offset`` that ``loops`` walk.
+
+    ``size`` bounds the offset; no loops means a single point.
+    """
+
+    base: Dim
+    loops: tuple[Loop, ...]
+    offset: Dim
+    size: Dim
+
+
+def side_of(loads: Sequence[Load], d: int, inner: Sequence[Loop], name: str, where: str) -> Side:
+    """The box's side in dimension ``d``; ``inner`` are the loops between the target loop and the reads, in order."""
+    extent = loads[0].buffer.shape[d]
+    exprs: list[Dim] = []
+    for load in loads:
+        e = load.index[d]
+        if isinstance(e, Value):
+            return _interval(0, extent, name)
+        if e not in exprs:
+            exprs.append(e)
+    by_sym = {x.sym: x for x in inner}
+    bases = [_base(e, by_sym.keys(), where) for e in exprs]
+    if len(exprs) == 1:
+        used = [x for x in inner if x.sym in symbols(exprs[0])]
+        if not used:
+            return Side(bases[0], (), 0, 1)
+        if _closed(used, inner):
+            offset = exprs[0] - bases[0]
+            lo, hi = bounds(offset)
+            if lo == 0 and hi is not None:
+                return Side(bases[0], tuple(used), offset, hi + 1)
+    whole = _equal_ranges(exprs, bases, by_sym)
+    if whole is not None:
+        return _interval(bases[0], whole, name)
+    return _hull(exprs, bases, extent, name, where)
+
+
+def _base(e: Dim, inner: Sequence[Sym] | object, where: str) -> Dim:
+    syms = [s for s in symbols(e) if s in inner]  # type: ignore[operator]
+    if any(coefficient(e, s) is None for s in syms):
+        raise ScheduleError("compute_at", where, f"the index {e} is not affine in the loops inside")
+    return without(e, syms)
+
+
+def _closed(used: Sequence[Loop], inner: Sequence[Loop]) -> bool:
+    """Do the extents of ``used`` depend on no inner loop outside of ``used``?"""
+    free = {x.sym for x in inner} - {x.sym for x in used}
+    return not any(symbols(x.extent) & free for x in used)
+
+
+def _equal_ranges(exprs: Sequence[Dim], bases: Sequence[Dim], loops: dict[Sym, Loop]) -> Dim | None:
+    """The common extent when each read is ``base + v`` with loops of one extent and one base."""
+    extents: list[Dim] = []
+    for e, base in zip(exprs, bases, strict=True):
+        v = e - base
+        if base != bases[0] or not isinstance(v, Sym) or v not in loops:
+            return None
+        extents.append(loops[v].extent)
+    return extents[0] if all(x == extents[0] for x in extents) else None
+
+
+def _interval(base: Dim, extent: Dim, name: str) -> Side:
+    hi = bounds(extent)[1]
+    sym = Sym(name, 0, None if hi is None else max(hi - 1, 0))
+    return Side(base, (Loop(sym, extent, Kind.SERIAL),), sym, extent if hi is None else hi)
+
+
+def _hull(exprs: Sequence[Dim], bases: Sequence[Dim], extent: Dim, name: str, where: str) -> Side:
+    lows: list[int] = []
+    highs: list[int] = []
+    for e, base in zip(exprs, bases, strict=True):
+        shift = base - bases[0]
+        lo, hi = bounds(e - base)
+        if not isinstance(shift, int) or lo is None or hi is None:
+            raise ScheduleError("compute_at", where, f"the range of {e} inside the loop is not known at compile time")
+        lows.append(shift + lo)
+        highs.append(shift + hi)
+    base = bases[0] + min(lows)
+    size = max(highs) - min(lows) + 1
+    return _interval(base, minimum(size, extent - base), name)

@@ -1,0 +1,121 @@
+"""A schedule as data: a list of (primitive, arguments) that prints, saves, loads, hashes and replays.
+
+In: steps. Out: kernels; JSON and text. Replaying on the same unscheduled kernel gives the identical kernel.
+Not its business: choosing steps (``tile.default``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from tilewright.tile.errors import ScheduleError, TileTextError
+from tilewright.tile.ir import Kernel
+from tilewright.tile.schedule import loops, operands, stages
+
+Arg: TypeAlias = str | int
+
+PRIMITIVES: Mapping[str, Callable[..., Kernel]] = {
+    "split": loops.split,
+    "reorder": loops.reorder,
+    "kind": loops.set_kind,
+    "merge": loops.merge,
+    "fuse": loops.fuse,
+    "unit": loops.unit,
+    "divide": loops.divide,
+    "fork": stages.fork,
+    "cache": stages.cache,
+    "compute_at": stages.compute_at,
+    "place": stages.place,
+    "rfactor": stages.rfactor,
+    "pack": operands.pack,
+    "stage": operands.stage,
+    "prefetch": operands.prefetch,
+}
+
+
+@dataclass(frozen=True)
+class Step:
+    """One application of a primitive; arguments are names and numbers."""
+
+    primitive: str
+    args: tuple[Arg, ...]
+
+    def __str__(self) -> str:
+        return f"{self.primitive}({', '.join(str(a) for a in self.args)})"
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """An ordered list of steps."""
+
+    steps: tuple[Step, ...] = ()
+
+    def __str__(self) -> str:
+        return "\n".join(str(s) for s in self.steps)
+
+    def apply(self, kernel: Kernel) -> Kernel:
+        """Replay every step on ``kernel``; raises the ``ScheduleError`` of the first step that is not legal."""
+        for step in self.steps:
+            kernel = apply_step(kernel, step)
+        return kernel
+
+    def to_json(self) -> str:
+        return json.dumps([[s.primitive, *s.args] for s in self.steps])
+
+    @staticmethod
+    def from_json(text: str) -> Schedule:
+        """Read ``to_json``'s form; ``TileTextError`` on anything else."""
+        try:
+            rows = json.loads(text)
+            steps = tuple(Step(row[0], tuple(row[1:])) for row in rows)
+        except (ValueError, TypeError, IndexError, KeyError) as e:
+            raise TileTextError(f"not a schedule: {e}", remedy="expected [[primitive, arg...], ...]") from e
+        for s in steps:
+            if s.primitive not in PRIMITIVES or not all(isinstance(a, str | int) for a in s.args):
+                raise TileTextError(f"not a step: {s}", remedy=f"primitives: {', '.join(PRIMITIVES)}")
+        return Schedule(steps)
+
+    def digest(self) -> str:
+        """A stable hash of the steps."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+
+def apply_step(kernel: Kernel, step: Step) -> Kernel:
+    """One step; wrong argument counts are a ``ScheduleError`` too."""
+    primitive = PRIMITIVES.get(step.primitive)
+    if primitive is None:
+        raise ScheduleError(step.primitive, "", "no such primitive", remedy=f"known: {', '.join(PRIMITIVES)}")
+    try:
+        return primitive(kernel, *step.args)
+    except TypeError as e:
+        raise ScheduleError(step.primitive, str(step), f"wrong arguments: {e}") from e
+
+
+class Builder:
+    """A kernel together with the steps that made it: what rules write schedules with."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.steps: list[Step] = []
+
+    def do(self, primitive: str, *args: Arg) -> None:
+        """Apply and record one step."""
+        step = Step(primitive, args)
+        self.kernel = apply_step(self.kernel, step)
+        self.steps.append(step)
+
+    def mark(self) -> tuple[Kernel, int]:
+        """A point to return to with :meth:`back`."""
+        return self.kernel, len(self.steps)
+
+    def back(self, mark: tuple[Kernel, int]) -> None:
+        self.kernel = mark[0]
+        del self.steps[mark[1] :]
+
+    @property
+    def schedule(self) -> Schedule:
+        return Schedule(tuple(self.steps))

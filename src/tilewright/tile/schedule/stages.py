@@ -1,0 +1,368 @@
+"""Primitives on stages: cache, compute_at, place, rfactor, promote.
+
+In: a kernel, the name of the buffer that a stage writes. Out: a kernel that means the same, or a ``ScheduleError``.
+Not its business: loops of one nest (``loops``), layouts of operands (``operands``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+
+from tilewright.core import types
+from tilewright.core.compute import Buffer, Const, IndexLike, Load, Value
+from tilewright.core.expr import Dim, Sym, floordiv, mod, substitute
+from tilewright.core.types import DType
+from tilewright.tile.errors import ScheduleError
+from tilewright.tile.ir import For, If, Kernel, Kind, Loop, Place, Role, Space, Stmt, Store, Update, walk
+from tilewright.tile.rewrite import Body, loads_of, loops_of, rewrite_accesses, substitute_body, written
+from tilewright.tile.schedule.loops import renamed
+from tilewright.tile.schedule.region import Side, side_of
+from tilewright.tile.schedule.tree import (
+    Nest,
+    edit,
+    find_loop,
+    find_place,
+    fresh,
+    identifier,
+    nest_of,
+    new_loop,
+    readers,
+    replace_stmt,
+    with_body,
+    writers,
+)
+
+
+def cache(kernel: Kernel, buffer: str) -> Kernel:
+    """``C = e`` -> ``C_c = e; C = copy of C_c``: the copy is the write-back, to be tiled; C_c can go ``compute_at``.
+
+    Loops of the copy are called ``C_w0, C_w1...``. Fails: C is a parameter that the kernel also reads from outside, or
+    it is written in more than one place of the tree's top level that something else separates.
+    """
+    place = find_place(kernel, buffer, "cache")
+    old = place.buffer
+    if place.role in (Role.IN, Role.CONST):
+        raise ScheduleError("cache", buffer, "the kernel does not write it")
+    makers = writers(kernel.body, old)
+    if not makers or any(isinstance(s, If) for s in makers):
+        raise ScheduleError("cache", buffer, "no nest at the top level writes it")
+    if not _starts_with_store(makers, old):
+        raise ScheduleError("cache", buffer, "it is updated, not assigned: its earlier content matters")
+    new = Buffer(fresh(kernel, f"{buffer}_c"), old.dtype, old.shape)
+    moved = {id(s): rewrite_accesses((s,), lambda b, ix: Load(new, ix) if b is old else None)[0] for s in makers}
+    names = [fresh(kernel, f"{identifier(buffer)}_w{d}") for d in range(len(old.shape))]
+    loops = tuple(new_loop(n, e) for n, e in zip(names, old.shape, strict=True))
+    at = tuple(x.sym for x in loops)
+    copy = Nest(loops, (Store(old, at, Load(new, at)),)).wrap() if loops else Store(old, (), Load(new, ()))
+    body: list[Stmt] = []
+    for s in kernel.body:
+        body.append(moved.get(id(s), s))
+        if s is makers[-1]:
+            body.append(copy)
+    return with_body(replace(kernel, places=(*kernel.places, Place(new, Space.GLOBAL))), tuple(body))
+
+
+def _starts_with_store(makers: list[Stmt], buffer: Buffer) -> bool:
+    first = next(s for s in walk(tuple(makers)) if buffer in written(s))
+    return isinstance(first, Store)
+
+
+def fork(kernel: Kernel, buffer: str, loop: str) -> Kernel:
+    """Two readers of a temporary get one copy each: ``T = e; X(T); loop: Y(T)`` -> ``T = e; T_f = e; X(T); loop: Y(T_f)``.
+
+    So that both can go ``compute_at`` their own reader. Loops of the second nests get the suffix ``_f``. Fails: T is no
+    temporary, or the loop's body does not read it.
+    """
+    spot, at = find_place(kernel, buffer, "fork"), find_loop(kernel, loop, "fork")
+    old, where = spot.buffer, f"{buffer}, {loop}"
+    if spot.role is not Role.TMP:
+        raise ScheduleError("fork", where, f"a parameter of role {spot.role.value} has one copy")
+    if not any(True for _ in readers(at.body, old)):
+        raise ScheduleError("fork", where, "the loop's body does not read it")
+    new = Buffer(fresh(kernel, f"{buffer}_f"), old.dtype, old.shape)
+
+    def swap(b: Buffer, ix: tuple[IndexLike, ...]) -> Load | None:
+        return Load(new, ix) if b is old else None
+
+    home = _home(kernel.body, old)
+    makers = writers(home, old)
+    if any(x is at for m in makers for x in walk((m,))):
+        raise ScheduleError("fork", where, "the loop writes it")
+    copies = rewrite_accesses(renamed(kernel, tuple(makers), "f"), swap)
+    body = edit(kernel.body, at, lambda _: (For(at.loop, rewrite_accesses(at.body, swap)),))
+    body = edit(body, makers[-1], lambda s: (s, *copies))
+    return with_body(replace(kernel, places=(*kernel.places, replace(spot, buffer=new))), body)
+
+
+def place(kernel: Kernel, buffer: str, space: str) -> Kernel:
+    """Put a temporary into another space. Fails: it is a parameter of the user, or its size is no number."""
+    old = find_place(kernel, buffer, "place")
+    if old.role is not Role.TMP:
+        raise ScheduleError("place", buffer, f"a parameter of role {old.role.value} stays global")
+    if Space(space) is not Space.GLOBAL and not all(isinstance(d, int) for d in old.buffer.shape):
+        raise ScheduleError("place", buffer, f"{old.buffer} has a size that is known at run time only")
+    places = tuple(replace(p, space=Space(space)) if p is old else p for p in kernel.places)
+    return replace(kernel, places=places)
+
+
+def compute_at(kernel: Kernel, buffer: str, loop: str, space: str = "local") -> Kernel:
+    """The nests that write a temporary move under ``loop`` and compute just the box that its body reads.
+
+    Before: ``for i,j: T[i,j] = e(i,j);  for io: for ii: ... T[4*io+ii, j]``.
+    After: ``for io: (for ii', j': T[ii', j'] = e(4*io+ii', j')); for ii: ... T[ii, j]``, T shrunk to the box.
+    New loops: a copy of the consumer's loop ``x`` in the n-th nest is ``x_Tn``; an interval's loop is ``Td_n`` after its
+    dimension ``d``. Fails: T is not a temporary; it is read outside of ``loop``; a producer writes it at anything but its
+    own loops, or writes another buffer too; something in between changes what the producers read; the box is unbounded.
+    """
+    spot = find_place(kernel, buffer, "compute_at")
+    at, where = find_loop(kernel, loop, "compute_at"), f"{buffer}, {loop}"
+    old = spot.buffer
+    if spot.role is not Role.TMP:
+        raise ScheduleError("compute_at", where, f"a parameter of role {spot.role.value} can't move")
+    home = _home(kernel.body, old)
+    makers = writers(home, old)
+    _check_move(home, makers, at, old, where)
+    loads = list(readers(at.body, old))
+    if not loads:
+        raise ScheduleError("compute_at", where, "the loop's body does not read it")
+    inner = loops_of(at.body)
+    names = [f"{identifier(buffer)}{d}" for d in range(len(old.shape))]
+    sides = [side_of(loads, d, inner, names[d], where) for d in range(len(old.shape))]
+    new = _shrunk(old, sides, Space(space), where)
+    taken: set[str] = set()
+    nests = tuple(_moved(kernel, nest_of(s), n, old, new, sides, taken, where) for n, s in enumerate(makers))
+    body = rewrite_accesses(at.body, lambda b, ix: Load(new, _rebased(ix, sides)) if b is old else None)
+    first = next(k for k, s in enumerate(body) if any(True for _ in readers((s,), new)))
+    moved_at = For(at.loop, (*body[:first], *nests, *body[first:]))
+    result = replace_stmt(kernel, at, moved_at).body
+    for s in makers:
+        result = edit(result, s, lambda _: ())
+    places = tuple(Place(new, Space(space)) if p is spot else p for p in kernel.places)
+    return with_body(replace(kernel, places=places), result)
+
+
+def _home(body: Body, buffer: Buffer) -> Body:
+    """The innermost statement list that holds every access of ``buffer``."""
+    touching = [s for s in body if _touches(s, buffer)]
+    if len(touching) == 1 and isinstance(touching[0], For | If):
+        return _home(touching[0].body, buffer)
+    return body
+
+
+def _touches(s: Stmt, buffer: Buffer) -> bool:
+    return any(buffer in written(x) or any(y.buffer is buffer for y in loads_of(x)) for x in walk((s,)))
+
+
+def _check_move(home: Body, makers: list[Stmt], at: For, old: Buffer, where: str) -> None:
+    if not makers:
+        raise ScheduleError("compute_at", where, "nothing writes it")
+    consumer = next((s for s in home if any(x is at for x in walk((s,)))), None)
+    if consumer is None or consumer in makers:
+        raise ScheduleError("compute_at", where, "the loop is not beside the nests that write the buffer")
+    reads = {x.buffer for m in makers for s in walk((m,)) for x in loads_of(s)} - {old}
+    for m in makers:
+        others = {b for s in walk((m,)) for b in written(s)} - {old}
+        if others:
+            raise ScheduleError("compute_at", where, f"its nest also writes {others.pop()}")
+    first, last = home.index(makers[0]), home.index(consumer)
+    if home.index(makers[-1]) > last:
+        raise ScheduleError("compute_at", where, "it is written after the loop")
+    for s in home[first : last + 1]:
+        if s not in makers and {b for x in walk((s,)) for b in written(x)} & reads:
+            raise ScheduleError("compute_at", where, "what it is computed from changes before the loop ends")
+    inside = sum(1 for _ in readers(at.body, old))
+    if sum(1 for _ in readers(home, old)) != inside:
+        raise ScheduleError("compute_at", where, "it is also read outside of the loop", remedy="choose an outer loop")
+
+
+def _shrunk(old: Buffer, sides: list[Side], space: Space, where: str) -> Buffer:
+    shape = tuple(s.size for s in sides if s.loops) or (1,)
+    if space is not Space.GLOBAL and not all(isinstance(d, int) for d in shape):
+        raise ScheduleError("compute_at", where, f"the box {shape} has no size known at compile time")
+    return Buffer(old.name, old.dtype, shape)
+
+
+def _rebased(index: tuple[IndexLike, ...], sides: list[Side]) -> tuple[IndexLike, ...]:
+    moved: list[IndexLike] = []
+    for i, s in zip(index, sides, strict=True):
+        if s.loops:
+            moved.append(i if isinstance(i, Value) else i - s.base)
+    return tuple(moved) or (0,)
+
+
+def _moved(
+    kernel: Kernel, nest: Nest, n: int, old: Buffer, new: Buffer, sides: list[Side], taken: set[str], where: str
+) -> Stmt:
+    """The producer's nest with its axes replaced by walks over the box."""
+    axes = _own_axes(nest, old, where)
+    loops: list[Loop] = []
+    dims: dict[Sym, Dim] = {}
+    for loop in nest.loops:
+        d = axes.get(loop.sym)
+        if d is None:
+            loops.append(Loop(loop.sym, substitute(loop.extent, dims), loop.kind))
+            continue
+        if loop.extent != old.shape[d]:
+            raise ScheduleError("compute_at", where, f"its nest writes only {loop.extent} of {old.shape[d]} elements")
+        side = sides[d]
+        local: dict[Sym, Dim] = {}
+        for x in side.loops:
+            name = _copy_name(kernel, x.sym.name, identifier(old.name), n, taken)
+            sym = Sym(name, x.sym.lo, x.sym.hi)
+            loops.append(Loop(sym, substitute(x.extent, local), x.kind))
+            local[x.sym] = sym
+        dims[loop.sym] = side.base + substitute(side.offset, local)
+    leaf = substitute_body(nest.leaf, dims)
+    leaf = rewrite_accesses(leaf, lambda b, ix: Load(new, _rebased(ix, sides)) if b is old else None)
+    if not loops:
+        return leaf[0] if len(leaf) == 1 else For(new_loop(fresh(kernel, "once"), 1), leaf)
+    return Nest(tuple(loops), leaf).wrap()
+
+
+def _copy_name(kernel: Kernel, loop: str, buffer: str, n: int, taken: set[str]) -> str:
+    base = f"{loop}_{n}" if loop.startswith(buffer) and loop[len(buffer) :].isdigit() else f"{loop}_{buffer}{n}"
+    name, k = fresh(kernel, base), 0
+    while name in taken:
+        k += 1
+        name = fresh(kernel, f"{base}_{k}")
+    taken.add(name)
+    return name
+
+
+def _own_axes(nest: Nest, buffer: Buffer, where: str) -> dict[Sym, int]:
+    """Which loop of the nest walks which dimension of the buffer that it writes."""
+    writes = [s for s in walk(nest.leaf) if buffer in written(s)]
+    axes: dict[Sym, int] = {}
+    own = {x.sym for x in nest.loops}
+    for s in writes:
+        assert isinstance(s, Store | Update) or hasattr(s, "index")
+        for d, i in enumerate(s.index):
+            if isinstance(i, int) and buffer.shape[d] == 1:
+                continue
+            if not isinstance(i, Sym) or i not in own or axes.setdefault(i, d) != d:
+                raise ScheduleError("compute_at", where, f"its nest writes at {i}, which is not a loop of its own")
+    return axes
+
+
+# --- reductions -----------------------------------------------------------------------------------------------------
+
+
+def identity_of(op: str, dtype: DType) -> Const:
+    """The value that ``op`` leaves everything else unchanged with."""
+    if op in ("add", "or"):
+        return Const(0, dtype)
+    if op == "mul":
+        return Const(1, dtype)
+    if op == "and":
+        return Const(True if dtype is types.bool_ else -1 if dtype.is_signed else dtype.max, dtype)
+    if dtype.is_float:
+        return Const(-inf if op == "max" else inf, dtype)
+    return Const(dtype.min if op == "max" else dtype.max, dtype)
+
+
+def rfactor(kernel: Kernel, buffer: str, loop: str, unrolled: int, lanes: int) -> Kernel:
+    """``for c<n: s op= f(c)`` -> ``unrolled * lanes`` partial results in registers, combined at the end.
+
+    After: partials = identity; full blocks of ``unrolled`` vectors; the remaining vectors; the remaining elements; the
+    partials fold in pairs; ``s op= each lane``. The order of a float sum changes, by a fixed rule. Fails: the loop holds
+    anything but one update by a reduction operation whose target does not depend on it; ``unrolled`` is no power of 2.
+    """
+    target = find_loop(kernel, loop, "rfactor")
+    update, where = target.body[0], f"{buffer}, {loop}"
+    if len(target.body) != 1 or not isinstance(update, Update) or update.buffer.name != buffer:
+        raise ScheduleError("rfactor", where, "the loop is not one update of the buffer")
+    if any(isinstance(i, Value) or target.loop.sym in _symbols(i) for i in update.index):
+        raise ScheduleError("rfactor", where, "the updated element depends on the loop")
+    if any(x.buffer is update.buffer for x in loads_of(update)):
+        raise ScheduleError("rfactor", where, "the value reads the buffer")
+    if unrolled & (unrolled - 1) or unrolled < 1 or lanes < 1:
+        raise ScheduleError("rfactor", where, f"{unrolled} is not a power of two")
+    n, sym = target.loop.extent, target.loop.sym
+    if isinstance(n, int):
+        while unrolled > 1 and n < unrolled * lanes:
+            unrolled //= 2
+        lanes = min(lanes, max(n, 1))
+    part = Buffer(fresh(kernel, f"{identifier(buffer)}_p"), update.buffer.dtype, (unrolled * lanes,))
+    make = _Partials(kernel, target.loop, update, part, unrolled, lanes)
+    body = tuple(make.statements(n, sym))
+    done = replace_stmt(kernel, target, *body)
+    return replace(done, places=(*done.places, Place(part, Space.REG)))
+
+
+def _symbols(i: Dim) -> frozenset[Sym]:
+    from tilewright.core.expr import symbols
+
+    return symbols(i)
+
+
+class _Partials:
+    """The statements of one ``rfactor``."""
+
+    def __init__(self, kernel: Kernel, loop: Loop, update: Update, part: Buffer, unrolled: int, lanes: int) -> None:
+        self.kernel, self.loop, self.update, self.part = kernel, loop, update, part
+        self.unrolled, self.lanes = unrolled, lanes
+        self.taken: set[str] = set()
+
+    def statements(self, n: Dim, sym: Sym) -> list[Stmt]:
+        block, w = self.unrolled * self.lanes, self.lanes
+        out = [self._grid("init", self.unrolled, w, lambda at: Store(self.part, (at,), self._identity()))]
+        blocks = floordiv(n, block)
+        if blocks != 0:
+            outer = self._loop("o", blocks)
+            out.append(For(outer, (self._partial("b", self.unrolled, w, outer.sym * block),)))
+        rest = mod(n, block)
+        if isinstance(rest, int):
+            if rest // w:
+                out.append(self._partial("v", rest // w, w, blocks * block))
+            if rest % w:
+                out.append(self._partial("t", 1, rest % w, blocks * block + rest // w * w))
+        else:
+            vectors = self._loop("v", floordiv(rest, w))
+            out.append(For(vectors, (self._partial("vl", 1, w, blocks * block + vectors.sym * w),)))
+            tail = self._loop("t", mod(n, w))
+            out.append(For(tail, (self._at(floordiv(n, w) * w + tail.sym, self.update.buffer, self.update.index),)))
+        half = self.unrolled // 2
+        while half:
+            out.append(self._grid(f"h{half}", half, w, self._pair(half)))
+            half //= 2
+        lane = Loop(Sym(self._name("l"), 0, w - 1), w, Kind.VECTOR)
+        u = self.update
+        out.append(For(lane, (Update(u.buffer, u.index, u.op, Load(self.part, (lane.sym,))),)))
+        return out
+
+    def _identity(self) -> Value:
+        return identity_of(self.update.op, self.part.dtype)
+
+    def _pair(self, half: int):  # type: ignore[no-untyped-def]
+        def pair(at: Dim) -> Stmt:
+            return Update(self.part, (at,), self.update.op, Load(self.part, (at + half * self.lanes,)))
+
+        return pair
+
+    def _partial(self, name: str, rows: int, width: int, base: Dim) -> Stmt:
+        return self._grid(name, rows, width, lambda at: self._at(base + at, self.part, (at,)))
+
+    def _at(self, c: Dim, buffer: Buffer, index: tuple[IndexLike, ...]) -> Stmt:
+        moved = substitute_body((self.update,), {self.loop.sym: c})[0]
+        assert isinstance(moved, Update)
+        return Update(buffer, index, moved.op, moved.value)
+
+    def _grid(self, name: str, rows: int, width: int, leaf) -> Stmt:  # type: ignore[no-untyped-def]
+        lane = Loop(Sym(self._name(f"{name}_l"), 0, width - 1), width, Kind.VECTOR)
+        if rows == 1:
+            return For(lane, (leaf(lane.sym),))
+        row = Loop(Sym(self._name(f"{name}_u"), 0, rows - 1), rows, Kind.UNROLL)
+        return For(row, (For(lane, (leaf(row.sym * self.lanes + lane.sym),)),))
+
+    def _loop(self, name: str, extent: Dim) -> Loop:
+        return new_loop(self._name(name), extent)
+
+    def _name(self, suffix: str) -> str:
+        base, k = f"{self.loop.sym.name}_{suffix}", 0
+        name = fresh(self.kernel, base)
+        while name in self.taken:
+            k += 1
+            name = fresh(self.kernel, f"{base}_{k}")
+        self.taken.add(name)
+        return name

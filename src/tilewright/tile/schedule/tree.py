@@ -1,0 +1,154 @@
+"""Finding and replacing parts of a kernel by the names of its loops and buffers.
+
+In: a kernel, names. Out: loops, nests, edited kernels; a ``ScheduleError`` when a name is not there.
+Not its business: legality (each primitive states its own).
+
+A handle is a name: loops have unique names in a kernel, a stage is known by the buffer that it writes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from tilewright.core.compute import Buffer, Load, Value
+from tilewright.core.compute import walk as walk_value
+from tilewright.core.expr import Dim, Sym, symbols
+from tilewright.tile.errors import ScheduleError
+from tilewright.tile.ir import For, If, Kernel, Kind, Loop, Place, Stmt, walk
+from tilewright.tile.rewrite import Body, loads_of, loop_sym, loops_of, sizes_of, written
+
+
+@dataclass(frozen=True)
+class Nest:
+    """A perfect nest: its loops, outermost first, and the statements inside."""
+
+    loops: tuple[Loop, ...]
+    leaf: Body
+
+    def wrap(self) -> Stmt:
+        """The nest as one statement (at least one loop)."""
+        body = self.leaf
+        for loop in reversed(self.loops):
+            body = (For(loop, body),)
+        return body[0]
+
+
+def nest_of(s: Stmt) -> Nest:
+    """The longest perfect nest that starts at ``s``."""
+    loops: list[Loop] = []
+    body: Body = (s,)
+    while len(body) == 1 and isinstance(body[0], For):
+        loops.append(body[0].loop)
+        body = body[0].body
+    return Nest(tuple(loops), body)
+
+
+def find_loop(kernel: Kernel, name: str, primitive: str) -> For:
+    """The loop called ``name``."""
+    for s in walk(kernel.body):
+        if isinstance(s, For) and s.loop.sym.name == name:
+            return s
+    raise ScheduleError(
+        primitive, name, f"{kernel.name} has no loop of this name", remedy=_known(loops_of(kernel.body))
+    )
+
+
+def _known(loops: Iterable[Loop]) -> str:
+    return "loops here: " + ", ".join(x.sym.name for x in loops)
+
+
+def find_place(kernel: Kernel, name: str, primitive: str) -> Place:
+    """The place of the buffer called ``name``."""
+    for p in kernel.places:
+        if p.buffer.name == name:
+            return p
+    known = ", ".join(p.buffer.name for p in kernel.places)
+    raise ScheduleError(primitive, name, f"{kernel.name} has no buffer of this name", remedy=f"buffers here: {known}")
+
+
+def edit(body: Body, target: Stmt, change: Callable[[Stmt], Body]) -> Body:
+    """``body`` with the one statement ``target`` (by identity) replaced by ``change(target)``."""
+    out: list[Stmt] = []
+    for s in body:
+        if s is target:
+            out.extend(change(s))
+        elif isinstance(s, For):
+            inner = edit(s.body, target, change)
+            out.append(s if inner is s.body else For(s.loop, inner))
+        elif isinstance(s, If):
+            inner = edit(s.body, target, change)
+            out.append(s if inner is s.body else If(s.cond, inner))
+        else:
+            out.append(s)
+    same = len(out) == len(body) and all(a is b for a, b in zip(out, body, strict=True))
+    return body if same else tuple(out)
+
+
+def with_body(kernel: Kernel, body: Body) -> Kernel:
+    """``kernel`` with another body; sizes that it no longer needs, and that no buffer's shape has, are dropped."""
+    return replace(kernel, body=body, sizes=sizes_of(body, tuple(p.buffer for p in kernel.places)))
+
+
+def replace_stmt(kernel: Kernel, target: Stmt, *new: Stmt) -> Kernel:
+    return with_body(kernel, edit(kernel.body, target, lambda _: new))
+
+
+def fresh(kernel: Kernel, base: str) -> str:
+    """``base``, or ``base_1``, ``base_2``... : the first name that no loop, size or buffer has."""
+    taken = {x.sym.name for x in loops_of(kernel.body)} | {s.name for s in kernel.sizes}
+    taken |= {p.buffer.name for p in kernel.places}
+    name, n = base, 0
+    while name in taken:
+        n += 1
+        name = f"{base}_{n}"
+    return name
+
+
+def identifier(name: str) -> str:
+    """``name`` with everything that a symbol can't hold replaced by an underscore."""
+    clean = re.sub(r"\W", "_", name)
+    return clean if clean and not clean[0].isdigit() else f"_{clean}"
+
+
+def new_loop(name: str, extent: Dim, kind: Kind = Kind.SERIAL) -> Loop:
+    return Loop(loop_sym(name, extent), extent, kind)
+
+
+def enclosing(body: Body, target: Stmt) -> tuple[For | If, ...]:
+    """The loops and guards around ``target`` (by identity), outermost first; empty at the top or when absent."""
+    for s in body:
+        if isinstance(s, For | If):
+            if any(x is target for x in s.body):
+                return (s,)
+            inner = enclosing(s.body, target)
+            if inner:
+                return (s, *inner)
+    return ()
+
+
+def writers(body: Body, buffer: Buffer) -> list[Stmt]:
+    """The statements of ``body`` itself (not deeper) in or under which ``buffer`` is written."""
+    return [s for s in body if any(buffer in written(x) for x in walk((s,)))]
+
+
+def readers(body: Body, buffer: Buffer) -> Iterator[Load]:
+    """Every load of ``buffer`` in ``body``."""
+    for s in walk(body):
+        yield from (x for x in loads_of(s) if x.buffer is buffer)
+
+
+def uses(v: Value, sym: Sym) -> bool:
+    """Does the value depend on the symbol through any index, guard or index value?"""
+    from_dims = (d for x in walk_value(v) for d in _dims(x))
+    return any(sym in symbols(d) for d in from_dims)
+
+
+def _dims(x: Value) -> Iterator[Dim]:
+    if isinstance(x, Load):
+        yield from (i for i in x.index if not isinstance(i, Value))
+    elif hasattr(x, "exprs"):
+        yield from x.exprs
+    elif hasattr(x, "expr"):
+        yield x.expr
