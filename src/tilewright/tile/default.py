@@ -12,9 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Container
 from dataclasses import dataclass, replace
 
-from tilewright.core.compute import Buffer, Computation, Load, Stage
-from tilewright.core.compute import walk as walk_value
-from tilewright.core.types import product
+from tilewright.core.compute import Buffer, Computation, Stage
+from tilewright.tile.clusters import Cluster, Kind, clusters_of
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Kernel
 from tilewright.tile.lower import lower
@@ -22,6 +21,7 @@ from tilewright.tile.machine import Machine
 from tilewright.tile.normalize import normalize
 from tilewright.tile.rules.contract import contract
 from tilewright.tile.rules.pointwise import pointwise
+from tilewright.tile.rules.rows import rows
 from tilewright.tile.schedule import Builder, Schedule
 
 
@@ -52,7 +52,7 @@ def schedule_with_steps(
     notes: list[str] = []
     stages = [x for x in normal.items if isinstance(x, Stage)]
     if len(stages) == len(normal.items):
-        for cluster in clusters_of(stages, normal):
+        for cluster in clusters_of(stages, normal, known):
             _schedule_cluster(builder, machine, cluster, notes)
     else:
         notes.append("serial loops keep their order")
@@ -60,43 +60,9 @@ def schedule_with_steps(
     return Scheduled(kernel, normal, builder.schedule)
 
 
-@dataclass(frozen=True)
-class Cluster:
-    """Stages that one rule schedules together; the last one is the root."""
-
-    stages: tuple[Stage, ...]
-
-    @property
-    def root(self) -> Stage:
-        return self.stages[-1]
-
-
-def clusters_of(stages: list[Stage], computation: Computation) -> list[Cluster]:
-    """Pair every reduction with the one plain stage that alone reads it over as many points; the rest stands alone."""
-    readers: dict[Buffer, list[Stage]] = {}
-    for s in stages:
-        for b in {x.buffer for v in s.exprs for x in walk_value(v) if isinstance(x, Load)}:
-            readers.setdefault(b, []).append(s)
-    fused: dict[int, Stage] = {}
-    for s in stages:
-        users = readers.get(s.out, [])
-        if s.reduction is None or len(s.outs) != 1 or s.out not in computation.temps or len(users) != 1:
-            continue
-        user = users[0]
-        same = product([a.extent for a in user.axes]) == product([a.extent for a in s.axes])
-        if user.reduction is None and user.update is None and same and id(user) not in fused:
-            fused[id(user)] = s
-    taken = {id(s) for s in fused.values()}
-    found: list[Cluster] = []
-    for s in stages:
-        if id(s) not in taken:
-            found.append(Cluster((fused[id(s)], s) if id(s) in fused else (s,)))
-    return found
-
-
 def _schedule_cluster(b: Builder, machine: Machine, cluster: Cluster, notes: list[str]) -> None:
     """Try the rules that may fit, best first; a failed one leaves no trace but a note."""
-    for rule in _rules(b, machine, cluster):
+    for rule in _rules(b, machine, cluster, notes):
         mark = b.mark()
         try:
             rule()
@@ -106,20 +72,20 @@ def _schedule_cluster(b: Builder, machine: Machine, cluster: Cluster, notes: lis
             notes.append(f"{cluster.root.out.name}: {e.message}")
 
 
-def _rules(b: Builder, machine: Machine, cluster: Cluster) -> list[Callable[[], None]]:
+def _rules(b: Builder, machine: Machine, cluster: Cluster, notes: list[str]) -> list[Callable[[], None]]:
+    names = [s.out.name for s in cluster.stages]
     root = cluster.root
-    if len(cluster.stages) == 2:
-        reduced = cluster.stages[0].out.name
 
-        def apart() -> None:
-            contract(b, machine, reduced, None)
-            pointwise(b, machine, root.out.name)
+    def apart() -> None:
+        for s in cluster.stages:
+            _schedule_cluster(b, machine, Cluster((s,), cluster.kind if s.reduction else Kind.POINTWISE), notes)
 
-        return [
-            lambda: contract(b, machine, reduced, root.out.name),
-            apart,
-            lambda: pointwise(b, machine, root.out.name),
-        ]
-    if root.reduction is not None:
-        return [lambda: contract(b, machine, root.out.name, None)]
-    return [lambda: pointwise(b, machine, root.out.name)]
+    alone = len(names) == 1
+    if cluster.kind is Kind.CONTRACT:
+        first = [lambda: contract(b, machine, names[0], None if alone else names[1])]
+        return first + ([lambda: rows(b, machine, names)] if alone else [apart])
+    if cluster.kind is Kind.ROWS:
+        return [lambda: rows(b, machine, names)] + ([] if alone else [apart])
+    if root.reduction is None:
+        return [lambda: pointwise(b, machine, names[0])]
+    return []

@@ -61,7 +61,7 @@ def contract(b: Builder, machine: Machine, reduced: str, root: str | None) -> No
     """Schedule the reduction ``reduced`` together with the stage ``root`` that reads it (None: alone)."""
     if root is None:
         b.do("cache", reduced)
-        root, reduced = reduced, _cached_name(b, reduced)
+        root, reduced = reduced, cached_name(b, reduced)
     plan = plan_contraction(b, machine, reduced, root)
     _pieces(b, machine, plan)
     for name in _constants(b, plan):
@@ -72,7 +72,8 @@ def contract(b: Builder, machine: Machine, reduced: str, root: str | None) -> No
             b.back(mark)
 
 
-def _cached_name(b: Builder, root: str) -> str:
+def cached_name(b: Builder, root: str) -> str:
+    """What ``cache`` called the buffer that ``root`` now copies."""
     leaf = statement_of(only_nest(b.kernel, root))
     assert isinstance(leaf, Store) and isinstance(leaf.value, Load)
     return leaf.value.buffer.name
@@ -300,7 +301,7 @@ def _tile(b: Builder, machine: Machine, plan: Plan, piece: _Piece) -> str:
     at = order[-1]
     if plan.is_heavy:
         b.do("cache", acc)
-        held = _cached_name(b, acc)
+        held = cached_name(b, acc)
         b.do("compute_at", acc, at, "local")
         b.do("compute_at", held, at, "reg")
         acc = held

@@ -6,11 +6,11 @@ Not its business: which buffer lives where (``stages``), operand layouts (``oper
 
 from __future__ import annotations
 
-from tilewright.core.compute import IndexLike, Value
-from tilewright.core.expr import Dim, Sym, ceildiv, floordiv, is_nonneg, minimum, mod, symbols
+from tilewright.core.compute import Buffer, IndexLike, Value
+from tilewright.core.expr import Dim, Sym, ceildiv, floordiv, is_nonneg, minimum, mod, substitute, symbols
 from tilewright.tile.affine import coefficient
 from tilewright.tile.errors import ScheduleError
-from tilewright.tile.ir import Fold, For, If, Kernel, Kind, Loop, Store, Update, walk
+from tilewright.tile.ir import Fold, For, If, Kernel, Kind, Loop, Stmt, Store, Update, walk
 from tilewright.tile.rewrite import Body, loads_of, loops_of, substitute_body, written
 from tilewright.tile.schedule.tree import Nest, edit, find_loop, fresh, nest_of, new_loop, replace_stmt, with_body
 
@@ -18,8 +18,8 @@ from tilewright.tile.schedule.tree import Nest, edit, find_loop, fresh, nest_of,
 def split(kernel: Kernel, loop: str, factor: int, tail: str = "min") -> Kernel:
     """``for v<n`` -> ``for v_o<ceil(n/f): for v_i<min(f, n - f*v_o)`` with ``v = f*v_o + v_i``.
 
-    ``tail="min"``: the last tile is shorter (the emitter peels it or masks it). ``tail="shift"``: every tile is full and
-    the last one starts at ``n - f``; it repeats work, so the body may only store, and ``n >= f`` must be proved.
+    ``tail="min"``: the last tile is shorter (the emitter peels it or masks it). ``tail="shift"``: every tile is full
+    and the last one starts at ``n - f``; it repeats work, so the body may only store, and ``n >= f`` must be proved.
     Fails: factor < 1; an unknown tail; shift of an accumulating body or of an extent that may be smaller.
     """
     target = find_loop(kernel, loop, "split")
@@ -97,8 +97,8 @@ def check_exchange(body: Body, over: list[Sym], primitive: str, where: str) -> N
     iterations apart (each of ``over`` has its own affine place in it), or only folded into by commutative updates.
     Buffers local to one iteration (their index uses none of ``over`` and a Store comes first) are free.
     """
-    accesses: dict[object, list[tuple[IndexLike, ...]]] = {}
-    kinds: dict[object, set[str]] = {}
+    accesses: dict[Buffer, list[tuple[IndexLike, ...]]] = {}
+    kinds: dict[Buffer, set[str]] = {}
     for s in walk(body):
         for b in written(s):
             assert isinstance(s, Store | Update | Fold)
@@ -113,7 +113,7 @@ def check_exchange(body: Body, over: list[Sym], primitive: str, where: str) -> N
     for b, indices in accesses.items():
         if kinds[b] == {"fold"}:
             continue
-        if all(_tells_apart(ix, over, inner) for ix in indices) and _same_outer(indices, inner):
+        if apart(indices, over, inner):
             continue
         if not any(_mentions(ix, over) for ix in indices) and _private(body, b):
             continue
@@ -128,17 +128,6 @@ def _write_kind(s: Store | Update | Fold) -> str:
 
 def _mentions(index: tuple[IndexLike, ...], over: list[Sym]) -> bool:
     return any(isinstance(i, Value) or bool(symbols(i) & set(over)) for i in index)
-
-
-def _tells_apart(index: tuple[IndexLike, ...], over: list[Sym], inner: set[Sym]) -> bool:
-    """Do different iterations of ``over`` touch different elements? Greedy: one dimension decides each loop."""
-    if any(isinstance(i, Value) for i in index):
-        return False
-    dims = [i for i in index if not isinstance(i, Value)]
-    rest = set(over)
-    for d in dims:
-        rest -= decided_by(d, rest, inner)
-    return not rest
 
 
 def decided_by(d: Dim, over: set[Sym], inner: set[Sym]) -> set[Sym]:
@@ -162,31 +151,23 @@ def decided_by(d: Dim, over: set[Sym], inner: set[Sym]) -> set[Sym]:
     return {s for _, s in terms} & over
 
 
-def _same_outer(indices: list[tuple[IndexLike, ...]], inner: set[Sym]) -> bool:
-    """Equal up to loops inside the body: one iteration touches its own elements only."""
-    if all(ix == indices[0] for ix in indices):
-        return True
-    return all(_outer_part(ix, inner) == _outer_part(indices[0], inner) for ix in indices) and all(
-        _tile_within(ix, inner) for ix in indices
-    )
+def apart(indices: list[tuple[IndexLike, ...]], over: list[Sym], inner: set[Sym]) -> bool:
+    """Do iterations of ``over`` touch elements of their own, whichever of the accesses they make?
+
+    A dimension decides a loop when all accesses agree in it up to loops inside the body, and it is a mixed-radix number.
+    """
+    rest = set(over)
+    rank = len(indices[0])
+    for d in range(rank):
+        column = [ix[d] for ix in indices]
+        dims = [i for i in column if not isinstance(i, Value)]
+        if len(dims) == len(column) and len({_outer_part(i, inner) for i in dims}) == 1:
+            rest -= set.intersection(*(decided_by(i, rest, inner) for i in dims))
+    return not rest
 
 
-def _outer_part(index: tuple[IndexLike, ...], inner: set[Sym]) -> tuple[Dim, ...]:
-    from tilewright.core.expr import substitute
-
-    zero: dict[Sym, Dim] = {s: 0 for s in inner}
-    return tuple(substitute(i, zero) for i in index if not isinstance(i, Value))
-
-
-def _tile_within(index: tuple[IndexLike, ...], inner: set[Sym]) -> bool:
-    """Do the inner loops stay within the step of the outer ones in every dimension?"""
-    for d in index:
-        if isinstance(d, Value):
-            return False
-        outer = symbols(d) - inner
-        if outer and not outer <= decided_by(d, set(outer), inner):
-            return False
-    return True
+def _outer_part(d: Dim, inner: set[Sym]) -> Dim:
+    return substitute(d, {s: 0 for s in inner})
 
 
 def set_kind(kernel: Kernel, loop: str, kind: str) -> Kernel:
@@ -214,14 +195,14 @@ def set_kind(kernel: Kernel, loop: str, kind: str) -> Kernel:
 def _shared_updates(target: For) -> bool:
     inner = {x.sym for x in loops_of(target.body)}
     for s in walk(target.body):
-        if isinstance(s, Update | Fold) and not _tells_apart(s.index, [target.loop.sym], inner):
+        if isinstance(s, Update | Fold) and not apart([s.index], [target.loop.sym], inner):
             buffers = set(written(s))
             if not all(_private(target.body, b) for b in buffers):
                 return True
     return False
 
 
-def _private(body: Body, buffer: object) -> bool:
+def _private(body: Body, buffer: Buffer) -> bool:
     """Is the buffer written by a Store before anything else in one iteration, so that iterations don't share it?"""
     for s in walk(body):
         if isinstance(s, Store) and s.buffer is buffer:
@@ -260,12 +241,12 @@ def _check_merge(a: For, moved: Body, where: str) -> None:
     changed = {b for part in (a.body, moved) for s in walk(part) for b in written(s)}
     for b in changed & first.keys() & second.keys():
         indices = [*first[b], *second[b]]
-        if not (all(_tells_apart(ix, [a.loop.sym], inner) for ix in indices) and _same_outer(indices, inner)):
+        if not apart(indices, [a.loop.sym], inner):
             raise ScheduleError("merge", where, f"both loops access {b}, at other elements than their own iteration's")
 
 
-def _index_map(body: Body) -> dict[object, list[tuple[IndexLike, ...]]]:
-    found: dict[object, list[tuple[IndexLike, ...]]] = {}
+def _index_map(body: Body) -> dict[Buffer, list[tuple[IndexLike, ...]]]:
+    found: dict[Buffer, list[tuple[IndexLike, ...]]] = {}
     for s in walk(body):
         if isinstance(s, Store | Update | Fold):
             for b in written(s):

@@ -6,17 +6,18 @@ Not its business: loops of one nest (``loops``), layouts of operands (``operands
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from math import inf
 
 from tilewright.core import types
 from tilewright.core.compute import Buffer, Const, IndexLike, Load, Value
-from tilewright.core.expr import Dim, Sym, floordiv, mod, substitute
+from tilewright.core.expr import Dim, Sym, floordiv, mod, substitute, symbols
 from tilewright.core.types import DType
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, If, Kernel, Kind, Loop, Place, Role, Space, Stmt, Store, Update, walk
 from tilewright.tile.rewrite import Body, loads_of, loops_of, rewrite_accesses, substitute_body, written
-from tilewright.tile.schedule.loops import renamed
+from tilewright.tile.schedule.loops import check_exchange, renamed
 from tilewright.tile.schedule.region import Side, side_of
 from tilewright.tile.schedule.tree import (
     Nest,
@@ -110,10 +111,11 @@ def compute_at(kernel: Kernel, buffer: str, loop: str, space: str = "local") -> 
     """The nests that write a temporary move under ``loop`` and compute just the box that its body reads.
 
     Before: ``for i,j: T[i,j] = e(i,j);  for io: for ii: ... T[4*io+ii, j]``.
-    After: ``for io: (for ii', j': T[ii', j'] = e(4*io+ii', j')); for ii: ... T[ii, j]``, T shrunk to the box.
-    New loops: a copy of the consumer's loop ``x`` in the n-th nest is ``x_Tn``; an interval's loop is ``Td_n`` after its
-    dimension ``d``. Fails: T is not a temporary; it is read outside of ``loop``; a producer writes it at anything but its
-    own loops, or writes another buffer too; something in between changes what the producers read; the box is unbounded.
+    After: ``for io: (for ii', j': T[ii', j'] = e(4*io+ii', j')); for ii: ... T[ii, j]``, T shrunk to the box; in space
+    ``global`` T keeps its shape and place. New loops: a copy of the consumer's loop ``x`` in the n-th nest is ``x_Tn``; an
+    interval's loop is ``Td_n`` after its dimension ``d``. Fails: T is not a temporary; it is read outside of ``loop``; a
+    producer writes it at anything but its own loops, or writes another buffer too; something in between changes what the
+    producers read; the box is unbounded.
     """
     spot = find_place(kernel, buffer, "compute_at")
     at, where = find_loop(kernel, loop, "compute_at"), f"{buffer}, {loop}"
@@ -129,10 +131,12 @@ def compute_at(kernel: Kernel, buffer: str, loop: str, space: str = "local") -> 
     inner = loops_of(at.body)
     names = [f"{identifier(buffer)}{d}" for d in range(len(old.shape))]
     sides = [side_of(loads, d, inner, names[d], where) for d in range(len(old.shape))]
-    new = _shrunk(old, sides, Space(space), where)
+    whole = Space(space) is Space.GLOBAL
+    new = Buffer(old.name, old.dtype, old.shape) if whole else _shrunk(old, sides, Space(space), where)
+    shift = [Side(0, (s.loops or _ONE), s.offset, s.size) if whole else s for s in sides]
     taken: set[str] = set()
-    nests = tuple(_moved(kernel, nest_of(s), n, old, new, sides, taken, where) for n, s in enumerate(makers))
-    body = rewrite_accesses(at.body, lambda b, ix: Load(new, _rebased(ix, sides)) if b is old else None)
+    nests = tuple(_moved(kernel, nest_of(s), n, old, new, (sides, shift), taken, where) for n, s in enumerate(makers))
+    body = rewrite_accesses(at.body, lambda b, ix: Load(new, _rebased(ix, shift)) if b is old else None)
     first = next(k for k, s in enumerate(body) if any(True for _ in readers((s,), new)))
     moved_at = For(at.loop, (*body[:first], *nests, *body[first:]))
     result = replace_stmt(kernel, at, moved_at).body
@@ -176,6 +180,9 @@ def _check_move(home: Body, makers: list[Stmt], at: For, old: Buffer, where: str
         raise ScheduleError("compute_at", where, "it is also read outside of the loop", remedy="choose an outer loop")
 
 
+_ONE = (Loop(Sym("once", 0, 0), 1),)
+
+
 def _shrunk(old: Buffer, sides: list[Side], space: Space, where: str) -> Buffer:
     shape = tuple(s.size for s in sides if s.loops) or (1,)
     if space is not Space.GLOBAL and not all(isinstance(d, int) for d in shape):
@@ -192,9 +199,17 @@ def _rebased(index: tuple[IndexLike, ...], sides: list[Side]) -> tuple[IndexLike
 
 
 def _moved(
-    kernel: Kernel, nest: Nest, n: int, old: Buffer, new: Buffer, sides: list[Side], taken: set[str], where: str
+    kernel: Kernel,
+    nest: Nest,
+    n: int,
+    old: Buffer,
+    new: Buffer,
+    walk_and_shift: tuple[list[Side], list[Side]],
+    taken: set[str],
+    where: str,
 ) -> Stmt:
     """The producer's nest with its axes replaced by walks over the box."""
+    sides, shift = walk_and_shift
     axes = _own_axes(nest, old, where)
     loops: list[Loop] = []
     dims: dict[Sym, Dim] = {}
@@ -214,7 +229,7 @@ def _moved(
             local[x.sym] = sym
         dims[loop.sym] = side.base + substitute(side.offset, local)
     leaf = substitute_body(nest.leaf, dims)
-    leaf = rewrite_accesses(leaf, lambda b, ix: Load(new, _rebased(ix, sides)) if b is old else None)
+    leaf = rewrite_accesses(leaf, lambda b, ix: Load(new, _rebased(ix, shift)) if b is old else None)
     if not loops:
         return leaf[0] if len(leaf) == 1 else For(new_loop(fresh(kernel, "once"), 1), leaf)
     return Nest(tuple(loops), leaf).wrap()
@@ -265,14 +280,19 @@ def rfactor(kernel: Kernel, buffer: str, loop: str, unrolled: int, lanes: int) -
     """``for c<n: s op= f(c)`` -> ``unrolled * lanes`` partial results in registers, combined at the end.
 
     After: partials = identity; full blocks of ``unrolled`` vectors; the remaining vectors; the remaining elements; the
-    partials fold in pairs; ``s op= each lane``. The order of a float sum changes, by a fixed rule. Fails: the loop holds
-    anything but one update by a reduction operation whose target does not depend on it; ``unrolled`` is no power of 2.
+    partials fold in pairs; ``s op= each lane``. Stores before the update go along. The order of a float sum changes, by
+    a fixed rule. Fails: the loop holds anything but stores and one update by a reduction operation whose target does not
+    depend on it; iterations of the stores may not be exchanged; ``unrolled`` is no power of 2.
     """
     target = find_loop(kernel, loop, "rfactor")
-    update, where = target.body[0], f"{buffer}, {loop}"
-    if len(target.body) != 1 or not isinstance(update, Update) or update.buffer.name != buffer:
-        raise ScheduleError("rfactor", where, "the loop is not one update of the buffer")
-    if any(isinstance(i, Value) or target.loop.sym in _symbols(i) for i in update.index):
+    update, where = target.body[-1], f"{buffer}, {loop}"
+    if not isinstance(update, Update) or update.buffer.name != buffer:
+        raise ScheduleError("rfactor", where, "the loop's last statement is no update of the buffer")
+    others = target.body[:-1]
+    if not all(isinstance(s, Store) for s in others):
+        raise ScheduleError("rfactor", where, "the loop holds more than stores and the update")
+    check_exchange(target.body, [target.loop.sym], "rfactor", where)
+    if any(isinstance(i, Value) or target.loop.sym in symbols(i) for i in update.index):
         raise ScheduleError("rfactor", where, "the updated element depends on the loop")
     if any(x.buffer is update.buffer for x in loads_of(update)):
         raise ScheduleError("rfactor", where, "the value reads the buffer")
@@ -284,29 +304,28 @@ def rfactor(kernel: Kernel, buffer: str, loop: str, unrolled: int, lanes: int) -
             unrolled //= 2
         lanes = min(lanes, max(n, 1))
     part = Buffer(fresh(kernel, f"{identifier(buffer)}_p"), update.buffer.dtype, (unrolled * lanes,))
-    make = _Partials(kernel, target.loop, update, part, unrolled, lanes)
+    make = _Partials(kernel, target.loop, update, others, part, unrolled, lanes)
     body = tuple(make.statements(n, sym))
     done = replace_stmt(kernel, target, *body)
     return replace(done, places=(*done.places, Place(part, Space.REG)))
 
 
-def _symbols(i: Dim) -> frozenset[Sym]:
-    from tilewright.core.expr import symbols
-
-    return symbols(i)
+_Leaf = Callable[[Dim], Body]
 
 
 class _Partials:
     """The statements of one ``rfactor``."""
 
-    def __init__(self, kernel: Kernel, loop: Loop, update: Update, part: Buffer, unrolled: int, lanes: int) -> None:
-        self.kernel, self.loop, self.update, self.part = kernel, loop, update, part
+    def __init__(
+        self, kernel: Kernel, loop: Loop, update: Update, others: Body, part: Buffer, unrolled: int, lanes: int
+    ) -> None:
+        self.kernel, self.loop, self.update, self.others, self.part = kernel, loop, update, others, part
         self.unrolled, self.lanes = unrolled, lanes
         self.taken: set[str] = set()
 
     def statements(self, n: Dim, sym: Sym) -> list[Stmt]:
         block, w = self.unrolled * self.lanes, self.lanes
-        out = [self._grid("init", self.unrolled, w, lambda at: Store(self.part, (at,), self._identity()))]
+        out = [self._grid("init", self.unrolled, w, lambda at: (Store(self.part, (at,), self._identity()),))]
         blocks = floordiv(n, block)
         if blocks != 0:
             outer = self._loop("o", blocks)
@@ -321,7 +340,7 @@ class _Partials:
             vectors = self._loop("v", floordiv(rest, w))
             out.append(For(vectors, (self._partial("vl", 1, w, blocks * block + vectors.sym * w),)))
             tail = self._loop("t", mod(n, w))
-            out.append(For(tail, (self._at(floordiv(n, w) * w + tail.sym, self.update.buffer, self.update.index),)))
+            out.append(For(tail, self._at(floordiv(n, w) * w + tail.sym, self.update.buffer, self.update.index)))
         half = self.unrolled // 2
         while half:
             out.append(self._grid(f"h{half}", half, w, self._pair(half)))
@@ -334,26 +353,27 @@ class _Partials:
     def _identity(self) -> Value:
         return identity_of(self.update.op, self.part.dtype)
 
-    def _pair(self, half: int):  # type: ignore[no-untyped-def]
-        def pair(at: Dim) -> Stmt:
-            return Update(self.part, (at,), self.update.op, Load(self.part, (at + half * self.lanes,)))
+    def _pair(self, half: int) -> _Leaf:
+        def pair(at: Dim) -> Body:
+            return (Update(self.part, (at,), self.update.op, Load(self.part, (at + half * self.lanes,))),)
 
         return pair
 
     def _partial(self, name: str, rows: int, width: int, base: Dim) -> Stmt:
         return self._grid(name, rows, width, lambda at: self._at(base + at, self.part, (at,)))
 
-    def _at(self, c: Dim, buffer: Buffer, index: tuple[IndexLike, ...]) -> Stmt:
-        moved = substitute_body((self.update,), {self.loop.sym: c})[0]
+    def _at(self, c: Dim, buffer: Buffer, index: tuple[IndexLike, ...]) -> Body:
+        """The loop's statements at element ``c``, the update going to another place."""
+        *others, moved = substitute_body((*self.others, self.update), {self.loop.sym: c})
         assert isinstance(moved, Update)
-        return Update(buffer, index, moved.op, moved.value)
+        return (*others, Update(buffer, index, moved.op, moved.value))
 
-    def _grid(self, name: str, rows: int, width: int, leaf) -> Stmt:  # type: ignore[no-untyped-def]
+    def _grid(self, name: str, rows: int, width: int, leaf: _Leaf) -> Stmt:
         lane = Loop(Sym(self._name(f"{name}_l"), 0, width - 1), width, Kind.VECTOR)
         if rows == 1:
-            return For(lane, (leaf(lane.sym),))
+            return For(lane, leaf(lane.sym))
         row = Loop(Sym(self._name(f"{name}_u"), 0, rows - 1), rows, Kind.UNROLL)
-        return For(row, (For(lane, (leaf(row.sym * self.lanes + lane.sym),)),))
+        return For(row, (For(lane, leaf(row.sym * self.lanes + lane.sym)),))
 
     def _loop(self, name: str, extent: Dim) -> Loop:
         return new_loop(self._name(name), extent)

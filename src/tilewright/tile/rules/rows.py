@@ -1,0 +1,162 @@
+"""The rule for rows: one or several reductions along the contiguous axis, and element-wise stages over the same rows.
+
+In: a builder, the buffers of the stages in order (the last is the root). Out: steps.
+Not its business: reductions whose last output axis is contiguous (``contract``).
+
+Before: one nest per stage (softmax: maximum, exponential, sum, quotient). After: ``for row (parallel)``: every stage at
+that row, results of reductions in registers, element-wise temporaries in a row of scratch; each reduction in partial
+sums of four vectors; neighbouring passes over the row merge (the exponential and its sum).
+"""
+
+from __future__ import annotations
+
+from tilewright.core.compute import Value
+from tilewright.core.expr import Sym, symbols
+from tilewright.tile.cost import estimate, pays_threads
+from tilewright.tile.errors import ScheduleError
+from tilewright.tile.ir import Fold, For, Kind, Store, Update, walk
+from tilewright.tile.machine import Machine
+from tilewright.tile.rewrite import Body, loads_of, values_of
+from tilewright.tile.rules.contract import cached_name
+from tilewright.tile.rules.pointwise import parallelize, vectorize
+from tilewright.tile.rules.view import find_body, may_vectorize, n_operations, only_nest, statement_of, vector_width
+from tilewright.tile.schedule import Builder
+from tilewright.tile.schedule.tree import Nest, find_place, nest_of
+
+PARTIAL_VECTORS = 4
+MAX_ROW_BYTES = 1 << 16
+
+
+def rows(b: Builder, machine: Machine, buffers: list[str]) -> None:
+    """Schedule all stages together at the rows of the last one."""
+    root = buffers[-1]
+    temps = buffers[:-1]
+    if any(isinstance(s, Update) and s.buffer.name == root for s in walk(b.kernel.body)):
+        b.do("cache", root)
+        temps = [*temps, cached_name(b, root)]
+    nest = only_nest(b.kernel, root)
+    if not isinstance(statement_of(nest), Store):
+        raise ScheduleError("rows", root, "the last stage is not a plain assignment")
+    work = _work(b, [*temps, root])
+    row = _row_loop(b, nest, set(temps))
+    if row is None:
+        _top_level(b, machine, temps, root)
+        return
+    for name in reversed(temps):
+        b.do("compute_at", name, row, _space(b, name, row))
+    _passes(b, machine, row)
+    if pays_threads(work, machine, machine.vector_bytes // 4):
+        parallelize(b, [x.sym.name for x in nest.loops], work)
+
+
+def _work(b: Builder, buffers: list[str]) -> float:
+    total = 0.0
+    for s in b.kernel.body:
+        nest = nest_of(s)
+        for leaf in nest.leaf:
+            if isinstance(leaf, Store | Update) and leaf.buffer.name in buffers:
+                cost = sum(n_operations(v) + 1 for v in values_of(leaf))
+                total += estimate([x.extent for x in nest.loops]) * cost
+    return total
+
+
+def _row_loop(b: Builder, nest: Nest, temps: set[str]) -> str | None:
+    """The deepest loop of the root that a reduced temporary's index uses; None when there is one row only."""
+    reduced = {s.buffer.name for s in walk(b.kernel.body) if isinstance(s, Update) and s.buffer.name in temps}
+    used: set[Sym] = set()
+    for leaf in nest.leaf:
+        for x in loads_of(leaf):
+            if x.buffer.name in reduced:
+                used |= {s for i in x.index if not isinstance(i, Value) for s in symbols(i)}
+            elif x.buffer.name in temps and not reduced & _direct(nest):
+                used |= {s for i in x.index[:-1] if not isinstance(i, Value) for s in symbols(i)}
+    deep = [x.sym.name for x in nest.loops if x.sym in used]
+    return deep[-1] if deep else None
+
+
+def _direct(nest: Nest) -> set[str]:
+    return {x.buffer.name for leaf in nest.leaf for x in loads_of(leaf)}
+
+
+def _is_scalar(b: Builder, name: str, row: str) -> bool:
+    """Does the row's body read the buffer at one element only?"""
+    body = find_body(b.kernel, row)
+    inner = {s.loop.sym for s in walk(body) if isinstance(s, For)}
+    for s in walk(body):
+        for x in loads_of(s):
+            if x.buffer.name == name and any(isinstance(i, Value) or symbols(i) & inner for i in x.index):
+                return False
+    return True
+
+
+def _space(b: Builder, name: str, row: str) -> str:
+    """Registers for one element, scratch for a row of known moderate size, else a row of the whole buffer."""
+    if _is_scalar(b, name, row):
+        return "reg"
+    buffer = find_place(b.kernel, name, "rows").buffer
+    n = buffer.shape[-1]
+    return "local" if isinstance(n, int) and n * buffer.dtype.n_bytes <= MAX_ROW_BYTES else "global"
+
+
+def _top_level(b: Builder, machine: Machine, temps: list[str], root: str) -> None:
+    """A single row: the nests stay where they are; results of reductions become scratch."""
+    for name in temps:
+        place = find_place(b.kernel, name, "rows")
+        if estimate(place.buffer.shape) == 1:
+            b.do("place", name, "local")
+    wanted = {*temps, root}
+    chosen = [s for s in b.kernel.body if _names_written((s,)) & wanted]
+    for s in chosen:
+        _inner(b, machine, nest_of(s))
+
+
+def _names_written(body: Body) -> set[str]:
+    return {s.buffer.name for s in walk(body) if isinstance(s, Store | Update)}
+
+
+def _passes(b: Builder, machine: Machine, row: str) -> None:
+    """Merge neighbouring passes, then give every pass of the row its vectors."""
+    _merge_passes(b, row)
+    for s in find_body(b.kernel, row):
+        if isinstance(s, For):
+            _inner(b, machine, nest_of(s))
+
+
+def _merge_passes(b: Builder, row: str) -> None:
+    """An element-wise pass directly before a reducing pass over the same extent joins it."""
+    body = find_body(b.kernel, row)
+    k = 0
+    while k + 1 < len(body):
+        first, second = body[k], body[k + 1]
+        k += 1
+        if not isinstance(first, For) or not isinstance(second, For) or first.loop.extent != second.loop.extent:
+            continue
+        if any(isinstance(x, For) for x in (*first.body, *second.body)):
+            continue
+        if not all(isinstance(x, Store) for x in first.body) or not isinstance(second.body[-1], Update):
+            continue
+        mark = b.mark()
+        try:
+            b.do("merge", first.loop.sym.name, second.loop.sym.name)
+            body, k = find_body(b.kernel, row), 0
+        except ScheduleError:
+            b.back(mark)
+
+
+def _inner(b: Builder, machine: Machine, nest: Nest) -> None:
+    """Vectors for the innermost loop of one pass: partial results for a reduction, plain lanes otherwise."""
+    if not nest.loops or any(isinstance(s, Fold | For) for s in nest.leaf):
+        return
+    loop = nest.loops[-1]
+    if loop.kind is not Kind.SERIAL or not may_vectorize(nest.leaf, loop.sym):
+        return
+    width = vector_width(machine, nest.leaf)
+    if width == 1:
+        return
+    last = nest.leaf[-1]
+    name = loop.sym.name
+    if isinstance(last, Update) and not any(not isinstance(i, Value) and loop.sym in symbols(i) for i in last.index):
+        b.do("rfactor", last.buffer.name, name, PARTIAL_VECTORS, width)
+    elif all(isinstance(s, Store) for s in nest.leaf):
+        operations = sum(n_operations(v) for s in nest.leaf for v in values_of(s))
+        vectorize(b, machine, name, loop.extent, width, 4 if operations <= 12 else 2)
