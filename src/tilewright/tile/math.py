@@ -1,7 +1,7 @@
 """Transcendental functions as value trees of basic operations.
 
-In: values with ``exp``, ``log``, ``sin``... Out: equal values without them, of ``Fma``, ``add``, ``mul``, ``div``, ``rint``,
-``Bitcast``, ``Select`` and ``pow2i``. Not its business: instructions (``codegen``).
+In: values with ``exp``, ``log``, ``sin``... Out: equal values without them, of ``Fma``, ``add``, ``mul``, ``div``,
+``rint``, ``Bitcast``, ``Select`` and ``pow2i``. Not its business: instructions (``codegen``).
 
 f16 and bf16 are computed in f32 and rounded once at the end.
 """

@@ -1,0 +1,33 @@
+"""What a named machine can do, as data.
+
+In: a row of an instruction set's table. Out: a frozen ``Machine``. Not its business: the computer at hand
+(``codegen.target``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One named CPU model: how LLVM calls it, and its capabilities and typical caches."""
+
+    triple: str
+    cpu: str
+    features: str = ""
+    vector_bytes: int = 16
+    n_vector_registers: int = 16
+    has_fma: bool = False
+    fma_ports: int = 2
+    has_masks: bool = False
+    has_gather: bool = False
+    has_scalef: bool = False
+    has_round: bool = False
+    has_f16c: bool = False
+    has_bf16: bool = False
+    has_vnni: bool = False
+    l1_bytes: int = 32 << 10
+    l2_bytes: int = 256 << 10
+    llc_bytes: int = 8 << 20
+    aliases: tuple[str, ...] = ()

@@ -1,0 +1,59 @@
+"""The lanes of open vector loops, and which lanes and guards restrict what may be read and written.
+
+In: the vector loops that are open. Out: for an index expression, each lane's distance from lane 0.
+Not its business: instructions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import product
+
+from tilewright.codegen.index import Lin
+from tilewright.codegen.writer import Val
+from tilewright.core.expr import Sym, symbols
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """Open vector loops, outermost first: lane ``i`` is the ``i``-th point of their product, the last loop fastest.
+
+    ``mask`` (one bit a lane) holds where a lane really runs; None means everywhere. ``guard`` is a run-time bit that
+    every memory access needs, None when there is none.
+    """
+
+    syms: tuple[Sym, ...] = ()
+    sids: tuple[int, ...] = ()
+    extents: tuple[int, ...] = ()
+    mask: Val | None = None
+    guard: Val | None = None
+    may_be_empty: bool = False
+    _patterns: dict[tuple[int, ...], tuple[int, ...] | None] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def count(self) -> int:
+        """The number of lanes; 0 outside vector loops."""
+        n = 1 if self.extents else 0
+        for e in self.extents:
+            n *= e
+        return n
+
+    def points(self) -> list[tuple[int, ...]]:
+        """The values of ``syms`` in each lane."""
+        return list(product(*[range(e) for e in self.extents]))
+
+    def pattern(self, lin: Lin) -> tuple[int, ...] | None:
+        """Each lane's distance from lane 0, None when all are 0. Only for :meth:`is_regular` expressions."""
+        coefs = dict(lin.terms)
+        key = tuple([coefs.get(s, 0) for s in self.sids])
+        if key not in self._patterns:
+            offsets = tuple([sum(c * x for c, x in zip(key, point, strict=True)) for point in self.points()])
+            self._patterns[key] = offsets if any(offsets) else None
+        return self._patterns[key]
+
+    def is_regular(self, lin: Lin) -> bool:
+        """Do the lanes enter the expression only as multiples?"""
+        if not self.syms or not lin.others:
+            return True
+        mine = frozenset(self.syms)
+        return all(mine.isdisjoint(symbols(a)) for a, _ in lin.others)

@@ -1,0 +1,91 @@
+"""A kernel to LLVM text, assembly, or an object file.
+
+In: a scheduled ``tile.ir.Kernel`` and a ``Target``. Out: text or bytes. Not its business: whole programs
+(``codegen.program``), loading what comes out (``runtime``).
+
+The function is ``void NAME(ptr param..., i64 size..., i32 threads)``. LLVM parses, verifies and selects instructions;
+no optimisation pipeline runs, because its loop unrolling spills the register tiles that the schedule chose.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+
+import llvmlite.binding as llvm
+
+from tilewright.codegen.analysis import analyse
+from tilewright.codegen.errors import CodegenError
+from tilewright.codegen.function import Function, Module
+from tilewright.codegen.lanes import Lanes
+from tilewright.codegen.target import Target
+from tilewright.codegen.writer import Val
+from tilewright.tile.ir import Kernel
+
+_LOCK = threading.Lock()
+
+
+def emit_kernel(kernel: Kernel, target: Target) -> str:
+    """The LLVM text of a module with the kernel's function and what it calls."""
+    module = Module(kernel, target, analyse(kernel, target))
+    fn = Function(module)
+    parameters = []
+    for n, buffer in enumerate(kernel.params):
+        fn.bases[id(buffer)] = Val(f"%p{n}", 0, 0)
+        parameters.append(f"ptr noalias %p{n}")
+    for n, sym in enumerate(kernel.sizes):
+        fn.space.bind_run(sym, f"%n{n}", 0, (sym.lo, sym.hi))
+        parameters.append(f"i64 %n{n}")
+    fn.body(kernel.body, Lanes())
+    fn.writer.emit("ret void")
+    head = f'define void @"{kernel.name}"({", ".join([*parameters, "i32 %threads"])}) nounwind {{'
+    module.functions.append("\n".join([head, *fn.writer.lines(), "}"]))
+    return module.text()
+
+
+def compile_kernel(kernel: Kernel, target: Target) -> bytes:
+    """Position-independent object code for the kernel."""
+    return compile_text(emit_kernel(kernel, target), target)
+
+
+def assembly(kernel: Kernel, target: Target) -> str:
+    """The kernel's assembly, to read and to test."""
+    return assembly_of_text(emit_kernel(kernel, target), target)
+
+
+def compile_text(text: str, target: Target) -> bytes:
+    """Object code of LLVM text."""
+    return bytes(target_machine(target).emit_object(_parsed(text)))
+
+
+def assembly_of_text(text: str, target: Target) -> str:
+    """Assembly of LLVM text."""
+    return str(target_machine(target).emit_assembly(_parsed(text)))
+
+
+def target_machine(target: Target) -> llvm.TargetMachine:
+    """LLVM's description of the target; one per target and process."""
+    with _LOCK:
+        return _machine(target.triple, target.cpu, target.features)
+
+
+@functools.cache
+def _initialise() -> None:
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+
+
+@functools.cache
+def _machine(triple: str, cpu: str, features: str) -> llvm.TargetMachine:
+    _initialise()
+    found = llvm.Target.from_triple(triple)
+    return found.create_target_machine(cpu=cpu, features=features, opt=3, reloc="pic", codemodel="default")
+
+
+def _parsed(text: str) -> llvm.ModuleRef:
+    try:
+        module = llvm.parse_assembly(text)
+        module.verify()
+    except RuntimeError as error:
+        raise CodegenError(f"LLVM refused the emitted text: {error}") from error
+    return module

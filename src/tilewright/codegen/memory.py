@@ -1,0 +1,401 @@
+"""Loads, stores and prefetches: addresses, lane patterns, guards, and reuse of what is already in a register.
+
+In: accesses prepared as :class:`Plan`. Out: values and effects. Not its business: what is computed from them.
+
+A load's lanes decide its form: all equal, one scalar load; neighbours, one vector load, masked where lanes are off;
+within a vector's reach, one or two loads and a shuffle; otherwise a gather or scalar loads. Inside one basic block a
+load of what was loaded or stored before is that value. An address is base, plus stride times variable at that
+variable's level, plus the constant at the use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tilewright.codegen import convert
+from tilewright.codegen.arith import Arith
+from tilewright.codegen.index import IndexSpace, Lin
+from tilewright.codegen.lanes import Lanes
+from tilewright.codegen.types import MEMORY_TYPE, VALUE_TYPE, literal, mangled, vector
+from tilewright.codegen.writer import Val
+from tilewright.core import expr
+from tilewright.core.compute import Buffer, Value
+from tilewright.core.expr import Dim
+from tilewright.core.types import Array
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """One mention of a buffer: its position as a sum, and run-time indices with their strides."""
+
+    buffer: Buffer
+    lin: Lin
+    dynamic: tuple[tuple[Value, Dim], ...]
+
+
+@dataclass(frozen=True)
+class Known:
+    """A value that memory is known to hold, and the bytes it covers from ``pointer``."""
+
+    value: Val
+    pointer: str
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class Place:
+    """An address: ``pointer + offset`` bytes for lane 0; ``pattern`` gives the other lanes in elements, ``lanes``
+    each lane's own element distance where that is not constant (an ``i64`` vector). ``fits``: every lane, running or
+    not, lies inside the buffer."""
+
+    buffer: Buffer
+    pointer: Val
+    offset: int
+    pattern: tuple[int, ...] | None = None
+    lanes: Val | None = None
+    fits: bool = False
+
+
+class Memory:
+    """Memory access of one function."""
+
+    def __init__(
+        self, arith: Arith, space: IndexSpace, base_of: Callable[[Buffer], Val], zeros: Callable[[int], str]
+    ) -> None:
+        self.arith = arith
+        self.space = space
+        self.writer = arith.writer
+        self.base_of = base_of
+        self.zeros = zeros
+        self.known: dict[int, dict[object, Known]] = {}
+        self._addresses: dict[tuple[str, int], str] = {}
+        self._block = ""
+
+    # --- public -----------------------------------------------------------------------------------------------------
+
+    def load(self, place: Place, ctx: Lanes) -> Val:
+        """The element at ``place``, or one element a lane; zero or anything where a guard or mask forbids reading."""
+        self._enter_block()
+        key = self._key(place, ctx)
+        held = self.known.get(id(place.buffer), {}).get(key)
+        if held is not None:
+            return held.value
+        value = convert.from_memory(self.arith, place.buffer.dtype, self._load(place, ctx))
+        self._remember(place, key, value)
+        return value
+
+    def store(self, place: Place, value: Val, ctx: Lanes) -> None:
+        """Write ``value`` to ``place`` where guard and mask allow."""
+        self._enter_block()
+        dtype = place.buffer.dtype
+        value = self.arith.splat(value, VALUE_TYPE[dtype], self._n_lanes(place))
+        raw = convert.to_memory(self.arith, dtype, value)
+        self._forget_overlap(place)
+        element = MEMORY_TYPE[dtype]
+        if raw.lanes and place.lanes is None and place.pattern == tuple(range(raw.lanes)):
+            self._store_vector(place, raw, element, ctx)
+        elif raw.lanes:
+            self._scatter(place, raw, element, ctx)
+        else:
+            self.writer.emit(f"store {element} {raw.text}, ptr {self._pointer(place, place.offset)}")
+        if ctx.mask is None or not raw.lanes:
+            self._remember(place, self._key(place, ctx), value)
+
+    def prefetch(self, place: Place) -> None:
+        """Ask for the cache line at ``place``."""
+        self.writer.emit(f"call void @llvm.prefetch.p0(ptr {self._pointer(place, place.offset)}, i32 0, i32 3, i32 1)")
+
+    def forget(self) -> None:
+        """Memory may have changed in unknown ways."""
+        self.known.clear()
+
+    def literal(self, table: Array, dtype_of: Buffer, offset: int, pattern: tuple[int, ...] | None) -> Val:
+        """Numbers of a table as a constant."""
+        flat = table.reshape(-1)
+        if pattern is None:
+            return self.arith.const(flat[offset].item(), dtype_of.dtype)
+        element = VALUE_TYPE[dtype_of.dtype]
+        numbers = [f"{element} {literal(flat[offset + p].item(), dtype_of.dtype)}" for p in pattern]
+        return Val(f"<{', '.join(numbers)}>", 0, len(pattern))
+
+    # --- addresses --------------------------------------------------------------------------------------------------
+
+    def locate(self, plan: Plan, ctx: Lanes, index_value: Callable[[Value], Val]) -> Place:
+        """The address of an access under the present bindings; lane variables count as 0 in its pointer."""
+        lin, size = plan.lin, plan.buffer.dtype.n_bytes
+        pointer, offset = self.base_of(plan.buffer), lin.const
+        regular = ctx.is_regular(lin)
+        runs: list[tuple[int, str, int]] = []
+        for sid, coef in lin.terms:
+            number = self.space.const[sid]
+            if number is not None:
+                offset += coef * number
+            elif sid not in ctx.sids:
+                run = self.space.run[sid]
+                assert run is not None, f"a loop variable of {plan.buffer.name}'s index is not open"
+                runs.append((run[1], run[0], coef))
+        if regular:
+            for atom, coef in lin.others:
+                offset += self._other(atom, coef, runs)
+        runs.sort()
+        for level, name, coef in runs:
+            step = self.space.scaled(Val(name, level, 0), coef * size)
+            pointer = self._advance(pointer, step)
+        pattern = ctx.pattern(lin) if ctx.syms else None
+        lanes = None if regular else self._lane_distances(plan, ctx)
+        if plan.dynamic:
+            return self._dynamic(plan, Place(plan.buffer, pointer, offset * size, pattern, lanes), ctx, index_value)
+        fits = ctx.mask is not None and regular and self._fits(plan, ctx)
+        return Place(plan.buffer, pointer, offset * size, None if lanes else pattern, lanes, fits)
+
+    def _fits(self, plan: Plan, ctx: Lanes) -> bool:
+        size: Dim = 1
+        for d in plan.buffer.shape:
+            size = size * d
+        low = high = plan.lin.const
+        for sid, coef in plan.lin.terms:
+            lane = ctx.sids.index(sid) if sid in ctx.sids else -1
+            a, b = self.space.interval[sid] if lane < 0 else (0, ctx.extents[lane] - 1)
+            if a is None or b is None:
+                return False
+            low, high = low + min(coef * a, coef * b), high + max(coef * a, coef * b)
+        return isinstance(size, int) and not plan.lin.others and low >= 0 and high < size
+
+    def _other(self, atom: Dim, coef: int, runs: list[tuple[int, str, int]]) -> int:
+        resolved = self.space.resolve(atom)
+        for a, c in expr.terms_of(resolved):
+            v = self.space.value(a)
+            runs.append((v.level, v.text, c * coef))
+        return expr.const_of(resolved) * coef
+
+    def _advance(self, pointer: Val, n_bytes: Val) -> Val:
+        level = max(pointer.level, n_bytes.level)
+        text = f"getelementptr i8, ptr {pointer.text}, i64 {n_bytes.text}"
+        return Val(self.writer.pure(text, level), level, 0)
+
+    def _pointer(self, place: Place, offset: int) -> str:
+        if not offset:
+            return place.pointer.text
+        self._enter_block()
+        key = (place.pointer.text, offset)
+        name = self._addresses.get(key)
+        if name is None:
+            name = self._addresses[key] = self.writer.fresh(f"getelementptr i8, ptr {key[0]}, i64 {offset}")
+        return name
+
+    def _lane_distances(self, plan: Plan, ctx: Lanes) -> Val:
+        """Each lane's distance in elements for an index that is not linear in the lanes."""
+        return self.lane_values(expr_sum(plan.lin.others, plan.lin.terms, ctx, self.space), ctx)
+
+    def lane_values(self, e: Dim, ctx: Lanes) -> Val:
+        """An index expression of the lane variables as an ``i64`` vector."""
+        parts = [
+            self.space.resolve(expr.substitute(e, dict(zip(ctx.syms, point, strict=True)))) for point in ctx.points()
+        ]
+        apart = [p - parts[0] for p in parts]
+        numbers = [d for d in apart if isinstance(d, int)]
+        first = self.space.value(parts[0])
+        if len(numbers) == len(parts):
+            if not any(numbers):
+                return self.arith.splat(first, "i64", len(parts))
+            steps = Val(f"<{', '.join([f'i64 {n}' for n in numbers])}>", 0, len(parts))
+            return self.arith.instruction("add", "i64", first, steps)
+        result, ty = Val("poison", 0, len(parts)), f"<{len(parts)} x i64>"
+        for lane, p in enumerate(parts):
+            v = self.space.value(p)
+            level = max(result.level, v.level)
+            name = self.writer.pure(f"insertelement {ty} {result.text}, i64 {v.text}, i64 {lane}", level)
+            result = Val(name, level, len(parts))
+        return result
+
+    def _dynamic(self, plan: Plan, place: Place, ctx: Lanes, index_value: Callable[[Value], Val]) -> Place:
+        """Add run-time indices: to the pointer when all lanes agree, else to each lane's distance."""
+        pointer, lanes = place.pointer, place.lanes
+        for value, stride in plan.dynamic:
+            index = index_value(value)
+            step = self.space.value(stride)
+            if not index.lanes:
+                n = self.arith.instruction("mul", "i64", index, self.space.scaled(step, plan.buffer.dtype.n_bytes))
+                pointer = self._advance(pointer, n)
+                continue
+            part = self.arith.instruction("mul", "i64", index, step)
+            lanes = part if lanes is None else self.arith.instruction("add", "i64", lanes, part)
+        if lanes is not None and place.pattern is not None:
+            steps = Val(f"<{', '.join([f'i64 {n}' for n in place.pattern])}>", 0, len(place.pattern))
+            lanes = self.arith.instruction("add", "i64", lanes, steps)
+        return Place(place.buffer, pointer, place.offset, None if lanes else place.pattern, lanes)
+
+    def _n_lanes(self, place: Place) -> int:
+        return place.lanes.lanes if place.lanes else len(place.pattern) if place.pattern else 0
+
+    # --- loads ------------------------------------------------------------------------------------------------------
+
+    def _load(self, place: Place, ctx: Lanes) -> Val:
+        element = MEMORY_TYPE[place.buffer.dtype]
+        if place.lanes is not None:
+            return self._gather(place, place.lanes, element, ctx)
+        pattern = place.pattern
+        if pattern is None:
+            return self._here(f"load {element}, ptr {self._readable(place, ctx, place.offset)}", 0)
+        n, size = len(pattern), place.buffer.dtype.n_bytes
+        if pattern == tuple(range(n)):
+            return self._load_vector(place, element, n, ctx)
+        low, high = min(pattern), max(pattern)
+        if ctx.mask is None and high - low < 2 * n:
+            return self._load_shuffled(place, [p - low for p in pattern], element, place.offset + low * size, ctx)
+        distances = Val(f"<{', '.join([f'i64 {p}' for p in pattern])}>", 0, n)
+        if ctx.mask is None and not (self.arith.target.has_gather and size >= 4):
+            return self._load_each(place, pattern, element, ctx)
+        return self._gather(place, distances, element, ctx)
+
+    def _here(self, rhs: str, lanes: int) -> Val:
+        return Val(self.writer.fresh(rhs), self.writer.level, lanes)
+
+    def _readable(self, place: Place, ctx: Lanes, offset: int, lanes: int = 1) -> str:
+        """The address, or that of zeros where the guard does not hold."""
+        pointer = self._pointer(place, offset)
+        guard = ctx.guard
+        if ctx.mask is not None and ctx.may_be_empty and place.pattern is None and place.lanes is None:
+            guard = self._any_lane(ctx)
+        if guard is None:
+            return pointer
+        zeros = self.zeros(max(lanes, 1) * place.buffer.dtype.n_bytes)
+        return self.writer.fresh(f"select i1 {guard.text}, ptr {pointer}, ptr {zeros}")
+
+    def _any_lane(self, ctx: Lanes) -> Val:
+        n = ctx.count
+        mask = Val(self._mask(ctx, n), self.writer.level, n)
+        return self._here(f"call i1 @llvm.vector.reduce.or.v{n}i1(<{n} x i1> {mask.text})", 0)
+
+    def _load_vector(self, place: Place, element: str, n: int, ctx: Lanes) -> Val:
+        ty = vector(element, n)
+        align = f"align {place.buffer.dtype.n_bytes}"
+        pointer = self._readable(place, ctx, place.offset, n)
+        if ctx.mask is None or place.fits:
+            return self._here(f"load {ty}, ptr {pointer}, {align}", n)
+        name = f"llvm.masked.load.{mangled(element, n)}.p0"
+        return self._here(
+            f"call {ty} @{name}(ptr {align} {pointer}, <{n} x i1> {ctx.mask.text}, {ty} zeroinitializer)", n
+        )
+
+    def _load_shuffled(self, place: Place, lanes: list[int], element: str, offset: int, ctx: Lanes) -> Val:
+        """Everything the lanes touch in one or two vector loads that read no byte beyond, then a shuffle."""
+        n, size = len(lanes), place.buffer.dtype.n_bytes
+        span = max(lanes) + 1
+        align = f"align {size}"
+        if span <= n:
+            wide = self._here(
+                f"load {vector(element, span)}, ptr {self._readable(place, ctx, offset, span)}, {align}", span
+            )
+            return self.arith.pick(wide, element, lanes)
+        ty, start = vector(element, n), span - n
+        low = self._here(f"load {ty}, ptr {self._readable(place, ctx, offset, n)}, {align}", n)
+        high = self._here(f"load {ty}, ptr {self._readable(place, ctx, offset + start * size, n)}, {align}", n)
+        return self.arith.pick(low, element, [p if p < n else n + p - start for p in lanes], high)
+
+    def _load_each(self, place: Place, pattern: tuple[int, ...], element: str, ctx: Lanes) -> Val:
+        n, size = len(pattern), place.buffer.dtype.n_bytes
+        result, ty = "poison", vector(element, n)
+        for lane, p in enumerate(pattern):
+            one = self.writer.fresh(f"load {element}, ptr {self._readable(place, ctx, place.offset + p * size)}")
+            result = self.writer.fresh(f"insertelement {ty} {result}, {element} {one}, i64 {lane}")
+        return Val(result, self.writer.level, n)
+
+    def _gather(self, place: Place, distances: Val, element: str, ctx: Lanes) -> Val:
+        n, ty = distances.lanes, vector(element, distances.lanes)
+        addresses = self._addresses_of(place, distances)
+        mask = self._mask(ctx, n)
+        name = f"llvm.masked.gather.{mangled(element, n)}.v{n}p0"
+        align = f"align {place.buffer.dtype.n_bytes}"
+        return self._here(
+            f"call {ty} @{name}(<{n} x ptr> {align} {addresses}, <{n} x i1> {mask}, {ty} zeroinitializer)", n
+        )
+
+    def _addresses_of(self, place: Place, distances: Val) -> str:
+        pointer = self._pointer(place, place.offset)
+        element = MEMORY_TYPE[place.buffer.dtype]
+        return self.writer.fresh(f"getelementptr {element}, ptr {pointer}, <{distances.lanes} x i64> {distances.text}")
+
+    def _mask(self, ctx: Lanes, n: int) -> str:
+        """Lane mask and guard as one mask."""
+        mask = ctx.mask or Val("splat (i1 true)", 0, n)
+        if ctx.guard is not None:
+            mask = self.arith.instruction("and", "i1", mask, ctx.guard)
+        return mask.text
+
+    # --- stores -----------------------------------------------------------------------------------------------------
+
+    def _store_vector(self, place: Place, raw: Val, element: str, ctx: Lanes) -> None:
+        n, ty = raw.lanes, vector(element, raw.lanes)
+        align = f"align {place.buffer.dtype.n_bytes}"
+        pointer = self._pointer(place, place.offset)
+        if ctx.mask is None:
+            self.writer.emit(f"store {ty} {raw.text}, ptr {pointer}, {align}")
+            return
+        name = f"llvm.masked.store.{mangled(element, n)}.p0"
+        self.writer.emit(f"call void @{name}({ty} {raw.text}, ptr {align} {pointer}, <{n} x i1> {ctx.mask.text})")
+
+    def _scatter(self, place: Place, raw: Val, element: str, ctx: Lanes) -> None:
+        n, size = raw.lanes, place.buffer.dtype.n_bytes
+        use_scatter = ctx.mask is not None or place.lanes is not None or (self.arith.target.has_gather and size >= 4)
+        if not use_scatter and place.pattern is not None:
+            for lane, p in enumerate(place.pattern):
+                one = self.arith.extract(raw, element, lane)
+                self.writer.emit(f"store {element} {one.text}, ptr {self._pointer(place, place.offset + p * size)}")
+            return
+        distances = place.lanes or Val(f"<{', '.join([f'i64 {p}' for p in place.pattern or ()])}>", 0, n)
+        addresses, ty = self._addresses_of(place, distances), vector(element, n)
+        name = f"llvm.masked.scatter.{mangled(element, n)}.v{n}p0"
+        mask = self._mask(ctx, n)
+        self.writer.emit(f"call void @{name}({ty} {raw.text}, <{n} x ptr> align {size} {addresses}, <{n} x i1> {mask})")
+
+    # --- reuse ------------------------------------------------------------------------------------------------------
+
+    def _enter_block(self) -> None:
+        if self._block != self.writer.block:
+            self._block = self.writer.block
+            self.known.clear()
+            self._addresses.clear()
+
+    def _key(self, place: Place, ctx: Lanes) -> object:
+        lanes = place.lanes.text if place.lanes else place.pattern
+        uniform = lanes is None
+        mask = ctx.mask.text if ctx.mask and not uniform else None
+        return place.pointer.text, place.offset, lanes, mask, ctx.guard.text if ctx.guard else None
+
+    def _remember(self, place: Place, key: object, value: Val) -> None:
+        size = place.buffer.dtype.n_bytes
+        if place.lanes is not None:
+            return
+        pattern = place.pattern or (0,)
+        start, stop = place.offset + min(pattern) * size, place.offset + (max(pattern) + 1) * size
+        self.known.setdefault(id(place.buffer), {})[key] = Known(value, place.pointer.text, start, stop)
+
+    def _forget_overlap(self, place: Place) -> None:
+        known = self.known.get(id(place.buffer))
+        if not known:
+            return
+        if place.lanes is not None:
+            known.clear()
+            return
+        size, pattern = place.buffer.dtype.n_bytes, place.pattern or (0,)
+        start, stop = place.offset + min(pattern) * size, place.offset + (max(pattern) + 1) * size
+        pointer = place.pointer.text
+        gone = [k for k, v in known.items() if v.pointer != pointer or (v.start < stop and start < v.stop)]
+        for k in gone:
+            del known[k]
+
+
+def expr_sum(
+    others: tuple[tuple[expr.Atom, int], ...], terms: tuple[tuple[int, int], ...], ctx: Lanes, space: IndexSpace
+) -> Dim:
+    """The part of a sum that the lanes change, as an expression of the lane variables and others."""
+    total: Dim = 0
+    for atom, coef in others:
+        total = total + atom * coef
+    for sid, coef in terms:
+        if sid in ctx.sids:
+            total = total + ctx.syms[ctx.sids.index(sid)] * coef
+    return total

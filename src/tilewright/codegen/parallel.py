@@ -1,0 +1,128 @@
+"""Parallel loops: the body becomes a function of its own, and the thread pool calls it for chunks of iterations.
+
+In: a parallel ``For``. Out: a private function for the body, one for a task, and the call that runs them.
+Not its business: threads (the runtime's ``tw_parallel_for``).
+
+``void tw_parallel_for(ptr task, ptr context, i64 n_tasks, i32 threads)`` calls ``task(context, i)`` for every ``i``.
+With one thread the body is called directly, once, for the whole range. Results do not depend on the chunks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tilewright.codegen.lanes import Lanes
+from tilewright.codegen.writer import Val
+from tilewright.core.compute import Buffer
+from tilewright.core.expr import Dim, Sym
+from tilewright.tile.ir import For, Space
+
+if TYPE_CHECKING:
+    from tilewright.codegen.function import Function
+
+CHUNKS_PER_THREAD = 8
+POOL = "declare void @tw_parallel_for(ptr, ptr, i64, i32)"
+
+
+def emit(fn: Function, f: For, extent: Dim) -> None:
+    """Emit a parallel loop in ``fn``."""
+    module = fn.module
+    number = module.n_tasks
+    module.n_tasks += 1
+    buffers = _buffers(fn, f)
+    syms = [s for s, sid in fn.space.ids.items() if fn.space.run[sid] is not None and s in fn.space.env]
+    body, task = module.symbol(f"body{number}"), module.symbol(f"task{number}")
+    arguments = [f"ptr {fn.base(b).text}" for b in buffers]
+    arguments += [f"i64 {fn.space.value(s).text}" for s in syms]
+    _define_body(fn, f, extent, body, buffers, syms)
+    _define_task(fn, body, task, [a.split()[0] for a in arguments])
+    stop = fn.space.value(extent)
+    fn.memory.forget()
+    _dispatch(fn, body, task, arguments, stop)
+    module.declarations.add(POOL)
+
+
+def _buffers(fn: Function, f: For) -> list[Buffer]:
+    """Buffers that exist outside the loop and are mentioned inside."""
+    outside = fn.analysis.outside.get(id(f), set())
+    used = fn.analysis.used.get(id(f), {})
+    table = fn.analysis.places
+    return [
+        b
+        for bid, b in used.items()
+        if bid not in fn.registers.groups
+        and bid in table
+        and table[bid].space is not Space.TABLE
+        and (bid in outside or table[bid].space is Space.GLOBAL)
+    ]
+
+
+def _define_body(fn: Function, f: For, extent: Dim, name: str, buffers: list[Buffer], syms: list[Sym]) -> None:
+    """``name(buffers..., symbols..., first, end)``: iterations ``first <= i < end``."""
+    inner = type(fn)(fn.module, in_task=True)
+    parameters = []
+    for n, b in enumerate(buffers):
+        inner.bases[id(b)] = Val(f"%p{n}", 0, 0)
+        parameters.append(f"ptr noalias %p{n}")
+    for sym, value in fn.space.values.items():
+        assert isinstance(value, int)
+        inner.space.bind_const(sym, value)
+    for n, sym in enumerate(syms):
+        inner.space.bind_run(sym, f"%n{n}", 0, fn.space.env[sym])
+        parameters.append(f"i64 %n{n}")
+    first, end = Sym("%first", 0, None), Sym("%end", 0, None)
+    hi = fn.space.bounds(extent)[1]
+    inner.space.bind_run(first, "%first", 0, (0, None if hi is None else max(hi - 1, 0)))
+    inner.space.bind_run(end, "%end", 0, (1, hi))
+    inner.space.facts = [*fn.space.facts, extent - end, end - 1 - first]
+    inner.loops.serial(f, extent, Lanes(), None if extent == 1 else (first, end))
+    inner.writer.emit("ret void")
+    head = f"define internal void {name}({', '.join([*parameters, 'i64 %first', 'i64 %end'])}) nounwind {{"
+    fn.module.functions.append("\n".join([head, *inner.writer.lines(), "}"]))
+
+
+def _define_task(fn: Function, body: str, task: str, kinds: list[str]) -> None:
+    """``task(context, i)``: unpack the context and run chunk ``i``."""
+    lines = [f"define internal void {task}(ptr %context, i64 %task) nounwind {{", "entry:"]
+    for n, kind in enumerate([*kinds, "i64", "i64"]):
+        lines.append(f"  %a{n} = getelementptr i64, ptr %context, i64 {n}")
+        lines.append(f"  %v{n} = load {kind}, ptr %a{n}")
+    chunk, extent = f"%v{len(kinds)}", f"%v{len(kinds) + 1}"
+    lines.append(f"  %first = mul i64 %task, {chunk}")
+    lines.append(f"  %behind = add i64 %first, {chunk}")
+    lines.append(f"  %end = call i64 @llvm.smin.i64(i64 %behind, i64 {extent})")
+    arguments = [f"{kind} %v{n}" for n, kind in enumerate(kinds)]
+    lines.append(f"  call void {body}({', '.join([*arguments, 'i64 %first', 'i64 %end'])})")
+    fn.module.functions.append("\n".join([*lines, "  ret void", "}"]))
+
+
+def _dispatch(fn: Function, body: str, task: str, arguments: list[str], extent: Val) -> None:
+    """Call the body directly for one thread, else hand chunks to the pool."""
+    w = fn.writer
+    threaded, direct, check, after = w.label("threaded"), w.label("direct"), w.label("check"), w.label("after")
+    some = w.fresh(f"icmp sgt i64 {extent.text}, 0")
+    w.emit(f"br i1 {some}, label %{check}, label %{after}")
+    w.start_block(check)
+    one = w.fresh("icmp slt i32 %threads, 2")
+    single = w.fresh(f"icmp slt i64 {extent.text}, 2")
+    alone = w.fresh(f"or i1 {one}, {single}")
+    w.emit(f"br i1 {alone}, label %{direct}, label %{threaded}")
+    w.start_block(direct)
+    w.emit(f"call void {body}({', '.join([*arguments, 'i64 0', f'i64 {extent.text}'])})")
+    w.emit(f"br label %{after}")
+    w.start_block(threaded)
+    context = w.name()
+    w.entry.append(f"  {context} = alloca [{len(arguments) + 2} x i64], align 16")
+    threads = w.fresh("zext i32 %threads to i64")
+    slots = w.fresh(f"mul i64 {threads}, {CHUNKS_PER_THREAD}")
+    share = w.fresh(f"udiv i64 {extent.text}, {slots}")
+    chunk = w.fresh(f"call i64 @llvm.smax.i64(i64 {share}, i64 1)")
+    for n, argument in enumerate([*arguments, f"i64 {chunk}", f"i64 {extent.text}"]):
+        slot = w.fresh(f"getelementptr i64, ptr {context}, i64 {n}")
+        w.emit(f"store {argument}, ptr {slot}")
+    above = w.fresh(f"add i64 {extent.text}, {chunk}")
+    whole = w.fresh(f"sub i64 {above}, 1")
+    n_tasks = w.fresh(f"udiv i64 {whole}, {chunk}")
+    w.emit(f"call void @tw_parallel_for(ptr {task}, ptr {context}, i64 {n_tasks}, i32 %threads)")
+    w.emit(f"br label %{after}")
+    w.start_block(after)

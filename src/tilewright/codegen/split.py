@@ -1,0 +1,200 @@
+"""Index-set splitting: cutting a loop where the status of guards and ragged extents changes.
+
+In: a loop's variable and range, its body, and what is known. Out: pieces with the facts that hold in each.
+Not its business: emitting the pieces (``loops``).
+
+A condition ``e >= 0`` under the loop holds always, never, or sometimes for a value ``v`` of the variable, once the
+inner variables run over their intervals. With ``e = c*v + rest`` both changes are at a quotient of ``rest``'s bounds,
+which may be symbolic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tilewright.codegen.analysis import statement_values
+from tilewright.codegen.index import IndexSpace
+from tilewright.core import expr
+from tilewright.core.compute import Index as IndexValue
+from tilewright.core.compute import IndexLike, Inside, Load, Value, walk
+from tilewright.core.expr import Atom, Binary, Dim, Interval, Mul, Sym
+from tilewright.tile.ir import Fold, For, If, Prefetch, Stmt, Store, Update
+
+MAX_PIECES = 9
+
+
+@dataclass(frozen=True)
+class Condition:
+    """``e >= 0`` decides something in the body; ``inner`` bounds the variables of loops below."""
+
+    e: Dim
+    inner: tuple[tuple[Sym, Interval], ...]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The condition's status changes from ``at - 1`` to ``at``; ``below`` and ``above`` are >= 0 on either side."""
+
+    at: Dim
+    below: Dim
+    above: Dim
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Part of a loop's range, and expressions that are >= 0 in it."""
+
+    lo: Dim
+    hi: Dim
+    facts: tuple[Dim, ...] = ()
+
+
+def pieces(space: IndexSpace, sym: Sym, extent: Dim, conditions: list[Condition]) -> list[Piece]:
+    """Cut ``0 <= sym < extent``; one piece when nothing is gained or the pieces would be too many."""
+    lo, hi = 0, extent
+    cuts = _cuts(space, sym, lo, hi, conditions)
+    if not cuts or len(cuts) >= MAX_PIECES:
+        return [Piece(lo, hi)]
+    result: list[Piece] = []
+    start: Dim = lo
+    for n in range(len(cuts) + 1):
+        stop = hi if n == len(cuts) else expr.maximum(start, expr.minimum(cuts[n].at, hi))
+        facts = [c.above for c in cuts[:n]]
+        facts += [c.below for m, c in enumerate(cuts[n:]) if m == 0 or space.proved(c.at - cuts[n].at)]
+        if not (isinstance(start, int) and isinstance(stop, int) and start >= stop):
+            result.append(Piece(start, stop, tuple([f for f in facts if not isinstance(f, int)])))
+        start = stop
+    return result
+
+
+def _cuts(space: IndexSpace, sym: Sym, lo: Dim, hi: Dim, conditions: list[Condition]) -> list[Cut]:
+    by_place: dict[Dim, Cut] = {}
+    for c in conditions:
+        for cut in _condition_cuts(space, sym, c):
+            if space.proved(lo - cut.at) is not True and space.proved(cut.at - hi) is not True:
+                by_place.setdefault(cut.at, cut)
+    ordered: list[Cut] = sorted(
+        (c for c in by_place.values() if isinstance(c.at, int)), key=lambda c: expr.const_of(c.at)
+    )
+    for cut in by_place.values():
+        if isinstance(cut.at, int):
+            continue
+        place = next((n for n, other in enumerate(ordered) if space.proved(other.at - cut.at)), len(ordered))
+        ordered.insert(place, cut)
+    return ordered
+
+
+def _condition_cuts(space: IndexSpace, sym: Sym, c: Condition) -> Iterator[Cut]:
+    e = _linear_in(space.resolve(c.e), sym)
+    if e is None:
+        return
+    coef = expr.coef_of(e, sym)
+    if not coef:
+        return
+    low, high = _extremes(space, e - coef * sym, dict(c.inner))
+    for rest in {low, high}:
+        if rest is None:
+            continue
+        whole = coef * sym + rest
+        at = expr.ceildiv(-1 * rest, coef) if coef > 0 else expr.floordiv(rest, -coef) + 1
+        yield Cut(at, -1 - whole, whole) if coef > 0 else Cut(at, whole, -1 - whole)
+
+
+def _linear_in(e: Dim, sym: Sym) -> Dim | None:
+    """``e``, or an expression of the same sign that is linear in ``sym``; None when there is none in sight.
+
+    ``floor(x / k) >= n`` is ``x - n*k >= 0``, and ``n >= floor(x / k)`` is ``n*k + k - 1 - x >= 0``.
+    """
+    inside = [(a, c) for a, c in expr.terms_of(e) if not isinstance(a, Sym) and sym in expr.symbols(a)]
+    if not inside:
+        return e
+    (atom, coef), *more = inside
+    divides = isinstance(atom, Binary) and atom.op == "floordiv" and isinstance(atom.b, int) and abs(coef) == 1
+    if more or not divides or not isinstance(atom, Binary) or not isinstance(atom.b, int):
+        return None
+    rest = e - coef * atom
+    if coef == 1:
+        return _linear_in(atom.a + rest * atom.b, sym)
+    return _linear_in(rest * atom.b + (atom.b - 1) - atom.a, sym)
+
+
+def _extremes(space: IndexSpace, rest: Dim, inner: dict[Sym, Interval]) -> tuple[Dim | None, Dim | None]:
+    """Bounds of ``rest`` over the inner variables, symbolic in everything else."""
+    low: Dim | None = expr.const_of(rest)
+    high: Dim | None = low
+    for atom, coef in expr.terms_of(rest):
+        a, b = _atom_extremes(space, atom, inner)
+        if coef < 0:
+            a, b = b, a
+        low = None if low is None or a is None else low + a * coef
+        high = None if high is None or b is None else high + b * coef
+    return low, high
+
+
+def _atom_extremes(space: IndexSpace, atom: Atom, inner: dict[Sym, Interval]) -> tuple[Dim | None, Dim | None]:
+    if expr.symbols(atom).isdisjoint(inner):
+        return atom, atom
+    return expr.bounds(atom, {**space.env, **inner})
+
+
+# --- what a body depends on -----------------------------------------------------------------------------------------
+
+
+def conditions(body: tuple[Stmt, ...]) -> list[Condition]:
+    """Every condition in a body that index-set splitting could settle."""
+    found: dict[tuple[Dim, tuple[tuple[Sym, Interval], ...]], Condition] = {}
+    for e, inner in _body_conditions(body, {}):
+        mentioned = expr.symbols(e)
+        key = (e, tuple([(s, i) for s, i in inner.items() if s in mentioned]))
+        found.setdefault(key, Condition(*key))
+    return list(found.values())
+
+
+def _body_conditions(body: tuple[Stmt, ...], inner: dict[Sym, Interval]) -> Iterator[tuple[Dim, dict[Sym, Interval]]]:
+    for s in body:
+        match s:
+            case For(loop, below):
+                yield from ((e, inner) for e in _choices(loop.extent))
+                hi = expr.bounds(loop.extent, inner)[1]
+                yield from _body_conditions(below, {**inner, loop.sym: (0, None if hi is None else max(hi - 1, 0))})
+            case If(_, below):
+                yield from _body_conditions(below, inner)
+            case Store() | Update() | Fold() | Prefetch():
+                yield from ((e, inner) for e in _index_choices(s.index))
+        for v in statement_values(s):
+            yield from ((e, inner) for e in _value_conditions(v))
+
+
+def _value_conditions(v: Value) -> Iterator[Dim]:
+    for x in walk(v):
+        match x:
+            case Inside():
+                for e in x.exprs:
+                    yield e
+                    yield from _choices(e)
+            case Load():
+                yield from _index_choices(x.index)
+            case IndexValue():
+                yield from _choices(x.expr)
+
+
+def _index_choices(index: tuple[IndexLike, ...]) -> Iterator[Dim]:
+    for i in index:
+        if not isinstance(i, Value):
+            yield from _choices(i)
+
+
+def _choices(e: Dim) -> Iterator[Dim]:
+    """``a - b`` for every minimum or maximum of ``a`` and ``b`` inside ``e``."""
+    for atom, _ in expr.terms_of(e):
+        if isinstance(atom, Binary):
+            yield from _choices(atom.a)
+            yield from _choices(atom.b)
+            if atom.op == "min":
+                yield atom.a - atom.b
+            elif atom.op == "max":
+                yield atom.b - atom.a
+        elif isinstance(atom, Mul):
+            for f in atom.factors:
+                yield from _choices(f)

@@ -1,0 +1,120 @@
+"""The machine that code is made for: capabilities that passes and schedules read, never names.
+
+In: ``"native"`` or a machine's name. Out: a frozen ``Target``. Not its business: what an instruction looks like
+(``codegen.llvm``).
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+import llvmlite.binding as llvm
+
+from tilewright.codegen.errors import UnknownTargetError
+from tilewright.codegen.isa import aarch64, x86
+from tilewright.codegen.isa.machine import Machine
+
+_TABLE: dict[str, Machine] = {**x86.MACHINES, **aarch64.MACHINES}
+_ALIASES: dict[str, str] = {alias: name for name, m in _TABLE.items() for alias in m.aliases}
+
+
+@dataclass(frozen=True)
+class Target:
+    """What the code generator and the schedules may rely on. ``name`` is for people; nothing compares it.
+
+    ``features`` is LLVM's feature string. ``has_masks``: masked loads, stores and arithmetic are as cheap as plain
+    ones. ``has_gather``: a gather beats scalar loads. ``has_scalef``: one instruction for ``x * 2**n``.
+    ``has_round``: instructions for floor, ceil, trunc, rint. ``has_f16c``: for half precision conversion.
+    """
+
+    name: str
+    triple: str
+    cpu: str
+    features: str
+    vector_bytes: int
+    n_vector_registers: int
+    has_fma: bool
+    fma_ports: int
+    has_masks: bool
+    has_gather: bool
+    has_scalef: bool
+    has_round: bool
+    has_f16c: bool
+    has_bf16: bool
+    has_vnni: bool
+    l1_bytes: int
+    l2_bytes: int
+    llc_bytes: int
+    n_cores: int
+
+    @staticmethod
+    def parse(name: str) -> Target:
+        """The target called ``name``, or ``native``; raises :class:`UnknownTargetError` listing the valid names."""
+        if name == "native":
+            return Target.host()
+        machine = _TABLE.get(_ALIASES.get(name, name))
+        if machine is None:
+            known = ", ".join(["native", *sorted([*_TABLE, *_ALIASES])])
+            raise UnknownTargetError(f"there is no target {name!r}", remedy=f"use one of: {known}")
+        return _from_machine(name, machine, n_cores=_host_cores())
+
+    @staticmethod
+    def host() -> Target:
+        """The computer at hand: its CPU model, features and caches."""
+        cpu = llvm.get_host_cpu_name()
+        features = llvm.get_host_cpu_features()
+        if platform.machine().lower() in ("x86_64", "amd64"):
+            flags = {name for name, on in features.items() if on}
+            machine = x86.from_features(cpu, features.flatten(), flags)
+        else:
+            machine = Machine(llvm.get_default_triple(), cpu, features.flatten(), has_fma=True, has_round=True)
+        l1, l2, llc = _host_caches(machine)
+        target = _from_machine("native", machine, n_cores=_host_cores())
+        return replace(target, l1_bytes=l1, l2_bytes=l2, llc_bytes=llc)
+
+    def lanes(self, n_bytes: int) -> int:
+        """How many elements of ``n_bytes`` fit in one vector register."""
+        return max(self.vector_bytes // n_bytes, 1)
+
+    @property
+    def is_native(self) -> bool:
+        """Can code for this target run in this process? True only for :meth:`host`; a named target may be too new."""
+        return self.name == "native"
+
+
+def target_names() -> list[str]:
+    """Every name that :meth:`Target.parse` accepts."""
+    return ["native", *sorted([*_TABLE, *_ALIASES])]
+
+
+def _from_machine(name: str, machine: Machine, n_cores: int) -> Target:
+    facts = {f.name: getattr(machine, f.name) for f in fields(machine) if f.name != "aliases"}
+    return Target(name=name, n_cores=n_cores, **facts)
+
+
+def _host_cores() -> int:
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # no affinity on this system
+        return os.cpu_count() or 1
+
+
+def _host_caches(fallback: Machine) -> tuple[int, int, int]:
+    """L1 data, L2 and last-level cache in bytes, from Linux's description of the first CPU."""
+    sizes: dict[int, int] = {}
+    for entry in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        try:
+            if (entry / "type").read_text().strip() != "Instruction":
+                sizes[int((entry / "level").read_text())] = _n_bytes((entry / "size").read_text().strip())
+        except (OSError, ValueError):
+            continue
+    l1, l2 = sizes.get(1, fallback.l1_bytes), sizes.get(2, fallback.l2_bytes)
+    return l1, l2, sizes[max(sizes)] if sizes else fallback.llc_bytes
+
+
+def _n_bytes(text: str) -> int:
+    units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+    return int(text[:-1]) * units[text[-1]] if text[-1] in units else int(text)

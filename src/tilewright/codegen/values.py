@@ -1,0 +1,228 @@
+"""Value trees to SSA values.
+
+In: ``core.compute`` values, transcendental functions already expanded. Out: SSA values, in the lanes of the context.
+Not its business: statements (``function``), how memory is read (``memory``).
+
+A ``Select`` on an ``Inside`` that the present bindings decide is replaced by its branch; one that stays open guards the
+loads of its first branch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Protocol
+
+from tilewright.codegen import convert
+from tilewright.codegen.arith import Arith
+from tilewright.codegen.errors import CodegenError
+from tilewright.codegen.index import IndexSpace, Lin
+from tilewright.codegen.lanes import Lanes
+from tilewright.codegen.types import VALUE_TYPE
+from tilewright.codegen.writer import Val
+from tilewright.core import expr, types
+from tilewright.core.compute import (
+    Binary,
+    Bitcast,
+    Cast,
+    Const,
+    Fma,
+    Index,
+    Inside,
+    Load,
+    Param,
+    Select,
+    Unary,
+    Value,
+    walk,
+)
+from tilewright.core.expr import Dim
+
+Memo = dict[Value, Val]
+
+
+class Reader(Protocol):
+    """Whoever can read a buffer."""
+
+    def load(self, v: Load, ctx: Lanes, memo: Memo) -> Val:
+        """The loaded value."""
+
+
+class Values:
+    """Evaluates values for one function."""
+
+    def __init__(self, arith: Arith, space: IndexSpace, reader: Reader, lane_values: LaneValues) -> None:
+        self.arith = arith
+        self.space = space
+        self.reader = reader
+        self.lane_values = lane_values
+        self.params: dict[Param, Val] = {}
+        self._lins: dict[int, tuple[Value, tuple[Lin, ...]]] = {}
+
+    def value(self, v: Value, ctx: Lanes, memo: Memo) -> Val:
+        """Evaluate ``v``; ``memo`` holds what the same statement has evaluated under the same guards."""
+        done = memo.get(v)
+        if done is None:
+            done = memo[v] = self._evaluate(v, ctx, memo)
+        return done
+
+    def _evaluate(self, v: Value, ctx: Lanes, memo: Memo) -> Val:
+        arith = self.arith
+        match v:
+            case Load():
+                return self.reader.load(v, ctx, memo)
+            case Const():
+                return arith.const(v.value, v.dtype)
+            case Binary():
+                return self._binary(v, ctx, memo)
+            case Fma():
+                a, b, c = (self.value(x, ctx, memo) for x in (v.a, v.b, v.c))
+                return arith.fma(v.dtype, a, b, c)
+            case Select():
+                return self._select(v, ctx, memo)
+            case Unary():
+                return arith.unary(v.op, v.a.dtype, self.value(v.a, ctx, memo))
+            case Cast():
+                return convert.cast(arith, self.value(v.a, ctx, memo), v.a.dtype, v.dtype)
+            case Bitcast():
+                return convert.bitcast(arith, self.value(v.a, ctx, memo), v.a.dtype, v.dtype)
+            case Index():
+                return self._index(v, ctx)
+            case Inside():
+                return self._inside(v, ctx)
+            case Param():
+                return self.params[v]
+        raise CodegenError(f"unknown value {type(v).__name__}")
+
+    def _binary(self, v: Binary, ctx: Lanes, memo: Memo) -> Val:
+        a = self.value(v.a, ctx, memo)
+        if v.op == "mul" and isinstance(v.b, Unary) and v.b.op == "pow2i" and self._can_scale(v):
+            return self.arith.scalef(v.dtype, a, self.value(v.b.a, ctx, memo))
+        b = self.value(v.b, ctx, memo)
+        return self.arith.binary(v.op, v.a.dtype, a, b)
+
+    def _can_scale(self, v: Binary) -> bool:
+        return self.arith.target.has_scalef and v.dtype in (types.f32, types.f64)
+
+    def _select(self, v: Select, ctx: Lanes, memo: Memo) -> Val:
+        truth = self.truth(v.cond, ctx)
+        if truth is not None:
+            return self.value(v.a if truth else v.b, ctx, memo)
+        cond = self.value(v.cond, ctx, memo)
+        if _guards(v.cond) and any(isinstance(x, Load) for x in walk(v.a)):
+            a = self.value(v.a, self.guarded(ctx, cond), {})
+        else:
+            a = self.value(v.a, ctx, memo)
+        return self.arith.choose(cond, a, self.value(v.b, ctx, memo), VALUE_TYPE[v.dtype])
+
+    def guarded(self, ctx: Lanes, cond: Val) -> Lanes:
+        """``ctx`` where only points with ``cond`` may touch memory."""
+        if cond.lanes:
+            mask = cond if ctx.mask is None else self.arith.instruction("and", "i1", ctx.mask, cond)
+            return replace(ctx, mask=mask, may_be_empty=True)
+        guard = cond if ctx.guard is None else self.arith.instruction("and", "i1", ctx.guard, cond)
+        return replace(ctx, guard=guard)
+
+    # --- conditions on indices --------------------------------------------------------------------------------------
+
+    def truth(self, cond: Value, ctx: Lanes) -> bool | None:
+        """Whether a condition on indices is decided by the present bindings."""
+        match cond:
+            case Const() if cond.dtype is types.bool_:
+                return bool(cond.value)
+            case Inside():
+                found = [self.space.status(lin) for lin in self._prepared(cond, cond.exprs)]
+                return False if False in found else None if None in found else True
+            case Binary() if cond.op in ("and", "or") and cond.dtype is types.bool_:
+                x, y = self.truth(cond.a, ctx), self.truth(cond.b, ctx)
+                decisive = cond.op == "or"
+                return decisive if decisive in (x, y) else None if None in (x, y) else not decisive
+            case Unary() if cond.op == "not" and cond.dtype is types.bool_:
+                x = self.truth(cond.a, ctx)
+                return None if x is None else not x
+        return None
+
+    def vanishes(self, v: Value, ctx: Lanes) -> bool:
+        """Is ``v`` the constant 0, or a product with it, once decided guards are gone?"""
+        match v:
+            case Const():
+                return v.value == 0
+            case Select():
+                truth = self.truth(v.cond, ctx)
+                return truth is not None and self.vanishes(v.a if truth else v.b, ctx)
+            case Binary():
+                return v.op == "mul" and (self.vanishes(v.a, ctx) or self.vanishes(v.b, ctx))
+            case Cast():
+                return self.vanishes(v.a, ctx)
+        return False
+
+    def settled(self, v: Value, ctx: Lanes) -> Value:
+        """``v`` without outer selects that are decided."""
+        while isinstance(v, Select):
+            truth = self.truth(v.cond, ctx)
+            if truth is None:
+                break
+            v = v.a if truth else v.b
+        return v
+
+    def _prepared(self, v: Value, exprs: tuple[Dim, ...]) -> tuple[Lin, ...]:
+        found = self._lins.get(id(v))
+        if found is None:
+            found = self._lins[id(v)] = (v, tuple([self.space.lin(e) for e in exprs]))
+        return found[1]
+
+    def _index(self, v: Index, ctx: Lanes) -> Val:
+        (lin,) = self._prepared(v, (v.expr,))
+        if not self.varies(lin, ctx):
+            return self.space.value(lin.dim)
+        return self.lane_values.lane_values(lin.dim, ctx)
+
+    def varies(self, lin: Lin, ctx: Lanes) -> bool:
+        """Does the expression differ between lanes?"""
+        return bool(ctx.syms) and (not ctx.is_regular(lin) or ctx.pattern(lin) is not None)
+
+    def _inside(self, v: Inside, ctx: Lanes) -> Val:
+        result = Val("true", 0, 0)
+        for lin in self._prepared(v, v.exprs):
+            status = self.space.status(lin)
+            if status is False:
+                return Val("false", 0, 0)
+            if status is None:
+                part = self.is_nonneg(lin, ctx)
+                result = part if result.text == "true" else self.arith.instruction("and", "i1", result, part)
+        return result
+
+    def is_nonneg(self, lin: Lin, ctx: Lanes) -> Val:
+        """``e >= 0`` as a bit, or one bit a lane."""
+        zero = Val("0", 0, 0)
+        if not self.varies(lin, ctx):
+            return self.arith.instruction("icmp sge", "i64", self.space.value(lin.dim), zero)
+        pattern = ctx.pattern(lin)
+        if not ctx.is_regular(lin) or pattern is None:
+            return self.arith.instruction("icmp sge", "i64", self.lane_values.lane_values(lin.dim, ctx), zero)
+        first = self.space.value(expr.substitute(lin.dim, dict.fromkeys(ctx.syms, 0)))
+        limit = 1 << 30
+        lo, hi = self.space.bounds(expr.substitute(lin.dim, dict.fromkeys(ctx.syms, 0)))
+        if lo is None or hi is None or lo < -limit or hi > limit:
+            first = self.arith.call("smax", "i64", first, Val(str(-limit), 0, 0))
+            first = self.arith.call("smin", "i64", first, Val(str(limit), 0, 0))
+        narrow = (
+            Val(str(int(first.text)), 0, 0)
+            if first.text[0] != "%"
+            else self.arith.convert("trunc", first, "i64", "i32")
+        )
+        numbers = Val(f"<{', '.join([f'i32 {-p}' for p in pattern])}>", 0, len(pattern))
+        return self.arith.instruction("icmp sge", "i32", narrow, numbers)
+
+
+class LaneValues(Protocol):
+    """Whoever can compute an index expression in every lane."""
+
+    def lane_values(self, e: Dim, ctx: Lanes) -> Val:
+        """One ``i64`` a lane."""
+
+
+def _guards(cond: Value) -> bool:
+    """Is the condition an ``Inside``, or a conjunction with one?"""
+    if isinstance(cond, Binary) and cond.op == "and":
+        return _guards(cond.a) or _guards(cond.b)
+    return isinstance(cond, Inside)

@@ -1,0 +1,86 @@
+"""Run kernels in this process: LLJIT, ctypes, and a serial stand-in for the thread pool."""
+
+import ctypes
+
+import llvmlite.binding as llvm
+import numpy as np
+
+from tilewright.codegen import llvm as codegen
+from tilewright.codegen.target import Target
+from tilewright.core.compute import Buffer
+from tilewright.tile.ir import Kernel, Place, Role, Space
+
+POOL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32)
+TASK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
+HOST = Target.host()
+calls = []
+
+
+@POOL
+def _pool(task, context, n_tasks, threads):
+    run = TASK(task)
+    calls.append((n_tasks, threads))
+    for i in reversed(range(n_tasks)):
+        run(context, i)
+
+
+class Native:
+    """A compiled kernel; call it with arrays in the order of its parameters, then sizes."""
+
+    def __init__(self, kernel, target=HOST, object_bytes=None):
+        self.kernel = kernel
+        self.code = object_bytes or codegen.compile_kernel(kernel, target)
+        self.jit = llvm.create_lljit_compiler(codegen.target_machine(HOST))
+        builder = llvm.JITLibraryBuilder().add_object_img(self.code)
+        builder.import_symbol("tw_parallel_for", ctypes.cast(_pool, ctypes.c_void_p).value)
+        self.library = builder.export_symbol(kernel.name).link(self.jit, kernel.name)
+        n_params, n_sizes = len(kernel.params), len(kernel.sizes)
+        types = [ctypes.c_void_p] * n_params + [ctypes.c_int64] * n_sizes + [ctypes.c_int32]
+        self.function = ctypes.CFUNCTYPE(None, *types)(self.library[kernel.name])
+
+    def __call__(self, *arrays, sizes=(), threads=1):
+        for a, b in zip(arrays, self.kernel.params, strict=True):
+            assert a.flags.c_contiguous and a.dtype == b.dtype.numpy, b
+        self.function(*[a.ctypes.data for a in arrays], *sizes, threads)
+
+
+def kernel(body, *places, sizes=(), name="k"):
+    """A kernel with the places given as ``Place`` or as parameters' buffers."""
+    return Kernel(name, tuple(p if isinstance(p, Place) else param(p) for p in places), tuple(sizes), tuple(body))
+
+
+def param(buffer: Buffer, role=Role.IN) -> Place:
+    return Place(buffer, Space.GLOBAL, role)
+
+
+def reg(buffer: Buffer) -> Place:
+    return Place(buffer, Space.REG)
+
+
+def local(buffer: Buffer) -> Place:
+    return Place(buffer, Space.LOCAL)
+
+
+def innermost_loop_spills(asm: str) -> int:
+    """References to the stack in the smallest loops: blocks from a label to a jump back to it, with no loop inside."""
+    import re
+
+    lines = asm.splitlines()
+    labels = {m[1]: n for n, line in enumerate(lines) if (m := re.match(r"^(\.\w+):", line))}
+    loops = []
+    for n, line in enumerate(lines):
+        m = re.match(r"^\s+(?:j\w+|b(?:\.\w+)?|cbn?z|tbn?z)\s.*?(\.\w+)\s*$", line)
+        if m and labels.get(m[1], n + 1) <= n:
+            loops.append((labels[m[1]], n))
+    inner = [a for a in loops if not any(b != a and a[0] <= b[0] and b[1] <= a[1] for b in loops)]
+    stack = re.compile(r"\(%rsp|\(%rbp|\[sp")
+    return sum(bool(stack.search(line)) for a, b in inner for line in lines[a : b + 1])
+
+
+def random_array(rng, shape, dtype):
+    """Numbers that a dtype holds exactly enough for comparisons."""
+    if dtype.kind == "bool":
+        return rng.integers(0, 2, shape).astype(bool)
+    if dtype.is_integer:
+        return rng.integers(max(dtype.min, -100), 100, shape).astype(dtype.numpy)
+    return rng.standard_normal(shape).astype(np.float32).astype(dtype.numpy)

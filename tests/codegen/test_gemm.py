@@ -1,0 +1,79 @@
+"""The GEMM nest on every target: main and remainder tiles, ragged lanes, run-time rows, threads."""
+
+import numpy as np
+import pytest
+
+from codegen.hand_gemm import gemm, panels
+from codegen.native import HOST, Native, calls, innermost_loop_spills
+from tilewright.codegen import llvm
+from tilewright.codegen.target import Target
+from tilewright.core import types
+from tilewright.core.compute import Binary, Const
+
+AVX512, AVX2, SSE2 = (Target.parse(n) for n in ("x86-64-v4", "x86-64-v3", "x86-64"))
+TILES = [(AVX512, 14, 2, 16), (AVX2, 6, 2, 8), (SSE2, 4, 2, 4)]
+RNG = np.random.default_rng(0)
+
+
+def check(m, n, k, target, rows, vectors, lanes, *, packed=True, symbolic=False, threads=1):
+    native = Native(gemm(m, n, k, rows, vectors, lanes, packed=packed, symbolic=symbolic), target)
+    a, b = RNG.standard_normal((m, k)).astype("f"), RNG.standard_normal((k, n)).astype("f")
+    c = np.full((m + 1, n), 7, "f")
+    native(a, panels(b, vectors * lanes) if packed else b, c[:m], sizes=(m,) if symbolic else (), threads=threads)
+    np.testing.assert_allclose(c[:m], a @ b, rtol=2e-5, atol=2e-5)
+    assert (c[m] == 7).all()
+
+
+@pytest.mark.parametrize("tile", TILES, ids=lambda t: t[0].name)
+@pytest.mark.parametrize("shape", [(28, 64, 32), (33, 75, 20), (3, 5, 7)])
+@pytest.mark.parametrize("packed", [True, False])
+def test_constant_sizes(tile, shape, packed):
+    check(*shape, *tile, packed=packed)
+
+
+@pytest.mark.parametrize("m", [1, 14, 31])
+def test_rows_known_at_run_time(m):
+    check(m, 40, 16, HOST, *TILES[0][1:], symbolic=True)
+
+
+def test_no_rows_at_run_time():
+    native = Native(gemm(0, 32, 8, 14, 2, 16, symbolic=True))
+    c = np.full((1, 32), 7, "f")
+    native(np.zeros((0, 8), "f"), np.zeros((1, 8, 32), "f"), c, sizes=(0,))
+    assert (c == 7).all()
+
+
+def test_threads_get_chunks_of_row_blocks():
+    calls.clear()
+    check(33, 75, 20, *TILES[0], threads=3)
+    assert calls == [(3, 3)]
+
+
+def test_epilogue():
+    zero = Const(0.0, types.f32)
+    native = Native(gemm(20, 40, 16, 14, 2, 16, epilogue=lambda v: Binary("max", v + v, zero)))
+    a, b, c = (
+        RNG.standard_normal((20, 16)).astype("f"),
+        RNG.standard_normal((16, 40)).astype("f"),
+        np.empty((20, 40), "f"),
+    )
+    native(a, panels(b, 32), c)
+    np.testing.assert_allclose(c, np.maximum(2 * (a @ b), 0), rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("tile", TILES, ids=lambda t: t[0].name)
+def test_no_stack_reference_in_the_innermost_loop(tile):
+    target, rows, vectors, lanes = tile
+    asm = llvm.assembly(gemm(384, 768, 768, rows, vectors, lanes), target)
+    assert innermost_loop_spills(asm) == 0
+    assert ("vfmadd" in asm) == target.has_fma
+    assert "fmaf" not in asm
+
+
+def test_neon_assembles():
+    target = Target.parse("aarch64")
+    tree = gemm(384, 768, 768, 8, 3, 4)
+    asm = llvm.assembly(tree, target)
+    assert "fmla\tv" in asm
+    assert innermost_loop_spills(asm) == 0
+    assert llvm.compile_kernel(tree, target)[:4] == b"\x7fELF"
