@@ -1,0 +1,167 @@
+"""What fusion needs to know of a node, read off the stages that its op computes.
+
+In: nodes of a decomposed graph. Out: ``Facts``: how a node may take part in a kernel. By structure only.
+Not its business: which nodes go together (``partition.fuse``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from tilewright.core.compute import (
+    Binary,
+    Buffer,
+    Cast,
+    Const,
+    Fma,
+    Index,
+    Inside,
+    Load,
+    Select,
+    Serial,
+    Stage,
+    Unary,
+    Value,
+    syms,
+    walk,
+)
+from tilewright.core.expr import Binary as DimBinary
+from tilewright.core.expr import Dim, Sym, terms_of
+from tilewright.core.graph import Node
+from tilewright.core.opdef import Trait
+from tilewright.core.types import product
+
+SIMPLE_UNARY = frozenset("abs neg not floor ceil trunc rint isnan sqrt".split())
+COSTLY_BINARY = frozenset("pow atan2 rem".split())
+
+
+class Form(Enum):
+    """How a node's value comes about."""
+
+    SOURCE = "source"
+    """An input or a constant: memory that exists already."""
+    VIEW = "view"
+    """The operand's memory under another shape."""
+    MOVE = "move"
+    """Copies of elements, or constants, chosen by index arithmetic."""
+    POINT = "point"
+    """Arithmetic on elements, one per element of the result."""
+    ROW = "row"
+    """A reduction that reads each operand element once."""
+    CONTRACT = "contract"
+    """A reduction that reads operand elements many times: products, convolutions, windows."""
+    OPAQUE = "opaque"
+    """Several results, recurrences, scatters, control flow: a kernel or step of its own."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """A node's form, the stages behind it over formal buffers, and what a repetition of it would cost.
+
+    ``cost`` is in simple operations per element. ``is_affine``: every index is a sum of axes times numbers, so that
+    whoever reads through this node walks memory with constant strides.
+    """
+
+    form: Form
+    items: tuple[Stage | Serial, ...] = ()
+    ins: tuple[Buffer, ...] = ()
+    outs: tuple[Buffer, ...] = ()
+    cost: int = 0
+    is_affine: bool = True
+
+    @property
+    def main(self) -> Stage:
+        """The stage that does the work: the reduction where there is one."""
+        stages = [s for s in self.items if isinstance(s, Stage)]
+        return next((s for s in stages if s.reduction), stages[-1])
+
+    def reads(self, operand: int) -> list[Load]:
+        """Every load of an operand."""
+        found = [x for s in self.items if isinstance(s, Stage) for v in s.exprs for x in walk(v) if isinstance(x, Load)]
+        return [x for x in found if x.buffer is self.ins[operand]]
+
+    def reads_in_place(self, operand: int) -> bool:
+        """Is the operand read only at the very position that is written?"""
+        return all(x.index == syms(self.main.axes) for x in self.reads(operand))
+
+    @property
+    def n_points(self) -> Dim:
+        """How many times the main stage's expression runs."""
+        s = self.main
+        axes = s.axes + (s.reduction.axes if s.reduction else ())
+        return product([a.extent for a in axes])
+
+
+def facts_of(node: Node) -> Facts:
+    """The facts of one node; ops without stages (sources, control flow) are told by their traits."""
+    op = node.op
+    if op.traits & {Trait.CONTROL} or (op.compute is None and op.kernel is None):
+        return Facts(Form.OPAQUE if node.inputs else Form.SOURCE)
+    ins = tuple(Buffer(f"x{k}", i.dtype, i.shape) for k, i in enumerate(node.inputs))
+    outs = tuple(Buffer(f"y{k}", t.dtype, t.shape) for k, t in enumerate(node.types))
+    compute = op.compute or op.kernel
+    assert compute is not None
+    items = tuple(compute(ins, outs, node.attrs))
+    form = Form.OPAQUE if op.kernel else _form(items, outs, node)
+    exprs = [v for s in items if isinstance(s, Stage) for v in s.exprs]
+    return Facts(form, items, ins, outs, sum(map(cost_of, exprs)), all(map(is_affine, exprs)))
+
+
+def _form(items: Sequence[Stage | Serial], outs: Sequence[Buffer], node: Node) -> Form:
+    stages = [s for s in items if isinstance(s, Stage)]
+    if len(stages) != len(items) or len(outs) != 1 or not all(_is_plain(s) for s in stages):
+        return Form.OPAQUE
+    reductions = [s for s in stages if s.reduction]
+    if not reductions:
+        if len(stages) != 1:
+            return Form.OPAQUE
+        if Trait.VIEW in node.op.traits:
+            return Form.VIEW
+        return Form.MOVE if _only_moves(stages[0].expr) else Form.POINT
+    if len(reductions) != 1 or stages[0] is not reductions[0]:
+        return Form.OPAQUE
+    stage = reductions[0]
+    assert stage.reduction is not None
+    points = product([a.extent for a in (*stage.axes, *stage.reduction.axes)])
+    once = all(product(x.buffer.shape) == points for x in walk(stage.expr) if isinstance(x, Load))
+    return Form.ROW if once and len(node.inputs) == 1 else Form.CONTRACT
+
+
+def _is_plain(s: Stage) -> bool:
+    """One output, each element written once at its own axes, by a named reduction at most."""
+    custom = s.reduction is not None and not isinstance(s.reduction.op, str)
+    whole = s.index == syms(s.axes) and all(a.extent == d for a, d in zip(s.axes, s.out.shape, strict=False))
+    return len(s.outs) == 1 and s.update is None and not custom and whole
+
+
+def _only_moves(v: Value) -> bool:
+    return all(isinstance(x, Load | Const | Index | Inside | Select) or _is_index_arithmetic(x) for x in walk(v))
+
+
+def _is_index_arithmetic(x: Value) -> bool:
+    return isinstance(x, Cast | Binary | Unary) and not any(isinstance(y, Load) for y in walk(x))
+
+
+def cost_of(v: Value) -> int:
+    """Simple operations to compute ``v`` once; a transcendental counts as ten."""
+    total = 0
+    for x in walk(v):
+        if isinstance(x, Unary):
+            total += 1 if x.op in SIMPLE_UNARY else 10
+        elif isinstance(x, Binary):
+            total += 10 if x.op in COSTLY_BINARY else 4 if x.op == "div" else 1
+        elif isinstance(x, Fma | Select | Cast):
+            total += 1
+    return total
+
+
+def is_affine(v: Value) -> bool:
+    """No load of ``v`` has a quotient, remainder, minimum, maximum or run-time value in its index."""
+    found = [x for x in walk(v) if isinstance(x, Load)]
+    return all(not isinstance(i, Value) and _is_affine_dim(i) for x in found for i in x.index)
+
+
+def _is_affine_dim(e: Dim) -> bool:
+    return all(isinstance(a, Sym) or not isinstance(a, DimBinary) for a, _ in terms_of(e))

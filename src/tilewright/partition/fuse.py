@@ -1,0 +1,190 @@
+"""Fusion: which nodes of the graph become one kernel.
+
+In: a decomposed graph. Out: ``Group`` records in an order that respects data flow, and the views that need no kernel.
+Not its business: loops and schedules (``tile``), or where results live (``partition.plan``).
+
+Nodes are visited from the outputs back. A node joins the group of its readers when every reader is in that group, so
+groups stay convex, and when the group's shape allows it:
+
+* arithmetic and index arithmetic join plain readers; into a product or convolution only pure index maps go, because its
+  elements are read many times;
+* a product or convolution joins a group of plain arithmetic over its own elements: they are its epilogue;
+* reductions along the same axes of the same space join with the arithmetic around them (softmax, normalisations);
+* index maps are cheap and are repeated in every reader; arithmetic with readers in two groups is computed once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from tilewright.core.compute import Value
+from tilewright.core.expr import Dim, is_nonneg
+from tilewright.core.graph import CONST, PROJ, Graph, Node
+from tilewright.core.types import product
+from tilewright.partition.facts import Facts, Form, facts_of
+
+MAX_GROUP_COST = 600
+"""Simple operations per element beyond which a group stops growing, so that code size and compile time stay bounded."""
+
+
+@dataclass(eq=False)
+class Group:
+    """Nodes of one kernel. ``root`` is the result that others may read; ``anchor`` the reduction it is built round."""
+
+    root: Node
+    members: set[Node] = field(default_factory=set)
+    anchor: Node | None = None
+    cost: int = 0
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Groups in running order; ``views`` maps an aliasing node to the operand whose memory it shares."""
+
+    groups: tuple[Group, ...]
+    views: dict[Node, Node]
+    facts: dict[Node, Facts]
+
+
+def partition(graph: Graph, *, fuse: bool = True) -> Partition:
+    """Split a decomposed graph into kernels; with ``fuse=False`` each node is one."""
+    order = graph.nodes()
+    fuser = _Fuser({n: facts_of(n) for n in order}, order, set(graph.outputs), fuse)
+    for node in reversed(order):
+        fuser.place(node)
+    index = {n: k for k, n in enumerate(order)}
+    groups = sorted(fuser.roots.values(), key=lambda g: index[g.root])
+    return Partition(tuple(groups), fuser.views, fuser.facts)
+
+
+class _Fuser:
+    """The state of one pass over a graph."""
+
+    def __init__(self, facts: dict[Node, Facts], order: list[Node], outputs: set[Node], fuse: bool) -> None:
+        self.facts = facts
+        self.outputs = outputs
+        self.fuse = fuse
+        self.roots: dict[Node, Group] = {}
+        self.views: dict[Node, Node] = {}
+        self.homes: dict[Node, set[Group]] = {n: set() for n in order}
+        self.readers: dict[Node, list[tuple[Node, int]]] = {n: [] for n in order}
+        self.is_pinned: set[Node] = set(outputs)
+        for n in order:
+            for k, i in enumerate(n.inputs):
+                self.readers[i].append((n, k))
+
+    def place(self, node: Node) -> None:
+        """Let a node join the groups of its readers, or make it the root of a new one."""
+        form = self.facts[node].form
+        if form is Form.SOURCE or node.op is PROJ:
+            return
+        if self.fuse and node not in self.is_pinned and form is not Form.OPAQUE:
+            groups = {g for reader, _ in self.readers[node] for g in self.homes[reader]}
+            if all(self._accepts(g, node) for g in groups) and (len(groups) == 1 or self._is_free(node)):
+                for g in groups:
+                    self._join(g, node)
+                return
+        if form is Form.VIEW:
+            self.views[node] = node.inputs[0]
+            self.is_pinned.add(node.inputs[0])
+            return
+        group = self.roots[node] = Group(node, {node}, cost=self.facts[node].cost)
+        group.anchor = node if form in (Form.ROW, Form.CONTRACT) else None
+        self.homes[node].add(group)
+
+    def _join(self, group: Group, node: Node) -> None:
+        group.members.add(node)
+        group.cost += self.facts[node].cost
+        self.homes[node].add(group)
+        if self.facts[node].form in (Form.ROW, Form.CONTRACT) and group.anchor is None:
+            group.anchor = node
+
+    def _is_free(self, node: Node) -> bool:
+        """May the node be repeated in several kernels?"""
+        facts = self.facts[node]
+        return facts.form in (Form.MOVE, Form.VIEW) and facts.is_affine
+
+    def _accepts(self, group: Group, node: Node) -> bool:
+        facts = self.facts[node]
+        readers = [(r, k) for r, k in self.readers[node] if r in group.members]
+        if self.facts[group.root].form is Form.OPAQUE or group.cost + facts.cost > MAX_GROUP_COST:
+            return False
+        if facts.form is Form.CONTRACT:
+            return self._fits_epilogue(group, node, readers)
+        if facts.form is Form.ROW:
+            return self._fits_rows(group, node, readers) or self._fits_epilogue(group, node, readers)
+        return all(self._may_feed(node, reader, k) for reader, k in readers)
+
+    def _may_feed(self, node: Node, reader: Node, operand: int) -> bool:
+        """May ``node`` be computed inside ``reader`` at every place that reads it?"""
+        facts, into = self.facts[node], self.facts[reader]
+        if facts.form is Form.VIEW and not facts.is_affine:
+            return False
+        if into.form is Form.CONTRACT:
+            return facts.form in (Form.MOVE, Form.VIEW) and facts.is_affine and facts.cost == 0
+        if any(not facts.is_affine or isinstance(i, Value) for x in into.reads(operand) for i in x.index):
+            return facts.form is not Form.POINT or not _repeats(into.n_points, node)
+        if facts.cost > 2 and _repeats(into.n_points, node):
+            return _is_small(node) and facts.cost <= 10
+        return True
+
+    def _fits_epilogue(self, group: Group, node: Node, readers: Iterable[tuple[Node, int]]) -> bool:
+        """``group`` is plain arithmetic over the elements of ``node``, each read where it is written."""
+        if group.anchor is not None or node.shape != group.root.shape:
+            return False
+        plain = all(self.facts[m].form is Form.POINT for m in self._between(group, node))
+        same = all(m.shape == node.shape for m in self._between(group, node))
+        return plain and same and self._reads_in_place(group, node)
+
+    def _reads_in_place(self, group: Group, node: Node) -> bool:
+        path = {node, *self._between(group, node)}
+        return all(
+            self.facts[m].reads_in_place(k) for m in path if m is not node for k, i in enumerate(m.inputs) if i in path
+        )
+
+    def _between(self, group: Group, node: Node) -> set[Node]:
+        """The members that depend on ``node`` inside the group."""
+        found: set[Node] = set()
+        stack = [node]
+        while stack:
+            for reader, _ in self.readers[stack.pop()]:
+                if reader in group.members and reader not in found:
+                    found.add(reader)
+                    stack.append(reader)
+        return found
+
+    def _fits_rows(self, group: Group, node: Node, readers: Iterable[tuple[Node, int]]) -> bool:
+        """``node`` reduces the space that the group's arithmetic or its other reductions run over."""
+        space, axes = _row_space(self.facts[node])
+        if group.anchor is not None:
+            return self.facts[group.anchor].form is Form.ROW and _row_space(self.facts[group.anchor]) == (space, axes)
+        if group.root.shape != space:
+            return False
+        kept = tuple(1 if a in axes else d for a, d in enumerate(space))
+        shapes_fit = all(m.shape in (space, kept) for m in self._between(group, node))
+        return shapes_fit and all(self.facts[m].form is Form.POINT for m in self._between(group, node))
+
+
+def _row_space(facts: Facts) -> tuple[tuple[Dim, ...], tuple[int, ...]]:
+    """The operand's shape and the axes that are reduced."""
+    stage = facts.main
+    assert stage.reduction is not None
+    load = facts.reads(0)[0]
+    reduced = {a.sym for a in stage.reduction.axes}
+    return load.buffer.shape, tuple(a for a, i in enumerate(load.index) if i in reduced)
+
+
+def _repeats(points: Dim, node: Node) -> bool:
+    """Would computing ``node`` at ``points`` places compute some element more than once?"""
+    return not is_nonneg(product(node.shape) - points)
+
+
+def _is_small(node: Node) -> bool:
+    size = product(node.shape)
+    return isinstance(size, int) and size <= 4096
+
+
+def scalar_constant(node: Node) -> bool:
+    """Is the node a constant of one element, to be written into the code?"""
+    return node.op is CONST and node.attrs.data.array.size == 1
