@@ -3,8 +3,8 @@
 In: operation names, dtypes and values, scalar or vector. Out: values; nothing here touches memory.
 Not its business: conversions between types (``convert``), transcendental functions (``tile.math`` expands them first).
 
-Integers wrap; division by zero gives 0 and the lowest value divided by -1 wraps, so nothing traps; shifts by the width
-or more give 0 (or the sign). ``min`` and ``max`` propagate NaN. f16 and bf16 are computed as ``float`` and rounded
+Integers wrap; a division by zero gives 0, its remainder the dividend, and the lowest value divided by -1 wraps, so
+nothing traps; shifts by the width or more give 0 (or the sign), by a negative number 0. ``min`` and ``max`` propagate NaN. f16 and bf16 are computed as ``float`` and rounded
 after every operation that can leave the type.
 """
 
@@ -275,7 +275,12 @@ class Arith:
     def _shift(self, op: str, dtype: DType, a: Val, b: Val) -> Val:
         element, last = VALUE_TYPE[dtype], Val(str(dtype.bits - 1), 0, 0)
         if op == "shr" and dtype.is_signed:
-            return self.instruction("ashr", element, a, self.call("umin", element, b, last))
+            filled = self.instruction("ashr", element, a, self.call("umin", element, b, last))
+            if _is_literal(b):
+                return filled if int(b.text) >= 0 else Val("0", 0, 0)
+            return self.choose(
+                self.instruction("icmp slt", element, b, Val("0", 0, 0)), Val("0", 0, 0), filled, element
+            )
         shifted = self.instruction("shl" if op == "shl" else "lshr", element, a, self.call("umin", element, b, last))
         if _is_literal(b):
             return shifted if 0 <= int(b.text) < dtype.bits else Val("0", 0, 0)
@@ -291,13 +296,13 @@ class Arith:
         is_zero = self.instruction("icmp eq", element, b, zero)
         if not dtype.is_signed:
             q = self.instruction(f"u{op}", element, a, self.choose(is_zero, one, b, element))
-            return self.choose(is_zero, zero, q, element)
+            return self.choose(is_zero, zero if op == "div" else a, q, element)
         is_minus = self.instruction("icmp eq", element, b, Val("-1", 0, 0))
         unsafe = self.instruction("or", "i1", is_zero, is_minus)
         q = self.instruction(f"s{op}", element, a, self.choose(unsafe, one, b, element))
         if op == "div":
             q = self.choose(is_minus, self.instruction("sub", element, zero, a), q, element)
-        return self.choose(is_zero, zero, q, element)
+        return self.choose(is_zero, zero if op == "div" else a, q, element)
 
 
 def _is_literal(v: Val) -> bool:

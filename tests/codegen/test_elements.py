@@ -1,0 +1,158 @@
+"""Every basic operation on every dtype, scalar and in ragged lanes, against the tile IR's interpreter."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from codegen.native import HOST, Native, kernel
+from tilewright.codegen.target import Target
+from tilewright.core import types
+from tilewright.core.compute import Binary, Bitcast, Buffer, Cast, Const, Fma, Index, Inside, Select, Unary
+from tilewright.core.expr import Sym, minimum
+from tilewright.tile import interp
+from tilewright.tile.ir import For, Kind, Loop, Store
+
+TARGETS = [HOST, Target.parse("x86-64-v3"), Target.parse("x86-64")]
+INT_BINARY = "add sub mul div rem min max and or xor shl shr".split()
+FLOAT_BINARY = "add sub mul div min max".split()
+COMPARE = "eq ne lt le gt ge".split()
+FLOAT_UNARY = "neg abs sqrt floor ceil trunc rint isnan".split()
+N = 37
+
+
+def values_of(dtype, rng):
+    """Ordinary numbers and every awkward one, paired."""
+    if dtype is types.bool_:
+        return np.array(list(itertools.product([False, True], repeat=2)) * 10)[:N].T.copy()
+    if dtype.is_integer:
+        odd = [0, 1, dtype.max, dtype.min, 3, max(dtype.min, -1)]
+    else:
+        odd = [0.0, -0.0, np.inf, -np.inf, np.nan, 0.5, 2.5, dtype.max, dtype.numpy.type(1e-7)]
+    pairs = np.array(list(itertools.product(odd[:5], odd)), dtype=dtype.numpy)[: N - 4].T
+    if dtype.is_integer:
+        plain = rng.integers(max(dtype.min, -20), 20, (2, N)).astype(dtype.numpy)
+    else:
+        plain = (rng.standard_normal((2, N)) * 10).astype(dtype.numpy)
+    plain[:, : pairs.shape[1]] = pairs
+    return plain
+
+
+def both_ways(make, n_results, dtype, inputs, target, result):
+    """A kernel that stores ``make(i)``'s values for every element: one loop by scalars, one in lanes."""
+    out = Buffer("out", result, (2, n_results, N))
+    i, o = Sym("i", 0, N - 1), Sym("o", 0)
+    lanes = target.lanes(dtype.n_bytes)
+    lane = Sym("l", 0, lanes - 1)
+    scalar = [Store(out, (0, n, i), v) for n, v in enumerate(make(i))]
+    at = lanes * o + lane
+    vector = [Store(out, (1, n, at), v) for n, v in enumerate(make(at))]
+    inner = For(Loop(lane, minimum(lanes, N - lanes * o), Kind.VECTOR), tuple(vector))
+    return kernel([For(Loop(i, N), tuple(scalar)), For(Loop(o, -(-N // lanes)), (inner,))], *inputs, out)
+
+
+def agree(tree, arrays, target, **tolerance):
+    out = tree.params[-1]
+    got = np.zeros(out.shape, out.dtype.numpy)
+    Native(tree, target)(*arrays, got)
+    names = {b.name: a for b, a in zip(tree.params, [*arrays, np.zeros_like(got)], strict=True)}
+    want = interp.run(tree, names)["out"]
+    if out.dtype.is_float:
+        np.testing.assert_allclose(got.astype("d"), want.astype("d"), **{"rtol": 0, "atol": 0, **tolerance})
+    else:
+        np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+@pytest.mark.parametrize("dtype", types.DTYPES, ids=str)
+def test_operations(dtype, target):
+    x, y = values_of(dtype, np.random.default_rng(1))
+    a, b = Buffer("a", dtype, (N,)), Buffer("b", dtype, (N,))
+    if dtype.is_float:
+        binary, unary = FLOAT_BINARY, FLOAT_UNARY[:-1]
+    elif dtype is types.bool_:
+        binary, unary = ["and", "or", "xor"], ["not"]
+    else:
+        binary, unary = INT_BINARY, ["not", "neg", "abs"]
+
+    def make(i):
+        one = Const(1, dtype)
+        extra = [Select(Binary("lt", a[i], b[i]), a[i], b[i]), Binary("max", a[i], one), Binary("min", one, b[i])]
+        return [Binary(op, a[i], b[i]) for op in binary] + [Unary(op, a[i]) for op in unary] + extra
+
+    agree(both_ways(make, len(binary) + len(unary) + 3, dtype, [a, b], target, dtype), [x, y], target)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+@pytest.mark.parametrize("dtype", types.DTYPES, ids=str)
+def test_comparisons(dtype, target):
+    x, y = values_of(dtype, np.random.default_rng(2))
+    a, b = Buffer("a", dtype, (N,)), Buffer("b", dtype, (N,))
+
+    def make(i):
+        return [Binary(op, a[i], b[i]) for op in COMPARE] + ([Unary("isnan", a[i])] if dtype.is_float else [])
+
+    n_results = len(COMPARE) + dtype.is_float
+    agree(both_ways(make, n_results, dtype, [a, b], target, types.bool_), [x, y], target)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+@pytest.mark.parametrize("dtype", types.DTYPES, ids=str)
+def test_casts(dtype, target):
+    """To every dtype; to f16 also from f64 numbers that a second rounding would spoil."""
+    x = values_of(dtype, np.random.default_rng(3))[0]
+    if dtype is types.f64:
+        x[-3:] = [1 + 2.0**-11 + 2.0**-40, 65519.99999, 2.0**-25 + 2.0**-60]
+    a = Buffer("a", dtype, (N,))
+    for result in types.DTYPES:
+        tree = both_ways(lambda i, result=result: [Cast(a[i], result)], 1, dtype, [a], target, result)
+        agree(tree, [x], target)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+def test_f64_to_bf16_rounds_once(target):
+    a, out = Buffer("a", types.f64, (1,)), Buffer("o", types.bf16, (1,))
+    got = np.zeros(1, types.bf16.numpy)
+    Native(kernel([Store(out, (0,), Cast(a[0], types.bf16))], a, out), target)(np.array([1 + 2.0**-8 + 2.0**-40]), got)
+    assert float(got[0]) == 1 + 2.0**-7
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+def test_half_precision_bits(target):
+    """All f16 to f32 and back; f32 bit patterns around every rounding case to f16 and bf16."""
+    n = 1 << 16
+    rng = np.random.default_rng(4)
+    half, wide = Buffer("h", types.f16, (n,)), Buffer("w", types.f32, (n,))
+    out, back, brain = Buffer("o", types.f32, (n,)), Buffer("b", types.f16, (n,)), Buffer("r", types.bf16, (n,))
+    o, lane = Sym("o", 0, n // 16 - 1), Sym("l", 0, 15)
+    i = 16 * o + lane
+    stores = (
+        Store(out, (i,), Cast(half[i], types.f32)),
+        Store(back, (i,), Cast(wide[i], types.f16)),
+        Store(brain, (i,), Cast(wide[i], types.bf16)),
+    )
+    tree = kernel([For(Loop(o, n // 16), (For(Loop(lane, 16, Kind.VECTOR), stores),))], half, wide, out, back, brain)
+    h = np.arange(n, dtype=np.uint16).view(np.float16)
+    w = rng.integers(0, 1 << 32, n, dtype=np.uint32).view(np.float32)
+    with np.errstate(all="ignore"):
+        w[: n // 2] = h[: n // 2].astype("f") * (1 + rng.integers(-2, 3, n // 2) * np.float32(2.0**-11))
+    results = [np.zeros(n, b.dtype.numpy) for b in (out, back, brain)]
+    Native(tree, target)(h, w, *results)
+    with np.errstate(all="ignore"):
+        wants = [h.astype("f"), w.astype(np.float16), w.astype(types.bf16.numpy)]
+    for got, want in zip(results, wants, strict=True):
+        np.testing.assert_array_equal(got.astype("f"), want.astype("f"))
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+def test_bitcast_index_fma_and_pow2i(target):
+    x = np.arange(N, dtype="f") - 18
+    a = Buffer("a", types.f32, (N,))
+
+    def make(i):
+        bits = Bitcast(Binary("add", Bitcast(a[i], types.i32), Const(1, types.i32)), types.f32)
+        place = Cast(Index(2 * i - 5), types.f32)
+        inside = Select(Inside((i - 3, 30 - i)), a[i], Const(-1.0, types.f32))
+        return [bits, place, inside, Fma(a[i], a[i], place), Unary("pow2i", a[i])]
+
+    agree(both_ways(make, 5, types.f32, [a], target, types.f32), [x], target)
