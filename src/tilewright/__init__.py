@@ -1,0 +1,69 @@
+"""Tilewright: an ML compiler. ``compile`` takes a trained model to native code; ``load`` runs a saved one.
+
+Importing this package imports nothing heavy; each name's module is imported on first use.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tilewright.codegen.target import Target
+    from tilewright.core.diag import CompileError, ImportFailed, OptionError
+    from tilewright.driver import compile
+    from tilewright.runtime.errors import (
+        ArtifactError,
+        ExecutionError,
+        InputError,
+        ResourceError,
+        TilewrightError,
+    )
+    from tilewright.runtime.model import LoadedModel, load
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "compile": "driver",
+    "load": "runtime.model",
+    "LoadedModel": "runtime.model",
+    "Target": "codegen.target",
+    "CompileError": "core.diag",
+    "ImportFailed": "core.diag",
+    "OptionError": "core.diag",
+    "TilewrightError": "runtime.errors",
+    "ArtifactError": "runtime.errors",
+    "ExecutionError": "runtime.errors",
+    "InputError": "runtime.errors",
+    "ResourceError": "runtime.errors",
+}
+
+__all__ = [
+    "ArtifactError",
+    "CompileError",
+    "ExecutionError",
+    "ImportFailed",
+    "InputError",
+    "LoadedModel",
+    "OptionError",
+    "ResourceError",
+    "Target",
+    "TilewrightError",
+    "__version__",
+    "compile",
+    "load",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the module that owns ``name`` on first use."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'tilewright' has no attribute {name!r}")
+    value = getattr(import_module(f"tilewright.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

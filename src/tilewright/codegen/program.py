@@ -1,0 +1,266 @@
+"""The entry function: LLVM text that runs a program's steps in order.
+
+In: a ``partition.program.Program`` and the slots of the dimension table. Out: a module with ``tw_run``, ``tw_plan`` and a
+function per sub-program, to be linked with the kernels' objects.
+Not its business: kernels (``codegen.llvm``), how the functions are called (``runtime``).
+
+``i32 tw_run(ptr args, ptr dims, ptr weights, ptr arena, i32 threads)`` returns 0;
+``void tw_plan(ptr dims, ptr out)`` writes the arena's bytes, then every dimension of every output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tilewright.codegen.target import Target
+from tilewright.core.expr import Atom, Binary, Dim, Mul, Sym, const_of, terms_of
+from tilewright.partition.program import (
+    Branch,
+    Call,
+    Copy,
+    Pointer,
+    Program,
+    Repeat,
+    SetDim,
+    Step,
+)
+
+_SIGNATURE = "(ptr %args, ptr %dims, ptr %weights, ptr %arena, i32 %threads)"
+
+
+def emit_program(
+    program: Program,
+    slots: Mapping[str, int],
+    output_shapes: Sequence[Sequence[Dim]],
+    target: Target,
+    kernels: Mapping[str, int],
+) -> str:
+    """The module's text; ``slots`` gives each symbol's place in ``dims``, ``kernels`` each kernel's parameter count."""
+    module = _Module(slots)
+    module.function(program, "tw_run")
+    module.plan(program, output_shapes)
+    head = [f'target triple = "{target.triple}"', "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)"]
+    for d in ("smin", "smax"):
+        head.append(f"declare i64 @llvm.{d}.i64(i64, i64)")
+    declared = [f'declare void @"{k}"({_signature(n, module.n_sizes.get(k, 0))})' for k, n in kernels.items()]
+    return "\n".join([*head, *declared, *module.functions]) + "\n"
+
+
+def _signature(n_params: int, n_sizes: int) -> str:
+    return ", ".join(["ptr"] * n_params + ["i64"] * n_sizes + ["i32"])
+
+
+class _Module:
+    """Functions emitted so far; a sub-program is emitted once, by identity."""
+
+    def __init__(self, slots: Mapping[str, int]) -> None:
+        self.slots = slots
+        self.functions: list[str] = []
+        self.names: dict[int, str] = {}
+        self.n_sizes: dict[str, int] = {}
+
+    def function(self, program: Program, name: str) -> None:
+        fn = _Function(self)
+        for step in program.steps:
+            fn.step(step)
+        linkage = "" if name == "tw_run" else "internal "
+        body = "\n".join(["entry:", *fn.lines, "  ret i32 0", "}"])
+        self.functions.append(f"define {linkage}i32 @{name}{_SIGNATURE} nounwind {{\n{body}")
+
+    def sub(self, program: Program) -> str:
+        if id(program) not in self.names:
+            name = self.names[id(program)] = f"tw_sub{len(self.names)}"
+            self.function(program, name)
+        return self.names[id(program)]
+
+    def plan(self, program: Program, output_shapes: Sequence[Sequence[Dim]]) -> None:
+        fn = _Function(self)
+        values = [program.arena_bytes, *(d for shape in output_shapes for d in shape)]
+        for k, d in enumerate(values):
+            fn.write(f"%w{k} = getelementptr i64, ptr %out, i64 {k}")
+            fn.write(f"store i64 {fn.dim(d)}, ptr %w{k}")
+        body = "\n".join(["entry:", *fn.lines, "  ret void", "}"])
+        self.functions.append(f"define void @tw_plan(ptr %dims, ptr %out) nounwind {{\n{body}")
+
+
+class _Function:
+    """One function being written."""
+
+    def __init__(self, module: _Module) -> None:
+        self.module = module
+        self.lines: list[str] = []
+        self.n = 0
+        self.memo: dict[Dim, str] = {}
+        self.pointers: dict[Pointer, str] = {}
+
+    def write(self, text: str) -> None:
+        self.lines.append("  " + text)
+
+    def fresh(self) -> str:
+        self.n += 1
+        return f"%v{self.n}"
+
+    def let(self, text: str) -> str:
+        name = self.fresh()
+        self.write(f"{name} = {text}")
+        return name
+
+    def forget(self) -> None:
+        """Values computed so far may not dominate what follows, or a dimension has changed."""
+        self.memo.clear()
+        self.pointers.clear()
+
+    # --- dimensions and addresses
+
+    def dim(self, d: Dim) -> str:
+        if isinstance(d, int):
+            return str(d)
+        if d not in self.memo:
+            self.memo[d] = self._atom(d) if isinstance(d, Atom) else self._sum(d)
+        return self.memo[d]
+
+    def _sum(self, d: Dim) -> str:
+        total = str(const_of(d))
+        for atom, coef in terms_of(d):
+            term = self.dim(atom)
+            term = term if coef == 1 else self.let(f"mul i64 {term}, {coef}")
+            total = term if total == "0" else self.let(f"add i64 {total}, {term}")
+        return total
+
+    def _atom(self, a: Atom) -> str:
+        if isinstance(a, Sym):
+            at = self.let(f"getelementptr i64, ptr %dims, i64 {self.module.slots[a.name]}")
+            return self.let(f"load i64, ptr {at}")
+        if isinstance(a, Mul):
+            total = self.dim(a.factors[0])
+            for f in a.factors[1:]:
+                total = self.let(f"mul i64 {total}, {self.dim(f)}")
+            return total
+        assert isinstance(a, Binary)
+        x, y = self.dim(a.a), self.dim(a.b)
+        if a.op in ("min", "max"):
+            return self.let(f"call i64 @llvm.s{a.op}.i64(i64 {x}, i64 {y})")
+        return self._floored(a.op, x, y)
+
+    def _floored(self, op: str, x: str, y: str) -> str:
+        """Quotient rounded down or remainder with the divisor's sign; a zero divisor counts as one."""
+        is_zero = self.let(f"icmp eq i64 {y}, 0")
+        safe = self.let(f"select i1 {is_zero}, i64 1, i64 {y}")
+        rest = self.let(f"srem i64 {x}, {safe}")
+        mixed = self.let(f"xor i64 {rest}, {safe}")
+        negative = self.let(f"icmp slt i64 {mixed}, 0")
+        nonzero = self.let(f"icmp ne i64 {rest}, 0")
+        adjust = self.let(f"and i1 {negative}, {nonzero}")
+        if op == "mod":
+            return self.let(f"select i1 {adjust}, i64 {self.let(f'add i64 {rest}, {safe}')}, i64 {rest}")
+        quotient = self.let(f"sdiv i64 {x}, {safe}")
+        return self.let(f"sub i64 {quotient}, {self.let(f'zext i1 {adjust} to i64')}")
+
+    def pointer(self, p: Pointer) -> str:
+        if p not in self.pointers:
+            if p.base == "arg":
+                at = self.let(f"getelementptr ptr, ptr %args, i64 {p.offset}")
+                self.pointers[p] = self.let(f"load ptr, ptr {at}")
+            else:
+                self.pointers[p] = self.let(f"getelementptr i8, ptr %{p.base}, i64 {self.dim(p.offset)}")
+        return self.pointers[p]
+
+    # --- steps
+
+    def step(self, step: Step) -> None:
+        match step:
+            case Call():
+                self.module.n_sizes[step.kernel] = len(step.sizes)
+                values = [f"ptr {self.pointer(p)}" for p in step.args] + [f"i64 {self.dim(s)}" for s in step.sizes]
+                self.write(f'call void @"{step.kernel}"({", ".join([*values, "i32 %threads"])})')
+            case Copy():
+                self.copy(self.pointer(step.source), self.pointer(step.target), step.n_bytes)
+            case SetDim():
+                value = self.let(f"load i64, ptr {self.pointer(step.source)}")
+                at = self.let(f"getelementptr i64, ptr %dims, i64 {self.module.slots[step.symbol.name]}")
+                self.write(f"store i64 {value}, ptr {at}")
+                self.forget()
+            case Branch():
+                self.branch(step)
+            case Repeat():
+                self.repeat(step)
+
+    def copy(self, source: str, target: str, n_bytes: Dim) -> None:
+        self.write(f"call void @llvm.memcpy.p0.p0.i64(ptr {target}, ptr {source}, i64 {self.dim(n_bytes)}, i1 false)")
+
+    def argument_table(self, values: Sequence[str]) -> str:
+        table = self.let(f"alloca [{max(len(values), 1)} x ptr]")
+        for k, v in enumerate(values):
+            self.write(f"store ptr {v}, ptr {self.let(f'getelementptr ptr, ptr {table}, i64 {k}')}")
+        return table
+
+    def call_sub(self, program: Program, table: str, scratch: str) -> None:
+        name = self.module.sub(program)
+        self.let(f"call i32 @{name}(ptr {table}, ptr %dims, ptr %weights, ptr {scratch}, i32 %threads)")
+
+    def label(self, name: str) -> None:
+        self.lines.append(f"{name}:")
+
+    def branch(self, step: Branch) -> None:
+        table = self.argument_table([self.pointer(p) for p in step.args])
+        scratch = self.pointer(step.scratch)
+        flag = self.let(f"load i8, ptr {self.pointer(step.cond)}")
+        test = self.let(f"icmp ne i8 {flag}, 0")
+        self.n += 1
+        yes, no, done = f"then{self.n}", f"else{self.n}", f"done{self.n}"
+        self.write(f"br i1 {test}, label %{yes}, label %{no}")
+        for label, program in ((yes, step.then_program), (no, step.else_program)):
+            self.label(label)
+            self.call_sub(program, table, scratch)
+            self.write(f"br label %{done}")
+        self.label(done)
+        self.forget()
+
+    def repeat(self, step: Repeat) -> None:
+        """Carried values ping-pong between two buffers: the argument table's input and output entries swap."""
+        for c in step.carried:
+            self.copy(self.pointer(c.start), self.pointer(c.buffers[0]), c.n_bytes)
+        self.copy(self.pointer(step.cond), self.pointer(step.cond_buffers[0]), 1)
+        pairs = [step.cond_buffers, *(c.buffers for c in step.carried)]
+        firsts, seconds = [self.pointer(p[0]) for p in pairs], [self.pointer(p[1]) for p in pairs]
+        results = [self.pointer(s.result) for s in step.scanned]
+        captures = [self.pointer(p) for p in step.captures]
+        ends = [(self.pointer(c.result), c.n_bytes) for c in step.carried]
+        sizes = [self.dim(s.n_bytes) for s in step.scanned]
+        for _, n in ends:
+            self.dim(n)
+        iteration, scratch = self.pointer(step.iteration), self.pointer(step.scratch)
+        count = self.pointer(step.count)
+        table = self.argument_table([iteration, *firsts, *captures, *seconds, *results])
+        at_in = [self.let(f"getelementptr ptr, ptr {table}, i64 {1 + k}") for k in range(len(pairs))]
+        base = 1 + len(pairs) + len(captures)
+        at_out = [self.let(f"getelementptr ptr, ptr {table}, i64 {base + k}") for k in range(len(pairs))]
+        base += len(pairs)
+        at_scan = [self.let(f"getelementptr ptr, ptr {table}, i64 {base + k}") for k in range(len(results))]
+        trips = self.let(f"load i64, ptr {self.pointer(step.trips)}")
+        self.write(f"store i64 0, ptr {iteration}")
+        self.n += 1
+        test, body, done = f"test{self.n}", f"body{self.n}", f"end{self.n}"
+        self.write(f"br label %{test}")
+        self.label(test)
+        i = self.let(f"load i64, ptr {iteration}")
+        flag = self.let(f"load i8, ptr {self.let(f'load ptr, ptr {at_in[0]}')}")
+        more = self.let(f"icmp slt i64 {i}, {trips}")
+        wanted = self.let(f"icmp ne i8 {flag}, 0")
+        self.write(f"br i1 {self.let(f'and i1 {more}, {wanted}')}, label %{body}, label %{done}")
+        self.label(body)
+        for result, size, at in zip(results, sizes, at_scan, strict=True):
+            here = self.let(f"getelementptr i8, ptr {result}, i64 {self.let(f'mul i64 {i}, {size}')}")
+            self.write(f"store ptr {here}, ptr {at}")
+        self.call_sub(step.body, table, scratch)
+        for a, b in zip(at_in, at_out, strict=True):
+            x, y = self.let(f"load ptr, ptr {a}"), self.let(f"load ptr, ptr {b}")
+            self.write(f"store ptr {y}, ptr {a}")
+            self.write(f"store ptr {x}, ptr {b}")
+        self.write(f"store i64 {self.let(f'add i64 {i}, 1')}, ptr {iteration}")
+        self.write(f"br label %{test}")
+        self.label(done)
+        for (result, n), at in zip(ends, at_in[1:], strict=True):
+            self.copy(self.let(f"load ptr, ptr {at}"), result, n)
+        self.write(f"store i64 {self.let(f'load i64, ptr {iteration}')}, ptr {count}")
+        self.forget()

@@ -1,0 +1,318 @@
+"""The one place that wires the stages: a source model in, a callable native model out.
+
+In: what the user wrote and options. Out: a ``LoadedModel``. Each pipeline reads top to bottom here.
+Not its business: what a stage does.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from hashlib import sha256
+from importlib.metadata import version
+from typing import Any
+
+from tilewright.codegen.llvm import compile_text, emit_kernel
+from tilewright.codegen.program import emit_program
+from tilewright.codegen.target import Target
+from tilewright.core.diag import OptionError
+from tilewright.core.expr import symbols, to_text
+from tilewright.core.graph import Graph, Node
+from tilewright.core.types import product
+from tilewright.core.verify import verify
+from tilewright.frontend.source import Source, import_source, source_key
+from tilewright.graph.pipeline import pipeline
+from tilewright.partition.computation import GroupComputation
+from tilewright.partition.plan import KernelSpec, Packing, Planner
+from tilewright.partition.program import Branch, Call, Program, Repeat
+from tilewright.runtime.artifact import Artifact, ObjectImage
+from tilewright.runtime.cache import Cache
+from tilewright.runtime.manifest import (
+    Constraint,
+    Manifest,
+    SymbolSpec,
+    TargetSpec,
+    TensorSpec,
+)
+from tilewright.runtime.model import LoadedModel
+from tilewright.tile.default import schedule
+from tilewright.tile.ir import Kernel, Packed, Role, Space
+from tilewright.tile.machine import Machine
+from tilewright.tile.pack import packed_array
+
+PRECISIONS: tuple[str, ...] = ("fp32",)
+
+
+@dataclass(frozen=True)
+class Options:
+    """Everything besides the model that decides the code; all of it is part of the cache key.
+
+    ``target`` is a name that ``Target.parse`` knows; ``optimize`` is 0 (a kernel per op), 1 (no layout changes) or 2.
+    """
+
+    target: str = "native"
+    precision: str = "fp32"
+    optimize: int = 2
+
+    def __post_init__(self) -> None:
+        if self.precision not in PRECISIONS:
+            raise OptionError(f"precision {self.precision!r} is not offered", remedy=f"use one of {list(PRECISIONS)}")
+        if self.optimize not in (0, 1, 2):
+            raise OptionError(f"optimize={self.optimize!r} is not a level", remedy="use 0, 1 or 2")
+
+
+@dataclass
+class Clock:
+    """Seconds spent per stage of one compile."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+
+
+def compile(
+    source: Source,
+    *,
+    example_inputs: Sequence[Any] | None = None,
+    dynamic_shapes: Any = None,
+    input_shapes: Mapping[str, Sequence[int | str]] | None = None,
+    threads: int | None = None,
+    target: str = "native",
+    precision: str = "fp32",
+    optimize: int = 2,
+    cache: bool = True,
+) -> LoadedModel:
+    """Compile a model to native code.
+
+    ``source`` is the path, bytes or ``ModelProto`` of an ONNX model, a ``torch.nn.Module`` (with ``example_inputs`` and,
+    for symbolic sizes, ``dynamic_shapes`` as ``torch.export`` takes them), an ``ExportedProgram``, or a ``Graph``.
+    ``input_shapes`` fixes or renames dimensions of an ONNX model's inputs. ``threads`` is the most threads a call uses
+    (default: what affinity, container quota and ``TILEWRIGHT_THREADS`` allow).
+
+    Raises ``CompileError`` listing every problem of the model, ``OptionError`` for an option.
+    """
+    options = Options(target, precision, optimize)
+    clock = Clock()
+    store = Cache() if cache else None
+    shortcut = source_key(source, store, input_shapes) if store else None
+    if store and shortcut:
+        with clock.stage("cache"):
+            found = store.get_artifact(_cache_key(shortcut, options))
+        if found is not None:
+            return LoadedModel(found.manifest, found.objects, found.weights, threads=threads)
+    with clock.stage("import"):
+        graph = import_source(source, example_inputs, dynamic_shapes, input_shapes)
+    artifact = build(graph, options, clock)
+    if store and shortcut:
+        store.put_artifact(_cache_key(shortcut, options), artifact)
+    return LoadedModel(artifact.manifest, artifact.objects, artifact.weights, threads=threads)
+
+
+def compile_graph(graph: Graph, *, threads: int | None = None, **options: Any) -> LoadedModel:
+    """Compile a graph; ``options`` are the fields of :class:`Options`."""
+    artifact = build(graph, Options(**options), Clock())
+    return LoadedModel(artifact.manifest, artifact.objects, artifact.weights, threads=threads)
+
+
+def build(graph: Graph, options: Options, clock: Clock) -> Artifact:
+    """The whole compiler on a graph: optimise, split into kernels, schedule, emit, lay out weights."""
+    target = Target.parse(options.target)
+    with clock.stage("graph"):
+        verify(graph)
+        graph = pipeline(options.optimize).run(graph)
+    kernels = KernelBuilder(target, clock)
+    planner = Planner(kernels.schedule, fuse=options.optimize > 0)
+    with clock.stage("partition"):
+        program = planner.program(graph, graph.name)
+    objects = kernels.objects()
+    slots = dimension_slots(graph, program)
+    with clock.stage("entry"):
+        text = emit_program(program, slots, [n.shape for n in graph.outputs], target, kernels.parameter_counts())
+        objects.insert(0, ObjectImage("entry", compile_text(text, target)))
+    with clock.stage("weights"):
+        weights = planner.weights.blob()
+    report = make_report(graph, program, kernels, clock, options, weights.nbytes)
+    return Artifact(make_manifest(graph, slots, target, report), tuple(objects), weights)
+
+
+class KernelBuilder:
+    """Schedules each distinct computation once and compiles it once."""
+
+    def __init__(self, target: Target, clock: Clock) -> None:
+        self.target = target
+        self.machine = machine_of(target)
+        self.clock = clock
+        self.kernels: dict[str, Kernel] = {}
+        self.specs: dict[str, KernelSpec] = {}
+        self.labels: dict[str, str] = {}
+        self.sizes: dict[str, int] = {}
+
+    def schedule(self, made: GroupComputation, label: str) -> KernelSpec:
+        """The kernel of a computation; equal computations share one."""
+        spec = self.specs.get(made.text)
+        if spec is None:
+            name = "k_" + sha256(made.text.encode()).hexdigest()[:16]
+            with self.clock.stage("schedule"):
+                kernel = schedule(made.computation, self.machine, made.constants, name)
+            spec = self.specs[made.text] = _spec(kernel, made)
+            self.kernels[name] = kernel
+            self.labels[name] = label
+        return spec
+
+    def objects(self) -> list[ObjectImage]:
+        """Object code of every kernel, in order of first use."""
+        images = []
+        for name, kernel in self.kernels.items():
+            with self.clock.stage("emit"):
+                text = emit_kernel(kernel, self.target)
+            with self.clock.stage("llvm"):
+                data = compile_text(text, self.target)
+            self.sizes[name] = len(data)
+            images.append(ObjectImage(name, data))
+        return images
+
+    def parameter_counts(self) -> dict[str, int]:
+        return {name: len(kernel.params) for name, kernel in self.kernels.items()}
+
+
+def _spec(kernel: Kernel, made: GroupComputation) -> KernelSpec:
+    places = {p.buffer: p for p in kernel.places}
+    n_fixed = len(made.computation.inputs) + len(made.computation.outputs)
+    scratch = tuple(product(b.shape) * b.dtype.n_bytes for b in kernel.params[n_fixed:])
+    assert all(places[b].role is Role.TMP and places[b].space is Space.GLOBAL for b in kernel.params[n_fixed:])
+    packings = {kernel.params.index(p.param): _packing(p) for p in kernel.packed}
+    return KernelSpec(kernel.name, kernel.sizes, scratch, packings)
+
+
+def _packing(packed: Packed) -> Packing:
+    n = product(packed.param.shape) * packed.param.dtype.n_bytes
+    assert isinstance(n, int)
+    shapes = f"{packed.param.shape} {packed.source.shape}"
+    layout = f"{shapes} {[s.name for s in packed.grid]} {[to_text(i) for i in packed.index]}"
+    return Packing(layout, n, lambda array: packed_array(packed, array))
+
+
+def machine_of(target: Target) -> Machine:
+    """The part of a target that schedules look at."""
+    return Machine(
+        vector_bytes=target.vector_bytes,
+        n_vector_registers=target.n_vector_registers,
+        fma_ports=target.fma_ports,
+        has_fma=target.has_fma,
+        has_masks=target.has_masks,
+        l1_bytes=target.l1_bytes,
+        l2_bytes=target.l2_bytes,
+        llc_bytes=target.llc_bytes,
+        n_cores=target.n_cores,
+    )
+
+
+# --- symbols, manifest, report --------------------------------------------------------------------------------------
+
+
+def dimension_slots(graph: Graph, program: Program) -> dict[str, int]:
+    """Places in the table of dimensions: symbols of the inputs first, then those that the data decide."""
+    names = dict.fromkeys(s.name for s in graph.symbols())
+    for n in graph.nodes():
+        for t in n.types:
+            names.update(dict.fromkeys(s.name for d in t.shape for s in symbols(d)))
+    for step in walk_steps(program):
+        if isinstance(step, Call):
+            names.update(dict.fromkeys(s.name for s in step.sizes))
+    return {name: k for k, name in enumerate(names)}
+
+
+def walk_steps(program: Program) -> Iterator[Any]:
+    """Every step, those of sub-programs included."""
+    for step in program.steps:
+        yield step
+        match step:
+            case Branch():
+                yield from walk_steps(step.then_program)
+                yield from walk_steps(step.else_program)
+            case Repeat():
+                yield from walk_steps(step.body)
+
+
+def make_manifest(graph: Graph, slots: Mapping[str, int], target: Target, report: dict[str, Any]) -> Manifest:
+    """What the loader needs to know."""
+    given = graph.symbols()
+    known = {s.name for s in given}
+    computed = {s.name: s for n in graph.outputs for d in n.shape for s in symbols(d) if s.name not in known}
+    by_slot = sorted(computed.values(), key=lambda s: slots[s.name])
+    return Manifest(
+        tilewright_version=version("tilewright"),
+        target=TargetSpec(target.triple, target.cpu, _features(target)),
+        inputs=tuple(_tensor(name, n) for name, n in zip(graph.input_names, graph.inputs, strict=True)),
+        outputs=tuple(_tensor(name, n) for name, n in zip(graph.output_names, graph.outputs, strict=True)),
+        symbols=tuple(SymbolSpec(s.name, s.lo or 0, s.hi) for s in given),
+        computed=tuple(SymbolSpec(s.name, s.lo or 0, s.hi) for s in by_slot),
+        n_dims=len(slots),
+        constraints=tuple(Constraint(f"{to_text(c)} >= 0") for c in graph.constraints),
+        report=report,
+    )
+
+
+def _tensor(name: str, node: Node) -> TensorSpec:
+    return TensorSpec(name, node.dtype.numpy.name, tuple(d if isinstance(d, int) else to_text(d) for d in node.shape))
+
+
+def _features(target: Target) -> tuple[str, ...]:
+    return tuple(f[1:] for f in target.features.split(",") if f.startswith("+"))
+
+
+def make_report(
+    graph: Graph, program: Program, kernels: KernelBuilder, clock: Clock, options: Options, weights_bytes: int
+) -> dict[str, Any]:
+    """What a person may want to know of the compile, as JSON values."""
+    calls = [s for s in walk_steps(program) if isinstance(s, Call)]
+    rows = []
+    for name, kernel in kernels.kernels.items():
+        mine = [c for c in calls if c.kernel == name]
+        rows.append({
+            "name": name,
+            "ops": list(mine[0].ops) if mine else [],
+            "calls": len(mine),
+            "object_bytes": kernels.sizes[name],
+            "locations": [c.loc.text for c in mine],
+            "notes": list(kernel.notes),
+        })  # fmt: skip
+    arena = program.arena_bytes
+    return {
+        "model": graph.name,
+        "options": asdict(options),
+        "target": kernels.target.cpu,
+        "n_ops": len(graph.nodes()),
+        "n_kernel_calls": len(calls),
+        "n_kernels": len(rows),
+        "kernels": rows,
+        "memory": {
+            "arena_bytes": arena if isinstance(arena, int) else to_text(arena),
+            "lower_bound_bytes": program.lower_bound,
+            "weights_bytes": weights_bytes,
+        },
+        "seconds": {k: round(v, 6) for k, v in _exclusive(clock.seconds).items()},
+    }
+
+
+def _exclusive(seconds: dict[str, float]) -> dict[str, float]:
+    """Scheduling happens inside partitioning; report each apart."""
+    result = dict(seconds)
+    result["partition"] = max(result.get("partition", 0.0) - result.get("schedule", 0.0), 0.0)
+    return result
+
+
+def _cache_key(source: str, options: Options) -> str:
+    target = Target.parse(options.target)
+    return f"tilewright {version('tilewright')}\n{source}\n{options}\n{target}"
+
+
+__all__ = ["Options", "build", "compile", "compile_graph"]

@@ -1,0 +1,83 @@
+"""What a user may hand to ``compile``: telling one kind of source from another.
+
+In: any object. Out: a graph, by the frontend that reads it. Not its business: reading models.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from tilewright.core.diag import OptionError
+from tilewright.core.graph import Graph
+from tilewright.frontend import onnx as onnx_frontend
+from tilewright.frontend import torch as torch_frontend
+
+Source = Any
+"""A path, ``bytes``, ``onnx.ModelProto``, ``torch.nn.Module``, ``torch.export.ExportedProgram`` or ``Graph``."""
+
+Shapes = Mapping[str, Sequence[int | str]]
+
+
+class Digests(Protocol):
+    """A store that knows the content digest of files."""
+
+    def digest_file(self, path: str | Path) -> str: ...
+
+
+def import_source(
+    source: Source, example_inputs: Sequence[Any] | None, dynamic_shapes: Any, input_shapes: Shapes | None
+) -> Graph:
+    """The graph of a source; raises ``ImportFailed`` for a broken model, ``OptionError`` for something else."""
+    if isinstance(source, Graph):
+        return source
+    if isinstance(source, str | Path | bytes) or _is_a(source, "onnx", "ModelProto"):
+        return onnx_frontend.import_onnx(source, input_shapes=input_shapes)
+    if _is_a(source, "torch.export", "ExportedProgram"):
+        return torch_frontend.import_exported(source)
+    if _is_a(source, "torch.nn", "Module"):
+        if example_inputs is None:
+            raise OptionError(
+                "a torch.nn.Module needs example_inputs", remedy="compile(module, example_inputs=(x, ...))"
+            )
+        return torch_frontend.import_module(source, tuple(example_inputs), dynamic_shapes)
+    raise OptionError(
+        f"can't compile a {type(source).__module__}.{type(source).__qualname__}",
+        remedy="pass an ONNX path, bytes or ModelProto, a torch.nn.Module, an ExportedProgram or a Graph",
+    )
+
+
+def _is_a(source: object, module: str, name: str) -> bool:
+    """Is ``source`` an instance of ``module.name``, which is looked up only where it is imported already?"""
+    kind = getattr(sys.modules.get(module), name, None)
+    return isinstance(kind, type) and isinstance(source, kind)
+
+
+def source_key(source: Source, store: Digests, input_shapes: Shapes | None) -> str | None:
+    """A text that changes whenever the source's content does, found without importing it; None when there is none.
+
+    Files that keep tensors in other files have none.
+    """
+    if not isinstance(source, str | Path):
+        return None
+    path = Path(source)
+    try:
+        if _mentions_external_data(path):
+            return None
+        digest = store.digest_file(path)
+    except OSError:
+        return None
+    return f"onnx {digest} {sorted((input_shapes or {}).items())}"
+
+
+def _mentions_external_data(path: Path) -> bool:
+    """Does the file hold the key that every external tensor has? (Also true when a name holds that word: then no key.)"""
+    overlap = b""
+    with path.open("rb") as file:
+        while block := file.read(1 << 24):
+            if b"location" in overlap + block:
+                return True
+            overlap = block[-8:]
+    return False

@@ -1,0 +1,196 @@
+"""From groups to a program: which step reads and writes which memory, in what order.
+
+In: a decomposed graph and a function that schedules a computation. Out: a ``Program`` whose pointers are final, the
+weights that its kernels read, and a record of each kernel for the report.
+Not its business: fusion (``partition.fuse``), offsets in the arena (``partition.memory``), code (``codegen``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+from tilewright.core.diag import join_locs
+from tilewright.core.expr import Dim, Sym, substitute
+from tilewright.core.graph import CONST, INPUT, PROJ, Graph, Node
+from tilewright.core.opdef import Trait
+from tilewright.core.types import Array, TensorType
+from tilewright.partition.computation import GroupComputation, computation_of
+from tilewright.partition.control import data_dims, plan_control
+from tilewright.partition.fuse import Group, Partition, partition
+from tilewright.partition.memory import Storage, plan_memory
+from tilewright.partition.program import Branch, Call, Copy, Pointer, Program, Repeat, SetDim, Step
+from tilewright.partition.weights import Weights
+
+Result = tuple[Node, int]
+
+
+@dataclass(frozen=True)
+class Packing:
+    """A constant parameter's layout: a name that tells layouts apart, its size, and the function that re-lays it."""
+
+    layout: str
+    n_bytes: int
+    pack: Callable[[Array], Array]
+
+
+@dataclass(frozen=True)
+class KernelSpec:
+    """What a program needs to know of a scheduled kernel.
+
+    Parameters are the computation's inputs, its outputs, then scratch of ``scratch`` bytes each. ``packings`` maps an
+    input's position to its layout.
+    """
+
+    name: str
+    sizes: tuple[Sym, ...]
+    scratch: tuple[Dim, ...]
+    packings: Mapping[int, Packing] = field(default_factory=dict)
+
+
+Scheduler = Callable[[GroupComputation, str], KernelSpec]
+
+
+@dataclass
+class Planner:
+    """Shared by a graph and its sub-graphs: the weights and the scheduler (which makes equal kernels once)."""
+
+    schedule: Scheduler
+    fuse: bool = True
+    weights: Weights = field(default_factory=Weights)
+
+    def program(self, graph: Graph, name: str) -> Program:
+        """The program of one graph."""
+        return _GraphPlan(self, graph, name).program()
+
+
+class _GraphPlan:
+    """The planning of one graph: steps are made with symbolic places, and get addresses when all lives are known."""
+
+    def __init__(self, planner: Planner, graph: Graph, name: str) -> None:
+        self.planner = planner
+        self.graph = graph
+        self.name = name
+        self.parts: Partition = partition(graph, fuse=planner.fuse)
+        self.order = {n: k for k, n in enumerate(graph.nodes())}
+        self.arguments = {n: Pointer("arg", k) for k, n in enumerate(graph.inputs)}
+        self.storages: list[Storage] = []
+        self.homes: dict[Result, int] = {}
+        self.copies: list[tuple[Node, Pointer]] = []
+        self.steps: list[list[Callable[[], Step]]] = []
+        self.caps: dict[Sym, Dim] = {}
+
+    def program(self) -> Program:
+        targets = self._outputs()
+        for group in self.parts.groups:
+            self._plan_group(group, targets)
+        end = len(self.parts.groups)
+        for node, _ in self.copies:
+            self.touch(node, end)
+        plan = plan_memory(self.storages)
+        self.offsets = plan.offsets
+        steps = [make() for makers in self.steps for make in makers]
+        for node, target in self.copies:
+            steps.append(Copy(self.pointer(node), target, node.type.n_bytes))
+        return Program(
+            self.name, len(self.graph.inputs), len(self.graph.outputs), tuple(steps), plan.n_bytes, plan.lower_bound
+        )
+
+    # --- where things are
+
+    def resolve(self, node: Node) -> Result:
+        """The node and result whose memory ``node`` is."""
+        while node in self.parts.views:
+            node = self.parts.views[node]
+        return (node.inputs[0], node.attrs.index) if node.op is PROJ else (node, 0)
+
+    def pointer(self, node: Node) -> Pointer:
+        """A node's address, once the arena is planned."""
+        return self.result_pointer(self.resolve(node))
+
+    def result_pointer(self, result: Result) -> Pointer:
+        node, _ = result
+        if node in self.arguments and node.op is INPUT:
+            return self.arguments[node]
+        if node.op is CONST:
+            return Pointer("weights", self.planner.weights.add(node.attrs.data))
+        if result in self.targets:
+            return self.targets[result]
+        return Pointer("arena", self.offsets[self.homes[result]])
+
+    def touch(self, node: Node, step: int) -> None:
+        """``step`` reads ``node``."""
+        k = self.homes.get(self.resolve(node))
+        if k is not None:
+            s = self.storages[k]
+            self.storages[k] = Storage(s.n_bytes, s.first, max(s.last, step))
+
+    def reserve(self, n_bytes: Dim, step: int) -> Callable[[], Pointer]:
+        """Scratch for one step; the pointer is known once the arena is planned."""
+        self.storages.append(Storage(substitute(n_bytes, self.caps), step, step))
+        k = len(self.storages) - 1
+        return lambda: Pointer("arena", self.offsets[k])
+
+    def allot(self, result: Result, type_: TensorType, step: int) -> None:
+        """Memory for a result from ``step`` on, unless an output of the program is its home."""
+        if result not in self.targets:
+            self.storages.append(Storage(substitute(type_.n_bytes, self.caps), step, step))
+            self.homes[result] = len(self.storages) - 1
+
+    def _outputs(self) -> dict[Result, Pointer]:
+        """Results that are written straight to an output; all other outputs are copied at the end."""
+        self.targets: dict[Result, Pointer] = {}
+        n = len(self.graph.inputs)
+        for k, node in enumerate(self.graph.outputs):
+            result, place = self.resolve(node), Pointer("arg", n + k)
+            if result in self.targets or result[0].op in (INPUT, CONST):
+                self.copies.append((node, place))
+            else:
+                self.targets[result] = place
+        return self.targets
+
+    # --- steps
+
+    def _plan_group(self, group: Group, targets: dict[Result, Pointer]) -> None:
+        step, node = len(self.steps), group.root
+        for symbol, cap in data_dims(node):
+            self.caps[symbol] = cap
+        for k, t in enumerate(node.types):
+            self.allot((node, k), t, step)
+        if Trait.CONTROL in node.op.traits:
+            for i in node.inputs:
+                self.touch(i, step)
+            self.steps.append(plan_control(self, node, step))
+            return
+        made = computation_of(group, self.parts.facts, self.order)
+        for i in made.inputs:
+            self.touch(i, step)
+        spec = self.planner.schedule(made, "_".join(n.op.name for n in sorted(group.members, key=self.order.__getitem__)))
+        scratch = [self.reserve(n, step) for n in spec.scratch]
+        makers: list[Callable[[], Step]] = [lambda: self._call(group, made, spec, scratch)]
+        makers += [partial(self._set_dim, symbol, node) for symbol, _ in data_dims(node)]
+        self.steps.append(makers)
+
+    def _call(
+        self, group: Group, made: GroupComputation, spec: KernelSpec, scratch: list[Callable[[], Pointer]]
+    ) -> Call:
+        args = [self._parameter(n, spec.packings.get(k)) for k, n in enumerate(made.inputs)]
+        args += [self.result_pointer((group.root, k)) for k in range(len(group.root.types))]
+        args += [s() for s in scratch]
+        members = sorted(group.members, key=self.order.__getitem__)
+        loc = join_locs([n.loc for n in members])
+        return Call(spec.name, tuple(args), spec.sizes, loc, tuple(n.op.name for n in members))
+
+    def _set_dim(self, symbol: Sym, node: Node) -> Step:
+        """The count is the last result of an op whose sizes its data decide."""
+        return SetDim(symbol, self.result_pointer((node, len(node.types) - 1)))
+
+    def _parameter(self, node: Node, packing: Packing | None) -> Pointer:
+        if packing is None:
+            return self.pointer(node)
+        data = self.resolve(node)[0].attrs.data
+        return Pointer("weights", self.planner.weights.add(data, packing.layout, packing.n_bytes, packing.pack))
+
+
+__all__ = ["Branch", "KernelSpec", "Packing", "Planner", "Repeat", "Scheduler"]

@@ -1,0 +1,116 @@
+"""A program: the steps that run a graph, each with the memory it reads and writes.
+
+In: (by ``partition.plan``) groups, kernels and the arena plan. Out: plain records that ``codegen.program`` turns into
+one function per program, and the report reads.
+Not its business: how kernels work inside.
+
+A program runs with ``args`` (input pointers, then output pointers), the table of dimensions, the weights and an arena.
+Sub-graphs of control flow are programs of their own, called with pointers into their caller's memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, Union
+
+from tilewright.core.diag import Loc
+from tilewright.core.expr import Dim, Sym
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """An address: ``arg`` number ``offset``, or ``offset`` bytes into the weights or the arena."""
+
+    base: Literal["arg", "weights", "arena"]
+    offset: Dim
+
+
+@dataclass(frozen=True)
+class Call:
+    """Run a kernel. ``kernel`` is its symbol; ``sizes`` are its symbolic dimensions in order."""
+
+    kernel: str
+    args: tuple[Pointer, ...]
+    sizes: tuple[Sym, ...]
+    loc: Loc
+    ops: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Copy:
+    """Copy ``n_bytes``; the two places do not overlap."""
+
+    source: Pointer
+    target: Pointer
+    n_bytes: Dim
+
+
+@dataclass(frozen=True)
+class SetDim:
+    """Define a symbol that the data decided: its value is the ``i64`` at ``source``."""
+
+    symbol: Sym
+    source: Pointer
+
+
+@dataclass(frozen=True)
+class Branch:
+    """Run one of two programs, chosen by the bool at ``cond``; both take the same pointers and ``scratch`` as arena."""
+
+    cond: Pointer
+    then_program: Program
+    else_program: Program
+    args: tuple[Pointer, ...]
+    scratch: Pointer
+
+
+@dataclass(frozen=True)
+class Carried:
+    """A loop-carried value: where it starts, two buffers to swap, where it ends, its size."""
+
+    start: Pointer
+    buffers: tuple[Pointer, Pointer]
+    result: Pointer
+    n_bytes: Dim
+
+
+@dataclass(frozen=True)
+class Scanned:
+    """A value that each iteration appends to a result: bytes per iteration."""
+
+    result: Pointer
+    n_bytes: Dim
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """``while i < trips and cond: body``. Body inputs: i, cond, carried..., captures...; outputs: cond, carried..., scanned.
+
+    ``count`` receives how many iterations ran (``i64``).
+    """
+
+    trips: Pointer
+    cond: Pointer
+    body: Program
+    carried: tuple[Carried, ...]
+    captures: tuple[Pointer, ...]
+    scanned: tuple[Scanned, ...]
+    iteration: Pointer
+    cond_buffers: tuple[Pointer, Pointer]
+    count: Pointer
+    scratch: Pointer
+
+
+Step: TypeAlias = Union[Call, Copy, SetDim, Branch, Repeat]
+
+
+@dataclass(frozen=True)
+class Program:
+    """Steps in order. ``lower_bound`` is the least arena that any order-keeping plan needs, where sizes are known."""
+
+    name: str
+    n_inputs: int
+    n_outputs: int
+    steps: tuple[Step, ...]
+    arena_bytes: Dim
+    lower_bound: int | None
