@@ -1,16 +1,138 @@
-"""Objects in memory to callable addresses, by LLVM's ORC linker."""
+"""Object code in memory to callable addresses, by LLVM's ORC linker (LLJIT); and the process's one thread pool.
+
+In: native objects that were already checked. Out: ``LinkedLibrary`` with the addresses of exported symbols.
+Not its business: whether the objects fit this machine (``host``), their calling convention (``model``).
+
+llvmlite is imported on the first link, not before.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import atexit
+import ctypes
+import functools
+import itertools
+import os
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tilewright.runtime.env import read_environment
+from tilewright.runtime.errors import ArtifactError
+from tilewright.runtime.pool import POOL_ABIS, pool_ir
+
+POOL_SYMBOLS = ("tw_parallel_for", "tw_pool_reset", "tw_pool_spin", "tw_pool_workers")
+
+_lock = threading.RLock()
+_names = itertools.count()
+_live: weakref.WeakSet[LinkedLibrary] = weakref.WeakSet()
 
 
 class LinkedLibrary:
     """Native code in memory; it is unloaded when this object dies, so keep it as long as any address is used."""
 
-    addresses: dict[str, int]
+    __slots__ = ("__weakref__", "_tracker", "addresses")
+
+    def __init__(self, tracker: Any, exports: Sequence[str]) -> None:
+        self._tracker = tracker
+        self.addresses: Mapping[str, int] = {name: tracker[name] for name in exports}
+        _live.add(self)
+
+    def keep_forever(self) -> None:
+        """Never unload: for code that other threads may still be inside of."""
+        self._tracker.detach()
 
 
 def link(objects: Sequence[bytes], exports: Sequence[str] = ("tw_run", "tw_plan")) -> LinkedLibrary:
-    """Link objects with the process's thread pool and libc; raises ``ArtifactError`` when they do not link."""
-    raise NotImplementedError
+    """Link objects with each other, the process's thread pool and libc.
+
+    Raises ``ArtifactError`` when an object is not one for this machine, or a symbol is missing or defined twice.
+    """
+    imports = {"tw_parallel_for": pool().addresses["tw_parallel_for"]}
+    return _link(objects, exports, imports)
+
+
+@functools.cache
+def pool() -> LinkedLibrary:
+    """The process's one thread pool, compiled (about 10 ms) and linked on first use, and never unloaded."""
+    with _lock:
+        library = _link([_compile_pool()], POOL_SYMBOLS, {})
+    library.keep_forever()
+    reset = ctypes.CFUNCTYPE(None)(library.addresses["tw_pool_reset"])
+    os.register_at_fork(after_in_child=reset)
+    spin_us = read_environment().spin_us
+    if spin_us is not None:
+        set_spin(library, spin_us)
+    return library
+
+
+def set_spin(library: LinkedLibrary, spin_us: int) -> None:
+    """Set for how long an idle worker of the pool spins before it sleeps."""
+    ctypes.CFUNCTYPE(None, ctypes.c_int64)(library.addresses["tw_pool_spin"])(spin_us * 1000)
+
+
+def pool_workers() -> int:
+    """How many threads the pool has started so far."""
+    return int(ctypes.CFUNCTYPE(ctypes.c_int32)(pool().addresses["tw_pool_workers"])())
+
+
+def compile_ir(text: str) -> bytes:
+    """Object code of an LLVM module for this machine's CPU, without any optimisation pass."""
+    import llvmlite.binding as llvm
+
+    with _lock:
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+        machine = llvm.Target.from_default_triple().create_target_machine(
+            cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=3, reloc="pic"
+        )
+        module = llvm.parse_assembly(text)
+        module.triple = machine.triple
+        module.verify()
+        return bytes(machine.emit_object(module))
+
+
+def _compile_pool() -> bytes:
+    import llvmlite.binding as llvm
+
+    cpu = llvm.get_process_triple().split("-")[0]
+    if cpu not in POOL_ABIS:
+        raise ArtifactError(f"there is no thread pool for {cpu} CPUs", remedy=f"use one of {', '.join(POOL_ABIS)}")
+    return compile_ir(pool_ir(POOL_ABIS[cpu]))
+
+
+def _link(objects: Sequence[bytes], exports: Sequence[str], imports: Mapping[str, int]) -> LinkedLibrary:
+    import llvmlite.binding as llvm
+
+    builder = llvm.JITLibraryBuilder().add_current_process()
+    for data in objects:
+        builder.add_object_img(data)
+    for name in exports:
+        builder.export_symbol(name)
+    for name, address in imports.items():
+        builder.import_symbol(name, address)
+    with _lock:
+        try:
+            tracker = builder.link(_linker(), f"tilewright.{next(_names)}")
+        except RuntimeError as error:
+            raise ArtifactError(f"the native objects do not link: {error}", remedy="compile the model again") from error
+    return LinkedLibrary(tracker, exports)
+
+
+@functools.cache
+def _linker() -> Any:
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()  # LLJIT asks for it even when it is given objects only
+    return llvm.create_lljit_compiler(suppress_errors=True)
+
+
+@atexit.register
+def _keep_all() -> None:
+    """At exit other threads may still run: leave the code where it is, the process is going away."""
+    for library in list(_live):
+        library.keep_forever()
+    if _linker.cache_info().currsize:
+        _linker().detach()
