@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.core.compute import Buffer, Computation, Serial
+from tilewright.core.evaluate import evaluate_nodes
 from tilewright.core.expr import Sym
 from tilewright.core.graph import Attrs, Builder, Pool
 from tilewright.core.opdef import OpDef, Sample
@@ -53,7 +54,11 @@ def check_symbolic(
     bind_results(results, expected, env)
     for t, e in zip(results, expected, strict=True):
         assert (t.dtype.numpy, concrete(t.shape, env)) == (e.dtype, e.shape), f"infer says {t}, not {e.dtype}{e.shape}"
-    actual = computed(op, arrays, types, results, full, env) if not op.decompose else decomposed(op, arrays, full)
+    actual = (
+        computed(op, arrays, types, results, full, env)
+        if not op.decompose
+        else decomposed(op, arrays, types, full, env)
+    )
     for a, e in zip(actual, expected, strict=True):
         assert_close(a, e, rtol)
     return expected
@@ -87,13 +92,11 @@ def temporaries(items, known: set[Buffer]) -> tuple[Buffer, ...]:
     return tuple(found)
 
 
-def decomposed(op, arrays, attrs) -> list[Array]:
-    from tilewright.core.evaluate import evaluate_nodes
-
+def decomposed(op, arrays, types, attrs, env) -> list[Array]:
     pool = Pool()
-    inputs = tuple(pool.input(f"x{k}", tensor_type_of(a)) for k, a in enumerate(arrays))
+    inputs = tuple(pool.input(f"x{k}", t) for k, t in enumerate(types))
     made = as_tuple(op.decompose(Builder(pool), inputs, attrs))
-    return list(evaluate_nodes(made, dict(zip(inputs, arrays, strict=True)), {}))
+    return list(evaluate_nodes(made, dict(zip(inputs, arrays, strict=True)), env))
 
 
 def as_tuple(x: Any) -> tuple[Any, ...]:
