@@ -1,0 +1,113 @@
+"""Index expressions: simplification never changes a value, bounds hold, text round-trips."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tilewright.core.expr import (
+    Dim,
+    Sym,
+    bounds,
+    ceildiv,
+    evaluate,
+    floordiv,
+    maximum,
+    minimum,
+    mod,
+    parse,
+    substitute,
+    symbols,
+    to_text,
+)
+
+I, J, B = Sym("i", 0, 3), Sym("j", 0, 15), Sym("B", 1)
+NAMES = {"i": I, "j": J, "B": B}
+Values = Mapping[Sym, int]
+Case = tuple[Dim, Callable[[Values], int]]
+
+
+def _leaf(x: Sym | int) -> Case:
+    return x, (lambda v: v[x]) if isinstance(x, Sym) else (lambda v: x)
+
+
+def _combine(op: str, a: Case, b: Case) -> Case:
+    (x, f), (y, g) = a, b
+    made: Mapping[str, tuple[Callable[[Dim, Dim], Dim], Callable[[int, int], int]]] = {
+        "+": (lambda p, q: p + q, lambda p, q: p + q),
+        "-": (lambda p, q: p - q, lambda p, q: p - q),
+        "*": (lambda p, q: p * q, lambda p, q: p * q),
+        "min": (minimum, min),
+        "max": (maximum, max),
+    }
+    build, meaning = made[op]
+    return build(x, y), lambda v: meaning(f(v), g(v))
+
+
+def _divide(op: str, a: Case, n: int) -> Case:
+    x, f = a
+    if op == "//":
+        return floordiv(x, n), lambda v: f(v) // n
+    return mod(x, n), lambda v: f(v) % n
+
+
+cases = st.recursive(
+    st.one_of(st.sampled_from([I, J, B]), st.integers(-5, 20)).map(_leaf),
+    lambda c: st.one_of(
+        st.builds(_combine, st.sampled_from(["+", "-", "*", "min", "max"]), c, c),
+        st.builds(_divide, st.sampled_from(["//", "%"]), c, st.integers(1, 12)),
+    ),
+    max_leaves=6,
+)
+points = st.builds(lambda i, j, b: {I: i, J: j, B: b}, st.integers(0, 3), st.integers(0, 15), st.integers(1, 40))
+
+
+@given(cases, points)
+def test_simplified_expression_keeps_its_value_and_bounds(case: Case, point: Values) -> None:
+    expr, meaning = case
+    value = meaning(point)
+    assert evaluate(expr, point) == value
+    lo, hi = bounds(expr)
+    assert (lo is None or lo <= value) and (hi is None or value <= hi)
+
+
+@given(cases)
+def test_text_round_trip(case: Case) -> None:
+    assert parse(to_text(case[0]), NAMES.__getitem__) == case[0]
+
+
+@pytest.mark.parametrize(
+    ("expr", "text"),
+    [
+        ((I * 16 + J) // 16, "i"),
+        ((I * 16 + J) % 16, "j"),
+        ((I * 16 + J + 8) // 16, "i + ((j + 8) // 16)"),
+        ((6 * I + 4 * J + 7) // 8, "(3*i + 2*j + 3) // 4"),
+        ((B * 4 + B) // B, "5"),
+        (ceildiv(B, 1), "B"),
+        (minimum(I, 3), "i"),
+        (maximum(B, 1), "B"),
+    ],
+)
+def test_simplification(expr: Dim, text: str) -> None:
+    assert to_text(expr) == text
+
+
+def test_substitute_and_symbols() -> None:
+    e = (I * B + J) // 4
+    assert symbols(e) == {I, J, B}
+    assert substitute(e, {B: 4}) == I + J // 4
+
+
+def test_truth_of_an_expression_is_refused() -> None:
+    with pytest.raises(TypeError, match="unknown"):
+        bool(B - 1)
+
+
+@pytest.mark.parametrize("text", ["1 / 2", "a.b", "f(1)", "1 if 2 else 3", "(1", "B // 0"])
+def test_parse_refuses_everything_else(text: str) -> None:
+    with pytest.raises(ValueError, match="integer expression"):
+        parse(text, lambda n: B)

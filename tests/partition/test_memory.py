@@ -1,0 +1,53 @@
+"""The arena plan: nothing alive at once overlaps, and the arena stays near the bound that no plan can beat."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tilewright.core.expr import Dim, Sym, evaluate
+from tilewright.partition.memory import Plan, Storage, plan_memory
+
+B = Sym("B", 1)
+lives = st.tuples(st.integers(0, 12), st.integers(0, 5))
+static_sizes = st.integers(0, 4096)
+symbolic_sizes = st.one_of(static_sizes, st.builds(lambda k, c: B * k + c, st.integers(1, 64), st.integers(0, 256)))
+
+
+def _storages(sizes: list[tuple[Dim, tuple[int, int]]]) -> list[Storage]:
+    return [Storage(n, first, first + length) for n, (first, length) in sizes]
+
+
+def _check(storages: list[Storage], plan: Plan, values: dict[Sym, int]) -> None:
+    placed = [(evaluate(o, values), evaluate(s.n_bytes, values)) for o, s in zip(plan.offsets, storages, strict=True)]
+    total = evaluate(plan.n_bytes, values)
+    for (at, n), s in zip(placed, storages, strict=True):
+        assert at % 64 == 0 and 0 <= at and at + n <= total
+        for (other, m), t in zip(placed, storages, strict=True):
+            if s is not t and s.first <= t.last and t.first <= s.last and n and m:
+                assert at + n <= other or other + m <= at
+
+
+@given(st.lists(st.tuples(static_sizes, lives), max_size=12))
+def test_static_plan_never_overlaps(sizes: list[tuple[Dim, tuple[int, int]]]) -> None:
+    storages = _storages(sizes)
+    plan = plan_memory(storages)
+    _check(storages, plan, {})
+    assert plan.lower_bound is not None and evaluate(plan.n_bytes, {}) >= plan.lower_bound
+
+
+@given(st.lists(st.tuples(symbolic_sizes, lives), max_size=10), st.integers(1, 50))
+def test_symbolic_plan_never_overlaps(sizes: list[tuple[Dim, tuple[int, int]]], batch: int) -> None:
+    storages = _storages(sizes)
+    _check(storages, plan_memory(storages), {B: batch})
+
+
+def test_a_chain_needs_two_buffers() -> None:
+    storages = [Storage(1024, k, k + 1) for k in range(20)]
+    plan = plan_memory(storages)
+    assert plan.n_bytes == 2048 == plan.lower_bound
+
+
+def test_a_symbolic_chain_needs_two_buffers() -> None:
+    storages = [Storage(B * 64, k, k + 1) for k in range(20)]
+    assert plan_memory(storages).n_bytes == B * 128
