@@ -4,8 +4,8 @@ In: operation names, dtypes and values, scalar or vector. Out: values; nothing h
 Not its business: conversions between types (``convert``), transcendental functions (``tile.math`` expands them first).
 
 Integers wrap; a division by zero gives 0, its remainder the dividend, and the lowest value divided by -1 wraps, so
-nothing traps; shifts by the width or more give 0 (or the sign), by a negative number 0. ``min`` and ``max`` propagate NaN. f16 and bf16 are computed as ``float`` and rounded
-after every operation that can leave the type.
+nothing traps; shifts by the width or more give 0 (or the sign), by a negative number 0. ``min`` and ``max`` propagate
+NaN. f16 and bf16 are computed as ``float`` and rounded after every operation that can leave the type.
 """
 
 from __future__ import annotations

@@ -1,51 +1,69 @@
 """Transcendental functions as value trees of basic operations.
 
 In: values with ``exp``, ``log``, ``sin``... Out: equal values without them, of ``Fma``, ``add``, ``mul``, ``div``,
-``rint``, ``Bitcast``, ``Select`` and ``pow2i``. Not its business: instructions (``codegen``).
+``sqrt``, integer operations, ``Bitcast``, ``Select`` and ``pow2i``. Not its business: instructions (``codegen``).
 
-f16 and bf16 are computed in f32 and rounded once at the end.
+Each function states its error in ULP of its result; f16 and bf16 are computed in f32 and rounded once at the end.
+NaN, infinities, signed zeros and denormals give what C's library gives.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 
 from tilewright.core import types
-from tilewright.core.compute import Binary, Cast, Const, Unary, Value, rewrite_value
+from tilewright.core.compute import Binary, Cast, Unary, Value, rewrite_value
+from tilewright.tile.elementary import exponential, special, trigonometric
+from tilewright.tile.elementary.build import Style
 
-
-@dataclass(frozen=True)
-class Style:
-    """What the target offers. ``has_scalef``: ``mul(x, pow2i(n))`` is exact for every ``n``, overflow included."""
-
-    has_fma: bool = True
-    has_scalef: bool = False
-
-
-def _rsqrt(x: Value, style: Style) -> Value:
-    return Binary("div", Const(1.0, x.dtype), Unary("sqrt", x))
-
-
-UNARY: dict[str, Callable[[Value, Style], Value]] = {"rsqrt": _rsqrt}
-BINARY: dict[str, Callable[[Value, Value, Style], Value]] = {}
+UNARY: Mapping[str, Callable[[Value, Style], Value]] = {
+    "rsqrt": special.rsqrt,
+    "erf": special.erf,
+    "exp": exponential.exp,
+    "exp2": exponential.exp2,
+    "expm1": exponential.expm1,
+    "log": exponential.log,
+    "log2": exponential.log2,
+    "log1p": exponential.log1p,
+    "sinh": exponential.sinh,
+    "cosh": exponential.cosh,
+    "tanh": exponential.tanh,
+    "asinh": exponential.asinh,
+    "acosh": exponential.acosh,
+    "atanh": exponential.atanh,
+    "sin": trigonometric.sin,
+    "cos": trigonometric.cos,
+    "tan": trigonometric.tan,
+    "asin": trigonometric.asin,
+    "acos": trigonometric.acos,
+    "atan": trigonometric.atan,
+}
+BINARY: Mapping[str, Callable[[Value, Value, Style], Value]] = {
+    "pow": exponential.power,
+    "atan2": trigonometric.atan2,
+    "rem": special.remainder,
+}
 
 
 def expand(value: Value, *, has_fma: bool = True, has_scalef: bool = False) -> Value:
-    """``value`` with every transcendental function spelled out."""
+    """``value`` with every transcendental function spelled out for a target with these instructions."""
     style = Style(has_fma, has_scalef)
 
     def leaf(v: Value) -> Value | None:
         if isinstance(v, Unary) and v.op in UNARY:
-            return _in_wide(v.dtype, lambda a: UNARY[v.op](a, style), v.a)
+            function = UNARY[v.op]
+            return _in_wide(v, lambda a: function(a, style), v.a)
         if isinstance(v, Binary) and v.op in BINARY and v.dtype.is_float:
-            return _in_wide(v.dtype, lambda a, b: BINARY[v.op](a, b, style), v.a, v.b)
+            operation = BINARY[v.op]
+            return _in_wide(v, lambda a, b: operation(a, b, style), v.a, v.b)
+        if isinstance(v, Binary) and v.op == "pow" and v.dtype.is_integer:
+            return exponential.integer_power(v.a, v.b)
         return None
 
     return rewrite_value(value, leaf)
 
 
-def _in_wide(dtype: types.DType, build: Callable[..., Value], *arguments: Value) -> Value:
-    if dtype in (types.f32, types.f64):
+def _in_wide(v: Value, build: Callable[..., Value], *arguments: Value) -> Value:
+    if v.dtype in (types.f32, types.f64):
         return build(*arguments)
-    return Cast(build(*[Cast(a, types.f32) for a in arguments]), dtype)
+    return Cast(build(*[Cast(a, types.f32) for a in arguments]), v.dtype)

@@ -1,0 +1,132 @@
+"""erf, reciprocal square root, and the remainder of floats.
+
+In: values of f32 or f64. Out: value trees. Not its business: f16 and bf16 (``tile.math`` widens them).
+"""
+
+from __future__ import annotations
+
+import math
+
+from tilewright.core import types
+from tilewright.core.compute import Binary, Unary, Value
+from tilewright.tile.elementary.build import (
+    Style,
+    absolute,
+    by_type,
+    c,
+    choose,
+    convert,
+    equal,
+    fma,
+    is_double,
+    less,
+    polynomial,
+    sqrt,
+    two_product,
+    with_sign_of,
+)
+from tilewright.tile.elementary.exponential import exp
+
+# erf(x) / x - 1 in x**2, for |x| <= 1
+_ERF_SMALL_F32 = (
+    0.1283791658483509,
+    -0.37612626666720334,
+    0.11283594715160218,
+    -0.026854212010626412,
+    0.005189087423433974,
+    -0.000801686428716587,
+    7.875875062685488e-05,
+)
+_ERF_SMALL_F64 = (
+    0.12837916709551256,
+    -0.37612638903183754,
+    0.1128379167095512,
+    -0.02686617064512984,
+    0.0052239776254232985,
+    -0.000854832702193483,
+    0.00012055332902888736,
+    -1.4925647567519332e-05,
+    1.6462045441468418e-06,
+    -1.6364642158167616e-07,
+    1.4792401209404813e-08,
+    -1.216456005728345e-09,
+    8.709045129053106e-11,
+    -4.230945824295338e-12,
+)
+# erfc(x) * exp(x**2) in (x - 2) / (x + 2), for 1 <= x <= 4 and 6
+_ERFC_F32 = (
+    0.25539567625190335,
+    -0.42718584761434303,
+    0.24165821109072444,
+    -0.07897852327253349,
+    0.0037321413513030097,
+    0.006994855413599958,
+    -0.0008365899736486057,
+    -0.0009441596340872735,
+)
+_ERFC_F64 = (
+    0.25539567631050575,
+    -0.4271858474139585,
+    0.24165819424246585,
+    -0.07897858101570611,
+    0.0037328924043978336,
+    0.006997461736971578,
+    -0.00084714325299195,
+    -0.0009819769411038642,
+    4.355558686575482e-05,
+    0.00017435947400205157,
+    2.7527175557227246e-05,
+    -2.7562209161129353e-05,
+    -1.3998283772784976e-05,
+    1.3058577122278017e-06,
+    4.011749647325067e-06,
+    1.272567661840228e-06,
+    -1.1352571477273627e-06,
+)
+
+
+def erf(x: Value, style: Style) -> Value:
+    """f32 and f64 within 2 ULP."""
+    size = absolute(x)
+    z = size * size
+    near = fma(size, polynomial(z, _ERF_SMALL_F64 if is_double(x) else _ERF_SMALL_F32), size)
+    limited = Binary("min", by_type(x, 4.0, 6.0), size)
+    two = c(2.0, x)
+    mapped = (limited - two) / (limited + two)
+    tail = polynomial(mapped, _ERFC_F64 if is_double(x) else _ERFC_F32)
+    far = c(1.0, x) - exp(-(limited * limited), style) * tail
+    return with_sign_of(choose(less(size, c(1.0, x)), near, far), x)
+
+
+def rsqrt(x: Value, style: Style) -> Value:
+    """``1 / sqrt(x)``; f32 and f64 within 1.5 ULP."""
+    return c(1.0, x) / sqrt(x)
+
+
+def remainder(x: Value, y: Value, style: Style) -> Value:
+    """C's fmod. f32: exact. f64: exact while ``|x / y| < 2**200``, NaN beyond.
+
+    Long division: each step takes up to 29 (f64: 50) bits off the quotient without an error.
+    """
+    wide = is_double(x)
+    r, d = (absolute(convert(v, types.f64)) for v in (x, y))
+    unscale = c(1.0, r)
+    if wide and not style.has_fma:  # keep exact products of halves away from overflow
+        huge = less(c(2.0**900, r), r)
+        r, d = choose(huge, r * c(2.0**-200, r), r), choose(huge, d * c(2.0**-200, d), d)
+        unscale = choose(huge, c(2.0**200, r), unscale)
+    for step in range(3 if wide else 9, -1, -1):
+        scaled = d * c(2.0 ** (step * (50 if wide else 29)), d)
+        quotient = Unary("trunc", r / scaled)
+        if wide:
+            product, error = two_product(quotient, scaled, style)
+            rest = (r - product) - error
+        else:
+            rest = fma(-quotient, scaled, r)
+        rest = choose(less(rest, c(0.0, r)), rest + scaled, rest)
+        r = choose(less(r, scaled), r, rest)
+    r = choose(less(r, d), r, c(math.nan, r)) * unscale
+    result = with_sign_of(convert(r, x.dtype), x)
+    infinity = c(math.inf, x)
+    result = choose(Binary("and", less(absolute(x), infinity), equal(absolute(y), infinity)), x, result)
+    return choose(Binary("and", less(absolute(x), absolute(y)), less(absolute(y), infinity)), x, result)

@@ -1,0 +1,227 @@
+"""sin, cos, tan, asin, acos, atan, atan2.
+
+In: values of f32 or f64. Out: value trees. Not its business: f16 and bf16 (``tile.math`` widens them).
+
+Arguments of sin, cos and tan are reduced modulo pi/2 in f64, by subtracting ``n`` times three parts of pi/2 with 33
+bits each. That holds the stated bounds for ``|x| < 1.6e6`` on every target, and for f32 below 1e9 where there is a
+fused multiply-add. Beyond, the result loses accuracy, but sin and cos stay within [-1, 1].
+"""
+
+from __future__ import annotations
+
+import math
+
+from tilewright.core import types
+from tilewright.core.compute import Binary, Value
+from tilewright.tile.elementary.build import (
+    Style,
+    absolute,
+    bits,
+    by_type,
+    c,
+    choose,
+    clamp,
+    convert,
+    equal,
+    flip_sign,
+    fma,
+    integer,
+    is_double,
+    less,
+    n,
+    polynomial,
+    sqrt,
+    with_sign_of,
+)
+
+_SIN_F32 = (-0.16666664661114838, 0.008332748037517147, -0.00019587840521305324)
+_SIN_F64 = (
+    -0.16666666666666666,
+    0.008333333333330946,
+    -0.0001984126983675497,
+    2.755731610068303e-06,
+    -2.5051131455427946e-08,
+    1.591810123027412e-10,
+)
+_COS_F32 = (0.04166666465830042, -0.0013888302802309161, 2.454789161981386e-05)
+_COS_F64 = (
+    0.041666666666666664,
+    -0.0013888888888887395,
+    2.4801587298763433e-05,
+    -2.7557317270560326e-07,
+    2.0876146024689747e-09,
+    -1.1382614868556325e-11,
+)
+_ASIN_F32 = (
+    0.1666666633654049,
+    0.07500094761172901,
+    0.04459931916287114,
+    0.031101727829067168,
+    0.017143716819253568,
+    0.03370072632136513,
+)
+_ASIN_F64 = (
+    0.16666666666666669,
+    0.07499999999998425,
+    0.04464285714637338,
+    0.030381944137085216,
+    0.022372173002005596,
+    0.017352391265909227,
+    0.013971235301124539,
+    0.011478952690257387,
+    0.010324318288744113,
+    0.00545087818772055,
+    0.017419357964884856,
+    -0.014881409392818066,
+    0.02877844261259304,
+)
+_ATAN_F32 = (-0.3333333175970025, 0.19999540146206404, -0.14263943907717944, 0.10743605148917443, -0.06451509518644878)
+_ATAN_F64 = (
+    -0.3333333333333333,
+    0.19999999999999804,
+    -0.14285714285659729,
+    0.11111111105145725,
+    -0.09090908753017178,
+    0.07692296361048218,
+    -0.06666424634599337,
+    0.05878926110528101,
+    -0.052304330074828924,
+    0.0455149623749493,
+    -0.034568068014968874,
+    0.016282993238924487,
+)
+_HALF_PI_PARTS = (1.5707963267341256, 6.077100506303966e-11, 2.0222662487959506e-21)
+_HALF_PI_LOW = 6.123233995736766e-17
+_MAGIC = 6755399441055744.0
+
+
+def _reduced(x: Value) -> tuple[Value, Value]:
+    """``x = q * pi/2 + r``: ``r`` in the precision of ``x``, and ``q`` in the low bits of an ``i32`` or ``i64``."""
+    wide = convert(x, types.f64)
+    magic = c(_MAGIC, wide)
+    shifted = fma(wide, c(2 / math.pi, wide), magic)
+    whole = shifted - magic
+    r = wide
+    for part in _HALF_PI_PARTS:
+        r = fma(whole, c(-part, wide), r)
+    r = clamp(r, -0.79, 0.79)
+    quadrant = bits(shifted)
+    return convert(r, x.dtype), convert(quadrant, types.i64 if is_double(x) else types.i32)
+
+
+def _sine(r: Value) -> Value:
+    z = r * r
+    return fma(r * z, polynomial(z, _SIN_F64 if is_double(r) else _SIN_F32), r)
+
+
+def _cosine(r: Value) -> Value:
+    z = r * r
+    tail = z * z * polynomial(z, _COS_F64 if is_double(r) else _COS_F32)
+    half = c(0.5, r) * z
+    first = c(1.0, r) - half
+    return first + (((c(1.0, r) - first) - half) + tail)
+
+
+def _odd(q: Value) -> Value:
+    return equal(integer("and", q, 1), n(1, q))
+
+
+def _upper_half(q: Value) -> Value:
+    """The sign bit where the second bit of ``q`` is set."""
+    return integer("shl", integer("and", q, 2), q.dtype.bits - 2)
+
+
+def sin(x: Value, style: Style) -> Value:
+    """f32 within 2 ULP, f64 within 2 ULP, in the range that the module states."""
+    r, q = _reduced(x)
+    result = flip_sign(choose(_odd(q), _cosine(r), _sine(r)), _upper_half(q))
+    return choose(equal(x, c(0.0, x)), x, result)
+
+
+def cos(x: Value, style: Style) -> Value:
+    """f32 within 2 ULP, f64 within 2 ULP, in the range that the module states."""
+    r, q = _reduced(x)
+    return flip_sign(choose(_odd(q), _sine(r), _cosine(r)), _upper_half(integer("add", q, 1)))
+
+
+def tan(x: Value, style: Style) -> Value:
+    """f32 within 4 ULP, f64 within 4 ULP, in the range that the module states."""
+    r, q = _reduced(x)
+    s, k = _sine(r), _cosine(r)
+    odd = _odd(q)
+    result = choose(odd, -k, s) / choose(odd, s, k)
+    return choose(equal(x, c(0.0, x)), x, result)
+
+
+def _asin_core(s: Value, z: Value) -> Value:
+    """``asin(s)`` for ``s*s = z <= 1/4``."""
+    return fma(s * z, polynomial(z, _ASIN_F64 if is_double(s) else _ASIN_F32), s)
+
+
+def asin(x: Value, style: Style) -> Value:
+    """f32 and f64 within 3 ULP; NaN outside [-1, 1]."""
+    size = absolute(x)
+    big = less(c(0.5, x), size)
+    z = choose(big, (c(1.0, x) - size) * c(0.5, x), size * size)
+    s = choose(big, sqrt(z), size)
+    core = _asin_core(s, z)
+    folded = c(math.pi / 2, x) - (core + core - _half_pi_low(x))
+    return with_sign_of(choose(big, folded, core), x)
+
+
+def acos(x: Value, style: Style) -> Value:
+    """f32 and f64 within 3 ULP; NaN outside [-1, 1]."""
+    size = absolute(x)
+    big = less(c(0.5, x), size)
+    z = choose(big, (c(1.0, x) - size) * c(0.5, x), size * size)
+    s = choose(big, sqrt(z), size)
+    core = _asin_core(s, z)
+    double = core + core
+    low, half_pi = _half_pi_low(x), c(math.pi / 2, x)
+    near_one = choose(less(x, c(0.0, x)), (half_pi - double) + half_pi + (low + low), double)
+    signed = with_sign_of(core, x)
+    return choose(big, near_one, half_pi - (signed - low))
+
+
+def _half_pi_low(x: Value) -> Value:
+    """What the constant pi/2 lacks."""
+    return by_type(x, -4.371139000186241e-08, _HALF_PI_LOW)
+
+
+def _atan_unit(a: Value, b: Value) -> Value:
+    """``atan(a / b)`` for ``0 <= a <= b``, not both 0: above tan(pi/8), pi/4 plus the angle to the diagonal."""
+    steep = less(b * c(math.tan(math.pi / 8), b), a)
+    t = choose(steep, a - b, a) / choose(steep, a + b, b)
+    z = t * t
+    core = t * z * polynomial(z, _ATAN_F64 if is_double(t) else _ATAN_F32)
+    low = choose(steep, c(0.5, t) * _half_pi_low(t), c(0.0, t))
+    return choose(steep, c(math.pi / 4, t), c(0.0, t)) + (t + (core + low))
+
+
+def atan(x: Value, style: Style) -> Value:
+    """f32 and f64 within 3 ULP."""
+    size = absolute(x)
+    one = c(1.0, x)
+    inverted = less(one, size)
+    a = choose(inverted, one / size, size)
+    angle = _atan_unit(a, one)
+    folded = c(math.pi / 2, x) - (angle - _half_pi_low(x))
+    return with_sign_of(choose(inverted, folded, angle), x)
+
+
+def atan2(y: Value, x: Value, style: Style) -> Value:
+    """The angle of the point (x, y); f32 and f64 within 4 ULP."""
+    a, b = absolute(y), absolute(x)
+    steep = less(b, a)
+    low, high = choose(steep, b, a), choose(steep, a, b)
+    zero, one, infinity = c(0.0, x), c(1.0, x), c(math.inf, x)
+    ratio = low / high
+    ratio = choose(equal(high, zero), zero, ratio)
+    ratio = choose(equal(low, infinity), one, ratio)
+    angle = _atan_unit(ratio, one)
+    half_pi = c(math.pi / 2, x)
+    angle = choose(steep, half_pi - (angle - _half_pi_low(x)), angle)
+    behind = half_pi - (angle - _half_pi_low(x)) + half_pi + _half_pi_low(x)
+    is_behind = Binary("lt", bits(x), n(0, bits(x)))
+    result = with_sign_of(choose(is_behind, behind, angle), y)
+    return choose(Binary("ne", a, a), y + x, choose(Binary("ne", b, b), y + x, result))

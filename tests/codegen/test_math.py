@@ -1,0 +1,204 @@
+"""Transcendental functions: ULP sweeps against a wider type, and the special values of C's library."""
+
+import math
+
+import mpmath
+import numpy as np
+import pytest
+
+from codegen.native import HOST, Native, kernel
+from tilewright.codegen.target import Target
+from tilewright.core import types
+from tilewright.core.compute import Binary, Buffer, Unary
+from tilewright.core.expr import Sym
+from tilewright.tile.ir import For, Kind, Loop, Store
+
+SSE2 = Target.parse("x86-64")
+TARGETS = [HOST, SSE2]
+N = 1 << 14
+
+# name: (f32 bound, f64 bound in ULP, low and high of the ordinary range)
+BOUNDS = {
+    "exp": (1.5, 1.5, -104, 89),
+    "exp2": (1.5, 1.5, -150, 129),
+    "expm1": (2, 2, -20, 89),
+    "sinh": (3, 3, -90, 90),
+    "cosh": (2, 2, -90, 90),
+    "tanh": (4, 4, -10, 10),
+    "log": (1, 1, 0, 10),
+    "log2": (3, 3, 0, 10),
+    "log1p": (3, 3, -1, 10),
+    "asinh": (4, 4, -100, 100),
+    "acosh": (4, 4, 1, 100),
+    "atanh": (4, 4, -1, 1),
+    "sin": (2, 2, -1000, 1000),
+    "cos": (2, 2, -1000, 1000),
+    "tan": (4, 4, -1000, 1000),
+    "asin": (3, 3, -1, 1),
+    "acos": (3, 3, -1, 1),
+    "atan": (3, 3, -20, 20),
+    "erf": (2, 2, -5, 5),
+    "rsqrt": (1.5, 1.5, 0, 10),
+}
+NUMPY = {
+    "asin": "arcsin",
+    "acos": "arccos",
+    "atan": "arctan",
+    "asinh": "arcsinh",
+    "acosh": "arccosh",
+    "atanh": "arctanh",
+}
+PERIODIC = ("sin", "cos", "tan")
+
+
+def exact(name, x):
+    """The function in a wider type: f64 for f32, 80-bit or mpmath for f64."""
+    wide = x.astype(np.float64 if x.dtype == np.float32 else np.longdouble)
+    with np.errstate(all="ignore"):
+        if name == "erf":
+            if x.dtype == np.float32:
+                return np.array([math.erf(v) for v in wide])
+            with mpmath.workprec(100):
+                numbers = [np.longdouble(mpmath.nstr(mpmath.erf(float(v)), 25)) for v in x]
+                return np.copysign(np.array(numbers), x)
+        if name == "rsqrt":
+            return 1 / np.sqrt(wide)
+        return getattr(np, NUMPY.get(name, name))(wide)
+
+
+def apply(make, inputs, target, dtype):
+    """Run an element-wise value over arrays whose length is a multiple of 64."""
+    n, lanes = inputs[0].size, target.lanes(dtype.n_bytes)
+    o, lane = Sym("o", 0, n // lanes - 1), Sym("l", 0, lanes - 1)
+    buffers = [Buffer(f"x{k}", dtype, (n,)) for k in range(len(inputs))]
+    out = Buffer("out", dtype, (n,))
+    at = lanes * o + lane
+    store = Store(out, (at,), make(*[b[at] for b in buffers]))
+    tree = kernel([For(Loop(o, n // lanes), (For(Loop(lane, lanes, Kind.VECTOR), (store,)),))], *buffers, out)
+    got = np.zeros(n, dtype.numpy)
+    Native(tree, target)(*inputs, got)
+    return got
+
+
+def ulps(got, want):
+    """Distance in units of the last place of the exact result; exact where both are equal, infinite or NaN."""
+    with np.errstate(all="ignore"):
+        rounded = want.astype(got.dtype)
+        tiny = np.finfo(got.dtype).smallest_subnormal
+        # numpy computes `spacing` wrongly for the largest numbers only
+        unit = np.maximum(np.abs(np.spacing(rounded)), tiny).astype(want.dtype)
+        error = np.abs(got.astype(want.dtype) - want) / unit
+    same = (got == rounded) | (np.isnan(got) & np.isnan(want))
+    return np.where(same, np.fmin(error, 0.5), np.where(np.isfinite(rounded), error, np.inf)).astype("d")
+
+
+def sweep(dtype, low, high, n=N):
+    """A linear range, every exponent, and neighbourhoods of 0, 1 and the ends."""
+    rng = np.random.default_rng(5)
+    width = {types.f32: np.uint32, types.f64: np.uint64}[dtype]
+    linear = rng.uniform(low, high, n // 2)
+    around = np.concatenate([p + rng.standard_normal(n // 16) * 1e-3 for p in (0, 1, low, high)])
+    any_bits = rng.integers(0, np.iinfo(width).max, n - linear.size - around.size, dtype=width).view(dtype.numpy)
+    with np.errstate(all="ignore"):
+        return np.concatenate([linear.astype(dtype.numpy), around.astype(dtype.numpy), any_bits])
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+@pytest.mark.parametrize("dtype", [types.f32, types.f64], ids=str)
+@pytest.mark.parametrize("name", BOUNDS)
+def test_bound(name, dtype, target):
+    single, double, low, high = BOUNDS[name]
+    x = sweep(dtype, low, high, 1 << 10 if name == "erf" and dtype is types.f64 else N)
+    if name in PERIODIC:
+        x = x[(np.abs(x) < 1.6e6) | ~np.isfinite(x)]
+        x = x[: x.size // 64 * 64]
+    got = apply(lambda v: Unary(name, v), [x], target, dtype)
+    error = ulps(got, exact(name, x))
+    worst = int(np.argmax(error))
+    assert error[worst] <= (single if dtype is types.f32 else double), (x[worst], got[worst], error[worst])
+
+
+SPECIAL = [0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, math.nan, 2.0, 0.5, 1e-310, 1e-40, 5e-324]
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+@pytest.mark.parametrize("dtype", [types.f32, types.f64], ids=str)
+@pytest.mark.parametrize("name", BOUNDS)
+def test_special_values(name, dtype, target):
+    x = np.zeros(64, dtype.numpy)
+    x[: len(SPECIAL)] = SPECIAL
+    got, want = apply(lambda v: Unary(name, v), [x], target, dtype), exact(name, x).astype(dtype.numpy)
+    np.testing.assert_array_max_ulp(got[np.isfinite(want)], want[np.isfinite(want)], 4)
+    np.testing.assert_array_equal(got[~np.isfinite(want)], want[~np.isfinite(want)])
+    assert (np.signbit(got) == np.signbit(want))[(want == 0) & (x == 0)].all()
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+def test_sine_of_large_f32(target):
+    """Below 1e9 the reduction is right to the last place where multiply-adds are fused."""
+    x = np.random.default_rng(6).uniform(-1e9 if target.has_fma else -1.6e6, 1e6, N).astype("f")
+    for name in ("sin", "cos"):
+        assert ulps(apply(lambda v, name=name: Unary(name, v), [x], target, types.f32), exact(name, x)).max() <= 2
+
+
+def pairs(dtype, n=N):
+    rng = np.random.default_rng(7)
+    x, y = sweep(dtype, -3, 3, n), rng.permutation(sweep(dtype, -40, 40, n))
+    special = [(a, b) for a in SPECIAL for b in [*SPECIAL, 3.0, -3.0, 1e30, -2.5]]
+    with np.errstate(all="ignore"):
+        x[: len(special)], y[: len(special)] = np.array(special, dtype.numpy).T
+    y[n // 2 : n // 2 + 500] = rng.integers(-20, 20, 500)
+    return x, y
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+@pytest.mark.parametrize("dtype", [types.f32, types.f64], ids=str)
+@pytest.mark.parametrize(
+    ("op", "numpy_op", "bound"), [("pow", "power", 4), ("atan2", "arctan2", 4), ("rem", "fmod", 0.5)]
+)
+def test_two_arguments(op, numpy_op, bound, dtype, target):
+    x, y = pairs(dtype)
+    if op == "rem" and dtype is types.f64:
+        with np.errstate(all="ignore"):
+            ok = ~(np.abs(x / y) >= 2.0**199) | ~np.isfinite(x) | (y == 0)
+        x, y = x[ok], y[ok]
+        x, y = x[: x.size // 64 * 64], y[: y.size // 64 * 64]
+    wide = np.float64 if dtype is types.f32 else np.longdouble
+    with np.errstate(all="ignore"):
+        want = getattr(np, numpy_op)(x.astype(wide), y.astype(wide))
+    got = apply(lambda a, b: Binary(op, a, b), [x, y], target, dtype)
+    error = ulps(got, want)
+    worst = int(np.argmax(error))
+    assert error[worst] <= bound, (x[worst], y[worst], got[worst], want[worst], error[worst])
+
+
+@pytest.mark.parametrize("dtype", types.INTS, ids=str)
+def test_integer_power(dtype):
+    rng = np.random.default_rng(8)
+    x = rng.integers(max(dtype.min, -5), 10, 64).astype(dtype.numpy)
+    y = rng.integers(max(dtype.min, -3), 12, 64).astype(dtype.numpy)
+    got = apply(lambda a, b: Binary("pow", a, b), [x, y], HOST, dtype)
+    for a, b, g in zip(x.tolist(), y.tolist(), got.tolist(), strict=True):
+        want = a**b if b >= 0 else 1 if a == 1 else (-1) ** b if a == -1 else 0
+        assert np.array(int(want) & ((1 << 64) - 1), np.uint64).astype(dtype.numpy) == g, (a, b)
+
+
+@pytest.mark.parametrize("dtype", [types.f16, types.bf16], ids=str)
+@pytest.mark.parametrize("name", ["exp", "tanh", "sin", "log"])
+def test_half_types_round_once(name, dtype):
+    x = (np.random.default_rng(9).standard_normal(256) * 2).astype(dtype.numpy)
+    got = apply(lambda v: Unary(name, v), [x], HOST, dtype).astype("d")
+    want = exact(name, x.astype("f")).astype(dtype.numpy).astype("d")
+    np.testing.assert_allclose(got, want, rtol=2.0 ** (-10 if dtype is types.f16 else -7))
+
+
+def test_no_library_call_remains():
+    from tilewright.codegen import llvm
+
+    x, out = Buffer("x", types.f32, (64,)), Buffer("out", types.f32, (64,))
+    i = Sym("i", 0, 63)
+    for target in (*TARGETS, Target.parse("aarch64")):
+        for name in BOUNDS:
+            tree = kernel([For(Loop(i, 64), (Store(out, (i,), Unary(name, x[i])),))], x, out)
+            asm = llvm.assembly(tree, target)
+            assert "call" not in asm and "\tbl\t" not in asm, (target.name, name)
