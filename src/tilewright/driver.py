@@ -7,23 +7,28 @@ Not its business: what a stage does.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
-from tilewright.codegen.llvm import compile_text, emit_kernel
+from tilewright import ops
+from tilewright.codegen.llvm import assembly, compile_text, emit_kernel
 from tilewright.codegen.program import emit_program
 from tilewright.codegen.target import Target
 from tilewright.core.diag import OptionError
 from tilewright.core.expr import symbols, to_text
 from tilewright.core.graph import Graph, Node
+from tilewright.core.passes import PassReport, parse_pipeline, print_pipeline, run_pipeline
+from tilewright.core.text import load_graph, print_graph
 from tilewright.core.types import product
 from tilewright.core.verify import verify
 from tilewright.frontend.source import Source, import_source, source_key
-from tilewright.graph.pipeline import pipeline
+from tilewright.graph.pipeline import PASSES, pipeline
+from tilewright.graph.specialize import fix_symbols
 from tilewright.partition.computation import GroupComputation
 from tilewright.partition.plan import KernelSpec, Packing, Planner
 from tilewright.partition.program import Branch, Call, Program, Repeat
@@ -41,8 +46,10 @@ from tilewright.tile.default import schedule
 from tilewright.tile.ir import Kernel, Packed, Role, Space
 from tilewright.tile.machine import Machine
 from tilewright.tile.pack import packed_array
+from tilewright.tile.text import print_kernel
 
 PRECISIONS: tuple[str, ...] = ("fp32",)
+Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -67,10 +74,17 @@ class Options:
 class Clock:
     """Seconds spent per stage of one compile."""
 
+    progress: Progress | None = None
     seconds: dict[str, float] = field(default_factory=dict)
+
+    def tell(self, stage: str, done: int, total: int) -> None:
+        """Report progress to whoever listens."""
+        if self.progress is not None:
+            self.progress(stage, done, total)
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
+        """Add the time of a block to a stage."""
         start = time.perf_counter()
         try:
             yield
@@ -84,25 +98,28 @@ def compile(
     example_inputs: Sequence[Any] | None = None,
     dynamic_shapes: Any = None,
     input_shapes: Mapping[str, Sequence[int | str]] | None = None,
+    fix_dims: Mapping[str, int] | None = None,
     threads: int | None = None,
     target: str = "native",
     precision: str = "fp32",
     optimize: int = 2,
     cache: bool = True,
+    progress: Progress | None = None,
 ) -> LoadedModel:
     """Compile a model to native code.
 
     ``source`` is the path, bytes or ``ModelProto`` of an ONNX model, a ``torch.nn.Module`` (with ``example_inputs`` and,
     for symbolic sizes, ``dynamic_shapes`` as ``torch.export`` takes them), an ``ExportedProgram``, or a ``Graph``.
-    ``input_shapes`` fixes or renames dimensions of an ONNX model's inputs. ``threads`` is the most threads a call uses
-    (default: what affinity, container quota and ``TILEWRIGHT_THREADS`` allow).
+    ``input_shapes`` fixes or renames dimensions of an ONNX model's inputs; ``fix_dims`` gives symbolic dimensions a
+    number. ``threads`` is the most threads a call uses (default: what affinity, container quota and
+    ``TILEWRIGHT_THREADS`` allow). ``progress`` is told a stage's name, steps done and steps in all.
 
     Raises ``CompileError`` listing every problem of the model, ``OptionError`` for an option.
     """
     options = Options(target, precision, optimize)
-    clock = Clock()
+    clock = Clock(progress)
     store = Cache() if cache else None
-    shortcut = source_key(source, store, input_shapes) if store else None
+    shortcut = source_key(source, store, input_shapes, fix_dims) if store else None
     if store and shortcut:
         with clock.stage("cache"):
             found = store.get_artifact(_cache_key(shortcut, options))
@@ -110,6 +127,7 @@ def compile(
             return LoadedModel(found.manifest, found.objects, found.weights, threads=threads)
     with clock.stage("import"):
         graph = import_source(source, example_inputs, dynamic_shapes, input_shapes)
+        graph = fix_symbols(graph, fix_dims or {})
     artifact = build(graph, options, clock)
     if store and shortcut:
         store.put_artifact(_cache_key(shortcut, options), artifact)
@@ -127,7 +145,7 @@ def build(graph: Graph, options: Options, clock: Clock) -> Artifact:
     target = Target.parse(options.target)
     with clock.stage("graph"):
         verify(graph)
-        graph = pipeline(options.optimize).run(graph)
+        graph = run_pipeline(graph, pipeline(options.optimize))
     kernels = KernelBuilder(target, clock)
     planner = Planner(kernels.schedule, fuse=options.optimize > 0)
     with clock.stage("partition"):
@@ -170,7 +188,8 @@ class KernelBuilder:
     def objects(self) -> list[ObjectImage]:
         """Object code of every kernel, in order of first use."""
         images = []
-        for name, kernel in self.kernels.items():
+        for k, (name, kernel) in enumerate(self.kernels.items()):
+            self.clock.tell("kernels", k, len(self.kernels))
             with self.clock.stage("emit"):
                 text = emit_kernel(kernel, self.target)
             with self.clock.stage("llvm"):
@@ -310,9 +329,82 @@ def _exclusive(seconds: dict[str, float]) -> dict[str, float]:
     return result
 
 
+# --- looking inside -------------------------------------------------------------------------------------------------
+
+
+def read_graph(path: Path, *, fix_dims: Mapping[str, int] | None = None) -> Graph:
+    """The graph of an ONNX model or of a graph's text (``.txt``), before any pass."""
+    if path.suffix == ".txt":
+        return fix_symbols(load_graph(path, ops.by_name), fix_dims or {})
+    return fix_symbols(import_source(path, None, None, None), fix_dims or {})
+
+
+def optimise(
+    graph: Graph, options: Options, passes: str | None, *, after: str = "", show: Callable[[str], None] = print
+) -> Graph:
+    """Run the level's pipeline, or the one that ``passes`` spells; ``show`` gets the text after the pass ``after``."""
+    chosen = pipeline(options.optimize) if passes is None else parse_pipeline(passes, PASSES)
+    if after and after != "all" and after not in {p.name for p in chosen}:
+        raise OptionError(f"no pass {after!r} in this pipeline", remedy=f"it runs {print_pipeline(chosen)}")
+
+    def on_pass(report: PassReport) -> None:
+        if after in ("all", report.of.name):
+            show(f"// after {report.of}\n{print_graph(report.after)}")
+
+    return run_pipeline(graph, chosen, on_pass=on_pass, check=True)
+
+
+def kernel_texts(graph: Graph, options: Options, stage: str, only: str) -> Iterator[str]:
+    """The text of each kernel at a stage: ``kernels``, ``tile``, ``llvm``, ``asm``, or the ``entry`` function's."""
+    target = Target.parse(options.target)
+    made = KernelBuilder(target, Clock())
+    program = Planner(made.schedule, fuse=options.optimize > 0).program(graph, graph.name)
+    if stage == "entry":
+        slots, shapes = dimension_slots(graph, program), [n.shape for n in graph.outputs]
+        yield emit_program(program, slots, shapes, target, made.parameter_counts())
+        return
+    texts = {spec.name: text for text, spec in made.specs.items()}
+    for name, kernel in made.kernels.items():
+        if only not in name and only not in made.labels[name]:
+            continue
+        yield f"// {name}: {made.labels[name]}"
+        match stage:
+            case "kernels":
+                yield texts[name]
+            case "tile":
+                yield print_kernel(kernel)
+            case "llvm":
+                yield emit_kernel(kernel, target)
+            case "asm":
+                yield assembly(kernel, target)
+
+
+def pass_table() -> list[dict[str, str]]:
+    """Every pass with the optimisation levels that use it and the first line of its docstring."""
+    levels = {k: {p.name for p in pipeline(k)} for k in (0, 1, 2)}
+    return [
+        {
+            "name": cls.name,
+            "levels": " ".join(str(k) for k, names in levels.items() if cls.name in names),
+            "what": (cls.__doc__ or "").strip().splitlines()[0],
+        }
+        for cls in PASSES
+    ]
+
+
 def _cache_key(source: str, options: Options) -> str:
     target = Target.parse(options.target)
     return f"tilewright {version('tilewright')}\n{source}\n{options}\n{target}"
 
 
-__all__ = ["Options", "build", "compile", "compile_graph"]
+__all__ = [
+    "Options",
+    "build",
+    "compile",
+    "compile_graph",
+    "kernel_texts",
+    "optimise",
+    "pass_table",
+    "print_graph",
+    "read_graph",
+]

@@ -55,7 +55,9 @@ def _is_a(source: object, module: str, name: str) -> bool:
     return isinstance(kind, type) and isinstance(source, kind)
 
 
-def source_key(source: Source, store: Digests, input_shapes: Shapes | None) -> str | None:
+def source_key(
+    source: Source, store: Digests, input_shapes: Shapes | None, fix_dims: Mapping[str, int] | None
+) -> str | None:
     """A text that changes whenever the source's content does, found without importing it; None when there is none.
 
     Files that keep tensors in other files have none.
@@ -69,7 +71,8 @@ def source_key(source: Source, store: Digests, input_shapes: Shapes | None) -> s
         digest = store.digest_file(path)
     except OSError:
         return None
-    return f"onnx {digest} {sorted((input_shapes or {}).items())}"
+    shapes = {k: tuple(v) for k, v in (input_shapes or {}).items()}
+    return f"onnx {digest} {sorted(shapes.items())} {sorted((fix_dims or {}).items())}"
 
 
 def _mentions_external_data(path: Path) -> bool:

@@ -1,0 +1,117 @@
+"""``tilewright bench``: latency, alone or beside other engines in one interleaved run.
+
+In: a model, engines to compare with. Out: medians and ratios. Not its business: tuning.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tilewright.cli import inputs, show
+from tilewright.cli.compile_run import InputFile, Json, Model, Optimize, Seed, Size, Threads, obtain
+from tilewright.core.diag import OptionError
+from tilewright.core.types import Array
+from tilewright.runtime.threads import default_threads
+
+Run = Callable[[], Any]
+
+
+def register(app: typer.Typer) -> None:
+    """Add this module's commands."""
+    app.command("bench")(bench_command)
+
+
+def bench_command(
+    model: Model,
+    against: Annotated[str, typer.Option(help="Engines to run beside, by commas: onnxruntime, torch.")] = "",
+    input: InputFile = [],  # noqa: B006
+    size: Size = [],  # noqa: B006
+    seed: Seed = 0,
+    threads: Threads = None,
+    optimize: Optimize = 2,
+    seconds: Annotated[float, typer.Option(help="Time for each engine.")] = 2.0,
+    json: Json = False,
+) -> None:
+    """Measure latency; with --against, interleaved with other engines in the same run, as ratios."""
+    n_threads = threads or default_threads()
+    made = obtain(model, threads=n_threads, optimize=optimize, quiet=json)
+    arrays = inputs.gather(input, made.inputs, made.symbols, inputs.parse_sizes(size), seed)
+    runs: dict[str, Run] = {"tilewright": lambda: made.run(arrays)}
+    for name in filter(None, against.split(",")):
+        runs[name] = _engine(name)(model, arrays, n_threads)
+    times = interleave(runs, seconds)
+    own = statistics.median(times["tilewright"])
+    rows = [
+        {
+            "engine": name,
+            "median_ms": round(statistics.median(t) * 1e3, 4),
+            "min_ms": round(min(t) * 1e3, 4),
+            "runs": len(t),
+            "ratio": round(statistics.median(t) / own, 3),
+        }
+        for name, t in times.items()
+    ]
+    if json:
+        show.emit_json({"threads": n_threads, "engines": rows})
+        return
+    names = ("engine", "median ms", "min ms", "runs", "time / ours")
+    show.table(f"{model.name}, {n_threads} thread(s)", names, [list(r.values()) for r in rows])
+
+
+def interleave(runs: Mapping[str, Run], seconds: float) -> dict[str, list[float]]:
+    """Seconds per call of each engine, a few calls of one after a few of the other until the time is used."""
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for run in runs.values():
+        run()
+    end = time.perf_counter() + seconds * len(runs)
+    while time.perf_counter() < end or not all(times.values()):
+        for name, run in runs.items():
+            slice_end = time.perf_counter() + 0.05
+            while not times[name] or time.perf_counter() < slice_end:
+                start = time.perf_counter()
+                run()
+                times[name].append(time.perf_counter() - start)
+    return times
+
+
+def _engine(name: str) -> Callable[[Path, Mapping[str, Array], int], Run]:
+    makers = {"onnxruntime": _onnxruntime, "torch": _torch}
+    if name not in makers:
+        raise OptionError(f"no engine {name!r}", remedy=f"use {', '.join(makers)}")
+    if importlib.util.find_spec(name) is None:
+        raise OptionError(f"{name} is not installed", remedy=f"pip install {name}")
+    return makers[name]
+
+
+def _onnxruntime(model: Path, arrays: Mapping[str, Array], threads: int) -> Run:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+    return lambda: session.run(None, dict(arrays))
+
+
+def _torch(model: Path, arrays: Mapping[str, Array], threads: int) -> Run:
+    """PyTorch can't read ONNX; it runs the program of a ``.pt2`` file with the model's name, by ``torch.export``."""
+    import torch
+
+    path = model.with_suffix(".pt2")
+    if not path.exists():
+        raise OptionError(f"torch needs the exported program {path}", remedy="save it with torch.export.save")
+    torch.set_num_threads(threads)
+    module = torch.export.load(path).module()
+    tensors = [torch.from_numpy(a) for a in arrays.values()]
+
+    def run() -> Any:
+        with torch.no_grad():
+            return module(*tensors)
+
+    return run

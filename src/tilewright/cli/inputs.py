@@ -1,0 +1,96 @@
+"""Inputs for a model on the command line: from files, or drawn at random.
+
+In: input specs, ``--input`` and ``--size`` arguments. Out: arrays in the model's order. Not its business: running.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+
+from tilewright.core.expr import Sym, evaluate, parse
+from tilewright.core.types import Array
+from tilewright.runtime.errors import InputError
+from tilewright.runtime.manifest import SymbolSpec, TensorSpec
+
+DEFAULT_SIZE = 8
+"""A symbolic dimension's size when nobody gives one (within its bounds)."""
+
+
+def parse_sizes(texts: Sequence[str]) -> dict[str, int]:
+    """``["batch=4"]`` -> ``{"batch": 4}``; raises ``InputError``."""
+    sizes = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        if not value.isdigit():
+            raise InputError(f"{text!r} is not a size", remedy="write --size name=number")
+        sizes[name] = int(value)
+    return sizes
+
+
+def load_inputs(files: Sequence[str], specs: Sequence[TensorSpec]) -> dict[str, Array]:
+    """Arrays from ``name=file.npy``, ``file.npz`` (by name) or, for a model with one input, ``file.npy``."""
+    found: dict[str, Array] = {}
+    for text in files:
+        name, _, path = text.rpartition("=")
+        try:
+            content = np.load(path or text, allow_pickle=False)
+        except (OSError, ValueError) as e:
+            raise InputError(f"can't read {path or text}: {e}", remedy="save arrays with numpy.save or savez") from e
+        if isinstance(content, np.lib.npyio.NpzFile):
+            found.update({k: content[k] for k in content.files})
+        elif name or len(specs) == 1:
+            found[name or specs[0].name] = content
+        else:
+            raise InputError(f"which input is {text}?", remedy=f"write NAME={text}; inputs: {[s.name for s in specs]}")
+    unknown = found.keys() - {s.name for s in specs}
+    if unknown:
+        raise InputError(f"no inputs {sorted(unknown)}", remedy=f"the model's inputs are {[s.name for s in specs]}")
+    return found
+
+
+def random_inputs(
+    specs: Sequence[TensorSpec], symbols: Sequence[SymbolSpec], sizes: Mapping[str, int], seed: int
+) -> dict[str, Array]:
+    """Seeded arrays: floats from a normal distribution, integers in 0..7, bools true in most places."""
+    rng = np.random.default_rng(seed)
+    chosen = {s.name: sizes.get(s.name, _clamp(DEFAULT_SIZE, s)) for s in symbols}
+    return {spec.name: _draw(rng, np.dtype(_numpy(spec.dtype)), _shape(spec, chosen)) for spec in specs}
+
+
+def _clamp(n: int, symbol: SymbolSpec) -> int:
+    return min(max(n, symbol.lo), n if symbol.hi is None else symbol.hi)
+
+
+def _shape(spec: TensorSpec, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    values = {Sym(k): v for k, v in sizes.items()}
+    return tuple(d if isinstance(d, int) else evaluate(parse(d, Sym), values) for d in spec.shape)
+
+
+def _numpy(name: str) -> object:
+    return ml_dtypes.bfloat16 if name == "bfloat16" else name
+
+
+def _draw(rng: np.random.Generator, dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> Array:
+    if dtype.kind == "b":
+        return rng.random(shape) < 0.8
+    if dtype.kind in "iu":
+        return rng.integers(0, 8, shape).astype(dtype)
+    return rng.standard_normal(shape).astype(dtype)
+
+
+def gather(
+    files: Sequence[str], specs: Sequence[TensorSpec], symbols: Sequence[SymbolSpec], sizes: Mapping[str, int], seed: int
+) -> dict[str, Array]:
+    """Inputs from files; what they do not give is drawn at random, with sizes taken from those that they give."""
+    given = load_inputs(files, specs)
+    known = dict(sizes)
+    for spec in specs:
+        if spec.name in given:
+            pairs = zip(spec.shape, given[spec.name].shape, strict=False)
+            known.update({d: n for d, n in pairs if isinstance(d, str) and d.isidentifier()})
+    drawn = random_inputs([s for s in specs if s.name not in given], symbols, known, seed)
+    return {s.name: given[s.name] if s.name in given else drawn[s.name] for s in specs}

@@ -1,0 +1,43 @@
+"""The command line: ``tilewright COMMAND``.
+
+In: arguments. Out: tables (or JSON with ``--json``) on standard output, problems on standard error, and an exit code:
+0 done, 1 the model, file or input is at fault, 2 wrong usage, 130 interrupted.
+Not its business: the work itself (``driver``, ``runtime``).
+"""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from tilewright.cli import about, bench, compile_run, ir
+from tilewright.runtime.errors import TilewrightError
+
+app = typer.Typer(
+    name="tilewright",
+    help="Compile trained models to native code, run and inspect them.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+compile_run.register(app)
+bench.register(app)
+ir.register(app)
+about.register(app)
+
+
+def main() -> None:
+    """Run the command line; a Tilewright error becomes a message and exit code 1."""
+    try:
+        app()
+    except TilewrightError as e:
+        print(f"error: {e}", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

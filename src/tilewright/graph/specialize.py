@@ -1,0 +1,42 @@
+"""Fixing symbolic dimensions to numbers: one graph for all sizes becomes one for some.
+
+In: a graph and values for symbols. Out: a graph whose types no longer mention them. Not its business: optimising.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tilewright.core.diag import OptionError
+from tilewright.core.expr import Dim, Expr, Sym, substitute
+from tilewright.core.graph import Graph, Node
+
+
+def fix_symbols(graph: Graph, sizes: Mapping[str, int]) -> Graph:
+    """``graph`` with the named symbols replaced by numbers; raises ``OptionError`` for a name or size that is not allowed."""
+    symbols = {s.name: s for s in graph.symbols()}
+    for name, size in sizes.items():
+        s = symbols.get(name)
+        if s is None:
+            raise OptionError(f"no symbolic dimension {name!r}", remedy=f"the model has {sorted(symbols) or 'none'}")
+        if size < (s.lo or 0) or (s.hi is not None and size > s.hi):
+            raise OptionError(f"{name}={size} is outside its range {s.lo}..{s.hi}", remedy="choose a size in the range")
+    values: dict[Sym, Dim] = {symbols[name]: size for name, size in sizes.items()}
+    return substitute_symbols(graph, values) if values else graph
+
+
+def substitute_symbols(graph: Graph, values: Mapping[Sym, Dim]) -> Graph:
+    """The graph over other dimensions, types inferred anew."""
+    new: dict[Node, Node] = {}
+    for n in (*graph.inputs, *graph.nodes()):
+        if n not in new:
+            new[n] = graph.pool.add(n.op, [new[i] for i in n.inputs], n.attrs.substituted(values), n.loc)
+    constraints = tuple(e for c in graph.constraints if isinstance(e := substitute(c, values), Expr))
+    return Graph(
+        graph.name,
+        graph.pool,
+        tuple(new[n] for n in graph.inputs),
+        tuple(new[n] for n in graph.outputs),
+        graph.output_names,
+        constraints,
+    )
