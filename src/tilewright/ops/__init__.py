@@ -1,35 +1,138 @@
-"""The op library: every op by name, and ``ALL`` of them.
+"""Every op of the compiler by name: ``ops.add``, ``ops.conv``...; each is an ``OpDef`` of its family's file.
 
-In: nothing. Out: ``OpDef`` objects; ``ops.<name>`` is the op called ``<name>`` (Python keywords get a trailing ``_``).
-Not its business: how an op is defined (its family's file says that in adjacent lines).
+In: nothing. Out: the ops, ``ALL`` in the order of the catalogue, and ``by_name``.
+Not its business: what passes, frontends and lowering do with an op; they read its ``OpDef``.
 """
 
 from tilewright.core.opdef import OpDef
-from tilewright.ops.index import dynamic_slice, gather, gather_elements, gather_nd, one_hot
-from tilewright.ops.movement import (
-    concat,
-    depth_to_space,
-    expand,
-    reshape,
-    reverse,
-    roll,
-    space_to_depth,
-    tile,
-    transpose,
+from tilewright.ops.activations import (
+    celu,
+    elu,
+    gelu,
+    hard_sigmoid,
+    hard_swish,
+    leaky_relu,
+    mish,
+    quick_gelu,
+    relu,
+    selu,
+    sigmoid,
+    silu,
+    softplus,
+    softsign,
 )
-from tilewright.ops.window import pad, trilu
-from tilewright.ops.window import slice_ as slice
+from tilewright.ops.contract import einsum, matmul
+from tilewright.ops.convolution import conv, conv_transpose
+from tilewright.ops.elementwise import (
+    abs,
+    acos,
+    acosh,
+    add,
+    asin,
+    asinh,
+    atan,
+    atan2,
+    atanh,
+    bitcast,
+    bitwise_and,
+    bitwise_not,
+    bitwise_or,
+    bitwise_xor,
+    cast,
+    ceil,
+    clamp,
+    cos,
+    cosh,
+    div,
+    eq,
+    erf,
+    exp,
+    exp2,
+    expm1,
+    floor,
+    floor_div,
+    fmod,
+    ge,
+    gt,
+    isinf,
+    isnan,
+    le,
+    log,
+    log1p,
+    log2,
+    logical_and,
+    logical_not,
+    logical_or,
+    logical_xor,
+    lt,
+    maximum,
+    minimum,
+    mod,
+    mul,
+    ne,
+    neg,
+    pow,
+    prelu,
+    reciprocal,
+    round,
+    rsqrt,
+    shift_left,
+    shift_right,
+    sign,
+    sin,
+    sinh,
+    sqrt,
+    sub,
+    tan,
+    tanh,
+    trunc,
+    where,
+)
+from tilewright.ops.pool import avg_pool, max_pool, max_pool_indices
+from tilewright.ops.reduce import (
+    argmax,
+    argmin,
+    cummax,
+    cummin,
+    cumprod,
+    cumsum,
+    logsumexp,
+    reduce_all,
+    reduce_any,
+    reduce_l1,
+    reduce_l2,
+    reduce_max,
+    reduce_mean,
+    reduce_min,
+    reduce_prod,
+    reduce_sum,
+    variance,
+)
+from tilewright.ops.source import dim_values, full, iota
 
+# fmt: off
 ALL: tuple[OpDef, ...] = (
-    # movement
-    reshape, transpose, expand, concat, tile, reverse, roll, depth_to_space, space_to_depth,
-    # window
-    slice, pad, trilu,
-    # index
-    gather, gather_elements, gather_nd, dynamic_slice, one_hot,
-)  # fmt: skip
+    # element-wise, one operand
+    neg, abs, sign, exp, exp2, expm1, log, log2, log1p, sqrt, rsqrt, reciprocal, sin, cos, tan, asin, acos, atan, sinh,
+    cosh, tanh, asinh, acosh, atanh, erf, floor, ceil, round, trunc, logical_not, bitwise_not, isnan, isinf,
+    # activations
+    sigmoid, relu, silu, gelu, leaky_relu, elu, selu, celu, softplus, hard_sigmoid, hard_swish, mish, softsign,
+    quick_gelu,
+    # element-wise, more operands
+    add, sub, mul, div, floor_div, mod, fmod, pow, minimum, maximum, atan2, logical_and, logical_or, logical_xor,
+    bitwise_and, bitwise_or, bitwise_xor, shift_left, shift_right, eq, ne, lt, le, gt, ge, where, clamp, cast, bitcast,
+    prelu,
+    # sources
+    iota, dim_values, full,
+    # reductions
+    reduce_sum, reduce_prod, reduce_max, reduce_min, reduce_any, reduce_all, reduce_mean, logsumexp, reduce_l1,
+    reduce_l2, variance, argmax, argmin, cumsum, cumprod, cummax, cummin,
+    # contractions and pools
+    matmul, einsum, conv, conv_transpose, max_pool, avg_pool, max_pool_indices,
+)
+# fmt: on
 
-_BY_NAME = {op.name: op for op in ALL}
+_BY_NAME: dict[str, OpDef] = {op.name: op for op in ALL}
 
 
 def by_name(name: str) -> OpDef:

@@ -1,0 +1,327 @@
+"""Convolutions over one to three spatial axes, and their transposes.
+
+In: activations as N, C, spatial ("NCHW") or N, spatial, C ("NHWC"), weights as O, I/groups, spatial (transposed: I,
+O/groups, spatial). Out: the same layout. Not its business: other layouts and algorithms (``graph``, ``tile``).
+
+Output size per axis: ``(size + lo + hi - dilation * (kernel - 1) - 1) // stride + 1``; pads may be negative (crop).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright.core import types
+from tilewright.core.compute import Axis, Buffer, Const, Inside, Load, Select, Stage, Value, loop_symbol
+from tilewright.core.expr import Dim, floordiv
+from tilewright.core.graph import Attrs, Builder, Node
+from tilewright.core.opdef import AttrDef, OpDef, Sample, Trait
+from tilewright.core.types import Array, TensorType
+from tilewright.ops.common import cast_to, check, check_equal_dims, check_rank, fold, narrowed
+from tilewright.ops.contract import accumulator, contraction_dtype
+from tilewright.ops.movement import reshape, reverse, transpose
+from tilewright.ops.samples import random
+from tilewright.ops.window import pad
+
+CONTRACTS = frozenset({Trait.CONTRACTION})
+LAYOUTS = ("NCHW", "NHWC")
+Pads = Sequence[tuple[Dim, Dim]]
+
+# --- shared with pooling --------------------------------------------------------------------------------------------
+
+
+def channel_axis(layout: str, rank: int) -> int:
+    """Where the channels are."""
+    return 1 if layout == "NCHW" else rank - 1
+
+
+def spatial_axes(layout: str, rank: int) -> range:
+    """Where the spatial axes are."""
+    return range(2, rank) if layout == "NCHW" else range(1, rank - 1)
+
+
+def check_window(rank: int, a: Attrs, *lengths: str) -> None:
+    """Raise ``OpError`` unless the layout is known and each attribute has one positive entry per spatial axis."""
+    check(a.layout in LAYOUTS, f"layout {a.layout!r} is not one of {', '.join(LAYOUTS)}")
+    for name in (*lengths, "pads"):
+        check(len(a[name]) == rank - 2, f"{name} has {len(a[name])} entries for {rank - 2} spatial axes")
+    for name in lengths:
+        check(all(n >= 1 for n in a[name]), f"{name} {a[name]} must be positive")
+
+
+def window_size(size: Dim, kernel: Dim, stride: int, pads: tuple[Dim, Dim], dilation: int) -> Dim:
+    """How many windows fit along an axis."""
+    n = floordiv(size + pads[0] + pads[1] - (kernel - 1) * dilation - 1, stride) + 1
+    check(
+        not isinstance(n, int) or n >= 0,
+        f"a window of {kernel} with dilation {dilation} does not fit into {size} with pads {pads}",
+        "use a larger input, a smaller kernel or more padding",
+    )
+    return n
+
+
+def placed(n: Dim, c: Dim, spatial: Sequence[Dim], layout: str) -> tuple[Dim, ...]:
+    """A shape or index in the order of ``layout``."""
+    return (n, c, *spatial) if layout == "NCHW" else (n, *spatial, c)
+
+
+def window_positions(at: Sequence[Dim], tap: Sequence[Dim], a: Attrs, dilations: Sequence[int]) -> list[Dim]:
+    """Where in the unpadded input the window at ``at`` has its element ``tap``."""
+    return [i * s + k * d - lo for i, k, s, d, (lo, _) in zip(at, tap, a.strides, dilations, a.pads, strict=True)]
+
+
+def padded_load(x: Buffer, index: tuple[Dim, ...], spatial: Sequence[int], pads: Pads, outside: Value) -> Value:
+    """``x[index]``, or ``outside`` where a padded axis leaves the buffer."""
+    guards: list[Dim] = []
+    for axis, (lo, hi) in zip(spatial, pads, strict=True):
+        if lo != 0:
+            guards.append(index[axis])
+        if hi != 0:
+            guards.append(x.shape[axis] - 1 - index[axis])
+    load = Load(x, index)
+    return Select(Inside(tuple(guards)), load, outside) if guards else load
+
+
+def axes_named(extents: Sequence[Dim], prefix: str) -> tuple[Axis, ...]:
+    return tuple(Axis(loop_symbol(f"{prefix}{n}", e), e) for n, e in enumerate(extents))
+
+
+# --- conv -----------------------------------------------------------------------------------------------------------
+
+
+def _infer_conv(ts: Sequence[TensorType], a: Attrs) -> TensorType:
+    x, w = ts
+    check_rank(x, 3, "the input", 5)
+    check_rank(w, x.rank, "the weight", x.rank)
+    check_window(x.rank, a, "strides", "dilations")
+    check(a.groups >= 1, f"groups {a.groups} must be positive")
+    check(0 not in w.shape[2:], f"the weight {w} has no element to slide")
+    dtype = contraction_dtype(x, w, a.out_dtype)
+    channels, n_out = x.shape[channel_axis(a.layout, x.rank)], w.shape[0]
+    check_equal_dims(channels, w.shape[1] * a.groups, f"channels of {x} and of {w} with {a.groups} groups")
+    check(not isinstance(n_out, int) or n_out % a.groups == 0, f"{n_out} output channels in {a.groups} groups")
+    sizes = [x.shape[k] for k in spatial_axes(a.layout, x.rank)]
+    spatial = [
+        window_size(n, k, s, p, d)
+        for n, k, s, p, d in zip(sizes, w.shape[2:], a.strides, a.pads, a.dilations, strict=True)
+    ]
+    return TensorType(dtype, placed(x.shape[0], n_out, spatial, a.layout))
+
+
+def _compute_conv(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs) -> tuple[Stage, ...]:
+    """One sum over (taps, input channels); with groups the output channel is ``group * size + member``."""
+    (x, w), (out,) = ins, outs
+    rank, acc = len(x.shape), accumulator(x.dtype, out.dtype)
+    groups, depth = a.groups, w.shape[1]
+    per_group = floordiv(w.shape[0], groups)
+    (n,) = axes_named((x.shape[0],), "n")
+    (group,), (member,) = axes_named((groups,), "g"), axes_named((per_group,), "c")
+    at = axes_named([out.shape[k] for k in spatial_axes(a.layout, rank)], "p")
+    taps, (channel,) = axes_named(w.shape[2:], "k"), axes_named((depth,), "r")
+    channels = (member,) if groups == 1 else (group, member)
+    g: Dim = 0 if groups == 1 else group.sym
+    oc = g * per_group + member.sym
+    position = window_positions([p.sym for p in at], [k.sym for k in taps], a, a.dilations)
+    index = placed(n.sym, g * depth + channel.sym, position, a.layout)
+    element = padded_load(x, index, spatial_axes(a.layout, rank), a.pads, Const(0, x.dtype))
+    weight = Load(w, (oc, channel.sym, *[k.sym for k in taps]))
+    axes = (n, *channels, *at) if a.layout == "NCHW" else (n, *at, *channels)
+    where = placed(n.sym, oc, [p.sym for p in at], a.layout)
+    expr = cast_to(element, acc) * cast_to(weight, acc)
+    return fold(out, axes, where, expr, (*taps, channel), "add", Const(0, acc))
+
+
+def padded_array(x: Array, pads: Sequence[tuple[int, int]], value: Any) -> Array:
+    """``x`` with its spatial axes (2 and up) padded by ``value``; negative pads crop."""
+    grown = [(0, 0), (0, 0), *((max(lo, 0), max(hi, 0)) for lo, hi in pads)]
+    x = np.pad(x, grown, constant_values=value)
+    crop = [slice(max(-lo, 0), n - max(-hi, 0)) for (lo, hi), n in zip(pads, x.shape[2:], strict=True)]
+    return x[(slice(None), slice(None), *crop)]
+
+
+def taps_of(
+    x: Array, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
+) -> Iterator[tuple[tuple[int, ...], Array]]:
+    """Each tap of the window and what the windows of a padded NCHW array hold there."""
+    sizes = [(n - d * (k - 1) - 1) // s + 1 for n, k, s, d in zip(x.shape[2:], kernel, strides, dilations, strict=True)]
+    for tap in np.ndindex(*kernel):
+        starts = [t * d for t, d in zip(tap, dilations, strict=True)]
+        cut = [slice(b, b + s * (n - 1) + 1 if n else b, s) for b, s, n in zip(starts, strides, sizes, strict=True)]
+        yield tap, x[(slice(None), slice(None), *cut)]
+
+
+def _conv_of(xs: Sequence[Array], a: Attrs) -> Array:
+    x, w = xs
+    operand = types.dtype_of(x.dtype)
+    out = a.out_dtype or operand
+    acc = accumulator(operand, out).numpy
+    x, w = x.astype(acc), w.astype(acc)
+    x = padded_array(x if a.layout == "NCHW" else np.moveaxis(x, -1, 1), a.pads, 0)
+    n, groups, per_group = x.shape[0], a.groups, w.shape[0] // a.groups
+    weights = w.reshape(groups, per_group, w.shape[1], -1)
+    sizes = next(taps_of(x, w.shape[2:], a.strides, a.dilations))[1].shape[2:]
+    total = np.zeros((n, groups, per_group, math.prod(sizes)), acc)
+    with np.errstate(all="ignore"):
+        for tap, (_, part) in enumerate(taps_of(x, w.shape[2:], a.strides, a.dilations)):
+            columns = part.reshape(n, groups, w.shape[1], total.shape[-1])
+            total += np.matmul(weights[..., tap], columns)
+    result = total.reshape(n, w.shape[0], *sizes)
+    return narrowed(result if a.layout == "NCHW" else np.moveaxis(result, 1, -1), out)
+
+
+def conv_attrs(n: int, layout: str = "NCHW", **given: Any) -> dict[str, Any]:
+    """Attributes of a plain convolution over ``n`` axes, with changes."""
+    return {"strides": (1,) * n, "pads": ((0, 0),) * n, "dilations": (1,) * n, "layout": layout, **given}
+
+
+def _conv_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    x, w = random(rng, (2, 4, 5, 6)), random(rng, (6, 2, 3, 2))
+    full = conv_attrs(2, strides=(2, 1), pads=((1, 2), (0, 1)), dilations=(1, 2), groups=2)
+    yield Sample((x, w), full)
+    yield Sample((np.moveaxis(x, 1, -1).copy(), w), {**full, "layout": "NHWC"})
+    yield Sample((x, random(rng, (3, 4, 1, 1))), conv_attrs(2))
+    yield Sample(
+        (np.moveaxis(x, 1, -1).copy(), random(rng, (4, 1, 3, 3))), conv_attrs(2, "NHWC", pads=((1, 1),) * 2, groups=4)
+    )
+    yield Sample((random(rng, (1, 2, 7)), random(rng, (3, 2, 3))), conv_attrs(1, strides=(2,), pads=((-1, 3),)))
+    yield Sample((random(rng, (1, 1, 3, 3, 2)), random(rng, (2, 1, 2, 2, 1))), conv_attrs(3, pads=((1, 0),) * 3))
+    yield Sample((random(rng, (0, 2, 3)), random(rng, (2, 2, 1))), conv_attrs(1))
+    small = random(rng, (1, 2, 4), types.u8, (0, 255)), random(rng, (2, 2, 3), types.i8, (-128, 127))
+    yield Sample(small, conv_attrs(1, pads=((1, 1),), out_dtype=types.i32))
+
+
+WINDOW = {
+    "strides": AttrDef("ints"), "pads": AttrDef("pads"), "dilations": AttrDef("ints"), "groups": AttrDef("int", 1),
+}  # fmt: skip
+LAYOUT = {"layout": AttrDef("str", "NCHW")}
+
+conv = OpDef(
+    "conv", ("x", "w"), {**WINDOW, **LAYOUT, "out_dtype": AttrDef("dtype", None)}, _infer_conv, _conv_of,
+    _compute_conv, traits=CONTRACTS, samples=_conv_samples,
+    doc="Correlation with the weights at every window; padding reads 0.",
+)  # fmt: skip
+
+# --- conv_transpose -------------------------------------------------------------------------------------------------
+
+
+def _infer_transpose(ts: Sequence[TensorType], a: Attrs) -> TensorType:
+    x, w = ts
+    check_rank(x, 3, "the input", 5)
+    check_rank(w, x.rank, "the weight", x.rank)
+    check_window(x.rank, a, "strides", "dilations")
+    check(len(a.output_padding) == x.rank - 2, f"output_padding has {len(a.output_padding)} entries")
+    dtype = contraction_dtype(x, w, None)
+    channels = x.shape[channel_axis(a.layout, x.rank)]
+    check_equal_dims(channels, w.shape[0], f"channels of {x} and rows of {w}")
+    check(not isinstance(channels, int) or channels % a.groups == 0, f"{channels} channels in {a.groups} groups")
+    spatial = []
+    for k, axis in enumerate(spatial_axes(a.layout, x.rank)):
+        reach = (w.shape[2 + k] - 1) * a.dilations[k] + 1 + a.output_padding[k]
+        spatial.append((x.shape[axis] - 1) * a.strides[k] + reach - a.pads[k][0] - a.pads[k][1])
+    check(not any(isinstance(n, int) and n < 0 for n in spatial), f"pads {a.pads} leave nothing of the result")
+    return TensorType(dtype, placed(x.shape[0], w.shape[1] * a.groups, spatial, a.layout))
+
+
+def _decompose_transpose(b: Builder, inputs: tuple[Node, ...], a: Attrs) -> Node:
+    """Zeros between the elements of the input, then a convolution with the mirrored weights."""
+    x, w = inputs
+    rank, n = len(x.shape), len(x.shape) - 2
+    zero = b.const(0, x.dtype)
+    for k, axis in enumerate(spatial_axes(a.layout, rank)):
+        x = _spread(b, x, axis, a.strides[k], zero)
+    mirrored = b(reverse, w, axes=tuple(range(2, rank)))
+    pads = []
+    for k in range(n):
+        reach = (w.shape[2 + k] - 1) * a.dilations[k]
+        pads.append((reach - a.pads[k][0], reach - a.pads[k][1] + a.output_padding[k] - (a.strides[k] - 1)))
+    return b(
+        conv, x, _regrouped(b, mirrored, a.groups), strides=(1,) * n, pads=tuple(pads), dilations=a.dilations,
+        groups=a.groups, layout=a.layout,
+    )  # fmt: skip
+
+
+def _spread(b: Builder, x: Node, axis: int, stride: int, zero: Node) -> Node:
+    """``stride - 1`` zeros after every element of an axis."""
+    if stride == 1:
+        return x
+    head, size, tail = x.shape[:axis], x.shape[axis], x.shape[axis + 1 :]
+    column = b(reshape, x, shape=(*head, size, 1, *tail))
+    pads = [(0, 0)] * len(column.shape)
+    pads[axis + 1] = (0, stride - 1)
+    return b(reshape, b(pad, column, zero, pads=tuple(pads)), shape=(*head, size * stride, *tail))
+
+
+def _regrouped(b: Builder, w: Node, groups: int) -> Node:
+    """Weights (I, O/groups, ...) as (O, I/groups, ...)."""
+    n_in, per_group, *kernel = w.shape
+    split = b(reshape, w, shape=(groups, floordiv(n_in, groups), per_group, *kernel))
+    swapped = b(transpose, split, perm=(0, 2, 1, *range(3, 3 + len(kernel))))
+    return b(reshape, swapped, shape=(per_group * groups, floordiv(n_in, groups), *kernel))
+
+
+def _transpose_of(xs: Sequence[Array], a: Attrs) -> Array:
+    """Every input element adds its multiple of the kernel to the output; the pads are cut off at the end."""
+    dtype = types.dtype_of(xs[0].dtype)
+    acc = accumulator(dtype, dtype).numpy
+    x, w = xs[0].astype(acc), xs[1].astype(acc)
+    x = x if a.layout == "NCHW" else np.moveaxis(x, -1, 1)
+    (n, n_in, *sizes), (_, per_group, *kernel) = x.shape, w.shape
+    whole = [
+        max((m - 1) * s, 0) + d * (k - 1) + 1 + o + s
+        for m, s, d, k, o in zip(sizes, a.strides, a.dilations, kernel, a.output_padding, strict=True)
+    ]
+    total = np.zeros((n, a.groups, per_group, *whole), acc)
+    columns = x.reshape(n, a.groups, n_in // a.groups, math.prod(sizes))
+    with np.errstate(all="ignore"):
+        for tap in np.ndindex(*kernel):
+            weight = w[(slice(None), slice(None), *tap)].reshape(a.groups, n_in // a.groups, per_group)
+            part = np.matmul(weight.swapaxes(1, 2), columns).reshape(n, a.groups, per_group, *sizes)
+            cut = [
+                slice(t * d, t * d + s * m, s) for t, d, s, m in zip(tap, a.dilations, a.strides, sizes, strict=True)
+            ]
+            total[(slice(None), slice(None), slice(None), *cut)] += part
+    out = _infer_transpose([TensorType(dtype, xs[0].shape), TensorType(dtype, xs[1].shape)], a).shape
+    result = total.reshape(n, a.groups * per_group, *whole)
+    for k, axis in enumerate(spatial_axes(a.layout, x.ndim)):
+        result = _window(result, 2 + k, a.pads[k][0], int(out[axis]))  # type: ignore[arg-type]
+    return narrowed(result if a.layout == "NCHW" else np.moveaxis(result, 1, -1), dtype)
+
+
+def _window(x: Array, axis: int, start: int, size: int) -> Array:
+    """``size`` elements of an axis from ``start``, zeros where there are none."""
+    grown = np.zeros((*x.shape[:axis], size, *x.shape[axis + 1 :]), x.dtype)
+    lo, hi = max(start, 0), max(min(start + size, x.shape[axis]), 0)
+    before: tuple[slice, ...] = (slice(None),) * axis
+    if lo < hi:
+        grown[(*before, slice(lo - start, hi - start))] = x[(*before, slice(lo, hi))]
+    return grown
+
+
+def _transpose_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    x, w = random(rng, (2, 4, 3, 4)), random(rng, (4, 3, 3, 2))
+    full = conv_attrs(2, strides=(2, 3), pads=((1, 0), (0, 1)), dilations=(1, 2), groups=2, output_padding=(1, 0))
+    yield Sample((x, w), full)
+    yield Sample((np.moveaxis(x, 1, -1).copy(), w), {**full, "layout": "NHWC"})
+    yield Sample((x, random(rng, (4, 2, 1, 1))), conv_attrs(2, output_padding=(0, 0)))
+    yield Sample(
+        (random(rng, (1, 2, 4)), random(rng, (2, 1, 4))),
+        conv_attrs(1, strides=(2,), pads=((1, 1),), output_padding=(1,)),
+    )
+    yield Sample(
+        (random(rng, (1, 1, 2, 2, 2)), random(rng, (1, 2, 2, 2, 2))),
+        conv_attrs(3, strides=(2, 2, 2), output_padding=(0,) * 3),
+    )
+    yield Sample(
+        (random(rng, (1, 2, 3)), random(rng, (2, 1, 2))),
+        conv_attrs(1, strides=(3,), pads=((-1, -2),), output_padding=(0,)),
+    )
+
+
+conv_transpose = OpDef(
+    "conv_transpose", ("x", "w"), {**WINDOW, "output_padding": AttrDef("ints"), **LAYOUT}, _infer_transpose,
+    _transpose_of, decompose=_decompose_transpose, traits=CONTRACTS, samples=_transpose_samples,
+    doc="The transpose of conv: every element adds its multiple of the kernel to the output.",
+)  # fmt: skip

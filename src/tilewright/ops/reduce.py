@@ -1,0 +1,398 @@
+"""Reductions along axes: folds, means and variances, positions of extremes, cumulative folds.
+
+In: one operand and the axes. Out: one tensor with the axes gone, or kept with size 1. An empty list of axes reduces
+nothing. Not its business: softmax and normalisations, which are made of these.
+
+Sums and products of f16 and bf16 accumulate in f32; integers wrap. NaN counts as an extreme of ``max`` and ``min``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+import numpy as np
+
+from tilewright.core import types
+from tilewright.core.compute import (
+    Axis,
+    Binary,
+    Buffer,
+    Combiner,
+    Const,
+    Index,
+    IndexLike,
+    Inside,
+    Load,
+    Param,
+    Reduction,
+    Select,
+    Serial,
+    Stage,
+    Unary,
+    Value,
+    axes_for,
+    loop_symbol,
+    syms,
+)
+from tilewright.core.expr import Dim
+from tilewright.core.graph import Attrs, Builder, Node
+from tilewright.core.opdef import AttrDef, OpDef, Sample, Trait
+from tilewright.core.types import Array, DType, TensorType, product
+from tilewright.ops import elementwise as ew
+from tilewright.ops.common import (
+    ANY,
+    BOOLS,
+    FLOATS,
+    NUMERIC,
+    assign,
+    cast_to,
+    check,
+    check_axes,
+    check_axis,
+    check_equal_dtypes,
+    fold,
+    highest,
+    lowest,
+    narrowed,
+    wide,
+    widened,
+)
+from tilewright.ops.elementwise import in_wide
+from tilewright.ops.samples import random
+from tilewright.ops.source import dim_values
+
+REDUCE_ATTRS = {"axes": AttrDef("ints"), "keepdims": AttrDef("bool", False)}
+REDUCES = frozenset({Trait.REDUCTION})
+Init = Callable[[DType], Const]
+
+
+def reduced_shape(shape: Sequence[Dim], axes: Sequence[int], keepdims: bool) -> tuple[Dim, ...]:
+    """``shape`` with ``axes`` removed, or of size 1."""
+    return tuple(1 if k in axes else d for k, d in enumerate(shape) if keepdims or k not in axes)
+
+
+def _infer_reduce(ts: Sequence[TensorType], a: Attrs, dtypes: Sequence[DType]) -> TensorType:
+    check_equal_dtypes(ts, dtypes)
+    check_axes(a.axes, ts[0].rank)
+    return ts[0].with_shape(reduced_shape(ts[0].shape, a.axes, a.keepdims))
+
+
+def split_axes(
+    x: Buffer, reduced: Sequence[int], keepdims: bool
+) -> tuple[tuple[Axis, ...], tuple[Axis, ...], tuple[IndexLike, ...]]:
+    """``(kept axes, reduced axes, index of the result)`` of a reduction of ``x``."""
+    axes = axes_for(x.shape)
+    kept = tuple(a for k, a in enumerate(axes) if k not in reduced)
+    index = tuple(0 if k in reduced else a.sym for k, a in enumerate(axes) if keepdims or k not in reduced)
+    return kept, tuple(axes[k] for k in sorted(reduced)), index
+
+
+def _reduce_samples(rng: np.random.Generator, dtypes: Sequence[DType], empty: bool = True) -> Iterator[Sample]:
+    for dtype in [d for d in (types.f32, types.i32, types.bool_) if d in dtypes]:
+        yield Sample((random(rng, (2, 3, 4), dtype),), {"axes": (1,)})
+        yield Sample((random(rng, (2, 3, 4), dtype),), {"axes": (0, 2), "keepdims": True})
+        yield Sample((random(rng, (5,), dtype),), {"axes": (0,)})
+        yield Sample((random(rng, (2, 1), dtype),), {"axes": ()})
+        if empty:
+            yield Sample((random(rng, (2, 0), dtype),), {"axes": (1,)})
+        yield Sample((random(rng, (0, 3), dtype),), {"axes": (1,), "keepdims": True})
+    if types.f32 in dtypes:
+        yield Sample((np.array([[1, np.nan], [-np.inf, 2]], np.float32),), {"axes": (1,)})
+
+
+def reduction(
+    name: str,
+    op: str,
+    init: Init,
+    numpy: Callable[..., Array],
+    dtypes: Sequence[DType],
+    doc: str,
+    *,
+    on_bool: str = "",
+    in_wider: bool = False,
+) -> OpDef:
+    """A fold by ``op``; ``in_wider`` accumulates f16 and bf16 in f32, ``on_bool`` is the operation for bool."""
+
+    def compute(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs) -> tuple[Stage, ...]:
+        (x,), (out,) = ins, outs
+        axes, over, index = split_axes(x, a.axes, a.keepdims)
+        dtype = wide(x.dtype) if in_wider else x.dtype
+        element = cast_to(Load(x, syms(axes_for(x.shape))), dtype)
+        if not over:
+            return (assign(out, lambda i: Load(x, i)),)
+        return fold(out, axes, index, element, over, on_bool if dtype is types.bool_ else op, init(dtype))
+
+    def reference(xs: Sequence[Array], a: Attrs) -> Array:
+        x = widened(xs[0])
+        start = init(types.dtype_of(x.dtype)).value
+        with np.errstate(all="ignore"):
+            folded = numpy(x, axis=a.axes, keepdims=a.keepdims, initial=x.dtype.type(start))
+        return narrowed(folded, types.dtype_of(xs[0].dtype))
+
+    return OpDef(
+        name, ("x",), REDUCE_ATTRS, partial(_infer_reduce, dtypes=dtypes), reference, compute, traits=REDUCES,
+        samples=partial(_reduce_samples, dtypes=dtypes), doc=doc,
+    )  # fmt: skip
+
+
+def _number(value: float) -> Init:
+    return lambda dtype: Const(value, dtype)
+
+
+def _sum(x: Array, axis: tuple[int, ...], keepdims: bool, initial: object) -> Array:
+    return np.asarray(np.sum(x, axis=axis, keepdims=keepdims, dtype=x.dtype))
+
+
+def _prod(x: Array, axis: tuple[int, ...], keepdims: bool, initial: object) -> Array:
+    return np.asarray(np.prod(x, axis=axis, keepdims=keepdims, dtype=x.dtype))
+
+
+def _any(x: Array, axis: tuple[int, ...], keepdims: bool, initial: object) -> Array:
+    return np.asarray(np.any(x, axis=axis, keepdims=keepdims))
+
+
+def _all(x: Array, axis: tuple[int, ...], keepdims: bool, initial: object) -> Array:
+    return np.asarray(np.all(x, axis=axis, keepdims=keepdims))
+
+
+reduce_sum = reduction("reduce_sum", "add", _number(0), _sum, NUMERIC, "The sum.", in_wider=True)
+reduce_prod = reduction("reduce_prod", "mul", _number(1), _prod, NUMERIC, "The product.", in_wider=True)
+reduce_max = reduction("reduce_max", "max", lowest, np.max, ANY, "The maximum; of nothing the lowest.", on_bool="or")
+reduce_min = reduction("reduce_min", "min", highest, np.min, ANY, "The minimum; of nothing the highest.", on_bool="and")
+reduce_any = reduction("reduce_any", "or", _number(False), _any, BOOLS, "Whether any holds.", on_bool="or")
+reduce_all = reduction("reduce_all", "and", _number(True), _all, BOOLS, "Whether all hold.", on_bool="and")
+
+# --- means and norms ------------------------------------------------------------------------------------------------
+
+
+def count_node(b: Builder, dims: Sequence[Dim], dtype: DType) -> Node:
+    """The number of elements over ``dims`` as a 0-d tensor."""
+    n = product(dims)
+    if isinstance(n, int):
+        return b.const(n, dtype)
+    return b(ew.cast, b(reduce_sum, b(dim_values, dims=(n,)), axes=(0,)), dtype=dtype)
+
+
+def mean_node(b: Builder, x: Node, axes: Sequence[int], keepdims: bool) -> Node:
+    """The mean over ``axes`` in ``x``'s dtype."""
+    total = b(reduce_sum, x, axes=tuple(axes), keepdims=keepdims)
+    return b(ew.div, total, count_node(b, [x.shape[k] for k in axes], x.dtype))
+
+
+def _composed(
+    name: str,
+    build: Callable[[Builder, Node, Attrs], Node],
+    numpy: Callable[[Array, Attrs], Array],
+    doc: str,
+    dtypes: Sequence[DType] = FLOATS,
+    attrs: dict[str, AttrDef] = REDUCE_ATTRS,
+) -> OpDef:
+    def reference(xs: Sequence[Array], a: Attrs) -> Array:
+        with np.errstate(all="ignore"):
+            return narrowed(numpy(widened(xs[0]), a), types.dtype_of(xs[0].dtype))
+
+    return OpDef(
+        name, ("x",), attrs, partial(_infer_reduce, dtypes=dtypes), reference,
+        decompose=lambda b, xs, a: in_wide(b, xs, lambda x: build(b, x, a)), traits=REDUCES,
+        samples=partial(_reduce_samples, dtypes=dtypes, empty=name != "logsumexp"), doc=doc,
+    )  # fmt: skip
+
+
+def _mean_of(x: Array, a: Attrs) -> Array:
+    n = np.asarray(np.prod([x.shape[k] for k in a.axes]), x.dtype)
+    return np.asarray(np.sum(x, axis=a.axes, keepdims=a.keepdims, dtype=x.dtype) / n)
+
+
+def _logsumexp(b: Builder, x: Node, a: Attrs) -> Node:
+    top = b(reduce_max, x, axes=a.axes, keepdims=True)
+    top = b(ew.where, b(ew.isinf, top), b.const(0.0, x.dtype), top)
+    total = b(reduce_sum, b(ew.exp, b(ew.sub, x, top)), axes=a.axes, keepdims=a.keepdims)
+    if not a.keepdims:
+        top = b(reduce_sum, top, axes=a.axes)  # axes of size 1: drops them
+    return b(ew.add, b(ew.log, total), top)
+
+
+def _logsumexp_of(x: Array, a: Attrs) -> Array:
+    top = np.max(x, axis=a.axes, keepdims=True, initial=-np.inf)
+    top = np.where(np.isinf(top), 0, top).astype(x.dtype)
+    total = np.sum(np.exp(x - top), axis=a.axes, keepdims=a.keepdims, dtype=x.dtype)
+    return np.asarray(np.log(total) + top.reshape(total.shape))
+
+
+def _l2(b: Builder, x: Node, a: Attrs) -> Node:
+    return b(ew.sqrt, b(reduce_sum, b(ew.mul, x, x), axes=a.axes, keepdims=a.keepdims))
+
+
+def _variance(b: Builder, x: Node, a: Attrs) -> Node:
+    centred = b(ew.sub, x, mean_node(b, x, a.axes, keepdims=True))
+    total = b(reduce_sum, b(ew.mul, centred, centred), axes=a.axes, keepdims=a.keepdims)
+    n = count_node(b, [x.shape[k] for k in a.axes], x.dtype)
+    if a.correction:
+        n = b(ew.maximum, b(ew.sub, n, b.const(a.correction, x.dtype)), b.const(0.0, x.dtype))
+    return b(ew.div, total, n)
+
+
+def _variance_of(x: Array, a: Attrs) -> Array:
+    n = np.asarray(np.prod([x.shape[k] for k in a.axes]), x.dtype)
+    centred = x - np.sum(x, axis=a.axes, keepdims=True, dtype=x.dtype) / n
+    total = np.sum(centred * centred, axis=a.axes, keepdims=a.keepdims, dtype=x.dtype)
+    return np.asarray(total / np.maximum(n - x.dtype.type(a.correction), 0))
+
+
+reduce_mean = _composed(
+    "reduce_mean", lambda b, x, a: mean_node(b, x, a.axes, a.keepdims), _mean_of, "The mean; of nothing NaN."
+)
+logsumexp = _composed("logsumexp", _logsumexp, _logsumexp_of, "log(sum(exp(x))) without overflow.")
+reduce_l1 = _composed(
+    "reduce_l1", lambda b, x, a: b(reduce_sum, b(ew.abs, x), axes=a.axes, keepdims=a.keepdims),
+    lambda x, a: np.sum(np.abs(x), axis=a.axes, keepdims=a.keepdims, dtype=x.dtype), "The sum of magnitudes.", NUMERIC,
+)  # fmt: skip
+reduce_l2 = _composed(
+    "reduce_l2", _l2, lambda x, a: np.sqrt(np.sum(x * x, axis=a.axes, keepdims=a.keepdims, dtype=x.dtype)),
+    "The root of the sum of squares.",
+)  # fmt: skip
+variance = _composed(
+    "variance", _variance, _variance_of, "The mean squared distance from the mean, over n - correction.",
+    attrs={**REDUCE_ATTRS, "correction": AttrDef("float", 0.0)},
+)  # fmt: skip
+
+# --- where the extreme is -------------------------------------------------------------------------------------------
+
+
+def extreme_combiner(dtype: DType, *, is_max: bool, select_last: bool = False) -> Combiner:
+    """Folds ``(value, index)`` pairs to the extreme one; NaN is the most extreme, ties go to the first (last) index."""
+    best, at = Param("best", dtype), Param("best_at", types.i64)
+    new, new_at = Param("new", dtype), Param("new_at", types.i64)
+    wins: Value = Binary("gt" if is_max else "lt", new, best)
+    ties: Value = Binary("eq", new, best)
+    if dtype.is_float:
+        new_nan, best_nan = Unary("isnan", new), Unary("isnan", best)
+        wins = Binary("or", wins, Binary("and", new_nan, Unary("not", best_nan)))
+        ties = Binary("or", ties, Binary("and", new_nan, best_nan))
+    takes = Binary("or", wins, Binary("and", ties, Binary("gt" if select_last else "lt", new_at, at)))
+    return Combiner((best, at), (new, new_at), (Select(takes, new, best), Select(takes, new_at, at)))
+
+
+def extreme_init(dtype: DType, *, is_max: bool, select_last: bool = False) -> tuple[Value, Value]:
+    """The state before any pair: loses against every real one."""
+    return lowest(dtype) if is_max else highest(dtype), Const(-1 if select_last else types.i64.max, types.i64)
+
+
+def _infer_arg(ts: Sequence[TensorType], a: Attrs) -> TensorType:
+    check_equal_dtypes(ts, NUMERIC)
+    check_axis(a.axis, ts[0].rank)
+    check(ts[0].shape[a.axis] != 0, f"{ts[0]} has no element along axis {a.axis}", "an empty axis has no extreme")
+    return TensorType(types.i64, reduced_shape(ts[0].shape, (a.axis,), a.keepdims))
+
+
+def _compute_arg(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs, is_max: bool) -> tuple[Stage, ...]:
+    (x,), (out,) = ins, outs
+    axes, over, index = split_axes(x, (a.axis,), a.keepdims)
+    value = Buffer(f"{out.name}_best", x.dtype, out.shape)
+    combiner = extreme_combiner(x.dtype, is_max=is_max, select_last=a.select_last)
+    init = extreme_init(x.dtype, is_max=is_max, select_last=a.select_last)
+    pair = (Load(x, syms(axes_for(x.shape))), Index(over[0].sym))
+    return (Stage((value, out), axes, index, pair, Reduction(over, combiner, init)),)
+
+
+def _arg_of(xs: Sequence[Array], a: Attrs, is_max: bool) -> Array:
+    x = widened(xs[0])
+    if a.select_last:
+        x = np.flip(x, a.axis)
+    at = (np.argmax if is_max else np.argmin)(x, axis=a.axis, keepdims=a.keepdims)
+    return np.asarray(x.shape[a.axis] - 1 - at if a.select_last else at).astype(np.int64)
+
+
+def _arg_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    x = random(rng, (2, 3, 4), types.i32, (0, 2))
+    for last in (False, True):
+        yield Sample((x,), {"axis": 1, "select_last": last})
+        yield Sample((x.astype(np.float32),), {"axis": 2, "keepdims": True, "select_last": last})
+    yield Sample((np.array([[1, np.nan, np.nan], [-np.inf] * 3, [np.inf] * 3], np.float32),), {"axis": 1})
+    yield Sample((random(rng, (5,)),), {"axis": 0})
+    yield Sample((random(rng, (0, 2)),), {"axis": 1})
+
+
+def _arg(name: str, is_max: bool, doc: str) -> OpDef:
+    attrs = {"axis": AttrDef("int"), "keepdims": AttrDef("bool", False), "select_last": AttrDef("bool", False)}
+    return OpDef(
+        name, ("x",), attrs, _infer_arg, partial(_arg_of, is_max=is_max), partial(_compute_arg, is_max=is_max),
+        traits=REDUCES, samples=_arg_samples, doc=doc,
+    )  # fmt: skip
+
+
+argmax = _arg("argmax", True, "The position of the largest element, the first of equals unless select_last.")
+argmin = _arg("argmin", False, "The position of the smallest element, the first of equals unless select_last.")
+
+# --- cumulative folds -----------------------------------------------------------------------------------------------
+
+
+def _infer_cumulative(ts: Sequence[TensorType], a: Attrs) -> TensorType:
+    check_equal_dtypes(ts, NUMERIC)
+    check_axis(a.axis, ts[0].rank)
+    return ts[0]
+
+
+def _cumulative_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    for exclusive in (False, True):
+        for reverse in (False, True):
+            attrs = {"axis": 1, "exclusive": exclusive, "reverse": reverse}
+            yield Sample((random(rng, (2, 4, 2)),), attrs)
+    yield Sample((random(rng, (5,), types.i32),), {"axis": 0})
+    yield Sample((np.array([1, np.nan, 3], np.float32),), {"axis": 0})
+    yield Sample((random(rng, (2, 0)),), {"axis": 1})
+
+
+def cumulative(name: str, op: str, init: Init, numpy: np.ufunc, doc: str, in_wider: bool) -> OpDef:
+    """``out[t] = out[t-1] op x[t]`` along an axis; exclusive leaves out ``x[t]``, reverse starts at the end."""
+
+    def compute(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs) -> tuple[Stage | Serial, ...]:
+        (x,), (out,) = ins, outs
+        dtype = wide(x.dtype) if in_wider else x.dtype
+        acc = out if dtype is x.dtype else Buffer(f"{out.name}_acc", dtype, out.shape)
+        axes, n = axes_for(x.shape), x.shape[a.axis]
+        t = loop_symbol("t", n)
+
+        def at(step: Dim) -> tuple[Dim, ...]:
+            place = n - 1 - step if a.reverse else step
+            return tuple(place if k == a.axis else s.sym for k, s in enumerate(axes))
+
+        def element(step: Dim) -> Value:
+            return cast_to(Load(x, at(step)), dtype)
+
+        others = tuple(s for k, s in enumerate(axes) if k != a.axis)
+        has_before = Inside((t - 1,))
+        value: Value
+        if a.exclusive:
+            value = Select(has_before, Binary(op, Load(acc, at(t - 1)), element(t - 1)), init(dtype))
+        else:
+            value = Binary(op, Select(has_before, Load(acc, at(t - 1)), init(dtype)), element(t))
+        steps = Serial(Axis(t, n), (Stage((acc,), others, at(t), (value,)),))
+        return (steps,) if acc is out else (steps, assign(out, lambda i: cast_to(Load(acc, i), out.dtype)))
+
+    def reference(xs: Sequence[Array], a: Attrs) -> Array:
+        x = widened(xs[0])
+        x = np.flip(x, a.axis) if a.reverse else x
+        with np.errstate(all="ignore"):
+            result = numpy.accumulate(x, axis=a.axis, dtype=x.dtype)
+        if a.exclusive:
+            first = np.full(_one_at(x.shape, a.axis), init(types.dtype_of(x.dtype)).value, x.dtype)
+            result = np.concatenate([first, result], a.axis).take(range(x.shape[a.axis]), a.axis)
+        return narrowed(np.flip(result, a.axis) if a.reverse else result, types.dtype_of(xs[0].dtype))
+
+    attrs = {"axis": AttrDef("int"), "exclusive": AttrDef("bool", False), "reverse": AttrDef("bool", False)}
+    return OpDef(
+        name, ("x",), attrs, _infer_cumulative, reference, compute, traits=frozenset(), samples=_cumulative_samples,
+        doc=doc,
+    )  # fmt: skip
+
+
+def _one_at(shape: Sequence[int], axis: int) -> tuple[int, ...]:
+    return tuple(1 if k == axis else n for k, n in enumerate(shape))
+
+
+cumsum = cumulative("cumsum", "add", _number(0), np.add, "The sums of all prefixes.", True)
+cumprod = cumulative("cumprod", "mul", _number(1), np.multiply, "The products of all prefixes.", True)
+cummax = cumulative("cummax", "max", lowest, np.maximum, "The maxima of all prefixes; NaN propagates.", False)
+cummin = cumulative("cummin", "min", highest, np.minimum, "The minima of all prefixes; NaN propagates.", False)

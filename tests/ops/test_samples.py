@@ -1,0 +1,73 @@
+"""Every op against its own reference, on its samples and on every dtype: type rule, stages or smaller ops."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+from ops.running import converted, describe, reference, run_compute, run_decomposed, same, sample_calls
+from tilewright import ops
+from tilewright.core import types
+from tilewright.core.diag import OpError
+from tilewright.core.opdef import Trait
+
+OPS = [op for op in ops.ALL if not op.traits & {Trait.CONTROL, Trait.STRUCTURAL}]
+every_op = pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
+DTYPES = pytest.mark.parametrize("dtype", types.DTYPES, ids=lambda d: d.name)
+
+
+@every_op
+def test_infer_gives_the_type_of_the_reference(op):
+    for call in sample_calls(op):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            results = reference(op, call)
+        inferred = call.infer()
+        assert len(results) == len(inferred), describe(op, call)
+        for array, t in zip(results, inferred, strict=True):
+            assert types.tensor_type_of(array) == t, describe(op, call)
+
+
+@every_op
+def test_stages_or_smaller_ops_give_the_reference(op):
+    for call in sample_calls(op):
+        check(op, call)
+
+
+@DTYPES
+@every_op
+def test_every_dtype_that_infer_accepts(op, dtype):
+    n_run = 0
+    for call in sample_calls(op):
+        changed = converted(call, dtype)
+        if changed is None or n_run == 2:
+            continue
+        try:
+            inferred = changed.infer()
+        except OpError:
+            continue
+        assert [types.tensor_type_of(a) for a in reference(op, changed)] == list(inferred), describe(op, changed)
+        check(op, changed)
+        n_run += 1
+
+
+def check(op, call):
+    expected = reference(op, call)
+    got = run_decomposed(op, call) if op.decompose else run_compute(op, call)
+    assert len(got) == len(expected)
+    for a, b in zip(got, expected, strict=True):
+        assert (a.dtype, a.shape) == (b.dtype, b.shape), describe(op, call)
+        assert same(a, b), f"{describe(op, call)}\n{a}\n{b}"
+
+
+def test_names_are_unique_and_found():
+    assert len({op.name for op in ops.ALL}) == len(ops.ALL)
+    assert all(ops.by_name(op.name) is op for op in ops.ALL)
+    with pytest.raises(KeyError):
+        ops.by_name("no such op")
+
+
+@every_op
+def test_every_op_documents_itself_and_has_samples(op):
+    assert op.doc.endswith(".") and op.samples is not None
+    assert len(list(op.samples(np.random.default_rng(0)))) >= 3
