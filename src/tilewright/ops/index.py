@@ -1,7 +1,7 @@
 """Ops that read at indices which are data: gather in its forms, dynamic_slice, one_hot.
 
 In: operand types, arrays or buffers. Out: each op's type rule, NumPy meaning and stage.
-Not its business: writing at such indices (``ops.scatter``), ordering (``ops.sort``).
+Not its business: writing at such indices (``ops.scatter``), ordering (``ops.order``).
 
 An index counts from the end when negative. What is then still outside is clamped to the nearest element, in the
 reference and in the machine code alike, so no index can read out of bounds; frontends may check where they promise
@@ -150,7 +150,8 @@ gather_elements = OpDef(
 )
 
 
-def _depth_of(indices: TensorType) -> int:
+def depth_of(indices: TensorType) -> int:
+    """How many indices each row of an ``nd`` op's indices holds; must be a number."""
     depth = indices.shape[-1] if indices.rank else None
     if not isinstance(depth, int):
         raise OpError(f"the last dimension of indices {indices} must be a number", remedy="reshape it to a fixed size")
@@ -160,7 +161,7 @@ def _depth_of(indices: TensorType) -> int:
 def _infer_gather_nd(ts: Types, a: Attrs) -> TensorType:
     x, indices = ts
     check_integers(indices, "indices")
-    depth = _depth_of(indices)
+    depth = depth_of(indices)
     if not 0 <= a.batch_dims < indices.rank or a.batch_dims + depth > x.rank:
         raise OpError(f"{depth} indices after {a.batch_dims} batch dimensions do not fit {x} and {indices}")
     check_same_dims(x.shape[: a.batch_dims], indices.shape[: a.batch_dims], "batch dimensions")

@@ -1,0 +1,79 @@
+"""Ordering and selection: stability, NaN, sizes on both sides of the algorithm's switch, sizes the data decide."""
+
+import numpy as np
+import pytest
+import torch
+
+from ops.oracle import case_id, check_case, check_op, check_symbolic, sample_cases
+from tilewright.core import types as T
+from tilewright.core.diag import OpError
+from tilewright.core.evaluate import evaluate_graph
+from tilewright.core.expr import Sym
+from tilewright.core.graph import Attrs, Builder, Graph, Pool
+from tilewright.core.types import TensorType
+from tilewright.ops import order as so
+from tilewright.ops.movement import reshape
+
+OPS = (so.sort, so.top_k, so.argwhere, so.nonzero)
+S = Sym("S", 0)
+
+
+@pytest.mark.parametrize("case", sample_cases(OPS), ids=case_id)
+def test_samples(case) -> None:
+    check_case(case)
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 3, 8, 31])
+@pytest.mark.parametrize("descending", [False, True])
+def test_symbolic_length_is_merged(n, descending) -> None:
+    x = np.random.default_rng(n).integers(0, 5, (2, n)).astype(np.float32)
+    t = TensorType(T.f32, (2, S))
+    _, order = check_symbolic(so.sort, (x,), (t,), {"axis": 1, "descending": descending})
+    theirs = torch.sort(torch.tensor(x), dim=1, descending=descending, stable=True)
+    np.testing.assert_array_equal(order, theirs.indices.numpy())
+
+
+def test_nan_is_greatest_as_in_torch() -> None:
+    x = np.array([1, np.nan, -np.inf, np.inf, np.nan, -0.0, 0.0], np.float32)
+    for descending in (False, True):
+        _, order = check_op(so.sort, (x,), {"axis": 0, "descending": descending})
+        expected = torch.sort(torch.tensor(x), descending=descending, stable=True).indices
+        assert order.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("dtype", [T.i8, T.u16, T.i64, T.bf16, T.f64], ids=str)
+@pytest.mark.parametrize("n", [7, 70])
+def test_dtypes(dtype, n) -> None:
+    x = np.random.default_rng(1).integers(0, 100, n).astype(dtype.numpy)
+    check_op(so.top_k, (x,), {"k": 5, "axis": 0})
+
+
+def test_symbolic_k() -> None:
+    x = np.random.default_rng(1).standard_normal((2, 6)).astype(np.float32)
+    check_symbolic(so.top_k, (x,), (TensorType(T.f32, (2, S)),), {"k": S // 2, "axis": 1})
+
+
+def test_nonzero_defines_a_symbol_for_its_users() -> None:
+    pool = Pool()
+    b, x = Builder(pool), pool.input("x", TensorType(T.f32, (S, 2)))
+    found, _ = b.results(b(so.nonzero, x, count="n"))
+    n = found.shape[1]
+    flat = b(reshape, found, shape=(n * 2,))
+    g = Graph("g", pool, (x,), (flat,), ("y",))
+    (y,) = evaluate_graph(g, [np.array([[0, 1], [2, 0], [0, 0]], np.float32)])
+    assert y.tolist() == [0, 1, 1, 0] and n == Sym("n", 0)
+
+
+@pytest.mark.parametrize(
+    ("op", "shape", "attrs"),
+    [
+        (so.sort, (2,), {"axis": 1}),
+        (so.top_k, (2,), {"axis": 0, "k": 3}),
+        (so.top_k, (2,), {"axis": 0, "k": -1}),
+        (so.argwhere, (), {"count": "n"}),
+        (so.argwhere, (2,), {"count": "a b"}),
+    ],
+)
+def test_refused(op, shape, attrs) -> None:
+    with pytest.raises(OpError):
+        op.infer([TensorType(T.f32, shape)], Attrs(op.complete_attrs(attrs)))
