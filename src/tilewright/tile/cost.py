@@ -4,8 +4,9 @@ In: the operands of a reduction as linear offsets, extents, a ``Machine``. Out: 
 Not its business: applying the tile (``rules``).
 
 A tile of ``rows x rows2 x vectors`` accumulators costs, per step of the serial reduction loops, the largest of: FMAs by
-port, loads by port, the latency of the accumulators' chains, issue slots; plus a little per load. Loads are *distinct*
-values in the tile, counted from the affine offsets, so windows that slide and operands that repeat need no special case.
+port, loads by port, the latency of the accumulators' chains, issue slots; plus a little per load, more for a vector of
+a panel that streams from the second-level cache. Loads are *distinct* values in the tile, counted from the affine
+offsets, so windows that slide and operands that repeat need no special case.
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ class Box:
     n_rows2: int | None
     unrolled: tuple[tuple[Sym, int], ...]
     operands: tuple[Operand, ...]
+    max_rows: int = 64
 
 
 def choose_tile(box: Box, machine: Machine, width: int) -> Tile:
@@ -81,7 +83,7 @@ def _candidates(box: Box, machine: Machine, width: int) -> Iterator[tuple[int, i
     limit = (registers * 3 // 8) if window else registers
     for vectors in range(1, max_vectors + 1):
         for rows2 in _counts(box.row2, box.n_rows2, 4):
-            for rows in _counts(box.row, box.n_rows, registers):
+            for rows in _counts(box.row, box.n_rows, min(registers, box.max_rows)):
                 accumulators = rows * rows2 * vectors
                 held = 0 if window else vectors + 1 if rows * rows2 > 1 else 2
                 if accumulators + held <= limit or accumulators == 1:

@@ -3,8 +3,8 @@
 In: a ``Computation``, a ``Machine``, and which inputs are compile-time constants. Out: a ``Kernel``; also the schedule.
 Not its business: instructions.
 
-Every computation gets a correct kernel. A rule that does not fit raises ``ScheduleError``; then the next simpler rule is
-tried, plain serial loops at last, and the reason is kept in the kernel's ``notes``.
+Every computation gets a correct kernel. A rule that does not fit raises ``ScheduleError``; then the next simpler rule
+is tried, plain serial loops at last, and the reason is kept in the kernel's ``notes``.
 """
 
 from __future__ import annotations

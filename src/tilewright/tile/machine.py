@@ -15,7 +15,8 @@ from tilewright.core.types import DType
 class Machine:
     """One core's vectors and ports, and the caches it sees.
 
-    ``load_ports`` and ``store_ports`` are vector accesses per cycle; ``issue_width`` is fused operations per cycle.
+    ``load_ports`` counts vector loads per cycle, ``issue_width`` fused operations per cycle. Addresses ``set_span``
+    bytes apart fall into the same set of the first-level cache.
     """
 
     vector_bytes: int = 64
@@ -31,6 +32,7 @@ class Machine:
     llc_bytes: int = 32 * 1024 * 1024
     n_cores: int = 2
     ghz: float = 2.5
+    set_span: int = 4096
 
     def lanes(self, dtype: DType) -> int:
         """How many elements of ``dtype`` fill one vector register (at least 1)."""

@@ -3,9 +3,9 @@
 In: ``Computation``. Out: an equal ``Computation`` that schedules better.
 Not its business: loops and targets.
 
-Rewrites, each a function: ``drop_unit_axes``; ``order_reductions`` (reduction axes by falling stride of what is read);
-``inline`` (a temporary with one reader becomes part of it); ``materialize_guards`` (a padded operand of a reduction becomes
-a padded copy); ``collapse`` (adjacent axes that every access walks as one become one).
+Rewrites, each a function: ``drop_unit_axes``; ``inline`` (a temporary with one reader becomes part of it);
+``order_reductions`` (reduction axes by falling stride of what is read); ``materialize_guards`` (a padded operand of a
+reduction becomes a padded copy); ``collapse`` (adjacent axes that every access walks as one become one).
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ def _by_index(maker: Stage) -> list[Axis]:
 
 
 def materialize_guards(computation: Computation) -> Computation:
-    """``sum(select(inside(ih...), X[n, ih, iw, c], 0) * w)`` -> a padded copy of X, then ``sum(XP[n, ih+p, iw+p, c] * w)``.
+    """``sum(select(inside(ih...), X[n, ih, iw, c], 0) * w)`` -> a padded copy of X, then ``sum(XP[n, ih+p, ...] * w)``.
 
     Guards in an inner loop multiply its code; the copy costs a few per cent. Not when: the guarded value has no single
     load, or a guard is not an index of that load up to a sign and a constant.

@@ -4,14 +4,16 @@ In: a builder, the reduced buffer and, when the epilogue is fused, the buffer of
 Not its business: reductions along the contiguous axis (``rows``).
 
 1. Write the root nest (the epilogue, or a copy made by ``cache``) as lanes, rows, a second row axis, and the rest.
-2. Choose the register tile by modelled cycles (``cost``). 3. Split, reorder; the reduction goes ``compute_at`` the tile,
-into registers; its reduction loops go outside of the tile. 4. Pack constants. 5. One outer loop for the threads.
-Run-time extents: full tiles, then tiles of 4 rows, then single rows; full lane blocks, single vectors, single elements.
+2. Choose the register tile by modelled cycles (``cost``). 3. Split, reorder; the reduction goes ``compute_at`` the
+tile, into registers; its reduction loops go outside of the tile. 4. Pack constants. 5. One outer loop for the threads.
+Run-time extents: full tiles, then tiles of 4 rows, then single rows; full lane blocks, then vectors, the last ragged.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from tilewright.core.compute import Load, Value
 from tilewright.core.compute import walk as walk_value
@@ -32,10 +34,18 @@ from tilewright.tile.rules.view import (
     vector_width,
 )
 from tilewright.tile.schedule import Builder
+from tilewright.tile.schedule.operands import paths_to
 from tilewright.tile.schedule.tree import find_place, fresh, readers
 
 HEAVY_OPERATIONS = 10
-MIN_TASKS = 8
+CACHE_LINE = 64
+RESIDENT = 0.6
+TASKS_PER_CORE = 2
+
+
+def min_tasks(machine: Machine) -> int:
+    """How many iterations a parallel loop should have at least."""
+    return TASKS_PER_CORE * machine.n_cores
 
 
 @dataclass
@@ -55,6 +65,7 @@ class Plan:
     is_heavy: bool
     work: float
     panels_first: bool
+    n_chunks: int
 
 
 def contract(b: Builder, machine: Machine, reduced: str, root: str | None) -> None:
@@ -65,11 +76,42 @@ def contract(b: Builder, machine: Machine, reduced: str, root: str | None) -> No
     plan = plan_contraction(b, machine, reduced, root)
     _pieces(b, machine, plan)
     for name in _constants(b, plan):
-        mark = b.mark()
-        try:
-            b.do("pack", name)
-        except ScheduleError:
-            b.back(mark)
+        attempt(b, partial(_pack, b, plan, name))
+
+
+def attempt(b: Builder, action: Callable[[], None]) -> bool:
+    """Do ``action``, or nothing at all when one of its steps is not legal."""
+    mark = b.mark()
+    try:
+        action()
+    except ScheduleError:
+        b.back(mark)
+        return False
+    return True
+
+
+def _pack(b: Builder, plan: Plan, name: str) -> None:
+    """Pack a constant; with panels that only pass through the cache, hint at the next one while one is used."""
+    packed = fresh(b.kernel, f"{name}_p")
+    b.do("pack", name)
+    if plan.panels_first:
+        attempt(b, partial(_prefetch, b, packed))
+
+
+def _prefetch(b: Builder, packed: str) -> None:
+    """For every nest that walks panels: the loop that counts panels is the first index of the packed operand."""
+    buffer = find_place(b.kernel, packed, "prefetch").buffer
+    line = max(CACHE_LINE // buffer.dtype.n_bytes, 1)
+    for path, load in paths_to(b.kernel.body, buffer, ()):
+        serial = [x for x in path if x.kind in (Kind.SERIAL, Kind.PARALLEL)]
+        panel = load.index[0]
+        names = [x.sym.name for x in serial]
+        if not isinstance(panel, Sym) or panel.name not in names:
+            continue
+        below = serial[names.index(panel.name) + 1 :]
+        spread = [x for x in below if not any(not isinstance(i, Value) and x.sym in symbols(i) for i in load.index)]
+        if below and below[-1] not in spread:
+            b.do("prefetch", packed, panel.name, below[-1].sym.name, line, spread[-1].sym.name if spread else "")
 
 
 def cached_name(b: Builder, root: str) -> str:
@@ -108,13 +150,43 @@ def plan_contraction(b: Builder, machine: Machine, acc: str, root: str) -> Plan:
     tile = choose_tile(box, machine, width)
     work = estimate([x.extent for x in (*top.loops, *reduced)]) + estimate([x.extent for x in top.loops]) * 4
     heavy = n_operations(leaf.value) > HEAVY_OPERATIONS and tile.rows * tile.rows2 * tile.vectors > 4
-    return Plan(
-        acc, root, lanes, row, row2, rest, reduced, tile, width, unroll_all, heavy, work, _panels_first(machine, b, acc)
-    )
+    panels = _panels_first(machine, b, acc)
+    chunks = _row_chunks(b, machine, acc, rows, lanes, tile, width) if panels else 1
+    return Plan(acc, root, lanes, row, row2, rest, reduced, tile, width, unroll_all, heavy, work, panels, chunks)
+
+
+def _row_chunks(b: Builder, machine: Machine, acc: str, rows: list[Loop], lanes: Loop, tile: Tile, width: int) -> int:
+    """Into how many parts the outermost row loop is cut, so that what the rows read stays in the second-level cache.
+
+    A chunk reads all panels again; it pays when that is less than reading all rows again for every panel.
+    """
+    update = statement_of(nests(b.kernel, acc)[-1])
+    assert isinstance(update, Update)
+    loads = [x for x in walk_value(update.value) if isinstance(x, Load)]
+    sizes = [(estimate(x.buffer.shape) * x.dtype.n_bytes, _is_const(b, x)) for x in loads]
+    row_bytes = max((n for n, fixed in sizes if not fixed), default=0.0)
+    panel_bytes = max((n for n, fixed in sizes if fixed), default=0.0)
+    if not rows or not isinstance(rows[0].extent, int) or row_bytes <= machine.l2_bytes * RESIDENT:
+        return 1
+    steps = rows[0].extent // (tile.rows if len(rows) == 1 else 1)
+    wanted = max(-(-int(row_bytes) // int(machine.l2_bytes * RESIDENT)), min_tasks(machine))
+    n_panels = estimate([lanes.extent]) / (tile.vectors * width)
+    return wanted if wanted <= steps // 2 and panel_bytes * wanted < 0.7 * row_bytes * n_panels else 1
 
 
 def _number(loop: Loop | None) -> int | None:
     return loop.extent if loop is not None and isinstance(loop.extent, int) else None if loop is not None else 1
+
+
+def _max_rows(operands: tuple[Operand, ...], row: Loop | None, width: int, machine: Machine) -> int:
+    """Rows a multiple of the first-level cache's set span apart fall into one set: no more of them than its ways."""
+    if row is None:
+        return 1
+    for op in operands:
+        step = op.step(row.sym) * machine.vector_bytes // width
+        if op.lane_stride == 0 and step and step < 1 << 24 and step % machine.set_span == 0:
+            return machine.l1_bytes // machine.set_span
+    return machine.n_vector_registers
 
 
 def _sym(loop: Loop | None) -> Sym | None:
@@ -189,14 +261,16 @@ class _Piece:
     width: int
 
 
+_Resize = Callable[[_Piece, int], _Piece]
+
+
 def _pieces(b: Builder, machine: Machine, plan: Plan) -> None:
     """Divide run-time extents into full tiles and rests; every piece gets its own accumulator and its own tile."""
     names = {x.sym.name: x.sym.name for x in (*plan.outer, plan.lanes)}
     pieces = [_Piece(plan.acc, names, plan.tile, plan.width)]
     block = plan.tile.vectors * plan.width
-    if not isinstance(plan.lanes.extent, int):
-        sizes = sorted({block, plan.width}, reverse=True)
-        pieces = _divided(b, pieces, plan.lanes.sym.name, sizes, _with_lanes)
+    if not isinstance(plan.lanes.extent, int) and plan.tile.vectors > 1:
+        pieces = _divided(b, pieces, plan.lanes.sym.name, [block], _with_lanes)
     if plan.rows is not None and not isinstance(plan.rows.extent, int):
         sizes = [n for n in dict.fromkeys((plan.tile.rows, 4)) if 1 < n <= plan.tile.rows]
         pieces = _divided(b, pieces, plan.rows.sym.name, sizes, _with_rows)
@@ -220,9 +294,9 @@ def _share_panels(b: Builder, loops: list[str]) -> None:
 
 
 def _with_lanes(piece: _Piece, size: int) -> _Piece:
+    """Full blocks, or (size 1) single vectors, the last one ragged."""
     t = piece.tile
-    vectors = max(size // piece.width, 1)
-    return _Piece(piece.acc, piece.loops, Tile(t.rows, t.rows2, vectors), piece.width if size > 1 else 1)
+    return _Piece(piece.acc, piece.loops, Tile(t.rows, t.rows2, max(size // piece.width, 1)), piece.width)
 
 
 def _with_rows(piece: _Piece, size: int) -> _Piece:
@@ -233,7 +307,7 @@ def _with_rows2(piece: _Piece, size: int) -> _Piece:
     return _Piece(piece.acc, piece.loops, Tile(piece.tile.rows, size, piece.tile.vectors), piece.width)
 
 
-def _divided(b: Builder, pieces: list[_Piece], loop: str, sizes: list[int], resize) -> list[_Piece]:  # type: ignore[no-untyped-def]
+def _divided(b: Builder, pieces: list[_Piece], loop: str, sizes: list[int], resize: _Resize) -> list[_Piece]:
     """Each piece becomes: full tiles of every size in turn, then single iterations."""
     done: list[_Piece] = []
     for piece in pieces:
@@ -284,7 +358,7 @@ def _tile(b: Builder, machine: Machine, plan: Plan, piece: _Piece) -> str:
         inner.extend(part)
     batch = [n for n, x in zip(_names(plan, piece), plan.outer, strict=True) if not _is_row(plan, x)]
     rows = [n for n in outer if n not in batch]
-    order = _order(b, plan, batch, blocks, rows)
+    order = _order(b, machine, plan, batch, blocks, rows)
     if not order:
         b.do("split", inner[0] if inner else lanes, max(_number_of(b, inner[0] if inner else lanes), 1))
         name = inner[0] if inner else lanes
@@ -296,8 +370,7 @@ def _tile(b: Builder, machine: Machine, plan: Plan, piece: _Piece) -> str:
         b.do("reorder", *order, *tiled)
     for name in (*inner, *vectors):
         b.do("kind", name, "unroll")
-    if piece.width > 1:
-        b.do("kind", lanes, "vector")
+    b.do("kind", lanes, "vector")
     at = order[-1]
     if plan.is_heavy:
         b.do("cache", acc)
@@ -332,8 +405,6 @@ def _number_of(b: Builder, loop: str) -> int:
 def _split_lanes(b: Builder, lane: str, vectors: int, width: int) -> tuple[list[str], list[str], str]:
     """(block loops, vector loops, lane loop) after splitting the lane axis."""
     n = _extent(b, lane)
-    if width == 1:
-        return [], [], lane
     blocks: list[str] = []
     if not isinstance(n, int) or n > vectors * width:
         b.do("split", lane, vectors * width)
@@ -357,39 +428,59 @@ def _split_rows(b: Builder, loop: str, size: int) -> tuple[list[str], list[str]]
     return [f"{loop}_o"], [f"{loop}_i"]
 
 
-def _order(b: Builder, plan: Plan, batch: list[str], blocks: list[str], rows: list[str]) -> list[str]:
-    """Outer loops: what every operand depends on, then lane blocks around rows or inside all but the innermost."""
-    panels = [*blocks, *rows] if plan.panels_first or len(rows) < 2 else [*rows[:-1], *blocks, rows[-1]]
-    order = [*batch, *panels]
-    if order and estimate([_extent(b, order[0])]) < MIN_TASKS:
-        widest = max(order, key=lambda n: min(estimate([_extent(b, n)]), MIN_TASKS))
+def _order(b: Builder, machine: Machine, plan: Plan, batch: list[str], blocks: list[str], rows: list[str]) -> list[str]:
+    """Outer loops: batch; then, with large panels, chunks of rows, lane blocks, rows; else rows, lane blocks, last row.
+
+    When the first has too few iterations for the threads, the loop with the most comes first.
+    """
+    if plan.panels_first and plan.n_chunks > 1 and rows and isinstance(_extent(b, rows[0]), int):
+        b.do("split", rows[0], -(-_number_of(b, rows[0]) // plan.n_chunks))
+        order = [*batch, f"{rows[0]}_o", *blocks, f"{rows[0]}_i", *rows[1:]]
+    elif plan.panels_first or len(rows) < 2:
+        order = [*batch, *blocks, *rows]
+    else:
+        order = [*batch, *rows[:-1], *blocks, rows[-1]]
+    if order and estimate([_extent(b, order[0])]) < min_tasks(machine):
+        widest = max(order, key=lambda n: min(estimate([_extent(b, n)]), min_tasks(machine)))
         order = [widest, *(n for n in order if n != widest)]
     return order
 
 
 def _arrange(b: Builder, plan: Plan, acc: str, at: str) -> None:
-    """The update's nest: serial reduction loops, vectors, lanes, unrolled reduction loops, rows."""
+    """The update's nest: serial reduction loops, rows and vectors (the fewer inside: they stay in registers), lanes.
+
+    With a window, the reduction loops are copied too, below the vectors: rows share what the window slides over.
+    """
     nest = nest_with(find_body(b.kernel, at), acc, Update)
-    reduced = [x for x in nest.loops if any(x.sym.name == r.sym.name or _copy_of(x, r) for r in plan.reduced)]
-    tiled = [x for x in nest.loops if x not in reduced]
-    lanes = [x for x in tiled if x.kind is Kind.VECTOR]
-    n_rows = len(tiled) - len(lanes) - (1 if plan.tile.vectors > 1 and len(tiled) > len(lanes) else 0)
-    across = [x for x in tiled if x.kind is not Kind.VECTOR]
-    rows, vectors = across[:n_rows], across[n_rows:]
-    reds, row_names = [x.sym.name for x in reduced], [x.sym.name for x in rows]
-    lane_names = [x.sym.name for x in (*vectors, *lanes)]
-    order = [*lane_names, *reds, *row_names] if plan.unroll_all else [*reds, *lane_names, *row_names]
+    update = statement_of(nest)
+    assert isinstance(update, Update)
+    reduced = [x.sym.name for x in nest.loops if any(_is_copy_of(x, r) for r in plan.reduced)]
+    tiled = [x for x in nest.loops if x.sym.name not in reduced]
+    lanes = [x.sym.name for x in tiled if x.kind is Kind.VECTOR]
+    along = symbols(update.index[-1]) if not isinstance(update.index[-1], Value) else frozenset()
+    vectors = [x for x in tiled if x.sym.name not in lanes and x.sym in along]
+    rows = [x for x in tiled if x.sym not in along]
+    n_rows = estimate([_bound(x) for x in rows])
+    across = [*vectors, *rows] if n_rows < estimate([_bound(x) for x in vectors]) else [*rows, *vectors]
+    names = [x.sym.name for x in across]
+    if plan.unroll_all:
+        order = [*[x.sym.name for x in vectors], *lanes, *reduced, *[x.sym.name for x in rows]]
+    else:
+        order = [*reduced, *names, *lanes]
     if len(order) > 1:
         b.do("reorder", *order)
     if plan.unroll_all:
-        for k, name in enumerate(reds):
-            b.do("kind", name, "step" if k == 0 and len(reds) > 1 else "unroll")
+        for k, name in enumerate(reduced):
+            b.do("kind", name, "step" if k == 0 and len(reduced) > 1 else "unroll")
 
 
-def _copy_of(x: Loop, reduced: Loop) -> bool:
-    """Is ``x`` a renamed copy (by ``fork``) of a reduction loop?"""
-    name = x.sym.name
-    return name.startswith(f"{reduced.sym.name}_f")
+def _bound(loop: Loop) -> int:
+    return 1 if loop.sym.hi is None else loop.sym.hi + 1
+
+
+def _is_copy_of(x: Loop, reduced: Loop) -> bool:
+    """Is ``x`` a reduction loop or a copy of it (``fork`` gives the suffix)?"""
+    return x.sym.name == reduced.sym.name or x.sym.name.startswith(f"{reduced.sym.name}_f")
 
 
 def _parallel(b: Builder, order: list[str]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from tilewright.core.compute import Value
 from tilewright.tile.cost import estimate, pays_threads
 from tilewright.tile.errors import ScheduleError
-from tilewright.tile.ir import Store
+from tilewright.tile.ir import For, Store, walk
 from tilewright.tile.machine import Machine
 from tilewright.tile.rewrite import values_of
 from tilewright.tile.rules.view import may_vectorize, n_operations, only_nest, statement_of, vector_width
@@ -44,12 +44,11 @@ def pointwise(b: Builder, machine: Machine, buffer: str) -> None:
 def vectorize(b: Builder, machine: Machine, loop: str, extent: object, width: int, unrolled: int) -> list[str]:
     """Split a loop into blocks of ``unrolled`` vectors; returns the loops that walk the blocks."""
     if not isinstance(extent, int):
+        if unrolled == 1:
+            return _vectors(b, loop, width, 1)
         b.do("divide", loop, width * unrolled)
-        full, rest = f"{loop}_f", f"{loop}_t"
-        if unrolled > 1:
-            b.do("divide", rest, width)
-            _vectors(b, f"{rest}_f", width, 1)
-        return _vectors(b, full, width, unrolled)
+        _vectors(b, f"{loop}_t", width, 1)
+        return _vectors(b, f"{loop}_f", width, unrolled)
     if extent <= width:
         b.do("kind", loop, "vector")
         return []
@@ -86,7 +85,5 @@ def parallelize(b: Builder, loops: list[str], total: float) -> None:
         return
 
 
-def _fors(b: Builder):  # type: ignore[no-untyped-def]
-    from tilewright.tile.ir import For, walk
-
+def _fors(b: Builder) -> list[For]:
     return [s for s in walk(b.kernel.body) if isinstance(s, For)]

@@ -154,7 +154,8 @@ def decided_by(d: Dim, over: set[Sym], inner: set[Sym]) -> set[Sym]:
 def apart(indices: list[tuple[IndexLike, ...]], over: list[Sym], inner: set[Sym]) -> bool:
     """Do iterations of ``over`` touch elements of their own, whichever of the accesses they make?
 
-    A dimension decides a loop when all accesses agree in it up to loops inside the body, and it is a mixed-radix number.
+    A dimension decides a loop when all accesses agree in it up to loops inside the body, and it is a mixed-radix
+    number.
     """
     rest = set(over)
     rank = len(indices[0])
@@ -162,7 +163,7 @@ def apart(indices: list[tuple[IndexLike, ...]], over: list[Sym], inner: set[Sym]
         column = [ix[d] for ix in indices]
         dims = [i for i in column if not isinstance(i, Value)]
         if len(dims) == len(column) and len({_outer_part(i, inner) for i in dims}) == 1:
-            rest -= set.intersection(*(decided_by(i, rest, inner) for i in dims))
+            rest -= set[Sym].intersection(*[decided_by(i, rest, inner) for i in dims])
     return not rest
 
 
@@ -283,10 +284,10 @@ def unit(kernel: Kernel, loop: str) -> Kernel:
 
 
 def divide(kernel: Kernel, loop: str, at: int) -> Kernel:
-    """``for v<n: X`` -> ``for v<at*(n // at): X; for v_t<n % at: X[v := at*(n // at) + v_t]``: full tiles, then the rest.
+    """``for v<n: X`` -> ``for v<at*(n // at): X; for v_t<n % at: X[v := at*(n // at) + v_t]``.
 
-    For extents known at run time; loops inside the second copy get the suffix ``_t``. The order of iterations stays, so
-    it is always legal. Fails: ``at`` < 1.
+    Full tiles, then the rest. For extents known at run time; loops inside the second copy get the suffix ``_t``. The
+    order of iterations stays, so it is always legal. Fails: ``at`` < 1.
     """
     target = find_loop(kernel, loop, "divide")
     if at < 1:

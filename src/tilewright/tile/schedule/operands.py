@@ -11,7 +11,7 @@ from dataclasses import replace
 from tilewright.core.compute import Buffer, IndexLike, Load, Value
 from tilewright.core.expr import Dim, Sym, substitute, symbols
 from tilewright.core.types import product
-from tilewright.tile.affine import coefficient
+from tilewright.tile.affine import stride_along
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, If, Kernel, Kind, Loop, Packed, Place, Prefetch, Role, Space, Stmt, Store
 from tilewright.tile.rewrite import Body, loads_of, loop_sym, rewrite_accesses
@@ -43,7 +43,7 @@ def pack(kernel: Kernel, buffer: str) -> Kernel:
     source = spot.buffer
     recipes: dict[tuple[object, ...], Packed] = {}
     new_at: dict[tuple[IndexLike, ...], Load] = {}
-    for path, load in _paths(kernel.body, source, ()):
+    for path, load in paths_to(kernel.body, source, ()):
         if load.index not in new_at:
             grid, index = _walk_order(path, load, buffer)
             recipe = _recipe(kernel, source, grid, index, recipes)
@@ -57,15 +57,15 @@ def pack(kernel: Kernel, buffer: str) -> Kernel:
     return with_body(replace(kernel, places=tuple(places), packed=(*kernel.packed, *recipes.values())), body)
 
 
-def _paths(body: Body, buffer: Buffer, path: tuple[Loop, ...]) -> list[tuple[tuple[Loop, ...], Load]]:
+def paths_to(body: Body, buffer: Buffer, path: tuple[Loop, ...]) -> list[tuple[tuple[Loop, ...], Load]]:
     """Every load of ``buffer`` with the loops around it."""
     found: list[tuple[tuple[Loop, ...], Load]] = []
     for s in body:
         found.extend((path, x) for x in loads_of(s) if x.buffer is buffer)
         if isinstance(s, For):
-            found.extend(_paths(s.body, buffer, (*path, s.loop)))
+            found.extend(paths_to(s.body, buffer, (*path, s.loop)))
         elif isinstance(s, If):
-            found.extend(_paths(s.body, buffer, path))
+            found.extend(paths_to(s.body, buffer, path))
     return found
 
 
@@ -104,8 +104,10 @@ def _recipe(
     return known[key]
 
 
-def stage(kernel: Kernel, buffer: str, loop: str, space: str = "local") -> Kernel:
+def stage(kernel: Kernel, buffer: str, loop: str, space: str = "local", order: str = "walk") -> Kernel:
     """A run-time operand is copied, at the top of ``loop``'s body, into the order in which the loops inside walk it.
+
+    With ``order="source"`` the copy keeps the operand's own order (its box becomes dense: no stride of a power of two).
 
     Before: ``for jo: for k: for l: ... B[16*jo + l, k]``.
     After: ``for jo: (for k', l': B_s[k', l'] = B[16*jo + l', k']); for k: for l: ... B_s[k, l]``.
@@ -114,14 +116,17 @@ def stage(kernel: Kernel, buffer: str, loop: str, space: str = "local") -> Kerne
     """
     spot, at = find_place(kernel, buffer, "stage"), find_loop(kernel, loop, "stage")
     old, where = spot.buffer, f"{buffer}, {loop}"
-    paths = _paths(at.body, old, ())
+    paths = paths_to(at.body, old, ())
     if len({x.index for _, x in paths}) != 1:
         raise ScheduleError("stage", where, "the loop's body does not read it at exactly one index")
     if spot.role in (Role.OUT, Role.TMP):
         raise ScheduleError("stage", where, "only an input or a constant keeps its content while it is copied")
     path, load = paths[0]
     loops = [x for x in path if any(x.sym in symbols(i) for i in load.index if not isinstance(i, Value))]
-    loops.sort(key=lambda x: x.kind in (Kind.VECTOR, Kind.DOT))
+    if order == "source":
+        loops.sort(key=lambda x: -_distance(load, x.sym))
+    else:
+        loops.sort(key=lambda x: x.kind in (Kind.VECTOR, Kind.DOT))
     if any(isinstance(i, Value) for i in load.index) or any(x.sym.hi is None for x in loops):
         raise ScheduleError("stage", where, "its index, or a loop that walks it, has no bound known at compile time")
     free = {x.sym for x in path} - {x.sym for x in loops}
@@ -144,13 +149,18 @@ def stage(kernel: Kernel, buffer: str, loop: str, space: str = "local") -> Kerne
     return replace(done, places=(*done.places, Place(new, Space(space))))
 
 
+def _distance(load: Load, sym: Sym) -> int:
+    step = stride_along(load.buffer, load.index, sym)
+    return abs(step) if isinstance(step, int) else 1 << 62
+
+
 def prefetch(kernel: Kernel, buffer: str, panel: str, inner: str, line: int, spread: str = "") -> Kernel:
     """While panel ``p`` of an operand is used, hint at panel ``p + 1``, one cache line an iteration of ``inner``.
 
-    The operand's first dimensions up to the one that ``panel`` walks stay, the rest is a stream: iteration ``n`` of
-    ``inner`` touches element ``line * n`` of it. With ``spread``, the outer loop between, its iterations share the work
-    in turns, as many as the panel has lines per iteration, then begin again (wrapped inside the panel).
-    Fails: the buffer is not read under ``inner`` with ``panel`` alone as one of its indices.
+    The operand's dimensions up to the one that ``panel`` walks stay, the rest is a stream: step ``n`` of the serial
+    loops that walk the panel touches element ``line * n`` of it. With ``spread``, a loop between that does not walk it,
+    its iterations share the work in turns, as many as the panel has lines per step, then begin again (wrapped inside
+    the panel). Fails: the buffer is not read under ``inner`` with ``panel`` alone as one of its indices.
     """
     spot, target = find_place(kernel, buffer, "prefetch"), find_loop(kernel, inner, "prefetch")
     outer, where = find_loop(kernel, panel, "prefetch").loop.sym, f"{buffer}, {panel}, {inner}"
@@ -158,20 +168,24 @@ def prefetch(kernel: Kernel, buffer: str, panel: str, inner: str, line: int, spr
     depth = None if load is None else next((d for d, i in enumerate(load.index) if i == outer), None)
     if load is None or depth is None:
         raise ScheduleError("prefetch", where, "the loop does not read the buffer panel by panel")
+    path = next(p for p, x in paths_to(kernel.body, spot.buffer, ()) if x is load or x.index == load.index)
+    walkers = [x for x in path if x.kind is Kind.SERIAL and any(x.sym == i for i in load.index[depth + 1 :])]
     rest = product(spot.buffer.shape[depth + 1 :])
-    steps = target.loop.extent
-    if not isinstance(rest, int) or not isinstance(steps, int) or steps < 1:
+    steps, n = product([x.extent for x in walkers]), _flat(walkers)
+    if not isinstance(rest, int) or not isinstance(steps, int) or steps < 1 or target.loop.sym not in symbols(n):
         raise ScheduleError("prefetch", where, "the panel's size is not known at compile time")
-    turn: Dim = 0
     turns = max(rest // (steps * line), 1)
     if spread and turns > 1:
-        turn = find_loop(kernel, spread, "prefetch").loop.sym % turns
-    offset = (turn * steps + target.loop.sym) * line
-    n_rest = len(spot.buffer.shape) - depth - 1
-    index = (
-        (*load.index[:depth], outer + 1, *([0] * (n_rest - 1)), offset) if n_rest else (*load.index[:depth], outer + 1)
-    )
-    if any(coefficient(i, target.loop.sym) is None for i in index if not isinstance(i, Value)):
-        raise ScheduleError("prefetch", where, "the stream is not affine in the loop")
-    hint: Stmt = Prefetch(spot.buffer, index)
+        n = n + (find_loop(kernel, spread, "prefetch").loop.sym % turns) * steps
+    zeros: list[IndexLike] = [0] * (len(spot.buffer.shape) - depth - 2)
+    index: list[IndexLike] = [*load.index[:depth], outer + 1, *zeros, n * line]
+    hint: Stmt = Prefetch(spot.buffer, tuple(index[: len(spot.buffer.shape)]))
     return replace_stmt(kernel, target, For(target.loop, (hint, *target.body)))
+
+
+def _flat(loops: list[Loop]) -> Dim:
+    """The number of a step in a nest of loops."""
+    n: Dim = 0
+    for x in loops:
+        n = n * x.extent + x.sym
+    return n

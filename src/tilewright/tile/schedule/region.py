@@ -3,9 +3,9 @@
 In: the loads of a buffer under a loop. Out: per dimension a base, fresh loops that walk the box, and its size.
 Not its business: moving statements (``stages.compute_at``).
 
-Memory of splits: when every read has the same index ``base + f*v_o + v_i``, the box is walked by copies of ``v_o`` and
-``v_i`` with their own extents, so that a ragged tile stays exactly as ragged. Otherwise the box is the interval from the
-lowest to the highest element, cut at the buffer's end.
+Memory of splits: when every read has the same index ``base + f*v_o + v_i``, the box is walked by copies of ``v_o``
+and ``v_i`` with their own extents, so that a ragged tile stays exactly as ragged. Otherwise the box is the interval
+from the lowest to the highest element, cut at the buffer's end.
 """
 
 from __future__ import annotations

@@ -30,6 +30,7 @@ PRIMITIVES: Mapping[str, Callable[..., Kernel]] = {
     "cache": stages.cache,
     "compute_at": stages.compute_at,
     "place": stages.place,
+    "accumulate": stages.accumulate,
     "rfactor": stages.rfactor,
     "pack": operands.pack,
     "stage": operands.stage,

@@ -12,7 +12,7 @@ from math import inf
 
 from tilewright.core import types
 from tilewright.core.compute import Buffer, Const, IndexLike, Load, Value
-from tilewright.core.expr import Dim, Sym, floordiv, mod, substitute, symbols
+from tilewright.core.expr import Dim, Sym, ceildiv, floordiv, minimum, mod, substitute, symbols
 from tilewright.core.types import DType
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, If, Kernel, Kind, Loop, Place, Role, Space, Stmt, Store, Update, walk
@@ -70,7 +70,7 @@ def _starts_with_store(makers: list[Stmt], buffer: Buffer) -> bool:
 
 
 def fork(kernel: Kernel, buffer: str, loop: str) -> Kernel:
-    """Two readers of a temporary get one copy each: ``T = e; X(T); loop: Y(T)`` -> ``T = e; T_f = e; X(T); loop: Y(T_f)``.
+    """Two readers of a temporary get one copy each: ``T = e; X(T); Y(T)`` -> ``T = e; T_f = e; X(T); Y(T_f)``.
 
     So that both can go ``compute_at`` their own reader. Loops of the second nests get the suffix ``_f``. Fails: T is no
     temporary, or the loop's body does not read it.
@@ -111,11 +111,11 @@ def compute_at(kernel: Kernel, buffer: str, loop: str, space: str = "local") -> 
     """The nests that write a temporary move under ``loop`` and compute just the box that its body reads.
 
     Before: ``for i,j: T[i,j] = e(i,j);  for io: for ii: ... T[4*io+ii, j]``.
-    After: ``for io: (for ii', j': T[ii', j'] = e(4*io+ii', j')); for ii: ... T[ii, j]``, T shrunk to the box; in space
-    ``global`` T keeps its shape and place. New loops: a copy of the consumer's loop ``x`` in the n-th nest is ``x_Tn``; an
-    interval's loop is ``Td_n`` after its dimension ``d``. Fails: T is not a temporary; it is read outside of ``loop``; a
-    producer writes it at anything but its own loops, or writes another buffer too; something in between changes what the
-    producers read; the box is unbounded.
+    After: ``for io: (for ii', j': T[ii', j'] = e(4*io+ii', j')); for ii: ... T[ii, j]``, T shrunk to the box; in
+    space ``global`` T keeps its shape and place. New loops: a copy of the consumer's loop ``x`` in the n-th nest is
+    ``x_Tn``; an interval's loop is ``Td_n`` after its dimension ``d``. Fails: T is not a temporary; it is read outside
+    of ``loop``; a producer writes it at anything but its own loops, or writes another buffer too; something in between
+    changes what the producers read; the box is unbounded.
     """
     spot = find_place(kernel, buffer, "compute_at")
     at, where = find_loop(kernel, loop, "compute_at"), f"{buffer}, {loop}"
@@ -260,6 +260,50 @@ def _own_axes(nest: Nest, buffer: Buffer, where: str) -> dict[Sym, int]:
     return axes
 
 
+def accumulate(kernel: Kernel, buffer: str, loop: str) -> Kernel:
+    """Updates of memory inside a loop go through registers: read before the loop, written back after it.
+
+    Before: ``for k: for i, j: T[4*io + i, j] += e``. After: ``for i, j: T_a[i, j] = T[4*io + i, j]; for k: for i, j:
+    T_a[i, j] += e; for i, j: T[4*io + i, j] = T_a[i, j]``. Copies of loop ``x`` are called ``x_T_a0`` and ``x_T_a1``.
+    Fails: the loop does anything to the buffer but update it at one index; the updated box depends on the loop itself,
+    or is not walked by loops with known bounds.
+    """
+    spot, target, where = (
+        find_place(kernel, buffer, "accumulate"),
+        find_loop(kernel, loop, "accumulate"),
+        f"{buffer}, {loop}",
+    )
+    old = spot.buffer
+    updates = [s for s in walk(target.body) if old in written(s)]
+    if not updates or any(not isinstance(s, Update) for s in updates) or any(True for _ in readers(target.body, old)):
+        raise ScheduleError("accumulate", where, "the loop does not simply update it")
+    loads = [Load(old, s.index) for s in updates if isinstance(s, Update)]
+    if any(isinstance(i, Value) or target.loop.sym in symbols(i) for x in loads for i in x.index):
+        raise ScheduleError("accumulate", where, "the updated elements change from iteration to iteration")
+    inner = loops_of(target.body)
+    name = fresh(kernel, f"{identifier(buffer)}_a")
+    sides = [side_of(loads, d, inner, f"{name}_{d}", where) for d in range(len(old.shape))]
+    new = replace(_shrunk(old, sides, Space.REG, where), name=name)
+    taken: set[str] = set()
+
+    def copy(n: int, back: bool) -> Stmt:
+        loops: list[Loop] = []
+        dims: dict[Sym, Dim] = {}
+        for x in (x for side in sides for x in side.loops):
+            sym = Sym(_copy_name(kernel, x.sym.name, name, n, taken), x.sym.lo, x.sym.hi)
+            loops.append(Loop(sym, substitute(x.extent, dims), x.kind))
+            dims[x.sym] = sym
+        offsets = [substitute(side.offset, dims) for side in sides]
+        far = tuple(side.base + o for side, o in zip(sides, offsets, strict=True))
+        near = tuple(o for side, o in zip(sides, offsets, strict=True) if side.loops) or (0,)
+        leaf = Store(old, far, Load(new, near)) if back else Store(new, near, Load(old, far))
+        return Nest(tuple(loops), (leaf,)).wrap() if loops else leaf
+
+    body = rewrite_accesses(target.body, lambda b, ix: Load(new, _rebased(ix, sides)) if b is old else None)
+    done = replace_stmt(kernel, target, copy(0, False), For(target.loop, body), copy(1, True))
+    return replace(done, places=(*done.places, Place(new, Space.REG)))
+
+
 # --- reductions -----------------------------------------------------------------------------------------------------
 
 
@@ -280,9 +324,9 @@ def rfactor(kernel: Kernel, buffer: str, loop: str, unrolled: int, lanes: int) -
     """``for c<n: s op= f(c)`` -> ``unrolled * lanes`` partial results in registers, combined at the end.
 
     After: partials = identity; full blocks of ``unrolled`` vectors; the remaining vectors; the remaining elements; the
-    partials fold in pairs; ``s op= each lane``. Stores before the update go along. The order of a float sum changes, by
-    a fixed rule. Fails: the loop holds anything but stores and one update by a reduction operation whose target does not
-    depend on it; iterations of the stores may not be exchanged; ``unrolled`` is no power of 2.
+    partials fold in pairs; ``s op= each lane``. Stores before the update go along. The order of a float sum changes,
+    by a fixed rule. Fails: the loop holds anything but stores and one update by a reduction operation whose target
+    does not depend on it; iterations of the stores may not be exchanged; ``unrolled`` is no power of 2.
     """
     target = find_loop(kernel, loop, "rfactor")
     update, where = target.body[-1], f"{buffer}, {loop}"
@@ -337,10 +381,10 @@ class _Partials:
             if rest % w:
                 out.append(self._partial("t", 1, rest % w, blocks * block + rest // w * w))
         else:
-            vectors = self._loop("v", floordiv(rest, w))
-            out.append(For(vectors, (self._partial("vl", 1, w, blocks * block + vectors.sym * w),)))
-            tail = self._loop("t", mod(n, w))
-            out.append(For(tail, self._at(floordiv(n, w) * w + tail.sym, self.update.buffer, self.update.index)))
+            vectors = self._loop("v", ceildiv(rest, w))
+            lane = Loop(Sym(self._name("v_l"), 0, w - 1), minimum(w, rest - vectors.sym * w), Kind.VECTOR)
+            at = blocks * block + vectors.sym * w + lane.sym
+            out.append(For(vectors, (For(lane, self._at(at, self.part, (lane.sym,))),)))
         half = self.unrolled // 2
         while half:
             out.append(self._grid(f"h{half}", half, w, self._pair(half)))
