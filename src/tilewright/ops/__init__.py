@@ -88,13 +88,7 @@ from tilewright.ops.elementwise import (
     trunc,
     where,
 )
-from tilewright.ops.index import (
-    dynamic_slice,
-    gather,
-    gather_elements,
-    gather_nd,
-    one_hot,
-)
+from tilewright.ops.index import dynamic_slice, gather, gather_elements, gather_nd, one_hot
 from tilewright.ops.movement import (
     concat,
     depth_to_space,
@@ -106,12 +100,7 @@ from tilewright.ops.movement import (
     tile,
     transpose,
 )
-from tilewright.ops.order import (
-    argwhere,
-    nonzero,
-    sort,
-    top_k,
-)
+from tilewright.ops.order import argwhere, nonzero, sort, top_k
 from tilewright.ops.pool import avg_pool, max_pool, max_pool_indices
 from tilewright.ops.reduce import (
     argmax,
@@ -132,19 +121,10 @@ from tilewright.ops.reduce import (
     reduce_sum,
     variance,
 )
-from tilewright.ops.scatter import (
-    dynamic_update_slice,
-    scatter_elements,
-    scatter_nd,
-)
+from tilewright.ops.scatter import dynamic_update_slice, scatter_elements, scatter_nd
 from tilewright.ops.source import dim_values, full, iota
-from tilewright.ops.window import (
-    pad,
-    trilu,
-)
-from tilewright.ops.window import (
-    slice_ as slice,
-)
+from tilewright.ops.window import pad, trilu
+from tilewright.ops.window import slice_ as slice
 
 # fmt: off
 ALL: tuple[OpDef, ...] = (
@@ -165,12 +145,6 @@ ALL: tuple[OpDef, ...] = (
     reduce_l2, variance, argmax, argmin, cumsum, cumprod, cummax, cummin,
     # contractions and pools
     matmul, einsum, conv, conv_transpose, max_pool, avg_pool, max_pool_indices,
-    # movement
-    reshape, transpose, expand, concat, tile, reverse, roll, depth_to_space, space_to_depth,
-    # window
-    slice, pad, trilu,
-    # index
-    gather, gather_elements, gather_nd, dynamic_slice, one_hot,
     # moving data: movement, windows, indices, scatters, order, size, quantisation, recurrence, control
     concat, depth_to_space, expand, reshape, reverse, roll, space_to_depth, tile, transpose, pad, slice, trilu,
     dynamic_slice, gather, gather_elements, gather_nd, one_hot, dynamic_update_slice, scatter_elements, scatter_nd,
