@@ -273,19 +273,18 @@ class Arith:
         return self.instruction(f"icmp {sign}{op}", VALUE_TYPE[dtype], a, b)
 
     def _shift(self, op: str, dtype: DType, a: Val, b: Val) -> Val:
-        element, last = VALUE_TYPE[dtype], Val(str(dtype.bits - 1), 0, 0)
-        if op == "shr" and dtype.is_signed:
-            filled = self.instruction("ashr", element, a, self.call("umin", element, b, last))
-            if _is_literal(b):
-                return filled if int(b.text) >= 0 else Val("0", 0, 0)
-            return self.choose(
-                self.instruction("icmp slt", element, b, Val("0", 0, 0)), Val("0", 0, 0), filled, element
-            )
-        shifted = self.instruction("shl" if op == "shl" else "lshr", element, a, self.call("umin", element, b, last))
+        element, last, zero = VALUE_TYPE[dtype], Val(str(dtype.bits - 1), 0, 0), Val("0", 0, 0)
+        fills = op == "shr" and dtype.is_signed
+        name = "shl" if op == "shl" else "ashr" if fills else "lshr"
         if _is_literal(b):
-            return shifted if 0 <= int(b.text) < dtype.bits else Val("0", 0, 0)
-        fits = self.instruction("icmp ule", element, b, last)
-        return self.choose(fits, shifted, Val("0", 0, 0), element)
+            amount = int(b.text)
+            if amount < 0 or (amount >= dtype.bits and not fills):
+                return zero
+            return self.instruction(name, element, a, b if amount < dtype.bits else last)
+        shifted = self.instruction(name, element, a, self.call("umin", element, b, last))
+        if fills:
+            return self.choose(self.instruction("icmp slt", element, b, zero), zero, shifted, element)
+        return self.choose(self.instruction("icmp ule", element, b, last), shifted, zero, element)
 
     def _divide(self, op: str, dtype: DType, a: Val, b: Val) -> Val:
         element = VALUE_TYPE[dtype]

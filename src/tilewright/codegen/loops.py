@@ -81,6 +81,8 @@ class Loops:
         interval = self._interval(f, piece)
         if window is not None:
             lo, hi = expr.maximum(lo, window[0]), expr.minimum(hi, window[1])
+        lo, hi = self.fn.space.resolve(lo), self.fn.space.resolve(hi)
+        may_be_empty = self.fn.space.proved(hi - lo - 1) is not True  # before the facts, which hold inside only
         facts = self.fn.space.facts
         n_facts = len(facts)
         facts.extend(piece.facts)
@@ -88,7 +90,7 @@ class Loops:
             facts.append(hi - 1 - f.loop.sym)
         if not isinstance(lo, int):
             facts.append(f.loop.sym - lo)
-        self._run(f, self.fn.space.resolve(lo), self.fn.space.resolve(hi), interval, ctx)
+        self._run(f, lo, hi, interval, may_be_empty, ctx)
         del facts[n_facts:]
 
     def _once_within(self, f: For, value: int, window: tuple[Dim, Dim], ctx: Lanes) -> None:
@@ -120,11 +122,10 @@ class Loops:
         """The largest extent that the loop can have."""
         return expr.bounds(expr.substitute(f.loop.extent, self.fn.space.values), self.fn.space.env)[1]
 
-    def _run(self, f: For, lo: Dim, hi: Dim, interval: Interval, ctx: Lanes) -> None:
+    def _run(self, f: For, lo: Dim, hi: Dim, interval: Interval, guarded: bool, ctx: Lanes) -> None:
         """The loop itself, tested at the bottom; a test in front where it may run zero times."""
         fn, w = self.fn, self.fn.writer
         start, stop = fn.space.value(lo), fn.space.value(hi)
-        guarded = fn.space.proved(hi - lo - 1) is not True
         enter = Val("", 0, 0)
         if guarded:
             level = max(start.level, stop.level)
@@ -150,8 +151,8 @@ class Loops:
             phis.append(f"  {name} = phi {ty} [ {old.text}, %{before} ], [ {new.text}, %{latch} ]")
         w.close_scope()
         w.start_block(after)
-        outside = fn.analysis.outside.get(id(f), set())
-        for key in [k for k in fn.registers.state if k[0] not in outside]:
+        mine = fn.analysis.used.get(id(f), {}).keys() - fn.analysis.outside.get(id(f), set())
+        for key in [k for k in fn.registers.state if k[0] in mine]:
             del fn.registers.state[key]
         self._close(saved, before if guarded else None, latch)
 

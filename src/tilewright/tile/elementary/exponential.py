@@ -112,7 +112,7 @@ def _scaled(p: Value, shifted: Value, whole: Value, style: Style, shift: int = 0
     if style.has_scalef:
         return p * Unary("pow2i", whole + c(shift, whole) if shift else whole)
     double = is_double(p)
-    number: Value = Binary("sub", bits(shifted), bits(by_type(p, *_MAGIC)))
+    number = integer("sub", bits(shifted), 0x4338000000000000 if double else 0x4B400000)
     if shift:
         number = integer("add", number, shift)
     first = _halved(number, double)
