@@ -1,0 +1,210 @@
+"""Kernels from the default rules compute what the plain loops compute, for every structure and size."""
+
+import dataclasses
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tile.kernels import (
+    SMALL,
+    WIDE,
+    ZERO,
+    F,
+    axis,
+    check_default,
+    convolution,
+    elementwise,
+    layer_norm,
+    matmul,
+    reduction,
+    softmax,
+    transpose,
+)
+
+from tilewright.core import types
+from tilewright.core.compute import (
+    Binary,
+    Buffer,
+    Cast,
+    Combiner,
+    Computation,
+    Const,
+    Index,
+    Load,
+    Param,
+    Reduction,
+    Select,
+    Serial,
+    Stage,
+    axes_for,
+    syms,
+)
+from tilewright.core.expr import Sym
+from tilewright.tile.ir import Kind, Space
+from tilewright.tile.rewrite import loops_of
+
+SLOW = settings(max_examples=25, deadline=None)
+PLENTY = dataclasses.replace(SMALL, n_cores=8, ghz=0.0001)
+
+
+@given(m=st.integers(1, 12), n=st.integers(1, 20), k=st.integers(1, 5), epilogue=st.booleans(), fixed=st.booleans())
+@SLOW
+def test_matmul(m, n, k, epilogue, fixed):
+    check_default(matmul(m, n, k, epilogue), *(["B"] if fixed else []))
+
+
+@pytest.mark.parametrize("known", ["", "M", "N", "K", "MN", "MNK"])
+@pytest.mark.parametrize("size", [0, 1, 5, 17])
+def test_matmul_at_run_time_sizes(known, size):
+    m, n, k = (Sym(x) if x in known else fixed for x, fixed in (("M", 6), ("N", 10), ("K", 3)))
+    constants = [] if set("NK") & set(known) else ["B"]
+    check_default(matmul(m, n, k), *constants, sizes={x: size for x in known})
+
+
+@given(
+    h=st.integers(3, 6), w=st.integers(3, 6), c=st.integers(1, 3), out=st.integers(1, 9),
+    k=st.integers(1, 3), stride=st.integers(1, 2), pad=st.integers(0, 1), n=st.integers(1, 2),
+)  # fmt: skip
+@SLOW
+def test_convolution(h, w, c, out, k, stride, pad, n):
+    check_default(convolution((n, h, w, c), out, (k, k), stride, pad), "W", "bias")
+
+
+@pytest.mark.parametrize(("c", "groups"), [(8, 8), (6, 2), (5, 5), (16, 4)])
+@pytest.mark.parametrize(("stride", "pad"), [(1, 1), (2, 1), (1, 0)])
+def test_grouped_and_depthwise_convolution(c, groups, stride, pad):
+    check_default(convolution((1, 6, 5, c), c, (3, 3), stride, pad, groups), "W", "bias")
+
+
+@given(r=st.integers(1, 5), c=st.integers(1, 40))
+@SLOW
+def test_rows(r, c):
+    check_default(softmax(r, c))
+    check_default(layer_norm(r, c))
+
+
+@pytest.mark.parametrize(("r", "c"), [(0, 3), (1, 0), (2, 37), (3, 16), (2, 1)])
+def test_rows_at_run_time_sizes(r, c):
+    check_default(softmax(Sym("R"), Sym("C")), sizes={"R": r, "C": c})
+
+
+@pytest.mark.parametrize("op", ["add", "max", "min", "mul"])
+@pytest.mark.parametrize("at", [0, 1, 2])
+@pytest.mark.parametrize("shape", [(3, 4, 5), (2, 19, 7), (1, 3, 33)])
+def test_reduction_along_any_axis(op, at, shape):
+    check_default(reduction(shape, at, op))
+
+
+@pytest.mark.parametrize("dtype", [types.i8, types.u8, types.i32, types.i64, types.f64, types.f16, types.bool_])
+def test_other_dtypes(dtype):
+    check_default(elementwise((3, 21), dtype))
+    if dtype is not types.bool_:
+        check_default(reduction((4, 21), 1, "max", dtype))
+
+
+@given(shape=st.lists(st.integers(1, 9), min_size=1, max_size=3))
+@SLOW
+def test_elementwise_and_transpose(shape):
+    check_default(elementwise(shape))
+    check_default(transpose(shape[0], shape[-1]))
+
+
+@pytest.mark.parametrize("n", [0, 1, 15, 16, 70])
+def test_elementwise_at_a_run_time_size(n):
+    check_default(elementwise((2, Sym("N"))), sizes={"N": n})
+    check_default(transpose(Sym("N"), 3), sizes={"N": n})
+
+
+def test_argmax_keeps_a_tuple_state():
+    x, best, where = Buffer("X", F, (3, 7)), Buffer("best", F, (3,)), Buffer("where", types.i64, (3,))
+    rows, cols = axes_for((3,), "r"), axes_for((7,), "c")
+    (i,), (j,) = syms(rows), syms(cols)
+    m, a, v, k = Param("m", F), Param("a", types.i64), Param("v", F), Param("k", types.i64)
+    wins = Binary("gt", v, m)
+    combiner = Combiner((m, a), (v, k), (Select(wins, v, m), Select(wins, k, a)))
+    init = (Const(float("-inf"), F), Const(-1, types.i64))
+    stage = Stage((best, where), rows, (i,), (x[i, j], Index(j)), Reduction(cols, combiner, init))
+    check_default(Computation((x,), (best, where), (stage,)))
+
+
+def test_gather_and_scatter():
+    table, ids, out = Buffer("E", F, (50, 9)), Buffer("ids", types.i64, (6,)), Buffer("Y", F, (6, 9))
+    axes = axes_for((6, 9))
+    i, j = syms(axes)
+    check_default(Computation((table, ids), (out,), (Stage((out,), axes, (i, j), (Load(table, (ids[i], j)),)),)))
+    total = Buffer("S", F, (50, 9))
+    zero_axes = axes_for((50, 9), "z")
+    clear = Stage((total,), zero_axes, syms(zero_axes), (ZERO,))
+    add = Stage((total,), axes, (ids[i], j), (Cast(ids[i], F),), None, "add")
+    check_default(Computation((ids,), (total,), (clear, add)))
+
+
+def test_recurrence_keeps_its_order():
+    x, h = Buffer("X", F, (5, 8)), Buffer("H", F, (6, 8))
+    columns = axes_for((8,), "c")
+    (j,) = syms(columns)
+    t = axis("t", 5)
+    start = Stage((h,), columns, (0, j), (ZERO,))
+    step = Stage((h,), columns, (t.sym + 1, j), (h[t.sym, j] * Const(0.5, F) + x[t.sym, j],))
+    check_default(Computation((x,), (h,), (start, Serial(t, (step,)))))
+
+
+def test_epilogue_reads_a_residual_and_splits_heads():
+    a, b, r = Buffer("A", F, (6, 5)), Buffer("B", F, (5, 16)), Buffer("R", F, (2, 6, 8))
+    t, y = Buffer("T", F, (6, 16)), Buffer("Y", F, (2, 6, 8))
+    axes, reduced = axes_for((6, 16)), axes_for((5,), "k")
+    (i, j), (k,) = syms(axes), syms(reduced)
+    heads = axes_for((2, 6, 8), "h")
+    h, s, d = syms(heads)
+    product = Stage((t,), axes, (i, j), (a[i, k] * b[k, j],), Reduction(reduced, "add", (ZERO,)))
+    finish = Stage((y,), heads, (h, s, d), (t[s, h * 8 + d] + r[h, s, d],))
+    kernel = check_default(Computation((a, b, r), (y,), (product, finish), (t,)), "B")
+    assert any(p.space is Space.REG for p in kernel.places)
+
+
+def test_two_outputs_and_a_shared_temporary():
+    x, y, z = Buffer("X", F, (3, 18)), Buffer("Y", F, (3, 18)), Buffer("Z", F, (3, 18))
+    t = Buffer("T", F, (3, 18))
+    axes = axes_for((3, 18))
+    at = syms(axes)
+    stages = (
+        Stage((t,), axes, at, (x[at] * x[at],)),
+        Stage((y,), axes, at, (t[at] + x[at],)),
+        Stage((z,), axes, at, (t[at] - x[at],)),
+    )
+    check_default(Computation((x,), (y, z), stages, (t,)))
+
+
+def test_the_tile_of_a_product_lives_in_registers():
+    kernel = check_default(matmul(12, 32, 4), "B", machine=WIDE)
+    (acc,) = [p.buffer for p in kernel.places if p.space is Space.REG]
+    assert len(acc.shape) == 2
+    assert [b.name for b in kernel.params] == ["A", "B_p", "bias", "C"]
+    assert {Kind.VECTOR, Kind.UNROLL} <= {x.kind for x in loops_of(kernel.body)}
+
+
+def test_enough_work_runs_in_parallel_and_in_any_order():
+    for computation, constants in (
+        (matmul(9, 40, 3), ["B"]),
+        (convolution((1, 6, 6, 2), 8, (3, 3), 1, 1), ["W"]),
+        (softmax(6, 9), []),
+        (elementwise((6, 30)), []),
+    ):
+        kernel = check_default(computation, *constants, machine=PLENTY)
+        assert any(x.kind is Kind.PARALLEL for x in loops_of(kernel.body)), computation.outputs
+
+
+def test_schedules_replay():
+    from tile.kernels import constants_of
+
+    from tilewright.tile.default import schedule_with_steps
+    from tilewright.tile.lower import lower
+    from tilewright.tile.schedule import Schedule
+    from tilewright.tile.text import kernel_text
+
+    computation = matmul(11, 37, 7)
+    done = schedule_with_steps(computation, SMALL, constants_of(computation, "B"))
+    again = Schedule.from_json(done.schedule.to_json())
+    assert again == done.schedule and again.digest() == done.schedule.digest()
+    start = lower(done.computation, "kernel", constants_of(done.computation, "B"))
+    assert kernel_text(again.apply(start)) == kernel_text(done.kernel)
