@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
@@ -46,7 +47,7 @@ from tilewright.tile.default import schedule
 from tilewright.tile.ir import Kernel, Packed, Role, Space
 from tilewright.tile.machine import Machine
 from tilewright.tile.pack import packed_array
-from tilewright.tile.text import print_kernel
+from tilewright.tile.text import kernel_text
 
 PRECISIONS: tuple[str, ...] = ("fp32",)
 Progress = Callable[[str, int, int], None]
@@ -162,7 +163,11 @@ def build(graph: Graph, options: Options, clock: Clock) -> Artifact:
 
 
 class KernelBuilder:
-    """Schedules each distinct computation once and compiles it once."""
+    """Schedules each distinct computation once and compiles it once.
+
+    LLVM works in a thread of its own (its library releases Python's lock), while this one schedules and emits the next
+    kernel: two cores share a compile without worker processes.
+    """
 
     def __init__(self, target: Target, clock: Clock) -> None:
         self.target = target
@@ -187,15 +192,16 @@ class KernelBuilder:
 
     def objects(self) -> list[ObjectImage]:
         """Object code of every kernel, in order of first use."""
-        images = []
-        for k, (name, kernel) in enumerate(self.kernels.items()):
-            self.clock.tell("kernels", k, len(self.kernels))
-            with self.clock.stage("emit"):
-                text = emit_kernel(kernel, self.target)
-            with self.clock.stage("llvm"):
-                data = compile_text(text, self.target)
-            self.sizes[name] = len(data)
-            images.append(ObjectImage(name, data))
+        pending: list[tuple[str, Future[bytes]]] = []
+        with ThreadPoolExecutor(1, thread_name_prefix="tilewright-llvm") as llvm:
+            for k, (name, kernel) in enumerate(self.kernels.items()):
+                self.clock.tell("kernels", k, len(self.kernels))
+                with self.clock.stage("emit"):
+                    text = emit_kernel(kernel, self.target)
+                pending.append((name, llvm.submit(compile_text, text, self.target)))
+            with self.clock.stage("llvm (wait)"):
+                images = [ObjectImage(name, made.result()) for name, made in pending]
+        self.sizes = {image.name: len(image.data) for image in images}
         return images
 
     def parameter_counts(self) -> dict[str, int]:
@@ -372,7 +378,7 @@ def kernel_texts(graph: Graph, options: Options, stage: str, only: str) -> Itera
             case "kernels":
                 yield texts[name]
             case "tile":
-                yield print_kernel(kernel)
+                yield kernel_text(kernel)
             case "llvm":
                 yield emit_kernel(kernel, target)
             case "asm":

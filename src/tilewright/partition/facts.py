@@ -115,7 +115,7 @@ def _form(items: Sequence[Stage | Serial], outs: Sequence[Buffer], node: Node) -
         return Form.OPAQUE
     reductions = [s for s in stages if s.reduction]
     if not reductions:
-        if len(stages) != 1:
+        if len(stages) != 1 or not _in_order(stages[0]):
             return Form.OPAQUE
         if Trait.VIEW in node.op.traits:
             return Form.VIEW
@@ -130,10 +130,22 @@ def _form(items: Sequence[Stage | Serial], outs: Sequence[Buffer], node: Node) -
 
 
 def _is_plain(s: Stage) -> bool:
-    """One output, each element written once at its own axes, by a named reduction at most."""
+    """One output, each element written once at a place that the axes give, by a named reduction at most."""
     custom = s.reduction is not None and not isinstance(s.reduction.op, str)
-    whole = s.index == syms(s.axes) and all(a.extent == d for a, d in zip(s.axes, s.out.shape, strict=False))
-    return len(s.outs) == 1 and s.update is None and not custom and whole
+    scatters = any(isinstance(i, Value) for i in s.index)
+    whole = product([a.extent for a in s.axes]) == product(s.out.shape)
+    return len(s.outs) == 1 and s.update is None and not custom and not scatters and whole
+
+
+def _in_order(s: Stage) -> bool:
+    """Is the written index the axes themselves, with 0 at dimensions of size 1?"""
+    left = list(syms(s.axes))
+    for i, d in zip(s.index, s.out.shape, strict=True):
+        if i == 0 and d == 1:
+            continue
+        if not left or i != left.pop(0):
+            return False
+    return not left
 
 
 def _only_moves(v: Value) -> bool:

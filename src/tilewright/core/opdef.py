@@ -1,0 +1,140 @@
+"""What an op is: one record that holds everything the compiler knows of it.
+
+In: the author's functions. Out: an ``OpDef`` that the pool, the interpreter, the passes, lowering, the text form and
+the tests read. Not its business: any particular op (``ops``).
+
+Exactly one of ``compute``, ``decompose`` and ``kernel`` says how it runs (structural ops have none):
+
+* ``compute(ins, outs, attrs)`` gives stages over formal buffers (``core.compute``); they may be fused with others;
+* ``decompose(builder, inputs, attrs)`` gives the same results by smaller ops;
+* ``kernel(ins, outs, attrs)`` gives stages that stay a kernel of their own (sorting, selection, recurrences).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from tilewright.core.compute import Buffer, Serial, Stage
+from tilewright.core.diag import OpError
+from tilewright.core.expr import Expr
+from tilewright.core.types import Array, DType, TensorType
+
+if TYPE_CHECKING:
+    from tilewright.core.graph import Attrs, Builder, Node
+
+
+class Trait(Enum):
+    """Facts about an op that passes ask for instead of names."""
+
+    ELEMENTWISE = "elementwise"
+    """Each result element depends on the operands' elements at the same (NumPy-broadcast) position only."""
+    COMMUTATIVE = "commutative"
+    ASSOCIATIVE = "associative"
+    VIEW = "view"
+    """The result is the operand's elements in the same order under another shape."""
+    MOVEMENT = "movement"
+    """Each result element is a copy of an operand's element, or a constant."""
+    REDUCTION = "reduction"
+    CONTRACTION = "contraction"
+    CONTROL = "control"
+    """Has sub-graphs among its attributes."""
+    RANDOM = "random"
+    COMPOSITE = "composite"
+    """Recognised as a whole because a fused form is better than its pieces; decomposes late."""
+    STRUCTURAL = "structural"
+
+
+AttrKind = Literal[
+    "int", "ints", "dim", "dims", "float", "floats", "bool", "str", "strs", "dtype", "data", "graph", "pads"
+]
+REQUIRED: Any = object()
+
+Infer = Callable[[Sequence[TensorType], "Attrs"], TensorType | tuple[TensorType, ...]]
+Reference = Callable[[Sequence[Array], "Attrs"], Array | tuple[Array, ...]]
+Compute = Callable[[tuple[Buffer, ...], tuple[Buffer, ...], "Attrs"], Sequence[Stage | Serial]]
+Decompose = Callable[["Builder", tuple["Node", ...], "Attrs"], "Node | tuple[Node, ...]"]
+
+
+@dataclass(frozen=True)
+class AttrDef:
+    """An attribute's kind and default. ``pads`` is a tuple of ``(before, after)`` pairs of dimensions."""
+
+    kind: AttrKind
+    default: Any = REQUIRED
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A valid call for tests and fuzzing: operand arrays and attributes."""
+
+    arrays: tuple[Array, ...]
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class OpDef:
+    """One op, compared by identity.
+
+    ``operands`` are names; a last name that starts with ``*`` takes any number. ``reference`` is the meaning, in
+    NumPy, on concrete arrays and attributes without symbols. ``samples`` draws valid calls from a generator.
+    """
+
+    name: str
+    operands: tuple[str, ...]
+    attrs: Mapping[str, AttrDef]
+    infer: Infer
+    reference: Reference
+    compute: Compute | None = None
+    decompose: Decompose | None = None
+    kernel: Compute | None = None
+    traits: frozenset[Trait] = frozenset()
+    samples: Callable[[np.random.Generator], Iterable[Sample]] | None = None
+    doc: str = ""
+
+    def __post_init__(self) -> None:
+        n_ways = sum(f is not None for f in (self.compute, self.decompose, self.kernel))
+        if n_ways != (0 if self.traits & {Trait.STRUCTURAL, Trait.CONTROL} else 1):
+            raise ValueError(f"op {self.name!r} has {n_ways} of compute, decompose, kernel")
+
+    def __repr__(self) -> str:
+        return f"op {self.name}"
+
+    def check_arity(self, n: int) -> None:
+        """Raise ``OpError`` unless the op takes ``n`` operands."""
+        variadic = bool(self.operands) and self.operands[-1].startswith("*")
+        least = len(self.operands) - variadic
+        if n < least or (n > least and not variadic):
+            raise OpError(f"takes {'at least ' if variadic else ''}{least} operands ({', '.join(self.operands)}), got {n}")
+
+    def complete_attrs(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Attributes in declaration order with defaults filled in and kinds checked; raises ``OpError``."""
+        unknown = given.keys() - self.attrs.keys()
+        missing = [k for k, d in self.attrs.items() if d.default is REQUIRED and k not in given]
+        if unknown or missing:
+            raise OpError(f"unknown attributes {sorted(unknown)}, missing attributes {missing}")
+        return {k: d.default if (v := given.get(k, d.default)) is d.default else _coerce(k, d.kind, v) for k, d in self.attrs.items()}
+
+
+def _coerce(name: str, kind: AttrKind, value: Any) -> Any:
+    """``value`` in the form that nodes store: lists become tuples, NumPy scalars become Python numbers."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if kind in ("ints", "dims", "floats", "strs"):
+        if not isinstance(value, Sequence) or isinstance(value, str):
+            raise OpError(f"attribute {name} must be a sequence, not {value!r}")
+        return tuple(_coerce(name, kind[:-1], v) for v in value)  # type: ignore[arg-type]
+    if kind == "pads":
+        return tuple((_coerce(name, "dim", lo), _coerce(name, "dim", hi)) for lo, hi in value)
+    if kind == "float" and isinstance(value, int):
+        return float(value)
+    accepted: dict[str, tuple[type, ...]] = {
+        "int": (int,), "dim": (int, Expr), "float": (float,), "bool": (bool,), "str": (str,), "dtype": (DType,),
+    }  # fmt: skip
+    if kind in accepted and not (isinstance(value, accepted[kind]) and (kind == "bool") == isinstance(value, bool)):
+        raise OpError(f"attribute {name} must be of kind {kind}, not {value!r}")
+    return value
