@@ -102,6 +102,7 @@ from tilewright.ops.movement import (
 )
 from tilewright.ops.order import argwhere, nonzero, sort, top_k
 from tilewright.ops.pool import avg_pool, max_pool, max_pool_indices
+from tilewright.ops.quant import dequantize_linear, dynamic_quantize_linear, quantize_linear
 from tilewright.ops.reduce import (
     argmax,
     argmin,
@@ -148,7 +149,7 @@ ALL: tuple[OpDef, ...] = (
     # moving data: movement, windows, indices, scatters, order, size, quantisation, recurrence, control
     concat, depth_to_space, expand, reshape, reverse, roll, space_to_depth, tile, transpose, pad, slice, trilu,
     dynamic_slice, gather, gather_elements, gather_nd, one_hot, dynamic_update_slice, scatter_elements, scatter_nd,
-    argwhere, nonzero, sort, top_k,
+    argwhere, nonzero, sort, top_k, dequantize_linear, dynamic_quantize_linear, quantize_linear,
 )
 # fmt: on
 
