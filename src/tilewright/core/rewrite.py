@@ -17,6 +17,7 @@ from typing import TypeAlias
 from tilewright.core.diag import UNKNOWN, Loc
 from tilewright.core.graph import CONST, PROJ, Builder, Graph, Node, Pool
 from tilewright.core.opdef import OpDef, Trait
+from tilewright.core.shapes import same_shape
 from tilewright.runtime.errors import TilewrightError
 
 
@@ -113,47 +114,57 @@ class _Walk:
         self.final: dict[Node, Node] = {}
         self.split: dict[Node, tuple[Node, ...]] = {}
         self.pending: dict[Node, tuple[Node, tuple[Node, ...]]] = {}
-        nodes = graph.nodes()
-        self.reads = count_reads(nodes, graph.outputs)
-        self.budget = 100 * len(nodes) + 1000
+        self.nodes = graph.nodes()
+        self.control = {op for op in {n.op for n in self.nodes} if Trait.CONTROL in op.traits}
+        self.reads = count_reads(self.nodes, graph.outputs)
+        self.builder = Rewriting(self.pool, UNKNOWN, self.reads)
+        self.budget = 100 * len(self.nodes) + 1000
 
     def run(self) -> Graph:
-        self.normalize(self.graph.outputs)
+        for node in self.nodes:
+            made = self.visit(node)
+            if made:
+                self.normalize(made)
+                self.resolve(node)
         return self.graph.with_outputs([self.final[n] for n in self.graph.outputs])
 
+    def visit(self, node: Node) -> tuple[Node, ...] | None:
+        """Settle ``node``, whose operands are final; or say what a rule made of it, which is then pending."""
+        final = self.final
+        current = self.rebuilt(node)
+        if current in final:
+            self.settle(node, final[current])
+            return None
+        if current is not node and self.pending:
+            self.check_progress(node, (current,))
+        made = self.fire(current) if current.op in self.table.by_root else None
+        if made is None:
+            final[current] = current
+            if current is not node:
+                self.settle(node, current)
+            return None
+        self.pending[node] = self.pending[current] = (current, made)
+        self.check_progress(node, made)
+        return made
+
     def normalize(self, roots: Sequence[Node]) -> None:
-        final, pending, by_root = self.final, self.pending, self.table.by_root
-        stack = list(reversed(roots))
+        """Bring ``roots`` and what they are made of to their final forms."""
+        final, pending = self.final, self.pending
+        stack = [n for n in reversed(roots) if n not in final]
         while stack:
             node = stack[-1]
             if node in final:
                 stack.pop()
-                continue
-            if node in pending:
+            elif node in pending:
                 self.resolve(node)
                 stack.pop()
-                continue
-            todo = [i for i in node.inputs if i not in final]
-            if todo:
+            elif todo := [i for i in node.inputs if i not in final]:
                 self.check_progress(node, todo)
                 stack.extend(reversed(todo))
-                continue
-            current = self.rebuilt(node)
-            if current in final:
-                self.settle(node, final[current])
+            elif made := self.visit(node):
+                stack.extend(m for m in reversed(made) if m not in final)
+            else:
                 stack.pop()
-                continue
-            if current is not node:
-                self.check_progress(node, (current,))
-            made = self.fire(current) if current.op in by_root else None
-            if made is None:
-                final[current] = current
-                self.settle(node, current)
-                stack.pop()
-                continue
-            pending[node] = pending[current] = (current, made)
-            self.check_progress(node, made)
-            stack.extend(m for m in reversed(made) if m not in final)
 
     def check_progress(self, node: Node, needed: Sequence[Node]) -> None:
         """A node that needs one whose own rewriting is still open would wait for ever."""
@@ -190,29 +201,43 @@ class _Walk:
             return self.split[node.inputs[0]][node.attrs["index"]]
         for i in node.inputs:
             if final[i] is not i:
-                node = self.pool.add(node.op, tuple(final[i] for i in node.inputs), node.attrs, node.loc)
+                node = self.pool.add(node.op, tuple([final[i] for i in node.inputs]), node.attrs, node.loc)
                 break
-        if Trait.CONTROL in node.op.traits:
+        if node.op in self.control:
             node = map_subgraphs(node, self.pool, lambda g: rewrite(g, self.table, self.journal))
         return node
 
     def fire(self, node: Node) -> tuple[Node, ...] | None:
         """What the first rule that applies makes of ``node``."""
-        builder = Rewriting(self.pool, node.loc, self.reads)
+        builder = self.builder
+        if node.loc is not builder.loc:
+            builder = self.builder = Rewriting(self.pool, node.loc, self.reads)
         for rule in self.table.by_root[node.op]:
             made = rule.apply(builder, node)
             if made is None or made is node:
                 continue
             results = made if isinstance(made, tuple) else (made,)
-            if tuple(m.type for m in results) != node.types:
-                shown = ", ".join(str(m.type) for m in results)
-                raise RewriteError(f"rule {rule.name} gives {shown} for {node!r} at {node.loc}")
+            if tuple([m.type for m in results]) != node.types:
+                self.check_types(rule, node, results)
+                continue
             self.journal.append(Fired(rule.name, node.op.name, node.loc))
             self.budget -= 1
             if self.budget < 0:
                 raise RewriteError(f"rules do not end: {self.last_rules()}")
             return results
         return None
+
+    def check_types(self, rule: Rule, node: Node, results: Sequence[Node]) -> None:
+        """Raise unless the types differ only in how symbolic dimensions are written, where a rule does not fire."""
+        types = [m.type for m in results]
+        for t, m in zip(node.types, types, strict=False):
+            if t.dtype is not m.dtype or not same_shape(t.shape, m.shape):
+                break
+        else:
+            if len(types) == len(node.types):
+                return
+        shown = ", ".join(map(str, types))
+        raise RewriteError(f"rule {rule.name} gives {shown} for {node!r} at {node.loc}")
 
 
 def count_reads(nodes: Sequence[Node], outputs: Sequence[Node]) -> dict[Node, int]:

@@ -20,26 +20,26 @@ from tilewright.core.types import TensorType
 
 def verify(graph: Graph, when: str = "") -> None:
     """Raise ``VerifyError`` unless ``graph`` keeps the spec; ``when`` says at which moment, for the message."""
-    problems = list(problems_of(graph, frozenset()))
+    problems = list(problems_of(graph))
     if problems:
         raise VerifyError(f"graph {graph.name!r} breaks the graph IR's spec{' ' + when if when else ''}", problems)
 
 
-def problems_of(graph: Graph, outer: frozenset[Sym]) -> Iterator[Problem]:
-    """Every breach in ``graph``; ``outer`` are symbols that the surrounding graph knows."""
+def problems_of(graph: Graph) -> Iterator[Problem]:
+    """Every breach in ``graph`` and its sub-graphs, which are closed: their symbols come from their own inputs."""
     order, cycle = _ordered(graph.outputs)
     if cycle is not None:
         yield _problem(cycle, "depends on itself")
         return
     yield from _of_interface(graph, order)
-    known = set(outer)
+    known: set[Sym] = set()
     for n in graph.inputs:
         known |= _symbols_of_types(n.types)
     for node in order:
         yield from _of_node(graph, node)
         for value in node.attrs.values():
             if isinstance(value, Graph):
-                for p in problems_of(value, frozenset(known)):
+                for p in problems_of(value):
                     yield Problem(p.loc, p.op, f"in sub-graph {value.name!r}: {p.rule}", p.remedy)
         yield from _of_symbols(node, known)
 

@@ -1,0 +1,120 @@
+"""What passes ask of a node before they rewrite it.
+
+In: nodes. Out: constants' numbers, broadcast shapes, exactness of casts. Not its business: any rewrite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright.core import types
+from tilewright.core.expr import Dim
+from tilewright.core.graph import CONST, Builder, Node
+from tilewright.core.types import Array, DType
+
+SMALL_ELEMENTS = 1 << 16  # constants up to here are looked at element by element
+MANTISSA_BITS = {types.f16: 11, types.bf16: 8, types.f32: 24, types.f64: 53}
+
+Number = int | float | bool
+
+
+def array_of(node: Node) -> Array | None:
+    """A constant's numbers, or None."""
+    if node.op is not CONST:
+        return None
+    array: Array = node.attrs["data"].array
+    return array
+
+
+def scalar(node: Node) -> Number | None:
+    """The number of a constant that has one element; None for anything else and for NaN."""
+    if node.op is not CONST:
+        return None
+    array = node.attrs["data"].array
+    if array.size != 1:
+        return None
+    value: Number = array.item()
+    return value if value == value else None
+
+
+def is_scalar(node: Node, value: Number) -> bool:
+    """Is ``node`` a constant of one element, equal to ``value``?"""
+    return scalar(node) == value
+
+
+def is_near(node: Node, value: float) -> bool:
+    """Is ``node`` a constant of one element that ``value`` rounds to, give or take the last bits of a float32?
+
+    For recognising published formulas, whose constants exporters write with 6 to 17 digits.
+    """
+    found = scalar(node)
+    return found is not None and abs(found - value) <= 2e-6 * abs(value)
+
+
+def uniform(node: Node) -> Number | None:
+    """The number that all elements of a constant of moderate size share, or None; NaN counts as no number."""
+    array = array_of(node)
+    if array is None or not 0 < array.size <= SMALL_ELEMENTS:
+        return None
+    flat = array.reshape(-1)
+    first = flat[0]
+    if flat[-1] != first or not (flat == first).all() or (first == 0 and len(set(np.signbit(flat).tolist())) > 1):
+        return None
+    value: Number = first.item()
+    return value
+
+
+def broadcast_shape(shapes: Sequence[Sequence[Dim]]) -> tuple[Dim, ...] | None:
+    """NumPy's broadcast of shapes; None where symbolic dimensions leave it open."""
+    rank = max(len(s) for s in shapes)
+    result: list[Dim] = [1] * rank
+    for shape in shapes:
+        for k, d in enumerate(shape, rank - len(shape)):
+            if result[k] == 1:
+                result[k] = d
+            elif d != 1 and d != result[k]:
+                return None
+    return tuple(result)
+
+
+def is_lossless(source: DType, target: DType) -> bool:
+    """Does ``target`` hold every value of ``source``?"""
+    if source is target or source is types.bool_:
+        return True
+    if target is types.bool_:
+        return False
+    if source.is_float:
+        wider = target.is_float and MANTISSA_BITS[target] >= MANTISSA_BITS[source] and target.max >= source.max
+        return wider and {source, target} != {types.f16, types.bf16}
+    if target.is_float:
+        return source.bits - (source.kind == "int") <= MANTISSA_BITS[target] and source.max <= target.max
+    return source.min >= target.min and source.max <= target.max
+
+
+def static_shape(node: Node) -> tuple[int, ...] | None:
+    """The shape when every dimension is a number."""
+    shape = node.shape
+    return tuple(d for d in shape if isinstance(d, int)) if node.type.is_static else None
+
+
+def has_symbols(value: Any) -> bool:
+    """Does an attribute's value hold a symbolic dimension?"""
+    if isinstance(value, tuple):
+        return any(has_symbols(v) for v in value)
+    return hasattr(value, "terms")
+
+
+def inverse(perm: Sequence[int]) -> tuple[int, ...]:
+    """The permutation that undoes ``perm``."""
+    result = [0] * len(perm)
+    for k, p in enumerate(perm):
+        result[p] = k
+    return tuple(result)
+
+
+def const_like(b: Builder, array: Array, dtype: DType) -> Node:
+    """A constant of ``dtype`` from numbers of any width."""
+    return b.const(np.asarray(array).astype(dtype.numpy))

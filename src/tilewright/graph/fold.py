@@ -1,0 +1,68 @@
+"""The pass ``fold-constants``: what only constants decide is computed at compile time, by the ops' references.
+
+In: a graph. Out: a graph where such nodes are constants. Not its business: identities with one constant operand
+(``graph.canonicalize``), and folding scales into weights (``graph.affine``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from tilewright import ops
+from tilewright.core.graph import CONST, Graph, Node
+from tilewright.core.opdef import Trait
+from tilewright.core.passes import Pass
+from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
+from tilewright.core.types import Array
+from tilewright.graph.facts import has_symbols
+
+GROWTH_BYTES = 1 << 16  # a result may be this much larger than what it is made of
+SOURCE_BYTES = 4096  # ramps and expansions up to here are worth storing; larger ones are recomputed by index
+STRETCHING = frozenset({ops.expand, ops.tile, ops.iota, ops.full})
+UNFIT = frozenset({Trait.STRUCTURAL, Trait.CONTROL, Trait.RANDOM})
+
+
+@dataclass(frozen=True)
+class FoldConstants(Pass):
+    """Evaluates nodes whose operands are all constants.
+
+    It does not fire when the result is larger than ``max_bytes``, or larger than its operands by more than 64 KiB (an
+    int8 weight stays int8, a broadcast bias stays a bias); for ramps and expansions when it is larger than 4 KiB; for
+    random ops, control flow, and attributes with symbols.
+    """
+
+    name: ClassVar[str] = "fold-constants"
+    max_bytes: int = 1 << 30
+
+    def run(self, graph: Graph, journal: Journal | None = None) -> Graph:
+        return rewrite(graph, _table(self.max_bytes), journal)
+
+
+def _table(max_bytes: int) -> RuleTable:
+    roots = tuple(op for op in ops.ALL if not op.traits & UNFIT)
+    why = "the reference is the op's meaning"
+    return RuleTable([Rule("fold", roots, lambda b, node: _fold(b, node, max_bytes), why)])
+
+
+def _fold(b: Rewriting, node: Node, max_bytes: int) -> Node | tuple[Node, ...] | None:
+    for i in node.inputs:
+        if i.op is not CONST:
+            return None
+    n_bytes = 0
+    for t in node.types:
+        size = t.n_bytes
+        if not isinstance(size, int):
+            return None
+        n_bytes += size
+    operands: list[Array] = [i.attrs["data"].array for i in node.inputs]
+    growth = SOURCE_BYTES if node.op in STRETCHING else sum(a.nbytes for a in operands) + GROWTH_BYTES
+    if n_bytes > min(max_bytes, growth) or any(has_symbols(v) for v in node.attrs.values()):
+        return None
+    with np.errstate(all="ignore"):
+        results = node.op.reference(operands, node.attrs)
+    if isinstance(results, tuple):
+        return tuple(b.const(np.asarray(r)) for r in results)
+    return b.const(np.asarray(results))

@@ -1,0 +1,287 @@
+"""Rules of ``canonicalize`` for ops that move elements: no-ops go, chains merge, views are reshapes.
+
+In: one view, copy, reduction or padded window over normal operands. Out: an equal, cheaper or more regular node.
+Not its business: arithmetic (``graph.arithmetic``), and moving transposes past other ops (``graph.layout``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from tilewright import ops
+from tilewright.core.expr import Dim, is_nonneg
+from tilewright.core.graph import Node
+from tilewright.core.rewrite import Rewriting, Rule
+from tilewright.core.types import product
+from tilewright.graph.facts import array_of, is_scalar, scalar
+
+FOLDS = (ops.reduce_sum, ops.reduce_prod, ops.reduce_max, ops.reduce_min, ops.reduce_any, ops.reduce_all)
+REDUCTIONS = (*FOLDS, ops.reduce_mean)
+Boxes = list[tuple[Dim, Dim]]
+
+
+def full_slice(b: Rewriting, x: Node, axis: int, start: Dim, stop: Dim) -> Node:
+    """``x[start:stop]`` along one axis."""
+    starts: list[Dim] = [0] * x.type.rank
+    stops = list(x.shape)
+    starts[axis], stops[axis] = start, stop
+    return b(ops.slice, x, starts=starts, stops=stops, steps=[1] * x.type.rank)
+
+
+# --- reshape, transpose, expand -------------------------------------------------------------------------------------
+
+
+def _reshape(b: Rewriting, node: Node) -> Node | None:
+    x = node.inputs[0]
+    if x.shape == node.shape:
+        return x
+    if x.op is ops.reshape:
+        return b(ops.reshape, x.inputs[0], shape=node.shape)
+    if x.op is ops.expand and product(x.inputs[0].shape) == 1:
+        return b(ops.expand, b(ops.reshape, x.inputs[0], shape=()), shape=node.shape)
+    return None
+
+
+def _reshape_of_reduction(b: Rewriting, node: Node) -> Node | None:
+    """A reshape that adds or drops exactly the reduced dimensions is ``keepdims``."""
+    x = node.inputs[0]
+    if x.op not in REDUCTIONS or not b.read_once(x):
+        return None
+    source, axes, keep = x.inputs[0], x.attrs["axes"], not x.attrs["keepdims"]
+    other = tuple(1 if k in axes else d for k, d in enumerate(source.shape) if keep or k not in axes)
+    return b(x.op, source, **{**x.attrs, "keepdims": keep}) if other == node.shape else None
+
+
+def _transpose(b: Rewriting, node: Node) -> Node | None:
+    x, perm = node.inputs[0], node.attrs["perm"]
+    if perm == tuple(range(len(perm))):
+        return x
+    if x.op is ops.transpose:
+        return b(ops.transpose, x.inputs[0], perm=[x.attrs["perm"][p] for p in perm])
+    if x.op is ops.expand and product(x.inputs[0].shape) == 1:
+        return b(ops.expand, b(ops.reshape, x.inputs[0], shape=()), shape=node.shape)
+    moving = [p for p in perm if x.shape[p] != 1]
+    return b(ops.reshape, x, shape=node.shape) if moving == sorted(moving) else None
+
+
+def _expand(b: Rewriting, node: Node) -> Node | None:
+    x = node.inputs[0]
+    if x.shape == node.shape:
+        return x
+    return b(ops.expand, x.inputs[0], shape=node.shape) if x.op is ops.expand else None
+
+
+def _full(b: Rewriting, node: Node) -> Node | None:
+    one = b.const(node.attrs["value"], node.dtype)
+    return b(ops.expand, one, shape=node.shape) if node.shape else one
+
+
+# --- slice, pad, concat ---------------------------------------------------------------------------------------------
+
+
+def _slice(b: Rewriting, node: Node) -> Node | None:
+    x, a = node.inputs[0], node.attrs
+    if x.shape == node.shape and not any(a["starts"]) and set(a["steps"]) <= {1}:
+        return x
+    if x.op is ops.slice and all(s > 0 for s in a["steps"]) and all(s > 0 for s in x.attrs["steps"]):
+        return _slice_of_slice(b, node, x)
+    if x.op is ops.concat:
+        return _slice_of_concat(b, node, x)
+    if x.op is ops.expand and product(x.inputs[0].shape) == 1:
+        return b(ops.expand, b(ops.reshape, x.inputs[0], shape=()), shape=node.shape)
+    return None
+
+
+def _slice_of_slice(b: Rewriting, node: Node, inner: Node) -> Node:
+    starts, stops, steps = [], [], []
+    for k, (start, step) in enumerate(zip(node.attrs["starts"], node.attrs["steps"], strict=True)):
+        first, stride = inner.attrs["starts"][k] + start * inner.attrs["steps"][k], step * inner.attrs["steps"][k]
+        n = node.shape[k]
+        starts.append(first)
+        stops.append(first if n == 0 else first + (n - 1) * stride + 1)
+        steps.append(stride)
+    return b(ops.slice, inner.inputs[0], starts=starts, stops=stops, steps=steps)
+
+
+def _slice_of_concat(b: Rewriting, node: Node, joined: Node) -> Node | None:
+    """A slice that stays within one operand of a concat reads that operand."""
+    axis = joined.attrs["axis"]
+    start, stop, step = (node.attrs[k][axis] for k in ("starts", "stops", "steps"))
+    offset: Dim = 0
+    for x in joined.inputs:
+        end = offset + x.shape[axis]
+        if step > 0 and is_nonneg(start - offset) and is_nonneg(end - stop):
+            starts, stops = list(node.attrs["starts"]), list(node.attrs["stops"])
+            starts[axis], stops[axis] = start - offset, stop - offset
+            if any(x.shape[k] != d for k, d in enumerate(joined.shape) if k != axis):
+                return None
+            return b(ops.slice, x, starts=starts, stops=stops, steps=node.attrs["steps"])
+        offset = end
+    return None
+
+
+def _pad(b: Rewriting, node: Node) -> Node | None:
+    (x, value), pads = node.inputs, node.attrs["pads"]
+    if all(lo == 0 and hi == 0 for lo, hi in pads):
+        return x
+    constant = node.attrs["mode"] == "constant"
+    if constant and all(is_nonneg(lo * -1) and is_nonneg(hi * -1) for lo, hi in pads):
+        starts = [lo * -1 for lo, _ in pads]
+        stops = [n + hi for n, (_, hi) in zip(x.shape, pads, strict=True)]
+        return b(ops.slice, x, starts=starts, stops=stops, steps=[1] * len(pads))
+    if constant and x.op is ops.pad and x.attrs["mode"] == "constant" and x.inputs[1] is value:
+        inner = x.attrs["pads"]
+        if all(is_nonneg(p) for pair in (*pads, *inner) for p in pair):
+            both = [(a + c, d + e) for (a, d), (c, e) in zip(pads, inner, strict=True)]
+            return b(ops.pad, x.inputs[0], value, pads=both)
+    return None
+
+
+def _pad_into_window(b: Rewriting, node: Node) -> Node | None:
+    """Padding before a convolution or a maximum joins the window's own."""
+    x, layout = node.inputs[0], node.attrs["layout"]
+    if x.op is not ops.pad or x.attrs["mode"] != "constant" or not b.read_once(x):
+        return None
+    outside = -math.inf if node.op is ops.max_pool else 0
+    if not is_scalar(x.inputs[1], outside):
+        return None
+    n_spatial = node.type.rank - 2
+    first = 1 if layout == "NHWC" else 2
+    pads = x.attrs["pads"]
+    spatial = pads[first : first + n_spatial]
+    kept = all(p == (0, 0) for k, p in enumerate(pads) if not first <= k < first + n_spatial)
+    if not kept or not all(is_nonneg(v) for p in spatial for v in p):
+        return None
+    both = [(lo + a, hi + c) for (lo, hi), (a, c) in zip(node.attrs["pads"], spatial, strict=True)]
+    return b(node.op, x.inputs[0], *node.inputs[1:], **{**node.attrs, "pads": both})
+
+
+def _concat(b: Rewriting, node: Node) -> Node | None:
+    axis = node.attrs["axis"]
+    if len(node.inputs) == 1:
+        return node.inputs[0]
+    kept = [x for x in node.inputs if x.shape[axis] != 0]
+    if 0 < len(kept) < len(node.inputs):
+        return b(ops.concat, *kept, axis=axis)
+    if any(x.op is ops.concat and x.attrs["axis"] == axis for x in node.inputs):
+        flat = [y for x in node.inputs for y in (x.inputs if x.op is ops.concat and x.attrs["axis"] == axis else (x,))]
+        return b(ops.concat, *flat, axis=axis)
+    return _concat_of_slices(b, node.inputs, axis, node)
+
+
+def _concat_of_slices(b: Rewriting, xs: Sequence[Node], axis: int, node: Node) -> Node | None:
+    """Two neighbouring slices of one tensor that meet are one slice."""
+    for k, (x, y) in enumerate(pairwise(xs)):
+        if x.op is not ops.slice or y.op is not ops.slice or x.inputs[0] is not y.inputs[0]:
+            continue
+        ax, ay = x.attrs, y.attrs
+        others = all(
+            ax[name][i] == ay[name][i] for name in ("starts", "stops") for i in range(node.type.rank) if i != axis
+        )
+        if not others or set(ax["steps"] + ay["steps"]) != {1} or ax["stops"][axis] != ay["starts"][axis]:
+            continue
+        stops = (*ax["stops"][:axis], ay["stops"][axis], *ax["stops"][axis + 1 :])
+        whole = b(ops.slice, x.inputs[0], starts=ax["starts"], stops=stops, steps=ax["steps"])
+        rest = (*xs[:k], whole, *xs[k + 2 :])
+        return b(ops.concat, *rest, axis=axis) if len(rest) > 1 else whole
+    return None
+
+
+def _tile(b: Rewriting, node: Node) -> Node | None:
+    x, repeats = node.inputs[0], node.attrs["repeats"]
+    if all(r == 1 for r in repeats):
+        return x
+    stretches = all(r == 1 or n == 1 for r, n in zip(repeats, x.shape, strict=True))
+    return b(ops.expand, x, shape=node.shape) if stretches else None
+
+
+def _no_move(b: Rewriting, node: Node) -> Node | None:
+    """A reversal or roll of dimensions of size 1, or by nothing."""
+    x = node.inputs[0]
+    shifts = node.attrs.get("shifts", (1,) * len(node.attrs["axes"]))
+    still = all(x.shape[k] == 1 or s == 0 for k, s in zip(node.attrs["axes"], shifts, strict=True))
+    return x if still else None
+
+
+def _gather(b: Rewriting, node: Node) -> Node | None:
+    """Known, evenly spaced indices are a slice."""
+    x, indices = node.inputs
+    found, axis = array_of(indices), node.attrs["axis"]
+    n = x.shape[axis]
+    if found is None or found.ndim > 1 or found.size == 0 or not (isinstance(n, int) or found.ndim == 0):
+        return None
+    if isinstance(n, int):
+        found = np.where(found < 0, found + n, found)
+    flat = [int(i) for i in found.reshape(-1)]
+    steps = {c - a for a, c in pairwise(flat)} or {1}
+    if len(steps) != 1 or min(steps) < 1:
+        return None
+    first: Dim = flat[0] if flat[0] >= 0 else n + flat[0]
+    if not is_nonneg(first) or not is_nonneg(n - 1 - first):
+        return None
+    starts: list[Dim] = [0] * x.type.rank
+    stops, strides = list(x.shape), [1] * x.type.rank
+    starts[axis], stops[axis], strides[axis] = first, first + (flat[-1] - flat[0] + 1), min(steps)
+    part = b(ops.slice, x, starts=starts, stops=stops, steps=strides)
+    return part if found.ndim else b(ops.reshape, part, shape=node.shape)
+
+
+# --- reductions -----------------------------------------------------------------------------------------------------
+
+
+def _reduce(b: Rewriting, node: Node) -> Node | None:
+    x, axes = node.inputs[0], node.attrs["axes"]
+    if not axes:
+        return x
+    if all(x.shape[k] == 1 for k in axes):
+        return b(ops.reshape, x, shape=node.shape)
+    if tuple(sorted(axes)) != axes:
+        return b(node.op, x, axes=sorted(axes), keepdims=node.attrs["keepdims"])
+    return None
+
+
+def _reduce_of_reduce(b: Rewriting, node: Node) -> Node | None:
+    x = node.inputs[0]
+    if x.op is not node.op or x.attrs["keepdims"] != node.attrs["keepdims"] or not b.read_once(x):
+        return None
+    if node.dtype.is_float and node.dtype.bits < 32:
+        return None
+    kept = [k for k in range(x.inputs[0].type.rank) if x.attrs["keepdims"] or k not in x.attrs["axes"]]
+    axes = {*x.attrs["axes"], *(kept[k] for k in node.attrs["axes"])}
+    return b(node.op, x.inputs[0], axes=sorted(axes), keepdims=node.attrs["keepdims"])
+
+
+def _mean_from_sum(b: Rewriting, node: Node) -> Node | None:
+    """sum(x) * (1 / n), as frontends write means, is the mean."""
+    x, factor = node.inputs
+    if x.op is not ops.reduce_sum or not node.dtype.is_float or node.dtype.bits < 32:
+        return None
+    n = product([x.inputs[0].shape[k] for k in x.attrs["axes"]])
+    value = scalar(factor)
+    if not isinstance(n, int) or value is None or n == 0 or x.type != node.type:
+        return None
+    is_mean = value == n if node.op is ops.div else value == float(factor.dtype.numpy.type(1 / n))
+    return b(ops.reduce_mean, x.inputs[0], axes=x.attrs["axes"], keepdims=x.attrs["keepdims"]) if is_mean else None
+
+
+RULES = (
+    Rule("reshape", (ops.reshape,), _reshape, "the order of elements stays"),
+    Rule("reshape-of-reduction", (ops.reshape,), _reshape_of_reduction, "dimensions of size 1 are keepdims"),
+    Rule("transpose", (ops.transpose,), _transpose, "permutations compose; moving only ones keeps the order"),
+    Rule("expand", (ops.expand,), _expand, "broadcasting twice is broadcasting once"),
+    Rule("full", (ops.full,), _full, "one number, broadcast"),
+    Rule("slice", (ops.slice,), _slice, "the whole, a slice of a slice, or a slice within one joined operand"),
+    Rule("pad", (ops.pad,), _pad, "nothing added; only cropped; twice with one value"),
+    Rule("pad-into-window", (ops.conv, ops.max_pool), _pad_into_window, "the window pads with the same value"),
+    Rule("concat", (ops.concat,), _concat, "joining is associative, nothing is its identity, halves make a whole"),
+    Rule("tile", (ops.tile,), _tile, "repeating once, or a dimension of size 1"),
+    Rule("no-move", (ops.reverse, ops.roll), _no_move, "one element has no order"),
+    Rule("gather", (ops.gather,), _gather, "known indices at even distances"),
+    Rule("reduce", REDUCTIONS, _reduce, "over nothing, or over dimensions of size 1"),
+    Rule("reduce-of-reduce", FOLDS, _reduce_of_reduce, "folds of one op merge; f16 and bf16 round in between"),
+    Rule("mean-from-sum", (ops.mul, ops.div), _mean_from_sum, "the sum over n elements by n"),
+)  # fmt: skip

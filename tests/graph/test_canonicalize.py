@@ -1,0 +1,223 @@
+"""Each rule of canonicalize, before and after, and where it must not fire."""
+
+import numpy as np
+import pytest
+
+from graph.showing import assert_same, graph_of, show
+from tilewright import ops
+from tilewright.core.expr import Sym
+from tilewright.core.types import TensorType, bool_, f16, f32, f64, i8, i32, i64
+from tilewright.graph.canonicalize import Canonicalize
+
+F, M, INT, B = "f32[4]", "f32[2,3]", "i32[4]", "bool[4]"
+N = Sym("n", 1, 64)
+
+
+def k(b, value, dtype=f32):
+    return b.const(value, dtype)
+
+
+CASES = {
+    # identities
+    "add zero": (lambda b, x: b(ops.add, k(b, 0), x), [F], "x"),
+    "mul one": (lambda b, x: b(ops.mul, x, b.const(np.ones((1, 3), np.float32))), [M], "x"),
+    "mul one that broadcasts": (
+        lambda b, x: b(ops.mul, x, b.const(np.ones((2, 1), np.float32))), ["f32[3]"], "mul(x, f32[2, 1])",
+    ),
+    "sub zero": (lambda b, x: b(ops.sub, x, k(b, 0)), [F], "x"),
+    "sub self, floats": (lambda b, x: b(ops.sub, x, x), [F], "sub(x, x)"),
+    "sub self, ints": (lambda b, x: b(ops.sub, x, x), [INT], "expand(0, shape=(4))"),
+    "sub const": (lambda b, x: b(ops.sub, x, k(b, 2)), [F], "add(x, -2.0)"),
+    "sub from zero": (lambda b, x: b(ops.sub, k(b, 0), x), [F], "neg(x)"),
+    "mul zero, floats": (lambda b, x: b(ops.mul, x, k(b, 0)), [F], "mul(x, 0.0)"),
+    "mul zero, ints": (lambda b, x: b(ops.mul, x, k(b, 0, i32)), [INT], "expand(0, shape=(4))"),
+    "and true": (lambda b, x: b(ops.logical_and, x, k(b, True, bool_)), [B], "x"),
+    "or true": (lambda b, x: b(ops.logical_or, x, k(b, True, bool_)), [B], "expand(True, shape=(4))"),
+    "min self": (lambda b, x: b(ops.minimum, x, x), [F], "x"),
+    # signs
+    "neg neg": (lambda b, x: b(ops.neg, b(ops.neg, x)), [F], "x"),
+    "add neg": (lambda b, x, y: b(ops.add, b(ops.neg, x), y), [F, F], "sub(y, x)"),
+    "mul minus one": (lambda b, x: b(ops.mul, x, k(b, -1)), [F], "neg(x)"),
+    "mul neg": (lambda b, x: b(ops.mul, b(ops.neg, x), k(b, 3)), [F], "mul(x, -3.0)"),
+    "abs neg": (lambda b, x: b(ops.abs, b(ops.neg, x)), [F], "abs(x)"),
+    # order, shrinking
+    "const second": (lambda b, x: b(ops.maximum, k(b, 2), x), [F], "maximum(x, 2.0)"),
+    "compare order": (lambda b, x: b(ops.lt, k(b, 2), x), [F], "gt(x, 2.0)"),
+    "uniform": (lambda b, x: b(ops.add, x, b.const(np.full((2, 3), 5, np.float32))), [M], "add(x, 5.0)"),
+    "expand into broadcast": (
+        lambda b, x, y: b(ops.add, x, b(ops.expand, y, shape=(2, 3))), [M, "f32[3]"], "add(x, y)",
+    ),
+    "expand that decides the shape": (
+        lambda b, x, y: b(ops.add, x, b(ops.expand, y, shape=(2, 3))), ["f32[3]", "f32[1]"],
+        "add(x, expand(y, shape=(2, 3)))",
+    ),
+    "unary of expand": (lambda b, x: b(ops.exp, b(ops.expand, x, shape=(2, 4))), [F], "expand(exp(x), shape=(2, 4))"),
+    # powers and quotients
+    "square": (lambda b, x: b(ops.pow, x, k(b, 2)), [F], "mul(x, x)"),
+    "cube": (lambda b, x: b(ops.pow, x, k(b, 3)), [F], "mul(mul(x, x), x)"),
+    "pow half": (lambda b, x: b(ops.pow, x, k(b, 0.5)), [F], "sqrt(x)"),
+    "pow minus one": (lambda b, x: b(ops.pow, x, k(b, -1)), [F], "reciprocal(x)"),
+    "pow else": (lambda b, x: b(ops.pow, x, k(b, 2.5)), [F], "pow(x, 2.5)"),
+    "div by power of two": (lambda b, x: b(ops.div, x, k(b, 8)), [F], "mul(x, 0.125)"),
+    "div by three": (lambda b, x: b(ops.div, x, k(b, 3)), [F], "div(x, 3.0)"),
+    "one over sqrt": (lambda b, x: b(ops.div, k(b, 1), b(ops.sqrt, x)), [F], "rsqrt(x)"),
+    "int div": (lambda b, x: b(ops.div, x, k(b, 2, i32)), [INT], "div(x, 2)"),
+    # chains
+    "int chain": (lambda b, x: b(ops.add, b(ops.add, x, k(b, 2, i32)), k(b, 3, i32)), [INT], "add(x, add(2, 3))"),
+    "float chain": (
+        lambda b, x: b(ops.add, b(ops.add, x, k(b, 0.1)), k(b, 0.2)), [F],
+        f"add(add(x, {float(np.float32(0.1))}), {float(np.float32(0.2))})",
+    ),
+    "float chain, exact": (lambda b, x: b(ops.mul, b(ops.mul, x, k(b, 3)), k(b, 0.5)), [F], "mul(x, mul(3.0, 0.5))"),
+    # clamps
+    "max of max": (
+        lambda b, x: b(ops.maximum, b(ops.maximum, x, k(b, 2)), k(b, 3)), [F], "maximum(x, maximum(2.0, 3.0))",
+    ),
+    "relu6": (lambda b, x: b(ops.minimum, b(ops.relu, x), k(b, 6)), [F], "clamp(x, 0.0, 6.0)"),
+    "max zero": (lambda b, x: b(ops.maximum, x, k(b, 0)), [F], "relu(x)"),
+    "clamp of clamp": (
+        lambda b, x: b(ops.clamp, b(ops.clamp, x, k(b, -1), k(b, 1)), k(b, 0), k(b, 4)), [F], "clamp(x, 0.0, 1.0)",
+    ),
+    "max of min": (lambda b, x: b(ops.maximum, b(ops.minimum, x, k(b, 1)), k(b, -1)), [F], "clamp(x, -1.0, 1.0)"),
+    "relu of sigmoid clamp": (lambda b, x: b(ops.relu, b(ops.clamp, x, k(b, 0), k(b, 6))), [F], "clamp(x, 0.0, 6.0)"),
+    "open clamp": (lambda b, x: b(ops.clamp, x, k(b, 0, i8), k(b, 127, i8)), ["i8[4]"], "maximum(x, 0)"),
+    "closed clamp": (lambda b, x: b(ops.clamp, x, k(b, 2), k(b, 1)), [F], "clamp(x, 2.0, 1.0)"),
+    # where, not
+    "where same": (lambda b, x, y: b(ops.where, x, y, y), [B, F], "y"),
+    "where true": (lambda b, x, y: b(ops.where, k(b, True, bool_), x, y), [F, "f32[2,4]"], "expand(x, shape=(2, 4))"),
+    "where not": (lambda b, x, y, z: b(ops.where, b(ops.logical_not, x), y, z), [B, F, F], "where(x, z, y)"),
+    "not less, floats": (
+        lambda b, x, y: b(ops.logical_not, b(ops.lt, x, y)), [F, F], "logical_not(lt(x, y))",
+    ),
+    "not less, ints": (lambda b, x, y: b(ops.logical_not, b(ops.lt, x, y)), [INT, INT], "ge(x, y)"),
+    # casts
+    "cast to itself": (lambda b, x: b(ops.cast, x, dtype=f32), [F], "x"),
+    "cast through wider": (lambda b, x: b(ops.cast, b(ops.cast, x, dtype=f32), dtype=f16), ["f16[4]"], "x"),
+    "cast through narrower": (
+        lambda b, x: b(ops.cast, b(ops.cast, x, dtype=f16), dtype=f32), [F], "cast(cast(x, dtype=f16), dtype=f32)",
+    ),
+    "cast i64 to f32": (
+        lambda b, x: b(ops.cast, b(ops.cast, x, dtype=f64), dtype=i32), ["i64[4]"],
+        "cast(cast(x, dtype=f64), dtype=i32)",
+    ),
+    "cast i32 by f64": (lambda b, x: b(ops.cast, b(ops.cast, x, dtype=f64), dtype=f32), [INT], "cast(x, dtype=f32)"),
+    # views
+    "reshape twice": (
+        lambda b, x: b(ops.reshape, b(ops.reshape, x, shape=(6,)), shape=(3, 2)), [M], "reshape(x, shape=(3, 2))",
+    ),
+    "reshape back": (lambda b, x: b(ops.reshape, b(ops.reshape, x, shape=(6,)), shape=(2, 3)), [M], "x"),
+    "transpose back": (lambda b, x: b(ops.transpose, b(ops.transpose, x, perm=(1, 0)), perm=(1, 0)), [M], "x"),
+    "transposes compose": (
+        lambda b, x: b(ops.transpose, b(ops.transpose, x, perm=(1, 2, 0)), perm=(0, 2, 1)), ["f32[2,3,4]"],
+        "transpose(x, perm=(1, 0, 2))",
+    ),
+    "transpose of ones": (
+        lambda b, x: b(ops.transpose, x, perm=(1, 0, 2)), ["f32[1,3,4]"], "reshape(x, shape=(3, 1, 4))",
+    ),
+    "expand twice": (
+        lambda b, x: b(ops.expand, b(ops.expand, x, shape=(2, 3)), shape=(4, 2, 3)), ["f32[3]"],
+        "expand(x, shape=(4, 2, 3))",
+    ),
+    # windows
+    "slice whole": (lambda b, x: b(ops.slice, x, starts=(0, 0), stops=(2, 3), steps=(1, 1)), [M], "x"),
+    "slice of slice": (
+        lambda b, x: b(ops.slice, b(ops.slice, x, starts=(2,), stops=(10,), steps=(2,)),
+                       starts=(1,), stops=(4,), steps=(2,)),
+        ["f32[12]"], "slice(x, starts=(4), stops=(9), steps=(4))",
+    ),
+    "slice reversed": (lambda b, x: b(ops.slice, x, starts=(3,), stops=(-1,), steps=(-1,)), [F],
+                       "slice(x, starts=(3), stops=(-1), steps=(-1))"),
+    "slice of concat": (
+        lambda b, x, y: b(ops.slice, b(ops.concat, x, y, axis=0), starts=(4,), stops=(8,), steps=(1,)), [F, F], "y",
+    ),
+    "slice across concat": (
+        lambda b, x, y: b(ops.slice, b(ops.concat, x, y, axis=0), starts=(3,), stops=(8,), steps=(1,)), [F, F],
+        "slice(concat(x, y, axis=0), starts=(3), stops=(8), steps=(1))",
+    ),
+    "concat of halves": (
+        lambda b, x: b(ops.concat, b(ops.slice, x, starts=(0,), stops=(1,), steps=(1,)),
+                       b(ops.slice, x, starts=(1,), stops=(4,), steps=(1,)), axis=0), [F], "x",
+    ),
+    "concat one": (lambda b, x: b(ops.concat, x, axis=0), [F], "x"),
+    "concat empty": (lambda b, x, y: b(ops.concat, x, y, axis=0), [F, "f32[0]"], "x"),
+    "concat nested": (
+        lambda b, x, y: b(ops.concat, b(ops.concat, x, y, axis=0), x, axis=0), [F, F], "concat(x, y, x, axis=0)",
+    ),
+    "pad nothing": (lambda b, x: b(ops.pad, x, k(b, 1), pads=((0, 0),)), [F], "x"),
+    "pad crops": (lambda b, x: b(ops.pad, x, k(b, 1), pads=((-1, 0),)), [F],
+                  "slice(x, starts=(1), stops=(4), steps=(1))"),
+    "pad twice": (
+        lambda b, x: b(ops.pad, b(ops.pad, x, k(b, 1), pads=((1, 0),)), k(b, 1), pads=((2, 3),)), [F],
+        "pad(x, 1.0, pads=((3, 3)))",
+    ),
+    "tile of one": (lambda b, x: b(ops.tile, x, repeats=(3, 1)), ["f32[1,2]"], "expand(x, shape=(3, 2))"),
+    "gather one": (
+        lambda b, x: b(ops.gather, x, k(b, -1, i64), axis=1), [M],
+        "reshape(slice(x, starts=(0, 2), stops=(2, 3), steps=(1, 1)), shape=(2))",
+    ),
+    "gather range": (
+        lambda b, x: b(ops.gather, x, b.const(np.array([0, 2])), axis=1), [M],
+        "slice(x, starts=(0, 0), stops=(2, 3), steps=(1, 2))",
+    ),
+    "gather uneven": (
+        lambda b, x: b(ops.gather, x, b.const(np.array([0, 2, 1])), axis=1), [M], "gather(x, i64[3], axis=1)",
+    ),
+    # reductions
+    "reduce nothing": (lambda b, x: b(ops.reduce_sum, x, axes=()), [M], "x"),
+    "reduce ones": (lambda b, x: b(ops.reduce_max, x, axes=(0,)), ["f32[1,4]"], "reshape(x, shape=(4))"),
+    "reduce twice": (
+        lambda b, x: b(ops.reduce_sum, b(ops.reduce_sum, x, axes=(0,)), axes=(1,)), ["f32[2,3,4]"],
+        "reduce_sum(x, axes=(0, 2))",
+    ),
+    "keepdims": (
+        lambda b, x: b(ops.reshape, b(ops.reduce_max, x, axes=(1,)), shape=(2, 1)), [M],
+        "reduce_max(x, axes=(1), keepdims=True)",
+    ),
+    "mean from sum": (
+        lambda b, x: b(ops.div, b(ops.reduce_sum, x, axes=(1,)), k(b, 3)), [M], "reduce_mean(x, axes=(1))",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_rule(case):
+    build, types, expected = case
+    before = graph_of(build, *types)
+    after = Canonicalize().run(before)
+    assert show(after) == expected
+    assert_same(before, after, low=0.1 if "sqrt" in expected else -3.0)
+    assert Canonicalize().run(after) is after
+
+
+def test_shape_arithmetic():
+    x = TensorType(f32, (N, 4, 3))
+
+    def build(b, x):
+        shape = b(ops.dim_values, dims=x.shape)
+        n = b(ops.reshape, b(ops.gather, shape, k(b, 0, i64), axis=0), shape=(1,))
+        rest = b(ops.slice, shape, starts=(1,), stops=(3,), steps=(1,))
+        doubled = b(ops.concat, b(ops.mul, n, k(b, 2, i64)), rest, axis=0)
+        is_many = b(ops.ge, n, b.const(np.array([1])))
+        return doubled, b(ops.reduce_prod, doubled, axes=(0,)), rest, is_many
+
+    before = graph_of(build, x)
+    after = Canonicalize().run(before)
+    assert show(after) == (
+        "dim_values(dims=(2*n, 4, 3)); reshape(dim_values(dims=(24*n)), shape=()); i64[2]; bool[1]"
+    )
+    assert_same(before, after)
+
+
+def test_symbolic_views():
+    before = graph_of(
+        lambda b, x: b(ops.slice, b(ops.concat, x, x, axis=0), starts=(N, 0), stops=(2 * N, 4), steps=(1, 1)),
+        TensorType(f32, (N, 4)),
+    )
+    assert show(Canonicalize().run(before)) == "x"
+
+
+def test_fast_rules_only_on_request():
+    before = graph_of(lambda b, x: b(ops.div, x, k(b, 3)), F)
+    after = Canonicalize(fast=True).run(before)
+    assert show(after) == f"mul(x, {float(np.float32(1 / 3))})"
+    assert_same(before, after)

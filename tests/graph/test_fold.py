@@ -1,0 +1,45 @@
+"""Constant folding computes what only constants decide, and never makes a model larger."""
+
+import numpy as np
+
+from graph.showing import assert_same, graph_of, n_of, show
+from tilewright import ops
+from tilewright.core.types import f32, i64
+from tilewright.graph.fold import FoldConstants
+
+
+def folded(build, *types, **options):
+    before = graph_of(build, *types)
+    after = FoldConstants(**options).run(before)
+    assert_same(before, after)
+    return show(after)
+
+
+def test_chains_of_constants_fold():
+    assert folded(lambda b, x: b(ops.mul, x, b(ops.sqrt, b(ops.add, b.const(3.0, f32), b.const(1.0, f32)))), "f32[4]") \
+        == "mul(x, 2.0)"  # fmt: skip
+    weight = np.arange(6, dtype=np.float32).reshape(2, 3)
+    assert folded(lambda b, x: b(ops.matmul, x, b(ops.transpose, b.const(weight), perm=(1, 0))), "f32[1,3]") \
+        == "matmul(x, f32[3, 2])"  # fmt: skip
+
+
+def test_small_ramps_and_expansions_fold_large_ones_do_not():
+    assert folded(lambda b: b(ops.iota, extent=9, dtype=i64)) == "i64[9]"
+    assert folded(lambda b: b(ops.iota, extent=9000, dtype=i64)) == "iota(extent=9000, dtype=i64)"
+    assert folded(lambda b: b(ops.expand, b.const(1.0, f32), shape=(3,))) == "f32[3]"
+    assert folded(lambda b: b(ops.expand, b.const(1.0, f32), shape=(99, 99))) == "expand(1.0, shape=(99, 99))"
+
+
+def test_weights_do_not_grow():
+    weight = np.ones((400, 400), np.int8)
+    assert folded(lambda b: b(ops.cast, b.const(weight), dtype=f32)) == "cast(i8[400, 400], dtype=f32)"
+
+
+def test_the_limit_is_an_option():
+    assert folded(lambda b: b(ops.exp, b.const(np.ones(9, np.float32))), max_bytes=8) == "exp(f32[9])"
+
+
+def test_nodes_without_constants_stay():
+    before = graph_of(lambda b, x: b(ops.exp, x), "f32[4]")
+    assert FoldConstants().run(before) is before
+    assert n_of(before, ops.exp) == 1
