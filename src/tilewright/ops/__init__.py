@@ -21,6 +21,7 @@ from tilewright.ops.activations import (
     softplus,
     softsign,
 )
+from tilewright.ops.attend import attention, rotary
 from tilewright.ops.contract import einsum, matmul
 from tilewright.ops.convolution import conv, conv_transpose
 from tilewright.ops.elementwise import (
@@ -100,9 +101,21 @@ from tilewright.ops.movement import (
     tile,
     transpose,
 )
+from tilewright.ops.norm import (
+    batch_norm,
+    group_norm,
+    instance_norm,
+    l2_normalize,
+    layer_norm,
+    log_softmax,
+    lrn,
+    rms_norm,
+    softmax,
+)
 from tilewright.ops.order import argwhere, nonzero, sort, top_k
 from tilewright.ops.pool import avg_pool, max_pool, max_pool_indices
 from tilewright.ops.quant import dequantize_linear, dynamic_quantize_linear, quantize_linear
+from tilewright.ops.random import random_normal, random_uniform
 from tilewright.ops.reduce import (
     argmax,
     argmin,
@@ -140,12 +153,15 @@ ALL: tuple[OpDef, ...] = (
     bitwise_and, bitwise_or, bitwise_xor, shift_left, shift_right, eq, ne, lt, le, gt, ge, where, clamp, cast, bitcast,
     prelu,
     # sources
-    iota, dim_values, full,
+    iota, dim_values, full, random_uniform, random_normal,
     # reductions
     reduce_sum, reduce_prod, reduce_max, reduce_min, reduce_any, reduce_all, reduce_mean, logsumexp, reduce_l1,
     reduce_l2, variance, argmax, argmin, cumsum, cumprod, cummax, cummin,
     # contractions and pools
     matmul, einsum, conv, conv_transpose, max_pool, avg_pool, max_pool_indices,
+    # normalisation, softmax, attention
+    batch_norm, layer_norm, rms_norm, group_norm, instance_norm, lrn, l2_normalize, softmax, log_softmax, attention,
+    rotary,
     # moving data: movement, windows, indices, scatters, order, size, quantisation, recurrence, control
     concat, depth_to_space, expand, reshape, reverse, roll, space_to_depth, tile, transpose, pad, slice, trilu,
     dynamic_slice, gather, gather_elements, gather_nd, one_hot, dynamic_update_slice, scatter_elements, scatter_nd,
