@@ -51,6 +51,14 @@ class Analysis:
     """For each loop, the buffers whose home encloses it."""
     weight: dict[int, int] = field(default_factory=dict)
     """Statements that a loop's body expands to."""
+    lanes: dict[int, int | None] = field(default_factory=dict)
+    """What :func:`lane_count` says of each vector loop."""
+
+    def lane_count(self, f: For) -> int | None:
+        """:func:`lane_count`, remembered."""
+        if id(f) not in self.lanes:
+            self.lanes[id(f)] = lane_count(f, self.target)
+        return self.lanes[id(f)]
 
 
 def analyse(kernel: Kernel, target: Target) -> Analysis:
@@ -80,7 +88,7 @@ def _place(result: Analysis, bid: int, found: list[Access]) -> None:
     place = result.places.get(bid)
     if place is None or place.space is not Space.REG:
         return
-    lanes = _register_lanes(found, len(path), result.target)
+    lanes = _register_lanes(found, len(path), result)
     if lanes is not None:
         result.registers[bid] = lanes
         if path:
@@ -95,7 +103,7 @@ def _common(paths: list[tuple[For, ...]]) -> tuple[For, ...]:
     return shortest[:n]
 
 
-def _register_lanes(found: list[Access], depth: int, target: Target) -> int | None:
+def _register_lanes(found: list[Access], depth: int, result: Analysis) -> int | None:
     """Lanes per slot, or None when the buffer can't be kept in registers and goes to memory instead."""
     buffer = found[0].buffer
     size = 1
@@ -105,7 +113,7 @@ def _register_lanes(found: list[Access], depth: int, target: Target) -> int | No
         size *= d
     votes: Counter[int] = Counter()
     for a in found:
-        lanes = _access_lanes(a, depth, target)
+        lanes = _access_lanes(a, depth, result)
         if lanes is None:
             return None
         votes[lanes] += 1
@@ -115,7 +123,7 @@ def _register_lanes(found: list[Access], depth: int, target: Target) -> int | No
     return best if size <= MAX_REGISTERS * max(best, 1) else None
 
 
-def _access_lanes(a: Access, depth: int, target: Target) -> int | None:
+def _access_lanes(a: Access, depth: int, result: Analysis) -> int | None:
     """Lanes of a contiguous aligned access, 0 for any other in constant positions, None for a run-time position."""
     if any(isinstance(i, Value) for i in a.index):
         return None
@@ -125,7 +133,7 @@ def _access_lanes(a: Access, depth: int, target: Target) -> int | None:
     used = symbols(flat)
     lanes: list[tuple[Sym, int]] = []
     for position, f in enumerate(a.path):
-        n = lane_count(f, target)
+        n = result.lane_count(f)
         if n is not None:
             lanes.append((f.loop.sym, n))
         is_number = is_copied(f) if position >= depth else f.loop.kind in COPIED or n is not None

@@ -7,6 +7,7 @@ Not its business: which loops exist (``loops``), or memory (``memory``).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from tilewright.codegen.writer import Val, Writer
@@ -23,8 +24,22 @@ class Lin(NamedTuple):
     dim: Dim
 
 
+class _Memo(NamedTuple):
+    """What is remembered of one expression: it (kept alive), its symbols' numbers, and answers by situation."""
+
+    e: Expr
+    sids: tuple[int, ...]
+    resolved: dict[tuple[object, ...], Dim]
+    bounds: dict[tuple[object, ...], Interval]
+    proofs: dict[tuple[object, ...], bool | None]
+    limits: dict[tuple[object, ...], int | None]
+
+
 class IndexSpace:
-    """Bindings of symbols in one function. Symbols are numbered, so that the hot path hashes no expression."""
+    """Bindings of symbols in one function. Symbols are numbered, so that the hot path hashes no expression.
+
+    Answers are remembered by the intervals of the symbols involved and by the set of facts that hold.
+    """
 
     def __init__(self, writer: Writer) -> None:
         self.writer = writer
@@ -35,6 +50,9 @@ class IndexSpace:
         self.env: dict[Sym, Interval] = {}
         self.values: dict[Sym, Dim] = {}
         self.facts: list[Dim] = []
+        self._versions: list[int] = [0]
+        self._version_of: dict[tuple[object, ...], int] = {}
+        self._memos: dict[int, _Memo] = {}
 
     # --- bindings ---------------------------------------------------------------------------------------------------
 
@@ -79,7 +97,35 @@ class IndexSpace:
         self.env.pop(sym, None)
         self.values.pop(sym, None)
 
+    def assume(self, facts: Iterable[Dim]) -> int:
+        """From here on these expressions are >= 0. Returns a mark for :meth:`release`."""
+        mark = len(self.facts)
+        for fact in facts:
+            fact = expr.substitute(fact, self.values)
+            if isinstance(fact, int):
+                continue
+            self.facts.append(fact)
+            key = (self._versions[-1], fact, *[self.interval[s] for s in self._memo(fact).sids])
+            self._versions.append(self._version_of.setdefault(key, len(self._version_of) + 1))
+        return mark
+
+    def release(self, mark: int) -> None:
+        """Forget the facts assumed since ``mark``."""
+        del self.facts[mark:]
+        del self._versions[mark + 1 :]
+
     # --- proofs -----------------------------------------------------------------------------------------------------
+
+    def _memo(self, e: Expr) -> _Memo:
+        memo = self._memos.get(id(e))
+        if memo is None:
+            sids = tuple([self.id_of(s) for s in expr.symbols(e)])
+            memo = self._memos[id(e)] = _Memo(e, sids, {}, {}, {}, {})
+        return memo
+
+    def _situation(self, memo: _Memo) -> tuple[object, ...]:
+        interval = self.interval
+        return (self._versions[-1], *[interval[s] for s in memo.sids])
 
     def lin(self, e: Dim) -> Lin:
         """Prepare an expression."""
@@ -110,14 +156,24 @@ class IndexSpace:
 
     def proved(self, e: Dim) -> bool | None:
         """As :meth:`status`, for any expression: tries bounds, then bounds after subtracting a known fact."""
-        e = self.resolve(e)
+        if isinstance(e, int):
+            return e >= 0
+        memo = self._memo(e)
+        situation = self._situation(memo)
+        if situation not in memo.proofs:
+            memo.proofs[situation] = self._prove(self.resolve(e))
+        return memo.proofs[situation]
+
+    def _prove(self, e: Dim) -> bool | None:
         lo, hi = expr.bounds(e, self.env)
         if lo is not None and lo >= 0:
             return True
         if hi is not None and hi < 0:
             return False
+        mine = expr.symbols(e)
         for fact in self.facts:
-            fact = expr.substitute(fact, self.values)
+            if mine.isdisjoint(expr.symbols(fact)):
+                continue
             rest = expr.bounds(e - fact, self.env)[0]
             if rest is not None and rest >= 0:
                 return True
@@ -128,17 +184,42 @@ class IndexSpace:
 
     def bounds(self, e: Dim) -> Interval:
         """Numeric bounds of ``e`` under the present bindings."""
-        return expr.bounds(self.resolve(e), self.env)
+        if isinstance(e, int):
+            return e, e
+        memo = self._memo(e)
+        situation = self._situation(memo)
+        found = memo.bounds.get(situation)
+        if found is None:
+            found = memo.bounds[situation] = expr.bounds(self.resolve(e), self.env)
+        return found
+
+    def limit(self, e: Dim) -> int | None:
+        """The upper bound of ``e`` as written: facts may replace a minimum by the branch that has no bound."""
+        if isinstance(e, int):
+            return e
+        memo = self._memo(e)
+        situation = self._situation(memo)
+        if situation not in memo.limits:
+            memo.limits[situation] = expr.bounds(expr.substitute(e, self.values), self.env)[1]
+        return memo.limits[situation]
 
     def resolve(self, e: Dim) -> Dim:
         """``e`` with numbers put in, and minima and maxima that facts or bounds decide replaced by the winner."""
         if isinstance(e, int):
             return e
-        e = expr.substitute(e, self.values)
-        if isinstance(e, int) or all(isinstance(a, Sym) for a, _ in e.terms):
-            return e
-        total: Dim = e.const
-        for atom, coef in e.terms:
+        memo = self._memo(e)
+        situation = self._situation(memo)
+        found = memo.resolved.get(situation)
+        if found is None:
+            found = memo.resolved[situation] = self._resolve(e)
+        return found
+
+    def _resolve(self, e: Expr) -> Dim:
+        value = expr.substitute(e, self.values)
+        if isinstance(value, int) or all(isinstance(a, Sym) for a, _ in value.terms):
+            return value
+        total: Dim = value.const
+        for atom, coef in value.terms:
             total = total + self._resolve_atom(atom) * coef
         return total
 
@@ -165,6 +246,18 @@ class IndexSpace:
         e = self.resolve(e)
         if isinstance(e, int):
             return Val(str(e), 0, 0)
+        if isinstance(e, Sym):
+            return self._atom(e)
+        memo = self._memo(e)
+        runs = tuple([self.run[s] for s in memo.sids])
+        level = max([r[1] for r in runs if r is not None], default=0)
+        known = self.writer.scopes[level].indices
+        found = known.get((id(e), runs))
+        if found is None:
+            found = known[id(e), runs] = self._sum(e)
+        return found
+
+    def _sum(self, e: Expr) -> Val:
         terms = [(self._atom(a), c) for a, c in e.terms]
         terms.sort(key=lambda t: t[0].level)
         total: Val | None = None

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import product
+from typing import TypeAlias
 
 from tilewright.codegen.index import Lin
 from tilewright.codegen.writer import Val
 from tilewright.core.expr import Sym, symbols
+
+Patterns: TypeAlias = dict[tuple[tuple[int, int], ...], tuple[int, ...] | None]
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,7 @@ class Lanes:
     mask: Val | None = None
     guard: Val | None = None
     may_be_empty: bool = False
-    _patterns: dict[tuple[int, ...], tuple[int, ...] | None] = field(default_factory=dict, compare=False, repr=False)
+    _patterns: Patterns = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def count(self) -> int:
@@ -44,12 +47,13 @@ class Lanes:
 
     def pattern(self, lin: Lin) -> tuple[int, ...] | None:
         """Each lane's distance from lane 0, None when all are 0. Only for :meth:`is_regular` expressions."""
-        coefs = dict(lin.terms)
-        key = tuple([coefs.get(s, 0) for s in self.sids])
-        if key not in self._patterns:
-            offsets = tuple([sum(c * x for c, x in zip(key, point, strict=True)) for point in self.points()])
-            self._patterns[key] = offsets if any(offsets) else None
-        return self._patterns[key]
+        terms = lin.terms
+        if terms not in self._patterns:
+            coefs = dict(terms)
+            mine = [coefs.get(s, 0) for s in self.sids]
+            offsets = tuple([sum(c * x for c, x in zip(mine, point, strict=True)) for point in self.points()])
+            self._patterns[terms] = offsets if any(mine) and any(offsets) else None
+        return self._patterns[terms]
 
     def is_regular(self, lin: Lin) -> bool:
         """Do the lanes enter the expression only as multiples?"""

@@ -12,8 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tilewright.codegen import parallel, split
-from tilewright.codegen.analysis import MAX_LANES_PER_BYTE, MAX_UNROLL, lane_count
-from tilewright.codegen.lanes import Lanes
+from tilewright.codegen.analysis import MAX_LANES_PER_BYTE, MAX_UNROLL
+from tilewright.codegen.lanes import Lanes, Patterns
 from tilewright.codegen.registers import Key, Slot
 from tilewright.codegen.types import VALUE_TYPE, vector
 from tilewright.codegen.writer import Val
@@ -31,6 +31,7 @@ class Loops:
     def __init__(self, fn: Function) -> None:
         self.fn = fn
         self._conditions: dict[int, list[split.Condition]] = {}
+        self._patterns: dict[tuple[tuple[int, ...], tuple[int, ...]], Patterns] = {}
 
     def emit(self, f: For, ctx: Lanes) -> None:
         """Emit a loop as its kind says, or one iteration at a time where that is not possible."""
@@ -83,15 +84,12 @@ class Loops:
             lo, hi = expr.maximum(lo, window[0]), expr.minimum(hi, window[1])
         lo, hi = self.fn.space.resolve(lo), self.fn.space.resolve(hi)
         may_be_empty = self.fn.space.proved(hi - lo - 1) is not True  # before the facts, which hold inside only
-        facts = self.fn.space.facts
-        n_facts = len(facts)
-        facts.extend(piece.facts)
+        facts = list(piece.facts)
         if not isinstance(hi, int):
             facts.append(hi - 1 - f.loop.sym)
         if not isinstance(lo, int):
             facts.append(f.loop.sym - lo)
-        self._run(f, lo, hi, interval, may_be_empty, ctx)
-        del facts[n_facts:]
+        self._run(f, lo, hi, interval, may_be_empty, facts, ctx)
 
     def _once_within(self, f: For, value: int, window: tuple[Dim, Dim], ctx: Lanes) -> None:
         """One known iteration, run where the window holds it."""
@@ -120,9 +118,9 @@ class Loops:
 
     def _upper(self, f: For) -> int | None:
         """The largest extent that the loop can have."""
-        return expr.bounds(expr.substitute(f.loop.extent, self.fn.space.values), self.fn.space.env)[1]
+        return self.fn.space.limit(f.loop.extent)
 
-    def _run(self, f: For, lo: Dim, hi: Dim, interval: Interval, guarded: bool, ctx: Lanes) -> None:
+    def _run(self, f: For, lo: Dim, hi: Dim, interval: Interval, guarded: bool, facts: list[Dim], ctx: Lanes) -> None:
         """The loop itself, tested at the bottom; a test in front where it may run zero times."""
         fn, w = self.fn, self.fn.writer
         start, stop = fn.space.value(lo), fn.space.value(hi)
@@ -138,8 +136,10 @@ class Loops:
         phis = w.placeholder()
         variable, following = w.name(), w.name()
         fn.space.bind_run(f.loop.sym, variable, w.level, interval)
+        mark = fn.space.assume(facts)
         carried = self._open_phis(f)
         self._body(f, ctx)
+        fn.space.release(mark)
         fn.space.unbind(f.loop.sym)
         w.scopes[-1].out.append(f"  {following} = add nuw nsw i64 {variable}, 1")
         again = w.fresh(f"icmp slt i64 {following}, {stop.text}")
@@ -224,9 +224,9 @@ class Loops:
         space = self.fn.space
         stop = space.value(extent)
         bit = Val(self.fn.writer.pure(f"icmp sgt i64 {stop.text}, {n}", stop.level), stop.level, 0)
-        space.facts.append(extent - 1 - n)
+        mark = space.assume([extent - 1 - n])
         self.branch(bit, action)
-        space.facts.pop()
+        space.release(mark)
 
     def _new_block(self) -> None:
         w = self.fn.writer
@@ -239,7 +239,7 @@ class Loops:
     def _vector(self, f: For, extent: Dim, ctx: Lanes) -> None:
         """Run the body once with all iterations as lanes; ragged extents become a mask."""
         fn = self.fn
-        n = lane_count(f, fn.module.target)
+        n = fn.analysis.lane_count(f)
         limit = MAX_LANES_PER_BYTE * fn.module.target.vector_bytes
         if n is None or n * max(ctx.count, 1) > limit:
             self._without_lanes(f, extent, ctx)
@@ -267,17 +267,17 @@ class Loops:
         old = ctx.mask
         if old is not None:
             old = fn.arith.pick(old, "i1", [lane // n for lane in range(ctx.count * n)])
-        inner = replace(
-            ctx, syms=(*ctx.syms, sym), sids=(*ctx.sids, sid), extents=(*ctx.extents, n), mask=None, _patterns={}
-        )
+        sids, extents = (*ctx.sids, sid), (*ctx.extents, n)
+        patterns = self._patterns.setdefault((sids, extents), {})
+        syms = (*ctx.syms, sym)
+        inner = Lanes(syms, sids, extents, None, ctx.guard, ctx.may_be_empty, patterns)
         ragged = self._ragged(extent, n, inner)
         if old is not None and ragged is not None:
             ragged = fn.arith.instruction("and", "i1", old, ragged)
-        fact_count = len(fn.space.facts)
-        if not isinstance(extent, int):
-            fn.space.facts.append(extent - 1 - sym)
-        self._body(f, replace(inner, mask=ragged or old, _patterns=inner._patterns))
-        del fn.space.facts[fact_count:]
+        mark = fn.space.assume([] if isinstance(extent, int) else [extent - 1 - sym])
+        mask = ragged or old
+        self._body(f, inner if mask is None else replace(inner, mask=mask))
+        fn.space.release(mark)
         fn.space.unbind(sym)
 
     def _ragged(self, extent: Dim, n: int, ctx: Lanes) -> Val | None:

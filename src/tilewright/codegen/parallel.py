@@ -74,7 +74,7 @@ def _define_body(fn: Function, f: For, extent: Dim, name: str, buffers: list[Buf
     hi = fn.space.bounds(extent)[1]
     inner.space.bind_run(first, "%first", 0, (0, None if hi is None else max(hi - 1, 0)))
     inner.space.bind_run(end, "%end", 0, (1, hi))
-    inner.space.facts = [*fn.space.facts, extent - end, end - 1 - first]
+    inner.space.assume([*fn.space.facts, extent - end, end - 1 - first])
     inner.loops.serial(f, extent, Lanes(), None if extent == 1 else (first, end))
     inner.writer.emit("ret void")
     head = f"define internal void {name}({', '.join([*parameters, 'i64 %first', 'i64 %end'])}) nounwind {{"

@@ -26,12 +26,13 @@ class Val(NamedTuple):
 class Scope:
     """One open loop body or branch."""
 
-    __slots__ = ("known", "out", "sink")
+    __slots__ = ("indices", "known", "out", "sink")
 
     def __init__(self) -> None:
         self.out: Lines = []
         self.sink: Lines = self.out
         self.known: dict[str, str] = {}
+        self.indices: dict[tuple[object, ...], Val] = {}
 
 
 class Writer:
