@@ -13,9 +13,16 @@ if TYPE_CHECKING:
     from tilewright.runtime.artifact import Artifact, ObjectImage
     from tilewright.runtime.cache import Cache
     from tilewright.runtime.env import Environment, read_environment
-    from tilewright.runtime.errors import ArtifactError, ExecutionError, InputError, ResourceError, TilewrightError
+    from tilewright.runtime.errors import (
+        ArtifactError,
+        ExecutionError,
+        InputError,
+        ResourceError,
+        TilewrightError,
+        Violation,
+    )
     from tilewright.runtime.manifest import Manifest
-    from tilewright.runtime.model import LoadedModel
+    from tilewright.runtime.model import LoadedModel, load
 
 __all__ = [
     "Artifact",
@@ -29,6 +36,8 @@ __all__ = [
     "ObjectImage",
     "ResourceError",
     "TilewrightError",
+    "Violation",
+    "load",
     "read_environment",
 ]
 
@@ -40,6 +49,8 @@ _HOME = {
     "ExecutionError": "errors",
     "InputError": "errors",
     "LoadedModel": "model",
+    "Violation": "errors",
+    "load": "model",
     "Manifest": "manifest",
     "ObjectImage": "artifact",
     "ResourceError": "errors",

@@ -1,13 +1,37 @@
-"""The ``.tw`` file: a compiled model on disk, as a valid safetensors file."""
+"""The ``.tw`` file: a compiled model on disk, as a valid safetensors file.
+
+In: a manifest, objects and weights; or any bytes at all. Out: a file; or an ``Artifact`` that passed every check, else
+an ``ArtifactError``. Nothing of a file is executed here. Not its business: linking and running (``linker``, ``model``).
+
+Layout: header length (8 bytes, little-endian), JSON header padded with spaces, data. ``__metadata__`` holds the
+manifest as JSON text and that text's digest; tensor ``weights`` (U8) comes first and starts on a multiple of 64, so
+that it can be used from a memory map; then ``object.<i>`` (U8). Everything outside the manifest's text follows from it:
+the loader builds the header anew and wants the same bytes, so no byte of a file goes unchecked.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
+import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from tilewright.runtime.manifest import Manifest
+from tilewright.runtime.digest import checksum
+from tilewright.runtime.errors import ArtifactError
+from tilewright.runtime.fields import FieldError, Fields, decode_json
+from tilewright.runtime.files import map_file, write_atomically
+from tilewright.runtime.manifest import Manifest, ObjectSpec, WeightsSpec
+
+if TYPE_CHECKING:
+    import numpy as np
+
+ALIGNMENT = 64
+MAX_HEADER = 100_000_000
+"""The safetensors format's own limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,18 +44,107 @@ class ObjectImage:
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """A model that passed every check: manifest, objects, weights (a read-only uint8 array, 64-byte aligned)."""
+    """A whole model. ``weights`` is a uint8 array; from ``load`` it is a read-only memory map, 64-byte aligned."""
 
     manifest: Manifest
     objects: tuple[ObjectImage, ...]
-    weights: Any
+    weights: np.ndarray[Any, Any]
 
 
 def save(path: str | os.PathLike[str], manifest: Manifest, objects: Sequence[ObjectImage], weights: Any) -> Manifest:
-    """Write a model atomically; returns the manifest as written, with sizes and digests filled in."""
-    raise NotImplementedError
+    """Write a model atomically; returns the manifest as written, with sizes and digests filled in.
+
+    ``weights`` is anything with a contiguous buffer. ``OSError`` when the file can't be written.
+    """
+    sealed, pieces = pack(manifest, objects, weights)
+    write_atomically(Path(path), pieces, durable=True)
+    return sealed
 
 
 def load(path: str | os.PathLike[str]) -> Artifact:
-    """Map and check a ``.tw`` file; nothing of it is executed. Any defect is an ``ArtifactError``."""
-    raise NotImplementedError
+    """Map and check a ``.tw`` file. Any defect is an ``ArtifactError``, also a file that can't be read."""
+    try:
+        view, _ = map_file(path)
+    except (OSError, ValueError) as error:
+        raise ArtifactError(f"can't read {os.fspath(path)!r}: {error}", remedy="check the path") from error
+    return parse(view, os.fspath(path))
+
+
+def pack(manifest: Manifest, objects: Sequence[ObjectImage], weights: Any) -> tuple[Manifest, list[Any]]:
+    """The manifest with sizes and digests filled in, and the pieces of the file in order."""
+    flat = memoryview(weights)
+    blob = flat.cast("B") if flat.nbytes else memoryview(b"")
+    specs = tuple(ObjectSpec(o.name, len(o.data), hashlib.sha256(o.data).hexdigest()) for o in objects)
+    sealed = dataclasses.replace(manifest, objects=specs, weights=WeightsSpec(len(blob), checksum(blob)))
+    return sealed, [_header(sealed, sealed.to_json()), blob, *(o.data for o in objects)]
+
+
+def parse(data: memoryview | bytes, name: str = "model") -> Artifact:
+    """Check the bytes of a ``.tw`` file and take them apart; weights stay where they are in ``data``."""
+    view = memoryview(data).cast("B")
+    try:
+        manifest, start = _read_header(view)
+        return _read_data(manifest, view[start:])
+    except FieldError as error:
+        raise ArtifactError(f"{name}: {error}", remedy="compile and save the model again") from error
+    except ArtifactError as error:
+        raise ArtifactError(f"{name}: {error.message}", remedy=error.remedy) from error
+
+
+def _header(manifest: Manifest, text: str) -> bytes:
+    """The only header that a file with this manifest may have."""
+    meta = {"format": "tilewright", "digest": _digest(text), "manifest": text}
+    header: dict[str, Any] = {"__metadata__": meta}
+    offset = 0
+    sizes = [manifest.weights.size, *(o.size for o in manifest.objects)]
+    for key, size in zip(["weights", *(f"object.{i}" for i in range(len(sizes) - 1))], sizes, strict=True):
+        header[key] = {"dtype": "U8", "shape": [size], "data_offsets": [offset, offset + size]}
+        offset += size
+    raw = json.dumps(header, separators=(",", ":")).encode()
+    raw += b" " * (-(8 + len(raw)) % ALIGNMENT)
+    if len(raw) > MAX_HEADER:
+        raise FieldError(f"a header of {len(raw)} bytes is over the format's limit")
+    return len(raw).to_bytes(8, "little") + raw
+
+
+def _read_header(view: memoryview) -> tuple[Manifest, int]:
+    if len(view) < 8:
+        raise FieldError(f"a file of {len(view)} bytes is too short")
+    n_header = int.from_bytes(view[:8], "little")
+    if n_header > min(MAX_HEADER, len(view) - 8):
+        raise FieldError("the file is truncated, or not a compiled model")
+    raw = bytes(view[8 : 8 + n_header])
+    meta = Fields(decode_json(raw), "header").child("__metadata__")
+    if meta.any("format") != "tilewright":
+        raise FieldError("the file is not a compiled model")
+    text = meta.text("manifest")
+    if meta.digest("digest") != _digest(text):
+        raise FieldError("the manifest does not match its digest: the file is damaged")
+    manifest = Manifest.from_json(text)
+    if bytes(view[: 8 + n_header]) != _header(manifest, text):
+        raise FieldError("the header does not follow from the manifest: the file is damaged")
+    return manifest, 8 + n_header
+
+
+def _read_data(manifest: Manifest, data: memoryview) -> Artifact:
+    import numpy as np
+
+    wanted = manifest.weights.size + sum(o.size for o in manifest.objects)
+    if len(data) != wanted:
+        raise FieldError(f"{len(data)} bytes of data where the manifest has {wanted}: the file is truncated or damaged")
+    objects, start = [], manifest.weights.size
+    for spec in manifest.objects:
+        image = bytes(data[start : start + spec.size])
+        if hashlib.sha256(image).hexdigest() != spec.sha256:
+            raise FieldError(f"object {spec.name!r} does not match its digest: the file is damaged")
+        objects.append(ObjectImage(spec.name, image))
+        start += spec.size
+    blob = data[: manifest.weights.size]
+    if checksum(blob) != manifest.weights.checksum:
+        raise FieldError("the weights do not match their checksum: the file is damaged")
+    weights = np.frombuffer(blob, np.uint8) if len(blob) else np.empty(0, np.uint8)
+    return Artifact(manifest, tuple(objects), weights)
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=32).hexdigest()

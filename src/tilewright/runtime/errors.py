@@ -6,6 +6,9 @@ Not its business: compile-time diagnostics (``tilewright.core.diag`` derives the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 
 class TilewrightError(Exception):
     """Base of every error that Tilewright raises on purpose.
@@ -21,10 +24,40 @@ class TilewrightError(Exception):
         super().__init__(f"[{self.code}] {message}" + (f"\n  remedy: {remedy}" if remedy else ""))
 
 
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One rule that a call's arguments break: which input and dimension, what was given, what holds, what to do.
+
+    ``dim`` and ``symbol`` are None where the rule is not about one.
+    """
+
+    input: str
+    given: str
+    rule: str
+    remedy: str = ""
+    dim: int | None = None
+    symbol: str | None = None
+
+    def __str__(self) -> str:
+        place = f"input {self.input!r}" if self.input else "inputs"
+        if self.dim is not None:
+            place += f", dimension {self.dim}"
+        if self.symbol is not None:
+            place += f" ({self.symbol})"
+        return f"{place}: {self.given}; {self.rule}" + (f" -> {self.remedy}" if self.remedy else "")
+
+
 class InputError(TilewrightError):
-    """A call's arguments do not fit the model: wrong count, name, dtype, rank or size."""
+    """A call's arguments do not fit the model: wrong count, name, dtype, rank or size.
+
+    ``violations`` lists everything that is wrong with the call, where it came from a loaded model.
+    """
 
     code = "TW0101"
+
+    def __init__(self, message: str, *, remedy: str = "", violations: Sequence[Violation] = ()) -> None:
+        self.violations = tuple(violations)
+        super().__init__(message, remedy=remedy)
 
 
 class ArtifactError(TilewrightError):

@@ -18,6 +18,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tilewright.runtime.cache import Cache
 from tilewright.runtime.env import read_environment
 from tilewright.runtime.errors import ArtifactError
 from tilewright.runtime.pool import POOL_ABIS, pool_ir
@@ -55,9 +56,9 @@ def link(objects: Sequence[bytes], exports: Sequence[str] = ("tw_run", "tw_plan"
 
 @functools.cache
 def pool() -> LinkedLibrary:
-    """The process's one thread pool, compiled (about 10 ms) and linked on first use, and never unloaded."""
+    """The process's one thread pool, linked on first use, and never unloaded."""
     with _lock:
-        library = _link([_compile_pool()], POOL_SYMBOLS, {})
+        library = _link([_pool_object()], POOL_SYMBOLS, {})
     library.keep_forever()
     reset = ctypes.CFUNCTYPE(None)(library.addresses["tw_pool_reset"])
     os.register_at_fork(after_in_child=reset)
@@ -77,29 +78,37 @@ def pool_workers() -> int:
     return int(ctypes.CFUNCTYPE(ctypes.c_int32)(pool().addresses["tw_pool_workers"])())
 
 
-def compile_ir(text: str) -> bytes:
-    """Object code of an LLVM module for this machine's CPU, without any optimisation pass."""
+def compile_ir(text: str, features: str = "") -> bytes:
+    """Object code of an LLVM module for any CPU of this machine's kind, without any optimisation pass."""
     import llvmlite.binding as llvm
 
     with _lock:
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
-        machine = llvm.Target.from_default_triple().create_target_machine(
-            cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=3, reloc="pic"
-        )
+        triple = llvm.get_process_triple()
+        machine = llvm.Target.from_triple(triple).create_target_machine(features=features, opt=3, reloc="pic")
         module = llvm.parse_assembly(text)
-        module.triple = machine.triple
+        module.triple = triple
         module.verify()
         return bytes(machine.emit_object(module))
 
 
-def _compile_pool() -> bytes:
+def _pool_object() -> bytes:
+    """The pool's object, from the disk cache where it is there (compiling it takes 10 to 30 ms)."""
+    import llvmlite
     import llvmlite.binding as llvm
 
-    cpu = llvm.get_process_triple().split("-")[0]
+    triple = llvm.get_process_triple()
+    cpu = triple.split("-")[0]
     if cpu not in POOL_ABIS:
         raise ArtifactError(f"there is no thread pool for {cpu} CPUs", remedy=f"use one of {', '.join(POOL_ABIS)}")
-    return compile_ir(pool_ir(POOL_ABIS[cpu]))
+    text = pool_ir(POOL_ABIS[cpu])
+    cache, key = Cache(), f"{triple} llvmlite {llvmlite.__version__}\n{text}"
+    found = cache.get("pool", key)
+    if found is None:
+        found = compile_ir(text, POOL_ABIS[cpu].features)
+        cache.put("pool", key, found)
+    return found
 
 
 def _link(objects: Sequence[bytes], exports: Sequence[str], imports: Mapping[str, int]) -> LinkedLibrary:

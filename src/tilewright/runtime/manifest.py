@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 from dataclasses import dataclass
 from typing import Any
 
 from tilewright.runtime.errors import ArtifactError
+from tilewright.runtime.fields import FieldError, Fields, decode_json
 
 FORMAT_VERSION = 1
 """Version of manifest and ABI together; a file with another number is refused."""
@@ -27,12 +27,11 @@ Dim = int | str
 """A size: a number, or an integer expression over symbol names such as ``"2*n + 1"``."""
 
 MAX_RANK = 64
-MAX_DIMS = 65_536
-MAX_SIZE = (1 << 63) - 1
-"""Sizes are i64 in the compiled code."""
+"""NumPy's own limit."""
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-_HEX64 = re.compile(r"[0-9a-f]{64}\Z")
+MAX_DIMS = 65_536
+"""Most slots of the dimension table."""
+
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +48,14 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class SymbolSpec:
-    """A size known at call time: an inclusive range, open above when ``hi`` is None."""
+    """A size known at call time: an inclusive range, open above when ``hi`` is None.
+
+    For a computed size ``hi`` may be an expression over the inputs' symbols; it is what ``tw_plan`` finds in the slot.
+    """
 
     name: str
     lo: int = 0
-    hi: int | None = None
+    hi: Dim | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,3 +116,76 @@ class Manifest:
     objects: tuple[ObjectSpec, ...] = ()
     report: Any = None
     format_version: int = FORMAT_VERSION
+
+    def to_json(self) -> str:
+        """The manifest as canonical JSON: equal manifests give equal text."""
+        return json.dumps(dataclasses.asdict(self), sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Manifest:
+        """Parse and check every field; ``ArtifactError`` names the first one that is wrong."""
+        try:
+            fields = Fields(decode_json(text), "manifest")
+            version = fields.integer("format_version", 0)
+            if version != FORMAT_VERSION:
+                raise FieldError(f"format version {version} is not {FORMAT_VERSION}, the one this release reads")
+            return _manifest(fields)
+        except FieldError as error:
+            raise ArtifactError(str(error), remedy="compile the model again with this release") from error
+
+
+def _manifest(f: Fields) -> Manifest:
+    made = Manifest(
+        format_version=f.integer("format_version", 0),
+        tilewright_version=f.text("tilewright_version"),
+        target=_target(f.child("target")),
+        inputs=tuple(_tensor(c) for c in f.children("inputs")),
+        outputs=tuple(_tensor(c) for c in f.children("outputs")),
+        symbols=tuple(_symbol(c) for c in f.children("symbols")),
+        computed=tuple(_symbol(c) for c in f.children("computed")),
+        n_dims=f.integer("n_dims", 0, MAX_DIMS),
+        constraints=tuple(_constraint(c) for c in f.children("constraints")),
+        failures=f.texts("failures"),
+        locations=f.texts("locations"),
+        weights=_weights(f.child("weights")),
+        objects=tuple(_object(c) for c in f.children("objects")),
+        report=f.any("report"),
+    )
+    f.finish()
+    return made
+
+
+def _target(f: Fields) -> TargetSpec:
+    made = TargetSpec(f.text("triple"), f.text("cpu"), f.texts("features"))
+    f.finish()
+    return made
+
+
+def _tensor(f: Fields) -> TensorSpec:
+    made = TensorSpec(f.text("name"), f.choice("dtype", DTYPE_BYTES), f.sizes("shape", MAX_RANK))
+    f.finish()
+    return made
+
+
+def _symbol(f: Fields) -> SymbolSpec:
+    made = SymbolSpec(f.identifier("name"), f.integer("lo"), f.optional_size("hi"))
+    f.finish()
+    return made
+
+
+def _constraint(f: Fields) -> Constraint:
+    made = Constraint(f.text("rule"), f.text("reason"))
+    f.finish()
+    return made
+
+
+def _weights(f: Fields) -> WeightsSpec:
+    made = WeightsSpec(f.integer("size", 0), f.text("checksum"))
+    f.finish()
+    return made
+
+
+def _object(f: Fields) -> ObjectSpec:
+    made = ObjectSpec(f.text("name"), f.integer("size", 1), f.digest("sha256"))
+    f.finish()
+    return made

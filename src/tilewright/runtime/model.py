@@ -1,55 +1,201 @@
-"""A compiled model as a Python callable."""
+"""A compiled model as a Python callable.
+
+In: a manifest, objects and weights, or a ``.tw`` file; per call, arrays. Out: arrays of the same kind, on memory of
+their own. Not its business: checking files (``artifact``), shapes (``shapes``), threads (``pool``).
+
+A call costs about 4 us besides the model's own work: everything that depends only on the input shapes is planned once
+and kept for the latest ``PLANS_KEPT`` shapes. Any number of threads may call at once; the interpreter's lock is
+released while native code runs.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import functools
+import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
+from tilewright.runtime import artifact as artifacts
+from tilewright.runtime.arguments import ArgumentReader, read_outputs
 from tilewright.runtime.artifact import ObjectImage
+from tilewright.runtime.errors import ArtifactError, ExecutionError, InputError, ResourceError
+from tilewright.runtime.host import check_target
+from tilewright.runtime.linker import link
 from tilewright.runtime.manifest import Manifest, SymbolSpec, TensorSpec
+from tilewright.runtime.memory import FramePool
+from tilewright.runtime.plan import Plan, Planner
+from tilewright.runtime.pool import MAX_THREADS
+from tilewright.runtime.threads import default_threads
+from tilewright.runtime.values import Array, address_of, aligned_bytes, dtype_of, new_array, to_tensor
+
+PLANS_KEPT = 512
+
+_RUN = ctypes.CFUNCTYPE(
+    ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32
+)
+_PLAN = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
+
+
+def load(path: str | os.PathLike[str], *, threads: int | None = None) -> LoadedModel:
+    """Check, link and return the model of a ``.tw`` file. Any defect of the file is an ``ArtifactError``.
+
+    Files come from people you trust as you trust a program's author: the checks find damage, not malice.
+    """
+    found = artifacts.load(path)
+    return LoadedModel(found.manifest, found.objects, found.weights, threads=threads)
 
 
 class LoadedModel:
-    """Native code + weights + manifest, callable from any number of threads at once."""
+    """Native code + weights + manifest, callable from any number of threads at once.
+
+    ``model(x, y)``, ``model(y=y, x=x)`` and ``model({"x": x, "y": y})`` are the same call. NumPy arrays in give NumPy
+    arrays out; a PyTorch tensor among the inputs gives tensors (without gradient). Inputs are used where they lie
+    unless they are not contiguous or not aligned; ``copies`` counts those that had to be copied.
+    """
 
     def __init__(
         self, manifest: Manifest, objects: Sequence[ObjectImage], weights: Any, *, threads: int | None = None
     ) -> None:
-        raise NotImplementedError
+        """``threads`` is the most that a call uses; by default what affinity, quota and environment allow."""
+        check_target(manifest.target)
+        try:
+            planner = Planner(manifest)
+        except ValueError as error:
+            raise ArtifactError(f"the manifest makes no sense: {error}", remedy="compile the model again") from error
+        self.manifest = manifest
+        self.threads = _checked_threads(threads)
+        self._objects = tuple(objects)
+        self._weights = aligned_bytes(weights)
+        self._library = link([o.data for o in objects])
+        self._run = _RUN(self._library.addresses["tw_run"])
+        tw_plan = _PLAN(self._library.addresses["tw_plan"])
+        self._planner = planner
+        self._plan = functools.lru_cache(PLANS_KEPT)(lambda shapes: planner.plan(shapes, tw_plan))
+        n_args = len(manifest.inputs) + len(manifest.outputs)
+        self._frames = FramePool(n_args, manifest.n_dims, self._weights.ctypes.data, self.threads)
+        self._dtypes = [dtype_of(spec.dtype) for spec in manifest.inputs]
+        self._reader = ArgumentReader(manifest.inputs, planner)
 
-    @classmethod
-    def load(cls, path: str | os.PathLike[str], *, threads: int | None = None) -> LoadedModel:
-        """Check, link and return the model of a ``.tw`` file."""
-        raise NotImplementedError
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the model as a ``.tw`` file."""
-        raise NotImplementedError
+    def __repr__(self) -> str:
+        sides = (", ".join(map(str, specs)) for specs in (self.inputs, self.outputs))
+        return f"<LoadedModel ({' -> '.join(sides)}), {self.threads} threads>"
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
-        """Names, dtypes and symbolic shapes of the inputs."""
-        raise NotImplementedError
+        """Names, dtypes and symbolic shapes of the inputs, in positional order."""
+        return self.manifest.inputs
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
         """Names, dtypes and symbolic shapes of the outputs."""
-        raise NotImplementedError
+        return self.manifest.outputs
 
     @property
     def symbols(self) -> tuple[SymbolSpec, ...]:
         """The symbolic sizes and their ranges."""
-        raise NotImplementedError
+        return self.manifest.symbols
+
+    @property
+    def copies(self) -> int:
+        """Inputs so far that could not be used where they lay."""
+        return self._reader.copies
 
     def report(self) -> Any:
-        """What the compiler reported about this model (JSON values)."""
-        raise NotImplementedError
+        """What the compiler reported about this model, as JSON values."""
+        return self.manifest.report
 
-    def __call__(self, *args: Any, out: Sequence[Any] | None = None, **kwargs: Any) -> Any:
-        """Run: positional, by keyword, or one dict by input name; one output as itself, several as a tuple."""
-        raise NotImplementedError
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model as a ``.tw`` file, which ``load`` reads back."""
+        artifacts.save(path, self.manifest, self._objects, self._weights)
+
+    def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
+        """Run. One output is returned as itself, several as a tuple.
+
+        ``out`` is an array or a sequence of arrays to write into instead of new ones. Raises ``InputError`` listing
+        everything wrong with the arguments, ``ExecutionError`` when the code reports a failure, ``ResourceError``
+        when there is no memory.
+        """
+        if kwargs or out is not None or not self._are_plain(args):
+            results = self._call_any(args, kwargs, out)
+        else:
+            results = self._execute(args, None)
+        return results[0] if len(results) == 1 else tuple(results)
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
-        """Run by names: inputs in, outputs out."""
-        raise NotImplementedError
+        """Run by names: inputs in, all outputs out."""
+        results = self._call_any((), feeds, None)
+        return {spec.name: result for spec, result in zip(self.manifest.outputs, results, strict=True)}
+
+    def _are_plain(self, args: Sequence[Any]) -> bool:
+        """The common case: NumPy arrays of the right dtypes that can be used as they are."""
+        if len(args) != len(self._dtypes):
+            return False
+        for value, dtype in zip(args, self._dtypes):  # noqa: B905 - `strict` costs a tenth of the call here
+            if type(value) is not np.ndarray or value.dtype != dtype or not value.flags.carray:
+                return False
+        return True
+
+    def _call_any(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Any]:
+        """A call by name, with tensors, with arrays to convert, with ``out``, or with mistakes."""
+        arrays, has_tensors = self._reader.read(args, kwargs)
+        if out is None:
+            results = self._execute(arrays, None)
+            return [to_tensor(r) for r in results] if has_tensors else results
+        given = [out] if len(self.outputs) == 1 and not isinstance(out, tuple | list) else list(out)
+        plan = self._plan(tuple([a.shape for a in arrays]))
+        self._execute(arrays, read_outputs(given, self.outputs, plan.outputs, arrays))
+        return given
+
+    def _execute(self, arrays: Sequence[Array], out: list[Array] | None) -> list[Array]:
+        plan = self._plan(tuple([a.shape for a in arrays]))
+        try:
+            frame = self._frames.take(plan.arena_bytes)
+            results = out or [new_array(o.shape, o.dtype, o.n_bytes) for o in plan.outputs]
+        except (MemoryError, ValueError) as error:  # NumPy: ValueError for more bytes than an address can have
+            raise _no_memory(plan) from error
+        try:
+            frame.args[:] = [address_of(a) for a in (*arrays, *results)]
+            if plan.dims:
+                frame.dims[:] = plan.dims
+            code = self._run(*frame.call)
+            dims = frame.dims[:] if plan.is_dynamic else []
+        finally:
+            self._frames.give(frame)
+        if code:
+            raise self._failure(code)
+        return self._trimmed(results, plan, dims) if plan.is_dynamic else results
+
+    def _trimmed(self, results: list[Array], plan: Plan, dims: list[int]) -> list[Array]:
+        """Outputs in the shapes that the data decided: the front of each buffer, which was written densely."""
+        made = []
+        for array, output in zip(results, plan.outputs, strict=True):
+            if output.sizes is not None:
+                shape = self._planner.final_shape(output, plan, dims)
+                front = array.reshape(-1)[: math.prod(shape)].reshape(shape)
+                array = front.copy() if 2 * front.nbytes < array.nbytes else front  # don't keep a big buffer alive
+            made.append(array)
+        return made
+
+    def _failure(self, code: int) -> ExecutionError:
+        failures, locations = self.manifest.failures, self.manifest.locations
+        if not 0 < code < len(failures):
+            return ExecutionError(f"the model's code failed with code {code}, which its manifest does not explain")
+        place = f" at {locations[code]}" if locations and locations[code] else ""
+        return ExecutionError(failures[code] + place, remedy="check the values of the inputs")
+
+
+def _checked_threads(threads: int | None) -> int:
+    if threads is None:
+        return default_threads()
+    if threads < 1:
+        raise InputError(f"threads={threads} is not a number of threads", remedy="pass 1 or more, or None")
+    return min(threads, MAX_THREADS)
+
+
+def _no_memory(plan: Plan) -> ResourceError:
+    wanted = [f"{plan.arena_bytes} bytes of scratch memory", *(f"an output of shape {o.shape}" for o in plan.outputs)]
+    return ResourceError(f"there is no memory for {', '.join(wanted)}", remedy="use smaller inputs, or free memory")

@@ -1,0 +1,108 @@
+"""The arguments of a call, in whatever form they came, as arrays that native code can use.
+
+In: positional, keyword or dict arguments; arrays to write into. Out: C-contiguous NumPy arrays in the model's order; or
+one ``InputError`` with everything that is wrong. Not its business: reading other libraries' arrays (``values``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright.runtime.errors import Violation
+from tilewright.runtime.manifest import TensorSpec
+from tilewright.runtime.plan import OutputPlan, Planner, input_error
+from tilewright.runtime.values import Array, as_array, dtype_of, is_tensor
+
+
+class ArgumentReader:
+    """Reads the inputs of one model's calls."""
+
+    def __init__(self, inputs: Sequence[TensorSpec], planner: Planner) -> None:
+        self._inputs = {spec.name: (spec, dtype_of(spec.dtype)) for spec in inputs}
+        self._planner = planner
+        self.copies = 0
+
+    def read(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[list[Array], bool]:
+        """The inputs as arrays, and whether a PyTorch tensor is among them."""
+        if len(args) == 1 and isinstance(args[0], Mapping):
+            return self.read((), {**args[0], **kwargs})
+        given = {**dict(zip(self._inputs, args, strict=False)), **kwargs}
+        wrong = list(self._misnamed(args, kwargs, given))
+        arrays: dict[str, Array | None] = {}
+        for name, (spec, dtype) in self._inputs.items():
+            found = as_array(given[name], spec) if name in given else None
+            arrays[name] = None if isinstance(found, Violation) else found
+            if isinstance(found, Violation):
+                wrong.append(found)
+            elif found is not None and found.dtype != dtype:
+                wrong.append(_wrong_dtype(spec, found))
+        if wrong:
+            shapes = [None if a is None else a.shape for a in arrays.values()]
+            raise input_error([*wrong, *self._planner.check(shapes)])
+        values = [given[name] for name in self._inputs]
+        return [self._usable(a) for a in arrays.values() if a is not None], any(map(is_tensor, values))
+
+    def _usable(self, array: Array) -> Array:
+        if array.flags.c_contiguous and array.flags.aligned:
+            return array
+        self.copies += 1
+        return np.array(array, order="C", copy=True)
+
+    def _misnamed(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], given: Mapping[str, Any]
+    ) -> Iterator[Violation]:
+        names = list(self._inputs)
+        takes = f"the model takes {', '.join(names) or 'none'}"
+        if len(args) > len(names):
+            yield Violation("", f"{len(args)} were given", takes, "drop the others")
+        for name in names[: len(args)]:
+            if name in kwargs:
+                yield Violation(name, "given twice", "positional arguments fill inputs in order", "give it once")
+        for name in kwargs:
+            if name not in self._inputs:
+                yield Violation(str(name), "no such input", takes, "drop or rename it")
+        for name in names:
+            if name not in given:
+                yield Violation(name, "missing", takes, "give every input")
+
+
+def read_outputs(
+    given: Sequence[Any], specs: Sequence[TensorSpec], plans: Sequence[OutputPlan], inputs: Sequence[Array]
+) -> list[Array]:
+    """The user's arrays to write into, each of which must fit its output exactly."""
+    if len(given) != len(specs):
+        raise input_error([Violation("out", f"{len(given)} arrays", f"the model has {len(specs)} outputs", "")])
+    arrays: list[Array] = []
+    wrong: list[Violation] = []
+    for value, spec, plan in zip(given, specs, plans, strict=True):
+        array = as_array(value, spec)
+        problem = array if isinstance(array, Violation) else _misfit(array, spec, plan, [*inputs, *arrays])
+        if problem is not None:
+            wrong.append(problem)
+        elif isinstance(array, np.ndarray):
+            arrays.append(array)
+    if wrong:
+        raise input_error(wrong)
+    return arrays
+
+
+def _misfit(array: Array, spec: TensorSpec, plan: OutputPlan, others: Sequence[Array]) -> Violation | None:
+    name = f"out: {spec.name}"
+    if plan.sizes is not None:
+        return Violation(name, "given", "the data decide the shape of this output", "leave out=")
+    if array.dtype != plan.dtype or array.shape != plan.shape:
+        rule = f"the output is {spec.dtype} of shape {plan.shape}"
+        return Violation(name, f"{array.dtype} of shape {array.shape}", rule, "pass an array like that")
+    if not array.flags.carray:
+        return Violation(name, "not a plain array", "outputs are writable and C-contiguous", "pass numpy.empty(...)")
+    if any(np.may_share_memory(array, other) for other in others):
+        return Violation(name, "overlaps another argument", "outputs have memory of their own", "pass another array")
+    return None
+
+
+def _wrong_dtype(spec: TensorSpec, array: Array) -> Violation:
+    remedy = f"convert it, for example {spec.name}.astype({spec.dtype!r}); nothing is converted silently"
+    return Violation(spec.name, f"dtype {array.dtype}", f"the model takes {spec.dtype}", remedy)

@@ -1,0 +1,46 @@
+"""Does native code fit this machine?
+
+In: the ``TargetSpec`` of a manifest. Out: nothing, or an ``ArtifactError`` that names what is missing.
+Not its business: choosing a target for new code (the compiler's).
+"""
+
+from __future__ import annotations
+
+import functools
+
+from tilewright.runtime.errors import ArtifactError
+from tilewright.runtime.manifest import TargetSpec
+
+_SAME_ARCH = {"amd64": "x86_64", "arm64": "aarch64"}
+
+
+def check_target(target: TargetSpec) -> None:
+    """Raise unless this process's machine can run code for ``target``."""
+    host_triple, host_features = _host()
+    if _platform(target.triple) != _platform(host_triple):
+        raise ArtifactError(
+            f"the model is compiled for {target.triple}, this machine is {host_triple}",
+            remedy="compile the model for this machine",
+        )
+    missing = sorted(set(target.features) - host_features)
+    if missing:
+        raise ArtifactError(
+            f"the model is compiled for {target.cpu} and needs CPU features that this machine lacks: "
+            + ", ".join(missing),
+            remedy="compile the model on this machine, or for an older CPU",
+        )
+
+
+@functools.cache
+def _host() -> tuple[str, frozenset[str]]:
+    import llvmlite.binding as llvm
+
+    return llvm.get_process_triple(), frozenset(name for name, on in llvm.get_host_cpu_features().items() if on)
+
+
+def _platform(triple: str) -> tuple[str, str]:
+    """Instruction set and operating system; vendor and C library make no difference to our objects."""
+    parts = triple.split("-")
+    systems = [s for s in ("linux", "darwin", "macos", "windows") if any(p.startswith(s) for p in parts[1:])]
+    system = "darwin" if systems == ["macos"] else systems[0] if systems else "none"
+    return _SAME_ARCH.get(parts[0], parts[0]), system

@@ -1,0 +1,195 @@
+"""From the shapes of a call's inputs to values for the model's symbols, and on to output shapes.
+
+In: a manifest's symbolic shapes, ranges and constraints; per call, actual shapes. Out: bindings, and every rule that
+the shapes break. Not its business: dtypes and conversion (``values``), raising (``model``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from tilewright.runtime.errors import Violation
+from tilewright.runtime.expressions import Expr, parse_rule, parse_size
+from tilewright.runtime.manifest import Constraint, Dim, SymbolSpec, TensorSpec
+
+Shape = tuple[int, ...]
+MAX_VALUE = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A dimension of an input, with its expression where it has one."""
+
+    input: int
+    dim: int
+    size: int | Expr
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Where a symbol's value comes from: the input dimension that is (a line in) the symbol."""
+
+    symbol: str
+    place: _Place
+    expr: Expr
+
+
+class ShapeBinder:
+    """Binds a model's symbols. Made once per model; ``ValueError`` when a manifest's shapes make no sense."""
+
+    def __init__(
+        self, inputs: Sequence[TensorSpec], symbols: Sequence[SymbolSpec], constraints: Sequence[Constraint]
+    ) -> None:
+        self._inputs = tuple(inputs)
+        self._symbols = tuple(symbols)
+        self._places = [
+            _Place(i, d, compile_size(size)) for i, spec in enumerate(inputs) for d, size in enumerate(spec.shape)
+        ]
+        self._rules = [(parse_rule(c.rule), c.reason) for c in constraints]
+        names = {s.name for s in symbols}
+        for expr in [p.size for p in self._places if isinstance(p.size, Expr)] + [rule for rule, _ in self._rules]:
+            if unknown := expr.symbols - names:
+                raise ValueError(f"{expr.text!r} uses {sorted(unknown)}, which are not symbols of the inputs")
+        self._sources = _find_sources(self._places, [s.name for s in symbols])
+
+    def bind(self, shapes: Sequence[Shape | None]) -> tuple[dict[str, int], list[Violation]]:
+        """Values of the symbols, and everything that is wrong; with violations the values may be incomplete.
+
+        A shape of None is not known (its input could not be read) and breaks no rule by itself.
+        """
+        violations, sizes = [], {}
+        for i, (spec, shape) in enumerate(zip(self._inputs, shapes, strict=True)):
+            if shape is not None and len(shape) != len(spec.shape):
+                violations.append(_wrong_rank(spec, shape))
+            elif shape is not None:
+                sizes.update({(i, d): size for d, size in enumerate(shape)})
+        values = self._solve(sizes)
+        for place in self._places:
+            if (place.input, place.dim) in sizes:
+                violations += self._check_place(place, sizes[place.input, place.dim], values)
+        violations += self._check_ranges(values)
+        violations += self._check_rules(values)
+        return values, violations
+
+    def _solve(self, sizes: Mapping[tuple[int, int], int]) -> dict[str, int]:
+        """The symbols' values, in the order in which they can be found."""
+        values: dict[str, int] = {}
+        for source in self._sources:
+            given, expr = sizes.get((source.place.input, source.place.dim)), source.expr
+            if given is None or not expr.symbols - {source.symbol} <= values.keys():
+                continue
+            value = expr.solve(source.symbol, given, values)
+            if value is not None:
+                values[source.symbol] = value
+        return values
+
+    def _check_place(self, place: _Place, given: int, values: Mapping[str, int]) -> Iterator[Violation]:
+        size, spec = place.size, self._inputs[place.input]
+        if isinstance(size, int):
+            if given != size:
+                yield Violation(
+                    spec.name, f"size {given}", f"the model is compiled for size {size}",
+                    "pass that size, or compile with a symbolic dimension here", dim=place.dim,
+                )  # fmt: skip
+            return
+        expected = evaluate(size, values)
+        if expected == given:
+            return
+        if expected is None:
+            if size.symbols - values.keys() and not self._is_source(place):
+                return  # its symbol's own input is reported already
+            rule = f"no value of {' and '.join(sorted(size.symbols))} makes {size.text} equal to that"
+        else:
+            rule = f"{size.text} is {expected}{self._because(size, values)}"
+        yield Violation(
+            spec.name, f"size {given}", rule, "pass inputs whose sizes agree", dim=place.dim, symbol=size.text
+        )
+
+    def _check_ranges(self, values: Mapping[str, int]) -> Iterator[Violation]:
+        for spec in self._symbols:
+            value = values.get(spec.name)
+            hi = spec.hi if isinstance(spec.hi, int) else MAX_VALUE
+            if value is None or spec.lo <= value <= hi:
+                continue
+            place = self._source_of(spec.name).place
+            limits = f"at least {spec.lo}" if spec.hi is None else f"between {spec.lo} and {spec.hi}"
+            yield Violation(
+                self._inputs[place.input].name, f"{spec.name} is {value}", f"the model is compiled for {limits}",
+                "pass a size in that range, or compile with a wider one", dim=place.dim, symbol=spec.name,
+            )  # fmt: skip
+
+    def _check_rules(self, values: Mapping[str, int]) -> Iterator[Violation]:
+        for rule, reason in self._rules:
+            if not rule.symbols <= values.keys() or evaluate(rule, values):
+                continue
+            names = sorted(rule.symbols)
+            place = self._source_of(names[0]).place if names else None
+            given = ", ".join(f"{name} is {values[name]}" for name in names)
+            text = f"{rule.text} must hold" + (f" ({reason})" if reason else "")
+            yield Violation(
+                self._inputs[place.input].name if place else "", given, text, "pass sizes for which it does",
+                dim=place.dim if place else None, symbol=", ".join(names),
+            )  # fmt: skip
+
+    def _because(self, size: Expr, values: Mapping[str, int]) -> str:
+        """Where the values of an expression's symbols came from."""
+        causes = []
+        for name in sorted(size.symbols & values.keys()):
+            place = self._source_of(name).place
+            causes.append(f"{name} = {values[name]} from input {self._inputs[place.input].name!r}, dim {place.dim}")
+        return f" ({'; '.join(causes)})" if causes else ""
+
+    def _is_source(self, place: _Place) -> bool:
+        return any(source.place is place for source in self._sources)
+
+    def _source_of(self, symbol: str) -> _Source:
+        return next(source for source in self._sources if source.symbol == symbol)
+
+
+def compile_size(size: Dim) -> int | Expr:
+    """A size ready to evaluate: numbers stay numbers."""
+    return size if isinstance(size, int) else parse_size(size)
+
+
+def evaluate(size: int | Expr, values: Mapping[str, int]) -> int | None:
+    """Its value; None where a symbol is missing or a divisor is zero."""
+    if isinstance(size, int):
+        return size
+    try:
+        return size.value(values)
+    except (KeyError, ZeroDivisionError):
+        return None
+
+
+def _wrong_rank(spec: TensorSpec, shape: Shape) -> Violation:
+    wanted = f"({', '.join(map(str, spec.shape))})"
+    return Violation(
+        spec.name, f"shape {shape} has {len(shape)} dimensions", f"the model takes {len(spec.shape)}: {wanted}",
+        "reshape the array, or check the order of the inputs",
+    )  # fmt: skip
+
+
+def _find_sources(places: Sequence[_Place], symbols: Sequence[str]) -> list[_Source]:
+    """For each symbol the input dimension to read it from, in an order in which each can be solved for.
+
+    Plain occurrences come first; after them lines in one symbol that is not found yet, the others known.
+    """
+    sources: dict[str, _Source] = {}
+    sized = [(p, p.size) for p in places if isinstance(p.size, Expr)]
+    for place, expr in sized:
+        name = expr.text.strip()
+        if name in expr.symbols:
+            sources.setdefault(name, _Source(name, place, expr))
+    progress = True
+    while progress and len(sources) < len(symbols):
+        progress = False
+        for place, expr in sized:
+            unknown = expr.symbols - sources.keys()
+            name = next(iter(unknown)) if len(unknown) == 1 else ""
+            if name and expr.is_line(name):
+                sources[name] = _Source(name, place, expr)
+                progress = True
+    if missing := [s for s in symbols if s not in sources]:
+        raise ValueError(f"the inputs' shapes do not determine {missing}")
+    return list(sources.values())

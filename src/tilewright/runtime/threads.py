@@ -1,0 +1,73 @@
+"""How many threads a model may use: what the scheduler allows, what the container's quota pays for, what is asked for.
+
+In: the process's affinity, cgroup files, an ``Environment``. Out: a number of at least 1.
+Not its business: the threads themselves (``pool``).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from tilewright.runtime.env import Environment, read_environment
+
+
+def default_threads(env: Environment | None = None, root: Path = Path("/")) -> int:
+    """Threads of a model whose user named no number; asked when the model is made, not at import."""
+    env = read_environment() if env is None else env
+    limits = [available_cpus()]
+    quota = cgroup_cpus(root)
+    if quota is not None:
+        limits.append(math.ceil(quota))
+    wanted = env.threads or env.omp_threads
+    if wanted is not None:
+        limits.append(wanted)
+    return max(1, min(limits))
+
+
+def available_cpus() -> int:
+    """CPUs that this process may be scheduled on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def cgroup_cpus(root: Path = Path("/")) -> float | None:
+    """The least CPU quota of this process's control groups, in CPUs; None when there is none (v1 and v2)."""
+    quotas = [q for folder in _cpu_groups(root) if (q := _quota_v2(folder) or _quota_v1(folder)) is not None]
+    return min(quotas, default=None)
+
+
+def _cpu_groups(root: Path) -> Iterator[Path]:
+    """Folders whose quota binds us: our group and all above it. Inside a container the upper ones are all we see."""
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        for mount in ("", "unified") if not controllers else (controllers, "cpu", "cpu,cpuacct"):
+            base = root / "sys/fs/cgroup" / mount
+            group = base / path.lstrip("/")
+            yield from (folder for folder in (group, *group.parents) if folder.is_relative_to(base))
+
+
+def _quota_v2(folder: Path) -> float | None:
+    return _ratio(*_read(folder / "cpu.max").split()[:2])
+
+
+def _quota_v1(folder: Path) -> float | None:
+    return _ratio(_read(folder / "cpu.cfs_quota_us").strip(), _read(folder / "cpu.cfs_period_us").strip())
+
+
+def _ratio(quota: str = "", period: str = "") -> float | None:
+    """``max`` and ``-1`` mean no limit; anything unexpected counts as none."""
+    if not (quota.isdigit() and period.isdigit()) or int(period) == 0:
+        return None
+    return int(quota) / int(period) or None
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except (OSError, ValueError):
+        return ""

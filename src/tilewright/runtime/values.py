@@ -1,0 +1,129 @@
+"""Arrays of other libraries as plain memory: what a call gets, and what it gives back.
+
+In: NumPy arrays, PyTorch tensors, anything with DLPack or a buffer. Out: NumPy arrays on the same memory; addresses;
+tensors on the memory of NumPy arrays. PyTorch is never imported here: a tensor can only come from a process that has
+imported it. Not its business: shapes (``shapes``), what to call (``model``).
+"""
+
+from __future__ import annotations
+
+import sys
+from ctypes import addressof, c_char
+from typing import Any
+
+import numpy as np
+
+from tilewright.runtime.errors import Violation
+from tilewright.runtime.manifest import TensorSpec
+
+Array = np.ndarray[Any, Any]
+
+ALIGNMENT = 64
+_ALIGN_FROM = 1024  # bytes; below it, the cache lines that an odd start could split are too few to pay for
+
+
+def dtype_of(name: str) -> np.dtype[Any]:
+    """The NumPy dtype of a manifest's dtype name; types that NumPy lacks come from ``ml_dtypes``."""
+    if name in _WIDTHS:
+        import ml_dtypes
+
+        kind: type = getattr(ml_dtypes, name)
+        return np.dtype(kind)
+    return np.dtype(name)
+
+
+def is_tensor(value: Any) -> bool:
+    """Is it a PyTorch tensor?"""
+    torch = sys.modules.get("torch")
+    kind = getattr(torch, "Tensor", None)  # None too while PyTorch is still being imported
+    return kind is not None and isinstance(value, kind)
+
+
+def as_array(value: Any, spec: TensorSpec) -> Array | Violation:
+    """The value as a NumPy array, on the same memory wherever there is a way; else what is wrong with it."""
+    if isinstance(value, np.ndarray | np.generic):
+        return np.asarray(value)
+    try:
+        if is_tensor(value):
+            return _tensor_to_array(value)
+        if hasattr(value, "__dlpack__"):
+            return np.from_dlpack(value)
+        return np.asarray(memoryview(value))
+    except (TypeError, ValueError, BufferError, RuntimeError) as error:
+        kind = f"{type(value).__module__}.{type(value).__qualname__}"
+        return Violation(
+            spec.name, f"a {kind} can't be read ({error})", "inputs are arrays in this machine's memory", _remedy(value)
+        )
+
+
+def address_of(array: Array) -> int:
+    """Where the elements of a C-contiguous array start."""
+    if array.flags.carray and array.nbytes:
+        try:
+            # A third of the time of array.ctypes.data. (The type stubs do not know that arrays have buffers.)
+            return addressof(c_char.from_buffer(array))  # type: ignore[arg-type]
+        except ValueError:  # the buffer protocol has no code for the types of ml_dtypes
+            pass
+    return int(array.ctypes.data)
+
+
+def new_array(shape: tuple[int, ...], dtype: np.dtype[Any], n_bytes: int) -> Array:
+    """An uninitialised array; all but small ones start on a cache line."""
+    if n_bytes < _ALIGN_FROM:
+        return np.empty(shape, dtype)
+    return np.ndarray(shape, dtype, *aligned_buffer(n_bytes))
+
+
+def aligned_buffer(n_bytes: int) -> tuple[Array, int]:
+    """Uninitialised bytes, and the offset in them of ``n_bytes`` that start on a cache line."""
+    buffer = np.empty(n_bytes + ALIGNMENT, np.uint8)
+    return buffer, -address_of(buffer) % ALIGNMENT
+
+
+def aligned_bytes(data: Any) -> Array:
+    """A buffer as a uint8 array that starts on a cache line: itself where it does, else a copy."""
+    view = memoryview(data)
+    if view.nbytes == 0:
+        return np.empty(0, np.uint8)
+    flat = np.frombuffer(view.cast("B"), np.uint8)
+    if flat.ctypes.data % ALIGNMENT == 0:
+        return flat
+    buffer, start = aligned_buffer(flat.nbytes)
+    buffer[start : start + flat.nbytes] = flat
+    return buffer[start : start + flat.nbytes]
+
+
+def to_tensor(array: Array) -> Any:
+    """A PyTorch tensor on the array's memory."""
+    torch = sys.modules["torch"]
+    name = array.dtype.name
+    if name in _WIDTHS:
+        return torch.from_numpy(array.view(_WIDTHS[name])).view(getattr(torch, name))
+    return torch.from_numpy(array)
+
+
+_WIDTHS = {"bfloat16": np.uint16, "float8_e4m3fn": np.uint8, "float8_e5m2": np.uint8}
+
+
+def _tensor_to_array(tensor: Any) -> Array:
+    torch = sys.modules["torch"]
+    if not tensor.is_cpu or tensor.layout is not torch.strided:
+        raise TypeError(f"it is a {tensor.layout} tensor on {tensor.device}")
+    plain = tensor.detach().resolve_neg()
+    name = str(plain.dtype).removeprefix("torch.")
+    if name in _WIDTHS:
+        width = torch.uint16 if _WIDTHS[name] is np.uint16 else torch.uint8
+        return _unwrapped(plain.view(width)).view(dtype_of(name))
+    return _unwrapped(plain)
+
+
+def _unwrapped(tensor: Any) -> Array:
+    array = tensor.numpy()
+    assert isinstance(array, np.ndarray)
+    return array
+
+
+def _remedy(value: Any) -> str:
+    if is_tensor(value):
+        return "pass tensor.cpu().to_dense()"
+    return "pass a NumPy array, for example numpy.asarray(x, dtype=...)"
