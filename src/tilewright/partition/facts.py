@@ -83,8 +83,13 @@ class Facts:
         return [x for x in found if x.buffer is self.ins[operand]]
 
     def reads_in_place(self, operand: int) -> bool:
-        """Is the operand read only at the very position that is written?"""
-        return all(x.index == syms(self.main.axes) for x in self.reads(operand))
+        """Is the operand read only at the very position that is written? (0 is the position in a dimension of 1.)"""
+        written, shape = self.main.index, self.main.out.shape
+        return all(
+            len(x.index) == len(written)
+            and all(i == w or (d == 1 and i == 0) for i, w, d in zip(x.index, written, shape, strict=True))
+            for x in self.reads(operand)
+        )
 
     @property
     def n_points(self) -> Dim:
