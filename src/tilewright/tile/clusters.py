@@ -80,16 +80,27 @@ def _kind(s: Stage, constants: Container[Buffer]) -> Kind:
 
 
 def _has_lanes(s: Stage, constants: Container[Buffer]) -> bool:
-    """Is an operand contiguous along the last output axis, or a constant that depends on it (it will be packed)?"""
-    if not s.axes:
+    """Can the last output axis be lanes?
+
+    Among the loads that the reduction walks, one is contiguous along it, or is a constant that depends on it (it will be
+    packed); and no run-time operand jumps along it while it is contiguous along the reduction.
+    """
+    if not s.axes or s.reduction is None:
         return False
     last = s.axes[-1].sym
+    good = False
     for x in walk_value(s.expr):
-        if isinstance(x, Load):
-            stride = stride_along(x.buffer, x.index, last)
-            if stride == 1 or (stride != 0 and x.buffer in constants):
-                return True
-    return False
+        if not isinstance(x, Load):
+            continue
+        along = [stride_along(x.buffer, x.index, a.sym) for a in s.reduction.axes]
+        if all(c == 0 for c in along):
+            continue
+        stride = stride_along(x.buffer, x.index, last)
+        if stride == 1 or (stride != 0 and x.buffer in constants):
+            good = True
+        elif stride != 0 and 1 in along:
+            return False
+    return good
 
 
 def _single_reader(t: Buffer, root: Stage, readers: dict[Buffer, list[Stage]]) -> bool:

@@ -5,8 +5,8 @@ Not its business: anything but axes.
 
 ``for a<A: for b<B: ... X[.., a, b, ..]`` -> ``for ab<A*B: ... X'[.., ab, ..]`` when every access is affine in both with
 ``stride(a) == B * stride(b)``. The buffers' dimensions merge too (a dense row-major view), in all stages: a stage that
-writes a merged buffer collapses along, or the collapse does not happen. A constant that walks them differently is
-indexed by quotient and remainder: it will be packed. A padded copy may keep its axes and write at ``x*B + y``.
+writes a merged buffer collapses along, or the collapse does not happen. A constant that walks reduction axes
+differently is indexed by quotient and remainder: it will be packed. A padded copy may keep its axes and write at ``x*B + y``.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def _plan(stages: list[Stage], k: int, a: Axis, b: Axis, constants: Container[Bu
             if d == -1:
                 continue
             if d is None or plan.merges.get(buffer, d) != d:
-                if is_write or buffer not in constants:
+                if is_write or buffer not in constants or a in stage.axes:
                     return None
                 plan.divided.add(buffer)
             elif d >= 0 and buffer not in plan.merges:
