@@ -200,29 +200,25 @@ def _truncated(a: Array, b: Array) -> Array:
 def _floor_mod(a: Value, b: Value) -> Value:
     """The remainder with the sign of the divisor."""
     rem = Binary("rem", a, b)
-    if not a.dtype.is_signed:
-        return rem
-    zero = const_like(0, a)
-    is_off = Binary("and", Binary("ne", rem, zero), Binary("ne", Binary("lt", rem, zero), Binary("lt", b, zero)))
-    return Select(is_off, rem + b, rem)
+    return Select(_signs_differ(rem, b), rem + b, rem) if a.dtype.is_signed else rem
+
+
+def _signs_differ(rem: Value, b: Value) -> Value:
+    """Whether a remainder is on the other side of 0 than its divisor: the truncated quotient is one too high."""
+    zero = const_like(0, b)
+    return Binary("and", Binary("ne", rem, zero), Binary("ne", Binary("lt", rem, zero), Binary("lt", b, zero)))
 
 
 def _floor_div(a: Value, b: Value) -> Value:
     """The quotient rounded down: exact for integers, for floats by way of the remainder as in Python."""
     if not a.dtype.is_signed:
         return a / b
-    if a.dtype.is_integer:
-        rem, zero, quotient = Binary("rem", a, b), const_like(0, a), a / b
-        is_off = Binary("and", Binary("ne", rem, zero), Binary("ne", Binary("lt", rem, zero), Binary("lt", b, zero)))
-        return Select(is_off, quotient - const_like(1, a), quotient)
-    quotient = Unary("rint", (a - _floor_mod(a, b)) / b)
-    return Select(Binary("eq", b, const_like(0, b)), a / b, quotient)
-
-
-def _floor_div_of(a: Array, b: Array) -> Array:
-    if a.dtype.kind in "iu":
-        return np.asarray(a // b)
-    return np.asarray(np.where(b == 0, a / b, np.rint((a - np.mod(a, b)) / b))).astype(a.dtype)
+    dtype = a.dtype
+    a, b = cast_to(a, wide(dtype)), cast_to(b, wide(dtype))
+    rem = Binary("rem", a, b)
+    quotient = a / b if dtype.is_integer else Unary("rint", (a - rem) / b)
+    quotient = Select(_signs_differ(rem, b), quotient - const_like(1, a), quotient)
+    return quotient if dtype.is_integer else cast_to(Select(Binary("eq", b, const_like(0, b)), a / b, quotient), dtype)
 
 
 def _power_of(a: Array, b: Array) -> Array:
@@ -273,7 +269,7 @@ add = binary("add", _logical("add", "or"), np.add, SUMMABLE, "a + b; integers wr
 sub = binary("sub", _plain2("sub"), np.subtract, NUMERIC, "a - b; integers wrap.")
 mul = binary("mul", _logical("mul", "and"), np.multiply, SUMMABLE, "a * b; integers wrap; on bool the and.", *MONOID)
 div = binary("div", _plain2("div"), _truncated, NUMERIC, "a / b; integers truncate towards zero.", right=NON_ZERO)
-floor_div = binary("floor_div", _floor_div, _floor_div_of, NUMERIC, "The quotient rounded down.", right=NON_ZERO)
+floor_div = binary("floor_div", _floor_div, np.floor_divide, NUMERIC, "The quotient rounded down.", right=NON_ZERO)
 mod = binary("mod", _floor_mod, np.mod, NUMERIC, "The remainder with the sign of the divisor.", right=NON_ZERO)
 fmod = binary("fmod", _plain2("rem"), np.fmod, NUMERIC, "The remainder with the sign of the dividend.", right=NON_ZERO)
 pow = binary(
