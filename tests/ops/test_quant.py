@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+
 from ops.onnx_peer import run_node
 from ops.oracle import case_id, check_case, check_symbolic, sample_cases, samples_of
-
 from tilewright.core import types as T
 from tilewright.core.diag import OpError
 from tilewright.core.expr import Sym

@@ -23,6 +23,7 @@ from tilewright.ops.activations import (
 )
 from tilewright.ops.attend import attention, rotary
 from tilewright.ops.contract import einsum, matmul
+from tilewright.ops.control import if_, loop
 from tilewright.ops.convolution import conv, conv_transpose
 from tilewright.ops.elementwise import (
     abs,
@@ -165,7 +166,7 @@ ALL: tuple[OpDef, ...] = (
     # moving data: movement, windows, indices, scatters, order, size, quantisation, recurrence, control
     concat, depth_to_space, expand, reshape, reverse, roll, space_to_depth, tile, transpose, pad, slice, trilu,
     dynamic_slice, gather, gather_elements, gather_nd, one_hot, dynamic_update_slice, scatter_elements, scatter_nd,
-    argwhere, nonzero, sort, top_k, dequantize_linear, dynamic_quantize_linear, quantize_linear,
+    argwhere, nonzero, sort, top_k, dequantize_linear, dynamic_quantize_linear, quantize_linear, if_, loop,
 )
 # fmt: on
 
