@@ -1,0 +1,259 @@
+"""Reads ONNX models and their tensors from untrusted files.
+
+In: a path, bytes or a ``ModelProto``. Out: a parsed ``ModelProto`` and, for each ``TensorProto``, a read-only NumPy
+array that views the bytes where they lie (the message's own bytes, or a memory map of an external file).
+Not its business: what the model's nodes mean.
+
+Everything in a file is checked before it is used: sizes in Python integers against the bytes that are there, so no
+claim in a file makes us allocate; external files are opened component by component below the model's folder, without
+following links, and must be regular files with one name.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import ml_dtypes
+import numpy as np
+
+from tilewright.core.diag import ImportFailed, Loc, Problem
+from tilewright.core.types import Array, DType, bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, TensorProto
+
+MAX_PROTO_BYTES = 2**31 - 1
+MAX_SPARSE_ELEMENTS = 1 << 24
+
+# TensorProto.DataType, a frozen part of the format
+ELEMENT_TYPES: dict[int, DType] = {
+    1: f32, 2: u8, 3: i8, 4: u16, 5: i16, 6: i32, 7: i64, 9: bool_, 10: f16, 11: f64, 12: u32, 13: u64, 16: bf16,
+}  # fmt: skip
+ELEMENT_TYPE_NAMES: dict[int, str] = {
+    0: "undefined", 8: "string", 14: "complex64", 15: "complex128", 17: "float8e4m3fn", 18: "float8e4m3fnuz",
+    19: "float8e5m2", 20: "float8e5m2fnuz", 21: "uint4", 22: "int4", 23: "float4e2m1", 24: "float8e8m0",
+    25: "uint2", 26: "int2",
+}  # fmt: skip
+_FIELD_OF_TYPE: dict[int, str] = {
+    1: "float_data", 2: "int32_data", 3: "int32_data", 4: "int32_data", 5: "int32_data", 6: "int32_data",
+    7: "int64_data", 9: "int32_data", 10: "int32_data", 11: "double_data", 12: "uint64_data", 13: "uint64_data",
+    16: "int32_data",
+}  # fmt: skip
+
+
+class BadTensor(Exception):
+    """A tensor's description contradicts itself or its bytes; the message is the rule that it breaks."""
+
+    def __init__(self, rule: str, remedy: str = "") -> None:
+        self.rule, self.remedy = rule, remedy
+        super().__init__(rule)
+
+
+def element_type(code: int) -> DType:
+    """The dtype of a ``TensorProto.DataType`` code; raises ``BadTensor``."""
+    if code in ELEMENT_TYPES:
+        return ELEMENT_TYPES[code]
+    known = ELEMENT_TYPE_NAMES.get(code)
+    supported = ", ".join(d.name for d in ELEMENT_TYPES.values())
+    rule = f"element type {known} is not supported" if known else f"unknown element type code {code}"
+    raise BadTensor(rule, f"convert the tensor to one of {supported}")
+
+
+def read_model(source: str | Path | bytes | ModelProto) -> tuple[ModelProto, Path | None]:
+    """The parsed model, and the folder that its external tensors may lie in (None when it came without a path)."""
+    from onnx import ModelProto
+
+    if isinstance(source, ModelProto):
+        return source, None
+    if isinstance(source, bytes | bytearray | memoryview):
+        return _parse(bytes(source), "the given bytes"), None
+    if not isinstance(source, str | os.PathLike):
+        raise _failed("source", f"expected a path, bytes or an onnx ModelProto, got {type(source).__name__}")
+    path = Path(source)
+    return _parse(_read_regular(path), str(path)), path.parent
+
+
+def _failed(where: str, rule: str, remedy: str = "") -> ImportFailed:
+    return ImportFailed("the ONNX model can't be read", [Problem(Loc(where), "model", rule, remedy)])
+
+
+def _read_regular(path: Path) -> bytes:
+    try:
+        with open(path, "rb", opener=lambda p, flags: os.open(p, flags | os.O_NONBLOCK | os.O_CLOEXEC)) as file:
+            info = os.fstat(file.fileno())
+            if not stat.S_ISREG(info.st_mode):
+                raise _failed(str(path), "is not a regular file")
+            if info.st_size > MAX_PROTO_BYTES:
+                raise _failed(
+                    str(path),
+                    f"has {info.st_size} bytes, more than a protobuf message can hold ({MAX_PROTO_BYTES})",
+                    "save it with its tensors as external data: onnx.save(model, path, save_as_external_data=True)",
+                )
+            return file.read(info.st_size)
+    except (OSError, ValueError) as e:
+        raise _failed(str(path), f"can't be read: {getattr(e, 'strerror', None) or e}", "check the path") from e
+
+
+def _parse(data: bytes, where: str) -> ModelProto:
+    from google.protobuf.message import DecodeError
+    from onnx import ModelProto
+
+    model = ModelProto()
+    try:
+        model.ParseFromString(data)
+    except (DecodeError, RuntimeError, ValueError) as e:
+        remedy = "the file is truncated, damaged or not ONNX; export or download it again"
+        raise _failed(where, "is not a readable ONNX protobuf message", remedy) from e
+    return model
+
+
+class TensorReader:
+    """Turns ``TensorProto`` messages into arrays; opens each external file once."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+        self._maps: dict[str, mmap.mmap | bytes] = {}
+
+    def read(self, tensor: TensorProto) -> Array:
+        """The tensor's array; raises ``BadTensor``. Large tensors are views, not copies."""
+        dtype = element_type(tensor.data_type)
+        shape = _checked_shape(tensor.dims)
+        n = _count(shape)
+        if tensor.HasField("segment"):
+            raise BadTensor("is stored in segments, which no exporter writes")
+        if tensor.data_location == 1:
+            return self._external(tensor, dtype, n).reshape(shape)
+        if tensor.HasField("raw_data"):
+            return _from_bytes(tensor.raw_data, dtype, n).reshape(shape)
+        return _from_field(getattr(tensor, _FIELD_OF_TYPE[tensor.data_type]), dtype, n).reshape(shape)
+
+    def read_sparse(self, sparse: Any) -> Array:
+        """A ``SparseTensorProto`` made dense."""
+        shape = _checked_shape(sparse.dims)
+        if _count(shape) > MAX_SPARSE_ELEMENTS:
+            raise BadTensor(f"sparse tensor with {_count(shape)} elements is too large to make dense")
+        values, indices = self.read(sparse.values).reshape(-1), self.read(sparse.indices)
+        dense = np.zeros(_count(shape), values.dtype)
+        if indices.ndim == 2:
+            if indices.shape[1] != len(shape) or ((indices < 0) | (indices >= np.array(shape))).any():
+                raise BadTensor("sparse indices lie outside the tensor")
+            indices = np.ravel_multi_index(tuple(indices.T), shape) if len(shape) else indices[:, 0]
+        if indices.shape != values.shape or (indices < 0).any() or (indices >= max(dense.size, 1)).any():
+            raise BadTensor("sparse indices don't match the values, or lie outside the tensor")
+        dense[indices] = values
+        return dense.reshape(shape)
+
+    def _external(self, tensor: TensorProto, dtype: DType, n: int) -> Array:
+        entries = {e.key: e.value for e in tensor.external_data}
+        location = entries.get("location", "")
+        offset, length = _natural(entries, "offset", 0), _natural(entries, "length", n * dtype.n_bytes)
+        if location not in self._maps:
+            self._maps[location] = self._open(location)
+        data = self._maps[location]
+        if offset + length > len(data):
+            raise BadTensor(
+                f"needs bytes {offset}..{offset + length} of {location!r}, which has {len(data)}",
+                "the external data file is truncated or belongs to another model",
+            )
+        if length != n * dtype.n_bytes:
+            raise BadTensor(f"external data has {length} bytes where {n} {dtype} elements need {n * dtype.n_bytes}")
+        return _checked_bool(np.frombuffer(data, dtype.numpy, n, offset) if n else np.zeros(0, dtype.numpy), dtype)
+
+    def _open(self, location: str) -> mmap.mmap | bytes:
+        if self._folder is None:
+            raise BadTensor(
+                "keeps its numbers in an external file, but the model was given without a path",
+                "pass the path of the .onnx file instead of its bytes or message",
+            )
+        parts = location.split("/")
+        if not location or "\0" in location or "\\" in location or any(p in ("", ".", "..") for p in parts):
+            raise BadTensor(
+                f"external data location {location!r} must be a plain relative path inside the model's folder"
+            )
+        try:
+            with _opened_below(self._folder, parts) as fd:
+                info = os.fstat(fd)
+                if not stat.S_ISREG(info.st_mode):
+                    raise BadTensor(f"external data {location!r} is not a regular file")
+                if info.st_nlink > 1:
+                    raise BadTensor(f"external data {location!r} is a hard link", "copy the file instead of linking it")
+                return mmap.mmap(fd, info.st_size, access=mmap.ACCESS_READ) if info.st_size else b""
+        except OSError as e:
+            remedy = "keep the data file beside the model; symbolic links are refused"
+            raise BadTensor(f"external data {location!r} can't be opened: {e.strerror}", remedy) from e
+
+
+@contextmanager
+def _opened_below(folder: Path, parts: list[str]) -> Iterator[int]:
+    """A descriptor of ``folder/parts...`` reached through directory handles, with links refused at every step."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for i, part in enumerate(parts):
+            last = i == len(parts) - 1
+            kind = os.O_NONBLOCK if last else os.O_DIRECTORY
+            deeper = os.open(part, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | kind, dir_fd=fd)
+            os.close(fd)
+            fd = deeper
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _natural(entries: dict[str, str], key: str, default: int) -> int:
+    text = entries.get(key)
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) < 20):
+        raise BadTensor(f"external data {key} {text[:40]!r} is not a natural number")
+    return int(text)
+
+
+def _checked_shape(dims: Any) -> tuple[int, ...]:
+    shape = tuple(int(d) for d in dims)
+    if any(d < 0 for d in shape):
+        raise BadTensor(f"shape {list(shape)} has a negative dimension")
+    if len(shape) > 64:
+        raise BadTensor(f"has {len(shape)} dimensions, more than 64")
+    return shape
+
+
+def _count(shape: tuple[int, ...]) -> int:
+    n = 1
+    for d in shape:
+        n *= d
+    return n
+
+
+def _from_bytes(raw: bytes, dtype: DType, n: int) -> Array:
+    if len(raw) != n * dtype.n_bytes:
+        raise BadTensor(f"has {len(raw)} bytes where {n} {dtype} elements need {n * dtype.n_bytes}")
+    return _checked_bool(np.frombuffer(raw, dtype.numpy), dtype)
+
+
+def _checked_bool(array: Array, dtype: DType) -> Array:
+    """Bools must be stored as 0 or 1; unaligned views are copied so that native code may read them."""
+    if dtype is bool_ and array.size and array.view(np.uint8).max() > 1:
+        raise BadTensor("has bool elements that are neither 0 nor 1")
+    return np.require(array, requirements="A")
+
+
+def _from_field(values: Any, dtype: DType, n: int) -> Array:
+    if len(values) != n:
+        raise BadTensor(f"has {len(values)} elements where its shape needs {n}")
+    if dtype in (f16, bf16):
+        bits = np.array(values, np.int64)
+        if bits.size and (bits.min() < 0 or bits.max() > 0xFFFF):
+            raise BadTensor(f"has elements that are not {dtype} bit patterns")
+        return bits.astype(np.uint16).view(np.float16 if dtype is f16 else ml_dtypes.bfloat16)
+    if dtype.is_float:
+        return np.array(values, dtype.numpy)
+    wide = np.array(values, np.uint64 if dtype in (u32, u64) else np.int64)
+    if wide.size and (int(wide.min()) < dtype.min or int(wide.max()) > dtype.max):
+        raise BadTensor(f"has elements outside the range of {dtype}")
+    return wide.astype(dtype.numpy)

@@ -1,0 +1,59 @@
+"""Every ONNX op that has a converter, and why some have none.
+
+In: the tables of the families. Out: one table by (domain, op type), read by the walker and by coverage reports.
+Not its business: ops that ONNX defines by other ops and that have no converter; the walker expands those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tilewright.frontend import (
+    onnx_ops_attention,
+    onnx_ops_contract,
+    onnx_ops_control,
+    onnx_ops_elementwise,
+    onnx_ops_index,
+    onnx_ops_microsoft,
+    onnx_ops_movement,
+    onnx_ops_norm,
+    onnx_ops_pool,
+    onnx_ops_quant,
+    onnx_ops_reduce,
+    onnx_ops_source,
+)
+from tilewright.frontend.onnx_call import Converter
+
+_FAMILIES = (
+    onnx_ops_attention,
+    onnx_ops_contract,
+    onnx_ops_control,
+    onnx_ops_elementwise,
+    onnx_ops_index,
+    onnx_ops_movement,
+    onnx_ops_norm,
+    onnx_ops_pool,
+    onnx_ops_quant,
+    onnx_ops_reduce,
+    onnx_ops_source,
+)
+
+CONVERTERS: Mapping[tuple[str, str], Converter] = {
+    **{("", op): converter for family in _FAMILIES for op, converter in family.TABLE.items()},
+    **{("com.microsoft", op): converter for op, converter in onnx_ops_microsoft.TABLE.items()},
+    ("", "SimplifiedLayerNormalization"): onnx_ops_microsoft.simplified_layer_norm,
+}
+
+_STRINGS = ("works on strings, and tensors hold numbers only", "do the text processing before the model")
+_SIZES = (
+    "gives a result whose size only the data decide, in a way no op expresses",
+    "do this step outside of the model",
+)
+REFUSED: Mapping[tuple[str, str], tuple[str, str]] = {
+    **{
+        ("", op): _STRINGS
+        for op in ("StringConcat", "StringNormalizer", "StringSplit", "RegexFullMatch", "TfIdfVectorizer")
+    },
+    **{("", op): _SIZES for op in ("Unique", "NonMaxSuppression")},
+    ("", "ImageDecoder"): ("decodes image files", "decode images before the model"),
+}

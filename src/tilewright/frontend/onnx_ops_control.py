@@ -1,0 +1,278 @@
+"""Converters of ONNX control flow, and of sequences and optionals, which exist only while importing.
+
+In: a ``Call`` whose host imports sub-graphs. Out: ``if_`` and ``loop`` nodes with closed bodies, or the body's nodes in
+place where a condition or a short trip count is known. Not its business: names and scopes (``onnx_walk``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tilewright import ops
+from tilewright.core.diag import CompileError
+from tilewright.core.graph import Node
+from tilewright.core.types import bool_, i64
+from tilewright.frontend.onnx_call import Absent, BodySpec, Call, Items, Refused, Results, Table, Value, as_bool
+from tilewright.frontend.onnx_ops_movement import cut, join, split_sizes
+
+MAX_UNROLLED = 1024
+FOREVER = (1 << 63) - 1
+
+
+def _if(c: Call) -> Results:
+    condition = c.reshape(as_bool(c, c.x(0)), ())
+    branches = [c.graph("then_branch"), c.graph("else_branch")]
+    known = c.emitter.values(condition)
+    if known is not None and isinstance(known.flat[0], int):
+        return c.host.inline(branches[0 if known.flat[0] else 1], [])
+    body = c.host.bodies([BodySpec(g, ()) for g in branches])
+    return c.results(c(ops.if_, condition, *body.captured, then_branch=body.graphs[0], else_branch=body.graphs[1]))
+
+
+# --- loops ----------------------------------------------------------------------------------------------------------
+
+
+def _loop(c: Call) -> Results:
+    """As a ``loop`` when carried tensors keep their types, else unrolled when the trip count is known and small."""
+    trip, start = c.opt(0), c.opt(1)
+    carried: list[Value] = [v for v in c.inputs[2:] if v is not None]
+    if len(carried) != len(c.inputs) - 2:
+        c.refuse("a loop-carried value is left out")
+    n_trips = _known_count(c, trip)
+    if n_trips is not None and n_trips <= 1:
+        return _unrolled(c, n_trips, start, carried)
+    tensors = [v for v in carried if isinstance(v, Node)]
+    if len(tensors) < len(carried):
+        if n_trips is None:
+            c.refuse("carries a sequence, and its trip count is unknown", "use tensors, or a constant trip count")
+        return _unrolled(c, n_trips, start, carried)
+    mark = c.host.mark()
+    try:
+        return _closed_loop(c, trip, start, tensors)
+    except (Refused, CompileError):
+        if n_trips is None or n_trips > MAX_UNROLLED:
+            raise
+        c.host.reset(mark)
+        return _unrolled(c, n_trips, start, carried)
+
+
+def _known_count(c: Call, trip: Node | None) -> int | None:
+    values = c.emitter.values(trip) if trip is not None else None
+    return max(values.flat[0], 0) if values is not None and isinstance(values.flat[0], int) else None
+
+
+def _closed_loop(c: Call, trip: Node | None, start: Node | None, carried: Sequence[Node]) -> Results:
+    count = c.const(FOREVER, i64) if trip is None else c.reshape(c.cast(trip, i64), ())
+    go = c.const(True, bool_) if start is None else c.reshape(as_bool(c, start), ())
+
+    def finish(outputs: list[Node]) -> list[Node]:
+        if len(outputs) < 1 + len(carried):
+            c.refuse(f"its body gives {len(outputs)} results for {len(carried)} carried values")
+        again = c.const(True, bool_) if start is None else c.reshape(as_bool(c, outputs[0]), ())
+        for old, new in zip(carried, outputs[1:], strict=False):
+            if old.type != new.type:
+                c.refuse(
+                    f"carries {old.type} into its body and {new.type} out of it",
+                    "keep the shape, or fix the trip count",
+                )
+        return [again, *outputs[1:]]
+
+    scalar_types = (count.type, go.type)
+    spec = BodySpec(c.graph("body"), (*scalar_types, *(v.type for v in carried)), finish=finish)
+    body = c.host.bodies([spec])
+    loop = c(ops.loop, count, go, *carried, *body.captured, body=body.graphs[0], n_carried=len(carried))
+    return c.results(loop) if loop.types else ()
+
+
+def _unrolled(c: Call, n_trips: int, start: Node | None, carried: Sequence[Value]) -> list[Value | None]:
+    graph, values = c.graph("body"), list(carried)
+    n_scanned = len(graph.output) - 1 - len(carried)
+    scanned: list[list[Node]] = [[] for _ in range(max(n_scanned, 0))]
+    going = start is None or bool(c.number(start, "the loop's condition"))
+    step = 0
+    while going and step < n_trips:
+        outputs = c.host.inline(graph, [c.const(step, i64), c.const(True, bool_), *values])
+        if len(outputs) < 1 + len(values):
+            c.refuse(f"its body gives {len(outputs)} results for {len(values)} carried values")
+        again, values = outputs[0], outputs[1 : 1 + len(values)]
+        for rows, out in zip(scanned, outputs[1 + len(values) :], strict=True):
+            if not isinstance(out, Node):
+                c.refuse("scans a sequence")
+            rows.append(c.reshape(out, (1, *out.shape)))
+        if start is not None:
+            if not isinstance(again, Node):
+                c.refuse("its condition is not a tensor")
+            going = bool(c.number(again, "the loop's condition"))
+        step += 1
+    if n_scanned > 0 and not scanned[0]:
+        outputs = c.host.inline(graph, [c.const(0, i64), c.const(True, bool_), *values])
+        shapes = [out for out in outputs[1 + len(values) :] if isinstance(out, Node)]
+        return [*values, *(c.full(0, out.dtype, (0, *out.shape)) for out in shapes)]
+    return [*values, *(join(c, rows, 0) for rows in scanned)]
+
+
+def _scan(c: Call) -> Results:
+    """A loop whose body takes one slice of each scanned operand per step."""
+    if c.opset < 9:
+        c.refuse("Scan of opset 8 has batches and lengths of its own", "convert the model to opset 9 or newer")
+    graph, n_scanned = c.graph("body"), c.int("num_scan_inputs")
+    operands = c.nodes()
+    n_states = len(operands) - n_scanned
+    if n_scanned < 1 or n_states < 0 or len(graph.output) < n_states:
+        c.refuse(
+            f"num_scan_inputs={n_scanned} with {len(operands)} operands and {len(graph.output)} results of the body"
+        )
+    states, sources = operands[:n_states], operands[n_states:]
+    axes = [c.axis(a, len(s.shape)) for a, s in zip(_flags(c, "scan_input_axes", n_scanned), sources, strict=True)]
+    backward = _flags(c, "scan_input_directions", n_scanned)
+    n_outputs = len(graph.output) - n_states
+    out_axes, out_backward = _flags(c, "scan_output_axes", n_outputs), _flags(c, "scan_output_directions", n_outputs)
+    length = sources[0].shape[axes[0]]
+
+    def bind(formals: list[Node], outside: Callable[[Node], Node]) -> list[Node]:
+        step = formals[0]
+        turned = c(ops.sub, c.dim_value(length - 1), step)
+        rows = [
+            c(ops.gather, outside(x), turned if back else step, axis=a)
+            for x, a, back in zip(sources, axes, backward, strict=True)
+        ]
+        return [*formals[2:], *rows]
+
+    count, go = c.dim_value(length), c.const(True, bool_)
+    types = (count.type, go.type, *(x.type for x in states))
+    body = c.host.bodies([BodySpec(graph, types, bind, lambda outputs: [c.const(True, bool_), *outputs])])
+    loop = c(ops.loop, count, go, *states, *body.captured, body=body.graphs[0], n_carried=n_states)
+    results = c.results(loop)
+    stacked = [
+        _placed(c, x, axis, back) for x, axis, back in zip(results[n_states:], out_axes, out_backward, strict=True)
+    ]
+    return [*results[:n_states], *stacked]
+
+
+def _flags(c: Call, name: str, n: int) -> list[int]:
+    values = c.ints(name, [0] * n)
+    if len(values) != n:
+        c.refuse(f"attribute {name}={values} must have {n} numbers")
+    return values
+
+
+def _placed(c: Call, x: Node, axis: int, backward: int) -> Node:
+    """A stacked result with its steps on another axis, possibly in opposite order."""
+    rank = len(x.shape)
+    axis = c.axis(axis, rank, "scan_output_axes")
+    x = c(ops.reverse, x, axes=(0,)) if backward else x
+    order = list(range(1, rank))
+    order.insert(axis, 0)
+    return c.transpose(x, order)
+
+
+# --- sequences and optionals ----------------------------------------------------------------------------------------
+
+
+def _items(c: Call, i: int = 0) -> tuple[Node, ...]:
+    value = c.value(i)
+    if not isinstance(value, Items):
+        c.refuse(f"operand {i} must be a sequence")
+    return value.nodes
+
+
+def _position(c: Call, i: int, n: int) -> int | None:
+    node = c.opt(i)
+    if node is None:
+        return None
+    at = int(c.number(node, "the position in the sequence"))
+    if not -n <= at <= n:
+        c.refuse(f"position {at} is outside of a sequence of {n}")
+    return at + n if at < 0 else at
+
+
+def _sequence_insert(c: Call) -> Items:
+    items = list(_items(c))
+    at = _position(c, 2, len(items))
+    items.insert(len(items) if at is None else at, c.x(1))
+    return Items(tuple(items))
+
+
+def _sequence_erase(c: Call) -> Items:
+    items = list(_items(c))
+    at = _position(c, 1, len(items))
+    if not items or at == len(items):
+        c.refuse("there is no such element in the sequence")
+    items.pop(-1 if at is None else at)
+    return Items(tuple(items))
+
+
+def _sequence_at(c: Call) -> Node:
+    items = _items(c)
+    at = _position(c, 1, len(items))
+    if at is None or at >= len(items):
+        c.refuse(f"position {at} is outside of a sequence of {len(items)}")
+    return items[at]
+
+
+def _sequence_empty(c: Call) -> Items:
+    c.ignore("dtype")
+    return Items(())
+
+
+def _concat_from_sequence(c: Call) -> Node:
+    items = list(_items(c))
+    if not items:
+        c.refuse("the sequence is empty")
+    new_axis = c.flag("new_axis")
+    axis = c.axis(c.int("axis"), len(items[0].shape) + new_axis)
+    if new_axis:
+        items = [c.reshape(x, (*x.shape[:axis], 1, *x.shape[axis:])) for x in items]
+    return join(c, items, axis)
+
+
+def _split_to_sequence(c: Call) -> Items:
+    x, sizes_node = c.x(0), c.opt(1)
+    axis, keepdims = c.axis(c.int("axis", 0), len(x.shape)), c.flag("keepdims", True)
+    size = x.shape[axis]
+    if sizes_node is not None and sizes_node.shape:
+        parts = cut(c, x, axis, split_sizes(c, size, c.dims(sizes_node, "split"), 0))
+        return Items(tuple(parts))
+    step = c.ints_of(sizes_node, "split")[0] if sizes_node is not None else 1
+    if not isinstance(size, int) or step < 1:
+        c.refuse("needs a fixed dimension and a positive step", "fix the dimension with input_shapes=")
+    parts = [c.slice_axis(x, axis, k, min(k + step, size)) for k in range(0, size, step)]
+    if sizes_node is None and not keepdims:
+        parts = [c.reshape(p, (*p.shape[:axis], *p.shape[axis + 1 :])) for p in parts]
+    return Items(tuple(parts))
+
+
+def _optional(c: Call) -> Value:
+    c.ignore("type")
+    value = c.value(0)
+    return Absent() if value is None else value
+
+
+def _optional_has_element(c: Call) -> Node:
+    value = c.value(0)
+    return c.const(value is not None and not isinstance(value, Absent), bool_)
+
+
+def _optional_get_element(c: Call) -> Value:
+    value = c.value(0)
+    if value is None or isinstance(value, Absent):
+        c.refuse("the optional is empty")
+    return value
+
+
+TABLE: Table = {
+    "ConcatFromSequence": _concat_from_sequence,
+    "If": _if,
+    "Loop": _loop,
+    "Optional": _optional,
+    "OptionalGetElement": _optional_get_element,
+    "OptionalHasElement": _optional_has_element,
+    "Scan": _scan,
+    "SequenceAt": _sequence_at,
+    "SequenceConstruct": lambda c: Items(tuple(c.nodes())),
+    "SequenceEmpty": _sequence_empty,
+    "SequenceErase": _sequence_erase,
+    "SequenceInsert": _sequence_insert,
+    "SequenceLength": lambda c: c.const(len(_items(c)), i64),
+    "SplitToSequence": _split_to_sequence,
+}

@@ -1,0 +1,240 @@
+"""Converters of ONNX ops that work element by element: arithmetic, comparisons, activations, casts, selection.
+
+In: a ``Call``. Out: nodes of the graph IR. Not its business: dtype rules of the ops themselves (``ops``).
+"""
+
+from __future__ import annotations
+
+import math
+from functools import reduce
+
+from tilewright import ops
+from tilewright.core.graph import Node
+from tilewright.core.opdef import OpDef
+from tilewright.core.types import bool_, f32, f64
+from tilewright.frontend.onnx_call import Call, Converter, Results, Table, Value
+
+SELU_ALPHA, SELU_GAMMA = 1.67326319217681884765625, 1.05070102214813232421875
+
+
+def _unary(op: OpDef) -> Converter:
+    return lambda c: c(op, c.x(0))
+
+
+def _binary(op: OpDef) -> Converter:
+    return lambda c: c(op, c.x(0), c.x(1))
+
+
+def _with_floats(op: OpDef, **defaults: float) -> Converter:
+    """A unary op whose float attributes have the same names in ONNX."""
+    return lambda c: c(op, c.x(0), **{name: c.float(name, default) for name, default in defaults.items()})
+
+
+def _variadic(op: OpDef) -> Converter:
+    return lambda c: reduce(lambda a, b: c(op, a, b), c.nodes())
+
+
+def _mean(c: Call) -> Node:
+    xs = c.nodes()
+    total = reduce(lambda a, b: c(ops.add, a, b), xs)
+    return c(ops.div, total, c.const(len(xs), total.dtype))
+
+
+def _pow(c: Call) -> Node:
+    base, exponent = c.x(0), c.x(1)
+    if base.dtype is exponent.dtype:
+        return c(ops.pow, base, exponent)
+    if base.dtype.is_float:
+        return c(ops.pow, base, c.cast(exponent, base.dtype))
+    if exponent.dtype.is_integer:
+        return c(ops.pow, base, c.cast(exponent, base.dtype))
+    return c.cast(c(ops.pow, c.cast(base, f64), c.cast(exponent, f64)), base.dtype)
+
+
+def _mod(c: Call) -> Node:
+    op = ops.fmod if c.flag("fmod") else ops.mod
+    return c(op, c.x(0), c.x(1))
+
+
+def _bit_shift(c: Call) -> Node:
+    left = c.choice("direction", ("LEFT", "RIGHT")) == "LEFT"
+    return c(ops.shift_left if left else ops.shift_right, c.x(0), c.x(1))
+
+
+def _clip(c: Call) -> Node:
+    x = c.x(0)
+    if c.opset < 11:
+        low: Node | None = c.const(c.float("min", -math.inf), x.dtype) if c.has("min") else None
+        high: Node | None = c.const(c.float("max", math.inf), x.dtype) if c.has("max") else None
+    else:
+        low, high = c.opt(1), c.opt(2)
+    if low is not None and high is not None:
+        return c(ops.minimum, c(ops.maximum, x, low), high) if _rank(low) or _rank(high) else c(ops.clamp, x, low, high)
+    if low is not None:
+        return c(ops.maximum, x, low)
+    return x if high is None else c(ops.minimum, x, high)
+
+
+def _rank(x: Node) -> int:
+    return len(x.shape)
+
+
+def _cast(c: Call) -> Node:
+    c.ignore("saturate", "round_mode")
+    return c.cast(c.x(0), c.dtype("to"))
+
+
+def _cast_like(c: Call) -> Node:
+    c.ignore("saturate", "round_mode")
+    return c.cast(c.x(0), c.x(1).dtype)
+
+
+def _isinf(c: Call) -> Node:
+    x = c.x(0)
+    negative, positive = c.flag("detect_negative", True), c.flag("detect_positive", True)
+    infinite = c(ops.isinf, x)
+    if negative and positive:
+        return infinite
+    if not negative and not positive:
+        return c.full(False, bool_, x.shape)
+    side = c(ops.lt if negative else ops.gt, x, c.const(0, x.dtype))
+    return c(ops.logical_and, infinite, side)
+
+
+def _gelu(c: Call) -> Node:
+    return c(ops.gelu, c.x(0), approximate=c.choice("approximate", ("none", "tanh"), "none"))
+
+
+def _prelu(c: Call) -> Node:
+    x, slope = c.x(0), c.x(1)
+    if len(slope.shape) > len(x.shape):
+        c.refuse(f"the slope's rank {len(slope.shape)} exceeds the rank {len(x.shape)} of the operand")
+    return c(ops.prelu, x, slope)
+
+
+def _thresholded_relu(c: Call) -> Node:
+    x = c.x(0)
+    above = c(ops.gt, x, c.const(c.float("alpha", 1.0), x.dtype))
+    return c(ops.where, above, x, c.const(0, x.dtype))
+
+
+def _shrink(c: Call) -> Node:
+    x = c.x(0)
+    bias, limit = c.float("bias", 0.0), c.float("lambd", 0.5)
+    wide = x if x.dtype.is_float else c.cast(x, f32)
+    low = c(ops.lt, wide, c.const(-limit, wide.dtype))
+    high = c(ops.gt, wide, c.const(limit, wide.dtype))
+    moved_up, moved_down = (c(ops.add, wide, c.const(b, wide.dtype)) for b in (bias, -bias))
+    inner = c(ops.where, high, moved_down, c.const(0, wide.dtype))
+    return c.cast(c(ops.where, low, moved_up, inner), x.dtype)
+
+
+def _swish(c: Call) -> Node:
+    x, alpha = c.x(0), c.float("alpha", 1.0)
+    if alpha == 1.0:
+        return c(ops.silu, x)
+    return c(ops.mul, x, c(ops.sigmoid, c(ops.mul, x, c.const(alpha, x.dtype))))
+
+
+def _identity(c: Call) -> Value:
+    value = c.value(0)
+    return c.x(0) if value is None else value
+
+
+def _dropout(c: Call) -> Results:
+    """In inference: the operand, and a mask of ones."""
+    c.ignore("ratio", "seed", "is_test")
+    training = c.opt(2) if c.opset >= 12 else None
+    if training is not None and c.number(training, "training_mode"):
+        ratio = c.opt(1)
+        if ratio is None or c.number(ratio, "ratio") != 0:
+            c.refuse("training_mode is set", "export the model for inference")
+    x = c.x(0)
+    return (x, c.full(True, bool_, x.shape) if c.wants(1) else None)
+
+
+def _where(c: Call) -> Node:
+    return c(ops.where, c.x(0), c.x(1), c.x(2))
+
+
+def _bit_cast(c: Call) -> Node:
+    x, dtype = c.x(0), c.dtype("to")
+    if bool_ in (x.dtype, dtype):  # one byte that holds 0 or 1
+        return c.cast(x, dtype)
+    return c(ops.bitcast, x, dtype=dtype)
+
+
+TABLE: Table = {
+    "Abs": _unary(ops.abs),
+    "Acos": _unary(ops.acos),
+    "Acosh": _unary(ops.acosh),
+    "Add": _binary(ops.add),
+    "And": _binary(ops.logical_and),
+    "Asin": _unary(ops.asin),
+    "Asinh": _unary(ops.asinh),
+    "Atan": _unary(ops.atan),
+    "Atanh": _unary(ops.atanh),
+    "BitCast": _bit_cast,
+    "BitShift": _bit_shift,
+    "BitwiseAnd": _binary(ops.bitwise_and),
+    "BitwiseNot": _unary(ops.bitwise_not),
+    "BitwiseOr": _binary(ops.bitwise_or),
+    "BitwiseXor": _binary(ops.bitwise_xor),
+    "Cast": _cast,
+    "CastLike": _cast_like,
+    "Ceil": _unary(ops.ceil),
+    "Celu": _with_floats(ops.celu, alpha=1.0),
+    "Clip": _clip,
+    "Cos": _unary(ops.cos),
+    "Cosh": _unary(ops.cosh),
+    "Div": _binary(ops.div),
+    "Dropout": _dropout,
+    "Elu": _with_floats(ops.elu, alpha=1.0),
+    "Equal": _binary(ops.eq),
+    "Erf": _unary(ops.erf),
+    "Exp": _unary(ops.exp),
+    "Floor": _unary(ops.floor),
+    "Gelu": _gelu,
+    "Greater": _binary(ops.gt),
+    "GreaterOrEqual": _binary(ops.ge),
+    "HardSigmoid": _with_floats(ops.hard_sigmoid, alpha=0.2, beta=0.5),
+    "HardSwish": _unary(ops.hard_swish),
+    "Identity": _identity,
+    "IsInf": _isinf,
+    "IsNaN": _unary(ops.isnan),
+    "LeakyRelu": _with_floats(ops.leaky_relu, alpha=0.01),
+    "Less": _binary(ops.lt),
+    "LessOrEqual": _binary(ops.le),
+    "Log": _unary(ops.log),
+    "Max": _variadic(ops.maximum),
+    "Mean": _mean,
+    "Min": _variadic(ops.minimum),
+    "Mish": _unary(ops.mish),
+    "Mod": _mod,
+    "Mul": _binary(ops.mul),
+    "Neg": _unary(ops.neg),
+    "Not": _unary(ops.logical_not),
+    "Or": _binary(ops.logical_or),
+    "PRelu": _prelu,
+    "Pow": _pow,
+    "Reciprocal": _unary(ops.reciprocal),
+    "Relu": _unary(ops.relu),
+    "Round": _unary(ops.round),
+    "Selu": _with_floats(ops.selu, alpha=SELU_ALPHA, gamma=SELU_GAMMA),
+    "Shrink": _shrink,
+    "Sigmoid": _unary(ops.sigmoid),
+    "Sign": _unary(ops.sign),
+    "Sin": _unary(ops.sin),
+    "Sinh": _unary(ops.sinh),
+    "Softplus": _unary(ops.softplus),
+    "Softsign": _unary(ops.softsign),
+    "Sqrt": _unary(ops.sqrt),
+    "Sub": _binary(ops.sub),
+    "Sum": _variadic(ops.add),
+    "Swish": _swish,
+    "Tan": _unary(ops.tan),
+    "Tanh": _unary(ops.tanh),
+    "ThresholdedRelu": _thresholded_relu,
+    "Where": _where,
+    "Xor": _binary(ops.logical_xor),
+}

@@ -1,0 +1,142 @@
+"""Converters of ONNX ops whose positions are data: gather, scatter, selection, sorting.
+
+In: a ``Call``. Out: nodes of the graph IR. Not its business: slices with known bounds (``onnx_ops_movement``).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tilewright import ops
+from tilewright.core.expr import Dim
+from tilewright.core.graph import Node
+from tilewright.core.types import i64
+from tilewright.frontend.onnx_call import Call, Results, Table
+from tilewright.frontend.onnx_shapes import is_symbolic
+
+REDUCTIONS = ("none", "add", "mul", "min", "max")
+
+
+def _axis(c: Call, default: int = 0) -> int:
+    return c.axis(c.int("axis", default), len(c.x(0).shape))
+
+
+def _gather(c: Call) -> Node:
+    return c(ops.gather, c.x(0), c.x(1), axis=_axis(c))
+
+
+def _gather_elements(c: Call) -> Node:
+    return c(ops.gather_elements, c.x(0), c.x(1), axis=_axis(c))
+
+
+def _gather_nd(c: Call) -> Node:
+    return c(ops.gather_nd, c.x(0), c.x(1), batch_dims=c.int("batch_dims", 0))
+
+
+def _scatter_elements(c: Call) -> Node:
+    reduction = c.choice("reduction", REDUCTIONS, "none")
+    return c(ops.scatter_elements, c.x(0), c.x(1), c.x(2), axis=_axis(c), reduction=reduction)
+
+
+def _scatter_nd(c: Call) -> Node:
+    return c(ops.scatter_nd, c.x(0), c.x(1), c.x(2), reduction=c.choice("reduction", REDUCTIONS, "none"))
+
+
+def _one_hot(c: Call) -> Node:
+    indices, off_on = c.x(0), c.x(2)
+    depth = c.dims(c.cast(c.x(1), i64), "depth")[0]
+    axis = c.axis(c.int("axis", -1), len(indices.shape) + 1)
+    return c(ops.one_hot, c.cast(indices, i64), off_on, depth=depth, axis=axis)
+
+
+def _top_k(c: Call) -> Results:
+    x = c.x(0)
+    axis = _axis(c, -1)
+    k: Dim = c.int("k") if c.opset < 10 else c.dims(c.x(1), "k")[0]
+    return c.results(
+        c(ops.top_k, x, k=k, axis=axis, largest=c.flag("largest", True), sorted=c.flag("sorted", True))
+    )  # fmt: skip
+
+
+def nonzero(c: Call, x: Node) -> Node:
+    """Positions of elements that are not zero, i64[rank, n]; n is a new symbol unless ``x`` is known."""
+    known = c.emitter.values(x)
+    if known is not None and not is_symbolic(known):
+        return c.array(np.array(np.nonzero(known.astype(bool)), np.int64))
+    return c.results(c(ops.nonzero, x, count=c.emitter.fresh("n_nonzero")))[0]
+
+
+def _non_zero(c: Call) -> Node:
+    x = c.x(0)
+    return nonzero(c, x if x.shape else c.reshape(x, (1,)))
+
+
+def _compress(c: Call) -> Node:
+    """The slices where a condition holds."""
+    x, condition = c.x(0), c.x(1)
+    axis = 0
+    if c.has("axis"):
+        axis = _axis(c)
+    else:
+        x = c.reshape(x, (x.type.n_elements,))
+    places = nonzero(c, condition)
+    return c(ops.gather, x, c.reshape(places, (places.shape[1],)), axis=axis)
+
+
+def steps_along(c: Call, x: Node, axis: int) -> Node:
+    """0, 1, 2... along ``axis``, of size 1 elsewhere."""
+    return c.align(c(ops.iota, extent=x.shape[axis], dtype=i64), axis, len(x.shape))
+
+
+def _along(c: Call, x: Node, axis: int, rank: int) -> Node:
+    return c.align(c.cast(x, i64), axis, rank)
+
+
+def _reverse_sequence(c: Call) -> Node:
+    """The first ``lengths[b]`` steps of each batch row in opposite order."""
+    x, lengths = c.x(0), c.x(1)
+    rank = len(x.shape)
+    batch, time = c.axis(c.int("batch_axis", 1), rank), c.axis(c.int("time_axis", 0), rank)
+    if batch == time:
+        c.refuse("batch_axis and time_axis are the same")
+    step, length = steps_along(c, x, time), _along(c, lengths, batch, rank)
+    turned = c(ops.sub, c(ops.sub, length, c.const(1, i64)), step)
+    places = c(ops.where, c(ops.lt, step, length), turned, step)
+    return c(ops.gather_elements, x, c.expand(places, x.shape), axis=time)
+
+
+def _tensor_scatter(c: Call) -> Node:
+    """A cache with an update written at a position per batch row."""
+    cache, update, starts = c.x(0), c.x(1), c.opt(2)
+    rank = len(cache.shape)
+    axis = c.axis(c.int("axis", -2), rank)
+    if axis == 0:
+        c.refuse("axis=0 is the batch")
+    circular = c.choice("mode", ("linear", "circular"), "linear") == "circular"
+    offset = steps_along(c, cache, axis)
+    if starts is not None:
+        offset = c(ops.sub, offset, _along(c, starts, 0, rank))
+    if circular:
+        offset = c(ops.mod, offset, c.dim_value(cache.shape[axis]))
+    length = c.dim_value(update.shape[axis])
+    inside = c(ops.logical_and, c(ops.ge, offset, c.const(0, i64)), c(ops.lt, offset, length))
+    place = c(ops.where, inside, offset, c.const(0, i64))
+    spread = [*cache.shape]
+    taken = c(ops.gather_elements, update, c.expand(place, spread), axis=axis)
+    return c(ops.where, inside, taken, cache)
+
+
+TABLE: Table = {
+    "Compress": _compress,
+    "Gather": _gather,
+    "GatherElements": _gather_elements,
+    "GatherND": _gather_nd,
+    "NonZero": _non_zero,
+    "OneHot": _one_hot,
+    "ReverseSequence": _reverse_sequence,
+    "Scatter": _scatter_elements,
+    "ScatterElements": _scatter_elements,
+    "ScatterND": _scatter_nd,
+    "TensorScatter": _tensor_scatter,
+    "TopK": _top_k,
+}

@@ -1,0 +1,115 @@
+"""Converters of ONNX quantisation ops.
+
+In: a ``Call``. Out: nodes of the graph IR. Not its business: integer products (``onnx_ops_contract``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright import ops
+from tilewright.core.graph import Node
+from tilewright.core.types import DType, f32, i32, u8
+from tilewright.frontend.onnx_call import Call, Results, Table
+from tilewright.frontend.onnx_ops_contract import add_channels, centred, conv, matmul
+
+QUANTIZED = ("i8", "u8", "i16", "u16")
+
+
+def _parameter(c: Call, p: Node, x: Node) -> Node:
+    """A scale or zero point: 0-d when it is one number for the whole tensor."""
+    return c.reshape(p, ()) if p.shape == (1,) and len(x.shape) != 1 else p
+
+
+def _blocks(c: Call, x: Node, axis: int, scale: Node) -> dict[str, int]:
+    block = c.int("block_size", 0)
+    if not block:
+        return {}
+    if block < 0 or len(scale.shape) != len(x.shape):
+        c.refuse(f"block_size={block} needs a scale of the operand's rank")
+    return {"block_size": block}
+
+
+def _axis_of(c: Call, x: Node, scale: Node) -> int:
+    axis = c.int("axis", 1)
+    return c.axis(axis, len(x.shape)) if scale.shape and x.shape else 0
+
+
+def _quantize(c: Call) -> Node:
+    c.ignore("saturate", "precision")
+    x, scale, zero = c.x(0), _parameter(c, c.x(1), c.x(0)), c.opt(2)
+    default = zero.dtype if zero is not None else u8
+    dtype = default if c.int("output_dtype", 0) == 0 else c.dtype("output_dtype")
+    if zero is not None and zero.dtype is not dtype:
+        c.refuse(f"output_dtype {dtype} differs from the zero point's {zero.dtype}")
+    point = _parameter(c, zero, x) if zero is not None else c.full(0, dtype, scale.shape)
+    axis = _axis_of(c, x, scale)
+    blocks = _blocks(c, x, axis, scale)
+    if not x.dtype.is_float:
+        x = c.cast(x, f32)
+    if x.dtype is not scale.dtype:
+        x, scale = c.cast(x, f32), c.cast(scale, f32)
+    return c(ops.quantize_linear, x, scale, point, axis=axis, dtype=dtype, **blocks)
+
+
+def _dequantize(c: Call) -> Node:
+    x, scale, zero = c.x(0), _parameter(c, c.x(1), c.x(0)), c.opt(2)
+    point = _parameter(c, zero, x) if zero is not None else c.full(0, x.dtype, scale.shape)
+    axis = _axis_of(c, x, scale)
+    blocks = _blocks(c, x, axis, scale)
+    y = c(ops.dequantize_linear, x, scale, point, axis=axis, **blocks)
+    return y if c.int("output_dtype", 0) == 0 else c.cast(y, c.dtype("output_dtype"))
+
+
+def _dynamic_quantize(c: Call) -> Results:
+    return c.results(c(ops.dynamic_quantize_linear, c.x(0)))
+
+
+def _requantized(c: Call, accumulated: Node, scales: Sequence[Node], zero: Node, axis: int) -> Node:
+    """``round(accumulated * (a * b / y)) + zero`` clamped to the zero point's dtype."""
+    a, b, y = (c.cast(s, f32) for s in scales)
+    factor = c(
+        ops.div,
+        c(ops.mul, _spread(c, a, accumulated, axis - 1), _spread(c, b, accumulated, axis)),
+        _spread(c, y, accumulated, axis - 1),
+    )
+    scaled = c(ops.round, c(ops.mul, c.cast(accumulated, f32), factor))
+    shifted = c(ops.add, scaled, c.cast(_spread(c, zero, accumulated, axis - 1), f32))
+    return saturated(c, shifted, zero.dtype)
+
+
+def _spread(c: Call, p: Node, like: Node, axis: int) -> Node:
+    if p.shape in ((), (1,)):
+        return c.reshape(p, ())
+    return c.align(p, axis % len(like.shape), len(like.shape)) if len(p.shape) == 1 else p
+
+
+def saturated(c: Call, x: Node, dtype: DType) -> Node:
+    """``x`` clamped to the range of an integer type and cast to it."""
+    if dtype.name not in QUANTIZED:
+        c.refuse(f"quantisation to {dtype} is not supported", f"supported: {', '.join(QUANTIZED)}")
+    return c.cast(c(ops.clamp, x, c.const(dtype.min, x.dtype), c.const(dtype.max, x.dtype)), dtype)
+
+
+def _qlinear_matmul(c: Call) -> Node:
+    a, b = c.x(0), c.x(3)
+    left = centred(c, a, c.x(2), max(len(a.shape) - 2, 0))
+    right = centred(c, b, c.x(5), len(b.shape) - 1)
+    product = matmul(c, left, right)
+    return _requantized(c, product, (c.x(1), c.x(4), c.x(6)), c.x(7), len(product.shape) - 1)
+
+
+def _qlinear_conv(c: Call) -> Node:
+    accumulated = conv(c, centred(c, c.x(0), c.x(2), 1), centred(c, c.x(3), c.x(5), 0))
+    bias = c.opt(8)
+    accumulated = add_channels(c, accumulated, c.cast(bias, i32) if bias is not None else None)
+    return _requantized(c, accumulated, (c.x(1), c.x(4), c.x(6)), c.x(7), 1)
+
+
+TABLE: Table = {
+    "DequantizeLinear": _dequantize,
+    "DynamicQuantizeLinear": _dynamic_quantize,
+    "QLinearConv": _qlinear_conv,
+    "QLinearMatMul": _qlinear_matmul,
+    "QuantizeLinear": _quantize,
+}

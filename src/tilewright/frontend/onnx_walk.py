@@ -1,0 +1,554 @@
+"""Walks an ONNX graph and calls the converter of each node.
+
+In: a ``GraphProto`` and the scope its names are read in. Out: nodes of the graph IR bound to names, and ``Problem``
+records for everything that can't be converted, so that one import reports them all.
+Not its business: files and model inputs (``onnx``), and the meaning of ops (``onnx_ops_*``).
+"""
+
+from __future__ import annotations
+
+import difflib
+import heapq
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tilewright.core.diag import CompileError, Loc, Problem
+from tilewright.core.graph import INPUT, Graph, Node, Pool
+from tilewright.core.types import TensorType
+from tilewright.frontend.onnx_call import (
+    Absent,
+    Body,
+    BodySpec,
+    Call,
+    Converter,
+    Emitter,
+    Items,
+    Refused,
+    UseDefinition,
+    Value,
+)
+from tilewright.frontend.onnx_file import ELEMENT_TYPES, BadTensor, TensorReader
+from tilewright.frontend.onnx_ops import CONVERTERS, REFUSED
+
+if TYPE_CHECKING:
+    from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto
+
+MIN_OPSET = 7
+MAX_DEPTH = 24
+MAX_EXPANDED_NODES = 1_000_000
+# What a contradictory model makes NumPy and Python raise; each becomes a problem with the node's location.
+MODEL_ERRORS = (
+    ValueError,
+    TypeError,
+    IndexError,
+    KeyError,
+    ArithmeticError,
+    MemoryError,
+    RecursionError,
+    AssertionError,
+)
+_CODES = {dtype: code for code, dtype in ELEMENT_TYPES.items()}
+_ATTRIBUTE_KINDS = "UNDEFINED FLOAT INT STRING TENSOR GRAPH FLOATS INTS STRINGS TENSORS GRAPHS".split()
+
+
+class Broken:
+    """Stands for the result of a node that could not be converted."""
+
+
+BROKEN = Broken()
+
+
+@dataclass
+class Scope:
+    """Names bound to values. A closed scope turns what it reads from outside into inputs of its graph."""
+
+    parent: Scope | None = None
+    prefix: str | None = None
+    names: dict[str, Value | Broken] = field(default_factory=dict)
+    captures: dict[Node, Node] = field(default_factory=dict)
+
+    @property
+    def closed(self) -> bool:
+        return self.prefix is not None
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What a list of nodes is read under: opset versions, a function's attributes, and where it is called from."""
+
+    opsets: Mapping[str, int]
+    bound: Mapping[str, AttributeProto] | None = None
+    inside: str = ""
+    depth: int = 0
+
+
+class Walker:
+    """Converts nodes; one per import."""
+
+    def __init__(
+        self, pool: Pool, reader: TensorReader, functions: Mapping[tuple[str, str, str], FunctionProto]
+    ) -> None:
+        self.emitter, self.reader, self.functions = Emitter(pool), reader, functions
+        self.problems: list[Problem] = []
+        self._n_nodes = 0
+        self._n_inputs = 0
+
+    # --- graphs ---
+
+    def graph(self, graph: GraphProto, scope: Scope, frame: Frame) -> list[Value | Broken]:
+        """Bind the graph's initializers, convert its nodes, and give its outputs."""
+        where = Loc(f'graph "{graph.name}"{frame.inside}')
+        self._initializers(graph, scope, where)
+        outputs = [o.name for o in graph.output]
+        self.nodes(graph.node, outputs, scope, frame, where)
+        return [self.output(name, scope, where) for name in outputs]
+
+    def output(self, name: str, scope: Scope, where: Loc) -> Value | Broken:
+        """The value of an output's name; a problem when nothing computes it."""
+        value = self.lookup(name, scope)
+        if value is None:
+            self._problem(
+                where, "output", f'nothing computes the output "{name}"', "the model is damaged; export it again"
+            )
+            return BROKEN
+        return value
+
+    def lookup(self, name: str, scope: Scope) -> Value | Broken | None:
+        """What ``name`` means in ``scope``; None when it means nothing."""
+        crossed: list[Scope] = []
+        at: Scope | None = scope
+        while at is not None and name not in at.names:
+            crossed.append(at)
+            at = at.parent
+        if at is None:
+            return None
+        value = at.names[name]
+        for inner in reversed(crossed):
+            if inner.closed and isinstance(value, Node):
+                value = self.captured(value, inner)
+            elif inner.closed and isinstance(value, Items):
+                value = Items(tuple(self.captured(n, inner) for n in value.nodes))
+        return value
+
+    def captured(self, node: Node, scope: Scope) -> Node:
+        if not node.inputs and node.op is not INPUT:
+            return node
+        if node not in scope.captures:
+            scope.captures[node] = self.new_input(f"{scope.prefix}capture", node.type, node.loc)
+            values = self.emitter.values(node)
+            if values is not None:
+                self.emitter.note(scope.captures[node], values)
+        return scope.captures[node]
+
+    def new_input(self, name: str, type_: TensorType, loc: Loc) -> Node:
+        """An input of a sub-graph, under a name that no other has."""
+        self._n_inputs += 1
+        return self.emitter.pool.input(f"{name}_{self._n_inputs}", type_, loc)
+
+    def _initializers(self, graph: GraphProto, scope: Scope, where: Loc) -> None:
+        for tensor in graph.initializer:
+            self._initializer(tensor.name, tensor, scope, where)
+        for sparse in graph.sparse_initializer:
+            self._initializer(sparse.values.name, sparse, scope, where)
+
+    def _initializer(self, name: str, tensor: Any, scope: Scope, where: Loc) -> None:
+        if not name or name in scope.names:
+            self._problem(where, "initializer", f'the name "{name}" is used twice or empty', "rename one of them")
+            return
+        loc = Loc(f'initializer "{name}"')
+        try:
+            array = self.reader.read_sparse(tensor) if hasattr(tensor, "indices") else self.reader.read(tensor)
+            scope.names[name] = self.emitter.pool.const(array, None, loc)
+        except BadTensor as e:
+            self._problem(loc, "tensor", e.rule, e.remedy)
+            scope.names[name] = BROKEN
+        except MODEL_ERRORS as e:
+            self._problem(loc, "tensor", f"can't be read: {e}")
+            scope.names[name] = BROKEN
+
+    # --- nodes ---
+
+    def nodes(self, nodes: Sequence[NodeProto], outputs: Sequence[str], scope: Scope, frame: Frame, where: Loc) -> None:
+        """Convert the nodes that the outputs depend on, in an order that respects their names."""
+        for i in self._order(nodes, outputs, scope, frame, where):
+            self._node(nodes[i], i, scope, frame)
+
+    def _order(
+        self, nodes: Sequence[NodeProto], outputs: Sequence[str], scope: Scope, frame: Frame, where: Loc
+    ) -> list[int]:
+        """Indices of the live nodes, operands first, otherwise as given; problems for repeated names and cycles."""
+        producer: dict[str, int] = {}
+        for i, node in enumerate(nodes):
+            for name in filter(None, node.output):
+                if name in producer or name in scope.names:
+                    self._problem(
+                        _loc(node, i, frame), node.op_type, f'the name "{name}" is computed twice', "rename one"
+                    )
+                producer.setdefault(name, i)
+        needs = [sorted({producer[n] for n in _names_read(node) if n in producer}) for node in nodes]
+        live, stack = set[int](), [producer[n] for n in outputs if n in producer]
+        while stack:
+            i = stack.pop()
+            if i not in live:
+                live.add(i)
+                stack.extend(needs[i])
+        waiting = {i: len(needs[i]) for i in live}
+        users: dict[int, list[int]] = {i: [] for i in live}
+        for i in live:
+            for j in needs[i]:
+                users[j].append(i)
+        ready = [i for i in live if not waiting[i]]
+        heapq.heapify(ready)
+        order: list[int] = []
+        while ready:
+            i = heapq.heappop(ready)
+            order.append(i)
+            for j in users[i]:
+                waiting[j] -= 1
+                if not waiting[j]:
+                    heapq.heappush(ready, j)
+        if len(order) < len(live):
+            stuck = sorted(live - set(order))
+            names = ", ".join(str(_loc(nodes[i], i, frame)) for i in stuck[:5])
+            self._problem(
+                where, "graph", f"{len(stuck)} nodes form or follow a cycle: {names}", "a graph must be acyclic"
+            )
+            for i in stuck:
+                scope.names.update({name: BROKEN for name in nodes[i].output if name})
+        return order
+
+    def _node(self, node: NodeProto, i: int, scope: Scope, frame: Frame) -> None:
+        loc = _loc(node, i, frame)
+        results: list[Value | None] | None = None
+        try:
+            results = self._converted(node, loc, scope, frame)
+        except Refused as e:
+            self._problem(loc, _spelled(node, frame), e.rule, e.remedy)
+        except CompileError as e:
+            self.problems.extend(_relocated(p, loc, _spelled(node, frame)) for p in e.problems)
+        except BadTensor as e:
+            self._problem(loc, _spelled(node, frame), e.rule, e.remedy)
+        except MODEL_ERRORS as e:
+            self._problem(loc, _spelled(node, frame), f"contradicts itself ({type(e).__name__}: {str(e)[:200]})")
+        for k, name in enumerate(node.output):
+            if name:
+                value = results[k] if results is not None and k < len(results) else None
+                if results is not None and value is None:
+                    self._problem(loc, _spelled(node, frame), f'result {k} ("{name}") is not supported')
+                scope.names[name] = BROKEN if value is None else value
+
+    def _converted(self, node: NodeProto, loc: Loc, scope: Scope, frame: Frame) -> list[Value | None] | None:
+        """The node's results; None when an operand is broken, which was reported already."""
+        self._n_nodes += 1
+        if self._n_nodes > MAX_EXPANDED_NODES:
+            raise Refused(f"the model has more than {MAX_EXPANDED_NODES} nodes after expanding functions")
+        attributes = _bound_attributes(node, frame)
+        operands: list[Value | None] = []
+        broken = False
+        for name in node.input:
+            value = self.lookup(name, scope) if name else None
+            if name and value is None:
+                raise Refused(
+                    f'operand "{name}" is computed by no node, input or initializer', "export the model again"
+                )
+            broken |= value is BROKEN
+            operands.append(None if isinstance(value, Broken) else value)
+        function = self.functions.get((node.domain, node.op_type, getattr(node, "overload", "")))
+        if function is not None:
+            return None if broken else self._call_function(function, operands, attributes, loc, frame)
+        domain = "" if node.domain == "ai.onnx" else node.domain
+        opset = self._opset(domain, node, frame)
+        converter = CONVERTERS.get((domain, node.op_type))
+        schema = _check_schema(node, domain, opset, attributes)
+        if converter is None and (broken or not (schema and _has_body(schema))):
+            if broken and schema and _has_body(schema):
+                return None
+            raise _unsupported(node, domain, opset)
+        if broken:
+            return None
+        host = _BoundHost(self, scope, frame, loc)
+        call = Call(self.emitter, self.reader, host, loc, node.op_type, opset, operands, attributes, node.output)
+        if converter is not None:
+            try:
+                return _run(converter, call)
+            except UseDefinition:
+                if not (schema and _has_body(schema)):
+                    raise _unsupported(node, domain, opset) from None
+        return self._expand(schema, node, call, operands, attributes, loc, frame)
+
+    def _opset(self, domain: str, node: NodeProto, frame: Frame) -> int:
+        if domain in frame.opsets:
+            return frame.opsets[domain]
+        if domain == "com.microsoft" or (domain, node.op_type) in CONVERTERS:
+            return 1
+        raise Refused(f'the model imports no opset of domain "{domain}"', "the model is damaged or lacks its functions")
+
+    # --- functions ---
+
+    def _call_function(
+        self,
+        function: FunctionProto,
+        operands: Sequence[Value | None],
+        attributes: Mapping[str, AttributeProto],
+        loc: Loc,
+        frame: Frame,
+    ) -> list[Value | None]:
+        """The function's nodes in the place of the call."""
+        if frame.depth >= MAX_DEPTH:
+            raise Refused(f"functions are nested more than {MAX_DEPTH} deep", "a function must not call itself")
+        bound = {a.name: a for a in function.attribute_proto} | dict(attributes)
+        opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in function.opset_import}
+        inner = Frame(opsets or frame.opsets, bound, f" in {loc}", frame.depth + 1)
+        scope = Scope()
+        for k, name in enumerate(function.input):
+            value = operands[k] if k < len(operands) else None
+            if value is not None:
+                scope.names[name] = value
+        absent = set(function.input) - scope.names.keys()
+        nodes = [_without_operands(n, absent) for n in function.node] if absent else function.node
+        n_before = len(self.problems)
+        self.nodes(nodes, function.output, scope, inner, loc)
+        found = [self.lookup(name, scope) for name in function.output]
+        if len(self.problems) > n_before:
+            return [None if isinstance(v, Broken) else v for v in found] if not any(map(_is_broken, found)) else []
+        return [None if isinstance(v, Broken) else v for v in found]
+
+    def _expand(
+        self,
+        schema: Any,
+        node: NodeProto,
+        call: Call,
+        operands: Sequence[Value | None],
+        attributes: Mapping[str, AttributeProto],
+        loc: Loc,
+        frame: Frame,
+    ) -> list[Value | None]:
+        """An op that ONNX defines by other ops, expanded from that definition."""
+        function = _body(schema, node, call.opset, operands, attributes)
+        if function is None:
+            raise _unsupported(node, node.domain, call.opset)
+        defaults = {name: a.default_value for name, a in schema.attributes.items() if a.default_value.name}
+        return self._call_function(function, operands, defaults | dict(attributes), loc, frame)
+
+    def _problem(self, loc: Loc, op: str, rule: str, remedy: str = "") -> None:
+        self.problems.append(Problem(loc, op, rule, remedy))
+
+
+@dataclass(frozen=True)
+class _BoundHost:
+    """The walker as converters of nodes with sub-graphs see it."""
+
+    walker: Walker
+    scope: Scope
+    frame: Frame
+    loc: Loc
+
+    def _deeper(self) -> Frame:
+        if self.frame.depth >= MAX_DEPTH:
+            raise Refused(f"graphs are nested more than {MAX_DEPTH} deep")
+        f = self.frame
+        return Frame(f.opsets, f.bound, f" in {self.loc}", f.depth + 1)
+
+    def inline(self, graph: GraphProto, operands: Sequence[Value]) -> list[Value]:
+        scope = Scope(self.scope)
+        if len(operands) != len(graph.input):
+            raise Refused(f"the sub-graph takes {len(graph.input)} inputs, not {len(operands)}")
+        scope.names.update(zip((i.name for i in graph.input), operands, strict=True))
+        return _whole(self.walker.graph(graph, scope, self._deeper()))
+
+    def bodies(self, specs: Sequence[BodySpec]) -> Body:
+        captures: dict[Node, Node] = {}
+        made: list[tuple[BodySpec, list[Node], list[Node]]] = []
+        for spec in specs:
+            graph = spec.graph
+            scope = Scope(self.scope, f"{graph.name or 'body'}.", captures=captures)
+            formals = [self.walker.new_input(f"{scope.prefix}x", t, self.loc) for t in spec.types]
+            operands = spec.bind(formals, lambda n: self.walker.captured(n, scope)) if spec.bind else formals  # noqa: B023
+            if len(operands) != len(graph.input):
+                raise Refused(f"the sub-graph takes {len(graph.input)} inputs, not {len(operands)}")
+            scope.names.update({i.name: n for i, n in zip(graph.input, operands, strict=True)})
+            outputs = _whole(self.walker.graph(graph, scope, self._deeper()))
+            results = [v for v in outputs if isinstance(v, Node)]
+            if len(results) != len(outputs):
+                raise Refused("a sub-graph gives a sequence or optional", "only tensors can leave If, Loop and Scan")
+            made.append((spec, formals, spec.finish(results) if spec.finish else results))
+        extra = tuple(captures.values())
+        pool = self.walker.emitter.pool
+        graphs = tuple(
+            Graph(
+                spec.graph.name or "body",
+                pool,
+                (*formals, *extra),
+                tuple(outs),
+                tuple(f"y{k}" for k in range(len(outs))),
+            )
+            for spec, formals, outs in made
+        )
+        return Body(graphs, tuple(captures))
+
+    def mark(self) -> int:
+        return len(self.walker.problems)
+
+    def reset(self, mark: int) -> None:
+        del self.walker.problems[mark:]
+
+
+def _whole(outputs: Sequence[Value | Broken]) -> list[Value]:
+    found = [v for v in outputs if not isinstance(v, Broken)]
+    if len(found) != len(outputs):
+        raise Refused("its sub-graph can't be converted, for the reasons listed with its nodes")
+    return found
+
+
+def _is_broken(value: object) -> bool:
+    return isinstance(value, Broken)
+
+
+def _run(converter: Converter, call: Call) -> list[Value | None]:
+    results = converter(call)
+    unread = call.unread()
+    if unread:
+        raise Refused(f"attribute {', '.join(unread)} is not supported here", "remove it or give it its default value")
+    return [results] if isinstance(results, Node | Items | Absent) else list(results)
+
+
+# --- what a node says -----------------------------------------------------------------------------------------------
+
+
+def _loc(node: NodeProto, i: int, frame: Frame) -> Loc:
+    first = next(filter(None, node.output), "")
+    name = f'node "{node.name}"' if node.name else f'node {i} giving "{first}"'
+    return Loc(f"{name} ({node.op_type}){frame.inside}"[:400])
+
+
+def _spelled(node: NodeProto, frame: Frame) -> str:
+    domain = node.domain or "ai.onnx"
+    version = frame.opsets.get("" if node.domain == "ai.onnx" else node.domain)
+    return f"{domain}.{node.op_type}" + (f" (opset {version})" if version else "")
+
+
+def _relocated(p: Problem, loc: Loc, op: str) -> Problem:
+    return Problem(loc, op, p.rule if p.op in op else f"{p.op}: {p.rule}", p.remedy)
+
+
+def _bound_attributes(node: NodeProto, frame: Frame) -> dict[str, AttributeProto]:
+    """The node's attributes by name, references to a function's attributes resolved."""
+    found: dict[str, AttributeProto] = {}
+    for a in node.attribute:
+        if a.name in found:
+            raise Refused(f"attribute {a.name} is given twice")
+        if not a.ref_attr_name:
+            found[a.name] = a
+        elif frame.bound is None:
+            raise Refused(f"attribute {a.name} refers to {a.ref_attr_name} of a function, outside of a function")
+        elif a.ref_attr_name in frame.bound:
+            found[a.name] = frame.bound[a.ref_attr_name]
+    return found
+
+
+def _without_operands(node: NodeProto, absent: set[str]) -> NodeProto:
+    """The node with operands that the caller left out made empty, and likewise results never set."""
+    if absent.isdisjoint(node.input):
+        return node
+    copy = type(node)()
+    copy.CopyFrom(node)
+    for k, name in enumerate(copy.input):
+        if name in absent:
+            copy.input[k] = ""
+    return copy
+
+
+def _names_read(node: NodeProto) -> Iterator[str]:
+    """Names that the node or its sub-graphs read; may include names that a sub-graph binds itself."""
+    stack: list[Any] = [node]
+    while stack:
+        n = stack.pop()
+        yield from filter(None, n.input)
+        for a in n.attribute:
+            for g in [a.g] if a.type == 5 else a.graphs:
+                stack.extend(g.node)
+                yield from (o.name for o in g.output)
+
+
+def _check_schema(node: NodeProto, domain: str, opset: int, attributes: Mapping[str, AttributeProto]) -> Any | None:
+    """ONNX's own schema of the node when it has one; raises ``Refused`` when the node breaks it."""
+    from onnx import defs
+
+    try:
+        schema = defs.get_schema(node.op_type, opset, domain)
+    except defs.SchemaError:
+        return None
+    n = len(node.input)
+    if not schema.min_input <= n <= schema.max_input:
+        raise Refused(f"takes {schema.min_input} to {schema.max_input} operands, got {n}")
+    if not len(node.output) <= schema.max_output:
+        raise Refused(f"gives at most {schema.max_output} results, got {len(node.output)}")
+    for name, a in attributes.items():
+        known = schema.attributes.get(name)
+        if known is None:
+            near = difflib.get_close_matches(name, schema.attributes, 1)
+            raise Refused(f"unknown attribute {name}", f"did you mean {near[0]}?" if near else "")
+        if int(known.type.value) != a.type and a.type < len(_ATTRIBUTE_KINDS):
+            raise Refused(f"attribute {name} is of kind {_ATTRIBUTE_KINDS[a.type]}, not {known.type.name}")
+    return schema
+
+
+def _has_body(schema: Any) -> bool:
+    return bool(schema.has_function or schema.has_context_dependent_function)
+
+
+def _body(
+    schema: Any, node: NodeProto, opset: int, operands: Sequence[Value | None], attributes: Mapping[str, AttributeProto]
+) -> FunctionProto | None:
+    """The function that ONNX defines the op by, for these operand types."""
+    from onnx import FunctionProto, NodeProto
+
+    if schema.has_function:
+        versions = [v for v in schema.function_opset_versions if v <= opset]
+        if not versions:
+            return None
+        data = schema.get_function_with_opset_version(max(versions))
+        return _with_opset(FunctionProto.FromString(data), opset)
+    versions = [v for v in schema.context_dependent_function_opset_versions if v <= opset]
+    if not versions:
+        return None
+    plain = NodeProto(op_type=node.op_type, domain=node.domain, input=list(node.input), output=list(node.output))
+    plain.attribute.extend(attributes.values())
+    types = [_type_proto(v) for v in operands]
+    data = schema.get_context_dependent_function_with_opset_version(max(versions), plain.SerializeToString(), types)
+    return _with_opset(FunctionProto.FromString(data), opset) if data else None
+
+
+def _with_opset(function: FunctionProto, opset: int) -> FunctionProto:
+    if not function.opset_import:
+        function.opset_import.add(domain="", version=opset)
+    return function
+
+
+def _type_proto(value: Value | None) -> bytes:
+    from onnx import TypeProto
+
+    proto = TypeProto()
+    if isinstance(value, Node):
+        proto.tensor_type.elem_type = _CODES[value.dtype]
+        shape = proto.tensor_type.shape
+        for d in value.shape:
+            dim = shape.dim.add()
+            if isinstance(d, int):
+                dim.dim_value = d
+    return proto.SerializeToString()
+
+
+def _unsupported(node: NodeProto, domain: str, opset: int) -> Refused:
+    """Says what is missing, with the reason or the nearest supported op."""
+    reason = REFUSED.get((domain, node.op_type))
+    if reason:
+        return Refused(reason[0], reason[1])
+    same_domain = [op for d, op in CONVERTERS if d == domain]
+    near = difflib.get_close_matches(node.op_type, same_domain, 1, 0.6)
+    remedy = f"nearest supported form: {near[0]}" if near else "express it by supported ops when exporting"
+    if domain == "com.microsoft":
+        remedy = "export the model without ONNX Runtime's graph optimisations (they write fused ops)"
+        remedy += f"; nearest supported form: {near[0]}" if near else ""
+    return Refused(f'no converter for op {node.op_type} of domain "{domain or "ai.onnx"}" at opset {opset}', remedy)
