@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from tilewright.codegen.target import Target
 from tilewright.core import expr
 from tilewright.core.compute import Buffer, IndexLike, Inside, Load, Value, walk
-from tilewright.core.expr import Dim, Interval, Sym, symbols
+from tilewright.core.expr import Dim, Sym, symbols
 from tilewright.tile.ir import Fold, For, If, Kernel, Kind, Place, Prefetch, Space, Stmt, Store, Update
 
 MAX_LANES_PER_BYTE = 4
@@ -49,8 +49,6 @@ class Analysis:
     """Register buffers whose life is one iteration of each loop."""
     outside: dict[int, set[int]] = field(default_factory=dict)
     """For each loop, the buffers whose home encloses it."""
-    weight: dict[int, int] = field(default_factory=dict)
-    """Statements that a loop's body expands to."""
     lanes: dict[int, int | None] = field(default_factory=dict)
     """What :func:`lane_count` says of each vector loop."""
 
@@ -74,8 +72,6 @@ def analyse(kernel: Kernel, target: Target) -> Analysis:
                 result.written.setdefault(id(f), set()).add(id(a.buffer))
     for bid, found in by_buffer.items():
         _place(result, bid, found)
-    for s in kernel.body:
-        _weigh(s, result)
     return result
 
 
@@ -257,18 +253,3 @@ def _accesses(body: tuple[Stmt, ...], path: tuple[For, ...]) -> Iterator[Access]
                     yield Access(b, s.index, path, True)
             case Prefetch():
                 yield Access(s.buffer, s.index, path, False)
-
-
-def _weigh(s: Stmt, result: Analysis) -> int:
-    match s:
-        case For(loop, body):
-            inside = sum(_weigh(x, result) for x in body)
-            copies = 1
-            if loop.kind in COPIED:
-                hi: Interval = expr.bounds(loop.extent)
-                copies = hi[1] if hi[1] is not None and hi[1] <= MAX_UNROLL else 1
-            result.weight[id(s)] = max(inside * copies, 1)
-            return result.weight[id(s)]
-        case If(_, body):
-            return 1 + sum(_weigh(x, result) for x in body)
-    return 1

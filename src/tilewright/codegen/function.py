@@ -19,6 +19,7 @@ from tilewright.codegen.loops import Loops
 from tilewright.codegen.memory import Memory, Plan
 from tilewright.codegen.memory import Place as Address
 from tilewright.codegen.registers import Registers
+from tilewright.codegen.split import Splits
 from tilewright.codegen.target import Target
 from tilewright.codegen.types import MEMORY_TYPE, VALUE_TYPE, literal
 from tilewright.codegen.values import Memo, Values
@@ -35,18 +36,18 @@ NO_LANES = Lanes()
 
 @dataclass
 class Module:
-    """What the functions of one kernel share. ``budget`` limits how many statements index-set splitting may add."""
+    """What the functions of one kernel share."""
 
     kernel: Kernel
     target: Target
     analysis: Analysis
+    splits: Splits
     functions: list[str] = field(default_factory=list)
     globals: dict[str, str] = field(default_factory=dict)
     declarations: set[str] = field(default_factory=set)
     expanded: dict[int, tuple[Value, Value]] = field(default_factory=dict)
     n_zero_bytes: int = 0
     n_tasks: int = 0
-    budget: int = 6000
 
     def expand(self, v: Value) -> Value:
         """``v`` with transcendental functions spelled out. Keeps the original alive: its identity is a key."""

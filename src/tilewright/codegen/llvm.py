@@ -18,6 +18,7 @@ from tilewright.codegen.analysis import analyse
 from tilewright.codegen.errors import CodegenError
 from tilewright.codegen.function import Function, Module
 from tilewright.codegen.lanes import Lanes
+from tilewright.codegen.split import Splits
 from tilewright.codegen.target import Target
 from tilewright.codegen.writer import Val
 from tilewright.tile.ir import Kernel
@@ -27,7 +28,7 @@ _LOCK = threading.Lock()
 
 def emit_kernel(kernel: Kernel, target: Target) -> str:
     """The LLVM text of a module with the kernel's function and what it calls."""
-    module = Module(kernel, target, analyse(kernel, target))
+    module = Module(kernel, target, analyse(kernel, target), Splits(kernel.body))
     fn = Function(module)
     parameters = []
     for n, buffer in enumerate(kernel.params):

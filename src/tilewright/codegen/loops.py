@@ -30,7 +30,6 @@ class Loops:
 
     def __init__(self, fn: Function) -> None:
         self.fn = fn
-        self._conditions: dict[int, list[split.Condition]] = {}
         self._patterns: dict[tuple[tuple[int, ...], tuple[int, ...]], Patterns] = {}
 
     def emit(self, f: For, ctx: Lanes) -> None:
@@ -56,18 +55,11 @@ class Loops:
         if extent == 1 and window is None:
             self._once(f, 0, ctx)
             return
-        conditions = self._conditions.get(id(f))
-        if conditions is None:
-            conditions = self._conditions[id(f)] = split.conditions(f.body)
+        conditions = fn.module.splits.of(f)
         whole = split.Piece(0, extent)
         fn.space.bind_run(sym, "", 0, self._interval(f, whole))
         found = split.pieces(fn.space, sym, extent, conditions) if conditions else [whole]
         fn.space.unbind(sym)
-        cost = (len(found) - 1) * fn.analysis.weight.get(id(f), 1)
-        if cost > fn.module.budget:
-            found = [whole]
-        elif cost:
-            fn.module.budget -= cost
         for piece in found:
             self._piece(f, piece, ctx, window)
 

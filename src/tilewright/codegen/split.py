@@ -13,15 +13,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tilewright.codegen.analysis import statement_values
+from tilewright.codegen.analysis import COPIED, MAX_UNROLL, statement_values
 from tilewright.codegen.index import IndexSpace
 from tilewright.core import expr
 from tilewright.core.compute import Index as IndexValue
 from tilewright.core.compute import IndexLike, Inside, Load, Value, walk
 from tilewright.core.expr import Atom, Binary, Dim, Interval, Mul, Sym
-from tilewright.tile.ir import Fold, For, If, Prefetch, Stmt, Store, Update
+from tilewright.tile.ir import Fold, For, If, Kind, Prefetch, Stmt, Store, Update
 
 MAX_PIECES = 9
+MAX_STATEMENTS = 1500
+_CUT = frozenset({Kind.SERIAL, Kind.PARALLEL, Kind.VECTOR, Kind.BLOCK, Kind.THREAD})
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,7 @@ class Condition:
 
     e: Dim
     inner: tuple[tuple[Sym, Interval], ...]
+    is_guard: bool = False
 
 
 @dataclass(frozen=True)
@@ -141,29 +144,82 @@ def _atom_extremes(space: IndexSpace, atom: Atom, inner: dict[Sym, Interval]) ->
 # --- what a body depends on -----------------------------------------------------------------------------------------
 
 
+class Splits:
+    """The conditions by which each loop of a kernel may be cut, within a limit on the size of the code.
+
+    When the pieces of nested loops would multiply to more than ``MAX_STATEMENTS`` statements, outer loops are no
+    longer cut at guards, then no longer at ragged extents: what stays open becomes masks and branches.
+    """
+
+    def __init__(self, body: tuple[Stmt, ...]) -> None:
+        self._found: dict[int, list[Condition]] = {}
+        order: list[For] = []
+        self._collect(body, order)
+        for guards_only in (True, False):
+            for f in order:
+                if self._size(body) <= MAX_STATEMENTS:
+                    return
+                kept = self._found[id(f)]
+                self._found[id(f)] = [c for c in kept if not c.is_guard] if guards_only else []
+
+    def of(self, f: For) -> list[Condition]:
+        """The conditions that may cut ``f``."""
+        return self._found[id(f)]
+
+    def _collect(self, body: tuple[Stmt, ...], order: list[For]) -> None:
+        for s in body:
+            if isinstance(s, For):
+                order.append(s)
+                if id(s) not in self._found and s.loop.kind in _CUT:
+                    sym = s.loop.sym
+                    self._found[id(s)] = [c for c in conditions(s.body) if sym in expr.symbols(c.e)]
+                self._found.setdefault(id(s), [])
+            if isinstance(s, For | If):
+                self._collect(s.body, order)
+
+    def _size(self, body: tuple[Stmt, ...]) -> int:
+        total = 0
+        for s in body:
+            if isinstance(s, For):
+                total += max(self._size(s.body), 1) * self._copies(s)
+            else:
+                total += self._size(s.body) if isinstance(s, If) else 1
+        return total
+
+    def _copies(self, f: For) -> int:
+        hi = expr.bounds(f.loop.extent)[1]
+        if f.loop.kind in COPIED and hi is not None and hi <= MAX_UNROLL:
+            return max(hi, 1)
+        n_pieces = len(self._found[id(f)]) + 1
+        return min(n_pieces, MAX_PIECES, n_pieces if hi is None else max(hi, 1))
+
+
 def conditions(body: tuple[Stmt, ...]) -> list[Condition]:
     """Every condition in a body that index-set splitting could settle."""
     found: dict[tuple[Dim, tuple[tuple[Sym, Interval], ...]], Condition] = {}
-    for e, inner in _body_conditions(body, {}):
+    for e, inner, is_guard in _body_conditions(body, {}):
         mentioned = expr.symbols(e)
         key = (e, tuple([(s, i) for s, i in inner.items() if s in mentioned]))
-        found.setdefault(key, Condition(*key))
+        if key not in found or (found[key].is_guard and not is_guard):
+            found[key] = Condition(*key, is_guard)
     return list(found.values())
 
 
-def _body_conditions(body: tuple[Stmt, ...], inner: dict[Sym, Interval]) -> Iterator[tuple[Dim, dict[Sym, Interval]]]:
+def _body_conditions(
+    body: tuple[Stmt, ...], inner: dict[Sym, Interval]
+) -> Iterator[tuple[Dim, dict[Sym, Interval], bool]]:
     for s in body:
         match s:
             case For(loop, below):
-                yield from ((e, inner) for e in _choices(loop.extent))
+                yield from ((e, inner, False) for e in _choices(loop.extent))
                 hi = expr.bounds(loop.extent, inner)[1]
                 yield from _body_conditions(below, {**inner, loop.sym: (0, None if hi is None else max(hi - 1, 0))})
             case If(_, below):
                 yield from _body_conditions(below, inner)
             case Store() | Update() | Fold() | Prefetch():
-                yield from ((e, inner) for e in _index_choices(s.index))
+                yield from ((e, inner, True) for e in _index_choices(s.index))
         for v in statement_values(s):
-            yield from ((e, inner) for e in _value_conditions(v))
+            yield from ((e, inner, True) for e in _value_conditions(v))
 
 
 def _value_conditions(v: Value) -> Iterator[Dim]:
