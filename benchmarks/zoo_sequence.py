@@ -5,6 +5,8 @@ In: ``small``. Out: (module, inputs by name, axes that may vary). Not its busine
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 from torch import Tensor, nn
 
@@ -14,7 +16,7 @@ Built = tuple[nn.Module, dict[str, Tensor], dict[str, dict[int, str]]]
 def mlp(small: bool) -> Built:
     sizes = (16, 32, 24, 10) if small else (784, 2048, 2048, 2048, 10)
     layers: list[nn.Module] = []
-    for a, b in zip(sizes, sizes[1:], strict=False):
+    for a, b in itertools.pairwise(sizes):
         layers += [nn.Linear(a, b), nn.ReLU()]
     return nn.Sequential(*layers[:-1]), {"x": torch.randn(4, sizes[0])}, {"x": {0: "batch"}}
 

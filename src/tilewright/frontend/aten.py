@@ -1,0 +1,60 @@
+"""The whole mapping from ATen overloads to converters.
+
+In: the tables of each family. Out: ``CONVERTERS``, by the overload's name without the ``aten.`` in front, and the
+names nearest to an unknown one. Not its business: what a converter does.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+
+from tilewright.frontend import (
+    aten_contract,
+    aten_elementwise,
+    aten_index,
+    aten_movement,
+    aten_norm,
+    aten_pool,
+    aten_reduce,
+    aten_rnn,
+    aten_source,
+)
+from tilewright.frontend.aten_call import Call, Result
+
+FAMILIES: Mapping[str, Mapping[str, Callable[[Call], Result]]] = {
+    "element-wise": aten_elementwise.TABLE,
+    "reduction": aten_reduce.TABLE,
+    "movement": aten_movement.TABLE,
+    "index": aten_index.TABLE,
+    "source": aten_source.TABLE,
+    "contraction": aten_contract.TABLE,
+    "pooling and resampling": aten_pool.TABLE,
+    "normalisation and attention": aten_norm.TABLE,
+    "recurrence": aten_rnn.TABLE,
+}
+CONVERTERS: Mapping[str, Callable[[Call], Result]] = {
+    name: convert for table in FAMILIES.values() for name, convert in table.items()
+}
+
+KEPT_WHOLE = (
+    "linear.default", "layer_norm.default", "group_norm.default", "instance_norm.default", "rms_norm.default",
+    "scaled_dot_product_attention.default", "gelu.default", "silu.default", "mish.default", "hardswish.default",
+    "hardsigmoid.default", "softplus.default", "leaky_relu.default", "elu.default", "celu.default", "prelu.default",
+    "log_sigmoid.default", "lstm.input", "gru.input", "rnn_tanh.input", "rnn_relu.input", "pixel_shuffle.default",
+    "pixel_unshuffle.default", "softmax.int", "log_softmax.int", "logsumexp.default", "stack.default",
+    "upsample_nearest1d.vec", "upsample_nearest2d.vec", "upsample_nearest3d.vec", "upsample_linear1d.vec",
+    "upsample_bilinear2d.vec", "upsample_trilinear3d.vec", "upsample_bicubic2d.vec", "pad.default", "roll.default",
+    "_upsample_nearest_exact1d.vec", "_upsample_nearest_exact2d.vec", "_upsample_nearest_exact3d.vec",
+    "adaptive_avg_pool1d.default", "avg_pool1d.default", "addcmul.default", "addcdiv.default", "lerp.Scalar",
+    "eye.default", "linspace.default", "index_add.default", "baddbmm.default", "mv.default", "dot.default",
+    "unfold.default", "masked_fill.Scalar", "masked_fill.Tensor", "isinf.default", "square.default",
+)  # fmt: skip
+"""Overloads that PyTorch would take apart and that we want whole."""
+
+
+def nearest(name: str) -> list[str]:
+    """Supported overloads closest to ``name``: other overloads of the same op first."""
+    packet = name.split(".", maxsplit=1)[0]
+    same = [n for n in CONVERTERS if n.split(".")[0] == packet]
+    return same or difflib.get_close_matches(name, CONVERTERS, 2, 0.85)

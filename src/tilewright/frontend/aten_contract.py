@@ -1,0 +1,116 @@
+"""ATen's matrix products and convolutions.
+
+In: calls. Out: ``matmul``, ``conv`` and ``conv_transpose`` with their bias added. PyTorch's weight of a linear layer
+is transposed here; cancelling transposes and packing are other stages' business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from tilewright import ops
+from tilewright.core.expr import Dim
+from tilewright.core.graph import Node
+from tilewright.frontend.aten_call import Call, Result, Unsupported, reshape, transpose
+
+Convert = Callable[[Call], Result]
+
+
+def swap_last(c: Call, x: Node) -> Node:
+    rank = len(x.shape)
+    return transpose(c.b, x, [*range(rank - 2), rank - 1, rank - 2])
+
+
+def _matmul_of(c: Call, a: Node, b: Node) -> Node:
+    """NumPy's matmul with vectors allowed."""
+    left = reshape(c.b, a, (1, *a.shape)) if len(a.shape) == 1 else a
+    right = reshape(c.b, b, (*b.shape, 1)) if len(b.shape) == 1 else b
+    y = c.b(ops.matmul, left, right)
+    shape = list(y.shape)
+    if len(b.shape) == 1:
+        del shape[-1]
+    if len(a.shape) == 1:
+        del shape[-1 if len(b.shape) == 1 else -2]
+    return reshape(c.b, y, shape)
+
+
+def _product(left: str, right: str) -> Convert:
+    return lambda c: _matmul_of(c, c.tensor(left, c.dtype), c.tensor(right, c.dtype))
+
+
+def _add_product(left: str, right: str) -> Convert:
+    """``beta * self + alpha * (left @ right)``."""
+
+    def convert(c: Call) -> Node:
+        y = _matmul_of(c, c.tensor(left, c.dtype), c.tensor(right, c.dtype))
+        if c["alpha"] != 1:
+            y = c.b(ops.mul, y, c.tensor("alpha", c.dtype))
+        if c["beta"] == 0:
+            return y
+        x = c.tensor("self", c.dtype)
+        return c.b(ops.add, y, x if c["beta"] == 1 else c.b(ops.mul, x, c.tensor("beta", c.dtype)))
+
+    return convert
+
+
+def _linear(c: Call) -> Node:
+    x, weight, bias = c.tensor("input"), c.tensor("weight"), c.optional("bias")
+    y = _matmul_of(c, x, swap_last(c, weight) if len(weight.shape) == 2 else weight)
+    return y if bias is None else c.b(ops.add, y, bias)
+
+
+def _outer(c: Call) -> Node:
+    x, y = c.tensor("self", c.dtype), c.tensor("vec2", c.dtype)
+    return c.b(ops.mul, reshape(c.b, x, (*x.shape, 1)), y)
+
+
+def _convolution(c: Call) -> Node:
+    """Every convolution of ATen: any number of axes, groups, transposed or not."""
+    transposed = bool(c.args.get("transposed", False))
+    return _conv(c, transposed, c["output_padding"] if transposed else None)
+
+
+def _conv(c: Call, transposed: bool, output_padding: object) -> Node:
+    x, weight, bias = c.tensor("input"), c.tensor("weight"), c.optional("bias")
+    n = len(weight.shape) - 2
+    if len(x.shape) == n + 1:
+        x = reshape(c.b, x, (1, *x.shape))
+    strides, dilations = c.pair("stride", n), c.pair("dilation", n)
+    pads = _conv_pads(c, weight, dilations, n)
+    groups = c.static("groups")
+    if transposed:
+        extra = c.pair("output_padding", n) if output_padding is not None else (0,) * n
+        y = c.b(
+            ops.conv_transpose, x, weight, strides=strides, pads=pads, dilations=dilations, groups=groups,
+            output_padding=extra, layout="NCHW",
+        )  # fmt: skip
+    else:
+        y = c.b(ops.conv, x, weight, strides=strides, pads=pads, dilations=dilations, groups=groups, layout="NCHW")
+    if bias is not None:
+        y = c.b(ops.add, y, reshape(c.b, bias, (bias.shape[0], *(1,) * n)))
+    return reshape(c.b, y, c.shape) if len(c.shape) != len(y.shape) else y
+
+
+def _conv_pads(c: Call, weight: Node, dilations: tuple[int, ...], n: int) -> tuple[tuple[Dim, Dim], ...]:
+    given = c["padding"]
+    if given == "valid":
+        return ((0, 0),) * n
+    if given != "same":
+        return tuple((p, p) for p in c.pair("padding", n))
+    totals = [(k - 1) * d for k, d in zip(weight.shape[2:], dilations, strict=True)]
+    if not all(isinstance(t, int) for t in totals):
+        raise Unsupported('padding="same" with a symbolic kernel', "give the padding as numbers")
+    return tuple((t // 2, t - t // 2) for t in totals)
+
+
+TABLE: Mapping[str, Convert] = {
+    "mm.default": _product("self", "mat2"), "bmm.default": _product("self", "mat2"),
+    "matmul.default": _product("self", "other"), "mv.default": _product("self", "vec"),
+    "dot.default": _product("self", "tensor"), "vdot.default": _product("self", "other"),
+    "addmm.default": _add_product("mat1", "mat2"), "addmv.default": _add_product("mat", "vec"),
+    "baddbmm.default": _add_product("batch1", "batch2"), "linear.default": _linear, "outer.default": _outer,
+    "convolution.default": _convolution,
+    **{f"conv{n}d.{kind}": _convolution for n in (1, 2, 3) for kind in ("default", "padding")},
+    **{f"conv_transpose{n}d.{kind}": lambda c: _conv(c, True, c["output_padding"])
+       for n, kind in ((1, "default"), (2, "input"), (3, "input"))},
+}  # fmt: skip

@@ -1,0 +1,359 @@
+"""Element-wise ATen: arithmetic, comparisons, logic, activations, conversions.
+
+In: calls. Out: nodes. Operands are cast to the dtype in which ATen computes: the result's, or for comparisons the
+promoted one. Not its business: ops that move or reduce elements.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+from tilewright import ops
+from tilewright.core.expr import Dim
+from tilewright.core.graph import Node
+from tilewright.core.opdef import OpDef
+from tilewright.core.types import bool_, f64, i64
+from tilewright.frontend.aten_call import Call, Result, Unsupported, as_node, cast, expand, promote, reshape
+
+Convert = Callable[[Call], Result]
+
+
+def _unary(op: OpDef) -> Convert:
+    return lambda c: c.b(op, c.tensor("self", c.dtype))
+
+
+def _rounding(op: OpDef) -> Convert:
+    """Integers are already round."""
+    return lambda c: c.b(op, c.tensor("self")) if c.dtype.is_float else c.tensor("self")
+
+
+def _binary(op: OpDef, left: str = "self", right: str = "other") -> Convert:
+    return lambda c: c.b(op, c.tensor(left, c.dtype), c.tensor(right, c.dtype))
+
+
+def _compare(op: OpDef) -> Convert:
+    def convert(c: Call) -> Node:
+        dtype = promote(c["self"], c["other"])
+        return c.b(op, c.tensor("self", dtype), c.tensor("other", dtype))
+
+    return convert
+
+
+def _logical(op: OpDef) -> Convert:
+    return lambda c: c.b(op, c.tensor("self", bool_), c.tensor("other", bool_))
+
+
+def _sum(op: OpDef) -> Convert:
+    """``self + alpha * other`` and its relatives."""
+
+    def convert(c: Call) -> Node:
+        x, y = c.tensor("self", c.dtype), c.tensor("other", c.dtype)
+        if c["alpha"] != 1:
+            y = c.b(ops.mul, y, c.tensor("alpha", c.dtype))
+        return c.b(op, x, y)
+
+    return convert
+
+
+def _rsub(c: Call) -> Node:
+    x = c.tensor("self", c.dtype)
+    if c["alpha"] != 1:
+        x = c.b(ops.mul, x, c.tensor("alpha", c.dtype))
+    return c.b(ops.sub, c.tensor("other", c.dtype), x)
+
+
+def _div_mode(c: Call) -> Node:
+    x, y = c.tensor("self", c.dtype), c.tensor("other", c.dtype)
+    mode = c["rounding_mode"]
+    if mode == "floor":
+        return c.b(ops.floor_div, x, y)
+    quotient = c.b(ops.div, x, y)
+    return c.b(ops.trunc, quotient) if mode == "trunc" and c.dtype.is_float else quotient
+
+
+def _square(c: Call) -> Node:
+    x = c.tensor("self", c.dtype)
+    return c.b(ops.mul, x, x)
+
+
+def _pow_scalar(c: Call) -> Node:
+    if c["exponent"] == 2:
+        return _square(c)
+    return c.b(ops.pow, c.tensor("self", c.dtype), c.tensor("exponent", c.dtype))
+
+
+def _sign_bit(c: Call) -> Node:
+    x = c.tensor("self")
+    return c.b(ops.lt, x, c.b.const(0, x.dtype))
+
+
+def _log10(c: Call) -> Node:
+    return c.b(ops.mul, c.b(ops.log, c.tensor("self", c.dtype)), c.b.const(1 / math.log(10), c.dtype))
+
+
+def _round(c: Call) -> Node:
+    if not c.dtype.is_float:
+        return c.tensor("self")
+    digits = c.args.get("decimals", 0)
+    if digits == 0:
+        return c.b(ops.round, c.tensor("self"))
+    scale = c.b.const(10.0 ** abs(digits), c.dtype)
+    up, down = (ops.mul, ops.div) if digits > 0 else (ops.div, ops.mul)
+    return c.b(down, c.b(ops.round, c.b(up, c.tensor("self"), scale)), scale)
+
+
+def _predicate(op: OpDef) -> Convert:
+    """A question about floats; no integer is NaN or infinite."""
+
+    def convert(c: Call) -> Node:
+        x = c.tensor("self")
+        return c.b(op, x) if x.dtype.is_float else expand(c.b, c.b.const(False, bool_), x.shape)
+
+    return convert
+
+
+def _isfinite(c: Call) -> Node:
+    x = c.tensor("self")
+    if not x.dtype.is_float:
+        return expand(c.b, c.b.const(True, bool_), x.shape)
+    return c.b(ops.lt, c.b(ops.abs, x), c.b.const(math.inf, x.dtype))
+
+
+def _bitwise(op: OpDef, on_bool: OpDef) -> Convert:
+    return lambda c: c.b(on_bool if c.dtype is bool_ else op, c.tensor("self", c.dtype), c.tensor("other", c.dtype))
+
+
+def _clamp(c: Call) -> Node:
+    x, lo, hi = c.tensor("self", c.dtype), c.optional("min", c.dtype), c.optional("max", c.dtype)
+    if lo is not None and hi is not None:
+        return c.b(ops.clamp, x, lo, hi)
+    if lo is not None:
+        return c.b(ops.maximum, x, lo)
+    return x if hi is None else c.b(ops.minimum, x, hi)
+
+
+def _hardtanh(c: Call) -> Node:
+    return c.b(ops.clamp, c.tensor("self"), c.tensor("min_val", c.dtype), c.tensor("max_val", c.dtype))
+
+
+def _relu6(c: Call) -> Node:
+    return c.b(ops.clamp, c.tensor("self"), c.b.const(0, c.dtype), c.b.const(6, c.dtype))
+
+
+def _where(c: Call) -> Node:
+    return c.b(ops.where, c.tensor("condition", bool_), c.tensor("self", c.dtype), c.tensor("other", c.dtype))
+
+
+def _masked_fill(c: Call) -> Node:
+    return c.b(ops.where, c.tensor("mask", bool_), c.tensor("value", c.dtype), c.tensor("self"))
+
+
+def _lerp(c: Call) -> Node:
+    x, y, w = c.tensor("self"), c.tensor("end", c.dtype), c.tensor("weight", c.dtype)
+    return c.b(ops.add, x, c.b(ops.mul, w, c.b(ops.sub, y, x)))
+
+
+def _addcmul(op: OpDef) -> Convert:
+    """``self + value * tensor1 op tensor2``."""
+
+    def convert(c: Call) -> Node:
+        term = c.b(op, c.tensor("tensor1", c.dtype), c.tensor("tensor2", c.dtype))
+        if c["value"] != 1:
+            term = c.b(ops.mul, term, c.tensor("value", c.dtype))
+        return c.b(ops.add, c.tensor("self", c.dtype), term)
+
+    return convert
+
+
+def _dropout(c: Call) -> Result:
+    """Dropout outside of training is the identity."""
+    if c["train"] and c["p"] != 0:
+        raise Unsupported("dropout in training mode", "call module.eval() before compiling")
+    x = c.tensor("input")
+    return x if len(c.results) == 1 else (x, None)
+
+
+def _to(c: Call) -> Node:
+    """A conversion; device and memory format do not exist here."""
+    return c.tensor("self", c.dtype)
+
+
+def _truth(c: Call) -> Node:
+    return c.b(ops.logical_not, c.tensor("self", bool_))
+
+
+# --- activations ----------------------------------------------------------------------------------------------------
+
+
+def _gelu(c: Call) -> Node:
+    return c.b(ops.gelu, c.tensor("self"), approximate=c["approximate"])
+
+
+def _leaky_relu(c: Call) -> Node:
+    return c.b(ops.leaky_relu, c.tensor("self"), alpha=float(c.static("negative_slope")))
+
+
+def _elu(c: Call) -> Node:
+    """``scale * (x or alpha * (exp(x * input_scale) - 1))``."""
+    x, alpha, scale, inner = c.tensor("self"), c.static("alpha"), c.static("scale"), c.static("input_scale")
+    if inner == 1:
+        y = c.b(ops.elu, x, alpha=float(alpha))
+    else:
+        below = c.b(ops.expm1, c.b(ops.mul, x, c.b.const(inner, c.dtype)))
+        below = c.b(ops.mul, below, c.b.const(alpha, c.dtype))
+        y = c.b(ops.where, c.b(ops.gt, x, c.b.const(0, c.dtype)), x, below)
+    return y if scale == 1 else c.b(ops.mul, y, c.b.const(scale, c.dtype))
+
+
+def _celu(c: Call) -> Node:
+    return c.b(ops.celu, c.tensor("self"), alpha=float(c.static("alpha")))
+
+
+def _hardsigmoid(c: Call) -> Node:
+    return c.b(ops.hard_sigmoid, c.tensor("self"), alpha=1 / 6, beta=0.5)
+
+
+def _softplus(c: Call) -> Node:
+    x, beta = c.tensor("self"), c.static("beta")
+    if beta == 1:
+        return c.b(ops.softplus, x)
+    scale = c.b.const(beta, c.dtype)
+    return c.b(ops.div, c.b(ops.softplus, c.b(ops.mul, x, scale)), scale)
+
+
+def _log_sigmoid(c: Call) -> Result:
+    y = c.b(ops.neg, c.b(ops.softplus, c.b(ops.neg, c.tensor("self"))))
+    return y if len(c.results) == 1 else (y, None)
+
+
+def _prelu(c: Call) -> Node:
+    x, slope = c.tensor("self"), c.tensor("weight")
+    if slope.shape and len(slope.shape) == 1 and slope.shape[0] != 1 and len(x.shape) > 1:
+        ones: tuple[Dim, ...] = (1,) * (len(x.shape) - 2)
+        slope = reshape(c.b, slope, (slope.shape[0], *ones))
+    return c.b(ops.prelu, x, slope)
+
+
+def _glu(c: Call) -> Node:
+    x = c.tensor("self")
+    axis = c.axis(len(x.shape))
+    size = x.shape[axis]
+    if not isinstance(size, int):
+        raise Unsupported("glu along a symbolic dimension", "make the gated dimension a constant")
+    halves = []
+    for start in (0, size // 2):
+        starts, stops = [0] * len(x.shape), list(x.shape)
+        starts[axis], stops[axis] = start, start + size // 2
+        halves.append(c.b(ops.slice, x, starts=tuple(starts), stops=tuple(stops), steps=(1,) * len(x.shape)))
+    return c.b(ops.mul, halves[0], c.b(ops.sigmoid, halves[1]))
+
+
+def _threshold(c: Call) -> Node:
+    x = c.tensor("self")
+    return c.b(ops.where, c.b(ops.le, x, c.tensor("threshold", c.dtype)), c.tensor("value", c.dtype), x)
+
+
+def _relu_like(c: Call) -> Node:
+    x = c.tensor("self")
+    return c.b(ops.relu, x) if x.dtype.is_float else c.b(ops.maximum, x, c.b.const(0, x.dtype))
+
+
+def _threshold_backward(c: Call) -> Node:
+    x, grad = c.tensor("self"), c.tensor("grad_output")
+    below = c.b(ops.le, x, c.tensor("threshold", x.dtype))
+    return c.b(ops.where, below, c.b.const(0, grad.dtype), grad)
+
+
+def _scalar_tensor(c: Call) -> Node:
+    return as_node(c.b, c["s"], c.dtype)
+
+
+def _logit(c: Call) -> Node:
+    x = c.tensor("self", c.dtype)
+    if c["eps"] is not None:
+        eps = c.static("eps")
+        x = c.b(ops.clamp, x, c.b.const(eps, c.dtype), c.b.const(1 - eps, c.dtype))
+    return c.b(ops.log, c.b(ops.div, x, c.b(ops.sub, c.b.const(1, c.dtype), x)))
+
+
+def _xlogy(c: Call) -> Node:
+    x, y = c.tensor("self", c.dtype), c.tensor("other", c.dtype)
+    zero = c.b.const(0, c.dtype)
+    product = c.b(ops.where, c.b(ops.eq, x, zero), zero, c.b(ops.mul, x, c.b(ops.log, y)))
+    return c.b(ops.where, c.b(ops.isnan, y), y, product)
+
+
+def _copysign(c: Call) -> Node:
+    x, y = c.b(ops.abs, c.tensor("self", c.dtype)), c.tensor("other", c.dtype)
+    negative = c.b(ops.lt, c.b(ops.bitcast, cast(c.b, y, f64), dtype=i64), c.b.const(0, i64))
+    return c.b(ops.where, negative, c.b(ops.neg, x), x)
+
+
+_UNARY: Mapping[str, OpDef] = {
+    "abs": ops.abs, "neg": ops.neg, "sign": ops.sign, "sgn": ops.sign, "exp": ops.exp, "exp2": ops.exp2,
+    "expm1": ops.expm1, "log": ops.log, "log2": ops.log2, "log1p": ops.log1p, "sqrt": ops.sqrt, "rsqrt": ops.rsqrt,
+    "reciprocal": ops.reciprocal, "sin": ops.sin, "cos": ops.cos, "tan": ops.tan, "asin": ops.asin, "acos": ops.acos,
+    "atan": ops.atan, "sinh": ops.sinh, "cosh": ops.cosh, "tanh": ops.tanh, "asinh": ops.asinh, "acosh": ops.acosh,
+    "atanh": ops.atanh, "erf": ops.erf, "bitwise_not": ops.bitwise_not, "sigmoid": ops.sigmoid, "silu": ops.silu,
+    "mish": ops.mish, "hardswish": ops.hard_swish, "softsign": ops.softsign,
+}  # fmt: skip
+_BINARY: Mapping[str, OpDef] = {
+    "mul.Tensor": ops.mul, "mul.Scalar": ops.mul, "div.Tensor": ops.div, "div.Scalar": ops.div,
+    "true_divide.Tensor": ops.div, "floor_divide.default": ops.floor_div, "floor_divide.Scalar": ops.floor_div,
+    "remainder.Tensor": ops.mod, "remainder.Scalar": ops.mod, "fmod.Tensor": ops.fmod, "fmod.Scalar": ops.fmod,
+    "maximum.default": ops.maximum, "minimum.default": ops.minimum, "atan2.default": ops.atan2,
+    "bitwise_left_shift.Tensor": ops.shift_left, "bitwise_right_shift.Tensor": ops.shift_right,
+    "bitwise_left_shift.Tensor_Scalar": ops.shift_left, "bitwise_right_shift.Tensor_Scalar": ops.shift_right,
+    "__lshift__.Scalar": ops.shift_left, "__rshift__.Scalar": ops.shift_right,
+    "__lshift__.Tensor": ops.shift_left, "__rshift__.Tensor": ops.shift_right,
+}  # fmt: skip
+_COMPARE: Mapping[str, OpDef] = {
+    "eq": ops.eq, "ne": ops.ne, "lt": ops.lt, "le": ops.le, "gt": ops.gt, "ge": ops.ge,
+}  # fmt: skip
+_LOGIC: Mapping[str, OpDef] = {
+    "logical_and": ops.logical_and,
+    "logical_or": ops.logical_or,
+    "logical_xor": ops.logical_xor,
+}
+_BITS: Mapping[str, tuple[OpDef, OpDef]] = {
+    "bitwise_and": (ops.bitwise_and, ops.logical_and),
+    "bitwise_or": (ops.bitwise_or, ops.logical_or),
+    "bitwise_xor": (ops.bitwise_xor, ops.logical_xor),
+}
+_ROUNDING: Mapping[str, OpDef] = {"floor": ops.floor, "ceil": ops.ceil, "trunc": ops.trunc}
+
+TABLE: Mapping[str, Convert] = {
+    **{f"{name}.default": _unary(op) for name, op in _UNARY.items()},
+    **{f"{name}.default": _rounding(op) for name, op in _ROUNDING.items()},
+    **{name: _binary(op) for name, op in _BINARY.items()},
+    **{f"{name}.{kind}": _compare(op) for name, op in _COMPARE.items() for kind in ("Tensor", "Scalar")},
+    **{f"{name}.default": _logical(op) for name, op in _LOGIC.items()},
+    **{f"{name}.{kind}": _bitwise(*pair) for name, pair in _BITS.items() for kind in ("Tensor", "Scalar")},
+    "add.Tensor": _sum(ops.add), "add.Scalar": _sum(ops.add), "sub.Tensor": _sum(ops.sub),
+    "sub.Scalar": _sum(ops.sub), "rsub.Tensor": _rsub, "rsub.Scalar": _rsub,
+    "div.Tensor_mode": _div_mode, "div.Scalar_mode": _div_mode,
+    "pow.Tensor_Tensor": _binary(ops.pow, right="exponent"), "pow.Scalar": _binary(ops.pow, right="exponent"),
+    "pow.Tensor_Scalar": _pow_scalar, "square.default": _square,
+    "log10.default": _log10, "round.default": _round, "round.decimals": _round, "signbit.default": _sign_bit,
+    "isnan.default": _predicate(ops.isnan), "isinf.default": _predicate(ops.isinf), "isfinite.default": _isfinite,
+    "logical_not.default": _truth, "logit.default": _logit, "xlogy.Tensor": _xlogy, "copysign.Tensor": _copysign,
+    "clamp.default": _clamp, "clamp.Tensor": _clamp, "clamp_min.default": lambda c: c.b(
+        ops.maximum, c.tensor("self", c.dtype), c.tensor("min", c.dtype)
+    ), "clamp_max.default": lambda c: c.b(ops.minimum, c.tensor("self", c.dtype), c.tensor("max", c.dtype)),
+    "hardtanh.default": _hardtanh, "relu6.default": _relu6, "relu.default": _relu_like,
+    "where.self": _where, "where.ScalarOther": _where, "where.ScalarSelf": _where, "where.Scalar": _where,
+    "masked_fill.Scalar": _masked_fill, "masked_fill.Tensor": _masked_fill,
+    "lerp.Scalar": _lerp, "lerp.Tensor": _lerp, "addcmul.default": _addcmul(ops.mul),
+    "addcdiv.default": _addcmul(ops.div),
+    "_to_copy.default": _to, "to.dtype": _to, "to.device": _to, "to.dtype_layout": _to, "to.other": _to,
+    "clone.default": _to, "contiguous.default": _to, "alias.default": _to, "detach.default": _to,
+    "detach_copy.default": _to, "alias_copy.default": _to, "lift_fresh_copy.default": _to, "lift_fresh.default": _to,
+    "lift.default": _to, "dropout.default": _dropout, "native_dropout.default": _dropout,
+    "type_as.default": _to, "positive.default": _to, "real.default": _to, "conj.default": _to,
+    "gelu.default": _gelu, "leaky_relu.default": _leaky_relu, "elu.default": _elu, "celu.default": _celu,
+    "hardsigmoid.default": _hardsigmoid, "softplus.default": _softplus, "log_sigmoid.default": _log_sigmoid,
+    "log_sigmoid_forward.default": _log_sigmoid, "prelu.default": _prelu, "_prelu_kernel.default": _prelu,
+    "glu.default": _glu, "threshold.default": _threshold, "threshold_backward.default": _threshold_backward,
+    "scalar_tensor.default": _scalar_tensor,
+}  # fmt: skip

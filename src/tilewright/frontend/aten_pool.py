@@ -1,0 +1,169 @@
+"""ATen's pooling, plain and adaptive, and resampling of images.
+
+In: calls. Out: nodes. Rounding sizes up becomes extra padding at the end; adaptive pooling becomes a plain pool where
+sizes divide, else a product with a matrix of averages per axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from tilewright import ops
+from tilewright.core.expr import Dim, Expr
+from tilewright.core.graph import Node
+from tilewright.core.types import i64, product
+from tilewright.frontend.aten_call import Call, Result, Unsupported, dim_scalar, reshape, transpose
+
+Convert = Callable[[Call], Result]
+
+
+def _batched(c: Call, n: int) -> Node:
+    """The operand with a batch axis."""
+    x = c.tensor("self")
+    return reshape(c.b, x, (1, *x.shape)) if len(x.shape) == n + 1 else x
+
+
+def _window(c: Call, n: int) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """Kernel, strides (the kernel where none are given) and padding."""
+    kernel = c.pair("kernel_size", n)
+    return kernel, c.pair("stride", n) if c["stride"] else kernel, c.pair("padding", n)
+
+
+def _overhang(c: Call, x: Node, n: int, reach: list[int], strides: tuple[int, ...], pads: tuple[int, ...]) -> list[int]:
+    """By how much the last window leaves the padded input, per axis: what rounding the size up costs."""
+    extra = []
+    for size, out, r, s, p in zip(x.shape[-n:], c.shape[-n:], reach, strides, pads, strict=True):
+        over = (out - 1) * s + r - size - 2 * p
+        if isinstance(over, Expr):
+            raise Unsupported("ceil_mode with a symbolic size", "use ceil_mode=False or static sizes")
+        extra.append(max(over, 0))
+    return extra
+
+
+def _max_pool(n: int) -> Convert:
+    def convert(c: Call) -> Result:
+        x = _batched(c, n)
+        kernel, strides, pads = _window(c, n)
+        dilations = c.pair("dilation", n)
+        extra = [0] * n
+        if c["ceil_mode"]:
+            reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
+            extra = _overhang(c, x, n, reach, strides, pads)
+        window = {
+            "kernel": kernel, "strides": strides, "dilations": dilations, "layout": "NCHW",
+            "pads": tuple((p, p + e) for p, e in zip(pads, extra, strict=True)),
+        }  # fmt: skip
+        values = reshape(c.b, c.b(ops.max_pool, x, **window), c.shape)
+        if len(c.results) == 1:
+            return values
+        flat = c.b.results(c.b(ops.max_pool_indices, x, **window))[1]
+        plane = dim_scalar(c.b, product(x.shape[2:]), i64)
+        return values, reshape(c.b, c.b(ops.mod, flat, plane), c.shape)
+
+    return convert
+
+
+def _avg_pool(n: int) -> Convert:
+    def convert(c: Call) -> Node:
+        x = _batched(c, n)
+        kernel, strides, pads = _window(c, n)
+        extra = tuple(_overhang(c, x, n, list(kernel), strides, pads)) if c["ceil_mode"] else (0,) * n
+        y = c.b(
+            ops.avg_pool, x, kernel=kernel, strides=strides, pads=tuple((p, p) for p in pads), layout="NCHW",
+            count_include_pad=bool(c["count_include_pad"]), divisor=c.args.get("divisor_override") or 0,
+            ceil_pads=extra if any(extra) else (),
+        )  # fmt: skip
+        return reshape(c.b, y, c.shape)
+
+    return convert
+
+
+def _adaptive(n: int, is_max: bool) -> Convert:
+    def convert(c: Call) -> Result:
+        x = _batched(c, n)
+        sizes, outs = x.shape[-n:], c.shape[-n:]
+        rank = len(x.shape)
+        if all(o == 1 for o in outs):
+            reduce = ops.reduce_max if is_max else ops.reduce_mean
+            y = c.b(reduce, x, axes=tuple(range(rank - n, rank)), keepdims=True)
+        elif all(isinstance(s, int) and isinstance(o, int) and s % o == 0 for s, o in zip(sizes, outs, strict=True)):
+            kernel = tuple(s // o for s, o in zip(sizes, outs, strict=True))
+            op = ops.max_pool if is_max else ops.avg_pool
+            y = c.b(op, x, kernel=kernel, strides=kernel, pads=((0, 0),) * n, layout="NCHW")
+        elif is_max:
+            raise Unsupported("adaptive max pooling whose output size does not divide the input's", "use max_pool")
+        else:
+            y = _average_by_matrices(c, x, sizes, outs)
+        y = reshape(c.b, y, c.shape)
+        return y if len(c.results) == 1 else (y, None)
+
+    return convert
+
+
+def _average_by_matrices(c: Call, x: Node, sizes: tuple[Dim, ...], outs: tuple[Dim, ...]) -> Node:
+    """Adaptive windows overlap unevenly: along each axis the means are a product with a constant matrix."""
+    n, rank = len(sizes), len(x.shape)
+    for k, (size, out) in enumerate(zip(sizes, outs, strict=True)):
+        if not isinstance(size, int) or not isinstance(out, int):
+            raise Unsupported("adaptive pooling of a symbolic size", "use static sizes or an output size of 1")
+        matrix = np.zeros((size, out), x.dtype.numpy)
+        for i in range(out):
+            start, stop = i * size // out, -(-(i + 1) * size // out)
+            matrix[start:stop, i] = 1 / (stop - start)
+        axis = rank - n + k
+        swap = list(range(rank))
+        swap[axis], swap[-1] = swap[-1], swap[axis]
+        x = transpose(c.b, c.b(ops.matmul, transpose(c.b, x, swap), c.b.const(matrix)), swap)
+    return x
+
+
+def _resize(mode: str, n: int, *, exact: bool = False) -> Convert:
+    """``upsample_*``: the scale that PyTorch uses is the given factor, else the ratio of sizes."""
+
+    def convert(c: Call) -> Node:
+        x = c.tensor("self") if "self" in c.args else c.tensor("input")
+        align = bool(c.args.get("align_corners"))
+        if c.args.get("antialias"):
+            raise Unsupported("resampling with antialiasing", "use antialias=False")
+        coordinates = "align_corners" if align else "half_pixel"
+        if mode == "nearest" and not exact:
+            coordinates = "asymmetric"
+        return c.b(
+            ops.resize, x, sizes=c.shape, scales=_scales(c, x, n), mode=mode, coordinate_mode=coordinates,
+            nearest_mode="round_prefer_ceil" if exact else "floor", cubic_coeff=-0.75, exclude_outside=False,
+        )  # fmt: skip
+
+    return convert
+
+
+def _scales(c: Call, x: Node, n: int) -> tuple[float, ...]:
+    """One factor per axis; sizes' ratio where none was given, which then must be static."""
+    factors = c.args.get("scale_factors")
+    if factors is None:
+        given = [c.args.get(name) for name in ("scales_d", "scales_h", "scales_w", "scales")]
+        factors = [f for f in given if f is not None]
+    if len(factors) != n or not all(isinstance(f, float | int) for f in factors):
+        pairs = list(zip(x.shape[-n:], c.shape[-n:], strict=True))
+        if not all(isinstance(a, int) and isinstance(b, int) for a, b in pairs):
+            return ()
+        factors = [b / a for a, b in pairs]  # type: ignore[operator]
+    return (*(1.0,) * (len(x.shape) - n), *(float(f) for f in factors))
+
+
+_AXES = {1: "linear", 2: "bilinear", 3: "trilinear"}
+
+TABLE: Mapping[str, Convert] = {
+    "max_pool1d.default": _max_pool(1), "max_pool2d.default": _max_pool(2), "max_pool3d.default": _max_pool(3),
+    "max_pool1d_with_indices.default": _max_pool(1),
+    "max_pool2d_with_indices.default": _max_pool(2), "max_pool3d_with_indices.default": _max_pool(3),
+    **{f"avg_pool{n}d.default": _avg_pool(n) for n in (1, 2, 3)},
+    **{f"{prefix}adaptive_avg_pool{n}d.default": _adaptive(n, False) for n in (1, 2, 3) for prefix in ("", "_")},
+    **{f"adaptive_max_pool{n}d.default": _adaptive(n, True) for n in (1, 2, 3)},
+    **{f"upsample_nearest{n}d.{kind}": _resize("nearest", n) for n in (1, 2, 3) for kind in ("vec", "default")},
+    **{f"_upsample_nearest_exact{n}d.{kind}": _resize("nearest", n, exact=True)
+       for n in (1, 2, 3) for kind in ("vec", "default")},
+    **{f"upsample_{_AXES[n]}{n}d.{kind}": _resize("linear", n) for n in (1, 2, 3) for kind in ("vec", "default")},
+    **{f"upsample_bicubic2d.{kind}": _resize("cubic", 2) for kind in ("vec", "default")},
+}  # fmt: skip

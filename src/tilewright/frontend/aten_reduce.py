@@ -1,0 +1,212 @@
+"""ATen's reductions, scans, softmax and ordering.
+
+In: calls. Out: nodes. Not its business: normalisations (``aten_norm``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tilewright import ops
+from tilewright.core.expr import Expr
+from tilewright.core.graph import Node
+from tilewright.core.opdef import OpDef
+from tilewright.core.types import bool_, i64
+from tilewright.frontend.aten_call import Call, Result, Unsupported, cast, norm_axis, reshape, slice_axis
+
+Convert = Callable[[Call], Result]
+
+
+def _reduce(op: OpDef, **attrs: Any) -> Convert:
+    """Reductions that compute in the result's dtype."""
+
+    def convert(c: Call) -> Node:
+        x = c.tensor("self", c.dtype)
+        axes = c.axes(len(x.shape))
+        return c.b(op, x, axes=axes, keepdims=bool(c.args.get("keepdim", False)), **attrs)
+
+    return convert
+
+
+def _truth(op: OpDef) -> Convert:
+    def convert(c: Call) -> Node:
+        x = c.tensor("self", bool_)
+        y = c.b(op, x, axes=c.axes(len(x.shape)), keepdims=bool(c.args.get("keepdim", False)))
+        return cast(c.b, y, c.dtype)
+
+    return convert
+
+
+def _extreme(reduce: OpDef, arg: OpDef) -> Convert:
+    """``max.dim``: values and where they were."""
+
+    def convert(c: Call) -> Result:
+        x, keep = c.tensor("self"), bool(c["keepdim"])
+        if not x.shape:
+            return x, c.b.const(0, i64)
+        axis = c.axis(len(x.shape))
+        return c.b(reduce, x, axes=(axis,), keepdims=keep), c.b(arg, x, axis=axis, keepdims=keep)
+
+    return convert
+
+
+def _arg(op: OpDef) -> Convert:
+    def convert(c: Call) -> Node:
+        x, keep = c.tensor("self"), bool(c["keepdim"])
+        if c["dim"] is None:
+            flat = reshape(c.b, x, (x.type.n_elements,))
+            return reshape(c.b, c.b(op, flat, axis=0, keepdims=False), c.shape)
+        if not x.shape:
+            return c.b.const(0, i64)
+        return c.b(op, x, axis=c.axis(len(x.shape)), keepdims=keep)
+
+    return convert
+
+
+def _correction(c: Call) -> float:
+    given = c.args.get("correction", 1 if c.args.get("unbiased", True) else 0)
+    return 1 if given is None else given
+
+
+def _variance(c: Call) -> tuple[Node, Node]:
+    """The variance and its operand."""
+    x = c.tensor("self", c.dtype)
+    keep = bool(c.args.get("keepdim", False))
+    axes = c.axes(len(x.shape))
+    return c.b(ops.variance, x, axes=axes, keepdims=keep, correction=float(_correction(c))), x
+
+
+def _std(c: Call) -> Node:
+    return c.b(ops.sqrt, _variance(c)[0])
+
+
+def _var_mean(c: Call) -> Result:
+    variance, x = _variance(c)
+    return variance, c.b(ops.reduce_mean, x, axes=c.axes(len(x.shape)), keepdims=bool(c.args.get("keepdim", False)))
+
+
+def _logsumexp(c: Call) -> Node:
+    x = c.tensor("self", c.dtype)
+    return c.b(ops.logsumexp, x, axes=c.axes(len(x.shape)), keepdims=bool(c["keepdim"]))
+
+
+def _norm(c: Call) -> Node:
+    """A vector norm of any order."""
+    name = "ord" if "ord" in c.args else "p"
+    order = 2 if c.args.get(name) is None else c.static(name)
+    x = c.tensor("self", c.dtype)
+    return _norm_over(c, x, order, c.axes(len(x.shape)), bool(c.args.get("keepdim", False)))
+
+
+def _norm_over(c: Call, x: Node, order: float, axes: tuple[int, ...], keep: bool) -> Node:
+    if order in (1, 2):
+        return c.b(ops.reduce_l1 if order == 1 else ops.reduce_l2, x, axes=axes, keepdims=keep)
+    size = c.b(ops.abs, x)
+    if math.isinf(order):
+        return c.b(ops.reduce_max if order > 0 else ops.reduce_min, size, axes=axes, keepdims=keep)
+    if order == 0:
+        nonzero = cast(c.b, c.b(ops.ne, x, c.b.const(0, x.dtype)), x.dtype)
+        return c.b(ops.reduce_sum, nonzero, axes=axes, keepdims=keep)
+    total = c.b(ops.reduce_sum, c.b(ops.pow, size, c.b.const(order, x.dtype)), axes=axes, keepdims=keep)
+    return c.b(ops.pow, total, c.b.const(1 / order, x.dtype))
+
+
+def _cdist(c: Call) -> Node:
+    """Distances between all rows of two batches."""
+    x, y = c.tensor("x1", c.dtype), c.tensor("x2", c.dtype)
+    p = c.static("p")
+    left = reshape(c.b, x, (*x.shape[:-1], 1, x.shape[-1]))
+    right = reshape(c.b, y, (*y.shape[:-2], 1, *y.shape[-2:]))
+    return _norm_over(c, c.b(ops.sub, left, right), p, (len(left.shape) - 1,), False)
+
+
+def _scan(op: OpDef) -> Convert:
+    def convert(c: Call) -> Result:
+        x = c.tensor("self", c.dtype)
+        y = c.b(op, x, axis=c.axis(len(x.shape))) if x.shape else x
+        return y if len(c.results) == 1 else (y, None)
+
+    return convert
+
+
+def _softmax(op: OpDef) -> Convert:
+    def convert(c: Call) -> Node:
+        x = c.tensor("self", c.dtype)
+        if not x.shape:
+            return c.b(op, reshape(c.b, x, (1,)), axis=0)
+        return c.b(op, x, axis=c.axis(len(x.shape)))
+
+    return convert
+
+
+def _safe_softmax(c: Call) -> Node:
+    """Softmax with zeros, not NaN, in rows that hold only minus infinity."""
+    x = c.tensor("self", c.dtype)
+    axis = c.axis(len(x.shape))
+    alive = c.b(ops.gt, x, c.b.const(-math.inf, x.dtype))
+    row = c.b(ops.reduce_any, alive, axes=(axis,), keepdims=True)
+    return c.b(ops.where, row, c.b(ops.softmax, x, axis=axis), c.b.const(0, x.dtype))
+
+
+def _topk(c: Call) -> Result:
+    x, k = c.tensor("self"), c["k"]
+    if isinstance(k, Node):
+        raise Unsupported("top-k with a k that is data", "make k a Python number")
+    axis = c.axis(len(x.shape))
+    return c.b.results(c.b(ops.top_k, x, k=k, axis=axis, largest=bool(c["largest"]), sorted=bool(c["sorted"])))
+
+
+def _sort(c: Call) -> Result:
+    x = c.tensor("self")
+    if not x.shape:
+        return x, c.b.const(0, i64)
+    stable = bool(c.args.get("stable"))
+    axis = norm_axis(c["dim"], len(x.shape))
+    return c.b.results(c.b(ops.sort, x, axis=axis, descending=bool(c["descending"]), stable=stable))
+
+
+def _argsort(c: Call) -> Node:
+    found = _sort(c)
+    assert not isinstance(found, Node) and found[1] is not None
+    return found[1]
+
+
+def _median(c: Call) -> Result:
+    """The lower median along an axis, by sorting."""
+    x = c.tensor("self")
+    axis = c.axis(len(x.shape))
+    n = x.shape[axis]
+    if isinstance(n, Expr):
+        raise Unsupported("a median over a symbolic dimension", "make that dimension static")
+    parts = c.b.results(c.b(ops.sort, x, axis=axis, descending=False, stable=True))
+    values, indices = (slice_axis(c.b, p, axis, (n - 1) // 2, 1) for p in parts)
+    return reshape(c.b, values, c.shape), reshape(c.b, indices, c.shape)
+
+
+TABLE: Mapping[str, Convert] = {
+    "sum.default": _reduce(ops.reduce_sum), "sum.dim_IntList": _reduce(ops.reduce_sum),
+    "mean.default": _reduce(ops.reduce_mean), "mean.dim": _reduce(ops.reduce_mean),
+    "prod.default": _reduce(ops.reduce_prod), "prod.dim_int": _reduce(ops.reduce_prod),
+    "amax.default": _reduce(ops.reduce_max), "amin.default": _reduce(ops.reduce_min),
+    "max.default": _reduce(ops.reduce_max), "min.default": _reduce(ops.reduce_min),
+    "any.default": _truth(ops.reduce_any), "any.dim": _truth(ops.reduce_any), "any.dims": _truth(ops.reduce_any),
+    "all.default": _truth(ops.reduce_all), "all.dim": _truth(ops.reduce_all), "all.dims": _truth(ops.reduce_all),
+    "max.dim": _extreme(ops.reduce_max, ops.argmax), "min.dim": _extreme(ops.reduce_min, ops.argmin),
+    "argmax.default": _arg(ops.argmax), "argmin.default": _arg(ops.argmin),
+    "var.correction": lambda c: _variance(c)[0], "var.dim": lambda c: _variance(c)[0],
+    "var.default": lambda c: _variance(c)[0], "std.correction": _std, "std.dim": _std, "std.default": _std,
+    "var_mean.correction": _var_mean, "var_mean.dim": _var_mean,
+    "logsumexp.default": _logsumexp, "linalg_vector_norm.default": _norm, "norm.ScalarOpt_dim": _norm,
+    "norm.Scalar": _norm, "_cdist_forward.default": _cdist, "dist.default": lambda c: _norm_over(
+        c, c.b(ops.sub, c.tensor("self", c.dtype), c.tensor("other", c.dtype)), c.static("p"),
+        tuple(range(max(len(c["self"].shape), len(c["other"].shape)))), False),
+    "cumsum.default": _scan(ops.cumsum), "cumprod.default": _scan(ops.cumprod),
+    "cummax.default": _scan(ops.cummax), "cummin.default": _scan(ops.cummin),
+    "_softmax.default": _softmax(ops.softmax), "softmax.int": _softmax(ops.softmax),
+    "_log_softmax.default": _softmax(ops.log_softmax), "log_softmax.int": _softmax(ops.log_softmax),
+    "_safe_softmax.default": _safe_softmax,
+    "topk.default": _topk, "sort.default": _sort, "sort.stable": _sort, "argsort.default": _argsort,
+    "argsort.stable": _argsort, "median.dim": _median,
+}  # fmt: skip

@@ -1,0 +1,120 @@
+"""ATen's recurrent layers: several layers and both directions of ``lstm``, ``gru`` and plain ``rnn``.
+
+In: calls with PyTorch's flat list of weights. Out: our one-layer ops in ONNX's gate order, stacked.
+Not its business: the recurrence itself (``ops``); packed sequences, whose lengths are data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tilewright import ops
+from tilewright.core.expr import Dim
+from tilewright.core.graph import Node
+from tilewright.core.opdef import OpDef
+from tilewright.frontend.aten_call import Call, Result, Unsupported, cast, reshape, slice_axis, transpose
+
+Convert = Callable[[Call], Result]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One kind of recurrence: our op, where ONNX's gates are among PyTorch's, and the activations."""
+
+    op: OpDef
+    gates: tuple[int, ...]
+    activations: tuple[str, ...]
+    n_states: int
+
+
+def _lstm_cell() -> Cell:
+    """PyTorch has i, f, g, o; ONNX i, o, f, c."""
+    return Cell(ops.lstm, (0, 3, 1, 2), ("Sigmoid", "Tanh", "Tanh"), 2)
+
+
+def _gru_cell() -> Cell:
+    """PyTorch has r, z, n; ONNX z, r, h."""
+    return Cell(ops.gru, (1, 0, 2), ("Sigmoid", "Tanh"), 1)
+
+
+def _gate_order(c: Call, x: Node, gates: Sequence[int]) -> Node:
+    """Blocks of rows in ONNX's order."""
+    if len(gates) == 1:
+        return x
+    rows = x.shape[0]
+    assert isinstance(rows, int)
+    size = rows // len(gates)
+    return c.b(ops.concat, *(slice_axis(c.b, x, 0, g * size, size) for g in gates), axis=0)
+
+
+def _stacked(c: Call, parts: Sequence[Node]) -> Node:
+    """Directions on a new axis 0."""
+    rows = [reshape(c.b, p, (1, *p.shape)) for p in parts]
+    return rows[0] if len(rows) == 1 else c.b(ops.concat, *rows, axis=0)
+
+
+def _weights(c: Call, cell: Cell, params: Sequence[Node], hidden: Dim) -> tuple[Node, Node, Node]:
+    """W, R and the joined biases of one layer, over its directions."""
+    w, r, bias = [], [], []
+    per_direction = 4 if c["has_biases"] else 2
+    for k in range(0, len(params), per_direction):
+        own = [_gate_order(c, p, cell.gates) for p in params[k : k + per_direction]]
+        w.append(own[0])
+        r.append(own[1])
+        zeros = c.b(ops.full, value=0.0, dtype=own[0].dtype, shape=(2 * len(cell.gates) * hidden,))
+        bias.append(c.b(ops.concat, own[2], own[3], axis=0) if c["has_biases"] else zeros)
+    return _stacked(c, w), _stacked(c, r), _stacked(c, bias)
+
+
+def _layers(c: Call, cell: Cell, states: list[Node]) -> Result:
+    """Output, then the last states: ``states`` are (layers * directions, batch, hidden)."""
+    if c["train"] and c["dropout"]:
+        raise Unsupported("dropout between recurrent layers in training mode", "call module.eval() before compiling")
+    x = c.tensor("input")
+    if len(x.shape) != 3:
+        raise Unsupported("an unbatched recurrent layer", "add a batch dimension")
+    if c["batch_first"]:
+        x = transpose(c.b, x, (1, 0, 2))
+    directions = 2 if c["bidirectional"] else 1
+    params = c.tensors("params")
+    per_layer = len(params) // c["num_layers"]
+    if per_layer != directions * (4 if c["has_biases"] else 2):
+        raise Unsupported("a recurrent layer with projections", "use proj_size=0")
+    hidden = params[1].shape[1]
+    lasts: list[list[Node]] = [[] for _ in states]
+    for layer in range(c["num_layers"]):
+        w, r, bias = _weights(c, cell, params[layer * per_layer : (layer + 1) * per_layer], hidden)
+        first = [slice_axis(c.b, s, 0, layer * directions, directions) for s in states]
+        extra = {"linear_before_reset": True} if cell.op is ops.gru else {}
+        node = c.b(
+            cell.op, x, w, r, bias, *first, hidden=hidden, activations=cell.activations * directions,
+            direction="bidirectional" if directions == 2 else "forward", **extra,
+        )  # fmt: skip
+        y, *last = c.b.results(node)
+        for found, state in zip(lasts, last, strict=True):
+            found.append(cast(c.b, state, x.dtype))
+        steps, _, batch, _ = y.shape
+        x = reshape(c.b, transpose(c.b, y, (0, 2, 1, 3)), (steps, batch, directions * hidden))
+    out = transpose(c.b, x, (1, 0, 2)) if c["batch_first"] else x
+    return out, *(s[0] if len(s) == 1 else c.b(ops.concat, *s, axis=0) for s in lasts)
+
+
+def _lstm(c: Call) -> Result:
+    return _layers(c, _lstm_cell(), c.tensors("hx"))
+
+
+def _gru(c: Call) -> Result:
+    return _layers(c, _gru_cell(), [c.tensor("hx")])
+
+
+def _rnn(activation: str) -> Convert:
+    return lambda c: _layers(c, Cell(ops.rnn, (0,), (activation,), 1), [c.tensor("hx")])
+
+
+TABLE: Mapping[str, Convert] = {
+    "lstm.input": _lstm,
+    "gru.input": _gru,
+    "rnn_tanh.input": _rnn("Tanh"),
+    "rnn_relu.input": _rnn("Relu"),
+}

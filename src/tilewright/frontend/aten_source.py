@@ -1,0 +1,101 @@
+"""ATen calls that make tensors from nothing: filled, counting, identity.
+
+In: calls. Out: nodes. Not its business: random numbers, which need a state that a pure graph is handed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from tilewright import ops
+from tilewright.core.expr import Expr
+from tilewright.core.graph import Node
+from tilewright.core.types import f64, i64
+from tilewright.frontend.aten_call import Call, Result, Unsupported, as_node, cast, expand, reshape
+
+Convert = Callable[[Call], Result]
+
+
+def _filled(c: Call, value: object) -> Node:
+    if isinstance(value, bool | int | float) and not (isinstance(value, int) and abs(value) > 2**53):
+        return c.b(ops.full, value=float(value), dtype=c.dtype, shape=c.shape)
+    return expand(c.b, as_node(c.b, value, c.dtype), c.shape)
+
+
+def _full(name: str) -> Convert:
+    return lambda c: _filled(c, c[name])
+
+
+def _constant(value: float) -> Convert:
+    """A tensor of one value; uninitialised memory is zeros."""
+    return lambda c: _filled(c, value)
+
+
+def _arange(c: Call) -> Node:
+    """``start + i * step``, in f64 where the result is a float as PyTorch does."""
+    start, step = c.args.get("start", 0), c.args.get("step", 1)
+    if c.dtype.is_integer and start == 0 and step == 1:
+        return c.b(ops.iota, extent=c.shape[0], dtype=c.dtype)
+    wide = i64 if c.dtype.is_integer else f64
+    x = c.b(ops.iota, extent=c.shape[0], dtype=wide)
+    if step != 1:
+        x = c.b(ops.mul, x, as_node(c.b, step, wide))
+    if start != 0:
+        x = c.b(ops.add, x, as_node(c.b, start, wide))
+    return cast(c.b, x, c.dtype)
+
+
+def _linspace(c: Call) -> Node:
+    """Counted from both ends, so that the last value is exact."""
+    n = c.shape[0]
+    if isinstance(n, Expr):
+        raise Unsupported("linspace with a symbolic number of steps", "use torch.arange")
+    start, end = as_node(c.b, c["start"], f64), as_node(c.b, c["end"], f64)
+    i = c.b(ops.iota, extent=n, dtype=f64)
+    step = c.b(ops.div, c.b(ops.sub, end, start), c.b.const(max(n - 1, 1), f64))
+    rising = c.b(ops.add, start, c.b(ops.mul, i, step))
+    falling = c.b(ops.sub, end, c.b(ops.mul, c.b(ops.sub, c.b.const(n - 1, f64), i), step))
+    return cast(c.b, c.b(ops.where, c.b(ops.lt, i, c.b.const(n / 2, f64)), rising, falling), c.dtype)
+
+
+def _eye(c: Call) -> Node:
+    rows, columns = (c.b(ops.iota, extent=d, dtype=i64) for d in c.shape)
+    same = c.b(ops.eq, reshape(c.b, rows, (c.shape[0], 1)), columns)
+    return cast(c.b, same, c.dtype)
+
+
+def _tri_indices(upper: bool) -> Convert:
+    def convert(c: Call) -> Node:
+        raise Unsupported("indices of a triangle", f"use torch.{'triu' if upper else 'tril'} on the matrix itself")
+
+    return convert
+
+
+def _random(c: Call) -> Node:
+    raise Unsupported("random numbers inside of the model", "draw them outside and pass them in as an input")
+
+
+_FULL = {
+    "full.default": "fill_value", "full_like.default": "fill_value", "new_full.default": "fill_value",
+    "fill.Scalar": "value", "fill.Tensor": "value",
+}  # fmt: skip
+_ZERO = (
+    "zeros.default", "zeros_like.default", "new_zeros.default", "zero.default", "empty.memory_format",
+    "empty_like.default", "new_empty.default", "empty_strided.default", "new_empty_strided.default",
+    "empty_permuted.default",
+)  # fmt: skip
+_RANDOM = (
+    "rand.default", "randn.default", "rand_like.default", "randn_like.default", "randint.default", "randint.low",
+    "randint_like.default", "randperm.default", "bernoulli.default", "bernoulli.p", "multinomial.default",
+    "normal.Tensor_Tensor", "uniform.default",
+)  # fmt: skip
+
+TABLE: Mapping[str, Convert] = {
+    **{name: _full(argument) for name, argument in _FULL.items()},
+    **dict.fromkeys(_ZERO, _constant(0)),
+    **dict.fromkeys(("ones.default", "ones_like.default", "new_ones.default"), _constant(1)),
+    **dict.fromkeys(_RANDOM, _random),
+    "arange.default": _arange, "arange.start": _arange, "arange.start_step": _arange,
+    "linspace.default": _linspace, "eye.default": _eye, "eye.m": _eye,
+    "tril_indices.default": _tri_indices(False), "triu_indices.default": _tri_indices(True),
+}  # fmt: skip

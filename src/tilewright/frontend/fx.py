@@ -1,0 +1,178 @@
+"""Walks an fx program of ATen calls and builds our graph.
+
+In: an ``fx.Graph`` whose placeholders the caller has bound to nodes. Out: the values of its output; problems of every
+call that has no form here are collected, so that the user sees them all at once.
+Not its business: where programs come from (``torch``, ``dynamo``), and what each ATen call means (``aten_*``).
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tilewright.core.diag import CompileError, Loc, Problem
+from tilewright.core.expr import Expr
+from tilewright.core.graph import Builder, Node, Pool
+from tilewright.core.types import TensorType
+from tilewright.frontend.aten import CONVERTERS, nearest
+from tilewright.frontend.aten_call import Call, Result, SymFloat, Unsupported, dtype_from_torch
+from tilewright.frontend.fx_floats import float_node
+from tilewright.frontend.fx_locations import location_of
+from tilewright.frontend.fx_symbols import SymbolTable
+from tilewright.frontend.torch_tensors import to_numpy
+
+CHECKS = frozenset({
+    "aten._assert_scalar.default", "aten._assert_async.default", "aten._assert_async.msg",
+    "aten._assert_tensor_metadata.default", "aten.sym_constrain_range.default",
+    "aten.sym_constrain_range_for_size.default", "aten._functional_assert_async.msg",
+    "aten._functional_assert_scalar.default",
+})  # fmt: skip
+"""Calls without a result: their conditions are in the symbols' bounds, or are the user's own promise."""
+
+
+class Failed:
+    """Stands for the value of a call that could not be converted."""
+
+
+FAILED = Failed()
+
+
+class Importer:
+    """Converts programs into one pool. ``env`` maps fx nodes to nodes, dimensions, numbers, or tuples of those."""
+
+    def __init__(self, pool: Pool, symbols: SymbolTable, owner: Any = None) -> None:
+        self.pool = pool
+        self.symbols = symbols
+        self.owner = owner
+        self.env: dict[Any, Any] = {}
+        self.problems: list[Problem] = []
+        self._constants: dict[int, Node] = {}
+
+    def run(self, graph: Any) -> list[Any]:
+        """Convert every call; the output's values in order (``FAILED`` where a problem was found)."""
+        outputs: list[Any] = []
+        for node in graph.nodes:
+            if node.op == "get_attr":
+                self.env[node] = self._attribute(node)
+            elif node.op == "output":
+                outputs = _flat(self._value(node.args[0]))
+            elif node.op != "placeholder":
+                self.env[node] = self._guarded(node)
+        return outputs
+
+    def type_of(self, fake: Any) -> TensorType:
+        """The type of a tensor from PyTorch's shape propagation."""
+        return TensorType(dtype_from_torch(fake.dtype), tuple(self.symbols.dim(d) for d in fake.shape))
+
+    def constant(self, tensor: Any, loc: Loc) -> Node:
+        """A tensor known now; one tensor becomes one constant."""
+        if id(tensor) not in self._constants:
+            dtype_from_torch(tensor.dtype)
+            self._constants[id(tensor)] = self.pool.const(to_numpy(tensor), loc=loc)
+        return self._constants[id(tensor)]
+
+    def add_problem(self, loc: Loc, what: str, rule: str, remedy: str = "") -> None:
+        self.problems.append(Problem(loc, what, rule, remedy))
+
+    def _attribute(self, node: Any) -> Any:
+        value = operator.attrgetter(node.target)(self.owner)
+        return self.constant(value, Loc(f'constant "{node.target}"')) if hasattr(value, "untyped_storage") else value
+
+    def _guarded(self, node: Any) -> Any:
+        """The value of a call, or ``FAILED`` and a problem."""
+        try:
+            return self._call(node)
+        except Unsupported as e:
+            self.add_problem(location_of(node), str(node.target), e.rule, e.remedy)
+        except CompileError as e:
+            self.problems += e.problems
+        return FAILED
+
+    def _call(self, node: Any) -> Any:
+        name = str(node.target)
+        if name in CHECKS:
+            return None
+        if node.target is operator.getitem:
+            return self._item(node)
+        value = node.meta.get("val")
+        if name == "aten._local_scalar_dense.default":
+            return self._value(node.args[0])
+        if type(value).__name__ in ("SymInt", "SymFloat", "SymBool"):
+            return self._symbolic(value, location_of(node))
+        if isinstance(value, bool | int | float) and not name.startswith("aten."):
+            return value
+        return self._convert(node, name, value)
+
+    def _convert(self, node: Any, name: str, value: Any) -> Any:
+        convert = CONVERTERS.get(name.removeprefix("aten."))
+        if convert is None or not name.startswith("aten."):
+            options = nearest(name.removeprefix("aten."))
+            hint = f"the nearest supported form is aten.{options[0]}" if options else "replace it by supported ops"
+            raise Unsupported("is not supported", hint)
+        args = self._arguments(node)
+        if any(x is FAILED for x in _flat(list(args.values()))):
+            return FAILED
+        results = [value] if not isinstance(value, tuple | list) else list(value)
+        types = tuple(None if v is None else self.type_of(v) for v in results)
+        made = convert(Call(Builder(self.pool, location_of(node)), name, args, types))
+        _check_results(made, types)
+        return made if isinstance(value, tuple | list) or isinstance(made, Node) else made[0]
+
+    def _arguments(self, node: Any) -> dict[str, Any]:
+        """Arguments by the schema's names, defaults filled in."""
+        args: dict[str, Any] = {}
+        for i, argument in enumerate(node.target._schema.arguments):
+            given = node.args[i] if i < len(node.args) else node.kwargs.get(argument.name, argument.default_value)
+            args[argument.name] = self._value(given)
+        return args
+
+    def _value(self, x: Any) -> Any:
+        """An argument with fx nodes and symbols replaced by what they stand for."""
+        if isinstance(x, tuple | list):
+            return [self._value(i) for i in x]
+        if type(x).__name__ in ("SymInt", "SymFloat"):
+            return self._symbolic(x, Loc("a size"))
+        if isinstance(x, Mapping):
+            return {k: self._value(v) for k, v in x.items()}
+        try:
+            return self.env.get(x, x)
+        except TypeError:  # unhashable: not an fx node
+            return x
+
+    def _symbolic(self, value: Any, loc: Loc) -> Any:
+        kind = type(value).__name__
+        if kind == "SymInt":
+            return self.symbols.dim(value)
+        if kind == "SymBool":
+            return None
+        return SymFloat(float_node(Builder(self.pool, loc), self.symbols, value.node.expr))
+
+    def _item(self, node: Any) -> Any:
+        source = self._value(node.args[0])
+        if source is FAILED:
+            return FAILED
+        item = source[node.args[1]]
+        if item is None:
+            raise Unsupported(f"result {node.args[1]} of {node.args[0].target} is not available")
+        return item
+
+
+def _check_results(made: Result, expected: Sequence[TensorType | None]) -> None:
+    """The converter must agree with PyTorch on dtype, rank and static dimensions."""
+    nodes = [made] if isinstance(made, Node) else list(made)
+    for node, type_ in zip(nodes, expected, strict=False):
+        if node is None or type_ is None:
+            continue
+        same_rank = len(node.shape) == len(type_.shape)
+        if node.dtype is not type_.dtype or not same_rank or any(
+            not isinstance(a, Expr) and not isinstance(b, Expr) and a != b
+            for a, b in zip(node.shape, type_.shape, strict=True)
+        ):  # fmt: skip
+            raise Unsupported(f"gives {node.type} where PyTorch has {type_}", "please report this: it is our mistake")
+
+
+def _flat(x: Any) -> list[Any]:
+    if isinstance(x, Mapping):
+        return [y for v in x.values() for y in _flat(v)]
+    return [y for v in x for y in _flat(v)] if isinstance(x, tuple | list) else [x]

@@ -1,0 +1,116 @@
+"""PyTorch's symbolic sizes as our dimensions.
+
+In: ``SymInt`` values (sympy expressions over size symbols) and the symbols' ranges. Out: ``Dim`` expressions whose
+``Sym`` carry bounds and, where known, the name that the user gave the dimension.
+Not its business: sizes that only data decide, which have no range to trust (rejected as ``Unsupported``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tilewright.core.expr import Dim, Sym, ceildiv, floordiv, maximum, minimum, mod
+from tilewright.frontend.aten_call import Unsupported
+
+UNBOUNDED = 2**62  # PyTorch writes "no upper bound" as a huge number or as infinity
+
+_FUNCTIONS: Mapping[str, Callable[[Dim, Dim], Dim]] = {
+    "FloorDiv": floordiv,
+    "CleanDiv": floordiv,
+    "CeilDiv": ceildiv,
+    "Mod": mod,
+    "PythonMod": mod,
+    "Max": maximum,
+    "Min": minimum,
+}
+
+
+class SymbolTable:
+    """Converts sizes; one sympy symbol is always the same ``Sym``."""
+
+    def __init__(self, names: Mapping[str, str] | None = None) -> None:
+        self._names = dict(names or {})
+        self._symbols: dict[str, Sym] = {}
+        self._ranges: dict[str, tuple[int | None, int | None]] = {}
+
+    def add_ranges(self, ranges: Mapping[Any, Any]) -> None:
+        """Take over PyTorch's value ranges: ``{sympy symbol: ValueRanges}``."""
+        for symbol, r in ranges.items():
+            self._ranges[str(symbol)] = (_finite(r.lower), _finite(r.upper))
+
+    def dim(self, size: Any) -> Dim:
+        """A size: an int, a ``SymInt`` or a sympy expression."""
+        if isinstance(size, int):
+            return size
+        node = getattr(size, "node", None)
+        if node is None:
+            return self._convert(size)
+        known = node.maybe_as_int()
+        if known is not None:
+            return int(known)
+        if node.shape_env is not None:
+            for symbol in node.expr.free_symbols:
+                if str(symbol) not in self._ranges and symbol in node.shape_env.var_to_range:
+                    self.add_ranges({symbol: node.shape_env.var_to_range[symbol]})
+        return self._convert(node.expr)
+
+    def _symbol(self, name: str) -> Sym:
+        if name not in self._symbols:
+            lo, hi = self._ranges.get(name, (0, None))
+            self._symbols[name] = Sym(self._names.get(name, name), max(lo or 0, 0), hi)
+        return self._symbols[name]
+
+    def _convert(self, e: Any) -> Dim:
+        kind = type(e).__name__
+        if getattr(e, "is_Integer", False):
+            return int(e)
+        if getattr(e, "is_Symbol", False):
+            return self._symbol(e.name)
+        if kind == "Add":
+            return sum((self._convert(a) for a in e.args), 0)
+        if kind == "Mul":
+            return self._product(e)
+        if kind == "Pow" and getattr(e.exp, "is_Integer", False) and int(e.exp) > 0:
+            return self._power(self._convert(e.base), int(e.exp))
+        if kind in _FUNCTIONS and len(e.args) >= 2:
+            result = self._convert(e.args[0])
+            for a in e.args[1:]:
+                result = _FUNCTIONS[kind](result, self._convert(a))
+            return result
+        if kind == "ModularIndexing":
+            base, divisor, modulus = (self._convert(a) for a in e.args)
+            return mod(floordiv(base, divisor), modulus)
+        if kind in ("CeilToInt", "FloorToInt", "TruncToInt") and type(e.args[0]).__name__ == "IntTrueDiv":
+            a, b = (self._convert(x) for x in e.args[0].args)
+            return ceildiv(a, b) if kind == "CeilToInt" else floordiv(a, b)
+        if kind in ("Identity", "ToInt"):
+            return self._convert(e.args[0])
+        raise Unsupported(f"the size expression {e}", "use + - * // % min and max on sizes")
+
+    def _product(self, e: Any) -> Dim:
+        """A product; a rational factor is an exact division, as PyTorch knows."""
+        numerator, denominator = 1, 1
+        result: Dim = 1
+        for a in e.args:
+            if getattr(a, "is_Rational", False):
+                numerator, denominator = numerator * int(a.p), denominator * int(a.q)
+            else:
+                result = result * self._convert(a)
+        return floordiv(result * numerator, denominator)
+
+    @staticmethod
+    def _power(base: Dim, exponent: int) -> Dim:
+        result: Dim = 1
+        for _ in range(exponent):
+            result = result * base
+        return result
+
+
+def _finite(bound: Any) -> int | None:
+    """A bound of a value range; None for infinities and for stand-ins of infinity."""
+    try:
+        value = int(bound)
+    except (TypeError, OverflowError, ValueError, AttributeError):
+        return None
+    return value if abs(value) < UNBOUNDED else None

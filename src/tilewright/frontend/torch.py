@@ -1,0 +1,213 @@
+"""PyTorch programs into the graph IR, by way of ``torch.export``.
+
+In: an ``ExportedProgram``, or a module with example inputs. Out: a ``Graph`` whose weights are constants, inputs keep
+the names of ``forward``'s arguments, and dynamic dimensions are symbols with bounds.
+Not its business: ``torch.compile`` (``dynamo``); the meaning of single calls (``aten_*``).
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from tilewright.core.diag import ImportFailed, Loc
+from tilewright.core.graph import Builder, Graph, Node, Pool
+from tilewright.core.types import i64
+from tilewright.frontend.aten import KEPT_WHOLE
+from tilewright.frontend.aten_call import SymFloat, Unsupported, as_node, dim_scalar
+from tilewright.frontend.fx import FAILED, Importer
+from tilewright.frontend.fx_symbols import SymbolTable
+
+if TYPE_CHECKING:
+    import torch
+    from torch.export import ExportedProgram
+
+
+def import_module(
+    module: torch.nn.Module, example_inputs: Sequence[Any], dynamic_shapes: Any = None, *, name: str | None = None
+) -> Graph:
+    """The graph of ``module`` in evaluation mode on inputs like ``example_inputs``.
+
+    ``dynamic_shapes`` is ``torch.export.export``'s. Raises ``ImportFailed`` with every unsupported call.
+    """
+    import torch
+
+    inputs = tuple(example_inputs)
+    with torch.no_grad(), _evaluating(module):
+        try:
+            program = torch.export.export(module, inputs, dynamic_shapes=dynamic_shapes, strict=False)
+        except Exception as e:  # torch.export raises many kinds, all of which say why the module can't be captured
+            raise ImportFailed(
+                f"torch.export can't capture {type(module).__name__}: {e}",
+                remedy="keep Python control flow in forward free of data, or use torch.compile(backend='tilewright')",
+            ) from e
+    names = _dimension_names(program, _specs(module, inputs, dynamic_shapes))
+    return import_exported(program, name=name or type(module).__name__, dimension_names=names)
+
+
+def import_exported(
+    program: ExportedProgram, *, name: str = "main", dimension_names: Mapping[str, str] | None = None
+) -> Graph:
+    """The graph of an exported program; programs of the training dialect are functionalised first."""
+    program = _decomposed(program)
+    symbols = SymbolTable(dimension_names)
+    symbols.add_ranges(program.range_constraints)
+    importer = Importer(Pool(), symbols, program.graph_module)
+    inputs = _bind_inputs(importer, program)
+    outputs = importer.run(program.graph)
+    nodes, names = _bind_outputs(importer, program, outputs)
+    if importer.problems:
+        raise ImportFailed(
+            f"{len(importer.problems)} calls of the PyTorch program have no form here", importer.problems
+        )
+    return Graph(name, importer.pool, inputs, nodes, names)
+
+
+def _decomposed(program: ExportedProgram) -> ExportedProgram:
+    """Functional core ATen with our composites kept whole."""
+    import torch
+
+    if program.dialect != "TRAINING":
+        return program
+    table = torch.export.default_decompositions()
+    for kept in KEPT_WHOLE:
+        packet, overload = kept.split(".")
+        table.pop(getattr(getattr(torch.ops.aten, packet), overload), None)
+    with torch.no_grad():
+        functional: ExportedProgram = program.run_decompositions(table)
+        return functional
+
+
+@contextmanager
+def _evaluating(module: torch.nn.Module) -> Iterator[None]:
+    """Evaluation mode; each submodule gets its own mode back."""
+    modes = [(m, m.training) for m in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for m, mode in modes:
+            m.training = mode
+
+
+# --- inputs and outputs ---------------------------------------------------------------------------------------------
+
+
+def _bind_inputs(importer: Importer, program: ExportedProgram) -> tuple[Node, ...]:
+    """Placeholders: weights become constants, the user's tensors become inputs."""
+    inputs: list[Node] = []
+    placeholders = [n for n in program.graph.nodes if n.op == "placeholder"]
+    for spec, node in zip(program.graph_signature.input_specs, placeholders, strict=True):
+        kind = spec.kind.name
+        try:
+            if kind in ("PARAMETER", "BUFFER", "CONSTANT_TENSOR"):
+                importer.env[node] = importer.constant(_stored(program, spec.target), Loc(f'weight "{spec.target}"'))
+            elif kind == "USER_INPUT" and type(spec.arg).__name__ == "TensorArgument":
+                type_ = importer.type_of(node.meta["val"])
+                importer.env[node] = importer.pool.input(node.name, type_, Loc(f'input "{node.name}"'))
+                inputs.append(importer.env[node])
+            elif kind == "USER_INPUT" and type(spec.arg).__name__ == "ConstantArgument":
+                importer.env[node] = spec.arg.value
+            else:
+                raise Unsupported(f"an input of kind {kind} ({type(spec.arg).__name__})", "pass tensors")
+        except Unsupported as e:
+            importer.env[node] = FAILED
+            importer.add_problem(Loc(f'input "{node.name}"'), "input", e.rule, e.remedy)
+    return tuple(inputs)
+
+
+def _stored(program: ExportedProgram, target: str | None) -> torch.Tensor:
+    """A weight, buffer or lifted constant."""
+    assert target is not None
+    found: torch.Tensor = program.state_dict[target] if target in program.state_dict else program.constants[target]
+    return found
+
+
+def _bind_outputs(
+    importer: Importer, program: ExportedProgram, values: Sequence[Any]
+) -> tuple[tuple[Node, ...], tuple[str, ...]]:
+    """The user's outputs in order. A program that writes to its own state is not a function, which is a problem."""
+    b = Builder(importer.pool)
+    user: list[Any] = []
+    for spec, value in zip(program.graph_signature.output_specs, values, strict=True):
+        kind = spec.kind.name
+        if kind == "USER_OUTPUT":
+            user.append(value)
+        elif kind != "TOKEN":
+            what = f"{kind.lower().replace('_', ' ')} of {spec.target}"
+            remedy = "take the state as an input and return its new value as an output"
+            importer.add_problem(Loc(f'state "{spec.target}"'), "in-place write", what, remedy)
+    names = _output_names(program, len(user))
+    kept = [(n, v) for n, v in zip(names, user, strict=True) if v is not None and v is not FAILED]
+    return tuple(_output_node(b, v) for _, v in kept), tuple(n for n, _ in kept)
+
+
+def _output_node(b: Builder, value: Any) -> Node:
+    if isinstance(value, Node | SymFloat | bool | float | int):
+        return as_node(b, value)
+    return dim_scalar(b, value, i64)
+
+
+def _output_names(program: ExportedProgram, n: int) -> list[str]:
+    """Names from the keys of the module's result, else numbers."""
+    from torch.utils import _pytree as pytree
+
+    if n == 1:
+        return ["output"]
+    spec = program.call_spec.out_spec
+    try:
+        assert spec is not None
+        paths, _ = pytree.tree_flatten_with_path(pytree.tree_unflatten(list(range(n)), spec))
+    except Exception:  # a user's own container that can't be rebuilt from numbers: plain names do
+        return [f"output_{i}" for i in range(n)]
+    texts = [re.sub(r"\W+", "_", pytree.keystr(path)).strip("_") for path, _ in paths]
+    return [t if t and not t[0].isdigit() else f"output_{t or i}" for i, t in enumerate(texts)]
+
+
+# --- names of dimensions --------------------------------------------------------------------------------------------
+
+
+def _specs(module: torch.nn.Module, inputs: tuple[Any, ...], dynamic_shapes: Any) -> list[Any]:
+    """The shape spec of each tensor input, in the order of the placeholders."""
+    import torch
+
+    if not dynamic_shapes:
+        return []
+    values: Any = inputs
+    if isinstance(dynamic_shapes, Mapping):
+        bound = inspect.signature(module.forward).bind(*inputs).arguments
+        dynamic_shapes = [dynamic_shapes.get(k) for k in bound]
+        values = list(bound.values())
+    found: list[Any] = []
+
+    def visit(value: Any, spec: Any) -> None:
+        if isinstance(value, torch.Tensor):
+            found.append(spec)
+        elif isinstance(value, Mapping):
+            for k in value:
+                visit(value[k], spec.get(k) if spec else None)
+        elif isinstance(value, tuple | list):
+            for i, v in enumerate(value):
+                visit(v, spec[i] if spec else None)
+
+    visit(values, dynamic_shapes)
+    return found
+
+
+def _dimension_names(program: ExportedProgram, specs: Sequence[Any]) -> dict[str, str]:
+    """The user's names for PyTorch's symbols, where a dimension is a symbol and its spec a named ``Dim``."""
+    names: dict[str, str] = {}
+    tensors = [
+        n for n in program.graph.nodes if n.op == "placeholder" and n.name in program.graph_signature.user_inputs
+    ]
+    for node, spec in zip(tensors, specs, strict=False):
+        entries = spec.items() if isinstance(spec, Mapping) else enumerate(spec or ())
+        for axis, dim in entries:
+            size = node.meta["val"].shape[axis]
+            expression = getattr(getattr(size, "node", None), "expr", None)
+            if expression is not None and expression.is_Symbol and isinstance(getattr(dim, "__name__", None), str):
+                names[expression.name] = dim.__name__
+    return names
