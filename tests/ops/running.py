@@ -4,10 +4,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tilewright.core import types
+from tilewright.core import expr, types
 from tilewright.core.compute import Buffer, Computation, Serial, loads
 from tilewright.core.graph import CONST, INPUT, PROJ, Attrs, Builder, Pool
-from tilewright.core.types import tensor_type_of
+from tilewright.core.types import TensorType, tensor_type_of
 from tilewright.tile.interp import run
 from tilewright.tile.lower import lower
 
@@ -23,9 +23,7 @@ class Call:
     attrs: Attrs
 
     def infer(self):
-        self.op.check_arity(len(self.arrays))
-        result = self.op.infer([tensor_type_of(a) for a in self.arrays], self.attrs)
-        return result if isinstance(result, tuple) else (result,)
+        return infer(self.op, [tensor_type_of(a) for a in self.arrays], self.attrs)
 
 
 def sample_calls(op, seed=0):
@@ -63,19 +61,37 @@ def convert(a, dtype):
         return np.asarray(a).astype(dtype.numpy)
 
 
-def run_compute(op, call):
-    """The op's stages on the tile interpreter."""
-    results = call.infer()
-    ins = tuple(Buffer(f"in{k}", types.dtype_of(a.dtype), a.shape) for k, a in enumerate(call.arrays))
-    outs = tuple(Buffer(f"out{k}", t.dtype, t.shape) for k, t in enumerate(results))
+def run_compute(op, call, types_in=None, sizes=None):
+    """The op's stages on the tile interpreter; with ``types_in`` the operands' dimensions are symbols of ``sizes``."""
+    types_in = types_in or [tensor_type_of(a) for a in call.arrays]
+    sizes = sizes or {}
+    ins = tuple(Buffer(f"in{k}", t.dtype, t.shape) for k, t in enumerate(types_in))
+    outs = tuple(Buffer(f"out{k}", t.dtype, t.shape) for k, t in enumerate(infer(op, types_in, call.attrs)))
     items = tuple((op.compute or op.kernel)(ins, outs, call.attrs))
     known = {*ins, *outs}
     temps = tuple(dict.fromkeys(b for b in buffers(items) if b not in known))
     kernel = lower(Computation(ins, outs, items, temps))
     arrays = {b.name: np.ascontiguousarray(a).reshape(a.shape) for b, a in zip(ins, call.arrays, strict=True)}
-    arrays |= {b.name: np.zeros(b.shape, b.dtype.numpy) for b in outs}
-    run(kernel, arrays)
+    arrays |= {b.name: np.zeros(concrete(b.shape, sizes), b.dtype.numpy) for b in outs}
+    run(kernel, arrays, {s.name: n for s, n in sizes.items()})
     return tuple(arrays[b.name] for b in outs)
+
+
+def infer(op, operands, attrs):
+    op.check_arity(len(operands))
+    result = op.infer(operands, attrs)
+    return result if isinstance(result, tuple) else (result,)
+
+
+def concrete(shape, sizes):
+    return tuple(expr.evaluate(d, sizes) for d in shape)
+
+
+def symbolic(call):
+    """The operands' types with a symbol for every size above 1, and the symbols' sizes."""
+    of_size = {n: expr.Sym(f"size{n}", 1) for a in call.arrays for n in a.shape if n > 1}
+    operands = [TensorType(types.dtype_of(a.dtype), tuple(of_size.get(n, n) for n in a.shape)) for a in call.arrays]
+    return operands, {s: n for n, s in of_size.items()}
 
 
 def buffers(items):
@@ -88,31 +104,35 @@ def buffers(items):
             yield from (x.buffer for x in loads(v))
 
 
-def run_decomposed(op, call):
+def run_decomposed(op, call, types_in=None, sizes=None):
     """The op's smaller ops by their references, all the way down to ops that do not decompose."""
     pool = Pool()
-    inputs = tuple(pool.input(f"x{k}", tensor_type_of(a)) for k, a in enumerate(call.arrays))
+    types_in = types_in or [tensor_type_of(a) for a in call.arrays]
+    inputs = tuple(pool.input(f"x{k}", t) for k, t in enumerate(types_in))
     values = {n: (a,) for n, a in zip(inputs, call.arrays, strict=True)}
     result = op.decompose(Builder(pool), inputs, call.attrs)
-    return tuple(evaluate(pool, r, values)[0] for r in (result if isinstance(result, tuple) else (result,)))
+    results = result if isinstance(result, tuple) else (result,)
+    assert tuple(r.type for r in results) == infer(op, types_in, call.attrs), describe(op, call)
+    return tuple(evaluate(pool, r, values, sizes or {})[0] for r in results)
 
 
-def evaluate(pool, node, values):
+def evaluate(pool, node, values, sizes):
     if node not in values:
-        arrays = [evaluate(pool, i, values) for i in node.inputs]
-        values[node] = apply(pool, node, arrays)
+        arrays = [evaluate(pool, i, values, sizes) for i in node.inputs]
+        values[node] = apply(pool, node, arrays, sizes)
     return values[node]
 
 
-def apply(pool, node, arrays):
+def apply(pool, node, arrays, sizes):
     if node.op is PROJ:
         return (arrays[0][node.attrs.index],)
     assert node.op is not INPUT
     if node.op is CONST:
         return (node.attrs.data.array,)
-    call = Call(node.op, tuple(a[0] for a in arrays), node.attrs)
+    call = Call(node.op, tuple(a[0] for a in arrays), node.attrs.substituted(sizes))
     results = run_decomposed(node.op, call) if node.op.decompose else reference(node.op, call)
-    assert [tensor_type_of(r) for r in results] == list(node.types), describe(node.op, call)
+    expected = [(t.dtype, concrete(t.shape, sizes)) for t in node.types]
+    assert [(types.dtype_of(r.dtype), r.shape) for r in results] == expected, describe(node.op, call)
     return results
 
 

@@ -5,7 +5,18 @@ import warnings
 import numpy as np
 import pytest
 
-from ops.running import converted, describe, reference, run_compute, run_decomposed, same, sample_calls
+from ops.running import (
+    concrete,
+    converted,
+    describe,
+    infer,
+    reference,
+    run_compute,
+    run_decomposed,
+    same,
+    sample_calls,
+    symbolic,
+)
 from tilewright import ops
 from tilewright.core import types
 from tilewright.core.diag import OpError
@@ -52,9 +63,23 @@ def test_every_dtype_that_infer_accepts(op, dtype):
         n_run += 1
 
 
-def check(op, call):
+@every_op
+def test_symbolic_sizes_compute_the_same(op):
+    for call in sample_calls(op):
+        operands, sizes = symbolic(call)
+        try:
+            inferred = infer(op, operands, call.attrs) if sizes else None
+        except OpError:
+            continue  # sizes that must equal an attribute, such as a shape or a number of groups
+        if inferred is not None:
+            shapes = [a.shape for a in reference(op, call)]
+            assert [concrete(t.shape, sizes) for t in inferred] == shapes, describe(op, call)
+            check(op, call, operands, sizes)
+
+
+def check(op, call, operands=None, sizes=None):
     expected = reference(op, call)
-    got = run_decomposed(op, call) if op.decompose else run_compute(op, call)
+    got = (run_decomposed if op.decompose else run_compute)(op, call, operands, sizes)
     assert len(got) == len(expected)
     for a, b in zip(got, expected, strict=True):
         assert (a.dtype, a.shape) == (b.dtype, b.shape), describe(op, call)

@@ -16,7 +16,7 @@ import numpy as np
 
 from tilewright.core import types
 from tilewright.core.compute import Axis, Buffer, Const, Inside, Load, Select, Stage, Value, loop_symbol
-from tilewright.core.expr import Dim, floordiv
+from tilewright.core.expr import Dim, floordiv, mod
 from tilewright.core.graph import Attrs, Builder, Node
 from tilewright.core.opdef import AttrDef, OpDef, Sample, Trait
 from tilewright.core.types import Array, TensorType
@@ -102,7 +102,7 @@ def _infer_conv(ts: Sequence[TensorType], a: Attrs) -> TensorType:
     dtype = contraction_dtype(x, w, a.out_dtype)
     channels, n_out = x.shape[channel_axis(a.layout, x.rank)], w.shape[0]
     check_equal_dims(channels, w.shape[1] * a.groups, f"channels of {x} and of {w} with {a.groups} groups")
-    check(not isinstance(n_out, int) or n_out % a.groups == 0, f"{n_out} output channels in {a.groups} groups")
+    check(mod(n_out, a.groups) == 0, f"{n_out} output channels don't fill {a.groups} groups")
     sizes = [x.shape[k] for k in spatial_axes(a.layout, x.rank)]
     spatial = [
         window_size(n, k, s, p, d)
@@ -212,11 +212,12 @@ def _infer_transpose(ts: Sequence[TensorType], a: Attrs) -> TensorType:
     check_rank(x, 3, "the input", 5)
     check_rank(w, x.rank, "the weight", x.rank)
     check_window(x.rank, a, "strides", "dilations")
+    check(a.groups >= 1, f"groups {a.groups} must be positive")
     check(len(a.output_padding) == x.rank - 2, f"output_padding has {len(a.output_padding)} entries")
     dtype = contraction_dtype(x, w, None)
     channels = x.shape[channel_axis(a.layout, x.rank)]
     check_equal_dims(channels, w.shape[0], f"channels of {x} and rows of {w}")
-    check(not isinstance(channels, int) or channels % a.groups == 0, f"{channels} channels in {a.groups} groups")
+    check(mod(channels, a.groups) == 0, f"{channels} channels don't fill {a.groups} groups")
     spatial = []
     for k, axis in enumerate(spatial_axes(a.layout, x.rank)):
         reach = (w.shape[2 + k] - 1) * a.dilations[k] + 1 + a.output_padding[k]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 
 from tilewright.core import types
-from tilewright.core.expr import Dim, floordiv
+from tilewright.core.expr import Dim, floordiv, mod
 from tilewright.core.graph import Attrs, Builder, Node
 from tilewright.core.opdef import AttrDef, OpDef, Sample, Trait
 from tilewright.core.types import Array, TensorType, product
@@ -279,7 +279,7 @@ def _infer_group(ts: Types, a: Attrs) -> TensorType:
     _check_vectors(ts, 1)
     channels = ts[0].shape[1]
     check(a.groups >= 1, f"groups {a.groups} must be positive")
-    check(not isinstance(channels, int) or channels % a.groups == 0, f"{channels} channels in {a.groups} groups")
+    check(mod(channels, a.groups) == 0, f"{channels} channels don't fill {a.groups} groups")
     return ts[0]
 
 
