@@ -20,7 +20,7 @@ from tilewright.tile.lower import lower
 from tilewright.tile.machine import Machine
 from tilewright.tile.normalize import normalize
 from tilewright.tile.rules.contract import contract
-from tilewright.tile.rules.pointwise import pointwise
+from tilewright.tile.rules.pointwise import plain, pointwise
 from tilewright.tile.rules.rows import rows
 from tilewright.tile.schedule import Builder, Schedule
 
@@ -70,6 +70,7 @@ def _schedule_cluster(b: Builder, machine: Machine, cluster: Cluster, notes: lis
         except ScheduleError as e:
             b.back(mark)
             notes.append(f"{cluster.root.out.name}: {e.message}")
+    plain(b, machine, [s.name for stage in cluster.stages for s in stage.outs])
 
 
 def _rules(b: Builder, machine: Machine, cluster: Cluster, notes: list[str]) -> list[Callable[[], None]]:

@@ -8,22 +8,31 @@ from __future__ import annotations
 from tilewright.core.compute import Value
 from tilewright.tile.cost import estimate, pays_threads
 from tilewright.tile.errors import ScheduleError
-from tilewright.tile.ir import For, Store, walk
+from tilewright.tile.ir import For, Kind, Store, walk
 from tilewright.tile.machine import Machine
-from tilewright.tile.rewrite import values_of
-from tilewright.tile.rules.view import may_vectorize, n_operations, only_nest, statement_of, vector_width
+from tilewright.tile.rewrite import values_of, written
+from tilewright.tile.rules.view import may_vectorize, n_operations, nests, statement_of, vector_width
 from tilewright.tile.schedule import Builder
+from tilewright.tile.schedule.tree import Nest, nest_of
 
 UNROLL_OPERATIONS = 24
 CHUNK_ELEMENTS = 8192
 
 
 def pointwise(b: Builder, machine: Machine, buffer: str) -> None:
-    """``out[i.., j] = e``: j in vectors, a few unrolled; a long single axis is cut into chunks for the threads."""
-    nest = only_nest(b.kernel, buffer)
+    """``out[i.., j] = e``: j in vectors, a few unrolled; the outermost loop over threads.
+
+    All plain nests that write the buffer and that no rule has touched yet (a concatenation has several).
+    """
+    for nest in nests(b.kernel, buffer):
+        if nest.loops and all(x.kind is Kind.SERIAL for x in nest.loops) and len(nest.leaf) == 1:
+            _one(b, machine, nest)
+
+
+def _one(b: Builder, machine: Machine, nest: Nest) -> None:
     leaf = statement_of(nest)
-    if not isinstance(leaf, Store) or any(isinstance(i, Value) for i in leaf.index) or not nest.loops:
-        raise ScheduleError("pointwise", buffer, "not a plain assignment over at least one axis")
+    if not isinstance(leaf, Store) or any(isinstance(i, Value) for i in leaf.index):
+        return
     last = nest.loops[-1]
     width = vector_width(machine, nest.leaf)
     work = sum(n_operations(v) + 2 for v in values_of(leaf))
@@ -39,6 +48,18 @@ def pointwise(b: Builder, machine: Machine, buffer: str) -> None:
         outer = [names[-1]]
     if threads:
         parallelize(b, [*names[:-1], *outer], total)
+
+
+def plain(b: Builder, machine: Machine, buffers: list[str]) -> None:
+    """Nests that no rule fits stay as they are; the outermost loop runs over threads where that is legal and pays."""
+    for s in b.kernel.body:
+        nest = nest_of(s)
+        names = {x.name for leaf in nest.leaf for x in written(leaf)}
+        if not nest.loops or not names & set(buffers) or any(x.kind is not Kind.SERIAL for x in nest.loops):
+            continue
+        work = estimate([x.extent for x in nest.loops]) * 2
+        if pays_threads(work, machine, 1):
+            parallelize(b, [nest.loops[0].sym.name], work)
 
 
 def vectorize(b: Builder, machine: Machine, loop: str, extent: object, width: int, unrolled: int) -> list[str]:
