@@ -131,7 +131,7 @@ class _Header:
                 self.problems.extend(e.problems)
                 self.fatal = True
                 continue
-            scope.names[info.name] = node
+            scope.bind(info.name, node)
             found.append(node)
         return tuple(found)
 

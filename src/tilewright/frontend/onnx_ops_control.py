@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tilewright import ops
+from tilewright.core import expr
 from tilewright.core.diag import CompileError
+from tilewright.core.expr import Dim, Sym
 from tilewright.core.graph import Node
-from tilewright.core.types import bool_, i64
+from tilewright.core.types import TensorType, bool_, i64
 from tilewright.frontend.onnx_call import Absent, BodySpec, Call, Items, Refused, Results, Table, Value, as_bool
 from tilewright.frontend.onnx_ops_movement import cut, join, split_sizes
 
@@ -26,7 +28,8 @@ def _if(c: Call) -> Results:
     if known is not None and isinstance(known.flat[0], int):
         return c.host.inline(branches[0 if known.flat[0] else 1], [])
     body = c.host.bodies([BodySpec(g, ()) for g in branches])
-    return c.results(c(ops.if_, condition, *body.captured, then_branch=body.graphs[0], else_branch=body.graphs[1]))
+    branch = {"then_branch": body.graphs[0], "else_branch": body.graphs[1]}
+    return c.results(c(ops.if_, condition, *body.captured, **branch, name=c.emitter.fresh("if")))
 
 
 # --- loops ----------------------------------------------------------------------------------------------------------
@@ -39,7 +42,7 @@ def _loop(c: Call) -> Results:
     if len(carried) != len(c.inputs) - 2:
         c.refuse("a loop-carried value is left out")
     n_trips = _known_count(c, trip)
-    if n_trips is not None and n_trips <= 1:
+    if n_trips is not None and n_trips <= 1 and (start is None or c.emitter.values(start) is not None):
         return _unrolled(c, n_trips, start, carried)
     tensors = [v for v in carried if isinstance(v, Node)]
     if len(tensors) < len(carried):
@@ -64,24 +67,48 @@ def _known_count(c: Call, trip: Node | None) -> int | None:
 def _closed_loop(c: Call, trip: Node | None, start: Node | None, carried: Sequence[Node]) -> Results:
     count = c.const(FOREVER, i64) if trip is None else c.reshape(c.cast(trip, i64), ())
     go = c.const(True, bool_) if start is None else c.reshape(as_bool(c, start), ())
+    types = [v.type for v in carried]
+    name = c.emitter.fresh("loop")
 
     def finish(outputs: list[Node]) -> list[Node]:
         if len(outputs) < 1 + len(carried):
             c.refuse(f"its body gives {len(outputs)} results for {len(carried)} carried values")
         again = c.const(True, bool_) if start is None else c.reshape(as_bool(c, outputs[0]), ())
-        for old, new in zip(carried, outputs[1:], strict=False):
-            if old.type != new.type:
-                c.refuse(
-                    f"carries {old.type} into its body and {new.type} out of it",
-                    "keep the shape, or fix the trip count",
-                )
         return [again, *outputs[1:]]
 
-    scalar_types = (count.type, go.type)
-    spec = BodySpec(c.graph("body"), (*scalar_types, *(v.type for v in carried)), finish=finish)
-    body = c.host.bodies([spec])
-    loop = c(ops.loop, count, go, *carried, *body.captured, body=body.graphs[0], n_carried=len(carried))
-    return c.results(loop) if loop.types else ()
+    for _ in range(2 + sum(t.rank for t in types)):
+        body = c.host.bodies([BodySpec(c.graph("body"), (count.type, go.type, *types), finish=finish)])
+        given = [n.type for n in body.graphs[0].outputs[1 : 1 + len(types)]]
+        wider = [_widened(c, a, b, f"{name}_c{k}") for k, (a, b) in enumerate(zip(types, given, strict=True))]
+        if wider == types:
+            break
+        types = wider
+    graph = body.graphs[0]
+    always = _is_true(c, go) and (graph.outputs[0] is graph.inputs[1] or _is_true(c, graph.outputs[0]))
+    length: Dim = -1
+    if always and c.emitter.values(count) is not None:
+        length = expr.maximum(c.dims(count, "the trip count")[0], 0)
+    if length == FOREVER:
+        c.refuse("has no trip count and a condition that is always true", "the model would never end")
+    form = {"body": graph, "n_carried": len(carried), "name": name, "length": length}
+    return c.results(c(ops.loop, count, go, *carried, *body.captured, **form))
+
+
+def _is_true(c: Call, condition: Node) -> bool:
+    values = c.emitter.values(condition)
+    return values is not None and values.flat[0] is True
+
+
+def _widened(c: Call, before: TensorType, after: TensorType, name: str) -> TensorType:
+    """The type of a carried value with symbols for the dimensions that the body changes."""
+    if before.dtype is not after.dtype or before.rank != after.rank:
+        c.refuse(f"carries {before} into its body and {after} out of it", "keep the dtype and rank of carried values")
+    dims = enumerate(zip(before.shape, after.shape, strict=True))
+    return before.with_shape([_wider(x, y, f"{name}_{k}") for k, (x, y) in dims])
+
+
+def _wider(before: Dim, after: Dim, name: str) -> Dim:
+    return before if before == after or (isinstance(before, Sym) and before.name == name) else Sym(name, 0)
 
 
 def _unrolled(c: Call, n_trips: int, start: Node | None, carried: Sequence[Value]) -> list[Value | None]:
@@ -141,7 +168,8 @@ def _scan(c: Call) -> Results:
     count, go = c.dim_value(length), c.const(True, bool_)
     types = (count.type, go.type, *(x.type for x in states))
     body = c.host.bodies([BodySpec(graph, types, bind, lambda outputs: [c.const(True, bool_), *outputs])])
-    loop = c(ops.loop, count, go, *states, *body.captured, body=body.graphs[0], n_carried=n_states)
+    form = {"body": body.graphs[0], "n_carried": n_states, "length": length, "name": c.emitter.fresh("scan")}
+    loop = c(ops.loop, count, go, *states, *body.captured, **form)
     results = c.results(loop)
     stacked = [
         _placed(c, x, axis, back) for x, axis, back in zip(results[n_states:], out_axes, out_backward, strict=True)

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tilewright.core.diag import CompileError, Loc, Problem
-from tilewright.core.graph import INPUT, Graph, Node, Pool
+from tilewright.core.expr import Expr, Sym, symbols
+from tilewright.core.graph import INPUT, Graph, Node, Pool, topological
 from tilewright.core.types import TensorType
 from tilewright.frontend.onnx_call import (
     Absent,
@@ -61,12 +62,32 @@ BROKEN = Broken()
 
 @dataclass
 class Scope:
-    """Names bound to values. A closed scope turns what it reads from outside into inputs of its graph."""
+    """Names bound to values. A closed scope turns what it reads from outside into inputs of its graph.
+
+    ``parent`` is where names are looked up next, ``caller`` the scope around a function's body, which shares only
+    symbols; ``homes`` has a node for each symbol, whose shape gives the symbol its value.
+    """
 
     parent: Scope | None = None
     prefix: str | None = None
+    caller: Scope | None = None
     names: dict[str, Value | Broken] = field(default_factory=dict)
     captures: dict[Node, Node] = field(default_factory=dict)
+    homes: dict[Sym, Node] = field(default_factory=dict)
+
+    def bind(self, name: str, value: Value | Broken) -> None:
+        """Give ``value`` a name."""
+        self.names[name] = value
+        for node in value.nodes if isinstance(value, Items) else [value]:
+            if isinstance(node, Node):
+                self.house(node)
+
+    def house(self, node: Node) -> None:
+        """Let the node's shape give values to its symbols."""
+        for t in node.types:
+            for d in t.shape:
+                if isinstance(d, Sym):
+                    self.homes.setdefault(d, node)
 
     @property
     def closed(self) -> bool:
@@ -141,6 +162,25 @@ class Walker:
                 self.emitter.note(scope.captures[node], values)
         return scope.captures[node]
 
+    def close(self, scope: Scope, inputs: Sequence[Node], outputs: Sequence[Node]) -> None:
+        """Capture what gives values to the symbols that a body uses and its inputs don't define."""
+        defined = {d for n in (*inputs, *scope.captures.values()) for d in n.shape if isinstance(d, Sym)}
+        for symbol in sorted(_symbols_used(outputs, inputs) - defined, key=lambda s: s.name):
+            self._capture_home(symbol, scope)
+
+    def _capture_home(self, symbol: Sym, scope: Scope) -> None:
+        crossed: list[Scope] = []
+        at: Scope | None = scope
+        while at is not None and (at is scope or symbol not in at.homes):
+            crossed.append(at)
+            at = at.parent or at.caller
+        if at is None:
+            return
+        node = at.homes[symbol]
+        for inner in reversed(crossed):
+            if inner.closed:
+                node = self.captured(node, inner)
+
     def new_input(self, name: str, type_: TensorType, loc: Loc) -> Node:
         """An input of a sub-graph, under a name that no other has."""
         self._n_inputs += 1
@@ -159,7 +199,7 @@ class Walker:
         loc = Loc(f'initializer "{name}"')
         try:
             array = self.reader.read_sparse(tensor) if hasattr(tensor, "indices") else self.reader.read(tensor)
-            scope.names[name] = self.emitter.pool.const(array, None, loc)
+            scope.bind(name, self.emitter.pool.const(array, None, loc))
         except BadTensor as e:
             self._problem(loc, "tensor", e.rule, e.remedy)
             scope.names[name] = BROKEN
@@ -236,7 +276,7 @@ class Walker:
                 value = results[k] if results is not None and k < len(results) else None
                 if results is not None and value is None:
                     self._problem(loc, _spelled(node, frame), f'result {k} ("{name}") is not supported')
-                scope.names[name] = BROKEN if value is None else value
+                scope.bind(name, BROKEN if value is None else value)
 
     def _converted(self, node: NodeProto, loc: Loc, scope: Scope, frame: Frame) -> list[Value | None] | None:
         """The node's results; None when an operand is broken, which was reported already."""
@@ -256,7 +296,7 @@ class Walker:
             operands.append(None if isinstance(value, Broken) else value)
         function = self.functions.get((node.domain, node.op_type, getattr(node, "overload", "")))
         if function is not None:
-            return None if broken else self._call_function(function, operands, attributes, loc, frame)
+            return None if broken else self._call_function(function, operands, attributes, loc, frame, scope)
         domain = "" if node.domain == "ai.onnx" else node.domain
         opset = self._opset(domain, node, frame)
         converter = CONVERTERS.get((domain, node.op_type))
@@ -275,7 +315,7 @@ class Walker:
             except UseDefinition:
                 if not (schema and _has_body(schema)):
                     raise _unsupported(node, domain, opset) from None
-        return self._expand(schema, node, call, operands, attributes, loc, frame)
+        return self._expand(schema, node, call, operands, attributes, loc, frame, scope)
 
     def _opset(self, domain: str, node: NodeProto, frame: Frame) -> int:
         if domain in frame.opsets:
@@ -293,25 +333,26 @@ class Walker:
         attributes: Mapping[str, AttributeProto],
         loc: Loc,
         frame: Frame,
-    ) -> list[Value | None]:
+        caller: Scope,
+    ) -> list[Value | None] | None:
         """The function's nodes in the place of the call."""
         if frame.depth >= MAX_DEPTH:
             raise Refused(f"functions are nested more than {MAX_DEPTH} deep", "a function must not call itself")
         bound = {a.name: a for a in function.attribute_proto} | dict(attributes)
         opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in function.opset_import}
         inner = Frame(opsets or frame.opsets, bound, f" in {loc}", frame.depth + 1)
-        scope = Scope()
+        scope = Scope(caller=caller)
         for k, name in enumerate(function.input):
             value = operands[k] if k < len(operands) else None
             if value is not None:
-                scope.names[name] = value
+                scope.bind(name, value)
         absent = set(function.input) - scope.names.keys()
         nodes = [_without_operands(n, absent) for n in function.node] if absent else function.node
         n_before = len(self.problems)
         self.nodes(nodes, function.output, scope, inner, loc)
         found = [self.lookup(name, scope) for name in function.output]
         if len(self.problems) > n_before:
-            return [None if isinstance(v, Broken) else v for v in found] if not any(map(_is_broken, found)) else []
+            return None
         return [None if isinstance(v, Broken) else v for v in found]
 
     def _expand(
@@ -323,13 +364,14 @@ class Walker:
         attributes: Mapping[str, AttributeProto],
         loc: Loc,
         frame: Frame,
-    ) -> list[Value | None]:
+        caller: Scope,
+    ) -> list[Value | None] | None:
         """An op that ONNX defines by other ops, expanded from that definition."""
         function = _body(schema, node, call.opset, operands, attributes)
         if function is None:
             raise _unsupported(node, node.domain, call.opset)
         defaults = {name: a.default_value for name, a in schema.attributes.items() if a.default_value.name}
-        return self._call_function(function, operands, defaults | dict(attributes), loc, frame)
+        return self._call_function(function, operands, defaults | dict(attributes), loc, frame, caller)
 
     def _problem(self, loc: Loc, op: str, rule: str, remedy: str = "") -> None:
         self.problems.append(Problem(loc, op, rule, remedy))
@@ -367,12 +409,17 @@ class _BoundHost:
             operands = spec.bind(formals, lambda n: self.walker.captured(n, scope)) if spec.bind else formals  # noqa: B023
             if len(operands) != len(graph.input):
                 raise Refused(f"the sub-graph takes {len(graph.input)} inputs, not {len(operands)}")
-            scope.names.update({i.name: n for i, n in zip(graph.input, operands, strict=True)})
+            for formal in formals:
+                scope.house(formal)
+            for info, operand in zip(graph.input, operands, strict=True):
+                scope.bind(info.name, operand)
             outputs = _whole(self.walker.graph(graph, scope, self._deeper()))
             results = [v for v in outputs if isinstance(v, Node)]
             if len(results) != len(outputs):
                 raise Refused("a sub-graph gives a sequence or optional", "only tensors can leave If, Loop and Scan")
-            made.append((spec, formals, spec.finish(results) if spec.finish else results))
+            results = spec.finish(results) if spec.finish else results
+            self.walker.close(scope, formals, results)
+            made.append((spec, formals, results))
         extra = tuple(captures.values())
         pool = self.walker.emitter.pool
         graphs = tuple(
@@ -401,8 +448,19 @@ def _whole(outputs: Sequence[Value | Broken]) -> list[Value]:
     return found
 
 
-def _is_broken(value: object) -> bool:
-    return isinstance(value, Broken)
+def _symbols_used(outputs: Sequence[Node], inputs: Sequence[Node]) -> set[Sym]:
+    """The symbols in the attributes of the nodes under ``outputs`` and in the shapes of ``inputs``."""
+    found: set[Sym] = set()
+    stack: list[Any] = [d for n in inputs for d in n.shape]
+    for node in topological(outputs):
+        stack.extend(node.attrs.values())
+    while stack:
+        v = stack.pop()
+        if isinstance(v, tuple):
+            stack.extend(v)
+        elif isinstance(v, Expr):
+            found |= symbols(v)
+    return found
 
 
 def _run(converter: Converter, call: Call) -> list[Value | None]:
