@@ -172,10 +172,10 @@ def test_lane_index_with_division(target):
 
 @every_target
 def test_two_dimensional_lanes(target):
-    x, y = Buffer("x", f32, (6, 4)), Buffer("y", f32, (6, 4, 4))
+    x, y = Buffer("x", f32, (6, 4)), Buffer("y", f32, (6, 5, 4))
     o, g, c = sym("o", 3), sym("g", 2), sym("c", 4)
     at = 2 * o + g
-    body = lanes(g, 2, lanes(c, 4, Store(y, (at, c, 1), x[at, c]), Store(y, (at, 2, c), x[at, 0])))
+    body = lanes(g, 2, lanes(c, 4, Store(y, (at, c, 1), x[at, c]), Store(y, (at, 4, c), x[at, 0])))
     agree(kernel([loop(o, 3, body)], x, y), target)
 
 
