@@ -74,7 +74,7 @@ CASES = {
         lambda b, x: b(ops.maximum, b(ops.maximum, x, k(b, 2)), k(b, 3)), [F], "maximum(x, maximum(2.0, 3.0))",
     ),
     "relu6": (lambda b, x: b(ops.minimum, b(ops.relu, x), k(b, 6)), [F], "clamp(x, 0.0, 6.0)"),
-    "max zero": (lambda b, x: b(ops.maximum, x, k(b, 0)), [F], "relu(x)"),
+    "max of relu": (lambda b, x: b(ops.maximum, b(ops.relu, x), k(b, -1)), [F], "maximum(x, 0.0)"),
     "clamp of clamp": (
         lambda b, x: b(ops.clamp, b(ops.clamp, x, k(b, -1), k(b, 1)), k(b, 0), k(b, 4)), [F], "clamp(x, 0.0, 1.0)",
     ),
@@ -173,8 +173,11 @@ CASES = {
         lambda b, x: b(ops.reshape, b(ops.reduce_max, x, axes=(1,)), shape=(2, 1)), [M],
         "reduce_max(x, axes=(1), keepdims=True)",
     ),
-    "mean from sum": (
-        lambda b, x: b(ops.div, b(ops.reduce_sum, x, axes=(1,)), k(b, 3)), [M], "reduce_mean(x, axes=(1))",
+    "matmul of merged batches": (
+        lambda b, x, y: b(
+            ops.reshape, b(ops.matmul, b(ops.reshape, x, shape=(6, 4, 5)), b(ops.reshape, y, shape=(6, 5, 1))),
+            shape=(2, 3, 4, 1)),
+        ["f32[2,3,4,5]", "f32[2,3,5,1]"], "matmul(x, y)",
     ),
 }  # fmt: skip
 

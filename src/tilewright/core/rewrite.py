@@ -179,13 +179,14 @@ class _Walk:
         current, made = self.pending.pop(node)
         self.pending.pop(current, None)
         results = tuple(self.final[m] for m in made)
+        if current is not node:
+            self.reads[current] = self.reads.get(current, 0) + self.reads.get(node, 1)
         if len(node.types) == 1:
             self.settle(current, results[0])
         else:
-            self.split[current] = results
+            self.split[node] = self.split[current] = results
             self.final[current] = current
-        if current is not node:
-            self.settle(node, self.final[current])
+        self.final[node] = self.final[current]
 
     def settle(self, node: Node, new: Node) -> None:
         self.final[node] = new

@@ -338,14 +338,7 @@ def _clamp(b: Rewriting, x: Node, lo: float, hi: float, node: Node) -> Node | No
         return b(ops.minimum, x, b.const(hi, x.dtype))
     if hi < highest:
         return b(ops.clamp, x, b.const(lo, x.dtype), b.const(hi, x.dtype))
-    if lo == 0 and x.dtype.is_float:
-        return b(ops.relu, x)
     return b(ops.maximum, x, b.const(lo, x.dtype))
-
-
-def _to_relu(b: Rewriting, node: Node) -> Node | None:
-    x, lo = node.inputs
-    return b(ops.relu, x) if x.type == node.type and is_scalar(lo, 0) and node.dtype.is_float else None
 
 
 RULES = (
@@ -369,7 +362,6 @@ RULES = (
     Rule("div", (ops.div,), _div, "1 / x; by a power of two the reciprocal is exact"),
     Rule("reciprocal", (ops.reciprocal,), _reciprocal, "1 / sqrt(x) is rsqrt(x)"),
     Rule("const-chain", (ops.add, ops.mul, ops.minimum, ops.maximum), _const_chain, "associative where nothing rounds"),
-    Rule("to-relu", (ops.maximum,), _to_relu, "max(x, 0) is relu(x), NaN too"),
     Rule(
         "merge-clamps", (ops.minimum, ops.maximum, ops.clamp, ops.relu), _merge_clamps,
         "a monotone clamp of a clamp clamps the bounds",

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright import ops
 from tilewright.core import types
 from tilewright.core.expr import Dim
 from tilewright.core.graph import CONST, Builder, Node
@@ -46,12 +47,13 @@ def is_scalar(node: Node, value: Number) -> bool:
 
 
 def is_near(node: Node, value: float) -> bool:
-    """Is ``node`` a constant of one element that ``value`` rounds to, give or take the last bits of a float32?
+    """Is ``node`` a constant of one element that ``value`` rounds to, give or take the last bits of its dtype?
 
     For recognising published formulas, whose constants exporters write with 6 to 17 digits.
     """
     found = scalar(node)
-    return found is not None and abs(found - value) <= 2e-6 * abs(value)
+    tolerance = 2.0 ** (1 - min(MANTISSA_BITS.get(node.dtype, 0), 20))
+    return found is not None and abs(found - value) <= tolerance * abs(value)
 
 
 def uniform(node: Node) -> Number | None:
@@ -118,3 +120,27 @@ def inverse(perm: Sequence[int]) -> tuple[int, ...]:
 def const_like(b: Builder, array: Array, dtype: DType) -> Node:
     """A constant of ``dtype`` from numbers of any width."""
     return b.const(np.asarray(array).astype(dtype.numpy))
+
+
+def factors(node: Node, most: int = 8) -> list[Node]:
+    """The operands of a product of products, at most ``most``; the node alone when it is no product."""
+    found: list[Node] = []
+    stack = [node]
+    while stack:
+        n = stack.pop()
+        if n.op is ops.mul and len(found) + len(stack) + 2 <= most:
+            stack += reversed(n.inputs)
+        else:
+            found.append(n)
+    return found
+
+
+def without(nodes: Sequence[Node], *taken: Node) -> list[Node] | None:
+    """``nodes`` less each of ``taken`` once; None when one is not there."""
+    rest = list(nodes)
+    for t in taken:
+        at = next((k for k, n in enumerate(rest) if n is t), None)
+        if at is None:
+            return None
+        del rest[at]
+    return rest

@@ -17,7 +17,7 @@ from tilewright.core.expr import Dim, is_nonneg
 from tilewright.core.graph import Node
 from tilewright.core.rewrite import Rewriting, Rule
 from tilewright.core.types import product
-from tilewright.graph.facts import array_of, is_scalar, scalar
+from tilewright.graph.facts import array_of, is_scalar
 
 FOLDS = (ops.reduce_sum, ops.reduce_prod, ops.reduce_max, ops.reduce_min, ops.reduce_any, ops.reduce_all)
 REDUCTIONS = (*FOLDS, ops.reduce_mean)
@@ -54,6 +54,21 @@ def _reshape_of_reduction(b: Rewriting, node: Node) -> Node | None:
     source, axes, keep = x.inputs[0], x.attrs["axes"], not x.attrs["keepdims"]
     other = tuple(1 if k in axes else d for k, d in enumerate(source.shape) if keep or k not in axes)
     return b(x.op, source, **{**x.attrs, "keepdims": keep}) if other == node.shape else None
+
+
+def _reshape_of_matmul(b: Rewriting, node: Node) -> Node | None:
+    """A product of matrices whose batch dimensions were merged, and are taken apart again, keeps them apart."""
+    product_ = node.inputs[0]
+    if product_.op is not ops.matmul or node.shape[-2:] != product_.shape[-2:]:
+        return None
+    x, y = product_.inputs
+    if x.op is not ops.reshape or y.op is not ops.reshape:
+        return None
+    apart = (x.inputs[0], y.inputs[0])
+    for whole, merged in zip(apart, (x, y), strict=True):
+        if whole.shape[:-2] != node.shape[:-2] or whole.shape[-2:] != merged.shape[-2:]:
+            return None
+    return b(ops.matmul, *apart, **product_.attrs)
 
 
 def _transpose(b: Rewriting, node: Node) -> Node | None:
@@ -255,19 +270,6 @@ def _reduce_of_reduce(b: Rewriting, node: Node) -> Node | None:
     return b(node.op, x.inputs[0], axes=sorted(axes), keepdims=node.attrs["keepdims"])
 
 
-def _mean_from_sum(b: Rewriting, node: Node) -> Node | None:
-    """sum(x) * (1 / n), as frontends write means, is the mean."""
-    x, factor = node.inputs
-    if x.op is not ops.reduce_sum or not node.dtype.is_float or node.dtype.bits < 32:
-        return None
-    n = product([x.inputs[0].shape[k] for k in x.attrs["axes"]])
-    value = scalar(factor)
-    if not isinstance(n, int) or value is None or n == 0 or x.type != node.type:
-        return None
-    is_mean = value == n if node.op is ops.div else value == float(factor.dtype.numpy.type(1 / n))
-    return b(ops.reduce_mean, x.inputs[0], axes=x.attrs["axes"], keepdims=x.attrs["keepdims"]) if is_mean else None
-
-
 RULES = (
     Rule("reshape", (ops.reshape,), _reshape, "the order of elements stays"),
     Rule("reshape-of-reduction", (ops.reshape,), _reshape_of_reduction, "dimensions of size 1 are keepdims"),
@@ -283,5 +285,5 @@ RULES = (
     Rule("gather", (ops.gather,), _gather, "known indices at even distances"),
     Rule("reduce", REDUCTIONS, _reduce, "over nothing, or over dimensions of size 1"),
     Rule("reduce-of-reduce", FOLDS, _reduce_of_reduce, "folds of one op merge; f16 and bf16 round in between"),
-    Rule("mean-from-sum", (ops.mul, ops.div), _mean_from_sum, "the sum over n elements by n"),
+    Rule("reshape-of-matmul", (ops.reshape,), _reshape_of_matmul, "batch dimensions may be merged or apart"),
 )  # fmt: skip

@@ -1,0 +1,41 @@
+"""The order of the graph passes, per optimisation level: the page to read top to bottom.
+
+In: the level, and the composites that later stages have kernels for. Out: passes. Not its business: running them
+(``core.passes.run_pipeline``), and what comes after (``partition``).
+"""
+
+from __future__ import annotations
+
+from tilewright.core.passes import Pass
+from tilewright.graph.canonicalize import Canonicalize
+from tilewright.graph.decompose import Decompose
+from tilewright.graph.fold import FoldConstants
+from tilewright.graph.recognise import Recognise
+
+PASSES: tuple[type[Pass], ...] = (Canonicalize, FoldConstants, Recognise, Decompose)
+
+
+def passes_for(optimize: int, keep: tuple[str, ...] = ()) -> tuple[Pass, ...]:
+    """The passes of level ``optimize``: 0 only makes the graph runnable, 1 cleans it, 2 is everything.
+
+    ``keep`` names the composites that stay whole.
+    """
+    if optimize == 0:
+        return (Decompose(),)
+    if optimize == 1:
+        return (
+            Canonicalize(),
+            FoldConstants(),
+            Decompose(keep),
+            Canonicalize(),
+            FoldConstants(),
+        )
+    return (
+        Canonicalize(),  # one form for equal things: the next passes look for forms
+        FoldConstants(),  # and for constants
+        Canonicalize(),  # what folding laid bare
+        Recognise(),  # composites in their pieces
+        Decompose(keep),  # all but those that have a better kernel
+        Canonicalize(),
+        FoldConstants(),
+    )
