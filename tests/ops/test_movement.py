@@ -5,7 +5,7 @@ import pytest
 
 from ops.oracle import case_id, check_case, check_symbolic, sample_cases
 from tilewright.core import types as T
-from tilewright.core.compute import Stage
+from tilewright.core.compute import Buffer, Stage
 from tilewright.core.diag import OpError
 from tilewright.core.expr import Sym
 from tilewright.core.graph import Attrs
@@ -63,8 +63,6 @@ def test_symbolic_concat_adds_sizes() -> None:
 
 
 def test_concat_is_one_stage_per_operand() -> None:
-    from tilewright.core.compute import Buffer
-
     ins = tuple(Buffer(f"x{k}", T.f32, (S, 4)) for k in range(3))
     stages = m.concat.compute(ins, (Buffer("y", T.f32, (S * 3, 4)),), Attrs({"axis": 0}))
     assert [s.index[0] - s.axes[0].sym for s in stages if isinstance(s, Stage)] == [0, S, S * 2]

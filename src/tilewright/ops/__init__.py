@@ -136,6 +136,7 @@ from tilewright.ops.reduce import (
     reduce_sum,
     variance,
 )
+from tilewright.ops.resize import resize
 from tilewright.ops.scatter import dynamic_update_slice, scatter_elements, scatter_nd
 from tilewright.ops.source import dim_values, full, iota
 from tilewright.ops.window import pad, trilu
@@ -166,7 +167,7 @@ ALL: tuple[OpDef, ...] = (
     # moving data: movement, windows, indices, scatters, order, size, quantisation, recurrence, control
     concat, depth_to_space, expand, reshape, reverse, roll, space_to_depth, tile, transpose, pad, slice, trilu,
     dynamic_slice, gather, gather_elements, gather_nd, one_hot, dynamic_update_slice, scatter_elements, scatter_nd,
-    argwhere, nonzero, sort, top_k, dequantize_linear, dynamic_quantize_linear, quantize_linear, if_, loop,
+    argwhere, nonzero, sort, top_k, resize, dequantize_linear, dynamic_quantize_linear, quantize_linear, if_, loop,
 )
 # fmt: on
 

@@ -238,7 +238,7 @@ loop = OpDef(
     _ref_loop,
     traits=CONTROL,
     samples=_loop_samples,
-    doc="Runs the body while i < trip_count and the condition holds. Its inputs: i, condition, carried..., captures...; "
+    doc="Runs the body while i < trip_count and cond holds. Its inputs: i, condition, carried..., captures...; "
     "outputs: condition, carried..., scanned.... Results: the last carried values, then the scanned values stacked on "
     "a new axis 0, whose size is length where the frontend knows the number of iterations, else a fresh symbol.",
 )
