@@ -69,7 +69,7 @@ class _Arrays:
         return np.ceil(x)
 
     def compare(self, op: str, a: Number, b: Number) -> Number:
-        return {"lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal}[op](a, b)
+        return {"eq": np.equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal}[op](a, b)
 
     def either(self, a: Number, b: Number) -> Number:
         return np.logical_or(a, b)
@@ -159,7 +159,7 @@ def _coordinate(m: Arithmetic, o: Number, ax: _Axis) -> Number:
     if mode == "asymmetric":
         return o / scale
     if mode == "tf_half_pixel_for_nn":
-        return (o + half) / scale
+        return m.select(m.compare("eq", scale, m.const(1.0)), o, (o + half) / scale)
     if mode in ("align_corners", "tf_crop_and_resize"):
         return _corner_coordinate(m, o, ax)
     centred = (o + half) / scale - half
