@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.runtime.errors import Violation
+from tilewright.runtime.errors import InputError, Violation
 from tilewright.runtime.manifest import TensorSpec
 from tilewright.runtime.plan import OutputPlan, Planner, input_error
+from tilewright.runtime.shapes import Shape
 from tilewright.runtime.values import Array, as_array, dtype_of, is_tensor
 
 
@@ -30,20 +31,29 @@ class ArgumentReader:
         if len(args) == 1 and isinstance(args[0], Mapping):
             return self.read((), {**args[0], **kwargs})
         given = {**dict(zip(self._inputs, args, strict=False)), **kwargs}
+        if len(args) + len(kwargs) != len(self._inputs) or given.keys() != self._inputs.keys():
+            raise self._explain(args, kwargs, given)
+        arrays, has_tensors = [], False
+        for name, (spec, dtype) in self._inputs.items():
+            array = as_array(given[name], spec)
+            if isinstance(array, Violation) or array.dtype != dtype:
+                raise self._explain(args, kwargs, given)
+            has_tensors = has_tensors or is_tensor(given[name])
+            arrays.append(array if array.flags.carray else self._usable(array))
+        return arrays, has_tensors
+
+    def _explain(self, args: Sequence[Any], kwargs: Mapping[str, Any], given: Mapping[str, Any]) -> InputError:
+        """Everything that is wrong with a call: names, types and dtypes, and the shapes as far as they are known."""
         wrong = list(self._misnamed(args, kwargs, given))
-        arrays: dict[str, Array | None] = {}
+        shapes: list[Shape | None] = []
         for name, (spec, dtype) in self._inputs.items():
             found = as_array(given[name], spec) if name in given else None
-            arrays[name] = None if isinstance(found, Violation) else found
+            shapes.append(found.shape if isinstance(found, np.ndarray) else None)
             if isinstance(found, Violation):
                 wrong.append(found)
             elif found is not None and found.dtype != dtype:
                 wrong.append(_wrong_dtype(spec, found))
-        if wrong:
-            shapes = [None if a is None else a.shape for a in arrays.values()]
-            raise input_error([*wrong, *self._planner.check(shapes)])
-        values = [given[name] for name in self._inputs]
-        return [self._usable(a) for a in arrays.values() if a is not None], any(map(is_tensor, values))
+        return input_error([*wrong, *self._planner.check(shapes)])
 
     def _usable(self, array: Array) -> Array:
         if array.flags.c_contiguous and array.flags.aligned:

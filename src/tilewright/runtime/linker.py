@@ -30,6 +30,10 @@ _names = itertools.count()
 _live: weakref.WeakSet[LinkedLibrary] = weakref.WeakSet()
 
 
+# A child forked while another thread links would find the lock taken for ever.
+os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
+
+
 class LinkedLibrary:
     """Native code in memory; it is unloaded when this object dies, so keep it as long as any address is used."""
 
@@ -54,11 +58,15 @@ def link(objects: Sequence[bytes], exports: Sequence[str] = ("tw_run", "tw_plan"
     return _link(objects, exports, imports)
 
 
-@functools.cache
 def pool() -> LinkedLibrary:
     """The process's one thread pool, linked on first use, and never unloaded."""
-    with _lock:
-        library = _link([_pool_object()], POOL_SYMBOLS, {})
+    with _lock:  # two first uses at once must not make two pools
+        return _make_pool()
+
+
+@functools.cache
+def _make_pool() -> LinkedLibrary:
+    library = _link([_pool_object()], POOL_SYMBOLS, {})
     library.keep_forever()
     reset = ctypes.CFUNCTYPE(None)(library.addresses["tw_pool_reset"])
     os.register_at_fork(after_in_child=reset)

@@ -33,7 +33,6 @@ MAX_DIMS = 65_536
 """Most slots of the dimension table."""
 
 
-
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
     """An input or output: its name, NumPy dtype name and symbolic shape."""

@@ -19,6 +19,7 @@ from tilewright.runtime.manifest import TensorSpec
 Array = np.ndarray[Any, Any]
 
 ALIGNMENT = 64
+_NUMPY = (np.ndarray, np.generic)
 _ALIGN_FROM = 1024  # bytes; below it, the cache lines that an odd start could split are too few to pay for
 
 
@@ -36,12 +37,12 @@ def is_tensor(value: Any) -> bool:
     """Is it a PyTorch tensor?"""
     torch = sys.modules.get("torch")
     kind = getattr(torch, "Tensor", None)  # None too while PyTorch is still being imported
-    return kind is not None and isinstance(value, kind)
+    return kind is not None and (type(value) is kind or isinstance(value, kind))
 
 
 def as_array(value: Any, spec: TensorSpec) -> Array | Violation:
     """The value as a NumPy array, on the same memory wherever there is a way; else what is wrong with it."""
-    if isinstance(value, np.ndarray | np.generic):
+    if isinstance(value, _NUMPY):
         return np.asarray(value)
     try:
         if is_tensor(value):
@@ -96,8 +97,8 @@ def aligned_bytes(data: Any) -> Array:
 def to_tensor(array: Array) -> Any:
     """A PyTorch tensor on the array's memory."""
     torch = sys.modules["torch"]
-    name = array.dtype.name
-    if name in _WIDTHS:
+    if array.dtype.isbuiltin != 1:  # one of ml_dtypes
+        name = array.dtype.name
         return torch.from_numpy(array.view(_WIDTHS[name])).view(getattr(torch, name))
     return torch.from_numpy(array)
 
@@ -107,6 +108,10 @@ _WIDTHS = {"bfloat16": np.uint16, "float8_e4m3fn": np.uint8, "float8_e5m2": np.u
 
 def _tensor_to_array(tensor: Any) -> Array:
     torch = sys.modules["torch"]
+    try:  # what most tensors are; those that it refuses (other devices, gradients, bfloat16) go the long way
+        return _unwrapped(tensor)
+    except (TypeError, RuntimeError):
+        pass
     if not tensor.is_cpu or tensor.layout is not torch.strided:
         raise TypeError(f"it is a {tensor.layout} tensor on {tensor.device}")
     plain = tensor.detach().resolve_neg()
