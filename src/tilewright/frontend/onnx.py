@@ -45,6 +45,7 @@ def import_onnx(
     scope = Scope()
     inputs = header.inputs(pool, scope)
     walker.problems = header.problems
+    walker.input_symbols = {s for n in inputs for d in n.shape for s in expr.symbols(d)}
     if header.fatal:
         raise ImportFailed("the ONNX model can't be imported", header.problems)
     outputs = walker.graph(model.graph, scope, Frame(header.opsets))
@@ -52,7 +53,8 @@ def import_onnx(
     if walker.problems:
         raise ImportFailed("the ONNX model can't be imported", walker.problems)
     found = tuple(n for n in nodes if n is not None)
-    return Graph(name or model.graph.name or "model", pool, inputs, found, tuple(o.name for o in model.graph.output))
+    output_names = tuple(o.name for o in model.graph.output)
+    return Graph(name or model.graph.name or "model", pool, inputs, found, output_names, tuple(walker.constraints))
 
 
 def _checked_output(value: object, name: str, walker: Walker) -> Node | None:

@@ -181,6 +181,9 @@ class Host(Protocol):
     def bodies(self, specs: Sequence[BodySpec]) -> Body:
         """The sub-graphs closed: first their own inputs, then what any of them reads from outside."""
 
+    def assume(self, nonneg: Expr) -> bool:
+        """Make ``nonneg >= 0`` a condition on the model's symbolic dimensions; False inside of sub-graphs."""
+
     def mark(self) -> int:
         """The present place in the list of problems."""
 

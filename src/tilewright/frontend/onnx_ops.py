@@ -20,6 +20,7 @@ from tilewright.frontend import (
     onnx_ops_pool,
     onnx_ops_quant,
     onnx_ops_reduce,
+    onnx_ops_resize,
     onnx_ops_source,
 )
 from tilewright.frontend.onnx_call import Converter
@@ -35,6 +36,7 @@ _FAMILIES = (
     onnx_ops_pool,
     onnx_ops_quant,
     onnx_ops_reduce,
+    onnx_ops_resize,
     onnx_ops_source,
 )
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from tilewright import ops
 from tilewright.core import expr
-from tilewright.core.expr import Dim, is_nonneg
+from tilewright.core.expr import Dim, Expr, is_nonneg
 from tilewright.core.graph import Node
 from tilewright.core.types import i64, product
 from tilewright.frontend.onnx_call import Call, Results, Table
@@ -163,6 +163,16 @@ def _slice(c: Call) -> Node:
 def _clamped(c: Call, start: Dim, end: Dim, step: int, n: Dim) -> tuple[Dim, Dim, int]:
     """Bounds inside of a dimension of ``n``, with ``stop`` not before ``start``."""
     least, most = (0, n) if step > 0 else (-1, n - 1)
+    if (
+        step == 1
+        and isinstance(n, int)
+        and isinstance(end, Expr)
+        and is_nonneg(start)
+        and is_nonneg(end - start)
+        and _fits(c, end, n)
+    ):
+        # A table of fixed length cut to a symbolic one, as position embeddings are: the symbols must stay within it.
+        return start, end, 1
     first = _bound(c, start, n, 0 if step > 0 else -1 if n == 0 else 0, most)
     stop = _bound(c, end, n, least, most)
     if step > 0:
@@ -174,6 +184,11 @@ def _clamped(c: Call, start: Dim, end: Dim, step: int, n: Dim) -> tuple[Dim, Dim
     if isinstance(first, int) and isinstance(stop, int):
         step = max(step, -max(first - stop, 1))
     return first, stop, max(step, -FAR)
+
+
+def _fits(c: Call, end: Expr, n: int) -> bool:
+    room = n - end
+    return is_nonneg(room) or (isinstance(room, Expr) and c.host.assume(room))
 
 
 def _bound(c: Call, value: Dim, n: Dim, least: Dim, most: Dim) -> Dim:

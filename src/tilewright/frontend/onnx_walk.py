@@ -112,6 +112,8 @@ class Walker:
     ) -> None:
         self.emitter, self.reader, self.functions = Emitter(pool), reader, functions
         self.problems: list[Problem] = []
+        self.constraints: dict[Expr, None] = {}
+        self.input_symbols: set[Sym] = set()
         self._n_nodes = 0
         self._n_inputs = 0
 
@@ -433,6 +435,17 @@ class _BoundHost:
             for spec, formals, outs in made
         )
         return Body(graphs, tuple(captures))
+
+    def assume(self, nonneg: Expr) -> bool:
+        at: Scope | None = self.scope
+        while at is not None:
+            if at.closed:
+                return False
+            at = at.parent or at.caller
+        if not symbols(nonneg) <= self.walker.input_symbols:
+            return False
+        self.walker.constraints[nonneg] = None
+        return True
 
     def mark(self) -> int:
         return len(self.walker.problems)

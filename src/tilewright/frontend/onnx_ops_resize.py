@@ -1,0 +1,130 @@
+"""Converters of ONNX Resize and Upsample.
+
+In: a ``Call``. Out: nodes of the graph IR with the size and the scale of every axis settled.
+Not its business: interpolation (``ops``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+from tilewright import ops
+from tilewright.core import expr
+from tilewright.core.expr import Dim
+from tilewright.core.graph import Node
+from tilewright.frontend.onnx_call import Call, Table
+
+MODES = ("nearest", "linear", "cubic")
+COORDINATES = (
+    "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_crop_and_resize",
+    "tf_half_pixel_for_nn",
+)  # fmt: skip
+NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
+POLICIES = ("stretch", "not_larger", "not_smaller")
+
+
+def _scales_of(c: Call, node: Node) -> list[float]:
+    found = list(c.known(node, "scales").flat)
+    if not all(isinstance(s, int | float) and math.isfinite(s) and s > 0 for s in found):
+        c.refuse(f"scales {found} must be positive numbers", "fix symbolic dimensions with input_shapes=")
+    return [float(s) for s in found]
+
+
+def _scaled(size: Dim, scale: float) -> Dim:
+    """``floor(size * scale)``; scales are f32 in the file, and stand for the nearest short fraction."""
+    if isinstance(size, int):
+        return math.floor(size * scale)
+    f = Fraction(scale).limit_denominator(1 << 10)
+    return expr.floordiv(size * f.numerator, f.denominator)
+
+
+def _with_policy(c: Call, x: Node, axes: Sequence[int], sizes: list[Dim]) -> tuple[list[Dim], list[float]]:
+    """The sizes, and the one scale that ``keep_aspect_ratio_policy`` derives from them; none when they stretch."""
+    policy = c.choice("keep_aspect_ratio_policy", POLICIES, "stretch")
+    if policy == "stretch" or not sizes:
+        return sizes, []
+    pairs = [(out, x.shape[a]) for a, out in zip(axes, sizes, strict=True)]
+    fixed = [(out, n) for out, n in pairs if isinstance(out, int) and isinstance(n, int) and n > 0]
+    if len(fixed) != len(pairs):
+        c.refuse(f"keep_aspect_ratio_policy={policy} needs fixed sizes", "fix the dimensions with input_shapes=")
+    ratios = [out / n for out, n in fixed]
+    scale = min(ratios) if policy == "not_larger" else max(ratios)
+    return [math.floor(scale * n + 0.5) for _, n in fixed], [scale] * len(fixed)
+
+
+def _operand(c: Call, i: int) -> Node | None:
+    """An optional operand, which old exporters leave out by giving an empty tensor."""
+    node = c.opt(i)
+    return None if node is None or node.shape == (0,) else node
+
+
+def _resize(c: Call) -> Node:
+    x = c.x(0)
+    rank = len(x.shape)
+    since_11 = c.opset >= 11
+    scales_node, sizes_node = _operand(c, 2 if since_11 else 1), _operand(c, 3) if since_11 else None
+    axes = c.axes(c.ints("axes", range(rank)), rank)
+    crop = c.str("coordinate_transformation_mode", "") == "tf_crop_and_resize"
+    roi = [(0.0, 1.0)] * rank
+    if crop:
+        ends = [float(v) for v in c.known(c.x(1), "roi").flat]
+        if len(ends) != 2 * len(axes):
+            c.refuse(f"roi has {len(ends)} numbers for {len(axes)} axes")
+        for k, axis in enumerate(axes):
+            roi[axis] = (ends[k], ends[k + len(axes)])
+    if scales_node is not None:
+        scales = _scales_of(c, scales_node)
+        if len(scales) != len(axes):
+            c.refuse(f"{len(scales)} scales for {len(axes)} axes")
+        c.ignore("keep_aspect_ratio_policy")
+        spans = [roi[a][1] - roi[a][0] for a in axes]
+        sizes = [_scaled(x.shape[a], s * span) for a, s, span in zip(axes, scales, spans, strict=True)]
+    elif sizes_node is not None:
+        given = c.dims(sizes_node, "sizes")
+        if len(given) != len(axes):
+            c.refuse(f"{len(given)} sizes for {len(axes)} axes")
+        sizes, scales = _with_policy(c, x, axes, given)
+    else:
+        c.refuse("needs either scales or sizes")
+    form = {"roi": (*(a for a, _ in roi), *(b for _, b in roi))} if crop else {}
+    return _emit(c, x, axes, sizes, scales, form)
+
+
+def _emit(
+    c: Call, x: Node, axes: Sequence[int], sizes: Sequence[Dim], scales: Sequence[float], form: dict[str, Any]
+) -> Node:
+    mode = c.choice("mode", MODES, "nearest")
+    default = "half_pixel" if c.opset >= 11 else "asymmetric"
+    if c.flag("antialias") and mode != "nearest":
+        c.refuse("attribute antialias=1 is not supported", "export with antialias=0")
+    shape, factors = list(x.shape), [1.0] * len(x.shape)
+    for k, axis in enumerate(axes):
+        shape[axis] = sizes[k]
+        if scales:
+            factors[axis] = scales[k]
+    return c(
+        ops.resize, x, sizes=tuple(shape), scales=tuple(factors) if scales else (), mode=mode,
+        coordinate_mode=c.choice("coordinate_transformation_mode", COORDINATES, default),
+        nearest_mode=c.choice("nearest_mode", NEAREST, "round_prefer_floor" if c.opset >= 11 else "floor"),
+        cubic_coeff=c.float("cubic_coeff_a", -0.75), exclude_outside=c.flag("exclude_outside"),
+        extrapolation=c.float("extrapolation_value", 0.0), **form,
+    )  # fmt: skip
+
+
+def _upsample(c: Call) -> Node:
+    x = c.x(0)
+    scales = c.floats("scales") if c.opset < 9 else _scales_of(c, c.x(1))
+    if len(scales) != len(x.shape):
+        c.refuse(f"{len(scales)} scales for rank {len(x.shape)}")
+    mode = c.choice("mode", ("nearest", "linear", "bilinear"), "nearest")
+    sizes = [_scaled(d, s) for d, s in zip(x.shape, scales, strict=True)]
+    return c(
+        ops.resize, x, sizes=tuple(sizes), scales=tuple(scales), mode="nearest" if mode == "nearest" else "linear",
+        coordinate_mode="asymmetric", nearest_mode="floor",
+    )  # fmt: skip
+
+
+TABLE: Table = {"Resize": _resize, "Upsample": _upsample}
