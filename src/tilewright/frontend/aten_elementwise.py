@@ -355,5 +355,5 @@ TABLE: Mapping[str, Convert] = {
     "hardsigmoid.default": _hardsigmoid, "softplus.default": _softplus, "log_sigmoid.default": _log_sigmoid,
     "log_sigmoid_forward.default": _log_sigmoid, "prelu.default": _prelu, "_prelu_kernel.default": _prelu,
     "glu.default": _glu, "threshold.default": _threshold, "threshold_backward.default": _threshold_backward,
-    "scalar_tensor.default": _scalar_tensor,
+    "scalar_tensor.default": _scalar_tensor, "prims.convert_element_type.default": lambda c: c.tensor("a", c.dtype),
 }  # fmt: skip

@@ -106,7 +106,7 @@ class Importer:
 
     def _convert(self, node: Any, name: str, value: Any) -> Any:
         convert = CONVERTERS.get(name.removeprefix("aten."))
-        if convert is None or not name.startswith("aten."):
+        if convert is None:
             options = nearest(name.removeprefix("aten."))
             hint = f"the nearest supported form is aten.{options[0]}" if options else "replace it by supported ops"
             raise Unsupported("is not supported", hint)

@@ -36,3 +36,8 @@ def to_torch(array: Array) -> Tensor:
     if array.dtype == ml_dtypes.bfloat16:
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)
+
+
+def carrier(n: int) -> Array:
+    """An array whose only meaning is its length: how an integer argument reaches a graph as a dimension."""
+    return np.empty((n,), np.bool_)

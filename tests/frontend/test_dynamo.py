@@ -1,0 +1,140 @@
+"""``torch.compile`` through the back end, with the interpreter in place of native code."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch._dynamo.testing import CompileCounterWithBackend
+
+from tilewright.core.graph import Graph
+from tilewright.frontend.dynamo import make_backend
+from tilewright.graph.interp import run
+
+
+class Recorder:
+    """A back end that interprets graphs and keeps them."""
+
+    def __init__(self) -> None:
+        self.graphs: list[Graph] = []
+
+    def compile_graph(self, graph: Graph, **options: Any) -> Any:
+        self.graphs.append(graph)
+        return lambda *arrays: run(graph, arrays)
+
+    def compile(self, f: Any, **options: Any) -> Any:
+        torch._dynamo.reset()
+        return torch.compile(f, backend=make_backend(self.compile_graph), **options)
+
+
+@pytest.fixture
+def recorder() -> Recorder:
+    return Recorder()
+
+
+class Net(torch.nn.Module):
+    """A convolution, a norm with buffers, attention and a linear head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = torch.nn.Conv2d(3, 8, 3, padding=1)
+        self.norm = torch.nn.BatchNorm2d(8)
+        self.head = torch.nn.Linear(8, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = F.silu(self.norm(self.conv(x))).flatten(2).transpose(1, 2)
+        y = F.scaled_dot_product_attention(y[:, None], y[:, None], y[:, None])[:, 0]
+        return self.head(F.layer_norm(y, (8,))).mean(1)
+
+
+def assert_close(a: Any, b: Any) -> None:
+    torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_weights_are_frozen_without_gradients(recorder: Recorder) -> None:
+    net, x = Net().eval(), torch.randn(2, 3, 6, 6)
+    with torch.no_grad():
+        assert_close(recorder.compile(net)(x), net(x))
+    (graph,) = recorder.graphs
+    assert [n.shape for n in graph.inputs] == [(2, 3, 6, 6)]
+
+
+def test_a_changed_weight_is_noticed(recorder: Recorder) -> None:
+    net, x = Net().eval(), torch.randn(2, 3, 6, 6)
+    compiled = recorder.compile(net)
+    with torch.no_grad():
+        compiled(x)
+        net.head.weight.mul_(2)
+        assert_close(compiled(x), net(x))
+        assert_close(compiled(x), net(x))
+    assert len(recorder.graphs) == 2
+
+
+def test_training_graph_and_its_backward(recorder: Recorder) -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Tanh(), torch.nn.LayerNorm(6), torch.nn.Linear(6, 2))
+    x = torch.randn(3, 4)
+    net(x).square().sum().backward()
+    expected = [p.grad.clone() for p in net.parameters()]
+    net.zero_grad()
+    recorder.compile(net)(x).square().sum().backward()
+    for p, g in zip(net.parameters(), expected, strict=True):
+        assert_close(p.grad, g)
+    assert len(recorder.graphs) == 2
+
+
+def test_dynamic_sizes_compile_once(recorder: Recorder) -> None:
+    def f(x: torch.Tensor, n: int) -> torch.Tensor:
+        y = torch.softmax(x @ x.T / x.shape[0] ** 0.5, -1)
+        return torch.cat([y, torch.ones(x.shape[0], n)], 1).reshape(-1) * x.shape[0]
+
+    compiled = recorder.compile(f, dynamic=True)
+    for rows, n in ((3, 4), (5, 7), (8, 2)):
+        x = torch.randn(rows, 6)
+        assert_close(compiled(x, n), f(x, n))
+    assert len(recorder.graphs) == 1
+    assert any(not n.type.is_static for n in recorder.graphs[0].inputs)
+
+
+def test_mutation_views_and_layouts(recorder: Recorder) -> None:
+    def f(x: torch.Tensor, state: torch.Tensor) -> tuple[Any, ...]:
+        state.add_(x.sum(0))
+        return x.t(), x, state[1:], (x * 2).t(), 3
+
+    x, a, b = torch.randn(3, 4), torch.zeros(4), torch.zeros(4)
+    got, expected = recorder.compile(f)(x, a), f(x, b)
+    assert_close(a, b)
+    assert_close(got[:4], expected[:4])
+    assert [t.stride() for t in got[:4]] == [t.stride() for t in expected[:4]]
+    assert got[4] == 3
+
+
+def test_bf16_passes_through(recorder: Recorder) -> None:
+    x = torch.randn(3, 4, dtype=torch.bfloat16)
+    y = recorder.compile(lambda t: t * 2 + 1)(x)
+    assert y.dtype is torch.bfloat16
+    assert_close(y, x * 2 + 1)
+
+
+def test_unsupported_calls_are_all_named(recorder: Recorder) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.qr(x).Q + torch.rand(3, 3)
+
+    with pytest.raises(Exception, match="random numbers") as caught:
+        recorder.compile(f)(torch.randn(3, 3))
+    assert "linalg_qr" in str(caught.value)
+    assert "test_dynamo.py" in str(caught.value)
+
+
+def test_a_graph_break_makes_two_graphs(recorder: Recorder) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = x.relu()
+        torch._dynamo.graph_break()
+        return y + 1
+
+    counter = CompileCounterWithBackend(make_backend(recorder.compile_graph))
+    torch._dynamo.reset()
+    x = torch.randn(4)
+    assert_close(torch.compile(f, backend=counter)(x), x.relu() + 1)
+    assert counter.frame_count == len(recorder.graphs) == 2
+    np.testing.assert_equal([len(g.outputs) for g in recorder.graphs], [1, 1])
