@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from tile.kernels import (
     SMALL,
     WIDE,
@@ -20,7 +21,6 @@ from tile.kernels import (
     softmax,
     transpose,
 )
-
 from tilewright.core import types
 from tilewright.core.compute import (
     Binary,
@@ -196,7 +196,6 @@ def test_enough_work_runs_in_parallel_and_in_any_order():
 
 def test_schedules_replay():
     from tile.kernels import constants_of
-
     from tilewright.tile.default import schedule_with_steps
     from tilewright.tile.lower import lower
     from tilewright.tile.schedule import Schedule

@@ -82,8 +82,8 @@ def _kind(s: Stage, constants: Container[Buffer]) -> Kind:
 def _has_lanes(s: Stage, constants: Container[Buffer]) -> bool:
     """Can the last output axis be lanes?
 
-    Among the loads that the reduction walks, one is contiguous along it, or is a constant that depends on it (it will be
-    packed); and no run-time operand jumps along it while it is contiguous along the reduction.
+    Among the loads that the reduction walks, one is contiguous along it, or is a constant that depends on it (it will
+    be packed); and no run-time operand jumps along it while it is contiguous along the reduction.
     """
     if not s.axes or s.reduction is None:
         return False

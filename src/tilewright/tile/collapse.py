@@ -6,7 +6,8 @@ Not its business: anything but axes.
 ``for a<A: for b<B: ... X[.., a, b, ..]`` -> ``for ab<A*B: ... X'[.., ab, ..]`` when every access is affine in both with
 ``stride(a) == B * stride(b)``. The buffers' dimensions merge too (a dense row-major view), in all stages: a stage that
 writes a merged buffer collapses along, or the collapse does not happen. A constant that walks reduction axes
-differently is indexed by quotient and remainder: it will be packed. A padded copy may keep its axes and write at ``x*B + y``.
+differently is indexed by quotient and remainder: it will be packed. A padded copy may keep its axes and write at
+``x*B + y``.
 """
 
 from __future__ import annotations

@@ -169,7 +169,9 @@ def prefetch(kernel: Kernel, buffer: str, panel: str, inner: str, line: int, spr
     if load is None or depth is None:
         raise ScheduleError("prefetch", where, "the loop does not read the buffer panel by panel")
     path = next(p for p, x in paths_to(kernel.body, spot.buffer, ()) if x is load or x.index == load.index)
-    walkers = [x for x in path if x.kind is Kind.SERIAL and any(x.sym == i for i in load.index[depth + 1 :])]
+    names = [x.sym.name for x in path]
+    around = path[: names.index(inner) + 1]
+    walkers = [x for x in around if x.kind is Kind.SERIAL and any(x.sym == i for i in load.index[depth + 1 :])]
     rest = product(spot.buffer.shape[depth + 1 :])
     steps, n = product([x.extent for x in walkers]), _flat(walkers)
     if not isinstance(rest, int) or not isinstance(steps, int) or steps < 1 or target.loop.sym not in symbols(n):

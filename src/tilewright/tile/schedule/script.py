@@ -72,6 +72,8 @@ class Schedule:
         """Read ``to_json``'s form; ``TileTextError`` on anything else."""
         try:
             rows = json.loads(text)
+            if not isinstance(rows, list):
+                raise ValueError("expected a list")
             steps = tuple(Step(row[0], tuple(row[1:])) for row in rows)
         except (ValueError, TypeError, IndexError, KeyError) as e:
             raise TileTextError(f"not a schedule: {e}", remedy="expected [[primitive, arg...], ...]") from e

@@ -1,0 +1,240 @@
+"""Primitives keep the meaning of a kernel or refuse with a reason; random schedules of legal steps compute the same."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tile.kernels import ZERO, F, constants_of, convolution, elementwise, matmul, outputs, reduction, softmax
+from tilewright.core.compute import Buffer, Computation, Serial, Stage, axes_for, syms
+from tilewright.core.expr import Sym
+from tilewright.tile.errors import ScheduleError, TileTextError
+from tilewright.tile.ir import Kind
+from tilewright.tile.lower import lower
+from tilewright.tile.rewrite import loops_of
+from tilewright.tile.schedule import Builder, Schedule
+from tilewright.tile.verify import verify
+
+
+def build(computation, *steps, constants=()):
+    b = Builder(lower(computation, "k", constants_of(computation, *constants)))
+    for primitive, *args in steps:
+        b.do(primitive, *args)
+    verify(b.kernel)
+    return b.kernel
+
+
+def same(computation, *steps, constants=(), sizes=None):
+    kernel = build(computation, *steps, constants=constants)
+    want = outputs(lower(computation), computation, sizes or {})
+    for a, b in zip(want, outputs(kernel, computation, sizes or {}, reverse=True), strict=True):
+        np.testing.assert_allclose(b, a, rtol=1e-4, atol=1e-5)
+    return kernel
+
+
+def names(kernel):
+    return [x.sym.name for x in loops_of(kernel.body)]
+
+
+def refuses(computation, *steps, rule, constants=()):
+    with pytest.raises(ScheduleError, match=rule) as caught:
+        build(computation, *steps, constants=constants)
+    assert caught.value.primitive == steps[-1][0]
+
+
+# --- loops
+
+
+@pytest.mark.parametrize("factor", [1, 3, 5, 8, 100])
+def test_split_gives_a_ragged_last_tile(factor):
+    kernel = same(elementwise((5, 11)), ("split", "i1", factor))
+    assert names(kernel) == ["i0", "i1_o", "i1_i"]
+
+
+def test_split_with_a_shifted_last_tile():
+    same(elementwise((11,)), ("split", "i0", 4, "shift"))
+    refuses(elementwise((3,)), ("split", "i0", 4, "shift"), rule="needs an extent >= 4")
+    refuses(reduction((3, 9), 1, "add"), ("split", "i1", 4, "shift"), rule="accumulates")
+    refuses(elementwise((3,)), ("split", "i0", 0), rule="not positive")
+    refuses(elementwise((3,)), ("split", "nope", 2), rule="no loop of this name")
+
+
+@pytest.mark.parametrize("n", [0, 3, 8, 13])
+def test_divide_at_run_time(n):
+    kernel = same(elementwise((2, Sym("N"))), ("divide", "i1", 4), sizes={"N": n})
+    assert names(kernel) == ["i0", "i1_f", "i1_t"]
+
+
+def test_reorder_permutes_a_perfect_nest():
+    assert names(same(matmul(3, 4, 5, False), ("reorder", "k0", "i1_1", "i0_1")))[2:] == ["k0", "i1_1", "i0_1"]
+    refuses(matmul(3, 4, 5), ("reorder", "i0", "i0_1"), rule="perfect nest")
+    refuses(elementwise((9, 2)), ("split", "i0", 4), ("reorder", "i0_i", "i0_o"), rule="needs a loop inside of it")
+
+
+def test_reorder_refuses_what_another_iteration_wrote():
+    h = Buffer("H", F, (4, 5))
+    t, columns = axes_for((3,), "t")[0], axes_for((5,), "c")
+    (j,) = syms(columns)
+    begin = Stage((h,), columns, (0, j), (ZERO,))
+    step = Stage((h,), columns, (t.sym + 1, j), (h[t.sym, (j + 1) % 5],))
+    recurrence = Computation((), (h,), (begin, Serial(t, (step,))))
+    refuses(recurrence, ("reorder", "c0_1", "t0"), rule="share elements")
+    refuses(recurrence, ("kind", "t0", "parallel"), rule="share elements")
+
+
+def test_kinds_check_what_they_need():
+    refuses(reduction((3, 9), 1, "add"), ("kind", "i1", "parallel"), rule="would update one element")
+    refuses(elementwise((Sym("N"),)), ("kind", "i0", "vector"), rule="known bound")
+    refuses(elementwise((3, 4)), ("kind", "i0", "vector"), rule="holds only")
+
+
+def test_fuse_unit_and_merge():
+    same(elementwise((3, 4)), ("fuse", "i0", "i1"))
+    same(elementwise((3, 4)), ("split", "i0", 3), ("unit", "i0_o"))
+    refuses(elementwise((3, 4)), ("unit", "i0"), rule="extent is 3")
+    refuses(elementwise((3, Sym("N"))), ("fuse", "i0", "i1"), rule="not a positive number")
+    same(reduction((3, 9), 1, "add"), ("merge", "i0", "i0_1"))
+    refuses(softmax(3, 4), ("merge", "r0", "r0_2"), rule="not neighbours")
+
+
+# --- stages
+
+
+def test_compute_at_remembers_splits():
+    kernel = same(
+        matmul(7, 10, 3),
+        ("split", "i0_2", 3), ("split", "i1_2", 4), ("reorder", "i0_2_o", "i1_2_o", "i0_2_i", "i1_2_i"),
+        ("compute_at", "T", "i1_2_o", "local"),
+    )  # fmt: skip
+    (t,) = [p.buffer for p in kernel.places if p.buffer.name == "T"]
+    assert t.shape == (3, 4)
+    assert {"i0_2_i_T0", "i1_2_i_T0", "i0_2_i_T1", "i1_2_i_T1"} <= set(names(kernel))
+
+
+def test_compute_at_takes_the_hull_of_a_window():
+    computation = convolution((1, 6, 6, 2), 3, (3, 3), 1, 1)
+    from tilewright.tile.normalize import normalize
+
+    normal = normalize(computation)
+    (pad,) = [b.name for b in normal.temps if "pad" in b.name]
+    kernel = same(normal, ("compute_at", pad, "i1_1", "local"))
+    (padded,) = [p.buffer for p in kernel.places if p.buffer.name == pad]
+    assert padded.shape[0] == 3
+
+
+def test_compute_at_refuses():
+    refuses(softmax(3, 4), ("compute_at", "m", "c0_3", "reg"), rule="does not read it|read outside")
+    refuses(matmul(3, 4, 5), ("compute_at", "C", "i0_2", "reg"), rule="role out")
+    refuses(softmax(Sym("R"), Sym("C")), ("compute_at", "s", "r0_5"), ("compute_at", "e", "r0_5"), rule="no size known")
+
+
+def test_cache_accumulate_and_fork():
+    same(matmul(5, 6, 7, False), ("cache", "C"), ("compute_at", "C_c", "C_w0", "local"))
+    same(matmul(5, 6, 7), ("split", "k0", 3), ("accumulate", "T", "k0_i"))
+    same(matmul(5, 6, 7), ("divide", "i0_2", 2), ("fork", "T", "i0_2_t"), ("compute_at", "T_f", "i0_2_t", "local"))
+    refuses(matmul(5, 6, 7), ("cache", "A"), rule="does not write it")
+    refuses(matmul(5, 6, 7), ("accumulate", "T", "i0_1"), rule="change from iteration")
+
+
+@pytest.mark.parametrize("n", [1, 3, 8, 37])
+@pytest.mark.parametrize("op", ["add", "max", "mul"])
+def test_rfactor(n, op):
+    steps = (("cache", "Y"), ("compute_at", "Y_c", "Y_w0", "reg"), ("rfactor", "Y_c", "i1", 4, 4))
+    same(reduction((3, n), 1, op), *steps)
+    same(reduction((3, Sym("N")), 1, op), *steps, sizes={"N": n})
+
+
+def test_rfactor_refuses():
+    refuses(reduction((3, 9), 1, "add"), ("rfactor", "Y", "i0_1", 4, 4), rule="no update|depends")
+    refuses(reduction((3, 9), 1, "add"), ("rfactor", "Y", "i1", 3, 4), rule="power of two")
+
+
+# --- operands
+
+
+def test_pack_follows_the_walk():
+    kernel = same(
+        matmul(3, 10, 4), ("split", "i1_1", 4), ("reorder", "i1_1_o", "i0_1", "k0", "i1_1_i"), ("pack", "B"),
+        constants=["B"],
+    )  # fmt: skip
+    (packed,) = kernel.packed
+    assert packed.param.shape == (3, 4, 4)
+    assert [b.name for b in kernel.params] == ["A", "B_p", "bias", "C", "T"]
+    refuses(matmul(3, 4, 5), ("pack", "B"), rule="not a constant")
+
+
+@pytest.mark.parametrize("order", ["walk", "source"])
+def test_stage_copies_an_operand(order):
+    same(
+        matmul(5, 6, 7),
+        ("split", "k0", 3),
+        ("reorder", "k0_o", "i0_1", "i1_1", "k0_i"),
+        ("stage", "B", "k0_o", "local", order),
+    )
+    refuses(matmul(5, 6, 7), ("stage", "T", "i0_2"), rule="keeps its content")
+
+
+def test_prefetch_stays_inside_the_next_panel():
+    same(
+        matmul(6, 10, 4), ("split", "i1_1", 4), ("reorder", "i1_1_o", "i0_1", "k0", "i1_1_i"), ("pack", "B"),
+        ("prefetch", "B_p", "i1_1_o", "k0", 4, "i0_1"), constants=["B"],
+    )  # fmt: skip
+
+
+# --- schedules as data
+
+
+def test_a_schedule_is_data():
+    text = '[["split", "i0_2", 2], ["kind", "i0_2_o", "parallel"]]'
+    s = Schedule.from_json(text)
+    assert s.to_json() == text and str(s) == "split(i0_2, 2)\nkind(i0_2_o, parallel)"
+    assert Kind.PARALLEL in {x.kind for x in loops_of(s.apply(lower(matmul(4, 4, 4))).body)}
+    for wrong in ("", "{}", '[["nope"]]', '[["split", [1]]]', "[[]]"):
+        with pytest.raises(TileTextError):
+            Schedule.from_json(wrong)
+    with pytest.raises(ScheduleError, match="wrong arguments"):
+        Schedule.from_json('[["split"]]').apply(lower(matmul(4, 4, 4)))
+
+
+STEPS = st.one_of(
+    st.tuples(st.just("split"), st.integers(0, 30), st.integers(1, 5)),
+    st.tuples(st.just("kind"), st.integers(0, 30), st.sampled_from(["unroll", "vector", "parallel", "step"])),
+    st.tuples(st.just("reorder"), st.integers(0, 30), st.integers(0, 30)),
+    st.tuples(st.just("compute_at"), st.sampled_from(["T", "X_pad1", "m", "s", "e"]), st.integers(0, 30)),
+    st.tuples(st.just("divide"), st.integers(0, 30), st.integers(1, 4)),
+    st.tuples(st.just("merge"), st.integers(0, 30), st.integers(0, 30)),
+    st.tuples(st.just("accumulate"), st.sampled_from(["T", "C", "Y"]), st.integers(0, 30)),
+    st.tuples(st.just("stage"), st.sampled_from(["A", "B", "X"]), st.integers(0, 30)),
+)
+KERNELS = st.sampled_from(
+    [matmul(5, 7, 3), softmax(3, 7), reduction((3, 4, 5), 1, "max"), convolution((1, 4, 5, 2), 3, (2, 2))]
+)
+
+
+@given(computation=KERNELS, steps=st.lists(STEPS, max_size=10))
+@settings(max_examples=120, deadline=None)
+def test_random_legal_schedules_keep_the_meaning(computation, steps):
+    b = Builder(lower(computation, "k"))
+    for primitive, *args in steps:
+        known = names(b.kernel)
+        chosen = [
+            known[a % len(known)] if isinstance(a, int) and n_is_loop(primitive, k) else a for k, a in enumerate(args)
+        ]
+        mark = b.mark()
+        try:
+            b.do(primitive, *chosen)
+        except ScheduleError:
+            b.back(mark)
+    verify(b.kernel)
+    want = outputs(lower(computation), computation, {})
+    for a, c in zip(want, outputs(b.kernel, computation, {}, reverse=True), strict=True):
+        np.testing.assert_allclose(c, a, rtol=1e-4, atol=1e-5)
+
+
+def n_is_loop(primitive, position):
+    """Is this argument of the step a loop?"""
+    return (
+        position == 0
+        if primitive in ("split", "kind", "divide")
+        else primitive in ("reorder", "merge") or position == 1
+    )
