@@ -78,6 +78,12 @@ def wrapped(n):
     return (n + 2**63) % 2**64 - 2**63
 
 
+def test_integer_division_by_zero_is_defined():
+    a, zero = np.array([7, -7, 0], np.int32), np.zeros(3, np.int32)
+    assert run(ops.div, a, zero).tolist() == [0, 0, 0] and run(ops.floor_div, a, zero).tolist() == [0, -1, 0]
+    assert run(ops.mod, a, zero).tolist() == run(ops.fmod, a, zero).tolist() == [7, -7, 0]
+
+
 def test_shifts_by_too_much():
     x = np.array([-5, 5], np.int32)
     assert run(ops.shift_left, x, np.array([40, 32], np.int32)).tolist() == [0, 0]

@@ -4,7 +4,7 @@ In: operands of one dtype that broadcast as in NumPy. Out: one tensor of the bro
 Not its business: activations (``ops.activations``), which are made of these.
 
 Names of ops equal Python's built-ins in places (``abs``, ``pow``, ``round``); this file does not use the built-ins.
-Integer division by zero gives any number, as on the machine.
+Integer division by zero gives the quotient 0 (rounded down: -1 for negative dividends) and the remainder a.
 """
 
 from __future__ import annotations
@@ -197,6 +197,16 @@ def _truncated(a: Array, b: Array) -> Array:
     return np.asarray(quotient + ((a % b != 0) & ((a < 0) != (b < 0))).astype(a.dtype))
 
 
+def _floor_div_of(a: Array, b: Array) -> Array:
+    quotient = np.floor_divide(a, b)
+    return np.asarray(quotient if a.dtype.kind not in "iu" else np.where((b == 0) & (a < 0), -1, quotient))
+
+
+def _remainder_of(numpy: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:
+    """The remainder; of integers by 0 the dividend."""
+    return lambda a, b: np.asarray(numpy(a, b) if a.dtype.kind not in "iu" else np.where(b == 0, a, numpy(a, b)))
+
+
 def _floor_mod(a: Value, b: Value) -> Value:
     """The remainder with the sign of the divisor."""
     rem = Binary("rem", a, b)
@@ -269,9 +279,18 @@ add = binary("add", _logical("add", "or"), np.add, SUMMABLE, "a + b; integers wr
 sub = binary("sub", _plain2("sub"), np.subtract, NUMERIC, "a - b; integers wrap.")
 mul = binary("mul", _logical("mul", "and"), np.multiply, SUMMABLE, "a * b; integers wrap; on bool the and.", *MONOID)
 div = binary("div", _plain2("div"), _truncated, NUMERIC, "a / b; integers truncate towards zero.", right=NON_ZERO)
-floor_div = binary("floor_div", _floor_div, np.floor_divide, NUMERIC, "The quotient rounded down.", right=NON_ZERO)
-mod = binary("mod", _floor_mod, np.mod, NUMERIC, "The remainder with the sign of the divisor.", right=NON_ZERO)
-fmod = binary("fmod", _plain2("rem"), np.fmod, NUMERIC, "The remainder with the sign of the dividend.", right=NON_ZERO)
+floor_div = binary("floor_div", _floor_div, _floor_div_of, NUMERIC, "The quotient rounded down.", right=NON_ZERO)
+mod = binary(
+    "mod", _floor_mod, _remainder_of(np.mod), NUMERIC, "The remainder with the sign of the divisor.", right=NON_ZERO
+)
+fmod = binary(
+    "fmod",
+    _plain2("rem"),
+    _remainder_of(np.fmod),
+    NUMERIC,
+    "The remainder with the sign of the dividend.",
+    right=NON_ZERO,
+)
 pow = binary(
     "pow", _plain2("pow"), _power_of, NUMERIC, "a ** b; integers wrap.", left=(0, 3), right=(-2, 3), edges=False
 )
