@@ -8,7 +8,7 @@ Not its business: where programs come from (``torch``, ``dynamo``), and what eac
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tilewright.core.diag import CompileError, Loc, Problem
@@ -17,6 +17,7 @@ from tilewright.core.graph import Builder, Node, Pool
 from tilewright.core.types import TensorType
 from tilewright.frontend.aten import CONVERTERS, nearest
 from tilewright.frontend.aten_call import Call, Result, SymFloat, Unsupported, dtype_from_torch
+from tilewright.frontend.fx_control import convert_cond, convert_while
 from tilewright.frontend.fx_floats import float_node
 from tilewright.frontend.fx_locations import location_of
 from tilewright.frontend.fx_symbols import SymbolTable
@@ -29,6 +30,12 @@ CHECKS = frozenset({
     "aten._functional_assert_scalar.default",
 })  # fmt: skip
 """Calls without a result: their conditions are in the symbols' bounds, or are the user's own promise."""
+
+
+HIGHER_ORDER: Mapping[str, Callable[[Importer, Builder, Sequence[Any]], list[Node]]] = {
+    "cond": convert_cond,
+    "while_loop": convert_while,
+}
 
 
 class Failed:
@@ -75,6 +82,10 @@ class Importer:
     def add_problem(self, loc: Loc, what: str, rule: str, remedy: str = "") -> None:
         self.problems.append(Problem(loc, what, rule, remedy))
 
+    def child(self, pool: Pool, owner: Any) -> Importer:
+        """An importer for a sub-graph: the same sizes, nodes and problems of its own."""
+        return Importer(pool, self.symbols, owner)
+
     def _attribute(self, node: Any) -> Any:
         value = operator.attrgetter(node.target)(self.owner)
         return self.constant(value, Loc(f'constant "{node.target}"')) if hasattr(value, "untyped_storage") else value
@@ -93,6 +104,10 @@ class Importer:
         name = str(node.target)
         if name in CHECKS:
             return None
+        if name in HIGHER_ORDER:
+            values = [self._value(x) for x in node.args]
+            builder = Builder(self.pool, location_of(node))
+            return FAILED if any(x is FAILED for x in _flat(values)) else HIGHER_ORDER[name](self, builder, values)
         if node.target is operator.getitem:
             return self._item(node)
         value = node.meta.get("val")
