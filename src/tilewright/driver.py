@@ -28,7 +28,7 @@ from tilewright.core.text import load_graph, print_graph
 from tilewright.core.types import product
 from tilewright.core.verify import verify
 from tilewright.frontend.source import Source, import_source, source_key
-from tilewright.graph.pipeline import PASSES, pipeline
+from tilewright.graph.pipeline import PASSES, passes_for
 from tilewright.graph.specialize import fix_symbols
 from tilewright.partition.computation import GroupComputation
 from tilewright.partition.plan import KernelSpec, Packing, Planner
@@ -146,7 +146,7 @@ def build(graph: Graph, options: Options, clock: Clock) -> Artifact:
     target = Target.parse(options.target)
     with clock.stage("graph"):
         verify(graph)
-        graph = run_pipeline(graph, pipeline(options.optimize))
+        graph = run_pipeline(graph, passes_for(options.optimize))
     kernels = KernelBuilder(target, clock)
     planner = Planner(kernels.schedule, fuse=options.optimize > 0)
     with clock.stage("partition"):
@@ -349,7 +349,7 @@ def optimise(
     graph: Graph, options: Options, passes: str | None, *, after: str = "", show: Callable[[str], None] = print
 ) -> Graph:
     """Run the level's pipeline, or the one that ``passes`` spells; ``show`` gets the text after the pass ``after``."""
-    chosen = pipeline(options.optimize) if passes is None else parse_pipeline(passes, PASSES)
+    chosen = passes_for(options.optimize) if passes is None else parse_pipeline(passes, PASSES)
     if after and after != "all" and after not in {p.name for p in chosen}:
         raise OptionError(f"no pass {after!r} in this pipeline", remedy=f"it runs {print_pipeline(chosen)}")
 
@@ -387,7 +387,7 @@ def kernel_texts(graph: Graph, options: Options, stage: str, only: str) -> Itera
 
 def pass_table() -> list[dict[str, str]]:
     """Every pass with the optimisation levels that use it and the first line of its docstring."""
-    levels = {k: {p.name for p in pipeline(k)} for k in (0, 1, 2)}
+    levels = {k: {p.name for p in passes_for(k)} for k in (0, 1, 2)}
     return [
         {
             "name": cls.name,
