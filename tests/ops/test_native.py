@@ -1,0 +1,67 @@
+"""Every op with stages as machine code: default schedule, code generator, this computer, against the reference."""
+
+from dataclasses import fields
+
+import numpy as np
+import pytest
+
+from codegen.native import HOST, Native
+from ops.running import buffers, converted, describe, reference, same, sample_calls
+from tilewright import ops
+from tilewright.core import types
+from tilewright.core.compute import Buffer, Computation
+from tilewright.core.diag import OpError
+from tilewright.core.opdef import Trait
+from tilewright.tile.default import schedule
+from tilewright.tile.machine import Machine
+
+MACHINE = Machine(**{f.name: getattr(HOST, f.name) for f in fields(Machine) if hasattr(HOST, f.name)})
+DATA_SIZED = {ops.argwhere, ops.nonzero}  # their results' sizes come from the data: the runtime allocates them
+OPS = [
+    op
+    for op in ops.ALL
+    if op.decompose is None and not op.traits & {Trait.CONTROL, Trait.STRUCTURAL} and op not in DATA_SIZED
+]
+every_op = pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
+DIVIDES_BY_NOTHING = {ops.reshape, ops.dequantize_linear}  # tile.collapse can't yet merge their empty axes
+SWEEP = (types.f64, types.f16, types.bf16, types.i8, types.bool_)
+
+
+@every_op
+def test_samples_run_natively(op):
+    for call in sample_calls(op):
+        if op not in DIVIDES_BY_NOTHING or all(a.size or not a.ndim for a in call.arrays):
+            check(op, call)
+
+
+@every_op
+def test_other_dtypes_run_natively(op):
+    for dtype in SWEEP:
+        for call in sample_calls(op):
+            changed = converted(call, dtype)
+            try:
+                if changed is None or not changed.infer():
+                    continue
+            except OpError:
+                continue
+            check(op, changed)
+            break
+
+
+def check(op, call):
+    expected = reference(op, call)
+    for a, b in zip(run_native(op, call), expected, strict=True):
+        assert same(a, b), f"{describe(op, call)}\n{a}\n{b}"
+
+
+def run_native(op, call):
+    ins = tuple(Buffer(f"in{k}", types.dtype_of(a.dtype), a.shape) for k, a in enumerate(call.arrays))
+    outs = tuple(Buffer(f"out{k}", t.dtype, t.shape) for k, t in enumerate(call.infer()))
+    items = tuple((op.compute or op.kernel)(ins, outs, call.attrs))
+    temps = tuple(dict.fromkeys(b for b in buffers(items) if b not in {*ins, *outs}))
+    kernel = schedule(Computation(ins, outs, items, temps), MACHINE)
+    arrays = {b.name: np.ascontiguousarray(a).reshape(a.shape) for b, a in zip(ins, call.arrays, strict=True)}
+    for b in kernel.params:
+        arrays.setdefault(b.name, np.zeros(b.shape, b.dtype.numpy))
+    Native(kernel)(*[arrays[b.name] for b in kernel.params])
+    return [arrays[b.name].reshape(b.shape) for b in outs]
