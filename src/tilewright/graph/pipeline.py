@@ -7,12 +7,14 @@ In: the level, and the composites that later stages have kernels for. Out: passe
 from __future__ import annotations
 
 from tilewright.core.passes import Pass
+from tilewright.graph.affine import FoldAffine
 from tilewright.graph.canonicalize import Canonicalize
 from tilewright.graph.decompose import Decompose
 from tilewright.graph.fold import FoldConstants
+from tilewright.graph.layout import Layout
 from tilewright.graph.recognise import Recognise
 
-PASSES: tuple[type[Pass], ...] = (Canonicalize, FoldConstants, Recognise, Decompose)
+PASSES: tuple[type[Pass], ...] = (Canonicalize, FoldConstants, Recognise, FoldAffine, Decompose, Layout)
 
 
 def passes_for(optimize: int, keep: tuple[str, ...] = ()) -> tuple[Pass, ...]:
@@ -35,7 +37,11 @@ def passes_for(optimize: int, keep: tuple[str, ...] = ()) -> tuple[Pass, ...]:
         FoldConstants(),  # and for constants
         Canonicalize(),  # what folding laid bare
         Recognise(),  # composites in their pieces
+        FoldAffine(),  # batch norms and scales into weights
+        FoldConstants(),  # the biases that it summed
         Decompose(keep),  # all but those that have a better kernel
         Canonicalize(),
         FoldConstants(),
+        Layout(),  # channels last, as few transposes as possible
+        Canonicalize(),  # transposes of ones are reshapes
     )

@@ -1,0 +1,254 @@
+"""The pass ``layout``: channels last around convolutions, with as few transposes as possible.
+
+In: a graph whose convolutions and pools are N, C, spatial. Out: the same function, with them as N, spatial, C; weights
+stay O, I, spatial, since packing them is the kernel's business. Not its business: the layout of matrices.
+
+How: every such op gets a transpose before and one after. Those after are pushed down through element-wise ops,
+reductions, joins, windows and reshapes, whose attributes are permuted, until one meets the transpose before the next
+convolution and both vanish. An element-wise op of several large operands is crossed when most of them come from such a
+transpose, or when its result is transposed the other way. In ResNet-50 one transpose is left: the input's.
+
+Only transposes that this pass made are moved; a model's own stay, or cancel where they meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from tilewright import ops
+from tilewright.core.expr import Dim
+from tilewright.core.graph import CONST, Graph, Node
+from tilewright.core.opdef import OpDef, Trait
+from tilewright.core.passes import Pass
+from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
+from tilewright.core.shapes import reshape_groups
+from tilewright.core.types import product
+from tilewright.graph.facts import inverse
+from tilewright.graph.movement import REDUCTIONS
+
+Perm = tuple[int, ...]
+CONVOLUTIONS = (ops.conv, ops.conv_transpose)
+WINDOWS = (*CONVOLUTIONS, ops.max_pool, ops.avg_pool)
+ELEMENTWISE = tuple(op for op in ops.ALL if Trait.ELEMENTWISE in op.traits)
+ALONG_AXIS = (
+    ops.softmax, ops.log_softmax, ops.cumsum, ops.cumprod, ops.cummax, ops.cummin, ops.l2_normalize, ops.batch_norm,
+)  # fmt: skip
+PER_AXIS: dict[OpDef, tuple[str, ...]] = {
+    ops.pad: ("pads",),
+    ops.slice: ("starts", "stops", "steps"),
+    ops.tile: ("repeats",),
+    ops.resize: ("sizes", "scales"),
+}
+
+
+def to_last(rank: int) -> Perm:
+    """N, C, spatial to N, spatial, C."""
+    return (0, *range(2, rank), 1)
+
+
+def moved(values: Sequence[Any], perm: Perm) -> tuple[Any, ...]:
+    """An entry per axis of ``transpose(y, perm)`` as an entry per axis of ``y``."""
+    result = [None] * len(perm)
+    for k, p in enumerate(perm):
+        result[p] = values[k]
+    return tuple(result)
+
+
+class Transposes:
+    """The transposes that one run of the pass made, and the rules that move them."""
+
+    def __init__(self) -> None:
+        self.made: set[Node] = set()
+
+    def transposed(self, b: Rewriting, x: Node, perm: Perm) -> Node:
+        """``transpose(x, perm)``, composed with a transpose below it; constants are moved at once."""
+        if x.op is ops.transpose:
+            perm = tuple(x.attrs["perm"][p] for p in perm)
+            x = x.inputs[0]
+        if perm == tuple(range(len(perm))):
+            return x
+        if x.op is CONST:
+            return b.const(np.ascontiguousarray(np.transpose(x.attrs["data"].array, perm)))
+        node = b(ops.transpose, x, perm=perm)
+        self.made.add(node)
+        return node
+
+    def source(self, x: Node) -> tuple[Node, Perm] | None:
+        """``(y, perm)`` when ``x`` is a transpose of ``y`` that this pass made."""
+        return (x.inputs[0], x.attrs["perm"]) if x.op is ops.transpose and x in self.made else None
+
+    # --- rules
+
+    def window(self, b: Rewriting, node: Node) -> Node | None:
+        """Channels last, between two transposes."""
+        rank = node.type.rank
+        if node.attrs["layout"] != "NCHW":
+            return None
+        x = self.transposed(b, node.inputs[0], to_last(rank))
+        y = b(node.op, x, *node.inputs[1:], **{**node.attrs, "layout": "NHWC"})
+        return self.transposed(b, y, inverse(to_last(rank)))
+
+    def compose(self, b: Rewriting, node: Node) -> Node | None:
+        """A transpose of one that this pass made, and the other way round."""
+        x = node.inputs[0]
+        if x.op is ops.transpose and (x in self.made or node in self.made):
+            return self.transposed(b, x, node.attrs["perm"])
+        return self.hoist(b, node)
+
+    def hoist(self, b: Rewriting, node: Node) -> Node | None:
+        """A transpose of an element-wise op goes above it when that cancels one there."""
+        x, perm = node.inputs[0], node.attrs["perm"]
+        if node not in self.made or x.op not in ELEMENTWISE_SET or not b.read_once(x):
+            return None
+        if not any((s := self.source(i)) and s[1] == inverse(perm) for i in x.inputs):
+            return None
+        moved_up = [self.operand(b, i, perm) for i in x.inputs]
+        return b.at(x.loc)(x.op, *moved_up, **x.attrs)
+
+    def operand(self, b: Rewriting, x: Node, perm: Perm) -> Node:
+        """A broadcast operand of an element-wise op, transposed as the result is."""
+        if product(x.shape) == 1:
+            return x
+        missing = len(perm) - x.type.rank
+        if missing:
+            array = x.attrs["data"].array if x.op is CONST else None
+            shape = (*[1] * missing, *x.shape)
+            x = (
+                b(ops.reshape, x, shape=shape)
+                if array is None
+                else b.const(array.reshape([1] * missing + [*array.shape]))
+            )
+        return self.transposed(b, x, perm)
+
+    def elementwise(self, b: Rewriting, node: Node) -> Node | None:
+        """f(T(x), T(y)) is T(f(x, y)); constants and vectors along one axis cost nothing to move."""
+        found = [s for i in node.inputs if (s := self.source(i)) and i.type.rank == node.type.rank]
+        if not found:
+            return None
+        perm = found[0][1]
+        n_ours = sum(p == perm for _, p in found)
+        n_others = sum(not self.is_free(i, perm) for i in node.inputs) - n_ours
+        if n_others >= n_ours:
+            return None
+        operands = [self.operand(b, i, inverse(perm)) for i in node.inputs]
+        return self.transposed(b, b(node.op, *operands, **node.attrs), perm)
+
+    def is_free(self, x: Node, perm: Perm) -> bool:
+        """Does moving the operand copy nothing at run time?"""
+        if x.op is CONST or product(x.shape) == 1:
+            return True
+        shape = (*[1] * (len(perm) - x.type.rank), *x.shape)
+        order = [p for p in inverse(perm) if shape[p] != 1]
+        return order == sorted(order)
+
+    def reduce(self, b: Rewriting, node: Node) -> Node | None:
+        found = self.source(node.inputs[0])
+        if not found:
+            return None
+        y, perm = found
+        axes, keepdims = node.attrs["axes"], node.attrs["keepdims"]
+        result = b(node.op, y, **{**node.attrs, "axes": sorted(perm[a] for a in axes)})
+        if keepdims:
+            return self.transposed(b, result, perm)
+        kept = [p for k, p in enumerate(perm) if k not in axes]
+        return self.transposed(b, result, tuple(sorted(kept).index(p) for p in kept))
+
+    def along_axis(self, b: Rewriting, node: Node) -> Node | None:
+        found = self.source(node.inputs[0])
+        if not found:
+            return None
+        y, perm = found
+        result = b(node.op, y, *node.inputs[1:], **{**node.attrs, "axis": perm[node.attrs["axis"]]})
+        return self.transposed(b, result, perm)
+
+    def per_axis(self, b: Rewriting, node: Node) -> Node | None:
+        """Ops with an attribute entry per axis: the entries move along; a region of interest stays where it is."""
+        found = self.source(node.inputs[0])
+        if not found or node.attrs.get("roi"):
+            return None
+        y, perm = found
+        names = PER_AXIS[node.op]
+        attrs = {k: moved(v, perm) if k in names and len(v) == len(perm) else v for k, v in node.attrs.items()}
+        return self.transposed(b, b(node.op, y, *node.inputs[1:], **attrs), perm)
+
+    def concat(self, b: Rewriting, node: Node) -> Node | None:
+        found = [s for i in node.inputs if (s := self.source(i))]
+        if not found:
+            return None
+        perm = found[0][1]
+        n_ours = sum(p == perm for _, p in found)
+        n_others = sum(not self.is_free(i, perm) for i in node.inputs) - n_ours
+        if n_others >= n_ours:
+            return None
+        operands = [self.transposed(b, i, inverse(perm)) for i in node.inputs]
+        return self.transposed(b, b(ops.concat, *operands, axis=perm[node.attrs["axis"]]), perm)
+
+    def reshape(self, b: Rewriting, node: Node) -> Node | None:
+        """Dimensions that split or merge within runs that are neighbours in both orders."""
+        found = self.source(node.inputs[0])
+        if not found or any(d == 0 for d in node.shape):
+            return None
+        y, perm = found
+        present = [k for k, d in enumerate(y.shape) if d != 1]
+        runs: list[tuple[int, tuple[int, ...]]] = []
+        for ins, outs in reshape_groups(node.inputs[0].shape, node.shape):
+            if not ins or not outs:
+                return None
+            at = [present.index(perm[i]) for i in ins]
+            if at != list(range(at[0], at[0] + len(at))):
+                return None
+            runs.append((at[0], outs))
+        order = [k for _, outs in sorted(runs) for k in outs]
+        order += [k for k in range(node.type.rank) if k not in order]
+        shape: list[Dim] = [node.shape[k] for k in order]
+        result = b(ops.reshape, y, shape=shape)
+        return self.transposed(b, result, tuple(order.index(k) for k in range(node.type.rank)))
+
+    def table(self) -> RuleTable:
+        def rule(name: str, roots: tuple[OpDef, ...], apply: Callable[[Rewriting, Node], Node | None]) -> Rule:
+            return Rule(name, roots, apply, "the axes are renamed everywhere")
+
+        return RuleTable(
+            (
+                rule("channels-last", WINDOWS, self.window),
+                rule("compose-transposes", (ops.transpose,), self.compose),
+                rule("elementwise-under-transpose", ELEMENTWISE, self.elementwise),
+                rule("reduce-under-transpose", REDUCTIONS, self.reduce),
+                rule("axis-under-transpose", ALONG_AXIS, self.along_axis),
+                rule("window-under-transpose", tuple(PER_AXIS), self.per_axis),
+                rule("concat-under-transpose", (ops.concat,), self.concat),
+                rule("reshape-under-transpose", (ops.reshape,), self.reshape),
+            )
+        )
+
+
+ELEMENTWISE_SET = frozenset(ELEMENTWISE)
+
+
+@dataclass(frozen=True)
+class Layout(Pass):
+    """Makes convolutions and pools channels-last and cancels the transposes between them.
+
+    It does not fire in a graph without convolutions, and leaves pools that give indices (they count in N, C order),
+    and ops bound to N, C, spatial.
+    """
+
+    name: ClassVar[str] = "layout"
+
+    def run(self, graph: Graph, journal: Journal | None = None) -> Graph:
+        if not _has_convolution(graph):
+            return graph
+        return rewrite(graph, Transposes().table(), journal)
+
+
+def _has_convolution(graph: Graph) -> bool:
+    for n in graph.nodes():
+        if n.op in CONVOLUTIONS:
+            return True
+        if Trait.CONTROL in n.op.traits and any(isinstance(v, Graph) and _has_convolution(v) for v in n.attrs.values()):
+            return True
+    return False

@@ -1,0 +1,102 @@
+"""Channels last: the fewest transposes, attributes permuted, and what must not move."""
+
+import numpy as np
+import pytest
+
+from graph.networks import NETWORKS, Net
+from graph.showing import assert_same, graph_of, n_of, show
+from tilewright import ops
+from tilewright.core.passes import run_pipeline
+from tilewright.core.types import f32
+from tilewright.graph.affine import FoldAffine
+from tilewright.graph.canonicalize import Canonicalize
+from tilewright.graph.decompose import Decompose
+from tilewright.graph.fold import FoldConstants
+from tilewright.graph.layout import Layout
+
+CLEAN = (Canonicalize(), FoldConstants())
+PASSES = (Canonicalize(), FoldAffine(), Decompose(), *CLEAN, Layout(), *CLEAN)
+
+
+def laid_out(build, *types):
+    before = graph_of(build, *types)
+    after = run_pipeline(before, PASSES)
+    assert_same(before, after, rtol=1e-4, atol=1e-5)
+    assert all(n.attrs["layout"] == "NHWC" for n in after.nodes() if "layout" in n.attrs)
+    return after
+
+
+@pytest.mark.parametrize(("name", "n_transposes"), [
+    ("resnet", 1), ("efficient", 1), ("unet", 2), ("patch_embedding", 1),
+])  # fmt: skip
+def test_transposes_left(name, n_transposes):
+    """One at the input; one at the end where the result itself is N, C, H, W."""
+    build, types = NETWORKS[name]
+    after = laid_out(build, *types)
+    assert n_of(after, ops.transpose) == n_transposes
+    assert n_of(after, ops.batch_norm) == 0
+
+
+def between_convs(middle):
+    """``middle`` between two convolutions: all transposes but the outer two should go."""
+
+    def build(b, x):
+        net = Net(b)
+        return net.conv(middle(b, net.conv(x, 6)), 4)
+
+    return build
+
+
+def k(b, value):
+    return b.const(value, f32)
+
+
+MIDDLES = {
+    "scale per channel": lambda b, y: b(ops.mul, y, b.const(np.arange(6, dtype=np.float32).reshape(6, 1, 1))),
+    "clamp": lambda b, y: b(ops.clamp, y, k(b, 0), k(b, 6)),
+    "pad": lambda b, y: b(ops.pad, y, k(b, 1), pads=((0, 0), (0, 1), (2, 3), (1, 0))),
+    "slice": lambda b, y: b(ops.slice, y, starts=(0, 1, 2, 0), stops=(2, 5, 7, 8), steps=(1, 1, 1, 2)),
+    "concat": lambda b, y: b(ops.concat, y, b(ops.relu, y), axis=1),
+    "mean": lambda b, y: b(ops.sub, y, b(ops.reduce_mean, y, axes=(1,), keepdims=True)),
+    "softmax over channels": lambda b, y: b(ops.softmax, y, axis=1),
+    "max pool": lambda b, y: b(ops.max_pool, y, kernel=(3, 2), strides=(2, 1), pads=((1, 0), (0, 1))),
+    "average pool": lambda b, y: b(ops.avg_pool, y, kernel=(3, 2), strides=(2, 1), pads=((1, 0), (0, 1))),
+    "resize": lambda b, y: b(ops.resize, y, sizes=(2, 6, 4, 16), scales=(1, 1, 0.5, 2), mode="linear"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MIDDLES)
+def test_transposes_cross(name):
+    after = laid_out(between_convs(MIDDLES[name]), "f32[2,3,8,8]")
+    assert n_of(after, ops.transpose) == 2
+
+
+@pytest.mark.parametrize("shape", ["f32[2,3,9]", "f32[1,2,4,5,6]"])
+def test_one_and_three_spatial_dimensions(shape):
+    after = laid_out(between_convs(lambda b, y: b(ops.relu, y)), shape)
+    assert n_of(after, ops.transpose) == 2
+
+
+def test_a_large_operand_from_elsewhere():
+    """Its transpose replaces two: the sum is computed channels-last."""
+
+    def build(b, x, y):
+        net = Net(b)
+        return net.conv(b(ops.add, net.conv(x, 4), y), 4)
+
+    assert n_of(laid_out(build, "f32[2,3,8,8]", "f32[2,4,8,8]"), ops.transpose) == 3
+
+
+def test_graphs_without_convolutions_stay():
+    before = graph_of(lambda b, x: b(ops.max_pool, x, kernel=(2,), strides=(2,), pads=((0, 0),)), "f32[1,2,8]")
+    assert Layout().run(before) is before
+
+
+def test_a_models_own_transposes_are_not_moved():
+    before = graph_of(
+        lambda b, x, y: b(ops.add, b(ops.exp, b(ops.transpose, y, perm=(0, 2, 1))), Net(b).conv(x, 4)),
+        "f32[2,3,8]", "f32[2,8,4]",
+    )  # fmt: skip
+    after = Layout().run(before)
+    assert "exp(transpose(y" in show(after) or "exp(y)" in show(after)
+    assert_same(before, after)
