@@ -114,7 +114,7 @@ def broken(change):
         ("writes i32", lambda k, x, y, i: replace(k, body=(Store(y, (0,), Const(1, types.i32)),))),
         ("already bound", lambda k, x, y, i: replace(k, body=(For(Loop(i, 4), k.body),))),
         ("has no bound", lambda k, x, y, i: replace(k, sizes=(N,), body=(For(Loop(Sym("v"), N, Kind.VECTOR), ()),))),
-        ("parallel loop inside", lambda k, x, y, i: replace(k, body=(_parallel("a", _parallel("b")),))),
+        ("holds only", lambda k, x, y, i: replace(k, body=(For(Loop(Sym("v", 0, 1), 2, Kind.VECTOR), k.body),))),
         ("run-time index", lambda k, x, y, i: _register(k, x, i)),
         ("not bool", lambda k, x, y, i: replace(k, body=(If(Const(1, types.i32), ()),))),
         ("no reduction", lambda k, x, y, i: replace(k, body=(Update(y, (0,), "sub", Load(x, (0,))),))),

@@ -7,7 +7,8 @@ Rules: a loop's name is bound once on a path and used inside only; sizes are dec
 place, names are unique; indices match ranks; dtypes match; written buffers are not inputs or constants; a table has its
 numbers; scratch and registers have known sizes; indices of a register buffer are numbers once copied and lane loops are
 expanded, counted from the loop that holds all its accesses; unroll, step, vector and dot loops have a bound; a vector
-loop's body may run in lanes; parallel loops do not nest; packed parameters are constants of the right rank.
+loop's body may run in lanes; packed parameters are constants of the right rank. Parallel loops may nest: an inner one
+runs in its thread.
 """
 
 from __future__ import annotations
@@ -134,8 +135,6 @@ class _Checker:
             raise _error(name, "the name is already bound on this path")
         if f.loop.kind in COPIED and bounds(f.loop.extent)[1] is None:
             raise _error(name, f"a {f.loop.kind.value} loop whose extent {f.loop.extent} has no bound")
-        if f.loop.kind is Kind.PARALLEL and any(x.loop.kind in (Kind.PARALLEL, *COPIED) for x in path):
-            raise _error(name, "a parallel loop inside of a parallel or copied loop")
         if f.loop.kind is Kind.VECTOR:
             self._lanes(f)
 

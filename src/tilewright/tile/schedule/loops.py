@@ -34,7 +34,8 @@ def split(kernel: Kernel, loop: str, factor: int, tail: str = "min") -> Kernel:
         base, width = minimum(base, n - factor), factor
     elif tail != "min":
         raise ScheduleError("split", loop, f"unknown tail {tail!r}", remedy="use 'min' or 'shift'")
-    inner = Loop(Sym(fresh(kernel, f"{loop}_i"), 0, factor - 1), width, target.loop.kind)
+    kind = Kind.SERIAL if target.loop.kind is Kind.PARALLEL else target.loop.kind
+    inner = Loop(Sym(fresh(kernel, f"{loop}_i"), 0, factor - 1), width, kind)
     body = substitute_body(target.body, {sym: base + inner.sym})
     return replace_stmt(kernel, target, For(outer, (For(inner, body),)))
 
