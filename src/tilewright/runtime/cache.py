@@ -113,6 +113,8 @@ class Cache:
 
     def put_artifact(self, key_text: str, artifact: Artifact) -> bool:
         """Store a whole model; False when it could not be stored."""
+        if self.problem:
+            return False
         _, pieces = artifacts.pack(artifact.manifest, artifact.objects, artifact.weights)
         n_bytes = sum(len(piece) for piece in pieces)
         return self._store(MODEL, key_text, pieces, n_bytes, SELF_CHECKED)
@@ -243,8 +245,8 @@ def _open_folder(folder: Path | None) -> str:
             return f"{inner} belongs to another user"
         if info.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             return f"{inner} can be written by other users; run chmod go-w on it"
-    except OSError as error:
-        return f"{folder} can't be used: {error.strerror}"
+    except (OSError, ValueError) as error:
+        return f"{folder} can't be used: {error}"
     return "" if os.access(folder / "v1", os.W_OK | os.X_OK) else f"{folder} can't be written"
 
 
