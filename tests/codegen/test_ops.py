@@ -21,7 +21,7 @@ from tilewright.tile.machine import Machine
 
 OPS = [op for op in ALL if (op.compute or op.kernel) and op.samples]
 OTHERS = [Target.parse("x86-64-v3"), Target.parse("x86-64")]
-N_SAMPLES = 4
+N_SAMPLES = 2
 TOLERANCE = {"float16": 3e-3, "bfloat16": 2e-2, "float32": 1e-5, "float64": 1e-12}
 
 

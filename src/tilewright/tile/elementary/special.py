@@ -12,7 +12,6 @@ from tilewright.core.compute import Binary, Unary, Value
 from tilewright.tile.elementary.build import (
     Style,
     absolute,
-    by_type,
     c,
     choose,
     convert,
@@ -25,7 +24,7 @@ from tilewright.tile.elementary.build import (
     two_product,
     with_sign_of,
 )
-from tilewright.tile.elementary.exponential import exp
+from tilewright.tile.elementary.exponential import exp, exp2_normal
 
 # erf(x) / x - 1 in x**2, for |x| <= 1
 _ERF_SMALL_F32 = (
@@ -53,17 +52,18 @@ _ERF_SMALL_F64 = (
     8.709045129053106e-11,
     -4.230945824295338e-12,
 )
-# erfc(x) * exp(x**2) in (x - 2) / (x + 2), for 1 <= x <= 4 and 6
-_ERFC_F32 = (
-    0.25539567625190335,
-    -0.42718584761434303,
-    0.24165821109072444,
-    -0.07897852327253349,
-    0.0037321413513030097,
-    0.006994855413599958,
-    -0.0008365899736486057,
-    -0.0009441596340872735,
+# -log2(erfc(x)) / x, for 0.9 <= x <= 4
+_LOG_ERFC_F32 = (
+    1.628642226387492,
+    0.9149496091300194,
+    0.15551131790897146,
+    -0.036202173652690996,
+    0.006181071655119953,
+    -0.0007128206279147437,
+    4.871292336626554e-05,
+    -1.459784038174465e-06,
 )
+# erfc(x) * exp(x**2) in (x - 2) / (x + 2), for 1 <= x <= 6
 _ERFC_F64 = (
     0.25539567631050575,
     -0.4271858474139585,
@@ -86,16 +86,23 @@ _ERFC_F64 = (
 
 
 def erf(x: Value, style: Style) -> Value:
-    """f32 and f64 within 2 ULP."""
+    """f32 and f64 within 2 ULP. Beyond 1, f32 is ``1 - 2**-p(x)``, which needs no division."""
     size = absolute(x)
     z = size * size
     near = fma(size, polynomial(z, _ERF_SMALL_F64 if is_double(x) else _ERF_SMALL_F32), size)
-    limited = Binary("min", by_type(x, 4.0, 6.0), size)
-    two = c(2.0, x)
-    mapped = (limited - two) / (limited + two)
-    tail = polynomial(mapped, _ERFC_F64 if is_double(x) else _ERFC_F32)
-    far = c(1.0, x) - exp(-(limited * limited), style) * tail
+    far = c(1.0, x) - (_erfc_f64(size, style) if is_double(x) else _erfc_f32(size, style))
     return with_sign_of(choose(less(size, c(1.0, x)), near, far), x)
+
+
+def _erfc_f32(size: Value, style: Style) -> Value:
+    limited = Binary("min", c(4.0, size), size)
+    return exp2_normal(-(limited * polynomial(limited, _LOG_ERFC_F32)), style)
+
+
+def _erfc_f64(size: Value, style: Style) -> Value:
+    limited, two = Binary("min", c(6.0, size), size), c(2.0, size)
+    tail = polynomial((limited - two) / (limited + two), _ERFC_F64)
+    return exp(-(limited * limited), style) * tail
 
 
 def rsqrt(x: Value, style: Style) -> Value:
