@@ -117,6 +117,7 @@ from tilewright.ops.order import argwhere, nonzero, sort, top_k
 from tilewright.ops.pool import avg_pool, max_pool, max_pool_indices
 from tilewright.ops.quant import dequantize_linear, dynamic_quantize_linear, quantize_linear
 from tilewright.ops.random import random_normal, random_uniform
+from tilewright.ops.recurrence import gru_scan, lstm_scan, rnn_scan
 from tilewright.ops.reduce import (
     argmax,
     argmin,
@@ -137,6 +138,7 @@ from tilewright.ops.reduce import (
     variance,
 )
 from tilewright.ops.resize import resize
+from tilewright.ops.rnn import gru, lstm, rnn
 from tilewright.ops.scatter import dynamic_update_slice, scatter_elements, scatter_nd
 from tilewright.ops.source import dim_values, full, iota
 from tilewright.ops.window import pad, trilu
@@ -167,7 +169,8 @@ ALL: tuple[OpDef, ...] = (
     # moving data: movement, windows, indices, scatters, order, size, quantisation, recurrence, control
     concat, depth_to_space, expand, reshape, reverse, roll, space_to_depth, tile, transpose, pad, slice, trilu,
     dynamic_slice, gather, gather_elements, gather_nd, one_hot, dynamic_update_slice, scatter_elements, scatter_nd,
-    argwhere, nonzero, sort, top_k, resize, dequantize_linear, dynamic_quantize_linear, quantize_linear, if_, loop,
+    argwhere, nonzero, sort, top_k, resize, dequantize_linear, dynamic_quantize_linear, quantize_linear, gru_scan,
+    lstm_scan, rnn_scan, gru, lstm, rnn, if_, loop,
 )
 # fmt: on
 

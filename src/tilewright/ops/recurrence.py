@@ -1,0 +1,417 @@
+"""The recurrences of LSTM, GRU and simple RNN cells, after the inputs have been projected for all steps at once.
+
+In: projected inputs ``xp[time, batch, gates * hidden]`` with biases added, recurrent weights ``rt[hidden, gates *
+hidden]``, initial states, and run-time lengths where sequences differ. Out: ``y[time, batch, hidden]`` and last states.
+Not its business: projections, directions, layouts (``ops.rnn``).
+
+Each op is a kernel: a serial loop over time around a small matrix product and element-wise stages; the result buffers
+of the states hold the running states. Arithmetic is f32 or f64. With lengths, a row's state stops changing at its
+length, its outputs after that are 0, and ``reverse`` starts at its own end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tilewright.core import types
+from tilewright.core.compute import (
+    Axis,
+    Binary,
+    Buffer,
+    Const,
+    Index,
+    IndexLike,
+    Load,
+    Reduction,
+    Select,
+    Serial,
+    Stage,
+    Value,
+    axes_for,
+    loop_symbol,
+    syms,
+)
+from tilewright.core.diag import OpError
+from tilewright.core.expr import Dim, Sym
+from tilewright.core.graph import Attrs
+from tilewright.core.opdef import AttrDef, OpDef, Sample
+from tilewright.core.types import Array, TensorType
+from tilewright.ops.cells import Activation, activations, check_activations
+from tilewright.ops.common import check_dtype
+from tilewright.ops.rules import Types, check_same_dims
+from tilewright.ops.stages import Items, as_i64, copy_from, write
+
+LSTM_DEFAULTS = ("Sigmoid", "Tanh", "Tanh")
+GRU_DEFAULTS = ("Sigmoid", "Tanh")
+RNN_DEFAULTS = ("Tanh",)
+
+
+def check_lengths(operands: Types, batch: Dim) -> None:
+    """Raise ``OpError`` unless there is at most one operand, 1-D i32 over the batch."""
+    if len(operands) > 1 or any(t.dtype is not types.i32 for t in operands):
+        raise OpError(f"the last operand may be lengths, i32 over the batch, not {', '.join(map(str, operands))}")
+    for t in operands:
+        check_same_dims(t.shape, (batch,), "lengths and batch")
+
+
+def _check_scan(ts: Types, a: Attrs, n_gates: int, n_states: int, n_functions: int) -> TensorType:
+    xp, rt, state = ts[0], ts[1], ts[2]
+    check_dtype(xp, (types.f32, types.f64), "the projected input")
+    if xp.rank != 3 or state.rank != 2:
+        raise OpError(f"takes [time, batch, gates] and [batch, hidden], not {xp} and {state}")
+    if any(t.dtype is not xp.dtype for t in ts[: 2 + n_states]):
+        raise OpError("projected input, weights and states must have one dtype")
+    hidden = state.shape[1]
+    check_same_dims(xp.shape[1:], (state.shape[0], hidden * n_gates), "projected input and state")
+    check_same_dims(rt.shape, (hidden, hidden * n_gates), "recurrent weights and state")
+    for t in ts[2 : 2 + n_states]:
+        check_same_dims(t.shape, state.shape, "states")
+    check_activations(a, n_functions)
+    if a.clip < 0:
+        raise OpError(f"clip {a.clip} is negative; 0 is none")
+    return xp.with_shape((*xp.shape[:2], hidden))
+
+
+# --- reference ------------------------------------------------------------------------------------------------------
+
+Rows = npt.NDArray[np.int64]
+
+
+def _steps(n_steps: int, batch: int, lengths: Array | None, reverse: bool) -> Iterator[tuple[Rows, Array]]:
+    """For each step, the time that each row reads and writes, and which rows are still running."""
+    ends = np.full(batch, n_steps) if lengths is None else np.clip(lengths.astype(np.int64), 0, n_steps)
+    for t in range(n_steps):
+        running = t < ends
+        yield np.where(running & reverse, ends - 1 - t, t), running[:, None]
+
+
+def _clipped(x: Array, clip: float) -> Array:
+    return np.clip(x, -clip, clip) if clip else x
+
+
+def scan_lstm(
+    xp: Array, rt: Array, h: Array, c: Array, peephole: Array | None, lengths: Array | None, a: Attrs, reverse: bool
+) -> tuple[Array, ...]:
+    """LSTM over time in NumPy; ``a`` has one direction's activations."""
+    f, g, out = activations(a, LSTM_DEFAULTS)
+    hidden, rows = h.shape[1], np.arange(h.shape[0])
+    p_i, p_o, p_f = np.split(peephole, 3) if peephole is not None else (h.dtype.type(0),) * 3
+    y = np.zeros((*xp.shape[:2], hidden), xp.dtype)
+    for t, running in _steps(xp.shape[0], h.shape[0], lengths, reverse):
+        i_in, o_in, f_in, c_in = np.split(xp[t, rows] + h @ rt, 4, 1)
+        i = f.array(_clipped(i_in + p_i * c, a.clip))
+        keep = 1 - i if a.input_forget else f.array(_clipped(f_in + p_f * c, a.clip))
+        c_new = keep * c + i * g.array(_clipped(c_in, a.clip))
+        h_new = f.array(_clipped(o_in + p_o * c_new, a.clip)) * out.array(c_new)
+        c, h = np.where(running, c_new, c), np.where(running, h_new, h)
+        y[t, rows] = np.where(running, h, 0)
+    return y, h.copy(), c.copy()
+
+
+def scan_gru(
+    xp: Array, rt: Array, h: Array, r_bias: Array, lengths: Array | None, a: Attrs, reverse: bool
+) -> tuple[Array, ...]:
+    """GRU over time in NumPy; ``r_bias`` is the candidate's recurrent bias, used when it is linear before reset."""
+    f, g = activations(a, GRU_DEFAULTS)
+    hidden, rows = h.shape[1], np.arange(h.shape[0])
+    y = np.zeros((*xp.shape[:2], hidden), xp.dtype)
+    for t, running in _steps(xp.shape[0], h.shape[0], lengths, reverse):
+        z_in, r_in = np.split(xp[t, rows, : 2 * hidden] + h @ rt[:, : 2 * hidden], 2, 1)
+        z, r = f.array(_clipped(z_in, a.clip)), f.array(_clipped(r_in, a.clip))
+        part = r * (h @ rt[:, 2 * hidden :] + r_bias) if a.linear_before_reset else (r * h) @ rt[:, 2 * hidden :]
+        candidate = g.array(_clipped(xp[t, rows, 2 * hidden :] + part, a.clip))
+        h = np.where(running, (1 - z) * candidate + z * h, h)
+        y[t, rows] = np.where(running, h, 0)
+    return y, h.copy()
+
+
+def scan_rnn(xp: Array, rt: Array, h: Array, lengths: Array | None, a: Attrs, reverse: bool) -> tuple[Array, ...]:
+    """A simple RNN over time in NumPy."""
+    (f,) = activations(a, RNN_DEFAULTS)
+    y, rows = np.zeros_like(xp), np.arange(h.shape[0])
+    for t, running in _steps(xp.shape[0], h.shape[0], lengths, reverse):
+        h = np.where(running, f.array(_clipped(xp[t, rows] + h @ rt, a.clip)), h)
+        y[t, rows] = np.where(running, h, 0)
+    return y, h.copy()
+
+
+# --- stages ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Scan:
+    """One step of a scan as stages over batch ``b`` and hidden ``j``."""
+
+    xp: Buffer
+    rt: Buffer
+    y: Buffer
+    h: Buffer
+    lengths: Buffer | None
+    attrs: Attrs
+
+    @property
+    def time(self) -> Axis:
+        n = self.xp.shape[0]
+        return Axis(loop_symbol("t", n), n)
+
+    @property
+    def cell_axes(self) -> tuple[Axis, ...]:
+        return axes_for(self.h.shape)
+
+    def temp(self, name: str, n_gates: int) -> Buffer:
+        return Buffer(f"{self.y.name}_{name}", self.y.dtype, (self.h.shape[0], self.h.shape[1] * n_gates))
+
+    def running(self, b: Sym) -> Value | None:
+        """Whether row ``b`` still runs; None when every row always does."""
+        if self.lengths is None:
+            return None
+        return Binary("lt", Index(self.time.sym), as_i64(self.lengths[b]))
+
+    def at(self, b: Sym) -> IndexLike:
+        """The time that row ``b`` reads and writes at this step."""
+        t, n = self.time.sym, self.xp.shape[0]
+        running = self.running(b)
+        if not self.attrs.reverse:
+            return t
+        if running is None or self.lengths is None:
+            return n - 1 - t
+        end = Binary("min", as_i64(self.lengths[b]), Index(n))
+        return Select(running, Binary("sub", end, Index(t + 1)), Index(t))
+
+    def projected(self, b: Sym, column: Dim) -> Load:
+        return Load(self.xp, (self.at(b), b, column))
+
+    def product(self, out: Buffer, state: Buffer, first: Dim, init: Callable[[Sym, Dim], Value]) -> Stage:
+        """``out[b, j] = init(b, first + j) + sum_k state[b, k] * rt[k, first + j]``."""
+        axes = axes_for(out.shape)
+        b, j = syms(axes)
+        hidden = self.h.shape[1]
+        k = Axis(loop_symbol("k", hidden), hidden)
+        term = Load(state, (b, k.sym)) * Load(self.rt, (k.sym, first + j))
+        return Stage((out,), axes, (b, j), (term,), Reduction((k,), "add", (init(b, first + j),)))
+
+    def update(self, state: Buffer, new: Callable[[Sym, Sym], Value]) -> Stage:
+        """``state[b, j] = new(b, j)`` for rows that still run."""
+        axes = self.cell_axes
+        b, j = syms(axes)
+        running, value = self.running(b), new(b, j)
+        return write(state, axes, (b, j), value if running is None else Select(running, value, state[b, j]))
+
+    def emit(self) -> Stage:
+        """``y[time] = h``, or 0 after a row's end."""
+        axes = self.cell_axes
+        b, j = syms(axes)
+        running, h = self.running(b), self.h[b, j]
+        value = h if running is None else Select(running, h, Const(0, h.dtype))
+        return write(self.y, axes, (self.at(b), b, j), value)
+
+    def activate(self, function: Activation, x: Value) -> Value:
+        clip = self.attrs.clip
+        if clip:
+            x = Binary("max", Binary("min", x, Const(clip, x.dtype)), Const(-clip, x.dtype))
+        return function.value(x)
+
+
+def _lstm_kernel(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs) -> Items:
+    xp, rt, h0, c0 = ins[:4]
+    peephole, lengths = _optional(ins[4:])
+    y, h, c = outs
+    s = _Scan(xp, rt, y, h, lengths, a)
+    f, g, out = activations(a, LSTM_DEFAULTS)
+    hidden = h.shape[1]
+    gates = s.temp("gates", 4)
+
+    def gate(k: int, b: Sym, j: Sym, seen: int | None) -> Value:
+        """The input of gate ``k`` of i, o, f, c; ``seen`` is its part of the peephole weights."""
+        x: Value = gates[b, j + hidden * k]
+        return x if peephole is None or seen is None else x + peephole[j + hidden * seen] * c[b, j]
+
+    def new_c(b: Sym, j: Sym) -> Value:
+        i = s.activate(f, gate(0, b, j, 0))
+        keep = Const(1, i.dtype) - i if a.input_forget else s.activate(f, gate(2, b, j, 2))
+        return keep * c[b, j] + i * s.activate(g, gate(3, b, j, None))
+
+    step = (
+        s.product(gates, h, 0, s.projected),
+        s.update(c, new_c),
+        s.update(h, lambda b, j: s.activate(f, gate(1, b, j, 1)) * out.value(c[b, j])),
+        s.emit(),
+    )
+    return [*copy_from(h, h0, lambda i: i), *copy_from(c, c0, lambda i: i), Serial(s.time, step)]
+
+
+def _gru_kernel(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs) -> Items:
+    xp, rt, h0, r_bias = ins[:4]
+    _, lengths = _optional(ins[4:])
+    y, h = outs
+    s = _Scan(xp, rt, y, h, lengths, a)
+    f, g = activations(a, GRU_DEFAULTS)
+    hidden = h.shape[1]
+    gates, part, reset = s.temp("gates", 2), s.temp("part", 1), s.temp("reset", 1)
+
+    def r(b: Sym, j: Sym) -> Value:
+        return s.activate(f, gates[b, j + hidden])
+
+    def new_h(b: Sym, j: Sym) -> Value:
+        z = s.activate(f, gates[b, j])
+        x: Value = part[b, j]
+        if a.linear_before_reset:
+            x = s.projected(b, j + hidden * 2) + r(b, j) * x
+        return (Const(1, z.dtype) - z) * s.activate(g, x) + z * h[b, j]
+
+    axes = s.cell_axes
+    b, j = syms(axes)
+    if a.linear_before_reset:
+        candidate = [s.product(part, h, hidden * 2, lambda b, column: r_bias[column - hidden * 2])]
+    else:
+        candidate = [
+            write(reset, axes, (b, j), r(b, j) * h[b, j]),
+            s.product(part, reset, hidden * 2, s.projected),
+        ]
+    step = (s.product(gates, h, 0, s.projected), *candidate, s.update(h, new_h), s.emit())
+    return [*copy_from(h, h0, lambda i: i), Serial(s.time, step)]
+
+
+def _rnn_kernel(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs) -> Items:
+    xp, rt, h0 = ins[:3]
+    _, lengths = _optional(ins[3:])
+    y, h = outs
+    s = _Scan(xp, rt, y, h, lengths, a)
+    (f,) = activations(a, RNN_DEFAULTS)
+    gates = s.temp("gates", 1)
+    step = (
+        s.product(gates, h, 0, s.projected),
+        s.update(h, lambda b, j: s.activate(f, gates[b, j])),
+        s.emit(),
+    )
+    return [*copy_from(h, h0, lambda i: i), Serial(s.time, step)]
+
+
+def _optional(buffers: Sequence[Buffer]) -> tuple[Buffer | None, Buffer | None]:
+    """Peephole weights (floats) and lengths (integers) among the last operands."""
+    floats = [b for b in buffers if b.dtype.is_float]
+    integers = [b for b in buffers if not b.dtype.is_float]
+    return (floats[0] if floats else None), (integers[0] if integers else None)
+
+
+# --- the ops --------------------------------------------------------------------------------------------------------
+
+_ATTRS: dict[str, AttrDef] = {
+    "activations": AttrDef("strs", ()),
+    "alpha": AttrDef("floats", ()),
+    "beta": AttrDef("floats", ()),
+    "clip": AttrDef("float", 0.0),
+    "reverse": AttrDef("bool", False),
+}
+
+
+def _infer_lstm_scan(ts: Types, a: Attrs) -> tuple[TensorType, ...]:
+    y = _check_scan(ts, a, 4, 2, 3)
+    peephole = [t for t in ts[4:5] if t.dtype.is_float]
+    for t in peephole:
+        check_same_dims(t.shape, (ts[2].shape[1] * 3,), "peephole weights and hidden")
+        check_dtype(t, (y.dtype,), "the peephole weights")
+    check_lengths(ts[4 + len(peephole) :], ts[2].shape[0])
+    return y, ts[2], ts[3]
+
+
+def _ref_lstm_scan(xs: Sequence[Array], a: Attrs) -> tuple[Array, ...]:
+    peephole, lengths = optional_arrays(xs[4:])
+    return scan_lstm(xs[0], xs[1], xs[2], xs[3], peephole, lengths, a, a.reverse)
+
+
+def optional_arrays(arrays: Sequence[Array]) -> tuple[Array | None, Array | None]:
+    """Peephole weights (floats) and lengths (integers) among the last operands."""
+    floats = [x for x in arrays if x.dtype.kind not in "iu"]
+    integers = [x for x in arrays if x.dtype.kind in "iu"]
+    return (floats[0] if floats else None), (integers[0] if integers else None)
+
+
+def _draw(rng: np.random.Generator, *shapes: tuple[int, ...]) -> list[Array]:
+    return [rng.standard_normal(s).astype(np.float32) for s in shapes]
+
+
+def _lstm_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    xp, rt, h, c, p = _draw(rng, (3, 2, 8), (2, 8), (2, 2), (2, 2), (6,))
+    lengths = np.array([3, 1], np.int32)
+    yield Sample((xp, rt, h, c))
+    yield Sample((xp, rt, h, c, p), {"reverse": True, "clip": 0.5})
+    yield Sample((xp, rt, h, c, p, lengths), {"input_forget": True})
+    yield Sample((xp, rt, h, c, lengths), {"reverse": True, "activations": ("HardSigmoid", "Softsign", "Relu")})
+    yield Sample((xp[:0], rt, h, c))
+
+
+lstm_scan = OpDef(
+    "lstm_scan",
+    ("xp", "rt", "h0", "c0", "*peephole_and_lengths"),
+    {**_ATTRS, "input_forget": AttrDef("bool", False)},
+    _infer_lstm_scan,
+    _ref_lstm_scan,
+    kernel=_lstm_kernel,
+    samples=_lstm_samples,
+    doc="One direction of an LSTM over projected inputs, gates in the order i, o, f, c: (y, last h, last c). Optional "
+    "operands: peephole weights [3 * hidden] in the order i, o, f; lengths, i32 over the batch.",
+)
+
+
+def _infer_gru_scan(ts: Types, a: Attrs) -> tuple[TensorType, ...]:
+    y = _check_scan(ts, a, 3, 1, 2)
+    check_dtype(ts[3], (y.dtype,), "the recurrent bias")
+    check_same_dims(ts[3].shape, (ts[2].shape[1],), "the recurrent bias and hidden")
+    check_lengths(ts[4:], ts[2].shape[0])
+    return y, ts[2]
+
+
+def _gru_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    xp, rt, h, bias = _draw(rng, (3, 2, 6), (2, 6), (2, 2), (2,))
+    lengths = np.array([2, 0], np.int32)
+    for before in (False, True):
+        yield Sample((xp, rt, h, bias), {"linear_before_reset": before})
+        yield Sample((xp, rt, h, bias, lengths), {"linear_before_reset": before, "reverse": True, "clip": 0.7})
+    yield Sample((xp, rt, h, bias), {"activations": ("Affine", "Elu"), "alpha": (0.3, 0.5), "beta": (0.1, 0.0)})
+    yield Sample((xp[:, :0], rt, h[:0], bias))
+
+
+gru_scan = OpDef(
+    "gru_scan",
+    ("xp", "rt", "h0", "r_bias", "*lengths"),
+    {**_ATTRS, "linear_before_reset": AttrDef("bool", False)},
+    _infer_gru_scan,
+    lambda xs, a: scan_gru(xs[0], xs[1], xs[2], xs[3], optional_arrays(xs[4:])[1], a, a.reverse),
+    kernel=_gru_kernel,
+    samples=_gru_samples,
+    doc="One direction of a GRU over projected inputs, gates in the order z, r, candidate: (y, last h). r_bias "
+    "[hidden] is added to the candidate's recurrent product when it is linear before reset; else xp has it already.",
+)
+
+
+def _infer_rnn_scan(ts: Types, a: Attrs) -> tuple[TensorType, ...]:
+    y = _check_scan(ts, a, 1, 1, 1)
+    check_lengths(ts[3:], ts[2].shape[0])
+    return y, ts[2]
+
+
+def _rnn_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    xp, rt, h = _draw(rng, (3, 2, 4), (4, 4), (2, 4))
+    lengths = np.array([9, 2], np.int32)
+    yield Sample((xp, rt, h))
+    yield Sample((xp, rt, h), {"reverse": True, "activations": ("Relu",)})
+    yield Sample((xp, rt, h, lengths), {"reverse": True, "clip": 0.3})
+    for name in ("LeakyRelu", "ThresholdedRelu", "ScaledTanh", "Softplus", "Sigmoid"):
+        yield Sample((xp[:1], rt, h), {"activations": (name,)})
+
+
+rnn_scan = OpDef(
+    "rnn_scan",
+    ("xp", "rt", "h0", "*lengths"),
+    _ATTRS,
+    _infer_rnn_scan,
+    lambda xs, a: scan_rnn(xs[0], xs[1], xs[2], optional_arrays(xs[3:])[1], a, a.reverse),
+    kernel=_rnn_kernel,
+    samples=_rnn_samples,
+    doc="One direction of a simple RNN over projected inputs: (y, last h).",
+)
