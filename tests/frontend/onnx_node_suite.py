@@ -40,7 +40,7 @@ RANDOM_OPS = {
 # Cases whose expected values we don't follow, and why.
 DELIBERATE = {
     name: "the size is rounded down before coordinates are computed, as ONNX Runtime and PyTorch do"
-    for name in ("test_resize_downsample_scales_cubic_align_corners", "test_resize_downsample_scales_linear_align_corners")
+    for name in (f"test_resize_downsample_scales_{mode}_align_corners" for mode in ("cubic", "linear"))
 }
 
 

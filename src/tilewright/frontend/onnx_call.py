@@ -123,15 +123,12 @@ class Emitter:
     def _folded(self, node: Node) -> Node | None:
         """The constant that a small node over constants has as its value."""
         arrays = [x.attrs.data.array for x in node.inputs if x.op is CONST]
-        size = node.type.n_elements
-        limit = MAX_VALUES if isinstance(size, int) else 0
-        if (
-            len(arrays) != len(node.inputs)
-            or sum(a.size for a in arrays) > MAX_FOLDED_OPERAND
-            or _has_symbols(node.attrs)
-        ):
+        if len(arrays) != len(node.inputs) or sum(a.size for a in arrays) > MAX_FOLDED_OPERAND:
             return None
-        if (isinstance(size, int) and size > limit) or (not isinstance(size, int) and not arrays):
+        if _has_symbols(node.attrs):
+            return None
+        size = node.type.n_elements
+        if (size > MAX_VALUES) if isinstance(size, int) else not arrays:
             return None
         with np.errstate(all="ignore"):
             result = node.op.reference(arrays, node.attrs)

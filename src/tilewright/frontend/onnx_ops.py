@@ -21,6 +21,7 @@ from tilewright.frontend import (
     onnx_ops_quant,
     onnx_ops_reduce,
     onnx_ops_resize,
+    onnx_ops_rnn,
     onnx_ops_source,
 )
 from tilewright.frontend.onnx_call import Converter
@@ -37,6 +38,7 @@ _FAMILIES = (
     onnx_ops_quant,
     onnx_ops_reduce,
     onnx_ops_resize,
+    onnx_ops_rnn,
     onnx_ops_source,
 )
 
