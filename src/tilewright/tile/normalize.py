@@ -128,11 +128,11 @@ def inline(computation: Computation) -> Computation:
         maker, user = makers[0], users[0]
         if not _may_inline(maker, user, items):
             continue
-        axis_at = [i for i in maker.index if isinstance(i, Sym)]
 
-        def leaf(x: Value, t: Buffer = t, maker: Stage = maker, at: list[Sym] = axis_at) -> Value | None:
+        def leaf(x: Value, t: Buffer = t, maker: Stage = maker) -> Value | None:
             if isinstance(x, Load) and x.buffer is t:
-                dims = {s: i for s, i in zip(at, x.index, strict=True) if not isinstance(i, Value)}
+                pairs = zip(maker.index, x.index, strict=True)
+                dims = {s: i for s, i in pairs if isinstance(s, Sym) and not isinstance(i, Value)}
                 return substitute_value(maker.expr, dims)
             return None
 
@@ -151,12 +151,9 @@ def _values(s: Stage) -> list[Value]:
 def _may_inline(maker: Stage, user: Stage, items: list[Stage]) -> bool:
     if maker.reduction or maker.update or len(maker.outs) != 1:
         return False
-    own = {a.sym for a in maker.axes}
-    if len(maker.index) != len(own) or set(maker.index) != own:
-        return False
-    if any(a.extent != d for a, d in zip(_by_index(maker), maker.out.shape, strict=True)):
-        return False
     t = maker.out
+    if not _fills(maker):
+        return False
     reads = [x for v in _values(user) for x in walk(v) if isinstance(x, Load) and x.buffer is t]
     in_exprs = [x for v in user.exprs for x in walk(v) if isinstance(x, Load) and x.buffer is t]
     if len(reads) != len(in_exprs) or any(isinstance(i, Value) for x in reads for i in x.index):
@@ -171,9 +168,16 @@ def _may_inline(maker: Stage, user: Stage, items: list[Stage]) -> bool:
     return len({x.index for x in reads}) * size <= MAX_INLINE_NODES and (len(reads) == 1 or size <= 8)
 
 
-def _by_index(maker: Stage) -> list[Axis]:
-    by_sym = {a.sym: a for a in maker.axes}
-    return [by_sym[i] for i in maker.index if isinstance(i, Sym)]
+def _fills(maker: Stage) -> bool:
+    """Does the stage write every element once: each dimension by an axis of its own over all of it, or at 0 of 1?"""
+    extents = {a.sym: a.extent for a in maker.axes}
+    used: list[Sym] = []
+    for i, d in zip(maker.index, maker.out.shape, strict=True):
+        if isinstance(i, Sym) and i in extents and extents[i] == d:
+            used.append(i)
+        elif i != 0 or d != 1:
+            return False
+    return len(used) == len(set(used)) == len(maker.axes)
 
 
 # --- padding --------------------------------------------------------------------------------------------------------
