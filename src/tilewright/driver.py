@@ -141,8 +141,11 @@ def compile_graph(graph: Graph, *, threads: int | None = None, **options: Any) -
     return LoadedModel(artifact.manifest, artifact.objects, artifact.weights, threads=threads)
 
 
-def build(graph: Graph, options: Options, clock: Clock) -> Artifact:
-    """The whole compiler on a graph: optimise, split into kernels, schedule, emit, lay out weights."""
+def build(graph: Graph, options: Options, clock: Clock, *, profile: bool = False) -> Artifact:
+    """The whole compiler on a graph: optimise, split into kernels, schedule, emit, lay out weights.
+
+    With ``profile``, each kernel's ticks are added up behind the dimensions, in the order of the report's kernels.
+    """
     target = Target.parse(options.target)
     with clock.stage("graph"):
         verify(graph)
@@ -154,12 +157,15 @@ def build(graph: Graph, options: Options, clock: Clock) -> Artifact:
     objects = kernels.objects()
     slots = dimension_slots(graph, program)
     with clock.stage("entry"):
-        text = emit_program(program, slots, [n.shape for n in graph.outputs], target, kernels.parameter_counts())
+        shapes, counts = [n.shape for n in graph.outputs], kernels.parameter_counts()
+        cycles = {name: len(slots) + k for k, name in enumerate(counts)} if profile else None
+        text = emit_program(program, slots, shapes, target, counts, cycles)
         objects.insert(0, ObjectImage("entry", compile_text(text, target)))
     with clock.stage("weights"):
         weights = planner.weights.blob()
     report = make_report(graph, program, kernels, clock, options, weights.nbytes)
-    return Artifact(make_manifest(graph, slots, target, report), tuple(objects), weights)
+    n_dims = len(slots) + (len(kernels.kernels) if profile else 0)
+    return Artifact(make_manifest(graph, slots, n_dims, target, report), tuple(objects), weights)
 
 
 class KernelBuilder:
@@ -267,7 +273,9 @@ def walk_steps(program: Program) -> Iterator[Any]:
                 yield from walk_steps(step.body)
 
 
-def make_manifest(graph: Graph, slots: Mapping[str, int], target: Target, report: dict[str, Any]) -> Manifest:
+def make_manifest(
+    graph: Graph, slots: Mapping[str, int], n_dims: int, target: Target, report: dict[str, Any]
+) -> Manifest:
     """What the loader needs to know."""
     given = graph.symbols()
     known = {s.name for s in given}
@@ -280,7 +288,7 @@ def make_manifest(graph: Graph, slots: Mapping[str, int], target: Target, report
         outputs=tuple(_tensor(name, n) for name, n in zip(graph.output_names, graph.outputs, strict=True)),
         symbols=tuple(SymbolSpec(s.name, s.lo or 0, s.hi) for s in given),
         computed=tuple(SymbolSpec(s.name, s.lo or 0, s.hi) for s in by_slot),
-        n_dims=len(slots),
+        n_dims=n_dims,
         constraints=tuple(Constraint(f"{to_text(c)} >= 0") for c in graph.constraints),
         report=report,
     )

@@ -34,12 +34,17 @@ def emit_program(
     output_shapes: Sequence[Sequence[Dim]],
     target: Target,
     kernels: Mapping[str, int],
+    cycles: Mapping[str, int] | None = None,
 ) -> str:
-    """The module's text; ``slots`` gives each symbol's place in ``dims``, ``kernels`` each kernel's parameter count."""
-    module = _Module(slots)
+    """The module's text; ``slots`` gives each symbol's place in ``dims``, ``kernels`` each kernel's parameter count.
+
+    With ``cycles``, the time of a kernel's calls, in ticks of the CPU's counter, is added to its place in ``dims``.
+    """
+    module = _Module(slots, cycles or {})
     module.function(program, "tw_run")
     module.plan(program, output_shapes)
     head = [f'target triple = "{target.triple}"', "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)"]
+    head.append("declare i64 @llvm.readcyclecounter()")
     for d in ("smin", "smax"):
         head.append(f"declare i64 @llvm.{d}.i64(i64, i64)")
     declared = [f'declare void @"{k}"({_signature(n, module.n_sizes.get(k, 0))})' for k, n in kernels.items()]
@@ -53,8 +58,9 @@ def _signature(n_params: int, n_sizes: int) -> str:
 class _Module:
     """Functions emitted so far; a sub-program is emitted once, by identity."""
 
-    def __init__(self, slots: Mapping[str, int]) -> None:
+    def __init__(self, slots: Mapping[str, int], cycles: Mapping[str, int]) -> None:
         self.slots = slots
+        self.cycles = cycles
         self.functions: list[str] = []
         self.names: dict[int, str] = {}
         self.n_sizes: dict[str, int] = {}
@@ -172,7 +178,8 @@ class _Function:
             case Call():
                 self.module.n_sizes[step.kernel] = len(step.sizes)
                 values = [f"ptr {self.pointer(p)}" for p in step.args] + [f"i64 {self.dim(s)}" for s in step.sizes]
-                self.write(f'call void @"{step.kernel}"({", ".join([*values, "i32 %threads"])})')
+                call = f'call void @"{step.kernel}"({", ".join([*values, "i32 %threads"])})'
+                self.timed(call, self.module.cycles.get(step.kernel))
             case Copy():
                 self.copy(self.pointer(step.source), self.pointer(step.target), step.n_bytes)
             case SetDim():
@@ -184,6 +191,18 @@ class _Function:
                 self.branch(step)
             case Repeat():
                 self.repeat(step)
+
+    def timed(self, call: str, slot: int | None) -> None:
+        """A call; with a slot, its ticks are added there."""
+        if slot is None:
+            self.write(call)
+            return
+        start = self.let("call i64 @llvm.readcyclecounter()")
+        self.write(call)
+        ticks = self.let(f"sub i64 {self.let('call i64 @llvm.readcyclecounter()')}, {start}")
+        at = self.let(f"getelementptr i64, ptr %dims, i64 {slot}")
+        total = self.let(f"add i64 {self.let(f'load i64, ptr {at}')}, {ticks}")
+        self.write(f"store i64 {total}, ptr {at}")
 
     def copy(self, source: str, target: str, n_bytes: Dim) -> None:
         self.write(f"call void @llvm.memcpy.p0.p0.i64(ptr {target}, ptr {source}, i64 {self.dim(n_bytes)}, i1 false)")

@@ -92,6 +92,19 @@ class Facts:
         )
 
     @property
+    def is_elementwise(self) -> bool:
+        """Does a plain stage read each operand at the written position only, or at 0 where the operand is broadcast?"""
+        if self.form not in (Form.POINT, Form.MOVE):
+            return False
+        written = self.main.index
+        found = [x for x in walk(self.main.expr) if isinstance(x, Load)]
+        return all(
+            len(x.index) <= len(written)
+            and all(i in (w, 0) for i, w in zip(x.index[::-1], written[::-1], strict=False))
+            for x in found
+        )
+
+    @property
     def n_points(self) -> Dim:
         """How many times the main stage's expression runs."""
         s = self.main

@@ -133,7 +133,7 @@ class _Fuser:
         """``group`` is plain arithmetic over the elements of ``node``, each read where it is written."""
         if group.anchor is not None or node.shape != group.root.shape:
             return False
-        plain = all(self.facts[m].form is Form.POINT for m in self._between(group, node))
+        plain = all(self.facts[m].is_elementwise for m in self._between(group, node))
         same = all(m.shape == node.shape for m in self._between(group, node))
         return plain and same and self._reads_in_place(group, node)
 
@@ -163,7 +163,10 @@ class _Fuser:
             return False
         kept = tuple(1 if a in axes else d for a, d in enumerate(space))
         shapes_fit = all(m.shape in (space, kept) for m in self._between(group, node))
-        return shapes_fit and all(self.facts[m].form is Form.POINT for m in self._between(group, node))
+        return shapes_fit and all(self._is_in_rows(m) for m in self._between(group, node))
+
+    def _is_in_rows(self, member: Node) -> bool:
+        return self.facts[member].is_elementwise or self.facts[member].form is Form.ROW
 
 
 def _row_space(facts: Facts) -> tuple[tuple[Dim, ...], tuple[int, ...]]:

@@ -4,18 +4,21 @@ In: storages with a size and the steps between which they are alive. Out: offset
 no plan can beat. Not its business: what the steps do.
 
 Sizes known at compile time are placed largest first at the lowest offset that is free during their life (the greedy
-by size of Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020). Sizes that depend on
+by size of Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020), in a few orders. Sizes that depend on
 symbols share slots in order of birth: a slot is reused when its owner is dead, and grows to the larger of both.
 """
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilewright.core.expr import Dim, floordiv, is_nonneg, maximum
 
 ALIGNMENT = 64
+MAX_REPAIRS = 32
+"""How often a plan above the bound is tried again with its highest storage placed first."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +59,32 @@ def _overlap(a: Storage, b: Storage) -> bool:
 
 
 def _place_static(storages: Sequence[Storage], sizes: dict[int, int], offsets: dict[int, Dim]) -> int:
+    """The best of a few orders; then what ended up on top is placed first, as long as that may still help."""
+    bound = _lower_bound([Storage(n, storages[k].first, storages[k].last) for k, n in sizes.items()])
+    by_size = sorted(sizes, key=lambda k: (-sizes[k], storages[k].first))
+    by_life = sorted(sizes, key=lambda k: (-(storages[k].last - storages[k].first), -sizes[k]))
+    best_top, best = min((_pack_in_order(storages, sizes, order) for order in (by_size, by_life)), key=lambda r: r[0])
+    order = by_size
+    for _ in range(MAX_REPAIRS):
+        if best_top <= bound:
+            break
+        top, placed = _pack_in_order(storages, sizes, order)
+        if top < best_top:
+            best_top, best = top, placed
+        highest = max(order, key=lambda k: placed[k] + sizes[k])
+        order = [highest, *(k for k in order if k != highest)]
+    offsets.update(best)
+    return best_top
+
+
+def _pack_in_order(
+    storages: Sequence[Storage], sizes: dict[int, int], order: Sequence[int]
+) -> tuple[int, dict[int, int]]:
+    """Each storage at the lowest offset that is free during its life; returns the arena's size and the offsets."""
+    offsets: dict[int, int] = {}
     placed: list[tuple[int, int, int]] = []  # offset, end, which
     top = 0
-    for k in sorted(sizes, key=lambda k: (-sizes[k], storages[k].first)):
+    for k in order:
         at = 0
         for lo, hi, other in placed:
             if at + sizes[k] <= lo:
@@ -67,9 +93,8 @@ def _place_static(storages: Sequence[Storage], sizes: dict[int, int], offsets: d
                 at = max(at, hi)
         offsets[k] = at
         top = max(top, at + sizes[k])
-        placed.append((at, at + sizes[k], k))
-        placed.sort()
-    return top
+        insort(placed, (at, at + sizes[k], k))
+    return top, offsets
 
 
 def _place_symbolic(storages: Sequence[Storage], sizes: list[Dim], offsets: dict[int, Dim], start: int) -> Dim:
