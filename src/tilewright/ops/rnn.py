@@ -39,7 +39,7 @@ from tilewright.ops.recurrence import (
     scan_lstm,
     scan_rnn,
 )
-from tilewright.ops.rules import Types, check_same_dims
+from tilewright.ops.rules import Types, check_exact_dims, check_same_dims
 from tilewright.ops.window import slice_
 
 DIRECTIONS = ("forward", "reverse", "bidirectional")
@@ -87,9 +87,9 @@ def _infer(ts: Types, a: Attrs, family: _Family) -> tuple[TensorType, ...]:
     if x.rank != 3 or any(t.dtype is not x.dtype for t in (w, r, b, *states)):
         raise OpError(f"x must be 3-D and share its dtype with weights, biases and states: {', '.join(map(str, ts))}")
     time, batch = (x.shape[1], x.shape[0]) if a.layout else (x.shape[0], x.shape[1])
-    check_same_dims(w.shape, (n_dirs, gates, x.shape[2]), "w and what x asks for")
-    check_same_dims(r.shape, (n_dirs, gates, a.hidden), "r and what hidden asks for")
-    check_same_dims(b.shape, (n_dirs, gates * 2), "b and what hidden asks for")
+    check_exact_dims(w.shape, (n_dirs, gates, x.shape[2]), "w and what x asks for")
+    check_exact_dims(r.shape, (n_dirs, gates, a.hidden), "r and what hidden asks for")
+    check_exact_dims(b.shape, (n_dirs, gates * 2), "b and what hidden asks for")
     state: Sizes = (batch, n_dirs, a.hidden) if a.layout else (n_dirs, batch, a.hidden)
     for t in states:
         check_same_dims(t.shape, state, "initial state and what x asks for")

@@ -40,5 +40,11 @@ def check_same_dims(a: Sequence[Dim], b: Sequence[Dim], what: str) -> None:
         raise OpError(f"{what}: {shape_text(a)} and {shape_text(b)} differ")
 
 
+def check_exact_dims(a: Sequence[Dim], b: Sequence[Dim], what: str) -> None:
+    """Raise ``OpError`` unless two shapes are equal expressions."""
+    if tuple(a) != tuple(b):
+        raise OpError(f"{what}: {shape_text(a)} and {shape_text(b)} differ", remedy="use one symbol for equal sizes")
+
+
 def shape_text(shape: Sequence[Dim]) -> str:
     return f"[{', '.join(to_text(d) for d in shape)}]"
