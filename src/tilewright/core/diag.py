@@ -1,0 +1,94 @@
+"""Where things come from and what went wrong: source locations and compile-time errors.
+
+In: facts from frontends, ops and passes. Out: ``Loc`` values that ride on every node, and typed exceptions that list
+every problem at once. Not its business: errors of loading and running (``runtime.errors``), which share the base class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tilewright.runtime.errors import TilewrightError
+
+
+@dataclass(frozen=True)
+class Loc:
+    """Where a node comes from: the user's source line or the name of a model's node.
+
+    ``text`` is what a person should see, such as ``model.py:31 in forward`` or ``node "conv1" (Conv)``.
+    """
+
+    text: str
+    file: str = ""
+    line: int = 0
+
+    def __str__(self) -> str:
+        return self.text
+
+
+UNKNOWN = Loc("unknown location")
+
+
+def join_locs(locs: Sequence[Loc]) -> Loc:
+    """One location for a node made of several: their texts in order, each once."""
+    seen = dict.fromkeys(loc for loc in locs if loc is not UNKNOWN)
+    if len(seen) == 1:
+        return next(iter(seen))
+    return Loc(" + ".join(loc.text for loc in seen)) if seen else UNKNOWN
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that stops a compile: where, which op, the rule broken, and what the user can do."""
+
+    loc: Loc
+    op: str
+    rule: str
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        text = f"{self.loc}: {self.op}: {self.rule}"
+        return f"{text}\n    remedy: {self.remedy}" if self.remedy else text
+
+
+class CompileError(TilewrightError):
+    """A model can't be compiled; ``problems`` lists every blocker that was found, not only the first."""
+
+    code = "TW0201"
+
+    def __init__(self, summary: str, problems: Sequence[Problem] = (), *, remedy: str = "") -> None:
+        self.problems = tuple(problems)
+        shown = "".join(f"\n  - {p}" for p in self.problems[:50])
+        more = f"\n  ... and {len(self.problems) - 50} more" if len(self.problems) > 50 else ""
+        super().__init__(summary + shown + more, remedy=remedy)
+
+
+class ImportFailed(CompileError):
+    """The model file or program can't be read, or holds something that no op expresses."""
+
+    code = "TW0202"
+
+
+class OpError(TilewrightError):
+    """An op's operands or attributes break its rule; raised by ``OpDef.infer``, located by whoever adds the node."""
+
+    code = "TW0203"
+
+
+class VerifyError(CompileError):
+    """An IR breaks its level's spec: a bug in a pass or an edited text, never a user's model."""
+
+    code = "TW0204"
+
+
+class ParseError(TilewrightError):
+    """IR text can't be read; names the line and what was expected there."""
+
+    code = "TW0205"
+
+
+class OptionError(TilewrightError):
+    """An option's name or value is not one of those offered."""
+
+    code = "TW0206"
