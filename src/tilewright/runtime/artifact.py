@@ -18,16 +18,15 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from tilewright.runtime.digest import checksum
 from tilewright.runtime.errors import ArtifactError
 from tilewright.runtime.fields import FieldError, Fields, decode_json
 from tilewright.runtime.files import map_file, write_atomically
 from tilewright.runtime.manifest import Manifest, ObjectSpec, WeightsSpec
-
-if TYPE_CHECKING:
-    import numpy as np
 
 ALIGNMENT = 64
 MAX_HEADER = 100_000_000
@@ -127,8 +126,6 @@ def _read_header(view: memoryview) -> tuple[Manifest, int]:
 
 
 def _read_data(manifest: Manifest, data: memoryview) -> Artifact:
-    import numpy as np
-
     wanted = manifest.weights.size + sum(o.size for o in manifest.objects)
     if len(data) != wanted:
         raise FieldError(f"{len(data)} bytes of data where the manifest has {wanted}: the file is truncated or damaged")

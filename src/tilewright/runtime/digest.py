@@ -17,10 +17,9 @@ import os
 import threading
 import zlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import numpy as np
+import numpy as np
 
 PIECE = 4 << 20
 CHECK_PIECE = 1 << 20
@@ -55,8 +54,6 @@ def digest_file(path: str | os.PathLike[str]) -> str:
 
 def digest_arrays(arrays: Iterable[np.ndarray[Any, Any]]) -> str:
     """Content digest of arrays: their dtypes, shapes and elements, in order."""
-    import numpy as np
-
     total = hashlib.blake2b(digest_size=32)
     for array in arrays:
         flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import functools
 
+import llvmlite.binding as llvm
+
 from tilewright.runtime.errors import ArtifactError
 from tilewright.runtime.manifest import TargetSpec
 
@@ -33,8 +35,6 @@ def check_target(target: TargetSpec) -> None:
 
 @functools.cache
 def _host() -> tuple[str, frozenset[str]]:
-    import llvmlite.binding as llvm
-
     return llvm.get_process_triple(), frozenset(name for name, on in llvm.get_host_cpu_features().items() if on)
 
 

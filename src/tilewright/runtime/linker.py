@@ -3,7 +3,7 @@
 In: native objects that were already checked. Out: ``LinkedLibrary`` with the addresses of exported symbols.
 Not its business: whether the objects fit this machine (``host``), their calling convention (``model``).
 
-llvmlite is imported on the first link, not before.
+Importing this module imports llvmlite: only ``model`` does, when a model is about to be loaded.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+import llvmlite
+import llvmlite.binding as llvm
 
 from tilewright.runtime.cache import Cache
 from tilewright.runtime.env import read_environment
@@ -88,8 +91,6 @@ def pool_workers() -> int:
 
 def compile_ir(text: str, features: str = "") -> bytes:
     """Object code of an LLVM module for any CPU of this machine's kind, without any optimisation pass."""
-    import llvmlite.binding as llvm
-
     with _lock:
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
@@ -103,9 +104,6 @@ def compile_ir(text: str, features: str = "") -> bytes:
 
 def _pool_object() -> bytes:
     """The pool's object, from the disk cache where it is there (compiling it takes 10 to 30 ms)."""
-    import llvmlite
-    import llvmlite.binding as llvm
-
     triple = llvm.get_process_triple()
     cpu = triple.split("-")[0]
     if cpu not in POOL_ABIS:
@@ -120,8 +118,6 @@ def _pool_object() -> bytes:
 
 
 def _link(objects: Sequence[bytes], exports: Sequence[str], imports: Mapping[str, int]) -> LinkedLibrary:
-    import llvmlite.binding as llvm
-
     builder = llvm.JITLibraryBuilder().add_current_process()
     for data in objects:
         builder.add_object_img(data)
@@ -139,8 +135,6 @@ def _link(objects: Sequence[bytes], exports: Sequence[str], imports: Mapping[str
 
 @functools.cache
 def _linker() -> Any:
-    import llvmlite.binding as llvm
-
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()  # LLJIT asks for it even when it is given objects only
     return llvm.create_lljit_compiler(suppress_errors=True)

@@ -11,6 +11,7 @@ import sys
 from ctypes import addressof, c_char
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from tilewright.runtime.errors import Violation
@@ -26,8 +27,6 @@ _ALIGN_FROM = 1024  # bytes; below it, the cache lines that an odd start could s
 def dtype_of(name: str) -> np.dtype[Any]:
     """The NumPy dtype of a manifest's dtype name; types that NumPy lacks come from ``ml_dtypes``."""
     if name in _WIDTHS:
-        import ml_dtypes
-
         kind: type = getattr(ml_dtypes, name)
         return np.dtype(kind)
     return np.dtype(name)
