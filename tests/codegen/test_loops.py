@@ -378,3 +378,14 @@ def test_conditions_that_are_decided_vanish():
     tree = kernel([loop(i, 8, Store(y, (i,), Select(cond, x[i], ZERO) + Cast(Index(i), f32)))], x, y)
     agree(tree)
     assert "select" not in llvm.emit_kernel(tree, HOST)
+
+
+def test_deep_expressions():
+    x, y, i, lane = Buffer("x", f32, (32,)), Buffer("y", f32, (32,)), sym("i", 2), sym("l", 16)
+    at = 16 * i + lane
+    value = x[at]
+    for _ in range(3000):
+        value = value + ONE
+    data, got = np.arange(32, dtype="f"), np.zeros(32, "f")
+    Native(kernel([loop(i, 2, lanes(lane, 16, Store(y, (at,), value)))], x, y))(data, got)
+    np.testing.assert_array_equal(got, data + 3000)

@@ -10,6 +10,7 @@ no optimisation pipeline runs, because its loop unrolling spills the register ti
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 
 import llvmlite.binding as llvm
@@ -24,10 +25,23 @@ from tilewright.codegen.writer import Val
 from tilewright.tile.ir import Kernel
 
 _LOCK = threading.Lock()
+_DEEP = 100_000
 
 
 def emit_kernel(kernel: Kernel, target: Target) -> str:
     """The LLVM text of a module with the kernel's function and what it calls."""
+    try:
+        return _emit(kernel, target)
+    except RecursionError:  # an expression thousands of operations deep: rare, and no reason to refuse
+        limit = sys.getrecursionlimit()
+        sys.setrecursionlimit(_DEEP)
+        try:
+            return _emit(kernel, target)
+        finally:
+            sys.setrecursionlimit(limit)
+
+
+def _emit(kernel: Kernel, target: Target) -> str:
     module = Module(kernel, target, analyse(kernel, target), Splits(kernel.body))
     fn = Function(module)
     parameters = []
