@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 
 from codegen.hand_gemm import gemm, panels
-from codegen.native import HOST, Native, calls, innermost_loop_spills
+from codegen.native import HOST, Native, calls, innermost_loop_spills, kernel, reg
 from tilewright.codegen import llvm
 from tilewright.codegen.target import Target
 from tilewright.core import types
-from tilewright.core.compute import Binary, Const
+from tilewright.core.compute import Binary, Buffer, Cast, Const
+from tilewright.core.expr import Sym, minimum
+from tilewright.tile.ir import For, Kind, Loop, Store, Update
 
 AVX512, AVX2, SSE2 = (Target.parse(n) for n in ("x86-64-v4", "x86-64-v3", "x86-64"))
 TILES = [(AVX512, 14, 2, 16), (AVX2, 6, 2, 8), (SSE2, 4, 2, 4)]
@@ -77,3 +79,42 @@ def test_neon_assembles():
     assert "fmla\tv" in asm
     assert innermost_loop_spills(asm) == 0
     assert llvm.compile_kernel(tree, target)[:4] == b"\x7fELF"
+
+
+def dot_kernel(left, right, result, group, m=3, n=20, k=8, lanes=16):
+    """Narrow operands in groups: B as (k / group, column, group), the last vector of columns ragged."""
+    a, b = Buffer("a", left, (m, k)), Buffer("b", right, (k // group, n, group))
+    c, acc = Buffer("c", result, (m, n)), Buffer("acc", result, (lanes,))
+    i, o, lane = Sym("i", 0, m - 1), Sym("o", 0, -(-n // lanes) - 1), Sym("l", 0, lanes - 1)
+    kk, d = Sym("k", 0, k // group - 1), Sym("d", 0, group - 1)
+    column = lanes * o + lane
+
+    def vector(*body):
+        return For(Loop(lane, minimum(lanes, n - lanes * o), Kind.VECTOR), body)
+
+    product = Cast(a[i, group * kk + d], result) * Cast(b[kk, column, d], result)
+    body = (
+        vector(Store(acc, (lane,), Const(0, result))),
+        For(Loop(kk, k // group), (vector(For(Loop(d, group, Kind.DOT), (Update(acc, (lane,), "add", product),))),)),
+        vector(Store(c, (i, column), acc[lane])),
+    )
+    return kernel([For(Loop(i, m), (For(Loop(o, -(-n // lanes)), body),))], a, b, c, reg(acc))
+
+
+@pytest.mark.parametrize("target", [HOST, AVX2, SSE2], ids=lambda t: t.name)
+def test_dot_products_of_bytes(target):
+    """Exact everywhere; one instruction a group where the target has it."""
+    tree = dot_kernel(types.u8, types.i8, types.i32, 4)
+    a, b = RNG.integers(0, 256, (3, 8), dtype=np.uint8), RNG.integers(-128, 128, (2, 20, 4), dtype=np.int8)
+    c = np.zeros((3, 20), np.int32)
+    Native(tree, target)(a, b, c)
+    want = a.astype(np.int32) @ b.astype(np.int32).transpose(0, 2, 1).reshape(8, 20)
+    np.testing.assert_array_equal(c, want)
+    assert ("vpdpbusd" in llvm.assembly(tree, target)) == target.has_vnni
+
+
+def test_dot_products_of_bf16_assemble():
+    """Checked by its text: not every machine that runs the tests has the instruction."""
+    target = Target.parse("sapphirerapids")
+    asm = llvm.assembly(dot_kernel(types.bf16, types.bf16, types.f32, 2), target)
+    assert "vdpbf16ps" in asm

@@ -171,6 +171,10 @@ class Function:
     def _address(self, plan: Plan, ctx: Lanes, memo: Memo) -> Address:
         return self.memory.locate(plan, ctx, lambda v: self._as_i64(v, ctx, memo))
 
+    def address(self, plan: Plan, ctx: Lanes) -> Address:
+        """Where an access without run-time indices lies."""
+        return self._address(plan, ctx, {})
+
     def _as_i64(self, v: Value, ctx: Lanes, memo: Memo) -> Val:
         return convert.cast(self.arith, self.values.value(v, ctx, memo), v.dtype, types.i64)
 

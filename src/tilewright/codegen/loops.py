@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tilewright.codegen import parallel, split
+from tilewright.codegen import dot, parallel, split
 from tilewright.codegen.analysis import MAX_LANES_PER_BYTE, MAX_UNROLL
 from tilewright.codegen.lanes import Lanes, Patterns
 from tilewright.codegen.registers import Key, Slot
@@ -198,6 +198,8 @@ class Loops:
 
     def _copies(self, f: For, extent: Dim, ctx: Lanes) -> None:
         """Unrolled copies; those that may not exist at run time sit behind a branch."""
+        if f.loop.kind is Kind.DOT and dot.emit(self.fn, f, extent, ctx):
+            return
         hi = self._upper(f)
         if hi is None or hi > MAX_UNROLL:
             self.serial(f, extent, ctx)

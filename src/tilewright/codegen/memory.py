@@ -86,6 +86,22 @@ class Memory:
         self._remember(place, key, value)
         return value
 
+    def load_words(self, place: Place, n: int, ctx: Lanes) -> Val:
+        """``n`` 32-bit words (0: one scalar) from ``place`` on, whatever their elements are."""
+        self._enter_block()
+        masked = ctx.mask is not None and n > 0
+        key = ("words", place.pointer.text, place.offset, n, ctx.mask.text if ctx.mask and masked else None)
+        known = self.known.setdefault(id(place.buffer), {})
+        if key not in known:
+            ty, pointer = vector("i32", n), self._pointer(place, place.offset)
+            if ctx.mask is not None and masked:
+                operands = f"ptr align 1 {pointer}, <{n} x i1> {ctx.mask.text}, {ty} zeroinitializer"
+                value = self._here(f"call {ty} @llvm.masked.load.v{n}i32.p0({operands})", n)
+            else:
+                value = self._here(f"load {ty}, ptr {pointer}, align 1", n)
+            known[key] = Known(value, place.pointer.text, place.offset, place.offset + 4 * max(n, 1))
+        return known[key].value
+
     def store(self, place: Place, value: Val, ctx: Lanes) -> None:
         """Write ``value`` to ``place`` where guard and mask allow."""
         self._enter_block()
