@@ -23,7 +23,11 @@ How it works, and why it is right:
   the spinning.
 * Workers block all signals, so that Python's handlers run where Python expects them.
 
-Measured by ``benchmarks/fork_join.py`` (empty body, 2 threads on a 2-core Cascade Lake VM): FORK_JOIN_FIGURES
+Measured by ``python benchmarks/fork_join.py`` (2 threads, 2-core Cascade Lake VM at a load of 6 from other processes,
+200,000 forks, three runs): an empty body 0.05 to 0.25 us median (0.43 us at the 99th percentile); a body that can't end
+before both threads run it, so the whole way there and back, 0.10 to 0.46 us median (0.82 us). Waking sleeping workers
+takes 16 us at best and whatever the scheduler takes on a loaded machine; the caller works meanwhile. Idle: 0.01 % of a
+core, all of it the measuring process's own.
 """
 
 from __future__ import annotations
