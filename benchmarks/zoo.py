@@ -7,6 +7,7 @@ Not its business: measuring or comparing anything.
 
 from __future__ import annotations
 
+import inspect
 import io
 import warnings
 from collections.abc import Callable, Mapping
@@ -59,22 +60,21 @@ class ZooModel:
             result = self.module(*self.inputs)
         return tuple(result) if isinstance(result, tuple | list) else (result,)
 
-    def dynamic_shapes(self) -> tuple[dict[int, Any], ...]:
-        """The ``dynamic_shapes`` of ``torch.export`` for the arguments: axes of one name share one dimension."""
+    def dynamic_shapes(self) -> tuple[Any, ...]:
+        """The ``dynamic_shapes`` of ``torch.export`` for the arguments: axes of one name share one dimension.
+
+        An axis whose example has size 1 stays fixed: PyTorch would specialise it.
+        """
         names = {name for axes in self.axes.values() for name in axes.values()}
-        dims = {name: torch.export.Dim(name, min=2, max=4096) for name in names}
-        return tuple({a: dims[n] for a, n in self.axes.get(i, {}).items()} for i in self.named_inputs)
-
-
-class Flat(torch.nn.Module):
-    """Calls ``module`` with positional tensors only, whatever its own signature: a ``*args`` model with fixed arity."""
-
-    def __init__(self, module: torch.nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, *args: torch.Tensor) -> Any:
-        return self.module(*args)
+        dims = {name: torch.export.Dim(name, min=2, max=512) for name in names}
+        specs: list[Any] = [
+            {a: dims[n] for a, n in self.axes.get(name, {}).items() if tensor.shape[a] > 1}
+            for name, tensor in self.named_inputs.items()
+        ]
+        for i, p in enumerate(inspect.signature(self.module.forward).parameters.values()):
+            if p.kind is p.VAR_POSITIONAL:
+                return (*specs[:i], tuple(specs[i:])) if specs[i:] else tuple(specs)
+        return tuple(specs)
 
 
 def build(name: str, *, small: bool = False, seed: int = 0) -> ZooModel:

@@ -15,8 +15,8 @@ Built = tuple[nn.Module, dict[str, Tensor], dict[str, dict[int, str]]]
 SEQUENCE = {0: "batch", 1: "tokens"}
 
 
-def _ids(vocabulary: int, tokens: int) -> Tensor:
-    return torch.randint(0, vocabulary, (1, tokens))
+def _ids(vocabulary: int, tokens: int, batch: int = 1) -> Tensor:
+    return torch.randint(0, vocabulary, (batch, tokens))
 
 
 class HiddenStates(nn.Module):
@@ -58,10 +58,11 @@ def _decode(model: nn.Module, config: Any, heads: int, head_dim: int, layers: in
     return Decoder(model), inputs, axes
 
 
-def _encoder_inputs(vocabulary: int, tokens: int) -> dict[str, Tensor]:
-    mask = torch.ones(1, tokens, dtype=torch.int64)
-    mask[:, tokens - tokens // 8 :] = 0
-    return {"input_ids": _ids(vocabulary, tokens), "attention_mask": mask}
+def _encoder_inputs(vocabulary: int, small: bool) -> dict[str, Tensor]:
+    batch, tokens = (2, 16) if small else (1, 128)
+    mask = torch.ones(batch, tokens, dtype=torch.int64)
+    mask[0, tokens - tokens // 8 :] = 0
+    return {"input_ids": _ids(vocabulary, tokens, batch), "attention_mask": mask}
 
 
 def bert_base(small: bool) -> Built:
@@ -76,7 +77,7 @@ def bert_base(small: bool) -> Built:
     }
     config = BertConfig(**(sizes if small else {}), attn_implementation="sdpa")
     model = HiddenStates(BertModel(config, add_pooling_layer=False))
-    inputs = _encoder_inputs(config.vocab_size, 16 if small else 128)
+    inputs = _encoder_inputs(config.vocab_size, small)
     return model, inputs, {name: SEQUENCE for name in inputs}
 
 
@@ -127,5 +128,5 @@ def t5_encoder(small: bool) -> Built:
 
     sizes = {"d_model": 48, "d_kv": 12, "d_ff": 96, "num_layers": 2, "num_heads": 4, "vocab_size": 101}
     config = T5Config(**(sizes if small else {}))
-    inputs = _encoder_inputs(config.vocab_size, 16 if small else 128)
+    inputs = _encoder_inputs(config.vocab_size, small)
     return HiddenStates(T5EncoderModel(config)), inputs, {name: SEQUENCE for name in inputs}

@@ -58,4 +58,5 @@ def whisper_tiny_encoder(small: bool) -> Built:
     less = {"d_model": 48, "encoder_layers": 2, "encoder_attention_heads": 4, "encoder_ffn_dim": 96}
     positions = 20 if small else 1500
     config = WhisperConfig(**(less if small else tiny), max_source_positions=positions, attn_implementation="sdpa")
-    return WhisperEncoder(Encoder(config)), {"features": torch.randn(1, 80, 2 * positions)}, {"features": {0: "batch"}}
+    features = torch.randn(2 if small else 1, 80, 2 * positions)
+    return WhisperEncoder(Encoder(config)), {"features": features}, {"features": {0: "batch"}}

@@ -15,8 +15,8 @@ Built = tuple[nn.Module, dict[str, Tensor], dict[str, dict[int, str]]]
 BATCH = {0: "batch"}
 
 
-def _image(size: int) -> dict[str, Tensor]:
-    return {"image": torch.randn(1, 3, size, size)}
+def _image(small: bool, size: int) -> dict[str, Tensor]:
+    return {"image": torch.randn(2 if small else 1, 3, size, size)}
 
 
 def _conv_norm(
@@ -74,7 +74,7 @@ class ResNet(nn.Module):
 
 def resnet50(small: bool) -> Built:
     module = ResNet((1, 1, 1, 1), 8, 10) if small else ResNet((3, 4, 6, 3), 64, 1000)
-    return module, _image(64 if small else 224), {"image": BATCH}
+    return module, _image(small, 64 if small else 224), {"image": BATCH}
 
 
 # --- MobileNetV2 ----------------------------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ def mobilenet_v2(small: bool) -> Built:
     last = 64 if small else 1280
     layers.append(_conv_norm(c, last, 1, 1, nn.ReLU6(inplace=True)))
     head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(0.2), nn.Linear(last, 10 if small else 1000))
-    return nn.Sequential(*layers, head), _image(64 if small else 224), {"image": BATCH}
+    return nn.Sequential(*layers, head), _image(small, 64 if small else 224), {"image": BATCH}
 
 
 # --- EfficientNet-B0 ------------------------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ def efficientnet_b0(small: bool) -> Built:
     last = 64 if small else 1280
     layers.append(_conv_norm(c, last, 1, 1, nn.SiLU(inplace=True)))
     head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(0.2), nn.Linear(last, 10 if small else 1000))
-    return nn.Sequential(*layers, head), _image(64 if small else 224), {"image": BATCH}
+    return nn.Sequential(*layers, head), _image(small, 64 if small else 224), {"image": BATCH}
 
 
 # --- ViT-B/16 -------------------------------------------------------------------------------------------------------
@@ -225,7 +225,7 @@ class VisionTransformer(nn.Module):
 def vit_b16(small: bool) -> Built:
     size = 32 if small else 224
     module = VisionTransformer(32, 16, 48, 4, 2, 10) if small else VisionTransformer(224, 16, 768, 12, 12, 1000)
-    return module, _image(size), {"image": BATCH}
+    return module, _image(small, size), {"image": BATCH}
 
 
 # --- a diffusion UNet -----------------------------------------------------------------------------------------------
@@ -322,10 +322,10 @@ class UNet(nn.Module):
 
 def unet(small: bool) -> Built:
     module = UNet((16, 32), 24) if small else UNet((128, 256, 512), 512)
-    size, tokens = (8, 5) if small else (64, 77)
+    batch, size, tokens = (2, 8, 5) if small else (1, 64, 77)
     inputs = {
-        "latent": torch.randn(1, 4, size, size),
-        "step": torch.tensor([37]),
-        "text": torch.randn(1, tokens, 24 if small else 512),
+        "latent": torch.randn(batch, 4, size, size),
+        "step": torch.arange(37, 37 + batch),
+        "text": torch.randn(batch, tokens, 24 if small else 512),
     }
     return module, inputs, {"latent": BATCH, "step": BATCH, "text": BATCH}

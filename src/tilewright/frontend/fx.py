@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tilewright.core.diag import CompileError, Loc, Problem
-from tilewright.core.expr import Expr
+from tilewright.core.expr import Expr, is_nonneg
 from tilewright.core.graph import Builder, Node, Pool
 from tilewright.core.types import TensorType
 from tilewright.frontend.aten import CONVERTERS, nearest
@@ -24,12 +24,14 @@ from tilewright.frontend.fx_symbols import SymbolTable
 from tilewright.frontend.torch_tensors import to_numpy
 
 CHECKS = frozenset({
-    "aten._assert_scalar.default", "aten._assert_async.default", "aten._assert_async.msg",
+    "aten._assert_async.default", "aten._assert_async.msg",
     "aten._assert_tensor_metadata.default", "aten.sym_constrain_range.default",
     "aten.sym_constrain_range_for_size.default", "aten._functional_assert_async.msg",
-    "aten._functional_assert_scalar.default",
 })  # fmt: skip
 """Calls without a result: their conditions are in the symbols' bounds, or are the user's own promise."""
+
+ASSERTIONS = frozenset({"aten._assert_scalar.default", "aten._functional_assert_scalar.default"})
+"""Relations between sizes, which become the graph's constraints."""
 
 
 HIGHER_ORDER: Mapping[str, Callable[[Importer, Builder, Sequence[Any]], list[Node]]] = {
@@ -54,6 +56,7 @@ class Importer:
         self.owner = owner
         self.env: dict[Any, Any] = {}
         self.problems: list[Problem] = []
+        self.constraints: list[Expr] = []
         self._constants: dict[int, Node] = {}
 
     def run(self, graph: Any) -> list[Any]:
@@ -86,6 +89,18 @@ class Importer:
         """An importer for a sub-graph: the same sizes, nodes and problems of its own."""
         return Importer(pool, self.symbols, owner)
 
+    def read_assertions(self, graph: Any) -> None:
+        """Take over what the program asserts of sizes: equalities name a symbol's value, the rest are constraints.
+
+        To be called before inputs are bound, so that equal sizes are equal everywhere.
+        """
+        conditions = [_expression(n.args[0]) for n in graph.nodes if str(n.target) in ASSERTIONS]
+        found = [c for c in conditions if c is not None and not self.symbols.equate(c)]
+        for condition in found:
+            for e in self.symbols.relations(condition):
+                if isinstance(e, Expr) and not is_nonneg(e) and e not in self.constraints:
+                    self.constraints.append(e)
+
     def _attribute(self, node: Any) -> Any:
         value = operator.attrgetter(node.target)(self.owner)
         return self.constant(value, Loc(f'constant "{node.target}"')) if hasattr(value, "untyped_storage") else value
@@ -103,6 +118,8 @@ class Importer:
     def _call(self, node: Any) -> Any:
         name = str(node.target)
         if name in CHECKS:
+            return None
+        if name in ASSERTIONS:
             return None
         if name in HIGHER_ORDER:
             values = [self._value(x) for x in node.args]
@@ -185,6 +202,12 @@ def _check_results(made: Result, expected: Sequence[TensorType | None]) -> None:
             for a, b in zip(node.shape, type_.shape, strict=True)
         ):  # fmt: skip
             raise Unsupported(f"gives {node.type} where PyTorch has {type_}", "please report this: it is our mistake")
+
+
+def _expression(condition: Any) -> Any:
+    """The sympy form of a symbolic condition; None for others."""
+    value = condition.meta.get("val") if hasattr(condition, "meta") else condition
+    return getattr(getattr(value, "node", None), "expr", None)
 
 
 def _flat(x: Any) -> list[Any]:

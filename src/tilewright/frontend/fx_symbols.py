@@ -32,6 +32,7 @@ class SymbolTable:
     def __init__(self, names: Mapping[str, str] | None = None) -> None:
         self._names = dict(names or {})
         self._symbols: dict[str, Sym] = {}
+        self._equal: dict[str, Any] = {}
         self._ranges: dict[str, tuple[int | None, int | None]] = {}
 
     def add_ranges(self, ranges: Mapping[Any, Any]) -> None:
@@ -55,7 +56,44 @@ class SymbolTable:
                     self.add_ranges({symbol: node.shape_env.var_to_range[symbol]})
         return self._convert(node.expr)
 
-    def _symbol(self, name: str) -> Sym:
+    def equate(self, condition: Any) -> bool:
+        """Use an equality with a lone symbol as that symbol's value from now on; False where it is no such thing."""
+        if type(condition).__name__ != "Equality":
+            return False
+        for a, b in (condition.args, condition.args[::-1]):
+            is_new = getattr(a, "is_Symbol", False) and a.name not in self._symbols and a.name not in self._equal
+            if is_new and a not in b.free_symbols and self._is_size(b):
+                self._equal[a.name] = b
+                return True
+        return False
+
+    def _is_size(self, e: Any) -> bool:
+        try:
+            return not any(s.name in self._equal for s in e.free_symbols) and self._convert(e) is not None
+        except Unsupported:
+            return False
+
+    def relations(self, condition: Any) -> list[Dim]:
+        """Expressions that are ``>= 0`` exactly when a sympy relation holds; none for one that has no such form."""
+        kind = type(condition).__name__
+        if kind == "And":
+            return [e for part in condition.args for e in self.relations(part)]
+        try:
+            a, b = (self._convert(side) for side in condition.args)
+        except (Unsupported, ValueError):
+            return []
+        forms: dict[str, list[Dim]] = {
+            "GreaterThan": [a - b],
+            "LessThan": [b - a],
+            "StrictGreaterThan": [a - b - 1],
+            "StrictLessThan": [b - a - 1],
+            "Equality": [a - b, b - a],
+        }
+        return forms.get(kind, [])
+
+    def _symbol(self, name: str) -> Dim:
+        if name in self._equal:
+            return self._convert(self._equal[name])
         if name not in self._symbols:
             lo, hi = self._ranges.get(name, (0, None))
             self._symbols[name] = Sym(self._names.get(name, name), max(lo or 0, 0), hi)

@@ -38,7 +38,13 @@ def import_module(
     inputs = tuple(example_inputs)
     with torch.no_grad(), _evaluating(module):
         try:
-            program = torch.export.export(module, inputs, dynamic_shapes=dynamic_shapes, strict=False)
+            program = torch.export.export(
+                module,
+                inputs,
+                dynamic_shapes=dynamic_shapes,
+                strict=False,
+                prefer_deferred_runtime_asserts_over_guards=True,  # they become the graph's constraints
+            )
         except Exception as e:  # torch.export raises many kinds, all of which say why the module can't be captured
             raise ImportFailed(
                 f"torch.export can't capture {type(module).__name__}: {e}",
@@ -56,6 +62,7 @@ def import_exported(
     symbols = SymbolTable(dimension_names)
     symbols.add_ranges(program.range_constraints)
     importer = Importer(Pool(), symbols, program.graph_module)
+    importer.read_assertions(program.graph)
     inputs = _bind_inputs(importer, program)
     outputs = importer.run(program.graph)
     nodes, names = _bind_outputs(importer, program, outputs)
@@ -63,7 +70,7 @@ def import_exported(
         raise ImportFailed(
             f"{len(importer.problems)} calls of the PyTorch program have no form here", importer.problems
         )
-    return Graph(name, importer.pool, inputs, nodes, names)
+    return Graph(name, importer.pool, inputs, nodes, names, tuple(importer.constraints))
 
 
 def _decomposed(program: ExportedProgram) -> ExportedProgram:
@@ -176,11 +183,9 @@ def _specs(module: torch.nn.Module, inputs: tuple[Any, ...], dynamic_shapes: Any
 
     if not dynamic_shapes:
         return []
-    values: Any = inputs
+    bound = inspect.signature(module.forward).bind(*inputs).arguments
     if isinstance(dynamic_shapes, Mapping):
-        bound = inspect.signature(module.forward).bind(*inputs).arguments
         dynamic_shapes = [dynamic_shapes.get(k) for k in bound]
-        values = list(bound.values())
     found: list[Any] = []
 
     def visit(value: Any, spec: Any) -> None:
@@ -193,7 +198,7 @@ def _specs(module: torch.nn.Module, inputs: tuple[Any, ...], dynamic_shapes: Any
             for i, v in enumerate(value):
                 visit(v, spec[i] if spec else None)
 
-    visit(values, dynamic_shapes)
+    visit(list(bound.values()), dynamic_shapes)
     return found
 
 
