@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ops.running import run_compute, sample_calls
+from ops.running import Call, reference, run_compute, sample_calls
 from tilewright import ops
 from tilewright.core import types
 from tilewright.core.diag import OpError
@@ -94,6 +94,15 @@ def test_symbolic_shapes():
     q, kv = t("f32", N, 8, M, 16), t("f32", N, 2, M + 3, 16)
     assert infer(ops.attention, q, kv, kv, scale=1.0) == q
     assert infer(ops.group_norm, t("f32", N, 6, M), t("f32", 6), t("f32", 6), groups=3) == t("f32", N, 6, M)
+
+
+@pytest.mark.parametrize("name", ["t", "k", "d", "n0", "i0"])
+def test_a_dimension_may_be_called_like_a_loop(name):
+    dim, x = Sym(name, 0), np.arange(6, dtype=np.float32).reshape(2, 3)
+    attrs = Attrs(ops.cumsum.complete_attrs({"axis": 1, "reverse": True}))
+    call = Call(ops.cumsum, (x,), attrs)
+    (got,) = run_compute(ops.cumsum, call, [t("f32", 2, dim)], {dim: 3})
+    assert got.tolist() == reference(ops.cumsum, call)[0].tolist()
 
 
 def test_mean_over_a_symbolic_axis_counts_at_run_time():

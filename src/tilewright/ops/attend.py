@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from tilewright.core import types
-from tilewright.core.compute import Axis, Buffer, Inside, Load, Select, Stage, axes_for, loop_symbol, syms
+from tilewright.core.compute import Buffer, Inside, Load, Select, Stage, axes_for, syms
 from tilewright.core.expr import Dim, floordiv
 from tilewright.core.graph import Attrs, Builder, Node
 from tilewright.core.opdef import AttrDef, OpDef, Sample, Trait
@@ -19,6 +19,7 @@ from tilewright.core.types import Array, TensorType
 from tilewright.ops import elementwise as ew
 from tilewright.ops.common import (
     FLOATS,
+    axis_over,
     broadcast_load,
     broadcast_shapes,
     cast_to,
@@ -164,7 +165,7 @@ def _compute_rotary(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs)
     (x, cos, sin), (out,) = ins, outs
     half = floordiv(x.shape[-1], 2)
     lead = axes_for(x.shape[:-1])
-    part, depth = Axis(loop_symbol("j", 2), 2), Axis(loop_symbol("d", half), half)
+    part, depth = axis_over(2, "j"), axis_over(half, "d")
     dtype = wide(x.dtype)
 
     def at(j: Dim) -> tuple[Dim, ...]:

@@ -25,6 +25,7 @@ from tilewright.core.compute import (
     Stage,
     Value,
     axes_for,
+    loop_symbol,
     syms,
 )
 from tilewright.core.diag import OpError
@@ -154,6 +155,11 @@ def convert(a: Array, dtype: DType) -> Array:
 
 
 # --- helpers for compute --------------------------------------------------------------------------------------------
+
+
+def axis_over(extent: Dim, name: str) -> Axis:
+    """A loop over an extent. The underscore keeps it apart from symbolic dimensions, whose names come from users."""
+    return Axis(loop_symbol(f"_{name}", extent), extent)
 
 
 def cast_to(v: Value, dtype: DType) -> Value:

@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 
 from tilewright.core import types
-from tilewright.core.compute import Axis, Buffer, Const, Load, Stage, Value, axes_for, loop_symbol, syms
+from tilewright.core.compute import Buffer, Const, Load, Stage, Value, axes_for, syms
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Attrs
 from tilewright.core.opdef import AttrDef, OpDef, Sample, Trait
 from tilewright.core.types import Array, DType, TensorType
 from tilewright.ops.common import (
     NUMERIC,
+    axis_over,
     broadcast_dims,
     broadcast_load,
     broadcast_shapes,
@@ -76,7 +77,7 @@ def _compute_matmul(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], attrs: At
     acc = accumulator(a.dtype, out.dtype)
     *batch, m, n = axes_for(out.shape)
     depth = a.shape[-1]
-    k = Axis(loop_symbol("k", depth), depth)
+    k = axis_over(depth, "k")
     outer = syms(batch)
     left = _load(a, (*outer, m.sym), k.sym, last=True)
     right = _load(b, (*outer, n.sym), k.sym, last=False)
@@ -193,7 +194,7 @@ def _join(
     """``out[kept] = sum over the other labels of the product of the operands``."""
     used = list(dict.fromkeys(label for _, term in operands for label in term))
     summed = [label for label in used if label not in kept]
-    axis = {label: Axis(loop_symbol(f"i{n}", sizes[label]), sizes[label]) for n, label in enumerate([*kept, *summed])}
+    axis = {label: axis_over(sizes[label], f"i{n}") for n, label in enumerate([*kept, *summed])}
     acc = wide(out.dtype)
     product: Value | None = None
     for x, term in operands:

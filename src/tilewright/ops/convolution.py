@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from tilewright.core import types
-from tilewright.core.compute import Axis, Buffer, Const, Inside, Load, Select, Stage, Value, loop_symbol
+from tilewright.core.compute import Axis, Buffer, Const, Inside, Load, Select, Stage, Value
 from tilewright.core.expr import Dim, floordiv, mod
 from tilewright.core.graph import Attrs, Builder, Node
 from tilewright.core.opdef import AttrDef, OpDef, Sample, Trait
 from tilewright.core.types import Array, TensorType
-from tilewright.ops.common import cast_to, check, check_equal_dims, check_rank, fold, narrowed
+from tilewright.ops.common import axis_over, cast_to, check, check_equal_dims, check_rank, fold, narrowed
 from tilewright.ops.contract import accumulator, contraction_dtype
 from tilewright.ops.movement import reshape, reverse, transpose
 from tilewright.ops.samples import random
@@ -86,7 +86,7 @@ def padded_load(x: Buffer, index: tuple[Dim, ...], spatial: Sequence[int], pads:
 
 
 def axes_named(extents: Sequence[Dim], prefix: str) -> tuple[Axis, ...]:
-    return tuple(Axis(loop_symbol(f"{prefix}{n}", e), e) for n, e in enumerate(extents))
+    return tuple(axis_over(e, f"{prefix}{n}") for n, e in enumerate(extents))
 
 
 # --- conv -----------------------------------------------------------------------------------------------------------

@@ -32,7 +32,6 @@ from tilewright.core.compute import (
     Unary,
     Value,
     axes_for,
-    loop_symbol,
     syms,
 )
 from tilewright.core.expr import Dim
@@ -46,6 +45,7 @@ from tilewright.ops.common import (
     FLOATS,
     NUMERIC,
     assign,
+    axis_over,
     cast_to,
     check,
     check_axes,
@@ -352,7 +352,7 @@ def cumulative(name: str, op: str, init: Init, numpy: np.ufunc, doc: str, in_wid
         dtype = wide(x.dtype) if in_wider else x.dtype
         acc = out if dtype is x.dtype else Buffer(f"{out.name}_acc", dtype, out.shape)
         axes, n = axes_for(x.shape), x.shape[a.axis]
-        t = loop_symbol("t", n)
+        t = axis_over(n, "t").sym
 
         def at(step: Dim) -> tuple[Dim, ...]:
             place = n - 1 - step if a.reverse else step
