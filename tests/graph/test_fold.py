@@ -5,7 +5,7 @@ import numpy as np
 from graph.showing import assert_same, graph_of, n_of, show
 from tilewright import ops
 from tilewright.core.types import f32, i64
-from tilewright.graph.fold import FoldConstants
+from tilewright.graph.fold import FoldConstants, transposed
 
 
 def folded(build, *types, **options):
@@ -21,6 +21,11 @@ def test_chains_of_constants_fold():
     weight = np.arange(6, dtype=np.float32).reshape(2, 3)
     assert folded(lambda b, x: b(ops.matmul, x, b(ops.transpose, b.const(weight), perm=(1, 0))), "f32[1,3]") \
         == "matmul(x, f32[3, 2])"  # fmt: skip
+
+
+def test_large_matrices_are_transposed_by_blocks():
+    matrix = np.arange(130 * 300).reshape(130, 300)
+    assert np.array_equal(transposed(matrix), matrix.T)
 
 
 def test_small_ramps_and_expansions_fold_large_ones_do_not():

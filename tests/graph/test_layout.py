@@ -87,6 +87,16 @@ def test_a_large_operand_from_elsewhere():
     assert n_of(laid_out(build, "f32[2,3,8,8]", "f32[2,4,8,8]"), ops.transpose) == 3
 
 
+def test_a_vector_from_elsewhere_is_moved_for_free():
+    """As a time embedding joins a UNet: its transpose is a view, and it must not drag the image back."""
+
+    def build(b, x, t):
+        net = Net(b)
+        return net.conv(b(ops.add, net.conv(x, 4), b(ops.reshape, b(ops.exp, t), shape=(2, 4, 1, 1))), 4)
+
+    assert n_of(laid_out(build, "f32[2,3,8,8]", "f32[2,4]"), ops.transpose) == 2
+
+
 def test_graphs_without_convolutions_stay():
     before = graph_of(lambda b, x: b(ops.max_pool, x, kernel=(2,), strides=(2,), pads=((0, 0),)), "f32[1,2,8]")
     assert Layout().run(before) is before

@@ -215,6 +215,14 @@ def test_repeated_heads():
     assert text == "attention(x, y, z, scale=0.25)"
 
 
+def test_repeated_heads_of_attention():
+    text, _ = recognised(
+        lambda b, q, c, v: b(ops.attention, q, repeated(b, c), repeated(b, v), scale=0.5),
+        Q, "f32[2,2,6,8]", "f32[2,2,6,5]",
+    )  # fmt: skip
+    assert text == "attention(x, y, z, scale=0.5)"
+
+
 def test_heads_split_by_reshape_and_transpose():
     """As exporters write it: the keys are transposed once, straight to (batch, head, depth, length)."""
 

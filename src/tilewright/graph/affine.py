@@ -50,7 +50,7 @@ def _is_foldable(b: Rewriting, node: Node) -> bool:
 
 def _with_weight(b: Rewriting, node: Node, x: Node, weight: Array) -> Node:
     dtype = node.inputs[1].dtype.numpy
-    return b.at(node.loc)(node.op, x, b.const(np.asarray(weight).astype(dtype)), **node.attrs)
+    return b.at(node.loc)(node.op, x, b.const(np.asarray(weight).astype(dtype, copy=False)), **node.attrs)
 
 
 def _scaled_result(b: Rewriting, node: Node, scale: Array) -> Node | None:

@@ -100,11 +100,12 @@ class Transposes:
         return self.hoist(b, node)
 
     def hoist(self, b: Rewriting, node: Node) -> Node | None:
-        """A transpose of an element-wise op goes above it when that cancels one there."""
+        """A transpose of an element-wise op goes above it when that leaves fewer: some cancel there."""
         x, perm = node.inputs[0], node.attrs["perm"]
         if node not in self.made or x.op not in ELEMENTWISE_SET or not b.read_once(x):
             return None
-        if not any((s := self.source(i)) and s[1] == inverse(perm) for i in x.inputs):
+        n_cancelling, n_others = self.count(x.inputs, inverse(perm))
+        if n_cancelling == 0 or n_others > n_cancelling:
             return None
         moved_up = [self.operand(b, i, perm) for i in x.inputs]
         return b.at(x.loc)(x.op, *moved_up, **x.attrs)
@@ -130,12 +131,17 @@ class Transposes:
         if not found:
             return None
         perm = found[0][1]
-        n_ours = sum(p == perm for _, p in found)
-        n_others = sum(not self.is_free(i, perm) for i in node.inputs) - n_ours
-        if n_others >= n_ours:
+        n_ours, n_others = self.count(node.inputs, perm)
+        if n_others and n_others >= n_ours:
             return None
         operands = [self.operand(b, i, inverse(perm)) for i in node.inputs]
         return self.transposed(b, b(node.op, *operands, **node.attrs), perm)
+
+    def count(self, operands: Sequence[Node], perm: Perm) -> tuple[int, int]:
+        """How many operands that it costs to transpose are this pass's transposes by ``perm``, and how many are not."""
+        costly = [i for i in operands if not self.is_free(i, perm)]
+        n_ours = sum((s := self.source(i)) is not None and s[1] == perm for i in costly)
+        return n_ours, len(costly) - n_ours
 
     def is_free(self, x: Node, perm: Perm) -> bool:
         """Does moving the operand copy nothing at run time?"""
@@ -180,9 +186,8 @@ class Transposes:
         if not found:
             return None
         perm = found[0][1]
-        n_ours = sum(p == perm for _, p in found)
-        n_others = sum(not self.is_free(i, perm) for i in node.inputs) - n_ours
-        if n_others >= n_ours:
+        n_ours, n_others = self.count(node.inputs, perm)
+        if n_others and n_others >= n_ours:
             return None
         operands = [self.transposed(b, i, inverse(perm)) for i in node.inputs]
         return self.transposed(b, b(ops.concat, *operands, axis=perm[node.attrs["axis"]]), perm)

@@ -60,6 +60,16 @@ def _attention(b: Rewriting, node: Node) -> Node | None:
     return out if out.shape == node.shape else b(ops.reshape, out, shape=node.shape)
 
 
+def _shared_heads(b: Rewriting, node: Node) -> Node | None:
+    """Attention whose keys and values were repeated per group of heads takes them unrepeated."""
+    q, k, v, *masks = node.inputs
+    k, group_k = _unrepeated(k)
+    v, group_v = _unrepeated(v)
+    if group_k == 1 or group_k != group_v or not _heads_fit((q, k, v), group_k):
+        return None
+    return b(ops.attention, q, k, v, *masks, **node.attrs)
+
+
 def _heads_fit(qkv: Sequence[Node], group: Dim) -> bool:
     q, k, v = qkv
     same_batch = q.shape[0] == k.shape[0] == v.shape[0]
@@ -317,5 +327,6 @@ def _halves_are_equal(array: Array, half: int) -> bool:
 
 RULES = (
     Rule("attention", (ops.matmul,), _attention, "softmax(scale q k' + mask) v; the weights are not read elsewhere"),
+    Rule("shared-heads", (ops.attention,), _shared_heads, "attention repeats heads of keys and values itself"),
     Rule("rotary", (ops.add,), _rotary, "its formula; cosines and sines are equal in both halves"),
 )
