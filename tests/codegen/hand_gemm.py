@@ -9,8 +9,13 @@ from tilewright.core.expr import Sym, ceildiv, minimum
 from tilewright.tile.ir import For, Kind, Loop, Store, Update
 
 
-def gemm(m, n, k, rows, vectors, lanes, *, packed=True, symbolic=False, epilogue=lambda v: v, kind=Kind.PARALLEL):
-    """``C = epilogue(A @ B)`` by tiles of ``rows`` x ``vectors * lanes``; B in panels when ``packed``."""
+def gemm(
+    m, n, k, rows, vectors, lanes, *, packed=True, symbolic=False, epilogue=lambda v: v, kind=Kind.PARALLEL, k_step=1
+):
+    """``C = epilogue(A @ B)`` by tiles of ``rows`` x ``vectors * lanes``; B in panels when ``packed``.
+
+    ``k_step`` > 1 unrolls the reduction and walks the panels of B outermost, so that one stays in the cache.
+    """
     f32, width = types.f32, vectors * lanes
     n_panels = -(-n // width)
     m = Sym("M", 0) if symbolic else m
@@ -26,14 +31,25 @@ def gemm(m, n, k, rows, vectors, lanes, *, packed=True, symbolic=False, epilogue
         columns = For(Loop(jv, minimum(vectors, ceildiv(n - width * jo, lanes)), Kind.UNROLL), (inner,))
         return For(Loop(ii, minimum(rows, m - rows * io), Kind.UNROLL), (columns,))
 
+    ko, ki = Sym("ko", 0, k // k_step - 1), Sym("ki", 0, k_step - 1)
+    if k_step > 1:
+        kk = ko * k_step + ki
     right = b[jo, kk, at[1]] if packed else b[kk, jo * width + at[1]]
+    update = tile(Update(acc, at, "add", a[io * rows + ii, kk] * right))
+    reduce = For(Loop(kk, k), (update,)) if k_step == 1 else _unrolled(ko, ki, k, k_step, update)
     body = (
         tile(Store(acc, at, Const(0.0, f32))),
-        For(Loop(kk, k), (tile(Update(acc, at, "add", a[io * rows + ii, kk] * right)),)),
+        reduce,
         tile(Store(c, (io * rows + ii, jo * width + at[1]), epilogue(acc[at]))),
     )
-    nest = For(Loop(io, ceildiv(m, rows), kind), (For(Loop(jo, n_panels), body),))
+    row_loop, panel_loop = Loop(io, ceildiv(m, rows), kind), Loop(jo, n_panels)
+    outer, inner = (row_loop, panel_loop) if k_step == 1 else (panel_loop, row_loop)
+    nest = For(outer, (For(inner, body),))
     return kernel([nest], a, b, c, reg(acc), sizes=(m,) if symbolic else ())
+
+
+def _unrolled(ko, ki, k, k_step, update):
+    return For(Loop(ko, k // k_step), (For(Loop(ki, k_step, Kind.UNROLL), (update,)),))
 
 
 def panels(b, width):

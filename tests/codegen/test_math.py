@@ -53,8 +53,8 @@ PERIODIC = ("sin", "cos", "tan")
 
 def exact(name, x):
     """The function in a wider type: f64 for f32, 80-bit or mpmath for f64."""
-    wide = x.astype(np.float64 if x.dtype == np.float32 else np.longdouble)
     with np.errstate(all="ignore"):
+        wide = x.astype(np.float64 if x.dtype == np.float32 else np.longdouble)
         if name == "erf":
             if x.dtype == np.float32:
                 return np.array([math.erf(v) for v in wide])

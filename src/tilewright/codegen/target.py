@@ -55,11 +55,12 @@ class Target:
         """The target called ``name``, or ``native``; raises :class:`UnknownTargetError` listing the valid names."""
         if name == "native":
             return Target.host()
-        machine = _TABLE.get(_ALIASES.get(name, name))
+        canonical = _ALIASES.get(name, name)
+        machine = _TABLE.get(canonical)
         if machine is None:
             known = ", ".join(["native", *sorted([*_TABLE, *_ALIASES])])
             raise UnknownTargetError(f"there is no target {name!r}", remedy=f"use one of: {known}")
-        return _from_machine(name, machine, n_cores=_host_cores())
+        return _from_machine(canonical, machine, n_cores=_host_cores())
 
     @staticmethod
     def host() -> Target:
