@@ -30,7 +30,7 @@ def graph(
     constants: Mapping[str, Any] | None = None,
     name: str = "g",
 ) -> onnx.GraphProto:
-    made = [info(o, None) if isinstance(o, str) else o for o in outputs]
+    made = [helper.make_empty_tensor_value_info(o) if isinstance(o, str) else o for o in outputs]
     initial = [numpy_helper.from_array(np.asarray(v), k) for k, v in (constants or {}).items()]
     return helper.make_graph(list(nodes), name, list(inputs), made, initial)
 

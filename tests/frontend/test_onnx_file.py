@@ -9,9 +9,9 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
-from frontend.onnx_build import F32, answers, evaluated, info, model, node
 from onnx import TensorProto, helper, numpy_helper
 
+from frontend.onnx_build import F32, answers, evaluated, info, model, node
 from tilewright.core.diag import ImportFailed
 from tilewright.core.graph import CONST
 from tilewright.frontend.onnx import import_onnx
@@ -52,7 +52,7 @@ def saved(folder: Path, m: onnx.ModelProto) -> Path:
 
 @pytest.mark.parametrize(
     "dtype",
-    "bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 float32 float64".split() + [ml_dtypes.bfloat16],
+    [*"bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 float32 float64".split(), ml_dtypes.bfloat16],
 )
 @pytest.mark.parametrize("raw", [True, False])
 def test_every_element_type_is_read(dtype, raw) -> None:

@@ -142,7 +142,7 @@ def _identity(c: Call) -> Value:
 
 
 def _dropout(c: Call) -> Results:
-    """In inference: the operand, and a mask of ones."""
+    """In inference: the operand, and a mask of ones (of zeros before opset 12, as ONNX Runtime gives it)."""
     c.ignore("ratio", "seed", "is_test")
     training = c.opt(2) if c.opset >= 12 else None
     if training is not None and c.number(training, "training_mode"):
@@ -150,7 +150,7 @@ def _dropout(c: Call) -> Results:
         if ratio is None or c.number(ratio, "ratio") != 0:
             c.refuse("training_mode is set", "export the model for inference")
     x = c.x(0)
-    return (x, c.full(True, bool_, x.shape) if c.wants(1) else None)
+    return (x, c.full(c.opset >= 12, bool_, x.shape) if c.wants(1) else None)
 
 
 def _where(c: Call) -> Node:

@@ -82,6 +82,8 @@ def _resize(c: Call) -> Node:
         c.ignore("keep_aspect_ratio_policy")
         spans = [roi[a][1] - roi[a][0] for a in axes]
         sizes = [_scaled(x.shape[a], s * span) for a, s, span in zip(axes, scales, spans, strict=True)]
+        if not since_11 and c.str("mode", "nearest") == "nearest":
+            return _nearest_10(c, x, sizes, scales)
     elif sizes_node is not None:
         given = c.dims(sizes_node, "sizes")
         if len(given) != len(axes):
@@ -91,6 +93,16 @@ def _resize(c: Call) -> Node:
         c.refuse("needs either scales or sizes")
     form = {"roi": (*(a for a, _ in roi), *(b for _, b in roi))} if crop else {}
     return _emit(c, x, axes, sizes, scales, form)
+
+
+def _nearest_10(c: Call, x: Node, sizes: Sequence[Dim], scales: Sequence[float]) -> Node:
+    """Before opset 11 a shrunk axis rounds coordinates up and a stretched one down; the axes are independent."""
+    for rounding, chosen in (("ceil", [s < 1 for s in scales]), ("floor", [s > 1 for s in scales])):
+        if any(chosen):
+            shape = tuple(new if on else d for new, d, on in zip(sizes, x.shape, chosen, strict=True))
+            factors = tuple(s if on else 1.0 for s, on in zip(scales, chosen, strict=True))
+            x = c(ops.resize, x, sizes=shape, scales=factors, coordinate_mode="asymmetric", nearest_mode=rounding)
+    return x
 
 
 def _emit(

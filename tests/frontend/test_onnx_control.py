@@ -1,0 +1,162 @@
+"""Sub-graphs, functions, sequences: If, Loop, Scan, model-local functions and ops defined by functions."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from frontend.onnx_build import BOOL, F32, I64, answers, check_against_runtime, graph, info, model, node
+from tilewright import ops
+from tilewright.core.diag import ImportFailed
+from tilewright.frontend.onnx import import_onnx
+
+X = np.random.default_rng(1).standard_normal((2, 3)).astype(np.float32)
+BODY_INPUTS = [info("i", [], I64), info("go", [], BOOL)]
+
+
+def conditional(*, known: bool = False) -> onnx.ModelProto:
+    """then: x + w read from outside; else: a nested If over the same."""
+    inner = [graph([node(op, ["x", "w"], ["r"])], [], ["r"], name=op) for op in ("Mul", "Sub")]
+    then = graph([node("Add", ["x", "w"], ["a"])], [], ["a"], name="then")
+    other = graph([node("If", ["c2"], ["b"], then_branch=inner[0], else_branch=inner[1])], [], ["b"], name="else")
+    nodes = [node("If", ["c"], ["y"], then_branch=then, else_branch=other)]
+    constants = {"w": X[0]} | ({"c": np.array(False)} if known else {})
+    inputs = [info("x", ["N", 3]), info("c2", [], BOOL)] + ([] if known else [info("c", [], BOOL)])
+    return model(nodes, inputs, ["y"], constants)
+
+
+@pytest.mark.parametrize("c", [True, False])
+@pytest.mark.parametrize("c2", [True, False])
+def test_if(c, c2) -> None:
+    check_against_runtime(conditional(), {"x": X, "c": np.array(c), "c2": np.array(c2)})
+
+
+def test_known_condition_takes_the_branch_in_place() -> None:
+    g = import_onnx(conditional(known=True))
+    assert sum(n.op is ops.if_ for n in g.nodes()) == 1
+    check_against_runtime(conditional(known=True), {"x": X, "c2": np.array(True)})
+
+
+def looped(nodes, outputs, *, trip=True, cond=True, carried=("x",)) -> onnx.ModelProto:
+    results = [info("again", [], BOOL), *outputs[1:]]
+    body = graph(nodes, [*BODY_INPUTS, info("v", ["N", 3])], results, name="body")
+    names = ["trip" if trip else "", "cond" if cond else "", *carried]
+    inputs = [info("x", ["N", 3])]
+    inputs += [info("trip", [], I64)] if trip else []
+    inputs += [info("cond", [], BOOL)] if cond else []
+    results = ["y", *(f"z{k}" for k in range(len(outputs) - 2))]
+    return model([node("Loop", names, results, body=body)], inputs, results)
+
+
+def test_loop_with_scanned_rows_and_symbols() -> None:
+    nodes = [
+        node("Add", ["v", "x"], ["w"]), node("Shape", ["v"], ["s"]), node("Cast", ["s"], ["f"], to=F32),
+        node("Identity", ["go"], ["again"]), node("Identity", ["w"], ["row"]),
+    ]  # fmt: skip
+    m = looped(nodes, ["again", "w", "row", "f"])
+    for trips, go in ((3, True), (1, True)):
+        check_against_runtime(m, {"x": X, "trip": np.array(trips), "cond": np.array(go)})
+
+
+def test_while_loop_stops_by_its_condition() -> None:
+    nodes = [
+        node("Add", ["v", "v"], ["w"]), node("ReduceMax", ["w"], ["top"], keepdims=0),
+        node("Constant", [], ["limit"], value_float=50.0), node("Less", ["top", "limit"], ["again"]),
+    ]  # fmt: skip
+    check_against_runtime(looped(nodes, ["again", "w"], trip=False), {"x": np.abs(X) + 1, "cond": np.array(True)})
+
+
+def test_loop_whose_carried_size_grows() -> None:
+    nodes = [node("Concat", ["v", "x"], ["w"], axis=0), node("Identity", ["go"], ["again"])]
+    m = looped(nodes, ["again", "w"])
+    (y,) = answers(m, {"x": X, "trip": np.array(3), "cond": np.array(True)})
+    np.testing.assert_array_equal(y, np.concatenate([X] * 4))
+
+
+def test_endless_loop_is_refused() -> None:
+    nodes = [node("Neg", ["v"], ["w"]), node("Identity", ["go"], ["again"])]
+    with pytest.raises(ImportFailed, match="would never end"):
+        import_onnx(looped(nodes, ["again", "w"], trip=False, cond=False))
+
+
+def test_loop_over_a_sequence_is_unrolled() -> None:
+    body = graph(
+        [node("SequenceInsert", ["seq", "x"], ["longer"]), node("Identity", ["go"], ["again"])],
+        [*BODY_INPUTS, helper.make_tensor_sequence_value_info("seq", F32, None)],
+        ["again", helper.make_tensor_sequence_value_info("longer", F32, None)],
+        name="body",
+    )
+    nodes = [
+        node("SequenceEmpty", [], ["none"]),
+        node("Loop", ["trip", "", "none"], ["items"], body=body),
+        node("ConcatFromSequence", ["items"], ["y"], axis=1, new_axis=1),
+    ]
+    m = model(nodes, [info("x", [2, 3])], ["y"], {"trip": np.array(3)})
+    (y,) = answers(m, {"x": X})
+    np.testing.assert_array_equal(y, np.stack([X] * 3, 1))
+
+
+@pytest.mark.parametrize("back", [0, 1])
+def test_scan(back) -> None:
+    """A running sum over axis 1, forwards and backwards, with a tensor read from outside."""
+    body = graph(
+        [node("Add", ["s", "e"], ["a"]), node("Mul", ["a", "w"], ["t"]), node("Identity", ["t"], ["row"])],
+        [info("s", ["N"]), info("e", ["N"])],
+        [info("t", ["N"]), info("row", ["N"])],
+        name="body",
+    )
+    options = {"scan_input_axes": [1], "scan_output_axes": [1]}
+    options |= {"scan_input_directions": [back], "scan_output_directions": [back]}
+    nodes = [node("Scan", ["s0", "x"], ["last", "rows"], body=body, num_scan_inputs=1, **options)]
+    m = model(nodes, [info("s0", ["N"]), info("x", ["N", "T"]), info("w", [1])], ["last", "rows"])
+    check_against_runtime(m, {"s0": X[:, 0], "x": X, "w": np.array([1.5], np.float32)})
+
+
+# --- functions ------------------------------------------------------------------------------------------------------
+
+
+def with_function(body, calls, attributes=("alpha",), **more) -> onnx.ModelProto:
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("local", 1)]
+    f = helper.make_function("local", "F", ["a", "b"], ["r"], body, opsets, list(attributes), **more)
+    return model(calls, [info("x", [2, 3])], ["y"], functions=[f], opsets=[helper.make_opsetid("local", 1)])
+
+
+def attribute_reference(n: onnx.NodeProto, name: str, refers_to: str, kind: int) -> onnx.NodeProto:
+    n.attribute.add(name=name, ref_attr_name=refers_to, type=kind)
+    return n
+
+
+def test_function_with_attribute_and_default() -> None:
+    body = [
+        attribute_reference(node("LeakyRelu", ["a"], ["t"]), "alpha", "alpha", onnx.AttributeProto.FLOAT),
+        node("Add", ["t", "b"], ["r"]),
+    ]
+    calls = [
+        node("F", ["x", "x"], ["m"], domain="local", alpha=0.5),
+        node("F", ["m", "x"], ["y"], domain="local", alpha=0.25),
+    ]
+    check_against_runtime(with_function(body, calls), {"x": X})
+    default = helper.make_attribute("alpha", 0.125)
+    calls[1] = node("F", ["m", "x"], ["y"], domain="local")
+    check_against_runtime(with_function(body, calls, (), attribute_protos=[default]), {"x": X})
+
+
+def test_function_that_calls_itself() -> None:
+    body = [node("F", ["a", "b"], ["r"], domain="local")]
+    with pytest.raises(ImportFailed, match="nested more than"):
+        import_onnx(with_function(body, [node("F", ["x", "x"], ["y"], domain="local")]))
+
+
+def test_problem_inside_a_function_says_where_it_is_called() -> None:
+    body = [node("Sofmax", ["a"], ["r"])]
+    with pytest.raises(ImportFailed) as caught:
+        import_onnx(with_function(body, [node("F", ["x", "x"], ["y"], name="call", domain="local")]))
+    text = str(caught.value)
+    assert 'in node "call" (F)' in text and "nearest supported form: Softmax" in text
+
+
+def test_op_without_converter_expands_from_its_definition() -> None:
+    m = model([node("MeanVarianceNormalization", ["x"], ["y"], axes=[0])], [info("x", [4, 3])], ["y"])
+    check_against_runtime(m, {"x": np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)})

@@ -1,0 +1,291 @@
+"""Forms of ops that changed between opsets, and attributes with many cases, against ONNX Runtime.
+
+ONNX's own node tests, which cover the newest forms, run in ``test_onnx_nodes.py``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto
+
+from frontend.onnx_build import F32, I64, check_against_runtime, info, model, node
+
+RNG = np.random.default_rng(7)
+DTYPES = {np.dtype(np.float32): F32, np.dtype(np.int64): I64, np.dtype(np.uint8): TensorProto.UINT8}
+DTYPES |= {np.dtype(np.int8): TensorProto.INT8, np.dtype(np.int32): TensorProto.INT32, np.dtype(bool): TensorProto.BOOL}
+
+
+def f32(*shape: int) -> np.ndarray:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def check(
+    opset: int,
+    op: str,
+    feeds: list[Any],
+    constants: dict[str, Any] | None = None,
+    n_outputs: int = 1,
+    symbolic: bool = True,
+    **attrs: Any,
+) -> None:
+    """One node; its operands are the feeds in order, then the constants; feeds have symbolic dims too."""
+    names = [f"x{k}" for k in range(len(feeds))]
+    operands = [*(n if f is not None else "" for n, f in zip(names, feeds, strict=True)), *(constants or {})]
+    operands = ["" if n.startswith("none") else n for n in operands]
+    given = {n: np.asarray(f) for n, f in zip(names, feeds, strict=True) if f is not None}
+    kept = {k: v for k, v in (constants or {}).items() if not k.startswith("none")}
+    outputs = [f"y{k}" for k in range(n_outputs)]
+    for with_symbols in {False, symbolic}:
+        inputs = []
+        for n, f in given.items():
+            shape: list[Any] = list(f.shape)
+            if with_symbols and n == "x0" and shape:
+                shape[0] = "N"
+            inputs.append(info(n, shape, DTYPES[f.dtype]))
+        m = model([node(op, operands, outputs, **attrs)], inputs, outputs, kept, opset=opset)
+        check_against_runtime(m, given, rtol=1e-3)
+
+
+ints = np.array
+
+
+@pytest.mark.parametrize("opset", [7, 11, 13])
+@pytest.mark.parametrize("op", ["Softmax", "LogSoftmax", "Hardmax"])
+@pytest.mark.parametrize("axis", [0, 1, 2, None])
+def test_softmax_family(opset, op, axis) -> None:
+    check(opset, op, [f32(2, 3, 4)], **({} if axis is None else {"axis": axis}))
+
+
+def test_clip() -> None:
+    check(7, "Clip", [f32(2, 3)], min=-0.5, max=0.25)
+    check(10, "Clip", [f32(2, 3)], max=0.25)
+    check(12, "Clip", [f32(2, 3)], {"low": np.float32(-0.5), "high": np.float32(0.25)})
+    check(13, "Clip", [f32(2, 3)], {"none": 0, "high": np.float32(0.25)})
+    check(13, "Clip", [f32(2, 3)], {"low": np.float32(0.5), "high": np.float32(-0.5)})
+
+
+@pytest.mark.parametrize(
+    "op", ["ReduceSum", "ReduceMean", "ReduceMax", "ReduceL2", "ReduceLogSumExp", "ReduceSumSquare"]
+)
+def test_reductions(op) -> None:
+    check(7, op, [f32(2, 3, 4)], axes=[1], keepdims=0)
+    check(11, op, [f32(2, 3, 4)], axes=[-1, 0])
+    check(11, op, [f32(2, 3, 4)])
+    check(18, op, [f32(2, 3, 4)], {"axes": ints([-1])}, keepdims=0)
+    check(18, op, [f32(2, 3, 4)], {"axes": ints([], np.int64)})
+
+
+def test_reduce_nothing() -> None:
+    check(18, "ReduceSum", [f32(2, 3)], {"axes": ints([], np.int64)}, noop_with_empty_axes=1)
+    check(18, "ReduceMax", [f32(2, 3)], noop_with_empty_axes=1)
+
+
+def test_slice() -> None:
+    check(7, "Slice", [f32(5, 6)], starts=[1, -4], ends=[-1, 100])
+    check(9, "Slice", [f32(5, 6)], starts=[2], ends=[5], axes=[1])
+    check(10, "Slice", [f32(5, 6)], {"a": ints([-1, 1]), "b": ints([-100, 6]), "c": ints([0, 1]), "d": ints([-2, 3])})
+    check(13, "Slice", [f32(5, 6)], {"a": ints([3]), "b": ints([1]), "c": ints([-1])})
+    check(13, "Slice", [f32(5, 6)], {"a": ints([-100]), "b": ints([100]), "c": ints([1]), "d": ints([100])})
+
+
+def test_pad() -> None:
+    check(7, "Pad", [f32(2, 3)], pads=[0, 1, 2, 0], value=1.5)
+    check(11, "Pad", [f32(2, 3)], {"p": ints([0, 1, 2, 0]), "v": np.float32(2)})
+    check(13, "Pad", [f32(3, 4)], {"p": ints([0, 2, 0, 1])}, mode="reflect")
+    check(13, "Pad", [f32(3, 4)], {"p": ints([0, 2, 0, 1])}, mode="edge")
+    check(13, "Pad", [f32(3, 4)], {"p": ints([0, -1, 1, -2])})
+    check(19, "Pad", [f32(3, 4)], {"p": ints([2, 1]), "none": 0, "axes": ints([-1])}, mode="wrap")
+
+
+def test_squeeze_split_and_topk() -> None:
+    check(7, "Squeeze", [f32(2, 1, 3, 1)], axes=[1])
+    check(7, "Unsqueeze", [f32(2, 3)], axes=[0, 3])
+    check(11, "Unsqueeze", [f32(2, 3)], axes=[-1])
+    check(13, "Squeeze", [f32(2, 1, 3, 1)], {"axes": ints([-1])})
+    check(7, "Split", [f32(2, 6)], n_outputs=2, axis=1, split=[2, 4])
+    check(11, "Split", [f32(2, 6)], n_outputs=3, axis=-1)
+    check(13, "Split", [f32(2, 6)], {"s": ints([1, 5])}, n_outputs=2, axis=1)
+    check(18, "Split", [f32(2, 7)], n_outputs=3, axis=1, num_outputs=3)
+    check(7, "TopK", [f32(2, 6)], n_outputs=2, k=3)
+    check(10, "TopK", [f32(2, 6)], {"k": ints([2])}, n_outputs=2, axis=0)
+    check(11, "TopK", [f32(2, 6)], {"k": ints([2])}, n_outputs=2, largest=0)
+
+
+def test_dropout_and_batch_normalization() -> None:
+    check(7, "Dropout", [f32(2, 3)], ratio=0.9)
+    check(10, "Dropout", [f32(2, 3)], n_outputs=2)
+    check(13, "Dropout", [f32(2, 3)], {"r": np.float32(0.7)}, n_outputs=2)
+    parameters = {"scale": f32(3), "bias": f32(3), "mean": f32(3), "var": f32(3) ** 2 + 0.1}
+    for opset in (7, 9, 14, 15):
+        check(opset, "BatchNormalization", [f32(2, 3, 4, 2)], parameters, epsilon=1e-3)
+
+
+@pytest.mark.parametrize("auto_pad", ["NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"])
+@pytest.mark.parametrize("stride", [1, 2, 3])
+def test_auto_pad(auto_pad, stride) -> None:
+    check(
+        11,
+        "Conv",
+        [f32(2, 4, 7, 6)],
+        {"w": f32(6, 2, 3, 2), "b": f32(6)},
+        auto_pad=auto_pad,
+        strides=[stride] * 2,
+        group=2,
+    )
+    check(11, "MaxPool", [f32(2, 2, 7, 6)], kernel_shape=[3, 2], auto_pad=auto_pad, strides=[stride, 1])
+    check(11, "AveragePool", [f32(2, 2, 7, 6)], kernel_shape=[3, 2], auto_pad=auto_pad, strides=[stride, 1])
+    check(11, "ConvTranspose", [f32(1, 4, 5, 3)], {"w": f32(4, 2, 3, 4)}, auto_pad=auto_pad, strides=[stride] * 2)
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_convolution_ranks(rank) -> None:
+    x, w = f32(2, 2, *(6, 5, 7)[:rank]), f32(4, 2, *(3, 2, 3)[:rank])
+    pads = [1, 0, 2][:rank] + [0, 1, 1][:rank]
+    check(11, "Conv", [x], {"w": w}, pads=pads, dilations=[2, 1, 1][:rank], strides=[1, 2, 1][:rank])
+    check(11, "ConvTranspose", [x], {"w": f32(2, 3, *(3, 2, 3)[:rank])}, pads=pads, strides=[2, 1, 1][:rank])
+    check(11, "ConvTranspose", [x], {"w": f32(2, 3, *(3,) * rank)}, strides=[2] * rank, output_padding=[1] * rank)
+
+
+def test_transposed_convolution_of_a_given_size() -> None:
+    check(11, "ConvTranspose", [f32(1, 2, 3, 4)], {"w": f32(2, 3, 3, 3)}, strides=[3, 2], output_shape=[10, 8])
+
+
+@pytest.mark.parametrize("ceil", [0, 1])
+@pytest.mark.parametrize("count", [0, 1])
+def test_pools(ceil, count) -> None:
+    window = {"kernel_shape": [3, 2], "strides": [2, 3], "ceil_mode": ceil}
+    check(19, "AveragePool", [f32(1, 2, 8, 7)], count_include_pad=count, pads=[1, 1, 1, 0], **window)
+    check(12, "MaxPool", [f32(1, 2, 8, 7)], n_outputs=2, pads=[1, 1, 1, 0], storage_order=count, **window)
+    check(12, "MaxPool", [f32(1, 2, 8, 7)], dilations=[2, 1], **window)
+    check(11, "LpPool", [f32(1, 2, 8, 7)], kernel_shape=[3, 2], p=3, pads=[1, 1, 1, 0])
+    check(11, "GlobalMaxPool", [f32(1, 2, 8, 7)])
+
+
+def test_resize_of_old_opsets() -> None:
+    check(7, "Upsample", [f32(1, 1, 2, 3)], scales=[1.0, 1.0, 2.0, 1.5])
+    check(9, "Upsample", [f32(1, 1, 2, 3)], {"s": ints([1, 1, 2, 3], np.float32)}, mode="linear")
+    check(10, "Resize", [f32(1, 1, 4, 6)], {"s": ints([1, 1, 0.5, 0.6], np.float32)})
+    check(
+        11,
+        "Resize",
+        [f32(1, 1, 4, 6)],
+        {"roi": ints([], np.float32), "s": ints([1, 1, 1.5, 2], np.float32)},
+        mode="linear",
+    )
+
+
+def test_recurrences() -> None:
+    for opset in (7, 14):
+        weights = {"w": f32(2, 20, 4), "r": f32(2, 20, 5), "b": f32(2, 40)}
+        check(opset, "LSTM", [f32(3, 2, 4)], weights, n_outputs=3, hidden_size=5, direction="bidirectional")
+        weights = {"w": f32(1, 15, 4), "r": f32(1, 15, 5), "none_b": 0, "none_l": 0, "h": f32(1, 2, 5)}
+        check(opset, "GRU", [f32(3, 2, 4)], weights, n_outputs=2, hidden_size=5, linear_before_reset=1)
+        weights = {"w": f32(1, 5, 4), "r": f32(1, 5, 5), "none_b": 0, "l": ints([3, 2], np.int32)}
+        check(opset, "RNN", [f32(3, 2, 4)], weights, n_outputs=2, hidden_size=5, direction="reverse")
+
+
+def test_products() -> None:
+    check(
+        7, "Gemm", [f32(3, 2)], {"b": f32(4, 3), "c": f32(4)}, alpha=0.5, beta=2.0, transA=1, transB=1, symbolic=False
+    )
+    check(11, "Gemm", [f32(3, 2)], {"b": f32(2, 4)})
+    for a, b in [((3,), (3,)), ((2, 3), (3,)), ((3,), (3, 2)), ((2, 2, 3), (3, 4)), ((5, 1, 2, 3), (4, 3, 2))]:
+        check(13, "MatMul", [f32(*a)], {"b": f32(*b)}, symbolic=len(a) > 1)
+    for equation, a, b in [
+        ("ij,jk", (2, 3), (3, 4)),
+        ("...ij , kj -> ...ik", (5, 2, 3), (4, 3)),
+        ("bi,bi->b", (2, 3), (2, 3)),
+    ]:
+        check(12, "Einsum", [f32(*a)], {"b": f32(*b)}, equation=equation)
+
+
+def test_integer_products() -> None:
+    a, b = RNG.integers(0, 255, (3, 4), np.uint8), RNG.integers(-128, 127, (4, 2), np.int8)
+    check(10, "MatMulInteger", [a, b], {"za": np.uint8(7), "zb": np.int8(-3)})
+    x, w = RNG.integers(0, 255, (1, 2, 5, 5), np.uint8), RNG.integers(0, 255, (3, 2, 3, 3), np.uint8)
+    check(10, "ConvInteger", [x], {"w": w, "zx": np.uint8(9)}, pads=[1, 1, 1, 1])
+    scale = np.float32
+    constants = {
+        "sx": scale(0.02), "zx": np.uint8(9), "w": w, "sw": ints([0.1, 0.2, 0.3], np.float32),
+        "zw": np.zeros(3, np.uint8) + 5, "sy": scale(1.5), "zy": np.uint8(3), "b": ints([4, 5, -6], np.int32),
+    }  # fmt: skip
+    check(10, "QLinearConv", [x], constants)
+
+
+def test_quantisation() -> None:
+    for opset in (10, 13, 19):
+        check(opset, "QuantizeLinear", [f32(2, 3)], {"s": np.float32(0.05), "z": np.int8(3)})
+        check(opset, "DequantizeLinear", [RNG.integers(0, 255, (2, 3), np.uint8)], {"s": np.float32(0.05)})
+    check(
+        13,
+        "QuantizeLinear",
+        [f32(2, 3)],
+        {"s": ints([0.1, 0.2, 0.3], np.float32), "z": ints([1, 2, 3], np.uint8)},
+        axis=-1,
+    )
+    check(11, "DynamicQuantizeLinear", [f32(2, 3)], n_outputs=3)
+
+
+def test_indices() -> None:
+    x, i = f32(3, 4), ints([[0, -1], [2, 1]])
+    check(7, "Gather", [x], {"i": i}, axis=1)
+    check(11, "GatherElements", [x], {"i": i}, axis=-1)
+    check(12, "GatherND", [x], {"i": i[:, :1]})
+    check(9, "Scatter", [x], {"i": np.abs(i), "u": f32(2, 2)}, axis=1)
+    check(18, "ScatterElements", [x], {"i": i, "u": f32(2, 2)}, axis=1, reduction="max")
+    check(18, "ScatterND", [x], {"i": ints([[1], [0]]), "u": f32(2, 4)}, reduction="add")
+    check(11, "OneHot", [ints([0, 2, -1])], {"d": ints(3), "v": ints([-1, 4], np.float32)}, axis=0)
+    check(11, "CumSum", [x], {"a": ints(-1)}, exclusive=1, reverse=1)
+    check(12, "ArgMax", [ints([[1, 3, 3], [2, 2, 0]], np.float32)], axis=1, select_last_index=1, keepdims=0)
+    check(10, "ReverseSequence", [f32(4, 3)], {"l": ints([4, 1, 2])})
+    check(11, "Compress", [x], {"c": ints([True, False, True])}, axis=0)
+
+
+def test_element_wise_corners() -> None:
+    check(13, "Pow", [ints([[2, 3]])], {"e": ints([2, 0])})
+    check(13, "Pow", [np.abs(f32(2, 3))], {"e": ints([2, 1, 0])})
+    check(13, "Mod", [ints([[-7, 7, 5]])], {"d": ints([3, -3, 5])})
+    check(13, "Mod", [f32(2, 3) * 5], {"d": ints([1.5, -2, 3], np.float32)}, fmod=1)
+    check(13, "Div", [ints([[-7, 7, 5]])], {"d": ints([2, -2, 5])})
+    check(11, "BitShift", [ints([[1, 200, 16]], np.uint8)], {"d": ints([1, 2, 4], np.uint8)}, direction="RIGHT")
+    check(9, "Shrink", [f32(2, 3)], lambd=0.4, bias=0.1)
+    check(10, "ThresholdedRelu", [f32(2, 3)], alpha=0.3)
+    check(10, "IsInf", [ints([[np.inf, -np.inf, 1]], np.float32)], detect_negative=0)
+    check(9, "PRelu", [f32(2, 3, 2)], {"s": f32(3, 1)})
+    check(8, "Mean", [f32(2, 3), f32(1, 3), f32(3)])
+    check(9, "EyeLike", [f32(3, 4)], k=1)
+    check(14, "Trilu", [f32(4, 5)], {"k": ints(-1)}, upper=0)
+    check(13, "DepthToSpace", [f32(1, 8, 2, 3)], blocksize=2, mode="CRD")
+    check(8, "Expand", [f32(3, 1)], {"s": ints([2, 1, 4])})
+    check(13, "Tile", [f32(2, 3)], {"r": ints([2, 3])})
+    check(17, "LayerNormalization", [f32(2, 3, 4)], {"s": f32(4), "b": f32(4)}, n_outputs=3)
+    check(22, "InstanceNormalization", [f32(2, 3, 4)], {"s": f32(3), "b": f32(3)})
+    check(13, "LRN", [f32(2, 6, 3, 3)], size=3, alpha=0.1)
+    check(22, "LpNormalization", [f32(2, 3)], axis=0, p=1)
+
+
+def test_group_normalization_before_opset_21() -> None:
+    check(18, "GroupNormalization", [f32(2, 6, 3)], {"s": f32(2), "b": f32(2)}, num_groups=2)
+    check(21, "GroupNormalization", [f32(2, 6, 3)], {"s": f32(6), "b": f32(6)}, num_groups=2)
+
+
+def test_microsoft_ops() -> None:
+    from onnx import helper
+
+    x = f32(2, 3, 4)
+    for op, constants, attrs in [
+        ("Gelu", {}, {}),
+        ("FastGelu", {"b": f32(4)}, {}),
+        ("BiasGelu", {"b": f32(4)}, {}),
+        ("QuickGelu", {}, {"alpha": 1.5}),
+        ("FusedMatMul", {"b": f32(2, 5, 4)}, {"transB": 1, "alpha": 0.5}),
+        ("SkipLayerNormalization", {"s": f32(2, 3, 4), "g": f32(4), "b": f32(4)}, {"epsilon": 1e-5}),
+        ("SkipSimplifiedLayerNormalization", {"s": f32(2, 3, 4), "g": f32(4)}, {"epsilon": 1e-5}),
+    ]:
+        n = node(op, ["x", *constants], ["y"], domain="com.microsoft", **attrs)
+        opsets = [helper.make_opsetid("com.microsoft", 1)]
+        m = model([n], [info("x", [2, 3, 4])], ["y"], constants, opset=17, opsets=opsets)
+        check_against_runtime(m, {"x": x}, rtol=1e-3, atol=1e-4)

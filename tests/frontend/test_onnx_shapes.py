@@ -1,0 +1,218 @@
+"""Shape arithmetic resolves to symbolic dimensions while the model is imported."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+from frontend.onnx_build import F32, I64, answers, check_against_runtime, evaluated, info, model, node
+from tilewright import ops
+from tilewright.core.diag import ImportFailed
+from tilewright.core.expr import Sym, to_text
+from tilewright.frontend.onnx import import_onnx
+
+N, S = Sym("N", 1), Sym("S", 1)
+
+
+def rand(*shape: int) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+
+
+def const(name: str, *values: int) -> object:
+    return node("Constant", [], [name], value_ints=list(values))
+
+
+def shape_of(m: object, **options: object) -> str:
+    g = import_onnx(m, **options)  # type: ignore[arg-type]
+    return ", ".join(to_text(d) for d in g.outputs[0].shape)
+
+
+def flatten_by_arithmetic() -> list[object]:
+    """Reshape to [N, S * 4] spelled as exporters do."""
+    return [
+        node("Shape", ["x"], ["s"]),
+        const("zero", 0), const("one", 1), const("far", 2**63 - 1),
+        node("Slice", ["s", "one", "far", "zero"], ["tail"]),
+        node("ReduceProd", ["tail"], ["flat"], keepdims=1),
+        node("Gather", ["s", "zero"], ["batch"]),
+        node("Concat", ["batch", "flat"], ["target"], axis=0),
+        node("Reshape", ["x", "target"], ["y"]),
+    ]  # fmt: skip
+
+
+def test_reshape_by_shape_arithmetic() -> None:
+    m = model(flatten_by_arithmetic(), [info("x", ["N", "S", 4])], ["y"], opset=17)
+    g = import_onnx(m)
+    assert [n.op for n in g.nodes() if n.inputs] == [ops.reshape]
+    assert g.outputs[0].shape == (N, S * 4)
+    check_against_runtime(m, {"x": rand(2, 3, 4)})
+
+
+def test_dims_that_are_constants_fold_away() -> None:
+    m = model(flatten_by_arithmetic(), [info("x", [2, 3, 4])], ["y"], opset=17)
+    g = import_onnx(m)
+    assert g.outputs[0].shape == (2, 12) and len(g.nodes()) == 2
+
+
+@pytest.mark.parametrize(
+    ("nodes", "shape"),
+    [
+        ([node("Reshape", ["x", "t"], ["y"])], "N, 4*S"),
+        ([node("Shape", ["x"], ["s"], start=0, end=2), node("ConstantOfShape", ["s"], ["y"])], "N, S"),
+        ([node("Size", ["x"], ["k"]), node("Range", ["z", "k", "u"], ["y"])], "4*N*S"),
+        ([node("Flatten", ["x"], ["y"], axis=-1)], "N*S, 4"),
+        ([node("Unsqueeze", ["x", "a"], ["u1"]), node("Squeeze", ["u1", "a"], ["y"])], "N, S, 4"),
+        ([node("Split", ["x"], ["y", "rest"], axis=1, num_outputs=2)], "N, (S + 1) // 2, 4"),
+        ([node("Slice", ["x", "a", "far", "a"], ["y"])], "N, S - 1, 4"),
+        ([node("Slice", ["x", "far", "neg", "a", "neg1"], ["y"])], "N, S, 4"),
+    ],
+)  # fmt: skip
+def test_symbolic_results(nodes, shape) -> None:
+    constants = {
+        "t": np.array([0, -1]), "z": np.array(0), "u": np.array(1), "a": np.array([1]),
+        "far": np.array([2**63 - 1]), "neg": np.array([-(2**63)]), "neg1": np.array([-1]),
+    }  # fmt: skip
+    m = model(nodes, [info("x", ["N", "S", 4])], ["y"], constants)
+    assert shape_of(m) == shape
+    x = rand(2, 3, 4)
+    (y,) = answers(m, {"x": x})
+    assert y.shape == tuple(eval(shape, {"N": 2, "S": 3}) if "," in shape else (eval(shape, {"N": 2, "S": 3}),))  # noqa: S307
+
+
+def test_expand_with_where_over_minus_one() -> None:
+    """The form of ``torch.expand``: -1 in the requested shape becomes the operand's dimension."""
+    nodes = [
+        node("Shape", ["x"], ["s"]),
+        node("Gather", ["s", "zero"], ["n"]),
+        node("Concat", ["n", "minus", "four"], ["want"], axis=0),
+        node("Equal", ["want", "minus1"], ["free"]),
+        node("Where", ["free", "ones", "want"], ["to"]),
+        node("Expand", ["x", "to"], ["y"]),
+    ]
+    constants = {
+        "zero": np.array([0]), "minus": np.array([-1]), "four": np.array([4]),
+        "minus1": np.array([-1, -1, -1]), "ones": np.array([1, 1, 1]),
+    }  # fmt: skip
+    m = model(nodes, [info("x", ["N", 1, 1])], ["y"], constants)
+    assert shape_of(m) == "N, 1, 4"
+    check_against_runtime(m, {"x": rand(3, 1, 1)})
+
+
+def test_sizes_scaled_in_floating_point() -> None:
+    """The form of ``interpolate``: sizes pass through Cast, Mul and Floor in f32."""
+    nodes = [
+        node("Shape", ["x"], ["s"]),
+        node("Cast", ["s"], ["f"], to=F32),
+        node("Mul", ["f", "k"], ["scaled"]),
+        node("Floor", ["scaled"], ["fl"]),
+        node("Cast", ["fl"], ["sizes"], to=I64),
+        node("ConstantOfShape", ["sizes"], ["y"]),
+    ]
+    m = model(nodes, [info("x", ["N", 5, "H"])], ["y"], {"k": np.array([1.0, 0.5, 1.5], np.float32)})
+    assert shape_of(m) == "N, 2, (3*H) // 2"
+
+
+def test_position_table_bounds_the_symbol() -> None:
+    """A table of 16 rows cut to the sequence: the symbol must stay within it, and the graph says so."""
+    nodes = [
+        node("Shape", ["x"], ["s"]),
+        node("Gather", ["s", "one"], ["n"]),
+        node("Slice", ["table", "zero", "n", "zero"], ["rows"]),
+        node("Add", ["x", "rows"], ["y"]),
+    ]
+    constants = {"one": np.array([1]), "zero": np.array([0]), "table": rand(16, 4)}
+    m = model(nodes, [info("x", ["N", "S", 4])], ["y"], constants)
+    g = import_onnx(m)
+    assert g.outputs[0].shape == (N, S, 4) and g.constraints == (16 - S,)
+    check_against_runtime(m, {"x": rand(2, 3, 4)})
+
+
+def test_data_dependent_shape_is_a_problem() -> None:
+    m = model([node("Reshape", ["x", "t"], ["y"])], [info("x", [4]), info("t", [2], I64)], ["y"])
+    with pytest.raises(ImportFailed) as caught:
+        import_onnx(m)
+    (problem,) = caught.value.problems
+    assert "the shape depends on the data" in problem.rule and "input_shapes" in problem.remedy
+
+
+def test_moving_window_of_known_size() -> None:
+    nodes = [node("Add", ["at", "two"], ["end"]), node("Slice", ["x", "at", "end", "axis"], ["y"])]
+    m = model(nodes, [info("x", [3, 8]), info("at", [1], I64)], ["y"], {"two": np.array([2]), "axis": np.array([1])})
+    for at in (0, 3, -4):
+        check_against_runtime(m, {"x": rand(3, 8), "at": np.array([at])})
+
+
+def test_nonzero_has_a_symbol_of_its_own() -> None:
+    m = model([node("NonZero", ["x"], ["i"]), node("Transpose", ["i"], ["y"])], [info("x", ["N", 3])], ["y"])
+    g = import_onnx(m)
+    assert g.outputs[0].shape[1] == 2
+    x = np.array([[0, 1, 0], [2, 0, 3]], np.float32)
+    np.testing.assert_array_equal(evaluated(g, {"x": x})[0], np.argwhere(x))
+
+
+# --- dimensions of inputs -------------------------------------------------------------------------------------------
+
+
+def identity(shape: list[object], *others: list[object]) -> object:
+    inputs = [info(f"x{k}", s) for k, s in enumerate((shape, *others))]  # type: ignore[arg-type]
+    return model([node("Identity", ["x0"], ["y"])], inputs, ["y"])
+
+
+def test_unknown_dims_get_names_of_their_own() -> None:
+    assert shape_of(identity([None, 3, None])) == "x0_d0, 3, x0_d2"
+
+
+def test_names_become_identifiers() -> None:
+    g = import_onnx(identity(["batch size", "1st", "class", "é"]))
+    names = [d.name for d in g.inputs[0].shape]  # type: ignore[union-attr]
+    assert len(set(names)) == 4 and all(n.isidentifier() and n.isascii() for n in names)
+    assert all(d.lo == 1 and d.hi is None for d in g.inputs[0].shape)  # type: ignore[union-attr]
+
+
+def test_a_name_may_be_a_sum() -> None:
+    g = import_onnx(identity(["past", 4], ["past + 1"]))
+    past = Sym("past", 1)
+    assert g.inputs[0].shape == (past, 4) and g.inputs[1].shape == (past + 1,)
+
+
+def test_input_shapes() -> None:
+    m = identity(["N", "S"], ["N"])
+    g = import_onnx(m, input_shapes={"x0": [2, "T"]})
+    assert g.inputs[0].shape == (2, Sym("T", 1)) and g.inputs[1].shape == (2,)
+    assert shape_of(m, input_shapes={"x0": [None, 7]}) == "N, 7"
+
+
+def test_input_without_rank() -> None:
+    m = model([node("Relu", ["x"], ["y"])], [info("x", None)], ["y"])
+    with pytest.raises(ImportFailed, match="does not say its rank"):
+        import_onnx(m)
+    assert shape_of(m, input_shapes={"x": ["N", 2]}) == "N, 2"
+
+
+@pytest.mark.parametrize(
+    ("shapes", "rule"),
+    [
+        ({"z": [1]}, "names no input"),
+        ({"x0": [1]}, "has 2 dimensions"),
+        ({"x0": [2, 5]}, "dimension 1 is 3 in the model and 5"),
+        ({"x0": [-1, 3]}, "negative"),
+        ({"x0": [2, 3], "x1": [4]}, "fixed to 4 here and to 2 elsewhere"),
+    ],
+)
+def test_wrong_input_shapes(shapes, rule) -> None:
+    with pytest.raises(ImportFailed, match=rule):
+        import_onnx(identity(["N", 3], ["N"]), input_shapes=shapes)
+
+
+def test_initializers_listed_as_inputs_are_constants() -> None:
+    m = model([node("Add", ["x", "w"], ["y"])], [info("x", [2]), info("w", [2])], ["y"], {"w": rand(2)})
+    assert import_onnx(m).input_names == ("x",)
+
+
+def test_inputs_that_are_no_tensors() -> None:
+    m = model([node("Identity", ["x"], ["y"])], [helper.make_tensor_sequence_value_info("x", F32, [2])], ["y"])
+    with pytest.raises(ImportFailed, match="only tensors can enter a model"):
+        import_onnx(m)
+    with pytest.raises(ImportFailed, match="element type string is not supported"):
+        import_onnx(model([node("Identity", ["x"], ["y"])], [info("x", [2], TensorProto.STRING)], ["y"]))
