@@ -9,17 +9,18 @@ is tried, plain serial loops at last, and the reason is kept in the kernel's ``n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
-from tilewright.core.compute import Buffer, Computation, Stage
+from tilewright.core.compute import Buffer, Computation, Serial, Stage
 from tilewright.tile.clusters import Cluster, Kind, clusters_of
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Kernel
 from tilewright.tile.lower import lower
 from tilewright.tile.machine import Machine
 from tilewright.tile.normalize import normalize
-from tilewright.tile.rules.contract import contract
+from tilewright.tile.rules.contract import contract, pack_constants
 from tilewright.tile.rules.pointwise import plain, pointwise
 from tilewright.tile.rules.rows import rows
 from tilewright.tile.schedule import Builder, Schedule
@@ -50,14 +51,30 @@ def schedule_with_steps(
     known = [b for b in normal.inputs if b.name in fixed]
     builder = Builder(lower(normal, name, known))
     notes: list[str] = []
-    stages = [x for x in normal.items if isinstance(x, Stage)]
-    if len(stages) == len(normal.items):
-        for cluster in clusters_of(stages, normal, known):
-            _schedule_cluster(builder, machine, cluster, notes)
-    else:
-        notes.append("serial loops keep their order")
+    _schedule_items(builder, machine, normal.items, normal, known, notes)
+    pack_constants(builder, machine)
     kernel = replace(builder.kernel, notes=tuple(notes))
     return Scheduled(kernel, normal, builder.schedule)
+
+
+def _schedule_items(
+    b: Builder,
+    machine: Machine,
+    items: Sequence[Stage | Serial],
+    computation: Computation,
+    constants: Container[Buffer],
+    notes: list[str],
+) -> None:
+    """Runs of stages in clusters; a serial loop keeps its order, and the stages inside are scheduled at every step."""
+    for is_serial, run in groupby(items, lambda x: isinstance(x, Serial)):
+        if is_serial:
+            for item in run:
+                assert isinstance(item, Serial)
+                _schedule_items(b, machine, item.body, computation, constants, notes)
+        else:
+            stages = [x for x in run if isinstance(x, Stage)]
+            for cluster in clusters_of(stages, computation, constants):
+                _schedule_cluster(b, machine, cluster, notes)
 
 
 def _schedule_cluster(b: Builder, machine: Machine, cluster: Cluster, notes: list[str]) -> None:

@@ -75,8 +75,12 @@ def contract(b: Builder, machine: Machine, reduced: str, root: str | None) -> No
         root, reduced = reduced, cached_name(b, reduced)
     plan = plan_contraction(b, machine, reduced, root)
     _pieces(b, machine, plan)
-    for name in _constants(b, plan):
-        attempt(b, partial(_pack, b, plan, name))
+
+
+def pack_constants(b: Builder, machine: Machine) -> None:
+    """Once every stage has its loops: constants that reductions read, in the order in which all their readers walk."""
+    for name in _constants(b):
+        attempt(b, partial(_pack, b, machine, name))
 
 
 def attempt(b: Builder, action: Callable[[], None]) -> bool:
@@ -90,11 +94,12 @@ def attempt(b: Builder, action: Callable[[], None]) -> bool:
     return True
 
 
-def _pack(b: Builder, plan: Plan, name: str) -> None:
+def _pack(b: Builder, machine: Machine, name: str) -> None:
     """Pack a constant; with panels that only pass through the cache, hint at the next one while one is used."""
     packed = fresh(b.kernel, f"{name}_p")
     b.do("pack", name)
-    if plan.panels_first:
+    buffer = find_place(b.kernel, packed, "pack").buffer
+    if estimate(buffer.shape) * buffer.dtype.n_bytes > machine.l2_bytes / 2:
         attempt(b, partial(_prefetch, b, packed))
 
 
@@ -496,7 +501,7 @@ def _parallel(b: Builder, order: list[str]) -> None:
             b.back(mark)
 
 
-def _constants(b: Builder, plan: Plan) -> list[str]:
+def _constants(b: Builder) -> list[str]:
     """Constants that an update reads with a dependence on lanes or rows: those worth packing."""
     found: list[str] = []
     for s in walk(b.kernel.body):

@@ -14,12 +14,12 @@ from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Fold, For, Kernel, Prefetch, Stmt, Store, Update, walk
 from tilewright.tile.machine import Machine
 from tilewright.tile.rewrite import Body, dims_of, loads_of, values_of, written
-from tilewright.tile.schedule.tree import Nest, find_place, nest_of, writers
+from tilewright.tile.schedule.tree import Nest, find_place, makers_of, nest_of
 
 
 def nests(kernel: Kernel, buffer: str) -> list[Nest]:
-    """The top-level nests that write a buffer, in order."""
-    return [nest_of(s) for s in writers(kernel.body, find_place(kernel, buffer, "nests").buffer)]
+    """The nests that write a buffer, in order."""
+    return [nest_of(s) for s in makers_of(kernel.body, find_place(kernel, buffer, "nests").buffer)]
 
 
 def only_nest(kernel: Kernel, buffer: str) -> Nest:

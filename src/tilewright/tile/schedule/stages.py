@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from math import inf
 
 from tilewright.core import types
@@ -26,6 +27,7 @@ from tilewright.tile.schedule.tree import (
     find_place,
     fresh,
     identifier,
+    makers_of,
     nest_of,
     new_loop,
     readers,
@@ -38,30 +40,46 @@ from tilewright.tile.schedule.tree import (
 def cache(kernel: Kernel, buffer: str) -> Kernel:
     """``C = e`` -> ``C_c = e; C = copy of C_c``: the copy is the write-back, to be tiled; C_c can go ``compute_at``.
 
-    Loops of the copy are called ``C_w0, C_w1...``. Fails: C is a parameter that the kernel also reads from outside, or
-    it is written in more than one place of the tree's top level that something else separates.
+    Loops of the copy are called ``C_w0, C_w1...``. Fails: C is an input; its nests do not start by assigning, read it,
+    or leave elements out.
     """
     place = find_place(kernel, buffer, "cache")
     old = place.buffer
     if place.role in (Role.IN, Role.CONST):
         raise ScheduleError("cache", buffer, "the kernel does not write it")
-    makers = writers(kernel.body, old)
+    makers = makers_of(kernel.body, old)
     if not makers or any(isinstance(s, If) for s in makers):
-        raise ScheduleError("cache", buffer, "no nest at the top level writes it")
+        raise ScheduleError("cache", buffer, "no plain nest writes it")
+    if any(True for _ in readers(tuple(makers), old)):
+        raise ScheduleError("cache", buffer, "the nests that write it read it too")
+    for s in makers:
+        _check_fills(nest_of(s), old)
     if not _starts_with_store(makers, old):
         raise ScheduleError("cache", buffer, "it is updated, not assigned: its earlier content matters")
     new = Buffer(fresh(kernel, f"{buffer}_c"), old.dtype, old.shape)
-    moved = {id(s): rewrite_accesses((s,), lambda b, ix: Load(new, ix) if b is old else None)[0] for s in makers}
     names = [fresh(kernel, f"{identifier(buffer)}_w{d}") for d in range(len(old.shape))]
     loops = tuple(new_loop(n, e) for n, e in zip(names, old.shape, strict=True))
     at = tuple(x.sym for x in loops)
     copy = Nest(loops, (Store(old, at, Load(new, at)),)).wrap() if loops else Store(old, (), Load(new, ()))
-    body: list[Stmt] = []
-    for s in kernel.body:
-        body.append(moved.get(id(s), s))
-        if s is makers[-1]:
-            body.append(copy)
-    return with_body(replace(kernel, places=(*kernel.places, Place(new, Space.GLOBAL))), tuple(body))
+    body = kernel.body
+    for s in makers:
+        moved = rewrite_accesses((s,), lambda b, ix: Load(new, ix) if b is old else None)
+        written_back = (*moved, copy) if s is makers[-1] else moved
+        body = edit(body, s, partial(_always, written_back))
+    return with_body(replace(kernel, places=(*kernel.places, Place(new, Space.GLOBAL))), body)
+
+
+def _always(body: Body, _: Stmt) -> Body:
+    return body
+
+
+def _check_fills(nest: Nest, buffer: Buffer) -> None:
+    """Refuse unless the nest writes every element: each dimension has a loop over all of it, or has one element."""
+    walked = {d: s for s, d in _own_axes(nest, buffer, buffer.name).items()}
+    extents = {x.sym: x.extent for x in nest.loops}
+    for d, n in enumerate(buffer.shape):
+        if n != 1 and (d not in walked or extents[walked[d]] != n):
+            raise ScheduleError("cache", buffer.name, "a nest that writes it leaves elements out")
 
 
 def _starts_with_store(makers: list[Stmt], buffer: Buffer) -> bool:

@@ -133,6 +133,16 @@ def writers(body: Body, buffer: Buffer) -> list[Stmt]:
     return [s for s in body if any(buffer in written(x) for x in walk((s,)))]
 
 
+def makers_of(body: Body, buffer: Buffer) -> list[Stmt]:
+    """The nests that write the buffer: inside a loop that holds several statements (one over time), not that loop."""
+    found = writers(body, buffer)
+    if len(found) == 1 and isinstance(found[0], For):
+        leaf = nest_of(found[0]).leaf
+        if len(leaf) > 1 and any(isinstance(s, For) for s in leaf):
+            return makers_of(leaf, buffer)
+    return found
+
+
 def readers(body: Body, buffer: Buffer) -> Iterator[Load]:
     """Every load of ``buffer`` in ``body``."""
     for s in walk(body):
