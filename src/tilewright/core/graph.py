@@ -201,6 +201,16 @@ class Pool:
             node = self._nodes[key] = Node(op, inputs, full, types, loc, len(self._nodes))
         return node
 
+    def with_inputs(self, node: Node, inputs: tuple[Node, ...]) -> Node:
+        """``node`` over other operands; types are inferred anew only where the operands' types differ."""
+        key = (node.op, inputs, node.attrs)
+        found = self._nodes.get(key)
+        if found is None:
+            same = all([a.types == b.types for a, b in zip(inputs, node.inputs, strict=True)])
+            types = node.types if same else self._infer(node.op, inputs, node.attrs, node.loc)
+            found = self._nodes[key] = Node(node.op, inputs, node.attrs, types, node.loc, len(self._nodes))
+        return found
+
     def owns(self, node: Node) -> bool:
         """Was ``node`` made by this pool?"""
         return self._nodes.get((node.op, node.inputs, node.attrs)) is node

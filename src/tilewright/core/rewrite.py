@@ -202,7 +202,7 @@ class _Walk:
             return self.split[node.inputs[0]][node.attrs["index"]]
         for i in node.inputs:
             if final[i] is not i:
-                node = self.pool.add(node.op, tuple([final[i] for i in node.inputs]), node.attrs, node.loc)
+                node = self.pool.with_inputs(node, tuple([final[i] for i in node.inputs]))
                 break
         if node.op in self.control:
             node = map_subgraphs(node, self.pool, lambda g: rewrite(g, self.table, self.journal))

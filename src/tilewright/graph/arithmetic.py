@@ -33,6 +33,7 @@ RIGHT_IDENTITY: dict[OpDef, float] = {
     **LEFT_IDENTITY, ops.sub: 0, ops.div: 1, ops.pow: 1, ops.shift_left: 0, ops.shift_right: 0,
 }  # fmt: skip
 ABSORBING: dict[OpDef, float] = {ops.mul: 0, ops.logical_and: False, ops.logical_or: True, ops.bitwise_and: 0}
+SHRINKABLE = frozenset({CONST, ops.expand, ops.full})
 IDEMPOTENT = (ops.abs, ops.floor, ops.ceil, ops.round, ops.trunc, ops.relu, ops.sign)
 SELF_OPS = (
     ops.minimum, ops.maximum, ops.logical_and, ops.logical_or, ops.bitwise_and, ops.bitwise_or,
@@ -71,6 +72,8 @@ def _shrink_operands(b: Rewriting, node: Node) -> Node | None:
     if len(inputs) == 1:
         inner = b(node.op, inputs[0].inputs[0], **node.attrs)
         return b(ops.expand, inner, shape=node.shape)
+    if not [i for i in inputs if i.op in SHRINKABLE and i.types[0].shape]:
+        return None
     small = [_small_operand(b, i) for i in inputs]
     if all(s is i for s, i in zip(small, inputs, strict=True)):
         return None

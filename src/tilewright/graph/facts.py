@@ -63,7 +63,9 @@ def uniform(node: Node) -> Number | None:
         return None
     flat = array.reshape(-1)
     first = flat[0]
-    if flat[-1] != first or not (flat == first).all() or (first == 0 and len(set(np.signbit(flat).tolist())) > 1):
+    if flat[-1] != first or not (flat == first).all():
+        return None
+    if first == 0 and node.dtype.is_float and (np.signbit(flat) != np.signbit(first)).any():
         return None
     value: Number = first.item()
     return value
