@@ -1,0 +1,46 @@
+"""The default schedule of every op's own stages computes what its plain loops compute, and its kernel reads back."""
+
+import numpy as np
+import pytest
+
+from ops.running import buffers, sample_calls
+from ops.test_samples import OPS
+from tile.kernels import SMALL, WIDE
+from tilewright.core import types
+from tilewright.core.compute import Buffer, Computation
+from tilewright.tile.default import schedule
+from tilewright.tile.interp import run
+from tilewright.tile.lower import lower
+from tilewright.tile.pack import packed_array
+from tilewright.tile.text import kernel_text, parse_kernel
+from tilewright.tile.verify import verify
+
+MOST_CALLS = 3
+
+
+def computation_of(op, call):
+    ins = tuple(Buffer(f"in{k}", types.dtype_of(a.dtype), a.shape) for k, a in enumerate(call.arrays))
+    outs = tuple(Buffer(f"out{k}", t.dtype, t.shape) for k, t in enumerate(call.infer()))
+    items = tuple((op.compute or op.kernel)(ins, outs, call.attrs))
+    temps = tuple(dict.fromkeys(b for b in buffers(items) if b not in {*ins, *outs}))
+    return Computation(ins, outs, items, temps)
+
+
+@pytest.mark.parametrize("op", [op for op in OPS if not op.decompose], ids=lambda op: op.name)
+def test_every_op(op):
+    for call in sample_calls(op)[:MOST_CALLS]:
+        computation = computation_of(op, call)
+        arrays = {b.name: np.array(a, order="C") for b, a in zip(computation.inputs, call.arrays, strict=True)}
+        arrays |= {b.name: np.zeros(b.shape, b.dtype.numpy) for b in computation.outputs}
+        want = {k: v.copy() for k, v in arrays.items()}
+        run(lower(computation), want)
+        for machine, constants in ((SMALL, ()), (WIDE, computation.inputs[1:])):
+            kernel = schedule(computation, machine, constants)
+            verify(kernel)
+            assert kernel_text(parse_kernel(kernel_text(kernel))) == kernel_text(kernel)
+            given = {k: v.copy() for k, v in arrays.items()}
+            given |= {p.param.name: packed_array(p, arrays[p.source.name]) for p in kernel.packed}
+            got = run(kernel, given, reverse=True)
+            for b in computation.outputs:
+                a, c = (x[b.name].astype(np.float64).reshape(-1) for x in (want, got))
+                np.testing.assert_allclose(c, a, rtol=1e-4, atol=1e-5)
