@@ -21,7 +21,7 @@ from tilewright.codegen.llvm import assembly, compile_text, emit_kernel
 from tilewright.codegen.program import emit_program
 from tilewright.codegen.target import Target
 from tilewright.core.diag import OptionError
-from tilewright.core.expr import symbols, to_text
+from tilewright.core.expr import substitute, symbols, to_text
 from tilewright.core.graph import Graph, Node
 from tilewright.core.passes import PassReport, parse_pipeline, print_pipeline, run_pipeline
 from tilewright.core.text import load_graph, print_graph
@@ -32,7 +32,7 @@ from tilewright.graph.pipeline import PASSES, passes_for
 from tilewright.graph.specialize import fix_symbols
 from tilewright.partition.computation import GroupComputation
 from tilewright.partition.plan import KernelSpec, Packing, Planner
-from tilewright.partition.program import Branch, Call, Program, Repeat
+from tilewright.partition.program import Branch, Call, LetDim, Program, Repeat, SetDim
 from tilewright.runtime.artifact import Artifact, ObjectImage
 from tilewright.runtime.cache import Cache
 from tilewright.runtime.manifest import (
@@ -151,13 +151,15 @@ def build(graph: Graph, options: Options, clock: Clock, *, profile: bool = False
         verify(graph)
         graph = run_pipeline(graph, passes_for(options.optimize))
     kernels = KernelBuilder(target, clock)
-    planner = Planner(kernels.schedule, fuse=options.optimize > 0)
+    passes = passes_for(options.optimize)
+    planner = Planner(kernels.schedule, lambda g: run_pipeline(g, passes), fuse=options.optimize > 0)
     with clock.stage("partition"):
         program = planner.program(graph, graph.name)
     objects = kernels.objects()
     slots = dimension_slots(graph, program)
     with clock.stage("entry"):
-        shapes, counts = [n.shape for n in graph.outputs], kernels.parameter_counts()
+        shapes = [[substitute(d, planner.caps) for d in n.shape] for n in graph.outputs]
+        counts = kernels.parameter_counts()
         cycles = {name: len(slots) + k for k, name in enumerate(counts)} if profile else None
         text = emit_program(program, slots, shapes, target, counts, cycles)
         objects.insert(0, ObjectImage("entry", compile_text(text, target)))
@@ -252,12 +254,16 @@ def machine_of(target: Target) -> Machine:
 def dimension_slots(graph: Graph, program: Program) -> dict[str, int]:
     """Places in the table of dimensions: symbols of the inputs first, then those that the data decide."""
     names = dict.fromkeys(s.name for s in graph.symbols())
+    for n in graph.outputs:  # the loader reads these back, right behind the inputs'
+        names.update(dict.fromkeys(sorted(s.name for d in n.shape for s in symbols(d))))
     for n in graph.nodes():
         for t in n.types:
             names.update(dict.fromkeys(s.name for d in t.shape for s in symbols(d)))
     for step in walk_steps(program):
         if isinstance(step, Call):
             names.update(dict.fromkeys(s.name for s in step.sizes))
+        if isinstance(step, LetDim | SetDim):
+            names.setdefault(step.symbol.name)
     return {name: k for k, name in enumerate(names)}
 
 
@@ -372,7 +378,9 @@ def kernel_texts(graph: Graph, options: Options, stage: str, only: str) -> Itera
     """The text of each kernel at a stage: ``kernels``, ``tile``, ``llvm``, ``asm``, or the ``entry`` function's."""
     target = Target.parse(options.target)
     made = KernelBuilder(target, Clock())
-    program = Planner(made.schedule, fuse=options.optimize > 0).program(graph, graph.name)
+    passes = passes_for(options.optimize)
+    planner = Planner(made.schedule, lambda g: run_pipeline(g, passes), fuse=options.optimize > 0)
+    program = planner.program(graph, graph.name)
     if stage == "entry":
         slots, shapes = dimension_slots(graph, program), [n.shape for n in graph.outputs]
         yield emit_program(program, slots, shapes, target, made.parameter_counts())

@@ -18,6 +18,7 @@ from tilewright.partition.program import (
     Branch,
     Call,
     Copy,
+    LetDim,
     Pointer,
     Program,
     Repeat,
@@ -183,14 +184,18 @@ class _Function:
             case Copy():
                 self.copy(self.pointer(step.source), self.pointer(step.target), step.n_bytes)
             case SetDim():
-                value = self.let(f"load i64, ptr {self.pointer(step.source)}")
-                at = self.let(f"getelementptr i64, ptr %dims, i64 {self.module.slots[step.symbol.name]}")
-                self.write(f"store i64 {value}, ptr {at}")
-                self.forget()
+                self.set_dim(step.symbol, self.let(f"load i64, ptr {self.pointer(step.source)}"))
+            case LetDim():
+                self.set_dim(step.symbol, self.dim(step.value))
             case Branch():
                 self.branch(step)
             case Repeat():
                 self.repeat(step)
+
+    def set_dim(self, symbol: Sym, value: str) -> None:
+        at = self.let(f"getelementptr i64, ptr %dims, i64 {self.module.slots[symbol.name]}")
+        self.write(f"store i64 {value}, ptr {at}")
+        self.forget()
 
     def timed(self, call: str, slot: int | None) -> None:
         """A call; with a slot, its ticks are added there."""
@@ -228,9 +233,15 @@ class _Function:
         self.n += 1
         yes, no, done = f"then{self.n}", f"else{self.n}", f"done{self.n}"
         self.write(f"br i1 {test}, label %{yes}, label %{no}")
-        for label, program in ((yes, step.then_program), (no, step.else_program)):
+        for label, program, dims in (
+            (yes, step.then_program, step.then_dims),
+            (no, step.else_program, step.else_dims),
+        ):
             self.label(label)
+            self.forget()
             self.call_sub(program, table, scratch)
+            for d in dims:
+                self.step(d)
             self.write(f"br label %{done}")
         self.label(done)
         self.forget()

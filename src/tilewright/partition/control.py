@@ -10,20 +10,25 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tilewright.core.expr import Dim, Sym
-from tilewright.core.graph import Graph, Node
-from tilewright.core.types import product
-from tilewright.partition.program import Branch, Carried, Pointer, Repeat, Scanned, SetDim, Step
+from tilewright.core.diag import CompileError, Problem
+from tilewright.core.expr import Dim, Sym, maximum
+from tilewright.core.graph import CONST, Graph, Node
+from tilewright.core.types import TensorType, i64, product
+from tilewright.graph.specialize import substitute_symbols
+from tilewright.ops.control import bind_formals
+from tilewright.partition.program import Branch, Carried, LetDim, Pointer, Repeat, Scanned, SetDim, Step
 
 if TYPE_CHECKING:
     from tilewright.partition.plan import _GraphPlan
 
 
 def data_dims(node: Node) -> list[tuple[Sym, Dim]]:
-    """The symbols that this node's data decide, with the largest value each can take."""
+    """The symbols that this node's data decide, with the largest value each can take. Raises ``CompileError``."""
+    if "then_branch" in node.attrs:
+        return [(s, maximum(x, y)) for s, x, y in _joined_dims(node)]
+    if "body" in node.attrs:
+        return _repeat_dims(node)
     name = node.attrs.get("count")
-    if not isinstance(name, str):
-        return []
     found = {d for t in node.types for d in t.shape if isinstance(d, Sym) and d.name == name}
     return [(s, product(node.inputs[0].shape)) for s in found]
 
@@ -35,15 +40,47 @@ def plan_control(plan: _GraphPlan, node: Node, step: int) -> list[Callable[[], S
     return _repeat(plan, node, step)
 
 
+def _closed(graph: Graph, operands: Sequence[TensorType], what: str) -> Graph:
+    """A sub-graph over its operands' dimensions instead of its own formal ones."""
+    return substitute_symbols(graph, bind_formals(graph, operands, what))
+
+
+def _branches(node: Node) -> tuple[Graph, Graph]:
+    operands = [i.type for i in node.inputs[1:]]
+    then_graph, else_graph = (_closed(node.attrs[k], operands, k) for k in ("then_branch", "else_branch"))
+    return then_graph, else_graph
+
+
+def _joined_dims(node: Node) -> list[tuple[Sym, Dim, Dim]]:
+    """Result symbols that the branch decides, with their values in either."""
+    then_graph, else_graph = _branches(node)
+    found: dict[Sym, tuple[Dim, Dim]] = {}
+    for t, x, y in zip(node.types, then_graph.outputs, else_graph.outputs, strict=True):
+        for d, p, q in zip(t.shape, x.shape, y.shape, strict=True):
+            if p != q and isinstance(d, Sym):
+                found[d] = (p, q)
+    return [(s, p, q) for s, (p, q) in found.items()]
+
+
 def _branch(plan: _GraphPlan, node: Node, step: int) -> list[Callable[[], Step]]:
-    graphs: Sequence[Graph] = (node.attrs.then_branch, node.attrs.else_branch)
-    then_program, else_program = (plan.planner.program(g, f"{plan.name}.{node.serial}.{g.name}") for g in graphs)
+    then_program, else_program = (
+        plan.planner.program(plan.planner.prepare(g), f"{plan.name}.{node.serial}.{g.name}") for g in _branches(node)
+    )
     scratch = plan.reserve(_larger(then_program.arena_bytes, else_program.arena_bytes), step)
+    dims = _joined_dims(node)
 
     def make() -> Step:
         args = [plan.pointer(i) for i in node.inputs[1:]]
         args += [plan.result_pointer((node, k)) for k in range(len(node.types))]
-        return Branch(plan.pointer(node.inputs[0]), then_program, else_program, tuple(args), scratch())
+        return Branch(
+            plan.pointer(node.inputs[0]),
+            then_program,
+            else_program,
+            tuple(args),
+            scratch(),
+            tuple(LetDim(s, x) for s, x, _ in dims),
+            tuple(LetDim(s, y) for s, _, y in dims),
+        )
 
     return [make]
 
@@ -52,10 +89,33 @@ def _larger(a: Dim, b: Dim) -> Dim:
     return max(a, b) if isinstance(a, int) and isinstance(b, int) else a + b
 
 
-def _repeat(plan: _GraphPlan, node: Node, step: int) -> list[Callable[[], Step]]:
+def _body(node: Node) -> Graph:
+    return _closed(node.attrs.body, [TensorType(i64, ()), *(i.type for i in node.inputs[1:])], "the body")
+
+
+def _repeat_dims(node: Node) -> list[tuple[Sym, Dim]]:
+    """The count of iterations where data decide it: a constant trip count bounds it, sizes that change have no bound."""
+    n: int = node.attrs.n_carried
     body: Graph = node.attrs.body
-    n_carried: int = node.attrs.n_carried
-    program = plan.planner.program(body, f"{plan.name}.{node.serial}.body")
+    for before, after in zip(body.inputs[2 : 2 + n], body.outputs[1 : 1 + n], strict=True):
+        if before.shape != after.shape:
+            rule = f"carried value {before.attrs['name']!r} is {before.type} at first and {after.type} after an iteration"
+            remedy = "keep the size of carried values: write into a buffer of the final size, or scan"
+            raise CompileError("a loop's memory has no bound", [Problem(node.loc, node.op.name, rule, remedy)])
+    trips = node.inputs[0]
+    found = _scan_symbols(node, n)
+    if found and trips.op is not CONST:
+        rule = "the number of iterations, and so the size of a result, is known only while running"
+        raise CompileError(
+            "a loop's memory has no bound",
+            [Problem(node.loc, node.op.name, rule, "make the trip count a constant, or give the result its length")],
+        )
+    return [(s, int(trips.attrs.data.array)) for s in found]
+
+
+def _repeat(plan: _GraphPlan, node: Node, step: int) -> list[Callable[[], Step]]:
+    body, n_carried = _body(node), node.attrs.n_carried
+    program = plan.planner.program(plan.planner.prepare(body), f"{plan.name}.{node.serial}.body")
     carried = node.inputs[2 : 2 + n_carried]
     buffers = [(plan.reserve(c.type.n_bytes, step), plan.reserve(c.type.n_bytes, step)) for c in carried]
     cond = plan.reserve(1, step), plan.reserve(1, step)

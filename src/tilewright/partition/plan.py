@@ -20,7 +20,7 @@ from tilewright.partition.computation import GroupComputation, computation_of
 from tilewright.partition.control import data_dims, plan_control
 from tilewright.partition.fuse import Group, Partition, partition
 from tilewright.partition.memory import Storage, plan_memory
-from tilewright.partition.program import Branch, Call, Copy, Pointer, Program, Repeat, SetDim, Step
+from tilewright.partition.program import Branch, Call, Copy, LetDim, Pointer, Program, Repeat, SetDim, Step
 from tilewright.partition.weights import Weights
 
 Result = tuple[Node, int]
@@ -54,11 +54,16 @@ Scheduler = Callable[[GroupComputation, str], KernelSpec]
 
 @dataclass
 class Planner:
-    """Shared by a graph and its sub-graphs: the weights and the scheduler (which makes equal kernels once)."""
+    """Shared by a graph and its sub-graphs: the weights, the scheduler (which makes equal kernels once), the passes.
+
+    ``caps`` gives each symbol that the data decide the largest value it can take.
+    """
 
     schedule: Scheduler
+    prepare: Callable[[Graph], Graph]
     fuse: bool = True
     weights: Weights = field(default_factory=Weights)
+    caps: dict[Sym, Dim] = field(default_factory=dict)
 
     def program(self, graph: Graph, name: str) -> Program:
         """The program of one graph."""
@@ -79,7 +84,7 @@ class _GraphPlan:
         self.homes: dict[Result, int] = {}
         self.copies: list[tuple[Node, Pointer]] = []
         self.steps: list[list[Callable[[], Step]]] = []
-        self.caps: dict[Sym, Dim] = {}
+        self.caps = planner.caps
 
     def program(self) -> Program:
         targets = self._outputs()
@@ -154,8 +159,7 @@ class _GraphPlan:
 
     def _plan_group(self, group: Group, targets: dict[Result, Pointer]) -> None:
         step, node = len(self.steps), group.root
-        for symbol, cap in data_dims(node):
-            self.caps[symbol] = cap
+        self.caps.update((symbol, substitute(cap, self.caps)) for symbol, cap in data_dims(node))
         for k, t in enumerate(node.types):
             self.allot((node, k), t, step)
         if Trait.CONTROL in node.op.traits:
@@ -168,7 +172,8 @@ class _GraphPlan:
             self.touch(i, step)
         spec = self.planner.schedule(made, "_".join(n.op.name for n in sorted(group.members, key=self.order.__getitem__)))
         scratch = [self.reserve(n, step) for n in spec.scratch]
-        makers: list[Callable[[], Step]] = [lambda: self._call(group, made, spec, scratch)]
+        makers: list[Callable[[], Step]] = [partial(LetDim, s, self.caps[s]) for s, _ in data_dims(node)]
+        makers.append(lambda: self._call(group, made, spec, scratch))
         makers += [partial(self._set_dim, symbol, node) for symbol, _ in data_dims(node)]
         self.steps.append(makers)
 

@@ -54,14 +54,27 @@ class SetDim:
 
 
 @dataclass(frozen=True)
+class LetDim:
+    """Define a symbol by other symbols: the most that the data may decide, before they have decided."""
+
+    symbol: Sym
+    value: Dim
+
+
+@dataclass(frozen=True)
 class Branch:
-    """Run one of two programs, chosen by the bool at ``cond``; both take the same pointers and ``scratch`` as arena."""
+    """Run one of two programs, chosen by the bool at ``cond``; both take the same pointers and ``scratch`` as arena.
+
+    ``then_dims`` and ``else_dims`` give the symbols of results whose size depends on the branch their values.
+    """
 
     cond: Pointer
     then_program: Program
     else_program: Program
     args: tuple[Pointer, ...]
     scratch: Pointer
+    then_dims: tuple[LetDim, ...] = ()
+    else_dims: tuple[LetDim, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -101,7 +114,7 @@ class Repeat:
     scratch: Pointer
 
 
-Step: TypeAlias = Union[Call, Copy, SetDim, Branch, Repeat]
+Step: TypeAlias = Union[Call, Copy, SetDim, LetDim, Branch, Repeat]
 
 
 @dataclass(frozen=True)

@@ -54,8 +54,10 @@ def collapse(computation: Computation, constants: Container[Buffer] = ()) -> Com
 
 
 def _pairs(stage: Stage) -> list[tuple[Axis, Axis]]:
+    """Adjacent axes; an empty axis joins no other, since nothing can be divided by its extent."""
     reduced = stage.reduction.axes if stage.reduction else ()
-    return [*pairwise(stage.axes), *pairwise(reduced)]
+    found = [*pairwise(stage.axes), *pairwise(reduced)]
+    return [(a, b) for a, b in found if a.extent != 0 and b.extent != 0]
 
 
 @dataclass
