@@ -66,7 +66,7 @@ REFUSED = [
     (ops.conv, [t("f32", 1, 4, 8, 8), t("f32", 3, 2, 3, 3)], {**PLAIN, "groups": 2}, "3 output channels"),
     (ops.max_pool, [t("f32", 1, 2, 8, 8)], {"kernel": (2,), "strides": (1, 1), "pads": ((0, 0),) * 2}, "entries"),
     (ops.avg_pool, [t("i32", 1, 2, 8)], {"kernel": (2,), "strides": (1,), "pads": ((0, 0),)}, "dtype"),
-    (ops.batch_norm, [t("f32", 1, 2), *[t("f32", 3)] * 4], {}, "3 and 2|must be equal"),
+    (ops.batch_norm, [t("f32", 1, 2), *[t("f32", 3)] * 4], {}, "as many elements"),
     (ops.layer_norm, [t("f32", 1, 2), t("f32", 3)], {"axis": 1}, "broadcast"),
     (ops.group_norm, [t("f32", 1, 5, 2), t("f32", 5), t("f32", 5)], {"groups": 2}, "5 channels"),
     (ops.softmax, [t("i32", 2)], {"axis": 0}, "dtype"),

@@ -21,9 +21,9 @@ from tilewright.ops.common import (
     FLOATS,
     axis_over,
     broadcast_load,
-    broadcast_shapes,
     cast_to,
     check,
+    check_broadcasts,
     check_dtype,
     check_equal_dims,
     check_equal_dtypes,
@@ -49,18 +49,18 @@ def _infer_attention(ts: Sequence[TensorType], a: Attrs) -> TensorType:
     for t, what in zip((q, k, v), ("the queries", "the keys", "the values"), strict=True):
         check_rank(t, 4, what, 4)
     dtype = check_equal_dtypes((q, k, v), FLOATS)
-    check_equal_dims(q.shape[0], k.shape[0], "batches of queries and keys")
-    check_equal_dims(k.shape[0], v.shape[0], "batches of keys and values")
-    check_equal_dims(q.shape[3], k.shape[3], "depths of queries and keys")
-    check_equal_dims(k.shape[1], v.shape[1], "heads of keys and values")
-    check_equal_dims(k.shape[2], v.shape[2], "lengths of keys and values")
+    check_equal_dims(q.shape[0], k.shape[0], lambda: "batches of queries and keys")
+    check_equal_dims(k.shape[0], v.shape[0], lambda: "batches of keys and values")
+    check_equal_dims(q.shape[3], k.shape[3], lambda: "depths of queries and keys")
+    check_equal_dims(k.shape[1], v.shape[1], lambda: "heads of keys and values")
+    check_equal_dims(k.shape[2], v.shape[2], lambda: "lengths of keys and values")
     group = _group_size(q.shape[1], k.shape[1])
-    check_equal_dims(group * k.shape[1], q.shape[1], "heads of queries and groups of heads of keys")
-    check(len(ts) <= 4, f"takes one mask at most, got {len(ts) - 3}")
+    check_equal_dims(group * k.shape[1], q.shape[1], lambda: "heads of queries and groups of heads of keys")
+    check(len(ts) <= 4, lambda: f"takes one mask at most, got {len(ts) - 3}")
     scores = (*q.shape[:3], k.shape[2])
     for mask in ts[3:]:
         check_dtype(mask, (types.bool_, dtype), "the mask")
-        check(broadcast_shapes(scores, mask.shape) == scores, f"the mask {mask} does not broadcast to {scores}")
+        check_broadcasts(mask, scores, "the mask")
     return TensorType(dtype, (*q.shape[:3], v.shape[3]))
 
 
@@ -153,10 +153,10 @@ def _infer_rotary(ts: Sequence[TensorType], a: Attrs) -> TensorType:
     check_equal_dtypes(ts, FLOATS)
     check_rank(x, 1, "the operand")
     depth = x.shape[-1]
-    check(not isinstance(depth, int) or depth % 2 == 0, f"the depth of {x} must be even")
+    check(not isinstance(depth, int) or depth % 2 == 0, lambda: f"the depth of {x} must be even")
     half = (*x.shape[:-1], floordiv(depth, 2))
     for t in (cos, sin):
-        check(broadcast_shapes(half, t.shape) == half, f"the angles {t} do not broadcast to {half}")
+        check_broadcasts(t, half, "the operand of angles")
     return x
 
 

@@ -49,14 +49,14 @@ def fail(message: str, remedy: str = "") -> NoReturn:
     raise OpError(message, remedy=remedy)
 
 
-def check(condition: bool, message: str, remedy: str = "") -> None:
-    """Raise ``OpError`` unless ``condition`` holds."""
+def check(condition: bool, message: Callable[[], str], remedy: str = "") -> None:
+    """Raise ``OpError`` unless ``condition`` holds; the message is only made then: ``infer`` runs for every node."""
     if not condition:
-        raise OpError(message, remedy=remedy)
+        raise OpError(message(), remedy=remedy)
 
 
 def check_dtype(t: TensorType, allowed: Sequence[DType], what: str = "the operand") -> None:
-    check(t.dtype in allowed, f"{what} is {t}; its dtype must be one of {names(allowed)}", "insert a cast")
+    check(t.dtype in allowed, lambda: f"{what} is {t}; its dtype must be one of {names(allowed)}", "insert a cast")
 
 
 def check_equal_dtypes(operands: Sequence[TensorType], allowed: Sequence[DType] = ANY) -> DType:
@@ -75,23 +75,35 @@ def check_rank(t: TensorType, least: int, what: str = "the operand", most: int |
 
 
 def check_axis(axis: int, rank: int, what: str = "axis") -> None:
-    check(0 <= axis < rank, f"{what} {axis} is not in 0..{rank - 1}", "negative axes are resolved by the frontend")
+    check(
+        0 <= axis < rank, lambda: f"{what} {axis} is not in 0..{rank - 1}", "negative axes are resolved by the frontend"
+    )
 
 
 def check_axes(axes: Sequence[int], rank: int) -> None:
     for a in axes:
         check_axis(a, rank, "axes entry")
-    check(len(set(axes)) == len(axes), f"axes {tuple(axes)} name an axis twice")
+    check(len(set(axes)) == len(axes), lambda: f"axes {tuple(axes)} name an axis twice")
 
 
 def normalise_axis(axis: int, rank: int, what: str = "axis") -> int:
     """``axis`` counted from the front; raises ``OpError`` when it is not in ``-rank..rank-1``."""
-    check(-rank <= axis < rank, f"{what} {axis} is not in {-rank}..{rank - 1}")
+    check(-rank <= axis < rank, lambda: f"{what} {axis} is not in {-rank}..{rank - 1}")
     return axis % rank
 
 
-def check_equal_dims(a: Dim, b: Dim, what: str) -> None:
-    check(a == b, f"{what}: {a} and {b} must be equal", "give both dimensions the same number or the same symbol")
+def check_equal_dims(a: Dim, b: Dim, what: Callable[[], str]) -> None:
+    check(
+        a == b,
+        lambda: f"{what()}: {a} and {b} must be equal",
+        "give both dimensions the same number or the same symbol",
+    )
+
+
+def check_broadcasts(t: TensorType, shape: tuple[Dim, ...], what: str) -> None:
+    """Raise ``OpError`` unless ``t`` broadcasts to exactly ``shape``."""
+    if broadcast_shapes(shape, t.shape) != shape:
+        fail(f"{what} {t} does not broadcast to {shape}")
 
 
 def broadcast_dims(a: Dim, b: Dim) -> Dim:

@@ -31,6 +31,7 @@ from tilewright.ops.common import (
     check_equal_dims,
     check_equal_dtypes,
     check_rank,
+    fail,
     fold,
     narrowed,
     wide,
@@ -47,10 +48,10 @@ def contraction_dtype(a: TensorType, b: TensorType, out_dtype: DType | None) -> 
     if out_dtype is None:
         return check_equal_dtypes((a, b))
     mixes = a.dtype.is_integer and b.dtype.is_integer
-    check(a.dtype is b.dtype or mixes, f"operands must have one dtype, not {a} and {b}", "insert a cast")
+    check(a.dtype is b.dtype or mixes, lambda: f"operands must have one dtype, not {a} and {b}", "insert a cast")
     check(
         a.dtype.is_float == out_dtype.is_float and out_dtype is not types.bool_,
-        f"{a.dtype} operands can't give {out_dtype}", "choose an out_dtype of the operands' kind",
+        lambda: f"{a.dtype} operands can't give {out_dtype}", "choose an out_dtype of the operands' kind",
     )  # fmt: skip
     return out_dtype
 
@@ -68,7 +69,7 @@ def _infer_matmul(ts: Sequence[TensorType], attrs: Attrs) -> TensorType:
     check_rank(a, 2, "the first operand")
     check_rank(b, 2, "the second operand")
     dtype = contraction_dtype(a, b, attrs.out_dtype)
-    check_equal_dims(a.shape[-1], b.shape[-2], f"columns of {a} and rows of {b}")
+    check_equal_dims(a.shape[-1], b.shape[-2], lambda: f"columns of {a} and rows of {b}")
     return TensorType(dtype, (*broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1]))
 
 
@@ -130,25 +131,31 @@ matmul = OpDef(
 def _terms(equation: str, ranks: Sequence[int]) -> tuple[list[list[str]], list[str]]:
     """The labels of each operand's axes and of the result's; ``...`` becomes labels of its own, aligned at the end."""
     text = equation.replace(" ", "")
-    check(text.count("->") == 1, f"equation {equation!r} must have one '->'", "the frontend spells out the result")
+    check(
+        text.count("->") == 1, lambda: f"equation {equation!r} must have one '->'", "the frontend spells out the result"
+    )
     left, right = text.split("->")
     parts = left.split(",")
-    check(len(parts) == len(ranks), f"equation {equation!r} names {len(parts)} operands, not {len(ranks)}")
+    check(len(parts) == len(ranks), lambda: f"equation {equation!r} names {len(parts)} operands, not {len(ranks)}")
     extra = [rank - len(p.replace("...", "")) if "..." in p else 0 for p, rank in zip(parts, ranks, strict=True)]
     dots = [f".{k}" for k in range(max(extra, default=0), 0, -1)]
     terms = [_labels(p, dots[len(dots) - n :], equation) for p, n in zip(parts, extra, strict=True)]
     for term, rank in zip(terms, ranks, strict=True):
-        check(len(term) == rank, f"equation {equation!r} does not fit an operand of rank {rank}")
+        if len(term) != rank:
+            fail(f"equation {equation!r} does not fit an operand of rank {rank}")
     result = _labels(right, dots, equation)
     known = {label for term in terms for label in term}
-    check(set(result) <= known and len(set(result)) == len(result), f"the result of {equation!r} names a wrong index")
+    check(
+        set(result) <= known and len(set(result)) == len(result),
+        lambda: f"the result of {equation!r} names a wrong index",
+    )
     return terms, result
 
 
 def _labels(part: str, dots: Sequence[str], equation: str) -> list[str]:
     before, ellipsis, after = part.partition("...")
     letters = before + after
-    check(not letters or letters.isalpha(), f"equation {equation!r} has a character that is no index: {part!r}")
+    check(not letters or letters.isalpha(), lambda: f"equation {equation!r} has a character that is no index: {part!r}")
     return [*before, *(dots if ellipsis else ()), *after]
 
 
@@ -161,7 +168,7 @@ def _extents(terms: Sequence[Sequence[str]], shapes: Sequence[Sequence[Dim]]) ->
 
 
 def _infer_einsum(ts: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    check(len(ts) > 0, "takes at least one operand")
+    check(len(ts) > 0, lambda: "takes at least one operand")
     dtype = check_equal_dtypes(ts, NUMERIC)
     terms, result = _terms(attrs.equation, [t.rank for t in ts])
     sizes = _extents(terms, [t.shape for t in ts])

@@ -20,7 +20,7 @@ from tilewright.core.expr import Dim, floordiv, mod
 from tilewright.core.graph import Attrs, Builder, Node
 from tilewright.core.opdef import AttrDef, OpDef, Sample, Trait
 from tilewright.core.types import Array, TensorType
-from tilewright.ops.common import axis_over, cast_to, check, check_equal_dims, check_rank, fold, narrowed
+from tilewright.ops.common import axis_over, cast_to, check, check_equal_dims, check_rank, fail, fold, narrowed
 from tilewright.ops.contract import accumulator, contraction_dtype
 from tilewright.ops.movement import reshape, reverse, transpose
 from tilewright.ops.samples import random
@@ -45,11 +45,13 @@ def spatial_axes(layout: str, rank: int) -> range:
 
 def check_window(rank: int, a: Attrs, *lengths: str) -> None:
     """Raise ``OpError`` unless the layout is known and each attribute has one positive entry per spatial axis."""
-    check(a.layout in LAYOUTS, f"layout {a.layout!r} is not one of {', '.join(LAYOUTS)}")
+    check(a.layout in LAYOUTS, lambda: f"layout {a.layout!r} is not one of {', '.join(LAYOUTS)}")
     for name in (*lengths, "pads"):
-        check(len(a[name]) == rank - 2, f"{name} has {len(a[name])} entries for {rank - 2} spatial axes")
+        if len(a[name]) != rank - 2:
+            fail(f"{name} has {len(a[name])} entries for {rank - 2} spatial axes")
     for name in lengths:
-        check(all(n >= 1 for n in a[name]), f"{name} {a[name]} must be positive")
+        if min(a[name]) < 1:
+            fail(f"{name} {a[name]} must be positive")
 
 
 def window_size(size: Dim, kernel: Dim, stride: int, pads: tuple[Dim, Dim], dilation: int) -> Dim:
@@ -57,7 +59,7 @@ def window_size(size: Dim, kernel: Dim, stride: int, pads: tuple[Dim, Dim], dila
     n = floordiv(size + pads[0] + pads[1] - (kernel - 1) * dilation - 1, stride) + 1
     check(
         not isinstance(n, int) or n >= 0,
-        f"a window of {kernel} with dilation {dilation} does not fit into {size} with pads {pads}",
+        lambda: f"a window of {kernel} with dilation {dilation} does not fit into {size} with pads {pads}",
         "use a larger input, a smaller kernel or more padding",
     )
     return n
@@ -97,12 +99,12 @@ def _infer_conv(ts: Sequence[TensorType], a: Attrs) -> TensorType:
     check_rank(x, 3, "the input", 5)
     check_rank(w, x.rank, "the weight", x.rank)
     check_window(x.rank, a, "strides", "dilations")
-    check(a.groups >= 1, f"groups {a.groups} must be positive")
-    check(0 not in w.shape[2:], f"the weight {w} has no element to slide")
+    check(a.groups >= 1, lambda: f"groups {a.groups} must be positive")
+    check(0 not in w.shape[2:], lambda: f"the weight {w} has no element to slide")
     dtype = contraction_dtype(x, w, a.out_dtype)
     channels, n_out = x.shape[channel_axis(a.layout, x.rank)], w.shape[0]
-    check_equal_dims(channels, w.shape[1] * a.groups, f"channels of {x} and of {w} with {a.groups} groups")
-    check(mod(n_out, a.groups) == 0, f"{n_out} output channels don't fill {a.groups} groups")
+    check_equal_dims(channels, w.shape[1] * a.groups, lambda: f"channels of {x} and of {w} with {a.groups} groups")
+    check(mod(n_out, a.groups) == 0, lambda: f"{n_out} output channels don't fill {a.groups} groups")
     sizes = [x.shape[k] for k in spatial_axes(a.layout, x.rank)]
     spatial = [
         window_size(n, k, s, p, d)
@@ -212,17 +214,17 @@ def _infer_transpose(ts: Sequence[TensorType], a: Attrs) -> TensorType:
     check_rank(x, 3, "the input", 5)
     check_rank(w, x.rank, "the weight", x.rank)
     check_window(x.rank, a, "strides", "dilations")
-    check(a.groups >= 1, f"groups {a.groups} must be positive")
-    check(len(a.output_padding) == x.rank - 2, f"output_padding has {len(a.output_padding)} entries")
+    check(a.groups >= 1, lambda: f"groups {a.groups} must be positive")
+    check(len(a.output_padding) == x.rank - 2, lambda: f"output_padding has {len(a.output_padding)} entries")
     dtype = contraction_dtype(x, w, None)
     channels = x.shape[channel_axis(a.layout, x.rank)]
-    check_equal_dims(channels, w.shape[0], f"channels of {x} and rows of {w}")
-    check(mod(channels, a.groups) == 0, f"{channels} channels don't fill {a.groups} groups")
+    check_equal_dims(channels, w.shape[0], lambda: f"channels of {x} and rows of {w}")
+    check(mod(channels, a.groups) == 0, lambda: f"{channels} channels don't fill {a.groups} groups")
     spatial = []
     for k, axis in enumerate(spatial_axes(a.layout, x.rank)):
         reach = (w.shape[2 + k] - 1) * a.dilations[k] + 1 + a.output_padding[k]
         spatial.append((x.shape[axis] - 1) * a.strides[k] + reach - a.pads[k][0] - a.pads[k][1])
-    check(not any(isinstance(n, int) and n < 0 for n in spatial), f"pads {a.pads} leave nothing of the result")
+    check(not any(isinstance(n, int) and n < 0 for n in spatial), lambda: f"pads {a.pads} leave nothing of the result")
     return TensorType(dtype, placed(x.shape[0], w.shape[1] * a.groups, spatial, a.layout))
 
 

@@ -322,7 +322,7 @@ ge = binary("ge", _plain2("ge"), np.greater_equal, ANY, "a >= b.", result=types.
 
 
 def _infer_where(ts: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    check(ts[0].dtype is types.bool_, f"the condition is {ts[0]}, not bool", "compare it with 0")
+    check(ts[0].dtype is types.bool_, lambda: f"the condition is {ts[0]}, not bool", "compare it with 0")
     dtype = check_equal_dtypes(ts[1:])
     return TensorType(dtype, broadcast_shapes(*(t.shape for t in ts)))
 
@@ -383,7 +383,7 @@ def _infer_bitcast(ts: Sequence[TensorType], attrs: Attrs) -> TensorType:
     source, target = ts[0].dtype, attrs.dtype
     check(
         source.n_bytes == target.n_bytes and types.bool_ not in (source, target),
-        f"{ts[0]} can't be read as {target}: the widths must be equal, and neither may be bool",
+        lambda: f"{ts[0]} can't be read as {target}: the widths must be equal, and neither may be bool",
     )
     return ts[0].with_dtype(target)
 

@@ -66,7 +66,10 @@ def _infer(ts: Sequence[TensorType], a: Attrs, dtypes: Sequence[DType]) -> Tenso
     check_rank(x, 3, most=5)
     dilations = _dilations(a)
     check_window(x.rank, a, "kernel", "strides")
-    check(len(dilations) == x.rank - 2 and all(d >= 1 for d in dilations), f"dilations {dilations} must be positive")
+    check(
+        len(dilations) == x.rank - 2 and all(d >= 1 for d in dilations),
+        lambda: f"dilations {dilations} must be positive",
+    )
     pads = total_pads(a)
     sizes = [x.shape[k] for k in spatial_axes(a.layout, x.rank)]
     spatial = [window_size(*v) for v in zip(sizes, a.kernel, a.strides, pads, dilations, strict=True)]
@@ -196,8 +199,8 @@ def _count(a: Attrs, sizes: Sequence[Dim], at: Sequence[Dim]) -> list[Dim]:
 
 
 def _infer_avg(ts: Sequence[TensorType], a: Attrs) -> TensorType:
-    check(a.divisor >= 0, f"divisor {a.divisor} must be positive, or 0 for the number of elements")
-    check(len(a.ceil_pads) in (0, len(a.pads)), f"ceil_pads {a.ceil_pads} must have an entry per spatial axis")
+    check(a.divisor >= 0, lambda: f"divisor {a.divisor} must be positive, or 0 for the number of elements")
+    check(len(a.ceil_pads) in (0, len(a.pads)), lambda: f"ceil_pads {a.ceil_pads} must have an entry per spatial axis")
     return _infer(ts, a, FLOATS)
 
 

@@ -108,7 +108,7 @@ def _n_blocks(a: Attrs) -> Dim:
 
 def _infer(ts: Sequence[TensorType], a: Attrs) -> tuple[TensorType, TensorType]:
     (state,) = ts
-    check(state.dtype is types.u64 and state.shape == (2,), f"the state is {state}, not u64[2]")
+    check(state.dtype is types.u64 and state.shape == (2,), lambda: f"the state is {state}, not u64[2]")
     values = TensorType(a.dtype, a.shape)
     check_dtype(values, FLOATS, "the result")
     check_sizes(a.shape)

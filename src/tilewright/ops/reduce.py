@@ -282,7 +282,9 @@ def extreme_init(dtype: DType, *, is_max: bool, select_last: bool = False) -> tu
 def _infer_arg(ts: Sequence[TensorType], a: Attrs) -> TensorType:
     check_equal_dtypes(ts, NUMERIC)
     check_axis(a.axis, ts[0].rank)
-    check(ts[0].shape[a.axis] != 0, f"{ts[0]} has no element along axis {a.axis}", "an empty axis has no extreme")
+    check(
+        ts[0].shape[a.axis] != 0, lambda: f"{ts[0]} has no element along axis {a.axis}", "an empty axis has no extreme"
+    )
     return TensorType(types.i64, reduced_shape(ts[0].shape, (a.axis,), a.keepdims))
 
 

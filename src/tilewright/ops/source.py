@@ -22,7 +22,9 @@ ANYWHERE: frozenset[Trait] = frozenset()
 
 def check_sizes(shape: Sequence[Dim]) -> None:
     """Raise ``OpError`` for a negative size."""
-    check(not any(isinstance(d, int) and d < 0 for d in shape), f"the sizes {tuple(shape)} include a negative one")
+    check(
+        not any(isinstance(d, int) and d < 0 for d in shape), lambda: f"the sizes {tuple(shape)} include a negative one"
+    )
 
 
 def size_value(d: Dim) -> Value:
@@ -45,7 +47,8 @@ def _infer_full(ts: Sequence[TensorType], a: Attrs) -> TensorType:
     check_sizes(a.shape)
     fits = a.dtype.is_float or a.value == int(a.value) if np.isfinite(a.value) else a.dtype.is_float
     check(
-        fits and (a.dtype.is_float or a.dtype.min <= a.value <= a.dtype.max), f"{a.value} is not a value of {a.dtype}"
+        fits and (a.dtype.is_float or a.dtype.min <= a.value <= a.dtype.max),
+        lambda: f"{a.value} is not a value of {a.dtype}",
     )
     return TensorType(a.dtype, a.shape)
 
