@@ -41,11 +41,32 @@ def test_nan_is_greatest_as_in_torch() -> None:
         assert order.tolist() == expected.tolist()
 
 
-@pytest.mark.parametrize("dtype", [T.i8, T.u16, T.i64, T.bf16, T.f64], ids=str)
-@pytest.mark.parametrize("n", [7, 70])
-def test_dtypes(dtype, n) -> None:
-    x = np.random.default_rng(1).integers(0, 100, n).astype(dtype.numpy)
-    check_op(so.top_k, (x,), {"k": 5, "axis": 0})
+@pytest.mark.parametrize("dtype", [d for d in T.DTYPES if d is not T.bool_], ids=str)
+@pytest.mark.parametrize("largest", [False, True])
+def test_dtypes_at_their_limits(dtype, largest) -> None:
+    x = np.random.default_rng(1).integers(0, 100, 70).astype(dtype.numpy)
+    x[:2] = [dtype.max, dtype.min]
+    check_op(so.top_k, (x,), {"k": 3, "axis": 0, "largest": largest})
+    check_op(so.sort, (x[:7],), {"axis": 0, "descending": largest})
+
+
+@pytest.mark.parametrize("dtype", [T.u32, T.i64, T.f64], ids=str)
+def test_merging_packed_and_wide_keys(dtype) -> None:
+    x = np.random.default_rng(1).integers(0, 9, 67).astype(dtype.numpy)
+    check_op(so.sort, (x,), {"axis": 0, "descending": True})
+
+
+@pytest.mark.parametrize("n", [256, 515])
+def test_selection_over_several_blocks(n) -> None:
+    x = np.random.default_rng(n).integers(-20, 20, (1, n)).astype(np.float32)
+    _, order = check_op(so.top_k, (x,), {"k": 5, "axis": 1})
+    expected = torch.sort(torch.tensor(x), dim=1, descending=True, stable=True).indices[:, :5]
+    np.testing.assert_array_equal(order, expected.numpy())
+
+
+def test_selection_of_a_symbolic_length() -> None:
+    x = np.random.default_rng(0).standard_normal((2, 300)).astype(np.float32)
+    check_symbolic(so.top_k, (x,), (TensorType(T.f32, (Sym("B", 0), S)),), {"k": 2, "axis": 1, "largest": False})
 
 
 def test_symbolic_k() -> None:

@@ -4,14 +4,18 @@ In: operand types, arrays or buffers. Out: each op's type rule, NumPy meaning an
 Not its business: argmax and argmin (``ops.reduce``).
 
 Order: NaN is greater than every number and equal to NaN, -0.0 equals 0.0, and equal elements keep their order in both
-directions. Up to ``MAX_COUNTED`` elements an element's rank is counted against all others; beyond that runs of
-doubled length are merged: each element finds its place among the sibling run by binary search, so that every pass is
-a parallel stage and the whole takes n log^2 n steps. Both work for any size, also a symbolic one.
+directions. Elements are compared by integer keys; a key of up to 32 bits shares one i64 with its position (an axis has
+at most 2**32 elements), so that keys are distinct and one comparison settles order and ties.
+
+Up to ``MAX_COUNTED`` elements an element's rank is counted against all others. A ``top_k`` of up to ``MAX_SELECTED``
+then takes the least key ``k`` times, each time looking again at one block only: n + k (n / BLOCK + BLOCK) steps. Else
+runs of doubled length are merged: each element finds its place among the sibling run by binary search, so that every
+pass is a parallel stage and the whole takes n log^2 n steps. All work for any size, also a symbolic one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -19,10 +23,12 @@ from tilewright.core import types
 from tilewright.core.compute import (
     Axis,
     Binary,
+    Bitcast,
     Buffer,
     Cast,
     Const,
     Index,
+    Inside,
     Load,
     Reduction,
     Select,
@@ -35,7 +41,7 @@ from tilewright.core.compute import (
     syms,
 )
 from tilewright.core.diag import OpError
-from tilewright.core.expr import Dim, Sym, floordiv, minimum, mod
+from tilewright.core.expr import Dim, Sym, ceildiv, floordiv, minimum, mod
 from tilewright.core.graph import Attrs, Builder, Node
 from tilewright.core.opdef import AttrDef, OpDef, Sample
 from tilewright.core.shapes import surely_negative
@@ -43,29 +49,55 @@ from tilewright.core.types import Array, TensorType
 from tilewright.ops.common import check_axis
 from tilewright.ops.movement import transpose
 from tilewright.ops.rules import Types, check_not_negative
-from tilewright.ops.stages import Items, assign, copy_from, write
+from tilewright.ops.stages import Items, as_i64, assign, copy_from, index_value, write
 
-MAX_COUNTED = 64
-_MAX_BITS = 40  # more elements along one axis than memory holds
+MAX_COUNTED = 64  # elements: up to here n^2 comparisons beat log2(n) passes
+MAX_SELECTED = 256  # results: up to here top_k selects one after another
+BLOCK = 256
+_MAX_BITS = 32  # positions take the low 32 bits of a packed key
+_LOW = (1 << _MAX_BITS) - 1
+
+Position = Callable[[Sequence[Dim], Dim], Value]
 
 
 def _constant(n: int) -> Const:
     return Const(n, types.i64)
 
 
-def _less(a: Value, b: Value) -> Value:
-    """``a < b`` with NaN greatest."""
-    if a.dtype is types.bool_:
-        return _less(Cast(a, types.u8), Cast(b, types.u8))
-    plain = Binary("lt", a, b)
-    if not a.dtype.is_float:
-        return plain
-    only_b_nan = Binary("and", Unary("isnan", b), Unary("not", Unary("isnan", a)))
-    return Binary("or", plain, only_b_nan)
+def _key(x: Value, descending: bool) -> Value:
+    """An integer whose order is the order of the elements."""
+    if x.dtype is types.bool_:
+        x = Cast(x, types.u8)
+    if x.dtype is types.u32:  # its high bit would become a packed key's sign
+        x = Bitcast(Binary("xor", x, Const(1 << 31, types.u32)), types.i32)
+    if x.dtype.is_float:
+        x = _float_key(x if x.dtype in (types.f32, types.f64) else Cast(x, types.f32))
+    return Unary("not", x) if descending else x
 
 
-def _before(a: Value, b: Value, descending: bool) -> Value:
-    return _less(b, a) if descending else _less(a, b)
+def _float_key(x: Value) -> Value:
+    """The bits as an integer; those of negative numbers turned round, one zero, NaN above all."""
+    integer = types.i32 if x.dtype is types.f32 else types.i64
+    top = Const(integer.max, integer)
+    zero = Const(0.0, x.dtype)
+    bits = Bitcast(Select(Binary("eq", x, zero), zero, x), integer)
+    sign = Binary("shr", bits, Const(integer.bits - 1, integer))
+    return Select(Unary("isnan", x), top, Binary("xor", bits, Binary("and", sign, top)))
+
+
+def _is_packed(dtype: types.DType) -> bool:
+    """Keys of up to 32 bits share an i64 with their position: no two are equal, and one number moves, not two."""
+    return dtype.n_bytes <= 4
+
+
+def _packed(x: Value, i: Dim, descending: bool) -> Value:
+    high = Binary("shl", as_i64(_key(x, descending)), _constant(_MAX_BITS))
+    return Binary("or", high, index_value(i))
+
+
+def _unpacked(key: Value) -> Value:
+    """The position in a packed key."""
+    return Binary("and", key, _constant(_LOW))
 
 
 def _ref_order(x: Array, axis: int, descending: bool) -> Array:
@@ -77,18 +109,17 @@ def _ref_order(x: Array, axis: int, descending: bool) -> Array:
     return np.asarray(x.shape[axis] - 1 - np.flip(backwards, axis), np.int64)
 
 
-# --- the two algorithms: each leaves the order of every row in a buffer ----------------------------------------------
+# --- three algorithms: each gives the position of the element of every rank ------------------------------------------
 
 
-def _ordered(x: Buffer, axis: int, descending: bool, prefix: str) -> tuple[Items, Buffer, Dim]:
-    """Stages that compute, for each row along ``axis``, the positions of its elements in sorted order.
-
-    The result is ``order[slot, others..., rank]``: ``slot`` is the third value returned.
-    """
+def _ordered(x: Buffer, axis: int, descending: bool, prefix: str, k: Dim) -> tuple[Items, Position]:
+    """Stages after which ``position(row, rank)`` is where, along ``axis``, the element of a rank below ``k`` lies."""
     n = x.shape[axis]
     if isinstance(n, int) and n <= MAX_COUNTED:
-        return _order_by_counting(x, axis, descending, prefix)
-    return _order_by_merging(x, axis, descending, prefix)
+        return _by_counting(x, axis, descending, prefix)
+    if isinstance(k, int) and k <= MAX_SELECTED and _is_packed(x.dtype):
+        return _by_selecting(x, axis, descending, prefix, k)
+    return _by_merging(x, axis, descending, prefix)
 
 
 def _rows(x: Buffer, axis: int) -> tuple[Dim, ...]:
@@ -99,24 +130,67 @@ def _at(row: Sequence[Dim], axis: int, i: Dim) -> tuple[Dim, ...]:
     return (*row[:axis], i, *row[axis:])
 
 
-def _order_by_counting(x: Buffer, axis: int, descending: bool, prefix: str) -> tuple[Items, Buffer, Dim]:
+def _by_counting(x: Buffer, axis: int, descending: bool, prefix: str) -> tuple[Items, Position]:
     n, rows = x.shape[axis], _rows(x, axis)
     rank = Buffer(f"{prefix}_rank", types.i64, (*rows, n))
-    order = Buffer(f"{prefix}_order", types.i64, (1, *rows, n))
+    order = Buffer(f"{prefix}_order", types.i64, (*rows, n))
     axes = axes_for((*rows, n))
     *row, i = syms(axes)
     j = Axis(loop_symbol("j", n), n)
-    mine, other = Load(x, _at(row, axis, i)), Load(x, _at(row, axis, j.sym))
-    tie = Binary("and", Unary("not", _before(mine, other, descending)), Binary("lt", Index(j.sym), Index(i)))
-    counted = Cast(Binary("or", _before(other, mine, descending), tie), types.i64)
+    mine, other = (_key(Load(x, _at(row, axis, p)), descending) for p in (i, j.sym))
+    tie = Binary("and", Binary("eq", other, mine), Binary("lt", Index(j.sym), Index(i)))
+    counted = Cast(Binary("or", Binary("lt", other, mine), tie), types.i64)
     count = Stage((rank,), axes, (*row, i), (counted,), Reduction((j,), "add", (_constant(0),)))
-    place = write(order, axes, (0, *row, Load(rank, (*row, i))), Index(i))
-    return [count, place], order, 0
+    place = write(order, axes, (*row, Load(rank, (*row, i))), Index(i))
+    return [count, place], lambda row, r: Load(order, (*row, r))
 
 
-def _order_by_merging(x: Buffer, axis: int, descending: bool, prefix: str) -> tuple[Items, Buffer, Dim]:
+def _by_selecting(x: Buffer, axis: int, descending: bool, prefix: str, k: int) -> tuple[Items, Position]:
+    """The least key of every block, then ``k`` times the least of those, whose block gets its next one."""
     n, rows = x.shape[axis], _rows(x, axis)
-    keys = Buffer(f"{prefix}_keys", x.dtype, (2, *rows, n))
+    n_blocks = ceildiv(n, BLOCK)
+    keys = Buffer(f"{prefix}_keys", types.i64, (*rows, n))
+    best = Buffer(f"{prefix}_best", types.i64, (*rows, n_blocks))
+    last, following = (Buffer(f"{prefix}_{name}", types.i64, rows) for name in ("last", "following"))
+    order = Buffer(f"{prefix}_order", types.i64, (*rows, k))
+    none = Const(types.i64.max, types.i64)
+    e, g = Axis(loop_symbol("e", BLOCK), BLOCK), Axis(loop_symbol("g", n_blocks), n_blocks)
+
+    def least(out: Buffer, of: Callable[[Sequence[Dim]], Value], over: Axis) -> Stage:
+        axes = axes_for(out.shape)
+        return Stage((out,), axes, syms(axes), (of(syms(axes)),), Reduction((over,), "min", (none,)))
+
+    def in_block(at: Sequence[Dim]) -> Value:
+        i = at[-1] * BLOCK + e.sym
+        return Select(Inside((n - 1 - i,)), Load(keys, (*at[:-1], i)), none)
+
+    def after_last(row: Sequence[Dim]) -> Value:
+        start = Binary("shl", block(row), _constant(BLOCK.bit_length() - 1))
+        i = Binary("min", Binary("add", start, Index(e.sym)), index_value(n - 1))
+        key = Load(keys, (*row, i))
+        return Select(Binary("gt", key, Load(last, tuple(row))), key, none)
+
+    def block(row: Sequence[Dim]) -> Value:
+        return Binary("shr", _unpacked(Load(last, tuple(row))), _constant(BLOCK.bit_length() - 1))
+
+    j = Axis(loop_symbol("j", k), k)
+    axes = axes_for(rows)
+    row = syms(axes)
+    step = (
+        least(last, lambda row: Load(best, (*row, g.sym)), g),
+        write(order, axes, (*row, j.sym), _unpacked(Load(last, row))),
+        least(following, after_last, e),
+        write(best, axes, (*row, block(row)), Load(following, row)),
+    )
+    pack = assign(keys, lambda at: _packed(Load(x, _at(at[:-1], axis, at[-1])), at[-1], descending))
+    return [*pack, least(best, in_block, e), Serial(j, step)], lambda row, r: Load(order, (*row, r))
+
+
+def _by_merging(x: Buffer, axis: int, descending: bool, prefix: str) -> tuple[Items, Position]:
+    n, rows = x.shape[axis], _rows(x, axis)
+    packed = _is_packed(x.dtype)
+    key_type = types.i64 if packed else _key(Const(0, x.dtype), descending).dtype
+    keys = Buffer(f"{prefix}_keys", key_type, (2, *rows, n))
     order = Buffer(f"{prefix}_order", types.i64, (2, *rows, n))
     found = Buffer(f"{prefix}_found", types.i64, (*rows, n))
     n_passes = _bit_length(n - 1)
@@ -126,31 +200,35 @@ def _order_by_merging(x: Buffer, axis: int, descending: bool, prefix: str) -> tu
     *row, i = syms(axes)
     old, new = mod(p.sym, 2), mod(p.sym + 1, 2)
     merge = _Merge(Index(i), Index(p.sym), Index(n))
-    mine = Load(keys, (old, *row, i))
+    mine, pos = Load(keys, (old, *row, i)), Load(found, (*row, i))
 
-    step = Binary("shl", _constant(1), Index(p.sym - s.sym))
-    pos = Load(found, (*row, i))
-    probe = Binary("add", pos, step)
+    probe = Binary("add", pos, Binary("shl", _constant(1), Index(p.sym - s.sym)))
     fits = Binary("le", probe, merge.sibling_length)
-    last = Binary("sub", Binary("add", merge.sibling, probe), _constant(1))
-    theirs = Load(keys, (old, *row, Select(fits, last, Index(i))))
-    goes_first = Select(
-        merge.is_left, _before(theirs, mine, descending), Unary("not", _before(mine, theirs, descending))
-    )
+    at_probe = Binary("sub", Binary("add", merge.sibling, probe), _constant(1))
+    theirs = Load(keys, (old, *row, Select(fits, at_probe, Index(i))))
+    goes_first: Value = Binary("lt", theirs, mine)
+    if not packed:
+        goes_first = Select(merge.is_left, goes_first, Binary("le", theirs, mine))
     search = write(found, axes, (*row, i), Select(Binary("and", fits, goes_first), probe, pos))
 
     target = Binary("add", merge.target, pos)
-    body = (
+    body: list[Stage | Serial] = [
         write(found, axes, (*row, i), _constant(0)),
         Serial(s, (search,)),
         write(keys, axes, (new, *row, target), mine),
-        write(order, axes, (new, *row, target), Load(order, (old, *row, i))),
-    )
-    start = (
-        write(keys, axes, (0, *row, i), Load(x, _at(row, axis, i))),
-        write(order, axes, (0, *row, i), Index(i)),
-    )
-    return [*start, Serial(p, body)], order, mod(n_passes, 2)
+    ]
+    element = Load(x, _at(row, axis, i))
+    start = [write(keys, axes, (0, *row, i), _packed(element, i, descending) if packed else _key(element, descending))]
+    if not packed:
+        body.append(write(order, axes, (new, *row, target), Load(order, (old, *row, i))))
+        start.append(write(order, axes, (0, *row, i), Index(i)))
+    slot = mod(n_passes, 2)
+
+    def position(row: Sequence[Dim], rank: Dim) -> Value:
+        at = (slot, *row, rank)
+        return _unpacked(Load(keys, at)) if packed else Load(order, at)
+
+    return [*start, Serial(p, tuple(body))], position
 
 
 class _Merge:
@@ -180,15 +258,15 @@ def _bit_length(e: Dim) -> Dim:
     return total
 
 
-def _select_results(x: Buffer, outs: tuple[Buffer, ...], axis: int, order: Buffer, slot: Dim) -> Items:
+def _gather_ranks(x: Buffer, outs: tuple[Buffer, ...], axis: int, position: Position) -> Items:
     values, indices = outs
 
-    def position(at: Sequence[Dim]) -> Load:
-        return Load(order, (slot, *at[:axis], *at[axis + 1 :], at[axis]))
+    def index(at: Sequence[Dim]) -> Value:
+        return position((*at[:axis], *at[axis + 1 :]), at[axis])
 
     return [
-        *copy_from(values, x, lambda at: (*at[:axis], position(at), *at[axis + 1 :])),
-        *assign(indices, position),
+        *copy_from(values, x, lambda at: (*at[:axis], index(at), *at[axis + 1 :])),
+        *assign(indices, index),
     ]
 
 
@@ -206,8 +284,8 @@ def _ref_sort(xs: Sequence[Array], a: Attrs) -> tuple[Array, ...]:
 
 
 def _sort_kernel(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs) -> Items:
-    items, order, slot = _ordered(ins[0], a.axis, a.descending, outs[0].name)
-    return items + _select_results(ins[0], outs, a.axis, order, slot)
+    items, position = _ordered(ins[0], a.axis, a.descending, outs[0].name, ins[0].shape[a.axis])
+    return items + _gather_ranks(ins[0], outs, a.axis, position)
 
 
 def _with_specials(x: Array) -> Array:
@@ -253,8 +331,8 @@ def _ref_top_k(xs: Sequence[Array], a: Attrs) -> tuple[Array, ...]:
 
 
 def _top_k_kernel(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs) -> Items:
-    items, order, slot = _ordered(ins[0], a.axis, a.largest, outs[0].name)
-    return items + _select_results(ins[0], outs, a.axis, order, slot)
+    items, position = _ordered(ins[0], a.axis, a.largest, outs[0].name, a.k)
+    return items + _gather_ranks(ins[0], outs, a.axis, position)
 
 
 def _top_k_samples(rng: np.random.Generator) -> Iterator[Sample]:
