@@ -21,7 +21,7 @@ from tilewright.codegen.llvm import assembly, compile_text, emit_kernel
 from tilewright.codegen.program import emit_program
 from tilewright.codegen.target import Target
 from tilewright.core.diag import OptionError
-from tilewright.core.expr import substitute, symbols, to_text
+from tilewright.core.expr import Dim, Sym, substitute, symbols, to_text
 from tilewright.core.graph import Graph, Node
 from tilewright.core.passes import PassReport, parse_pipeline, print_pipeline, run_pipeline
 from tilewright.core.text import load_graph, print_graph
@@ -167,7 +167,8 @@ def build(graph: Graph, options: Options, clock: Clock, *, profile: bool = False
         weights = planner.weights.blob()
     report = make_report(graph, program, kernels, clock, options, weights.nbytes)
     n_dims = len(slots) + (len(kernels.kernels) if profile else 0)
-    return Artifact(make_manifest(graph, slots, n_dims, target, report), tuple(objects), weights)
+    manifest = make_manifest(graph, slots, n_dims, planner.caps, target, report)
+    return Artifact(manifest, tuple(objects), weights)
 
 
 class KernelBuilder:
@@ -280,7 +281,12 @@ def walk_steps(program: Program) -> Iterator[Any]:
 
 
 def make_manifest(
-    graph: Graph, slots: Mapping[str, int], n_dims: int, target: Target, report: dict[str, Any]
+    graph: Graph,
+    slots: Mapping[str, int],
+    n_dims: int,
+    caps: Mapping[Sym, Dim],
+    target: Target,
+    report: dict[str, Any],
 ) -> Manifest:
     """What the loader needs to know."""
     given = graph.symbols()
@@ -293,7 +299,7 @@ def make_manifest(
         inputs=tuple(_tensor(name, n) for name, n in zip(graph.input_names, graph.inputs, strict=True)),
         outputs=tuple(_tensor(name, n) for name, n in zip(graph.output_names, graph.outputs, strict=True)),
         symbols=tuple(SymbolSpec(s.name, s.lo or 0, s.hi) for s in given),
-        computed=tuple(SymbolSpec(s.name, s.lo or 0, s.hi) for s in by_slot),
+        computed=tuple(SymbolSpec(s.name, s.lo or 0, _size(caps.get(s, s.hi))) for s in by_slot),
         n_dims=n_dims,
         constraints=tuple(Constraint(f"{to_text(c)} >= 0") for c in graph.constraints),
         report=report,
@@ -302,6 +308,10 @@ def make_manifest(
 
 def _tensor(name: str, node: Node) -> TensorSpec:
     return TensorSpec(name, node.dtype.numpy.name, tuple(d if isinstance(d, int) else to_text(d) for d in node.shape))
+
+
+def _size(d: Dim | None) -> int | str | None:
+    return d if d is None or isinstance(d, int) else to_text(d)
 
 
 def _features(target: Target) -> tuple[str, ...]:

@@ -29,6 +29,7 @@ from tilewright.runtime.manifest import Manifest, SymbolSpec, TensorSpec
 from tilewright.runtime.memory import FramePool
 from tilewright.runtime.plan import Plan, Planner
 from tilewright.runtime.pool import MAX_THREADS
+from tilewright.runtime.report import Report
 from tilewright.runtime.threads import default_threads
 from tilewright.runtime.values import Array, address_of, aligned_bytes, dtype_of, new_array, to_tensor
 
@@ -104,9 +105,9 @@ class LoadedModel:
         """Inputs so far that could not be used where they lay."""
         return self._reader.copies
 
-    def report(self) -> Any:
-        """What the compiler reported about this model, as JSON values."""
-        return self.manifest.report
+    def report(self) -> Report:
+        """What the compiler reported about this model: a dict of JSON values that prints as a page."""
+        return Report(self.manifest.report or {})
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model as a ``.tw`` file, which ``load`` reads back."""

@@ -1,0 +1,43 @@
+"""The compile report: JSON values that print as a page a person can read.
+
+In: what the compiler wrote into the manifest. Out: ``Report``, a dict. Not its business: gathering the facts.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class Report(dict[str, Any]):
+    """``report["kernels"]`` and so on for programs; ``str(report)`` for people."""
+
+    def __str__(self) -> str:
+        if "kernels" not in self:
+            return dict.__repr__(self)
+        lines = [*self._head(), "", *self._kernels(), "", *self._memory(), "", *self._time()]
+        return "\n".join(lines)
+
+    def _head(self) -> list[str]:
+        options = ", ".join(f"{k}={v}" for k, v in self["options"].items())
+        return [
+            f"{self['model']} for {self['target']} ({options})",
+            f"{self['n_ops']} ops -> {self['n_kernel_calls']} kernel calls of {self['n_kernels']} kernels",
+        ]
+
+    def _kernels(self) -> list[str]:
+        lines = ["kernels (calls, bytes of code, fused ops)"]
+        for k in sorted(self["kernels"], key=lambda k: -int(k["calls"])):
+            lines.append(f"  {k['calls']:>4} {k['object_bytes']:>7}  {' '.join(k['ops'])}")
+            lines += [f"{'':>15}note: {note}" for note in k["notes"]]
+        return lines
+
+    def _memory(self) -> list[str]:
+        m = self["memory"]
+        arena, bound = m["arena_bytes"], m["lower_bound_bytes"]
+        over = f" ({arena / bound:.3f} of the least possible, {bound})" if bound and isinstance(arena, int) else ""
+        return ["memory (bytes)", f"  activations {arena}{over}", f"  weights     {m['weights_bytes']}"]
+
+    def _time(self) -> list[str]:
+        seconds = self["seconds"]
+        rows = [f"  {name:<12} {value:8.3f}" for name, value in seconds.items()]
+        return [f"compile time (seconds, {sum(seconds.values()):.3f} in all)", *rows]
