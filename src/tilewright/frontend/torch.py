@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from tilewright.core.diag import ImportFailed, Loc
@@ -37,21 +37,26 @@ def import_module(
 
     inputs = tuple(example_inputs)
     with torch.no_grad(), _evaluating(module):
-        try:
-            program = torch.export.export(
-                module,
-                inputs,
-                dynamic_shapes=dynamic_shapes,
-                strict=False,
-                prefer_deferred_runtime_asserts_over_guards=True,  # they become the graph's constraints
-            )
-        except Exception as e:  # torch.export raises many kinds, all of which say why the module can't be captured
-            raise ImportFailed(
-                f"torch.export can't capture {type(module).__name__}: {e}",
-                remedy="keep Python control flow in forward free of data, or use torch.compile(backend='tilewright')",
-            ) from e
+        program = _export(module, inputs, dynamic_shapes)
     names = _dimension_names(program, _specs(module, inputs, dynamic_shapes))
     return import_exported(program, name=name or type(module).__name__, dimension_names=names)
+
+
+def _export(module: torch.nn.Module, inputs: tuple[Any, ...], dynamic_shapes: Any) -> ExportedProgram:
+    """Capture by ``torch.export``; relations between sizes that it can't prove become run-time constraints."""
+    import torch
+
+    options: dict[str, Any] = {"dynamic_shapes": dynamic_shapes, "strict": False}
+    try:
+        return torch.export.export(module, inputs, **options)
+    except Exception as e:  # it raises many kinds, all of which say why the module can't be captured
+        if dynamic_shapes:
+            with suppress(Exception):
+                return torch.export.export(module, inputs, **options, prefer_deferred_runtime_asserts_over_guards=True)
+        raise ImportFailed(
+            f"torch.export can't capture {type(module).__name__}: {e}",
+            remedy="keep Python control flow in forward free of data, or use torch.compile(backend='tilewright')",
+        ) from e
 
 
 def import_exported(
@@ -83,9 +88,12 @@ def _decomposed(program: ExportedProgram) -> ExportedProgram:
     for kept in KEPT_WHOLE:
         packet, overload = kept.split(".")
         table.pop(getattr(getattr(torch.ops.aten, packet), overload), None)
-    with torch.no_grad():
-        functional: ExportedProgram = program.run_decompositions(table)
-        return functional
+    try:
+        with torch.no_grad():
+            functional: ExportedProgram = program.run_decompositions(table)
+    except Exception as e:  # as above
+        raise ImportFailed(f"PyTorch can't make the program functional: {e}", remedy="see PyTorch's message") from e
+    return functional
 
 
 @contextmanager

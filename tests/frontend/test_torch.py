@@ -1,0 +1,163 @@
+"""Importing PyTorch modules: names, locations, symbolic sizes, control flow, and what is refused."""
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from frontend.torch_compare import check, compare
+from tilewright.core.diag import ImportFailed
+from tilewright.core.expr import Sym
+from tilewright.frontend.torch import import_exported, import_module
+
+torch.manual_seed(0)
+Dim = torch.export.Dim
+
+
+class Lambda(torch.nn.Module):
+    """A function as a module."""
+
+    def __init__(self, f: Any) -> None:
+        super().__init__()
+        self.f = f
+
+    def forward(self, *args: torch.Tensor) -> Any:
+        return self.f(*args)
+
+
+class TwoHeads(torch.nn.Module):
+    """Named inputs and outputs, a tied weight, dropout and a batch norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = torch.nn.Embedding(7, 4)
+        self.norm = torch.nn.BatchNorm1d(4)
+        self.drop = torch.nn.Dropout(0.5)
+
+    def forward(self, ids: torch.Tensor, scale: torch.Tensor) -> dict[str, torch.Tensor]:
+        x = self.drop(self.norm(self.embed(ids) * scale))
+        logits = x @ self.embed.weight.T
+        return {"logits": logits, "best": logits.argmax(-1)}
+
+
+IDS, SCALE = torch.tensor([1, 5, 2]), torch.rand(4)
+
+
+def test_names_weights_and_mode() -> None:
+    module = TwoHeads().train()
+    graph = import_module(module, (IDS, SCALE))
+    compare(graph, module, (IDS, SCALE))
+    module.train()
+    import_module(module, (IDS, SCALE))
+    assert module.training and module.drop.training
+    assert graph.name == "TwoHeads"
+    assert graph.input_names == ("ids", "scale")
+    assert graph.output_names == ("logits", "best")
+    constants = [n for n in graph.nodes() if n.op.name == "const" and n.shape == (7, 4)]
+    assert len(constants) == 1
+
+
+def test_nodes_know_the_users_line() -> None:
+    graph = import_module(TwoHeads(), (IDS, SCALE))
+    (product,) = [n for n in graph.nodes() if n.op.name == "matmul"]
+    assert product.loc.file == __file__
+    with open(__file__) as f:
+        assert "logits = x @" in f.read().splitlines()[product.loc.line - 1]
+    assert product.loc.text.startswith("test_torch.py:") and product.loc.text.endswith("in forward")
+    inside = import_module(torch.nn.Sequential(torch.nn.ReLU()), (SCALE,))
+    assert inside.outputs[0].loc.text == 'module "0" (ReLU)'
+
+
+def test_exported_program_and_its_core_dialect() -> None:
+    module = Lambda(lambda x: F.silu(x) + 1)
+    program = torch.export.export(module, (SCALE,))
+    for p in (program, program.run_decompositions()):
+        compare(import_exported(p), module, (SCALE,))
+
+
+def test_dynamic_sizes_keep_names_and_bounds() -> None:
+    rows = Dim("rows", min=2, max=64)
+    module = Lambda(lambda x: (torch.cat([x, x]).T.flatten(), x.shape[0] * x.mean(0), x[1:].flip(0)))
+    graph = check(module, (torch.randn(4, 6),), {"args": ({0: rows},)})
+    assert graph.inputs[0].shape == (Sym("rows", 2, 64), 6)
+    assert str(graph.outputs[0].type) == "f32[12*rows]"
+    for n in (2, 9):
+        compare(graph, module, (torch.randn(n, 6),))
+
+
+def test_derived_and_equal_sizes() -> None:
+    half = Dim("half", min=2, max=64)
+    derived = check(
+        Lambda(lambda x, y: x[::2] + y), (torch.randn(8), torch.randn(4)), {"args": ({0: 2 * half}, {0: half})}
+    )
+    assert str(derived.inputs[0].type) == "f32[2*half]"
+    auto = {"args": ({0: Dim.AUTO}, {0: Dim.AUTO})}
+    joined = check(Lambda(lambda x, y: x + y), (torch.randn(5), torch.randn(5)), auto)
+    assert joined.inputs[0].shape == joined.inputs[1].shape != (5,)
+
+
+def test_sizes_as_numbers() -> None:
+    module = Lambda(
+        lambda x: (x / x.shape[0] ** 0.5 + torch.arange(x.shape[0]) * x.shape[0], torch.zeros(x.shape[0] * 2))
+    )
+    graph = check(module, (torch.randn(6),), {"args": ({0: Dim("n")},)})
+    compare(graph, module, (torch.randn(11),))
+
+
+def test_cond_and_while_loop() -> None:
+    branch = Lambda(lambda x: torch.cond(x.sum() > 0, lambda x: x * 2 + x.shape[0], lambda x: x - 1, (x,)))
+    for sign in (1, -1):
+        check(branch, (torch.ones(4, 3) * sign,), {"args": ({0: Dim("rows")},)})
+
+    def count(x: torch.Tensor, n: torch.Tensor) -> Any:
+        start = torch.zeros((), dtype=torch.int64)
+        return torch.while_loop(lambda i, y: i < n, lambda i, y: (i + 1, y * 2), (start, x + 1))
+
+    graph = check(Lambda(count), (torch.randn(3), torch.tensor(4)))
+    compare(graph, Lambda(count), (torch.randn(3), torch.tensor(0)))
+
+
+def test_bf16_and_integers() -> None:
+    x = torch.randn(3, 4, dtype=torch.bfloat16)
+    linear = torch.nn.Linear(4, 5).bfloat16()
+    check(Lambda(lambda x: (F.relu(linear(x)), x.to(torch.int8), (x > 0).sum())), (x,), rtol=2e-2)
+
+
+def test_every_unsupported_call_is_reported() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = torch.linalg.qr(x).Q
+        return y + torch.rand(3, 3) + x[x > 0].sum()
+
+    with pytest.raises(ImportFailed) as caught:
+        import_module(Lambda(f), (torch.randn(3, 3),))
+    found = {p.op: p for p in caught.value.problems}
+    assert {"aten.linalg_qr.default", "aten.rand.default", "aten.index.Tensor"} <= found.keys()
+    assert found["aten.rand.default"].remedy and "mask" in found["aten.index.Tensor"].rule
+    assert all(p.loc.text for p in caught.value.problems)
+
+
+def test_written_state_is_refused() -> None:
+    class Counter(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("count", torch.zeros(()))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.count.add_(1)
+            return x + self.count
+
+    with pytest.raises(ImportFailed, match="count"):
+        import_module(Counter(), (SCALE,))
+
+
+def test_what_export_refuses_is_an_import_error() -> None:
+    with pytest.raises(ImportFailed, match="can't capture Lambda"):
+        import_module(Lambda(lambda x: x if x.sum() > 0 else -x), (SCALE,))
+
+
+def test_the_package_does_not_import_torch() -> None:
+    code = "import sys, tilewright, tilewright.frontend.torch; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
