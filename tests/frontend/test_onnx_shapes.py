@@ -216,3 +216,21 @@ def test_inputs_that_are_no_tensors() -> None:
         import_onnx(m)
     with pytest.raises(ImportFailed, match="element type string is not supported"):
         import_onnx(model([node("Identity", ["x"], ["y"])], [info("x", [2], TensorProto.STRING)], ["y"]))
+
+
+def test_dimensions_that_nodes_need_equal_become_one() -> None:
+    """Unnamed dimensions of two inputs that are added, multiplied by weights and joined."""
+    nodes = [node("Add", ["a", "b"], ["s"]), node("MatMul", ["s", "w"], ["m"]), node("Conv", ["m", "k"], ["y"])]
+    constants = {"w": rand(4, 5), "k": rand(2, 3, 1)}
+    inputs = [info("a", [None, None, None]), info("b", ["batch", "c", "t"])]
+    m = model(nodes, inputs, ["y"], constants)
+    g = import_onnx(m)
+    assert [[to_text(d) for d in n.shape] for n in g.inputs] == [["batch", "3", "4"]] * 2
+    check_against_runtime(m, {"a": rand(2, 3, 4), "b": rand(2, 3, 4)})
+
+
+def test_dimensions_that_differ_stay_errors() -> None:
+    nodes = [node("Add", ["a", "b"], ["s"]), node("Add", ["s", "c"], ["y"])]
+    m = model(nodes, [info("a", ["N"]), info("b", [3]), info("c", [4])], ["y"])
+    with pytest.raises(ImportFailed, match="3 and 4"):
+        import_onnx(m)

@@ -5,7 +5,8 @@ In: a path, bytes or a ``ModelProto``. Out: a ``Graph`` whose nodes carry the na
 Not its business: reading files (``onnx_file``), walking nodes (``onnx_walk``), ops (``onnx_ops_*``), optimisation.
 
 Symbolic dimensions: each ``dim_param`` becomes one symbol of at least 1, each unknown dimension a symbol of its own
-called ``<input>_d<axis>``; ``input_shapes`` fixes or names them.
+called ``<input>_d<axis>``; ``input_shapes`` fixes or names them. Symbols that the nodes need equal to each other or to
+a number become that (``onnx_unify``): the shapes of the graph's inputs tell.
 """
 
 from __future__ import annotations
@@ -22,12 +23,15 @@ from tilewright.core.expr import Dim, Sym
 from tilewright.core.graph import Graph, Node, Pool
 from tilewright.core.types import TensorType
 from tilewright.frontend.onnx_file import BadTensor, TensorReader, element_type, read_model
+from tilewright.frontend.onnx_unify import solve
 from tilewright.frontend.onnx_walk import MIN_OPSET, Frame, Scope, Walker
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, ValueInfoProto
 
 InputShapes: TypeAlias = Mapping[str, Sequence["int | str | None"]]
+Shapes: TypeAlias = dict[str, Sequence["int | str | None"]]
+MAX_ATTEMPTS = 32
 
 
 def import_onnx(
@@ -39,7 +43,23 @@ def import_onnx(
     occurs), a string names it, None leaves it as the model says.
     """
     model, folder = read_model(source)
-    header = _Header(model, dict(input_shapes or {}))
+    known: dict[Sym, Dim] = {}
+    for _ in range(MAX_ATTEMPTS):
+        result = _attempt(model, folder, dict(input_shapes or {}), known, name)
+        if isinstance(result, Graph):
+            return result
+        problems, learnt = result
+        if not learnt:
+            break
+        known = {s: expr.substitute(d, learnt) for s, d in known.items()} | learnt
+    raise ImportFailed("the ONNX model can't be imported", problems)
+
+
+def _attempt(
+    model: ModelProto, folder: Path | None, shapes: Shapes, known: Mapping[Sym, Dim], name: str | None
+) -> Graph | tuple[list[Problem], dict[Sym, Dim]]:
+    """The graph with some symbols of the inputs ``known``; else the problems, and more symbols that they determine."""
+    header = _Header(model, shapes, known)
     pool = Pool()
     walker = Walker(pool, TensorReader(folder), header.functions)
     scope = Scope()
@@ -47,11 +67,11 @@ def import_onnx(
     walker.problems = header.problems
     walker.input_symbols = {s for n in inputs for d in n.shape for s in expr.symbols(d)}
     if header.fatal:
-        raise ImportFailed("the ONNX model can't be imported", header.problems)
+        return header.problems, {}
     outputs = walker.graph(model.graph, scope, Frame(header.opsets))
     nodes = [_checked_output(v, o.name, walker) for v, o in zip(outputs, model.graph.output, strict=True)]
     if walker.problems:
-        raise ImportFailed("the ONNX model can't be imported", walker.problems)
+        return walker.problems, solve(walker.emitter.wanted_equal, walker.input_symbols)
     found = tuple(n for n in nodes if n is not None)
     output_names = tuple(o.name for o in model.graph.output)
     return Graph(name or model.graph.name or "model", pool, inputs, found, output_names, tuple(walker.constraints))
@@ -71,11 +91,12 @@ def _checked_output(value: object, name: str, walker: Walker) -> Node | None:
 class _Header:
     """What a model says before its nodes: versions, functions, inputs. Collects problems."""
 
-    def __init__(self, model: ModelProto, input_shapes: dict[str, Sequence[int | str | None]]) -> None:
+    def __init__(self, model: ModelProto, input_shapes: Shapes, known: Mapping[Sym, Dim]) -> None:
         self.problems: list[Problem] = []
         self.fatal = False
         self._graph: GraphProto = model.graph
         self._shapes = input_shapes
+        self._known = known
         self._syms: dict[str, Sym] = {}
         self._spelled: dict[str, str] = {}
         self._fixed: dict[str, int | str] = {}
@@ -171,7 +192,7 @@ class _Header:
             self._problem(where, f"has {len(model_dims)} dimensions and input_shapes gives {len(given)}")
             return None
         shape = [self._dim(info.name, k, d, given[k] if given else None) for k, d in enumerate(model_dims)]
-        return TensorType(dtype, tuple(shape))
+        return TensorType(dtype, tuple(expr.substitute(d, self._known) for d in shape))
 
     def _dim(self, name: str, axis: int, dim: Any, given: int | str | None) -> Dim:
         says = dim is not None and dim.WhichOneof("value") == "dim_value" and dim.dim_value >= 0

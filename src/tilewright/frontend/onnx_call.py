@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias
 import numpy as np
 
 from tilewright import ops
-from tilewright.core.diag import Loc
+from tilewright.core.diag import CompileError, Loc, OpError
 from tilewright.core.expr import Dim, Expr, symbols
 from tilewright.core.graph import CONST, Attrs, Data, Graph, Node, Pool
 from tilewright.core.opdef import OpDef, Trait
 from tilewright.core.types import Array, DType, TensorType, bool_, i64
-from tilewright.frontend import onnx_shapes
+from tilewright.frontend import onnx_shapes, onnx_unify
 from tilewright.frontend.onnx_file import BadTensor, TensorReader, element_type
 from tilewright.frontend.onnx_shapes import MAX_VALUES, Values
 
@@ -68,6 +68,7 @@ class Emitter:
         self.pool = pool
         self._values: dict[Node, Values] = {}
         self._n_fresh = 0
+        self.wanted_equal: list[tuple[Dim, Dim]] = []
 
     def values(self, node: Node) -> Values | None:
         """The node's elements as an object array, or None when they depend on the data or are many."""
@@ -91,7 +92,12 @@ class Emitter:
 
     def add(self, op: OpDef, inputs: Sequence[Node], attrs: Mapping[str, Any], loc: Loc) -> Node:
         """The node ``op(inputs, attrs)``, or a simpler node of the same value."""
-        node = self.pool.add(op, inputs, attrs, loc)
+        try:
+            node = self.pool.add(op, inputs, attrs, loc)
+        except CompileError:
+            if all(len(x.types) == 1 for x in inputs):
+                self._learn(op, inputs, attrs)
+            raise
         if len(node.types) != 1 or op is CONST or op.traits & {Trait.CONTROL, Trait.RANDOM}:
             return node
         folded = self._folded(node)
@@ -103,6 +109,13 @@ class Emitter:
             return node
         value = onnx_shapes.evaluate(op, known, node.attrs, node.type)
         return node if value is None else self.of_values(value, node, loc)
+
+    def _learn(self, op: OpDef, inputs: Sequence[Node], attrs: Mapping[str, Any]) -> None:
+        """Note which dimensions a refused node wants equal; its attributes may be what is wrong with it."""
+        try:
+            self.wanted_equal += onnx_unify.wanted_equal(op, [x.type for x in inputs], op.complete_attrs(attrs))
+        except (OpError, IndexError, ValueError):
+            return
 
     def of_values(self, values: Values, like: Node | DType, loc: Loc) -> Node:
         """A node with these elements; ``like`` gives the dtype, and stands for symbolic values that no op can state."""

@@ -1,0 +1,117 @@
+"""Which symbolic dimensions of a model's inputs must be equal, learnt from the nodes that need it.
+
+In: an op and operand types that break its rule. Out: pairs of dimensions that the rule wants equal, and from those a
+value for symbols. Files often leave dimensions unnamed, or name one size differently for each input; the importer
+starts again with the symbols replaced, so that callers see the smaller set of names in the inputs' shapes.
+Not its business: dimensions that differ for sure, which stay errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
+from typing import TypeAlias
+
+from tilewright import ops
+from tilewright.core.expr import Dim, Sym, symbols
+from tilewright.core.graph import Attrs
+from tilewright.core.opdef import OpDef, Trait
+from tilewright.core.types import TensorType
+
+Pairs: TypeAlias = list[tuple[Dim, Dim]]
+Types: TypeAlias = Sequence[TensorType]
+
+
+def wanted_equal(op: OpDef, operands: Types, attrs: Mapping[str, object]) -> Pairs:
+    """Pairs of different dimensions that ``op`` wants equal, as far as its kind tells."""
+    rule = _RULES.get(op)
+    pairs = _broadcast([t.shape for t in operands]) if Trait.ELEMENTWISE in op.traits else []
+    if rule is not None:
+        pairs = rule(operands, Attrs(attrs))
+    return [(a, b) for a, b in pairs if a != b and not (isinstance(a, int) and isinstance(b, int))]
+
+
+def solve(pairs: Pairs, free: set[Sym]) -> dict[Sym, Dim]:
+    """A value for each symbol of ``free`` that a pair determines; each symbol at most once, and none in a value."""
+    found: dict[Sym, Dim] = {}
+    used: set[Sym] = set()
+    for a, b in pairs:
+        for symbol, value in ((a, b), (b, a)):
+            if (
+                not isinstance(symbol, Sym)
+                or symbol not in free
+                or symbol in used
+                or symbols(value) & (used | {symbol})
+            ):
+                continue
+            if symbols(value) <= free:
+                found[symbol] = value
+                used |= {symbol} | symbols(value)
+                break
+    return found
+
+
+def _broadcast(shapes: Sequence[Sequence[Dim]]) -> Pairs:
+    pairs: Pairs = []
+    for x, y in combinations(shapes, 2):
+        pairs += [(a, b) for a, b in zip(reversed(x), reversed(y), strict=False) if a != 1 and b != 1]
+    return pairs
+
+
+def _matmul(ts: Types, attrs: Attrs) -> Pairs:
+    a, b = ts[0].shape, ts[1].shape
+    return [(a[-1], b[-2]), *_broadcast([a[:-2], b[:-2]])]
+
+
+def _conv(ts: Types, attrs: Attrs) -> Pairs:
+    return [(ts[0].shape[1], ts[1].shape[1] * attrs.groups)]
+
+
+def _conv_transpose(ts: Types, attrs: Attrs) -> Pairs:
+    return [(ts[0].shape[1], ts[1].shape[0])]
+
+
+def _channels(ts: Types, attrs: Attrs) -> Pairs:
+    return [(ts[0].shape[1], p.shape[0]) for p in ts[1:]]
+
+
+def _last(ts: Types, attrs: Attrs) -> Pairs:
+    return [pair for p in ts[1:] for pair in zip(reversed(ts[0].shape), reversed(p.shape), strict=False)]
+
+
+def _einsum(ts: Types, attrs: Attrs) -> Pairs:
+    first: dict[str, Dim] = {}
+    pairs: Pairs = []
+    for letters, t in zip(str(attrs.equation).split("->")[0].split(","), ts, strict=True):
+        for letter, d in zip(letters, t.shape, strict=True):
+            pairs.append((first.setdefault(letter, d), d))
+    return pairs
+
+
+def _attention(ts: Types, attrs: Attrs) -> Pairs:
+    q, k, v = (t.shape for t in ts[:3])
+    masks = [t.shape for t in ts[3:]]
+    scores = (q[0], q[1], q[2], k[2])
+    return [(q[0], k[0]), (k[0], v[0]), (k[1], v[1]), (k[2], v[2]), (q[3], k[3]), *_broadcast([scores, *masks])]
+
+
+def _recurrent(ts: Types, attrs: Attrs) -> Pairs:
+    x, w, state = ts[0].shape, ts[1].shape, ts[4].shape
+    return [(x[2], w[2]), (x[1 - attrs.layout], state[1 - attrs.layout])]
+
+
+_RULES: Mapping[OpDef, Callable[[Types, Attrs], Pairs]] = {
+    ops.matmul: _matmul,
+    ops.conv: _conv,
+    ops.conv_transpose: _conv_transpose,
+    ops.einsum: _einsum,
+    ops.batch_norm: _channels,
+    ops.instance_norm: _channels,
+    ops.group_norm: _channels,
+    ops.layer_norm: _last,
+    ops.rms_norm: _last,
+    ops.attention: _attention,
+    ops.lstm: _recurrent,
+    ops.gru: _recurrent,
+    ops.rnn: _recurrent,
+}
