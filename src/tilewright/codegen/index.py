@@ -127,6 +127,10 @@ class IndexSpace:
         interval = self.interval
         return (self._versions[-1], *[interval[s] for s in memo.sids])
 
+    def situation(self, e: Dim) -> tuple[object, ...]:
+        """A key: as long as it is the same, so is everything that is known of ``e``."""
+        return () if isinstance(e, int) else self._situation(self._memo(e))
+
     def lin(self, e: Dim) -> Lin:
         """Prepare an expression."""
         if isinstance(e, int):

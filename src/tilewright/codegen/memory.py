@@ -71,6 +71,7 @@ class Memory:
         self.zeros = zeros
         self.known: dict[int, dict[object, Known]] = {}
         self._addresses: dict[tuple[str, int], str] = {}
+        self._parts: dict[tuple[object, ...], tuple[Dim, tuple[Dim, ...]]] = {}
         self._block = ""
 
     # --- public -----------------------------------------------------------------------------------------------------
@@ -152,15 +153,22 @@ class Memory:
                 run = self.space.run[sid]
                 assert run is not None, f"a loop variable of {plan.buffer.name}'s index is not open"
                 runs.append((run[1], run[0], coef))
+        pattern = ctx.pattern(lin) if ctx.syms else None
+        distances: tuple[Dim, ...] = ()
         if regular:
             for atom, coef in lin.others:
                 offset += self._other(atom, coef, runs)
+        else:
+            first, distances = self._lane_parts(plan, ctx)
+            offset += self._other(first, 1, runs)
+            numbers = tuple([d for d in distances if isinstance(d, int)])
+            regular = len(numbers) == len(distances)
+            pattern = numbers if regular and any(numbers) else None
         runs.sort()
         for level, name, coef in runs:
             step = self.space.scaled(Val(name, level, 0), coef * size)
             pointer = self._advance(pointer, step)
-        pattern = ctx.pattern(lin) if ctx.syms else None
-        lanes = None if regular else self._lane_distances(plan, ctx)
+        lanes = None if regular else self._lane_vector(distances)
         if plan.dynamic:
             return self._dynamic(plan, Place(plan.buffer, pointer, offset * size, pattern, lanes), ctx, index_value)
         fits = ctx.mask is not None and regular and self._fits(plan, ctx)
@@ -201,23 +209,32 @@ class Memory:
             name = self._addresses[key] = self.writer.fresh(f"getelementptr i8, ptr {key[0]}, i64 {offset}")
         return name
 
-    def _lane_distances(self, plan: Plan, ctx: Lanes) -> Val:
-        """Each lane's distance in elements for an index that is not linear in the lanes."""
-        return self.lane_values(expr_sum(plan.lin.others, plan.lin.terms, ctx, self.space), ctx)
+    def _lane_parts(self, plan: Plan, ctx: Lanes) -> tuple[Dim, tuple[Dim, ...]]:
+        """For an index that is not linear in the lanes: what the lanes decide in lane 0, and each lane's distance."""
+        key = (id(plan), self.space.situation(plan.lin.dim), ctx.extents)
+        if key not in self._parts:
+            parts = self._per_lane(expr_sum(plan.lin.others, plan.lin.terms, ctx), ctx)
+            self._parts[key] = (parts[0], tuple([p - parts[0] for p in parts]))
+        return self._parts[key]
+
+    def _per_lane(self, e: Dim, ctx: Lanes) -> list[Dim]:
+        points = [dict(zip(ctx.syms, point, strict=True)) for point in ctx.points()]
+        return [self.space.resolve(expr.substitute(e, point)) for point in points]
 
     def lane_values(self, e: Dim, ctx: Lanes) -> Val:
         """An index expression of the lane variables as an ``i64`` vector."""
-        parts = [
-            self.space.resolve(expr.substitute(e, dict(zip(ctx.syms, point, strict=True)))) for point in ctx.points()
-        ]
-        apart = [p - parts[0] for p in parts]
-        numbers = [d for d in apart if isinstance(d, int)]
-        first = self.space.value(parts[0])
-        if len(numbers) == len(parts):
-            if not any(numbers):
-                return self.arith.splat(first, "i64", len(parts))
-            steps = Val(f"<{', '.join([f'i64 {n}' for n in numbers])}>", 0, len(parts))
-            return self.arith.instruction("add", "i64", first, steps)
+        parts = self._per_lane(e, ctx)
+        numbers = [d for d in [p - parts[0] for p in parts] if isinstance(d, int)]
+        if len(numbers) < len(parts):
+            return self._lane_vector(tuple(parts))
+        first = self.arith.splat(self.space.value(parts[0]), "i64", len(parts))
+        if not any(numbers):
+            return first
+        steps = Val(f"<{', '.join([f'i64 {n}' for n in numbers])}>", 0, len(parts))
+        return self.arith.instruction("add", "i64", first, steps)
+
+    def _lane_vector(self, parts: tuple[Dim, ...]) -> Val:
+        """One computed number a lane."""
         result, ty = Val("poison", 0, len(parts)), f"<{len(parts)} x i64>"
         for lane, p in enumerate(parts):
             v = self.space.value(p)
@@ -404,9 +421,7 @@ class Memory:
             del known[k]
 
 
-def expr_sum(
-    others: tuple[tuple[expr.Atom, int], ...], terms: tuple[tuple[int, int], ...], ctx: Lanes, space: IndexSpace
-) -> Dim:
+def expr_sum(others: tuple[tuple[expr.Atom, int], ...], terms: tuple[tuple[int, int], ...], ctx: Lanes) -> Dim:
     """The part of a sum that the lanes change, as an expression of the lane variables and others."""
     total: Dim = 0
     for atom, coef in others:
