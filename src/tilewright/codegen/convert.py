@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tilewright.codegen.types import VALUE_TYPE, mangled, vector
+from tilewright.codegen.types import MEMORY_TYPE, VALUE_TYPE, mangled, vector
 from tilewright.codegen.writer import Val
 from tilewright.core import types
 from tilewright.core.types import DType
@@ -42,7 +42,7 @@ def bitcast(a: Arith, v: Val, source: DType, target: DType) -> Val:
     if source is target:
         return v
     raw = to_memory(a, source, v)
-    raw_type, memory = _memory(source), _memory(target)
+    raw_type, memory = MEMORY_TYPE[source], MEMORY_TYPE[target]
     if raw_type != memory:
         raw = a.convert("bitcast", raw, raw_type, memory)
     return from_memory(a, target, raw)
@@ -83,10 +83,6 @@ def to_memory(a: Arith, dtype: DType, v: Val) -> Val:
             return a.convert("bitcast", a.convert("fptrunc", v, "float", "half"), "half", "i16")
         return _float_to_f16(a, v)
     return v
-
-
-def _memory(dtype: DType) -> str:
-    return {"bool": "i8", "f16": "i16", "bf16": "i16"}.get(dtype.name, VALUE_TYPE[dtype])
 
 
 def _to_bool(a: Arith, v: Val, source: DType) -> Val:
