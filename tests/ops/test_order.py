@@ -23,9 +23,9 @@ def test_samples(case) -> None:
     check_case(case)
 
 
-@pytest.mark.parametrize("n", [0, 1, 2, 3, 8, 31])
+@pytest.mark.parametrize("n", [0, 1, 2, 31])
 @pytest.mark.parametrize("descending", [False, True])
-def test_symbolic_length_is_merged(n, descending) -> None:
+def test_symbolic_length(n, descending) -> None:
     x = np.random.default_rng(n).integers(0, 5, (2, n)).astype(np.float32)
     t = TensorType(T.f32, (2, S))
     _, order = check_symbolic(so.sort, (x,), (t,), {"axis": 1, "descending": descending})
@@ -50,8 +50,8 @@ def test_dtypes_at_their_limits(dtype, largest) -> None:
     check_op(so.sort, (x[:7],), {"axis": 0, "descending": largest})
 
 
-@pytest.mark.parametrize("dtype", [T.u32, T.i64, T.f64], ids=str)
-def test_merging_packed_and_wide_keys(dtype) -> None:
+@pytest.mark.parametrize("dtype", [T.i8, T.bf16, T.u32, T.i64, T.f64], ids=str)
+def test_sorting_by_digits(dtype) -> None:
     x = np.random.default_rng(1).integers(0, 9, 67).astype(dtype.numpy)
     check_op(so.sort, (x,), {"axis": 0, "descending": True})
 
