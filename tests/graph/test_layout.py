@@ -110,3 +110,11 @@ def test_a_models_own_transposes_are_not_moved():
     after = Layout().run(before)
     assert "exp(transpose(y" in show(after) or "exp(y)" in show(after)
     assert_same(before, after)
+
+
+def test_one_element_under_a_transpose():
+    """A transpose of one element must not wait for itself."""
+    def build(b, x):
+        return b(ops.div, b(ops.reduce_sum, Net(b).conv(x, 1), axes=(2,), keepdims=True), k(b, 3))
+
+    laid_out(build, "f32[1,5,2]")

@@ -62,7 +62,7 @@ def _fold(b: Rewriting, node: Node, max_bytes: int) -> Node | tuple[Node, ...] |
     growth = SOURCE_BYTES if node.op in STRETCHING else sum(a.nbytes for a in operands) + GROWTH_BYTES
     if n_bytes > min(max_bytes, growth) or any(has_symbols(v) for v in node.attrs.values()):
         return None
-    if node.op is ops.transpose and operands[0].ndim == 2:
+    if node.op is ops.transpose and node.attrs["perm"] == (1, 0):
         return b.const(transposed(operands[0]))
     with np.errstate(all="ignore"):
         results = node.op.reference(operands, node.attrs)

@@ -112,7 +112,7 @@ class Transposes:
 
     def operand(self, b: Rewriting, x: Node, perm: Perm) -> Node:
         """A broadcast operand of an element-wise op, transposed as the result is."""
-        if product(x.shape) == 1:
+        if product(x.shape) == 1 and not self.source(x):
             return x
         missing = len(perm) - x.type.rank
         if missing:

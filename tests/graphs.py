@@ -1,0 +1,443 @@
+"""Random valid graphs over all ops and dtypes, with inputs: what every stage is fuzzed with.
+
+``random_graph(seed, n_ops)`` grows a graph node by node: pick an op, pick operands among what there is, let ``infer``
+accept or reject. ``graphs()`` is the same as a hypothesis strategy. Every node is evaluated as it is made, so that
+values stay moderate. Ops that jump (comparisons, rounding, casts to integers) take only operands that no rounding
+precedes, or equal graphs could differ by more than rounding; ``assert_close`` allows for what rounding may do, measured
+by moving the inputs a little.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from hypothesis import strategies as st
+
+from tilewright import ops
+from tilewright.core import types
+from tilewright.core.diag import CompileError
+from tilewright.core.evaluate import evaluate_graph, evaluate_nodes
+from tilewright.core.expr import Sym
+from tilewright.core.graph import Builder, Graph, Node, Pool
+from tilewright.core.opdef import Trait
+from tilewright.core.shapes import bind_shape
+from tilewright.core.types import Array, DType, TensorType, tensor_type_of
+
+LARGEST = 50.0  # of any value, so that nothing overflows an f16 or a sum
+SMALLEST = 0.2  # of an operand that a division or logarithm would magnify
+MOST_ELEMENTS = 4096
+EPSILON = {types.f16: 2.0**-10, types.bf16: 2.0**-7, types.f32: 2.0**-23, types.f64: 2.0**-52}
+
+ELEMENTWISE = [op for op in ops.ALL if Trait.ELEMENTWISE in op.traits]
+UNARY = [op for op in ELEMENTWISE if len(op.operands) == 1 and op not in (ops.cast, ops.bitcast)]
+BINARY = [op for op in ELEMENTWISE if len(op.operands) == 2]
+JUMPS = {
+    ops.floor, ops.ceil, ops.round, ops.trunc, ops.sign, ops.floor_div, ops.mod, ops.fmod, ops.eq, ops.ne, ops.lt,
+    ops.le, ops.gt, ops.ge, ops.isnan, ops.isinf,
+}  # fmt: skip
+MAGNIFIES = {
+    ops.div, ops.reciprocal, ops.rsqrt, ops.sqrt, ops.log, ops.log2, ops.pow, ops.tan, ops.acosh, ops.atanh, ops.atan2,
+    ops.floor_div, ops.mod, ops.fmod, ops.asin, ops.acos,
+}  # fmt: skip
+REDUCTIONS = [
+    ops.reduce_sum, ops.reduce_max, ops.reduce_min, ops.reduce_mean, ops.reduce_l1, ops.reduce_any, ops.reduce_all,
+]  # fmt: skip
+CUMULATIVE = [ops.cumsum, ops.cummax, ops.cummin]
+
+
+@dataclass
+class RandomGraph:
+    """A graph with an array for each input."""
+
+    graph: Graph
+    arrays: list[Array]
+    seed: int
+
+    def expected(self) -> tuple[Array, ...]:
+        return evaluate_graph(self.graph, self.arrays)
+
+    def assert_close(self, got: Sequence[Array], factor: float = 64.0) -> None:
+        """``got`` has the right dtypes, shapes and values, give or take ``factor`` roundings."""
+        moved = evaluate_graph(self.graph, [_nudged(a) for a in self.arrays])
+        for k, (want, other, have) in enumerate(zip(self.expected(), moved, got, strict=True)):
+            where = f"output {k} of random graph {self.seed}"
+            assert have.dtype == want.dtype and have.shape == want.shape, where
+            if want.dtype.kind in "iub":
+                np.testing.assert_array_equal(have, want, where)
+                continue
+            wide, far = want.astype(np.float64), other.astype(np.float64)
+            coarsest = max(EPSILON.get(n.dtype, 0) for n in self.graph.nodes() if len(n.types) == 1)
+            with np.errstate(invalid="ignore"):
+                reach = np.nan_to_num(np.abs(far - wide)).max(initial=0)
+                scale = np.nan_to_num(np.abs(wide), posinf=0).max(initial=0)
+            np.testing.assert_allclose(
+                have.astype(np.float64), wide, rtol=factor * coarsest, err_msg=where,
+                atol=factor * (reach + coarsest * scale) + 1e-30,
+            )  # fmt: skip
+
+
+def _nudged(a: Array) -> Array:
+    """Floats one or two units in the last place away."""
+    if a.dtype.kind in "iub":
+        return a
+    return (a.astype(np.float64) * (1 + 2 * EPSILON[types.dtype_of(a.dtype)])).astype(a.dtype)
+
+
+@dataclass
+class _Grower:
+    rng: np.random.Generator
+    b: Builder = field(default_factory=lambda: Builder(Pool()))
+    values: dict[Node, Array] = field(default_factory=dict)
+    exact: set[Node] = field(default_factory=set)
+    inputs: list[Node] = field(default_factory=list)
+    sizes: dict[Sym, int] = field(default_factory=dict)
+
+    # --- choosing
+
+    def choose(self, items: Sequence):
+        return items[int(self.rng.integers(len(items)))]
+
+    def integer(self, low: int, high: int) -> int:
+        """Between ``low`` and ``high``, both included."""
+        return int(self.rng.integers(low, high + 1))
+
+    def chance(self, p: float) -> bool:
+        return bool(self.rng.random() < p)
+
+    def shape(self) -> tuple[int, ...]:
+        low = 0 if self.chance(0.05) else 1
+        return tuple(self.integer(low, 5) for _ in range(self.integer(0, 4)))
+
+    def numbers(self, shape: Sequence[int], dtype: DType) -> Array:
+        if dtype.is_float:
+            return (self.rng.integers(-24, 25, shape) / 8 + 1 / 16).astype(dtype.numpy)
+        low, high = (0, 1) if dtype is types.bool_ else (-4 if dtype.is_signed else 0, 9)
+        return self.rng.integers(low, high + 1, shape).astype(dtype.numpy)
+
+    def node(self, keep: Callable[[Node], bool] = lambda n: True) -> Node | None:
+        """One of the nodes that fit, the newer ones more often."""
+        fitting = [n for n in self.values if len(n.types) == 1 and keep(n)]
+        return fitting[-1 - int(len(fitting) * self.rng.random() ** 2)] if fitting else None
+
+    # --- growing
+
+    def add_input(self, dtype: DType | None = None, shape: Sequence[int] | None = None) -> Node:
+        dtype = dtype or (types.f32 if self.chance(0.6) else self.choose(types.DTYPES))
+        shape = self.shape() if shape is None else shape
+        array = self.numbers(shape, dtype)
+        dims = list(array.shape)
+        if dims and dims[0] > 0 and self.chance(0.15):
+            symbol = Sym(f"n{dims[0]}", 1, 64)
+            self.sizes[symbol] = dims[0]
+            dims[0] = symbol
+        node = self.b.pool.input(f"x{len(self.inputs)}", TensorType(dtype, tuple(dims)))
+        self.inputs.append(node)
+        self.values[node] = array
+        self.exact.add(node)
+        return node
+
+    def const(self, array: Array) -> Node:
+        node = self.b.const(array)
+        self.values[node] = array
+        self.exact.add(node)
+        return node
+
+    def keep(self, op, *operands: Node, **attrs) -> bool:
+        """Add ``op`` to the graph if it is valid and its values stay moderate."""
+        jumps = op in JUMPS or (op is ops.cast and not attrs["dtype"].is_float) or op in (ops.argmax, ops.argmin)
+        if jumps and not all(n in self.exact or not n.dtype.is_float for n in operands):
+            return False
+        if op in MAGNIFIES and any(n.dtype.is_float and _too_small(self.values[n]) for n in operands):
+            return False
+        divides = op in (ops.div, ops.floor_div, ops.mod, ops.fmod)
+        if divides and not operands[1].dtype.is_float and not self.values[operands[1]].all():
+            return False
+        try:
+            node = self.b(op, *operands, **attrs)
+        except CompileError:
+            return False
+        results = self.b.results(node)
+        if any(r.type.rank > 6 for r in results):
+            return False
+        arrays = evaluate_nodes(results, self.values, self.sizes)
+        if not all(_is_moderate(a) for a in arrays):
+            return False
+        for r, a in zip(results, arrays, strict=True):
+            bind_shape(r.shape, a.shape, self.sizes)
+        is_exact = Trait.MOVEMENT in op.traits or all(not t.dtype.is_float for n in operands for t in n.types)
+        for r, a in zip(results, arrays, strict=True):
+            self.values[r] = a
+            if (is_exact or not r.dtype.is_float) and all(n in self.exact for n in operands):
+                self.exact.add(r)
+        return True
+
+    def grow(self) -> bool:
+        return bool(self.choose(MAKERS)(self))
+
+    def graph(self) -> Graph:
+        """The graph of what nothing else reads, and now and then of more."""
+        made = [n for n in self.values if n.inputs]
+        read = {i for n in made for i in n.inputs}
+        outputs = [n for n in made if n not in read or self.chance(0.1)] or list(self.values)[:1]
+        names = tuple(f"out{k}" for k in range(len(outputs)))
+        return Graph("random", self.b.pool, tuple(self.inputs), tuple(outputs), names)
+
+
+def _is_moderate(a: Array) -> bool:
+    if a.size > MOST_ELEMENTS:
+        return False
+    if a.dtype.kind in "iub":
+        return a.dtype.kind == "b" or a.size == 0 or max(int(a.max()), -int(a.min())) < 2**15
+    wide = a.astype(np.float64)
+    return bool(np.isfinite(wide).all()) and float(np.abs(wide).max(initial=0)) < LARGEST
+
+
+def _too_small(a: Array) -> bool:
+    wide = np.abs(a.astype(np.float64))
+    return bool((wide < SMALLEST).any() or (np.abs(wide - 1) < 0.05).any())
+
+
+# --- makers: each adds one node, or says that it could not ----------------------------------------------------------
+
+
+def _partner(g: _Grower, x: Node) -> Node:
+    """An operand that broadcasts with ``x``: a node of its type, a constant, or a part of it."""
+    same = g.node(lambda n: n.type == x.type)
+    if same is not None and g.chance(0.5):
+        return same
+    shape = [d if isinstance(d, int) and g.chance(0.7) else 1 for d in x.shape][g.integer(0, x.type.rank) :]
+    if g.chance(0.3):
+        return g.const(np.full(shape, g.choose([0, 1, 2, 1]), x.dtype.numpy))
+    return g.const(g.numbers(shape, x.dtype))
+
+
+def unary(g: _Grower) -> bool:
+    x = g.node()
+    return x is not None and g.keep(g.choose(UNARY), x)
+
+
+def binary(g: _Grower) -> bool:
+    x = g.node()
+    if x is None:
+        return False
+    operands = [x, _partner(g, x)]
+    return g.keep(g.choose(BINARY), *(operands if g.chance(0.7) else operands[::-1]))
+
+
+def common(g: _Grower) -> bool:
+    """What models are made of, and what rules look for."""
+    x = g.node(lambda n: n.dtype.is_float)
+    return x is not None and g.keep(g.choose([ops.add, ops.mul, ops.sub, ops.maximum, ops.minimum]), x, _partner(g, x))
+
+
+def select(g: _Grower) -> bool:
+    x = g.node()
+    cond = x and g.node(lambda n: n.dtype is types.bool_ and n.shape in (x.shape, ()))
+    if x is None:
+        return False
+    if cond is None:
+        return g.keep(g.choose([ops.lt, ops.ge, ops.eq]), x, _partner(g, x))
+    return g.keep(ops.where, cond, x, _partner(g, x))
+
+
+def clamp(g: _Grower) -> bool:
+    x = g.node(lambda n: n.dtype is not types.bool_)
+    if x is None:
+        return False
+    lo, hi = sorted(g.numbers((2,), x.dtype).tolist())
+    bounds = [g.const(np.asarray(v, x.dtype.numpy)) for v in (lo, hi)]
+    return g.keep(ops.clamp, x, *bounds)
+
+
+def cast(g: _Grower) -> bool:
+    x = g.node()
+    return x is not None and g.keep(ops.cast, x, dtype=g.choose(types.DTYPES))
+
+
+def reduce(g: _Grower) -> bool:
+    x = g.node(lambda n: n.type.rank > 0 and 0 not in n.shape)
+    if x is None:
+        return False
+    axes = sorted({g.integer(0, x.type.rank - 1) for _ in range(g.integer(1, 2))})
+    return g.keep(g.choose(REDUCTIONS), x, axes=axes, keepdims=g.chance(0.5))
+
+
+def along_axis(g: _Grower) -> bool:
+    x = g.node(lambda n: n.type.rank > 0 and 0 not in n.shape)
+    if x is None:
+        return False
+    axis = g.integer(0, x.type.rank - 1)
+    op = g.choose([ops.softmax, ops.log_softmax, ops.argmax, ops.argmin, *CUMULATIVE])
+    return g.keep(op, x, axis=axis)
+
+
+def norm(g: _Grower) -> bool:
+    x = g.node(lambda n: n.dtype.is_float and n.type.rank > 0 and isinstance(n.shape[-1], int) and n.shape[-1] > 1)
+    if x is None:
+        return False
+    scale = g.const(g.numbers(x.shape[-1:], x.dtype))
+    attrs = {"axis": x.type.rank - 1, "epsilon": 0.5}
+    return g.keep(ops.rms_norm, x, scale, **attrs) if g.chance(0.5) else g.keep(ops.layer_norm, x, scale, **attrs)
+
+
+def reshape(g: _Grower) -> bool:
+    x = g.node(lambda n: n.type.rank > 0)
+    if x is None:
+        return False
+    dims = list(x.shape)
+    k = g.integer(0, len(dims) - 1)
+    if g.chance(0.3):
+        dims.insert(k, 1)
+    elif k + 1 < len(dims) and g.chance(0.6):
+        dims[k : k + 2] = [dims[k] * dims[k + 1]]
+    elif isinstance(dims[k], int) and dims[k] % 2 == 0 and dims[k]:
+        dims[k : k + 1] = [2, dims[k] // 2]
+    return g.keep(ops.reshape, x, shape=dims)
+
+
+def transpose(g: _Grower) -> bool:
+    x = g.node(lambda n: n.type.rank > 1)
+    return x is not None and g.keep(ops.transpose, x, perm=[int(p) for p in g.rng.permutation(x.type.rank)])
+
+
+def expand(g: _Grower) -> bool:
+    x = g.node()
+    if x is None:
+        return False
+    shape = [g.integer(1, 4) if d == 1 else d for d in x.shape]
+    return g.keep(ops.expand, x, shape=[g.integer(1, 3), *shape] if g.chance(0.5) else shape)
+
+
+def slice_(g: _Grower) -> bool:
+    x = g.node(lambda n: n.type.rank > 0)
+    if x is None:
+        return False
+    starts, stops, steps = [], [], []
+    for d in x.shape:
+        if not isinstance(d, int) or d == 0 or g.chance(0.4):
+            part = (0, d, 1)
+        elif g.chance(0.2):
+            part = (d - 1, -1, -1)
+        else:
+            start = g.integer(0, d - 1)
+            part = (start, g.integer(start + 1, d), g.integer(1, 2))
+        for values, v in zip((starts, stops, steps), part, strict=True):
+            values.append(v)
+    return g.keep(ops.slice, x, starts=starts, stops=stops, steps=steps)
+
+
+def pad(g: _Grower) -> bool:
+    x = g.node(lambda n: n.type.rank > 0 and 0 not in n.shape)
+    if x is None:
+        return False
+    pads = [(g.integer(-1 if isinstance(d, int) and d > 2 else 0, 2), g.integer(0, 2)) for d in x.shape]
+    value = g.const(g.numbers((), x.dtype))
+    return g.keep(ops.pad, x, value, pads=pads, mode=g.choose(["constant", "constant", "edge", "reflect", "wrap"]))
+
+
+def concat(g: _Grower) -> bool:
+    x = g.node(lambda n: n.type.rank > 0)
+    if x is None:
+        return False
+    axis = g.integer(0, x.type.rank - 1)
+    fits = [d for k, d in enumerate(x.shape) if k != axis]
+    other = g.node(lambda n: n.dtype is x.dtype and [d for k, d in enumerate(n.shape) if k != axis] == fits
+                   and n.type.rank == x.type.rank)  # fmt: skip
+    return g.keep(ops.concat, x, other or x, axis=axis)
+
+
+def copies(g: _Grower) -> bool:
+    """Tile, reverse, roll and triangles."""
+    x = g.node(lambda n: n.type.rank > 1)
+    if x is None:
+        return False
+    axis = g.integer(0, x.type.rank - 1)
+    match g.integer(0, 3):
+        case 0:
+            return g.keep(ops.tile, x, repeats=[2 if k == axis else 1 for k in range(x.type.rank)])
+        case 1:
+            return g.keep(ops.reverse, x, axes=[axis])
+        case 2:
+            return g.keep(ops.roll, x, shifts=[g.integer(-2, 2)], axes=[axis])
+    return g.keep(ops.trilu, x, k=g.integer(-1, 1), upper=g.chance(0.5))
+
+
+def gather(g: _Grower) -> bool:
+    x = g.node(lambda n: n.type.rank > 0 and all(isinstance(d, int) and d > 0 for d in n.shape))
+    if x is None:
+        return False
+    axis = g.integer(0, x.type.rank - 1)
+    shape = g.choose([(), (2,), (2, 1)])
+    indices = g.const(g.rng.integers(-x.shape[axis], x.shape[axis], shape))
+    return g.keep(ops.gather, x, indices, axis=axis)
+
+
+def matmul(g: _Grower) -> bool:
+    x = g.node(lambda n: n.type.rank > 1 and n.dtype is not types.bool_)
+    if x is None or not isinstance(x.shape[-1], int):
+        return False
+    other = g.node(lambda n: n.dtype is x.dtype and n.type.rank > 1 and n.shape[-2] == x.shape[-1])
+    if other is None or g.chance(0.5):
+        other = g.const(g.numbers((x.shape[-1], g.integer(1, 5)), x.dtype))
+    return g.keep(ops.matmul, x, other)
+
+
+def conv(g: _Grower) -> bool:
+    x = g.node(lambda n: n.dtype in (types.f32, types.f64) and n.type.rank in (3, 4) and isinstance(n.shape[1], int))
+    if x is None or 0 in x.shape:
+        return False
+    n = x.type.rank - 2
+    groups = x.shape[1] if g.chance(0.2) else 1
+    kernel = [g.integer(1, 3) for _ in range(n)]
+    weight = g.const(g.numbers((groups * g.integer(1, 3), x.shape[1] // groups, *kernel), x.dtype) / 8)
+    window = {"strides": [g.integer(1, 2) for _ in range(n)], "pads": [(g.integer(0, 1), 1) for _ in range(n)]}
+    if g.chance(0.3):
+        pool = g.choose([ops.max_pool, ops.avg_pool])
+        pads = [(0, min(k - 1, 1)) for k in kernel]
+        return g.keep(pool, x, kernel=kernel, strides=window["strides"], pads=pads)
+    return g.keep(ops.conv, x, weight, dilations=[1] * n, groups=groups, **window)
+
+
+def sample(g: _Grower) -> bool:
+    """Any op at all, on operands of its own: an island that other ops may grow from."""
+    op = g.choose([op for op in ops.ALL if op.samples is not None and not op.traits & {Trait.CONTROL, Trait.RANDOM}])
+    assert op.samples is not None
+    drawn = g.choose(list(op.samples(g.rng)))
+    if not all(_is_moderate(a) for a in drawn.arrays):
+        return False
+    operands = []
+    for a in drawn.arrays:
+        if g.chance(0.5) and a.dtype.kind == "f":
+            node = g.b.pool.input(f"x{len(g.inputs)}", tensor_type_of(a))
+            g.inputs.append(node)
+            g.values[node] = a
+            g.exact.add(node)
+            operands.append(node)
+        else:
+            operands.append(g.const(a))
+    return g.keep(op, *operands, **drawn.attrs)
+
+
+MAKERS: tuple[Callable[[_Grower], bool], ...] = (
+    unary, unary, binary, binary, common, common, select, clamp, cast, reduce, reduce, along_axis, norm, reshape,
+    reshape, transpose, transpose, expand, slice_, pad, concat, copies, gather, matmul, conv, sample,
+)  # fmt: skip
+
+
+def random_graph(seed: int, n_ops: int = 12) -> RandomGraph:
+    """A valid graph of about ``n_ops`` ops; equal seeds give equal graphs."""
+    g = _Grower(np.random.default_rng(seed))
+    for _ in range(g.integer(1, 3)):
+        g.add_input()
+    made = 0
+    for _ in range(8 * n_ops):
+        made += g.grow()
+        if made == n_ops:
+            break
+    graph = g.graph()
+    return RandomGraph(graph, [g.values[n] for n in graph.inputs], seed)
+
+
+def graphs(most_ops: int = 16) -> st.SearchStrategy[RandomGraph]:
+    """Random graphs as a hypothesis strategy; a failure shrinks to fewer ops of one seed."""
+    return st.builds(random_graph, st.integers(0, 2**32 - 1), st.integers(1, most_ops))
