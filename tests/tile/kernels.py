@@ -23,7 +23,7 @@ from tilewright.core.compute import (
     syms,
 )
 from tilewright.core.expr import Dim, Sym, evaluate
-from tilewright.tile.default import schedule_with_steps
+from tilewright.tile.default import RULE_BROKE, schedule_with_steps
 from tilewright.tile.interp import run
 from tilewright.tile.ir import Kernel
 from tilewright.tile.lower import lower
@@ -168,6 +168,7 @@ def check_default(
     fixed = constants_of(computation, *constants)
     result = schedule_with_steps(computation, machine, fixed)
     verify(result.kernel)
+    assert not any(RULE_BROKE in note for note in result.kernel.notes)
     want = outputs(lower(computation), computation, sizes or {})
     got = outputs(result.kernel, computation, sizes or {}, reverse=True)
     for a, b in zip(want, got, strict=True):

@@ -8,7 +8,7 @@ from ops.test_samples import OPS
 from tile.kernels import SMALL, WIDE
 from tilewright.core import types
 from tilewright.core.compute import Buffer, Computation
-from tilewright.tile.default import schedule
+from tilewright.tile.default import RULE_BROKE, schedule
 from tilewright.tile.interp import run
 from tilewright.tile.lower import lower
 from tilewright.tile.pack import packed_array
@@ -37,6 +37,7 @@ def test_every_op(op):
         for machine, constants in ((SMALL, ()), (WIDE, computation.inputs[1:])):
             kernel = schedule(computation, machine, constants)
             verify(kernel)
+            assert not any(RULE_BROKE in note for note in kernel.notes)
             assert kernel_text(parse_kernel(kernel_text(kernel))) == kernel_text(kernel)
             given = {k: v.copy() for k, v in arrays.items()}
             given |= {p.param.name: packed_array(p, arrays[p.source.name]) for p in kernel.packed}

@@ -25,6 +25,8 @@ from tilewright.tile.rules.pointwise import plain, pointwise
 from tilewright.tile.rules.rows import rows
 from tilewright.tile.schedule import Builder, Schedule
 
+RULE_BROKE = "a rule broke"
+
 
 @dataclass(frozen=True)
 class Scheduled:
@@ -87,6 +89,10 @@ def _schedule_cluster(b: Builder, machine: Machine, cluster: Cluster, notes: lis
         except ScheduleError as e:
             b.back(mark)
             notes.append(f"{cluster.root.out.name}: {e.message}")
+        except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as e:
+            # A mistake in a rule must not stop a model: the plain loops are right. Tests look for this note.
+            b.back(mark)
+            notes.append(f"{cluster.root.out.name}: {RULE_BROKE}: {type(e).__name__}: {e}")
     plain(b, machine, [s.name for stage in cluster.stages for s in stage.outs])
 
 
