@@ -1,13 +1,13 @@
 """Ordering and selection: sort, top_k, argwhere, nonzero.
 
-In: operand types, arrays or buffers. Out: each op's type rule, NumPy meaning and a kernel of parallel stages.
+In: operand types, arrays or buffers. Out: each op's type rule, NumPy meaning and kernel.
 Not its business: argmax and argmin (``ops.reduce``).
 
 Order: NaN is greater than every number and equal to NaN, -0.0 equals 0.0, and equal elements keep their order in both
 directions. Elements are compared by integer keys; a key of up to 32 bits shares one i64 with its position (an axis has
 at most 2**32 elements), so that keys are distinct and one comparison settles order and ties.
 
-Up to ``MAX_COUNTED`` elements an element's rank is counted against all others. A ``top_k`` of up to ``MAX_SELECTED``
+Up to ``MAX_COUNTED`` elements an element's rank is counted against all others. A ``top_k`` of few
 then takes the least key ``k`` times, each time looking again at one block only: n + k (n / BLOCK + BLOCK) steps. Else
 a radix sort moves the elements once per byte of the key. All work for any size, also a symbolic one. Of 100 000 f32,
 the radix sort took a fifteenth of the time of merging passes.
@@ -52,7 +52,8 @@ from tilewright.ops.rules import Types, check_not_negative
 from tilewright.ops.stages import Items, as_i64, assign, copy_from, index_value, write
 
 MAX_COUNTED = 64  # elements: up to here n^2 comparisons beat log2(n) passes
-MAX_SELECTED = 256  # results: up to here top_k selects one after another
+MAX_SELECTED = 64  # results: up to here top_k of a run-time number of elements selects one after another
+STEPS_OF_RADIX = 8  # per element
 BLOCK = 256
 DIGIT_BITS = 8
 N_DIGITS = 1 << DIGIT_BITS
@@ -119,9 +120,14 @@ def _ordered(x: Buffer, axis: int, descending: bool, prefix: str, k: Dim) -> tup
     n = x.shape[axis]
     if isinstance(n, int) and n <= MAX_COUNTED:
         return _by_counting(x, axis, descending, prefix)
-    if isinstance(k, int) and k <= MAX_SELECTED and _is_packed(x.dtype):
+    if isinstance(k, int) and _is_packed(x.dtype) and _is_few(k, n):
         return _by_selecting(x, axis, descending, prefix, k)
     return _by_digits(x, axis, descending, prefix)
+
+
+def _is_few(k: int, n: Dim) -> bool:
+    """Whether selecting ``k`` takes fewer steps than moving all ``n`` elements about."""
+    return k * (BLOCK + n // BLOCK) <= STEPS_OF_RADIX * n if isinstance(n, int) else k <= MAX_SELECTED
 
 
 def _rows(x: Buffer, axis: int) -> tuple[Dim, ...]:
