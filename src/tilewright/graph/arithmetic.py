@@ -272,9 +272,16 @@ def _reciprocal(b: Rewriting, node: Node) -> Node | None:
 
 def _const_chain(b: Rewriting, node: Node) -> Node | None:
     """(x op c1) op c2 is x op (c1 op c2) where nothing rounds."""
+    return _regrouped(b, node) if _is_chain(node) and _regroups(node, node.inputs[0].inputs[1], node.inputs[1]) else None
+
+
+def _is_chain(node: Node) -> bool:
     x, c2 = node.inputs
-    if x.op is not node.op or c2.op is not CONST or x.inputs[1].op is not CONST or not _regroups(node, x.inputs[1], c2):
-        return None
+    return x.op is node.op and c2.op is CONST and x.inputs[1].op is CONST and x.inputs[0].op is not CONST
+
+
+def _regrouped(b: Rewriting, node: Node) -> Node:
+    x, c2 = node.inputs
     return b(node.op, x.inputs[0], b(node.op, x.inputs[1], c2))
 
 
@@ -286,10 +293,7 @@ def _regroups(node: Node, c1: Node, c2: Node) -> bool:
 
 
 def _const_chain_fast(b: Rewriting, node: Node) -> Node | None:
-    x, c2 = node.inputs
-    if x.op is not node.op or c2.op is not CONST or x.inputs[1].op is not CONST:
-        return None
-    return b(node.op, x.inputs[0], b(node.op, x.inputs[1], c2))
+    return _regrouped(b, node) if _is_chain(node) else None
 
 
 # --- clamps ---------------------------------------------------------------------------------------------------------

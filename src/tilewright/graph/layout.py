@@ -59,10 +59,11 @@ def moved(values: Sequence[Any], perm: Perm) -> tuple[Any, ...]:
 
 
 class Transposes:
-    """The transposes that one run of the pass made, and the rules that move them."""
+    """The transposes that one run of the pass made, the nodes that they crossed, and the rules that move them."""
 
     def __init__(self) -> None:
         self.made: set[Node] = set()
+        self.placed: set[Node] = set()
 
     def transposed(self, b: Rewriting, x: Node, perm: Perm) -> Node:
         """``transpose(x, perm)``, composed with a transpose below it; constants are moved at once."""
@@ -108,7 +109,9 @@ class Transposes:
         if n_cancelling == 0 or n_others > n_cancelling:
             return None
         moved_up = [self.operand(b, i, perm) for i in x.inputs]
-        return b.at(x.loc)(x.op, *moved_up, **x.attrs)
+        made = b.at(x.loc)(x.op, *moved_up, **x.attrs)
+        self.placed.add(made)
+        return made
 
     def operand(self, b: Rewriting, x: Node, perm: Perm) -> Node:
         """A broadcast operand of an element-wise op, transposed as the result is."""
@@ -127,15 +130,30 @@ class Transposes:
 
     def elementwise(self, b: Rewriting, node: Node) -> Node | None:
         """f(T(x), T(y)) is T(f(x, y)); constants and vectors along one axis cost nothing to move."""
-        found = [s for i in node.inputs if (s := self.source(i)) and i.type.rank == node.type.rank]
-        if not found:
-            return None
-        perm = found[0][1]
-        n_ours, n_others = self.count(node.inputs, perm)
-        if n_others and n_others >= n_ours:
+        perm = self.crossing(node)
+        if perm is None:
             return None
         operands = [self.operand(b, i, inverse(perm)) for i in node.inputs]
-        return self.transposed(b, b(node.op, *operands, **node.attrs), perm)
+        return self.crossed(b, b(node.op, *operands, **node.attrs), perm)
+
+    def crossing(self, node: Node) -> Perm | None:
+        """The transpose of most large operands, if taking it below ``node`` leaves fewer of them.
+
+        A node that a transpose has crossed is crossed again only when every large operand is transposed: so each
+        crossing makes progress.
+        """
+        found = [i for i in node.inputs if self.source(i) and i.type.rank == node.type.rank]
+        if not found:
+            return None
+        perm: Perm = next((i for i in found if not self.is_free(i, i.attrs["perm"])), found[0]).attrs["perm"]
+        n_ours, n_others = self.count(node.inputs, perm)
+        if node in self.placed and (n_others or not n_ours):
+            return None
+        return None if n_others and n_others >= n_ours else perm
+
+    def crossed(self, b: Rewriting, node: Node, perm: Perm) -> Node:
+        self.placed.add(node)
+        return self.transposed(b, node, perm)
 
     def count(self, operands: Sequence[Node], perm: Perm) -> tuple[int, int]:
         """How many operands that it costs to transpose are this pass's transposes by ``perm``, and how many are not."""
@@ -182,15 +200,11 @@ class Transposes:
         return self.transposed(b, b(node.op, y, *node.inputs[1:], **attrs), perm)
 
     def concat(self, b: Rewriting, node: Node) -> Node | None:
-        found = [s for i in node.inputs if (s := self.source(i))]
-        if not found:
-            return None
-        perm = found[0][1]
-        n_ours, n_others = self.count(node.inputs, perm)
-        if n_others and n_others >= n_ours:
+        perm = self.crossing(node)
+        if perm is None:
             return None
         operands = [self.transposed(b, i, inverse(perm)) for i in node.inputs]
-        return self.transposed(b, b(ops.concat, *operands, axis=perm[node.attrs["axis"]]), perm)
+        return self.crossed(b, b(ops.concat, *operands, axis=perm[node.attrs["axis"]]), perm)
 
     def reshape(self, b: Rewriting, node: Node) -> Node | None:
         """Dimensions that split or merge within runs that are neighbours in both orders."""
