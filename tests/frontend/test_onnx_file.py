@@ -15,6 +15,7 @@ from frontend.onnx_build import F32, answers, evaluated, info, model, node
 from tilewright.core.diag import ImportFailed
 from tilewright.core.graph import CONST
 from tilewright.frontend.onnx import import_onnx
+from tilewright.frontend.onnx_wire import without_large_tensors
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 
@@ -119,6 +120,52 @@ def test_constant_shape_of_terabytes_is_never_allocated() -> None:
     nodes = [node("ConstantOfShape", ["n"], ["z"]), node("Gather", ["z", "i"], ["y"])]
     g = import_onnx(model(nodes, [], ["y"], {"n": np.array([10**15]), "i": np.array(0)}))
     assert g.outputs[0].shape == ()
+
+
+# --- large tensors are views of the file ------------------------------------------------------------------------------
+
+
+def large() -> onnx.ModelProto:
+    """Two large initializers around a small one, all of whose numbers differ."""
+    arrays = {"a": np.arange(3000.0), "b": np.arange(3.0), "c": -np.arange(3000.0)}
+    nodes = [node("Sum", ["a", "c"], ["s"]), node("Identity", ["b"], ["t"]), node("Identity", ["c"], ["u"])]
+    return model(nodes, [], ["s", "t", "u"], {k: v.astype(np.float32) for k, v in arrays.items()})
+
+
+def test_large_tensors_are_not_copied(tmp_path) -> None:
+    g = import_onnx(saved(tmp_path, large()))
+    shared = [n.attrs.data.array for n in g.nodes() if n.op is CONST and n.attrs.data.array.size == 3000]
+    assert len(shared) == 2 and not any(a.flags.owndata or a.flags.writeable for a in shared)
+    for source in (large(), large().SerializeToString(), tmp_path / "m.onnx"):
+        s, t, u = answers(source, {})
+        assert not s.any() and t.tolist() == [0, 1, 2] and u[-1] == -2999
+
+
+def test_message_without_large_tensors() -> None:
+    data = large().SerializeToString()
+    message, numbers = without_large_tensors(memoryview(data))
+    assert len(message) < 400 and [n and len(n) for n in numbers] == [12000, None, 12000]
+    parsed = onnx.ModelProto.FromString(bytes(message))
+    assert [t.name for t in parsed.graph.initializer] == ["a", "b", "c"] and len(parsed.graph.node) == 3
+
+
+def test_a_graph_in_two_parts_is_one_graph() -> None:
+    """Protobuf joins repeated sub-messages: the numbers must follow the tensors."""
+    m, extra = large(), onnx.ModelProto()
+    extra.graph.initializer.append(numpy_helper.from_array(np.full(2000, 5, np.float32), "d"))
+    extra.graph.output.append(helper.make_empty_tensor_value_info("d"))
+    assert answers(m.SerializeToString() + extra.SerializeToString(), {})[3][-1] == 5
+
+
+def test_large_tensor_of_wrong_size() -> None:
+    m = large()
+    m.graph.initializer[2].dims[:] = [3001]
+    assert "12000 bytes where 3001 f32 elements need 12004" in failure(m.SerializeToString())
+
+
+@pytest.mark.parametrize("data", [b"\x3a\xff", b"\x3a\x7f\x00", b"\x00\x00", b"\x3b\x3c", b"\xff" * 20])
+def test_bytes_that_are_no_fields_are_left_to_protobuf(data) -> None:
+    assert without_large_tensors(memoryview(data)) == (data, [])
 
 
 # --- the model itself -----------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ def convolutional() -> onnx.ModelProto:
         node("Softmax", ["f"], ["y"], axis=-1),
     ]  # fmt: skip
     constants = {
-        "w": np.ones((4, 3, 3, 3), np.float32), "b": np.ones(4, np.float32),
+        "w": np.ones((38, 3, 3, 3), np.float32), "b": np.ones(38, np.float32),
         "zero": np.array([0]), "free": np.array([-1]),
     }  # fmt: skip
     return model(nodes, [info("x", ["N", 3, 8, 8])], ["y"], constants)

@@ -22,7 +22,7 @@ from tilewright.core.diag import CompileError, ImportFailed, Loc, Problem
 from tilewright.core.expr import Dim, Sym
 from tilewright.core.graph import Graph, Node, Pool
 from tilewright.core.types import TensorType
-from tilewright.frontend.onnx_file import BadTensor, TensorReader, element_type, read_model
+from tilewright.frontend.onnx_file import BadTensor, Source, TensorReader, element_type, read_model
 from tilewright.frontend.onnx_unify import solve
 from tilewright.frontend.onnx_walk import MIN_OPSET, Frame, Scope, Walker
 
@@ -42,10 +42,10 @@ def import_onnx(
     ``input_shapes`` maps an input's name to its shape: a number fixes a dimension (everywhere that dimension's name
     occurs), a string names it, None leaves it as the model says.
     """
-    model, folder = read_model(source)
+    read = read_model(source)
     known: dict[Sym, Dim] = {}
     for _ in range(MAX_ATTEMPTS):
-        result = _attempt(model, folder, dict(input_shapes or {}), known, name)
+        result = _attempt(read, dict(input_shapes or {}), known, name)
         if isinstance(result, Graph):
             return result
         problems, learnt = result
@@ -56,19 +56,20 @@ def import_onnx(
 
 
 def _attempt(
-    model: ModelProto, folder: Path | None, shapes: Shapes, known: Mapping[Sym, Dim], name: str | None
+    source: Source, shapes: Shapes, known: Mapping[Sym, Dim], name: str | None
 ) -> Graph | tuple[list[Problem], dict[Sym, Dim]]:
     """The graph with some symbols of the inputs ``known``; else the problems, and more symbols that they determine."""
+    model = source.model
     header = _Header(model, shapes, known)
     pool = Pool()
-    walker = Walker(pool, TensorReader(folder), header.functions)
+    walker = Walker(pool, TensorReader(source.folder), header.functions)
     scope = Scope()
     inputs = header.inputs(pool, scope)
     walker.problems = header.problems
     walker.input_symbols = {s for n in inputs for d in n.shape for s in expr.symbols(d)}
     if header.fatal:
         return header.problems, {}
-    outputs = walker.graph(model.graph, scope, Frame(header.opsets))
+    outputs = walker.graph(model.graph, scope, Frame(header.opsets), source.numbers)
     nodes = [_checked_output(v, o.name, walker) for v, o in zip(outputs, model.graph.output, strict=True)]
     if walker.problems:
         return walker.problems, solve(walker.emitter.wanted_equal, walker.input_symbols)

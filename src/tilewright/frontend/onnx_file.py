@@ -14,8 +14,9 @@ from __future__ import annotations
 import mmap
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ import numpy as np
 
 from tilewright.core.diag import ImportFailed, Loc, Problem
 from tilewright.core.types import Array, DType, bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
+from tilewright.frontend.onnx_wire import LARGE_BYTES, Numbers, without_large_tensors
 
 if TYPE_CHECKING:
     from onnx import ModelProto, TensorProto
@@ -65,25 +67,38 @@ def element_type(code: int) -> DType:
     raise BadTensor(rule, f"convert the tensor to one of {supported}")
 
 
-def read_model(source: str | Path | bytes | ModelProto) -> tuple[ModelProto, Path | None]:
-    """The parsed model, and the folder that its external tensors may lie in (None when it came without a path)."""
+@dataclass(frozen=True)
+class Source:
+    """A parsed model; ``folder`` is where its external tensors may lie (None when it came without a path).
+
+    ``numbers`` has the bytes of large initializers of the main graph, which the message itself lacks.
+    """
+
+    model: ModelProto
+    folder: Path | None = None
+    numbers: Sequence[Numbers] = ()
+
+
+def read_model(source: str | Path | bytes | ModelProto) -> Source:
+    """The parsed model; raises ``ImportFailed``."""
     from onnx import ModelProto
 
     if isinstance(source, ModelProto):
-        return source, None
+        return Source(source)
     if isinstance(source, bytes | bytearray | memoryview):
-        return _parse(bytes(source), "the given bytes"), None
+        return _parse(memoryview(bytes(source)), "the given bytes", None)
     if not isinstance(source, str | os.PathLike):
         raise _failed("source", f"expected a path, bytes or an onnx ModelProto, got {type(source).__name__}")
     path = Path(source)
-    return _parse(_read_regular(path), str(path)), path.parent
+    return _parse(_map_regular(path), str(path), path.parent)
 
 
 def _failed(where: str, rule: str, remedy: str = "") -> ImportFailed:
     return ImportFailed("the ONNX model can't be read", [Problem(Loc(where), "model", rule, remedy)])
 
 
-def _read_regular(path: Path) -> bytes:
+def _map_regular(path: Path) -> memoryview:
+    """The bytes of a regular file, mapped."""
     try:
         with open(path, "rb", opener=lambda p, flags: os.open(p, flags | os.O_NONBLOCK | os.O_CLOEXEC)) as file:
             info = os.fstat(file.fileno())
@@ -95,22 +110,26 @@ def _read_regular(path: Path) -> bytes:
                     f"has {info.st_size} bytes, more than a protobuf message can hold ({MAX_PROTO_BYTES})",
                     "save it with its tensors as external data: onnx.save(model, path, save_as_external_data=True)",
                 )
-            return file.read(info.st_size)
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if info.st_size else b"")
     except (OSError, ValueError) as e:
         raise _failed(str(path), f"can't be read: {getattr(e, 'strerror', None) or e}", "check the path") from e
 
 
-def _parse(data: bytes, where: str) -> ModelProto:
+def _parse(data: memoryview, where: str, folder: Path | None) -> Source:
     from google.protobuf.message import DecodeError
     from onnx import ModelProto
 
+    message, numbers = without_large_tensors(data)
     model = ModelProto()
     try:
-        model.ParseFromString(data)
+        model.ParseFromString(bytes(message))
     except (DecodeError, RuntimeError, ValueError) as e:
         remedy = "the file is truncated, damaged or not ONNX; export or download it again"
         raise _failed(where, "is not a readable ONNX protobuf message", remedy) from e
-    return model
+    if len(numbers) != len(model.graph.initializer):
+        numbers = [None] * len(model.graph.initializer)
+        model.ParseFromString(bytes(data))
+    return Source(model, folder, numbers)
 
 
 class TensorReader:
@@ -120,8 +139,11 @@ class TensorReader:
         self._folder = folder
         self._maps: dict[str, mmap.mmap | bytes] = {}
 
-    def read(self, tensor: TensorProto) -> Array:
-        """The tensor's array; raises ``BadTensor``. Large tensors are views, not copies."""
+    def read(self, tensor: TensorProto, numbers: Numbers = None) -> Array:
+        """The tensor's array; raises ``BadTensor``. Large tensors are views, not copies.
+
+        ``numbers`` are its raw bytes where the message was parsed without them.
+        """
         dtype = element_type(tensor.data_type)
         shape = _checked_shape(tensor.dims)
         n = _count(shape)
@@ -130,7 +152,7 @@ class TensorReader:
         if tensor.data_location == 1:
             return self._external(tensor, dtype, n).reshape(shape)
         if tensor.HasField("raw_data"):
-            return _from_bytes(tensor.raw_data, dtype, n).reshape(shape)
+            return _from_bytes(tensor.raw_data if numbers is None else numbers, dtype, n).reshape(shape)
         return _from_field(getattr(tensor, _FIELD_OF_TYPE[tensor.data_type]), dtype, n).reshape(shape)
 
     def read_sparse(self, sparse: Any) -> Array:
@@ -230,17 +252,17 @@ def _count(shape: tuple[int, ...]) -> int:
     return n
 
 
-def _from_bytes(raw: bytes, dtype: DType, n: int) -> Array:
+def _from_bytes(raw: bytes | memoryview, dtype: DType, n: int) -> Array:
     if len(raw) != n * dtype.n_bytes:
         raise BadTensor(f"has {len(raw)} bytes where {n} {dtype} elements need {n * dtype.n_bytes}")
     return _checked_bool(np.frombuffer(raw, dtype.numpy), dtype)
 
 
 def _checked_bool(array: Array, dtype: DType) -> Array:
-    """Bools must be stored as 0 or 1; unaligned views are copied so that native code may read them."""
+    """Bools must be stored as 0 or 1. Large views may lie at any address; small ones are copied to aligned memory."""
     if dtype is bool_ and array.size and array.view(np.uint8).max() > 1:
         raise BadTensor("has bool elements that are neither 0 nor 1")
-    return np.require(array, requirements="A")
+    return np.require(array, requirements="A") if array.nbytes < LARGE_BYTES else array
 
 
 def _from_field(values: Any, dtype: DType, n: int) -> Array:

@@ -31,6 +31,7 @@ from tilewright.frontend.onnx_call import (
 )
 from tilewright.frontend.onnx_file import ELEMENT_TYPES, BadTensor, TensorReader
 from tilewright.frontend.onnx_ops import CONVERTERS, REFUSED
+from tilewright.frontend.onnx_wire import Numbers
 
 if TYPE_CHECKING:
     from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto
@@ -119,10 +120,18 @@ class Walker:
 
     # --- graphs ---
 
-    def graph(self, graph: GraphProto, scope: Scope, frame: Frame) -> list[Value | Broken]:
-        """Bind the graph's initializers, convert its nodes, and give its outputs."""
+    def graph(
+        self, graph: GraphProto, scope: Scope, frame: Frame, numbers: Sequence[Numbers] = ()
+    ) -> list[Value | Broken]:
+        """Bind the graph's initializers, convert its nodes, and give its outputs.
+
+        ``numbers`` are the bytes of initializers that were parsed without them.
+        """
         where = Loc(f'graph "{graph.name}"{frame.inside}')
-        self._initializers(graph, scope, where)
+        for k, tensor in enumerate(graph.initializer):
+            self._initializer(tensor.name, tensor, scope, where, numbers[k] if numbers else None)
+        for sparse in graph.sparse_initializer:
+            self._initializer(sparse.values.name, sparse, scope, where)
         outputs = [o.name for o in graph.output]
         self.nodes(graph.node, outputs, scope, frame, where)
         return [self.output(name, scope, where) for name in outputs]
@@ -188,19 +197,14 @@ class Walker:
         self._n_inputs += 1
         return self.emitter.pool.input(f"{name}_{self._n_inputs}", type_, loc)
 
-    def _initializers(self, graph: GraphProto, scope: Scope, where: Loc) -> None:
-        for tensor in graph.initializer:
-            self._initializer(tensor.name, tensor, scope, where)
-        for sparse in graph.sparse_initializer:
-            self._initializer(sparse.values.name, sparse, scope, where)
-
-    def _initializer(self, name: str, tensor: Any, scope: Scope, where: Loc) -> None:
+    def _initializer(self, name: str, tensor: Any, scope: Scope, where: Loc, numbers: Numbers = None) -> None:
         if not name or name in scope.names:
             self._problem(where, "initializer", f'the name "{name}" is used twice or empty', "rename one of them")
             return
         loc = Loc(f'initializer "{name}"')
         try:
-            array = self.reader.read_sparse(tensor) if hasattr(tensor, "indices") else self.reader.read(tensor)
+            sparse = hasattr(tensor, "indices")
+            array = self.reader.read_sparse(tensor) if sparse else self.reader.read(tensor, numbers)
             scope.bind(name, self.emitter.pool.const(array, None, loc))
         except BadTensor as e:
             self._problem(loc, "tensor", e.rule, e.remedy)
