@@ -109,8 +109,8 @@ def compile(
 ) -> LoadedModel:
     """Compile a model to native code.
 
-    ``source`` is the path, bytes or ``ModelProto`` of an ONNX model, a ``torch.nn.Module`` (with ``example_inputs`` and,
-    for symbolic sizes, ``dynamic_shapes`` as ``torch.export`` takes them), an ``ExportedProgram``, or a ``Graph``.
+    ``source`` is the path, bytes or ``ModelProto`` of an ONNX model, a ``torch.nn.Module`` (with ``example_inputs``
+    and, for symbolic sizes, ``dynamic_shapes`` as ``torch.export`` takes them), an ``ExportedProgram``, or a ``Graph``.
     ``input_shapes`` fixes or renames dimensions of an ONNX model's inputs; ``fix_dims`` gives symbolic dimensions a
     number. ``threads`` is the most threads a call uses (default: what affinity, container quota and
     ``TILEWRIGHT_THREADS`` allow). ``progress`` is told a stage's name, steps done and steps in all.
@@ -218,12 +218,19 @@ class KernelBuilder:
 
 
 def _spec(kernel: Kernel, made: GroupComputation) -> KernelSpec:
+    """Parameters are matched with the computation's inputs by name; several layouts of one constant may be read."""
     places = {p.buffer: p for p in kernel.places}
-    n_fixed = len(made.computation.inputs) + len(made.computation.outputs)
-    scratch = tuple(product(b.shape) * b.dtype.n_bytes for b in kernel.params[n_fixed:])
-    assert all(places[b].role is Role.TMP and places[b].space is Space.GLOBAL for b in kernel.params[n_fixed:])
-    packings = {kernel.params.index(p.param): _packing(p) for p in kernel.packed}
-    return KernelSpec(kernel.name, kernel.sizes, scratch, packings)
+    position = {b.name: k for k, b in enumerate(made.computation.inputs)}
+    packed = {p.param: p for p in kernel.packed}
+    reads = tuple(
+        (position[packed[b].source.name], _packing(packed[b])) if b in packed else (position[b.name], None)
+        for b in kernel.params
+        if b in packed or b.name in position
+    )
+    rest = kernel.params[len(reads) + len(made.computation.outputs) :]
+    assert all(places[b].role is Role.TMP and places[b].space is Space.GLOBAL for b in rest)
+    scratch = tuple(product(b.shape) * b.dtype.n_bytes for b in rest)
+    return KernelSpec(kernel.name, kernel.sizes, scratch, reads)
 
 
 def _packing(packed: Packed) -> Packing:

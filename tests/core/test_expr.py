@@ -24,8 +24,8 @@ from tilewright.core.expr import (
     to_text,
 )
 
-I, J, B = Sym("i", 0, 3), Sym("j", 0, 15), Sym("B", 1)
-NAMES = {"i": I, "j": J, "B": B}
+X, J, B = Sym("i", 0, 3), Sym("j", 0, 15), Sym("B", 1)
+NAMES = {"i": X, "j": J, "B": B}
 Values = Mapping[Sym, int]
 Case = tuple[Dim, Callable[[Values], int]]
 
@@ -55,14 +55,14 @@ def _divide(op: str, a: Case, n: int) -> Case:
 
 
 cases = st.recursive(
-    st.one_of(st.sampled_from([I, J, B]), st.integers(-5, 20)).map(_leaf),
+    st.one_of(st.sampled_from([X, J, B]), st.integers(-5, 20)).map(_leaf),
     lambda c: st.one_of(
         st.builds(_combine, st.sampled_from(["+", "-", "*", "min", "max"]), c, c),
         st.builds(_divide, st.sampled_from(["//", "%"]), c, st.integers(1, 12)),
     ),
     max_leaves=6,
 )
-points = st.builds(lambda i, j, b: {I: i, J: j, B: b}, st.integers(0, 3), st.integers(0, 15), st.integers(1, 40))
+points = st.builds(lambda i, j, b: {X: i, J: j, B: b}, st.integers(0, 3), st.integers(0, 15), st.integers(1, 40))
 
 
 @given(cases, points)
@@ -82,13 +82,13 @@ def test_text_round_trip(case: Case) -> None:
 @pytest.mark.parametrize(
     ("expr", "text"),
     [
-        ((I * 16 + J) // 16, "i"),
-        ((I * 16 + J) % 16, "j"),
-        ((I * 16 + J + 8) // 16, "i + ((j + 8) // 16)"),
-        ((6 * I + 4 * J + 7) // 8, "(3*i + 2*j + 3) // 4"),
+        ((X * 16 + J) // 16, "i"),
+        ((X * 16 + J) % 16, "j"),
+        ((X * 16 + J + 8) // 16, "i + ((j + 8) // 16)"),
+        ((6 * X + 4 * J + 7) // 8, "(3*i + 2*j + 3) // 4"),
         ((B * 4 + B) // B, "5"),
         (ceildiv(B, 1), "B"),
-        (minimum(I, 3), "i"),
+        (minimum(X, 3), "i"),
         (maximum(B, 1), "B"),
     ],
 )
@@ -97,9 +97,9 @@ def test_simplification(expr: Dim, text: str) -> None:
 
 
 def test_substitute_and_symbols() -> None:
-    e = (I * B + J) // 4
-    assert symbols(e) == {I, J, B}
-    assert substitute(e, {B: 4}) == I + J // 4
+    e = (X * B + J) // 4
+    assert symbols(e) == {X, J, B}
+    assert substitute(e, {B: 4}) == X + J // 4
 
 
 def test_truth_of_an_expression_is_refused() -> None:

@@ -22,7 +22,7 @@ def _check(storages: list[Storage], plan: Plan, values: dict[Sym, int]) -> None:
     placed = [(evaluate(o, values), evaluate(s.n_bytes, values)) for o, s in zip(plan.offsets, storages, strict=True)]
     total = evaluate(plan.n_bytes, values)
     for (at, n), s in zip(placed, storages, strict=True):
-        assert at % 64 == 0 and 0 <= at and at + n <= total
+        assert at % 64 == 0 and at >= 0 and at + n <= total
         for (other, m), t in zip(placed, storages, strict=True):
             if s is not t and s.first <= t.last and t.first <= s.last and n and m:
                 assert at + n <= other or other + m <= at

@@ -20,10 +20,12 @@ from tilewright.codegen.peak import measure_peak
 from tilewright.codegen.target import Target
 from tilewright.core.diag import OptionError
 from tilewright.core.graph import CONST, Graph
+from tilewright.core.opdef import OpDef
 from tilewright.runtime.cache import Cache
 from tilewright.runtime.model import load
 from tilewright.runtime.threads import default_threads
 
+CAPABILITIES = ("fma", "masks", "f16c", "bf16", "vnni")
 PACKAGES = ("numpy", "llvmlite", "ml_dtypes", "onnx", "torch", "onnxruntime")
 
 
@@ -84,7 +86,7 @@ def ops_command(json: Json = False) -> None:
             "op": op.name,
             "operands": ", ".join(op.operands),
             "attributes": ", ".join(op.attrs),
-            "lowering": "compute" if op.compute else "decompose" if op.decompose else "kernel" if op.kernel else "built in",
+            "lowering": _lowering(op),
         }
         for op in ops.ALL
     ]
@@ -92,6 +94,11 @@ def ops_command(json: Json = False) -> None:
         show.emit_json(rows)
     else:
         show.table(f"{len(rows)} ops", ("op", "operands", "attributes", "lowering"), [list(r.values()) for r in rows])
+
+
+def _lowering(op: OpDef) -> str:
+    ways = {"compute": op.compute, "decompose": op.decompose, "kernel": op.kernel}
+    return next((name for name, way in ways.items() if way is not None), "built in")
 
 
 def cache_command(
@@ -123,9 +130,7 @@ def doctor_command(json: Json = False) -> None:
         "cpu": target.cpu,
         "triple": target.triple,
         "vector": f"{target.vector_bytes * 8} bits, {target.n_vector_registers} registers",
-        "capabilities": ", ".join(
-            n.removeprefix("has_") for n in ("has_fma", "has_masks", "has_f16c", "has_bf16", "has_vnni") if getattr(target, n)
-        ),
+        "capabilities": ", ".join(n for n in CAPABILITIES if getattr(target, f"has_{n}")),
         "caches": " / ".join(show.human_bytes(n) for n in (target.l1_bytes, target.l2_bytes, target.llc_bytes)),
         "threads": default_threads(),
         **{k: v for k, v in vars_of(peak).items()},

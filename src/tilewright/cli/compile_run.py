@@ -5,8 +5,9 @@ In: a model file and options. Out: a ``.tw`` file, or outputs. Not its business:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -14,6 +15,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tilewright import driver
 from tilewright.cli import inputs, show
+from tilewright.core.types import Array
 from tilewright.runtime.errors import InputError
 from tilewright.runtime.model import LoadedModel, load
 
@@ -129,5 +131,5 @@ def run_command(
         show.table("outputs", ("name", "dtype", "shape", "min", "mean", "max"), rows)
 
 
-def _statistic(f: object, x: np.ndarray) -> float | None:  # type: ignore[type-arg]
-    return float(f(x.astype(np.float64))) if x.size and callable(f) else None
+def _statistic(f: Callable[[Array], Any], x: Array) -> float | None:
+    return float(f(x.astype(np.float64))) if x.size else None

@@ -6,7 +6,6 @@ In: input specs, ``--input`` and ``--size`` arguments. Out: arrays in the model'
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -58,11 +57,11 @@ def random_inputs(
     """Seeded arrays: floats from a normal distribution, integers in 0..7, bools true in most places."""
     rng = np.random.default_rng(seed)
     chosen = {s.name: sizes.get(s.name, _clamp(DEFAULT_SIZE, s)) for s in symbols}
-    return {spec.name: _draw(rng, np.dtype(_numpy(spec.dtype)), _shape(spec, chosen)) for spec in specs}
+    return {spec.name: _draw(rng, _numpy(spec.dtype), _shape(spec, chosen)) for spec in specs}
 
 
 def _clamp(n: int, symbol: SymbolSpec) -> int:
-    return min(max(n, symbol.lo), n if symbol.hi is None else symbol.hi)
+    return min(max(n, symbol.lo), symbol.hi if isinstance(symbol.hi, int) else n)
 
 
 def _shape(spec: TensorSpec, sizes: Mapping[str, int]) -> tuple[int, ...]:
@@ -70,8 +69,8 @@ def _shape(spec: TensorSpec, sizes: Mapping[str, int]) -> tuple[int, ...]:
     return tuple(d if isinstance(d, int) else evaluate(parse(d, Sym), values) for d in spec.shape)
 
 
-def _numpy(name: str) -> object:
-    return ml_dtypes.bfloat16 if name == "bfloat16" else name
+def _numpy(name: str) -> np.dtype[np.generic]:
+    return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
 
 
 def _draw(rng: np.random.Generator, dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> Array:
@@ -83,7 +82,11 @@ def _draw(rng: np.random.Generator, dtype: np.dtype[np.generic], shape: tuple[in
 
 
 def gather(
-    files: Sequence[str], specs: Sequence[TensorSpec], symbols: Sequence[SymbolSpec], sizes: Mapping[str, int], seed: int
+    files: Sequence[str],
+    specs: Sequence[TensorSpec],
+    symbols: Sequence[SymbolSpec],
+    sizes: Mapping[str, int],
+    seed: int,
 ) -> dict[str, Array]:
     """Inputs from files; what they do not give is drawn at random, with sizes taken from those that they give."""
     given = load_inputs(files, specs)

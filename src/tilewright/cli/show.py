@@ -18,13 +18,13 @@ ERR = Console(stderr=True)
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print rows under a title; numbers are right-aligned."""
-    rows = [[str(c) for c in row] for row in rows]
+    texts = [[str(c) for c in row] for row in rows]
     t = Table(title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
     for k, name in enumerate(columns):
-        numeric = bool(rows) and all(_is_number(r[k]) for r in rows)
+        numeric = bool(texts) and all(_is_number(r[k]) for r in texts)
         t.add_column(name, justify="right" if numeric else "left", overflow="fold")
-    for row in rows:
-        t.add_row(*row)
+    for line in texts:
+        t.add_row(*line)
     OUT.print(t)
 
 

@@ -1,7 +1,7 @@
 """The entry function: LLVM text that runs a program's steps in order.
 
-In: a ``partition.program.Program`` and the slots of the dimension table. Out: a module with ``tw_run``, ``tw_plan`` and a
-function per sub-program, to be linked with the kernels' objects.
+In: a ``partition.program.Program`` and the slots of the dimension table. Out: a module with ``tw_run``, ``tw_plan`` and
+a function per sub-program, to be linked with the kernels' objects.
 Not its business: kernels (``codegen.llvm``), how the functions are called (``runtime``).
 
 ``i32 tw_run(ptr args, ptr dims, ptr weights, ptr arena, i32 threads)`` returns 0;

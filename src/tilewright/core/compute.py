@@ -1,13 +1,14 @@
 """What a kernel computes, apart from how: element values, buffers and stages.
 
-In: index expressions (``core.expr``) and dtypes. Out: ``Value`` trees and ``Stage`` records; an op's ``compute`` returns
+In: index expressions (``core.expr``) and dtypes. Out: ``Value`` trees and ``Stage`` records; an op's ``compute`` gives
 stages, fusion concatenates and inlines them, ``tile.lower`` turns them into loops.
 Not its business: loop order, vectors, threads (``tile.schedule``), or instructions (``codegen``).
 
 Grammar (``dim`` is an index expression)::
 
     value  := Const | Load(buffer, (dim | value)*) | Index(dim) | Unary(op, value) | Binary(op, value, value)
-            | Fma(value, value, value) | Select(value, value, value) | Inside(dim*) | Cast(value) | Bitcast(value) | Param
+            | Fma(value, value, value) | Select(value, value, value) | Inside(dim*) | Cast(value) | Bitcast(value)
+            | Param
     stage  := outs[index] = exprs over axes            or, with a reduction,
               outs[index] = fold(combine, init, exprs over reduction axes)
     serial := for axis, in increasing order: (stage | serial)*        stages may read what earlier steps wrote
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, TypeAlias, Union
+from typing import ClassVar, TypeAlias
 
 from tilewright.core import types
 from tilewright.core.expr import Dim, Sym, substitute, to_text
@@ -86,7 +87,7 @@ class Value:
         return Unary("neg", self)
 
 
-IndexLike: TypeAlias = Union[Dim, Value]
+IndexLike: TypeAlias = Dim | Value
 
 
 class Const(Value):
@@ -123,7 +124,7 @@ class Index(Value):
 
 
 class Unary(Value):
-    """``op(a)``; ``not`` is logical on bool and bitwise on integers; ``rint`` rounds half to even; ``pow2i`` is 2**a."""
+    """``op(a)``; ``not`` is logical on bool, bitwise on integers; ``rint`` rounds half to even; ``pow2i`` is 2**a."""
 
     __slots__ = ("a", "op")
 
@@ -226,7 +227,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Combiner:
-    """How a reduction with a tuple state folds: ``result[i]`` is an expression of ``state`` and ``value`` parameters."""
+    """How a reduction with a tuple state folds: ``result[i]`` is an expression of the ``state`` and ``value`` names."""
 
     state: tuple[Param, ...]
     value: tuple[Param, ...]

@@ -22,13 +22,15 @@ Interval: TypeAlias = tuple[int | None, int | None]
 class Expr:
     """``const + sum(coef * atom)`` with the atoms in a fixed order. Immutable; build it with operators."""
 
-    __slots__ = ("_hash", "const", "terms")
+    __slots__ = ("_hash", "_text", "const", "terms")
+    _text: str | None
     const: int
     terms: tuple[tuple[Atom, int], ...]
 
     def __init__(self, const: int, terms: tuple[tuple[Atom, int], ...]) -> None:
         self.const = const
         self.terms = terms
+        self._text = None
         self._hash = hash((const, terms))
 
     def __hash__(self) -> int:
@@ -104,6 +106,7 @@ class Atom(Expr):
 
     def __init__(self, key: tuple[object, ...]) -> None:
         self.key = key
+        self._text = None
         self.const = 0
         self.terms = ((self, 1),)
         self._hash = hash(key)
@@ -427,6 +430,12 @@ def to_text(e: Dim) -> str:
     """Python syntax; ``parse`` reads it back to an equal expression."""
     if isinstance(e, int):
         return str(e)
+    if e._text is None:
+        e._text = _text_of(e)
+    return e._text
+
+
+def _text_of(e: Expr) -> str:
     if isinstance(e, Sym):
         return e.name
     if isinstance(e, Mul):

@@ -187,7 +187,9 @@ class Pool:
     def __init__(self) -> None:
         self._nodes: dict[tuple[object, ...], Node] = {}
 
-    def add(self, op: OpDef, inputs: Sequence[Node] = (), attrs: Mapping[str, AttrValue] = {}, loc: Loc = UNKNOWN) -> Node:
+    def add(
+        self, op: OpDef, inputs: Sequence[Node] = (), attrs: Mapping[str, AttrValue] = {}, loc: Loc = UNKNOWN
+    ) -> Node:
         """The node ``op(inputs, attrs)``; defaults of attributes are filled in.
 
         Raises ``CompileError`` with ``loc`` when the operands break the op's rule.

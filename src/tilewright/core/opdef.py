@@ -109,7 +109,8 @@ class OpDef:
         variadic = bool(self.operands) and self.operands[-1].startswith("*")
         least = len(self.operands) - variadic
         if n < least or (n > least and not variadic):
-            raise OpError(f"takes {'at least ' if variadic else ''}{least} operands ({', '.join(self.operands)}), got {n}")
+            many = "at least " if variadic else ""
+            raise OpError(f"takes {many}{least} operands ({', '.join(self.operands)}), got {n}")
 
     def complete_attrs(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Attributes in declaration order with defaults filled in and kinds checked; raises ``OpError``."""
@@ -117,7 +118,8 @@ class OpDef:
         missing = [k for k, d in self.attrs.items() if d.default is REQUIRED and k not in given]
         if unknown or missing:
             raise OpError(f"unknown attributes {sorted(unknown)}, missing attributes {missing}")
-        return {k: d.default if (v := given.get(k, d.default)) is d.default else _coerce(k, d.kind, v) for k, d in self.attrs.items()}
+        values = {k: given.get(k, d.default) for k, d in self.attrs.items()}
+        return {k: v if v is self.attrs[k].default else _coerce(k, self.attrs[k].kind, v) for k, v in values.items()}
 
 
 def _coerce(name: str, kind: AttrKind, value: Any) -> Any:

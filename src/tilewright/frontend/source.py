@@ -76,7 +76,7 @@ def source_key(
 
 
 def _mentions_external_data(path: Path) -> bool:
-    """Does the file hold the key that every external tensor has? (Also true when a name holds that word: then no key.)"""
+    """Does the file hold the key that every external tensor has? (True also when some name holds that word.)"""
     overlap = b""
     with path.open("rb") as file:
         while block := file.read(1 << 24):

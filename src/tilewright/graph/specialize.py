@@ -13,7 +13,7 @@ from tilewright.core.graph import Graph, Node
 
 
 def fix_symbols(graph: Graph, sizes: Mapping[str, int]) -> Graph:
-    """``graph`` with the named symbols replaced by numbers; raises ``OptionError`` for a name or size that is not allowed."""
+    """``graph`` with the named symbols replaced by numbers; raises ``OptionError`` for a wrong name or size."""
     symbols = {s.name: s for s in graph.symbols()}
     for name, size in sizes.items():
         s = symbols.get(name)

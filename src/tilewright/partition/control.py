@@ -94,12 +94,12 @@ def _body(node: Node) -> Graph:
 
 
 def _repeat_dims(node: Node) -> list[tuple[Sym, Dim]]:
-    """The count of iterations where data decide it: a constant trip count bounds it, sizes that change have no bound."""
+    """The count of iterations where data decide it: a constant trip count bounds it; changing sizes have no bound."""
     n: int = node.attrs.n_carried
     body: Graph = node.attrs.body
     for before, after in zip(body.inputs[2 : 2 + n], body.outputs[1 : 1 + n], strict=True):
         if before.shape != after.shape:
-            rule = f"carried value {before.attrs['name']!r} is {before.type} at first and {after.type} after an iteration"
+            rule = f"carried value {before.attrs['name']!r} is {before.type} at first, {after.type} after an iteration"
             remedy = "keep the size of carried values: write into a buffer of the final size, or scan"
             raise CompileError("a loop's memory has no bound", [Problem(node.loc, node.op.name, rule, remedy)])
     trips = node.inputs[0]

@@ -4,8 +4,9 @@ In: storages with a size and the steps between which they are alive. Out: offset
 no plan can beat. Not its business: what the steps do.
 
 Sizes known at compile time are placed largest first at the lowest offset that is free during their life (the greedy
-by size of Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020), in a few orders. Sizes that depend on
-symbols share slots in order of birth: a slot is reused when its owner is dead, and grows to the larger of both.
+by size of Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020), in a few orders. Sizes
+that depend on symbols share slots in order of birth: a slot is reused when its owner is dead, and grows to the larger
+of both.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ Not its business: fusion (``partition.fuse``), offsets in the arena (``partition
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -39,14 +39,14 @@ class Packing:
 class KernelSpec:
     """What a program needs to know of a scheduled kernel.
 
-    Parameters are the computation's inputs, its outputs, then scratch of ``scratch`` bytes each. ``packings`` maps an
-    input's position to its layout.
+    Parameters are what it reads, the computation's outputs, then scratch of ``scratch`` bytes each. ``reads`` has, per
+    parameter, the input's position and, for a constant that was re-laid, the layout; a constant may have several.
     """
 
     name: str
     sizes: tuple[Sym, ...]
     scratch: tuple[Dim, ...]
-    packings: Mapping[int, Packing] = field(default_factory=dict)
+    reads: tuple[tuple[int, Packing | None], ...]
 
 
 Scheduler = Callable[[GroupComputation, str], KernelSpec]
@@ -170,7 +170,8 @@ class _GraphPlan:
         made = computation_of(group, self.parts.facts, self.order)
         for i in made.inputs:
             self.touch(i, step)
-        spec = self.planner.schedule(made, "_".join(n.op.name for n in sorted(group.members, key=self.order.__getitem__)))
+        label = "_".join(n.op.name for n in sorted(group.members, key=self.order.__getitem__))
+        spec = self.planner.schedule(made, label)
         scratch = [self.reserve(n, step) for n in spec.scratch]
         makers: list[Callable[[], Step]] = [partial(LetDim, s, self.caps[s]) for s, _ in data_dims(node)]
         makers.append(lambda: self._call(group, made, spec, scratch))
@@ -180,7 +181,7 @@ class _GraphPlan:
     def _call(
         self, group: Group, made: GroupComputation, spec: KernelSpec, scratch: list[Callable[[], Pointer]]
     ) -> Call:
-        args = [self._parameter(n, spec.packings.get(k)) for k, n in enumerate(made.inputs)]
+        args = [self._parameter(made.inputs[k], packing) for k, packing in spec.reads]
         args += [self.result_pointer((group.root, k)) for k in range(len(group.root.types))]
         args += [s() for s in scratch]
         members = sorted(group.members, key=self.order.__getitem__)

@@ -11,7 +11,7 @@ Sub-graphs of control flow are programs of their own, called with pointers into 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, Union
+from typing import Literal, TypeAlias
 
 from tilewright.core.diag import Loc
 from tilewright.core.expr import Dim, Sym
@@ -97,9 +97,10 @@ class Scanned:
 
 @dataclass(frozen=True)
 class Repeat:
-    """``while i < trips and cond: body``. Body inputs: i, cond, carried..., captures...; outputs: cond, carried..., scanned.
+    """``while i < trips and cond: body``.
 
-    ``count`` receives how many iterations ran (``i64``).
+    Body inputs: i, cond, carried..., captures...; outputs: cond, carried..., scanned.... ``count`` receives how many
+    iterations ran (``i64``).
     """
 
     trips: Pointer
@@ -114,7 +115,7 @@ class Repeat:
     scratch: Pointer
 
 
-Step: TypeAlias = Union[Call, Copy, SetDim, LetDim, Branch, Repeat]
+Step: TypeAlias = Call | Copy | SetDim | LetDim | Branch | Repeat
 
 
 @dataclass(frozen=True)

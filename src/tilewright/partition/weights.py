@@ -24,7 +24,9 @@ class Weights:
     _offsets: dict[tuple[object, str], int] = field(default_factory=dict)
     _fills: list[tuple[int, Data, Callable[[Array], Array] | None]] = field(default_factory=list)
 
-    def add(self, data: Data, layout: str = "", n_bytes: int | None = None, pack: Callable[[Array], Array] | None = None) -> int:
+    def add(
+        self, data: Data, layout: str = "", n_bytes: int | None = None, pack: Callable[[Array], Array] | None = None
+    ) -> int:
         """The offset of ``data``; with ``layout`` and ``pack``, of its re-laid form of ``n_bytes``."""
         key = (data, layout)
         if key not in self._offsets:
