@@ -8,7 +8,8 @@ reductions, joins, windows and reshapes, whose attributes are permuted, until on
 convolution and both vanish. An element-wise op of several large operands is crossed when most of them come from such a
 transpose, or when its result is transposed the other way. In ResNet-50 one transpose is left: the input's.
 
-Only transposes that this pass made are moved; a model's own stay, or cancel where they meet.
+Of a model's own transposes those are moved that bring the last axis to the second place, as tokens become an image;
+others stay, or cancel where they meet.
 """
 
 from __future__ import annotations
@@ -95,9 +96,11 @@ class Transposes:
 
     def compose(self, b: Rewriting, node: Node) -> Node | None:
         """A transpose of one that this pass made, and the other way round."""
-        x = node.inputs[0]
+        x, perm = node.inputs[0], node.attrs["perm"]
         if x.op is ops.transpose and (x in self.made or node in self.made):
-            return self.transposed(b, x, node.attrs["perm"])
+            return self.transposed(b, x, perm)
+        if perm == inverse(to_last(len(perm))):  # as a model itself goes from tokens back to an image
+            self.made.add(node)
         return self.hoist(b, node)
 
     def hoist(self, b: Rewriting, node: Node) -> Node | None:
