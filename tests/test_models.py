@@ -1,0 +1,108 @@
+"""Whole architectures, native code against eager PyTorch: small ones always, full-size ones among the slow tests.
+
+The bound is that of the product: 1e-4 of the largest output, fp32, from PyTorch and from ONNX.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from benchmarks import zoo
+
+import tilewright as tw
+from tilewright.runtime.model import LoadedModel
+
+BOUND = 1e-4
+QUICK_ONNX = {"mlp", "resnet50", "bert_base", "llama_decode"}  # PyTorch's exporter is what costs the time here
+QUICK_VARYING = {"llama", "t5_encoder"}
+
+
+def mark_slow(quick: set[str]) -> list[Any]:
+    return [n if n in quick else pytest.param(n, marks=pytest.mark.slow) for n in zoo.MODELS]
+
+
+def check(compiled: LoadedModel, model: zoo.ZooModel, inputs: Sequence[torch.Tensor] | None = None) -> None:
+    """The compiled model's answers are within the bound of eager PyTorch's."""
+    given = model.inputs if inputs is None else tuple(inputs)
+    with torch.no_grad():
+        eager = model.module(*given)
+    expected = tuple(eager) if isinstance(eager, tuple | list) else (eager,)
+    result = compiled(*[x.numpy() for x in given])
+    got = result if isinstance(result, tuple) else (result,)
+    for g, e in zip(got, expected, strict=True):
+        close(np.asarray(g), e.numpy())
+
+
+def close(got: np.ndarray, expected: np.ndarray) -> None:
+    assert got.shape == expected.shape and got.dtype == expected.dtype
+    assert np.isfinite(expected).all() and float(np.abs(expected).max()) > 1e-3, "this net would prove nothing"
+    assert float(np.abs(got - expected).max()) <= BOUND * float(np.abs(expected).max())
+
+
+@pytest.mark.parametrize("name", zoo.MODELS)
+def test_small_from_torch(name: str) -> None:
+    model = zoo.build(name, small=True)
+    check(tw.compile(model.module, example_inputs=model.inputs, cache=False), model)
+
+
+@pytest.mark.parametrize("name", mark_slow(QUICK_ONNX))
+def test_small_from_onnx(name: str) -> None:
+    model = zoo.build(name, small=True)
+    compiled = tw.compile(zoo.to_onnx(model), cache=False)
+    assert [t.name for t in compiled.inputs] == list(model.named_inputs)
+    check(compiled, model)
+
+
+@pytest.mark.parametrize("name", mark_slow(QUICK_VARYING))
+def test_one_compile_runs_at_every_size(name: str) -> None:
+    model = zoo.build(name, small=True)
+    shapes = model.dynamic_shapes()
+    compiled = tw.compile(model.module, example_inputs=model.inputs, dynamic_shapes=shapes, cache=False)
+    sizes_seen = 0
+    for scale in (1.0, 0.5, 2.0, 1.5):
+        check(compiled, model, resized(model, scale))
+        sizes_seen += any(a.shape != b.shape for a, b in zip(resized(model, scale), model.inputs, strict=True))
+    assert sizes_seen or not any(t.shape[a] > 1 for n, t in model.named_inputs.items() for a in model.axes.get(n, {}))
+
+
+def resized(model: zoo.ZooModel, scale: float) -> list[torch.Tensor]:
+    """The example inputs with every varying dimension scaled, filled by repeating the examples."""
+    result = []
+    for name, tensor in model.named_inputs.items():
+        for axis in model.axes.get(name, {}):
+            if (n := tensor.shape[axis]) > 1:
+                tensor = tensor.index_select(axis, torch.arange(max(2, int(n * scale))) % n)
+        result.append(tensor.contiguous())
+    return result
+
+
+def test_from_onnx_at_every_size() -> None:
+    model = zoo.build("bert_base", small=True)
+    compiled = tw.compile(zoo.to_onnx(model, dynamic=True), cache=False)
+    for batch, tokens in ((1, 3), (2, 16), (3, 33), (1, 1)):
+        ids = torch.randint(0, 101, (batch, tokens))
+        check(compiled, model, (ids, torch.ones(batch, tokens, dtype=torch.int64)))
+
+
+# --- full size ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", zoo.MODELS)
+def test_full_size_from_torch(name: str) -> None:
+    model = zoo.build(name)
+    check(tw.compile(model.module, example_inputs=model.inputs, cache=False), model)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", zoo.MODELS)
+def test_full_size_from_onnx(name: str) -> None:
+    model = zoo.build(name)
+    check(tw.compile(zoo.to_onnx(model), cache=False), model)
