@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from frontend.torch_compare import check, compare
 from tilewright.core.diag import ImportFailed
 from tilewright.core.expr import Sym
+from tilewright.frontend.fx import IGNORED
+from tilewright.frontend.fx_inplace import written_roots
 from tilewright.frontend.torch import import_exported, import_module
 
 torch.manual_seed(0)
@@ -118,6 +120,36 @@ def test_cond_and_while_loop() -> None:
 
     graph = check(Lambda(count), (torch.randn(3), torch.tensor(4)))
     compare(graph, Lambda(count), (torch.randn(3), torch.tensor(0)))
+
+
+def chained(x: torch.Tensor) -> torch.Tensor:
+    y = x * 2
+    y.add_(1)
+    z = y.relu_()
+    z.mul_(y)
+    return y + z.view(-1)
+
+
+def viewed_before(x: torch.Tensor) -> torch.Tensor:
+    y = x * 2
+    view = y.view(-1)
+    y.add_(1)
+    return view * y
+
+
+def viewed_and_written(x: torch.Tensor) -> torch.Tensor:
+    y = x * 2
+    y[1:] = 7
+    return y
+
+
+@pytest.mark.parametrize(("f", "is_plain"), [(chained, True), (viewed_before, False), (viewed_and_written, False)])
+def test_in_place_calls(f: Any, is_plain: bool) -> None:
+    """Only writes that no view can see are taken as they stand; PyTorch rewrites the others."""
+    module = Lambda(f)
+    program = torch.export.export(module, (SCALE,))
+    assert (written_roots(program.graph, IGNORED) is not None) is is_plain
+    compare(import_exported(program), module, (SCALE,))
 
 
 def test_bf16_and_integers() -> None:

@@ -302,6 +302,7 @@ _BINARY: Mapping[str, OpDef] = {
     "mul.Tensor": ops.mul, "mul.Scalar": ops.mul, "div.Tensor": ops.div, "div.Scalar": ops.div,
     "true_divide.Tensor": ops.div, "floor_divide.default": ops.floor_div, "floor_divide.Scalar": ops.floor_div,
     "remainder.Tensor": ops.mod, "remainder.Scalar": ops.mod, "fmod.Tensor": ops.fmod, "fmod.Scalar": ops.fmod,
+    "max.other": ops.maximum, "min.other": ops.minimum,
     "maximum.default": ops.maximum, "minimum.default": ops.minimum, "atan2.default": ops.atan2,
     "bitwise_left_shift.Tensor": ops.shift_left, "bitwise_right_shift.Tensor": ops.shift_right,
     "bitwise_left_shift.Tensor_Scalar": ops.shift_left, "bitwise_right_shift.Tensor_Scalar": ops.shift_right,
@@ -330,6 +331,8 @@ TABLE: Mapping[str, Convert] = {
     **{f"{name}.{kind}": _compare(op) for name, op in _COMPARE.items() for kind in ("Tensor", "Scalar")},
     **{f"{name}.default": _logical(op) for name, op in _LOGIC.items()},
     **{f"{name}.{kind}": _bitwise(*pair) for name, pair in _BITS.items() for kind in ("Tensor", "Scalar")},
+    **{f"__{name.removeprefix('bitwise_')}__.{kind}": _bitwise(*pair)
+       for name, pair in _BITS.items() for kind in ("Tensor", "Scalar")},
     "add.Tensor": _sum(ops.add), "add.Scalar": _sum(ops.add), "sub.Tensor": _sum(ops.sub),
     "sub.Scalar": _sum(ops.sub), "rsub.Tensor": _rsub, "rsub.Scalar": _rsub,
     "div.Tensor_mode": _div_mode, "div.Scalar_mode": _div_mode,

@@ -42,6 +42,8 @@ def _batch_norm(mean: str, var: str) -> Convert:
 
 def _instance_norm(c: Call) -> Result:
     """Statistics of each channel of each sample, whatever batch norm calls them."""
+    if not c["use_input_stats"]:
+        return _batch_norm("running_mean", "running_var")(c)
     x = c.tensor("input")
     n = x.shape[1]
     scale = _filled(c, c.optional("weight"), 1.0, x, n)

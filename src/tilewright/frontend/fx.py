@@ -19,6 +19,7 @@ from tilewright.frontend.aten import CONVERTERS, nearest
 from tilewright.frontend.aten_call import Call, Result, SymFloat, Unsupported, dtype_from_torch
 from tilewright.frontend.fx_control import convert_cond, convert_while
 from tilewright.frontend.fx_floats import float_node
+from tilewright.frontend.fx_inplace import functional_name, is_in_place
 from tilewright.frontend.fx_locations import location_of
 from tilewright.frontend.fx_symbols import SymbolTable
 from tilewright.frontend.torch_tensors import to_numpy
@@ -33,6 +34,8 @@ CHECKS = frozenset({
 ASSERTIONS = frozenset({"aten._assert_scalar.default", "aten._functional_assert_scalar.default"})
 """Relations between sizes, which become the graph's constraints."""
 
+
+IGNORED = CHECKS | ASSERTIONS
 
 HIGHER_ORDER: Mapping[str, Callable[[Importer, Builder, Sequence[Any]], list[Node]]] = {
     "cond": convert_cond,
@@ -57,10 +60,15 @@ class Importer:
         self.env: dict[Any, Any] = {}
         self.problems: list[Problem] = []
         self.constraints: list[Expr] = []
+        self.written: Mapping[Any, Any] = {}
         self._constants: dict[int, Node] = {}
 
-    def run(self, graph: Any) -> list[Any]:
-        """Convert every call; the output's values in order (``FAILED`` where a problem was found)."""
+    def run(self, graph: Any, written: Mapping[Any, Any] | None = None) -> list[Any]:
+        """Convert every call; the output's values in order (``FAILED`` where a problem was found).
+
+        ``written`` maps in-place calls to the fx node whose value they replace.
+        """
+        self.written = written or {}
         outputs: list[Any] = []
         for node in graph.nodes:
             if node.op == "get_attr":
@@ -68,7 +76,7 @@ class Importer:
             elif node.op == "output":
                 outputs = _flat(self._value(node.args[0]))
             elif node.op != "placeholder":
-                self.env[node] = self._guarded(node)
+                self.env[self.written.get(node, node)] = self._guarded(node)
         return outputs
 
     def type_of(self, fake: Any) -> TensorType:
@@ -137,8 +145,8 @@ class Importer:
         return self._convert(node, name, value)
 
     def _convert(self, node: Any, name: str, value: Any) -> Any:
-        convert = CONVERTERS.get(name.removeprefix("aten."))
-        if convert is None:
+        convert = CONVERTERS.get(functional_name(name))
+        if convert is None or (is_in_place(node) and node not in self.written):
             options = nearest(name.removeprefix("aten."))
             hint = f"the nearest supported form is aten.{options[0]}" if options else "replace it by supported ops"
             raise Unsupported("is not supported", hint)
@@ -168,7 +176,7 @@ class Importer:
         if isinstance(x, Mapping):
             return {k: self._value(v) for k, v in x.items()}
         try:
-            return self.env.get(x, x)
+            return self.env.get(self.written.get(x, x), x)
         except TypeError:  # unhashable: not an fx node
             return x
 
@@ -185,7 +193,7 @@ class Importer:
         if source is FAILED:
             return FAILED
         item = source[node.args[1]]
-        if item is None:
+        if item is None and node.users:
             raise Unsupported(f"result {node.args[1]} of {node.args[0].target} is not available")
         return item
 

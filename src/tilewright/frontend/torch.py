@@ -18,7 +18,8 @@ from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.types import i64
 from tilewright.frontend.aten import KEPT_WHOLE
 from tilewright.frontend.aten_call import SymFloat, Unsupported, as_node, dim_scalar
-from tilewright.frontend.fx import FAILED, Importer
+from tilewright.frontend.fx import FAILED, IGNORED, Importer
+from tilewright.frontend.fx_inplace import written_roots
 from tilewright.frontend.fx_symbols import SymbolTable
 
 if TYPE_CHECKING:
@@ -63,13 +64,15 @@ def import_exported(
     program: ExportedProgram, *, name: str = "main", dimension_names: Mapping[str, str] | None = None
 ) -> Graph:
     """The graph of an exported program; programs of the training dialect are functionalised first."""
-    program = _decomposed(program)
+    written = written_roots(program.graph, IGNORED) if program.dialect == "TRAINING" else {}
+    if written is None:
+        program = _decomposed(program)
     symbols = SymbolTable(dimension_names)
     symbols.add_ranges(program.range_constraints)
     importer = Importer(Pool(), symbols, program.graph_module)
     importer.read_assertions(program.graph)
     inputs = _bind_inputs(importer, program)
-    outputs = importer.run(program.graph)
+    outputs = importer.run(program.graph, written)
     nodes, names = _bind_outputs(importer, program, outputs)
     if importer.problems:
         raise ImportFailed(
@@ -82,8 +85,6 @@ def _decomposed(program: ExportedProgram) -> ExportedProgram:
     """Functional core ATen with our composites kept whole."""
     import torch
 
-    if program.dialect != "TRAINING":
-        return program
     table = torch.export.default_decompositions()
     for kept in KEPT_WHOLE:
         packet, overload = kept.split(".")
