@@ -1,37 +1,22 @@
 """Resize: interpolation along any axes, with ONNX's coordinate and rounding modes.
 
-In: operand types, arrays or buffers. Out: the type rule, NumPy meaning and stages: one for nearest and for linear over
-up to three axes (a tap per corner), else one per resized axis.
-Not its business: sizes from scales (frontends), anti-aliasing.
+In: operand types, arrays or buffers. Out: the type rule, NumPy meaning and stages: small tables of indices and weights
+per axis, then one stage for nearest and for linear over up to three axes (a tap per corner), else one per axis.
+Not its business: coordinates and weights (``ops.sampling``), sizes from scales (frontends), anti-aliasing.
 
-Coordinates and weights are f32 whatever x is, as in ONNX Runtime. They are written once, over a small arithmetic with
-two meanings: NumPy arrays for the reference, element values for the stages.
+Upsampling to the nearest element by a whole factor needs no table: it reads at ``o // factor``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, TypeAlias
 
 import numpy as np
 
 from tilewright.core import types
-from tilewright.core.compute import (
-    Binary,
-    Buffer,
-    Cast,
-    Const,
-    Index,
-    IndexLike,
-    Load,
-    Select,
-    Unary,
-    Value,
-    axes_for,
-    syms,
-)
+from tilewright.core.compute import Buffer, Cast, Const, Index, IndexLike, Load, Select, Value, axes_for, syms
 from tilewright.core.diag import OpError
 from tilewright.core.expr import Dim, floordiv
 from tilewright.core.graph import Attrs
@@ -39,6 +24,7 @@ from tilewright.core.opdef import AttrDef, OpDef, Sample
 from tilewright.core.types import Array, TensorType
 from tilewright.ops.common import cast_to, check_dtype, narrowed, wide
 from tilewright.ops.rules import Types, check_not_negative
+from tilewright.ops.sampling import Arrays, ResizedAxis, Values, resized_axes, taps_of
 from tilewright.ops.stages import Items, assign, write
 
 MODES = ("nearest", "linear", "cubic")
@@ -49,213 +35,6 @@ COORDINATE_MODES = (
 NEAREST_MODES = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 MAX_CORNER_AXES = 3
 
-Number: TypeAlias = Any  # an f32 array or an f32 value: whatever the arithmetic works on
-
-
-class _Arrays:
-    """f32 arithmetic on NumPy arrays; a position is all positions at once."""
-
-    def const(self, c: float) -> Number:
-        return np.float32(c)
-
-    def size(self, n: Dim) -> Number:
-        assert isinstance(n, int)
-        return np.float32(n)
-
-    def floor(self, x: Number) -> Number:
-        return np.floor(x)
-
-    def ceil(self, x: Number) -> Number:
-        return np.ceil(x)
-
-    def compare(self, op: str, a: Number, b: Number) -> Number:
-        return {"eq": np.equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal}[op](a, b)
-
-    def either(self, a: Number, b: Number) -> Number:
-        return np.logical_or(a, b)
-
-    def select(self, cond: Number, a: Number, b: Number) -> Number:
-        return np.asarray(np.where(cond, a, b), np.float32)
-
-    def clamp(self, x: Number, lo: Number, hi: Number) -> Number:
-        return np.maximum(np.minimum(x, hi), lo)
-
-
-class _Values:
-    """f32 arithmetic on element values."""
-
-    def const(self, c: float) -> Number:
-        return Const(c, types.f32)
-
-    def size(self, n: Dim) -> Number:
-        return Const(n, types.f32) if isinstance(n, int) else Cast(Index(n), types.f32)
-
-    def floor(self, x: Number) -> Number:
-        return Unary("floor", x)
-
-    def ceil(self, x: Number) -> Number:
-        return Unary("ceil", x)
-
-    def compare(self, op: str, a: Number, b: Number) -> Number:
-        return Binary(op, a, b)
-
-    def either(self, a: Number, b: Number) -> Number:
-        return Binary("or", a, b)
-
-    def select(self, cond: Number, a: Number, b: Number) -> Number:
-        return Select(cond, a, b)
-
-    def clamp(self, x: Number, lo: Number, hi: Number) -> Number:
-        return Binary("max", Binary("min", x, hi), lo)
-
-
-Arithmetic: TypeAlias = _Arrays | _Values
-
-
-@dataclass(frozen=True)
-class _Axis:
-    """One resized axis: its number, sizes before and after, and the attributes."""
-
-    k: int
-    n_in: Dim
-    n_out: Dim
-    attrs: Attrs
-
-    @property
-    def roi(self) -> tuple[float, float]:
-        roi = self.attrs.roi
-        return (roi[self.k], roi[self.k + len(roi) // 2]) if roi else (0.0, 1.0)
-
-
-@dataclass(frozen=True)
-class _Taps:
-    """Which elements one output position reads, with which weights; ``outside``: it shows the extrapolation value."""
-
-    indices: list[Number]
-    weights: list[Number]
-    outside: Number | None
-
-
-def _axes(x_shape: Sequence[Dim], a: Attrs) -> list[_Axis]:
-    """The axes that are not copied as they are."""
-    found = [_Axis(k, n, m, a) for k, (n, m) in enumerate(zip(x_shape, a.sizes, strict=True))]
-    return [ax for ax in found if not _is_identity(ax)]
-
-
-def _is_identity(ax: _Axis) -> bool:
-    scale = ax.attrs.scales[ax.k] if ax.attrs.scales else 1.0
-    crops = ax.attrs.coordinate_mode == "tf_crop_and_resize" and ax.roi != (0.0, 1.0)
-    return ax.n_in == ax.n_out and scale == 1.0 and not crops
-
-
-# --- coordinates ----------------------------------------------------------------------------------------------------
-
-
-def _coordinate(m: Arithmetic, o: Number, ax: _Axis) -> Number:
-    """Where output position ``o`` lies in the input."""
-    mode, half = ax.attrs.coordinate_mode, m.const(0.5)
-    n_in, n_out = m.size(ax.n_in), m.size(ax.n_out)
-    scale = m.const(ax.attrs.scales[ax.k]) if ax.attrs.scales else n_out / n_in
-    if mode == "asymmetric":
-        return o / scale
-    if mode == "tf_half_pixel_for_nn":
-        return m.select(m.compare("eq", scale, m.const(1.0)), o, (o + half) / scale)
-    if mode in ("align_corners", "tf_crop_and_resize"):
-        return _corner_coordinate(m, o, ax)
-    centred = (o + half) / scale - half
-    if mode == "pytorch_half_pixel":
-        return _unless_single(m, ax, centred, m.const(0.0))
-    if mode == "half_pixel_symmetric":
-        adjustment = n_out / (scale * n_in)
-        return n_in / m.const(2.0) * (m.const(1.0) - adjustment) + centred
-    return centred
-
-
-def _corner_coordinate(m: Arithmetic, o: Number, ax: _Axis) -> Number:
-    one = m.const(1.0)
-    last_in, last_out = m.size(ax.n_in) - one, m.size(ax.n_out) - one
-    if ax.attrs.coordinate_mode == "align_corners":
-        return _unless_single(m, ax, o * last_in / last_out, m.const(0.0)) if ax.n_out != 1 else o * m.const(0.0)
-    start, end = ax.roi
-    middle = o * m.const(0.0) + m.const(0.5 * (start + end)) * last_in
-    if ax.n_out == 1:
-        return middle
-    spread = m.const(start) * last_in + o * m.const(end - start) * last_in / last_out
-    return _unless_single(m, ax, spread, middle)
-
-
-def _unless_single(m: Arithmetic, ax: _Axis, x: Number, single: Number) -> Number:
-    """``single`` when the output has one element, else ``x``."""
-    if isinstance(ax.n_out, int):
-        return x if ax.n_out != 1 else x * m.const(0.0) + single
-    return m.select(m.compare("gt", m.size(ax.n_out), m.const(1.0)), x, single)
-
-
-def _outside(m: Arithmetic, x: Number, ax: _Axis) -> Number | None:
-    if ax.attrs.coordinate_mode != "tf_crop_and_resize":
-        return None
-    last = m.size(ax.n_in) - m.const(1.0)
-    return m.either(m.compare("lt", x, m.const(0.0)), m.compare("gt", x, last))
-
-
-# --- taps -----------------------------------------------------------------------------------------------------------
-
-
-def _taps(m: Arithmetic, o: Number, ax: _Axis) -> _Taps:
-    x = _coordinate(m, o, ax)
-    zero, one = m.const(0.0), m.const(1.0)
-    last = m.size(ax.n_in) - one
-    outside = _outside(m, x, ax)
-    if ax.attrs.mode == "nearest":
-        return _Taps([m.clamp(_rounded(m, x, ax.attrs.nearest_mode), zero, last)], [], outside)
-    if ax.attrs.mode == "linear":
-        x = m.clamp(x, zero, last)
-        low = m.floor(x)
-        return _Taps([low, m.clamp(low + one, zero, last)], [one - (x - low), x - low], outside)
-    low = m.floor(x)
-    places = [low - one, low, low + one, low + m.const(2.0)]
-    weights = _cubic_weights(m, x - low, ax.attrs.cubic_coeff)
-    if ax.attrs.exclude_outside:
-        weights = _renormalised(m, places, weights, last)
-    return _Taps([m.clamp(p, zero, last) for p in places], weights, outside)
-
-
-def _rounded(m: Arithmetic, x: Number, mode: str) -> Number:
-    low = m.floor(x)
-    if mode == "floor":
-        return low
-    if mode == "ceil":
-        return m.ceil(x)
-    goes_up = m.compare("gt" if mode == "round_prefer_floor" else "ge", x - low, m.const(0.5))
-    return m.select(goes_up, low + m.const(1.0), low)
-
-
-def _cubic_weights(m: Arithmetic, s: Number, coefficient: float) -> list[Number]:
-    """The convolution kernel with parameter ``coefficient`` at distances 1+s, s, 1-s, 2-s."""
-    a, one, two = m.const(coefficient), m.const(1.0), m.const(2.0)
-    a2, a3, a4, a5, a8 = (
-        m.const(c) for c in (coefficient + 2, coefficient + 3, 4 * coefficient, 5 * coefficient, 8 * coefficient)
-    )
-
-    def near(d: Number) -> Number:
-        return (a2 * d - a3) * d * d + one
-
-    def far(d: Number) -> Number:
-        return ((a * d - a5) * d + a8) * d - a4
-
-    return [far(s + one), near(s), near(one - s), far(two - s)]
-
-
-def _renormalised(m: Arithmetic, places: list[Number], weights: list[Number], last: Number) -> list[Number]:
-    zero = m.const(0.0)
-    kept = [
-        m.select(m.either(m.compare("lt", p, zero), m.compare("gt", p, last)), zero, w)
-        for p, w in zip(places, weights, strict=True)
-    ]
-    total = kept[0] + kept[1] + kept[2] + kept[3]
-    return [w / total for w in kept]
-
-
 # --- reference ------------------------------------------------------------------------------------------------------
 
 
@@ -264,9 +43,9 @@ def _ref_resize(xs: Sequence[Array], a: Attrs) -> Array:
     dtype = types.dtype_of(x.dtype)
     outside = np.zeros(a.sizes, np.bool_)
     y = x if a.mode == "nearest" else x.astype(wide(dtype).numpy)
-    for ax in _axes(x.shape, a):
+    for ax in resized_axes(x.shape, a):
         assert isinstance(ax.n_out, int)
-        taps = _taps(_Arrays(), np.arange(ax.n_out, dtype=np.float32), ax)
+        taps = taps_of(Arrays(), np.arange(ax.n_out, dtype=np.float32), ax)
         parts = [np.take(y, i.astype(np.int64), ax.k) for i in taps.indices]
         line = [-1 if k == ax.k else 1 for k in range(x.ndim)]
         if a.mode == "nearest":
@@ -285,100 +64,109 @@ def _ref_resize(xs: Sequence[Array], a: Attrs) -> Array:
 
 # --- stages ---------------------------------------------------------------------------------------------------------
 
-
-def _integer_ratio(ax: _Axis) -> bool:
-    """True when nearest indices are exactly ``o * n_in // n_out``: the common upsampling by a whole factor."""
-    if not (isinstance(ax.n_in, int) and isinstance(ax.n_out, int)) or ax.attrs.coordinate_mode == "tf_crop_and_resize":
-        return False
-    taps = _taps(_Arrays(), np.arange(ax.n_out, dtype=np.float32), ax)
-    return bool(np.array_equal(taps.indices[0], np.arange(ax.n_out) * ax.n_in // ax.n_out))
+SURROGATE = 64  # stands for a symbolic size when a whole factor is looked for
 
 
-def _position(o: Dim) -> Value:
-    return Const(o, types.f32) if isinstance(o, int) else Cast(Index(o), types.f32)
+def _whole_factor(ax: ResizedAxis) -> int | None:
+    """The factor ``f`` when nearest indices are exactly ``o // f``."""
+    n_in, n_out = ax.n_in, ax.n_out
+    if ax.attrs.coordinate_mode == "tf_crop_and_resize" or n_in == 0:
+        return None
+    factor = floordiv(n_out, n_in)
+    if not isinstance(factor, int) or factor < 1 or n_out != n_in * factor:
+        return None
+    size = n_in if isinstance(n_in, int) else SURROGATE
+    positions = np.arange(size * factor)
+    found = taps_of(Arrays(), positions.astype(np.float32), replace(ax, n_in=size, n_out=size * factor)).indices[0]
+    return factor if np.array_equal(found, positions // factor) else None
 
 
-def _index(i: Number) -> Value:
-    return Cast(i, types.i64)
+@dataclass(frozen=True)
+class _Plan:
+    """How one axis is read: per tap the index at an output position, and its weight; when that lies outside."""
+
+    k: int
+    indices: Sequence[Callable[[Dim], IndexLike]]
+    weights: Sequence[Callable[[Dim], Value]] = ()
+    outside: Callable[[Dim], Value] | None = None
 
 
-def _any_outside(plans: Sequence[_Taps]) -> Value | None:
-    flags = [t.outside for t in plans if t.outside is not None]
-    result: Value | None = None
-    for flag in flags:
-        result = flag if result is None else Binary("or", result, flag)
-    return result
+def _planned(ax: ResizedAxis, prefix: str, real: types.DType) -> tuple[Items, _Plan]:
+    """Stages that fill the tables of an axis, and how to read them."""
+    factor = _whole_factor(ax) if ax.attrs.mode == "nearest" else None
+    if factor is not None:
+        return [], _Plan(ax.k, [lambda o: floordiv(o, factor)])
+    items: Items = []
+
+    def table(name: str, dtype: types.DType, value: Callable[[Value], Value]) -> Callable[[Dim], Value]:
+        buffer = Buffer(f"{prefix}_{name}{ax.k}", dtype, (ax.n_out,))
+        items.extend(assign(buffer, lambda at: value(Cast(Index(at[0]), types.f32))))
+        return lambda o: buffer[o]
+
+    def index(tap: int) -> Callable[[Dim], Value]:
+        return table(f"index{tap}_", types.i64, lambda o: Cast(taps_of(Values(), o, ax).indices[tap], types.i64))
+
+    def weight(tap: int) -> Callable[[Dim], Value]:
+        return table(f"weight{tap}_", real, lambda o: cast_to(taps_of(Values(), o, ax).weights[tap], real))
+
+    def is_outside(o: Value) -> Value:
+        flag = taps_of(Values(), o, ax).outside
+        assert isinstance(flag, Value)
+        return flag
+
+    sketch = taps_of(Values(), Const(0, types.f32), ax)
+    indices = [index(t) for t in range(len(sketch.indices))]
+    weights = [weight(t) for t in range(len(sketch.weights))]
+    outside = None if sketch.outside is None else table("outside", types.bool_, is_outside)
+    return items, _Plan(ax.k, indices, weights, outside)
 
 
-def _nearest(x: Buffer, at: Sequence[Dim], axes: Sequence[_Axis], a: Attrs) -> Value:
-    index: list[IndexLike] = list(at)
-    plans: list[_Taps] = []
-    for ax in axes:
-        if _integer_ratio(ax):
-            index[ax.k] = floordiv(at[ax.k] * ax.n_in, ax.n_out)
-            continue
-        plans.append(_taps(_Values(), _position(at[ax.k]), ax))
-        index[ax.k] = _index(plans[-1].indices[0])
-    return _extrapolated(Load(x, tuple(index)), _any_outside(plans), a)
-
-
-def _corners(x: Buffer, at: Sequence[Dim], axes: Sequence[_Axis], a: Attrs, real: types.DType) -> Value:
-    """The weighted sum of one load per combination of the axes' taps."""
-    plans = [_taps(_Values(), _position(at[ax.k]), ax) for ax in axes]
+def _weighted(x: Buffer, at: Sequence[Dim], plans: Sequence[_Plan], real: types.DType) -> Value:
+    """The weighted sum of one load per combination of the axes' taps; a plain load for nearest."""
     total: Value | None = None
-    for corner in product(*(range(len(t.indices)) for t in plans)):
+    for corner in product(*(range(len(p.indices)) for p in plans)):
         index: list[IndexLike] = list(at)
         weight: Value | None = None
-        for ax, t, c in zip(axes, plans, corner, strict=True):
-            index[ax.k] = _index(t.indices[c])
-            weight = t.weights[c] if weight is None else weight * t.weights[c]
-        term = cast_to(Load(x, tuple(index)), real)
-        term = term if weight is None else term * cast_to(weight, real)
+        for p, tap in zip(plans, corner, strict=True):
+            index[p.k] = p.indices[tap](at[p.k])
+            if p.weights:
+                own = p.weights[tap](at[p.k])
+                weight = own if weight is None else weight * own
+        term: Value = Load(x, tuple(index))
+        term = term if weight is None else cast_to(term, real) * weight
         total = term if total is None else total + term
     assert total is not None
-    return _extrapolated(total, _any_outside(plans), a)
+    return total
 
 
-def _extrapolated(v: Value, outside: Value | None, a: Attrs) -> Value:
-    return v if outside is None else Select(outside, Const(a.extrapolation, v.dtype), v)
+def _extrapolated(v: Value, at: Sequence[Dim], plans: Sequence[_Plan], a: Attrs) -> Value:
+    for p in plans:
+        if p.outside is not None:
+            v = Select(p.outside(at[p.k]), Const(a.extrapolation, v.dtype), v)
+    return v
 
 
 def _resize_compute(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs) -> Items:
     (x,), (out,) = ins, outs
-    axes, real = _axes(x.shape, a), wide(x.dtype)
-    if a.mode == "nearest":
-        return assign(out, lambda at: _nearest(x, at, axes, a))
-    if a.mode == "linear" and len(axes) <= MAX_CORNER_AXES:
-        return assign(out, lambda at: cast_to(_corners(x, at, axes, a, real), out.dtype))
-    return _axis_by_axis(x, out, axes, a, real)
-
-
-def _axis_by_axis(x: Buffer, out: Buffer, axes: Sequence[_Axis], a: Attrs, real: types.DType) -> Items:
-    """One stage per axis through temporaries; what lies outside is settled in the last stage, over all axes."""
+    real = wide(x.dtype)
     items: Items = []
-    plain = a if a.coordinate_mode != "tf_crop_and_resize" else None
-    for ax in axes:
-        shape = (*x.shape[: ax.k], ax.n_out, *x.shape[ax.k + 1 :])
-        temp = Buffer(f"{out.name}_axis{ax.k}", real, shape)
-        loops = axes_for(shape)
-        at = syms(loops)
-        taps = _taps(_Values(), _position(at[ax.k]), ax)
-        terms = [
-            cast_to(Load(x, (*at[: ax.k], _index(i), *at[ax.k + 1 :])), real) * cast_to(w, real)
-            for i, w in zip(taps.indices, taps.weights, strict=True)
-        ]
-        total = terms[0]
-        for term in terms[1:]:
-            total = total + term
-        items.append(write(temp, loops, at, total))
-        x = temp
+    plans: list[_Plan] = []
+    for ax in resized_axes(x.shape, a):
+        tables, plan = _planned(ax, out.name, real)
+        items += tables
+        plans.append(plan)
+    together = plans if a.mode == "nearest" or (a.mode == "linear" and len(plans) <= MAX_CORNER_AXES) else []
+    for p in plans if not together else []:
+        y = Buffer(f"{out.name}_axis{p.k}", real, (*x.shape[: p.k], out.shape[p.k], *x.shape[p.k + 1 :]))
+        loops = axes_for(y.shape)
+        items.append(write(y, loops, syms(loops), _weighted(x, syms(loops), [p], real)))
+        x = y
 
-    def last(at: Sequence[Dim]) -> Value:
-        v = cast_to(Load(x, tuple(at)), out.dtype)
-        flags = [] if plain else [_taps(_Values(), _position(at[ax.k]), ax) for ax in axes]
-        return _extrapolated(v, _any_outside(flags), a)
+    def element(at: Sequence[Dim]) -> Value:
+        value = cast_to(_weighted(x, at, together, real), out.dtype)
+        return _extrapolated(value, at, plans, a)
 
-    return items + assign(out, last)
+    return items + assign(out, element)
 
 
 # --- the op ---------------------------------------------------------------------------------------------------------
