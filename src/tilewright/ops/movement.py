@@ -193,7 +193,7 @@ tile = OpDef(
     compute=lambda ins, outs, a: copy_from(
         outs[0],
         ins[0],
-        lambda at: [i if r == 1 else mod(i, n) for i, n, r in zip(at, ins[0].shape, a.repeats, strict=True)],
+        lambda at: [i if r == 1 or n == 0 else mod(i, n) for i, n, r in zip(at, ins[0].shape, a.repeats, strict=True)],
     ),
     traits=MOVEMENT,
     samples=_tile_samples,

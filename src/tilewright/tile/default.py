@@ -89,7 +89,7 @@ def _schedule_cluster(b: Builder, machine: Machine, cluster: Cluster, notes: lis
         except ScheduleError as e:
             b.back(mark)
             notes.append(f"{cluster.root.out.name}: {e.message}")
-        except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as e:
+        except (ArithmeticError, AssertionError, LookupError, StopIteration, TypeError, ValueError) as e:
             # A mistake in a rule must not stop a model: the plain loops are right. Tests look for this note.
             b.back(mark)
             notes.append(f"{cluster.root.out.name}: {RULE_BROKE}: {type(e).__name__}: {e}")
