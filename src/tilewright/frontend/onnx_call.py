@@ -6,7 +6,6 @@ wherever a model computes shapes. Not its business: walking the model (``onnx_wa
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias
@@ -373,23 +372,23 @@ class Call:
             self.refuse(f"attribute {name} is missing")
         return value
 
-    def int(self, name: str, default: int | None = None) -> int:
+    def int_(self, name: str, default: int | None = None) -> int:
         a = self._attribute(name, 2, "an integer")
         return int(self._required(name, default if a is None else a.i))
 
     def flag(self, name: str, default: bool = False) -> bool:
-        return self.int(name, int(default)) != 0
+        return self.int_(name, int(default)) != 0
 
-    def float(self, name: str, default: float | None = None) -> float:
+    def float_(self, name: str, default: float | None = None) -> float:
         a = self._attribute(name, 1, "a float")
         return float(self._required(name, default if a is None else a.f))
 
-    def str(self, name: str, default: str | None = None) -> str:
+    def str_(self, name: str, default: str | None = None) -> str:
         a = self._attribute(name, 3, "a string")
         return str(self._required(name, default if a is None else a.s.decode("utf-8", "replace")))
 
     def choice(self, name: str, allowed: Sequence[str], default: str | None = None) -> str:
-        value = self.str(name, default)
+        value = self.str_(name, default)
         if value not in allowed:
             self.refuse(f"attribute {name}={value!r} is not supported", f"supported: {', '.join(allowed)}")
         return value
@@ -415,7 +414,7 @@ class Call:
         if default is not None and not self.has(name):
             return default
         try:
-            return element_type(self.int(name))
+            return element_type(self.int_(name))
         except BadTensor as e:
             self.refuse(f"attribute {name}: {e.rule}", e.remedy)
 
@@ -434,11 +433,6 @@ class Call:
 
 Converter: TypeAlias = Callable[[Call], Results]
 Table: TypeAlias = Mapping[str, Converter]
-
-
-def n_elements(shape: Sequence[Dim]) -> int | None:
-    """The number of elements, or None when it is symbolic."""
-    return math.prod(d for d in shape if isinstance(d, int)) if all(isinstance(d, int) for d in shape) else None
 
 
 def as_bool(c: Call, x: Node) -> Node:

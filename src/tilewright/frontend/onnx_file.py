@@ -116,7 +116,7 @@ def _map_regular(path: Path) -> memoryview:
 
 
 def _parse(data: memoryview, where: str, folder: Path | None) -> Source:
-    from google.protobuf.message import DecodeError
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # protobuf ships no types
     from onnx import ModelProto
 
     message, numbers = without_large_tensors(data)

@@ -54,14 +54,14 @@ def _full_mask(c: Call, mask: Node, n_keys: Dim) -> Node:
 def _attention(c: Call) -> Results:
     if c.value(6) is not None or c.wants(3) or c.has("softmax_precision"):
         raise UseDefinition
-    if c.int("left_window_size", -1) != -1 or c.int("right_window_size", -1) != -1:
+    if c.int_("left_window_size", -1) != -1 or c.int_("right_window_size", -1) != -1:
         raise UseDefinition
     c.ignore("qk_matmul_output_mode")
     q, k, v, mask = c.x(0), c.x(1), c.x(2), c.opt(3)
     if not q.dtype is k.dtype is v.dtype:
         raise UseDefinition
     flat = len(q.shape) == 3
-    q_heads, kv_heads = c.int("q_num_heads", 0), c.int("kv_num_heads", 0)
+    q_heads, kv_heads = c.int_("q_num_heads", 0), c.int_("kv_num_heads", 0)
     if flat:
         q, k, v = split_heads(c, q, q_heads), split_heads(c, k, kv_heads), split_heads(c, v, kv_heads)
     past_key, past_value = c.opt(4), c.opt(5)
@@ -70,7 +70,7 @@ def _attention(c: Call) -> Results:
         past = past_key.shape[2]
         k, v = join(c, (past_key, k), 2), join(c, (past_value, v), 2)
     size = q.shape[-1]
-    scale = c.float("scale", 0.0) or (1 / math.sqrt(size) if isinstance(size, int) and size else 1.0)
+    scale = c.float_("scale", 0.0) or (1 / math.sqrt(size) if isinstance(size, int) and size else 1.0)
     n_queries, n_keys = q.shape[2], k.shape[2]
     causal = c.flag("is_causal")
     if mask is not None:
@@ -86,7 +86,7 @@ def _attention(c: Call) -> Results:
         causal = False
     y = c(
         ops.attention, q, k, v, *([mask] if mask is not None else []),
-        scale=scale, causal=causal, softcap=c.float("softcap", 0.0),
+        scale=scale, causal=causal, softcap=c.float_("softcap", 0.0),
     )  # fmt: skip
     if mask is not None:
         y = _guarded(c, y, mask)
@@ -106,7 +106,7 @@ def _rotary(c: Call) -> Node:
     """Rotates the first ``rotary_embedding_dim`` elements of each head by its position's angles."""
     x, cos, sin, positions = c.x(0), c.x(1), c.x(2), c.opt(3)
     flat = len(x.shape) == 3
-    n_heads, part = c.int("num_heads", 0), c.int("rotary_embedding_dim", 0)
+    n_heads, part = c.int_("num_heads", 0), c.int_("rotary_embedding_dim", 0)
     if flat:
         x = split_heads(c, x, n_heads)
     if positions is not None:

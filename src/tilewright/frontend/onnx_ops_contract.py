@@ -56,7 +56,7 @@ def _gemm(c: Call) -> Node:
         c.refuse(f"A and B must have rank 2, not {len(a.shape)} and {len(b.shape)}")
     a = c.transpose(a, (1, 0)) if c.flag("transA") else a
     b = c.transpose(b, (1, 0)) if c.flag("transB") else b
-    alpha, beta = c.float("alpha", 1.0), c.float("beta", 1.0)
+    alpha, beta = c.float_("alpha", 1.0), c.float_("beta", 1.0)
     return gemm(c, a, b, c.opt(2), alpha, beta)
 
 
@@ -89,7 +89,7 @@ def explicit_equation(c: Call, equation: str, ranks: Sequence[int]) -> str:
 
 def _einsum(c: Call) -> Node:
     xs = c.nodes()
-    return c(ops.einsum, *xs, equation=explicit_equation(c, c.str("equation"), [len(x.shape) for x in xs]))
+    return c(ops.einsum, *xs, equation=explicit_equation(c, c.str_("equation"), [len(x.shape) for x in xs]))
 
 
 # --- windows --------------------------------------------------------------------------------------------------------
@@ -147,7 +147,7 @@ def conv(c: Call, x: Node, w: Node) -> Node:
     kernel = check_kernel(c, w, len(x.shape))
     strides, dilations = (spatial_ints(c, name, len(kernel)) for name in ("strides", "dilations"))
     pads = window_pads(c, x.shape[2:], kernel, strides, dilations)
-    return c(ops.conv, x, w, strides=strides, pads=pads, dilations=dilations, groups=c.int("group", 1))
+    return c(ops.conv, x, w, strides=strides, pads=pads, dilations=dilations, groups=c.int_("group", 1))
 
 
 def _conv(c: Call) -> Node:
@@ -178,7 +178,7 @@ def _conv_transpose(c: Call) -> Node:
         pads = window_pads(c, x.shape[2:], kernel, strides, dilations)
     y = c(
         ops.conv_transpose, x, w, strides=strides, pads=pads, dilations=dilations,
-        groups=c.int("group", 1), output_padding=tuple(extra),
+        groups=c.int_("group", 1), output_padding=tuple(extra),
     )  # fmt: skip
     return add_channels(c, y, c.opt(2))
 

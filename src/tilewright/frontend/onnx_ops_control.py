@@ -112,6 +112,8 @@ def _wider(before: Dim, after: Dim, name: str) -> Dim:
 
 
 def _unrolled(c: Call, n_trips: int, start: Node | None, carried: Sequence[Value]) -> list[Value | None]:
+    if n_trips > MAX_UNROLLED:
+        c.refuse(f"carries sequences for {n_trips} trips, more than the {MAX_UNROLLED} that are unrolled")
     graph, values = c.graph("body"), list(carried)
     n_scanned = len(graph.output) - 1 - len(carried)
     scanned: list[list[Node]] = [[] for _ in range(max(n_scanned, 0))]
@@ -142,7 +144,7 @@ def _scan(c: Call) -> Results:
     """A loop whose body takes one slice of each scanned operand per step."""
     if c.opset < 9:
         c.refuse("Scan of opset 8 has batches and lengths of its own", "convert the model to opset 9 or newer")
-    graph, n_scanned = c.graph("body"), c.int("num_scan_inputs")
+    graph, n_scanned = c.graph("body"), c.int_("num_scan_inputs")
     operands = c.nodes()
     n_states = len(operands) - n_scanned
     if n_scanned < 1 or n_states < 0 or len(graph.output) < n_states:
@@ -248,7 +250,7 @@ def _concat_from_sequence(c: Call) -> Node:
     if not items:
         c.refuse("the sequence is empty")
     new_axis = c.flag("new_axis")
-    axis = c.axis(c.int("axis"), len(items[0].shape) + new_axis)
+    axis = c.axis(c.int_("axis"), len(items[0].shape) + new_axis)
     if new_axis:
         items = [c.reshape(x, (*x.shape[:axis], 1, *x.shape[axis:])) for x in items]
     return join(c, items, axis)
@@ -256,7 +258,7 @@ def _concat_from_sequence(c: Call) -> Node:
 
 def _split_to_sequence(c: Call) -> Items:
     x, sizes_node = c.x(0), c.opt(1)
-    axis, keepdims = c.axis(c.int("axis", 0), len(x.shape)), c.flag("keepdims", True)
+    axis, keepdims = c.axis(c.int_("axis", 0), len(x.shape)), c.flag("keepdims", True)
     size = x.shape[axis]
     if sizes_node is not None and sizes_node.shape:
         parts = cut(c, x, axis, split_sizes(c, size, c.dims(sizes_node, "split"), 0))

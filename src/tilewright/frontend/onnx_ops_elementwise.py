@@ -27,7 +27,7 @@ def _binary(op: OpDef) -> Converter:
 
 def _with_floats(op: OpDef, **defaults: float) -> Converter:
     """A unary op whose float attributes have the same names in ONNX."""
-    return lambda c: c(op, c.x(0), **{name: c.float(name, default) for name, default in defaults.items()})
+    return lambda c: c(op, c.x(0), **{name: c.float_(name, default) for name, default in defaults.items()})
 
 
 def _variadic(op: OpDef) -> Converter:
@@ -64,8 +64,8 @@ def _bit_shift(c: Call) -> Node:
 def _clip(c: Call) -> Node:
     x = c.x(0)
     if c.opset < 11:
-        low: Node | None = c.const(c.float("min", -math.inf), x.dtype) if c.has("min") else None
-        high: Node | None = c.const(c.float("max", math.inf), x.dtype) if c.has("max") else None
+        low: Node | None = c.const(c.float_("min", -math.inf), x.dtype) if c.has("min") else None
+        high: Node | None = c.const(c.float_("max", math.inf), x.dtype) if c.has("max") else None
     else:
         low, high = c.opt(1), c.opt(2)
     if low is not None and high is not None:
@@ -114,13 +114,13 @@ def _prelu(c: Call) -> Node:
 
 def _thresholded_relu(c: Call) -> Node:
     x = c.x(0)
-    above = c(ops.gt, x, c.const(c.float("alpha", 1.0), x.dtype))
+    above = c(ops.gt, x, c.const(c.float_("alpha", 1.0), x.dtype))
     return c(ops.where, above, x, c.const(0, x.dtype))
 
 
 def _shrink(c: Call) -> Node:
     x = c.x(0)
-    bias, limit = c.float("bias", 0.0), c.float("lambd", 0.5)
+    bias, limit = c.float_("bias", 0.0), c.float_("lambd", 0.5)
     wide = x if x.dtype.is_float else c.cast(x, f32)
     low = c(ops.lt, wide, c.const(-limit, wide.dtype))
     high = c(ops.gt, wide, c.const(limit, wide.dtype))
@@ -130,7 +130,7 @@ def _shrink(c: Call) -> Node:
 
 
 def _swish(c: Call) -> Node:
-    x, alpha = c.x(0), c.float("alpha", 1.0)
+    x, alpha = c.x(0), c.float_("alpha", 1.0)
     if alpha == 1.0:
         return c(ops.silu, x)
     return c(ops.mul, x, c(ops.sigmoid, c(ops.mul, x, c.const(alpha, x.dtype))))

@@ -18,7 +18,7 @@ REDUCTIONS = ("none", "add", "mul", "min", "max")
 
 
 def _axis(c: Call, default: int = 0) -> int:
-    return c.axis(c.int("axis", default), len(c.x(0).shape))
+    return c.axis(c.int_("axis", default), len(c.x(0).shape))
 
 
 def _gather(c: Call) -> Node:
@@ -30,7 +30,7 @@ def _gather_elements(c: Call) -> Node:
 
 
 def _gather_nd(c: Call) -> Node:
-    return c(ops.gather_nd, c.x(0), c.x(1), batch_dims=c.int("batch_dims", 0))
+    return c(ops.gather_nd, c.x(0), c.x(1), batch_dims=c.int_("batch_dims", 0))
 
 
 def _scatter_elements(c: Call) -> Node:
@@ -45,14 +45,14 @@ def _scatter_nd(c: Call) -> Node:
 def _one_hot(c: Call) -> Node:
     indices, off_on = c.x(0), c.x(2)
     depth = c.dims(c.cast(c.x(1), i64), "depth")[0]
-    axis = c.axis(c.int("axis", -1), len(indices.shape) + 1)
+    axis = c.axis(c.int_("axis", -1), len(indices.shape) + 1)
     return c(ops.one_hot, c.cast(indices, i64), off_on, depth=depth, axis=axis)
 
 
 def _top_k(c: Call) -> Results:
     x = c.x(0)
     axis = _axis(c, -1)
-    k: Dim = c.int("k") if c.opset < 10 else c.dims(c.x(1), "k")[0]
+    k: Dim = c.int_("k") if c.opset < 10 else c.dims(c.x(1), "k")[0]
     return c.results(
         c(ops.top_k, x, k=k, axis=axis, largest=c.flag("largest", True), sorted=c.flag("sorted", True))
     )  # fmt: skip
@@ -96,7 +96,7 @@ def _reverse_sequence(c: Call) -> Node:
     """The first ``lengths[b]`` steps of each batch row in opposite order."""
     x, lengths = c.x(0), c.x(1)
     rank = len(x.shape)
-    batch, time = c.axis(c.int("batch_axis", 1), rank), c.axis(c.int("time_axis", 0), rank)
+    batch, time = c.axis(c.int_("batch_axis", 1), rank), c.axis(c.int_("time_axis", 0), rank)
     if batch == time:
         c.refuse("batch_axis and time_axis are the same")
     step, length = steps_along(c, x, time), _along(c, lengths, batch, rank)
@@ -109,7 +109,7 @@ def _tensor_scatter(c: Call) -> Node:
     """A cache with an update written at a position per batch row."""
     cache, update, starts = c.x(0), c.x(1), c.opt(2)
     rank = len(cache.shape)
-    axis = c.axis(c.int("axis", -2), rank)
+    axis = c.axis(c.int_("axis", -2), rank)
     if axis == 0:
         c.refuse("axis=0 is the batch")
     circular = c.choice("mode", ("linear", "circular"), "linear") == "circular"

@@ -27,7 +27,7 @@ def _bias_gelu(c: Call) -> Node:
 
 
 def _quick_gelu(c: Call) -> Node:
-    x, alpha = c.x(0), c.float("alpha", 1.702)
+    x, alpha = c.x(0), c.float_("alpha", 1.702)
     return c(ops.mul, x, c(ops.sigmoid, c(ops.mul, x, c.const(alpha, x.dtype))))
 
 
@@ -37,7 +37,7 @@ def _fused_matmul(c: Call) -> Node:
         c.refuse("transBatchA and transBatchB are not supported", "export without ONNX Runtime's optimisations")
     a = _swapped(c, a) if c.flag("transA") else a
     b = _swapped(c, b) if c.flag("transB") else b
-    y, alpha = matmul(c, a, b), c.float("alpha", 1.0)
+    y, alpha = matmul(c, a, b), c.float_("alpha", 1.0)
     return y if alpha == 1.0 else c(ops.mul, y, c.const(alpha, y.dtype))
 
 
@@ -50,21 +50,21 @@ def _skip_layer_norm(c: Call) -> Results:
     x, scale, shift, bias = c(ops.add, c.x(0), c.x(1)), c.x(2), c.opt(3), c.opt(4)
     total = x if bias is None else c(ops.add, x, bias)
     extra = [shift] if shift is not None else []
-    y = c(ops.layer_norm, total, scale, *extra, axis=len(total.shape) - 1, epsilon=c.float("epsilon", 1e-12))
+    y = c(ops.layer_norm, total, scale, *extra, axis=len(total.shape) - 1, epsilon=c.float_("epsilon", 1e-12))
     return y, None, None, total
 
 
 def _skip_rms_norm(c: Call) -> Results:
     x, scale, bias = c(ops.add, c.x(0), c.x(1)), c.x(2), c.opt(3)
     total = x if bias is None else c(ops.add, x, bias)
-    return rms_norm(c, total, scale, len(total.shape) - 1, c.float("epsilon", 1e-12)), None, None, total
+    return rms_norm(c, total, scale, len(total.shape) - 1, c.float_("epsilon", 1e-12)), None, None, total
 
 
 def simplified_layer_norm(c: Call) -> Node:
     """RMS normalisation as ONNX Runtime's exporters write it."""
     x, scale = c.x(0), c.x(1)
     c.dtype("stash_type", f32)
-    return rms_norm(c, x, scale, c.axis(c.int("axis", -1), len(x.shape)), c.float("epsilon", 1e-5))
+    return rms_norm(c, x, scale, c.axis(c.int_("axis", -1), len(x.shape)), c.float_("epsilon", 1e-5))
 
 
 TABLE: Table = {

@@ -70,14 +70,15 @@ def _expand(c: Call) -> Node:
 def broadcast_to(c: Call, x: Node, shape: Sequence[Dim]) -> Node:
     """ONNX's two-way broadcast: a 1 in ``shape`` keeps the operand's dimension."""
     rank = max(len(shape), len(x.shape))
-    old: list[Dim] = [1] * (rank - len(x.shape)) + list(x.shape)
-    new: list[Dim] = [1] * (rank - len(shape)) + list(shape)
+    ones: tuple[Dim, ...] = (1,) * rank
+    old = (*ones[len(x.shape) :], *x.shape)
+    new = (*ones[len(shape) :], *shape)
     return c.expand(x, [o if n == 1 else n for o, n in zip(old, new, strict=True)])
 
 
 def _concat(c: Call) -> Node:
     xs = c.nodes()
-    return join(c, xs, c.axis(c.int("axis"), len(xs[0].shape)))
+    return join(c, xs, c.axis(c.int_("axis"), len(xs[0].shape)))
 
 
 def join(c: Call, xs: Sequence[Node], axis: int) -> Node:
@@ -117,14 +118,14 @@ def cut(c: Call, x: Node, axis: int, sizes: Sequence[Dim]) -> list[Node]:
 
 def _split(c: Call) -> Results:
     x = c.x(0)
-    axis = c.axis(c.int("axis", 0), len(x.shape))
+    axis = c.axis(c.int_("axis", 0), len(x.shape))
     sizes: list[Dim] | None = None
     if c.opset < 13:
         sizes = list(c.ints("split")) if c.has("split") else None
     else:
         operand = c.opt(1)
         sizes = c.dims(operand, "split") if operand is not None else None
-    n = c.int("num_outputs", len(c.outputs))
+    n = c.int_("num_outputs", len(c.outputs))
     if n < len(c.outputs):
         c.refuse(f"num_outputs={n} and {len(c.outputs)} results")
     return cut(c, x, axis, split_sizes(c, x.shape[axis], sizes, min(n, 1 << 16)))
@@ -282,7 +283,7 @@ def _unsqueeze(c: Call) -> Node:
 
 def _flatten(c: Call) -> Node:
     x = c.x(0)
-    axis = c.int("axis", 1)
+    axis = c.int_("axis", 1)
     if not -len(x.shape) <= axis <= len(x.shape):
         c.refuse(f"axis {axis} is outside of a tensor of rank {len(x.shape)}")
     axis = axis + len(x.shape) if axis < 0 else axis
@@ -303,7 +304,7 @@ def _pad(c: Call) -> Node:
     axes = list(range(rank))
     if c.opset < 11:
         pads: list[Dim] = list(c.ints("pads"))
-        value = c.const(c.float("value", 0.0), x.dtype)
+        value = c.const(c.float_("value", 0.0), x.dtype)
     else:
         pads, value = c.dims(c.x(1), "pads"), c.opt(2)
         axes_node = c.opt(3)
@@ -329,7 +330,7 @@ def _space_to_depth(c: Call) -> Node:
 
 
 def _block(c: Call) -> int:
-    block = c.int("blocksize")
+    block = c.int_("blocksize")
     if block < 1:
         c.refuse(f"blocksize={block} must be positive")
     return block

@@ -15,8 +15,8 @@ from tilewright.frontend.onnx_call import Call, Converter, Results, Table
 
 def _batch_normalization(c: Call) -> Results:
     x, scale, bias, mean, var = (c.x(i) for i in range(5))
-    epsilon, momentum = c.float("epsilon", 1e-5), c.float("momentum", 0.9)
-    if c.int("spatial", 1) != 1:
+    epsilon, momentum = c.float_("epsilon", 1e-5), c.float_("momentum", 0.9)
+    if c.int_("spatial", 1) != 1:
         c.refuse("attribute spatial=0 is not supported", "convert the model to opset 9 or newer")
     if not c.flag("training_mode"):
         if any(c.wants(i) for i in range(1, 5)):
@@ -52,7 +52,7 @@ def _moments_axes(x: Node, axis: int) -> tuple[int, ...]:
 
 def _layer_normalization(c: Call) -> Results:
     x, scale, bias = c.x(0), c.x(1), c.opt(2)
-    axis, epsilon = c.axis(c.int("axis", -1), len(x.shape)), c.float("epsilon", 1e-5)
+    axis, epsilon = c.axis(c.int_("axis", -1), len(x.shape)), c.float_("epsilon", 1e-5)
     stash = c.dtype("stash_type", f32)
     direct = all(p is None or p.shape == x.shape[axis:] for p in (scale, bias))
     if direct:
@@ -79,7 +79,7 @@ def rms_norm(c: Call, x: Node, scale: Node, axis: int, epsilon: float) -> Node:
 
 def _rms_normalization(c: Call) -> Node:
     x, scale = c.x(0), c.x(1)
-    axis, epsilon = c.axis(c.int("axis", -1), len(x.shape)), c.float("epsilon", 1e-5)
+    axis, epsilon = c.axis(c.int_("axis", -1), len(x.shape)), c.float_("epsilon", 1e-5)
     c.ignore("stash_type")
     if scale.dtype is not x.dtype:
         return c.cast(rms_norm(c, c.cast(x, f32), c.cast(scale, f32), axis, epsilon), scale.dtype)
@@ -88,14 +88,14 @@ def _rms_normalization(c: Call) -> Node:
 
 def _group_normalization(c: Call) -> Node:
     x, scale, bias = c.x(0), c.x(1), c.x(2)
-    groups = c.int("num_groups")
+    groups = c.int_("num_groups")
     c.ignore("stash_type")
     channels = x.shape[1] if len(x.shape) > 1 else 0
     if not isinstance(channels, int) or groups < 1 or channels % groups:
         c.refuse(f"num_groups={groups} must divide the number of channels, {channels}")
     if c.opset < 21:
         scale, bias = (_per_channel(c, p, groups, channels // groups) for p in (scale, bias))
-    return c(ops.group_norm, x, scale, bias, groups=groups, epsilon=c.float("epsilon", 1e-5))
+    return c(ops.group_norm, x, scale, bias, groups=groups, epsilon=c.float_("epsilon", 1e-5))
 
 
 def _per_channel(c: Call, p: Node, groups: int, size: int) -> Node:
@@ -104,22 +104,22 @@ def _per_channel(c: Call, p: Node, groups: int, size: int) -> Node:
 
 
 def _instance_normalization(c: Call) -> Node:
-    return c(ops.instance_norm, c.x(0), c.x(1), c.x(2), epsilon=c.float("epsilon", 1e-5))
+    return c(ops.instance_norm, c.x(0), c.x(1), c.x(2), epsilon=c.float_("epsilon", 1e-5))
 
 
 def _lrn(c: Call) -> Node:
     return c(
-        ops.lrn, c.x(0), size=c.int("size"), alpha=c.float("alpha", 1e-4), beta=c.float("beta", 0.75),
-        bias=c.float("bias", 1.0),
+        ops.lrn, c.x(0), size=c.int_("size"), alpha=c.float_("alpha", 1e-4), beta=c.float_("beta", 0.75),
+        bias=c.float_("bias", 1.0),
     )  # fmt: skip
 
 
 def _lp_normalization(c: Call) -> Node:
     """x over its norm along an axis, 0 where the norm is 0."""
-    x, p = c.x(0), c.int("p", 2)
+    x, p = c.x(0), c.int_("p", 2)
     if p not in (1, 2):
         c.refuse(f"attribute p={p} is not supported", "supported: 1, 2")
-    axis = c.axis(c.int("axis", -1), len(x.shape))
+    axis = c.axis(c.int_("axis", -1), len(x.shape))
     norm = c(ops.reduce_l1 if p == 1 else ops.reduce_l2, x, axes=(axis,), keepdims=True)
     zero = c.const(0, x.dtype)
     return c(ops.where, c(ops.eq, norm, zero), zero, c(ops.div, x, norm))
@@ -133,7 +133,7 @@ def _along(build: Last) -> Converter:
 
     def convert(c: Call) -> Node:
         x = c.x(0)
-        axis = c.axis(c.int("axis", -1 if c.opset >= 13 else 1), max(len(x.shape), 1))
+        axis = c.axis(c.int_("axis", -1 if c.opset >= 13 else 1), max(len(x.shape), 1))
         if c.opset >= 13:
             return build(c, x, axis)
         flat = c.reshape(x, (product(x.shape[:axis]), product(x.shape[axis:])))

@@ -42,7 +42,7 @@ def _window(c: Call, x: Node) -> Window:
     )
     strides, dilations = spatial_ints(c, "strides", n), spatial_ints(c, "dilations", n)
     pads = window_pads(c, x.shape[2:], kernel, strides, dilations)
-    ceil = c.flag("ceil_mode") and c.str("auto_pad", "NOTSET") in ("NOTSET", "VALID")
+    ceil = c.flag("ceil_mode") and c.str_("auto_pad", "NOTSET") in ("NOTSET", "VALID")
     tail: list[Dim] = []
     for size, k, s, d, (lo, hi) in zip(x.shape[2:], kernel, strides, dilations, pads, strict=True):
         reach = (k - 1) * d + 1
@@ -76,7 +76,7 @@ def average(c: Call, x: Node, w: Window, count_pads: bool, divisor: int = 0) -> 
 
 
 def _lp_pool(c: Call) -> Node:
-    x, p = c.x(0), c.int("p", 2)
+    x, p = c.x(0), c.int_("p", 2)
     w = _window(c, x)
     return _root(c, average(c, _powers(c, x, p), w, True, divisor=1), p)
 
@@ -103,7 +103,7 @@ def _global(op: OpDef) -> Converter:
 
 
 def _global_lp_pool(c: Call) -> Node:
-    x, p = c.x(0), c.int("p", 2)
+    x, p = c.x(0), c.int_("p", 2)
     axes = tuple(range(2, len(x.shape)))
     return _root(c, c(ops.reduce_sum, _powers(c, x, p), axes=axes, keepdims=True), p)
 

@@ -22,7 +22,7 @@ def _parameter(c: Call, p: Node, x: Node) -> Node:
 
 
 def _blocks(c: Call, x: Node, axis: int, scale: Node) -> dict[str, int]:
-    block = c.int("block_size", 0)
+    block = c.int_("block_size", 0)
     if not block:
         return {}
     if block < 0 or len(scale.shape) != len(x.shape):
@@ -31,7 +31,7 @@ def _blocks(c: Call, x: Node, axis: int, scale: Node) -> dict[str, int]:
 
 
 def _axis_of(c: Call, x: Node, scale: Node) -> int:
-    axis = c.int("axis", 1)
+    axis = c.int_("axis", 1)
     return c.axis(axis, len(x.shape)) if scale.shape and x.shape else 0
 
 
@@ -39,7 +39,7 @@ def _quantize(c: Call) -> Node:
     c.ignore("saturate", "precision")
     x, scale, zero = c.x(0), _parameter(c, c.x(1), c.x(0)), c.opt(2)
     default = zero.dtype if zero is not None else u8
-    dtype = default if c.int("output_dtype", 0) == 0 else c.dtype("output_dtype")
+    dtype = default if c.int_("output_dtype", 0) == 0 else c.dtype("output_dtype")
     if zero is not None and zero.dtype is not dtype:
         c.refuse(f"output_dtype {dtype} differs from the zero point's {zero.dtype}")
     point = _parameter(c, zero, x) if zero is not None else c.full(0, dtype, scale.shape)
@@ -58,7 +58,7 @@ def _dequantize(c: Call) -> Node:
     axis = _axis_of(c, x, scale)
     blocks = _blocks(c, x, axis, scale)
     y = c(ops.dequantize_linear, x, scale, point, axis=axis, **blocks)
-    return y if c.int("output_dtype", 0) == 0 else c.cast(y, c.dtype("output_dtype"))
+    return y if c.int_("output_dtype", 0) == 0 else c.cast(y, c.dtype("output_dtype"))
 
 
 def _dynamic_quantize(c: Call) -> Results:

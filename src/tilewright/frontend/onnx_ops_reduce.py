@@ -69,7 +69,7 @@ def _log(c: Call, x: Node) -> Node:
 def _arg(op: OpDef) -> Converter:
     def convert(c: Call) -> Node:
         x = c.x(0)
-        axis = c.axis(c.int("axis", 0), len(x.shape))
+        axis = c.axis(c.int_("axis", 0), len(x.shape))
         return c(op, x, axis=axis, keepdims=c.flag("keepdims", True), select_last=c.flag("select_last_index"))
 
     return convert

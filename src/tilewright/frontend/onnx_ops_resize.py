@@ -67,7 +67,7 @@ def _resize(c: Call) -> Node:
     since_11 = c.opset >= 11
     scales_node, sizes_node = _operand(c, 2 if since_11 else 1), _operand(c, 3) if since_11 else None
     axes = c.axes(c.ints("axes", range(rank)), rank)
-    crop = c.str("coordinate_transformation_mode", "") == "tf_crop_and_resize"
+    crop = c.str_("coordinate_transformation_mode", "") == "tf_crop_and_resize"
     roi = [(0.0, 1.0)] * rank
     if crop:
         ends = [float(v) for v in c.known(c.x(1), "roi").flat]
@@ -82,7 +82,7 @@ def _resize(c: Call) -> Node:
         c.ignore("keep_aspect_ratio_policy")
         spans = [roi[a][1] - roi[a][0] for a in axes]
         sizes = [_scaled(x.shape[a], s * span) for a, s, span in zip(axes, scales, spans, strict=True)]
-        if not since_11 and c.str("mode", "nearest") == "nearest":
+        if not since_11 and c.str_("mode", "nearest") == "nearest":
             return _nearest_10(c, x, sizes, scales)
     elif sizes_node is not None:
         given = c.dims(sizes_node, "sizes")
@@ -121,8 +121,8 @@ def _emit(
         ops.resize, x, sizes=tuple(shape), scales=tuple(factors) if scales else (), mode=mode,
         coordinate_mode=c.choice("coordinate_transformation_mode", COORDINATES, default),
         nearest_mode=c.choice("nearest_mode", NEAREST, "round_prefer_floor" if c.opset >= 11 else "floor"),
-        cubic_coeff=c.float("cubic_coeff_a", -0.75), exclude_outside=c.flag("exclude_outside"),
-        extrapolation=c.float("extrapolation_value", 0.0), **form,
+        cubic_coeff=c.float_("cubic_coeff_a", -0.75), exclude_outside=c.flag("exclude_outside"),
+        extrapolation=c.float_("extrapolation_value", 0.0), **form,
     )  # fmt: skip
 
 

@@ -24,11 +24,11 @@ WITH_BETA = frozenset({"Affine", "ScaledTanh", "HardSigmoid"})
 def _recurrent(op: OpDef) -> Converter:
     def convert(c: Call) -> Results:
         x, w, r = c.x(0), c.x(1), c.x(2)
-        kind, layout = c.op_type, c.int("layout", 0)
+        kind, layout = c.op_type, c.int_("layout", 0)
         if any(len(t.shape) != 3 for t in (x, w, r)) or layout not in (0, 1):
             c.refuse("X, W and R must have rank 3, and layout must be 0 or 1")
         hidden = r.shape[2]
-        if not isinstance(hidden, int) or c.int("hidden_size", hidden) != hidden:
+        if not isinstance(hidden, int) or c.int_("hidden_size", hidden) != hidden:
             c.refuse(f"hidden_size differs from the recurrence weights' {hidden}")
         attrs = _attributes(c, kind)
         n_directions = 2 if attrs["direction"] == "bidirectional" else 1
@@ -55,7 +55,7 @@ def _attributes(c: Call, kind: str) -> dict[str, Any]:
     names = c.strs("activations", default)
     if len(names) != len(default):
         c.refuse(f"activations {names} must be {len(default)}")
-    attrs: dict[str, Any] = {"direction": direction, "activations": tuple(names), "clip": c.float("clip", 0.0)}
+    attrs: dict[str, Any] = {"direction": direction, "activations": tuple(names), "clip": c.float_("clip", 0.0)}
     for key, takers in (("alpha", WITH_ALPHA), ("beta", WITH_BETA)):
         attrs[key] = _parameters(c, f"activation_{key}", names, takers)
     if kind == "LSTM":

@@ -27,9 +27,9 @@ def _constant(c: Call) -> Node:
         c.refuse("must have exactly one of " + ", ".join(forms), "string constants are not supported")
     name = given[0]
     if name == "value_int":
-        return c.const(c.int(name), i64)
+        return c.const(c.int_(name), i64)
     if name == "value_float":
-        return c.const(c.float(name), f32)
+        return c.const(c.float_(name), f32)
     if name == "value_ints":
         return c.array(np.array(c.ints(name), np.int64))
     if name == "value_floats":
@@ -62,7 +62,7 @@ def _shape(c: Call) -> Node:
 
 
 def _bounds(c: Call, rank: int) -> tuple[int, int]:
-    return c.int("start", 0), c.int("end", rank)
+    return c.int_("start", 0), c.int_("end", rank)
 
 
 def _size(c: Call) -> Node:
@@ -89,14 +89,15 @@ def _range_count(c: Call, start: Node, limit: Node, delta: Node) -> Dim:
         count = expr.ceildiv(b - a, d) if d > 0 else expr.ceildiv(a - b, -d)
         return max(count, 0) if isinstance(count, int) else count
     found = [c.known(n, what).flat[0] for n, what in ((start, "start"), (limit, "limit"), (delta, "delta"))]
-    if found[0] == 0 and found[2] == 1 and isinstance(found[1], Expr):
-        return found[1]
+    limit_value = found[1]
+    if found[0] == 0 and found[2] == 1 and isinstance(limit_value, Expr):
+        return limit_value
     if not all(isinstance(v, int | float) and math.isfinite(v) for v in found) or found[2] == 0:
         c.refuse("start, limit and delta must be finite numbers, delta not zero")
-    count = max(math.ceil((found[1] - found[0]) / found[2]), 0)
-    if count > 1 << 40:
-        c.refuse(f"has {count} elements")
-    return count
+    n_steps = max(math.ceil((found[1] - found[0]) / found[2]), 0)
+    if n_steps > 1 << 40:
+        c.refuse(f"has {n_steps} elements")
+    return int(n_steps)
 
 
 def _eye_like(c: Call) -> Node:
@@ -107,14 +108,14 @@ def _eye_like(c: Call) -> Node:
     n_rows, n_columns = x.shape
     row = c.reshape(c(ops.iota, extent=n_rows, dtype=i64), (n_rows, 1))
     column = c.reshape(c(ops.iota, extent=n_columns, dtype=i64), (1, n_columns))
-    return c.cast(c(ops.eq, c(ops.add, row, c.const(c.int("k", 0), i64)), column), dtype)
+    return c.cast(c(ops.eq, c(ops.add, row, c.const(c.int_("k", 0), i64)), column), dtype)
 
 
 # --- random numbers: reproducible, from the node's seed or its place in the model -----------------------------------
 
 
 def _state(c: Call) -> Node:
-    seed = c.float("seed", 0.0)
+    seed = c.float_("seed", 0.0)
     bits = struct.unpack("<I", struct.pack("<f", seed))[0]
     place = sum(ord(ch) * 31**k % (1 << 32) for k, ch in enumerate(c.loc.text)) % (1 << 32)
     return c.const(np.array([bits, 0 if c.has("seed") else place], np.uint64), u64)
@@ -130,7 +131,7 @@ def _normal(like: bool) -> Converter:
     def convert(c: Call) -> Node:
         shape = c.x(0).shape if like else c.ints("shape")
         dtype = c.dtype("dtype", c.x(0).dtype if like else f32)
-        return _random(c, ops.random_normal, shape, dtype, c.float("scale", 1.0), c.float("mean", 0.0))
+        return _random(c, ops.random_normal, shape, dtype, c.float_("scale", 1.0), c.float_("mean", 0.0))
 
     return convert
 
@@ -139,7 +140,7 @@ def _uniform(like: bool) -> Converter:
     def convert(c: Call) -> Node:
         shape = c.x(0).shape if like else c.ints("shape")
         dtype = c.dtype("dtype", c.x(0).dtype if like else f32)
-        low, high = c.float("low", 0.0), c.float("high", 1.0)
+        low, high = c.float_("low", 0.0), c.float_("high", 1.0)
         return _random(c, ops.random_uniform, shape, dtype, high - low, low)
 
     return convert

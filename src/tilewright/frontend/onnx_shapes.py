@@ -9,7 +9,6 @@ Not its business: constants alone (the emitter folds those with the op's referen
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -25,7 +24,7 @@ from tilewright.core.graph import Attrs
 from tilewright.core.opdef import OpDef
 from tilewright.core.types import TensorType
 
-Values: TypeAlias = npt.NDArray[np.object_]
+Values: TypeAlias = npt.NDArray[Any]
 MAX_VALUES = 4096
 MAX_TERMS = 64
 
@@ -101,13 +100,9 @@ def _ratio(num: Dim, den: int) -> Scalar:
     return num if den == 1 or isinstance(num, int) else Ratio(num, den)
 
 
-def _plain(x: Scalar) -> bool:
-    return isinstance(x, int | float)
-
-
 def _add(a: Scalar, b: Scalar) -> Scalar:
-    if _plain(a) and _plain(b):
-        return operator.add(a, b)
+    if isinstance(a, int | float) and isinstance(b, int | float):
+        return a + b
     (p, q), (r, s) = _parts(a), _parts(b)
     return _ratio(p * s + r * q, q * s)
 
@@ -117,8 +112,8 @@ def _neg(a: Scalar) -> Scalar:
 
 
 def _mul(a: Scalar, b: Scalar) -> Scalar:
-    if _plain(a) and _plain(b):
-        return operator.mul(a, b)
+    if isinstance(a, int | float) and isinstance(b, int | float):
+        return a * b
     (p, q), (r, s) = _parts(a), _parts(b)
     return _ratio(p * r, q * s)
 
@@ -134,8 +129,8 @@ def _int_div(a: Scalar, b: Scalar) -> Scalar:
 
 
 def _float_div(a: Scalar, b: Scalar) -> Scalar:
-    if _plain(a) and _plain(b):
-        return operator.truediv(a, b)
+    if isinstance(a, int | float) and isinstance(b, int | float):
+        return a / b
     (p, q), (r, s) = _parts(a), _parts(b)
     if not isinstance(r, int):
         whole, rest = expr.floordiv(p * s, r), expr.mod(p * s, r)

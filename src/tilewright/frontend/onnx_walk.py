@@ -7,7 +7,6 @@ Not its business: files and model inputs (``onnx``), and the meaning of ops (``o
 
 from __future__ import annotations
 
-import difflib
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,8 +28,9 @@ from tilewright.frontend.onnx_call import (
     UseDefinition,
     Value,
 )
-from tilewright.frontend.onnx_file import ELEMENT_TYPES, BadTensor, TensorReader
-from tilewright.frontend.onnx_ops import CONVERTERS, REFUSED
+from tilewright.frontend.onnx_file import BadTensor, TensorReader
+from tilewright.frontend.onnx_ops import CONVERTERS
+from tilewright.frontend.onnx_schema import body_of, check_schema, has_body, unsupported
 from tilewright.frontend.onnx_wire import Numbers
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 MIN_OPSET = 7
 MAX_DEPTH = 24
-MAX_EXPANDED_NODES = 1_000_000
+MAX_EXPANDED_NODES = 200_000
 # What a contradictory model makes NumPy and Python raise; each becomes a problem with the node's location.
 MODEL_ERRORS = (
     ValueError,
@@ -50,8 +50,6 @@ MODEL_ERRORS = (
     RecursionError,
     AssertionError,
 )
-_CODES = {dtype: code for code, dtype in ELEMENT_TYPES.items()}
-_ATTRIBUTE_KINDS = "UNDEFINED FLOAT INT STRING TENSOR GRAPH FLOATS INTS STRINGS TENSORS GRAPHS".split()
 
 
 class Broken:
@@ -306,11 +304,11 @@ class Walker:
         domain = "" if node.domain == "ai.onnx" else node.domain
         opset = self._opset(domain, node, frame)
         converter = CONVERTERS.get((domain, node.op_type))
-        schema = _check_schema(node, domain, opset, attributes)
-        if converter is None and (broken or not (schema and _has_body(schema))):
-            if broken and schema and _has_body(schema):
+        schema = check_schema(node, domain, opset, attributes)
+        if converter is None and (broken or not (schema and has_body(schema))):
+            if broken and schema and has_body(schema):
                 return None
-            raise _unsupported(node, domain, opset)
+            raise unsupported(node, domain, opset)
         if broken:
             return None
         host = _BoundHost(self, scope, frame, loc)
@@ -319,8 +317,8 @@ class Walker:
             try:
                 return _run(converter, call)
             except UseDefinition:
-                if not (schema and _has_body(schema)):
-                    raise _unsupported(node, domain, opset) from None
+                if not (schema and has_body(schema)):
+                    raise unsupported(node, domain, opset) from None
         return self._expand(schema, node, call, operands, attributes, loc, frame, scope)
 
     def _opset(self, domain: str, node: NodeProto, frame: Frame) -> int:
@@ -373,9 +371,9 @@ class Walker:
         caller: Scope,
     ) -> list[Value | None] | None:
         """An op that ONNX defines by other ops, expanded from that definition."""
-        function = _body(schema, node, call.opset, operands, attributes)
+        function = body_of(schema, node, call.opset, operands, attributes)
         if function is None:
-            raise _unsupported(node, node.domain, call.opset)
+            raise unsupported(node, node.domain, call.opset)
         defaults = {name: a.default_value for name, a in schema.attributes.items() if a.default_value.name}
         return self._call_function(function, operands, defaults | dict(attributes), loc, frame, caller)
 
@@ -544,86 +542,3 @@ def _names_read(node: NodeProto) -> Iterator[str]:
             for g in [a.g] if a.type == 5 else a.graphs:
                 stack.extend(g.node)
                 yield from (o.name for o in g.output)
-
-
-def _check_schema(node: NodeProto, domain: str, opset: int, attributes: Mapping[str, AttributeProto]) -> Any | None:
-    """ONNX's own schema of the node when it has one; raises ``Refused`` when the node breaks it."""
-    from onnx import defs
-
-    try:
-        schema = defs.get_schema(node.op_type, opset, domain)
-    except defs.SchemaError:
-        return None
-    n = len(node.input)
-    if not schema.min_input <= n <= schema.max_input:
-        raise Refused(f"takes {schema.min_input} to {schema.max_input} operands, got {n}")
-    if not len(node.output) <= schema.max_output:
-        raise Refused(f"gives at most {schema.max_output} results, got {len(node.output)}")
-    for name, a in attributes.items():
-        known = schema.attributes.get(name)
-        if known is None:
-            near = difflib.get_close_matches(name, schema.attributes, 1)
-            raise Refused(f"unknown attribute {name}", f"did you mean {near[0]}?" if near else "")
-        if int(known.type.value) != a.type and a.type < len(_ATTRIBUTE_KINDS):
-            raise Refused(f"attribute {name} is of kind {_ATTRIBUTE_KINDS[a.type]}, not {known.type.name}")
-    return schema
-
-
-def _has_body(schema: Any) -> bool:
-    return bool(schema.has_function or schema.has_context_dependent_function)
-
-
-def _body(
-    schema: Any, node: NodeProto, opset: int, operands: Sequence[Value | None], attributes: Mapping[str, AttributeProto]
-) -> FunctionProto | None:
-    """The function that ONNX defines the op by, for these operand types."""
-    from onnx import FunctionProto, NodeProto
-
-    if schema.has_function:
-        versions = [v for v in schema.function_opset_versions if v <= opset]
-        if not versions:
-            return None
-        data = schema.get_function_with_opset_version(max(versions))
-        return _with_opset(FunctionProto.FromString(data), opset)
-    versions = [v for v in schema.context_dependent_function_opset_versions if v <= opset]
-    if not versions:
-        return None
-    plain = NodeProto(op_type=node.op_type, domain=node.domain, input=list(node.input), output=list(node.output))
-    plain.attribute.extend(attributes.values())
-    types = [_type_proto(v) for v in operands]
-    data = schema.get_context_dependent_function_with_opset_version(max(versions), plain.SerializeToString(), types)
-    return _with_opset(FunctionProto.FromString(data), opset) if data else None
-
-
-def _with_opset(function: FunctionProto, opset: int) -> FunctionProto:
-    if not function.opset_import:
-        function.opset_import.add(domain="", version=opset)
-    return function
-
-
-def _type_proto(value: Value | None) -> bytes:
-    from onnx import TypeProto
-
-    proto = TypeProto()
-    if isinstance(value, Node):
-        proto.tensor_type.elem_type = _CODES[value.dtype]
-        shape = proto.tensor_type.shape
-        for d in value.shape:
-            dim = shape.dim.add()
-            if isinstance(d, int):
-                dim.dim_value = d
-    return proto.SerializeToString()
-
-
-def _unsupported(node: NodeProto, domain: str, opset: int) -> Refused:
-    """Says what is missing, with the reason or the nearest supported op."""
-    reason = REFUSED.get((domain, node.op_type))
-    if reason:
-        return Refused(reason[0], reason[1])
-    same_domain = [op for d, op in CONVERTERS if d == domain]
-    near = difflib.get_close_matches(node.op_type, same_domain, 1, 0.6)
-    remedy = f"nearest supported form: {near[0]}" if near else "express it by supported ops when exporting"
-    if domain == "com.microsoft":
-        remedy = "export the model without ONNX Runtime's graph optimisations (they write fused ops)"
-        remedy += f"; nearest supported form: {near[0]}" if near else ""
-    return Refused(f'no converter for op {node.op_type} of domain "{domain or "ai.onnx"}" at opset {opset}', remedy)
