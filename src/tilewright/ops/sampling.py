@@ -17,7 +17,7 @@ import numpy as np
 
 from tilewright.core import types
 from tilewright.core.compute import Binary, Cast, Const, Index, Select, Unary
-from tilewright.core.expr import Dim
+from tilewright.core.expr import Dim, floordiv
 from tilewright.core.graph import Attrs
 
 Number: TypeAlias = Any  # an f32 array or an f32 value: whatever the arithmetic works on
@@ -169,10 +169,37 @@ def _outside(m: Arithmetic, x: Number, ax: ResizedAxis) -> Number | None:
     return m.either(m.compare("lt", x, m.const(0.0)), m.compare("gt", x, last))
 
 
+def ratio(ax: ResizedAxis) -> tuple[int, int] | None:
+    """``(p, q)`` with ``n_in / n_out == p / q``: numbers as they are, and symbolic sizes of which one is a multiple."""
+    n_in, n_out = ax.n_in, ax.n_out
+    if isinstance(n_in, int) and isinstance(n_out, int):
+        return (n_in, n_out) if n_in and n_out > 1 else None
+    factor = floordiv(n_out, n_in)
+    return (1, factor) if isinstance(factor, int) and factor >= 1 and n_out == n_in * factor else None
+
+
+def low_index(ax: ResizedAxis, o: Dim) -> Dim | None:
+    """The element at or before output position ``o``'s coordinate (-1 at least) as an index expression.
+
+    None where sizes or modes do not give one. Beside f32 coordinates it may differ from their floor by one where the
+    coordinate is a whole number but for rounding; interpolation is continuous there.
+    """
+    mode, sizes = ax.attrs.coordinate_mode, ratio(ax)
+    if sizes is None:
+        return None
+    p, q = sizes
+    if ax.attrs.scales and np.float32(ax.attrs.scales[ax.k]) != np.float32(q) / np.float32(p):
+        return None
+    if mode == "half_pixel" or (mode == "pytorch_half_pixel" and ax.n_out != 1 and isinstance(ax.n_out, int)):
+        return floordiv((o * 2 + 1) * p - q, 2 * q)
+    return floordiv(o * p, q) if mode == "asymmetric" else None
+
+
 # --- taps -----------------------------------------------------------------------------------------------------------
 
 
-def taps_of(m: Arithmetic, o: Number, ax: ResizedAxis) -> Taps:
+def taps_of(m: Arithmetic, o: Number, ax: ResizedAxis, low: Number | None = None) -> Taps:
+    """The taps of output position ``o``; ``low`` is the element at or before the coordinate where that is known."""
     x = _coordinate(m, o, ax)
     zero, one = m.const(0.0), m.const(1.0)
     last = m.size(ax.n_in) - one
@@ -181,9 +208,9 @@ def taps_of(m: Arithmetic, o: Number, ax: ResizedAxis) -> Taps:
         return Taps([m.clamp(_rounded(m, x, ax.attrs.nearest_mode), zero, last)], [], outside)
     if ax.attrs.mode == "linear":
         x = m.clamp(x, zero, last)
-        low = m.floor(x)
+        low = m.floor(x) if low is None else m.clamp(low, zero, last)
         return Taps([low, m.clamp(low + one, zero, last)], [one - (x - low), x - low], outside)
-    low = m.floor(x)
+    low = m.floor(x) if low is None else low
     places = [low - one, low, low + one, low + m.const(2.0)]
     weights = _cubic_weights(m, x - low, ax.attrs.cubic_coeff)
     if ax.attrs.exclude_outside:
