@@ -12,12 +12,12 @@ Run-time extents: full tiles, then tiles of 4 rows, then single rows; full lane 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from tilewright.core.compute import Load, Value
 from tilewright.core.compute import walk as walk_value
-from tilewright.core.expr import Dim, Sym, substitute, symbols
+from tilewright.core.expr import Dim, Sym, floordiv, mod, substitute, symbols
 from tilewright.tile.affine import coefficient, linear
 from tilewright.tile.cost import MAX_UNROLLED, Box, Operand, Tile, choose_tile, estimate, pays_threads
 from tilewright.tile.errors import ScheduleError
@@ -33,6 +33,7 @@ from tilewright.tile.rules.view import (
     statement_of,
     vector_width,
 )
+from tilewright.tile.rules.window import border_vectors, cut_loops, guards_of
 from tilewright.tile.schedule import Builder
 from tilewright.tile.schedule.operands import paths_to
 from tilewright.tile.schedule.tree import find_place, fresh, readers
@@ -41,6 +42,7 @@ HEAVY_OPERATIONS = 10
 CACHE_LINE = 64
 RESIDENT = 0.6
 TASKS_PER_CORE = 2
+BORDER_VECTORS = 4
 
 
 def min_tasks(machine: Machine) -> int:
@@ -66,6 +68,7 @@ class Plan:
     work: float
     panels_first: bool
     n_chunks: int
+    cuts: list[tuple[str, int, int]]
 
 
 def contract(b: Builder, machine: Machine, reduced: str, root: str | None) -> None:
@@ -151,13 +154,16 @@ def plan_contraction(b: Builder, machine: Machine, acc: str, root: str) -> Plan:
     everything = all(op.lane_stride != 0 for op in operands)
     unroll_all = everything and 1 < count <= MAX_UNROLLED and all(isinstance(x.extent, int) for x in reduced)
     unrolled = tuple((x.sym, x.extent) for x in reduced if isinstance(x.extent, int)) if unroll_all else ()
-    box = Box(lanes.sym, _number(lanes), _sym(row), _number(row), _sym(row2), _number(row2), unrolled, operands)
+    axes = [x.sym for x in (row, row2) if x is not None]
+    cuts = cut_loops(_guards(b, acc, root), axes, rest, reduced) if unroll_all else []
+    size, size2 = _inner_number(row, cuts), _inner_number(row2, cuts)
+    box = Box(lanes.sym, _number(lanes), _sym(row), size, _sym(row2), size2, unrolled, operands)
     tile = choose_tile(box, machine, width)
     work = estimate([x.extent for x in (*top.loops, *reduced)]) + estimate([x.extent for x in top.loops]) * 4
     heavy = n_operations(leaf.value) > HEAVY_OPERATIONS and tile.rows * tile.rows2 * tile.vectors > 4
     panels = _panels_first(machine, b, acc)
     chunks = _row_chunks(b, machine, acc, rows, lanes, tile, width) if panels else 1
-    return Plan(acc, root, lanes, row, row2, rest, reduced, tile, width, unroll_all, heavy, work, panels, chunks)
+    return Plan(acc, root, lanes, row, row2, rest, reduced, tile, width, unroll_all, heavy, work, panels, chunks, cuts)
 
 
 def _row_chunks(b: Builder, machine: Machine, acc: str, rows: list[Loop], lanes: Loop, tile: Tile, width: int) -> int:
@@ -181,6 +187,12 @@ def _row_chunks(b: Builder, machine: Machine, acc: str, rows: list[Loop], lanes:
 
 def _number(loop: Loop | None) -> int | None:
     return loop.extent if loop is not None and isinstance(loop.extent, int) else None if loop is not None else 1
+
+
+def _inner_number(loop: Loop | None, cuts: list[tuple[str, int, int]]) -> int | None:
+    """The number of iterations that remain when the border is cut off."""
+    inside = next((hi - lo for name, lo, hi in cuts if loop is not None and loop.sym.name == name and hi > lo), None)
+    return _number(loop) if inside is None else inside
 
 
 def _max_rows(operands: tuple[Operand, ...], row: Loop | None, width: int, machine: Machine) -> int:
@@ -210,11 +222,15 @@ def _own(b: Builder, acc: str) -> list[Loop]:
     return own
 
 
-def _operands(b: Builder, acc: str, root: str, lanes: Sym) -> tuple[Operand, ...]:
-    """The update's loads, as offsets in terms of the root's loops."""
-    top, nest = only_nest(b.kernel, root), nests(b.kernel, acc)[-1]
-    update = statement_of(nest)
+def _update(b: Builder, acc: str) -> Update:
+    update = statement_of(nests(b.kernel, acc)[-1])
     assert isinstance(update, Update)
+    return update
+
+
+def _root_terms(b: Builder, acc: str, root: str) -> dict[Sym, Dim]:
+    """The loops that walk the accumulator, in terms of the root's loops."""
+    top, update = only_nest(b.kernel, root), _update(b, acc)
     place = find_place(b.kernel, acc, "contract")
     reads = {x.index for x in readers(top.leaf, place.buffer)}
     if len(reads) != 1:
@@ -225,6 +241,19 @@ def _operands(b: Builder, acc: str, root: str, lanes: Sym) -> tuple[Operand, ...
             dims[own] = at
         elif not isinstance(own, int):
             raise ScheduleError("contract", acc, f"it is written at {own}")
+    return dims
+
+
+def _guards(b: Builder, acc: str, root: str) -> list[Dim]:
+    """What the update's guards need to be >= 0, in terms of the root's loops."""
+    dims = _root_terms(b, acc, root)
+    return [substitute(e, dims) for e in guards_of(_update(b, acc).value)]
+
+
+def _operands(b: Builder, acc: str, root: str, lanes: Sym) -> tuple[Operand, ...]:
+    """The update's loads, as offsets in terms of the root's loops."""
+    update = _update(b, acc)
+    dims = _root_terms(b, acc, root)
     roles = {p.buffer: p.role for p in b.kernel.places}
     found: list[Operand] = []
     for x in walk_value(update.value):
@@ -264,6 +293,7 @@ class _Piece:
     loops: dict[str, str]
     tile: Tile
     width: int
+    is_border: bool = False
 
 
 _Resize = Callable[[_Piece, int], _Piece]
@@ -273,6 +303,8 @@ def _pieces(b: Builder, machine: Machine, plan: Plan) -> None:
     """Divide run-time extents into full tiles and rests; every piece gets its own accumulator and its own tile."""
     names = {x.sym.name: x.sym.name for x in (*plan.outer, plan.lanes)}
     pieces = [_Piece(plan.acc, names, plan.tile, plan.width)]
+    for cut in plan.cuts:
+        pieces = [*_without_border(b, plan, pieces[0], *cut), *pieces[1:]]
     block = plan.tile.vectors * plan.width
     if not isinstance(plan.lanes.extent, int) and plan.tile.vectors > 1:
         pieces = _divided(b, pieces, plan.lanes.sym.name, [block], _with_lanes)
@@ -284,6 +316,22 @@ def _pieces(b: Builder, machine: Machine, plan: Plan) -> None:
     outermost = [_tile(b, machine, plan, piece) for piece in pieces]
     if plan.panels_first:
         _share_panels(b, outermost)
+
+
+def _without_border(b: Builder, plan: Plan, piece: _Piece, loop: str, lo: int, hi: int) -> list[_Piece]:
+    """The part of a loop in which no guard is needed, and what is before and after it."""
+    vectors = border_vectors(plan.lanes.extent, plan.width, BORDER_VECTORS)
+    extent = _number_of(b, piece.loops[loop])
+    border: list[_Piece] = []
+    if hi <= lo:
+        lo, hi = 0, extent
+    if lo > 0:
+        before, piece = _divide(b, piece, loop, lo, "cut")
+        border.append(before)
+    if hi < extent:
+        piece, after = _divide(b, piece, loop, hi - lo, "cut")
+        border.append(after)
+    return [piece, *(replace(x, tile=Tile(1, 1, vectors), is_border=True) for x in border)]
 
 
 def _share_panels(b: Builder, loops: list[str]) -> None:
@@ -313,18 +361,24 @@ def _with_rows2(piece: _Piece, size: int) -> _Piece:
 
 
 def _divided(b: Builder, pieces: list[_Piece], loop: str, sizes: list[int], resize: _Resize) -> list[_Piece]:
-    """Each piece becomes: full tiles of every size in turn, then single iterations."""
+    """Each piece becomes: full tiles of every size in turn, then single iterations; not those that never happen."""
     done: list[_Piece] = []
     for piece in pieces:
         rest = piece
         for size in sizes:
-            full, rest = _divide(b, rest, loop, size)
-            done.append(resize(full, size))
-        done.append(resize(rest, 1))
+            extent = _extent(b, rest.loops[loop])
+            if mod(extent, size) == 0:
+                done.append(resize(rest, size))
+                break
+            if floordiv(extent, size) != 0:
+                full, rest = _divide(b, rest, loop, size)
+                done.append(resize(full, size))
+        else:
+            done.append(resize(rest, 1))
     return done
 
 
-def _divide(b: Builder, piece: _Piece, loop: str, size: int) -> tuple[_Piece, _Piece]:
+def _divide(b: Builder, piece: _Piece, loop: str, size: int, primitive: str = "divide") -> tuple[_Piece, _Piece]:
     """Divide a loop of the piece's root nest; the rest reads a fork of the accumulator.
 
     The nest must start at the divided loop, so it is moved outermost first.
@@ -335,7 +389,7 @@ def _divide(b: Builder, piece: _Piece, loop: str, size: int) -> tuple[_Piece, _P
         b.do("reorder", *order)
     rest = {k: fresh(b.kernel, f"{v}_t") for k, v in piece.loops.items()}
     full = {**piece.loops, loop: fresh(b.kernel, f"{target}_f")}
-    b.do("divide", target, size)
+    b.do(primitive, target, size)
     forked = fresh(b.kernel, f"{piece.acc}_f")
     b.do("fork", piece.acc, rest[loop])
     return _Piece(piece.acc, full, piece.tile, piece.width), _Piece(forked, rest, piece.tile, piece.width)
@@ -385,11 +439,13 @@ def _tile(b: Builder, machine: Machine, plan: Plan, piece: _Piece) -> str:
         acc = held
     else:
         b.do("compute_at", acc, at, "reg")
-    _arrange(b, plan, acc, at)
+    _arrange(b, plan, acc, at, plan.unroll_all and not piece.is_border)
+    if plan.cuts:
+        b.do("settle", at)
     if plan.is_heavy:
         for name in inner:
             b.do("kind", name, "serial")
-    if pays_threads(plan.work, machine, plan.width):
+    if not piece.is_border and pays_threads(plan.work, machine, plan.width):
         _parallel(b, order)
     return order[0]
 
@@ -451,7 +507,7 @@ def _order(b: Builder, machine: Machine, plan: Plan, batch: list[str], blocks: l
     return order
 
 
-def _arrange(b: Builder, plan: Plan, acc: str, at: str) -> None:
+def _arrange(b: Builder, plan: Plan, acc: str, at: str, unroll_all: bool) -> None:
     """The update's nest: serial reduction loops, rows and vectors (the fewer inside: they stay in registers), lanes.
 
     With a window, the reduction loops are copied too, below the vectors: rows share what the window slides over.
@@ -468,13 +524,13 @@ def _arrange(b: Builder, plan: Plan, acc: str, at: str) -> None:
     n_rows = estimate([_bound(x) for x in rows])
     across = [*vectors, *rows] if n_rows < estimate([_bound(x) for x in vectors]) else [*rows, *vectors]
     names = [x.sym.name for x in across]
-    if plan.unroll_all:
+    if unroll_all:
         order = [*[x.sym.name for x in vectors], *lanes, *reduced, *[x.sym.name for x in rows]]
     else:
         order = [*reduced, *names, *lanes]
     if len(order) > 1:
         b.do("reorder", *order)
-    if plan.unroll_all:
+    if unroll_all:
         for k, name in enumerate(reduced):
             b.do("kind", name, "step" if k == 0 and len(reduced) > 1 else "unroll")
 

@@ -6,6 +6,7 @@ In: a builder and the buffer that the nest writes. Out: steps. Not its business:
 from __future__ import annotations
 
 from tilewright.core.compute import Value
+from tilewright.core.expr import Dim, floordiv, mod
 from tilewright.tile.cost import estimate, pays_threads
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, Kind, Store, walk
@@ -62,11 +63,13 @@ def plain(b: Builder, machine: Machine, buffers: list[str]) -> None:
             parallelize(b, [nest.loops[0].sym.name], work)
 
 
-def vectorize(b: Builder, machine: Machine, loop: str, extent: object, width: int, unrolled: int) -> list[str]:
+def vectorize(b: Builder, machine: Machine, loop: str, extent: Dim, width: int, unrolled: int) -> list[str]:
     """Split a loop into blocks of ``unrolled`` vectors; returns the loops that walk the blocks."""
     if not isinstance(extent, int):
-        if unrolled == 1:
-            return _vectors(b, loop, width, 1)
+        while unrolled > 1 and floordiv(extent, width * unrolled) == 0:
+            unrolled //= 2
+        if unrolled == 1 or mod(extent, width * unrolled) == 0:
+            return _vectors(b, loop, width, unrolled)
         b.do("divide", loop, width * unrolled)
         _vectors(b, f"{loop}_t", width, 1)
         return _vectors(b, f"{loop}_f", width, unrolled)
