@@ -21,7 +21,12 @@ class Recorder:
 
     def compile_graph(self, graph: Graph, **options: Any) -> Any:
         self.graphs.append(graph)
-        return lambda *arrays: run(graph, arrays)
+
+        def execute(*arrays: np.ndarray) -> Any:  # as a loaded model does, one result as itself
+            results = run(graph, arrays)
+            return results[0] if len(results) == 1 else results
+
+        return execute
 
     def compile(self, f: Any, **options: Any) -> Any:
         torch._dynamo.reset()

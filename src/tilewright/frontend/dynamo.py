@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tilewright.core.diag import ImportFailed, Loc
 from tilewright.core.expr import Dim, Sym
 from tilewright.core.graph import Builder, Graph, Node, Pool
@@ -28,7 +30,8 @@ if TYPE_CHECKING:
     import torch
     from torch.fx import GraphModule
 
-Execute = Callable[..., Sequence[Array]]
+Execute = Callable[..., "Array | Sequence[Array]"]
+"""A compiled graph on arrays: one result is given as itself, several as a sequence."""
 CompileGraph = Callable[..., Execute]
 
 TRAINING_ONLY = frozenset({"native_batch_norm.default", "native_dropout.default", "dropout.default"})
@@ -149,7 +152,8 @@ class _Compiled:
             self._compile()
         program = self.program
         assert program is not None
-        arrays = self.execute(*(take(args) for take in program.takes)) if self.execute is not None else ()
+        found = self.execute(*(take(args) for take in program.takes)) if self.execute is not None else ()
+        arrays = (found,) if isinstance(found, np.ndarray) else found
         return [give(args, arrays) for give in program.gives]
 
 
