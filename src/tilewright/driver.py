@@ -386,7 +386,7 @@ def optimise(
 
     def on_pass(report: PassReport) -> None:
         if after in ("all", report.of.name):
-            show(f"// after {report.of}\n{print_graph(report.after)}")
+            show(f"# after {report.of}\n{print_graph(report.after)}")
 
     return run_pipeline(graph, chosen, on_pass=on_pass, check=True)
 

@@ -9,16 +9,15 @@ import platform
 from collections import Counter
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from tilewright import driver, ops
 from tilewright.cli import show
-from tilewright.cli.compile_run import Json
+from tilewright.cli.compile_run import Json, Model
 from tilewright.codegen.peak import measure_peak
 from tilewright.codegen.target import Target
-from tilewright.core.diag import OptionError
 from tilewright.core.graph import CONST, Graph
 from tilewright.core.opdef import OpDef
 from tilewright.runtime.cache import Cache
@@ -37,9 +36,7 @@ def register(app: typer.Typer) -> None:
     app.command("doctor")(doctor_command)
 
 
-def inspect_command(
-    model: Annotated[Path, typer.Argument(help="An .onnx, .tw or graph text file.")], json: Json = False
-) -> None:
+def inspect_command(model: Model, json: Json = False) -> None:
     """Show a model's inputs, outputs, ops and weights."""
     facts = _artifact_facts(model) if model.suffix == ".tw" else _graph_facts(driver.read_graph(model))
     if json:
@@ -50,7 +47,7 @@ def inspect_command(
     for title in ("ops", "kernels"):
         if title in facts:
             show.table(title, ("name", "count"), facts[title].items())
-    show.OUT.print(f"weights: {show.human_bytes(facts['weights_bytes'])}", highlight=False)
+    show.line(f"weights: {show.human_bytes(facts['weights_bytes'])}")
 
 
 def _graph_facts(graph: Graph) -> dict[str, Any]:
@@ -71,16 +68,19 @@ def _row(name: str, type_: Any) -> dict[str, str]:
 def _artifact_facts(path: Path) -> dict[str, Any]:
     made = load(path)
     report = made.report()
+    kernels: Counter[str] = Counter()
+    for k in report["kernels"]:
+        kernels[" ".join(k["ops"])] += k["calls"]
     return {
         "inputs": [_row(s.name, s) for s in made.inputs],
         "outputs": [_row(s.name, s) for s in made.outputs],
-        "kernels": {" ".join(k["ops"]): k["calls"] for k in report["kernels"]},
+        "kernels": dict(kernels.most_common()),
         "weights_bytes": report["memory"]["weights_bytes"],
     }
 
 
 def ops_command(json: Json = False) -> None:
-    """List every op of the compiler: operands, attributes, and how it is lowered."""
+    """List the ops: operands, attributes, how each is lowered."""
     rows = [
         {
             "op": op.name,
@@ -102,26 +102,32 @@ def _lowering(op: OpDef) -> str:
 
 
 def cache_command(
-    action: Annotated[str, typer.Argument(help="list or clear")] = "list", json: Json = False
+    action: Annotated[Literal["list", "clear"], typer.Argument(help="What to do.")] = "list", json: Json = False
 ) -> None:
     """Show or empty the disk cache."""
     cache = Cache()
     if action == "clear":
-        show.OUT.print(f"removed {cache.clear()} entries", highlight=False)
+        n = cache.clear()
+        if json:
+            show.emit_json({"removed": n})
+        else:
+            show.line(f"removed {n} entries")
         return
-    if action != "list":
-        raise OptionError(f"no cache action {action!r}", remedy="use list or clear")
     rows = [{"kind": e.kind, "digest": e.digest[:16], "n_bytes": e.n_bytes} for e in cache.entries()]
+    folder = None if cache.directory is None else str(cache.directory)
     if json:
-        show.emit_json({"enabled": cache.enabled, "problem": cache.problem, "entries": rows})
-    else:
-        if cache.problem:
-            show.OUT.print(f"the cache is off: {cache.problem}")
-        show.table(f"{len(rows)} entries", ("kind", "digest", "bytes"), [list(r.values()) for r in rows])
+        show.emit_json({"enabled": cache.enabled, "problem": cache.problem, "folder": folder, "entries": rows})
+        return
+    if cache.problem:
+        show.line(f"the cache is off: {cache.problem}")
+    total = show.human_bytes(sum(e.n_bytes for e in cache.entries()))
+    show.table(
+        f"{len(rows)} entries, {total}, in {folder}", ("kind", "digest", "bytes"), [list(r.values()) for r in rows]
+    )
 
 
 def doctor_command(json: Json = False) -> None:
-    """Show the target, CPU features, threads, measured FMA peak and bandwidth, and versions."""
+    """Show this machine: target, cores, FMA peak, bandwidth, versions."""
     target = Target.host()
     peak = measure_peak(target)
     facts = {
@@ -132,19 +138,19 @@ def doctor_command(json: Json = False) -> None:
         "vector": f"{target.vector_bytes * 8} bits, {target.n_vector_registers} registers",
         "capabilities": ", ".join(n for n in CAPABILITIES if getattr(target, f"has_{n}")),
         "caches": " / ".join(show.human_bytes(n) for n in (target.l1_bytes, target.l2_bytes, target.llc_bytes)),
+        "cores": target.n_cores,
         "threads": default_threads(),
-        **{k: v for k, v in vars_of(peak).items()},
+        "fma_gflops": round(peak.fma_gflops, 1),
+        "read_gb_per_s": round(peak.read_gb_per_s, 1),
         **{name: _version(name) for name in PACKAGES},
     }
     if json:
         show.emit_json(facts)
-    else:
-        show.table("this machine", ("what", "value"), facts.items())
-
-
-def vars_of(record: Any) -> dict[str, str]:
-    """The fields of a measurement, rounded."""
-    return {k.replace("_", " "): f"{getattr(record, k):.1f}" for k in record.__dataclass_fields__}
+        return
+    titles = {"fma_gflops": "fma peak of a core", "read_gb_per_s": "memory reads of a core"}
+    units = {"fma_gflops": "GFLOP/s", "read_gb_per_s": "GB/s"}
+    rows = [(titles.get(k, k), f"{v} {units[k]}" if k in units else str(v)) for k, v in facts.items()]
+    show.table("this machine", ("what", "value"), rows)
 
 
 def _version(package: str) -> str:

@@ -30,22 +30,27 @@ def register(app: typer.Typer) -> None:
 
 def bench_command(
     model: Model,
-    against: Annotated[str, typer.Option(help="Engines to run beside, by commas: onnxruntime, torch.")] = "",
+    against: Annotated[str, typer.Option(help="Other engines, by commas: onnxruntime, torch.")] = "",
     input: InputFile = [],  # noqa: B006
     size: Size = [],  # noqa: B006
     seed: Seed = 0,
     threads: Threads = None,
     optimize: Optimize = 2,
-    seconds: Annotated[float, typer.Option(help="Time for each engine.")] = 2.0,
+    seconds: Annotated[float, typer.Option(min=0.0, help="Time for each engine.")] = 2.0,
     json: Json = False,
 ) -> None:
-    """Measure latency; with --against, interleaved with other engines in the same run, as ratios."""
+    """Measure latency, alone or beside other engines.
+
+    With --against, engines take turns within one run, so that a busy machine slows all of them; read the ratios.
+    """
+    engines = {name.strip(): _engine(name.strip()) for name in against.split(",") if name.strip()}
+    sizes = inputs.parse_sizes(size, "--size")
     n_threads = threads or default_threads()
     made = obtain(model, threads=n_threads, optimize=optimize, quiet=json)
-    arrays = inputs.gather(input, made.inputs, made.symbols, inputs.parse_sizes(size), seed)
+    arrays = inputs.gather(input, made.inputs, made.symbols, sizes, seed)
     runs: dict[str, Run] = {"tilewright": lambda: made.run(arrays)}
-    for name in filter(None, against.split(",")):
-        runs[name] = _engine(name)(model, arrays, n_threads)
+    for name, make in engines.items():
+        runs[name] = make(model, arrays, n_threads)
     times = interleave(runs, seconds)
     own = statistics.median(times["tilewright"])
     rows = [
@@ -84,13 +89,15 @@ def interleave(runs: Mapping[str, Run], seconds: float) -> dict[str, list[float]
 def _engine(name: str) -> Callable[[Path, Mapping[str, Array], int], Run]:
     makers = {"onnxruntime": _onnxruntime, "torch": _torch}
     if name not in makers:
-        raise OptionError(f"no engine {name!r}", remedy=f"use {', '.join(makers)}")
+        raise typer.BadParameter(f"there is no engine {name!r}; use {', '.join(makers)}", param_hint="'--against'")
     if importlib.util.find_spec(name) is None:
         raise OptionError(f"{name} is not installed", remedy=f"pip install {name}")
     return makers[name]
 
 
 def _onnxruntime(model: Path, arrays: Mapping[str, Array], threads: int) -> Run:
+    if model.suffix != ".onnx":
+        raise OptionError(f"onnxruntime can't run {model}", remedy="give the .onnx file that it was made of")
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

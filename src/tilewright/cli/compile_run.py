@@ -5,9 +5,8 @@ In: a model file and options. Out: a ``.tw`` file, or outputs. Not its business:
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import typer
@@ -19,14 +18,25 @@ from tilewright.core.types import Array
 from tilewright.runtime.errors import InputError
 from tilewright.runtime.model import LoadedModel, load
 
-Model = Annotated[Path, typer.Argument(help="An ONNX model (.onnx) or a compiled one (.tw).", show_default=False)]
-Target = Annotated[str, typer.Option(help="The CPU to make code for; see `tilewright doctor`.")]
+Model = Annotated[
+    Path, typer.Argument(help="A model: ONNX (.onnx), a graph's text (.txt) or compiled (.tw).", show_default=False)
+]
+Source = Annotated[Path, typer.Argument(help="A model: ONNX (.onnx) or a graph's text (.txt).", show_default=False)]
+Target = Annotated[str, typer.Option(help="The CPU to make code for: native, or a name such as x86-64-v3.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="The most threads a call uses (default: what is allowed).")]
-Optimize = Annotated[int, typer.Option("--optimize", "-O", min=0, max=2, help="0: a kernel per op; 1, 2: more.")]
+Optimize = Annotated[int, typer.Option("--optimize", "-O", min=0, max=2, help="0: a kernel per op; 1: fused; 2: all.")]
 PrecisionOption = Annotated[str, typer.Option("--precision", help="The precision of computations: fp32.")]
-Fix = Annotated[list[str], typer.Option("--fix", help="Fix a symbolic dimension while compiling: NAME=NUMBER.")]
-Size = Annotated[list[str], typer.Option("--size", help="A symbolic dimension of random inputs: NAME=NUMBER.")]
-InputFile = Annotated[list[str], typer.Option("--input", "-i", help="NAME=file.npy, or file.npz by names.")]
+Fix = Annotated[
+    list[str], typer.Option("--fix", metavar="NAME=NUMBER", help="Fix a symbolic dimension. May be repeated.")
+]
+Size = Annotated[
+    list[str],
+    typer.Option("--size", metavar="NAME=NUMBER", help="A symbolic dimension of random inputs. May be repeated."),
+]
+InputFile = Annotated[
+    list[str],
+    typer.Option("--input", "-i", metavar="[NAME=]FILE", help="An .npy file, or an .npz by names. May be repeated."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 NoCache = Annotated[bool, typer.Option("--no-cache", help="Neither read nor write the disk cache.")]
 Seed = Annotated[int, typer.Option(help="Seed of random inputs.")]
@@ -54,15 +64,17 @@ def obtain(
         raise InputError(f"there is no file {path}", remedy="check the path")
     if path.suffix == ".tw":
         return load(path, threads=threads)
+    source = driver.read_graph(path) if path.suffix == ".txt" else path
+    err = show.console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=show.ERR, transient=True, disable=quiet) as bar:
+    with Progress(*columns, console=err, transient=True, disable=quiet or not err.is_terminal) as bar:
         task = bar.add_task(f"compiling {path.name}", total=None)
 
         def tell(stage: str, done: int, total: int) -> None:
             bar.update(task, description=f"{path.name}: {stage}", completed=done, total=total)
 
         return driver.compile(
-            path,
+            source,
             target=target,
             threads=threads,
             optimize=optimize,
@@ -74,8 +86,10 @@ def obtain(
 
 
 def compile_command(
-    model: Model,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Where to write the .tw file.")] = None,
+    model: Source,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The file to write (default: the model's name with .tw).")
+    ] = None,
     target: Target = "native",
     threads: Threads = None,
     optimize: Optimize = 2,
@@ -84,8 +98,11 @@ def compile_command(
     no_cache: NoCache = False,
     json: Json = False,
 ) -> None:
-    """Compile a model and write it as one file that `run` and `tw.load` take."""
-    fixed = inputs.parse_sizes(fix)
+    """Compile a model to one file, for `run` and `tw.load`."""
+    if model.suffix == ".tw":
+        raise InputError(f"{model} is compiled already", remedy="run it, or compile the model that it was made of")
+    fixed = inputs.parse_sizes(fix, "--fix")
+    path = show.check_writable(output or model.with_suffix(".tw"))
     made = obtain(
         model,
         target=target,
@@ -96,40 +113,41 @@ def compile_command(
         fix=fixed,
         quiet=json,
     )
-    path = output or model.with_suffix(".tw")
     made.save(path)
     if json:
         show.emit_json({"output": str(path), "report": made.report()})
         return
-    show.OUT.print(str(made.report()), markup=False, highlight=False)
-    show.OUT.print(f"wrote {path} ({show.human_bytes(path.stat().st_size)})", markup=False, highlight=False)
+    show.line(f"{made.report()}\n\nwrote {path} ({show.human_bytes(path.stat().st_size)})")
 
 
 def run_command(
     model: Model,
     input: InputFile = [],  # noqa: B006
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write outputs to this .npz file.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the outputs to this .npz file.")] = None,
     size: Size = [],  # noqa: B006
     seed: Seed = 0,
     threads: Threads = None,
     json: Json = False,
 ) -> None:
-    """Run a model on arrays from files, or on random ones, and show or save its outputs."""
+    """Run a model on arrays from files or on random ones."""
+    if output is not None:
+        show.check_writable(output)
+    sizes = inputs.parse_sizes(size, "--size")
     made = obtain(model, threads=threads, quiet=json)
-    arrays = inputs.gather(input, made.inputs, made.symbols, inputs.parse_sizes(size), seed)
+    arrays = inputs.gather(input, made.inputs, made.symbols, sizes, seed)
     results = made.run(arrays)
     if output is not None:
         np.savez(output, **results)
-    rows = [
-        (name, str(x.dtype), list(x.shape), *(_statistic(f, x) for f in (np.min, np.mean, np.max)))
-        for name, x in results.items()
-    ]
+    rows = [{"name": name, "dtype": str(x.dtype), "shape": list(x.shape), **_range(x)} for name, x in results.items()]
     if json:
-        keys = ("name", "dtype", "shape", "min", "mean", "max")
-        show.emit_json([dict(zip(keys, row, strict=True)) for row in rows])
+        show.emit_json(rows)
     else:
-        show.table("outputs", ("name", "dtype", "shape", "min", "mean", "max"), rows)
+        show.table("outputs", ("name", "dtype", "shape", "min", "mean", "max"), [list(r.values()) for r in rows])
 
 
-def _statistic(f: Callable[[Array], Any], x: Array) -> float | None:
-    return float(f(x.astype(np.float64))) if x.size else None
+def _range(x: Array) -> dict[str, float | int | None]:
+    """The least, mean and largest element; none for an empty array. Integers stay exact."""
+    if x.size == 0:
+        return dict.fromkeys(("min", "mean", "max"))
+    wide = x if x.dtype.kind in "iu" else x.astype(np.float64)
+    return {"min": wide.min().item(), "mean": float(wide.mean(dtype=np.float64)), "max": wide.max().item()}

@@ -5,10 +5,12 @@ In: input specs, ``--input`` and ``--size`` arguments. Out: arrays in the model'
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Mapping, Sequence
 
 import ml_dtypes
 import numpy as np
+import typer
 
 from tilewright.core.expr import Sym, evaluate, parse
 from tilewright.core.types import Array
@@ -19,13 +21,13 @@ DEFAULT_SIZE = 8
 """A symbolic dimension's size when nobody gives one (within its bounds)."""
 
 
-def parse_sizes(texts: Sequence[str]) -> dict[str, int]:
-    """``["batch=4"]`` -> ``{"batch": 4}``; raises ``InputError``."""
+def parse_sizes(texts: Sequence[str], option: str) -> dict[str, int]:
+    """``["batch=4"]`` -> ``{"batch": 4}``; a text of another form is wrong usage of ``option``."""
     sizes = {}
     for text in texts:
         name, _, value = text.partition("=")
-        if not value.isdigit():
-            raise InputError(f"{text!r} is not a size", remedy="write --size name=number")
+        if not (name and value.isascii() and value.isdigit()):
+            raise typer.BadParameter(f"{text!r} is not NAME=NUMBER", param_hint=repr(option))
         sizes[name] = int(value)
     return sizes
 
@@ -35,12 +37,9 @@ def load_inputs(files: Sequence[str], specs: Sequence[TensorSpec]) -> dict[str, 
     found: dict[str, Array] = {}
     for text in files:
         name, _, path = text.rpartition("=")
-        try:
-            content = np.load(path or text, allow_pickle=False)
-        except (OSError, ValueError) as e:
-            raise InputError(f"can't read {path or text}: {e}", remedy="save arrays with numpy.save or savez") from e
-        if isinstance(content, np.lib.npyio.NpzFile):
-            found.update({k: content[k] for k in content.files})
+        content = _load(path)
+        if isinstance(content, dict):
+            found.update(content)
         elif name or len(specs) == 1:
             found[name or specs[0].name] = content
         else:
@@ -48,7 +47,28 @@ def load_inputs(files: Sequence[str], specs: Sequence[TensorSpec]) -> dict[str, 
     unknown = found.keys() - {s.name for s in specs}
     if unknown:
         raise InputError(f"no inputs {sorted(unknown)}", remedy=f"the model's inputs are {[s.name for s in specs]}")
-    return found
+    dtypes = {s.name: s.dtype for s in specs}
+    return {name: _as_bfloat16(a) if dtypes[name] == "bfloat16" else a for name, a in found.items()}
+
+
+def _load(path: str) -> Array | dict[str, Array]:
+    """One array of an ``.npy`` file, or those of an ``.npz`` by their names."""
+    remedy = "save arrays with numpy.save or numpy.savez"
+    try:
+        content = np.load(path, allow_pickle=False)
+        if isinstance(content, np.lib.npyio.NpzFile):
+            with content:
+                return {k: content[k] for k in content.files}
+    except OSError as e:
+        raise InputError(f"can't read {path}: {e.strerror or e}", remedy=remedy) from e
+    except (ValueError, EOFError, zipfile.BadZipFile) as e:
+        raise InputError(f"{path} is not a NumPy file of plain arrays", remedy=remedy) from e
+    return np.asarray(content)
+
+
+def _as_bfloat16(a: Array) -> Array:
+    """NumPy's files know bfloat16 as two bytes without a meaning."""
+    return a.view(ml_dtypes.bfloat16) if a.dtype == np.dtype("V2") else a
 
 
 def random_inputs(

@@ -1,22 +1,29 @@
 """``tilewright ir`` and ``tilewright passes``: the model at any stage, as text.
 
-In: a model, or a graph's text. Out: text after a pass, or a kernel's tile IR, LLVM or assembly.
+In: a model, or the text of a graph or of kernels. Out: text after a pass, or a kernel's tile IR, LLVM or assembly.
 Not its business: the stages themselves.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from tilewright import driver
 from tilewright.cli import inputs, show
-from tilewright.cli.compile_run import Fix, Json, Model, Optimize, Target
+from tilewright.cli.compile_run import Fix, Json, Optimize, Source, Target
+from tilewright.codegen import target as targets
+from tilewright.codegen.llvm import assembly, emit_kernel
 from tilewright.core.diag import OptionError
+from tilewright.core.text import save_graph
+from tilewright.runtime.errors import InputError
+from tilewright.tile.text import kernel_text, parse_kernel
+from tilewright.tile.verify import verify
 
-STAGES = ("graph", "kernels", "tile", "llvm", "asm", "entry")
+Stage = Literal["graph", "kernels", "tile", "llvm", "asm", "entry"]
 
 
 def register(app: typer.Typer) -> None:
@@ -26,38 +33,94 @@ def register(app: typer.Typer) -> None:
 
 
 def ir_command(
-    model: Model,
-    stage: Annotated[str, typer.Option(help=f"What to print: {', '.join(STAGES)}.")] = "graph",
-    print_after: Annotated[str, typer.Option(help="Print after this pass (a name, or 'all').")] = "",
-    pass_pipeline: Annotated[str | None, typer.Option(help="Run these passes: name{option=value},name,...")] = None,
-    kernel: Annotated[str, typer.Option(help="Only kernels whose name or ops contain this.")] = "",
+    model: Source,
+    stage: Annotated[Stage, typer.Option(help="What to print.")] = "graph",
+    print_after: Annotated[str, typer.Option(metavar="PASS", help="Print the graph after this pass, or 'all'.")] = "",
+    pass_pipeline: Annotated[
+        str | None,
+        typer.Option(metavar="PASSES", help="Passes to run instead of the level's: name{option=value},name,..."),
+    ] = None,
+    kernel: Annotated[str, typer.Option(metavar="TEXT", help="Only kernels whose name or ops contain this.")] = "",
     fix: Fix = [],  # noqa: B006
     target: Target = "native",
     optimize: Optimize = 2,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to a file.")] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Write to this file; a graph's large constants go beside it (.npz)."),
+    ] = None,
 ) -> None:
-    """Print the model's IR after any stage or pass. A .txt or .tw.txt file is read as a graph's text."""
-    if stage not in STAGES:
-        raise OptionError(f"no stage {stage!r}", remedy=f"use one of {', '.join(STAGES)}")
+    """Print the model's IR after any stage or pass.
+
+    Text goes in again: a .txt file that was written with -o, edited or not, takes the model's place; a graph goes
+    through the passes (--pass-pipeline "" for none), kernels in tile form go on to --stage llvm or asm.
+    """
     options = driver.Options(target=target, optimize=optimize)
-    graph = driver.read_graph(model, fix_dims=inputs.parse_sizes(fix))
+    if print_after and stage != "graph":
+        raise typer.BadParameter(f"prints graphs; it does not go with --stage {stage}", param_hint="'--print-after'")
+    if output is not None:
+        show.check_writable(output)
+    if model.suffix == ".tw":
+        raise InputError(f"{model} is machine code", remedy="give the model that it was compiled from")
+    if _is_tile_text(model):
+        _write(list(_kernel_forms(model.read_text(encoding="utf-8"), stage, target)), output)
+        return
+    graph = driver.read_graph(model, fix_dims=inputs.parse_sizes(fix, "--fix"))
     texts: list[str] = []
     done = driver.optimise(graph, options, pass_pipeline, after=print_after, show=texts.append)
-    if stage == "graph":
-        texts = texts if print_after else [driver.print_graph(done)]
-    else:
+    if stage != "graph":
         texts = list(driver.kernel_texts(done, options, stage, kernel))
-    text = "\n".join(texts)
-    if output is None:
-        typer.echo(text)
-    else:
-        output.write_text(text + "\n")
+        if not texts:
+            raise OptionError(f"no kernel's name or ops contain {kernel!r}", remedy="see --stage kernels without it")
+    elif not print_after and output is not None:
+        save_graph(done, output)
+        return
+    elif not print_after:
+        texts = [driver.print_graph(done)]
+    _write(texts, output)
 
 
 def passes_command(json: Json = False) -> None:
-    """List the graph passes and where the optimisation levels use them."""
+    """List the graph passes and the levels that use them."""
     rows = driver.pass_table()
     if json:
         show.emit_json(rows)
     else:
         show.table("passes", ("name", "levels", "what it does"), [list(r.values()) for r in rows])
+
+
+def _write(texts: list[str], output: Path | None) -> None:
+    text = "\n".join(t.rstrip("\n") for t in texts)
+    if output is None:
+        typer.echo(text)
+    else:
+        output.write_text(text + "\n", encoding="utf-8")
+
+
+def _is_tile_text(path: Path) -> bool:
+    """Is the file the text of kernels? (A graph's text begins with ``graph``.)"""
+    if path.suffix != ".txt" or not path.is_file():
+        return False
+    with path.open(encoding="utf-8", errors="replace") as file:
+        first = next((x for x in file if x.strip() and not x.startswith("//")), "")
+    return first.startswith("kernel ")
+
+
+def _kernel_forms(text: str, stage: Stage, target_name: str) -> Iterator[str]:
+    """Each kernel of a text in tile form, checked, in the form of a later stage."""
+    if stage not in ("tile", "llvm", "asm"):
+        raise typer.BadParameter(
+            f"kernels in tile form have no stage {stage}; use tile, llvm, asm", param_hint="'--stage'"
+        )
+    target = targets.Target.parse(target_name)
+    for part in _split_kernels(text):
+        made = parse_kernel(part)
+        verify(made)
+        yield kernel_text(made) if stage == "tile" else (emit_kernel if stage == "llvm" else assembly)(made, target)
+
+
+def _split_kernels(text: str) -> Iterator[str]:
+    """The text of each kernel, behind as many empty lines as stand before it: errors name the file's lines."""
+    lines = ["" if x.startswith("//") else x for x in text.split("\n")]
+    starts = [k for k, x in enumerate(lines) if x.startswith("kernel ")]
+    for first, end in zip(starts, [*starts[1:], len(lines)], strict=True):
+        yield "\n".join([""] * first + lines[first:end])

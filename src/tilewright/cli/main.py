@@ -8,6 +8,8 @@ Not its business: the work itself (``driver``, ``runtime``).
 from __future__ import annotations
 
 import sys
+from importlib.metadata import version
+from typing import Annotated
 
 import typer
 
@@ -28,12 +30,30 @@ ir.register(app)
 about.register(app)
 
 
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"tilewright {version('tilewright')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    _version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Compile trained models to native code, run and inspect them."""
+
+
 def main() -> None:
-    """Run the command line; a Tilewright error becomes a message and exit code 1."""
+    """Run the command line; a Tilewright error, or a file that can't be used, becomes a message and exit code 1."""
     try:
         app()
     except TilewrightError as e:
         print(f"error: {e}", file=sys.stderr)
+        sys.exit(1)
+    except OSError as e:
+        print(f"error: {e.strerror or e}{f': {e.filename}' if e.filename else ''}", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)

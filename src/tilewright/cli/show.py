@@ -1,4 +1,4 @@
-"""Tables and JSON on the terminal.
+"""Tables, JSON and files: how the commands answer.
 
 In: plain records. Out: text for a person or for a program. Not its business: what is shown.
 """
@@ -6,35 +6,76 @@ In: plain records. Out: text for a person or for a program. Not its business: wh
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
+import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-OUT = Console()
-ERR = Console(stderr=True)
+from tilewright.runtime.errors import InputError
+
+UNBOUNDED = 10_000
+"""Columns of an output that is not a terminal: nothing there is cut or wrapped."""
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Where a person reads: as wide as the terminal, unbounded in a pipe or a file."""
+    found = Console(stderr=stderr, highlight=False, markup=False)
+    return found if found.is_terminal else Console(stderr=stderr, highlight=False, markup=False, width=UNBOUNDED)
+
+
+def line(text: str) -> None:
+    """Print a line as it is."""
+    typer.echo(text)
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print rows under a title; numbers are right-aligned."""
-    texts = [[str(c) for c in row] for row in rows]
-    t = Table(title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
+    """Print rows under a title, and an empty line; numbers are right-aligned, floats have six digits."""
+    values = [list(row) for row in rows]
+    made = Table(header_style="bold", box=None, pad_edge=False)
     for k, name in enumerate(columns):
-        numeric = bool(texts) and all(_is_number(r[k]) for r in texts)
-        t.add_column(name, justify="right" if numeric else "left", overflow="fold")
-    for line in texts:
-        t.add_row(*line)
-    OUT.print(t)
+        numeric = bool(values) and all(isinstance(row[k], int | float) for row in values)
+        made.add_column(name, justify="right" if numeric else "left", overflow="fold")
+    for row in values:
+        made.add_row(*(Text(cell(c)) for c in row))
+    out = console()
+    with out.capture() as captured:
+        out.print(Text(title, style="italic"))
+        out.print(made)
+    typer.echo("\n".join(x.rstrip() for x in captured.get().splitlines()) + "\n")
 
 
-def _is_number(text: str) -> bool:
-    return text.replace(".", "").replace(",", "").replace("-", "").replace("x", "").strip().isdigit()
+def cell(value: object) -> str:
+    """A value in a table: floats with six significant digits, nothing for ``None``."""
+    if value is None:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def emit_json(value: Any) -> None:
-    """Print one JSON document."""
-    print(json.dumps(value, indent=2, default=str))
+    """Print one JSON document; numbers that JSON does not have are written as text: ``"nan"``, ``"inf"``."""
+    typer.echo(json.dumps(_finite(value), indent=2, default=str, allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _finite(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(v) for v in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def check_writable(path: Path) -> Path:
+    """``path``, where a file can be written; raises ``InputError`` before any work is done for nothing."""
+    if path.is_dir():
+        raise InputError(f"can't write {path}: it is a folder", remedy="name a file")
+    if not path.parent.is_dir():
+        raise InputError(f"can't write {path}: there is no folder {path.parent}", remedy="make the folder first")
+    return path
 
 
 def human_bytes(n: int | str) -> str:

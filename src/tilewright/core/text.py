@@ -92,9 +92,18 @@ class DumpFolder:
             self.table.save(self.path / "constants.npz")
 
 
+def save_graph(graph: Graph, path: Path) -> None:
+    """Write the text of a graph to ``path``, and its large constants, if any, beside it with the suffix ``.npz``."""
+    table = SideTable()
+    path.write_text(print_graph(graph, table), encoding="utf-8")
+    if table.arrays:
+        table.save(path.with_suffix(".npz"))
+
+
 def load_graph(path: Path, ops: Callable[[str], OpDef]) -> Graph:
-    """Read a graph that a :class:`DumpFolder` wrote, edited or not."""
-    constants = path.parent / "constants.npz"
+    """Read a graph that :func:`save_graph` or a :class:`DumpFolder` wrote, edited or not."""
+    own, shared = path.with_suffix(".npz"), path.parent / "constants.npz"
+    constants = own if own.exists() else shared
     table: dict[str, Array] = {}
     if constants.exists():
         with np.load(constants, allow_pickle=False) as stored:
