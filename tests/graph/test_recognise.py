@@ -250,6 +250,36 @@ def test_symbolic_attention():
     assert text == "attention(x, y, z, scale=0.25, causal=True)"
 
 
+def guarded(b, q, c, v, mask):
+    out = attention(b, q, c, v, lambda b, s: b(ops.add, s, mask))
+    weights = out.inputs[0]
+    return b(ops.matmul, b(ops.where, b(ops.isnan, weights), k(b, 0), weights), v)
+
+
+def test_a_guard_against_rows_that_see_nothing():
+    """It moves to the result, and goes where the mask leaves each row something to see."""
+    text, _ = recognised(guarded, Q, K, V, "f32[2,1,1,6]")
+    assert text.startswith("where(isnan(attention(x, y, z, u, scale=0.25)), 0.0, attention(")
+
+    def finite(b, q, c, v, m):
+        return guarded(b, q, c, v, b(ops.where, m, k(b, 0), k(b, float(np.finfo(np.float32).min))))
+
+    text, _ = recognised(finite, Q, K, V, "bool[2,1,6,6]")
+    assert text.startswith("attention(")
+
+
+def test_keys_transposed_with_their_heads_merged():
+    """As torch's exporter to ONNX writes scaled_dot_product_attention."""
+
+    def build(b, q, c, v):
+        merged = b(ops.transpose, b(ops.reshape, c, shape=(8, 6, 8)), perm=(0, 2, 1))
+        keys = b(ops.mul, b(ops.reshape, merged, shape=(2, 4, 8, 6)), k(b, 0.5))
+        scores = b(ops.matmul, b(ops.mul, q, k(b, 0.5)), keys)
+        return b(ops.matmul, softmax(b, scores, 3), v)
+
+    assert recognised(build, Q, K, V)[0] == "attention(x, y, z, scale=0.25)"
+
+
 def test_weights_that_are_an_output_stay():
     def build(b, q, c, v):
         out = attention(b, q, c, v)

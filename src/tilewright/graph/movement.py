@@ -71,6 +71,18 @@ def _reshape_of_matmul(b: Rewriting, node: Node) -> Node | None:
     return b(ops.matmul, *apart, **product_.attrs)
 
 
+def _reshape_of_transpose(b: Rewriting, node: Node) -> Node | None:
+    """Matrices transposed while their batch dimensions were merged are transposed in place."""
+    x = node.inputs[0]
+    if x.op is not ops.transpose or x.attrs["perm"] != (0, 2, 1) or x.inputs[0].op is not ops.reshape:
+        return None
+    rank = node.type.rank
+    if rank < 4 or node.shape[-2:] != x.shape[-2:] or not b.read_once(x):
+        return None
+    apart = b(ops.reshape, x.inputs[0], shape=(*node.shape[:-2], node.shape[-1], node.shape[-2]))
+    return b(ops.transpose, apart, perm=(*range(rank - 2), rank - 1, rank - 2))
+
+
 def _transpose(b: Rewriting, node: Node) -> Node | None:
     x, perm = node.inputs[0], node.attrs["perm"]
     if perm == tuple(range(len(perm))):
@@ -273,6 +285,7 @@ def _reduce_of_reduce(b: Rewriting, node: Node) -> Node | None:
 RULES = (
     Rule("reshape", (ops.reshape,), _reshape, "the order of elements stays"),
     Rule("reshape-of-reduction", (ops.reshape,), _reshape_of_reduction, "dimensions of size 1 are keepdims"),
+    Rule("reshape-of-transpose", (ops.reshape,), _reshape_of_transpose, "batch dimensions may be merged or apart"),
     Rule("transpose", (ops.transpose,), _transpose, "permutations compose; moving only ones keeps the order"),
     Rule("expand", (ops.expand,), _expand, "broadcasting twice is broadcasting once"),
     Rule("full", (ops.full,), _full, "one number, broadcast"),

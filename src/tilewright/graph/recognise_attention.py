@@ -37,7 +37,10 @@ class Scores:
 
 def _attention(b: Rewriting, node: Node) -> Node | None:
     weights, v = node.inputs
-    if weights.op is not ops.softmax or weights.attrs["axis"] != weights.type.rank - 1 or not b.read_once(weights):
+    if not b.read_once(weights):
+        return None
+    weights, is_guarded = _unguarded(b, weights)
+    if weights.op is not ops.softmax or weights.attrs["axis"] != weights.type.rank - 1:
         return None
     found = _scores(b, weights.inputs[0])
     if found is None or found.product is None or node.type.rank not in (3, 4) or v.type.rank != node.type.rank:
@@ -57,7 +60,33 @@ def _attention(b: Rewriting, node: Node) -> Node | None:
     operands = [*[x for x in qkv if x is not None], *(_lifted(b, m, node.type.rank) for m in masks)]
     scale = found.scale * factor_q * factor_k * factor_inner
     out = b(ops.attention, *operands, scale=scale, causal=causal, softcap=found.softcap)
+    if is_guarded and any(_may_hide_all(m) for m in masks):
+        out = b(ops.where, b(ops.isnan, out), b.const(0.0, out.dtype), out)
     return out if out.shape == node.shape else b(ops.reshape, out, shape=node.shape)
+
+
+def _unguarded(b: Rewriting, weights: Node) -> tuple[Node, bool]:
+    """Softmax without ``where(isnan(weights), 0, weights)``, which makes rows that see nothing 0, and if it was there.
+
+    The guard is the same on the result: a row of NaN weights gives a row of NaN.
+    """
+    if weights.op is ops.where and weights.inputs[0].op is ops.isnan and scalar(weights.inputs[1]) == 0:
+        inner = weights.inputs[2]
+        if weights.inputs[0].inputs[0] is inner and b.reads.get(inner, 1) <= 2:
+            return inner, True
+    return weights, False
+
+
+def _may_hide_all(mask: Node) -> bool:
+    """Can a row of scores be -inf everywhere under this mask?"""
+    if mask.op is ops.where and mask.dtype.is_float:
+        values = [scalar(i) for i in mask.inputs[1:]]
+        return any(v is None or v == -np.inf for v in values)
+    array = array_of(mask)
+    if array is None or array.ndim == 0 or array.size == 0:
+        return True
+    seen = array if array.dtype == np.bool_ else array > -np.inf
+    return not bool(seen.any(axis=-1).all())
 
 
 def _shared_heads(b: Rewriting, node: Node) -> Node | None:
