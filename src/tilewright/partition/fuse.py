@@ -9,6 +9,7 @@ groups stay convex, and when the group's shape allows it:
 * arithmetic and index arithmetic join plain readers; into a product or convolution only pure index maps go, because its
   elements are read many times;
 * a product or convolution joins a group of plain arithmetic over its own elements: they are its epilogue;
+* arithmetic over a product's elements stays with the product, also when a reduction reads it;
 * reductions along the same axes of the same space join with the arithmetic around them (softmax, normalisations);
 * index maps are cheap and are repeated in every reader; arithmetic with readers in two groups is computed once.
 """
@@ -30,11 +31,15 @@ MAX_GROUP_COST = 600
 
 @dataclass(eq=False)
 class Group:
-    """Nodes of one kernel. ``root`` is the result that others may read; ``anchor`` the reduction it is built round."""
+    """Nodes of one kernel. ``root`` is the result that others may read; ``anchor`` the reduction it is built round.
+
+    ``operands`` are the members through which a product reads: each of their elements is read many times.
+    """
 
     root: Node
     members: set[Node] = field(default_factory=set)
     anchor: Node | None = None
+    operands: set[Node] = field(default_factory=set)
     cost: int = 0
 
 
@@ -70,9 +75,40 @@ class _Fuser:
         self.homes: dict[Node, set[Group]] = {n: set() for n in order}
         self.readers: dict[Node, list[tuple[Node, int]]] = {n: [] for n in order}
         self.is_pinned: set[Node] = set(outputs)
+        self.epilogues: set[Node] = set()
+        self.row_values: dict[Node, tuple[Dim, ...]] = {}
         for n in order:
             for k, i in enumerate(n.inputs):
                 self.readers[i].append((n, k))
+        for n in order:
+            if facts[n].form is Form.CONTRACT or self._continues(n):
+                self.epilogues.add(n)
+            space = self._space_of_row_value(n)
+            if space is not None:
+                self.row_values[n] = space
+
+    def _continues(self, node: Node) -> bool:
+        """Is ``node`` arithmetic over the very elements of a product or convolution, or of such arithmetic?
+
+        Not when something else than such arithmetic reads those elements too: then they are written before it.
+        """
+        if not self.facts[node].is_elementwise:
+            return False
+        return any(
+            i in self.epilogues
+            and i.shape == node.shape
+            and all(self.facts[r].is_elementwise and r.shape == i.shape for r, _ in self.readers[i])
+            for i in node.inputs
+        )
+
+    def _space_of_row_value(self, node: Node) -> tuple[Dim, ...] | None:
+        """For a value that there is one of per row, made by reductions: the shape of what the rows hold."""
+        if self.facts[node].form is Form.ROW:
+            space, axes = _row_space(self.facts[node])
+            return space if node.shape == tuple(1 if a in axes else d for a, d in enumerate(space)) else None
+        if self.facts[node].is_elementwise:
+            return next((self.row_values[i] for i in node.inputs if i in self.row_values and i.shape == node.shape), None)
+        return None
 
     def place(self, node: Node) -> None:
         """Let a node join the groups of its readers, or make it the root of a new one."""
@@ -95,10 +131,15 @@ class _Fuser:
 
     def _join(self, group: Group, node: Node) -> None:
         group.members.add(node)
+        if any(self._reads_often(group, r) for r, _ in self.readers[node]):
+            group.operands.add(node)
         group.cost += self.facts[node].cost
         self.homes[node].add(group)
         if self.facts[node].form in (Form.ROW, Form.CONTRACT) and group.anchor is None:
             group.anchor = node
+
+    def _reads_often(self, group: Group, reader: Node) -> bool:
+        return reader in group.operands or (reader in group.members and self.facts[reader].form is Form.CONTRACT)
 
     def _is_free(self, node: Node) -> bool:
         """May the node be repeated in several kernels?"""
@@ -112,19 +153,23 @@ class _Fuser:
             return False
         if facts.form is Form.CONTRACT:
             return self._fits_epilogue(group, node, readers)
+        if group.anchor is not None and node in self.epilogues:
+            return False  # it costs nothing where the product is written
         if facts.form is Form.ROW:
             return self._fits_rows(group, node, readers) or self._fits_epilogue(group, node, readers)
-        return all(self._may_feed(node, reader, k) for reader, k in readers)
+        return all(self._may_feed(group, node, reader, k) for reader, k in readers)
 
-    def _may_feed(self, node: Node, reader: Node, operand: int) -> bool:
+    def _may_feed(self, group: Group, node: Node, reader: Node, operand: int) -> bool:
         """May ``node`` be computed inside ``reader`` at every place that reads it?"""
         facts, into = self.facts[node], self.facts[reader]
         if facts.form is Form.VIEW and not facts.is_affine:
             return False
-        if into.form is Form.CONTRACT:
+        if self._reads_often(group, reader):
             return facts.form in (Form.MOVE, Form.VIEW) and facts.is_affine and facts.cost == 0
         if any(not facts.is_affine or isinstance(i, Value) for x in into.reads(operand) for i in x.index):
             return facts.form is not Form.POINT or not _repeats(into.n_points, node)
+        if self.row_values.get(node) == group.root.shape:
+            return True  # the group becomes one over rows, and this is computed once per row
         if facts.cost > 2 and _repeats(into.n_points, node):
             return _is_small(node) and facts.cost <= 10
         return True

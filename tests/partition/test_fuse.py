@@ -1,0 +1,103 @@
+"""Fusion reads as its specification: which ops end up in one kernel."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tilewright import ops
+from tilewright.core import types
+from tilewright.core.expr import Sym
+from tilewright.core.graph import Builder, Graph, Node, Pool
+from tilewright.core.opdef import OpDef
+from tilewright.core.types import TensorType
+from tilewright.graph.decompose import Decompose
+from tilewright.partition.fuse import partition
+
+
+class Net:
+    """A graph in the making; ``kernels`` lists the ops of each kernel."""
+
+    def __init__(self) -> None:
+        self.pool = Pool()
+        self.b = Builder(self.pool)
+        self.inputs: list[Node] = []
+
+    def input(self, *shape: int | Sym) -> Node:
+        self.inputs.append(self.pool.input(f"x{len(self.inputs)}", TensorType(types.f32, shape)))
+        return self.inputs[-1]
+
+    def weight(self, *shape: int) -> Node:
+        return self.pool.const(np.random.default_rng(len(shape)).standard_normal(shape).astype(np.float32))
+
+    def kernels(self, *outputs: Node, fuse: bool = True) -> list[list[str]]:
+        graph = Graph("g", self.pool, tuple(self.inputs), outputs, tuple(f"y{k}" for k in range(len(outputs))))
+        graph = Decompose().run(graph)
+        order = graph.nodes()
+        return [[n.op.name for n in order if n in g.members] for g in partition(graph, fuse=fuse).groups]
+
+
+def test_epilogue_joins_its_product() -> None:
+    n = Net()
+    x, w = n.input(Sym("B", 1), 16), n.weight(16, 32)
+    y = n.b(ops.relu, n.b(ops.add, n.b(ops.matmul, x, w), n.weight(32)))
+    assert n.kernels(y) == [["matmul", "add", "maximum"]]
+
+
+def test_residual_joins_the_last_product() -> None:
+    n = Net()
+    x = n.input(4, 32)
+    branch = n.b(ops.matmul, n.b(ops.relu, n.b(ops.matmul, x, n.weight(32, 32))), n.weight(32, 32))
+    assert n.kernels(n.b(ops.add, branch, x)) == [["matmul", "maximum"], ["matmul", "add"]]
+
+
+def test_arithmetic_stays_out_of_a_products_operands() -> None:
+    n = Net()
+    x = n.input(4, 32)
+    y = n.b(ops.matmul, n.b(ops.reshape, n.b(ops.exp, x), shape=(4, 32)), n.weight(32, 8))
+    assert n.kernels(y) == [["exp"], ["reshape", "matmul"]]
+
+
+def test_arithmetic_stays_out_of_operands_behind_a_view() -> None:
+    n = Net()
+    x = n.input(1, 4, 32)
+    y = n.b(ops.matmul, n.b(ops.reshape, n.b(ops.exp, x), shape=(4, 32)), n.weight(32, 8))
+    assert ["exp"] in n.kernels(y)
+
+
+def test_transposes_are_read_through() -> None:
+    n = Net()
+    q, k = n.input(2, 8, 4, 16), n.input(2, 8, 4, 16)
+    q, k = n.b(ops.transpose, q, perm=(0, 2, 1, 3)), n.b(ops.transpose, k, perm=(0, 2, 3, 1))
+    assert n.kernels(n.b(ops.matmul, q, k)) == [["transpose", "transpose", "matmul"]]
+
+
+@pytest.mark.parametrize("op", [ops.softmax, ops.log_softmax])
+def test_softmax_is_one_kernel(op: OpDef) -> None:
+    n = Net()
+    assert len(n.kernels(n.b(op, n.input(Sym("B", 1), 100), axis=1))) == 1
+
+
+def test_layer_norm_is_one_kernel() -> None:
+    n = Net()
+    y = n.b(ops.layer_norm, n.input(8, 64), n.weight(64), n.weight(64), axis=1, epsilon=1e-5)
+    assert len(n.kernels(y)) == 1
+
+
+def test_a_value_with_two_readers_is_computed_once() -> None:
+    n = Net()
+    e = n.b(ops.exp, n.input(4, 32))
+    y, z = n.b(ops.matmul, e, n.weight(32, 8)), n.b(ops.matmul, e, n.weight(32, 9))
+    assert sum("exp" in k for k in n.kernels(y, z)) == 1
+
+
+def test_arithmetic_between_a_product_and_a_reduction_stays_with_the_product() -> None:
+    n = Net()
+    y = n.b(ops.relu, n.b(ops.matmul, n.input(4, 32), n.weight(32, 8)))
+    assert n.kernels(n.b(ops.reduce_sum, y, axes=(1,), keepdims=False)) == [["matmul", "maximum"], ["reduce_sum"]]
+
+
+def test_without_fusion_each_op_is_a_kernel() -> None:
+    n = Net()
+    y = n.b(ops.relu, n.b(ops.matmul, n.input(4, 32), n.weight(32, 8)))
+    assert n.kernels(y, fuse=False) == [["matmul"], ["maximum"]]
