@@ -5,7 +5,6 @@ The bound is that of the product: 1e-4 of the largest output, fp32, from PyTorch
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from typing import Any
 
