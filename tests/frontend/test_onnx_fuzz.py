@@ -138,3 +138,22 @@ def test_changed_fields(which, data) -> None:
             elif t.data_type == I64:
                 t.raw_data = np.array([data.draw(numbers)]).tobytes()
     survives(m.SerializeToString())
+
+
+# --- models made to explode -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("op", ["Mul", "Add"])
+def test_sizes_that_square_themselves(op) -> None:
+    nodes = [node("Size", ["x"], ["s0"])]
+    for k in range(60):
+        nodes += [node("Add", [f"s{k}", "one"], [f"t{k}"]), node(op, [f"t{k}", f"s{k}"], [f"s{k + 1}"])]
+    survives(model(nodes, [info("x", ["a", "b"])], ["s60"], {"one": np.array(1)}).SerializeToString())
+
+
+def test_shapes_that_square_themselves() -> None:
+    nodes = []
+    for k in range(60):
+        nodes += [node("Shape", [f"x{k}"], [f"s{k}"]), node("Tile", [f"x{k}", f"s{k}"], [f"x{k + 1}"])]
+    with pytest.raises(ImportFailed, match="too long to write down"):
+        import_onnx(model(nodes, [info("x0", ["a", "b"])], ["x60"]))

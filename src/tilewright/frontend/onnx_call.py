@@ -97,6 +97,8 @@ class Emitter:
             if all(len(x.types) == 1 for x in inputs):
                 self._learn(op, inputs, attrs)
             raise
+        if any(onnx_shapes.is_long(d) for t in node.types for d in t.shape if isinstance(d, Expr)):
+            raise Refused("its result has a dimension too long to write down", FIX_REMEDY)
         if len(node.types) != 1 or op is CONST or op.traits & {Trait.CONTROL, Trait.RANDOM}:
             return node
         folded = self._folded(node)

@@ -26,7 +26,7 @@ from tilewright.core.types import TensorType
 
 Values: TypeAlias = npt.NDArray[Any]
 MAX_VALUES = 4096
-MAX_TERMS = 64
+MAX_ATOMS = 128
 
 
 class Undecided(Exception):
@@ -66,10 +66,24 @@ def evaluate(op: OpDef, operands: Sequence[Values], attrs: Attrs, result: Tensor
         value = rule(operands, attrs, result)
     except (Undecided, ZeroDivisionError, OverflowError):
         return None
-    if any(isinstance(v, Expr) and len(v.terms) > MAX_TERMS for v in value.flat):
+    if any(is_long(v.numerator if isinstance(v, Ratio) else v) for v in value.flat if isinstance(v, Expr | Ratio)):
         return None
     shape = tuple(d for d in result.shape if isinstance(d, int))
     return value if value.shape == shape else None
+
+
+def is_long(e: Dim, limit: int = MAX_ATOMS) -> bool:
+    """Has the expression more than ``limit`` parts? Arithmetic that squares sizes again and again makes such."""
+    n, stack = 0, [e]
+    while stack and n <= limit:
+        for atom, _ in expr.terms_of(stack.pop()):
+            n += 1
+            if isinstance(atom, expr.Mul):
+                n += len(atom.factors)
+                stack.extend(f for f in atom.factors if isinstance(f, expr.Binary))
+            elif isinstance(atom, expr.Binary):
+                stack += [atom.a, atom.b]
+    return n > limit
 
 
 # --- scalars --------------------------------------------------------------------------------------------------------
@@ -115,6 +129,8 @@ def _mul(a: Scalar, b: Scalar) -> Scalar:
     if isinstance(a, int | float) and isinstance(b, int | float):
         return a * b
     (p, q), (r, s) = _parts(a), _parts(b)
+    if len(expr.terms_of(p)) * len(expr.terms_of(r)) > MAX_ATOMS:
+        raise Undecided
     return _ratio(p * r, q * s)
 
 

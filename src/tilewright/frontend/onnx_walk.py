@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 MIN_OPSET = 7
 MAX_DEPTH = 24
-MAX_EXPANDED_NODES = 200_000
+MAX_EXPANDED_NODES = 100_000
 # What a contradictory model makes NumPy and Python raise; each becomes a problem with the node's location.
 MODEL_ERRORS = (
     ValueError,
