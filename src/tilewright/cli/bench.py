@@ -18,9 +18,11 @@ from tilewright.cli import inputs, show
 from tilewright.cli.compile_run import InputFile, Json, Model, Optimize, Seed, Size, Threads, obtain
 from tilewright.core.diag import OptionError
 from tilewright.core.types import Array
+from tilewright.runtime.errors import ExecutionError, TilewrightError
 from tilewright.runtime.threads import default_threads
 
 Run = Callable[[], Any]
+Engine = Callable[[Path, Mapping[str, Array], int], Run]
 
 
 def register(app: typer.Typer) -> None:
@@ -50,7 +52,7 @@ def bench_command(
     arrays = inputs.gather(input, made.inputs, made.symbols, sizes, seed)
     runs: dict[str, Run] = {"tilewright": lambda: made.run(arrays)}
     for name, make in engines.items():
-        runs[name] = make(model, arrays, n_threads)
+        runs[name] = _started(name, make, model, arrays, n_threads)
     times = interleave(runs, seconds)
     own = statistics.median(times["tilewright"])
     rows = [
@@ -86,13 +88,25 @@ def interleave(runs: Mapping[str, Run], seconds: float) -> dict[str, list[float]
     return times
 
 
-def _engine(name: str) -> Callable[[Path, Mapping[str, Array], int], Run]:
+def _engine(name: str) -> Engine:
     makers = {"onnxruntime": _onnxruntime, "torch": _torch}
     if name not in makers:
         raise typer.BadParameter(f"there is no engine {name!r}; use {', '.join(makers)}", param_hint="'--against'")
     if importlib.util.find_spec(name) is None:
         raise OptionError(f"{name} is not installed", remedy=f"pip install {name}")
     return makers[name]
+
+
+def _started(name: str, make: Engine, model: Path, arrays: Mapping[str, Array], threads: int) -> Run:
+    """The engine's call, tried once; whatever the engine raises becomes an error that names it."""
+    try:
+        run = make(model, arrays, threads)
+        run()
+    except TilewrightError:
+        raise
+    except Exception as e:
+        raise ExecutionError(f"{name} can't run {model}: {e}", remedy="leave it out of --against") from e
+    return run
 
 
 def _onnxruntime(model: Path, arrays: Mapping[str, Array], threads: int) -> Run:

@@ -48,7 +48,7 @@ def options(
 def main() -> None:
     """Run the command line; a Tilewright error, or a file that can't be used, becomes a message and exit code 1."""
     try:
-        app()
+        app(prog_name="tilewright")
     except TilewrightError as e:
         print(f"error: {e}", file=sys.stderr)
         sys.exit(1)

@@ -1,0 +1,358 @@
+"""The command line as a user meets it: what each command prints, writes and returns."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import tilewright
+from tilewright.cli.main import main
+
+RNG = np.random.default_rng(7)
+WEIGHT = RNG.standard_normal((24, 5)).astype(np.float32)
+BIAS = RNG.standard_normal(5).astype(np.float32)
+
+
+class Ran(NamedTuple):
+    """What a command left: exit code, standard output, standard error."""
+
+    code: int
+    out: str
+    err: str
+
+
+Cli = Callable[..., Ran]
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Cli:
+    """``tilewright ARGUMENTS`` in this process, with a disk cache of its own."""
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
+
+    def run(*args: object) -> Ran:
+        monkeypatch.setattr(sys, "argv", ["tilewright", *map(str, args)])
+        try:
+            main()
+            code = 0
+        except SystemExit as e:
+            code = e.code if isinstance(e.code, int) else 0 if e.code is None else 1
+        return Ran(code, *capsys.readouterr())
+
+    return run
+
+
+def linear_model() -> onnx.ModelProto:
+    """``relu(x @ w + b)`` with a symbolic number of rows."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["p"], name="product"),
+        helper.make_node("Add", ["p", "b"], ["s"], name="shift"),
+        helper.make_node("Relu", ["s"], ["y"], name="gate"),
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", 24])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["rows", 5])
+    constants = [numpy_helper.from_array(WEIGHT, "w"), numpy_helper.from_array(BIAS, "b")]
+    graph = helper.make_graph(nodes, "linear", [x], [y], constants)
+    return helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18)])
+
+
+def pair_model() -> onnx.ModelProto:
+    """Two inputs, two outputs, one of integers."""
+    nodes = [helper.make_node("Sub", ["a", "b"], ["d"]), helper.make_node("Shape", ["a"], ["n"])]
+    shape = ["rows", 3]
+    inputs = [helper.make_tensor_value_info(k, TensorProto.FLOAT, shape) for k in "ab"]
+    outputs = [helper.make_tensor_value_info("d", TensorProto.FLOAT, shape)]
+    outputs.append(helper.make_tensor_value_info("n", TensorProto.INT64, [2]))
+    graph = helper.make_graph(nodes, "pair", inputs, outputs)
+    return helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18)])
+
+
+@pytest.fixture
+def linear(tmp_path: Path) -> Path:
+    path = tmp_path / "linear.onnx"
+    onnx.save(linear_model(), path)
+    return path
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Path:
+    path = tmp_path / "pair.onnx"
+    onnx.save(pair_model(), path)
+    return path
+
+
+def expected(x: np.ndarray) -> np.ndarray:
+    return np.maximum(x @ WEIGHT + BIAS, 0)
+
+
+# --- compile, run ---------------------------------------------------------------------------------------------------
+
+
+def test_compile_writes_a_model_that_loads(cli: Cli, linear: Path, tmp_path: Path) -> None:
+    ran = cli("compile", linear, "-o", tmp_path / "out.tw")
+    assert (ran.code, ran.err) == (0, "")
+    assert "matmul add maximum" in ran.out and "activations" in ran.out and "wrote " in ran.out
+    x = RNG.standard_normal((4, 24)).astype(np.float32)
+    np.testing.assert_allclose(tilewright.load(tmp_path / "out.tw")(x), expected(x), rtol=1e-5, atol=1e-5)
+
+
+def test_compile_names_the_file_after_the_model(cli: Cli, linear: Path) -> None:
+    ran = cli("compile", linear, "--json", "--fix", "rows=2", "--threads", 1, "-O", 0, "--no-cache")
+    made = json.loads(ran.out)
+    assert made["output"] == str(linear.with_suffix(".tw"))
+    assert made["report"]["options"]["optimize"] == 0
+    assert tilewright.load(made["output"]).inputs[0].shape == (2, 24)
+
+
+def test_run_reads_and_writes_arrays(cli: Cli, linear: Path, tmp_path: Path) -> None:
+    x = RNG.standard_normal((3, 24)).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    for given in (tmp_path / "x.npy", f"x={tmp_path / 'x.npy'}"):  # one input needs no name
+        ran = cli("run", linear, "--input", given, "--output", tmp_path / "y.npz")
+        assert (ran.code, ran.err) == (0, "")
+        np.testing.assert_allclose(np.load(tmp_path / "y.npz")["y"], expected(x), rtol=1e-5, atol=1e-5)
+
+
+def test_run_reads_npz_and_draws_the_rest(cli: Cli, pair: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "given.npz", a=np.zeros((6, 3), np.float32))
+    rows = json.loads(cli("run", pair, "-i", tmp_path / "given.npz", "--json").out)
+    assert [r["name"] for r in rows] == ["d", "n"]
+    assert rows[0]["shape"] == [6, 3]  # b took its size from a
+    assert rows[1] == {"name": "n", "dtype": "int64", "shape": [2], "min": 3, "mean": 4.5, "max": 6}
+
+
+def test_run_draws_the_same_inputs_for_the_same_seed(cli: Cli, linear: Path) -> None:
+    first, again, other = (cli("run", linear, "--json", "--size", "rows=5", "--seed", s).out for s in (1, 1, 2))
+    assert first == again != other
+    assert json.loads(first)[0]["shape"] == [5, 5]
+
+
+def test_run_says_what_json_can_not(cli: Cli, pair: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "odd.npz", a=np.full((1, 3), np.inf, np.float32), b=np.full((1, 3), np.inf, np.float32))
+    rows = json.loads(cli("run", pair, "-i", tmp_path / "odd.npz", "--json").out, parse_constant=pytest.fail)
+    assert rows[0]["max"] == "nan"
+
+
+def test_tables_show_six_digits_and_shapes(cli: Cli, linear: Path) -> None:
+    lines = cli("run", linear, "--size", "rows=1").out.splitlines()
+    assert lines[1].split() == ["name", "dtype", "shape", "min", "mean", "max"]
+    assert "[1, 5]" in lines[2]
+    assert all(len(x.strip("-").replace(".", "").lstrip("0")) <= 6 for x in lines[2].split()[-3:])
+    assert not any(x.endswith(" ") for x in lines)
+
+
+def test_a_compiled_model_runs_as_its_source_does(cli: Cli, linear: Path) -> None:
+    cli("compile", linear)
+    assert cli("run", linear.with_suffix(".tw"), "--json").out == cli("run", linear, "--json").out
+
+
+# --- bench, inspect, lists ------------------------------------------------------------------------------------------
+
+
+def test_bench_alone_and_beside_another(cli: Cli, linear: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    ran = cli("bench", linear, "--against", "onnxruntime", "--seconds", 0.05, "--threads", 1, "--json")
+    made = json.loads(ran.out)
+    assert made["threads"] == 1
+    assert [r["engine"] for r in made["engines"]] == ["tilewright", "onnxruntime"]
+    assert made["engines"][0]["ratio"] == 1 and all(r["runs"] > 0 and r["median_ms"] > 0 for r in made["engines"])
+    assert "time / ours" in cli("bench", linear, "--seconds", 0).out
+
+
+def test_inspect_model_text_and_compiled(cli: Cli, linear: Path, tmp_path: Path) -> None:
+    shown = cli("inspect", linear).out
+    assert "[rows, 24]" in shown and "matmul" in shown and "weights: 500 B" in shown
+    cli("ir", linear, "-o", tmp_path / "linear.tw.txt")
+    cli("compile", linear)
+    for path in (linear, tmp_path / "linear.tw.txt", linear.with_suffix(".tw")):
+        facts = json.loads(cli("inspect", path, "--json").out)
+        assert [(x["name"], x["shape"]) for x in facts["outputs"]] == [("y", "[rows, 5]")]
+        assert facts["weights_bytes"] >= 500
+    assert facts["kernels"] == {"matmul add maximum": 1}
+
+
+def test_passes_and_ops_are_listed_with_their_docs(cli: Cli) -> None:
+    passes = json.loads(cli("passes", "--json").out)
+    assert {"canonicalize", "fold-constants", "recognise", "decompose", "layout"} <= {p["name"] for p in passes}
+    assert all(p["what"].endswith((".", ";")) or p["what"] for p in passes)
+    rows = json.loads(cli("ops", "--json").out)
+    matmul = next(r for r in rows if r["op"] == "matmul")
+    assert matmul == {"op": "matmul", "operands": "a, b", "attributes": "out_dtype", "lowering": "compute"}
+    table = cli("ops").out.splitlines()
+    assert table[0] == f"{len(rows)} ops" and len([x for x in table if x]) == len(rows) + 2  # a line each, none wrapped
+
+
+def test_cache_is_filled_listed_and_cleared(cli: Cli, linear: Path) -> None:
+    cli("run", linear)
+    found = json.loads(cli("cache", "list", "--json").out)
+    assert found["enabled"] and "model" in {e["kind"] for e in found["entries"]}
+    assert cli("cache").out.startswith(f"{len(found['entries'])} entries")
+    assert cli("cache", "clear").out == f"removed {len(found['entries'])} entries\n"
+    assert json.loads(cli("cache", "--json").out)["entries"] == []
+
+
+def test_doctor_measures_this_machine(cli: Cli) -> None:
+    facts = json.loads(cli("doctor", "--json").out)
+    assert facts["tilewright"] == tilewright.__version__
+    assert facts["fma_gflops"] > 0 and facts["read_gb_per_s"] > 0 and facts["cores"] >= facts["threads"] >= 1
+
+
+# --- ir -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("stage", "part"),
+    [
+        ("graph", "matmul("),
+        ("kernels", "fold add"),
+        ("tile", "body"),
+        ("llvm", "define"),
+        ("asm", "ret"),
+        ("entry", "tw_"),
+    ],
+)
+def test_ir_at_every_stage(cli: Cli, linear: Path, stage: str, part: str) -> None:
+    ran = cli("ir", linear, "--stage", stage, "--target", "x86-64-v3")
+    assert (ran.code, ran.err) == (0, "") and part in ran.out
+
+
+def test_ir_after_a_pass(cli: Cli, linear: Path) -> None:
+    before, after = (cli("ir", linear, "--print-after", p).out for p in ("fold-affine", "decompose"))
+    assert before.startswith("# after fold-affine\n") and "relu(" in before
+    assert "relu(" not in after and "maximum(" in after
+    assert cli("ir", linear, "--print-after", "all").out.count("# after ") > 5
+
+
+def test_ir_runs_the_passes_that_are_named(cli: Cli, linear: Path) -> None:
+    assert "relu(" in cli("ir", linear, "--pass-pipeline", "").out
+    assert "relu(" in cli("ir", linear, "--pass-pipeline", "decompose{keep=relu}").out
+    assert "relu(" not in cli("ir", linear, "--pass-pipeline", "canonicalize,decompose").out
+
+
+def test_graph_text_goes_in_again(cli: Cli, linear: Path, tmp_path: Path) -> None:
+    imported, once, twice = (tmp_path / f"{k}.tw.txt" for k in ("imported", "once", "twice"))
+    assert cli("ir", linear, "--pass-pipeline", "", "-o", imported) == (0, "", "")
+    assert imported.with_suffix(".npz").exists()  # the weight is too large to stand in the text
+    cli("ir", linear, "-o", once)
+    cli("ir", imported, "-o", twice)
+    assert once.read_text() == twice.read_text()
+    assert cli("run", twice, "--json").out == cli("run", linear, "--json").out
+
+
+def test_edited_graph_text_is_what_runs(cli: Cli, linear: Path, tmp_path: Path) -> None:
+    path = tmp_path / "edited.tw.txt"
+    cli("ir", linear, "-o", path)
+    path.write_text(path.read_text().replace("maximum(", "minimum("))
+    assert json.loads(cli("run", path, "--json").out)[0]["max"] == 0
+
+
+def test_kernel_text_goes_on_to_assembly(cli: Cli, linear: Path, tmp_path: Path) -> None:
+    path, again = tmp_path / "kernels.txt", tmp_path / "again.txt"
+    cli("ir", linear, "--stage", "tile", "--kernel", "matmul", "--target", "x86-64-v3", "-o", path)
+    cli("ir", path, "--stage", "tile", "-o", again)
+    assert path.read_text().split("\n", 1)[1] == again.read_text()  # but for the comment with its ops
+    direct = cli("ir", linear, "--stage", "asm", "--kernel", "matmul", "--target", "x86-64-v3").out
+    assert cli("ir", path, "--stage", "asm", "--target", "x86-64-v3").out.strip() in direct
+
+
+# --- what goes wrong ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["nonsense"],
+        ["compile"],
+        ["compile", "m.onnx", "-O", "7"],
+        ["run", "m.onnx", "--threads", "0"],
+        ["run", "m.onnx", "--size", "rows"],
+        ["run", "m.onnx", "--size", "rows=-1"],
+        ["ir", "m.onnx", "--stage", "nowhere"],
+        ["ir", "m.onnx", "--stage", "tile", "--print-after", "layout"],
+        ["bench", "m.onnx", "--against", "nobody"],
+        ["cache", "burn"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_is_2(cli: Cli, args: list[str]) -> None:
+    ran = cli(*args)
+    assert ran.code == 2 and "Error: " in ran.err and "--help" in ran.err and ran.out == ""
+
+
+@pytest.mark.parametrize(
+    ("args", "part"),
+    [
+        (["compile", "{missing}"], "there is no file"),
+        (["run", "{missing}"], "there is no file"),
+        (["inspect", "{missing}"], "missing.onnx"),
+        (["ir", "{missing}"], "missing.onnx"),
+        (["compile", "{broken}"], "broken.onnx"),
+        (["inspect", "{broken}"], "broken.onnx"),
+        (["run", "{cut}"], "truncated"),
+        (["inspect", "{cut}"], "truncated"),
+        (["compile", "{cut}"], "compiled already"),
+        (["ir", "{cut}"], "machine code"),
+        (["ir", "{text}"], "line 2: expected"),
+        (["ir", "{kernels}", "--stage", "llvm"], "line 2"),
+        (["compile", "{model}", "--target", "z80"], "z80"),
+        (["compile", "{model}", "--precision", "fp8"], "fp8"),
+        (["compile", "{model}", "-o", "{missing}/m.tw"], "can't write"),
+        (["run", "{model}", "-o", "{folder}"], "can't write"),
+        (["ir", "{model}", "--target", "z80", "--stage", "tile"], "z80"),
+        (["ir", "{model}", "--pass-pipeline", "polish"], "no pass 'polish'"),
+        (["ir", "{model}", "--pass-pipeline", "decompose{{x"], "expected name"),
+        (["ir", "{model}", "--print-after", "polish"], "no pass 'polish'"),
+        (["ir", "{model}", "--stage", "tile", "--kernel", "conv"], "conv"),
+        (["run", "{model}", "-i", "{missing}"], "can't read"),
+        (["run", "{model}", "-i", "{text}"], "not a NumPy file"),
+        (["run", "{model}", "-i", "z={array}"], "no inputs ['z']"),
+        (["run", "{model}", "-i", "{array}"], "x"),
+        (["bench", "{cut}", "--against", "onnxruntime"], "truncated"),
+    ],
+    ids=lambda v: " ".join(v) if isinstance(v, list) else "",
+)
+def test_a_bad_file_or_name_is_1_with_a_message(
+    cli: Cli, linear: Path, tmp_path: Path, args: list[str], part: str
+) -> None:
+    files = {"model": linear, "folder": tmp_path, "missing": tmp_path / "missing.onnx"}
+    files |= {k: tmp_path / f"{k}{s}" for k, s in (("broken", ".onnx"), ("cut", ".tw"), ("text", ".txt"))}
+    files |= {"kernels": tmp_path / "kernels.txt", "array": tmp_path / "array.npy"}
+    files["broken"].write_bytes(linear.read_bytes()[:100])
+    files["cut"].write_bytes(b"\x40" + bytes(7) + b"{")
+    files["text"].write_text('graph "g" {\n  %0 = nothing\n}\n')
+    files["kernels"].write_text("kernel k\n  plaice x\n")
+    np.save(files["array"], np.zeros((2, 25), np.float32))
+    ran = cli(*(a.format(**files) for a in args))
+    assert ran.code == 1 and part in ran.err and ran.err.startswith("error: ")
+    assert "Traceback" not in ran.err and ran.out == ""
+
+
+def test_bench_names_an_engine_that_fails(cli: Cli, linear: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    model = linear_model()
+    model.ir_version = 99
+    onnx.save(model, linear)
+    ran = cli("bench", linear, "--against", "onnxruntime", "--seconds", 0)
+    assert ran.code == 1 and "onnxruntime can't run" in ran.err and "Traceback" not in ran.err
+
+
+def test_bench_can_not_hand_another_engine_our_file(cli: Cli, linear: Path) -> None:
+    cli("compile", linear)
+    ran = cli("bench", linear.with_suffix(".tw"), "--against", "onnxruntime", "--seconds", 0)
+    assert ran.code == 1 and "the .onnx file" in ran.err
+
+
+@pytest.mark.parametrize("command", ["", *"compile run bench inspect ir passes ops cache doctor".split()])
+def test_every_command_has_help(cli: Cli, command: str) -> None:
+    ran = cli(*command.split(), "--help")
+    assert ran.code == 0 and ran.out.startswith(f"Usage: tilewright {command}".rstrip()) and ran.err == ""
+    assert "..." not in ran.out.partition("Commands:")[2]  # no summary is cut
+
+
+def test_version(cli: Cli) -> None:
+    assert cli("--version") == (0, f"tilewright {tilewright.__version__}\n", "")
