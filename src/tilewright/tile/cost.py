@@ -96,6 +96,8 @@ def _counts(sym: Sym | None, extent: int | None, limit: int) -> list[int]:
         return [1]
     if extent is None:
         return list(range(1, limit + 1))
+    if extent >= limit * limit:  # then each of them is ``extent`` split evenly, and counting takes long
+        return list(range(1, limit + 1))
     return sorted({-(-extent // n) for n in range(1, extent + 1) if -(-extent // n) <= limit} | {1})
 
 
