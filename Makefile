@@ -54,8 +54,8 @@ fuzz: $(STAMP)-dev  ## random graphs and mutated files, for hours
 	$(ONE_THREAD) $(RUN) -m pytest -m fuzz -n $(JOBS) --timeout 0 -o faulthandler_timeout=0 $(PYTEST_ARGS)
 
 bench: $(STAMP)-bench  ## latency and compile time beside the peers, interleaved
-	$(RUN) benchmarks/latency.py
-	$(RUN) benchmarks/compile_time.py
+	$(RUN) -m benchmarks.latency resnet50 bert_base mobilenet_v2 --threads 1 2
+	$(RUN) -m benchmarks.compile_time
 
 clean:  ## remove the environment and all caches
 	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
