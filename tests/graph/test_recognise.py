@@ -72,6 +72,12 @@ def rms_norm(b, x, scale):
     return b(ops.mul, scale, b(ops.mul, x, b(ops.rsqrt, spread)))
 
 
+def group_norm(b, x):
+    ones, zeros = b.const(np.arange(1, 3, dtype=np.float32)), b.const(np.zeros(2, np.float32))
+    merged = b(ops.instance_norm, b(ops.reshape, x, shape=(3, 2, 40)), ones, zeros)
+    return b(ops.reshape, merged, shape=x.shape)
+
+
 EPS5, EPS6 = float(np.float32(1e-5)), float(np.float32(1e-6))
 CASES = {
     "gelu": (gelu_erf, [M], "gelu(x)"),
@@ -95,6 +101,7 @@ CASES = {
     "layer norm, bias per row": (
         layer_norm, [M, "f32[8]", "f32[2,1]"], f"add(layer_norm(x, y, axis=1, epsilon={EPS5}), z)",
     ),
+    "group norm": (group_norm, ["f32[3,4,4,5]"], "group_norm(x, f32[4], f32[4], groups=2)"),
     "rms norm": (rms_norm, [M, "f32[8]"], f"rms_norm(x, y, axis=1, epsilon={EPS6})"),
 }  # fmt: skip
 

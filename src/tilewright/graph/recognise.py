@@ -174,8 +174,9 @@ class Recognise(Pass):
     """Finds composites by their formulas; constants must agree to the last bits of their dtype.
 
     Cases: GELU in its erf and tanh forms, sigmoid, SiLU, hard swish, means; softmax and log-softmax with the maximum
-    subtracted; layer norm and RMS norm over the last axes, with scales and biases along those; attention with scale,
-    masks, causal masks, soft caps and repeated heads of keys and values; rotary embedding by halves.
+    subtracted; layer norm and RMS norm over the last axes, with scales and biases along those; group norm written as
+    an instance norm; attention with scale, masks, causal masks, soft caps and repeated heads of keys and values;
+    rotary embedding by halves.
 
     It does not fire on softmax without the subtracted maximum (other overflow), on norms over axes that are not the
     last, on attention whose weights are read elsewhere too, or where an operand would have to be broadcast.

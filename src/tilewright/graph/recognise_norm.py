@@ -5,11 +5,13 @@ In: the last node of a formula. Out: the composite. Not its business: activation
 
 from __future__ import annotations
 
+import numpy as np
+
 from tilewright import ops
 from tilewright.core.graph import Node
 from tilewright.core.rewrite import P, Rewriting, Rule, Var, const
 from tilewright.core.types import product
-from tilewright.graph.facts import factors, scalar, without
+from tilewright.graph.facts import array_of, factors, scalar, without
 
 X = Var("x")
 EPSILON = const("epsilon", lambda n: (scalar(n) or 0) > 0)
@@ -159,7 +161,24 @@ def _rms_norm_scale(b: Rewriting, node: Node) -> Node | None:
     return None
 
 
+def _group_norm(b: Rewriting, node: Node) -> Node | None:
+    """Channels and positions merged by groups, an instance norm over them, and taken apart again."""
+    norm = node.inputs[0]
+    if norm.op is not ops.instance_norm or norm.inputs[0].op is not ops.reshape:
+        return None
+    x, arrays = norm.inputs[0].inputs[0], [array_of(p) for p in norm.inputs[1:]]
+    if x.type.rank < 3 or any(a is None for a in arrays):
+        return None
+    channels, groups = x.shape[1], norm.shape[1]
+    if not isinstance(channels, int) or not isinstance(groups, int) or channels % groups or x.shape[0] != norm.shape[0]:
+        return None
+    params = [b.const(np.repeat(a, channels // groups)) for a in arrays if a is not None]
+    normal = b(ops.group_norm, x, *params, groups=groups, epsilon=norm.attrs["epsilon"])
+    return normal if normal.shape == node.shape else b(ops.reshape, normal, shape=node.shape)
+
+
 RULES = (
+    Rule("group-norm", (ops.reshape,), _group_norm, "an instance norm of groups of channels"),
     Rule("softmax", (ops.div,), _softmax, "its formula, shifted by the maximum"),
     Rule("softmax-by-product", (ops.mul,), _softmax_by_product, "its formula, shifted by the maximum"),
     Rule("log-softmax", (ops.sub,), _log_softmax, "its formula, shifted by the maximum"),
