@@ -11,10 +11,19 @@ from tilewright.graph.affine import FoldAffine
 from tilewright.graph.canonicalize import Canonicalize
 from tilewright.graph.decompose import Decompose
 from tilewright.graph.fold import FoldConstants
+from tilewright.graph.hoist import HoistArithmetic
 from tilewright.graph.layout import Layout
 from tilewright.graph.recognise import Recognise
 
-PASSES: tuple[type[Pass], ...] = (Canonicalize, FoldConstants, Recognise, FoldAffine, Decompose, Layout)
+PASSES: tuple[type[Pass], ...] = (
+    Canonicalize,
+    FoldConstants,
+    Recognise,
+    FoldAffine,
+    Decompose,
+    Layout,
+    HoistArithmetic,
+)
 
 
 def passes_for(optimize: int, keep: tuple[str, ...] = ()) -> tuple[Pass, ...]:
@@ -44,4 +53,5 @@ def passes_for(optimize: int, keep: tuple[str, ...] = ()) -> tuple[Pass, ...]:
         FoldConstants(),
         Layout(),  # channels last, as few transposes as possible
         Canonicalize(),  # transposes of ones are reshapes
+        HoistArithmetic(),  # to where a product can take it along
     )

@@ -1,0 +1,75 @@
+"""The pass ``hoist-arithmetic``: arithmetic moves above a reshape of a product's result, where it can be its epilogue.
+
+In: a graph. Out: an equal graph. Not its business: fusion itself (``partition.fuse``), other moves of reshapes
+(``graph.canonicalize``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tilewright import ops
+from tilewright.core.graph import Graph, Node
+from tilewright.core.opdef import Trait
+from tilewright.core.passes import Pass
+from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
+from tilewright.core.types import product
+
+
+@dataclass(frozen=True)
+class HoistArithmetic(Pass):
+    """``f(reshape(p), q)`` becomes ``reshape(f(p, reshape(q)))`` when ``p`` is a product or arithmetic on one.
+
+    ``q`` may have the same shape as the result, one element, or only the last dimension when the reshape keeps it. It
+    does not fire where ``p`` is something else, or where an operand is broadcast in another way.
+    """
+
+    name: ClassVar[str] = "hoist-arithmetic"
+
+    def run(self, graph: Graph, journal: Journal | None = None) -> Graph:
+        return rewrite(graph, RULES, journal)
+
+
+def _hoist(b: Rewriting, node: Node) -> Node | None:
+    inner = next((i.inputs[0] for i in node.inputs if i.op is ops.reshape and i.shape == node.shape), None)
+    if inner is None or inner.shape == node.shape or not _is_product(inner):
+        return None
+    operands = [_as_shape(b, i, node, inner) for i in node.inputs]
+    moved = [o for o in operands if o is not None]
+    if len(moved) != len(operands):
+        return None
+    return b(ops.reshape, b(node.op, *moved, **node.attrs), shape=node.shape)
+
+
+def _is_product(node: Node) -> bool:
+    """A contraction, or arithmetic with one among its operands over the same elements."""
+    while Trait.CONTRACTION not in node.op.traits:
+        if Trait.ELEMENTWISE not in node.op.traits:
+            return False
+        same = [i for i in node.inputs if i.shape == node.shape]
+        if len(same) != 1:
+            return any(Trait.CONTRACTION in i.op.traits for i in same)
+        node = same[0]
+    return True
+
+
+def _as_shape(b: Rewriting, operand: Node, node: Node, inner: Node) -> Node | None:
+    """``operand`` for the arithmetic over ``inner``'s shape; None where there is no such form."""
+    if operand.op is ops.reshape and operand.shape == node.shape and operand.inputs[0].shape == inner.shape:
+        return operand.inputs[0]
+    if operand.shape == node.shape:
+        return b(ops.reshape, operand, shape=inner.shape)
+    if product(operand.shape) == 1:
+        return operand if not operand.shape else b(ops.reshape, operand, shape=())
+    keeps_last = bool(node.shape and inner.shape) and node.shape[-1] == inner.shape[-1]
+    if keeps_last and operand.shape[-1:] == node.shape[-1:] and product(operand.shape[:-1]) == 1:
+        return operand if len(operand.shape) == 1 else b(ops.reshape, operand, shape=operand.shape[-1:])
+    return None
+
+
+RULES = RuleTable(
+    Rule(f"hoist-{op.name}", (op,), _hoist, "a reshape keeps the order of elements, and the arithmetic is per element")
+    for op in ops.ALL
+    if Trait.ELEMENTWISE in op.traits and op.compute is not None
+)

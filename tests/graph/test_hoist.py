@@ -1,0 +1,40 @@
+"""Arithmetic after a reshaped product moves to the product."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tilewright import ops
+from tilewright.core import types
+from tilewright.core.graph import Builder, Graph, Node, Pool
+from tilewright.core.types import TensorType
+from tilewright.graph.hoist import HoistArithmetic
+from tilewright.graph.interp import run
+
+
+def _net(after_product: bool) -> tuple[Graph, list[np.ndarray]]:  # type: ignore[type-arg]
+    pool = Pool()
+    b = Builder(pool)
+    x, r = (pool.input(n, TensorType(types.f32, s)) for n, s in (("x", (6, 4)), ("r", (2, 3, 5))))
+    w = pool.const(np.arange(20, dtype=np.float32).reshape(4, 5) / 7)
+    p: Node = b(ops.matmul, x, w) if after_product else b(ops.reduce_sum, b(ops.matmul, x, w), axes=(1,), keepdims=False)
+    y = b(ops.reshape, p, shape=(2, 3, 5) if after_product else (2, 3, 1))
+    y = b(ops.add, y, pool.const(np.arange(5, dtype=np.float32)))
+    y = b(ops.mul, b(ops.tanh, y), b.const(0.5, types.f32))
+    y = b(ops.add, y, r)
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(s).astype(np.float32) for s in ((6, 4), (2, 3, 5))]
+    return Graph("g", pool, (x, r), (y,), ("y",)), arrays
+
+
+def test_arithmetic_moves_above_the_reshape() -> None:
+    graph, arrays = _net(after_product=True)
+    done = HoistArithmetic().run(graph)
+    names = [n.op.name for n in done.nodes() if n.inputs]
+    assert names[-1] == "reshape" and names[names.index("matmul") + 1] == "add"
+    np.testing.assert_allclose(run(done, arrays)[0], run(graph, arrays)[0], rtol=1e-6)
+
+
+def test_it_leaves_other_reshapes_alone() -> None:
+    graph, _ = _net(after_product=False)
+    assert HoistArithmetic().run(graph) is graph
