@@ -7,13 +7,15 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from frontend.onnx_build import info, model, node
 from tilewright import ops
 from tilewright.core import types
+from tilewright.core.diag import CompileError
 from tilewright.core.evaluate import evaluate_graph
 from tilewright.core.expr import Dim, Sym
 from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.types import Array, TensorType, tensor_type_of
-from tilewright.driver import compile_graph
+from tilewright.driver import compile, compile_graph
 
 
 def inputs(*arrays: Array) -> tuple[Builder, tuple[Node, ...]]:
@@ -63,3 +65,28 @@ def test_sizes_whose_full_tiles_or_rests_never_happen(extent, most: int | None) 
     for given in (1, 3, 7):
         arrays = [np.random.default_rng(0).random((3, extent(given)), np.float32), np.zeros(given, np.float32)]
         check(b, (x, sized), [b(ops.exp, x), product, flipped, b(ops.neg, sized)], arrays)
+
+
+def test_a_tensor_larger_than_any_memory_is_refused() -> None:
+    """Its size in bytes does not fit 64 bits, and the artefact's manifest refused it."""
+    b, (n,) = inputs(np.zeros(1, np.float32))
+    huge = b(ops.expand, n, shape=(2**40, 2**40))
+    graph = Graph("g", b.pool, (n,), (b(ops.reduce_sum, huge, axes=(0, 1)),), ("y",))
+    with pytest.raises(CompileError, match="larger than any memory"):
+        compile_graph(graph)
+
+
+def test_a_matrix_of_many_rows_is_scheduled_at_once() -> None:
+    """Tile sizes were listed by trying every number up to the number of rows."""
+    b, (n,) = inputs(np.zeros((1, 4), np.float32))
+    tall = b(ops.expand, n, shape=(2**31, 4))
+    product = b(ops.matmul, tall, b.const(np.ones((4, 16), np.float32)))
+    compile_graph(Graph("g", b.pool, (n,), (product,), ("y",)))
+
+
+def test_a_dimension_whose_name_is_not_utf8() -> None:
+    """Protobuf then gives bytes for a string."""
+    nodes = [node("Relu", ["x"], ["y"])]
+    data = model(nodes, [info("x", ["size", 3])], ["y"]).SerializeToString().replace(b"size", b"si\xffe")
+    x = np.ones((2, 3), np.float32)
+    np.testing.assert_array_equal(compile(data, cache=False)(x), x)

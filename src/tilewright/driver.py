@@ -28,6 +28,7 @@ from tilewright.core.text import load_graph, print_graph
 from tilewright.core.types import product
 from tilewright.core.verify import verify
 from tilewright.frontend.source import Source, import_source, source_key
+from tilewright.graph.limits import check_sizes
 from tilewright.graph.pipeline import PASSES, passes_for
 from tilewright.graph.specialize import fix_symbols
 from tilewright.partition.computation import GroupComputation
@@ -149,7 +150,9 @@ def build(graph: Graph, options: Options, clock: Clock, *, profile: bool = False
     target = Target.parse(options.target)
     with clock.stage("graph"):
         verify(graph)
+        check_sizes(graph)
         graph = run_pipeline(graph, passes_for(options.optimize))
+        check_sizes(graph)
     kernels = KernelBuilder(target, clock)
     passes = passes_for(options.optimize)
     planner = Planner(kernels.schedule, lambda g: run_pipeline(g, passes), fuse=options.optimize > 0)

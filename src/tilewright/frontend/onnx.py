@@ -209,6 +209,8 @@ class _Header:
                 self._problem(f'input_shapes["{name}"]', f"dimension {axis} is negative")
             return max(given, 0)
         text = given if isinstance(given, str) and given else (dim.dim_param if dim is not None else "")
+        if isinstance(text, bytes):  # what protobuf gives for a name that is not UTF-8
+            text = text.decode("utf-8", "replace")
         return self._named(text) if text else self._sym(f"{name}_d{axis}")
 
     def _named(self, text: str) -> Dim:

@@ -1,0 +1,41 @@
+"""Tensors that no machine holds: refused before anything is planned for them.
+
+In: a graph. Out: nothing, or a ``CompileError`` that lists every such tensor. Not its business: whether this machine
+has the memory (the runtime says so per call).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tilewright.core.diag import CompileError, Problem
+from tilewright.core.expr import Dim, bounds
+from tilewright.core.graph import Graph
+
+MOST_BYTES = 1 << 46  # half of what an x86-64 or AArch64 process can address
+
+
+def check_sizes(graph: Graph) -> None:
+    """Raise ``CompileError`` when a tensor is too large even with every symbol at its least."""
+    problems = list(_problems(graph))
+    if problems:
+        raise CompileError(f"{graph.name}: tensors are larger than any memory", problems)
+
+
+def _problems(graph: Graph) -> Iterator[Problem]:
+    for node in graph.nodes():
+        for t in node.types:
+            least = _least(t.shape) * t.dtype.n_bytes
+            if least > MOST_BYTES:
+                yield Problem(node.loc, node.op.name, f"gives {t}, {least:.2g} bytes", "use smaller sizes")
+        for value in node.attrs.values():
+            if isinstance(value, Graph):
+                yield from _problems(value)
+
+
+def _least(shape: tuple[Dim, ...]) -> int:
+    """The fewest elements besides none: a dimension that may be 0 or is unbounded below counts as 1."""
+    n = 1
+    for d in shape:
+        n *= d if isinstance(d, int) else max(bounds(d)[0] or 1, 1)
+    return n
