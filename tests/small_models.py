@@ -34,7 +34,7 @@ def convnet() -> Graph:
 def language_model() -> Graph:
     """One transformer layer of width 64; batch and length may vary."""
     shape = (Sym("batch", 1), Sym("tokens", 1), 64)
-    return _graph("language_model", shape, lambda b, x: transformer(b, x))
+    return _graph("language_model", shape, transformer)
 
 
 def numbers(*shape: int, seed: int = 0) -> Array:

@@ -1,4 +1,4 @@
-"""The compiled model as a citizen of its process: threads, fork, affinity, memory, an empty PATH, no compiler loaded."""
+"""The compiled model as a citizen of its process: threads, fork, affinity, memory, no PATH, no compiler loaded."""
 
 from __future__ import annotations
 
