@@ -181,6 +181,9 @@ PROJ = OpDef(
 )
 
 
+NO_ATTRS = Attrs({})
+
+
 class Pool:
     """Owns nodes: adding an equal node twice gives the same object. Not shared between compiles or threads."""
 
@@ -218,6 +221,8 @@ class Pool:
         return self._nodes.get((node.op, node.inputs, node.attrs)) is node
 
     def _complete(self, op: OpDef, attrs: Mapping[str, AttrValue], loc: Loc) -> Attrs:
+        if not op.attrs and not attrs:
+            return NO_ATTRS
         try:
             return Attrs(op.complete_attrs(attrs))
         except OpError as e:

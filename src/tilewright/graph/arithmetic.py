@@ -109,7 +109,7 @@ def _small_operand(b: Rewriting, x: Node) -> Node:
 
 def _identity(b: Rewriting, node: Node) -> Node | None:
     x, y = node.inputs
-    if scalar(y) is not None and scalar(y) == RIGHT_IDENTITY[node.op] and x.type == node.type:
+    if is_scalar(y, RIGHT_IDENTITY[node.op]) and x.type == node.type:
         return x
     if node.op in LEFT_IDENTITY and is_scalar(x, LEFT_IDENTITY[node.op]) and y.type == node.type:
         return y
@@ -272,7 +272,8 @@ def _reciprocal(b: Rewriting, node: Node) -> Node | None:
 
 def _const_chain(b: Rewriting, node: Node) -> Node | None:
     """(x op c1) op c2 is x op (c1 op c2) where nothing rounds."""
-    return _regrouped(b, node) if _is_chain(node) and _regroups(node, node.inputs[0].inputs[1], node.inputs[1]) else None
+    exact = _is_chain(node) and _regroups(node, node.inputs[0].inputs[1], node.inputs[1])
+    return _regrouped(b, node) if exact else None
 
 
 def _is_chain(node: Node) -> bool:
