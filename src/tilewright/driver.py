@@ -24,7 +24,7 @@ from tilewright.core.diag import OptionError
 from tilewright.core.expr import Dim, Sym, substitute, symbols, to_text
 from tilewright.core.graph import Graph, Node
 from tilewright.core.passes import PassReport, parse_pipeline, print_pipeline, run_pipeline
-from tilewright.core.text import load_graph, print_graph
+from tilewright.core.text import SideTable, load_graph, print_graph
 from tilewright.core.types import product
 from tilewright.core.verify import verify
 from tilewright.frontend.source import Source, import_source, source_key
@@ -36,6 +36,7 @@ from tilewright.partition.plan import KernelSpec, Packing, Planner
 from tilewright.partition.program import Branch, Call, LetDim, Program, Repeat, SetDim
 from tilewright.runtime.artifact import Artifact, ObjectImage
 from tilewright.runtime.cache import Cache
+from tilewright.runtime.digest import digest_arrays
 from tilewright.runtime.manifest import (
     Constraint,
     Manifest,
@@ -121,19 +122,34 @@ def compile(
     options = Options(target, precision, optimize)
     clock = Clock(progress)
     store = Cache() if cache else None
-    shortcut = source_key(source, store, input_shapes, fix_dims) if store else None
-    if store and shortcut:
-        with clock.stage("cache"):
-            found = store.get_artifact(_cache_key(shortcut, options))
-        if found is not None:
-            return LoadedModel(found.manifest, found.objects, found.weights, threads=threads)
-    with clock.stage("import"):
-        graph = import_source(source, example_inputs, dynamic_shapes, input_shapes)
-        graph = fix_symbols(graph, fix_dims or {})
-    artifact = build(graph, options, clock)
-    if store and shortcut:
-        store.put_artifact(_cache_key(shortcut, options), artifact)
+    key = source_key(source, store, input_shapes, fix_dims) if store else None
+    artifact = _cached(store, key, options, clock)
+    if artifact is None:
+        with clock.stage("import"):
+            graph = fix_symbols(import_source(source, example_inputs, dynamic_shapes, input_shapes), fix_dims or {})
+        if store and key is None:
+            key = graph_key(graph)
+            artifact = _cached(store, key, options, clock)
+        if artifact is None:
+            artifact = build(graph, options, clock)
+            if store and key:
+                store.put_artifact(_cache_key(key, options), artifact)
     return LoadedModel(artifact.manifest, artifact.objects, artifact.weights, threads=threads)
+
+
+def _cached(store: Cache | None, key: str | None, options: Options, clock: Clock) -> Artifact | None:
+    """The compiled model of a key, checked, or None."""
+    if store is None or key is None:
+        return None
+    with clock.stage("cache"):
+        return store.get_artifact(_cache_key(key, options))
+
+
+def graph_key(graph: Graph) -> str:
+    """A text that changes whenever the graph or a number in it does."""
+    table = SideTable()
+    text = print_graph(graph, table)
+    return f"graph {sha256(text.encode()).hexdigest()} {digest_arrays(table.arrays.values())}"
 
 
 def compile_graph(graph: Graph, *, threads: int | None = None, **options: Any) -> LoadedModel:
