@@ -23,6 +23,8 @@ ASSUMED_EXTENT = 512
 LOAD_COST = 0.05
 PANEL_LOAD_COST = 0.2
 EXTRA_SHAPE = 0.02
+EXTRA_WINDOW = 0.1
+MIN_WINDOW_ROWS = 4
 FORK_MICROSECONDS = 20.0
 MAX_UNROLLED = 32
 
@@ -80,9 +82,11 @@ def _candidates(box: Box, machine: Machine, width: int) -> Iterator[tuple[int, i
     registers = machine.n_vector_registers
     max_vectors = 8 if box.n_lanes is None else min(8, -(-box.n_lanes // width))
     window = bool(box.unrolled)
-    limit = (registers * 3 // 8) if window else registers
+    limit = (registers // 4) if window else registers
+    if window and (box.n_rows is None or box.n_rows >= MIN_WINDOW_ROWS):
+        max_vectors = 1  # a window shares nothing between vectors, and every one multiplies the border's versions
     for vectors in range(1, max_vectors + 1):
-        for rows2 in _counts(box.row2, box.n_rows2, 4):
+        for rows2 in _counts(box.row2, box.n_rows2, 2 if window else 4):
             for rows in _counts(box.row, box.n_rows, min(registers, box.max_rows)):
                 accumulators = rows * rows2 * vectors
                 held = 0 if window else vectors + 1 if rows * rows2 > 1 else 2
@@ -109,7 +113,7 @@ def _box_cycles(box: Box, machine: Machine, width: int, rows: int, rows2: int, v
     for (m, cm), (m2, cm2), (v, cv) in cartesian(row_parts, row2_parts, _parts(n_vectors, vectors)):
         shapes += 1
         total += cm * cm2 * cv * _step_cycles(box, machine, m, m2, v)
-    return total * (1 + EXTRA_SHAPE * (shapes - 1))
+    return total * (1 + (EXTRA_WINDOW if box.unrolled else EXTRA_SHAPE) * (shapes - 1))
 
 
 def _parts(extent: int | None, size: int) -> list[tuple[int, float]]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 from dataclasses import replace
+from math import prod
 
 from tilewright.core.compute import (
     Axis,
@@ -31,10 +32,12 @@ from tilewright.core.compute import (
     walk,
 )
 from tilewright.core.expr import Dim, Sym, bounds, symbols
-from tilewright.tile.affine import coefficient, linear
+from tilewright.tile.affine import coefficient, linear, stride_along
 from tilewright.tile.collapse import collapse
+from tilewright.tile.cost import MAX_UNROLLED
 
 MAX_INLINE_NODES = 400
+MAX_TAPS = 128
 
 
 def normalize(computation: Computation, constants: Container[Buffer] = ()) -> Computation:
@@ -187,12 +190,13 @@ def materialize_guards(computation: Computation) -> Computation:
     """``sum(select(inside(ih...), X[n, ih, iw, c], 0) * w)`` -> a padded copy of X, then ``sum(XP[n, ih+p, ...] * w)``.
 
     Guards in an inner loop multiply its code; the copy costs a few per cent. Not when: the guarded value has no single
-    load, or a guard is not an index of that load up to a sign and a constant.
+    load, or a guard is not an index of that load up to a sign and a constant; or the stage is a window, whose work is
+    too little to pay for a copy: the emitter makes pieces for its borders.
     """
     items: list[Stage | Serial] = []
     temps = list(computation.temps)
     for item in computation.items:
-        if isinstance(item, Stage) and item.reduction is not None and item.reduction.axes:
+        if isinstance(item, Stage) and item.reduction is not None and item.reduction.axes and not is_window(item):
             for select in _guarded(item):
                 made = _padded(item, select, len(temps))
                 if made is not None:
@@ -202,6 +206,18 @@ def materialize_guards(computation: Computation) -> Computation:
                     item = _replaced(item, select, load)
         items.append(item)
     return replace(computation, items=tuple(items), temps=tuple(temps))
+
+
+def is_window(stage: Stage) -> bool:
+    """A short reduction, of numeric extents, over values that all differ along the last axis: depthwise, pooling."""
+    reduced = stage.reduction.axes if stage.reduction else ()
+    taps = [a.extent for a in reduced if isinstance(a.extent, int)]
+    if not stage.axes or len(taps) < len(reduced) or not taps or taps[-1] > MAX_UNROLLED or prod(taps) > MAX_TAPS:
+        return False
+    if not all(isinstance(a.extent, int) for a in stage.axes):
+        return False
+    loads = [x for v in stage.exprs for x in walk(v) if isinstance(x, Load)]
+    return all(stride_along(x.buffer, x.index, stage.axes[-1].sym) not in (0, None) for x in loads)
 
 
 def _guarded(stage: Stage) -> list[Select]:

@@ -12,8 +12,9 @@ Run-time extents: full tiles, then tiles of 4 rows, then single rows; full lane 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 from tilewright.core.compute import Load, Value
 from tilewright.core.compute import walk as walk_value
@@ -33,7 +34,6 @@ from tilewright.tile.rules.view import (
     statement_of,
     vector_width,
 )
-from tilewright.tile.rules.window import border_vectors, cut_loops, guards_of
 from tilewright.tile.schedule import Builder
 from tilewright.tile.schedule.operands import paths_to
 from tilewright.tile.schedule.tree import find_place, fresh, readers
@@ -42,7 +42,8 @@ HEAVY_OPERATIONS = 10
 CACHE_LINE = 64
 RESIDENT = 0.6
 TASKS_PER_CORE = 2
-BORDER_VECTORS = 4
+
+_T = TypeVar("_T")
 
 
 def min_tasks(machine: Machine) -> int:
@@ -68,7 +69,7 @@ class Plan:
     work: float
     panels_first: bool
     n_chunks: int
-    cuts: list[tuple[str, int, int]]
+    is_slice_small: bool
 
 
 def contract(b: Builder, machine: Machine, reduced: str, root: str | None) -> None:
@@ -150,20 +151,24 @@ def plan_contraction(b: Builder, machine: Machine, acc: str, root: str) -> Plan:
     rows = [x for x in rest if any(op.lane_stride != 0 and op.step(x.sym) == 0 for op in operands)]
     row = rows[-1] if rows else None
     row2 = rows[-2] if len(rows) > 1 else None
-    count = estimate([x.extent for x in reduced])
     everything = all(op.lane_stride != 0 for op in operands)
-    unroll_all = everything and 1 < count <= MAX_UNROLLED and all(isinstance(x.extent, int) for x in reduced)
-    unrolled = tuple((x.sym, x.extent) for x in reduced if isinstance(x.extent, int)) if unroll_all else ()
-    axes = [x.sym for x in (row, row2) if x is not None]
-    cuts = cut_loops(_guards(b, acc, root), axes, rest, reduced) if unroll_all else []
-    size, size2 = _inner_number(row, cuts), _inner_number(row2, cuts)
-    box = Box(lanes.sym, _number(lanes), _sym(row), size, _sym(row2), size2, unrolled, operands)
+    slid = [x for x in _taps(reduced)[1] if isinstance(x.extent, int)] if everything else []
+    unroll_all = bool(slid) and 1 < estimate([x.extent for x in slid]) <= MAX_UNROLLED
+    unrolled = tuple((x.sym, x.extent) for x in slid if isinstance(x.extent, int)) if unroll_all else ()
+    box = Box(lanes.sym, _number(lanes), _sym(row), _number(row), _sym(row2), _number(row2), unrolled, operands)
     tile = choose_tile(box, machine, width)
     work = estimate([x.extent for x in (*top.loops, *reduced)]) + estimate([x.extent for x in top.loops]) * 4
     heavy = n_operations(leaf.value) > HEAVY_OPERATIONS and tile.rows * tile.rows2 * tile.vectors > 4
     panels = _panels_first(machine, b, acc)
+    read = max((estimate(x.buffer.shape) for x in walk_value(update.value) if isinstance(x, Load)), default=0.0)
+    small = read / estimate([lanes.extent]) * tile.vectors * machine.vector_bytes <= machine.l1_bytes / 2
     chunks = _row_chunks(b, machine, acc, rows, lanes, tile, width) if panels else 1
-    return Plan(acc, root, lanes, row, row2, rest, reduced, tile, width, unroll_all, heavy, work, panels, chunks, cuts)
+    return Plan(acc, root, lanes, row, row2, rest, reduced, tile, width, unroll_all, heavy, work, panels, chunks, small)
+
+
+def _taps(reduced: list[_T]) -> tuple[list[_T], list[_T]]:
+    """A window's loops: those that stay loops, and the one that is copied so that neighbours share what they read."""
+    return reduced[:-1], reduced[-1:]
 
 
 def _row_chunks(b: Builder, machine: Machine, acc: str, rows: list[Loop], lanes: Loop, tile: Tile, width: int) -> int:
@@ -187,12 +192,6 @@ def _row_chunks(b: Builder, machine: Machine, acc: str, rows: list[Loop], lanes:
 
 def _number(loop: Loop | None) -> int | None:
     return loop.extent if loop is not None and isinstance(loop.extent, int) else None if loop is not None else 1
-
-
-def _inner_number(loop: Loop | None, cuts: list[tuple[str, int, int]]) -> int | None:
-    """The number of iterations that remain when the border is cut off."""
-    inside = next((hi - lo for name, lo, hi in cuts if loop is not None and loop.sym.name == name and hi > lo), None)
-    return _number(loop) if inside is None else inside
 
 
 def _max_rows(operands: tuple[Operand, ...], row: Loop | None, width: int, machine: Machine) -> int:
@@ -244,12 +243,6 @@ def _root_terms(b: Builder, acc: str, root: str) -> dict[Sym, Dim]:
     return dims
 
 
-def _guards(b: Builder, acc: str, root: str) -> list[Dim]:
-    """What the update's guards need to be >= 0, in terms of the root's loops."""
-    dims = _root_terms(b, acc, root)
-    return [substitute(e, dims) for e in guards_of(_update(b, acc).value)]
-
-
 def _operands(b: Builder, acc: str, root: str, lanes: Sym) -> tuple[Operand, ...]:
     """The update's loads, as offsets in terms of the root's loops."""
     update = _update(b, acc)
@@ -293,7 +286,6 @@ class _Piece:
     loops: dict[str, str]
     tile: Tile
     width: int
-    is_border: bool = False
 
 
 _Resize = Callable[[_Piece, int], _Piece]
@@ -303,8 +295,6 @@ def _pieces(b: Builder, machine: Machine, plan: Plan) -> None:
     """Divide run-time extents into full tiles and rests; every piece gets its own accumulator and its own tile."""
     names = {x.sym.name: x.sym.name for x in (*plan.outer, plan.lanes)}
     pieces = [_Piece(plan.acc, names, plan.tile, plan.width)]
-    for cut in plan.cuts:
-        pieces = [*_without_border(b, plan, pieces[0], *cut), *pieces[1:]]
     block = plan.tile.vectors * plan.width
     if not isinstance(plan.lanes.extent, int) and plan.tile.vectors > 1:
         pieces = _divided(b, pieces, plan.lanes.sym.name, [block], _with_lanes)
@@ -316,22 +306,6 @@ def _pieces(b: Builder, machine: Machine, plan: Plan) -> None:
     outermost = [_tile(b, machine, plan, piece) for piece in pieces]
     if plan.panels_first:
         _share_panels(b, outermost)
-
-
-def _without_border(b: Builder, plan: Plan, piece: _Piece, loop: str, lo: int, hi: int) -> list[_Piece]:
-    """The part of a loop in which no guard is needed, and what is before and after it."""
-    vectors = border_vectors(plan.lanes.extent, plan.width, BORDER_VECTORS)
-    extent = _number_of(b, piece.loops[loop])
-    border: list[_Piece] = []
-    if hi <= lo:
-        lo, hi = 0, extent
-    if lo > 0:
-        before, piece = _divide(b, piece, loop, lo, "cut")
-        border.append(before)
-    if hi < extent:
-        piece, after = _divide(b, piece, loop, hi - lo, "cut")
-        border.append(after)
-    return [piece, *(replace(x, tile=Tile(1, 1, vectors), is_border=True) for x in border)]
 
 
 def _share_panels(b: Builder, loops: list[str]) -> None:
@@ -378,7 +352,7 @@ def _divided(b: Builder, pieces: list[_Piece], loop: str, sizes: list[int], resi
     return done
 
 
-def _divide(b: Builder, piece: _Piece, loop: str, size: int, primitive: str = "divide") -> tuple[_Piece, _Piece]:
+def _divide(b: Builder, piece: _Piece, loop: str, size: int) -> tuple[_Piece, _Piece]:
     """Divide a loop of the piece's root nest; the rest reads a fork of the accumulator.
 
     The nest must start at the divided loop, so it is moved outermost first.
@@ -389,7 +363,7 @@ def _divide(b: Builder, piece: _Piece, loop: str, size: int, primitive: str = "d
         b.do("reorder", *order)
     rest = {k: fresh(b.kernel, f"{v}_t") for k, v in piece.loops.items()}
     full = {**piece.loops, loop: fresh(b.kernel, f"{target}_f")}
-    b.do(primitive, target, size)
+    b.do("divide", target, size)
     forked = fresh(b.kernel, f"{piece.acc}_f")
     b.do("fork", piece.acc, rest[loop])
     return _Piece(piece.acc, full, piece.tile, piece.width), _Piece(forked, rest, piece.tile, piece.width)
@@ -439,13 +413,11 @@ def _tile(b: Builder, machine: Machine, plan: Plan, piece: _Piece) -> str:
         acc = held
     else:
         b.do("compute_at", acc, at, "reg")
-    _arrange(b, plan, acc, at, plan.unroll_all and not piece.is_border)
-    if plan.cuts:
-        b.do("settle", at)
+    _arrange(b, plan, acc, at)
     if plan.is_heavy:
         for name in inner:
             b.do("kind", name, "serial")
-    if not piece.is_border and pays_threads(plan.work, machine, plan.width):
+    if pays_threads(plan.work, machine, plan.width):
         _parallel(b, order)
     return order[0]
 
@@ -492,9 +464,12 @@ def _split_rows(b: Builder, loop: str, size: int) -> tuple[list[str], list[str]]
 def _order(b: Builder, machine: Machine, plan: Plan, batch: list[str], blocks: list[str], rows: list[str]) -> list[str]:
     """Outer loops: batch; then, with large panels, chunks of rows, lane blocks, rows; else rows, lane blocks, last row.
 
+    Windows: rows, lane blocks; lane blocks first if what one block reads stays in the first-level cache.
     When the first has too few iterations for the threads, the loop with the most comes first.
     """
-    if plan.panels_first and plan.n_chunks > 1 and rows and isinstance(_extent(b, rows[0]), int):
+    if plan.unroll_all:
+        order = [*batch, *blocks, *rows] if plan.is_slice_small else [*batch, *rows, *blocks]
+    elif plan.panels_first and plan.n_chunks > 1 and rows and isinstance(_extent(b, rows[0]), int):
         b.do("split", rows[0], -(-_number_of(b, rows[0]) // plan.n_chunks))
         order = [*batch, f"{rows[0]}_o", *blocks, f"{rows[0]}_i", *rows[1:]]
     elif plan.panels_first or len(rows) < 2:
@@ -507,10 +482,10 @@ def _order(b: Builder, machine: Machine, plan: Plan, batch: list[str], blocks: l
     return order
 
 
-def _arrange(b: Builder, plan: Plan, acc: str, at: str, unroll_all: bool) -> None:
+def _arrange(b: Builder, plan: Plan, acc: str, at: str) -> None:
     """The update's nest: serial reduction loops, rows and vectors (the fewer inside: they stay in registers), lanes.
 
-    With a window, the reduction loops are copied too, below the vectors: rows share what the window slides over.
+    With a window, its last loop is copied too, below the vectors: neighbours share what it slides over.
     """
     nest = nest_with(find_body(b.kernel, at), acc, Update)
     update = statement_of(nest)
@@ -524,15 +499,16 @@ def _arrange(b: Builder, plan: Plan, acc: str, at: str, unroll_all: bool) -> Non
     n_rows = estimate([_bound(x) for x in rows])
     across = [*vectors, *rows] if n_rows < estimate([_bound(x) for x in vectors]) else [*rows, *vectors]
     names = [x.sym.name for x in across]
-    if unroll_all:
-        order = [*[x.sym.name for x in vectors], *lanes, *reduced, *[x.sym.name for x in rows]]
+    if plan.unroll_all:
+        slow, fast = _taps(reduced)
+        order = [*slow, *[x.sym.name for x in vectors], *lanes, *fast, *[x.sym.name for x in rows]]
     else:
         order = [*reduced, *names, *lanes]
     if len(order) > 1:
         b.do("reorder", *order)
-    if unroll_all:
-        for k, name in enumerate(reduced):
-            b.do("kind", name, "step" if k == 0 and len(reduced) > 1 else "unroll")
+    if plan.unroll_all:
+        for name in fast:
+            b.do("kind", name, "unroll")
 
 
 def _bound(loop: Loop) -> int:
