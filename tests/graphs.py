@@ -108,6 +108,7 @@ class _Grower:
     exact: set[Node] = field(default_factory=set)
     inputs: list[Node] = field(default_factory=list)
     sizes: dict[Sym, int] = field(default_factory=dict)
+    wide: bool = False
 
     # --- choosing
 
@@ -123,7 +124,11 @@ class _Grower:
 
     def shape(self) -> tuple[int, ...]:
         low = 0 if self.chance(0.05) else 1
-        return tuple(self.integer(low, 5) for _ in range(self.integer(0, 4)))
+        return tuple(self.size(low) for _ in range(self.integer(0, 4)))
+
+    def size(self, low: int = 1) -> int:
+        """Of a dimension: small, or now and then more than a vector holds where graphs are ``wide``."""
+        return self.integer(6, 70) if self.wide and self.chance(0.3) else self.integer(low, 5)
 
     def numbers(self, shape: Sequence[int], dtype: DType) -> Array:
         if dtype.is_float:
@@ -144,7 +149,7 @@ class _Grower:
         array = self.numbers(shape, dtype)
         dims = list(array.shape)
         if dims and dims[0] > 0 and self.chance(0.15):
-            symbol = Sym(f"n{dims[0]}", 1, 64)
+            symbol = Sym(f"n{dims[0]}", 1, self.choose((None, 128)) if self.wide else 64)
             self.sizes[symbol] = dims[0]
             dims[0] = symbol
         node = self.b.pool.input(f"x{len(self.inputs)}", TensorType(dtype, tuple(dims)))
@@ -395,7 +400,7 @@ def matmul(g: _Grower) -> bool:
         return False
     other = g.node(lambda n: n.dtype is x.dtype and n.type.rank > 1 and n.shape[-2] == x.shape[-1])
     if other is None or g.chance(0.5):
-        other = g.const(g.numbers((x.shape[-1], g.integer(1, 5)), x.dtype))
+        other = g.const(g.numbers((x.shape[-1], g.size()), x.dtype))
     return g.keep(ops.matmul, x, other)
 
 
@@ -406,7 +411,8 @@ def conv(g: _Grower) -> bool:
     n = x.type.rank - 2
     groups = x.shape[1] if g.chance(0.2) else 1
     kernel = [g.integer(1, 3) for _ in range(n)]
-    weight = g.const(g.numbers((groups * g.integer(1, 3), x.shape[1] // groups, *kernel), x.dtype) / 8)
+    n_out = groups * (g.size() if g.wide and groups == 1 else g.integer(1, 3))
+    weight = g.const(g.numbers((n_out, x.shape[1] // groups, *kernel), x.dtype) / 8)
     window = {"strides": [g.integer(1, 2) for _ in range(n)], "pads": [(g.integer(0, 1), 1) for _ in range(n)]}
     if g.chance(0.3):
         pool = g.choose([ops.max_pool, ops.avg_pool])
@@ -441,9 +447,9 @@ MAKERS: tuple[Callable[[_Grower], bool], ...] = (
 )  # fmt: skip
 
 
-def random_graph(seed: int, n_ops: int = 12) -> RandomGraph:
-    """A valid graph of about ``n_ops`` ops; equal seeds give equal graphs."""
-    g = _Grower(np.random.default_rng(seed))
+def random_graph(seed: int, n_ops: int = 12, *, wide: bool = False) -> RandomGraph:
+    """A valid graph of about ``n_ops`` ops; equal seeds give equal graphs. ``wide``: some dimensions fill vectors."""
+    g = _Grower(np.random.default_rng(seed), wide=wide)
     for _ in range(g.integer(1, 3)):
         g.add_input()
     made = 0

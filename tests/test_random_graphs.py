@@ -1,6 +1,6 @@
 """Random graphs as native code, at every level and for every instruction set, against the reference interpreter.
 
-A failure names its seed: reproduce it with ``random_graph(seed, n_ops)``, shrink it by hand, and leave the smallest
+A failure names its seed: reproduce it with ``random_graph(seed, n_ops, wide=...)``, shrink it by hand, and leave the smallest
 graph that still fails in ``test_regressions.py``.
 """
 
@@ -26,7 +26,7 @@ SEED_OF_QUICK = 1_000_000  # apart from the seeds that `make fuzz` draws
 
 
 def check(seed: int, n_ops: int, **how: object) -> None:
-    case = random_graph(seed, n_ops)
+    case = random_graph(seed, n_ops, wide=seed % 2 == 0)
     model = compile_graph(case.graph, threads=1 + seed % 2, **how)
     result = model(*case.arrays)
     got = result if isinstance(result, tuple) else (result,)
