@@ -252,6 +252,16 @@ def count_reads(nodes: Sequence[Node], outputs: Sequence[Node]) -> dict[Node, in
     return reads
 
 
+def replace(graph: Graph, replacements: Mapping[Node, Node]) -> Graph:
+    """``graph`` with nodes replaced by others of their types; what replaces a node is not itself searched."""
+    new: dict[Node, Node] = dict(replacements)
+    for n in graph.nodes():
+        if n not in new:
+            inputs = tuple(new[i] for i in n.inputs)
+            new[n] = n if inputs == n.inputs else graph.pool.with_inputs(n, inputs)
+    return graph.with_outputs([new[n] for n in graph.outputs])
+
+
 def inline(builder: Builder, graph: Graph, arguments: Sequence[Node]) -> tuple[Node, ...]:
     """The outputs of ``graph`` applied to ``arguments``, in the builder's pool; locations stay."""
     made: dict[Node, Node] = dict(zip(graph.inputs, arguments, strict=True))

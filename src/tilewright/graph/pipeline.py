@@ -13,6 +13,7 @@ from tilewright.graph.decompose import Decompose
 from tilewright.graph.fold import FoldConstants
 from tilewright.graph.hoist import HoistArithmetic
 from tilewright.graph.layout import Layout
+from tilewright.graph.merge import MergeMatmuls
 from tilewright.graph.recognise import Recognise
 
 PASSES: tuple[type[Pass], ...] = (
@@ -23,13 +24,14 @@ PASSES: tuple[type[Pass], ...] = (
     Decompose,
     Layout,
     HoistArithmetic,
+    MergeMatmuls,
 )
 
 
 def passes_for(optimize: int, keep: tuple[str, ...] = ()) -> tuple[Pass, ...]:
     """The passes of level ``optimize``: 0 only makes the graph runnable, 1 cleans it, 2 is everything.
 
-    ``keep`` names the composites that stay whole.
+    ``keep`` names the composites that stay whole. ``merge-matmuls`` is in no level: it is for those who ask for it.
     """
     if optimize == 0:
         return (Decompose(),)
