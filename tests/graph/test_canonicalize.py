@@ -100,6 +100,9 @@ CASES = {
         lambda b, x: b(ops.cast, b(ops.cast, x, dtype=f64), dtype=i32), ["i64[4]"],
         "cast(cast(x, dtype=f64), dtype=i32)",
     ),
+    "cast to where floats saturate and integers wrap": (
+        lambda b, x: b(ops.cast, b(ops.cast, x, dtype=f64), dtype=i8), [INT], "cast(cast(x, dtype=f64), dtype=i8)",
+    ),
     "cast i32 by f64": (lambda b, x: b(ops.cast, b(ops.cast, x, dtype=f64), dtype=f32), [INT], "cast(x, dtype=f32)"),
     # views
     "reshape twice": (

@@ -202,9 +202,13 @@ def _cast(b: Rewriting, node: Node) -> Node | None:
     x = node.inputs[0]
     if x.dtype is node.dtype:
         return x
-    if x.op is ops.cast and is_lossless(x.inputs[0].dtype, x.dtype):
-        return b(ops.cast, x.inputs[0], dtype=node.dtype)
-    return None
+    if x.op is not ops.cast or not is_lossless(x.inputs[0].dtype, x.dtype):
+        return None
+    source = x.inputs[0]
+    saturates, wraps = x.dtype.is_float and node.dtype.is_integer, not source.dtype.is_float
+    if saturates and wraps and not is_lossless(source.dtype, node.dtype):
+        return None
+    return b(ops.cast, source, dtype=node.dtype)
 
 
 def _bitcast(b: Rewriting, node: Node) -> Node | None:
@@ -364,7 +368,7 @@ RULES = (
     Rule("abs-neg", (ops.abs,), _abs_neg, "|-x| is |x|"),
     Rule("not", (ops.logical_not,), _not, "not not x; not (a == b) is a != b; not (a < b) is a >= b, without NaN"),
     Rule("where", (ops.where,), _where, "a known condition, equal branches, or a negated condition"),
-    Rule("cast", (ops.cast,), _cast, "to the same dtype; after a cast that lost nothing"),
+    Rule("cast", (ops.cast,), _cast, "to the same dtype; after a cast that lost nothing, unless floats saturate where integers wrap"),
     Rule("bitcast", (ops.bitcast,), _bitcast, "the bits stay"),
     Rule("pow", (ops.pow,), _pow, "small powers by multiplication; x ** 0.5 is sqrt(x) but for -inf and -0"),
     Rule("div", (ops.div,), _div, "1 / x; by a power of two the reciprocal is exact"),
