@@ -251,6 +251,18 @@ def test_edited_graph_text_is_what_runs(cli: Cli, linear: Path, tmp_path: Path) 
     assert json.loads(cli("run", path, "--json").out)[0]["max"] == 0
 
 
+def test_dump_writes_a_file_per_pass_and_stage(cli: Cli, linear: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "dump"
+    ran = cli("ir", linear, "--dump", folder, "--target", "x86-64-v3")
+    assert ran.code == 0 and ran.out.startswith("wrote ")
+    names = sorted(p.name for p in folder.iterdir())
+    assert names[0] == "00-input.tw.txt" and {"constants.npz", "entry.ll", "kernels.s", "tile.txt"} <= set(names)
+    assert "decompose-relu: relu at" in "".join(p.read_text() for p in folder.glob("*-decompose.tw.txt"))
+    assert (folder / "kernels.ll").read_text().startswith("; k_")
+    last = [folder / n for n in names if n.endswith(".tw.txt")][-1]
+    assert cli("run", last, "--json").out == cli("run", linear, "--json").out  # resumed from there
+
+
 def test_kernel_text_goes_on_to_assembly(cli: Cli, linear: Path, tmp_path: Path) -> None:
     path, again = tmp_path / "kernels.txt", tmp_path / "again.txt"
     cli("ir", linear, "--stage", "tile", "--kernel", "matmul", "--target", "x86-64-v3", "-o", path)
