@@ -368,7 +368,7 @@ RULES = (
     Rule("abs-neg", (ops.abs,), _abs_neg, "|-x| is |x|"),
     Rule("not", (ops.logical_not,), _not, "not not x; not (a == b) is a != b; not (a < b) is a >= b, without NaN"),
     Rule("where", (ops.where,), _where, "a known condition, equal branches, or a negated condition"),
-    Rule("cast", (ops.cast,), _cast, "to the same dtype; after a cast that lost nothing, unless floats saturate where integers wrap"),
+    Rule("cast", (ops.cast,), _cast, "to its own dtype, or after a lossless cast; floats saturate, integers wrap"),
     Rule("bitcast", (ops.bitcast,), _bitcast, "the bits stay"),
     Rule("pow", (ops.pow,), _pow, "small powers by multiplication; x ** 0.5 is sqrt(x) but for -inf and -0"),
     Rule("div", (ops.div,), _div, "1 / x; by a power of two the reciprocal is exact"),
