@@ -19,7 +19,7 @@ from tilewright.ops.control import bind_formals
 from tilewright.partition.program import Branch, Carried, LetDim, Pointer, Repeat, Scanned, SetDim, Step
 
 if TYPE_CHECKING:
-    from tilewright.partition.plan import _GraphPlan
+    from tilewright.partition.plan import GraphPlan
 
 
 def data_dims(node: Node) -> list[tuple[Sym, Dim]]:
@@ -33,7 +33,7 @@ def data_dims(node: Node) -> list[tuple[Sym, Dim]]:
     return [(s, product(node.inputs[0].shape)) for s in found]
 
 
-def plan_control(plan: _GraphPlan, node: Node, step: int) -> list[Callable[[], Step]]:
+def plan_control(plan: GraphPlan, node: Node, step: int) -> list[Callable[[], Step]]:
     """The steps of a control node; its results already have homes."""
     if "then_branch" in node.attrs:
         return _branch(plan, node, step)
@@ -62,7 +62,7 @@ def _joined_dims(node: Node) -> list[tuple[Sym, Dim, Dim]]:
     return [(s, p, q) for s, (p, q) in found.items()]
 
 
-def _branch(plan: _GraphPlan, node: Node, step: int) -> list[Callable[[], Step]]:
+def _branch(plan: GraphPlan, node: Node, step: int) -> list[Callable[[], Step]]:
     then_program, else_program = (
         plan.planner.program(plan.planner.prepare(g), f"{plan.name}.{node.serial}.{g.name}") for g in _branches(node)
     )
@@ -113,7 +113,7 @@ def _repeat_dims(node: Node) -> list[tuple[Sym, Dim]]:
     return [(s, int(trips.attrs.data.array)) for s in found]
 
 
-def _repeat(plan: _GraphPlan, node: Node, step: int) -> list[Callable[[], Step]]:
+def _repeat(plan: GraphPlan, node: Node, step: int) -> list[Callable[[], Step]]:
     body, n_carried = _body(node), node.attrs.n_carried
     program = plan.planner.program(plan.planner.prepare(body), f"{plan.name}.{node.serial}.body")
     carried = node.inputs[2 : 2 + n_carried]

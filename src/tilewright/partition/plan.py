@@ -67,10 +67,10 @@ class Planner:
 
     def program(self, graph: Graph, name: str) -> Program:
         """The program of one graph."""
-        return _GraphPlan(self, graph, name).program()
+        return GraphPlan(self, graph, name).program()
 
 
-class _GraphPlan:
+class GraphPlan:
     """The planning of one graph: steps are made with symbolic places, and get addresses when all lives are known."""
 
     def __init__(self, planner: Planner, graph: Graph, name: str) -> None:
@@ -83,13 +83,13 @@ class _GraphPlan:
         self.storages: list[Storage] = []
         self.homes: dict[Result, int] = {}
         self.copies: list[tuple[Node, Pointer]] = []
+        self.targets = self._place_outputs()
         self.steps: list[list[Callable[[], Step]]] = []
         self.caps = planner.caps
 
     def program(self) -> Program:
-        targets = self._outputs()
         for group in self.parts.groups:
-            self._plan_group(group, targets)
+            self._plan_group(group)
         end = len(self.parts.groups)
         for node, _ in self.copies:
             self.touch(node, end)
@@ -143,21 +143,21 @@ class _GraphPlan:
             self.storages.append(Storage(substitute(type_.n_bytes, self.caps), step, step))
             self.homes[result] = len(self.storages) - 1
 
-    def _outputs(self) -> dict[Result, Pointer]:
-        """Results that are written straight to an output; all other outputs are copied at the end."""
-        self.targets: dict[Result, Pointer] = {}
+    def _place_outputs(self) -> dict[Result, Pointer]:
+        """Results that are written straight to an output; ``copies`` gets the outputs that are copied at the end."""
+        targets: dict[Result, Pointer] = {}
         n = len(self.graph.inputs)
         for k, node in enumerate(self.graph.outputs):
             result, place = self.resolve(node), Pointer("arg", n + k)
-            if result in self.targets or result[0].op in (INPUT, CONST):
+            if result in targets or result[0].op in (INPUT, CONST):
                 self.copies.append((node, place))
             else:
-                self.targets[result] = place
-        return self.targets
+                targets[result] = place
+        return targets
 
     # --- steps
 
-    def _plan_group(self, group: Group, targets: dict[Result, Pointer]) -> None:
+    def _plan_group(self, group: Group) -> None:
         step, node = len(self.steps), group.root
         self.caps.update((symbol, substitute(cap, self.caps)) for symbol, cap in data_dims(node))
         for k, t in enumerate(node.types):
@@ -198,5 +198,3 @@ class _GraphPlan:
         data = self.resolve(node)[0].attrs.data
         return Pointer("weights", self.planner.weights.add(data, packing.layout, packing.n_bytes, packing.pack))
 
-
-__all__ = ["Branch", "KernelSpec", "Packing", "Planner", "Repeat", "Scheduler"]
