@@ -107,7 +107,8 @@ class _Fuser:
             space, axes = _row_space(self.facts[node])
             return space if node.shape == tuple(1 if a in axes else d for a, d in enumerate(space)) else None
         if self.facts[node].is_elementwise:
-            return next((self.row_values[i] for i in node.inputs if i in self.row_values and i.shape == node.shape), None)
+            made = (i for i in node.inputs if i in self.row_values and i.shape == node.shape)
+            return next((self.row_values[i] for i in made), None)
         return None
 
     def place(self, node: Node) -> None:

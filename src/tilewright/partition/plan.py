@@ -20,7 +20,7 @@ from tilewright.partition.computation import GroupComputation, computation_of
 from tilewright.partition.control import data_dims, plan_control
 from tilewright.partition.fuse import Group, Partition, partition
 from tilewright.partition.memory import Storage, plan_memory
-from tilewright.partition.program import Branch, Call, Copy, LetDim, Pointer, Program, Repeat, SetDim, Step
+from tilewright.partition.program import Call, Copy, LetDim, Pointer, Program, SetDim, Step
 from tilewright.partition.weights import Weights
 
 Result = tuple[Node, int]
