@@ -12,12 +12,18 @@ from contextlib import chdir
 from itertools import takewhile
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
+import torch
+from onnx import TensorProto, helper
 from typer.testing import CliRunner
 
 from tilewright.cli.main import app
 
-DOCS = Path(__file__).parents[1] / "docs"
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+README = ROOT / "README.md"
 PAGES = sorted(DOCS.glob("*.md"))
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#:]+)\)")
@@ -30,8 +36,11 @@ def blocks(page: Path, language: str) -> list[str]:
     return [body for kind, body in BLOCK.findall(page.read_text()) if kind == language]
 
 
-def run_python(page: Path) -> None:
-    """The Python blocks of a page, in the current folder, as one program with the page's line numbers."""
+def run_python(page: Path, **names: object) -> dict[str, object]:
+    """The Python blocks of a page, in the current folder, as one program with the page's line numbers.
+
+    ``names`` are there at the start; the program's names come back.
+    """
     program: list[str] = []
     language = ""
     for line in page.read_text().split("\n"):
@@ -39,7 +48,9 @@ def run_python(page: Path) -> None:
             language = "" if language else line[3:] or "none"
             line = ""
         program.append(line if language == "python" else "")
-    exec(compile("\n".join(program), str(page), "exec"), {"__name__": page.stem})  # noqa: S102
+    space: dict[str, object] = {"__name__": page.stem, **names}
+    exec(compile("\n".join(program), str(page), "exec"), space)  # noqa: S102
+    return space
 
 
 def output_of(command: str) -> str:
@@ -91,12 +102,31 @@ def test_code_runs_and_excerpts_are_real(page: Path, tmp_path: Path, monkeypatch
             assert shown.rstrip("\n") == printed, f"{page.name} is out of date: python tests/test_docs.py"
 
 
-@pytest.mark.parametrize("page", [*PAGES, *sorted((DOCS / "adr").glob("*.md"))], ids=lambda p: p.name)
+class Scaled(torch.nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x * y + 1
+
+
+def test_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE", "off")
+    monkeypatch.chdir(tmp_path)
+    x, y, z = (helper.make_tensor_value_info(k, TensorProto.FLOAT, ["batch", 3]) for k in "xyz")
+    graph = helper.make_graph([helper.make_node("Mul", ["x", "y"], ["z"])], "product", [x, y], [z])
+    onnx.save(helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18)]), "model.onnx")
+    a, b = np.full((2, 3), 3, np.float32), np.full((2, 3), 5, np.float32)
+    made = run_python(README, x=torch.tensor(a), y=torch.tensor(b), module=Scaled())
+    assert isinstance(made["out"], torch.Tensor)  # torch in, torch out
+    np.testing.assert_array_equal(made["out"], a * b)
+    np.testing.assert_array_equal(made["m"](a, b), a * b)  # type: ignore[operator]
+    np.testing.assert_array_equal(made["fast"](torch.tensor(a), torch.tensor(b)), a * b + 1)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("page", [README, *PAGES, *sorted((DOCS / "adr").glob("*.md"))], ids=lambda p: p.name)
 def test_what_pages_point_to_exists(page: Path) -> None:
-    package = DOCS.parent / "src" / "tilewright"
+    package = ROOT / "src" / "tilewright"
     text = page.read_text()
     assert [x for x in LINK.findall(text) if not (page.parent / x).exists()] == []
-    roots = [DOCS.parent, package, *(p for p in package.rglob("*") if p.is_dir())]
+    roots = [ROOT, package, *(p for p in package.rglob("*") if p.is_dir())]
     assert [x for x in SOURCE.findall(text) if not any((root / x).exists() for root in roots)] == []
 
 
