@@ -109,6 +109,7 @@ class _Grower:
     inputs: list[Node] = field(default_factory=list)
     sizes: dict[Sym, int] = field(default_factory=dict)
     wide: bool = False
+    depth: int = 0
 
     # --- choosing
 
@@ -421,6 +422,59 @@ def conv(g: _Grower) -> bool:
     return g.keep(ops.conv, x, weight, dilations=[1] * n, groups=groups, **window)
 
 
+def _nested(g: _Grower, arguments: Sequence[tuple[TensorType, Array, bool]]) -> _Grower:
+    """A grower of a sub-graph, grown; the arguments are types, arrays, and whether no rounding precedes them."""
+    inner = _Grower(g.rng, sizes=dict(g.sizes), wide=g.wide, depth=g.depth + 1)
+    for k, (t, array, exact) in enumerate(arguments):
+        node = inner.b.pool.input(f"p{k}", t)
+        inner.inputs.append(node)
+        inner.values[node] = array
+        if exact:
+            inner.exact.add(node)
+    for _ in range(g.integer(1, 6)):
+        inner.grow()
+    return inner
+
+
+def _last(inner: _Grower, t: TensorType) -> Node:
+    return [n for n in inner.values if len(n.types) == 1 and n.type == t][-1]
+
+
+def _closed(inner: _Grower, name: str, outputs: Sequence[Node]) -> Graph:
+    names = tuple(f"r{k}" for k in range(len(outputs)))
+    return Graph(name, inner.b.pool, tuple(inner.inputs), tuple(outputs), names)
+
+
+def branch(g: _Grower) -> bool:
+    x = g.node(lambda n: n.type.rank > 0)
+    if x is None or g.depth:
+        return False
+    y = _partner(g, x)
+    cond = g.add_input(types.bool_, ())
+    arms = []
+    for name in ("then", "else"):
+        inner = _nested(g, [(n.type, g.values[n], n in g.exact) for n in (x, y)])
+        arms.append(_closed(inner, name, [_last(inner, x.type), _last(inner, y.type)]))
+    return g.keep(ops.if_, cond, x, y, then_branch=arms[0], else_branch=arms[1], name=f"if{len(g.values)}")
+
+
+def repeat(g: _Grower) -> bool:
+    x = g.node(lambda n: n.type.rank > 0)
+    if x is None or g.depth:
+        return False
+    y = _partner(g, x)
+    known = g.chance(0.5)  # else the loop may not stack values: their memory would have no bound
+    trips = g.const(np.asarray(g.integer(0, 3))) if known else g.add_input(types.i64, ())
+    go = g.const(np.asarray(True))
+    scalars = [(TensorType(types.i64, ()), np.asarray(0), True), (TensorType(types.bool_, ()), np.asarray(True), True)]
+    carried = (x.type, g.values[x], not x.dtype.is_float)
+    inner = _nested(g, [*scalars, carried, (y.type, g.values[y], y in g.exact)])
+    again = _last(inner, TensorType(types.bool_, ()))
+    scanned = [n for n in inner.values if len(n.types) == 1][-1:] if known else []
+    body = _closed(inner, "body", [again, _last(inner, x.type), *scanned])
+    return g.keep(ops.loop, trips, go, x, y, body=body, n_carried=1, name=f"loop{len(g.values)}")
+
+
 def sample(g: _Grower) -> bool:
     """Any op at all, on operands of its own: an island that other ops may grow from."""
     op = g.choose([op for op in ops.ALL if op.samples is not None and not op.traits & {Trait.CONTROL, Trait.RANDOM}])
@@ -443,7 +497,7 @@ def sample(g: _Grower) -> bool:
 
 MAKERS: tuple[Callable[[_Grower], bool], ...] = (
     unary, unary, binary, binary, common, common, select, clamp, cast, reduce, reduce, along_axis, norm, reshape,
-    reshape, transpose, transpose, expand, slice_, pad, concat, copies, gather, matmul, conv, sample,
+    reshape, transpose, transpose, expand, slice_, pad, concat, copies, gather, matmul, conv, sample, branch, repeat,
 )  # fmt: skip
 
 
