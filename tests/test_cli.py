@@ -187,6 +187,19 @@ def test_passes_and_ops_are_listed_with_their_docs(cli: Cli) -> None:
     assert table[0] == f"{len(rows)} ops" and len([x for x in table if x]) == len(rows) + 2  # a line each, none wrapped
 
 
+def test_ops_of_the_sources_are_listed(cli: Cli) -> None:
+    onnx_ways = {r["op"]: r["how"] for r in json.loads(cli("ops", "--of", "onnx", "--json").out)}
+    assert onnx_ways["Conv"] == "converted" and onnx_ways["StringConcat"].startswith("refused: works on strings")
+    assert set(x.partition(":")[0] for x in onnx_ways.values()) == {"converted", "by its definition", "refused"}
+    assert "addmm.default" in cli("ops", "--of", "torch").out
+
+
+def test_cache_that_is_off_says_why(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE", "off")
+    assert cli("cache").out.startswith("the cache is off: ")
+    assert json.loads(cli("cache", "--json").out)["enabled"] is False
+
+
 def test_cache_is_filled_listed_and_cleared(cli: Cli, linear: Path) -> None:
     cli("run", linear)
     found = json.loads(cli("cache", "list", "--json").out)
@@ -320,6 +333,8 @@ def test_wrong_usage_is_2(cli: Cli, args: list[str]) -> None:
         (["ir", "{model}", "--pass-pipeline", "decompose{{x"], "expected name"),
         (["ir", "{model}", "--print-after", "polish"], "no pass 'polish'"),
         (["ir", "{model}", "--stage", "tile", "--kernel", "conv"], "conv"),
+        (["run", "{model}", "--size", "columns=3"], "the model's are: rows"),
+        (["compile", "{model}", "--fix", "columns=3"], "columns"),
         (["run", "{model}", "-i", "{missing}"], "can't read"),
         (["run", "{model}", "-i", "{text}"], "not a NumPy file"),
         (["run", "{model}", "-i", "z={array}"], "no inputs ['z']"),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import platform
 from collections import Counter
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -20,6 +21,7 @@ from tilewright.codegen.peak import measure_peak
 from tilewright.codegen.target import Target
 from tilewright.core.graph import CONST, Graph
 from tilewright.core.opdef import OpDef
+from tilewright.frontend import aten, onnx_ops
 from tilewright.runtime.cache import Cache
 from tilewright.runtime.model import load
 from tilewright.runtime.threads import default_threads
@@ -79,9 +81,22 @@ def _artifact_facts(path: Path) -> dict[str, Any]:
     }
 
 
-def ops_command(json: Json = False) -> None:
-    """List the ops: operands, attributes, how each is lowered."""
-    rows = [
+def ops_command(
+    of: Annotated[
+        Literal["tilewright", "onnx", "torch"], typer.Option(help="Whose ops: the compiler's own, or a source's.")
+    ] = "tilewright",
+    json: Json = False,
+) -> None:
+    """List the ops and how each is lowered, or a source's coverage."""
+    rows = _own_ops() if of == "tilewright" else _onnx_ops() if of == "onnx" else _torch_ops()
+    if json:
+        show.emit_json(rows)
+    else:
+        show.table(f"{len(rows)} ops", list(rows[0]), [list(r.values()) for r in rows])
+
+
+def _own_ops() -> list[dict[str, str]]:
+    return [
         {
             "op": op.name,
             "operands": ", ".join(op.operands),
@@ -90,10 +105,30 @@ def ops_command(json: Json = False) -> None:
         }
         for op in ops.ALL
     ]
-    if json:
-        show.emit_json(rows)
-    else:
-        show.table(f"{len(rows)} ops", ("op", "operands", "attributes", "lowering"), [list(r.values()) for r in rows])
+
+
+def _onnx_ops() -> list[dict[str, str]]:
+    """Every op that ONNX defines, those of other domains that have a converter, and what becomes of them."""
+    import onnx
+
+    latest = {s.name: s for s in onnx.defs.get_all_schemas() if s.domain == "" and not s.deprecated}
+    keys = {*(("", name) for name in latest), *onnx_ops.CONVERTERS, *onnx_ops.REFUSED}
+    return [{"domain": d or "ai.onnx", "op": name, "how": _onnx_way(d, name, latest)} for d, name in sorted(keys)]
+
+
+def _onnx_way(domain: str, name: str, schemas: Mapping[str, Any]) -> str:
+    if (domain, name) in onnx_ops.CONVERTERS:
+        return "converted"
+    if (domain, name) in onnx_ops.REFUSED:
+        return f"refused: {onnx_ops.REFUSED[domain, name][0]}"
+    schema = schemas.get(name)
+    is_defined = schema is not None and (schema.has_function or schema.has_context_dependent_function)
+    return "by its definition" if is_defined else "refused: no op expresses it yet"
+
+
+def _torch_ops() -> list[dict[str, str]]:
+    """ATen overloads that have a converter; PyTorch takes others apart into these."""
+    return [{"op": name, "family": family} for family, table in aten.FAMILIES.items() for name in sorted(table)]
 
 
 def _lowering(op: OpDef) -> str:
@@ -120,6 +155,7 @@ def cache_command(
         return
     if cache.problem:
         show.line(f"the cache is off: {cache.problem}")
+        return
     total = show.human_bytes(sum(e.n_bytes for e in cache.entries()))
     show.table(
         f"{len(rows)} entries, {total}, in {folder}", ("kind", "digest", "bytes"), [list(r.values()) for r in rows]

@@ -109,6 +109,10 @@ def gather(
     seed: int,
 ) -> dict[str, Array]:
     """Inputs from files; what they do not give is drawn at random, with sizes taken from those that they give."""
+    unknown = sorted(sizes.keys() - {s.name for s in symbols})
+    if unknown:
+        names = ", ".join(s.name for s in symbols) or "none"
+        raise InputError(f"no symbolic dimension {', '.join(unknown)}", remedy=f"the model's are: {names}")
     given = load_inputs(files, specs)
     known = dict(sizes)
     for spec in specs:

@@ -20,7 +20,10 @@ def fix_symbols(graph: Graph, sizes: Mapping[str, int]) -> Graph:
         if s is None:
             raise OptionError(f"no symbolic dimension {name!r}", remedy=f"the model has {sorted(symbols) or 'none'}")
         if size < (s.lo or 0) or (s.hi is not None and size > s.hi):
-            raise OptionError(f"{name}={size} is outside its range {s.lo}..{s.hi}", remedy="choose a size in the range")
+            raise OptionError(
+                f"{name}={size} is outside its range {s.lo}..{'' if s.hi is None else s.hi}",
+                remedy="choose a size in the range",
+            )
     values: dict[Sym, Dim] = {symbols[name]: size for name, size in sizes.items()}
     return substitute_symbols(graph, values) if values else graph
 
