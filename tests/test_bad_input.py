@@ -180,7 +180,7 @@ X, K = np.ones((4, 3), np.float32), np.arange(4)
         (X[0], K), (X, K[:, None]), (X, "four"), (X, None), (X, object()), ([["a", "b", "c"]], K), (X + 0j, K),
         (np.array([X, None], object), K), (X, [[1, 2], [3]]),
     ],
-    ids=str,
+    ids=lambda a: "-".join(type(x).__name__ for x in a) or "none",
 )  # fmt: skip
 def test_arguments_that_do_not_fit(two_inputs: tw.LoadedModel, arguments: tuple[object, ...]) -> None:
     with pytest.raises(tw.InputError):
