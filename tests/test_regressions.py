@@ -90,3 +90,11 @@ def test_a_dimension_whose_name_is_not_utf8() -> None:
     data = model(nodes, [info("x", ["size", 3])], ["y"]).SerializeToString().replace(b"size", b"si\xffe")
     x = np.ones((2, 3), np.float32)
     np.testing.assert_array_equal(compile(data, cache=False)(x), x)
+
+
+def test_scratch_of_a_few_symbolic_bytes() -> None:
+    """At most 64 bytes align to exactly 64: a fixed size whose bound was still asked for as a number."""
+    n = Sym("n", 1, 3)
+    b = Builder(Pool())
+    x = b.pool.input("x", TensorType(types.f32, (n,)))
+    check(b, (x,), [b(ops.exp, b(ops.neg, x))], [np.ones(2, np.float32)], optimize=0)

@@ -47,7 +47,8 @@ def plan_memory(storages: Sequence[Storage]) -> Plan:
     offsets: dict[int, Dim] = {}
     end = _place_static(storages, {k: n for k in static if isinstance(n := sizes[k], int)}, offsets)
     total = _place_symbolic(storages, sizes, offsets, end)
-    bound = _lower_bound(storages) if len(static) == len(storages) else None
+    known = all(isinstance(s.n_bytes, int) for s in storages)  # a few symbolic bytes may align to a fixed number
+    bound = _lower_bound(storages) if known else None
     return Plan(tuple(offsets[k] for k in range(len(storages))), total, bound)
 
 
