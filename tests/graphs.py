@@ -202,6 +202,8 @@ class _Grower:
         made = [n for n in self.values if n.inputs]
         read = {i for n in made for i in n.inputs}
         outputs = [n for n in made if n not in read or self.chance(0.1)] or list(self.values)[:1]
+        if self.chance(0.1):
+            outputs.append(self.choose([n for n in self.values if len(n.types) == 1]))  # an input, or one twice
         names = tuple(f"out{k}" for k in range(len(outputs)))
         return Graph("random", self.b.pool, tuple(self.inputs), tuple(outputs), names)
 
@@ -401,7 +403,10 @@ def matmul(g: _Grower) -> bool:
         return False
     other = g.node(lambda n: n.dtype is x.dtype and n.type.rank > 1 and n.shape[-2] == x.shape[-1])
     if other is None or g.chance(0.5):
-        other = g.const(g.numbers((x.shape[-1], g.size()), x.dtype))
+        weight = g.numbers((x.shape[-1], g.size()), x.dtype)
+        if g.wide and x.dtype.is_float:
+            weight = (weight / 16).astype(x.dtype.numpy)  # or long sums would leave the moderate range
+        other = g.const(weight)
     return g.keep(ops.matmul, x, other)
 
 
@@ -413,7 +418,7 @@ def conv(g: _Grower) -> bool:
     groups = x.shape[1] if g.chance(0.2) else 1
     kernel = [g.integer(1, 3) for _ in range(n)]
     n_out = groups * (g.size() if g.wide and groups == 1 else g.integer(1, 3))
-    weight = g.const(g.numbers((n_out, x.shape[1] // groups, *kernel), x.dtype) / 8)
+    weight = g.const(g.numbers((n_out, x.shape[1] // groups, *kernel), x.dtype) / (64 if g.wide else 8))
     window = {"strides": [g.integer(1, 2) for _ in range(n)], "pads": [(g.integer(0, 1), 1) for _ in range(n)]}
     if g.chance(0.3):
         pool = g.choose([ops.max_pool, ops.avg_pool])
