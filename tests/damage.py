@@ -22,11 +22,12 @@ from graphs import RandomGraph
 from tilewright.core.diag import CompileError
 from tilewright.core.expr import evaluate, symbols
 from tilewright.core.graph import Graph
-from tilewright.core.types import Array
+from tilewright.core.types import Array, TensorType
 from tilewright.frontend.onnx import import_onnx
 
 SECONDS = 60  # more than any small model takes on a busy machine
 MEMORY = 12 << 30
+MOST_ELEMENTS = 1e6  # of a tensor in a model that is run
 NUMBERS = (0, 1, -1, 2, -2, 3, 5, 7, 64, 2**31 - 1, -(2**31), 2**40, 2**63 - 1, -(2**63))
 SPECIAL = (0.0, -0.0, 1e-45, 3.4e38, float("nan"), float("inf"), float("-inf"))
 OPS = (
@@ -148,17 +149,17 @@ def _is_moderate(a: Array) -> bool:
 
 
 def arguments(graph: Graph, seed: int) -> list[Array] | None:
-    """Arrays that fit the graph's inputs; None when they would be large."""
+    """Arrays that fit the graph's inputs; None when they or a result would be large."""
     rng = np.random.default_rng(seed)
     sizes = {s: min(max(2, s.lo or 0), s.hi or 2) for s in graph.symbols()}
-    arrays = []
-    for x in graph.inputs:
-        shape = [evaluate(d, sizes) if not isinstance(d, int) else d for d in x.shape]
-        assert all(symbols(d) <= sizes.keys() for d in x.shape)
-        if np.prod([float(d) for d in shape]) > 1e6:
-            return None
-        arrays.append(rng.integers(0, 2, shape).astype(x.dtype.numpy))
-    return arrays
+
+    def shape_of(t: TensorType) -> list[int]:
+        return [evaluate(d, sizes) if symbols(d) <= sizes.keys() else 1 for d in t.shape]
+
+    types = [t for n in (*graph.inputs, *graph.nodes()) for t in n.types]
+    if any(np.prod([float(d) for d in shape_of(t)]) > MOST_ELEMENTS for t in types):
+        return None
+    return [rng.integers(0, 2, shape_of(n.type)).astype(n.dtype.numpy) for n in graph.inputs]
 
 
 def main(first: int, last: int) -> None:

@@ -104,6 +104,8 @@ def _rules(b: Builder, machine: Machine, cluster: Cluster, notes: list[str]) -> 
         for s in cluster.stages:
             _schedule_cluster(b, machine, Cluster((s,), cluster.kind if s.reduction else Kind.POINTWISE), notes)
 
+    if 0 in root.out.shape:
+        return []  # nothing to compute, and nothing to divide costs by
     alone = len(names) == 1
     if cluster.kind is Kind.CONTRACT:
         first = [lambda: contract(b, machine, names[0], None if alone else names[1])]
