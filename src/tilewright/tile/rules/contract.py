@@ -42,6 +42,8 @@ HEAVY_OPERATIONS = 10
 CACHE_LINE = 64
 RESIDENT = 0.6
 TASKS_PER_CORE = 2
+PANEL_SHARE = 8
+MIN_SHARING_TILES = 4
 
 _T = TypeVar("_T")
 
@@ -155,7 +157,8 @@ def plan_contraction(b: Builder, machine: Machine, acc: str, root: str) -> Plan:
     slid = [x for x in _taps(reduced)[1] if isinstance(x.extent, int)] if everything else []
     unroll_all = bool(slid) and 1 < estimate([x.extent for x in slid]) <= MAX_UNROLLED
     unrolled = tuple((x.sym, x.extent) for x in slid if isinstance(x.extent, int)) if unroll_all else ()
-    box = Box(lanes.sym, _number(lanes), _sym(row), _number(row), _sym(row2), _number(row2), unrolled, operands)
+    most = _max_rows(operands, row, width, machine)
+    box = Box(lanes.sym, _number(lanes), _sym(row), _number(row), _sym(row2), _number(row2), unrolled, operands, most)
     tile = choose_tile(box, machine, width)
     work = estimate([x.extent for x in (*top.loops, *reduced)]) + estimate([x.extent for x in top.loops]) * 4
     heavy = n_operations(leaf.value) > HEAVY_OPERATIONS and tile.rows * tile.rows2 * tile.vectors > 4
@@ -405,15 +408,18 @@ def _tile(b: Builder, machine: Machine, plan: Plan, piece: _Piece) -> str:
         b.do("kind", name, "unroll")
     b.do("kind", lanes, "vector")
     at = order[-1]
-    if plan.is_heavy:
+    depth = _block_depth(b, machine, plan, piece, blocks, order)
+    if depth and attempt(b, partial(_blocked, b, plan, acc, blocks[-1], depth)):
+        pass
+    elif plan.is_heavy:
         b.do("cache", acc)
         held = cached_name(b, acc)
         b.do("compute_at", acc, at, "local")
         b.do("compute_at", held, at, "reg")
-        acc = held
+        _arrange(b, plan, held, at)
     else:
         b.do("compute_at", acc, at, "reg")
-    _arrange(b, plan, acc, at)
+        _arrange(b, plan, acc, at)
     if plan.is_heavy:
         for name in inner:
             b.do("kind", name, "serial")
@@ -480,6 +486,39 @@ def _order(b: Builder, machine: Machine, plan: Plan, batch: list[str], blocks: l
         widest = max(order, key=lambda n: min(estimate([_extent(b, n)]), min_tasks(machine)))
         order = [widest, *(n for n in order if n != widest)]
     return order
+
+
+def _block_depth(b: Builder, machine: Machine, plan: Plan, piece: _Piece, blocks: list[str], order: list[str]) -> int:
+    """How many steps of a long reduction are done for all rows before the next ones: part of a panel stays cached.
+
+    0 when the whole panel stays in the second-level cache, too few rows share it, or their sums are large.
+    """
+    if not blocks or len(plan.reduced) != 1 or plan.unroll_all or order[-1] == blocks[-1]:
+        return 0
+    count = plan.reduced[0].extent
+    inside = order[order.index(blocks[-1]) + 1 :]
+    step = piece.tile.vectors * machine.vector_bytes
+    if not isinstance(count, int) or count * step <= machine.l2_bytes / PANEL_SHARE:
+        return 0
+    tiles = estimate([_extent(b, n) for n in inside])
+    sums = tiles * piece.tile.rows * piece.tile.rows2 * step
+    if tiles < MIN_SHARING_TILES or sums > machine.l2_bytes / PANEL_SHARE:
+        return 0
+    parts = -(-count * step * PANEL_SHARE // machine.l2_bytes)
+    return -(-count // parts)
+
+
+def _blocked(b: Builder, plan: Plan, acc: str, at: str, depth: int) -> None:
+    """Sums of all rows of a lane block stay in memory; a part of the reduction walks them through registers."""
+    b.do("compute_at", acc, at, "local")
+    nest = nest_with(find_body(b.kernel, at), acc, Update)
+    reduced = next(x.sym.name for x in nest.loops if _is_copy_of(x, plan.reduced[0]))
+    rest = [x for x in nest.loops if x.sym.name != reduced]
+    walkers = [x.sym.name for x in rest if x.kind is Kind.SERIAL]
+    tiled = [x.sym.name for x in rest if x.kind is not Kind.SERIAL]
+    b.do("split", reduced, depth)
+    b.do("reorder", f"{reduced}_o", *walkers, f"{reduced}_i", *tiled)
+    b.do("accumulate", acc, f"{reduced}_i")
 
 
 def _arrange(b: Builder, plan: Plan, acc: str, at: str) -> None:
