@@ -13,6 +13,7 @@ from tile.kernels import (
     F,
     axis,
     check_default,
+    constants_of,
     convolution,
     elementwise,
     layer_norm,
@@ -40,6 +41,7 @@ from tilewright.core.compute import (
     syms,
 )
 from tilewright.core.expr import Sym
+from tilewright.tile.default import schedule
 from tilewright.tile.ir import Kind, Space
 from tilewright.tile.rewrite import loops_of
 
@@ -207,3 +209,37 @@ def test_schedules_replay():
     assert again == done.schedule and again.digest() == done.schedule.digest()
     start = lower(done.computation, "kernel", constants_of(done.computation, "B"))
     assert kernel_text(again.apply(start)) == kernel_text(done.kernel)
+
+
+@pytest.mark.parametrize("m, n, k", [(32, 40, 70), (30, 38, 71)])
+def test_long_reductions_walk_all_rows_part_by_part(m, n, k):
+    little = dataclasses.replace(SMALL, l2_bytes=8192)
+    kernel = check_default(matmul(m, n, k), "B", machine=little)
+    sums = [p for p in kernel.places if p.space is Space.LOCAL]
+    assert len(sums) == 1, "the sums of a lane block stay in memory between the parts"
+
+
+def test_windows_keep_their_guards():
+    for stride in (1, 2):
+        kernel = check_default(convolution((1, 9, 7, 8), 8, (3, 3), stride, 1, 8), "W", "bias")
+        assert not any("pad" in p.buffer.name for p in kernel.places), "a copy costs more than the window"
+    kernel = check_default(convolution((1, 6, 6, 2), 8, (3, 3), 1, 1), "W", "bias")
+    assert any("pad" in p.buffer.name for p in kernel.places)
+
+
+def test_rows_that_share_a_cache_set_are_few():
+    computation = matmul(56, 32, 1024)
+    kernel = schedule(computation, WIDE, constants_of(computation, "B"))
+    tile = [p for p in kernel.places if p.space is Space.REG]
+    assert tile[0].buffer.shape[0] <= WIDE.l1_bytes // WIDE.set_span
+
+
+@pytest.mark.parametrize("m, n, k", [(17, 12, 5), (Sym("M"), 9, 6)])
+def test_a_run_time_operand_is_turned_once(m, n, k):
+    a, b, c = Buffer("A", F, (2, m, k)), Buffer("B", F, (2, n, k)), Buffer("C", F, (2, m, n))
+    axes, reduced = axes_for((2, m, n)), axes_for((k,), "k")
+    (g, i, j), (x,) = syms(axes), syms(reduced)
+    product = Stage((c,), axes, (g, i, j), (a[g, i, x] * b[g, j, x],), Reduction(reduced, "add", (ZERO,)))
+    kernel = check_default(Computation((a, b), (c,), (product,)), sizes={"M": 18})
+    turned = [p.buffer for p in kernel.places if p.buffer.name.startswith("B_t")]
+    assert turned and turned[0].shape[-1] == n

@@ -35,6 +35,7 @@ from tilewright.core.expr import Dim, Sym, bounds, symbols
 from tilewright.tile.affine import coefficient, linear, stride_along
 from tilewright.tile.collapse import collapse
 from tilewright.tile.cost import MAX_UNROLLED
+from tilewright.tile.relayout import transpose_operands
 
 MAX_INLINE_NODES = 400
 MAX_TAPS = 128
@@ -46,7 +47,7 @@ def normalize(computation: Computation, constants: Container[Buffer] = ()) -> Co
     if any(isinstance(x, Serial) for x in computation.items):
         return computation
     computation = inline(computation)
-    computation = order_reductions(computation, constants)
+    computation = transpose_operands(order_reductions(computation, constants), constants)
     computation = drop_unit_axes(materialize_guards(computation))
     return collapse(computation, constants)
 
