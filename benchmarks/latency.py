@@ -125,7 +125,7 @@ class Worker:
     """An engine's process."""
 
     def __init__(self, engine: str, path: Path, name: str, small: bool, threads: int) -> None:
-        arguments = ["--serve", engine, "--path", str(path), "--threads", str(threads), name]
+        arguments = [name, "--serve", engine, "--path", str(path), "--threads", str(threads)]
         command = [sys.executable, "-m", "benchmarks.latency", *arguments, *(["--small"] if small else [])]
         self.engine = engine
         self.times: list[float] = []
