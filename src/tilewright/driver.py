@@ -164,13 +164,13 @@ def build(graph: Graph, options: Options, clock: Clock, *, profile: bool = False
     With ``profile``, each kernel's ticks are added up behind the dimensions, in the order of the report's kernels.
     """
     target = Target.parse(options.target)
+    passes = passes_for(options.optimize)
     with clock.stage("graph"):
         verify(graph)
         check_sizes(graph)
-        graph = run_pipeline(graph, passes_for(options.optimize))
+        graph = run_pipeline(graph, passes)
         check_sizes(graph)
     kernels = KernelBuilder(target, clock)
-    passes = passes_for(options.optimize)
     planner = Planner(kernels.schedule, lambda g: run_pipeline(g, passes), fuse=options.optimize > 0)
     with clock.stage("partition"):
         program = planner.program(graph, graph.name)
