@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from benchmarks import zoo_language, zoo_sequence, zoo_vision
+from benchmarks import zoo_convnets, zoo_language, zoo_sequence, zoo_vision
 
 if TYPE_CHECKING:
     import onnx
@@ -38,6 +38,20 @@ MODELS: Mapping[str, Build] = {
     "llama": zoo_language.llama,
     "llama_decode": zoo_language.llama_decode,
     "t5_encoder": zoo_language.t5_encoder,
+    "resnet50_batch16": zoo_vision.resnet50_batch16,
+    "vgg16": zoo_convnets.vgg16,
+    "densenet121": zoo_convnets.densenet121,
+    "resnext50": zoo_convnets.resnext50,
+    "inception": zoo_convnets.inception,
+    "yolo": zoo_convnets.yolo,
+    "video_resnet": zoo_convnets.video_resnet,
+    "bert_base_batch8": zoo_language.bert_base_batch8,
+    "albert_base": zoo_language.albert_base,
+    "bart_decoder": zoo_language.bart_decoder,
+    "wav2vec2": zoo_sequence.wav2vec2,
+    "temporal_cnn": zoo_sequence.temporal_cnn,
+    "gru": zoo_sequence.gru,
+    "mlp_micro": zoo_sequence.mlp_micro,
 }
 
 

@@ -1,4 +1,4 @@
-"""Language models of the zoo, from transformers' configurations with random weights: BERT, GPT-2, Llama, T5 encoder.
+"""Language models of the zoo, from transformers' configurations with random weights: (AL)BERT, GPT-2, Llama, T5, BART.
 
 In: ``small``. Out: (module, inputs by name, axes that may vary). A decoder's cache is explicit: tensors in and out.
 Not its business: tokenisers, sampling, pretrained weights.
@@ -79,6 +79,65 @@ def bert_base(small: bool) -> Built:
     model = HiddenStates(BertModel(config, add_pooling_layer=False))
     inputs = _encoder_inputs(config.vocab_size, small)
     return model, inputs, {name: SEQUENCE for name in inputs}
+
+
+def bert_base_batch8(small: bool) -> Built:
+    model, inputs, axes = bert_base(small)
+    return model, {name: x if small else x.expand(8, -1).contiguous() for name, x in inputs.items()}, axes
+
+
+def albert_base(small: bool) -> Built:
+    from transformers import AlbertConfig, AlbertModel
+
+    full = {"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072}
+    less = {
+        "hidden_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 96,
+        "vocab_size": 101,
+        "embedding_size": 24,
+    }
+    config = AlbertConfig(**(less if small else full), attn_implementation="sdpa")
+    model = HiddenStates(AlbertModel(config, add_pooling_layer=False))
+    inputs = _encoder_inputs(config.vocab_size, small)
+    return model, inputs, {name: SEQUENCE for name in inputs}
+
+
+class DecoderStep(nn.Module):
+    """A decoder's step without a cache: tokens so far and the encoder's states in, logits out."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, decoder_input_ids: Tensor, encoder_states: Tensor) -> Tensor:
+        from transformers.modeling_outputs import BaseModelOutput
+
+        states = BaseModelOutput(last_hidden_state=encoder_states)
+        result = self.model(decoder_input_ids=decoder_input_ids, encoder_outputs=states, use_cache=False)
+        return result.logits
+
+
+def bart_decoder(small: bool) -> Built:
+    from transformers import BartConfig, BartForConditionalGeneration
+
+    width = 48 if small else 768
+    sizes = {
+        "d_model": width,
+        "encoder_layers": 1,
+        "decoder_layers": 2 if small else 6,
+        "vocab_size": 101 if small else 50265,
+    }
+    heads = {"encoder_attention_heads": 4 if small else 12, "decoder_attention_heads": 4 if small else 12}
+    ffn = {"encoder_ffn_dim": 4 * width, "decoder_ffn_dim": 4 * width}
+    tokens = {"bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1, "forced_eos_token_id": None}
+    config = BartConfig(**sizes, **heads, **ffn, **tokens, attn_implementation="sdpa")
+    inputs = {
+        "decoder_input_ids": torch.randint(3, config.vocab_size, (1, 5 if small else 16)),
+        "encoder_states": torch.randn(1, 9 if small else 128, width),
+    }
+    return DecoderStep(BartForConditionalGeneration(config)), inputs, {"encoder_states": {1: "source"}}
 
 
 def _gpt2(small: bool) -> tuple[nn.Module, Any]:

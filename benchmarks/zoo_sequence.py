@@ -1,4 +1,4 @@
-"""Other models of the zoo: an MLP, an LSTM tagger, the Whisper-tiny encoder.
+"""Sequence models of the zoo: MLPs, LSTM and GRU taggers, a temporal CNN, the Whisper-tiny encoder, wav2vec 2.0.
 
 In: ``small``. Out: (module, inputs by name, axes that may vary). Not its business: audio features, training.
 """
@@ -37,6 +37,77 @@ class Tagger(nn.Module):
 def lstm(small: bool) -> Built:
     module = Tagger(50, 12, 16, 5) if small else Tagger(10000, 256, 512, 20)
     return module, {"ids": torch.randint(0, 50, (2, 7) if small else (1, 64))}, {"ids": {0: "batch"}}
+
+
+def mlp_micro(small: bool) -> Built:
+    """A net so small that the cost of a call decides."""
+    layers = [nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 4)]
+    return nn.Sequential(*layers), {"x": torch.randn(1 if not small else 2, 16)}, {"x": {0: "batch"}}
+
+
+class GRUForecaster(nn.Module):
+    """Two layers of GRU over a series, and a linear head on the last step."""
+
+    def __init__(self, features: int, hidden: int, horizon: int) -> None:
+        super().__init__()
+        self.gru = nn.GRU(features, hidden, num_layers=2, batch_first=True)
+        self.head = nn.Linear(hidden, horizon)
+
+    def forward(self, series: Tensor) -> Tensor:
+        return self.head(self.gru(series)[0][:, -1])
+
+
+def gru(small: bool) -> Built:
+    module = GRUForecaster(3, 16, 4) if small else GRUForecaster(32, 256, 24)
+    return module, {"series": torch.randn(2, 7, 3) if small else torch.randn(1, 96, 32)}, {"series": {0: "batch"}}
+
+
+class TemporalBlock(nn.Module):
+    """Two dilated causal convolutions with a residual."""
+
+    def __init__(self, c_in: int, c_out: int, dilation: int) -> None:
+        super().__init__()
+        self.cut = 2 * dilation
+        self.conv1 = nn.Conv1d(c_in, c_out, 3, padding=self.cut, dilation=dilation)
+        self.conv2 = nn.Conv1d(c_out, c_out, 3, padding=self.cut, dilation=dilation)
+        self.shortcut = nn.Conv1d(c_in, c_out, 1) if c_in != c_out else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.relu(self.conv1(x)[..., : -self.cut])
+        y = torch.relu(self.conv2(y)[..., : -self.cut])
+        return torch.relu(y + self.shortcut(x))
+
+
+def temporal_cnn(small: bool) -> Built:
+    width, depth, steps = (8, 2, 20) if small else (128, 6, 1000)
+    blocks = [TemporalBlock(4 if i == 0 else width, width, 2**i) for i in range(depth)]
+    module = nn.Sequential(*blocks, nn.Conv1d(width, 6, 1))
+    return module, {"signal": torch.randn(2 if small else 1, 4, steps)}, {"signal": {0: "batch"}}
+
+
+def wav2vec2(small: bool) -> Built:
+    from transformers import Wav2Vec2Config, Wav2Vec2Model
+
+    class Features(nn.Module):
+        def __init__(self, model: nn.Module) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, waveform: Tensor) -> Tensor:
+            return self.model(waveform).last_hidden_state
+
+    less = {
+        "hidden_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 96,
+        "conv_dim": (16,) * 7,
+        "num_conv_pos_embeddings": 16,
+        "num_conv_pos_embedding_groups": 4,
+    }
+    config = Wav2Vec2Config(**(less if small else {}), attn_implementation="sdpa")
+    waveform = torch.randn(2 if small else 1, 4000 if small else 16000)
+    return Features(Wav2Vec2Model(config)), {"waveform": waveform}, {"waveform": {0: "batch"}}
 
 
 class WhisperEncoder(nn.Module):

@@ -77,6 +77,11 @@ def resnet50(small: bool) -> Built:
     return module, _image(small, 64 if small else 224), {"image": BATCH}
 
 
+def resnet50_batch16(small: bool) -> Built:
+    module, _, axes = resnet50(small)
+    return module, {"image": torch.randn(2, 3, 64, 64) if small else torch.randn(16, 3, 224, 224)}, axes
+
+
 # --- MobileNetV2 ----------------------------------------------------------------------------------------------------
 
 
