@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from tilewright.cli import about, bench, compile_run, ir
+from tilewright.cli import about, bench, compile_run, conformance, ir
 from tilewright.runtime.errors import TilewrightError
 
 app = typer.Typer(
@@ -28,6 +28,7 @@ compile_run.register(app)
 bench.register(app)
 ir.register(app)
 about.register(app)
+conformance.register(app)
 
 
 def _print_version(asked: bool) -> None:

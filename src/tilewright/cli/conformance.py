@@ -1,0 +1,119 @@
+"""``tilewright conformance``: suites written by others, run through native code.
+
+In: the name of a suite and which of its cases. Out: a table, a JSON file with ``--output``, and exit code 1 when a case
+gave a wrong answer, crashed, hung or failed without a reason. Not its business: the suites (``conformance``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from tilewright.cli import show
+from tilewright.cli.compile_run import Json
+from tilewright.codegen.target import Target
+from tilewright.conformance import workers
+from tilewright.conformance.outcome import Outcome, by_group, by_tag, counts, table, write_json
+from tilewright.core.diag import OptionError
+
+
+class Known(NamedTuple):
+    """A suite's module, the packages it needs, the extra that brings them, and what it is."""
+
+    module: str
+    packages: tuple[str, ...]
+    extra: str
+    help: str
+
+
+SUITES = {
+    "onnx": Known("tilewright.conformance.onnx", ("onnx",), "onnx", "The onnx package's own backend tests."),
+    "torch": Known("tilewright.conformance.torch", ("torch",), "torch", "PyTorch's operator database."),
+    "hf": Known(
+        "tilewright.conformance.hf", ("torch", "transformers"), "dev", "Hugging Face architectures, small and random."
+    ),
+}
+
+
+def register(app: typer.Typer) -> None:
+    """Add ``conformance`` with a sub-command for each suite that this build has."""
+    group = typer.Typer(help="Run test suites written by others through native code.", no_args_is_help=True)
+    for name, known in SUITES.items():
+        if find_spec(known.module) is not None:
+            group.command(name, help=known.help)(_command(known))
+    app.add_typer(group, name="conformance")
+
+
+def _command(known: Known) -> Callable[..., None]:
+    def command(
+        only: Annotated[str, typer.Option(metavar="PATTERN", help="Cases whose name or group it finds.")] = "",
+        jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Worker processes.")] = 1,
+        seconds: Annotated[float, typer.Option(min=1.0, help="Time limit of one case.")] = 120.0,
+        output: Annotated[Path | None, typer.Option(help="Write all outcomes to this JSON file.")] = None,
+        verbose: Annotated[bool, typer.Option("--verbose", "-v", help="List every case that did not pass.")] = False,
+        json: Json = False,
+    ) -> None:
+        missing = [p for p in known.packages if find_spec(p) is None]
+        if missing:
+            raise OptionError(
+                f"this suite needs {', '.join(missing)}", remedy=f"pip install 'tilewright[{known.extra}]'"
+            )
+        if output is not None:
+            show.check_writable(output)
+        suite = workers.load_suite(known.module)
+        cases = workers.select(suite.cases(), only)
+        outcomes = _run(known.module, suite.NAME, cases, jobs, seconds, quiet=json)
+        facts = {**_facts(known), "only": only}
+        if output is not None:
+            write_json(output, suite.NAME, outcomes, facts)
+        if json:
+            show.emit_json({"facts": facts, "counts": counts(outcomes), "outcomes": [vars(o) for o in outcomes]})
+        else:
+            _print(suite.NAME, outcomes, verbose)
+        if any(o.is_bad for o in outcomes):
+            raise typer.Exit(1)
+
+    return command
+
+
+def _run(module: str, name: str, cases: list[workers.Case], jobs: int, seconds: float, *, quiet: bool) -> list[Outcome]:
+    """All outcomes in the suite's own order, with a progress bar."""
+    err = show.console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    found: dict[str, Outcome] = {}
+    with Progress(*columns, console=err, transient=True, disable=quiet or not err.is_terminal) as bar:
+        task = bar.add_task(name, total=len(cases))
+        for outcome in workers.run_cases(module, cases, jobs=jobs, seconds=seconds):
+            found[outcome.name] = outcome
+            bar.update(task, advance=1, description=f"{name}: {outcome.name}"[:60])
+    return [found[c.name] for c in cases]
+
+
+def _facts(known: Known) -> dict[str, Any]:
+    """Versions and the machine's kind: what a result depends on."""
+    packages = ("tilewright", "numpy", "llvmlite", "ml_dtypes", *known.packages)
+    return {"versions": {p: _version(p) for p in packages}, "cpu": Target.host().cpu}
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def _print(name: str, outcomes: list[Outcome], verbose: bool) -> None:
+    show.table(f"{name}, by group", *table(by_group(outcomes)))
+    if verbose:
+        for o in outcomes:
+            if o.status != "passed":
+                show.line(f"{o.status:8} {o.name}: {' '.join(o.detail.split())[:400]}")
+        show.line("")
+    groups = {"all": outcomes, **by_tag(outcomes)}
+    show.table(f"{name}, {sum(o.seconds for o in outcomes):.0f} s of work", *table(groups))

@@ -1,0 +1,29 @@
+"""A suite of five cases that end in every way that a case can."""
+
+import ctypes
+import os
+import time
+
+from tilewright.conformance.outcome import Status
+from tilewright.conformance.workers import Case
+
+NAME = "tiny"
+
+
+def cases() -> list[Case]:
+    return [
+        Case(n, n[0], ("good",) if n == "right" else ()) for n in ("right", "wrong", "raises", "dies", "hangs", "last")
+    ]
+
+
+def run_case(case: Case) -> tuple[Status, str]:
+    match case.name:
+        case "wrong":
+            return "wrong", "1, expected 2"
+        case "raises":
+            raise ValueError("an accident")
+        case "dies":
+            os.abort() if os.name == "nt" else ctypes.string_at(0)
+        case "hangs":
+            time.sleep(600)
+    return "passed", ""
