@@ -164,6 +164,17 @@ def test_bench_alone_and_beside_another(cli: Cli, linear: Path) -> None:
     assert "time / ours" in cli("bench", linear, "--seconds", 0).out
 
 
+def test_bench_sets_kernels_beside_their_limits(cli: Cli, linear: Path) -> None:
+    sizes = ("--size", "rows=64", "--seconds", 0.01, "--threads", 1)
+    made = json.loads(cli("bench", linear, "--kernels", *sizes, "--json").out)
+    (kernel,) = made["kernels"]
+    assert kernel["ops"] == ["matmul", "add", "maximum"] and kernel["flops"] == 64 * 5 * (2 * 24 + 2)
+    assert kernel["n_bytes"] == 4 * (64 * 24 + 24 * 5 + 5 + 64 * 5)
+    assert 0 < kernel["limit"] < kernel["seconds"] * 2 and kernel["seconds"] < made["seconds"]
+    assert "of limit" in cli("bench", linear, "--kernels", *sizes).out
+    assert cli("bench", linear, "--kernels", "--against", "onnxruntime").code == 2
+
+
 def test_inspect_model_text_and_compiled(cli: Cli, linear: Path, tmp_path: Path) -> None:
     shown = cli("inspect", linear).out
     assert "[rows, 24]" in shown and "matmul" in shown and "weights: 500 B" in shown

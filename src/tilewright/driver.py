@@ -34,6 +34,7 @@ from tilewright.graph.specialize import fix_symbols
 from tilewright.partition.computation import GroupComputation
 from tilewright.partition.plan import KernelSpec, Packing, Planner
 from tilewright.partition.program import Branch, Call, LetDim, Program, Repeat, SetDim
+from tilewright.partition.work import Work, work_of
 from tilewright.runtime.artifact import Artifact, ObjectImage
 from tilewright.runtime.cache import Cache
 from tilewright.runtime.digest import digest_arrays
@@ -205,6 +206,7 @@ class KernelBuilder:
         self.specs: dict[str, KernelSpec] = {}
         self.labels: dict[str, str] = {}
         self.sizes: dict[str, int] = {}
+        self.work: dict[str, Work | None] = {}
 
     def schedule(self, made: GroupComputation, label: str) -> KernelSpec:
         """The kernel of a computation; equal computations share one."""
@@ -216,6 +218,7 @@ class KernelBuilder:
             spec = self.specs[made.text] = _spec(kernel, made)
             self.kernels[name] = kernel
             self.labels[name] = label
+            self.work[name] = work_of(made)
         return spec
 
     def objects(self) -> list[ObjectImage]:
@@ -322,8 +325,8 @@ def make_manifest(
     return Manifest(
         tilewright_version=version("tilewright"),
         target=TargetSpec(target.triple, target.cpu, _features(target)),
-        inputs=tuple(_tensor(name, n) for name, n in zip(graph.input_names, graph.inputs, strict=True)),
-        outputs=tuple(_tensor(name, n) for name, n in zip(graph.output_names, graph.outputs, strict=True)),
+        inputs=tuple(tensor_spec(name, n) for name, n in zip(graph.input_names, graph.inputs, strict=True)),
+        outputs=tuple(tensor_spec(name, n) for name, n in zip(graph.output_names, graph.outputs, strict=True)),
         symbols=tuple(SymbolSpec(s.name, s.lo or 0, s.hi) for s in given),
         computed=tuple(SymbolSpec(s.name, s.lo or 0, _size(caps.get(s, s.hi))) for s in by_slot),
         n_dims=n_dims,
@@ -332,7 +335,8 @@ def make_manifest(
     )
 
 
-def _tensor(name: str, node: Node) -> TensorSpec:
+def tensor_spec(name: str, node: Node) -> TensorSpec:
+    """What a caller must know of a graph's input or output."""
     return TensorSpec(name, node.dtype.numpy.name, tuple(d if isinstance(d, int) else to_text(d) for d in node.shape))
 
 
@@ -349,9 +353,12 @@ def make_report(
 ) -> dict[str, Any]:
     """What a person may want to know of the compile, as JSON values."""
     calls = [s for s in walk_steps(program) if isinstance(s, Call)]
+    loops = [s.body for s in walk_steps(program) if isinstance(s, Repeat)]
+    repeated = {s.kernel for body in loops for s in walk_steps(body) if isinstance(s, Call)}
     rows = []
     for name, kernel in kernels.kernels.items():
         mine = [c for c in calls if c.kernel == name]
+        work = None if name in repeated else kernels.work[name]
         rows.append({
             "name": name,
             "ops": list(mine[0].ops) if mine else [],
@@ -359,6 +366,7 @@ def make_report(
             "object_bytes": kernels.sizes[name],
             "locations": [c.loc.text for c in mine],
             "notes": list(kernel.notes),
+            "work": None if work is None else asdict(work),
         })  # fmt: skip
     arena = program.arena_bytes
     return {

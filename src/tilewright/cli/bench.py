@@ -9,16 +9,21 @@ import importlib.util
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from tilewright import driver
 from tilewright.cli import inputs, show
 from tilewright.cli.compile_run import InputFile, Json, Model, Optimize, Seed, Size, Threads, obtain
 from tilewright.core.diag import OptionError
 from tilewright.core.types import Array
+from tilewright.driver import Options
+from tilewright.profile import profile
 from tilewright.runtime.errors import ExecutionError, TilewrightError
+from tilewright.runtime.manifest import SymbolSpec
 from tilewright.runtime.threads import default_threads
 
 Run = Callable[[], Any]
@@ -39,12 +44,20 @@ def bench_command(
     threads: Threads = None,
     optimize: Optimize = 2,
     seconds: Annotated[float, typer.Option(min=0.0, help="Time for each engine.")] = 2.0,
+    kernels: Annotated[bool, typer.Option("--kernels", help="Each kernel's time beside its roofline limit.")] = False,
     json: Json = False,
 ) -> None:
     """Measure latency, alone or beside other engines.
 
     With --against, engines take turns within one run, so that a busy machine slows all of them; read the ratios.
+    With --kernels, the model is compiled with counters, for the sizes that --size gives.
     """
+    if kernels:
+        if against:
+            raise typer.BadParameter("other engines' kernels can't be seen; leave one out", param_hint="'--kernels'")
+        given = _Given(input, inputs.parse_sizes(size, "--size"), seed)
+        _kernels(model, given, Options(optimize=optimize), threads or default_threads(), seconds, json)
+        return
     engines = {name.strip(): _engine(name.strip()) for name in against.split(",") if name.strip()}
     sizes = inputs.parse_sizes(size, "--size")
     n_threads = threads or default_threads()
@@ -70,6 +83,39 @@ def bench_command(
         return
     names = ("engine", "median ms", "min ms", "runs", "time / ours")
     show.table(f"{model.name}, {n_threads} thread(s)", names, [list(r.values()) for r in rows])
+
+
+@dataclass(frozen=True)
+class _Given:
+    """Where a command's inputs come from."""
+
+    files: list[str]
+    sizes: dict[str, int]
+    seed: int
+
+
+def _kernels(path: Path, given: _Given, options: Options, threads: int, seconds: float, json: bool) -> None:
+    if path.suffix == ".tw":
+        raise OptionError(f"{path} was compiled without counters", remedy="give the model that it was made of")
+    graph = driver.read_graph(path, fix_dims=given.sizes)
+    specs = tuple(driver.tensor_spec(name, n) for name, n in zip(graph.input_names, graph.inputs, strict=True))
+    symbols = tuple(SymbolSpec(s.name, s.lo or 0, s.hi) for s in graph.symbols())
+    arrays = inputs.gather(given.files, specs, symbols, {}, given.seed)
+    found = profile(graph, list(arrays.values()), options, threads=threads, seconds=seconds)
+    if json:
+        show.emit_json(asdict(found))
+        return
+    rows = []
+    for k in found.kernels:
+        share = None if k.limit is None else k.limit / k.seconds
+        gflops = None if k.flops is None else k.flops / k.seconds / 1e9
+        moved = None if k.n_bytes is None else k.n_bytes / k.seconds / 1e9
+        rows.append([k.seconds / found.seconds, k.seconds * 1e6, k.calls, gflops, moved, share, " ".join(k.ops)])
+    title = (
+        f"{path.name}, {threads} thread(s), {found.seconds * 1e3:.4g} ms a run; one core here: {found.fma_gflops:.0f} "
+        f"GFLOP/s, {found.memory_gb_per_s:.0f} GB/s of memory, {found.cache_gb_per_s:.0f} GB/s cached"
+    )
+    show.table(title, ("share", "us", "calls", "GFLOP/s", "GB/s", "of limit", "ops"), rows)
 
 
 def interleave(runs: Mapping[str, Run], seconds: float) -> dict[str, list[float]]:

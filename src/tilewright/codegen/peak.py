@@ -1,6 +1,6 @@
 """What one core can do at most, measured: multiply-adds from registers, and bytes read from memory.
 
-In: a target that runs here. Out: GFLOP/s and GB/s. Not its business: what a model reaches (``profile``).
+In: a target that runs here. Out: GFLOP/s and GB/s. Not its business: what a model reaches (``tilewright.profile``).
 """
 
 from __future__ import annotations
@@ -19,6 +19,11 @@ from tilewright.codegen.target import Target
 
 _ITERATIONS = 20_000
 _READ_BYTES = 128 << 20
+_TICKS = """define i64 @tw_peak_ticks() {
+  %t = call i64 @llvm.readcyclecounter()
+  ret i64 %t
+}
+declare i64 @llvm.readcyclecounter()"""
 
 
 @dataclass(frozen=True)
@@ -39,13 +44,16 @@ class PeakMeter:
         machine = target_machine(target)
         self._jit = llvm.create_lljit_compiler(machine)
         image = compile_text(
-            "\n".join([f'target triple = "{target.triple}"', self._fma_loop(), self._read_loop()]), target
+            "\n".join([f'target triple = "{target.triple}"', self._fma_loop(), self._read_loop(), _TICKS]), target
         )
         builder = llvm.JITLibraryBuilder().add_object_img(image)
-        self._library = builder.export_symbol("tw_peak_fma").export_symbol("tw_peak_read").link(self._jit, "tw_peak")
+        for name in ("tw_peak_fma", "tw_peak_read", "tw_peak_ticks"):
+            builder.export_symbol(name)
+        self._library = builder.link(self._jit, "tw_peak")
         signature = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
         self._fma = signature(self._library["tw_peak_fma"])
         self._read = signature(self._library["tw_peak_read"])
+        self._ticks = ctypes.CFUNCTYPE(ctypes.c_int64)(self._library["tw_peak_ticks"])
         self._seed = np.full(self.lanes, 1.0, np.float32)
 
     def fma_gflops(self, seconds: float = 0.02) -> float:
@@ -58,6 +66,12 @@ class PeakMeter:
         data: np.ndarray[Any, np.dtype[np.uint8]] = np.ones(n_bytes + 64, np.uint8)
         start, block = -(-data.ctypes.data // 64) * 64, 8 * self.target.vector_bytes
         return n_bytes / _best(lambda: self._read(start, n_bytes // block), seconds) / 1e9
+
+    def ticks_per_second(self, seconds: float = 0.02) -> float:
+        """The rate of the counter that profiling code reads (on x86 the time-stamp counter)."""
+        start, ticks = time.perf_counter(), self._ticks()
+        time.sleep(seconds)
+        return float(self._ticks() - ticks) / (time.perf_counter() - start)
 
     def measure(self) -> Peak:
         """Both rates."""

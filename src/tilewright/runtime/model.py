@@ -131,6 +131,20 @@ class LoadedModel:
         results = self._call_any((), feeds, None)
         return {spec.name: result for spec, result in zip(self.manifest.outputs, results, strict=True)}
 
+    def counters(self, args: Sequence[Array], n: int) -> list[int]:
+        """Run on plain arrays; the last ``n`` slots of the table of dimensions, where profiling code counts."""
+        plan = self._plan(tuple([a.shape for a in args]))
+        results = [new_array(o.shape, o.dtype, o.n_bytes) for o in plan.outputs]
+        frame = self._frames.take(plan.arena_bytes)
+        try:
+            frame.args[:] = [address_of(a) for a in (*args, *results)]
+            frame.dims[:] = plan.dims
+            if code := self._run(*frame.call):
+                raise self._failure(code)
+            return list(frame.dims[:])[self.manifest.n_dims - n :]
+        finally:
+            self._frames.give(frame)
+
     def _are_plain(self, args: Sequence[Any]) -> bool:
         """The common case: NumPy arrays of the right dtypes that can be used as they are."""
         if len(args) != len(self._dtypes):

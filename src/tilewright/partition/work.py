@@ -1,0 +1,93 @@
+"""How much a kernel has to do at least: floating-point operations, and bytes that must cross its border.
+
+In: a ``GroupComputation``. Out: ``Work``. Not its business: how long that takes (``profile``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tilewright.core.compute import (
+    COMPARE_OPS,
+    Axis,
+    Binary,
+    Buffer,
+    Fma,
+    Load,
+    Serial,
+    Stage,
+    Unary,
+    Value,
+    walk,
+)
+from tilewright.core.types import product
+from tilewright.partition.computation import GroupComputation
+
+FREE_OPS = COMPARE_OPS | {"and", "or", "xor", "shl", "shr", "not", "isnan"}
+
+
+@dataclass(frozen=True)
+class Work:
+    """Of one call: ``flops`` (an elementary function counts as one), bytes of constants read, bytes of other operands.
+
+    An operand that is read in part (a gather) counts the elements that are read, at most all of it once.
+    """
+
+    flops: int
+    constant_bytes: int
+    operand_bytes: int
+
+
+def work_of(made: GroupComputation) -> Work | None:
+    """The work of a kernel whose sizes are all numbers; None when one is symbolic."""
+    flops = 0
+    reads: dict[Buffer, int] = {}
+    for stage, times in _stages(made.computation.items, 1):
+        points = _count(stage.axes, times)
+        folded = _count(stage.reduction.axes, points) if stage.reduction and points is not None else points
+        if points is None or folded is None:
+            return None
+        flops += folded * sum(_operations(v) for v in stage.exprs)
+        flops += folded * len(stage.outs) if stage.reduction or stage.update else 0
+        for load in {x for v in stage.exprs for x in walk(v) if isinstance(x, Load)}:
+            reads[load.buffer] = reads.get(load.buffer, 0) + folded
+    constants = operands = 0
+    for buffer in (*made.computation.inputs, *made.computation.outputs):
+        size = product(buffer.shape)
+        if not isinstance(size, int):
+            return None
+        n_bytes = min(size, reads.get(buffer, size)) * buffer.dtype.n_bytes
+        if buffer in made.constants:
+            constants += n_bytes
+        else:
+            operands += n_bytes
+    return Work(flops, constants, operands)
+
+
+def _stages(items: Sequence[Stage | Serial], times: int | None) -> Iterator[tuple[Stage, int | None]]:
+    for item in items:
+        if isinstance(item, Serial):
+            yield from _stages(item.body, _count((item.axis,), times))
+        else:
+            yield item, times
+
+
+def _count(axes: Sequence[Axis], times: int | None) -> int | None:
+    """Points of a domain; an axis whose extent depends on another counts with its symbol's upper bound."""
+    for axis in axes:
+        extent = axis.extent if isinstance(axis.extent, int) else None if axis.sym.hi is None else axis.sym.hi + 1
+        if times is None or extent is None:
+            return None
+        times *= extent
+    return times
+
+
+def _operations(value: Value) -> int:
+    n = 0
+    for x in walk(value):
+        if isinstance(x, Fma):
+            n += 2 * x.dtype.is_float
+        elif isinstance(x, Unary | Binary) and x.op not in FREE_OPS:
+            n += x.dtype.is_float
+    return n
