@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tilewright import ops
+from tilewright.codegen.dot import dots_of
 from tilewright.codegen.llvm import assembly, compile_text, emit_kernel
 from tilewright.codegen.program import emit_program
 from tilewright.codegen.target import Target
@@ -275,6 +276,7 @@ def machine_of(target: Target) -> Machine:
         l2_bytes=target.l2_bytes,
         llc_bytes=target.llc_bytes,
         n_cores=target.n_cores,
+        dots=dots_of(target),
     )
 
 

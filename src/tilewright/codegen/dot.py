@@ -1,105 +1,152 @@
-"""Dot-product instructions: groups of narrow elements multiplied and summed into one wide lane.
+"""Dot products: groups of narrow elements multiplied and summed into one wide lane.
 
-In: a ``dot`` loop inside lanes. Out: one instruction, where the target has it and the operands lie as it reads them.
-Not its business: every other case, which ``loops`` copies out.
+In: a ``dot`` loop inside lanes. Out: one instruction where the target has it, and pairs of bf16 by shifts where not;
+the operands must lie as the instruction reads them. Not its business: every other case, which ``loops`` copies out.
 
 The pattern: ``acc[lane] += wide(a[4*k + d]) * wide(b[.., 4*lane + d])`` over ``d`` with ``a`` the same in all lanes and
 both neighbours in ``d``: u8 by i8 into i32 in groups of 4 (``vpdpbusd``), bf16 by bf16 into f32 in groups of 2
-(``vdpbf16ps``, which flushes denormals and rounds sums as the instruction does).
+(``vdpbf16ps``, which flushes denormals and rounds sums as the instruction does). A pair of bf16 in a 32-bit word is
+two f32 by a shift and a mask, so targets without the instruction read the same layout. A last, shorter group is a whole
+one with zeros, where the operand that walks has room for it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tilewright.codegen.lanes import Lanes
+from tilewright.codegen.target import Target
 from tilewright.codegen.types import VALUE_TYPE, vector
 from tilewright.codegen.writer import Val
 from tilewright.core import types
 from tilewright.core.compute import Binary, Cast, Load, Value
-from tilewright.core.types import DType
 from tilewright.tile.ir import For, Update
+from tilewright.tile.machine import Dot
 
 if TYPE_CHECKING:
     from tilewright.codegen.function import Function
+    from tilewright.codegen.memory import Plan
+
+BYTES = Dot(types.u8, types.i8, types.i32, 4)
+BF16_PAIRS = Dot(types.bf16, types.bf16, types.f32, 2)
+BF16_BY_SHIFTS = replace(BF16_PAIRS, registers=2)
 
 
 @dataclass(frozen=True)
 class Instruction:
-    """One dot product: the element types, the group's size, and LLVM's name up to the vector's width."""
+    """LLVM's name of a dot product up to the vector's width, and its operands' element type."""
 
-    left: DType
-    right: DType
-    result: DType
-    group: int
     name: str
     element: str
 
 
-VNNI = Instruction(types.u8, types.i8, types.i32, 4, "llvm.x86.avx512.vpdpbusd", "i8")
-BF16 = Instruction(types.bf16, types.bf16, types.f32, 2, "llvm.x86.avx512bf16.dpbf16ps", "bfloat")
+INSTRUCTIONS = {
+    BYTES: Instruction("llvm.x86.avx512.vpdpbusd", "i8"),
+    BF16_PAIRS: Instruction("llvm.x86.avx512bf16.dpbf16ps", "bfloat"),
+}
+
+
+def dots_of(target: Target) -> tuple[Dot, ...]:
+    """The dot products for which operands should lie in groups: all that :func:`emit` has a fast form of."""
+    pairs = BF16_PAIRS if target.has_bf16 else BF16_BY_SHIFTS
+    return (BYTES, pairs) if target.has_vnni else (pairs,)
+
+
+@dataclass(frozen=True)
+class _Operands:
+    """The plan of the operand that lanes share, and of the one that walks along them; is the latter's last dimension
+    a group?"""
+
+    shared: Plan
+    walking: Plan
+    has_room: bool
 
 
 def emit(fn: Function, f: For, extent: object, ctx: Lanes) -> bool:
-    """Emit the loop as one instruction; False, and nothing emitted, when it does not have the pattern."""
-    target = fn.module.target
-    available = [i for i, has in ((VNNI, target.has_vnni), (BF16, target.has_bf16)) if has]
-    if not available or not ctx.syms or ctx.guard is not None or ctx.count * 32 not in (128, 256, 512):
+    """Emit the loop as one dot product; False, and nothing emitted, when it does not have the pattern."""
+    if not ctx.syms or ctx.guard is not None or ctx.count * 32 not in (128, 256, 512):
         return False
     if len(f.body) != 1 or not isinstance(f.body[0], Update) or f.body[0].op != "add":
         return False
     update = f.body[0]
-    for instruction in available:
-        loads = _operands(update, instruction)
-        if extent == instruction.group and loads is not None and _fits(fn, f, update, loads, ctx):
-            _emit(fn, f, update, loads, instruction, ctx)
+    for dot in dots_of(fn.module.target):
+        loads = _operands(update, dot)
+        found = None if loads is None else _fits(fn, f, update, loads, dot, ctx)
+        if found is None or not isinstance(extent, int):
+            continue
+        if extent == dot.group or (extent < dot.group and found.has_room):
+            _emit(fn, f, update, found, dot, extent, ctx)
             return True
     return False
 
 
-def _operands(update: Update, i: Instruction) -> tuple[Load, Load] | None:
+def _operands(update: Update, dot: Dot) -> tuple[Load, Load] | None:
     """The two loads, the one of the left type first."""
     v = update.value
-    if update.buffer.dtype is not i.result or not isinstance(v, Binary) or v.op != "mul":
+    if update.buffer.dtype is not dot.result or not isinstance(v, Binary) or v.op != "mul":
         return None
     a, b = _narrow(v.a), _narrow(v.b)
     if a is None or b is None:
         return None
-    if (a.dtype, b.dtype) == (i.left, i.right):
+    if (a.dtype, b.dtype) == (dot.left, dot.right):
         return a, b
-    return (b, a) if (b.dtype, a.dtype) == (i.left, i.right) else None
+    return (b, a) if (b.dtype, a.dtype) == (dot.left, dot.right) else None
 
 
 def _narrow(v: Value) -> Load | None:
     return v.a if isinstance(v, Cast) and isinstance(v.a, Load) else None
 
 
-def _fits(fn: Function, f: For, update: Update, loads: tuple[Load, Load], ctx: Lanes) -> bool:
-    """One operand equal in all lanes and one that walks over groups; swapped operands of one type are put in order."""
+def _fits(fn: Function, f: For, update: Update, loads: tuple[Load, Load], dot: Dot, ctx: Lanes) -> _Operands | None:
+    """One operand equal in all lanes and one that walks over groups; operands of one type may be swapped."""
     step = fn.space.id_of(f.loop.sym)
     target = fn.plan(update, update.buffer, update.index)
     plans = [fn.plan(x, x.buffer, x.index) for x in loads]
     if dict(target.lin.terms).get(step) or any(p.dynamic or not ctx.is_regular(p.lin) for p in [target, *plans]):
-        return False
+        return None
     if any(dict(p.lin.terms).get(step) != 1 or id(p.buffer) in fn.registers.groups for p in plans):
-        return False
-    group = 4 if loads[0].dtype is types.u8 else 2
-    walking = tuple([group * lane for lane in range(ctx.count)])
-    return ctx.pattern(plans[0].lin) is None and ctx.pattern(plans[1].lin) == walking
+        return None
+    walks = tuple([dot.group * lane for lane in range(ctx.count)])
+    orders = [plans, plans[::-1]] if dot.left is dot.right else [plans]
+    for shared, walking in orders:
+        if ctx.pattern(shared.lin) is None and ctx.pattern(walking.lin) == walks:
+            load = next(x for x in loads if x.buffer is walking.buffer)
+            return _Operands(shared, walking, load.buffer.shape[-1] == dot.group and load.index[-1] == f.loop.sym)
+    return None
 
 
-def _emit(fn: Function, f: For, update: Update, loads: tuple[Load, Load], i: Instruction, ctx: Lanes) -> None:
-    n = ctx.count
+def _emit(fn: Function, f: For, update: Update, operands: _Operands, dot: Dot, extent: int, ctx: Lanes) -> None:
+    n, bits = ctx.count, 32 // dot.group * extent
     fn.space.bind_const(f.loop.sym, 0)
-    left, right = (fn.address(fn.plan(x, x.buffer, x.index), ctx) for x in loads)
-    a = fn.arith.splat(fn.memory.load_words(left, 0, ctx), "i32", n)
-    b = fn.memory.load_words(right, n, ctx)
+    left = fn.address(operands.shared, ctx)
+    word = fn.memory.load_words(left, 0, ctx) if bits == 32 else fn.memory.load_part(left, bits // 8)
+    a = fn.arith.splat(word, "i32", n)
+    b = fn.memory.load_words(fn.address(operands.walking, ctx), n, ctx)
+    if bits < 32:
+        b = fn.arith.instruction("and", "i32", b, Val(str((1 << bits) - 1), 0, 0))
     plan = fn.plan(update, update.buffer, update.index)
-    old = fn.arith.splat(fn.read(plan, ctx, {}), VALUE_TYPE[i.result], n)
-    wide, narrow = vector(VALUE_TYPE[i.result], n), vector(i.element, n * i.group)
-    x, y = (fn.arith.writer.pure(f"bitcast <{n} x i32> {v.text} to {narrow}", v.level) for v in (a, b))
-    call = f"call {wide} @{i.name}.{n * 32}({wide} {old.text}, {narrow} {x}, {narrow} {y})"
-    new = Val(fn.writer.fresh(call), fn.writer.level, n)
+    old = fn.arith.splat(fn.read(plan, ctx, {}), VALUE_TYPE[dot.result], n)
+    new = _instruction(fn, old, a, b, dot) if dot in INSTRUCTIONS else _shifted(fn, old, a, b)
     fn.write(plan, new, ctx, {})
     fn.space.unbind(f.loop.sym)
+
+
+def _instruction(fn: Function, old: Val, a: Val, b: Val, dot: Dot) -> Val:
+    n, how = old.lanes, INSTRUCTIONS[dot]
+    wide, narrow = vector(VALUE_TYPE[dot.result], n), vector(how.element, n * dot.group)
+    x, y = (fn.arith.writer.pure(f"bitcast <{n} x i32> {v.text} to {narrow}", v.level) for v in (a, b))
+    call = f"call {wide} @{how.name}.{n * 32}({wide} {old.text}, {narrow} {x}, {narrow} {y})"
+    return Val(fn.writer.fresh(call), fn.writer.level, n)
+
+
+def _shifted(fn: Function, old: Val, a: Val, b: Val) -> Val:
+    """``old + low(a) * low(b) + high(a) * high(b)`` for words that hold two bf16 each."""
+    new = old
+    for op, number in (("shl", 16), ("and", -0x10000)):
+        x, y = (
+            fn.arith.convert("bitcast", fn.arith.instruction(op, "i32", v, Val(str(number), 0, 0)), "i32", "float")
+            for v in (a, b)
+        )
+        new = fn.arith.fma(types.f32, x, y, new)
+    return new

@@ -103,6 +103,17 @@ class Memory:
             known[key] = Known(value, place.pointer.text, place.offset, place.offset + 4 * max(n, 1))
         return known[key].value
 
+    def load_part(self, place: Place, n_bytes: int) -> Val:
+        """The first ``n_bytes`` (1 to 3) from ``place`` on as a 32-bit word, zeros above."""
+        word = Val("0", 0, 0)
+        for start, bits in ((0, 16), (2, 8)) if n_bytes > 1 else ((0, 8),):
+            if start < n_bytes:
+                part = self._here(f"load i{bits}, ptr {self._pointer(place, place.offset + start)}, align 1", 0)
+                wide = self.arith.convert("zext", part, f"i{bits}", "i32")
+                shifted = self.arith.instruction("shl", "i32", wide, Val(str(8 * start), 0, 0))
+                word = self.arith.instruction("or", "i32", word, shifted)
+        return word
+
     def store(self, place: Place, value: Val, ctx: Lanes) -> None:
         """Write ``value`` to ``place`` where guard and mask allow."""
         self._enter_block()

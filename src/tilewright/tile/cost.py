@@ -66,6 +66,7 @@ class Box:
     unrolled: tuple[tuple[Sym, int], ...]
     operands: tuple[Operand, ...]
     max_rows: int = 64
+    registers_per_operand: int = 1
 
 
 def choose_tile(box: Box, machine: Machine, width: int) -> Tile:
@@ -90,6 +91,7 @@ def _candidates(box: Box, machine: Machine, width: int) -> Iterator[tuple[int, i
             for rows in _counts(box.row, box.n_rows, min(registers, box.max_rows)):
                 accumulators = rows * rows2 * vectors
                 held = 0 if window else vectors + 1 if rows * rows2 > 1 else 2
+                held *= box.registers_per_operand
                 if accumulators + held <= limit or accumulators == 1:
                     yield rows, rows2, vectors
 

@@ -12,11 +12,27 @@ from tilewright.core.types import DType
 
 
 @dataclass(frozen=True)
+class Dot:
+    """A dot product inside lanes: ``group`` products of narrow elements added to one ``result``.
+
+    ``left`` is the element type of the operand that all lanes share, ``right`` of the one that walks along the lanes.
+    ``registers`` is how many an operand's group takes while it is multiplied: 1 with an instruction for the group.
+    """
+
+    left: DType
+    right: DType
+    result: DType
+    group: int
+    registers: int = 1
+
+
+@dataclass(frozen=True)
 class Machine:
     """One core's vectors and ports, and the caches it sees.
 
     ``load_ports`` counts vector loads per cycle, ``issue_width`` fused operations per cycle. Addresses ``set_span``
-    bytes apart fall into the same set of the first-level cache.
+    bytes apart fall into the same set of the first-level cache. ``dots`` are the groups of narrow products that are
+    cheaper than widening each element.
     """
 
     vector_bytes: int = 64
@@ -33,6 +49,7 @@ class Machine:
     n_cores: int = 2
     ghz: float = 2.5
     set_span: int = 4096
+    dots: tuple[Dot, ...] = ()
 
     def lanes(self, dtype: DType) -> int:
         """How many elements of ``dtype`` fill one vector register (at least 1)."""

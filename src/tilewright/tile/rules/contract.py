@@ -5,7 +5,8 @@ Not its business: reductions along the contiguous axis (``rows``).
 
 1. Write the root nest (the epilogue, or a copy made by ``cache``) as lanes, rows, a second row axis, and the rest.
 2. Choose the register tile by modelled cycles (``cost``). 3. Split, reorder; the reduction goes ``compute_at`` the
-tile, into registers; its reduction loops go outside of the tile. 4. Pack constants. 5. One outer loop for the threads.
+tile, into registers; its reduction loops go outside of the tile; groups of narrow products go inside of the lanes.
+4. Pack constants. 5. One outer loop for the threads.
 Run-time extents: full tiles, then tiles of 4 rows, then single rows; full lane blocks, then vectors, the last ragged.
 """
 
@@ -24,6 +25,7 @@ from tilewright.tile.cost import MAX_UNROLLED, Box, Operand, Tile, choose_tile, 
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, Kind, Loop, Role, Store, Update, walk
 from tilewright.tile.machine import Machine
+from tilewright.tile.rules.dots import dot_for
 from tilewright.tile.rules.view import (
     find_body,
     may_vectorize,
@@ -72,6 +74,7 @@ class Plan:
     panels_first: bool
     n_chunks: int
     is_slice_small: bool
+    group: int
 
 
 def contract(b: Builder, machine: Machine, reduced: str, root: str | None) -> None:
@@ -155,10 +158,22 @@ def plan_contraction(b: Builder, machine: Machine, acc: str, root: str) -> Plan:
     row2 = rows[-2] if len(rows) > 1 else None
     everything = all(op.lane_stride != 0 for op in operands)
     slid = [x for x in _taps(reduced)[1] if isinstance(x.extent, int)] if everything else []
+    dot = dot_for(machine, update, operands, reduced)
     unroll_all = bool(slid) and 1 < estimate([x.extent for x in slid]) <= MAX_UNROLLED
     unrolled = tuple((x.sym, x.extent) for x in slid if isinstance(x.extent, int)) if unroll_all else ()
     most = _max_rows(operands, row, width, machine)
-    box = Box(lanes.sym, _number(lanes), _sym(row), _number(row), _sym(row2), _number(row2), unrolled, operands, most)
+    box = Box(
+        lanes.sym,
+        _number(lanes),
+        _sym(row),
+        _number(row),
+        _sym(row2),
+        _number(row2),
+        unrolled,
+        operands,
+        most,
+        dot.registers if dot else 1,
+    )
     tile = choose_tile(box, machine, width)
     work = estimate([x.extent for x in (*top.loops, *reduced)]) + estimate([x.extent for x in top.loops]) * 4
     heavy = n_operations(leaf.value) > HEAVY_OPERATIONS and tile.rows * tile.rows2 * tile.vectors > 4
@@ -166,7 +181,10 @@ def plan_contraction(b: Builder, machine: Machine, acc: str, root: str) -> Plan:
     read = max((estimate(x.buffer.shape) for x in walk_value(update.value) if isinstance(x, Load)), default=0.0)
     small = read / estimate([lanes.extent]) * tile.vectors * machine.vector_bytes <= machine.l1_bytes / 2
     chunks = _row_chunks(b, machine, acc, rows, lanes, tile, width) if panels else 1
-    return Plan(acc, root, lanes, row, row2, rest, reduced, tile, width, unroll_all, heavy, work, panels, chunks, small)
+    return Plan(
+        acc, root, lanes, row, row2, rest, reduced, tile, width, unroll_all, heavy, work, panels, chunks, small,
+        dot.group if dot else 1,
+    )  # fmt: skip
 
 
 def _taps(reduced: list[_T]) -> tuple[list[_T], list[_T]]:
@@ -497,15 +515,16 @@ def _block_depth(b: Builder, machine: Machine, plan: Plan, piece: _Piece, blocks
         return 0
     count = plan.reduced[0].extent
     inside = order[order.index(blocks[-1]) + 1 :]
-    step = piece.tile.vectors * machine.vector_bytes
+    step = piece.tile.vectors * machine.vector_bytes // plan.group
     if not isinstance(count, int) or count * step <= machine.l2_bytes / PANEL_SHARE:
         return 0
     tiles = estimate([_extent(b, n) for n in inside])
-    sums = tiles * piece.tile.rows * piece.tile.rows2 * step
+    sums = tiles * piece.tile.rows * piece.tile.rows2 * step * plan.group
     if tiles < MIN_SHARING_TILES or sums > machine.l2_bytes / PANEL_SHARE:
         return 0
     parts = -(-count * step * PANEL_SHARE // machine.l2_bytes)
-    return -(-count // parts)
+    depth = -(-count // parts)
+    return depth + -depth % plan.group
 
 
 def _blocked(b: Builder, plan: Plan, acc: str, at: str, depth: int) -> None:
@@ -517,8 +536,18 @@ def _blocked(b: Builder, plan: Plan, acc: str, at: str, depth: int) -> None:
     walkers = [x.sym.name for x in rest if x.kind is Kind.SERIAL]
     tiled = [x.sym.name for x in rest if x.kind is not Kind.SERIAL]
     b.do("split", reduced, depth)
-    b.do("reorder", f"{reduced}_o", *walkers, f"{reduced}_i", *tiled)
-    b.do("accumulate", acc, f"{reduced}_i")
+    inside, innermost = _grouped(b, plan, f"{reduced}_i")
+    b.do("reorder", f"{reduced}_o", *walkers, inside, *tiled, *innermost)
+    b.do("accumulate", acc, inside)
+
+
+def _grouped(b: Builder, plan: Plan, reduced: str) -> tuple[str, list[str]]:
+    """The reduction loop outside of the tile, and the one inside of the lanes that is a group of narrow products."""
+    if plan.group == 1:
+        return reduced, []
+    b.do("split", reduced, plan.group)
+    b.do("kind", f"{reduced}_i", "dot")
+    return f"{reduced}_o", [f"{reduced}_i"]
 
 
 def _arrange(b: Builder, plan: Plan, acc: str, at: str) -> None:
@@ -542,7 +571,9 @@ def _arrange(b: Builder, plan: Plan, acc: str, at: str) -> None:
         slow, fast = _taps(reduced)
         order = [*slow, *[x.sym.name for x in vectors], *lanes, *fast, *[x.sym.name for x in rows]]
     else:
-        order = [*reduced, *names, *lanes]
+        slow, fast = _taps(reduced)
+        outside, innermost = _grouped(b, plan, fast[0])
+        order = [*slow, outside, *names, *lanes, *innermost]
     if len(order) > 1:
         b.do("reorder", *order)
     if plan.unroll_all:

@@ -1,0 +1,78 @@
+"""Products of bf16 and of bytes by the default schedule: packed in groups, one instruction a group if there is one."""
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from codegen.native import HOST, Native, innermost_loop_spills
+from tilewright.codegen import llvm
+from tilewright.codegen.target import Target
+from tilewright.core import types
+from tilewright.core.compute import Buffer, Cast, Computation, Const, Reduction, Stage, axes_for, syms
+from tilewright.driver import machine_of
+from tilewright.tile.default import RULE_BROKE, schedule
+from tilewright.tile.ir import Kernel
+from tilewright.tile.pack import packed_array
+from tilewright.tile.verify import verify
+
+TARGETS = (HOST, *map(Target.parse, ("x86-64-v4", "x86-64-v3", "x86-64")))
+BF16, BYTES = (types.bf16, types.bf16, types.f32), (types.u8, types.i8, types.i32)
+SIZES = st.integers(1, 70)
+
+
+def product(m, n, k, kinds, target) -> Kernel:
+    """``A @ B`` with a constant B, held wide."""
+    left, right, result = kinds
+    a, b, c = Buffer("A", left, (m, k)), Buffer("B", right, (k, n)), Buffer("C", result, (m, n))
+    axes, reduced = axes_for((m, n)), axes_for((k,), "k")
+    (i, j), (x,) = syms(axes), syms(reduced)
+    value = Cast(a[i, x], result) * Cast(b[x, j], result)
+    stage = Stage((c,), axes, (i, j), (value,), Reduction(reduced, "add", (Const(0, result),)))
+    kernel = schedule(Computation((a, b), (c,), (stage,)), machine_of(target), (b,))
+    verify(kernel)
+    assert not [n for n in kernel.notes if RULE_BROKE in n]
+    return kernel
+
+
+def check(m, n, k, kinds, target):
+    kernel = product(m, n, k, kinds, target)
+    rng = np.random.default_rng(m * n + k)
+    if kinds is BYTES:
+        a, b = rng.integers(0, 256, (m, k), np.uint8), rng.integers(-128, 128, (k, n), np.int8)
+        want = a.astype(np.int32) @ b.astype(np.int32)
+    else:
+        a, b = (rng.standard_normal(s).astype(types.bf16.numpy) for s in ((m, k), (k, n)))
+        want = a.astype("d") @ b.astype("d")
+    a = np.concatenate([a, np.full((1, k), 7 if kinds is BYTES else np.nan, a.dtype)])[:m]  # NaN behind the last row
+    packed = {p.param.name: packed_array(p, b) for p in kernel.packed}
+    c = np.zeros((m, n), kinds[2].numpy)
+    Native(kernel, target)(*[{"A": a, "B": b, "C": c, **packed}[x.name] for x in kernel.params])
+    np.testing.assert_allclose(c, want, rtol=1e-5, atol=1e-5 * np.sqrt(k) if kinds is BF16 else 0)
+
+
+@settings(max_examples=25, deadline=None)
+@given(SIZES, SIZES, st.integers(1, 40), st.sampled_from(TARGETS))
+@example(37, 100, 257, HOST)
+@example(12, 32, 3000, HOST)  # a panel that is walked in parts
+@example(1, 300, 65, HOST)
+@pytest.mark.parametrize("kinds", [BF16, BYTES], ids=["bf16", "bytes"])
+def test_any_size(kinds, m, n, k, target):
+    """Bytes are exact; sums of bf16 are as good as sums of f32."""
+    check(m, n, k, kinds, target)
+
+
+@pytest.mark.parametrize("name", ["sapphirerapids", "znver4", "x86-64-v4", "x86-64-v3"])
+def test_pairs_of_bf16_stay_in_registers(name):
+    """One instruction a pair, or two multiply-adds of the words' halves."""
+    target = Target.parse(name)
+    asm = llvm.assembly(product(384, 768, 768, BF16, target), target)
+    assert ("vdpbf16ps" in asm) == target.has_bf16
+    assert innermost_loop_spills(asm) == 0
+
+
+@pytest.mark.parametrize("name", ["sapphirerapids", "cascadelake"])
+def test_groups_of_bytes_stay_in_registers(name):
+    asm = llvm.assembly(product(384, 768, 768, BYTES, Target.parse(name)), Target.parse(name))
+    assert "vpdpbusd" in asm
+    assert innermost_loop_spills(asm) == 0
