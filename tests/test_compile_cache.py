@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 import tilewright as tw
 from tilewright import driver, ops
 from tilewright.core import types
 from tilewright.core.graph import Builder, Graph, Pool
 from tilewright.core.types import TensorType
+from tilewright.frontend import source
 from tilewright.runtime.cache import Cache
 
 
@@ -21,6 +25,12 @@ def _graph(scale: float) -> Graph:
     x = pool.input("x", TensorType(types.f32, (4, 64)))
     w = pool.const(np.full((64, 64), scale, np.float32))
     return Graph("net", pool, (x,), (b(ops.matmul, x, w),), ("y",))
+
+
+def _onnx_model() -> onnx.ModelProto:
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, (4, 64)) for name in "xy")
+    w = numpy_helper.from_array(np.ones((64, 64), np.float32), "w")
+    return helper.make_model(helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "net", [x], [y], [w]))
 
 
 @pytest.fixture
@@ -59,4 +69,21 @@ def test_a_damaged_entry_is_compiled_again(built: list[str], tmp_path: Path) -> 
             data[len(data) // 2] ^= 0xFF
             path.write_bytes(bytes(data))
     assert tw.compile(_graph(1.0))(np.ones((4, 64), np.float32))[0, 0] == 64
+    assert len(built) == 2
+
+
+def test_a_file_is_read_once(built: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second compile of a file takes the digest and the answer about external tensors from the cache."""
+    path = tmp_path / "model.onnx"
+    onnx.save(_onnx_model(), path)
+    time.sleep(2.1)  # a file that may still be changing is read again
+    tw.compile(path)
+    with monkeypatch.context() as patch:
+        patch.setattr(source, "_content", lambda path: pytest.fail("the file was read again"))
+        tw.compile(path)
+    assert len(built) == 1
+    model = onnx.load(path)
+    model.graph.initializer[0].raw_data = bytes(len(model.graph.initializer[0].raw_data))
+    onnx.save(model, path)
+    tw.compile(path)
     assert len(built) == 2

@@ -1,5 +1,6 @@
 """Digests of content and checksums against damage."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +29,34 @@ def test_swapped_pieces_are_noticed() -> None:
     a, b = bytes(digest.PIECE), b"\1" * digest.PIECE
     assert digest.digest_bytes(a + b) != digest.digest_bytes(b + a)
     assert digest.checksum(memoryview(a + b)) != digest.checksum(memoryview(b + a))
+
+
+ROW = digest.ROW_WORDS * 8
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda words: words[3, :].fill(0),  # a lost page
+        lambda words: words.__setitem__([4, 5], words[[5, 4]]),  # pages in the wrong order, within a piece
+        lambda words: words.__setitem__([4, 100], words[[100, 4]]),  # and across pieces
+        lambda words: words.__setitem__((6, [1, 2]), words[6, [2, 1]]),  # words that changed places
+        lambda words: words.__setitem__((slice(4, 6), 9), words[[5, 4], 9]),
+    ],
+)
+def test_damage_that_real_disks_do_changes_the_checksum(damage: Callable[[np.ndarray], object]) -> None:
+    words = np.random.default_rng(0).integers(0, 1 << 63, (130, digest.ROW_WORDS), np.uint64)
+    before = digest.checksum(memoryview(words).cast("B"))
+    damage(words)
+    assert digest.checksum(memoryview(words).cast("B")) != before
+
+
+@given(st.integers(0, 3 * ROW), st.integers(1, ROW), st.integers(1, 255))
+def test_any_damage_within_a_row_s_length_changes_the_checksum(start: int, n: int, value: int) -> None:
+    data = np.random.default_rng(1).integers(0, 256, 4 * ROW, np.uint8)
+    before = digest.checksum(memoryview(data))
+    data[start : start + n] += np.uint8(value)
+    assert digest.checksum(memoryview(data)) != before
 
 
 @given(st.binary(min_size=1, max_size=200), st.data())

@@ -39,7 +39,7 @@ def test_round_trip() -> None:
 @pytest.mark.parametrize(
     ("path", "value", "words"),
     [
-        (("format_version",), 2, "format version 2"),
+        (("format_version",), 1, "format version 1"),
         (("format_version",), "1", "format_version"),
         (("n_dims",), -1, "n_dims"),
         (("n_dims",), True, "n_dims"),

@@ -6,7 +6,7 @@ In: any object. Out: a graph, by the frontend that reads it. Not its business: r
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,17 +14,21 @@ from tilewright.core.diag import OptionError
 from tilewright.core.graph import Graph
 from tilewright.frontend import onnx as onnx_frontend
 from tilewright.frontend import torch as torch_frontend
+from tilewright.runtime.digest import digest_file
 
 Source = Any
 """A path, ``bytes``, ``onnx.ModelProto``, ``torch.nn.Module``, ``torch.export.ExportedProgram`` or ``Graph``."""
 
 Shapes = Mapping[str, Sequence[int | str]]
 
+ELSEWHERE = "elsewhere"
+"""In the place of the digest of a file whose tensors lie in other files."""
 
-class Digests(Protocol):
-    """A store that knows the content digest of files."""
 
-    def digest_file(self, path: str | Path) -> str: ...
+class FileFacts(Protocol):
+    """A store that remembers what is found in a file for as long as nobody writes to it."""
+
+    def of_file(self, path: str | Path, question: str, answer: Callable[[], str]) -> str: ...
 
 
 def import_source(
@@ -56,7 +60,7 @@ def _is_a(source: object, module: str, name: str) -> bool:
 
 
 def source_key(
-    source: Source, store: Digests, input_shapes: Shapes | None, fix_dims: Mapping[str, int] | None
+    source: Source, store: FileFacts, input_shapes: Shapes | None, fix_dims: Mapping[str, int] | None
 ) -> str | None:
     """A text that changes whenever the source's content does, found without importing it; None when there is none.
 
@@ -66,21 +70,26 @@ def source_key(
         return None
     path = Path(source)
     try:
-        if _mentions_external_data(path):
-            return None
-        digest = store.digest_file(path)
+        content = store.of_file(path, "onnx", lambda: _content(path))
     except OSError:
         return None
+    if content == ELSEWHERE:
+        return None
     shapes = {k: tuple(v) for k, v in (input_shapes or {}).items()}
-    return f"onnx {digest} {sorted(shapes.items())} {sorted((fix_dims or {}).items())}"
+    return f"onnx {content} {sorted(shapes.items())} {sorted((fix_dims or {}).items())}"
+
+
+def _content(path: Path) -> str:
+    """The digest of a file that holds all its tensors; ``ELSEWHERE`` for one that does not."""
+    return ELSEWHERE if _mentions_external_data(path) else digest_file(path)
 
 
 def _mentions_external_data(path: Path) -> bool:
     """Does the file hold the key that every external tensor has? (True also when some name holds that word.)"""
     overlap = b""
     with path.open("rb") as file:
-        while block := file.read(1 << 24):
-            if b"location" in overlap + block:
+        while block := file.read(1 << 20):
+            if b"location" in overlap + block[:8] or b"location" in block:
                 return True
             overlap = block[-8:]
     return False

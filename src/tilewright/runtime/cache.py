@@ -20,7 +20,7 @@ import os
 import stat
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ SELF_CHECKED = "self"
 _MAGIC = b"TWCACHE1"
 _OLD_TEMPORARY_S = 3600.0
 _SETTLED_NS = 2_000_000_000
-"""A file changed within the last two seconds may change again within the clock's resolution: its digest is not kept."""
+"""A file changed within the last two seconds may change again within the clock's resolution: nothing of it is kept."""
 
 
 @dataclass(slots=True)
@@ -120,19 +120,23 @@ class Cache:
         return self._store(MODEL, key_text, pieces, n_bytes, SELF_CHECKED)
 
     def digest_file(self, path: str | os.PathLike[str]) -> str:
-        """Content digest of a file; remembered by path, size, times and inode, so that a big file is read once.
+        """Content digest of a file, which is read once; ``OSError`` when it can't be read."""
+        return self.of_file(path, "digest", lambda: digest.digest_file(path))
 
-        ``OSError`` when the file can't be read.
+    def of_file(self, path: str | os.PathLike[str], question: str, answer: Callable[[], str]) -> str:
+        """What ``answer()`` says about a file's content; remembered by path, size, times and inode.
+
+        Whoever writes to a file changes its time of change, which nobody can set. ``OSError`` when it can't be read.
         """
         key = _stat_key(path)
-        known = self.get("digest", key)
+        known = self.get(question, key)
         if known is not None:
-            return known.decode("ascii", "replace")
-        found = digest.digest_file(path)
+            return known.decode("utf-8", "replace")
+        found = answer()
         info = os.stat(path)
         settled = time.time_ns() - max(info.st_mtime_ns, info.st_ctime_ns) > _SETTLED_NS
         if settled and _stat_key(path) == key:
-            self.put("digest", key, found.encode())
+            self.put(question, key, found.encode())
         return found
 
     def entries(self) -> list[CacheEntry]:

@@ -14,7 +14,7 @@ from typing import Any
 from tilewright.runtime.errors import ArtifactError
 from tilewright.runtime.fields import FieldError, Fields, decode_json
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Version of manifest and ABI together; a file with another number is refused."""
 
 DTYPE_BYTES = {
