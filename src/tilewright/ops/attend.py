@@ -35,9 +35,9 @@ from tilewright.ops.common import (
 from tilewright.ops.contract import matmul
 from tilewright.ops.elementwise import cast_node
 from tilewright.ops.movement import reshape, transpose
-from tilewright.ops.norm import softmax
+from tilewright.ops.reduce import reduce_max, reduce_sum
 from tilewright.ops.samples import random
-from tilewright.ops.source import iota
+from tilewright.ops.window import trilu
 
 COMPOSITE = frozenset({Trait.COMPOSITE})
 
@@ -70,22 +70,40 @@ def _group_size(q_heads: Dim, kv_heads: Dim) -> Dim:
 
 
 def _decompose_attention(b: Builder, inputs: tuple[Node, ...], a: Attrs) -> Node:
-    """Heads of queries that share keys become rows of one product; scores are held in f32 at least."""
-    q, k, v = inputs[:3]
-    batch, heads, length, depth = q.shape
-    kv_heads, n_keys = k.shape[1], k.shape[2]
-    rows = _group_size(heads, kv_heads) * length
+    """Heads of queries that share keys are an axis of their own; scores are held in f32 at least.
+
+    ``1 / sum`` comes after the product with the values, which has fewer elements than the scores.
+    """
+    q, k, v, *masks = inputs
+    shape = (*q.shape[:3], v.shape[3])
+    batch, heads = q.shape[:2]
+    kv_heads, group = k.shape[1], _group_size(heads, k.shape[1])
+    if group != 1:
+        q = b(reshape, q, shape=(batch, kv_heads, group, *q.shape[2:]))
+        k, v = (b(reshape, x, shape=(batch, kv_heads, 1, *x.shape[2:])) for x in (k, v))
+        masks = [_grouped_mask(b, m, kv_heads, group) for m in masks]
+    rank = q.type.rank
     score_dtype = wide(q.dtype)
-    grouped = b(reshape, q, shape=(batch, kv_heads, rows, depth))
-    scores = b(matmul, grouped, b(transpose, k, perm=(0, 1, 3, 2)), out_dtype=score_dtype)
+    k_transposed = b(transpose, k, perm=(*range(rank - 2), rank - 1, rank - 2))
+    scores = b(matmul, q, k_transposed, out_dtype=score_dtype)
     scores = b(ew.mul, scores, b.const(a.scale, score_dtype))
     if a.softcap:
         cap = b.const(a.softcap, score_dtype)
         scores = b(ew.mul, b(ew.tanh, b(ew.div, scores, cap)), cap)
-    scores = b(reshape, scores, shape=(batch, heads, length, n_keys))
-    weights = b(softmax, _masked(b, scores, inputs[3:], a.causal), axis=3)
-    weights = b(reshape, cast_node(b, weights, v.dtype), shape=(batch, kv_heads, rows, n_keys))
-    return b(reshape, b(matmul, weights, v), shape=(batch, heads, length, v.shape[3]))
+    scores = _masked(b, scores, masks, a.causal)
+    e = b(ew.exp, b(ew.sub, scores, b(reduce_max, scores, axes=(rank - 1,), keepdims=True)))
+    per_sum = b(ew.reciprocal, b(reduce_sum, e, axes=(rank - 1,), keepdims=True))
+    if v.dtype is not score_dtype:
+        weights = cast_node(b, b(ew.mul, e, per_sum), v.dtype)
+        return b(reshape, b(matmul, weights, v), shape=shape)
+    return b(reshape, b(ew.mul, b(matmul, e, v), per_sum), shape=shape)
+
+
+def _grouped_mask(b: Builder, mask: Node, kv_heads: Dim, group: Dim) -> Node:
+    """A mask over (batch, heads, queries, keys), or fewer of them, for heads in groups."""
+    lead = (1,) * (4 - mask.type.rank)
+    first, heads, *scores = (*lead, *mask.shape)
+    return b(reshape, mask, shape=(first, *((1, 1) if heads == 1 else (kv_heads, group)), *scores))
 
 
 def _masked(b: Builder, scores: Node, masks: Sequence[Node], causal: bool) -> Node:
@@ -97,9 +115,7 @@ def _masked(b: Builder, scores: Node, masks: Sequence[Node], causal: bool) -> No
         else:
             scores = b(ew.add, scores, cast_node(b, mask, scores.dtype))
     if causal:
-        length, n_keys = scores.shape[2:]
-        query = b(reshape, b(iota, extent=length, dtype=types.i32), shape=(length, 1))
-        scores = b(ew.where, b(ew.le, b(iota, extent=n_keys, dtype=types.i32), query), scores, never)
+        scores = b(trilu, scores, upper=False, fill=float("-inf"))
     return scores
 
 

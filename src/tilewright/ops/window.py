@@ -191,9 +191,15 @@ def _trilu_compute(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs) 
     def element(at: Sequence[Dim]) -> Value:
         above = at[-1] - at[-2] - a.k
         kept = above if a.upper else above * -1
-        return Select(Inside((kept,)), Load(ins[0], tuple(at)), Const(0, ins[0].dtype))
+        return Select(Inside((kept,)), Load(ins[0], tuple(at)), Const(a.fill, ins[0].dtype))
 
     return assign(outs[0], element)
+
+
+def _trilu_of(xs: Sequence[Array], a: Attrs) -> Array:
+    inside = np.ones(xs[0].shape, np.bool_)
+    kept = np.triu(inside, a.k) if a.upper else np.tril(inside, a.k)
+    return np.where(kept, xs[0], xs[0].dtype.type(a.fill))
 
 
 def _trilu_samples(rng: np.random.Generator) -> Iterator[Sample]:
@@ -201,16 +207,17 @@ def _trilu_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for k, upper in [(0, True), (0, False), (1, True), (-1, False), (9, True), (-9, True)]:
         yield Sample((x,), {"k": k, "upper": upper})
     yield Sample((np.zeros((0, 3), np.bool_),), {"k": 0, "upper": True})
+    yield Sample((x,), {"k": 0, "upper": False, "fill": float("-inf")})
 
 
 trilu = OpDef(
     "trilu",
     ("x",),
-    {"k": AttrDef("dim", 0), "upper": AttrDef("bool", True)},
+    {"k": AttrDef("dim", 0), "upper": AttrDef("bool", True), "fill": AttrDef("float", 0.0)},
     _infer_trilu,
-    lambda xs, a: np.triu(xs[0], a.k) if a.upper else np.tril(xs[0], a.k),
+    _trilu_of,
     compute=_trilu_compute,
     traits=MOVEMENT,
     samples=_trilu_samples,
-    doc="The part of each matrix on and above (upper) or below diagonal k; zero elsewhere.",
+    doc="The part of each matrix on and above (upper) or below diagonal k; ``fill`` elsewhere.",
 )

@@ -105,6 +105,16 @@ class Facts:
         )
 
     @property
+    def permutes_rows(self) -> bool:
+        """Is it a copy of its one operand with all axes but the last in another order?"""
+        x = self.main.expr
+        if self.form is not Form.MOVE or not isinstance(x, Load) or len(x.index) != len(self.main.index):
+            return False
+        places = [i for i, d in zip(x.index, x.buffer.shape, strict=True) if d != 1]
+        written = [w for w, d in zip(self.main.index, self.main.out.shape, strict=True) if d != 1]
+        return len(set(places)) == len(places) and set(places) == set(written) and places[-1:] == written[-1:]
+
+    @property
     def n_points(self) -> Dim:
         """How many times the main stage's expression runs."""
         s = self.main
@@ -172,6 +182,15 @@ def _only_moves(v: Value) -> bool:
 
 def _is_index_arithmetic(x: Value) -> bool:
     return isinstance(x, Cast | Binary | Unary) and not any(isinstance(y, Load) for y in walk(x))
+
+
+def row_space(facts: Facts) -> tuple[tuple[Dim, ...], tuple[int, ...]]:
+    """For a reduction of form ``ROW``: the operand's shape and the axes that are reduced."""
+    stage = facts.main
+    assert stage.reduction is not None
+    load = facts.reads(0)[0]
+    reduced = {a.sym for a in stage.reduction.axes}
+    return load.buffer.shape, tuple(a for a, i in enumerate(load.index) if i in reduced)
 
 
 def cost_of(v: Value) -> int:

@@ -11,6 +11,9 @@ groups stay convex, and when the group's shape allows it:
 * a product or convolution joins a group of plain arithmetic over its own elements: they are its epilogue;
 * arithmetic over a product's elements stays with the product, also when a reduction reads it;
 * reductions along the same axes of the same space join with the arithmetic around them (softmax, normalisations);
+* a product, reductions along its rows with the arithmetic around them, and the product that reads the result row by row
+  are one group (attention): what lies between the two products then never exists as a whole (``partition.chains``);
+* a permutation of all axes but the last joins the product that it alone reads: it is how the product is written;
 * index maps are cheap and are repeated in every reader; arithmetic with readers in two groups is computed once.
 """
 
@@ -23,7 +26,8 @@ from tilewright.core.compute import Value
 from tilewright.core.expr import Dim, is_nonneg
 from tilewright.core.graph import CONST, PROJ, Graph, Node
 from tilewright.core.types import product
-from tilewright.partition.facts import Facts, Form, facts_of
+from tilewright.partition.chains import find_chains
+from tilewright.partition.facts import Facts, Form, facts_of, row_space
 
 MAX_GROUP_COST = 600
 """Simple operations per element beyond which a group stops growing, so that code size and compile time stay bounded."""
@@ -86,6 +90,7 @@ class _Fuser:
             space = self._space_of_row_value(n)
             if space is not None:
                 self.row_values[n] = space
+        self.chains = find_chains(order, facts, self.readers, self.is_pinned) if fuse else {}
 
     def _continues(self, node: Node) -> bool:
         """Is ``node`` arithmetic over the very elements of a product or convolution, or of such arithmetic?
@@ -104,7 +109,7 @@ class _Fuser:
     def _space_of_row_value(self, node: Node) -> tuple[Dim, ...] | None:
         """For a value that there is one of per row, made by reductions: the shape of what the rows hold."""
         if self.facts[node].form is Form.ROW:
-            space, axes = _row_space(self.facts[node])
+            space, axes = row_space(self.facts[node])
             return space if node.shape == tuple(1 if a in axes else d for a, d in enumerate(space)) else None
         if self.facts[node].is_elementwise:
             made = (i for i in node.inputs if i in self.row_values and i.shape == node.shape)
@@ -132,11 +137,12 @@ class _Fuser:
 
     def _join(self, group: Group, node: Node) -> None:
         group.members.add(node)
-        if any(self._reads_often(group, r) for r, _ in self.readers[node]):
+        if node not in self.chains and any(self._reads_often(group, r) for r, _ in self.readers[node]):
             group.operands.add(node)
         group.cost += self.facts[node].cost
         self.homes[node].add(group)
-        if self.facts[node].form in (Form.ROW, Form.CONTRACT) and group.anchor is None:
+        between_products = node in self.chains
+        if self.facts[node].form in (Form.ROW, Form.CONTRACT) and group.anchor is None and not between_products:
             group.anchor = node
 
     def _reads_often(self, group: Group, reader: Node) -> bool:
@@ -152,6 +158,8 @@ class _Fuser:
         readers = [(r, k) for r, k in self.readers[node] if r in group.members]
         if self.facts[group.root].form is Form.OPAQUE or group.cost + facts.cost > MAX_GROUP_COST:
             return False
+        if node in self.chains:
+            return True  # its readers are all in this group, so the whole chain is
         if facts.form is Form.CONTRACT:
             return self._fits_epilogue(group, node, readers)
         if group.anchor is not None and node in self.epilogues:
@@ -177,14 +185,17 @@ class _Fuser:
 
     def _fits_epilogue(self, group: Group, node: Node, readers: Iterable[tuple[Node, int]]) -> bool:
         """``group`` is plain arithmetic over the elements of ``node``, each read where it is written."""
-        if group.anchor is not None or node.shape != group.root.shape:
+        if group.anchor is not None:
             return False
-        plain = all(self.facts[m].is_elementwise for m in self._between(group, node))
-        same = all(m.shape == node.shape for m in self._between(group, node))
-        return plain and same and self._reads_in_place(group, node)
+        between = self._between(group, node)
+        if group.root in between and self.facts[group.root].permutes_rows:
+            between.remove(group.root)
+        plain = all(self.facts[m].is_elementwise for m in between)
+        same = all(m.shape == node.shape for m in between)
+        return plain and same and self._reads_in_place(node, between)
 
-    def _reads_in_place(self, group: Group, node: Node) -> bool:
-        path = {node, *self._between(group, node)}
+    def _reads_in_place(self, node: Node, between: set[Node]) -> bool:
+        path = {node, *between}
         return all(
             self.facts[m].reads_in_place(k) for m in path if m is not node for k, i in enumerate(m.inputs) if i in path
         )
@@ -202,9 +213,9 @@ class _Fuser:
 
     def _fits_rows(self, group: Group, node: Node, readers: Iterable[tuple[Node, int]]) -> bool:
         """``node`` reduces the space that the group's arithmetic or its other reductions run over."""
-        space, axes = _row_space(self.facts[node])
+        space, axes = row_space(self.facts[node])
         if group.anchor is not None:
-            return self.facts[group.anchor].form is Form.ROW and _row_space(self.facts[group.anchor]) == (space, axes)
+            return self.facts[group.anchor].form is Form.ROW and row_space(self.facts[group.anchor]) == (space, axes)
         if group.root.shape != space:
             return False
         kept = tuple(1 if a in axes else d for a, d in enumerate(space))
@@ -213,15 +224,6 @@ class _Fuser:
 
     def _is_in_rows(self, member: Node) -> bool:
         return self.facts[member].is_elementwise or self.facts[member].form is Form.ROW
-
-
-def _row_space(facts: Facts) -> tuple[tuple[Dim, ...], tuple[int, ...]]:
-    """The operand's shape and the axes that are reduced."""
-    stage = facts.main
-    assert stage.reduction is not None
-    load = facts.reads(0)[0]
-    reduced = {a.sym for a in stage.reduction.axes}
-    return load.buffer.shape, tuple(a for a, i in enumerate(load.index) if i in reduced)
 
 
 def _repeats(points: Dim, node: Node) -> bool:

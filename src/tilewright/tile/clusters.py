@@ -5,7 +5,9 @@ Not its business: how a cluster is scheduled (``rules``).
 
 Kinds, by structure: ``contract``: a reduction with an operand contiguous along its last output axis, and the one plain
 stage that alone reads it over as many points; ``rows``: reductions along the contiguous axis with the plain stages
-around them that only they use; ``pointwise``: a plain stage; ``other``: folds with a state, scatters: plain loops.
+around them that only they use; ``chain``: a contraction whose operand is a temporary, made from another reduction
+through reductions along the axis that the contraction walks; ``pointwise``: a plain stage; ``other``: folds with a
+state, scatters: plain loops.
 """
 
 from __future__ import annotations
@@ -25,24 +27,32 @@ class Kind(Enum):
 
     CONTRACT = "contract"
     ROWS = "rows"
+    CHAIN = "chain"
     POINTWISE = "pointwise"
     OTHER = "other"
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Stages that one rule schedules together; the last one is the root."""
+    """Stages that one rule schedules together; the last one is the root.
+
+    Of a chain: ``last`` is the second contraction; ``has_lanes`` says that the first one's last axis can be lanes too.
+    """
 
     stages: tuple[Stage, ...]
     kind: Kind
+    last: Stage | None = None
+    has_lanes: bool = False
 
     @property
     def root(self) -> Stage:
         return self.stages[-1]
 
 
-def clusters_of(stages: list[Stage], computation: Computation, constants: Container[Buffer]) -> list[Cluster]:
-    """Every stage in exactly one cluster, roots in the computation's order."""
+def clusters_of(
+    stages: list[Stage], computation: Computation, constants: Container[Buffer], *, chains: bool = True
+) -> list[Cluster]:
+    """Every stage in exactly one cluster, roots in the computation's order; without ``chains``, none is of that kind."""
     reads = {id(s): {x.buffer for v in _values(s) for x in walk_value(v) if isinstance(x, Load)} for s in stages}
     readers = {t: [s for s in stages if t in reads[id(s)]] for t in computation.temps}
     kinds = {id(s): _kind(s, constants) for s in stages}
@@ -51,16 +61,18 @@ def clusters_of(stages: list[Stage], computation: Computation, constants: Contai
     for root in reversed(stages):
         if id(root) in taken:
             continue
-        group, kind = [root], kinds[id(root)]
+        group, kind, last = [root], kinds[id(root)], None
         epilogue = _contraction_of(root, stages, readers, kinds, taken) if kind is Kind.POINTWISE else None
         if epilogue is not None:
             group, kind = [epilogue, root], Kind.CONTRACT
-        elif kind in (Kind.POINTWISE, Kind.ROWS):
+        if chains and kind is Kind.CONTRACT and (chain := _chain(group, stages, readers, kinds, taken)):
+            last, group, kind = group[0], chain, Kind.CHAIN
+        if kind in (Kind.POINTWISE, Kind.ROWS):
             group = _row_group(root, stages, readers, kinds, taken)
             kind = Kind.ROWS if any(s.reduction for s in group) else Kind.POINTWISE
             group = group if kind is Kind.ROWS else [root]
         taken |= {id(s) for s in group}
-        found.append(Cluster(tuple(group), kind))
+        found.append(Cluster(tuple(group), kind, last, kinds[id(group[0])] is Kind.CONTRACT))
     return found[::-1]
 
 
@@ -131,6 +143,53 @@ def _row_group(
         if fits and users and all(any(u is g for g in group) for u in users) and _writes_once(s, stages):
             group.insert(0, s)
     return group
+
+
+def _chain(
+    group: list[Stage],
+    stages: list[Stage],
+    readers: dict[Buffer, list[Stage]],
+    kinds: dict[int, Kind],
+    taken: set[int],
+) -> list[Stage] | None:
+    """``group`` and all that leads to its contraction's operand, back to the reduction that makes as many elements.
+
+    None when there is no such reduction, or nothing along the rows lies between.
+    """
+    last = group[0]
+    assert last.reduction is not None
+    walked = {a.sym for a in last.reduction.axes}
+    operand = next((x.buffer for x in _loads(last.expr) if x.buffer in readers and x.index[-1] in walked), None)
+    makers = [s for s in stages if operand is not None and operand in s.outs]
+    if len(makers) != 1 or len(walked) != 1 or makers[0].reduction is not None:
+        return None
+    space = [a.extent for a in makers[0].axes]
+    source: Stage | None = None
+    chain = list(group)
+    has_row = False
+    for s in reversed(stages[: stages.index(group[-1])]):
+        users = readers.get(s.out, [])
+        if s in chain or not users or not all(any(u is g for g in chain) for u in users):
+            continue
+        if id(s) in taken or len(s.outs) != 1 or kinds[id(s)] is Kind.OTHER or not _writes_once(s, stages):
+            return None
+        extents = [a.extent for a in s.axes]
+        if s.reduction is not None and extents == space:
+            if source is not None:
+                return None
+            source = s
+        elif s.reduction is not None:
+            if kinds[id(s)] is not Kind.ROWS or extents != space[:-1]:
+                return None
+            has_row = True
+        elif source is not None:
+            continue  # an operand of the source: made once for all rows
+        chain.insert(0, s)
+    return chain if source is not None and has_row and chain[0] is source else None
+
+
+def _loads(v: Value) -> list[Load]:
+    return [x for x in walk_value(v) if isinstance(x, Load)]
 
 
 def _writes_once(s: Stage, stages: list[Stage]) -> bool:

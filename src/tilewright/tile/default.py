@@ -20,6 +20,7 @@ from tilewright.tile.ir import Kernel
 from tilewright.tile.lower import lower
 from tilewright.tile.machine import Machine
 from tilewright.tile.normalize import normalize
+from tilewright.tile.rules.chain import chain
 from tilewright.tile.rules.contract import contract, pack_constants
 from tilewright.tile.rules.pointwise import plain, pointwise
 from tilewright.tile.rules.rows import rows
@@ -76,12 +77,19 @@ def _schedule_items(
         else:
             stages = [x for x in run if isinstance(x, Stage)]
             for cluster in clusters_of(stages, computation, constants):
-                _schedule_cluster(b, machine, cluster, notes)
+                _schedule_cluster(b, machine, cluster, computation, constants, notes)
 
 
-def _schedule_cluster(b: Builder, machine: Machine, cluster: Cluster, notes: list[str]) -> None:
+def _schedule_cluster(
+    b: Builder,
+    machine: Machine,
+    cluster: Cluster,
+    computation: Computation,
+    constants: Container[Buffer],
+    notes: list[str],
+) -> None:
     """Try the rules that may fit, best first; a failed one leaves no trace but a note."""
-    for rule in _rules(b, machine, cluster, notes):
+    for rule in _rules(b, machine, cluster, computation, constants, notes):
         mark = b.mark()
         try:
             rule()
@@ -96,17 +104,31 @@ def _schedule_cluster(b: Builder, machine: Machine, cluster: Cluster, notes: lis
     plain(b, machine, [s.name for stage in cluster.stages for s in stage.outs])
 
 
-def _rules(b: Builder, machine: Machine, cluster: Cluster, notes: list[str]) -> list[Callable[[], None]]:
+def _rules(
+    b: Builder,
+    machine: Machine,
+    cluster: Cluster,
+    computation: Computation,
+    constants: Container[Buffer],
+    notes: list[str],
+) -> list[Callable[[], None]]:
     names = [s.out.name for s in cluster.stages]
     root = cluster.root
 
+    def apart_of_chain() -> None:
+        for part in clusters_of(list(cluster.stages), computation, constants, chains=False):
+            _schedule_cluster(b, machine, part, computation, constants, notes)
+
     def apart() -> None:
         for s in cluster.stages:
-            _schedule_cluster(b, machine, Cluster((s,), cluster.kind if s.reduction else Kind.POINTWISE), notes)
+            part = Cluster((s,), cluster.kind if s.reduction else Kind.POINTWISE)
+            _schedule_cluster(b, machine, part, computation, constants, notes)
 
     if 0 in root.out.shape:
         return []  # nothing to compute, and nothing to divide costs by
     alone = len(names) == 1
+    if cluster.kind is Kind.CHAIN:
+        return [lambda: chain(b, machine, cluster), apart_of_chain]
     if cluster.kind is Kind.CONTRACT:
         first = [lambda: contract(b, machine, names[0], None if alone else names[1])]
         return first + ([lambda: rows(b, machine, names)] if alone else [apart])

@@ -13,7 +13,7 @@ Run-time extents: full tiles, then tiles of 4 rows, then single rows; full lane 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
@@ -77,13 +77,16 @@ class Plan:
     group: int
 
 
-def contract(b: Builder, machine: Machine, reduced: str, root: str | None) -> None:
-    """Schedule the reduction ``reduced`` together with the stage ``root`` that reads it (None: alone)."""
+def contract(b: Builder, machine: Machine, reduced: str, root: str | None, *, threads: bool = True) -> None:
+    """Schedule the reduction ``reduced`` together with the stage ``root`` that reads it (None: alone).
+
+    Without ``threads`` all loops stay on the thread that runs them: they are inside of what others share.
+    """
     if root is None:
         b.do("cache", reduced)
         root, reduced = reduced, cached_name(b, reduced)
     plan = plan_contraction(b, machine, reduced, root)
-    _pieces(b, machine, plan)
+    _pieces(b, machine, plan if threads else replace(plan, work=0.0))
 
 
 def pack_constants(b: Builder, machine: Machine) -> None:
@@ -248,7 +251,7 @@ def _update(b: Builder, acc: str) -> Update:
     return update
 
 
-def _root_terms(b: Builder, acc: str, root: str) -> dict[Sym, Dim]:
+def root_terms(b: Builder, acc: str, root: str) -> dict[Sym, Dim]:
     """The loops that walk the accumulator, in terms of the root's loops."""
     top, update = only_nest(b.kernel, root), _update(b, acc)
     place = find_place(b.kernel, acc, "contract")
@@ -267,7 +270,7 @@ def _root_terms(b: Builder, acc: str, root: str) -> dict[Sym, Dim]:
 def _operands(b: Builder, acc: str, root: str, lanes: Sym) -> tuple[Operand, ...]:
     """The update's loads, as offsets in terms of the root's loops."""
     update = _update(b, acc)
-    dims = _root_terms(b, acc, root)
+    dims = root_terms(b, acc, root)
     roles = {p.buffer: p.role for p in b.kernel.places}
     found: list[Operand] = []
     for x in walk_value(update.value):
@@ -442,7 +445,7 @@ def _tile(b: Builder, machine: Machine, plan: Plan, piece: _Piece) -> str:
         for name in inner:
             b.do("kind", name, "serial")
     if pays_threads(plan.work, machine, plan.width):
-        _parallel(b, order)
+        parallel(b, order)
     return order[0]
 
 
@@ -590,7 +593,8 @@ def _is_copy_of(x: Loop, reduced: Loop) -> bool:
     return x.sym.name == reduced.sym.name or x.sym.name.startswith(f"{reduced.sym.name}_f")
 
 
-def _parallel(b: Builder, order: list[str]) -> None:
+def parallel(b: Builder, order: list[str]) -> None:
+    """The outermost of the first two loops with more than one iteration, where that is legal, runs on all threads."""
     for name in order[:2]:
         e = _extent(b, name)
         if isinstance(e, int) and e < 2:

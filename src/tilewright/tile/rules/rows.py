@@ -27,8 +27,8 @@ PARTIAL_VECTORS = 4
 MAX_ROW_BYTES = 1 << 16
 
 
-def rows(b: Builder, machine: Machine, buffers: list[str]) -> None:
-    """Schedule all stages together at the rows of the last one."""
+def rows(b: Builder, machine: Machine, buffers: list[str], *, threads: bool = True) -> None:
+    """Schedule all stages together at the rows of the last one; without ``threads`` all on the thread that runs them."""
     root = buffers[-1]
     temps = buffers[:-1]
     if any(isinstance(s, Update) and s.buffer.name == root for s in walk(b.kernel.body)):
@@ -44,8 +44,8 @@ def rows(b: Builder, machine: Machine, buffers: list[str]) -> None:
         return
     for name in reversed(temps):
         b.do("compute_at", name, row, _space(b, name, row))
-    _passes(b, machine, row)
-    if pays_threads(work, machine, machine.vector_bytes // 4):
+    passes(b, machine, row)
+    if threads and pays_threads(work, machine, machine.vector_bytes // 4):
         parallelize(b, [x.sym.name for x in nest.loops], work)
 
 
@@ -114,8 +114,8 @@ def _names_written(body: Body) -> set[str]:
     return {s.buffer.name for s in walk(body) if isinstance(s, Store | Update)}
 
 
-def _passes(b: Builder, machine: Machine, row: str) -> None:
-    """Merge neighbouring passes, then give every pass of the row its vectors."""
+def passes(b: Builder, machine: Machine, row: str) -> None:
+    """Merge neighbouring passes of the loop ``row``, then give every pass of the row its vectors."""
     _merge_passes(b, row)
     for s in find_body(b.kernel, row):
         if isinstance(s, For):

@@ -1,0 +1,184 @@
+"""The rule for chains: a contraction, reductions along its rows, and a contraction that walks the rows (attention).
+
+In: a builder and the stages of the chain: the first contraction, what lies between, the last contraction and, when it
+is fused, its epilogue. Out: steps. Not its business: register tiles (``contract``), passes over one row (``rows``).
+
+Before: a nest per stage, each over all rows. After: ``for batches: for a block of rows``: the block's part of the first
+contraction by register tiles into a strip of scratch; row by row the passes between (for a softmax: the maximum, then
+exponential and sum in one); the last contraction and its epilogue by register tiles from the strip. What lies between
+the contractions exists for one block of rows only, which stays in the second-level cache.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from tilewright.core.compute import Stage, loads
+from tilewright.core.expr import Sym, substitute, symbols
+from tilewright.tile.affine import linear
+from tilewright.tile.clusters import Cluster
+from tilewright.tile.cost import estimate, pays_threads
+from tilewright.tile.errors import ScheduleError
+from tilewright.tile.ir import For, Loop, Stmt, Update, walk
+from tilewright.tile.machine import Machine
+from tilewright.tile.rewrite import loads_of, written
+from tilewright.tile.rules.contract import attempt, cached_name, contract, parallel, root_terms
+from tilewright.tile.rules.rows import passes, rows
+from tilewright.tile.rules.view import find_body, n_operations, nests, only_nest
+from tilewright.tile.schedule import Builder
+from tilewright.tile.schedule.tree import find_place
+
+BLOCK_ROWS = 24
+MIN_BLOCK_ROWS, MAX_BLOCK_ROWS = 12, 32
+STRIP_SHARE = 4
+"""A strip takes at most this part of the second-level cache, unless that would be less than ``MIN_STRIP_ROWS`` rows."""
+MIN_STRIP_ROWS = 8
+MAX_STRIP_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class _Chain:
+    """Names of buffers: ``source`` is the first contraction and ``strip`` the stage that alone reads it, ``last`` and
+    ``root`` the second's; ``between`` is all the rest, from the strip's readers on, in order."""
+
+    source: str
+    strip: str
+    between: tuple[str, ...]
+    last: str
+    root: str
+    is_contraction: bool
+
+
+def chain(b: Builder, machine: Machine, cluster: Cluster) -> None:
+    """Schedule all stages of a chain at blocks of rows of the last one."""
+    work = sum(_work(s) for s in cluster.stages)
+    c = _parts(b, cluster)
+    order, inner = _block(b, machine, c)
+    at = order[-1]
+    late = [n for n in c.between if _reads(b, c.root, n)]
+    early = [n for n in (c.source, c.strip, *c.between) if n not in late]
+    for name in [*late, c.last, *reversed(early)]:
+        b.do("compute_at", name, at, "local")
+    if c.is_contraction:
+        contract(b, machine, c.source, c.strip, threads=False)
+    else:
+        rows(b, machine, [c.source, c.strip], threads=False)
+    contract(b, machine, c.last, c.root, threads=False)
+    _passes_between(b, machine, c, at, len(inner))
+    if pays_threads(work, machine, machine.vector_bytes // 4):
+        parallel(b, order)
+
+
+def _work(s: Stage) -> float:
+    reduced = s.reduction.axes if s.reduction else ()
+    return estimate([a.extent for a in (*s.axes, *reduced)]) * sum(n_operations(v) + 1 for v in s.exprs)
+
+
+def _parts(b: Builder, cluster: Cluster) -> _Chain:
+    """Names of the parts; a contraction that no stage reads as its epilogue gets a copy to be that."""
+    first, root = cluster.stages[0], cluster.root.out.name
+    assert cluster.last is not None
+    users = [s for s in cluster.stages if any(x.buffer is first.out for v in s.exprs for x in loads(v))]
+    source, strip, last = first.out.name, users[0].out.name, cluster.last.out.name
+    if len(users) != 1 or users[0].reduction is not None:
+        b.do("cache", source)
+        source, strip = cached_name(b, source), source
+    if last == root:
+        b.do("cache", root)
+        last = cached_name(b, root)
+    named = {source, strip, last, root}
+    between = tuple(s.out.name for s in cluster.stages if s.out.name not in named)
+    return _Chain(source, strip, between, last, root, cluster.has_lanes)
+
+
+def _reads(b: Builder, reader: str, name: str) -> bool:
+    return any(x.buffer.name == name for s in only_nest(b.kernel, reader).leaf for x in loads_of(s))
+
+
+def _block(b: Builder, machine: Machine, c: _Chain) -> tuple[list[str], list[str]]:
+    """Order the root's loops: batches, blocks of rows; rows of a block, lanes. Returns those outside and those rows."""
+    top = only_nest(b.kernel, c.root)
+    *loops, lanes = top.loops
+    shared = _shared_loops(b, c)
+    rows_inside: list[Loop] = []
+    for loop in reversed([x for x in loops if x.sym in shared]):
+        if not isinstance(loop.extent, int) or loop.extent * estimate([x.extent for x in rows_inside]) > MAX_BLOCK_ROWS:
+            if not rows_inside:
+                rows_inside.append(loop)
+            break
+        rows_inside.insert(0, loop)
+    inside = [x.sym.name for x in rows_inside]
+    outside = [x.sym.name for x in loops if x not in rows_inside]
+    if len(loops) > 0:
+        b.do("reorder", *outside, *inside, lanes.sym.name)
+    size = _block_rows(b, machine, c, rows_inside)
+    if size:
+        b.do("split", inside[0], size, "shift" if isinstance(rows_inside[0].extent, int) else "min")
+        outside.append(f"{inside[0]}_o")
+        inside = [f"{inside[0]}_i"]
+    if not outside:
+        raise ScheduleError("chain", c.root, "one block of one batch: nothing to put the strip at")
+    return outside, inside
+
+
+def _shared_loops(b: Builder, c: _Chain) -> set[Sym]:
+    """The root's loops on which some operand of the last contraction does not depend: rows that share it."""
+    dims = root_terms(b, c.last, c.root)
+    update = nests(b.kernel, c.last)[-1].leaf[-1]
+    assert isinstance(update, Update)
+    found: set[Sym] = set()
+    for x in loads(update.value):
+        offset = linear(x.buffer, x.index)
+        if offset is None:
+            raise ScheduleError("chain", c.last, "an operand is read at a run-time index")
+        used = symbols(substitute(offset, dims))
+        found |= {loop.sym for loop in only_nest(b.kernel, c.root).loops[:-1] if loop.sym not in used}
+    return found
+
+
+def _block_rows(b: Builder, machine: Machine, c: _Chain, inside: list[Loop]) -> int:
+    """How many rows a block has; 0: all of them. A number that divides the rows where there is one near."""
+    strip = find_place(b.kernel, c.strip, "chain").buffer
+    row_bytes = estimate(strip.shape[-1:]) * strip.dtype.n_bytes
+    most = max(int(machine.l2_bytes / STRIP_SHARE / row_bytes), MIN_STRIP_ROWS)
+    if most * row_bytes > MAX_STRIP_BYTES or not isinstance(strip.shape[-1], int):
+        raise ScheduleError("chain", c.strip, "a strip of it is too large for scratch")
+    n = estimate([x.extent for x in inside])
+    if not inside or n <= min(most, MAX_BLOCK_ROWS):
+        return 0
+    if len(inside) > 1:
+        raise ScheduleError("chain", c.strip, "its rows are several loops")
+    extent = inside[0].extent
+    if not isinstance(extent, int):
+        return min(BLOCK_ROWS, most)
+    good = [r for r in range(MIN_BLOCK_ROWS, min(MAX_BLOCK_ROWS, most) + 1) if extent % r == 0]
+    if good:
+        return min(good, key=lambda r: (abs(r - BLOCK_ROWS), -r))
+    return -(-extent // -(-extent // min(BLOCK_ROWS, most)))
+
+
+def _passes_between(b: Builder, machine: Machine, c: _Chain, loop: str, depth: int) -> None:
+    """Row by row: the nests between the contractions share their row loops, and their passes become vectors."""
+    if depth == 0:
+        passes(b, machine, loop)
+        return
+    names = set(c.between)
+    k = 0
+    while k + 1 < len(body := find_body(b.kernel, loop)):
+        first, second = body[k], body[k + 1]
+        both = isinstance(first, For) and isinstance(second, For) and _writes((first, second)) <= names
+        if not both or not attempt(b, partial(b.do, "merge", _name(first), _name(second))):
+            k += 1
+    for s in find_body(b.kernel, loop):
+        if isinstance(s, For) and _writes((s,)) <= names:
+            _passes_between(b, machine, c, _name(s), depth - 1)
+
+
+def _name(s: Stmt) -> str:
+    assert isinstance(s, For)
+    return s.loop.sym.name
+
+
+def _writes(body: tuple[Stmt, ...]) -> set[str]:
+    return {x.name for s in walk(body) for x in written(s)}
