@@ -101,3 +101,32 @@ def test_without_fusion_each_op_is_a_kernel() -> None:
     n = Net()
     y = n.b(ops.relu, n.b(ops.matmul, n.input(4, 32), n.weight(32, 8)))
     assert n.kernels(y, fuse=False) == [["matmul"], ["maximum"]]
+
+
+def attention(n: Net, x: Node, k: Node, v: Node) -> Node:
+    scores = n.b(ops.tanh, n.b(ops.matmul, x, k))
+    e = n.b(ops.exp, n.b(ops.sub, scores, n.b(ops.reduce_max, scores, axes=(2,), keepdims=True)))
+    total = n.b(ops.reduce_sum, e, axes=(2,), keepdims=True)
+    return n.b(ops.div, n.b(ops.matmul, e, v), total)
+
+
+def test_products_with_row_reductions_between_are_one_kernel() -> None:
+    n = Net()
+    out = attention(n, n.input(2, 20, 8), n.input(2, 8, 30), n.input(2, 30, 8))
+    chain = ["matmul", "tanh", "reduce_max", "sub", "exp", "matmul", "reduce_sum", "div"]
+    (kernel,) = n.kernels(n.b(ops.transpose, out, perm=(1, 0, 2)))
+    assert sorted(kernel) == sorted([*chain, "transpose"])
+
+
+def test_weights_that_something_else_reads_end_a_chain() -> None:
+    n = Net()
+    scores = n.b(ops.matmul, n.input(2, 20, 8), n.input(2, 8, 30))
+    weights = n.b(ops.softmax, scores, axis=2)
+    assert len(n.kernels(n.b(ops.matmul, weights, n.input(2, 30, 8)), weights)) == 3
+
+
+def test_products_without_reductions_between_or_with_constants_are_apart() -> None:
+    n = Net()
+    x, k, v = n.input(2, 20, 8), n.input(2, 8, 30), n.input(2, 30, 8)
+    assert len(n.kernels(n.b(ops.matmul, n.b(ops.tanh, n.b(ops.matmul, x, k)), v))) == 2
+    assert len(n.kernels(attention(n, x, n.weight(2, 8, 30), v))) > 1

@@ -80,7 +80,8 @@ def _decompose_attention(b: Builder, inputs: tuple[Node, ...], a: Attrs) -> Node
     kv_heads, group = k.shape[1], _group_size(heads, k.shape[1])
     if group != 1:
         q = b(reshape, q, shape=(batch, kv_heads, group, *q.shape[2:]))
-        k, v = (b(reshape, x, shape=(batch, kv_heads, 1, *x.shape[2:])) for x in (k, v))
+        k = b(reshape, k, shape=(batch, kv_heads, 1, *k.shape[2:]))
+        v = b(reshape, v, shape=(batch, kv_heads, 1, *v.shape[2:]))
         masks = [_grouped_mask(b, m, kv_heads, group) for m in masks]
     rank = q.type.rank
     score_dtype = wide(q.dtype)
@@ -101,9 +102,9 @@ def _decompose_attention(b: Builder, inputs: tuple[Node, ...], a: Attrs) -> Node
 
 def _grouped_mask(b: Builder, mask: Node, kv_heads: Dim, group: Dim) -> Node:
     """A mask over (batch, heads, queries, keys), or fewer of them, for heads in groups."""
-    lead = (1,) * (4 - mask.type.rank)
-    first, heads, *scores = (*lead, *mask.shape)
-    return b(reshape, mask, shape=(first, *((1, 1) if heads == 1 else (kv_heads, group)), *scores))
+    shape: list[Dim] = [*[1] * (4 - mask.type.rank), *mask.shape]
+    shape[1:2] = [1, 1] if shape[1] == 1 else [kv_heads, group]
+    return b(reshape, mask, shape=shape)
 
 
 def _masked(b: Builder, scores: Node, masks: Sequence[Node], causal: bool) -> Node:

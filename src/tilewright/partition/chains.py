@@ -14,6 +14,7 @@ are re-laid for kernels that walk all rows before the next panel.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+
 from tilewright.core.expr import Dim, Sym
 from tilewright.core.graph import CONST, Node
 from tilewright.partition.facts import Facts, Form, row_space

@@ -52,7 +52,7 @@ class Cluster:
 def clusters_of(
     stages: list[Stage], computation: Computation, constants: Container[Buffer], *, chains: bool = True
 ) -> list[Cluster]:
-    """Every stage in exactly one cluster, roots in the computation's order; without ``chains``, none is of that kind."""
+    """Every stage in exactly one cluster, roots in the computation's order; ``chains``: may there be such clusters?"""
     reads = {id(s): {x.buffer for v in _values(s) for x in walk_value(v) if isinstance(x, Load)} for s in stages}
     readers = {t: [s for s in stages if t in reads[id(s)]] for t in computation.temps}
     kinds = {id(s): _kind(s, constants) for s in stages}

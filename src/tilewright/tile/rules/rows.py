@@ -28,7 +28,7 @@ MAX_ROW_BYTES = 1 << 16
 
 
 def rows(b: Builder, machine: Machine, buffers: list[str], *, threads: bool = True) -> None:
-    """Schedule all stages together at the rows of the last one; without ``threads`` all on the thread that runs them."""
+    """Schedule all stages together at the rows of the last one; without ``threads`` no loop is made parallel."""
     root = buffers[-1]
     temps = buffers[:-1]
     if any(isinstance(s, Update) and s.buffer.name == root for s in walk(b.kernel.body)):

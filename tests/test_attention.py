@@ -1,0 +1,122 @@
+"""Attention as its users see it: any size and mask, right to rounding, the same bits for any number of threads."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tilewright import ops
+from tilewright.core.graph import Attrs, Builder, Graph, Pool
+from tilewright.core.types import tensor_type_of
+from tilewright.driver import compile_graph
+
+SIZES = [1, 2, 37, 130, 197, 1000]
+DEPTHS = [17, 64, 80, 128, 257]
+
+
+def draw(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def operands(batch, heads, kv_heads, n_queries, n_keys, depth, value_depth=None):
+    q = draw(batch, heads, n_queries, depth, seed=1)
+    k, v = draw(batch, kv_heads, n_keys, depth, seed=2), draw(batch, kv_heads, n_keys, value_depth or depth, seed=3)
+    return q, k, v
+
+
+def graph_of(shapes, **attrs):
+    """One ``attention``, written head by head within a token, as the next layer reads it."""
+    pool = Pool()
+    b = Builder(pool)
+    xs = [pool.input(f"x{k}", t) for k, t in enumerate(shapes)]
+    out = b(ops.transpose, b(ops.attention, *xs, **attrs), perm=(0, 2, 1, 3))
+    return Graph("attention", pool, tuple(xs), (out,), ("y",))
+
+
+def compiled(arrays, threads=1, **attrs):
+    return compile_graph(graph_of([tensor_type_of(a) for a in arrays], **attrs), threads=threads)
+
+
+def reference(arrays, **attrs):
+    result = ops.attention.reference(list(arrays), Attrs(ops.attention.complete_attrs(attrs)))
+    return result.transpose(0, 2, 1, 3)
+
+
+def check(arrays, **attrs):
+    model = compiled(arrays, **attrs)
+    got = model(*arrays)
+    np.testing.assert_allclose(got, reference(arrays, **attrs), rtol=2e-4, atol=2e-5)
+    return model
+
+
+def kernels(model):
+    return [set(k["ops"]) for k in model.report()["kernels"]]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("causal", [False, True])
+def test_any_length(size, causal):
+    check(operands(1, 2, 2, size, size, 16), scale=0.25, causal=causal)
+
+
+@pytest.mark.parametrize("depth", DEPTHS)
+@pytest.mark.parametrize(("n_queries", "n_keys"), [(37, 37), (1, 70), (40, 5)])
+def test_any_depth(depth, n_queries, n_keys):
+    check(operands(2, 2, 2, n_queries, n_keys, depth, depth - 1), scale=depth**-0.5)
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2, 6])
+@pytest.mark.parametrize(("n_queries", "n_keys"), [(1, 130), (33, 33), (3, 50)])
+@pytest.mark.parametrize("causal", [False, True])
+def test_heads_in_groups(kv_heads, n_queries, n_keys, causal):
+    check(operands(2, 6, kv_heads, n_queries, n_keys, 8), scale=0.3, causal=causal)
+
+
+@pytest.mark.parametrize("shape", [(40, 50), (1, 50), (1, 1, 50), (3, 1, 1, 50), (3, 4, 40, 50), (1, 4, 1, 50)])
+@pytest.mark.parametrize("kind", ["bool", "float"])
+@pytest.mark.parametrize("kv_heads", [2, 4])
+def test_masks(shape, kind, kv_heads):
+    mask = draw(*shape, seed=4)
+    mask = mask > -0.5 if kind == "bool" else mask
+    check((*operands(3, 4, kv_heads, 40, 50, 8), mask), scale=0.3, softcap=3.0 if kind == "float" else 0.0)
+
+
+def test_a_row_that_sees_nothing_is_nan_and_others_are_not():
+    mask = np.ones((50, 60), np.bool_)
+    mask[[0, 17, 49]] = False
+    arrays = (*operands(1, 2, 2, 50, 60, 16), mask)
+    got = compiled(arrays, scale=0.25)(*arrays)
+    assert np.isnan(got[:, [0, 17, 49]]).all()
+    rest = np.setdiff1d(np.arange(50), [0, 17, 49])
+    np.testing.assert_allclose(got[:, rest], reference(arrays, scale=0.25)[:, rest], rtol=2e-4, atol=2e-5)
+
+
+def test_nan_in_a_query_stays_in_its_row():
+    q, k, v = operands(1, 2, 2, 50, 60, 16)
+    q[0, 1, 7, 3] = np.nan
+    got = compiled((q, k, v), scale=0.25)(q, k, v)
+    assert np.isnan(got[0, 7, 1]).all() and np.isnan(got).sum() == 16
+
+
+def test_nan_in_a_key_and_in_a_value():
+    q, k, v = operands(1, 1, 1, 50, 60, 16)
+    v[0, 0, 5, 2] = np.nan
+    got = compiled((q, k, v), scale=0.25)(q, k, v)
+    assert np.isnan(got[..., 2]).all() and np.isnan(got).sum() == 50
+    k[0, 0, 59, 0] = np.nan
+    got = compiled((q, k, v), scale=0.25)(q, k, v)
+    assert np.isnan(got).all()
+
+
+@pytest.mark.parametrize("case", [(1, 3, 3, 197, 197, 64), (2, 4, 2, 50, 300, 32), (1, 4, 2, 1, 500, 64)])
+@pytest.mark.parametrize("causal", [False, True])
+def test_threads_do_not_change_a_bit(case, causal):
+    arrays = operands(*case)
+    one, two = (compiled(arrays, threads=n, scale=0.2, causal=causal)(*arrays) for n in (1, 2))
+    assert one.tobytes() == two.tobytes()
+
+
+def test_scores_never_exist_as_a_whole():
+    model = check(operands(1, 4, 4, 500, 500, 32), scale=0.2)
+    assert model.report()["memory"]["arena_bytes"] < 4 * 500 * 500
+    assert len(kernels(model)) == 1

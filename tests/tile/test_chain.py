@@ -1,0 +1,71 @@
+"""Chains of two contractions: one nest of row blocks, right for every size, and for any reductions between."""
+
+import dataclasses
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tile.kernels import SMALL, WIDE, ZERO, F, check_default
+from tilewright.core.compute import Buffer, Computation, Const, Load, Reduction, Stage, Unary, axes_for, syms
+from tilewright.tile.default import schedule
+from tilewright.tile.ir import Space
+from tilewright.tile.rewrite import loops_of
+
+FEW = settings(max_examples=15, deadline=None)
+
+
+def attention(batch, rows, keys, depth, width, scaled=True, softmax=True):
+    """``out[i, b, j] = sum_k w(sum_d q[b, i, d] k[b, k, d]) v[b, k, j] / l[b, i]``."""
+    q, k = Buffer("Q", F, (batch, rows, depth)), Buffer("K", F, (batch, keys, depth))
+    v, out = Buffer("V", F, (batch, keys, width)), Buffer("O", F, (rows, batch, width))
+    s, t, e = (Buffer(n, F, (batch, rows, keys)) for n in ("s", "t", "e"))
+    m, total = (Buffer(n, F, (batch, rows)) for n in ("m", "l"))
+    o = Buffer("o", F, (batch, rows, width))
+    stages = []
+
+    def stage(buffer, value, over=None, op="add", init=ZERO):
+        axes = axes_for(buffer.shape, f"{buffer.name}_")
+        inner = axes_for((over,), f"{buffer.name}_r") if over else ()
+        reduction = Reduction(inner, op, (init,)) if over else None
+        stages.append(Stage((buffer,), axes, syms(axes), (value(*syms(axes), *syms(inner)),), reduction))
+
+    stage(s, lambda b, i, j, d: Load(q, (b, i, d)) * Load(k, (b, j, d)), depth)
+    if scaled:
+        stage(t, lambda b, i, j: Unary("abs", Load(s, (b, i, j))))
+    strip = t if scaled else s
+    stage(m, lambda b, i, j: Load(strip, (b, i, j)), keys, "max", Const(float("-inf"), F))
+    weight = (lambda x: Unary("exp", x)) if softmax else (lambda x: x)
+    stage(e, lambda b, i, j: weight(Load(strip, (b, i, j)) - Load(m, (b, i))))
+    stage(total, lambda b, i, j: Load(e, (b, i, j)), keys)
+    stage(o, lambda b, i, j, x: Load(e, (b, i, x)) * Load(v, (b, x, j)), keys)
+    axes = axes_for(out.shape)
+    i, b, j = syms(axes)
+    stages.append(Stage((out,), axes, (i, b, j), (Load(o, (b, i, j)) / (Load(total, (b, i)) + Const(2.0, F)),)))
+    return Computation((q, k, v), (out,), tuple(stages), (s, *([t] if scaled else []), m, e, total, o))
+
+
+@given(
+    batch=st.integers(1, 3), rows=st.integers(1, 40), keys=st.integers(2, 20), depth=st.integers(1, 5),
+    width=st.integers(1, 9), scaled=st.booleans(), softmax=st.booleans(),
+)  # fmt: skip
+@FEW
+def test_any_size(batch, rows, keys, depth, width, scaled, softmax):
+    check_default(attention(batch, rows, keys, depth, width, scaled, softmax))
+
+
+@pytest.mark.parametrize("machine", [SMALL, WIDE])
+@pytest.mark.parametrize("rows", [16, 48, 50])
+def test_a_block_of_rows_at_a_time(machine, rows):
+    kernel = check_default(attention(2, rows, 33, 8, 16), machine=machine)
+    assert not kernel.notes
+    strips = [p for p in kernel.places if p.buffer.name in "te"]
+    assert all(p.space is Space.LOCAL and p.buffer.shape[0] <= 32 for p in strips)
+
+
+def test_too_many_keys_for_scratch_are_done_stage_by_stage():
+    machine = dataclasses.replace(SMALL, l2_bytes=64)
+    computation = attention(2, 20, 1 << 16, 2, 16)
+    kernel = schedule(computation, machine)
+    assert any("too large for scratch" in n for n in kernel.notes)
+    assert loops_of(kernel.body)
