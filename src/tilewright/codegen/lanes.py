@@ -22,7 +22,8 @@ class Lanes:
     """Open vector loops, outermost first: lane ``i`` is the ``i``-th point of their product, the last loop fastest.
 
     ``mask`` (one bit a lane) holds where a lane really runs; None means everywhere. ``guard`` is a run-time bit that
-    every memory access needs, None when there is none.
+    every memory access needs, None when there is none. ``live`` is the last loop's extent where it is a number: lanes
+    from there on never run, and what they would compute is of no interest.
     """
 
     syms: tuple[Sym, ...] = ()
@@ -31,6 +32,7 @@ class Lanes:
     mask: Val | None = None
     guard: Val | None = None
     may_be_empty: bool = False
+    live: int | None = None
     _patterns: Patterns = field(default_factory=dict, compare=False, repr=False)
 
     @property
@@ -44,6 +46,11 @@ class Lanes:
     def points(self) -> list[tuple[int, ...]]:
         """The values of ``syms`` in each lane."""
         return list(product(*[range(e) for e in self.extents]))
+
+    def live_points(self) -> list[tuple[int, ...]]:
+        """:meth:`points`, where lanes that never run repeat the last that does."""
+        last = (self.live or self.extents[-1]) - 1
+        return [(*point[:-1], min(point[-1], last)) for point in self.points()]
 
     def pattern(self, lin: Lin) -> tuple[int, ...] | None:
         """Each lane's distance from lane 0, None when all are 0. Only for :meth:`is_regular` expressions."""

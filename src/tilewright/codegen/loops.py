@@ -264,7 +264,8 @@ class Loops:
         sids, extents = (*ctx.sids, sid), (*ctx.extents, n)
         patterns = self._patterns.setdefault((sids, extents), {})
         syms = (*ctx.syms, sym)
-        inner = Lanes(syms, sids, extents, None, ctx.guard, ctx.may_be_empty, patterns)
+        live = extent if isinstance(extent, int) else None
+        inner = Lanes(syms, sids, extents, None, ctx.guard, ctx.may_be_empty, live, patterns)
         ragged = self._ragged(extent, n, inner)
         if old is not None and ragged is not None:
             ragged = fn.arith.instruction("and", "i1", old, ragged)

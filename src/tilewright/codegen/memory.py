@@ -10,8 +10,9 @@ variable's level, plus the constant at the use.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilewright.codegen import convert
 from tilewright.codegen.arith import Arith
@@ -19,7 +20,7 @@ from tilewright.codegen.index import IndexSpace, Lin
 from tilewright.codegen.lanes import Lanes
 from tilewright.codegen.types import MEMORY_TYPE, VALUE_TYPE, literal, mangled, vector
 from tilewright.codegen.writer import Val
-from tilewright.core import expr
+from tilewright.core import expr, types
 from tilewright.core.compute import Buffer, Value
 from tilewright.core.expr import Dim
 from tilewright.core.types import Array
@@ -48,7 +49,8 @@ class Known:
 class Place:
     """An address: ``pointer + offset`` bytes for lane 0; ``pattern`` gives the other lanes in elements, ``lanes``
     each lane's own element distance where that is not constant (an ``i64`` vector). ``fits``: every lane, running or
-    not, lies inside the buffer."""
+    not, lies inside the buffer. ``pointer`` is a multiple of ``unit`` elements from the buffer's start, and so is the
+    buffer's size (0: unknown)."""
 
     buffer: Buffer
     pointer: Val
@@ -56,6 +58,7 @@ class Place:
     pattern: tuple[int, ...] | None = None
     lanes: Val | None = None
     fits: bool = False
+    unit: int = 0
 
 
 class Memory:
@@ -183,7 +186,8 @@ class Memory:
         if plan.dynamic:
             return self._dynamic(plan, Place(plan.buffer, pointer, offset * size, pattern, lanes), ctx, index_value)
         fits = ctx.mask is not None and regular and self._fits(plan, ctx)
-        return Place(plan.buffer, pointer, offset * size, None if lanes else pattern, lanes, fits)
+        unit = math.gcd(*[coef for _, _, coef in runs], _n_elements(plan.buffer)) if pattern else 0
+        return Place(plan.buffer, pointer, offset * size, None if lanes else pattern, lanes, fits, unit)
 
     def _fits(self, plan: Plan, ctx: Lanes) -> bool:
         size: Dim = 1
@@ -222,14 +226,14 @@ class Memory:
 
     def _lane_parts(self, plan: Plan, ctx: Lanes) -> tuple[Dim, tuple[Dim, ...]]:
         """For an index that is not linear in the lanes: what the lanes decide in lane 0, and each lane's distance."""
-        key = (id(plan), self.space.situation(plan.lin.dim), ctx.extents)
+        key = (id(plan), self.space.situation(plan.lin.dim), ctx.extents, ctx.live)
         if key not in self._parts:
             parts = self._per_lane(expr_sum(plan.lin.others, plan.lin.terms, ctx), ctx)
             self._parts[key] = (parts[0], tuple([p - parts[0] for p in parts]))
         return self._parts[key]
 
     def _per_lane(self, e: Dim, ctx: Lanes) -> list[Dim]:
-        points = [dict(zip(ctx.syms, point, strict=True)) for point in ctx.points()]
+        points = [dict(zip(ctx.syms, point, strict=True)) for point in ctx.live_points()]
         return [self.space.resolve(expr.substitute(e, point)) for point in points]
 
     def lane_values(self, e: Dim, ctx: Lanes) -> Val:
@@ -287,7 +291,8 @@ class Memory:
         if pattern == tuple(range(n)):
             return self._load_vector(place, element, n, ctx)
         low, high = min(pattern), max(pattern)
-        if ctx.mask is None and high - low < 2 * n:
+        all_run = ctx.mask is None or (ctx.live is not None and not ctx.may_be_empty)
+        if all_run and high - low < 2 * n:
             return self._load_shuffled(place, [p - low for p in pattern], element, place.offset + low * size, ctx)
         distances = Val(f"<{', '.join([f'i64 {p}' for p in pattern])}>", 0, n)
         if ctx.mask is None and not (self.arith.target.has_gather and size >= 4):
@@ -325,11 +330,21 @@ class Memory:
         )
 
     def _load_shuffled(self, place: Place, lanes: list[int], element: str, offset: int, ctx: Lanes) -> Val:
-        """Everything the lanes touch in one or two vector loads that read no byte beyond, then a shuffle."""
+        """Everything the lanes touch in one or two vector loads that read no byte beyond, then a shuffle.
+
+        When one aligned vector holds it all, that one is read: neighbours want other elements of the same vector.
+        """
         n, size = len(lanes), place.buffer.dtype.n_bytes
         span = max(lanes) + 1
+        first = offset // size % n
+        is_plain = element == VALUE_TYPE[place.buffer.dtype]
+        if is_plain and first + span <= n and place.unit and place.unit % n == 0:
+            whole = replace(place, offset=offset - first * size, pattern=tuple(range(n)))
+            return self.arith.pick(self.load(whole, replace(ctx, mask=None)), element, [first + p for p in lanes])
         align = f"align {size}"
         if span <= n:
+            if span < n and self.arith.target.has_masks:
+                return self.arith.pick(self._load_front(place, element, offset, span, n, ctx), element, lanes)
             wide = self._here(
                 f"load {vector(element, span)}, ptr {self._readable(place, ctx, offset, span)}, {align}", span
             )
@@ -338,6 +353,14 @@ class Memory:
         low = self._here(f"load {ty}, ptr {self._readable(place, ctx, offset, n)}, {align}", n)
         high = self._here(f"load {ty}, ptr {self._readable(place, ctx, offset + start * size, n)}, {align}", n)
         return self.arith.pick(low, element, [p if p < n else n + p - start for p in lanes], high)
+
+    def _load_front(self, place: Place, element: str, offset: int, count: int, n: int, ctx: Lanes) -> Val:
+        """A vector of ``n`` of which only the first ``count`` elements are read."""
+        ty, name = vector(element, n), f"llvm.masked.load.{mangled(element, n)}.p0"
+        pointer = self._readable(place, ctx, offset, n)
+        mask = ", ".join([f"i1 {int(k < count)}" for k in range(n)])
+        align = f"align {place.buffer.dtype.n_bytes}"
+        return self._here(f"call {ty} @{name}(ptr {align} {pointer}, <{n} x i1> <{mask}>, {ty} zeroinitializer)", n)
 
     def _load_each(self, place: Place, pattern: tuple[int, ...], element: str, ctx: Lanes) -> Val:
         n, size = len(pattern), place.buffer.dtype.n_bytes
@@ -430,6 +453,12 @@ class Memory:
         gone = [k for k, v in known.items() if v.pointer != pointer or (v.start < stop and start < v.stop)]
         for k in gone:
             del known[k]
+
+
+def _n_elements(buffer: Buffer) -> int:
+    """The size of a buffer, 0 when it is known at run time only."""
+    size = types.product(buffer.shape)
+    return size if isinstance(size, int) else 0
 
 
 def expr_sum(others: tuple[tuple[expr.Atom, int], ...], terms: tuple[tuple[int, int], ...], ctx: Lanes) -> Dim:

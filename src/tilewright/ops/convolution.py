@@ -114,26 +114,23 @@ def _infer_conv(ts: Sequence[TensorType], a: Attrs) -> TensorType:
 
 
 def _compute_conv(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs) -> tuple[Stage, ...]:
-    """One sum over (taps, input channels); with groups the output channel is ``group * size + member``."""
+    """One sum over (taps, input channels of the group); output channel ``o`` belongs to group ``o // size``."""
     (x, w), (out,) = ins, outs
     rank, acc = len(x.shape), accumulator(x.dtype, out.dtype)
-    groups, depth = a.groups, w.shape[1]
-    per_group = floordiv(w.shape[0], groups)
+    depth = w.shape[1]
     (n,) = axes_named((x.shape[0],), "n")
-    (group,), (member,) = axes_named((groups,), "g"), axes_named((per_group,), "c")
+    (channel,) = axes_named((w.shape[0],), "c")
     at = axes_named([out.shape[k] for k in spatial_axes(a.layout, rank)], "p")
-    taps, (channel,) = axes_named(w.shape[2:], "k"), axes_named((depth,), "r")
-    channels = (member,) if groups == 1 else (group, member)
-    g: Dim = 0 if groups == 1 else group.sym
-    oc = g * per_group + member.sym
+    taps, (member,) = axes_named(w.shape[2:], "k"), axes_named((depth,), "r")
+    group = 0 if a.groups == 1 else floordiv(channel.sym, floordiv(w.shape[0], a.groups))
     position = window_positions([p.sym for p in at], [k.sym for k in taps], a, a.dilations)
-    index = placed(n.sym, g * depth + channel.sym, position, a.layout)
+    index = placed(n.sym, group * depth + member.sym, position, a.layout)
     element = padded_load(x, index, spatial_axes(a.layout, rank), a.pads, Const(0, x.dtype))
-    weight = Load(w, (oc, channel.sym, *[k.sym for k in taps]))
-    axes = (n, *channels, *at) if a.layout == "NCHW" else (n, *at, *channels)
-    where = placed(n.sym, oc, [p.sym for p in at], a.layout)
+    weight = Load(w, (channel.sym, member.sym, *[k.sym for k in taps]))
+    axes = (n, channel, *at) if a.layout == "NCHW" else (n, *at, channel)
+    where = placed(n.sym, channel.sym, [p.sym for p in at], a.layout)
     expr = cast_to(element, acc) * cast_to(weight, acc)
-    return fold(out, axes, where, expr, (*taps, channel), "add", Const(0, acc))
+    return fold(out, axes, where, expr, (*taps, member), "add", Const(0, acc))
 
 
 def padded_array(x: Array, pads: Sequence[tuple[int, int]], value: Any) -> Array:

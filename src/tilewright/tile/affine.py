@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tilewright.core.compute import Buffer, IndexLike, Value
-from tilewright.core.expr import Dim, Mul, Sym, const_of, substitute, symbols, terms_of
+from tilewright.core.expr import Binary, Dim, Mul, Sym, const_of, substitute, symbols, terms_of
 
 
 def coefficient(e: Dim, sym: Sym) -> Dim | None:
@@ -29,6 +29,18 @@ def coefficient(e: Dim, sym: Sym) -> Dim | None:
                     rest = rest * f
             total = total + rest
     return total
+
+
+def period(e: Dim, sym: Sym) -> int | None:
+    """``k`` when ``e`` depends on ``sym`` only through ``sym // k``: so many neighbours are equal. None otherwise."""
+    found: set[int] = set()
+    for atom, _ in terms_of(e):
+        if sym not in symbols(atom):
+            continue
+        if not isinstance(atom, Binary) or atom.op != "floordiv" or atom.a != sym or not isinstance(atom.b, int):
+            return None
+        found.add(atom.b)
+    return found.pop() if len(found) == 1 else None
 
 
 def is_affine(e: Dim, syms: Iterable[Sym]) -> bool:

@@ -18,8 +18,9 @@ from enum import Enum
 
 from tilewright.core.compute import Buffer, Computation, Load, Stage, Value
 from tilewright.core.compute import walk as walk_value
+from tilewright.core.expr import Sym
 from tilewright.core.types import product
-from tilewright.tile.affine import stride_along
+from tilewright.tile.affine import linear, period, stride_along
 
 
 class Kind(Enum):
@@ -110,9 +111,15 @@ def _has_lanes(s: Stage, constants: Container[Buffer]) -> bool:
         stride = stride_along(x.buffer, x.index, last)
         if stride == 1 or (stride != 0 and x.buffer in constants):
             good = True
-        elif stride != 0 and 1 in along:
+        elif stride != 0 and 1 in along and not _repeats(x, last):
             return False
     return good
+
+
+def _repeats(x: Load, sym: Sym) -> bool:
+    """Do neighbours along ``sym`` read the same element, as the output channels of one group do?"""
+    offset = linear(x.buffer, x.index)
+    return offset is not None and period(offset, sym) is not None
 
 
 def _single_reader(t: Buffer, root: Stage, readers: dict[Buffer, list[Stage]]) -> bool:

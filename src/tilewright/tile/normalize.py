@@ -277,8 +277,11 @@ def _span(e: Dim, extents: dict[Sym, Dim]) -> tuple[Dim, Dim] | None:
     width: Dim = 1
     for s in symbols(e) & extents.keys():
         c = coefficient(e, s)
-        if not isinstance(c, int) or symbols(extents[s]) & extents.keys():
+        if symbols(extents[s]) & extents.keys():
             return None
+        if not isinstance(c, int):
+            low, high = bounds(e)
+            return None if low is None or high is None else (low, high - low + 1)
         lo = lo - c * s + (c * (extents[s] - 1) if c < 0 else 0)
         width = width + abs(c) * (extents[s] - 1)
     return lo, width

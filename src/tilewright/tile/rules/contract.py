@@ -15,12 +15,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar
 
 from tilewright.core.compute import Load, Value
 from tilewright.core.compute import walk as walk_value
 from tilewright.core.expr import Dim, Sym, floordiv, mod, substitute, symbols
-from tilewright.tile.affine import coefficient, linear
+from tilewright.tile.affine import coefficient, linear, period
 from tilewright.tile.cost import MAX_UNROLLED, Box, Operand, Tile, choose_tile, estimate, pays_threads
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, Kind, Loop, Role, Store, Update, walk
@@ -38,7 +37,7 @@ from tilewright.tile.rules.view import (
 )
 from tilewright.tile.schedule import Builder
 from tilewright.tile.schedule.operands import paths_to
-from tilewright.tile.schedule.tree import find_place, fresh, readers
+from tilewright.tile.schedule.tree import find_loop, find_place, fresh, readers
 
 HEAVY_OPERATIONS = 10
 CACHE_LINE = 64
@@ -46,8 +45,6 @@ RESIDENT = 0.6
 TASKS_PER_CORE = 2
 PANEL_SHARE = 8
 MIN_SHARING_TILES = 4
-
-_T = TypeVar("_T")
 
 
 def min_tasks(machine: Machine) -> int:
@@ -66,15 +63,21 @@ class Plan:
     rows2: Loop | None
     outer: list[Loop]
     reduced: list[Loop]
+    stepped: list[Loop]
+    slid: list[Loop]
     tile: Tile
     width: int
-    unroll_all: bool
     is_heavy: bool
     work: float
     panels_first: bool
     n_chunks: int
     is_slice_small: bool
     group: int
+
+    @property
+    def is_window(self) -> bool:
+        """Are copies of reduction loops inside of the lanes?"""
+        return bool(self.stepped or self.slid)
 
 
 def contract(b: Builder, machine: Machine, reduced: str, root: str | None, *, threads: bool = True) -> None:
@@ -85,8 +88,27 @@ def contract(b: Builder, machine: Machine, reduced: str, root: str | None, *, th
     if root is None:
         b.do("cache", reduced)
         root, reduced = reduced, cached_name(b, reduced)
+    _split_groups(b, machine, reduced, root)
     plan = plan_contraction(b, machine, reduced, root)
     _pieces(b, machine, plan if threads else replace(plan, work=0.0))
+
+
+def _split_groups(b: Builder, machine: Machine, acc: str, root: str) -> None:
+    """Lanes in groups that share an operand (a convolution's): no vector holds a part of a group beside another group.
+
+    Then a group of vectors reads one element for all lanes, and a vector of whole groups one for each, by a shuffle.
+    """
+    top = only_nest(b.kernel, root)
+    if not top.loops:
+        return
+    lanes, width = top.loops[-1], vector_width(machine, (*top.leaf, _update(b, acc)))
+    sizes = {period(op.offset, lanes.sym) for op in _operands(b, acc, root, lanes.sym) if op.lane_stride is None}
+    size = sizes.pop() if len(sizes) == 1 else None
+    if size is None or width == 1:
+        return
+    block = size if size >= width else width // size * size
+    if block != width and estimate([lanes.extent]) > block:
+        b.do("split", lanes.sym.name, block)
 
 
 def pack_constants(b: Builder, machine: Machine) -> None:
@@ -160,10 +182,9 @@ def plan_contraction(b: Builder, machine: Machine, acc: str, root: str) -> Plan:
     row = rows[-1] if rows else None
     row2 = rows[-2] if len(rows) > 1 else None
     everything = all(op.lane_stride != 0 for op in operands)
-    slid = [x for x in _taps(reduced)[1] if isinstance(x.extent, int)] if everything else []
-    dot = dot_for(machine, update, operands, reduced)
-    unroll_all = bool(slid) and 1 < estimate([x.extent for x in slid]) <= MAX_UNROLLED
-    unrolled = tuple((x.sym, x.extent) for x in slid if isinstance(x.extent, int)) if unroll_all else ()
+    stepped, slid = _copied(reduced, operands, lanes.sym) if everything else ([], [])
+    dot = None if stepped or slid else dot_for(machine, update, operands, reduced)
+    unrolled = tuple((x.sym, x.extent) for x in (*stepped, *slid) if isinstance(x.extent, int))
     most = _max_rows(operands, row, width, machine)
     box = Box(
         lanes.sym,
@@ -185,14 +206,24 @@ def plan_contraction(b: Builder, machine: Machine, acc: str, root: str) -> Plan:
     small = read / estimate([lanes.extent]) * tile.vectors * machine.vector_bytes <= machine.l1_bytes / 2
     chunks = _row_chunks(b, machine, acc, rows, lanes, tile, width) if panels else 1
     return Plan(
-        acc, root, lanes, row, row2, rest, reduced, tile, width, unroll_all, heavy, work, panels, chunks, small,
+        acc, root, lanes, row, row2, rest, reduced, stepped, slid, tile, width, heavy, work, panels, chunks, small,
         dot.group if dot else 1,
     )  # fmt: skip
 
 
-def _taps(reduced: list[_T]) -> tuple[list[_T], list[_T]]:
-    """A window's loops: those that stay loops, and the one that is copied so that neighbours share what they read."""
-    return reduced[:-1], reduced[-1:]
+def _copied(reduced: list[Loop], operands: tuple[Operand, ...], lanes: Sym) -> tuple[list[Loop], list[Loop]]:
+    """Reduction loops of a window that become copies: (each in a block of its own, together in one block).
+
+    The last tap's copies stand together, since neighbouring rows share what they read. With groups, every member of
+    the group is another shuffle of the same vector; its copies stand apart, or too many vectors would be held.
+    """
+    is_grouped = any(op.lane_stride is None and period(op.offset, lanes) is not None for op in operands)
+    stepped, slid = (reduced[-1:], reduced[-2:-1]) if is_grouped else ([], reduced[-1:])
+    for choice in ((stepped, slid), (stepped, [])):
+        sizes = [x.extent for part in choice for x in part]
+        if all(isinstance(n, int) for n in sizes) and 1 < estimate(sizes) <= MAX_UNROLLED:
+            return choice
+    return [], []
 
 
 def _row_chunks(b: Builder, machine: Machine, acc: str, rows: list[Loop], lanes: Loop, tile: Tile, width: int) -> int:
@@ -215,7 +246,10 @@ def _row_chunks(b: Builder, machine: Machine, acc: str, rows: list[Loop], lanes:
 
 
 def _number(loop: Loop | None) -> int | None:
-    return loop.extent if loop is not None and isinstance(loop.extent, int) else None if loop is not None else 1
+    """Iterations of a loop, or the most of them for a part of a split loop; None: known at run time only."""
+    if loop is None:
+        return 1
+    return loop.extent if isinstance(loop.extent, int) else None if loop.sym.hi is None else loop.sym.hi + 1
 
 
 def _max_rows(operands: tuple[Operand, ...], row: Loop | None, width: int, machine: Machine) -> int:
@@ -464,9 +498,10 @@ def _number_of(b: Builder, loop: str) -> int:
 
 def _split_lanes(b: Builder, lane: str, vectors: int, width: int) -> tuple[list[str], list[str], str]:
     """(block loops, vector loops, lane loop) after splitting the lane axis."""
-    n = _extent(b, lane)
+    loop = find_loop(b.kernel, lane, "contract").loop
+    n = _number(loop)
     blocks: list[str] = []
-    if not isinstance(n, int) or n > vectors * width:
+    if n is None or n > vectors * width:
         b.do("split", lane, vectors * width)
         blocks, lane = [f"{lane}_o"], f"{lane}_i"
         many = vectors > 1
@@ -494,7 +529,7 @@ def _order(b: Builder, machine: Machine, plan: Plan, batch: list[str], blocks: l
     Windows: rows, lane blocks; lane blocks first if what one block reads stays in the first-level cache.
     When the first has too few iterations for the threads, the loop with the most comes first.
     """
-    if plan.unroll_all:
+    if plan.is_window:
         order = [*batch, *blocks, *rows] if plan.is_slice_small else [*batch, *rows, *blocks]
     elif plan.panels_first and plan.n_chunks > 1 and rows and isinstance(_extent(b, rows[0]), int):
         b.do("split", rows[0], -(-_number_of(b, rows[0]) // plan.n_chunks))
@@ -514,7 +549,7 @@ def _block_depth(b: Builder, machine: Machine, plan: Plan, piece: _Piece, blocks
 
     0 when the whole panel stays in the second-level cache, too few rows share it, or their sums are large.
     """
-    if not blocks or len(plan.reduced) != 1 or plan.unroll_all or order[-1] == blocks[-1]:
+    if not blocks or len(plan.reduced) != 1 or plan.is_window or order[-1] == blocks[-1]:
         return 0
     count = plan.reduced[0].extent
     inside = order[order.index(blocks[-1]) + 1 :]
@@ -570,18 +605,19 @@ def _arrange(b: Builder, plan: Plan, acc: str, at: str) -> None:
     n_rows = estimate([_bound(x) for x in rows])
     across = [*vectors, *rows] if n_rows < estimate([_bound(x) for x in vectors]) else [*rows, *vectors]
     names = [x.sym.name for x in across]
-    if plan.unroll_all:
-        slow, fast = _taps(reduced)
-        order = [*slow, *[x.sym.name for x in vectors], *lanes, *fast, *[x.sym.name for x in rows]]
+    if plan.is_window:
+        stepped = [n for n, x in zip(reduced, plan.reduced, strict=True) if x in plan.stepped]
+        slid = [n for n, x in zip(reduced, plan.reduced, strict=True) if x in plan.slid]
+        slow = [n for n in reduced if n not in (*stepped, *slid)]
+        order = [*slow, *[x.sym.name for x in vectors], *lanes, *stepped, *slid, *[x.sym.name for x in rows]]
+        kinds = {**dict.fromkeys(stepped, "step"), **dict.fromkeys(slid, "unroll")}
     else:
-        slow, fast = _taps(reduced)
-        outside, innermost = _grouped(b, plan, fast[0])
-        order = [*slow, outside, *names, *lanes, *innermost]
+        outside, innermost = _grouped(b, plan, reduced[-1])
+        order, kinds = [*reduced[:-1], outside, *names, *lanes, *innermost], {}
     if len(order) > 1:
         b.do("reorder", *order)
-    if plan.unroll_all:
-        for name in fast:
-            b.do("kind", name, "unroll")
+    for name, kind in kinds.items():
+        b.do("kind", name, kind)
 
 
 def _bound(loop: Loop) -> int:

@@ -1,0 +1,65 @@
+"""Convolutions in groups: every way in which the size of a group meets that of a vector, against the reference."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tilewright import driver, ops
+from tilewright.core import types
+from tilewright.core.evaluate import evaluate_graph
+from tilewright.core.graph import Builder, Graph, Pool
+from tilewright.core.types import TensorType
+from tilewright.driver import Options
+
+TARGETS = ("native", "x86-64-v3", "x86-64")
+
+
+def grouped(c_in: int, c_out: int, groups: int, size: int, kernel: int, stride: int, batch: int = 1) -> Graph:
+    """Convolution in groups between two plain ones, so that channels come last, with bias and ReLU."""
+    rng = np.random.default_rng(c_in * c_out + groups)
+    b = Builder(Pool())
+
+    def weight(*shape: int):
+        return b.const((rng.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))).astype(np.float32))
+
+    def conv(x, w, k, s, g):
+        pads = ((k // 2, k // 2),) * 2
+        return b(ops.conv, x, w, strides=(s, s), pads=pads, dilations=(1, 1), groups=g)
+
+    x = b.pool.input("x", TensorType(types.f32, (batch, 5, size, size)))
+    y = conv(x, weight(c_in, 5, 1, 1), 1, 1, 1)
+    y = conv(y, weight(c_out, c_in // groups, kernel, kernel), kernel, stride, groups)
+    y = b(ops.relu, b(ops.add, y, weight(c_out, 1, 1)))
+    return Graph("grouped", b.pool, (x,), (conv(y, weight(3, c_out, 1, 1), 1, 1, 1),), ("y",))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(
+    ("c_in", "c_out", "groups", "size", "kernel", "stride"),
+    [
+        (32, 32, 8, 9, 3, 1),  # 4 and 4: whole groups fill a vector
+        (32, 32, 4, 12, 3, 2),  # 8 and 8
+        (64, 64, 2, 7, 3, 1),  # groups of full vectors
+        (30, 60, 3, 8, 3, 1),  # 20: a vector and a part of one
+        (48, 48, 16, 9, 3, 1),  # 3: groups that do not fill a vector
+        (60, 120, 30, 6, 3, 1),  # two inputs for four outputs, and half a vector at the end
+        (24, 6, 6, 7, 1, 1),  # four inputs for one output
+        (17, 51, 17, 5, 5, 1),  # one input for three outputs
+        (10, 10, 2, 6, 5, 3),
+    ],
+)
+def test_groups_of_every_size(target, c_in, c_out, groups, size, kernel, stride):
+    graph = grouped(c_in, c_out, groups, size, kernel, stride)
+    x = np.random.default_rng(1).standard_normal((1, 5, size, size)).astype(np.float32)
+    (expected,) = evaluate_graph(graph, [x])
+    model = driver.compile_graph(graph, target=target, threads=1)
+    assert not any("rule broke" in note for k in model.report()["kernels"] for note in k["notes"])
+    np.testing.assert_allclose(model(x), expected, rtol=0, atol=2e-6 * float(np.abs(expected).max()) * 10)
+
+
+@pytest.mark.parametrize("per_group", [4, 8, 16])
+def test_whole_groups_are_shuffled_not_gathered(per_group):
+    graph = driver.optimise(grouped(64, 64, 64 // per_group, 14, 3, 1), Options("x86-64-v4"), None)
+    assembly = "\n".join(driver.kernel_texts(graph, Options("x86-64-v4"), "asm", "conv"))
+    assert "vfmadd" in assembly and "vgather" not in assembly
