@@ -28,6 +28,8 @@ from tilewright.core.passes import PassReport, parse_pipeline, print_pipeline, r
 from tilewright.core.text import SideTable, load_graph, print_graph
 from tilewright.core.types import product
 from tilewright.core.verify import verify
+from tilewright.frontend.onnx_file import read_model
+from tilewright.frontend.onnx_given import NeedsCall
 from tilewright.frontend.source import Source, import_source, source_key
 from tilewright.graph.limits import check_sizes
 from tilewright.graph.pipeline import PASSES, passes_for
@@ -47,6 +49,8 @@ from tilewright.runtime.manifest import (
     TensorSpec,
 )
 from tilewright.runtime.model import LoadedModel
+from tilewright.runtime.threads import default_threads
+from tilewright.specialize import SpecializedModel
 from tilewright.tile.default import schedule
 from tilewright.tile.ir import Kernel, Packed, Role, Space
 from tilewright.tile.machine import Machine
@@ -127,8 +131,11 @@ def compile(
     key = source_key(source, store, input_shapes, fix_dims) if store else None
     artifact = _cached(store, key, options, clock)
     if artifact is None:
-        with clock.stage("import"):
-            graph = fix_symbols(import_source(source, example_inputs, dynamic_shapes, input_shapes), fix_dims or {})
+        try:
+            with clock.stage("import"):
+                graph = fix_symbols(import_source(source, example_inputs, dynamic_shapes, input_shapes), fix_dims or {})
+        except NeedsCall as needs:
+            return _per_call(source, needs, options, input_shapes, fix_dims or {}, threads)
         if store and key is None:
             key = graph_key(graph)
             artifact = _cached(store, key, options, clock)
@@ -137,6 +144,22 @@ def compile(
             if store and key:
                 store.put_artifact(_cache_key(key, options), artifact)
     return LoadedModel(artifact.manifest, artifact.objects, artifact.weights, threads=threads)
+
+
+def _per_call(
+    source: Source,
+    needs: NeedsCall,
+    options: Options,
+    input_shapes: Mapping[str, Sequence[int | str]] | None,
+    fix_dims: Mapping[str, int],
+    threads: int | None,
+) -> LoadedModel:
+    """A model that compiles when a call says what its structure depends on."""
+
+    def compile_one(graph: Graph) -> LoadedModel:
+        return compile_graph(fix_symbols(graph, fix_dims), threads=threads, **asdict(options))
+
+    return SpecializedModel(read_model(source), needs, compile_one, input_shapes, threads or default_threads())
 
 
 def _cached(store: Cache | None, key: str | None, options: Options, clock: Clock) -> Artifact | None:

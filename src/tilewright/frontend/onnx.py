@@ -14,6 +14,7 @@ from __future__ import annotations
 import keyword
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -21,13 +22,27 @@ from tilewright.core import expr
 from tilewright.core.diag import CompileError, ImportFailed, Loc, Problem
 from tilewright.core.expr import Dim, Sym
 from tilewright.core.graph import Graph, Node, Pool
-from tilewright.core.types import TensorType
-from tilewright.frontend.onnx_file import BadTensor, Source, TensorReader, element_type, read_model
+from tilewright.core.types import DType, TensorType, u8
+from tilewright.frontend.onnx_call import Absent, Items
+from tilewright.frontend.onnx_file import ELEMENT_TYPES, BadTensor, Source, TensorReader, element_type, read_model
+from tilewright.frontend.onnx_given import (
+    MAX_ELEMENTS,
+    Elements,
+    Facts,
+    Given,
+    InputInfo,
+    NeedsCall,
+    Nothing,
+    Sequence_,
+    Shape,
+    Sizes,
+)
+from tilewright.frontend.onnx_shapes import Values, as_values
 from tilewright.frontend.onnx_unify import solve
 from tilewright.frontend.onnx_walk import MIN_OPSET, Frame, Scope, Walker
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto, ValueInfoProto
+    from onnx import GraphProto, ModelProto, TypeProto, ValueInfoProto
 
 InputShapes: TypeAlias = Mapping[str, Sequence["int | str | None"]]
 Shapes: TypeAlias = dict[str, Sequence["int | str | None"]]
@@ -37,63 +52,95 @@ MAX_ATTEMPTS = 32
 def import_onnx(
     source: str | Path | bytes | ModelProto, *, input_shapes: InputShapes | None = None, name: str | None = None
 ) -> Graph:
-    """The model as a graph.
+    """The model as a graph; ``NeedsCall`` when only the values of a call's inputs decide its structure.
 
     ``input_shapes`` maps an input's name to its shape: a number fixes a dimension (everywhere that dimension's name
     occurs), a string names it, None leaves it as the model says.
     """
-    read = read_model(source)
+    made = import_for_call(read_model(source), {}, input_shapes, name)
+    if any(r is not None for r in made.results):
+        raise NeedsCall([], ())
+    return made.graph
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A graph, and for each output of the model how many results it is: None for a tensor, else a sequence's length.
+
+    An empty optional is -1. The graph has the results of all outputs in order.
+    """
+
+    graph: Graph
+    results: tuple[int | None, ...]
+
+
+def import_for_call(
+    read: Source, facts: Facts, input_shapes: InputShapes | None = None, name: str | None = None
+) -> Imported:
+    """The model as a graph for all calls of which ``facts`` hold."""
     known: dict[Sym, Dim] = {}
     for _ in range(MAX_ATTEMPTS):
-        result = _attempt(read, dict(input_shapes or {}), known, name)
-        if isinstance(result, Graph):
+        result = _attempt(read, dict(input_shapes or {}), known, name, facts)
+        if isinstance(result, Imported):
             return result
-        problems, learnt = result
+        problems, learnt, waits_for = result
+        if waits_for:
+            raise NeedsCall(problems, waits_for)
         if not learnt:
             break
         known = {s: expr.substitute(d, learnt) for s, d in known.items()} | learnt
     raise ImportFailed("the ONNX model can't be imported", problems)
 
 
+Failure: TypeAlias = "tuple[list[Problem], dict[Sym, Dim], tuple[str, ...]]"
+"""Problems, values of symbols that the nodes determine, and the inputs whose values alone stand in the way."""
+
+
 def _attempt(
-    source: Source, shapes: Shapes, known: Mapping[Sym, Dim], name: str | None
-) -> Graph | tuple[list[Problem], dict[Sym, Dim]]:
-    """The graph with some symbols of the inputs ``known``; else the problems, and more symbols that they determine."""
+    source: Source, shapes: Shapes, known: Mapping[Sym, Dim], name: str | None, facts: Facts
+) -> Imported | Failure:
+    """The graph with some symbols of the inputs ``known``; else why not."""
     model = source.model
-    header = _Header(model, shapes, known)
+    header = _Header(model, shapes, known, facts)
     pool = Pool()
     walker = Walker(pool, TensorReader(source.folder), header.functions)
     scope = Scope()
     inputs = header.inputs(pool, scope)
     walker.problems = header.problems
+    walker.undecided = header.undecided
+    walker.emitter.decidable = header.decidable
+    for node, values in header.sizes:
+        walker.emitter.note(node, values)
     walker.input_symbols = {s for n in inputs for d in n.shape for s in expr.symbols(d)}
     if header.fatal:
-        return header.problems, {}
+        return header.problems, {}, walker.waits_for()
     outputs = walker.graph(model.graph, scope, Frame(header.opsets), source.numbers)
-    nodes = [_checked_output(v, o.name, walker) for v, o in zip(outputs, model.graph.output, strict=True)]
     if walker.problems:
-        return walker.problems, solve(walker.emitter.wanted_equal, walker.input_symbols)
-    found = tuple(n for n in nodes if n is not None)
-    output_names = tuple(o.name for o in model.graph.output)
-    return Graph(name or model.graph.name or "model", pool, inputs, found, output_names, tuple(walker.constraints))
-
-
-def _checked_output(value: object, name: str, walker: Walker) -> Node | None:
-    if isinstance(value, Node):
-        return value
-    if not walker.problems:
-        rule = "is a sequence or optional, and only tensors can leave a model"
-        walker.problems.append(
-            Problem(Loc(f'output "{name}"'), "output", rule, "make its elements outputs of their own")
-        )
-    return None
+        return walker.problems, solve(walker.emitter.wanted_equal, walker.input_symbols), walker.waits_for()
+    found: list[Node] = []
+    names: list[str] = []
+    results: list[int | None] = []
+    for value, o in zip(outputs, model.graph.output, strict=True):
+        assert isinstance(value, Node | Items | Absent)
+        nodes = (value,) if isinstance(value, Node) else value.nodes if isinstance(value, Items) else ()
+        found += nodes
+        names += [o.name] if isinstance(value, Node) else [f"{o.name}[{k}]" for k in range(len(nodes))]
+        results.append(None if isinstance(value, Node) else -1 if isinstance(value, Absent) else len(nodes))
+    graph = Graph(
+        name or model.graph.name or "model", pool, inputs, tuple(found), tuple(names), tuple(walker.constraints)
+    )
+    return Imported(graph, tuple(results))
 
 
 class _Header:
     """What a model says before its nodes: versions, functions, inputs. Collects problems."""
 
-    def __init__(self, model: ModelProto, input_shapes: Shapes, known: Mapping[Sym, Dim]) -> None:
+    def __init__(self, model: ModelProto, input_shapes: Shapes, known: Mapping[Sym, Dim], facts: Facts) -> None:
         self.problems: list[Problem] = []
+        self.undecided: dict[str, list[Problem]] = {}
+        self.decidable: set[Node] = set()
+        self.sizes: list[tuple[Node, Values]] = []
+        self._facts = facts
         self.fatal = False
         self._graph: GraphProto = model.graph
         self._shapes = input_shapes
@@ -142,22 +189,60 @@ class _Header:
         found: list[Node] = []
         for info in infos:
             loc = Loc(f'input "{info.name}"')
-            type_ = self._input_type(info)
-            if type_ is None:
-                self.fatal = True
-                continue
             if not info.name or info.name in scope.names:
                 self._problem(str(loc), "has no name or that of another input", "rename it", fatal=True)
                 continue
             try:
-                node = pool.input(info.name, type_, loc)
+                found += self._input(info, pool, scope, loc)
             except CompileError as e:
                 self.problems.extend(e.problems)
                 self.fatal = True
-                continue
-            scope.bind(info.name, node)
-            found.append(node)
         return tuple(found)
+
+    def _input(self, info: ValueInfoProto, pool: Pool, scope: Scope, loc: Loc) -> list[Node]:
+        """The nodes of one input, its name bound; empty where it has no tensor or a problem."""
+        given, type_proto = self._facts.get(info.name), info.type
+        if isinstance(given, Nothing):
+            scope.bind(info.name, Absent())
+            return []
+        if type_proto.WhichOneof("value") == "optional_type":
+            type_proto = type_proto.optional_type.elem_type
+            if given is None:
+                return self._waits(info.name, "is an optional, and the call says whether it is there")
+        if type_proto.WhichOneof("value") == "sequence_type":
+            if not isinstance(given, Sequence_):
+                return self._waits(info.name, "is a sequence, and the call says of how many tensors")
+            dtype = self._dtype(info.name, type_proto.sequence_type.elem_type.tensor_type.elem_type)
+            if dtype is None:
+                return []
+            types = [TensorType(dtype, s) for s in given.shapes]
+            nodes = [pool.input(f"{info.name}[{k}]", t, loc) for k, t in enumerate(types)]
+            scope.bind(info.name, Items(tuple(nodes)))
+            return nodes
+        type_ = self._input_type(info.name, type_proto, given)
+        if type_ is None:
+            self.fatal = True
+            return []
+        node = pool.input(info.name, type_, loc)
+        scope.bind(info.name, node)
+        if isinstance(given, Elements):
+            scope.names[info.name] = pool.const(given.array(type_.dtype.numpy), None, loc)
+            return [node]
+        size = type_.n_elements
+        if type_.rank <= 1 and (not isinstance(size, int) or size <= MAX_ELEMENTS):
+            self.decidable.add(node)
+        if isinstance(given, Sizes):
+            symbols = [self._sym(f"{info.name}_v{k}", 0) for k in range(given.n)]
+            shape = [d for d in type_.shape if isinstance(d, int)]
+            self.sizes.append((node, as_values(symbols).reshape(shape)))
+            return [node, pool.input(f"{info.name}.sizes", TensorType(u8, (*symbols, 0)), loc)]
+        return [node]
+
+    def _waits(self, name: str, rule: str) -> list[Node]:
+        """Note that only a call tells what this input is."""
+        self._problem(f'input "{name}"', rule, fatal=True)
+        self.undecided.setdefault(name, []).append(self.problems[-1])
+        return []
 
     def _fix_names(self, infos: Sequence[ValueInfoProto]) -> None:
         """Names of dimensions that ``input_shapes`` fixes or renames, wherever they occur."""
@@ -172,27 +257,34 @@ class _Header:
                     rule = f"dimension {dim.dim_param} is fixed to {value} here and to {other} elsewhere"
                     self._problem(f'input_shapes["{info.name}"]', rule)
 
-    def _input_type(self, info: ValueInfoProto) -> TensorType | None:
-        where = f'input "{info.name}"'
-        tensor = info.type.tensor_type
-        if info.type.WhichOneof("value") != "tensor_type":
-            kind = info.type.WhichOneof("value") or "no type"
+    def _dtype(self, name: str, code: int) -> DType | None:
+        try:
+            return element_type(code)
+        except BadTensor as e:
+            self._problem(f'input "{name}"', e.rule, e.remedy, fatal=True)
+            return None
+
+    def _input_type(self, name: str, type_: TypeProto, fact: Given | None) -> TensorType | None:
+        where = f'input "{name}"'
+        tensor = type_.tensor_type
+        if type_.WhichOneof("value") != "tensor_type":
+            kind = type_.WhichOneof("value") or "no type"
             self._problem(where, f"is of {kind}; only tensors can enter a model", "pass its tensors as inputs")
             return None
-        try:
-            dtype = element_type(tensor.elem_type)
-        except BadTensor as e:
-            self._problem(where, e.rule, e.remedy)
+        dtype = self._dtype(name, tensor.elem_type)
+        if dtype is None:
             return None
-        given = self._shapes.get(info.name)
+        given: Sequence[int | str | None] | None = self._shapes.get(name)
+        if isinstance(fact, Shape):
+            given = fact.dims
         if not tensor.HasField("shape") and given is None:
-            self._problem(where, "does not say its rank", f'give its shape: input_shapes={{"{info.name}": [...]}}')
+            self._waits(name, "does not say its rank, which the call does")
             return None
         model_dims: list[Any] = list(tensor.shape.dim) if tensor.HasField("shape") else [None] * len(given or ())
         if given is not None and len(given) != len(model_dims):
             self._problem(where, f"has {len(model_dims)} dimensions and input_shapes gives {len(given)}")
             return None
-        shape = [self._dim(info.name, k, d, given[k] if given else None) for k, d in enumerate(model_dims)]
+        shape = [self._dim(name, k, d, given[k] if given else None) for k, d in enumerate(model_dims)]
         return TensorType(dtype, tuple(expr.substitute(d, self._known) for d in shape))
 
     def _dim(self, name: str, axis: int, dim: Any, given: int | str | None) -> Dim:
@@ -225,7 +317,7 @@ class _Header:
                 pass
         return self._sym(fixed)
 
-    def _sym(self, name: str) -> Sym:
+    def _sym(self, name: str, lo: int = 1) -> Sym:
         """The symbol for a dimension's name, spelled so that expressions print and parse."""
         if name not in self._syms:
             spelled = re.sub(r"\W", "_", name, flags=re.ASCII)
@@ -234,5 +326,24 @@ class _Header:
             while spelled in self._spelled:
                 spelled += "_"
             self._spelled[spelled] = name
-            self._syms[name] = Sym(spelled, 1)
+            self._syms[name] = Sym(spelled, lo)
         return self._syms[name]
+
+
+def declared_inputs(source: Source) -> tuple[InputInfo, ...]:
+    """The inputs that a call gives, as the model declares them."""
+    graph = source.model.graph
+    initial = {t.name for t in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
+    return tuple(_declared(i.name, i.type) for i in graph.input if i.name not in initial)
+
+
+def _declared(name: str, type_: TypeProto) -> InputInfo:
+    is_optional = type_.WhichOneof("value") == "optional_type"
+    inner = type_.optional_type.elem_type if is_optional else type_
+    is_sequence = inner.WhichOneof("value") == "sequence_type"
+    tensor = (inner.sequence_type.elem_type if is_sequence else inner).tensor_type
+    dims = None
+    if tensor.HasField("shape"):
+        dims = tuple(d.dim_value if d.WhichOneof("value") == "dim_value" else d.dim_param for d in tensor.shape.dim)
+    dtype = ELEMENT_TYPES[tensor.elem_type].numpy.name if tensor.elem_type in ELEMENT_TYPES else "unknown"
+    return InputInfo(name, dtype, dims, is_sequence, is_optional)

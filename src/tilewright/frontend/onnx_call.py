@@ -14,8 +14,8 @@ import numpy as np
 
 from tilewright import ops
 from tilewright.core.diag import CompileError, Loc, OpError
-from tilewright.core.expr import Dim, Expr, symbols
-from tilewright.core.graph import CONST, Attrs, Data, Graph, Node, Pool
+from tilewright.core.expr import Dim, Expr, is_nonneg, symbols
+from tilewright.core.graph import CONST, INPUT, Attrs, Data, Graph, Node, Pool
 from tilewright.core.opdef import OpDef, Trait
 from tilewright.core.types import Array, DType, TensorType, bool_, i64
 from tilewright.frontend import onnx_shapes, onnx_unify
@@ -35,6 +35,14 @@ class Refused(Exception):
     def __init__(self, rule: str, remedy: str = "") -> None:
         self.rule, self.remedy = rule, remedy
         super().__init__(rule)
+
+
+class Undecided(Refused):
+    """A node that can't be converted before the values of the model's ``inputs`` are known."""
+
+    def __init__(self, rule: str, remedy: str, inputs: Sequence[str]) -> None:
+        self.inputs = tuple(inputs)
+        super().__init__(rule, remedy)
 
 
 class UseDefinition(Exception):
@@ -68,6 +76,31 @@ class Emitter:
         self._values: dict[Node, Values] = {}
         self._n_fresh = 0
         self.wanted_equal: list[tuple[Dim, Dim]] = []
+        self.decidable: set[Node] = set()  # inputs of the model whose values a call may decide the structure by
+        self.outside: dict[Node, Node] = {}  # for an input of a sub-graph, the node outside that it stands for
+
+    def deciding(self, node: Node) -> tuple[str, ...]:
+        """The inputs of the model that alone decide the node's value; none when something else does too."""
+        found: dict[str, None] = {}
+        stack, seen = [node], {node}
+        while stack:
+            n = stack.pop()
+            if n in self.outside:
+                below: tuple[Node, ...] = (self.outside[n],)
+            elif n.op is INPUT:
+                if n not in self.decidable:
+                    return ()
+                found[n.attrs["name"]] = None
+                below = ()
+            elif self._values.get(n) is not None:
+                below = ()
+            elif n.op.traits & {Trait.CONTROL, Trait.RANDOM}:
+                return ()
+            else:
+                below = n.inputs
+            stack += [b for b in below if b not in seen]
+            seen.update(below)
+        return tuple(found)
 
     def values(self, node: Node) -> Values | None:
         """The node's elements as an object array, or None when they depend on the data or are many."""
@@ -275,6 +308,17 @@ class Call:
         """A 1-D tensor shaped so that it broadcasts along ``axis`` of a tensor of ``rank``."""
         return self.reshape(x, [x.type.n_elements if k == axis else 1 for k in range(rank)])
 
+    def assume(self, *nonneg: Dim) -> None:
+        """Let calls keep each of these at 0 or above, where that is not certain and the inputs decide it."""
+        for e in nonneg:
+            if isinstance(e, Expr) and not is_nonneg(e):
+                self.host.assume(e)
+
+    def assume_equal(self, a: Dim, b: Dim) -> None:
+        """Let calls keep two sizes equal, where that is not certain and the inputs decide it."""
+        if a != b:
+            self.assume(a - b, b - a)
+
     # --- operands ---
 
     def refuse(self, rule: str, remedy: str = "") -> NoReturn:
@@ -310,10 +354,23 @@ class Call:
         """The elements of ``node``, refused when they depend on the data."""
         values = self.emitter.values(node)
         if values is None:
-            self.refuse(
-                f"{what} depends on the data ({node.op.name}), and shapes must be known when compiling", FIX_REMEDY
+            self._undecided(
+                node, f"{what} depends on the data ({node.op.name}), and shapes must be known when compiling"
             )
         return values
+
+    def decided(self, node: Node, what: str) -> None:
+        """Wait for the call's inputs where they alone decide the node's value."""
+        inputs = () if self.emitter.values(node) is not None else self.emitter.deciding(node)
+        if inputs:
+            raise Undecided(f"{what} depends on the data ({node.op.name})", FIX_REMEDY, inputs)
+
+    def _undecided(self, node: Node, rule: str, remedy: str = FIX_REMEDY) -> NoReturn:
+        """Refuse, until a call gives the values of the inputs that decide the node where there are such."""
+        inputs = self.emitter.deciding(node)
+        if inputs:
+            raise Undecided(rule, remedy, inputs)
+        self.refuse(rule, remedy)
 
     def dims(self, node: Node, what: str) -> list[Dim]:
         """The elements of an integer tensor as dimensions."""
@@ -326,14 +383,14 @@ class Call:
         """The elements of a constant integer tensor."""
         found = self.dims(node, what)
         if not all(isinstance(d, int) for d in found):
-            self.refuse(f"{what} depends on a symbolic dimension", "fix that dimension with input_shapes=")
+            self._undecided(node, f"{what} depends on a symbolic dimension", "fix that dimension with input_shapes=")
         return [d for d in found if isinstance(d, int)]
 
     def number(self, node: Node, what: str) -> Any:
         """The one element of a constant tensor as a Python number."""
         found = self.known(node, what)
         if found.size != 1 or not isinstance(found.flat[0], int | float):
-            self.refuse(f"{what} must be one constant number")
+            self._undecided(node, f"{what} must be one constant number")
         return found.flat[0]
 
     def axis(self, axis: int, rank: int, what: str = "axis") -> int:

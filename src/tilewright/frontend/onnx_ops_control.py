@@ -42,6 +42,8 @@ def _loop(c: Call) -> Results:
     if len(carried) != len(c.inputs) - 2:
         c.refuse("a loop-carried value is left out")
     n_trips = _known_count(c, trip)
+    if n_trips is None and trip is not None and len(c.graph("body").output) - 1 > len(carried):
+        c.decided(trip, "the trip count")
     if n_trips is not None and n_trips <= 1 and (start is None or c.emitter.values(start) is not None):
         return _unrolled(c, n_trips, start, carried)
     tensors = [v for v in carried if isinstance(v, Node)]
@@ -245,6 +247,21 @@ def _sequence_empty(c: Call) -> Items:
     return Items(())
 
 
+def _sequence_map(c: Call) -> Results:
+    """The body applied to each element; other sequences advance with the first, tensors stay the same."""
+    sequences = [v if isinstance(v, Items) else None for v in c.inputs]
+    lengths = {len(s.nodes) for s in sequences if s is not None}
+    if sequences[0] is None or len(lengths) != 1:
+        c.refuse("operand 0 must be a sequence, and all sequences must have one length")
+    graph = c.graph("body")
+    rows = []
+    for k in range(lengths.pop()):
+        given = [s.nodes[k] if s is not None else v for s, v in zip(sequences, c.inputs, strict=True)]
+        rows.append(c.host.inline(graph, [v for v in given if v is not None]))
+    columns = zip(*rows, strict=True) if rows else ((),) * len(graph.output)
+    return [Items(tuple(v for v in column if isinstance(v, Node))) for column in columns]
+
+
 def _concat_from_sequence(c: Call) -> Node:
     items = list(_items(c))
     if not items:
@@ -303,6 +320,7 @@ TABLE: Table = {
     "SequenceEmpty": _sequence_empty,
     "SequenceErase": _sequence_erase,
     "SequenceInsert": _sequence_insert,
+    "SequenceMap": _sequence_map,
     "SequenceLength": lambda c: c.const(len(_items(c)), i64),
     "SplitToSequence": _split_to_sequence,
 }

@@ -53,6 +53,7 @@ def _top_k(c: Call) -> Results:
     x = c.x(0)
     axis = _axis(c, -1)
     k: Dim = c.int_("k") if c.opset < 10 else c.dims(c.x(1), "k")[0]
+    c.assume(x.shape[axis] - k)
     return c.results(
         c(ops.top_k, x, k=k, axis=axis, largest=c.flag("largest", True), sorted=c.flag("sorted", True))
     )  # fmt: skip

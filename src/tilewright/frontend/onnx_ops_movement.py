@@ -39,10 +39,16 @@ def _reshape(c: Call) -> Node:
         elif isinstance(d, int) and d < 0:
             c.refuse(f"shape {wanted} has a negative dimension other than -1")
         else:
+            if not allow_zero:
+                c.assume(d - 1)  # a 0 would copy a dimension
             shape.append(d)
             rest_in.remove(d) if d in rest_in and d != 0 else rest_out.append(d)
+    total, given = product(rest_in), product(rest_out)
     if free is not None:
-        shape[free] = _inferred(c, product(rest_in), product(rest_out))
+        shape[free] = _inferred(c, total, given)
+        c.assume(expr.mod(total, given) * -1)
+    else:
+        c.assume_equal(total, given)
     return c.reshape(x, shape)
 
 
@@ -73,7 +79,16 @@ def broadcast_to(c: Call, x: Node, shape: Sequence[Dim]) -> Node:
     ones: tuple[Dim, ...] = (1,) * rank
     old = (*ones[len(x.shape) :], *x.shape)
     new = (*ones[len(shape) :], *shape)
-    return c.expand(x, [o if n == 1 else n for o, n in zip(old, new, strict=True)])
+    return c.expand(x, [_stretched(c, o, n) for o, n in zip(old, new, strict=True)])
+
+
+def _stretched(c: Call, old: Dim, new: Dim) -> Dim:
+    if new == 1 or old == 1:
+        return old if new == 1 else new
+    if isinstance(old, int) and isinstance(new, Expr):
+        c.assume_equal(old, new)
+        return old
+    return new
 
 
 def _concat(c: Call) -> Node:
@@ -96,6 +111,7 @@ def split_sizes(c: Call, size: Dim, sizes: Sequence[Dim] | None, n: int) -> list
             isinstance(total, int) and isinstance(size, int) and total != size
         ):
             c.refuse(f"split {list(sizes)} does not add up to the dimension {size}")
+        c.assume_equal(total, size)
         return list(sizes)
     if n < 1:
         c.refuse("the number of parts must be positive")
@@ -293,6 +309,8 @@ def _flatten(c: Call) -> Node:
 def _tile(c: Call) -> Node:
     x = c.x(0)
     repeats = c.dims(c.x(1), "repeats")
+    if len(repeats) != len(x.shape):
+        c.refuse(f"{len(repeats)} repeats for a tensor of rank {len(x.shape)}")
     return x if all(r == 1 for r in repeats) else c(ops.tile, x, repeats=tuple(repeats))
 
 

@@ -87,6 +87,7 @@ def _range_count(c: Call, start: Node, limit: Node, delta: Node) -> Dim:
         if d == 0:
             c.refuse("delta is zero")
         count = expr.ceildiv(b - a, d) if d > 0 else expr.ceildiv(a - b, -d)
+        c.assume(count)
         return max(count, 0) if isinstance(count, int) else count
     found = [c.known(n, what).flat[0] for n, what in ((start, "start"), (limit, "limit"), (delta, "delta"))]
     limit_value = found[1]

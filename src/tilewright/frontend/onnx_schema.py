@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tilewright.core.graph import Node
-from tilewright.frontend.onnx_call import Refused, Value
+from tilewright.frontend.onnx_call import Items, Refused, Value
 from tilewright.frontend.onnx_file import ELEMENT_TYPES
 from tilewright.frontend.onnx_ops import CONVERTERS, REFUSED
 
@@ -83,6 +83,9 @@ def _type_proto(value: Value | None) -> bytes:
     from onnx import TypeProto
 
     proto = TypeProto()
+    if isinstance(value, Items):
+        element = TypeProto.FromString(_type_proto(value.nodes[0] if value.nodes else None))
+        proto.sequence_type.elem_type.CopyFrom(element)
     if isinstance(value, Node):
         proto.tensor_type.elem_type = _CODES[value.dtype]
         shape = proto.tensor_type.shape

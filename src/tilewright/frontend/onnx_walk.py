@@ -25,6 +25,7 @@ from tilewright.frontend.onnx_call import (
     Emitter,
     Items,
     Refused,
+    Undecided,
     UseDefinition,
     Value,
 )
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 MIN_OPSET = 7
 MAX_DEPTH = 24
 MAX_EXPANDED_NODES = 100_000
+IN_SUB_GRAPH = "its sub-graph can't be converted, for the reasons listed with its nodes"
 # What a contradictory model makes NumPy and Python raise; each becomes a problem with the node's location.
 MODEL_ERRORS = (
     ValueError,
@@ -111,6 +113,7 @@ class Walker:
     ) -> None:
         self.emitter, self.reader, self.functions = Emitter(pool), reader, functions
         self.problems: list[Problem] = []
+        self.undecided: dict[str, list[Problem]] = {}  # per input of the model, what waits for its value
         self.constraints: dict[Expr, None] = {}
         self.input_symbols: set[Sym] = set()
         self._n_nodes = 0
@@ -133,6 +136,14 @@ class Walker:
         outputs = [o.name for o in graph.output]
         self.nodes(graph.node, outputs, scope, frame, where)
         return [self.output(name, scope, where) for name in outputs]
+
+    def waits_for(self) -> tuple[str, ...]:
+        """The inputs whose values alone stand in the way; none where anything else does."""
+        waiting = {id(p) for problems in self.undecided.values() for p in problems}
+        if any(id(p) not in waiting and p.rule != IN_SUB_GRAPH for p in self.problems):
+            return ()
+        left = {id(p) for p in self.problems}
+        return tuple(name for name, problems in self.undecided.items() if any(id(p) in left for p in problems))
 
     def output(self, name: str, scope: Scope, where: Loc) -> Value | Broken:
         """The value of an output's name; a problem when nothing computes it."""
@@ -166,6 +177,7 @@ class Walker:
             return node
         if node not in scope.captures:
             scope.captures[node] = self.new_input(f"{scope.prefix}capture", node.type, node.loc)
+            self.emitter.outside[scope.captures[node]] = node
             values = self.emitter.values(node)
             if values is not None:
                 self.emitter.note(scope.captures[node], values)
@@ -269,6 +281,8 @@ class Walker:
             results = self._converted(node, loc, scope, frame)
         except Refused as e:
             self._problem(loc, _spelled(node, frame), e.rule, e.remedy)
+            for name in e.inputs if isinstance(e, Undecided) else ():
+                self.undecided.setdefault(name, []).append(self.problems[-1])
         except CompileError as e:
             self.problems.extend(_relocated(p, loc, _spelled(node, frame)) for p in e.problems)
         except BadTensor as e:
@@ -459,7 +473,7 @@ class _BoundHost:
 def _whole(outputs: Sequence[Value | Broken]) -> list[Value]:
     found = [v for v in outputs if not isinstance(v, Broken)]
     if len(found) != len(outputs):
-        raise Refused("its sub-graph can't be converted, for the reasons listed with its nodes")
+        raise Refused(IN_SUB_GRAPH)
     return found
 
 

@@ -146,6 +146,8 @@ def _corner_coordinate(m: Arithmetic, o: Number, ax: ResizedAxis) -> Number:
     one = m.const(1.0)
     last_in, last_out = m.size(ax.n_in) - one, m.size(ax.n_out) - one
     if ax.attrs.coordinate_mode == "align_corners":
+        if ax.attrs.scales:  # the exact length, of which the size is the whole part
+            last_out = m.const(ax.attrs.scales[ax.k]) * m.size(ax.n_in) - one
         return _unless_single(m, ax, o * last_in / last_out, m.const(0.0)) if ax.n_out != 1 else o * m.const(0.0)
     start, end = ax.roi
     middle = o * m.const(0.0) + m.const(0.5 * (start + end)) * last_in
