@@ -130,14 +130,21 @@ class SpecializedModel(LoadedModel):
         return {i.name: _value(i, given.get(i.name)) for i in self._infos}
 
     def _call(self, values: Mapping[str, Any]) -> list[Any]:
-        for how in ("sizes", "values"):
-            made, facts = self._for_call(values, how)
+        made, facts = self._for_call(values, "sizes")
+        try:
+            return _grouped(made, made.model(*_flat(values, facts)))
+        except InputError as e:  # the compile assumed more than holds of this call, or the call is wrong
+            misfit = e
+        for how in ("values", "shapes"):
             try:
+                made, facts = self._for_call(values, how)
                 return _grouped(made, made.model(*_flat(values, facts)))
-            except InputError:  # the compile assumed more than holds of this call: compile for less calls
-                continue
-        made, facts = self._for_call(values, "shapes")
-        return _grouped(made, made.model(*_flat(values, facts)))
+            except InputError as e:
+                misfit = e
+            except CompileError:
+                if how == "values":
+                    raise
+        raise misfit
 
     def _for_call(self, values: Mapping[str, Any], how: str) -> tuple[Compiled, dict[str, Given]]:
         """What serves a call: the values that decide are ``sizes`` or constants; with ``shapes``, shapes are too."""

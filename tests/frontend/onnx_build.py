@@ -12,7 +12,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tilewright.core.evaluate import evaluate_graph
 from tilewright.core.graph import Graph
-from tilewright.frontend.onnx import import_onnx
+from tilewright.frontend.onnx import import_for_call, import_onnx
+from tilewright.frontend.onnx_file import read_model
+from tilewright.frontend.onnx_given import Elements, NeedsCall
 
 F32, I64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 node = helper.make_node
@@ -55,7 +57,16 @@ def evaluated(g: Graph, feeds: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
 
 def answers(m: onnx.ModelProto | bytes, feeds: Mapping[str, Any], **options: Any) -> tuple[np.ndarray, ...]:
     """The imported model's outputs by the reference interpreter."""
-    return evaluated(import_onnx(m, **options), feeds)
+    return evaluated(imported(m, feeds, **options), feeds)
+
+
+def imported(m: onnx.ModelProto | bytes, feeds: Mapping[str, Any], **options: Any) -> Graph:
+    """The model's graph, for the values of these inputs only where they decide its structure."""
+    try:
+        return import_onnx(m, **options)
+    except NeedsCall as e:
+        facts = {name: Elements.of(np.asarray(feeds[name])) for name in e.inputs}
+        return import_for_call(read_model(m), facts, **options).graph
 
 
 def runtime_answers(m: onnx.ModelProto, feeds: Mapping[str, Any]) -> list[np.ndarray]:

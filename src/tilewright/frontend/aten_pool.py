@@ -131,8 +131,9 @@ def _resize(mode: str, n: int, *, exact: bool = False) -> Convert:
         if mode == "nearest" and not exact:
             coordinates = "asymmetric"
         return c.b(
-            ops.resize, x, sizes=c.shape, scales=() if align else _scales(c, x, n), mode=mode, coordinate_mode=coordinates,
-            nearest_mode="round_prefer_ceil" if exact else "floor", cubic_coeff=-0.75, exclude_outside=False,
+            ops.resize, x, sizes=c.shape, scales=() if align else _scales(c, x, n), mode=mode,
+            coordinate_mode=coordinates, nearest_mode="round_prefer_ceil" if exact else "floor", cubic_coeff=-0.75,
+            exclude_outside=False,
         )  # fmt: skip
 
     return convert

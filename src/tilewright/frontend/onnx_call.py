@@ -45,6 +45,13 @@ class Undecided(Refused):
         super().__init__(rule, remedy)
 
 
+class NotTensors(Refused):
+    """A sub-graph gives a sequence or optional, which only a branch or a step taken in place can."""
+
+    def __init__(self) -> None:
+        super().__init__("a sub-graph gives a sequence or optional", "only tensors can leave If, Loop and Scan")
+
+
 class UseDefinition(Exception):
     """The converter has no direct form; ONNX's own definition of the op by other ops is to be expanded instead."""
 

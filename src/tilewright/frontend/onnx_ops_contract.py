@@ -57,6 +57,7 @@ def _gemm(c: Call) -> Node:
     a = c.transpose(a, (1, 0)) if c.flag("transA") else a
     b = c.transpose(b, (1, 0)) if c.flag("transB") else b
     alpha, beta = c.float_("alpha", 1.0), c.float_("beta", 1.0)
+    c.ignore("broadcast")  # before opset 7; a C of the result's own shape is the same without it
     return gemm(c, a, b, c.opt(2), alpha, beta)
 
 

@@ -14,7 +14,18 @@ from tilewright.core.diag import CompileError
 from tilewright.core.expr import Dim, Sym
 from tilewright.core.graph import Node
 from tilewright.core.types import TensorType, bool_, i64
-from tilewright.frontend.onnx_call import Absent, BodySpec, Call, Items, Refused, Results, Table, Value, as_bool
+from tilewright.frontend.onnx_call import (
+    Absent,
+    BodySpec,
+    Call,
+    Items,
+    NotTensors,
+    Refused,
+    Results,
+    Table,
+    Value,
+    as_bool,
+)
 from tilewright.frontend.onnx_ops_movement import cut, join, split_sizes
 
 MAX_UNROLLED = 1024
@@ -27,9 +38,13 @@ def _if(c: Call) -> Results:
     known = c.emitter.values(condition)
     if known is not None and isinstance(known.flat[0], int):
         return c.host.inline(branches[0 if known.flat[0] else 1], [])
-    body = c.host.bodies([BodySpec(g, ()) for g in branches])
-    branch = {"then_branch": body.graphs[0], "else_branch": body.graphs[1]}
-    return c.results(c(ops.if_, condition, *body.captured, **branch, name=c.emitter.fresh("if")))
+    try:
+        body = c.host.bodies([BodySpec(g, ()) for g in branches])
+        branch = {"then_branch": body.graphs[0], "else_branch": body.graphs[1]}
+        return c.results(c(ops.if_, condition, *body.captured, **branch, name=c.emitter.fresh("if")))
+    except (NotTensors, CompileError):
+        c.decided(condition, "the branch")
+        raise
 
 
 # --- loops ----------------------------------------------------------------------------------------------------------
@@ -49,6 +64,8 @@ def _loop(c: Call) -> Results:
     tensors = [v for v in carried if isinstance(v, Node)]
     if len(tensors) < len(carried):
         if n_trips is None:
+            if trip is not None:
+                c.decided(trip, "the trip count")
             c.refuse("carries a sequence, and its trip count is unknown", "use tensors, or a constant trip count")
         return _unrolled(c, n_trips, start, carried)
     mark = c.host.mark()
@@ -144,18 +161,31 @@ def _unrolled(c: Call, n_trips: int, start: Node | None, carried: Sequence[Value
 
 def _scan(c: Call) -> Results:
     """A loop whose body takes one slice of each scanned operand per step."""
-    if c.opset < 9:
-        c.refuse("Scan of opset 8 has batches and lengths of its own", "convert the model to opset 9 or newer")
     graph, n_scanned = c.graph("body"), c.int_("num_scan_inputs")
-    operands = c.nodes()
+    if c.opset < 9 and c.value(0) is not None:
+        c.refuse("sequence_lens is not supported", "convert the model to opset 9 or newer")
+    operands = c.nodes() if c.opset >= 9 else [c.x(i) for i in range(1, len(c.inputs))]
     n_states = len(operands) - n_scanned
     if n_scanned < 1 or n_states < 0 or len(graph.output) < n_states:
         c.refuse(
             f"num_scan_inputs={n_scanned} with {len(operands)} operands and {len(graph.output)} results of the body"
         )
-    states, sources = operands[:n_states], operands[n_states:]
+    if c.opset >= 9:
+        return _scanned(c, operands[:n_states], operands[n_states:])
+    n_batches = operands[0].shape[0] if operands[0].shape else 0
+    if not isinstance(n_batches, int) or not 0 < n_batches <= MAX_UNROLLED:
+        c.refuse(f"a batch of {n_batches} is not unrolled", "convert the model to opset 9 or newer")
+    rows = []
+    for k in range(n_batches):
+        row = [c.reshape(c.slice_axis(x, 0, k, k + 1), x.shape[1:]) for x in operands]
+        rows.append(_scanned(c, row[:n_states], row[n_states:]))
+    return [join(c, [c.reshape(x, (1, *x.shape)) for x in column], 0) for column in zip(*rows, strict=True)]
+
+
+def _scanned(c: Call, states: Sequence[Node], sources: Sequence[Node]) -> list[Node]:
+    graph, n_states, n_scanned = c.graph("body"), len(states), len(sources)
     axes = [c.axis(a, len(s.shape)) for a, s in zip(_flags(c, "scan_input_axes", n_scanned), sources, strict=True)]
-    backward = _flags(c, "scan_input_directions", n_scanned)
+    backward = _flags(c, "scan_input_directions" if c.opset >= 9 else "directions", n_scanned)
     n_outputs = len(graph.output) - n_states
     out_axes, out_backward = _flags(c, "scan_output_axes", n_outputs), _flags(c, "scan_output_directions", n_outputs)
     length = sources[0].shape[axes[0]]

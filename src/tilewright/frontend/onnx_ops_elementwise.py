@@ -13,6 +13,7 @@ from tilewright.core.graph import Node
 from tilewright.core.opdef import OpDef
 from tilewright.core.types import bool_, f32, f64
 from tilewright.frontend.onnx_call import Call, Converter, Results, Table, Value
+from tilewright.frontend.onnx_ops_source import uniform
 
 SELU_ALPHA, SELU_GAMMA = 1.67326319217681884765625, 1.05070102214813232421875
 
@@ -22,7 +23,19 @@ def _unary(op: OpDef) -> Converter:
 
 
 def _binary(op: OpDef) -> Converter:
-    return lambda c: c(op, c.x(0), c.x(1))
+    return lambda c: c(op, *_aligned(c))
+
+
+def _aligned(c: Call) -> tuple[Node, Node]:
+    """Two operands; before opset 7 the second is spread only when ``broadcast`` says so, its axes from ``axis`` on."""
+    a, b = c.x(0), c.x(1)
+    if c.opset >= 7:
+        return a, b
+    c.ignore("consumed_inputs")
+    if c.flag("broadcast") and c.has("axis") and b.shape:
+        axis = c.axis(c.int_("axis"), len(a.shape))
+        b = c.reshape(b, (*b.shape, *(1,) * (len(a.shape) - axis - len(b.shape))))
+    return a, b
 
 
 def _with_floats(op: OpDef, **defaults: float) -> Converter:
@@ -41,7 +54,7 @@ def _mean(c: Call) -> Node:
 
 
 def _pow(c: Call) -> Node:
-    base, exponent = c.x(0), c.x(1)
+    base, exponent = _aligned(c)
     if base.dtype is exponent.dtype:
         return c(ops.pow, base, exponent)
     if base.dtype.is_float:
@@ -109,6 +122,9 @@ def _prelu(c: Call) -> Node:
     x, slope = c.x(0), c.x(1)
     if len(slope.shape) > len(x.shape):
         c.refuse(f"the slope's rank {len(slope.shape)} exceeds the rank {len(x.shape)} of the operand")
+    if c.opset < 7 and len(slope.shape) == 1 and len(x.shape) > 1:
+        c.ignore("consumed_inputs")
+        slope = c.reshape(slope, (slope.shape[0], *(1,) * (len(x.shape) - 2)))  # one per channel
     return c(ops.prelu, x, slope)
 
 
@@ -143,13 +159,16 @@ def _identity(c: Call) -> Value:
 
 def _dropout(c: Call) -> Results:
     """In inference: the operand, and a mask of ones (of zeros before opset 12, as ONNX Runtime gives it)."""
-    c.ignore("ratio", "seed", "is_test")
-    training = c.opt(2) if c.opset >= 12 else None
+    c.ignore("ratio", "is_test")
+    x, training = c.x(0), c.opt(2) if c.opset >= 12 else None
     if training is not None and c.number(training, "training_mode"):
-        ratio = c.opt(1)
-        if ratio is None or c.number(ratio, "ratio") != 0:
-            c.refuse("training_mode is set", "export the model for inference")
-    x = c.x(0)
+        ratio = float(c.number(c.x(1), "ratio")) if c.opt(1) is not None else 0.5
+        if not 0 <= ratio < 1:
+            c.refuse(f"ratio {ratio} is outside of 0 to 1")
+        mask = c(ops.ge, uniform(c, x.shape, f32, 1.0, 0.0), c.const(ratio, f32))
+        kept = c(ops.div, x, c.const(1 - ratio, x.dtype))
+        return c(ops.where, mask, kept, c.const(0, x.dtype)), mask
+    c.ignore("seed")
     return (x, c.full(c.opset >= 12, bool_, x.shape) if c.wants(1) else None)
 
 

@@ -19,7 +19,8 @@ FAR = 1 << 31
 
 def _reshape(c: Call) -> Node:
     x = c.x(0)
-    wanted = c.dims(c.x(1), "the shape")
+    c.ignore("consumed_inputs")
+    wanted: Sequence[Dim] = c.ints("shape") if c.opset < 5 else c.dims(c.x(1), "the shape")
     allow_zero = c.opset >= 14 and c.flag("allowzero")
     shape: list[Dim] = []
     free: int | None = None

@@ -18,7 +18,8 @@ def _batch_normalization(c: Call) -> Results:
     epsilon, momentum = c.float_("epsilon", 1e-5), c.float_("momentum", 0.9)
     if c.int_("spatial", 1) != 1:
         c.refuse("attribute spatial=0 is not supported", "convert the model to opset 9 or newer")
-    if not c.flag("training_mode"):
+    c.ignore("consumed_inputs")
+    if not (c.flag("training_mode") if c.opset >= 7 else not c.flag("is_test")):
         if any(c.wants(i) for i in range(1, 5)):
             c.refuse("results of training are read", "export the model for inference")
         return _normalised(c, x, (scale, bias, mean, var), epsilon)

@@ -116,7 +116,7 @@ def _eye_like(c: Call) -> Node:
 
 
 def _state(c: Call) -> Node:
-    seed = c.float_("seed", 0.0)
+    seed = float(c.int_("seed", 0)) if c.op_type == "Dropout" else c.float_("seed", 0.0)
     bits = struct.unpack("<I", struct.pack("<f", seed))[0]
     place = sum(ord(ch) * 31**k % (1 << 32) for k, ch in enumerate(c.loc.text)) % (1 << 32)
     return c.const(np.array([bits, 0 if c.has("seed") else place], np.uint64), u64)
@@ -126,6 +126,11 @@ def _random(c: Call, op: OpDef, shape: Sequence[Dim], dtype: DType, scale: float
     values = c.results(c(op, _state(c), shape=tuple(shape), dtype=dtype if dtype.is_float else f32))[0]
     scaled = c(ops.mul, values, c.const(scale, values.dtype))
     return c.cast(c(ops.add, scaled, c.const(offset, values.dtype)), dtype)
+
+
+def uniform(c: Call, shape: Sequence[Dim], dtype: DType, scale: float, offset: float) -> Node:
+    """Numbers from ``offset`` to ``offset + scale``, all as likely, by the node's seed."""
+    return _random(c, ops.random_uniform, shape, dtype, scale, offset)
 
 
 def _normal(like: bool) -> Converter:
@@ -142,14 +147,14 @@ def _uniform(like: bool) -> Converter:
         shape = c.x(0).shape if like else c.ints("shape")
         dtype = c.dtype("dtype", c.x(0).dtype if like else f32)
         low, high = c.float_("low", 0.0), c.float_("high", 1.0)
-        return _random(c, ops.random_uniform, shape, dtype, high - low, low)
+        return uniform(c, shape, dtype, high - low, low)
 
     return convert
 
 
 def _bernoulli(c: Call) -> Node:
     x = c.x(0)
-    drawn = _random(c, ops.random_uniform, x.shape, x.dtype, 1.0, 0.0)
+    drawn = uniform(c, x.shape, x.dtype, 1.0, 0.0)
     return c.cast(c(ops.lt, drawn, x), c.dtype("dtype", x.dtype))
 
 

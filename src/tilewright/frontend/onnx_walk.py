@@ -24,6 +24,7 @@ from tilewright.frontend.onnx_call import (
     Converter,
     Emitter,
     Items,
+    NotTensors,
     Refused,
     Undecided,
     UseDefinition,
@@ -37,7 +38,7 @@ from tilewright.frontend.onnx_wire import Numbers
 if TYPE_CHECKING:
     from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto
 
-MIN_OPSET = 7
+MIN_OPSET = 1
 MAX_DEPTH = 24
 MAX_EXPANDED_NODES = 100_000
 IN_SUB_GRAPH = "its sub-graph can't be converted, for the reasons listed with its nodes"
@@ -434,7 +435,7 @@ class _BoundHost:
             outputs = _whole(self.walker.graph(graph, scope, self._deeper()))
             results = [v for v in outputs if isinstance(v, Node)]
             if len(results) != len(outputs):
-                raise Refused("a sub-graph gives a sequence or optional", "only tensors can leave If, Loop and Scan")
+                raise NotTensors
             results = spec.finish(results) if spec.finish else results
             self.walker.close(scope, formals, results)
             made.append((spec, formals, results))
