@@ -139,6 +139,8 @@ def apply(pool, node, arrays, sizes):
 def same(a, b):
     """Equal for integers; for floats close, with NaN and infinities in the same places."""
     dtype = types.dtype_of(a.dtype)
+    if dtype.is_narrow:
+        return np.array_equal(a.astype(np.float64), b.astype(np.float64), equal_nan=True)
     if not dtype.is_float:
         return np.array_equal(a, b)
     x, y = a.astype(np.float64), b.astype(np.float64)

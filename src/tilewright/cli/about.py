@@ -163,7 +163,7 @@ def cache_command(
 
 
 def doctor_command(json: Json = False) -> None:
-    """Show this machine: target, cores, FMA peak, bandwidth, versions."""
+    """Show this machine: cores, FMA peak, bandwidth, versions."""
     target = Target.host()
     peak = measure_peak(target)
     facts = {

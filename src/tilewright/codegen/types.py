@@ -3,7 +3,7 @@
 In: dtypes and lane counts. Out: type names and literals. Not its business: operations.
 
 bool is ``i8`` in memory and ``i1`` as a value; f16 and bf16 are ``i16`` in memory and an exactly representable
-``float`` as a value.
+``float`` as a value. Narrow types are bytes in both.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ _VALUE = {"bool": "i1", "f16": "float", "bf16": "float", "f32": "float", "f64": 
 _MEMORY = {"bool": "i8", "f16": "i16", "bf16": "i16", "f32": "float", "f64": "double"}
 _MANGLED = {"float": "f32", "double": "f64", "half": "f16"}
 
-VALUE_TYPE: dict[DType, str] = {d: _VALUE.get(d.name, f"i{d.bits}") for d in types.DTYPES}
-MEMORY_TYPE: dict[DType, str] = {d: _MEMORY.get(d.name, f"i{d.bits}") for d in types.DTYPES}
+_ALL = (*types.DTYPES, *types.NARROW)
+VALUE_TYPE: dict[DType, str] = {d: _VALUE.get(d.name, f"i{8 * d.n_bytes}") for d in _ALL}
+MEMORY_TYPE: dict[DType, str] = {d: _MEMORY.get(d.name, f"i{8 * d.n_bytes}") for d in _ALL}
 
 
 def vector(element: str, lanes: int) -> str:
@@ -41,6 +42,8 @@ def literal(value: int | float | bool, dtype: DType) -> str:
         return "true" if value else "false"
     if dtype.is_integer:
         return str(int(value))
+    if dtype.is_narrow:
+        return str(int(np.asarray(value).astype(dtype.numpy).view(np.uint8)))
     return float_literal(_rounded(float(value), dtype))
 
 

@@ -226,6 +226,8 @@ class _Printer:
         head = f"{dtype.name}[{', '.join(map(str, a.shape))}]"
         if a.nbytes > INLINE_BYTES:
             return f"{head} file {self.table.name_of(data)}"
+        if dtype.is_narrow:
+            return f"{head} hex {json.dumps(a.tobytes().hex())}"
         if dtype.is_float:
             values = a.astype(np.float64).reshape(-1)
             if np.isnan(values).any():  # NaNs differ in their bits

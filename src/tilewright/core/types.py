@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from tilewright.core.expr import Dim, to_text
 
-Kind = Literal["bool", "int", "uint", "float"]
+Kind = Literal["bool", "int", "uint", "float", "narrow"]
 Array = npt.NDArray[Any]
 
 
@@ -24,7 +24,8 @@ Array = npt.NDArray[Any]
 class DType:
     """One element type. Compare with ``is``; there is exactly one object per type.
 
-    ``bits`` is the logical width; ``n_bytes`` the size of one element in memory (bool takes one byte).
+    ``bits`` is the logical width; ``n_bytes`` the size of one element in memory (bool takes one byte). A ``narrow``
+    type is stored and moved, a byte for each element; to compute, ops ``decode`` and ``encode`` it.
     """
 
     name: str
@@ -49,6 +50,11 @@ class DType:
         return self.kind in ("int", "uint")
 
     @property
+    def is_narrow(self) -> bool:
+        """True for types of at most 8 bits that are no type of a machine's arithmetic."""
+        return self.kind == "narrow"
+
+    @property
     def is_signed(self) -> bool:
         return self.kind in ("int", "float")
 
@@ -57,6 +63,8 @@ class DType:
         """The lowest finite value."""
         if self.kind == "bool":
             return 0
+        if self.is_narrow:
+            return float(_limits(self).min)
         return float(ml_dtypes.finfo(self.numpy).min) if self.is_float else int(np.iinfo(self.numpy).min)
 
     @property
@@ -64,7 +72,13 @@ class DType:
         """The highest finite value."""
         if self.kind == "bool":
             return 1
+        if self.is_narrow:
+            return float(_limits(self).max)
         return float(ml_dtypes.finfo(self.numpy).max) if self.is_float else int(np.iinfo(self.numpy).max)
+
+
+def _limits(dtype: DType) -> Any:
+    return (ml_dtypes.iinfo if dtype.name in ("i4", "u4", "i2", "u2") else ml_dtypes.finfo)(dtype.numpy)
 
 
 bool_ = DType("bool", "bool", 1, np.dtype(np.bool_))
@@ -82,10 +96,20 @@ f32 = DType("f32", "float", 32, np.dtype(np.float32))
 f64 = DType("f64", "float", 64, np.dtype(np.float64))
 
 DTYPES: tuple[DType, ...] = (bool_, i8, i16, i32, i64, u8, u16, u32, u64, f16, bf16, f32, f64)
+NARROW: tuple[DType, ...] = tuple(
+    DType(name, "narrow", bits, np.dtype(numpy_type))
+    for name, bits, numpy_type in (
+        ("f8e4m3fn", 8, ml_dtypes.float8_e4m3fn), ("f8e4m3fnuz", 8, ml_dtypes.float8_e4m3fnuz),
+        ("f8e5m2", 8, ml_dtypes.float8_e5m2), ("f8e5m2fnuz", 8, ml_dtypes.float8_e5m2fnuz),
+        ("f8e8m0", 8, ml_dtypes.float8_e8m0fnu), ("f4e2m1", 4, ml_dtypes.float4_e2m1fn),
+        ("i4", 4, ml_dtypes.int4), ("u4", 4, ml_dtypes.uint4), ("i2", 2, ml_dtypes.int2), ("u2", 2, ml_dtypes.uint2),
+    )
+)  # fmt: skip
+f8e4m3fn, f8e4m3fnuz, f8e5m2, f8e5m2fnuz, f8e8m0, f4e2m1, i4, u4, i2, u2 = NARROW
 INTS: tuple[DType, ...] = tuple(d for d in DTYPES if d.is_integer)
 FLOATS: tuple[DType, ...] = tuple(d for d in DTYPES if d.is_float)
-_BY_NAME = {d.name: d for d in DTYPES}
-_BY_NUMPY = {d.numpy: d for d in DTYPES}
+_BY_NAME = {d.name: d for d in (*DTYPES, *NARROW)}
+_BY_NUMPY = {d.numpy: d for d in (*DTYPES, *NARROW)}
 
 
 def dtype_named(name: str) -> DType:

@@ -17,10 +17,11 @@ from tilewright.core.diag import CompileError, Loc, OpError
 from tilewright.core.expr import Dim, Expr, is_nonneg, symbols
 from tilewright.core.graph import CONST, INPUT, Attrs, Data, Graph, Node, Pool
 from tilewright.core.opdef import OpDef, Trait
-from tilewright.core.types import Array, DType, TensorType, bool_, i64
+from tilewright.core.types import Array, DType, TensorType, bool_, f8e8m0, f32, i32, i64
 from tilewright.frontend import onnx_shapes, onnx_unify
 from tilewright.frontend.onnx_file import BadTensor, TensorReader, element_type
 from tilewright.frontend.onnx_shapes import MAX_VALUES, Values
+from tilewright.ops.narrow import WHOLE
 
 if TYPE_CHECKING:
     from onnx import AttributeProto, GraphProto
@@ -286,8 +287,17 @@ class Call:
         """A 0-d tensor of a dimension."""
         return self.emitter.of_values(onnx_shapes.as_values([dim]).reshape(()), dtype, self.loc)
 
-    def cast(self, x: Node, dtype: DType) -> Node:
-        return x if x.dtype is dtype else self(ops.cast, x, dtype=dtype)
+    def cast(self, x: Node, dtype: DType, *, saturate: bool = True, rounding: str = "nearest") -> Node:
+        """``x`` as ``dtype``; the last two are for narrow types, see ``ops.encode``."""
+        if x.dtype is dtype:
+            return x
+        if x.dtype.is_narrow:
+            return self.cast(self(ops.decode, x), dtype, saturate=saturate, rounding=rounding)
+        if dtype.is_narrow:
+            wide = self.cast(x, i32 if dtype in WHOLE else f32)
+            rounding = rounding if dtype is f8e8m0 else "nearest"
+            return self(ops.encode, wide, dtype=dtype, saturate=saturate, rounding=rounding)
+        return self(ops.cast, x, dtype=dtype)
 
     def reshape(self, x: Node, shape: Sequence[Dim]) -> Node:
         return x if x.shape == tuple(shape) else self(ops.reshape, x, shape=tuple(shape))

@@ -24,7 +24,33 @@ import ml_dtypes
 import numpy as np
 
 from tilewright.core.diag import ImportFailed, Loc, Problem
-from tilewright.core.types import Array, DType, bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
+from tilewright.core.types import (
+    Array,
+    DType,
+    bf16,
+    bool_,
+    f4e2m1,
+    f8e4m3fn,
+    f8e4m3fnuz,
+    f8e5m2,
+    f8e5m2fnuz,
+    f8e8m0,
+    f16,
+    f32,
+    f64,
+    i2,
+    i4,
+    i8,
+    i16,
+    i32,
+    i64,
+    u2,
+    u4,
+    u8,
+    u16,
+    u32,
+    u64,
+)
 from tilewright.frontend.onnx_wire import LARGE_BYTES, Numbers, without_large_tensors
 
 if TYPE_CHECKING:
@@ -36,16 +62,13 @@ MAX_SPARSE_ELEMENTS = 1 << 24
 # TensorProto.DataType, a frozen part of the format
 ELEMENT_TYPES: dict[int, DType] = {
     1: f32, 2: u8, 3: i8, 4: u16, 5: i16, 6: i32, 7: i64, 9: bool_, 10: f16, 11: f64, 12: u32, 13: u64, 16: bf16,
+    17: f8e4m3fn, 18: f8e4m3fnuz, 19: f8e5m2, 20: f8e5m2fnuz, 21: u4, 22: i4, 23: f4e2m1, 24: f8e8m0, 25: u2, 26: i2,
 }  # fmt: skip
-ELEMENT_TYPE_NAMES: dict[int, str] = {
-    0: "undefined", 8: "string", 14: "complex64", 15: "complex128", 17: "float8e4m3fn", 18: "float8e4m3fnuz",
-    19: "float8e5m2", 20: "float8e5m2fnuz", 21: "uint4", 22: "int4", 23: "float4e2m1", 24: "float8e8m0",
-    25: "uint2", 26: "int2",
-}  # fmt: skip
+ELEMENT_TYPE_NAMES: dict[int, str] = {0: "undefined", 8: "string", 14: "complex64", 15: "complex128"}
 _FIELD_OF_TYPE: dict[int, str] = {
     1: "float_data", 2: "int32_data", 3: "int32_data", 4: "int32_data", 5: "int32_data", 6: "int32_data",
     7: "int64_data", 9: "int32_data", 10: "int32_data", 11: "double_data", 12: "uint64_data", 13: "uint64_data",
-    16: "int32_data",
+    16: "int32_data", **dict.fromkeys(range(17, 27), "int32_data"),
 }  # fmt: skip
 
 
@@ -174,7 +197,7 @@ class TensorReader:
     def _external(self, tensor: TensorProto, dtype: DType, n: int) -> Array:
         entries = {e.key: e.value for e in tensor.external_data}
         location = entries.get("location", "")
-        offset, length = _natural(entries, "offset", 0), _natural(entries, "length", n * dtype.n_bytes)
+        offset, length = _natural(entries, "offset", 0), _natural(entries, "length", _stored_bytes(dtype, n))
         if location not in self._maps:
             self._maps[location] = self._open(location)
         data = self._maps[location]
@@ -183,6 +206,8 @@ class TensorReader:
                 f"needs bytes {offset}..{offset + length} of {location!r}, which has {len(data)}",
                 "the external data file is truncated or belongs to another model",
             )
+        if dtype.is_narrow and length == _stored_bytes(dtype, n):
+            return _from_bytes(bytes(data[offset : offset + length]), dtype, n)
         if length != n * dtype.n_bytes:
             raise BadTensor(f"external data has {length} bytes where {n} {dtype} elements need {n * dtype.n_bytes}")
         return _checked_bool(np.frombuffer(data, dtype.numpy, n, offset) if n else np.zeros(0, dtype.numpy), dtype)
@@ -252,9 +277,23 @@ def _count(shape: tuple[int, ...]) -> int:
     return n
 
 
+def _stored_bytes(dtype: DType, n: int) -> int:
+    """The bytes of ``n`` elements in a file, where those of 4 and 2 bits share a byte."""
+    return -(-n * dtype.bits // 8) if dtype.is_narrow else n * dtype.n_bytes
+
+
+def _unpacked(raw: bytes | memoryview, dtype: DType, n: int) -> Array:
+    """Elements that lie several to a byte, the first in the lowest bits, a byte each."""
+    packed = np.frombuffer(raw, np.uint8)
+    parts = [(packed >> shift) & ((1 << dtype.bits) - 1) for shift in range(0, 8, dtype.bits)]
+    return np.stack(parts, -1).reshape(-1)[:n].copy().view(dtype.numpy)
+
+
 def _from_bytes(raw: bytes | memoryview, dtype: DType, n: int) -> Array:
+    if dtype.is_narrow and len(raw) == _stored_bytes(dtype, n):
+        return _unpacked(raw, dtype, n) if dtype.bits < 8 else np.frombuffer(raw, dtype.numpy)
     if len(raw) != n * dtype.n_bytes:
-        raise BadTensor(f"has {len(raw)} bytes where {n} {dtype} elements need {n * dtype.n_bytes}")
+        raise BadTensor(f"has {len(raw)} bytes where {n} {dtype} elements need {_stored_bytes(dtype, n)}")
     return _checked_bool(np.frombuffer(raw, dtype.numpy), dtype)
 
 
@@ -266,6 +305,11 @@ def _checked_bool(array: Array, dtype: DType) -> Array:
 
 
 def _from_field(values: Any, dtype: DType, n: int) -> Array:
+    if dtype.is_narrow:
+        codes = np.array(values, np.int64)
+        if codes.size != _stored_bytes(dtype, n) or (codes.size and (codes.min() < 0 or codes.max() > 0xFF)):
+            raise BadTensor(f"has elements that are not the bytes of {n} {dtype} elements")
+        return _from_bytes(codes.astype(np.uint8).tobytes(), dtype, n)
     if len(values) != n:
         raise BadTensor(f"has {len(values)} elements where its shape needs {n}")
     if dtype in (f16, bf16):

@@ -11,9 +11,10 @@ from functools import reduce
 from tilewright import ops
 from tilewright.core.graph import Node
 from tilewright.core.opdef import OpDef
-from tilewright.core.types import bool_, f32, f64
+from tilewright.core.types import DType, bool_, f32, f64
 from tilewright.frontend.onnx_call import Call, Converter, Results, Table, Value
 from tilewright.frontend.onnx_ops_source import uniform
+from tilewright.ops.narrow import ROUNDINGS
 
 SELU_ALPHA, SELU_GAMMA = 1.67326319217681884765625, 1.05070102214813232421875
 
@@ -93,13 +94,16 @@ def _rank(x: Node) -> int:
 
 
 def _cast(c: Call) -> Node:
-    c.ignore("saturate", "round_mode")
-    return c.cast(c.x(0), c.dtype("to"))
+    return _converted(c, c.dtype("to"))
 
 
 def _cast_like(c: Call) -> Node:
-    c.ignore("saturate", "round_mode")
-    return c.cast(c.x(0), c.x(1).dtype)
+    return _converted(c, c.x(1).dtype)
+
+
+def _converted(c: Call, dtype: DType) -> Node:
+    saturate, rounding = c.flag("saturate", True), c.choice("round_mode", ROUNDINGS, "up")
+    return c.cast(c.x(0), dtype, saturate=saturate, rounding=rounding)
 
 
 def _isinf(c: Call) -> Node:

@@ -12,13 +12,14 @@ from tilewright.core.graph import Node
 from tilewright.core.types import DType, f32, i32, u8
 from tilewright.frontend.onnx_call import Call, Results, Table
 from tilewright.frontend.onnx_ops_contract import add_channels, centred, conv, matmul
+from tilewright.ops.narrow import WHOLE, computed
 
 QUANTIZED = ("i8", "u8", "i16", "u16")
 
 
 def _parameter(c: Call, p: Node, x: Node) -> Node:
     """A scale or zero point: 0-d when it is one number for the whole tensor."""
-    return c.reshape(p, ()) if p.shape == (1,) and len(x.shape) != 1 else p
+    return c.reshape(p, ()) if p.shape == (1,) and (len(x.shape) != 1 or x.shape[0] != 1) else p
 
 
 def _blocks(c: Call, x: Node, axis: int, scale: Node) -> dict[str, int]:
@@ -36,28 +37,61 @@ def _axis_of(c: Call, x: Node, scale: Node) -> int:
 
 
 def _quantize(c: Call) -> Node:
-    c.ignore("saturate", "precision")
+    c.ignore("precision")
+    saturate = c.flag("saturate", True)
     x, scale, zero = c.x(0), _parameter(c, c.x(1), c.x(0)), c.opt(2)
     default = zero.dtype if zero is not None else u8
     dtype = default if c.int_("output_dtype", 0) == 0 else c.dtype("output_dtype")
     if zero is not None and zero.dtype is not dtype:
         c.refuse(f"output_dtype {dtype} differs from the zero point's {zero.dtype}")
-    point = _parameter(c, zero, x) if zero is not None else c.full(0, dtype, scale.shape)
     axis = _axis_of(c, x, scale)
     blocks = _blocks(c, x, axis, scale)
     if not x.dtype.is_float:
         x = c.cast(x, f32)
     if x.dtype is not scale.dtype:
         x, scale = c.cast(x, f32), c.cast(scale, f32)
-    return c(ops.quantize_linear, x, scale, point, axis=axis, dtype=dtype, **blocks)
+    point = _parameter(c, zero, x) if zero is not None else None
+    if dtype.is_narrow and dtype not in WHOLE:
+        y = c(ops.div, x, _repeated(c, scale, x, axis, blocks))
+        if point is not None:
+            y = c(ops.add, y, _repeated(c, c.cast(point, y.dtype), x, axis, blocks))
+        return c.cast(y, dtype, saturate=saturate)
+    wide = computed(dtype) if dtype.is_narrow else dtype
+    point = c.cast(point, wide) if point is not None else c.full(0, wide, scale.shape)
+    y = c(ops.quantize_linear, x, scale, point, axis=axis, dtype=wide, **blocks)
+    return y if wide is dtype else c.cast(_clamped(c, y, dtype), dtype)
+
+
+def _clamped(c: Call, x: Node, dtype: DType) -> Node:
+    return c(ops.clamp, x, c.const(int(dtype.min), x.dtype), c.const(int(dtype.max), x.dtype))
+
+
+def _repeated(c: Call, p: Node, x: Node, axis: int, blocks: dict[str, int]) -> Node:
+    """A scale or zero point in a shape that broadcasts with ``x``: blocks spelled out, one axis put in its place."""
+    if not blocks:
+        return c.align(p, axis, len(x.shape)) if len(p.shape) == 1 else p
+    size = blocks["block_size"]
+    shape = p.shape
+    apart = c.reshape(p, (*shape[: axis + 1], 1, *shape[axis + 1 :]))
+    spread = c.expand(apart, (*shape[: axis + 1], size, *shape[axis + 1 :]))
+    joined = c.reshape(spread, (*shape[:axis], shape[axis] * size, *shape[axis + 1 :]))
+    return c.slice_axis(joined, axis, 0, x.shape[axis])
 
 
 def _dequantize(c: Call) -> Node:
     x, scale, zero = c.x(0), _parameter(c, c.x(1), c.x(0)), c.opt(2)
-    point = _parameter(c, zero, x) if zero is not None else c.full(0, x.dtype, scale.shape)
+    point = _parameter(c, zero, x) if zero is not None else None
     axis = _axis_of(c, x, scale)
     blocks = _blocks(c, x, axis, scale)
-    y = c(ops.dequantize_linear, x, scale, point, axis=axis, **blocks)
+    if x.dtype.is_narrow and x.dtype not in WHOLE:
+        y = c.cast(x, scale.dtype)
+        if point is not None:
+            y = c(ops.sub, y, _repeated(c, c.cast(point, y.dtype), x, axis, blocks))
+        y = c(ops.mul, y, _repeated(c, scale, x, axis, blocks))
+    else:
+        wide = computed(x.dtype) if x.dtype.is_narrow else x.dtype
+        point = c.cast(point, wide) if point is not None else c.full(0, wide, scale.shape)
+        y = c(ops.dequantize_linear, c.cast(x, wide), scale, point, axis=axis, **blocks)
     return y if c.int_("output_dtype", 0) == 0 else c.cast(y, c.dtype("output_dtype"))
 
 

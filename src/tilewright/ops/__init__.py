@@ -102,6 +102,7 @@ from tilewright.ops.movement import (
     tile,
     transpose,
 )
+from tilewright.ops.narrow import decode, encode
 from tilewright.ops.norm import (
     batch_norm,
     group_norm,
@@ -169,8 +170,8 @@ ALL: tuple[OpDef, ...] = (
     # moving data: movement, windows, indices, scatters, order, size, quantisation, recurrence, control
     concat, depth_to_space, expand, reshape, reverse, roll, space_to_depth, tile, transpose, pad, slice, trilu,
     dynamic_slice, gather, gather_elements, gather_nd, one_hot, dynamic_update_slice, scatter_elements, scatter_nd,
-    argwhere, nonzero, sort, top_k, resize, dequantize_linear, dynamic_quantize_linear, quantize_linear, gru_scan,
-    lstm_scan, rnn_scan, gru, lstm, rnn, if_, loop,
+    argwhere, nonzero, sort, top_k, resize, decode, encode, dequantize_linear, dynamic_quantize_linear, quantize_linear,
+    gru_scan, lstm_scan, rnn_scan, gru, lstm, rnn, if_, loop,
 )
 # fmt: on
 

@@ -102,7 +102,11 @@ def to_tensor(array: Array) -> Any:
     return torch.from_numpy(array)
 
 
-_WIDTHS = {"bfloat16": np.uint16, "float8_e4m3fn": np.uint8, "float8_e5m2": np.uint8}
+_BYTES = (
+    "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn",
+    "int4", "uint4", "int2", "uint2",
+)  # fmt: skip
+_WIDTHS: dict[str, type] = {"bfloat16": np.uint16, **dict.fromkeys(_BYTES, np.uint8)}
 
 
 def _tensor_to_array(tensor: Any) -> Array:
