@@ -24,7 +24,7 @@ from tilewright.codegen.target import Target
 from tilewright.core.diag import OptionError
 from tilewright.core.expr import Dim, Sym, substitute, symbols, to_text
 from tilewright.core.graph import Graph, Node
-from tilewright.core.passes import PassReport, parse_pipeline, print_pipeline, run_pipeline
+from tilewright.core.passes import Pass, PassReport, parse_pipeline, print_pipeline, run_pipeline
 from tilewright.core.text import SideTable, load_graph, print_graph
 from tilewright.core.types import product
 from tilewright.core.verify import verify
@@ -58,6 +58,7 @@ from tilewright.tile.pack import packed_array
 from tilewright.tile.text import kernel_text
 
 PRECISIONS: tuple[str, ...] = ("fp32",)
+ACCURACIES: tuple[str, ...] = ("default", "exact")
 Progress = Callable[[str, int, int], None]
 
 
@@ -66,13 +67,17 @@ class Options:
     """Everything besides the model that decides the code; all of it is part of the cache key.
 
     ``target`` is a name that ``Target.parse`` knows; ``optimize`` is 0 (a kernel per op), 1 (no layout changes) or 2.
+    ``accuracy`` "default" allows forms whose error stays within 1e-4 of the largest output, "exact" none of them.
     """
 
     target: str = "native"
     precision: str = "fp32"
     optimize: int = 2
+    accuracy: str = "default"
 
     def __post_init__(self) -> None:
+        if self.accuracy not in ACCURACIES:
+            raise OptionError(f"accuracy {self.accuracy!r} is not offered", remedy=f"use one of {list(ACCURACIES)}")
         if self.precision not in PRECISIONS:
             raise OptionError(f"precision {self.precision!r} is not offered", remedy=f"use one of {list(PRECISIONS)}")
         if self.optimize not in (0, 1, 2):
@@ -112,6 +117,7 @@ def compile(
     target: str = "native",
     precision: str = "fp32",
     optimize: int = 2,
+    accuracy: str = "default",
     cache: bool = True,
     progress: Progress | None = None,
 ) -> LoadedModel:
@@ -121,11 +127,13 @@ def compile(
     and, for symbolic sizes, ``dynamic_shapes`` as ``torch.export`` takes them), an ``ExportedProgram``, or a ``Graph``.
     ``input_shapes`` fixes or renames dimensions of an ONNX model's inputs; ``fix_dims`` gives symbolic dimensions a
     number. ``threads`` is the most threads a call uses (default: what affinity, container quota and
-    ``TILEWRIGHT_THREADS`` allow). ``progress`` is told a stage's name, steps done and steps in all.
+    ``TILEWRIGHT_THREADS`` allow). ``accuracy="exact"`` keeps every convolution a plain sum; the default takes
+    Winograd's form where that pays and its error stays within 1e-4 of the largest output. ``progress`` is told a
+    stage's name, steps done and steps in all.
 
     Raises ``CompileError`` listing every problem of the model, ``OptionError`` for an option.
     """
-    options = Options(target, precision, optimize)
+    options = Options(target, precision, optimize, accuracy)
     clock = Clock(progress)
     store = Cache() if cache else None
     key = source_key(source, store, input_shapes, fix_dims) if store else None
@@ -189,7 +197,7 @@ def build(graph: Graph, options: Options, clock: Clock, *, profile: bool = False
     With ``profile``, each kernel's ticks are added up behind the dimensions, in the order of the report's kernels.
     """
     target = Target.parse(options.target)
-    passes = passes_for(options.optimize)
+    passes = graph_passes(options, target)
     with clock.stage("graph"):
         verify(graph)
         check_sizes(graph)
@@ -213,6 +221,11 @@ def build(graph: Graph, options: Options, clock: Clock, *, profile: bool = False
     n_dims = len(slots) + (len(kernels.kernels) if profile else 0)
     manifest = make_manifest(graph, slots, n_dims, planner.caps, target, report)
     return Artifact(manifest, tuple(objects), weights)
+
+
+def graph_passes(options: Options, target: Target) -> tuple[Pass, ...]:
+    """The passes that the options ask for."""
+    return passes_for(options.optimize, lanes=target.lanes(4) if options.accuracy == "default" else 0)
 
 
 class KernelBuilder:
@@ -428,11 +441,16 @@ def read_graph(path: Path, *, fix_dims: Mapping[str, int] | None = None) -> Grap
     return fix_symbols(import_source(path, None, None, None), fix_dims or {})
 
 
+def chosen_passes(options: Options, passes: str | None) -> tuple[Pass, ...]:
+    """The level's passes, or those that the text ``passes`` spells."""
+    return graph_passes(options, Target.parse(options.target)) if passes is None else parse_pipeline(passes, PASSES)
+
+
 def optimise(
     graph: Graph, options: Options, passes: str | None, *, after: str = "", show: Callable[[str], None] = print
 ) -> Graph:
     """Run the level's pipeline, or the one that ``passes`` spells; ``show`` gets the text after the pass ``after``."""
-    chosen = passes_for(options.optimize) if passes is None else parse_pipeline(passes, PASSES)
+    chosen = chosen_passes(options, passes)
     if after and after != "all" and after not in {p.name for p in chosen}:
         raise OptionError(f"no pass {after!r} in this pipeline", remedy=f"it runs {print_pipeline(chosen)}")
 
@@ -447,7 +465,7 @@ def kernel_texts(graph: Graph, options: Options, stage: str, only: str) -> Itera
     """The text of each kernel at a stage: ``kernels``, ``tile``, ``llvm``, ``asm``, or the ``entry`` function's."""
     target = Target.parse(options.target)
     made = KernelBuilder(target, Clock())
-    passes = passes_for(options.optimize)
+    passes = graph_passes(options, target)
     planner = Planner(made.schedule, lambda g: run_pipeline(g, passes), fuse=options.optimize > 0)
     program = planner.program(graph, graph.name)
     if stage == "entry":
@@ -472,7 +490,7 @@ def kernel_texts(graph: Graph, options: Options, stage: str, only: str) -> Itera
 
 def pass_table() -> list[dict[str, str]]:
     """Every pass with the optimisation levels that use it and the first line of its docstring."""
-    levels = {k: {p.name for p in passes_for(k)} for k in (0, 1, 2)}
+    levels = {k: {p.name for p in graph_passes(Options(optimize=k), Target.host())} for k in (0, 1, 2)}
     return [
         {
             "name": cls.name,

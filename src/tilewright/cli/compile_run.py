@@ -26,6 +26,9 @@ Target = Annotated[str, typer.Option(help="The CPU to make code for: native, or 
 Threads = Annotated[int | None, typer.Option(min=1, help="The most threads a call uses (default: what is allowed).")]
 Optimize = Annotated[int, typer.Option("--optimize", "-O", min=0, max=2, help="0: a kernel per op; 1: fused; 2: all.")]
 PrecisionOption = Annotated[str, typer.Option("--precision", help="The precision of computations: fp32.")]
+Accuracy = Annotated[
+    str, typer.Option("--accuracy", help="default: forms with an error within 1e-4 are allowed; exact: plain sums.")
+]
 Fix = Annotated[
     list[str], typer.Option("--fix", metavar="NAME=NUMBER", help="Fix a symbolic dimension. May be repeated.")
 ]
@@ -55,6 +58,7 @@ def obtain(
     threads: int | None = None,
     optimize: int = 2,
     precision: str = "fp32",
+    accuracy: str = "default",
     cache: bool = True,
     fix: dict[str, int] | None = None,
     quiet: bool = False,
@@ -79,6 +83,7 @@ def obtain(
             threads=threads,
             optimize=optimize,
             precision=precision,
+            accuracy=accuracy,
             cache=cache,
             fix_dims=fix,
             progress=tell,
@@ -94,6 +99,7 @@ def compile_command(
     threads: Threads = None,
     optimize: Optimize = 2,
     precision: PrecisionOption = "fp32",
+    accuracy: Accuracy = "default",
     fix: Fix = [],  # noqa: B006
     no_cache: NoCache = False,
     json: Json = False,
@@ -109,6 +115,7 @@ def compile_command(
         threads=threads,
         optimize=optimize,
         precision=precision,
+        accuracy=accuracy,
         cache=not no_cache,
         fix=fixed,
         quiet=json,

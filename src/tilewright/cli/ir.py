@@ -14,14 +14,13 @@ import typer
 
 from tilewright import driver
 from tilewright.cli import inputs, show
-from tilewright.cli.compile_run import Fix, Json, Optimize, Source, Target
+from tilewright.cli.compile_run import Accuracy, Fix, Json, Optimize, Source, Target
 from tilewright.codegen import target as targets
 from tilewright.codegen.llvm import assembly, emit_kernel
 from tilewright.core.diag import OptionError
 from tilewright.core.graph import Graph
-from tilewright.core.passes import parse_pipeline, run_pipeline
+from tilewright.core.passes import run_pipeline
 from tilewright.core.text import save_graph
-from tilewright.graph.pipeline import PASSES, passes_for
 from tilewright.runtime.errors import InputError
 from tilewright.tile.text import kernel_text, parse_kernel
 from tilewright.tile.verify import verify
@@ -56,6 +55,7 @@ def ir_command(
     fix: Fix = [],  # noqa: B006
     target: Target = "native",
     optimize: Optimize = 2,
+    accuracy: Accuracy = "default",
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="Write to this file; a graph's large constants go beside it (.npz)."),
@@ -67,7 +67,7 @@ def ir_command(
     Text goes in again: a .txt file that was written with -o, edited or not, takes the model's place; a graph goes
     through the passes (--pass-pipeline "" for none), kernels in tile form go on to --stage llvm or asm.
     """
-    options = driver.Options(target=target, optimize=optimize)
+    options = driver.Options(target=target, optimize=optimize, accuracy=accuracy)
     if print_after and stage != "graph":
         raise typer.BadParameter(f"prints graphs; it does not go with --stage {stage}", param_hint="'--print-after'")
     if output is not None:
@@ -112,7 +112,7 @@ def _kernel_texts(graph: Graph, options: driver.Options, stage: Stage, only: str
 
 def _dump(graph: Graph, options: driver.Options, pass_pipeline: str | None, folder: Path) -> None:
     """A numbered graph per pass, with what fired at its end, and a file for each stage of the kernels."""
-    passes = passes_for(options.optimize) if pass_pipeline is None else parse_pipeline(pass_pipeline, PASSES)
+    passes = driver.chosen_passes(options, pass_pipeline)
     done = run_pipeline(graph, passes, check=True, dump=folder)
     for stage, name in DUMPED:
         _write(_kernel_texts(done, options, stage, ""), folder / name)

@@ -15,6 +15,7 @@ from tilewright.graph.hoist import HoistArithmetic
 from tilewright.graph.layout import Layout
 from tilewright.graph.merge import MergeMatmuls
 from tilewright.graph.recognise import Recognise
+from tilewright.graph.winograd import Winograd
 
 PASSES: tuple[type[Pass], ...] = (
     Canonicalize,
@@ -25,13 +26,16 @@ PASSES: tuple[type[Pass], ...] = (
     Layout,
     HoistArithmetic,
     MergeMatmuls,
+    Winograd,
 )
 
 
-def passes_for(optimize: int, keep: tuple[str, ...] = ()) -> tuple[Pass, ...]:
+def passes_for(optimize: int, keep: tuple[str, ...] = (), *, lanes: int = 0) -> tuple[Pass, ...]:
     """The passes of level ``optimize``: 0 only makes the graph runnable, 1 cleans it, 2 is everything.
 
-    ``keep`` names the composites that stay whole. ``merge-matmuls`` is in no level: it is for those who ask for it.
+    ``keep`` names the composites that stay whole. ``lanes`` is how many f32 fill a vector of the machine, or 0
+    when results must be those of plain sums: then nothing is rewritten to forms with a larger error. ``merge-matmuls``
+    is in no level: it is for those who ask for it.
     """
     if optimize == 0:
         return (Decompose(),)
@@ -56,4 +60,5 @@ def passes_for(optimize: int, keep: tuple[str, ...] = ()) -> tuple[Pass, ...]:
         Layout(),  # channels last, as few transposes as possible
         Canonicalize(),  # transposes of ones are reshapes
         HoistArithmetic(),  # to where a product can take it along
+        *((Winograd(lanes),) if lanes else ()),  # when the layout and the weights are final
     )

@@ -144,6 +144,7 @@ from tilewright.ops.scatter import dynamic_update_slice, scatter_elements, scatt
 from tilewright.ops.source import dim_values, full, iota
 from tilewright.ops.window import pad, trilu
 from tilewright.ops.window import slice_ as slice
+from tilewright.ops.winograd import winograd_conv
 
 # fmt: off
 ALL: tuple[OpDef, ...] = (
@@ -163,7 +164,7 @@ ALL: tuple[OpDef, ...] = (
     reduce_sum, reduce_prod, reduce_max, reduce_min, reduce_any, reduce_all, reduce_mean, logsumexp, reduce_l1,
     reduce_l2, variance, argmax, argmin, cumsum, cumprod, cummax, cummin,
     # contractions and pools
-    matmul, einsum, conv, conv_transpose, max_pool, avg_pool, max_pool_indices,
+    matmul, einsum, conv, conv_transpose, winograd_conv, max_pool, avg_pool, max_pool_indices,
     # normalisation, softmax, attention
     batch_norm, layer_norm, rms_norm, group_norm, instance_norm, lrn, l2_normalize, softmax, log_softmax, attention,
     rotary,

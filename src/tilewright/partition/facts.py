@@ -148,10 +148,12 @@ def _form(items: Sequence[Stage | Serial], outs: Sequence[Buffer], node: Node) -
         if Trait.VIEW in node.op.traits:
             return Form.VIEW
         return Form.MOVE if _only_moves(stages[0].expr) else Form.POINT
-    if len(reductions) != 1 or stages[0] is not reductions[0]:
+    if len(reductions) != 1:
         return Form.OPAQUE
     stage = reductions[0]
     assert stage.reduction is not None
+    if stages[0] is not stage:  # what it reads is prepared before it
+        return Form.CONTRACT if stages[-1].outs == outs else Form.OPAQUE
     points = product([a.extent for a in (*stage.axes, *stage.reduction.axes)])
     once = all(product(x.buffer.shape) == points for x in walk(stage.expr) if isinstance(x, Load))
     return Form.ROW if once and len(node.inputs) == 1 else Form.CONTRACT

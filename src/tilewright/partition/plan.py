@@ -197,4 +197,3 @@ class GraphPlan:
             return self.pointer(node)
         data = self.resolve(node)[0].attrs.data
         return Pointer("weights", self.planner.weights.add(data, packing.layout, packing.n_bytes, packing.pack))
-

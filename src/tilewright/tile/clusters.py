@@ -6,13 +6,14 @@ Not its business: how a cluster is scheduled (``rules``).
 Kinds, by structure: ``contract``: a reduction with an operand contiguous along its last output axis, and the one plain
 stage that alone reads it over as many points; ``rows``: reductions along the contiguous axis with the plain stages
 around them that only they use; ``chain``: a contraction whose operand is a temporary, made from another reduction
-through reductions along the axis that the contraction walks; ``pointwise``: a plain stage; ``other``: folds with a
-state, scatters: plain loops.
+through reductions along the axis that the contraction walks; ``transformed``: a product whose operand two plain stages
+make for it, with the plain stage that reads it and the root that reads that one; ``pointwise``: a plain stage;
+``other``: folds with a state, scatters: plain loops.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -29,6 +30,7 @@ class Kind(Enum):
     CONTRACT = "contract"
     ROWS = "rows"
     CHAIN = "chain"
+    TRANSFORMED = "transformed"
     POINTWISE = "pointwise"
     OTHER = "other"
 
@@ -61,6 +63,11 @@ def clusters_of(
     found: list[Cluster] = []
     for root in reversed(stages):
         if id(root) in taken:
+            continue
+        around = transformed_to(root, stages, computation) if chains else None
+        if around is not None and not taken & {id(s) for s in around}:
+            taken |= {id(s) for s in around}
+            found.append(Cluster(tuple(around), Kind.TRANSFORMED))
             continue
         group, kind, last = [root], kinds[id(root)], None
         epilogue = _contraction_of(root, stages, readers, kinds, taken) if kind is Kind.POINTWISE else None
@@ -120,6 +127,28 @@ def _repeats(x: Load, sym: Sym) -> bool:
     """Do neighbours along ``sym`` read the same element, as the output channels of one group do?"""
     offset = linear(x.buffer, x.index)
     return offset is not None and period(offset, sym) is not None
+
+
+def transformed_to(root: Stage, stages: Sequence[Stage], computation: Computation) -> list[Stage] | None:
+    """The five stages of a transformed product that ends at ``root``.
+
+    Each but the last writes a temporary that the next alone reads: plain, plain, a product of what the second wrote and
+    something else, plain, plain (the root).
+    """
+    found = [root]
+    while len(found) < 5:
+        reads = {x.buffer for v in found[0].exprs for x in walk_value(v) if isinstance(x, Load)}
+        makers = [s for s in stages if s.out in reads and s.out in computation.temps]
+        if len(makers) != 1 or not _is_link(makers[0], found[0], stages, is_product=len(found) == 2):
+            return None
+        found.insert(0, makers[0])
+    return found if root.reduction is None and root.update is None else None
+
+
+def _is_link(s: Stage, reader: Stage, stages: Sequence[Stage], *, is_product: bool) -> bool:
+    readers = [x for x in stages if s.out in {y.buffer for v in x.exprs for y in walk_value(v) if isinstance(y, Load)}]
+    fits = s.reduction is not None and s.reduction.op == "add" if is_product else s.reduction is None
+    return fits and readers == [reader] and s.update is None and len(s.outs) == 1
 
 
 def _single_reader(t: Buffer, root: Stage, readers: dict[Buffer, list[Stage]]) -> bool:

@@ -24,6 +24,7 @@ from tilewright.tile.rules.chain import chain
 from tilewright.tile.rules.contract import contract, pack_constants
 from tilewright.tile.rules.pointwise import plain, pointwise
 from tilewright.tile.rules.rows import rows
+from tilewright.tile.rules.transformed import Transformed, transformed
 from tilewright.tile.schedule import Builder, Schedule
 
 RULE_BROKE = "a rule broke"
@@ -129,6 +130,8 @@ def _rules(
     alone = len(names) == 1
     if cluster.kind is Kind.CHAIN:
         return [lambda: chain(b, machine, cluster), apart_of_chain]
+    if cluster.kind is Kind.TRANSFORMED:
+        return [lambda: transformed(b, machine, Transformed(*names)), apart_of_chain]
     if cluster.kind is Kind.CONTRACT:
         first = [lambda: contract(b, machine, names[0], None if alone else names[1])]
         return first + ([lambda: rows(b, machine, names)] if alone else [apart])

@@ -33,6 +33,7 @@ from tilewright.core.compute import (
 )
 from tilewright.core.expr import Dim, Sym, bounds, symbols
 from tilewright.tile.affine import coefficient, linear, stride_along
+from tilewright.tile.clusters import transformed_to
 from tilewright.tile.collapse import collapse
 from tilewright.tile.cost import MAX_UNROLLED
 from tilewright.tile.relayout import transpose_operands
@@ -49,6 +50,9 @@ def normalize(computation: Computation, constants: Container[Buffer] = ()) -> Co
     computation = inline(computation)
     computation = transpose_operands(order_reductions(computation, constants), constants)
     computation = drop_unit_axes(materialize_guards(computation))
+    stages = stages_of(computation)
+    if any(transformed_to(s, stages, computation) for s in stages):
+        return computation  # its rule walks tiles axis by axis
     return collapse(computation, constants)
 
 

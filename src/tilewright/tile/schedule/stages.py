@@ -155,13 +155,22 @@ def compute_at(kernel: Kernel, buffer: str, loop: str, space: str = "local") -> 
     taken: set[str] = set()
     nests = tuple(_moved(kernel, nest_of(s), n, old, new, (sides, shift), taken, where) for n, s in enumerate(makers))
     body = rewrite_accesses(at.body, lambda b, ix: Load(new, _rebased(ix, shift)) if b is old else None)
-    first = next(k for k, s in enumerate(body) if any(True for _ in readers((s,), new)))
+    first = _first_use(body, new)
     moved_at = For(at.loop, (*body[:first], *nests, *body[first:]))
     result = replace_stmt(kernel, at, moved_at).body
     for s in makers:
         result = edit(result, s, lambda _: ())
     places = tuple(Place(new, Space(space)) if p is spot else p for p in kernel.places)
     return with_body(replace(kernel, places=places), result)
+
+
+def _first_use(body: Body, buffer: Buffer) -> int:
+    """The first statement that reads the buffer, or the ones before it that only start what that one goes on with."""
+    k = next(k for k, s in enumerate(body) if any(True for _ in readers((s,), buffer)))
+    made = {b for x in walk((body[k],)) for b in written(x)}
+    while k and {b for x in walk((body[k - 1],)) for b in written(x)} <= made:
+        k -= 1
+    return k
 
 
 def _home(body: Body, buffer: Buffer) -> Body:

@@ -1,0 +1,255 @@
+"""Convolution by Winograd's minimal filtering: fewer multiplications, from transformed tiles and transformed weights.
+
+In: activations (N, H, W, C) and weights that are transformed already (A, A, C, K). Out: (N, OH, OW, K).
+Not its business: when it pays and whether its error is small enough (``graph.winograd``), loops (``tile``).
+
+A tile of ``m x m`` results of an ``r x r`` kernel is ``A_t [(G w G_t) * (B_t d B)] A`` with ``d`` the ``a x a`` inputs
+that it reads, ``a = m + r - 1`` (Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", 2015). The
+matrices follow from ``a - 1`` points and infinity (Toom and Cook). The points decide the error: with 0, +-sqrt(1/2),
++-sqrt(2) that of F(4x4, 3x3) is a third of what 0, +-1, +-2 give; pairs of opposite points halve the additions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from tilewright.core import types
+from tilewright.core.compute import Axis, Buffer, Const, Fma, Inside, Load, Select, Stage, Value
+from tilewright.core.expr import Dim, ceildiv, floordiv, mod
+from tilewright.core.graph import Attrs
+from tilewright.core.opdef import AttrDef, OpDef, Sample, Trait
+from tilewright.core.types import Array, TensorType
+from tilewright.ops.common import axis_over, check, check_equal_dims, check_rank, fold
+from tilewright.ops.samples import random
+
+POINTS: Mapping[int, tuple[float, ...]] = {3: (0.0, 1.0, -1.0), 5: (0.0, 0.5**0.5, -(0.5**0.5), 2.0**0.5, -(2.0**0.5))}
+"""Interpolation points by how many a size needs, infinity aside."""
+BLOCK = 1024  # weights that are transformed at a time: cached, and too few for BLAS to start threads
+
+
+@dataclass(frozen=True)
+class Transforms:
+    """The matrices of F(m, r) in one dimension: results ``a_t`` (m, a), weights ``g`` (a, r), inputs ``b_t`` (a, a)."""
+
+    a_t: Array
+    g: Array
+    b_t: Array
+
+
+@cache
+def transforms(m: int, r: int) -> Transforms:
+    """F(m, r) in f64; ``m + r - 2`` is a key of ``POINTS``."""
+    points = POINTS[m + r - 2]
+    a = m + r - 1
+    a_t, g, b_t = np.zeros((m, a)), np.zeros((a, r)), np.zeros((a, a))
+    for j, p in enumerate(points):
+        others = [q for k, q in enumerate(points) if k != j]
+        a_t[:, j] = p ** np.arange(m)
+        g[j] = p ** np.arange(r) / np.prod([p - q for q in others])
+        b_t[j, :-1] = np.poly(others)[::-1]
+    a_t[-1, -1] = g[-1, -1] = 1
+    b_t[-1] = np.poly(points)[::-1]
+    return Transforms(*(np.round(x, 12) + 0.0 for x in (a_t, g, b_t)))
+
+
+def transformed_weights(w: Array, m: int) -> Array:
+    """Weights (K, C, r, r) as (a, a, C, K) in their own dtype, computed in f64."""
+    k, c, r, _ = w.shape
+    g = transforms(m, r).g
+    both = np.kron(g, g)  # (a*a, r*r): rows and columns at once
+    taps = np.ascontiguousarray(w.reshape(k, c, r * r).transpose(2, 1, 0)).reshape(r * r, c * k)
+    result = np.empty((len(both), c * k), w.dtype)
+    with np.errstate(all="ignore"):
+        for start in range(0, c * k, BLOCK):
+            result[:, start : start + BLOCK] = both @ taps[:, start : start + BLOCK].astype(np.float64)
+    return result.reshape(len(g), len(g), c, k)
+
+
+# --- linear maps as expressions --------------------------------------------------------------------------------------
+
+
+def applied(matrix: Array, values: Sequence[Value]) -> list[Value]:
+    """``matrix @ values`` with few operations: columns and rows that differ in signs only share their sums."""
+    columns = _mirrored(matrix.T)
+    if columns is not None:
+        i, j = columns
+        same = matrix[:, i] == matrix[:, j]
+        total, difference = values[i] + values[j], values[i] - values[j]
+        rest = [k for k in range(matrix.shape[1]) if k not in (i, j)]
+        half = np.stack([np.where(same, matrix[:, i], 0), np.where(same, 0, matrix[:, i])], axis=1)
+        return applied(np.concatenate([half, matrix[:, rest]], axis=1), [total, difference, *[values[k] for k in rest]])
+    rows = _mirrored(matrix)
+    if rows is None:
+        return [_dot(row, values) for row in matrix]
+    i, j = rows
+    kept = np.where(matrix[i] == matrix[j], matrix[i], 0)
+    turned = np.where(matrix[i] == matrix[j], 0, matrix[i])
+    scale = turned[np.flatnonzero(turned)[-1]]
+    even, odd = _dot(kept, values), _dot(turned / scale, values)
+    rest = [k for k in range(len(matrix)) if k not in (i, j)]
+    made = dict(zip(rest, applied(matrix[rest], values), strict=True)) if rest else {}
+    made[i], made[j] = _plus(even, float(scale), odd), _plus(even, -float(scale), odd)
+    return [made[k] for k in range(len(matrix))]
+
+
+def _mirrored(rows: Array) -> tuple[int, int] | None:
+    """Two rows that differ in the signs of some but not all of their numbers."""
+    for i, x in enumerate(rows):
+        for j in range(i + 1, len(rows)):
+            y = rows[j]
+            if np.allclose(np.abs(x), np.abs(y)) and not np.allclose(x, y) and not np.allclose(x, -y):
+                return i, j
+    return None
+
+
+def _dot(row: Array, values: Sequence[Value]) -> Value:
+    terms = [(float(c), v) for c, v in zip(row, values, strict=True) if c != 0]
+    terms.sort(key=lambda t: t[0] != 1)  # a sum starts with what needs no multiplication
+    (c, v), *others = terms
+    total = v if c == 1 else Const(c, v.dtype) * v
+    for c, v in others:
+        total = _plus(total, c, v)
+    return total
+
+
+def _plus(total: Value, c: float, v: Value) -> Value:
+    return total + v if c == 1 else total - v if c == -1 else Fma(v, Const(c, v.dtype), total)
+
+
+def _one_of(at: Dim, values: Sequence[Value]) -> Value:
+    """``values[at]``; decided when the code is made, where ``at`` is a number then."""
+    chosen = values[-1]
+    for k in reversed(range(len(values) - 1)):
+        chosen = Select(Inside((k - at,)), values[k], chosen)
+    return chosen
+
+
+# --- the op ----------------------------------------------------------------------------------------------------------
+
+
+def _kernel_size(u: Sequence[Dim], m: int) -> int:
+    a = u[0]
+    check(
+        isinstance(a, int) and a == u[1] and a - 1 in POINTS and 0 < m < a,
+        lambda: f"weights transformed to {u[0]} x {u[1]} don't give tiles of {m}",
+        f"give squares of {' or '.join(str(n + 1) for n in POINTS)} and a smaller tile",
+    )
+    assert isinstance(a, int)
+    return a - m + 1
+
+
+def _infer(ts: Sequence[TensorType], a: Attrs) -> TensorType:
+    x, u = ts
+    check_rank(x, 4, "the input", 4)
+    check_rank(u, 4, "the weight", 4)
+    check(
+        x.dtype is u.dtype and x.dtype in (types.f32, types.f64), lambda: f"{x.dtype} and {u.dtype} are not one float"
+    )
+    check(len(a.pads) == 2, lambda: f"pads has {len(a.pads)} entries for 2 spatial axes")
+    r = _kernel_size(u.shape, a.tile)
+    check_equal_dims(x.shape[3], u.shape[2], lambda: f"channels of {x} and of {u}")
+    sizes = [n + lo + hi - (r - 1) for n, (lo, hi) in zip(x.shape[1:3], a.pads, strict=True)]
+    check(all(not isinstance(n, int) or n >= 0 for n in sizes), lambda: f"a window of {r} does not fit into {x}")
+    return TensorType(x.dtype, (x.shape[0], *sizes, u.shape[3]))
+
+
+def _compute(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], attrs: Attrs) -> tuple[Stage, ...]:
+    """Columns of the input, their rows, a product per point, columns of the results, their rows.
+
+    Tiles overlap in ``r - 1`` columns of the input: those are transformed once.
+    """
+    (x, u), (out,) = ins, outs
+    m, (a, _, depth, width), dtype = attrs.tile, u.shape, x.dtype
+    assert isinstance(a, int)
+    matrices = transforms(m, a - m + 1)
+    n_batch, n_y, n_x = x.shape[0], ceildiv(out.shape[1], m), ceildiv(out.shape[2], m)
+    n, ty, tx, c, k = (
+        axis_over(e, s) for e, s in zip((n_batch, n_y, n_x, depth, width), ("n", "y", "x", "c", "k"), strict=True)
+    )
+    at, to, row, column = (
+        axis_over(e, s) for e, s in zip((a, a, m, m * n_x + a - m), ("u", "v", "i", "w"), strict=True)
+    )
+
+    columns = Buffer("columns", dtype, (n_batch, n_y, a, column.extent, depth))
+    inputs = [
+        _padded(x, (n.sym, ty.sym * m + i, column.sym, c.sym), out.shape, a - m + 1, m, attrs.pads) for i in range(a)
+    ]
+    axes: tuple[Axis, ...] = (n, ty, at, column, c)
+    first = Stage((columns,), axes, tuple(s.sym for s in axes), (_one_of(at.sym, applied(matrices.b_t, inputs)),))
+
+    points = Buffer("points", dtype, (a, a, n_batch, n_y, n_x, depth))
+    inputs = [Load(columns, (n.sym, ty.sym, at.sym, tx.sym * m + j, c.sym)) for j in range(a)]
+    axes = (at, to, n, ty, tx, c)
+    second = Stage((points,), axes, tuple(s.sym for s in axes), (_one_of(to.sym, applied(matrices.b_t, inputs)),))
+
+    products = Buffer("products", dtype, (a, a, n_batch, n_y, n_x, width))
+    tile = (at.sym, to.sym, n.sym, ty.sym, tx.sym)
+    term = Load(points, (*tile, c.sym)) * Load(u, (at.sym, to.sym, c.sym, k.sym))
+    third = fold(products, (at, to, n, ty, tx, k), (*tile, k.sym), term, (c,), "add", Const(0, dtype))
+
+    rows = Buffer("rows", dtype, (n_batch, n_y, n_x, m, a, width))
+    results = [Load(products, (p, to.sym, n.sym, ty.sym, tx.sym, k.sym)) for p in range(a)]
+    axes = (n, ty, tx, row, to, k)
+    fourth = Stage((rows,), axes, tuple(s.sym for s in axes), (_one_of(row.sym, applied(matrices.a_t, results)),))
+
+    oy, ox = axis_over(out.shape[1], "oy"), axis_over(out.shape[2], "ox")
+    place = (n.sym, floordiv(oy.sym, m), floordiv(ox.sym, m), mod(oy.sym, m))
+    results = [Load(rows, (*place, p, k.sym)) for p in range(a)]
+    axes = (n, oy, ox, k)
+    last = Stage((out,), axes, tuple(s.sym for s in axes), (_one_of(mod(ox.sym, m), applied(matrices.a_t, results)),))
+    return (first, second, *third, fourth, last)
+
+
+def _padded(
+    x: Buffer, at: tuple[Dim, ...], sizes: Sequence[Dim], r: int, m: int, pads: Sequence[tuple[Dim, Dim]]
+) -> Value:
+    """The input at a place of the padded image, which reaches to the end of the last tile."""
+    guards: list[Dim] = []
+    index = list(at)
+    for d, (lo, hi) in enumerate(pads, 1):
+        index[d] = at[d] - lo
+        if lo != 0:
+            guards.append(index[d])
+        if hi != 0 or mod(sizes[d], m) != 0:
+            guards.append(x.shape[d] - 1 - index[d])
+    load = Load(x, tuple(index))
+    return Select(Inside(tuple(guards)), load, Const(0, x.dtype)) if guards else load
+
+
+def _reference(xs: Sequence[Array], a: Attrs) -> Array:
+    """Tile by tile in f64."""
+    x, u = (v.astype(np.float64) for v in xs)
+    m, size = a.tile, u.shape[0]
+    matrices = transforms(m, size - m + 1)
+    (top, bottom), (left, right) = a.pads
+    n_y, n_x = (n + lo + hi - (size - m) for n, (lo, hi) in zip(x.shape[1:3], a.pads, strict=True))
+    t_y, t_x = -(-n_y // m), -(-n_x // m)
+    grown = np.zeros((x.shape[0], max(m * t_y + size - m, 0), max(m * t_x + size - m, 0), x.shape[3]))
+    cut = x[:, max(-top, 0) :, max(-left, 0) :][:, : grown.shape[1] - max(top, 0), : grown.shape[2] - max(left, 0)]
+    kept = cut[:, : n_y + size - m - max(top, 0) - max(bottom, 0), : n_x + size - m - max(left, 0) - max(right, 0)]
+    grown[:, max(top, 0) :, max(left, 0) :][:, : kept.shape[1], : kept.shape[2]] = kept
+    out = np.zeros((x.shape[0], m * t_y, m * t_x, u.shape[3]))
+    with np.errstate(all="ignore"):
+        for y, z in np.ndindex(t_y, t_x):
+            d = grown[:, m * y : m * y + size, m * z : m * z + size]
+            v = np.einsum("ui,vj,nijc->uvnc", matrices.b_t, matrices.b_t, d, optimize=True)
+            p = np.einsum("iu,jv,uvnk->nijk", matrices.a_t, matrices.a_t, v @ u, optimize=True)
+            out[:, m * y : m * y + m, m * z : m * z + m] = p
+    return out[:, :n_y, :n_x].astype(xs[0].dtype)
+
+
+def _samples(rng: np.random.Generator) -> Iterator[Sample]:
+    for m, size, pads in ((2, (5, 6), ((1, 1), (1, 1))), (4, (9, 6), ((1, 0), (0, 2))), (4, (6, 6), ((0, 0), (-1, 1)))):
+        w = random(rng, (5, 3, 3, 3))
+        yield Sample((random(rng, (2, *size, 3)), transformed_weights(w, m)), {"tile": m, "pads": pads})
+
+
+winograd_conv = OpDef(
+    "winograd_conv", ("x", "u"), {"tile": AttrDef("int"), "pads": AttrDef("pads")}, _infer, _reference, _compute,
+    traits=frozenset({Trait.CONTRACTION}), samples=_samples,
+    doc="A convolution in tiles of transformed inputs and weights, fewer multiplications; padding reads 0.",
+)  # fmt: skip

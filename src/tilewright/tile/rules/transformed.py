@@ -1,0 +1,223 @@
+"""The rule for a product between plain stages: what is made for it and of it stays in the second-level cache.
+
+In: a builder and the buffers of the stages in order: two stages that make the product's operand, the product, a stage
+that reads it, the root. Out: steps. Not its business: the product's own tile (``contract``), whether such a form pays.
+
+Before: one nest per stage over the whole image (Winograd: columns, points, products, rows, results). After, in blocks:
+``for block (parallel): (for channels: columns, points); products; for tile: rows, results``. A block is as many tiles
+as keep points and products in the second-level cache. Where the constant operand is so large that reading it for every
+block costs more than sending points and products through memory, there are no blocks, and each phase is parallel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from tilewright.core.compute import Inside, Load, Select, Value
+from tilewright.core.compute import walk as walk_value
+from tilewright.core.expr import Binary, Dim, Sym, symbols, terms_of
+from tilewright.tile.cost import estimate, pays_threads
+from tilewright.tile.errors import ScheduleError
+from tilewright.tile.ir import For, Loop, Role, Store, Update, walk
+from tilewright.tile.machine import Machine
+from tilewright.tile.rewrite import Body, loads_of, values_of
+from tilewright.tile.rules.contract import attempt, contract, min_tasks
+from tilewright.tile.rules.view import find_body, nest_with, nests, only_nest, statement_of, vector_width
+from tilewright.tile.schedule import Builder
+from tilewright.tile.schedule.tree import Nest, find_place
+
+BLOCK_SHARE = 0.75
+"""The part of the second-level cache that a block's points, products and constants may take."""
+MAX_BLOCK_BYTES = 1 << 20
+HIDDEN = 0.3
+"""Reading constants beside the products costs this part of what traffic of its own would."""
+
+
+@dataclass(frozen=True)
+class Transformed:
+    """The buffers of the five stages, in order; ``first`` is read by ``operand`` only, and so on."""
+
+    first: str
+    operand: str
+    product: str
+    after: str
+    root: str
+
+
+@dataclass(frozen=True)
+class _Walk:
+    """A loop of the root over the elements of tiles: ``n_tiles`` of ``factor`` elements each."""
+
+    loop: str
+    factor: int
+    n_tiles: int
+
+
+def transformed(b: Builder, machine: Machine, names: Transformed) -> None:
+    """Schedule the five stages together. ``ScheduleError`` when the structure does not fit."""
+    top = only_nest(b.kernel, names.root)
+    if not isinstance(statement_of(top), Store):
+        raise ScheduleError("transformed", names.root, "the last stage is not a plain assignment")
+    width = vector_width(machine, top.leaf)
+    walks = _walks(top, names.after)
+    batch = [x for x in top.loops[:-1] if x.sym.name not in {w.loop for w in walks}]
+    sizes = _block(b, machine, names, walks, batch)
+    threads = pays_threads(_work(b, names.product), machine, width)
+    outer, tiles, inner = _split_root(b, machine, walks, sizes, [x.sym.name for x in batch])
+    lanes = top.loops[-1].sym.name
+    b.do("reorder", *outer, *tiles, *inner, lanes)
+    b.do("compute_at", names.after, tiles[-1], "local")
+    if outer:
+        b.do("compute_at", names.product, outer[-1], "local")
+        b.do("compute_at", names.operand, outer[-1], "local")
+    _results(b, names, tiles[-1], width)
+    made = _operand(b, names, outer[-1] if outer else "", width)
+    contract(b, machine, names.product, None)
+    if threads:
+        for loops in [outer] if outer else [made, tiles]:
+            _parallel(b, loops)
+
+
+def _walks(top: Nest, read: str) -> list[_Walk]:
+    """The root's loops that it reads ``read`` by the quotient of, outermost first."""
+    factors: dict[Sym, int] = {}
+    for s in top.leaf:
+        for x in loads_of(s):
+            for i in x.index if x.buffer.name == read else ():
+                for atom, _ in [] if isinstance(i, Value) else terms_of(i):
+                    if isinstance(atom, Binary) and isinstance(atom.a, Sym) and isinstance(atom.b, int):
+                        factors[atom.a] = atom.b
+    found: list[_Walk] = []
+    for loop in top.loops[:-1]:
+        n = loop.extent
+        if loop.sym in factors:
+            if not isinstance(n, int):
+                raise ScheduleError("transformed", read, f"{n} elements in tiles: the number is known at run time only")
+            found.append(_Walk(loop.sym.name, factors[loop.sym], -(-n // factors[loop.sym])))
+    if not found:
+        raise ScheduleError("transformed", read, "nothing walks tiles of it")
+    return found
+
+
+def _work(b: Builder, product: str) -> float:
+    return estimate([x.extent for x in nests(b.kernel, product)[-1].loops])
+
+
+def _block(
+    b: Builder, machine: Machine, names: Transformed, walks: list[_Walk], batch: list[Loop]
+) -> tuple[int, ...] | None:
+    """How many tiles of each walk make a block; None: no blocks."""
+    n_tiles = estimate([w.n_tiles for w in walks]) * estimate([x.extent for x in batch])
+    total = sum(_bytes(b, name) for name in (names.operand, names.product))
+    constants = _constant_bytes(b, names.product)
+    limit = min(machine.l2_bytes * BLOCK_SHARE, MAX_BLOCK_BYTES) - min(constants, machine.l2_bytes * BLOCK_SHARE / 3)
+    most = int(limit * n_tiles / total)
+    sizes: list[int] = []
+    for w in reversed(walks):
+        sizes.insert(0, max((n for n in range(1, min(w.n_tiles, most) + 1) if w.n_tiles % n == 0), default=0))
+        most = most // max(sizes[0], 1) if sizes[0] == w.n_tiles else 1
+    n_blocks = n_tiles / max(estimate(sizes), 1)
+    if 0 in sizes or n_blocks < 2 or (n_blocks - 1) * constants * HIDDEN > 2 * total:
+        return None
+    return tuple(sizes)
+
+
+def _bytes(b: Builder, name: str) -> float:
+    buffer = find_place(b.kernel, name, "transformed").buffer
+    return estimate(buffer.shape) * buffer.dtype.n_bytes
+
+
+def _constant_bytes(b: Builder, product: str) -> float:
+    update = statement_of(nests(b.kernel, product)[-1])
+    assert isinstance(update, Update)
+    fixed = {p.buffer for p in b.kernel.places if p.role is Role.CONST}
+    return sum(_bytes(b, x.buffer.name) for x in walk_value(update.value) if isinstance(x, Load) and x.buffer in fixed)
+
+
+def _split_root(
+    b: Builder, machine: Machine, walks: list[_Walk], sizes: tuple[int, ...] | None, batch: list[str]
+) -> tuple[list[str], list[str], list[str]]:
+    """The root's loops over blocks (the one with tasks enough for the threads first), tiles, elements of a tile."""
+    outer: dict[str, float] = {}
+    tiles: list[str] = []
+    inner: list[str] = []
+    for k, w in enumerate(walks):
+        b.do("split", w.loop, w.factor)
+        inner.append(f"{w.loop}_i")
+        tiles.append(f"{w.loop}_o")
+        if sizes is not None:
+            b.do("split", tiles[-1], sizes[k])
+            outer[f"{w.loop}_o_o"] = w.n_tiles / sizes[k]
+            tiles[-1] = f"{w.loop}_o_i"
+    if sizes is None:
+        return [], [*batch, *tiles], inner
+    order = sorted(outer, key=lambda n: -min(outer[n], min_tasks(machine)))
+    return [*order, *batch], tiles, inner
+
+
+def _results(b: Builder, names: Transformed, tile: str, width: int) -> None:
+    """At a tile: one loop over vectors of channels, with the stage after the product and the root inside."""
+    vectors: list[str] = []
+    for name in (names.after, names.root):
+        nest = nest_with(find_body(b.kernel, tile), name, Store)
+        vectors.append(_in_vectors(b, nest, [], width))
+    b.do("merge", *vectors)
+
+
+def _operand(b: Builder, names: Transformed, at: str, width: int) -> list[str]:
+    """The product's operand, by vectors of channels, and the stage before it at each; returns the outer loops."""
+    first, nest = only_nest(b.kernel, names.first), nest_with(_body(b, at), names.operand, Store)
+    store = statement_of(first)
+    assert isinstance(store, Store)
+    rows = _selecting(first)
+    shared = [d for d, i in enumerate(store.index[:-1]) if i not in rows]
+    loads = [x for s in nest.leaf for x in loads_of(s) if x.buffer.name == names.first]
+    outer = [x.sym.name for x in nest.loops[:-1] if any(x.sym == y.index[d] for y in loads for d in shared)]
+    vector = _in_vectors(b, nest, outer, width)
+    b.do("compute_at", names.first, vector, "local")
+    nest = nest_with(find_body(b.kernel, vector), names.first, Store)
+    _ordered(b, [], nest, nest.loops[-1].sym.name)
+    return [*outer, vector]
+
+
+def _body(b: Builder, at: str) -> Body:
+    return find_body(b.kernel, at) if at else b.kernel.body
+
+
+def _in_vectors(b: Builder, nest: Nest, outer: list[str], width: int) -> str:
+    """``outer``, vectors of the last loop, the rest of the nest, lanes; returns the loop over vectors."""
+    last = nest.loops[-1]
+    name, n = last.sym.name, last.extent
+    b.do("split", name, min(width, n) if isinstance(n, int) else width)
+    _ordered(b, [*outer, f"{name}_o"], nest, f"{name}_i")
+    return f"{name}_o"
+
+
+def _ordered(b: Builder, outer: list[str], nest: Nest, lanes: str) -> None:
+    """``outer``, the nest's other loops, those that select a row of a matrix (copied: rows share sums), lanes."""
+    rows = [x.sym.name for x in nest.loops[:-1] if x.sym in _selecting(nest)]
+    rest = [x.sym.name for x in nest.loops[:-1] if x.sym.name not in (*outer, *rows)]
+    if len(order := [*outer, *rest, *rows, lanes]) > 1:
+        b.do("reorder", *order)
+    for name in rows:
+        b.do("kind", name, "unroll")
+    b.do("kind", lanes, "vector")
+
+
+def _selecting(nest: Nest) -> frozenset[Sym]:
+    """What chooses between sums in the nest's values, apart from the guards of single loads."""
+    values = [y for s in nest.leaf for v in values_of(s) for y in walk_value(v) if isinstance(y, Select)]
+    conditions = [v.cond for v in values if isinstance(v.cond, Inside) and not isinstance(v.a, Load)]
+    return frozenset().union(*(symbols(e) for c in conditions for e in c.exprs))
+
+
+def _parallel(b: Builder, loops: list[str]) -> None:
+    """The first loop that iterations allow and that has any."""
+    for name in loops:
+        if _extent(b, name) != 1 and attempt(b, partial(b.do, "kind", name, "parallel")):
+            return
+
+
+def _extent(b: Builder, loop: str) -> Dim:
+    return next(s.loop.extent for s in walk(b.kernel.body) if isinstance(s, For) and s.loop.sym.name == loop)

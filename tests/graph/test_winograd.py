@@ -1,0 +1,141 @@
+"""The pass ``winograd``: when it fires, when not, and that what it allows stays within its error."""
+
+import numpy as np
+import pytest
+
+from graph.showing import assert_same, graph_of, n_of
+from tilewright import ops
+from tilewright.core.expr import Sym
+from tilewright.core.passes import parse_pipeline, print_pipeline, run_pipeline
+from tilewright.core.types import TensorType, f32, f64
+from tilewright.graph.pipeline import PASSES, passes_for
+from tilewright.graph.winograd import Winograd, expected_error
+from tilewright.ops.winograd import transformed_weights, transforms
+
+BATCH = Sym("batch", 1)
+LAPLACE = np.array([[0, 1, 0], [1, -4, 1], [0, 1, 0]], np.float32)
+
+
+def random(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def convolution(w, size=(28, 28), batch=1, dtype=f32, **attrs):
+    """A channels-last convolution of constant weights."""
+    given = {"strides": (1, 1), "pads": ((1, 1), (1, 1)), "dilations": (1, 1), "layout": "NHWC", **attrs}
+    channels = w.shape[1] * given.get("groups", 1)
+
+    def build(b, x):
+        return b(ops.conv, x, b.const(w.astype(dtype.numpy)), **given)
+
+    return graph_of(build, TensorType(dtype, (batch, *size, channels)))
+
+
+def tile_of(graph):
+    """The tile that the pass chose, or None."""
+    after = Winograd().run(graph)
+    found = [n for n in after.nodes() if n.op is ops.winograd_conv]
+    assert len(found) + n_of(after, ops.conv) == 1
+    return found[0].attrs["tile"] if found else None
+
+
+@pytest.mark.parametrize("batch", [1, 3, BATCH])
+def test_large_tiles_for_large_images(batch):
+    assert tile_of(convolution(random(64, 64, 3, 3), (56, 56), batch)) == 4
+
+
+def test_small_tiles_where_large_ones_would_be_cut_or_weights_outweigh_images():
+    assert tile_of(convolution(random(64, 64, 3, 3), (6, 6))) == 2
+    assert tile_of(convolution(random(512, 512, 3, 3), (7, 7))) == 2
+
+
+@pytest.mark.parametrize(
+    ("shape", "attrs"),
+    [
+        ((64, 64, 3, 3), {"strides": (2, 2)}),
+        ((64, 64, 3, 3), {"strides": (1, 2)}),
+        ((64, 64, 3, 3), {"dilations": (2, 2), "pads": ((2, 2), (2, 2))}),
+        ((64, 32, 3, 3), {"groups": 2}),
+        ((64, 64, 5, 5), {}),
+        ((64, 64, 1, 3), {}),
+        ((64, 64, 3, 3), {"dtype": f64}),
+        ((64, 64, 3, 3), {"size": (2, 28)}),
+        ((64, 64, 3, 3), {"size": (Sym("h", 8), 28)}),
+        ((64, 3, 3, 3), {}),
+        ((64, 64, 3, 3), {"layout": "NCHW", "size": (64, 28), "pads": ((1, 1), (1, 1))}),
+    ],
+)
+def test_all_others_stay_direct(shape, attrs):
+    if attrs.get("layout") == "NCHW":  # the graph's input is (1, 64, 28, 64) either way
+        attrs = {**attrs, "size": (64, 28)}
+    assert tile_of(convolution(random(*shape), **attrs)) is None
+
+
+def test_weights_known_at_run_time_only_stay_direct():
+    def build(b, x, w):
+        return b(ops.conv, x, w, strides=(1, 1), pads=((1, 1),) * 2, dilations=(1, 1), layout="NHWC")
+
+    graph = graph_of(build, TensorType(f32, (1, 28, 28, 64)), TensorType(f32, (64, 64, 3, 3)))
+    assert Winograd().run(graph) is graph
+
+
+def test_the_meaning_stays():
+    for m, size in ((4, (13, 9)), (2, (5, 6))):
+        w = random(33, 40, 3, 3)
+        graph = convolution(w, size, batch=2, pads=((0, 1), (2, 0)))
+        after = Winograd().run(graph)
+        assert [n.attrs["tile"] for n in after.nodes() if n.op is ops.winograd_conv] == [m]
+        assert_same(graph, after, rtol=1e-5, atol=1e-4)
+
+
+def test_only_with_a_vector_width_does_a_pipeline_hold_it():
+    assert all(p.name != "winograd" for k in (0, 1, 2) for p in passes_for(k))
+    passes = passes_for(2, lanes=8)
+    assert passes[-1] == Winograd(lanes=8)
+    assert parse_pipeline(print_pipeline(passes), PASSES) == passes
+    assert n_of(run_pipeline(convolution(random(64, 64, 3, 3)), passes), ops.winograd_conv) == 1
+
+
+# --- the error -------------------------------------------------------------------------------------------------------
+
+
+def in_tiles(x, w, m):
+    """A row of tiles in f32 as a kernel computes it, and its exact result."""
+    u = transformed_weights(w, m)
+    a, matrices = u.shape[0], transforms(m, 3)
+    a_t, b_t = matrices.a_t.astype(np.float32), matrices.b_t.astype(np.float32)
+    v = np.einsum("vj,tujc->tuvc", b_t, np.einsum("ui,tijc->tujc", b_t, x))
+    products = np.matmul(v.transpose(1, 2, 0, 3), u)
+    got = np.einsum("jv,tivk->tijk", a_t, np.einsum("iu,uvtk->tivk", a_t, products))
+    want = sum(
+        np.einsum("tijc,kc->tijk", x[:, p : p + m, q : q + m].astype(np.float64), w[:, :, p, q].astype(np.float64))
+        for p in range(3)
+        for q in range(3)
+    )
+    assert x.shape[1] == a
+    return got, want
+
+
+@pytest.mark.parametrize("m", [2, 4])
+@pytest.mark.parametrize(("channels", "mean"), [(3, 0), (64, 0), (64, 2), (512, 0)])
+@pytest.mark.parametrize("kind", ["random", "positive", "laplace", "one", "uneven"])
+def test_the_expected_error_is_not_exceeded(m, channels, mean, kind):
+    w = random(16, channels, 3, 3)
+    w = {
+        "random": w,
+        "positive": np.abs(w),
+        "laplace": LAPLACE * w[:, :, :1, :1],
+        "one": np.where(np.arange(9).reshape(3, 3) == 4, w, 0),
+        "uneven": w * 10.0 ** np.arange(-8, 8).reshape(16, 1, 1, 1),
+    }[kind].astype(np.float32)
+    x = (random(64, m + 2, m + 2, channels, seed=1) + mean).astype(np.float32)
+    got, want = in_tiles(x, w, m)
+    bound = expected_error(transformed_weights(w, m), w, m)
+    assert float(np.abs(got - want).max()) <= 4 * bound * float(np.abs(want).max())
+
+
+def test_a_large_expected_error_keeps_a_convolution_direct():
+    graph = convolution(random(64, 64, 3, 3))
+    assert n_of(Winograd(max_error=1e-7).run(graph), ops.conv) == 1
+    assert tile_of(convolution(np.zeros((64, 64, 3, 3), np.float32))) is None
+    assert tile_of(convolution(np.full((64, 64, 3, 3), np.inf, np.float32))) is None

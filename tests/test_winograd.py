@@ -1,0 +1,160 @@
+"""Winograd's form as native code: any size, padding, batch, number of threads; the option that forbids it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import tilewright as tw
+from tilewright import driver, ops
+from tilewright.core.diag import OptionError
+from tilewright.core.expr import Sym
+from tilewright.core.graph import Graph, Pool
+from tilewright.core.types import Array, TensorType, f32
+from tilewright.ops.winograd import transformed_weights
+from tilewright.tile.default import RULE_BROKE
+
+
+def random(*shape: int, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def tiled(x: tuple[object, ...], w: Array, bias: Array, m: int, pads: tuple[tuple[int, int], ...]) -> Graph:
+    """relu(conv(x, w) + bias + residual) with the convolution in tiles of m x m."""
+    pool = Pool()
+    source = pool.input("x", TensorType(f32, x))
+    (y,) = pool.results(
+        pool.add(ops.winograd_conv, [source, pool.const(transformed_weights(w, m))], {"tile": m, "pads": pads})
+    )
+    residual = pool.input("r", y.type)
+    (y,) = pool.results(pool.add(ops.add, [y, pool.const(bias)], {}))
+    (y,) = pool.results(pool.add(ops.add, [y, residual], {}))
+    (y,) = pool.results(pool.add(ops.relu, [y], {}))
+    return Graph("g", pool, (source, residual), (y,), ("y",))
+
+
+def expected(x: Array, w: Array, bias: Array, residual: Array, pads: tuple[tuple[int, int], ...]) -> Array:
+    """The same in f64 by PyTorch."""
+    (top, bottom), (left, right) = pads
+    image = torch.nn.functional.pad(
+        torch.from_numpy(x.astype(np.float64)).permute(0, 3, 1, 2), (left, right, top, bottom)
+    )
+    y = torch.nn.functional.conv2d(image, torch.from_numpy(w.astype(np.float64))).permute(0, 2, 3, 1).numpy()
+    return np.maximum(y + bias + residual, 0)
+
+
+def check(
+    size: tuple[int, int],
+    channels: tuple[int, int],
+    batch: int,
+    pads: tuple[tuple[int, int], ...],
+    m: int,
+    **options: object,
+) -> None:
+    n_in, n_out = channels
+    x, w, bias = random(batch, *size, n_in), random(n_out, n_in, 3, 3, seed=1), random(n_out, seed=2)
+    oh, ow = (n + sum(p) - 2 for n, p in zip(size, pads, strict=True))
+    residual = random(batch, oh, ow, n_out, seed=3)
+    want = expected(x, w, bias, residual, pads)
+    for n in (batch, Sym("n", 1)):
+        model = driver.compile_graph(tiled((n, *size, n_in), w, bias, m, pads), **options)
+        notes = [note for k in model.report()["kernels"] for note in k["notes"]]
+        assert not any(RULE_BROKE in note for note in notes), notes
+        got = np.asarray(model(x, residual))
+        assert float(np.abs(got - want).max()) <= 2e-5 * float(np.abs(want).max())
+
+
+@pytest.mark.parametrize("m", [2, 4])
+@pytest.mark.parametrize(
+    ("size", "channels", "batch", "pad"),
+    [
+        ((14, 14), (3, 17), 1, 1),
+        ((13, 15), (17, 100), 3, 1),
+        ((29, 9), (100, 3), 1, 0),
+        ((6, 31), (257, 16), 2, 2),
+        ((17, 5), (16, 257), 1, 1),
+        ((40, 60), (64, 32), 1, 1),
+        ((5, 5), (1, 1), 3, 2),
+        ((3, 4), (8, 8), 1, 1),
+        ((1, 1), (4, 4), 1, 2),
+    ],
+)
+def test_any_size_and_any_channels(size, channels, batch, pad, m):
+    check(size, channels, batch, ((pad, pad), (pad, pad)), m)
+
+
+def test_paddings_that_differ_and_crop():
+    check((12, 11), (20, 24), 2, ((0, 2), (1, -1)), 4)
+    check((9, 10), (20, 24), 1, ((-1, 3), (0, 0)), 2)
+
+
+@pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v2"])
+def test_narrower_vectors(target):
+    check((14, 13), (20, 40), 2, ((1, 1), (1, 1)), 4, target=target)
+
+
+def test_images_with_a_prime_number_of_tiles():
+    check((4 * 13, 4 * 17), (64, 48), 1, ((1, 1), (1, 1)), 4)
+
+
+@pytest.mark.parametrize("size", [(56, 56, 64, 64), (14, 14, 128, 96)])  # in blocks; in phases
+def test_the_number_of_threads_changes_no_bit(size):
+    h, w, n_in, n_out = size
+    graph = tiled((1, h, w, n_in), random(n_out, n_in, 3, 3), random(n_out), 4, ((1, 1), (1, 1)))
+    x, residual = random(1, h, w, n_in), random(1, h, w, n_out)
+    results = [np.asarray(driver.compile_graph(graph, threads=t)(x, residual)) for t in (1, 2, 3, 5)]
+    assert all(np.array_equal(results[0], r) for r in results[1:])
+
+
+def test_no_number_becomes_another_where_the_input_is_not_finite():
+    """What a tile does not read does not change; NaN and infinity reach at least the windows that hold them."""
+    x = random(1, 16, 16, 16)
+    x[0, 3, 3, 5] = np.nan
+    graph = tiled((1, 16, 16, 16), random(16, 16, 3, 3), random(16), 4, ((1, 1), (1, 1)))
+    got = np.asarray(driver.compile_graph(graph)(x, random(1, 16, 16, 16)))
+    assert np.isnan(got[0, 2:5, 2:5]).all()
+    assert np.isfinite(got[0, 8:, 8:]).all()
+
+
+class Blocks(torch.nn.Module):
+    def __init__(self, channels: int, depth: int) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Conv2d(channels, channels, 3, padding=1) for _ in range(depth))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = torch.relu(layer(x)) + x
+        return x
+
+
+def winograd_calls(model: tw.LoadedModel) -> int:
+    return sum(k["calls"] for k in model.report()["kernels"] if "winograd_conv" in k["ops"])
+
+
+@pytest.mark.parametrize(("channels", "depth", "size"), [(64, 12, 16), (512, 2, 14)])
+def test_deep_nets_stay_within_the_bound_of_eager(channels, depth, size):
+    torch.manual_seed(0)
+    module, x = Blocks(channels, depth).eval(), torch.randn(1, channels, size, size)
+    model = tw.compile(module, example_inputs=(x,), cache=False)
+    assert winograd_calls(model) == depth
+    with torch.no_grad():
+        want = module(x).numpy()
+    assert float(np.abs(np.asarray(model(x.numpy())) - want).max()) <= 1e-5 * float(np.abs(want).max())
+
+
+def test_exact_never_takes_it_and_is_cached_apart(tmp_path, monkeypatch):
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
+    torch.manual_seed(0)
+    module, x = Blocks(32, 1).eval(), torch.randn(1, 32, 16, 16)
+    counts = []
+    for accuracy in ("default", "exact", "default", "exact"):
+        model = tw.compile(module, example_inputs=(x,), accuracy=accuracy)
+        assert model.report()["options"]["accuracy"] == accuracy
+        counts.append(winograd_calls(model))
+    assert counts == [1, 0, 1, 0]
+
+
+def test_an_accuracy_that_is_not_offered():
+    with pytest.raises(OptionError, match="sloppy"):
+        driver.Options(accuracy="sloppy")
