@@ -222,6 +222,14 @@ def test_symbolic_views():
     assert show(Canonicalize().run(before)) == "x"
 
 
+def test_not_of_one_of_several_results():
+    def build(b, x):
+        return b(ops.logical_not, b.results(b(ops.top_k, x, axis=0, k=2))[0])
+
+    before = graph_of(build, B)
+    assert_same(before, Canonicalize().run(before))
+
+
 def test_fast_rules_only_on_request():
     before = graph_of(lambda b, x: b(ops.div, x, k(b, 3)), F)
     after = Canonicalize(fast=True).run(before)

@@ -13,9 +13,9 @@ a size that only the data decide is a fresh symbol in the result's type, bounded
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, Sequence, ValuesView
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final, NoReturn
 
 import numpy as np
 
@@ -38,7 +38,7 @@ class Data:
             array.flags.writeable = False
         self.array = array
         content = array.tobytes() if array.nbytes <= SMALL_BYTES else id(array)
-        self.key = (array.dtype.str, array.dtype.name, array.shape, content)
+        self.key = (array.dtype, array.shape, content)
 
     def __hash__(self) -> int:
         return hash(self.key)
@@ -78,6 +78,17 @@ class Attrs(Mapping[str, AttrValue]):
     def __len__(self) -> int:
         return len(self._values)
 
+    # What Mapping gives in Python, given by the dict: attributes are read at every step of every pass.
+
+    def keys(self) -> KeysView[str]:
+        return self._values.keys()
+
+    def items(self) -> ItemsView[str, AttrValue]:
+        return self._values.items()
+
+    def values(self) -> ValuesView[AttrValue]:
+        return self._values.values()
+
     def __hash__(self) -> int:
         return self._hash
 
@@ -93,11 +104,12 @@ class Attrs(Mapping[str, AttrValue]):
 
 
 def _attr_key(v: AttrValue) -> object:
-    if isinstance(v, tuple):
-        return tuple(_attr_key(x) for x in v)
-    if isinstance(v, float):
+    kind = type(v)
+    if kind is tuple:
+        return tuple(map(_attr_key, v))
+    if kind is float:
         return ("float", struct.pack("<d", v))  # tells 0.0 from -0.0 and equates NaNs
-    return (type(v).__name__, v) if isinstance(v, bool | int) else v
+    return (kind, v) if kind is bool or kind is int else v
 
 
 def _substitute_attr(v: AttrValue, values: Mapping[Sym, Dim]) -> AttrValue:
@@ -106,34 +118,39 @@ def _substitute_attr(v: AttrValue, values: Mapping[Sym, Dim]) -> AttrValue:
     return substitute(v, values) if isinstance(v, Expr) else v
 
 
-@dataclass(frozen=True, eq=False, slots=True)
 class Node:
-    """One op applied to operands. Equality is identity; make nodes with :meth:`Pool.add` only.
+    """One op applied to operands. Equality is identity; immutable; make nodes with :meth:`Pool.add` only.
 
-    ``types`` has one entry per result; a node with several is read through ``proj`` nodes.
+    ``types`` has one entry per result; a node with several is read through ``proj`` nodes. ``type``, ``shape`` and
+    ``dtype`` are those of the only result: passes read them more often than anything else.
     """
 
-    op: OpDef
-    inputs: tuple[Node, ...]
-    attrs: Attrs
-    types: tuple[TensorType, ...]
-    loc: Loc
-    serial: int
+    __slots__ = ("attrs", "dtype", "inputs", "loc", "op", "serial", "shape", "type", "types")
 
-    @property
-    def type(self) -> TensorType:
-        """The type of the only result."""
-        if len(self.types) != 1:
+    op: Final[OpDef]
+    inputs: Final[tuple[Node, ...]]
+    attrs: Final[Attrs]
+    types: Final[tuple[TensorType, ...]]
+    loc: Final[Loc]
+    serial: Final[int]
+    type: Final[TensorType]
+    shape: Final[tuple[Dim, ...]]
+    dtype: Final[DType]
+
+    def __init__(
+        self, op: OpDef, inputs: tuple[Node, ...], attrs: Attrs, types: tuple[TensorType, ...], loc: Loc, serial: int
+    ) -> None:
+        self.op, self.inputs, self.attrs = op, inputs, attrs
+        self.types, self.loc, self.serial = types, loc, serial
+        if len(types) == 1:
+            self.type = types[0]
+            self.shape, self.dtype = types[0].shape, types[0].dtype
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Only reached for what a node lacks."""
+        if name in ("type", "shape", "dtype"):
             raise ValueError(f"{self.op.name} has {len(self.types)} results; read one through proj")
-        return self.types[0]
-
-    @property
-    def shape(self) -> tuple[Dim, ...]:
-        return self.type.shape
-
-    @property
-    def dtype(self) -> DType:
-        return self.type.dtype
+        raise AttributeError(name)
 
     def __repr__(self) -> str:
         types = ", ".join(str(t) for t in self.types)
@@ -198,7 +215,7 @@ class Pool:
         Raises ``CompileError`` with ``loc`` when the operands break the op's rule.
         """
         inputs = tuple(inputs)
-        full = attrs if isinstance(attrs, Attrs) and len(attrs) == len(op.attrs) else self._complete(op, attrs, loc)
+        full = attrs if type(attrs) is Attrs and len(attrs) == len(op.attrs) else self._complete(op, attrs, loc)
         key = (op, inputs, full)
         node = self._nodes.get(key)
         if node is None:
@@ -316,19 +333,18 @@ class Graph:
 def topological(roots: Iterable[Node]) -> list[Node]:
     """Every node reachable from ``roots``, operands before users, without recursion."""
     order: list[Node] = []
-    state: dict[Node, bool] = {}
+    done: set[Node] = set()
     stack = list(roots)[::-1]
     while stack:
         node = stack[-1]
-        if state.get(node):
+        if node in done:
             stack.pop()
-        elif node in state:
-            state[node] = True
+        elif todo := [i for i in node.inputs if i not in done]:
+            stack += reversed(todo)
+        else:
+            done.add(node)
             order.append(node)
             stack.pop()
-        else:
-            state[node] = False
-            stack.extend(i for i in reversed(node.inputs) if i not in state)
     return order
 
 

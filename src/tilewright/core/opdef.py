@@ -114,29 +114,48 @@ class OpDef:
 
     def complete_attrs(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Attributes in declaration order with defaults filled in and kinds checked; raises ``OpError``."""
-        unknown = given.keys() - self.attrs.keys()
-        missing = [k for k, d in self.attrs.items() if d.default is REQUIRED and k not in given]
-        if unknown or missing:
+        values: dict[str, Any] = {}
+        n_given = 0
+        for name, attr in self.attrs.items():
+            if name in given:
+                n_given += 1
+                value = given[name]
+                values[name] = value if value is attr.default else _coerced(name, attr.kind, value)
+            elif attr.default is not REQUIRED:
+                values[name] = attr.default
+        if n_given < len(given) or len(values) < len(self.attrs):
+            unknown, missing = given.keys() - self.attrs.keys(), [k for k in self.attrs if k not in values]
             raise OpError(f"unknown attributes {sorted(unknown)}, missing attributes {missing}")
-        values = {k: given.get(k, d.default) for k, d in self.attrs.items()}
-        return {k: v if v is self.attrs[k].default else _coerce(k, self.attrs[k].kind, v) for k, v in values.items()}
+        return values
 
 
-def _coerce(name: str, kind: AttrKind, value: Any) -> Any:
+_PLAIN: dict[str, type] = {"int": int, "dim": int, "float": float, "bool": bool, "str": str, "dtype": DType}
+_ELEMENT: dict[str, AttrKind] = {"ints": "int", "dims": "dim", "floats": "float", "strs": "str"}
+
+
+def _coerced(name: str, kind: AttrKind, value: Any) -> Any:
     """``value`` in the form that nodes store: lists become tuples, NumPy scalars become Python numbers."""
+    plain = _PLAIN.get(kind)
+    if plain is not None:
+        return value if type(value) is plain else _converted(name, kind, value)
+    element = _ELEMENT.get(kind)
+    if element is not None:
+        if not isinstance(value, tuple | list) and (isinstance(value, str) or not isinstance(value, Sequence)):
+            raise OpError(f"attribute {name} must be a sequence, not {value!r}")
+        plain = _PLAIN[element]
+        return tuple([v if type(v) is plain else _converted(name, element, v) for v in value])
+    if kind == "pads":
+        return tuple([(_coerced(name, "dim", lo), _coerced(name, "dim", hi)) for lo, hi in value])
+    return value
+
+
+def _converted(name: str, kind: AttrKind, value: Any) -> Any:
+    """A single value that is not of its kind's plain type yet; raises ``OpError`` where it can't be."""
     if isinstance(value, np.generic):
         value = value.item()
-    if kind in ("ints", "dims", "floats", "strs"):
-        if not isinstance(value, Sequence) or isinstance(value, str):
-            raise OpError(f"attribute {name} must be a sequence, not {value!r}")
-        return tuple(_coerce(name, kind[:-1], v) for v in value)  # type: ignore[arg-type]
-    if kind == "pads":
-        return tuple((_coerce(name, "dim", lo), _coerce(name, "dim", hi)) for lo, hi in value)
     if kind == "float" and isinstance(value, int):
         return float(value)
-    accepted: dict[str, tuple[type, ...]] = {
-        "int": (int,), "dim": (int, Expr), "float": (float,), "bool": (bool,), "str": (str,), "dtype": (DType,),
-    }  # fmt: skip
-    if kind in accepted and not (isinstance(value, accepted[kind]) and (kind == "bool") == isinstance(value, bool)):
+    fits = isinstance(value, _PLAIN[kind]) or (kind == "dim" and isinstance(value, Expr))
+    if not fits or (isinstance(value, bool) and kind != "bool"):
         raise OpError(f"attribute {name} must be of kind {kind}, not {value!r}")
     return value

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from tilewright.core.diag import UNKNOWN, Loc
 from tilewright.core.graph import CONST, PROJ, Builder, Graph, Node, Pool
@@ -56,8 +56,7 @@ class Rule:
     why: str
 
 
-@dataclass(frozen=True)
-class Fired:
+class Fired(NamedTuple):
     """A journal entry: the rule, the op it replaced and where that came from."""
 
     rule: str

@@ -181,8 +181,8 @@ def _not(b: Rewriting, node: Node) -> Node | None:
     if x.op in (ops.logical_not, ops.bitwise_not) and x.dtype is node.dtype:
         return x.inputs[0]
     inverse = INVERSE_COMPARE.get(x.op)
-    if inverse is None and x.inputs and not x.inputs[0].dtype.is_float:
-        inverse = INVERSE_ORDER.get(x.op)
+    if x.op in INVERSE_ORDER and not x.inputs[0].dtype.is_float:
+        inverse = INVERSE_ORDER[x.op]
     return b(inverse, *x.inputs) if inverse is not None else None
 
 

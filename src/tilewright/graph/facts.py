@@ -5,6 +5,7 @@ In: nodes. Out: constants' numbers, broadcast shapes, exactness of casts. Not it
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -111,7 +112,8 @@ def has_symbols(value: Any) -> bool:
     return hasattr(value, "terms")
 
 
-def inverse(perm: Sequence[int]) -> tuple[int, ...]:
+@functools.cache
+def inverse(perm: tuple[int, ...]) -> tuple[int, ...]:
     """The permutation that undoes ``perm``."""
     result = [0] * len(perm)
     for k, p in enumerate(perm):

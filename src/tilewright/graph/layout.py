@@ -166,11 +166,11 @@ class Transposes:
 
     def is_free(self, x: Node, perm: Perm) -> bool:
         """Does moving the operand copy nothing at run time?"""
-        if x.op is CONST or product(x.shape) == 1:
+        if x.op is CONST:
             return True
-        shape = (*[1] * (len(perm) - x.type.rank), *x.shape)
+        shape = (1,) * (len(perm) - len(x.shape)) + x.shape
         order = [p for p in inverse(perm) if shape[p] != 1]
-        return order == sorted(order)
+        return len(order) < 2 or order == sorted(order)
 
     def reduce(self, b: Rewriting, node: Node) -> Node | None:
         found = self.source(node.inputs[0])

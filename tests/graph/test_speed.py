@@ -1,0 +1,52 @@
+"""Compile time is a feature: graph passes stay linear, and cheap per op."""
+
+import gc
+import time
+
+import pytest
+from benchmarks.passes import synthetic
+
+from tilewright.graph.pipeline import PASSES
+
+TARGET_MS = 20.0
+"""A pass over 2,000 ops, on an idle machine on which the loop below takes ``LOOP_MS``."""
+SLACK = 3
+LOOP_MS = 13.0
+
+
+def loop_ms() -> float:
+    """CPU time of a million steps of Python: how fast the machine is just now."""
+    start = time.process_time()
+    for _ in range(1_000_000):
+        pass
+    return (time.process_time() - start) * 1e3
+
+
+@pytest.mark.parametrize("cls", PASSES)
+def test_a_pass_over_two_thousand_ops(cls) -> None:
+    best = float("inf")
+    for _ in range(5):
+        graph, journal = synthetic(), []
+        gc.disable()
+        try:
+            start = time.process_time()
+            cls().run(graph, journal)
+            took = (time.process_time() - start) * 1e3
+        finally:
+            gc.enable()
+        best = min(best, took / loop_ms() * LOOP_MS)
+    assert best < SLACK * TARGET_MS
+
+
+def test_passes_are_linear() -> None:
+    """Four times the ops take no more than six times as long."""
+    small, large = (min(_pipeline_ms(n) for _ in range(5)) for n in (1000, 4000))
+    assert large < 6 * small + 5
+
+
+def _pipeline_ms(n_ops: int) -> float:
+    graph = synthetic(n_ops)
+    start = time.process_time()
+    for cls in PASSES:
+        graph = cls().run(graph, [])
+    return (time.process_time() - start) * 1e3
