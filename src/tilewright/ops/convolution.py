@@ -16,7 +16,7 @@ import numpy as np
 
 from tilewright.core import types
 from tilewright.core.compute import Axis, Buffer, Const, Inside, Load, Select, Stage, Value
-from tilewright.core.expr import Dim, floordiv, mod
+from tilewright.core.expr import Dim, ceildiv, floordiv, mod
 from tilewright.core.graph import Attrs, Builder, Node
 from tilewright.core.opdef import AttrDef, OpDef, Sample, Trait
 from tilewright.core.types import Array, TensorType
@@ -24,7 +24,7 @@ from tilewright.ops.common import axis_over, cast_to, check, check_equal_dims, c
 from tilewright.ops.contract import accumulator, contraction_dtype
 from tilewright.ops.movement import reshape, reverse, transpose
 from tilewright.ops.samples import random
-from tilewright.ops.window import pad
+from tilewright.ops.window import pad, slice_
 
 CONTRACTS = frozenset({Trait.CONTRACTION})
 LAYOUTS = ("NCHW", "NHWC")
@@ -226,8 +226,62 @@ def _infer_transpose(ts: Sequence[TensorType], a: Attrs) -> TensorType:
 
 
 def _decompose_transpose(b: Builder, inputs: tuple[Node, ...], a: Attrs) -> Node:
-    """Zeros between the elements of the input, then a convolution with the mirrored weights."""
+    """A convolution with the mirrored weights: of all phases of the result at once, or of the input with zeros."""
     x, w = inputs
+    is_plain = all(isinstance(k, int) for k in w.shape[2:]) and all(d == 1 for d in a.dilations)
+    return _by_phases(b, x, w, a) if is_plain and max(a.strides) > 1 else _by_zeros(b, x, w, a)
+
+
+def _by_phases(b: Builder, x: Node, w: Node, a: Attrs) -> Node:
+    """Sub-pixel convolution (Shi et al., 2016): positions ``p`` with equal ``p % stride`` see the same taps.
+
+    Before the pads crop it, ``y[s*m + r] = sum_j x[m - j] * w[s*j + r]``: one convolution of stride 1 that gives a
+    channel for every phase ``r``, and then the phases take turns.
+    """
+    rank, n, depth = len(x.shape), len(x.shape) - 2, w.shape[1]
+    axes = spatial_axes(a.layout, rank)
+    out = _infer_transpose([x.type, w.type], a).shape
+    ends = [lo + out[axis] for axis, (lo, _) in zip(axes, a.pads, strict=True)]
+    first = [floordiv(lo, s) for (lo, _), s in zip(a.pads, a.strides, strict=True)]
+    counts = [ceildiv(end, s) - f for end, s, f in zip(ends, a.strides, first, strict=True)]
+    taps = [ceildiv(k, s) for k, s in zip(w.shape[2:], a.strides, strict=True)]
+    pads = [(j - 1 - f, m + f - x.shape[axis]) for j, f, m, axis in zip(taps, first, counts, axes, strict=True)]
+    y = b(
+        conv, x, _phase_weights(b, w, a, taps), strides=(1,) * n, pads=tuple(pads), dilations=(1,) * n,
+        groups=a.groups, layout=a.layout,
+    )  # fmt: skip
+    channels = (a.groups, *a.strides, depth)
+    if a.layout == "NCHW":
+        split = (x.shape[0], *channels, *counts)
+        turns = (0, 1, n + 2, *[axis for k in range(n) for axis in (n + 3 + k, 2 + k)])
+    else:
+        split = (x.shape[0], *counts, *channels)
+        turns = (0, *[axis for k in range(n) for axis in (1 + k, n + 2 + k)], n + 1, 2 * n + 2)
+    y = b(transpose, b(reshape, y, shape=split), perm=turns)
+    whole = [m * s for m, s in zip(counts, a.strides, strict=True)]
+    y = b(reshape, y, shape=placed(x.shape[0], a.groups * depth, whole, a.layout))
+    starts, stops = [0] * rank, list(y.shape)
+    for axis, end, f, s, (lo, _) in zip(axes, ends, first, a.strides, a.pads, strict=True):
+        starts[axis], stops[axis] = lo - f * s, end - f * s
+    return b(slice_, y, starts=tuple(starts), stops=tuple(stops), steps=(1,) * rank)
+
+
+def _phase_weights(b: Builder, w: Node, a: Attrs, taps: Sequence[Dim]) -> Node:
+    """Weights (I, O/groups, kernel) as (groups, phases, O/groups by I/groups, taps of a phase, last first)."""
+    (n_in, depth, *kernel), n = w.shape, len(taps)
+    behind = [(0, j * s - k) for j, s, k in zip(taps, a.strides, kernel, strict=True)]
+    wide = b(pad, w, b.const(0, w.dtype), pads=((0, 0), (0, 0), *behind))
+    per_group = floordiv(n_in, a.groups)
+    pairs = [d for j, s in zip(taps, a.strides, strict=True) for d in (j, s)]
+    split = b(reshape, wide, shape=(a.groups, per_group, depth, *pairs))
+    phases, members = [4 + 2 * k for k in range(n)], [3 + 2 * k for k in range(n)]
+    swapped = b(transpose, split, perm=(0, *phases, 2, 1, *members))
+    made = b(reshape, swapped, shape=(a.groups * math.prod(a.strides) * depth, per_group, *taps))
+    return b(reverse, made, axes=tuple(range(2, n + 2)))
+
+
+def _by_zeros(b: Builder, x: Node, w: Node, a: Attrs) -> Node:
+    """Zeros between the elements of the input, then a convolution with the mirrored weights."""
     rank, n = len(x.shape), len(x.shape) - 2
     zero = b.const(0, x.dtype)
     for k, axis in enumerate(spatial_axes(a.layout, rank)):
