@@ -54,7 +54,7 @@ from tilewright.specialize import SpecializedModel
 from tilewright.tile.default import schedule
 from tilewright.tile.ir import Kernel, Packed, Role, Space
 from tilewright.tile.machine import Machine
-from tilewright.tile.pack import packed_array
+from tilewright.tile.pack import pack_into
 from tilewright.tile.text import kernel_text
 
 PRECISIONS: tuple[str, ...] = ("fp32",)
@@ -207,7 +207,10 @@ def build(graph: Graph, options: Options, clock: Clock, *, profile: bool = False
     planner = Planner(kernels.schedule, lambda g: run_pipeline(g, passes), fuse=options.optimize > 0)
     with clock.stage("partition"):
         program = planner.program(graph, graph.name)
-    objects = kernels.objects()
+    pending = kernels.start()
+    with clock.stage("weights"):  # beside LLVM, which works in a thread of its own
+        weights = planner.weights.blob()
+    objects = kernels.finish(pending)
     slots = dimension_slots(graph, program)
     with clock.stage("entry"):
         shapes = [[substitute(d, planner.caps) for d in n.shape] for n in graph.outputs]
@@ -215,8 +218,6 @@ def build(graph: Graph, options: Options, clock: Clock, *, profile: bool = False
         cycles = {name: len(slots) + k for k, name in enumerate(counts)} if profile else None
         text = emit_program(program, slots, shapes, target, counts, cycles)
         objects.insert(0, ObjectImage("entry", compile_text(text, target)))
-    with clock.stage("weights"):
-        weights = planner.weights.blob()
     report = make_report(graph, program, kernels, clock, options, weights.nbytes)
     n_dims = len(slots) + (len(kernels.kernels) if profile else 0)
     manifest = make_manifest(graph, slots, n_dims, planner.caps, target, report)
@@ -258,17 +259,22 @@ class KernelBuilder:
             self.work[name] = work_of(made)
         return spec
 
-    def objects(self) -> list[ObjectImage]:
-        """Object code of every kernel, in order of first use."""
+    def start(self) -> list[tuple[str, Future[bytes]]]:
+        """Emit every kernel, in order of first use, and leave the rest to LLVM's thread."""
         pending: list[tuple[str, Future[bytes]]] = []
-        with ThreadPoolExecutor(1, thread_name_prefix="tilewright-llvm") as llvm:
-            for k, (name, kernel) in enumerate(self.kernels.items()):
-                self.clock.tell("kernels", k, len(self.kernels))
-                with self.clock.stage("emit"):
-                    text = emit_kernel(kernel, self.target)
-                pending.append((name, llvm.submit(compile_text, text, self.target)))
-            with self.clock.stage("llvm (wait)"):
-                images = [ObjectImage(name, made.result()) for name, made in pending]
+        llvm = ThreadPoolExecutor(1, thread_name_prefix="tilewright-llvm")
+        for k, (name, kernel) in enumerate(self.kernels.items()):
+            self.clock.tell("kernels", k, len(self.kernels))
+            with self.clock.stage("emit"):
+                text = emit_kernel(kernel, self.target)
+            pending.append((name, llvm.submit(compile_text, text, self.target)))
+        llvm.shutdown(wait=False)
+        return pending
+
+    def finish(self, pending: Sequence[tuple[str, Future[bytes]]]) -> list[ObjectImage]:
+        """Object code of every kernel that was started."""
+        with self.clock.stage("llvm (wait)"):
+            images = [ObjectImage(name, made.result()) for name, made in pending]
         self.sizes = {image.name: len(image.data) for image in images}
         return images
 
@@ -297,7 +303,7 @@ def _packing(packed: Packed) -> Packing:
     assert isinstance(n, int)
     shapes = f"{packed.param.shape} {packed.source.shape}"
     layout = f"{shapes} {[s.name for s in packed.grid]} {[to_text(i) for i in packed.index]}"
-    return Packing(layout, n, lambda array: packed_array(packed, array))
+    return Packing(layout, n, lambda out, array: pack_into(out.view(array.dtype), packed, array))
 
 
 def machine_of(target: Target) -> Machine:

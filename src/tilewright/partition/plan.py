@@ -15,24 +15,27 @@ from tilewright.core.diag import join_locs
 from tilewright.core.expr import Dim, Sym, substitute
 from tilewright.core.graph import CONST, INPUT, PROJ, Graph, Node
 from tilewright.core.opdef import Trait
-from tilewright.core.types import Array, TensorType
+from tilewright.core.types import TensorType
 from tilewright.partition.computation import GroupComputation, computation_of
 from tilewright.partition.control import data_dims, plan_control
 from tilewright.partition.fuse import Group, Partition, partition
 from tilewright.partition.memory import Storage, plan_memory
 from tilewright.partition.program import Call, Copy, LetDim, Pointer, Program, SetDim, Step
-from tilewright.partition.weights import Weights
+from tilewright.partition.weights import Fill, Weights
 
 Result = tuple[Node, int]
 
 
 @dataclass(frozen=True)
 class Packing:
-    """A constant parameter's layout: a name that tells layouts apart, its size, and the function that re-lays it."""
+    """A constant parameter's layout: a name that tells layouts apart, its size, and the function that re-lays it.
+
+    ``fill(out, array)`` writes ``array`` into ``n_bytes`` zeros.
+    """
 
     layout: str
     n_bytes: int
-    pack: Callable[[Array], Array]
+    fill: Fill
 
 
 @dataclass(frozen=True)
@@ -196,4 +199,4 @@ class GraphPlan:
         if packing is None:
             return self.pointer(node)
         data = self.resolve(node)[0].attrs.data
-        return Pointer("weights", self.planner.weights.add(data, packing.layout, packing.n_bytes, packing.pack))
+        return Pointer("weights", self.planner.weights.add(data, packing.layout, packing.n_bytes, packing.fill))

@@ -15,6 +15,9 @@ from tilewright.core.graph import Data
 from tilewright.core.types import Array
 from tilewright.partition.memory import ALIGNMENT
 
+Fill = Callable[[Array, Array], None]
+"""``fill(out, array)``: write an array in the layout of a kernel into its place, ``uint8`` and all zeros."""
+
 
 @dataclass
 class Weights:
@@ -22,27 +25,28 @@ class Weights:
 
     n_bytes: int = 0
     _offsets: dict[tuple[object, str], int] = field(default_factory=dict)
-    _fills: list[tuple[int, Data, Callable[[Array], Array] | None]] = field(default_factory=list)
+    _fills: list[tuple[int, int, Data, Fill]] = field(default_factory=list)
 
-    def add(
-        self, data: Data, layout: str = "", n_bytes: int | None = None, pack: Callable[[Array], Array] | None = None
-    ) -> int:
-        """The offset of ``data``; with ``layout`` and ``pack``, of its re-laid form of ``n_bytes``."""
+    def add(self, data: Data, layout: str = "", n_bytes: int | None = None, fill: Fill | None = None) -> int:
+        """The offset of ``data``; with ``layout`` and ``fill``, of its re-laid form of ``n_bytes``."""
         key = (data, layout)
         if key not in self._offsets:
             self._offsets[key] = self.n_bytes
-            self._fills.append((self.n_bytes, data, pack))
             size = data.array.nbytes if n_bytes is None else n_bytes
+            self._fills.append((self.n_bytes, size, data, fill or _as_it_is))
             self.n_bytes += -(-size // ALIGNMENT) * ALIGNMENT
         return self._offsets[key]
 
     def blob(self) -> Array:
-        """All constants in one 64-byte aligned ``uint8`` array; each is packed only when its turn comes."""
+        """All constants in one 64-byte aligned ``uint8`` array; each is written once, into its place."""
         raw = np.zeros(self.n_bytes + ALIGNMENT, np.uint8)
         start = -raw.ctypes.data % ALIGNMENT
         blob = raw[start : start + self.n_bytes]
-        for offset, data, pack in self._fills:
-            array = data.array if pack is None else pack(data.array)
-            flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-            blob[offset : offset + flat.size] = flat
+        for offset, size, data, fill in self._fills:
+            if size:
+                fill(blob[offset : offset + size], data.array)
         return blob
+
+
+def _as_it_is(out: Array, array: Array) -> None:
+    out.view(array.dtype).reshape(array.shape)[...] = array

@@ -6,31 +6,124 @@ Not its business: which layout is good (``schedule.operands.pack`` derives it fr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
-from tilewright.core.expr import Binary, Dim, Mul, Sym, bounds, coef_of, const_of, terms_of
+from tilewright.core.expr import Binary, Dim, Mul, Sym, bounds, coef_of, const_of, substitute, terms_of
 from tilewright.core.types import Array
 from tilewright.tile.ir import Packed
 
 
 def packed_array(packed: Packed, source: Array) -> Array:
     """The contiguous array of ``packed.param``; ``source`` may have any shape with the right number of elements."""
-    shape = tuple(int(d) for d in packed.source.shape if isinstance(d, int))
+    shape = tuple(int(d) for d in packed.param.shape if isinstance(d, int))
+    made = np.zeros(shape, source.dtype)
+    pack_into(made.reshape(-1), packed, source)
+    return made
+
+
+def pack_into(out: Array, packed: Packed, source: Array) -> None:
+    """Write the elements of ``packed.param`` into ``out``, a row of zeros, without another copy in memory."""
+    shape, param_shape = (tuple(int(d) for d in b.shape if isinstance(d, int)) for b in (packed.source, packed.param))
     source = np.ascontiguousarray(source).reshape(shape)
-    grid_shape = tuple(int(d) for d in packed.param.shape if isinstance(d, int))
-    strided = _strided(packed, source, grid_shape)
-    if strided is not None:
-        return strided
+    grid, index, grid_shape = _without_quotients(packed, param_shape)
+    out = out.reshape(grid_shape)
+    lines = [_line_of(e, grid) for e in index]
+    if all(line is not None for line in lines):
+        _copy_strided(out, source, [line for line in lines if line is not None])
+    else:
+        out[...] = _gathered(source, grid, index, grid_shape)
+
+
+def _without_quotients(
+    packed: Packed, shape: tuple[int, ...]
+) -> tuple[tuple[Sym, ...], tuple[Dim, ...], tuple[int, ...]]:
+    """The recipe with each ``s // n`` and ``s % n`` as grid dimensions of their own, where ``n`` divides the extent."""
+    grid, sizes, index = list(packed.grid), list(shape), list(packed.index)
+    at = 0
+    while at < len(grid):
+        s, extent = grid[at], sizes[at]
+        n = min((n for e in index for n in _divisors(e, s)), default=extent)
+        if n >= extent or extent % n:
+            at += 1
+            continue
+        high, low = Sym(f"{s.name}h", 0, extent // n - 1), Sym(f"{s.name}l", 0, n - 1)
+        grid[at : at + 1], sizes[at : at + 1] = [high, low], [extent // n, n]
+        index = [substitute(e, {s: high * n + low}) for e in index]
+    return tuple(grid), tuple(index), tuple(sizes)
+
+
+def _divisors(e: Dim, s: Sym) -> Iterator[int]:
+    """Every ``n`` of an ``s // n`` or ``s % n`` in a sum."""
+    for atom, _ in terms_of(e):
+        if isinstance(atom, Binary) and atom.op in ("floordiv", "mod") and isinstance(atom.b, int):
+            if atom.a == s:
+                yield atom.b
+            else:
+                yield from _divisors(atom.a, s)
+
+
+@dataclass(frozen=True)
+class _Line:
+    """``start + sum(steps[k] * grid[k])`` with nothing below zero."""
+
+    start: int
+    steps: tuple[int, ...]
+
+    def last(self, grid_shape: tuple[int, ...]) -> int:
+        """Its greatest value."""
+        return self.start + sum(c * (n - 1) for c, n in zip(self.steps, grid_shape, strict=True))
+
+
+def _line_of(e: Dim, grid: tuple[Sym, ...]) -> _Line | None:
+    terms = terms_of(e)
+    if const_of(e) < 0 or any(not isinstance(a, Sym) or c < 0 for a, c in terms):
+        return None
+    return _Line(const_of(e), tuple(coef_of(e, s) for s in grid))
+
+
+def _copy_strided(out: Array, source: Array, lines: list[_Line]) -> None:
+    """``out[grid] = source[lines]`` by strided copies, which run at memory speed; what is outside the source stays.
+
+    Where a line leaves the source, the grid is cut along its longest step: what stays inside is one copy, each further
+    place one more, cut again along the next step.
+    """
+    if 0 in out.shape:
+        return
+    for line, extent in zip(lines, source.shape, strict=True):
+        if line.start >= extent:
+            return
+        if line.last(out.shape) < extent:
+            continue
+        axis, step = max(((k, c) for k, c in enumerate(line.steps) if out.shape[k] > 1), key=lambda item: item[1])
+        rest = line.last(out.shape) - step * (out.shape[axis] - 1)
+        n_inside = max(0, (extent - 1 - rest) // step + 1)
+        before = (slice(None),) * axis
+        _copy_strided(out[(*before, slice(n_inside))], source, lines)
+        for k in range(n_inside, out.shape[axis]):
+            shifted = [_Line(a.start + k * a.steps[axis], a.steps) for a in lines]
+            _copy_strided(out[(*before, slice(k, k + 1))], source, shifted)
+        return
+    first = source[tuple(slice(line.start, None) for line in lines)]
+    strides = [
+        sum(line.steps[k] * stride for line, stride in zip(lines, source.strides, strict=True))
+        for k in range(len(out.shape))
+    ]
+    out[...] = np.lib.stride_tricks.as_strided(first, out.shape, strides, writeable=False)
+
+
+def _gathered(source: Array, grid: tuple[Sym, ...], index: tuple[Dim, ...], grid_shape: tuple[int, ...]) -> Array:
+    """The same for any expressions, element by element."""
     rank = len(grid_shape)
     axes = {
         s: np.arange(n).reshape((1,) * d + (n,) + (1,) * (rank - d - 1))
-        for d, (s, n) in enumerate(zip(packed.grid, grid_shape, strict=True))
+        for d, (s, n) in enumerate(zip(grid, grid_shape, strict=True))
     }
     indices: list[Array] = []
     inside: Array = np.ones((1,) * rank, np.bool_)
-    for e, extent in zip(packed.index, shape, strict=True):
+    for e, extent in zip(index, source.shape, strict=True):
         at = np.asarray(_evaluate(e, axes))
         lo, hi = bounds(e)
         if lo is None or hi is None or lo < 0 or hi >= extent:
@@ -38,31 +131,7 @@ def packed_array(packed: Packed, source: Array) -> Array:
             at = np.clip(at, 0, extent - 1)
         indices.append(at)
     data = np.broadcast_to(source[tuple(indices)], grid_shape)
-    if not inside.all():
-        data = np.where(inside, data, np.zeros((), source.dtype))
-    return np.ascontiguousarray(data)
-
-
-def _strided(packed: Packed, source: Array, grid_shape: tuple[int, ...]) -> Array | None:
-    """The same by one strided copy, which runs at memory speed; None unless every index is a sum from 0 upwards."""
-    sizes = dict(zip(packed.grid, grid_shape, strict=True))
-    starts, ends = [], []
-    for e in packed.index:
-        if const_of(e) < 0 or any(not isinstance(a, Sym) or c < 0 for a, c in terms_of(e)):
-            return None
-        starts.append(const_of(e))
-        ends.append(const_of(e) + sum(c * (sizes[a] - 1) for a, c in terms_of(e) if isinstance(a, Sym)) + 1)
-    if 0 in grid_shape:
-        return np.zeros(grid_shape, source.dtype)
-    if any(end > n for end, n in zip(ends, source.shape, strict=True)):
-        padded = np.zeros([max(end, n) for end, n in zip(ends, source.shape, strict=True)], source.dtype)
-        padded[tuple(slice(n) for n in source.shape)] = source
-        source = padded
-    strides = [
-        sum(coef_of(e, s) * stride for e, stride in zip(packed.index, source.strides, strict=True)) for s in packed.grid
-    ]
-    first = source[tuple(slice(start, None) for start in starts)]
-    return np.ascontiguousarray(np.lib.stride_tricks.as_strided(first, grid_shape, strides, writeable=False))
+    return data if inside.all() else np.where(inside, data, np.zeros((), source.dtype))
 
 
 def _evaluate(e: Dim, axes: Mapping[Sym, Array]) -> Array | int:
