@@ -1,9 +1,11 @@
 """Latency of Tilewright beside every engine that is installed: one run, own processes, interleaved rounds, ratios.
 
     python -m benchmarks.latency resnet50 bert_base mobilenet_v2 --threads 1 2
+    python -m benchmarks.latency resnet50 bert_base --precision bf16
 
 In: names from ``benchmarks.zoo``. Out: a line per model (``--json`` for a record) of median milliseconds per inference,
-the ratio of each engine's time to ours, and our share of the FMA peak measured in the same run.
+the ratio of each engine's time to ours, and our share of the fp32 FMA peak measured in the same run. With bf16 each
+engine runs in its own bf16 mode: OpenVINO by its precision hint, PyTorch by autocast.
 Not its business: kernels one by one (``benchmarks/kernels.py``).
 
 Each engine answers in a process of its own, so that thread pools and allocators do not meet; only one runs at a time.
@@ -20,13 +22,28 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-ENGINES = ("tilewright", "onnxruntime", "openvino", "torch", "inductor")
+ENGINES = {
+    "fp32": ("tilewright", "onnxruntime", "openvino", "torch", "inductor"),
+    "bf16": ("tilewright", "openvino", "torch", "inductor"),
+}
 PACKAGES = {"torch": "torch", "inductor": "torch"}
+
+
+@dataclass(frozen=True)
+class Task:
+    """What an engine is to run: a model of the zoo, also as an ONNX file, and how."""
+
+    path: Path
+    name: str
+    small: bool
+    threads: int
+    precision: str
 
 
 def prepare(name: str, small: bool, folder: Path) -> tuple[Path, float]:
@@ -50,62 +67,63 @@ def prepare(name: str, small: bool, folder: Path) -> tuple[Path, float]:
 # --- one engine's process -------------------------------------------------------------------------------------------
 
 
-def make_runner(engine: str, path: Path, name: str, small: bool, threads: int) -> Callable[[], Any]:
+def make_runner(engine: str, task: Task) -> Callable[[], Any]:
     """A function that runs the model once in this process."""
-    arrays = list(np.load(path.with_suffix(".npz")).values())
+    arrays = list(np.load(task.path.with_suffix(".npz")).values())
     return {
         "tilewright": _tilewright,
         "onnxruntime": _onnxruntime,
         "openvino": _openvino,
         "torch": _torch,
         "inductor": _torch,
-    }[engine](engine, path, name, small, threads, arrays)
+    }[engine](engine, task, arrays)
 
 
-def _tilewright(engine: str, path: Path, name: str, small: bool, threads: int, arrays: list[Any]) -> Callable[[], Any]:
+def _tilewright(engine: str, task: Task, arrays: list[Any]) -> Callable[[], Any]:
     import tilewright
 
-    model = tilewright.compile(path, threads=threads, cache=False)
+    model = tilewright.compile(task.path, threads=task.threads, precision=task.precision, cache=False)
     return lambda: model(*arrays)
 
 
-def _onnxruntime(engine: str, path: Path, name: str, small: bool, threads: int, arrays: list[Any]) -> Callable[[], Any]:
+def _onnxruntime(engine: str, task: Task, arrays: list[Any]) -> Callable[[], Any]:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    options.intra_op_num_threads = task.threads
+    session = onnxruntime.InferenceSession(str(task.path), options, providers=["CPUExecutionProvider"])
     feed = {i.name: x for i, x in zip(session.get_inputs(), arrays, strict=True)}
     return lambda: session.run(None, feed)
 
 
-def _openvino(engine: str, path: Path, name: str, small: bool, threads: int, arrays: list[Any]) -> Callable[[], Any]:
+def _openvino(engine: str, task: Task, arrays: list[Any]) -> Callable[[], Any]:
     import openvino
 
-    config = {"INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
-    request = openvino.Core().compile_model(path, "CPU", config).create_infer_request()
+    hint = {"fp32": "f32", "bf16": "bf16"}[task.precision]
+    config = {"INFERENCE_NUM_THREADS": task.threads, "INFERENCE_PRECISION_HINT": hint, "PERFORMANCE_HINT": "LATENCY"}
+    request = openvino.Core().compile_model(task.path, "CPU", config).create_infer_request()
     return lambda: request.infer(arrays, share_inputs=True, share_outputs=True)
 
 
-def _torch(engine: str, path: Path, name: str, small: bool, threads: int, arrays: list[Any]) -> Callable[[], Any]:
+def _torch(engine: str, task: Task, arrays: list[Any]) -> Callable[[], Any]:
     import torch
     from benchmarks import zoo
 
-    torch.set_num_threads(threads)
-    model = zoo.build(name, small=small)
+    torch.set_num_threads(task.threads)
+    model = zoo.build(task.name, small=task.small)
     call: Any = torch.compile(model.module) if engine == "inductor" else model.module
 
     def run() -> Any:
-        with torch.no_grad():
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=task.precision == "bf16"):
             return call(*model.inputs)
 
     return run
 
 
-def serve(engine: str, path: Path, name: str, small: bool, threads: int) -> None:
+def serve(engine: str, task: Task) -> None:
     """Prepare, say how long that took, then answer each line (seconds) with the times of calls in that long."""
     start = time.perf_counter()
-    run = make_runner(engine, path, name, small, threads)
+    run = make_runner(engine, task)
     run()
     print(json.dumps({"ready": time.perf_counter() - start}), flush=True)
     for line in sys.stdin:
@@ -124,9 +142,10 @@ def serve(engine: str, path: Path, name: str, small: bool, threads: int) -> None
 class Worker:
     """An engine's process."""
 
-    def __init__(self, engine: str, path: Path, name: str, small: bool, threads: int) -> None:
-        arguments = [name, "--serve", engine, "--path", str(path), "--threads", str(threads)]
-        command = [sys.executable, "-m", "benchmarks.latency", *arguments, *(["--small"] if small else [])]
+    def __init__(self, engine: str, task: Task) -> None:
+        arguments = [task.name, "--serve", engine, "--path", str(task.path), "--precision", task.precision]
+        arguments += ["--threads", str(task.threads), *(["--small"] if task.small else [])]
+        command = [sys.executable, "-m", "benchmarks.latency", *arguments]
         self.engine = engine
         self.times: list[float] = []
         self.process = subprocess.Popen(
@@ -159,9 +178,7 @@ def installed(engine: str) -> bool:
     return importlib.util.find_spec(PACKAGES.get(engine, engine)) is not None
 
 
-def measure(
-    name: str, path: Path, flops: float, engines: list[str], small: bool, threads: int, rounds: int, seconds: float
-) -> dict[str, Any]:
+def measure(task: Task, flops: float, engines: list[str], rounds: int, seconds: float) -> dict[str, Any]:
     """Interleaved rounds of every engine on one model."""
     from tilewright.codegen.peak import measure_peak
 
@@ -169,7 +186,7 @@ def measure(
     failed: dict[str, str] = {}
     for engine in engines:
         try:
-            workers.append(Worker(engine, path, name, small, threads))
+            workers.append(Worker(engine, task))
         except RuntimeError as e:
             failed[engine] = str(e)
     try:
@@ -183,12 +200,13 @@ def measure(
     median = {w.engine: statistics.median(w.times) for w in workers}
     own = median.get("tilewright")
     return {
-        "model": name,
-        "threads": threads,
+        "model": task.name,
+        "threads": task.threads,
+        "precision": task.precision,
         "median_ms": {k: round(v * 1e3, 3) for k, v in median.items()},
         "ratio": {k: round(v / own, 3) for k, v in median.items()} if own else {},
         "ready_s": {w.engine: round(w.ready, 3) for w in workers},
-        "share_of_peak": round(flops / own / 1e9 / (peak.fma_gflops * threads), 3) if own else None,
+        "share_of_peak": round(flops / own / 1e9 / (peak.fma_gflops * task.threads), 3) if own else None,
         "failed": failed,
     }
 
@@ -197,6 +215,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("models", nargs="+")
     parser.add_argument("--threads", type=int, nargs="+", default=[1])
+    parser.add_argument("--precision", choices=list(ENGINES), default="fp32")
     parser.add_argument("--engines", default="")
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=0.4)
@@ -206,15 +225,16 @@ def main() -> None:
     parser.add_argument("--path", type=Path, help=argparse.SUPPRESS)
     a = parser.parse_args()
     if a.serve:
-        serve(a.serve, a.path, a.models[0], a.small, a.threads[0])
+        serve(a.serve, Task(a.path, a.models[0], a.small, a.threads[0], a.precision))
         return
-    engines = [e for e in (a.engines.split(",") if a.engines else ENGINES) if installed(e)]
+    engines = [e for e in (a.engines.split(",") if a.engines else ENGINES[a.precision]) if installed(e)]
     records = []
     with tempfile.TemporaryDirectory() as folder:
         for name in a.models:
             path, flops = prepare(name, a.small, Path(folder))
             for threads in a.threads:
-                record = measure(name, path, flops, engines, a.small, threads, a.rounds, a.seconds)
+                task = Task(path, name, a.small, threads, a.precision)
+                record = measure(task, flops, engines, a.rounds, a.seconds)
                 records.append(record)
                 cells = [f"{k} {v:.2f} ms ({record['ratio'].get(k, '-')}x)" for k, v in record["median_ms"].items()]
                 print(f"{name} {threads}t: {'  '.join(cells)}  share of peak {record['share_of_peak']}", flush=True)

@@ -33,6 +33,7 @@ from tilewright.frontend.onnx_given import NeedsCall
 from tilewright.frontend.source import Source, import_source, source_key
 from tilewright.graph.limits import check_sizes
 from tilewright.graph.pipeline import PASSES, passes_for
+from tilewright.graph.precision import Precision
 from tilewright.graph.specialize import fix_symbols
 from tilewright.partition.computation import GroupComputation
 from tilewright.partition.plan import KernelSpec, Packing, Planner
@@ -57,7 +58,7 @@ from tilewright.tile.machine import Machine
 from tilewright.tile.pack import pack_into
 from tilewright.tile.text import kernel_text
 
-PRECISIONS: tuple[str, ...] = ("fp32",)
+PRECISIONS: tuple[str, ...] = ("fp32", "bf16")
 ACCURACIES: tuple[str, ...] = ("default", "exact")
 Progress = Callable[[str, int, int], None]
 
@@ -67,6 +68,7 @@ class Options:
     """Everything besides the model that decides the code; all of it is part of the cache key.
 
     ``target`` is a name that ``Target.parse`` knows; ``optimize`` is 0 (a kernel per op), 1 (no layout changes) or 2.
+    ``precision`` "bf16" lets products and convolutions of f32 read bf16 (``graph.precision``).
     ``accuracy`` "default" allows forms whose error stays within 1e-4 of the largest output, "exact" none of them.
     """
 
@@ -127,7 +129,8 @@ def compile(
     and, for symbolic sizes, ``dynamic_shapes`` as ``torch.export`` takes them), an ``ExportedProgram``, or a ``Graph``.
     ``input_shapes`` fixes or renames dimensions of an ONNX model's inputs; ``fix_dims`` gives symbolic dimensions a
     number. ``threads`` is the most threads a call uses (default: what affinity, container quota and
-    ``TILEWRIGHT_THREADS`` allow). ``accuracy="exact"`` keeps every convolution a plain sum; the default takes
+    ``TILEWRIGHT_THREADS`` allow). With ``precision="bf16"`` products and convolutions read operands rounded to bf16 and
+    sum in f32; all else stays in f32. ``accuracy="exact"`` keeps every convolution a plain sum; the default takes
     Winograd's form where that pays and its error stays within 1e-4 of the largest output. ``progress`` is told a
     stage's name, steps done and steps in all.
 
@@ -226,7 +229,8 @@ def build(graph: Graph, options: Options, clock: Clock, *, profile: bool = False
 
 def graph_passes(options: Options, target: Target) -> tuple[Pass, ...]:
     """The passes that the options ask for."""
-    return passes_for(options.optimize, lanes=target.lanes(4) if options.accuracy == "default" else 0)
+    passes = passes_for(options.optimize, lanes=target.lanes(4) if options.accuracy == "default" else 0)
+    return (*passes, Precision()) if options.precision == "bf16" else passes
 
 
 class KernelBuilder:

@@ -25,7 +25,7 @@ Source = Annotated[Path, typer.Argument(help="A model: ONNX (.onnx) or a graph's
 Target = Annotated[str, typer.Option(help="The CPU to make code for: native, or a name such as x86-64-v3.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="The most threads a call uses (default: what is allowed).")]
 Optimize = Annotated[int, typer.Option("--optimize", "-O", min=0, max=2, help="0: a kernel per op; 1: fused; 2: all.")]
-PrecisionOption = Annotated[str, typer.Option("--precision", help="The precision of computations: fp32.")]
+PrecisionOption = Annotated[str, typer.Option("--precision", help="What products and convolutions read: fp32 or bf16.")]
 Accuracy = Annotated[
     str, typer.Option("--accuracy", help="default: forms with an error within 1e-4 are allowed; exact: plain sums.")
 ]
@@ -134,13 +134,14 @@ def run_command(
     size: Size = [],  # noqa: B006
     seed: Seed = 0,
     threads: Threads = None,
+    precision: PrecisionOption = "fp32",
     json: Json = False,
 ) -> None:
     """Run a model on arrays from files or on random ones."""
     if output is not None:
         show.check_writable(output)
     sizes = inputs.parse_sizes(size, "--size")
-    made = obtain(model, threads=threads, quiet=json)
+    made = obtain(model, threads=threads, precision=precision, quiet=json)
     arrays = inputs.gather(input, made.inputs, made.symbols, sizes, seed)
     results = made.run(arrays)
     if output is not None:

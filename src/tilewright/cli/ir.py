@@ -14,7 +14,7 @@ import typer
 
 from tilewright import driver
 from tilewright.cli import inputs, show
-from tilewright.cli.compile_run import Accuracy, Fix, Json, Optimize, Source, Target
+from tilewright.cli.compile_run import Accuracy, Fix, Json, Optimize, PrecisionOption, Source, Target
 from tilewright.codegen import target as targets
 from tilewright.codegen.llvm import assembly, emit_kernel
 from tilewright.core.diag import OptionError
@@ -55,6 +55,7 @@ def ir_command(
     fix: Fix = [],  # noqa: B006
     target: Target = "native",
     optimize: Optimize = 2,
+    precision: PrecisionOption = "fp32",
     accuracy: Accuracy = "default",
     output: Annotated[
         Path | None,
@@ -67,7 +68,7 @@ def ir_command(
     Text goes in again: a .txt file that was written with -o, edited or not, takes the model's place; a graph goes
     through the passes (--pass-pipeline "" for none), kernels in tile form go on to --stage llvm or asm.
     """
-    options = driver.Options(target=target, optimize=optimize, accuracy=accuracy)
+    options = driver.Options(target=target, precision=precision, optimize=optimize, accuracy=accuracy)
     if print_after and stage != "graph":
         raise typer.BadParameter(f"prints graphs; it does not go with --stage {stage}", param_hint="'--print-after'")
     if output is not None:

@@ -14,6 +14,7 @@ from tilewright.graph.fold import FoldConstants
 from tilewright.graph.hoist import HoistArithmetic
 from tilewright.graph.layout import Layout
 from tilewright.graph.merge import MergeMatmuls
+from tilewright.graph.precision import Precision
 from tilewright.graph.recognise import Recognise
 from tilewright.graph.winograd import Winograd
 
@@ -27,6 +28,7 @@ PASSES: tuple[type[Pass], ...] = (
     HoistArithmetic,
     MergeMatmuls,
     Winograd,
+    Precision,
 )
 
 

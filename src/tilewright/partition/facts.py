@@ -92,6 +92,12 @@ class Facts:
         )
 
     @property
+    def is_widening(self) -> bool:
+        """Is it only the conversion of one element to a type that holds more, as good as a load of the wide type?"""
+        v = self.main.expr if self.form is Form.POINT else None
+        return isinstance(v, Cast) and isinstance(v.a, Load) and v.dtype.is_float and v.a.dtype.bits < v.dtype.bits
+
+    @property
     def is_elementwise(self) -> bool:
         """Does a plain stage read each operand at the written position only, or at 0 where the operand is broadcast?"""
         if self.form not in (Form.POINT, Form.MOVE):

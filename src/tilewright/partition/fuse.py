@@ -14,7 +14,8 @@ groups stay convex, and when the group's shape allows it:
 * a product, reductions along its rows with the arithmetic around them, and the product that reads the result row by row
   are one group (attention): what lies between the two products then never exists as a whole (``partition.chains``);
 * a permutation of all axes but the last joins the product that it alone reads: it is how the product is written;
-* index maps are cheap and are repeated in every reader; arithmetic with readers in two groups is computed once.
+* index maps and widening conversions are cheap and are repeated in every reader, products included; arithmetic with
+  readers in two groups is computed once.
 """
 
 from __future__ import annotations
@@ -151,7 +152,7 @@ class _Fuser:
     def _is_free(self, node: Node) -> bool:
         """May the node be repeated in several kernels?"""
         facts = self.facts[node]
-        return facts.form in (Form.MOVE, Form.VIEW) and facts.is_affine
+        return (facts.form in (Form.MOVE, Form.VIEW) and facts.is_affine) or facts.is_widening
 
     def _accepts(self, group: Group, node: Node) -> bool:
         facts = self.facts[node]
@@ -174,7 +175,7 @@ class _Fuser:
         if facts.form is Form.VIEW and not facts.is_affine:
             return False
         if self._reads_often(group, reader):
-            return facts.form in (Form.MOVE, Form.VIEW) and facts.is_affine and facts.cost == 0
+            return facts.is_widening or (facts.form in (Form.MOVE, Form.VIEW) and facts.is_affine and facts.cost == 0)
         if any(not facts.is_affine or isinstance(i, Value) for x in into.reads(operand) for i in x.index):
             return facts.form is not Form.POINT or not _repeats(into.n_points, node)
         if self.row_values.get(node) == group.root.shape:

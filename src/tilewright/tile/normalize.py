@@ -17,6 +17,7 @@ from math import prod
 from tilewright.core.compute import (
     Axis,
     Buffer,
+    Cast,
     Computation,
     Inside,
     Load,
@@ -123,8 +124,9 @@ def _stride(v: Value, sym: Sym, constants: Container[Buffer]) -> int:
 def inline(computation: Computation) -> Computation:
     """A temporary that one plain stage assigns once and one later plain stage reads is computed where it is read.
 
-    Not when: its stage reduces, updates or scatters; the reader is a reduction and the value does arithmetic (it would
-    be repeated); it is read at a run-time index; what it reads is written in between; the result would be very large.
+    Not when: its stage reduces, updates or scatters; the reader is a reduction and the value does arithmetic beyond
+    widening a load (it would be repeated); it is read at a run-time index; what it reads is written in between; the
+    result would be very large.
     """
     items = list(stages_of(computation))
     temps = list(computation.temps)
@@ -172,7 +174,8 @@ def _may_inline(maker: Stage, user: Stage, items: list[Stage]) -> bool:
         return False
     size = sum(1 for _ in walk(maker.expr))
     if user.reduction is not None:
-        return isinstance(maker.expr, Load)
+        v = maker.expr
+        return isinstance(v, Load) or (isinstance(v, Cast) and isinstance(v.a, Load) and v.a.dtype.bits <= v.dtype.bits)
     return len({x.index for x in reads}) * size <= MAX_INLINE_NODES and (len(reads) == 1 or size <= 8)
 
 

@@ -1,0 +1,147 @@
+"""The pass ``precision``: products and convolutions read bf16, everything else stays in f32.
+
+In: a graph in f32. Out: the same function with operands of contractions rounded to bf16; sums, their results and all
+other arithmetic stay in f32. Not its business: how pairs of bf16 are multiplied (``tile.rules.dots``), models whose
+tensors are bf16 already: those compute as they say.
+
+Where values are rounded: weights at compile time; any other operand where it is made, so that the conversion ends the
+kernel that makes it. A value is rounded once: its other readers read the rounded one too, and widen it. Values that no
+product reads are never rounded: sums along a residual stream in front of norms, scores and sums of softmax, results.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from tilewright import ops
+from tilewright.core import types
+from tilewright.core.graph import CONST, INPUT, PROJ, Builder, Graph, Node
+from tilewright.core.opdef import Trait
+from tilewright.core.passes import Pass
+from tilewright.core.rewrite import Fired, Journal
+from tilewright.core.types import Array
+
+MIN_DEPTH = 8
+"""A sum of fewer products is not worth a conversion of what it reads."""
+MIN_LANES = 8
+EXACT = (ops.max_pool,)
+"""Ops that give the same whether their operand or their result is rounded, besides movements."""
+
+
+@dataclass(frozen=True)
+class Precision(Pass):
+    """Gives each contraction of f32 operands bf16 operands and an f32 result.
+
+    It does not fire on: contractions without an ``out_dtype``; depthwise convolutions and other sums of fewer than
+    ``MIN_DEPTH`` products, or results of fewer than ``MIN_LANES`` columns or channels; other dtypes. A result of the
+    graph, or of an op with several results, is rounded for the product alone. Sub-graphs get a pass of their own.
+    """
+
+    name: ClassVar[str] = "precision"
+
+    def run(self, graph: Graph, journal: Journal | None = None) -> Graph:
+        chosen = {n for n in graph.nodes() if _pays(n)}
+        if not chosen:
+            return graph
+        if journal is not None:
+            journal += [Fired(self.name, n.op.name, n.loc) for n in graph.nodes() if n in chosen]
+        return _Rounding(graph, chosen).run()
+
+
+def _pays(node: Node) -> bool:
+    if Trait.CONTRACTION not in node.op.traits or "out_dtype" not in node.attrs:
+        return False
+    if node.dtype is not types.f32 or any(i.dtype is not types.f32 for i in node.inputs):
+        return False
+    depth, lanes = _depth_and_lanes(node)
+    return _at_least(depth, MIN_DEPTH) and _at_least(lanes, MIN_LANES)
+
+
+def _depth_and_lanes(node: Node) -> tuple[object, object]:
+    """The length of a sum over neighbours, and of the axis of results that can be lanes."""
+    left, right = node.inputs
+    if "groups" not in node.attrs:
+        return left.shape[-1], node.shape[-1]
+    groups, channels = node.attrs["groups"], right.shape[0]
+    depth = right.shape[1]
+    if groups == 1 and isinstance(depth, int) and isinstance(right.shape[-1], int):
+        return depth * right.shape[-1], channels
+    return depth, channels // groups if isinstance(channels, int) else channels
+
+
+def _at_least(n: object, least: int) -> bool:
+    return not isinstance(n, int) or n >= least
+
+
+class _Rounding:
+    """One run over a graph: each node in f32 (``wide``) and, where a product reads it, in bf16 (``narrow``)."""
+
+    def __init__(self, graph: Graph, chosen: set[Node]) -> None:
+        self.graph, self.chosen = graph, chosen
+        self.exact: dict[Node, Node] = {}
+        self.narrow: dict[Node, Node] = {}
+        self.wide: dict[Node, Node] = {}
+        self.held = self._held()
+
+    def run(self) -> Graph:
+        for node in self.graph.nodes():
+            if node in self.held:
+                self.narrow[node] = self._rounded(node)
+                self.wide[node] = Builder(self.graph.pool, node.loc)(ops.cast, self.narrow[node], dtype=types.f32)
+            else:
+                self.wide[node] = self._rebuilt(node)
+        return self.graph.with_outputs([self.wide[n] for n in self.graph.outputs])
+
+    def _held(self) -> set[Node]:
+        """The values that exist in bf16 only: operands of products, and what they are moved from."""
+        outputs = set(self.graph.outputs)
+        held: set[Node] = set()
+        stack = [i for n in self.chosen for i in n.inputs]
+        while stack:
+            node = stack.pop()
+            if node in held or node in outputs or node.op in (INPUT, CONST, PROJ):
+                continue
+            held.add(node)
+            if self._is_moved(node):
+                stack.extend(i for i in node.inputs if i.dtype is types.f32)
+        return held
+
+    def _is_moved(self, node: Node) -> bool:
+        """Does rounding what the node reads do?  Inputs of the graph are moved first, and rounded on the way."""
+        moves = Trait.MOVEMENT in node.op.traits or node.op in EXACT
+        return moves and len(node.types) == 1 and all(i.op is not INPUT for i in node.inputs)
+
+    def _rounded(self, node: Node) -> Node:
+        b = Builder(self.graph.pool, node.loc)
+        if not self._is_moved(node):
+            return b(ops.cast, self._rebuilt(node), dtype=types.bf16)
+        operands = [self._operand(i) if i.dtype is types.f32 else self.wide[i] for i in node.inputs]
+        return b(node.op, *operands, **node.attrs)
+
+    def _rebuilt(self, node: Node) -> Node:
+        """The node over new operands; a chosen product over rounded ones."""
+        b = Builder(self.graph.pool, node.loc)
+        if node in self.chosen:
+            return b(node.op, *map(self._operand, node.inputs), **{**node.attrs, "out_dtype": types.f32})
+        operands = [self.wide[i] for i in node.inputs]
+        if all(a is i for a, i in zip(operands, node.inputs, strict=True)):
+            return node
+        return b(node.op, *operands, **node.attrs)
+
+    def _operand(self, node: Node) -> Node:
+        if node not in self.narrow:
+            b = Builder(self.graph.pool, node.loc)
+            if node.op is CONST:
+                self.narrow[node] = b.const(rounded_array(node.attrs["data"].array))
+            else:
+                self.narrow[node] = b(ops.cast, self.wide[node], dtype=types.bf16)
+        return self.narrow[node]
+
+
+def rounded_array(array: Array) -> Array:
+    """An f32 array as bf16, to nearest even."""
+    with np.errstate(all="ignore"):
+        return array.astype(types.bf16.numpy)
