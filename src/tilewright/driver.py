@@ -38,7 +38,7 @@ from tilewright.graph.specialize import fix_symbols
 from tilewright.partition.computation import GroupComputation
 from tilewright.partition.plan import KernelSpec, Packing, Planner
 from tilewright.partition.program import Branch, Call, LetDim, Program, Repeat, SetDim
-from tilewright.partition.work import Work, work_of
+from tilewright.partition.work import Work, products_of, work_of
 from tilewright.runtime.artifact import Artifact, ObjectImage
 from tilewright.runtime.cache import Cache
 from tilewright.runtime.digest import digest_arrays
@@ -249,6 +249,7 @@ class KernelBuilder:
         self.labels: dict[str, str] = {}
         self.sizes: dict[str, int] = {}
         self.work: dict[str, Work | None] = {}
+        self.products: dict[str, tuple[str, ...]] = {}
 
     def schedule(self, made: GroupComputation, label: str) -> KernelSpec:
         """The kernel of a computation; equal computations share one."""
@@ -261,6 +262,7 @@ class KernelBuilder:
             self.kernels[name] = kernel
             self.labels[name] = label
             self.work[name] = work_of(made)
+            self.products[name] = products_of(made)
         return spec
 
     def start(self) -> list[tuple[str, Future[bytes]]]:
@@ -413,6 +415,7 @@ def make_report(
             "calls": len(mine),
             "object_bytes": kernels.sizes[name],
             "locations": [c.loc.text for c in mine],
+            "products": list(kernels.products[name]),
             "notes": list(kernel.notes),
             "work": None if work is None else asdict(work),
         })  # fmt: skip

@@ -294,6 +294,10 @@ class Memory:
         all_run = ctx.mask is None or (ctx.live is not None and not ctx.may_be_empty)
         if all_run and high - low < 2 * n:
             return self._load_shuffled(place, [p - low for p in pattern], element, place.offset + low * size, ctx)
+        if ctx.mask is None and (runs := _two_runs(pattern)) is not None:
+            return self._load_runs(place, runs, pattern, element, ctx)
+        if ctx.mask is None and self._are_pairs(pattern, size):
+            return self._load_pairs(place, pattern, ctx)
         distances = Val(f"<{', '.join([f'i64 {p}' for p in pattern])}>", 0, n)
         if ctx.mask is None and not (self.arith.target.has_gather and size >= 4):
             return self._load_each(place, pattern, element, ctx)
@@ -361,6 +365,37 @@ class Memory:
         mask = ", ".join([f"i1 {int(k < count)}" for k in range(n)])
         align = f"align {place.buffer.dtype.n_bytes}"
         return self._here(f"call {ty} @{name}(ptr {align} {pointer}, <{n} x i1> <{mask}>, {ty} zeroinitializer)", n)
+
+    def _load_runs(
+        self, place: Place, starts: tuple[int, int], pattern: tuple[int, ...], element: str, ctx: Lanes
+    ) -> Val:
+        """Two runs of neighbours, half a vector each, in any order of lanes: two loads and a shuffle."""
+        half, size = len(pattern) // 2, place.buffer.dtype.n_bytes
+        parts = [
+            self._here(
+                f"load {vector(element, half)}, ptr {self._readable(place, ctx, place.offset + start * size, half)}, "
+                f"align {size}",
+                half,
+            )
+            for start in starts
+        ]
+        lanes = [p - starts[0] if p - starts[0] < half else half + p - starts[1] for p in pattern]
+        return self.arith.pick(parts[0], element, lanes, parts[1])
+
+    def _are_pairs(self, pattern: tuple[int, ...], size: int) -> bool:
+        """Elements of two bytes, each even lane followed by its neighbour: words, where gathers of words are fast."""
+        even, odd = pattern[::2], pattern[1::2]
+        neighbours = len(even) == len(odd) and all(b == a + 1 for a, b in zip(even, odd, strict=True))
+        return size == 2 and neighbours and self.arith.target.has_gather
+
+    def _load_pairs(self, place: Place, pattern: tuple[int, ...], ctx: Lanes) -> Val:
+        n = len(pattern) // 2
+        distances = Val(f"<{', '.join([f'i64 {p}' for p in pattern[::2]])}>", 0, n)
+        addresses, mask = self._addresses_of(place, distances), self._mask(ctx, n)
+        words = f"<{n} x ptr> align 2 {addresses}, <{n} x i1> {mask}, <{n} x i32> zeroinitializer"
+        found = self._here(f"call <{n} x i32> @llvm.masked.gather.v{n}i32.v{n}p0({words})", n)
+        name = self.writer.pure(f"bitcast <{n} x i32> {found.text} to <{2 * n} x i16>", found.level)
+        return Val(name, found.level, 2 * n)
 
     def _load_each(self, place: Place, pattern: tuple[int, ...], element: str, ctx: Lanes) -> Val:
         n, size = len(pattern), place.buffer.dtype.n_bytes
@@ -459,6 +494,14 @@ def _n_elements(buffer: Buffer) -> int:
     """The size of a buffer, 0 when it is known at run time only."""
     size = types.product(buffer.shape)
     return size if isinstance(size, int) else 0
+
+
+def _two_runs(pattern: tuple[int, ...]) -> tuple[int, int] | None:
+    """The starts of two runs of neighbours that the lanes read, each half of them; None for anything else."""
+    order, half = sorted(pattern), len(pattern) // 2
+    first, second = order[:half], order[half:]
+    fits = len(first) == len(second) and all(r == list(range(r[0], r[0] + half)) for r in (first, second))
+    return (first[0], second[0]) if fits and half > 1 else None
 
 
 def expr_sum(others: tuple[tuple[expr.Atom, int], ...], terms: tuple[tuple[int, int], ...], ctx: Lanes) -> Dim:

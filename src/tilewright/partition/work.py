@@ -65,6 +65,18 @@ def work_of(made: GroupComputation) -> Work | None:
     return Work(flops, constants, operands)
 
 
+def products_of(made: GroupComputation) -> tuple[str, ...]:
+    """The element types that the kernel's sums of products multiply, such as ``("bf16",)``; for the report."""
+    found: dict[str, None] = {}
+    for stage, _ in _stages(made.computation.items, 1):
+        value = stage.exprs[0]
+        if stage.reduction is not None and isinstance(value, Binary) and value.op == "mul":
+            read = {x.buffer: x.dtype for x in walk(value) if isinstance(x, Load)}
+            if len(read) > 1:
+                found.update(dict.fromkeys(sorted({d.name for d in read.values()})))
+    return tuple(found)
+
+
 def _stages(items: Sequence[Stage | Serial], times: int | None) -> Iterator[tuple[Stage, int | None]]:
     for item in items:
         if isinstance(item, Serial):

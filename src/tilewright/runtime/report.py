@@ -25,9 +25,10 @@ class Report(dict[str, Any]):
         ]
 
     def _kernels(self) -> list[str]:
-        lines = ["kernels (calls, bytes of code, fused ops)"]
+        lines = ["kernels (calls, bytes of code, fused ops, what is multiplied)"]
         for k in sorted(self["kernels"], key=lambda k: -int(k["calls"])):
-            lines.append(f"  {k['calls']:>4} {k['object_bytes']:>7}  {' '.join(k['ops'])}")
+            products = f"  [{' x '.join(k['products'])}]" if k["products"] else ""
+            lines.append(f"  {k['calls']:>4} {k['object_bytes']:>7}  {' '.join(k['ops'])}{products}")
             lines += [f"{'':>15}note: {note}" for note in k["notes"]]
         return lines
 

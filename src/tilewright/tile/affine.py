@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tilewright.core.compute import Buffer, IndexLike, Value
-from tilewright.core.expr import Binary, Dim, Mul, Sym, const_of, substitute, symbols, terms_of
+from tilewright.core.expr import Binary, Dim, Mul, Sym, const_of, mod, substitute, symbols, terms_of
 
 
 def coefficient(e: Dim, sym: Sym) -> Dim | None:
@@ -72,6 +72,14 @@ def stride_along(buffer: Buffer, index: tuple[IndexLike, ...], sym: Sym) -> Dim 
     """How many elements one step of ``sym`` moves an access; None when not affine or not known before run time."""
     offset = linear(buffer, index)
     return None if offset is None else coefficient(offset, sym)
+
+
+def group_along(buffer: Buffer, index: tuple[IndexLike, ...], sym: Sym) -> int:
+    """``g`` when an access is ``B[.., sym // g, .., sym % g]``, its last dimension a group of ``g``; else 0."""
+    last, size = index[-1] if index else 0, buffer.shape[-1] if buffer.shape else 1
+    if isinstance(last, Value) or not isinstance(size, int) or size < 2:
+        return 0
+    return size if last == mod(sym, size) else 0
 
 
 def without(e: Dim, syms: Iterable[Sym]) -> Dim:

@@ -21,7 +21,7 @@ from tilewright.core.compute import Buffer, Computation, Load, Stage, Value
 from tilewright.core.compute import walk as walk_value
 from tilewright.core.expr import Sym
 from tilewright.core.types import product
-from tilewright.tile.affine import linear, period, stride_along
+from tilewright.tile.affine import group_along, linear, period, stride_along
 
 
 class Kind(Enum):
@@ -102,8 +102,9 @@ def _kind(s: Stage, constants: Container[Buffer]) -> Kind:
 def _has_lanes(s: Stage, constants: Container[Buffer]) -> bool:
     """Can the last output axis be lanes?
 
-    Among the loads that the reduction walks, one is contiguous along it, or is a constant that depends on it (it will
-    be packed); and no run-time operand jumps along it while it is contiguous along the reduction.
+    Among the loads that the reduction walks, one is contiguous along it, lies in groups of the reduction beside each
+    other, or is a constant that depends on it (it will be packed); and no run-time operand jumps along it while it is
+    contiguous along the reduction.
     """
     if not s.axes or s.reduction is None:
         return False
@@ -116,7 +117,8 @@ def _has_lanes(s: Stage, constants: Container[Buffer]) -> bool:
         if all(c == 0 for c in along):
             continue
         stride = stride_along(x.buffer, x.index, last)
-        if stride == 1 or (stride != 0 and x.buffer in constants):
+        groups = [group_along(x.buffer, x.index, a.sym) for a in s.reduction.axes]
+        if stride == 1 or (stride in groups and stride != 0) or (stride != 0 and x.buffer in constants):
             good = True
         elif stride != 0 and 1 in along and not _repeats(x, last):
             return False

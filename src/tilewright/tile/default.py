@@ -51,7 +51,7 @@ def schedule_with_steps(
 ) -> Scheduled:
     """:func:`schedule`, with the normalised computation and the steps that were applied to it."""
     fixed = {b.name for b in computation.inputs if b in constants}
-    normal = normalize(computation, constants)
+    normal = normalize(computation, constants, machine.dots)
     known = [b for b in normal.inputs if b.name in fixed]
     builder = Builder(lower(normal, name, known))
     notes: list[str] = []

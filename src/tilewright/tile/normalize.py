@@ -10,7 +10,7 @@ reduction becomes a padded copy); ``collapse`` (adjacent axes that every access 
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -37,19 +37,23 @@ from tilewright.tile.affine import coefficient, linear, stride_along
 from tilewright.tile.clusters import transformed_to
 from tilewright.tile.collapse import collapse
 from tilewright.tile.cost import MAX_UNROLLED
-from tilewright.tile.relayout import transpose_operands
+from tilewright.tile.machine import Dot
+from tilewright.tile.relayout import relay_operands
 
 MAX_INLINE_NODES = 400
 MAX_TAPS = 128
 
 
-def normalize(computation: Computation, constants: Container[Buffer] = ()) -> Computation:
-    """All rewrites in order. A computation with serial loops keeps its shape: only unit axes go."""
+def normalize(computation: Computation, constants: Container[Buffer] = (), dots: Sequence[Dot] = ()) -> Computation:
+    """All rewrites in order; ``dots`` are the dot products that the machine has.
+
+    A computation with serial loops keeps its shape: only unit axes go.
+    """
     computation = drop_unit_axes(computation)
     if any(isinstance(x, Serial) for x in computation.items):
         return computation
     computation = inline(computation)
-    computation = transpose_operands(order_reductions(computation, constants), constants)
+    computation = relay_operands(order_reductions(computation, constants), constants, dots)
     computation = drop_unit_axes(materialize_guards(computation))
     stages = stages_of(computation)
     if any(transformed_to(s, stages, computation) for s in stages):

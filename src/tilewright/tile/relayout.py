@@ -1,53 +1,74 @@
-"""Run-time operands of a product that lie the wrong way round for lanes: copied once, transposed.
+"""Run-time operands of a product that lie the wrong way round for lanes: copied once, transposed or in groups.
 
-In: a normalised ``Computation``. Out: an equal one in which such an operand is read from a transposed copy.
+In: a normalised ``Computation``. Out: an equal one in which such an operand is read from a copy that lanes can walk.
 Not its business: constants (``schedule.pack`` re-lays them at compile time), padding (``normalize``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from dataclasses import replace
 from functools import partial
 
 from tilewright.core.compute import (
     Axis,
+    Binary,
     Buffer,
+    Cast,
     Computation,
+    Const,
+    Inside,
     Load,
+    Select,
     Serial,
     Stage,
     Value,
     loop_symbol,
     rewrite_value,
+    substitute_value,
     walk,
 )
-from tilewright.core.expr import Dim, Sym
-from tilewright.tile.affine import stride_along
+from tilewright.core.expr import Dim, Sym, ceildiv, floordiv, is_nonneg, mod, symbols
+from tilewright.tile.affine import is_affine, stride_along
 from tilewright.tile.cost import estimate
+from tilewright.tile.machine import Dot
 
 MIN_ROWS = 16
 MIN_LANES = 8
 
 
-def transpose_operands(computation: Computation, constants: Container[Buffer] = ()) -> Computation:
+def relay_operands(
+    computation: Computation, constants: Container[Buffer] = (), dots: Sequence[Dot] = ()
+) -> Computation:
     """``sum_k A[i, k] * B[j, k]`` -> ``B_t[k, j] = B[j, k]; sum_k A[i, k] * B_t[k, j]``.
 
-    So that the last output axis can be lanes. Not when: B is a constant; fewer than ``MIN_ROWS`` results share an
-    element of B, or there are fewer than ``MIN_LANES`` lanes (the copy would not pay); B's indices are not plain loops;
-    every operand depends on the last axis.
+    So that the last output axis can be lanes. Where a dot product fits the types, in its groups, whichever way B lies:
+    ``B_t[k2, j, d] = B[j, g*k2 + d]; sum_k A[i, k] * B_t[k // g, j, k % g]``. Not when: B is a constant; fewer than
+    ``MIN_ROWS`` results share an element of B, or there are fewer than ``MIN_LANES`` lanes (the copy would not pay);
+    B's indices are not plain loops (for groups: not sums of loops); every operand depends on the last axis.
     """
     items: list[Stage | Serial] = []
     temps = list(computation.temps)
     for item in computation.items:
-        load = _lane_operand(item, constants) if isinstance(item, Stage) else None
-        if load is not None and isinstance(item, Stage):
-            copy, there = _copied(item, load, len(temps))
+        found = _relaid(item, constants, dots, len(temps)) if isinstance(item, Stage) else None
+        if found is not None and isinstance(item, Stage):
+            load, copy, there = found
             items.append(copy)
             temps.append(copy.out)
             item = replace(item, exprs=tuple(rewrite_value(v, partial(_swap, load, there)) for v in item.exprs))
         items.append(item)
     return replace(computation, items=tuple(items), temps=tuple(temps))
+
+
+def _relaid(
+    stage: Stage, constants: Container[Buffer], dots: Sequence[Dot], serial: int
+) -> tuple[Load, Stage, Load] | None:
+    """The load to be replaced, the stage that copies its buffer, the load that replaces it."""
+    grouped = _group_operand(stage, constants, dots)
+    if grouped is not None:
+        return grouped[0], *_in_groups(stage, *grouped, serial)
+    load = _lane_operand(stage, constants)
+    return None if load is None else (load, *_copied(stage, load, serial))
 
 
 def _swap(load: Load, there: Load, x: Value) -> Value | None:
@@ -73,6 +94,54 @@ def _lane_operand(stage: Stage, constants: Container[Buffer]) -> Load | None:
         return None
     known = {a.sym for a in (*stage.axes, *stage.reduction.axes)}
     return load if set(plain) <= known else None
+
+
+def _group_operand(stage: Stage, constants: Container[Buffer], dots: Sequence[Dot]) -> tuple[Load, int] | None:
+    """The run-time operand of a dot product that lanes walk, and the size of its groups."""
+    red, value = stage.reduction, stage.exprs[0]
+    if red is None or red.op != "add" or len(red.axes) != 1 or stage.update is not None or len(stage.axes) < 2:
+        return None
+    last, along = stage.axes[-1], red.axes[0].sym
+    if not isinstance(value, Binary) or value.op != "mul" or estimate([last.extent]) < MIN_LANES:
+        return None
+    loads = [v.a for v in (value.a, value.b) if isinstance(v, Cast) and isinstance(v.a, Load)]
+    walking = [x for x in loads if _depends(x, last.sym)]
+    shared = [x for x in loads if not _depends(x, last.sym)]
+    if len(walking) != 1 or len(shared) != 1 or walking[0].buffer in constants:
+        return None
+    load, other = walking[0], shared[0]
+    types = (other.dtype, load.dtype, value.dtype)
+    group = next((d.group for d in dots if (d.left, d.right, d.result) == types), 0)
+    known = {a.sym for a in (*stage.axes, *red.axes)}
+    if not group or stride_along(other.buffer, other.index, along) != 1 or not _walks(load, known):
+        return None
+    rows = [a.extent for a in stage.axes if not _depends(load, a.sym)]
+    count = red.axes[0].extent
+    return (load, group) if estimate(rows) >= MIN_ROWS and not (isinstance(count, int) and count < group) else None
+
+
+def _walks(load: Load, known: set[Sym]) -> bool:
+    """Is every index a sum of loops times numbers?"""
+    return all(not isinstance(i, Value) and is_affine(i, known) and symbols(i) <= known for i in load.index)
+
+
+def _in_groups(stage: Stage, load: Load, group: int, serial: int) -> tuple[Stage, Load]:
+    """A copy whose last dimensions are groups of the reduction, the lanes, and the members of a group."""
+    assert stage.reduction is not None
+    (along,), last = stage.reduction.axes, stage.axes[-1]
+    lead = [a for a in stage.axes[:-1] if _depends(load, a.sym)]
+    n_groups = ceildiv(along.extent, group)
+    extents: list[Dim] = [*[a.extent for a in lead], n_groups, last.extent, group]
+    axes = tuple(Axis(loop_symbol(f"t{d}", n), n) for d, n in enumerate(extents))
+    *own, at, lane, member = (a.sym for a in axes)
+    temp = Buffer(f"{load.buffer.name}_g{serial}", load.dtype, tuple(extents))
+    k = at * group + member
+    dims: dict[Sym, Dim] = {**{a.sym: s for a, s in zip(lead, own, strict=True)}, along.sym: k, last.sym: lane}
+    value: Value = substitute_value(load, dims)
+    if not is_nonneg(along.extent - n_groups * group):
+        value = Select(Inside((along.extent - 1 - k,)), value, Const(0, load.dtype))
+    index = (*[a.sym for a in lead], floordiv(along.sym, group), last.sym, mod(along.sym, group))
+    return Stage((temp,), axes, tuple(a.sym for a in axes), (value,)), Load(temp, index)
 
 
 def _depends(x: Load, sym: Sym) -> bool:

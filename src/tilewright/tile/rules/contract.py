@@ -169,9 +169,10 @@ def plan_contraction(b: Builder, machine: Machine, acc: str, root: str) -> Plan:
         raise ScheduleError("contract", acc, "not an update by one operation below an assignment")
     lanes = top.loops[-1]
     operands = _operands(b, acc, root, lanes.sym)
-    if not any(op.lane_stride == 1 or (op.is_constant and op.lane_stride != 0) for op in operands):
-        raise ScheduleError("contract", acc, "no operand is contiguous along the last axis")
     reduced = list(nests(b.kernel, acc)[-1].loops[len(_own(b, acc)) :])
+    dot = dot_for(machine, update, operands, reduced)
+    if dot is None and not any(op.lane_stride == 1 or (op.is_constant and op.lane_stride != 0) for op in operands):
+        raise ScheduleError("contract", acc, "no operand is contiguous along the last axis")
     if not may_vectorize(top.leaf, lanes.sym):
         raise ScheduleError("contract", acc, "the epilogue's indices are not affine in the last axis")
     width = vector_width(machine, (*top.leaf, update))
@@ -183,7 +184,7 @@ def plan_contraction(b: Builder, machine: Machine, acc: str, root: str) -> Plan:
     row2 = rows[-2] if len(rows) > 1 else None
     everything = all(op.lane_stride != 0 for op in operands)
     stepped, slid = _copied(reduced, operands, lanes.sym) if everything else ([], [])
-    dot = None if stepped or slid else dot_for(machine, update, operands, reduced)
+    dot = None if stepped or slid else dot
     unrolled = tuple((x.sym, x.extent) for x in (*stepped, *slid) if isinstance(x.extent, int))
     most = _max_rows(operands, row, width, machine)
     box = Box(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilewright.core.compute import Binary, Cast, Load, Value, walk
+from tilewright.tile.affine import group_along
 from tilewright.tile.cost import Operand
 from tilewright.tile.ir import Loop, Update
 from tilewright.tile.machine import Dot, Machine
@@ -30,7 +31,7 @@ def dot_for(machine: Machine, update: Update, operands: Sequence[Operand], reduc
         a, b = operands[shared], operands[walking]
         if dot is None or a.lane_stride != 0 or a.step(along.sym) != 1 or not b.lane_stride:
             continue
-        grouped = b.lane_stride == dot.group and b.step(along.sym) == 1
+        grouped = b.lane_stride == dot.group == group_along(loads[walking].buffer, loads[walking].index, along.sym)
         if (b.is_constant or grouped) and not (isinstance(along.extent, int) and along.extent < dot.group):
             return dot
     return None

@@ -1,5 +1,7 @@
 """The rule for nests without reductions: vectors along the last axis, unrolled, outermost loop over threads.
 
+A last axis of 2 or 4 elements that lie beside each other makes vectors together with the one before it.
+
 In: a builder and the buffer that the nest writes. Out: steps. Not its business: reductions.
 """
 
@@ -7,6 +9,7 @@ from __future__ import annotations
 
 from tilewright.core.compute import Value
 from tilewright.core.expr import Dim, floordiv, mod
+from tilewright.tile.affine import stride_along
 from tilewright.tile.cost import estimate, pays_threads
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, Kind, Store, walk
@@ -18,6 +21,7 @@ from tilewright.tile.schedule.tree import Nest, nest_of
 
 UNROLL_OPERATIONS = 24
 CHUNK_ELEMENTS = 8192
+GROUPS = (2, 4)
 
 
 def pointwise(b: Builder, machine: Machine, buffer: str) -> None:
@@ -40,7 +44,12 @@ def _one(b: Builder, machine: Machine, nest: Nest) -> None:
     total = estimate([x.extent for x in nest.loops]) * work
     threads = pays_threads(total, machine, width)
     names = [x.sym.name for x in nest.loops]
-    if may_vectorize(nest.leaf, last.sym) and width > 1:
+    if _is_group(nest, leaf, width):
+        b.do("kind", names[-1], "vector")
+        names = names[:-1]
+        assert isinstance(last.extent, int)
+        outer = vectorize(b, machine, names[-1], nest.loops[-2].extent, width // last.extent, 1)
+    elif may_vectorize(nest.leaf, last.sym) and width > 1:
         unrolled = 1
         while unrolled < 8 and work * unrolled * 2 <= UNROLL_OPERATIONS * 2:
             unrolled *= 2
@@ -49,6 +58,15 @@ def _one(b: Builder, machine: Machine, nest: Nest) -> None:
         outer = [names[-1]]
     if threads:
         parallelize(b, [*names[:-1], *outer], total)
+
+
+def _is_group(nest: Nest, leaf: Store, width: int) -> bool:
+    """Are the two last axes a contiguous run of the result in which the last one is a small part of a vector?"""
+    if len(nest.loops) < 2 or nest.loops[-1].extent not in GROUPS or width <= GROUPS[-1]:
+        return False
+    outer, inner = nest.loops[-2:]
+    strides = [stride_along(leaf.buffer, leaf.index, x.sym) for x in (outer, inner)]
+    return strides == [inner.extent, 1] and all(may_vectorize(nest.leaf, x.sym) for x in (outer, inner))
 
 
 def plain(b: Builder, machine: Machine, buffers: list[str]) -> None:

@@ -133,7 +133,7 @@ def compute_at(kernel: Kernel, buffer: str, loop: str, space: str = "local") -> 
     space ``global`` T keeps its shape and place. New loops: a copy of the consumer's loop ``x`` in the n-th nest is
     ``x_Tn``; an interval's loop is ``Td_n`` after its dimension ``d``. Fails: T is not a temporary; it is read outside
     of ``loop``; a producer writes it at anything but its own loops, or writes another buffer too; something in between
-    changes what the producers read; the box is unbounded.
+    changes what the producers read; the box is unbounded; a serial loop would move into lanes.
     """
     spot = find_place(kernel, buffer, "compute_at")
     at, where = find_loop(kernel, loop, "compute_at"), f"{buffer}, {loop}"
@@ -154,6 +154,8 @@ def compute_at(kernel: Kernel, buffer: str, loop: str, space: str = "local") -> 
     shift = [Side(0, (s.loops or _ONE), s.offset, s.size) if whole else s for s in sides]
     taken: set[str] = set()
     nests = tuple(_moved(kernel, nest_of(s), n, old, new, (sides, shift), taken, where) for n, s in enumerate(makers))
+    if _is_in_lanes(kernel, at) and any(x.kind in (Kind.SERIAL, Kind.PARALLEL) for x in loops_of(nests)):
+        raise ScheduleError("compute_at", where, "a serial loop would move into lanes")
     body = rewrite_accesses(at.body, lambda b, ix: Load(new, _rebased(ix, shift)) if b is old else None)
     first = _first_use(body, new)
     moved_at = For(at.loop, (*body[:first], *nests, *body[first:]))
@@ -171,6 +173,11 @@ def _first_use(body: Body, buffer: Buffer) -> int:
     while k and {b for x in walk((body[k - 1],)) for b in written(x)} <= made:
         k -= 1
     return k
+
+
+def _is_in_lanes(kernel: Kernel, loop: For) -> bool:
+    vectors = (s for s in walk(kernel.body) if isinstance(s, For) and s.loop.kind is Kind.VECTOR)
+    return any(x is loop for v in vectors for x in walk((v,)))
 
 
 def _home(body: Body, buffer: Buffer) -> Body:
