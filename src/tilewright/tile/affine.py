@@ -77,7 +77,7 @@ def stride_along(buffer: Buffer, index: tuple[IndexLike, ...], sym: Sym) -> Dim 
 def group_along(buffer: Buffer, index: tuple[IndexLike, ...], sym: Sym) -> int:
     """``g`` when an access is ``B[.., sym // g, .., sym % g]``, its last dimension a group of ``g``; else 0."""
     last, size = index[-1] if index else 0, buffer.shape[-1] if buffer.shape else 1
-    if isinstance(last, Value) or not isinstance(size, int) or size < 2:
+    if isinstance(last, Value) or last == sym or not isinstance(size, int) or size < 2:
         return 0
     return size if last == mod(sym, size) else 0
 
