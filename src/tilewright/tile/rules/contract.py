@@ -135,6 +135,7 @@ def _pack(b: Builder, machine: Machine, name: str) -> None:
     buffer = find_place(b.kernel, packed, "pack").buffer
     if estimate(buffer.shape) * buffer.dtype.n_bytes > machine.l2_bytes / 2:
         attempt(b, partial(_prefetch, b, packed))
+        attempt(b, partial(_alternate, b, packed))
 
 
 def _prefetch(b: Builder, packed: str) -> None:
@@ -151,6 +152,18 @@ def _prefetch(b: Builder, packed: str) -> None:
         spread = [x for x in below if not any(not isinstance(i, Value) and x.sym in symbols(i) for i in load.index)]
         if below and below[-1] not in spread:
             b.do("prefetch", packed, panel.name, below[-1].sym.name, line, spread[-1].sym.name if spread else "")
+
+
+def _alternate(b: Builder, packed: str) -> None:
+    """A loop over time that walks all panels at every step walks them forwards, then backwards: the last stay cached."""
+    buffer = find_place(b.kernel, packed, "alternate").buffer
+    for path, load in paths_to(b.kernel.body, buffer, ()):
+        names = [x.sym.name for x in path]
+        panel = load.index[0]
+        if isinstance(panel, Sym) and panel.name in names[1:] and path[0].kind is Kind.SERIAL:
+            before = {s for i in load.index if not isinstance(i, Value) for s in symbols(i)}
+            if path[0].sym not in before:
+                b.do("alternate", panel.name, names[0])
 
 
 def cached_name(b: Builder, root: str) -> str:

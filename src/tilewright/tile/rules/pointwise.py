@@ -7,17 +7,17 @@ In: a builder and the buffer that the nest writes. Out: steps. Not its business:
 
 from __future__ import annotations
 
-from tilewright.core.compute import Value
+from tilewright.core.compute import Buffer, Value
 from tilewright.core.expr import Dim, floordiv, mod
 from tilewright.tile.affine import stride_along
 from tilewright.tile.cost import estimate, pays_threads
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, Kind, Store, walk
 from tilewright.tile.machine import Machine
-from tilewright.tile.rewrite import values_of, written
-from tilewright.tile.rules.view import may_vectorize, n_operations, nests, statement_of, vector_width
+from tilewright.tile.rewrite import Body, values_of, written
+from tilewright.tile.rules.view import may_vectorize, n_operations, statement_of, vector_width
 from tilewright.tile.schedule import Builder
-from tilewright.tile.schedule.tree import Nest, nest_of
+from tilewright.tile.schedule.tree import Nest, find_place, nest_of, writers
 
 UNROLL_OPERATIONS = 24
 CHUNK_ELEMENTS = 8192
@@ -27,11 +27,22 @@ GROUPS = (2, 4)
 def pointwise(b: Builder, machine: Machine, buffer: str) -> None:
     """``out[i.., j] = e``: j in vectors, a few unrolled; the outermost loop over threads.
 
-    All plain nests that write the buffer and that no rule has touched yet (a concatenation has several).
+    All plain nests that write the buffer and that no rule has touched yet: a concatenation has several, and a state
+    that a loop over time updates has one before the loop and one in it.
     """
-    for nest in nests(b.kernel, buffer):
+    place = find_place(b.kernel, buffer, "pointwise").buffer
+    for nest in _nests_in(b.kernel.body, place):
         if nest.loops and all(x.kind is Kind.SERIAL for x in nest.loops) and len(nest.leaf) == 1:
             _one(b, machine, nest)
+
+
+def _nests_in(body: Body, buffer: Buffer) -> list[Nest]:
+    """Every nest that writes the buffer, in loops around several statements too."""
+    found: list[Nest] = []
+    for s in writers(body, buffer):
+        nest = nest_of(s)
+        found.extend([nest] if len(nest.leaf) == 1 else _nests_in(nest.leaf, buffer))
+    return found
 
 
 def _one(b: Builder, machine: Machine, nest: Nest) -> None:

@@ -1,4 +1,4 @@
-"""Primitives on loops: split, reorder, kind, merge, fuse, unit.
+"""Primitives on loops: split, reorder, kind, merge, fuse, unit, alternate, divide.
 
 In: a kernel, names of loops. Out: a kernel that means the same, or a ``ScheduleError``.
 Not its business: which buffer lives where (``stages``), operand layouts (``operands``).
@@ -6,11 +6,13 @@ Not its business: which buffer lives where (``stages``), operand layouts (``oper
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from tilewright.core.compute import Buffer, IndexLike, Value
 from tilewright.core.expr import Dim, Sym, ceildiv, floordiv, is_nonneg, minimum, mod, substitute, symbols
 from tilewright.tile.affine import coefficient
 from tilewright.tile.errors import ScheduleError
-from tilewright.tile.ir import Fold, For, If, Kernel, Kind, Loop, Stmt, Store, Update, walk
+from tilewright.tile.ir import Fold, For, If, Kernel, Kind, Loop, Prefetch, Stmt, Store, Update, walk
 from tilewright.tile.rewrite import Body, loads_of, loops_of, substitute_body, written
 from tilewright.tile.schedule.tree import Nest, edit, find_loop, fresh, nest_of, new_loop, replace_stmt, with_body
 
@@ -282,6 +284,36 @@ def unit(kernel: Kernel, loop: str) -> Kernel:
     if target.loop.extent != 1:
         raise ScheduleError("unit", loop, f"the extent is {target.loop.extent}, not 1")
     return with_body(kernel, edit(kernel.body, target, lambda _: substitute_body(target.body, {target.loop.sym: 0})))
+
+
+def alternate(kernel: Kernel, loop: str, outer: str) -> Kernel:
+    """``for t: for v<n: X`` -> the same with v from n-1 down to 0 in odd iterations of t: what was read last is read first.
+
+    ``X[v := v + (t % 2)*(n - 1 - 2*v)]``; a prefetch of what ``v + c`` uses is moved along. Fails: ``outer`` does not
+    enclose ``loop``; iterations of ``loop`` may not be exchanged.
+    """
+    around, target = find_loop(kernel, outer, "alternate"), find_loop(kernel, loop, "alternate")
+    if target is around or not any(s is target for s in walk(around.body)):
+        raise ScheduleError("alternate", f"{loop}, {outer}", "the second loop does not enclose the first")
+    sym, n = target.loop.sym, target.loop.extent
+    check_exchange(target.body, [sym], "alternate", loop)
+
+    def walked(v: Dim) -> Dim:
+        return v + mod(around.loop.sym, 2) * (n - 1 - v * 2)
+
+    def turned(body: Body) -> Iterator[Stmt]:
+        for s in body:
+            if isinstance(s, For):
+                inner = Loop(s.loop.sym, substitute(s.loop.extent, {sym: walked(sym)}), s.loop.kind)
+                yield For(inner, tuple(turned(s.body)))
+            elif isinstance(s, Prefetch):
+                ahead = [isinstance(i, Value) or isinstance(i - sym, int) for i in s.index]
+                index = [walked(i) if is_ahead and not isinstance(i, Value) else i for i, is_ahead in zip(s.index, ahead, strict=True)]
+                yield Prefetch(s.buffer, tuple(index))
+            else:
+                yield from substitute_body((s,), {sym: walked(sym)})
+
+    return replace_stmt(kernel, target, For(target.loop, tuple(turned(target.body))))
 
 
 def divide(kernel: Kernel, loop: str, at: int) -> Kernel:

@@ -25,6 +25,7 @@ PRIMITIVES: Mapping[str, Callable[..., Kernel]] = {
     "merge": loops.merge,
     "fuse": loops.fuse,
     "unit": loops.unit,
+    "alternate": loops.alternate,
     "divide": loops.divide,
     "fork": stages.fork,
     "cache": stages.cache,
