@@ -6,7 +6,8 @@ is fused, its epilogue. Out: steps. Not its business: register tiles (``contract
 Before: a nest per stage, each over all rows. After: ``for batches: for a block of rows``: the block's part of the first
 contraction by register tiles into a strip of scratch; row by row the passes between (for a softmax: the maximum, then
 exponential and sum in one); the last contraction and its epilogue by register tiles from the strip. What lies between
-the contractions exists for one block of rows only, which stays in the second-level cache.
+the contractions exists for one block of rows only, which stays in the second-level cache. Elements that a guard hides
+from every row of the block (the keys after a query) are not computed.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ def chain(b: Builder, machine: Machine, cluster: Cluster) -> None:
     early = [n for n in (c.source, c.strip, *c.between) if n not in late]
     for name in [*late, c.last, *reversed(early)]:
         b.do("compute_at", name, at, "local")
+        attempt(b, partial(_trim, b, name, at))
     if c.is_contraction:
         contract(b, machine, c.source, c.strip, threads=False)
     else:
@@ -68,6 +70,11 @@ def chain(b: Builder, machine: Machine, cluster: Cluster) -> None:
     _passes_between(b, machine, c, at, len(inner))
     if pays_threads(work, machine, machine.vector_bytes // 4):
         parallel(b, order)
+
+
+def _trim(b: Builder, name: str, at: str) -> None:
+    """Reductions along the rows end where the block's last row does, when a guard says that there is such an end."""
+    b.do("trim", nests(b.kernel, name)[-1].loops[-1].sym.name, at)
 
 
 def _work(s: Stage) -> float:

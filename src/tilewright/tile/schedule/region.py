@@ -11,7 +11,7 @@ from the lowest to the highest element, cut at the buffer's end.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilewright.core.compute import Load, Value
 from tilewright.core.expr import Dim, Sym, bounds, minimum, symbols
@@ -24,13 +24,14 @@ from tilewright.tile.ir import Kind, Loop
 class Side:
     """One dimension of a box: elements ``base + offset`` for the values of ``offset`` that ``loops`` walk.
 
-    ``size`` bounds the offset; no loops means a single point.
+    ``size`` bounds the offset; no loops means a single point. ``is_exact``: it is what is read, not a box around it.
     """
 
     base: Dim
     loops: tuple[Loop, ...]
     offset: Dim
     size: Dim
+    is_exact: bool = False
 
 
 def side_of(loads: Sequence[Load], d: int, inner: Sequence[Loop], name: str, where: str) -> Side:
@@ -48,15 +49,15 @@ def side_of(loads: Sequence[Load], d: int, inner: Sequence[Loop], name: str, whe
     if len(exprs) == 1:
         used = [x for x in inner if x.sym in symbols(exprs[0])]
         if not used:
-            return Side(bases[0], (), 0, 1)
+            return Side(bases[0], (), 0, 1, True)
         if _closed(used, inner):
             offset = exprs[0] - bases[0]
             lo, hi = bounds(offset)
             if lo == 0 and hi is not None:
-                return Side(bases[0], tuple(used), offset, hi + 1)
+                return Side(bases[0], tuple(used), offset, hi + 1, True)
     whole = _equal_ranges(exprs, bases, by_sym)
     if whole is not None:
-        return _interval(bases[0], whole, name)
+        return replace(_interval(bases[0], whole, name), is_exact=True)
     return _hull(exprs, bases, extent, name, where)
 
 

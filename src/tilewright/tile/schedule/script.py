@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from tilewright.tile.errors import ScheduleError, TileTextError
 from tilewright.tile.ir import Kernel
-from tilewright.tile.schedule import loops, operands, stages
+from tilewright.tile.schedule import loops, operands, stages, trim
 
 Arg: TypeAlias = str | int
 
@@ -33,6 +33,7 @@ PRIMITIVES: Mapping[str, Callable[..., Kernel]] = {
     "place": stages.place,
     "accumulate": stages.accumulate,
     "rfactor": stages.rfactor,
+    "trim": trim.trim,
     "pack": operands.pack,
     "stage": operands.stage,
     "prefetch": operands.prefetch,

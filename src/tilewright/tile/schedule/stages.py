@@ -252,7 +252,7 @@ def _moved(
         if d is None:
             loops.append(Loop(loop.sym, substitute(loop.extent, dims), loop.kind))
             continue
-        if loop.extent != old.shape[d]:
+        if loop.extent != old.shape[d] and not sides[d].is_exact:
             raise ScheduleError("compute_at", where, f"its nest writes only {loop.extent} of {old.shape[d]} elements")
         side = sides[d]
         local: dict[Sym, Dim] = {}
