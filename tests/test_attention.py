@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from tilewright import ops
+from tilewright.core import types
+from tilewright.core.expr import Sym
 from tilewright.core.graph import Attrs, Builder, Graph, Pool
-from tilewright.core.types import tensor_type_of
+from tilewright.core.types import TensorType, tensor_type_of
 from tilewright.driver import compile_graph
 
 SIZES = [1, 2, 37, 130, 197, 1000]
@@ -114,6 +116,36 @@ def test_threads_do_not_change_a_bit(case, causal):
     arrays = operands(*case)
     one, two = (compiled(arrays, threads=n, scale=0.2, causal=causal)(*arrays) for n in (1, 2))
     assert one.tobytes() == two.tobytes()
+
+
+@pytest.mark.parametrize("kv_heads", [4, 2])
+@pytest.mark.parametrize("causal", [False, True])
+def test_one_kernel_for_every_length(kv_heads, causal):
+    n, m = Sym("N", 1), Sym("M", 1)
+    shapes = [(2, 4, n, 16), (2, kv_heads, m, 16), (2, kv_heads, m, 16)]
+    model = compile_graph(graph_of([TensorType(types.f32, s) for s in shapes], scale=0.25, causal=causal), threads=2)
+    for n_queries, n_keys in [(1, 1), (1, 70), (7, 5), (24, 24), (37, 50), (100, 100), (130, 3)]:
+        arrays = operands(2, 4, kv_heads, n_queries, n_keys, 16)
+        want = reference(arrays, scale=0.25, causal=causal)
+        np.testing.assert_allclose(model(*arrays), want, rtol=2e-4, atol=2e-5)
+    (kernel,) = model.report()["kernels"]
+    assert not kernel["notes"]
+    assert "M*N" not in model.report()["memory"]["arena_bytes"]
+
+
+def test_a_batch_known_at_run_time():
+    b, n = Sym("B", 1), Sym("N", 1)
+    model = compile_graph(graph_of([TensorType(types.f32, (b, 3, n, 8))] * 3, scale=0.3), threads=2)
+    for batch, size in [(1, 30), (3, 50), (2, 1)]:
+        arrays = operands(batch, 3, 3, size, size, 8)
+        np.testing.assert_allclose(model(*arrays), reference(arrays, scale=0.3), rtol=2e-4, atol=2e-5)
+
+
+def test_hidden_keys_are_not_even_read_as_numbers():
+    q, k, v = operands(1, 2, 2, 64, 64, 16)
+    k[:, :, 40:], v[:, :, 40:] = np.nan, np.nan
+    got = compiled((q, k, v), scale=0.25, causal=True)(q, k, v)
+    assert np.isfinite(got[:, :32]).all()
 
 
 def test_scores_never_exist_as_a_whole():

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from tile.kernels import SMALL, WIDE, ZERO, F, check_default
 from tilewright.core.compute import Buffer, Computation, Const, Load, Reduction, Stage, Unary, axes_for, syms
+from tilewright.core.expr import Sym
 from tilewright.tile.default import schedule
 from tilewright.tile.ir import Space
-from tilewright.tile.rewrite import loops_of
 
 FEW = settings(max_examples=15, deadline=None)
 
@@ -26,8 +26,8 @@ def attention(batch, rows, keys, depth, width, scaled=True, softmax=True):
 
     def stage(buffer, value, over=None, op="add", init=ZERO):
         axes = axes_for(buffer.shape, f"{buffer.name}_")
-        inner = axes_for((over,), f"{buffer.name}_r") if over else ()
-        reduction = Reduction(inner, op, (init,)) if over else None
+        inner = axes_for((over,), f"{buffer.name}_r") if over is not None else ()
+        reduction = Reduction(inner, op, (init,)) if over is not None else None
         stages.append(Stage((buffer,), axes, syms(axes), (value(*syms(axes), *syms(inner)),), reduction))
 
     stage(s, lambda b, i, j, d: Load(q, (b, i, d)) * Load(k, (b, j, d)), depth)
@@ -35,7 +35,7 @@ def attention(batch, rows, keys, depth, width, scaled=True, softmax=True):
         stage(t, lambda b, i, j: Unary("abs", Load(s, (b, i, j))))
     strip = t if scaled else s
     stage(m, lambda b, i, j: Load(strip, (b, i, j)), keys, "max", Const(float("-inf"), F))
-    weight = (lambda x: Unary("exp", x)) if softmax else (lambda x: x)
+    weight = (lambda x: Unary("exp", x)) if softmax else (lambda x: Unary("abs", x))
     stage(e, lambda b, i, j: weight(Load(strip, (b, i, j)) - Load(m, (b, i))))
     stage(total, lambda b, i, j: Load(e, (b, i, j)), keys)
     stage(o, lambda b, i, j, x: Load(e, (b, i, x)) * Load(v, (b, x, j)), keys)
@@ -63,9 +63,15 @@ def test_a_block_of_rows_at_a_time(machine, rows):
     assert all(p.space is Space.LOCAL and p.buffer.shape[0] <= 32 for p in strips)
 
 
-def test_too_many_keys_for_scratch_are_done_stage_by_stage():
-    machine = dataclasses.replace(SMALL, l2_bytes=64)
-    computation = attention(2, 20, 1 << 16, 2, 16)
-    kernel = schedule(computation, machine)
-    assert any("too large for scratch" in n for n in kernel.notes)
-    assert loops_of(kernel.body)
+@pytest.mark.parametrize("known", ["", "N", "M"])
+@pytest.mark.parametrize(("rows", "keys"), [(2, 2), (30, 7), (5, 40)])
+def test_sizes_at_run_time(known, rows, keys):
+    n, m = (size if name in known else Sym(name) for name, size in (("N", rows), ("M", keys)))
+    assert not check_default(attention(2, n, m, 3, 5), sizes={"N": rows, "M": keys}).notes
+
+
+def test_more_keys_than_scratch_holds_share_memory_from_block_to_block():
+    kernel = schedule(attention(2, 20, 1 << 16, 2, 16), dataclasses.replace(SMALL, l2_bytes=64))
+    strips = [p for p in kernel.places if p.buffer.name in "te"]
+    assert not kernel.notes
+    assert all(p.space is Space.GLOBAL and p.buffer.shape[1] <= 8 for p in strips)

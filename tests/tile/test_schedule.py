@@ -6,7 +6,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tile.kernels import ZERO, F, constants_of, convolution, elementwise, matmul, outputs, reduction, softmax
-from tilewright.core.compute import Buffer, Computation, Serial, Stage, axes_for, syms
+from tilewright.core.compute import (
+    Buffer,
+    Computation,
+    Const,
+    Inside,
+    Reduction,
+    Select,
+    Serial,
+    Stage,
+    Unary,
+    axes_for,
+    syms,
+)
 from tilewright.core.expr import Sym
 from tilewright.tile.errors import ScheduleError, TileTextError
 from tilewright.tile.ir import Kind
@@ -142,6 +154,58 @@ def test_rfactor(n, op):
     steps = (("cache", "Y"), ("compute_at", "Y_c", "Y_w0", "reg"), ("rfactor", "Y_c", "i1", 4, 4))
     same(reduction((3, n), 1, op), *steps)
     same(reduction((3, Sym("N")), 1, op), *steps, sizes={"N": n})
+
+
+def rows_twice(r=11, c=6):
+    """A row value per row, and what is made of it: ``t[i] = sum_j x[i, j]``; ``y[i, j] = t[i] * x[i, j]``."""
+    x, y, t = Buffer("X", F, (r, c)), Buffer("Y", F, (r, c)), Buffer("t", F, (r, c))
+    (i, j), axes = syms(axes_for((r, c))), axes_for((r, c))
+    stages = (Stage((t,), axes, (i, j), (x[i, j] * x[i, j],)), Stage((y,), axes, (i, j), (t[i, j] + x[i, j],)))
+    return Computation((x,), (y,), stages, (t,))
+
+
+def test_fold_uses_the_place_of_one_iteration_again():
+    steps = [("split", "i0_1", 4), ("compute_at", "t", "i0_1_o", "global")]
+    kernel = same(rows_twice(), *steps, ("fold", "t", 0, "i0_1_o"))
+    assert [p.buffer.shape for p in kernel.places if p.buffer.name == "t"] == [(4, 6)]
+    refuses(rows_twice(), *steps, ("fold", "t", 0, "i0_1_o"), ("kind", "i0_1_o", "parallel"), rule="at one time")
+    refuses(rows_twice(), *steps, ("kind", "i0_1_o", "parallel"), ("fold", "t", 0, "i0_1_o"), rule="serial loop")
+    refuses(rows_twice(), *steps, ("fold", "t", 1, "i0_1_o"), rule="not decided by this loop")
+    refuses(rows_twice(), ("fold", "t", 0, "i0_1"), rule="outside of the loop")
+
+
+def test_alternate_walks_odd_steps_backwards():
+    kernel = same(elementwise((5, 7)), ("alternate", "i1", "i0"))
+    assert "i0 % 2" in str(kernel.body)
+    refuses(elementwise((5, 7)), ("alternate", "i0", "i1"), rule="does not enclose")
+    x, out = Buffer("X", F, (4, 6)), Buffer("Y", F, (6,))
+    (t, i) = axes_for((4, 6))
+    last = Serial(t, (Stage((out,), (i,), (i.sym,), (x[t.sym, i.sym],)),))
+    same(Computation((x,), (out,), (last,)), ("alternate", "i1", "i0"))
+
+
+def masked_rows(n=12, slope=-1):
+    """``m[i] = max_j s[i, j]``; ``l[i] = sum_j exp(s[i, j] - m[i])``, where s is x up to the diagonal, and -inf."""
+    x, s, out = Buffer("X", F, (n, n)), Buffer("s", F, (n, n)), Buffer("Y", F, (n,))
+    m = Buffer("m", F, (n,))
+    (i, j), axes = syms(axes_for((n, n))), axes_for((n, n))
+    low = Const(float("-inf"), F)
+    stages = (
+        Stage((s,), axes, (i, j), (Select(Inside((i + slope * j,)), x[i, j], low),)),
+        Stage((m,), axes[:1], (i,), (s[i, j],), Reduction(axes[1:], "max", (low,))),
+        Stage((out,), axes[:1], (i,), (Unary("exp", s[i, j] - m[i]),), Reduction(axes[1:], "add", (ZERO,))),
+    )
+    return Computation((x,), (out,), stages, (s, m))
+
+
+def test_trim_leaves_out_what_a_guard_hides():
+    steps = [("split", "i0_4", 4), ("trim", "i1_2", "i0_4_o")]
+    kernel = same(masked_rows(), *steps)
+    extents = {x.sym.name: x.extent for x in loops_of(kernel.body)}
+    assert str(extents["i1_2"]) == "4*i0_4_o + 4"
+    refuses(masked_rows(slope=1), *steps, rule="does not fall")
+    refuses(reduction((3, 9), 1, "add"), ("trim", "i1", "i0_1"), rule="known to change nothing")
+    refuses(masked_rows(), ("trim", "i0_4", "i1_2"), rule="inside of both loops")
 
 
 def test_rfactor_refuses():

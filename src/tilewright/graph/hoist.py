@@ -1,4 +1,4 @@
-"""The pass ``hoist-arithmetic``: arithmetic moves above a reshape of a product's result, where it can be its epilogue.
+"""The pass ``hoist-arithmetic``: arithmetic and transposes move above a reshape of a product, to be its epilogue.
 
 In: a graph. Out: an equal graph. Not its business: fusion itself (``partition.fuse``), other moves of reshapes
 (``graph.canonicalize``).
@@ -21,8 +21,9 @@ from tilewright.core.types import product
 class HoistArithmetic(Pass):
     """``f(reshape(p), q)`` becomes ``reshape(f(p, reshape(q)))`` when ``p`` is a product or arithmetic on one.
 
-    ``q`` may have the same shape as the result, one element, or only the last dimension when the reshape keeps it. It
-    does not fire where ``p`` is something else, or where an operand is broadcast in another way.
+    Likewise ``transpose(reshape(p))`` where the reshape merges two dimensions. ``q`` may have the same shape as the
+    result, one element, or only the last dimension when the reshape keeps it. It does not fire where ``p`` is something
+    else, or where an operand is broadcast in another way.
     """
 
     name: ClassVar[str] = "hoist-arithmetic"
@@ -68,8 +69,25 @@ def _as_shape(b: Rewriting, operand: Node, node: Node, inner: Node) -> Node | No
     return None
 
 
-RULES = RuleTable(
-    Rule(f"hoist-{op.name}", (op,), _hoist, "a reshape keeps the order of elements, and the arithmetic is per element")
-    for op in ops.ALL
-    if Trait.ELEMENTWISE in op.traits and op.compute is not None
-)
+def _transpose(b: Rewriting, node: Node) -> Node | None:
+    """A transpose of a product whose two neighbouring dimensions were merged permutes them apart."""
+    merged = node.inputs[0]
+    if merged.op is not ops.reshape or not b.read_once(merged) or not _is_product(merged.inputs[0]):
+        return None
+    x = merged.inputs[0]
+    at = next((k for k, (d, e) in enumerate(zip(merged.shape, x.shape, strict=False)) if d != e), None)
+    if at is None or x.shape != (*merged.shape[:at], *x.shape[at : at + 2], *merged.shape[at + 1 :]):
+        return None
+    apart = [(k,) if k < at else (k, k + 1) if k == at else (k + 1,) for k in range(merged.type.rank)]
+    perm = [p for k in node.attrs["perm"] for p in apart[k]]
+    return b(ops.reshape, b(ops.transpose, x, perm=perm), shape=node.shape)
+
+
+RULES = RuleTable([
+    Rule("hoist-transpose", (ops.transpose,), _transpose, "merged dimensions move together"),
+    *(
+        Rule(f"hoist-{op.name}", (op,), _hoist, "a reshape keeps the order of elements, the arithmetic is per element")
+        for op in ops.ALL
+        if Trait.ELEMENTWISE in op.traits and op.compute is not None
+    ),
+])

@@ -230,8 +230,10 @@ def _exprs(x: Value) -> tuple[Dim, ...]:
 def _followers(stages: list[Stage], buffer: Buffer, d: int) -> list[tuple[int, Axis, Axis]] | None:
     """The stages whose axes must collapse along when ``buffer`` merges dimensions d and d+1; None when one can't."""
     follow: list[tuple[int, Axis, Axis]] = []
+    made = {b for s in stages if s.reduction is not None for b in s.outs}
     for k, stage in enumerate(stages):
         pairs = {(a.sym, b.sym): (a, b) for a, b in _pairs(stage)}
+        own = {a.sym for a in stage.axes}
         for b, index, is_write in _accesses(stage):
             if b is not buffer:
                 continue
@@ -239,13 +241,21 @@ def _followers(stages: list[Stage], buffer: Buffer, d: int) -> list[tuple[int, A
             if isinstance(x, Value) or isinstance(y, Value):
                 return None
             pair = pairs.get((x, y)) if isinstance(x, Sym) and isinstance(y, Sym) else None
+            must = is_write and not _is_copy(stage, made)
             if pair is not None and pair[1].extent == buffer.shape[d + 1]:
-                if _dims_allow(stage, *pair) or (is_write and not _is_copy(stage)):
+                if _dims_allow(stage, *pair) or must:
                     follow.append((k, *pair))
-            elif is_write and not (isinstance(x, int) and isinstance(y, int)) and not _is_copy(stage):
+                elif b in made:
+                    return None  # what a reduction makes is read row by row, as the rows of the reader go
+            elif (must and not (isinstance(x, int) and isinstance(y, int))) or (b in made and x in own and y in own):
                 return None
     return follow
 
 
-def _is_copy(stage: Stage) -> bool:
-    return stage.reduction is None and stage.update is None and any(isinstance(x, Inside) for x in walk(stage.expr))
+def _is_copy(stage: Stage, made: set[Buffer]) -> bool:
+    """Is it a padded copy, of what no reduction here makes?"""
+    if stage.reduction is not None or stage.update is not None:
+        return False
+    values = list(walk(stage.expr))
+    is_guarded = any(isinstance(x, Inside) for x in values)
+    return is_guarded and not any(isinstance(x, Load) and x.buffer in made for x in values)

@@ -15,16 +15,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from tilewright.core.compute import Stage, loads
+from tilewright.core.compute import Stage, Value, loads
 from tilewright.core.expr import Sym, substitute, symbols
-from tilewright.tile.affine import linear
 from tilewright.tile.clusters import Cluster
 from tilewright.tile.cost import estimate, pays_threads
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, Loop, Stmt, Update, walk
 from tilewright.tile.machine import Machine
 from tilewright.tile.rewrite import loads_of, written
-from tilewright.tile.rules.contract import attempt, cached_name, contract, parallel, root_terms
+from tilewright.tile.rules.contract import attempt, cached_name, contract, min_tasks, parallel, root_terms
 from tilewright.tile.rules.rows import passes, rows
 from tilewright.tile.rules.view import find_body, n_operations, nests, only_nest
 from tilewright.tile.schedule import Builder
@@ -55,12 +54,12 @@ def chain(b: Builder, machine: Machine, cluster: Cluster) -> None:
     """Schedule all stages of a chain at blocks of rows of the last one."""
     work = sum(_work(s) for s in cluster.stages)
     c = _parts(b, cluster)
-    order, inner = _block(b, machine, c)
+    order, inner, is_block = _block(b, machine, c)
     at = order[-1]
     late = [n for n in c.between if _reads(b, c.root, n)]
     early = [n for n in (c.source, c.strip, *c.between) if n not in late]
     for name in [*late, c.last, *reversed(early)]:
-        b.do("compute_at", name, at, "local")
+        _bring(b, name, at, is_block)
         attempt(b, partial(_trim, b, name, at))
     if c.is_contraction:
         contract(b, machine, c.source, c.strip, threads=False)
@@ -70,6 +69,22 @@ def chain(b: Builder, machine: Machine, cluster: Cluster) -> None:
     _passes_between(b, machine, c, at, len(inner))
     if pays_threads(work, machine, machine.vector_bytes // 4):
         parallel(b, order)
+
+
+def _bring(b: Builder, name: str, at: str, is_block: bool) -> None:
+    """Compute a stage's part for one block: in scratch of the thread, or, where its size is only known at run time or
+    large, in memory that the next block uses again."""
+
+    def in_scratch() -> None:
+        b.do("compute_at", name, at, "local")
+        buffer = find_place(b.kernel, name, "chain").buffer
+        if estimate(buffer.shape) * buffer.dtype.n_bytes > MAX_STRIP_BYTES:
+            raise ScheduleError("chain", name, "a strip of it is too large for scratch")
+
+    if not attempt(b, in_scratch):
+        b.do("compute_at", name, at, "global")
+        for dim in range(len(find_place(b.kernel, name, "chain").buffer.shape) if is_block else 0):
+            attempt(b, partial(b.do, "fold", name, dim, at))
 
 
 def _trim(b: Builder, name: str, at: str) -> None:
@@ -103,20 +118,24 @@ def _reads(b: Builder, reader: str, name: str) -> bool:
     return any(x.buffer.name == name for s in only_nest(b.kernel, reader).leaf for x in loads_of(s))
 
 
-def _block(b: Builder, machine: Machine, c: _Chain) -> tuple[list[str], list[str]]:
-    """Order the root's loops: batches, blocks of rows; rows of a block, lanes. Returns those outside and those rows."""
+def _block(b: Builder, machine: Machine, c: _Chain) -> tuple[list[str], list[str], bool]:
+    """Order the root's loops: batches, those that feed all threads first; blocks of rows; rows of a block, lanes.
+
+    Returns the loops outside of a block, its rows, and whether there are blocks.
+    """
     top = only_nest(b.kernel, c.root)
     *loops, lanes = top.loops
-    shared = _shared_loops(b, c)
     rows_inside: list[Loop] = []
-    for loop in reversed([x for x in loops if x.sym in shared]):
+    for loop in reversed(_row_loops(b, c)):
         if not isinstance(loop.extent, int) or loop.extent * estimate([x.extent for x in rows_inside]) > MAX_BLOCK_ROWS:
             if not rows_inside:
                 rows_inside.append(loop)
             break
         rows_inside.insert(0, loop)
     inside = [x.sym.name for x in rows_inside]
-    outside = [x.sym.name for x in loops if x not in rows_inside]
+    batches = [x for x in loops if x not in rows_inside]
+    batches.sort(key=lambda x: not (isinstance(x.extent, int) and x.extent >= min_tasks(machine)))
+    outside = [x.sym.name for x in batches]
     if len(loops) > 0:
         b.do("reorder", *outside, *inside, lanes.sym.name)
     size = _block_rows(b, machine, c, rows_inside)
@@ -126,22 +145,22 @@ def _block(b: Builder, machine: Machine, c: _Chain) -> tuple[list[str], list[str
         inside = [f"{inside[0]}_i"]
     if not outside:
         raise ScheduleError("chain", c.root, "one block of one batch: nothing to put the strip at")
-    return outside, inside
+    return outside, inside, bool(size)
 
 
-def _shared_loops(b: Builder, c: _Chain) -> set[Sym]:
-    """The root's loops on which some operand of the last contraction does not depend: rows that share it."""
+def _row_loops(b: Builder, c: _Chain) -> list[Loop]:
+    """The root's loops on which an operand of the last contraction does not depend, in the other's order."""
     dims = root_terms(b, c.last, c.root)
     update = nests(b.kernel, c.last)[-1].leaf[-1]
     assert isinstance(update, Update)
-    found: set[Sym] = set()
+    loops = {x.sym: x for x in only_nest(b.kernel, c.root).loops[:-1]}
+    found: dict[Sym, Loop] = {}
     for x in loads(update.value):
-        offset = linear(x.buffer, x.index)
-        if offset is None:
-            raise ScheduleError("chain", c.last, "an operand is read at a run-time index")
-        used = symbols(substitute(offset, dims))
-        found |= {loop.sym for loop in only_nest(b.kernel, c.root).loops[:-1] if loop.sym not in used}
-    return found
+        index = [substitute(i, dims) for i in x.index if not isinstance(i, Value)]
+        others = [y for y in loads(update.value) if y is not x]
+        used = {s for y in others for i in y.index if not isinstance(i, Value) for s in symbols(substitute(i, dims))}
+        found |= {s: loops[s] for i in index for s in symbols(i) if s in loops and s not in used}
+    return list(found.values())
 
 
 def _block_rows(b: Builder, machine: Machine, c: _Chain, inside: list[Loop]) -> int:
@@ -149,8 +168,6 @@ def _block_rows(b: Builder, machine: Machine, c: _Chain, inside: list[Loop]) -> 
     strip = find_place(b.kernel, c.strip, "chain").buffer
     row_bytes = estimate(strip.shape[-1:]) * strip.dtype.n_bytes
     most = max(int(machine.l2_bytes / STRIP_SHARE / row_bytes), MIN_STRIP_ROWS)
-    if most * row_bytes > MAX_STRIP_BYTES or not isinstance(strip.shape[-1], int):
-        raise ScheduleError("chain", c.strip, "a strip of it is too large for scratch")
     n = estimate([x.extent for x in inside])
     if not inside or n <= min(most, MAX_BLOCK_ROWS):
         return 0

@@ -155,7 +155,7 @@ def _prefetch(b: Builder, packed: str) -> None:
 
 
 def _alternate(b: Builder, packed: str) -> None:
-    """A loop over time that walks all panels at every step walks them forwards, then backwards: the last stay cached."""
+    """A loop over time that walks all panels at every step: forwards, then backwards, so that the last stay cached."""
     buffer = find_place(b.kernel, packed, "alternate").buffer
     for path, load in paths_to(b.kernel.body, buffer, ()):
         names = [x.sym.name for x in path]
@@ -310,8 +310,8 @@ def root_terms(b: Builder, acc: str, root: str) -> dict[Sym, Dim]:
     for own, at in zip(update.index, reads.pop(), strict=True):
         if isinstance(own, Sym) and not isinstance(at, Value):
             dims[own] = at
-        elif not isinstance(own, int):
-            raise ScheduleError("contract", acc, f"it is written at {own}")
+        elif own != at and not isinstance(own, int):
+            raise ScheduleError("contract", acc, f"it is written at {own} and read at {at}")
     return dims
 
 

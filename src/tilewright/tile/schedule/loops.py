@@ -12,7 +12,7 @@ from tilewright.core.compute import Buffer, IndexLike, Value
 from tilewright.core.expr import Dim, Sym, ceildiv, floordiv, is_nonneg, minimum, mod, substitute, symbols
 from tilewright.tile.affine import coefficient
 from tilewright.tile.errors import ScheduleError
-from tilewright.tile.ir import Fold, For, If, Kernel, Kind, Loop, Prefetch, Stmt, Store, Update, walk
+from tilewright.tile.ir import Fold, For, If, Kernel, Kind, Loop, Prefetch, Space, Stmt, Store, Update, walk
 from tilewright.tile.rewrite import Body, loads_of, loops_of, substitute_body, written
 from tilewright.tile.schedule.tree import Nest, edit, find_loop, fresh, nest_of, new_loop, replace_stmt, with_body
 
@@ -118,7 +118,7 @@ def check_exchange(body: Body, over: list[Sym], primitive: str, where: str) -> N
             continue
         if apart(indices, over, inner):
             continue
-        if not any(_mentions(ix, over) for ix in indices) and _private(body, b):
+        if not any(_mentions(ix, over) for ix in indices) and starts_fresh(body, b):
             continue
         raise ScheduleError(primitive, where, f"iterations share elements of {b}", remedy="keep the loops in order")
 
@@ -188,6 +188,8 @@ def set_kind(kernel: Kernel, loop: str, kind: str) -> Kernel:
         check_exchange(target.body, [target.loop.sym], "kind", loop)
     if k is Kind.PARALLEL and _shared_updates(target):
         raise ScheduleError("kind", loop, "parallel iterations would update one element", remedy="rfactor first")
+    if k is Kind.PARALLEL and (shared := _shared_memory(kernel, target)):
+        raise ScheduleError("kind", loop, f"parallel iterations would use {shared} at one time")
     if k is Kind.VECTOR:
         for s in walk(target.body):
             if isinstance(s, If) or (isinstance(s, For) and s.loop.kind not in (Kind.VECTOR, Kind.UNROLL, Kind.STEP)):
@@ -201,12 +203,24 @@ def _shared_updates(target: For) -> bool:
     for s in walk(target.body):
         if isinstance(s, Update | Fold) and not apart([s.index], [target.loop.sym], inner):
             buffers = set(written(s))
-            if not all(_private(target.body, b) for b in buffers):
+            if not all(starts_fresh(target.body, b) for b in buffers):
                 return True
     return False
 
 
-def _private(body: Body, buffer: Buffer) -> bool:
+def _shared_memory(kernel: Kernel, target: For) -> Buffer | None:
+    """A buffer in memory of all threads of which iterations write the same elements."""
+    everywhere = {p.buffer for p in kernel.places if p.space is Space.GLOBAL}
+    inner = {x.sym for x in loops_of(target.body)}
+    for s in walk(target.body):
+        if isinstance(s, Store | Update | Fold):
+            for b in everywhere.intersection(written(s)):
+                if not apart([s.index], [target.loop.sym], inner):
+                    return b
+    return None
+
+
+def starts_fresh(body: Body, buffer: Buffer) -> bool:
     """Is the buffer written by a Store before anything else in one iteration, so that iterations don't share it?"""
     for s in walk(body):
         if isinstance(s, Store) and s.buffer is buffer:
@@ -287,10 +301,10 @@ def unit(kernel: Kernel, loop: str) -> Kernel:
 
 
 def alternate(kernel: Kernel, loop: str, outer: str) -> Kernel:
-    """``for t: for v<n: X`` -> the same with v from n-1 down to 0 in odd iterations of t: what was read last is read first.
+    """``for t: for v<n: X`` -> the same with v from n-1 down to 0 in odd iterations of t.
 
-    ``X[v := v + (t % 2)*(n - 1 - 2*v)]``; a prefetch of what ``v + c`` uses is moved along. Fails: ``outer`` does not
-    enclose ``loop``; iterations of ``loop`` may not be exchanged.
+    What was read last is read first, from the cache: ``X[v := v + (t % 2)*(n - 1 - 2*v)]``. A prefetch for ``v + c`` is
+    moved along. Fails: ``outer`` does not enclose ``loop``; iterations of ``loop`` may not be exchanged.
     """
     around, target = find_loop(kernel, outer, "alternate"), find_loop(kernel, loop, "alternate")
     if target is around or not any(s is target for s in walk(around.body)):
@@ -301,15 +315,16 @@ def alternate(kernel: Kernel, loop: str, outer: str) -> Kernel:
     def walked(v: Dim) -> Dim:
         return v + mod(around.loop.sym, 2) * (n - 1 - v * 2)
 
+    def ahead(i: IndexLike) -> IndexLike:
+        return walked(i) if not isinstance(i, Value) and isinstance(i - sym, int) else i
+
     def turned(body: Body) -> Iterator[Stmt]:
         for s in body:
             if isinstance(s, For):
                 inner = Loop(s.loop.sym, substitute(s.loop.extent, {sym: walked(sym)}), s.loop.kind)
                 yield For(inner, tuple(turned(s.body)))
             elif isinstance(s, Prefetch):
-                ahead = [isinstance(i, Value) or isinstance(i - sym, int) for i in s.index]
-                index = [walked(i) if is_ahead and not isinstance(i, Value) else i for i, is_ahead in zip(s.index, ahead, strict=True)]
-                yield Prefetch(s.buffer, tuple(index))
+                yield Prefetch(s.buffer, tuple(ahead(i) for i in s.index))
             else:
                 yield from substitute_body((s,), {sym: walked(sym)})
 

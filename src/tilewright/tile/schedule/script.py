@@ -31,6 +31,7 @@ PRIMITIVES: Mapping[str, Callable[..., Kernel]] = {
     "cache": stages.cache,
     "compute_at": stages.compute_at,
     "place": stages.place,
+    "fold": stages.fold,
     "accumulate": stages.accumulate,
     "rfactor": stages.rfactor,
     "trim": trim.trim,

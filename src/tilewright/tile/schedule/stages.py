@@ -1,4 +1,4 @@
-"""Primitives on stages: cache, compute_at, place, rfactor, promote.
+"""Primitives on stages: cache, compute_at, place, fold, accumulate, rfactor.
 
 In: a kernel, the name of the buffer that a stage writes. Out: a kernel that means the same, or a ``ScheduleError``.
 Not its business: loops of one nest (``loops``), layouts of operands (``operands``).
@@ -6,19 +6,19 @@ Not its business: loops of one nest (``loops``), layouts of operands (``operands
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from math import inf
 
 from tilewright.core import types
 from tilewright.core.compute import Buffer, Const, IndexLike, Load, Value
-from tilewright.core.expr import Dim, Sym, ceildiv, floordiv, minimum, mod, substitute, symbols
+from tilewright.core.expr import Dim, Sym, bounds, ceildiv, floordiv, minimum, mod, substitute, symbols
 from tilewright.core.types import DType
 from tilewright.tile.errors import ScheduleError
-from tilewright.tile.ir import For, If, Kernel, Kind, Loop, Place, Role, Space, Stmt, Store, Update, walk
+from tilewright.tile.ir import Fold, For, If, Kernel, Kind, Loop, Place, Role, Space, Stmt, Store, Update, walk
 from tilewright.tile.rewrite import Body, loads_of, loops_of, rewrite_accesses, substitute_body, written
-from tilewright.tile.schedule.loops import check_exchange, renamed
+from tilewright.tile.schedule.loops import check_exchange, renamed, starts_fresh
 from tilewright.tile.schedule.region import Side, side_of
 from tilewright.tile.schedule.tree import (
     Nest,
@@ -244,7 +244,7 @@ def _moved(
 ) -> Stmt:
     """The producer's nest with its axes replaced by walks over the box."""
     sides, shift = walk_and_shift
-    axes = _own_axes(nest, old, where)
+    axes = _own_axes(nest, old, where, [s.base if not s.loops else None for s in sides])
     loops: list[Loop] = []
     dims: dict[Sym, Dim] = {}
     for loop in nest.loops:
@@ -279,19 +279,66 @@ def _copy_name(kernel: Kernel, loop: str, buffer: str, n: int, taken: set[str]) 
     return name
 
 
-def _own_axes(nest: Nest, buffer: Buffer, where: str) -> dict[Sym, int]:
-    """Which loop of the nest walks which dimension of the buffer that it writes."""
+def _own_axes(nest: Nest, buffer: Buffer, where: str, points: Sequence[Dim | None] = ()) -> dict[Sym, int]:
+    """Which loop of the nest walks which dimension of the buffer that it writes; none where it is one of ``points``."""
     writes = [s for s in walk(nest.leaf) if buffer in written(s)]
     axes: dict[Sym, int] = {}
     own = {x.sym for x in nest.loops}
     for s in writes:
         assert isinstance(s, Store | Update) or hasattr(s, "index")
         for d, i in enumerate(s.index):
-            if isinstance(i, int) and buffer.shape[d] == 1:
+            if (isinstance(i, int) and buffer.shape[d] == 1) or (points and i not in own and i == points[d]):
                 continue
             if not isinstance(i, Sym) or i not in own or axes.setdefault(i, d) != d:
                 raise ScheduleError("compute_at", where, f"its nest writes at {i}, which is not a loop of its own")
     return axes
+
+
+def fold(kernel: Kernel, buffer: str, dim: int, loop: str) -> Kernel:
+    """A dimension of a temporary keeps only what one iteration of a loop touches; the next one uses the place again.
+
+    Before: ``for io: (T[h, 4*io + i] = e; ... T[h, 4*io + i] ...)``. After: the same with ``T[h, i]``, T of 4 elements
+    in that dimension. For scratch whose other dimensions have run-time sizes. Fails: T is no temporary, or is touched
+    outside of the loop; an iteration does not begin by assigning it; its accesses differ by more than loops inside;
+    their range is not known; the loop is parallel.
+    """
+    spot, target = find_place(kernel, buffer, "fold"), find_loop(kernel, loop, "fold")
+    old, where = spot.buffer, f"{buffer}, {dim}, {loop}"
+    if spot.role is not Role.TMP or target.loop.kind is not Kind.SERIAL:
+        raise ScheduleError("fold", where, "only a temporary, over a serial loop")
+    inside = [s for s in walk(target.body) if _accesses(s, old)]
+    if len(inside) != sum(1 for s in walk(kernel.body) if _accesses(s, old)) or not starts_fresh(target.body, old):
+        raise ScheduleError("fold", where, "what one iteration leaves is seen by another, or outside of the loop")
+    inner = {x.sym for x in loops_of(target.body)}
+    bases: set[Dim] = set()
+    size = 0
+    for e in (ix[dim] for s in inside for ix in _accesses(s, old)):
+        base = None if isinstance(e, Value) else substitute(e, {s: 0 for s in inner})
+        hi = None if base is None or isinstance(e, Value) else bounds(e - base)[1]
+        if base is None or hi is None:
+            raise ScheduleError("fold", where, f"the range of {e} inside the loop is not known at compile time")
+        bases.add(base)
+        size = max(size, hi + 1)
+    if len(bases) != 1:
+        raise ScheduleError("fold", where, "its accesses begin at different places")
+    base = bases.pop()
+    if symbols(base) & {x.sym for x in loops_of(kernel.body)} != {target.loop.sym}:
+        raise ScheduleError("fold", where, f"it begins at {base}, which is not decided by this loop alone")
+    new = Buffer(old.name, old.dtype, (*old.shape[:dim], size, *old.shape[dim + 1 :]))
+
+    def moved(b: Buffer, ix: tuple[IndexLike, ...]) -> Load | None:
+        if b is not old:
+            return None
+        return Load(new, tuple(i - base if d == dim and not isinstance(i, Value) else i for d, i in enumerate(ix)))
+
+    places = tuple(replace(p, buffer=new) if p is spot else p for p in kernel.places)
+    return with_body(replace(kernel, places=places), rewrite_accesses(kernel.body, moved))
+
+
+def _accesses(s: Stmt, buffer: Buffer) -> list[tuple[IndexLike, ...]]:
+    """Where one statement (not its children) touches the buffer."""
+    found = [x.index for x in loads_of(s) if x.buffer is buffer]
+    return [*found, s.index] if isinstance(s, Store | Update | Fold) and buffer in written(s) else found
 
 
 def accumulate(kernel: Kernel, buffer: str, loop: str) -> Kernel:

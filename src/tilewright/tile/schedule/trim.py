@@ -26,7 +26,7 @@ Known = tuple[float, Dim]
 
 
 def trim(kernel: Kernel, loop: str, at: str) -> Kernel:
-    """``for k<n: s += e(k)`` -> ``for k<min(n, m): s += e(k)`` where e is 0 from m on in every iteration inside of ``at``.
+    """``for k<n: s += e(k)`` -> ``for k<min(n, m): s += e(k)`` where e is 0 from m on, at every iteration in ``at``.
 
     The same for other reductions and what leaves them unchanged. Fails: the loop's body is no single update; nothing is
     known of its value, or not by how far the loop has come.
