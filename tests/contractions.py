@@ -16,7 +16,7 @@ from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.types import Array, DType, TensorType
 
 DTYPES = (*[types.f32] * 6, types.f64, types.f16, types.bf16, types.i32, types.i8, types.u8, types.i64)
-EXTENTS = (1, 2, 3, 4, 5, 7, 8, 9, 13, 15, 16, 17, 24, 31, 32, 33, 48, 63, 64, 65, 96, 100, 130)
+EXTENTS = (1, 2, 3, 4, 5, 7, 8, 9, 13, 15, 16, 17, 24, 31, 32, 33, 48, 63, 64, 65, 96, 100, 130, 257)
 
 
 class Chain:
@@ -111,11 +111,16 @@ def convolution(seed: int) -> RandomGraph:
     c.dtype = c.pick((types.f32, types.f32, types.f32, types.f64, types.f16, types.bf16, types.i32))
     rank = c.pick((1, 2, 2, 2, 3))
     spatial = [c.pick((3, 5, 6, 7, 8, 11, 14, 17)) for _ in range(rank)]
-    groups, per_in, per_out = c.pick((1, 1, 1, 2, 4)), c.pick((1, 3, 4, 8, 16, 17)), c.pick((1, 2, 5, 8, 16, 33, 64))
+    groups, per_in = c.pick((1, 1, 1, 2, 4)), c.pick((1, 3, 4, 8, 16, 17, 100))
+    per_out = c.pick((1, 2, 5, 8, 16, 33, 64, 257))
     if c.chance(0.25):
         groups, per_in, per_out = c.pick((3, 8, 16, 19, 32)), 1, c.pick((1, 1, 2))
     n = c.pick((1, 2, 3))
     kernel = [c.pick((1, 2, 3, 3, 5)) for _ in range(rank)]
+    if rank == 2 and c.chance(0.1):
+        kernel = [1, 7] if c.chance(0.5) else [7, 1]
+    if groups * per_in * per_out > 3000:  # the reference is NumPy
+        n, spatial = 1, [min(d, 7) for d in spatial]
     for size in (n, spatial[0]):
         if c.chance(0.15):
             c.vary(size, groups * per_in, groups * per_out, per_in, *kernel)

@@ -7,12 +7,14 @@ precedes, or equal graphs could differ by more than rounding; ``assert_close`` a
 by moving the inputs a little.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from hypothesis import strategies as st
 
+from ops.running import converted, sample_calls
 from tilewright import ops
 from tilewright.core import types
 from tilewright.core.diag import CompileError
@@ -21,7 +23,7 @@ from tilewright.core.expr import Sym
 from tilewright.core.graph import CONST, Builder, Graph, Node, Pool
 from tilewright.core.opdef import Trait
 from tilewright.core.shapes import bind_shape
-from tilewright.core.types import Array, DType, TensorType, tensor_type_of
+from tilewright.core.types import Array, DType, TensorType
 
 LARGEST = 50.0  # of any value, so that nothing overflows an f16 or a sum
 SMALLEST = 0.2  # of an operand that a division or logarithm would magnify
@@ -42,6 +44,7 @@ MAGNIFIES = {
 REDUCTIONS = [
     ops.reduce_sum, ops.reduce_max, ops.reduce_min, ops.reduce_mean, ops.reduce_l1, ops.reduce_any, ops.reduce_all,
 ]  # fmt: skip
+RANDOM = (ops.random_uniform, ops.random_normal)
 CUMULATIVE = [ops.cumsum, ops.cummax, ops.cummin]
 
 
@@ -55,6 +58,13 @@ class RandomGraph:
 
     def expected(self) -> tuple[Array, ...]:
         return evaluate_graph(self.graph, self.arrays)
+
+    @functools.cached_property
+    def answers(self) -> tuple[Sequence[Array], ...]:
+        """Of the outputs: their values, those for inputs a little away, those with other roundings on the way."""
+        moved = evaluate_graph(self.graph, [_nudged(a) for a in self.arrays])
+        values = self.rounded()
+        return self.expected(), moved, [values[n] for n in self.graph.outputs]
 
     def rounded(self) -> dict[Node, Array]:
         """Every node's value when each op that rounds gives a result that is off by a unit or two in the last place."""
@@ -72,10 +82,7 @@ class RandomGraph:
 
     def assert_close(self, got: Sequence[Array], factor: float = 64.0) -> None:
         """``got`` has the right dtypes, shapes and values, give or take ``factor`` roundings."""
-        moved = evaluate_graph(self.graph, [_nudged(a) for a in self.arrays])
-        values = self.rounded()
-        rounded = [values[n] for n in self.graph.outputs]
-        for k, (want, *others, have) in enumerate(zip(self.expected(), moved, rounded, got, strict=True)):
+        for k, (want, *others, have) in enumerate(zip(*self.answers, got, strict=True)):
             where = f"output {k} of random graph {self.seed}"
             assert have.dtype == want.dtype and have.shape == want.shape, where
             if want.dtype.kind in "iub":
@@ -101,7 +108,9 @@ def _nudged(a: Array, rng: np.random.Generator | None = None) -> Array:
 
 
 @dataclass
-class _Grower:
+class Grower:
+    """Grows one graph: values of all nodes as they are made, and which of them no rounding precedes (``exact``)."""
+
     rng: np.random.Generator
     b: Builder = field(default_factory=lambda: Builder(Pool()))
     values: dict[Node, Array] = field(default_factory=dict)
@@ -150,14 +159,21 @@ class _Grower:
         array = self.numbers(shape, dtype)
         dims = list(array.shape)
         if dims and dims[0] > 0 and self.chance(0.15):
-            symbol = Sym(f"n{dims[0]}", 1, self.choose((None, 128)) if self.wide else 64)
-            self.sizes[symbol] = dims[0]
-            dims[0] = symbol
+            dims[0] = self.symbol(dims[0])
         node = self.b.pool.input(f"x{len(self.inputs)}", TensorType(dtype, tuple(dims)))
         self.inputs.append(node)
         self.values[node] = array
         self.exact.add(node)
         return node
+
+    def symbol(self, size: int) -> Sym:
+        """The one that stands for a size in this graph."""
+        for s in self.sizes:
+            if s.name == f"n{size}":
+                return s
+        made = Sym(f"n{size}", 1, self.choose((None, 128)) if self.wide else 64)
+        self.sizes[made] = size
+        return made
 
     def const(self, array: Array) -> Node:
         node = self.b.const(array)
@@ -175,24 +191,33 @@ class _Grower:
         divides = op in (ops.div, ops.floor_div, ops.mod, ops.fmod)
         if divides and not operands[1].dtype.is_float and not self.values[operands[1]].all():
             return False
+        made = self.make(op, *operands, keep=_is_moderate if op not in RANDOM else _is_any, **attrs)
+        is_exact = Trait.MOVEMENT in op.traits or all(not t.dtype.is_float for n in operands for t in n.types)
+        if op is ops.random_normal:
+            is_exact = False
+        for r in made:
+            if (is_exact or not r.dtype.is_float) and all(n in self.exact for n in operands):
+                self.exact.add(r)
+        return bool(made)
+
+    def make(
+        self, op, *operands: Node, keep: Callable[[Array], bool] = lambda a: a.size <= MOST_ELEMENTS, **attrs
+    ) -> tuple[Node, ...]:
+        """The results of ``op``, added to the graph; nothing if it is not valid, or ``keep`` refuses a value."""
         try:
             node = self.b(op, *operands, **attrs)
         except CompileError:
-            return False
+            return ()
         results = self.b.results(node)
         if any(r.type.rank > 6 for r in results):
-            return False
+            return ()
         arrays = evaluate_nodes(results, self.values, self.sizes)
-        if not all(_is_moderate(a) for a in arrays):
-            return False
+        if not all(keep(a) for a in arrays):
+            return ()
         for r, a in zip(results, arrays, strict=True):
             bind_shape(r.shape, a.shape, self.sizes)
-        is_exact = Trait.MOVEMENT in op.traits or all(not t.dtype.is_float for n in operands for t in n.types)
-        for r, a in zip(results, arrays, strict=True):
-            self.values[r] = a
-            if (is_exact or not r.dtype.is_float) and all(n in self.exact for n in operands):
-                self.exact.add(r)
-        return True
+        self.values.update(zip(results, arrays, strict=True))
+        return results
 
     def grow(self) -> bool:
         return bool(self.choose(MAKERS)(self))
@@ -206,6 +231,10 @@ class _Grower:
             outputs.append(self.choose([n for n in self.values if len(n.types) == 1]))  # an input, or one twice
         names = tuple(f"out{k}" for k in range(len(outputs)))
         return Graph("random", self.b.pool, tuple(self.inputs), tuple(outputs), names)
+
+
+def _is_any(a: Array) -> bool:
+    return True
 
 
 def _is_moderate(a: Array) -> bool:
@@ -225,7 +254,7 @@ def _too_small(a: Array) -> bool:
 # --- makers: each adds one node, or says that it could not ----------------------------------------------------------
 
 
-def _partner(g: _Grower, x: Node) -> Node:
+def _partner(g: Grower, x: Node) -> Node:
     """An operand that broadcasts with ``x``: a node of its type, a constant, or a part of it."""
     same = g.node(lambda n: n.type == x.type)
     if same is not None and g.chance(0.5):
@@ -236,12 +265,12 @@ def _partner(g: _Grower, x: Node) -> Node:
     return g.const(g.numbers(shape, x.dtype))
 
 
-def unary(g: _Grower) -> bool:
+def unary(g: Grower) -> bool:
     x = g.node()
     return x is not None and g.keep(g.choose(UNARY), x)
 
 
-def binary(g: _Grower) -> bool:
+def binary(g: Grower) -> bool:
     x = g.node()
     if x is None:
         return False
@@ -249,13 +278,13 @@ def binary(g: _Grower) -> bool:
     return g.keep(g.choose(BINARY), *(operands if g.chance(0.7) else operands[::-1]))
 
 
-def common(g: _Grower) -> bool:
+def common(g: Grower) -> bool:
     """What models are made of, and what rules look for."""
     x = g.node(lambda n: n.dtype.is_float)
     return x is not None and g.keep(g.choose([ops.add, ops.mul, ops.sub, ops.maximum, ops.minimum]), x, _partner(g, x))
 
 
-def select(g: _Grower) -> bool:
+def select(g: Grower) -> bool:
     x = g.node()
     cond = x and g.node(lambda n: n.dtype is types.bool_ and n.shape in (x.shape, ()))
     if x is None:
@@ -265,7 +294,7 @@ def select(g: _Grower) -> bool:
     return g.keep(ops.where, cond, x, _partner(g, x))
 
 
-def clamp(g: _Grower) -> bool:
+def clamp(g: Grower) -> bool:
     x = g.node(lambda n: n.dtype is not types.bool_)
     if x is None:
         return False
@@ -274,12 +303,12 @@ def clamp(g: _Grower) -> bool:
     return g.keep(ops.clamp, x, *bounds)
 
 
-def cast(g: _Grower) -> bool:
+def cast(g: Grower) -> bool:
     x = g.node()
     return x is not None and g.keep(ops.cast, x, dtype=g.choose(types.DTYPES))
 
 
-def reduce(g: _Grower) -> bool:
+def reduce(g: Grower) -> bool:
     x = g.node(lambda n: n.type.rank > 0 and g.values[n].size > 0)
     if x is None:
         return False
@@ -287,7 +316,7 @@ def reduce(g: _Grower) -> bool:
     return g.keep(g.choose(REDUCTIONS), x, axes=axes, keepdims=g.chance(0.5))
 
 
-def along_axis(g: _Grower) -> bool:
+def along_axis(g: Grower) -> bool:
     x = g.node(lambda n: n.type.rank > 0 and g.values[n].size > 0)
     if x is None:
         return False
@@ -296,7 +325,7 @@ def along_axis(g: _Grower) -> bool:
     return g.keep(op, x, axis=axis)
 
 
-def norm(g: _Grower) -> bool:
+def norm(g: Grower) -> bool:
     x = g.node(lambda n: n.dtype.is_float and n.type.rank > 0 and isinstance(n.shape[-1], int) and n.shape[-1] > 1)
     if x is None:
         return False
@@ -305,7 +334,7 @@ def norm(g: _Grower) -> bool:
     return g.keep(ops.rms_norm, x, scale, **attrs) if g.chance(0.5) else g.keep(ops.layer_norm, x, scale, **attrs)
 
 
-def reshape(g: _Grower) -> bool:
+def reshape(g: Grower) -> bool:
     x = g.node(lambda n: n.type.rank > 0)
     if x is None:
         return False
@@ -320,12 +349,12 @@ def reshape(g: _Grower) -> bool:
     return g.keep(ops.reshape, x, shape=dims)
 
 
-def transpose(g: _Grower) -> bool:
+def transpose(g: Grower) -> bool:
     x = g.node(lambda n: n.type.rank > 1)
     return x is not None and g.keep(ops.transpose, x, perm=[int(p) for p in g.rng.permutation(x.type.rank)])
 
 
-def expand(g: _Grower) -> bool:
+def expand(g: Grower) -> bool:
     x = g.node()
     if x is None:
         return False
@@ -333,7 +362,7 @@ def expand(g: _Grower) -> bool:
     return g.keep(ops.expand, x, shape=[g.integer(1, 3), *shape] if g.chance(0.5) else shape)
 
 
-def slice_(g: _Grower) -> bool:
+def slice_(g: Grower) -> bool:
     x = g.node(lambda n: n.type.rank > 0)
     if x is None:
         return False
@@ -351,7 +380,7 @@ def slice_(g: _Grower) -> bool:
     return g.keep(ops.slice, x, starts=starts, stops=stops, steps=steps)
 
 
-def pad(g: _Grower) -> bool:
+def pad(g: Grower) -> bool:
     x = g.node(lambda n: n.type.rank > 0 and g.values[n].size > 0)
     if x is None:
         return False
@@ -360,7 +389,7 @@ def pad(g: _Grower) -> bool:
     return g.keep(ops.pad, x, value, pads=pads, mode=g.choose(["constant", "constant", "edge", "reflect", "wrap"]))
 
 
-def concat(g: _Grower) -> bool:
+def concat(g: Grower) -> bool:
     x = g.node(lambda n: n.type.rank > 0)
     if x is None:
         return False
@@ -371,7 +400,7 @@ def concat(g: _Grower) -> bool:
     return g.keep(ops.concat, x, other or x, axis=axis)
 
 
-def copies(g: _Grower) -> bool:
+def copies(g: Grower) -> bool:
     """Tile, reverse, roll and triangles."""
     x = g.node(lambda n: n.type.rank > 1)
     if x is None:
@@ -387,7 +416,7 @@ def copies(g: _Grower) -> bool:
     return g.keep(ops.trilu, x, k=g.integer(-1, 1), upper=g.chance(0.5))
 
 
-def gather(g: _Grower) -> bool:
+def gather(g: Grower) -> bool:
     x = g.node(lambda n: n.type.rank > 0 and all(isinstance(d, int) and d > 0 for d in n.shape))
     if x is None:
         return False
@@ -397,7 +426,7 @@ def gather(g: _Grower) -> bool:
     return g.keep(ops.gather, x, indices, axis=axis)
 
 
-def matmul(g: _Grower) -> bool:
+def matmul(g: Grower) -> bool:
     x = g.node(lambda n: n.type.rank > 1 and n.dtype is not types.bool_)
     if x is None or not isinstance(x.shape[-1], int):
         return False
@@ -410,7 +439,7 @@ def matmul(g: _Grower) -> bool:
     return g.keep(ops.matmul, x, other)
 
 
-def conv(g: _Grower) -> bool:
+def conv(g: Grower) -> bool:
     x = g.node(lambda n: n.dtype in (types.f32, types.f64) and n.type.rank in (3, 4) and isinstance(n.shape[1], int))
     if x is None or g.values[x].size == 0:
         return False
@@ -427,9 +456,9 @@ def conv(g: _Grower) -> bool:
     return g.keep(ops.conv, x, weight, dilations=[1] * n, groups=groups, **window)
 
 
-def _nested(g: _Grower, arguments: Sequence[tuple[TensorType, Array, bool]]) -> _Grower:
+def _nested(g: Grower, arguments: Sequence[tuple[TensorType, Array, bool]]) -> Grower:
     """A grower of a sub-graph, grown; the arguments are types, arrays, and whether no rounding precedes them."""
-    inner = _Grower(g.rng, sizes=dict(g.sizes), wide=g.wide, depth=g.depth + 1)
+    inner = Grower(g.rng, sizes=dict(g.sizes), wide=g.wide, depth=g.depth + 1)
     for k, (t, array, exact) in enumerate(arguments):
         node = inner.b.pool.input(f"p{k}", t)
         inner.inputs.append(node)
@@ -441,16 +470,16 @@ def _nested(g: _Grower, arguments: Sequence[tuple[TensorType, Array, bool]]) -> 
     return inner
 
 
-def _last(inner: _Grower, t: TensorType) -> Node:
+def _last(inner: Grower, t: TensorType) -> Node:
     return [n for n in inner.values if len(n.types) == 1 and n.type == t][-1]
 
 
-def _closed(inner: _Grower, name: str, outputs: Sequence[Node]) -> Graph:
+def _closed(inner: Grower, name: str, outputs: Sequence[Node]) -> Graph:
     names = tuple(f"r{k}" for k in range(len(outputs)))
     return Graph(name, inner.b.pool, tuple(inner.inputs), tuple(outputs), names)
 
 
-def branch(g: _Grower) -> bool:
+def branch(g: Grower) -> bool:
     x = g.node(lambda n: n.type.rank > 0)
     if x is None or g.depth:
         return False
@@ -463,7 +492,7 @@ def branch(g: _Grower) -> bool:
     return g.keep(ops.if_, cond, x, y, then_branch=arms[0], else_branch=arms[1], name=f"if{len(g.values)}")
 
 
-def repeat(g: _Grower) -> bool:
+def repeat(g: Grower) -> bool:
     x = g.node(lambda n: n.type.rank > 0)
     if x is None or g.depth:
         return False
@@ -480,17 +509,19 @@ def repeat(g: _Grower) -> bool:
     return g.keep(ops.loop, trips, go, x, y, body=body, n_carried=1, name=f"loop{len(g.values)}")
 
 
-def sample(g: _Grower) -> bool:
-    """Any op at all, on operands of its own: an island that other ops may grow from."""
-    op = g.choose([op for op in ops.ALL if op.samples is not None and not op.traits & {Trait.CONTROL, Trait.RANDOM}])
-    assert op.samples is not None
-    drawn = g.choose(list(op.samples(g.rng)))
-    if not all(_is_moderate(a) for a in drawn.arrays):
+def sample(g: Grower) -> bool:
+    """Any op at all, in any dtype, on operands of its own: an island that other ops may grow from."""
+    op = g.choose([op for op in ops.ALL if op.samples is not None and Trait.CONTROL not in op.traits])
+    drawn = g.choose(sample_calls(op, g.integer(0, 2**31)))
+    if g.chance(0.5):
+        drawn = converted(drawn, g.choose(types.DTYPES)) or drawn
+    if op not in RANDOM and not all(_is_moderate(a) for a in drawn.arrays):
         return False
     operands = []
     for a in drawn.arrays:
-        if g.chance(0.5) and a.dtype.kind == "f":
-            node = g.b.pool.input(f"x{len(g.inputs)}", tensor_type_of(a))
+        if g.chance(0.5) and (a.dtype.kind not in "iub" or op in RANDOM):
+            dims = [g.symbol(d) if 1 < d < 64 and g.depth == 0 and g.chance(0.1) else d for d in a.shape]
+            node = g.b.pool.input(f"x{len(g.inputs)}", TensorType(types.dtype_of(a.dtype), tuple(dims)))
             g.inputs.append(node)
             g.values[node] = a
             g.exact.add(node)
@@ -500,15 +531,16 @@ def sample(g: _Grower) -> bool:
     return g.keep(op, *operands, **drawn.attrs)
 
 
-MAKERS: tuple[Callable[[_Grower], bool], ...] = (
+MAKERS: tuple[Callable[[Grower], bool], ...] = (
     unary, unary, binary, binary, common, common, select, clamp, cast, reduce, reduce, along_axis, norm, reshape,
-    reshape, transpose, transpose, expand, slice_, pad, concat, copies, gather, matmul, conv, sample, branch, repeat,
+    reshape, transpose, transpose, expand, slice_, pad, concat, copies, gather, matmul, conv, sample, sample, branch,
+    repeat,
 )  # fmt: skip
 
 
 def random_graph(seed: int, n_ops: int = 12, *, wide: bool = False) -> RandomGraph:
     """A valid graph of about ``n_ops`` ops; equal seeds give equal graphs. ``wide``: some dimensions fill vectors."""
-    g = _Grower(np.random.default_rng(seed), wide=wide)
+    g = Grower(np.random.default_rng(seed), wide=wide)
     for _ in range(g.integer(1, 3)):
         g.add_input()
     made = 0

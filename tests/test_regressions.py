@@ -98,3 +98,23 @@ def test_scratch_of_a_few_symbolic_bytes() -> None:
     b = Builder(Pool())
     x = b.pool.input("x", TensorType(types.f32, (n,)))
     check(b, (x,), [b(ops.exp, b(ops.neg, x))], [np.ones(2, np.float32)], optimize=0)
+
+
+def test_recurrences_whose_states_have_sizes_of_their_own() -> None:
+    """The last states took the initial states' symbols, not those of the op's own type, so the op stayed whole."""
+    x, state = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 2, 2), np.full((1, 2, 2), 0.5, np.float32)
+    b = Builder(Pool())
+    xs = b.pool.input("x", TensorType(types.f32, (3, Sym("n", 1), 2)))
+    h, c = (b.pool.input(name, TensorType(types.f32, (1, Sym("m", 1), Sym("k", 1)))) for name in ("h", "c"))
+    w = b.const(np.linspace(-1, 1, 16, dtype=np.float32).reshape(1, 8, 2))
+    node = b(ops.lstm, xs, w, w, b.const(np.zeros((1, 16), np.float32)), h, c, hidden=2)
+    check(b, (xs, h, c), b.results(node), [x, state, -state])
+
+
+def test_integer_powers_of_numbers_whose_square_wraps_to_one() -> None:
+    """The reference found bases of 1 and -1 by their squares; 32767 squared is 1 in 16 bits."""
+    x = np.array([-32767, 32767, -32768, -1, 1, 2], np.int16)
+    b, (n,) = inputs(x)
+    power = b(ops.pow, n, b.const(np.array(-3, np.int16)))
+    check(b, (n,), [power], [x])
+    assert evaluate_graph(Graph("g", b.pool, (n,), (power,), ("y",)), [x])[0].tolist() == [0, 0, 0, -1, 1, 0]

@@ -238,7 +238,7 @@ def _power_of(a: Array, b: Array) -> Array:
     negative = b < 0
     power = np.power(a, np.where(negative, 0, b).astype(a.dtype))
     parity = np.where(b % 2 == 0, np.ones_like(power), a)
-    return np.asarray(np.where(negative, np.where((a == 1) | (a * a == 1), parity, 0), power)).astype(a.dtype)
+    return np.asarray(np.where(negative, np.where((a == 1) | (a == -1), parity, 0), power)).astype(a.dtype)
 
 
 def _shifted(op: str, left_over: One) -> Two:

@@ -180,7 +180,7 @@ def _decompose(b: Builder, xs: tuple[Node, ...], a: Attrs, family: _Family) -> t
         b_in, b_rec = _biases(b, _row(b, bias, d), a, family)
         xp = _projected(b, x, _row(b, w, d), b_in)
         rt = b(transpose, _row(b, r, d), perm=(1, 0))
-        begin = [_row(b, s, d) for s in states]
+        begin = [b(reshape, _part(b, s, 0, d, d + 1), shape=(x.shape[1], a.hidden)) for s in states]
         lengths = [o for o in optional if o.dtype.is_integer]
         peephole = [_row(b, _to(b, o, wide(dtype)), d) for o in optional if o.dtype.is_float]
         operands = [xp, rt, *begin, *b_rec, *peephole, *lengths]

@@ -1,0 +1,123 @@
+"""A suite of random graphs by seed: native code at every optimisation level against the reference interpreter.
+
+In: seeds. Out: passed, or an error that names the output and the place. Each graph is compiled at levels 0, 1 and 2
+for one target, all targets and all numbers of threads in turn. Not its business: what a graph is made of (``graphs``,
+``contractions``, ``networks``, ``edges``), processes and counts (``fuzz``).
+
+Kernels with equal texts are scheduled and compiled once in a process, as one compile does with its own.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+import numpy as np
+
+from contractions import contraction
+from edges import edge_graph
+from graphs import RandomGraph, random_graph
+from networks import network
+from tilewright import driver
+from tilewright.codegen.target import Target
+from tilewright.conformance.outcome import Status
+from tilewright.conformance.workers import Case
+from tilewright.core.graph import Graph
+from tilewright.core.opdef import Trait
+from tilewright.core.passes import run_pipeline
+from tilewright.graph.pipeline import passes_for
+from tilewright.tile.default import RULE_BROKE
+from tilewright.tile.ir import Kernel
+from tilewright.tile.machine import Machine
+
+NAME = "graphs"
+COUNT = 20_000
+LEVELS = (0, 1, 2)
+TARGETS = ("native", "native", "x86-64-v3", "x86-64")
+FAMILIES = {
+    "small": lambda seed: random_graph(seed, n_ops(seed)),
+    "wide": lambda seed: random_graph(seed, n_ops(seed), wide=True),
+    "contraction": contraction,
+    "network": network,
+    "edges": edge_graph,
+}
+TURNS = (
+    "small", "wide", "contraction", "edges", "small", "wide", "edges", "small", "network", "wide", "contraction",
+    "small", "edges", "wide", "small", "wide",
+)  # fmt: skip
+
+
+def family(seed: int) -> str:
+    return TURNS[seed % len(TURNS)]
+
+
+def n_ops(seed: int) -> int:
+    """Mostly few: compiling one graph costs per kernel, and most mistakes need two or three ops."""
+    return (1, 2, 3, 2, 4, 3, 5, 14)[seed // len(TURNS) % 8]
+
+
+def cases(first: int = 0, last: int = COUNT) -> Sequence[Case]:
+    return [Case(str(seed), family(seed)) for seed in range(first, last)]
+
+
+def run_case(case: Case) -> tuple[Status, str]:
+    share_kernels()
+    check(int(case.name))
+    return "passed", ""
+
+
+def check(seed: int, levels: Sequence[int] = LEVELS) -> None:
+    made = FAMILIES[family(seed)](seed)
+    target = TARGETS[seed // len(TURNS) % len(TARGETS)]
+    for optimize in levels:
+        if optimize == 2 and 1 in levels and same_at_levels_1_and_2(made.graph):
+            continue
+        try:
+            run(made, threads=1 + seed % 3, optimize=optimize, target=target)
+        except Exception as e:
+            e.add_note(f"seed {seed} ({family(seed)}), optimize={optimize}, target={target}")
+            raise
+
+
+def same_at_levels_1_and_2(graph: Graph) -> bool:
+    """Do both levels' passes give one graph? Then all else that the compiler does is the same too."""
+    if any(Trait.CONTROL in n.op.traits for n in graph.nodes()):
+        return False
+    one, two = (driver.graph_key(run_pipeline(graph, passes_for(level))) for level in (1, 2))
+    return one == two
+
+
+def run(case: RandomGraph, *, threads: int, **how: object) -> None:
+    """Native code is close to the reference, and no scheduling rule made a mistake."""
+    model = driver.compile_graph(case.graph, threads=threads, **how)
+    notes = [n for kernel in model.report()["kernels"] for n in kernel["notes"]]
+    assert not [n for n in notes if RULE_BROKE in n], f"a rule broke: {notes}"
+    result = model(*case.arrays)
+    got = result if isinstance(result, tuple) else (result,)
+    case.assert_close([np.asarray(g) for g in got])
+
+
+@functools.cache
+def share_kernels() -> None:
+    """From now on, equal kernels of different compiles of this process are made once.
+
+    A kernel's name is the digest of its computation's text, of which everything after it is a function.
+    """
+    schedule, emit, compiled = driver.schedule, driver.emit_kernel, driver.compile_text
+    kernels: dict[tuple[str, Machine], Kernel] = {}
+    texts: dict[tuple[str, Target], str] = {}
+
+    def schedule_once(computation, machine, constants, name):
+        key = name, machine
+        if key not in kernels:
+            kernels[key] = schedule(computation, machine, constants, name)
+        return kernels[key]
+
+    def emit_once(kernel: Kernel, target: Target) -> str:
+        key = kernel.name, target
+        if key not in texts:
+            texts[key] = emit(kernel, target)
+        return texts[key]
+
+    driver.schedule, driver.emit_kernel = schedule_once, emit_once
+    driver.compile_text = functools.lru_cache(None)(compiled)
