@@ -46,13 +46,14 @@ lint: $(STAMP)-dev  ## ruff and mypy
 	$(RUN) -m mypy
 
 test: lint  ## lint, then every test but the slow ones
-	$(ONE_THREAD) $(RUN) -m pytest -m "not slow" -n $(JOBS) $(PYTEST_ARGS)
+	$(ONE_THREAD) $(RUN) -m pytest -m "not slow and not fuzz" -n $(JOBS) $(PYTEST_ARGS)
 
 test-all: lint  ## lint, then every test, full-size models too
-	$(ONE_THREAD) $(RUN) -m pytest -n $(JOBS) --timeout 1800 -o faulthandler_timeout=2400 $(PYTEST_ARGS)
+	$(ONE_THREAD) $(RUN) -m pytest -m "not fuzz" -n $(JOBS) --timeout 1800 -o faulthandler_timeout=2400 $(PYTEST_ARGS)
 
 fuzz: $(STAMP)-dev  ## 20,000 random graphs and 2,000 damaged files; goes on where it was stopped
 	$(ONE_THREAD) PYTHONPATH=tests:. $(RUN) -m fuzz --jobs $(JOBS) $(FUZZ_ARGS)
+	$(ONE_THREAD) $(RUN) -m pytest -m fuzz -n $(JOBS) --timeout 0 -o faulthandler_timeout=0 $(PYTEST_ARGS)
 
 bench: $(STAMP)-bench  ## latency and compile time beside the peers, interleaved
 	$(RUN) -m benchmarks.latency resnet50 bert_base mobilenet_v2 --threads 1 2

@@ -67,6 +67,7 @@ def survives(data: bytes) -> None:
 
 
 CHECKED = settings(deadline=5000, max_examples=120, suppress_health_check=[HealthCheck.too_slow], database=None)
+MANY = settings(CHECKED, max_examples=2000)
 
 bytes_changed = st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=6)
 cuts = st.floats(0, 1)
@@ -93,6 +94,13 @@ def test_mutated(which, changes) -> None:
 @given(st.integers(0, 1), cuts)
 def test_truncated(which, cut) -> None:
     survives(seeds()[which][: int(cut * len(seeds()[which]))])
+
+
+@pytest.mark.fuzz
+@MANY
+@given(st.integers(0, 1), bytes_changed)
+def test_many_mutated(which, changes) -> None:
+    survives(mutated(which, changes))
 
 
 # --- damage that keeps the file readable ----------------------------------------------------------------------------

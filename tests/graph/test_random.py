@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from graphs import RandomGraph, graphs
+from graphs import RandomGraph, graphs, random_graph
 from tilewright import ops
 from tilewright.core.evaluate import evaluate_graph
 from tilewright.core.passes import run_pipeline
@@ -43,3 +43,10 @@ def test_text(case):
     again = parse_graph(text, ops.by_name, table.arrays)
     assert print_graph(again, SideTable()) == text
     case.assert_close(evaluate_graph(again, case.arrays), factor=0)
+
+
+@pytest.mark.fuzz
+@pytest.mark.parametrize("block", range(100))
+def test_many(block):
+    for seed in range(200 * block, 200 * (block + 1)):
+        check(random_graph(seed, 4 + seed % 30), passes_for(2))
