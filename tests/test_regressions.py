@@ -118,3 +118,22 @@ def test_integer_powers_of_numbers_whose_square_wraps_to_one() -> None:
     power = b(ops.pow, n, b.const(np.array(-3, np.int16)))
     check(b, (n,), [power], [x])
     assert evaluate_graph(Graph("g", b.pool, (n,), (power,), ("y",)), [x])[0].tolist() == [0, 0, 0, -1, 1, 0]
+
+
+@pytest.mark.parametrize("optimize", [0, 2])
+def test_moving_bf16_keeps_denormals(optimize: int) -> None:
+    """Every store of bf16 rounded, and the instruction that rounds flushes denormals."""
+    x = np.array([9.2e-41, -5.9e-39, 1.0, 1.2e-38], np.float32).astype(types.bf16.numpy)
+    b, (n,) = inputs(x)
+    flipped = b(ops.reverse, n, axes=(0,))
+    (got,) = [np.asarray(compile_graph(Graph("g", b.pool, (n,), (flipped,), ("y",)), optimize=optimize)(x))]
+    assert got.view(np.uint16).tolist() == x[::-1].view(np.uint16).tolist()
+
+
+def test_remainders_beyond_the_bound_are_nan() -> None:
+    """Digits that the long division had lost left a negative rest, which passed for a small one."""
+    x = np.array([-1.79e308, 7.5], np.float64)
+    b, (n,) = inputs(x)
+    graph = Graph("g", b.pool, (n,), (b(ops.fmod, n, b.const(np.array(109.74059664398968))),), ("y",))
+    got = np.asarray(compile_graph(graph)(x))
+    assert np.isnan(got[0]) and got[1] == 7.5

@@ -4,7 +4,7 @@ In: values with a source and a target dtype. Out: values. Not its business: load
 
 Float to integer truncates and saturates, NaN gives 0; integers wrap; to bool is ``!= 0``. f16 and bf16 round to
 nearest even, by the conversion instruction or, on targets without it, by bit arithmetic. The instruction for bf16
-flushes denormals (below 1.2e-38) to zero.
+flushes denormals (below 1.2e-38) to zero; numbers that are only moved keep them.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ def round_to(a: Arith, dtype: DType, v: Val) -> Val:
     """A ``float`` rounded to the nearest value of f16 or bf16; other types are left alone."""
     if dtype is types.bf16:
         if a.target.has_bf16:
-            return from_memory(a, dtype, to_memory(a, dtype, v))
+            narrow = a.convert("fptrunc", v, "float", "bfloat")
+            return from_memory(a, dtype, a.convert("bitcast", narrow, "bfloat", "i16"))
         return a.convert("bitcast", _bf16_bits(a, v), "i32", "float")
     if dtype is types.f16:
         return from_memory(a, dtype, to_memory(a, dtype, v))
@@ -75,13 +76,11 @@ def from_memory(a: Arith, dtype: DType, v: Val) -> Val:
 
 
 def to_memory(a: Arith, dtype: DType, v: Val) -> Val:
-    """What to store for the value ``v``."""
+    """What to store for the value ``v``, which the type can hold (``round_to``)."""
     if dtype is types.bool_:
         return a.convert("zext", v, "i1", "i8")
     if dtype is types.bf16:
-        if a.target.has_bf16:
-            return a.convert("bitcast", a.convert("fptrunc", v, "float", "bfloat"), "bfloat", "i16")
-        high = a.instruction("lshr", "i32", _bf16_bits(a, v), Val("16", 0, 0))
+        high = a.instruction("lshr", "i32", a.convert("bitcast", v, "float", "i32"), Val("16", 0, 0))
         return a.convert("trunc", high, "i32", "i16")
     if dtype is types.f16:
         if a.target.has_f16c:

@@ -132,7 +132,8 @@ def remainder(x: Value, y: Value, style: Style) -> Value:
             rest = fma(-quotient, scaled, r)
         rest = choose(less(rest, c(0.0, r)), rest + scaled, rest)
         r = choose(less(r, scaled), r, rest)
-    r = choose(less(r, d), r, c(math.nan, r)) * unscale
+    nan = c(math.nan, r)
+    r = choose(less(r, d), choose(less(r, c(0.0, r)), nan, r), nan) * unscale  # lost digits leave any size and sign
     result = with_sign_of(convert(r, x.dtype), x)
     infinity = c(math.inf, x)
     result = choose(Binary("and", less(absolute(x), infinity), equal(absolute(y), infinity)), x, result)
