@@ -16,8 +16,9 @@ from tilewright import ops
 from tilewright.core.expr import Dim, Expr, is_nonneg, maximum, minimum
 from tilewright.core.graph import Builder, Node
 from tilewright.core.types import DTYPES, DType, TensorType, bool_, f32, i64
+from tilewright.frontend.complex_pairs import Pair
 
-Result = Node | Sequence[Node | None]
+Result = Node | Pair | Sequence[Node | Pair | None]
 """What a converter returns: the only result, or all of them; ``None`` for one that has no form here."""
 
 DTYPE_OF_TORCH: Mapping[str, DType] = {

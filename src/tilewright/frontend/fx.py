@@ -8,7 +8,7 @@ Not its business: where programs come from (``torch``, ``dynamo``), and what eac
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from tilewright.core.diag import CompileError, Loc, Problem
@@ -17,12 +17,14 @@ from tilewright.core.graph import Builder, Node, Pool
 from tilewright.core.types import TensorType
 from tilewright.frontend.aten import CONVERTERS, nearest
 from tilewright.frontend.aten_call import Call, Result, SymFloat, Unsupported, dtype_from_torch
+from tilewright.frontend.aten_complex import COMPLEX
+from tilewright.frontend.complex_pairs import Pair, from_parts
 from tilewright.frontend.fx_control import convert_cond, convert_while
 from tilewright.frontend.fx_floats import float_node
 from tilewright.frontend.fx_inplace import functional_name, is_in_place
 from tilewright.frontend.fx_locations import location_of
 from tilewright.frontend.fx_symbols import SymbolTable
-from tilewright.frontend.torch_tensors import to_numpy
+from tilewright.frontend.torch_tensors import is_complex_tensor, part_dtype, to_numpy
 
 CHECKS = frozenset({
     "aten._assert_async.default", "aten._assert_async.msg",
@@ -58,7 +60,8 @@ class Importer:
         self.symbols = symbols
         self.owner = owner
         self.env: dict[Any, Any] = {}
-        self.problems: list[Problem] = []
+        self.failed: dict[Any, Problem] = {}
+        self._more_problems: list[Problem] = []
         self.constraints: list[Expr] = []
         self.written: Mapping[Any, Any] = {}
         self._constants: dict[int, Node] = {}
@@ -70,28 +73,44 @@ class Importer:
         """
         self.written = written or {}
         outputs: list[Any] = []
+        self.convert_nodes(graph.nodes)
         for node in graph.nodes:
-            if node.op == "get_attr":
-                self.env[node] = self._attribute(node)
-            elif node.op == "output":
+            if node.op == "output":
                 outputs = _flat(self._value(node.args[0]))
-            elif node.op != "placeholder":
-                self.env[self.written.get(node, node)] = self._guarded(node)
         return outputs
 
-    def type_of(self, fake: Any) -> TensorType:
-        """The type of a tensor from PyTorch's shape propagation."""
-        return TensorType(dtype_from_torch(fake.dtype), tuple(self.symbols.dim(d) for d in fake.shape))
+    def convert_nodes(self, nodes: Iterable[Any]) -> None:
+        """Convert calls and attributes, in order; ``failed`` gets those that have no form here."""
+        for node in nodes:
+            if node.op == "get_attr":
+                self.env[node] = self._guarded(node)
+            elif node.op not in ("placeholder", "output"):
+                self.env[self.written.get(node, node)] = self._guarded(node)
 
-    def constant(self, tensor: Any, loc: Loc) -> Node:
+    def type_of(self, fake: Any) -> TensorType:
+        """The type of a tensor from PyTorch's shape propagation; of a complex one, the type of each part."""
+        return TensorType(dtype_from_torch(part_dtype(fake.dtype)), tuple(self.symbols.dim(d) for d in fake.shape))
+
+    def constant(self, tensor: Any, loc: Loc) -> Node | Pair:
         """A tensor known now; one tensor becomes one constant."""
         if id(tensor) not in self._constants:
-            dtype_from_torch(tensor.dtype)
+            dtype_from_torch(part_dtype(tensor.dtype))
             self._constants[id(tensor)] = self.pool.const(to_numpy(tensor), loc=loc)
-        return self._constants[id(tensor)]
+        found = self._constants[id(tensor)]
+        return from_parts(Builder(self.pool, loc), found) if tensor.is_complex() else found
 
-    def add_problem(self, loc: Loc, what: str, rule: str, remedy: str = "") -> None:
-        self.problems.append(Problem(loc, what, rule, remedy))
+    @property
+    def problems(self) -> list[Problem]:
+        """Why calls have no form here, in order."""
+        return [*self.failed.values(), *self._more_problems]
+
+    def add_problems(self, problems: Sequence[Problem]) -> None:
+        """Take over what stops a sub-graph."""
+        self._more_problems += problems
+
+    def fail(self, node: Any, problem: Problem) -> None:
+        """Note why an fx node has no form here; the first reason is kept."""
+        self.failed.setdefault(node, problem)
 
     def child(self, pool: Pool, owner: Any) -> Importer:
         """An importer for a sub-graph: the same sizes, nodes and problems of its own."""
@@ -114,13 +133,15 @@ class Importer:
         return self.constant(value, Loc(f'constant "{node.target}"')) if hasattr(value, "untyped_storage") else value
 
     def _guarded(self, node: Any) -> Any:
-        """The value of a call, or ``FAILED`` and a problem."""
+        """The value of a call or attribute, or ``FAILED`` and a problem; a result that lacks is its call's problem."""
+        blamed = node.args[0] if node.target is operator.getitem else node
         try:
-            return self._call(node)
+            return self._attribute(node) if node.op == "get_attr" else self._call(node)
         except Unsupported as e:
-            self.add_problem(location_of(node), str(node.target), e.rule, e.remedy)
+            self.fail(blamed, Problem(location_of(node), str(node.target), e.rule, e.remedy))
         except CompileError as e:
-            self.problems += e.problems
+            rules = "; ".join(p.rule for p in e.problems)
+            self.fail(blamed, Problem(location_of(node), str(node.target), rules, e.problems[0].remedy))
         return FAILED
 
     def _call(self, node: Any) -> Any:
@@ -145,19 +166,21 @@ class Importer:
         return self._convert(node, name, value)
 
     def _convert(self, node: Any, name: str, value: Any) -> Any:
-        convert = CONVERTERS.get(functional_name(name))
+        args = self._arguments(node)
+        results = [value] if not isinstance(value, tuple | list) else list(value)
+        flat = _flat(list(args.values()))
+        is_complex = any(isinstance(x, Pair) for x in flat) or any(map(is_complex_tensor, results))
+        convert = (COMPLEX if is_complex else CONVERTERS).get(functional_name(name))
         if convert is None or (is_in_place(node) and node not in self.written):
             options = nearest(name.removeprefix("aten."))
             hint = f"the nearest supported form is aten.{options[0]}" if options else "replace it by supported ops"
             raise Unsupported("is not supported", hint)
-        args = self._arguments(node)
-        if any(x is FAILED for x in _flat(list(args.values()))):
+        if any(x is FAILED for x in flat):
             return FAILED
-        results = [value] if not isinstance(value, tuple | list) else list(value)
         types = tuple(None if v is None else self.type_of(v) for v in results)
         made = convert(Call(Builder(self.pool, location_of(node)), name, args, types))
         _check_results(made, types)
-        return made if isinstance(value, tuple | list) or isinstance(made, Node) else made[0]
+        return made if isinstance(value, tuple | list) or isinstance(made, Node | Pair) else made[0]
 
     def _arguments(self, node: Any) -> dict[str, Any]:
         """Arguments by the schema's names, defaults filled in."""
@@ -200,8 +223,9 @@ class Importer:
 
 def _check_results(made: Result, expected: Sequence[TensorType | None]) -> None:
     """The converter must agree with PyTorch on dtype, rank and static dimensions."""
-    nodes = [made] if isinstance(made, Node) else list(made)
-    for node, type_ in zip(nodes, expected, strict=False):
+    nodes = [made] if isinstance(made, Node | Pair) else list(made)
+    for value, type_ in zip(nodes, expected, strict=False):
+        node = value.re if isinstance(value, Pair) else value
         if node is None or type_ is None:
             continue
         same_rank = len(node.shape) == len(type_.shape)

@@ -87,7 +87,7 @@ def _inline(importer: Importer, module: Any, pool: Pool, values: Sequence[Any]) 
     child.env.update(zip(placeholders, values, strict=True))
     outputs = child.run(module.graph)
     if child.problems:
-        importer.problems += child.problems
+        importer.add_problems(child.problems)
         raise Unsupported("its sub-graph holds unsupported calls", "see the other problems")
     return outputs
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from tilewright.core.diag import ImportFailed, Loc
+from tilewright.core.diag import ImportFailed, Loc, Problem
 from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.types import i64
 from tilewright.frontend.aten import KEPT_WHOLE
@@ -131,7 +131,7 @@ def _bind_inputs(importer: Importer, program: ExportedProgram) -> tuple[Node, ..
                 raise Unsupported(f"an input of kind {kind} ({type(spec.arg).__name__})", "pass tensors")
         except Unsupported as e:
             importer.env[node] = FAILED
-            importer.add_problem(Loc(f'input "{node.name}"'), "input", e.rule, e.remedy)
+            importer.fail(node, Problem(Loc(f'input "{node.name}"'), "input", e.rule, e.remedy))
     return tuple(inputs)
 
 
@@ -155,7 +155,7 @@ def _bind_outputs(
         elif kind != "TOKEN":
             what = f"{kind.lower().replace('_', ' ')} of {spec.target}"
             remedy = "take the state as an input and return its new value as an output"
-            importer.add_problem(Loc(f'state "{spec.target}"'), "in-place write", what, remedy)
+            importer.add_problems([Problem(Loc(f'state "{spec.target}"'), "in-place write", what, remedy)])
     names = _output_names(program, len(user))
     kept = [(n, v) for n, v in zip(names, user, strict=True) if v is not None and v is not FAILED]
     return tuple(_output_node(b, v) for _, v in kept), tuple(n for n, _ in kept)

@@ -1,12 +1,13 @@
 """Between torch tensors and NumPy arrays, without a copy where the memory allows it.
 
 In: dense CPU tensors or arrays. Out: the other kind over the same memory; bf16 passes through its bits, because NumPy
-has no such type of its own. Not its business: devices other than the CPU.
+has no such type of its own, and complex numbers as their parts along a last axis, which is how they lie in memory.
+Not its business: devices other than the CPU.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
 import numpy as np
@@ -17,25 +18,38 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+def is_complex_tensor(x: object) -> bool:
+    """Is it a tensor of complex numbers?"""
+    return hasattr(x, "is_complex") and bool(x.is_complex())
+
+
+def part_dtype(dtype: Any) -> Any:
+    """The dtype of the parts of a complex number; of other dtypes, themselves."""
+    return dtype.to_real() if dtype.is_complex else dtype
+
+
 def to_numpy(tensor: Tensor) -> Array:
     """A row-major array of the tensor's numbers, sharing its memory where it is dense already."""
     import torch
 
     tensor = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)
     if tensor.dtype is torch.bfloat16:
         return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
     return np.asarray(tensor.numpy())
 
 
-def to_torch(array: Array) -> Tensor:
-    """A tensor over the array's memory."""
+def to_torch(array: Array, is_complex: bool = False) -> Tensor:
+    """A tensor over the array's memory; ``is_complex`` takes the last axis for the parts of complex numbers."""
     import torch
 
     if not array.flags.writeable or not array.flags.c_contiguous:
         array = np.array(array, order="C", copy=True)
     if array.dtype == ml_dtypes.bfloat16:
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(array)
+    tensor = torch.from_numpy(array)
+    return torch.view_as_complex(tensor) if is_complex else tensor
 
 
 def carrier(n: int) -> Array:

@@ -1,0 +1,155 @@
+"""One compiled piece of a captured graph: its graph IR, how arguments reach it, and how results leave it.
+
+In: fx nodes, those that they read, those that are read of them, weights known now. Out: a ``PieceProgram``, or the
+calls that have no form here. Not its business: running it, and what happens to calls without a form (``dynamo``).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tilewright.core.diag import Loc, Problem
+from tilewright.core.expr import Dim, Sym
+from tilewright.core.graph import Builder, Graph, Node, Pool
+from tilewright.core.types import Array, TensorType, bool_, i64
+from tilewright.frontend.aten_call import SymFloat, Unsupported, as_node, dim_scalar
+from tilewright.frontend.complex_pairs import Pair, from_parts, join_parts
+from tilewright.frontend.fx import FAILED, Importer
+from tilewright.frontend.fx_symbols import SymbolTable
+from tilewright.frontend.torch_tensors import carrier, to_numpy, to_torch
+
+if TYPE_CHECKING:
+    import torch
+
+Take = Callable[[Sequence[Any]], Array]
+Give = Callable[[Sequence[Any], Sequence[Array]], Any]
+
+
+@dataclass(frozen=True)
+class PieceProgram:
+    """A graph, how to get its inputs from the piece's arguments, and how to make results from its outputs."""
+
+    graph: Graph
+    takes: tuple[Take, ...]
+    gives: tuple[Give, ...]
+
+
+def import_piece(
+    owner: Any, nodes: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any], frozen: Mapping[Any, torch.Tensor]
+) -> tuple[PieceProgram | None, dict[Any, Problem]]:
+    """The program of fx nodes; or None, and the calls that have no form here with the reasons.
+
+    ``outputs`` may hold numbers beside fx nodes. ``frozen`` gives inputs that are constants.
+    """
+    importer = Importer(Pool(), SymbolTable(), owner)
+    bound, takes = _bind(importer, inputs, frozen)
+    importer.convert_nodes(nodes)
+    failed = dict(importer.failed)
+    for node in nodes:
+        unbound = [x for x in node.all_input_nodes if x in importer.failed and x in inputs]
+        if unbound and node not in failed:
+            failed[node] = importer.failed[unbound[0]]
+    failed = {n: p for n, p in failed.items() if n.op != "placeholder" and n not in inputs}
+    if failed:
+        return None, failed
+    made, gives = _results(importer, inputs, outputs)
+    names = tuple(f"output_{i}" for i in range(len(made)))
+    return PieceProgram(Graph("dynamo", importer.pool, tuple(bound), tuple(made), names), tuple(takes), tuple(gives)), {}
+
+
+def _bind(
+    importer: Importer, placeholders: Sequence[Any], frozen: Mapping[Any, torch.Tensor]
+) -> tuple[list[Node], list[Take]]:
+    """Tensors become inputs or constants; integers are dimensions that tensors' shapes or a carrier provide."""
+    inputs: list[Node] = []
+    takes: list[Take] = []
+    sizes: list[tuple[int, Dim]] = []
+    for i, node in enumerate(placeholders):
+        value = node.meta.get("val")
+        loc = Loc(f'input "{node.name}"')
+        try:
+            if node in frozen:
+                importer.env[node] = importer.constant(frozen[node], Loc(f'weight "{node.name}"'))
+            elif hasattr(value, "dtype") and hasattr(value, "shape"):
+                entry = importer.pool.input(node.name, _input_type(importer, value), loc)
+                importer.env[node] = _split(importer, entry) if value.is_complex() else entry
+                inputs.append(entry)
+                takes.append(lambda args, i=i: to_numpy(args[i]))  # type: ignore[misc]
+            elif type(value).__name__ == "SymInt":
+                importer.env[node] = importer.symbols.dim(value)
+                sizes.append((i, importer.env[node]))
+            else:
+                importer.env[node] = value
+        except Unsupported as e:
+            importer.env[node] = FAILED
+            importer.fail(node, Problem(loc, "input", e.rule, e.remedy))
+    known = {d for n in inputs for d in n.shape if isinstance(d, Sym)}
+    for i, size in sizes:
+        if isinstance(size, Sym) and size not in known:
+            known.add(size)
+            inputs.append(importer.pool.input(f"{size.name}_size", TensorType(bool_, (size,))))
+            takes.append(lambda args, i=i: carrier(args[i]))  # type: ignore[misc]
+    return inputs, takes
+
+
+def _input_type(importer: Importer, fake: Any) -> TensorType:
+    """A complex tensor comes in as its parts along a last axis."""
+    type_ = importer.type_of(fake)
+    return type_.with_shape((*type_.shape, 2)) if fake.is_complex() else type_
+
+
+def _split(importer: Importer, entry: Node) -> Pair:
+    return from_parts(Builder(importer.pool, entry.loc), entry)
+
+
+def _results(importer: Importer, inputs: Sequence[Any], wanted: Sequence[Any]) -> tuple[list[Node], list[Give]]:
+    """One graph output per distinct value; inputs that are results pass by the compiled code."""
+    b = Builder(importer.pool)
+    position = {node: i for i, node in enumerate(inputs)}
+    outputs: list[Node] = []
+    gives: list[Give] = []
+    for source in wanted:
+        value = importer.env.get(source, source) if hasattr(source, "op") else source
+        if source in position:
+            gives.append(lambda args, arrays, i=position[source]: args[i])  # type: ignore[misc]
+        elif value is None or isinstance(value, bool | int | float):
+            gives.append(lambda args, arrays, v=value: v)  # type: ignore[misc]
+        else:
+            node = _output_node(b, value)
+            if node not in outputs:
+                outputs.append(node)
+            is_tensor = isinstance(value, Node | Pair) and hasattr(source.meta.get("val"), "stride")
+            gives.append(_give(outputs.index(node), is_tensor, source))
+    return outputs, gives
+
+
+def _output_node(b: Builder, value: Any) -> Node:
+    if isinstance(value, Pair):
+        return join_parts(b, value)
+    return as_node(b, value) if isinstance(value, Node | SymFloat) else dim_scalar(b, value, i64)
+
+
+def _give(k: int, is_tensor: bool, source: Any) -> Give:
+    if not is_tensor:
+        return lambda args, arrays: arrays[k].item()
+    is_complex = source.meta["val"].is_complex()
+    order = _stride_order(source.meta["val"])
+    if order is None:
+        return lambda args, arrays: to_torch(arrays[k], is_complex)
+    back = [order.index(i) for i in range(len(order))]
+    return lambda args, arrays: to_torch(arrays[k], is_complex).permute(order).contiguous().permute(back)
+
+
+def _stride_order(fake: Any) -> list[int] | None:
+    """The axes from the slowest to the fastest where that is not the row-major order: callers were traced with it."""
+    hints = [s if isinstance(s, int) else s.node.hint for s in fake.stride()]
+    sizes = [s if isinstance(s, int) else s.node.hint for s in fake.shape]
+    if any(h is None for h in (*hints, *sizes)):
+        return None
+    moving = [i for i in range(len(hints)) if sizes[i] != 1]
+    if all(hints[a] >= hints[b] for a, b in itertools.pairwise(moving)):
+        return None
+    return sorted(range(len(hints)), key=lambda i: -hints[i])

@@ -1,0 +1,221 @@
+"""How a captured graph runs: compiled pieces, and between them the calls that PyTorch runs itself.
+
+In: a functional fx graph, weights known now, a way to compile. Out: a function from flat arguments to results.
+Not its business: capturing (``dynamo``), the meaning of calls (``aten_*``).
+
+PyTorch runs two kinds of calls. A draw of random numbers belongs to PyTorch's generator, whose state is the user's:
+drawing there, in the program's order, gives the numbers that the seed promises. A call that has no form here falls
+back: it is named to ``on_fallback``, which warns.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tilewright.core.diag import CompileError, ImportFailed, Problem
+from tilewright.core.graph import Graph
+from tilewright.core.types import Array
+from tilewright.frontend.dynamo_piece import PieceProgram, import_piece
+from tilewright.frontend.dynamo_split import Piece, calls, split
+from tilewright.frontend.fx_locations import location_of
+
+if TYPE_CHECKING:
+    import torch
+    from torch.fx import GraphModule
+
+Execute = Callable[..., "Array | Sequence[Array]"]
+"""A compiled graph on arrays: one result is given as itself, several as a sequence."""
+OnFallback = Callable[[Sequence[Problem]], None]
+"""Told of the calls of one graph that PyTorch is left to run, with the reasons."""
+Step = Callable[[dict[Any, Any]], None]
+
+DRAWS = frozenset({
+    "rand.default", "randn.default", "randint.default", "randint.low", "randperm.default", "rand_like.default",
+    "randn_like.default", "randint_like.default", "randint_like.low_dtype", "bernoulli.p", "uniform.default",
+    "normal_functional.default", "normal.float_float", "exponential.default", "geometric.default", "cauchy.default",
+    "log_normal.default", "random.default", "random.from", "random.to", "bernoulli.default", "normal.Tensor_Tensor",
+    "normal.Tensor_float", "normal.float_Tensor", "multinomial.default", "poisson.default", "binomial.default",
+    "_sample_dirichlet.default", "_standard_gamma.default", "rrelu_with_noise_functional.default",
+})  # fmt: skip
+"""Calls that draw from PyTorch's generator."""
+
+SHAPE_ONLY = frozenset({
+    "rand_like.default", "randn_like.default", "randint_like.default", "randint_like.low_dtype", "bernoulli.p",
+    "uniform.default", "normal_functional.default", "exponential.default", "geometric.default", "cauchy.default",
+    "log_normal.default", "random.default", "random.from", "random.to",
+})  # fmt: skip
+"""Draws that read nothing of their operand but its shape, strides and dtype."""
+
+
+class FallbackWarning(UserWarning):
+    """A call that has no form in Tilewright is left to PyTorch; the text names the call, the line and the reason."""
+
+
+def warn_of_fallback(problems: Sequence[Problem]) -> None:
+    """Warn of each call; Python shows equal warnings once."""
+    for p in problems:
+        text = f"{p.op} at {p.loc} runs in PyTorch, not in Tilewright: {p.rule}"
+        warnings.warn(f"{text}; {p.remedy}" if p.remedy else text, FallbackWarning, stacklevel=2)
+
+
+def refuse_fallback(problems: Sequence[Problem]) -> None:
+    """Raise ``ImportFailed`` with every call."""
+    raise ImportFailed(f"{len(problems)} calls of the captured graph have no form here", problems)
+
+
+@dataclass(frozen=True)
+class _Refusals:
+    """The calls that PyTorch keeps, and why; draws need no reason."""
+
+    problems: dict[Any, Problem]
+    draws: frozenset[Any]
+
+    @property
+    def nodes(self) -> set[Any]:
+        return {*self.problems, *self.draws}
+
+
+def plan_graph(
+    functional: GraphModule,
+    frozen: Mapping[int, torch.Tensor],
+    compile_now: Callable[[Graph], Execute],
+    on_fallback: OnFallback,
+) -> Callable[[Sequence[Any]], list[Any]]:
+    """A function of the graph's flat arguments; ``frozen`` says which of them are weights known now."""
+    graph = functional.graph
+    placeholders = [n for n in graph.nodes if n.op == "placeholder"]
+    weights = {placeholders[i]: t for i, t in frozen.items()}
+    wanted = next(n for n in graph.nodes if n.op == "output").args[0]
+    refused = _Refusals({}, frozenset(n for n in graph.nodes if _name(n) in DRAWS))
+    while True:
+        n_refused = len(refused.nodes)
+        if not refused.nodes:
+            whole = _whole(functional, placeholders, wanted, weights, compile_now, refused)
+            if whole is not None:
+                return whole
+        else:
+            steps = _steps(functional, weights, compile_now, refused)
+            if steps is not None:
+                break
+        assert len(refused.nodes) > n_refused
+    if refused.problems:
+        on_fallback(list(refused.problems.values()))
+    return partial(_run_steps, placeholders, wanted, steps)
+
+
+def _name(node: Any) -> str:
+    return str(node.target).removeprefix("aten.") if node.op == "call_function" else ""
+
+
+def _whole(
+    owner: Any,
+    placeholders: Sequence[Any],
+    wanted: Sequence[Any],
+    weights: Mapping[Any, torch.Tensor],
+    compile_now: Callable[[Graph], Execute],
+    refused: _Refusals,
+) -> Callable[[Sequence[Any]], list[Any]] | None:
+    """The graph as one compiled piece; None when something in it is refused."""
+    nodes = [n for n in owner.graph.nodes if n.op not in ("placeholder", "output")]
+    program, failed = import_piece(owner, nodes, placeholders, wanted, weights)
+    refused.problems.update(failed)
+    execute = _compile(program, calls(nodes), compile_now, refused)
+    return None if execute is None or program is None else partial(_run_program, program, execute)
+
+
+def _compile(
+    program: PieceProgram | None, nodes: Sequence[Any], compile_now: Callable[[Graph], Execute], refused: _Refusals
+) -> Execute | None:
+    """Compile a piece. Where the compiler refuses, its calls are refused, and so is the result."""
+    if program is None:
+        return None
+    try:
+        return compile_now(program.graph) if program.graph.outputs else _nothing
+    except CompileError as e:
+        rule = "; ".join(dict.fromkeys(p.rule for p in e.problems)) or str(e)
+        refused.problems.update({n: Problem(location_of(n), str(n.target), rule) for n in nodes})
+        if not nodes:
+            raise
+        return None
+
+
+def _nothing(*arrays: Array) -> Sequence[Array]:
+    return ()
+
+
+def _run_program(program: PieceProgram, execute: Execute, args: Sequence[Any]) -> list[Any]:
+    found = execute(*(take(args) for take in program.takes))
+    arrays = (found,) if isinstance(found, np.ndarray) else found
+    return [give(args, arrays) for give in program.gives]
+
+
+# --- several pieces -------------------------------------------------------------------------------------------------
+
+
+def _steps(
+    functional: GraphModule,
+    weights: Mapping[Any, torch.Tensor],
+    compile_now: Callable[[Graph], Execute],
+    refused: _Refusals,
+) -> list[Step] | None:
+    """A step for each piece; None when more is refused, which then is in ``refused``."""
+    pieces = split(functional.graph, refused.nodes, refused.draws)
+    programs: list[PieceProgram | None] = []
+    for piece in pieces:
+        program, failed = None, {}
+        if piece.is_compiled:
+            program, failed = import_piece(functional, piece.nodes, piece.inputs, piece.outputs, weights)
+        refused.problems.update(failed)
+        programs.append(program)
+    if any(p.is_compiled and program is None for p, program in zip(pieces, programs, strict=True)):
+        return None
+    steps: list[Step] = []
+    for piece, program in zip(pieces, programs, strict=True):
+        if not piece.is_compiled:
+            steps.append(partial(_run_eagerly, functional, piece.nodes))
+            continue
+        execute = _compile(program, calls(piece.nodes), compile_now, refused)
+        if execute is None or program is None:
+            return None
+        steps.append(partial(_run_piece, piece, program, execute))
+    return steps
+
+
+def _run_steps(
+    placeholders: Sequence[Any], wanted: Sequence[Any], steps: Sequence[Step], args: Sequence[Any]
+) -> list[Any]:
+    values: dict[Any, Any] = dict(zip(placeholders, args, strict=True))
+    for step in steps:
+        step(values)
+    return [values[x] if hasattr(x, "op") else x for x in wanted]
+
+
+def _run_piece(piece: Piece, program: PieceProgram, execute: Execute, values: dict[Any, Any]) -> None:
+    results = _run_program(program, execute, [values[x] for x in piece.inputs])
+    values.update(zip(piece.outputs, results, strict=True))
+
+
+def _run_eagerly(owner: Any, nodes: Sequence[Any], values: dict[Any, Any]) -> None:
+    """Let PyTorch run calls; a draw that reads only a shape gets a tensor of that shape."""
+    import torch
+    from torch.fx import map_arg  # type: ignore[attr-defined]
+
+    def value(node: Any) -> Any:
+        return _attribute(owner, node) if node.op == "get_attr" else values[node]
+
+    for node in nodes:
+        args, kwargs = map_arg((node.args, dict(node.kwargs)), value)
+        with torch.no_grad():
+            values[node] = node.target(*args, **kwargs)
+
+
+def _attribute(owner: Any, node: Any) -> Any:
+    for part in str(node.target).split("."):
+        owner = getattr(owner, part)
+    return owner

@@ -1,0 +1,98 @@
+"""A functional fx graph in pieces: what is compiled, and single calls that PyTorch runs between.
+
+In: an fx graph and the calls that are to stay with PyTorch. Out: pieces in the order in which to run them.
+Not its business: which calls those are, and running or compiling a piece (``dynamo``).
+
+Calls are put into stages, compiled ones into even stages and PyTorch's own into odd ones; a call's stage is the least
+one of its kind that does not come before the stage of anything it reads. What lies in one stage is one piece, so that
+there are as few of them as alternate along any path. Sizes belong to every piece that reads them.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+FIRST_STAGE = -1  # odd: calls of PyTorch that read no result come before anything that is compiled
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Calls of one stage, the values that they read from outside, and those of theirs that are read outside."""
+
+    is_compiled: bool
+    nodes: tuple[Any, ...]
+    inputs: tuple[Any, ...]
+    outputs: tuple[Any, ...]
+
+
+def split(graph: Any, eager: Collection[Any], ordered: Collection[Any] = ()) -> list[Piece]:
+    """The pieces of ``graph``; calls of ``ordered`` (also in ``eager``) keep their order among each other."""
+    stages = _stages(graph, eager, ordered)
+    output = next(n for n in graph.nodes if n.op == "output")
+    sizes = [n for n in graph.nodes if is_size(n)]
+    wanted = set(output.all_input_nodes)
+    pieces: list[Piece] = []
+    for stage in sorted(set(stages.values()), reverse=True):  # later stages say what they read of earlier ones
+        nodes = [n for n in graph.nodes if stages.get(n) == stage]
+        is_compiled = stage % 2 == 0
+        if is_compiled:
+            nodes = [n for n in graph.nodes if n in set(sizes) or stages.get(n) == stage]
+        mine = set(nodes)
+        read = dict.fromkeys(x for n in nodes if n in stages or not is_compiled for x in n.all_input_nodes)
+        inputs = [x for x in read if x not in mine]
+        if is_compiled:
+            held = [n for n in graph.nodes if n.op == "placeholder" and _is_symbolic(n) and n not in read]
+            inputs += held
+        outputs = [n for n in nodes if n in wanted and stages.get(n) == stage]
+        wanted |= set(inputs)
+        pieces.append(Piece(is_compiled, tuple(nodes), tuple(inputs), tuple(outputs)))
+    return pieces[::-1]
+
+
+def _stages(graph: Any, eager: Collection[Any], ordered: Collection[Any]) -> dict[Any, int]:
+    """The stage of every call; sizes are PyTorch's where PyTorch or the caller needs their values."""
+    stages: dict[Any, int] = {}
+    latest = FIRST_STAGE
+    needed = _needed_sizes(graph, eager)
+    for node in graph.nodes:
+        if node.op in ("placeholder", "output") or (is_size(node) and node not in needed):
+            continue
+        if node.target is operator.getitem and node.args[0] in stages:
+            stages[node] = stages[node.args[0]]
+            continue
+        is_eager = node in eager or node in needed
+        stage = max([stages[x] for x in node.all_input_nodes if x in stages and (is_eager or not is_size(x))],
+                    default=FIRST_STAGE)  # fmt: skip
+        if node in ordered:
+            stage = max(stage, latest)
+        stage += (stage % 2 == 0) == is_eager
+        stages[node] = stage
+        if node in ordered:
+            latest = stage
+    return stages
+
+
+def _needed_sizes(graph: Any, eager: Collection[Any]) -> set[Any]:
+    """Sizes whose numbers PyTorch's calls or the caller read."""
+    needed: set[Any] = set()
+    for node in reversed(list(graph.nodes)):
+        if node.op == "output" or node in eager or node in needed:
+            needed.update(x for x in node.all_input_nodes if is_size(x))
+    return needed
+
+
+def is_size(node: Any) -> bool:
+    """Is it a call that computes with sizes, and not with data?"""
+    return node.op == "call_function" and _is_symbolic(node) and "_local_scalar_dense" not in str(node.target)
+
+
+def _is_symbolic(node: Any) -> bool:
+    return type(node.meta.get("val")).__name__ in ("SymInt", "SymFloat", "SymBool")
+
+
+def calls(nodes: Sequence[Any]) -> list[Any]:
+    """The calls among nodes that give tensors."""
+    return [n for n in nodes if n.op == "call_function" and n.target is not operator.getitem and not is_size(n)]
