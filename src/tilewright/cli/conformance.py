@@ -35,6 +35,9 @@ class Known(NamedTuple):
 SUITES = {
     "onnx": Known("tilewright.conformance.onnx", ("onnx",), "onnx", "The onnx package's own backend tests."),
     "torch": Known("tilewright.conformance.torch", ("torch",), "torch", "PyTorch's operator database."),
+    "torch-all": Known(
+        "tilewright.conformance.torch_all", ("torch",), "torch", "PyTorch's operator database, every sample."
+    ),
     "hf": Known(
         "tilewright.conformance.hf", ("torch", "transformers"), "dev", "Hugging Face architectures, small and random."
     ),

@@ -62,6 +62,8 @@ class Call:
     name: str
     args: Mapping[str, Any]
     results: tuple[TensorType | None, ...]
+    is_complex: bool = False
+    """Is the first result complex? Its type is then that of each part."""
 
     def __getitem__(self, name: str) -> Any:
         return self.args[name]
@@ -96,8 +98,10 @@ class Call:
         return norm_axis(self.args[name], rank)
 
     def axes(self, rank: int, name: str = "dim") -> tuple[int, ...]:
-        """The axes called ``name``; none given, or an empty list, means all."""
+        """The axes called ``name``; none given, or an empty list, means all. A 0-d tensor has none."""
         given = self.args.get(name)
+        if rank == 0:
+            return ()
         if given is None or given == []:
             return tuple(range(rank))
         return tuple(sorted(norm_axis(d, rank) for d in ([given] if isinstance(given, int) else given)))

@@ -178,7 +178,8 @@ class Importer:
         if any(x is FAILED for x in flat):
             return FAILED
         types = tuple(None if v is None else self.type_of(v) for v in results)
-        made = convert(Call(Builder(self.pool, location_of(node)), name, args, types))
+        gives_complex = is_complex_tensor(results[0]) if results else False
+        made = convert(Call(Builder(self.pool, location_of(node)), name, args, types, gives_complex))
         _check_results(made, types)
         return made if isinstance(value, tuple | list) or isinstance(made, Node | Pair) else made[0]
 
