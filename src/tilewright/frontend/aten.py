@@ -13,12 +13,16 @@ from tilewright.frontend import (
     aten_contract,
     aten_elementwise,
     aten_index,
+    aten_linalg,
     aten_movement,
     aten_norm,
+    aten_order,
     aten_pool,
     aten_reduce,
     aten_rnn,
+    aten_scatter,
     aten_source,
+    aten_special,
 )
 from tilewright.frontend.aten_call import Call, Result
 
@@ -32,6 +36,10 @@ FAMILIES: Mapping[str, Mapping[str, Callable[[Call], Result]]] = {
     "pooling and resampling": aten_pool.TABLE,
     "normalisation and attention": aten_norm.TABLE,
     "recurrence": aten_rnn.TABLE,
+    "special function": aten_special.TABLE,
+    "order and search": aten_order.TABLE,
+    "scatter": aten_scatter.TABLE,
+    "linear algebra": aten_linalg.TABLE,
 }
 CONVERTERS: Mapping[str, Callable[[Call], Result]] = {
     name: convert for table in FAMILIES.values() for name, convert in table.items()

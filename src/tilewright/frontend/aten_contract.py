@@ -103,7 +103,34 @@ def _conv_pads(c: Call, weight: Node, dilations: tuple[int, ...], n: int) -> tup
     return tuple((t // 2, t - t // 2) for t in totals)
 
 
+def _sum_of_products(c: Call) -> Node:
+    """``beta * self + alpha * sum(batch1 @ batch2)``."""
+    total = c.b(ops.matmul, c.tensor("batch1", c.dtype), c.tensor("batch2", c.dtype))
+    total = c.b(ops.reduce_sum, total, axes=(0,), keepdims=False)
+    if c["alpha"] != 1:
+        total = c.b(ops.mul, total, c.tensor("alpha", c.dtype))
+    if c["beta"] == 0:
+        return total
+    x = c.tensor("self", c.dtype)
+    return c.b(ops.add, total, x if c["beta"] == 1 else c.b(ops.mul, x, c.tensor("beta", c.dtype)))
+
+
+def _trilinear(c: Call) -> Node:
+    """Three operands with new axes, multiplied and summed."""
+    product: Node | None = None
+    for k in (1, 2, 3):
+        x = c.tensor(f"i{k}", c.dtype)
+        shape = list(x.shape)
+        for axis in sorted(c[f"expand{k}"]):
+            shape.insert(axis, 1)
+        x = reshape(c.b, x, shape)
+        product = x if product is None else c.b(ops.mul, product, x)
+    assert product is not None
+    return c.b(ops.reduce_sum, product, axes=tuple(sorted(c["sumdim"])), keepdims=False)
+
+
 TABLE: Mapping[str, Convert] = {
+    "addbmm.default": _sum_of_products, "_trilinear.default": _trilinear,
     "mm.default": _product("self", "mat2"), "bmm.default": _product("self", "mat2"),
     "matmul.default": _product("self", "other"), "mv.default": _product("self", "vec"),
     "dot.default": _product("self", "tensor"), "vdot.default": _product("self", "other"),

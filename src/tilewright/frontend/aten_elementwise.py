@@ -13,7 +13,7 @@ from tilewright import ops
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Node
 from tilewright.core.opdef import OpDef
-from tilewright.core.types import bool_, f64, i64
+from tilewright.core.types import bool_, f64, i16, i32, i64
 from tilewright.frontend.aten_call import Call, Result, Unsupported, as_node, cast, expand, promote, reshape
 
 Convert = Callable[[Call], Result]
@@ -214,12 +214,20 @@ def _hardsigmoid(c: Call) -> Node:
     return c.b(ops.hard_sigmoid, c.tensor("self"), alpha=1 / 6, beta=0.5)
 
 
+LINEAR_SOFTPLUS = 20
+"""From here on softplus is its operand in f32 (and differs by 2e-9 in f64), so that PyTorch's default means nothing."""
+
+
 def _softplus(c: Call) -> Node:
     x, beta = c.tensor("self"), c.static("beta")
-    if beta == 1:
-        return c.b(ops.softplus, x)
     scale = c.b.const(beta, c.dtype)
-    return c.b(ops.div, c.b(ops.softplus, c.b(ops.mul, x, scale)), scale)
+    scaled = x if beta == 1 else c.b(ops.mul, x, scale)
+    y = c.b(ops.softplus, scaled)
+    y = y if beta == 1 else c.b(ops.div, y, scale)
+    threshold = c.static("threshold")
+    if threshold >= LINEAR_SOFTPLUS:
+        return y
+    return c.b(ops.where, c.b(ops.gt, scaled, c.b.const(threshold, c.dtype)), x, y)
 
 
 def _log_sigmoid(c: Call) -> Result:
@@ -284,6 +292,54 @@ def _xlogy(c: Call) -> Node:
     return c.b(ops.where, c.b(ops.isnan, y), y, product)
 
 
+def _nan_ignoring(op: OpDef) -> Convert:
+    """The other operand where one is NaN."""
+
+    def convert(c: Call) -> Node:
+        x, y = c.tensor("self", c.dtype), c.tensor("other", c.dtype)
+        if not c.dtype.is_float:
+            return c.b(op, x, y)
+        chosen = c.b(ops.where, c.b(ops.isnan, y), x, c.b(op, x, y))
+        return c.b(ops.where, c.b(ops.isnan, x), y, chosen)
+
+    return convert
+
+
+def _angle(c: Call) -> Node:
+    """0 or pi by the sign; NaN of NaN."""
+    x = c.tensor("self", c.dtype)
+    y = c.b(ops.where, c.b(ops.lt, x, c.b.const(0, c.dtype)), c.b.const(math.pi, c.dtype), c.b.const(0, c.dtype))
+    return c.b(ops.where, c.b(ops.isnan, x), x, y)
+
+
+def _hypot(c: Call) -> Node:
+    """Scaled by the larger operand, so that no square overflows."""
+    x, y = (c.b(ops.abs, c.tensor(n, c.dtype)) for n in ("self", "other"))
+    large, small = c.b(ops.maximum, x, y), c.b(ops.minimum, x, y)
+    zero, one, infinity = (c.b.const(v, c.dtype) for v in (0, 1, math.inf))
+    ratio = c.b(ops.div, small, c.b(ops.where, c.b(ops.eq, large, zero), one, large))
+    size = c.b(ops.mul, large, c.b(ops.sqrt, c.b(ops.add, one, c.b(ops.mul, ratio, ratio))))
+    infinite = c.b(ops.logical_or, c.b(ops.eq, x, infinity), c.b(ops.eq, y, infinity))
+    return c.b(ops.where, infinite, infinity, size)
+
+
+def _nextafter(c: Call) -> Node:
+    """The neighbour towards ``other``: one step of the bits, which are ordered as the sizes are."""
+    b, x, y = c.b, c.tensor("self", c.dtype), c.tensor("other", c.dtype)
+    integer = {16: i16, 32: i32, 64: i64}[c.dtype.bits]
+    x, y = expand(b, x, c.shape), expand(b, y, c.shape)
+    zero, one = b.const(0, c.dtype), b.const(1, integer)
+    bits = b(ops.bitcast, x, dtype=integer)
+    grows = b(ops.eq, b(ops.lt, x, y), b(ops.gt, x, zero))
+    moved = b(ops.bitcast, b(ops.where, grows, b(ops.add, bits, one), b(ops.sub, bits, one)), dtype=c.dtype)
+    least = b(ops.bitcast, expand(b, one, c.shape), dtype=c.dtype)
+    from_zero = b(ops.where, b(ops.lt, y, zero), b(ops.neg, least), least)
+    moved = b(ops.where, b(ops.eq, x, zero), from_zero, moved)
+    moved = b(ops.where, b(ops.eq, x, y), y, moved)
+    undefined = b(ops.logical_or, b(ops.isnan, x), b(ops.isnan, y))
+    return b(ops.where, undefined, b.const(math.nan, c.dtype), moved)
+
+
 def _copysign(c: Call) -> Node:
     x, y = c.b(ops.abs, c.tensor("self", c.dtype)), c.tensor("other", c.dtype)
     negative = c.b(ops.lt, c.b(ops.bitcast, cast(c.b, y, f64), dtype=i64), c.b.const(0, i64))
@@ -340,7 +396,11 @@ TABLE: Mapping[str, Convert] = {
     "pow.Tensor_Scalar": _pow_scalar, "square.default": _square,
     "log10.default": _log10, "round.default": _round, "round.decimals": _round, "signbit.default": _sign_bit,
     "isnan.default": _predicate(ops.isnan), "isinf.default": _predicate(ops.isinf), "isfinite.default": _isfinite,
-    "logical_not.default": _truth, "logit.default": _logit, "xlogy.Tensor": _xlogy, "copysign.Tensor": _copysign,
+    "logical_not.default": _truth, "logit.default": _logit, "xlogy.Tensor": _xlogy,
+    "nextafter.default": _nextafter, "angle.default": _angle, "hypot.default": _hypot,
+    "fmax.default": _nan_ignoring(ops.maximum),
+    "fmin.default": _nan_ignoring(ops.minimum), "prims.fmax.default": _nan_ignoring(ops.maximum),
+    "prims.fmin.default": _nan_ignoring(ops.minimum), "copysign.Tensor": _copysign, "copysign.Scalar": _copysign,
     "clamp.default": _clamp, "clamp.Tensor": _clamp, "clamp_min.default": lambda c: c.b(
         ops.maximum, c.tensor("self", c.dtype), c.tensor("min", c.dtype)
     ), "clamp_max.default": lambda c: c.b(ops.minimum, c.tensor("self", c.dtype), c.tensor("max", c.dtype)),
@@ -353,7 +413,9 @@ TABLE: Mapping[str, Convert] = {
     "clone.default": _to, "contiguous.default": _to, "alias.default": _to, "detach.default": _to,
     "detach_copy.default": _to, "alias_copy.default": _to, "lift_fresh_copy.default": _to, "lift_fresh.default": _to,
     "lift.default": _to, "dropout.default": _dropout, "native_dropout.default": _dropout,
-    "type_as.default": _to, "positive.default": _to, "real.default": _to, "conj.default": _to,
+    "type_as.default": _to, "positive.default": _to, "real.default": _to, "conj.default": _to, "_conj.default": _to,
+    "_conj_physical.default": _to, "conj_physical.default": _to, "resolve_conj.default": _to,
+    "resolve_neg.default": _to,
     "gelu.default": _gelu, "leaky_relu.default": _leaky_relu, "elu.default": _elu, "celu.default": _celu,
     "hardsigmoid.default": _hardsigmoid, "softplus.default": _softplus, "log_sigmoid.default": _log_sigmoid,
     "log_sigmoid_forward.default": _log_sigmoid, "prelu.default": _prelu, "_prelu_kernel.default": _prelu,

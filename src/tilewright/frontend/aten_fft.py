@@ -3,8 +3,8 @@
 In: calls on reals or pairs. Out: pairs, or nodes of reals. Not its business: shifts and windows, which ATen spells out.
 
 One axis of ``n = n1 * n2`` elements is transformed in two steps (Cooley and Tukey 1965): with ``j = j1*n2 + j2`` and
-``k = k1 + n1*k2``, products with the ``n1 x n1`` matrix over ``j1``, a twist by ``exp(-2 pi i j2 k1 / n)``, and the same
-anew for ``n2``. A length that has no factor up to ``DIRECT`` but itself is one product with its whole matrix.
+``k = k1 + n1*k2``, products with the ``n1 x n1`` matrix over ``j1``, a twist by ``exp(-2 pi i j2 k1 / n)``, and the
+same anew for ``n2``. A length that has no factor up to ``DIRECT`` but itself is one product with its whole matrix.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from tilewright import ops
 from tilewright.core.graph import Node
 from tilewright.core.types import bool_, i64
 from tilewright.frontend.aten_call import Call, Result, Unsupported, cast, expand, reshape, transpose
+from tilewright.frontend.aten_scatter import masked_put
 
 Convert = Callable[[Call], Result]
 MASK_REMEDY = "use torch.where(mask, ...) or a multiplication with the mask, which keep the shape"
@@ -96,13 +97,10 @@ def _index_put(c: Call) -> Node:
 
 
 def _masked_put(c: Call, x: Node, masks: list[Node], values: Node) -> Node:
-    single = values.shape == () or all(d == 1 for d in values.shape)
-    if len(masks) != len([i for i in c["indices"] if i is not None]) or len(masks) != 1 or not single:
-        raise Unsupported("assignment of a tensor by a boolean mask", MASK_REMEDY)
-    if c["indices"][0] is None or c["accumulate"]:
-        raise Unsupported("a boolean mask behind other axes, or accumulating", MASK_REMEDY)
-    mask = reshape(c.b, masks[0], (*masks[0].shape, *(1,) * (len(x.shape) - len(masks[0].shape))))
-    return c.b(ops.where, mask, reshape(c.b, values, ()), x)
+    given = [i for i in c["indices"] if i is not None]
+    if len(given) != 1 or c["indices"][0] is None:
+        raise Unsupported("a boolean mask beside or behind other axes", MASK_REMEDY)
+    return masked_put(c, x, masks[0], values)
 
 
 def _scatter_elements(reduction: str) -> Convert:
@@ -129,29 +127,17 @@ def _first(c: Call, x: Node, axis: int, n: object) -> Node:
     return c.b(ops.slice, x, starts=(0,) * len(stops), stops=stops, steps=(1,) * len(stops))
 
 
-_REDUCTIONS = {"sum": "add", "prod": "mul", "amin": "min", "amax": "max"}
-
-
-def _scatter_reduce(c: Call) -> Node:
-    name = c["reduce"]
-    if name not in _REDUCTIONS or not c.args.get("include_self", True):
-        raise Unsupported(f"scatter_reduce {name} with include_self={c.args.get('include_self', True)}",
-                          "use sum, prod, amin or amax with include_self=True")  # fmt: skip
-    return _as_node(_scatter_elements(_REDUCTIONS[name])(c))
-
-
-def _as_node(result: Result) -> Node:
-    assert isinstance(result, Node)
-    return result
-
-
 def _index_add(c: Call) -> Node:
     x, index, src = c.tensor("self"), c.tensor("index"), c.tensor("source", c.dtype)
+    shape = x.shape
+    if not shape:
+        x, src = reshape(c.b, x, (1,)), reshape(c.b, src, (1,))
     axis = c.axis(len(x.shape))
     if c["alpha"] != 1:
         src = c.b(ops.mul, src, c.tensor("alpha", c.dtype))
     at = reshape(c.b, index, tuple(src.shape[axis] if k == axis else 1 for k in range(len(x.shape))))
-    return c.b(ops.scatter_elements, x, expand(c.b, at, src.shape), src, axis=axis, reduction="add")
+    y = c.b(ops.scatter_elements, x, expand(c.b, at, src.shape), src, axis=axis, reduction="add")
+    return reshape(c.b, y, shape)
 
 
 def _nonzero(c: Call) -> Node:
@@ -163,7 +149,7 @@ TABLE: Mapping[str, Convert] = {
     "index.Tensor": _index, "_unsafe_index.Tensor": _index,
     "index_put.default": _index_put, "_unsafe_index_put.default": _index_put,
     "scatter.src": _scatter_elements("none"), "scatter.value": _scatter_elements("none"),
-    "scatter_add.default": _scatter_elements("add"), "scatter_reduce.two": _scatter_reduce,
+    "scatter_add.default": _scatter_elements("add"),
     "scatter.reduce": lambda c: _scatter_elements({"add": "add", "multiply": "mul"}[c["reduce"]])(c),
     "scatter.value_reduce": lambda c: _scatter_elements({"add": "add", "multiply": "mul"}[c["reduce"]])(c),
     "index_add.default": _index_add, "nonzero.default": _nonzero, "masked_select.default": _nonzero,

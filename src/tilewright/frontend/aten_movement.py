@@ -139,7 +139,7 @@ def _roll(c: Call) -> Node:
 
 
 def _repeat(c: Call) -> Node:
-    x, repeats = c.tensor("self"), tuple(c.args.get("repeats") or c.args["dims"])
+    x, repeats = c.tensor("self"), tuple(c.args["repeats"] if "repeats" in c.args else c.args["dims"])
     lead = max(len(repeats) - len(x.shape), 0)
     repeats = (1,) * (len(x.shape) - len(repeats)) + repeats
     x = reshape(c.b, x, ((1,) * lead + x.shape))

@@ -35,9 +35,17 @@ def _batch_norm(mean: str, var: str) -> Convert:
         bias = _filled(c, c.optional("bias"), 0.0, x, n)
         parts = [cast(c.b, p, x.dtype) for p in (scale, bias, c.tensor(mean), c.tensor(var))]
         y = c.b(ops.batch_norm, x, *parts, epsilon=float(c["eps"]), axis=1)
-        return y if len(c.results) == 1 else (y, *(None,) * (len(c.results) - 1))
+        return y if len(c.results) == 1 else (y, *_empty(c))
 
     return convert
+
+
+def _empty(c: Call) -> list[Node | None]:
+    """Statistics that nobody keeps outside of training: tensors without elements."""
+    return [
+        c.b(ops.full, value=0.0, dtype=t.dtype, shape=t.shape) if t is not None and t.shape == (0,) else None
+        for t in c.results[1:]
+    ]
 
 
 def _instance_norm(c: Call) -> Result:
@@ -58,12 +66,15 @@ def _batch_stats_norm(c: Call) -> Result:
     wide = cast(c.b, x, f32) if x.dtype.bits < 32 else x
     mean = c.b(ops.reduce_mean, wide, axes=axes, keepdims=True)
     var = c.b(ops.variance, wide, axes=axes, keepdims=True, correction=0.0)
-    y = c.b(ops.mul, c.b(ops.sub, wide, mean), _rsqrt(c, var, c["eps"]))
+    deviation = _rsqrt(c, var, c["eps"])
+    y = c.b(ops.mul, c.b(ops.sub, wide, mean), deviation)
     shape = (x.shape[1], *(1,) * (len(x.shape) - 2))
     for op, name in ((ops.mul, "weight"), (ops.add, "bias")):
         if c[name] is not None:
             y = c.b(op, y, reshape(c.b, c.tensor(name, y.dtype), shape))
-    return cast(c.b, y, x.dtype), reshape(c.b, mean, (x.shape[1],)), None
+    kept = [reshape(c.b, s, (x.shape[1],)) for s in (mean, deviation)]
+    types = [t.dtype if t is not None else s.dtype for s, t in zip(kept, c.results[1:], strict=True)]
+    return cast(c.b, y, x.dtype), *(cast(c.b, s, d) for s, d in zip(kept, types, strict=True))
 
 
 def _rsqrt(c: Call, var: Node, eps: float) -> Node:
@@ -111,7 +122,15 @@ def _group_norm(c: Call) -> Result:
     scale = _filled(c, c.optional("weight", x.dtype), 1.0, x, n)
     bias = _filled(c, c.optional("bias", x.dtype), 0.0, x, n)
     y = c.b(ops.group_norm, x, scale, bias, groups=groups, epsilon=float(c["eps"]))
-    return y if len(c.results) == 1 else (y, None, None)
+    if len(c.results) == 1:
+        return y
+    size: Dim = 1
+    for d in x.shape[2:]:
+        size = size * d
+    grouped = reshape(c.b, x, (x.shape[0], groups, size * (n // groups if isinstance(n, int) else 1)))
+    wide = cast(c.b, grouped, f32) if x.dtype.bits < 32 else grouped
+    parts = _statistics(c, wide, (2,), c["eps"])
+    return y, *(cast(c.b, reshape(c.b, p, (x.shape[0], groups)), x.dtype) for p in parts)
 
 
 # --- attention ------------------------------------------------------------------------------------------------------

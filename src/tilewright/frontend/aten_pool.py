@@ -85,6 +85,8 @@ def _adaptive(n: int, is_max: bool) -> Convert:
         x = _batched(c, n)
         sizes, outs = x.shape[-n:], c.shape[-n:]
         rank = len(x.shape)
+        if is_max and len(c.results) > 1 and all(isinstance(d, int) for d in (*sizes, *outs)):
+            return _adaptive_max(c, x, sizes, outs)
         if all(o == 1 for o in outs):
             reduce = ops.reduce_max if is_max else ops.reduce_mean
             y = c.b(reduce, x, axes=tuple(range(rank - n, rank)), keepdims=True)
@@ -93,13 +95,41 @@ def _adaptive(n: int, is_max: bool) -> Convert:
             op = ops.max_pool if is_max else ops.avg_pool
             y = c.b(op, x, kernel=kernel, strides=kernel, pads=((0, 0),) * n, layout="NCHW")
         elif is_max:
-            raise Unsupported("adaptive max pooling whose output size does not divide the input's", "use max_pool")
+            return _adaptive_max(c, x, sizes, outs)
         else:
             y = _average_by_matrices(c, x, sizes, outs)
         y = reshape(c.b, y, c.shape)
         return y if len(c.results) == 1 else (y, None)
 
     return convert
+
+
+def _adaptive_max(c: Call, x: Node, sizes: tuple[Dim, ...], outs: tuple[Dim, ...]) -> Result:
+    """Windows as tables of positions; shorter ones repeat their first place."""
+    b, n = c.b, len(sizes)
+    table = np.zeros((1, 1), np.int64)
+    for size, out in zip(sizes, outs, strict=True):
+        if not isinstance(size, int) or not isinstance(out, int):
+            raise Unsupported("adaptive pooling of a symbolic size", "use static sizes or an output size of 1")
+        ranges = [(i * size // out, -(-(i + 1) * size // out)) for i in range(out)]
+        width = max((stop - start for start, stop in ranges), default=0)
+        along = np.array([[min(k, stop - start - 1) * (start + k < stop) + start for k in range(width)]
+                          for start, stop in ranges], np.int64).reshape(out, width)  # fmt: skip
+        joined = table[:, None, :, None] * size + along[None, :, None, :]
+        table = joined.reshape(table.shape[0] * out, table.shape[1] * width)
+    lead = x.shape[: len(x.shape) - n]
+    flat: Dim = 1
+    for d in sizes:
+        flat = flat * d
+    axis = len(lead) + 1
+    windows = b(ops.gather, reshape(b, x, (*lead, flat)), b.const(table), axis=len(lead))
+    y = b(ops.reduce_max, windows, axes=(axis,), keepdims=False)
+    if len(c.results) == 1:
+        return reshape(b, y, c.shape)
+    best = b(ops.argmax, windows, axis=axis, keepdims=True)
+    tables = b(ops.expand, b.const(table), shape=(*lead, *table.shape))
+    index = b(ops.gather_elements, tables, best, axis=axis)
+    return reshape(b, y, c.shape), reshape(b, index, c.shape)
 
 
 def _average_by_matrices(c: Call, x: Node, sizes: tuple[Dim, ...], outs: tuple[Dim, ...]) -> Node:

@@ -9,12 +9,13 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 from tilewright import ops
-from tilewright.core.expr import Expr
 from tilewright.core.graph import Node
 from tilewright.core.opdef import OpDef
 from tilewright.core.types import bool_, i64
-from tilewright.frontend.aten_call import Call, Result, Unsupported, cast, norm_axis, reshape, slice_axis
+from tilewright.frontend.aten_call import Call, Result, Unsupported, cast, norm_axis, reshape
 
 Convert = Callable[[Call], Result]
 
@@ -119,7 +120,18 @@ def _cdist(c: Call) -> Node:
     p = c.static("p")
     left = reshape(c.b, x, (*x.shape[:-1], 1, x.shape[-1]))
     right = reshape(c.b, y, (*y.shape[:-2], 1, *y.shape[-2:]))
-    return _norm_over(c, c.b(ops.sub, left, right), p, (len(left.shape) - 1,), False)
+    difference = c.b(ops.sub, left, right)
+    return _norm_over(c, difference, p, (len(difference.shape) - 1,), False)
+
+
+def _pdist(c: Call) -> Node:
+    """Distances between the rows of a matrix, each pair once."""
+    x = c.tensor("self")
+    if not isinstance(x.shape[0], int):
+        raise Unsupported("distances between a symbolic number of rows", "make it static, or use cdist")
+    pairs = np.triu_indices(x.shape[0], 1)
+    left, right = (c.b(ops.gather, x, c.b.const(p.astype(np.int64)), axis=0) for p in pairs)
+    return _norm_over(c, c.b(ops.sub, left, right), c.static("p"), (1,), False)
 
 
 def _scan(op: OpDef) -> Convert:
@@ -135,7 +147,7 @@ def _softmax(op: OpDef) -> Convert:
     def convert(c: Call) -> Node:
         x = c.tensor("self", c.dtype)
         if not x.shape:
-            return c.b(op, reshape(c.b, x, (1,)), axis=0)
+            return reshape(c.b, c.b(op, reshape(c.b, x, (1,)), axis=0), ())
         return c.b(op, x, axis=c.axis(len(x.shape)))
 
     return convert
@@ -154,11 +166,13 @@ def _topk(c: Call) -> Result:
     x, k = c.tensor("self"), c["k"]
     if isinstance(k, Node):
         raise Unsupported("top-k with a k that is data", "make k a Python number")
+    if not x.shape:
+        return reshape(c.b, x, c.shape), c.b(ops.full, value=0.0, dtype=i64, shape=c.shape)
     axis = c.axis(len(x.shape))
     return c.b.results(c.b(ops.top_k, x, k=k, axis=axis, largest=bool(c["largest"]), sorted=bool(c["sorted"])))
 
 
-def _sort(c: Call) -> Result:
+def _sort(c: Call) -> tuple[Node, ...]:
     x = c.tensor("self")
     if not x.shape:
         return x, c.b.const(0, i64)
@@ -169,20 +183,8 @@ def _sort(c: Call) -> Result:
 
 def _argsort(c: Call) -> Node:
     found = _sort(c)
-    assert not isinstance(found, Node) and found[1] is not None
+    assert isinstance(found, tuple)
     return found[1]
-
-
-def _median(c: Call) -> Result:
-    """The lower median along an axis, by sorting."""
-    x = c.tensor("self")
-    axis = c.axis(len(x.shape))
-    n = x.shape[axis]
-    if isinstance(n, Expr):
-        raise Unsupported("a median over a symbolic dimension", "make that dimension static")
-    parts = c.b.results(c.b(ops.sort, x, axis=axis, descending=False, stable=True))
-    values, indices = (slice_axis(c.b, p, axis, (n - 1) // 2, 1) for p in parts)
-    return reshape(c.b, values, c.shape), reshape(c.b, indices, c.shape)
 
 
 TABLE: Mapping[str, Convert] = {
@@ -199,14 +201,14 @@ TABLE: Mapping[str, Convert] = {
     "var.default": lambda c: _variance(c)[0], "std.correction": _std, "std.dim": _std, "std.default": _std,
     "var_mean.correction": _var_mean, "var_mean.dim": _var_mean,
     "logsumexp.default": _logsumexp, "linalg_vector_norm.default": _norm, "norm.ScalarOpt_dim": _norm,
-    "norm.Scalar": _norm, "_cdist_forward.default": _cdist, "dist.default": lambda c: _norm_over(
+    "norm.Scalar": _norm, "_cdist_forward.default": _cdist, "_pdist_forward.default": _pdist,
+    "dist.default": lambda c: _norm_over(
         c, c.b(ops.sub, c.tensor("self", c.dtype), c.tensor("other", c.dtype)), c.static("p"),
         tuple(range(max(len(c["self"].shape), len(c["other"].shape)))), False),
     "cumsum.default": _scan(ops.cumsum), "cumprod.default": _scan(ops.cumprod),
-    "cummax.default": _scan(ops.cummax), "cummin.default": _scan(ops.cummin),
     "_softmax.default": _softmax(ops.softmax), "softmax.int": _softmax(ops.softmax),
     "_log_softmax.default": _softmax(ops.log_softmax), "log_softmax.int": _softmax(ops.log_softmax),
     "_safe_softmax.default": _safe_softmax,
     "topk.default": _topk, "sort.default": _sort, "sort.stable": _sort, "argsort.default": _argsort,
-    "argsort.stable": _argsort, "median.dim": _median,
+    "argsort.stable": _argsort,
 }  # fmt: skip

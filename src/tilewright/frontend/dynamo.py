@@ -29,6 +29,15 @@ TRAINING_ONLY = frozenset({"native_batch_norm.default", "native_dropout.default"
 """Calls whose training form only PyTorch's decomposition expresses."""
 
 
+TAKEN_APART = frozenset({
+    "_native_batch_norm_legit_functional.default", "_batch_norm_with_update_functional.default",
+    "narrow_copy.default", "unbind_copy.int", "grid_sampler_2d.default", "tril_indices.default",
+    "triu_indices.default", "max_pool2d_with_indices_backward.default", "ldexp.Tensor", "split_copy.Tensor",
+    "addbmm.default", "lcm.default", "hypot.default", "frexp.Tensor", "unfold_backward.default",
+})  # fmt: skip
+"""Calls that the core set keeps, and for which PyTorch has a decomposition all the same."""
+
+
 def backend(
     gm: GraphModule, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None
 ) -> Callable[..., Any]:
@@ -80,12 +89,27 @@ def make_backend(
 @functools.cache
 def _decompositions() -> dict[Any, Any]:
     """PyTorch's decompositions of everything that has no converter here; making the table takes 0.1 s."""
-    from torch._decomp import core_aten_decompositions
+    import torch
+    from torch._decomp import core_aten_decompositions, decomposition_table
 
-    def is_kept(name: str) -> bool:
-        return name in CONVERTERS and name not in TRAINING_ONLY
+    table = dict(core_aten_decompositions().items())
+    table.update({op: f for op, f in decomposition_table.items() if _name(op) in TAKEN_APART})
+    table[torch.ops.aten.native_dropout.default] = _native_dropout
+    return {op: f for op, f in table.items() if _name(op) not in CONVERTERS or _name(op) in TRAINING_ONLY}
 
-    return {op: f for op, f in core_aten_decompositions().items() if not is_kept(str(op).removeprefix("aten."))}
+
+def _native_dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """As PyTorch's own kernel draws the mask, so that a seed gives the same one; its decomposition draws another."""
+    import torch
+
+    if train is False:
+        return x, torch.ones_like(x, dtype=torch.bool)
+    mask = torch.bernoulli(torch.empty(x.shape, dtype=torch.bool), 1 - p)
+    return x * mask * (0.0 if p == 1 else 1 / (1 - p)), mask
+
+
+def _name(op: Any) -> str:
+    return str(op).removeprefix("aten.")
 
 
 def _freezable(functional: GraphModule, example_inputs: Sequence[Any]) -> dict[int, torch.Tensor]:

@@ -57,7 +57,8 @@ def import_piece(
         return None, failed
     made, gives = _results(importer, inputs, outputs)
     names = tuple(f"output_{i}" for i in range(len(made)))
-    return PieceProgram(Graph("dynamo", importer.pool, tuple(bound), tuple(made), names), tuple(takes), tuple(gives)), {}
+    graph = Graph("dynamo", importer.pool, tuple(bound), tuple(made), names)
+    return PieceProgram(graph, tuple(takes), tuple(gives)), {}
 
 
 def _bind(

@@ -3,9 +3,9 @@
 In: a functional fx graph, weights known now, a way to compile. Out: a function from flat arguments to results.
 Not its business: capturing (``dynamo``), the meaning of calls (``aten_*``).
 
-PyTorch runs two kinds of calls. A draw of random numbers belongs to PyTorch's generator, whose state is the user's:
-drawing there, in the program's order, gives the numbers that the seed promises. A call that has no form here falls
-back: it is named to ``on_fallback``, which warns.
+PyTorch runs three kinds of calls. A draw of random numbers belongs to PyTorch's generator, whose state is the user's:
+drawing there, in the program's order, gives the numbers that the seed promises. A check computes nothing, and raises
+PyTorch's own error. A call that has no form here falls back: it is named to ``on_fallback``, which warns.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ SHAPE_ONLY = frozenset({
     "uniform.default", "normal_functional.default", "exponential.default", "geometric.default", "cauchy.default",
     "log_normal.default", "random.default", "random.from", "random.to",
 })  # fmt: skip
-"""Draws that read nothing of their operand but its shape, strides and dtype."""
+"""Draws that read nothing of their first operand but its shape, strides and dtype."""
 
 
 class FallbackWarning(UserWarning):
@@ -89,10 +89,13 @@ def plan_graph(
 ) -> Callable[[Sequence[Any]], list[Any]]:
     """A function of the graph's flat arguments; ``frozen`` says which of them are weights known now."""
     graph = functional.graph
+    _detach_draws(graph)
     placeholders = [n for n in graph.nodes if n.op == "placeholder"]
     weights = {placeholders[i]: t for i, t in frozen.items()}
     wanted = next(n for n in graph.nodes if n.op == "output").args[0]
-    refused = _Refusals({}, frozenset(n for n in graph.nodes if _name(n) in DRAWS))
+    draws = [n for n in graph.nodes if _name(n) in DRAWS or _is_check(n)]
+    shapes = [n.args[0] for n in draws if _name(n) in SHAPE_ONLY and _name(n.args[0]) == "empty_strided.default"]
+    refused = _Refusals({}, frozenset([*shapes, *draws]))
     while True:
         n_refused = len(refused.nodes)
         if not refused.nodes:
@@ -109,8 +112,31 @@ def plan_graph(
     return partial(_run_steps, placeholders, wanted, steps)
 
 
+def _is_check(node: Any) -> bool:
+    """Is it a check of the error codes of linear algebra, kept in its place by an effect token?"""
+    names = [_name(node), *(str(a).removeprefix("aten.") for a in node.args[1:2])]
+    return "_linalg_check_errors.default" in names and (node.op == "call_function")
+
+
+def _detach_draws(graph: Any) -> None:
+    """Give draws that read only a shape an operand of that shape without data, so that they wait for nothing."""
+    import torch
+
+    for node in list(graph.nodes):
+        if _name(node) not in SHAPE_ONLY or _name(node.args[0]) == "empty_strided.default":
+            continue
+        fake = node.args[0].meta["val"]
+        if all(isinstance(d, int) for d in (*fake.shape, *fake.stride())):
+            with graph.inserting_before(node):
+                args = (list(fake.shape), list(fake.stride()))
+                empty = graph.call_function(torch.ops.aten.empty_strided.default, args, {"dtype": fake.dtype})
+            empty.meta = {**node.meta, "val": fake}
+            node.replace_input_with(node.args[0], empty)
+
+
 def _name(node: Any) -> str:
-    return str(node.target).removeprefix("aten.") if node.op == "call_function" else ""
+    """The overload that a node calls."""
+    return str(node.target).removeprefix("aten.") if getattr(node, "op", "") == "call_function" else ""
 
 
 def _whole(
@@ -168,7 +194,8 @@ def _steps(
     pieces = split(functional.graph, refused.nodes, refused.draws)
     programs: list[PieceProgram | None] = []
     for piece in pieces:
-        program, failed = None, {}
+        program: PieceProgram | None = None
+        failed: dict[Any, Problem] = {}
         if piece.is_compiled:
             program, failed = import_piece(functional, piece.nodes, piece.inputs, piece.outputs, weights)
         refused.problems.update(failed)
@@ -204,7 +231,7 @@ def _run_piece(piece: Piece, program: PieceProgram, execute: Execute, values: di
 def _run_eagerly(owner: Any, nodes: Sequence[Any], values: dict[Any, Any]) -> None:
     """Let PyTorch run calls; a draw that reads only a shape gets a tensor of that shape."""
     import torch
-    from torch.fx import map_arg  # type: ignore[attr-defined]
+    from torch.fx import map_arg
 
     def value(node: Any) -> Any:
         return _attribute(owner, node) if node.op == "get_attr" else values[node]

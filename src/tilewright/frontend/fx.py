@@ -186,6 +186,8 @@ class Importer:
     def _arguments(self, node: Any) -> dict[str, Any]:
         """Arguments by the schema's names, defaults filled in."""
         args: dict[str, Any] = {}
+        if not hasattr(node.target, "_schema"):
+            raise Unsupported("is not supported", "replace it by calls of ATen")
         for i, argument in enumerate(node.target._schema.arguments):
             given = node.args[i] if i < len(node.args) else node.kwargs.get(argument.name, argument.default_value)
             args[argument.name] = self._value(given)

@@ -49,7 +49,18 @@ def to_torch(array: Array, is_complex: bool = False) -> Tensor:
     if array.dtype == ml_dtypes.bfloat16:
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     tensor = torch.from_numpy(array)
-    return torch.view_as_complex(tensor) if is_complex else tensor
+    if is_complex:
+        return torch.view_as_complex(tensor.as_strided(tensor.shape, _row_major(tensor.shape)))
+    return tensor
+
+
+def _row_major(shape: Any) -> list[int]:
+    """Strides, also of tensors without elements, for which NumPy has others."""
+    strides, step = [], 1
+    for d in reversed(shape):
+        strides.append(step)
+        step *= max(d, 1)
+    return strides[::-1]
 
 
 def carrier(n: int) -> Array:

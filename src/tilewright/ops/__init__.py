@@ -91,6 +91,7 @@ from tilewright.ops.elementwise import (
     where,
 )
 from tilewright.ops.index import dynamic_slice, gather, gather_elements, gather_nd, one_hot
+from tilewright.ops.linalg import cholesky, eigh, geqrf, lu, pivot_order, reflect, solve_triangular, svd_columns
 from tilewright.ops.movement import (
     concat,
     depth_to_space,
@@ -142,6 +143,30 @@ from tilewright.ops.resize import resize
 from tilewright.ops.rnn import gru, lstm, rnn
 from tilewright.ops.scatter import dynamic_update_slice, scatter_elements, scatter_nd
 from tilewright.ops.source import dim_values, full, iota
+from tilewright.ops.special import (
+    airy_ai,
+    bessel_i0,
+    bessel_i0e,
+    bessel_i1,
+    bessel_i1e,
+    bessel_j0,
+    bessel_j1,
+    bessel_k0,
+    bessel_k0e,
+    bessel_k1,
+    bessel_k1e,
+    bessel_y0,
+    bessel_y1,
+    digamma,
+    erfc,
+    erfcx,
+    erfinv,
+    lgamma,
+    ndtri,
+    polynomial,
+    spherical_j0,
+    zeta,
+)
 from tilewright.ops.window import pad, trilu
 from tilewright.ops.window import slice_ as slice
 from tilewright.ops.winograd import winograd_conv
@@ -151,6 +176,9 @@ ALL: tuple[OpDef, ...] = (
     # element-wise, one operand
     neg, abs, sign, exp, exp2, expm1, log, log2, log1p, sqrt, rsqrt, reciprocal, sin, cos, tan, asin, acos, atan, sinh,
     cosh, tanh, asinh, acosh, atanh, erf, floor, ceil, round, trunc, logical_not, bitwise_not, isnan, isinf,
+    # special functions
+    polynomial, erfc, erfcx, erfinv, ndtri, lgamma, digamma, zeta, bessel_i0, bessel_i0e, bessel_i1, bessel_i1e,
+    bessel_k0, bessel_k0e, bessel_k1, bessel_k1e, bessel_j0, bessel_j1, bessel_y0, bessel_y1, spherical_j0, airy_ai,
     # activations
     sigmoid, relu, silu, gelu, leaky_relu, elu, selu, celu, softplus, hard_sigmoid, hard_swish, mish, softsign,
     quick_gelu,
@@ -165,6 +193,8 @@ ALL: tuple[OpDef, ...] = (
     reduce_l2, variance, argmax, argmin, cumsum, cumprod, cummax, cummin,
     # contractions and pools
     matmul, einsum, conv, conv_transpose, winograd_conv, max_pool, avg_pool, max_pool_indices,
+    # linear algebra
+    cholesky, lu, pivot_order, solve_triangular, geqrf, reflect, eigh, svd_columns,
     # normalisation, softmax, attention
     batch_norm, layer_norm, rms_norm, group_norm, instance_norm, lrn, l2_normalize, softmax, log_softmax, attention,
     rotary,
