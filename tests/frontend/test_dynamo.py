@@ -1,5 +1,6 @@
 """``torch.compile`` through the back end, with the interpreter in place of native code."""
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 from tilewright.core.graph import Graph
 from tilewright.frontend.dynamo import make_backend
+from tilewright.frontend.dynamo_plan import FallbackWarning
 from tilewright.graph.interp import run
 
 
@@ -121,14 +123,72 @@ def test_bf16_passes_through(recorder: Recorder) -> None:
     assert_close(y, x * 2 + 1)
 
 
-def test_unsupported_calls_are_all_named(recorder: Recorder) -> None:
-    def f(x: torch.Tensor) -> torch.Tensor:
-        return torch.linalg.qr(x).Q + torch.rand(3, 3)
+def unsupported(x: torch.Tensor) -> torch.Tensor:
+    y = torch.linalg.eigvals(x.sin()).real.sort()[0]
+    return torch.linalg.ldl_factor(x)[0] + y.exp() * 2
 
-    with pytest.raises(Exception, match="random numbers") as caught:
-        recorder.compile(f)(torch.randn(3, 3))
-    assert "linalg_qr" in str(caught.value)
+
+def test_unsupported_calls_are_all_named_when_none_may_fall_back(recorder: Recorder) -> None:
+    with pytest.raises(Exception, match="linalg_eig") as caught:
+        recorder.compile(unsupported, options={"fallback": False})(torch.eye(3))
+    assert "ldl_factor" in str(caught.value)
     assert "test_dynamo.py" in str(caught.value)
+
+
+def test_unsupported_calls_run_in_pytorch_between_compiled_pieces(recorder: Recorder) -> None:
+    x = torch.randn(4, 4)
+    x = x + x.T
+    with pytest.warns(FallbackWarning, match="linalg_eig.*test_dynamo.py") as warned:
+        got = recorder.compile(unsupported)(x)
+    assert_close(got, unsupported(x))
+    assert len(warned) == 2
+    assert len(recorder.graphs) == 2  # sin before; real, sort, exp and the sum after
+
+
+def test_fallback_with_dynamic_sizes(recorder: Recorder) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.eigvals(x + 1).abs().sum() * x.shape[0] + torch.ones(x.shape[0] * 2)
+
+    compiled = recorder.compile(f, dynamic=True)
+    with pytest.warns(FallbackWarning):
+        for n in (3, 5):
+            x = torch.randn(n, n)
+            assert_close(compiled(x), f(x))
+
+
+def test_draws_are_those_of_the_generator(recorder: Recorder) -> None:
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x + torch.rand(3, 4)
+        z = torch.randn_like(y.exp()) * y
+        return z, F.dropout(z, 0.5), torch.randint(0, 9, (5,))
+
+    x = torch.randn(3, 4)
+    torch.manual_seed(3)
+    expected = f(x)
+    compiled = recorder.compile(f)
+    torch.manual_seed(3)
+    assert_close(compiled(x), expected)
+    assert len(recorder.graphs) == 1
+
+
+def test_a_failed_check_is_pytorch_s_own_error(recorder: Recorder) -> None:
+    compiled = recorder.compile(torch.linalg.inv)
+    assert_close(compiled(torch.eye(3) * 2), torch.eye(3) / 2)
+    with pytest.raises(torch.linalg.LinAlgError, match="singular"):
+        compiled(torch.zeros(3, 3))
+
+
+def test_complex_tensors_are_pairs(recorder: Recorder) -> None:
+    def f(x: torch.Tensor, z: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        spectrum = torch.fft.rfft(x, dim=-1)
+        return torch.fft.irfft(spectrum * 2, n=x.shape[-1]), torch.fft.fft(z), spectrum.abs(), z.conj() / (1 + 2j)
+
+    for n in (1, 6, 37, 90):
+        x, z = torch.randn(2, n), torch.randn(n, dtype=torch.complex64)
+        assert_close(recorder.compile(f)(x, z), f(x, z))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FallbackWarning)
+        recorder.compile(f)(x, z)
 
 
 def test_a_graph_break_makes_two_graphs(recorder: Recorder) -> None:

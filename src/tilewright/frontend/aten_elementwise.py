@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 
 from tilewright import ops
 from tilewright.core.expr import Dim
-from tilewright.core.graph import Node
+from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.opdef import OpDef
-from tilewright.core.types import bool_, f64, i16, i32, i64
+from tilewright.core.types import TensorType, bool_, f64, i16, i32, i64
 from tilewright.frontend.aten_call import Call, Result, Unsupported, as_node, cast, expand, promote, reshape
 
 Convert = Callable[[Call], Result]
@@ -340,6 +340,52 @@ def _nextafter(c: Call) -> Node:
     return b(ops.where, undefined, b.const(math.nan, c.dtype), moved)
 
 
+def _frexp(c: Call) -> Result:
+    """Mantissa in 0.5 .. 1 and exponent, from the bits in f64, where only f64's own subnormals need scaling."""
+    b, x = c.b, cast(c.b, c.tensor("self"), f64)
+    size = b(ops.abs, x)
+    is_tiny = b(ops.lt, size, b.const(2.0**-1022, f64))
+    bits = b(ops.bitcast, b(ops.where, is_tiny, b(ops.mul, x, b.const(2.0**54, f64)), x), dtype=i64)
+    mask = 0x7FF << 52
+    exponent = b(ops.bitwise_and, b(ops.shift_right, bits, b.const(52, i64)), b.const(0x7FF, i64))
+    exponent = b(ops.sub, exponent, b(ops.where, is_tiny, b.const(1022 + 54, i64), b.const(1022, i64)))
+    kept = b(ops.bitwise_and, bits, b.const(~mask, i64))
+    mantissa = b(ops.bitcast, b(ops.bitwise_or, kept, b.const(1022 << 52, i64)), dtype=f64)
+    plain = b(ops.logical_and, b(ops.gt, size, b.const(0, f64)), b(ops.lt, size, b.const(math.inf, f64)))
+    exponent = b(ops.where, plain, exponent, b.const(0, i64))
+    return cast(b, b(ops.where, plain, mantissa, x), c.dtype), cast(b, exponent, i32)
+
+
+def _divisor(c: Call) -> Node:
+    """The greatest common divisor by Euclid's algorithm, until no element has a remainder."""
+    b = c.b
+    x, y = (b(ops.abs, expand(b, c.tensor(n, c.dtype), c.shape)) for n in ("self", "other"))
+    pool = Pool()
+    inner = Builder(pool, b.loc)
+    i, going = pool.input("i", TensorType(i64, ())), pool.input("going", TensorType(bool_, ()))
+    large, small = pool.input("large", x.type), pool.input("small", y.type)
+    zero, one = inner.const(0, c.dtype), inner.const(1, c.dtype)
+    is_moving = inner(ops.ne, small, zero)
+    rest = inner(ops.mod, large, inner(ops.where, is_moving, small, one))
+    after = inner(ops.where, is_moving, small, large), inner(ops.where, is_moving, rest, zero)
+    axes = tuple(range(len(c.shape)))
+    remains = inner(ops.ne, after[1], zero)
+    again = inner(ops.reduce_any, remains, axes=axes, keepdims=False) if axes else remains
+    body = Graph("euclid", pool, (i, going, large, small), (again, *after), ("again", "new_large", "new_small"))
+    limit = b.const(2 * c.dtype.bits, i64)  # Fibonacci numbers take the longest, 1.44 steps a bit
+    return b.results(b(ops.loop, limit, b.const(True, bool_), x, y, body=body, n_carried=2))[0]
+
+
+def _multiple(c: Call) -> Node:
+    """The least common multiple; 0 where both are 0."""
+    b = c.b
+    x, y = (expand(b, c.tensor(n, c.dtype), c.shape) for n in ("self", "other"))
+    divisor = _divisor(c)
+    none = b(ops.eq, divisor, b.const(0, c.dtype))
+    part = b(ops.div, x, b(ops.where, none, b.const(1, c.dtype), divisor))
+    return b(ops.abs, b(ops.mul, part, y))
+
+
 def _copysign(c: Call) -> Node:
     x, y = c.b(ops.abs, c.tensor("self", c.dtype)), c.tensor("other", c.dtype)
     negative = c.b(ops.lt, c.b(ops.bitcast, cast(c.b, y, f64), dtype=i64), c.b.const(0, i64))
@@ -397,6 +443,7 @@ TABLE: Mapping[str, Convert] = {
     "log10.default": _log10, "round.default": _round, "round.decimals": _round, "signbit.default": _sign_bit,
     "isnan.default": _predicate(ops.isnan), "isinf.default": _predicate(ops.isinf), "isfinite.default": _isfinite,
     "logical_not.default": _truth, "logit.default": _logit, "xlogy.Tensor": _xlogy,
+    "gcd.default": _divisor, "lcm.default": _multiple, "frexp.Tensor": _frexp,
     "nextafter.default": _nextafter, "angle.default": _angle, "hypot.default": _hypot,
     "fmax.default": _nan_ignoring(ops.maximum),
     "fmin.default": _nan_ignoring(ops.minimum), "prims.fmax.default": _nan_ignoring(ops.maximum),

@@ -339,6 +339,8 @@ def _pinv(c: Call) -> Result:
     b, x = c.b, c.tensor("self")
     if x.type.n_elements == 0:
         return b(ops.full, value=0.0, dtype=c.dtype, shape=c.shape)
+    if c["hermitian"]:  # only the lower triangle is read
+        x = b(ops.add, _triangle(b, x, False), _swap(b, b(ops.trilu, x, k=-1, upper=False)))
     u, s, vh = _decomposed(b, x, False)
     largest = b(ops.reduce_max, s, axes=(len(s.shape) - 1,), keepdims=True)
     atol, rtol = _tolerances(c, x)

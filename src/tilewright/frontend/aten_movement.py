@@ -217,6 +217,8 @@ def _diagonal(c: Call) -> Node:
 def _unfold(c: Call) -> Node:
     """Windows along an axis, on a new last axis."""
     x = c.tensor("self")
+    if not x.shape:
+        return slice_axis(c.b, reshape(c.b, x, (1,)), 0, 0, c.shape[0])
     axis, size, step = norm_axis(c["dimension"], len(x.shape)), c.static("size"), c.static("step")
     starts = c.b(ops.iota, extent=c.shape[axis], dtype=i64)
     starts = c.b(ops.mul, reshape(c.b, starts, (c.shape[axis], 1)), c.b.const(step, i64))

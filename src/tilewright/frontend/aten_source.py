@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+import numpy as np
+
 from tilewright import ops
 from tilewright.core.expr import Expr
 from tilewright.core.graph import Node
@@ -65,8 +67,12 @@ def _eye(c: Call) -> Node:
 
 
 def _tri_indices(upper: bool) -> Convert:
+    """Rows and columns of a triangle's places, row by row."""
+    indices = np.triu_indices if upper else np.tril_indices
+
     def convert(c: Call) -> Node:
-        raise Unsupported("indices of a triangle", f"use torch.{'triu' if upper else 'tril'} on the matrix itself")
+        places = indices(c.static("row"), c.static("offset"), c.static("col"))
+        return c.b.const(np.stack(places).astype(c.dtype.numpy))
 
     return convert
 

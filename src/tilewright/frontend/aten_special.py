@@ -16,6 +16,8 @@ from tilewright.core.types import TensorType, bool_, f64, i64
 from tilewright.frontend.aten_call import Call, Result, cast, expand, reshape
 
 Convert = Callable[[Call], Result]
+Settle = Callable[[Builder, Mapping[str, Node], Node], tuple[dict[str, Node], Node]]
+"""One step from named values and its number (from 1): the state after it, and what still moves."""
 
 
 def _unary(op: OpDef) -> Convert:
@@ -37,9 +39,90 @@ def _polygamma(c: Call) -> Node:
     return cast(c.b, c.b(ops.mul, found, c.b.const(size if n % 2 else -size, f64)), c.dtype)
 
 
+# --- incomplete gamma -----------------------------------------------------------------------------------------------
+
+MOST_TERMS = 20000
+
+
+def _until_settled(b: Builder, state: Mapping[str, Node], fixed: Mapping[str, Node], step: Settle) -> Node:
+    """Repeat ``step`` until every change is below half a unit of f64; the state's first value is the result."""
+    pool = Pool()
+    inner = Builder(pool, b.loc)
+    i, going = pool.input("i", TensorType(i64, ())), pool.input("going", TensorType(bool_, ()))
+    values = {**state, **fixed}
+    inputs = {name: pool.input(name, node.type) for name, node in values.items()}
+    after, moving = step(inner, inputs, inner(ops.add, inner(ops.cast, i, dtype=f64), _k(inner, 1)))
+    axes = tuple(range(len(moving.shape)))
+    again = inner(ops.reduce_any, moving, axes=axes, keepdims=False) if axes else moving
+    outputs = (again, *(after[name] for name in state))
+    names = ("again", *(f"new_{name}" for name in state))
+    body = Graph("settle", pool, (i, going, *inputs.values()), outputs, names)
+    limit = b.const(MOST_TERMS, i64)
+    found = b(ops.loop, limit, b.const(True, bool_), *values.values(), body=body, n_carried=len(state))
+    return b.results(found)[0]
+
+
+def _series_step(b: Builder, v: Mapping[str, Node], k: Node) -> tuple[dict[str, Node], Node]:
+    """The series of the lower function: each term is the one before times ``x / (a + k)``."""
+    term = b(ops.div, b(ops.mul, v["term"], v["x"]), b(ops.add, v["a"], k))
+    total = b(ops.add, v["total"], term)
+    return {"total": total, "term": term}, b(ops.gt, term, b(ops.mul, total, _k(b, 2.0**-54)))
+
+
+def _fraction_step(b: Builder, v: Mapping[str, Node], k: Node) -> tuple[dict[str, Node], Node]:
+    """The continued fraction of the upper function by Lentz's method (Thompson and Barnett 1986)."""
+    numerator = b(ops.mul, k, b(ops.sub, v["a"], k))
+    denominator = b(ops.add, b(ops.sub, b(ops.add, v["x"], _times(b, 2, k)), v["a"]), _k(b, 1))
+    least = _k(b, 1e-290)
+
+    def kept(value: Node) -> Node:
+        return b(ops.where, b(ops.lt, b(ops.abs, value), least), least, value)
+
+    d = b(ops.div, _k(b, 1), kept(b(ops.add, denominator, b(ops.mul, numerator, v["d"]))))
+    c = kept(b(ops.add, denominator, b(ops.div, numerator, v["c"])))
+    change = b(ops.mul, c, d)
+    moving = b(ops.gt, b(ops.abs, b(ops.sub, change, _k(b, 1))), _k(b, 2.0**-52))
+    return {"h": b(ops.mul, v["h"], change), "c": c, "d": d}, moving
+
+
+def _incomplete_gamma(upper: bool) -> Convert:
+    """Series below ``a + 1``, continued fraction above, in f64; where one is not used it runs on harmless values."""
+
+    def convert(c: Call) -> Node:
+        b = c.b
+        a, x = (expand(b, cast(b, c.tensor(n, c.dtype), f64), c.shape) for n in ("self", "other"))
+        zero, one, infinity, nan = (_k(b, v) for v in (0, 1, math.inf, math.nan))
+        positive = b(ops.logical_and, b(ops.gt, a, zero), b(ops.gt, x, zero))
+        finite = b(ops.logical_and, b(ops.lt, a, infinity), b(ops.lt, x, infinity))
+        usable = b(ops.logical_and, positive, finite)
+        is_low = b(ops.logical_and, usable, b(ops.lt, x, b(ops.add, a, one)))
+        is_high = b(ops.logical_and, usable, b(ops.ge, x, b(ops.add, a, one)))
+        low_a, low_x = b(ops.where, is_low, a, one), b(ops.where, is_low, x, one)
+        first = b(ops.div, one, low_a)
+        total = _until_settled(b, {"total": first, "term": first}, {"x": low_x, "a": low_a}, _series_step)
+        high_a, high_x = b(ops.where, is_high, a, one), b(ops.where, is_high, x, _k(b, 3))
+        d = b(ops.div, one, b(ops.add, b(ops.sub, high_x, high_a), one))
+        start = {"h": d, "c": expand(b, _k(b, 1e290), c.shape), "d": d}
+        tail = _until_settled(b, start, {"x": high_x, "a": high_a}, _fraction_step)
+        safe_a, safe_x = b(ops.where, usable, a, one), b(ops.where, usable, x, one)
+        exponent = b(ops.sub, b(ops.mul, safe_a, b(ops.log, safe_x)), safe_x)
+        scale = b(ops.exp, b(ops.sub, exponent, b(ops.lgamma, safe_a)))
+        found = b(ops.mul, scale, b(ops.where, is_low, total, tail))
+        is_own = is_high if upper else is_low
+        found = b(ops.where, is_own, found, b(ops.sub, one, found))
+        full, none = (zero, one) if upper else (one, zero)  # where x outgrows a, and the other way round
+        at_edge = b(ops.where, b(ops.logical_or, b(ops.eq, a, zero), b(ops.eq, x, infinity)), full, none)
+        both = [b(ops.logical_and, b(ops.eq, a, v), b(ops.eq, x, v)) for v in (zero, infinity)]
+        negative = b(ops.logical_not, b(ops.logical_and, b(ops.ge, a, zero), b(ops.ge, x, zero)))
+        undefined = b(ops.logical_or, negative, b(ops.logical_or, *both))
+        found = b(ops.where, undefined, nan, b(ops.where, usable, found, at_edge))
+        return cast(b, found, c.dtype)
+
+    return convert
+
+
 # --- orthogonal polynomials -----------------------------------------------------------------------------------------
 
-Number = Node
 Start = Callable[[Builder, Node], Node]
 """The polynomial of degree 1, from x."""
 Step = Callable[[Builder, Node, Node, Node, Node], Node]
@@ -163,5 +246,6 @@ TABLE: Mapping[str, Convert] = {
     **{
         f"special_shifted_{name}.default": _orthogonal(name, True) for name in _FAMILIES if name.startswith("chebyshev")
     },
+    "igamma.default": _incomplete_gamma(False), "igammac.default": _incomplete_gamma(True),
     "special_zeta.default": _zeta, "polygamma.default": _polygamma,
 }  # fmt: skip

@@ -1,0 +1,83 @@
+"""Special functions against mpmath (which PyTorch brings) at 30 digits, and PyTorch where it is exact."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+
+from tilewright import ops
+from tilewright.core.graph import Attrs
+from tilewright.core.opdef import OpDef
+
+FAR = np.array([1e-9, 1e-3, 0.2, 0.7, 1.0, 1.46, 2.0, 2.9, 3.1, 4.9, 7.9, 8.1, 11.3, 26.0, 77.7])
+BOTH = np.concatenate([-FAR[:-1] - 0.123, FAR])
+UNIT = np.array([1e-12, 1e-3, 0.2, 0.5, 0.9, 0.999, 1 - 1e-12])
+
+RELATIVE: dict[str, tuple[OpDef, Callable[[Any], Any], np.ndarray]] = {
+    "erfc": (ops.erfc, mpmath.erfc, BOTH[BOTH < 26]),
+    "erfcx": (ops.erfcx, lambda x: mpmath.exp(x * x) * mpmath.erfc(x), BOTH[BOTH > -20]),
+    "erfinv": (ops.erfinv, mpmath.erfinv, np.concatenate([-UNIT, UNIT])),
+    "ndtri": (ops.ndtri, lambda p: mpmath.sqrt(2) * mpmath.erfinv(2 * p - 1), UNIT),
+    "lgamma": (ops.lgamma, lambda x: mpmath.log(abs(mpmath.gamma(x))), BOTH),
+    "digamma": (ops.digamma, mpmath.digamma, BOTH),
+    "i0": (ops.bessel_i0, lambda x: mpmath.besseli(0, x), BOTH),
+    "i0e": (ops.bessel_i0e, lambda x: mpmath.besseli(0, x) * mpmath.exp(-abs(x)), BOTH),
+    "i1": (ops.bessel_i1, lambda x: mpmath.besseli(1, x), BOTH),
+    "i1e": (ops.bessel_i1e, lambda x: mpmath.besseli(1, x) * mpmath.exp(-abs(x)), BOTH),
+    "k0": (ops.bessel_k0, lambda x: mpmath.besselk(0, x), FAR),
+    "k0e": (ops.bessel_k0e, lambda x: mpmath.besselk(0, x) * mpmath.exp(x), FAR),
+    "k1": (ops.bessel_k1, lambda x: mpmath.besselk(1, x), FAR),
+    "k1e": (ops.bessel_k1e, lambda x: mpmath.besselk(1, x) * mpmath.exp(x), FAR),
+}
+ABSOLUTE: dict[str, tuple[OpDef, Callable[[Any], Any], np.ndarray]] = {
+    "j0": (ops.bessel_j0, lambda x: mpmath.besselj(0, x), BOTH),
+    "j1": (ops.bessel_j1, lambda x: mpmath.besselj(1, x), BOTH),
+    "y0": (ops.bessel_y0, lambda x: mpmath.bessely(0, x), FAR[1:]),
+    "y1": (ops.bessel_y1, lambda x: mpmath.bessely(1, x), FAR[1:]),
+    "airy": (ops.airy_ai, mpmath.airyai, BOTH),
+}
+
+
+def values(op: OpDef, *xs: np.ndarray) -> np.ndarray:
+    return np.asarray(op.reference(list(xs), Attrs({})))
+
+
+def exact(f: Callable[[Any], Any], xs: np.ndarray) -> np.ndarray:
+    with mpmath.workdps(60):
+        return np.array([float(f(mpmath.mpf(float(x)))) for x in xs])
+
+
+@pytest.mark.parametrize("name", RELATIVE)
+def test_relative_error(name: str) -> None:
+    op, f, xs = RELATIVE[name]
+    np.testing.assert_allclose(values(op, xs), exact(f, xs), rtol=1e-12, atol=1e-300)
+
+
+@pytest.mark.parametrize("name", ABSOLUTE)
+def test_absolute_error_where_they_oscillate(name: str) -> None:
+    op, f, xs = ABSOLUTE[name]
+    np.testing.assert_allclose(values(op, xs), exact(f, xs), rtol=1e-12, atol=1e-13)
+
+
+def test_zeta_of_hurwitz() -> None:
+    for s, q in [(1.5, 0.3), (2.0, 7.0), (9.0, 0.1), (3.0, 40.0), (2.0, -1.5), (3.0, -7.25), (5.0, -0.5)]:
+        with mpmath.workdps(40):
+            want = float(mpmath.nsum(lambda k, s=s, q=q: (q + k) ** -s, [0, mpmath.inf])) if q < 0 else float(
+                mpmath.zeta(s, q))  # fmt: skip
+        np.testing.assert_allclose(values(ops.zeta, np.array([s]), np.array([q])), [want], rtol=1e-12)
+
+
+def test_edges_are_those_of_pytorch() -> None:
+    x = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, -2.0])
+    pairs = [
+        (ops.erfc, torch.erfc), (ops.erfcx, torch.special.erfcx), (ops.erfinv, torch.erfinv),
+        (ops.lgamma, torch.lgamma), (ops.digamma, torch.digamma), (ops.ndtri, torch.special.ndtri),
+        (ops.bessel_k0, torch.special.modified_bessel_k0), (ops.bessel_y1, torch.special.bessel_y1),
+    ]  # fmt: skip
+    for op, f in pairs:
+        np.testing.assert_allclose(values(op, x), f(torch.tensor(x)).numpy(), rtol=1e-12, atol=1e-15, err_msg=op.name)
