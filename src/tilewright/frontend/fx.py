@@ -169,14 +169,14 @@ class Importer:
         args = self._arguments(node)
         results = [value] if not isinstance(value, tuple | list) else list(value)
         flat = _flat(list(args.values()))
+        if any(x is FAILED for x in flat) and (functional_name(name) in CONVERTERS or functional_name(name) in COMPLEX):
+            return FAILED
         is_complex = any(isinstance(x, Pair) for x in flat) or any(map(is_complex_tensor, results))
         convert = (COMPLEX if is_complex else CONVERTERS).get(functional_name(name))
         if convert is None or (is_in_place(node) and node not in self.written):
             options = nearest(name.removeprefix("aten."))
             hint = f"the nearest supported form is aten.{options[0]}" if options else "replace it by supported ops"
             raise Unsupported("is not supported", hint)
-        if any(x is FAILED for x in flat):
-            return FAILED
         types = tuple(None if v is None else self.type_of(v) for v in results)
         gives_complex = is_complex_tensor(results[0]) if results else False
         made = convert(Call(Builder(self.pool, location_of(node)), name, args, types, gives_complex))

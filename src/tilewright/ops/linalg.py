@@ -595,8 +595,9 @@ def _ref_eigh(xs: Sequence[Array], a: Attrs) -> tuple[Array, ...]:
 def _angle(p: float, q: float, r: float) -> tuple[float, float]:
     if r == 0:
         return 1.0, 0.0
-    theta = (q - p) / (2 * r)
-    root = np.sqrt(theta * theta + 1)
+    with np.errstate(over="ignore"):
+        theta = np.float64(q - p) / (2 * r)
+        root = np.sqrt(theta * theta + 1)
     t = 1 / (theta - root if theta < 0 else theta + root)
     return 1 / np.sqrt(t * t + 1), t / np.sqrt(t * t + 1)
 
@@ -651,8 +652,9 @@ eigh = OpDef(
 
 def _infer_svd(ts: Types, a: Attrs) -> tuple[TensorType, ...]:
     _check(ts[0], "the matrix")
-    _smaller(ts[0])
     *batch, _, n = ts[0].shape
+    if _smaller(ts[0]) != n:
+        raise OpError(f"the matrices of {ts[0]} have more columns than rows", remedy="transpose them")
     return ts[0], ts[0].with_shape((*batch, n, n))
 
 
@@ -670,6 +672,12 @@ def _ref_svd(xs: Sequence[Array], a: Attrs) -> tuple[Array, ...]:
                     v[:, [p, q]] = v[:, [p, q]] @ turn
     dtype, batch = xs[0].dtype, xs[0].shape[:-2]
     return made.reshape(xs[0].shape).astype(dtype), vectors.reshape((*batch, n, n)).astype(dtype)
+
+
+def _tall_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    for shape in ((3, 3), (2, 4, 3), (1, 1), (0, 3, 2), (2, 3, 0)):
+        yield Sample((_matrices(rng, *shape),))
+    yield Sample((_matrices(rng, 2, 5, 4).astype(np.float32),))
 
 
 def _svd_body(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs, at: tuple[Sym, ...]) -> Items:
@@ -706,6 +714,6 @@ svd_columns = OpDef(
     _infer_svd,
     _ref_svd,
     kernel=_batched(_svd_body),
-    samples=_wide_samples,
+    samples=_tall_samples,
     doc="x @ v with orthogonal columns, whose lengths are the singular values in no order, and the rotation v.",
 )
