@@ -331,6 +331,7 @@ def _pivot_order_kernel(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: At
 def _pivot_order_samples(rng: np.random.Generator) -> Iterator[Sample]:
     yield Sample((np.array([[3, 3, 3], [1, 2, 3]], np.int32),), {"rows": 4})
     yield Sample((np.array([2, 2], np.int32),), {"rows": 2})
+    yield Sample((np.zeros((2, 0), np.int32),), {"rows": 3})
 
 
 pivot_order = OpDef(

@@ -439,8 +439,8 @@ def _special(name: str, function: Function, doc: str, within: tuple[float, float
         return found if found.dtype is xs[0].dtype else b(e.cast, found, dtype=xs[0].dtype)
 
     def samples(rng: np.random.Generator) -> Iterator[Sample]:
-        for dtype in (np.float32, np.float64):
-            yield Sample(tuple(rng.uniform(*within, (3, 7)).astype(dtype) for _ in names))
+        for dtype, shape in ((np.float32, (3, 7)), (np.float64, (5,)), (np.float64, ())):
+            yield Sample(tuple(np.asarray(rng.uniform(*within, shape)).astype(dtype) for _ in names))
 
     return OpDef(
         name,

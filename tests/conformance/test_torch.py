@@ -1,0 +1,56 @@
+"""PyTorch's operator database: a fixed part in every run, the whole of it when asked for."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tilewright.conformance import torch as suite
+from tilewright.conformance.outcome import by_group, counts, share_passed
+from tilewright.conformance.workers import Case, run_cases
+
+QUICK = (
+    "add", "baddbmm", "cat", "clamp", "cummax", "diagonal_scatter", "erfinv", "fft.irfft", "flip", "index_put",
+    "kthvalue", "linalg.qr", "linalg.svdvals", "logcumsumexp", "masked_scatter", "median", "nn.functional.dropout",
+    "nn.functional.gelu", "nn.functional.softplus", "polar", "randn_like", "scatter_reduce.mean", "searchsorted",
+    "softmax", "std", "stft", "take", "unfold", "where", "zero_",
+)  # fmt: skip
+DTYPES = ("float32", "int64")
+
+
+def quick_cases() -> list[Case]:
+    return [c for c in suite.cases() if c.group in QUICK and c.tags[0] in DTYPES]
+
+
+def test_the_database_is_all_there() -> None:
+    assert len(suite.cases()) > 2500
+    assert {t for c in suite.cases() for t in c.tags} == {"float32", "float64", "bfloat16", "int64", "bool"}
+
+
+@pytest.mark.parametrize("case", quick_cases(), ids=lambda c: c.name)
+def test_entries_are_right_and_compiled_whole(case: Case) -> None:
+    status, detail = suite.run_entry(case.name, 2)
+    assert status == "passed", detail
+
+
+@pytest.mark.parametrize(("name", "status"), [("linalg.eigvals", "refused"), ("nonzero", "skipped")])
+def test_what_is_not_ours_does_not_count_as_passed(name: str, status: str) -> None:
+    assert suite.run_entry(f"{name}[float32]", 1)[0] == status
+
+
+def test_a_wrong_result_is_seen() -> None:
+    x = torch.arange(6.0)
+    assert suite._differences([x], [x + 1e-3], lambda: [x.double() + 1e-3])
+    assert suite._differences([x], [x.double()], lambda: [])
+    assert suite._differences([x[:3]], [x], lambda: [])
+    assert not suite._differences([x], [x * (1 + 1e-7)], lambda: [])
+    assert suite._aliasing(x[:2], [x], x[:2].clone(), [x])
+
+
+@pytest.mark.slow
+def test_the_whole_database() -> None:
+    outcomes = list(run_cases("tilewright.conformance.torch", suite.cases(), jobs=2, seconds=300.0))
+    bad = [f"{o.name}: {o.status} {o.detail}" for o in outcomes if o.is_bad]
+    assert counts(outcomes)["passed"] >= 0.95 * len(outcomes), by_group(o for o in outcomes if o.status == "refused")
+    assert share_passed(outcomes) >= 0.97
+    assert not bad
