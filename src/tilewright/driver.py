@@ -6,6 +6,9 @@ Not its business: what a stage does.
 
 from __future__ import annotations
 
+import os
+import re
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -42,6 +45,8 @@ from tilewright.partition.work import Work, products_of, work_of
 from tilewright.runtime.artifact import Artifact, ObjectImage
 from tilewright.runtime.cache import Cache
 from tilewright.runtime.digest import digest_arrays
+from tilewright.runtime.env import read_environment
+from tilewright.runtime.host import misfit
 from tilewright.runtime.manifest import (
     Constraint,
     Manifest,
@@ -49,7 +54,7 @@ from tilewright.runtime.manifest import (
     TargetSpec,
     TensorSpec,
 )
-from tilewright.runtime.model import LoadedModel
+from tilewright.runtime.model import CompiledModel, LoadedModel
 from tilewright.runtime.threads import default_threads
 from tilewright.specialize import SpecializedModel
 from tilewright.tile.default import schedule
@@ -58,6 +63,11 @@ from tilewright.tile.machine import Machine
 from tilewright.tile.pack import pack_into
 from tilewright.tile.text import kernel_text
 
+COMMENT = {"llvm": ";", "asm": "#"}
+"""What begins a comment, where a stage's own language has them; the others are ours, with ``//``."""
+DUMPED = {
+    "kernels": "kernels.txt", "tile": "tile.txt", "llvm": "kernels.ll", "asm": "kernels.s", "entry": "entry.ll",
+}  # fmt: skip
 PRECISIONS: tuple[str, ...] = ("fp32", "bf16")
 ACCURACIES: tuple[str, ...] = ("default", "exact")
 Progress = Callable[[str, int, int], None]
@@ -88,10 +98,11 @@ class Options:
 
 @dataclass
 class Clock:
-    """Seconds spent per stage of one compile."""
+    """Seconds spent per stage of one compile; a stage within another does not count for that one."""
 
     progress: Progress | None = None
     seconds: dict[str, float] = field(default_factory=dict)
+    _inner: float = 0.0
 
     def tell(self, stage: str, done: int, total: int) -> None:
         """Report progress to whoever listens."""
@@ -101,11 +112,14 @@ class Clock:
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """Add the time of a block to a stage."""
+        outer, self._inner = self._inner, 0.0
         start = time.perf_counter()
         try:
             yield
         finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+            took = time.perf_counter() - start
+            self.seconds[name] = self.seconds.get(name, 0.0) + took - self._inner
+            self._inner = outer + took
 
 
 def compile(
@@ -122,7 +136,7 @@ def compile(
     accuracy: str = "default",
     cache: bool = True,
     progress: Progress | None = None,
-) -> LoadedModel:
+) -> CompiledModel:
     """Compile a model to native code.
 
     ``source`` is the path, bytes or ``ModelProto`` of an ONNX model, a ``torch.nn.Module`` (with ``example_inputs``
@@ -139,8 +153,9 @@ def compile(
     options = Options(target, precision, optimize, accuracy)
     clock = Clock(progress)
     store = Cache() if cache else None
-    key = source_key(source, store, input_shapes, fix_dims) if store else None
-    artifact = _cached(store, key, options, clock)
+    with clock.stage("key"):
+        key = source_key(source, store, input_shapes, fix_dims) if store else None
+    found = artifact = _cached(store, key, options, clock)
     if artifact is None:
         try:
             with clock.stage("import"):
@@ -148,13 +163,16 @@ def compile(
         except NeedsCall as needs:
             return _per_call(source, needs, options, input_shapes, fix_dims or {}, threads)
         if store and key is None:
-            key = graph_key(graph)
-            artifact = _cached(store, key, options, clock)
+            with clock.stage("key"):
+                key = graph_key(graph)
+            found = artifact = _cached(store, key, options, clock)
         if artifact is None:
+            _dump_if_asked(graph, options)
             artifact = build(graph, options, clock)
             if store and key:
-                store.put_artifact(_cache_key(key, options), artifact)
-    return LoadedModel(artifact.manifest, artifact.objects, artifact.weights, threads=threads)
+                with clock.stage("store"):
+                    store.put_artifact(_cache_key(key, options), artifact)
+    return _ready(artifact, threads, clock, from_cache=found is not None)
 
 
 def _per_call(
@@ -164,10 +182,10 @@ def _per_call(
     input_shapes: Mapping[str, Sequence[int | str]] | None,
     fix_dims: Mapping[str, int],
     threads: int | None,
-) -> LoadedModel:
+) -> CompiledModel:
     """A model that compiles when a call says what its structure depends on."""
 
-    def compile_one(graph: Graph) -> LoadedModel:
+    def compile_one(graph: Graph) -> CompiledModel:
         return compile_graph(fix_symbols(graph, fix_dims), threads=threads, **asdict(options))
 
     return SpecializedModel(read_model(source), needs, compile_one, input_shapes, threads or default_threads())
@@ -188,10 +206,24 @@ def graph_key(graph: Graph) -> str:
     return f"graph {sha256(text.encode()).hexdigest()} {digest_arrays(table.arrays.values())}"
 
 
-def compile_graph(graph: Graph, *, threads: int | None = None, **options: Any) -> LoadedModel:
+def compile_graph(graph: Graph, *, threads: int | None = None, **options: Any) -> CompiledModel:
     """Compile a graph; ``options`` are the fields of :class:`Options`."""
-    artifact = build(graph, Options(**options), Clock())
-    return LoadedModel(artifact.manifest, artifact.objects, artifact.weights, threads=threads)
+    chosen, clock = Options(**options), Clock()
+    _dump_if_asked(graph, chosen)
+    return _ready(build(graph, chosen, clock), threads, clock, from_cache=False)
+
+
+def _ready(artifact: Artifact, threads: int | None, clock: Clock, *, from_cache: bool) -> CompiledModel:
+    """The model, loaded where this machine can run it; its report says what this compile spent, stage by stage."""
+    model: CompiledModel
+    with clock.stage("link"):
+        if misfit(artifact.manifest.target) is None:
+            model = LoadedModel(artifact.manifest, artifact.objects, artifact.weights, threads=threads)
+        else:
+            model = CompiledModel(artifact.manifest, artifact.objects, artifact.weights)
+    seconds = {name: round(spent, 6) for name, spent in clock.seconds.items()}
+    model.manifest.report.update(seconds=seconds, from_cache=from_cache)
+    return model
 
 
 def build(graph: Graph, options: Options, clock: Clock, *, profile: bool = False) -> Artifact:
@@ -221,7 +253,7 @@ def build(graph: Graph, options: Options, clock: Clock, *, profile: bool = False
         cycles = {name: len(slots) + k for k, name in enumerate(counts)} if profile else None
         text = emit_program(program, slots, shapes, target, counts, cycles)
         objects.insert(0, ObjectImage("entry", compile_text(text, target)))
-    report = make_report(graph, program, kernels, clock, options, weights.nbytes)
+    report = make_report(graph, program, kernels, options, weights.nbytes)
     n_dims = len(slots) + (len(kernels.kernels) if profile else 0)
     manifest = make_manifest(graph, slots, n_dims, planner.caps, target, report)
     return Artifact(manifest, tuple(objects), weights)
@@ -399,7 +431,7 @@ def _features(target: Target) -> tuple[str, ...]:
 
 
 def make_report(
-    graph: Graph, program: Program, kernels: KernelBuilder, clock: Clock, options: Options, weights_bytes: int
+    graph: Graph, program: Program, kernels: KernelBuilder, options: Options, weights_bytes: int
 ) -> dict[str, Any]:
     """What a person may want to know of the compile, as JSON values."""
     calls = [s for s in walk_steps(program) if isinstance(s, Call)]
@@ -433,15 +465,7 @@ def make_report(
             "lower_bound_bytes": program.lower_bound,
             "weights_bytes": weights_bytes,
         },
-        "seconds": {k: round(v, 6) for k, v in _exclusive(clock.seconds).items()},
     }
-
-
-def _exclusive(seconds: dict[str, float]) -> dict[str, float]:
-    """Scheduling happens inside partitioning; report each apart."""
-    result = dict(seconds)
-    result["partition"] = max(result.get("partition", 0.0) - result.get("schedule", 0.0), 0.0)
-    return result
 
 
 # --- looking inside -------------------------------------------------------------------------------------------------
@@ -489,7 +513,7 @@ def kernel_texts(graph: Graph, options: Options, stage: str, only: str) -> Itera
     for name, kernel in made.kernels.items():
         if only not in name and only not in made.labels[name]:
             continue
-        yield f"// {name}: {made.labels[name]}"
+        yield f"{COMMENT.get(stage, '//')} {name}: {made.labels[name]}"
         match stage:
             case "kernels":
                 yield texts[name]
@@ -499,6 +523,32 @@ def kernel_texts(graph: Graph, options: Options, stage: str, only: str) -> Itera
                 yield emit_kernel(kernel, target)
             case "asm":
                 yield assembly(kernel, target)
+
+
+def dump_stages(graph: Graph, options: Options, folder: Path, passes: str | None = None) -> None:
+    """Write a numbered graph per pass, with what fired at its end, and a file for each stage of the kernels.
+
+    ``passes`` spells a pipeline other than the level's.
+    """
+    done = run_pipeline(graph, chosen_passes(options, passes), check=True, dump=folder)
+    for stage, name in DUMPED.items():
+        texts = [text.rstrip("\n") for text in kernel_texts(done, options, stage, "")]
+        (folder / name).write_text("\n".join(texts) + "\n", encoding="utf-8")
+
+
+def _dump_if_asked(graph: Graph, options: Options) -> None:
+    """``TILEWRIGHT_DUMP``: every compile that the cache does not answer gets a numbered folder there."""
+    root = read_environment().dump
+    if root is None:
+        return
+    name = re.sub(r"[^A-Za-z0-9_.-]+", "_", graph.name)[:80]
+    try:
+        Path(root).mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=f"{len(os.listdir(root)):03d}-{name}-", dir=root))
+        dump_stages(graph, options, folder)
+    except OSError as error:
+        remedy = "make the folder writable, or unset the variable"
+        raise OptionError(f"TILEWRIGHT_DUMP={root!r} can't be written: {error.strerror}", remedy=remedy) from error
 
 
 def pass_table() -> list[dict[str, str]]:

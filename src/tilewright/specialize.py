@@ -37,7 +37,7 @@ from tilewright.frontend.onnx_given import (
 )
 from tilewright.runtime.errors import InputError
 from tilewright.runtime.manifest import Manifest, TargetSpec, TensorSpec
-from tilewright.runtime.model import LoadedModel
+from tilewright.runtime.model import CompiledModel, LoadedModel
 from tilewright.runtime.report import Report
 
 MAX_KEPT = 64
@@ -49,7 +49,7 @@ Key = tuple[tuple[str, Given], ...]
 class Compiled:
     """One compile: the model and, for each output, the number of its results (None: a tensor)."""
 
-    model: LoadedModel
+    model: CompiledModel
     results: tuple[int | None, ...]
 
 
@@ -68,7 +68,7 @@ class SpecializedModel(LoadedModel):
         self,
         source: Source,
         needs: NeedsCall,
-        compile_graph: Callable[[Graph], LoadedModel],
+        compile_graph: Callable[[Graph], CompiledModel],
         input_shapes: InputShapes | None,
         threads: int,
     ) -> None:

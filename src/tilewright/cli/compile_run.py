@@ -16,7 +16,7 @@ from tilewright import driver
 from tilewright.cli import inputs, show
 from tilewright.core.types import Array
 from tilewright.runtime.errors import InputError
-from tilewright.runtime.model import LoadedModel, load
+from tilewright.runtime.model import CompiledModel, load
 
 Model = Annotated[
     Path, typer.Argument(help="A model: ONNX (.onnx), a graph's text (.txt) or compiled (.tw).", show_default=False)
@@ -62,7 +62,7 @@ def obtain(
     cache: bool = True,
     fix: dict[str, int] | None = None,
     quiet: bool = False,
-) -> LoadedModel:
+) -> CompiledModel:
     """The compiled model of a path: loaded from ``.tw``, else compiled with a progress bar."""
     if not path.exists():
         raise InputError(f"there is no file {path}", remedy="check the path")

@@ -18,23 +18,12 @@ from tilewright.cli.compile_run import Accuracy, Fix, Json, Optimize, PrecisionO
 from tilewright.codegen import target as targets
 from tilewright.codegen.llvm import assembly, emit_kernel
 from tilewright.core.diag import OptionError
-from tilewright.core.graph import Graph
-from tilewright.core.passes import run_pipeline
 from tilewright.core.text import save_graph
 from tilewright.runtime.errors import InputError
 from tilewright.tile.text import kernel_text, parse_kernel
 from tilewright.tile.verify import verify
 
 Stage = Literal["graph", "kernels", "tile", "llvm", "asm", "entry"]
-COMMENTS = {"llvm": ";", "asm": "#"}
-"""What begins a comment, where a stage's own language has them; the others are ours, with ``//``."""
-DUMPED: tuple[tuple[Stage, str], ...] = (
-    ("kernels", "kernels.txt"),
-    ("tile", "tile.txt"),
-    ("llvm", "kernels.ll"),
-    ("asm", "kernels.s"),
-    ("entry", "entry.ll"),
-)
 
 
 def register(app: typer.Typer) -> None:
@@ -80,12 +69,13 @@ def ir_command(
         return
     graph = driver.read_graph(model, fix_dims=inputs.parse_sizes(fix, "--fix"))
     if dump is not None:
-        _dump(graph, options, pass_pipeline, dump)
+        driver.dump_stages(graph, options, dump, pass_pipeline)
+        show.line(f"wrote {len(list(dump.iterdir()))} files to {dump}")
         return
     texts: list[str] = []
     done = driver.optimise(graph, options, pass_pipeline, after=print_after, show=texts.append)
     if stage != "graph":
-        texts = _kernel_texts(done, options, stage, kernel)
+        texts = list(driver.kernel_texts(done, options, stage, kernel))
         if not texts:
             raise OptionError(f"no kernel's name or ops contain {kernel!r}", remedy="see --stage kernels without it")
     elif not print_after and output is not None:
@@ -103,21 +93,6 @@ def passes_command(json: Json = False) -> None:
         show.emit_json(rows)
     else:
         show.table("passes", ("name", "levels", "what it does"), [list(r.values()) for r in rows])
-
-
-def _kernel_texts(graph: Graph, options: driver.Options, stage: Stage, only: str) -> list[str]:
-    mark = COMMENTS.get(stage, "//")
-    found = driver.kernel_texts(graph, options, stage, only)
-    return [mark + t[2:] if t.startswith("// ") else t for t in found]
-
-
-def _dump(graph: Graph, options: driver.Options, pass_pipeline: str | None, folder: Path) -> None:
-    """A numbered graph per pass, with what fired at its end, and a file for each stage of the kernels."""
-    passes = driver.chosen_passes(options, pass_pipeline)
-    done = run_pipeline(graph, passes, check=True, dump=folder)
-    for stage, name in DUMPED:
-        _write(_kernel_texts(done, options, stage, ""), folder / name)
-    show.line(f"wrote {len(list(folder.iterdir()))} files to {folder}")
 
 
 def _write(texts: list[str], output: Path | None) -> None:

@@ -22,12 +22,13 @@ if TYPE_CHECKING:
         Violation,
     )
     from tilewright.runtime.manifest import Manifest
-    from tilewright.runtime.model import LoadedModel, load
+    from tilewright.runtime.model import CompiledModel, LoadedModel, load
 
 __all__ = [
     "Artifact",
     "ArtifactError",
     "Cache",
+    "CompiledModel",
     "Environment",
     "ExecutionError",
     "InputError",
@@ -48,6 +49,7 @@ _HOME = {
     "Environment": "env",
     "ExecutionError": "errors",
     "InputError": "errors",
+    "CompiledModel": "model",
     "LoadedModel": "model",
     "Violation": "errors",
     "load": "model",

@@ -23,7 +23,7 @@ class Environment:
     cache_bytes: int | None = None
     """``TILEWRIGHT_CACHE_BYTES``: size limit of the disk cache."""
     dump: str | None = None
-    """``TILEWRIGHT_DUMP``: folder into which every compile writes its stages."""
+    """``TILEWRIGHT_DUMP``: where every compile that the cache does not answer writes its stages, in a new folder."""
     spin_us: int | None = None
     """``TILEWRIGHT_SPIN_US``: how long an idle worker spins before it sleeps."""
     home: str | None = None

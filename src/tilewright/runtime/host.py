@@ -18,19 +18,26 @@ _SAME_ARCH = {"amd64": "x86_64", "arm64": "aarch64"}
 
 def check_target(target: TargetSpec) -> None:
     """Raise unless this process's machine can run code for ``target``."""
+    if (problem := misfit(target)) is not None:
+        raise problem
+
+
+def misfit(target: TargetSpec) -> ArtifactError | None:
+    """Why this process's machine can't run code for ``target``; None when it can."""
     host_triple, host_features = _host()
     if _platform(target.triple) != _platform(host_triple):
-        raise ArtifactError(
+        return ArtifactError(
             f"the model is compiled for {target.triple}, this machine is {host_triple}",
-            remedy="compile the model for this machine",
+            remedy="run it there, or compile the model for this machine",
         )
     missing = sorted(set(target.features) - host_features)
     if missing:
-        raise ArtifactError(
+        return ArtifactError(
             f"the model is compiled for {target.cpu} and needs CPU features that this machine lacks: "
             + ", ".join(missing),
             remedy="compile the model on this machine, or for an older CPU",
         )
+    return None
 
 
 @functools.cache

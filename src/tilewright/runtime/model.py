@@ -50,40 +50,24 @@ def load(path: str | os.PathLike[str], *, threads: int | None = None) -> LoadedM
     return LoadedModel(found.manifest, found.objects, found.weights, threads=threads)
 
 
-class LoadedModel:
-    """Native code + weights + manifest, callable from any number of threads at once.
+class CompiledModel:
+    """Native code + weights + manifest, which may be for another machine: to look at and to save."""
 
-    ``model(x, y)``, ``model(y=y, x=x)`` and ``model({"x": x, "y": y})`` are the same call. NumPy arrays in give NumPy
-    arrays out; a PyTorch tensor among the inputs gives tensors (without gradient). Inputs are used where they lie
-    unless they are not contiguous or not aligned; ``copies`` counts those that had to be copied.
-    """
-
-    def __init__(
-        self, manifest: Manifest, objects: Sequence[ObjectImage], weights: Any, *, threads: int | None = None
-    ) -> None:
-        """``threads`` is the most that a call uses; by default what affinity, quota and environment allow."""
-        check_target(manifest.target)
+    def __init__(self, manifest: Manifest, objects: Sequence[ObjectImage], weights: Any) -> None:
+        """``ArtifactError`` when the manifest contradicts itself."""
         try:
-            planner = Planner(manifest)
+            self._planner = Planner(manifest)
         except ValueError as error:
             raise ArtifactError(f"the manifest makes no sense: {error}", remedy="compile the model again") from error
         self.manifest = manifest
-        self.threads = _checked_threads(threads)
         self._objects = tuple(objects)
         self._weights = aligned_bytes(weights)
-        self._library = link([o.data for o in objects])
-        self._run = _RUN(self._library.addresses["tw_run"])
-        tw_plan = _PLAN(self._library.addresses["tw_plan"])
-        self._planner = planner
-        self._plan = functools.lru_cache(PLANS_KEPT)(lambda shapes: planner.plan(shapes, tw_plan))
-        n_args = len(manifest.inputs) + len(manifest.outputs)
-        self._frames = FramePool(n_args, manifest.n_dims, self._weights.ctypes.data, self.threads)
-        self._dtypes = [dtype_of(spec.dtype) for spec in manifest.inputs]
-        self._reader = ArgumentReader(manifest.inputs, planner)
 
     def __repr__(self) -> str:
-        sides = (", ".join(map(str, specs)) for specs in (self.inputs, self.outputs))
-        return f"<LoadedModel ({' -> '.join(sides)}), {self.threads} threads>"
+        return f"<CompiledModel ({self._signature()}) for {self.manifest.target.triple}>"
+
+    def _signature(self) -> str:
+        return " -> ".join(", ".join(map(str, specs)) for specs in (self.inputs, self.outputs))
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
@@ -103,7 +87,7 @@ class LoadedModel:
     @property
     def copies(self) -> int:
         """Inputs so far that could not be used where they lay."""
-        return self._reader.copies
+        return 0
 
     def report(self) -> Report:
         """What the compiler reported about this model: a dict of JSON values that prints as a page."""
@@ -112,6 +96,50 @@ class LoadedModel:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model as a ``.tw`` file, which ``load`` reads back."""
         artifacts.save(path, self.manifest, self._objects, self._weights)
+
+    def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
+        """Only a ``LoadedModel`` runs: raises ``ArtifactError`` saying what this machine lacks."""
+        check_target(self.manifest.target)
+        raise ArtifactError("the model was not loaded", remedy="save it, and load the file")
+
+    def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """As a call: raises ``ArtifactError``."""
+        self(**feeds)
+        return {}
+
+
+class LoadedModel(CompiledModel):
+    """A compiled model on a machine that it fits, callable from any number of threads at once.
+
+    ``model(x, y)``, ``model(y=y, x=x)`` and ``model({"x": x, "y": y})`` are the same call. NumPy arrays in give NumPy
+    arrays out; a PyTorch tensor among the inputs gives tensors (without gradient). Inputs are used where they lie
+    unless they are not contiguous or not aligned; ``copies`` counts those that had to be copied.
+    """
+
+    def __init__(
+        self, manifest: Manifest, objects: Sequence[ObjectImage], weights: Any, *, threads: int | None = None
+    ) -> None:
+        """``threads`` is the most that a call uses; by default what affinity, quota and environment allow."""
+        check_target(manifest.target)
+        super().__init__(manifest, objects, weights)
+        planner = self._planner
+        self.threads = _checked_threads(threads)
+        self._library = link([o.data for o in objects])
+        self._run = _RUN(self._library.addresses["tw_run"])
+        tw_plan = _PLAN(self._library.addresses["tw_plan"])
+        self._plan = functools.lru_cache(PLANS_KEPT)(lambda shapes: planner.plan(shapes, tw_plan))
+        n_args = len(manifest.inputs) + len(manifest.outputs)
+        self._frames = FramePool(n_args, manifest.n_dims, self._weights.ctypes.data, self.threads)
+        self._dtypes = [dtype_of(spec.dtype) for spec in manifest.inputs]
+        self._reader = ArgumentReader(manifest.inputs, planner)
+
+    def __repr__(self) -> str:
+        return f"<LoadedModel ({self._signature()}), {self.threads} threads>"
+
+    @property
+    def copies(self) -> int:
+        """Inputs so far that could not be used where they lay."""
+        return self._reader.copies
 
     def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
         """Run. One output is returned as itself, several as a tuple.

@@ -41,4 +41,5 @@ class Report(dict[str, Any]):
     def _time(self) -> list[str]:
         seconds = self["seconds"]
         rows = [f"  {name:<12} {value:8.3f}" for name, value in seconds.items()]
-        return [f"compile time (seconds, {sum(seconds.values()):.3f} in all)", *rows]
+        source = ", from the cache" if self["from_cache"] else ""
+        return [f"compile time (seconds, {sum(seconds.values()):.3f} in all{source})", *rows]
