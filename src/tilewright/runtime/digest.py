@@ -7,7 +7,7 @@ make two contents with one digest. *Was it damaged?* (weights at every load): su
 rows and the columns of pieces of 64 rows of 4 KiB, then a digest over these. Damage within one row (a page of memory or
 disk, a burst, a flipped bit) always changes a column's sum, rows that changed places change the rows' sums; what is
 left are differences that cancel in every row and column of a piece at once. A checksum in the same file can't stop a
-forger whatever its strength: that takes a signature. ``docs/adr/0007-checking-weights.md`` has the measurements.
+forger whatever its strength: that takes a signature. ``docs/adr/0008-checking-weights.md`` has the measurements.
 """
 
 from __future__ import annotations
