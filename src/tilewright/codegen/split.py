@@ -23,6 +23,8 @@ from tilewright.tile.ir import Fold, For, If, Kind, Prefetch, Stmt, Store, Updat
 
 MAX_PIECES = 9
 MAX_STATEMENTS = 1500
+MIN_SHARE = 0.25
+"""The part of a loop's statements that depend on it, below which it is not cut."""
 _CUT = frozenset({Kind.SERIAL, Kind.PARALLEL, Kind.VECTOR, Kind.BLOCK, Kind.THREAD})
 
 
@@ -147,14 +149,18 @@ def _atom_extremes(space: IndexSpace, atom: Atom, inner: dict[Sym, Interval]) ->
 class Splits:
     """The conditions by which each loop of a kernel may be cut, within a limit on the size of the code.
 
-    When the pieces of nested loops would multiply to more than ``MAX_STATEMENTS`` statements, outer loops are no
-    longer cut at guards, then no longer at ragged extents: what stays open becomes masks and branches.
+    A loop is cut only for a good part of its body (``MIN_SHARE``): the rest would be repeated for nothing. When the
+    pieces of nested loops would multiply to more than ``MAX_STATEMENTS`` statements, outer loops are no longer cut at
+    guards, then no longer at ragged extents: what stays open becomes masks and branches.
     """
 
     def __init__(self, body: tuple[Stmt, ...]) -> None:
         self._found: dict[int, list[Condition]] = {}
         order: list[For] = []
         self._collect(body, order)
+        for f in order:
+            if self._found[id(f)] and _weight(f.body, f.loop.sym) < MIN_SHARE * _weight(f.body):
+                self._found[id(f)] = []
         for guards_only in (True, False):
             for f in order:
                 if self._size(body) <= MAX_STATEMENTS:
@@ -192,6 +198,22 @@ class Splits:
             return max(hi, 1)
         n_pieces = len(self._found[id(f)]) + 1
         return min(n_pieces, MAX_PIECES, n_pieces if hi is None else max(hi, 1))
+
+
+def _weight(body: tuple[Stmt, ...], sym: Sym | None = None) -> int:
+    """Statements, copies counted; with ``sym`` only those whose guards, or a loop around them, depend on it."""
+    total = 0
+    for s in body:
+        if isinstance(s, For):
+            around = sym is None or any(sym in expr.symbols(e) for e in _choices(s.loop.extent))
+            hi = expr.bounds(s.loop.extent)[1]
+            copies = hi if s.loop.kind in COPIED and hi is not None and hi <= MAX_UNROLL else 1
+            total += max(copies, 1) * _weight(s.body, None if around else sym)
+        elif isinstance(s, If):
+            total += _weight(s.body, sym)
+        elif sym is None or any(sym in expr.symbols(e) for e, _, _ in _body_conditions((s,), {})):
+            total += 1
+    return total
 
 
 def conditions(body: tuple[Stmt, ...]) -> list[Condition]:

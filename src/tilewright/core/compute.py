@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, TypeAlias
 
 from tilewright.core import types
-from tilewright.core.expr import Dim, Sym, substitute, to_text
+from tilewright.core.expr import Dim, Sym, substitute, symbols, to_text
 from tilewright.core.types import DType
 
 UNARY_OPS = frozenset(
@@ -52,8 +52,9 @@ class Buffer:
 class Value:
     """A scalar computed for one point of a stage's domain. Immutable; equal when structurally equal."""
 
-    __slots__ = ("_hash", "dtype", "key")
+    __slots__ = ("_hash", "_symbols", "dtype", "key")
     fields: ClassVar[tuple[str, ...]] = ()
+    _symbols: frozenset[Sym] | None
     dtype: DType
     key: tuple[object, ...]
 
@@ -61,6 +62,7 @@ class Value:
         self.dtype = dtype
         self.key = (type(self).__name__, dtype, *key)
         self._hash = hash(self.key)
+        self._symbols = None
 
     def __hash__(self) -> int:
         return self._hash
@@ -340,6 +342,21 @@ def walk(v: Value) -> Iterator[Value]:
             seen.add(x)
             yield x
             stack.extend(operands(x))
+
+
+def symbols_of_value(v: Value) -> frozenset[Sym]:
+    """Every symbol in the indices and guards of ``v`` and of all below it; found once per value."""
+    if v._symbols is None:
+        dims: Sequence[Dim] = ()
+        match v:
+            case Load():
+                dims = [i for i in v.index if not isinstance(i, Value)]
+            case Index():
+                dims = (v.expr,)
+            case Inside():
+                dims = v.exprs
+        v._symbols = frozenset[Sym]().union(*map(symbols, dims), *map(symbols_of_value, operands(v)))
+    return v._symbols
 
 
 def loads(v: Value) -> list[Load]:

@@ -83,11 +83,18 @@ def _transpose(b: Rewriting, node: Node) -> Node | None:
     return b(ops.reshape, b(ops.transpose, x, perm=perm), shape=node.shape)
 
 
-RULES = RuleTable([
-    Rule("hoist-transpose", (ops.transpose,), _transpose, "merged dimensions move together"),
-    *(
-        Rule(f"hoist-{op.name}", (op,), _hoist, "a reshape keeps the order of elements, the arithmetic is per element")
-        for op in ops.ALL
-        if Trait.ELEMENTWISE in op.traits and op.compute is not None
-    ),
-])
+RULES = RuleTable(
+    [
+        Rule("hoist-transpose", (ops.transpose,), _transpose, "merged dimensions move together"),
+        *(
+            Rule(
+                f"hoist-{op.name}",
+                (op,),
+                _hoist,
+                "a reshape keeps the order of elements, the arithmetic is per element",
+            )
+            for op in ops.ALL
+            if Trait.ELEMENTWISE in op.traits and op.compute is not None
+        ),
+    ]
+)

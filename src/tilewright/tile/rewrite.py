@@ -18,6 +18,7 @@ from tilewright.core.compute import (
     rewrite_value,
     substitute_index,
     substitute_value,
+    symbols_of_value,
 )
 from tilewright.core.compute import (
     walk as walk_value,
@@ -149,8 +150,13 @@ def symbols_of(body: Body) -> frozenset[Sym]:
     """Every symbol that the statements use, loop variables included."""
     found: set[Sym] = set()
     for s in walk(body):
-        for d in dims_of(s):
-            found |= symbols(d)
+        if isinstance(s, For):
+            found |= symbols(s.loop.extent)
+        elif isinstance(s, Store | Update | Fold | Prefetch):
+            for i in s.index:
+                found |= symbols_of_value(i) if isinstance(i, Value) else symbols(i)
+        for v in values_of(s):
+            found |= symbols_of_value(v)
     return frozenset(found)
 
 

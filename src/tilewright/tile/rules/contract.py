@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from tilewright.core.compute import Load, Value
+from tilewright.core.compute import Buffer, Load, Value
 from tilewright.core.compute import walk as walk_value
 from tilewright.core.expr import Dim, Sym, floordiv, mod, substitute, symbols
 from tilewright.tile.affine import coefficient, linear, period
@@ -134,18 +134,23 @@ def _pack(b: Builder, machine: Machine, name: str) -> None:
     b.do("pack", name)
     buffer = find_place(b.kernel, packed, "pack").buffer
     if estimate(buffer.shape) * buffer.dtype.n_bytes > machine.l2_bytes / 2:
-        attempt(b, partial(_prefetch, b, packed))
+        attempt(b, partial(_prefetch, b, machine, packed))
         attempt(b, partial(_alternate, b, packed))
 
 
-def _prefetch(b: Builder, packed: str) -> None:
-    """For every nest that walks panels: the loop that counts panels is the first index of the packed operand."""
+def _prefetch(b: Builder, machine: Machine, packed: str) -> None:
+    """For every nest that walks panels: the loop that counts panels is the first index of the packed operand.
+
+    Where that counts more than a panel's worth of cache (a batch of operands), it is the next index that is outside of
+    the reduction.
+    """
     buffer = find_place(b.kernel, packed, "prefetch").buffer
     line = max(CACHE_LINE // buffer.dtype.n_bytes, 1)
     for path, load in paths_to(b.kernel.body, buffer, ()):
         serial = [x for x in path if x.kind in (Kind.SERIAL, Kind.PARALLEL)]
-        panel = load.index[0]
         names = [x.sym.name for x in serial]
+        depth = _panel_depth(b, machine, buffer, load, names)
+        panel = load.index[depth]
         if not isinstance(panel, Sym) or panel.name not in names:
             continue
         below = serial[names.index(panel.name) + 1 :]
@@ -164,6 +169,27 @@ def _alternate(b: Builder, packed: str) -> None:
             before = {s for i in load.index if not isinstance(i, Value) for s in symbols(i)}
             if path[0].sym not in before:
                 b.do("alternate", panel.name, names[0])
+
+
+def _panel_depth(b: Builder, machine: Machine, buffer: Buffer, load: Load, loops: list[str]) -> int:
+    """Which index of a packed operand counts panels: the first below which less than a share of the cache lies."""
+    depth = 0
+    while depth + 1 < len(load.index):
+        n_bytes = estimate(buffer.shape[depth + 1 :]) * buffer.dtype.n_bytes
+        following = load.index[depth + 1]
+        if n_bytes <= machine.l2_bytes / 4 or not isinstance(following, Sym) or following.name not in loops:
+            break
+        if _is_reduced(b, following.name):
+            break
+        depth += 1
+    return depth
+
+
+def _is_reduced(b: Builder, loop: str) -> bool:
+    """Do sums go on from one iteration of the loop to the next: nothing in it starts them?"""
+    body = find_body(b.kernel, loop)
+    updated = {s.buffer for s in walk(body) if isinstance(s, Update)}
+    return not updated & {s.buffer for s in walk(body) if isinstance(s, Store)}
 
 
 def cached_name(b: Builder, root: str) -> str:
