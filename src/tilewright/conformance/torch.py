@@ -123,7 +123,7 @@ def _spread(samples: list[Any], n: int | None) -> list[Any]:
     """``n`` samples evenly spread, the first and the last among them."""
     if n is None or len(samples) <= n:
         return samples
-    return [samples[round(i * (len(samples) - 1) / (n - 1))] for i in range(n)]
+    return [samples[round(i * (len(samples) - 1) / max(n - 1, 1))] for i in range(n)]
 
 
 def _describe(sample: Any) -> str:

@@ -20,6 +20,7 @@ from tilewright.frontend import (
     aten_pool,
     aten_reduce,
     aten_rnn,
+    aten_sample,
     aten_scatter,
     aten_source,
     aten_special,
@@ -40,6 +41,7 @@ FAMILIES: Mapping[str, Mapping[str, Callable[[Call], Result]]] = {
     "order and search": aten_order.TABLE,
     "scatter": aten_scatter.TABLE,
     "linear algebra": aten_linalg.TABLE,
+    "sampling and segments": aten_sample.TABLE,
 }
 CONVERTERS: Mapping[str, Callable[[Call], Result]] = {
     name: convert for table in FAMILIES.values() for name, convert in table.items()

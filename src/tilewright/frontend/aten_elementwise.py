@@ -23,6 +23,11 @@ def _unary(op: OpDef) -> Convert:
     return lambda c: c.b(op, c.tensor("self", c.dtype))
 
 
+def _sign(c: Call) -> Node:
+    """True is its own sign."""
+    return c.tensor("self") if c.dtype is bool_ else c.b(ops.sign, c.tensor("self"))
+
+
 def _rounding(op: OpDef) -> Convert:
     """Integers are already round."""
     return lambda c: c.b(op, c.tensor("self")) if c.dtype.is_float else c.tensor("self")
@@ -393,7 +398,7 @@ def _copysign(c: Call) -> Node:
 
 
 _UNARY: Mapping[str, OpDef] = {
-    "abs": ops.abs, "neg": ops.neg, "sign": ops.sign, "sgn": ops.sign, "exp": ops.exp, "exp2": ops.exp2,
+    "abs": ops.abs, "neg": ops.neg, "exp": ops.exp, "exp2": ops.exp2,
     "expm1": ops.expm1, "log": ops.log, "log2": ops.log2, "log1p": ops.log1p, "sqrt": ops.sqrt, "rsqrt": ops.rsqrt,
     "reciprocal": ops.reciprocal, "sin": ops.sin, "cos": ops.cos, "tan": ops.tan, "asin": ops.asin, "acos": ops.acos,
     "atan": ops.atan, "sinh": ops.sinh, "cosh": ops.cosh, "tanh": ops.tanh, "asinh": ops.asinh, "acosh": ops.acosh,
@@ -440,6 +445,7 @@ TABLE: Mapping[str, Convert] = {
     "div.Tensor_mode": _div_mode, "div.Scalar_mode": _div_mode,
     "pow.Tensor_Tensor": _binary(ops.pow, right="exponent"), "pow.Scalar": _binary(ops.pow, right="exponent"),
     "pow.Tensor_Scalar": _pow_scalar, "square.default": _square,
+    "sign.default": _sign, "sgn.default": _sign,
     "log10.default": _log10, "round.default": _round, "round.decimals": _round, "signbit.default": _sign_bit,
     "isnan.default": _predicate(ops.isnan), "isinf.default": _predicate(ops.isinf), "isfinite.default": _isfinite,
     "logical_not.default": _truth, "logit.default": _logit, "xlogy.Tensor": _xlogy,

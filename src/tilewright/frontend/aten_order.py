@@ -154,7 +154,7 @@ def _logcumsumexp(c: Call) -> Node:
 # --- searches and histograms ----------------------------------------------------------------------------------------
 
 
-def _counted(b: Builder, edges: Node, x: Node, right: bool) -> Node:
+def counted(b: Builder, edges: Node, x: Node, right: bool) -> Node:
     """How many of ``edges[..., n]`` are below each of ``x[..., m]``, or from the right not above; NaN is above all."""
     n, m = edges.shape[-1], x.shape[-1]
     edge = reshape(b, edges, (*edges.shape[:-1], 1, n))
@@ -170,7 +170,7 @@ def _search(c: Call, edges: Node, x: Node, right: bool) -> Node:
     shape = x.shape
     if len(edges.shape) == 1:
         x = reshape(c.b, x, (x.type.n_elements,))
-    found = _counted(c.b, edges, x, right)
+    found = counted(c.b, edges, x, right)
     return cast(c.b, reshape(c.b, found, shape), i32 if c["out_int32"] else i64)
 
 
@@ -215,7 +215,7 @@ def _repeat_interleave(c: Call) -> Node:
     if c["output_size"] is None:
         raise Unsupported("repeats whose sum only data decide", "give output_size")
     ends = c.b(ops.cumsum, repeats, axis=0)
-    return cast(c.b, _counted(c.b, ends, c.b(ops.iota, extent=n, dtype=i64), True), c.dtype)
+    return cast(c.b, counted(c.b, ends, c.b(ops.iota, extent=n, dtype=i64), True), c.dtype)
 
 
 TABLE: Mapping[str, Convert] = {

@@ -14,7 +14,7 @@ import numpy as np
 from tilewright import ops
 from tilewright.core.graph import Node
 from tilewright.core.opdef import OpDef
-from tilewright.core.types import bool_, i64
+from tilewright.core.types import bool_, i64, u8
 from tilewright.frontend.aten_call import Call, Result, Unsupported, cast, norm_axis, reshape
 
 Convert = Callable[[Call], Result]
@@ -48,7 +48,9 @@ def _extreme(reduce: OpDef, arg: OpDef) -> Convert:
         if not x.shape:
             return x, c.b.const(0, i64)
         axis = c.axis(len(x.shape))
-        return c.b(reduce, x, axes=(axis,), keepdims=keep), c.b(arg, x, axis=axis, keepdims=keep)
+        wide = cast(c.b, x, u8) if x.dtype is bool_ else x
+        value = c.b(reduce, wide, axes=(axis,), keepdims=keep)
+        return cast(c.b, value, x.dtype), c.b(arg, wide, axis=axis, keepdims=keep)
 
     return convert
 

@@ -20,7 +20,7 @@ Convert = Callable[[Call], Result]
 REDUCTIONS: Mapping[str, str] = {"sum": "add", "prod": "mul", "mean": "add", "amin": "min", "amax": "max"}
 
 
-def _identity(name: str, dtype: DType) -> float | int | bool:
+def start_of(name: str, dtype: DType) -> float | int | bool:
     """What a reduction starts from."""
     if name in ("sum", "mean"):
         return 0
@@ -42,7 +42,7 @@ def _scattered(c: Call, x: Node, index: Node, src: Node, axis: int, name: str, i
     if flag:  # folded as bytes: and, or
         x, src = cast(b, x, i64), cast(b, src, i64)
     if not include_self:
-        fresh = expand(b, b.const(_identity(name, x.dtype), x.dtype), src.shape)
+        fresh = expand(b, b.const(start_of(name, x.dtype), x.dtype), src.shape)
         x = b(ops.scatter_elements, x, index, fresh, axis=axis, reduction="none")
     y = b(ops.scatter_elements, x, index, src, axis=axis, reduction=REDUCTIONS[name])
     if name == "mean":

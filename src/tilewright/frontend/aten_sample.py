@@ -1,0 +1,199 @@
+"""ATen's sampling at coordinates, and its reductions over segments and bags.
+
+In: calls. Out: nodes. Not its business: resizing by a factor (``aten_pool``), scatters as such (``aten_scatter``).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping
+
+from tilewright import ops
+from tilewright.core.expr import Dim
+from tilewright.core.graph import Builder, Node
+from tilewright.core.types import bool_, f32, i64
+from tilewright.frontend.aten_call import Call, Result, Unsupported, as_node, cast, expand, reshape, slice_axis
+from tilewright.frontend.aten_order import counted
+from tilewright.frontend.aten_scatter import REDUCTIONS, start_of
+
+Convert = Callable[[Call], Result]
+
+
+# --- sampling -------------------------------------------------------------------------------------------------------
+
+
+def _number(b: Builder, value: float, like: Node) -> Node:
+    return b.const(value, like.dtype)
+
+
+def _unit_to_index(b: Builder, x: Node, size: int, align: bool) -> Node:
+    """From -1 .. 1 to 0 .. size - 1 between the middles of the outer elements, or between their outer edges."""
+    moved = b(ops.add, x, _number(b, 1, x))
+    if align:
+        return b(ops.mul, moved, _number(b, (size - 1) / 2, x))
+    return b(ops.sub, b(ops.mul, moved, _number(b, size / 2, x)), _number(b, 0.5, x))
+
+
+def _reflected(b: Builder, x: Node, low: float, span: float) -> Node:
+    """Folded back at ``low`` and at ``low + span`` as often as it takes."""
+    if span == 0:
+        return b(ops.mul, x, _number(b, 0, x))
+    distance = b(ops.abs, b(ops.sub, x, _number(b, low, x)))
+    rest = b(ops.fmod, distance, _number(b, span, x))
+    flips = b(ops.floor, b(ops.div, distance, _number(b, span, x)))
+    is_odd = b(ops.ne, b(ops.fmod, flips, _number(b, 2, x)), _number(b, 0, x))
+    back = b(ops.sub, _number(b, span, x), rest)
+    return b(ops.add, b(ops.where, is_odd, back, rest), _number(b, low, x))
+
+
+def _place(b: Builder, x: Node, size: int, padding: int, align: bool) -> Node:
+    """The place along one axis where a coordinate falls, by the rule for those outside."""
+    at = _unit_to_index(b, x, size, align)
+    if padding == 2:
+        at = _reflected(b, at, 0, size - 1) if align else _reflected(b, at, -0.5, size)
+    return b(ops.clamp, at, _number(b, 0, at), _number(b, size - 1, at)) if padding else at
+
+
+def _grid_sampler(c: Call) -> Node:
+    """Each result is the nearest element to a coordinate, or the corners around it weighted by nearness."""
+    b, x, grid = c.b, c.tensor("input"), c.tensor("grid")
+    sizes = [d for d in x.shape[2:] if isinstance(d, int)]
+    if len(sizes) != len(x.shape) - 2:
+        raise Unsupported("sampling of a symbolic size", "make the spatial dimensions static")
+    wide = cast(b, grid, f32) if grid.dtype.bits < 32 else grid
+    last, padding, align = len(grid.shape) - 1, c["padding_mode"], bool(c["align_corners"])
+    places = []
+    for k, size in enumerate(sizes):  # the grid's last axis counts from the last spatial axis on
+        column = reshape(b, slice_axis(b, wide, last, len(sizes) - 1 - k, 1), grid.shape[:-1])
+        places.append(_place(b, column, size, padding, align))
+    if c["interpolation_mode"] == 1:
+        return cast(b, _corner(c, x, [b(ops.round, p) for p in places], wide.dtype is not x.dtype), c.dtype)
+    floors = [b(ops.floor, p) for p in places]
+    parts = [b(ops.sub, p, f) for p, f in zip(places, floors, strict=True)]
+    total: Node | None = None
+    for corner in itertools.product((0, 1), repeat=len(sizes)):
+        at, weight = [], None
+        for step, floor, part in zip(corner, floors, parts, strict=True):
+            one = _number(b, 1, part)
+            at.append(b(ops.add, floor, one) if step else floor)
+            near = part if step else b(ops.sub, one, part)
+            weight = near if weight is None else b(ops.mul, weight, near)
+        assert weight is not None
+        value = _corner(c, x, at, wide.dtype is not x.dtype)
+        term = b(ops.mul, value, reshape(b, weight, (weight.shape[0], 1, *weight.shape[1:])))
+        total = term if total is None else b(ops.add, total, term)
+    assert total is not None
+    return cast(b, total, c.dtype)
+
+
+def _corner(c: Call, x: Node, at: list[Node], is_narrow: bool) -> Node:
+    """The elements at whole coordinates; 0 outside."""
+    b, sizes = c.b, [d for d in x.shape[2:] if isinstance(d, int)]
+    inside: Node | None = None
+    flat: Node | None = None
+    for place, size in zip(at, sizes, strict=True):
+        low, high = _number(b, 0, place), _number(b, size - 1, place)
+        held = b(ops.logical_and, b(ops.ge, place, low), b(ops.le, place, high))
+        index = cast(b, b(ops.clamp, place, low, high), i64)
+        inside = held if inside is None else b(ops.logical_and, inside, held)
+        flat = index if flat is None else b(ops.add, b(ops.mul, flat, b.const(size, i64)), index)
+    assert inside is not None and flat is not None
+    batch, channels = x.shape[:2]
+    n: Dim = 1
+    for d in flat.shape[1:]:
+        n = n * d
+    rows = reshape(b, x, (batch, channels, math.prod(sizes)))
+    index = expand(b, reshape(b, flat, (batch, 1, n)), (batch, channels, n))
+    found = reshape(b, b(ops.gather_elements, rows, index, axis=2), (batch, channels, *flat.shape[1:]))
+    found = cast(b, found, f32) if is_narrow else found
+    return b(ops.where, reshape(b, inside, (batch, 1, *flat.shape[1:])), found, _number(b, 0, found))
+
+
+# --- segments and bags ----------------------------------------------------------------------------------------------
+
+
+def _folded(b: Builder, rows: Node, owner: Node, n: Dim, name: str, initial: Node) -> Node:
+    """Rows folded into ``n`` results by the owner of each; ``initial`` is where each starts."""
+    at = expand(b, reshape(b, owner, (rows.shape[0], *(1,) * (len(rows.shape) - 1))), rows.shape)
+    start = expand(b, initial, (n, *rows.shape[1:]))
+    return b(ops.scatter_elements, start, at, rows, axis=0, reduction=REDUCTIONS[name])
+
+
+def _segment_reduce(c: Call) -> Node:
+    b, x = c.b, c.tensor("data")
+    lengths, offsets = c.optional("lengths", i64), c.optional("offsets", i64)
+    given = lengths if lengths is not None else offsets
+    if given is None or len(given.shape) != 1 or c["axis"] != 0 or 0 in x.shape:
+        raise Unsupported("segments along other axes than the first, or of nothing", "PyTorch runs it")
+    name = {"max": "amax", "min": "amin"}.get(c["reduce"], c["reduce"])
+    n = c.shape[0]
+    ends = b(ops.cumsum, lengths, axis=0) if lengths is not None else slice_axis(b, given, 0, 1, n)
+    owner = counted(b, ends, b(ops.iota, extent=x.shape[0], dtype=i64), True)
+    first = c["initial"] if c["initial"] is not None else start_of(name, x.dtype)
+    found = _folded(b, x, owner, n, name, as_node(b, first, x.dtype))
+    if name == "mean":
+        ones = b(ops.full, value=1.0, dtype=x.dtype, shape=x.shape)
+        counts = _folded(b, ones, owner, n, "sum", b.const(0, x.dtype))
+        is_empty = b(ops.eq, counts, b.const(0, x.dtype))
+        empty = found if c["initial"] is not None else b.const(math.nan, x.dtype)
+        found = b(ops.where, is_empty, empty, b(ops.div, found, counts))
+    return found
+
+
+def _embedding_bag(c: Call) -> Result:
+    b, weight = c.b, c.tensor("weight")
+    indices, offsets = c.tensor("indices", i64), c.tensor("offsets", i64)
+    mode, n = c.static("mode"), c.shape[0]
+    if 0 in indices.shape or 0 in weight.shape or n == 0:
+        raise Unsupported("bags of nothing", "PyTorch runs it")
+    rows = b(ops.gather, weight, indices, axis=0)
+    if c["per_sample_weights"] is not None:
+        factors = c.tensor("per_sample_weights", weight.dtype)
+        rows = b(ops.mul, rows, reshape(b, factors, (rows.shape[0], 1)))
+    starts = slice_axis(b, offsets, 0, 0, n)
+    owner = counted(b, starts, b(ops.iota, extent=rows.shape[0], dtype=i64), True)
+    owner = b(ops.sub, owner, b.const(1, i64))
+    name = ("sum", "mean", "amax")[mode]
+    start = b.const(start_of(name, weight.dtype), weight.dtype)
+    kept = b(ops.full, value=1.0, dtype=weight.dtype, shape=rows.shape)
+    if c["padding_idx"] >= 0:
+        is_kept = b(ops.ne, indices, b.const(c["padding_idx"], i64))
+        is_kept = reshape(b, is_kept, (rows.shape[0], 1))
+        rows = b(ops.where, is_kept, rows, start)
+        kept = b(ops.mul, kept, cast(b, is_kept, weight.dtype))
+    found = _folded(b, rows, owner, n, name, start)
+    counts = _folded(b, kept, owner, n, "sum", b.const(0, weight.dtype))
+    is_empty = b(ops.eq, counts, b.const(0, weight.dtype))
+    if name == "mean":
+        found = b(ops.div, found, b(ops.where, is_empty, b.const(1, weight.dtype), counts))
+    return b(ops.where, is_empty, b.const(0, weight.dtype), found), None, None, None
+
+
+def _embedding_renorm(c: Call) -> Node:
+    """Rows that are looked up and longer than allowed, made as long as allowed."""
+    b, x, p = c.b, c.tensor("self"), c.static("norm_type")
+    indices = c.tensor("indices", i64)
+    size = b(ops.abs, x)
+    if math.isinf(p):
+        norm = b(ops.reduce_max, size, axes=(1,), keepdims=True)
+    elif p == 2:
+        norm = b(ops.reduce_l2, x, axes=(1,), keepdims=True)
+    else:
+        total = b(ops.reduce_sum, b(ops.pow, size, b.const(p, x.dtype)), axes=(1,), keepdims=True)
+        norm = b(ops.pow, total, b.const(1 / p, x.dtype))
+    limit = b.const(c.static("max_norm"), x.dtype)
+    scale = b(ops.div, limit, b(ops.add, norm, b.const(1e-7, x.dtype)))
+    flat = reshape(b, indices, (indices.type.n_elements,))
+    untouched = b(ops.full, value=0.0, dtype=i64, shape=(x.shape[0],))
+    ones = b(ops.full, value=1.0, dtype=i64, shape=flat.shape)
+    touched = b(ops.scatter_elements, untouched, flat, ones, axis=0, reduction="none")
+    is_long = b(ops.logical_and, reshape(b, cast(b, touched, bool_), (x.shape[0], 1)), b(ops.gt, norm, limit))
+    return b(ops.where, is_long, b(ops.mul, x, scale), x)
+
+
+TABLE: Mapping[str, Convert] = {
+    "grid_sampler_3d.default": _grid_sampler, "segment_reduce.default": _segment_reduce,
+    "_embedding_bag_forward_only.default": _embedding_bag, "_embedding_bag.default": _embedding_bag,
+    "embedding_renorm.default": _embedding_renorm,
+}  # fmt: skip
