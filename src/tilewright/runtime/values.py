@@ -58,13 +58,11 @@ def as_array(value: Any, spec: TensorSpec) -> Array | Violation:
 
 def address_of(array: Array) -> int:
     """Where the elements of a C-contiguous array start."""
-    if array.flags.carray and array.nbytes:
-        try:
-            # A third of the time of array.ctypes.data. (The type stubs do not know that arrays have buffers.)
-            return addressof(c_char.from_buffer(array))  # type: ignore[arg-type]
-        except ValueError:  # the buffer protocol has no code for the types of ml_dtypes
-            pass
-    return int(array.ctypes.data)
+    try:
+        # A third of the time of array.ctypes.data. (The type stubs do not know that arrays have buffers.)
+        return addressof(c_char.from_buffer(array))  # type: ignore[arg-type]
+    except (TypeError, ValueError):  # empty or read-only, or of a type of ml_dtypes, which have no code for buffers
+        return int(array.ctypes.data)
 
 
 def new_array(shape: tuple[int, ...], dtype: np.dtype[Any], n_bytes: int) -> Array:
