@@ -22,15 +22,16 @@ Interval: TypeAlias = tuple[int | None, int | None]
 class Expr:
     """``const + sum(coef * atom)`` with the atoms in a fixed order. Immutable; build it with operators."""
 
-    __slots__ = ("_hash", "_text", "const", "terms")
+    __slots__ = ("_hash", "_symbols", "_text", "const", "terms")
     _text: str | None
+    _symbols: frozenset[Sym] | None
     const: int
     terms: tuple[tuple[Atom, int], ...]
 
     def __init__(self, const: int, terms: tuple[tuple[Atom, int], ...]) -> None:
         self.const = const
         self.terms = terms
-        self._text = None
+        self._text = self._symbols = None
         self._hash = hash((const, terms))
 
     def __hash__(self) -> int:
@@ -106,7 +107,7 @@ class Atom(Expr):
 
     def __init__(self, key: tuple[object, ...]) -> None:
         self.key = key
-        self._text = None
+        self._text = self._symbols = None
         self.const = 0
         self.terms = ((self, 1),)
         self._hash = hash(key)
@@ -374,21 +375,22 @@ _BINARY: Mapping[str, Callable[[Dim, Dim], Dim]] = {
 
 def symbols(e: Dim) -> frozenset[Sym]:
     """Every symbol that ``e`` depends on."""
-    found: set[Sym] = set()
-    _collect(e, found)
-    return frozenset(found)
+    if isinstance(e, int):
+        return _NO_SYMBOLS
+    if isinstance(e, Sym):
+        return frozenset((e,))
+    if e._symbols is None:
+        e._symbols = frozenset().union(*map(symbols, _parts(e)))
+    return e._symbols
 
 
-def _collect(e: Dim, found: set[Sym]) -> None:
-    for atom, _ in terms_of(e):
-        if isinstance(atom, Sym):
-            found.add(atom)
-        elif isinstance(atom, Mul):
-            for f in atom.factors:
-                _collect(f, found)
-        elif isinstance(atom, Binary):
-            _collect(atom.a, found)
-            _collect(atom.b, found)
+_NO_SYMBOLS: frozenset[Sym] = frozenset()
+
+
+def _parts(e: Expr) -> Iterable[Dim]:
+    if isinstance(e, Mul):
+        return e.factors
+    return (e.a, e.b) if isinstance(e, Binary) else [atom for atom, _ in e.terms]
 
 
 def substitute(e: Dim, values: Mapping[Sym, Dim]) -> Dim:

@@ -88,6 +88,8 @@ def edit(body: Body, target: Stmt, change: Callable[[Stmt], Body]) -> Body:
 
 def with_body(kernel: Kernel, body: Body) -> Kernel:
     """``kernel`` with another body; sizes that it no longer needs, and that no buffer's shape has, are dropped."""
+    if not kernel.sizes:  # no primitive adds one
+        return replace(kernel, body=body)
     return replace(kernel, body=body, sizes=sizes_of(body, tuple(p.buffer for p in kernel.places)))
 
 
