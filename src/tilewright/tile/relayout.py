@@ -29,6 +29,7 @@ from tilewright.core.compute import (
     walk,
 )
 from tilewright.core.expr import Dim, Sym, ceildiv, floordiv, is_nonneg, mod, symbols
+from tilewright.core.types import product
 from tilewright.tile.affine import is_affine, stride_along
 from tilewright.tile.cost import estimate
 from tilewright.tile.machine import Dot
@@ -45,7 +46,7 @@ def relay_operands(
     So that the last output axis can be lanes. Where a dot product fits the types, in its groups, whichever way B lies:
     ``B_t[k2, j, d] = B[j, g*k2 + d]; sum_k A[i, k] * B_t[k // g, j, k % g]``. Not when: B is a constant; fewer than
     ``MIN_ROWS`` results share an element of B, or there are fewer than ``MIN_LANES`` lanes (the copy would not pay);
-    B's indices are not plain loops (for groups: not sums of loops); every operand depends on the last axis.
+    the copy would be larger than B; B's indices are no sums of loops; every operand depends on the last axis.
     """
     items: list[Stage | Serial] = []
     temps = list(computation.temps)
@@ -85,15 +86,22 @@ def _lane_operand(stage: Stage, constants: Container[Buffer]) -> Load | None:
     if len(turned) != 1 or len(loads) != 2 or estimate([last.extent]) < MIN_LANES:
         return None
     load = turned[0]
-    plain = [i for i in load.index if isinstance(i, Sym)]
-    if load.buffer in constants or len(set(plain)) != len(plain) or len(plain) + _ints(load) != len(load.index):
+    walked = _walked(stage, load)
+    is_window = not is_nonneg(product(load.buffer.shape) - product([a.extent for a in walked]))
+    if load.buffer in constants or is_window or not _walks(load, {a.sym for a in walked}):
         return None
     along = [stride_along(load.buffer, load.index, a.sym) for a in stage.reduction.axes]
-    rows = [a.extent for a in stage.axes if a.sym not in plain]
+    rows = [a.extent for a in stage.axes if a not in walked]
     if 1 not in along or stride_along(load.buffer, load.index, last.sym) == 1 or estimate(rows) < MIN_ROWS:
         return None
-    known = {a.sym for a in (*stage.axes, *stage.reduction.axes)}
-    return load if set(plain) <= known else None
+    return load
+
+
+def _walked(stage: Stage, load: Load) -> list[Axis]:
+    """The axes that the access depends on: of the result, of the reduction, and the last one of the result."""
+    assert stage.reduction is not None
+    order = [*stage.axes[:-1], *stage.reduction.axes, stage.axes[-1]]
+    return [a for a in order if _depends(load, a.sym)]
 
 
 def _group_operand(stage: Stage, constants: Container[Buffer], dots: Sequence[Dot]) -> tuple[Load, int] | None:
@@ -148,18 +156,10 @@ def _depends(x: Load, sym: Sym) -> bool:
     return stride_along(x.buffer, x.index, sym) != 0
 
 
-def _ints(load: Load) -> int:
-    return sum(isinstance(i, int) for i in load.index)
-
-
 def _copied(stage: Stage, load: Load, serial: int) -> tuple[Stage, Load]:
     """The stage that copies with the lanes' dimension last, and the load that replaces ``load``."""
-    reduced = stage.reduction.axes if stage.reduction else ()
-    extents = {a.sym: a.extent for a in (*stage.axes, *reduced)}
-    last = stage.axes[-1].sym
-    walked = [i for i in load.index if isinstance(i, Sym) and i != last] + [last]
-    axes = tuple(Axis(loop_symbol(f"t{d}", extents[s]), extents[s]) for d, s in enumerate(walked))
+    walked = _walked(stage, load)
+    axes = tuple(Axis(loop_symbol(f"t{d}", a.extent), a.extent) for d, a in enumerate(walked))
     temp = Buffer(f"{load.buffer.name}_t{serial}", load.dtype, tuple(a.extent for a in axes))
-    own: dict[Sym, Dim] = {s: a.sym for s, a in zip(walked, axes, strict=True)}
-    source = Load(load.buffer, tuple(own[i] if isinstance(i, Sym) else i for i in load.index))
-    return Stage((temp,), axes, tuple(a.sym for a in axes), (source,)), Load(temp, tuple(walked))
+    source = substitute_value(load, {a.sym: own.sym for a, own in zip(walked, axes, strict=True)})
+    return Stage((temp,), axes, tuple(a.sym for a in axes), (source,)), Load(temp, tuple(a.sym for a in walked))
