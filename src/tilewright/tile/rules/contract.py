@@ -45,6 +45,8 @@ RESIDENT = 0.6
 TASKS_PER_CORE = 2
 PANEL_SHARE = 8
 MIN_SHARING_TILES = 4
+WORK_PER_BYTE = 1.0
+"""A byte of an operand costs a core as long as this many operations: what a product of few rows is bound by."""
 
 
 def min_tasks(machine: Machine) -> int:
@@ -240,6 +242,7 @@ def plan_contraction(b: Builder, machine: Machine, acc: str, root: str) -> Plan:
     )
     tile = choose_tile(box, machine, width)
     work = estimate([x.extent for x in (*top.loops, *reduced)]) + estimate([x.extent for x in top.loops]) * 4
+    work = max(work, _bytes_read(update) * WORK_PER_BYTE)
     heavy = n_operations(leaf.value) > HEAVY_OPERATIONS and tile.rows * tile.rows2 * tile.vectors > 4
     panels = _panels_first(machine, b, acc)
     read = max((estimate(x.buffer.shape) for x in walk_value(update.value) if isinstance(x, Load)), default=0.0)
@@ -290,6 +293,12 @@ def _number(loop: Loop | None) -> int | None:
     if loop is None:
         return 1
     return loop.extent if isinstance(loop.extent, int) else None if loop.sym.hi is None else loop.sym.hi + 1
+
+
+def _bytes_read(update: Update) -> float:
+    """The size of all operands."""
+    buffers = {x.buffer for x in walk_value(update.value) if isinstance(x, Load)}
+    return sum(estimate(b.shape) * b.dtype.n_bytes for b in buffers)
 
 
 def _max_rows(operands: tuple[Operand, ...], row: Loop | None, width: int, machine: Machine) -> int:

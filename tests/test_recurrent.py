@@ -1,0 +1,82 @@
+"""Recurrent layers at sizes whose weights exceed a cache: right, vectors everywhere, the same bits on any threads."""
+
+import numpy as np
+import pytest
+
+from tilewright import ops
+from tilewright.codegen.target import Target
+from tilewright.core import types
+from tilewright.core.compute import Buffer, Computation
+from tilewright.core.expr import Sym
+from tilewright.core.graph import Attrs, Builder, Graph, Pool
+from tilewright.core.types import TensorType
+from tilewright.driver import compile_graph, machine_of
+from tilewright.tile.default import schedule_with_steps
+from tilewright.tile.ir import For, Kind, Store, walk
+
+GATES = {"lstm": 4, "gru": 3, "rnn": 1}
+
+
+def weights(name, hidden, n_inputs, n_dirs):
+    rng = np.random.default_rng(5)
+    n = GATES[name] * hidden
+    shapes = [(n_dirs, n, n_inputs), (n_dirs, n, hidden), (n_dirs, 2 * n)]
+    return [(rng.standard_normal(s) / np.sqrt(hidden)).astype(np.float32) for s in shapes]
+
+
+def layer(name, hidden, n_inputs, batch, direction, threads):
+    """A layer whose weights are constants and whose number of steps is known at run time."""
+    n_dirs = 2 if direction == "bidirectional" else 1
+    pool = Pool()
+    b = Builder(pool)
+    x = pool.input("x", TensorType(types.f32, (Sym("T", 1), batch, n_inputs)))
+    states = [pool.const(np.zeros((n_dirs, batch, hidden), np.float32)) for _ in range(2 if name == "lstm" else 1)]
+    fixed = [pool.const(w) for w in weights(name, hidden, n_inputs, n_dirs)]
+    results = b.results(b(ops.by_name(name), x, *fixed, *states, hidden=hidden, direction=direction))
+    graph = Graph(name, pool, (x,), results, tuple(f"y{k}" for k in range(len(results))))
+    return compile_graph(graph, threads=threads)
+
+
+def reference(name, x, hidden, direction):
+    n_dirs, (_, batch, n_inputs) = (2 if direction == "bidirectional" else 1), x.shape
+    op = ops.by_name(name)
+    states = [np.zeros((n_dirs, batch, hidden), np.float32)] * (2 if name == "lstm" else 1)
+    attrs = Attrs(op.complete_attrs({"hidden": hidden, "direction": direction}))
+    return op.reference([x, *weights(name, hidden, n_inputs, n_dirs), *states], attrs)
+
+
+@pytest.mark.parametrize("name", list(GATES))
+@pytest.mark.parametrize(("batch", "direction"), [(1, "forward"), (8, "reverse"), (3, "bidirectional")])
+def test_any_number_of_steps_and_threads(name, batch, direction):
+    one, two = (layer(name, 208, 20, batch, direction, threads) for threads in (1, 2))
+    for n_steps in (1, 6, 37):
+        x = np.random.default_rng(n_steps).standard_normal((n_steps, batch, 20)).astype(np.float32)
+        got = one(x)
+        for a, b, want in zip(got, two(x), reference(name, x, 208, direction), strict=True):
+            np.testing.assert_allclose(a, want, rtol=1e-4, atol=1e-5)
+            assert a.tobytes() == b.tobytes()
+
+
+def scan(hidden):
+    """The recurrence of one LSTM layer, scheduled for AVX-512, and its steps."""
+    f = types.f32
+    shapes = [(9, 1, 4 * hidden), (hidden, 4 * hidden), (1, hidden), (1, hidden)]
+    ins = tuple(Buffer(f"x{k}", f, s) for k, s in enumerate(shapes))
+    outs = tuple(Buffer(f"y{k}", f, s) for k, s in enumerate([(9, 1, hidden), (1, hidden), (1, hidden)]))
+    op = ops.by_name("lstm_scan")
+    items = tuple(op.kernel(ins, outs, Attrs(op.complete_attrs({}))))
+    temps = {b for x in items if hasattr(x, "body") for s in x.body for b in s.outs} - set(outs)
+    computation = Computation(ins, outs, items, tuple(temps))
+    return schedule_with_steps(computation, machine_of(Target.parse("x86-64-v4")), constants=(ins[1],))
+
+
+def test_states_are_updated_in_vectors():
+    kernel = scan(64).kernel
+    plain = [s for s in walk(kernel.body) if isinstance(s, For) and any(isinstance(x, Store) for x in s.body)]
+    assert plain and all(s.loop.kind is Kind.VECTOR for s in plain)
+
+
+@pytest.mark.parametrize(("hidden", "alternates"), [(64, False), (512, True)])
+def test_weights_that_exceed_the_cache_are_walked_back_and_forth(hidden, alternates):
+    steps = [s.primitive for s in scan(hidden).schedule.steps]
+    assert ("alternate" in steps) == alternates
