@@ -5,7 +5,8 @@
     python -m benchmarks.kernels gemm --threads 2
 
 In: nothing. Out: a table: best time, GFLOP/s and share of the peak (or GB/s), milliseconds to schedule, emit and
-compile, stack references in innermost loops (a register tile must have none), the largest error against NumPy.
+compile, stack references in innermost loops (a register tile must have none), the largest error against NumPy. The
+peak is that of f32: bf16 can reach 2.0 of it, u8 by i8 4.0.
 Not its business: models (``benchmarks/latency.py``).
 """
 
@@ -29,6 +30,7 @@ from tilewright.core import types
 from tilewright.core.compute import (
     Binary,
     Buffer,
+    Cast,
     Computation,
     Const,
     Inside,
@@ -48,6 +50,11 @@ from tilewright.tile.pack import packed_array
 
 F = types.f32
 ZERO = Const(0, F)
+KINDS = {
+    "": (F, F, F),
+    "bf16": (types.bf16, types.bf16, F),
+    "u8s8": (types.u8, types.i8, types.i32),
+}
 Arrays = Mapping[str, Array]
 
 
@@ -67,22 +74,32 @@ def relu(v: Value) -> Value:
     return Binary("max", v, ZERO)
 
 
-def gemm(m: int, n: int, k: int, *, fixed: bool = True) -> Case:
-    """``relu(A @ B + bias)``; with ``fixed`` B is a weight, else it is known at run time only."""
-    a, b, bias = Buffer("A", F, (m, k)), Buffer("B", F, (k, n)), Buffer("bias", F, (n,))
-    t, c = Buffer("T", F, (m, n)), Buffer("C", F, (m, n))
+def wide(v: Value, dtype: types.DType) -> Value:
+    return v if v.dtype is dtype else Cast(v, dtype)
+
+
+def gemm(m: int, n: int, k: int, kind: str = "", *, fixed: bool = True) -> Case:
+    """``relu(A @ B + bias)``; with ``fixed`` B is a weight, else it is known at run time only.
+
+    ``kind`` names the operands' types: none for f32, bf16 (summed in f32), u8s8 (summed in i32).
+    """
+    left, right, out = KINDS[kind]
+    a, b, bias = Buffer("A", left, (m, k)), Buffer("B", right, (k, n)), Buffer("bias", out, (n,))
+    t, c = Buffer("T", out, (m, n)), Buffer("C", out, (m, n))
+    zero = Const(0, out)
     axes, reduced = axes_for((m, n)), axes_for((k,), "k")
     (i, j), (x,) = syms(axes), syms(reduced)
     stages = (
-        Stage((t,), axes, (i, j), (a[i, x] * b[x, j],), Reduction(reduced, "add", (ZERO,))),
-        Stage((c,), axes, (i, j), (relu(t[i, j] + bias[j]),)),
+        Stage((t,), axes, (i, j), (wide(a[i, x], out) * wide(b[x, j], out),), Reduction(reduced, "add", (zero,))),
+        Stage((c,), axes, (i, j), (Binary("max", t[i, j] + bias[j], zero),)),
     )
-    name = f"gemm {m}x{n}x{k}" if fixed else f"gemm run-time B {m}x{n}x{k}"
-    n_bytes = 4.0 * k * n if m == 1 else 0.0
+    name = " ".join(["gemm", *([kind] if kind else []), *([] if fixed else ["run-time B"]), f"{m}x{n}x{k}"])
+    n_bytes = float(right.n_bytes * k * n) if m == 1 else 0.0
+    exact = np.dtype(np.int32 if out.is_integer else np.float32)
     computation = Computation((a, b, bias), (c,), stages, (t,))
     return Case(
-        name, computation, ("B",) if fixed else (), lambda v: np.maximum(v["A"] @ v["B"] + v["bias"], 0),
-        2.0 * m * n * k, n_bytes,
+        name, computation, ("B",) if fixed else (),
+        lambda v: np.maximum(v["A"].astype(exact) @ v["B"].astype(exact) + v["bias"], 0), 2.0 * m * n * k, n_bytes,
     )  # fmt: skip
 
 
@@ -167,6 +184,10 @@ def cases() -> Iterator[Case]:
     for size in ((384, 768, 768), (384, 3072, 768), (384, 768, 3072), (127, 1000, 300), (1, 4096, 4096), (1, 512, 384)):
         yield gemm(*size)
     yield gemm(384, 768, 768, fixed=False)
+    for kind in ("bf16", "u8s8"):
+        for size in ((384, 768, 768), (384, 768, 3072), (127, 1000, 300), (1, 4096, 4096)):
+            yield gemm(*size, kind)
+    yield gemm(384, 768, 768, "bf16", fixed=False)
     for shape in (
         (56, 64, 256, 1),
         (56, 64, 64, 3),
@@ -204,6 +225,14 @@ def aligned(array: Array) -> Array:
     return copy
 
 
+def numbers(rng: np.random.Generator, b: Buffer) -> Array:
+    """Random elements of a buffer's type; integers over all of it, up to bytes."""
+    shape = [int(str(d)) for d in b.shape]
+    if b.dtype.is_integer:
+        return rng.integers(max(int(b.dtype.min), -128), min(int(b.dtype.max), 255) + 1, shape).astype(b.dtype.numpy)
+    return rng.standard_normal(shape, np.float32).astype(b.dtype.numpy)
+
+
 def measure(case: Case, target: Target, meter: PeakMeter, threads: int, seconds: float) -> str:
     """One row of the table."""
     clock = [time.perf_counter()]
@@ -215,11 +244,11 @@ def measure(case: Case, target: Target, meter: PeakMeter, threads: int, seconds:
     library = link([compile_text(text, target)], ["row"])
     clock.append(time.perf_counter())
     rng = np.random.default_rng(0)
-    arrays = {b.name: rng.standard_normal([int(str(d)) for d in b.shape], np.float32) for b in case.computation.inputs}
+    arrays = {b.name: numbers(rng, b) for b in case.computation.inputs}
     given = {name: aligned(a) for name, a in arrays.items()}
     given |= {p.param.name: aligned(packed_array(p, arrays[p.source.name])) for p in kernel.packed}
     for b in kernel.params:
-        given.setdefault(b.name, aligned(np.zeros([int(str(d)) for d in b.shape], np.float32)))
+        given.setdefault(b.name, aligned(np.zeros([int(str(d)) for d in b.shape], b.dtype.numpy)))
     signature = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * len(kernel.params), ctypes.c_int32)
     function: Any = signature(library.addresses["row"])
     pointers = [given[b.name].ctypes.data for b in kernel.params]

@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import tilewright
 from frontend.torch_compare import check, compare
 from tilewright.core.diag import ImportFailed
 from tilewright.core.expr import Sym
@@ -156,6 +157,22 @@ def test_bf16_and_integers() -> None:
     x = torch.randn(3, 4, dtype=torch.bfloat16)
     linear = torch.nn.Linear(4, 5).bfloat16()
     check(Lambda(lambda x: (F.relu(linear(x)), x.to(torch.int8), (x > 0).sum())), (x,), rtol=2e-2)
+
+
+def test_autocast() -> None:
+    """Products read and give bf16 where PyTorch says so; the norm between them is in f32."""
+    first, norm, second = torch.nn.Linear(24, 32), torch.nn.LayerNorm(32), torch.nn.Linear(32, 24)
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            y = second(F.gelu(norm(first(x))))
+            q = y.reshape(2, 2, 8, 12)
+            return y.float() + F.scaled_dot_product_attention(q, q, q).reshape(y.shape)
+
+    x = torch.randn(16, 24)
+    check(Lambda(f), (x,), rtol=2e-2)
+    kernels = tilewright.compile(Lambda(f), example_inputs=(x,), cache=False).report()["kernels"]
+    assert {p for k in kernels for p in k["products"]} == {"bf16"}
 
 
 def test_every_unsupported_call_is_reported() -> None:

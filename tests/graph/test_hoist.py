@@ -39,3 +39,17 @@ def test_arithmetic_moves_above_the_reshape() -> None:
 def test_it_leaves_other_reshapes_alone() -> None:
     graph, _ = _net(after_product=False)
     assert HoistArithmetic().run(graph) is graph
+
+
+def test_arithmetic_on_two_products_stays_with_the_one_that_has_its_shape() -> None:
+    """Else the reshape would go back and forth between them."""
+    pool = Pool()
+    b = Builder(pool)
+    shapes = ((6, 4), (2, 3, 4))
+    inputs = tuple(pool.input(f"x{k}", TensorType(types.f32, s)) for k, s in enumerate(shapes))
+    p, q = (b(ops.matmul, x, pool.const(np.full((4, 5), k, np.float32))) for k, x in enumerate(inputs, 1))
+    y = b(ops.add, b(ops.exp, p), b(ops.exp, b(ops.reshape, q, shape=(6, 5))))
+    graph = Graph("g", pool, inputs, (y,), ("y",))
+    done = HoistArithmetic().run(graph)
+    arrays = [np.random.default_rng(0).standard_normal(s).astype(np.float32) for s in shapes]
+    np.testing.assert_allclose(run(done, arrays)[0], run(graph, arrays)[0], rtol=1e-6)

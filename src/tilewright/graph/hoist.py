@@ -23,7 +23,8 @@ class HoistArithmetic(Pass):
 
     Likewise ``transpose(reshape(p))`` where the reshape merges two dimensions. ``q`` may have the same shape as the
     result, one element, or only the last dimension when the reshape keeps it. It does not fire where ``p`` is something
-    else, or where an operand is broadcast in another way.
+    else, where an operand is broadcast in another way, or where ``q`` is a product itself: one of two has to be
+    reshaped, and the arithmetic stays with ``q``.
     """
 
     name: ClassVar[str] = "hoist-arithmetic"
@@ -35,6 +36,8 @@ class HoistArithmetic(Pass):
 def _hoist(b: Rewriting, node: Node) -> Node | None:
     inner = next((i.inputs[0] for i in node.inputs if i.op is ops.reshape and i.shape == node.shape), None)
     if inner is None or inner.shape == node.shape or not _is_product(inner):
+        return None
+    if any(i.op is not ops.reshape and i.shape == node.shape and _is_product(i) for i in node.inputs):
         return None
     operands = [_as_shape(b, i, node, inner) for i in node.inputs]
     moved = [o for o in operands if o is not None]
