@@ -5,7 +5,8 @@
 
 In: names from ``benchmarks.zoo``. Out: a line per model (``--json`` for a record) of median milliseconds per inference,
 the ratio of each engine's time to ours, and our share of the fp32 FMA peak measured in the same run. With bf16 each
-engine runs in its own bf16 mode: OpenVINO by its precision hint, PyTorch by autocast.
+engine runs in its own bf16 mode: OpenVINO by its precision hint, PyTorch by autocast. With ``--clock cpu`` the times
+are CPU seconds of the engine's process, which a busy machine changes less.
 Not its business: kernels one by one (``benchmarks/kernels.py``).
 
 Each engine answers in a process of its own, so that thread pools and allocators do not meet; only one runs at a time.
@@ -44,6 +45,7 @@ class Task:
     small: bool
     threads: int
     precision: str
+    clock: str = "wall"
 
 
 def prepare(name: str, small: bool, folder: Path) -> tuple[Path, float]:
@@ -126,13 +128,14 @@ def serve(engine: str, task: Task) -> None:
     run = make_runner(engine, task)
     run()
     print(json.dumps({"ready": time.perf_counter() - start}), flush=True)
+    now = time.process_time if task.clock == "cpu" else time.perf_counter
     for line in sys.stdin:
         times: list[float] = []
         end = time.perf_counter() + float(line)
         while not times or time.perf_counter() < end:
-            begin = time.perf_counter()
+            begin = now()
             run()
-            times.append(time.perf_counter() - begin)
+            times.append(now() - begin)
         print(json.dumps(times), flush=True)
 
 
@@ -143,8 +146,8 @@ class Worker:
     """An engine's process."""
 
     def __init__(self, engine: str, task: Task) -> None:
-        arguments = [task.name, "--serve", engine, "--path", str(task.path), "--precision", task.precision]
-        arguments += ["--threads", str(task.threads), *(["--small"] if task.small else [])]
+        arguments = [task.name, "--serve", engine, "--path", str(task.path), "--threads", str(task.threads)]
+        arguments += ["--precision", task.precision, "--clock", task.clock, *(["--small"] if task.small else [])]
         command = [sys.executable, "-m", "benchmarks.latency", *arguments]
         self.engine = engine
         self.times: list[float] = []
@@ -216,6 +219,7 @@ def main() -> None:
     parser.add_argument("models", nargs="+")
     parser.add_argument("--threads", type=int, nargs="+", default=[1])
     parser.add_argument("--precision", choices=list(ENGINES), default="fp32")
+    parser.add_argument("--clock", choices=["wall", "cpu"], default="wall")
     parser.add_argument("--engines", default="")
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=0.4)
@@ -225,7 +229,7 @@ def main() -> None:
     parser.add_argument("--path", type=Path, help=argparse.SUPPRESS)
     a = parser.parse_args()
     if a.serve:
-        serve(a.serve, Task(a.path, a.models[0], a.small, a.threads[0], a.precision))
+        serve(a.serve, Task(a.path, a.models[0], a.small, a.threads[0], a.precision, a.clock))
         return
     engines = [e for e in (a.engines.split(",") if a.engines else ENGINES[a.precision]) if installed(e)]
     records = []
@@ -233,7 +237,7 @@ def main() -> None:
         for name in a.models:
             path, flops = prepare(name, a.small, Path(folder))
             for threads in a.threads:
-                task = Task(path, name, a.small, threads, a.precision)
+                task = Task(path, name, a.small, threads, a.precision, a.clock)
                 record = measure(task, flops, engines, a.rounds, a.seconds)
                 records.append(record)
                 cells = [f"{k} {v:.2f} ms ({record['ratio'].get(k, '-')}x)" for k, v in record["median_ms"].items()]

@@ -261,8 +261,10 @@ def build(graph: Graph, options: Options, clock: Clock, *, profile: bool = False
 
 def graph_passes(options: Options, target: Target) -> tuple[Pass, ...]:
     """The passes that the options ask for."""
-    passes = passes_for(options.optimize, lanes=target.lanes(4) if options.accuracy == "default" else 0)
-    return (*passes, Precision()) if options.precision == "bf16" else passes
+    lanes = target.lanes(4) if options.accuracy == "default" else 0
+    if options.precision == "bf16":
+        return (*passes_for(options.optimize, lanes=lanes, per_lane=2 if target.has_bf16 else 1), Precision())
+    return passes_for(options.optimize, lanes=lanes)
 
 
 class KernelBuilder:

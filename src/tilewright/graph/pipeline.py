@@ -32,12 +32,13 @@ PASSES: tuple[type[Pass], ...] = (
 )
 
 
-def passes_for(optimize: int, keep: tuple[str, ...] = (), *, lanes: int = 0) -> tuple[Pass, ...]:
+def passes_for(optimize: int, keep: tuple[str, ...] = (), *, lanes: int = 0, per_lane: int = 1) -> tuple[Pass, ...]:
     """The passes of level ``optimize``: 0 only makes the graph runnable, 1 cleans it, 2 is everything.
 
     ``keep`` names the composites that stay whole. ``lanes`` is how many f32 fill a vector of the machine, or 0
-    when results must be those of plain sums: then nothing is rewritten to forms with a larger error. ``merge-matmuls``
-    is in no level: it is for those who ask for it.
+    when results must be those of plain sums: then nothing is rewritten to forms with a larger error; ``per_lane`` is
+    how many products of a lane a plain sum adds at once. ``merge-matmuls`` is in no level: it is for those who ask for
+    it.
     """
     if optimize == 0:
         return (Decompose(),)
@@ -62,5 +63,5 @@ def passes_for(optimize: int, keep: tuple[str, ...] = (), *, lanes: int = 0) -> 
         Layout(),  # channels last, as few transposes as possible
         Canonicalize(),  # transposes of ones are reshapes
         HoistArithmetic(),  # to where a product can take it along
-        *((Winograd(lanes),) if lanes else ()),  # when the layout and the weights are final
+        *((Winograd(lanes, per_lane),) if lanes else ()),  # when the layout and the weights are final
     )

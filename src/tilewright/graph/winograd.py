@@ -44,32 +44,34 @@ class Winograd(Pass):
 
     It does not fire on other kernels, strides, dilations or groups, on weights known at run time only, on dtypes other
     than f32, on images of symbolic size (the batch may be), or on images of a single tile. ``lanes`` is the number of
-    f32 in a vector.
+    f32 in a vector; ``per_lane`` is how many products of one lane the direct form adds at once (2 in bf16).
     """
 
     name: ClassVar[str] = "winograd"
     lanes: int = 16
+    per_lane: int = 1
     max_error: float = 1e-5
 
     def run(self, graph: Graph, journal: Journal | None = None) -> Graph:
         def tiled(b: Rewriting, node: Node) -> Node | None:
-            return _tiled(b, node, self.lanes, self.max_error)
+            return _tiled(b, node, self)
 
         rule = Rule("winograd", (ops.conv,), tiled, "the same sums by interpolation, within the error of f32")
         return rewrite(graph, RuleTable([rule]), journal)
 
 
-def _tiled(b: Rewriting, node: Node, lanes: int, max_error: float) -> Node | None:
+def _tiled(b: Rewriting, node: Node, options: Winograd) -> Node | None:
     if not _fits(node):
         return None
     weights: Array = node.inputs[1].attrs["data"].array
-    direct = cycles(node, 0, lanes)
-    found = {m: cycles(node, m, lanes) for m in TILES if all(isinstance(d, int) and d > m for d in node.shape[1:3])}
+    direct = cycles(node, 0, options.lanes) / options.per_lane
+    fitting = [m for m in TILES if all(isinstance(d, int) and d > m for d in node.shape[1:3])]
+    found = {m: cycles(node, m, options.lanes) for m in fitting}
     for m in sorted(found, key=found.__getitem__):
         if found[m] > direct * ADVANTAGE:
             return None
         u = transformed_weights(weights, m)
-        if expected_error(u, weights, m) <= max_error:
+        if expected_error(u, weights, m) <= options.max_error:
             return b(ops.winograd_conv, node.inputs[0], b.const(u), tile=m, pads=node.attrs["pads"])
     return None
 
