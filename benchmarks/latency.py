@@ -2,6 +2,8 @@
 
     python -m benchmarks.latency resnet50 bert_base mobilenet_v2 --threads 1 2
     python -m benchmarks.latency resnet50 bert_base --precision bf16
+    python -m benchmarks.latency all --threads 1 2 --folder models --json record.json
+    python -m benchmarks.page record.json docs/performance.md
 
 In: names from ``benchmarks.zoo``. Out: a line per model (``--json`` for a record) of median milliseconds per inference,
 the ratio of each engine's time to ours, and our share of the fp32 FMA peak measured in the same run. With bf16 each
@@ -49,20 +51,24 @@ class Task:
 
 
 def prepare(name: str, small: bool, folder: Path) -> tuple[Path, float]:
-    """Write the model's ONNX file and inputs; returns the file and its FLOPs as PyTorch counts them."""
+    """Write the model's ONNX file and inputs, unless they are there; the file and its FLOPs as PyTorch counts them."""
+    path = folder / f"{name}.onnx"
+    counted = folder / f"{name}.flops"
+    if counted.exists():
+        return path, float(counted.read_text())
     import onnx
     import torch
     from benchmarks import zoo
     from torch.utils.flop_counter import FlopCounterMode
 
     model = zoo.build(name, small=small)
-    path = folder / f"{name}.onnx"
     onnx.save(zoo.to_onnx(model), path)
     np.savez(folder / f"{name}.npz", *[x.numpy() for x in model.inputs])
     with FlopCounterMode(display=False) as counter, torch.no_grad(), torch.nn.attention.sdpa_kernel(
         torch.nn.attention.SDPBackend.MATH
     ):
         model.module(*model.inputs)
+    counted.write_text(str(counter.get_total_flops()))
     return path, float(counter.get_total_flops())
 
 
@@ -214,9 +220,15 @@ def measure(task: Task, flops: float, engines: list[str], rounds: int, seconds: 
     }
 
 
+def every_name() -> list[str]:
+    from benchmarks import zoo  # PyTorch takes long to import, and a prepared folder needs none of it
+
+    return list(zoo.MODELS)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("models", nargs="+")
+    parser.add_argument("models", nargs="+", help="names of benchmarks.zoo, or all")
     parser.add_argument("--threads", type=int, nargs="+", default=[1])
     parser.add_argument("--precision", choices=list(ENGINES), default="fp32")
     parser.add_argument("--clock", choices=["wall", "cpu"], default="wall")
@@ -224,7 +236,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=0.4)
     parser.add_argument("--small", action="store_true")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=Path, help="where to keep the record, after every model")
+    parser.add_argument("--folder", type=Path, help="where exported models are kept for another run")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     parser.add_argument("--path", type=Path, help=argparse.SUPPRESS)
     a = parser.parse_args()
@@ -233,9 +246,11 @@ def main() -> None:
         return
     engines = [e for e in (a.engines.split(",") if a.engines else ENGINES[a.precision]) if installed(e)]
     records = []
-    with tempfile.TemporaryDirectory() as folder:
-        for name in a.models:
-            path, flops = prepare(name, a.small, Path(folder))
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = a.folder or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in every_name() if a.models == ["all"] else a.models:
+            path, flops = prepare(name, a.small, folder)
             for threads in a.threads:
                 task = Task(path, name, a.small, threads, a.precision, a.clock)
                 record = measure(task, flops, engines, a.rounds, a.seconds)
@@ -244,8 +259,8 @@ def main() -> None:
                 print(f"{name} {threads}t: {'  '.join(cells)}  share of peak {record['share_of_peak']}", flush=True)
                 for engine, why in record["failed"].items():
                     print(f"  {engine}: {why}", flush=True)
-    if a.json:
-        a.json.write_text(json.dumps(records, indent=2))
+                if a.json:
+                    a.json.write_text(json.dumps(records, indent=2))
 
 
 if __name__ == "__main__":
