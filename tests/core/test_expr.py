@@ -90,6 +90,10 @@ def test_text_round_trip(case: Case) -> None:
         (ceildiv(B, 1), "B"),
         (minimum(X, 3), "i"),
         (maximum(B, 1), "B"),
+        (B - B % 4, "4*(B // 4)"),
+        (((B + 1) // 2 + 1) // 2, "(B + 3) // 4"),
+        (B + (-(B % 4)) % 4, "-4*((-B) // 4)"),
+        ((B + -B % 4) // ((B + -B % 4) // 4) * ((B + -B % 4) // 4), "-4*((-B) // 4)"),
     ],
 )
 def test_simplification(expr: Dim, text: str) -> None:

@@ -55,7 +55,8 @@ class Expr:
         coefs = dict(self.terms)
         for atom, coef in other.terms:
             coefs[atom] = coefs.get(atom, 0) + coef
-        return _linear(self.const + other.const, coefs)
+        total = _linear(self.const + other.const, coefs)
+        return _without_remainders(total) if len(coefs) > 1 else total
 
     def __mul__(self, other: Dim) -> Dim:
         if isinstance(other, int):
@@ -161,6 +162,17 @@ def _linear(const: int, coefs: dict[Atom, int]) -> Dim:
     if len(terms) > 1:
         terms.sort(key=lambda t: _order(t[0]))
     return Expr(const, tuple(terms))
+
+
+def _without_remainders(e: Dim) -> Dim:
+    """``a - a % n`` is ``a // n * n``, which is how sizes rounded up to a multiple are written: ``s + -s % n``."""
+    for atom, coef in terms_of(e):
+        if isinstance(atom, Binary) and atom.op == "mod":
+            whole = terms_of(atom.a)
+            if whole and const_of(atom.a) == 0 and all(coef_of(e, x) == -coef * c for x, c in whole):
+                rest = _linear(const_of(e), {x: c for x, c in terms_of(e) if x != atom and not coef_of(atom.a, x)})
+                return rest + floordiv(atom.a, atom.b) * atom.b * -coef
+    return e
 
 
 def _product(a: Atom, b: Atom) -> Atom:
@@ -308,8 +320,10 @@ def floordiv(a: Dim, b: Dim) -> Dim:
             g = gcd(g, c)
         if g > 1:
             return q + floordiv(_floor_terms(r, g), b // g)
-        if isinstance(r, Binary) and r.op == "floordiv" and isinstance(r.b, int):
-            return q + floordiv(r.a, r.b * b)
+        if len(terms_of(r)) == 1:
+            atom, c = terms_of(r)[0]
+            if c == 1 and isinstance(atom, Binary) and atom.op == "floordiv" and isinstance(atom.b, int):
+                return q + floordiv(atom.a + const_of(r) * atom.b, atom.b * b)
     return q + Binary("floordiv", r, b)
 
 
@@ -327,8 +341,10 @@ def mod(a: Dim, b: Dim) -> Dim:
     _, r = _split_multiple(a, b)
     if r == 0 or _inside(r, b):
         return r
-    if isinstance(r, Binary) and r.op == "mod" and isinstance(r.b, int) and isinstance(b, int) and r.b % b == 0:
-        return mod(r.a, b)
+    if isinstance(b, int):
+        for atom, c in terms_of(r):
+            if isinstance(atom, Binary) and atom.op == "mod" and isinstance(atom.b, int) and c * atom.b % b == 0:
+                return mod(r - c * atom + c * atom.a, b)
     return Binary("mod", r, b)
 
 

@@ -17,6 +17,7 @@ from tilewright.frontend import (
     aten_movement,
     aten_norm,
     aten_order,
+    aten_places,
     aten_pool,
     aten_reduce,
     aten_rnn,
@@ -32,6 +33,7 @@ FAMILIES: Mapping[str, Mapping[str, Callable[[Call], Result]]] = {
     "reduction": aten_reduce.TABLE,
     "movement": aten_movement.TABLE,
     "index": aten_index.TABLE,
+    "index by mask": aten_places.TABLE,
     "source": aten_source.TABLE,
     "contraction": aten_contract.TABLE,
     "pooling and resampling": aten_pool.TABLE,
@@ -61,6 +63,14 @@ KEPT_WHOLE = (
     "unfold.default", "masked_fill.Scalar", "masked_fill.Tensor", "isinf.default", "square.default",
 )  # fmt: skip
 """Overloads that PyTorch would take apart and that we want whole."""
+
+TAKEN_APART = frozenset({
+    "_native_batch_norm_legit_functional.default", "_batch_norm_with_update_functional.default",
+    "narrow_copy.default", "unbind_copy.int", "grid_sampler_2d.default", "tril_indices.default",
+    "triu_indices.default", "max_pool2d_with_indices_backward.default", "ldexp.Tensor", "split_copy.Tensor",
+    "addbmm.default", "unfold_backward.default",
+})  # fmt: skip
+"""Calls that the core set keeps, and for which PyTorch has a decomposition all the same."""
 
 
 def nearest(name: str) -> list[str]:

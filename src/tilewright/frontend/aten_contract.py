@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 from tilewright import ops
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Node
-from tilewright.frontend.aten_call import Call, Result, Unsupported, reshape, transpose
+from tilewright.core.types import i64
+from tilewright.frontend.aten_call import Call, Result, Unsupported, cast, dim_scalar, reshape, transpose
 
 Convert = Callable[[Call], Result]
 
@@ -62,6 +63,25 @@ def _linear(c: Call) -> Node:
 def _outer(c: Call) -> Node:
     x, y = c.tensor("self", c.dtype), c.tensor("vec2", c.dtype)
     return c.b(ops.mul, reshape(c.b, x, (*x.shape, 1)), y)
+
+
+def _grouped(rows: str, stack: str) -> Convert:
+    """Rows up to each of the rising ``offs`` take its matrix; rows behind the last take none and give zeros."""
+
+    def convert(c: Call) -> Node:
+        x, weights, ends = c.tensor(rows), c.tensor(stack), c.optional("offs", i64)
+        if len(x.shape) != 2 or len(weights.shape) != 3 or ends is None or c.args.get("bias") is not None:
+            raise Unsupported("takes rows, a stack of matrices and the rows' ends", "use torch.bmm for other forms")
+        n = x.shape[0]
+        row = c.b(ops.iota, extent=n, dtype=i64)
+        is_behind = c.b(ops.le, reshape(c.b, ends, (1, *ends.shape)), reshape(c.b, row, (n, 1)))
+        group = c.b(ops.reduce_sum, cast(c.b, is_behind, i64), axes=(1,), keepdims=False)
+        y = c.b(ops.grouped_matmul, x, cast(c.b, weights, x.dtype), group)
+        count = dim_scalar(c.b, weights.shape[0], i64)
+        has_matrix = reshape(c.b, c.b(ops.lt, group, count), (n, 1))
+        return cast(c.b, c.b(ops.where, has_matrix, y, c.b.const(0, y.dtype)), c.dtype)
+
+    return convert
 
 
 def _convolution(c: Call) -> Node:
@@ -136,6 +156,8 @@ TABLE: Mapping[str, Convert] = {
     "dot.default": _product("self", "tensor"), "vdot.default": _product("self", "other"),
     "addmm.default": _add_product("mat1", "mat2"), "addmv.default": _add_product("mat", "vec"),
     "baddbmm.default": _add_product("batch1", "batch2"), "linear.default": _linear, "outer.default": _outer,
+    "_grouped_mm.default": _grouped("self", "mat2"),
+    "transformers.grouped_mm_fallback.default": _grouped("input", "weight"),
     "convolution.default": _convolution,
     **{f"conv{n}d.{kind}": _convolution for n in (1, 2, 3) for kind in ("default", "padding")},
     **{f"conv_transpose{n}d.{kind}": lambda c: _conv(c, True, c["output_padding"])

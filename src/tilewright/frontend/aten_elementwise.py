@@ -175,7 +175,7 @@ def _dropout(c: Call) -> Result:
     """Dropout outside of training is the identity."""
     if c["train"] and c["p"] != 0:
         raise Unsupported("dropout in training mode", "call module.eval() before compiling")
-    x = c.tensor("input")
+    x = c.tensor("self" if "self" in c.args else "input")  # ``dropout_`` names it otherwise
     return x if len(c.results) == 1 else (x, None)
 
 

@@ -1,7 +1,7 @@
 """ATen's reads and writes at indices that are data.
 
-In: calls. Out: nodes. A boolean mask as an index has a size that only data decide and is rejected, except where the
-write is a ``where``. Not its business: slices (``aten_movement``).
+In: calls. Out: nodes. A boolean mask as an index stands for the places where it holds, whose number only data decide;
+a write by one keeps the shape and is a ``where``. Not its business: slices (``aten_movement``).
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 from tilewright import ops
 from tilewright.core.graph import Node
 from tilewright.core.types import bool_, i64
-from tilewright.frontend.aten_call import Call, Result, Unsupported, cast, expand, reshape, transpose
+from tilewright.frontend.aten_call import Call, Result, Unsupported, cast, expand, reshape, slice_axis, transpose
+from tilewright.frontend.aten_places import places
 from tilewright.frontend.aten_scatter import masked_put
 
 Convert = Callable[[Call], Result]
@@ -37,10 +38,16 @@ def _gather(c: Call) -> Node:
 
 
 def _indices(c: Call) -> list[Node | None]:
-    found = [None if i is None else c.b.const(0, i64) if not isinstance(i, Node) else i for i in c["indices"]]
-    for i in found:
-        if i is not None and i.dtype is bool_:
-            raise Unsupported("indexing by a boolean mask, whose result's size only data decide", MASK_REMEDY)
+    """The index of each axis of the operand; a mask is as many as it has axes."""
+    found: list[Node | None] = []
+    for i in c["indices"]:
+        if not isinstance(i, Node):
+            found.append(None if i is None else c.b.const(0, i64))
+        elif i.dtype is bool_ and i.shape:
+            at = places(c, i)
+            found += [reshape(c.b, slice_axis(c.b, at, 1, k, 1), at.shape[:1]) for k in range(len(i.shape))]
+        else:
+            found.append(i)
     return found
 
 
@@ -140,10 +147,6 @@ def _index_add(c: Call) -> Node:
     return reshape(c.b, y, shape)
 
 
-def _nonzero(c: Call) -> Node:
-    raise Unsupported("nonzero, whose result's size only data decide", MASK_REMEDY)
-
-
 TABLE: Mapping[str, Convert] = {
     "embedding.default": _embedding, "index_select.default": _index_select, "gather.default": _gather,
     "index.Tensor": _index, "_unsafe_index.Tensor": _index,
@@ -152,5 +155,5 @@ TABLE: Mapping[str, Convert] = {
     "scatter_add.default": _scatter_elements("add"),
     "scatter.reduce": lambda c: _scatter_elements({"add": "add", "multiply": "mul"}[c["reduce"]])(c),
     "scatter.value_reduce": lambda c: _scatter_elements({"add": "add", "multiply": "mul"}[c["reduce"]])(c),
-    "index_add.default": _index_add, "nonzero.default": _nonzero, "masked_select.default": _nonzero,
+    "index_add.default": _index_add,
 }  # fmt: skip

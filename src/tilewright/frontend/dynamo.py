@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tilewright.core.graph import Graph
-from tilewright.frontend.aten import CONVERTERS
+from tilewright.frontend.aten import CONVERTERS, TAKEN_APART
 from tilewright.frontend.dynamo_plan import Execute, OnFallback, plan_graph, refuse_fallback, warn_of_fallback
 
 if TYPE_CHECKING:
@@ -27,15 +27,6 @@ CompileGraph = Callable[..., Execute]
 
 TRAINING_ONLY = frozenset({"native_batch_norm.default", "native_dropout.default", "dropout.default"})
 """Calls whose training form only PyTorch's decomposition expresses."""
-
-
-TAKEN_APART = frozenset({
-    "_native_batch_norm_legit_functional.default", "_batch_norm_with_update_functional.default",
-    "narrow_copy.default", "unbind_copy.int", "grid_sampler_2d.default", "tril_indices.default",
-    "triu_indices.default", "max_pool2d_with_indices_backward.default", "ldexp.Tensor", "split_copy.Tensor",
-    "addbmm.default", "unfold_backward.default",
-})  # fmt: skip
-"""Calls that the core set keeps, and for which PyTorch has a decomposition all the same."""
 
 
 def backend(

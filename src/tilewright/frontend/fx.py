@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from tilewright.core.diag import CompileError, Loc, Problem
-from tilewright.core.expr import Expr, is_nonneg
+from tilewright.core.expr import Expr, Sym, is_nonneg
 from tilewright.core.graph import Builder, Node, Pool
 from tilewright.core.types import TensorType
 from tilewright.frontend.aten import CONVERTERS, nearest
@@ -23,7 +23,7 @@ from tilewright.frontend.fx_control import convert_cond, convert_while
 from tilewright.frontend.fx_floats import float_node
 from tilewright.frontend.fx_inplace import functional_name, is_in_place
 from tilewright.frontend.fx_locations import location_of
-from tilewright.frontend.fx_symbols import SymbolTable
+from tilewright.frontend.fx_symbols import SymbolTable, is_decided_by_data
 from tilewright.frontend.torch_tensors import is_complex_tensor, part_dtype, to_numpy
 
 CHECKS = frozenset({
@@ -181,7 +181,17 @@ class Importer:
         gives_complex = is_complex_tensor(results[0]) if results else False
         made = convert(Call(Builder(self.pool, location_of(node)), name, args, types, gives_complex))
         _check_results(made, types)
+        self._bind_sizes(made, types)
         return made if isinstance(value, tuple | list) or isinstance(made, Node | Pair) else made[0]
+
+    def _bind_sizes(self, made: Result, types: Sequence[TensorType | None]) -> None:
+        """PyTorch's symbols for sizes that only data decide get the meaning that the call gave them."""
+        for value, type_ in zip([made] if isinstance(made, Node | Pair) else made, types, strict=False):
+            node = value.re if isinstance(value, Pair) else value
+            if node is not None and type_ is not None:
+                for size, symbol in zip(node.shape, type_.shape, strict=True):
+                    if isinstance(symbol, Sym) and size != symbol and is_decided_by_data(symbol):
+                        self.symbols.bind(symbol, size)
 
     def _arguments(self, node: Any) -> dict[str, Any]:
         """Arguments by the schema's names, defaults filled in."""

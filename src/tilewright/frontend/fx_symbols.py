@@ -2,17 +2,20 @@
 
 In: ``SymInt`` values (sympy expressions over size symbols) and the symbols' ranges. Out: ``Dim`` expressions whose
 ``Sym`` carry bounds and, where known, the name that the user gave the dimension.
-Not its business: sizes that only data decide, which have no range to trust (rejected as ``Unsupported``).
+A size that only data decide (PyTorch names it ``u0``) is whatever the call that finds it makes of it (``bind``).
+Not its business: finding such sizes (``aten_places``).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from tilewright.core.expr import Dim, Sym, ceildiv, floordiv, maximum, minimum, mod
 from tilewright.frontend.aten_call import Unsupported
 
+_BY_DATA = re.compile(r"u\d+")
 UNBOUNDED = 2**62  # PyTorch writes "no upper bound" as a huge number or as infinity
 
 _FUNCTIONS: Mapping[str, Callable[[Dim, Dim], Dim]] = {
@@ -31,7 +34,7 @@ class SymbolTable:
 
     def __init__(self, names: Mapping[str, str] | None = None) -> None:
         self._names = dict(names or {})
-        self._symbols: dict[str, Sym] = {}
+        self._symbols: dict[str, Dim] = {}
         self._equal: dict[str, Any] = {}
         self._ranges: dict[str, tuple[int | None, int | None]] = {}
 
@@ -56,12 +59,18 @@ class SymbolTable:
                     self.add_ranges({symbol: node.shape_env.var_to_range[symbol]})
         return self._convert(node.expr)
 
+    def bind(self, symbol: Sym, value: Dim) -> None:
+        """A size that only data decide is ``value`` from now on."""
+        self._symbols[symbol.name] = value
+
     def equate(self, condition: Any) -> bool:
         """Use an equality with a lone symbol as that symbol's value from now on; False where it is no such thing."""
         if type(condition).__name__ != "Equality":
             return False
         for a, b in (condition.args, condition.args[::-1]):
-            is_new = getattr(a, "is_Symbol", False) and a.name not in self._symbols and a.name not in self._equal
+            if not getattr(a, "is_Symbol", False) or _BY_DATA.fullmatch(a.name):
+                continue
+            is_new = a.name not in self._symbols and a.name not in self._equal
             if is_new and a not in b.free_symbols and self._is_size(b):
                 self._equal[a.name] = b
                 return True
@@ -74,10 +83,13 @@ class SymbolTable:
             return False
 
     def relations(self, condition: Any) -> list[Dim]:
-        """Expressions that are ``>= 0`` exactly when a sympy relation holds; none for one that has no such form."""
+        """Expressions that are ``>= 0`` exactly when a sympy relation holds; none for one that has no such form, or
+        that is about sizes that only data decide."""
         kind = type(condition).__name__
         if kind == "And":
             return [e for part in condition.args for e in self.relations(part)]
+        if any(_BY_DATA.fullmatch(s.name) for s in condition.free_symbols):
+            return []
         try:
             a, b = (self._convert(side) for side in condition.args)
         except (Unsupported, ValueError):
@@ -143,6 +155,11 @@ class SymbolTable:
         for _ in range(exponent):
             result = result * base
         return result
+
+
+def is_decided_by_data(symbol: Sym) -> bool:
+    """Is it one of PyTorch's unbacked symbols?"""
+    return _BY_DATA.fullmatch(symbol.name) is not None
 
 
 def _finite(bound: Any) -> int | None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tilewright.core.diag import ImportFailed, Loc, Problem
 from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.types import i64
-from tilewright.frontend.aten import KEPT_WHOLE
+from tilewright.frontend.aten import KEPT_WHOLE, TAKEN_APART
 from tilewright.frontend.aten_call import SymFloat, Unsupported, as_node, dim_scalar
 from tilewright.frontend.fx import FAILED, IGNORED, Importer
 from tilewright.frontend.fx_inplace import written_roots
@@ -84,11 +84,13 @@ def import_exported(
 def _decomposed(program: ExportedProgram) -> ExportedProgram:
     """Functional core ATen with our composites kept whole."""
     import torch
+    from torch._decomp import decomposition_table
 
     table = torch.export.default_decompositions()
     for kept in KEPT_WHOLE:
         packet, overload = kept.split(".")
         table.pop(getattr(getattr(torch.ops.aten, packet), overload), None)
+    table.update({op: f for op, f in decomposition_table.items() if str(op).removeprefix("aten.") in TAKEN_APART})
     try:
         with torch.no_grad():
             functional: ExportedProgram = program.run_decompositions(table)

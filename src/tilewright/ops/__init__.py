@@ -90,6 +90,7 @@ from tilewright.ops.elementwise import (
     trunc,
     where,
 )
+from tilewright.ops.grouped import grouped_matmul
 from tilewright.ops.index import dynamic_slice, gather, gather_elements, gather_nd, one_hot
 from tilewright.ops.linalg import cholesky, eigh, geqrf, lu, pivot_order, reflect, solve_triangular, svd_columns
 from tilewright.ops.movement import (
@@ -192,7 +193,7 @@ ALL: tuple[OpDef, ...] = (
     reduce_sum, reduce_prod, reduce_max, reduce_min, reduce_any, reduce_all, reduce_mean, logsumexp, reduce_l1,
     reduce_l2, variance, argmax, argmin, cumsum, cumprod, cummax, cummin,
     # contractions and pools
-    matmul, einsum, conv, conv_transpose, winograd_conv, max_pool, avg_pool, max_pool_indices,
+    matmul, einsum, grouped_matmul, conv, conv_transpose, winograd_conv, max_pool, avg_pool, max_pool_indices,
     # linear algebra
     cholesky, lu, pivot_order, solve_triangular, geqrf, reflect, eigh, svd_columns,
     # normalisation, softmax, attention
