@@ -20,7 +20,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -34,6 +34,9 @@ from tilewright.conformance.workers import Case
 from tilewright.core.diag import CompileError
 
 NAME = "hf"
+Sizes = Literal["fixed", "auto"]
+FIXED: Sizes = "fixed"
+AUTO: Sizes = "auto"
 MODES = ("export", "dynamic", "dynamo")
 RTOL = 1e-3
 ATOL = 1e-4  # of the largest magnitude in the expected result
@@ -135,28 +138,24 @@ def _tensor(given: Input, shape: list[int], vocab: int, generator: torch.Generat
 
 def _run_export(architecture: Architecture, model: torch.nn.Module) -> tuple[Status, str]:
     inputs = make_inputs(architecture, architecture.dims)
-    expected = _flat(model(**inputs, **architecture.call))
+    expected = flat(model(**inputs, **architecture.call))
     try:
-        program = _capture(architecture, model, inputs, None)
+        program = capture(architecture, model, inputs, FIXED)
     except Exception as e:
         return "skipped", f"torch.export: {_first_line(e)}"
     try:
         compiled = driver.compile(program, cache=False)
     except CompileError as e:
         return "refused", str(e)
-    problem = differences(_call(compiled, inputs), expected)
+    problem = differences(call(compiled, inputs), expected)
     return ("wrong", problem) if problem else ("passed", "")
 
 
 def _run_dynamic(architecture: Architecture, model: torch.nn.Module) -> tuple[Status, str]:
     inputs = make_inputs(architecture, architecture.dims)
-    shapes = {
-        name: {k: torch.export.Dim.AUTO for k, d in enumerate(i.dims) if isinstance(d, str)}
-        for name, i in architecture.inputs.items()
-    }
     model(**inputs, **architecture.call)
     try:
-        program = _capture(architecture, model, inputs, shapes)
+        program = capture(architecture, model, inputs, AUTO)
     except Exception as e:
         return "skipped", f"torch.export: {_first_line(e)}"
     fixed = _fixed(architecture, program)
@@ -169,7 +168,7 @@ def _run_dynamic(architecture: Architecture, model: torch.nn.Module) -> tuple[St
     for k, sizes in enumerate((architecture.dims, *architecture.others)):
         sizes = {d: architecture.dims[d] if d in fixed else n for d, n in sizes.items()}
         inputs = make_inputs(architecture, sizes, k)
-        problem = differences(_call(compiled, inputs), _flat(model(**inputs, **architecture.call)))
+        problem = differences(call(compiled, inputs), flat(model(**inputs, **architecture.call)))
         if problem:
             return "wrong", f"at {sizes}: {problem}"
     return "passed", f"torch.export makes a constant of {', '.join(sorted(fixed))}" if fixed else ""
@@ -177,11 +176,11 @@ def _run_dynamic(architecture: Architecture, model: torch.nn.Module) -> tuple[St
 
 def _run_dynamo(architecture: Architecture, model: torch.nn.Module) -> tuple[Status, str]:
     inputs = make_inputs(architecture, architecture.dims)
-    expected = _flat(model(**inputs, **architecture.call))
+    expected = flat(model(**inputs, **architecture.call))
     torch._dynamo.reset()
     compiled = torch.compile(model, backend="tilewright", options={"fallback": False})
     try:
-        results = _flat(compiled(**inputs, **architecture.call))
+        results = flat(compiled(**inputs, **architecture.call))
     except torch._dynamo.exc.BackendCompilerFailed as e:
         return "refused", str(e.inner_exception)
     problem = differences([np.asarray(r) for r in results], expected)
@@ -191,16 +190,17 @@ def _run_dynamo(architecture: Architecture, model: torch.nn.Module) -> tuple[Sta
 _RUN = {"export": _run_export, "dynamic": _run_dynamic, "dynamo": _run_dynamo}
 
 
-def _capture(architecture: Architecture, model: Any, inputs: dict[str, Any], shapes: Any) -> Any:
-    arguments = {**inputs, **architecture.call}
-    if shapes is not None:
-        shapes = {**shapes, **dict.fromkeys(architecture.call)}
-    options = {"kwargs": arguments, "dynamic_shapes": shapes, "strict": False}
+def capture(architecture: Architecture, model: torch.nn.Module, inputs: Mapping[str, Any], sizes: Sizes) -> Any:
+    """The exported program: every size a number, or every named dimension symbolic if PyTorch allows it."""
+    options: dict[str, Any] = {"kwargs": {**inputs, **architecture.call}, "strict": False}
+    if sizes == FIXED:
+        return torch.export.export(model, (), **options)
+    named = {name: [k for k, d in enumerate(i.dims) if isinstance(d, str)] for name, i in architecture.inputs.items()}
+    shapes = {name: dict.fromkeys(axes, torch.export.Dim.AUTO) for name, axes in named.items()}
+    options["dynamic_shapes"] = {**shapes, **dict.fromkeys(architecture.call)}
     try:
         return torch.export.export(model, (), **options)
-    except Exception:
-        if shapes is None:
-            raise
+    except Exception:  # it raises many kinds; relations that it can't prove then become run-time constraints
         return torch.export.export(model, (), **options, prefer_deferred_runtime_asserts_over_guards=True)
 
 
@@ -219,7 +219,8 @@ def _is_number(size: Any) -> bool:
     return isinstance(size, int) or size.node.maybe_as_int() is not None
 
 
-def _call(compiled: Any, inputs: Mapping[str, torch.Tensor]) -> list[Any]:
+def call(compiled: Any, inputs: Mapping[str, torch.Tensor]) -> list[Any]:
+    """The compiled model's results; inputs that the program does not read are left out."""
     wanted = {spec.name for spec in compiled.inputs}
     answer = compiled(**{k: v.numpy() for k, v in inputs.items() if k in wanted})
     return [answer] if len(compiled.outputs) == 1 else list(answer)
@@ -232,7 +233,7 @@ def _first_line(e: Exception) -> str:
 # --- comparison -------------------------------------------------------------------------------------------------------
 
 
-def _flat(result: Any) -> list[Any]:
+def flat(result: Any) -> list[Any]:
     """The tensors of a model's result in order, as arrays."""
     return [x.detach().numpy() for x in pytree.tree_leaves(result) if isinstance(x, torch.Tensor)]
 

@@ -1,0 +1,85 @@
+"""Architectures of Hugging Face: one of each family in every run, all of them where time allows; many sizes of one."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from tilewright import driver
+from tilewright.conformance import hf, workers
+from tilewright.conformance.outcome import by_tag, share_passed
+from tilewright.runtime.errors import InputError
+
+ONE_OF_EACH = (
+    "BertModel-dynamic",
+    "LlamaForCausalLM-dynamo",
+    "MixtralForCausalLM-dynamic",
+    "ResNetForImageClassification-export",
+    "DetrForObjectDetection-export",
+    "Wav2Vec2ForCTC-dynamic",
+    "CLIPModel-export",
+    "Mamba2ForCausalLM-export",
+)
+MANY_SIZES = (
+    "BertModel",
+    "GPT2LMHeadModel",
+    "T5EncoderModel",
+    "ViTForImageClassification",
+    "ResNetForImageClassification",
+)
+SIZES = {"batch": 9, "seq": 40}
+
+
+@pytest.mark.parametrize("name", ONE_OF_EACH)
+def test_one_of_each_family(name: str) -> None:
+    case = next(c for c in hf.cases() if c.name == name)
+    status, detail = hf.run_case(case)
+    assert status == "passed", detail
+
+
+def check_sizes(name: str, count: int) -> None:
+    """One compile, ``count`` random sizes of every dimension, each against eager PyTorch, whose symbols begin at 2."""
+    architecture = next(a for a in hf.ARCHITECTURES if a.name == name)
+    with hf.quiet(), torch.no_grad():
+        model = hf.build(architecture)
+        program = hf.capture(architecture, model, hf.make_inputs(architecture, architecture.dims), hf.AUTO)
+        compiled = driver.compile(program, cache=False)
+        draw = random.Random(name)
+        for k in range(count):
+            sizes = {d: draw.randint(2, SIZES[d]) for d in architecture.dims}
+            inputs = hf.make_inputs(architecture, sizes, k)
+            assert not hf.differences(hf.call(compiled, inputs), hf.flat(model(**inputs))), sizes
+
+
+def test_twenty_sizes() -> None:
+    check_sizes("BertModel", 20)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MANY_SIZES)
+def test_five_hundred_sizes(name: str) -> None:
+    check_sizes(name, 500)
+
+
+def test_constraints_are_named() -> None:
+    """A size outside of what the program was captured for is refused with the dimension's name."""
+    rows = torch.export.Dim("rows", min=2, max=6)
+    model = driver.compile(
+        torch.nn.Linear(4, 3), example_inputs=(torch.ones(3, 4),), dynamic_shapes=({0: rows},), cache=False
+    )
+    with pytest.raises(InputError, match=r"rows.*6|6.*rows"):
+        model(np.ones((7, 4), np.float32))
+
+
+@pytest.mark.slow
+def test_all_architectures() -> None:
+    """At least 97 of 100 programs that PyTorch can capture are right, in each of the three ways."""
+    module = hf.__name__
+    outcomes = list(workers.run_cases(module, workers.load_suite(module).cases(), jobs=2, seconds=600))
+    for mode in hf.MODES:
+        found = by_tag(outcomes)[mode]
+        assert share_passed(found) >= 0.97, [o.name for o in found if o.status not in ("passed", "skipped")]
+        assert not [o.name for o in found if o.status in ("wrong", "crashed")]
