@@ -23,7 +23,26 @@ import numpy as np
 
 from tilewright.runtime.linker import LinkedLibrary, compile_ir, link
 
-IR = """
+MEETING = """
+define internal void @meeting(ptr %ctx, i64 %task) {
+entry:
+  %at = getelementptr i64, ptr %ctx, i64 8
+  %n = load i64, ptr %at
+  atomicrmw add ptr %ctx, i64 1 seq_cst
+  br label %wait
+wait:
+  %begun = load atomic i64, ptr %ctx seq_cst, align 8
+  %all = icmp sge i64 %begun, %n
+  br i1 %all, label %end, label %wait
+end:
+  ret void
+}
+"""
+"""A task that waits until all have begun: its context counts them, and holds their number behind that."""
+
+IR = (
+    MEETING
+    + """
 declare void @tw_parallel_for(ptr, ptr, i64, i32)
 declare i32 @clock_gettime(i32, ptr)
 
@@ -39,20 +58,6 @@ define internal i64 @now() noinline {
 }
 
 define internal void @empty(ptr %ctx, i64 %task) {
-  ret void
-}
-
-define internal void @meeting(ptr %ctx, i64 %task) {
-entry:
-  %at = getelementptr i64, ptr %ctx, i64 8
-  %n = load i64, ptr %at
-  atomicrmw add ptr %ctx, i64 1 seq_cst
-  br label %wait
-wait:
-  %begun = load atomic i64, ptr %ctx seq_cst, align 8
-  %all = icmp sge i64 %begun, %n
-  br i1 %all, label %end, label %wait
-end:
   ret void
 }
 
@@ -89,6 +94,7 @@ define void @time_meeting(ptr %times, i64 %forks, i32 %threads) {
   ret void
 }
 """
+)
 
 
 def timed(library: LinkedLibrary, body: str, forks: int, threads: int, pause: float = 0.0) -> dict[str, float]:

@@ -22,37 +22,22 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from benchmarks import computations
 
 from tilewright.codegen.llvm import assembly_of_text, compile_text, emit_kernel
 from tilewright.codegen.peak import PeakMeter
 from tilewright.codegen.target import Target
 from tilewright.core import types
-from tilewright.core.compute import (
-    Binary,
-    Buffer,
-    Cast,
-    Computation,
-    Const,
-    Inside,
-    Reduction,
-    Select,
-    Stage,
-    Unary,
-    Value,
-    axes_for,
-    syms,
-)
+from tilewright.core.compute import Buffer, Computation
 from tilewright.core.types import Array
 from tilewright.driver import machine_of
 from tilewright.runtime.linker import link
 from tilewright.tile.default import schedule
 from tilewright.tile.pack import packed_array
 
-F = types.f32
-ZERO = Const(0, F)
 KINDS = {
-    "": (F, F, F),
-    "bf16": (types.bf16, types.bf16, F),
+    "": (types.f32, types.f32, types.f32),
+    "bf16": (types.bf16, types.bf16, types.f32),
     "u8s8": (types.u8, types.i8, types.i32),
 }
 Arrays = Mapping[str, Array]
@@ -70,35 +55,17 @@ class Case:
     n_bytes: float = 0.0
 
 
-def relu(v: Value) -> Value:
-    return Binary("max", v, ZERO)
-
-
-def wide(v: Value, dtype: types.DType) -> Value:
-    return v if v.dtype is dtype else Cast(v, dtype)
-
-
 def gemm(m: int, n: int, k: int, kind: str = "", *, fixed: bool = True) -> Case:
     """``relu(A @ B + bias)``; with ``fixed`` B is a weight, else it is known at run time only.
 
     ``kind`` names the operands' types: none for f32, bf16 (summed in f32), u8s8 (summed in i32).
     """
-    left, right, out = KINDS[kind]
-    a, b, bias = Buffer("A", left, (m, k)), Buffer("B", right, (k, n)), Buffer("bias", out, (n,))
-    t, c = Buffer("T", out, (m, n)), Buffer("C", out, (m, n))
-    zero = Const(0, out)
-    axes, reduced = axes_for((m, n)), axes_for((k,), "k")
-    (i, j), (x,) = syms(axes), syms(reduced)
-    stages = (
-        Stage((t,), axes, (i, j), (wide(a[i, x], out) * wide(b[x, j], out),), Reduction(reduced, "add", (zero,))),
-        Stage((c,), axes, (i, j), (Binary("max", t[i, j] + bias[j], zero),)),
-    )
+    _, right, out = KINDS[kind]
     name = " ".join(["gemm", *([kind] if kind else []), *([] if fixed else ["run-time B"]), f"{m}x{n}x{k}"])
     n_bytes = float(right.n_bytes * k * n) if m == 1 else 0.0
     exact = np.dtype(np.int32 if out.is_integer else np.float32)
-    computation = Computation((a, b, bias), (c,), stages, (t,))
     return Case(
-        name, computation, ("B",) if fixed else (),
+        name, computations.matmul(m, n, k, dtypes=KINDS[kind]), ("B",) if fixed else (),
         lambda v: np.maximum(v["A"].astype(exact) @ v["B"].astype(exact) + v["bias"], 0), 2.0 * m * n * k, n_bytes,
     )  # fmt: skip
 
@@ -107,23 +74,6 @@ def conv(h: int, c: int, out: int, k: int, stride: int = 1, *, depthwise: bool =
     """NHWC, square, padded to keep the size, bias and ReLU."""
     pad = k // 2
     oh = (h + 2 * pad - k) // stride + 1
-    x, w, bias = (
-        Buffer("X", F, (1, h, h, c)),
-        Buffer("W", F, (out, 1 if depthwise else c, k, k)),
-        Buffer("bias", F, (out,)),
-    )
-    t, y = Buffer("T", F, (1, oh, oh, out)), Buffer("Y", F, (1, oh, oh, out))
-    axes, reduced = axes_for((1, oh, oh, out)), axes_for((1 if depthwise else c, k, k), "k")
-    (n, row, col, o), (ic, dy, dx) = syms(axes), syms(reduced)
-    at_y, at_x = row * stride + dy - pad, col * stride + dx - pad
-    value: Value = x[n, at_y, at_x, o if depthwise else ic]
-    if pad:
-        value = Select(Inside((at_y, h - 1 - at_y, at_x, h - 1 - at_x)), value, ZERO)
-    at = syms(axes)
-    stages = (
-        Stage((t,), axes, at, (value * w[o, ic, dy, dx],), Reduction(reduced, "add", (ZERO,))),
-        Stage((y,), axes, at, (relu(t[at] + bias[o]),)),
-    )
 
     def expected(v: Arrays) -> Array:
         wide = np.pad(v["X"], ((0, 0), (pad, pad), (pad, pad), (0, 0)))
@@ -137,47 +87,24 @@ def conv(h: int, c: int, out: int, k: int, stride: int = 1, *, depthwise: bool =
     flops = 2.0 * oh * oh * out * k * k * (1 if depthwise else c)
     kind = "dw" if depthwise else "conv"
     name = f"{kind} {k}x{k} s{stride} {h}x{h} {c}-{out}"
-    return Case(name, Computation((x, w, bias), (y,), stages, (t,)), ("W", "bias"), expected, flops)
+    computation = computations.convolution((1, h, h, c), out, (k, k), stride, pad, groups=c if depthwise else 1)
+    return Case(name, computation, ("W", "bias"), expected, flops)
 
 
 def softmax(r: int, c: int) -> Case:
-    x, y = Buffer("X", F, (r, c)), Buffer("Y", F, (r, c))
-    m, s, e = Buffer("m", F, (r,)), Buffer("s", F, (r,)), Buffer("e", F, (r, c))
-    rows, cols = axes_for((r,), "r"), axes_for((c,), "c")
-    (i,), (j,) = syms(rows), syms(cols)
-    stages = (
-        Stage((m,), rows, (i,), (x[i, j],), Reduction(cols, "max", (Const(float("-inf"), F),))),
-        Stage((e,), (*rows, *cols), (i, j), (Unary("exp", x[i, j] - m[i]),)),
-        Stage((s,), rows, (i,), (e[i, j],), Reduction(cols, "add", (ZERO,))),
-        Stage((y,), (*rows, *cols), (i, j), (e[i, j] / s[i],)),
-    )
-
     def expected(v: Arrays) -> Array:
         z = np.exp(v["X"] - v["X"].max(1, keepdims=True))
         return np.asarray(z / z.sum(1, keepdims=True))
 
-    return Case(f"softmax {r}x{c}", Computation((x,), (y,), stages, (m, s, e)), (), expected, n_bytes=8.0 * r * c)
+    return Case(f"softmax {r}x{c}", computations.softmax(r, c), (), expected, n_bytes=8.0 * r * c)
 
 
 def layer_norm(r: int, c: int) -> Case:
-    x, y, gain = Buffer("X", F, (r, c)), Buffer("Y", F, (r, c)), Buffer("G", F, (c,))
-    m, v = Buffer("m", F, (r,)), Buffer("v", F, (r,))
-    rows, cols = axes_for((r,), "r"), axes_for((c,), "c")
-    (i,), (j,) = syms(rows), syms(cols)
-    share = Const(1 / c, F)
-    centred = x[i, j] - m[i] * share
-    spread = Unary("rsqrt", v[i] * share + Const(1e-5, F))
-    stages = (
-        Stage((m,), rows, (i,), (x[i, j],), Reduction(cols, "add", (ZERO,))),
-        Stage((v,), rows, (i,), (centred * centred,), Reduction(cols, "add", (ZERO,))),
-        Stage((y,), (*rows, *cols), (i, j), (centred * spread * gain[j],)),
-    )
-
     def expected(a: Arrays) -> Array:
         z = a["X"]
         return np.asarray((z - z.mean(1, keepdims=True)) / np.sqrt(z.var(1, keepdims=True) + 1e-5) * a["G"])
 
-    return Case(f"layernorm {r}x{c}", Computation((x, gain), (y,), stages, (m, v)), (), expected, n_bytes=8.0 * r * c)
+    return Case(f"layernorm {r}x{c}", computations.layer_norm(r, c), (), expected, n_bytes=8.0 * r * c)
 
 
 def cases() -> Iterator[Case]:

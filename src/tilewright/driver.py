@@ -239,7 +239,7 @@ def build(graph: Graph, options: Options, clock: Clock, *, profile: bool = False
         graph = run_pipeline(graph, passes)
         check_sizes(graph)
     kernels = KernelBuilder(target, clock)
-    planner = Planner(kernels.schedule, lambda g: run_pipeline(g, passes), fuse=options.optimize > 0)
+    planner = kernels.planner(passes, options)
     with clock.stage("partition"):
         program = planner.program(graph, graph.name)
     pending = kernels.start()
@@ -284,6 +284,10 @@ class KernelBuilder:
         self.sizes: dict[str, int] = {}
         self.work: dict[str, Work | None] = {}
         self.products: dict[str, tuple[str, ...]] = {}
+
+    def planner(self, passes: Sequence[Pass], options: Options) -> Planner:
+        """A planner that asks this builder for kernels, and whose sub-graphs go through ``passes``."""
+        return Planner(self.schedule, lambda g: run_pipeline(g, passes), fuse=options.optimize > 0)
 
     def schedule(self, made: GroupComputation, label: str) -> KernelSpec:
         """The kernel of a computation; equal computations share one."""
@@ -504,8 +508,7 @@ def kernel_texts(graph: Graph, options: Options, stage: str, only: str) -> Itera
     """The text of each kernel at a stage: ``kernels``, ``tile``, ``llvm``, ``asm``, or the ``entry`` function's."""
     target = Target.parse(options.target)
     made = KernelBuilder(target, Clock())
-    passes = graph_passes(options, target)
-    planner = Planner(made.schedule, lambda g: run_pipeline(g, passes), fuse=options.optimize > 0)
+    planner = made.planner(graph_passes(options, target), options)
     program = planner.program(graph, graph.name)
     if stage == "entry":
         slots, shapes = dimension_slots(graph, program), [n.shape for n in graph.outputs]

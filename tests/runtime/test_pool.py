@@ -9,6 +9,7 @@ import time
 import llvmlite.binding as llvm
 import numpy as np
 import pytest
+from benchmarks.fork_join import MEETING
 
 from runtime.tiny import object_of, scale_model
 from tilewright.runtime.linker import link, pool, pool_workers, set_spin
@@ -17,7 +18,9 @@ from tilewright.runtime.pool import DEFAULT_SPIN_NS, POOL_ABIS, pool_ir
 # count(counts, n, threads): counts[task] += 1, no atomics: a task that runs twice at once may lose one, which shows too
 # nest(counts, n, threads): each of n tasks forks 3 tasks of its own
 # serve(flags, n, threads): every task waits until all have begun, so that all need a thread of their own
-IR = """
+IR = (
+    MEETING
+    + """
 declare void @tw_parallel_for(ptr, ptr, i64, i32)
 
 define internal void @add(ptr %counts, i64 %task) {
@@ -45,28 +48,15 @@ define void @nest(ptr %counts, i64 %n, i32 %threads) {
   ret void
 }
 
-define internal void @meet(ptr %ctx, i64 %task) {
-entry:
-  %at = getelementptr i64, ptr %ctx, i64 1
-  %n = load i64, ptr %at
-  atomicrmw add ptr %ctx, i64 1 seq_cst
-  br label %wait
-wait:
-  %begun = load atomic i64, ptr %ctx seq_cst, align 8
-  %all = icmp sge i64 %begun, %n
-  br i1 %all, label %end, label %wait
-end:
-  ret void
-}
-
 define void @serve(ptr %ctx, i64 %n, i32 %threads) {
   store i64 0, ptr %ctx
   %at = getelementptr i64, ptr %ctx, i64 1
   store i64 %n, ptr %at
-  call void @tw_parallel_for(ptr @meet, ptr %ctx, i64 %n, i32 %threads)
+  call void @tw_parallel_for(ptr @meeting, ptr %ctx, i64 %n, i32 %threads)
   ret void
 }
 """
+)
 LIBRARY = link([object_of(IR)], ("count", "nest", "serve"))
 
 

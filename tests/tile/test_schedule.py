@@ -146,6 +146,8 @@ def test_cache_accumulate_and_fork():
     same(matmul(5, 6, 7), ("divide", "i0_2", 2), ("fork", "T", "i0_2_t"), ("compute_at", "T_f", "i0_2_t", "local"))
     refuses(matmul(5, 6, 7), ("cache", "A"), rule="does not write it")
     refuses(matmul(5, 6, 7), ("accumulate", "T", "i0_1"), rule="change from iteration")
+    outside = ("reorder", "i1", "i0_1")  # the reduced loop around one that walks the sums
+    refuses(reduction((3, 4, 5), 1, "max"), outside, ("accumulate", "Y", "i1"), rule="no run-time index")
 
 
 @pytest.mark.parametrize("n", [1, 3, 8, 37])

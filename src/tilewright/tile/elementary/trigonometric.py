@@ -2,9 +2,10 @@
 
 In: values of f32 or f64. Out: value trees. Not its business: f16 and bf16 (``tile.math`` widens them).
 
-Arguments of sin, cos and tan are reduced modulo pi/2 in f64, by subtracting ``n`` times three parts of pi/2 with 33
-bits each. That holds the stated bounds for ``|x| < 1.6e6`` on every target, and for f32 below 1e9 where there is a
-fused multiply-add. Beyond, the result loses accuracy, but sin and cos stay within [-1, 1].
+Arguments of sin, cos and tan are reduced modulo pi/2 in f64. For f32 that is right for every finite number, by parts
+of 2/pi (Payne and Hanek, 1983, with exact products of 24 by 29 bits instead of integers). For f64, ``n`` times three
+parts of pi/2 with 33 bits each are subtracted, which holds the stated bounds for ``|x| < 1.6e6``; beyond, the result
+loses accuracy, but sin and cos stay within [-1, 1].
 """
 
 from __future__ import annotations
@@ -95,18 +96,68 @@ _HALF_PI_LOW = 6.123233995736766e-17
 _MAGIC = 6755399441055744.0
 
 
+_TWO_OVER_PI = 0xA2F9836E4E441529FC2757D1F534DDC0DB6295993C439041FE5163ABDEBBC561
+_TWO_OVER_PI_BITS = 256
+_FIRST_RANGE, _RANGE = 50, 26
+"""f32 arguments are divided at 2**50, 2**76 and 2**102, so that products stay below 2**51."""
+
+
+def _parts_of_two_over_pi(least_exponent: int) -> tuple[float, ...]:
+    """2/pi modulo 4 * 2**-least_exponent, as four numbers of at most 29 bits that f64 holds.
+
+    For multiples of ``2**least_exponent`` the product with what is left out is a multiple of 4 quadrants.
+    """
+    rest = _TWO_OVER_PI
+    period = 1 << (_TWO_OVER_PI_BITS + 2 - max(least_exponent, 0))
+    rest = (rest + period // 2) % period - period // 2
+    parts = []
+    for k in range(4):
+        unit = (period >> 1) >> (28 + 29 * k) if least_exponent > 0 else 1 << (_TWO_OVER_PI_BITS - 29 * (k + 1))
+        part = (2 * rest + unit) // (2 * unit) * unit
+        parts.append(math.ldexp(part, -_TWO_OVER_PI_BITS))
+        rest -= part
+    return tuple(parts)
+
+
+def _range_of_f32(number: int) -> tuple[float, ...]:
+    """The parts for the arguments below ``2**(_FIRST_RANGE + number * _RANGE)`` that no lower range has."""
+    return _parts_of_two_over_pi(_FIRST_RANGE + (number - 1) * _RANGE - 23 if number else 0)
+
+
 def _reduced(x: Value) -> tuple[Value, Value]:
     """``x = q * pi/2 + r``: ``r`` in the precision of ``x``, and ``q`` in the low bits of an ``i32`` or ``i64``."""
-    wide = convert(x, types.f64)
-    magic = c(_MAGIC, wide)
-    shifted = fma(wide, c(2 / math.pi, wide), magic)
-    whole = shifted - magic
-    r = wide
+    return _reduced_double(x) if is_double(x) else _reduced_single(x)
+
+
+def _reduced_double(x: Value) -> tuple[Value, Value]:
+    shifted = fma(x, c(2 / math.pi, x), c(_MAGIC, x))
+    whole = shifted - c(_MAGIC, x)
+    r = x
     for part in _HALF_PI_PARTS:
-        r = fma(whole, c(-part, wide), r)
-    r = clamp(r, -0.79, 0.79)
-    quadrant = bits(shifted)
-    return convert(r, x.dtype), convert(quadrant, types.i64 if is_double(x) else types.i32)
+        r = fma(whole, c(-part, x), r)
+    return clamp(r, -0.79, 0.79), bits(shifted)
+
+
+def _reduced_single(x: Value) -> tuple[Value, Value]:
+    """``x * 2/pi`` in four exact products; what is left of the first two without whole quadrants cancels exactly."""
+    wide = convert(x, types.f64)
+    size = absolute(wide)
+    ranges = [_range_of_f32(k) for k in range(4)]
+    products = []
+    for k in range(4):
+        part = c(ranges[3][k], wide)
+        for number in (2, 1, 0):
+            below = c(2.0 ** (_FIRST_RANGE + number * _RANGE), wide)
+            part = choose(less(size, below), c(ranges[number][k], wide), part)
+        products.append(wide * part)
+    magic = c(_MAGIC, wide)
+    first, second, third, fourth = products
+    shifted = [first + magic, second + magic]
+    left, right = first - (shifted[0] - magic), second - (shifted[1] - magic)
+    shifted.append(((left + right) + third) + magic)
+    turns = (((left - (shifted[2] - magic)) + right) + third) + fourth
+    quadrant = Binary("add", Binary("add", bits(shifted[0]), bits(shifted[1])), bits(shifted[2]))
+    return convert(turns * c(math.pi / 2, wide), x.dtype), convert(quadrant, types.i32)
 
 
 def _sine(r: Value) -> Value:
@@ -132,20 +183,20 @@ def _upper_half(q: Value) -> Value:
 
 
 def sin(x: Value, style: Style) -> Value:
-    """f32 within 2 ULP, f64 within 2 ULP, in the range that the module states."""
+    """f32 and f64 within 2 ULP; f64 in the range that the module states."""
     r, q = _reduced(x)
     result = flip_sign(choose(_odd(q), _cosine(r), _sine(r)), _upper_half(q))
     return choose(equal(x, c(0.0, x)), x, result)
 
 
 def cos(x: Value, style: Style) -> Value:
-    """f32 within 2 ULP, f64 within 2 ULP, in the range that the module states."""
+    """f32 and f64 within 2 ULP; f64 in the range that the module states."""
     r, q = _reduced(x)
     return flip_sign(choose(_odd(q), _sine(r), _cosine(r)), _upper_half(integer("add", q, 1)))
 
 
 def tan(x: Value, style: Style) -> Value:
-    """f32 within 4 ULP, f64 within 4 ULP, in the range that the module states."""
+    """f32 and f64 within 4 ULP; f64 in the range that the module states."""
     r, q = _reduced(x)
     s, k = _sine(r), _cosine(r)
     odd = _odd(q)

@@ -35,6 +35,7 @@ from tilewright.tile.schedule.tree import (
     with_body,
     writers,
 )
+from tilewright.tile.verify import COPIED
 
 
 def cache(kernel: Kernel, buffer: str) -> Kernel:
@@ -347,7 +348,7 @@ def accumulate(kernel: Kernel, buffer: str, loop: str) -> Kernel:
     Before: ``for k: for i, j: T[4*io + i, j] += e``. After: ``for i, j: T_a[i, j] = T[4*io + i, j]; for k: for i, j:
     T_a[i, j] += e; for i, j: T[4*io + i, j] = T_a[i, j]``. Copies of loop ``x`` are called ``x_T_a0`` and ``x_T_a1``.
     Fails: the loop does anything to the buffer but update it at one index; the updated box depends on the loop itself,
-    or is not walked by loops with known bounds.
+    or is not walked by unrolled loops and lanes with known bounds.
     """
     spot, target, where = (
         find_place(kernel, buffer, "accumulate"),
@@ -364,6 +365,8 @@ def accumulate(kernel: Kernel, buffer: str, loop: str) -> Kernel:
     inner = loops_of(target.body)
     name = fresh(kernel, f"{identifier(buffer)}_a")
     sides = [side_of(loads, d, inner, f"{name}_{d}", where) for d in range(len(old.shape))]
+    if any(x.kind not in COPIED for side in sides for x in side.loops):
+        raise ScheduleError("accumulate", where, "registers have no run-time index: unroll the loops inside first")
     new = replace(_shrunk(old, sides, Space.REG, where), name=name)
     taken: set[str] = set()
 
