@@ -9,6 +9,8 @@ import itertools
 import math
 from collections.abc import Callable, Mapping
 
+import numpy as np
+
 from tilewright import ops
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Builder, Node
@@ -110,6 +112,53 @@ def _corner(c: Call, x: Node, at: list[Node], is_narrow: bool) -> Node:
     return b(ops.where, reshape(b, inside, (batch, 1, *flat.shape[1:])), found, _number(b, 0, found))
 
 
+# --- windows at random places ---------------------------------------------------------------------------------------
+
+
+def _window_starts(c: Call, x: Node, axis: int, column: int, size: int) -> Node:
+    """Where the windows along one axis start (Graham 2014), for each image and channel."""
+    b, samples = c.b, c.tensor("random_samples", x.dtype)
+    pool, count = c["kernel_size"][axis], c["output_size"][axis]
+    u = slice_axis(b, samples, 2, column, 1)
+    last = expand(b, b.const(size - pool, i64), (*x.shape[:2], 1))
+    if count == 1:
+        return last
+    alpha = b.const((size - pool) / (count - 1), x.dtype)
+    steps = cast(b, b(ops.iota, extent=count - 1, dtype=i64), x.dtype)
+    moved = cast(b, b(ops.mul, b(ops.add, u, steps), alpha), i64)
+    starts = b(ops.sub, moved, cast(b, b(ops.mul, u, alpha), i64))
+    return b(ops.concat, starts, last, axis=2)
+
+
+def _fractional_max_pool(c: Call) -> Result:
+    """The greatest element of each window, and its place."""
+    b, n = c.b, len(c["kernel_size"])
+    x = c.tensor("self")
+    x = reshape(b, x, (1, *x.shape)) if len(x.shape) == n + 1 else x
+    sizes = [d for d in x.shape if isinstance(d, int)]
+    if len(sizes) != len(x.shape):
+        raise Unsupported("fractional pooling of a symbolic size", "make the dimensions static")
+    if 0 in sizes:
+        return tuple(b(ops.full, value=0.0, dtype=t.dtype, shape=t.shape) for t in c.results if t is not None)
+    lead, spatial, outs = x.shape[:2], sizes[2:], list(c["output_size"])
+    columns = [1, 0] if n == 2 else list(range(n))
+    base: Node | None = None
+    for axis, size in enumerate(spatial):
+        starts = _window_starts(c, x, axis, columns[axis], size)
+        starts = b(ops.mul, starts, b.const(math.prod(spatial[axis + 1 :]), i64))
+        starts = reshape(b, starts, (*lead, *(outs[k] if k == axis else 1 for k in range(n)), 1))
+        base = starts if base is None else b(ops.add, base, starts)
+    assert base is not None
+    inside = np.arange(math.prod(spatial)).reshape(spatial)[tuple(slice(k) for k in c["kernel_size"])].ravel()
+    places = b(ops.add, base, b.const(inside.astype(np.int64)))
+    windows = b(ops.gather_elements, reshape(b, x, (*lead, math.prod(spatial))),
+                reshape(b, places, (*lead, math.prod(outs) * inside.size)), axis=2)  # fmt: skip
+    windows = reshape(b, windows, places.shape)
+    best = b(ops.argmax, windows, axis=n + 2, keepdims=True)
+    found = (b(ops.gather_elements, t, best, axis=n + 2) for t in (windows, places))
+    return tuple(reshape(b, t, c.shape) for t in found)
+
+
 # --- segments and bags ----------------------------------------------------------------------------------------------
 
 
@@ -193,6 +242,7 @@ def _embedding_renorm(c: Call) -> Node:
 
 
 TABLE: Mapping[str, Convert] = {
+    "fractional_max_pool2d.default": _fractional_max_pool, "fractional_max_pool3d.default": _fractional_max_pool,
     "grid_sampler_3d.default": _grid_sampler, "segment_reduce.default": _segment_reduce,
     "_embedding_bag_forward_only.default": _embedding_bag, "_embedding_bag.default": _embedding_bag,
     "embedding_renorm.default": _embedding_renorm,

@@ -12,7 +12,7 @@ import numpy as np
 from tilewright import ops
 from tilewright.core.expr import Expr
 from tilewright.core.graph import Node
-from tilewright.core.types import f64, i64
+from tilewright.core.types import bool_, f64, i64
 from tilewright.frontend.aten_call import Call, Result, Unsupported, as_node, cast, expand, reshape
 
 Convert = Callable[[Call], Result]
@@ -20,7 +20,8 @@ Convert = Callable[[Call], Result]
 
 def _filled(c: Call, value: object) -> Node:
     if isinstance(value, bool | int | float) and not (isinstance(value, int) and abs(value) > 2**53):
-        return c.b(ops.full, value=float(value), dtype=c.dtype, shape=c.shape)
+        number = float(bool(value)) if c.dtype is bool_ else float(value)
+        return c.b(ops.full, value=number, dtype=c.dtype, shape=c.shape)
     return expand(c.b, as_node(c.b, value, c.dtype), c.shape)
 
 
