@@ -47,8 +47,8 @@ TOLERANCES: Mapping[torch.dtype, tuple[float, float]] = {
 }
 """Relative and absolute, as ``torch.testing.assert_close`` has them by default."""
 
-TIES: Mapping[str, int] = {"topk": 1, "kthvalue": 1, "mode": 0, "sort": 0}
-"""Entries whose second result is a place that PyTorch leaves open among equal values, and where their axis stands among
+TIES: Mapping[str, int] = {"topk": 1, "kthvalue": 1, "mode": 0, "sort": 0, "argsort": 0}
+"""Entries whose last result is a place that PyTorch leaves open among equal values, and where their axis stands among
 the arguments: what lies at the place is compared."""
 
 ERROR_FACTOR = 4.0
@@ -223,7 +223,7 @@ def _compare(op: Any, sample: Any, inputs: Any, expected: Any, expected_inputs: 
 def _at_places(name: str, sample: Any, result: Any) -> Any:
     """A result with its places replaced by what lies there; results for all elements at once have only values."""
     k, x = TIES[name], sample.input
-    values, places = result
+    values, places = (None, result) if isinstance(result, torch.Tensor) else result
     dim = sample.kwargs.get("dim", sample.args[k] if len(sample.args) > k else -1)
     if not x.dim():
         return values, places

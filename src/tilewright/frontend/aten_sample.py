@@ -163,10 +163,11 @@ def _fractional_max_pool(c: Call) -> Result:
 
 
 def _folded(b: Builder, rows: Node, owner: Node, n: Dim, name: str, initial: Node) -> Node:
-    """Rows folded into ``n`` results by the owner of each; ``initial`` is where each starts."""
+    """Rows folded into ``n`` results by the owner of each (``n``: nobody); ``initial`` is where each starts."""
     at = expand(b, reshape(b, owner, (rows.shape[0], *(1,) * (len(rows.shape) - 1))), rows.shape)
-    start = expand(b, initial, (n, *rows.shape[1:]))
-    return b(ops.scatter_elements, start, at, rows, axis=0, reduction=REDUCTIONS[name])
+    start = expand(b, initial, (n + 1, *rows.shape[1:]))
+    folded = b(ops.scatter_elements, start, at, rows, axis=0, reduction=REDUCTIONS[name])
+    return slice_axis(b, folded, 0, 0, n)
 
 
 def _segment_reduce(c: Call) -> Node:
@@ -178,7 +179,11 @@ def _segment_reduce(c: Call) -> Node:
     name = {"max": "amax", "min": "amin"}.get(c["reduce"], c["reduce"])
     n = c.shape[0]
     ends = b(ops.cumsum, lengths, axis=0) if lengths is not None else slice_axis(b, given, 0, 1, n)
-    owner = counted(b, ends, b(ops.iota, extent=x.shape[0], dtype=i64), True)
+    place = b(ops.iota, extent=x.shape[0], dtype=i64)
+    owner = counted(b, ends, place, True)
+    if lengths is None:  # what lies before the first offset is nobody's
+        is_before = b(ops.lt, place, slice_axis(b, given, 0, 0, 1))
+        owner = b(ops.where, is_before, as_node(b, n, i64), owner)
     first = c["initial"] if c["initial"] is not None else start_of(name, x.dtype)
     found = _folded(b, x, owner, n, name, as_node(b, first, x.dtype))
     if name == "mean":
