@@ -6,6 +6,7 @@ sizes divide, else a product with a matrix of averages per axis.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -65,9 +66,40 @@ def _max_pool(n: int) -> Convert:
     return convert
 
 
+def _whole_mean(c: Call, x: Node, n: int) -> Node:
+    """Means of integers, cut towards zero: exact sums over tables of places, by counts known now."""
+    b = c.b
+    kernel, strides, pads = _window(c, n)
+    sizes = [d for d in x.shape[-n:] if isinstance(d, int)]
+    outs = [d for d in c.shape[-n:] if isinstance(d, int)]
+    if len(sizes) != n or len(outs) != n:
+        raise Unsupported("integer means over a symbolic size", "make the spatial dimensions static")
+    places, counts, is_inside = np.zeros((1, 1), np.int64), np.ones((1,), np.int64), np.ones((1, 1), bool)
+    for size, out, k, stride, pad in zip(sizes, outs, kernel, strides, pads, strict=True):
+        start = np.arange(out) * stride - pad
+        along = start[:, None] + np.arange(k)
+        held = (along >= 0) & (along < size)
+        ends = np.minimum(start + k, size + pad)
+        count = ends - start if c["count_include_pad"] else held.sum(1)
+        n_rows, n_columns = places.shape[0] * out, places.shape[1] * k
+        places = places[:, None, :, None] * size + np.clip(along, 0, max(size - 1, 0))[None, :, None, :]
+        is_inside = is_inside[:, None, :, None] & held[None, :, None, :]
+        places, is_inside = places.reshape(n_rows, n_columns), is_inside.reshape(n_rows, n_columns)
+        counts = (counts[:, None] * count).ravel()
+    if c.args.get("divisor_override"):
+        counts = np.full_like(counts, c["divisor_override"])
+    flat = reshape(b, x, (*x.shape[:-n], math.prod(sizes)))
+    windows = b(ops.gather, flat, b.const(places), axis=len(flat.shape) - 1)
+    windows = b(ops.where, b.const(is_inside), windows, b.const(0, x.dtype))
+    sums = b(ops.reduce_sum, windows, axes=(len(windows.shape) - 1,), keepdims=False)
+    return reshape(b, b(ops.div, sums, b.const(np.maximum(counts, 1).astype(x.dtype.numpy))), c.shape)
+
+
 def _avg_pool(n: int) -> Convert:
     def convert(c: Call) -> Node:
         x = _batched(c, n)
+        if x.dtype.is_integer:
+            return _whole_mean(c, x, n)
         kernel, strides, pads = _window(c, n)
         extra = tuple(_overhang(c, x, n, list(kernel), strides, pads)) if c["ceil_mode"] else (0,) * n
         y = c.b(

@@ -14,7 +14,7 @@ import numpy as np
 from tilewright import ops
 from tilewright.core.graph import Node
 from tilewright.core.opdef import OpDef
-from tilewright.core.types import bool_, i64, u8
+from tilewright.core.types import bool_, f64, i64, u8
 from tilewright.frontend.aten_call import Call, Result, Unsupported, cast, norm_axis, reshape
 
 Convert = Callable[[Call], Result]
@@ -136,6 +136,23 @@ def _pdist(c: Call) -> Node:
     return _norm_over(c, c.b(ops.sub, left, right), c.static("p"), (1,), False)
 
 
+def _hash(c: Call) -> Node:
+    """The exclusive or of all elements' 64 bits: floats as f64, each bit by the parity of its sum."""
+    b, x = c.b, c.tensor("self")
+    if c["mode"] != 0:
+        raise Unsupported(f"hash mode {c['mode']}", "use mode 0")
+    bits = b(ops.bitcast, cast(b, x, f64), dtype=i64) if x.dtype.is_float else cast(b, x, i64)
+    rank = len(x.shape)
+    places = b(ops.iota, extent=64, dtype=i64)
+    one = b.const(1, i64)
+    column = b(ops.bitwise_and, b(ops.shift_right, reshape(b, bits, (*bits.shape, 1)), places), one)
+    axes = c.axes(rank)
+    total = b(ops.reduce_sum, column, axes=axes, keepdims=bool(c["keepdim"])) if axes else column
+    parity = b(ops.shift_left, b(ops.bitwise_and, total, one), places)
+    joined = b(ops.reduce_sum, parity, axes=(len(parity.shape) - 1,), keepdims=False)
+    return b(ops.bitcast, joined, dtype=c.dtype)
+
+
 def _scan(op: OpDef) -> Convert:
     def convert(c: Call) -> Result:
         x = c.tensor("self", c.dtype)
@@ -204,6 +221,7 @@ TABLE: Mapping[str, Convert] = {
     "var_mean.correction": _var_mean, "var_mean.dim": _var_mean,
     "logsumexp.default": _logsumexp, "linalg_vector_norm.default": _norm, "norm.ScalarOpt_dim": _norm,
     "norm.Scalar": _norm, "_cdist_forward.default": _cdist, "_pdist_forward.default": _pdist,
+    "hash_tensor.default": _hash,
     "dist.default": lambda c: _norm_over(
         c, c.b(ops.sub, c.tensor("self", c.dtype), c.tensor("other", c.dtype)), c.static("p"),
         tuple(range(max(len(c["self"].shape), len(c["other"].shape)))), False),

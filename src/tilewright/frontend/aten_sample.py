@@ -162,33 +162,38 @@ def _fractional_max_pool(c: Call) -> Result:
 # --- segments and bags ----------------------------------------------------------------------------------------------
 
 
-def _folded(b: Builder, rows: Node, owner: Node, n: Dim, name: str, initial: Node) -> Node:
-    """Rows folded into ``n`` results by the owner of each (``n``: nobody); ``initial`` is where each starts."""
-    at = expand(b, reshape(b, owner, (rows.shape[0], *(1,) * (len(rows.shape) - 1))), rows.shape)
-    start = expand(b, initial, (n + 1, *rows.shape[1:]))
-    folded = b(ops.scatter_elements, start, at, rows, axis=0, reduction=REDUCTIONS[name])
-    return slice_axis(b, folded, 0, 0, n)
+def _folded(b: Builder, rows: Node, owner: Node, n: Dim, name: str, initial: Node, axis: int = 0) -> Node:
+    """Rows along an axis folded into ``n`` results by the owner of each (``n``: nobody); each starts at ``initial``."""
+    after = len(rows.shape) - axis - 1
+    at = expand(b, reshape(b, owner, (*owner.shape, *(1,) * after)), rows.shape)
+    start = expand(b, initial, (*rows.shape[:axis], n + 1, *rows.shape[axis + 1 :]))
+    folded = b(ops.scatter_elements, start, at, rows, axis=axis, reduction=REDUCTIONS[name])
+    return slice_axis(b, folded, axis, 0, n)
 
 
 def _segment_reduce(c: Call) -> Node:
-    b, x = c.b, c.tensor("data")
+    """Segments along one axis; each row of the axes before it has lengths, or offsets, of its own."""
+    b, x, axis = c.b, c.tensor("data"), c.static("axis")
     lengths, offsets = c.optional("lengths", i64), c.optional("offsets", i64)
     given = lengths if lengths is not None else offsets
-    if given is None or len(given.shape) != 1 or c["axis"] != 0 or 0 in x.shape:
-        raise Unsupported("segments along other axes than the first, or of nothing", "PyTorch runs it")
+    if given is None:
+        raise Unsupported("segments by indices", "give lengths or offsets")
     name = {"max": "amax", "min": "amin"}.get(c["reduce"], c["reduce"])
-    n = c.shape[0]
-    ends = b(ops.cumsum, lengths, axis=0) if lengths is not None else slice_axis(b, given, 0, 1, n)
-    place = b(ops.iota, extent=x.shape[0], dtype=i64)
+    first = as_node(b, c["initial"] if c["initial"] is not None else start_of(name, x.dtype), x.dtype)
+    n, lead = c.shape[axis], x.shape[:axis]
+    if 0 in x.shape or 0 in c.shape:
+        empty = b.const(math.nan, x.dtype) if name == "mean" and c["initial"] is None else first
+        return expand(b, empty, c.shape)
+    ends = b(ops.cumsum, given, axis=axis) if lengths is not None else slice_axis(b, given, axis, 1, n)
+    place = expand(b, b(ops.iota, extent=x.shape[axis], dtype=i64), (*lead, x.shape[axis]))
     owner = counted(b, ends, place, True)
     if lengths is None:  # what lies before the first offset is nobody's
-        is_before = b(ops.lt, place, slice_axis(b, given, 0, 0, 1))
+        is_before = b(ops.lt, place, slice_axis(b, given, axis, 0, 1))
         owner = b(ops.where, is_before, as_node(b, n, i64), owner)
-    first = c["initial"] if c["initial"] is not None else start_of(name, x.dtype)
-    found = _folded(b, x, owner, n, name, as_node(b, first, x.dtype))
+    found = _folded(b, x, owner, n, name, first, axis)
     if name == "mean":
         ones = b(ops.full, value=1.0, dtype=x.dtype, shape=x.shape)
-        counts = _folded(b, ones, owner, n, "sum", b.const(0, x.dtype))
+        counts = _folded(b, ones, owner, n, "sum", b.const(0, x.dtype), axis)
         is_empty = b(ops.eq, counts, b.const(0, x.dtype))
         empty = found if c["initial"] is not None else b.const(math.nan, x.dtype)
         found = b(ops.where, is_empty, empty, b(ops.div, found, counts))
