@@ -92,7 +92,7 @@ def _whole_mean(c: Call, x: Node, n: int) -> Node:
     windows = b(ops.gather, flat, b.const(places), axis=len(flat.shape) - 1)
     windows = b(ops.where, b.const(is_inside), windows, b.const(0, x.dtype))
     sums = b(ops.reduce_sum, windows, axes=(len(windows.shape) - 1,), keepdims=False)
-    return reshape(b, b(ops.div, sums, b.const(np.maximum(counts, 1).astype(x.dtype.numpy))), c.shape)
+    return reshape(b, b(ops.div, sums, b.const(np.where(counts == 0, 1, counts).astype(x.dtype.numpy))), c.shape)
 
 
 def _avg_pool(n: int) -> Convert:
