@@ -102,12 +102,13 @@ def _avg_pool(n: int) -> Convert:
             return _whole_mean(c, x, n)
         kernel, strides, pads = _window(c, n)
         extra = tuple(_overhang(c, x, n, list(kernel), strides, pads)) if c["ceil_mode"] else (0,) * n
+        divisor = c.args.get("divisor_override") or 0
         y = c.b(
             ops.avg_pool, x, kernel=kernel, strides=strides, pads=tuple((p, p) for p in pads), layout="NCHW",
-            count_include_pad=bool(c["count_include_pad"]), divisor=c.args.get("divisor_override") or 0,
+            count_include_pad=bool(c["count_include_pad"]), divisor=abs(divisor),
             ceil_pads=extra if any(extra) else (),
         )  # fmt: skip
-        return reshape(c.b, y, c.shape)
+        return reshape(c.b, c.b(ops.neg, y) if divisor < 0 else y, c.shape)
 
     return convert
 
