@@ -152,3 +152,13 @@ def test_scores_never_exist_as_a_whole():
     model = check(operands(1, 4, 4, 500, 500, 32), scale=0.2)
     assert model.report()["memory"]["arena_bytes"] < 4 * 500 * 500
     assert len(kernels(model)) == 1
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_products_in_bf16_are_one_kernel_too(causal):
+    arrays = operands(1, 4, 4, 300, 300, 32)
+    graph = graph_of([tensor_type_of(a) for a in arrays], scale=0.2, causal=causal)
+    model = compile_graph(graph, threads=1, precision="bf16")
+    np.testing.assert_allclose(model(*arrays), reference(arrays, scale=0.2, causal=causal), rtol=0.05, atol=0.03)
+    assert not any(k["notes"] for k in model.report()["kernels"])
+    assert model.report()["memory"]["arena_bytes"] < 4 * 300 * 300 * 2

@@ -220,10 +220,14 @@ def _chain(
             if kinds[id(s)] is not Kind.ROWS or extents != space[:-1]:
                 return None
             has_row = True
-        elif source is not None:
-            continue  # an operand of the source: made once for all rows
         chain.insert(0, s)
-    return chain if source is not None and has_row and chain[0] is source else None
+    if source is None or not has_row:
+        return None
+    made = {source.out}
+    for s in chain:
+        if any(x.buffer in made for v in _values(s) for x in _loads(v)):
+            made.add(s.out)
+    return [s for s in chain if s.out in made]  # not what other operands are made from: that is done once
 
 
 def _loads(v: Value) -> list[Load]:
