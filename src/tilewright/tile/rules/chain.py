@@ -34,7 +34,8 @@ MIN_BLOCK_ROWS, MAX_BLOCK_ROWS = 12, 32
 STRIP_SHARE = 4
 """A strip takes at most this part of the second-level cache, unless that would be less than ``MIN_STRIP_ROWS`` rows."""
 MIN_STRIP_ROWS = 8
-MAX_STRIP_BYTES = 1 << 20
+MAX_STRIP_BYTES = 1 << 18
+"""Scratch lives on the stack of a thread, which may be small; larger strips go to the arena."""
 
 
 @dataclass(frozen=True)
