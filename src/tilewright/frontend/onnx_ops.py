@@ -22,6 +22,8 @@ from tilewright.frontend import (
     onnx_ops_reduce,
     onnx_ops_resize,
     onnx_ops_rnn,
+    onnx_ops_sampling,
+    onnx_ops_signal,
     onnx_ops_source,
 )
 from tilewright.frontend.onnx_call import Converter
@@ -39,6 +41,8 @@ _FAMILIES = (
     onnx_ops_reduce,
     onnx_ops_resize,
     onnx_ops_rnn,
+    onnx_ops_sampling,
+    onnx_ops_signal,
     onnx_ops_source,
 )
 
