@@ -25,6 +25,7 @@ from tilewright.frontend import (
     onnx_ops_sampling,
     onnx_ops_signal,
     onnx_ops_source,
+    onnx_ops_text,
 )
 from tilewright.frontend.onnx_call import Converter
 
@@ -44,24 +45,22 @@ _FAMILIES = (
     onnx_ops_sampling,
     onnx_ops_signal,
     onnx_ops_source,
+    onnx_ops_text,
 )
 
 CONVERTERS: Mapping[tuple[str, str], Converter] = {
     **{("", op): converter for family in _FAMILIES for op, converter in family.TABLE.items()},
     **{("com.microsoft", op): converter for op, converter in onnx_ops_microsoft.TABLE.items()},
+    **{("ai.onnx.ml", op): converter for op, converter in onnx_ops_text.ML.items()},
+    **{("ai.onnx.preview.training", op): converter for op, converter in onnx_ops_text.TRAINING.items()},
     ("", "SimplifiedLayerNormalization"): onnx_ops_microsoft.simplified_layer_norm,
 }
 
 _STRINGS = ("works on strings, and tensors hold numbers only", "do the text processing before the model")
-_SIZES = (
-    "gives a result whose size only the data decide, in a way no op expresses",
-    "do this step outside of the model",
-)
 REFUSED: Mapping[tuple[str, str], tuple[str, str]] = {
     **{
         ("", op): _STRINGS
-        for op in ("StringConcat", "StringNormalizer", "StringSplit", "RegexFullMatch", "TfIdfVectorizer")
+        for op in ("StringConcat", "StringNormalizer", "StringSplit", "RegexFullMatch")
     },
-    **{("", op): _SIZES for op in ("Unique", "NonMaxSuppression")},
     ("", "ImageDecoder"): ("decodes image files", "decode images before the model"),
 }

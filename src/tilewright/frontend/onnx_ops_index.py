@@ -10,10 +10,12 @@ import numpy as np
 from tilewright import ops
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Node
-from tilewright.core.types import i64
+from tilewright.core.types import bool_, f32, i64, product
+from tilewright.frontend.onnx_arithmetic import Formula
 from tilewright.frontend.onnx_call import Call, Results, Table
 from tilewright.frontend.onnx_shapes import is_symbolic
 
+MAX_UNIQUE_WIDTH = 64  # elements of a row: one sort for each
 REDUCTIONS = ("none", "add", "mul", "min", "max")
 
 
@@ -127,11 +129,76 @@ def _tensor_scatter(c: Call) -> Node:
     return c(ops.where, inside, taken, cache)
 
 
+def _non_max_suppression(c: Call) -> Node:
+    boxes, scores, limit = c.x(0), c.x(1), c.opt(2)
+    center = c.int_("center_point_box", 0) != 0
+    most = int(c.number(limit, "max_output_boxes_per_class")) if limit is not None else 0
+    if most < 1 or 0 in scores.shape:
+        return c.full(0, i64, (0, 3))
+    thresholds = []
+    for k, default in ((3, 0.0), (4, -np.inf)):
+        given = c.opt(k)
+        thresholds.append(c.reshape(given, ()) if given is not None else c.const(default, f32))
+    n = scores.shape[2]
+    most = min(most, n) if isinstance(n, int) else min(most, 1 << 31)
+    order = c.results(c(ops.sort, scores, axis=2, descending=True))[1]
+    form = {"limit": most, "center": center, "count": c.emitter.fresh("n_boxes")}
+    return c.results(c(ops.suppress, boxes, scores, order, *thresholds, **form))[0]
+
+
+def _differ_from_before(c: Call, rows: Node) -> Node:
+    """Which rows are not equal to the one before; the first is not."""
+    m = Formula(c)
+    n, first = rows.shape[0], c.full(True, bool_, (1,))
+    if n == 1:
+        return first
+    here, before = c.slice_axis(rows, 0, 1, n), c.slice_axis(rows, 0, 0, n - 1)
+    differs = m.ne(here, before)
+    if rows.dtype.is_float:  # NaN equals NaN
+        both_nan = m.both(c(ops.isnan, here), c(ops.isnan, before))
+        differs = m.both(differs, c(ops.logical_not, both_nan))
+    return c(ops.concat, first, c(ops.reduce_any, differs, axes=(1,), keepdims=False), axis=0)
+
+
+def _unique(c: Call) -> Results:
+    """Sorted, equal neighbours fall together; the first of each kind stands for it."""
+    m = Formula(c)
+    x, is_sorted = c.x(0), c.flag("sorted", True)
+    axis = c.axis(c.int_("axis"), len(x.shape)) if c.has("axis") else None
+    rows = c.transpose(x, [axis, *(k for k in range(len(x.shape)) if k != axis)]) if axis is not None else x
+    n: Dim = rows.shape[0] if axis is not None else x.type.n_elements
+    width = product(rows.shape[1:]) if axis is not None else 1
+    if not isinstance(width, int) or width > MAX_UNIQUE_WIDTH or n == 0:
+        c.refuse(f"rows of {width} elements are not compared", f"at most {MAX_UNIQUE_WIDTH}, and at least one row")
+    flat = c.reshape(rows, (n, width))
+    order = m.steps(n)
+    for k in reversed(range(width)):
+        column = c.reshape(c.slice_axis(flat, 1, k, k + 1), (n,))
+        ranks = c.results(c(ops.sort, c(ops.gather, column, order, axis=0), axis=0))[1]
+        order = c(ops.gather, order, ranks, axis=0)
+    ordered = c(ops.gather, flat, order, axis=0)
+    starts = _differ_from_before(c, ordered)
+    kind = m.sub(c(ops.cumsum, c.cast(starts, i64), axis=0), 1)  # of every element in sorted order
+    places = nonzero(c, starts)
+    count = places.shape[1]
+    firsts = c(ops.gather, order, c.reshape(places, (count,)), axis=0)
+    counts = c(ops.scatter_elements, c.full(0, i64, (count,)), kind, c.full(1, i64, (n,)), axis=0, reduction="add")
+    if not is_sorted:
+        firsts, by_place = c.results(c(ops.sort, firsts, axis=0))
+        counts = c(ops.gather, counts, by_place, axis=0)
+        ranks = c(ops.scatter_elements, c.full(0, i64, (count,)), by_place, m.steps(count), axis=0)
+        kind = c(ops.gather, ranks, kind, axis=0)
+    inverse = c(ops.scatter_elements, c.full(0, i64, (n,)), order, kind, axis=0)
+    values = c(ops.gather, x if axis is not None else c.reshape(x, (n,)), firsts, axis=axis or 0)
+    return [values, firsts, inverse, counts]
+
+
 TABLE: Table = {
     "Compress": _compress,
     "Gather": _gather,
     "GatherElements": _gather_elements,
     "GatherND": _gather_nd,
+    "NonMaxSuppression": _non_max_suppression,
     "NonZero": _non_zero,
     "OneHot": _one_hot,
     "ReverseSequence": _reverse_sequence,
@@ -140,4 +207,5 @@ TABLE: Table = {
     "ScatterND": _scatter_nd,
     "TensorScatter": _tensor_scatter,
     "TopK": _top_k,
+    "Unique": _unique,
 }

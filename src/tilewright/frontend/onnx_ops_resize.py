@@ -11,10 +11,13 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
+
 from tilewright import ops
 from tilewright.core import expr
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Node
+from tilewright.core.types import Array, DType, f32
 from tilewright.frontend.onnx_call import Call, Table
 
 MODES = ("nearest", "linear", "cubic")
@@ -111,7 +114,7 @@ def _emit(
     mode = c.choice("mode", MODES, "nearest")
     default = "half_pixel" if c.opset >= 11 else "asymmetric"
     if c.flag("antialias") and mode != "nearest":
-        c.refuse("attribute antialias=1 is not supported", "export with antialias=0")
+        return _smoothed(c, x, axes, sizes, scales, mode)
     shape, factors = list(x.shape), [1.0] * len(x.shape)
     for k, axis in enumerate(axes):
         shape[axis] = sizes[k]
@@ -124,6 +127,59 @@ def _emit(
         cubic_coeff=c.float_("cubic_coeff_a", -0.75), exclude_outside=c.flag("exclude_outside"),
         extrapolation=c.float_("extrapolation_value", 0.0), **form,
     )  # fmt: skip
+
+
+def _smoothed(
+    c: Call, x: Node, axes: Sequence[int], sizes: Sequence[Dim], scales: Sequence[float], mode: str
+) -> Node:
+    """With antialiasing: per axis a product with a matrix of weights, wider than one step where the axis shrinks."""
+    c.choice("coordinate_transformation_mode", ("half_pixel",), "half_pixel")
+    coefficient, exclude = c.float_("cubic_coeff_a", -0.75), c.flag("exclude_outside")
+    c.ignore("nearest_mode", "extrapolation_value")
+    y = x if x.dtype.is_float and x.dtype.bits >= 32 else c.cast(x, f32)
+    for k, axis in enumerate(axes):
+        n_in, n_out = x.shape[axis], sizes[k]
+        if not isinstance(n_in, int) or not isinstance(n_out, int):
+            c.refuse("antialias=1 needs fixed sizes", "fix the dimensions with input_shapes=")
+        scale = scales[k] if scales else n_out / n_in
+        if n_in == n_out and scale == 1:
+            continue
+        matrix = _filter_matrix(n_in, n_out, scale, mode, coefficient, exclude)
+        rank = len(x.shape)
+        order = [a for a in range(rank) if a != axis] + [axis]
+        moved = c(ops.matmul, c.transpose(y, order), c.const(matrix.T, y.dtype))
+        y = c.transpose(moved, [order.index(a) for a in range(rank)])
+    return c.cast(_clamped_to(c, y, x.dtype), x.dtype)
+
+
+def _clamped_to(c: Call, y: Node, dtype: DType) -> Node:
+    """Rounded into the range of an integer type."""
+    if dtype.is_float:
+        return y
+    return c(ops.clamp, c(ops.round, y), c.const(dtype.min, y.dtype), c.const(dtype.max, y.dtype))
+
+
+def _filter_matrix(n_in: int, n_out: int, scale: float, mode: str, a: float, exclude: bool) -> Array:
+    """Weights [n_out, n_in] of a triangle or cubic filter, stretched by the scale where that is below 1."""
+    stretch = min(scale, 1.0)
+    reach = 1 if mode == "linear" else 2
+    centre = (np.arange(n_out) + 0.5) / scale - 0.5
+    low = np.floor(centre)
+    low -= centre == low  # a whole coordinate counts from the element before it
+    first = math.floor(-reach / stretch) + 1
+    steps = np.arange(first, 2 - first)
+    places = low[:, None] + steps
+    d = np.abs(centre[:, None] - places) * stretch
+    near = ((a + 2) * d - (a + 3)) * d * d + 1
+    far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+    weights = np.clip(1 - d, 0, 1) if mode == "linear" else np.where(d <= 1, near, np.where(d < 2, far, 0.0))
+    if exclude:
+        weights = np.where((places < 0) | (places >= n_in), 0.0, weights)
+    weights = weights / weights.sum(1, keepdims=True)
+    matrix = np.zeros((n_out, n_in))
+    rows = np.broadcast_to(np.arange(n_out)[:, None], places.shape)
+    np.add.at(matrix, (rows, np.clip(places, 0, n_in - 1).astype(np.int64)), weights)
+    return matrix
 
 
 def _upsample(c: Call) -> Node:

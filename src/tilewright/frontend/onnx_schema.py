@@ -52,9 +52,14 @@ def has_body(schema: Any) -> bool:
 
 
 def body_of(
-    schema: Any, node: NodeProto, opset: int, operands: Sequence[Value | None], attributes: Mapping[str, AttributeProto]
+    schema: Any,
+    node: NodeProto,
+    opset: int,
+    operands: Sequence[Value | None],
+    attributes: Mapping[str, AttributeProto],
+    base: int,
 ) -> FunctionProto | None:
-    """The function that ONNX defines the op by, for these operand types."""
+    """The function that ONNX defines the op by, for these operand types; ``base`` is the model's default opset."""
     from onnx import FunctionProto, NodeProto
 
     if schema.has_function:
@@ -62,7 +67,7 @@ def body_of(
         if not versions:
             return None
         data = schema.get_function_with_opset_version(max(versions))
-        return _with_opset(FunctionProto.FromString(data), opset)
+        return _with_opset(FunctionProto.FromString(data), base)
     versions = [v for v in schema.context_dependent_function_opset_versions if v <= opset]
     if not versions:
         return None
@@ -70,11 +75,11 @@ def body_of(
     plain.attribute.extend(attributes.values())
     types = [_type_proto(v) for v in operands]
     data = schema.get_context_dependent_function_with_opset_version(max(versions), plain.SerializeToString(), types)
-    return _with_opset(FunctionProto.FromString(data), opset) if data else None
+    return _with_opset(FunctionProto.FromString(data), base) if data else None
 
 
 def _with_opset(function: FunctionProto, opset: int) -> FunctionProto:
-    if not function.opset_import:
+    if all(o.domain for o in function.opset_import):
         function.opset_import.add(domain="", version=opset)
     return function
 

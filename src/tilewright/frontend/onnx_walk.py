@@ -386,7 +386,7 @@ class Walker:
         caller: Scope,
     ) -> list[Value | None] | None:
         """An op that ONNX defines by other ops, expanded from that definition."""
-        function = body_of(schema, node, call.opset, operands, attributes)
+        function = body_of(schema, node, call.opset, operands, attributes, frame.opsets.get("", call.opset))
         if function is None:
             raise unsupported(node, node.domain, call.opset)
         defaults = {name: a.default_value for name, a in schema.attributes.items() if a.default_value.name}

@@ -168,6 +168,7 @@ from tilewright.ops.special import (
     spherical_j0,
     zeta,
 )
+from tilewright.ops.suppress import suppress
 from tilewright.ops.window import pad, trilu
 from tilewright.ops.window import slice_ as slice
 from tilewright.ops.winograd import winograd_conv
@@ -202,8 +203,8 @@ ALL: tuple[OpDef, ...] = (
     # moving data: movement, windows, indices, scatters, order, size, quantisation, recurrence, control
     concat, depth_to_space, expand, reshape, reverse, roll, space_to_depth, tile, transpose, pad, slice, trilu,
     dynamic_slice, gather, gather_elements, gather_nd, one_hot, dynamic_update_slice, scatter_elements, scatter_nd,
-    argwhere, nonzero, sort, top_k, resize, decode, encode, dequantize_linear, dynamic_quantize_linear, quantize_linear,
-    gru_scan, lstm_scan, rnn_scan, gru, lstm, rnn, if_, loop,
+    argwhere, nonzero, sort, suppress, top_k, resize, decode, encode, dequantize_linear, dynamic_quantize_linear,
+    quantize_linear, gru_scan, lstm_scan, rnn_scan, gru, lstm, rnn, if_, loop,
 )
 # fmt: on
 
