@@ -94,10 +94,11 @@ def _decompose_attention(b: Builder, inputs: tuple[Node, ...], a: Attrs) -> Node
     scores = _masked(b, scores, masks, a.causal)
     e = b(ew.exp, b(ew.sub, scores, b(reduce_max, scores, axes=(rank - 1,), keepdims=True)))
     per_sum = b(ew.reciprocal, b(reduce_sum, e, axes=(rank - 1,), keepdims=True))
-    if v.dtype is not score_dtype:
+    if v.dtype is types.bf16:  # rounded, so that the product can use the instructions of its dtype
         weights = cast_node(b, b(ew.mul, e, per_sum), v.dtype)
         return b(reshape, b(matmul, weights, v), shape=shape)
-    return b(reshape, b(ew.mul, b(matmul, e, v), per_sum), shape=shape)
+    product = b(ew.mul, b(matmul, e, cast_node(b, v, score_dtype)), per_sum)
+    return b(reshape, cast_node(b, product, q.dtype), shape=shape)
 
 
 def _grouped_mask(b: Builder, mask: Node, kv_heads: Dim, group: Dim) -> Node:
