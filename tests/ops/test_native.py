@@ -19,7 +19,8 @@ from tilewright.tile.default import schedule
 from tilewright.tile.machine import Machine
 
 MACHINE = Machine(**{f.name: getattr(HOST, f.name) for f in fields(Machine) if hasattr(HOST, f.name)})
-DATA_SIZED = {ops.argwhere, ops.nonzero}  # their results' sizes come from the data: the runtime allocates them
+# The sizes of these results come from the data: the runtime allocates them.
+DATA_SIZED = {ops.argwhere, ops.nonzero, ops.suppress}
 OPS = [
     op
     for op in ops.ALL

@@ -19,7 +19,8 @@ from tilewright.cli import show
 from tilewright.cli.compile_run import Json
 from tilewright.codegen.target import Target
 from tilewright.conformance import workers
-from tilewright.conformance.outcome import Outcome, by_group, by_tag, counts, table, write_json
+from tilewright.conformance.coverage import updated_page
+from tilewright.conformance.outcome import Outcome, by_group, by_tag, counts, read_json, table, write_json
 from tilewright.core.diag import OptionError
 
 
@@ -50,7 +51,19 @@ def register(app: typer.Typer) -> None:
     for name, known in SUITES.items():
         if find_spec(known.module) is not None:
             group.command(name, help=known.help)(_command(known))
+    group.command("page")(page_command)
     app.add_typer(group, name="conformance")
+
+
+def page_command(
+    outcomes: Annotated[Path, typer.Argument(help="A file that --output wrote.", show_default=False)],
+    page: Annotated[Path, typer.Option(help="The page to write.")] = Path("docs/coverage.md"),
+) -> None:
+    """Write a suite's section of the coverage page from its outcomes."""
+    facts, found = read_json(outcomes)
+    show.check_writable(page)
+    old = page.read_text(encoding="utf-8") if page.exists() else ""
+    page.write_text(updated_page(old, facts, found), encoding="utf-8")
 
 
 def _command(known: Known) -> Callable[..., None]:
