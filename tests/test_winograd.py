@@ -11,7 +11,9 @@ from tilewright import driver, ops
 from tilewright.core.diag import OptionError
 from tilewright.core.expr import Sym
 from tilewright.core.graph import Graph, Pool
+from tilewright.core.passes import run_pipeline
 from tilewright.core.types import Array, TensorType, f32
+from tilewright.graph.pipeline import passes_for
 from tilewright.ops.winograd import transformed_weights
 from tilewright.tile.default import RULE_BROKE
 
@@ -158,3 +160,27 @@ def test_exact_never_takes_it_and_is_cached_apart(tmp_path, monkeypatch):
 def test_an_accuracy_that_is_not_offered():
     with pytest.raises(OptionError, match="sloppy"):
         driver.Options(accuracy="sloppy")
+
+
+def innermost_loops(text: str) -> list[list[str]]:
+    """The instructions of each loop that holds no other one."""
+    lines = text.split("\n")
+    labels = {line.split(":")[0]: k for k, line in enumerate(lines) if line.startswith(".L")}
+    jumps = [(k, line.split()[-1]) for k, line in enumerate(lines) if line.strip().startswith("j")]
+    loops = [(labels[to], k) for k, to in jumps if labels.get(to, k + 1) <= k]
+    return [lines[a:b] for a, b in loops if not any(a <= c and d <= b and (c, d) != (a, b) for c, d in loops)]
+
+
+@pytest.mark.parametrize(("size", "m"), [((56, 56, 64, 64), 4), ((14, 14, 256, 256), 4), ((7, 7, 512, 512), 2)])
+def test_products_and_transforms_stay_in_registers(size, m):
+    """Registers are not spilled: the stack is only where blocks of columns and rows lie, at one access each."""
+    h, w, n_in, n_out = size
+    graph = tiled((1, h, w, n_in), random(n_out, n_in, 3, 3), random(n_out), m, ((1, 1), (1, 1)))
+    graph = run_pipeline(graph, passes_for(2))
+    text = "\n".join(driver.kernel_texts(graph, driver.Options(target="x86-64-v4"), "asm", "winograd"))
+    loops = sorted(innermost_loops(text), key=lambda loop: -sum("vfmadd" in line for line in loop))
+    assert sum("vfmadd" in line for line in loops[0]) >= 16
+    assert not any("(%rsp" in line or "(%rbp" in line for line in loops[0])
+    for loop in loops:
+        vectors = [line for line in loop if "zmm" in line]
+        assert sum("vmovups\t%zmm" in line for line in vectors) <= m + 2, "no more stores than results"
