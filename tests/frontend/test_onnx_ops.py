@@ -1,6 +1,6 @@
 """Forms of ops that changed between opsets, and attributes with many cases, against ONNX Runtime.
 
-ONNX's own node tests, which cover the newest forms, run in ``test_onnx_nodes.py``.
+ONNX's own node tests, which cover the newest forms, run in ``tests/conformance/test_onnx_suite.py``.
 """
 
 from __future__ import annotations
