@@ -74,6 +74,7 @@ REFUSED = [
     (ops.rotary, [t("f32", 3), t("f32", 1), t("f32", 1)], {}, "even"),
     (ops.full, [], {"value": 0.5, "dtype": types.i32, "shape": (2,)}, "not a value"),
     (ops.full, [], {"value": 300.0, "dtype": types.u8, "shape": ()}, "not a value"),
+    (ops.trilu, [t("i32", 2, 2)], {"fill": float("-inf")}, "is no i32"),
     (ops.iota, [], {"extent": -1, "dtype": types.i32}, "negative"),
     (ops.random_uniform, [t("i64", 2)], {"shape": (2,)}, "u64"),
 ]  # fmt: skip

@@ -133,7 +133,10 @@ def _kernel(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs) -> Item
     free = Binary("eq", Load(hit, ()), _number(0))
     slot = Binary("min", Load(chosen, ()), index_value(n_kept - 1))
     row = Binary("min", Load(count, ()), index_value(found.shape[0] - 1))
-    cells: tuple[Value, ...] = (Index(b.sym), Index(c.sym), candidate)
+    taken = Binary("ne", Load(take, ()), _number(0))
+    cells = [  # the last row may be full already
+        Select(taken, v, Load(found, (row, at))) for at, v in enumerate((Index(b.sym), Index(c.sym), candidate))
+    ]
     step: tuple[Stage | Serial, ...] = (
         Stage((place,), (), (), (Load(order, (b.sym, c.sym, i.sym)),)),
         Stage(

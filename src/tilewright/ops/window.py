@@ -6,6 +6,7 @@ Not its business: boxes whose place is data (``ops.index``).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -184,6 +185,8 @@ pad = OpDef(
 def _infer_trilu(ts: Types, a: Attrs) -> TensorType:
     if ts[0].rank < 2:
         raise OpError(f"needs a matrix or a batch of them, not {ts[0]}")
+    if not ts[0].dtype.is_float and not math.isfinite(a.fill):
+        raise OpError(f"fill {a.fill} is no {ts[0].dtype}")
     return ts[0]
 
 
