@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import textwrap
 from itertools import groupby
 from math import exp, log
 from pathlib import Path
@@ -20,18 +21,12 @@ TITLES = {"onnxruntime": "ONNX Runtime", "openvino": "OpenVINO", "torch": "PyTor
 
 def page(records: list[dict[str, Any]], commands: list[str], machine: str) -> str:
     """The whole page."""
-    lines = [
-        "# Performance",
-        "",
-        "Latency of one inference beside other engines on the same machine, in one run: each engine in a",
-    ]
-    lines += [
-        "process of its own, rounds interleaved, medians. Made by `python -m benchmarks.page`; a machine with other",
-        "work on it moves times by some per cent, so read ratios.",
-        "",
-        machine,
-        "",
-    ]
+    intro = (
+        "Latency of one inference beside other engines on the same machine, in one run: each engine in a process of its "
+        "own, rounds interleaved, medians. Made by `python -m benchmarks.page`; a machine with other work on it moves "
+        "times by some per cent, so read ratios."
+    )
+    lines = ["# Performance", "", textwrap.fill(intro, 118), "", textwrap.fill(machine, 118), ""]
     lines += ["```", *commands, "```"]
 
     def kind(r: dict[str, Any]) -> tuple[str, int]:

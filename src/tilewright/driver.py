@@ -171,7 +171,7 @@ def compile(
             artifact = build(graph, options, clock)
             if store and key:
                 with clock.stage("store"):
-                    store.put_artifact(_cache_key(key, options), artifact)
+                    store.put_artifact_soon(_cache_key(key, options), artifact)
     return _ready(artifact, threads, clock, from_cache=found is not None)
 
 

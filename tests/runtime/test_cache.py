@@ -68,6 +68,18 @@ def test_whole_models(cache: Cache) -> None:
     assert (model(X) == 32).all(), "a model in use outlives its entry"
 
 
+def test_a_large_model_is_written_beside_and_waited_for(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tilewright.runtime.cache.LARGE_BYTES", 0)
+    put = Cache.put_artifact
+    monkeypatch.setattr(Cache, "put_artifact", lambda *args: (time.sleep(0.2), put(*args))[1])
+    start = time.perf_counter()
+    cache.put_artifact_soon("k", scale_artifact(30))
+    assert time.perf_counter() - start < 0.15
+    found = cache.get_artifact("k")
+    assert found is not None and time.perf_counter() - start > 0.15
+    assert (LoadedModel(found.manifest, found.objects, found.weights)(X) == 32).all()
+
+
 @pytest.mark.parametrize("damage", ["truncate", "flip", "empty", "extend", "directory", "link", "writable", "swap"])
 @pytest.mark.parametrize("kind", ["object", "model"])
 def test_damaged_entries_are_misses_and_removed(cache: Cache, kind: str, damage: str, tmp_path: Path) -> None:

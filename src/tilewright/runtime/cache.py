@@ -18,6 +18,7 @@ import hashlib
 import json
 import os
 import stat
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -40,7 +41,11 @@ MODEL = "model"
 SELF_CHECKED = "self"
 """Checksum of the entries of kind ``model``: ``.tw`` files carry their own, and weights need not be read twice."""
 
+LARGE_BYTES = 32 << 20
+"""Weights of which writing takes noticeably long."""
+
 _MAGIC = b"TWCACHE1"
+_writers: dict[Path, threading.Thread] = {}
 _OLD_TEMPORARY_S = 3600.0
 _SETTLED_NS = 2_000_000_000
 """A file changed within the last two seconds may change again within the clock's resolution: nothing of it is kept."""
@@ -100,6 +105,8 @@ class Cache:
 
     def get_artifact(self, key_text: str) -> Artifact | None:
         """A whole model that passed every check, its weights memory-mapped; or None."""
+        if not self.problem and (writer := _writers.get(self._path(MODEL, key_text))):
+            writer.join()
         payload = self._find(MODEL, key_text)
         if payload is None:
             return None
@@ -118,6 +125,25 @@ class Cache:
         _, pieces = artifacts.pack(artifact.manifest, artifact.objects, artifact.weights)
         n_bytes = sum(len(piece) for piece in pieces)
         return self._store(MODEL, key_text, pieces, n_bytes, SELF_CHECKED)
+
+    def put_artifact_soon(self, key_text: str, artifact: Artifact) -> None:
+        """:meth:`put_artifact`; a large model is written in a thread, so that its compile need not wait for the disk.
+
+        Lookups of this process wait for that thread, and so does the end of the process.
+        """
+        if self.problem or artifact.weights.nbytes < LARGE_BYTES:
+            self.put_artifact(key_text, artifact)
+            return
+        path = self._path(MODEL, key_text)
+
+        def write() -> None:
+            try:
+                self.put_artifact(key_text, artifact)
+            finally:
+                _writers.pop(path, None)
+
+        _writers[path] = threading.Thread(target=write, name="tilewright-cache")
+        _writers[path].start()
 
     def digest_file(self, path: str | os.PathLike[str]) -> str:
         """Content digest of a file, which is read once; ``OSError`` when it can't be read."""
