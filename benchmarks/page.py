@@ -21,12 +21,10 @@ TITLES = {"onnxruntime": "ONNX Runtime", "openvino": "OpenVINO", "torch": "PyTor
 
 def page(records: list[dict[str, Any]], commands: list[str], machine: str) -> str:
     """The whole page."""
-    intro = (
-        "Latency of one inference beside other engines on the same machine, in one run: each engine in a process of its "
-        "own, rounds interleaved, medians. Made by `python -m benchmarks.page`; a machine with other work on it moves "
-        "times by some per cent, so read ratios."
-    )
-    lines = ["# Performance", "", textwrap.fill(intro, 118), "", textwrap.fill(machine, 118), ""]
+    intro = """Latency of one inference beside other engines on the same machine, in one run:
+        each engine in a process of its own, rounds interleaved, medians. Made by `python -m benchmarks.page`;
+        a machine with other work on it moves times by some per cent, so read ratios."""
+    lines = ["# Performance", "", textwrap.fill(" ".join(intro.split()), 118), "", textwrap.fill(machine, 118), ""]
     lines += ["```", *commands, "```"]
 
     def kind(r: dict[str, Any]) -> tuple[str, int]:
