@@ -50,6 +50,7 @@ EXACT = {
 CHOOSES = {
     ops.minimum, ops.maximum, ops.clamp, ops.relu, ops.reduce_max, ops.reduce_min, ops.cummax, ops.cummin, ops.sign,
 }  # fmt: skip
+OSCILLATES = {ops.bessel_j0, ops.bessel_j1, ops.bessel_y0, ops.bessel_y1}
 FACTOR = 16  # roundings of one op
 
 
@@ -121,6 +122,8 @@ class _EdgeGrower(Grower):
             return False  # the order of additions decides whether a sum is infinite on its way
         if op in (ops.mod, ops.fmod, ops.floor_div) and operands[0].dtype is types.f64:
             return False  # NaN where the quotient has more than 200 bits
+        if op in OSCILLATES and operands[0].dtype is types.f64:
+            return False  # the phase of a large argument
         chooses_index = op in (ops.argmax, ops.argmin)
         if chooses_index and floats:
             return False

@@ -19,7 +19,7 @@ from tilewright import ops
 from tilewright.core import types
 from tilewright.core.diag import CompileError
 from tilewright.core.evaluate import bind_inputs, evaluate_graph, evaluate_nodes
-from tilewright.core.expr import Sym
+from tilewright.core.expr import Sym, symbols
 from tilewright.core.graph import CONST, Builder, Graph, Node, Pool
 from tilewright.core.opdef import Trait
 from tilewright.core.shapes import bind_shape
@@ -504,7 +504,9 @@ def repeat(g: Grower) -> bool:
     carried = (x.type, g.values[x], not x.dtype.is_float)
     inner = _nested(g, [*scalars, carried, (y.type, g.values[y], y in g.exact)])
     again = _last(inner, TensorType(types.bool_, ()))
-    scanned = [n for n in inner.values if len(n.types) == 1][-1:] if known else []
+    sizes = {s for d in (*x.shape, *y.shape) for s in symbols(d)}  # what is stacked has one size in all iterations
+    same = [n for n in inner.values if len(n.types) == 1 and {s for d in n.shape for s in symbols(d)} <= sizes]
+    scanned = same[-1:] if known else []
     body = _closed(inner, "body", [again, _last(inner, x.type), *scanned])
     return g.keep(ops.loop, trips, go, x, y, body=body, n_carried=1, name=f"loop{len(g.values)}")
 

@@ -14,6 +14,7 @@ from tilewright.core.diag import CompileError
 from tilewright.core.evaluate import evaluate_graph
 from tilewright.core.expr import Dim, Sym
 from tilewright.core.graph import Builder, Graph, Node, Pool
+from tilewright.core.text import parse_graph
 from tilewright.core.types import Array, TensorType, tensor_type_of
 from tilewright.driver import compile, compile_graph
 
@@ -137,3 +138,28 @@ def test_remainders_beyond_the_bound_are_nan() -> None:
     graph = Graph("g", b.pool, (n,), (b(ops.fmod, n, b.const(np.array(109.74059664398968))),), ("y",))
     got = np.asarray(compile_graph(graph)(x))
     assert np.isnan(got[0]) and got[1] == 7.5
+
+
+def test_a_loop_does_not_stack_what_data_size() -> None:
+    """Each iteration's part lay as far apart as it may grow, and was read as if it had its present size."""
+    text = """graph "g" {
+  %0 = input "x" : f32[4]
+  %1 = const i64[] (2)
+  %2 = const bool[] (1)
+  %3 = loop(%1, %2, %0) {n_carried = 1, name = "loop3",
+    body = graph "body" {
+      %0 = input "p0" : i64[]
+      %1 = input "p1" : bool[]
+      %2 = input "p2" : f32[4]
+      %3 = nonzero(%2) {count = "n"} : i64[1, n], i64[]
+      %4 = proj(%3) {index = 0} : i64[1, n]
+      return "r0": %1, "r1": %2, "r2": %4
+    }
+  } : f32[4], i64[loop3_1_0, 1, n]
+  %4 = proj(%3) {index = 1} : i64[loop3_1_0, 1, n]
+  return "y": %4
+}
+"""
+    text = text.replace('  %0 = input "x"', '  symbol loop3_1_0: 0..\n  symbol n: 0..4\n  %0 = input "x"', 1)
+    with pytest.raises(CompileError, match="a size that its data decide"):
+        compile_graph(parse_graph(text, ops.by_name))

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tilewright.core.diag import CompileError, Problem
-from tilewright.core.expr import Dim, Sym, maximum
+from tilewright.core.expr import Dim, Sym, maximum, symbols
 from tilewright.core.graph import CONST, Graph, Node
 from tilewright.core.types import TensorType, i64, product
 from tilewright.graph.specialize import substitute_symbols
@@ -102,6 +102,12 @@ def _repeat_dims(node: Node) -> list[tuple[Sym, Dim]]:
             rule = f"carried value {before.attrs['name']!r} is {before.type} at first, {after.type} after an iteration"
             remedy = "keep the size of carried values: write into a buffer of the final size, or scan"
             raise CompileError("a loop's memory has no bound", [Problem(node.loc, node.op.name, rule, remedy)])
+    decided = {s for x in body.nodes() for s, _ in data_dims(x)}
+    for scanned in body.outputs[1 + n :]:
+        if decided & {s for d in scanned.shape for s in symbols(d)}:
+            rule = f"what each iteration appends, {scanned.type}, has a size that its data decide"
+            remedy = "append values of one size, and how much of each counts"
+            raise CompileError("a loop's result has no shape", [Problem(node.loc, node.op.name, rule, remedy)])
     trips = node.inputs[0]
     found = _scan_symbols(node, n)
     if found and trips.op is not CONST:
