@@ -137,7 +137,9 @@ def _link(objects: Sequence[bytes], exports: Sequence[str], imports: Mapping[str
 def _linker() -> Any:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()  # LLJIT asks for it even when it is given objects only
-    return llvm.create_lljit_compiler(suppress_errors=True)
+    # JITLink keeps an object's sections together. RuntimeDyld maps them one by one, and in a process with gigabytes
+    # between two free places they lie too far apart for their relocations, which ends the process.
+    return llvm.create_lljit_compiler(use_jit_link=True, suppress_errors=True)
 
 
 @atexit.register

@@ -66,6 +66,18 @@ POOL_ABIS = {
 """Linux on the CPUs we emit pools for, by the first part of the LLVM triple."""
 
 
+_FIELDS = {
+    "done": "@end",
+    "waiter": "getelementptr (%end_t, ptr @end, i64 0, i32 1)",
+    "bell": "getelementptr (%end_t, ptr @end, i64 0, i32 2)",
+    "lock": "@crew",
+    "workers": "getelementptr (%crew_t, ptr @crew, i64 0, i32 1)",
+    "sleepers": "getelementptr (%crew_t, ptr @crew, i64 0, i32 2)",
+    "epoch": "getelementptr (%crew_t, ptr @crew, i64 0, i32 3)",
+}
+"""Parts of the globals; no aliases, whose sizes in the object file are those of the whole."""
+
+
 def pool_ir(abi: PoolAbi) -> str:
     """The text of the pool's module for one CPU."""
     return _IR.substitute(
@@ -77,6 +89,7 @@ def pool_ir(abi: PoolAbi) -> str:
         seat=1 << 48,
         join=(1 << 48) + 1,
         task_mask=(1 << 48) - 1,
+        **_FIELDS,
     )
 
 
@@ -89,13 +102,6 @@ _IR = string.Template(r"""
 @end = internal global %end_t zeroinitializer, align 64
 @crew = internal global %crew_t zeroinitializer, align 64
 @spin = internal global i64 $spin_ns, align 64
-@done = internal alias i64, ptr @end
-@waiter = internal alias i32, getelementptr (%end_t, ptr @end, i64 0, i32 1)
-@bell = internal alias i32, getelementptr (%end_t, ptr @end, i64 0, i32 2)
-@lock = internal alias i32, ptr @crew
-@workers = internal alias i32, getelementptr (%crew_t, ptr @crew, i64 0, i32 1)
-@sleepers = internal alias i32, getelementptr (%crew_t, ptr @crew, i64 0, i32 2)
-@epoch = internal alias i32, getelementptr (%crew_t, ptr @crew, i64 0, i32 3)
 
 declare i64 @syscall(i64, ...)
 declare i32 @clock_gettime(i32, ptr)
@@ -135,7 +141,7 @@ entry:
   %tid = alloca i64
   %all = alloca [16 x i64]
   %old = alloca [16 x i64]
-  %have0 = load atomic i32, ptr @workers monotonic, align 4
+  %have0 = load atomic i32, ptr $workers monotonic, align 4
   %have = sext i32 %have0 to i64
   %enough = icmp sge i64 %have, %wanted
   br i1 %enough, label %out, label %mask
@@ -160,7 +166,7 @@ restore:
   %total = phi i64 [ %n, %more ], [ %n, %start ]
   call i32 @pthread_sigmask(i32 2, ptr %old, ptr null)
   %total32 = trunc i64 %total to i32
-  store atomic i32 %total32, ptr @workers monotonic, align 4
+  store atomic i32 %total32, ptr $workers monotonic, align 4
   br label %out
 out:
   %count = phi i64 [ %have, %entry ], [ %total, %restore ]
@@ -209,7 +215,7 @@ entry:
   br label %idle
 idle:  ; %skip > 0: the machine was oversubscribed lately, one short look and then sleep
   %skip = phi i32 [ 0, %entry ], [ %skip1, %nap ], [ %skip, %report ]
-  %epoch = load atomic i32, ptr @epoch acquire, align 4
+  %epoch = load atomic i32, ptr $epoch acquire, align 4
   %start = call i64 @now()
   br label %batch
 batch:
@@ -245,7 +251,7 @@ drowse:
   %fewer = sub i32 %skip, 1
   %skip_less = select i1 %skipping, i32 %fewer, i32 0
   %skip1 = select i1 %lost_cpu, i32 64, i32 %skip_less
-  atomicrmw add ptr @sleepers, i32 1 seq_cst
+  atomicrmw add ptr $sleepers, i32 1 seq_cst
   %word2 = load atomic i64, ptr @job seq_cst, align 64
   %left2 = and i64 %word2, $task_mask
   %some2 = icmp ne i64 %left2, 0
@@ -253,22 +259,22 @@ drowse:
   %may2 = and i1 %some2, %seat2
   br i1 %may2, label %nap, label %sleep
 sleep:
-  call void @wait(ptr @epoch, i32 %epoch)
+  call void @wait(ptr $epoch, i32 %epoch)
   br label %nap
 nap:
-  atomicrmw sub ptr @sleepers, i32 1 seq_cst
+  atomicrmw sub ptr $sleepers, i32 1 seq_cst
   br label %idle
 join:
   %count = call i64 @claim(i64 $join, i64 $seat)
   %none = icmp eq i64 %count, 0
   br i1 %none, label %report, label %tell
 tell:
-  atomicrmw add ptr @done, i64 %count seq_cst
-  %asleep = load atomic i32, ptr @waiter seq_cst, align 4
+  atomicrmw add ptr $done, i64 %count seq_cst
+  %asleep = load atomic i32, ptr $waiter seq_cst, align 4
   %ring = icmp ne i32 %asleep, 0
   br i1 %ring, label %wake, label %report
 wake:
-  call void @wake(ptr @bell, i32 1)
+  call void @wake(ptr $bell, i32 1)
   br label %report
 report:
   br label %idle
@@ -282,7 +288,7 @@ batch0:
   br label %poll
 poll:
   %i = phi i32 [ 0, %batch0 ], [ %i1, %pause ]
-  %done = load atomic i64, ptr @done acquire, align 64
+  %done = load atomic i64, ptr $done acquire, align 64
   %ready = icmp eq i64 %done, %need
   br i1 %ready, label %out, label %pause
 pause:
@@ -297,7 +303,7 @@ batch:
   br label %poll1
 poll1:
   %j = phi i32 [ 0, %batch ], [ %j1, %pause1 ]
-  %done1 = load atomic i64, ptr @done acquire, align 64
+  %done1 = load atomic i64, ptr $done acquire, align 64
   %ready1 = icmp eq i64 %done1, %need
   br i1 %ready1, label %out, label %pause1
 pause1:
@@ -312,16 +318,16 @@ clock:
   %over = icmp sge i64 %spent, %limit
   br i1 %over, label %drowse, label %batch
 drowse:
-  %bell = load atomic i32, ptr @bell acquire, align 4
-  store atomic i32 1, ptr @waiter seq_cst, align 4
-  %done2 = load atomic i64, ptr @done seq_cst, align 64
+  %bell = load atomic i32, ptr $bell acquire, align 4
+  store atomic i32 1, ptr $waiter seq_cst, align 4
+  %done2 = load atomic i64, ptr $done seq_cst, align 64
   %ready2 = icmp eq i64 %done2, %need
   br i1 %ready2, label %awake, label %sleep
 sleep:
-  call void @wait(ptr @bell, i32 %bell)
+  call void @wait(ptr $bell, i32 %bell)
   br label %drowse
 awake:
-  store atomic i32 0, ptr @waiter monotonic, align 4
+  store atomic i32 0, ptr $waiter monotonic, align 4
   br label %out
 out:
   ret void
@@ -339,7 +345,7 @@ entry:
   %try = and i1 %par, %fits
   br i1 %try, label %acquire, label %inline
 acquire:
-  %pair = cmpxchg ptr @lock, i32 0, i32 1 acquire monotonic, align 64
+  %pair = cmpxchg ptr $lock, i32 0, i32 1 acquire monotonic, align 64
   %own = extractvalue { i32, i1 } %pair, 1
   br i1 %own, label %staff, label %inline
 staff:
@@ -347,22 +353,22 @@ staff:
   store ptr %fn, ptr getelementptr (%job_t, ptr @job, i64 0, i32 1)
   store ptr %ctx, ptr getelementptr (%job_t, ptr @job, i64 0, i32 2)
   store i64 %n, ptr getelementptr (%job_t, ptr @job, i64 0, i32 3)
-  store atomic i64 0, ptr @done monotonic, align 64
+  store atomic i64 0, ptr $done monotonic, align 64
   %seats = shl i64 %crew, 48
   %word = or i64 %seats, %n
   store atomic i64 %word, ptr @job seq_cst, align 64
-  %asleep = load atomic i32, ptr @sleepers seq_cst, align 4
+  %asleep = load atomic i32, ptr $sleepers seq_cst, align 4
   %ring = icmp ne i32 %asleep, 0
   br i1 %ring, label %wake, label %mine
 wake:
   %crew32 = trunc i64 %crew to i32
-  call void @wake(ptr @epoch, i32 %crew32)
+  call void @wake(ptr $epoch, i32 %crew32)
   br label %mine
 mine:
   %count = call i64 @claim(i64 1, i64 0)
   %need = sub i64 %n, %count
   call void @finish(i64 %need)
-  store atomic i32 0, ptr @lock release, align 64
+  store atomic i32 0, ptr $lock release, align 64
   ret void
 inline:
   %any = icmp sgt i64 %n, 0
@@ -380,10 +386,10 @@ out:
 ; In a forked child only the forking thread exists: no workers, no sleepers, no job, and nobody holds the lock.
 define void @tw_pool_reset() {
   store atomic i64 0, ptr @job seq_cst, align 64
-  store atomic i32 0, ptr @waiter monotonic, align 4
-  store atomic i32 0, ptr @workers monotonic, align 4
-  store atomic i32 0, ptr @sleepers monotonic, align 4
-  store atomic i32 0, ptr @lock seq_cst, align 64
+  store atomic i32 0, ptr $waiter monotonic, align 4
+  store atomic i32 0, ptr $workers monotonic, align 4
+  store atomic i32 0, ptr $sleepers monotonic, align 4
+  store atomic i32 0, ptr $lock seq_cst, align 64
   ret void
 }
 
@@ -393,7 +399,7 @@ define void @tw_pool_spin(i64 %ns) {
 }
 
 define i32 @tw_pool_workers() {
-  %n = load atomic i32, ptr @workers monotonic, align 4
+  %n = load atomic i32, ptr $workers monotonic, align 4
   ret i32 %n
 }
 
