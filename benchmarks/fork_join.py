@@ -38,7 +38,7 @@ end:
   ret void
 }
 """
-"""A task that waits until all have begun: its context counts them, and holds their number behind that."""
+"""A task that waits until all have begun: word 0 of its context counts them, word 8 (a cache line on) holds how many."""
 
 IR = (
     MEETING

@@ -50,7 +50,7 @@ define void @nest(ptr %counts, i64 %n, i32 %threads) {
 
 define void @serve(ptr %ctx, i64 %n, i32 %threads) {
   store i64 0, ptr %ctx
-  %at = getelementptr i64, ptr %ctx, i64 1
+  %at = getelementptr i64, ptr %ctx, i64 8
   store i64 %n, ptr %at
   call void @tw_parallel_for(ptr @meeting, ptr %ctx, i64 %n, i32 %threads)
   ret void
@@ -121,7 +121,7 @@ def test_nested_calls_run_inline() -> None:
 
 
 def test_tasks_really_run_at_once() -> None:
-    context = np.zeros(2, np.int64)
+    context = np.zeros(9, np.int64)
     for _ in range(3):
         SERVE(context.ctypes.data, 3, 3)  # would never return with fewer than 3 threads
     assert pool_workers() >= 2
