@@ -22,12 +22,18 @@ def random(*shape: int, seed: int = 0) -> Array:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-def tiled(x: tuple[object, ...], w: Array, bias: Array, m: int, pads: tuple[tuple[int, int], ...]) -> Graph:
+def tiled(
+    x: tuple[object, ...], w: Array, bias: Array, m: int, pads: tuple[tuple[int, int], ...], **slides: tuple[int, ...]
+) -> Graph:
     """relu(conv(x, w) + bias + residual) with the convolution in tiles of m x m."""
     pool = Pool()
     source = pool.input("x", TensorType(f32, x))
     (y,) = pool.results(
-        pool.add(ops.winograd_conv, [source, pool.const(transformed_weights(w, m))], {"tile": m, "pads": pads})
+        pool.add(
+            ops.winograd_conv,
+            [source, pool.const(transformed_weights(w, m))],
+            {"tile": m, "pads": pads, "strides": (), "dilations": (), **slides},
+        )
     )
     residual = pool.input("r", y.type)
     (y,) = pool.results(pool.add(ops.add, [y, pool.const(bias)], {}))
@@ -84,6 +90,75 @@ def check(
 )
 def test_any_size_and_any_channels(size, channels, batch, pad, m):
     check(size, channels, batch, ((pad, pad), (pad, pad)), m)
+
+
+def check_volume(
+    size: tuple[int, int, int],
+    channels: tuple[int, int],
+    batch: int,
+    pads: tuple[tuple[int, int], ...],
+    m: int,
+    *,
+    taps: int = 3,
+    stride: int = 1,
+    dilation: int = 1,
+    **options: object,
+) -> None:
+    n_in, n_out = channels
+    x, w, bias = random(batch, *size, n_in), random(n_out, n_in, taps, 3, 3, seed=1), random(n_out, seed=2)
+    volume = torch.nn.functional.pad(
+        torch.from_numpy(x.astype(np.float64)).permute(0, 4, 1, 2, 3), [n for pair in reversed(pads) for n in pair]
+    )
+    given = {"stride": (stride, 1, 1), "dilation": (dilation, 1, 1)}
+    plain = torch.nn.functional.conv3d(volume, torch.from_numpy(w.astype(np.float64)), **given)
+    plain = plain.permute(0, 2, 3, 4, 1).numpy()
+    residual = random(*plain.shape, seed=3)
+    want = np.maximum(plain + bias + residual, 0)
+    for n in (batch, Sym("n", 1)):
+        graph = tiled((n, *size, n_in), w, bias, m, pads, strides=(stride,), dilations=(dilation,))
+        model = driver.compile_graph(graph, **options)
+        notes = [note for k in model.report()["kernels"] for note in k["notes"]]
+        assert not any(RULE_BROKE in note for note in notes), notes
+        got = np.asarray(model(x, residual))
+        assert float(np.abs(got - want).max()) <= 2e-5 * float(np.abs(want).max())
+
+
+@pytest.mark.parametrize(
+    ("size", "channels", "batch", "pad", "slides"),
+    [
+        ((8, 14, 14), (3, 17), 1, 1, {}),
+        ((4, 13, 15), (17, 100), 3, 1, {}),
+        ((2, 28, 28), (64, 64), 1, 1, {}),
+        ((1, 9, 9), (16, 16), 1, 1, {}),
+        ((20, 12, 12), (16, 32), 1, 1, {}),
+        ((5, 8, 8), (16, 16), 2, 0, {}),
+        ((6, 8, 9), (20, 24), 1, 0, {"taps": 1}),
+        ((9, 8, 9), (20, 24), 1, 2, {"taps": 4, "stride": 2}),
+        ((9, 8, 9), (20, 24), 1, 2, {"taps": 3, "stride": 3, "dilation": 2}),
+    ],
+)
+@pytest.mark.parametrize("m", [2, 4])
+def test_volumes_of_any_depth(size, channels, batch, pad, slides, m):
+    check_volume(size, channels, batch, ((pad, pad), (1, 1), (1, 1)), m, **slides)
+
+
+def test_volumes_with_paddings_that_differ_and_crop():
+    check_volume((7, 12, 11), (20, 24), 2, ((2, 0), (0, 2), (1, -1)), 4)
+    check_volume((7, 9, 10), (20, 24), 1, ((-1, 1), (-1, 3), (0, 0)), 2)
+
+
+@pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v2"])
+def test_volumes_in_narrower_vectors(target):
+    check_volume((4, 14, 13), (20, 40), 2, ((1, 1),) * 3, 4, target=target)
+
+
+@pytest.mark.parametrize("size", [(4, 28, 28, 32, 32), (2, 14, 14, 128, 96)])
+def test_the_number_of_threads_changes_no_bit_of_a_volume(size):
+    *image, n_in, n_out = size
+    graph = tiled((1, *image, n_in), random(n_out, n_in, 3, 3, 3), random(n_out), 4, ((1, 1),) * 3)
+    x, residual = random(1, *image, n_in), random(1, *image, n_out)
+    results = [np.asarray(driver.compile_graph(graph, threads=t)(x, residual)) for t in (1, 2, 3)]
+    assert all(np.array_equal(results[0], r) for r in results[1:])
 
 
 def test_paddings_that_differ_and_crop():

@@ -22,7 +22,8 @@ def random(*shape, seed=0):
 
 def convolution(w, size=(28, 28), batch=1, dtype=f32, **attrs):
     """A channels-last convolution of constant weights."""
-    given = {"strides": (1, 1), "pads": ((1, 1), (1, 1)), "dilations": (1, 1), "layout": "NHWC", **attrs}
+    n = len(size)
+    given = {"strides": (1,) * n, "pads": ((1, 1),) * n, "dilations": (1,) * n, "layout": "NHWC", **attrs}
     channels = w.shape[1] * given.get("groups", 1)
 
     def build(b, x):
@@ -71,6 +72,25 @@ def test_all_others_stay_direct(shape, attrs):
     assert tile_of(convolution(random(*shape), **attrs)) is None
 
 
+@pytest.mark.parametrize(
+    ("taps", "frames", "attrs", "tile"),
+    [
+        (3, 8, {}, 4),
+        (1, 8, {"pads": ((0, 0), (1, 1), (1, 1))}, 4),
+        (5, 9, {"strides": (2, 1, 1), "dilations": (2, 1, 1), "pads": ((0, 0), (1, 1), (1, 1))}, 4),
+        (3, 8, {"strides": (1, 2, 2)}, None),
+        (3, 8, {"dilations": (1, 1, 2)}, None),
+        (3, Sym("frames", 3), {}, None),
+    ],
+)
+def test_of_a_volume_the_last_two_axes_are_the_image(taps, frames, attrs, tile):
+    assert tile_of(convolution(random(64, 64, taps, 3, 3), (frames, 28, 28), **attrs)) == tile
+
+
+def test_a_sequence_has_no_image():
+    assert tile_of(convolution(random(64, 64, 3), (28,))) is None
+
+
 def test_weights_known_at_run_time_only_stay_direct():
     def build(b, x, w):
         return b(ops.conv, x, w, strides=(1, 1), pads=((1, 1),) * 2, dilations=(1, 1), layout="NHWC")
@@ -86,6 +106,14 @@ def test_the_meaning_stays():
         after = Winograd().run(graph)
         assert [n.attrs["tile"] for n in after.nodes() if n.op is ops.winograd_conv] == [m]
         assert_same(graph, after, rtol=1e-5, atol=1e-4)
+
+
+def test_the_meaning_of_a_volume_stays():
+    given = {"strides": (2, 1, 1), "dilations": (2, 1, 1), "pads": ((1, 2), (0, 1), (2, 0))}
+    graph = convolution(random(33, 40, 3, 3, 3), (6, 13, 9), batch=2, **given)
+    after = Winograd().run(graph)
+    assert [n.attrs["tile"] for n in after.nodes() if n.op is ops.winograd_conv] == [4]
+    assert_same(graph, after, rtol=1e-5, atol=1e-4)
 
 
 def test_only_with_a_vector_width_does_a_pipeline_hold_it():

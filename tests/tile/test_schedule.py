@@ -134,6 +134,33 @@ def test_compute_at_takes_the_hull_of_a_window():
     assert padded.shape[0] == 3
 
 
+def slid(n, repeats, *, far=0):
+    """``y[o, i] = sum over k < 3 of t[i + k - 1 + far]``, 0 beyond ``t``, where ``t`` is twice the input."""
+    x, t, y = Buffer("x", F, (n,)), Buffer("t", F, (n,)), Buffer("y", F, (repeats, n))
+    (i,), (o, j), (k,) = axes_for((n,)), axes_for((repeats, n)), axes_for((3,), "k")
+    at = j.sym + k.sym - 1 + far
+    term = Select(Inside((at, n - 1 - at)), t[at], ZERO)
+    first = Stage((t,), (i,), (i.sym,), (x[i.sym] * Const(2, F),))
+    last = Stage((y,), (o, j), (o.sym, j.sym), (term,), Reduction((k,), "add", (ZERO,)))
+    return Computation((x,), (y,), (first, last), (t,))
+
+
+def test_compute_at_of_a_window_that_guards_keep_inside():
+    kernel = same(slid(7, 2), ("compute_at", "t", "i0_2", "local"))
+    (t,) = [p.buffer for p in kernel.places if p.buffer.name == "t"]
+    assert t.shape == (7,), "each element once, none beyond the ends"
+    refuses(slid(7, 2), ("compute_at", "t", "i1_1", "local"), rule="may reach beyond")
+    refuses(slid(7, 2), ("split", "i1_1", 3), ("compute_at", "t", "i1_1_o", "local"), rule="may reach beyond")
+    same(slid(7, 2, far=2), ("compute_at", "t", "i0_2", "local"))
+
+
+def test_single_iterations_count_for_nothing_in_places():
+    """Whichever comes first of two loops of one stride, one of which runs once."""
+    for k in range(4):
+        steps = [("split", f"i{k}", 4), ("split", f"i{k}_o", 1), ("reorder", f"i{k}_i", f"i{k}_o_o", f"i{k}_o_i")]
+        same(elementwise((4, 8, 12, 16)), *steps)
+
+
 def test_compute_at_refuses():
     refuses(softmax(3, 4), ("compute_at", "m", "c0_3", "reg"), rule="does not read it|read outside")
     refuses(matmul(3, 4, 5), ("compute_at", "C", "i0_2", "reg"), rule="role out")

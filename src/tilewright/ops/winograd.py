@@ -1,7 +1,9 @@
 """Convolution by Winograd's minimal filtering: fewer multiplications, from transformed tiles and transformed weights.
 
-In: activations (N, H, W, C) and weights that are transformed already (A, A, C, K). Out: (N, OH, OW, K).
-Not its business: when it pays and whether its error is small enough (``graph.winograd``), loops (``tile``).
+In: activations (N, ..., H, W, C) and weights that are transformed already (A, A, ..., C, K). Out: (N, ..., OH, OW, K).
+Axes before the last two spatial ones ("leading", the depth of a volume) slide as in a plain convolution: their taps are
+summed where the channels are, among transformed tiles. Not its business: when it pays and whether
+its error is small enough (``graph.winograd``), loops (``tile``).
 
 A tile of ``m x m`` results of an ``r x r`` kernel is ``A_t [(G w G_t) * (B_t d B)] A`` with ``d`` the ``a x a`` inputs
 that it reads, ``a = m + r - 1`` (Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", 2015). The
@@ -24,6 +26,7 @@ from tilewright.core.graph import Attrs
 from tilewright.core.opdef import AttrDef, OpDef, Sample, Trait
 from tilewright.core.types import Array, TensorType
 from tilewright.ops.common import axis_over, check, check_equal_dims, check_rank, fold
+from tilewright.ops.convolution import axes_named, padded_array, padded_load, taps_of, window_size
 from tilewright.ops.samples import random
 
 POINTS: Mapping[int, tuple[float, ...]] = {3: (0.0, 1.0, -1.0), 5: (0.0, 0.5**0.5, -(0.5**0.5), 2.0**0.5, -(2.0**0.5))}
@@ -57,16 +60,16 @@ def transforms(m: int, r: int) -> Transforms:
 
 
 def transformed_weights(w: Array, m: int) -> Array:
-    """Weights (K, C, r, r) as (a, a, C, K) in their own dtype, computed in f64."""
-    k, c, r, _ = w.shape
+    """Weights (K, C, ..., r, r) as (a, a, ..., C, K) in their own dtype, computed in f64."""
+    k, c, *leading, r, _ = w.shape
     g = transforms(m, r).g
     both = np.kron(g, g)  # (a*a, r*r): rows and columns at once
-    taps = np.ascontiguousarray(w.reshape(k, c, r * r).transpose(2, 1, 0)).reshape(r * r, c * k)
-    result = np.empty((len(both), c * k), w.dtype)
+    taps = np.moveaxis(w.reshape(k, c, *leading, r * r), (-1, 0, 1), (0, -1, -2)).reshape(r * r, -1)
+    result = np.empty((len(both), taps.shape[1]), w.dtype)
     with np.errstate(all="ignore"):
-        for start in range(0, c * k, BLOCK):
+        for start in range(0, taps.shape[1], BLOCK):
             result[:, start : start + BLOCK] = both @ taps[:, start : start + BLOCK].astype(np.float64)
-    return result.reshape(len(g), len(g), c, k)
+    return result.reshape(len(g), len(g), *leading, c, k)
 
 
 # --- linear maps as expressions --------------------------------------------------------------------------------------
@@ -142,64 +145,100 @@ def _kernel_size(u: Sequence[Dim], m: int) -> int:
     return a - m + 1
 
 
+@dataclass(frozen=True)
+class _Leading:
+    """How the taps of the leading spatial axes slide: one entry per axis."""
+
+    taps: tuple[Dim, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    pads: tuple[tuple[Dim, Dim], ...]
+
+
+def _leading(u_shape: Sequence[Dim], a: Attrs) -> _Leading:
+    taps = tuple(u_shape[2:-2])
+    ones = (1,) * len(taps)
+    return _Leading(taps, tuple(a.strides or ones), tuple(a.dilations or ones), tuple(a.pads[:-2]))
+
+
 def _infer(ts: Sequence[TensorType], a: Attrs) -> TensorType:
     x, u = ts
-    check_rank(x, 4, "the input", 4)
-    check_rank(u, 4, "the weight", 4)
+    check_rank(x, 4, "the input", 5)
+    check_rank(u, x.rank, "the weight", x.rank)
     check(
         x.dtype is u.dtype and x.dtype in (types.f32, types.f64), lambda: f"{x.dtype} and {u.dtype} are not one float"
     )
-    check(len(a.pads) == 2, lambda: f"pads has {len(a.pads)} entries for 2 spatial axes")
+    check(len(a.pads) == x.rank - 2, lambda: f"pads has {len(a.pads)} entries for {x.rank - 2} spatial axes")
+    for name in ("strides", "dilations"):
+        check(
+            len(a[name]) in (0, x.rank - 4) and all(n >= 1 for n in a[name]),
+            lambda: f"{name} {a[name]} are not {x.rank - 4} positive numbers",  # noqa: B023
+        )
     r = _kernel_size(u.shape, a.tile)
-    check_equal_dims(x.shape[3], u.shape[2], lambda: f"channels of {x} and of {u}")
-    sizes = [n + lo + hi - (r - 1) for n, (lo, hi) in zip(x.shape[1:3], a.pads, strict=True)]
-    check(all(not isinstance(n, int) or n >= 0 for n in sizes), lambda: f"a window of {r} does not fit into {x}")
-    return TensorType(x.dtype, (x.shape[0], *sizes, u.shape[3]))
+    check_equal_dims(x.shape[-1], u.shape[-2], lambda: f"channels of {x} and of {u}")
+    lead = _leading(u.shape, a)
+    sizes = [
+        window_size(*given)
+        for given in zip(x.shape[1:-3], lead.taps, lead.strides, lead.pads, lead.dilations, strict=True)
+    ]
+    sizes += [window_size(n, r, 1, p, 1) for n, p in zip(x.shape[-3:-1], a.pads[-2:], strict=True)]
+    return TensorType(x.dtype, (x.shape[0], *sizes, u.shape[-1]))
 
 
 def _compute(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], attrs: Attrs) -> tuple[Stage, ...]:
     """Columns of the input, their rows, a product per point, columns of the results, their rows.
 
-    Tiles overlap in ``r - 1`` columns of the input: those are transformed once.
+    Tiles overlap in ``r - 1`` columns of the input: those are transformed once. Leading axes stand beside the channels
+    in the points: what a tap shifts along is contiguous, and the tiles of an image are one axis.
     """
     (x, u), (out,) = ins, outs
-    m, (a, _, depth, width), dtype = attrs.tile, u.shape, x.dtype
+    m, a, (depth, width), dtype = attrs.tile, u.shape[0], u.shape[-2:], x.dtype
     assert isinstance(a, int)
-    matrices = transforms(m, a - m + 1)
-    n_batch, n_y, n_x = x.shape[0], ceildiv(out.shape[1], m), ceildiv(out.shape[2], m)
+    matrices, lead = transforms(m, a - m + 1), _leading(u.shape, attrs)
+    n_batch, n_y, n_x = x.shape[0], ceildiv(out.shape[-3], m), ceildiv(out.shape[-2], m)
     n, ty, tx, c, k = (
         axis_over(e, s) for e, s in zip((n_batch, n_y, n_x, depth, width), ("n", "y", "x", "c", "k"), strict=True)
     )
     at, to, row, column = (
         axis_over(e, s) for e, s in zip((a, a, m, m * n_x + a - m), ("u", "v", "i", "w"), strict=True)
     )
+    planes, images, taps = (
+        axes_named(e, s) for e, s in ((x.shape[1:-3], "z"), (out.shape[1:-3], "d"), (lead.taps, "t"))
+    )
+    plane, image = [z.sym for z in planes], [z.sym for z in images]
 
-    columns = Buffer("columns", dtype, (n_batch, n_y, a, column.extent, depth))
+    columns = Buffer("columns", dtype, (n_batch, *x.shape[1:-3], n_y, a, column.extent, depth))
     inputs = [
-        _padded(x, (n.sym, ty.sym * m + i, column.sym, c.sym), out.shape, a - m + 1, m, attrs.pads) for i in range(a)
+        _padded(x, (n.sym, *plane, ty.sym * m + i, column.sym, c.sym), out.shape, a - m + 1, m, attrs.pads[-2:])
+        for i in range(a)
     ]
-    axes: tuple[Axis, ...] = (n, ty, at, column, c)
+    axes: tuple[Axis, ...] = (n, *planes, ty, at, column, c)
     first = Stage((columns,), axes, tuple(s.sym for s in axes), (_one_of(at.sym, applied(matrices.b_t, inputs)),))
 
-    points = Buffer("points", dtype, (a, a, n_batch, n_y, n_x, depth))
-    inputs = [Load(columns, (n.sym, ty.sym, at.sym, tx.sym * m + j, c.sym)) for j in range(a)]
-    axes = (at, to, n, ty, tx, c)
+    points = Buffer("points", dtype, (a, a, n_batch, n_y, n_x, *x.shape[1:-3], depth))
+    inputs = [Load(columns, (n.sym, *plane, ty.sym, at.sym, tx.sym * m + j, c.sym)) for j in range(a)]
+    axes = (at, to, n, ty, tx, *planes, c)
     second = Stage((points,), axes, tuple(s.sym for s in axes), (_one_of(to.sym, applied(matrices.b_t, inputs)),))
 
-    products = Buffer("products", dtype, (a, a, n_batch, n_y, n_x, width))
-    tile = (at.sym, to.sym, n.sym, ty.sym, tx.sym)
-    term = Load(points, (*tile, c.sym)) * Load(u, (at.sym, to.sym, c.sym, k.sym))
-    third = fold(products, (at, to, n, ty, tx, k), (*tile, k.sym), term, (c,), "add", Const(0, dtype))
+    products = Buffer("products", dtype, (a, a, n_batch, n_y, n_x, *out.shape[1:-3], width))
+    axes = (at, to, n, ty, tx, *images, k)
+    slides = zip(image, taps, lead.strides, lead.dilations, lead.pads, strict=True)
+    position = [z * s + t.sym * d - lo for z, t, s, d, (lo, _) in slides]
+    operand = padded_load(
+        points, (*(x.sym for x in axes[:5]), *position, c.sym), range(5, 5 + len(taps)), lead.pads, Const(0, dtype)
+    )
+    term = operand * Load(u, (at.sym, to.sym, *(t.sym for t in taps), c.sym, k.sym))
+    third = fold(products, axes, tuple(s.sym for s in axes), term, (*taps, c), "add", Const(0, dtype))
 
-    rows = Buffer("rows", dtype, (n_batch, n_y, n_x, m, a, width))
-    results = [Load(products, (p, to.sym, n.sym, ty.sym, tx.sym, k.sym)) for p in range(a)]
-    axes = (n, ty, tx, row, to, k)
+    rows = Buffer("rows", dtype, (n_batch, *out.shape[1:-3], n_y, n_x, m, a, width))
+    results = [Load(products, (p, to.sym, n.sym, ty.sym, tx.sym, *image, k.sym)) for p in range(a)]
+    axes = (n, *images, ty, tx, row, to, k)
     fourth = Stage((rows,), axes, tuple(s.sym for s in axes), (_one_of(row.sym, applied(matrices.a_t, results)),))
 
-    oy, ox = axis_over(out.shape[1], "oy"), axis_over(out.shape[2], "ox")
-    place = (n.sym, floordiv(oy.sym, m), floordiv(ox.sym, m), mod(oy.sym, m))
+    oy, ox = axis_over(out.shape[-3], "oy"), axis_over(out.shape[-2], "ox")
+    place = (n.sym, *image, floordiv(oy.sym, m), floordiv(ox.sym, m), mod(oy.sym, m))
     results = [Load(rows, (*place, p, k.sym)) for p in range(a)]
-    axes = (n, oy, ox, k)
+    axes = (n, *images, oy, ox, k)
     last = Stage((out,), axes, tuple(s.sym for s in axes), (_one_of(mod(ox.sym, m), applied(matrices.a_t, results)),))
     return (first, second, *third, fourth, last)
 
@@ -210,7 +249,7 @@ def _padded(
     """The input at a place of the padded image, which reaches to the end of the last tile."""
     guards: list[Dim] = []
     index = list(at)
-    for d, (lo, hi) in enumerate(pads, 1):
+    for d, (lo, hi) in zip((-3, -2), pads, strict=True):
         index[d] = at[d] - lo
         if lo != 0:
             guards.append(index[d])
@@ -221,12 +260,27 @@ def _padded(
 
 
 def _reference(xs: Sequence[Array], a: Attrs) -> Array:
-    """Tile by tile in f64."""
+    """In f64, tap by tap of the leading axes."""
     x, u = (v.astype(np.float64) for v in xs)
+    lead = _leading(u.shape, a)
+    pads = [(int(lo), int(hi)) for lo, hi in lead.pads]  # type: ignore[arg-type]
+    grown = padded_array(np.moveaxis(x, -1, 1), [*pads, (0, 0), (0, 0)], 0)
+    total: Array | float = 0.0
+    for tap, part in taps_of(grown, [*u.shape[2:-2], 1, 1], [*lead.strides, 1, 1], [*lead.dilations, 1, 1]):
+        planes = np.moveaxis(part, 1, -1)
+        images = planes.reshape(-1, *planes.shape[-3:])
+        weights = np.moveaxis(u, (0, 1), (-4, -3))[tap[:-2]]
+        results = _tiled(images, weights, a)
+        total += results.reshape(*planes.shape[:-3], *results.shape[1:])
+    return np.asarray(total).astype(xs[0].dtype)
+
+
+def _tiled(x: Array, u: Array, a: Attrs) -> Array:
+    """Images (N, H, W, C) with weights (A, A, C, K), tile by tile."""
     m, size = a.tile, u.shape[0]
     matrices = transforms(m, size - m + 1)
-    (top, bottom), (left, right) = a.pads
-    n_y, n_x = (n + lo + hi - (size - m) for n, (lo, hi) in zip(x.shape[1:3], a.pads, strict=True))
+    (top, bottom), (left, right) = a.pads[-2:]
+    n_y, n_x = (n + lo + hi - (size - m) for n, (lo, hi) in zip(x.shape[1:3], a.pads[-2:], strict=True))
     t_y, t_x = -(-n_y // m), -(-n_x // m)
     grown = np.zeros((x.shape[0], max(m * t_y + size - m, 0), max(m * t_x + size - m, 0), x.shape[3]))
     cut = x[:, max(-top, 0) :, max(-left, 0) :][:, : grown.shape[1] - max(top, 0), : grown.shape[2] - max(left, 0)]
@@ -239,17 +293,26 @@ def _reference(xs: Sequence[Array], a: Attrs) -> Array:
             v = np.einsum("ui,vj,nijc->uvnc", matrices.b_t, matrices.b_t, d, optimize=True)
             p = np.einsum("iu,jv,uvnk->nijk", matrices.a_t, matrices.a_t, v @ u, optimize=True)
             out[:, m * y : m * y + m, m * z : m * z + m] = p
-    return out[:, :n_y, :n_x].astype(xs[0].dtype)
+    return out[:, :n_y, :n_x]
 
 
 def _samples(rng: np.random.Generator) -> Iterator[Sample]:
     for m, size, pads in ((2, (5, 6), ((1, 1), (1, 1))), (4, (9, 6), ((1, 0), (0, 2))), (4, (6, 6), ((0, 0), (-1, 1)))):
         w = random(rng, (5, 3, 3, 3))
         yield Sample((random(rng, (2, *size, 3)), transformed_weights(w, m)), {"tile": m, "pads": pads})
+    w = random(rng, (5, 3, 3, 3, 3))
+    around = {"tile": 2, "pads": ((1, 1), (1, 1), (0, 1))}
+    yield Sample((random(rng, (2, 4, 5, 6, 3)), transformed_weights(w, 2)), around)
+    given = {"tile": 2, "pads": ((0, 2), (1, 1), (1, 1)), "strides": (2,), "dilations": (2,)}
+    yield Sample((random(rng, (1, 7, 6, 5, 3)), transformed_weights(w[:, :, :2], 2)), given)
 
 
 winograd_conv = OpDef(
-    "winograd_conv", ("x", "u"), {"tile": AttrDef("int"), "pads": AttrDef("pads")}, _infer, _reference, _compute,
+    "winograd_conv", ("x", "u"), {
+        "tile": AttrDef("int"), "pads": AttrDef("pads"),
+        "strides": AttrDef("ints", ()), "dilations": AttrDef("ints", ()),
+    }, _infer, _reference, _compute,
     traits=frozenset({Trait.CONTRACTION}), samples=_samples,
-    doc="A convolution in tiles of transformed inputs and weights, fewer multiplications; padding reads 0.",
+    doc="A convolution in tiles of transformed inputs and weights, fewer multiplications; strides and "
+    "dilations are those of the axes before the last two; padding reads 0.",
 )  # fmt: skip

@@ -23,6 +23,9 @@ from tilewright.core.expr import Sym
 from tilewright.core.types import product
 from tilewright.tile.affine import group_along, linear, period, stride_along
 
+TRANSFORMED_STAGES, PRODUCT = 5, 2
+"""How many stages a transformed product has, and which of them is the product."""
+
 
 class Kind(Enum):
     """What rule a cluster is for."""
@@ -138,10 +141,10 @@ def transformed_to(root: Stage, stages: Sequence[Stage], computation: Computatio
     something else, plain, plain (the root).
     """
     found = [root]
-    while len(found) < 5:
+    while len(found) < TRANSFORMED_STAGES:
         reads = {x.buffer for v in found[0].exprs for x in walk_value(v) if isinstance(x, Load)}
         makers = [s for s in stages if s.out in reads and s.out in computation.temps]
-        if len(makers) != 1 or not _is_link(makers[0], found[0], stages, is_product=len(found) == 2):
+        if len(makers) != 1 or not _is_link(makers[0], found[0], stages, is_product=len(found) == PRODUCT):
             return None
         found.insert(0, makers[0])
     return found if root.reduction is None and root.update is None else None

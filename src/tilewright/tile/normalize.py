@@ -34,7 +34,7 @@ from tilewright.core.compute import (
 )
 from tilewright.core.expr import Dim, Sym, bounds, symbols
 from tilewright.tile.affine import coefficient, linear, stride_along
-from tilewright.tile.clusters import transformed_to
+from tilewright.tile.clusters import PRODUCT, transformed_to
 from tilewright.tile.collapse import collapse
 from tilewright.tile.cost import MAX_UNROLLED
 from tilewright.tile.machine import Dot
@@ -54,7 +54,7 @@ def normalize(computation: Computation, constants: Container[Buffer] = (), dots:
         return computation
     computation = inline(computation)
     computation = relay_operands(order_reductions(computation, constants), constants, dots)
-    computation = drop_unit_axes(materialize_guards(computation))
+    computation = drop_unit_axes(materialize_guards(computation, _transformed_products(computation)))
     stages = stages_of(computation)
     if any(transformed_to(s, stages, computation) for s in stages):
         return computation  # its rule walks tiles axis by axis
@@ -198,17 +198,25 @@ def _fills(maker: Stage) -> bool:
 # --- padding --------------------------------------------------------------------------------------------------------
 
 
-def materialize_guards(computation: Computation) -> Computation:
+def _transformed_products(computation: Computation) -> set[int]:
+    """The products whose operand plain stages make for them: their rule brings maker and product together."""
+    stages = stages_of(computation)
+    chains = [transformed_to(s, stages, computation) for s in stages]
+    return {id(chain[PRODUCT]) for chain in chains if chain is not None}
+
+
+def materialize_guards(computation: Computation, kept: Container[int] = ()) -> Computation:
     """``sum(select(inside(ih...), X[n, ih, iw, c], 0) * w)`` -> a padded copy of X, then ``sum(XP[n, ih+p, ...] * w)``.
 
     Guards in an inner loop multiply its code; the copy costs a few per cent. Not when: the guarded value has no single
     load, or a guard is not an index of that load up to a sign and a constant; or the stage is a window, whose work is
-    too little to pay for a copy: the emitter makes pieces for its borders.
+    too little to pay for a copy: the emitter makes pieces for its borders; or its identity is among ``kept``.
     """
     items: list[Stage | Serial] = []
     temps = list(computation.temps)
     for item in computation.items:
-        if isinstance(item, Stage) and item.reduction is not None and item.reduction.axes and not is_window(item):
+        is_fold = isinstance(item, Stage) and item.reduction is not None and bool(item.reduction.axes)
+        if isinstance(item, Stage) and is_fold and not is_window(item) and id(item) not in kept:
             for select in _guarded(item):
                 made = _padded(item, select, len(temps))
                 if made is not None:

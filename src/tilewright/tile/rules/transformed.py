@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from tilewright.core.compute import Inside, Load, Select, Value
+from tilewright.core.compute import IndexLike, Inside, Load, Select, Value
 from tilewright.core.compute import walk as walk_value
 from tilewright.core.expr import Binary, Dim, Sym, symbols, terms_of
 from tilewright.tile.cost import estimate, pays_threads
@@ -61,10 +61,12 @@ def transformed(b: Builder, machine: Machine, names: Transformed) -> None:
         raise ScheduleError("transformed", names.root, "the last stage is not a plain assignment")
     width = vector_width(machine, top.leaf)
     walks = _walks(top, names.after)
-    batch = [x for x in top.loops[:-1] if x.sym.name not in {w.loop for w in walks}]
+    slid = _slid(b, names, top)
+    batch = [x for x in top.loops[:-1] if x.sym.name not in {*slid, *(w.loop for w in walks)}]
     sizes = _block(b, machine, names, walks, batch)
     threads = pays_threads(_work(b, names.product), machine, width)
     outer, tiles, inner = _split_root(b, machine, walks, sizes, [x.sym.name for x in batch])
+    tiles = [*slid, *tiles]
     lanes = top.loops[-1].sym.name
     b.do("reorder", *outer, *tiles, *inner, lanes)
     b.do("compute_at", names.after, tiles[-1], "local")
@@ -98,6 +100,35 @@ def _walks(top: Nest, read: str) -> list[_Walk]:
     if not found:
         raise ScheduleError("transformed", read, "nothing walks tiles of it")
     return found
+
+
+def _slid(b: Builder, names: Transformed, top: Nest) -> list[str]:
+    """The root's loops along which the product's terms overlap, as the taps of a volume's depth do.
+
+    They stay whole in every block: cut, what lies at the cuts would be transformed for both sides.
+    """
+    product = statement_of(nests(b.kernel, names.product)[-1])
+    assert isinstance(product, Update)
+    own = {i for i in product.index if isinstance(i, Sym)}
+    loads = [x for x in walk_value(product.value) if isinstance(x, Load) and x.buffer.name == names.operand]
+    places = [symbols(i) for x in loads for i in x.index if not isinstance(i, Value)]
+    found = {s for used in places if len(used) > 1 for s in used & own}
+    for reader, made in ((names.after, names.product), (names.root, names.after)):
+        nest = only_nest(b.kernel, reader)
+        at = {d for d, i in enumerate(_written(b, made)) if i in found}
+        found = {
+            s
+            for x in (x for statement in nest.leaf for x in loads_of(statement) if x.buffer.name == made)
+            for d in at
+            for s in symbols(x.index[d])  # type: ignore[arg-type]
+        }
+    return [x.sym.name for x in top.loops if x.sym in found]
+
+
+def _written(b: Builder, name: str) -> tuple[IndexLike, ...]:
+    statement = statement_of(nests(b.kernel, name)[-1])
+    assert isinstance(statement, Store | Update)
+    return statement.index
 
 
 def _work(b: Builder, product: str) -> float:

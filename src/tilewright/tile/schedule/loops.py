@@ -145,7 +145,7 @@ def decided_by(d: Dim, over: set[Sym], inner: set[Sym]) -> set[Sym]:
         if not isinstance(c, int) or c == 0:
             return set(syms) & over if c is not None and len(syms) == 1 else set()
         terms.append((abs(c), s))
-    terms.sort(key=lambda t: t[0])
+    terms.sort(key=lambda t: (t[0], t[1].hi is None, t[1].hi or 0))  # at one stride, single iterations first
     reach: int | None = 0
     for c, s in terms:
         if reach is None or c <= reach:

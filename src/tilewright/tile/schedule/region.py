@@ -4,8 +4,9 @@ In: the loads of a buffer under a loop. Out: per dimension a base, fresh loops t
 Not its business: moving statements (``stages.compute_at``).
 
 Memory of splits: when every read has the same index ``base + f*v_o + v_i``, the box is walked by copies of ``v_o``
-and ``v_i`` with their own extents, so that a ragged tile stays exactly as ragged. Otherwise the box is the interval
-from the lowest to the highest element, cut at the buffer's end.
+and ``v_i`` with their own extents, so that a ragged tile stays exactly as ragged. Otherwise (also where the loops
+overlap, as those of a sliding window) the box is the interval from the lowest to the highest element, cut at the
+buffer's ends: beyond them only guarded reads go, whose guards are false there.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def side_of(loads: Sequence[Load], d: int, inner: Sequence[Loop], name: str, whe
         used = [x for x in inner if x.sym in symbols(exprs[0])]
         if not used:
             return Side(bases[0], (), 0, 1, True)
-        if _closed(used, inner):
+        if _closed(used, inner) and not _overlap(exprs[0], used):
             offset = exprs[0] - bases[0]
             lo, hi = bounds(offset)
             if lo == 0 and hi is not None:
@@ -72,6 +73,19 @@ def _closed(used: Sequence[Loop], inner: Sequence[Loop]) -> bool:
     """Do the extents of ``used`` depend on no inner loop outside of ``used``?"""
     free = {x.sym for x in inner} - {x.sym for x in used}
     return not any(symbols(x.extent) & free for x in used)
+
+
+def _overlap(e: Dim, loops: Sequence[Loop]) -> bool:
+    """Do different iterations of ``loops`` provably meet at one element?"""
+    reach = 1
+    steps = [(coefficient(e, x.sym), x.extent) for x in loops]
+    if not all(isinstance(c, int) and isinstance(n, int) for c, n in steps):
+        return False
+    for c, n in sorted((abs(c), n) for c, n in steps if isinstance(c, int) and isinstance(n, int)):
+        if c < reach and n > 1:
+            return True
+        reach += c * (n - 1)
+    return False
 
 
 def _equal_ranges(exprs: Sequence[Dim], bases: Sequence[Dim], loops: dict[Sym, Loop]) -> Dim | None:
@@ -103,4 +117,6 @@ def _hull(exprs: Sequence[Dim], bases: Sequence[Dim], extent: Dim, name: str, wh
         highs.append(shift + hi)
     base = bases[0] + min(lows)
     size = max(highs) - min(lows) + 1
+    if isinstance(base, int) and base < 0:
+        base, size = 0, max(size + base, 1)
     return _interval(base, minimum(size, extent - base), name)

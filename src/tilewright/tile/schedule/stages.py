@@ -12,12 +12,13 @@ from functools import partial
 from math import inf
 
 from tilewright.core import types
-from tilewright.core.compute import Buffer, Const, IndexLike, Load, Value
+from tilewright.core.compute import Buffer, Const, IndexLike, Inside, Load, Select, Value
+from tilewright.core.compute import walk as walk_value
 from tilewright.core.expr import Dim, Sym, bounds, ceildiv, floordiv, minimum, mod, substitute, symbols
 from tilewright.core.types import DType
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Fold, For, If, Kernel, Kind, Loop, Place, Role, Space, Stmt, Store, Update, walk
-from tilewright.tile.rewrite import Body, loads_of, loops_of, rewrite_accesses, substitute_body, written
+from tilewright.tile.rewrite import Body, loads_of, loops_of, rewrite_accesses, substitute_body, values_of, written
 from tilewright.tile.schedule.loops import check_exchange, renamed, starts_fresh
 from tilewright.tile.schedule.region import Side, side_of
 from tilewright.tile.schedule.tree import (
@@ -133,8 +134,9 @@ def compute_at(kernel: Kernel, buffer: str, loop: str, space: str = "local") -> 
     After: ``for io: (for ii', j': T[ii', j'] = e(4*io+ii', j')); for ii: ... T[ii, j]``, T shrunk to the box; in
     space ``global`` T keeps its shape and place. New loops: a copy of the consumer's loop ``x`` in the n-th nest is
     ``x_Tn``; an interval's loop is ``Td_n`` after its dimension ``d``. Fails: T is not a temporary; it is read outside
-    of ``loop``; a producer writes it at anything but its own loops, or writes another buffer too; something in between
-    changes what the producers read; the box is unbounded; a serial loop would move into lanes.
+    of ``loop``, or read behind guards at places that may lie outside of T, which nothing computes; a producer writes it
+    at anything but its own loops, or writes another buffer too; something in between changes what the producers read;
+    the box is unbounded; a serial loop would move into lanes.
     """
     spot = find_place(kernel, buffer, "compute_at")
     at, where = find_loop(kernel, loop, "compute_at"), f"{buffer}, {loop}"
@@ -150,6 +152,7 @@ def compute_at(kernel: Kernel, buffer: str, loop: str, space: str = "local") -> 
     inner = loops_of(at.body)
     names = [f"{identifier(buffer)}{d}" for d in range(len(old.shape))]
     sides = [side_of(loads, d, inner, names[d], where) for d in range(len(old.shape))]
+    _check_guarded(at.body, old, sides, where)
     whole = Space(space) is Space.GLOBAL
     new = Buffer(old.name, old.dtype, old.shape) if whole else _shrunk(old, sides, Space(space), where)
     shift = [Side(0, (s.loops or _ONE), s.offset, s.size) if whole else s for s in sides]
@@ -165,6 +168,21 @@ def compute_at(kernel: Kernel, buffer: str, loop: str, space: str = "local") -> 
         result = edit(result, s, lambda _: ())
     places = tuple(Place(new, Space(space)) if p is spot else p for p in kernel.places)
     return with_body(replace(kernel, places=places), result)
+
+
+def _check_guarded(body: Body, buffer: Buffer, sides: list[Side], where: str) -> None:
+    """Refuse a box that may reach beyond the buffer because a reader's guard, and not its index, keeps it inside."""
+    values = (y for s in walk(body) for v in values_of(s) for y in walk_value(v))
+    guards = (y for y in values if isinstance(y, Select) and isinstance(y.cond, Inside))
+    if not any(isinstance(x, Load) and x.buffer is buffer for y in guards for x in walk_value(y)):
+        return
+    for side, extent in zip(sides, buffer.shape, strict=True):
+        low = bounds(side.base)[0]
+        high = bounds(extent - 1 - side.base - side.offset)[0]
+        ends = [x.extent for x in side.loops]
+        is_cut = len(ends) == 1 and bounds(extent - side.base - ends[0])[0] == 0 and side.offset == side.loops[0].sym
+        if low is None or low < 0 or not (is_cut or (high is not None and high >= 0)):
+            raise ScheduleError("compute_at", where, "a guard keeps its reads inside of it: the box may reach beyond")
 
 
 def _first_use(body: Body, buffer: Buffer) -> int:
