@@ -38,7 +38,7 @@ end:
   ret void
 }
 """
-"""A task that waits until all have begun: word 0 of its context counts them, word 8 (a cache line on) holds how many."""
+"""A task that waits until all have begun: word 0 of its context counts them, word 8 (the next line) holds how many."""
 
 IR = (
     MEETING
