@@ -19,7 +19,8 @@ class System:
     """``object_format`` is "ELF", "COFF", "MachO" or "Wasm"; ``pool`` is None where a call uses one thread.
 
     ``has_heap``: there are ``malloc`` and ``free``. ``has_files``: there are POSIX ``open`` and ``mmap``
-    with 64-bit offsets, and ``close_on_exec`` is that flag's value. ``has_libc``: somebody else defines ``memcpy`` and its like.
+    with 64-bit offsets, and ``close_on_exec`` is that flag's value. ``has_libc``: somebody else defines
+    ``memcpy`` and its like.
     """
 
     object_format: str

@@ -40,7 +40,7 @@ def aot_command(
     fix: Fix = [],  # noqa: B006
     json: Json = False,
 ) -> None:
-    """Compile a model to an object file and a C header, for programs without Python."""
+    """Compile a model to an object file and a C header."""
     made = driver.export(
         driver.read_graph(model) if model.suffix == ".txt" else model,
         output,
