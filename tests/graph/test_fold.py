@@ -40,6 +40,13 @@ def test_weights_do_not_grow():
     assert folded(lambda b: b(ops.cast, b.const(weight), dtype=f32)) == "cast(i8[400, 400], dtype=f32)"
 
 
+def test_weights_are_filled_up():
+    """As for a strided transposed convolution: the product should know them, though they grow."""
+    weight = np.ones((100, 50, 3, 3), np.float32)
+    pads = ((0, 0), (0, 0), (0, 1), (0, 1))
+    assert folded(lambda b: b(ops.pad, b.const(weight), b.const(0.0, f32), pads=pads)) == "f32[100, 50, 4, 4]"
+
+
 def test_the_limit_is_an_option():
     assert folded(lambda b: b(ops.exp, b.const(np.ones(9, np.float32))), max_bytes=8) == "exp(f32[9])"
 

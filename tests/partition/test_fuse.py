@@ -44,6 +44,17 @@ def test_epilogue_joins_its_product() -> None:
     assert n.kernels(y) == [["matmul", "add", "maximum"]]
 
 
+def test_a_window_reads_along_rows() -> None:
+    """What comes as N, C, spatial is written as N, spatial, C before a window loads each element many times."""
+    n = Net()
+    x = n.b(ops.transpose, n.input(1, 8, 5, 5), perm=(0, 2, 3, 1))
+    attrs = {"strides": (1, 1), "pads": ((1, 1), (1, 1)), "dilations": (1, 1), "layout": "NHWC"}
+    depthwise = n.b(ops.conv, x, n.weight(8, 1, 3, 3), groups=8, **attrs)
+    dense = n.b(ops.conv, x, n.weight(4, 8, 3, 3), groups=1, **attrs)
+    assert n.kernels(depthwise) == [["transpose"], ["conv"]]
+    assert n.kernels(dense) == [["transpose", "conv"]]
+
+
 def test_residual_joins_the_last_product() -> None:
     n = Net()
     x = n.input(4, 32)

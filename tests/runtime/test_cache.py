@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from runtime.tiny import scale_parts
 from tilewright.runtime.artifact import Artifact
 from tilewright.runtime.cache import Cache
+from tilewright.runtime.digest import digest_file
 from tilewright.runtime.files import write_atomically
 from tilewright.runtime.model import LoadedModel
 
@@ -187,21 +188,25 @@ def test_a_folder_that_others_can_write_is_not_used(tmp_path: Path) -> None:
 def test_digest_of_a_file_is_remembered_until_it_changes(cache: Cache, tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(b"a" * 1000)
-    fresh = cache.digest_file(path)
+
+    def digest() -> str:
+        return cache.of_file(path, "digest", lambda: digest_file(path))
+
+    fresh = digest()
     assert cache.entries() == [], "it may still be changing"
     old = time.time() - 100
     os.utime(path, (old, old))
-    assert cache.digest_file(path) == fresh
+    assert digest() == fresh
     assert cache.entries() == [], "its inode has changed just now"
     time.sleep(2.1)
-    assert cache.digest_file(path) == fresh and len(cache.entries()) == 1
+    assert digest() == fresh and len(cache.entries()) == 1
     hits = cache.stats.hits
-    assert cache.digest_file(path) == fresh and cache.stats.hits == hits + 1
+    assert digest() == fresh and cache.stats.hits == hits + 1
     path.write_bytes(b"b" * 1000)
     os.utime(path, (old, old))
-    assert cache.digest_file(path) != fresh
+    assert digest() != fresh
     with pytest.raises(OSError):
-        cache.digest_file(tmp_path / "none")
+        cache.of_file(tmp_path / "none", "digest", str)
 
 
 def test_full_disk_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -127,8 +127,9 @@ class Function:
         hi = expr.bounds(size)[1]
         if hi is None:
             raise CodegenError(f"scratch buffer {buffer.name} has no bounded size", remedy="give its dimensions bounds")
-        name = self.writer.name()
-        self.writer.entry.append(f"  {name} = alloca [{max(hi, 1)} x {element}], align 64")
+        name, lanes = self.writer.name(), max(self.module.target.vector_bytes // buffer.dtype.n_bytes, 1)
+        room = self.memory.rooms[buffer] = -(-max(hi, 1) // lanes) * lanes
+        self.writer.entry.append(f"  {name} = alloca [{room} x {element}], align 64")
         return Val(name, 0, 0)
 
     def plan(self, owner: object, buffer: Buffer, index: tuple[IndexLike, ...], n: int = 0) -> Plan:

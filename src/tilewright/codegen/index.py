@@ -38,6 +38,7 @@ class _Memo(NamedTuple):
 class IndexSpace:
     """Bindings of symbols in one function. Symbols are numbered, so that the hot path hashes no expression.
 
+    ``copies`` holds, for variables of loops being unrolled, how many copies of the body there are: all of them run.
     Answers are remembered by the intervals of the symbols involved and by the set of facts that hold.
     """
 
@@ -45,6 +46,7 @@ class IndexSpace:
         self.writer = writer
         self.ids: dict[Sym, int] = {}
         self.const: list[int | None] = []
+        self.copies: dict[int, int] = {}
         self.run: list[tuple[str, int] | None] = []
         self.interval: list[Interval] = []
         self.env: dict[Sym, Interval] = {}

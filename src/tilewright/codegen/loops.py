@@ -204,6 +204,9 @@ class Loops:
         if hi is None or hi > MAX_UNROLL:
             self.serial(f, extent, ctx)
             return
+        copies, sid = self.fn.space.copies, self.fn.space.id_of(f.loop.sym)
+        if isinstance(extent, int):
+            copies[sid] = extent
         for n in range(hi):
             if n and f.loop.kind is Kind.STEP:
                 self._new_block()
@@ -212,6 +215,7 @@ class Loops:
                 self._once(f, n, ctx)
             elif exists is None:
                 self._where(extent, n, partial(self._once, f, n, ctx))
+        copies.pop(sid, None)
 
     def _where(self, extent: Dim, n: int, action: Callable[[], None]) -> None:
         """Do it only where ``n < extent`` at run time."""

@@ -3,7 +3,8 @@
 In: accesses prepared as :class:`Plan`. Out: values and effects. Not its business: what is computed from them.
 
 A load's lanes decide its form: all equal, one scalar load; neighbours, one vector load, masked where lanes are off;
-within a vector's reach, one or two loads and a shuffle; otherwise a gather or scalar loads. Inside one basic block a
+within a vector's reach, one or two loads and a shuffle; a column, where the copies of an unrolled loop read its
+neighbours, by loading rows and transposing them; otherwise a gather or scalar loads. Inside one basic block a
 load of what was loaded or stored before is that value. An address is base, plus stride times variable at that
 variable's level, plus the constant at the use.
 """
@@ -50,7 +51,9 @@ class Place:
     """An address: ``pointer + offset`` bytes for lane 0; ``pattern`` gives the other lanes in elements, ``lanes``
     each lane's own element distance where that is not constant (an ``i64`` vector). ``fits``: every lane, running or
     not, lies inside the buffer. ``pointer`` is a multiple of ``unit`` elements from the buffer's start, and so is the
-    buffer's size (0: unknown)."""
+    buffer's size (0: unknown). ``column``: this is copy ``column[0]`` of ``column[1]`` copies of a loop body which
+    read neighbours, all inside the buffer. ``spare``: the lanes that do not run lie behind the buffer's last element,
+    in memory of its own, so that they may be read and written too."""
 
     buffer: Buffer
     pointer: Val
@@ -59,10 +62,12 @@ class Place:
     lanes: Val | None = None
     fits: bool = False
     unit: int = 0
+    column: tuple[int, int] | None = None
+    spare: bool = False
 
 
 class Memory:
-    """Memory access of one function."""
+    """Memory access of one function. ``rooms`` has the elements that a local buffer's memory really holds."""
 
     def __init__(
         self, arith: Arith, space: IndexSpace, base_of: Callable[[Buffer], Val], zeros: Callable[[int], str]
@@ -72,6 +77,7 @@ class Memory:
         self.writer = arith.writer
         self.base_of = base_of
         self.zeros = zeros
+        self.rooms: dict[Buffer, int] = {}
         self.known: dict[int, dict[object, Known]] = {}
         self._addresses: dict[tuple[str, int], str] = {}
         self._parts: dict[tuple[object, ...], tuple[Dim, tuple[Dim, ...]]] = {}
@@ -82,6 +88,8 @@ class Memory:
     def load(self, place: Place, ctx: Lanes) -> Val:
         """The element at ``place``, or one element a lane; zero or anything where a guard or mask forbids reading."""
         self._enter_block()
+        if place.spare:
+            ctx = replace(ctx, mask=None)
         key = self._key(place, ctx)
         held = self.known.get(id(place.buffer), {}).get(key)
         if held is not None:
@@ -120,6 +128,8 @@ class Memory:
     def store(self, place: Place, value: Val, ctx: Lanes) -> None:
         """Write ``value`` to ``place`` where guard and mask allow."""
         self._enter_block()
+        if place.spare:
+            ctx = replace(ctx, mask=None)
         dtype = place.buffer.dtype
         value = self.arith.splat(value, VALUE_TYPE[dtype], self._n_lanes(place))
         raw = convert.to_memory(self.arith, dtype, value)
@@ -187,9 +197,33 @@ class Memory:
             return self._dynamic(plan, Place(plan.buffer, pointer, offset * size, pattern, lanes), ctx, index_value)
         fits = ctx.mask is not None and regular and self._fits(plan, ctx)
         unit = math.gcd(*[coef for _, _, coef in runs], _n_elements(plan.buffer)) if pattern else 0
-        return Place(plan.buffer, pointer, offset * size, None if lanes else pattern, lanes, fits, unit)
+        column = self._column(plan, ctx) if pattern and max(pattern) >= 2 * len(pattern) else None
+        spare = not runs and self._ends_here(plan.buffer, offset, pattern, ctx)
+        return Place(plan.buffer, pointer, offset * size, None if lanes else pattern, lanes, fits, unit, column, spare)
 
-    def _fits(self, plan: Plan, ctx: Lanes) -> bool:
+    def _ends_here(self, buffer: Buffer, offset: int, pattern: tuple[int, ...] | None, ctx: Lanes) -> bool:
+        """Is the buffer's last element the last lane that runs, with room for the others behind it?"""
+        n = ctx.count
+        if ctx.mask is None or ctx.live is None or ctx.may_be_empty or ctx.guard is not None or len(ctx.syms) > 1:
+            return False
+        return (
+            pattern == tuple(range(n))
+            and offset + ctx.live == _n_elements(buffer)
+            and offset + n <= self.rooms.get(buffer, 0)
+        )
+
+    def _column(self, plan: Plan, ctx: Lanes) -> tuple[int, int] | None:
+        """Which copy of how many, where an unrolled loop walks along memory and every copy's place is in the buffer."""
+        if ctx.mask is not None or ctx.guard is not None:
+            return None
+        for sid, coef in plan.lin.terms:
+            n, at = self.space.copies.get(sid, 0), self.space.const[sid]
+            if coef == 1 and at is not None and n > 1 and n & (n - 1) == 0 and len(ctx.points()) % n == 0:
+                return (at, n) if self._fits(plan, ctx, sid) else None
+        return None
+
+    def _fits(self, plan: Plan, ctx: Lanes, copied: int | None = None) -> bool:
+        """Do all lanes (and all copies of ``copied``) lie in the buffer, as far as intervals tell?"""
         size: Dim = 1
         for d in plan.buffer.shape:
             size = size * d
@@ -197,10 +231,17 @@ class Memory:
         for sid, coef in plan.lin.terms:
             lane = ctx.sids.index(sid) if sid in ctx.sids else -1
             a, b = self.space.interval[sid] if lane < 0 else (0, ctx.extents[lane] - 1)
+            if sid == copied:
+                a, b = 0, self.space.copies[sid] - 1
             if a is None or b is None:
                 return False
             low, high = low + min(coef * a, coef * b), high + max(coef * a, coef * b)
-        return isinstance(size, int) and not plan.lin.others and low >= 0 and high < size
+        for atom, coef in plan.lin.others:
+            a, b = self.space.bounds(atom * coef)
+            if a is None or b is None or not expr.symbols(atom).isdisjoint(ctx.syms):
+                return False
+            low, high = low + a, high + b
+        return isinstance(size, int) and low >= 0 and high < size
 
     def _other(self, atom: Dim, coef: int, runs: list[tuple[int, str, int]]) -> int:
         resolved = self.space.resolve(atom)
@@ -298,6 +339,9 @@ class Memory:
             return self._load_runs(place, runs, pattern, element, ctx)
         if ctx.mask is None and self._are_pairs(pattern, size):
             return self._load_pairs(place, pattern, ctx)
+        if place.column and len(set(pattern)) == n:
+            at, width = place.column
+            return self._transposed(place, element, pattern, at, 1, width)
         distances = Val(f"<{', '.join([f'i64 {p}' for p in pattern])}>", 0, n)
         if ctx.mask is None and not (self.arith.target.has_gather and size >= 4):
             return self._load_each(place, pattern, element, ctx)
@@ -381,6 +425,30 @@ class Memory:
         ]
         lanes = [p - starts[0] if p - starts[0] < half else half + p - starts[1] for p in pattern]
         return self.arith.pick(parts[0], element, lanes, parts[1])
+
+    def _transposed(self, place: Place, element: str, rows: tuple[int, ...], first: int, count: int, width: int) -> Val:
+        """Columns ``first`` to ``first + count`` of rows of ``width`` elements, row after row in one vector.
+
+        Made of twice as many columns of half the rows each, so that all columns of n rows take n log n shuffles.
+        """
+        size, n = place.buffer.dtype.n_bytes, len(rows)
+        start = place.offset - place.column[0] * size if place.column else place.offset
+        key = ("transposed", place.pointer.text, start, rows, first, count)
+        known = self.known.setdefault(id(place.buffer), {})
+        if key not in known:
+            if n == 1:
+                pointer = self._pointer(place, start + rows[0] * size)
+                value = self._here(f"load {vector(element, width)}, ptr {pointer}, align {size}", width)
+            else:
+                given = min(2 * count, width)
+                base = first - first % given
+                parts = (rows[: n // 2], rows[n // 2 :])
+                halves = [self._transposed(place, element, part, base, given, width) for part in parts]
+                lanes = [r * given + first - base + c for r in range(n) for c in range(count)]
+                value = self.arith.pick(halves[0], element, lanes, halves[1])
+            stop = start + (max(rows) + width) * size
+            known[key] = Known(value, place.pointer.text, start + min(rows) * size, stop)
+        return known[key].value
 
     def _are_pairs(self, pattern: tuple[int, ...], size: int) -> bool:
         """Elements of two bytes, each even lane followed by its neighbour: words, where gathers of words are fast."""

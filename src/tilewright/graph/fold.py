@@ -22,6 +22,7 @@ from tilewright.graph.facts import has_symbols
 GROWTH_BYTES = 1 << 16  # a result may be this much larger than what it is made of
 SOURCE_BYTES = 4096  # ramps and expansions up to here are worth storing; larger ones are recomputed by index
 BLOCK = 128
+PADDED = 4  # weights that are filled up to whole steps of a stride; a product wants to know them
 STRETCHING = frozenset({ops.expand, ops.tile, ops.iota, ops.full})
 UNFIT = frozenset({Trait.STRUCTURAL, Trait.CONTROL, Trait.RANDOM})
 
@@ -31,8 +32,8 @@ class FoldConstants(Pass):
     """Evaluates nodes whose operands are all constants.
 
     It does not fire when the result is larger than ``max_bytes``, or larger than its operands by more than 64 KiB (an
-    int8 weight stays int8, a broadcast bias stays a bias); for ramps and expansions when it is larger than 4 KiB; for
-    random ops, control flow, and attributes with symbols.
+    int8 weight stays int8, a broadcast bias stays a bias; padding may make it four times as large); for ramps and
+    expansions when it is larger than 4 KiB; for random ops, control flow, and attributes with symbols.
     """
 
     name: ClassVar[str] = "fold-constants"
@@ -59,7 +60,8 @@ def _fold(b: Rewriting, node: Node, max_bytes: int) -> Node | tuple[Node, ...] |
             return None
         n_bytes += size
     operands: list[Array] = [i.attrs["data"].array for i in node.inputs]
-    growth = SOURCE_BYTES if node.op in STRETCHING else sum(a.nbytes for a in operands) + GROWTH_BYTES
+    given = sum(a.nbytes for a in operands)
+    growth = SOURCE_BYTES if node.op in STRETCHING else (PADDED if node.op is ops.pad else 1) * given + GROWTH_BYTES
     if n_bytes > min(max_bytes, growth) or any(has_symbols(v) for v in node.attrs.values()):
         return None
     if node.op is ops.transpose and node.attrs["perm"] == (1, 0):

@@ -255,22 +255,22 @@ ELEMENTWISE_SET = frozenset(ELEMENTWISE)
 class Layout(Pass):
     """Makes convolutions and pools channels-last and cancels the transposes between them.
 
-    It does not fire in a graph without convolutions, and leaves pools that give indices (they count in N, C order),
-    and ops bound to N, C, spatial.
+    It does not fire in a graph without convolutions and pools, and leaves pools that give indices (they count in N, C
+    order), and ops bound to N, C, spatial.
     """
 
     name: ClassVar[str] = "layout"
 
     def run(self, graph: Graph, journal: Journal | None = None) -> Graph:
-        if not _has_convolution(graph):
+        if not _has_window(graph):
             return graph
         return rewrite(graph, Transposes().table(), journal)
 
 
-def _has_convolution(graph: Graph) -> bool:
+def _has_window(graph: Graph) -> bool:
     for n in graph.nodes():
-        if n.op in CONVOLUTIONS:
+        if n.op in WINDOWS:
             return True
-        if Trait.CONTROL in n.op.traits and any(isinstance(v, Graph) and _has_convolution(v) for v in n.attrs.values()):
+        if Trait.CONTROL in n.op.traits and any(isinstance(v, Graph) and _has_window(v) for v in n.attrs.values()):
             return True
     return False

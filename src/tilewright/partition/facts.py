@@ -17,6 +17,7 @@ from tilewright.core.compute import (
     Const,
     Fma,
     Index,
+    IndexLike,
     Inside,
     Load,
     Select,
@@ -28,7 +29,7 @@ from tilewright.core.compute import (
     walk,
 )
 from tilewright.core.expr import Binary as DimBinary
-from tilewright.core.expr import Dim, Sym, terms_of
+from tilewright.core.expr import Dim, Sym, substitute, terms_of
 from tilewright.core.graph import Node
 from tilewright.core.opdef import Trait
 from tilewright.core.types import product
@@ -119,6 +120,24 @@ class Facts:
         places = [i for i, d in zip(x.index, x.buffer.shape, strict=True) if d != 1]
         written = [w for w, d in zip(self.main.index, self.main.out.shape, strict=True) if d != 1]
         return len(set(places)) == len(places) and set(places) == set(written) and places[-1:] == written[-1:]
+
+    def slides(self, operand: int) -> bool:
+        """Is the operand read through a window that moves, with the last axis of the result walking its last axis?"""
+        s = self.main
+        single = {a.sym: 0 for a in (*s.axes, *(s.reduction.axes if s.reduction else ())) if a.extent == 1}
+
+        def plain(index: Sequence[IndexLike]) -> list[Dim]:
+            return [substitute(i, single) for i in index if not isinstance(i, Value)]
+
+        places = [plain(x.index) for x in self.reads(operand)]
+        return any(i[-1:] == plain(s.index)[-1:] and any(len(terms_of(d)) > 1 for d in i) for i in places)
+
+    @property
+    def keeps_rows(self) -> bool:
+        """Does the last axis of the result walk the last axis of every operand?"""
+        written = self.main.index
+        found = [x for x in walk(self.main.expr) if isinstance(x, Load)]
+        return all(x.index[-1:] == written[-1:] for x in found)
 
     @property
     def n_points(self) -> Dim:

@@ -145,10 +145,6 @@ class Cache:
         _writers[path] = threading.Thread(target=write, name="tilewright-cache")
         _writers[path].start()
 
-    def digest_file(self, path: str | os.PathLike[str]) -> str:
-        """Content digest of a file, which is read once; ``OSError`` when it can't be read."""
-        return self.of_file(path, "digest", lambda: digest.digest_file(path))
-
     def of_file(self, path: str | os.PathLike[str], question: str, answer: Callable[[], str]) -> str:
         """What ``answer()`` says about a file's content; remembered by path, size, times and inode.
 

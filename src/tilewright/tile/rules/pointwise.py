@@ -1,6 +1,8 @@
 """The rule for nests without reductions: vectors along the last axis, unrolled, outermost loop over threads.
 
-A last axis of 2 or 4 elements that lie beside each other makes vectors together with the one before it.
+A last axis of 2 or 4 elements that lie beside each other makes vectors together with the one before it. Where an
+operand lies along another axis than the result, blocks of that axis are unrolled inside, so that whole rows of it are
+loaded and transposed in registers.
 
 In: a builder and the buffer that the nest writes. Out: steps. Not its business: reductions.
 """
@@ -12,9 +14,9 @@ from tilewright.core.expr import Dim, floordiv, mod
 from tilewright.tile.affine import stride_along
 from tilewright.tile.cost import estimate, pays_threads
 from tilewright.tile.errors import ScheduleError
-from tilewright.tile.ir import For, Kind, Store, walk
+from tilewright.tile.ir import For, Kind, Loop, Store, walk
 from tilewright.tile.machine import Machine
-from tilewright.tile.rewrite import Body, values_of, written
+from tilewright.tile.rewrite import Body, loads_of, values_of, written
 from tilewright.tile.rules.view import may_vectorize, n_operations, statement_of, vector_width
 from tilewright.tile.schedule import Builder
 from tilewright.tile.schedule.tree import Nest, find_place, nest_of, writers
@@ -22,6 +24,8 @@ from tilewright.tile.schedule.tree import Nest, find_place, nest_of, writers
 UNROLL_OPERATIONS = 24
 CHUNK_ELEMENTS = 8192
 GROUPS = (2, 4)
+TRANSPOSED_OPERATIONS = 6
+SMALLEST_BLOCK = 4
 
 
 def pointwise(b: Builder, machine: Machine, buffer: str) -> None:
@@ -61,6 +65,9 @@ def _one(b: Builder, machine: Machine, nest: Nest) -> None:
         assert isinstance(last.extent, int)
         outer = vectorize(b, machine, names[-1], nest.loops[-2].extent, width // last.extent, 1)
     elif may_vectorize(nest.leaf, last.sym) and width > 1:
+        if across := _axis_across(nest, leaf, width):
+            _transpose(b, machine, names, across, last.extent, width, total if threads else 0.0)
+            return
         unrolled = 1
         while unrolled < 8 and work * unrolled * 2 <= UNROLL_OPERATIONS * 2:
             unrolled *= 2
@@ -78,6 +85,38 @@ def _is_group(nest: Nest, leaf: Store, width: int) -> bool:
     outer, inner = nest.loops[-2:]
     strides = [stride_along(leaf.buffer, leaf.index, x.sym) for x in (outer, inner)]
     return strides == [inner.extent, 1] and all(may_vectorize(nest.leaf, x.sym) for x in (outer, inner))
+
+
+def _axis_across(nest: Nest, leaf: Store, width: int) -> Loop | None:
+    """The loop along which an operand's elements lie that jumps along the last one."""
+    last, static = nest.loops[-1].sym, isinstance(nest.loops[-1].extent, int)
+    if not static or estimate([nest.loops[-1].extent]) < width or n_operations(leaf.value) > TRANSPOSED_OPERATIONS:
+        return None
+    for x in loads_of(leaf):
+        if x.buffer is leaf.buffer or stride_along(x.buffer, x.index, last) in (0, 1, None):
+            continue
+        for loop in nest.loops[:-1]:
+            if stride_along(x.buffer, x.index, loop.sym) == 1 and isinstance(loop.extent, int):
+                return loop if loop.extent >= SMALLEST_BLOCK else None
+    return None
+
+
+def _transpose(
+    b: Builder, machine: Machine, names: list[str], across: Loop, extent: Dim, width: int, total: float
+) -> None:
+    """Vectors along the last loop for blocks of ``across`` at a time; the last block begins within the one before."""
+    loop, n = across.sym.name, across.extent
+    assert isinstance(n, int)
+    block = min(width, 1 << (n.bit_length() - 1))
+    b.do("split", loop, block, "shift" if n % block else "min")
+    walkers = vectorize(b, machine, names[-1], extent, width, 1)
+    inside = f"{names[-1]}_i" if walkers else names[-1]
+    b.do("kind", f"{loop}_i", "unroll")
+    outer = [f"{loop}_o" if name == loop else name for name in names[:-1]]
+    order = [*outer, *walkers, f"{loop}_i", inside]
+    b.do("reorder", *order)
+    if total:
+        parallelize(b, order, total)
 
 
 def plain(b: Builder, machine: Machine, buffers: list[str]) -> None:

@@ -1,0 +1,49 @@
+"""Operands that lie across: whole rows are loaded and transposed in registers, exactly, for every shape and target."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from codegen.native import HOST, Native
+from tile.kernels import layer_norm, transpose
+from tilewright.codegen import llvm as codegen
+from tilewright.codegen.target import Target
+from tilewright.driver import machine_of
+from tilewright.tile.default import schedule
+
+TARGETS = [HOST, Target.parse("x86-64-v4"), Target.parse("x86-64-v3"), Target.parse("x86-64")]
+
+
+def is_runnable(target):
+    return target.features <= HOST.features
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+@given(rows=st.integers(1, 70), columns=st.integers(1, 70))
+@settings(max_examples=15, deadline=None)
+def test_transposes(rows, columns, target):
+    x = np.arange(rows * columns, dtype=np.float32).reshape(rows, columns)
+    # Memory behind the operand is another array's: what a block reads beyond a row must lie inside the operand.
+    out = np.zeros((columns, rows), np.float32)
+    Native(schedule(transpose(rows, columns), machine_of(target)), target)(x, out)
+    np.testing.assert_array_equal(out, x.T)
+
+
+def test_a_transpose_gathers_nothing():
+    target = Target.parse("x86-64-v4")
+    assembly = codegen.assembly_of_text(
+        codegen.emit_kernel(schedule(transpose(48, 64), machine_of(target)), target), target
+    )
+    assert "gather" not in assembly and "vpermt2" in assembly
+
+
+@pytest.mark.parametrize("width", [7, 16, 33, 100])
+def test_rows_end_in_scratch_of_their_own(width):
+    """The last vector of a local row is written whole, and what it holds beyond the row takes no part."""
+    rng = np.random.default_rng(width)
+    x, scale, out = rng.standard_normal((9, width), np.float32), np.ones(width, np.float32), np.zeros((9, width), "f")
+    Native(schedule(layer_norm(9, width), machine_of(HOST)), HOST)(x, scale, out)
+    z = x.astype("d")
+    expected = (z - z.mean(1, keepdims=True)) / np.sqrt(z.var(1, keepdims=True) + 1e-5)
+    np.testing.assert_allclose(out, expected, rtol=1e-5, atol=2e-6)
