@@ -22,7 +22,7 @@ LAYERS = {
     "frontend": 2, "graph": 2,
     "partition": 3, "tile": 3,
     "codegen": 4,
-    "tune": 5, "quant": 5, "specialize": 5,
+    "aot": 5, "tune": 5, "quant": 5, "specialize": 5,
     "driver": 6,
     "conformance": 7, "profile": 7,
     "cli": 8, "tools": 8, "__main__": 8,

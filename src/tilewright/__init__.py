@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tilewright.codegen.target import Target
     from tilewright.core.diag import CompileError, ImportFailed, OptionError
-    from tilewright.driver import compile
+    from tilewright.driver import compile, export
     from tilewright.runtime.errors import (
         ArtifactError,
         ExecutionError,
@@ -25,6 +25,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "compile": "driver",
+    "export": "driver",
     "load": "runtime.model",
     "LoadedModel": "runtime.model",
     "Target": "codegen.target",
@@ -51,6 +52,7 @@ __all__ = [
     "TilewrightError",
     "__version__",
     "compile",
+    "export",
     "load",
 ]
 

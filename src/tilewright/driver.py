@@ -13,13 +13,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from tilewright import ops
+from tilewright.aot.export import Exported, ExportOptions, Modules
+from tilewright.aot.export import export as write_export
 from tilewright.codegen.dot import dots_of
 from tilewright.codegen.llvm import assembly, compile_text, emit_kernel
 from tilewright.codegen.program import emit_program
@@ -172,7 +175,12 @@ def compile(
             if store and key:
                 with clock.stage("store"):
                     store.put_artifact_soon(_cache_key(key, options), artifact)
-    return _ready(artifact, threads, clock, from_cache=found is not None)
+    made = _ready(artifact, threads, clock, from_cache=found is not None)
+    made.exporter = partial(
+        export, source, example_inputs=example_inputs, dynamic_shapes=dynamic_shapes, input_shapes=input_shapes,
+        fix_dims=fix_dims, threads=threads, **asdict(options),
+    )  # fmt: skip
+    return made
 
 
 def _per_call(
@@ -232,6 +240,53 @@ def build(graph: Graph, options: Options, clock: Clock, *, profile: bool = False
     With ``profile``, each kernel's ticks are added up behind the dimensions, in the order of the report's kernels.
     """
     target = Target.parse(options.target)
+    split = _split(graph, options, target, clock)
+    kernels, weights_of = split.kernels, split.planner.weights
+    pending = kernels.start()
+    with clock.stage("weights"):  # beside LLVM, which works in a thread of its own
+        weights = weights_of.blob()
+    objects = kernels.finish(pending)
+    with clock.stage("entry"):
+        cycles = {name: len(split.slots) + k for k, name in enumerate(kernels.kernels)} if profile else None
+        objects.insert(0, ObjectImage("entry", compile_text(split.entry(cycles), target)))
+    n_dims = len(split.slots) + (len(kernels.kernels) if profile else 0)
+    return Artifact(split.manifest(options, weights.nbytes, n_dims), tuple(objects), weights)
+
+
+def build_modules(graph: Graph, options: Options, target: Target, clock: Clock) -> Modules:
+    """The whole compiler but LLVM: what ahead-of-time export makes an object of."""
+    split = _split(graph, options, target, clock)
+    texts = {"entry": split.entry(None), **split.kernels.texts()}
+    with clock.stage("weights"):
+        weights = split.planner.weights.blob()
+    return Modules(split.manifest(options, weights.nbytes, len(split.slots)), target, texts, weights)
+
+
+@dataclass
+class SplitGraph:
+    """A graph as a program of kernels: everything that is decided before LLVM."""
+
+    graph: Graph
+    program: Program
+    kernels: KernelBuilder
+    planner: Planner
+    slots: dict[str, int]
+
+    def entry(self, cycles: Mapping[str, int] | None) -> str:
+        """The entry's module."""
+        shapes = [[substitute(d, self.planner.caps) for d in n.shape] for n in self.graph.outputs]
+        return emit_program(
+            self.program, self.slots, shapes, self.kernels.target, self.kernels.parameter_counts(), cycles
+        )
+
+    def manifest(self, options: Options, weights_bytes: int, n_dims: int) -> Manifest:
+        """What a loader must know."""
+        report = make_report(self.graph, self.program, self.kernels, options, weights_bytes)
+        return make_manifest(self.graph, self.slots, n_dims, self.planner.caps, self.kernels.target, report)
+
+
+def _split(graph: Graph, options: Options, target: Target, clock: Clock) -> SplitGraph:
+    """Optimise, split into kernels and schedule them."""
     passes = graph_passes(options, target)
     with clock.stage("graph"):
         verify(graph)
@@ -242,21 +297,43 @@ def build(graph: Graph, options: Options, clock: Clock, *, profile: bool = False
     planner = kernels.planner(passes, options)
     with clock.stage("partition"):
         program = planner.program(graph, graph.name)
-    pending = kernels.start()
-    with clock.stage("weights"):  # beside LLVM, which works in a thread of its own
-        weights = planner.weights.blob()
-    objects = kernels.finish(pending)
-    slots = dimension_slots(graph, program)
-    with clock.stage("entry"):
-        shapes = [[substitute(d, planner.caps) for d in n.shape] for n in graph.outputs]
-        counts = kernels.parameter_counts()
-        cycles = {name: len(slots) + k for k, name in enumerate(counts)} if profile else None
-        text = emit_program(program, slots, shapes, target, counts, cycles)
-        objects.insert(0, ObjectImage("entry", compile_text(text, target)))
-    report = make_report(graph, program, kernels, options, weights.nbytes)
-    n_dims = len(slots) + (len(kernels.kernels) if profile else 0)
-    manifest = make_manifest(graph, slots, n_dims, planner.caps, target, report)
-    return Artifact(manifest, tuple(objects), weights)
+    return SplitGraph(graph, program, kernels, planner, dimension_slots(graph, program))
+
+
+def export(
+    source: Source,
+    folder: str | os.PathLike[str],
+    *,
+    name: str | None = None,
+    weights: str = "auto",
+    example_inputs: Sequence[Any] | None = None,
+    dynamic_shapes: Any = None,
+    input_shapes: Mapping[str, Sequence[int | str]] | None = None,
+    fix_dims: Mapping[str, int] | None = None,
+    threads: int | None = None,
+    target: str = "native",
+    precision: str = "fp32",
+    optimize: int = 2,
+    accuracy: str = "default",
+    progress: Progress | None = None,
+) -> Exported:
+    """Compile a model to an object file and a C header that need no Python; ``docs/deploy.md`` says how to use them.
+
+    Arguments are those of ``compile``, and: ``name`` begins every C symbol and file name (default: the model's).
+    ``threads`` is the most that a call may use (default: 1 for a named target, for "native" what this process may use).
+    ``weights`` is "embedded" in the object, "file" (to be mapped) or "auto": embedded up to 64 MiB.
+
+    Raises as ``compile`` does; ``CompileError`` too for a model whose structure a call decides.
+    """
+    options = Options(target, precision, optimize, accuracy)
+    chosen = Target.parse(target)
+    n_threads = threads if threads is not None else default_threads() if chosen.is_native else 1
+    how = ExportOptions(name, n_threads, weights)
+    clock = Clock(progress)
+    with clock.stage("import"):
+        graph = fix_symbols(import_source(source, example_inputs, dynamic_shapes, input_shapes), fix_dims or {})
+    modules = build_modules(graph, options, replace(chosen, n_cores=n_threads), clock)
+    return write_export(modules, Path(folder), how)
 
 
 def graph_passes(options: Options, target: Target) -> tuple[Pass, ...]:
@@ -314,6 +391,15 @@ class KernelBuilder:
             pending.append((name, llvm.submit(compile_text, text, self.target)))
         llvm.shutdown(wait=False)
         return pending
+
+    def texts(self) -> dict[str, str]:
+        """The module of every kernel by name, in order of first use."""
+        found: dict[str, str] = {}
+        for k, (name, kernel) in enumerate(self.kernels.items()):
+            self.clock.tell("kernels", k, len(self.kernels))
+            with self.clock.stage("emit"):
+                found[name] = emit_kernel(kernel, self.target)
+        return found
 
     def finish(self, pending: Sequence[tuple[str, Future[bytes]]]) -> list[ObjectImage]:
         """Object code of every kernel that was started."""
@@ -451,7 +537,7 @@ def make_report(
             "name": name,
             "ops": list(mine[0].ops) if mine else [],
             "calls": len(mine),
-            "object_bytes": kernels.sizes[name],
+            "object_bytes": kernels.sizes.get(name, 0),
             "locations": [c.loc.text for c in mine],
             "products": list(kernels.products[name]),
             "notes": list(kernel.notes),

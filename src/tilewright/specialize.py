@@ -105,6 +105,11 @@ class SpecializedModel(LoadedModel):
         names = ", ".join(sorted(self._deciding.names)) or "its sequences"
         raise OptionError(f"this model is compiled per call, by {names}", remedy="make those inputs constants")
 
+    def export(self, folder: Any, **options: Any) -> Any:
+        """Refuses: an object file holds one compile."""
+        names = ", ".join(sorted(self._deciding.names)) or "its sequences"
+        raise OptionError(f"this model is compiled per call, by {names}", remedy="make those inputs constants")
+
     def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
         if out is not None:
             raise InputError("out= needs outputs that are known before the call", remedy="leave out=")

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from tilewright.cli import about, bench, compile_run, conformance, ir
+from tilewright.cli import about, aot, bench, compile_run, conformance, ir
 from tilewright.runtime.errors import TilewrightError
 
 app = typer.Typer(
@@ -25,6 +25,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 compile_run.register(app)
+aot.register(app)
 bench.register(app)
 ir.register(app)
 about.register(app)

@@ -14,7 +14,7 @@ import ctypes
 import functools
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -52,6 +52,9 @@ def load(path: str | os.PathLike[str], *, threads: int | None = None) -> LoadedM
 
 class CompiledModel:
     """Native code + weights + manifest, which may be for another machine: to look at and to save."""
+
+    exporter: Callable[..., Any] | None = None
+    """How to export the model, set by whoever compiled it."""
 
     def __init__(self, manifest: Manifest, objects: Sequence[ObjectImage], weights: Any) -> None:
         """``ArtifactError`` when the manifest contradicts itself."""
@@ -96,6 +99,17 @@ class CompiledModel:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model as a ``.tw`` file, which ``load`` reads back."""
         artifacts.save(path, self.manifest, self._objects, self._weights)
+
+    def export(self, folder: str | os.PathLike[str], **options: Any) -> Any:
+        """Write an object file and a C header for programs without Python: ``tilewright.export`` of the model's source.
+
+        ``options`` are those of ``tilewright.export`` where they differ from this compile's. ``ArtifactError`` for a
+        model from a file, which has no source.
+        """
+        if self.exporter is None:
+            remedy = "call tilewright.export with the model that the file was made of"
+            raise ArtifactError("a model from a file can't be exported", remedy=remedy)
+        return self.exporter(folder, **options)
 
     def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
         """Only a ``LoadedModel`` runs: raises ``ArtifactError`` saying what this machine lacks."""

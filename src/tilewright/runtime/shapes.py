@@ -53,6 +53,10 @@ class ShapeBinder:
                 raise ValueError(f"{expr.text!r} uses {sorted(unknown)}, which are not symbols of the inputs")
         self._sources = _find_sources(self._places, [s.name for s in symbols])
 
+    def sources(self) -> list[tuple[str, Expr, int, int]]:
+        """Each symbol with the size, input and dimension to solve for it, in an order in which each can be."""
+        return [(s.symbol, s.expr, s.place.input, s.place.dim) for s in self._sources]
+
     def bind(self, shapes: Sequence[Shape | None]) -> tuple[dict[str, int], list[Violation]]:
         """Values of the symbols, and everything that is wrong; with violations the values may be incomplete.
 

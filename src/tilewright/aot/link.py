@@ -1,0 +1,41 @@
+"""Many LLVM modules into one object whose only global names are the C interface's.
+
+In: texts of modules and a ``Target``. Out: the bytes of one object file. Not its business: what the modules hold.
+
+LLVM merges the modules and renames private symbols that meet; no pass runs, so every function becomes the
+instructions that it would become alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+import llvmlite.binding as llvm
+
+from tilewright.codegen.errors import CodegenError
+from tilewright.codegen.llvm import target_machine
+from tilewright.codegen.target import Target
+
+
+def link_modules(texts: Sequence[str], target: Target, exported: Collection[str], *, features: str = "") -> bytes:
+    """One object of all modules; only definitions in ``exported`` stay visible outside."""
+    joined = ",".join(f for f in (target.features, features) if f)
+    machine = target_machine(replace(target, features=joined))
+    head = f'target datalayout = "{machine.target_data}"\ntarget triple = "{target.triple}"\n'
+    try:
+        whole = llvm.parse_assembly(head)
+        for text in texts:
+            module = llvm.parse_assembly(head + _without_triple(text))
+            whole.link_in(module)
+        for symbol in (*whole.functions, *whole.global_variables):
+            if not symbol.is_declaration and symbol.linkage == llvm.Linkage.external and symbol.name not in exported:
+                symbol.linkage = "internal"
+        whole.verify()
+        return bytes(machine.emit_object(whole))
+    except RuntimeError as error:
+        raise CodegenError(f"LLVM refused the modules of an export: {error}") from error
+
+
+def _without_triple(text: str) -> str:
+    return "\n".join(line for line in text.splitlines() if not line.startswith("target triple"))

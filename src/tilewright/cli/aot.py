@@ -1,0 +1,60 @@
+"""``tilewright aot``: a model as an object file and a C header.
+
+In: a model file and options. Out: files in a folder. Not its business: how they are made (``driver``, ``aot``).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tilewright import driver
+from tilewright.cli import inputs, show
+from tilewright.cli.compile_run import Accuracy, Fix, Json, Optimize, PrecisionOption, Source, Target
+
+Output = Annotated[Path, typer.Option("--output", "-o", help="The folder to write to.")]
+Name = Annotated[str | None, typer.Option("--name", help="Begins C names and file names (default: the model's).")]
+AtMost = Annotated[
+    int | None, typer.Option(min=1, help="The most threads a call may use (default: 1; native: what is allowed).")
+]
+WeightsOption = Annotated[str, typer.Option("--weights", help="embedded, file, or auto: embedded up to 64 MiB.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add this module's commands."""
+    app.command("aot")(aot_command)
+
+
+def aot_command(
+    model: Source,
+    output: Output = Path("."),
+    name: Name = None,
+    target: Target = "native",
+    threads: AtMost = None,
+    weights: WeightsOption = "auto",
+    optimize: Optimize = 2,
+    precision: PrecisionOption = "fp32",
+    accuracy: Accuracy = "default",
+    fix: Fix = [],  # noqa: B006
+    json: Json = False,
+) -> None:
+    """Compile a model to an object file and a C header."""
+    made = driver.export(
+        driver.read_graph(model) if model.suffix == ".txt" else model,
+        output,
+        name=name,
+        target=target,
+        threads=threads,
+        weights=weights,
+        optimize=optimize,
+        precision=precision,
+        accuracy=accuracy,
+        fix_dims=inputs.parse_sizes(fix, "--fix"),
+    )
+    rows = [(str(path), path.stat().st_size) for path in made.files]
+    if json:
+        show.emit_json({"name": made.name, "files": dict(rows)})
+    else:
+        show.table("files", ("file", "bytes"), rows)
