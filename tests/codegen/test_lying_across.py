@@ -9,14 +9,13 @@ from codegen.native import HOST, Native
 from tile.kernels import layer_norm, transpose
 from tilewright.codegen import llvm as codegen
 from tilewright.codegen.target import Target
+from tilewright.core import types
+from tilewright.core.compute import Buffer, Computation, Stage, axes_for, syms
+from tilewright.core.expr import Sym
 from tilewright.driver import machine_of
 from tilewright.tile.default import schedule
 
 TARGETS = [HOST, Target.parse("x86-64-v4"), Target.parse("x86-64-v3"), Target.parse("x86-64")]
-
-
-def is_runnable(target):
-    return target.features <= HOST.features
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
@@ -28,6 +27,19 @@ def test_transposes(rows, columns, target):
     out = np.zeros((columns, rows), np.float32)
     Native(schedule(transpose(rows, columns), machine_of(target)), target)(x, out)
     np.testing.assert_array_equal(out, x.T)
+
+
+@pytest.mark.parametrize("batch", [0, 1, 3])
+def test_batches_of_any_size(batch):
+    n, x = Sym("N", 0), Buffer("X", types.f32, (Sym("N", 0), 21, 37))
+    axes = axes_for((n, 37, 21))
+    i, j, k = syms(axes)
+    y = Buffer("Y", types.f32, (n, 37, 21))
+    tree = schedule(Computation((x,), (y,), (Stage((y,), axes, (i, j, k), (x[i, k, j],)),)), machine_of(HOST))
+    values, out = np.arange(batch * 21 * 37, dtype=np.float32).reshape(batch, 21, 37), np.zeros((batch, 37, 21), "f")
+    Native(tree)(values, out, sizes=(batch,))
+    np.testing.assert_array_equal(out, values.transpose(0, 2, 1))
+    assert HOST.vector_bytes < 64 or "gather" not in codegen.emit_kernel(tree, HOST)
 
 
 def test_a_transpose_gathers_nothing():

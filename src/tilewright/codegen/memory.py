@@ -203,18 +203,17 @@ class Memory:
 
     def _ends_here(self, buffer: Buffer, offset: int, pattern: tuple[int, ...] | None, ctx: Lanes) -> bool:
         """Is the buffer's last element the last lane that runs, with room for the others behind it?"""
-        n = ctx.count
-        if ctx.mask is None or ctx.live is None or ctx.may_be_empty or ctx.guard is not None or len(ctx.syms) > 1:
+        if ctx.mask is None or not self._all_live_run(ctx) or ctx.guard is not None or len(ctx.syms) > 1:
             return False
         return (
-            pattern == tuple(range(n))
-            and offset + ctx.live == _n_elements(buffer)
-            and offset + n <= self.rooms.get(buffer, 0)
+            pattern == tuple(range(ctx.count))
+            and offset + (ctx.live or 0) == _n_elements(buffer)
+            and offset + ctx.count <= self.rooms.get(buffer, 0)
         )
 
     def _column(self, plan: Plan, ctx: Lanes) -> tuple[int, int] | None:
         """Which copy of how many, where an unrolled loop walks along memory and every copy's place is in the buffer."""
-        if ctx.mask is not None or ctx.guard is not None:
+        if ctx.guard is not None or (ctx.mask is not None and not (self._all_live_run(ctx) and len(ctx.syms) == 1)):
             return None
         for sid, coef in plan.lin.terms:
             n, at = self.space.copies.get(sid, 0), self.space.const[sid]
@@ -223,16 +222,24 @@ class Memory:
         return None
 
     def _fits(self, plan: Plan, ctx: Lanes, copied: int | None = None) -> bool:
-        """Do all lanes (and all copies of ``copied``) lie in the buffer, as far as intervals tell?"""
-        size: Dim = 1
-        for d in plan.buffer.shape:
-            size = size * d
+        """Do all lanes (and all copies of ``copied``) lie in the buffer, as far as intervals tell?
+
+        With a first dimension that is known at run time only: do they lie where the other dimensions' first place does?
+        """
+        size = _n_elements(plan.buffer)
+        row = 0 if size else types.product(plan.buffer.shape[1:])
+        if not isinstance(row, int) or not (size or row):
+            return False
         low = high = plan.lin.const
         for sid, coef in plan.lin.terms:
             lane = ctx.sids.index(sid) if sid in ctx.sids else -1
+            if row and coef % row == 0 and lane < 0 and sid != copied:
+                continue
             a, b = self.space.interval[sid] if lane < 0 else (0, ctx.extents[lane] - 1)
             if sid == copied:
                 a, b = 0, self.space.copies[sid] - 1
+            elif copied is not None and lane >= 0 and ctx.live:
+                b = ctx.live - 1
             if a is None or b is None:
                 return False
             low, high = low + min(coef * a, coef * b), high + max(coef * a, coef * b)
@@ -241,7 +248,7 @@ class Memory:
             if a is None or b is None or not expr.symbols(atom).isdisjoint(ctx.syms):
                 return False
             low, high = low + a, high + b
-        return isinstance(size, int) and low >= 0 and high < size
+        return low >= 0 and high < (size or row)
 
     def _other(self, atom: Dim, coef: int, runs: list[tuple[int, str, int]]) -> int:
         resolved = self.space.resolve(atom)
@@ -332,8 +339,7 @@ class Memory:
         if pattern == tuple(range(n)):
             return self._load_vector(place, element, n, ctx)
         low, high = min(pattern), max(pattern)
-        all_run = ctx.mask is None or (ctx.live is not None and not ctx.may_be_empty)
-        if all_run and high - low < 2 * n:
+        if (ctx.mask is None or self._all_live_run(ctx)) and high - low < 2 * n:
             return self._load_shuffled(place, [p - low for p in pattern], element, place.offset + low * size, ctx)
         if ctx.mask is None and (runs := _two_runs(pattern)) is not None:
             return self._load_runs(place, runs, pattern, element, ctx)
@@ -341,11 +347,17 @@ class Memory:
             return self._load_pairs(place, pattern, ctx)
         if place.column and len(set(pattern)) == n:
             at, width = place.column
-            return self._transposed(place, element, pattern, at, 1, width)
+            live = pattern[: ctx.live] if ctx.mask is not None else pattern
+            rows = (*live, *live[-1:] * (n - len(live)))
+            return self._transposed(place, element, rows, at, 1, width)
         distances = Val(f"<{', '.join([f'i64 {p}' for p in pattern])}>", 0, n)
         if ctx.mask is None and not (self.arith.target.has_gather and size >= 4):
             return self._load_each(place, pattern, element, ctx)
         return self._gather(place, distances, element, ctx)
+
+    def _all_live_run(self, ctx: Lanes) -> bool:
+        """Is the mask no more than the lanes from ``live`` on?"""
+        return ctx.live is not None and not ctx.may_be_empty
 
     def _here(self, rhs: str, lanes: int) -> Val:
         return Val(self.writer.fresh(rhs), self.writer.level, lanes)
