@@ -125,7 +125,7 @@ class Arith:
 
     def fma(self, dtype: DType, a: Val, b: Val, c: Val) -> Val:
         """``a * b + c``, rounded once where the target has the instruction."""
-        if dtype.is_float and self.target.has_fma:
+        if dtype.is_float and self.target.has_fma and (self.target.has_f64 or dtype is not types.f64):
             return self.rounded(dtype, self.call("fma", VALUE_TYPE[dtype], a, b, c))
         return self.binary("add", dtype, self.binary("mul", dtype, a, b), c)
 

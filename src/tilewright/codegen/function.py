@@ -53,7 +53,8 @@ class Module:
         """``v`` with transcendental functions spelled out. Keeps the original alive: its identity is a key."""
         found = self.expanded.get(id(v))
         if found is None:
-            expansion = tile_math.expand(v, has_fma=self.target.has_fma, has_scalef=self.target.has_scalef)
+            t = self.target
+            expansion = tile_math.expand(v, has_fma=t.has_fma, has_f64=t.has_f64, has_scalef=t.has_scalef)
             found = self.expanded[id(v)] = (v, expansion)
         return found[1]
 
@@ -77,6 +78,11 @@ class Module:
             ty = f"[{place.table.size} x {element}]"
             self.globals[name] = f"{name} = private unnamed_addr constant {ty} [{numbers}], align 64"
         return name
+
+    @property
+    def attributes(self) -> str:
+        """What every function says of itself."""
+        return f"nounwind {self.target.attributes}".rstrip()
 
     def text(self) -> str:
         """The module's LLVM text."""

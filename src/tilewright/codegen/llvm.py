@@ -53,7 +53,7 @@ def _emit(kernel: Kernel, target: Target) -> str:
         parameters.append(f"i64 %n{n}")
     fn.body(kernel.body, Lanes())
     fn.writer.emit("ret void")
-    head = f'define void @"{kernel.name}"({", ".join([*parameters, "i32 %threads"])}) nounwind {{'
+    head = f'define void @"{kernel.name}"({", ".join([*parameters, "i32 %threads"])}) {module.attributes} {{'
     module.functions.append("\n".join([head, *fn.writer.lines(), "}"]))
     return module.text()
 
@@ -70,18 +70,20 @@ def assembly(kernel: Kernel, target: Target) -> str:
 
 def compile_text(text: str, target: Target) -> bytes:
     """Object code of LLVM text."""
-    return bytes(target_machine(target).emit_object(_parsed(text)))
+    return bytes(target_machine(target).emit_object(_parsed(text, target)))
 
 
 def assembly_of_text(text: str, target: Target) -> str:
     """Assembly of LLVM text."""
-    return str(target_machine(target).emit_assembly(_parsed(text)))
+    return str(target_machine(target).emit_assembly(_parsed(text, target)))
 
 
 def target_machine(target: Target) -> llvm.TargetMachine:
     """LLVM's description of the target; one per target and process."""
     with _LOCK:
-        return _machine(target.triple, target.cpu, target.features)
+        return _machine(
+            target.triple, target.cpu, target.features, target.abi, target.code_model, target.relocation
+        )
 
 
 @functools.cache
@@ -91,15 +93,19 @@ def _initialise() -> None:
 
 
 @functools.cache
-def _machine(triple: str, cpu: str, features: str) -> llvm.TargetMachine:
+def _machine(triple: str, cpu: str, features: str, abi: str, code_model: str, relocation: str) -> llvm.TargetMachine:
     _initialise()
     found = llvm.Target.from_triple(triple)
-    return found.create_target_machine(cpu=cpu, features=features, opt=3, reloc="pic", codemodel="default")
+    return found.create_target_machine(
+        cpu=cpu, features=features, opt=3, reloc=relocation, codemodel=code_model, abiname=abi
+    )
 
 
-def _parsed(text: str) -> llvm.ModuleRef:
+def _parsed(text: str, target: Target) -> llvm.ModuleRef:
+    """The module; sizes of pointers and natural alignments are the target's from the start."""
+    layout = str(target_machine(target).target_data)
     try:
-        module = llvm.parse_assembly(text)
+        module = llvm.parse_assembly(f'target datalayout = "{layout}"\n{text}')
         module.verify()
     except RuntimeError as error:
         raise CodegenError(f"LLVM refused the emitted text: {error}") from error

@@ -42,7 +42,7 @@ class Loops:
                 self._vector(f, extent, ctx)
             case Kind.UNROLL | Kind.STEP | Kind.DOT:
                 self._copies(f, extent, ctx)
-            case Kind.PARALLEL if not self.fn.in_task and not ctx.syms:
+            case Kind.PARALLEL if self.fn.module.target.has_threads and not self.fn.in_task and not ctx.syms:
                 parallel.emit(self.fn, f, extent)
             case _:
                 self.serial(f, extent, ctx)

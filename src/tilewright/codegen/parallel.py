@@ -77,13 +77,14 @@ def _define_body(fn: Function, f: For, extent: Dim, name: str, buffers: list[Buf
     inner.space.assume([*fn.space.facts, extent - end, end - 1 - first])
     inner.loops.serial(f, extent, Lanes(), None if extent == 1 else (first, end))
     inner.writer.emit("ret void")
-    head = f"define internal void {name}({', '.join([*parameters, 'i64 %first', 'i64 %end'])}) nounwind {{"
+    signature = ", ".join([*parameters, "i64 %first", "i64 %end"])
+    head = f"define internal void {name}({signature}) {fn.module.attributes} {{"
     fn.module.functions.append("\n".join([head, *inner.writer.lines(), "}"]))
 
 
 def _define_task(fn: Function, body: str, task: str, kinds: list[str]) -> None:
     """``task(context, i)``: unpack the context and run chunk ``i``."""
-    lines = [f"define internal void {task}(ptr %context, i64 %task) nounwind {{", "entry:"]
+    lines = [f"define internal void {task}(ptr %context, i64 %task) {fn.module.attributes} {{", "entry:"]
     for n, kind in enumerate([*kinds, "i64", "i64"]):
         lines.append(f"  %a{n} = getelementptr i64, ptr %context, i64 {n}")
         lines.append(f"  %v{n} = load {kind}, ptr %a{n}")

@@ -14,10 +14,16 @@ from pathlib import Path
 import llvmlite.binding as llvm
 
 from tilewright.codegen.errors import UnknownTargetError
-from tilewright.codegen.isa import aarch64, x86
+from tilewright.codegen.isa import aarch64, arm, riscv, wasm, x86
 from tilewright.codegen.isa.machine import Machine
 
-_TABLE: dict[str, Machine] = {**x86.MACHINES, **aarch64.MACHINES}
+_TABLE: dict[str, Machine] = {
+    **x86.MACHINES,
+    **aarch64.MACHINES,
+    **arm.MACHINES,
+    **riscv.MACHINES,
+    **wasm.MACHINES,
+}
 _ALIASES: dict[str, str] = {alias: name for name, m in _TABLE.items() for alias in m.aliases}
 
 
@@ -25,17 +31,27 @@ _ALIASES: dict[str, str] = {alias: name for name, m in _TABLE.items() for alias 
 class Target:
     """What the code generator and the schedules may rely on. ``name`` is for people; nothing compares it.
 
-    ``features`` is LLVM's feature string. ``has_masks``: masked loads, stores and arithmetic are as cheap as plain
-    ones. ``has_gather``: a gather beats scalar loads. ``has_scalef``: one instruction for ``x * 2**n``.
-    ``has_round``: instructions for floor, ceil, trunc, rint. ``has_f16c``: for half precision conversion.
+    ``features`` is LLVM's feature string; ``abi``, ``code_model``, ``relocation`` and ``attributes`` are what else it
+    must be told (``codegen.isa.machine``). ``has_threads``: a parallel loop may ask the thread pool. ``has_f64``:
+    instructions for double precision. ``has_fma``: for ``a * b + c``, of double precision where there is that.
+    ``has_masks``: masked loads, stores and arithmetic are as cheap as plain ones. ``has_gather``: a gather beats scalar
+    loads. ``has_scalef``: one instruction for ``x * 2**n``. ``has_round``: instructions for floor, ceil, trunc, rint.
+    ``has_f16c``: for half precision conversion.
     """
 
     name: str
     triple: str
     cpu: str
     features: str
+    abi: str
+    code_model: str
+    relocation: str
+    attributes: str
+    pointer_bytes: int
     vector_bytes: int
     n_vector_registers: int
+    has_threads: bool
+    has_f64: bool
     has_fma: bool
     fma_ports: int
     has_masks: bool

@@ -45,11 +45,15 @@ BINARY: Mapping[str, Callable[[Value, Value, Style], Value]] = {
 }
 
 
-def expand(value: Value, *, has_fma: bool = True, has_scalef: bool = False) -> Value:
-    """``value`` with every transcendental function spelled out for a target with these instructions."""
-    style = Style(has_fma, has_scalef)
+def expand(value: Value, *, has_fma: bool = True, has_f64: bool = True, has_scalef: bool = False) -> Value:
+    """``value`` with every transcendental function spelled out for a target with these instructions.
+
+    Without ``has_f64`` the other two hold for f32 alone.
+    """
+    narrow_style, wide_style = Style(has_fma, has_scalef), Style(has_fma and has_f64, has_scalef and has_f64)
 
     def leaf(v: Value) -> Value | None:
+        style = wide_style if v.dtype is types.f64 else narrow_style
         if isinstance(v, Unary) and v.op in UNARY:
             function = UNARY[v.op]
             return _in_wide(v, lambda a: function(a, style), v.a)

@@ -11,13 +11,25 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Machine:
-    """One named CPU model: how LLVM calls it, and its capabilities and typical caches."""
+    """One named CPU model: how LLVM calls it, and its capabilities and typical caches.
+
+    ``abi`` is LLVM's name of the calling convention where the triple leaves a choice, ``attributes`` what every
+    function says of itself; ``code_model`` and ``relocation`` are LLVM's. All else is explained at
+    ``codegen.target.Target``.
+    """
 
     triple: str
     cpu: str
     features: str = ""
+    abi: str = ""
+    code_model: str = "default"
+    relocation: str = "pic"
+    attributes: str = ""
+    pointer_bytes: int = 8
     vector_bytes: int = 16
     n_vector_registers: int = 16
+    has_threads: bool = True
+    has_f64: bool = True
     has_fma: bool = False
     fma_ports: int = 2
     has_masks: bool = False
