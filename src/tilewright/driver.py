@@ -15,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from hashlib import sha256
+from hashlib import file_digest, sha256
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -71,6 +71,8 @@ COMMENT = {"llvm": ";", "asm": "#"}
 DUMPED = {
     "kernels": "kernels.txt", "tile": "tile.txt", "llvm": "kernels.ll", "asm": "kernels.s", "entry": "entry.ll",
 }  # fmt: skip
+_LOC = re.compile(r' loc\("(?:[^"\\]|\\.)*"(?:, "(?:[^"\\]|\\.)*", \d+)?\)')
+"""Where a graph's text says that a node comes from: lines of the user's files."""
 PRECISIONS: tuple[str, ...] = ("fp32", "bf16")
 ACCURACIES: tuple[str, ...] = ("default", "exact")
 Progress = Callable[[str, int, int], None]
@@ -259,7 +261,8 @@ def build_modules(graph: Graph, options: Options, target: Target, clock: Clock) 
     texts = {"entry": split.entry(None), **split.kernels.texts()}
     with clock.stage("weights"):
         weights = split.planner.weights.blob()
-    return Modules(split.manifest(options, weights.nbytes, len(split.slots)), target, texts, weights)
+    manifest = split.manifest(options, weights.nbytes, len(split.slots))
+    return Modules(manifest, target, texts, weights, split.planner.weights.rows(), {})
 
 
 @dataclass
@@ -315,25 +318,41 @@ def export(
     precision: str = "fp32",
     optimize: int = 2,
     accuracy: str = "default",
+    shared: bool = False,
+    static: bool = False,
     progress: Progress | None = None,
 ) -> Exported:
     """Compile a model to an object file and a C header that need no Python; ``docs/deploy.md`` says how to use them.
 
     Arguments are those of ``compile``, and: ``name`` begins every C symbol and file name (default: the model's).
     ``threads`` is the most that a call may use (default: 1 for a named target, for "native" what this process may use).
-    ``weights`` is "embedded" in the object, "file" (to be mapped) or "auto": embedded up to 64 MiB.
+    ``weights`` is "embedded" in the object, "file" (to be mapped) or "auto": embedded up to 64 MiB. ``shared`` also
+    links a library with the system's ``cc``, ``static`` also writes an archive.
 
     Raises as ``compile`` does; ``CompileError`` too for a model whose structure a call decides.
     """
     options = Options(target, precision, optimize, accuracy)
     chosen = Target.parse(target)
     n_threads = threads if threads is not None else default_threads() if chosen.is_native else 1
-    how = ExportOptions(name, n_threads, weights)
+    how = ExportOptions(name, n_threads, weights, shared, static)
     clock = Clock(progress)
     with clock.stage("import"):
         graph = fix_symbols(import_source(source, example_inputs, dynamic_shapes, input_shapes), fix_dims or {})
+    facts = source_facts(source, graph)
     modules = build_modules(graph, options, replace(chosen, n_cores=n_threads), clock)
-    return write_export(modules, Path(folder), how)
+    return write_export(replace(modules, source=facts), Path(folder), how)
+
+
+def source_facts(source: Source, graph: Graph) -> dict[str, Any]:
+    """What an export's record says of the model: digests that depend on its content alone."""
+    table = SideTable()
+    text = _LOC.sub("", print_graph(graph, table))
+    content = f"{text}{digest_arrays(table.arrays.values())}"
+    facts = {"model": graph.name, "sha256": sha256(content.encode()).hexdigest()}
+    if isinstance(source, str | Path):
+        with open(source, "rb") as file:
+            facts["file_sha256"] = file_digest(file, "sha256").hexdigest()
+    return facts
 
 
 def graph_passes(options: Options, target: Target) -> tuple[Pass, ...]:

@@ -56,6 +56,14 @@ class ElfObject:
         """The index of the section of a name."""
         return next((k for k, s in enumerate(self.sections) if s.name == name), None)
 
+    def defined(self) -> list[str]:
+        """Names that other objects may use."""
+        return [s.name for s in self.symbols if s.binding != 0 and s.section != 0]
+
+    def undefined(self) -> list[str]:
+        """Names that somebody else must define."""
+        return sorted(s.name for s in self.symbols if s.binding != 0 and s.section == 0)
+
     def put_section(self, out: bytearray, index: int, offset: int, size: int) -> None:
         """Change where a section's data lie, in a copy of the file."""
         word, at = ("<Q", 24) if self.is_64 else ("<I", 16)

@@ -10,20 +10,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tilewright.aot.archive import archive_pieces
+from tilewright.aot.cc import link_shared
+from tilewright.aot.elf import ElfObject
 from tilewright.aot.embed import as_constant, embed
 from tilewright.aot.glue import glue_text
 from tilewright.aot.header import header_text
 from tilewright.aot.interface import Interface, c_name, checked_name
 from tilewright.aot.link import link_modules
 from tilewright.aot.pool import POOL_SYMBOLS, pool_text
-from tilewright.aot.system import system_of
+from tilewright.aot.record import entry_of, record_text
+from tilewright.aot.sizes import SizeRow, size_rows
+from tilewright.aot.system import System, system_of
 from tilewright.aot.weights_file import weights_header
 from tilewright.codegen.target import Target
 from tilewright.core.diag import OptionError
 from tilewright.core.types import Array
 from tilewright.runtime.digest import digest_bytes
 from tilewright.runtime.files import write_atomically
-from tilewright.runtime.manifest import Manifest
+from tilewright.runtime.host import misfit
+from tilewright.runtime.manifest import Manifest, TargetSpec
+from tilewright.runtime.pool import MAX_THREADS
 
 WEIGHTS = ("auto", "embedded", "file")
 EMBED_LIMIT = 64 << 20
@@ -32,21 +39,31 @@ EMBED_LIMIT = 64 << 20
 
 @dataclass(frozen=True)
 class Modules:
-    """A compiled model before LLVM: ``texts`` are the entry's and the kernels' modules by name."""
+    """A compiled model before LLVM: ``texts`` are the entry's and the kernels' modules by name.
+
+    ``weight_rows`` are the constants' labels and bytes, ``source`` facts about what was compiled, as JSON values.
+    """
 
     manifest: Manifest
     target: Target
     texts: dict[str, str]
     weights: Array
+    weight_rows: list[tuple[str, int]]
+    source: dict[str, Any]
 
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """``name`` begins every C symbol (default: the model's own). ``threads`` is the most that a call may use."""
+    """``name`` begins every C symbol (default: the model's own). ``threads`` is the most that a call may use.
+
+    ``weights`` is "embedded", "file" or "auto"; ``shared`` and ``static`` ask for libraries too.
+    """
 
     name: str | None = None
     threads: int = 1
     weights: str = "auto"
+    shared: bool = False
+    static: bool = False
 
     def __post_init__(self) -> None:
         if self.weights not in WEIGHTS:
@@ -59,58 +76,108 @@ class ExportOptions:
 
 @dataclass(frozen=True)
 class Exported:
-    """What an export wrote. ``weights`` is None where they are in the object."""
+    """What an export wrote. ``weights`` is None where they are in the object; ``sizes`` add up to the object."""
 
     name: str
     object: Path
     header: Path
+    record: Path
     weights: Path | None
+    library: Path | None
+    archive: Path | None
+    sizes: tuple[SizeRow, ...]
 
     @property
     def files(self) -> list[Path]:
         """Everything that was written."""
-        return [self.object, self.header, *([] if self.weights is None else [self.weights])]
+        found = [self.object, self.header, self.record, self.weights, self.library, self.archive]
+        return [path for path in found if path is not None]
 
 
 def export(modules: Modules, folder: Path, options: ExportOptions) -> Exported:
     """Write a model's files. ``OSError`` when the folder can't be written."""
-    manifest, target = modules.manifest, modules.target
-    system = system_of(target.triple)
+    system = system_of(modules.target.triple)
+    _check_libraries(options, modules.target, system)
+    of = _interface(modules, options, system)
     weights = modules.weights.data
-    interface = Interface(
-        name=options.name or c_name((manifest.report or {}).get("model", "model")),
-        manifest=manifest,
-        max_threads=options.threads if system.pool else 1,
-        weights_bytes=weights.nbytes,
-        embedded=_is_embedded(options.weights, weights.nbytes),
-        arena_bytes=manifest.report["memory"]["arena_bytes"],
-        fingerprint=digest_bytes(weights),
-    )
-    has_data = interface.embedded and weights.nbytes > 0
-    through_llvm = has_data and system.object_format != "ELF"
-    glue = glue_text(interface, system, as_constant(weights) if through_llvm else "")
-    threads = pool_text(system, interface.max_threads, interface.name)
-    exported = {*_public(interface.name), *POOL_SYMBOLS}
-    features = system.pool.features if system.pool else ""
-    data = link_modules([glue, threads, *modules.texts.values()], target, exported, features=features)
-    pieces: list[Any] = embed(data, weights) if has_data and not through_llvm else [data]
+    data, pieces = _object(modules, of, system)
+    sizes = size_rows(data, of.name, _labels(modules.manifest), modules.weight_rows, len(weights) * (len(pieces) - 1))
+    header = header_text(of, system).encode()
+    elf = ElfObject(data) if system.object_format == "ELF" else None
     folder.mkdir(parents=True, exist_ok=True)
-    name = interface.name
-    has_file = not interface.embedded and weights.nbytes > 0
-    file = folder / f"{name}.safetensors" if has_file else None
-    made = Exported(name, folder / f"{name}.o", folder / f"{name}.h", file)
-    if file is not None:
-        write_atomically(file, [weights_header(weights.nbytes, interface.fingerprint), weights], durable=False)
-    write_atomically(made.object, pieces, durable=False)
-    write_atomically(made.header, [header_text(interface, system).encode()], durable=False)
-    return made
+    named = {"object": f"{of.name}.o", "header": f"{of.name}.h", "weights": f"{of.name}.safetensors"}
+    contents: dict[str, list[Any]] = {"object": pieces, "header": [header]}
+    if not of.embedded and of.weights_bytes:
+        contents["weights"] = [weights_header(of.weights_bytes, of.fingerprint), weights]
+    if options.static and elf:
+        named["archive"] = f"lib{of.name}.a"
+        contents["archive"] = archive_pieces(named["object"], pieces, elf.defined())
+    paths = {role: folder / named[role] for role in contents}
+    for role, content in contents.items():
+        write_atomically(paths[role], content, durable=False)
+    entries = [entry_of(role, paths[role], content) for role, content in contents.items()]
+    if options.shared:
+        library = paths["library"] = folder / f"lib{of.name}.so"
+        link_shared(paths["object"], library, name=of.name, has_threads=of.max_threads > 1)
+        entries.append(entry_of("library", library, [library.read_bytes()]))
+    report = modules.manifest.report
+    needed = elf.undefined() if elf else []
+    record = record_text(of, entries, sizes, modules.source, report["options"], needed)
+    paths["record"] = folder / f"{of.name}.json"
+    write_atomically(paths["record"], [record.encode()], durable=False)
+    return Exported(
+        of.name, paths["object"], paths["header"], paths["record"], paths.get("weights"), paths.get("library"),
+        paths.get("archive"), tuple(sizes),
+    )  # fmt: skip
+
+
+def _interface(modules: Modules, options: ExportOptions, system: System) -> Interface:
+    report = modules.manifest.report
+    return Interface(
+        name=options.name or c_name(report["model"]),
+        manifest=modules.manifest,
+        max_threads=min(options.threads, MAX_THREADS) if system.pool else 1,
+        weights_bytes=modules.weights.nbytes,
+        embedded=_is_embedded(options.weights, modules.weights.nbytes),
+        arena_bytes=report["memory"]["arena_bytes"],
+        fingerprint=digest_bytes(modules.weights.data),
+    )
+
+
+def _object(modules: Modules, of: Interface, system: System) -> tuple[bytes, list[Any]]:
+    """The object without weights, and the pieces of the whole one."""
+    has_data = of.embedded and of.weights_bytes > 0
+    through_llvm = has_data and system.object_format != "ELF"
+    glue = glue_text(of, system, as_constant(modules.weights.data) if through_llvm else "")
+    texts = [glue, pool_text(system, of.max_threads, of.name), *modules.texts.values()]
+    features = system.pool.features if system.pool else ""
+    data = link_modules(texts, modules.target, {*public_names(of.name), *POOL_SYMBOLS}, features=features)
+    if not has_data or through_llvm:
+        return data, [data]
+    pieces = embed(data, modules.weights.data)
+    return pieces[0], pieces
+
+
+def _labels(manifest: Manifest) -> dict[str, str]:
+    """What each kernel computes, by its symbol."""
+    return {k["name"]: " ".join(k["ops"]) for k in manifest.report["kernels"]}
+
+
+def _check_libraries(options: ExportOptions, target: Target, system: System) -> None:
+    if options.shared and misfit(TargetSpec(target.triple, target.cpu)) is not None:
+        remedy = "export on a machine of that kind, or link the object with a compiler for it"
+        raise OptionError(f"a shared library for {target.triple} can't be linked here", remedy=remedy)
+    if options.static and system.object_format != "ELF":
+        remedy = "link the object, which is all that the archive would hold"
+        raise OptionError(f"static archives are made of ELF objects, not of {system.object_format}", remedy=remedy)
 
 
 def _is_embedded(choice: str, n_bytes: int) -> bool:
     return choice == "embedded" or (choice == "auto" and n_bytes <= EMBED_LIMIT)
 
 
-def _public(name: str) -> list[str]:
+def public_names(name: str) -> list[str]:
+    """Every function that an export may define."""
     functions = (
         "info", "bind", "workspace", "input_shape", "output_shape", "create", "run", "result_shape", "destroy",
         "status_text", "map_weights", "unmap_weights", "after_fork",

@@ -5,6 +5,7 @@ In: a model file and options. Out: files in a folder. Not its business: how they
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -19,6 +20,9 @@ Name = Annotated[str | None, typer.Option("--name", help="Begins C names and fil
 AtMost = Annotated[
     int | None, typer.Option(min=1, help="The most threads a call may use (default: 1; native: what is allowed).")
 ]
+Shared = Annotated[bool, typer.Option("--shared", help="Also link a shared library, with the system's cc.")]
+Static = Annotated[bool, typer.Option("--static", help="Also write a static archive.")]
+SizeReport = Annotated[bool, typer.Option("--size", help="Show what the object's bytes are spent on.")]
 WeightsOption = Annotated[str, typer.Option("--weights", help="embedded, file, or auto: embedded up to 64 MiB.")]
 
 
@@ -38,6 +42,9 @@ def aot_command(
     precision: PrecisionOption = "fp32",
     accuracy: Accuracy = "default",
     fix: Fix = [],  # noqa: B006
+    shared: Shared = False,
+    static: Static = False,
+    size: SizeReport = False,
     json: Json = False,
 ) -> None:
     """Compile a model to an object file and a C header."""
@@ -52,9 +59,14 @@ def aot_command(
         precision=precision,
         accuracy=accuracy,
         fix_dims=inputs.parse_sizes(fix, "--fix"),
+        shared=shared,
+        static=static,
     )
     rows = [(str(path), path.stat().st_size) for path in made.files]
     if json:
-        show.emit_json({"name": made.name, "files": dict(rows)})
-    else:
-        show.table("files", ("file", "bytes"), rows)
+        show.emit_json({"name": made.name, "files": dict(rows), "sizes": [asdict(row) for row in made.sizes]})
+        return
+    show.table("files", ("file", "bytes"), rows)
+    if size:
+        parts = [(row.kind, row.name, row.n_bytes) for row in made.sizes]
+        show.table(made.object.name, ("part", "what", "bytes"), [*parts, ("", "in all", sum(p[2] for p in parts))])

@@ -122,7 +122,7 @@ class GraphPlan:
         if node in self.arguments and node.op is INPUT:
             return self.arguments[node]
         if node.op is CONST:
-            return Pointer("weights", self.planner.weights.add(node.attrs.data))
+            return Pointer("weights", self.planner.weights.add(node.attrs.data, label=node.loc.text))
         if result in self.targets:
             return self.targets[result]
         return Pointer("arena", self.offsets[self.homes[result]])
@@ -198,5 +198,7 @@ class GraphPlan:
     def _parameter(self, node: Node, packing: Packing | None) -> Pointer:
         if packing is None:
             return self.pointer(node)
-        data = self.resolve(node)[0].attrs.data
-        return Pointer("weights", self.planner.weights.add(data, packing.layout, packing.n_bytes, packing.fill))
+        home = self.resolve(node)[0]
+        data, weights = home.attrs.data, self.planner.weights
+        at = weights.add(data, packing.layout, packing.n_bytes, packing.fill, label=home.loc.text)
+        return Pointer("weights", at)

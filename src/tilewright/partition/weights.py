@@ -26,16 +26,27 @@ class Weights:
     n_bytes: int = 0
     _offsets: dict[tuple[object, str], int] = field(default_factory=dict)
     _fills: list[tuple[int, int, Data, Fill]] = field(default_factory=list)
+    _labels: list[str] = field(default_factory=list)
 
-    def add(self, data: Data, layout: str = "", n_bytes: int | None = None, fill: Fill | None = None) -> int:
-        """The offset of ``data``; with ``layout`` and ``fill``, of its re-laid form of ``n_bytes``."""
+    def add(
+        self, data: Data, layout: str = "", n_bytes: int | None = None, fill: Fill | None = None, *, label: str = ""
+    ) -> int:
+        """The offset of ``data``; with ``layout`` and ``fill``, of its re-laid form of ``n_bytes``.
+
+        ``label`` is for reports: where the constant comes from.
+        """
         key = (data, layout)
         if key not in self._offsets:
             self._offsets[key] = self.n_bytes
             size = data.array.nbytes if n_bytes is None else n_bytes
             self._fills.append((self.n_bytes, size, data, fill or _as_it_is))
+            self._labels.append(label)
             self.n_bytes += -(-size // ALIGNMENT) * ALIGNMENT
         return self._offsets[key]
+
+    def rows(self) -> list[tuple[str, int]]:
+        """Each constant's label and bytes, in the order in which they lie."""
+        return [(label, size) for label, (_, size, _, _) in zip(self._labels, self._fills, strict=True)]
 
     def blob(self) -> Array:
         """All constants in one 64-byte aligned ``uint8`` array; each is written once, into its place."""

@@ -1,0 +1,89 @@
+"""What an object's bytes are spent on: rows by kernel, by weight and by part of the file, which add up to the file.
+
+In: an object, the labels of kernels and weights. Out: ``SizeRow``s. Not its business: showing them (``cli``).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import llvmlite.binding as llvm
+
+from tilewright.aot.elf import NOBITS, SYMTAB, ElfObject, Section
+from tilewright.aot.embed import WEIGHTS_SECTIONS
+
+RELOCATIONS, STRINGS, HAS_CODE = (4, 9), 3, 4
+
+
+@dataclass(frozen=True, slots=True)
+class SizeRow:
+    """``kind`` is kernel, weight, code, data or file; ``name`` says which of them."""
+
+    kind: str
+    name: str
+    n_bytes: int
+
+
+def size_rows(
+    data: bytes, name: str, kernels: Mapping[str, str], weights: Sequence[tuple[str, int]], n_weights: int
+) -> list[SizeRow]:
+    """Rows that add up to the object: ``data`` with its last ``n_weights`` bytes of weights appended.
+
+    ``kernels`` are labels by symbol, ``weights`` labels and bytes. Where weights went through LLVM, ``n_weights`` is 0.
+    """
+    rows: Counter[tuple[str, str]] = Counter()
+    if data[:4] == b"\x7fELF":
+        for kind, what, n_bytes in _elf_parts(ElfObject(data), name, kernels):
+            rows[kind, what] += n_bytes
+    else:
+        for section in llvm.ObjectFileRef.from_data(data).sections():
+            shown = (section.name() or b"").decode("utf-8", "replace")
+            rows["data", f"section {shown}"] += section.size()
+    for label, n_bytes in weights if n_weights else ():
+        rows["weight", label or "folded constants"] += n_bytes
+    if n_weights:
+        rows["weight", "alignment of weights"] = n_weights - sum(n_bytes for _, n_bytes in weights)
+    found = [SizeRow(kind, what, n) for (kind, what), n in rows.items() if n]
+    rest = len(data) + n_weights - sum(r.n_bytes for r in found)
+    order = ["kernel", "code", "data", "weight", "file"]
+    found.append(SizeRow("file", "headers and alignment", rest))
+    return sorted(found, key=lambda r: (order.index(r.kind), -r.n_bytes, r.name))
+
+
+def _elf_parts(elf: ElfObject, name: str, kernels: Mapping[str, str]) -> Iterator[tuple[str, str, int]]:
+    for index, section in enumerate(elf.sections):
+        if section.type in (0, NOBITS) or section.name == WEIGHTS_SECTIONS["ELF"]:
+            continue
+        kind, what = _of_section(section)
+        rest = section.size
+        if kind != "file":
+            for symbol in elf.symbols:
+                if symbol.section == index and symbol.size and symbol.kind in (1, 2):
+                    rest -= symbol.size
+                    yield (*_owner(symbol.name, name, kernels), symbol.size)
+        yield kind, what, rest
+
+
+def _of_section(section: Section) -> tuple[str, str]:
+    if section.type in RELOCATIONS:
+        return "file", "relocations"
+    if section.type in (SYMTAB, STRINGS):
+        return "file", "symbols and their names"
+    if section.flags & HAS_CODE:
+        return "code", "alignment of functions"
+    if section.name == ".eh_frame" or section.name.startswith(".ARM.ex"):
+        return "data", "unwind tables"
+    return "data", "constants and texts"
+
+
+def _owner(symbol: str, name: str, kernels: Mapping[str, str]) -> tuple[str, str]:
+    stem = symbol.split(".", maxsplit=1)[0]
+    if stem in kernels:
+        return "kernel", f"{stem} {kernels[stem]}".strip()
+    if stem.startswith(("tw_run", "tw_plan", "tw_sub")):
+        return "code", "order of kernels and sizes"
+    if stem.startswith(f"{name}_"):
+        return "code", "C interface"
+    return "code", "thread pool"

@@ -1,0 +1,237 @@
+"""A model that was exported and linked to a shared library, as a Python callable: the same C functions as C calls.
+
+In: a library's path; per call, arrays. Out: arrays. It needs ctypes and NumPy, neither LLVM nor the compiler.
+Not its business: how the library was made (``tilewright.aot``), what the functions do (the generated header says).
+
+A library is a program: load those that you would run.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tilewright.runtime.arguments import ArgumentReader
+from tilewright.runtime.errors import ArtifactError, ExecutionError, InputError, ResourceError
+from tilewright.runtime.manifest import Manifest, SymbolSpec, TargetSpec, TensorSpec
+from tilewright.runtime.plan import Planner
+from tilewright.runtime.values import Array, address_of, aligned_buffer, dtype_of, new_array, to_tensor
+
+ABI_VERSION = 1
+KEPT = 4
+"""Handles that a model keeps between calls."""
+
+DTYPE_NAMES = (
+    "", "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "bfloat16",
+    "float32", "float64", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu",
+    "float4_e2m1fn", "int4", "uint4", "int2", "uint2",
+)  # fmt: skip
+"""By number of ``tw_dtype``."""
+_KIND_SHAPE, _KIND_MEMORY, _KIND_RUN = 2, 3, 7
+_POINTER = ctypes.c_void_p
+
+
+class _TensorInfo(ctypes.Structure):
+    _fields_ = (
+        ("name", ctypes.c_char_p), ("dtype", ctypes.c_int32), ("rank", ctypes.c_int32),
+        ("shape", ctypes.POINTER(ctypes.c_int64)), ("dims", ctypes.POINTER(ctypes.c_char_p)),
+    )  # fmt: skip
+
+
+class _SymbolInfo(ctypes.Structure):
+    _fields_ = (("name", ctypes.c_char_p), ("lowest", ctypes.c_int64), ("highest", ctypes.c_int64))
+
+
+class _ModelInfo(ctypes.Structure):
+    _fields_ = (
+        ("abi_version", ctypes.c_uint32), ("struct_bytes", ctypes.c_uint32), ("n_inputs", ctypes.c_int32),
+        ("n_outputs", ctypes.c_int32), ("n_symbols", ctypes.c_int32), ("max_threads", ctypes.c_int32),
+        ("name", ctypes.c_char_p), ("compiler_version", ctypes.c_char_p), ("target", ctypes.c_char_p),
+        ("cpu", ctypes.c_char_p), ("fingerprint", ctypes.c_char_p), ("inputs", ctypes.POINTER(_TensorInfo)),
+        ("outputs", ctypes.POINTER(_TensorInfo)), ("symbols", ctypes.POINTER(_SymbolInfo)),
+        ("alignment", ctypes.c_int64), ("weights_bytes", ctypes.c_int64),
+    )  # fmt: skip
+
+
+@dataclass(slots=True)
+class _Handle:
+    """A model's handle in memory of ours, which ``memory`` keeps alive."""
+
+    address: int
+    capacity: int
+    memory: Array
+
+
+class LibraryModel:
+    """A model of a shared library, callable from any number of threads at once, as a ``LoadedModel`` is."""
+
+    def __init__(self, path: str | os.PathLike[str], *, name: str | None = None, threads: int | None = None) -> None:
+        """``name`` is the model's (default: the file's, without ``lib``); ``threads`` the most that a call uses.
+
+        A weights file is looked for beside the library. ``ArtifactError`` when the library is not such a model.
+        """
+        file = Path(path)
+        self.name = name or file.name.split(".")[0].removeprefix("lib")
+        try:
+            self._library = ctypes.CDLL(str(file.absolute()))
+        except OSError as error:
+            raise ArtifactError(f"can't load {str(file)!r}: {error}", remedy="check the path and the system") from error
+        self._threads = threads or 0
+        info = self._facts(file)
+        self.inputs, self.outputs = (_tensors(t, n) for t, n in _both(info))
+        self.symbols = tuple(_symbol(info.symbols[k]) for k in range(info.n_symbols))
+        manifest = Manifest(
+            info.compiler_version.decode(), TargetSpec(info.target.decode(), info.cpu.decode()), self.inputs, (),
+            self.symbols, n_dims=len(self.symbols),
+        )  # fmt: skip
+        try:
+            self._reader = ArgumentReader(self.inputs, Planner(manifest))
+        except ValueError as error:
+            raise ArtifactError(f"{file.name} contradicts itself: {error}", remedy="export the model again") from error
+        self._weights = self._mapped(file.with_name(f"{self.name}.safetensors")) if info.weights_bytes else None
+        self._free: deque[_Handle] = deque(maxlen=KEPT)
+
+    def __repr__(self) -> str:
+        signature = " -> ".join(", ".join(map(str, specs)) for specs in (self.inputs, self.outputs))
+        return f"<LibraryModel {self.name} ({signature})>"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run, as ``LoadedModel`` does: one output as itself, several as a tuple. Raises ``InputError``."""
+        arrays, has_tensors = self._reader.read(args, kwargs)
+        results = self._execute(arrays)
+        shown = [to_tensor(r) for r in results] if has_tensors else results
+        return shown[0] if len(shown) == 1 else tuple(shown)
+
+    def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """Run by names: inputs in, all outputs out."""
+        results = self._execute(self._reader.read((), feeds)[0])
+        return {spec.name: result for spec, result in zip(self.outputs, results, strict=True)}
+
+    # --- a call
+
+    def _execute(self, arrays: Sequence[Array]) -> list[Array]:
+        dims = self._dims(arrays)
+        n_bytes = ctypes.c_int64()
+        self._check(self._call("workspace", dims, ctypes.byref(n_bytes)))
+        results = []
+        for k, spec in enumerate(self.outputs):
+            shape, dtype = self._shape("output_shape", spec, dims, k), dtype_of(spec.dtype)
+            results.append(new_array(shape, dtype, math.prod(shape) * dtype.itemsize))
+        handle = self._handle(n_bytes.value)
+        try:
+            status = self._call("run", _POINTER(handle.address), dims, _table(arrays), _table(results))
+            self._check(status)
+            shapes = [self._shape("result_shape", s, _POINTER(handle.address), k) for k, s in enumerate(self.outputs)]
+        finally:
+            self._free.append(handle)
+        return [_front(array, shape) for array, shape in zip(results, shapes, strict=True)]
+
+    def _dims(self, arrays: Sequence[Array]) -> Any:
+        shapes = [(ctypes.c_int64 * max(a.ndim, 1))(*a.shape) for a in arrays]
+        table = (_POINTER * max(len(shapes), 1))(*[ctypes.addressof(s) for s in shapes])
+        dims = (ctypes.c_int64 * max(len(self.symbols), 1))()
+        self._check(self._call("bind", table, dims))
+        return dims
+
+    def _shape(self, function: str, spec: TensorSpec, of: Any, index: int) -> tuple[int, ...]:
+        shape = (ctypes.c_int64 * max(len(spec.shape), 1))()
+        self._check(self._call(function, of, ctypes.c_int32(index), shape))
+        return tuple(shape[: len(spec.shape)])
+
+    def _handle(self, n_bytes: int) -> _Handle:
+        """A handle that no other call has, large enough."""
+        try:
+            handle = self._free.pop()
+        except IndexError:
+            handle = _Handle(0, -1, np.empty(0, np.uint8))
+        if handle.capacity >= n_bytes:
+            return handle
+        try:
+            memory, start = aligned_buffer(n_bytes)
+        except (MemoryError, ValueError) as error:
+            raise ResourceError(f"there is no memory for {n_bytes} bytes", remedy="use smaller inputs") from error
+        made = _POINTER()
+        place = _POINTER(memory.ctypes.data + start)
+        weights = _POINTER(self._weights)
+        arguments = (place, ctypes.c_int64(n_bytes), weights, ctypes.c_int32(self._threads))
+        self._check(self._call("create", ctypes.byref(made), *arguments))
+        return _Handle(made.value or 0, n_bytes, memory)
+
+    # --- the library
+
+    def _facts(self, file: Path) -> _ModelInfo:
+        try:
+            function = self._library[f"{self.name}_info"]
+        except AttributeError as error:
+            rule = f"{file.name} has no model {self.name!r}"
+            raise ArtifactError(rule, remedy="name the model that was exported: name=...") from error
+        function.restype = ctypes.POINTER(_ModelInfo)
+        info: _ModelInfo = function().contents
+        if info.abi_version != ABI_VERSION:
+            rule = f"{file.name} has version {info.abi_version} of the interface, this loader has {ABI_VERSION}"
+            raise ArtifactError(rule, remedy="export the model again, or use that version of Tilewright")
+        return info
+
+    def _mapped(self, file: Path) -> int | None:
+        """The address of weights in a file, where the library has none of its own."""
+        if not hasattr(self._library, f"{self.name}_map_weights"):
+            return None
+        weights = _POINTER()
+        status = self._call("map_weights", ctypes.c_char_p(os.fsencode(file)), ctypes.byref(weights))
+        if status:
+            raise ArtifactError(f"{file}: {self._text(status)}", remedy="keep the exported weights beside the library")
+        return weights.value
+
+    def _call(self, function: str, *arguments: Any) -> int:
+        return int(self._library[f"{self.name}_{function}"](*arguments))
+
+    def _text(self, status: int) -> str:
+        function = self._library[f"{self.name}_status_text"]
+        function.restype = ctypes.c_char_p
+        text: bytes = function(ctypes.c_int32(status))
+        return text.decode("utf-8", "replace")
+
+    def _check(self, status: int) -> None:
+        if status == 0:
+            return
+        text, kind = self._text(status), status & 255
+        if kind == _KIND_SHAPE:
+            raise InputError(text, remedy="pass inputs of those sizes")
+        if kind == _KIND_MEMORY:
+            raise ResourceError(text, remedy="use smaller inputs, or free memory")
+        raise ExecutionError(text, remedy="check the values of the inputs" if kind == _KIND_RUN else "")
+
+
+def _both(info: _ModelInfo) -> tuple[tuple[Any, int], tuple[Any, int]]:
+    return (info.inputs, info.n_inputs), (info.outputs, info.n_outputs)
+
+
+def _tensors(infos: Any, n: int) -> tuple[TensorSpec, ...]:
+    found = []
+    for t in infos[:n] if n else ():
+        sizes = tuple(int(t.shape[d]) if t.shape[d] >= 0 else t.dims[d].decode() for d in range(t.rank))
+        found.append(TensorSpec(t.name.decode(), DTYPE_NAMES[t.dtype], sizes))
+    return tuple(found)
+
+
+def _symbol(info: _SymbolInfo) -> SymbolSpec:
+    return SymbolSpec(info.name.decode(), info.lowest, info.highest if info.highest < (1 << 63) - 1 else None)
+
+
+def _table(arrays: Sequence[Array]) -> Any:
+    return (_POINTER * max(len(arrays), 1))(*[address_of(a) for a in arrays])
+
+
+def _front(array: Array, shape: tuple[int, ...]) -> Array:
+    """The part of a buffer that the data decided on, which was written densely."""
+    if array.shape == shape:
+        return array
+    return array.reshape(-1)[: math.prod(shape)].reshape(shape).copy()

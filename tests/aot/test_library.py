@@ -1,0 +1,97 @@
+"""Shared libraries through the Python loader: the same answers as the compiled model, and the same refusals."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import TensorProto, helper
+
+import small_models
+import tilewright as tw
+from aot import programs
+from tilewright.runtime.library import LibraryModel
+
+pytestmark = programs.needs_cc
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[tw.LoadedModel, LibraryModel]]:
+    model = tw.compile(small_models.language_model(), threads=2, cache=False)
+    made = model.export(tmp_path_factory.mktemp("lm"), name="lm", shared=True)
+    yield model, LibraryModel(made.library)
+
+
+def test_answers_are_the_compiled_model_s(pair: tuple[tw.LoadedModel, LibraryModel]) -> None:
+    model, library = pair
+    assert library.inputs == model.inputs and library.outputs == model.outputs and library.symbols == model.symbols
+    for shape in ((1, 1, 64), (3, 40, 64), (2, 7, 64)):
+        x = small_models.numbers(*shape)
+        np.testing.assert_array_equal(library(x), model(x))
+        np.testing.assert_array_equal(library.run({"x": x})[model.outputs[0].name], model(x))
+    assert isinstance(library(torch.zeros(1, 2, 64)), torch.Tensor)
+
+
+def test_wrong_inputs_are_refused(pair: tuple[tw.LoadedModel, LibraryModel]) -> None:
+    _, library = pair
+    for wrong in (np.zeros((1, 2, 63), np.float32), np.zeros((1, 64), np.float32), np.zeros((1, 2, 64)), "x"):
+        with pytest.raises(tw.InputError):
+            library(wrong)
+    with pytest.raises(tw.InputError, match=r"batch.*at least 1"):
+        library(np.zeros((0, 2, 64), np.float32))
+
+
+def test_threads_call_at_once(pair: tuple[tw.LoadedModel, LibraryModel]) -> None:
+    model, library = pair
+    inputs = [small_models.numbers(2, 30 + k, 64, seed=k) for k in range(4)]
+    expected = [model(x) for x in inputs]
+    wrong: list[int] = []
+
+    def work(k: int) -> None:
+        for _ in range(20):
+            if not np.array_equal(library(inputs[k]), expected[k]):
+                wrong.append(k)
+
+    workers = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for w in workers:
+        w.start()
+    for w in workers:
+        w.join()
+    assert wrong == []
+
+
+def test_weights_beside_the_library(tmp_path: Path) -> None:
+    model = tw.compile(small_models.convnet(), threads=1, cache=False)
+    made = model.export(tmp_path, name="net", shared=True, weights="file")
+    x = small_models.numbers(2, 3, 64, 64)
+    np.testing.assert_array_equal(LibraryModel(made.library)(x), model(x))
+    data = bytearray(made.weights.read_bytes())
+    data[100] ^= 1
+    made.weights.write_bytes(data)
+    with pytest.raises(tw.ArtifactError, match=r"net\.safetensors.*not net's weights"):
+        LibraryModel(made.library)
+
+
+def test_sizes_that_the_data_decide(tmp_path: Path) -> None:
+    values = [[helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n"])], [
+        helper.make_tensor_value_info("y", TensorProto.INT64, [1, "found"])]]  # fmt: skip
+    graph = helper.make_graph([helper.make_node("NonZero", ["x"], ["y"])], "where", *values)
+    source = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 21)])
+    onnx.checker.check_model(source)
+    made = tw.export(source, tmp_path, shared=True)
+    library = LibraryModel(made.library)
+    x = np.array([0, 1, 0, 2, 3], np.float32)
+    np.testing.assert_array_equal(library(x), [[1, 3, 4]])
+    assert library(np.zeros(4, np.float32)).shape == (1, 0)
+
+
+def test_other_libraries_are_refused(pair: tuple[tw.LoadedModel, LibraryModel], tmp_path: Path) -> None:
+    with pytest.raises(tw.ArtifactError, match="can't load"):
+        LibraryModel(tmp_path / "libnone.so")
+    with pytest.raises(tw.ArtifactError, match="has no model 'other'"):
+        LibraryModel(pair[1]._library._name, name="other")
