@@ -24,7 +24,7 @@ LAYERS = {
     "codegen": 4,
     "aot": 5, "tune": 5, "quant": 5, "specialize": 5,
     "driver": 6,
-    "conformance": 7, "profile": 7,
+    "conformance": 7, "debug": 7, "profile": 7,
     "cli": 8, "tools": 8, "__main__": 8,
     "__init__": 9,
 }

@@ -32,7 +32,7 @@ from tilewright.core.expr import Dim, Sym, substitute, symbols, to_text
 from tilewright.core.graph import Graph, Node
 from tilewright.core.passes import Pass, PassReport, parse_pipeline, print_pipeline, run_pipeline
 from tilewright.core.text import SideTable, load_graph, print_graph
-from tilewright.core.types import product
+from tilewright.core.types import Array, product
 from tilewright.core.verify import verify
 from tilewright.frontend.onnx_file import read_model
 from tilewright.frontend.onnx_given import NeedsCall
@@ -242,17 +242,8 @@ def build(graph: Graph, options: Options, clock: Clock, *, profile: bool = False
     With ``profile``, each kernel's ticks are added up behind the dimensions, in the order of the report's kernels.
     """
     target = Target.parse(options.target)
-    split = _split(graph, options, target, clock)
-    kernels, weights_of = split.kernels, split.planner.weights
-    pending = kernels.start()
-    with clock.stage("weights"):  # beside LLVM, which works in a thread of its own
-        weights = weights_of.blob()
-    objects = kernels.finish(pending)
-    with clock.stage("entry"):
-        cycles = {name: len(split.slots) + k for k, name in enumerate(kernels.kernels)} if profile else None
-        objects.insert(0, ObjectImage("entry", compile_text(split.entry(cycles), target)))
-    n_dims = len(split.slots) + (len(kernels.kernels) if profile else 0)
-    return Artifact(split.manifest(options, weights.nbytes, n_dims), tuple(objects), weights)
+    parts = make_parts(_split(graph, options, target, clock), clock)
+    return assemble(parts, options, clock, profile=profile)
 
 
 def build_modules(graph: Graph, options: Options, target: Target, clock: Clock) -> Modules:
@@ -296,11 +287,45 @@ def _split(graph: Graph, options: Options, target: Target, clock: Clock) -> Spli
         check_sizes(graph)
         graph = run_pipeline(graph, passes)
         check_sizes(graph)
+    return split_graph(graph, passes, options, target, clock)
+
+
+def split_graph(graph: Graph, passes: Sequence[Pass], options: Options, target: Target, clock: Clock) -> SplitGraph:
+    """Split a graph that is optimised already; sub-graphs of its control flow still go through ``passes``."""
     kernels = KernelBuilder(target, clock)
     planner = kernels.planner(passes, options)
     with clock.stage("partition"):
         program = planner.program(graph, graph.name)
     return SplitGraph(graph, program, kernels, planner, dimension_slots(graph, program))
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What an artefact is made of, for those who look inside: machine code of every kernel and the constants it reads."""
+
+    split: SplitGraph
+    objects: tuple[ObjectImage, ...]
+    weights: Array
+
+
+def make_parts(split: SplitGraph, clock: Clock) -> Parts:
+    """Compile the kernels and lay out the weights."""
+    pending = split.kernels.start()
+    with clock.stage("weights"):  # beside LLVM, which works in a thread of its own
+        weights = split.planner.weights.blob()
+    return Parts(split, tuple(split.kernels.finish(pending)), weights)
+
+
+def assemble(parts: Parts, options: Options, clock: Clock, *, profile: bool = False) -> Artifact:
+    """Parts with the entry function that runs them, a manifest and a report."""
+    split = parts.split
+    kernels, target = split.kernels, split.kernels.target
+    with clock.stage("entry"):
+        cycles = {name: len(split.slots) + k for k, name in enumerate(kernels.kernels)} if profile else None
+        entry = ObjectImage("entry", compile_text(split.entry(cycles), target))
+    n_dims = len(split.slots) + (len(kernels.kernels) if profile else 0)
+    manifest = split.manifest(options, parts.weights.nbytes, n_dims)
+    return Artifact(manifest, (entry, *parts.objects), parts.weights)
 
 
 def export(

@@ -10,7 +10,7 @@ Control-flow ops call :func:`evaluate_graph` on their sub-graphs, whose symbols 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -58,22 +58,52 @@ def evaluate_nodes(outputs: Sequence[Node], values: Mapping[Node, Array], env: M
     may be read by nodes that come earlier in the order. Values are dropped after their last use.
     """
     known: dict[Node, Array | Results] = dict(values)
-    sizes = dict(env)
-    waiting = [n for n in topological(outputs) if n not in known]
+    waiting = topological(outputs, known)
     uses = _use_counts(waiting, outputs)
+    _settle(waiting, known, dict(env), lambda node: _drop_dead(node, known, uses))
+    return tuple(_single(known[n]) for n in outputs)
+
+
+def evaluate_every(
+    graph: Graph, arrays: Sequence[Array], change: Callable[[Node, Array], Array] | None = None
+) -> tuple[dict[Node, Array | Results], dict[Sym, int]]:
+    """The value of every node, those with several results as tuples, and of every symbol.
+
+    ``change`` may give another array for each result, which the nodes that read it then get.
+    """
+    sizes = bind_inputs(graph, arrays)
+    known: dict[Node, Array | Results] = dict(zip(graph.inputs, arrays, strict=True))
+
+    def changed(node: Node) -> None:
+        value = known[node]
+        if change is not None:
+            known[node] = (
+                tuple(change(node, a) for a in value) if isinstance(value, tuple) else change(node, value)
+            )
+
+    _settle([n for n in graph.nodes() if n not in known], known, sizes, changed)
+    return known, sizes
+
+
+def _settle(
+    waiting: Sequence[Node],
+    known: dict[Node, Array | Results],
+    sizes: dict[Sym, int],
+    after: Callable[[Node], None],
+) -> None:
+    """Run every node as soon as what it reads is known; ``after`` hears of each."""
     while waiting:
         later: list[Node] = []
         for node in waiting:
             if all(i in known for i in node.inputs) and _attr_symbols(node) <= sizes.keys():
                 known[node] = _run(node, known, sizes)
-                _drop_dead(node, known, uses)
+                after(node)
             else:
                 later.append(node)
         if len(later) == len(waiting):
             missing = sorted({s.name for n in later for s in _attr_symbols(n) - sizes.keys()})
             raise ExecutionError(f"{later[0].loc}: {later[0].op.name}: no value for {', '.join(missing) or 'an input'}")
         waiting = later
-    return tuple(_single(known[n]) for n in outputs)
 
 
 def _run(node: Node, known: Mapping[Node, Array | Results], sizes: dict[Sym, int]) -> Array | Results:

@@ -330,10 +330,10 @@ class Graph:
         return Graph(self.name, self.pool, self.inputs, new, self.output_names, self.constraints)
 
 
-def topological(roots: Iterable[Node]) -> list[Node]:
-    """Every node reachable from ``roots``, operands before users, without recursion."""
+def topological(roots: Iterable[Node], known: Iterable[Node] = ()) -> list[Node]:
+    """Every node reachable from ``roots``, operands before users, without recursion; stops at the ``known`` ones."""
     order: list[Node] = []
-    done: set[Node] = set()
+    done: set[Node] = set(known)
     stack = list(roots)[::-1]
     while stack:
         node = stack[-1]

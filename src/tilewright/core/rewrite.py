@@ -70,6 +70,17 @@ class Fired(NamedTuple):
 Journal = list[Fired]
 
 
+class Limited(list[Fired]):
+    """A journal that lets only so many rules fire: to find, by bisection, the firing that makes a graph wrong.
+
+    Every firing gives an equal graph, so the graph of any number of them is one that should be right.
+    """
+
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self.limit = limit
+
+
 class RuleTable:
     """Rules indexed by root op, in the order given; make it once per pass, not per graph."""
 
@@ -118,6 +129,7 @@ class _Walk:
         self.reads = count_reads(self.nodes, graph.outputs)
         self.builder = Rewriting(self.pool, UNKNOWN, self.reads)
         self.budget = 100 * len(self.nodes) + 1000
+        self.limit = self.journal.limit if isinstance(self.journal, Limited) else None
 
     def run(self) -> Graph:
         for node in self.nodes:
@@ -209,6 +221,8 @@ class _Walk:
 
     def fire(self, node: Node) -> tuple[Node, ...] | None:
         """What the first rule that applies makes of ``node``."""
+        if self.limit is not None and len(self.journal) >= self.limit:
+            return None
         builder = self.builder
         if node.loc is not builder.loc:
             builder = self.builder = Rewriting(self.pool, node.loc, self.reads)

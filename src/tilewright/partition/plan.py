@@ -59,7 +59,8 @@ Scheduler = Callable[[GroupComputation, str], KernelSpec]
 class Planner:
     """Shared by a graph and its sub-graphs: the weights, the scheduler (which makes equal kernels once), the passes.
 
-    ``caps`` gives each symbol that the data decide the largest value it can take.
+    ``caps`` gives each symbol that the data decide the largest value it can take. ``plans`` has, in order of their end,
+    the plan behind every program made so far.
     """
 
     schedule: Scheduler
@@ -67,10 +68,14 @@ class Planner:
     fuse: bool = True
     weights: Weights = field(default_factory=Weights)
     caps: dict[Sym, Dim] = field(default_factory=dict)
+    plans: list[tuple[Program, GraphPlan]] = field(default_factory=list)
 
     def program(self, graph: Graph, name: str) -> Program:
         """The program of one graph."""
-        return GraphPlan(self, graph, name).program()
+        plan = GraphPlan(self, graph, name)
+        made = plan.program()
+        self.plans.append((made, plan))
+        return made
 
 
 class GraphPlan:

@@ -1,0 +1,115 @@
+"""A graph through the whole compiler beside its reference: passes, kernels, memory, the whole run.
+
+In: a graph, inputs, options. Out: a ``Comparison`` with the first fault. Not its business: where the graph comes from,
+and processes (``debug.compare``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from tilewright.codegen.target import Target
+from tilewright.core.diag import UNKNOWN, CompileError, Loc
+from tilewright.core.graph import Graph
+from tilewright.core.passes import Pass
+from tilewright.core.types import Array
+from tilewright.debug.kernel import BROKEN
+from tilewright.debug.passes import ROOM, check_passes
+from tilewright.debug.report import Comparison, Fault, Row
+from tilewright.debug.steps import Tell, judge_run, walk_program
+from tilewright.debug.tolerance import Difference
+from tilewright.debug.values import Values, values_of
+from tilewright.driver import Clock, Options, Parts, assemble, graph_passes, make_parts
+from tilewright.runtime.artifact import Artifact
+from tilewright.runtime.model import LoadedModel
+from tilewright.runtime.threads import default_threads
+
+RUNS = 4
+"""Whole runs with several threads: what depends on luck shows in one of them."""
+
+
+def silent(stage: str, done: int, total: int) -> None:
+    """Tells nobody."""
+
+
+def compare_graph(
+    graph: Graph, inputs: Sequence[Array], options: Options, *, threads: int | None = None, tell: Tell = silent
+) -> Comparison:
+    """Follow ``graph`` from pass to pass and kernel to kernel; raises what its reference raises on ``inputs``."""
+    n_threads = threads or default_threads()
+    passes = graph_passes(options, Target.parse(options.target))
+    room = ROOM if options.accuracy == "default" else 0.0
+    tell("passes", 0, 1)
+    values_of(graph, inputs)  # inputs that do not fit are the caller's mistake and no fault
+    checked = check_passes(graph, inputs, passes, room)
+    made = Comparison(graph.name, "reference", passes=checked.passes, fault=checked.fault)
+    if made.fault is not None:
+        return made
+    values = values_of(checked.graph, inputs)
+    tell("kernels", 0, 1)
+    parts = _parts(checked.graph, passes, options)
+    if isinstance(parts, Fault):
+        return dataclasses.replace(made, fault=parts)
+    walked = walk_program(parts, values, n_threads, tell)
+    made = dataclasses.replace(made, layers=walked.rows, fault=walked.fault)
+    if made.fault is not None:
+        return made
+    tell("the whole run", 0, 1)
+    return _whole(made, parts, values, inputs, options, n_threads)
+
+
+def _parts(graph: Graph, passes: Sequence[Pass], options: Options) -> Parts | Fault:
+    """Kernels, program and code; a stage that raises is a fault, unless it refuses the model with its reasons."""
+    try:
+        return make_parts(graph, passes, options, Clock())
+    except CompileError:
+        raise
+    except BROKEN as e:
+        return _stage_that_raised(e)
+
+
+def _stage_that_raised(e: Exception) -> Fault:
+    """The part of the compiler whose file raised."""
+    files = []
+    trace = e.__traceback__
+    while trace is not None:
+        files.append(trace.tb_frame.f_globals.get("__name__", ""))
+        trace = trace.tb_next
+    module = next((f for f in reversed(files) if f.startswith("tilewright.")), "tilewright")
+    name = module.removeprefix("tilewright.")
+    return Fault("compile", name, "", UNKNOWN, Difference(problem=f"{type(e).__name__}: {e}"))
+
+
+def _whole(
+    made: Comparison, parts: Parts, values: Values, inputs: Sequence[Array], options: Options, threads: int
+) -> Comparison:
+    """The entry function with one thread and with several; each kernel was right."""
+    graph = parts.graph
+    try:
+        artifact = assemble(parts, options, Clock())
+        rows = _run_whole(artifact, values, inputs, 1)
+        bad = next((r for r in rows if r.difference.is_bad), None)
+        if bad is not None:
+            fault = Fault("entry", "tw_run", bad.name, bad.loc, bad.difference, detail="step by step it is right")
+            return dataclasses.replace(made, outputs=rows, fault=fault)
+        for _ in range(RUNS if threads > 1 else 0):
+            rows = _run_whole(artifact, values, inputs, threads)
+            bad = next((r for r in rows if r.difference.is_bad), None)
+            if bad is not None:
+                fault = Fault("threads", "tw_run", bad.name, bad.loc, bad.difference, detail="one thread is right")
+                return dataclasses.replace(made, outputs=rows, fault=fault)
+    except BROKEN as e:
+        problem = Difference(problem=f"{type(e).__name__}: {e}")
+        return dataclasses.replace(made, fault=Fault("entry", graph.name, "", UNKNOWN, problem))
+    return dataclasses.replace(made, outputs=rows)
+
+
+def _run_whole(artifact: Artifact, values: Values, inputs: Sequence[Array], threads: int) -> tuple[Row, ...]:
+    model = LoadedModel(artifact.manifest, artifact.objects, artifact.weights, threads=threads)
+    graph = values.graph
+    answer = model(*inputs)
+    got = list(answer) if isinstance(answer, tuple) else [answer]
+    found = judge_run(graph, inputs, values.outputs(), got, 0.0)
+    places: list[Loc] = [n.loc for n in graph.outputs]
+    return tuple(Row(n, loc, d) for n, loc, d in zip(graph.output_names, places, found, strict=True))
