@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import tilewright
 from tilewright.cli.main import main
+from tilewright.frontend.onnx_ops import CONVERTERS
 
 RNG = np.random.default_rng(7)
 WEIGHT = RNG.standard_normal((24, 5)).astype(np.float32)
@@ -394,3 +395,31 @@ def test_every_command_has_help(cli: Cli, command: str) -> None:
 
 def test_version(cli: Cli) -> None:
     assert cli("--version") == (0, f"tilewright {tilewright.__version__}\n", "")
+
+
+# --- compare --------------------------------------------------------------------------------------------------------
+
+
+def test_compare_agrees_and_says_so(cli: Cli, linear: Path) -> None:
+    ran = cli("compare", linear, "--size", "rows=3")
+    assert (ran.code, ran.err) == (0, "")
+    assert "matmul add maximum" in ran.out and "linear agrees with reference: 1 kernels, 1 outputs." in ran.out
+    found = json.loads(cli("compare", linear, "--against", "onnxruntime", "--json").out)
+    assert found["agrees"] and [v["name"] for v in found["values"]] == ["p (matmul)", "s (add)", "y (relu)"]
+
+
+def test_compare_exits_with_3_where_it_finds_a_difference(
+    cli: Cli, linear: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(CONVERTERS, ("", "Add"), CONVERTERS["", "Sub"])
+    ran = cli("compare", linear, "--against", "onnxruntime")
+    assert ran.code == 3
+    assert "stage   import" in ran.out and 'node "shift" (Add)' in ran.out
+
+
+def test_compare_refuses_what_it_can_not_do(cli: Cli, linear: Path, tmp_path: Path) -> None:
+    assert cli("compare", linear, "--against", "torch").code == 1
+    assert "no file" in cli("compare", tmp_path / "none.onnx").err
+    assert cli("compare", linear, "--against", "nobody").code == 2
+    (tmp_path / "a.pt2").write_bytes(b"no program")
+    assert "exported program" in cli("compare", tmp_path / "a.pt2").err

@@ -35,7 +35,7 @@ ENTRY_POINTS = {
 
 LAZY_FOLDERS = ("frontend/", "conformance/", "cli/")
 LAZY_FILES: dict[str, str] = {
-    # "folder/file.py": "why its imports can't stand at the top",
+    "debug/peers.py": "PyTorch, ONNX and ONNX Runtime are loaded only where a comparison asks for them",
 }
 
 ENVIRONMENT_READER = "runtime/env.py"

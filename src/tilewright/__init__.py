@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tilewright.codegen.target import Target
     from tilewright.core.diag import CompileError, ImportFailed, OptionError
+    from tilewright.debug.compare import compare
     from tilewright.driver import compile, export
     from tilewright.runtime.errors import (
         ArtifactError,
@@ -26,6 +27,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "compile": "driver",
     "export": "driver",
+    "compare": "debug.compare",
     "load": "runtime.model",
     "LoadedModel": "runtime.model",
     "Target": "codegen.target",
@@ -51,6 +53,7 @@ __all__ = [
     "Target",
     "TilewrightError",
     "__version__",
+    "compare",
     "compile",
     "export",
     "load",

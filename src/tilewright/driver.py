@@ -301,7 +301,7 @@ def split_graph(graph: Graph, passes: Sequence[Pass], options: Options, target: 
 
 @dataclass(frozen=True)
 class Parts:
-    """What an artefact is made of, for those who look inside: machine code of every kernel and the constants it reads."""
+    """What an artefact is made of, for those who look inside: each kernel's machine code and the constants it reads."""
 
     split: SplitGraph
     objects: tuple[ObjectImage, ...]

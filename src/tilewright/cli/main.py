@@ -1,7 +1,7 @@
 """The command line: ``tilewright COMMAND``.
 
 In: arguments. Out: tables (or JSON with ``--json``) on standard output, problems on standard error, and an exit code:
-0 done, 1 the model, file or input is at fault, 2 wrong usage, 130 interrupted.
+0 done, 1 the model, file or input is at fault, 2 wrong usage, 3 a difference that ``compare`` found, 130 interrupted.
 Not its business: the work itself (``driver``, ``runtime``).
 """
 
@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from tilewright.cli import about, aot, bench, compile_run, conformance, ir
+from tilewright.cli import about, aot, bench, compile_run, conformance, debug, ir
 from tilewright.runtime.errors import TilewrightError
 
 app = typer.Typer(
@@ -30,6 +30,7 @@ bench.register(app)
 ir.register(app)
 about.register(app)
 conformance.register(app)
+debug.register(app)
 
 
 def _print_version(asked: bool) -> None:

@@ -20,7 +20,7 @@ from tilewright.debug.report import Comparison, Fault, Row
 from tilewright.debug.steps import Tell, judge_run, walk_program
 from tilewright.debug.tolerance import Difference
 from tilewright.debug.values import Values, values_of
-from tilewright.driver import Clock, Options, Parts, assemble, graph_passes, make_parts
+from tilewright.driver import Clock, Options, Parts, assemble, graph_passes, make_parts, split_graph
 from tilewright.runtime.artifact import Artifact
 from tilewright.runtime.model import LoadedModel
 from tilewright.runtime.threads import default_threads
@@ -62,7 +62,8 @@ def compare_graph(
 def _parts(graph: Graph, passes: Sequence[Pass], options: Options) -> Parts | Fault:
     """Kernels, program and code; a stage that raises is a fault, unless it refuses the model with its reasons."""
     try:
-        return make_parts(graph, passes, options, Clock())
+        clock = Clock()
+        return make_parts(split_graph(graph, passes, options, Target.parse(options.target), clock), clock)
     except CompileError:
         raise
     except BROKEN as e:
@@ -85,7 +86,7 @@ def _whole(
     made: Comparison, parts: Parts, values: Values, inputs: Sequence[Array], options: Options, threads: int
 ) -> Comparison:
     """The entry function with one thread and with several; each kernel was right."""
-    graph = parts.graph
+    graph = parts.split.graph
     try:
         artifact = assemble(parts, options, Clock())
         rows = _run_whole(artifact, values, inputs, 1)

@@ -5,7 +5,8 @@ In: differences. Out: records, and their JSON. Not its business: printing (``cli
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from tilewright.core.diag import UNKNOWN, Loc
@@ -76,12 +77,14 @@ class Fault:
 class Comparison:
     """The end of a comparison: ``fault`` is None when everything agrees.
 
-    ``layers`` are the kernels in running order (against a peer, before them the imported values); ``passes`` the graph
-    passes with the difference of the outputs after those that were looked at; ``outputs`` those of a whole native run.
+    ``values`` are the source's own, imported and by the peer; ``passes`` the graph passes with the difference of the
+    outputs after those that were looked at; ``layers`` the kernels in running order; ``outputs`` those of a whole
+    native run.
     """
 
     model: str
     against: str
+    values: tuple[Row, ...] = ()
     layers: tuple[Row, ...] = ()
     passes: tuple[tuple[str, Difference | None], ...] = ()
     outputs: tuple[Row, ...] = ()
@@ -92,6 +95,16 @@ class Comparison:
         """Is every difference within its tolerance?"""
         return self.fault is None
 
+    @staticmethod
+    def from_json(found: Mapping[str, Any]) -> Comparison:
+        """What :meth:`as_json` gave."""
+        fault = found["fault"]
+        rows = {k: tuple(_row(r) for r in found[k]) for k in ("values", "layers", "outputs")}
+        passes = tuple((p["pass"], p["difference"] and _difference(p["difference"])) for p in found["passes"])
+        return Comparison(
+            found["model"], found["against"], passes=passes, fault=None if fault is None else _fault(fault), **rows
+        )
+
     def as_json(self) -> dict[str, Any]:
         """JSON values."""
         return {
@@ -99,10 +112,29 @@ class Comparison:
             "against": self.against,
             "agrees": self.agrees,
             "fault": None if self.fault is None else self.fault.as_json(),
+            "values": [r.as_json() for r in self.values],
             "layers": [r.as_json() for r in self.layers],
             "passes": [{"pass": n, "difference": None if d is None else d.as_json()} for n, d in self.passes],
             "outputs": [r.as_json() for r in self.outputs],
         }
+
+
+def _row(found: Mapping[str, Any]) -> Row:
+    return Row(found["name"], _loc(found), _difference(found))
+
+
+def _fault(found: Mapping[str, Any]) -> Fault:
+    texts = {k: found[k] for k in ("stage", "name", "op", "rule", "kernel", "detail")}
+    return Fault(**texts, loc=_loc(found), difference=_difference(found["difference"]))
+
+
+def _difference(found: Mapping[str, Any]) -> Difference:
+    values = {f.name: found[f.name] for f in fields(Difference)}
+    return Difference(**{**values, "index": tuple(values["index"])})
+
+
+def _loc(found: Mapping[str, Any]) -> Loc:
+    return Loc(found["loc"], found["file"], found["line"])
 
 
 def _place(loc: Loc) -> dict[str, Any]:

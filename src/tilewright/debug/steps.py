@@ -15,11 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilewright.core.diag import Loc, join_locs
-from tilewright.core.expr import Sym
+from tilewright.core.expr import Sym, evaluate
 from tilewright.core.graph import CONST, Graph, Node
 from tilewright.core.opdef import Trait
 from tilewright.core.shapes import bind_shape
-from tilewright.core.types import Array
+from tilewright.core.types import Array, product
 from tilewright.debug.kernel import Case, diagnose, front
 from tilewright.debug.machine import Frame, Machine, Memory, Native, bytes_at, bytes_of
 from tilewright.debug.report import Fault, Row
@@ -28,7 +28,7 @@ from tilewright.debug.values import Values, judge_outputs, other_values, values_
 from tilewright.driver import Parts
 from tilewright.partition.computation import computation_of
 from tilewright.partition.fuse import Group
-from tilewright.partition.plan import GraphPlan
+from tilewright.partition.plan import GraphPlan, KernelSpec
 from tilewright.partition.program import Branch, Call, Program, Repeat, Step
 from tilewright.tile.pack import packed_array
 
@@ -47,13 +47,13 @@ class Walked:
 
 def walk_program(parts: Parts, values: Values, threads: int, tell: Tell) -> Walked:
     """Run every step of the main program on true values; stops at the first fault."""
-    native = Native(parts.kernels.kernels, parts.objects)
+    native = Native(parts.split.kernels.kernels, parts.objects)
     machine = Machine(native, parts.weights, values.sizes, threads)
-    return _Walk(parts, parts.program, _plan_of(parts, parts.program), values, machine).run(tell)
+    return _Walk(parts, parts.split.program, _plan_of(parts, parts.split.program), values, machine).run(tell)
 
 
 def _plan_of(parts: Parts, program: Program) -> GraphPlan:
-    return next(plan for made, plan in parts.planner.plans if made is program)
+    return next(plan for made, plan in parts.split.planner.plans if made is program)
 
 
 class _Walk:
@@ -116,7 +116,7 @@ class _Walk:
             match step:
                 case Call():
                     made = computation_of(group, self.plan.parts.facts, self.plan.order)
-                    spec = self.parts.kernels.specs[made.text]
+                    spec = self.parts.split.kernels.specs[made.text]
                     for (k, packing), pointer in zip(spec.reads, step.args, strict=False):
                         if packing is None:
                             yield made.inputs[k], self.machine.address(pointer, self.frame)
@@ -146,7 +146,7 @@ class _Walk:
 
     def _wrong_weights(self, group: Group, step: Call, name: str, loc: Loc) -> Fault | None:
         """Do re-laid constants lie where the kernel reads them?"""
-        kernel = self.parts.kernels.kernels[step.kernel]
+        kernel = self.parts.split.kernels.kernels[step.kernel]
         made = computation_of(group, self.plan.parts.facts, self.plan.order)
         by_name = {b.name: n for b, n in zip(made.computation.inputs, made.inputs, strict=True)}
         packed = {p.param: p for p in kernel.packed}
@@ -174,7 +174,7 @@ class _Walk:
         got = [self._result(group.root, k, places[k], w) for k, w in enumerate(wanted)]
         difference = self._case(group, at_call).part.judge(self.values, got)
         if not difference.is_bad:
-            difference = self._outside(group, steps, before, places) or difference
+            difference = self._outside(group, steps, before, places, at_call) or difference
         fault = self._why(group, steps, at_call, difference, name, loc) if difference.is_bad else None
         for w, address in zip(wanted, places, strict=True):
             bytes_at(address, w.nbytes)[:] = bytes_of(w)
@@ -191,31 +191,33 @@ class _Walk:
 
     def _case(self, group: Group, sizes: dict[Sym, int]) -> Case:
         facts, order = self.plan.parts.facts, self.plan.order
-        return Case(group, facts, order, self.values, sizes, self.parts.kernels.target, self.machine.threads)
+        return Case(group, facts, order, self.values, sizes, self.parts.split.kernels.target, self.machine.threads)
 
-    def _outside(self, group: Group, steps: Sequence[Step], before: Array, places: Sequence[int]) -> Difference | None:
+    def _outside(
+        self, group: Group, steps: Sequence[Step], before: Array, places: Sequence[int], sizes: dict[Sym, int]
+    ) -> Difference | None:
         """Did a kernel write to a place of the arena, or beyond memory, that is not its own?"""
         if not all(m.is_intact for m in (self.arena, *self.inputs, *self.outputs, self.machine.weights)):
             return Difference(problem="it writes outside of its memory")
         if Trait.CONTROL in group.root.op.traits:
             return None
         changed = before != self.arena.bytes
-        own = [(p, p + self.machine.size(t.n_bytes)) for p, t in zip(places, group.root.types, strict=True)]
+        own = [(p, evaluate(t.n_bytes, sizes)) for p, t in zip(places, group.root.types, strict=True)]
         for step in steps:
             if isinstance(step, Call):
-                kernel = self.parts.kernels.kernels[step.kernel]
-                for b, pointer in zip(kernel.params, step.args, strict=True):
-                    start = self.machine.address(pointer, self.frame)
-                    if pointer in step.args[-self._n_scratch(step) or len(step.args) :]:
-                        n = int(np.prod([self.machine.size(d) for d in b.shape], dtype=np.int64)) * b.dtype.n_bytes
-                        own.append((start, start + n))
-        for lo, hi in own:
-            changed[max(lo - self.arena.address, 0) : max(hi - self.arena.address, 0)] = False
+                kernel = self.parts.split.kernels.kernels[step.kernel]
+                n_results = len(group.root.types)
+                scratch = slice(len(self._spec(step.kernel).reads) + n_results, None)
+                for b, pointer in zip(kernel.params[scratch], step.args[scratch], strict=True):
+                    n_bytes = evaluate(product(b.shape) * b.dtype.n_bytes, sizes)
+                    own.append((self.machine.address(pointer, self.frame), n_bytes))
+        for start, n_bytes in own:
+            at = start - self.arena.address
+            changed[max(at, 0) : max(at + n_bytes, 0)] = False
         return Difference(problem="it writes outside of its results") if changed.any() else None
 
-    def _n_scratch(self, step: Call) -> int:
-        spec = next(s for s in self.parts.kernels.specs.values() if s.name == step.kernel)
-        return len(spec.scratch)
+    def _spec(self, kernel: str) -> KernelSpec:
+        return next(s for s in self.parts.split.kernels.specs.values() if s.name == kernel)
 
     def _why(
         self, group: Group, steps: Sequence[Step], sizes: dict[Sym, int], seen: Difference, name: str, loc: Loc

@@ -22,7 +22,7 @@ from tilewright.core.types import Array, DType, dtype_of
 
 EPSILON: dict[DType, float] = {types.f16: 2.0**-10, types.bf16: 2.0**-7, types.f32: 2.0**-23, types.f64: 2.0**-52}
 """A unit in the last place of 1."""
-ROUNDINGS: dict[DType, float] = {types.f16: 4.0, types.bf16: 4.0, types.f32: 64.0, types.f64: 64.0}
+ROUNDINGS: dict[DType, float] = {types.f16: 4.0, types.bf16: 4.0, types.f32: 16.0, types.f64: 16.0}
 """How many roundings a result may be away. Few for the types that are summed in f32 and rounded once."""
 _BITS: dict[DType, Any] = {types.f16: np.int16, types.bf16: np.int16, types.f32: np.int32, types.f64: np.int64}
 
@@ -84,12 +84,18 @@ def nudged(a: Array, rng: np.random.Generator | None = None, epsilon: float | No
 
 
 def judge(
-    want: Array, got: Array, others: Sequence[Array] = (), *, epsilon: float = 0.0, roundings: float = 1.0
+    want: Array,
+    got: Array,
+    others: Sequence[Array] = (),
+    *,
+    base: Array | None = None,
+    epsilon: float = 0.0,
+    roundings: float = 1.0,
 ) -> Difference:
     """Is ``got`` what rounding can make of ``want``?
 
-    ``others`` are the same values with other roundings; ``epsilon`` is the coarsest unit on the way, 0 where nothing
-    rounds: then even floats must be equal.
+    ``others`` are the values of ``base`` (by default ``want``) with other roundings; ``epsilon`` is the coarsest unit
+    on the way, 0 where nothing rounds: then even floats must be equal.
     """
     if got.dtype != want.dtype or got.shape != want.shape:
         return Difference(problem=f"{got.dtype}{list(got.shape)}, expected {want.dtype}{list(want.shape)}")
@@ -97,23 +103,24 @@ def judge(
         return Difference()
     dtype = dtype_of(want.dtype)
     wide, have = _wide(want), _wide(got)
+    middle = wide if base is None else _wide(base)
     spread = [_wide(o) for o in others if o.shape == want.shape]
     with np.errstate(all="ignore"):
         same = (have == wide) | (np.isnan(have) & np.isnan(wide))
         error = np.where(same, 0.0, np.abs(have.astype(np.float64) - wide.astype(np.float64)))
         error = np.where(np.isnan(error), np.inf, error)
         if dtype.is_float:
-            reach = max((np.nan_to_num(np.abs(o - wide), posinf=0.0).max() for o in spread), default=0.0)
+            reach = max((np.nan_to_num(np.abs(o - middle), posinf=0.0).max() for o in spread), default=0.0)
             scale = np.nan_to_num(np.abs(wide), nan=0.0, posinf=0.0).max()
             limit = roundings * (epsilon * np.nan_to_num(np.abs(wide), posinf=0.0) + reach + epsilon * scale)
             open_ = np.zeros(want.shape, np.bool_)
             for o in spread:  # other roundings overflow here, or do not
-                open_ |= np.isfinite(o) != np.isfinite(wide)
+                open_ |= np.isfinite(o) != np.isfinite(middle)
         else:
             limit = np.zeros(want.shape)
             open_ = np.zeros(want.shape, np.bool_)
             for o in spread:
-                open_ |= o != wide
+                open_ |= o != middle
         bad = (error > limit) & ~open_
         ranked = np.where(bad, error, -1.0) if bad.any() else np.where(open_, -1.0, error)
         worst = tuple(int(i) for i in np.unravel_index(int(np.argmax(ranked)), want.shape))

@@ -11,6 +11,7 @@ import inspect
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tilewright.core.diag import ImportFailed, Loc, Problem
@@ -34,13 +35,18 @@ def import_module(
 
     ``dynamic_shapes`` is ``torch.export.export``'s. Raises ``ImportFailed`` with every unsupported call.
     """
-    import torch
-
     inputs = tuple(example_inputs)
-    with torch.no_grad(), _evaluating(module):
-        program = _export(module, inputs, dynamic_shapes)
+    program = export_module(module, inputs, dynamic_shapes)
     names = _dimension_names(program, _specs(module, inputs, dynamic_shapes))
     return import_exported(program, name=name or type(module).__name__, dimension_names=names)
+
+
+def export_module(module: torch.nn.Module, inputs: Sequence[Any], dynamic_shapes: Any = None) -> ExportedProgram:
+    """The program of ``module`` in evaluation mode."""
+    import torch
+
+    with torch.no_grad(), _evaluating(module):
+        return _export(module, tuple(inputs), dynamic_shapes)
 
 
 def _export(module: torch.nn.Module, inputs: tuple[Any, ...], dynamic_shapes: Any) -> ExportedProgram:
@@ -64,9 +70,28 @@ def import_exported(
     program: ExportedProgram, *, name: str = "main", dimension_names: Mapping[str, str] | None = None
 ) -> Graph:
     """The graph of an exported program; programs of the training dialect are functionalised first."""
+    return import_with_values(program, name=name, dimension_names=dimension_names).graph
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A graph with the program that was read, functional, and the node behind each fx node that has one.
+
+    What in-place calls write, and what they write to, is not among ``nodes``.
+    """
+
+    graph: Graph
+    program: ExportedProgram
+    nodes: Mapping[Any, Node]
+
+
+def import_with_values(
+    program: ExportedProgram, *, name: str = "main", dimension_names: Mapping[str, str] | None = None
+) -> Imported:
+    """:func:`import_exported`, for those who want to know what became of each call."""
     written = written_roots(program.graph, IGNORED) if program.dialect == "TRAINING" else {}
     if written is None:
-        program = _decomposed(program)
+        program, written = _decomposed(program), {}
     symbols = SymbolTable(dimension_names)
     symbols.add_ranges(program.range_constraints)
     importer = Importer(Pool(), symbols, program.graph_module)
@@ -78,7 +103,9 @@ def import_exported(
         raise ImportFailed(
             f"{len(importer.problems)} calls of the PyTorch program have no form here", importer.problems
         )
-    return Graph(name, importer.pool, inputs, nodes, names, tuple(importer.constraints))
+    graph = Graph(name, importer.pool, inputs, nodes, names, tuple(importer.constraints))
+    changed = {*written, *written.values()}
+    return Imported(graph, program, {k: v for k, v in importer.env.items() if isinstance(v, Node) and k not in changed})
 
 
 def _decomposed(program: ExportedProgram) -> ExportedProgram:

@@ -1,0 +1,215 @@
+"""``tilewright.compare``: a model beside its reference or another engine, layer by layer, to the first fault.
+
+In: a model as ``compile`` takes it, and inputs. Out: a ``Comparison``. Not its business: printing (``cli.debug``).
+
+Against a peer, the imported graph is compared first, value by value: what differs there is the frontend's. What it
+means to the compiler is then followed through passes, kernels and memory (``debug.flow``), in a process of its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from tilewright import ops
+from tilewright.core.diag import UNKNOWN, OptionError
+from tilewright.core.graph import Graph
+from tilewright.core.text import load_graph
+from tilewright.core.types import Array
+from tilewright.debug.flow import compare_graph, silent
+from tilewright.debug.peers import (
+    Peer,
+    ask_onnxruntime,
+    ask_torch,
+    load_program,
+    onnx_graph,
+    refuse_random,
+)
+from tilewright.debug.report import Comparison, Fault, Row
+from tilewright.debug.tolerance import EPSILON, ROUNDINGS, Difference, judge
+from tilewright.debug.values import coarsest, other_values, values_of
+from tilewright.debug.worker import Died, Tell, Worker
+from tilewright.driver import Options
+from tilewright.frontend.source import Source, import_source
+from tilewright.frontend.torch import export_module
+from tilewright.frontend.torch_tensors import to_numpy
+from tilewright.graph.specialize import fix_symbols
+from tilewright.runtime.errors import InputError, TilewrightError
+from tilewright.runtime.values import is_tensor
+
+Against = Literal["reference", "onnxruntime", "torch"]
+Inputs = Mapping[str, Any] | Sequence[Any]
+
+
+def compare(
+    source: Source,
+    inputs: Inputs,
+    *,
+    against: Against = "reference",
+    dynamic_shapes: Any = None,
+    input_shapes: Mapping[str, Sequence[int | str]] | None = None,
+    fix_dims: Mapping[str, int] | None = None,
+    threads: int | None = None,
+    target: str = "native",
+    precision: str = "fp32",
+    optimize: int = 2,
+    accuracy: str = "default",
+    isolate: bool = True,
+    seconds: float | None = None,
+    progress: Tell | None = None,
+) -> Comparison:
+    """Run a compiled model and ``against`` side by side and say where the first difference comes from.
+
+    ``source`` is what ``compile`` takes, or the path of an exported program (``.pt2``) or of a graph's text (``.txt``).
+    ``inputs`` are arrays or tensors, in order or by name; a module is exported with them. ``against`` is the compiler's
+    own ``reference`` (every op in NumPy), ``onnxruntime`` for ONNX models or ``torch`` for PyTorch's; the other
+    arguments are ``compile``'s. With ``isolate`` native code runs in a process of its own, whose crash, or running
+    longer than ``seconds``, is a fault like others. ``progress`` hears of each layer.
+
+    Raises ``OptionError`` for what can't be compared, ``InputError`` for inputs that do not fit, ``CompileError`` for a
+    model that is refused.
+    """
+    options = Options(target, precision, optimize, accuracy)
+    peer, graph, arrays = _import(source, inputs, against, dynamic_shapes, input_shapes, fix_dims or {})
+    tell = progress or silent
+    rows: tuple[Row, ...] = ()
+    if peer is not None:
+        refuse_random(graph)
+        tell(f"values of {against}", 0, 1)
+        rows, fault = _compare_values(peer, arrays)
+        if fault is not None:
+            return Comparison(graph.name, against, values=rows, fault=fault)
+    if isolate:
+        found = _isolated(graph, arrays, options, threads, seconds, tell)
+    else:
+        found = compare_graph(graph, arrays, options, threads=threads, tell=tell)
+    return dataclasses.replace(found, against=against, values=rows)
+
+
+def _isolated(
+    graph: Graph, inputs: Sequence[Array], options: Options, threads: int | None, seconds: float | None, tell: Tell
+) -> Comparison:
+    with Worker() as worker:
+        try:
+            answer = worker.ask("compare", graph, inputs, options, threads=threads, seconds=seconds, tell=tell)
+        except Died as e:
+            fault = Fault("crash", e.doing, e.doing, UNKNOWN, Difference(problem=e.why))
+            return Comparison(graph.name, "reference", fault=fault)
+    if "error" in answer:
+        again = TilewrightError(answer["message"])
+        again.code = answer["code"]
+        raise again
+    return Comparison.from_json(answer["comparison"])
+
+
+# --- importing ------------------------------------------------------------------------------------------------------
+
+
+def load_source(
+    source: Source, inputs: Inputs, dynamic_shapes: Any = None, input_shapes: Any = None,
+    fix_dims: Mapping[str, int] | None = None,
+) -> tuple[Graph, list[Array]]:  # fmt: skip
+    """The graph of a source and the inputs as its arrays, in order."""
+    _, graph, arrays = _import(source, inputs, "reference", dynamic_shapes, input_shapes, fix_dims or {})
+    return graph, arrays
+
+
+def import_program(path: Path) -> tuple[Any, Graph]:
+    """An exported program of a file, and its graph."""
+    program = load_program(path)
+    return program, import_source(program, None, None, None)
+
+
+def _import(
+    source: Source, inputs: Inputs, against: str, dynamic_shapes: Any, input_shapes: Any, fix_dims: Mapping[str, int]
+) -> tuple[Peer | None, Graph, list[Array]]:
+    if against not in get_args(Against):
+        raise OptionError(f"against={against!r} is not offered", remedy=f"use one of {list(get_args(Against))}")
+    if isinstance(source, str | Path) and Path(source).suffix == ".pt2":
+        source = load_program(Path(source))
+    elif isinstance(source, str | Path) and Path(source).suffix == ".txt":
+        source = load_graph(Path(source), ops.by_name)
+    elif isinstance(source, str | Path) and not Path(source).exists():
+        raise InputError(f"there is no file {source}", remedy="check the path")
+    if _is_torch(source, "torch.nn", "Module"):
+        if isinstance(inputs, Mapping):
+            raise OptionError("a module takes its inputs in order", remedy="pass a tuple of tensors")
+        source = export_module(source, tuple(inputs), dynamic_shapes)
+    is_program = _is_torch(source, "torch.export", "ExportedProgram")
+    is_onnx = not is_program and not isinstance(source, Graph)
+    peer: Peer | None = None
+    if against == "reference":
+        graph = onnx_graph(source, _named(inputs), input_shapes) if is_onnx else import_source(source, None, None, None)
+    elif against == "torch":
+        if not is_program:
+            raise OptionError("only PyTorch's programs run in PyTorch", remedy="pass a module or an exported program")
+        graph = import_source(source, None, None, None)
+        peer = ask_torch(source, dict(zip(graph.input_names, _arrays(graph, inputs), strict=True)))
+    else:
+        if not is_onnx:
+            raise OptionError("only ONNX models run in ONNX Runtime", remedy="pass an ONNX model")
+        graph = onnx_graph(source, _named(inputs), input_shapes)
+        peer = ask_onnxruntime(source, dict(zip(graph.input_names, _arrays(graph, inputs), strict=True)), input_shapes)
+    if peer is not None:
+        return peer, peer.graph, _arrays(peer.graph, inputs)
+    graph = fix_symbols(graph, fix_dims)
+    return None, graph, _arrays(graph, inputs)
+
+
+def _is_torch(source: object, module: str, name: str) -> bool:
+    kind = getattr(sys.modules.get(module), name, None)
+    return isinstance(kind, type) and isinstance(source, kind)
+
+
+def _named(inputs: Inputs) -> dict[str, Array]:
+    return {k: _array(v) for k, v in inputs.items()} if isinstance(inputs, Mapping) else {}
+
+
+def _arrays(graph: Graph, inputs: Inputs) -> list[Array]:
+    """Inputs in the graph's order; raises ``InputError`` for a wrong number or name."""
+    names = graph.input_names
+    if not isinstance(inputs, Mapping):
+        if len(inputs) != len(names):
+            raise InputError(f"{len(inputs)} inputs were given", remedy=f"the model takes {', '.join(names) or 'none'}")
+        return [_array(v) for v in inputs]
+    if inputs.keys() != set(names):
+        raise InputError(f"the inputs {', '.join(inputs) or 'none'} were given", remedy=f"give {', '.join(names)}")
+    return [_array(inputs[n]) for n in names]
+
+
+def _array(value: Any) -> Array:
+    """A contiguous array of a tensor or of anything that NumPy reads."""
+    if is_tensor(value):
+        return np.ascontiguousarray(to_numpy(value)).reshape(tuple(value.shape))
+    found = np.asarray(value)
+    return np.ascontiguousarray(found).reshape(found.shape)
+
+
+# --- against a peer -------------------------------------------------------------------------------------------------
+
+
+def _compare_values(peer: Peer, inputs: Sequence[Array]) -> tuple[tuple[Row, ...], Fault | None]:
+    """Every value of the imported graph beside the peer's; the fault is the first that rounding does not explain."""
+    every = Graph(peer.graph.name, peer.graph.pool, peer.graph.inputs, *_all_outputs(peer), peer.graph.constraints)
+    ours, others = values_of(every, inputs), other_values(every, inputs)
+    dtype = coarsest(every.nodes())
+    epsilon, roundings = (EPSILON[dtype], ROUNDINGS[dtype]) if dtype is not None else (0.0, 1.0)
+    rows: list[Row] = []
+    for v in peer.values:
+        got = ours.of(v.node)
+        spread = [o.of(v.node) for o in others]
+        found = judge(v.array, got, spread, base=got, epsilon=epsilon, roundings=roundings)
+        rows.append(Row(f"{v.name} ({v.node.op.name})", v.node.loc, found))
+        if found.is_bad:
+            return tuple(rows), Fault("import", v.name, v.node.op.name, v.node.loc, found)
+    return tuple(rows), None
+
+
+def _all_outputs(peer: Peer) -> tuple[tuple[Any, ...], tuple[str, ...]]:
+    nodes = (*peer.graph.outputs, *(v.node for v in peer.values))
+    return nodes, tuple(f"{k}" for k in range(len(nodes)))
