@@ -6,6 +6,7 @@ gave a wrong answer, crashed, hung or failed without a reason. Not its business:
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -22,6 +23,8 @@ from tilewright.conformance import workers
 from tilewright.conformance.coverage import updated_page
 from tilewright.conformance.outcome import Outcome, by_group, by_tag, counts, read_json, table, write_json
 from tilewright.core.diag import OptionError
+
+SAVE_SECONDS = 60.0  # a run of hours that is stopped goes on with --resume
 
 
 class Known(NamedTuple):
@@ -72,6 +75,7 @@ def _command(known: Known) -> Callable[..., None]:
         jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Worker processes.")] = 1,
         seconds: Annotated[float, typer.Option(min=1.0, help="Time limit of one case.")] = 120.0,
         output: Annotated[Path | None, typer.Option(help="Write all outcomes to this JSON file.")] = None,
+        resume: Annotated[bool, typer.Option(help="Run only what --output's file lacks.")] = False,
         verbose: Annotated[bool, typer.Option("--verbose", "-v", help="List every case that did not pass.")] = False,
         json: Json = False,
     ) -> None:
@@ -82,12 +86,19 @@ def _command(known: Known) -> Callable[..., None]:
             )
         if output is not None:
             show.check_writable(output)
+        elif resume:
+            raise OptionError("--resume needs the file to go on with", remedy="name it by --output")
         suite = workers.load_suite(known.module)
         cases = workers.select(suite.cases(), only)
-        outcomes = _run(known.module, suite.NAME, cases, jobs, seconds, quiet=json)
         facts = {**_facts(known), "only": only}
-        if output is not None:
-            write_json(output, suite.NAME, outcomes, facts)
+        found = {o.name: o for o in read_json(output)[1]} if resume and output is not None and output.exists() else {}
+
+        def save(outcomes: list[Outcome]) -> None:
+            if output is not None:
+                write_json(output, suite.NAME, outcomes, facts)
+
+        outcomes = _run(known.module, suite.NAME, cases, jobs, seconds, found, save, quiet=json)
+        save(outcomes)
         if json:
             show.emit_json({"facts": facts, "counts": counts(outcomes), "outcomes": [vars(o) for o in outcomes]})
         else:
@@ -98,15 +109,29 @@ def _command(known: Known) -> Callable[..., None]:
     return command
 
 
-def _run(module: str, name: str, cases: list[workers.Case], jobs: int, seconds: float, *, quiet: bool) -> list[Outcome]:
-    """All outcomes in the suite's own order, with a progress bar."""
+def _run(
+    module: str,
+    name: str,
+    cases: list[workers.Case],
+    jobs: int,
+    seconds: float,
+    found: dict[str, Outcome],
+    save: Callable[[list[Outcome]], None],
+    *,
+    quiet: bool,
+) -> list[Outcome]:
+    """All outcomes in the suite's own order, with a progress bar; ``found`` are known, ``save`` gets those so far."""
     err = show.console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    found: dict[str, Outcome] = {}
+    todo = [c for c in cases if c.name not in found]
+    saved = time.monotonic()
     with Progress(*columns, console=err, transient=True, disable=quiet or not err.is_terminal) as bar:
-        task = bar.add_task(name, total=len(cases))
-        for outcome in workers.run_cases(module, cases, jobs=jobs, seconds=seconds):
+        task = bar.add_task(name, total=len(cases), completed=len(cases) - len(todo))
+        for outcome in workers.run_cases(module, todo, jobs=jobs, seconds=seconds):
             found[outcome.name] = outcome
+            if time.monotonic() > saved + SAVE_SECONDS:
+                save([found[c.name] for c in cases if c.name in found])
+                saved = time.monotonic()
             bar.update(task, advance=1, description=f"{name}: {outcome.name}"[:60])
     return [found[c.name] for c in cases]
 

@@ -58,9 +58,6 @@ CONVERTERS: Mapping[tuple[str, str], Converter] = {
 
 _STRINGS = ("works on strings, and tensors hold numbers only", "do the text processing before the model")
 REFUSED: Mapping[tuple[str, str], tuple[str, str]] = {
-    **{
-        ("", op): _STRINGS
-        for op in ("StringConcat", "StringNormalizer", "StringSplit", "RegexFullMatch")
-    },
+    **{("", op): _STRINGS for op in ("StringConcat", "StringNormalizer", "StringSplit", "RegexFullMatch")},
     ("", "ImageDecoder"): ("decodes image files", "decode images before the model"),
 }

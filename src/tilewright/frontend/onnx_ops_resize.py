@@ -129,9 +129,7 @@ def _emit(
     )  # fmt: skip
 
 
-def _smoothed(
-    c: Call, x: Node, axes: Sequence[int], sizes: Sequence[Dim], scales: Sequence[float], mode: str
-) -> Node:
+def _smoothed(c: Call, x: Node, axes: Sequence[int], sizes: Sequence[Dim], scales: Sequence[float], mode: str) -> Node:
     """With antialiasing: per axis a product with a matrix of weights, wider than one step where the axis shrinks."""
     c.choice("coordinate_transformation_mode", ("half_pixel",), "half_pixel")
     coefficient, exclude = c.float_("cubic_coeff_a", -0.75), c.flag("exclude_outside")
