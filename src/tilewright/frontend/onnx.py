@@ -24,7 +24,17 @@ from tilewright.core.expr import Dim, Sym
 from tilewright.core.graph import Graph, Node, Pool
 from tilewright.core.types import DType, TensorType, u8
 from tilewright.frontend.onnx_call import Absent, Items
-from tilewright.frontend.onnx_file import ELEMENT_TYPES, BadTensor, Source, TensorReader, element_type, read_model
+from tilewright.frontend.onnx_file import (
+    ELEMENT_TYPES,
+    STRING,
+    STRINGS_REMEDY,
+    STRINGS_RULE,
+    BadTensor,
+    Source,
+    TensorReader,
+    element_type,
+    read_model,
+)
 from tilewright.frontend.onnx_given import (
     MAX_ELEMENTS,
     Elements,
@@ -39,7 +49,7 @@ from tilewright.frontend.onnx_given import (
 )
 from tilewright.frontend.onnx_shapes import Values, as_values
 from tilewright.frontend.onnx_unify import solve
-from tilewright.frontend.onnx_walk import MIN_OPSET, Frame, Scope, Walker
+from tilewright.frontend.onnx_walk import MIN_OPSET, STRINGS, Frame, Scope, Walker
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, TypeProto, ValueInfoProto
@@ -113,8 +123,9 @@ def _attempt(
         walker.emitter.note(node, values)
     walker.input_symbols = {s for n in inputs for d in n.shape for s in expr.symbols(d)}
     if header.fatal:
-        return header.problems, {}, walker.waits_for()
+        return header.problems + header.strings, {}, walker.waits_for()
     outputs = walker.graph(model.graph, scope, Frame(header.opsets), source.numbers)
+    walker.problems += header.strings
     if walker.problems:
         return walker.problems, solve(walker.emitter.wanted_equal, walker.input_symbols), walker.waits_for()
     found: list[Node] = []
@@ -137,6 +148,7 @@ class _Header:
 
     def __init__(self, model: ModelProto, input_shapes: Shapes, known: Mapping[Sym, Dim], facts: Facts) -> None:
         self.problems: list[Problem] = []
+        self.strings: list[Problem] = []  # inputs of strings, reported after the nodes that read them
         self.undecided: dict[str, list[Problem]] = {}
         self.decidable: set[Node] = set()
         self.sizes: list[tuple[Node, Values]] = []
@@ -202,6 +214,10 @@ class _Header:
     def _input(self, info: ValueInfoProto, pool: Pool, scope: Scope, loc: Loc) -> list[Node]:
         """The nodes of one input, its name bound; empty where it has no tensor or a problem."""
         given, type_proto = self._facts.get(info.name), info.type
+        if _element_code(type_proto) == STRING:
+            self.strings.append(Problem(loc, "model", STRINGS_RULE, STRINGS_REMEDY))
+            scope.names[info.name] = STRINGS
+            return []
         if isinstance(given, Nothing):
             scope.bind(info.name, Absent())
             return []
@@ -328,6 +344,18 @@ class _Header:
             self._spelled[spelled] = name
             self._syms[name] = Sym(spelled, lo)
         return self._syms[name]
+
+
+def _element_code(type_: TypeProto) -> int:
+    """The code of the elements, in sequences and optionals too; 0 where the type says none."""
+    match type_.WhichOneof("value"):
+        case "tensor_type":
+            return int(type_.tensor_type.elem_type)
+        case "sequence_type":
+            return _element_code(type_.sequence_type.elem_type)
+        case "optional_type":
+            return _element_code(type_.optional_type.elem_type)
+    return 0
 
 
 def declared_inputs(source: Source) -> tuple[InputInfo, ...]:

@@ -64,7 +64,7 @@ ELEMENT_TYPES: dict[int, DType] = {
     1: f32, 2: u8, 3: i8, 4: u16, 5: i16, 6: i32, 7: i64, 9: bool_, 10: f16, 11: f64, 12: u32, 13: u64, 16: bf16,
     17: f8e4m3fn, 18: f8e4m3fnuz, 19: f8e5m2, 20: f8e5m2fnuz, 21: u4, 22: i4, 23: f4e2m1, 24: f8e8m0, 25: u2, 26: i2,
 }  # fmt: skip
-ELEMENT_TYPE_NAMES: dict[int, str] = {0: "undefined", 8: "string", 14: "complex64", 15: "complex128"}
+ELEMENT_TYPE_NAMES: dict[int, str] = {0: "undefined", 14: "complex64", 15: "complex128"}
 _FIELD_OF_TYPE: dict[int, str] = {
     1: "float_data", 2: "int32_data", 3: "int32_data", 4: "int32_data", 5: "int32_data", 6: "int32_data",
     7: "int64_data", 9: "int32_data", 10: "int32_data", 11: "double_data", 12: "uint64_data", 13: "uint64_data",
@@ -80,10 +80,21 @@ class BadTensor(Exception):
         super().__init__(rule)
 
 
+class StringTensor(BadTensor):
+    """A tensor of strings, which is well formed and no tensor of numbers."""
+
+
+STRING = 8
+STRINGS_RULE = "holds strings, and tensors hold numbers only"
+STRINGS_REMEDY = "map strings to numbers before the model"
+
+
 def element_type(code: int) -> DType:
     """The dtype of a ``TensorProto.DataType`` code; raises ``BadTensor``."""
     if code in ELEMENT_TYPES:
         return ELEMENT_TYPES[code]
+    if code == STRING:
+        raise StringTensor(STRINGS_RULE, STRINGS_REMEDY)
     known = ELEMENT_TYPE_NAMES.get(code)
     supported = ", ".join(d.name for d in ELEMENT_TYPES.values())
     rule = f"element type {known} is not supported" if known else f"unknown element type code {code}"

@@ -15,6 +15,7 @@ from tilewright.frontend import (
     onnx_ops_elementwise,
     onnx_ops_index,
     onnx_ops_microsoft,
+    onnx_ops_ml,
     onnx_ops_movement,
     onnx_ops_norm,
     onnx_ops_pool,
@@ -51,7 +52,7 @@ _FAMILIES = (
 CONVERTERS: Mapping[tuple[str, str], Converter] = {
     **{("", op): converter for family in _FAMILIES for op, converter in family.TABLE.items()},
     **{("com.microsoft", op): converter for op, converter in onnx_ops_microsoft.TABLE.items()},
-    **{("ai.onnx.ml", op): converter for op, converter in onnx_ops_text.ML.items()},
+    **{("ai.onnx.ml", op): converter for op, converter in onnx_ops_ml.TABLE.items()},
     **{("ai.onnx.preview.training", op): converter for op, converter in onnx_ops_text.TRAINING.items()},
     ("", "SimplifiedLayerNormalization"): onnx_ops_microsoft.simplified_layer_norm,
 }
@@ -59,5 +60,9 @@ CONVERTERS: Mapping[tuple[str, str], Converter] = {
 _STRINGS = ("works on strings, and tensors hold numbers only", "do the text processing before the model")
 REFUSED: Mapping[tuple[str, str], tuple[str, str]] = {
     **{("", op): _STRINGS for op in ("StringConcat", "StringNormalizer", "StringSplit", "RegexFullMatch")},
-    ("", "ImageDecoder"): ("decodes image files", "decode images before the model"),
+    ("", "ImageDecoder"): ("decodes image files, whose bytes decide every size", "decode images before the model"),
+    ("ai.onnx.preview.training", "Gradient"): (
+        "asks for derivatives of a part of the graph, and no op has a gradient rule here",
+        "export the gradient's graph as ordinary nodes, or train with PyTorch",
+    ),
 }

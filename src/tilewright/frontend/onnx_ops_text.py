@@ -1,4 +1,4 @@
-"""Converters of ONNX TfIdfVectorizer on integers, and of classical-ML and training ops that are short formulas.
+"""Converters of ONNX TfIdfVectorizer on integers, and of training ops that are short formulas.
 
 In: a ``Call``. Out: nodes of the graph IR. Not its business: strings, which tensors do not hold.
 """
@@ -11,7 +11,7 @@ import numpy as np
 
 from tilewright import ops
 from tilewright.core.graph import Node
-from tilewright.core.types import f32, f64, i64, product
+from tilewright.core.types import f32, f64, i64
 from tilewright.frontend.onnx_arithmetic import Formula
 from tilewright.frontend.onnx_call import Call, Results, Table
 
@@ -61,21 +61,6 @@ def _tf_idf(c: Call) -> Node:
         total = m.mul(total, c.const(np.array(weights), f32))
     return total if len(x.shape) == 2 else c.reshape(total, (n_columns,))
 
-
-# --- ai.onnx.ml -----------------------------------------------------------------------------------------------------
-
-
-def _array_feature_extractor(c: Call) -> Node:
-    x, places = c.x(0), c.x(1)
-    return c(ops.gather, x, c.reshape(places, (product(places.shape),)), axis=len(x.shape) - 1)
-
-
-def _binarizer(c: Call) -> Node:
-    x = c.x(0)
-    return c.cast(Formula(c).gt(x, c.float_("threshold", 0.0)), x.dtype)
-
-
-ML: Table = {"ArrayFeatureExtractor": _array_feature_extractor, "Binarizer": _binarizer}
 
 # --- ai.onnx.preview.training ---------------------------------------------------------------------------------------
 

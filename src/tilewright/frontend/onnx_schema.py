@@ -105,11 +105,18 @@ def unsupported(node: NodeProto, domain: str, opset: int) -> Refused:
     """Says what is missing, with the reason or the nearest supported op."""
     reason = REFUSED.get((domain, node.op_type))
     if reason:
-        return Refused(reason[0], reason[1])
+        return Refused(reason[0] + written(node), reason[1])
     same_domain = [op for d, op in CONVERTERS if d == domain]
     near = difflib.get_close_matches(node.op_type, same_domain, 1, 0.6)
     remedy = f"nearest supported form: {near[0]}" if near else "express it by supported ops when exporting"
     if domain == "com.microsoft":
         remedy = "export the model without ONNX Runtime's graph optimisations (they write fused ops)"
         remedy += f"; nearest supported form: {near[0]}" if near else ""
-    return Refused(f'no converter for op {node.op_type} of domain "{domain or "ai.onnx"}" at opset {opset}', remedy)
+    rule = f'no converter for op {node.op_type} of domain "{domain or "ai.onnx"}" at opset {opset}'
+    return Refused(rule + written(node), remedy)
+
+
+def written(node: NodeProto) -> str:
+    """The node's attributes as a note at the end of a rule, shortened; empty when it has none."""
+    names = [a.name for a in node.attribute]
+    return f" (attributes: {', '.join(names[:8])}{', ...' if len(names) > 8 else ''})" if names else ""

@@ -30,9 +30,9 @@ from tilewright.frontend.onnx_call import (
     UseDefinition,
     Value,
 )
-from tilewright.frontend.onnx_file import BadTensor, TensorReader
-from tilewright.frontend.onnx_ops import CONVERTERS
-from tilewright.frontend.onnx_schema import body_of, check_schema, has_body, unsupported
+from tilewright.frontend.onnx_file import STRINGS_REMEDY, STRINGS_RULE, BadTensor, StringTensor, TensorReader
+from tilewright.frontend.onnx_ops import CONVERTERS, REFUSED
+from tilewright.frontend.onnx_schema import body_of, check_schema, has_body, unsupported, written
 from tilewright.frontend.onnx_wire import Numbers
 
 if TYPE_CHECKING:
@@ -59,7 +59,12 @@ class Broken:
     """Stands for the result of a node that could not be converted."""
 
 
+class Strings(Broken):
+    """Stands for a tensor of strings, which every node that reads it reports."""
+
+
 BROKEN = Broken()
+STRINGS = Strings()
 
 
 @dataclass
@@ -154,6 +159,8 @@ class Walker:
                 where, "output", f'nothing computes the output "{name}"', "the model is damaged; export it again"
             )
             return BROKEN
+        if isinstance(value, Strings):
+            self._problem(where, "output", f'the output "{name}" {STRINGS_RULE}', STRINGS_REMEDY)
         return value
 
     def lookup(self, name: str, scope: Scope) -> Value | Broken | None:
@@ -217,6 +224,8 @@ class Walker:
             sparse = hasattr(tensor, "indices")
             array = self.reader.read_sparse(tensor) if sparse else self.reader.read(tensor, numbers)
             scope.bind(name, self.emitter.pool.const(array, None, loc))
+        except StringTensor:
+            scope.names[name] = STRINGS
         except BadTensor as e:
             self._problem(loc, "tensor", e.rule, e.remedy)
             scope.names[name] = BROKEN
@@ -305,13 +314,15 @@ class Walker:
         attributes = _bound_attributes(node, frame)
         operands: list[Value | None] = []
         broken = False
-        for name in node.input:
+        strings: list[str] = []
+        for k, name in enumerate(node.input):
             value = self.lookup(name, scope) if name else None
             if name and value is None:
                 raise Refused(
                     f'operand "{name}" is computed by no node, input or initializer', "export the model again"
                 )
-            broken |= value is BROKEN
+            broken |= isinstance(value, Broken)
+            strings += [f'{k} ("{name}")'] if isinstance(value, Strings) else []
             operands.append(None if isinstance(value, Broken) else value)
         function = self.functions.get((node.domain, node.op_type, getattr(node, "overload", "")))
         if function is not None:
@@ -320,6 +331,8 @@ class Walker:
         opset = self._opset(domain, node, frame)
         converter = CONVERTERS.get((domain, node.op_type))
         schema = check_schema(node, domain, opset, attributes)
+        if strings and (domain, node.op_type) not in REFUSED and (schema or converter):
+            raise Refused(f"operand {', '.join(strings)} {STRINGS_RULE}{written(node)}", STRINGS_REMEDY)
         if converter is None and (broken or not (schema and has_body(schema))):
             if broken and schema and has_body(schema):
                 return None
