@@ -4,7 +4,8 @@ In: the installed ``torch``, which brings the database and its samples. Out: an 
 Not its business: gradients; devices other than the CPU.
 
 An entry with a dtype is one case. Of its samples (up to 1,440 of one shape family) at most ``SAMPLES`` run, evenly
-spread; ``conformance.torch_all`` runs all. Samples that differ in nothing but numbers are compiled once. A case is
+spread; ``conformance.torch_all`` runs all. Dynamo's work on a frame is most of the time, so up to ``TOGETHER``
+samples are first called in one function; where anything about that is not right, each runs alone. A case is
 
 * ``passed`` when every sample gives what eager gives (dtypes, shapes, values, writes to arguments, aliasing), in whole
   graphs that were compiled without a call left to PyTorch other than draws from its random generator;
@@ -18,9 +19,10 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import islice
 from typing import Any
 
 import torch
@@ -37,6 +39,7 @@ from tilewright.frontend.dynamo import make_backend
 NAME = "torch"
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool)
 SAMPLES = 8
+TOGETHER = 8
 TOLERANCES: Mapping[torch.dtype, tuple[float, float]] = {
     torch.float32: (1.3e-6, 1e-5),
     torch.complex64: (1.3e-6, 1e-5),
@@ -65,19 +68,20 @@ class Run:
 
     fallbacks: dict[str, str] = field(default_factory=dict)
     breaks: dict[str, str] = field(default_factory=dict)
-    form: str = ""
-    compiled: Callable[..., Any] | None = None
 
     def note(self, problems: Sequence[Problem]) -> None:
         """Take calls that PyTorch was left to run."""
         self.fallbacks.update({p.op: p.rule for p in problems})
 
-    def compiled_for(self, form: str, f: Callable[..., Any]) -> Callable[..., Any]:
-        """``f`` compiled; anew when the sample before had another form, so that no size becomes symbolic."""
-        if self.compiled is None or form != self.form:
-            dynamo.reset()
-            self.form, self.compiled = form, torch.compile(f, backend=make_backend(compile_graph, self.note))
-        return self.compiled
+
+@dataclass(frozen=True)
+class Known:
+    """A sample, its number, and what eager PyTorch makes of it: the result, and the arguments afterwards."""
+
+    k: int
+    sample: Any
+    result: Any
+    arguments: list[Any]
 
 
 @cache
@@ -108,19 +112,20 @@ def run_entry(name: str, n_samples: int | None) -> tuple[Status, str]:
     torch.set_num_threads(1)
     samples = _spread(list(op.sample_inputs("cpu", dtype, requires_grad=False)), n_samples)
     run = Run()
-    n_run = 0
-    for k, sample in sorted(enumerate(samples), key=lambda item: _form(item[1])):  # equal forms side by side
-        try:
-            expected, expected_inputs = _call(op.op, sample)
-        except Exception:
-            continue  # eager PyTorch refuses: jiterator on a CPU
-        n_run += 1
-        with _unmeasured():
-            problem = _compare(op, sample, expected, expected_inputs, run)
-        if problem:
-            return "wrong", f"sample {k} of {len(samples)}, {_describe(sample)}: {problem}"
-    if not n_run:
+    known: list[Known] = []
+    for k, sample in enumerate(samples):
+        with suppress(Exception):  # eager PyTorch refuses: jiterator on a CPU
+            known.append(Known(k, sample, *_call(op.op, sample)))
+    if not known:
         return "skipped", "eager PyTorch runs no sample here"
+    with _unmeasured():
+        for part in _batched(known, TOGETHER):
+            if len(part) > 1 and _are_right_together(op, part):
+                continue
+            for one in part:
+                problem = _run_alone(op, one, run)
+                if problem:
+                    return "wrong", f"sample {one.k} of {len(samples)}, {_describe(one.sample)}: {problem}"
     if run.fallbacks:
         return "refused", "left to PyTorch: " + "; ".join(f"{op}: {rule}" for op, rule in run.fallbacks.items())
     if run.breaks:
@@ -135,16 +140,10 @@ def _spread(samples: list[Any], n: int | None) -> list[Any]:
     return [samples[round(i * (len(samples) - 1) / max(n - 1, 1))] for i in range(n)]
 
 
-def _form(sample: Any) -> str:
-    """All of a sample but the numbers in its tensors: what Dynamo compiles for."""
-
-    def one(x: Any) -> Any:
-        if not isinstance(x, torch.Tensor):
-            return repr(x)
-        strides = x.stride() if x.layout is torch.strided else ()
-        return x.dtype, x.layout, tuple(x.shape), strides, x.storage_offset() if strides else 0, x.is_conj(), x.is_neg()
-
-    return repr(pytree.tree_map(one, (sample.input, sample.args, sample.kwargs)))
+def _batched(found: Sequence[Known], n: int) -> Iterator[list[Known]]:
+    rest = iter(found)
+    while part := list(islice(rest, n)):
+        yield part
 
 
 def _describe(sample: Any) -> str:
@@ -160,6 +159,15 @@ def _describe(sample: Any) -> str:
 
 def _call(f: Callable[..., Any], sample: Any, dtype: torch.dtype | None = None) -> tuple[Any, list[Any]]:
     """The result of a call on copies of the sample's arguments, and those arguments after it."""
+    args, kwargs = _arguments(sample, dtype)
+    torch.manual_seed(0)
+    with torch.no_grad(), _unseeded():
+        result = f(*args, **kwargs)
+    return result, list(pytree.tree_leaves((args, kwargs)))
+
+
+def _arguments(sample: Any, dtype: torch.dtype | None = None) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Copies of the sample's arguments; what is one tensor stays one."""
     copies: dict[int, torch.Tensor] = {}
 
     def copy(x: Any) -> Any:
@@ -169,11 +177,10 @@ def _call(f: Callable[..., Any], sample: Any, dtype: torch.dtype | None = None) 
             copies[id(x)] = _copied(x, dtype)
         return copies[id(x)]
 
-    args, kwargs = pytree.tree_map(copy, ((sample.input, *sample.args), dict(sample.kwargs)))
-    torch.manual_seed(0)
-    with torch.no_grad(), _unseeded():
-        result = f(*args, **kwargs)
-    return result, list(pytree.tree_leaves((args, kwargs)))
+    found: tuple[tuple[Any, ...], dict[str, Any]] = pytree.tree_map(
+        copy, ((sample.input, *sample.args), dict(sample.kwargs))
+    )
+    return found
 
 
 def _copied(x: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
@@ -213,43 +220,68 @@ def _unmeasured() -> Iterator[None]:
         module.profile_guard_manager = kept
 
 
-def _compare(op: Any, sample: Any, expected: Any, expected_inputs: list[Any], run: Run) -> str:
+def _are_right_together(op: Any, part: Sequence[Known]) -> bool:
+    """Does one function of all the samples compile whole and give what eager gives for each?"""
+    f, run = op.op, Run()
+    dynamo.reset()
+    dynamo.utils.counters.clear()
+
+    def traced(calls: list[tuple[tuple[Any, ...], dict[str, Any]]]) -> list[Any]:
+        return [f(*args, **kwargs) for args, kwargs in calls]
+
+    calls = [_arguments(one.sample) for one in part]
+    torch.manual_seed(0)
+    try:
+        with torch.no_grad(), _unseeded():
+            results = torch.compile(traced, backend=make_backend(compile_graph, run.note))(calls)
+    except Exception:  # running each alone tells of which
+        return False
+    if run.fallbacks or dynamo.utils.counters["graph_break"]:
+        return False
+    return not any(
+        _problem(op, one, result, list(pytree.tree_leaves(arguments)))
+        for one, result, arguments in zip(part, results, calls, strict=True)
+    )
+
+
+def _run_alone(op: Any, one: Known, run: Run) -> str:
     """Run a sample compiled; how it differs from eager PyTorch, or nothing."""
     f = op.op
+    dynamo.reset()
     dynamo.utils.counters.clear()
 
     def traced(*args: Any, **kwargs: Any) -> Any:  # Dynamo traces functions of Python only
         return f(*args, **kwargs)
 
-    got, got_inputs = _call(run.compiled_for(_form(sample), traced), sample)
+    got = _call(torch.compile(traced, backend=make_backend(compile_graph, run.note)), one.sample)
     run.breaks.update({_reason(text): "" for text in dynamo.utils.counters["graph_break"]})
-    if op.name in UNINITIALISED or op.name.removeprefix("new_").startswith("empty"):
-        return _metadata(got, expected)
-    process = sample.output_process_fn_grad
-
-    if op.name in TIES:
-        got, expected = (_at_places(op.name, sample, r) for r in (got, expected))
-
-    def wider() -> Any:
-        result, arguments = _call(f, sample, torch.float64)
-        return process(result), arguments
-
-    def difference(want: Any, want_inputs: list[Any]) -> str:
-        results = _differences((process(got), got_inputs), (process(want), want_inputs), wider)
-        if results or op.name.startswith("unsafe_"):  # whose results may or may not be views, says their name
-            return results
-        return _aliasing(got, got_inputs, want, want_inputs)
-
-    problem = difference(expected, expected_inputs)
+    problem = _problem(op, one, *got)
     if problem:  # what capturing itself changes is not a back end's
-        run.compiled = None
         dynamo.reset()
         try:
-            captured = _call(torch.compile(traced, backend="aot_eager"), sample)
+            captured = _call(torch.compile(traced, backend="aot_eager"), one.sample)
         except Exception:
             return problem
-        return problem if difference(*captured) else ""
+        return problem if _problem(op, Known(one.k, one.sample, *captured), *got) else ""
     return ""
+
+
+def _problem(op: Any, want: Known, got: Any, got_arguments: list[Any]) -> str:
+    """How a result and the arguments after the call differ from what is wanted, or nothing."""
+    if op.name in UNINITIALISED or op.name.removeprefix("new_").startswith("empty"):
+        return _metadata(got, want.result)
+    process, expected = want.sample.output_process_fn_grad, want.result
+    if op.name in TIES:
+        got, expected = (_at_places(op.name, want.sample, r) for r in (got, expected))
+
+    def wider() -> Any:
+        result, arguments = _call(op.op, want.sample, torch.float64)
+        return process(result), arguments
+
+    problem = _differences((process(got), got_arguments), (process(expected), want.arguments), wider)
+    if problem or op.name.startswith("unsafe_"):  # whose results may or may not be views, says their name
+        return problem
+    return _aliasing(got, got_arguments, expected, want.arguments)
 
 
 def _at_places(name: str, sample: Any, result: Any) -> Any:
