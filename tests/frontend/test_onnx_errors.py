@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto, helper
 
 from frontend.onnx_build import BOOL, F32, graph, info, model, node
 from tilewright.core.diag import ImportFailed
@@ -48,7 +49,7 @@ def test_all_unsupported_nodes_are_listed() -> None:
         (node("Relu", ["x"], ["y", "z"]), "at most 1 results"),
         (node("Add", ["x", ""], ["y"]), "operand 1 is missing"),
         (node("Add", ["x", "nowhere"], ["y"]), 'operand "nowhere" is computed by no node'),
-        (node("Cast", ["x"], ["y"], to=8), "element type string is not supported"),
+        (node("Cast", ["x"], ["y"], to=8), "attribute to: holds strings, and tensors hold numbers only"),
         (node("Cast", ["x"], ["y"], to=77), "unknown element type code 77"),
         (node("Cast", ["x"], ["y"]), "attribute to is missing"),
         (node("Concat", ["x", "x"], ["y"], axis=2), "axis 2 is outside"),
@@ -67,6 +68,24 @@ def test_all_unsupported_nodes_are_listed() -> None:
 def test_one_bad_node(n, rule) -> None:
     (found,) = problems(unary(n))
     assert rule in found
+
+
+def test_every_node_that_reads_strings_says_so() -> None:
+    """Inputs and initializers of strings stop nothing but their readers, all of which are listed."""
+    words = helper.make_tensor("words", TensorProto.STRING, [1], [b"a"])
+    nodes = [
+        node("Equal", ["text", "words"], ["a"], name="same"),
+        node("StringNormalizer", ["text"], ["b"], name="lower", case_change_action="LOWER"),
+        node("Softmax", ["x"], ["c"], name="far", axis=7),
+    ]
+    inputs = [info("text", [2], TensorProto.STRING), info("x", [2, 3])]
+    m = model(nodes, inputs, ["a", "b", "c"])
+    m.graph.initializer.append(words)
+    found = problems(m)
+    assert 'node "same"' in found[0] and 'operand 0 ("text"), 1 ("words") holds strings' in found[0]
+    assert "opset 20" in found[1] and "works on strings" in found[1] and "case_change_action" in found[1]
+    assert "axis 7" in found[2]
+    assert 'input "text"' in found[3] and len(found) == 4
 
 
 def test_cycle() -> None:

@@ -78,7 +78,6 @@ def test_every_element_type_is_read(dtype, raw) -> None:
         ({"dims": [-2, -3]}, "negative dimension"),
         ({"dims": [1] * 65}, "dimensions"),
         ({"data_type": 999}, "unknown element type code 999"),
-        ({"data_type": TensorProto.STRING}, "element type string is not supported"),
         ({"data_type": TensorProto.COMPLEX64}, "element type complex64 is not supported"),
         ({"data_type": TensorProto.INT4}, "has 24 bytes where 6 i4 elements"),
         ({"data_type": TensorProto.BOOL, "dims": [24]}, "neither 0 nor 1"),
