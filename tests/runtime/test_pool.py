@@ -13,10 +13,11 @@ from benchmarks.fork_join import MEETING
 
 from runtime.tiny import object_of, scale_model
 from tilewright.runtime.linker import link, pool, pool_workers, set_spin
-from tilewright.runtime.pool import DEFAULT_SPIN_NS, POOL_ABIS, pool_ir
+from tilewright.runtime.pool import CHUNKS, DEFAULT_SPIN_NS, POOL_ABIS, RANGES, pool_ir
 
 # count(counts, n, threads): counts[task] += 1, no atomics: a task that runs twice at once may lose one, which shows too
 # nest(counts, n, threads): each of n tasks forks 3 tasks of its own
+# owners(owners, n, threads): owners[task] = the thread that ran it
 # serve(flags, n, threads): every task waits until all have begun, so that all need a thread of their own
 IR = (
     MEETING
@@ -48,6 +49,20 @@ define void @nest(ptr %counts, i64 %n, i32 %threads) {
   ret void
 }
 
+declare i64 @pthread_self()
+
+define internal void @sign(ptr %owners, i64 %task) {
+  %p = getelementptr i64, ptr %owners, i64 %task
+  %me = call i64 @pthread_self()
+  store i64 %me, ptr %p
+  ret void
+}
+
+define void @owners(ptr %owners, i64 %n, i32 %threads) {
+  call void @tw_parallel_for(ptr @sign, ptr %owners, i64 %n, i32 %threads)
+  ret void
+}
+
 define void @serve(ptr %ctx, i64 %n, i32 %threads) {
   store i64 0, ptr %ctx
   %at = getelementptr i64, ptr %ctx, i64 8
@@ -57,7 +72,7 @@ define void @serve(ptr %ctx, i64 %n, i32 %threads) {
 }
 """
 )
-LIBRARY = link([object_of(IR)], ("count", "nest", "serve"))
+LIBRARY = link([object_of(IR)], ("count", "nest", "owners", "serve"))
 
 
 def native(name: str):
@@ -65,7 +80,7 @@ def native(name: str):
     return kind(LIBRARY.addresses[name])
 
 
-COUNT, NEST, SERVE = native("count"), native("nest"), native("serve")
+COUNT, NEST, OWNERS, SERVE = native("count"), native("nest"), native("owners"), native("serve")
 
 
 def stress(seed: int, n_forks: int) -> None:
@@ -133,6 +148,25 @@ def test_two_models_share_one_pool() -> None:
     for model in models:
         assert model(np.ones((10, 4), np.float32)).shape == (10, 4)
     assert pool_workers() == max(before, 1)
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+def test_neighbours_stay_together(threads: int) -> None:
+    owners = np.zeros(5000, np.int64)
+    for _ in range(300):
+        OWNERS(owners.ctypes.data, len(owners), threads)
+        assert np.count_nonzero(np.diff(owners)) <= (CHUNKS + 1) * threads
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_more_threads_than_ranges() -> None:
+    def work() -> None:
+        counts = np.zeros(5000, np.int64)
+        for _ in range(50):
+            COUNT(counts.ctypes.data, len(counts), RANGES + 20)
+        assert (counts == 50).all()
+
+    assert in_child(work) == 0
 
 
 def test_idle_workers_use_no_cpu() -> None:

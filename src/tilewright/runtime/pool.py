@@ -9,11 +9,16 @@ workers; ``tw_pool_spin(ns)`` sets how long an idle worker spins; ``tw_pool_work
 
 How it works, and why it is right:
 
-* One 64-bit word holds ``seats << 48 | tasks left``. A worker joins a job by taking a seat and a task in one
-  compare-and-swap, then takes tasks one by one; the caller takes tasks without a seat. Whoever holds an unfinished
-  task keeps the job alive, because the caller returns only when ``done`` says that workers finished everything it did
-  not do itself. So a successful swap, however late, always claims from the *current* job, and the job's other
-  fields (same cache line) may be read after it without a lock. A worker that never shows up delays nobody.
+* Tasks are dealt in chunks of neighbours, ``CHUNKS`` for each thread where there are as many. One 64-bit word holds
+  ``seats << 48 | chunks left``. A worker joins a job by taking a seat and a chunk in one compare-and-swap, then takes
+  chunks one by one; the caller takes chunks without a seat. Whoever holds an unfinished chunk keeps the job alive,
+  because the caller returns only when ``done`` says that workers finished everything it did not do itself. So a
+  successful swap, however late, always claims from the *current* job, and the job's other fields may be read after it
+  without a lock. A worker that never shows up delays nobody.
+* A swap says that a chunk is one's own, not which. Every thread has a range of chunks, the same part of every job, and
+  takes them in order; with its own range done it goes on to the next one's. So where one kernel's rows are read by the
+  next kernel's, a core finds most of them in its own cache. A range's cursor counts whoever takes from it, and since
+  no more chunks are claimed than there are, who holds a claim finds one.
 * The caller publishes with a sequentially consistent store of the word and then reads ``sleepers``; a worker adds
   itself to ``sleepers`` and then reads the word again. One of the two must see the other, so no wake-up is lost, and
   a hot fork costs no system call. The same argument covers ``waiter`` (a caller that sleeps) against ``done``.
@@ -37,6 +42,12 @@ from dataclasses import dataclass
 
 MAX_THREADS = 1024
 """Most threads a job may ask for; more are treated as this many."""
+
+CHUNKS = 16
+"""Chunks for each thread: fewer swaps than tasks, and an uneven chunk is a small part of a thread's work."""
+
+RANGES = 64
+"""Threads with a range of their own; more share them."""
 
 DEFAULT_SPIN_NS = 50_000
 """Longer than the serial gaps inside a model, shorter than a scheduler's time slice by far."""
@@ -89,18 +100,23 @@ def pool_ir(abi: PoolAbi) -> str:
         seat=1 << 48,
         join=(1 << 48) + 1,
         task_mask=(1 << 48) - 1,
+        chunks=CHUNKS,
+        ranges=RANGES,
         **_FIELDS,
     )
 
 
 _IR = string.Template(r"""
-; A cache line each: the job (word, fn, ctx, n), its end (done, waiter, bell), the crew, the settings.
-%job_t = type { i64, ptr, ptr, i64, [32 x i8] }
+; A cache line each: the job (word, fn, ctx, n, tasks of a chunk, ranges), its end (done, waiter, bell), the crew, the
+; settings; the chunks of a range (next, end).
+%job_t = type { i64, ptr, ptr, i64, i64, i64, [16 x i8] }
+%range_t = type { i64, i64, [48 x i8] }
 %end_t = type { i64, i32, i32, [48 x i8] }
 %crew_t = type { i32, i32, i32, i32, [48 x i8] }
 @job = internal global %job_t zeroinitializer, align 64
 @end = internal global %end_t zeroinitializer, align 64
 @crew = internal global %crew_t zeroinitializer, align 64
+@ranges = internal global [$ranges x %range_t] zeroinitializer, align 64
 @spin = internal global i64 $spin_ns, align 64
 
 declare i64 @syscall(i64, ...)
@@ -109,6 +125,7 @@ declare i32 @pthread_create(ptr, ptr, ptr, ptr)
 declare i32 @pthread_detach(i64)
 declare i32 @pthread_sigmask(i32, ptr, ptr)
 declare i64 @llvm.smin.i64(i64, i64)
+declare i64 @llvm.smax.i64(i64, i64)
 declare void $pause_type
 
 define internal i64 @now() noinline {
@@ -154,7 +171,9 @@ more:
   %full = icmp sge i64 %n, %wanted
   br i1 %full, label %restore, label %start
 start:
-  %rc = call i32 @pthread_create(ptr %tid, ptr null, ptr @work, ptr null)
+  %home = add i64 %n, 1
+  %arg = inttoptr i64 %home to ptr
+  %rc = call i32 @pthread_create(ptr %tid, ptr null, ptr @work, ptr %arg)
   %ok = icmp eq i32 %rc, 0
   br i1 %ok, label %started, label %restore
 started:
@@ -174,15 +193,17 @@ out:
   ret i64 %least
 }
 
-; Take tasks until none is left. %step is what the first claim subtracts: a task, or a seat and a task. A worker's
-; first claim also needs a free seat (%word >= %floor). Returns how many tasks were run.
-define internal i64 @claim(i64 %step0, i64 %floor0) noinline {
+; Take chunks until none is left. %step is what the first claim subtracts: a chunk, or a seat and a chunk. A worker's
+; first claim also needs a free seat (%word >= %floor). %home is the range to begin with. Returns how many chunks were
+; run.
+define internal i64 @claim(i64 %step0, i64 %floor0, i64 %home) noinline {
 entry:
   br label %look
 look:
-  %count = phi i64 [ 0, %entry ], [ %count1, %run ]
-  %step = phi i64 [ %step0, %entry ], [ 1, %run ]
-  %floor = phi i64 [ %floor0, %entry ], [ 0, %run ]
+  %count = phi i64 [ 0, %entry ], [ %count1, %ran ]
+  %step = phi i64 [ %step0, %entry ], [ 1, %ran ]
+  %floor = phi i64 [ %floor0, %entry ], [ 0, %ran ]
+  %from = phi i64 [ %home, %entry ], [ %range, %ran ]
   %seen = load atomic i64, ptr @job monotonic, align 64
   br label %try
 try:
@@ -197,21 +218,47 @@ swap:
   %pair = cmpxchg weak ptr @job, i64 %word, i64 %next acq_rel monotonic, align 64
   %found = extractvalue { i64, i1 } %pair, 0
   %won = extractvalue { i64, i1 } %pair, 1
-  br i1 %won, label %run, label %try
-run:
+  br i1 %won, label %mine, label %try
+mine:
   %fn = load ptr, ptr getelementptr (%job_t, ptr @job, i64 0, i32 1)
   %ctx = load ptr, ptr getelementptr (%job_t, ptr @job, i64 0, i32 2)
   %n = load i64, ptr getelementptr (%job_t, ptr @job, i64 0, i32 3)
-  %task = sub i64 %n, %left
+  %grain = load i64, ptr getelementptr (%job_t, ptr @job, i64 0, i32 4)
+  %n_ranges = load i64, ptr getelementptr (%job_t, ptr @job, i64 0, i32 5)
+  br label %pick
+pick:
+  %any = phi i64 [ %from, %mine ], [ %after, %past ]
+  %range = urem i64 %any, %n_ranges
+  %cursor = getelementptr [$ranges x %range_t], ptr @ranges, i64 0, i64 %range
+  %limit = getelementptr %range_t, ptr %cursor, i64 0, i32 1
+  %end = load i64, ptr %limit
+  %chunk = atomicrmw add ptr %cursor, i64 1 monotonic, align 64
+  %is_one = icmp slt i64 %chunk, %end
+  br i1 %is_one, label %begin, label %past
+past:
+  %after = add i64 %range, 1
+  br label %pick
+begin:
+  %first = mul i64 %chunk, %grain
+  %full = add i64 %first, %grain
+  %stop = call i64 @llvm.smin.i64(i64 %full, i64 %n)
+  br label %run
+run:
+  %task = phi i64 [ %first, %begin ], [ %task1, %run ]
   call void %fn(ptr %ctx, i64 %task)
+  %task1 = add i64 %task, 1
+  %more = icmp slt i64 %task1, %stop
+  br i1 %more, label %run, label %ran
+ran:
   %count1 = add i64 %count, 1
   br label %look
 out:
   ret i64 %count
 }
 
-define internal ptr @work(ptr %unused) {
+define internal ptr @work(ptr %arg) {
 entry:
+  %home = ptrtoint ptr %arg to i64
   br label %idle
 idle:  ; %skip > 0: the machine was oversubscribed lately, one short look and then sleep
   %skip = phi i32 [ 0, %entry ], [ %skip1, %nap ], [ %skip, %report ]
@@ -265,7 +312,7 @@ nap:
   atomicrmw sub ptr $sleepers, i32 1 seq_cst
   br label %idle
 join:
-  %count = call i64 @claim(i64 $join, i64 $seat)
+  %count = call i64 @claim(i64 $join, i64 $seat, i64 %home)
   %none = icmp eq i64 %count, 0
   br i1 %none, label %report, label %tell
 tell:
@@ -341,21 +388,43 @@ entry:
   %few = call i64 @llvm.smin.i64(i64 %n_less, i64 %t_less)
   %wanted = call i64 @llvm.smin.i64(i64 %few, i64 $max_workers)
   %par = icmp sgt i64 %wanted, 0
-  %fits = icmp sle i64 %n, $task_mask
-  %try = and i1 %par, %fits
-  br i1 %try, label %acquire, label %inline
+  br i1 %par, label %acquire, label %inline
 acquire:
   %pair = cmpxchg ptr $lock, i32 0, i32 1 acquire monotonic, align 64
   %own = extractvalue { i32, i1 } %pair, 1
   br i1 %own, label %staff, label %inline
 staff:
   %crew = call i64 @hire(i64 %wanted)
+  %party = add i64 %crew, 1
+  %parts = mul i64 %party, $chunks
+  %whole = sdiv i64 %n, %parts
+  %grain = call i64 @llvm.smax.i64(i64 %whole, i64 1)
+  %up = add i64 %n, %grain
+  %up1 = sub i64 %up, 1
+  %n_chunks = sdiv i64 %up1, %grain
+  %n_ranges = call i64 @llvm.smin.i64(i64 %party, i64 $ranges)
   store ptr %fn, ptr getelementptr (%job_t, ptr @job, i64 0, i32 1)
   store ptr %ctx, ptr getelementptr (%job_t, ptr @job, i64 0, i32 2)
   store i64 %n, ptr getelementptr (%job_t, ptr @job, i64 0, i32 3)
+  store i64 %grain, ptr getelementptr (%job_t, ptr @job, i64 0, i32 4)
+  store i64 %n_ranges, ptr getelementptr (%job_t, ptr @job, i64 0, i32 5)
   store atomic i64 0, ptr $done monotonic, align 64
+  br label %deal
+deal:
+  %k = phi i64 [ 0, %staff ], [ %k1, %deal ]
+  %begin = phi i64 [ 0, %staff ], [ %end, %deal ]
+  %k1 = add i64 %k, 1
+  %share = mul i64 %k1, %n_chunks
+  %end = sdiv i64 %share, %n_ranges
+  %cursor = getelementptr [$ranges x %range_t], ptr @ranges, i64 0, i64 %k
+  %limit = getelementptr %range_t, ptr %cursor, i64 0, i32 1
+  store atomic i64 %begin, ptr %cursor monotonic, align 64
+  store i64 %end, ptr %limit
+  %dealt = icmp sge i64 %k1, %n_ranges
+  br i1 %dealt, label %publish, label %deal
+publish:
   %seats = shl i64 %crew, 48
-  %word = or i64 %seats, %n
+  %word = or i64 %seats, %n_chunks
   store atomic i64 %word, ptr @job seq_cst, align 64
   %asleep = load atomic i32, ptr $sleepers seq_cst, align 4
   %ring = icmp ne i32 %asleep, 0
@@ -365,8 +434,8 @@ wake:
   call void @wake(ptr $epoch, i32 %crew32)
   br label %mine
 mine:
-  %count = call i64 @claim(i64 1, i64 0)
-  %need = sub i64 %n, %count
+  %count = call i64 @claim(i64 1, i64 0, i64 0)
+  %need = sub i64 %n_chunks, %count
   call void @finish(i64 %need)
   store atomic i32 0, ptr $lock release, align 64
   ret void
