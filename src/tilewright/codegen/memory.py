@@ -217,7 +217,7 @@ class Memory:
             return None
         for sid, coef in plan.lin.terms:
             n, at = self.space.copies.get(sid, 0), self.space.const[sid]
-            if coef == 1 and at is not None and n > 1 and n & (n - 1) == 0 and len(ctx.points()) % n == 0:
+            if coef == 1 and at is not None and n > 1 and n & (n - 1) == 0 and ctx.count % n == 0:
                 return (at, n) if self._fits(plan, ctx, sid) else None
         return None
 
