@@ -63,6 +63,8 @@ def test_small_tiles_where_large_ones_would_be_cut_or_weights_outweigh_images():
         ((64, 64, 3, 3), {"size": (2, 28)}),
         ((64, 64, 3, 3), {"size": (Sym("h", 8), 28)}),
         ((64, 3, 3, 3), {}),
+        ((8, 64, 3, 3), {}),
+        ((1, 64, 3, 3), {}),
         ((64, 64, 3, 3), {"layout": "NCHW", "size": (64, 28), "pads": ((1, 1), (1, 1))}),
     ],
 )

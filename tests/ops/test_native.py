@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from codegen.native import HOST, Native
-from ops.running import buffers, converted, describe, reference, same, sample_calls
+from ops.running import Call, buffers, converted, describe, reference, same, sample_calls
 from tilewright import ops
 from tilewright.core import types
 from tilewright.core.compute import Buffer, Computation
 from tilewright.core.diag import OpError
+from tilewright.core.graph import Attrs
 from tilewright.core.opdef import Trait
 from tilewright.tile.default import schedule
 from tilewright.tile.machine import Machine
@@ -61,3 +62,14 @@ def run_native(op, call):
         arrays.setdefault(b.name, np.zeros(b.shape, b.dtype.numpy))
     Native(kernel)(*[arrays[b.name] for b in kernel.params])
     return [arrays[b.name].reshape(b.shape) for b in outs]
+
+
+@pytest.mark.parametrize("width", [5, 16, 100])
+@pytest.mark.parametrize("dtype", [types.f32, types.f16, types.i64])
+def test_each_lane_reads_where_its_index_says(width, dtype):
+    rng = np.random.default_rng(width)
+    x = rng.integers(-90, 90, (7, 50)).astype(dtype.numpy)
+    at = rng.integers(-50, 50, (7, width))
+    call = Call(ops.gather_elements, (x, at), Attrs(ops.gather_elements.complete_attrs({"axis": 1})))
+    (got,) = run_native(ops.gather_elements, call)
+    np.testing.assert_array_equal(got, np.take_along_axis(x, at % 50, 1))

@@ -44,8 +44,9 @@ class Winograd(Pass):
 
     Of a volume the last two axes count as the image; the axis before them may have any taps, stride and dilation.
     It does not fire on other kernels, strides, dilations or groups, on weights known at run time only, on dtypes other
-    than f32, on images of symbolic size (the batch may be), or on images of a single tile. ``lanes`` is the number of
-    f32 in a vector; ``per_lane`` is how many products of one lane the direct form adds at once (2 in bf16).
+    than f32, on images of symbolic size (the batch may be), on images of a single tile, or where a place has fewer
+    results than a vector holds. ``lanes`` is the number of f32 in a vector; ``per_lane`` is how many products of one
+    lane the direct form adds at once (2 in bf16).
     """
 
     name: ClassVar[str] = "winograd"
@@ -65,6 +66,8 @@ def _tiled(b: Rewriting, node: Node, options: Winograd) -> Node | None:
     if not _fits(node):
         return None
     weights: Array = node.inputs[1].attrs["data"].array
+    if len(weights) < options.lanes:
+        return None
     direct = cycles(node, 0, options.lanes) / options.per_lane
     fitting = [m for m in TILES if all(isinstance(d, int) and d > m for d in node.shape[-3:-1])]
     found = {m: cycles(node, m, options.lanes) for m in fitting}

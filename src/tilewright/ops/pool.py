@@ -155,12 +155,12 @@ def _flat_index(shape: Sequence[Dim], batch: Dim, channel: Dim, position: Sequen
 def _compute_indices(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs) -> tuple[Stage, ...]:
     (x,) = ins
     w = _Window(x, outs[0], a)
-    init = extreme_init(x.dtype, is_max=True)
+    init = extreme_init(x.dtype)
     guards = tuple(g for k, at in zip(w.spatial, w.position, strict=True) for g in (at, x.shape[k] - 1 - at))
     inside = Inside(guards)
     flat = _flat_index(x.shape, w.batch, w.channel, w.position, a)
     pair = (Select(inside, Load(x, w.read), init[0]), Select(inside, Index(flat), init[1]))
-    return (Stage(outs, w.axes, w.write, pair, Reduction(w.taps, extreme_combiner(x.dtype, is_max=True), init)),)
+    return (Stage(outs, w.axes, w.write, pair, Reduction(w.taps, extreme_combiner(x.dtype), init)),)
 
 
 def _indices_of(xs: Sequence[Array], a: Attrs) -> tuple[Array, Array]:

@@ -20,12 +20,10 @@ from tilewright.core.compute import (
     Buffer,
     Combiner,
     Const,
-    Index,
     IndexLike,
     Inside,
     Load,
     Param,
-    Reduction,
     Select,
     Serial,
     Stage,
@@ -59,8 +57,9 @@ from tilewright.ops.common import (
     widened,
 )
 from tilewright.ops.elementwise import in_wide
+from tilewright.ops.movement import reshape
 from tilewright.ops.samples import random
-from tilewright.ops.source import dim_values
+from tilewright.ops.source import dim_values, iota
 
 REDUCE_ATTRS = {"axes": AttrDef("ints"), "keepdims": AttrDef("bool", False)}
 REDUCES = frozenset({Trait.REDUCTION})
@@ -260,23 +259,23 @@ variance = _composed(
 # --- where the extreme is -------------------------------------------------------------------------------------------
 
 
-def extreme_combiner(dtype: DType, *, is_max: bool, select_last: bool = False) -> Combiner:
-    """Folds ``(value, index)`` pairs to the extreme one; NaN is the most extreme, ties go to the first (last) index."""
+def extreme_combiner(dtype: DType) -> Combiner:
+    """Folds ``(value, index)`` pairs to the largest; NaN is the largest, ties go to the first index."""
     best, at = Param("best", dtype), Param("best_at", types.i64)
     new, new_at = Param("new", dtype), Param("new_at", types.i64)
-    wins: Value = Binary("gt" if is_max else "lt", new, best)
+    wins: Value = Binary("gt", new, best)
     ties: Value = Binary("eq", new, best)
     if dtype.is_float:
         new_nan, best_nan = Unary("isnan", new), Unary("isnan", best)
         wins = Binary("or", wins, Binary("and", new_nan, Unary("not", best_nan)))
         ties = Binary("or", ties, Binary("and", new_nan, best_nan))
-    takes = Binary("or", wins, Binary("and", ties, Binary("gt" if select_last else "lt", new_at, at)))
+    takes = Binary("or", wins, Binary("and", ties, Binary("lt", new_at, at)))
     return Combiner((best, at), (new, new_at), (Select(takes, new, best), Select(takes, new_at, at)))
 
 
-def extreme_init(dtype: DType, *, is_max: bool, select_last: bool = False) -> tuple[Value, Value]:
+def extreme_init(dtype: DType) -> tuple[Value, Value]:
     """The state before any pair: loses against every real one."""
-    return lowest(dtype) if is_max else highest(dtype), Const(-1 if select_last else types.i64.max, types.i64)
+    return lowest(dtype), Const(types.i64.max, types.i64)
 
 
 def _infer_arg(ts: Sequence[TensorType], a: Attrs) -> TensorType:
@@ -288,14 +287,20 @@ def _infer_arg(ts: Sequence[TensorType], a: Attrs) -> TensorType:
     return TensorType(types.i64, reduced_shape(ts[0].shape, (a.axis,), a.keepdims))
 
 
-def _compute_arg(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs, is_max: bool) -> tuple[Stage, ...]:
-    (x,), (out,) = ins, outs
-    axes, over, index = split_axes(x, (a.axis,), a.keepdims)
-    value = Buffer(f"{out.name}_best", x.dtype, out.shape)
-    combiner = extreme_combiner(x.dtype, is_max=is_max, select_last=a.select_last)
-    init = extreme_init(x.dtype, is_max=is_max, select_last=a.select_last)
-    pair = (Load(x, syms(axes_for(x.shape))), Index(over[0].sym))
-    return (Stage((value, out), axes, index, pair, Reduction(over, combiner, init)),)
+def _place_of_extreme(b: Builder, x: Node, a: Attrs, is_max: bool) -> Node:
+    """The least (greatest) position that holds the extreme, or NaN where there is one: two plain reductions."""
+    extent = x.shape[a.axis]
+    shape = [extent if axis == a.axis else 1 for axis in range(x.type.rank)]
+    top = b(reduce_max if is_max else reduce_min, x, axes=(a.axis,), keepdims=True)
+    holds = b(ew.eq, x, top)
+    if x.dtype.is_float:
+        holds = b(ew.logical_or, holds, b(ew.isnan, x))
+    dtype = types.i32 if isinstance(extent, int) and extent <= types.i32.max else types.i64
+    at = b(reshape, b(iota, extent=extent, dtype=dtype), shape=shape)
+    none = b.const(-1 if a.select_last else dtype.max, dtype)
+    fold_of = reduce_max if a.select_last else reduce_min
+    found = b(fold_of, b(ew.where, holds, at, none), axes=(a.axis,), keepdims=a.keepdims)
+    return b(ew.cast, found, dtype=types.i64)
 
 
 def _arg_of(xs: Sequence[Array], a: Attrs, is_max: bool) -> Array:
@@ -319,8 +324,9 @@ def _arg_samples(rng: np.random.Generator) -> Iterator[Sample]:
 def _arg(name: str, is_max: bool, doc: str) -> OpDef:
     attrs = {"axis": AttrDef("int"), "keepdims": AttrDef("bool", False), "select_last": AttrDef("bool", False)}
     return OpDef(
-        name, ("x",), attrs, _infer_arg, partial(_arg_of, is_max=is_max), partial(_compute_arg, is_max=is_max),
-        traits=REDUCES, samples=_arg_samples, doc=doc,
+        name, ("x",), attrs, _infer_arg, partial(_arg_of, is_max=is_max),
+        decompose=lambda b, xs, a: _place_of_extreme(b, xs[0], a, is_max), traits=REDUCES, samples=_arg_samples,
+        doc=doc,
     )  # fmt: skip
 
 

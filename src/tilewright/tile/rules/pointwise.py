@@ -64,7 +64,7 @@ def _one(b: Builder, machine: Machine, nest: Nest) -> None:
         names = names[:-1]
         assert isinstance(last.extent, int)
         outer = vectorize(b, machine, names[-1], nest.loops[-2].extent, width // last.extent, 1)
-    elif may_vectorize(nest.leaf, last.sym) and width > 1:
+    elif may_vectorize(nest.leaf, last.sym, gathers=_reads_others(leaf)) and width > 1:
         if across := _axis_across(nest, leaf, width):
             _transpose(b, machine, names, across, last.extent, width, total if threads else 0.0)
             return
@@ -85,6 +85,11 @@ def _is_group(nest: Nest, leaf: Store, width: int) -> bool:
     outer, inner = nest.loops[-2:]
     strides = [stride_along(leaf.buffer, leaf.index, x.sym) for x in (outer, inner)]
     return strides == [inner.extent, 1] and all(may_vectorize(nest.leaf, x.sym) for x in (outer, inner))
+
+
+def _reads_others(leaf: Store) -> bool:
+    """Is nothing read of the buffer that is written, so that each lane may read wherever its data say?"""
+    return all(x.buffer is not leaf.buffer for x in loads_of(leaf))
 
 
 def _axis_across(nest: Nest, leaf: Store, width: int) -> Loop | None:

@@ -60,14 +60,18 @@ def vector_width(machine: Machine, body: Body) -> int:
     return max(machine.vector_bytes // widest, 1)
 
 
-def may_vectorize(body: Body, sym: Sym) -> bool:
-    """Is every index, guard and extent affine in ``sym``, and every run-time index the same for all lanes?"""
+def may_vectorize(body: Body, sym: Sym, *, gathers: bool = False) -> bool:
+    """Is every index, guard and extent affine in ``sym``, and every run-time index the same for all lanes?
+
+    With ``gathers`` loads may have run-time indices that differ from lane to lane.
+    """
     for s in walk(body):
         if isinstance(s, Fold | Prefetch):
             return False
         if any(coefficient(d, sym) is None for d in dims_of(s)):
             return False
-        places = [x.index for x in loads_of(s)] + ([s.index] if isinstance(s, Store | Update) else [])
+        places = [] if gathers else [x.index for x in loads_of(s)]
+        places += [s.index] if isinstance(s, Store | Update) else []
         for index in places:
             if any(isinstance(i, Value) and depends(i, sym) for i in index):
                 return False
