@@ -25,6 +25,7 @@ from tilewright.core.compute import (
     Const,
     Index,
     IndexLike,
+    Inside,
     Load,
     Reduction,
     Select,
@@ -251,28 +252,35 @@ def _gru_kernel(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs) -> 
     s = _Scan(xp, rt, y, h, lengths, a)
     f, g = activations(a, GRU_DEFAULTS)
     hidden = h.shape[1]
-    gates, part, reset = s.temp("gates", 2), s.temp("part", 1), s.temp("reset", 1)
+    gates, reset = s.temp("gates", 3 if a.linear_before_reset else 2), s.temp("reset", 1)
+    part = s.temp("part", 1)
 
     def r(b: Sym, j: Sym) -> Value:
         return s.activate(f, gates[b, j + hidden])
 
     def new_h(b: Sym, j: Sym) -> Value:
         z = s.activate(f, gates[b, j])
-        x: Value = part[b, j]
         if a.linear_before_reset:
-            x = s.projected(b, j + hidden * 2) + r(b, j) * x
+            x: Value = s.projected(b, j + hidden * 2) + r(b, j) * gates[b, j + hidden * 2]
+        else:
+            x = part[b, j]
         return (Const(1, z.dtype) - z) * s.activate(g, x) + z * h[b, j]
+
+    def init(b: Sym, column: Dim) -> Value:
+        """What a gate's recurrent product is added to; the candidate's own bias where the reset gate scales both."""
+        if not a.linear_before_reset:
+            return s.projected(b, column)
+        own = column - hidden * 2
+        return Select(Inside((own,)), r_bias[own], s.projected(b, column))
 
     axes = s.cell_axes
     b, j = syms(axes)
-    if a.linear_before_reset:
-        candidate = [s.product(part, h, hidden * 2, lambda b, column: r_bias[column - hidden * 2])]
-    else:
-        candidate = [
-            write(reset, axes, (b, j), r(b, j) * h[b, j]),
-            s.product(part, reset, hidden * 2, s.projected),
-        ]
-    step = (s.product(gates, h, 0, s.projected), *candidate, s.update(h, new_h), s.emit())
+    candidate = [
+        write(reset, axes, (b, j), r(b, j) * h[b, j]),
+        s.product(part, reset, hidden * 2, s.projected),
+    ]
+    products = [s.product(gates, h, 0, init), *([] if a.linear_before_reset else candidate)]
+    step = (*products, s.update(h, new_h), s.emit())
     return [*copy_from(h, h0, lambda i: i), Serial(s.time, step)]
 
 
