@@ -386,7 +386,10 @@ def test_bench_can_not_hand_another_engine_our_file(cli: Cli, linear: Path) -> N
     assert ran.code == 1 and "the .onnx file" in ran.err
 
 
-@pytest.mark.parametrize("command", ["", *"compile aot run bench inspect ir passes ops cache doctor".split()])
+COMMANDS = "compile aot sign verify run bench inspect ir passes ops cache doctor"
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS.split()])
 def test_every_command_has_help(cli: Cli, command: str) -> None:
     ran = cli(*command.split(), "--help")
     assert ran.code == 0 and ran.out.startswith(f"Usage: tilewright {command}".rstrip()) and ran.err == ""

@@ -36,6 +36,7 @@ ENTRY_POINTS = {
 LAZY_FOLDERS = ("frontend/", "conformance/", "cli/")
 LAZY_FILES: dict[str, str] = {
     "debug/peers.py": "PyTorch, ONNX and ONNX Runtime are loaded only where a comparison asks for them",
+    "runtime/signature.py": "cryptography is an extra: only who signs or checks a signature needs it",
 }
 
 ENVIRONMENT_READER = "runtime/env.py"

@@ -18,7 +18,8 @@ from tilewright.runtime.shapes import ShapeBinder
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "aot"
 STRICT = ["-Wall", "-Wextra", "-Werror", "-pedantic"]
-needs_cc = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler (cc) here")
+HAS_CC = shutil.which("cc") is not None
+needs_cc = pytest.mark.skipif(not HAS_CC, reason="no C compiler (cc) here")
 needs_cxx = pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler (c++) here")
 
 

@@ -20,8 +20,8 @@ from tilewright.aot.elf import ElfObject
 from tilewright.aot.export import Exported, public_names
 from tilewright.aot.interface import c_name, unique_macros
 from tilewright.aot.pool import POOL_SYMBOLS
-from tilewright.aot.record import check_files
 from tilewright.core.diag import OptionError
+from tilewright.runtime.record import check_files
 
 DIGITS = ROOT / "examples" / "digits" / "digits.onnx"
 LIBC = {"free", "malloc", "memcmp", "memcpy", "memmove", "memset"}

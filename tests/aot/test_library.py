@@ -15,7 +15,9 @@ from onnx import TensorProto, helper
 import small_models
 import tilewright as tw
 from aot import programs
+from runtime.test_signature import key_pair
 from tilewright.runtime.library import LibraryModel
+from tilewright.runtime.signature import sign_file
 
 pytestmark = programs.needs_cc
 
@@ -72,6 +74,7 @@ def test_weights_beside_the_library(tmp_path: Path) -> None:
     np.testing.assert_array_equal(LibraryModel(made.library)(x), model(x))
     data = bytearray(made.weights.read_bytes())
     data[100] ^= 1
+    made.weights.unlink()  # it is mapped
     made.weights.write_bytes(data)
     with pytest.raises(tw.ArtifactError, match=r"net\.safetensors.*not net's weights"):
         LibraryModel(made.library)
@@ -88,6 +91,26 @@ def test_sizes_that_the_data_decide(tmp_path: Path) -> None:
     x = np.array([0, 1, 0, 2, 3], np.float32)
     np.testing.assert_array_equal(library(x), [[1, 3, 4]])
     assert library(np.zeros(4, np.float32)).shape == (1, 0)
+
+
+def test_a_signed_export_and_a_changed_one(tmp_path: Path) -> None:
+    """The record vouches for the library and the weights: one flipped bit in either is refused by name."""
+    private, public = key_pair(tmp_path, "ours")
+    made = tw.export(small_models.convnet(), tmp_path, name="net", shared=True, weights="file", threads=1)
+    with pytest.raises(tw.ArtifactError, match=r"net\.json has no signature"):
+        LibraryModel(made.library, key=public)
+    sign_file(made.record, private)
+    LibraryModel(made.library, key=public)
+    for path in (made.library, made.weights, made.record):
+        original = path.read_bytes()
+        path.unlink()  # it is mapped: a new file, not other bytes in the old one
+        path.write_bytes(original[:-1] + bytes([original[-1] ^ 1]))
+        with pytest.raises(tw.ArtifactError, match=path.name):
+            LibraryModel(made.library, key=public)
+        path.write_bytes(original)
+    made.library.rename(tmp_path / "libother.so")
+    with pytest.raises(tw.ArtifactError, match="can't be read"):
+        LibraryModel(tmp_path / "libother.so", name="net", key=public)
 
 
 def test_other_libraries_are_refused(pair: tuple[tw.LoadedModel, LibraryModel], tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tilewright.core.diag import OptionError
+from tilewright.runtime.library import ABI_VERSION, DTYPE_NAMES
 from tilewright.runtime.manifest import Manifest
 
-ABI_VERSION = 1
 ALIGNMENT = 64
 HANDLE_BYTES = 64
 """A handle's own fields; the tables of pointers and sizes and the arena follow it."""
@@ -29,12 +29,7 @@ STATUS = {
     "TW_ERROR_RUN": (7, "the model's code reports a failure"),
     "TW_ERROR_CPU": (8, "this CPU lacks instructions that the code uses"),
 }
-DTYPES = {
-    "bool": 1, "int8": 2, "int16": 3, "int32": 4, "int64": 5, "uint8": 6, "uint16": 7, "uint32": 8, "uint64": 9,
-    "float16": 10, "bfloat16": 11, "float32": 12, "float64": 13, "float8_e4m3fn": 14, "float8_e5m2": 15,
-    "float8_e4m3fnuz": 16, "float8_e5m2fnuz": 17, "float8_e8m0fnu": 18, "float4_e2m1fn": 19,
-    "int4": 20, "uint4": 21, "int2": 22, "uint2": 23,
-}  # fmt: skip
+DTYPES = {name: number for number, name in enumerate(DTYPE_NAMES) if name}
 """Numbers of ``tw_dtype``; they never change. Types narrower than a byte take a byte an element."""
 
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,199}")
@@ -105,3 +100,6 @@ def unique_macros(names: Iterable[str]) -> list[str]:
             made, k = f"{stem}_{k}", k + 1
         found.append(made)
     return found
+
+
+__all__ = ["ABI_VERSION", "ALIGNMENT", "DTYPES", "STATUS", "Interface", "c_name", "checked_name", "unique_macros"]

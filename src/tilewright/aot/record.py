@@ -1,7 +1,7 @@
 """``NAME.json``: what an export is made of and for, to be read by people, package tools and loaders.
 
 In: an ``Interface`` and facts about the compile and the files. Out: JSON text, the same for the same input anywhere: no
-dates, no paths, no host names. Back: checked values. Not its business: signatures (``sign``).
+dates, no paths, no host names. Not its business: reading it (``runtime.record``), signatures (``runtime.signature``).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -19,21 +19,7 @@ import llvmlite.binding as llvm
 
 from tilewright.aot.interface import ABI_VERSION, ALIGNMENT, Interface
 from tilewright.aot.sizes import SizeRow
-from tilewright.runtime.errors import ArtifactError
-from tilewright.runtime.fields import FieldError, Fields, decode_json
-
-RECORD_VERSION = 1
-FORMAT = "tilewright-aot"
-
-
-@dataclass(frozen=True)
-class FileEntry:
-    """A file of an export: ``role`` is object, header, weights, library or archive."""
-
-    role: str
-    name: str
-    size: int
-    sha256: str
+from tilewright.runtime.record import FORMAT, RECORD_VERSION, FileEntry
 
 
 def record_text(
@@ -101,50 +87,6 @@ def entry_of(role: str, path: Path, pieces: Sequence[Any]) -> FileEntry:
         digest.update(piece)
         size += memoryview(piece).nbytes
     return FileEntry(role, path.name, size, digest.hexdigest())
-
-
-def read_record(path: Path) -> tuple[Fields, bytes]:
-    """The record and its bytes; ``ArtifactError`` when the file is none of ours or of a later version."""
-    remedy = "export the model again"
-    try:
-        raw = path.read_bytes()
-        fields = Fields(decode_json(raw), path.name)
-        if fields.any("format") != FORMAT:
-            raise FieldError("not the record of an export")
-        if fields.integer("format_version", 1) > RECORD_VERSION:
-            raise FieldError(f"of a later version; this one reads up to {RECORD_VERSION}")
-    except OSError as error:
-        raise ArtifactError(f"can't read {str(path)!r}: {error}", remedy="check the path") from error
-    except FieldError as error:
-        raise ArtifactError(f"{path.name}: {error}", remedy=remedy) from error
-    return fields, raw
-
-
-def check_files(record: Path) -> list[FileEntry]:
-    """The files that a record names, all as they were written; else ``ArtifactError`` naming those that differ."""
-    fields, _ = read_record(record)
-    try:
-        entries = [
-            FileEntry(f.text("role"), f.text("name"), f.integer("size", 0), f.digest("sha256"))
-            for f in fields.children("files")
-        ]
-    except FieldError as error:
-        raise ArtifactError(f"{record.name}: {error}", remedy="export the model again") from error
-    wrong = [problem for entry in entries if (problem := _problem(record.parent, entry))]
-    if wrong:
-        raise ArtifactError(f"{record.name}: " + "; ".join(wrong), remedy="export the model again")
-    return entries
-
-
-def _problem(folder: Path, entry: FileEntry) -> str:
-    if Path(entry.name).name != entry.name or entry.name in ("", ".", ".."):
-        return f"{entry.name!r} is not the name of a file beside it"
-    try:
-        with (folder / entry.name).open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        return f"{entry.name} can't be read ({error.strerror})"
-    return "" if digest == entry.sha256 else f"{entry.name} is not the file that was exported"
 
 
 def _dumps(value: Any) -> str:

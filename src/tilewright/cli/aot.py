@@ -14,6 +14,7 @@ import typer
 from tilewright import driver
 from tilewright.cli import inputs, show
 from tilewright.cli.compile_run import Accuracy, Fix, Json, Optimize, PrecisionOption, Source, Target
+from tilewright.runtime.signature import sign_file
 
 Output = Annotated[Path, typer.Option("--output", "-o", help="The folder to write to.")]
 Name = Annotated[str | None, typer.Option("--name", help="Begins C names and file names (default: the model's).")]
@@ -21,6 +22,7 @@ AtMost = Annotated[
     int | None, typer.Option(min=1, help="The most threads a call may use (default: 1; native: what is allowed).")
 ]
 Shared = Annotated[bool, typer.Option("--shared", help="Also link a shared library, with the system's cc.")]
+Sign = Annotated[Path | None, typer.Option("--sign", help="Sign the record with this Ed25519 private key (PEM).")]
 Static = Annotated[bool, typer.Option("--static", help="Also write a static archive.")]
 SizeReport = Annotated[bool, typer.Option("--size", help="Show what the object's bytes are spent on.")]
 WeightsOption = Annotated[str, typer.Option("--weights", help="embedded, file, or auto: embedded up to 64 MiB.")]
@@ -45,6 +47,7 @@ def aot_command(
     shared: Shared = False,
     static: Static = False,
     size: SizeReport = False,
+    sign: Sign = None,
     json: Json = False,
 ) -> None:
     """Compile a model to an object file and a C header."""
@@ -62,7 +65,8 @@ def aot_command(
         shared=shared,
         static=static,
     )
-    rows = [(str(path), path.stat().st_size) for path in made.files]
+    signature = [] if sign is None else [sign_file(made.record, sign)]
+    rows = [(str(path), path.stat().st_size) for path in [*made.files, *signature]]
     if json:
         show.emit_json({"name": made.name, "files": dict(rows), "sizes": [asdict(row) for row in made.sizes]})
         return

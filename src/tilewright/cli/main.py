@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from tilewright.cli import about, aot, bench, compile_run, conformance, debug, ir
+from tilewright.cli import about, aot, bench, compile_run, conformance, debug, ir, sign
 from tilewright.runtime.errors import TilewrightError
 
 app = typer.Typer(
@@ -29,6 +29,7 @@ aot.register(app)
 bench.register(app)
 ir.register(app)
 about.register(app)
+sign.register(app)
 conformance.register(app)
 debug.register(app)
 

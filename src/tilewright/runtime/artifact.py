@@ -27,6 +27,7 @@ from tilewright.runtime.errors import ArtifactError
 from tilewright.runtime.fields import FieldError, Fields, decode_json
 from tilewright.runtime.files import map_file, write_atomically
 from tilewright.runtime.manifest import Manifest, ObjectSpec, WeightsSpec
+from tilewright.runtime.signature import check_signature
 
 ALIGNMENT = 64
 MAX_HEADER = 100_000_000
@@ -60,12 +61,17 @@ def save(path: str | os.PathLike[str], manifest: Manifest, objects: Sequence[Obj
     return sealed
 
 
-def load(path: str | os.PathLike[str]) -> Artifact:
-    """Map and check a ``.tw`` file. Any defect is an ``ArtifactError``, also a file that can't be read."""
+def load(path: str | os.PathLike[str], *, key: str | os.PathLike[str] | None = None) -> Artifact:
+    """Map and check a ``.tw`` file. Any defect is an ``ArtifactError``, also a file that can't be read.
+
+    ``key`` is the public key (a PEM file) whose signature the file must have.
+    """
     try:
         view, _ = map_file(path)
     except (OSError, ValueError) as error:
         raise ArtifactError(f"can't read {os.fspath(path)!r}: {error}", remedy="check the path") from error
+    if key is not None:
+        check_signature(path, key, view)
     return parse(view, os.fspath(path))
 
 

@@ -23,9 +23,12 @@ from tilewright.runtime.arguments import ArgumentReader
 from tilewright.runtime.errors import ArtifactError, ExecutionError, InputError, ResourceError
 from tilewright.runtime.manifest import Manifest, SymbolSpec, TargetSpec, TensorSpec
 from tilewright.runtime.plan import Planner
+from tilewright.runtime.record import check_files
+from tilewright.runtime.signature import check_signature
 from tilewright.runtime.values import Array, address_of, aligned_buffer, dtype_of, new_array, to_tensor
 
 ABI_VERSION = 1
+"""Of the C interface that exported models have; ``docs/adr/0009-c-abi.md`` says when it changes."""
 KEPT = 4
 """Handles that a model keeps between calls."""
 
@@ -73,13 +76,24 @@ class _Handle:
 class LibraryModel:
     """A model of a shared library, callable from any number of threads at once, as a ``LoadedModel`` is."""
 
-    def __init__(self, path: str | os.PathLike[str], *, name: str | None = None, threads: int | None = None) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        name: str | None = None,
+        threads: int | None = None,
+        key: str | os.PathLike[str] | None = None,
+    ) -> None:
         """``name`` is the model's (default: the file's, without ``lib``); ``threads`` the most that a call uses.
 
+        With ``key``, a public key's PEM file, the export's record must lie beside the library, be signed with that key,
+        and name the library and the weights as they are.
         A weights file is looked for beside the library. ``ArtifactError`` when the library is not such a model.
         """
         file = Path(path)
         self.name = name or file.name.split(".")[0].removeprefix("lib")
+        if key is not None:
+            _check_signed(file, self.name, key)
         try:
             self._library = ctypes.CDLL(str(file.absolute()))
         except OSError as error:
@@ -208,6 +222,14 @@ class LibraryModel:
         if kind == _KIND_MEMORY:
             raise ResourceError(text, remedy="use smaller inputs, or free memory")
         raise ExecutionError(text, remedy="check the values of the inputs" if kind == _KIND_RUN else "")
+
+
+def _check_signed(library: Path, name: str, key: str | os.PathLike[str]) -> None:
+    """``ArtifactError`` unless a signed record vouches for a library and all that belongs to it."""
+    record = library.with_name(f"{name}.json")
+    check_signature(record, key)
+    if library.name not in {entry.name for entry in check_files(record)}:
+        raise ArtifactError(f"{record.name} does not name {library.name}", remedy="export with --shared, and sign that")
 
 
 def _both(info: _ModelInfo) -> tuple[tuple[Any, int], tuple[Any, int]]:

@@ -41,12 +41,15 @@ _RUN = ctypes.CFUNCTYPE(
 _PLAN = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
 
 
-def load(path: str | os.PathLike[str], *, threads: int | None = None) -> LoadedModel:
+def load(
+    path: str | os.PathLike[str], *, threads: int | None = None, key: str | os.PathLike[str] | None = None
+) -> LoadedModel:
     """Check, link and return the model of a ``.tw`` file. Any defect of the file is an ``ArtifactError``.
 
+    ``key`` is the PEM file of a public key whose signature (``FILE.sig``, by ``tilewright sign``) the file must have.
     Files come from people you trust as you trust a program's author: the checks find damage, not malice.
     """
-    found = artifacts.load(path)
+    found = artifacts.load(path, key=key)
     return LoadedModel(found.manifest, found.objects, found.weights, threads=threads)
 
 

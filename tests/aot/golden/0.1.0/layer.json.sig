@@ -1,0 +1,3 @@
+tilewright-signature 1
+2aed0c4727f68047aa355a8d5c78ad8153719e8bae4b3bfb2df75aa136a2cd0c
+3H/MJT7kszpuqhS+k0NFo0cHiuOUDEVOSSz5YTXQpBh8OOCekkXNLWzQeLWck23IGXjlRPI5/SFQjNFCL6emCA==
