@@ -115,3 +115,14 @@ def test_truth_of_an_expression_is_refused() -> None:
 def test_parse_refuses_everything_else(text: str) -> None:
     with pytest.raises(ValueError, match="integer expression"):
         parse(text, lambda n: B)
+
+
+def test_quotients_of_polynomials() -> None:
+    """SEW-D's sizes, ``s * (q - 1)**2 // (q - 1)**2`` where ``q`` is a quotient itself."""
+    q = floordiv(B + 20, 40)
+    square = (q - 1) * (q - 1)
+    assert floordiv(B * square * 4, square * 4) == B
+    assert floordiv((B + X) * (B - X + 3), B + X) == B - X + 3
+    assert mod((B + J) * (X + 1), B + J) == 0
+    rest = floordiv((B + X) * 3 + 1, B + X)
+    assert all(evaluate(rest, {B: b, X: x}) == 3 + 1 // (b + x) for b in (1, 2, 5) for x in (0, 3))

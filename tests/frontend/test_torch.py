@@ -214,6 +214,16 @@ def test_every_unsupported_call_is_reported() -> None:
     assert all(p.loc.text for p in caught.value.problems)
 
 
+def test_what_only_a_check_reads_is_left_out() -> None:
+    """As LLaVA's count of image tokens: ``_is_all_true`` and ``sym_ite`` have no form here and need none."""
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        torch._check_tensor_all((x > 0).sum() * 2 == 8)
+        return x + 1
+
+    check(Lambda(f), (torch.ones(4),))
+
+
 def test_written_state_is_refused() -> None:
     class Counter(torch.nn.Module):
         def __init__(self) -> None:

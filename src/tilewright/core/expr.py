@@ -292,9 +292,30 @@ def _split_multiple(a: Dim, b: Dim) -> tuple[Dim, Dim]:
                 for f in have:
                     rest = rest * f
                 quotient = quotient + rest
-    elif a == b:
-        return 1, 0
+    else:
+        quotient = _quotient_of_polynomials(a, b)
     return quotient, a - quotient * b
+
+
+def _quotient_of_polynomials(a: Dim, b: Expr) -> Dim:
+    """``a / b`` where that is a polynomial in the atoms with integer coefficients, else 0: long division by the leading
+    term in a graded order of monomials (Cox, Little and O'Shea, Ideals, Varieties, and Algorithms, section 2.3)."""
+    divisor, unit = max(b.terms, key=_rank)
+    quotient: Dim = 0
+    rest, last = a, None
+    while terms_of(rest):
+        term = max(terms_of(rest), key=_rank)
+        step, left = _split_multiple(term[0] * term[1], divisor * unit)
+        if left != 0 or (last is not None and _rank(term) >= last):
+            return 0
+        quotient, rest, last = quotient + step, rest - step * b, _rank(term)
+    return quotient if rest == 0 else 0
+
+
+def _rank(term: tuple[Atom, int]) -> tuple[int, list[str]]:
+    """A monomial's place in an order that products keep: by degree, then by its factors."""
+    factors = term[0].factors if isinstance(term[0], Mul) else (term[0],)
+    return len(factors), sorted(map(to_text, factors))
 
 
 def _inside(r: Dim, b: Dim) -> bool:

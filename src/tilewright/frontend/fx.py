@@ -80,8 +80,15 @@ class Importer:
         return outputs
 
     def convert_nodes(self, nodes: Iterable[Any]) -> None:
-        """Convert calls and attributes, in order; ``failed`` gets those that have no form here."""
+        """Convert calls and attributes, in order; ``failed`` gets those that have no form here.
+
+        What nothing but checks reads is left out, since the checks are.
+        """
+        nodes = list(nodes)
+        unread = _read_by_checks_only(nodes)
         for node in nodes:
+            if node in unread:
+                continue
             if node.op == "get_attr":
                 self.env[node] = self._guarded(node)
             elif node.op not in ("placeholder", "output"):
@@ -247,6 +254,17 @@ def _check_results(made: Result, expected: Sequence[TensorType | None]) -> None:
             for a, b in zip(node.shape, type_.shape, strict=True)
         ):  # fmt: skip
             raise Unsupported(f"gives {node.type} where PyTorch has {type_}", "please report this: it is our mistake")
+
+
+def _read_by_checks_only(nodes: Sequence[Any]) -> set[Any]:
+    """Calls without effects whose results, and what is made of them, only ``IGNORED`` calls read."""
+    found: set[Any] = set()
+    for node in reversed(nodes):
+        schema = getattr(node.target, "_schema", None)
+        is_pure = node.op == "call_function" and not (schema is not None and schema.is_mutable)
+        if is_pure and node.users and all(u in found or str(u.target) in IGNORED for u in node.users):
+            found.add(node)
+    return found
 
 
 def _expression(condition: Any) -> Any:
