@@ -257,12 +257,13 @@ def _check_results(made: Result, expected: Sequence[TensorType | None]) -> None:
 
 
 def _read_by_checks_only(nodes: Sequence[Any]) -> set[Any]:
-    """Calls without effects whose results, and what is made of them, only ``IGNORED`` calls read."""
+    """Calls without effects whose results, and what is made of them, only ``IGNORED`` calls among ``nodes`` read."""
     found: set[Any] = set()
+    checks = {n for n in nodes if str(n.target) in IGNORED}
     for node in reversed(nodes):
         schema = getattr(node.target, "_schema", None)
         is_pure = node.op == "call_function" and not (schema is not None and schema.is_mutable)
-        if is_pure and node.users and all(u in found or str(u.target) in IGNORED for u in node.users):
+        if is_pure and node.users and all(u in found or u in checks for u in node.users):
             found.add(node)
     return found
 
