@@ -52,9 +52,10 @@ class Buffer:
 class Value:
     """A scalar computed for one point of a stage's domain. Immutable; equal when structurally equal."""
 
-    __slots__ = ("_hash", "_symbols", "dtype", "key")
+    __slots__ = ("_buffers", "_hash", "_symbols", "dtype", "key")
     fields: ClassVar[tuple[str, ...]] = ()
     _symbols: frozenset[Sym] | None
+    _buffers: frozenset[Buffer] | None
     dtype: DType
     key: tuple[object, ...]
 
@@ -62,7 +63,7 @@ class Value:
         self.dtype = dtype
         self.key = (type(self).__name__, dtype, *key)
         self._hash = hash(self.key)
-        self._symbols = None
+        self._symbols = self._buffers = None
 
     def __hash__(self) -> int:
         return self._hash
@@ -359,15 +360,28 @@ def symbols_of_value(v: Value) -> frozenset[Sym]:
     return v._symbols
 
 
+def buffers_of_value(v: Value) -> frozenset[Buffer]:
+    """Every buffer that ``v`` and all below it load; found once per value."""
+    if v._buffers is None:
+        own = frozenset((v.buffer,)) if isinstance(v, Load) else frozenset[Buffer]()
+        v._buffers = own.union(*map(buffers_of_value, operands(v)))
+    return v._buffers
+
+
 def loads(v: Value) -> list[Load]:
     """Every distinct load in ``v``."""
     return [x for x in walk(v) if isinstance(x, Load)]
 
 
-def rewrite_value(v: Value, leaf: Callable[[Value], Value | None], dims: Mapping[Sym, Dim] | None = None) -> Value:
+def rewrite_value(
+    v: Value,
+    leaf: Callable[[Value], Value | None],
+    dims: Mapping[Sym, Dim] | None = None,
+    keep: Callable[[Value], bool] | None = None,
+) -> Value:
     """Rebuild ``v``: ``leaf`` may replace any node (None keeps it), and ``dims`` are substituted in index expressions.
 
-    ``leaf`` sees a node after its operands and indices have been rebuilt.
+    ``leaf`` sees a node after its operands and indices have been rebuilt. What ``keep`` holds for is not looked into.
     """
     memo: dict[Value, Value] = {}
     env = dims or {}
@@ -375,8 +389,12 @@ def rewrite_value(v: Value, leaf: Callable[[Value], Value | None], dims: Mapping
     def go(x: Value) -> Value:
         done = memo.get(x)
         if done is None:
-            rebuilt = _rebuild(x, go, env)
-            done = memo[x] = leaf(rebuilt) or rebuilt
+            if keep is not None and keep(x):
+                done = x
+            else:
+                rebuilt = _rebuild(x, go, env)
+                done = leaf(rebuilt) or rebuilt
+            memo[x] = done
         return done
 
     return go(v)
@@ -384,7 +402,7 @@ def rewrite_value(v: Value, leaf: Callable[[Value], Value | None], dims: Mapping
 
 def substitute_value(v: Value, dims: Mapping[Sym, Dim]) -> Value:
     """``v`` with symbols of its index expressions replaced."""
-    return rewrite_value(v, lambda _: None, dims)
+    return rewrite_value(v, lambda _: None, dims, keep=lambda x: symbols_of_value(x).isdisjoint(dims))
 
 
 def substitute_index(i: IndexLike, dims: Mapping[Sym, Dim]) -> IndexLike:

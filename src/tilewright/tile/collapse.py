@@ -27,8 +27,10 @@ from tilewright.core.compute import (
     Serial,
     Stage,
     Value,
+    buffers_of_value,
     rewrite_value,
     substitute_index,
+    symbols_of_value,
     walk,
 )
 from tilewright.core.expr import Dim, Sym, floordiv, mod, substitute, symbols
@@ -167,11 +169,14 @@ def _plan(stages: list[Stage], k: int, a: Axis, b: Axis, constants: Container[Bu
     return plan
 
 
+def _values(stage: Stage) -> list[Value]:
+    values = [*stage.exprs, *(stage.reduction.init if stage.reduction else ())]
+    return values + [i for i in stage.index if isinstance(i, Value)]
+
+
 def _accesses(stage: Stage) -> list[_Access]:
     found: list[_Access] = [(b, stage.index, True) for b in stage.outs]
-    values = [*stage.exprs, *(stage.reduction.init if stage.reduction else ())]
-    values += [i for i in stage.index if isinstance(i, Value)]
-    for v in values:
+    for v in _values(stage):
         found.extend((x.buffer, x.index, False) for x in walk(v) if isinstance(x, Load))
     return found
 
@@ -181,9 +186,9 @@ def _dims_allow(stage: Stage, a: Axis, b: Axis) -> bool:
     everything = (*stage.axes, *(stage.reduction.axes if stage.reduction else ()))
     if any({a.sym, b.sym} & symbols(x.extent) for x in everything):
         return False
-    values = [*stage.exprs, *(stage.reduction.init if stage.reduction else ())]
-    values += [i for i in stage.index if isinstance(i, Value)]
-    for v in values:
+    for v in _values(stage):
+        if symbols_of_value(v).isdisjoint((a.sym, b.sym)):
+            continue
         for x in walk(v):
             exprs = x.exprs if isinstance(x, Inside) else (x.expr,) if isinstance(x, Index) else ()
             if not all(_as_one(e, a, b) for e in exprs):
@@ -232,6 +237,8 @@ def _followers(stages: list[Stage], buffer: Buffer, d: int) -> list[tuple[int, A
     follow: list[tuple[int, Axis, Axis]] = []
     made = {b for s in stages if s.reduction is not None for b in s.outs}
     for k, stage in enumerate(stages):
+        if buffer not in stage.outs and not any(buffer in buffers_of_value(v) for v in _values(stage)):
+            continue
         pairs = {(a.sym, b.sym): (a, b) for a, b in _pairs(stage)}
         own = {a.sym for a in stage.axes}
         for b, index, is_write in _accesses(stage):

@@ -25,6 +25,7 @@ from tilewright.core.compute import (
     Serial,
     Stage,
     Value,
+    buffers_of_value,
     loop_symbol,
     operands,
     rewrite_value,
@@ -136,7 +137,7 @@ def inline(computation: Computation) -> Computation:
     temps = list(computation.temps)
     for t in computation.temps:
         makers = [s for s in items if t in s.outs]
-        users = [s for s in items if any(isinstance(x, Load) and x.buffer is t for v in _values(s) for x in walk(v))]
+        users = [s for s in items if any(t in buffers_of_value(v) for v in _values(s))]
         if len(makers) != 1 or len(users) != 1 or items.index(makers[0]) >= items.index(users[0]):
             continue
         maker, user = makers[0], users[0]
@@ -150,7 +151,10 @@ def inline(computation: Computation) -> Computation:
                 return substitute_value(maker.expr, dims)
             return None
 
-        new = replace(user, exprs=tuple(rewrite_value(v, leaf) for v in user.exprs))
+        def untouched(x: Value, t: Buffer = t) -> bool:
+            return t not in buffers_of_value(x)
+
+        new = replace(user, exprs=tuple(rewrite_value(v, leaf, keep=untouched) for v in user.exprs))
         items[items.index(user)] = new
         items.remove(maker)
         temps.remove(t)
@@ -173,7 +177,7 @@ def _may_inline(maker: Stage, user: Stage, items: list[Stage]) -> bool:
     if len(reads) != len(in_exprs) or any(isinstance(i, Value) for x in reads for i in x.index):
         return False
     between = items[items.index(maker) + 1 : items.index(user)]
-    sources = {x.buffer for x in walk(maker.expr) if isinstance(x, Load)}
+    sources = buffers_of_value(maker.expr)
     if any(b in sources for s in between for b in s.outs):
         return False
     size = sum(1 for _ in walk(maker.expr))
