@@ -214,6 +214,18 @@ def test_every_unsupported_call_is_reported() -> None:
     assert all(p.loc.text for p in caught.value.problems)
 
 
+def test_a_table_cut_to_the_sequence_bounds_it() -> None:
+    """As MPT's position biases: ``8 - max(0, 8 - n)`` is ``n`` for as long as the table is."""
+    table = torch.arange(8.0)
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x + table[max(0, 8 - x.shape[1]) :]
+
+    graph = check(Lambda(f), (torch.ones(2, 5),), (({1: torch.export.Dim.AUTO},),))
+    (n,) = (d for d in graph.inputs[0].shape if isinstance(d, Sym))
+    assert n.hi == 8 and graph.outputs[0].shape == (2, n)
+
+
 def test_what_only_a_check_reads_is_left_out() -> None:
     """As LLaVA's count of image tokens: ``_is_all_true`` and ``sym_ite`` have no form here and need none."""
 

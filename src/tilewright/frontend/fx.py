@@ -129,8 +129,12 @@ class Importer:
         To be called before inputs are bound, so that equal sizes are equal everywhere.
         """
         conditions = [_expression(n.args[0]) for n in graph.nodes if str(n.target) in ASSERTIONS]
-        found = [c for c in conditions if c is not None and not self.symbols.equate(c)]
+        sizes = dict.fromkeys(c for n in graph.nodes for c in _equal_sizes(n))
+        distinct = dict.fromkeys([*(c for c in conditions if c is not None), *sizes])
+        found = [c for c in distinct if not self.symbols.equate(c) and not self.symbols.bound(c)]
         for condition in found:
+            if condition in sizes and self.symbols.is_one(condition.lhs):
+                continue
             for e in self.symbols.relations(condition):
                 if isinstance(e, Expr) and not is_nonneg(e) and e not in self.constraints:
                     self.constraints.append(e)
@@ -266,6 +270,31 @@ def _read_by_checks_only(nodes: Sequence[Any]) -> set[Any]:
         if is_pure and node.users and all(u in found or u in checks for u in node.users):
             found.add(node)
     return found
+
+
+def _equal_sizes(node: Any) -> list[Any]:
+    """What an element-wise call says of its operands' sizes: ``operand's = result's``, unless the operand's is 1."""
+    import sympy
+    import torch
+
+    out = node.meta.get("val")
+    is_elementwise = torch.Tag.pointwise in getattr(node.target, "tags", ())
+    if not is_elementwise or not isinstance(out, torch.Tensor):
+        return []
+    found: list[Any] = []
+    for x in node.all_input_nodes:
+        value = x.meta.get("val")
+        if isinstance(value, torch.Tensor):
+            pairs = zip(reversed(value.shape), reversed(out.shape), strict=False)
+            sizes = [(_sympy(a), _sympy(b)) for a, b in pairs]
+            found += [sympy.Eq(a, b) for a, b in sizes if a != b and a != 1 and a.free_symbols | b.free_symbols]
+    return [c for c in found if type(c).__name__ == "Equality"]
+
+
+def _sympy(size: Any) -> Any:
+    import sympy
+
+    return sympy.Integer(size) if isinstance(size, int) else size.node.expr
 
 
 def _expression(condition: Any) -> Any:

@@ -76,6 +76,38 @@ class SymbolTable:
                 return True
         return False
 
+    def bound(self, condition: Any) -> bool:
+        """Use an equality ``x = f(x)`` as a bound of ``x`` where that makes the two sides one expression.
+
+        ``f``'s minima and maxima with one side that is ``x`` plus a number say which bounds to try: a table of 64
+        positions cut to ``64 - max(0, 64 - x)`` is as long as ``x`` up to 64.
+        """
+        if type(condition).__name__ != "Equality" or len(condition.free_symbols) != 1:
+            return False
+        (symbol,) = condition.free_symbols
+        if _BY_DATA.fullmatch(symbol.name) or symbol.name in self._symbols or symbol.name in self._equal:
+            return False
+        old = self._ranges.get(symbol.name, (0, None))
+        points = _turning_points(condition, symbol)
+        for at in sorted((at for at in points if at > max(old[0] or 0, 1)), reverse=True):
+            self._ranges[symbol.name] = (old[0], at if old[1] is None else min(at, old[1]))
+            try:
+                a, b = (self._convert(side) for side in condition.args)
+            except Unsupported:
+                a, b = 0, 1
+            del self._symbols[symbol.name]
+            if a == b:
+                return True
+        self._ranges[symbol.name] = old
+        return False
+
+    def is_one(self, e: Any) -> bool:
+        """Is a sympy expression always 1?"""
+        try:
+            return self._convert(e) == 1
+        except Unsupported:
+            return False
+
     def _is_size(self, e: Any) -> bool:
         try:
             return not any(s.name in self._equal for s in e.free_symbols) and self._convert(e) is not None
@@ -155,6 +187,21 @@ class SymbolTable:
         for _ in range(exponent):
             result = result * base
         return result
+
+
+def _turning_points(condition: Any, symbol: Any) -> set[int]:
+    """Where the sides of a minimum or maximum of ``condition`` meet, if one is a number and one ``symbol`` plus one."""
+    found: set[int] = set()
+    for e in _below(condition):
+        if type(e).__name__ in ("Max", "Min") and len(e.args) == 2:
+            slope = (e.args[0] - e.args[1]).diff(symbol)
+            if slope in (1, -1):
+                found.add(int(-slope * (e.args[0] - e.args[1]).subs(symbol, 0)))
+    return found
+
+
+def _below(e: Any) -> list[Any]:
+    return [e, *(x for a in e.args for x in _below(a))]
 
 
 def is_decided_by_data(symbol: Sym) -> bool:
