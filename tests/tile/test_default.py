@@ -42,7 +42,7 @@ from tilewright.core.compute import (
 )
 from tilewright.core.expr import Sym
 from tilewright.tile.default import schedule
-from tilewright.tile.ir import Kind, Space
+from tilewright.tile.ir import For, Kind, Space, walk
 from tilewright.tile.rewrite import loops_of
 
 SLOW = settings(max_examples=25, deadline=None)
@@ -243,3 +243,11 @@ def test_a_run_time_operand_is_turned_once(m, n, k):
     kernel = check_default(Computation((a, b), (c,), (product,)), sizes={"M": 18})
     turned = [p.buffer for p in kernel.places if p.buffer.name.startswith("B_t")]
     assert turned and turned[0].shape[-1] == n
+
+
+@pytest.mark.parametrize("kernel", [3, 5])
+def test_one_output_channel_sums_in_lanes(kernel):
+    """Its weights are read across until they are packed, which must not keep the sum from being vectors."""
+    made = check_default(convolution((1, 6, 6, 8), 1, (kernel, kernel), pad=kernel // 2), "W", "bias")
+    (sums,) = {x.loop.sym for s in made.body for x in walk((s,)) if isinstance(x, For) and "_b_l" in x.loop.sym.name}
+    assert any(x.sym == sums and x.kind is Kind.VECTOR for x in loops_of(made.body))

@@ -6,7 +6,7 @@ Not its business: whether a rewrite is legal (each primitive checks its own rule
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 
 from tilewright.core.compute import (
     Buffer,
@@ -129,8 +129,8 @@ def loads_of(s: Stmt) -> Iterator[Load]:
         yield from (x for x in walk_value(v) if isinstance(x, Load))
 
 
-def dims_of(s: Stmt) -> Iterator[Dim]:
-    """Every index expression of one statement: extents, indices, guards and index values."""
+def dims_of(s: Stmt, besides: Container[Buffer] = ()) -> Iterator[Dim]:
+    """Every index expression of one statement: extents, indices (not of loads of ``besides``), guards, index values."""
     if isinstance(s, For):
         yield s.loop.extent
         return
@@ -139,7 +139,8 @@ def dims_of(s: Stmt) -> Iterator[Dim]:
     for v in values_of(s):
         for x in walk_value(v):
             if isinstance(x, Load):
-                yield from (i for i in x.index if not isinstance(i, Value))
+                if x.buffer not in besides:
+                    yield from (i for i in x.index if not isinstance(i, Value))
             elif isinstance(x, Index):
                 yield x.expr
             elif isinstance(x, Inside):

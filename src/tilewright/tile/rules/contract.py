@@ -115,7 +115,7 @@ def _split_groups(b: Builder, machine: Machine, acc: str, root: str) -> None:
 
 def pack_constants(b: Builder, machine: Machine) -> None:
     """Once every stage has its loops: constants that reductions read, in the order in which all their readers walk."""
-    for name in _constants(b):
+    for name in constants_read(b):
         attempt(b, partial(_pack, b, machine, name))
 
 
@@ -692,7 +692,7 @@ def parallel(b: Builder, order: list[str]) -> None:
             b.back(mark)
 
 
-def _constants(b: Builder) -> list[str]:
+def constants_read(b: Builder) -> list[str]:
     """Constants that an update reads with a dependence on lanes or rows: those worth packing."""
     found: list[str] = []
     for s in walk(b.kernel.body):

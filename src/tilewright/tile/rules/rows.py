@@ -17,7 +17,7 @@ from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Fold, For, Kind, Store, Update, walk
 from tilewright.tile.machine import Machine
 from tilewright.tile.rewrite import Body, loads_of, values_of
-from tilewright.tile.rules.contract import cached_name
+from tilewright.tile.rules.contract import cached_name, constants_read
 from tilewright.tile.rules.pointwise import parallelize, vectorize
 from tilewright.tile.rules.view import find_body, may_vectorize, n_operations, only_nest, statement_of, vector_width
 from tilewright.tile.schedule import Builder
@@ -148,7 +148,8 @@ def _inner(b: Builder, machine: Machine, nest: Nest) -> None:
     if not nest.loops or any(isinstance(s, Fold | For) for s in nest.leaf):
         return
     loop = nest.loops[-1]
-    if loop.kind is not Kind.SERIAL or not may_vectorize(nest.leaf, loop.sym):
+    packed = [find_place(b.kernel, name, "rows").buffer for name in constants_read(b)]
+    if loop.kind is not Kind.SERIAL or not may_vectorize(nest.leaf, loop.sym, packed=packed):
         return
     width = vector_width(machine, nest.leaf)
     if width == 1:

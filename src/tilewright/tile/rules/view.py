@@ -5,6 +5,8 @@ In: a kernel. Out: facts. Not its business: changing anything.
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from tilewright.core import types
 from tilewright.core.compute import Buffer, Index, Load, Value
 from tilewright.core.compute import walk as walk_value
@@ -60,15 +62,16 @@ def vector_width(machine: Machine, body: Body) -> int:
     return max(machine.vector_bytes // widest, 1)
 
 
-def may_vectorize(body: Body, sym: Sym, *, gathers: bool = False) -> bool:
+def may_vectorize(body: Body, sym: Sym, *, gathers: bool = False, packed: Container[Buffer] = ()) -> bool:
     """Is every index, guard and extent affine in ``sym``, and every run-time index the same for all lanes?
 
-    With ``gathers`` loads may have run-time indices that differ from lane to lane.
+    With ``gathers`` loads may have run-time indices that differ from lane to lane. Buffers that will be ``packed`` may
+    be read at any place.
     """
     for s in walk(body):
         if isinstance(s, Fold | Prefetch):
             return False
-        if any(coefficient(d, sym) is None for d in dims_of(s)):
+        if any(coefficient(d, sym) is None for d in dims_of(s, besides=packed)):
             return False
         places = [] if gathers else [x.index for x in loads_of(s)]
         places += [s.index] if isinstance(s, Store | Update) else []
