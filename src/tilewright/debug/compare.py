@@ -17,7 +17,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from tilewright import ops
-from tilewright.core.diag import UNKNOWN, OptionError
+from tilewright.core.diag import UNKNOWN, CompileError, ImportFailed, OptionError
+from tilewright.core.evaluate import bind_inputs
 from tilewright.core.graph import Graph
 from tilewright.core.text import load_graph
 from tilewright.core.types import Array
@@ -39,9 +40,11 @@ from tilewright.frontend.source import Source, import_source
 from tilewright.frontend.torch import export_module
 from tilewright.frontend.torch_tensors import to_numpy
 from tilewright.graph.specialize import fix_symbols
-from tilewright.runtime.errors import InputError, TilewrightError
+from tilewright.runtime.errors import ExecutionError, InputError, ResourceError, TilewrightError
 from tilewright.runtime.values import is_tensor
 
+KINDS = {k.__name__: k for k in (CompileError, ImportFailed, InputError, OptionError, ExecutionError, ResourceError)}
+"""Errors that cross the border of the process as what they are."""
 Against = Literal["reference", "onnxruntime", "torch"]
 Inputs = Mapping[str, Any] | Sequence[Any]
 
@@ -101,9 +104,7 @@ def _isolated(
             fault = Fault("crash", e.doing, e.doing, UNKNOWN, Difference(problem=e.why))
             return Comparison(graph.name, "reference", fault=fault)
     if "error" in answer:
-        again = TilewrightError(answer["message"])
-        again.code = answer["code"]
-        raise again
+        raise KINDS.get(answer["error"], TilewrightError)(answer["message"], remedy=answer["remedy"])
     return Comparison.from_json(answer["comparison"])
 
 
@@ -176,10 +177,16 @@ def _arrays(graph: Graph, inputs: Inputs) -> list[Array]:
     if not isinstance(inputs, Mapping):
         if len(inputs) != len(names):
             raise InputError(f"{len(inputs)} inputs were given", remedy=f"the model takes {', '.join(names) or 'none'}")
-        return [_array(v) for v in inputs]
+        return _checked(graph, [_array(v) for v in inputs])
     if inputs.keys() != set(names):
         raise InputError(f"the inputs {', '.join(inputs) or 'none'} were given", remedy=f"give {', '.join(names)}")
-    return [_array(inputs[n]) for n in names]
+    return _checked(graph, [_array(inputs[n]) for n in names])
+
+
+def _checked(graph: Graph, arrays: list[Array]) -> list[Array]:
+    """``arrays``, which fit the graph's inputs."""
+    bind_inputs(graph, arrays)
+    return arrays
 
 
 def _array(value: Any) -> Array:

@@ -9,12 +9,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+import numpy as np
+
 from tilewright.codegen.target import Target
-from tilewright.core.diag import UNKNOWN, CompileError, Loc
+from tilewright.core.diag import UNKNOWN, CompileError
 from tilewright.core.graph import Graph
 from tilewright.core.passes import Pass
 from tilewright.core.types import Array
 from tilewright.debug.kernel import BROKEN
+from tilewright.debug.machine import POISON
 from tilewright.debug.passes import ROOM, check_passes
 from tilewright.debug.report import Comparison, Fault, Row
 from tilewright.debug.steps import Tell, judge_run, walk_program
@@ -71,15 +74,15 @@ def _parts(graph: Graph, passes: Sequence[Pass], options: Options) -> Parts | Fa
 
 
 def _stage_that_raised(e: Exception) -> Fault:
-    """The part of the compiler whose file raised."""
-    files = []
+    """The part of the compiler that raised: the innermost that is not vocabulary which all parts share."""
+    modules = []
     trace = e.__traceback__
     while trace is not None:
-        files.append(trace.tb_frame.f_globals.get("__name__", ""))
+        modules.append(str(trace.tb_frame.f_globals.get("__name__", "")).removeprefix("tilewright."))
         trace = trace.tb_next
-    module = next((f for f in reversed(files) if f.startswith("tilewright.")), "tilewright")
-    name = module.removeprefix("tilewright.")
-    return Fault("compile", name, "", UNKNOWN, Difference(problem=f"{type(e).__name__}: {e}"))
+    parts = [m for m in modules if m.startswith(("ops.", "partition.", "tile.", "codegen.", "graph."))]
+    problem = Difference(problem=f"{type(e).__name__}: {e}")
+    return Fault("compile", parts[-1] if parts else modules[-1], "", UNKNOWN, problem)
 
 
 def _whole(
@@ -107,10 +110,26 @@ def _whole(
 
 
 def _run_whole(artifact: Artifact, values: Values, inputs: Sequence[Array], threads: int) -> tuple[Row, ...]:
+    """A row for each output, and one for each input that the run has changed."""
     model = LoadedModel(artifact.manifest, artifact.objects, artifact.weights, threads=threads)
-    graph = values.graph
-    answer = model(*inputs)
-    got = list(answer) if isinstance(answer, tuple) else [answer]
-    found = judge_run(graph, inputs, values.outputs(), got, 0.0)
-    places: list[Loc] = [n.loc for n in graph.outputs]
-    return tuple(Row(n, loc, d) for n, loc, d in zip(graph.output_names, places, found, strict=True))
+    graph, want = values.graph, values.outputs()
+    given = [np.array(a, order="C", copy=True) for a in inputs]
+    got = _answer(model, given, want)
+    found = judge_run(graph, inputs, want, got, 0.0)
+    rows = [Row(n, o.loc, d) for n, o, d in zip(graph.output_names, graph.outputs, found, strict=True)]
+    for node, before, after in zip(graph.inputs, inputs, given, strict=True):
+        if before.tobytes() != after.tobytes():
+            rows.append(Row(node.attrs["name"], node.loc, Difference(problem="the run changed an input")))
+    return tuple(rows)
+
+
+def _answer(model: LoadedModel, inputs: Sequence[Array], want: Sequence[Array]) -> list[Array]:
+    """The outputs; those whose sizes are known before the call are written over poison."""
+    known = {s.name for s in model.symbols}
+    sized = all(isinstance(d, int) or (d.isidentifier() and d in known) for o in model.outputs for d in o.shape)
+    if not sized or not want:
+        answer = model(*inputs)
+        return list(answer) if isinstance(answer, tuple) else [answer]
+    out = [np.full(w.nbytes, POISON, np.uint8).view(w.dtype).reshape(w.shape) for w in want]
+    model(*inputs, out=out)
+    return out

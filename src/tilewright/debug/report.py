@@ -20,7 +20,7 @@ MEANING: dict[Stage, str] = {
     "import": "the frontend gave an op another meaning than its source has",
     "pass": "a graph pass changed the meaning",
     "op": "an op's own stages differ from its reference",
-    "partition": "the graph could not be split into kernels",
+    "partition": "the graph was split into kernels and steps wrongly",
     "fusion": "ops that are right one by one are wrong as one kernel",
     "normalize": "the computation was rewritten wrongly before it became loops",
     "schedule": "a schedule step changed what the loops compute",

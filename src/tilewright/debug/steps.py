@@ -108,6 +108,19 @@ class _Walk:
             fault = self._wrong_weights(group, step, name, loc) if isinstance(step, Call) else None
             if fault is not None:
                 return fault
+        return self._overlap(group, steps, name, loc)
+
+    def _overlap(self, group: Group, steps: Sequence[Step], name: str, loc: Loc) -> Fault | None:
+        """Do results lie where operands of the same step lie? A kernel may read after it has begun to write."""
+        places = [self._place(group.root, k) for k in range(len(group.root.types))]
+        written = [(p, p + w.nbytes) for p, w in zip(places, self.values.results(group.root), strict=True)]
+        for node, start in self._reads(group, steps):
+            end = start + self.values.of(node).nbytes
+            if any(lo < end and start < hi for lo, hi in written):
+                source = self._source(node)
+                problem = Difference(problem="its memory is given to a result while it is still read")
+                detail = f"{source.op.name} at {source.loc} is read and overwritten by {name} at {loc}"
+                return Fault("memory", "plan", source.op.name, source.loc, problem, detail=detail)
         return None
 
     def _reads(self, group: Group, steps: Sequence[Step]) -> Iterator[tuple[Node, int]]:
@@ -133,6 +146,10 @@ class _Walk:
         if self._source(node).op is CONST:
             return Fault("weights", node.op.name, name, loc, Difference(problem="a constant holds other numbers"),
                          detail=f"the constant at {node.loc}")  # fmt: skip
+        alias = self._false_view(node)
+        if alias is not None:
+            false = Difference(problem="it is taken for another shape of its operand's memory, and is not")
+            return Fault("partition", "view", alias.op.name, alias.loc, false)
         source = self._source(node)
         later = [who for lo, hi, who in self.writers if lo < address + n_bytes and address < hi]
         detail = f"{source.op.name} at {source.loc} is read by {name} at {loc}"
@@ -140,6 +157,15 @@ class _Walk:
             detail += f"; the last to write there was {later[-1]}"
         problem = "the value is not where it is read, or no longer"
         return Fault("memory", "plan", source.op.name, source.loc, Difference(problem=problem), detail=detail)
+
+    def _false_view(self, node: Node) -> Node | None:
+        """The view on the way to a node's memory that has other elements than what it is a view of."""
+        while node in self.plan.parts.views:
+            inner = self.plan.parts.views[node]
+            if not np.array_equal(bytes_of(self.values.of(node)), bytes_of(self.values.of(inner))):
+                return node
+            node = inner
+        return None
 
     def _source(self, node: Node) -> Node:
         return self.plan.resolve(node)[0]
@@ -231,7 +257,7 @@ class _Walk:
 
     def _why_control(self, group: Group, steps: Sequence[Step], seen: Difference, name: str, loc: Loc) -> Fault:
         """The fault inside of a branch or body, on the values that it gets; else that of the step itself."""
-        outer = Fault("codegen", name, name, loc, seen, detail="its sub-graphs are right on their own")
+        outer = Fault("partition", name, name, loc, seen, detail="its sub-graphs are right on their own")
         for step in steps:
             if isinstance(step, Branch):
                 operands = [self.values.of(i) for i in group.root.inputs]

@@ -109,6 +109,8 @@ def judge(
         same = (have == wide) | (np.isnan(have) & np.isnan(wide))
         error = np.where(same, 0.0, np.abs(have.astype(np.float64) - wide.astype(np.float64)))
         error = np.where(np.isnan(error), np.inf, error)
+        if not dtype.is_float:  # 64-bit integers may differ by less than a float64 can tell
+            error = np.where(same, 0.0, np.maximum(error, 1.0 if dtype.is_integer else 0.0))
         if dtype.is_float:
             reach = max((np.nan_to_num(np.abs(o - middle), posinf=0.0).max() for o in spread), default=0.0)
             scale = np.nan_to_num(np.abs(wide), nan=0.0, posinf=0.0).max()

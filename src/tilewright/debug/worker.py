@@ -173,7 +173,7 @@ def _serve(lines: TextIO, out: TextIO) -> None:
             else:
                 write({"failure": check_graph(graph, inputs, options, threads=threads).as_json()})
         except TilewrightError as e:
-            write({"error": type(e).__name__, "code": e.code, "message": str(e)})
+            write({"error": type(e).__name__, "message": e.message, "remedy": e.remedy})
 
 
 if __name__ == "__main__":
