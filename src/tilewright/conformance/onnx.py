@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -155,12 +156,27 @@ def run_case(case: Case) -> tuple[Status, str]:
         for inputs, expected in test.data(model):
             answer = compiled(*inputs)
             results = [answer] if len(compiled.outputs) == 1 else list(answer)
-            problem = _differences(results, expected, test.source.rtol, test.source.atol)
-            if problem and not _is_random_draw(model, inputs, results, expected):
-                return "wrong", problem
+            if found := problem(test, model, inputs, expected, results):
+                return "wrong", found
     except CompileError as e:
         return "refused", str(e)
     return "passed", ""
+
+
+def problem(test: Test, model: ModelProto, inputs: Sequence[Any], expected: Sequence[Any], results: Sequence[Any]) -> str:
+    """What is wrong with a test's results; empty when they are right, or as random as the expected ones."""
+    found = _differences(results, expected, test.source.rtol, test.source.atol)
+    return "" if found and _is_random_draw(model, inputs, results, expected) else found
+
+
+def in_turn(subset: str) -> Iterator[Test]:
+    """The node tests of a subset: the first of every op, then the second of every op that has one, and so on."""
+    by_op: dict[str, list[Test]] = {}
+    for test in _tests().values():
+        if subset in test.case.tags and not test.case.group.startswith("(") and "_expanded" not in test.case.name:
+            by_op.setdefault(test.case.group, []).append(test)
+    for row in zip_longest(*by_op.values()):
+        yield from (test for test in row if test is not None)
 
 
 def _differences(results: Sequence[Any], expected: Sequence[Any], rtol: float, atol: float) -> str:

@@ -1,0 +1,159 @@
+"""Many models as one program for another machine: ONNX's node tests and small nets, compared with what is expected.
+
+In: a ``Platform``, cases and a folder. Out: what is wrong, by case. Not its business: tools (``platforms``).
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from aot.emulated.platforms import Platform
+from tilewright import driver
+from tilewright.aot.export import Exported, ExportOptions, export
+from tilewright.aot.header import common_text
+from tilewright.codegen.target import Target
+from tilewright.conformance import onnx as suite
+from tilewright.core.diag import CompileError
+from tilewright.core.types import Array
+from tilewright.frontend.onnx_given import NeedsCall
+from tilewright.frontend.source import import_source
+from tilewright.runtime.manifest import Manifest, TensorSpec
+from tilewright.runtime.shapes import ShapeBinder
+from tilewright.runtime.values import dtype_of
+
+_FUNCTIONS = {
+    "info": "const tw_model_info *(*info)(void)",
+    "input_shape": "tw_status (*input_shape)(const int64_t *, int32_t, int64_t *)",
+    "output_shape": "tw_status (*output_shape)(const int64_t *, int32_t, int64_t *)",
+    "workspace": "tw_status (*workspace)(const int64_t *, int64_t *)",
+    "create": "tw_status (*create)(void *, void *, int64_t, const void *, int32_t)",
+    "run": "tw_status (*run)(void *, const int64_t *, const void *const *, void *const *)",
+    "result_shape": "tw_status (*result_shape)(const void *, int32_t, int64_t *)",
+    "destroy": "void (*destroy)(void *)",
+}
+"""What the program calls of each model; handles are ``void *``, so that models share a type."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A model with inputs and what ``judge`` says of its outputs: empty when they are right."""
+
+    name: str
+    source: Any
+    example_inputs: Any
+    inputs: list[Array]
+    judge: Callable[[list[Array]], str]
+
+
+@dataclass(frozen=True)
+class Built:
+    """An exported trial: its object, and what its answers look like."""
+
+    trial: Trial
+    exported: Exported
+    manifest: Manifest
+
+    def request(self, number: int) -> bytes:
+        """What the program reads."""
+        m = self.manifest
+        values, violations = ShapeBinder(m.inputs, m.symbols, m.constraints).bind([a.shape for a in self.trial.inputs])
+        assert not violations, violations
+        head = struct.pack(f"<{1 + len(m.symbols)}q", number, *(values[s.name] for s in m.symbols))
+        return head + b"".join(a.tobytes() for a in self.trial.inputs)
+
+
+def node_tests(n: int) -> Iterator[Trial]:
+    """ONNX's node tests, one of each op in turn, of those whose structure no input decides."""
+    found = 0
+    for test in suite.in_turn("plain"):
+        model = test.model()
+        (inputs, expected), *_ = test.data(model)
+        try:
+            graph = import_source(model, None, None, None)
+        except (NeedsCall, CompileError):
+            continue
+        judge = partial(suite.problem, test, model, inputs, expected)
+        yield Trial(test.case.name, graph, None, [np.array(a, order="C") for a in inputs], judge)
+        found += 1
+        if found == n:
+            return
+
+
+def nets(names: Sequence[str]) -> Iterator[Trial]:
+    """Small versions of real networks, compared with PyTorch."""
+    from benchmarks import zoo
+
+    for name in names:
+        net = zoo.build(name, small=True)
+        expected = [y.numpy() for y in net.expected()]
+        inputs = [np.array(x.numpy(), order="C") for x in net.inputs]
+        yield Trial(name, net.module, net.inputs, inputs, partial(_close, expected))
+
+
+def _close(expected: Sequence[Array], results: Sequence[Array]) -> str:
+    for k, (y, e) in enumerate(zip(results, expected, strict=True)):
+        error, size = np.abs(y - e).max(), np.abs(e).max()
+        if y.shape != e.shape or not error <= 1e-4 * size:
+            return f"output {k} is off by {error}, its largest element is {size}"
+    return ""
+
+
+def export_all(platform: Platform, trials: Iterable[Trial], folder: Path) -> list[Built]:
+    """Objects of all trials, each with symbols of its own."""
+    made = []
+    target, options = Target.parse(platform.target), driver.Options(target=platform.target)
+    for n, t in enumerate(trials):
+        graph = import_source(t.source, t.example_inputs, None, None)
+        modules = driver.build_modules(graph, options, replace(target, n_cores=1), driver.Clock())
+        made.append(Built(t, export(modules, folder, ExportOptions(f"m{n}", 1, "embedded")), modules.manifest))
+    return made
+
+
+def wrong(platform: Platform, trials: Iterable[Trial], folder: Path) -> dict[str, str]:
+    """Run every trial in one process of the emulator; what is wrong, by the trial's name."""
+    built = export_all(platform, trials, folder)
+    (folder / "models.h").write_text(_models(len(built)))
+    program = platform.link([b.exported.object for b in built], folder)
+    answer = platform.run(program, b"".join(b.request(n) for n, b in enumerate(built)))
+    found, at = {}, 0
+    for b in built:
+        if at + 8 > len(answer):
+            found[b.trial.name] = "no answer"
+            break
+        (status,) = struct.unpack_from("<q", answer, at)
+        at += 8
+        if status:
+            found[b.trial.name] = f"status {status}"
+            break
+        results = []
+        for spec in b.manifest.outputs:
+            array, at = _read(answer, at, spec)
+            results.append(array)
+        if problem := b.trial.judge(results):
+            found[b.trial.name] = problem
+    return found
+
+
+def _read(answer: bytes, at: int, spec: TensorSpec) -> tuple[Array, int]:
+    shape = struct.unpack_from(f"<{len(spec.shape)}q", answer, at)
+    at += 8 * len(spec.shape)
+    dtype = dtype_of(spec.dtype)
+    n = math.prod(shape)
+    return np.frombuffer(answer, dtype, n, at).reshape(shape), at + n * dtype.itemsize
+
+
+def _models(n: int) -> str:
+    fields = "".join(f"  {kind};\n" for kind in _FUNCTIONS.values())
+    lines = [common_text(), f"typedef struct {{\n{fields}}} Model;"]
+    for k in range(n):
+        lines += [f"extern {kind.replace(f'(*{f})', f'm{k}_{f}')};" for f, kind in _FUNCTIONS.items()]
+    rows = ",\n".join("{" + ", ".join(f"m{k}_{f}" for f in _FUNCTIONS) + "}" for k in range(n))
+    return "\n".join([*lines, f"static const Model MODELS[] = {{\n{rows}}};\n"])
