@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from tilewright import ops
+from tilewright.aot.dispatch import level_target, merge
 from tilewright.aot.export import Exported, ExportOptions, Modules
 from tilewright.aot.export import export as write_export
 from tilewright.codegen.dot import dots_of
@@ -352,20 +353,28 @@ def export(
     Arguments are those of ``compile``, and: ``name`` begins every C symbol and file name (default: the model's).
     ``threads`` is the most that a call may use (default: 1 for a named target, for "native" what this process may use).
     ``weights`` is "embedded" in the object, "file" (to be mapped) or "auto": embedded up to 64 MiB. ``shared`` also
-    links a library with the system's ``cc``, ``static`` also writes an archive.
+    links a library with the system's ``cc``, ``static`` also writes an archive. ``target`` may list levels of x86-64,
+    plainest first ("x86-64,x86-64-v3,x86-64-v4"): the object then holds code for each and chooses when it first runs.
 
     Raises as ``compile`` does; ``CompileError`` too for a model whose structure a call decides.
     """
     options = Options(target, precision, optimize, accuracy)
-    chosen = Target.parse(target)
-    n_threads = threads if threads is not None else default_threads() if chosen.is_native else 1
+    n_threads = threads if threads is not None else default_threads() if target == "native" else 1
     how = ExportOptions(name, n_threads, weights, shared, static)
     clock = Clock(progress)
     with clock.stage("import"):
         graph = fix_symbols(import_source(source, example_inputs, dynamic_shapes, input_shapes), fix_dims or {})
     facts = source_facts(source, graph)
-    modules = build_modules(graph, options, replace(chosen, n_cores=n_threads), clock)
+    modules = export_modules(graph, options, n_threads, clock)
     return write_export(replace(modules, source=facts), Path(folder), how)
+
+
+def export_modules(graph: Graph, options: Options, n_threads: int, clock: Clock) -> Modules:
+    """The modules of the target, or of all levels that ``options.target`` lists, for calls with so many threads."""
+    targets = [replace(Target.parse(t), n_cores=n_threads) for t in options.target.split(",")]
+    if len(targets) == 1:
+        return build_modules(graph, options, targets[0], clock)
+    return merge([build_modules(graph, options, level_target(t), clock) for t in targets])
 
 
 def source_facts(source: Source, graph: Graph) -> dict[str, Any]:

@@ -24,6 +24,13 @@ _TABLE: dict[str, Machine] = {
     **riscv.MACHINES,
     **wasm.MACHINES,
 }
+_TRIPLES = {
+    ("x86_64", "windows"): "x86_64-pc-windows-msvc",
+    ("x86_64", "macos"): "x86_64-apple-macosx11.0.0",
+    ("aarch64", "windows"): "aarch64-pc-windows-msvc",
+    ("aarch64", "macos"): "arm64-apple-macosx11.0.0",
+}
+"""Other systems by instruction set and the name that a target's ends with."""
 _ALIASES: dict[str, str] = {alias: name for name, m in _TABLE.items() for alias in m.aliases}
 
 
@@ -68,14 +75,18 @@ class Target:
 
     @staticmethod
     def parse(name: str) -> Target:
-        """The target called ``name``, or ``native``; raises :class:`UnknownTargetError` listing the valid names."""
+        """The target called ``name``, or ``native``; raises :class:`UnknownTargetError` listing the valid names.
+
+        A machine that runs Linux may be asked for with another system: ``x86-64-v3-windows``, ``aarch64-macos``.
+        """
         if name == "native":
             return Target.host()
         canonical = _ALIASES.get(name, name)
-        machine = _TABLE.get(canonical)
+        machine = _TABLE.get(canonical) or _on_other_system(name)
         if machine is None:
-            known = ", ".join(["native", *sorted([*_TABLE, *_ALIASES])])
-            raise UnknownTargetError(f"there is no target {name!r}", remedy=f"use one of: {known}")
+            known = ", ".join(target_names())
+            remedy = f"use one of: {known}; behind those of x86-64 and AArch64 may stand -windows or -macos"
+            raise UnknownTargetError(f"there is no target {name!r}", remedy=remedy)
         return _from_machine(canonical, machine, n_cores=_host_cores())
 
     @staticmethod
@@ -105,6 +116,14 @@ class Target:
 def target_names() -> list[str]:
     """Every name that :meth:`Target.parse` accepts."""
     return ["native", *sorted([*_TABLE, *_ALIASES])]
+
+
+def _on_other_system(name: str) -> Machine | None:
+    """The machine ``NAME-SYSTEM`` for a system other than the table's."""
+    stem, _, system = name.rpartition("-")
+    machine = _TABLE.get(_ALIASES.get(stem, stem))
+    triple = None if machine is None else _TRIPLES.get((machine.triple.split("-")[0], system))
+    return None if machine is None or triple is None else replace(machine, triple=triple)
 
 
 def _from_machine(name: str, machine: Machine, n_cores: int) -> Target:

@@ -163,7 +163,9 @@ def run_case(case: Case) -> tuple[Status, str]:
     return "passed", ""
 
 
-def problem(test: Test, model: ModelProto, inputs: Sequence[Any], expected: Sequence[Any], results: Sequence[Any]) -> str:
+def problem(
+    test: Test, model: ModelProto, inputs: Sequence[Any], expected: Sequence[Any], results: Sequence[Any]
+) -> str:
     """What is wrong with a test's results; empty when they are right, or as random as the expected ones."""
     found = _differences(results, expected, test.source.rtol, test.source.atol)
     return "" if found and _is_random_draw(model, inputs, results, expected) else found

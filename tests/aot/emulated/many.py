@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,6 @@ from aot.emulated.platforms import Platform
 from tilewright import driver
 from tilewright.aot.export import Exported, ExportOptions, export
 from tilewright.aot.header import common_text
-from tilewright.codegen.target import Target
 from tilewright.conformance import onnx as suite
 from tilewright.core.diag import CompileError
 from tilewright.core.types import Array
@@ -109,10 +108,10 @@ def _close(expected: Sequence[Array], results: Sequence[Array]) -> str:
 def export_all(platform: Platform, trials: Iterable[Trial], folder: Path) -> list[Built]:
     """Objects of all trials, each with symbols of its own."""
     made = []
-    target, options = Target.parse(platform.target), driver.Options(target=platform.target)
+    options = driver.Options(target=platform.target)
     for n, t in enumerate(trials):
         graph = import_source(t.source, t.example_inputs, None, None)
-        modules = driver.build_modules(graph, options, replace(target, n_cores=1), driver.Clock())
+        modules = driver.export_modules(graph, options, 1, driver.Clock())
         made.append(Built(t, export(modules, folder, ExportOptions(f"m{n}", 1, "embedded")), modules.manifest))
     return made
 

@@ -2,8 +2,8 @@
 
 In: nothing. Out: ``PLATFORMS`` by name. Not its business: models (``many``).
 
-A program is linked without any C library (``zig cc`` would build one first, for minutes). ``zig`` is the compiler of the
-package ziglang (extra ``cross``).
+A program is linked without any C library (``zig cc`` would build one first, for minutes). ``zig`` is the compiler
+of the package ziglang (extra ``cross``).
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from tilewright.codegen.isa import x86
+
 HERE = Path(__file__).parent
 ZIG = [sys.executable, "-m", "ziglang"]
 _ELF = ("-static", "-ffreestanding", "-nostdlib", "-fno-stack-protector", "-Wl,-z,norelro")
@@ -25,8 +27,8 @@ _ELF = ("-static", "-ffreestanding", "-nostdlib", "-fno-stack-protector", "-Wl,-
 
 @dataclass(frozen=True)
 class Platform:
-    """``target`` is Tilewright's name of the machine, ``triple`` zig's. ``emulator`` runs PROGRAM; ``newest`` problem of
-    an emulator: versions below ``since`` don't run what we emit, for the reason ``why``."""
+    """``target`` is Tilewright's name of the machine, ``triple`` zig's. ``emulator`` runs PROGRAM; its versions below
+    ``since`` can't, for the reason ``why``."""
 
     target: str
     triple: str
@@ -65,7 +67,9 @@ class Platform:
         answer = program.parent / "answer.bin"
         answer.unlink(missing_ok=True)
         ran = subprocess.run(command, input=request, check=False, capture_output=True, cwd=program.parent)
-        assert ran.returncode == 0, f"{command[0]} ended with {ran.returncode}: {ran.stderr[-2000:].decode(errors='replace')}"
+        assert ran.returncode == 0, (
+            f"{command[0]} ended with {ran.returncode}: {ran.stderr[-2000:].decode(errors='replace')}"
+        )
         return answer.read_bytes() if answer.exists() else ran.stdout
 
 
@@ -81,8 +85,8 @@ def _linux(target: str, triple: str, emulator: str, *flags: str, since: int = 0,
 
 
 _CORTEX_M = (
-    "-ffreestanding", "-nostdlib", "-Wl,-THERE/cortex_m.ld", f"-DREQUEST_BYTES={1 << 20}", f"-DANSWER_BYTES={1 << 20}",
-    f"-DMEMORY_BYTES={3 << 19}",
+    "-ffreestanding", "-nostdlib", "-rtlib=compiler-rt", "-Wl,-THERE/cortex_m.ld",
+    f"-DREQUEST_BYTES={1 << 20}", f"-DANSWER_BYTES={1 << 20}", f"-DMEMORY_BYTES={3 << 19}",
 )  # fmt: skip
 _WASM = (
     "-nostdlib", "-Wl,--no-entry", "-Wl,--export=tw_request", "-Wl,--export=tw_answer", "-Wl,--export=tw_answer_all",
@@ -99,15 +103,23 @@ PLATFORMS: dict[str, Platform] = {
     "x86-64-v3": _linux(
         "x86-64-v3", "x86_64-linux-none", "qemu-x86_64 -cpu Haswell", since=8, why="it lacks AVX2's gathers and FMA"
     ),
+    "x86-64-dispatch": _linux(",".join(x86.LEVELS), "x86_64-linux-none", "qemu-x86_64 -cpu Nehalem"),
+    "x86-64-dispatch-native": _linux(",".join(x86.LEVELS), "x86_64-linux-none", "env"),
     "wasm32": Platform("wasm32", "wasm32-freestanding", _WASM, "wasm.mjs", ("node", "HERE/wasm.mjs", "PROGRAM")),
     "rv64gc": _linux("rv64gc", "riscv64-linux-none", "qemu-riscv64 -cpu rv64,v=false"),
     "rv64gcv": _linux(
-        "rv64gcv", "riscv64-linux-none", "qemu-riscv64 -cpu rv64,v=true,vlen=128",
-        since=8, why="it ends at a vector conversion with its own rounding mode",
-    ),  # fmt: skip
-    "armv7": _linux("armv7", "arm-linux-eabihf", "qemu-arm -cpu cortex-a9", "-mcpu=cortex_a9"),
+        "rv64gcv",
+        "riscv64-linux-none",
+        "qemu-riscv64 -cpu rv64,v=true,vlen=128",
+        since=8,
+        why="it ends at a vector conversion with its own rounding mode",
+    ),
+    "armv7": _linux("armv7", "arm-linux-eabihf", "qemu-arm -cpu cortex-a9", "-mcpu=cortex_a9", "-rtlib=compiler-rt"),
     "cortex-m4": Platform(
-        "cortex-m4", "thumb-freestanding-eabihf", ("-mcpu=cortex_m4", *_CORTEX_M), "cortex_m.c",
+        "cortex-m4",
+        "thumb-freestanding-eabihf",
+        ("-mcpu=cortex_m4", *_CORTEX_M),
+        "cortex_m.c",
         ("qemu-system-arm", "-M", "mps2-an386", *_SEMIHOSTING.split()),
-    ),  # fmt: skip
+    ),
 }

@@ -43,6 +43,27 @@ MACHINES: dict[str, Machine] = {
 }
 
 
+WORDS = ("basic", "extended", "amd", "saved")
+"""What a CPU says of itself: ``cpuid`` leaf 1 ecx, leaf 7 ebx, leaf 0x80000001 ecx; ``xgetbv`` 0, the registers that
+the system saves."""
+
+
+def _bits(*numbers: int) -> int:
+    return sum(1 << n for n in numbers)
+
+
+_V2 = {"basic": _bits(0, 9, 13, 19, 20, 23), "amd": _bits(0)}
+_V3 = {
+    "basic": _V2["basic"] | _bits(12, 22, 27, 28, 29), "extended": _bits(3, 5, 8), "amd": _bits(0, 5),
+    "saved": _bits(1, 2),
+}  # fmt: skip
+_V4 = _V3 | {"extended": _V3["extended"] | _bits(16, 17, 28, 30, 31), "saved": _bits(1, 2, 5, 6, 7)}
+NEEDS: dict[str, dict[str, int]] = {"x86-64": {}, "x86-64-v2": _V2, "haswell": _V3, "skylake-avx512": _V4}
+"""By CPU, the bits of each word that its code relies on: the psABI's levels. v2: SSE3, SSSE3, CMPXCHG16B, SSE4.1,
+SSE4.2, POPCNT, LAHF. v3: FMA, MOVBE, XSAVE, AVX, F16C, BMI1, AVX2, BMI2, LZCNT. v4: AVX-512 F, DQ, CD, BW, VL."""
+LEVELS = ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4")
+
+
 def from_features(cpu: str, features: str, flags: Set[str]) -> Machine:
     """The capabilities that a host's flags give; ``flags`` holds the enabled ones."""
     wide = {"avx512f", "avx512vl", "avx512bw", "avx512dq"} <= flags

@@ -1,0 +1,200 @@
+"""One object for several CPUs of a kind: the code of every level, and a choice when it first runs.
+
+In: the modules of a compile for each level, the plainest first. Out: modules of one model, whose ``tw_run`` and
+``tw_plan`` call those of the best level that the CPU has. Not its business: which levels there are (``codegen.isa``).
+
+Each function carries its level's CPU as an attribute, everything else is made for the first. Levels lay weights out in
+their own ways, so each has a region of the weights; equal regions are stored once. The level is read by ``cpuid`` and
+``xgetbv`` once and kept in a word that any thread may write, because all write the same. Those two have no LLVM
+intrinsic that works without an assembler: their few bytes of machine code are given as a function's prologue.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tilewright.codegen.isa import x86
+from tilewright.core.diag import OptionError
+
+if TYPE_CHECKING:
+    from tilewright.aot.export import Modules
+    from tilewright.codegen.target import Target
+
+_REGION = 64
+_CPUID = bytes.fromhex("53 89f0 89d1 0fa2 8907 895f04 894f08 89570c 5b c3")
+"""push rbx; eax, ecx = esi, edx; cpuid; store eax, ebx, ecx, edx at rdi; pop rbx; ret."""
+_XGETBV = bytes.fromhex("31c9 0f01d0 c3")
+"""ecx = 0; xgetbv; ret with the low half in eax."""
+
+
+@dataclass(frozen=True)
+class Region:
+    """Where a level's weights lie."""
+
+    offset: int
+    n_bytes: int
+
+
+def level_target(target: Target) -> Target:
+    """The target of a level in an object with others: its functions say themselves which CPU they are for."""
+    if target.cpu not in x86.NEEDS:
+        known = ", ".join(x86.LEVELS)
+        raise OptionError(f"there is no run-time choice of {target.name}", remedy=f"choose among {known}")
+    attributes = f'"target-cpu"="{target.cpu}" {target.attributes}'.rstrip()
+    return replace(target, attributes=attributes)
+
+
+def merge(levels: Sequence[Modules]) -> Modules:
+    """One model of all levels; what is said of sizes and memory holds for each of them."""
+    base = levels[0]
+    regions, weights = _regions(levels)
+    texts = {"choice": _choice([m.target for m in levels], regions)}
+    kernels, rows = [], []
+    seen: set[int] = set()
+    for n, (level, region) in enumerate(zip(levels, regions, strict=True)):
+        for name, text in level.texts.items():
+            texts[f"{name}.{n}"] = _renamed(text, n)
+        for kernel in level.manifest.report["kernels"]:
+            kernels.append({**kernel, "name": f"{kernel['name']}_{n}", "ops": [*kernel["ops"], level.target.cpu]})
+        if region.offset not in seen:
+            seen.add(region.offset)
+            rows += [(f"{label} ({level.target.cpu})", size) for label, size in level.weight_rows]
+    arenas = [m.manifest.report["memory"]["arena_bytes"] for m in levels]
+    arena = max(arenas) if all(isinstance(a, int) for a in arenas) else f"max({', '.join(map(str, arenas))})"
+    memory = {**base.manifest.report["memory"], "arena_bytes": arena, "weights_bytes": int(weights.nbytes)}
+    report = {**base.manifest.report, "kernels": kernels, "n_kernels": len(kernels), "memory": memory}
+    n_dims = max(m.manifest.n_dims for m in levels)
+    manifest = replace(base.manifest, report=report, n_dims=n_dims)
+    return replace(base, manifest=manifest, texts=texts, weights=weights, weight_rows=rows)
+
+
+def _regions(levels: Sequence[Modules]) -> tuple[list[Region], np.ndarray[tuple[int], np.dtype[np.uint8]]]:
+    """Each level's place in the weights of all."""
+    places: dict[bytes, Region] = {}
+    found, pieces, at = [], [], 0
+    for level in levels:
+        data = np.asarray(level.weights).view(np.uint8).reshape(-1)
+        key = data.tobytes()
+        if key not in places:
+            places[key] = Region(at, data.nbytes)
+            padding = -data.nbytes % _REGION
+            pieces += [data, np.zeros(padding, np.uint8)]
+            at += data.nbytes + padding
+        found.append(places[key])
+    return found, np.concatenate(pieces)
+
+
+def _renamed(text: str, n: int) -> str:
+    """A level's functions under names of their own (a dot and a number is what LLVM itself makes names differ by)."""
+    return re.sub(r'@("k_[0-9a-f]+|tw_run\b|tw_plan\b|tw_sub\d+\b)', rf"@\g<1>_{n}", text)
+
+
+def _choice(targets: Sequence[Target], regions: Sequence[Region]) -> str:
+    """``tw_run`` and ``tw_plan`` of all levels."""
+    last = len(targets) - 1
+    signature = "(ptr %args, ptr %dims, ptr %weights, ptr %arena, i32 %threads)"
+    lines = [_DETECT, *_level([t.cpu for t in targets])]
+    for n in range(last + 1):
+        lines += [f"declare i32 @tw_run_{n}(ptr, ptr, ptr, ptr, i32)", f"declare void @tw_plan_{n}(ptr, ptr)"]
+    cases = " ".join(f"i32 {n}, label %level{n}" for n in range(1, last + 1))
+    lines.append(f"define i32 @tw_run{signature} nounwind {{")
+    lines += ["  %level = call i32 @tw_level()", f"  switch i32 %level, label %level0 [ {cases} ]"]
+    for n, region in enumerate(regions):
+        lines += [
+            f"level{n}:",
+            f"  %w{n} = getelementptr i8, ptr %weights, i64 {region.offset}",
+            f"  %r{n} = call i32 @tw_run_{n}(ptr %args, ptr %dims, ptr %w{n}, ptr %arena, i32 %threads)",
+            f"  ret i32 %r{n}",
+        ]
+    lines += ["}", "define void @tw_plan(ptr %dims, ptr %out) nounwind {"]
+    lines += ["  %level = call i32 @tw_level()", f"  switch i32 %level, label %level0 [ {cases} ]"]
+    for n in range(last + 1):
+        lines += [f"level{n}:", f"  call void @tw_plan_{n}(ptr %dims, ptr %out)", "  ret void"]
+    return "\n".join([*lines, "}", ""])
+
+
+def _level(cpus: Sequence[str]) -> list[str]:
+    """``tw_level()``: the last level all of whose needs are met, found once."""
+    lines = [
+        "@tw_known_level = internal global i32 -1",
+        "define internal i32 @tw_level() nounwind {",
+        "  %known = load atomic i32, ptr @tw_known_level monotonic, align 4",
+        "  %is_known = icmp sge i32 %known, 0",
+        "  br i1 %is_known, label %told, label %find",
+        "told:",
+        "  ret i32 %known",
+        "find:",
+        *[f"  %{leaf} = call i32 @tw_feature_{leaf}()" for leaf in x86.WORDS],
+    ]
+    result = "0"
+    for n, cpu in enumerate(cpus):
+        if n == 0:
+            continue
+        met = "true"
+        for word, bits in x86.NEEDS[cpu].items():
+            lines.append(f"  %m{n}.{word} = and i32 %{word}, {bits}")
+            lines.append(f"  %e{n}.{word} = icmp eq i32 %m{n}.{word}, {bits}")
+            lines.append(f"  %a{n}.{word} = and i1 {met}, %e{n}.{word}")
+            met = f"%a{n}.{word}"
+        lines.append(f"  %l{n} = select i1 {met}, i32 {n}, i32 {result}")
+        result = f"%l{n}"
+    return [*lines, f"  store atomic i32 {result}, ptr @tw_known_level monotonic, align 4", f"  ret i32 {result}", "}"]
+
+
+def _code(head: str, code: bytes) -> str:
+    data = "".join(f"\\{b:02X}" for b in code)
+    attributes = f'naked noinline prologue [{len(code)} x i8] c"{data}"'
+    return f"define internal x86_64_sysvcc {head} {attributes} {{\n  unreachable\n}}"
+
+
+_DETECT = "\n".join(
+    [
+        _code("void @tw_cpuid(ptr %out, i32 %leaf, i32 %subleaf)", _CPUID),
+        _code("i32 @tw_xgetbv()", _XGETBV),
+        """
+define internal i32 @tw_cpuid_word(i32 %leaf, i32 %word) nounwind {
+  %out = alloca [4 x i32], align 16
+  %group = and i32 %leaf, -2147483648
+  call x86_64_sysvcc void @tw_cpuid(ptr %out, i32 %group, i32 0)
+  %most = load i32, ptr %out
+  %has = icmp uge i32 %most, %leaf
+  br i1 %has, label %ask, label %none
+ask:
+  call x86_64_sysvcc void @tw_cpuid(ptr %out, i32 %leaf, i32 0)
+  %at = getelementptr i32, ptr %out, i32 %word
+  %bits = load i32, ptr %at
+  ret i32 %bits
+none:
+  ret i32 0
+}
+define internal i32 @tw_feature_basic() nounwind {
+  %bits = call i32 @tw_cpuid_word(i32 1, i32 2)
+  ret i32 %bits
+}
+define internal i32 @tw_feature_extended() nounwind {
+  %bits = call i32 @tw_cpuid_word(i32 7, i32 1)
+  ret i32 %bits
+}
+define internal i32 @tw_feature_amd() nounwind {
+  %bits = call i32 @tw_cpuid_word(i32 -2147483647, i32 2)
+  ret i32 %bits
+}
+define internal i32 @tw_feature_saved() nounwind {
+  %basic = call i32 @tw_feature_basic()
+  %bit = and i32 %basic, 134217728
+  %may = icmp ne i32 %bit, 0
+  br i1 %may, label %ask, label %none
+ask:
+  %bits = call x86_64_sysvcc i32 @tw_xgetbv()
+  ret i32 %bits
+none:
+  ret i32 0
+}
+""",
+    ]
+)

@@ -1,0 +1,94 @@
+"""Objects for every kind of machine: format, symbols, and instructions that the machine has. No tool takes part."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import small_models
+import tilewright as tw
+from aot import objects
+from tilewright import driver
+from tilewright.codegen.isa import x86
+from tilewright.codegen.llvm import assembly_of_text
+from tilewright.codegen.target import Target
+
+DIGITS = Path(__file__).parents[2] / "examples" / "digits" / "digits.onnx"
+HEAP = {"malloc", "free"}
+KINDS = {
+    "x86-64": ("ELF 64 x86-64", HEAP),
+    "x86-64-v4": ("ELF 64 x86-64", HEAP),
+    "aarch64": ("ELF 64 AArch64", HEAP),
+    "aarch64-dotprod": ("ELF 64 AArch64", HEAP),
+    "aarch64-sve-256": ("ELF 64 AArch64", HEAP),
+    "armv7": ("ELF 32 Arm", HEAP),
+    "rv64gc": ("ELF 64 RISC-V", HEAP),
+    "rv64gcv": ("ELF 64 RISC-V", HEAP),
+    "wasm32": ("Wasm", {"__stack_pointer", "__linear_memory"}),
+    "cortex-m4": ("ELF 32 Arm", set()),
+    "cortex-m7": ("ELF 32 Arm", set()),
+    "cortex-m33": ("ELF 32 Arm", set()),
+    "cortex-m55": ("ELF 32 Arm", set()),
+    "x86-64-v3-windows": ("COFF x86-64", HEAP | {"__chkstk", "_fltused"}),
+    "aarch64-windows": ("COFF AArch64", HEAP | {"__chkstk"}),
+    "x86-64-macos": ("Mach-O x86-64", HEAP),
+    "apple-m1": ("Mach-O AArch64", HEAP),
+}
+"""The format, and what else a linker must bring: C's heap where there is one, and what the system's C compiler adds."""
+FUNCTIONS = {"info", "bind", "workspace", "input_shape", "output_shape", "create", "run", "result_shape", "destroy"}
+
+
+@pytest.mark.parametrize("target", KINDS)
+def test_format_and_symbols(target: str, tmp_path: Path) -> None:
+    made = tw.export(DIGITS, tmp_path, target=target, fix_dims={"batch": 1}, name="digits")
+    found = objects.symbols_of(made.object.read_bytes())
+    kind, needs = KINDS[target]
+    assert found.kind == kind
+    assert {f"digits_{f}" for f in FUNCTIONS} <= found.defined
+    merged = ("__real@", "__xmm@", "__ymm@")  # constants by their value, of which COFF linkers keep one
+    assert all(s.startswith(("digits_", *merged)) for s in found.defined)
+    assert found.undefined <= needs
+
+
+LACKS = {
+    "x86-64": r"\tv[a-z]|\t(pshufb|pmulld|roundps|ptest|blendv|pminsd|pmaxsd|popcnt)",
+    "x86-64-v2": r"\tv[a-z]",
+    "x86-64-v3": r"%zmm|%xmm(1[6-9]|2\d|3[01])|%k[0-7]",
+    "aarch64": r"\t(sdot|udot|usdot|cas|ldadd|fmlal)|\bz\d+\.|\bp\d+/",
+    "aarch64-dotprod": r"\bz\d+\.|\bp\d+/|\tusdot",
+    "armv7": r"\t(vfma|vfms|sdiv|udiv|vrint|vcvt[bt])",
+    "rv64gc": r"\tv(set|le|se|f|add|mul)|\t(sh\dadd|andn|min|max)\b",
+    "cortex-m4": r"\.f64|\tv(rint|sel|maxnm|minnm)|\bq\d+\b",
+}
+"""What a machine must not be given, as patterns of LLVM's assembly."""
+
+
+@pytest.mark.parametrize("target", LACKS)
+@pytest.mark.parametrize("graph", [small_models.convnet, small_models.language_model])
+def test_no_instruction_that_the_machine_lacks(target: str, graph: object) -> None:
+    options = driver.Options(target=target)
+    modules = driver.export_modules(graph(), options, 1, driver.Clock())  # type: ignore[operator]
+    for text in modules.texts.values():
+        asm = assembly_of_text(text, Target.parse(target))
+        assert not re.search(LACKS[target], asm), re.search(f".*({LACKS[target]}).*", asm)
+
+
+def test_levels_in_one_object(tmp_path: Path) -> None:
+    """Wide registers appear in the functions of their level only; equal weights are stored once."""
+    made = tw.export(DIGITS, tmp_path, target=",".join(x86.LEVELS), fix_dims={"batch": 1}, name="digits")
+    found = objects.symbols_of(made.object.read_bytes())
+    assert found.undefined == HEAP
+    kernels = {row.name.split()[0] for row in made.sizes if row.kind == "kernel"}
+    assert {name.rpartition("_")[2] for name in kernels} == {"0", "1", "2", "3"}
+    alone = [
+        tw.export(DIGITS, tmp_path / t, target=t, fix_dims={"batch": 1}, name="digits").object.stat().st_size
+        for t in x86.LEVELS
+    ]
+    assert made.object.stat().st_size < sum(alone) - min(alone) / 2  # x86-64 and -v2 share their weights
+
+
+def test_levels_that_cannot_be_told_apart() -> None:
+    with pytest.raises(tw.OptionError, match="no run-time choice of cascadelake"):
+        tw.export(DIGITS, "unused", target="x86-64,cascadelake", fix_dims={"batch": 1})
