@@ -18,6 +18,19 @@ def k(b, value, dtype=f32):
 
 
 CASES = {
+    # elements of whole rows
+    "gather of rows": (
+        lambda b, x, i: b(ops.gather_elements, x, b(ops.expand, i, shape=(4, 3)), axis=0), [M, "i64[4,1]"],
+        "gather(x, reshape(y, shape=(4)))",
+    ),
+    "gather of parts of rows": (
+        lambda b, x, i: b(ops.gather_elements, x, b(ops.expand, i, shape=(4, 2)), axis=0), [M, "i64[4,1]"],
+        "gather_elements(x, expand(y, shape=(4, 2)))",
+    ),
+    "scatter of rows": (
+        lambda b, x, i, u: b(ops.scatter_elements, x, b(ops.expand, i, shape=(4, 3)), u, axis=0, reduction="add"),
+        [M, "i64[4,1]", "f32[4,3]"], "scatter_nd(x, reshape(y, shape=(4, 1)), z, reduction='add')",
+    ),
     # identities
     "add zero": (lambda b, x: b(ops.add, k(b, 0), x), [F], "x"),
     "mul one": (lambda b, x: b(ops.mul, x, b.const(np.ones((1, 3), np.float32))), [M], "x"),

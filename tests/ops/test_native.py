@@ -73,3 +73,14 @@ def test_each_lane_reads_where_its_index_says(width, dtype):
     call = Call(ops.gather_elements, (x, at), Attrs(ops.gather_elements.complete_attrs({"axis": 1})))
     (got,) = run_native(ops.gather_elements, call)
     np.testing.assert_array_equal(got, np.take_along_axis(x, at % 50, 1))
+
+
+@pytest.mark.parametrize("width", [5, 16, 100])
+@pytest.mark.parametrize("reduction", ["add", "max", "none"])
+def test_rows_are_written_where_data_say(width, reduction):
+    """Vectors along a row; rows of one index come one after the other."""
+    rng = np.random.default_rng(width)
+    x, updates = (rng.standard_normal((n, width)).astype(np.float32) for n in (6, 20))
+    at = rng.integers(-6, 6, (20, 1))
+    call = Call(ops.scatter_nd, (x, at, updates), Attrs(ops.scatter_nd.complete_attrs({"reduction": reduction})))
+    check(ops.scatter_nd, call)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from tilewright.codegen.target import Target
 from tilewright.core import expr
 from tilewright.core.compute import Buffer, IndexLike, Inside, Load, Value, walk
-from tilewright.core.expr import Dim, Sym, symbols
+from tilewright.core.expr import Dim, Sym, symbols, terms_of
 from tilewright.tile.ir import Fold, For, If, Kernel, Kind, Place, Prefetch, Space, Stmt, Store, Update
 
 MAX_LANES_PER_BYTE = 4
@@ -181,7 +181,7 @@ def _runs_in_lanes(s: Stmt, sym: Sym) -> bool:
         case Store():
             return _depends(s.index, sym)
         case Update():
-            return not any(isinstance(i, Value) for i in s.index)
+            return not any(isinstance(i, Value) for i in s.index) or _is_apart(s.index, sym)
         case Fold():
             return _depends(s.index, sym) and not any(isinstance(i, Value) for i in s.index)
     return True
@@ -189,6 +189,14 @@ def _runs_in_lanes(s: Stmt, sym: Sym) -> bool:
 
 def _depends(index: tuple[IndexLike, ...], sym: Sym) -> bool:
     return any(sym in (value_symbols(i) if isinstance(i, Value) else symbols(i)) for i in index)
+
+
+def _is_apart(index: tuple[IndexLike, ...], sym: Sym) -> bool:
+    """Do lanes of ``sym`` write to places apart, wherever the run-time indices, the same for all lanes, point?"""
+    if any(isinstance(i, Value) and sym in value_symbols(i) for i in index):
+        return False
+    terms = [terms_of(i) for i in index if not isinstance(i, Value) and sym in symbols(i)]
+    return len(terms) == 1 and all(a == sym or sym not in symbols(a) for a, _ in terms[0])
 
 
 def value_symbols(v: Value) -> set[Sym]:

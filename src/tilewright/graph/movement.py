@@ -282,6 +282,20 @@ def _reduce_of_reduce(b: Rewriting, node: Node) -> Node | None:
     return b(node.op, x.inputs[0], axes=sorted(axes), keepdims=node.attrs["keepdims"])
 
 
+def _of_whole_rows(b: Rewriting, node: Node) -> Node | None:
+    """Elements along the first axis whose index is the same for a whole row: rows are read or written at once."""
+    x, index = node.inputs[:2]
+    if node.attrs["axis"] != 0 or index.op is not ops.expand or index.shape[1:] != x.shape[1:] or index.type.rank < 2:
+        return None
+    source = index.inputs[0]
+    if source.shape != (index.shape[0], *[1] * (index.type.rank - 1)):
+        return None
+    if node.op is ops.gather_elements:
+        return b(ops.gather, x, b(ops.reshape, source, shape=source.shape[:1]), axis=0)
+    rows = b(ops.reshape, source, shape=(source.shape[0], 1))
+    return b(ops.scatter_nd, x, rows, node.inputs[2], reduction=node.attrs["reduction"])
+
+
 RULES = (
     Rule("reshape", (ops.reshape,), _reshape, "the order of elements stays"),
     Rule("reshape-of-reduction", (ops.reshape,), _reshape_of_reduction, "dimensions of size 1 are keepdims"),
@@ -296,6 +310,7 @@ RULES = (
     Rule("tile", (ops.tile,), _tile, "repeating once, or a dimension of size 1"),
     Rule("no-move", (ops.reverse, ops.roll), _no_move, "one element has no order"),
     Rule("gather", (ops.gather,), _gather, "known indices at even distances"),
+    Rule("rows", (ops.gather_elements, ops.scatter_elements), _of_whole_rows, "one index for all elements of a row"),
     Rule("reduce", REDUCTIONS, _reduce, "over nothing, or over dimensions of size 1"),
     Rule("reduce-of-reduce", FOLDS, _reduce_of_reduce, "folds of one op merge; f16 and bf16 round in between"),
     Rule("reshape-of-matmul", (ops.reshape,), _reshape_of_matmul, "batch dimensions may be merged or apart"),

@@ -10,11 +10,11 @@ In: a builder and the buffer that the nest writes. Out: steps. Not its business:
 from __future__ import annotations
 
 from tilewright.core.compute import Buffer, Value
-from tilewright.core.expr import Dim, floordiv, mod
+from tilewright.core.expr import Dim, floordiv, mod, symbols
 from tilewright.tile.affine import stride_along
 from tilewright.tile.cost import estimate, pays_threads
 from tilewright.tile.errors import ScheduleError
-from tilewright.tile.ir import For, Kind, Loop, Store, walk
+from tilewright.tile.ir import For, Kind, Loop, Store, Update, walk
 from tilewright.tile.machine import Machine
 from tilewright.tile.rewrite import Body, loads_of, values_of, written
 from tilewright.tile.rules.view import may_vectorize, n_operations, statement_of, vector_width
@@ -51,10 +51,12 @@ def _nests_in(body: Body, buffer: Buffer) -> list[Nest]:
 
 def _one(b: Builder, machine: Machine, nest: Nest) -> None:
     leaf = statement_of(nest)
-    if not isinstance(leaf, Store) or any(isinstance(i, Value) for i in leaf.index):
-        return
     last = nest.loops[-1]
     width = vector_width(machine, nest.leaf)
+    if not isinstance(leaf, Store) or any(isinstance(i, Value) for i in leaf.index):
+        if width > 1 and _writes_a_row(nest) and may_vectorize(nest.leaf, last.sym):
+            vectorize(b, machine, last.sym.name, last.extent, width, 4)
+        return
     work = sum(n_operations(v) + 2 for v in values_of(leaf))
     total = estimate([x.extent for x in nest.loops]) * work
     threads = pays_threads(total, machine, width)
@@ -134,6 +136,17 @@ def plain(b: Builder, machine: Machine, buffers: list[str]) -> None:
         work = estimate([x.extent for x in nest.loops]) * 2
         if pays_threads(work, machine, 1):
             parallelize(b, [nest.loops[0].sym.name], work)
+
+
+def _writes_a_row(nest: Nest) -> bool:
+    """Does the last loop walk neighbours of what is written, wherever that starts, and is nothing else of it read?"""
+    if len(nest.leaf) != 1:
+        return False
+    leaf, sym = nest.leaf[0], nest.loops[-1].sym
+    if not isinstance(leaf, Store | Update) or not leaf.index or leaf.index[-1] != sym:
+        return False
+    fixed = [i for i in leaf.index[:-1] if not isinstance(i, Value)]
+    return not any(sym in symbols(i) for i in fixed) and all(x.buffer is not leaf.buffer for x in loads_of(leaf))
 
 
 def vectorize(b: Builder, machine: Machine, loop: str, extent: Dim, width: int, unrolled: int) -> list[str]:
