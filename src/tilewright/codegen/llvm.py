@@ -81,9 +81,7 @@ def assembly_of_text(text: str, target: Target) -> str:
 def target_machine(target: Target) -> llvm.TargetMachine:
     """LLVM's description of the target; one per target and process."""
     with _LOCK:
-        return _machine(
-            target.triple, target.cpu, target.features, target.abi, target.code_model, target.relocation
-        )
+        return _machine(target.triple, target.cpu, target.features, target.abi, target.code_model, target.relocation)
 
 
 @functools.cache

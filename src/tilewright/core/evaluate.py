@@ -77,9 +77,7 @@ def evaluate_every(
     def changed(node: Node) -> None:
         value = known[node]
         if change is not None:
-            known[node] = (
-                tuple(change(node, a) for a in value) if isinstance(value, tuple) else change(node, value)
-            )
+            known[node] = tuple(change(node, a) for a in value) if isinstance(value, tuple) else change(node, value)
 
     _settle([n for n in graph.nodes() if n not in known], known, sizes, changed)
     return known, sizes

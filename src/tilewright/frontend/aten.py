@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from tilewright.frontend import (
     aten_contract,
     aten_elementwise,
+    aten_histogram,
     aten_index,
     aten_linalg,
     aten_movement,
@@ -41,6 +42,7 @@ FAMILIES: Mapping[str, Mapping[str, Callable[[Call], Result]]] = {
     "recurrence": aten_rnn.TABLE,
     "special function": aten_special.TABLE,
     "order and search": aten_order.TABLE,
+    "histogram": aten_histogram.TABLE,
     "scatter": aten_scatter.TABLE,
     "linear algebra": aten_linalg.TABLE,
     "sampling and segments": aten_sample.TABLE,

@@ -86,6 +86,10 @@ def _decompositions() -> dict[Any, Any]:
     table = dict(core_aten_decompositions().items())
     table.update({op: f for op, f in decomposition_table.items() if _name(op) in TAKEN_APART})
     table[torch.ops.aten.native_dropout.default] = _native_dropout
+    for name, f in (("", _linear_cross_entropy), ("_no_reduction", _linear_cross_entropies)):
+        op = getattr(torch.ops.torch_nn, f"_linear_cross_entropy_batch_chunked{name}", None)
+        if op is not None:  # PyTorch 2.13 and newer
+            table[op.default] = f
     return {op: f for op, f in table.items() if _name(op) not in CONVERTERS or _name(op) in TRAINING_ONLY}
 
 
@@ -97,6 +101,56 @@ def _native_dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torc
         return x, torch.ones_like(x, dtype=torch.bool)
     mask = torch.bernoulli(torch.empty(x.shape, dtype=torch.bool), 1 - p)
     return x * mask * (0.0 if p == 1 else 1 / (1 - p)), mask
+
+
+def _linear_cross_entropies(
+    input: torch.Tensor,
+    linear_weight: torch.Tensor,
+    target: torch.Tensor,
+    linear_bias: torch.Tensor | None,
+    weight: torch.Tensor | None,
+    ignore_index: int,
+    batch_chunk_size: int,
+    acc_policy: str,
+    acc_dtype: torch.dtype,
+    reduction: str = "none",
+    label_smoothing: float = 0.0,
+) -> torch.Tensor:
+    """The product and the loss in one piece: chunks save memory that a compiled loss does not need."""
+    from torch.nn import functional
+
+    wide = [None if t is None else t.to(acc_dtype) for t in (input, linear_weight, linear_bias, weight)]
+    logits = functional.linear(wide[0], wide[1], wide[2])
+    loss = functional.cross_entropy(
+        logits, target, wide[3], ignore_index=ignore_index, reduction=reduction, label_smoothing=label_smoothing
+    )
+    return loss.to(input.dtype)
+
+
+def _linear_cross_entropy(
+    input: torch.Tensor,
+    linear_weight: torch.Tensor,
+    target: torch.Tensor,
+    linear_bias: torch.Tensor | None,
+    weight: torch.Tensor | None,
+    reduction: str,
+    ignore_index: int,
+    label_smoothing: float,
+    batch_chunk_size: int,
+    acc_policy: str,
+    acc_dtype: torch.dtype,
+    allow_retain_graph: bool,
+    *gradients: bool,
+) -> Any:
+    """As above, with empty gradients; where any is wanted PyTorch's own code computes them with the loss."""
+    if any(gradients):
+        return NotImplemented
+    loss = _linear_cross_entropies(
+        input, linear_weight, target, linear_bias, weight, ignore_index, batch_chunk_size, acc_policy, acc_dtype,
+        reduction, label_smoothing,
+    )  # fmt: skip
+    nothing = input.new_empty((0, 0))
+    return loss, nothing, input.new_empty((0, 0)), input.new_empty((0,))
 
 
 def _name(op: Any) -> str:
