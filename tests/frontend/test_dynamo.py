@@ -116,6 +116,47 @@ def test_mutation_views_and_layouts(recorder: Recorder) -> None:
     assert got[4] == 3
 
 
+def test_views_of_symbolic_size_keep_their_place(recorder: Recorder) -> None:
+    """AOTAutograd makes results that alias arguments from the strides and offset of what the back end returns."""
+
+    def f(x: torch.Tensor) -> tuple[Any, ...]:
+        half = x.shape[1] // 2
+        return x[:, :half], x[1:, 1 : half + 1], x.view(-1)[x.shape[0] :], x.expand(2, *x.shape), x.unfold(0, 2, 1)
+
+    compiled = recorder.compile(f, dynamic=True)
+    for shape in ((4, 6), (5, 8)):
+        x = torch.randn(shape)
+        got, expected = compiled(x), f(x)
+        assert_close(got, expected)
+        assert [(t.stride(), t.storage_offset()) for t in got] == [(t.stride(), t.storage_offset()) for t in expected]
+        assert all(t.untyped_storage().data_ptr() == x.untyped_storage().data_ptr() for t in got)
+    assert len(recorder.graphs) == 1
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_scan(recorder: Recorder, reverse: bool) -> None:
+    from torch._higher_order_ops.scan import scan
+
+    def f(c: torch.Tensor, xs: torch.Tensor) -> Any:
+        return scan(lambda c, x: (c * 0.5 + x, (c * x, x.sum())), c, xs, reverse=reverse)
+
+    compiled = recorder.compile(f, dynamic=True)
+    for n in (3, 7):
+        c, xs = torch.randn(4), torch.randn(n, 4)
+        assert_close(compiled(c, xs), f(c, xs))
+    assert len(recorder.graphs) == 1
+
+
+def test_a_call_over_graphs_may_be_left_to_pytorch(recorder: Recorder) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = torch.cond(x.sum() > 0, lambda x: torch.linalg.eigvals(x).abs().sum(), lambda x: x.sum(), (x + 1,))
+        return y * 2
+
+    x = torch.eye(3)
+    with pytest.warns(FallbackWarning, match="linalg_eig"):
+        assert_close(recorder.compile(f)(x), f(x))
+
+
 def test_bf16_passes_through(recorder: Recorder) -> None:
     x = torch.randn(3, 4, dtype=torch.bfloat16)
     y = recorder.compile(lambda t: t * 2 + 1)(x)

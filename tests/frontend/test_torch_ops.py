@@ -34,6 +34,7 @@ def test_unary() -> None:
         "nan_to_num": lambda x: torch.nan_to_num(x / (x > 0)),
         "logit": lambda x: torch.logit(torch.sigmoid(x)),
         "signbit": torch.signbit,
+        "sign_of_nan": lambda x: torch.sign(x / 0 * 0 + x * 0),
         "copysign": lambda x: torch.copysign(torch.ones(()), x),
         "deg2rad": torch.deg2rad,
         "sinc": torch.sinc,
@@ -352,6 +353,9 @@ def test_resampling_and_blocks() -> None:
             "bilinear_aligned": lambda x: F.interpolate(x, size=(12, 5), mode="bilinear", align_corners=True),
             "bicubic": lambda x: F.interpolate(x, scale_factor=2, mode="bicubic"),
             "linear": lambda x: F.interpolate(x[:, :, 0], scale_factor=2, mode="linear"),
+            "bilinear_smoothed": lambda x: F.interpolate(x, size=(4, 11), mode="bilinear", antialias=True),
+            "bicubic_smoothed": lambda x: F.interpolate(x, scale_factor=0.4, mode="bicubic", antialias=True),
+            "bicubic_smoothed_aligned": lambda x: F.interpolate(x, (4, 3), None, "bicubic", True, antialias=True),
             "shuffle": lambda x: F.pixel_shuffle(x, 2),
             "unshuffle": lambda x: F.pixel_unshuffle(x[:, :, :8], 2),
             "channel_shuffle": lambda x: F.channel_shuffle(x, 2),
@@ -405,3 +409,18 @@ def test_attention() -> None:
 def test_recurrent_layers(kind: str, options: dict[str, object]) -> None:
     layer = getattr(torch.nn, kind)(5, 6, **options)
     check_functions({"first": layer}, torch.randn(3, 4, 5))
+
+
+def test_histograms() -> None:
+    weights, edges = torch.rand(24), torch.tensor([-1.0, -0.2, 0.3, 2.0])
+    check_functions(
+        {
+            "own_range": lambda x: torch.histogram(x, 5),
+            "given_range": lambda x: torch.histogram(x, 4, range=(-1.0, 0.5), weight=weights.view(2, 3, 4)),
+            "density": lambda x: torch.histogram(x, edges, density=True),
+            "equal_values": lambda x: torch.histogram(x * 0 + 2, 3),
+            "two_dimensions": lambda x: torch.histogramdd(x.view(12, 2), [3, 2]).hist,
+            "edges": lambda x: torch.histogramdd(x.view(12, 2), [edges, edges + 0.1], weight=weights[:12]).hist,
+        },
+        X,
+    )

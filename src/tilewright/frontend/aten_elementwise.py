@@ -24,8 +24,15 @@ def _unary(op: OpDef) -> Convert:
 
 
 def _sign(c: Call) -> Node:
-    """True is its own sign."""
-    return c.tensor("self") if c.dtype is bool_ else c.b(ops.sign, c.tensor("self"))
+    """True is its own sign; NaN and zeros of either sign give 0."""
+    x = c.tensor("self")
+    if c.dtype is bool_:
+        return x
+    if not c.dtype.is_float:
+        return c.b(ops.sign, x)
+    zero = c.b.const(0.0, x.dtype)
+    above, below = (cast(c.b, c.b(op, x, zero), x.dtype) for op in (ops.gt, ops.lt))
+    return c.b(ops.sub, above, below)
 
 
 def _rounding(op: OpDef) -> Convert:

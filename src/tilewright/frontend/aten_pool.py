@@ -233,7 +233,7 @@ def _filtered(reach: float, weigh: Callable[[Array], Array]) -> Convert:
 
 
 def _triangle(d: Array) -> Array:
-    return np.clip(1 - d, 0, 1)
+    return np.asarray(np.clip(1 - d, 0, 1))
 
 
 def _cubic(d: Array) -> Array:

@@ -119,10 +119,10 @@ def _linear_cross_entropies(
     """The product and the loss in one piece: chunks save memory that a compiled loss does not need."""
     from torch.nn import functional
 
-    wide = [None if t is None else t.to(acc_dtype) for t in (input, linear_weight, linear_bias, weight)]
-    logits = functional.linear(wide[0], wide[1], wide[2])
+    bias, weight = (None if t is None else t.to(acc_dtype) for t in (linear_bias, weight))
+    logits = functional.linear(input.to(acc_dtype), linear_weight.to(acc_dtype), bias)
     loss = functional.cross_entropy(
-        logits, target, wide[3], ignore_index=ignore_index, reduction=reduction, label_smoothing=label_smoothing
+        logits, target, weight, ignore_index=ignore_index, reduction=reduction, label_smoothing=label_smoothing
     )
     return loss.to(input.dtype)
 

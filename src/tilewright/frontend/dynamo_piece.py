@@ -9,10 +9,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tilewright.core.diag import Loc, Problem
-from tilewright.core.expr import Dim, Sym
+from tilewright.core.expr import Dim, Sym, substitute
 from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.types import Array, TensorType, bool_, i64
 from tilewright.frontend.aten_call import SymFloat, Unsupported, as_node, dim_scalar
@@ -123,7 +124,7 @@ def _results(importer: Importer, inputs: Sequence[Any], wanted: Sequence[Any]) -
             if node not in outputs:
                 outputs.append(node)
             is_tensor = isinstance(value, Node | Pair) and hasattr(source.meta.get("val"), "stride")
-            gives.append(_give(outputs.index(node), is_tensor, source))
+            gives.append(_give(outputs.index(node), is_tensor, source, importer, inputs))
     return outputs, gives
 
 
@@ -133,15 +134,77 @@ def _output_node(b: Builder, value: Any) -> Node:
     return as_node(b, value) if isinstance(value, Node | SymFloat) else dim_scalar(b, value, i64)
 
 
-def _give(k: int, is_tensor: bool, source: Any) -> Give:
+def _give(k: int, is_tensor: bool, source: Any, importer: Importer, inputs: Sequence[Any]) -> Give:
     if not is_tensor:
         return lambda args, arrays: arrays[k].item()
     is_complex = source.meta["val"].is_complex()
+    placed = _placement(importer, source.meta["val"])
+    if placed is not None:
+        return partial(_give_placed, k, is_complex, *placed, _homes(importer, inputs))
     order = _stride_order(source.meta["val"])
     if order is None:
         return lambda args, arrays: to_torch(arrays[k], is_complex)
     back = [order.index(i) for i in range(len(order))]
     return lambda args, arrays: to_torch(arrays[k], is_complex).permute(order).contiguous().permute(back)
+
+
+def _placement(importer: Importer, fake: Any) -> tuple[tuple[Dim, ...], Dim] | None:
+    """Symbolic strides and offset of a result that is no row-major tensor of its own.
+
+    AOTAutograd makes a result that aliases an argument, of symbolic size, from nothing but these three.
+    """
+    if all(isinstance(n, int) for n in (*fake.shape, *fake.stride(), fake.storage_offset())):
+        return None
+    shape, strides = ([importer.symbols.dim(n) for n in of] for of in (fake.shape, fake.stride()))
+    offset = importer.symbols.dim(fake.storage_offset())
+    step: Dim = 1
+    is_dense = offset == 0
+    for d, stride in zip(reversed(shape), reversed(strides), strict=True):
+        is_dense &= d == 1 or stride == step
+        step = step * d
+    return None if is_dense else (tuple(strides), offset)
+
+
+def _homes(importer: Importer, inputs: Sequence[Any]) -> dict[Sym, tuple[int, int | None]]:
+    """Where the arguments hold each symbol: the argument, and its axis unless it is the number itself."""
+    found: dict[Sym, tuple[int, int | None]] = {}
+    for i, node in enumerate(inputs):
+        value = node.meta.get("val")
+        if type(value).__name__ == "SymInt":
+            sizes: dict[int | None, Any] = {None: value}
+        else:
+            sizes = dict(enumerate(getattr(value, "shape", ())))
+        for axis, size in sizes.items():
+            d = importer.symbols.dim(size)
+            if isinstance(d, Sym):
+                found.setdefault(d, (i, axis))
+    return found
+
+
+def _give_placed(
+    k: int,
+    is_complex: bool,
+    strides: Sequence[Dim],
+    offset: Dim,
+    homes: Mapping[Sym, tuple[int, int | None]],
+    args: Sequence[Any],
+    arrays: Sequence[Array],
+) -> torch.Tensor:
+    """Result ``k`` at the strides and the offset that it was traced with."""
+    import torch
+
+    x = to_torch(arrays[k], is_complex)
+    known: dict[Sym, Dim] = {s: args[i] if axis is None else args[i].shape[axis] for s, (i, axis) in homes.items()}
+    steps = [int(substitute(s, known)) for s in strides]  # type: ignore[arg-type]
+    start = int(substitute(offset, known))  # type: ignore[arg-type]
+    length = start + 1 + sum((n - 1) * s for n, s in zip(x.shape, steps, strict=True)) if x.numel() else start
+    y = torch.empty(length, dtype=x.dtype).as_strided(x.shape, steps, start)
+    written = y
+    for axis, s in enumerate(steps):
+        if s == 0 and x.shape[axis] > 1:  # one element stands for all
+            written, x = written.narrow(axis, 0, 1), x.narrow(axis, 0, 1)
+    written.copy_(x)
+    return y
 
 
 def _stride_order(fake: Any) -> list[int] | None:

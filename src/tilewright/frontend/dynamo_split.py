@@ -41,7 +41,10 @@ def split(graph: Any, eager: Collection[Any], ordered: Collection[Any] = ()) -> 
         if is_compiled:
             nodes = [n for n in graph.nodes if n in set(sizes) or stages.get(n) == stage]
         mine = set(nodes)
-        read = dict.fromkeys(x for n in nodes if n in stages or not is_compiled for x in n.all_input_nodes)
+        read = dict.fromkeys(
+            x for n in nodes if n in stages or not is_compiled for x in n.all_input_nodes
+            if is_compiled or x.op != "get_attr"  # PyTorch's calls take attributes, which may be graphs, by name
+        )  # fmt: skip
         inputs = [x for x in read if x not in mine]
         if is_compiled:
             held = [n for n in graph.nodes if n.op == "placeholder" and _is_symbolic(n) and n not in read]

@@ -19,7 +19,7 @@ from tilewright.frontend.aten import CONVERTERS, nearest
 from tilewright.frontend.aten_call import Call, Result, SymFloat, Unsupported, dtype_from_torch
 from tilewright.frontend.aten_complex import COMPLEX
 from tilewright.frontend.complex_pairs import Pair, from_parts
-from tilewright.frontend.fx_control import convert_cond, convert_while
+from tilewright.frontend.fx_control import convert_cond, convert_scan, convert_while
 from tilewright.frontend.fx_floats import float_node
 from tilewright.frontend.fx_inplace import functional_name, is_in_place
 from tilewright.frontend.fx_locations import location_of
@@ -42,6 +42,7 @@ IGNORED = CHECKS | ASSERTIONS
 HIGHER_ORDER: Mapping[str, Callable[[Importer, Builder, Sequence[Any]], list[Node]]] = {
     "cond": convert_cond,
     "while_loop": convert_while,
+    "scan": convert_scan,
 }
 
 
@@ -102,6 +103,8 @@ class Importer:
         """A tensor known now; one tensor becomes one constant."""
         if id(tensor) not in self._constants:
             dtype_from_torch(part_dtype(tensor.dtype))
+            if type(tensor).__name__ == "FakeTensor":  # what tracing made for itself
+                raise Unsupported("a constant that PyTorch gives without its data", "compute it from an argument")
             self._constants[id(tensor)] = self.pool.const(to_numpy(tensor), loc=loc)
         found = self._constants[id(tensor)]
         return from_parts(Builder(self.pool, loc), found) if tensor.is_complex() else found

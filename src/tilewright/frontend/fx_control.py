@@ -1,4 +1,4 @@
-"""``torch.cond`` and ``torch.while_loop``: fx modules that become sub-graphs of ``if_`` and ``loop``.
+"""``torch.cond``, ``while_loop`` and ``scan``: fx modules that become sub-graphs of ``if_`` and ``loop``.
 
 In: the higher-order call's values, its fx modules among them. Out: nodes. A sub-graph is closed: sizes that it uses
 reach it through the shapes of its inputs, or through an operand made only to carry a size.
@@ -15,7 +15,7 @@ from tilewright.core.diag import Loc
 from tilewright.core.expr import Sym
 from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.types import TensorType, bool_, i64
-from tilewright.frontend.aten_call import SymFloat, Unsupported, as_node, reshape
+from tilewright.frontend.aten_call import SymFloat, Unsupported, as_node, dim_scalar, reshape
 
 if TYPE_CHECKING:
     from tilewright.frontend.fx import Importer
@@ -49,6 +49,32 @@ def convert_while(importer: Importer, b: Builder, values: Sequence[Any]) -> list
     body = Graph("body", pool, inputs, (reshape(inner, again, ()), *after), names)
     limit = b.const(i64.max, i64)
     node = b(ops.loop, limit, reshape(b, first, ()), *state, *captures.nodes, body=body, n_carried=len(state))
+    return list(b.results(node))
+
+
+def convert_scan(importer: Importer, b: Builder, values: Sequence[Any]) -> list[Node]:
+    """``scan(combine_fn, init, xs, additional)``: a loop that takes one slice of each of ``xs`` per step."""
+    combine_fn, init, xs, additional = values
+    state = [_tensor(b, x) for x in init]
+    sources = [_tensor(b, x) for x in xs]
+    if not sources:
+        raise Unsupported("a scan over nothing", "use torch.while_loop")
+    length = sources[0].shape[0]
+    captures = _Captures(b, [*sources, *additional])
+    pool = Pool()
+    inner = Builder(pool, b.loc)
+    i, going = (pool.input(n, TensorType(d, ())) for n, d in (("i", i64), ("going", bool_)))
+    now = [pool.input(f"carried_{k}", x.type, b.loc) for k, x in enumerate(state)]
+    given, formals = captures.formals(pool)
+    rows = [inner(ops.gather, x, i, axis=0) for x in given[: len(sources)]]
+    after = [_tensor(inner, x) for x in _inline(importer, combine_fn, pool, [*now, *rows, *given[len(sources) :]])]
+    results = (inner.const(True, bool_), *after)
+    names = ("going", *(f"result_{k}" for k in range(len(after))))
+    body = Graph("body", pool, (i, going, *now, *formals), results, names)
+    node = b(
+        ops.loop, dim_scalar(b, length, i64), b.const(True, bool_), *state, *captures.nodes, body=body,
+        n_carried=len(state), length=length,
+    )  # fmt: skip
     return list(b.results(node))
 
 
@@ -88,7 +114,8 @@ def _inline(importer: Importer, module: Any, pool: Pool, values: Sequence[Any]) 
     outputs = child.run(module.graph)
     if child.problems:
         importer.add_problems(child.problems)
-        raise Unsupported("its sub-graph holds unsupported calls", "see the other problems")
+        named = ", ".join(dict.fromkeys(p.op for p in child.problems))
+        raise Unsupported(f"its sub-graph holds unsupported calls: {named}", "express them by other calls")
     return outputs
 
 
