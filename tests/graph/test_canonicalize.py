@@ -29,7 +29,7 @@ CASES = {
     ),
     "scatter of rows": (
         lambda b, x, i, u: b(ops.scatter_elements, x, b(ops.expand, i, shape=(4, 3)), u, axis=0, reduction="add"),
-        [M, "i64[4,1]", "f32[4,3]"], "scatter_nd(x, reshape(y, shape=(4, 1)), z, reduction='add')",
+        [M, "i64[4,1]", "f32[4,3]"], "scatter_nd(x, y, z, reduction=add)",
     ),
     # identities
     "add zero": (lambda b, x: b(ops.add, k(b, 0), x), [F], "x"),
