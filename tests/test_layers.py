@@ -35,6 +35,7 @@ ENTRY_POINTS = {
 
 LAZY_FOLDERS = ("frontend/", "conformance/", "cli/")
 LAZY_FILES: dict[str, str] = {
+    "debug/onnx_part.py": "ONNX is loaded only for ONNX models",
     "debug/peers.py": "PyTorch, ONNX and ONNX Runtime are loaded only where a comparison asks for them",
     "runtime/signature.py": "cryptography is an extra: only who signs or checks a signature needs it",
 }

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from tilewright.codegen.target import Target
     from tilewright.core.diag import CompileError, ImportFailed, OptionError
     from tilewright.debug.compare import compare
+    from tilewright.debug.reduce import reduce
     from tilewright.driver import compile, export
     from tilewright.runtime.errors import (
         ArtifactError,
@@ -28,6 +29,7 @@ _HOMES = {
     "compile": "driver",
     "export": "driver",
     "compare": "debug.compare",
+    "reduce": "debug.reduce",
     "load": "runtime.model",
     "LoadedModel": "runtime.model",
     "Target": "codegen.target",
@@ -57,6 +59,7 @@ __all__ = [
     "compile",
     "export",
     "load",
+    "reduce",
 ]
 
 

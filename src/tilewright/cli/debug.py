@@ -1,7 +1,7 @@
 """``tilewright compare`` and ``tilewright reduce``: where a model goes wrong, and the smallest model that still does.
 
-In: a model file, inputs, options. Out: tables (or JSON), files, and an exit code: 0 all agrees (or the reduction is
-done), 3 a difference or a crash was found (or there is nothing to reduce). Not its business: the search (``debug``).
+In: a model file, inputs, options. Out: tables (or JSON), files, and an exit code: 0 all agrees, or the
+reduction is done; 3 a difference or a crash was found. Not its business: the search (``debug``).
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ from tilewright.cli.compile_run import (
 from tilewright.core.graph import Graph
 from tilewright.core.types import Array
 from tilewright.debug.compare import compare, import_program
+from tilewright.debug.onnx_part import save_onnx
+from tilewright.debug.reduce import checker, reduce
 from tilewright.debug.report import MEANING, Comparison, Fault, Row
 from tilewright.debug.tolerance import Difference
 from tilewright.debug.worker import Tell
@@ -53,6 +55,7 @@ Seconds = Annotated[float | None, typer.Option(min=1.0, help="Time limit; runnin
 def register(app: typer.Typer) -> None:
     """Add this module's commands."""
     app.command("compare")(compare_command)
+    app.command("reduce")(reduce_command)
 
 
 def compare_command(
@@ -99,6 +102,71 @@ def compare_command(
         _print(found, verbose=verbose)
     if not found.agrees:
         raise typer.Exit(FOUND)
+
+
+def reduce_command(
+    model: Source,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="The folder to write (default: the model's name with -reduced)."),
+    ] = None,
+    input: InputFile = [],  # noqa: B006
+    size: Size = [],  # noqa: B006
+    seed: Seed = 0,
+    fix: Fix = [],  # noqa: B006
+    threads: Threads = None,
+    target: Target = "native",
+    optimize: Optimize = 2,
+    precision: PrecisionOption = "fp32",
+    accuracy: Accuracy = "default",
+    seconds: Annotated[float, typer.Option(min=1.0, help="Time limit of one candidate; longer is a crash.")] = 60.0,
+    limit: Annotated[int, typer.Option(min=1, help="The most candidates to run.")] = 500,
+    json: Json = False,
+) -> None:
+    """Shrink a model that gives wrong results, crashes or can't be compiled to the smallest that still does.
+
+    Writes the graph's text, its inputs, for an ONNX model also an ONNX model where one fails in the same way, and
+    prints a command that shows the failure. A model that does not fail is an error.
+    """
+    source, graph = _read(model, inputs.parse_sizes(fix, "--fix"))
+    folder = output or model.with_name(f"{model.name.split('.')[0]}-reduced")
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"can't write {folder}: it is a file", remedy="name a folder")
+    arrays = gather(graph, input, inputs.parse_sizes(size, "--size"), seed)
+    with _progress(model.name, quiet=json) as tell:
+        found = reduce(
+            graph,
+            arrays,
+            threads=threads,
+            target=target,
+            optimize=optimize,
+            precision=precision,
+            accuracy=accuracy,
+            seconds=seconds,
+            limit=limit,
+            progress=tell,
+        )
+        command = found.save(folder)
+        onnx = None
+        if model.suffix == ".onnx":
+            with checker(found.options, threads=threads, isolate=True, seconds=seconds) as test:
+                onnx = save_onnx(found, source, arrays, folder, test)
+    facts = {
+        "failure": found.failure.as_json(),
+        "ops_before": found.n_ops_before,
+        "ops": found.n_ops,
+        "candidates": found.n_tried,
+        "folder": str(folder),
+        "onnx": None if onnx is None else str(onnx),
+        "command": command,
+    }
+    if json:
+        show.emit_json(facts)
+        return
+    show.line(f"{found.n_ops_before} ops before, {found.n_ops} after {found.n_tried} candidates\n")
+    show.line(found.text)
+    show.line(f"failure: {found.failure.kind} {found.failure.code} {found.failure.detail}".rstrip())
+    show.line(f"wrote {folder}{' with model.onnx' if onnx else ''}; to see it:\n  {command}")
 
 
 def _read(model: Path, fixed: dict[str, int]) -> tuple[Any, Graph]:

@@ -78,7 +78,7 @@ def ask_onnxruntime(source: Any, inputs: Mapping[str, Array], input_shapes: Any 
     except ImportError as e:
         raise OptionError("--against onnxruntime needs ONNX Runtime", remedy="pip install onnxruntime") from e
     read_model(source)  # its errors name what is wrong with a file
-    whole = _whole_model(source)
+    whole = whole_model(source)
     model = with_all_values(whole)
     graph = onnx_graph(model, inputs, input_shapes)
     options = onnxruntime.SessionOptions()
@@ -112,7 +112,7 @@ def with_all_values(model: ModelProto) -> ModelProto:
     return made
 
 
-def _whole_model(source: Any) -> ModelProto:
+def whole_model(source: Any) -> ModelProto:
     """The model with all of its tensors inside."""
     import onnx
 
