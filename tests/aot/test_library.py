@@ -19,18 +19,19 @@ from runtime.test_signature import key_pair
 from tilewright.runtime.library import LibraryModel
 from tilewright.runtime.signature import sign_file
 
+Pair = tuple[tw.LoadedModel, LibraryModel, Path]
 pytestmark = programs.needs_cc
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[tw.LoadedModel, LibraryModel]]:
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     model = tw.compile(small_models.language_model(), threads=2, cache=False)
     made = model.export(tmp_path_factory.mktemp("lm"), name="lm", shared=True)
-    yield model, LibraryModel(made.library)
+    yield model, LibraryModel(made.library), made.library
 
 
-def test_answers_are_the_compiled_model_s(pair: tuple[tw.LoadedModel, LibraryModel]) -> None:
-    model, library = pair
+def test_answers_are_the_compiled_model_s(pair: Pair) -> None:
+    model, library, _ = pair
     assert library.inputs == model.inputs and library.outputs == model.outputs and library.symbols == model.symbols
     for shape in ((1, 1, 64), (3, 40, 64), (2, 7, 64)):
         x = small_models.numbers(*shape)
@@ -39,8 +40,8 @@ def test_answers_are_the_compiled_model_s(pair: tuple[tw.LoadedModel, LibraryMod
     assert isinstance(library(torch.zeros(1, 2, 64)), torch.Tensor)
 
 
-def test_wrong_inputs_are_refused(pair: tuple[tw.LoadedModel, LibraryModel]) -> None:
-    _, library = pair
+def test_wrong_inputs_are_refused(pair: Pair) -> None:
+    _, library, _ = pair
     for wrong in (np.zeros((1, 2, 63), np.float32), np.zeros((1, 64), np.float32), np.zeros((1, 2, 64)), "x"):
         with pytest.raises(tw.InputError):
             library(wrong)
@@ -48,8 +49,8 @@ def test_wrong_inputs_are_refused(pair: tuple[tw.LoadedModel, LibraryModel]) -> 
         library(np.zeros((0, 2, 64), np.float32))
 
 
-def test_threads_call_at_once(pair: tuple[tw.LoadedModel, LibraryModel]) -> None:
-    model, library = pair
+def test_threads_call_at_once(pair: Pair) -> None:
+    model, library, _ = pair
     inputs = [small_models.numbers(2, 30 + k, 64, seed=k) for k in range(4)]
     expected = [model(x) for x in inputs]
     wrong: list[int] = []
@@ -113,8 +114,8 @@ def test_a_signed_export_and_a_changed_one(tmp_path: Path) -> None:
         LibraryModel(tmp_path / "libother.so", name="net", key=public)
 
 
-def test_other_libraries_are_refused(pair: tuple[tw.LoadedModel, LibraryModel], tmp_path: Path) -> None:
+def test_other_libraries_are_refused(pair: Pair, tmp_path: Path) -> None:
     with pytest.raises(tw.ArtifactError, match="can't load"):
         LibraryModel(tmp_path / "libnone.so")
     with pytest.raises(tw.ArtifactError, match="has no model 'other'"):
-        LibraryModel(pair[1]._library._name, name="other")
+        LibraryModel(pair[2], name="other")

@@ -241,6 +241,62 @@ def test_the_example_for_a_fixed_size(tmp_path: Path) -> None:
     assert ran.stdout == "3\n"
 
 
+@programs.needs_cxx
+def test_the_example_in_cpp(tmp_path: Path) -> None:
+    model = tw.compile(DIGITS, threads=2, cache=False)
+    model.export(tmp_path)
+    files = [str(programs.EXAMPLES / "digits.cpp"), str(tmp_path / "digits.o")]
+    programs.link([*programs.STRICT, "-std=c++17", f"-I{tmp_path}", *files], tmp_path / "digits", "c++")
+    ran = subprocess.run([tmp_path / "digits"], capture_output=True, text=True, check=True, timeout=20)
+    images = np.zeros((3, 1, 8, 8), np.float32)
+    images[1, :, :, 4] = 16
+    numbers, refused = ran.stdout.splitlines()
+    assert numbers.split() == [str(d) for d in model(images).argmax(1)]
+    assert refused == "batch: the model is compiled for at least 1"
+
+
+def test_running_allocates_nothing_and_children_may_run_too(tmp_path: Path) -> None:
+    """malloc counted by the linker's wrap; a forked child makes threads of its own."""
+    tw.export(DIGITS, tmp_path, threads=3)
+    source = tmp_path / "count.c"
+    source.write_text("""
+#include "digits.h"
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+static int count;
+void *__real_malloc(size_t n);
+void *__wrap_malloc(size_t n) { count++; return __real_malloc(n); }
+int main(void) {
+  static float image[64 * 64], first[640], again[640];
+  int64_t dims[1] = {64}, bytes;
+  const void *in[1] = {image};
+  void *out[1] = {first}, *out2[1] = {again};
+  digits_model *model;
+  int status = 0;
+  for (int i = 0; i < 64 * 64; i++) image[i] = (float)(i % 16);
+  if (digits_workspace(dims, &bytes) || digits_create(&model, NULL, bytes, NULL, 0) || count != 1) return 1;
+  if (digits_run(model, dims, in, out)) return 2;
+  for (int k = 0; k < 50; k++) if (digits_run(model, dims, in, out2)) return 3;
+  if (count != 1 || memcmp(first, again, sizeof first)) return 4;
+  pid_t child = fork();
+  if (child == 0) {
+    digits_after_fork();
+    memset(again, 0, sizeof again);
+    for (int k = 0; k < 50; k++) if (digits_run(model, dims, in, out2)) _exit(5);
+    _exit(memcmp(first, again, sizeof first) ? 6 : 0);
+  }
+  if (waitpid(child, &status, 0) != child || status) return 7;
+  digits_destroy(model);
+  return 0;
+}
+""")
+    flags = [*programs.STRICT, f"-I{tmp_path}", "-Wl,--wrap=malloc", str(source), str(tmp_path / "digits.o")]
+    programs.link(flags, tmp_path / "count")
+    assert subprocess.run([tmp_path / "count"], check=False, timeout=60).returncode == 0
+
+
 def test_a_torch_module_exports(tmp_path: Path) -> None:
     module = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 4)).eval()
     x = torch.randn(3, 8)

@@ -26,7 +26,7 @@ def link_shared(object_: Path, library: Path, *, name: str, has_threads: bool) -
         made = Path(folder) / library.name
         command = [compiler, "-shared", "-o", str(made), str(object_), f"-Wl,-soname,{library.name}"]
         command += ["-Wl,-z,relro,-z,now", "-Wl,--build-id=none", "-Wl,-z,noexecstack", "-lm"]
-        command += ["-lpthread"] if has_threads else []
+        command += ["-lpthread", "-Wl,-z,nodelete"] if has_threads else []  # idle workers are in its code
         ran = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
         if ran.returncode:
             raise ResourceError(f"{compiler} can't link {name}: {ran.stderr.strip()[-2000:]}", remedy="link the object")

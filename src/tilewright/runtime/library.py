@@ -94,10 +94,7 @@ class LibraryModel:
         self.name = name or file.name.split(".")[0].removeprefix("lib")
         if key is not None:
             _check_signed(file, self.name, key)
-        try:
-            self._library = ctypes.CDLL(str(file.absolute()))
-        except OSError as error:
-            raise ArtifactError(f"can't load {str(file)!r}: {error}", remedy="check the path and the system") from error
+        self._library = self._opened(file)
         self._threads = threads or 0
         info = self._facts(file)
         self.inputs, self.outputs = (_tensors(t, n) for t, n in _both(info))
@@ -181,6 +178,13 @@ class LibraryModel:
 
     # --- the library
 
+    def _opened(self, file: Path) -> Any:
+        """What gives the library's functions by name; ``AttributeError`` for one that it lacks."""
+        try:
+            return ctypes.CDLL(str(file.absolute()))
+        except OSError as error:
+            raise ArtifactError(f"can't load {str(file)!r}: {error}", remedy="check the path and the system") from error
+
     def _facts(self, file: Path) -> _ModelInfo:
         try:
             function = self._library[f"{self.name}_info"]
@@ -196,7 +200,9 @@ class LibraryModel:
 
     def _mapped(self, file: Path) -> int | None:
         """The address of weights in a file, where the library has none of its own."""
-        if not hasattr(self._library, f"{self.name}_map_weights"):
+        try:
+            self._library[f"{self.name}_map_weights"]
+        except AttributeError:
             return None
         weights = _POINTER()
         status = self._call("map_weights", ctypes.c_char_p(os.fsencode(file)), ctypes.byref(weights))

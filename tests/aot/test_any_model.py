@@ -1,0 +1,55 @@
+"""The C functions on models of every kind: random graphs of all ops and types, with symbolic sizes and control flow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fuzz_graphs
+import tilewright as tw
+from aot.in_process import ObjectModel
+from tilewright import driver
+
+SEED, QUICK, MANY = 7_000_000, 24, 1000
+
+
+def check(seed: int, folder: Path) -> None:
+    """An export answers as the compiled model does, bit for bit."""
+    made = fuzz_graphs.FAMILIES[fuzz_graphs.family(seed)](seed)
+    threads = 1 + seed % 2
+    model = driver.compile_graph(made.graph, threads=threads)
+    exported = tw.export(made.graph, folder, name="m", threads=threads, weights=("embedded", "file")[seed % 2])
+    again = ObjectModel(exported.object, name="m")
+    assert again.inputs == model.inputs and again.outputs == model.outputs and again.symbols == model.symbols
+    results = [model(*made.arrays), again(*made.arrays)]
+    expected, got = [r if isinstance(r, tuple) else (r,) for r in results]
+    for e, g, spec in zip(expected, got, model.outputs, strict=True):
+        assert e.shape == g.shape and e.dtype == g.dtype, spec
+        assert e.tobytes() == g.tobytes(), f"seed {seed}: {spec} differs"
+
+
+@pytest.mark.parametrize("first", range(SEED, SEED + QUICK, 12))
+def test_random_graphs(first: int, tmp_path: Path) -> None:
+    fuzz_graphs.share_kernels()
+    for seed in range(first, first + 12):
+        check(seed, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(SEED + QUICK, SEED + QUICK + MANY, 50))
+def test_many_random_graphs(first: int, tmp_path: Path) -> None:
+    fuzz_graphs.share_kernels()
+    for seed in range(first, first + 50):
+        check(seed, tmp_path)
+
+
+def test_digits_without_a_compiler(tmp_path: Path) -> None:
+    source = Path(__file__).parents[2] / "examples" / "digits" / "digits.onnx"
+    model = tw.compile(source, threads=2, cache=False)
+    library = ObjectModel(model.export(tmp_path).object)
+    x = np.random.default_rng(0).random((5, 1, 8, 8), np.float32)
+    np.testing.assert_array_equal(library(x), model(x))
+    with pytest.raises(tw.InputError, match="at least 1"):
+        library(x[:0])
