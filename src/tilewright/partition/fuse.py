@@ -174,8 +174,8 @@ class _Fuser:
         facts, into = self.facts[node], self.facts[reader]
         if facts.form is Form.VIEW and not facts.is_affine:
             return False
-        if into.form is Form.CONTRACT and into.slides(operand) and not facts.keeps_rows:
-            return False  # a window's elements are loaded many times, as vectors along the rows
+        if into.form in (Form.CONTRACT, Form.ROW) and into.slides(operand) and not facts.keeps_rows:
+            return False  # a window's elements are loaded as vectors along the rows
         if self._reads_often(group, reader):
             return facts.is_widening or (facts.form in (Form.MOVE, Form.VIEW) and facts.is_affine and facts.cost == 0)
         if any(not facts.is_affine or isinstance(i, Value) for x in into.reads(operand) for i in x.index):

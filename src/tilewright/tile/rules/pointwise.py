@@ -96,8 +96,9 @@ def _reads_others(leaf: Store) -> bool:
 
 def _axis_across(nest: Nest, leaf: Store, width: int) -> Loop | None:
     """The loop along which an operand's elements lie that jumps along the last one."""
-    last, static = nest.loops[-1].sym, isinstance(nest.loops[-1].extent, int)
-    if not static or estimate([nest.loops[-1].extent]) < width or n_operations(leaf.value) > TRANSPOSED_OPERATIONS:
+    last, extent = nest.loops[-1].sym, nest.loops[-1].extent
+    few = not isinstance(extent, int) or extent < min(width, SMALLEST_BLOCK)
+    if few or n_operations(leaf.value) > TRANSPOSED_OPERATIONS:
         return None
     for x in loads_of(leaf):
         if x.buffer is leaf.buffer or stride_along(x.buffer, x.index, last) in (0, 1, None):
@@ -113,8 +114,8 @@ def _transpose(
 ) -> None:
     """Vectors along the last loop for blocks of ``across`` at a time; the last block begins within the one before."""
     loop, n = across.sym.name, across.extent
-    assert isinstance(n, int)
-    block = min(width, 1 << (n.bit_length() - 1))
+    assert isinstance(n, int) and isinstance(extent, int)
+    block = min(width, *(1 << (x.bit_length() - 1) for x in (n, extent)))
     b.do("split", loop, block, "shift" if n % block else "min")
     walkers = vectorize(b, machine, names[-1], extent, width, 1)
     inside = f"{names[-1]}_i" if walkers else names[-1]
