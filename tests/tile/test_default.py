@@ -37,12 +37,13 @@ from tilewright.core.compute import (
     Select,
     Serial,
     Stage,
+    Unary,
     axes_for,
     syms,
 )
 from tilewright.core.expr import Sym
 from tilewright.tile.default import schedule
-from tilewright.tile.ir import For, Kind, Space, walk
+from tilewright.tile.ir import For, Kind, Role, Space, walk
 from tilewright.tile.rewrite import loops_of
 
 SLOW = settings(max_examples=25, deadline=None)
@@ -251,3 +252,27 @@ def test_one_output_channel_sums_in_lanes(kernel):
     made = check_default(convolution((1, 6, 6, 8), 1, (kernel, kernel), pad=kernel // 2), "W", "bias")
     (sums,) = {x.loop.sym for s in made.body for x in walk((s,)) if isinstance(x, For) and "_b_l" in x.loop.sym.name}
     assert any(x.sym == sums and x.kind is Kind.VECTOR for x in loops_of(made.body))
+
+
+@pytest.mark.parametrize("function", ["exp", "tanh"])
+def test_an_epilogue_that_reads_a_sum_twice_is_part_of_the_product(function):
+    """``v / f(v)`` with ``v = x @ w + b``: two stages read ``v`` until one of them is computed inside of the other."""
+    x, w, bias, out = (Buffer(n, F, s) for n, s in (("x", (12, 9)), ("w", (9, 40)), ("b", (40,)), ("out", (12, 40))))
+    product, v, u = (Buffer(n, F, (12, 40)) for n in ("product", "v", "u"))
+
+    def plain(to, value):
+        axes = axes_for((12, 40))
+        i, j = syms(axes)
+        return Stage((to,), axes, (i, j), (value(i, j),))
+
+    axes, (k,) = axes_for((12, 40)), axes_for((9,), "k")
+    i, j = syms(axes)
+    fold = Stage((product,), axes, (i, j), (x[i, k.sym] * w[k.sym, j],), Reduction((k,), "add", (ZERO,)))
+    stages = (
+        fold,
+        plain(v, lambda i, j: product[i, j] + bias[j]),
+        plain(u, lambda i, j: Unary(function, v[i, j])),
+        plain(out, lambda i, j: Binary("div", v[i, j], u[i, j])),
+    )
+    kernel = check_default(Computation((x, w, bias), (out,), stages, (product, v, u)), "w", "b")
+    assert not [p for p in kernel.places if p.role is Role.TMP and p.space is Space.GLOBAL]

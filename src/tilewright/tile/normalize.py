@@ -131,11 +131,11 @@ def inline(computation: Computation) -> Computation:
 
     Not when: its stage reduces, updates or scatters; the reader is a reduction and the value does arithmetic beyond
     widening a load (it would be repeated); it is read at a run-time index; what it reads is written in between; the
-    result would be very large.
+    result would be very large. From the last temporary back: two readers may have become one by then.
     """
     items = list(stages_of(computation))
     temps = list(computation.temps)
-    for t in computation.temps:
+    for t in reversed(computation.temps):
         makers = [s for s in items if t in s.outs]
         users = [s for s in items if any(t in buffers_of_value(v) for v in _values(s))]
         if len(makers) != 1 or len(users) != 1 or items.index(makers[0]) >= items.index(users[0]):

@@ -28,7 +28,7 @@ from tilewright.tile.rules.dots import dot_for
 from tilewright.tile.rules.view import (
     find_body,
     may_vectorize,
-    n_operations,
+    n_arithmetic,
     nest_with,
     nests,
     only_nest,
@@ -243,7 +243,8 @@ def plan_contraction(b: Builder, machine: Machine, acc: str, root: str) -> Plan:
     tile = choose_tile(box, machine, width)
     work = estimate([x.extent for x in (*top.loops, *reduced)]) + estimate([x.extent for x in top.loops]) * 4
     work = max(work, _bytes_read(update) * WORK_PER_BYTE)
-    heavy = n_operations(leaf.value) > HEAVY_OPERATIONS and tile.rows * tile.rows2 * tile.vectors > 4
+    heavy = n_arithmetic(leaf.value) > HEAVY_OPERATIONS and tile.rows * tile.rows2 * tile.vectors > 4
+    heavy = heavy and not stepped and not slid  # few sums: they stay in registers
     panels = _panels_first(machine, b, acc)
     read = max((estimate(x.buffer.shape) for x in walk_value(update.value) if isinstance(x, Load)), default=0.0)
     small = read / estimate([lanes.extent]) * tile.vectors * machine.vector_bytes <= machine.l1_bytes / 2

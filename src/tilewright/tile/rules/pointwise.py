@@ -17,7 +17,7 @@ from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, Kind, Loop, Store, Update, walk
 from tilewright.tile.machine import Machine
 from tilewright.tile.rewrite import Body, loads_of, values_of, written
-from tilewright.tile.rules.view import may_vectorize, n_operations, statement_of, vector_width
+from tilewright.tile.rules.view import may_vectorize, n_arithmetic, n_operations, statement_of, vector_width
 from tilewright.tile.schedule import Builder
 from tilewright.tile.schedule.tree import Nest, find_place, nest_of, writers
 
@@ -58,7 +58,7 @@ def _one(b: Builder, machine: Machine, nest: Nest) -> None:
             vectorize(b, machine, last.sym.name, last.extent, width, 4)
         return
     work = sum(n_operations(v) + 2 for v in values_of(leaf))
-    total = estimate([x.extent for x in nest.loops]) * work
+    total = estimate([x.extent for x in nest.loops]) * sum(n_arithmetic(v) + 2 for v in values_of(leaf))
     threads = pays_threads(total, machine, width)
     names = [x.sym.name for x in nest.loops]
     if _is_group(nest, leaf, width):

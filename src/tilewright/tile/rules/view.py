@@ -8,15 +8,19 @@ from __future__ import annotations
 from collections.abc import Container
 
 from tilewright.core import types
-from tilewright.core.compute import Buffer, Index, Load, Value
+from tilewright.core.compute import Buffer, Index, Load, Unary, Value
 from tilewright.core.compute import walk as walk_value
 from tilewright.core.expr import Dim, Sym, symbols
 from tilewright.tile.affine import coefficient
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Fold, For, Kernel, Prefetch, Stmt, Store, Update, walk
 from tilewright.tile.machine import Machine
+from tilewright.tile.math import UNARY
 from tilewright.tile.rewrite import Body, dims_of, loads_of, values_of, written
 from tilewright.tile.schedule.tree import Nest, find_place, makers_of, nest_of
+
+FUNCTION_OPERATIONS = 8
+"""Arithmetic that an elementary function becomes, or more."""
 
 
 def nests(kernel: Kernel, buffer: str) -> list[Nest]:
@@ -101,6 +105,12 @@ def depends(v: Value, sym: Sym) -> bool:
 def n_operations(v: Value) -> int:
     """Arithmetic nodes of a value."""
     return sum(1 for x in walk_value(v) if not isinstance(x, Load) and x.__class__.__name__ not in ("Const", "Param"))
+
+
+def n_arithmetic(v: Value) -> int:
+    """Arithmetic nodes of a value, elementary functions counted as the sums that they become."""
+    functions = sum(1 for x in walk_value(v) if isinstance(x, Unary) and x.op in UNARY)
+    return n_operations(v) + functions * (FUNCTION_OPERATIONS - 1)
 
 
 def statement_of(nest: Nest) -> Stmt:
