@@ -23,6 +23,8 @@ from tilewright.tile.schedule.tree import Nest, find_place, nest_of, writers
 
 UNROLL_OPERATIONS = 24
 CHUNK_ELEMENTS = 8192
+MOVED_BYTE = 1.3
+"""A byte that is read or written takes a core as long as this many operations."""
 GROUPS = (2, 4)
 TRANSPOSED_OPERATIONS = 6
 SMALLEST_BLOCK = 4
@@ -58,7 +60,10 @@ def _one(b: Builder, machine: Machine, nest: Nest) -> None:
             vectorize(b, machine, last.sym.name, last.extent, width, 4)
         return
     work = sum(n_operations(v) + 2 for v in values_of(leaf))
-    total = estimate([x.extent for x in nest.loops]) * sum(n_arithmetic(v) + 2 for v in values_of(leaf))
+    points = estimate([x.extent for x in nest.loops])
+    read = {x.buffer for x in loads_of(leaf)}
+    n_bytes = sum(min(estimate(x.shape), points) * x.dtype.n_bytes for x in (leaf.buffer, *read))
+    total = points * sum(n_arithmetic(v) + 2 for v in values_of(leaf)) + n_bytes * MOVED_BYTE
     threads = pays_threads(total, machine, width)
     names = [x.sym.name for x in nest.loops]
     if _is_group(nest, leaf, width):
