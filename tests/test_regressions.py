@@ -163,3 +163,25 @@ def test_a_loop_does_not_stack_what_data_size() -> None:
     text = text.replace('  %0 = input "x"', '  symbol loop3_1_0: 0..\n  symbol n: 0..4\n  %0 = input "x"', 1)
     with pytest.raises(CompileError, match="a size that its data decide"):
         compile_graph(parse_graph(text, ops.by_name))
+
+
+def test_symbolic_sizes_that_turn_out_to_be_one_stretch() -> None:
+    """Native code read beyond the operand, whose size was taken for the result's."""
+    n, m = Sym("n", 1), Sym("m", 1)
+    pool = Pool()
+    b = Builder(pool)
+    x, t = (pool.input(name, TensorType(types.f32, (d, 2))) for name, d in (("x", n), ("t", m)))
+    y = b(ops.add, b(ops.expand, x, shape=(m, 2)), t)
+    compiled = compile_graph(Graph("g", pool, (x, t), (y,), ("y",)))
+    for rows in (1, 3):
+        given, other = np.ones((rows, 2), np.float32), np.arange(6, dtype=np.float32).reshape(3, 2)
+        np.testing.assert_array_equal(compiled(given, other), given + other)
+
+
+def test_onnx_expand_keeps_what_a_call_asks_to_stretch_to_one() -> None:
+    m = model([node("Expand", ["x", "shape"], ["y"])], [info("x", ["n", 1]), info("shape", [3], 7)], ["y"])
+    compiled = compile(m, cache=False)
+    x = np.arange(2, dtype=np.float32).reshape(2, 1)
+    for shape in ((3, 2, 4), (1, 1, 4), (1, 2, 1)):
+        y = compiled(x, np.array(shape))
+        np.testing.assert_array_equal(y, x * np.ones(shape, np.float32))

@@ -168,8 +168,10 @@ def _unique(c: Call) -> Results:
     rows = c.transpose(x, [axis, *(k for k in range(len(x.shape)) if k != axis)]) if axis is not None else x
     n: Dim = rows.shape[0] if axis is not None else x.type.n_elements
     width = product(rows.shape[1:]) if axis is not None else 1
-    if not isinstance(width, int) or width > MAX_UNIQUE_WIDTH or n == 0:
-        c.refuse(f"rows of {width} elements are not compared", f"at most {MAX_UNIQUE_WIDTH}, and at least one row")
+    if n == 0:
+        return [x if axis is not None else c.reshape(x, (0,)), *(c.full(0, i64, (0,)) for _ in range(3))]
+    if not isinstance(width, int) or width > MAX_UNIQUE_WIDTH:
+        c.refuse(f"rows of {width} elements are not compared", f"at most {MAX_UNIQUE_WIDTH} are")
     flat = c.reshape(rows, (n, width))
     order = m.steps(n)
     for k in reversed(range(width)):

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from tilewright import ops
 from tilewright.core import expr
-from tilewright.core.expr import Dim, Expr, is_nonneg
+from tilewright.core.expr import Dim, Expr, is_nonneg, maximum, minimum
 from tilewright.core.graph import Node
 from tilewright.core.types import i64, product
 from tilewright.frontend.onnx_call import Call, Results, Table
@@ -89,6 +89,10 @@ def _stretched(c: Call, old: Dim, new: Dim) -> Dim:
     if isinstance(old, int) and isinstance(new, Expr):
         c.assume_equal(old, new)
         return old
+    if isinstance(old, Expr) and isinstance(new, Expr) and old != new:
+        if not is_nonneg(new - 1):  # a number that calls give: 1 keeps the operand's dimension, and 0 is no element
+            return maximum(old, new) * minimum(minimum(old, new), 1)
+        c.assume(new - old)
     return new
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from tilewright.core.compute import Buffer, Load, axes_for, syms
 from tilewright.core.diag import OpError
-from tilewright.core.expr import Dim, floordiv, mod
+from tilewright.core.expr import Dim, floordiv, minimum, mod
 from tilewright.core.graph import Attrs
 from tilewright.core.opdef import AttrDef, OpDef, Sample, Trait
 from tilewright.core.shapes import reshape_index, surely_differ
@@ -94,9 +94,16 @@ def _infer_expand(ts: Types, a: Attrs) -> TensorType:
     return ts[0].with_shape(a.shape)
 
 
-def _expand_index(x: Buffer, at: Sequence[Dim]) -> list[Dim]:
+def _expand_index(x: Buffer, shape: Sequence[Dim], at: Sequence[Dim]) -> list[Dim]:
     lead = len(at) - len(x.shape)
-    return [0 if n == 1 else i for n, i in zip(x.shape, at[lead:], strict=True)]
+    return [_stretched(n, m, i) for n, m, i in zip(x.shape, shape[lead:], at[lead:], strict=True)]
+
+
+def _stretched(old: Dim, new: Dim, i: Dim) -> Dim:
+    """Where the operand has element ``i``; a symbolic size that is not surely the new one may turn out to be 1."""
+    if old == 1:
+        return 0
+    return i if old == new or isinstance(old, int) else minimum(i, old - 1)
 
 
 def _expand_samples(rng: np.random.Generator) -> Iterator[Sample]:
@@ -110,10 +117,10 @@ expand = OpDef(
     {"shape": AttrDef("dims")},
     _infer_expand,
     lambda xs, a: np.broadcast_to(xs[0], a.shape).copy(),
-    compute=lambda ins, outs, a: copy_from(outs[0], ins[0], lambda i: _expand_index(ins[0], i)),
+    compute=lambda ins, outs, a: copy_from(outs[0], ins[0], lambda i: _expand_index(ins[0], outs[0].shape, i)),
     traits=MOVEMENT,
     samples=_expand_samples,
-    doc="NumPy's broadcast_to; only a dimension that is the number 1 stretches.",
+    doc="NumPy's broadcast_to; a symbolic dimension that turns out to be 1 stretches too.",
 )
 
 # --- concat, tile, reverse, roll ------------------------------------------------------------------------------------
