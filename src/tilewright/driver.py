@@ -24,6 +24,7 @@ from tilewright import ops
 from tilewright.aot.dispatch import level_target, merge
 from tilewright.aot.export import Exported, ExportOptions, Modules
 from tilewright.aot.export import export as write_export
+from tilewright.aot.interface import c_name
 from tilewright.codegen.dot import dots_of
 from tilewright.codegen.llvm import assembly, compile_text, emit_kernel
 from tilewright.codegen.program import emit_program
@@ -350,7 +351,7 @@ def export(
 ) -> Exported:
     """Compile a model to an object file and a C header that need no Python; ``docs/deploy.md`` says how to use them.
 
-    Arguments are those of ``compile``, and: ``name`` begins every C symbol and file name (default: the model's).
+    Arguments are those of ``compile``, and: ``name``, which begins C symbols and file names (default: the file's).
     ``threads`` is the most that a call may use (default: 1 for a named target, for "native" what this process may use).
     ``weights`` is "embedded" in the object, "file" (to be mapped) or "auto": embedded up to 64 MiB. ``shared`` also
     links a library with the system's ``cc``, ``static`` also writes an archive. ``target`` may list levels of x86-64,
@@ -360,6 +361,8 @@ def export(
     """
     options = Options(target, precision, optimize, accuracy)
     n_threads = threads if threads is not None else default_threads() if target == "native" else 1
+    if name is None and isinstance(source, str | Path):
+        name = c_name(Path(source).stem)
     how = ExportOptions(name, n_threads, weights, shared, static)
     clock = Clock(progress)
     with clock.stage("import"):

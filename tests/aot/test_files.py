@@ -8,14 +8,18 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import llvmlite.binding as llvm
+import onnx
 import pytest
 
 import small_models
 import tilewright as tw
 from aot.programs import ROOT
+from tilewright import driver
+from tilewright.aot import export as exporting
 from tilewright.aot.elf import ElfObject
 from tilewright.aot.export import Exported, public_names
 from tilewright.aot.interface import c_name, unique_macros
@@ -119,7 +123,7 @@ def test_equal_input_gives_equal_bytes(weights: str, tmp_path: Path) -> None:
     for k in range(2):
         folder = tmp_path / f"folder {k}"
         folder.mkdir()
-        model = folder / f"copy{k}.onnx"
+        model = folder / "copy.onnx"
         model.write_bytes(DIGITS.read_bytes())
         environment = {**os.environ, "PYTHONHASHSEED": str(k), "TILEWRIGHT_CACHE": "off"}  # noqa: TID251
         command = [sys.executable, "-c", SCRIPT, model, folder / "out", weights]
@@ -132,11 +136,6 @@ def test_equal_input_gives_equal_bytes(weights: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("triple", ["x86_64-pc-windows-msvc", "arm64-apple-macosx11", "x86_64-unknown-linux-gnu"])
 def test_weights_are_in_objects_of_every_format(triple: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also of formats whose weights go through LLVM: the object is the size of what it says that it holds."""
-    from dataclasses import replace
-
-    from tilewright import driver
-    from tilewright.aot import export as exporting
-
     target = replace(driver.Target.parse("x86-64-v3" if "x86" in triple else "aarch64"), triple=triple)
     graph = driver.read_graph(DIGITS)
     modules = driver.build_modules(graph, driver.Options(), target, driver.Clock())
@@ -144,6 +143,32 @@ def test_weights_are_in_objects_of_every_format(triple: str, tmp_path: Path, mon
     assert sum(row.n_bytes for row in made.sizes) == made.object.stat().st_size > modules.weights.nbytes
     assert modules.weights.tobytes()[:4096] in made.object.read_bytes()
     assert llvm.get_object_format(triple) in ("ELF", "COFF", "MachO")
+
+
+@pytest.mark.parametrize("triple", ["thumbv7em-none-eabihf", "aarch64-unknown-none", "x86_64-unknown-none"])
+def test_without_a_system_nothing_is_asked_for(triple: str, tmp_path: Path) -> None:
+    """A loop copies its carried values with memcpy: the object brings its own, weakly."""
+    target = replace(driver.Target.parse("x86-64" if "x86" in triple else "aarch64"), triple=triple)
+    if triple.startswith("thumb"):
+        target = replace(target, cpu="cortex-m4", features="")
+    nodes = [onnx.helper.make_node("Loop", ["n", "", "x"], ["y"], body=_doubling())]
+    graph = onnx.helper.make_graph(nodes, "loop", [
+        onnx.helper.make_tensor_value_info("n", 7, []), onnx.helper.make_tensor_value_info("x", 1, [40])],
+        [onnx.helper.make_tensor_value_info("y", 1, [40])])  # fmt: skip
+    model = onnx.helper.make_model(graph, ir_version=10, opset_imports=[onnx.helper.make_opsetid("", 21)])
+    imported = driver.import_source(model, None, None, None)
+    modules = driver.build_modules(imported, driver.Options(), target, driver.Clock())
+    made = exporting.export(modules, tmp_path, exporting.ExportOptions())
+    elf = ElfObject(made.object.read_bytes())
+    assert "memcpy" in elf.defined() and not [n for n in elf.undefined() if "mem" in n or n in ("malloc", "free")]
+    assert "has no heap" in made.object.read_bytes().decode("latin-1")
+
+
+def _doubling() -> onnx.GraphProto:
+    value = onnx.helper.make_tensor_value_info
+    nodes = [onnx.helper.make_node("Add", ["v", "v"], ["w"]), onnx.helper.make_node("Identity", ["c"], ["d"])]
+    inputs = [value("i", 7, []), value("c", 9, []), value("v", 1, [40])]
+    return onnx.helper.make_graph(nodes, "doubling", inputs, [value("d", 9, []), value("w", 1, [40])])
 
 
 def test_options_are_checked(tmp_path: Path) -> None:

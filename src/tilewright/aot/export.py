@@ -14,6 +14,7 @@ from tilewright.aot.archive import archive_pieces
 from tilewright.aot.cc import link_shared
 from tilewright.aot.elf import ElfObject
 from tilewright.aot.embed import as_constant, embed
+from tilewright.aot.freestanding import freestanding_symbols, freestanding_text
 from tilewright.aot.glue import glue_text
 from tilewright.aot.header import header_text
 from tilewright.aot.interface import Interface, c_name, checked_name
@@ -35,6 +36,7 @@ from tilewright.runtime.pool import MAX_THREADS
 WEIGHTS = ("auto", "embedded", "file")
 EMBED_LIMIT = 64 << 20
 """Bytes of weights beyond which ``weights="auto"`` takes a file."""
+MOST_EMBEDDED = (2 << 30) - (64 << 20)
 
 
 @dataclass(frozen=True)
@@ -150,8 +152,11 @@ def _object(modules: Modules, of: Interface, system: System) -> tuple[bytes, lis
     through_llvm = has_data and system.object_format != "ELF"
     glue = glue_text(of, system, as_constant(modules.weights.data) if through_llvm else "")
     texts = [glue, pool_text(system, of.max_threads, of.name), *modules.texts.values()]
+    texts.append(freestanding_text(system, modules.target.triple))
     features = system.pool.features if system.pool else ""
-    data = link_modules(texts, modules.target, {*public_names(of.name), *POOL_SYMBOLS}, features=features)
+    data = link_modules(
+        texts, modules.target, {*public_names(of.name), *POOL_SYMBOLS, *freestanding_symbols()}, features=features
+    )
     if not has_data or through_llvm:
         return data, [data]
     pieces = embed(data, modules.weights.data)
@@ -173,6 +178,9 @@ def _check_libraries(options: ExportOptions, target: Target, system: System) -> 
 
 
 def _is_embedded(choice: str, n_bytes: int) -> bool:
+    if choice == "embedded" and n_bytes > MOST_EMBEDDED:
+        rule = f"{n_bytes} bytes of weights are too many to embed: code reaches 2 GiB at most"
+        raise OptionError(rule, remedy='use weights="file"')
     return choice == "embedded" or (choice == "auto" and n_bytes <= EMBED_LIMIT)
 
 

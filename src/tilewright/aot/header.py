@@ -80,8 +80,8 @@ $facts
  * A handle runs one call at a time. Any number of handles may run at once; they share code and weights.
  * Running allocates nothing. Results do not depend on the number of threads.
  */
-#ifndef ${macro}_H
-#define ${macro}_H
+#ifndef TILEWRIGHT_MODEL_${name}_H
+#define TILEWRIGHT_MODEL_${name}_H
 
 #include <stdint.h>
 

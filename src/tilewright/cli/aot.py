@@ -12,12 +12,14 @@ from typing import Annotated
 import typer
 
 from tilewright import driver
+from tilewright.aot.interface import c_name
 from tilewright.cli import inputs, show
 from tilewright.cli.compile_run import Accuracy, Fix, Json, Optimize, PrecisionOption, Source, Target
+from tilewright.runtime.errors import InputError
 from tilewright.runtime.signature import sign_file
 
 Output = Annotated[Path, typer.Option("--output", "-o", help="The folder to write to.")]
-Name = Annotated[str | None, typer.Option("--name", help="Begins C names and file names (default: the model's).")]
+Name = Annotated[str | None, typer.Option("--name", help="Begins C names and file names (default: the file's).")]
 AtMost = Annotated[
     int | None, typer.Option(min=1, help="The most threads a call may use (default: 1; native: what is allowed).")
 ]
@@ -51,10 +53,13 @@ def aot_command(
     json: Json = False,
 ) -> None:
     """Compile a model to an object file and a C header."""
+    if model.suffix == ".tw":
+        raise InputError(f"{model} is compiled already", remedy="export the model that it was made of")
+    is_text = model.suffix == ".txt"
     made = driver.export(
-        driver.read_graph(model) if model.suffix == ".txt" else model,
+        driver.read_graph(model) if is_text else model,
         output,
-        name=name,
+        name=c_name(model.stem) if name is None and is_text else name,
         target=target,
         threads=threads,
         weights=weights,

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         TilewrightError,
         Violation,
     )
+    from tilewright.runtime.library import LibraryModel
     from tilewright.runtime.manifest import Manifest
     from tilewright.runtime.model import CompiledModel, LoadedModel, load
 
@@ -32,6 +33,7 @@ __all__ = [
     "Environment",
     "ExecutionError",
     "InputError",
+    "LibraryModel",
     "LoadedModel",
     "Manifest",
     "ObjectImage",
@@ -50,6 +52,7 @@ _HOME = {
     "ExecutionError": "errors",
     "InputError": "errors",
     "CompiledModel": "model",
+    "LibraryModel": "library",
     "LoadedModel": "model",
     "Violation": "errors",
     "load": "model",
