@@ -5,8 +5,8 @@
 Ours is a C program (`examples/aot/run.c`) with the exported object and its weights in a mapped file; and the shared
 library through the Python loader. The peers are Python with their wheel's package, which is how most people start
 them. Each process reads zeros as inputs, runs once and exits; processes of all kinds take turns, files are in the page
-cache. All use the same number of threads. Wall time is what a user waits; CPU time (user and system) is nearly free of what else the
-machine does. Needs `cc`, and the extra `bench`.
+cache, all use the same number of threads. Wall time is what a user waits; CPU time (user and system, of all threads) is
+nearly free of what else the machine does. Needs `cc`, and the extra `bench`.
 """
 
 from __future__ import annotations
