@@ -21,7 +21,14 @@ def test_sections_are_written_and_kept() -> None:
     assert page.startswith(HEAD) and "With onnx 1.23." in page
     assert "| all | 3 | 2 | 1 | 66.7 % |" in page and "| plain | 3 | 2 | 1 | 66.7 % |" in page
     assert "All right: Add." in page and "| Foo | 2 | 1 | 1 | 50.0 % |" in page
-    assert "- 1 refused: ai.onnx.Foo (opset 3): no converter (such as `y`)" in page
+    assert "- 1 refused: ai.onnx.Foo (opset 3): no converter (`y`)" in page
     both = updated_page(page, {**facts, "suite": "second"}, [outcome("x", "Add", "passed")])
     assert both.count("<!-- suite") == 2 and page.split("\n\n", 2)[2] in both
     assert updated_page(both, facts, found) == both
+
+
+def test_a_run_of_a_part_says_so() -> None:
+    facts = {"suite": "first", "versions": {"onnx": "1.23"}, "cases": 9}
+    page = updated_page("", facts, [outcome(f"x{k}", "Foo", "refused", REFUSAL) for k in range(5)])
+    assert "5 of the suite's 9 cases were run." in page
+    assert "- 5 refused: ai.onnx.Foo (opset 3): no converter (such as `x0`)" in page

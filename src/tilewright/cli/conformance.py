@@ -90,7 +90,7 @@ def _command(known: Known) -> Callable[..., None]:
             raise OptionError("--resume needs the file to go on with", remedy="name it by --output")
         suite = workers.load_suite(known.module)
         cases = workers.select(suite.cases(), only)
-        facts = {**_facts(known), "only": only}
+        facts = {**_facts(known), "only": only, "cases": len(suite.cases())}
         found = {o.name: o for o in read_json(output)[1]} if resume and output is not None and output.exists() else {}
 
         def save(outcomes: list[Outcome]) -> None:

@@ -18,6 +18,7 @@ How much of test suites written by others is right, run through native code. Eve
 `tilewright conformance SUITE --output FILE` and then `tilewright conformance page FILE`.
 """
 MAX_DETAIL = 160
+MAX_NAMES = 4
 
 
 def updated_page(page: str, facts: Mapping[str, Any], outcomes: Sequence[Outcome]) -> str:
@@ -33,7 +34,9 @@ def _section(suite: str, facts: Mapping[str, Any], outcomes: Sequence[Outcome]) 
     whole = [g for g, found in groups.items() if share_passed(found) == 1]
     rest = {g: found for g, found in groups.items() if g not in whole}
     versions = ", ".join(f"{name} {v}" for name, v in facts.get("versions", {}).items())
-    lines = [f"## {suite}", "", f"With {versions}.", "", *_rows({"all": outcomes, **by_tag(outcomes)}, "subset")]
+    n_cases = facts.get("cases", len(outcomes))
+    part = f" {len(outcomes)} of the suite's {n_cases} cases were run." if len(outcomes) < n_cases else ""
+    lines = [f"## {suite}", "", f"With {versions}.{part}", "", *_rows({"all": outcomes, **by_tag(outcomes)}, "subset")]
     lines += ["", f"All right: {', '.join(whole)}.", "", "The others:", "", *_rows(rest, "group")] if rest else []
     lines += ["", "What did not pass, by reason:", ""] if rest else ["", "Every group is all right."]
     lines += [f"- {n} {text}" for text, n in _reasons(outcomes)]
@@ -52,8 +55,13 @@ def _reasons(outcomes: Sequence[Outcome]) -> list[tuple[str, int]]:
     for o in outcomes:
         if o.status != "passed":
             found.setdefault(f"{o.status}: {_shortened(o.detail)}", []).append(o)
-    rows = [(f"{reason} (such as `{cases[0].name}`)", len(cases)) for reason, cases in found.items()]
+    rows = [(f"{reason} ({_named([o.name for o in cases])})", len(cases)) for reason, cases in found.items()]
     return sorted(rows, key=lambda row: (-row[1], row[0]))
+
+
+def _named(names: Sequence[str]) -> str:
+    """A few names, or one of many."""
+    return ", ".join(f"`{n}`" for n in names) if len(names) <= MAX_NAMES else f"such as `{names[0]}`"
 
 
 def _shortened(detail: str) -> str:
