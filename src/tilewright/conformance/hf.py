@@ -158,7 +158,7 @@ def _run_dynamic(architecture: Architecture, model: torch.nn.Module) -> tuple[St
         program = capture(architecture, model, inputs, AUTO)
     except Exception as e:
         return "skipped", f"torch.export: {_first_line(e)}"
-    fixed = _fixed(architecture, program)
+    fixed = fixed_dimensions(architecture, program)
     if fixed == set(architecture.dims):
         return "skipped", f"torch.export makes constants of all of {', '.join(sorted(fixed))}"
     try:
@@ -204,7 +204,7 @@ def capture(architecture: Architecture, model: torch.nn.Module, inputs: Mapping[
         return torch.export.export(model, (), **options, prefer_deferred_runtime_asserts_over_guards=True)
 
 
-def _fixed(architecture: Architecture, program: Any) -> set[str]:
+def fixed_dimensions(architecture: Architecture, program: Any) -> set[str]:
     """The named dimensions that the program has as numbers everywhere."""
     values = {n.name: n.meta.get("val") for n in program.graph.nodes if n.op == "placeholder"}
     return {
