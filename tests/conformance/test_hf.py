@@ -39,6 +39,7 @@ MANY_SIZES = (
 SIZES = {"batch": (2, 9), "seq": (2, 40), "target": (2, 12), "images": (2, 6), "samples": (400, 1500)}
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", ONE_OF_EACH)
 def test_one_of_each_family(name: str) -> None:
     case = next(c for c in hf.cases() if c.name == name)
@@ -66,6 +67,7 @@ def test_twenty_sizes() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", MANY_SIZES)
 def test_five_hundred_sizes(name: str) -> None:
     check_sizes(name, 500)
@@ -82,6 +84,7 @@ def test_constraints_are_named() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(36000)
 def test_all_architectures() -> None:
     """At least 97 of 100 programs that PyTorch can capture are right, in each of the three ways."""
     module = hf.__name__
