@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import struct
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tilewright.aot.elf import ElfObject
 from tilewright.aot.export import Exported
 from tilewright.core.types import Array
 from tilewright.runtime.model import CompiledModel
@@ -58,3 +60,13 @@ def same_bytes(program: Path, model: CompiledModel, feeds: Mapping[str, Array]) 
     expected = model.run(feeds)
     want = b"".join(np.ascontiguousarray(expected[o.name]).tobytes() for o in model.outputs)
     assert run(program, model, feeds) == want
+
+
+def needed_libraries(file: Path) -> list[str]:
+    """The shared libraries that an ELF program or library of 64 bits asks for."""
+    data = file.read_bytes()
+    sections = {s.name: s for s in ElfObject(data).sections}
+    dynamic, names = sections[".dynamic"], sections[".dynstr"].offset
+    entries = [struct.unpack_from("<qQ", data, dynamic.offset + k) for k in range(0, dynamic.size, 16)]
+    starts = [names + value for tag, value in entries if tag == 1]
+    return [data[at : data.index(b"\0", at)].decode() for at in starts]

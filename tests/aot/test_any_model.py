@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from benchmarks import zoo
 
 import fuzz_graphs
 import tilewright as tw
@@ -43,6 +44,19 @@ def test_many_random_graphs(first: int, tmp_path: Path) -> None:
     fuzz_graphs.share_kernels()
     for seed in range(first, first + 50):
         check(seed, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", zoo.MODELS)
+def test_every_architecture(name: str, tmp_path: Path) -> None:
+    """Small versions of all that we measure."""
+    net = zoo.build(name, small=True)
+    model = tw.compile(net.module, example_inputs=net.inputs, threads=2, cache=False)
+    again = ObjectModel(model.export(tmp_path, name=name).object)
+    arrays = [x.numpy() for x in net.inputs]
+    results = [model(*arrays), again(*arrays)]
+    expected, got = [r if isinstance(r, tuple) else (r,) for r in results]
+    assert [e.tobytes() for e in expected] == [g.tobytes() for g in got]
 
 
 def test_digits_without_a_compiler(tmp_path: Path) -> None:

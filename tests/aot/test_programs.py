@@ -255,6 +255,27 @@ def test_the_example_in_cpp(tmp_path: Path) -> None:
     assert refused == "batch: the model is compiled for at least 1"
 
 
+@pytest.mark.skipif(shutil.which("rustc") is None, reason="no Rust compiler (rustc) here")
+def test_the_example_in_rust(tmp_path: Path) -> None:
+    tw.export(DIGITS, tmp_path, threads=1, static=True)
+    command = ["rustc", "-D", "warnings", "-L", str(tmp_path), "-o", str(tmp_path / "digits")]
+    built = subprocess.run(
+        [*command, str(programs.EXAMPLES / "digits.rs")], capture_output=True, text=True, check=False
+    )
+    assert built.returncode == 0, built.stderr
+    ran = subprocess.run([tmp_path / "digits"], capture_output=True, text=True, check=True, timeout=20)
+    assert ran.stdout.splitlines() == ["3", "batch: the model is compiled for at least 1"]
+
+
+def test_a_program_needs_libc_alone(tmp_path: Path) -> None:
+    """Neither the program nor the shared library asks for more than libc, libm and pthread."""
+    model = tw.compile(small_models.convnet(), threads=2, cache=False)
+    made = model.export(tmp_path, shared=True)
+    for file in (programs.build(made), made.library):
+        needed = programs.needed_libraries(file)
+        assert needed and all(n.startswith(("libc.", "libm.", "libpthread.")) for n in needed), needed
+
+
 def test_running_allocates_nothing_and_children_may_run_too(tmp_path: Path) -> None:
     """malloc counted by the linker's wrap; a forked child makes threads of its own."""
     tw.export(DIGITS, tmp_path, threads=3)
