@@ -23,6 +23,7 @@ static size_t bytes_of(const tw_tensor_info *t, const int64_t *shape) {
 int main(int argc, char **argv) {
   const tw_model_info *info = CALL(info)();
   int64_t dims[64] = {0}, shape[64], bytes;
+  if (info->n_symbols > 64 || info->n_inputs > 256 || info->n_outputs > 256) return fprintf(stderr, "too many\n"), 1;
   for (int k = 0; k < info->n_symbols && k + 1 < argc; k++) dims[k] = atoll(argv[k + 1]);
   void *inputs[256], *outputs[256];
   for (int i = 0; i < info->n_inputs; i++) {
