@@ -6,14 +6,19 @@ as one program on each machine that can be imitated here.
 
 from __future__ import annotations
 
+import subprocess
 from itertools import chain
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import tilewright as tw
 from aot.emulated import many
-from aot.emulated.platforms import PLATFORMS
+from aot.emulated.platforms import PLATFORMS, ZIG
 
+EXAMPLES = Path(__file__).parents[2] / "examples" / "aot"
+DIGITS = EXAMPLES.parent / "digits" / "digits.onnx"
 NETS = ("mlp", "lstm", "resnet50", "mobilenet_v2", "bert_base", "llama_decode")
 QUICK = ("aarch64", "wasm32")
 
@@ -36,3 +41,60 @@ def test_conformance_on_another_machine(name: str, tmp_path: Path) -> None:
     """A CPU without an instruction that the object holds would end the program."""
     trials = chain(many.node_tests(200), many.nets(NETS))
     assert many.wrong(PLATFORMS[name], trials, tmp_path) == {}
+
+
+def _cross(arguments: list[str], target: str, folder: Path) -> None:
+    tw.export(DIGITS, folder, target=target, fix_dims={"batch": 1}, name="digits")
+    flags = ["-O1", "-g0", "-ffreestanding", "-nostdlib", "-fno-builtin", "-fno-sanitize=all", "-fno-unwind-tables"]
+    command = [*ZIG, "cc", *flags, f"-I{folder}", *arguments, str(folder / "digits.o")]
+    linked = subprocess.run(command, check=False, capture_output=True, text=True, timeout=100)
+    assert linked.returncode == 0, linked.stderr
+
+
+@pytest.mark.skipif(bool(PLATFORMS["cortex-m4"].missing()), reason=PLATFORMS["cortex-m4"].missing())
+def test_a_digit_on_a_microcontroller(tmp_path: Path) -> None:
+    """Without any library, in 256 KiB of RAM (the linker's script holds it to that)."""
+    source = EXAMPLES / "cortex_m"
+    cpu = ["-target", "thumb-freestanding-eabihf", "-mcpu=cortex_m4+vfp4d16sp", "-T", str(source / "board.ld")]
+    _cross([*cpu, str(source / "digits.c"), "-o", str(tmp_path / "program")], "cortex-m4", tmp_path)
+    command = [str(tmp_path / "program") if x == "PROGRAM" else x for x in PLATFORMS["cortex-m4"].emulator]
+    ran = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert (ran.returncode, ran.stdout + ran.stderr) == (0, "3\n")
+
+
+@pytest.mark.skipif(bool(PLATFORMS["wasm32"].missing()), reason=PLATFORMS["wasm32"].missing())
+def test_a_drawn_digit_in_javascript(tmp_path: Path) -> None:
+    """The page's module and functions, in node: a drawing of 32 x 32 pixels, off the middle."""
+    source = EXAMPLES / "web"
+    wasm = ["-target", "wasm32-freestanding", "-Wl,--no-entry", str(source / "digits.c")]
+    _cross([*wasm, "-o", str(tmp_path / "digits.wasm")], "wasm32", tmp_path)
+    (tmp_path / "draw.mjs").write_text(f"""
+import fs from "node:fs";
+import {{ asImage, loadClassifier }} from "{(source / "digits.mjs").as_uri()}";
+const rows = ["  ####  ", " ##  ## ", "     ## ", "   ###  ", "     ## ", "      ##", " ##  ## ", "  ####  "];
+const rgba = new Uint8ClampedArray(4 * 32 * 32);
+for (let y = 0; y < 24; y++)
+  for (let x = 0; x < 24; x++)
+    if (rows[Math.floor(y / 3)][Math.floor(x / 3)] === "#") rgba[4 * ((y + 7) * 32 + x + 2)] = 255;
+const classify = await loadClassifier(fs.readFileSync("digits.wasm"));
+console.log(classify(asImage(rgba, 32)).digit);
+""")
+    ran = subprocess.run(["node", "draw.mjs"], check=False, capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    assert ran.stdout == "3\n", ran.stderr
+
+
+def test_webassembly_in_wasmtime(tmp_path: Path) -> None:
+    """The same module in an engine of another make gives the same scores as Python's own run, but for rounding."""
+    wasmtime = pytest.importorskip("wasmtime")
+    pytest.importorskip("ziglang")
+    wasm = ["-target", "wasm32-freestanding", "-Wl,--no-entry", str(EXAMPLES / "web" / "digits.c")]
+    _cross([*wasm, "-o", str(tmp_path / "digits.wasm")], "wasm32", tmp_path)
+    store = wasmtime.Store()
+    module = wasmtime.Module(store.engine, (tmp_path / "digits.wasm").read_bytes())
+    exports = wasmtime.Instance(store, module, []).exports(store)
+    image = np.random.default_rng(0).random((1, 1, 8, 8), np.float32) * 16
+    exports["memory"].write(store, image.tobytes(), exports["image"](store))
+    assert exports["classify"](store) >= 0
+    at = exports["scores"](store)
+    scores = np.frombuffer(exports["memory"].read(store, at, at + 40), np.float32)
+    np.testing.assert_allclose(scores, tw.compile(DIGITS)(image)[0], rtol=1e-4, atol=1e-4)

@@ -22,7 +22,7 @@ KINDS = {
     "x86-64-v4": ("ELF 64 x86-64", HEAP),
     "aarch64": ("ELF 64 AArch64", HEAP),
     "aarch64-dotprod": ("ELF 64 AArch64", HEAP),
-    "aarch64-sve-256": ("ELF 64 AArch64", HEAP),
+    "aarch64-sve": ("ELF 64 AArch64", HEAP),
     "armv7": ("ELF 32 Arm", HEAP),
     "rv64gc": ("ELF 64 RISC-V", HEAP),
     "rv64gcv": ("ELF 64 RISC-V", HEAP),

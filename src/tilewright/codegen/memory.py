@@ -497,8 +497,17 @@ class Memory:
 
     def _addresses_of(self, place: Place, distances: Val) -> str:
         pointer = self._pointer(place, place.offset)
-        element = MEMORY_TYPE[place.buffer.dtype]
-        return self.writer.fresh(f"getelementptr {element}, ptr {pointer}, <{distances.lanes} x i64> {distances.text}")
+        element, index = MEMORY_TYPE[place.buffer.dtype], "i64"
+        if self.arith.target.pointer_bytes == 4:  # LLVM's lowering of gathers wants indices of a pointer's size
+            index, literal = "i32", distances.text.startswith("<")
+            distances = (
+                distances._replace(text=distances.text.replace("i64", index))
+                if literal
+                else self.arith.convert("trunc", distances, "i64", index)
+            )
+        return self.writer.fresh(
+            f"getelementptr {element}, ptr {pointer}, <{distances.lanes} x {index}> {distances.text}"
+        )
 
     def _mask(self, ctx: Lanes, n: int) -> str:
         """Lane mask and guard as one mask."""

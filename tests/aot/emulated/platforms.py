@@ -84,20 +84,28 @@ def _linux(target: str, triple: str, emulator: str, *flags: str, since: int = 0,
     return Platform(target, triple, (*_ELF, *flags), "linux.c", (*emulator.split(), "PROGRAM"), since, why)
 
 
+_SEMIHOSTING = "-nographic -monitor none -serial none -semihosting-config enable=on,target=native -kernel PROGRAM"
 _CORTEX_M = (
-    "-ffreestanding", "-nostdlib", "-rtlib=compiler-rt", "-Wl,-THERE/cortex_m.ld",
+    "-ffreestanding", "-nostdlib", "-rtlib=compiler-rt",
     f"-DREQUEST_BYTES={1 << 20}", f"-DANSWER_BYTES={1 << 20}", f"-DMEMORY_BYTES={3 << 19}",
 )  # fmt: skip
+
+
+def _cortex_m(cpu: str, abi: str, board: str, memories: str = "cortex_m.ld") -> Platform:
+    flags = (f"-mcpu={cpu.replace('-', '_')}", *_CORTEX_M, "-T", f"HERE/{memories}")
+    emulator = ("qemu-system-arm", "-M", board, *_SEMIHOSTING.split())
+    return Platform(cpu, f"thumb-freestanding-{abi}", flags, "cortex_m.c", emulator)
+
+
 _WASM = (
     "-nostdlib", "-Wl,--no-entry", "-Wl,--export=tw_request", "-Wl,--export=tw_answer", "-Wl,--export=tw_answer_all",
     "-Wl,--strip-all",
 )  # fmt: skip
-_SEMIHOSTING = "-nographic -monitor none -serial none -semihosting-config enable=on,target=native -kernel PROGRAM"
 
 PLATFORMS: dict[str, Platform] = {
     "aarch64": _linux("aarch64", "aarch64-linux-none", "qemu-aarch64 -cpu cortex-a53"),
     "aarch64-dotprod": _linux("aarch64-dotprod", "aarch64-linux-none", "qemu-aarch64 -cpu neoverse-n1"),
-    "aarch64-sve-256": _linux("aarch64-sve-256", "aarch64-linux-none", "qemu-aarch64 -cpu max,sve256=on,sve512=off"),
+    "aarch64-sve": _linux("aarch64-sve", "aarch64-linux-none", "qemu-aarch64 -cpu max"),
     "x86-64": _linux("x86-64", "x86_64-linux-none", "qemu-x86_64 -cpu core2duo"),
     "x86-64-v2": _linux("x86-64-v2", "x86_64-linux-none", "qemu-x86_64 -cpu Nehalem"),
     "x86-64-v3": _linux(
@@ -115,11 +123,8 @@ PLATFORMS: dict[str, Platform] = {
         why="it ends at a vector conversion with its own rounding mode",
     ),
     "armv7": _linux("armv7", "arm-linux-eabihf", "qemu-arm -cpu cortex-a9", "-mcpu=cortex_a9", "-rtlib=compiler-rt"),
-    "cortex-m4": Platform(
-        "cortex-m4",
-        "thumb-freestanding-eabihf",
-        ("-mcpu=cortex_m4", *_CORTEX_M),
-        "cortex_m.c",
-        ("qemu-system-arm", "-M", "mps2-an386", *_SEMIHOSTING.split()),
-    ),
+    "cortex-m3": _cortex_m("cortex-m3", "eabi", "mps2-an385"),
+    "cortex-m4": _cortex_m("cortex-m4", "eabihf", "mps2-an386"),
+    "cortex-m7": _cortex_m("cortex-m7", "eabihf", "mps2-an500"),
+    "cortex-m55": _cortex_m("cortex-m55", "eabihf", "mps3-an547", "cortex_m55.ld"),
 }

@@ -1,10 +1,9 @@
-"""AArch64: machines with NEON, and with SVE of a known width.
+"""AArch64: machines with NEON, and with SVE.
 
 In: nothing. Out: ``Machine`` rows. Not its business: reading the host.
 
-The vectors that we emit have a fixed length. Where SVE's registers are known to be longer than NEON's, the attribute
-``vscale_range`` says so, and LLVM gives such a vector one register; a program for 256 bits must not run on a CPU with
-another width (LLVM's code assumes it), so each width is a machine of its own.
+With SVE our vectors stay NEON's 128 bits, which every width of SVE has, and masked loads and stores are its
+instructions. Longer fixed vectors (``vscale_range``) end LLVM 22 at some comparisons of integers ("Cannot select").
 """
 
 from __future__ import annotations
@@ -21,8 +20,7 @@ _SVE = replace(NEON, features="+sve,+dotprod,+fullfp16", has_masks=True)
 MACHINES: dict[str, Machine] = {
     "aarch64": replace(NEON, aliases=("neon", "arm64")),
     "aarch64-dotprod": replace(NEON, features="+dotprod,+fullfp16,+lse,+rdm"),
-    "aarch64-sve-256": replace(_SVE, vector_bytes=32, attributes="vscale_range(2,2)"),
-    "aarch64-sve-512": replace(_SVE, vector_bytes=64, attributes="vscale_range(4,4)"),
+    "aarch64-sve": _SVE,
     "cortex-a53": replace(NEON, cpu="cortex-a53", fma_ports=1, l1_bytes=32 << 10, l2_bytes=512 << 10),
     "cortex-a72": replace(NEON, cpu="cortex-a72", fma_ports=1, l1_bytes=32 << 10, l2_bytes=1 << 20),
     "neoverse-n1": replace(NEON, cpu="neoverse-n1", l2_bytes=1 << 20),
