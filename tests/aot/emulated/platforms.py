@@ -66,7 +66,7 @@ class Platform:
         (program.parent / "request.bin").write_bytes(request)
         answer = program.parent / "answer.bin"
         answer.unlink(missing_ok=True)
-        ran = subprocess.run(command, input=request, check=False, capture_output=True, cwd=program.parent)
+        ran = subprocess.run(command, input=request, check=False, capture_output=True, cwd=program.parent, timeout=900)
         assert ran.returncode == 0, (
             f"{command[0]} ended with {ran.returncode}: {ran.stderr[-2000:].decode(errors='replace')}"
         )
