@@ -239,8 +239,7 @@ def _worst(rows: tuple[Row, ...]) -> list[Row]:
 
 
 def _cells(row: Row) -> tuple[object, ...]:
-    where = f"{row.loc.file}:{row.loc.line} ({row.loc})" if row.loc.file else row.loc.text
-    return ("WRONG" if row.difference.is_bad else "ok", row.name, *_numbers(row.difference), where)
+    return ("WRONG" if row.difference.is_bad else "ok", row.name, *_numbers(row.difference), row.loc.text)
 
 
 def _numbers(d: Difference) -> tuple[object, ...]:
