@@ -24,11 +24,11 @@ from tilewright.core.graph import CONST, Builder, Graph, Node, Pool
 from tilewright.core.opdef import Trait
 from tilewright.core.shapes import bind_shape
 from tilewright.core.types import Array, DType, TensorType
+from tilewright.debug.tolerance import EPSILON, nudged
 
 LARGEST = 50.0  # of any value, so that nothing overflows an f16 or a sum
 SMALLEST = 0.2  # of an operand that a division or logarithm would magnify
 MOST_ELEMENTS = 4096
-EPSILON = {types.f16: 2.0**-10, types.bf16: 2.0**-7, types.f32: 2.0**-23, types.f64: 2.0**-52}
 
 ELEMENTWISE = [op for op in ops.ALL if Trait.ELEMENTWISE in op.traits]
 UNARY = [op for op in ELEMENTWISE if len(op.operands) == 1 and op not in (ops.cast, ops.bitcast)]
@@ -62,7 +62,7 @@ class RandomGraph:
     @functools.cached_property
     def answers(self) -> tuple[Sequence[Array], ...]:
         """Of the outputs: their values, those for inputs a little away, those with other roundings on the way."""
-        moved = evaluate_graph(self.graph, [_nudged(a) for a in self.arrays])
+        moved = evaluate_graph(self.graph, [nudged(a) for a in self.arrays])
         values = self.rounded()
         return self.expected(), moved, [values[n] for n in self.graph.outputs]
 
@@ -77,7 +77,7 @@ class RandomGraph:
             values[n] = evaluate_nodes((n,), values, sizes)[0]
             bind_shape(n.shape, values[n].shape, sizes)
             if n.op is not CONST and Trait.MOVEMENT not in n.op.traits:
-                values[n] = _nudged(values[n], rng)
+                values[n] = nudged(values[n], rng)
         return values
 
     def assert_close(self, got: Sequence[Array], factor: float = 64.0) -> None:
@@ -97,14 +97,6 @@ class RandomGraph:
                 have.astype(np.float64), wide, rtol=factor * coarsest, err_msg=where,
                 atol=factor * (reach + coarsest * scale) + 1e-30,
             )  # fmt: skip
-
-
-def _nudged(a: Array, rng: np.random.Generator | None = None) -> Array:
-    """Floats one or two units in the last place away: all outwards, or with ``rng`` each its own way."""
-    if types.dtype_of(a.dtype) not in EPSILON:
-        return a
-    way = 1 if rng is None else rng.choice((-1, 1), a.shape)
-    return np.asarray(a.astype(np.float64) * (1 + way * 2 * EPSILON[types.dtype_of(a.dtype)])).astype(a.dtype)
 
 
 @dataclass
