@@ -191,6 +191,19 @@ def branch() -> Made:
     return net.done(net(ops.if_, cond, x, then_branch=arms[0], else_branch=arms[1], name="if"))
 
 
+def branch_with_window() -> Made:
+    net = Net()
+    cond, x = net.input(dtype=bool_, array=np.asarray(True)), net.input(1, 8, 8, 8)
+    arms = []
+    for name, at in (("then", "line 7 (conv)"), ("else", "line 8 (conv)")):
+        pool = Pool()
+        p = pool.input("p", x.type)
+        window = {"strides": (1, 1), "pads": ((1, 1), (1, 1)), "dilations": (1, 1), "groups": 1}
+        result = Builder(pool, Loc(at))(ops.conv, p, pool.const(net.numbers((8, 8, 3, 3))), **window)
+        arms.append(Graph(name, pool, (p,), (result,), ("r",)))
+    return net.done(net(ops.if_, cond, x, then_branch=arms[0], else_branch=arms[1], name="if"))
+
+
 def loop() -> Made:
     net = Net()
     x = net.input(6, 8)
@@ -321,6 +334,8 @@ BUGS = (
         point(lambda n, x: n(ops.matmul, n(ops.mul, x, n.const(19)), n.const(19, 19))), "pass", "fold-affine"),
     Bug("graph.layout:Transposes.window", "inverse(to_last(rank))", "to_last(rank)",
         image(lambda n, x: conv(n, x, n.const(8, 8, 3, 3)), 8), "pass", "layout"),
+    Bug("graph.layout:Transposes.window", "b(node.op, x, *node.inputs[1:]",
+        "b(node.op, b(ops.neg, x), *node.inputs[1:]", branch_with_window, "pass", "layout conv"),
     Bug("graph.layout:moved", "result[p] = values[k]", "result[k] = values[p]",
         image(lambda n, x: conv(n, n(ops.pad, conv(n, x, n.const(8, 8, 3, 3)), n.value(1.0),
                                      pads=((0, 0), (0, 0), (1, 0), (0, 1))), n.const(8, 8, 3, 3))), "pass", "layout"),

@@ -20,7 +20,7 @@ from tilewright.debug.kernel import BROKEN
 from tilewright.debug.machine import POISON
 from tilewright.debug.passes import ROOM, check_passes
 from tilewright.debug.report import Comparison, Fault, Row
-from tilewright.debug.steps import Tell, judge_run, walk_program
+from tilewright.debug.steps import How, Tell, judge_run, walk_program
 from tilewright.debug.tolerance import Difference
 from tilewright.debug.values import Values, values_of
 from tilewright.driver import Clock, Options, Parts, assemble, graph_passes, make_parts, split_graph
@@ -54,7 +54,7 @@ def compare_graph(
     parts = _parts(checked.graph, passes, options)
     if isinstance(parts, Fault):
         return dataclasses.replace(made, fault=parts)
-    walked = walk_program(parts, values, n_threads, tell)
+    walked = walk_program(parts, values, n_threads, How(passes, room), tell)
     made = dataclasses.replace(made, layers=walked.rows, fault=walked.fault)
     if made.fault is not None:
         return made

@@ -18,10 +18,12 @@ from tilewright.core.diag import Loc, join_locs
 from tilewright.core.expr import Sym, evaluate
 from tilewright.core.graph import CONST, Graph, Node
 from tilewright.core.opdef import Trait
+from tilewright.core.passes import Pass
 from tilewright.core.shapes import bind_shape
 from tilewright.core.types import Array, product
 from tilewright.debug.kernel import Case, diagnose, front
 from tilewright.debug.machine import Frame, Machine, Memory, Native, bytes_at, bytes_of
+from tilewright.debug.passes import check_passes
 from tilewright.debug.report import Fault, Row
 from tilewright.debug.tolerance import Difference
 from tilewright.debug.values import Values, judge_outputs, other_values, values_of
@@ -45,11 +47,19 @@ class Walked:
     fault: Fault | None
 
 
-def walk_program(parts: Parts, values: Values, threads: int, tell: Tell) -> Walked:
+@dataclass(frozen=True)
+class How:
+    """How sub-graphs were made ready: the passes, and the error that these may cost (``debug.passes.ROOM``)."""
+
+    passes: Sequence[Pass]
+    room: float
+
+
+def walk_program(parts: Parts, values: Values, threads: int, how: How, tell: Tell) -> Walked:
     """Run every step of the main program on true values; stops at the first fault."""
     native = Native(parts.split.kernels.kernels, parts.objects)
     machine = Machine(native, parts.weights, values.sizes, threads)
-    return _Walk(parts, parts.split.program, _plan_of(parts, parts.split.program), values, machine).run(tell)
+    return _Walk(parts, parts.split.program, _plan_of(parts, parts.split.program), values, machine, how).run(tell)
 
 
 def _plan_of(parts: Parts, program: Program) -> GraphPlan:
@@ -59,8 +69,11 @@ def _plan_of(parts: Parts, program: Program) -> GraphPlan:
 class _Walk:
     """One program, its plan and its memory."""
 
-    def __init__(self, parts: Parts, program: Program, plan: GraphPlan, values: Values, machine: Machine) -> None:
-        self.parts, self.program, self.plan, self.values, self.machine = parts, program, plan, values, machine
+    def __init__(
+        self, parts: Parts, program: Program, plan: GraphPlan, values: Values, machine: Machine, how: How
+    ) -> None:
+        self.parts, self.program, self.plan, self.values = parts, program, plan, values
+        self.machine, self.how = machine, how
         self.caps = {s: machine.size(d) for s, d in plan.caps.items() if s not in machine.sizes}
         sizes = {**machine.sizes, **self.caps}
         machine.sizes = sizes
@@ -261,8 +274,10 @@ class _Walk:
         for step in steps:
             if isinstance(step, Branch):
                 operands = [self.values.of(i) for i in group.root.inputs]
-                taken = step.then_program if bool(operands[0]) else step.else_program
-                return self._inside(taken, operands[1:]) or outer
+                is_true = bool(operands[0])
+                taken = step.then_program if is_true else step.else_program
+                graph = group.root.attrs["then_branch" if is_true else "else_branch"]
+                return self._inside(taken, graph, operands[1:]) or outer
             if isinstance(step, Repeat):
                 return self._iterations(step, group.root) or outer
         return outer
@@ -275,18 +290,22 @@ class _Walk:
             if not bool(go):
                 break
             given = [np.asarray(i, np.int64), go, *carried, *captures]
-            fault = self._inside(step.body, given)
+            fault = self._inside(step.body, node.attrs["body"], given)
             if fault is not None:
                 return fault
             results = values_of(_plan_of(self.parts, step.body).graph, given).outputs()
             go, carried = results[0], list(results[1 : 1 + n])
         return None
 
-    def _inside(self, program: Program, given: Sequence[Array]) -> Fault | None:
+    def _inside(self, program: Program, graph: Graph, given: Sequence[Array]) -> Fault | None:
+        """What is wrong with a sub-graph on these operands: the passes that made it ready, or its own steps."""
+        checked = check_passes(graph, given, self.how.passes, self.how.room)
+        if checked.fault is not None:
+            return checked.fault
         plan = _plan_of(self.parts, program)
         values = values_of(plan.graph, given)
         machine = Machine(self.machine.native, self.parts.weights, values.sizes, self.machine.threads)
-        return _Walk(self.parts, program, plan, values, machine).run(lambda *_: None).fault
+        return _Walk(self.parts, program, plan, values, machine, self.how).run(lambda *_: None).fault
 
     # --- at the end
 
