@@ -98,7 +98,7 @@ def _choice(targets: Sequence[Target], regions: Sequence[Region]) -> str:
     """``tw_run`` and ``tw_plan`` of all levels."""
     last = len(targets) - 1
     signature = "(ptr %args, ptr %dims, ptr %weights, ptr %arena, i32 %threads)"
-    lines = [_DETECT, *_level([t.cpu for t in targets])]
+    lines = [DETECT, *_level([t.cpu for t in targets])]
     for n in range(last + 1):
         lines += [f"declare i32 @tw_run_{n}(ptr, ptr, ptr, ptr, i32)", f"declare void @tw_plan_{n}(ptr, ptr)"]
     cases = " ".join(f"i32 {n}, label %level{n}" for n in range(1, last + 1))
@@ -152,7 +152,7 @@ def _code(head: str, code: bytes) -> str:
     return f"define internal x86_64_sysvcc {head} {attributes} {{\n  unreachable\n}}"
 
 
-_DETECT = "\n".join(
+DETECT = "\n".join(
     [
         _code("void @tw_cpuid(ptr %out, i32 %leaf, i32 %subleaf)", _CPUID),
         _code("i32 @tw_xgetbv()", _XGETBV),

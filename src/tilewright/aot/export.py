@@ -150,7 +150,7 @@ def _object(modules: Modules, of: Interface, system: System) -> tuple[bytes, lis
     """The object without weights, and the pieces of the whole one."""
     has_data = of.embedded and of.weights_bytes > 0
     through_llvm = has_data and system.object_format != "ELF"
-    glue = glue_text(of, system, as_constant(modules.weights.data) if through_llvm else "")
+    glue = glue_text(of, system, modules.target, as_constant(modules.weights.data) if through_llvm else "")
     texts = [glue, pool_text(system, of.max_threads, of.name), *modules.texts.values()]
     texts.append(freestanding_text(system, modules.target.triple))
     features = system.pool.features if system.pool else ""

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from tilewright.aot.cpu import cpu_text, needs_of, plain_attributes
 from tilewright.aot.embed import WEIGHTS_SECTIONS
 from tilewright.aot.interface import ABI_VERSION, ALIGNMENT, DTYPES, HANDLE_BYTES, STATUS, Interface
 from tilewright.aot.system import System
 from tilewright.aot.weights_file import mapping_text
 from tilewright.aot.writer import FunctionWriter
+from tilewright.codegen.target import Target
 from tilewright.runtime.expressions import Expr, parse_rule
 from tilewright.runtime.manifest import Manifest, TensorSpec
 from tilewright.runtime.shapes import MAX_VALUE, ShapeBinder, compile_size
@@ -32,14 +34,14 @@ declare i64 @llvm.smax.i64(i64, i64)
 """
 
 
-def glue_text(of: Interface, system: System, weights: str = "") -> str:
+def glue_text(of: Interface, system: System, target: Target, weights: str = "") -> str:
     """The whole module; ``weights`` are embedded ones as an LLVM constant, where the format has no rule to embed."""
-    return _Glue(of, system, weights).text()
+    return _Glue(of, system, target, weights).text()
 
 
 class _Glue:
-    def __init__(self, of: Interface, system: System, weights: str) -> None:
-        self.of, self.system, self.weights_text = of, system, weights
+    def __init__(self, of: Interface, system: System, target: Target, weights: str) -> None:
+        self.of, self.system, self.target, self.weights_text = of, system, target, weights
         self.manifest: Manifest = of.manifest
         self.binder = ShapeBinder(self.manifest.inputs, self.manifest.symbols, self.manifest.constraints)
         self.data: list[str] = []
@@ -52,12 +54,29 @@ class _Glue:
         ]  # fmt: skip
         functions += [self.status_text(), self.info()]  # last: they know every text
         heap = [f"declare ptr @malloc({self.system.size_type})", "declare void @free(ptr)"]
-        return "\n".join([DECLARATIONS, *heap[: 2 * self.system.has_heap], self.weights(), *self.data, *functions, ""])
+        return "\n".join(
+            [
+                DECLARATIONS,
+                *heap[: 2 * self.system.has_heap],
+                self.weights(),
+                *self.data,
+                *functions,
+                cpu_text(self.target, self.of.name),
+            ]
+        )
 
     # --- pieces
 
     def function(self, name: str, parameters: str, result: str = "i32") -> FunctionWriter:
-        return FunctionWriter(f"define {result} @{self.of.name}_{name}({parameters}) nounwind")
+        plain = plain_attributes(self.target)
+        return FunctionWriter(f"define {result} @{self.of.name}_{name}({parameters}) nounwind {plain}".rstrip())
+
+    def need_cpu(self, w: FunctionWriter) -> None:
+        """Return a status where the CPU lacks what the code needs."""
+        if needs_of(self.target):
+            text = f"the code is for {self.of.manifest.target.cpu} and needs instructions that this CPU lacks"
+            wrong = w.let(f"xor i1 {w.let(f'call i1 @{self.of.name}_cpu_is_fit()')}, true")
+            w.return_if(wrong, self.of.status("TW_ERROR_CPU", text))
 
     def symbols(self, w: FunctionWriter, dims: str = "%dims") -> dict[str, str]:
         """The registers of the symbols that the caller gave."""
@@ -96,7 +115,9 @@ class _Glue:
 
     def check(self) -> str:
         """``NAME_check(dims)``: ranges and rules of the symbols. Internal."""
-        w = FunctionWriter(f"define internal i32 @{self.of.name}_check(ptr %dims) nounwind")
+        w = FunctionWriter(
+            f"define internal i32 @{self.of.name}_check(ptr %dims) nounwind {plain_attributes(self.target)}".rstrip()
+        )
         values = self.symbols(w)
         for s in self.manifest.symbols:
             limits = f"at least {s.lo}" if s.hi is None else f"between {s.lo} and {s.hi}"
@@ -125,6 +146,7 @@ class _Glue:
 
     def planned(self, w: FunctionWriter) -> str:
         """The table that ``tw_plan`` writes for the caller's dimensions, checked."""
+        self.need_cpu(w)
         self.need_dims(w)
         n_sizes = 1 + sum(len(o.shape) for o in self.manifest.outputs)
         table = w.let(f"alloca [{max(self.manifest.n_dims, 1)} x i64], align 8")
@@ -243,6 +265,7 @@ class _Glue:
         w = self.function("create", "ptr %handle, ptr %memory, i64 %bytes, ptr %weights, i32 %threads")
         self.need(w, "%handle", "handle")
         w.store("null", "%handle", 0, "ptr")
+        self.need_cpu(w)
         few = self.of.status("TW_ERROR_MEMORY", f"a handle takes {self.of.arena_at} bytes and the arena")
         w.return_if(w.let(f"icmp slt i64 %bytes, {self.of.arena_at}"), few)
         weights = self.chosen_weights(w)
