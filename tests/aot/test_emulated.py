@@ -6,7 +6,9 @@ as one program on each machine that can be imitated here.
 
 from __future__ import annotations
 
+import re
 import subprocess
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
@@ -16,6 +18,12 @@ import pytest
 import tilewright as tw
 from aot.emulated import many
 from aot.emulated.platforms import PLATFORMS, ZIG
+from tilewright import driver, ops
+from tilewright.codegen.llvm import assembly_of_text
+from tilewright.codegen.target import Target
+from tilewright.core import types
+from tilewright.core.graph import Builder, Graph, Pool
+from tilewright.core.types import Array, TensorType
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "aot"
 DIGITS = EXAMPLES.parent / "digits" / "digits.onnx"
@@ -98,3 +106,30 @@ def test_webassembly_in_wasmtime(tmp_path: Path) -> None:
     at = exports["scores"](store)
     scores = np.frombuffer(exports["memory"].read(store, at, at + 40), np.float32)
     np.testing.assert_allclose(scores, tw.compile(DIGITS)(image)[0], rtol=1e-4, atol=1e-4)
+
+
+def _byte_products(sizes: list[tuple[int, int, int]]) -> Iterator[many.Trial]:
+    """u8 by i8 into i32, exact: sizes that fill groups of four and lanes, and sizes that do not."""
+    rng = np.random.default_rng(0)
+    for m, n, k in sizes:
+        a, b = rng.integers(0, 256, (m, k), np.uint8), rng.integers(-128, 128, (k, n), np.int8)
+        build = Builder(Pool())
+        x = build.pool.input("a", TensorType(types.u8, a.shape))
+        y = build(ops.matmul, x, build.pool.const(b), out_dtype=types.i32)
+        graph = Graph("product", build.pool, (x,), (y,), ("c",))
+        want = a.astype(np.int32) @ b.astype(np.int32)
+
+        def judge(results: list[Array], want: Array = want) -> str:
+            return "" if np.array_equal(results[0], want) else f"{(results[0] != want).mean():.0%} differ"
+
+        yield many.Trial(f"{m}x{n}x{k}", graph, None, [a], judge)
+
+
+@pytest.mark.parametrize("name", [available(n) for n in ("aarch64-dotprod", "aarch64-i8mm")])
+def test_groups_of_bytes_on_another_machine(name: str, tmp_path: Path) -> None:
+    trials = list(_byte_products([(1, 1, 1), (5, 16, 64), (37, 100, 257), (12, 33, 31), (8, 64, 66)]))
+    assert many.wrong(PLATFORMS[name], trials, tmp_path) == {}
+    instruction = {"aarch64-dotprod": "sdot", "aarch64-i8mm": "usdot"}[name]
+    modules = driver.export_modules(trials[1].source, driver.Options(target=name), 1, driver.Clock())
+    asm = "".join(assembly_of_text(text, Target.parse(name)) for text in modules.texts.values())
+    assert re.search(rf"\t{instruction}\t", asm)

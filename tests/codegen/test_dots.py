@@ -72,10 +72,18 @@ def test_pairs_of_bf16_stay_in_registers(name):
     assert innermost_loop_spills(asm) == 0
 
 
-@pytest.mark.parametrize("name", ["sapphirerapids", "cascadelake"])
-def test_groups_of_bytes_stay_in_registers(name):
+@pytest.mark.parametrize(
+    ("name", "instruction"),
+    [
+        ("sapphirerapids", "vpdpbusd"),
+        ("cascadelake", "vpdpbusd"),
+        ("aarch64-dotprod", "sdot"),
+        ("aarch64-i8mm", "usdot"),
+    ],
+)
+def test_groups_of_bytes_stay_in_registers(name, instruction):
     asm = llvm.assembly(product(384, 768, 768, BYTES, Target.parse(name)), Target.parse(name))
-    assert "vpdpbusd" in asm
+    assert f"\t{instruction}\t" in asm
     assert innermost_loop_spills(asm) == 0
 
 

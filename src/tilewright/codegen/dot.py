@@ -4,10 +4,10 @@ In: a ``dot`` loop inside lanes. Out: one instruction where the target has it, a
 the operands must lie as the instruction reads them. Not its business: every other case, which ``loops`` copies out.
 
 The pattern: ``acc[lane] += wide(a[4*k + d]) * wide(b[.., 4*lane + d])`` over ``d`` with ``a`` the same in all lanes and
-both neighbours in ``d``: u8 by i8 into i32 in groups of 4 (``vpdpbusd``), bf16 by bf16 into f32 in groups of 2
-(``vdpbf16ps``, which flushes denormals and rounds sums as the instruction does). A pair of bf16 in a 32-bit word is
-two f32 by a shift and a mask, so targets without the instruction read the same layout. A last, shorter group is a whole
-one with zeros, where the operand that walks has room for it.
+both neighbours in ``d``: u8 by i8 into i32 in groups of 4 (``vpdpbusd``, AArch64's ``usdot`` or ``sdot``), bf16 by bf16
+into f32 in groups of 2 (``vdpbf16ps``, which flushes denormals and rounds sums as the instruction does). A pair of bf16
+in a 32-bit word is two f32 by a shift and a mask, so targets without the instruction read the same layout. A last,
+shorter group is a whole one with zeros, where the operand that walks has room for it.
 """
 
 from __future__ import annotations
@@ -47,10 +47,14 @@ INSTRUCTIONS = {
 }
 
 
+_EACH_BYTE = -0x7F7F7F80
+"""0x80 in every byte of a word."""
+
+
 def dots_of(target: Target) -> tuple[Dot, ...]:
     """The dot products for which operands should lie in groups: all that :func:`emit` has a fast form of."""
     pairs = BF16_PAIRS if target.has_bf16 else BF16_BY_SHIFTS
-    return (BYTES, pairs) if target.has_vnni else (pairs,)
+    return (BYTES, pairs) if target.has_vnni or target.has_dotprod else (pairs,)
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,8 @@ def emit(fn: Function, f: For, extent: object, ctx: Lanes) -> bool:
         loads = _operands(update, dot)
         found = None if loads is None else _fits(fn, f, update, loads, dot, ctx)
         if found is None or not isinstance(extent, int):
+            continue
+        if dot is BYTES and not fn.module.target.has_vnni and ctx.count != 4:  # AArch64's has 128 bits
             continue
         if extent == dot.group or (extent < dot.group and found.has_room):
             _emit(fn, f, update, found, dot, extent, ctx)
@@ -127,17 +133,38 @@ def _emit(fn: Function, f: For, update: Update, operands: _Operands, dot: Dot, e
         b = fn.arith.instruction("and", "i32", b, Val(str((1 << bits) - 1), 0, 0))
     plan = fn.plan(update, update.buffer, update.index)
     old = fn.arith.splat(fn.read(plan, ctx, {}), VALUE_TYPE[dot.result], n)
-    new = _instruction(fn, old, a, b, dot) if dot in INSTRUCTIONS else _shifted(fn, old, a, b)
+    new = _shifted(fn, old, a, b) if dot is BF16_BY_SHIFTS else _instruction(fn, old, a, b, dot)
     fn.write(plan, new, ctx, {})
     fn.space.unbind(f.loop.sym)
 
 
 def _instruction(fn: Function, old: Val, a: Val, b: Val, dot: Dot) -> Val:
+    target = fn.module.target
+    if target.has_i8mm or target.has_dotprod:
+        return _neon(fn, old, a, b)
     n, how = old.lanes, INSTRUCTIONS[dot]
     wide, narrow = vector(VALUE_TYPE[dot.result], n), vector(how.element, n * dot.group)
     x, y = (fn.arith.writer.pure(f"bitcast <{n} x i32> {v.text} to {narrow}", v.level) for v in (a, b))
     call = f"call {wide} @{how.name}.{n * 32}({wide} {old.text}, {narrow} {x}, {narrow} {y})"
     return Val(fn.writer.fresh(call), fn.writer.level, n)
+
+
+def _neon(fn: Function, old: Val, a: Val, b: Val) -> Val:
+    """u8 by i8 on AArch64: ``usdot``; or ``sdot`` of ``a - 128``, and 128 times the sums of ``b``, which rows share."""
+    if fn.module.target.has_i8mm:
+        return _neon_dot(fn, "usdot", old, a, b)
+    zero = Val("zeroinitializer", 0, old.lanes)
+    sums = _neon_dot(fn, "sdot", zero, fn.arith.splat(Val(str(_EACH_BYTE), 0, 0), "i32", old.lanes), b)
+    signed = fn.arith.instruction("xor", "i32", a, Val(str(_EACH_BYTE), 0, 0))
+    return fn.arith.instruction("sub", "i32", _neon_dot(fn, "sdot", old, signed, b), sums)
+
+
+def _neon_dot(fn: Function, name: str, old: Val, a: Val, b: Val) -> Val:
+    """The instruction on 128 bits; ``a`` and ``b`` are words of four bytes."""
+    pure, level = fn.arith.writer.pure, max(old.level, a.level, b.level)
+    x, y = (pure(f"bitcast <4 x i32> {v.text} to <16 x i8>", v.level) for v in (a, b))
+    operands = f"<4 x i32> {old.text}, <16 x i8> {x}, <16 x i8> {y}"
+    return Val(pure(f"call <4 x i32> @llvm.aarch64.neon.{name}.v4i32.v16i8({operands})", level), level, 4)
 
 
 def _shifted(fn: Function, old: Val, a: Val, b: Val) -> Val:

@@ -43,7 +43,8 @@ class Target:
     instructions for double precision. ``has_fma``: for ``a * b + c``, of double precision where there is that.
     ``has_masks``: masked loads, stores and arithmetic are as cheap as plain ones. ``has_gather``: a gather beats scalar
     loads. ``has_scalef``: one instruction for ``x * 2**n``. ``has_round``: instructions for floor, ceil, trunc, rint.
-    ``has_f16c``: for half precision conversion.
+    ``has_f16c``: for half precision conversion. ``has_vnni``: four bytes times four, unsigned by signed, into 32 bits;
+    ``has_i8mm``: the same of AArch64, ``has_dotprod``: its signed by signed alone.
     """
 
     name: str
@@ -68,6 +69,8 @@ class Target:
     has_f16c: bool
     has_bf16: bool
     has_vnni: bool
+    has_dotprod: bool
+    has_i8mm: bool
     l1_bytes: int
     l2_bytes: int
     llc_bytes: int

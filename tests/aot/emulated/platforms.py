@@ -105,6 +105,7 @@ _WASM = (
 PLATFORMS: dict[str, Platform] = {
     "aarch64": _linux("aarch64", "aarch64-linux-none", "qemu-aarch64 -cpu cortex-a53"),
     "aarch64-dotprod": _linux("aarch64-dotprod", "aarch64-linux-none", "qemu-aarch64 -cpu neoverse-n1"),
+    "aarch64-i8mm": _linux("aarch64-i8mm", "aarch64-linux-none", "qemu-aarch64 -cpu max"),
     "aarch64-sve": _linux("aarch64-sve", "aarch64-linux-none", "qemu-aarch64 -cpu max"),
     "x86-64": _linux("x86-64", "x86_64-linux-none", "qemu-x86_64 -cpu core2duo"),
     "x86-64-v2": _linux("x86-64-v2", "x86_64-linux-none", "qemu-x86_64 -cpu Nehalem"),
@@ -125,6 +126,6 @@ PLATFORMS: dict[str, Platform] = {
     "armv7": _linux("armv7", "arm-linux-eabihf", "qemu-arm -cpu cortex-a9", "-mcpu=cortex_a9", "-rtlib=compiler-rt"),
     "cortex-m3": _cortex_m("cortex-m3", "eabi", "mps2-an385"),
     "cortex-m4": _cortex_m("cortex-m4", "eabihf", "mps2-an386"),
-    "cortex-m7": _cortex_m("cortex-m7", "eabihf", "mps2-an500"),
-    "cortex-m55": _cortex_m("cortex-m55", "eabihf", "mps3-an547", "cortex_m55.ld"),
+    "cortex-m7": _cortex_m("cortex-m7", "eabihf", "mps2-an500", "cortex_m_high.ld"),
+    "cortex-m55": _cortex_m("cortex-m55", "eabihf", "mps3-an547", "cortex_m_high.ld"),
 }

@@ -15,16 +15,19 @@ from tilewright.codegen.isa.machine import Machine
 TRIPLE = "aarch64-unknown-linux-gnu"
 
 NEON = Machine(TRIPLE, "generic", n_vector_registers=32, has_fma=True, has_round=True, has_f16c=True, l1_bytes=64 << 10)
-_SVE = replace(NEON, features="+sve,+dotprod,+fullfp16", has_masks=True)
+_DOT = replace(NEON, cpu="cortex-a75", features="-rcpc", has_dotprod=True)  # for "generic", LLVM spills sums
+_SVE = replace(NEON, features="+sve,+dotprod,+fullfp16", has_masks=True, has_dotprod=True)
 
 MACHINES: dict[str, Machine] = {
     "aarch64": replace(NEON, aliases=("neon", "arm64")),
-    "aarch64-dotprod": replace(NEON, features="+dotprod,+fullfp16,+lse,+rdm"),
+    "aarch64-dotprod": _DOT,
+    "aarch64-i8mm": replace(_DOT, features="-rcpc,+i8mm", has_i8mm=True),
     "aarch64-sve": _SVE,
     "cortex-a53": replace(NEON, cpu="cortex-a53", fma_ports=1, l1_bytes=32 << 10, l2_bytes=512 << 10),
     "cortex-a72": replace(NEON, cpu="cortex-a72", fma_ports=1, l1_bytes=32 << 10, l2_bytes=1 << 20),
-    "neoverse-n1": replace(NEON, cpu="neoverse-n1", l2_bytes=1 << 20),
+    "neoverse-n1": replace(NEON, cpu="neoverse-n1", l2_bytes=1 << 20, has_dotprod=True),
     "apple-m1": replace(
-        NEON, triple="arm64-apple-macosx11.0.0", cpu="apple-m1", fma_ports=4, l1_bytes=128 << 10, l2_bytes=12 << 20
+        NEON, triple="arm64-apple-macosx11.0.0", cpu="apple-m1", fma_ports=4, l1_bytes=128 << 10, l2_bytes=12 << 20,
+        has_dotprod=True,
     ),
 }

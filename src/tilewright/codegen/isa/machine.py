@@ -39,6 +39,8 @@ class Machine:
     has_f16c: bool = False
     has_bf16: bool = False
     has_vnni: bool = False
+    has_dotprod: bool = False
+    has_i8mm: bool = False
     l1_bytes: int = 32 << 10
     l2_bytes: int = 256 << 10
     llc_bytes: int = 8 << 20
