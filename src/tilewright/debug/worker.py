@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
@@ -85,7 +86,8 @@ class Worker:
             self._process.wait()
             for pipe in (self._process.stdin, self._process.stdout, self._errors):
                 if pipe is not None:
-                    pipe.close()
+                    with suppress(OSError):  # what a dead process did not read can't be flushed
+                        pipe.close()
             self._process = self._errors = None
 
     def ask(
