@@ -29,6 +29,14 @@ def test_transposes(rows, columns, target):
     np.testing.assert_array_equal(out, x.T)
 
 
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+@pytest.mark.parametrize("columns", [3, 5, 6, 12, 13, 24])
+def test_lanes_that_are_no_power_of_two(columns, target):
+    x, out = np.arange(5.0 * columns, dtype=np.float32).reshape(columns, 5), np.zeros((5, columns), np.float32)
+    Native(schedule(transpose(columns, 5), machine_of(target)), target)(x, out)
+    np.testing.assert_array_equal(out, x.T)
+
+
 @pytest.mark.parametrize("batch", [0, 1, 3])
 def test_batches_of_any_size(batch):
     n, x = Sym("N", 0), Buffer("X", types.f32, (Sym("N", 0), 21, 37))

@@ -215,6 +215,8 @@ class Memory:
         """Which copy of how many, where an unrolled loop walks along memory and every copy's place is in the buffer."""
         if ctx.guard is not None or (ctx.mask is not None and not (self._all_live_run(ctx) and len(ctx.syms) == 1)):
             return None
+        if ctx.count & (ctx.count - 1):
+            return None
         for sid, coef in plan.lin.terms:
             n, at = self.space.copies.get(sid, 0), self.space.const[sid]
             if coef == 1 and at is not None and n > 1 and n & (n - 1) == 0 and ctx.count % n == 0:
