@@ -50,7 +50,7 @@ def test_format_and_symbols(target: str, tmp_path: Path) -> None:
     assert {f"digits_{f}" for f in FUNCTIONS} <= found.defined
     merged = ("__real@", "__xmm@", "__ymm@")  # constants by their value, of which COFF linkers keep one
     own = {s for s in found.defined if not s.startswith(("digits_", *merged))}
-    assert own == (set() if needs >= HEAP or "ELF 64" in kind else own & set(freestanding_symbols()))
+    assert own <= (set() if needs >= HEAP else set(freestanding_symbols()))
     assert found.undefined <= needs
 
 
