@@ -73,9 +73,7 @@ def test_digits_without_a_compiler(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("bit", [22, None])
-def test_other_cpus_are_refused(
-    bit: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_cpus_are_refused(bit: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bit 22 of the extended word was withdrawn: no CPU shows it. (Without it, the same object runs.)"""
     if platform.machine() != "x86_64" or not driver.Target.host().has_fma:
         pytest.skip("the object would not run here anyway")

@@ -18,6 +18,7 @@ from tilewright.codegen.target import Target
 
 DIGITS = Path(__file__).parents[2] / "examples" / "digits" / "digits.onnx"
 HEAP = {"malloc", "free"}
+SOFT = {f"__aeabi_{f}" for f in ("fadd", "fsub", "fmul", "fcmpgt", "fcmplt", "fcmpun", "lmul")}
 KINDS = {
     "x86-64": ("ELF 64 x86-64", HEAP),
     "x86-64-v4": ("ELF 64 x86-64", HEAP),
@@ -28,6 +29,8 @@ KINDS = {
     "rv64gc": ("ELF 64 RISC-V", HEAP),
     "rv64gcv": ("ELF 64 RISC-V", HEAP),
     "wasm32": ("Wasm", {"__stack_pointer", "__linear_memory"}),
+    "cortex-m0plus": ("ELF 32 Arm", SOFT),
+    "cortex-m3": ("ELF 32 Arm", SOFT),
     "cortex-m4": ("ELF 32 Arm", set()),
     "cortex-m7": ("ELF 32 Arm", set()),
     "cortex-m33": ("ELF 32 Arm", set()),
