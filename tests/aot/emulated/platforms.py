@@ -9,6 +9,7 @@ of the package ziglang (extra ``cross``).
 from __future__ import annotations
 
 import importlib.util
+import platform as host
 import re
 import shutil
 import subprocess
@@ -21,6 +22,7 @@ from pathlib import Path
 from tilewright.codegen.isa import x86
 
 HERE = Path(__file__).parent
+NATIVE = "env"  # runs a program as it is
 ZIG = [sys.executable, "-m", "ziglang"]
 _ELF = ("-static", "-ffreestanding", "-nostdlib", "-fno-stack-protector", "-Wl,-z,norelro")
 
@@ -42,6 +44,8 @@ class Platform:
         """Which tool is not here; empty when all are."""
         if importlib.util.find_spec("ziglang") is None:
             return "no ziglang"
+        if self.emulator[0] == NATIVE and (host.machine(), host.system()) != ("x86_64", "Linux"):
+            return "this machine is not an x86-64 with Linux"
         if shutil.which(self.emulator[0]) is None:
             return f"no {self.emulator[0]}"
         if self.since and _version(self.emulator[0]) < self.since:
@@ -109,11 +113,9 @@ PLATFORMS: dict[str, Platform] = {
     "aarch64-sve": _linux("aarch64-sve", "aarch64-linux-none", "qemu-aarch64 -cpu max"),
     "x86-64": _linux("x86-64", "x86_64-linux-none", "qemu-x86_64 -cpu core2duo"),
     "x86-64-v2": _linux("x86-64-v2", "x86_64-linux-none", "qemu-x86_64 -cpu Nehalem"),
-    "x86-64-v3": _linux(
-        "x86-64-v3", "x86_64-linux-none", "qemu-x86_64 -cpu Haswell", since=8, why="it lacks AVX2's gathers and FMA"
-    ),
+    "x86-64-v3": _linux("x86-64-v3", "x86_64-linux-none", "qemu-x86_64 -cpu Haswell", since=7, why="it lacks AVX2"),
     "x86-64-dispatch": _linux(",".join(x86.LEVELS), "x86_64-linux-none", "qemu-x86_64 -cpu Nehalem"),
-    "x86-64-dispatch-native": _linux(",".join(x86.LEVELS), "x86_64-linux-none", "env"),
+    "x86-64-dispatch-native": _linux(",".join(x86.LEVELS), "x86_64-linux-none", NATIVE),
     "wasm32": Platform("wasm32", "wasm32-freestanding", _WASM, "wasm.mjs", ("node", "HERE/wasm.mjs", "PROGRAM")),
     "rv64gc": _linux("rv64gc", "riscv64-linux-none", "qemu-riscv64 -cpu rv64,v=false"),
     "rv64gcv": _linux(
