@@ -69,6 +69,17 @@ def test_loop_stops_on_its_condition_and_stacks_rows() -> None:
     assert total == 3 and rows.shape == (3, 3)
 
 
+def test_no_iteration_stacks_rows_of_the_right_size() -> None:
+    """Also where the row's size is an expression of a size outside, which no operand has by itself."""
+    pool = Pool()
+    i, cond = pool.input("i", TensorType(T.i64, ())), pool.input("cond", TensorType(T.bool_, ()))
+    x = pool.input("x", TensorType(T.f32, (S // 2,)))
+    body = Graph("body", pool, (i, cond, x), (cond, Builder(pool)(concat, x, x, axis=0)), ("cond", "row"))
+    attrs = Attrs(c.loop.complete_attrs({"body": body, "n_carried": 0, "name": "l"}))
+    rows = c.loop.reference((np.array(0), np.array(True), np.zeros(6, np.float32)), attrs)
+    assert rows.shape == (0, 12)
+
+
 def test_a_growing_carried_value_has_a_fresh_size() -> None:
     sample = samples_of(c.loop)[4]
     attrs = Attrs(c.loop.complete_attrs(sample.attrs))

@@ -10,14 +10,14 @@ is a fresh symbol ``<name>_<result>_<axis>``; ``name`` must then be given and be
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from tilewright.core import types
 from tilewright.core.diag import OpError
 from tilewright.core.evaluate import bind_inputs, evaluate_graph
-from tilewright.core.expr import Dim, Expr, Sym, substitute, symbols
+from tilewright.core.expr import Dim, Expr, Sym, const_of, substitute, symbols, terms_of
 from tilewright.core.graph import Attrs, Builder, Graph, Pool
 from tilewright.core.opdef import AttrDef, OpDef, Sample, Trait
 from tilewright.core.shapes import surely_differ
@@ -171,7 +171,11 @@ def _ref_loop(xs: Sequence[Array], a: Attrs) -> Array | tuple[Array, ...]:
     body, n = a.body, a.n_carried
     trips, cond, carried, captures = int(xs[0]), xs[1], tuple(xs[2 : 2 + n]), tuple(xs[2 + n :])
     scanned: list[list[Array]] = [[] for _ in body.outputs[1 + n :]]
-    env = bind_inputs(body, (np.array(0), cond, *carried, *captures))
+    first = (np.array(0), cond, *carried, *captures)
+    sizes: dict[Dim, int] = {}
+    sizes.update(bind_inputs(body, first).items())
+    for x, array in zip(body.inputs, first, strict=True):  # also those that are expressions of sizes outside
+        sizes.update(zip(x.shape, array.shape, strict=True))
     i = 0
     while i < trips and cond:
         cond, *values = evaluate_graph(body, (np.array(i), cond, *carried, *captures))
@@ -179,16 +183,23 @@ def _ref_loop(xs: Sequence[Array], a: Attrs) -> Array | tuple[Array, ...]:
         for rows, row in zip(scanned, values[n:], strict=True):
             rows.append(row)
         i += 1
-    stacks = [_stacked(rows, node.type, env) for rows, node in zip(scanned, body.outputs[1 + n :], strict=True)]
+    stacks = [_stacked(rows, node.type, sizes) for rows, node in zip(scanned, body.outputs[1 + n :], strict=True)]
     results = (*carried, *stacks)
     return results if len(results) > 1 else results[0]
 
 
-def _stacked(rows: list[Array], t: TensorType, env: dict[Sym, int]) -> Array:
+def _stacked(rows: list[Array], t: TensorType, sizes: Mapping[Dim, int]) -> Array:
     if rows:
         return np.stack(rows)
-    sizes = [substitute(d, dict(env)) for d in t.shape]
-    return np.zeros((0, *(d if isinstance(d, int) else 0 for d in sizes)), t.dtype.numpy)
+    return np.zeros((0, *(_size_of(d, sizes) for d in t.shape)), t.dtype.numpy)
+
+
+def _size_of(d: Dim, sizes: Mapping[Dim, int]) -> int:
+    """A sum of sizes that are known; 0 where one is not: only the body's run would tell."""
+    d = substitute(d, {s: n for s, n in sizes.items() if isinstance(s, Sym)})
+    if any(atom not in sizes for atom, _ in terms_of(d)):
+        return 0
+    return const_of(d) + sum(sizes[atom] * coefficient for atom, coefficient in terms_of(d))
 
 
 def _sum_body(limit: float | None) -> Graph:
