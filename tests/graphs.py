@@ -522,7 +522,8 @@ def sample(g: Grower) -> bool:
             operands.append(node)
         else:
             operands.append(g.const(a))
-    return g.keep(op, *operands, **drawn.attrs)
+    names = {"count": f"count{len(g.values)}"} if "count" in op.attrs else {}
+    return g.keep(op, *operands, **{**drawn.attrs, **names})
 
 
 MAKERS: tuple[Callable[[Grower], bool], ...] = (

@@ -7,6 +7,7 @@ from graph.showing import assert_same, graph_of, show
 from tilewright import ops
 from tilewright.core.expr import Sym
 from tilewright.core.types import TensorType, bool_, f16, f32, f64, i8, i32, i64
+from tilewright.core.verify import verify
 from tilewright.graph.canonicalize import Canonicalize
 
 F, M, INT, B = "f32[4]", "f32[2,3]", "i32[4]", "bool[4]"
@@ -248,3 +249,16 @@ def test_fast_rules_only_on_request():
     after = Canonicalize(fast=True).run(before)
     assert show(after) == f"mul(x, {float(np.float32(1 / 3))})"
     assert_same(before, after)
+
+
+def test_sizes_that_data_decide_keep_what_brings_them_in():
+    """A constant stretched to such a size would stand before the node whose data decide it."""
+
+    def build(b, x):
+        found, _ = b.results(b(ops.argwhere, x, count="found"))
+        return b(ops.where, b.const(False, bool_), found, b.const(0, i64))
+
+    before = graph_of(build, "f32[4]")
+    after = Canonicalize().run(before)
+    verify(after)
+    assert show(after) == show(before)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from tilewright.core.diag import UNKNOWN, Loc
+from tilewright.core.expr import Sym, symbols
 from tilewright.core.graph import CONST, PROJ, Builder, Graph, Node, Pool
 from tilewright.core.opdef import OpDef, Trait
 from tilewright.core.shapes import same_shape
@@ -33,9 +34,13 @@ Replacement: TypeAlias = Node | tuple[Node, ...] | None
 
 @dataclass(frozen=True)
 class Rewriting(Builder):
-    """A builder at the location of the node under rewriting, which also knows how often a node is read."""
+    """A builder at the location of the node under rewriting, which also knows how often a node is read.
+
+    ``sizes`` are the symbols that the graph's inputs bring in: known wherever a node stands.
+    """
 
     reads: Mapping[Node, int] = field(default_factory=dict)
+    sizes: frozenset[Sym] = frozenset()
 
     def read_once(self, node: Node) -> bool:
         """Is ``node`` read by one operand position only? True for nodes that this walk just made."""
@@ -127,7 +132,8 @@ class _Walk:
         self.nodes = graph.nodes()
         self.control = {op for op in {n.op for n in self.nodes} if Trait.CONTROL in op.traits}
         self.reads = count_reads(self.nodes, graph.outputs)
-        self.builder = Rewriting(self.pool, UNKNOWN, self.reads)
+        self.sizes = frozenset(s for node in graph.inputs for d in node.shape for s in symbols(d))
+        self.builder = Rewriting(self.pool, UNKNOWN, self.reads, self.sizes)
         self.budget = 100 * len(self.nodes) + 1000
         self.limit = self.journal.limit if isinstance(self.journal, Limited) else None
 
@@ -225,7 +231,7 @@ class _Walk:
             return None
         builder = self.builder
         if node.loc is not builder.loc:
-            builder = self.builder = Rewriting(self.pool, node.loc, self.reads)
+            builder = self.builder = Rewriting(self.pool, node.loc, self.reads, self.sizes)
         for rule in self.table.by_root[node.op]:
             made = rule.apply(builder, node)
             if made is None or made is node:

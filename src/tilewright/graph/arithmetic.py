@@ -15,6 +15,7 @@ import numpy as np
 
 from tilewright import ops
 from tilewright.core import types
+from tilewright.core.expr import symbols
 from tilewright.core.graph import CONST, Node
 from tilewright.core.opdef import OpDef, Trait
 from tilewright.core.rewrite import Rewriting, Rule
@@ -40,15 +41,18 @@ SELF_OPS = (
 )  # fmt: skip
 
 
-def filled(b: Rewriting, value: float, node: Node) -> Node:
-    """A constant stretched to the type of ``node``; it stays one number in memory."""
-    one = b.const(value, node.dtype)
-    return b(ops.expand, one, shape=node.shape) if node.shape else one
+def filled(b: Rewriting, value: float, node: Node) -> Node | None:
+    """A constant stretched to the type of ``node``; it stays one number in memory. None as for :func:`stretched`."""
+    return stretched(b, b.const(value, node.dtype), node)
 
 
-def stretched(b: Rewriting, x: Node, node: Node) -> Node:
-    """``x`` broadcast to the shape of ``node``."""
-    return x if x.shape == node.shape else b(ops.expand, x, shape=node.shape)
+def stretched(b: Rewriting, x: Node, node: Node) -> Node | None:
+    """``x`` broadcast to the shape of ``node``; None where that has a size that other operands' data decide."""
+    if x.shape == node.shape:
+        return x
+    known = b.sizes.union(*map(symbols, x.shape))
+    is_known = all(symbols(d) <= known for d in node.shape)
+    return b(ops.expand, x, shape=node.shape) if is_known else None
 
 
 # --- operands -------------------------------------------------------------------------------------------------------
