@@ -77,7 +77,9 @@ def compare_command(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show every layer, not only the worst.")] = False,
     json: Json = False,
 ) -> None:
-    """Run a model beside its reference, layer by layer, and name the first op that goes wrong, and why.
+    """Run a model beside its reference and name the first op that goes wrong.
+
+    Layer by layer, with the pass or the stage of a kernel that is at fault, and your source line.
 
     Exit code 0: all differences are within their tolerances; 3: one is not, or native code crashed.
     """
@@ -123,10 +125,11 @@ def reduce_command(
     limit: Annotated[int, typer.Option(min=1, help="The most candidates to run.")] = 500,
     json: Json = False,
 ) -> None:
-    """Shrink a model that gives wrong results, crashes or can't be compiled to the smallest that still does.
+    """Shrink a model that fails to the smallest that still does.
 
-    Writes the graph's text, its inputs, for an ONNX model also an ONNX model where one fails in the same way, and
-    prints a command that shows the failure. A model that does not fail is an error.
+    Failures are wrong results, crashes, and errors of the compiler. Writes the graph's text, its inputs, for an ONNX
+    model also an ONNX model where one fails in the same way, and prints a command that shows the failure. A model that
+    does not fail is an error.
     """
     source, graph = _read(model, inputs.parse_sizes(fix, "--fix"))
     folder = output or model.with_name(f"{model.name.split('.')[0]}-reduced")

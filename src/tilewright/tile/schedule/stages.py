@@ -174,7 +174,7 @@ def _check_guarded(body: Body, buffer: Buffer, sides: list[Side], where: str) ->
     """Refuse a box that may reach beyond the buffer because a reader's guard, and not its index, keeps it inside."""
     values = (y for s in walk(body) for v in values_of(s) for y in walk_value(v))
     guards = (y for y in values if isinstance(y, Select) and isinstance(y.cond, Inside))
-    if not any(isinstance(x, Load) and x.buffer is buffer for y in guards for x in walk_value(y)):
+    if not any(_is_kept_inside(y, buffer) for y in guards):
         return
     for side, extent in zip(sides, buffer.shape, strict=True):
         low = bounds(side.base)[0]
@@ -183,6 +183,15 @@ def _check_guarded(body: Body, buffer: Buffer, sides: list[Side], where: str) ->
         is_cut = len(ends) == 1 and bounds(extent - side.base - ends[0])[0] == 0 and side.offset == side.loops[0].sym
         if low is None or low < 0 or not (is_cut or (high is not None and high >= 0)):
             raise ScheduleError("compute_at", where, "a guard keeps its reads inside of it: the box may reach beyond")
+
+
+def _is_kept_inside(guarded: Select, buffer: Buffer) -> bool:
+    """Does the guard speak of a place in the buffer that is read behind it? (A causal mask's does not.)"""
+    assert isinstance(guarded.cond, Inside)
+    said = set(guarded.cond.exprs)
+    loads = (x for x in walk_value(guarded) if isinstance(x, Load) and x.buffer is buffer)
+    pairs = ((i, d) for x in loads for i, d in zip(x.index, buffer.shape, strict=True) if not isinstance(i, Value))
+    return any(i in said or d - 1 - i in said for i, d in pairs)
 
 
 def _first_use(body: Body, buffer: Buffer) -> int:
