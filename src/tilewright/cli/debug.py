@@ -77,7 +77,7 @@ def compare_command(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show every layer, not only the worst.")] = False,
     json: Json = False,
 ) -> None:
-    """Run a model beside its reference and name the first op that goes wrong.
+    """Find the first op of a model that goes wrong, and why.
 
     Layer by layer, with the pass or the stage of a kernel that is at fault, and your source line.
 
