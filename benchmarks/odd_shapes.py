@@ -14,6 +14,7 @@ import argparse
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -176,8 +177,7 @@ def main() -> None:
         for odd_shape, round_shape in family.pairs:
             odd, even = family.build(*odd_shape), family.build(*round_shape)
             with torch.no_grad():
-                peer: Callable[[], object] = lambda problem=odd: problem[0](*problem[1])  # type: ignore[misc]  # noqa: E731
-                ours, neighbour, eager = best_times([runner(odd), runner(even), peer], a.seconds)
+                ours, neighbour, eager = best_times([runner(odd), runner(even), partial(odd[0], *odd[1])], a.seconds)
             share = (odd[2] / ours) / (even[2] / neighbour)
             shares.append(share)
             shape = "x".join(map(str, odd_shape))
