@@ -24,17 +24,19 @@ LAYERS = {
     "codegen": 4,
     "aot": 5, "tune": 5, "quant": 5, "specialize": 5,
     "driver": 6,
-    "conformance": 7, "debug": 7, "profile": 7,
+    "conformance": 7, "debug": 7, "deploy": 7, "profile": 7,
     "cli": 8, "tools": 8, "__main__": 8,
     "__init__": 9,
 }
 
 ENTRY_POINTS = {
+    "driver.py": "what it compiled can export itself: the one call upward, loaded when somebody asks",
     "frontend/dynamo.py": "PyTorch calls it as the command line would be called, and it calls the driver",
 }
 
 LAZY_FOLDERS = ("frontend/", "conformance/", "cli/")
 LAZY_FILES: dict[str, str] = {
+    "driver.py": "ahead-of-time export is loaded only where a model is exported",
     "debug/onnx_part.py": "ONNX is loaded only for ONNX models",
     "debug/peers.py": "PyTorch, ONNX and ONNX Runtime are loaded only where a comparison asks for them",
     "runtime/signature.py": "cryptography is an extra: only who signs or checks a signature needs it",

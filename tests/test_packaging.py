@@ -5,6 +5,7 @@ import importlib.metadata
 import json
 import subprocess
 import sys
+import tempfile
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,23 @@ def test_import_is_quick() -> None:
 def test_import_brings_nothing_heavy() -> None:
     modules = import_in_new_process()["modules"]
     assert [name for name in HEAVY if name in modules] == []
+
+
+def test_compiling_loads_nothing_of_export() -> None:
+    """What only `export` needs is loaded by the first one."""
+    program = """
+import json, sys, tilewright
+from tilewright.cli.main import app
+model = tilewright.compile(sys.argv[1], cache=False)
+before = [m for m in sys.modules if m.startswith(("tilewright.aot", "tilewright.deploy"))]
+model.export(sys.argv[2])
+print(json.dumps([before, "tilewright.deploy" in sys.modules]))
+"""
+    model = ROOT / "examples" / "digits" / "digits.onnx"
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-c", program, str(model), folder]
+        ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    assert json.loads(ran.stdout) == [[], True]
 
 
 def test_version_is_the_same_everywhere(project: dict[str, Any]) -> None:

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from tilewright.core.diag import CompileError, ImportFailed, OptionError
     from tilewright.debug.compare import compare
     from tilewright.debug.reduce import reduce
-    from tilewright.driver import compile, export
+    from tilewright.deploy import export
+    from tilewright.driver import compile
     from tilewright.runtime.errors import (
         ArtifactError,
         ExecutionError,
@@ -27,7 +28,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "compile": "driver",
-    "export": "driver",
+    "export": "deploy",
     "compare": "debug.compare",
     "reduce": "debug.reduce",
     "load": "runtime.model",

@@ -13,18 +13,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import partial
-from hashlib import file_digest, sha256
+from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from tilewright import ops
-from tilewright.aot.dispatch import level_target, merge
-from tilewright.aot.export import Exported, ExportOptions, Modules
-from tilewright.aot.export import export as write_export
-from tilewright.aot.interface import c_name
 from tilewright.codegen.dot import dots_of
 from tilewright.codegen.llvm import assembly, compile_text, emit_kernel
 from tilewright.codegen.program import emit_program
@@ -73,8 +69,6 @@ COMMENT = {"llvm": ";", "asm": "#"}
 DUMPED = {
     "kernels": "kernels.txt", "tile": "tile.txt", "llvm": "kernels.ll", "asm": "kernels.s", "entry": "entry.ll",
 }  # fmt: skip
-_LOC = re.compile(r' loc\("(?:[^"\\]|\\.)*"(?:, "(?:[^"\\]|\\.)*", \d+)?\)')
-"""Where a graph's text says that a node comes from: lines of the user's files."""
 PRECISIONS: tuple[str, ...] = ("fp32", "bf16")
 ACCURACIES: tuple[str, ...] = ("default", "exact")
 Progress = Callable[[str, int, int], None]
@@ -181,10 +175,17 @@ def compile(
                     store.put_artifact_soon(_cache_key(key, options), artifact)
     made = _ready(artifact, threads, clock, from_cache=found is not None)
     made.exporter = partial(
-        export, source, example_inputs=example_inputs, dynamic_shapes=dynamic_shapes, input_shapes=input_shapes,
+        _export, source, example_inputs=example_inputs, dynamic_shapes=dynamic_shapes, input_shapes=input_shapes,
         fix_dims=fix_dims, threads=threads, **asdict(options),
     )  # fmt: skip
     return made
+
+
+def _export(source: Source, folder: str | os.PathLike[str], **options: Any) -> Any:
+    """:func:`tilewright.deploy.export`, loaded by the first export."""
+    from tilewright.deploy import export
+
+    return export(source, folder, **options)
 
 
 def _per_call(
@@ -244,18 +245,8 @@ def build(graph: Graph, options: Options, clock: Clock, *, profile: bool = False
     With ``profile``, each kernel's ticks are added up behind the dimensions, in the order of the report's kernels.
     """
     target = Target.parse(options.target)
-    parts = make_parts(_split(graph, options, target, clock), clock)
+    parts = make_parts(optimise_and_split(graph, options, target, clock), clock)
     return assemble(parts, options, clock, profile=profile)
-
-
-def build_modules(graph: Graph, options: Options, target: Target, clock: Clock) -> Modules:
-    """The whole compiler but LLVM: what ahead-of-time export makes an object of."""
-    split = _split(graph, options, target, clock)
-    texts = {"entry": split.entry(None), **split.kernels.texts()}
-    with clock.stage("weights"):
-        weights = split.planner.weights.blob()
-    manifest = split.manifest(options, weights.nbytes, len(split.slots))
-    return Modules(manifest, target, texts, weights, split.planner.weights.rows(), {})
 
 
 @dataclass
@@ -281,7 +272,7 @@ class SplitGraph:
         return make_manifest(self.graph, self.slots, n_dims, self.planner.caps, self.kernels.target, report)
 
 
-def _split(graph: Graph, options: Options, target: Target, clock: Clock) -> SplitGraph:
+def optimise_and_split(graph: Graph, options: Options, target: Target, clock: Clock) -> SplitGraph:
     """Optimise, split into kernels and schedule them."""
     passes = graph_passes(options, target)
     with clock.stage("graph"):
@@ -328,68 +319,6 @@ def assemble(parts: Parts, options: Options, clock: Clock, *, profile: bool = Fa
     n_dims = len(split.slots) + (len(kernels.kernels) if profile else 0)
     manifest = split.manifest(options, parts.weights.nbytes, n_dims)
     return Artifact(manifest, (entry, *parts.objects), parts.weights)
-
-
-def export(
-    source: Source,
-    folder: str | os.PathLike[str],
-    *,
-    name: str | None = None,
-    weights: str = "auto",
-    example_inputs: Sequence[Any] | None = None,
-    dynamic_shapes: Any = None,
-    input_shapes: Mapping[str, Sequence[int | str]] | None = None,
-    fix_dims: Mapping[str, int] | None = None,
-    threads: int | None = None,
-    target: str = "native",
-    precision: str = "fp32",
-    optimize: int = 2,
-    accuracy: str = "default",
-    shared: bool = False,
-    static: bool = False,
-    progress: Progress | None = None,
-) -> Exported:
-    """Compile a model to an object file and a C header that need no Python; ``docs/deploy.md`` says how to use them.
-
-    Arguments are those of ``compile``, and: ``name``, which begins C symbols and file names (default: the file's).
-    ``threads`` is the most that a call may use (default: 1 for a named target, for "native" what this process may use).
-    ``weights`` is "embedded" in the object, "file" (to be mapped) or "auto": embedded up to 64 MiB. ``shared`` also
-    links a library with the system's ``cc``, ``static`` also writes an archive. ``target`` may list levels of x86-64,
-    plainest first ("x86-64,x86-64-v3,x86-64-v4"): the object then holds code for each and chooses when it first runs.
-
-    Raises as ``compile`` does; ``CompileError`` too for a model whose structure a call decides.
-    """
-    options = Options(target, precision, optimize, accuracy)
-    n_threads = threads if threads is not None else default_threads() if target == "native" else 1
-    if name is None and isinstance(source, str | Path):
-        name = c_name(Path(source).stem)
-    how = ExportOptions(name, n_threads, weights, shared, static)
-    clock = Clock(progress)
-    with clock.stage("import"):
-        graph = fix_symbols(import_source(source, example_inputs, dynamic_shapes, input_shapes), fix_dims or {})
-    facts = source_facts(source, graph)
-    modules = export_modules(graph, options, n_threads, clock)
-    return write_export(replace(modules, source=facts), Path(folder), how)
-
-
-def export_modules(graph: Graph, options: Options, n_threads: int, clock: Clock) -> Modules:
-    """The modules of the target, or of all levels that ``options.target`` lists, for calls with so many threads."""
-    targets = [replace(Target.parse(t), n_cores=n_threads) for t in options.target.split(",")]
-    if len(targets) == 1:
-        return build_modules(graph, options, targets[0], clock)
-    return merge([build_modules(graph, options, level_target(t), clock) for t in targets])
-
-
-def source_facts(source: Source, graph: Graph) -> dict[str, Any]:
-    """What an export's record says of the model: digests that depend on its content alone."""
-    table = SideTable()
-    text = _LOC.sub("", print_graph(graph, table))
-    content = f"{text}{digest_arrays(table.arrays.values())}"
-    facts = {"model": graph.name, "sha256": sha256(content.encode()).hexdigest()}
-    if isinstance(source, str | Path):
-        with open(source, "rb") as file:
-            facts["file_sha256"] = file_digest(file, "sha256").hexdigest()
-    return facts
 
 
 def graph_passes(options: Options, target: Target) -> tuple[Pass, ...]:

@@ -10,7 +10,7 @@ import pytest
 import small_models
 import tilewright as tw
 from aot import objects
-from tilewright import driver
+from tilewright import deploy, driver
 from tilewright.aot.freestanding import freestanding_symbols
 from tilewright.codegen.isa import x86
 from tilewright.codegen.llvm import assembly_of_text
@@ -74,7 +74,7 @@ LACKS = {
 @pytest.mark.parametrize("graph", [small_models.convnet, small_models.language_model])
 def test_no_instruction_that_the_machine_lacks(target: str, graph: object) -> None:
     options = driver.Options(target=target)
-    modules = driver.export_modules(graph(), options, 1, driver.Clock())  # type: ignore[operator]
+    modules = deploy.export_modules(graph(), options, 1, driver.Clock())  # type: ignore[operator]
     for text in modules.texts.values():
         asm = assembly_of_text(text, Target.parse(target))
         assert not re.search(LACKS[target], asm), re.search(f".*({LACKS[target]}).*", asm)

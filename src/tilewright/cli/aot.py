@@ -1,6 +1,6 @@
 """``tilewright aot``: a model as an object file and a C header.
 
-In: a model file and options. Out: files in a folder. Not its business: how they are made (``driver``, ``aot``).
+In: a model file and options. Out: files in a folder. Not its business: how they are made (``deploy``, ``aot``).
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import Annotated
 import typer
 
 from tilewright import driver
-from tilewright.aot.interface import c_name
 from tilewright.cli import inputs, show
 from tilewright.cli.compile_run import Accuracy, Fix, Json, Optimize, PrecisionOption, Source, Target
 from tilewright.runtime.errors import InputError
@@ -53,10 +52,13 @@ def aot_command(
     json: Json = False,
 ) -> None:
     """Compile a model to an object file and a C header."""
+    from tilewright import deploy
+    from tilewright.aot.interface import c_name
+
     if model.suffix == ".tw":
         raise InputError(f"{model} is compiled already", remedy="export the model that it was made of")
     is_text = model.suffix == ".txt"
-    made = driver.export(
+    made = deploy.export(
         driver.read_graph(model) if is_text else model,
         output,
         name=c_name(model.stem) if name is None and is_text else name,

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from aot.emulated.platforms import Platform
-from tilewright import driver
+from tilewright import deploy, driver
 from tilewright.aot.export import Exported, ExportOptions, export
 from tilewright.aot.header import common_text
 from tilewright.conformance import onnx as suite
@@ -111,7 +111,7 @@ def export_all(platform: Platform, trials: Iterable[Trial], folder: Path) -> lis
     options = driver.Options(target=platform.target)
     for n, t in enumerate(trials):
         graph = import_source(t.source, t.example_inputs, None, None)
-        modules = driver.export_modules(graph, options, 1, driver.Clock())
+        modules = deploy.export_modules(graph, options, 1, driver.Clock())
         made.append(Built(t, export(modules, folder, ExportOptions(f"m{n}", 1, "embedded")), modules.manifest))
     return made
 

@@ -1,0 +1,106 @@
+"""``tw.export``: a source model in, an object file and a C header out, for programs without Python.
+
+In: what ``driver.compile`` takes, and what the files should be. Out: a folder's files. Not its business: compiling
+(``driver``), the files' content (``aot``). Nothing that only compiles and runs imports this module.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from hashlib import file_digest, sha256
+from pathlib import Path
+from typing import Any
+
+from tilewright.aot.dispatch import level_target, merge
+from tilewright.aot.export import Exported, ExportOptions, Modules
+from tilewright.aot.export import export as write_export
+from tilewright.aot.interface import c_name
+from tilewright.codegen.target import Target
+from tilewright.core.graph import Graph
+from tilewright.core.text import SideTable, print_graph
+from tilewright.driver import Clock, Options, Progress, optimise_and_split
+from tilewright.frontend.source import Source, import_source
+from tilewright.graph.specialize import fix_symbols
+from tilewright.runtime.digest import digest_arrays
+from tilewright.runtime.threads import default_threads
+
+_LOC = re.compile(r' loc\("(?:[^"\\]|\\.)*"(?:, "(?:[^"\\]|\\.)*", \d+)?\)')
+"""Where a graph's text says that a node comes from: lines of the user's files."""
+
+
+def export(
+    source: Source,
+    folder: str | os.PathLike[str],
+    *,
+    name: str | None = None,
+    weights: str = "auto",
+    example_inputs: Sequence[Any] | None = None,
+    dynamic_shapes: Any = None,
+    input_shapes: Mapping[str, Sequence[int | str]] | None = None,
+    fix_dims: Mapping[str, int] | None = None,
+    threads: int | None = None,
+    target: str = "native",
+    precision: str = "fp32",
+    optimize: int = 2,
+    accuracy: str = "default",
+    shared: bool = False,
+    static: bool = False,
+    progress: Progress | None = None,
+) -> Exported:
+    """Compile a model to an object file and a C header that need no Python; ``docs/deploy.md`` says how to use them.
+
+    Arguments are those of ``compile``, and: ``name``, which begins C symbols and file names (default: the file's).
+    ``threads`` is the most that a call may use (default: 1 for a named target, for "native" what this process may use).
+    ``weights`` is "embedded" in the object, "file" (to be mapped) or "auto": embedded up to 64 MiB. ``shared`` also
+    links a library with the system's ``cc``, ``static`` also writes an archive. ``target`` may list levels of x86-64,
+    plainest first ("x86-64,x86-64-v3,x86-64-v4"): the object then holds code for each and chooses when it first runs.
+
+    Raises as ``compile`` does; ``CompileError`` too for a model whose structure a call decides.
+    """
+    options = Options(target, precision, optimize, accuracy)
+    n_threads = threads if threads is not None else default_threads() if target == "native" else 1
+    if name is None and isinstance(source, str | Path):
+        name = c_name(Path(source).stem)
+    how = ExportOptions(name, n_threads, weights, shared, static)
+    clock = Clock(progress)
+    with clock.stage("import"):
+        graph = fix_symbols(import_source(source, example_inputs, dynamic_shapes, input_shapes), fix_dims or {})
+    facts = source_facts(source, graph)
+    modules = export_modules(graph, options, n_threads, clock)
+    return write_export(replace(modules, source=facts), Path(folder), how)
+
+
+def export_modules(graph: Graph, options: Options, n_threads: int, clock: Clock) -> Modules:
+    """The modules of the target, or of all levels that ``options.target`` lists, for calls with so many threads."""
+    targets = [replace(Target.parse(t), n_cores=n_threads) for t in options.target.split(",")]
+    if len(targets) == 1:
+        return build_modules(graph, options, targets[0], clock)
+    return merge([build_modules(graph, options, level_target(t), clock) for t in targets])
+
+
+def build_modules(graph: Graph, options: Options, target: Target, clock: Clock) -> Modules:
+    """The whole compiler but LLVM: what ahead-of-time export makes an object of."""
+    split = optimise_and_split(graph, options, target, clock)
+    texts = {"entry": split.entry(None), **split.kernels.texts()}
+    with clock.stage("weights"):
+        weights = split.planner.weights.blob()
+    manifest = split.manifest(options, weights.nbytes, len(split.slots))
+    return Modules(manifest, target, texts, weights, split.planner.weights.rows(), {})
+
+
+def source_facts(source: Source, graph: Graph) -> dict[str, Any]:
+    """What an export's record says of the model: digests that depend on its content alone."""
+    table = SideTable()
+    text = _LOC.sub("", print_graph(graph, table))
+    content = f"{text}{digest_arrays(table.arrays.values())}"
+    facts = {"model": graph.name, "sha256": sha256(content.encode()).hexdigest()}
+    if isinstance(source, str | Path):
+        with open(source, "rb") as file:
+            facts["file_sha256"] = file_digest(file, "sha256").hexdigest()
+    return facts
+
+
+__all__ = ["export", "export_modules", "source_facts"]
