@@ -45,15 +45,11 @@ lint: $(STAMP)-dev  ## ruff and mypy
 	$(RUN) -m ruff check
 	$(RUN) -m mypy
 
-# The tests that edit the compiler while it runs have processes of their own: in one that other tests have used,
-# planted bugs were once not seen.
 test: lint  ## lint, then every test but the slow ones
-	$(ONE_THREAD) $(RUN) -m pytest -m "not slow and not fuzz" -n $(JOBS) --ignore tests/debug $(PYTEST_ARGS)
-	$(ONE_THREAD) $(RUN) -m pytest -m "not slow and not fuzz" -n $(JOBS) $(PYTEST_ARGS) tests/debug
+	$(ONE_THREAD) $(RUN) -m pytest -m "not slow and not fuzz" -n $(JOBS) $(PYTEST_ARGS)
 
 test-all: lint  ## lint, then every test, full-size models too
-	$(ONE_THREAD) $(RUN) -m pytest -m "not fuzz" -n $(JOBS) --timeout 1800 -o faulthandler_timeout=2400 --ignore tests/debug $(PYTEST_ARGS)
-	$(ONE_THREAD) $(RUN) -m pytest -m "not fuzz" -n $(JOBS) --timeout 1800 $(PYTEST_ARGS) tests/debug
+	$(ONE_THREAD) $(RUN) -m pytest -m "not fuzz" -n $(JOBS) --timeout 1800 -o faulthandler_timeout=2400 $(PYTEST_ARGS)
 
 fuzz: $(STAMP)-dev  ## 20,000 random graphs and 2,000 damaged files; goes on where it was stopped
 	$(ONE_THREAD) PYTHONPATH=tests:. $(RUN) -m fuzz --jobs $(JOBS) $(FUZZ_ARGS)

@@ -10,7 +10,9 @@ Kernels with equal texts are scheduled and compiled once in a process, as one co
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from unittest import mock
 
 import numpy as np
 
@@ -61,8 +63,8 @@ def cases(first: int = 0, last: int = COUNT) -> Sequence[Case]:
 
 
 def run_case(case: Case) -> tuple[Status, str]:
-    share_kernels()
-    check(int(case.name))
+    with kernels_shared():
+        check(int(case.name))
     return "passed", ""
 
 
@@ -97,27 +99,33 @@ def run(case: RandomGraph, *, threads: int, **how: object) -> None:
     case.assert_close([np.asarray(g) for g in got])
 
 
-@functools.cache
-def share_kernels() -> None:
-    """From now on, equal kernels of different compiles of this process are made once.
+_KERNELS: dict[tuple[str, Machine], Kernel] = {}
+_TEXTS: dict[tuple[str, Target], str] = {}
 
-    A kernel's name is the digest of its computation's text, of which everything after it is a function.
+
+@contextmanager
+def kernels_shared() -> Iterator[None]:
+    """While entered, equal kernels of different compiles of this process are made once.
+
+    A kernel's name is the digest of its computation's text, of which everything after it is a function of an
+    unchanged compiler.
     """
-    schedule, emit, compiled = driver.schedule, driver.emit_kernel, driver.compile_text
-    kernels: dict[tuple[str, Machine], Kernel] = {}
-    texts: dict[tuple[str, Target], str] = {}
+    schedule, emit = driver.schedule, driver.emit_kernel
 
     def schedule_once(computation, machine, constants, name):
         key = name, machine
-        if key not in kernels:
-            kernels[key] = schedule(computation, machine, constants, name)
-        return kernels[key]
+        if key not in _KERNELS:
+            _KERNELS[key] = schedule(computation, machine, constants, name)
+        return _KERNELS[key]
 
     def emit_once(kernel: Kernel, target: Target) -> str:
         key = kernel.name, target
-        if key not in texts:
-            texts[key] = emit(kernel, target)
-        return texts[key]
+        if key not in _TEXTS:
+            _TEXTS[key] = emit(kernel, target)
+        return _TEXTS[key]
 
-    driver.schedule, driver.emit_kernel = schedule_once, emit_once
-    driver.compile_text = functools.lru_cache(None)(compiled)
+    with mock.patch.multiple(driver, schedule=schedule_once, emit_kernel=emit_once, compile_text=_compiled_once):
+        yield
+
+
+_compiled_once = functools.lru_cache(None)(driver.compile_text)

@@ -36,17 +36,17 @@ def check(seed: int, folder: Path) -> None:
 
 @pytest.mark.parametrize("first", range(SEED, SEED + QUICK, 12))
 def test_random_graphs(first: int, tmp_path: Path) -> None:
-    fuzz_graphs.share_kernels()
-    for seed in range(first, first + 12):
-        check(seed, tmp_path)
+    with fuzz_graphs.kernels_shared():
+        for seed in range(first, first + 12):
+            check(seed, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(SEED + QUICK, SEED + QUICK + MANY, 50))
 def test_many_random_graphs(first: int, tmp_path: Path) -> None:
-    fuzz_graphs.share_kernels()
-    for seed in range(first, first + 50):
-        check(seed, tmp_path)
+    with fuzz_graphs.kernels_shared():
+        for seed in range(first, first + 50):
+            check(seed, tmp_path)
 
 
 @pytest.mark.slow
