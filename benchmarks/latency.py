@@ -64,8 +64,10 @@ def prepare(name: str, small: bool, folder: Path) -> tuple[Path, float]:
     model = zoo.build(name, small=small)
     onnx.save(zoo.to_onnx(model), path)
     np.savez(folder / f"{name}.npz", *[x.numpy() for x in model.inputs])
-    with FlopCounterMode(display=False) as counter, torch.no_grad(), torch.nn.attention.sdpa_kernel(
-        torch.nn.attention.SDPBackend.MATH
+    with (
+        FlopCounterMode(display=False) as counter,
+        torch.no_grad(),
+        torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH),
     ):
         model.module(*model.inputs)
     counted.write_text(str(counter.get_total_flops()))

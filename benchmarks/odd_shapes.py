@@ -11,17 +11,13 @@ Not its business: whole nets (``benchmarks/latency.py``), single kernels' limits
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import torch
+from benchmarks.interleaved import Lambda, Tensors, best_times, compiled
 
-import tilewright
-from tilewright.core.types import Array
-
-Tensors = tuple[torch.Tensor, ...]
 Problem = tuple[torch.nn.Module, Tensors, float]
 """A layer, its inputs, and its work: multiply-adds where it has a product, else elements that it touches."""
 
@@ -33,17 +29,6 @@ class Family:
     name: str
     build: Callable[..., Problem]
     pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]
-
-
-class Lambda(torch.nn.Module):
-    """A function as a module."""
-
-    def __init__(self, function: Callable[..., torch.Tensor]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
-        return self.function(*tensors)
 
 
 def linear(m: int, n: int, k: int) -> Problem:
@@ -142,26 +127,6 @@ FAMILIES = (
 )  # fmt: skip
 
 
-def best_times(functions: Sequence[Callable[[], object]], seconds: float) -> list[float]:
-    """Shortest seconds of each function, called in turn for about ``seconds``."""
-    best = [float("inf")] * len(functions)
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        for i, function in enumerate(functions):
-            start = time.perf_counter()
-            function()
-            best[i] = min(best[i], time.perf_counter() - start)
-    return best
-
-
-def runner(problem: Problem) -> Callable[[], object]:
-    """Our compiled form of a problem, ready to be timed."""
-    module, inputs, _ = problem
-    model = tilewright.compile(module.eval(), example_inputs=inputs, threads=1, cache=False)
-    arrays: list[Array] = [x.numpy() for x in inputs]
-    return lambda: model(*arrays)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("words", nargs="*", help="families whose name contains one of these (default: all)")
@@ -177,7 +142,9 @@ def main() -> None:
         for odd_shape, round_shape in family.pairs:
             odd, even = family.build(*odd_shape), family.build(*round_shape)
             with torch.no_grad():
-                ours, neighbour, eager = best_times([runner(odd), runner(even), partial(odd[0], *odd[1])], a.seconds)
+                ours, neighbour, eager = best_times(
+                    [compiled(*odd[:2]), compiled(*even[:2]), partial(odd[0], *odd[1])], a.seconds
+                )
             share = (odd[2] / ours) / (even[2] / neighbour)
             shares.append(share)
             shape = "x".join(map(str, odd_shape))

@@ -1,0 +1,54 @@
+"""Two engines in one process, timed in turn: what the benchmarks of single ops and of small nets share.
+
+In: functions to call; a PyTorch module with inputs. Out: the shortest seconds of each; our compiled form of the module.
+Not its business: whole nets beside many engines (``benchmarks/latency.py``, a process for each).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+import tilewright
+
+Tensors = tuple[torch.Tensor, ...]
+
+
+class Lambda(torch.nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *tensors: torch.Tensor) -> Any:
+        return self.function(*tensors)
+
+
+def best_times(functions: Sequence[Callable[[], object]], seconds: float) -> list[float]:
+    """Shortest seconds of each function, called in turn for about ``seconds``, and at least three times."""
+    best = [float("inf")] * len(functions)
+    end = time.perf_counter() + seconds
+    rounds = 0
+    while rounds < 3 or time.perf_counter() < end:
+        rounds += 1
+        for i, function in enumerate(functions):
+            start = time.perf_counter()
+            function()
+            best[i] = min(best[i], time.perf_counter() - start)
+    return best
+
+
+def compiled(module: torch.nn.Module, inputs: Tensors, threads: int = 1) -> Callable[[], Any]:
+    """Our compiled form of a module, ready to be called."""
+    model = tilewright.compile(module.eval(), example_inputs=inputs, threads=threads, cache=False)
+    arrays: list[Any] = [x if x.dtype == torch.bfloat16 else x.numpy() for x in inputs]
+    return lambda: model(*arrays)
+
+
+def geometric_mean(ratios: Sequence[float]) -> float:
+    return math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else math.nan
