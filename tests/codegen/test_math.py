@@ -9,7 +9,7 @@ import pytest
 from codegen.native import HOST, Native, kernel
 from tilewright.codegen.target import Target
 from tilewright.core import types
-from tilewright.core.compute import Binary, Buffer, Unary
+from tilewright.core.compute import Binary, Buffer, Const, Unary
 from tilewright.core.expr import Sym
 from tilewright.tile.ir import For, Kind, Loop, Store
 
@@ -142,6 +142,23 @@ def test_sine_of_large_f32(target):
     for name, bound in (("sin", 2), ("cos", 2), ("tan", 4)):
         got = apply(lambda v, name=name: Unary(name, v), [x], target, types.f32)
         assert ulps(got, exact(name, x)).max() <= bound
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+@pytest.mark.parametrize("dtype", [types.f32, types.f64], ids=str)
+@pytest.mark.parametrize(("name", "least", "bound"), [("erf", -5, 4e-4), ("tanh", -43, 4e-7)])
+def test_one_plus_keeps_digits_where_the_sum_is_small(name, least, bound, dtype, target):
+    x = sweep(dtype, least, -least)
+    x[: len(SPECIAL)] = SPECIAL
+    got = apply(lambda v: Const(1.0, v.dtype) + Unary(name, v), [x], target, dtype)
+    with np.errstate(all="ignore"):
+        wide = x.astype("d")
+        want = np.array([math.erfc(-v) for v in wide]) if name == "erf" else 2 / (1 + np.exp(-2 * wide))
+    np.testing.assert_allclose(got, want, rtol=0, atol=2e-7 if name == "erf" else 3e-7)
+    if dtype is types.f32:
+        inside = wide > least
+        np.testing.assert_allclose(got[inside], want[inside], rtol=bound)
+        assert (got[wide < 2 * least] == 0).all()
 
 
 def pairs(dtype, n=N):

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from tilewright.core import types
-from tilewright.core.compute import Binary, Cast, Unary, Value, rewrite_value
+from tilewright.core.compute import Binary, Cast, Const, Unary, Value, rewrite_value
 from tilewright.tile.elementary import exponential, special, trigonometric
 from tilewright.tile.elementary.build import Style
 
@@ -38,6 +38,11 @@ UNARY: Mapping[str, Callable[[Value, Style], Value]] = {
     "acos": trigonometric.acos,
     "atan": trigonometric.atan,
 }
+ONE_PLUS: Mapping[str, Callable[[Value, Style], Value]] = {
+    "erf": special.one_plus_erf,
+    "tanh": exponential.one_plus_tanh,
+}
+"""``1 + f(x)``, for f32: fewer operations than ``f``, and more digits where the sum is small."""
 BINARY: Mapping[str, Callable[[Value, Value, Style], Value]] = {
     "pow": exponential.power,
     "atan2": trigonometric.atan2,
@@ -64,7 +69,23 @@ def expand(value: Value, *, has_fma: bool = True, has_f64: bool = True, has_scal
             return exponential.integer_power(v.a, v.b)
         return None
 
-    return rewrite_value(value, leaf)
+    def sums(v: Value) -> Value | None:
+        function = _one_plus(v)
+        if function is None or v.dtype is types.f64:
+            return None
+        return _in_wide(v, lambda a: ONE_PLUS[function.op](a, narrow_style), function.a)
+
+    return rewrite_value(rewrite_value(value, sums), leaf)
+
+
+def _one_plus(v: Value) -> Unary | None:
+    """The ``f(x)`` of ``1 + f(x)`` that has a form of its own."""
+    if not isinstance(v, Binary) or v.op != "add":
+        return None
+    for one, f in ((v.a, v.b), (v.b, v.a)):
+        if isinstance(one, Const) and one.value == 1 and isinstance(f, Unary) and f.op in ONE_PLUS:
+            return f
+    return None
 
 
 def _in_wide(v: Value, build: Callable[..., Value], *arguments: Value) -> Value:

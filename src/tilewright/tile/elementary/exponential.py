@@ -207,6 +207,11 @@ def tanh(x: Value, style: Style) -> Value:
     return with_sign_of(t / (t + c(2.0, x)), x)
 
 
+def one_plus_tanh(x: Value, style: Style) -> Value:
+    """``1 + tanh(x)`` of f32 as ``2 / (1 + exp(-2x))``: within 3 ULP of the exact sum, but 0 below -44."""
+    return c(2.0, x) / (exp(c(-2.0, x) * x, style) + c(1.0, x))
+
+
 # --- logarithms -----------------------------------------------------------------------------------------------------
 
 
