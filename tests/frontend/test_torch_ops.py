@@ -371,6 +371,7 @@ def test_norms() -> None:
         {
             "batch": lambda x: F.batch_norm(x, b * 0.1, w, w, b),
             "batch_plain": lambda x: F.batch_norm(x, b * 0.1, w),
+            "batch_own_statistics": lambda x: F.batch_norm(x, None, None, w, b, training=True),
             "layer": lambda x: F.layer_norm(x, (8,), tail, tail - 1),
             "layer_two": lambda x: F.layer_norm(x, (9, 8), rows, rows),
             "layer_no_bias": lambda x: F.layer_norm(x, (8,), tail),
@@ -408,6 +409,12 @@ def test_attention() -> None:
 )
 def test_recurrent_layers(kind: str, options: dict[str, object]) -> None:
     layer = getattr(torch.nn, kind)(5, 6, **options)
+    check_functions({"first": layer}, torch.randn(3, 4, 5))
+
+
+@pytest.mark.parametrize("options", [{"num_layers": 2, "bidirectional": True, "batch_first": True}, {"bias": False}])
+def test_projected_lstm(options: dict[str, object]) -> None:
+    layer = torch.nn.LSTM(5, 6, proj_size=3, **options)
     check_functions({"first": layer}, torch.randn(3, 4, 5))
 
 

@@ -28,7 +28,9 @@ def _filled(c: Call, given: Node | None, value: float, like: Node, n: Dim) -> No
 def _batch_norm(mean: str, var: str) -> Convert:
     def convert(c: Call) -> Result:
         if c.args.get("training"):
-            raise Unsupported("batch norm in training mode", "call module.eval() before compiling")
+            if c[mean] is not None:
+                raise Unsupported("batch norm in training mode", "call module.eval() before compiling")
+            return _batch_stats_norm(c)
         x = c.tensor("input")
         n = x.shape[1]
         scale = _filled(c, c.optional("weight"), 1.0, x, n)
@@ -72,6 +74,8 @@ def _batch_stats_norm(c: Call) -> Result:
     for op, name in ((ops.mul, "weight"), (ops.add, "bias")):
         if c[name] is not None:
             y = c.b(op, y, reshape(c.b, c.tensor(name, y.dtype), shape))
+    if len(c.results) == 1:
+        return cast(c.b, y, x.dtype)
     kept = [reshape(c.b, s, (x.shape[1],)) for s in (mean, deviation)]
     types = [t.dtype if t is not None else s.dtype for s, t in zip(kept, c.results[1:], strict=True)]
     return cast(c.b, y, x.dtype), *(cast(c.b, s, d) for s, d in zip(kept, types, strict=True))

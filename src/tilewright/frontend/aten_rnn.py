@@ -79,8 +79,6 @@ def _layers(c: Call, cell: Cell, states: list[Node]) -> Result:
     directions = 2 if c["bidirectional"] else 1
     params = c.tensors("params")
     per_layer = len(params) // c["num_layers"]
-    if per_layer != directions * (4 if c["has_biases"] else 2):
-        raise Unsupported("a recurrent layer with projections", "use proj_size=0")
     hidden = params[1].shape[1]
     lasts: list[list[Node]] = [[] for _ in states]
     for layer in range(c["num_layers"]):
@@ -101,7 +99,56 @@ def _layers(c: Call, cell: Cell, states: list[Node]) -> Result:
 
 
 def _lstm(c: Call) -> Result:
-    return _layers(c, _lstm_cell(), c.tensors("hx"))
+    states = c.tensors("hx")
+    return _layers(c, _lstm_cell(), states) if states[0].shape[2] == states[1].shape[2] else _projected(c, *states)
+
+
+def _projected(c: Call, h: Node, cell: Node) -> Result:
+    """An LSTM whose output is projected onto fewer features (Sak et al. 2014, arXiv 1402.1128), step after step."""
+    b, x, params = c.b, c.tensor("input"), c.tensors("params")
+    if c["train"] and c["dropout"]:
+        raise Unsupported("dropout between recurrent layers in training mode", "call module.eval() before compiling")
+    x = transpose(b, x, (1, 0, 2)) if c["batch_first"] else x
+    n_steps, directions = x.shape[0], 2 if c["bidirectional"] else 1
+    if not isinstance(n_steps, int):
+        raise Unsupported("a projected LSTM of symbolic length", "make the length static, or use proj_size=0")
+    per_direction = 5 if c["has_biases"] else 3
+    lasts: tuple[list[Node], list[Node]] = [], []
+    for layer in range(c["num_layers"]):
+        found = []
+        for k in range(layer * directions, (layer + 1) * directions):
+            weights = params[k * per_direction : (k + 1) * per_direction]
+            first = [reshape(b, slice_axis(b, s, 0, k, 1), s.shape[1:]) for s in (h, cell)]
+            y, *last = _projected_direction(c, x, weights, *first, backwards=k % directions == 1)
+            found.append(y)
+            for kept, state in zip(lasts, last, strict=True):
+                kept.append(reshape(b, state, (1, *state.shape)))
+        x = found[0] if directions == 1 else b(ops.concat, *found, axis=2)
+    out = transpose(b, x, (1, 0, 2)) if c["batch_first"] else x
+    return out, *(s[0] if len(s) == 1 else b(ops.concat, *s, axis=0) for s in lasts)
+
+
+def _projected_direction(
+    c: Call, x: Node, weights: Sequence[Node], h: Node, cell: Node, *, backwards: bool
+) -> tuple[Node, Node, Node]:
+    """Outputs of all steps (T, N, P), then the last states; PyTorch's gates are i, f, g, o."""
+    b, (w, r, *biases, projection) = c.b, weights
+    w, r, projection = (transpose(b, m, (1, 0)) for m in (w, r, projection))
+    inputs = b(ops.matmul, x, w)
+    for bias in biases:
+        inputs = b(ops.add, inputs, bias)
+    n_steps, hidden = x.shape[0], cell.shape[1]
+    assert isinstance(n_steps, int)
+    outputs = []
+    for t in reversed(range(n_steps)) if backwards else range(n_steps):
+        own = reshape(b, slice_axis(b, inputs, 0, t, 1), inputs.shape[1:])
+        gates = b(ops.add, own, b(ops.matmul, h, r))
+        i, f, g, o = (slice_axis(b, gates, 1, k * hidden, hidden) for k in range(4))
+        kept = b(ops.mul, b(ops.sigmoid, f), cell)
+        cell = b(ops.add, kept, b(ops.mul, b(ops.sigmoid, i), b(ops.tanh, g)))
+        h = b(ops.matmul, b(ops.mul, b(ops.sigmoid, o), b(ops.tanh, cell)), projection)
+        outputs.append(reshape(b, h, (1, *h.shape)))
+    return b(ops.concat, *(outputs[::-1] if backwards else outputs), axis=0), h, cell
 
 
 def _gru(c: Call) -> Result:
