@@ -197,6 +197,15 @@ def test_fallback_with_dynamic_sizes(recorder: Recorder) -> None:
             assert_close(compiled(x), f(x))
 
 
+def test_columns_of_a_size_that_data_decide(recorder: Recorder) -> None:
+    """``nonzero`` lays its result out by columns, as far apart as there are rows."""
+    x = torch.tensor([[1.0, 0.0], [0.0, 2.0], [3.0, 4.0]])
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        got = recorder.compile(torch.nonzero)(x)
+    assert_close(got, torch.nonzero(x))
+    assert got.stride() == torch.nonzero(x).stride()
+
+
 def test_draws_are_those_of_the_generator(recorder: Recorder) -> None:
     def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         y = x + torch.rand(3, 4)

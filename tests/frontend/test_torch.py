@@ -110,6 +110,16 @@ def test_sizes_as_numbers() -> None:
     compare(graph, module, (torch.randn(11),))
 
 
+def test_free_sizes_may_be_one() -> None:
+    """PyTorch traces them as two or more, and runs what it traced with one too."""
+    module = Lambda(lambda x: F.softmax(x @ x.mT, -1) @ x + x[:, -1:].sum(0))
+    free = {"args": ({0: Dim.DYNAMIC, 1: Dim.AUTO},)}
+    compiled = tilewright.compile(module, example_inputs=(torch.randn(3, 5, 4),), dynamic_shapes=free, cache=False)
+    for n, steps in ((1, 5), (2, 1), (1, 1)):
+        x = torch.randn(n, steps, 4)
+        torch.testing.assert_close(compiled(x), module(x))
+
+
 def test_sizes_that_data_decide() -> None:
     """Masks as indices of any axes, and programs that go on with a result of unknown size."""
 

@@ -30,6 +30,7 @@ def test_unary() -> None:
         "isfinite": lambda x: torch.isfinite(x / (x > 0)),
         "square": torch.square,
         "round2": lambda x: torch.round(x, decimals=2),
+        "rrelu": F.rrelu,
         "frac": torch.frac,
         "nan_to_num": lambda x: torch.nan_to_num(x / (x > 0)),
         "logit": lambda x: torch.logit(torch.sigmoid(x)),

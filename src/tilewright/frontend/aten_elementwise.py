@@ -206,6 +206,15 @@ def _leaky_relu(c: Call) -> Node:
     return c.b(ops.leaky_relu, c.tensor("self"), alpha=float(c.static("negative_slope")))
 
 
+def _rrelu(c: Call) -> Result:
+    """Outside of training the slope is the middle of its range, and the noise is handed on."""
+    if c["training"]:
+        raise Unsupported("a slope drawn at random in training mode", "call module.eval() before compiling")
+    slope = (float(c.static("lower")) + float(c.static("upper"))) / 2
+    y = c.b(ops.leaky_relu, c.tensor("self"), alpha=slope)
+    return y if len(c.results) == 1 else (y, c.tensor("noise"))
+
+
 def _elu(c: Call) -> Node:
     """``scale * (x or alpha * (exp(x * input_scale) - 1))``."""
     x, alpha, scale, inner = c.tensor("self"), c.static("alpha"), c.static("scale"), c.static("input_scale")
@@ -476,6 +485,7 @@ TABLE: Mapping[str, Convert] = {
     "type_as.default": _to, "positive.default": _to, "real.default": _to, "conj.default": _to, "_conj.default": _to,
     "_conj_physical.default": _to, "conj_physical.default": _to, "resolve_conj.default": _to,
     "resolve_neg.default": _to,
+    "rrelu.default": _rrelu, "rrelu_with_noise.default": _rrelu, "rrelu_with_noise_functional.default": _rrelu,
     "gelu.default": _gelu, "leaky_relu.default": _leaky_relu, "elu.default": _elu, "celu.default": _celu,
     "hardsigmoid.default": _hardsigmoid, "softplus.default": _softplus, "log_sigmoid.default": _log_sigmoid,
     "log_sigmoid_forward.default": _log_sigmoid, "prelu.default": _prelu, "_prelu_kernel.default": _prelu,

@@ -148,8 +148,8 @@ def _give(k: int, is_tensor: bool, source: Any, importer: Importer, inputs: Sequ
     return lambda args, arrays: to_torch(arrays[k], is_complex).permute(order).contiguous().permute(back)
 
 
-def _placement(importer: Importer, fake: Any) -> tuple[tuple[Dim, ...], Dim] | None:
-    """Symbolic strides and offset of a result that is no row-major tensor of its own.
+def _placement(importer: Importer, fake: Any) -> tuple[tuple[Dim, ...], tuple[Dim, ...], Dim] | None:
+    """Symbolic sizes, strides and offset of a result that is no row-major tensor of its own.
 
     AOTAutograd makes a result that aliases an argument, of symbolic size, from nothing but these three.
     """
@@ -162,7 +162,7 @@ def _placement(importer: Importer, fake: Any) -> tuple[tuple[Dim, ...], Dim] | N
     for d, stride in zip(reversed(shape), reversed(strides), strict=True):
         is_dense &= d == 1 or stride == step
         step = step * d
-    return None if is_dense else (tuple(strides), offset)
+    return None if is_dense else (tuple(shape), tuple(strides), offset)
 
 
 def _homes(importer: Importer, inputs: Sequence[Any]) -> dict[Sym, tuple[int, int | None]]:
@@ -184,6 +184,7 @@ def _homes(importer: Importer, inputs: Sequence[Any]) -> dict[Sym, tuple[int, in
 def _give_placed(
     k: int,
     is_complex: bool,
+    shape: Sequence[Dim],
     strides: Sequence[Dim],
     offset: Dim,
     homes: Mapping[Sym, tuple[int, int | None]],
@@ -194,7 +195,8 @@ def _give_placed(
     import torch
 
     x = to_torch(arrays[k], is_complex)
-    known: dict[Sym, Dim] = {s: args[i] if axis is None else args[i].shape[axis] for s, (i, axis) in homes.items()}
+    known: dict[Sym, Dim] = {d: n for d, n in zip(shape, x.shape, strict=True) if isinstance(d, Sym)}
+    known |= {s: args[i] if axis is None else args[i].shape[axis] for s, (i, axis) in homes.items()}
     steps = [int(substitute(s, known)) for s in strides]  # type: ignore[arg-type]
     start = int(substitute(offset, known))  # type: ignore[arg-type]
     length = start + 1 + sum((n - 1) * s for n, s in zip(x.shape, steps, strict=True)) if x.numel() else start

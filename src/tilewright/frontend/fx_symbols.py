@@ -29,6 +29,10 @@ _FUNCTIONS: Mapping[str, Callable[[Dim, Dim], Dim]] = {
 }
 
 
+TRACED_FROM = 2
+"""PyTorch traces a size that is free as one from here on."""
+
+
 class SymbolTable:
     """Converts sizes; one sympy symbol is always the same ``Sym``."""
 
@@ -38,10 +42,16 @@ class SymbolTable:
         self._equal: dict[str, Any] = {}
         self._ranges: dict[str, tuple[int | None, int | None]] = {}
 
-    def add_ranges(self, ranges: Mapping[Any, Any]) -> None:
-        """Take over PyTorch's value ranges: ``{sympy symbol: ValueRanges}``."""
+    def add_ranges(self, ranges: Mapping[Any, Any], down_to: int = TRACED_FROM) -> None:
+        """Take over PyTorch's value ranges: ``{sympy symbol: ValueRanges}``.
+
+        That a size without a name is two or more is what the tracer assumes, and no rule of the user's: an exported
+        program takes smaller ones too. ``down_to`` is where such a range begins here.
+        """
         for symbol, r in ranges.items():
-            self._ranges[str(symbol)] = (_finite(r.lower), _finite(r.upper))
+            lower = _finite(r.lower)
+            assumed = lower == TRACED_FROM and str(symbol) not in self._names
+            self._ranges[str(symbol)] = (down_to if assumed else lower, _finite(r.upper))
 
     def dim(self, size: Any) -> Dim:
         """A size: an int, a ``SymInt`` or a sympy expression."""

@@ -93,7 +93,7 @@ def import_with_values(
     if written is None:
         program, written = _decomposed(program), {}
     symbols = SymbolTable(dimension_names)
-    symbols.add_ranges(program.range_constraints)
+    symbols.add_ranges(program.range_constraints, down_to=1)
     importer = Importer(Pool(), symbols, program.graph_module)
     importer.read_assertions(program.graph)
     inputs = _bind_inputs(importer, program)
