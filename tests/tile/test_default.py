@@ -43,7 +43,7 @@ from tilewright.core.compute import (
 )
 from tilewright.core.expr import Sym
 from tilewright.tile.default import schedule
-from tilewright.tile.ir import For, Kind, Role, Space, walk
+from tilewright.tile.ir import For, Kind, Role, Space, Store, Update, walk
 from tilewright.tile.rewrite import loops_of
 
 SLOW = settings(max_examples=25, deadline=None)
@@ -89,6 +89,31 @@ def test_rows(r, c):
 @pytest.mark.parametrize(("r", "c"), [(0, 3), (1, 0), (2, 37), (3, 16), (2, 1)])
 def test_rows_at_run_time_sizes(r, c):
     check_default(softmax(Sym("R"), Sym("C")), sizes={"R": r, "C": c})
+
+
+def spread(r, c):
+    """Rows less their last element, times the sum of the squares, in four stages."""
+    x, y, v = Buffer("X", F, (r, c)), Buffer("Y", F, (r, c)), Buffer("v", F, (r,))
+    d, q = Buffer("d", F, (r, c)), Buffer("q", F, (r, c))
+    rows, cols = axes_for((r,), "r"), axes_for((c,), "c")
+    (i,), (j,) = syms(rows), syms(cols)
+    stages = (
+        Stage((d,), (*rows, *cols), (i, j), (x[i, j] - x[i, c - 1],)),
+        Stage((q,), (*rows, *cols), (i, j), (d[i, j] * d[i, j],)),
+        Stage((v,), rows, (i,), (q[i, j],), Reduction(cols, "add", (ZERO,))),
+        Stage((y,), (*rows, *cols), (i, j), (d[i, j] * v[i],)),
+    )
+    return Computation((x,), (y,), stages, (d, q, v))
+
+
+@pytest.mark.parametrize("make", [softmax, spread])
+def test_passes_over_a_row_share_a_loop(make):
+    """The exponential and its sum; the differences and the sum of their squares, which are stored nowhere."""
+    kernel = schedule(make(6, 200), WIDE)
+    loops = [s for s in walk(kernel.body) if isinstance(s, For)]
+    assert any([type(x) for x in s.body] == [Store, Update] for s in loops)
+    assert sum(p.space is Space.LOCAL for p in kernel.places) == 1
+    check_default(make(6, 200))
 
 
 @pytest.mark.parametrize("op", ["add", "max", "min", "mul"])

@@ -21,7 +21,7 @@ from tilewright.core.compute import (
 )
 from tilewright.core.expr import Sym
 from tilewright.tile.errors import ScheduleError, TileTextError
-from tilewright.tile.ir import Kind
+from tilewright.tile.ir import For, Kind, Store
 from tilewright.tile.lower import lower
 from tilewright.tile.rewrite import loops_of
 from tilewright.tile.schedule import Builder, Schedule
@@ -107,6 +107,14 @@ def test_fuse_unit_and_merge():
     refuses(elementwise((3, Sym("N"))), ("fuse", "i0", "i1"), rule="not a positive number")
     same(reduction((3, 9), 1, "add"), ("merge", "i0", "i0_1"))
     refuses(softmax(3, 4), ("merge", "r0", "r0_2"), rule="not neighbours")
+
+
+def test_merge_puts_what_starts_a_sum_first():
+    at_row = [("compute_at", name, "r0_5", "local") for name in ("s", "e", "m")]
+    kernel = same(softmax(3, 4), *at_row, ("merge", "e1_0", "c0_2"))
+    (row,) = kernel.body
+    assert [type(s) for s in row.body] == [Store, For, Store, For, For]
+    refuses(softmax(3, 4), *at_row, ("merge", "c0", "c0_2"), rule="can't go before")
 
 
 # --- stages

@@ -158,10 +158,16 @@ def is_copied(f: For) -> bool:
 
 
 def lane_count(f: For, target: Target) -> int | None:
-    """The lanes of a vector loop, ragged or not; None when it can't run in lanes."""
+    """The lanes of a vector loop, ragged or not; None when it can't run in lanes.
+
+    Where masks cost nothing, a loop whose variable could go further than its extent has as many lanes as that: part of
+    a vector is handled like a whole one.
+    """
     if f.loop.kind is not Kind.VECTOR:
         return None
-    hi = expr.bounds(f.loop.extent)[1]
+    hi, most = expr.bounds(f.loop.extent)[1], f.loop.sym.hi
+    if target.has_masks and hi is not None and most is not None and hi <= most:
+        hi = most + 1
     return hi if hi is not None and 1 <= hi <= MAX_LANES_PER_BYTE * target.vector_bytes and is_vectorisable(f) else None
 
 

@@ -129,9 +129,10 @@ def _stride(v: Value, sym: Sym, constants: Container[Buffer]) -> int:
 def inline(computation: Computation) -> Computation:
     """A temporary that one plain stage assigns once and one later plain stage reads is computed where it is read.
 
-    Not when: its stage reduces, updates or scatters; the reader is a reduction and the value does arithmetic beyond
-    widening a load (it would be repeated); it is read at a run-time index; what it reads is written in between; the
-    result would be very large. From the last temporary back: two readers may have become one by then.
+    Not when: its stage reduces, updates or scatters; the reader is a reduction that would repeat arithmetic beyond
+    widening a load, or does not go along the temporary's last axis; it is read at a run-time index; what it reads is
+    written in between; the result would be very large. From the last temporary back: two readers may have become one
+    by then.
     """
     items = list(stages_of(computation))
     temps = list(computation.temps)
@@ -183,8 +184,20 @@ def _may_inline(maker: Stage, user: Stage, items: list[Stage]) -> bool:
     size = sum(1 for _ in walk(maker.expr))
     if user.reduction is not None:
         v = maker.expr
-        return isinstance(v, Load) or (isinstance(v, Cast) and isinstance(v.a, Load) and v.a.dtype.bits <= v.dtype.bits)
+        if isinstance(v, Load) or (isinstance(v, Cast) and isinstance(v.a, Load) and v.a.dtype.bits <= v.dtype.bits):
+            return True
+        return isinstance(user.reduction.op, str) and _goes_along(user, reads)
     return len({x.index for x in reads}) * size <= MAX_INLINE_NODES and (len(reads) == 1 or size <= 8)
+
+
+def _goes_along(user: Stage, reads: Sequence[Load]) -> bool:
+    """Does the one load read another element at every step, along the last axis in the innermost loop?"""
+    reduced = user.reduction.axes if user.reduction else ()
+    walked = [a.sym for a in (*user.axes, *reduced)]
+    if len(reads) != 1 or not reduced:
+        return False
+    index = [i for i in reads[0].index if i != 0]
+    return sorted(map(str, index)) == sorted(map(str, walked)) and index[-1:] == [reduced[-1].sym]
 
 
 def _fills(maker: Stage) -> bool:

@@ -123,12 +123,13 @@ def passes(b: Builder, machine: Machine, row: str) -> None:
 
 
 def _merge_passes(b: Builder, row: str) -> None:
-    """An element-wise pass directly before a reducing pass over the same extent joins it."""
+    """An element-wise pass before a reducing one over the same extent joins it; what starts the sum goes first."""
     body = find_body(b.kernel, row)
     k = 0
     while k + 1 < len(body):
-        first, second = body[k], body[k + 1]
+        first = body[k]
         k += 1
+        second = next((s for s in body[k:] if not isinstance(s, Store)), None)
         if not isinstance(first, For) or not isinstance(second, For) or first.loop.extent != second.loop.extent:
             continue
         if any(isinstance(x, For) for x in (*first.body, *second.body)):

@@ -231,26 +231,37 @@ def starts_fresh(body: Body, buffer: Buffer) -> bool:
 
 
 def merge(kernel: Kernel, first: str, second: str) -> Kernel:
-    """``for a<n: X; for b<n: Y`` (neighbours) -> ``for a<n: X; Y[b := a]``.
+    """``for a<n: X; S; for b<n: Y`` -> ``S; for a<n: X; Y[b := a]``; S is nothing, or stores that X has no part in.
 
-    Fails: not neighbours in one body; extents or kinds differ; an iteration of Y would see an X that has not run yet.
+    Fails: the loops are not in one body, or more than such stores stand between them; extents or kinds differ; an
+    iteration of Y would see an X that has not run yet.
     """
     a, b = find_loop(kernel, first, "merge"), find_loop(kernel, second, "merge")
     where = f"{first}, {second}"
     if a.loop.extent != b.loop.extent:
         raise ScheduleError("merge", where, f"the extents {a.loop.extent} and {b.loop.extent} differ")
     bodies: list[Body] = [kernel.body, *(s.body for s in walk(kernel.body) if isinstance(s, For | If))]
-    home = next((x for x in bodies if any(s is a for s in x) and any(s is b for s in x)), None)
-    if (
-        home is None
-        or next(k for k, s in enumerate(home) if s is b) - next(k for k, s in enumerate(home) if s is a) != 1
-    ):
+    home = next((x for x in bodies if any(s is a for s in x) and any(s is b for s in x)), ())
+    at = [k for k, s in enumerate(home) if s is a or s is b]
+    if len(at) != 2 or home[at[0]] is not a:
         raise ScheduleError("merge", where, "the loops are not neighbours in one body")
+    between = home[at[0] + 1 : at[1]]
+    if not all(isinstance(s, Store) for s in between) or not _are_apart(a.body, between):
+        raise ScheduleError("merge", where, "not neighbours, and what stands between the loops can't go before them")
     moved = substitute_body(b.body, {b.loop.sym: a.loop.sym})
     _check_merge(a, moved, where)
     joined = For(a.loop, (*a.body, *moved))
     without = with_body(kernel, edit(kernel.body, b, lambda _: ()))
-    return replace_stmt(without, a, joined)
+    for s in between:
+        without = with_body(without, edit(without.body, s, lambda _: ()))
+    return replace_stmt(without, a, *between, joined)
+
+
+def _are_apart(one: Body, other: Body) -> bool:
+    """Does neither write what the other touches?"""
+    first, second = _index_map(one), _index_map(other)
+    changed = {b for part in (one, other) for s in walk(part) for b in written(s)}
+    return not changed & first.keys() & second.keys()
 
 
 def _check_merge(a: For, moved: Body, where: str) -> None:

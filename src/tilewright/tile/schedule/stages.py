@@ -524,7 +524,7 @@ class _Partials:
         return (*others, Update(buffer, index, moved.op, moved.value))
 
     def _grid(self, name: str, rows: int, width: int, leaf: _Leaf) -> Stmt:
-        lane = Loop(Sym(self._name(f"{name}_l"), 0, width - 1), width, Kind.VECTOR)
+        lane = Loop(Sym(self._name(f"{name}_l"), 0, self.lanes - 1), width, Kind.VECTOR)
         if rows == 1:
             return For(lane, leaf(lane.sym))
         row = Loop(Sym(self._name(f"{name}_u"), 0, rows - 1), rows, Kind.UNROLL)
