@@ -220,6 +220,44 @@ def test_deep_nets_stay_within_the_bound_of_eager(channels, depth, size):
     assert float(np.abs(np.asarray(model(x.numpy())) - want).max()) <= 1e-5 * float(np.abs(want).max())
 
 
+@pytest.mark.parametrize(
+    ("layer", "size"),
+    [
+        (torch.nn.Conv1d(24, 33, 3, padding=1), (50,)),
+        (torch.nn.Conv1d(64, 64, 3, padding=8, dilation=4), (101,)),
+        (torch.nn.Conv1d(32, 48, 5, padding=1, dilation=3), (97,)),
+        (torch.nn.Conv1d(32, 48, 4), (64,)),
+        (torch.nn.Conv2d(32, 32, 3, padding=3, dilation=3), (30, 31)),
+        (torch.nn.Conv2d(40, 40, (3, 1), padding=(1, 0)), (30, 7)),
+        (torch.nn.Conv2d(40, 40, (1, 3), padding=(0, 2), dilation=(1, 2)), (6, 161)),
+        (torch.nn.Conv2d(32, 32, 5, padding=2), (18, 19)),
+    ],
+)
+@pytest.mark.parametrize("batch", [1, 3])
+def test_sequences_and_dilations(layer, size, batch):
+    """relu(conv(x)) + conv(x), also of an input that is read through a transpose."""
+    torch.manual_seed(0)
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.layer(x)
+            return torch.relu(y) + y
+
+    module, x = Net().eval(), torch.randn(batch, layer.in_channels, *size)
+    for threads in (1, 2):
+        model = tw.compile(module, example_inputs=(x,), cache=False, threads=threads)
+        assert winograd_calls(model) == 1
+        assert not any(RULE_BROKE in note for k in model.report()["kernels"] for note in k["notes"])
+        with torch.no_grad():
+            want = module.double()(x.double()).numpy()
+        module.float()
+        assert float(np.abs(np.asarray(model(x.numpy())) - want).max()) <= 2e-5 * float(np.abs(want).max())
+
+
 def test_exact_never_takes_it_and_is_cached_apart(tmp_path, monkeypatch):
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
     torch.manual_seed(0)

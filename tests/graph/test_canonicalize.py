@@ -144,6 +144,37 @@ CASES = {
     ),
     "slice reversed": (lambda b, x: b(ops.slice, x, starts=(3,), stops=(-1,), steps=(-1,)), [F],
                        "slice(x, starts=(3), stops=(-1), steps=(-1))"),
+    "slice of a causal convolution": (
+        lambda b, x, w: b(ops.slice, b(ops.conv, x, w, strides=(1,), pads=((4, 4),), dilations=(2,), layout="NHWC"),
+                          starts=(0, 0, 0), stops=(1, 9, 2), steps=(1, 1, 1)),
+        ["f32[1,9,4]", "f32[2,4,3]"],
+        "conv(x, y, strides=(1), pads=((4, 0)), dilations=(2), layout='NHWC')",
+    ),
+    "slice of a strided convolution": (
+        lambda b, x, w: b(ops.slice, b(ops.conv, x, w, strides=(2, 1), pads=((1, 1), (0, 0)), dilations=(1, 1)),
+                          starts=(0, 0, 1, 0), stops=(1, 2, 4, 4), steps=(1, 1, 1, 1)),
+        ["f32[1,3,10,6]", "f32[2,3,3,3]"],
+        "conv(x, y, strides=(2, 1), pads=((-1, -1), (0, 0)), dilations=(1, 1))",
+    ),
+    "slice of a convolution's channels": (
+        lambda b, x, w: b(ops.slice, b(ops.conv, x, w, strides=(1,), pads=((0, 0),), dilations=(1,)),
+                          starts=(0, 1, 0), stops=(1, 2, 7), steps=(1, 1, 1)),
+        ["f32[1,4,9]", "f32[2,4,3]"],
+        "slice(conv(x, y, strides=(1), pads=((0, 0)), dilations=(1)), starts=(0, 1, 0), stops=(1, 2, 7), "
+        "steps=(1, 1, 1))",
+    ),
+    "slice of a sum": (
+        lambda b, x, y: b(ops.slice, b(ops.add, x, y), starts=(1, 0), stops=(2, 3), steps=(1, 1)),
+        ["f32[2,3]", "f32[3]"], "add(slice(x, starts=(1, 0), stops=(2, 3), steps=(1, 1)), y)",
+    ),
+    "slice of a sum of two": (
+        lambda b, x, y: b(ops.slice, b(ops.add, x, y), starts=(1, 0), stops=(2, 3), steps=(1, 1)),
+        [M, M], "slice(add(x, y), starts=(1, 0), stops=(2, 3), steps=(1, 1))",
+    ),
+    "slice that reverses a broadcast operand too": (
+        lambda b, x, y: b(ops.slice, b(ops.add, x, y), starts=(1, 2), stops=(2, -1), steps=(1, -1)),
+        ["f32[2,3]", "f32[3]"], "slice(add(x, y), starts=(1, 2), stops=(2, -1), steps=(1, -1))",
+    ),
     "slice of concat": (
         lambda b, x, y: b(ops.slice, b(ops.concat, x, y, axis=0), starts=(4,), stops=(8,), steps=(1,)), [F, F], "y",
     ),

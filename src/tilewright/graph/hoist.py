@@ -16,6 +16,9 @@ from tilewright.core.passes import Pass
 from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
 from tilewright.core.types import product
 
+CHAIN = 6
+"""How many steps of arithmetic after a product still count as its epilogue."""
+
 
 @dataclass(frozen=True)
 class HoistArithmetic(Pass):
@@ -46,16 +49,13 @@ def _hoist(b: Rewriting, node: Node) -> Node | None:
     return b(ops.reshape, b(node.op, *moved, **node.attrs), shape=node.shape)
 
 
-def _is_product(node: Node) -> bool:
-    """A contraction, or arithmetic with one among its operands over the same elements."""
-    while Trait.CONTRACTION not in node.op.traits:
-        if Trait.ELEMENTWISE not in node.op.traits:
-            return False
-        same = [i for i in node.inputs if i.shape == node.shape]
-        if len(same) != 1:
-            return any(Trait.CONTRACTION in i.op.traits for i in same)
-        node = same[0]
-    return True
+def _is_product(node: Node, depth: int = CHAIN) -> bool:
+    """A contraction, or arithmetic (at most ``depth`` nodes of it) with one among its operands over the same elements."""
+    if Trait.CONTRACTION in node.op.traits:
+        return True
+    if Trait.ELEMENTWISE not in node.op.traits or not depth:
+        return False
+    return any(_is_product(i, depth - 1) for i in node.inputs if i.shape == node.shape)
 
 
 def _as_shape(b: Rewriting, operand: Node, node: Node, inner: Node) -> Node | None:

@@ -15,6 +15,7 @@ import numpy as np
 from tilewright import ops
 from tilewright.core.expr import Dim, is_nonneg
 from tilewright.core.graph import Node
+from tilewright.core.opdef import Trait
 from tilewright.core.rewrite import Rewriting, Rule
 from tilewright.core.types import product
 from tilewright.graph.facts import array_of, is_scalar
@@ -149,6 +150,46 @@ def _slice_of_concat(b: Rewriting, node: Node, joined: Node) -> Node | None:
             return b(ops.slice, x, starts=starts, stops=stops, steps=node.attrs["steps"])
         offset = end
     return None
+
+
+def _slice_of_conv(b: Rewriting, node: Node) -> Node | None:
+    """Results that a causal convolution cuts off are not computed: the window's padding shrinks by what read them."""
+    x, a = node.inputs[0], node.attrs
+    if x.op is not ops.conv or not b.read_once(x) or set(a["steps"]) != {1}:
+        return None
+    n_spatial = node.type.rank - 2
+    first = 1 if x.attrs["layout"] == "NHWC" else 2
+    ends = [n - stop for n, stop in zip(x.shape, a["stops"], strict=True)]
+    outside = [k for k in range(node.type.rank) if not first <= k < first + n_spatial]
+    if any(a["starts"][k] != 0 or ends[k] != 0 for k in outside):
+        return None
+    cuts = list(zip(a["starts"], ends, strict=True))[first : first + n_spatial]
+    if not all(isinstance(n, int) for cut in cuts for n in cut) or 0 in node.shape:
+        return None
+    pads = [
+        (lo - start * s, hi - end * s)
+        for (lo, hi), (start, end), s in zip(x.attrs["pads"], cuts, x.attrs["strides"], strict=True)
+    ]
+    return b(ops.conv, *x.inputs, **{**x.attrs, "pads": pads})
+
+
+def _slice_of_arithmetic(b: Rewriting, node: Node) -> Node | None:
+    """What is cut off is not computed, where one operand alone has elements along the axes that are cut."""
+    x, a = node.inputs[0], node.attrs
+    if Trait.ELEMENTWISE not in x.op.traits or not b.read_once(x):
+        return None
+    axes = [k for k, n in enumerate(x.shape) if n != node.shape[k] or a["steps"][k] != 1]
+    reaching = [v for v in x.inputs if any(_along(v, x, k) != 1 for k in axes)]
+    if not axes or len(reaching) != 1 or reaching[0].shape != x.shape or x.inputs.count(reaching[0]) != 1:
+        return None
+    part = b(ops.slice, reaching[0], **a)
+    return b(x.op, *(part if v is reaching[0] else v for v in x.inputs), **x.attrs)
+
+
+def _along(operand: Node, node: Node, axis: int) -> Dim:
+    """The size of a broadcast operand along an axis of the result."""
+    k = axis - (node.type.rank - operand.type.rank)
+    return operand.shape[k] if k >= 0 else 1
 
 
 def _pad(b: Rewriting, node: Node) -> Node | None:
@@ -304,6 +345,8 @@ RULES = (
     Rule("expand", (ops.expand,), _expand, "broadcasting twice is broadcasting once"),
     Rule("full", (ops.full,), _full, "one number, broadcast"),
     Rule("slice", (ops.slice,), _slice, "the whole, a slice of a slice, or a slice within one joined operand"),
+    Rule("slice-of-conv", (ops.slice,), _slice_of_conv, "a window that is not computed needs no padding"),
+    Rule("slice-of-arithmetic", (ops.slice,), _slice_of_arithmetic, "each element depends on its own place only"),
     Rule("pad", (ops.pad,), _pad, "nothing added; only cropped; twice with one value"),
     Rule("pad-into-window", (ops.conv, ops.max_pool), _pad_into_window, "the window pads with the same value"),
     Rule("concat", (ops.concat,), _concat, "joining is associative, nothing is its identity, halves make a whole"),

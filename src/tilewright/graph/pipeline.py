@@ -25,9 +25,9 @@ PASSES: tuple[type[Pass], ...] = (
     FoldAffine,
     Decompose,
     Layout,
+    Winograd,
     HoistArithmetic,
     MergeMatmuls,
-    Winograd,
     Precision,
 )
 
@@ -62,6 +62,6 @@ def passes_for(optimize: int, keep: tuple[str, ...] = (), *, lanes: int = 0, per
         FoldConstants(),
         Layout(),  # channels last, as few transposes as possible
         Canonicalize(),  # transposes of ones are reshapes
-        HoistArithmetic(),  # to where a product can take it along
         *((Winograd(lanes, per_lane),) if lanes else ()),  # when the layout and the weights are final
+        HoistArithmetic(),  # to where a product can take it along
     )

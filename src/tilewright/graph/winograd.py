@@ -1,7 +1,8 @@
 """The pass ``winograd``: convolutions that take fewer multiplications in transformed tiles are rewritten to that form.
 
 In: a graph whose convolutions are channels-last. Out: the same function within the stated error; the weights are
-transformed now. Not its business: the arithmetic of the tiles (``ops.winograd``), loops (``tile``).
+transformed now. Not its business: the arithmetic of the tiles (``ops.winograd``), loops (``tile``), sequences and
+dilated images as plain images (``graph.images``).
 
 By modelled cycles: products, transforms of tiles, and streaming of the weights, which grow to 16/9 or 36/9. By error:
 the rounding of a tile's products is amplified by the output transform. From the weights at hand and inputs that are
@@ -23,12 +24,14 @@ from tilewright.core.graph import CONST, Graph, Node
 from tilewright.core.passes import Pass
 from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
 from tilewright.core.types import Array
-from tilewright.ops.winograd import transformed_weights, transforms
+from tilewright.graph.images import Image, as_image
+from tilewright.ops.winograd import POINTS, results_along, transformed_weights, transforms_of
 
-TILES = (4, 2)
-KERNEL = 3
+TILES = (5, 4, 3, 2)
 TRANSFORM_CYCLES = 8.0
 """Of one element of a transformed tile, per vector of channels, reading and writing included."""
+MOVE_CYCLES = 4.0
+"""Of a vector that is copied to where an image without dilation has it, or its result back."""
 STREAM_BYTES = 4.5
 """Bytes of weights that arrive from memory per cycle."""
 ADVANTAGE = 0.9
@@ -40,10 +43,11 @@ EPSILON = 2.0**-24
 
 @dataclass(frozen=True)
 class Winograd(Pass):
-    """Rewrites 3x3 convolutions of stride 1 to tiles of 4x4 or 2x2 results where that is faster and precise enough.
+    """Rewrites convolutions of stride 1 by small kernels to tiles of results, where that is faster and precise enough.
 
-    Of a volume the last two axes count as the image; the axis before them may have any taps, stride and dilation.
-    It does not fire on other kernels, strides, dilations or groups, on weights known at run time only, on dtypes other
+    Kernels have 1 to 5 taps along each of the last two axes, or along the only one (a sequence's), with any dilation.
+    Of a volume the axis before those may have any taps, stride and dilation; the others are not dilated.
+    It does not fire on larger kernels, on other strides or groups, on weights known at run time only, on dtypes other
     than f32, on images of symbolic size (the batch may be), on images of a single tile, or where a place has fewer
     results than a vector holds. ``lanes`` is the number of f32 in a vector; ``per_lane`` is how many products of one
     lane the direct form adds at once (2 in bf16).
@@ -63,70 +67,80 @@ class Winograd(Pass):
 
 
 def _tiled(b: Rewriting, node: Node, options: Winograd) -> Node | None:
-    if not _fits(node):
+    if not _fits(node) or node.inputs[1].attrs["data"].array.shape[0] < options.lanes:
         return None
-    weights: Array = node.inputs[1].attrs["data"].array
-    if len(weights) < options.lanes:
+    image = as_image(b, node)
+    if image is None:
         return None
-    direct = cycles(node, 0, options.lanes) / options.per_lane
-    fitting = [m for m in TILES if all(isinstance(d, int) and d > m for d in node.shape[-3:-1])]
-    found = {m: cycles(node, m, options.lanes) for m in fitting}
+    direct = direct_cycles(node, options.lanes) / options.per_lane
+    found = {m: tiled_cycles(image, m, options.lanes) for m in TILES if _gives(image, m)}
     for m in sorted(found, key=found.__getitem__):
         if found[m] > direct * ADVANTAGE:
             return None
-        u = transformed_weights(weights, m)
-        if expected_error(u, weights, m) <= options.max_error:
-            slides = {name: node.attrs[name][:-2] for name in ("strides", "dilations")}
-            return b(ops.winograd_conv, node.inputs[0], b.const(u), tile=m, pads=node.attrs["pads"], **slides)
+        u = transformed_weights(image.weights, m)
+        if expected_error(u, image.weights, m) <= options.max_error:
+            return image.back(b(ops.winograd_conv, image.x, b.const(u), tile=m, **image.attrs))
     return None
 
 
 def _fits(node: Node) -> bool:
     x, w = node.inputs
     a = node.attrs
-    slides = {*a["strides"][-2:], *a["dilations"][-2:]}
-    plain = a["groups"] == 1 and slides == {1} and a["out_dtype"] in (None, types.f32)
+    plain = a["groups"] == 1 and set(a["strides"][-2:]) == {1} and a["out_dtype"] in (None, types.f32)
     numbers = [*x.shape[1:], *node.shape[1:], *(n for pair in a["pads"] for n in pair)]
     return (
         plain
         and a["layout"] == "NHWC"
         and w.op is CONST
-        and len(w.shape) > 3
-        and w.shape[-2:] == (KERNEL, KERNEL)
         and x.dtype is w.dtype is types.f32
         and all(isinstance(n, int) for n in numbers)
         and 0 not in node.shape
     )
 
 
-def cycles(node: Node, tile: int, lanes: int) -> float:
-    """Modelled cycles of a convolution per image, one vector operation each: direct (``tile`` 0) or in tiles."""
-    batch, *images, height, width, n_out = (d if isinstance(d, int) else 1 for d in node.shape)
-    planes = prod(d if isinstance(d, int) else 1 for d in node.inputs[0].shape[1:-3])
-    _, n_in, *taps, _, _ = (d if isinstance(d, int) else 1 for d in node.inputs[1].shape)
+def _gives(image: Image, m: int) -> bool:
+    """Are there points for tiles of ``m`` results along the axes that have taps, and several such tiles?"""
+    axes = [(r, n) for r, n in zip(image.weights.shape[-2:], image.shape[-3:-1], strict=True) if r > 1]
+    return bool(axes) and all(m + r - 2 in POINTS and n > m for r, n in axes)
+
+
+def direct_cycles(node: Node, lanes: int) -> float:
+    """Modelled cycles of a convolution per image, one vector operation each."""
+    n_out, n_in, *taps = (d if isinstance(d, int) else 1 for d in node.inputs[1].shape)
+    places = prod(d if isinstance(d, int) else 1 for d in node.shape[:-1])
+    products = places * prod(taps) * n_in * -(-n_out // lanes)
+    return float(max(products, 4 * prod(taps) * n_in * n_out / STREAM_BYTES))
+
+
+def tiled_cycles(image: Image, tile: int, lanes: int) -> float:
+    """:func:`direct_cycles` of tiles of ``tile`` results along each axis that has taps."""
+    batch, *planes, height, width, n_out = (d if isinstance(d, int) else 1 for d in image.shape)
+    images = prod(d if isinstance(d, int) else 1 for d in image.x.shape[1:-3])
+    _, n_in, *taps, high, wide = image.weights.shape
     vectors_in, vectors_out = -(-n_in // lanes), -(-n_out // lanes)
-    side = tile + KERNEL - 1 if tile else KERNEL
-    n_tiles = batch * (-(-height // tile) * -(-width // tile) if tile else height * width)
-    products = n_tiles * prod(images) * side**2 * prod(taps) * n_in * vectors_out
-    stream = 4 * side**2 * prod(taps) * n_in * n_out / STREAM_BYTES
-    read_and_written = planes * vectors_in + prod(images) * vectors_out
-    moved = n_tiles * side**2 * read_and_written * TRANSFORM_CYCLES if tile else 0.0
-    return max(products, stream) + moved
+    tile_high, tile_wide = results_along(high, tile), results_along(wide, tile)
+    points = (tile_high + high - 1) * (tile_wide + wide - 1)
+    n_tiles = batch * -(-height // tile_high) * -(-width // tile_wide)
+    products = n_tiles * prod(planes) * points * prod(taps) * n_in * vectors_out
+    stream = 4 * points * prod(taps) * n_in * n_out / STREAM_BYTES
+    read_and_written = images * vectors_in + prod(planes) * vectors_out
+    moved = n_tiles * points * read_and_written * TRANSFORM_CYCLES + image.moved / lanes * MOVE_CYCLES
+    return float(max(products, stream) + moved)
 
 
 def expected_error(u: Array, weights: Array, m: int) -> float:
     """The standard deviation of the rounding error, as a part of the result's, of the worst output channel's.
 
-    ``u`` (a, a, ..., C, K) are the transformed ``weights`` (K, C, ..., r, r). Rounding errors are taken as independent,
+    ``u`` (AH, AW, ..., C, K) are the transformed ``weights`` (K, C, ..., RH, RW). Rounding errors are taken as independent,
     each ``EPSILON`` of what is rounded: a sum of N products adds the square root of N / 2 to the few of the transforms.
     """
-    size, n_out = len(u), u.shape[-1]
-    u = u.reshape(size, size, -1, n_out)
-    matrices = transforms(m, size - m + 1)
-    noise, mean = (matrices.b_t**2).sum(1), matrices.b_t.sum(1) ** 2
-    inputs = np.outer(noise, noise) + INPUT_MEAN**2 * np.outer(mean, mean)  # E[V^2] of every point
-    gain = (matrices.a_t**2)[-1:] if m == 1 else matrices.a_t**2
-    worst = np.einsum("iu,jv->ijuv", gain, gain).reshape(-1, size, size)
+    (ah, aw), n_out = u.shape[:2], u.shape[-1]
+    high, wide = transforms_of(u.shape, m)
+    u = u.reshape(ah, aw, -1, n_out)
+    noise = np.outer((high.b_t**2).sum(1), (wide.b_t**2).sum(1))
+    mean = np.outer(high.b_t.sum(1) ** 2, wide.b_t.sum(1) ** 2)
+    inputs = noise + INPUT_MEAN**2 * mean  # E[V^2] of every point
+    worst = np.einsum("iu,jv->ijuv", high.a_t**2, wide.a_t**2).reshape(-1, ah, aw)
     power = np.einsum("uvck,uvck->uvk", u, u, optimize=False).astype(np.float64)  # sum over channels and other taps
     error = np.einsum("puv,uv,uvk->pk", worst, inputs, power, optimize=True).max(initial=0.0)
     signal = (weights.reshape(n_out, -1).astype(np.float64) ** 2).sum(1).max(initial=0.0)

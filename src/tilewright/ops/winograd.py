@@ -1,8 +1,9 @@
 """Convolution by Winograd's minimal filtering: fewer multiplications, from transformed tiles and transformed weights.
 
-In: activations (N, ..., H, W, C) and weights that are transformed already (A, A, ..., C, K). Out: (N, ..., OH, OW, K).
-Axes before the last two spatial ones ("leading", the depth of a volume) slide as in a plain convolution: their taps are
-summed where the channels are, among transformed tiles. Not its business: when it pays and whether
+In: activations (N, ..., H, W, C) and weights that are transformed already (AH, AW, ..., C, K). Out: (N, ..., OH, OW, K).
+Each of the last two spatial axes is cut into tiles of ``m`` results, or, where the weights have one element along it
+(``A`` is 1), is left as it is. Axes before them ("leading", the depth of a volume) slide as in a plain convolution: their
+taps are summed where the channels are, among transformed tiles. Not its business: when it pays and whether
 its error is small enough (``graph.winograd``), loops (``tile``).
 
 A tile of ``m x m`` results of an ``r x r`` kernel is ``A_t [(G w G_t) * (B_t d B)] A`` with ``d`` the ``a x a`` inputs
@@ -29,7 +30,11 @@ from tilewright.ops.common import axis_over, check, check_equal_dims, check_rank
 from tilewright.ops.convolution import axes_named, padded_array, padded_load, taps_of, window_size
 from tilewright.ops.samples import random
 
-POINTS: Mapping[int, tuple[float, ...]] = {3: (0.0, 1.0, -1.0), 5: (0.0, 0.5**0.5, -(0.5**0.5), 2.0**0.5, -(2.0**0.5))}
+POINTS: Mapping[int, tuple[float, ...]] = {
+    0: (),
+    3: (0.0, 1.0, -1.0),
+    5: (0.0, 0.5**0.5, -(0.5**0.5), 2.0**0.5, -(2.0**0.5)),
+}
 """Interpolation points by how many a size needs, infinity aside."""
 BLOCK = 1024  # weights that are transformed at a time: cached, and too few for BLAS to start threads
 
@@ -55,21 +60,32 @@ def transforms(m: int, r: int) -> Transforms:
         g[j] = p ** np.arange(r) / np.prod([p - q for q in others])
         b_t[j, :-1] = np.poly(others)[::-1]
     a_t[-1, -1] = g[-1, -1] = 1
-    b_t[-1] = np.poly(points)[::-1]
+    b_t[-1] = np.atleast_1d(np.poly(points))[::-1]
     return Transforms(*(np.round(x, 12) + 0.0 for x in (a_t, g, b_t)))
 
 
+def results_along(n_points: Dim, m: int) -> int:
+    """How many results a tile has along an axis of ``n_points``: ``m``, or 1 where nothing is transformed."""
+    return 1 if n_points == 1 else m
+
+
+def transforms_of(u_shape: Sequence[Dim], m: int) -> tuple[Transforms, Transforms]:
+    """The matrices along height and width for weights (AH, AW, ...) of tiles of ``m`` results."""
+    (ah, mh), (aw, mw) = ((int(n), results_along(n, m)) for n in u_shape[:2])  # type: ignore[arg-type]
+    return transforms(mh, ah - mh + 1), transforms(mw, aw - mw + 1)
+
+
 def transformed_weights(w: Array, m: int) -> Array:
-    """Weights (K, C, ..., r, r) as (a, a, ..., C, K) in their own dtype, computed in f64."""
-    k, c, *leading, r, _ = w.shape
-    g = transforms(m, r).g
-    both = np.kron(g, g)  # (a*a, r*r): rows and columns at once
-    taps = np.moveaxis(w.reshape(k, c, *leading, r * r), (-1, 0, 1), (0, -1, -2)).reshape(r * r, -1)
+    """Weights (K, C, ..., RH, RW) as (AH, AW, ..., C, K) in their own dtype, computed in f64."""
+    k, c, *leading, rh, rw = w.shape
+    high, wide = (transforms(results_along(r, m), r).g for r in (rh, rw))
+    both = np.kron(high, wide)  # (AH*AW, RH*RW): rows and columns at once
+    taps = np.moveaxis(w.reshape(k, c, *leading, rh * rw), (-1, 0, 1), (0, -1, -2)).reshape(rh * rw, -1)
     result = np.empty((len(both), taps.shape[1]), w.dtype)
     with np.errstate(all="ignore"):
         for start in range(0, taps.shape[1], BLOCK):
             result[:, start : start + BLOCK] = both @ taps[:, start : start + BLOCK].astype(np.float64)
-    return result.reshape(len(g), len(g), *leading, c, k)
+    return result.reshape(len(high), len(wide), *leading, c, k)
 
 
 # --- linear maps as expressions --------------------------------------------------------------------------------------
@@ -134,15 +150,16 @@ def _one_of(at: Dim, values: Sequence[Value]) -> Value:
 # --- the op ----------------------------------------------------------------------------------------------------------
 
 
-def _kernel_size(u: Sequence[Dim], m: int) -> int:
-    a = u[0]
-    check(
-        isinstance(a, int) and a == u[1] and a - 1 in POINTS and 0 < m < a,
-        lambda: f"weights transformed to {u[0]} x {u[1]} don't give tiles of {m}",
-        f"give squares of {' or '.join(str(n + 1) for n in POINTS)} and a smaller tile",
-    )
-    assert isinstance(a, int)
-    return a - m + 1
+def _kernel_sizes(u: Sequence[Dim], m: int) -> tuple[int, int]:
+    """Taps along height and width."""
+    for n in u[:2]:
+        check(
+            isinstance(n, int) and n - 1 in POINTS and 0 < results_along(n, m) <= n,
+            lambda: f"weights transformed to {u[0]} x {u[1]} don't give tiles of {m}",
+            f"give sides of {' or '.join(str(p + 1) for p in POINTS)} and a smaller tile",
+        )
+    high, wide = (n - results_along(n, m) + 1 for n in u[:2] if isinstance(n, int))
+    return high, wide
 
 
 @dataclass(frozen=True)
@@ -174,14 +191,14 @@ def _infer(ts: Sequence[TensorType], a: Attrs) -> TensorType:
             len(a[name]) in (0, x.rank - 4) and all(n >= 1 for n in a[name]),
             lambda: f"{name} {a[name]} are not {x.rank - 4} positive numbers",  # noqa: B023
         )
-    r = _kernel_size(u.shape, a.tile)
+    kernel = _kernel_sizes(u.shape, a.tile)
     check_equal_dims(x.shape[-1], u.shape[-2], lambda: f"channels of {x} and of {u}")
     lead = _leading(u.shape, a)
     sizes = [
         window_size(*given)
         for given in zip(x.shape[1:-3], lead.taps, lead.strides, lead.pads, lead.dilations, strict=True)
     ]
-    sizes += [window_size(n, r, 1, p, 1) for n, p in zip(x.shape[-3:-1], a.pads[-2:], strict=True)]
+    sizes += [window_size(n, r, 1, p, 1) for n, r, p in zip(x.shape[-3:-1], kernel, a.pads[-2:], strict=True)]
     return TensorType(x.dtype, (x.shape[0], *sizes, u.shape[-1]))
 
 
@@ -192,35 +209,36 @@ def _compute(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], attrs: Attrs) ->
     in the points: what a tap shifts along is contiguous, and the tiles of an image are one axis.
     """
     (x, u), (out,) = ins, outs
-    m, a, (depth, width), dtype = attrs.tile, u.shape[0], u.shape[-2:], x.dtype
-    assert isinstance(a, int)
-    matrices, lead = transforms(m, a - m + 1), _leading(u.shape, attrs)
-    n_batch, n_y, n_x = x.shape[0], ceildiv(out.shape[-3], m), ceildiv(out.shape[-2], m)
+    (ah, aw), (depth, width), dtype = u.shape[:2], u.shape[-2:], x.dtype
+    assert isinstance(ah, int) and isinstance(aw, int)
+    mh, mw = results_along(ah, attrs.tile), results_along(aw, attrs.tile)
+    (high, wide), lead = transforms_of(u.shape, attrs.tile), _leading(u.shape, attrs)
+    n_batch, n_y, n_x = x.shape[0], ceildiv(out.shape[-3], mh), ceildiv(out.shape[-2], mw)
     n, ty, tx, c, k = (
         axis_over(e, s) for e, s in zip((n_batch, n_y, n_x, depth, width), ("n", "y", "x", "c", "k"), strict=True)
     )
     at, to, row, column = (
-        axis_over(e, s) for e, s in zip((a, a, m, m * n_x + a - m), ("u", "v", "i", "w"), strict=True)
+        axis_over(e, s) for e, s in zip((ah, aw, mh, mw * n_x + aw - mw), ("u", "v", "i", "w"), strict=True)
     )
     planes, images, taps = (
         axes_named(e, s) for e, s in ((x.shape[1:-3], "z"), (out.shape[1:-3], "d"), (lead.taps, "t"))
     )
     plane, image = [z.sym for z in planes], [z.sym for z in images]
 
-    columns = Buffer("columns", dtype, (n_batch, *x.shape[1:-3], n_y, a, column.extent, depth))
+    columns = Buffer("columns", dtype, (n_batch, *x.shape[1:-3], n_y, ah, column.extent, depth))
     inputs = [
-        _padded(x, (n.sym, *plane, ty.sym * m + i, column.sym, c.sym), out.shape, a - m + 1, m, attrs.pads[-2:])
-        for i in range(a)
+        _padded(x, (n.sym, *plane, ty.sym * mh + i, column.sym, c.sym), out.shape, (mh, mw), attrs.pads[-2:])
+        for i in range(ah)
     ]
     axes: tuple[Axis, ...] = (n, *planes, ty, at, column, c)
-    first = Stage((columns,), axes, tuple(s.sym for s in axes), (_one_of(at.sym, applied(matrices.b_t, inputs)),))
+    first = Stage((columns,), axes, tuple(s.sym for s in axes), (_one_of(at.sym, applied(high.b_t, inputs)),))
 
-    points = Buffer("points", dtype, (a, a, n_batch, n_y, n_x, *x.shape[1:-3], depth))
-    inputs = [Load(columns, (n.sym, *plane, ty.sym, at.sym, tx.sym * m + j, c.sym)) for j in range(a)]
+    points = Buffer("points", dtype, (ah, aw, n_batch, n_y, n_x, *x.shape[1:-3], depth))
+    inputs = [Load(columns, (n.sym, *plane, ty.sym, at.sym, tx.sym * mw + j, c.sym)) for j in range(aw)]
     axes = (at, to, n, ty, tx, *planes, c)
-    second = Stage((points,), axes, tuple(s.sym for s in axes), (_one_of(to.sym, applied(matrices.b_t, inputs)),))
+    second = Stage((points,), axes, tuple(s.sym for s in axes), (_one_of(to.sym, applied(wide.b_t, inputs)),))
 
-    products = Buffer("products", dtype, (a, a, n_batch, n_y, n_x, *out.shape[1:-3], width))
+    products = Buffer("products", dtype, (ah, aw, n_batch, n_y, n_x, *out.shape[1:-3], width))
     axes = (at, to, n, ty, tx, *images, k)
     slides = zip(image, taps, lead.strides, lead.dilations, lead.pads, strict=True)
     position = [z * s + t.sym * d - lo for z, t, s, d, (lo, _) in slides]
@@ -230,26 +248,26 @@ def _compute(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], attrs: Attrs) ->
     term = operand * Load(u, (at.sym, to.sym, *(t.sym for t in taps), c.sym, k.sym))
     third = fold(products, axes, tuple(s.sym for s in axes), term, (*taps, c), "add", Const(0, dtype))
 
-    rows = Buffer("rows", dtype, (n_batch, *out.shape[1:-3], n_y, n_x, m, a, width))
-    results = [Load(products, (p, to.sym, n.sym, ty.sym, tx.sym, *image, k.sym)) for p in range(a)]
+    rows = Buffer("rows", dtype, (n_batch, *out.shape[1:-3], n_y, n_x, mh, aw, width))
+    results = [Load(products, (p, to.sym, n.sym, ty.sym, tx.sym, *image, k.sym)) for p in range(ah)]
     axes = (n, *images, ty, tx, row, to, k)
-    fourth = Stage((rows,), axes, tuple(s.sym for s in axes), (_one_of(row.sym, applied(matrices.a_t, results)),))
+    fourth = Stage((rows,), axes, tuple(s.sym for s in axes), (_one_of(row.sym, applied(high.a_t, results)),))
 
     oy, ox = axis_over(out.shape[-3], "oy"), axis_over(out.shape[-2], "ox")
-    place = (n.sym, *image, floordiv(oy.sym, m), floordiv(ox.sym, m), mod(oy.sym, m))
-    results = [Load(rows, (*place, p, k.sym)) for p in range(a)]
+    place = (n.sym, *image, floordiv(oy.sym, mh), floordiv(ox.sym, mw), mod(oy.sym, mh))
+    results = [Load(rows, (*place, p, k.sym)) for p in range(aw)]
     axes = (n, *images, oy, ox, k)
-    last = Stage((out,), axes, tuple(s.sym for s in axes), (_one_of(mod(ox.sym, m), applied(matrices.a_t, results)),))
+    last = Stage((out,), axes, tuple(s.sym for s in axes), (_one_of(mod(ox.sym, mw), applied(wide.a_t, results)),))
     return (first, second, *third, fourth, last)
 
 
 def _padded(
-    x: Buffer, at: tuple[Dim, ...], sizes: Sequence[Dim], r: int, m: int, pads: Sequence[tuple[Dim, Dim]]
+    x: Buffer, at: tuple[Dim, ...], sizes: Sequence[Dim], tile: tuple[int, int], pads: Sequence[tuple[Dim, Dim]]
 ) -> Value:
     """The input at a place of the padded image, which reaches to the end of the last tile."""
     guards: list[Dim] = []
     index = list(at)
-    for d, (lo, hi) in zip((-3, -2), pads, strict=True):
+    for d, m, (lo, hi) in zip((-3, -2), tile, pads, strict=True):
         index[d] = at[d] - lo
         if lo != 0:
             guards.append(index[d])
@@ -276,23 +294,23 @@ def _reference(xs: Sequence[Array], a: Attrs) -> Array:
 
 
 def _tiled(x: Array, u: Array, a: Attrs) -> Array:
-    """Images (N, H, W, C) with weights (A, A, C, K), tile by tile."""
-    m, size = a.tile, u.shape[0]
-    matrices = transforms(m, size - m + 1)
+    """Images (N, H, W, C) with weights (AH, AW, C, K), tile by tile."""
+    (ah, aw), (mh, mw) = u.shape[:2], (results_along(n, a.tile) for n in u.shape[:2])
+    high, wide = transforms_of(u.shape, a.tile)
     (top, bottom), (left, right) = a.pads[-2:]
-    n_y, n_x = (n + lo + hi - (size - m) for n, (lo, hi) in zip(x.shape[1:3], a.pads[-2:], strict=True))
-    t_y, t_x = -(-n_y // m), -(-n_x // m)
-    grown = np.zeros((x.shape[0], max(m * t_y + size - m, 0), max(m * t_x + size - m, 0), x.shape[3]))
+    n_y, n_x = x.shape[1] + top + bottom - (ah - mh), x.shape[2] + left + right - (aw - mw)
+    t_y, t_x = -(-n_y // mh), -(-n_x // mw)
+    grown = np.zeros((x.shape[0], max(mh * t_y + ah - mh, 0), max(mw * t_x + aw - mw, 0), x.shape[3]))
     cut = x[:, max(-top, 0) :, max(-left, 0) :][:, : grown.shape[1] - max(top, 0), : grown.shape[2] - max(left, 0)]
-    kept = cut[:, : n_y + size - m - max(top, 0) - max(bottom, 0), : n_x + size - m - max(left, 0) - max(right, 0)]
+    kept = cut[:, : n_y + ah - mh - max(top, 0) - max(bottom, 0), : n_x + aw - mw - max(left, 0) - max(right, 0)]
     grown[:, max(top, 0) :, max(left, 0) :][:, : kept.shape[1], : kept.shape[2]] = kept
-    out = np.zeros((x.shape[0], m * t_y, m * t_x, u.shape[3]))
+    out = np.zeros((x.shape[0], mh * t_y, mw * t_x, u.shape[3]))
     with np.errstate(all="ignore"):
         for y, z in np.ndindex(t_y, t_x):
-            d = grown[:, m * y : m * y + size, m * z : m * z + size]
-            v = np.einsum("ui,vj,nijc->uvnc", matrices.b_t, matrices.b_t, d, optimize=True)
-            p = np.einsum("iu,jv,uvnk->nijk", matrices.a_t, matrices.a_t, v @ u, optimize=True)
-            out[:, m * y : m * y + m, m * z : m * z + m] = p
+            d = grown[:, mh * y : mh * y + ah, mw * z : mw * z + aw]
+            v = np.einsum("ui,vj,nijc->uvnc", high.b_t, wide.b_t, d, optimize=True)
+            p = np.einsum("iu,jv,uvnk->nijk", high.a_t, wide.a_t, v @ u, optimize=True)
+            out[:, mh * y : mh * y + mh, mw * z : mw * z + mw] = p
     return out[:, :n_y, :n_x]
 
 
@@ -300,6 +318,9 @@ def _samples(rng: np.random.Generator) -> Iterator[Sample]:
     for m, size, pads in ((2, (5, 6), ((1, 1), (1, 1))), (4, (9, 6), ((1, 0), (0, 2))), (4, (6, 6), ((0, 0), (-1, 1)))):
         w = random(rng, (5, 3, 3, 3))
         yield Sample((random(rng, (2, *size, 3)), transformed_weights(w, m)), {"tile": m, "pads": pads})
+    for kernel, m in (((1, 3), 4), ((3, 1), 2), ((5, 3), 2), ((1, 4), 3)):
+        u = transformed_weights(random(rng, (5, 3, *kernel)), m)
+        yield Sample((random(rng, (2, 6, 7, 3)), u), {"tile": m, "pads": ((1, 0), (0, 2))})
     w = random(rng, (5, 3, 3, 3, 3))
     around = {"tile": 2, "pads": ((1, 1), (1, 1), (0, 1))}
     yield Sample((random(rng, (2, 4, 5, 6, 3)), transformed_weights(w, 2)), around)

@@ -122,15 +122,22 @@ class Facts:
         return len(set(places)) == len(places) and set(places) == set(written) and places[-1:] == written[-1:]
 
     def slides(self, operand: int) -> bool:
-        """Is the operand read through a window that moves, with the last axis of the result walking its last axis?"""
-        s = self.main
-        single = {a.sym: 0 for a in (*s.axes, *(s.reduction.axes if s.reduction else ())) if a.extent == 1}
+        """Is the operand read with the last axis of what is made walking its last axis: through a window that moves, or
+        to prepare it for the reduction?
+        """
+        main, buffer = self.main, self.ins[operand]
+        single = {a.sym: 0 for a in (*main.axes, *(main.reduction.axes if main.reduction else ())) if a.extent == 1}
 
         def plain(index: Sequence[IndexLike]) -> list[Dim]:
             return [substitute(i, single) for i in index if not isinstance(i, Value)]
 
-        places = [plain(x.index) for x in self.reads(operand)]
-        return any(i[-1:] == plain(s.index)[-1:] and any(len(terms_of(d)) > 1 for d in i) for i in places)
+        for s in [s for s in self.items if isinstance(s, Stage)]:
+            for x in [x for v in s.exprs for x in walk(v) if isinstance(x, Load) and x.buffer is buffer]:
+                place = plain(x.index)
+                moves = s is not main or any(len(terms_of(d)) > 1 for d in place)
+                if moves and place[-1:] == plain(s.index)[-1:]:
+                    return True
+        return False
 
     @property
     def keeps_rows(self) -> bool:

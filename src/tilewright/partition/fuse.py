@@ -174,7 +174,7 @@ class _Fuser:
         facts, into = self.facts[node], self.facts[reader]
         if facts.form is Form.VIEW and not facts.is_affine:
             return False
-        if into.form in (Form.CONTRACT, Form.ROW) and into.slides(operand) and not facts.keeps_rows:
+        if not facts.keeps_rows and self._slides(group, reader, operand):
             return False  # a window's elements are loaded as vectors along the rows
         if self._reads_often(group, reader):
             return facts.is_widening or (facts.form in (Form.MOVE, Form.VIEW) and facts.is_affine and facts.cost == 0)
@@ -185,6 +185,13 @@ class _Fuser:
         if facts.cost > 2 and _repeats(into.n_points, node):
             return _is_small(node) and facts.cost <= 10
         return True
+
+    def _slides(self, group: Group, reader: Node, operand: int) -> bool:
+        """Does a reduction read an operand of ``reader`` along rows, itself or through other members?"""
+        if self.facts[reader].form in (Form.CONTRACT, Form.ROW):
+            return self.facts[reader].slides(operand)
+        further = [(r, k) for r, k in self.readers[reader] if reader in group.operands and r in group.members]
+        return any(self._slides(group, r, k) for r, k in further)
 
     def _fits_epilogue(self, group: Group, node: Node, readers: Iterable[tuple[Node, int]]) -> bool:
         """``group`` is plain arithmetic over the elements of ``node``, each read where it is written."""
