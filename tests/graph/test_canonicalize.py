@@ -148,7 +148,7 @@ CASES = {
         lambda b, x, w: b(ops.slice, b(ops.conv, x, w, strides=(1,), pads=((4, 4),), dilations=(2,), layout="NHWC"),
                           starts=(0, 0, 0), stops=(1, 9, 2), steps=(1, 1, 1)),
         ["f32[1,9,4]", "f32[2,4,3]"],
-        "conv(x, y, strides=(1), pads=((4, 0)), dilations=(2), layout='NHWC')",
+        "conv(x, y, strides=(1), pads=((4, 0)), dilations=(2), layout=NHWC)",
     ),
     "slice of a strided convolution": (
         lambda b, x, w: b(ops.slice, b(ops.conv, x, w, strides=(2, 1), pads=((1, 1), (0, 0)), dilations=(1, 1)),

@@ -155,33 +155,33 @@ def test_only_with_a_vector_width_does_a_pipeline_hold_it():
 def in_tiles(x, w, m):
     """A row of tiles in f32 as a kernel computes it, and its exact result."""
     u = transformed_weights(w, m)
-    a, matrices = u.shape[0], transforms(m, 3)
+    a, r, matrices = u.shape[0], w.shape[-1], transforms(m, w.shape[-1])
     a_t, b_t = matrices.a_t.astype(np.float32), matrices.b_t.astype(np.float32)
     v = np.einsum("vj,tujc->tuvc", b_t, np.einsum("ui,tijc->tujc", b_t, x))
     products = np.matmul(v.transpose(1, 2, 0, 3), u)
     got = np.einsum("jv,tivk->tijk", a_t, np.einsum("iu,uvtk->tivk", a_t, products))
     want = sum(
         np.einsum("tijc,kc->tijk", x[:, p : p + m, q : q + m].astype(np.float64), w[:, :, p, q].astype(np.float64))
-        for p in range(3)
-        for q in range(3)
+        for p in range(r)
+        for q in range(r)
     )
     assert x.shape[1] == a
     return got, want
 
 
-@pytest.mark.parametrize("m", [2, 4])
+@pytest.mark.parametrize(("m", "r"), [(2, 3), (4, 3), (2, 5), (3, 4), (5, 2)])
 @pytest.mark.parametrize(("channels", "mean"), [(3, 0), (64, 0), (64, 2), (512, 0)])
 @pytest.mark.parametrize("kind", ["random", "positive", "laplace", "one", "uneven"])
-def test_the_expected_error_is_not_exceeded(m, channels, mean, kind):
-    w = random(16, channels, 3, 3)
+def test_the_expected_error_is_not_exceeded(m, r, channels, mean, kind):
+    w = random(16, channels, r, r)
     w = {
         "random": w,
         "positive": np.abs(w),
-        "laplace": LAPLACE * w[:, :, :1, :1],
-        "one": np.where(np.arange(9).reshape(3, 3) == 4, w, 0),
+        "laplace": np.resize(LAPLACE, (r, r)) * w[:, :, :1, :1],
+        "one": np.where(np.arange(r * r).reshape(r, r) == r, w, 0),
         "uneven": w * 10.0 ** np.arange(-8, 8).reshape(16, 1, 1, 1),
     }[kind].astype(np.float32)
-    x = (random(64, m + 2, m + 2, channels, seed=1) + mean).astype(np.float32)
+    x = (random(64, m + r - 1, m + r - 1, channels, seed=1) + mean).astype(np.float32)
     got, want = in_tiles(x, w, m)
     bound = expected_error(transformed_weights(w, m), w, m)
     assert float(np.abs(got - want).max()) <= 4 * bound * float(np.abs(want).max())

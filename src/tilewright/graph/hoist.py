@@ -50,7 +50,7 @@ def _hoist(b: Rewriting, node: Node) -> Node | None:
 
 
 def _is_product(node: Node, depth: int = CHAIN) -> bool:
-    """A contraction, or arithmetic (at most ``depth`` nodes of it) with one among its operands over the same elements."""
+    """A contraction, or at most ``depth`` steps of arithmetic on one over the same elements."""
     if Trait.CONTRACTION in node.op.traits:
         return True
     if Trait.ELEMENTWISE not in node.op.traits or not depth:

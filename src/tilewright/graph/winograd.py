@@ -131,8 +131,9 @@ def tiled_cycles(image: Image, tile: int, lanes: int) -> float:
 def expected_error(u: Array, weights: Array, m: int) -> float:
     """The standard deviation of the rounding error, as a part of the result's, of the worst output channel's.
 
-    ``u`` (AH, AW, ..., C, K) are the transformed ``weights`` (K, C, ..., RH, RW). Rounding errors are taken as independent,
-    each ``EPSILON`` of what is rounded: a sum of N products adds the square root of N / 2 to the few of the transforms.
+    ``u`` (AH, AW, ..., C, K) are the transformed ``weights`` (K, C, ..., RH, RW). Rounding errors are taken as
+    independent, each ``EPSILON`` of what is rounded: a sum of N products adds the square root of N / 2 to the few of
+    the transforms.
     """
     (ah, aw), n_out = u.shape[:2], u.shape[-1]
     high, wide = transforms_of(u.shape, m)

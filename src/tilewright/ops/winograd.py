@@ -1,10 +1,10 @@
 """Convolution by Winograd's minimal filtering: fewer multiplications, from transformed tiles and transformed weights.
 
-In: activations (N, ..., H, W, C) and weights that are transformed already (AH, AW, ..., C, K). Out: (N, ..., OH, OW, K).
-Each of the last two spatial axes is cut into tiles of ``m`` results, or, where the weights have one element along it
-(``A`` is 1), is left as it is. Axes before them ("leading", the depth of a volume) slide as in a plain convolution: their
-taps are summed where the channels are, among transformed tiles. Not its business: when it pays and whether
-its error is small enough (``graph.winograd``), loops (``tile``).
+In: activations (N, ..., H, W, C) and weights that are transformed already (AH, AW, ..., C, K). Out: (N, ..., OH, OW,
+K). Each of the last two spatial axes is cut into tiles of ``m`` results, or, where the weights have one element along
+it (``A`` is 1), is left as it is. Axes before them ("leading", the depth of a volume) slide as in a plain convolution:
+their taps are summed where the channels are, among transformed tiles. Not its business: when it pays and whether its
+error is small enough (``graph.winograd``), loops (``tile``).
 
 A tile of ``m x m`` results of an ``r x r`` kernel is ``A_t [(G w G_t) * (B_t d B)] A`` with ``d`` the ``a x a`` inputs
 that it reads, ``a = m + r - 1`` (Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", 2015). The
