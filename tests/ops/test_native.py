@@ -21,7 +21,7 @@ from tilewright.tile.machine import Machine
 
 MACHINE = Machine(**{f.name: getattr(HOST, f.name) for f in fields(Machine) if hasattr(HOST, f.name)})
 # The sizes of these results come from the data: the runtime allocates them.
-DATA_SIZED = {ops.argwhere, ops.nonzero, ops.suppress}
+DATA_SIZED = {op for op in ops.ALL if op.bound is not None}
 OPS = [
     op
     for op in ops.ALL

@@ -21,7 +21,7 @@ import numpy as np
 
 from tilewright.core.compute import Buffer, Serial, Stage
 from tilewright.core.diag import OpError
-from tilewright.core.expr import Expr
+from tilewright.core.expr import Dim, Expr
 from tilewright.core.types import Array, DType, TensorType
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ Infer = Callable[[Sequence[TensorType], "Attrs"], TensorType | tuple[TensorType,
 Reference = Callable[[Sequence[Array], "Attrs"], Array | tuple[Array, ...]]
 Compute = Callable[[tuple[Buffer, ...], tuple[Buffer, ...], "Attrs"], Sequence[Stage | Serial]]
 Decompose = Callable[["Builder", tuple["Node", ...], "Attrs"], "Node | tuple[Node, ...]"]
+Bound = Callable[[Sequence[TensorType], "Attrs"], Dim]
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,7 @@ class OpDef:
 
     ``operands`` are names; a last name that starts with ``*`` takes any number. ``reference`` is the meaning, in
     NumPy, on concrete arrays and attributes without symbols. ``samples`` draws valid calls from a generator.
+    ``bound`` is for ops whose data decide a size, which their attribute ``count`` names: the most that it can be.
     """
 
     name: str
@@ -95,11 +97,14 @@ class OpDef:
     traits: frozenset[Trait] = frozenset()
     samples: Callable[[np.random.Generator], Iterable[Sample]] | None = None
     doc: str = ""
+    bound: Bound | None = None
 
     def __post_init__(self) -> None:
         n_ways = sum(f is not None for f in (self.compute, self.decompose, self.kernel))
         if n_ways != (0 if self.traits & {Trait.STRUCTURAL, Trait.CONTROL} else 1):
             raise ValueError(f"op {self.name!r} has {n_ways} of compute, decompose, kernel")
+        if ("count" in self.attrs) != (self.bound is not None):
+            raise ValueError(f"op {self.name!r} has one of the attribute count and a bound for it")
 
     def __repr__(self) -> str:
         return f"op {self.name}"

@@ -123,9 +123,9 @@ def _shown(types: Sequence[TensorType]) -> str:
 
 
 def _of_symbols(node: Node, known: set[Sym]) -> Iterator[Problem]:
-    """Only inputs, ops that name the size that their data decide by ``count``, and control ops bring in symbols."""
+    """Only inputs, ops that bound the size that their data decide, and control ops bring in symbols."""
     in_types = _symbols_of_types(node.types)
-    brings = node.op is INPUT or node.op.kernel is not None or "count" in node.op.attrs
+    brings = node.op is INPUT or node.op.bound is not None
     if not brings and Trait.CONTROL not in node.op.traits:
         used = in_types.union(*(_symbols_of_attr(v) for v in node.attrs.values()))
         for s in sorted(used - known, key=lambda s: s.name):

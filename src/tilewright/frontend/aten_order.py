@@ -14,6 +14,8 @@ from tilewright.core.graph import Builder, Node
 from tilewright.core.opdef import OpDef
 from tilewright.core.types import bool_, f64, i32, i64
 from tilewright.frontend.aten_call import Call, Result, Unsupported, as_node, cast, expand, reshape, slice_axis
+from tilewright.frontend.aten_places import unknown_size
+from tilewright.ops.value_bounds import bounds_of
 
 Convert = Callable[[Call], Result]
 
@@ -209,11 +211,16 @@ def _histc(c: Call) -> Node:
 
 
 def _repeat_interleave(c: Call) -> Node:
-    """The index of what is repeated, for each result; their number must be given."""
+    """The index of what is repeated, for each result; where their number is not given, something must bound it."""
     repeats = c.tensor("repeats", i64)
     n: Dim = c.shape[0]
     if c["output_size"] is None:
-        raise Unsupported("repeats whose sum only data decide", "give output_size")
+        total = c.b(ops.reduce_sum, repeats, axes=(0,))
+        most = bounds_of(total)[1]
+        if most is None:
+            raise Unsupported("repeats whose sum nothing bounds", "clamp them or give output_size")
+        marker, _ = c.b.results(c.b(ops.as_size, total, count=unknown_size(c), most=most))
+        n = marker.shape[1]
     ends = c.b(ops.cumsum, repeats, axis=0)
     return cast(c.b, counted(c.b, ends, c.b(ops.iota, extent=n, dtype=i64), True), c.dtype)
 

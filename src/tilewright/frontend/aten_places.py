@@ -1,4 +1,4 @@
-"""ATen's calls whose result's size only data decide: where a mask holds, and what stands there.
+"""ATen's calls whose result's size only data decide: where a mask holds, what stands there, which values there are.
 
 In: calls, whose results have a symbol of PyTorch's for the unknown size. Out: nodes with a symbol of ours, which the
 mask's number of elements bounds; ``fx`` makes the two one. Not its business: assignment by a mask, whose result has
@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from tilewright import ops
 from tilewright.core.expr import Dim, Sym
 from tilewright.core.graph import Node
-from tilewright.core.types import bool_
+from tilewright.core.types import bool_, i64
 from tilewright.frontend.aten_call import Call, Result, Unsupported, cast, expand, reshape
 from tilewright.frontend.fx_symbols import is_decided_by_data
 
@@ -21,11 +21,16 @@ Convert = Callable[[Call], Result]
 
 def places(c: Call, mask: Node) -> Node:
     """Where ``mask`` holds, ``i64[n, rank]`` in row-major order; ``n`` is the call's data-dependent size."""
-    unknown = sorted({d.name for d in c.shape if isinstance(d, Sym) and is_decided_by_data(d)})
+    found, _ = c.b.results(c.b(ops.argwhere, mask, count=unknown_size(c)))
+    return found
+
+
+def unknown_size(c: Call) -> str:
+    """The name of the call's data-dependent size."""
+    unknown = sorted({d.name for t in c.results if t for d in t.shape if isinstance(d, Sym) and is_decided_by_data(d)})
     if len(unknown) != 1:
         raise Unsupported(f"a result {c.out} of which data decide a size that PyTorch fixes", "use torch.where")
-    found, _ = c.b.results(c.b(ops.argwhere, mask, count=unknown[0]))
-    return found
+    return unknown[0]
 
 
 def _nonzero(c: Call) -> Node:
@@ -53,4 +58,47 @@ def _count(c: Call, shape: tuple[Dim, ...]) -> Dim:
     return n
 
 
-TABLE: Mapping[str, Convert] = {"nonzero.default": _nonzero, "masked_select.default": _masked_select}
+def _unique(c: Call) -> Result:
+    """Sorted, equal neighbours fall together. Values, the place of each element among them, how often each occurs."""
+    x = c.tensor("self")
+    n = x.type.n_elements
+    ordered, order = c.b.results(c.b(ops.sort, reshape(c.b, x, (n,)), axis=0))
+    values, kind, counts = _runs(c, ordered)
+    untouched = c.b(ops.full, value=0.0, dtype=i64, shape=(n,))
+    inverse = c.b(ops.scatter_elements, untouched, order, kind, axis=0)
+    return _asked_for(c, values, reshape(c.b, inverse, x.shape), counts)
+
+
+def _asked_for(c: Call, values: Node, inverse: Node, counts: Node) -> Result:
+    """Places and counts that nobody asked for are empty tensors."""
+    empty = c.b(ops.full, value=0.0, dtype=i64, shape=(0,))
+    return values, inverse if c["return_inverse"] else empty, counts if c["return_counts"] else empty
+
+
+def _unique_consecutive(c: Call) -> Result:
+    if c["dim"] is not None:
+        raise Unsupported("unique_consecutive along a dimension", "flatten the tensor first")
+    x = c.tensor("self")
+    values, kind, counts = _runs(c, reshape(c.b, x, (x.type.n_elements,)))
+    return _asked_for(c, values, reshape(c.b, kind, x.shape), counts)
+
+
+def _runs(c: Call, x: Node) -> tuple[Node, Node, Node]:
+    """Of each run of equal elements of a row: the value, the number of the run for every element, and the length."""
+    (n,) = x.shape
+    before = c.b(ops.gather, x, c.b(ops.sub, c.b(ops.iota, extent=n, dtype=i64), c.b.const(1, i64)), axis=0)
+    is_first = c.b(ops.eq, c.b(ops.iota, extent=n, dtype=i64), c.b.const(0, i64))
+    starts = c.b(ops.logical_or, is_first, c.b(ops.ne, x, before))
+    kind = c.b(ops.sub, c.b(ops.cumsum, cast(c.b, starts, i64), axis=0), c.b.const(1, i64))
+    at = places(c, starts)
+    count = at.shape[0]
+    zeros = c.b(ops.full, value=0.0, dtype=i64, shape=(count,))
+    ones = c.b(ops.full, value=1.0, dtype=i64, shape=(n,))
+    lengths = c.b(ops.scatter_elements, zeros, kind, ones, axis=0, reduction="add")
+    return c.b(ops.gather, x, reshape(c.b, at, (count,)), axis=0), kind, lengths
+
+
+TABLE: Mapping[str, Convert] = {
+    "nonzero.default": _nonzero, "masked_select.default": _masked_select, "_unique2.default": _unique,
+    "unique_consecutive.default": _unique_consecutive,
+}  # fmt: skip

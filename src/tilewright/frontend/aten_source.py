@@ -49,11 +49,12 @@ def _arange(c: Call) -> Node:
 
 
 def _linspace(c: Call) -> Node:
-    """Counted from both ends, so that the last value is exact."""
+    """Counted from both ends, so that the last value is exact; the ends of a range of integers are integers."""
     n = c.shape[0]
     if isinstance(n, Expr):
         raise Unsupported("linspace with a symbolic number of steps", "use torch.arange")
-    start, end = as_node(c.b, c["start"], f64), as_node(c.b, c["end"], f64)
+    ends = (as_node(c.b, c[name], f64) for name in ("start", "end"))
+    start, end = (c.b(ops.trunc, e) if c.dtype.is_integer else e for e in ends)
     i = c.b(ops.iota, extent=n, dtype=f64)
     step = c.b(ops.div, c.b(ops.sub, end, start), c.b.const(max(n - 1, 1), f64))
     rising = c.b(ops.add, start, c.b(ops.mul, i, step))
@@ -103,6 +104,7 @@ TABLE: Mapping[str, Convert] = {
     **dict.fromkeys(("ones.default", "ones_like.default", "new_ones.default"), _constant(1)),
     **dict.fromkeys(_RANDOM, _random),
     "arange.default": _arange, "arange.start": _arange, "arange.start_step": _arange,
-    "linspace.default": _linspace, "eye.default": _eye, "eye.m": _eye,
+    "linspace.default": _linspace, "linspace.Tensor_Tensor": _linspace, "linspace.Tensor_Scalar": _linspace,
+    "linspace.Scalar_Tensor": _linspace, "eye.default": _eye, "eye.m": _eye,
     "tril_indices.default": _tri_indices(False), "triu_indices.default": _tri_indices(True),
 }  # fmt: skip

@@ -11,20 +11,23 @@ import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from tilewright import ops
 from tilewright.core.diag import CompileError, Loc, Problem
-from tilewright.core.expr import Expr, Sym, is_nonneg
+from tilewright.core.expr import Expr, Sym, is_nonneg, maximum
 from tilewright.core.graph import Builder, Node, Pool
 from tilewright.core.types import TensorType
 from tilewright.frontend.aten import CONVERTERS, nearest
-from tilewright.frontend.aten_call import Call, Result, SymFloat, Unsupported, dtype_from_torch
+from tilewright.frontend.aten_call import Call, Result, SymFloat, Unsupported, dtype_from_torch, reshape
 from tilewright.frontend.aten_complex import COMPLEX
 from tilewright.frontend.complex_pairs import Pair, from_parts
 from tilewright.frontend.fx_control import convert_cond, convert_scan, convert_while
 from tilewright.frontend.fx_floats import float_node
 from tilewright.frontend.fx_inplace import functional_name, is_in_place
 from tilewright.frontend.fx_locations import location_of
-from tilewright.frontend.fx_symbols import SymbolTable, is_decided_by_data
+from tilewright.frontend.fx_symbols import SymbolTable, is_decided_by_data, lone_symbol
+from tilewright.frontend.homes import Homes, TyingBuilder
 from tilewright.frontend.torch_tensors import is_complex_tensor, part_dtype, to_numpy
+from tilewright.ops.value_bounds import bounds_of
 
 CHECKS = frozenset({
     "aten._assert_async.default", "aten._assert_async.msg",
@@ -56,8 +59,9 @@ FAILED = Failed()
 class Importer:
     """Converts programs into one pool. ``env`` maps fx nodes to nodes, dimensions, numbers, or tuples of those."""
 
-    def __init__(self, pool: Pool, symbols: SymbolTable, owner: Any = None) -> None:
+    def __init__(self, pool: Pool, symbols: SymbolTable, owner: Any = None, homes: Homes | None = None) -> None:
         self.pool = pool
+        self.homes = Homes() if homes is None else homes
         self.symbols = symbols
         self.owner = owner
         self.env: dict[Any, Any] = {}
@@ -95,6 +99,10 @@ class Importer:
             elif node.op not in ("placeholder", "output"):
                 self.env[self.written.get(node, node)] = self._guarded(node)
 
+    def builder(self, loc: Loc) -> Builder:
+        """What adds nodes, tied to the sizes that they use."""
+        return TyingBuilder(self.pool, loc, self.homes)
+
     def type_of(self, fake: Any) -> TensorType:
         """The type of a tensor from PyTorch's shape propagation; of a complex one, the type of each part."""
         return TensorType(dtype_from_torch(part_dtype(fake.dtype)), tuple(self.symbols.dim(d) for d in fake.shape))
@@ -124,7 +132,7 @@ class Importer:
 
     def child(self, pool: Pool, owner: Any) -> Importer:
         """An importer for a sub-graph: the same sizes, nodes and problems of its own."""
-        return Importer(pool, self.symbols, owner)
+        return Importer(pool, self.symbols, owner, self.homes if pool is self.pool else None)
 
     def read_assertions(self, graph: Any) -> None:
         """Take over what the program asserts of sizes: equalities name a symbol's value, the rest are constraints.
@@ -166,18 +174,33 @@ class Importer:
             return None
         if name in HIGHER_ORDER:
             values = [self._value(x) for x in node.args]
-            builder = Builder(self.pool, location_of(node))
+            builder = self.builder(location_of(node))
             return FAILED if any(x is FAILED for x in _flat(values)) else HIGHER_ORDER[name](self, builder, values)
         if node.target is operator.getitem:
             return self._item(node)
         value = node.meta.get("val")
         if name == "aten._local_scalar_dense.default":
-            return self._value(node.args[0])
+            return self._number(self._value(node.args[0]), value)
         if type(value).__name__ in ("SymInt", "SymFloat", "SymBool"):
             return self._symbolic(value, location_of(node))
         if isinstance(value, bool | int | float) and not name.startswith("aten."):
             return value
         return self._convert(node, name, value)
+
+    def _number(self, x: Any, value: Any) -> Any:
+        """An element as a number: a size where PyTorch takes it for one and something bounds it, else the tensor."""
+        symbol = lone_symbol(value)
+        if not isinstance(x, Node) or symbol is None or not x.dtype.is_integer:
+            return x
+        size = self.symbols.dim(value)
+        promised = size.hi if isinstance(size, Sym) else None
+        most = bounds_of(x)[1] if promised is None else promised
+        if most is None or not isinstance(size, Sym):
+            return x
+        b = self.builder(Loc("a number that becomes a size"))
+        marker, _ = b.results(b(ops.as_size, reshape(b, x, ()), count=size.name, most=maximum(most, 0)))
+        self.symbols.bind(size, marker.shape[1])
+        return marker.shape[1]
 
     def _convert(self, node: Any, name: str, value: Any) -> Any:
         args = self._arguments(node)
@@ -193,7 +216,7 @@ class Importer:
             raise Unsupported("is not supported", hint)
         types = tuple(None if v is None else self.type_of(v) for v in results)
         gives_complex = is_complex_tensor(results[0]) if results else False
-        made = convert(Call(Builder(self.pool, location_of(node)), name, args, types, gives_complex))
+        made = convert(Call(self.builder(location_of(node)), name, args, types, gives_complex))
         _check_results(made, types)
         self._bind_sizes(made, types)
         return made if isinstance(value, tuple | list) or isinstance(made, Node | Pair) else made[0]
@@ -236,7 +259,7 @@ class Importer:
             return self.symbols.dim(value)
         if kind == "SymBool":
             return None
-        return SymFloat(float_node(Builder(self.pool, loc), self.symbols, value.node.expr))
+        return SymFloat(float_node(self.builder(loc), self.symbols, value.node.expr))
 
     def _item(self, node: Any) -> Any:
         source = self._value(node.args[0])

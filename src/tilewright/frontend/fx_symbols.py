@@ -219,6 +219,12 @@ def is_decided_by_data(symbol: Sym) -> bool:
     return _BY_DATA.fullmatch(symbol.name) is not None
 
 
+def lone_symbol(size: Any) -> str | None:
+    """The name of the symbol that a ``SymInt`` is; None for other values."""
+    expression = getattr(getattr(size, "node", None), "expr", None)
+    return str(expression) if getattr(expression, "is_Symbol", False) else None
+
+
 def _finite(bound: Any) -> int | None:
     """A bound of a value range; None for infinities and for stand-ins of infinity."""
     try:

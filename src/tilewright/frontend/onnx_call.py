@@ -14,20 +14,24 @@ import numpy as np
 
 from tilewright import ops
 from tilewright.core.diag import CompileError, Loc, OpError
-from tilewright.core.expr import Dim, Expr, is_nonneg, symbols
+from tilewright.core.expr import Dim, Expr, is_nonneg, maximum, symbols
 from tilewright.core.graph import CONST, INPUT, Attrs, Data, Graph, Node, Pool
 from tilewright.core.opdef import OpDef, Trait
 from tilewright.core.types import Array, DType, TensorType, bool_, f8e8m0, f32, i32, i64
 from tilewright.frontend import onnx_shapes, onnx_unify
+from tilewright.frontend.homes import Homes
 from tilewright.frontend.onnx_file import BadTensor, TensorReader, element_type
 from tilewright.frontend.onnx_shapes import MAX_VALUES, Values
 from tilewright.ops.narrow import WHOLE
+from tilewright.ops.value_bounds import bounds_of
 
 if TYPE_CHECKING:
     from onnx import AttributeProto, GraphProto
 
 MAX_FOLDED_OPERAND = 1 << 16
+MAX_SIZES = 16
 FIX_REMEDY = "make it a constant, compute it from the Shape of an input, or fix input shapes with input_shapes="
+BOUND_REMEDY = "bound it by a number or a size (Min, Clip), or compute it from the Shape of an input"
 
 
 class Refused(Exception):
@@ -85,6 +89,7 @@ class Emitter:
         self._n_fresh = 0
         self.wanted_equal: list[tuple[Dim, Dim]] = []
         self.decidable: set[Node] = set()  # inputs of the model whose values a call may decide the structure by
+        self.homes = Homes()  # of the graph or sub-graph that is being made
         self.outside: dict[Node, Node] = {}  # for an input of a sub-graph, the node outside that it stands for
 
     def deciding(self, node: Node) -> tuple[str, ...]:
@@ -132,12 +137,14 @@ class Emitter:
 
     def add(self, op: OpDef, inputs: Sequence[Node], attrs: Mapping[str, Any], loc: Loc) -> Node:
         """The node ``op(inputs, attrs)``, or a simpler node of the same value."""
+        inputs = self.homes.tied(self.pool, op, inputs, attrs, loc)
         try:
             node = self.pool.add(op, inputs, attrs, loc)
         except CompileError:
             if all(len(x.types) == 1 for x in inputs):
                 self._learn(op, inputs, attrs)
             raise
+        self.homes.house(self.pool, node)
         if any(onnx_shapes.is_long(d) for t in node.types for d in t.shape if isinstance(d, Expr)):
             raise Refused("its result has a dimension too long to write down", FIX_REMEDY)
         if len(node.types) != 1 or op is CONST or op.traits & {Trait.CONTROL, Trait.RANDOM}:
@@ -168,7 +175,8 @@ class Emitter:
             )
         if isinstance(like, Node) and not dtype.is_integer:
             return self.note(like, values)
-        node = self.pool.add(ops.dim_values, (), {"dims": tuple(values.flat)}, loc)
+        attrs = {"dims": tuple(values.flat)}
+        node = self.pool.add(ops.dim_values, self.homes.tied(self.pool, ops.dim_values, (), attrs, loc), attrs, loc)
         if values.ndim != 1:
             node = self.pool.add(ops.reshape, (node,), {"shape": values.shape}, loc)
         if dtype is not i64:
@@ -395,6 +403,49 @@ class Call:
         if not node.dtype.is_integer or not all(isinstance(d, int | Expr) for d in found):
             self.refuse(f"{what} must hold integers, not {node.dtype}")
         return found
+
+    def sizes(self, node: Node, what: str) -> list[Dim]:
+        """The elements of an integer tensor as dimensions, those that only data decide as new bounded symbols."""
+        if self.emitter.values(node) is not None or not node.dtype.is_integer or len(node.shape) > 1:
+            return self.dims(node, what)
+        self.decided(node, what)
+        return [self.size(e, what) if isinstance(e, Node) else e for e in self.elements(node, what)]
+
+    def elements(self, node: Node, what: str) -> list[Dim | Node]:
+        """The elements of a small integer tensor: dimensions where they are known, else 0-d nodes."""
+        if self.emitter.values(node) is not None:
+            return list(self.dims(node, what))
+        if node.op is ops.concat:
+            return [e for i in node.inputs for e in self.elements(i, what)]
+        n = node.type.n_elements
+        if not isinstance(n, int) or n > MAX_SIZES:
+            self.refuse(f"{what} depends on the data and has {n} elements", FIX_REMEDY)
+        if n == 1:
+            return [self.reshape(node, ())]
+        if node.op is ops.reshape:
+            return self.elements(node.inputs[0], what)
+        if node.op is ops.cast and node.inputs[0].dtype.is_integer:
+            found = self.elements(node.inputs[0], what)
+            return [self.cast(e, node.dtype) if isinstance(e, Node) else e for e in found]
+        flat = self.reshape(node, (n,))
+        return [self(ops.gather, flat, self.const(k, i64), axis=0) for k in range(n)]
+
+    def size(self, number: Node, what: str) -> Dim:
+        """The size that a 0-d integer node says: a symbol, bounded by what its value can be."""
+        while number.op is ops.reshape or (number.op is ops.cast and number.inputs[0].dtype.is_integer):
+            number = number.inputs[0]
+        number = self.reshape(number, ())
+        known = self.emitter.values(number)
+        if known is not None:
+            return self.dims(number, what)[0]
+        homes = self.emitter.homes
+        if number not in homes.sizes:
+            most = bounds_of(number, self.emitter.outside)[1]
+            if most is None:
+                self.refuse(f"{what} depends on the data ({number.op.name}), and nothing bounds it", BOUND_REMEDY)
+            marker = self(ops.as_size, number, count=self.emitter.fresh("n_data"), most=maximum(most, 0))
+            homes.sizes[number] = marker.types[0].shape[1]
+        return homes.sizes[number]
 
     def ints_of(self, node: Node, what: str) -> list[int]:
         """The elements of a constant integer tensor."""

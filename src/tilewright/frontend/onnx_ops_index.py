@@ -46,7 +46,7 @@ def _scatter_nd(c: Call) -> Node:
 
 def _one_hot(c: Call) -> Node:
     indices, off_on = c.x(0), c.x(2)
-    depth = c.dims(c.cast(c.x(1), i64), "depth")[0]
+    depth = c.sizes(c.cast(c.x(1), i64), "depth")[0]
     axis = c.axis(c.int_("axis", -1), len(indices.shape) + 1)
     return c(ops.one_hot, c.cast(indices, i64), off_on, depth=depth, axis=axis)
 
@@ -54,7 +54,7 @@ def _one_hot(c: Call) -> Node:
 def _top_k(c: Call) -> Results:
     x = c.x(0)
     axis = _axis(c, -1)
-    k: Dim = c.int_("k") if c.opset < 10 else c.dims(c.x(1), "k")[0]
+    k: Dim = c.int_("k") if c.opset < 10 else c.sizes(c.x(1), "k")[0]
     c.assume(x.shape[axis] - k)
     return c.results(
         c(ops.top_k, x, k=k, axis=axis, largest=c.flag("largest", True), sorted=c.flag("sorted", True))

@@ -20,7 +20,7 @@ FAR = 1 << 31
 def _reshape(c: Call) -> Node:
     x = c.x(0)
     c.ignore("consumed_inputs")
-    wanted: Sequence[Dim] = c.ints("shape") if c.opset < 5 else c.dims(c.x(1), "the shape")
+    wanted: Sequence[Dim] = c.ints("shape") if c.opset < 5 else c.sizes(c.x(1), "the shape")
     allow_zero = c.opset >= 14 and c.flag("allowzero")
     shape: list[Dim] = []
     free: int | None = None
@@ -70,7 +70,7 @@ def _transpose(c: Call) -> Node:
 
 
 def _expand(c: Call) -> Node:
-    x, shape = c.x(0), c.dims(c.x(1), "the shape")
+    x, shape = c.x(0), c.sizes(c.x(1), "the shape")
     return broadcast_to(c, x, shape)
 
 
@@ -164,7 +164,7 @@ def _slice(c: Call) -> Node:
         axes, steps = c.ints("axes", range(len(starts))), [1] * len(starts)
     else:
         axes_node, steps_node = c.opt(3), c.opt(4)
-        if c.emitter.values(c.x(1)) is None:
+        if c.emitter.values(c.x(1)) is None or c.emitter.values(c.x(2)) is None:
             return _moving_slice(c, x, axes_node, steps_node)
         starts, ends = c.dims(c.x(1), "starts"), c.dims(c.x(2), "ends")
         axes = c.ints_of(axes_node, "axes") if axes_node is not None else list(range(len(starts)))
@@ -195,7 +195,9 @@ def _clamped(c: Call, start: Dim, end: Dim, step: int, n: Dim) -> tuple[Dim, Dim
     ):
         # A table of fixed length cut to a symbolic one, as position embeddings are: the symbols must stay within it.
         return start, end, 1
-    first = _bound(c, start, n, 0 if step > 0 else -1 if n == 0 else 0, most)
+    first = _bound(c, start, n, 0, most)
+    if step < 0 and not is_nonneg(n - 1):
+        first = expr.minimum(first, most)  # before the first of no elements
     stop = _bound(c, end, n, least, most)
     if step > 0:
         stop = expr.maximum(first, stop)
@@ -230,15 +232,24 @@ def _bound(c: Call, value: Dim, n: Dim, least: Dim, most: Dim) -> Dim:
 
 
 def _moving_slice(c: Call, x: Node, axes_node: Node | None, steps_node: Node | None) -> Node:
-    """A window whose start is data and whose size is known: the end is the start plus constants."""
+    """Bounds that are data. Where the end is the start plus constants, the size of the window is known."""
     start, end = c.x(1), c.x(2)
     rank, n = len(x.shape), start.type.n_elements
-    sizes = _window_sizes(c, start, end)
-    steps = c.ints_of(steps_node, "steps") if steps_node is not None else [1]
-    if sizes is None or not isinstance(n, int) or any(s != 1 for s in steps):
+    sizes = _window_sizes(c, start, end) if c.emitter.values(start) is None else None
+    if not isinstance(n, int):
         c.known(start, "the start of the slice")
-    assert sizes is not None and isinstance(n, int)
+    assert isinstance(n, int)
     axes = c.axes(c.ints_of(axes_node, "axes") if axes_node is not None else list(range(n)), rank)
+    steps = c.ints_of(steps_node, "steps") if steps_node is not None else [1] * n
+    if len(axes) != n or len(steps) != n or end.type.n_elements != n or 0 in steps:
+        c.refuse("starts, ends, axes and steps must have one entry per axis, and steps must not be 0")
+    if sizes is None or any(s != 1 for s in steps):
+        for bound, what in ((start, "the start of the slice"), (end, "the end of the slice")):
+            c.decided(bound, what)
+        bounds = zip(c.elements(start, "the start"), c.elements(end, "the end"), strict=True)
+        for axis, (a, b), step in zip(axes, bounds, steps, strict=True):
+            x = _slice_by_data(c, x, axis, _number(c, a), _number(c, b), step)
+        return x
     shape = list(x.shape)
     wide = c.cast(start, i64)
     places = [c.const([0], i64)] * rank
@@ -248,6 +259,33 @@ def _moving_slice(c: Call, x: Node, axes_node: Node | None, steps_node: Node | N
         places[axis] = c(ops.where, below, c(ops.add, one, c.dim_value(x.shape[axis])), one)
         shape[axis] = sizes[k if len(sizes) > 1 else 0]
     return c(ops.dynamic_slice, x, c(ops.concat, *places, axis=0), sizes=tuple(shape))
+
+
+def _number(c: Call, e: Dim | Node) -> Node:
+    return e if isinstance(e, Node) else c.dim_value(e)
+
+
+def _slice_by_data(c: Call, x: Node, axis: int, start: Node, end: Node, step: int) -> Node:
+    """Elements ``start``, ``start + step``, ... before ``end`` along an axis; how many is a size that data decide."""
+    n = x.shape[axis]
+    size, zero = c.dim_value(n), c.const(0, i64)
+    least, most = (zero, size) if step > 0 else (c.const(-1, i64), c(ops.sub, size, c.const(1, i64)))
+
+    def inside(bound: Node, lowest: Node) -> Node:
+        wide = c.cast(c.reshape(bound, ()), i64)
+        wide = c(ops.where, c(ops.lt, wide, zero), c(ops.add, wide, size), wide)
+        return c(ops.minimum, c(ops.maximum, wide, lowest), most)
+
+    first, stop = inside(start, zero), inside(end, least)
+    span = c(ops.sub, stop, first) if step > 0 else c(ops.sub, first, stop)
+    by = abs(step)
+    if by != 1:
+        span = c(ops.floor_div, c(ops.add, span, c.const(min(by, FAR) - 1, i64)), c.const(min(by, FAR), i64))
+    length = c.size(c(ops.minimum, span, size), "the length of the slice")
+    places = c(ops.iota, extent=length, dtype=i64)
+    if step != 1:
+        places = c(ops.mul, places, c.const(max(min(step, FAR), -FAR), i64))
+    return c(ops.gather, x, c(ops.add, places, first), axis=axis)
 
 
 def _window_sizes(c: Call, start: Node, end: Node) -> list[Dim] | None:
@@ -313,7 +351,7 @@ def _flatten(c: Call) -> Node:
 
 def _tile(c: Call) -> Node:
     x = c.x(0)
-    repeats = c.dims(c.x(1), "repeats")
+    repeats = c.sizes(c.x(1), "repeats")
     if len(repeats) != len(x.shape):
         c.refuse(f"{len(repeats)} repeats for a tensor of rank {len(x.shape)}")
     return x if all(r == 1 for r in repeats) else c(ops.tile, x, repeats=tuple(repeats))

@@ -88,7 +88,7 @@ def _resize(c: Call) -> Node:
         if not since_11 and c.str_("mode", "nearest") == "nearest":
             return _nearest_10(c, x, sizes, scales)
     elif sizes_node is not None:
-        given = c.dims(sizes_node, "sizes")
+        given = c.sizes(sizes_node, "sizes")
         if len(given) != len(axes):
             c.refuse(f"{len(given)} sizes for {len(axes)} axes")
         sizes, scales = _with_policy(c, x, axes, given)

@@ -41,7 +41,7 @@ def _constant(c: Call) -> Node:
 
 
 def _constant_of_shape(c: Call) -> Node:
-    shape = c.dims(c.x(0), "the shape")
+    shape = c.sizes(c.x(0), "the shape")
     if any(isinstance(d, int) and d < 0 for d in shape):
         c.refuse(f"shape {shape} has a negative dimension")
     value = c.tensor("value")
@@ -81,6 +81,12 @@ def _range(c: Call) -> Node:
 
 
 def _range_count(c: Call, start: Node, limit: Node, delta: Node) -> Dim:
+    operands = ((start, "start"), (limit, "limit"), (delta, "delta"))
+    unknown = [(n, what) for n, what in operands if c.emitter.values(n) is None]
+    for n, what in unknown:
+        c.decided(n, what)
+    if unknown:
+        return c.size(_counted(c, start, limit, delta), "the number of elements")
     if start.dtype.is_integer:
         d = c.ints_of(delta, "delta")[0]
         (a,), (b,) = c.dims(start, "start"), c.dims(limit, "limit")
@@ -99,6 +105,18 @@ def _range_count(c: Call, start: Node, limit: Node, delta: Node) -> Dim:
     if n_steps > 1 << 40:
         c.refuse(f"has {n_steps} elements")
     return int(n_steps)
+
+
+def _counted(c: Call, start: Node, limit: Node, delta: Node) -> Node:
+    """The number of steps, where data decide it."""
+    if start.dtype.is_integer:
+        first, step = c.emitter.values(start), c.emitter.values(delta)
+        if step is not None and step.flat[0] == 1:
+            if first is not None and first.flat[0] == 0:
+                return limit
+            return c(ops.sub, c.cast(limit, i64), c.cast(start, i64))
+    a, b, d = (c.cast(n, f64) for n in (start, limit, delta))
+    return c.cast(c(ops.ceil, c(ops.div, c(ops.sub, b, a), d)), i64)
 
 
 def _eye_like(c: Call) -> Node:

@@ -16,6 +16,7 @@ from tilewright.core.diag import CompileError, Loc, Problem
 from tilewright.core.expr import Expr, Sym, symbols
 from tilewright.core.graph import INPUT, Graph, Node, Pool, topological
 from tilewright.core.types import TensorType
+from tilewright.frontend.homes import Homes
 from tilewright.frontend.onnx_call import (
     Absent,
     Body,
@@ -445,11 +446,16 @@ class _BoundHost:
                 scope.house(formal)
             for info, operand in zip(graph.input, operands, strict=True):
                 scope.bind(info.name, operand)
-            outputs = _whole(self.walker.graph(graph, scope, self._deeper()))
-            results = [v for v in outputs if isinstance(v, Node)]
-            if len(results) != len(outputs):
-                raise NotTensors
-            results = spec.finish(results) if spec.finish else results
+            emitter = self.walker.emitter
+            homes, emitter.homes = emitter.homes, Homes()
+            try:
+                outputs = _whole(self.walker.graph(graph, scope, self._deeper()))
+                results = [v for v in outputs if isinstance(v, Node)]
+                if len(results) != len(outputs):
+                    raise NotTensors
+                results = spec.finish(results) if spec.finish else results
+            finally:
+                emitter.homes = homes
             self.walker.close(scope, formals, results)
             made.append((spec, formals, results))
         extra = tuple(captures.values())

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tilewright.core.diag import ImportFailed, Loc, Problem
+from tilewright.core.diag import UNKNOWN, ImportFailed, Loc, Problem
 from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.types import i64
 from tilewright.frontend.aten import KEPT_WHOLE, TAKEN_APART
@@ -175,7 +175,7 @@ def _bind_outputs(
     importer: Importer, program: ExportedProgram, values: Sequence[Any]
 ) -> tuple[tuple[Node, ...], tuple[str, ...]]:
     """The user's outputs in order. A program that writes to its own state is not a function, which is a problem."""
-    b = Builder(importer.pool)
+    b = importer.builder(UNKNOWN)
     user: list[Any] = []
     for spec, value in zip(program.graph_signature.output_specs, values, strict=True):
         kind = spec.kind.name

@@ -105,6 +105,8 @@ def _expand(b: Rewriting, node: Node) -> Node | None:
 
 def _full(b: Rewriting, node: Node) -> Node | None:
     one = b.const(node.attrs["value"], node.dtype)
+    if node.inputs:
+        one = b(ops.with_sizes, one, *node.inputs)
     return b(ops.expand, one, shape=node.shape) if node.shape else one
 
 

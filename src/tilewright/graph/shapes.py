@@ -15,7 +15,7 @@ import numpy as np
 
 from tilewright import ops
 from tilewright.core import types
-from tilewright.core.expr import Dim, bounds, floordiv, is_nonneg, maximum, minimum, mod
+from tilewright.core.expr import Dim, bounds, floordiv, is_nonneg, maximum, minimum, mod, symbols
 from tilewright.core.graph import CONST, Node
 from tilewright.core.opdef import OpDef
 from tilewright.core.rewrite import Rewriting, Rule
@@ -72,9 +72,11 @@ def dims_of(node: Node) -> tuple[Dim, ...] | None:
 
 
 def _holds(b: Rewriting, node: Node, dims: Sequence[Dim]) -> Node | None:
-    """``node`` as known dimensions; None where it already is in that form."""
+    """``node`` as known dimensions; None where it already is in that form, or where data decide one of them."""
     if all(isinstance(d, int) for d in dims):
         return b.const(np.array(dims, np.int64).reshape([int(d) for d in _ints(node.shape)]))
+    if not all(symbols(d) <= b.sizes for d in dims):
+        return None
     made = b(ops.dim_values, dims=tuple(dims))
     result = made if made.shape == node.shape else b(ops.reshape, made, shape=node.shape)
     return None if result is node else result
@@ -188,7 +190,9 @@ def _dynamic_slice(b: Rewriting, node: Node) -> Node | None:
     """A window at a known place that lies inside is a slice."""
     x, starts = node.inputs
     at, sizes = dims_of(starts), node.attrs["sizes"]
-    if at is None or not all(is_nonneg(s) and is_nonneg(n - s - w) for s, n, w in zip(at, x.shape, sizes, strict=True)):
+    if at is None or not all(symbols(s) <= b.sizes for s in at):
+        return None
+    if not all(is_nonneg(s) and is_nonneg(n - s - w) for s, n, w in zip(at, x.shape, sizes, strict=True)):
         return None
     stops = [s + w for s, w in zip(at, sizes, strict=True)]
     return b(ops.slice, x, starts=at, stops=stops, steps=[1] * len(at))

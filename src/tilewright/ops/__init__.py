@@ -143,6 +143,7 @@ from tilewright.ops.reduce import (
 from tilewright.ops.resize import resize
 from tilewright.ops.rnn import gru, lstm, rnn
 from tilewright.ops.scatter import dynamic_update_slice, scatter_elements, scatter_nd
+from tilewright.ops.sizes import as_size, with_sizes
 from tilewright.ops.source import dim_values, full, iota
 from tilewright.ops.special import (
     airy_ai,
@@ -200,11 +201,11 @@ ALL: tuple[OpDef, ...] = (
     # normalisation, softmax, attention
     batch_norm, layer_norm, rms_norm, group_norm, instance_norm, lrn, l2_normalize, softmax, log_softmax, attention,
     rotary,
-    # moving data: movement, windows, indices, scatters, order, size, quantisation, recurrence, control
+    # moving data: movement, windows, indices, scatters, sizes, order, size, quantisation, recurrence, control
     concat, depth_to_space, expand, reshape, reverse, roll, space_to_depth, tile, transpose, pad, slice, trilu,
     dynamic_slice, gather, gather_elements, gather_nd, one_hot, dynamic_update_slice, scatter_elements, scatter_nd,
-    argwhere, nonzero, sort, suppress, top_k, resize, decode, encode, dequantize_linear, dynamic_quantize_linear,
-    quantize_linear, gru_scan, lstm_scan, rnn_scan, gru, lstm, rnn, if_, loop,
+    as_size, with_sizes, argwhere, nonzero, sort, suppress, top_k, resize, decode, encode, dequantize_linear,
+    dynamic_quantize_linear, quantize_linear, gru_scan, lstm_scan, rnn_scan, gru, lstm, rnn, if_, loop,
 )
 # fmt: on
 

@@ -353,6 +353,10 @@ top_k = OpDef(
 # --- argwhere, nonzero ----------------------------------------------------------------------------------------------
 
 
+def _most(ts: Types, a: Attrs) -> Dim:
+    return ts[0].n_elements
+
+
 def _count_symbol(t: TensorType, a: Attrs) -> Sym:
     n = t.n_elements
     return Sym(a.count, 0, n if isinstance(n, int) else None)
@@ -409,6 +413,7 @@ argwhere = OpDef(
     _ref_argwhere,
     kernel=_argwhere_kernel,
     samples=_argwhere_samples,
+    bound=_most,
     doc="The indices of elements that are not zero, [n, rank] in row-major order, and how many there are (0-d i64). "
     "n is a fresh symbol: count gives its name, unique in the graph, and x's number of elements bounds it. The kernel "
     "runs with the symbol at that bound and its result has room for as many rows; then the count defines the symbol, "
@@ -439,5 +444,6 @@ nonzero = OpDef(
     _ref_nonzero,
     decompose=_decompose_nonzero,
     samples=_argwhere_samples,
+    bound=_most,
     doc="The indices of elements that are not zero, [rank, n], and how many there are; see argwhere.",
 )

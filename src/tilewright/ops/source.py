@@ -1,6 +1,7 @@
-"""Ops without operands: ramps, sizes and filled tensors.
+"""Ops that read nothing: ramps, sizes and filled tensors.
 
 In: attributes, whose dimensions may be symbolic. Out: tensors. Not its business: constants (``core.graph.CONST``).
+Operands (``homes``) are not read: they bring in symbols that only data decide, as ``with_sizes`` does.
 """
 
 from __future__ import annotations
@@ -74,20 +75,20 @@ def _compute_dim_values(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: At
 
 
 iota = OpDef(
-    "iota", (), {"extent": AttrDef("dim"), "dtype": AttrDef("dtype")}, _infer_iota,
+    "iota", ("*homes",), {"extent": AttrDef("dim"), "dtype": AttrDef("dtype")}, _infer_iota,
     lambda xs, a: np.arange(a.extent).astype(a.dtype.numpy), _compute_iota, traits=ANYWHERE,
     samples=lambda rng: [Sample((), {"extent": n, "dtype": d}) for n, d in zip((0, 1, 5, 9) * 3, NUMERIC)],  # noqa: B905
     doc="0, 1, ... extent - 1.",
 )  # fmt: skip
 dim_values = OpDef(
-    "dim_values", (), {"dims": AttrDef("dims")}, lambda ts, a: TensorType(types.i64, (len(a.dims),)),
+    "dim_values", ("*homes",), {"dims": AttrDef("dims")}, lambda ts, a: TensorType(types.i64, (len(a.dims),)),
     lambda xs, a: np.array(a.dims, np.int64), _compute_dim_values, traits=ANYWHERE,
     samples=lambda rng: [Sample((), {"dims": d}) for d in ((3,), (1, 2, 3), (), (-1, 4))],
     doc="Dimensions as numbers: a symbolic shape as a tensor.",
 )  # fmt: skip
 full = OpDef(
-    "full", (), {"value": AttrDef("float"), "dtype": AttrDef("dtype"), "shape": AttrDef("dims")}, _infer_full, _full_of,
-    _compute_full, traits=ANYWHERE,
+    "full", ("*homes",), {"value": AttrDef("float"), "dtype": AttrDef("dtype"), "shape": AttrDef("dims")}, _infer_full,
+    _full_of, _compute_full, traits=ANYWHERE,
     samples=lambda rng: [
         Sample((), {"value": 1.0, "dtype": d, "shape": s})
         for d, s in zip(types.DTYPES, ((2, 3), (), (0, 2)) * 5)  # noqa: B905

@@ -47,10 +47,14 @@ def _infer(ts: Types, a: Attrs) -> tuple[TensorType, ...]:
         raise OpError("thresholds must be 0-d")
     if a.limit < 1 or not a.count.isidentifier():
         raise OpError(f"limit {a.limit} must be positive, and count {a.count!r} an identifier")
-    n_batches, n_classes, n = scores.shape
-    most = n_batches * n_classes * minimum(n, a.limit)
+    most = _most(ts, a)
     count = Sym(a.count, 0, most if isinstance(most, int) else None)
     return TensorType(types.i64, (count, 3)), TensorType(types.i64, ())
+
+
+def _most(ts: Types, a: Attrs) -> Dim:
+    n_batches, n_classes, n = ts[1].shape
+    return n_batches * n_classes * minimum(n, a.limit)
 
 
 # --- reference ------------------------------------------------------------------------------------------------------
@@ -172,6 +176,7 @@ suppress = OpDef(
     _reference,
     kernel=_kernel,
     samples=_samples,
+    bound=_most,
     doc="Batch, class and number of every box that is kept, [n, 3], and how many there are (0-d i64). A box is two "
     "corners, or with center a middle and sizes. order sorts scores downwards; those above least count. At most limit "
     "are kept of a class. n is a fresh symbol, as argwhere's.",

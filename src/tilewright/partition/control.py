@@ -11,11 +11,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tilewright.core.diag import CompileError, Problem
-from tilewright.core.expr import Dim, Sym, maximum, symbols
-from tilewright.core.graph import CONST, Graph, Node
-from tilewright.core.types import TensorType, i64, product
+from tilewright.core.expr import Dim, Sym, maximum, substitute, symbols
+from tilewright.core.graph import Graph, Node
+from tilewright.core.types import TensorType, i64
 from tilewright.graph.specialize import substitute_symbols
 from tilewright.ops.control import bind_formals
+from tilewright.ops.value_bounds import bounds_of
 from tilewright.partition.program import Branch, Carried, LetDim, Pointer, Repeat, Scanned, SetDim, Step
 
 if TYPE_CHECKING:
@@ -25,12 +26,23 @@ if TYPE_CHECKING:
 def data_dims(node: Node) -> list[tuple[Sym, Dim]]:
     """The symbols that this node's data decide, with the largest value each can take. Raises ``CompileError``."""
     if "then_branch" in node.attrs:
-        return [(s, maximum(x, y)) for s, x, y in _joined_dims(node)]
+        inner = {s: most for g in _branches(node) for s, most in _inner_dims(g)}
+        return [(s, maximum(substitute(x, inner), substitute(y, inner))) for s, x, y in _joined_dims(node)]
     if "body" in node.attrs:
         return _repeat_dims(node)
-    name = node.attrs.get("count")
-    found = {d for t in node.types for d in t.shape if isinstance(d, Sym) and d.name == name}
-    return [(s, product(node.inputs[0].shape)) for s in found]
+    if node.op.bound is None:
+        return []
+    found = {d for t in node.types for d in t.shape if isinstance(d, Sym) and d.name == node.attrs["count"]}
+    most = node.op.bound([i.type for i in node.inputs], node.attrs)
+    return [(s, most) for s in found]
+
+
+def _inner_dims(graph: Graph) -> list[tuple[Sym, Dim]]:
+    """The symbols that the data of a sub-graph's own nodes decide, bounded by sizes known outside of it."""
+    found: dict[Sym, Dim] = {}
+    for node in graph.nodes():
+        found.update((s, substitute(most, found)) for s, most in data_dims(node))
+    return list(found.items())
 
 
 def plan_control(plan: GraphPlan, node: Node, step: int) -> list[Callable[[], Step]]:
@@ -94,7 +106,7 @@ def _body(node: Node) -> Graph:
 
 
 def _repeat_dims(node: Node) -> list[tuple[Sym, Dim]]:
-    """The count of iterations where data decide it: a constant trip count bounds it; changing sizes have no bound."""
+    """The count of iterations where data decide it: what bounds the trip count does; changing sizes have no bound."""
     n: int = node.attrs.n_carried
     body: Graph = node.attrs.body
     for before, after in zip(body.inputs[2 : 2 + n], body.outputs[1 : 1 + n], strict=True):
@@ -110,13 +122,14 @@ def _repeat_dims(node: Node) -> list[tuple[Sym, Dim]]:
             raise CompileError("a loop's result has no shape", [Problem(node.loc, node.op.name, rule, remedy)])
     trips = node.inputs[0]
     found = _scan_symbols(node, n)
-    if found and trips.op is not CONST:
+    most = bounds_of(trips)[1] if found else None
+    if found and (most is None or most == i64.max):
         rule = "the number of iterations, and so the size of a result, is known only while running"
         raise CompileError(
             "a loop's memory has no bound",
-            [Problem(node.loc, node.op.name, rule, "make the trip count a constant, or give the result its length")],
+            [Problem(node.loc, node.op.name, rule, "bound the trip count by a number, or give the result its length")],
         )
-    return [(s, int(trips.attrs.data.array)) for s in found]
+    return [] if most is None else [(s, maximum(most, 0)) for s in found]
 
 
 def _repeat(plan: GraphPlan, node: Node, step: int) -> list[Callable[[], Step]]:

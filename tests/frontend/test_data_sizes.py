@@ -1,0 +1,190 @@
+"""Sizes that data decide, used without the tensor that has them: native code against ONNX Runtime and PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from onnx import NodeProto, helper
+
+import tilewright as tw
+from frontend.onnx_build import BOOL, I64, graph, info, model, node, runtime_answers
+
+COUNT = (node("NonZero", ["x"], ["n"]), node("Shape", ["n"], ["s"], start=1, end=2))
+MANY = [np.array([[1, 0, 2.0], [0, 3, 0]], np.float32), np.zeros((2, 3), np.float32), np.ones((2, 3), np.float32)]
+ROW = [np.array(x, np.float32) for x in ([2, 1, 1, 3, 4, 3], [0] * 6, [5, 4, 3, 2, 1, 0])]
+
+
+def check(nodes: list[NodeProto], arrays: list[np.ndarray], outputs: list[str], constants: dict[str, Any]) -> None:
+    m = model(nodes, [info("x", arrays[0].shape)], outputs, constants)
+    compiled = tw.compile(m, cache=False)
+    for x in arrays:
+        got = compiled(x)
+        for a, b in zip([got] if len(outputs) == 1 else got, runtime_answers(m, {"x": x}), strict=True):
+            assert a.shape == b.shape and a.dtype == b.dtype
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "nodes, constants",
+    [
+        ([node("Shape", ["n"], ["r"])], {}),
+        ([node("Size", ["n"], ["r"])], {}),
+        (
+            [node("Squeeze", ["s"], ["s0"]), node("Range", ["z", "s0", "o"], ["r"])],
+            {"z": np.int64(0), "o": np.int64(1)},
+        ),
+        ([node("ConstantOfShape", ["s"], ["r"])], {}),
+        (
+            [node("Concat", ["s", "k"], ["t"], axis=0), node("Expand", ["c", "t"], ["r"])],
+            {"k": [3], "c": np.float32([1, 2, 3])},
+        ),
+        ([node("Tile", ["c", "s"], ["r"])], {"c": np.float32([1, 2])}),
+        ([node("Cast", ["s"], ["f"], to=1), node("Mul", ["x", "f"], ["r"])], {}),
+        ([node("Reshape", ["x", "m"], ["f"]), node("TopK", ["f", "s"], ["r", "i"])], {"m": [-1]}),
+        ([node("Slice", ["n", "b", "e", "a", "p"], ["r"])], {"b": [-1], "e": [-99], "a": [1], "p": [-2]}),
+    ],
+)
+def test_the_number_of_nonzero_elements_alone(nodes: list[NodeProto], constants: dict[str, Any]) -> None:
+    check([*COUNT, *nodes], MANY, ["r"], constants)
+
+
+@pytest.mark.parametrize("is_sorted", [0, 1])
+def test_what_unique_finds_goes_on(is_sorted: int) -> None:
+    nodes = [
+        node("Unique", ["x"], ["y", "", "place", "many"], sorted=is_sorted),
+        node("Shape", ["y"], ["s"]),
+        node("ConstantOfShape", ["s"], ["zero"]),
+        node("ScatterElements", ["zero", "place", "x"], ["sums"], reduction="add"),
+        node("NonZero", ["y"], ["n"]),
+        node("Transpose", ["n"], ["t"]),
+        node("GatherND", ["many", "t"], ["kept"]),
+        node("Unique", ["many"], ["y2", "", "place2", "many2"], sorted=is_sorted),
+    ]
+    check(nodes, ROW, ["sums", "kept", "y2", "place2", "many2"], {})
+
+
+def test_more_boxes_are_kept_than_a_box_has_numbers() -> None:
+    """80 classes keep 80 times as many boxes as there are."""
+    n, classes = 5, 80
+    corner = np.arange(n, dtype=np.float32)[:, None] * 10
+    boxes = np.concatenate([corner, corner, corner + 1, corner + 1], 1)[None]
+    nodes = [node("NonMaxSuppression", ["x", "scores", "limit", "iou", "least"], ["r"])]
+    scores = np.random.default_rng(0).random((1, classes, n), np.float32)
+    constants = {"scores": scores, "limit": [n], "iou": np.float32([0.5]), "least": np.float32([0.0])}
+    check(nodes, [boxes], ["r"], constants)
+
+
+POSITIVE = (
+    node("Greater", ["x", "zero"], ["is_positive"]),
+    node("Cast", ["is_positive"], ["ones"], to=7),
+    node("ReduceSum", ["ones"], ["count"], keepdims=0),
+    node("Unsqueeze", ["count", "front"], ["c"]),
+    node("Reshape", ["x", "minus"], ["row"]),
+)
+NUMBERS = {"zero": np.float32(0), "front": [0], "minus": [-1], "z": np.int64(0), "o": np.int64(1), "back": [-3]}
+BODY = helper.make_graph(
+    [
+        node("Identity", ["going"], ["still"]),
+        node("Add", ["i", "o"], ["limit"]),
+        node("Range", ["z", "limit", "o"], ["steps"]),
+        node("Slice", ["row", "front", "c"], ["some"]),
+        node("ReduceSum", ["steps"], ["s"], keepdims=0),
+        node("ReduceSum", ["some"], ["t"], keepdims=0),
+        node("Cast", ["s"], ["s32"], to=1),
+        node("Sum", ["total", "s32", "t"], ["next"]),
+    ],
+    "body",
+    [info("i", [], I64), info("going", [], BOOL), info("total", [])],
+    [info("still", [], BOOL), info("next", [])],
+)
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [node("Range", ["z", "count", "o"], ["r"])],
+        [node("Range", ["count", "z", "step"], ["r"])],
+        [node("Cast", ["count"], ["f"], to=1), node("Range", ["zero", "f", "half"], ["r"])],
+        [node("ConstantOfShape", ["c"], ["r"])],
+        [node("Concat", ["c", "three"], ["shape"], axis=0), node("Expand", ["o", "shape"], ["r"])],
+        [node("TopK", ["row", "c"], ["r", "places"])],
+        [node("Slice", ["row", "front", "c"], ["part"]), node("ReduceSum", ["part"], ["r"])],
+        [node("Neg", ["c"], ["end"]), node("Slice", ["row", "c", "end"], ["r"])],
+        [node("Slice", ["row", "c", "far", "front", "back"], ["r"])],
+        [node("Loop", ["five", "", "zero"], ["r"], body=BODY)],
+    ],
+)
+def test_a_count_as_a_size(nodes: list[NodeProto]) -> None:
+    more = {"step": np.int64(-2), "half": np.float32(0.5), "three": [3], "far": [-(1 << 62)], "five": np.int64(5)}
+    check([*POSITIVE, *nodes], [x - 0.5 for x in MANY], ["r"], NUMBERS | more)
+
+
+def test_a_branch_that_finds_places() -> None:
+    found = graph([node("NonZero", ["x"], ["n"])], [], ["n"])
+    none = graph([node("Identity", ["empty"], ["m"])], [], ["m"])
+    nodes = [
+        node("ReduceMax", ["x"], ["most"], keepdims=0),
+        node("Greater", ["most", "zero"], ["any"]),
+        node("If", ["any"], ["r"], then_branch=found, else_branch=none),
+        node("Shape", ["r"], ["s"]),
+        node("ConstantOfShape", ["s"], ["k"]),
+    ]
+    check(nodes, MANY, ["r", "s", "k"], {"zero": np.float32(0), "empty": np.zeros((2, 9), np.int64)})
+
+
+def test_a_size_without_a_bound_is_refused() -> None:
+    nodes = [
+        node("ReduceMax", ["x"], ["most"], keepdims=0),
+        node("Cast", ["most"], ["n"], to=7),
+        node("Range", ["z", "n", "o"], ["r"]),
+    ]
+    big = info("x", [1000])
+    with pytest.raises(tw.ImportFailed, match="nothing bounds it"):
+        tw.compile(model(nodes, [big], ["r"], {"z": np.int64(0), "o": np.int64(1)}), cache=False)
+
+
+def check_exported(f: Callable[..., Any], calls: list[torch.Tensor]) -> None:
+    class Module(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return f(x)
+
+    compiled = tw.compile(torch.export.export(Module(), (calls[0],), strict=False), cache=False)
+    for x in calls:
+        wanted, got = f(x), compiled(x.numpy())
+        pairs = zip(wanted, got, strict=True) if isinstance(wanted, tuple) else [(wanted, got)]
+        for a, b in pairs:
+            assert tuple(a.shape) == b.shape
+            np.testing.assert_allclose(b, a.numpy(), rtol=1e-5, atol=1e-6)
+
+
+def _mask(lengths: torch.Tensor) -> torch.Tensor:
+    n = lengths.max().item()
+    torch._check(n >= 0)
+    torch._check(n <= 16)
+    return torch.arange(n)[None] < lengths[:, None]
+
+
+def _zeros(x: torch.Tensor) -> torch.Tensor:
+    n = (x > 2).sum().item()
+    torch._check(n >= 0)
+    return torch.zeros(n, 3) + n
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        _mask,
+        _zeros,
+        lambda x: torch.arange(x.nonzero().shape[0]),
+        lambda x: torch.repeat_interleave(x.clamp(0, 5)),
+        lambda x: torch.unique(x, return_inverse=True, return_counts=True),
+        lambda x: torch.unique(x).float().softmax(0),
+        lambda x: torch.unique_consecutive(x, return_inverse=True, return_counts=True),
+    ],
+)
+def test_sizes_in_exported_programs(f: Callable[..., Any]) -> None:
+    check_exported(f, [torch.tensor(x) for x in ([3, 1, 4], [1, 1, 2], [0, 0, 0])])
