@@ -23,7 +23,6 @@ from tilewright.core.graph import Graph
 from tilewright.core.text import SideTable, print_graph
 from tilewright.driver import Clock, Options, Progress, optimise_and_split
 from tilewright.frontend.source import Source, import_source
-from tilewright.graph.specialize import fix_symbols
 from tilewright.runtime.digest import digest_arrays
 from tilewright.runtime.threads import default_threads
 
@@ -67,7 +66,7 @@ def export(
     how = ExportOptions(name, n_threads, weights, shared, static)
     clock = Clock(progress)
     with clock.stage("import"):
-        graph = fix_symbols(import_source(source, example_inputs, dynamic_shapes, input_shapes), fix_dims or {})
+        graph = import_source(source, example_inputs, dynamic_shapes, input_shapes, fix_dims)
     facts = source_facts(source, graph)
     modules = export_modules(graph, options, n_threads, clock)
     return write_export(replace(modules, source=facts), Path(folder), how)

@@ -29,6 +29,7 @@ from tilewright.core.diag import OptionError
 from tilewright.core.expr import Dim, Sym, substitute, symbols, to_text
 from tilewright.core.graph import Graph, Node
 from tilewright.core.passes import Pass, PassReport, parse_pipeline, print_pipeline, run_pipeline
+from tilewright.core.specialize import fix_symbols
 from tilewright.core.text import SideTable, load_graph, print_graph
 from tilewright.core.types import Array, product
 from tilewright.core.verify import verify
@@ -38,7 +39,6 @@ from tilewright.frontend.source import Source, import_source, source_key
 from tilewright.graph.limits import check_sizes
 from tilewright.graph.pipeline import PASSES, passes_for
 from tilewright.graph.precision import Precision
-from tilewright.graph.specialize import fix_symbols
 from tilewright.partition.computation import GroupComputation
 from tilewright.partition.plan import KernelSpec, Packing, Planner
 from tilewright.partition.program import Branch, Call, LetDim, Program, Repeat, SetDim
@@ -160,9 +160,9 @@ def compile(
     if artifact is None:
         try:
             with clock.stage("import"):
-                graph = fix_symbols(import_source(source, example_inputs, dynamic_shapes, input_shapes), fix_dims or {})
+                graph = import_source(source, example_inputs, dynamic_shapes, input_shapes, fix_dims)
         except NeedsCall as needs:
-            return _per_call(source, needs, options, input_shapes, fix_dims or {}, threads)
+            return _per_call(source, needs, options, input_shapes, fix_dims, threads)
         if store and key is None:
             with clock.stage("key"):
                 key = graph_key(graph)
@@ -193,15 +193,16 @@ def _per_call(
     needs: NeedsCall,
     options: Options,
     input_shapes: Mapping[str, Sequence[int | str]] | None,
-    fix_dims: Mapping[str, int],
+    fix_dims: Mapping[str, int] | None,
     threads: int | None,
 ) -> CompiledModel:
     """A model that compiles when a call says what its structure depends on."""
 
     def compile_one(graph: Graph) -> CompiledModel:
-        return compile_graph(fix_symbols(graph, fix_dims), threads=threads, **asdict(options))
+        return compile_graph(graph, threads=threads, **asdict(options))
 
-    return SpecializedModel(read_model(source), needs, compile_one, input_shapes, threads or default_threads())
+    n_threads = threads or default_threads()
+    return SpecializedModel(read_model(source), needs, compile_one, input_shapes, fix_dims, n_threads)
 
 
 def _cached(store: Cache | None, key: str | None, options: Options, clock: Clock) -> Artifact | None:
@@ -552,7 +553,7 @@ def read_graph(path: Path, *, fix_dims: Mapping[str, int] | None = None) -> Grap
     """The graph of an ONNX model or of a graph's text (``.txt``), before any pass."""
     if path.suffix == ".txt":
         return fix_symbols(load_graph(path, ops.by_name), fix_dims or {})
-    return fix_symbols(import_source(path, None, None, None), fix_dims or {})
+    return import_source(path, fix_dims=fix_dims)
 
 
 def chosen_passes(options: Options, passes: str | None) -> tuple[Pass, ...]:

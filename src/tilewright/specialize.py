@@ -70,10 +70,11 @@ class SpecializedModel(LoadedModel):
         needs: NeedsCall,
         compile_graph: Callable[[Graph], CompiledModel],
         input_shapes: InputShapes | None,
+        fix_dims: Mapping[str, int] | None,
         threads: int,
     ) -> None:
         """Compiles at once where no input decides; raises ``CompileError`` as ``compile`` does."""
-        self._source, self._compile, self._shapes = source, compile_graph, input_shapes
+        self._source, self._compile, self._shapes, self._fixed = source, compile_graph, input_shapes, fix_dims
         self._infos = declared_inputs(source)
         self._deciding = Deciding(set(needs.inputs))
         self._kept: OrderedDict[Key, Compiled] = OrderedDict()
@@ -179,7 +180,7 @@ class SpecializedModel(LoadedModel):
         with self._lock:
             found = self._kept.get(key)
             if found is None:
-                imported = import_for_call(self._source, dict(key), self._shapes)
+                imported = import_for_call(self._source, dict(key), self._shapes, self._fixed)
                 found = self._kept[key] = Compiled(self._compile(imported.graph), imported.results)
                 if len(self._kept) > MAX_KEPT:
                     self._kept.popitem(last=False)

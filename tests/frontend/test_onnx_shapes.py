@@ -8,7 +8,7 @@ from onnx import TensorProto, helper
 
 from frontend.onnx_build import F32, I64, answers, check_against_runtime, evaluated, info, model, node
 from tilewright import ops
-from tilewright.core.diag import ImportFailed
+from tilewright.core.diag import ImportFailed, OptionError
 from tilewright.core.expr import Sym, to_text
 from tilewright.frontend.onnx import import_onnx
 
@@ -227,6 +227,24 @@ def test_dimensions_that_nodes_need_equal_become_one() -> None:
     g = import_onnx(m)
     assert [[to_text(d) for d in n.shape] for n in g.inputs] == [["batch", "3", "4"]] * 2
     check_against_runtime(m, {"a": rand(2, 3, 4), "b": rand(2, 3, 4)})
+
+
+def test_a_size_that_alone_makes_dimensions_equal() -> None:
+    """Exporters keep a name for what they traced as one: only n=1 makes 2*n of rows of two."""
+    nodes = [node("Concat", ["x", "x"], ["twice"], axis=0), node("Add", ["twice", "two"], ["y"])]
+    m = model(nodes, [info("x", ["n", 3])], ["y"], {"two": np.ones((2, 3), np.float32)})
+    assert [i.shape for i in import_onnx(m).inputs] == [(1, 3)]
+
+
+def test_fixed_dimensions_are_known_from_the_start() -> None:
+    """With m=3 there is nothing to broadcast; without, either size could be one."""
+    nodes = [node("Reshape", ["x", "flat"], ["row"]), node("Add", ["row", "v"], ["y"])]
+    m = model(nodes, [info("x", ["n", "m"])], ["y"], {"flat": np.array([-1]), "v": np.ones(6, np.float32)})
+    with pytest.raises(ImportFailed, match="can't be broadcast"):
+        import_onnx(m)
+    assert [i.shape for i in import_onnx(m, fix_dims={"m": 3}).inputs] == [(2, 3)]
+    with pytest.raises(OptionError, match="no symbolic dimension 'k'"):
+        import_onnx(m, fix_dims={"k": 3})
 
 
 def test_dimensions_that_differ_stay_errors() -> None:

@@ -29,6 +29,7 @@ from tilewright.cli.compile_run import (
     Threads,
 )
 from tilewright.core.graph import Graph
+from tilewright.core.specialize import fix_symbols
 from tilewright.core.types import Array
 from tilewright.debug.compare import compare, import_program
 from tilewright.debug.onnx_part import save_onnx
@@ -36,7 +37,6 @@ from tilewright.debug.reduce import checker, reduce
 from tilewright.debug.report import MEANING, Comparison, Fault, Row
 from tilewright.debug.tolerance import Difference
 from tilewright.debug.worker import Tell
-from tilewright.graph.specialize import fix_symbols
 from tilewright.runtime.errors import InputError
 from tilewright.runtime.manifest import SymbolSpec
 

@@ -20,6 +20,7 @@ from tilewright import ops
 from tilewright.core.diag import UNKNOWN, CompileError, ImportFailed, OptionError
 from tilewright.core.evaluate import bind_inputs
 from tilewright.core.graph import Graph
+from tilewright.core.specialize import fix_symbols
 from tilewright.core.text import load_graph
 from tilewright.core.types import Array
 from tilewright.debug.flow import compare_graph, silent
@@ -39,7 +40,6 @@ from tilewright.driver import Options
 from tilewright.frontend.source import Source, import_source
 from tilewright.frontend.torch import export_module
 from tilewright.frontend.torch_tensors import to_numpy
-from tilewright.graph.specialize import fix_symbols
 from tilewright.runtime.errors import ExecutionError, InputError, ResourceError, TilewrightError
 from tilewright.runtime.values import is_tensor
 
@@ -123,7 +123,7 @@ def load_source(
 def import_program(path: Path) -> tuple[Any, Graph]:
     """An exported program of a file, and its graph."""
     program = load_program(path)
-    return program, import_source(program, None, None, None)
+    return program, import_source(program)
 
 
 def _import(
@@ -145,11 +145,11 @@ def _import(
     is_onnx = not is_program and not isinstance(source, Graph)
     peer: Peer | None = None
     if against == "reference":
-        graph = onnx_graph(source, _named(inputs), input_shapes) if is_onnx else import_source(source, None, None, None)
+        graph = onnx_graph(source, _named(inputs), input_shapes) if is_onnx else import_source(source)
     elif against == "torch":
         if not is_program:
             raise OptionError("only PyTorch's programs run in PyTorch", remedy="pass a module or an exported program")
-        graph = import_source(source, None, None, None)
+        graph = import_source(source)
         peer = ask_torch(source, dict(zip(graph.input_names, _arrays(graph, inputs), strict=True)))
     else:
         if not is_onnx:

@@ -22,6 +22,7 @@ import numpy as np
 
 from tilewright.core.diag import OptionError
 from tilewright.core.graph import CONST, INPUT
+from tilewright.core.specialize import fix_symbols
 from tilewright.core.text import print_graph, save_graph
 from tilewright.debug.candidates import Candidate
 from tilewright.debug.compare import Inputs, load_source
@@ -30,7 +31,6 @@ from tilewright.debug.predicate import Failure, check_graph
 from tilewright.debug.worker import Died, Tell, Worker
 from tilewright.driver import Options
 from tilewright.frontend.source import Source
-from tilewright.graph.specialize import fix_symbols
 
 Test = Callable[[Candidate], Failure]
 

@@ -22,6 +22,7 @@ from tilewright.core import expr
 from tilewright.core.diag import CompileError, ImportFailed, Loc, Problem
 from tilewright.core.expr import Dim, Sym
 from tilewright.core.graph import Graph, Node, Pool
+from tilewright.core.specialize import chosen
 from tilewright.core.types import DType, TensorType, u8
 from tilewright.frontend.onnx_call import Absent, Items
 from tilewright.frontend.onnx_file import (
@@ -60,14 +61,18 @@ MAX_ATTEMPTS = 32
 
 
 def import_onnx(
-    source: str | Path | bytes | ModelProto, *, input_shapes: InputShapes | None = None, name: str | None = None
+    source: str | Path | bytes | ModelProto,
+    *,
+    input_shapes: InputShapes | None = None,
+    fix_dims: Mapping[str, int] | None = None,
+    name: str | None = None,
 ) -> Graph:
     """The model as a graph; ``NeedsCall`` when only the values of a call's inputs decide its structure.
 
     ``input_shapes`` maps an input's name to its shape: a number fixes a dimension (everywhere that dimension's name
-    occurs), a string names it, None leaves it as the model says.
+    occurs), a string names it, None leaves it as the model says. ``fix_dims`` gives symbolic dimensions a number.
     """
-    made = import_for_call(read_model(source), {}, input_shapes, name)
+    made = import_for_call(read_model(source), {}, input_shapes, fix_dims, name)
     if any(r is not None for r in made.results):
         raise NeedsCall([], ())
     return made.graph
@@ -85,10 +90,14 @@ class Imported:
 
 
 def import_for_call(
-    read: Source, facts: Facts, input_shapes: InputShapes | None = None, name: str | None = None
+    read: Source,
+    facts: Facts,
+    input_shapes: InputShapes | None = None,
+    fix_dims: Mapping[str, int] | None = None,
+    name: str | None = None,
 ) -> Imported:
     """The model as a graph for all calls of which ``facts`` hold."""
-    known: dict[Sym, Dim] = {}
+    known = _fixed(read, dict(input_shapes or {}), facts, fix_dims or {})
     for _ in range(MAX_ATTEMPTS):
         result = _attempt(read, dict(input_shapes or {}), known, name, facts)
         if isinstance(result, Imported):
@@ -100,6 +109,15 @@ def import_for_call(
             break
         known = {s: expr.substitute(d, learnt) for s, d in known.items()} | learnt
     raise ImportFailed("the ONNX model can't be imported", problems)
+
+
+def _fixed(source: Source, shapes: Shapes, facts: Facts, sizes: Mapping[str, int]) -> dict[Sym, Dim]:
+    """The symbols of the inputs that are given a size; ``OptionError`` for a wrong name or size."""
+    if not sizes:
+        return {}
+    header = _Header(source.model, shapes, {}, facts)
+    inputs = header.inputs(Pool(), Scope())
+    return chosen({s for n in inputs for d in n.shape for s in expr.symbols(d)}, sizes)
 
 
 Failure: TypeAlias = "tuple[list[Problem], dict[Sym, Dim], tuple[str, ...]]"

@@ -9,11 +9,11 @@ Not its business: dimensions that differ for sure, which stay errors.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import combinations
+from itertools import combinations, islice
 from typing import TypeAlias
 
 from tilewright import ops
-from tilewright.core.expr import Dim, Sym, symbols
+from tilewright.core.expr import Dim, Sym, evaluate, symbols
 from tilewright.core.graph import Attrs
 from tilewright.core.opdef import OpDef, Trait
 from tilewright.core.types import TensorType
@@ -31,8 +31,36 @@ def wanted_equal(op: OpDef, operands: Types, attrs: Mapping[str, object]) -> Pai
     return [(a, b) for a, b in pairs if a != b and not (isinstance(a, int) and isinstance(b, int))]
 
 
+MAX_TRIED = 4096
+"""Sizes that are tried for a pair that no rearranging solves."""
+
+
 def solve(pairs: Pairs, free: set[Sym]) -> dict[Sym, Dim]:
     """A value for each symbol of ``free`` that a pair determines; each symbol at most once, and none in a value."""
+    return _rearranged(pairs, free) or _tried(pairs, free)
+
+
+def _tried(pairs: Pairs, free: set[Sym]) -> dict[Sym, Dim]:
+    """The only size that makes the two sides of a pair equal: of ``2*n`` and 2 it is 1."""
+    for a, b in pairs:
+        over = symbols(a) | symbols(b)
+        if len(over) == 1 and over <= free:
+            (symbol,) = over
+            fits = (n for n in range(max(symbol.lo or 0, 1), MAX_TRIED) if _equal_at(a, b, {symbol: n}))
+            found = list(islice(fits, 2))
+            if len(found) == 1:
+                return {symbol: found[0]}
+    return {}
+
+
+def _equal_at(a: Dim, b: Dim, sizes: Mapping[Sym, int]) -> bool:
+    try:
+        return evaluate(a, sizes) == evaluate(b, sizes)
+    except ZeroDivisionError:
+        return False
+
+
+def _rearranged(pairs: Pairs, free: set[Sym]) -> dict[Sym, Dim]:
     found: dict[Sym, Dim] = {}
     used: set[Sym] = set()
     for a, b in pairs:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from tilewright.core.diag import OptionError
 from tilewright.core.graph import Graph
+from tilewright.core.specialize import fix_symbols
 from tilewright.frontend import onnx as onnx_frontend
 from tilewright.frontend import torch as torch_frontend
 from tilewright.runtime.digest import digest_file
@@ -32,13 +33,24 @@ class FileFacts(Protocol):
 
 
 def import_source(
-    source: Source, example_inputs: Sequence[Any] | None, dynamic_shapes: Any, input_shapes: Shapes | None
+    source: Source,
+    example_inputs: Sequence[Any] | None = None,
+    dynamic_shapes: Any = None,
+    input_shapes: Shapes | None = None,
+    fix_dims: Mapping[str, int] | None = None,
 ) -> Graph:
-    """The graph of a source; raises ``ImportFailed`` for a broken model, ``OptionError`` for something else."""
+    """The graph of a source; raises ``ImportFailed`` for a broken model, ``OptionError`` for something else.
+
+    An ONNX model is read with its fixed dimensions known: some have a form for certain sizes only.
+    """
+    if isinstance(source, str | Path | bytes) or _is_a(source, "onnx", "ModelProto"):
+        return onnx_frontend.import_onnx(source, input_shapes=input_shapes, fix_dims=fix_dims)
+    return fix_symbols(_import_sized(source, example_inputs, dynamic_shapes), fix_dims or {})
+
+
+def _import_sized(source: Source, example_inputs: Sequence[Any] | None, dynamic_shapes: Any) -> Graph:
     if isinstance(source, Graph):
         return source
-    if isinstance(source, str | Path | bytes) or _is_a(source, "onnx", "ModelProto"):
-        return onnx_frontend.import_onnx(source, input_shapes=input_shapes)
     if _is_a(source, "torch.export", "ExportedProgram"):
         return torch_frontend.import_exported(source)
     if _is_a(source, "torch.nn", "Module"):

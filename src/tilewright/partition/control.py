@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from tilewright.core.diag import CompileError, Problem
 from tilewright.core.expr import Dim, Sym, maximum, substitute, symbols
 from tilewright.core.graph import Graph, Node
+from tilewright.core.specialize import substitute_symbols
 from tilewright.core.types import TensorType, i64
-from tilewright.graph.specialize import substitute_symbols
 from tilewright.ops.control import bind_formals
 from tilewright.ops.value_bounds import bounds_of
 from tilewright.partition.program import Branch, Carried, LetDim, Pointer, Repeat, Scanned, SetDim, Step

@@ -5,7 +5,7 @@ In: a graph and values for symbols. Out: a graph whose types no longer mention t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from tilewright.core.diag import OptionError
 from tilewright.core.expr import Dim, Expr, Sym, substitute
@@ -14,18 +14,23 @@ from tilewright.core.graph import Graph, Node
 
 def fix_symbols(graph: Graph, sizes: Mapping[str, int]) -> Graph:
     """``graph`` with the named symbols replaced by numbers; raises ``OptionError`` for a wrong name or size."""
-    symbols = {s.name: s for s in graph.symbols()}
+    values = chosen(graph.symbols(), sizes)
+    return substitute_symbols(graph, values) if values else graph
+
+
+def chosen(symbols: Iterable[Sym], sizes: Mapping[str, int]) -> dict[Sym, Dim]:
+    """Sizes by symbol where they are given by name; raises ``OptionError`` for a wrong name or size."""
+    named = {s.name: s for s in symbols}
     for name, size in sizes.items():
-        s = symbols.get(name)
+        s = named.get(name)
         if s is None:
-            raise OptionError(f"no symbolic dimension {name!r}", remedy=f"the model has {sorted(symbols) or 'none'}")
+            raise OptionError(f"no symbolic dimension {name!r}", remedy=f"the model has {sorted(named) or 'none'}")
         if size < (s.lo or 0) or (s.hi is not None and size > s.hi):
             raise OptionError(
                 f"{name}={size} is outside its range {s.lo}..{'' if s.hi is None else s.hi}",
                 remedy="choose a size in the range",
             )
-    values: dict[Sym, Dim] = {symbols[name]: size for name, size in sizes.items()}
-    return substitute_symbols(graph, values) if values else graph
+    return {named[name]: size for name, size in sizes.items()}
 
 
 def substitute_symbols(graph: Graph, values: Mapping[Sym, Dim]) -> Graph:
