@@ -11,6 +11,7 @@ offsets, so windows that slide and operands that repeat need no special case.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product as cartesian
@@ -27,6 +28,9 @@ EXTRA_WINDOW = 0.1
 MIN_WINDOW_ROWS = 4
 FORK_MICROSECONDS = 8.0
 MAX_UNROLLED = 32
+CACHE_LINE = 64
+FAR = 1 << 24
+"""Bytes of a step whose length is not known are counted as more."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,6 @@ class Box:
     n_rows2: int | None
     unrolled: tuple[tuple[Sym, int], ...]
     operands: tuple[Operand, ...]
-    max_rows: int = 64
     registers_per_operand: int = 1
 
 
@@ -88,12 +91,32 @@ def _candidates(box: Box, machine: Machine, width: int) -> Iterator[tuple[int, i
         max_vectors = 1  # a window shares nothing between vectors, and every one multiplies the border's versions
     for vectors in range(1, max_vectors + 1):
         for rows2 in _counts(box.row2, box.n_rows2, 2 if window else 4):
-            for rows in _counts(box.row, box.n_rows, min(registers, box.max_rows)):
+            for rows in _counts(box.row, box.n_rows, registers):
+                if not _fit_sets(box, machine, width, rows, rows2):
+                    continue
                 accumulators = rows * rows2 * vectors
                 held = 0 if window else vectors + 1 if rows * rows2 > 1 else 2
                 held *= box.registers_per_operand
                 if accumulators + held <= limit or accumulators == 1:
                     yield rows, rows2, vectors
+
+
+def _fit_sets(box: Box, machine: Machine, width: int, rows: int, rows2: int) -> bool:
+    """Does no set of the first-level cache get more lines of an operand's rows than it has ways?
+
+    Rows a multiple of ``set_span`` apart fall into one set, and would throw each other out at every step.
+    """
+    n_bytes, ways = machine.vector_bytes // width, machine.l1_bytes // machine.set_span
+    if rows * rows2 <= ways:
+        return True
+    for op in box.operands:
+        steps = [0 if s is None else op.step(s) * n_bytes for s in (box.row, box.row2)]
+        if op.lane_stride == 0 and max(steps) < FAR and any(steps):
+            places = {(steps[0] * i + steps[1] * j) // CACHE_LINE for i in range(rows) for j in range(rows2)}
+            counts = Counter(line % (machine.set_span // CACHE_LINE) for line in places)
+            if max(counts.values()) > ways:
+                return False
+    return True
 
 
 def _counts(sym: Sym | None, extent: int | None, limit: int) -> list[int]:

@@ -144,7 +144,7 @@ def _prefetch(b: Builder, machine: Machine, packed: str) -> None:
     """For every nest that walks panels: the loop that counts panels is the first index of the packed operand.
 
     Where that counts more than a panel's worth of cache (a batch of operands), it is the next index that is outside of
-    the reduction.
+    the reduction. A panel that is read once streams through, and the machine's own prefetching keeps up with that.
     """
     buffer = find_place(b.kernel, packed, "prefetch").buffer
     line = max(CACHE_LINE // buffer.dtype.n_bytes, 1)
@@ -157,8 +157,8 @@ def _prefetch(b: Builder, machine: Machine, packed: str) -> None:
             continue
         below = serial[names.index(panel.name) + 1 :]
         spread = [x for x in below if not any(not isinstance(i, Value) and x.sym in symbols(i) for i in load.index)]
-        if below and below[-1] not in spread:
-            b.do("prefetch", packed, panel.name, below[-1].sym.name, line, spread[-1].sym.name if spread else "")
+        if below and below[-1] not in spread and any(x.extent != 1 for x in spread):
+            b.do("prefetch", packed, panel.name, below[-1].sym.name, line, spread[-1].sym.name)
 
 
 def _alternate(b: Builder, packed: str) -> None:
@@ -227,7 +227,6 @@ def plan_contraction(b: Builder, machine: Machine, acc: str, root: str) -> Plan:
     stepped, slid = _copied(reduced, operands, lanes.sym) if everything else ([], [])
     dot = None if stepped or slid else dot
     unrolled = tuple((x.sym, x.extent) for x in (*stepped, *slid) if isinstance(x.extent, int))
-    most = _max_rows(operands, row, width, machine)
     box = Box(
         lanes.sym,
         _number(lanes),
@@ -237,7 +236,6 @@ def plan_contraction(b: Builder, machine: Machine, acc: str, root: str) -> Plan:
         _number(row2),
         unrolled,
         operands,
-        most,
         dot.registers if dot else 1,
     )
     tile = choose_tile(box, machine, width)
@@ -300,17 +298,6 @@ def _bytes_read(update: Update) -> float:
     """The size of all operands."""
     buffers = {x.buffer for x in walk_value(update.value) if isinstance(x, Load)}
     return sum(estimate(b.shape) * b.dtype.n_bytes for b in buffers)
-
-
-def _max_rows(operands: tuple[Operand, ...], row: Loop | None, width: int, machine: Machine) -> int:
-    """Rows a multiple of the first-level cache's set span apart fall into one set: no more of them than its ways."""
-    if row is None:
-        return 1
-    for op in operands:
-        step = op.step(row.sym) * machine.vector_bytes // width
-        if op.lane_stride == 0 and step and step < 1 << 24 and step % machine.set_span == 0:
-            return machine.l1_bytes // machine.set_span
-    return machine.n_vector_registers
 
 
 def _sym(loop: Loop | None) -> Sym | None:

@@ -1,0 +1,33 @@
+"""The register tile that the cost model chooses: rows of one cache set, and how many fit."""
+
+from __future__ import annotations
+
+import pytest
+
+from tilewright.core.expr import Sym
+from tilewright.tile.cost import Box, Operand, choose_tile
+from tilewright.tile.machine import Machine
+
+LANES, ROW, ROW2 = Sym("n", 0, 1023), Sym("x", 0, 13), Sym("y", 0, 13)
+KIBIBYTE = 256
+"""f32 elements."""
+
+
+def tile(step: int, step2: int) -> tuple[int, int, int]:
+    """Rows, second rows and vectors for 14 x 14 pixels ``step`` and ``step2`` elements apart, 1024 columns."""
+    pixels = Operand(ROW * step + ROW2 * step2, 0)
+    weights = Operand(LANES * 1, 1, is_constant=True)
+    chosen = choose_tile(Box(LANES, 1024, ROW, 14, ROW2, 14, (), (pixels, weights)), Machine(), 16)
+    return chosen.rows, chosen.rows2, chosen.vectors
+
+
+@pytest.mark.parametrize(("step", "step2"), [(4 * KIBIBYTE, 112 * KIBIBYTE), (8 * KIBIBYTE, 4 * KIBIBYTE)])
+def test_rows_that_fall_into_one_set_are_no_more_than_its_ways(step, step2):
+    rows, rows2, vectors = tile(step, step2)
+    assert 4 <= rows * rows2 <= 8 < rows * rows2 * vectors
+
+
+@pytest.mark.parametrize(("step", "step2"), [(KIBIBYTE + 16, 28 * KIBIBYTE), (2 * KIBIBYTE, 28 * KIBIBYTE), (16, 224)])
+def test_rows_of_several_sets_fill_the_registers(step, step2):
+    rows, rows2, _ = tile(step, step2)
+    assert rows * rows2 > 8
