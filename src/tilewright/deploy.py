@@ -19,9 +19,10 @@ from tilewright.aot.export import Exported, ExportOptions, Modules
 from tilewright.aot.export import export as write_export
 from tilewright.aot.interface import c_name
 from tilewright.codegen.target import Target
+from tilewright.core.diag import OptionError
 from tilewright.core.graph import Graph
 from tilewright.core.text import SideTable, print_graph
-from tilewright.driver import Clock, Options, Progress, optimise_and_split
+from tilewright.driver import Clock, Options, Progress, optimise_and_split, read_schedule
 from tilewright.frontend.source import Source, import_source
 from tilewright.runtime.digest import digest_arrays
 from tilewright.runtime.threads import default_threads
@@ -45,6 +46,7 @@ def export(
     precision: str = "fp32",
     optimize: int = 2,
     accuracy: str = "default",
+    schedule: str | os.PathLike[str] | None = None,
     shared: bool = False,
     static: bool = False,
     progress: Progress | None = None,
@@ -59,7 +61,9 @@ def export(
 
     Raises as ``compile`` does; ``CompileError`` too for a model whose structure a call decides.
     """
-    options = Options(target, precision, optimize, accuracy)
+    if schedule is not None and "," in target:
+        raise OptionError(f"a file of schedules is for one target, not {target!r}", remedy="export each level alone")
+    options = Options(target, precision, optimize, accuracy, read_schedule(schedule))
     n_threads = threads if threads is not None else default_threads() if target == "native" else 1
     if name is None and isinstance(source, str | Path):
         name = c_name(Path(source).stem)

@@ -58,16 +58,20 @@ from tilewright.runtime.manifest import (
 from tilewright.runtime.model import CompiledModel, LoadedModel
 from tilewright.runtime.threads import default_threads
 from tilewright.specialize import SpecializedModel
-from tilewright.tile.default import schedule
+from tilewright.tile.default import Scheduled, schedule_by, schedule_with_steps
+from tilewright.tile.errors import ScheduleFileError
 from tilewright.tile.ir import Kernel, Packed, Role, Space
 from tilewright.tile.machine import Machine
 from tilewright.tile.pack import pack_into
+from tilewright.tile.schedule import Schedule
+from tilewright.tile.schedule.book import ScheduleBook, no_code, schedule_text, unknown_kernel
 from tilewright.tile.text import kernel_text
 
 COMMENT = {"llvm": ";", "asm": "#"}
 """What begins a comment, where a stage's own language has them; the others are ours, with ``//``."""
 DUMPED = {
-    "kernels": "kernels.txt", "tile": "tile.txt", "llvm": "kernels.ll", "asm": "kernels.s", "entry": "entry.ll",
+    "kernels": "kernels.txt", "schedule": "schedules.txt", "tile": "tile.txt", "llvm": "kernels.ll",
+    "asm": "kernels.s", "entry": "entry.ll",
 }  # fmt: skip
 PRECISIONS: tuple[str, ...] = ("fp32", "bf16")
 ACCURACIES: tuple[str, ...] = ("default", "exact")
@@ -81,12 +85,14 @@ class Options:
     ``target`` is a name that ``Target.parse`` knows; ``optimize`` is 0 (a kernel per op), 1 (no layout changes) or 2.
     ``precision`` "bf16" lets products and convolutions of f32 read bf16 (``graph.precision``).
     ``accuracy`` "default" allows forms whose error stays within 1e-4 of the largest output, "exact" none of them.
+    ``schedule`` is the text of a file of schedules (``tile.schedule.book``); kernels that it leaves out get the rules'.
     """
 
     target: str = "native"
     precision: str = "fp32"
     optimize: int = 2
     accuracy: str = "default"
+    schedule: str = ""
 
     def __post_init__(self) -> None:
         if self.accuracy not in ACCURACIES:
@@ -95,6 +101,25 @@ class Options:
             raise OptionError(f"precision {self.precision!r} is not offered", remedy=f"use one of {list(PRECISIONS)}")
         if self.optimize not in (0, 1, 2):
             raise OptionError(f"optimize={self.optimize!r} is not a level", remedy="use 0, 1 or 2")
+
+    def shown(self) -> dict[str, Any]:
+        """What a report says of them: of schedules a digest."""
+        fields = asdict(self)
+        if text := fields.pop("schedule"):
+            fields["schedule"] = sha256(text.encode()).hexdigest()[:16]
+        return fields
+
+
+def read_schedule(path: str | os.PathLike[str] | None) -> str:
+    """The text of a file of schedules; ``OptionError`` when it can't be read."""
+    if path is None:
+        return ""
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as e:
+        why = e.strerror if isinstance(e, OSError) else "it is not text"
+        remedy = "write one with `tilewright ir MODEL --stage schedule -o FILE`"
+        raise OptionError(f"the schedules {os.fspath(path)!r} can't be read: {why}", remedy=remedy) from e
 
 
 @dataclass
@@ -135,6 +160,7 @@ def compile(
     precision: str = "fp32",
     optimize: int = 2,
     accuracy: str = "default",
+    schedule: str | os.PathLike[str] | None = None,
     cache: bool = True,
     progress: Progress | None = None,
 ) -> CompiledModel:
@@ -146,12 +172,13 @@ def compile(
     number. ``threads`` is the most threads a call uses (default: what affinity, container quota and
     ``TILEWRIGHT_THREADS`` allow). With ``precision="bf16"`` products and convolutions read operands rounded to bf16 and
     sum in f32; all else stays in f32. ``accuracy="exact"`` keeps every convolution a plain sum; the default takes
-    Winograd's form where that pays and its error stays within 1e-4 of the largest output. ``progress`` is told a
-    stage's name, steps done and steps in all.
+    Winograd's form where that pays and its error stays within 1e-4 of the largest output. ``schedule`` is a file of
+    schedules (``docs/schedules.md``) for some or all kernels. ``progress`` is told a stage's name, steps done and steps
+    in all.
 
     Raises ``CompileError`` listing every problem of the model, ``OptionError`` for an option.
     """
-    options = Options(target, precision, optimize, accuracy)
+    options = Options(target, precision, optimize, accuracy, read_schedule(schedule))
     clock = Clock(progress)
     store = Cache() if cache else None
     with clock.stage("key"):
@@ -176,7 +203,7 @@ def compile(
     made = _ready(artifact, threads, clock, from_cache=found is not None)
     made.exporter = partial(
         _export, source, example_inputs=example_inputs, dynamic_shapes=dynamic_shapes, input_shapes=input_shapes,
-        fix_dims=fix_dims, threads=threads, **asdict(options),
+        fix_dims=fix_dims, threads=threads, **{**asdict(options), "schedule": schedule},
     )  # fmt: skip
     return made
 
@@ -286,10 +313,11 @@ def optimise_and_split(graph: Graph, options: Options, target: Target, clock: Cl
 
 def split_graph(graph: Graph, passes: Sequence[Pass], options: Options, target: Target, clock: Clock) -> SplitGraph:
     """Split a graph that is optimised already; sub-graphs of its control flow still go through ``passes``."""
-    kernels = KernelBuilder(target, clock)
+    kernels = KernelBuilder(target, clock, options.schedule)
     planner = kernels.planner(passes, options)
     with clock.stage("partition"):
         program = planner.program(graph, graph.name)
+        kernels.check_book()
     return SplitGraph(graph, program, kernels, planner, dimension_slots(graph, program))
 
 
@@ -337,8 +365,11 @@ class KernelBuilder:
     kernel: two cores share a compile without worker processes.
     """
 
-    def __init__(self, target: Target, clock: Clock) -> None:
+    def __init__(self, target: Target, clock: Clock, schedules: str = "") -> None:
         self.target = target
+        self.book = ScheduleBook.parse(schedules)
+        self.problems = list(self.book.problems)
+        self.schedules: dict[str, Schedule] = {}
         self.machine = machine_of(target)
         self.clock = clock
         self.kernels: dict[str, Kernel] = {}
@@ -358,13 +389,39 @@ class KernelBuilder:
         if spec is None:
             name = "k_" + sha256(made.text.encode()).hexdigest()[:16]
             with self.clock.stage("schedule"):
-                kernel = schedule(made.computation, self.machine, made.constants, name)
+                kernel = self._scheduled(made, name)
             spec = self.specs[made.text] = _spec(kernel, made)
             self.kernels[name] = kernel
             self.labels[name] = label
             self.work[name] = work_of(made)
             self.products[name] = products_of(made)
         return spec
+
+    def _scheduled(self, made: GroupComputation, name: str) -> Kernel:
+        """By the book where it has the kernel, else by the rules; a mistake in the book waits for ``check_book``."""
+        found: Scheduled | None = None
+        if name in self.book.lines:
+            lines = self.book.lines[name]
+            try:
+                found = schedule_by(made.computation, self.machine, made.constants, name, lines)
+                emit_kernel(found.kernel, self.target)
+            except ScheduleFileError as e:
+                self.problems += e.problems
+                found = None
+            except Exception as e:
+                self.problems.append(no_code(self.book.heads[name], name, e))
+                found = None
+        if found is None:
+            found = schedule_with_steps(made.computation, self.machine, made.constants, name)
+        self.schedules[name] = found.schedule
+        return found.kernel
+
+    def check_book(self) -> None:
+        """Raise everything that is wrong with the book, kernels that the model lacks included."""
+        names = list(self.kernels)
+        strange = [unknown_kernel(n, k, names) for k, n in self.book.heads.items() if k not in self.kernels]
+        if self.problems or strange:
+            raise ScheduleFileError(sorted([*self.problems, *strange], key=lambda p: p.loc.line))
 
     def start(self) -> list[tuple[str, Future[bytes]]]:
         """Emit every kernel, in order of first use, and leave the rest to LLVM's thread."""
@@ -532,7 +589,7 @@ def make_report(
     arena = program.arena_bytes
     return {
         "model": graph.name,
-        "options": asdict(options),
+        "options": options.shown(),
         "target": kernels.target.cpu,
         "n_ops": len(graph.nodes()),
         "n_kernel_calls": len(calls),
@@ -577,11 +634,12 @@ def optimise(
 
 
 def kernel_texts(graph: Graph, options: Options, stage: str, only: str) -> Iterator[str]:
-    """The text of each kernel at a stage: ``kernels``, ``tile``, ``llvm``, ``asm``, or the ``entry`` function's."""
+    """The text of each kernel at a stage: ``kernels``, ``schedule``, ``tile``, ``llvm``, ``asm``; or the entry's."""
     target = Target.parse(options.target)
-    made = KernelBuilder(target, Clock())
+    made = KernelBuilder(target, Clock(), options.schedule)
     planner = made.planner(graph_passes(options, target), options)
     program = planner.program(graph, graph.name)
+    made.check_book()
     if stage == "entry":
         slots, shapes = dimension_slots(graph, program), [n.shape for n in graph.outputs]
         yield emit_program(program, slots, shapes, target, made.parameter_counts())
@@ -590,16 +648,25 @@ def kernel_texts(graph: Graph, options: Options, stage: str, only: str) -> Itera
     for name, kernel in made.kernels.items():
         if only not in name and only not in made.labels[name]:
             continue
-        yield f"{COMMENT.get(stage, '//')} {name}: {made.labels[name]}"
+        if stage != "schedule":
+            yield f"{COMMENT.get(stage, '//')} {name}: {made.labels[name]}"
         match stage:
             case "kernels":
                 yield texts[name]
             case "tile":
                 yield kernel_text(kernel)
+            case "schedule":
+                yield schedule_text(name, made.schedules[name], made.labels[name])
             case "llvm":
                 yield emit_kernel(kernel, target)
             case "asm":
                 yield assembly(kernel, target)
+
+
+def schedules(graph: Graph, options: Options) -> str:
+    """The file of schedules (``docs/schedules.md``) by which the kernels of a graph, before any pass, are made."""
+    done = optimise(graph, options, None)
+    return "\n".join(text.rstrip("\n") for text in kernel_texts(done, options, "schedule", "")) + "\n"
 
 
 def dump_stages(graph: Graph, options: Options, folder: Path, passes: str | None = None) -> None:
@@ -656,4 +723,5 @@ __all__ = [
     "pass_table",
     "print_graph",
     "read_graph",
+    "schedules",
 ]

@@ -20,11 +20,12 @@ from tilewright.core.compute import (
     syms,
 )
 from tilewright.core.expr import Sym
-from tilewright.tile.errors import ScheduleError, TileTextError
+from tilewright.tile.errors import ScheduleError, ScheduleFileError
 from tilewright.tile.ir import For, Kind, Store
 from tilewright.tile.lower import lower
 from tilewright.tile.rewrite import loops_of
-from tilewright.tile.schedule import Builder, Schedule
+from tilewright.tile.schedule import Builder, Schedule, Step
+from tilewright.tile.schedule.book import Line, ScheduleBook, apply_lines, read_step, schedule_text
 from tilewright.tile.verify import verify
 
 
@@ -286,15 +287,41 @@ def test_prefetch_stays_inside_the_next_panel():
 
 
 def test_a_schedule_is_data():
-    text = '[["split", "i0_2", 2], ["kind", "i0_2_o", "parallel"]]'
-    s = Schedule.from_json(text)
-    assert s.to_json() == text and str(s) == "split(i0_2, 2)\nkind(i0_2_o, parallel)"
+    text = "split(i0_2, 2)\nkind(i0_2_o, parallel)"
+    s = Schedule(tuple(read_step(x) for x in text.split("\n")))
+    assert str(s) == text
     assert Kind.PARALLEL in {x.kind for x in loops_of(s.apply(lower(matmul(4, 4, 4))).body)}
-    for wrong in ("", "{}", '[["nope"]]', '[["split", [1]]]', "[[]]"):
-        with pytest.raises(TileTextError):
-            Schedule.from_json(wrong)
     with pytest.raises(ScheduleError, match="wrong arguments"):
-        Schedule.from_json('[["split"]]').apply(lower(matmul(4, 4, 4)))
+        Schedule((Step("split", ()),)).apply(lower(matmul(4, 4, 4)))
+
+
+@pytest.mark.parametrize(
+    "wrong", ["", "split", "nope(i0)", "split(i0)", "split(4, i0)", "split(i0, 4, min, 3)", "reorder()"]
+)
+def test_what_is_no_step_is_refused(wrong):
+    with pytest.raises(ScheduleError):
+        read_step(wrong)
+
+
+def test_a_file_of_schedules_gives_the_same_text_back_and_lists_every_broken_line():
+    text = "schedule k_1  // a label\n  split(i0, 4)\n  kind(i0_i, vector)\n"
+    book = ScheduleBook.parse(text)
+    assert not book.problems and book.heads == {"k_1": 1}
+    assert schedule_text("k_1", Schedule(tuple(x.step for x in book.lines["k_1"])), "a label") == text
+    broken = ScheduleBook.parse("split(i0, 4)\nschedule a\n  splice(i0)\nschedule b\nschedule b\n  split(i0)\nwhat\n")
+    assert [p.loc.line for p in broken.problems] == [1, 3, 5, 6, 7]
+    assert all(p.rule for p in broken.problems) and not broken.lines
+
+
+def test_a_file_cannot_make_a_kernel_that_overflows_a_stack_or_takes_minutes():
+    start = lower(elementwise((1 << 20,)))
+    lines = [Line(k, read_step(x)) for k, x in enumerate(["split(i0, 100000)", "kind(i0_i, unroll)"], 1)]
+    with pytest.raises(ScheduleFileError, match="unrolled copies"):
+        apply_lines(start, lines)
+    with pytest.raises(ScheduleFileError, match="stack"):
+        apply_lines(start, [Line(1, read_step("cache(Z)")), Line(2, read_step("place(Z_c, local)"))])
+    with pytest.raises(ScheduleFileError, match="2001"):
+        apply_lines(start, [Line(k, read_step("divide(i0, 1)")) for k in range(1, 2003)])
 
 
 STEPS = st.one_of(

@@ -13,7 +13,7 @@ import typer
 
 from tilewright import driver
 from tilewright.cli import inputs, show
-from tilewright.cli.compile_run import Accuracy, Fix, Json, Optimize, PrecisionOption, Source, Target
+from tilewright.cli.compile_run import Accuracy, Fix, Json, Optimize, PrecisionOption, ScheduleFile, Source, Target
 from tilewright.runtime.errors import InputError
 from tilewright.runtime.signature import sign_file
 
@@ -44,6 +44,7 @@ def aot_command(
     optimize: Optimize = 2,
     precision: PrecisionOption = "fp32",
     accuracy: Accuracy = "default",
+    schedule: ScheduleFile = None,
     fix: Fix = [],  # noqa: B006
     shared: Shared = False,
     static: Static = False,
@@ -68,6 +69,7 @@ def aot_command(
         optimize=optimize,
         precision=precision,
         accuracy=accuracy,
+        schedule=schedule,
         fix_dims=inputs.parse_sizes(fix, "--fix"),
         shared=shared,
         static=static,

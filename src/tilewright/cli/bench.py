@@ -17,7 +17,18 @@ import typer
 
 from tilewright import driver
 from tilewright.cli import inputs, show
-from tilewright.cli.compile_run import InputFile, Json, Model, Optimize, PrecisionOption, Seed, Size, Threads, obtain
+from tilewright.cli.compile_run import (
+    InputFile,
+    Json,
+    Model,
+    Optimize,
+    PrecisionOption,
+    ScheduleFile,
+    Seed,
+    Size,
+    Threads,
+    obtain,
+)
 from tilewright.core.diag import OptionError
 from tilewright.core.types import Array
 from tilewright.driver import Options
@@ -44,6 +55,7 @@ def bench_command(
     threads: Threads = None,
     optimize: Optimize = 2,
     precision: PrecisionOption = "fp32",
+    schedule: ScheduleFile = None,
     seconds: Annotated[float, typer.Option(min=0.0, help="Time for each engine.")] = 2.0,
     kernels: Annotated[bool, typer.Option("--kernels", help="Each kernel's time beside its roofline limit.")] = False,
     json: Json = False,
@@ -57,13 +69,13 @@ def bench_command(
         if against:
             raise typer.BadParameter("other engines' kernels can't be seen; leave one out", param_hint="'--kernels'")
         given = _Given(input, inputs.parse_sizes(size, "--size"), seed)
-        options = Options(optimize=optimize, precision=precision)
+        options = Options(optimize=optimize, precision=precision, schedule=driver.read_schedule(schedule))
         _kernels(model, given, options, threads or default_threads(), seconds, json)
         return
     engines = {name.strip(): _engine(name.strip()) for name in against.split(",") if name.strip()}
     sizes = inputs.parse_sizes(size, "--size")
     n_threads = threads or default_threads()
-    made = obtain(model, threads=n_threads, optimize=optimize, precision=precision, quiet=json)
+    made = obtain(model, threads=n_threads, optimize=optimize, precision=precision, schedule=schedule, quiet=json)
     arrays = inputs.gather(input, made.inputs, made.symbols, sizes, seed)
     runs: dict[str, Run] = {"tilewright": lambda: made.run(arrays)}
     for name, make in engines.items():

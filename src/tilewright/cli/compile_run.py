@@ -14,6 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tilewright import driver
 from tilewright.cli import inputs, show
+from tilewright.core.diag import OptionError
 from tilewright.core.types import Array
 from tilewright.runtime.errors import InputError
 from tilewright.runtime.model import CompiledModel, load
@@ -40,6 +41,10 @@ InputFile = Annotated[
     list[str],
     typer.Option("--input", "-i", metavar="[NAME=]FILE", help="An .npy file, or an .npz by names. May be repeated."),
 ]
+ScheduleFile = Annotated[
+    Path | None,
+    typer.Option("--schedule", metavar="FILE", help="Schedules of kernels, as `ir --stage schedule` prints them."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 NoCache = Annotated[bool, typer.Option("--no-cache", help="Neither read nor write the disk cache.")]
 Seed = Annotated[int, typer.Option(help="Seed of random inputs.")]
@@ -59,6 +64,7 @@ def obtain(
     optimize: int = 2,
     precision: str = "fp32",
     accuracy: str = "default",
+    schedule: Path | None = None,
     cache: bool = True,
     fix: dict[str, int] | None = None,
     quiet: bool = False,
@@ -67,6 +73,8 @@ def obtain(
     if not path.exists():
         raise InputError(f"there is no file {path}", remedy="check the path")
     if path.suffix == ".tw":
+        if schedule is not None:
+            raise OptionError(f"{path} is compiled already: its schedules are fixed", remedy="give its source model")
         return load(path, threads=threads)
     source = driver.read_graph(path) if path.suffix == ".txt" else path
     err = show.console(stderr=True)
@@ -84,6 +92,7 @@ def obtain(
             optimize=optimize,
             precision=precision,
             accuracy=accuracy,
+            schedule=schedule,
             cache=cache,
             fix_dims=fix,
             progress=tell,
@@ -100,6 +109,7 @@ def compile_command(
     optimize: Optimize = 2,
     precision: PrecisionOption = "fp32",
     accuracy: Accuracy = "default",
+    schedule: ScheduleFile = None,
     fix: Fix = [],  # noqa: B006
     no_cache: NoCache = False,
     json: Json = False,
@@ -116,6 +126,7 @@ def compile_command(
         optimize=optimize,
         precision=precision,
         accuracy=accuracy,
+        schedule=schedule,
         cache=not no_cache,
         fix=fixed,
         quiet=json,

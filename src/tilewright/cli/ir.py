@@ -14,7 +14,7 @@ import typer
 
 from tilewright import driver
 from tilewright.cli import inputs, show
-from tilewright.cli.compile_run import Accuracy, Fix, Json, Optimize, PrecisionOption, Source, Target
+from tilewright.cli.compile_run import Accuracy, Fix, Json, Optimize, PrecisionOption, ScheduleFile, Source, Target
 from tilewright.codegen import target as targets
 from tilewright.codegen.llvm import assembly, emit_kernel
 from tilewright.core.diag import OptionError
@@ -23,7 +23,7 @@ from tilewright.runtime.errors import InputError
 from tilewright.tile.text import kernel_text, parse_kernel
 from tilewright.tile.verify import verify
 
-Stage = Literal["graph", "kernels", "tile", "llvm", "asm", "entry"]
+Stage = Literal["graph", "kernels", "schedule", "tile", "llvm", "asm", "entry"]
 
 
 def register(app: typer.Typer) -> None:
@@ -46,6 +46,7 @@ def ir_command(
     optimize: Optimize = 2,
     precision: PrecisionOption = "fp32",
     accuracy: Accuracy = "default",
+    schedule: ScheduleFile = None,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="Write to this file; a graph's large constants go beside it (.npz)."),
@@ -57,7 +58,7 @@ def ir_command(
     Text goes in again: a .txt file that was written with -o, edited or not, takes the model's place; a graph goes
     through the passes (--pass-pipeline "" for none), kernels in tile form go on to --stage llvm or asm.
     """
-    options = driver.Options(target=target, precision=precision, optimize=optimize, accuracy=accuracy)
+    options = driver.Options(target, precision, optimize, accuracy, driver.read_schedule(schedule))
     if print_after and stage != "graph":
         raise typer.BadParameter(f"prints graphs; it does not go with --stage {stage}", param_hint="'--print-after'")
     if output is not None:

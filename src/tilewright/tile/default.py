@@ -26,6 +26,7 @@ from tilewright.tile.rules.pointwise import plain, pointwise
 from tilewright.tile.rules.rows import rows
 from tilewright.tile.rules.transformed import Transformed, transformed
 from tilewright.tile.schedule import Builder, Schedule
+from tilewright.tile.schedule.book import Line, apply_lines
 
 RULE_BROKE = "a rule broke"
 
@@ -50,15 +51,31 @@ def schedule_with_steps(
     computation: Computation, machine: Machine, constants: Container[Buffer] = (), name: str = "kernel"
 ) -> Scheduled:
     """:func:`schedule`, with the normalised computation and the steps that were applied to it."""
-    fixed = {b.name for b in computation.inputs if b in constants}
-    normal = normalize(computation, constants, machine.dots)
-    known = [b for b in normal.inputs if b.name in fixed]
+    normal, known = _normal(computation, machine, constants)
     builder = Builder(lower(normal, name, known))
     notes: list[str] = []
     _schedule_items(builder, machine, normal.items, normal, known, notes)
     pack_constants(builder, machine)
     kernel = replace(builder.kernel, notes=tuple(notes))
     return Scheduled(kernel, normal, builder.schedule)
+
+
+def schedule_by(
+    computation: Computation, machine: Machine, constants: Container[Buffer], name: str, lines: Sequence[Line]
+) -> Scheduled:
+    """The kernel that a file's steps make; ``ScheduleFileError`` names the step that is not legal."""
+    normal, known = _normal(computation, machine, constants)
+    kernel = apply_lines(lower(normal, name, known), lines)
+    return Scheduled(kernel, normal, Schedule(tuple(line.step for line in lines)))
+
+
+def _normal(
+    computation: Computation, machine: Machine, constants: Container[Buffer]
+) -> tuple[Computation, list[Buffer]]:
+    """The computation that steps are written for, and its inputs that are compile-time constants."""
+    fixed = {b.name for b in computation.inputs if b in constants}
+    normal = normalize(computation, constants, machine.dots)
+    return normal, [b for b in normal.inputs if b.name in fixed]
 
 
 def _schedule_items(

@@ -6,6 +6,9 @@ Not its business: catching them (``tile.default`` falls back to a simpler schedu
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from tilewright.core.diag import CompileError, Problem
 from tilewright.runtime.errors import TilewrightError
 
 
@@ -35,3 +38,12 @@ class TileRunError(TilewrightError):
     """The interpreter met an access out of bounds or a wrong argument."""
 
     code = "TW0504"
+
+
+class ScheduleFileError(CompileError):
+    """A file of schedules can't be applied; ``problems`` names kernel, step, rule and remedy of each."""
+
+    code = "TW0505"
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        super().__init__("the schedules don't fit", problems)

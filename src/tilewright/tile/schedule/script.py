@@ -1,18 +1,16 @@
-"""A schedule as data: a list of (primitive, arguments) that prints, saves, loads, hashes and replays.
+"""A schedule as data: a list of (primitive, arguments) that prints and replays; ``book`` has its file.
 
-In: steps. Out: kernels; JSON and text. Replaying on the same unscheduled kernel gives the identical kernel.
+In: steps. Out: kernels; text. Replaying on the same unscheduled kernel gives the identical kernel.
 Not its business: choosing steps (``tile.default``).
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from tilewright.tile.errors import ScheduleError, TileTextError
+from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Kernel
 from tilewright.tile.schedule import loops, operands, stages, trim
 
@@ -66,28 +64,6 @@ class Schedule:
         for step in self.steps:
             kernel = apply_step(kernel, step)
         return kernel
-
-    def to_json(self) -> str:
-        return json.dumps([[s.primitive, *s.args] for s in self.steps])
-
-    @staticmethod
-    def from_json(text: str) -> Schedule:
-        """Read ``to_json``'s form; ``TileTextError`` on anything else."""
-        try:
-            rows = json.loads(text)
-            if not isinstance(rows, list):
-                raise ValueError("expected a list")
-            steps = tuple(Step(row[0], tuple(row[1:])) for row in rows)
-        except (ValueError, TypeError, IndexError, KeyError) as e:
-            raise TileTextError(f"not a schedule: {e}", remedy="expected [[primitive, arg...], ...]") from e
-        for s in steps:
-            if s.primitive not in PRIMITIVES or not all(isinstance(a, str | int) for a in s.args):
-                raise TileTextError(f"not a step: {s}", remedy=f"primitives: {', '.join(PRIMITIVES)}")
-        return Schedule(steps)
-
-    def digest(self) -> str:
-        """A stable hash of the steps."""
-        return hashlib.sha256(self.to_json().encode()).hexdigest()
 
 
 def apply_step(kernel: Kernel, step: Step) -> Kernel:

@@ -1,0 +1,154 @@
+"""Schedules go out as a file and come in again, edited or not; what does not fit is named, all of it at once."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from typer.testing import CliRunner
+
+import tilewright
+from tilewright import driver
+from tilewright.cli.main import app
+from tilewright.core.diag import OptionError
+from tilewright.core.graph import Graph
+from tilewright.driver import Clock, Options
+from tilewright.tile.errors import ScheduleFileError
+
+RNG = np.random.default_rng(0)
+WEIGHT = RNG.standard_normal((40, 96)).astype(np.float32)
+X = RNG.standard_normal((37, 40)).astype(np.float32)
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> Path:
+    """A product with an activation, and a softmax: two kernels."""
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Relu", ["h"], ["r"])]
+    nodes.append(helper.make_node("Softmax", ["r"], ["y"], axis=-1))
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [37, 40])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [37, 96])
+    graph = helper.make_graph(nodes, "net", [x], [y], [numpy_helper.from_array(WEIGHT, "w")])
+    path = tmp_path / "net.onnx"
+    onnx.save(helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18)]), path)
+    return path
+
+
+@pytest.fixture
+def saved(net: Path) -> Path:
+    """The schedules that the rules chose, as the command line writes them."""
+    path = net.with_suffix(".schedule")
+    ran = CliRunner().invoke(app, ["ir", str(net), "--stage", "schedule", "-o", str(path)])
+    assert ran.exit_code == 0, ran.output
+    return path
+
+
+def expected() -> np.ndarray:
+    h = np.maximum(X @ WEIGHT, 0)
+    e = np.exp(h - h.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+def code(graph: Graph, schedule: str) -> list[bytes]:
+    return [o.data for o in driver.build(graph, Options(schedule=schedule), Clock()).objects]
+
+
+def names_in(text: str) -> list[str]:
+    return re.findall(r"^schedule (\w+)", text, re.MULTILINE)
+
+
+def test_what_was_saved_gives_the_same_code(net: Path, saved: Path) -> None:
+    assert len(names_in(saved.read_text())) == 2
+    rules = tilewright.compile(net, cache=False)
+    book = tilewright.compile(net, schedule=saved, cache=False)
+    np.testing.assert_array_equal(book(X), rules(X))
+    graph = driver.read_graph(net)
+    assert code(graph, saved.read_text()) == code(graph, "")
+
+
+def test_an_edited_tile_makes_other_code_and_the_same_numbers(net: Path, saved: Path) -> None:
+    graph = driver.read_graph(net)
+    assert saved.read_text() == driver.schedules(graph, Options())
+    found = re.search(r"split\((i0_\w+), (\d+)\)", saved.read_text())
+    assert found is not None
+    other = 3 if int(found[2]) != 3 else 2
+    edited = saved.read_text().replace(found[0], f"split({found[1]}, {other})", 1)
+    saved.write_text(edited)
+    assert driver.schedules(graph, Options(schedule=edited)) == edited
+    model = tilewright.compile(net, schedule=saved, cache=False)
+    np.testing.assert_allclose(model(X), expected(), rtol=1e-4, atol=1e-5)
+    assert code(graph, edited) != code(graph, "")
+
+
+def test_kernels_that_the_file_leaves_out_get_the_rules(net: Path, saved: Path) -> None:
+    first = saved.read_text().split("schedule ")[1]
+    saved.write_text("schedule " + first)
+    np.testing.assert_array_equal(tilewright.compile(net, schedule=saved)(X), tilewright.compile(net)(X))
+
+
+def test_no_steps_are_plain_loops(net: Path, saved: Path) -> None:
+    saved.write_text("".join(f"schedule {name}\n" for name in names_in(saved.read_text())))
+    np.testing.assert_allclose(tilewright.compile(net, schedule=saved)(X), expected(), rtol=1e-4, atol=1e-5)
+
+
+def test_everything_wrong_is_named_at_once(net: Path, saved: Path) -> None:
+    first, second = names_in(saved.read_text())
+    saved.write_text(
+        f"schedule {first}\n  splice(i0)\nschedule {second}  // the softmax\n  split(nowhere, 4)\nschedule k_0\n"
+    )
+    with pytest.raises(ScheduleFileError) as caught:
+        tilewright.compile(net, schedule=saved, cache=False)
+    assert [p.loc.line for p in caught.value.problems] == [2, 4, 5]
+    text = str(caught.value)
+    assert "TW0505" in text and f"kernel {first}: splice(i0): there is no primitive 'splice'" in text
+    assert f"kernel {second}: split(nowhere, 4)" in text and "no loop of this name" in text and "loops here" in text
+    assert "kernel k_0: the model has no such kernel" in text and first in text
+
+
+def test_a_step_out_of_order_names_its_rule(net: Path, saved: Path) -> None:
+    (name, _) = names_in(saved.read_text())
+    saved.write_text(f"schedule {name}\n  kind(_k, parallel)\n")
+    ran = CliRunner().invoke(app, ["compile", str(net), "--schedule", str(saved), "--no-cache"])
+    assert isinstance(ran.exception, ScheduleFileError) and "kind(_k, parallel)" in str(ran.exception)
+
+
+def test_the_schedule_is_part_of_the_key(
+    net: Path, saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
+    plain = tilewright.compile(net)
+    assert not tilewright.compile(net, schedule=saved).report()["from_cache"]
+    assert "schedule" not in plain.report()["options"]
+    edited = saved.read_text() + "// a remark\n"
+    saved.write_text(edited)
+    report = tilewright.compile(net, schedule=saved).report()
+    assert not report["from_cache"] and len(report["options"]["schedule"]) == 16
+
+
+def test_every_command_takes_the_file(net: Path, saved: Path, tmp_path: Path) -> None:
+    for command in (
+        ["compile", net, "-o", tmp_path / "net.tw", "--no-cache"],
+        ["bench", net, "--seconds", "0.05", "--json"],
+        ["bench", net, "--seconds", "0.05", "--kernels", "--json"],
+        ["aot", net, "-o", tmp_path / "out"],
+        ["ir", net, "--stage", "tile"],
+    ):
+        ran = CliRunner().invoke(app, [*map(str, command), "--schedule", str(saved)])
+        assert ran.exit_code == 0, ran.output
+    record = next((tmp_path / "out").glob("*.json"))
+    assert len(json.loads(record.read_text())["options"]["schedule"]) == 16
+    np.testing.assert_allclose(tilewright.load(tmp_path / "net.tw")(X), expected(), rtol=1e-4, atol=1e-5)
+    ran = CliRunner().invoke(app, ["bench", str(tmp_path / "net.tw"), "--schedule", str(saved)])
+    assert isinstance(ran.exception, OptionError) and "schedules are fixed" in str(ran.exception)
+
+
+def test_a_file_that_is_not_there_or_no_text(net: Path, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="No such file"):
+        tilewright.compile(net, schedule=tmp_path / "none")
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(OptionError, match="not text"):
+        tilewright.compile(net, schedule=tmp_path / "bytes")
+    with pytest.raises(OptionError, match="one target"):
+        tilewright.export(net, tmp_path, target="x86-64,x86-64-v3", schedule=net)

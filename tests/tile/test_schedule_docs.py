@@ -1,0 +1,101 @@
+"""The page of schedule primitives shows what they do: loops before and after, as the compiler prints them.
+
+Run as a program, this file writes the page's part anew: ``python tests/tile/test_schedule_docs.py``.
+"""
+
+import inspect
+import sys
+from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
+
+from tile.kernels import constants_of, elementwise, matmul, reduction
+from tile.test_schedule import masked_rows, rows_twice
+from tilewright.core.compute import Computation
+from tilewright.tile.ir import Kernel
+from tilewright.tile.lower import lower
+from tilewright.tile.schedule import PRIMITIVES, Builder
+from tilewright.tile.schedule.book import read_step, signature
+from tilewright.tile.text import kernel_text
+
+PAGE = Path(__file__).parents[2] / "docs" / "schedules.md"
+BEGIN = "<!-- from here on written by tests/tile/test_schedule_docs.py -->\n"
+
+EXAMPLES: dict[str, tuple[Computation, str, tuple[str, ...]]] = {
+    "split": (elementwise((10,)), "split(i0, 4)", ()),
+    "reorder": (elementwise((3, 10)), "reorder(i1, i0)", ()),
+    "kind": (elementwise((8,)), "kind(i0, vector)", ()),
+    "merge": (reduction((3, 9), 1, "add"), "merge(i0, i0_1)", ()),
+    "fuse": (elementwise((3, 4)), "fuse(i0, i1)", ()),
+    "unit": (elementwise((1, 4)), "unit(i0)", ()),
+    "alternate": (elementwise((5, 7)), "alternate(i1, i0)", ()),
+    "divide": (elementwise((10,)), "divide(i0, 4)", ()),
+    "fork": (matmul(5, 6, 7), "fork(T, i0_2_t)", ("divide(i0_2, 2)",)),
+    "cache": (elementwise((10,)), "cache(Z)", ()),
+    "compute_at": (matmul(8, 6, 7), "compute_at(T, i0_2_o, local)", ("split(i0_2, 4)",)),
+    "place": (rows_twice(), "place(t, local)", ()),
+    "fold": (rows_twice(), "fold(t, 0, i0_1_o)", ("split(i0_1, 4)", "compute_at(t, i0_1_o, global)")),
+    "accumulate": (
+        matmul(4, 2, 7, False), "accumulate(C, k0)",
+        ("reorder(k0, i0_1, i1_1)", "kind(i0_1, unroll)", "kind(i1_1, vector)"),
+    ),
+    "rfactor": (
+        reduction((3, 32), 1, "add"), "rfactor(Y_c, i1, 1, 4)", ("cache(Y)", "compute_at(Y_c, Y_w0, reg)"),
+    ),
+    "trim": (masked_rows(), "trim(i1_2, i0_4_o)", ("split(i0_4, 4)",)),
+    "pack": (matmul(3, 8, 5, False), "pack(B)", ("split(i1_1, 4)", "reorder(i1_1_o, i0_1, k0, i1_1_i)")),
+    "stage": (
+        matmul(5, 6, 7, False), "stage(B, k0_o)", ("split(k0, 3)", "reorder(k0_o, i0_1, i1_1, k0_i)"),
+    ),
+    "prefetch": (
+        matmul(6, 8, 4, False), "prefetch(B_p, i1_1_o, k0, 4)",
+        ("split(i1_1, 4)", "reorder(i1_1_o, i0_1, k0, i1_1_i)", "pack(B)"),
+    ),
+}  # fmt: skip
+"""Of every primitive: a computation, the step to show, and the steps before it."""
+
+
+def shown(kernel: Kernel, other: Kernel) -> str:
+    """The lines of a kernel's places and nests that the other one does not have, and all that stands around them."""
+    lines, others = (kernel_text(k).split("body\n", 1) for k in (kernel, other))
+    places = [x.strip() for x in lines[0].split("\n") if x.strip() and x not in others[0].split("\n")]
+    nests = [n for n in split_nests(lines[1]) if n not in split_nests(others[1])]
+    return "\n".join([*places, *nests]) + "\n"
+
+
+def split_nests(body: str) -> list[str]:
+    """The outermost statements of a kernel's body, each with what is inside of it."""
+    found: list[str] = []
+    for line in body.rstrip("\n").split("\n"):
+        if line.startswith("     ") and found:
+            found[-1] += "\n" + line[4:]
+        else:
+            found.append(line[4:])
+    return found
+
+
+def section(name: str) -> str:
+    computation, step, before = EXAMPLES[name]
+    b = Builder(lower(computation, "k", constants_of(computation, "B")))
+    for text in before:
+        b.do(read_step(text).primitive, *read_step(text).args)
+    old = b.kernel
+    b.do(name, *read_step(step).args)
+    what = inspect.cleandoc(PRIMITIVES[name].__doc__ or "")
+    loops = f"```text\n{shown(old, b.kernel)}```\n\n`{step}`\n\n```text\n{shown(b.kernel, old)}```\n"
+    return f"### `{signature(name)}`\n\n{what}\n\n{loops}"
+
+
+def generated() -> str:
+    return BEGIN + "\n" + "\n".join(section(name) for name in PRIMITIVES)
+
+
+def test_every_primitive_is_shown_as_it_is() -> None:
+    text = PAGE.read_text()
+    assert text[text.index(BEGIN) :] == generated(), "out of date: python tests/tile/test_schedule_docs.py"
+
+
+if __name__ == "__main__":
+    text = PAGE.read_text()
+    PAGE.write_text(text[: text.index(BEGIN)] + generated())
