@@ -54,6 +54,13 @@ def test_any_size(batch, rows, keys, depth, width, scaled, softmax):
     check_default(attention(batch, rows, keys, depth, width, scaled, softmax))
 
 
+@pytest.mark.parametrize("keys", [33, 100])
+def test_the_turned_operand_lies_in_panels(keys):
+    kernel = check_default(attention(3, 40, keys, 8, 16), machine=SMALL)
+    (panels,) = [p.buffer for p in kernel.places if p.buffer.name.startswith("K_t")]
+    assert len(panels.shape) > 3 and panels.shape[-2] == 8
+
+
 @pytest.mark.parametrize("machine", [SMALL, WIDE])
 @pytest.mark.parametrize("rows", [16, 48, 50])
 def test_a_block_of_rows_at_a_time(machine, rows):

@@ -202,6 +202,15 @@ def rows_twice(r=11, c=6):
     return Computation((x,), (y,), stages, (t,))
 
 
+def test_panels_lie_in_one_run():
+    blocks = [("split", name, n) for name, n in (("i0", 4), ("i0_1", 4), ("i1", 2), ("i1_1", 2))]
+    kernel = same(rows_twice(), *blocks, ("panels", "t", 0, 4, 2))
+    assert [p.buffer.shape for p in kernel.places if p.buffer.name == "t"] == [(3, 3, 4, 2)]
+    refuses(rows_twice(), ("panels", "t", 0, 11, 4), rule="by loops of its own")
+    refuses(rows_twice(), ("panels", "t", 1, 2, 2), rule="no panels")
+    refuses(rows_twice(), ("panels", "Y", 0, 2, 2), rule="only a temporary")
+
+
 def test_fold_uses_the_place_of_one_iteration_again():
     steps = [("split", "i0_1", 4), ("compute_at", "t", "i0_1_o", "global")]
     kernel = same(rows_twice(), *steps, ("fold", "t", 0, "i0_1_o"))

@@ -22,6 +22,7 @@ from tilewright.tile.machine import Machine
 from tilewright.tile.normalize import normalize
 from tilewright.tile.rules.chain import chain
 from tilewright.tile.rules.contract import contract, pack_constants
+from tilewright.tile.rules.panels import lay_in_panels
 from tilewright.tile.rules.pointwise import plain, pointwise
 from tilewright.tile.rules.rows import rows
 from tilewright.tile.rules.transformed import Transformed, transformed
@@ -56,6 +57,7 @@ def schedule_with_steps(
     notes: list[str] = []
     _schedule_items(builder, machine, normal.items, normal, known, notes)
     pack_constants(builder, machine)
+    lay_in_panels(builder)
     kernel = replace(builder.kernel, notes=tuple(notes))
     return Scheduled(kernel, normal, builder.schedule)
 

@@ -1,4 +1,4 @@
-"""Primitives on operands: pack (a constant, at compile time), stage (a copy at run time), prefetch.
+"""Primitives on operands: pack (a constant, at compile time), stage (a copy at run time), panels (of one), prefetch.
 
 In: a kernel, the name of a buffer that it reads. Out: a kernel that means the same, or a ``ScheduleError``.
 Not its business: loops (``loops``), results (``stages``).
@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilewright.core.compute import Buffer, IndexLike, Load, Value
-from tilewright.core.expr import Dim, Sym, substitute, symbols
+from tilewright.core.expr import Dim, Sym, ceildiv, floordiv, mod, substitute, symbols
 from tilewright.core.types import product
-from tilewright.tile.affine import stride_along
+from tilewright.tile.affine import is_affine, stride_along
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, If, Kernel, Kind, Loop, Packed, Place, Prefetch, Role, Space, Stmt, Store
-from tilewright.tile.rewrite import Body, loads_of, loop_sym, rewrite_accesses
+from tilewright.tile.rewrite import Body, loads_of, loop_sym, loops_of, rewrite_accesses
 from tilewright.tile.schedule.tree import (
     Nest,
     find_loop,
@@ -147,6 +147,38 @@ def stage(kernel: Kernel, buffer: str, loop: str, space: str = "local", order: s
     body = rewrite_accesses(at.body, lambda b, ix: here if b is old and ix == load.index else None)
     done = replace_stmt(kernel, at, For(at.loop, (copy, *body)))
     return replace(done, places=(*done.places, Place(new, Space(space))))
+
+
+def panels(kernel: Kernel, buffer: str, dim: int, depth: int, width: int) -> Kernel:
+    """A temporary whose dimensions ``dim`` and ``dim + 1`` are cut into panels of ``depth`` by ``width`` elements.
+
+    Before: ``T[k, j]``. After: ``T[k // depth, j // width, k % depth, j % width]``, each panel in one run. Fails: T is
+    no temporary in memory, or has no such dimensions; an access goes from one panel to the next other than by a loop
+    of its own (split that loop first).
+    """
+    spot, where = find_place(kernel, buffer, "panels"), f"{buffer}, {dim}"
+    old = spot.buffer
+    if spot.role is not Role.TMP or spot.space is not Space.GLOBAL:
+        raise ScheduleError("panels", where, "only a temporary in memory may lie as it likes")
+    if not 0 <= dim < len(old.shape) - 1 or depth < 1 or width < 1:
+        raise ScheduleError("panels", where, f"no panels of {depth} by {width} in {old}")
+    known = {x.sym for x in loops_of(kernel.body)}
+
+    def cut(index: tuple[IndexLike, ...]) -> tuple[IndexLike, ...]:
+        k, j = index[dim : dim + 2]
+        if isinstance(k, Value) or isinstance(j, Value):
+            raise ScheduleError("panels", where, "it is accessed at a run-time index")
+        parts = (floordiv(k, depth), floordiv(j, width), mod(k, depth), mod(j, width))
+        if not all(is_affine(i, known) for i in parts):
+            raise ScheduleError("panels", where, f"{index} does not go from panel to panel by loops of its own")
+        return (*index[:dim], *parts, *index[dim + 2 :])
+
+    k, j = old.shape[dim : dim + 2]
+    shape = (*old.shape[:dim], ceildiv(k, depth), ceildiv(j, width), depth, width, *old.shape[dim + 2 :])
+    new = Buffer(old.name, old.dtype, shape)
+    places = tuple(replace(p, buffer=new) if p is spot else p for p in kernel.places)
+    body = rewrite_accesses(kernel.body, lambda b, ix: Load(new, cut(ix)) if b is old else None)
+    return with_body(replace(kernel, places=places), body)
 
 
 def _distance(load: Load, sym: Sym) -> int:

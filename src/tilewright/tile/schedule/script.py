@@ -35,6 +35,7 @@ PRIMITIVES: Mapping[str, Callable[..., Kernel]] = {
     "trim": trim.trim,
     "pack": operands.pack,
     "stage": operands.stage,
+    "panels": operands.panels,
     "prefetch": operands.prefetch,
 }
 
