@@ -18,8 +18,8 @@ from tilewright.core.types import bool_
 from tilewright.frontend import aten_fft, aten_index, aten_movement, aten_reduce, aten_source
 from tilewright.frontend.aten_call import Call, Result, as_node, cast, expand
 from tilewright.frontend.aten_elementwise import TABLE as ELEMENTWISE
-from tilewright.frontend.aten_fft import product
 from tilewright.frontend.complex_pairs import Pair, from_parts, join_parts
+from tilewright.frontend.fourier import product
 
 Convert = Callable[[Call], Result]
 

@@ -1,10 +1,7 @@
 """ATen's Fourier transforms: ``_fft_r2c``, ``_fft_c2c`` and ``_fft_c2r`` over any axes.
 
-In: calls on reals or pairs. Out: pairs, or nodes of reals. Not its business: shifts and windows, which ATen spells out.
-
-One axis of ``n = n1 * n2`` elements is transformed in two steps (Cooley and Tukey 1965): with ``j = j1*n2 + j2`` and
-``k = k1 + n1*k2``, products with the ``n1 x n1`` matrix over ``j1``, a twist by ``exp(-2 pi i j2 k1 / n)``, and the
-same anew for ``n2``. A length that has no factor up to ``DIRECT`` but itself is one product with its whole matrix.
+In: calls on reals or pairs. Out: pairs, or nodes of reals. Not its business: shifts and windows, which ATen spells out;
+how one axis is transformed (``fourier``).
 """
 
 from __future__ import annotations
@@ -12,16 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-import numpy as np
-
 from tilewright import ops
 from tilewright.core.graph import Builder, Node
-from tilewright.core.types import Array, DType
-from tilewright.frontend.aten_call import Call, Result, Unsupported, reshape, slice_axis, transpose
+from tilewright.frontend.aten_call import Call, Result, Unsupported, slice_axis, transpose
 from tilewright.frontend.complex_pairs import Pair
-
-DIRECT = 32
-LARGEST_MATRIX = 2048
+from tilewright.frontend.fourier import transform
 
 
 def _fft_c2c(c: Call) -> Result:
@@ -85,61 +77,13 @@ def _static(n: object) -> int:
 
 def _transform(b: Builder, x: Pair, axis: int, sign: int) -> Pair:
     """The unscaled transform along one axis; ``sign`` is the exponent's."""
-    n, rank = _static(x.shape[axis]), len(x.shape)
+    _static(x.shape[axis])
+    rank = len(x.shape)
     perm = [k for k in range(rank) if k != axis] + [axis]
     back = [perm.index(k) for k in range(rank)]
     last = Pair(transpose(b, x.re, perm), transpose(b, x.im, perm))
-    made = _along_last(b, last, n, sign)
+    made = transform(b, last, sign)
     return Pair(transpose(b, made.re, back), transpose(b, made.im, back))
-
-
-def _along_last(b: Builder, x: Pair, n: int, sign: int) -> Pair:
-    n1 = _factor(n)
-    if n1 == n:
-        if n > LARGEST_MATRIX:
-            raise Unsupported(f"a Fourier transform of the prime length {n}", "pad to a length with small factors")
-        return _times(b, x, *_matrix(n, sign), x.dtype)
-    n2 = n // n1
-    outer = x.shape[:-1]
-    blocks = Pair(*(reshape(b, part, (*outer, n1, n2)) for part in (x.re, x.im)))
-    swap = (*range(len(outer)), len(outer) + 1, len(outer))
-    first = Pair(*(transpose(b, part, swap) for part in (blocks.re, blocks.im)))
-    columns = _times(b, first, *_matrix(n1, sign), x.dtype)  # [..., j2, k1]
-    angle = sign * 2 * math.pi * (np.outer(np.arange(n2), np.arange(n1)) % n) / n
-    twist = Pair(b.const(np.cos(angle), x.dtype), b.const(np.sin(angle), x.dtype))
-    turned = product(b, columns, twist)
-    rows = Pair(*(transpose(b, part, swap) for part in (turned.re, turned.im)))
-    made = _along_last(b, rows, n2, sign)  # [..., k1, k2]
-    return Pair(*(reshape(b, transpose(b, part, swap), (*outer, n)) for part in (made.re, made.im)))
-
-
-def _factor(n: int) -> int:
-    """The largest factor of ``n`` up to ``DIRECT``, or the least one beyond."""
-    if n <= DIRECT:
-        return n
-    small = [f for f in range(DIRECT, 1, -1) if n % f == 0]
-    return small[0] if small else next(f for f in range(DIRECT + 1, n + 1) if n % f == 0)
-
-
-def _matrix(n: int, sign: int) -> tuple[Array, Array]:
-    angle = sign * 2 * math.pi * (np.outer(np.arange(n), np.arange(n)) % max(n, 1)) / max(n, 1)
-    return np.cos(angle), np.sin(angle)
-
-
-def _times(b: Builder, x: Pair, cosines: Array, sines: Array, dtype: DType) -> Pair:
-    """``x @ (cosines + i * sines)`` over the last axis."""
-    c, s = b.const(cosines, dtype), b.const(sines, dtype)
-    one = len(x.shape) == 1
-    re, im = (reshape(b, part, (1, *part.shape)) if one else part for part in (x.re, x.im))
-    real = b(ops.sub, b(ops.matmul, re, c), b(ops.matmul, im, s))
-    imaginary = b(ops.add, b(ops.matmul, re, s), b(ops.matmul, im, c))
-    return Pair(*(reshape(b, part, x.shape) if one else part for part in (real, imaginary)))
-
-
-def product(b: Builder, x: Pair, y: Pair) -> Pair:
-    """The complex product, element by element."""
-    real = b(ops.sub, b(ops.mul, x.re, y.re), b(ops.mul, x.im, y.im))
-    return Pair(real, b(ops.add, b(ops.mul, x.re, y.im), b(ops.mul, x.im, y.re)))
 
 
 TABLE: Mapping[str, Callable[[Call], Result]] = {

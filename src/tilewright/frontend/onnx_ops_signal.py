@@ -1,7 +1,9 @@
 """Converters of ONNX signal processing: Fourier transforms, frames, mel filters; determinants.
 
-In: a ``Call``. Out: nodes of the graph IR: a transform is a product with a matrix of roots of unity, computed in f64.
-Not its business: windows, which ONNX defines by other ops.
+In: a ``Call``. Out: nodes of the graph IR. A transform is computed in f64 and rounded once, as NumPy does, by which
+ONNX states its examples; but the inverse of f32, of a length with small factors, is in f32 and in NumPy's order of
+additions.
+Not its business: windows, which ONNX defines by other ops; how one axis is transformed (``fourier``).
 """
 
 from __future__ import annotations
@@ -15,6 +17,9 @@ from tilewright.core import expr
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Node
 from tilewright.core.types import f32, f64, i64
+from tilewright.frontend.complex_pairs import Pair
+from tilewright.frontend.fourier import factors_in_order, inverse_in_order, transform
+from tilewright.frontend.homes import TyingBuilder
 from tilewright.frontend.onnx_arithmetic import Formula
 from tilewright.frontend.onnx_call import Call, Table
 
@@ -37,23 +42,39 @@ def fourier(c: Call, x: Node, n: Dim, *, inverse: bool, onesided: bool) -> Node:
     """
     m = Formula(c)
     dtype, axis = x.dtype, len(x.shape) - 2
-    x = c.cast(x, f64)
+    as_numpy = inverse and not onesided and dtype is f32 and _width(c, x) == 2
+    in_order = factors_in_order(n) if as_numpy and isinstance(n, int) else None
+    x = x if in_order else c.cast(x, f64)
     if inverse and onesided:
         x = _mirrored(c, x, n)
     x = _resized(c, x, axis, n)
     parts = [c.reshape(c.slice_axis(x, axis + 1, k, k + 1), x.shape[:-1]) for k in range(_width(c, x))]
     n_out = expr.floordiv(n, 2) + 1 if onesided and not inverse else n
+    if isinstance(n, int) and n > 0:
+        signal = Pair(parts[0], parts[1] if len(parts) == 2 else c.full(0.0, x.dtype, x.shape[:-1]))
+        b, sign = TyingBuilder(c.emitter.pool, c.loc, c.emitter.homes), 1 if inverse else -1
+        made = inverse_in_order(b, signal, in_order) if in_order else transform(b, signal, sign)
+        found = [c.slice_axis(p, axis, 0, n_out) for p in (made.re, made.im)]
+    else:
+        found = _by_definition(c, parts, n, n_out, inverse)
+    found = found[:1] if inverse and onesided else found
+    if inverse:
+        size = c.cast(c.dim_value(n), x.dtype)
+        found = [m.mul(p, m.div(1.0, size)) if in_order else m.div(p, size) for p in found]
+    columns = [c.reshape(p, (*p.shape, 1)) for p in found]
+    y = columns[0] if len(columns) == 1 else c(ops.concat, *columns, axis=axis + 1)
+    return c.cast(y, dtype)
+
+
+def _by_definition(c: Call, parts: list[Node], n: Dim, n_out: Dim, inverse: bool) -> list[Node]:
+    """Products with all roots of unity, for a length that is not known."""
+    m = Formula(c)
     cos, sin = _roots(c, n, n_out, 1.0 if inverse else -1.0)
     real, imaginary = c(ops.matmul, parts[0], cos), c(ops.matmul, parts[0], sin)
     if len(parts) == 2:
         real = m.sub(real, c(ops.matmul, parts[1], sin))
         imaginary = m.add(imaginary, c(ops.matmul, parts[1], cos))
-    found = [real] if inverse and onesided else [real, imaginary]
-    if inverse:
-        found = [m.div(p, c.cast(c.dim_value(n), f64)) for p in found]
-    columns = [c.reshape(p, (*p.shape, 1)) for p in found]
-    y = columns[0] if len(columns) == 1 else c(ops.concat, *columns, axis=axis + 1)
-    return c.cast(y, dtype)
+    return [real, imaginary]
 
 
 def _width(c: Call, x: Node) -> int:
