@@ -23,7 +23,7 @@ from tilewright.core.diag import OptionError
 from tilewright.core.graph import Graph
 from tilewright.core.text import SideTable, print_graph
 from tilewright.driver import Clock, Options, Progress, optimise_and_split, read_schedule
-from tilewright.frontend.source import Source, import_source
+from tilewright.frontend.source import Examples, Source, import_source
 from tilewright.runtime.digest import digest_arrays
 from tilewright.runtime.threads import default_threads
 
@@ -37,7 +37,7 @@ def export(
     *,
     name: str | None = None,
     weights: str = "auto",
-    example_inputs: Sequence[Any] | None = None,
+    example_inputs: Examples | None = None,
     dynamic_shapes: Any = None,
     input_shapes: Mapping[str, Sequence[int | str]] | None = None,
     fix_dims: Mapping[str, int] | None = None,

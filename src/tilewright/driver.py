@@ -35,7 +35,7 @@ from tilewright.core.types import Array, product
 from tilewright.core.verify import verify
 from tilewright.frontend.onnx_file import read_model
 from tilewright.frontend.onnx_given import NeedsCall
-from tilewright.frontend.source import Source, import_source, source_key
+from tilewright.frontend.source import Examples, Source, import_source, source_key
 from tilewright.graph.limits import check_sizes
 from tilewright.graph.pipeline import PASSES, passes_for
 from tilewright.graph.precision import Precision
@@ -151,7 +151,7 @@ class Clock:
 def compile(
     source: Source,
     *,
-    example_inputs: Sequence[Any] | None = None,
+    example_inputs: Examples | None = None,
     dynamic_shapes: Any = None,
     input_shapes: Mapping[str, Sequence[int | str]] | None = None,
     fix_dims: Mapping[str, int] | None = None,
@@ -166,8 +166,9 @@ def compile(
 ) -> CompiledModel:
     """Compile a model to native code.
 
-    ``source`` is the path, bytes or ``ModelProto`` of an ONNX model, a ``torch.nn.Module`` (with ``example_inputs``
-    and, for symbolic sizes, ``dynamic_shapes`` as ``torch.export`` takes them), an ``ExportedProgram``, or a ``Graph``.
+    ``source`` is the path, bytes or ``ModelProto`` of an ONNX model, a ``torch.nn.Module`` (with ``example_inputs``, in
+    order or a dict by name, and, for symbolic sizes, ``dynamic_shapes`` as ``torch.export`` takes them), an
+    ``ExportedProgram``, or a ``Graph``.
     ``input_shapes`` fixes or renames dimensions of an ONNX model's inputs; ``fix_dims`` gives symbolic dimensions a
     number. ``threads`` is the most threads a call uses (default: what affinity, container quota and
     ``TILEWRIGHT_THREADS`` allow). With ``precision="bf16"`` products and convolutions read operands rounded to bf16 and

@@ -110,6 +110,23 @@ def test_sizes_as_numbers() -> None:
     compare(graph, module, (torch.randn(11),))
 
 
+def test_inputs_by_name() -> None:
+    """As models with many optional arguments are called: those that are not given keep their defaults."""
+
+    class Module(torch.nn.Module):
+        def forward(self, x: torch.Tensor, scale: float = 2.0, mask: Any = None, shift: Any = None) -> torch.Tensor:
+            return torch.where(mask, x, shift) * scale
+
+    given = {"x": torch.randn(3, 4), "mask": torch.rand(3, 4) > 0.5, "shift": torch.randn(4)}
+    batch = Dim("batch", min=1)
+    shapes = {"x": {0: batch}, "mask": {0: batch}, "shift": None}
+    compiled = tilewright.compile(Module(), example_inputs=given, dynamic_shapes=shapes, cache=False)
+    assert [(i.name, i.shape[0]) for i in compiled.inputs] == [("x", "batch"), ("mask", "batch"), ("shift", 4)]
+    for n in (1, 5):
+        call = {"x": torch.randn(n, 4), "mask": torch.rand(n, 4) > 0.5, "shift": torch.randn(4)}
+        torch.testing.assert_close(compiled(**call), Module()(**call))
+
+
 def test_free_sizes_may_be_one() -> None:
     """PyTorch traces them as two or more, and runs what it traced with one too."""
     module = Lambda(lambda x: F.softmax(x @ x.mT, -1) @ x + x[:, -1:].sum(0))

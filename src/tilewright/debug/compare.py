@@ -138,9 +138,7 @@ def _import(
     elif isinstance(source, str | Path) and not Path(source).exists():
         raise InputError(f"there is no file {source}", remedy="check the path")
     if _is_torch(source, "torch.nn", "Module"):
-        if isinstance(inputs, Mapping):
-            raise OptionError("a module takes its inputs in order", remedy="pass a tuple of tensors")
-        source = export_module(source, tuple(inputs), dynamic_shapes)
+        source = export_module(source, inputs, dynamic_shapes)
     is_program = _is_torch(source, "torch.export", "ExportedProgram")
     is_onnx = not is_program and not isinstance(source, Graph)
     peer: Peer | None = None

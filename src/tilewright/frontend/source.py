@@ -20,6 +20,8 @@ from tilewright.runtime.digest import digest_file
 Source = Any
 """A path, ``bytes``, ``onnx.ModelProto``, ``torch.nn.Module``, ``torch.export.ExportedProgram`` or ``Graph``."""
 
+Examples = torch_frontend.Examples
+
 Shapes = Mapping[str, Sequence[int | str]]
 
 ELSEWHERE = "elsewhere"
@@ -34,7 +36,7 @@ class FileFacts(Protocol):
 
 def import_source(
     source: Source,
-    example_inputs: Sequence[Any] | None = None,
+    example_inputs: Examples | None = None,
     dynamic_shapes: Any = None,
     input_shapes: Shapes | None = None,
     fix_dims: Mapping[str, int] | None = None,
@@ -48,7 +50,7 @@ def import_source(
     return fix_symbols(_import_sized(source, example_inputs, dynamic_shapes), fix_dims or {})
 
 
-def _import_sized(source: Source, example_inputs: Sequence[Any] | None, dynamic_shapes: Any) -> Graph:
+def _import_sized(source: Source, example_inputs: Examples | None, dynamic_shapes: Any) -> Graph:
     if isinstance(source, Graph):
         return source
     if _is_a(source, "torch.export", "ExportedProgram"):
@@ -56,9 +58,10 @@ def _import_sized(source: Source, example_inputs: Sequence[Any] | None, dynamic_
     if _is_a(source, "torch.nn", "Module"):
         if example_inputs is None:
             raise OptionError(
-                "a torch.nn.Module needs example_inputs", remedy="compile(module, example_inputs=(x, ...))"
+                "a torch.nn.Module needs example_inputs",
+                remedy="compile(module, example_inputs=(x, ...)), or a dict of inputs by name",
             )
-        return torch_frontend.import_module(source, tuple(example_inputs), dynamic_shapes)
+        return torch_frontend.import_module(source, example_inputs, dynamic_shapes)
     raise OptionError(
         f"can't compile a {type(source).__module__}.{type(source).__qualname__}",
         remedy="pass an ONNX path, bytes or ModelProto, a torch.nn.Module, an ExportedProgram or a Graph",

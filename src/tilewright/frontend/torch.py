@@ -12,7 +12,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tilewright.core.diag import UNKNOWN, ImportFailed, Loc, Problem
 from tilewright.core.graph import Builder, Graph, Node, Pool
@@ -27,39 +28,46 @@ if TYPE_CHECKING:
     import torch
     from torch.export import ExportedProgram
 
+Examples: TypeAlias = "Sequence[Any] | Mapping[str, Any]"
+"""Arguments of a module's ``forward``, in order or by name."""
+
 
 def import_module(
-    module: torch.nn.Module, example_inputs: Sequence[Any], dynamic_shapes: Any = None, *, name: str | None = None
+    module: torch.nn.Module, example_inputs: Examples, dynamic_shapes: Any = None, *, name: str | None = None
 ) -> Graph:
     """The graph of ``module`` in evaluation mode on inputs like ``example_inputs``.
 
     ``dynamic_shapes`` is ``torch.export.export``'s. Raises ``ImportFailed`` with every unsupported call.
     """
-    inputs = tuple(example_inputs)
-    program = export_module(module, inputs, dynamic_shapes)
-    names = _dimension_names(program, _specs(module, inputs, dynamic_shapes))
+    program = export_module(module, example_inputs, dynamic_shapes)
+    names = _dimension_names(program, _specs(module, example_inputs, dynamic_shapes))
     return import_exported(program, name=name or type(module).__name__, dimension_names=names)
 
 
-def export_module(module: torch.nn.Module, inputs: Sequence[Any], dynamic_shapes: Any = None) -> ExportedProgram:
+def export_module(module: torch.nn.Module, inputs: Examples, dynamic_shapes: Any = None) -> ExportedProgram:
     """The program of ``module`` in evaluation mode."""
     import torch
 
     with torch.no_grad(), _evaluating(module):
-        return _export(module, tuple(inputs), dynamic_shapes)
+        return _export(module, inputs, dynamic_shapes)
 
 
-def _export(module: torch.nn.Module, inputs: tuple[Any, ...], dynamic_shapes: Any) -> ExportedProgram:
+def _arguments(inputs: Examples) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What ``forward`` is called with: arguments in order, arguments by name."""
+    return ((), dict(inputs)) if isinstance(inputs, Mapping) else (tuple(inputs), {})
+
+
+def _export(module: torch.nn.Module, inputs: Examples, dynamic_shapes: Any) -> ExportedProgram:
     """Capture by ``torch.export``; relations between sizes that it can't prove become run-time constraints."""
     import torch
 
-    options: dict[str, Any] = {"dynamic_shapes": dynamic_shapes, "strict": False}
+    export = partial(torch.export.export, module, *_arguments(inputs), dynamic_shapes=dynamic_shapes, strict=False)
     try:
-        return torch.export.export(module, inputs, **options)
+        return export()
     except Exception as e:  # it raises many kinds, all of which say why the module can't be captured
         if dynamic_shapes:
             with suppress(Exception):
-                return torch.export.export(module, inputs, **options, prefer_deferred_runtime_asserts_over_guards=True)
+                return export(prefer_deferred_runtime_asserts_over_guards=True)
         raise ImportFailed(
             f"torch.export can't capture {type(module).__name__}: {e}",
             remedy="keep Python control flow in forward free of data, or use torch.compile(backend='tilewright')",
@@ -215,13 +223,14 @@ def _output_names(program: ExportedProgram, n: int) -> list[str]:
 # --- names of dimensions --------------------------------------------------------------------------------------------
 
 
-def _specs(module: torch.nn.Module, inputs: tuple[Any, ...], dynamic_shapes: Any) -> list[Any]:
+def _specs(module: torch.nn.Module, inputs: Examples, dynamic_shapes: Any) -> list[Any]:
     """The shape spec of each tensor input, in the order of the placeholders."""
     import torch
 
     if not dynamic_shapes:
         return []
-    bound = inspect.signature(module.forward).bind(*inputs).arguments
+    args, kwargs = _arguments(inputs)
+    bound = inspect.signature(module.forward).bind(*args, **kwargs).arguments
     if isinstance(dynamic_shapes, Mapping):
         dynamic_shapes = [dynamic_shapes.get(k) for k in bound]
     found: list[Any] = []
