@@ -22,7 +22,7 @@ from tilewright.codegen.target import Target
 from tilewright.core.diag import OptionError
 from tilewright.core.graph import Graph
 from tilewright.core.text import SideTable, print_graph
-from tilewright.driver import Clock, Options, Progress, optimise_and_split, read_schedule
+from tilewright.driver import SIZE, Clock, Level, Options, Progress, optimise_and_split, read_schedule
 from tilewright.frontend.source import Examples, Source, import_source
 from tilewright.runtime.digest import digest_arrays
 from tilewright.runtime.threads import default_threads
@@ -44,7 +44,7 @@ def export(
     threads: int | None = None,
     target: str = "native",
     precision: str = "fp32",
-    optimize: int = 2,
+    optimize: Level = 2,
     accuracy: str = "default",
     schedule: str | os.PathLike[str] | None = None,
     shared: bool = False,
@@ -54,7 +54,8 @@ def export(
     """Compile a model to an object file and a C header that need no Python; ``docs/deploy.md`` says how to use them.
 
     Arguments are those of ``compile``, and: ``name``, which begins C symbols and file names (default: the file's).
-    ``threads`` is the most that a call may use (default: 1 for a named target, for "native" what this process may use).
+    ``threads`` is the most that a call may use (default: 1 for a named target and with
+    ``optimize="size"``, for "native" what this process may use).
     ``weights`` is "embedded" in the object, "file" (to be mapped) or "auto": embedded up to 64 MiB. ``shared`` also
     links a library with the system's ``cc``, ``static`` also writes an archive. ``target`` may list levels of x86-64,
     plainest first ("x86-64,x86-64-v3,x86-64-v4"): the object then holds code for each and chooses when it first runs.
@@ -64,7 +65,8 @@ def export(
     if schedule is not None and "," in target:
         raise OptionError(f"a file of schedules is for one target, not {target!r}", remedy="export each level alone")
     options = Options(target, precision, optimize, accuracy, read_schedule(schedule))
-    n_threads = threads if threads is not None else default_threads() if target == "native" else 1
+    may_thread = target == "native" and optimize != SIZE
+    n_threads = threads if threads is not None else default_threads() if may_thread else 1
     if name is None and isinstance(source, str | Path):
         name = c_name(Path(source).stem)
     how = ExportOptions(name, n_threads, weights, shared, static)
@@ -78,7 +80,8 @@ def export(
 
 def export_modules(graph: Graph, options: Options, n_threads: int, clock: Clock) -> Modules:
     """The modules of the target, or of all levels that ``options.target`` lists, for calls with so many threads."""
-    targets = [replace(Target.parse(t), n_cores=n_threads) for t in options.target.split(",")]
+    targets = [replace(options, target=t).machine for t in options.target.split(",")]
+    targets = [replace(t, n_cores=n_threads) for t in targets]
     if len(targets) == 1:
         return build_modules(graph, options, targets[0], clock)
     return merge([build_modules(graph, options, level_target(t), clock) for t in targets])

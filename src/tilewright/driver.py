@@ -75,6 +75,9 @@ DUMPED = {
 }  # fmt: skip
 PRECISIONS: tuple[str, ...] = ("fp32", "bf16")
 ACCURACIES: tuple[str, ...] = ("default", "exact")
+SIZE = "size"
+LEVELS = (0, 1, 2, SIZE)
+Level = int | str
 Progress = Callable[[str, int, int], None]
 
 
@@ -82,7 +85,8 @@ Progress = Callable[[str, int, int], None]
 class Options:
     """Everything besides the model that decides the code; all of it is part of the cache key.
 
-    ``target`` is a name that ``Target.parse`` knows; ``optimize`` is 0 (a kernel per op), 1 (no layout changes) or 2.
+    ``target`` is a name that ``Target.parse`` knows; ``optimize`` is 0 (a kernel per op), 1 (no layout changes),
+    2, or "size": all passes, and of every choice the one with less code and smaller weights.
     ``precision`` "bf16" lets products and convolutions of f32 read bf16 (``graph.precision``).
     ``accuracy`` "default" allows forms whose error stays within 1e-4 of the largest output, "exact" none of them.
     ``schedule`` is the text of a file of schedules (``tile.schedule.book``); kernels that it leaves out get the rules'.
@@ -90,7 +94,7 @@ class Options:
 
     target: str = "native"
     precision: str = "fp32"
-    optimize: int = 2
+    optimize: Level = 2
     accuracy: str = "default"
     schedule: str = ""
 
@@ -99,8 +103,14 @@ class Options:
             raise OptionError(f"accuracy {self.accuracy!r} is not offered", remedy=f"use one of {list(ACCURACIES)}")
         if self.precision not in PRECISIONS:
             raise OptionError(f"precision {self.precision!r} is not offered", remedy=f"use one of {list(PRECISIONS)}")
-        if self.optimize not in (0, 1, 2):
-            raise OptionError(f"optimize={self.optimize!r} is not a level", remedy="use 0, 1 or 2")
+        if self.optimize not in LEVELS:
+            raise OptionError(f"optimize={self.optimize!r} is not a level", remedy='use 0, 1, 2 or "size"')
+
+    @property
+    def machine(self) -> Target:
+        """The target as the level wants it."""
+        target = Target.parse(self.target)
+        return target.for_size() if self.optimize == SIZE else target
 
     def shown(self) -> dict[str, Any]:
         """What a report says of them: of schedules a digest."""
@@ -158,7 +168,7 @@ def compile(
     threads: int | None = None,
     target: str = "native",
     precision: str = "fp32",
-    optimize: int = 2,
+    optimize: Level = 2,
     accuracy: str = "default",
     schedule: str | os.PathLike[str] | None = None,
     cache: bool = True,
@@ -172,10 +182,10 @@ def compile(
     ``input_shapes`` fixes or renames dimensions of an ONNX model's inputs; ``fix_dims`` gives symbolic dimensions a
     number. ``threads`` is the most threads a call uses (default: what affinity, container quota and
     ``TILEWRIGHT_THREADS`` allow). With ``precision="bf16"`` products and convolutions read operands rounded to bf16 and
-    sum in f32; all else stays in f32. ``accuracy="exact"`` keeps every convolution a plain sum; the default takes
-    Winograd's form where that pays and its error stays within 1e-4 of the largest output. ``schedule`` is a file of
-    schedules (``docs/schedules.md``) for some or all kernels. ``progress`` is told a stage's name, steps done and steps
-    in all.
+    sum in f32; all else stays in f32. ``optimize="size"`` gives little code and small weights, at the cost of speed.
+    ``accuracy="exact"`` keeps every convolution a plain sum; the default takes Winograd's form where that pays and its
+    error stays within 1e-4 of the largest output. ``schedule`` is a file of schedules (``docs/schedules.md``) for some
+    or all kernels. ``progress`` is told a stage's name, steps done and steps in all.
 
     Raises ``CompileError`` listing every problem of the model, ``OptionError`` for an option.
     """
@@ -273,7 +283,7 @@ def build(graph: Graph, options: Options, clock: Clock, *, profile: bool = False
 
     With ``profile``, each kernel's ticks are added up behind the dimensions, in the order of the report's kernels.
     """
-    target = Target.parse(options.target)
+    target = options.machine
     parts = make_parts(optimise_and_split(graph, options, target, clock), clock)
     return assemble(parts, options, clock, profile=profile)
 
@@ -353,10 +363,11 @@ def assemble(parts: Parts, options: Options, clock: Clock, *, profile: bool = Fa
 
 def graph_passes(options: Options, target: Target) -> tuple[Pass, ...]:
     """The passes that the options ask for."""
-    lanes = target.lanes(4) if options.accuracy == "default" else 0
+    level = options.optimize if isinstance(options.optimize, int) else 2
+    lanes = target.lanes(4) if options.accuracy == "default" and options.optimize != SIZE else 0
     if options.precision == "bf16":
-        return (*passes_for(options.optimize, lanes=lanes, per_lane=2 if target.has_bf16 else 1), Precision())
-    return passes_for(options.optimize, lanes=lanes)
+        return (*passes_for(level, lanes=lanes, per_lane=2 if target.has_bf16 else 1), Precision())
+    return passes_for(level, lanes=lanes)
 
 
 class KernelBuilder:
@@ -382,7 +393,7 @@ class KernelBuilder:
 
     def planner(self, passes: Sequence[Pass], options: Options) -> Planner:
         """A planner that asks this builder for kernels, and whose sub-graphs go through ``passes``."""
-        return Planner(self.schedule, lambda g: run_pipeline(g, passes), fuse=options.optimize > 0)
+        return Planner(self.schedule, lambda g: run_pipeline(g, passes), fuse=options.optimize != 0)
 
     def schedule(self, made: GroupComputation, label: str) -> KernelSpec:
         """The kernel of a computation; equal computations share one."""
@@ -493,6 +504,7 @@ def machine_of(target: Target) -> Machine:
         llc_bytes=target.llc_bytes,
         n_cores=target.n_cores,
         dots=dots_of(target),
+        max_copies=target.max_copies,
     )
 
 
@@ -616,7 +628,7 @@ def read_graph(path: Path, *, fix_dims: Mapping[str, int] | None = None) -> Grap
 
 def chosen_passes(options: Options, passes: str | None) -> tuple[Pass, ...]:
     """The level's passes, or those that the text ``passes`` spells."""
-    return graph_passes(options, Target.parse(options.target)) if passes is None else parse_pipeline(passes, PASSES)
+    return graph_passes(options, options.machine) if passes is None else parse_pipeline(passes, PASSES)
 
 
 def optimise(
@@ -636,7 +648,7 @@ def optimise(
 
 def kernel_texts(graph: Graph, options: Options, stage: str, only: str) -> Iterator[str]:
     """The text of each kernel at a stage: ``kernels``, ``schedule``, ``tile``, ``llvm``, ``asm``; or the entry's."""
-    target = Target.parse(options.target)
+    target = options.machine
     made = KernelBuilder(target, Clock(), options.schedule)
     planner = made.planner(graph_passes(options, target), options)
     program = planner.program(graph, graph.name)
@@ -710,7 +722,7 @@ def pass_table() -> list[dict[str, str]]:
 
 
 def _cache_key(source: str, options: Options) -> str:
-    target = Target.parse(options.target)
+    target = options.machine
     return f"tilewright {version('tilewright')}\n{source}\n{options}\n{target}"
 
 

@@ -89,3 +89,28 @@ def test_other_cpus_are_refused(bit: int | None, tmp_path: Path, monkeypatch: py
         return
     with pytest.raises(tw.ExecutionError, match="code is for haswell and needs instructions that this CPU lacks"):
         model(x)
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_native_object_asks_for_every_feature(
+    is_there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not only for a level: the code may use what this CPU has beyond one. (Bit 22: as above.)"""
+    if platform.machine() != "x86_64" or not driver.Target.host().has_fma:
+        pytest.skip("a CPU without features to ask for")
+    if not is_there:
+        monkeypatch.setitem(x86._FEATURES, "extended", {**x86._FEATURES["extended"], "bmi2": 22})
+    model = ObjectModel(tw.export(small_models.convnet(), tmp_path, name="m", threads=1).object, name="m")
+    x = small_models.numbers(*(1 if isinstance(d, str) else d for d in model.inputs[0].shape))
+    if is_there:
+        model(x)
+    else:
+        with pytest.raises(tw.ExecutionError, match="needs instructions that this CPU lacks"):
+            model(x)
+
+
+def test_named_cpus_beyond_a_level() -> None:
+    v4, zen = x86.NEEDS["skylake-avx512"], x86.needs_of("znver4", frozenset())
+    assert all(zen[word] & bits == bits for word, bits in v4.items())
+    assert zen["extended_c"] & 1 << 11 and zen["extended_1"] & 1 << 5  # dot products of bytes, and of bfloat16
+    assert x86.needs_of("x86-64", frozenset()) == {}

@@ -13,22 +13,12 @@ from tilewright.aot.dispatch import DETECT
 from tilewright.codegen.isa import x86
 from tilewright.codegen.target import Target
 
-_V3 = {"avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe"}
-_V4 = {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
-
 
 def needs_of(target: Target) -> dict[str, int]:
-    """By word of ``x86.WORDS``, the bits that a CPU must show; empty where nothing is to ask.
-
-    Of a CPU that is no level (such as "native") it is the best level that it contains.
-    """
+    """By word of ``x86.WORDS``, the bits that a CPU must show; empty where nothing is to ask."""
     if not target.triple.startswith("x86_64"):
         return {}
-    if target.cpu in x86.NEEDS:
-        return x86.NEEDS[target.cpu]
-    features = {f[1:] for f in target.features.split(",") if f.startswith("+")}
-    level = "skylake-avx512" if features >= _V3 | _V4 else "haswell" if features >= _V3 else "x86-64"
-    return x86.NEEDS[level]
+    return x86.needs_of(target.cpu, {f[1:] for f in target.features.split(",") if f.startswith("+")})
 
 
 def plain_attributes(target: Target) -> str:

@@ -129,7 +129,7 @@ def _level(cpus: Sequence[str]) -> list[str]:
         "told:",
         "  ret i32 %known",
         "find:",
-        *[f"  %{leaf} = call i32 @tw_feature_{leaf}()" for leaf in x86.WORDS],
+        *[f"  %{word} = call i32 @tw_feature_{word}()" for word in _asked(cpus)],
     ]
     result = "0"
     for n, cpu in enumerate(cpus):
@@ -146,6 +146,11 @@ def _level(cpus: Sequence[str]) -> list[str]:
     return [*lines, f"  store atomic i32 {result}, ptr @tw_known_level monotonic, align 4", f"  ret i32 {result}", "}"]
 
 
+def _asked(cpus: Sequence[str]) -> list[str]:
+    """The words that a choice among these CPUs looks at."""
+    return sorted({word for cpu in cpus for word in x86.NEEDS[cpu]})
+
+
 def _code(head: str, code: bytes) -> str:
     data = "".join(f"\\{b:02X}" for b in code)
     attributes = f'naked noinline prologue [{len(code)} x i8] c"{data}"'
@@ -157,32 +162,28 @@ DETECT = "\n".join(
         _code("void @tw_cpuid(ptr %out, i32 %leaf, i32 %subleaf)", _CPUID),
         _code("i32 @tw_xgetbv()", _XGETBV),
         """
-define internal i32 @tw_cpuid_word(i32 %leaf, i32 %word) nounwind {
+define internal i32 @tw_cpuid_word(i32 %leaf, i32 %subleaf, i32 %word) nounwind {
   %out = alloca [4 x i32], align 16
   %group = and i32 %leaf, -2147483648
   call x86_64_sysvcc void @tw_cpuid(ptr %out, i32 %group, i32 0)
   %most = load i32, ptr %out
   %has = icmp uge i32 %most, %leaf
-  br i1 %has, label %ask, label %none
-ask:
+  br i1 %has, label %first, label %none
+first:
+  %is_first = icmp eq i32 %subleaf, 0
+  br i1 %is_first, label %ask, label %count
+count:
   call x86_64_sysvcc void @tw_cpuid(ptr %out, i32 %leaf, i32 0)
+  %last = load i32, ptr %out
+  %has_it = icmp uge i32 %last, %subleaf
+  br i1 %has_it, label %ask, label %none
+ask:
+  call x86_64_sysvcc void @tw_cpuid(ptr %out, i32 %leaf, i32 %subleaf)
   %at = getelementptr i32, ptr %out, i32 %word
   %bits = load i32, ptr %at
   ret i32 %bits
 none:
   ret i32 0
-}
-define internal i32 @tw_feature_basic() nounwind {
-  %bits = call i32 @tw_cpuid_word(i32 1, i32 2)
-  ret i32 %bits
-}
-define internal i32 @tw_feature_extended() nounwind {
-  %bits = call i32 @tw_cpuid_word(i32 7, i32 1)
-  ret i32 %bits
-}
-define internal i32 @tw_feature_amd() nounwind {
-  %bits = call i32 @tw_cpuid_word(i32 -2147483647, i32 2)
-  ret i32 %bits
 }
 define internal i32 @tw_feature_saved() nounwind {
   %basic = call i32 @tw_feature_basic()
@@ -196,5 +197,11 @@ none:
   ret i32 0
 }
 """,
+        *(
+            f"define internal i32 @tw_feature_{word}() nounwind {{\n"
+            f"  %bits = call i32 @tw_cpuid_word(i32 {leaf - (leaf >> 31 << 32)}, i32 {subleaf}, i32 {register})\n"
+            "  ret i32 %bits\n}\n"
+            for word, (leaf, subleaf, register) in x86.WORDS.items()
+        ),
     ]
 )

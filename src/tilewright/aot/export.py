@@ -6,7 +6,7 @@ Not its business: compiling a model to modules (``driver``), linking programs (`
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from tilewright.aot.link import link_modules
 from tilewright.aot.pool import POOL_SYMBOLS, pool_text
 from tilewright.aot.record import entry_of, record_text
 from tilewright.aot.sizes import SizeRow, size_rows
+from tilewright.aot.stack import stack_of
 from tilewright.aot.system import System, system_of
 from tilewright.aot.weights_file import weights_header
 from tilewright.codegen.target import Target
@@ -102,7 +103,7 @@ def export(modules: Modules, folder: Path, options: ExportOptions) -> Exported:
     _check_libraries(options, modules.target, system)
     of = _interface(modules, options, system)
     weights = modules.weights.data
-    data, pieces = _object(modules, of, system)
+    data, pieces, of = _object(modules, of, system)
     sizes = size_rows(data, of.name, _labels(modules.manifest), modules.weight_rows, len(weights) * (len(pieces) - 1))
     header = header_text(of, system).encode()
     elf = ElfObject(data) if system.object_format == "ELF" else None
@@ -146,21 +147,23 @@ def _interface(modules: Modules, options: ExportOptions, system: System) -> Inte
     )
 
 
-def _object(modules: Modules, of: Interface, system: System) -> tuple[bytes, list[Any]]:
-    """The object without weights, and the pieces of the whole one."""
+def _object(modules: Modules, of: Interface, system: System) -> tuple[bytes, list[Any], Interface]:
+    """The object without weights, the pieces of the whole one, and what is known of it now."""
     has_data = of.embedded and of.weights_bytes > 0
     through_llvm = has_data and system.object_format != "ELF"
     glue = glue_text(of, system, modules.target, as_constant(modules.weights.data) if through_llvm else "")
     texts = [glue, pool_text(system, of.max_threads, of.name), *modules.texts.values()]
     texts.append(freestanding_text(system, modules.target.triple))
     features = system.pool.features if system.pool else ""
-    data = link_modules(
+    made = link_modules(
         texts, modules.target, {*public_names(of.name), *POOL_SYMBOLS, *freestanding_symbols()}, features=features
     )
+    stack = stack_of(made.assembly, modules.target.triple)
+    of = replace(of, stack_bytes=stack.most(public_names(of.name)), stack_foreign=tuple(sorted(stack.foreign)))
     if not has_data or through_llvm:
-        return data, [data]
-    pieces = embed(data, modules.weights.data)
-    return pieces[0], pieces
+        return made.data, [made.data], of
+    pieces = embed(made.data, modules.weights.data)
+    return pieces[0], pieces, of
 
 
 def _labels(manifest: Manifest) -> dict[str, str]:

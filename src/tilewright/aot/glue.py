@@ -149,8 +149,8 @@ class _Glue:
         self.need_cpu(w)
         self.need_dims(w)
         n_sizes = 1 + sum(len(o.shape) for o in self.manifest.outputs)
-        table = w.let(f"alloca [{max(self.manifest.n_dims, 1)} x i64], align 8")
-        sizes = w.let(f"alloca [{n_sizes} x i64], align 8")
+        table = w.room(f"[{max(self.manifest.n_dims, 1)} x i64]")
+        sizes = w.room(f"[{n_sizes} x i64]")
         w.emit(f"call void @{self.of.name}_table(ptr %dims, ptr {table})")
         w.emit(f"call void @tw_plan(ptr {table}, ptr {sizes})")
         if self.manifest.symbols:
@@ -306,7 +306,7 @@ class _Glue:
         if not self.system.has_heap:
             w.return_if(is_ours, self.of.status("TW_ERROR_NULL", "memory is NULL, and this system has no heap"))
             return "%memory", "null"
-        block, owned = w.let("alloca ptr"), w.let("alloca ptr")
+        block, owned = w.room("ptr"), w.room("ptr")
         w.store("%memory", block, 0, "ptr")
         w.store("null", owned, 0, "ptr")
         ask, have = w.label("ask"), w.label("have")

@@ -195,7 +195,15 @@ def _facts(of: Interface) -> list[str]:
         lines.append(f"sizes that the data decide (see result_shape): {names}")
     lines.append(f"working memory: {_comment(str(of.arena_bytes))} bytes, and {of.arena_at} for the handle")
     lines.append(f"weights: {of.weights_bytes} bytes")
+    lines.append(_stack(of))
     return [line for long in lines for line in _split(long)]
+
+
+def _stack(of: Interface) -> str:
+    besides = f", and what {', '.join(of.stack_foreign)} take" if of.stack_foreign else ""
+    threads = "; other threads need no more" if of.max_threads > 1 else ""
+    most = "a number that depends on the CPU" if of.stack_bytes is None else f"at most {of.stack_bytes} bytes"
+    return f"stack: {most}, whichever function is called{besides}{threads}"
 
 
 def _tensors(title: str, specs: Sequence[TensorSpec]) -> list[str]:
@@ -222,6 +230,8 @@ def _numbers(of: Interface) -> str:
         ("DIM", [s.name for s in m.symbols]),
     ):
         rows += [(f"{macro}_{kind}_{name}", k) for k, name in enumerate(unique_macros(names))]
+    if of.stack_bytes is not None:
+        rows.append((f"{macro}_STACK_BYTES", of.stack_bytes))
     if of.workspace_bytes is not None:
         rows.append((f"{macro}_WORKSPACE_BYTES", of.workspace_bytes))
     return "\n".join(f"#define {name} {value}" for name, value in rows)

@@ -39,7 +39,8 @@ _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,199}")
 class Interface:
     """``name`` begins every symbol. ``arena_bytes`` is a number, or a text over symbols.
 
-    ``rules[k]`` explains a status of which ``k + 1`` are the bits above the kind.
+    ``stack_bytes`` is the most stack that a call takes, without that of ``stack_foreign``, which the object does not
+    hold; None where it cannot be told. ``rules[k]`` explains a status of which ``k + 1`` are the bits above the kind.
     """
 
     name: str
@@ -49,6 +50,8 @@ class Interface:
     embedded: bool
     arena_bytes: int | str
     fingerprint: str = ""
+    stack_bytes: int | None = None
+    stack_foreign: tuple[str, ...] = ()
     rules: list[tuple[str, str]] = field(default_factory=list)
 
     @property

@@ -9,7 +9,7 @@ instructions that it would become alone.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import llvmlite.binding as llvm
 
@@ -18,7 +18,15 @@ from tilewright.codegen.llvm import target_machine
 from tilewright.codegen.target import Target
 
 
-def link_modules(texts: Sequence[str], target: Target, exported: Collection[str], *, features: str = "") -> bytes:
+@dataclass(frozen=True)
+class Linked:
+    """An object file, and the assembly of the same instructions."""
+
+    data: bytes
+    assembly: str
+
+
+def link_modules(texts: Sequence[str], target: Target, exported: Collection[str], *, features: str = "") -> Linked:
     """One object of all modules; only definitions in ``exported`` stay visible outside."""
     joined = ",".join(f for f in (target.features, features) if f)
     machine = target_machine(replace(target, features=joined))
@@ -32,7 +40,8 @@ def link_modules(texts: Sequence[str], target: Target, exported: Collection[str]
             if not symbol.is_declaration and symbol.linkage == llvm.Linkage.external and symbol.name not in exported:
                 symbol.linkage = "internal"
         whole.verify()
-        return bytes(machine.emit_object(whole))
+        again = whole.clone()  # what emits instructions also changes the module
+        return Linked(bytes(machine.emit_object(whole)), str(machine.emit_assembly(again)))
     except RuntimeError as error:
         raise CodegenError(f"LLVM refused the modules of an export: {error}") from error
 

@@ -52,6 +52,7 @@ def record_text(
         "memory": {
             "alignment": ALIGNMENT,
             "handle_bytes": of.arena_at,
+            "stack_bytes": of.stack_bytes,
             "arena_bytes": of.arena_bytes,
             "weights_bytes": of.weights_bytes,
             "weights_fingerprint": of.fingerprint,

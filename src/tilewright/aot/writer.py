@@ -22,12 +22,13 @@ class FunctionWriter:
 
     def __init__(self, head: str) -> None:
         self._head = head
-        self._lines: list[str] = ["entry:"]
+        self._entry: list[str] = ["entry:"]
+        self._lines: list[str] = []
         self._n = 0
 
     def text(self) -> str:
         """The whole function."""
-        return "\n".join([f"{self._head} {{", *self._lines, "}"])
+        return "\n".join([f"{self._head} {{", *self._entry, *self._lines, "}"])
 
     # --- instructions
 
@@ -38,6 +39,12 @@ class FunctionWriter:
         """A new register with the result of an instruction."""
         self._n += 1
         self.emit(f"%v{self._n} = {text}")
+        return f"%v{self._n}"
+
+    def room(self, type_: str) -> str:
+        """The address of a place on the stack, wherever it is asked for: frames have a fixed size."""
+        self._n += 1
+        self._entry.append(f"  %v{self._n} = alloca {type_}, align 8")
         return f"%v{self._n}"
 
     def label(self, stem: str) -> str:

@@ -6,7 +6,7 @@ In: a model file and options. Out: a ``.tw`` file, or outputs. Not its business:
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -25,7 +25,13 @@ Model = Annotated[
 Source = Annotated[Path, typer.Argument(help="A model: ONNX (.onnx) or a graph's text (.txt).", show_default=False)]
 Target = Annotated[str, typer.Option(help="The CPU to make code for: native, or a name such as x86-64-v3.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="The most threads a call uses (default: what is allowed).")]
-Optimize = Annotated[int, typer.Option("--optimize", "-O", min=0, max=2, help="0: a kernel per op; 1: fused; 2: all.")]
+Optimize = Annotated[
+    Any,
+    typer.Option(
+        "--optimize", "-O", parser=inputs.parse_level, metavar="LEVEL",
+        help="0: a kernel per op; 1: fused; 2: all; size: all, with the smallest code and weights.",
+    ),
+]  # fmt: skip
 PrecisionOption = Annotated[str, typer.Option("--precision", help="What products and convolutions read: fp32 or bf16.")]
 Accuracy = Annotated[
     str, typer.Option("--accuracy", help="default: forms with an error within 1e-4 are allowed; exact: plain sums.")
@@ -61,7 +67,7 @@ def obtain(
     *,
     target: str = "native",
     threads: int | None = None,
-    optimize: int = 2,
+    optimize: driver.Level = 2,
     precision: str = "fp32",
     accuracy: str = "default",
     schedule: Path | None = None,

@@ -12,6 +12,7 @@ import ml_dtypes
 import numpy as np
 import typer
 
+from tilewright import driver
 from tilewright.core.expr import Sym, evaluate, parse
 from tilewright.core.types import Array
 from tilewright.runtime.errors import InputError
@@ -19,6 +20,14 @@ from tilewright.runtime.manifest import SymbolSpec, TensorSpec
 
 DEFAULT_SIZE = 8
 """A symbolic dimension's size when nobody gives one (within its bounds)."""
+
+
+def parse_level(text: str) -> int | str:
+    """An optimisation level: a number, or a name; another text is wrong usage."""
+    levels = {str(level): level for level in driver.LEVELS}
+    if str(text) not in levels:
+        raise typer.BadParameter(f"{text!r} is none of {', '.join(levels)}", param_hint="'--optimize'")
+    return levels[str(text)]
 
 
 def parse_sizes(texts: Sequence[str], option: str) -> dict[str, int]:

@@ -71,7 +71,7 @@ class _Module:
         for step in program.steps:
             fn.step(step)
         linkage = "" if name == "tw_run" else "internal "
-        body = "\n".join(["entry:", *fn.lines, "  ret i32 0", "}"])
+        body = "\n".join(["entry:", *fn.entry, *fn.lines, "  ret i32 0", "}"])
         self.functions.append(f"define {linkage}i32 @{name}{_SIGNATURE} nounwind {{\n{body}")
 
     def sub(self, program: Program) -> str:
@@ -95,6 +95,7 @@ class _Function:
 
     def __init__(self, module: _Module) -> None:
         self.module = module
+        self.entry: list[str] = []  # allocations: a frame of fixed size
         self.lines: list[str] = []
         self.n = 0
         self.memo: dict[Dim, str] = {}
@@ -213,7 +214,8 @@ class _Function:
         self.write(f"call void @llvm.memcpy.p0.p0.i64(ptr {target}, ptr {source}, i64 {self.dim(n_bytes)}, i1 false)")
 
     def argument_table(self, values: Sequence[str]) -> str:
-        table = self.let(f"alloca [{max(len(values), 1)} x ptr]")
+        table = self.fresh()
+        self.entry.append(f"  {table} = alloca [{max(len(values), 1)} x ptr]")
         for k, v in enumerate(values):
             self.write(f"store ptr {v}, ptr {self.let(f'getelementptr ptr, ptr {table}, i64 {k}')}")
         return table

@@ -24,6 +24,7 @@ _TABLE: dict[str, Machine] = {
     **riscv.MACHINES,
     **wasm.MACHINES,
 }
+SMALL_COPIES = 4
 _TRIPLES = {
     ("x86_64", "windows"): "x86_64-pc-windows-msvc",
     ("x86_64", "macos"): "x86_64-apple-macosx11.0.0",
@@ -45,6 +46,7 @@ class Target:
     loads. ``has_scalef``: one instruction for ``x * 2**n``. ``has_round``: instructions for floor, ceil, trunc, rint.
     ``has_f16c``: for half precision conversion. ``has_vnni``: four bytes times four, unsigned by signed, into 32 bits;
     ``has_i8mm``: the same of AArch64, ``has_dotprod``: its signed by signed alone.
+    ``max_copies`` is the most copies of a loop's body that a kernel may hold.
     """
 
     name: str
@@ -75,6 +77,7 @@ class Target:
     l2_bytes: int
     llc_bytes: int
     n_cores: int
+    max_copies: int
 
     @staticmethod
     def parse(name: str) -> Target:
@@ -105,6 +108,11 @@ class Target:
         l1, l2, llc = _host_caches(machine)
         target = _from_machine("native", machine, n_cores=_host_cores())
         return replace(target, l1_bytes=l1, l2_bytes=l2, llc_bytes=llc)
+
+    def for_size(self) -> Target:
+        """The same machine with small code: one thread, few copies of loops' bodies, short instructions."""
+        attributes = f"{self.attributes} minsize optsize".lstrip()
+        return replace(self, attributes=attributes, max_copies=SMALL_COPIES, n_cores=1)
 
     def lanes(self, n_bytes: int) -> int:
         """How many elements of ``n_bytes`` fit in one vector register."""

@@ -36,7 +36,7 @@ from tilewright.debug.report import Comparison, Fault, Row
 from tilewright.debug.tolerance import EPSILON, ROUNDINGS, Difference, judge
 from tilewright.debug.values import coarsest, other_values, values_of
 from tilewright.debug.worker import Died, Tell, Worker
-from tilewright.driver import Options
+from tilewright.driver import Level, Options
 from tilewright.frontend.source import Source, import_source
 from tilewright.frontend.torch import export_module
 from tilewright.frontend.torch_tensors import to_numpy
@@ -60,7 +60,7 @@ def compare(
     threads: int | None = None,
     target: str = "native",
     precision: str = "fp32",
-    optimize: int = 2,
+    optimize: Level = 2,
     accuracy: str = "default",
     isolate: bool = True,
     seconds: float | None = None,

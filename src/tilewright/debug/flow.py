@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tilewright.codegen.target import Target
 from tilewright.core.diag import UNKNOWN, CompileError
 from tilewright.core.graph import Graph
 from tilewright.core.passes import Pass
@@ -41,7 +40,7 @@ def compare_graph(
 ) -> Comparison:
     """Follow ``graph`` from pass to pass and kernel to kernel; raises what its reference raises on ``inputs``."""
     n_threads = threads or default_threads()
-    passes = graph_passes(options, Target.parse(options.target))
+    passes = graph_passes(options, options.machine)
     room = ROOM if options.accuracy == "default" else 0.0
     tell("passes", 0, 1)
     values_of(graph, inputs)  # inputs that do not fit are the caller's mistake and no fault
@@ -66,7 +65,7 @@ def _parts(graph: Graph, passes: Sequence[Pass], options: Options) -> Parts | Fa
     """Kernels, program and code; a stage that raises is a fault, unless it refuses the model with its reasons."""
     try:
         clock = Clock()
-        return make_parts(split_graph(graph, passes, options, Target.parse(options.target), clock), clock)
+        return make_parts(split_graph(graph, passes, options, options.machine, clock), clock)
     except CompileError:
         raise
     except BROKEN as e:

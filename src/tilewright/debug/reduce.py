@@ -29,7 +29,7 @@ from tilewright.debug.compare import Inputs, load_source
 from tilewright.debug.kernel import BROKEN
 from tilewright.debug.predicate import Failure, check_graph
 from tilewright.debug.worker import Died, Tell, Worker
-from tilewright.driver import Options
+from tilewright.driver import Level, Options
 from tilewright.frontend.source import Source
 
 Test = Callable[[Candidate], Failure]
@@ -90,7 +90,7 @@ def reduce(
     threads: int | None = None,
     target: str = "native",
     precision: str = "fp32",
-    optimize: int = 2,
+    optimize: Level = 2,
     accuracy: str = "default",
     isolate: bool = True,
     seconds: float = 60.0,

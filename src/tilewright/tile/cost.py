@@ -15,10 +15,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product as cartesian
+from math import prod
 
 from tilewright.core.expr import Dim, Sym
 from tilewright.tile.affine import coefficient
-from tilewright.tile.machine import Machine
+from tilewright.tile.machine import MANY_COPIES, Machine
 
 ASSUMED_EXTENT = 512
 LOAD_COST = 0.05
@@ -87,6 +88,7 @@ def _candidates(box: Box, machine: Machine, width: int) -> Iterator[tuple[int, i
     max_vectors = 8 if box.n_lanes is None else min(8, -(-box.n_lanes // width))
     window = bool(box.unrolled)
     limit = (registers // 4) if window else registers
+    limit = min(limit, machine.max_copies // prod(n for _, n in box.unrolled))
     if window and (box.n_rows is None or box.n_rows >= MIN_WINDOW_ROWS):
         max_vectors = 1  # a window shares nothing between vectors, and every one multiplies the border's versions
     for vectors in range(1, max_vectors + 1):
@@ -138,7 +140,8 @@ def _box_cycles(box: Box, machine: Machine, width: int, rows: int, rows2: int, v
     for (m, cm), (m2, cm2), (v, cv) in cartesian(row_parts, row2_parts, _parts(n_vectors, vectors)):
         shapes += 1
         total += cm * cm2 * cv * _step_cycles(box, machine, m, m2, v)
-    return total * (1 + (EXTRA_WINDOW if box.unrolled else EXTRA_SHAPE) * (shapes - 1))
+    extra = (EXTRA_WINDOW if box.unrolled else EXTRA_SHAPE) * MANY_COPIES / machine.max_copies
+    return total * (1 + extra * (shapes - 1))
 
 
 def _parts(extent: int | None, size: int) -> list[tuple[int, float]]:

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 
 from tilewright.core.types import DType
 
+MANY_COPIES = 256
+"""More copies of a loop's body than any rule makes."""
+
 
 @dataclass(frozen=True)
 class Dot:
@@ -33,6 +36,7 @@ class Machine:
     ``load_ports`` counts vector loads per cycle, ``issue_width`` fused operations per cycle. Addresses ``set_span``
     bytes apart fall into the same set of the first-level cache. ``dots`` are the groups of narrow products that are
     cheaper than widening each element.
+    ``max_copies`` is how many copies of a loop's body a schedule may make: with fewer, code is smaller and slower.
     """
 
     vector_bytes: int = 64
@@ -50,6 +54,7 @@ class Machine:
     ghz: float = 2.5
     set_span: int = 4096
     dots: tuple[Dot, ...] = ()
+    max_copies: int = MANY_COPIES
 
     def lanes(self, dtype: DType) -> int:
         """How many elements of ``dtype`` fill one vector register (at least 1)."""

@@ -5,6 +5,7 @@ In: a ``Platform``, cases and a folder. Out: what is wrong, by case. Not its bus
 
 from __future__ import annotations
 
+import json
 import math
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -119,7 +120,7 @@ def export_all(platform: Platform, trials: Iterable[Trial], folder: Path) -> lis
 def wrong(platform: Platform, trials: Iterable[Trial], folder: Path) -> dict[str, str]:
     """Run every trial in one process of the emulator; what is wrong, by the trial's name."""
     built = export_all(platform, trials, folder)
-    (folder / "models.h").write_text(_models(len(built)))
+    (folder / "models.h").write_text(_models([_stack_bytes(b.exported) for b in built]))
     program = platform.link([b.exported.object for b in built], folder)
     answer = platform.run(program, b"".join(b.request(n) for n, b in enumerate(built)))
     found, at = {}, 0
@@ -149,10 +150,16 @@ def _read(answer: bytes, at: int, spec: TensorSpec) -> tuple[Array, int]:
     return np.frombuffer(answer, dtype, n, at).reshape(shape), at + n * dtype.itemsize
 
 
-def _models(n: int) -> str:
-    fields = "".join(f"  {kind};\n" for kind in _FUNCTIONS.values())
+def _stack_bytes(made: Exported) -> int:
+    """What the header says of the stack, or -1."""
+    found = json.loads(made.record.read_text())["memory"]["stack_bytes"]
+    return -1 if found is None else int(found)
+
+
+def _models(stacks: Sequence[int]) -> str:
+    fields = "".join(f"  {kind};\n" for kind in _FUNCTIONS.values()) + "  int64_t stack_bytes;\n"
     lines = [common_text(), f"typedef struct {{\n{fields}}} Model;"]
-    for k in range(n):
+    for k in range(len(stacks)):
         lines += [f"extern {kind.replace(f'(*{f})', f'm{k}_{f}')};" for f, kind in _FUNCTIONS.items()]
-    rows = ",\n".join("{" + ", ".join(f"m{k}_{f}" for f in _FUNCTIONS) + "}" for k in range(n))
+    rows = ",\n".join("{" + ", ".join(f"m{k}_{f}" for f in _FUNCTIONS) + f", {n}}}" for k, n in enumerate(stacks))
     return "\n".join([*lines, f"static const Model MODELS[] = {{\n{rows}}};\n"])

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tilewright.tile.machine import MANY_COPIES
+
 
 @dataclass(frozen=True)
 class Machine:
@@ -44,4 +46,5 @@ class Machine:
     l1_bytes: int = 32 << 10
     l2_bytes: int = 256 << 10
     llc_bytes: int = 8 << 20
+    max_copies: int = MANY_COPIES
     aliases: tuple[str, ...] = ()

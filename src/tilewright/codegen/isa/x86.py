@@ -43,9 +43,27 @@ MACHINES: dict[str, Machine] = {
 }
 
 
-WORDS = ("basic", "extended", "amd", "saved")
-"""What a CPU says of itself: ``cpuid`` leaf 1 ecx, leaf 7 ebx, leaf 0x80000001 ecx; ``xgetbv`` 0, the registers that
-the system saves."""
+EAX, EBX, ECX, EDX = range(4)
+WORDS = {
+    "basic": (1, 0, ECX), "extended": (7, 0, EBX), "extended_c": (7, 0, ECX), "extended_d": (7, 0, EDX),
+    "extended_1": (7, 1, EAX), "amd": (0x80000001, 0, ECX),
+}  # fmt: skip
+"""What a CPU says of itself, by ``cpuid``'s leaf, subleaf and register. Another word, ``saved``, is ``xgetbv`` 0: the
+registers that the system saves."""
+_FEATURES = {
+    "basic": {"sse3": 0, "ssse3": 9, "fma": 12, "cx16": 13, "sse4.1": 19, "sse4.2": 20, "movbe": 22, "popcnt": 23,
+              "avx": 28, "f16c": 29},
+    "extended": {"bmi": 3, "avx2": 5, "bmi2": 8, "avx512f": 16, "avx512dq": 17, "avx512ifma": 21, "avx512cd": 28,
+                 "avx512bw": 30, "avx512vl": 31},
+    "extended_c": {"avx512vbmi": 1, "avx512vbmi2": 6, "gfni": 8, "avx512vnni": 11, "avx512bitalg": 12,
+                   "avx512vpopcntdq": 14},
+    "extended_d": {"avx512vp2intersect": 8, "avx512fp16": 23},
+    "extended_1": {"avxvnni": 4, "avx512bf16": 5},
+    "amd": {"sahf": 0, "lzcnt": 5, "xop": 11, "fma4": 16, "tbm": 21},
+}  # fmt: skip
+"""The bit of each feature whose instructions LLVM chooses by itself. Others (``aes``, ``sha``, ``rdrnd``) need a call
+of their own, which we never make."""
+_OSXSAVE = 27
 
 
 def _bits(*numbers: int) -> int:
@@ -61,7 +79,31 @@ _V4 = _V3 | {"extended": _V3["extended"] | _bits(16, 17, 28, 30, 31), "saved": _
 NEEDS: dict[str, dict[str, int]] = {"x86-64": {}, "x86-64-v2": _V2, "haswell": _V3, "skylake-avx512": _V4}
 """By CPU, the bits of each word that its code relies on: the psABI's levels. v2: SSE3, SSSE3, CMPXCHG16B, SSE4.1,
 SSE4.2, POPCNT, LAHF. v3: FMA, MOVBE, XSAVE, AVX, F16C, BMI1, AVX2, BMI2, LZCNT. v4: AVX-512 F, DQ, CD, BW, VL."""
+_NEWER = ("avx512vbmi", "avx512vbmi2", "gfni", "avx512bitalg", "avx512vpopcntdq", "avx512ifma", "avx512bf16")
+_BEYOND_V4 = {
+    "cascadelake": ("avx512vnni",),
+    "sapphirerapids": ("avx512vnni", *_NEWER, "avx512fp16", "avxvnni"),
+    "znver4": ("avx512vnni", *_NEWER),
+    "znver5": ("avx512vnni", *_NEWER, "avxvnni", "avx512vp2intersect"),
+}
+"""What LLVM takes these CPUs to have besides level 4."""
 LEVELS = ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4")
+
+
+def needs_of(cpu: str, features: Set[str]) -> dict[str, int]:
+    """By word, the bits that a CPU must show to run code for ``cpu`` with LLVM's ``features`` on."""
+    if cpu in NEEDS:
+        return NEEDS[cpu]
+    needs = dict(_V4 if cpu in _BEYOND_V4 else {})
+    asked = features | set(_BEYOND_V4.get(cpu, ()))
+    for word, bits in _FEATURES.items():
+        found = _bits(*(bit for name, bit in bits.items() if name in asked))
+        if found:
+            needs[word] = needs.get(word, 0) | found
+    if "avx" in asked:
+        needs["basic"] |= _bits(_OSXSAVE)
+        needs["saved"] = _V4["saved"] if "avx512f" in asked else _V3["saved"]
+    return needs
 
 
 def from_features(cpu: str, features: str, flags: Set[str]) -> Machine:

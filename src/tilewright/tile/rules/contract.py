@@ -224,7 +224,7 @@ def plan_contraction(b: Builder, machine: Machine, acc: str, root: str) -> Plan:
     row = rows[-1] if rows else None
     row2 = rows[-2] if len(rows) > 1 else None
     everything = all(op.lane_stride != 0 for op in operands)
-    stepped, slid = _copied(reduced, operands, lanes.sym) if everything else ([], [])
+    stepped, slid = _copied(reduced, operands, lanes.sym, machine) if everything else ([], [])
     dot = None if stepped or slid else dot
     unrolled = tuple((x.sym, x.extent) for x in (*stepped, *slid) if isinstance(x.extent, int))
     box = Box(
@@ -253,7 +253,9 @@ def plan_contraction(b: Builder, machine: Machine, acc: str, root: str) -> Plan:
     )  # fmt: skip
 
 
-def _copied(reduced: list[Loop], operands: tuple[Operand, ...], lanes: Sym) -> tuple[list[Loop], list[Loop]]:
+def _copied(
+    reduced: list[Loop], operands: tuple[Operand, ...], lanes: Sym, machine: Machine
+) -> tuple[list[Loop], list[Loop]]:
     """Reduction loops of a window that become copies: (each in a block of its own, together in one block).
 
     The last tap's copies stand together, since neighbouring rows share what they read. With groups, every member of
@@ -263,7 +265,7 @@ def _copied(reduced: list[Loop], operands: tuple[Operand, ...], lanes: Sym) -> t
     stepped, slid = (reduced[-1:], reduced[-2:-1]) if is_grouped else ([], reduced[-1:])
     for choice in ((stepped, slid), (stepped, [])):
         sizes = [x.extent for part in choice for x in part]
-        if all(isinstance(n, int) for n in sizes) and 1 < estimate(sizes) <= MAX_UNROLLED:
+        if all(isinstance(n, int) for n in sizes) and 1 < estimate(sizes) <= min(machine.max_copies, MAX_UNROLLED):
             return choice
     return [], []
 

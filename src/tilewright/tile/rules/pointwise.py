@@ -15,13 +15,14 @@ from tilewright.tile.affine import stride_along
 from tilewright.tile.cost import estimate, pays_threads
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, Kind, Loop, Store, Update, walk
-from tilewright.tile.machine import Machine
+from tilewright.tile.machine import MANY_COPIES, Machine
 from tilewright.tile.rewrite import Body, loads_of, values_of, written
 from tilewright.tile.rules.view import may_vectorize, n_arithmetic, n_operations, statement_of, vector_width
 from tilewright.tile.schedule import Builder
 from tilewright.tile.schedule.tree import Nest, find_place, nest_of, writers
 
 UNROLL_OPERATIONS = 24
+MOST_VECTORS = 8
 CHUNK_ELEMENTS = 8192
 MOVED_BYTE = 1.3
 """A byte that is read or written takes a core as long as this many operations."""
@@ -76,7 +77,7 @@ def _one(b: Builder, machine: Machine, nest: Nest) -> None:
             _transpose(b, machine, names, across, last.extent, width, total if threads else 0.0)
             return
         unrolled = 1
-        while unrolled < 8 and work * unrolled * 2 <= UNROLL_OPERATIONS * 2:
+        while unrolled < MOST_VECTORS and work * unrolled * 2 <= UNROLL_OPERATIONS * 2:
             unrolled *= 2
         outer = vectorize(b, machine, names[-1], last.extent, width, unrolled)
     else:
@@ -156,7 +157,8 @@ def _writes_a_row(nest: Nest) -> bool:
 
 
 def vectorize(b: Builder, machine: Machine, loop: str, extent: Dim, width: int, unrolled: int) -> list[str]:
-    """Split a loop into blocks of ``unrolled`` vectors; returns the loops that walk the blocks."""
+    """Split a loop into blocks of ``unrolled`` vectors or fewer; returns the loops that walk the blocks."""
+    unrolled = min(unrolled, max(MOST_VECTORS * machine.max_copies // MANY_COPIES, 1))
     if not isinstance(extent, int):
         while unrolled > 1 and floordiv(extent, width * unrolled) == 0:
             unrolled //= 2

@@ -158,7 +158,7 @@ def _inner(b: Builder, machine: Machine, nest: Nest) -> None:
     last = nest.leaf[-1]
     name = loop.sym.name
     if isinstance(last, Update) and not any(not isinstance(i, Value) and loop.sym in symbols(i) for i in last.index):
-        b.do("rfactor", last.buffer.name, name, PARTIAL_VECTORS, width)
+        b.do("rfactor", last.buffer.name, name, min(PARTIAL_VECTORS, machine.max_copies), width)
     elif all(isinstance(s, Store) for s in nest.leaf):
         operations = sum(n_operations(v) for s in nest.leaf for v in values_of(s))
         vectorize(b, machine, name, loop.extent, width, 4 if operations <= 12 else 2)

@@ -1,0 +1,173 @@
+"""The stack that a header promises: read from instructions, and never exceeded by a program.
+
+Programs for other machines check it at every call (``emulated/program.c``).
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import small_models
+import tilewright as tw
+from aot import programs
+from tilewright.aot.stack import stack_of
+
+DIGITS = programs.ROOT / "examples" / "digits" / "digits.onnx"
+
+TEXTS = {
+    "x86_64-unknown-linux-gnu": (
+        """
+deep:
+\tpushq\t%rbp
+\tmovq\t%rsp, %rbp
+\tpushq\t%rbx
+\tandq\t$-64, %rsp
+\tsubq\t$256, %rsp
+\tje\t.LBB0_2
+\tcallq\tleaf
+.LBB0_1:
+\tleaq\t-8(%rbp), %rsp
+\tpopq\t%rbx
+\tpopq\t%rbp
+\tretq
+.LBB0_2:
+\tpushq\t$7
+\tcallq\tforeign@PLT
+\taddq\t$8, %rsp
+\tjmp\t.LBB0_1
+leaf:
+\tsubq\t$24, %rsp
+\taddq\t$24, %rsp
+\tretq
+""",
+        {"leaf": 8 + 24, "deep": 8 + 16 + 48 + 256 + 8 + 24},
+    ),
+    "aarch64-unknown-linux-gnu": (
+        """
+deep:
+\tstp\tx29, x30, [sp, #-16]!
+\tmov\tx29, sp
+\tsub\tx9, sp, #1, lsl #12
+\tand\tsp, x9, #0xffffffffffffffc0
+\tcbz\tx0, .LBB0_2
+\tblr\tx1
+.LBB0_2:
+\tbl\tleaf
+\tmov\tsp, x29
+\tldp\tx29, x30, [sp], #16
+\tret
+leaf:
+\tsub\tsp, sp, #32
+\tadrp\tx8, task
+\tadd\tsp, sp, #32
+\tret
+task:
+\tsub\tsp, sp, #48
+\tadd\tsp, sp, #48
+\tb\tleaf
+""",
+        {"leaf": 32, "task": 48, "deep": 16 + 4096 + 48 + 48},
+    ),
+    "thumbv7em-none-eabihf": (
+        """
+deep:
+\tpush\t{r4, r5, r7, lr}
+\tvpush\t{d8, d9}
+\tsub\tsp, #64
+\tmov\tr4, sp
+\tbfc\tr4, #0, #5
+\tmov\tsp, r4
+\tcbz\tr0, .LBB0_2
+\tbl\tdeep2
+.LBB0_2:
+\tadd\tsp, #64
+\tvpop\t{d8, d9}
+\tpop\t{r4, r5, r7, pc}
+deep2:
+\tpush\t{r7, lr}
+\tpopne\t{r7, pc}
+\tsub\tsp, #8
+\tadd\tsp, #8
+\tpop\t{r7, pc}
+""",
+        {"deep2": 16, "deep": 16 + 16 + 64 + 24 + 16},
+    ),
+    "riscv64-unknown-linux-gnu": (
+        """
+deep:
+\taddi\tsp, sp, -32
+\tlui\ta0, 2
+\tsub\tsp, sp, a0
+\tcall\tdepends
+\tcall\tleaf
+\tret
+leaf:
+\taddi\tsp, sp, -16
+\taddi\tsp, sp, 16
+\tret
+depends:
+\tcsrr\ta0, vlenb
+\tsub\tsp, sp, a0
+\tret
+""",
+        {"leaf": 16, "depends": None, "deep": None},
+    ),
+}
+
+
+@pytest.mark.parametrize("triple", TEXTS)
+def test_depths_of_instructions(triple: str) -> None:
+    asm, want = TEXTS[triple]
+    assert stack_of(asm, triple).n_bytes == want
+
+
+def test_foreign_functions_and_recursion() -> None:
+    found = stack_of("f:\n\tcallq\tg@PLT\n\tcallq\tf\n\tretq\n", "x86_64-unknown-linux-gnu")
+    assert found.n_bytes == {"f": None} and found.foreign == {"g"}
+
+
+@programs.needs_cc
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("graph", [small_models.convnet, small_models.language_model])
+def test_a_program_stays_within_it(graph: object, threads: int, tmp_path: Path) -> None:
+    """The stack below a call is painted; afterwards only as much of it is touched as the header says.
+
+    It is not much less either: with one thread no foreign function is called, and every kernel runs.
+    """
+    made = tw.export(graph(), tmp_path, name="m", threads=threads)  # type: ignore[operator]
+    header = made.header.read_text()
+    (promised,) = map(int, re.findall(r"#define M_STACK_BYTES (\d+)", header))
+    program = tmp_path / "painted.c"
+    program.write_text("""
+#include "m.h"
+#include <stdio.h>
+#include <stdlib.h>
+enum { OWN = 256, WINDOW = 2 << 20 };
+static __attribute__((noinline)) long deepest(m_model *m, int64_t *dims, const void **in, void **out) {
+  volatile unsigned char *top = __builtin_frame_address(0);
+  for (long k = WINDOW; k > OWN; k--) top[-k] = 0xA5;
+  if (m_run(m, dims, in, out)) exit(2);
+  long k = WINDOW;
+  while (k > OWN && top[-k] == 0xA5) k--;
+  return k;
+}
+int main(void) {
+  int64_t dims[8] = {2, 5, 1, 1, 1, 1, 1, 1}, bytes;
+  m_model *m;
+  static char data[1 << 20], results[1 << 20];
+  const void *in[1] = {data};
+  void *out[1] = {results};
+  if (m_workspace(dims, &bytes) || m_create(&m, NULL, bytes, NULL, 0) || m_run(m, dims, in, out)) return 1;
+  printf("%ld", deepest(m, dims, in, out));
+  return 0;
+}
+""")
+    programs.link([f"-I{tmp_path}", *programs.STRICT, str(program), str(made.object)], tmp_path / "painted")
+    ran = subprocess.run([tmp_path / "painted"], capture_output=True, text=True, check=True, timeout=60)
+    used = int(ran.stdout)
+    assert used <= promised + (256 if threads == 1 else 2048)
+    assert used > 0.8 * promised or threads > 1
