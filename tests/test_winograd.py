@@ -194,6 +194,28 @@ def test_no_number_becomes_another_where_the_input_is_not_finite():
     assert np.isfinite(got[0, 8:, 8:]).all()
 
 
+@pytest.mark.parametrize("m", [2, 4])
+@pytest.mark.parametrize(
+    ("n_in", "n_out", "h", "w"),
+    [
+        (16, 16, Sym("h", 1), Sym("w", 1)),
+        (17, 40, Sym("h", 1), Sym("w", 1)),
+        (300, 220, Sym("h", 1), Sym("w", 1)),  # too large for scratch
+        (24, 20, 9, Sym("w", 1)),
+        (24, 20, Sym("h", 1), 30),
+    ],
+)
+def test_images_of_any_size_in_one_model(n_in, n_out, h, w, m):
+    weights, bias, pads = random(n_out, n_in, 3, 3, seed=1), random(n_out, seed=2), ((1, 1), (0, 2))
+    model = driver.compile_graph(tiled((Sym("n", 1), h, w, n_in), weights, bias, m, pads))
+    assert not [note for k in model.report()["kernels"] for note in k["notes"]]
+    for n, rows, columns in ((1, 1, 1), (2, 3, 17), (1, 16, 16), (1, 33, 5), (1, 37, 65)):
+        x = random(n, *(size if isinstance(size, int) else k for size, k in ((h, rows), (w, columns))), n_in)
+        residual = random(*x.shape[:-1], n_out, seed=3)
+        want = expected(x, weights, bias, residual, pads)
+        assert float(np.abs(np.asarray(model(x, residual)) - want).max()) <= 2e-5 * float(np.abs(want).max())
+
+
 class Blocks(torch.nn.Module):
     def __init__(self, channels: int, depth: int) -> None:
         super().__init__()

@@ -50,6 +50,25 @@ def test_batches_of_any_size(batch):
     assert HOST.vector_bytes < 64 or "gather" not in codegen.emit_kernel(tree, HOST)
 
 
+ROWS, COLUMNS = Sym("A", 0), Sym("B", 0)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+@pytest.mark.parametrize("shape", [(ROWS, COLUMNS), (ROWS, 40), (40, COLUMNS), (ROWS, 21)])
+def test_sizes_known_at_run_time(shape, target):
+    x, y, axes = Buffer("X", types.f32, shape), Buffer("Y", types.f32, shape[::-1]), axes_for(shape[::-1])
+    i, j = syms(axes)
+    tree = schedule(Computation((x,), (y,), (Stage((y,), axes, (i, j), (x[j, i],)),)), machine_of(target))
+    assert not tree.notes
+    native = Native(tree, target)
+    for r, c in ((0, 3), (1, 1), (16, 16), (5, 33), (47, 16), (64, 50)):
+        rows, columns = (n if isinstance(n, int) else k for n, k in zip(shape, (r, c), strict=True))
+        values = np.arange(rows * columns, dtype=np.float32).reshape(rows, columns)
+        out = np.zeros((columns, rows), np.float32)
+        native(values, out, sizes=[k for n, k in zip(shape, (rows, columns), strict=True) if not isinstance(n, int)])
+        np.testing.assert_array_equal(out, values.T)
+
+
 def test_a_transpose_gathers_nothing():
     target = Target.parse("x86-64-v4")
     assembly = codegen.assembly_of_text(

@@ -39,6 +39,7 @@ class IndexSpace:
     """Bindings of symbols in one function. Symbols are numbered, so that the hot path hashes no expression.
 
     ``copies`` holds, for variables of loops being unrolled, how many copies of the body there are: all of them run.
+    ``plain`` holds those of them whose copies access memory in the same statements, each at its own place.
     Answers are remembered by the intervals of the symbols involved and by the set of facts that hold.
     """
 
@@ -47,6 +48,7 @@ class IndexSpace:
         self.ids: dict[Sym, int] = {}
         self.const: list[int | None] = []
         self.copies: dict[int, int] = {}
+        self.plain: set[int] = set()
         self.run: list[tuple[str, int] | None] = []
         self.interval: list[Interval] = []
         self.env: dict[Sym, Interval] = {}

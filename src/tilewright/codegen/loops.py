@@ -18,8 +18,8 @@ from tilewright.codegen.registers import Key, Slot
 from tilewright.codegen.types import VALUE_TYPE, vector
 from tilewright.codegen.writer import Val
 from tilewright.core import expr
-from tilewright.core.expr import Dim, Interval
-from tilewright.tile.ir import For, Kind
+from tilewright.core.expr import Dim, Interval, Sym
+from tilewright.tile.ir import For, Kind, Stmt, Store
 
 if TYPE_CHECKING:
     from tilewright.codegen.function import Function
@@ -207,6 +207,8 @@ class Loops:
         copies, sid = self.fn.space.copies, self.fn.space.id_of(f.loop.sym)
         if isinstance(extent, int):
             copies[sid] = extent
+            if _is_plain(f.body, f.loop.sym):
+                self.fn.space.plain.add(sid)
         for n in range(hi):
             if n and f.loop.kind is Kind.STEP:
                 self._new_block()
@@ -216,6 +218,7 @@ class Loops:
             elif exists is None:
                 self._where(extent, n, partial(self._once, f, n, ctx))
         copies.pop(sid, None)
+        self.fn.space.plain.discard(sid)
 
     def _where(self, extent: Dim, n: int, action: Callable[[], None]) -> None:
         """Do it only where ``n < extent`` at run time."""
@@ -287,3 +290,14 @@ class Loops:
             bits = [f"i1 {int(point[-1] < extent)}" for point in ctx.points()]
             return Val(f"<{', '.join(bits)}>", 0, len(bits))
         return self.fn.values.is_nonneg(self.fn.space.lin(extent - 1 - ctx.syms[-1]), ctx)
+
+
+def _is_plain(body: tuple[Stmt, ...], sym: Sym) -> bool:
+    """Do the statements run as often whatever ``sym`` is, and without conditions?"""
+    for s in body:
+        if isinstance(s, For):
+            if sym in expr.symbols(s.loop.extent) or not _is_plain(s.body, sym):
+                return False
+        elif not isinstance(s, Store):
+            return False
+    return True

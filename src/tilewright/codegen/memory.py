@@ -36,6 +36,10 @@ class Plan:
     dynamic: tuple[tuple[Value, Dim], ...]
 
 
+Row = tuple[str, int]
+"""A pointer and a distance from it in bytes."""
+
+
 @dataclass(frozen=True)
 class Known:
     """A value that memory is known to hold, and the bytes it covers from ``pointer``."""
@@ -53,7 +57,8 @@ class Place:
     not, lies inside the buffer. ``pointer`` is a multiple of ``unit`` elements from the buffer's start, and so is the
     buffer's size (0: unknown). ``column``: this is copy ``column[0]`` of ``column[1]`` copies of a loop body which
     read neighbours, all inside the buffer. ``spare``: the lanes that do not run lie behind the buffer's last element,
-    in memory of its own, so that they may be read and written too."""
+    in memory of its own, so that they may be read and written too. ``rows``: of a column whose ``lanes`` are so many
+    run-time elements apart, those distances one by one."""
 
     buffer: Buffer
     pointer: Val
@@ -64,6 +69,7 @@ class Place:
     unit: int = 0
     column: tuple[int, int] | None = None
     spare: bool = False
+    rows: tuple[Val, ...] = ()
 
 
 class Memory:
@@ -197,9 +203,12 @@ class Memory:
             return self._dynamic(plan, Place(plan.buffer, pointer, offset * size, pattern, lanes), ctx, index_value)
         fits = ctx.mask is not None and regular and self._fits(plan, ctx)
         unit = math.gcd(*[coef for _, _, coef in runs], _n_elements(plan.buffer)) if pattern else 0
-        column = self._column(plan, ctx) if pattern and max(pattern) >= 2 * len(pattern) else None
+        is_spread = lanes is not None or (pattern is not None and max(pattern) >= 2 * len(pattern))
+        column = self._column(plan, ctx) if is_spread else None
+        rows = tuple([self.space.value(d) for d in distances]) if lanes is not None and column is not None else ()
         spare = not runs and self._ends_here(plan.buffer, offset, pattern, ctx)
-        return Place(plan.buffer, pointer, offset * size, None if lanes else pattern, lanes, fits, unit, column, spare)
+        pattern = None if lanes else pattern
+        return Place(plan.buffer, pointer, offset * size, pattern, lanes, fits, unit, column, spare, rows)
 
     def _ends_here(self, buffer: Buffer, offset: int, pattern: tuple[int, ...] | None, ctx: Lanes) -> bool:
         """Is the buffer's last element the last lane that runs, with room for the others behind it?"""
@@ -220,7 +229,8 @@ class Memory:
         for sid, coef in plan.lin.terms:
             n, at = self.space.copies.get(sid, 0), self.space.const[sid]
             if coef == 1 and at is not None and n > 1 and n & (n - 1) == 0 and ctx.count % n == 0:
-                return (at, n) if self._fits(plan, ctx, sid) else None
+                is_read = sid in self.space.plain and ctx.mask is None
+                return (at, n) if is_read or self._fits(plan, ctx, sid) else None
         return None
 
     def _fits(self, plan: Plan, ctx: Lanes, copied: int | None = None) -> bool:
@@ -265,10 +275,13 @@ class Memory:
         return Val(self.writer.pure(text, level), level, 0)
 
     def _pointer(self, place: Place, offset: int) -> str:
+        return self._address(place.pointer.text, offset)
+
+    def _address(self, pointer: str, offset: int) -> str:
         if not offset:
-            return place.pointer.text
+            return pointer
         self._enter_block()
-        key = (place.pointer.text, offset)
+        key = (pointer, offset)
         name = self._addresses.get(key)
         if name is None:
             name = self._addresses[key] = self.writer.fresh(f"getelementptr i8, ptr {key[0]}, i64 {offset}")
@@ -332,6 +345,9 @@ class Memory:
 
     def _load(self, place: Place, ctx: Lanes) -> Val:
         element = MEMORY_TYPE[place.buffer.dtype]
+        if place.lanes is not None and place.rows and place.column:
+            at, width = place.column
+            return self._transposed(place, element, self._far_rows(place), at, 1, width)
         if place.lanes is not None:
             return self._gather(place, place.lanes, element, ctx)
         pattern = place.pattern
@@ -350,7 +366,8 @@ class Memory:
         if place.column and len(set(pattern)) == n:
             at, width = place.column
             live = pattern[: ctx.live] if ctx.mask is not None else pattern
-            rows = (*live, *live[-1:] * (n - len(live)))
+            start = place.offset - at * size
+            rows = tuple([(place.pointer.text, start + r * size) for r in (*live, *live[-1:] * (n - len(live)))])
             return self._transposed(place, element, rows, at, 1, width)
         distances = Val(f"<{', '.join([f'i64 {p}' for p in pattern])}>", 0, n)
         if ctx.mask is None and not (self.arith.target.has_gather and size >= 4):
@@ -440,19 +457,26 @@ class Memory:
         lanes = [p - starts[0] if p - starts[0] < half else half + p - starts[1] for p in pattern]
         return self.arith.pick(parts[0], element, lanes, parts[1])
 
-    def _transposed(self, place: Place, element: str, rows: tuple[int, ...], first: int, count: int, width: int) -> Val:
+    def _far_rows(self, place: Place) -> tuple[Row, ...]:
+        """Where the rows of a column begin that lie at run-time distances."""
+        assert place.column is not None
+        size = place.buffer.dtype.n_bytes
+        far = [self._advance(place.pointer, self.space.scaled(r, size)) for r in place.rows]
+        return tuple([(p.text, place.offset - place.column[0] * size) for p in far])
+
+    def _transposed(self, place: Place, element: str, rows: tuple[Row, ...], first: int, count: int, width: int) -> Val:
         """Columns ``first`` to ``first + count`` of rows of ``width`` elements, row after row in one vector.
 
         Made of twice as many columns of half the rows each, so that all columns of n rows take n log n shuffles.
         """
         size, n = place.buffer.dtype.n_bytes, len(rows)
-        start = place.offset - place.column[0] * size if place.column else place.offset
-        key = ("transposed", place.pointer.text, start, rows, first, count)
+        key = ("transposed", rows, first, count)
         known = self.known.setdefault(id(place.buffer), {})
         if key not in known:
             if n == 1:
-                pointer = self._pointer(place, start + rows[0] * size)
-                value = self._here(f"load {vector(element, width)}, ptr {pointer}, align {size}", width)
+                pointer, start = rows[0]
+                address = self._address(pointer, start)
+                value = self._here(f"load {vector(element, width)}, ptr {address}, align {size}", width)
             else:
                 given = min(2 * count, width)
                 base = first - first % given
@@ -460,8 +484,9 @@ class Memory:
                 halves = [self._transposed(place, element, part, base, given, width) for part in parts]
                 lanes = [r * given + first - base + c for r in range(n) for c in range(count)]
                 value = self.arith.pick(halves[0], element, lanes, halves[1])
-            stop = start + (max(rows) + width) * size
-            known[key] = Known(value, place.pointer.text, start + min(rows) * size, stop)
+            starts, pointers = [start for _, start in rows], {pointer for pointer, _ in rows}
+            pointer = pointers.pop() if len(pointers) == 1 else ""  # several: any store ends what is known
+            known[key] = Known(value, pointer, min(starts), max(starts) + width * size)
         return known[key].value
 
     def _are_pairs(self, pattern: tuple[int, ...], size: int) -> bool:

@@ -38,6 +38,8 @@ ADVANTAGE = 0.9
 """A tiled form must be modelled at no more than this part of the direct form's cycles."""
 INPUT_MEAN = 2.0
 """The mean of inputs in standard deviations, of one sign in all channels: worse than what follows a ReLU."""
+ASSUMED_SIZE = 32
+"""Of an image's axis that is known at run time only."""
 EPSILON = 2.0**-24
 
 
@@ -48,8 +50,9 @@ class Winograd(Pass):
     Kernels have 1 to 5 taps along each of the last two axes, or along the only one (a sequence's), with any dilation.
     Of a volume the axis before those may have any taps, stride and dilation; the others are not dilated.
     It does not fire on larger kernels, on other strides or groups, on weights known at run time only, on dtypes other
-    than f32, on images of symbolic size (the batch may be), on images of a single tile, or where a place has fewer
-    results than a vector holds. ``lanes`` is the number of f32 in a vector; ``per_lane`` is how many products of one
+    than f32, on sequences, planes or dilated images of symbolic size, on images of a single tile, or where a place has
+    fewer results than a vector holds. Of plain images batch, height and width may be symbolic; the image then counts
+    as ``ASSUMED_SIZE`` long. ``lanes`` is the number of f32 in a vector; ``per_lane`` is how many products of one
     lane the direct form adds at once (2 in bf16).
     """
 
@@ -87,7 +90,9 @@ def _fits(node: Node) -> bool:
     x, w = node.inputs
     a = node.attrs
     plain = a["groups"] == 1 and set(a["strides"][-2:]) == {1} and a["out_dtype"] in (None, types.f32)
-    numbers = [*x.shape[1:], *node.shape[1:], *(n for pair in a["pads"] for n in pair)]
+    of_image = isinstance(w.shape[-1], int) and len(w.shape) > 3 and 1 not in w.shape[-2:] and set(a["dilations"]) == {1}
+    fixed = [x.shape[1:-3], node.shape[1:-3]] if of_image else [x.shape[1:], node.shape[1:]]
+    numbers = [*(n for part in fixed for n in part), *(n for pair in a["pads"] for n in pair)]
     return (
         plain
         and a["layout"] == "NHWC"
@@ -101,20 +106,22 @@ def _fits(node: Node) -> bool:
 def _gives(image: Image, m: int) -> bool:
     """Are there points for tiles of ``m`` results along the axes that have taps, and several such tiles?"""
     axes = [(r, n) for r, n in zip(image.weights.shape[-2:], image.shape[-3:-1], strict=True) if r > 1]
-    return bool(axes) and all(m + r - 2 in POINTS and n > m for r, n in axes)
+    return bool(axes) and all(m + r - 2 in POINTS and not (isinstance(n, int) and n <= m) for r, n in axes)
 
 
 def direct_cycles(node: Node, lanes: int) -> float:
     """Modelled cycles of a convolution per image, one vector operation each."""
     n_out, n_in, *taps = (d if isinstance(d, int) else 1 for d in node.inputs[1].shape)
-    places = prod(d if isinstance(d, int) else 1 for d in node.shape[:-1])
+    images = prod(d if isinstance(d, int) else 1 for d in node.shape[:-3])
+    places = images * prod(d if isinstance(d, int) else ASSUMED_SIZE for d in node.shape[max(len(node.shape) - 3, 1) : -1])
     products = places * prod(taps) * n_in * -(-n_out // lanes)
     return float(max(products, 4 * prod(taps) * n_in * n_out / STREAM_BYTES))
 
 
 def tiled_cycles(image: Image, tile: int, lanes: int) -> float:
     """:func:`direct_cycles` of tiles of ``tile`` results along each axis that has taps."""
-    batch, *planes, height, width, n_out = (d if isinstance(d, int) else 1 for d in image.shape)
+    batch, *planes = (d if isinstance(d, int) else 1 for d in image.shape[:-3])
+    height, width, n_out = (d if isinstance(d, int) else ASSUMED_SIZE for d in image.shape[-3:])
     images = prod(d if isinstance(d, int) else 1 for d in image.x.shape[1:-3])
     _, n_in, *taps, high, wide = image.weights.shape
     vectors_in, vectors_out = -(-n_in // lanes), -(-n_out // lanes)

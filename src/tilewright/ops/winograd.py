@@ -39,6 +39,10 @@ POINTS: Mapping[int, tuple[float, ...]] = {
 BLOCK = 1024  # weights that are transformed at a time: cached, and too few for BLAS to start threads
 
 
+BESIDE = 4
+"""Tiles beside each other that are computed together where the width is known at run time only."""
+
+
 @dataclass(frozen=True)
 class Transforms:
     """The matrices of F(m, r) in one dimension: results ``a_t`` (m, a), weights ``g`` (a, r), inputs ``b_t`` (a, a)."""
@@ -205,8 +209,10 @@ def _infer(ts: Sequence[TensorType], a: Attrs) -> TensorType:
 def _compute(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], attrs: Attrs) -> tuple[Stage, ...]:
     """Columns of the input, their rows, a product per point, columns of the results, their rows.
 
-    Tiles overlap in ``r - 1`` columns of the input: those are transformed once. Leading axes stand beside the channels
-    in the points: what a tap shifts along is contiguous, and the tiles of an image are one axis.
+    Tiles overlap in ``r - 1`` columns of the input: those are transformed once. With sizes known at run time only, a
+    row of tiles is filled up to whole runs of ``BESIDE``, so that a block of them has a size that is a number. Leading
+    axes stand beside the channels in the points: what a tap shifts along is contiguous, and the tiles of an image are
+    one axis.
     """
     (x, u), (out,) = ins, outs
     (ah, aw), (depth, width), dtype = u.shape[:2], u.shape[-2:], x.dtype
@@ -214,6 +220,8 @@ def _compute(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], attrs: Attrs) ->
     mh, mw = results_along(ah, attrs.tile), results_along(aw, attrs.tile)
     (high, wide), lead = transforms_of(u.shape, attrs.tile), _leading(u.shape, attrs)
     n_batch, n_y, n_x = x.shape[0], ceildiv(out.shape[-3], mh), ceildiv(out.shape[-2], mw)
+    if mw > 1 and not (isinstance(n_y, int) and isinstance(n_x, int)):
+        n_x = ceildiv(n_x, BESIDE) * BESIDE
     n, ty, tx, c, k = (
         axis_over(e, s) for e, s in zip((n_batch, n_y, n_x, depth, width), ("n", "y", "x", "c", "k"), strict=True)
     )

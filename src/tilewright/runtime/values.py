@@ -8,6 +8,7 @@ imported it. Not its business: shapes (``shapes``), what to call (``model``).
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Sequence
 from ctypes import addressof, c_char
 from typing import Any
 
@@ -19,7 +20,12 @@ from tilewright.runtime.manifest import TensorSpec
 
 Array = np.ndarray[Any, Any]
 
+Places = tuple[list[int], tuple[tuple[int, ...], ...]]
+"""Addresses and shapes."""
+
 ALIGNMENT = 64
+_FROM_BUFFER: Callable[[Any], c_char] = c_char.from_buffer  # (the stubs do not know that arrays have buffers)
+_ARRAY = np.ndarray
 _NUMPY = (np.ndarray, np.generic)
 _ALIGN_FROM = 1024  # bytes; below it, the cache lines that an odd start could split are too few to pay for
 
@@ -59,10 +65,64 @@ def as_array(value: Any, spec: TensorSpec) -> Array | Violation:
 def address_of(array: Array) -> int:
     """Where the elements of a C-contiguous array start."""
     try:
-        # A third of the time of array.ctypes.data. (The type stubs do not know that arrays have buffers.)
-        return addressof(c_char.from_buffer(array))  # type: ignore[arg-type]
+        return addressof(_FROM_BUFFER(array))  # a third of the time of array.ctypes.data
     except (TypeError, ValueError):  # empty or read-only, or of a type of ml_dtypes, which have no code for buffers
         return int(array.ctypes.data)
+
+
+def plain_arrays(args: Sequence[Any], types: Sequence[tuple[np.dtype[Any], int]]) -> Places | None:
+    """Addresses and shapes of the common case: writable NumPy arrays that can be used as they are; else None.
+
+    ``types``: the dtype of each, and the alignment of its elements in bytes, a power of two.
+    """
+    addresses, shapes = [], []
+    try:
+        for value, (dtype, alignment) in zip(args, types):  # noqa: B905 - `strict` costs a tenth of the call here
+            if type(value) is not _ARRAY:
+                return None
+            found = value.dtype
+            if found is not dtype and found != dtype:  # `is` holds for most, and is the faster question
+                return None
+            address = addressof(_FROM_BUFFER(value))  # which takes no array but a contiguous one
+            if address & (alignment - 1):
+                return None
+            addresses.append(address)
+            shapes.append(value.shape)
+    except (TypeError, ValueError):  # empty, read-only, with gaps, or of a type of ml_dtypes
+        return None
+    return addresses, tuple(shapes)
+
+
+TensorType = tuple[Any, int]
+"""A dtype of PyTorch, and the alignment of its elements in bytes."""
+
+
+def tensor_types(dtypes: Sequence[np.dtype[Any]]) -> list[TensorType]:
+    """What plain tensors in place of arrays of these dtypes have, once PyTorch has been imported."""
+    torch = sys.modules["torch"]
+    return [(getattr(torch, d.name, None), d.alignment) for d in dtypes]
+
+
+def plain_tensors(args: Sequence[Any], types: Sequence[TensorType]) -> Places | None:
+    """The same for PyTorch tensors in this machine's memory."""
+    torch = sys.modules["torch"]
+    plain, parameter = torch.Tensor, torch.nn.Parameter
+    addresses, shapes = [], []
+    try:
+        for value, (dtype, alignment) in zip(args, types):  # noqa: B905
+            kind = type(value)
+            if (kind is not plain and kind is not parameter) or value.dtype is not dtype:
+                return None
+            if not value.is_cpu or not value.is_contiguous() or value.is_neg():
+                return None
+            address = value.data_ptr()
+            if address % alignment:
+                return None
+            addresses.append(address)
+            shapes.append(value.shape)
+    except RuntimeError:  # a layout or a kind of tensor without memory
+        return None
+    return addresses, tuple(shapes)
 
 
 def new_array(shape: tuple[int, ...], dtype: np.dtype[Any], n_bytes: int) -> Array:

@@ -19,7 +19,7 @@ from tilewright.tile.machine import MANY_COPIES, Machine
 from tilewright.tile.rewrite import Body, loads_of, values_of, written
 from tilewright.tile.rules.view import may_vectorize, n_arithmetic, n_operations, statement_of, vector_width
 from tilewright.tile.schedule import Builder
-from tilewright.tile.schedule.tree import Nest, find_place, nest_of, writers
+from tilewright.tile.schedule.tree import Nest, find_place, fresh, nest_of, writers
 
 UNROLL_OPERATIONS = 24
 MOST_VECTORS = 8
@@ -103,34 +103,62 @@ def _reads_others(leaf: Store) -> bool:
 def _axis_across(nest: Nest, leaf: Store, width: int) -> Loop | None:
     """The loop along which an operand's elements lie that jumps along the last one."""
     last, extent = nest.loops[-1].sym, nest.loops[-1].extent
-    few = not isinstance(extent, int) or extent < min(width, SMALLEST_BLOCK)
-    if few or n_operations(leaf.value) > TRANSPOSED_OPERATIONS:
+    if _is_few(extent, width) or n_operations(leaf.value) > TRANSPOSED_OPERATIONS:
         return None
     for x in loads_of(leaf):
         if x.buffer is leaf.buffer or stride_along(x.buffer, x.index, last) in (0, 1, None):
             continue
         for loop in nest.loops[:-1]:
-            if stride_along(x.buffer, x.index, loop.sym) == 1 and isinstance(loop.extent, int):
-                return loop if loop.extent >= SMALLEST_BLOCK else None
+            if stride_along(x.buffer, x.index, loop.sym) == 1:
+                return None if _is_few(loop.extent, width) else loop
     return None
+
+
+def _is_few(extent: Dim, width: int) -> bool:
+    return isinstance(extent, int) and extent < min(width, SMALLEST_BLOCK)
 
 
 def _transpose(
     b: Builder, machine: Machine, names: list[str], across: Loop, extent: Dim, width: int, total: float
 ) -> None:
-    """Vectors along the last loop for blocks of ``across`` at a time; the last block begins within the one before."""
-    loop, n = across.sym.name, across.extent
-    assert isinstance(n, int) and isinstance(extent, int)
-    block = min(width, *(1 << (x.bit_length() - 1) for x in (n, extent)))
-    b.do("split", loop, block, "shift" if n % block else "min")
-    walkers = vectorize(b, machine, names[-1], extent, width, 1)
-    inside = f"{names[-1]}_i" if walkers else names[-1]
+    """Vectors along the last loop for blocks of ``across`` at a time; the last block begins within the one before.
+
+    Axes of run-time size: full blocks, then the rest by vectors along the last loop, without a transposition.
+    """
+    loop, last, n = across.sym.name, names[-1], across.extent
+    block = min([width, *(1 << (x.bit_length() - 1) for x in (n, extent) if isinstance(x, int))])
+    if not isinstance(extent, int):
+        names, last, extent = _full(b, machine, names, last, width)
+    if not isinstance(n, int):
+        names, loop, n = _full(b, machine, names, loop, block)
+    b.do("split", loop, block, "shift" if mod(n, block) != 0 else "min")
+    walkers = vectorize(b, machine, last, extent, width, 1)
+    inside = f"{last}_i" if walkers else last
     b.do("kind", f"{loop}_i", "unroll")
     outer = [f"{loop}_o" if name == loop else name for name in names[:-1]]
     order = [*outer, *walkers, f"{loop}_i", inside]
     b.do("reorder", *order)
     if total:
         parallelize(b, order, total)
+
+
+def _full(b: Builder, machine: Machine, names: list[str], loop: str, size: int) -> tuple[list[str], str, Dim]:
+    """A nest's loop of run-time size in full blocks: the new loops' names, that loop's, its extent.
+
+    The rest becomes a nest of its own, in vectors. The loop goes outermost for that.
+    """
+    order = [loop, *(n for n in names if n != loop)]
+    if len(order) > 1:
+        b.do("reorder", *order)
+    full, rest = fresh(b.kernel, f"{loop}_f"), [fresh(b.kernel, f"{n}_t") for n in names]
+    b.do("divide", loop, size)
+    names = [full if n == loop else n for n in names]
+    if len(names) > 1:
+        b.do("reorder", *names)
+        b.do("reorder", *rest)
+    extents = {x.loop.sym.name: x.loop.extent for x in _fors(b)}
+    vectorize(b, machine, rest[-1], extents[rest[-1]], size, 1)
+    return names, full, extents[full]
 
 
 def plain(b: Builder, machine: Machine, buffers: list[str]) -> None:

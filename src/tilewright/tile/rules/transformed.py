@@ -6,7 +6,9 @@ that reads it, the root. Out: steps. Not its business: the product's own tile (`
 Before: one nest per stage over the whole image (Winograd: columns, points, products, rows, results). After, in blocks:
 ``for block (parallel): (for channels: columns, points); products; for tile: rows, results``. A block is as many tiles
 as keep points and products in the second-level cache. Where the constant operand is so large that reading it for every
-block costs more than sending points and products through memory, there are no blocks, and each phase is parallel.
+block costs more than sending points and products through memory, there are no blocks, and each phase is parallel. Where
+the number of tiles is known at run time only there always are blocks, of a size that is a number; those too large for
+scratch lie in memory that every block uses again.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from functools import partial
 
 from tilewright.core.compute import IndexLike, Inside, Load, Select, Value
 from tilewright.core.compute import walk as walk_value
-from tilewright.core.expr import Binary, Dim, Sym, symbols, terms_of
+from tilewright.core.expr import Binary, Dim, Sym, ceildiv, symbols, terms_of
 from tilewright.tile.cost import estimate, pays_threads
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, Loop, Role, Store, Update, walk
@@ -30,6 +32,8 @@ from tilewright.tile.schedule.tree import Nest, find_place
 BLOCK_SHARE = 0.75
 """The part of the second-level cache that a block's points, products and constants may take."""
 MAX_BLOCK_BYTES = 1 << 20
+MAX_BEFORE, BESIDE = 8, 4
+"""Tiles of a block along the last two walks, where their number is known at run time only (of the first, at most)."""
 HIDDEN = 0.3
 """Reading constants beside the products costs this part of what traffic of its own would."""
 
@@ -51,7 +55,7 @@ class _Walk:
 
     loop: str
     factor: int
-    n_tiles: int
+    n_tiles: Dim
 
 
 def transformed(b: Builder, machine: Machine, names: Transformed) -> None:
@@ -71,14 +75,30 @@ def transformed(b: Builder, machine: Machine, names: Transformed) -> None:
     b.do("reorder", *outer, *tiles, *inner, lanes)
     b.do("compute_at", names.after, tiles[-1], "local")
     if outer:
-        b.do("compute_at", names.product, outer[-1], "local")
-        b.do("compute_at", names.operand, outer[-1], "local")
+        for name in (names.product, names.operand):
+            _bring(b, name, outer)
     _results(b, names, tiles[-1], width)
     made = _operand(b, names, outer[-1] if outer else "", width)
     contract(b, machine, names.product, None)
     if threads:
         for loops in [outer] if outer else [made, tiles]:
             _parallel(b, loops)
+
+
+def _bring(b: Builder, name: str, blocks: list[str]) -> None:
+    """Compute the part for one block in scratch of the thread, or, too large for that, in memory used again."""
+
+    def in_scratch() -> None:
+        b.do("compute_at", name, blocks[-1], "local")
+        if _bytes(b, name) > MAX_BLOCK_BYTES:
+            raise ScheduleError("transformed", name, "a block of it is too large for scratch")
+
+    if not attempt(b, in_scratch):
+        b.do("compute_at", name, blocks[-1], "global")
+        for loop in blocks:
+            for dim in range(len(find_place(b.kernel, name, "transformed").buffer.shape)):
+                if attempt(b, partial(b.do, "fold", name, dim, loop)):
+                    break
 
 
 def _walks(top: Nest, read: str) -> list[_Walk]:
@@ -94,9 +114,7 @@ def _walks(top: Nest, read: str) -> list[_Walk]:
     for loop in top.loops[:-1]:
         n = loop.extent
         if loop.sym in factors:
-            if not isinstance(n, int):
-                raise ScheduleError("transformed", read, f"{n} elements in tiles: the number is known at run time only")
-            found.append(_Walk(loop.sym.name, factors[loop.sym], -(-n // factors[loop.sym])))
+            found.append(_Walk(loop.sym.name, factors[loop.sym], ceildiv(n, factors[loop.sym])))
     if not found:
         raise ScheduleError("transformed", read, "nothing walks tiles of it")
     return found
@@ -145,13 +163,26 @@ def _block(
     limit = min(machine.l2_bytes * BLOCK_SHARE, MAX_BLOCK_BYTES) - min(constants, machine.l2_bytes * BLOCK_SHARE / 3)
     most = int(limit * n_tiles / total)
     sizes: list[int] = []
-    for w in reversed(walks):
-        sizes.insert(0, max((n for n in range(1, min(w.n_tiles, most) + 1) if w.n_tiles % n == 0), default=0))
-        most = most // max(sizes[0], 1) if sizes[0] == w.n_tiles else 1
+    counts = [w.n_tiles for w in walks if isinstance(w.n_tiles, int)]
+    if len(counts) < len(walks):
+        return _ragged_block(walks, max(most, int(constants * HIDDEN / 2 * n_tiles / total)))
+    for count in reversed(counts):
+        sizes.insert(0, max((n for n in range(1, min(count, most) + 1) if count % n == 0), default=0))
+        most = most // max(sizes[0], 1) if sizes[0] == count else 1
     n_blocks = n_tiles / max(estimate(sizes), 1)
     if 0 in sizes or n_blocks < 2 or (n_blocks - 1) * constants * HIDDEN > 2 * total:
         return None
     return tuple(sizes)
+
+
+def _ragged_block(walks: list[_Walk], most: int) -> tuple[int, ...]:
+    """Tiles of each walk, where numbers of tiles are known at run time only: ``BESIDE`` of the last walk.
+
+    Of the walk before it, as many as fit; few, since small images fill only a part.
+    """
+    sizes = [min(n, MAX_BEFORE) if isinstance(n := w.n_tiles, int) else MAX_BEFORE for w in walks]
+    before = [min(n, max(most // BESIDE, 1)) for n in sizes[-2:-1]]
+    return (*[1 for _ in sizes[:-2]], *before, BESIDE)
 
 
 def _bytes(b: Builder, name: str) -> float:
@@ -179,7 +210,7 @@ def _split_root(
         tiles.append(f"{w.loop}_o")
         if sizes is not None:
             b.do("split", tiles[-1], sizes[k])
-            outer[f"{w.loop}_o_o"] = w.n_tiles / sizes[k]
+            outer[f"{w.loop}_o_o"] = estimate([w.n_tiles]) / sizes[k]
             tiles[-1] = f"{w.loop}_o_i"
     if sizes is None:
         return [], [*batch, *tiles], inner

@@ -6,7 +6,7 @@ Not its business: loops of one nest (``loops``), layouts of operands (``operands
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -14,7 +14,7 @@ from math import inf
 from tilewright.core import types
 from tilewright.core.compute import Buffer, Const, IndexLike, Inside, Load, Select, Value
 from tilewright.core.compute import walk as walk_value
-from tilewright.core.expr import Dim, Sym, bounds, ceildiv, floordiv, minimum, mod, substitute, symbols
+from tilewright.core.expr import Dim, Sym, bounds, ceildiv, floordiv, is_nonneg, minimum, mod, substitute, symbols
 from tilewright.core.types import DType
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Fold, For, If, Kernel, Kind, Loop, Place, Role, Space, Stmt, Store, Update, walk
@@ -54,13 +54,12 @@ def cache(kernel: Kernel, buffer: str) -> Kernel:
         raise ScheduleError("cache", buffer, "no plain nest writes it")
     if any(True for _ in readers(tuple(makers), old)):
         raise ScheduleError("cache", buffer, "the nests that write it read it too")
-    for s in makers:
-        _check_fills(nest_of(s), old)
+    extents = _written_extents([nest_of(s) for s in makers], old)
     if not _starts_with_store(makers, old):
         raise ScheduleError("cache", buffer, "it is updated, not assigned: its earlier content matters")
     new = Buffer(fresh(kernel, f"{buffer}_c"), old.dtype, old.shape)
     names = [fresh(kernel, f"{identifier(buffer)}_w{d}") for d in range(len(old.shape))]
-    loops = tuple(new_loop(n, e) for n, e in zip(names, old.shape, strict=True))
+    loops = tuple(new_loop(n, e) for n, e in zip(names, extents, strict=True))
     at = tuple(x.sym for x in loops)
     copy = Nest(loops, (Store(old, at, Load(new, at)),)).wrap() if loops else Store(old, (), Load(new, ()))
     body = kernel.body
@@ -75,13 +74,20 @@ def _always(body: Body, _: Stmt) -> Body:
     return body
 
 
-def _check_fills(nest: Nest, buffer: Buffer) -> None:
-    """Refuse unless the nest writes every element: each dimension has a loop over all of it, or has one element."""
-    walked = {d: s for s, d in _own_axes(nest, buffer, buffer.name).items()}
-    extents = {x.sym: x.extent for x in nest.loops}
-    for d, n in enumerate(buffer.shape):
-        if n != 1 and (d not in walked or extents[walked[d]] != n):
+def _written_extents(nests: Sequence[Nest], buffer: Buffer) -> tuple[Dim, ...]:
+    """How much of each dimension the nests write, all of them the same: everything, or the part of a ragged tile."""
+    found: set[tuple[Dim, ...]] = set()
+    for nest in nests:
+        walked = {d: s for s, d in _own_axes(nest, buffer, buffer.name).items()}
+        loops = {x.sym: x.extent for x in nest.loops}
+        own = [loops[walked[d]] if d in walked else 1 for d in range(len(buffer.shape))]
+        missed = any(n != 1 and d not in walked for d, n in enumerate(buffer.shape))
+        if missed or any(symbols(e) & loops.keys() for e in own):
             raise ScheduleError("cache", buffer.name, "a nest that writes it leaves elements out")
+        found.add(tuple(own))
+    if len(found) != 1:
+        raise ScheduleError("cache", buffer.name, "its nests write different parts of it")
+    return found.pop()
 
 
 def _starts_with_store(makers: list[Stmt], buffer: Buffer) -> bool:
@@ -152,6 +158,8 @@ def compute_at(kernel: Kernel, buffer: str, loop: str, space: str = "local") -> 
     inner = loops_of(at.body)
     names = [f"{identifier(buffer)}{d}" for d in range(len(old.shape))]
     sides = [side_of(loads, d, inner, names[d], where) for d in range(len(old.shape))]
+    around = {x.sym: x.extent - 1 for x in loops_of(kernel.body)}
+    sides = [_filled(side, extent, around) for side, extent in zip(sides, old.shape, strict=True)]
     _check_guarded(at.body, old, sides, where)
     whole = Space(space) is Space.GLOBAL
     new = Buffer(old.name, old.dtype, old.shape) if whole else _shrunk(old, sides, Space(space), where)
@@ -168,6 +176,17 @@ def compute_at(kernel: Kernel, buffer: str, loop: str, space: str = "local") -> 
         result = edit(result, s, lambda _: ())
     places = tuple(Place(new, Space(space)) if p is spot else p for p in kernel.places)
     return with_body(replace(kernel, places=places), result)
+
+
+def _filled(side: Side, extent: Dim, last: Mapping[Sym, Dim]) -> Side:
+    """A ragged tile in full, where the buffer reaches to the end of the last one: its size is a number then."""
+    if not isinstance(side.size, int) or len(side.loops) != 1 or side.loops[0].extent == side.size:
+        return side
+    end = substitute(side.base, last) + side.size
+    if side.offset != side.loops[0].sym or not is_nonneg(extent - end):
+        return side
+    full = Loop(side.loops[0].sym, side.size, side.loops[0].kind)
+    return replace(side, loops=(full,), is_exact=True)
 
 
 def _check_guarded(body: Body, buffer: Buffer, sides: list[Side], where: str) -> None:
