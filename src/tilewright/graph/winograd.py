@@ -90,8 +90,8 @@ def _fits(node: Node) -> bool:
     x, w = node.inputs
     a = node.attrs
     plain = a["groups"] == 1 and set(a["strides"][-2:]) == {1} and a["out_dtype"] in (None, types.f32)
-    of_image = isinstance(w.shape[-1], int) and len(w.shape) > 3 and 1 not in w.shape[-2:] and set(a["dilations"]) == {1}
-    fixed = [x.shape[1:-3], node.shape[1:-3]] if of_image else [x.shape[1:], node.shape[1:]]
+    is_image = len(w.shape) > 3 and 1 not in w.shape[-2:] and set(a["dilations"]) == {1}
+    fixed = [x.shape[1:-3], node.shape[1:-3]] if is_image else [x.shape[1:], node.shape[1:]]
     numbers = [*(n for part in fixed for n in part), *(n for pair in a["pads"] for n in pair)]
     return (
         plain
@@ -112,8 +112,8 @@ def _gives(image: Image, m: int) -> bool:
 def direct_cycles(node: Node, lanes: int) -> float:
     """Modelled cycles of a convolution per image, one vector operation each."""
     n_out, n_in, *taps = (d if isinstance(d, int) else 1 for d in node.inputs[1].shape)
-    images = prod(d if isinstance(d, int) else 1 for d in node.shape[:-3])
-    places = images * prod(d if isinstance(d, int) else ASSUMED_SIZE for d in node.shape[max(len(node.shape) - 3, 1) : -1])
+    images = prod(d if isinstance(d, int) else 1 for d in (node.shape[0], *node.shape[1:-3]))
+    places = images * prod(d if isinstance(d, int) else ASSUMED_SIZE for d in node.shape[1:-1][-2:])
     products = places * prod(taps) * n_in * -(-n_out // lanes)
     return float(max(products, 4 * prod(taps) * n_in * n_out / STREAM_BYTES))
 
