@@ -41,10 +41,11 @@ from tilewright.core.compute import (
     axes_for,
     syms,
 )
-from tilewright.core.expr import Sym
+from tilewright.core.expr import Sym, floordiv, maximum, minimum, mod
 from tilewright.tile.default import schedule
 from tilewright.tile.ir import For, Kind, Role, Space, Store, Update, walk
 from tilewright.tile.rewrite import loops_of
+from tilewright.tile.text import kernel_text
 
 SLOW = settings(max_examples=25, deadline=None)
 PLENTY = dataclasses.replace(SMALL, n_cores=8, ghz=0.0001)
@@ -301,3 +302,24 @@ def test_an_epilogue_that_reads_a_sum_twice_is_part_of_the_product(function):
     )
     kernel = check_default(Computation((x, w, bias), (out,), stages, (product, v, u)), "w", "b")
     assert not [p for p in kernel.places if p.role is Role.TMP and p.space is Space.GLOBAL]
+
+
+SEAMS = {
+    "roll": lambda j: mod(j - 5, 67),
+    "repeat": lambda j: mod(j, 20),
+    "edge": lambda j: minimum(maximum(j - 4, 0), 58),
+    "reflection": lambda j: minimum(maximum(j - 4, 4 - j), 2 * 60 - maximum(j - 4, 4 - j)),
+    "backwards": lambda j: mod(30 - j, 67),
+    "quotient": lambda j: floordiv(j, 25) + floordiv(66 - j, 40),
+}
+
+
+@pytest.mark.parametrize("name", SEAMS)
+def test_indices_with_seams_are_cut_into_plain_runs(name):
+    x, y = Buffer("X", F, (3, 67)), Buffer("Y", F, (3, 67))
+    axes = axes_for((3, 67))
+    i, j = syms(axes)
+    kernel = check_default(Computation((x,), (y,), (Stage((y,), axes, (i, j), (x[i, SEAMS[name](j)],)),)))
+    stores = [line for line in kernel_text(kernel).splitlines() if line.strip().startswith("Y[")]
+    assert stores and not any(word in line for line in stores for word in ("%", "min(", "max(", "//"))
+    assert any(s.loop.kind is Kind.VECTOR for s in walk(kernel.body) if isinstance(s, For))

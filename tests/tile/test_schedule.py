@@ -78,6 +78,14 @@ def test_divide_at_run_time(n):
     assert names(kernel) == ["i0", "i1_f", "i1_t"]
 
 
+@pytest.mark.parametrize("at", [1, 3, 8])
+def test_cut(at):
+    kernel = same(elementwise((2, 9)), ("cut", "i1", at))
+    assert names(kernel) == ["i0", "i1_a", "i1_b"]
+    refuses(elementwise((2, 9)), ("cut", "i1", 9), rule="no place inside")
+    refuses(elementwise((2, Sym("N"))), ("cut", "i1", 2), rule="no place inside")
+
+
 def test_reorder_permutes_a_perfect_nest():
     assert names(same(matmul(3, 4, 5, False), ("reorder", "k0", "i1_1", "i0_1")))[2:] == ["k0", "i1_1", "i0_1"]
     refuses(matmul(3, 4, 5), ("reorder", "i0", "i0_1"), rule="perfect nest")
@@ -339,6 +347,7 @@ STEPS = st.one_of(
     st.tuples(st.just("reorder"), st.integers(0, 30), st.integers(0, 30)),
     st.tuples(st.just("compute_at"), st.sampled_from(["T", "X_pad1", "m", "s", "e"]), st.integers(0, 30)),
     st.tuples(st.just("divide"), st.integers(0, 30), st.integers(1, 4)),
+    st.tuples(st.just("cut"), st.integers(0, 30), st.integers(1, 4)),
     st.tuples(st.just("merge"), st.integers(0, 30), st.integers(0, 30)),
     st.tuples(st.just("accumulate"), st.sampled_from(["T", "C", "Y"]), st.integers(0, 30)),
     st.tuples(st.just("stage"), st.sampled_from(["A", "B", "X"]), st.integers(0, 30)),
@@ -372,6 +381,6 @@ def n_is_loop(primitive, position):
     """Is this argument of the step a loop?"""
     return (
         position == 0
-        if primitive in ("split", "kind", "divide")
+        if primitive in ("split", "kind", "divide", "cut")
         else primitive in ("reorder", "merge") or position == 1
     )

@@ -32,7 +32,7 @@ from tilewright.core.compute import (
     axes_for,
     syms,
 )
-from tilewright.core.expr import Dim
+from tilewright.core.expr import Dim, floordiv, maximum
 from tilewright.core.graph import Attrs, Builder, Node
 from tilewright.core.opdef import AttrDef, OpDef, Sample, Trait
 from tilewright.core.types import Array, DType, TensorType, product
@@ -350,34 +350,84 @@ def _cumulative_samples(rng: np.random.Generator) -> Iterator[Sample]:
     yield Sample((random(rng, (5,), types.i32),), {"axis": 0})
     yield Sample((np.array([1, np.nan, 3], np.float32),), {"axis": 0})
     yield Sample((random(rng, (2, 0)),), {"axis": 1})
+    for n, exclusive, reverse in ((64, False, False), (101, True, False), (83, False, True), (96, True, True)):
+        yield Sample((random(rng, (2, n, 3)),), {"axis": 1, "exclusive": exclusive, "reverse": reverse})
 
 
-def cumulative(name: str, op: str, init: Init, numpy: np.ufunc, doc: str, in_wider: bool) -> OpDef:
-    """``out[t] = out[t-1] op x[t]`` along an axis; exclusive leaves out ``x[t]``, reverse starts at the end."""
+RUNS = 16
+"""Parts of a row that are folded side by side."""
+LEAST_IN_RUNS = 4 * RUNS
+
+
+def cumulative(
+    name: str, op: str, init: Init, numpy: np.ufunc, doc: str, in_wider: bool, in_any_order: bool = True
+) -> OpDef:
+    """``out[t] = out[t-1] op x[t]`` along an axis; exclusive leaves out ``x[t]``, reverse starts at the end.
+
+    Where elements of other rows do not lie beside each other, the rows are laid across first; of few rows, runs are
+    folded side by side (``in_any_order``: joining runs overflows no earlier than folding one element after another).
+    """
 
     def compute(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs) -> tuple[Stage | Serial, ...]:
         (x,), (out,) = ins, outs
         dtype = wide(x.dtype) if in_wider else x.dtype
         acc = out if dtype is x.dtype else Buffer(f"{out.name}_acc", dtype, out.shape)
         axes, n = axes_for(x.shape), x.shape[a.axis]
-        t = axis_over(n, "t").sym
 
-        def at(step: Dim) -> tuple[Dim, ...]:
+        def at(step: Dim, row: Sequence[Dim] = syms(axes)) -> tuple[Dim, ...]:
             place = n - 1 - step if a.reverse else step
-            return tuple(place if k == a.axis else s.sym for k, s in enumerate(axes))
+            return tuple(place if k == a.axis else i for k, i in enumerate(row))
 
         def element(step: Dim) -> Value:
             return cast_to(Load(x, at(step)), dtype)
 
         others = tuple(s for k, s in enumerate(axes) if k != a.axis)
-        has_before = Inside((t - 1,))
-        value: Value
-        if a.exclusive:
-            value = Select(has_before, Binary(op, Load(acc, at(t - 1)), element(t - 1)), init(dtype))
+
+        def one_by_one(start: Dim) -> tuple[Serial, ...]:
+            """The places from ``start`` on, each from the one before it."""
+            if n - start == 0:
+                return ()
+            axis = axis_over(n - start, "t")
+            t = axis.sym + start
+            has_before = Inside((t - 1,))
+            value: Value
+            if a.exclusive:
+                value = Select(has_before, Binary(op, Load(acc, at(t - 1)), element(t - 1)), init(dtype))
+            else:
+                value = Binary(op, Select(has_before, Load(acc, at(t - 1)), init(dtype)), element(t))
+            return (Serial(axis, (Stage((acc,), others, at(t), (value,)),)),)
+
+        def in_runs(runs: int) -> tuple[Stage | Serial, ...]:
+            """So many runs of each row, side by side; then what lies before each is joined with it; then the rest."""
+            length = floordiv(n, runs)
+            row = tuple(s.sym for s in others)
+            parts = Buffer(f"{out.name}_runs", dtype, (length, *(s.extent for s in others), runs))
+            before = Buffer(f"{out.name}_before", dtype, (*(s.extent for s in others), runs))
+            t, u, r = axis_over(length, "t"), axis_over(maximum(length - 1, 0), "u"), axis_over(runs, "r")
+            whole = Inside((r.sym - 1, length - 1))
+            total = Binary(op, Load(before, (*row, r.sym - 1)), Load(parts, (length - 1, *row, r.sym - 1)))
+            given, left = Load(before, (*row, r.sym)), Load(parts, (t.sym - a.exclusive, *row, r.sym))
+            joined: Value = Binary(op, given, left)
+            if a.exclusive:
+                joined = Select(Inside((t.sym - 1,)), joined, given)
+            step = Binary(op, Load(parts, (u.sym, *row, r.sym)), Load(parts, (u.sym + 1, *row, r.sym)))
+            place = r.sym * length + t.sym
+            return (
+                Stage((parts,), (t, *others, r), (t.sym, *row, r.sym), (element(place),)),
+                Serial(u, (Stage((parts,), (*others, r), (u.sym + 1, *row, r.sym), (step,)),)),
+                Serial(r, (Stage((before,), others, (*row, r.sym), (Select(whole, total, init(dtype)),)),)),
+                Stage((acc,), (*others, r, t), at(place), (joined,)),
+                *one_by_one(length * runs),
+            )
+
+        inner, rows = product(x.shape[a.axis + 1 :]), product([s.extent for s in others])
+        is_long = not isinstance(n, int) or n >= LEAST_IN_RUNS
+        is_across = is_long and isinstance(inner, int) and inner < RUNS // 2
+        if is_across and isinstance(rows, int) and rows >= RUNS:
+            steps = in_runs(1)
         else:
-            value = Binary(op, Select(has_before, Load(acc, at(t - 1)), init(dtype)), element(t))
-        steps = Serial(Axis(t, n), (Stage((acc,), others, at(t), (value,)),))
-        return (steps,) if acc is out else (steps, assign(out, lambda i: cast_to(Load(acc, i), out.dtype)))
+            steps = in_runs(RUNS) if is_across and in_any_order else one_by_one(0)
+        return steps if acc is out else (*steps, assign(out, lambda i: cast_to(Load(acc, i), out.dtype)))
 
     def reference(xs: Sequence[Array], a: Attrs) -> Array:
         x = widened(xs[0])
@@ -401,6 +451,6 @@ def _one_at(shape: Sequence[int], axis: int) -> tuple[int, ...]:
 
 
 cumsum = cumulative("cumsum", "add", _number(0), np.add, "The sums of all prefixes.", True)
-cumprod = cumulative("cumprod", "mul", _number(1), np.multiply, "The products of all prefixes.", True)
+cumprod = cumulative("cumprod", "mul", _number(1), np.multiply, "The products of all prefixes.", True, False)
 cummax = cumulative("cummax", "max", lowest, np.maximum, "The maxima of all prefixes; NaN propagates.", False)
 cummin = cumulative("cummin", "min", highest, np.minimum, "The minima of all prefixes; NaN propagates.", False)

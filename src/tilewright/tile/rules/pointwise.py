@@ -10,8 +10,8 @@ In: a builder and the buffer that the nest writes. Out: steps. Not its business:
 from __future__ import annotations
 
 from tilewright.core.compute import Buffer, Value
-from tilewright.core.expr import Dim, floordiv, mod, symbols
-from tilewright.tile.affine import stride_along
+from tilewright.core.expr import Binary, Dim, Sym, const_of, floordiv, mod, symbols, terms_of
+from tilewright.tile.affine import coefficient, stride_along
 from tilewright.tile.cost import estimate, pays_threads
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, Kind, Loop, Store, Update, walk
@@ -19,13 +19,14 @@ from tilewright.tile.machine import MANY_COPIES, Machine
 from tilewright.tile.rewrite import Body, loads_of, values_of, written
 from tilewright.tile.rules.view import may_vectorize, n_arithmetic, n_operations, statement_of, vector_width
 from tilewright.tile.schedule import Builder
-from tilewright.tile.schedule.tree import Nest, find_place, fresh, nest_of, writers
+from tilewright.tile.schedule.tree import Nest, find_loop, find_place, fresh, nest_of, writers
 
 UNROLL_OPERATIONS = 24
 MOST_VECTORS = 8
 CHUNK_ELEMENTS = 8192
 MOVED_BYTE = 1.3
 """A byte that is read or written takes a core as long as this many operations."""
+MAX_RUNS = 8
 GROUPS = (2, 4)
 TRANSPOSED_OPERATIONS = 6
 SMALLEST_BLOCK = 4
@@ -67,7 +68,14 @@ def _one(b: Builder, machine: Machine, nest: Nest) -> None:
     total = points * sum(n_arithmetic(v) + 2 for v in values_of(leaf)) + n_bytes * MOVED_BYTE
     threads = pays_threads(total, machine, width)
     names = [x.sym.name for x in nest.loops]
-    if _is_group(nest, leaf, width):
+    if seams := _cut_at_seams(b, nest, width):
+        for name, extent in seams:
+            piece = nest_of(find_loop(b.kernel, name, "pointwise"))
+            if may_vectorize(piece.leaf, piece.loops[0].sym, gathers=_reads_others(leaf)):
+                vectorize(b, machine, name, extent, width, 4)
+        outer = []
+        names = names[:-1]
+    elif _is_group(nest, leaf, width):
         b.do("kind", names[-1], "vector")
         names = names[:-1]
         assert isinstance(last.extent, int)
@@ -84,6 +92,78 @@ def _one(b: Builder, machine: Machine, nest: Nest) -> None:
         outer = [names[-1]]
     if threads:
         parallelize(b, [*names[:-1], *outer], total)
+
+
+def _cut_at_seams(b: Builder, nest: Nest, width: int) -> list[tuple[str, int]]:
+    """Cut the last loop into runs over which every index is plain; their loops and extents, empty when it has none.
+
+    Not for loops of a vector or less, whose lanes all are constants, nor for ones that would fall into many pieces.
+    """
+    last = nest.loops[-1]
+    if not isinstance(last.extent, int) or last.extent <= width:
+        return []
+    mark = b.mark()
+    done: list[tuple[str, int]] = []
+    left = [last.sym.name]
+    while left:
+        name = left.pop()
+        loop = find_loop(b.kernel, name, "pointwise")
+        extent = loop.loop.extent
+        assert isinstance(extent, int)
+        seam = _seam(loop.body, loop.loop.sym, extent)
+        if seam is None:
+            done.append((name, extent))
+        else:
+            first, second = fresh(b.kernel, f"{name}_a"), fresh(b.kernel, f"{name}_b")
+            b.do("cut", name, seam)
+            left += [second, first]
+        if len(done) + len(left) > MAX_RUNS:
+            b.back(mark)
+            return []
+    return done if len(done) > 1 else []
+
+
+def _seam(body: Body, sym: Sym, extent: int) -> int | None:
+    """The first place inside of the loop where a quotient, remainder, minimum or maximum in an index changes form."""
+    atoms = {
+        atom
+        for s in walk(body)
+        for x in loads_of(s)
+        for i in x.index
+        if not isinstance(i, Value)
+        for atom in _changing(i, sym)
+    }
+    found = [at for atom in atoms if (at := _changes_at(atom, sym)) is not None and 0 < at < extent]
+    return min(found, default=None)
+
+
+def _changing(e: Dim, sym: Sym) -> list[Binary]:
+    """The quotients, remainders, minima and maxima of ``sym`` in an expression, inner ones first."""
+    if isinstance(e, int) or sym not in symbols(e):
+        return []
+    found: list[Binary] = []
+    for atom, _ in terms_of(e):
+        if isinstance(atom, Binary):
+            inner = [*_changing(atom.a, sym), *_changing(atom.b, sym)]
+            found += inner or [atom]
+    return found
+
+
+def _changes_at(atom: Binary, sym: Sym) -> int | None:
+    """The least positive value of ``sym`` from which on the atom is another form; None when other symbols decide."""
+    compared = atom.op in ("min", "max")
+    e = atom.a - atom.b if compared else atom.a
+    step = coefficient(e, sym)
+    if not isinstance(step, int) or step == 0 or symbols(e) != {sym} or not (compared or isinstance(atom.b, int)):
+        return None
+    start = const_of(e)
+    unit = 1 if compared else atom.b
+    assert isinstance(unit, int)
+    if unit <= 0:
+        return None
+    edge = 0 if compared else (start // unit + (step > 0)) * unit
+    at = -((start - edge) // step) if step > 0 else (start - edge) // -step + 1
+    return at if compared or at > 0 else None
 
 
 def _is_group(nest: Nest, leaf: Store, width: int) -> bool:

@@ -1,4 +1,4 @@
-"""Primitives on loops: split, reorder, kind, merge, fuse, unit, alternate, divide.
+"""Primitives on loops: split, reorder, kind, merge, fuse, unit, alternate, divide, cut.
 
 In: a kernel, names of loops. Out: a kernel that means the same, or a ``ScheduleError``.
 Not its business: which buffer lives where (``stages``), operand layouts (``operands``).
@@ -360,6 +360,24 @@ def divide(kernel: Kernel, loop: str, at: int) -> Kernel:
     last = For(last_loop, renamed(kernel, substitute_body(target.body, {sym: full + last_loop.sym}), "t"))
     parts = [x for x in (first, last) if x.loop.extent != 0]
     return replace_stmt(kernel, target, *parts)
+
+
+def cut(kernel: Kernel, loop: str, at: int) -> Kernel:
+    """``for v<n: X`` -> ``for v_a<at: X; for v_b<n-at: X[v := at + v_b]``.
+
+    What an index is on one side only (where a roll, a reflection or an edge has its seam) becomes plain there. Loops
+    inside the second copy get the suffix ``_b``. The order of iterations stays, so it is always legal. Fails: not
+    ``0 < at < n``, with a number ``n``.
+    """
+    target = find_loop(kernel, loop, "cut")
+    n, sym = target.loop.extent, target.loop.sym
+    if not isinstance(n, int) or not 0 < at < n:
+        raise ScheduleError("cut", loop, f"{at} is no place inside of {n} iterations")
+    first_loop = new_loop(fresh(kernel, f"{loop}_a"), at, target.loop.kind)
+    first = For(first_loop, substitute_body(target.body, {sym: first_loop.sym}))
+    last_loop = new_loop(fresh(kernel, f"{loop}_b"), n - at, target.loop.kind)
+    last = For(last_loop, renamed(kernel, substitute_body(target.body, {sym: at + last_loop.sym}), "b"))
+    return replace_stmt(kernel, target, first, last)
 
 
 def renamed(kernel: Kernel, body: Body, suffix: str) -> Body:

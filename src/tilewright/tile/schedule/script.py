@@ -25,6 +25,7 @@ PRIMITIVES: Mapping[str, Callable[..., Kernel]] = {
     "unit": loops.unit,
     "alternate": loops.alternate,
     "divide": loops.divide,
+    "cut": loops.cut,
     "fork": stages.fork,
     "cache": stages.cache,
     "compute_at": stages.compute_at,
