@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import onnx
 import pytest
+import torch
 from onnx import TensorProto, helper, numpy_helper
 
 import tilewright
@@ -108,6 +109,19 @@ def test_compile_names_the_file_after_the_model(cli: Cli, linear: Path) -> None:
     assert made["output"] == str(linear.with_suffix(".tw"))
     assert made["report"]["options"]["optimize"] == 0
     assert tilewright.load(made["output"]).inputs[0].shape == (2, 24)
+
+
+def test_every_command_takes_an_exported_program(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "net.pt2"
+    torch.export.save(torch.export.export(torch.nn.Linear(8, 4), (torch.ones(3, 8),)), path)
+    assert cli("compile", path).code == 0
+    assert json.loads(cli("run", path, "--json").out)[0]["shape"] == [3, 4]
+    found = json.loads(cli("bench", path, "--kernels", "--seconds", 0.05, "--threads", 1, "--json").out)
+    assert found["threads"] == 1 and found["fma_gflops"] > 0 and found["cache_gb_per_s"] > 0
+    assert [k["flops"] for k in found["kernels"]] == [2 * 3 * 8 * 4 + 3 * 4]
+    assert cli("ir", path, "--stage", "schedule").code == 0
+    (tmp_path / "no.pt2").write_bytes(b"nothing")
+    assert "holds no exported program" in cli("run", tmp_path / "no.pt2").err
 
 
 def test_run_reads_and_writes_arrays(cli: Cli, linear: Path, tmp_path: Path) -> None:

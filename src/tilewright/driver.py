@@ -178,7 +178,7 @@ def compile(
 
     ``source`` is the path, bytes or ``ModelProto`` of an ONNX model, a ``torch.nn.Module`` (with ``example_inputs``, in
     order or a dict by name, and, for symbolic sizes, ``dynamic_shapes`` as ``torch.export`` takes them), an
-    ``ExportedProgram``, or a ``Graph``.
+    ``ExportedProgram`` or the path of one (``.pt2``), or a ``Graph``.
     ``input_shapes`` fixes or renames dimensions of an ONNX model's inputs; ``fix_dims`` gives symbolic dimensions a
     number. ``threads`` is the most threads a call uses (default: what affinity, container quota and
     ``TILEWRIGHT_THREADS`` allow). With ``precision="bf16"`` products and convolutions read operands rounded to bf16 and
@@ -620,7 +620,7 @@ def make_report(
 
 
 def read_graph(path: Path, *, fix_dims: Mapping[str, int] | None = None) -> Graph:
-    """The graph of an ONNX model or of a graph's text (``.txt``), before any pass."""
+    """The graph of an ONNX model, an exported program (``.pt2``) or a graph's text (``.txt``), before any pass."""
     if path.suffix == ".txt":
         return fix_symbols(load_graph(path, ops.by_name), fix_dims or {})
     return import_source(path, fix_dims=fix_dims)

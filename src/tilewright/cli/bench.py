@@ -117,7 +117,7 @@ def _kernels(path: Path, given: _Given, options: Options, threads: int, seconds:
     arrays = inputs.gather(given.files, specs, symbols, {}, given.seed)
     found = profile(graph, list(arrays.values()), options, threads=threads, seconds=seconds)
     if json:
-        show.emit_json(asdict(found))
+        show.emit_json({"threads": threads, **asdict(found)})
         return
     rows = []
     for k in found.kernels:

@@ -28,7 +28,6 @@ from tilewright.debug.peers import (
     Peer,
     ask_onnxruntime,
     ask_torch,
-    load_program,
     onnx_graph,
     refuse_random,
 )
@@ -38,7 +37,7 @@ from tilewright.debug.values import coarsest, other_values, values_of
 from tilewright.debug.worker import Died, Tell, Worker
 from tilewright.driver import Level, Options
 from tilewright.frontend.source import Source, import_source
-from tilewright.frontend.torch import export_module
+from tilewright.frontend.torch import export_module, load_program
 from tilewright.frontend.torch_tensors import to_numpy
 from tilewright.runtime.errors import ExecutionError, InputError, ResourceError, TilewrightError
 from tilewright.runtime.values import is_tensor

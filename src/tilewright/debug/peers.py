@@ -12,7 +12,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,7 +25,6 @@ from tilewright.frontend.onnx_file import read_model
 from tilewright.frontend.onnx_given import Elements, NeedsCall
 from tilewright.frontend.torch import import_with_values
 from tilewright.frontend.torch_tensors import to_numpy, to_torch
-from tilewright.runtime.errors import InputError
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -173,15 +171,3 @@ def refuse_random(graph: Graph) -> None:
     drawn = next((n for n in graph.nodes() if Trait.RANDOM in n.op.traits), None)
     if drawn is not None:
         raise OptionError(f"{drawn.loc} draws random numbers", remedy="compare against the reference")
-
-
-def load_program(path: Path) -> ExportedProgram:
-    """An exported program of a ``.pt2`` file."""
-    try:
-        import torch
-    except ImportError as e:
-        raise OptionError(f"{path} needs PyTorch", remedy="pip install 'tilewright[torch]'") from e
-    try:
-        return torch.export.load(path)
-    except Exception as e:  # it raises many kinds for a file that is not one
-        raise InputError(f"{path} holds no exported program: {e}", remedy="write it with torch.export.save") from e

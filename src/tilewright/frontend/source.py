@@ -18,7 +18,8 @@ from tilewright.frontend import torch as torch_frontend
 from tilewright.runtime.digest import digest_file
 
 Source = Any
-"""A path, ``bytes``, ``onnx.ModelProto``, ``torch.nn.Module``, ``torch.export.ExportedProgram`` or ``Graph``."""
+"""A path (``.pt2`` of an exported program, else of an ONNX model), ``bytes``, ``onnx.ModelProto``, ``torch.nn.Module``,
+``torch.export.ExportedProgram`` or ``Graph``."""
 
 Examples = torch_frontend.Examples
 
@@ -45,6 +46,8 @@ def import_source(
 
     An ONNX model is read with its fixed dimensions known: some have a form for certain sizes only.
     """
+    if isinstance(source, str | Path) and Path(source).suffix == ".pt2":
+        source = torch_frontend.load_program(Path(source))
     if isinstance(source, str | Path | bytes) or _is_a(source, "onnx", "ModelProto"):
         return onnx_frontend.import_onnx(source, input_shapes=input_shapes, fix_dims=fix_dims)
     return fix_symbols(_import_sized(source, example_inputs, dynamic_shapes), fix_dims or {})

@@ -13,9 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from tilewright.core.diag import UNKNOWN, ImportFailed, Loc, Problem
+from tilewright.core.diag import UNKNOWN, ImportFailed, Loc, OptionError, Problem
 from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.types import i64
 from tilewright.frontend.aten import KEPT_WHOLE, TAKEN_APART
@@ -23,6 +24,7 @@ from tilewright.frontend.aten_call import SymFloat, Unsupported, as_node, dim_sc
 from tilewright.frontend.fx import FAILED, IGNORED, Importer
 from tilewright.frontend.fx_inplace import written_roots
 from tilewright.frontend.fx_symbols import SymbolTable
+from tilewright.runtime.errors import InputError
 
 if TYPE_CHECKING:
     import torch
@@ -72,6 +74,18 @@ def _export(module: torch.nn.Module, inputs: Examples, dynamic_shapes: Any) -> E
             f"torch.export can't capture {type(module).__name__}: {e}",
             remedy="keep Python control flow in forward free of data, or use torch.compile(backend='tilewright')",
         ) from e
+
+
+def load_program(path: Path) -> ExportedProgram:
+    """An exported program of a ``.pt2`` file."""
+    try:
+        import torch
+    except ImportError as e:
+        raise OptionError(f"{path} needs PyTorch", remedy="pip install 'tilewright[torch]'") from e
+    try:
+        return torch.export.load(path)
+    except Exception as e:  # it raises many kinds for a file that is not one
+        raise InputError(f"{path} holds no exported program: {e}", remedy="write it with torch.export.save") from e
 
 
 def import_exported(
