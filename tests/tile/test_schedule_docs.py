@@ -48,6 +48,10 @@ EXAMPLES: dict[str, tuple[Computation, str, tuple[str, ...]]] = {
     "stage": (
         matmul(5, 6, 7, False), "stage(B, k0_o)", ("split(k0, 3)", "reorder(k0_o, i0_1, i1_1, k0_i)"),
     ),
+    "panels": (
+        rows_twice(8, 6), "panels(t, 0, 4, 2)",
+        ("split(i0, 4)", "split(i1, 2)", "split(i0_1, 4)", "split(i1_1, 2)"),
+    ),
     "prefetch": (
         matmul(6, 8, 4, False), "prefetch(B_p, i1_1_o, k0, 4)",
         ("split(i1_1, 4)", "reorder(i1_1_o, i0_1, k0, i1_1_i)", "pack(B)"),

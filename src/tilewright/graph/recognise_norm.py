@@ -5,19 +5,23 @@ In: the last node of a formula. Out: the composite. Not its business: activation
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from tilewright import ops
 from tilewright.core.graph import Node
 from tilewright.core.rewrite import P, Rewriting, Rule, Var, const
 from tilewright.core.types import product
-from tilewright.graph.facts import array_of, factors, scalar, without
+from tilewright.graph.facts import array_of, factors, is_near, scalar, without
 
 X = Var("x")
 EPSILON = const("epsilon", lambda n: (scalar(n) or 0) > 0)
 MAX = P(ops.reduce_max, X, name="max", where=lambda n: n.attrs["keepdims"] and len(n.attrs["axes"]) == 1)
 SHIFTED = P(ops.sub, X, MAX)
 EXP = P(ops.exp, SHIFTED)
+BASE = const("base", lambda n: is_near(n, math.log2(math.e)))
+EXP2 = P(ops.exp2, P(ops.sub, P(ops.mul, X, BASE), P(ops.mul, MAX, BASE)))
 
 
 def _sum_over(total: Node, terms: Node, axes: tuple[int, ...]) -> bool:
@@ -27,11 +31,11 @@ def _sum_over(total: Node, terms: Node, axes: tuple[int, ...]) -> bool:
 
 
 def _softmax(b: Rewriting, node: Node) -> Node | None:
-    """e / sum(e) with e = exp(x - max x)."""
+    """e / sum(e) with e = exp(x - max x), or the same to the base 2."""
     e, total = node.inputs
-    if e.op is not ops.exp or total.op is not ops.reduce_sum:
+    if e.op not in (ops.exp, ops.exp2) or total.op is not ops.reduce_sum:
         return None
-    m = EXP.match(e)
+    m = EXP.match(e) or EXP2.match(e)
     if not m or not _sum_over(total, e, m["max"].attrs["axes"]):
         return None
     return b(ops.softmax, m["x"], axis=m["max"].attrs["axes"][0])
@@ -39,8 +43,8 @@ def _softmax(b: Rewriting, node: Node) -> Node | None:
 
 def _softmax_by_product(b: Rewriting, node: Node) -> Node | None:
     for e, inverse in (node.inputs, node.inputs[::-1]):
-        if inverse.op is ops.reciprocal and e.op is ops.exp:
-            m = EXP.match(e)
+        if inverse.op is ops.reciprocal and e.op in (ops.exp, ops.exp2):
+            m = EXP.match(e) or EXP2.match(e)
             if m and _sum_over(inverse.inputs[0], e, m["max"].attrs["axes"]):
                 return b(ops.softmax, m["x"], axis=m["max"].attrs["axes"][0])
     return None

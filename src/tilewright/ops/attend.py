@@ -35,7 +35,8 @@ from tilewright.ops.common import (
 from tilewright.ops.contract import matmul
 from tilewright.ops.elementwise import cast_node
 from tilewright.ops.movement import reshape, transpose
-from tilewright.ops.reduce import reduce_max, reduce_sum
+from tilewright.ops.norm import weights_below_top
+from tilewright.ops.reduce import reduce_sum
 from tilewright.ops.samples import random
 from tilewright.ops.window import trilu
 
@@ -72,7 +73,8 @@ def _group_size(q_heads: Dim, kv_heads: Dim) -> Dim:
 def _decompose_attention(b: Builder, inputs: tuple[Node, ...], a: Attrs) -> Node:
     """Heads of queries that share keys are an axis of their own; scores are held in f32 at least.
 
-    ``1 / sum`` comes after the product with the values, which has fewer elements than the scores.
+    The scale is part of the exponential's where nothing comes between that minds it. ``1 / sum`` comes after the
+    product with the values, which has fewer elements than the scores.
     """
     q, k, v, *masks = inputs
     shape = (*q.shape[:3], v.shape[3])
@@ -87,12 +89,14 @@ def _decompose_attention(b: Builder, inputs: tuple[Node, ...], a: Attrs) -> Node
     score_dtype = wide(q.dtype)
     k_transposed = b(transpose, k, perm=(*range(rank - 2), rank - 1, rank - 2))
     scores = b(matmul, q, k_transposed, out_dtype=score_dtype)
-    scores = b(ew.mul, scores, b.const(a.scale, score_dtype))
+    is_late = a.scale > 0 and not a.softcap and all(m.dtype is types.bool_ for m in masks)
+    if not is_late:
+        scores = b(ew.mul, scores, b.const(a.scale, score_dtype))
     if a.softcap:
         cap = b.const(a.softcap, score_dtype)
         scores = b(ew.mul, b(ew.tanh, b(ew.div, scores, cap)), cap)
     scores = _masked(b, scores, masks, a.causal)
-    e = b(ew.exp, b(ew.sub, scores, b(reduce_max, scores, axes=(rank - 1,), keepdims=True)))
+    e = weights_below_top(b, scores, rank - 1, a.scale if is_late else 1.0)
     per_sum = b(ew.reciprocal, b(reduce_sum, e, axes=(rank - 1,), keepdims=True))
     if v.dtype is types.bf16:  # rounded, so that the product can use the instructions of its dtype
         weights = cast_node(b, b(ew.mul, e, per_sum), v.dtype)

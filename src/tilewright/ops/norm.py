@@ -9,6 +9,7 @@ second pass over centred values, and softmax subtracts the maximum: both are saf
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -147,9 +148,20 @@ def _shifted(b: Builder, x: Node, axis: int) -> Node:
     return b(ew.sub, x, b(reduce_max, x, axes=(axis,), keepdims=True))
 
 
+def weights_below_top(b: Builder, x: Node, axis: int, scale: float = 1.0) -> Node:
+    """``exp(scale * (x - max(x)))`` along an axis, up to a factor near 1 that all elements of a row share.
+
+    To the base 2, so that one fused multiply-add does for scale, base and maximum. Rounding the maximum's product gives
+    the factor, which the sum of a softmax takes out again. ``scale`` must be positive.
+    """
+    factor = b.const(scale * math.log2(math.e), x.dtype)
+    top = b(reduce_max, x, axes=(axis,), keepdims=True)
+    return b(ew.exp2, b(ew.sub, b(ew.mul, x, factor), b(ew.mul, top, factor)))
+
+
 def _softmax(b: Builder, a: Attrs, x: Node) -> Node:
     """One division a row: the reciprocal costs 1 ULP more than dividing every element."""
-    e = b(ew.exp, _shifted(b, x, a.axis))
+    e = weights_below_top(b, x, a.axis)
     return b(ew.mul, e, b(ew.reciprocal, b(reduce_sum, e, axes=(a.axis,), keepdims=True)))
 
 

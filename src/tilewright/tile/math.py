@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from tilewright.core import types
-from tilewright.core.compute import Binary, Cast, Const, Unary, Value, rewrite_value
+from tilewright.core.compute import Binary, Cast, Const, Fma, Unary, Value, rewrite_value
 from tilewright.tile.elementary import exponential, special, trigonometric
 from tilewright.tile.elementary.build import Style
 
@@ -70,12 +70,22 @@ def expand(value: Value, *, has_fma: bool = True, has_f64: bool = True, has_scal
         return None
 
     def sums(v: Value) -> Value | None:
+        if has_fma and isinstance(v, Unary) and v.op == "exp2" and v.dtype is types.f32:
+            return _fused(v)
         function = _one_plus(v)
         if function is None or v.dtype is types.f64:
             return None
         return _in_wide(v, lambda a: ONE_PLUS[function.op](a, narrow_style), function.a)
 
     return rewrite_value(rewrite_value(value, sums), leaf)
+
+
+def _fused(v: Unary) -> Value | None:
+    """``exp2(x * c - y)`` with the difference rounded once."""
+    d = v.a
+    if isinstance(d, Binary) and d.op == "sub" and isinstance(d.a, Binary) and d.a.op == "mul":
+        return Unary("exp2", Fma(d.a.a, d.a.b, -d.b))
+    return None
 
 
 def _one_plus(v: Value) -> Unary | None:

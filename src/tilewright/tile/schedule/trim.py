@@ -4,8 +4,9 @@ In: a kernel, the name of a reduction's loop. Out: a kernel that means the same,
 Not its business: masks that depend on data.
 
 What is known comes from guards: ``select(inside(g), x, c)`` is ``c`` where ``g < 0``; a temporary that one plain nest
-assigns is known where its value is; ``-inf`` stays ``-inf`` when something is added, and its exponential is 0; 0 times
-anything is 0. The last three take the other operand to be finite, as a mask's author does: what it hides is not seen.
+assigns is known where its value is; ``-inf`` stays ``-inf`` when something is added, an exponential of it is 0, and 0
+times anything is 0. The last three take the other operand to be finite, as a mask's author does: what it hides is not
+seen.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def known_value(kernel: Kernel, v: Value) -> Known | None:
             return _stored(kernel, v)
         case Cast():
             return known_value(kernel, v.a)
-        case Unary(op="exp"):
+        case Unary(op="exp" | "exp2"):
             known = known_value(kernel, v.a)
             return None if known is None or known[0] != -inf else (0.0, known[1])
         case Binary(op="add" | "sub" | "mul" | "div"):
