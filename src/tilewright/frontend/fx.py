@@ -22,7 +22,7 @@ from tilewright.frontend.aten_complex import COMPLEX
 from tilewright.frontend.complex_pairs import Pair, from_parts
 from tilewright.frontend.fx_control import convert_cond, convert_scan, convert_while
 from tilewright.frontend.fx_floats import float_node
-from tilewright.frontend.fx_inplace import functional_name, is_in_place
+from tilewright.frontend.fx_inplace import NO_WRITES, Writes, functional_name, is_in_place, put_back
 from tilewright.frontend.fx_locations import location_of
 from tilewright.frontend.fx_symbols import SymbolTable, is_decided_by_data, lone_symbol
 from tilewright.frontend.homes import Homes, TyingBuilder
@@ -68,15 +68,13 @@ class Importer:
         self.failed: dict[Any, Problem] = {}
         self._more_problems: list[Problem] = []
         self.constraints: list[Expr] = []
-        self.written: Mapping[Any, Any] = {}
+        self.writes = NO_WRITES
+        self._versions: dict[Any, int] = {}  # of views, and of what they are taken of: how often it was written to
         self._constants: dict[int, Node] = {}
 
-    def run(self, graph: Any, written: Mapping[Any, Any] | None = None) -> list[Any]:
-        """Convert every call; the output's values in order (``FAILED`` where a problem was found).
-
-        ``written`` maps in-place calls to the fx node whose value they replace.
-        """
-        self.written = written or {}
+    def run(self, graph: Any, writes: Writes = NO_WRITES) -> list[Any]:
+        """Convert every call; the output's values in order (``FAILED`` where a problem was found)."""
+        self.writes = writes
         outputs: list[Any] = []
         self.convert_nodes(graph.nodes)
         for node in graph.nodes:
@@ -96,8 +94,35 @@ class Importer:
                 continue
             if node.op == "get_attr":
                 self.env[node] = self._guarded(node)
+            elif node in self.writes.targets:
+                self._write(self.writes.targets[node], self._guarded(node))
             elif node.op not in ("placeholder", "output"):
-                self.env[self.written.get(node, node)] = self._guarded(node)
+                self.env[node] = self._guarded(node)
+                self._versions[node] = self._version(node)
+
+    def _write(self, target: Any, value: Any) -> None:
+        """Let ``target`` be ``value``, and what it is a view of be the same with ``value`` put back."""
+        bases = self.writes.bases
+        changed = [target]
+        while changed[-1] in bases:
+            view, base = changed[-1], bases[changed[-1]]
+            whole = self._value(base)
+            changed.append(base)
+            self.env[view] = value
+            if value is not FAILED and whole is not FAILED:
+                value = put_back(self.builder(location_of(view)), view, self._arguments(view), whole, value)
+            else:
+                value = FAILED
+        self.env[changed[-1]] = value
+        self._versions[changed[-1]] = self._versions.get(changed[-1], 0) + 1
+        for node in changed:
+            self._versions[node] = self._versions[changed[-1]]
+
+    def _version(self, node: Any) -> int:
+        """How often the tensor that ``node`` is, or is a view of, has been written to."""
+        while node in self.writes.bases:
+            node = self.writes.bases[node]
+        return self._versions.get(node, 0)
 
     def builder(self, loc: Loc) -> Builder:
         """What adds nodes, tied to the sizes that they use."""
@@ -210,7 +235,7 @@ class Importer:
             return FAILED
         is_complex = any(isinstance(x, Pair) for x in flat) or any(map(is_complex_tensor, results))
         convert = (COMPLEX if is_complex else CONVERTERS).get(functional_name(name))
-        if convert is None or (is_in_place(node) and node not in self.written):
+        if convert is None or (is_in_place(node) and node not in self.writes.targets):
             options = nearest(name.removeprefix("aten."))
             hint = f"the nearest supported form is aten.{options[0]}" if options else "replace it by supported ops"
             raise Unsupported("is not supported", hint)
@@ -249,7 +274,11 @@ class Importer:
         if isinstance(x, Mapping):
             return {k: self._value(v) for k, v in x.items()}
         try:
-            return self.env.get(self.written.get(x, x), x)
+            x = self.writes.targets.get(x, x)
+            if x in self.writes.bases and self._versions[x] != self._version(x):
+                self.env[x] = self._guarded(x)
+                self._versions[x] = self._version(x)
+            return self.env.get(x, x)
         except TypeError:  # unhashable: not an fx node
             return x
 

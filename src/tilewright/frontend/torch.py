@@ -22,7 +22,7 @@ from tilewright.core.types import i64
 from tilewright.frontend.aten import KEPT_WHOLE, TAKEN_APART
 from tilewright.frontend.aten_call import SymFloat, Unsupported, as_node, dim_scalar
 from tilewright.frontend.fx import FAILED, IGNORED, Importer
-from tilewright.frontend.fx_inplace import written_roots
+from tilewright.frontend.fx_inplace import NO_WRITES, writes_of
 from tilewright.frontend.fx_symbols import SymbolTable
 from tilewright.runtime.errors import InputError
 
@@ -111,22 +111,22 @@ def import_with_values(
     program: ExportedProgram, *, name: str = "main", dimension_names: Mapping[str, str] | None = None
 ) -> Imported:
     """:func:`import_exported`, for those who want to know what became of each call."""
-    written = written_roots(program.graph, IGNORED) if program.dialect == "TRAINING" else {}
-    if written is None:
-        program, written = _decomposed(program), {}
+    writes = writes_of(program.graph, IGNORED) if program.dialect == "TRAINING" else NO_WRITES
+    if writes is None:
+        program, writes = _decomposed(program), NO_WRITES
     symbols = SymbolTable(dimension_names)
     symbols.add_ranges(program.range_constraints, down_to=1)
     importer = Importer(Pool(), symbols, program.graph_module)
     importer.read_assertions(program.graph)
     inputs = _bind_inputs(importer, program)
-    outputs = importer.run(program.graph, written)
+    outputs = importer.run(program.graph, writes)
     nodes, names = _bind_outputs(importer, program, outputs)
     if importer.problems:
         raise ImportFailed(
             f"{len(importer.problems)} calls of the PyTorch program have no form here", importer.problems
         )
     graph = Graph(name, importer.pool, inputs, nodes, names, tuple(importer.constraints))
-    changed = {*written, *written.values()}
+    changed = writes.changing
     return Imported(graph, program, {k: v for k, v in importer.env.items() if isinstance(v, Node) and k not in changed})
 
 
