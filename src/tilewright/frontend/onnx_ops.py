@@ -16,6 +16,8 @@ from tilewright.frontend import (
     onnx_ops_index,
     onnx_ops_microsoft,
     onnx_ops_ml,
+    onnx_ops_ml_linear,
+    onnx_ops_ml_trees,
     onnx_ops_movement,
     onnx_ops_norm,
     onnx_ops_pool,
@@ -49,16 +51,23 @@ _FAMILIES = (
     onnx_ops_text,
 )
 
+_LEARNED = (onnx_ops_ml, onnx_ops_ml_linear, onnx_ops_ml_trees)
+
 CONVERTERS: Mapping[tuple[str, str], Converter] = {
     **{("", op): converter for family in _FAMILIES for op, converter in family.TABLE.items()},
     **{("com.microsoft", op): converter for op, converter in onnx_ops_microsoft.TABLE.items()},
-    **{("ai.onnx.ml", op): converter for op, converter in onnx_ops_ml.TABLE.items()},
+    **{("ai.onnx.ml", op): converter for family in _LEARNED for op, converter in family.TABLE.items()},
     **{("ai.onnx.preview.training", op): converter for op, converter in onnx_ops_text.TRAINING.items()},
     ("", "SimplifiedLayerNormalization"): onnx_ops_microsoft.simplified_layer_norm,
 }
 
 _STRINGS = ("works on strings, and tensors hold numbers only", "do the text processing before the model")
+_MAPS = "takes or gives maps from labels to numbers, and tensors hold numbers only"
 REFUSED: Mapping[tuple[str, str], tuple[str, str]] = {
+    ("ai.onnx.ml", "ZipMap"): (_MAPS, "export the probabilities as a tensor (skl2onnx: options={'zipmap': False})"),
+    ("ai.onnx.ml", "CastMap"): (_MAPS, "give the model a tensor with a column for each key"),
+    ("ai.onnx.ml", "DictVectorizer"): (_MAPS, "vectorize before the model, and give it the tensor"),
+    ("ai.onnx.ml", "CategoryMapper"): (_STRINGS[0], "map categories to integers before the model"),
     **{("", op): _STRINGS for op in ("StringConcat", "StringNormalizer", "StringSplit", "RegexFullMatch")},
     ("", "ImageDecoder"): ("decodes image files, whose bytes decide every size", "decode images before the model"),
     ("ai.onnx.preview.training", "Gradient"): (

@@ -1,27 +1,28 @@
-"""Converters of classical machine learning (``ai.onnx.ml``) as tensor arithmetic: trees, look-ups, thresholds.
+"""Converters of classical machine learning (``ai.onnx.ml``) that prepare features: look-ups, thresholds, scaling.
 
-In: a ``Call``. Out: nodes of the graph IR. Not its business: strings and maps, which tensors do not hold.
+In: a ``Call``. Out: nodes of the graph IR. Not its business: models (``onnx_ops_ml_linear``, ``onnx_ops_ml_trees``),
+strings and maps, which tensors do not hold.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from tilewright import ops
 from tilewright.core.graph import Node
-from tilewright.core.opdef import OpDef
-from tilewright.core.types import Array, DType, i64, product
+from tilewright.core.types import Array, DType, f32, f64, i64, product
 from tilewright.frontend.onnx_arithmetic import Formula
 from tilewright.frontend.onnx_call import Call, Table
 from tilewright.frontend.onnx_file import STRINGS_REMEDY, STRINGS_RULE
-
-MAX_TREE_DEPTH = 4096
+from tilewright.frontend.onnx_ml_scores import rows
 
 
 def _array_feature_extractor(c: Call) -> Node:
+    """Columns by their numbers, as rows even of a vector."""
     x, places = c.x(0), c.x(1)
+    x = c.reshape(x, (1, *x.shape)) if len(x.shape) == 1 else x
     return c(ops.gather, x, c.reshape(places, (product(places.shape),)), axis=len(x.shape) - 1)
 
 
@@ -53,8 +54,9 @@ def _label_encoder(c: Call) -> Node:
 
 def _listed(c: Call, what: str) -> Array:
     """The keys or values, in whichever attribute they stand."""
-    if c.has(f"{what}_strings"):
-        c.refuse(f"attribute {what}_strings {STRINGS_RULE}", STRINGS_REMEDY)
+    for name in (f"{what}_strings", "classes_strings"):
+        if c.has(name):
+            c.refuse(f"attribute {name} {STRINGS_RULE}", STRINGS_REMEDY)
     given = [name for name in ("int64s", "floats", "tensor") if c.has(f"{what}_{name}")]
     if len(given) != 1:
         c.refuse(f"must have exactly one of {what}_int64s, {what}_floats, {what}_tensor")
@@ -77,157 +79,108 @@ def _default(c: Call, values: Array) -> Any:
     return fallback[values.dtype.kind in "iu"]
 
 
-# --- TreeEnsemble ---------------------------------------------------------------------------------------------------
-
-_COMPARE: dict[int, OpDef] = {0: ops.le, 1: ops.lt, 2: ops.ge, 3: ops.gt, 4: ops.eq, 5: ops.ne}
-_MEMBER = 6
-_SUM, _AVERAGE, _MIN, _MAX = 1, 0, 2, 3
+# --- preparation of features ----------------------------------------------------------------------------------------
 
 
-class _Trees(NamedTuple):
-    """Inner nodes and behind them the leaves, which lead to themselves; ``after`` has the place after each test."""
+def _scaler(c: Call) -> Node:
+    """``(x - offset) * scale``, by columns or by one number each; f64 is rounded at the end."""
+    m = Formula(c)
+    x, dtype = c.x(0), f64 if c.x(0).dtype is f64 else f32
+    offset, scale = (_by_column(c, name, c.floats(name), x, dtype) for name in ("offset", "scale"))
+    return c.cast(m.mul(m.sub(c.cast(x, dtype), offset), scale), f32)
 
-    n_inner: int
-    after: tuple[Array, Array]
-    depth: int
+
+def _by_column(c: Call, name: str, values: list[float] | list[int], x: Node, dtype: DType) -> Node:
+    """An attribute with a number for each of the last axis's columns, or one for all."""
+    if not x.shape:
+        c.refuse("takes rows of features, not a 0-d tensor")
+    n = x.shape[-1]
+    if len(values) != 1:
+        if not values or (isinstance(n, int) and n != len(values)):
+            c.refuse(f"attribute {name} has {len(values)} numbers for {n} features; it needs one each, or one for all")
+        c.assume_equal(n, len(values))
+    return c.const(np.array(values, dtype.numpy), dtype)
 
 
-def _tree_ensemble(c: Call) -> Node:
-    """All trees at once, a level in each step: every row of ``x`` stands at one node of every tree."""
+def _normalizer(c: Call) -> Node:
+    """Rows divided by their maximum, sum of sizes or length, where that is not 0; a vector is one row."""
+    m = Formula(c)
+    kind = c.choice("norm", ("MAX", "L1", "L2"), "MAX")
+    x = rows(c)
+    if kind == "MAX":
+        size = c(ops.reduce_max, x, axes=(1,), keepdims=True)
+    else:
+        parts = c(ops.abs, x) if kind == "L1" else m.mul(x, x)
+        size = c(ops.reduce_sum, parts, axes=(1,), keepdims=True)
+        size = c(ops.sqrt, size) if kind == "L2" else size
+    return c.reshape(m.div(x, m.where(m.eq(size, 0.0), 1.0, size)), c.x(0).shape)
+
+
+def _imputer(c: Call) -> Node:
+    """Elements equal to one value, which may be NaN, replaced by their column's."""
     m = Formula(c)
     x = c.x(0)
-    roots = np.array(c.ints("tree_roots"), np.int64)
-    trees = _read_trees(c, roots)
-    n = trees.n_inner
-    features = np.array(c.ints("nodes_featureids"), np.int64)
-    modes, splits = (_tensor(c, f"nodes_{name}") for name in ("modes", "splits"))
-    by_nan = np.array(c.ints("nodes_missing_value_tracks_true", [0] * n), bool)
-    c.ignore("nodes_hitrates")
-    if not len(features) == len(modes) == len(splits) == len(by_nan) == n:
-        c.refuse("the attributes nodes_* differ in length", "the model is damaged; export it again")
-    if len(features) and not 0 <= features.min() <= features.max():
-        c.refuse("attribute nodes_featureids must not be negative")
-    members = _members(c, modes)
-    leaves = len(trees.after[0]) - n
-
-    def at(table: Array, place: Node) -> Node:
-        return c(ops.gather, c.array(np.concatenate([table, np.zeros((leaves, *table.shape[1:]), table.dtype)])), place,
-                 axis=0)  # fmt: skip
-
-    place = c.expand(c.const(roots, i64), (x.shape[0], len(roots)))
-    for _ in range(trees.depth):
-        feature = c(ops.gather_elements, x, at(features, place), axis=1)
-        mode = at(modes.astype(np.int64), place)
-        holds: Node | None = None
-        for kind in sorted(set(modes.tolist())):
-            if kind == _MEMBER:
-                wide = c.reshape(feature, (*feature.shape, 1))
-                hits = c.cast(m.eq(wide, at(members.astype(x.dtype.numpy), place)), i64)
-                test = m.gt(c(ops.reduce_max, hits, axes=(2,), keepdims=False), 0)
-            elif kind in _COMPARE:
-                test = c(_COMPARE[kind], feature, at(splits.astype(x.dtype.numpy), place))
-            else:
-                c.refuse(f"attribute nodes_modes has {kind}, which is no mode")
-            holds = test if holds is None else c(ops.where, m.eq(mode, int(kind)), test, holds)
-        assert holds is not None
-        if by_nan.any():
-            holds = c(ops.logical_or, holds, m.both(m.ne(feature, feature), at(by_nan, place)))
-        place = m.where(holds, *(c(ops.gather, c.array(table), place, axis=0) for table in trees.after))
-    return _transformed(c, _aggregated(c, m.sub(place, n), x.dtype, len(roots)))
+    kind = "float" if c.has("imputed_value_floats") else "int64"
+    if c.has("imputed_value_floats") == c.has("imputed_value_int64s"):
+        c.refuse("must have exactly one of imputed_value_floats and imputed_value_int64s")
+    if x.dtype.is_float != (kind == "float"):
+        c.refuse(f"attribute imputed_value_{kind}s does not fit an operand of {x.dtype}")
+    c.ignore("replaced_value_float", "replaced_value_int64")
+    values: list[float] | list[int] = (
+        c.floats("imputed_value_floats") if kind == "float" else c.ints("imputed_value_int64s")
+    )
+    absent = c.float_("replaced_value_float", 0.0) if kind == "float" else c.int_("replaced_value_int64", 0)
+    missing = m.ne(x, x) if absent != absent else m.eq(x, c.const(absent, x.dtype))
+    return c(ops.where, missing, _by_column(c, f"imputed_value_{kind}s", values, x, x.dtype), x)
 
 
-def _tensor(c: Call, name: str) -> Array:
-    found = c.tensor(name)
-    if found is None:
-        c.refuse(f"attribute {name} is missing")
-    return found.reshape(-1)
+def _one_hot_encoder(c: Call) -> Node:
+    """A new last axis with 1 at the element's category; of equal categories the last one counts.
 
-
-def _read_trees(c: Call, roots: Array) -> _Trees:
-    """Where each test leads, checked: numbers in range, no cycles."""
-    sides = []
-    for side in ("false", "true"):
-        ids, are_leaves = (np.array(c.ints(f"nodes_{side}{what}"), np.int64) for what in ("nodeids", "leafs"))
-        if len(ids) != len(are_leaves):
-            c.refuse(f"attributes nodes_{side}nodeids and nodes_{side}leafs differ in length")
-        sides.append((ids, are_leaves != 0))
-    n, n_leaves = len(sides[0][0]), len(_tensor(c, "leaf_weights"))
-    if len(sides[1][0]) != n or not n or not len(roots):
-        c.refuse("attributes nodes_truenodeids, nodes_falsenodeids and tree_roots must hold nodes")
-    for ids, are_leaves in sides:
-        if (ids < 0).any() or (ids >= np.where(are_leaves, n_leaves, n)).any():
-            c.refuse("attribute nodes_truenodeids or nodes_falsenodeids leads to no node or leaf")
-    if roots.min() < 0 or roots.max() >= n:
-        c.refuse("attribute tree_roots names no node")
-    loops = n + np.arange(n_leaves)
-    on_false, on_true = (np.concatenate([ids + n * are_leaves, loops]) for ids, are_leaves in sides)
-    level, depth = np.unique(roots), 0
-    while (level < n).any():
-        inner = level[level < n]
-        level, depth = np.unique(np.concatenate([on_false[inner], on_true[inner]])), depth + 1
-        if depth > min(n, MAX_TREE_DEPTH):
-            c.refuse("attributes nodes_truenodeids and nodes_falsenodeids form a cycle or a tree of a depth beyond "
-                     f"{MAX_TREE_DEPTH}")  # fmt: skip
-    return _Trees(n, (on_true, on_false), depth)
-
-
-def _members(c: Call, modes: Array) -> Array:
-    """For each node the numbers that its membership test accepts, padded with NaN, which equals nothing."""
-    nodes = np.flatnonzero(modes == _MEMBER)
-    given = c.tensor("membership_values")
-    sets: list[list[float]] = [[]]
-    for v in [] if given is None else given.reshape(-1).tolist():
-        if v != v:
-            sets.append([])
-        else:
-            sets[-1].append(v)
-    sets = sets[: len(nodes)]
-    if len(sets) < len(nodes):
-        c.refuse(f"attribute membership_values has {len(sets)} sets for {len(nodes)} nodes")
-    table = np.full((len(modes), max([1, *map(len, sets)])), np.nan)
-    for node, accepted in zip(nodes, sets, strict=True):
-        table[node, : len(accepted)] = accepted
-    return table
-
-
-def _aggregated(c: Call, leaf: Node, dtype: DType, n_trees: int) -> Node:
-    """Each row's leaves, one of every tree, put together by target."""
+    An element of no category has zeros only: ``zeros=0`` asks for an error then, which a compiled model can't raise.
+    """
     m = Formula(c)
-    n_targets, how = c.int_("n_targets", 1), c.int_("aggregate_function", _SUM)
-    targets, weights = np.array(c.ints("leaf_targetids"), np.int64), _tensor(c, "leaf_weights")
-    if len(targets) != len(weights) or not 0 <= targets.min() <= targets.max() < n_targets:
-        c.refuse(f"attribute leaf_targetids must name one of {n_targets} targets for each of {len(weights)} leaves")
-    weight = c.cast(c(ops.gather, c.array(weights), leaf, axis=0), dtype)
-    target = c(ops.gather, c.array(targets), leaf, axis=0)
-    rows = c.reshape(weight, (*weight.shape, 1))
-    mine = m.eq(c.reshape(target, (*target.shape, 1)), m.steps(n_targets))
-    if how in (_SUM, _AVERAGE):
-        total = c(ops.reduce_sum, m.where(mine, rows, 0.0), axes=(1,), keepdims=False)
-        return m.div(total, n_trees) if how == _AVERAGE else total
-    if how not in (_MIN, _MAX):
-        c.refuse(f"attribute aggregate_function={how} is not known")
-    op, worst = (ops.reduce_min, np.inf) if how == _MIN else (ops.reduce_max, -np.inf)
-    best = c(op, m.where(mine, rows, worst), axes=(1,), keepdims=False)
-    return m.where(m.eq(best, worst), 0.0, best)
+    c.ignore("zeros")
+    if c.has("cats_strings"):
+        c.refuse(f"attribute cats_strings {STRINGS_RULE}", STRINGS_REMEDY)
+    x, categories = c.x(0), np.array(c.ints("cats_int64s"), np.int64)
+    column = c.reshape(x, (*x.shape, 1))
+    found = m.eq(c.cast(column, i64), c.array(categories))
+    if x.dtype.is_float:
+        found = m.both(found, m.eq(column, column))
+    place = {v: k for k, v in enumerate(categories.tolist())}
+    if len(place) < len(categories):
+        found = m.both(found, c.array(np.array([place[v] == k for k, v in enumerate(categories.tolist())])))
+    return c.cast(found, f32)
 
 
-def _transformed(c: Call, scores: Node) -> Node:
-    match c.int_("post_transform", 0):
-        case 0:
-            return scores
-        case 1:
-            return c(ops.softmax, scores, axis=1)
-        case 2:
-            return c(ops.sigmoid, scores)
-        case other:
-            c.refuse(
-                f"attribute post_transform={other} is not supported", "supported: 0 (none), 1 (softmax), 2 (logistic)"
-            )
+def _feature_vectorizer(c: Call) -> Node:
+    """The operands' columns side by side, each cut or filled with zeros to its number of columns."""
+    parts = []
+    given = c.nodes()
+    widths = c.ints("inputdimensions", [-1] * len(given))
+    if len(widths) != len(given) or not given:
+        c.refuse(f"attribute inputdimensions has {len(widths)} numbers for {len(given)} operands")
+    for x, width in zip(given, widths, strict=True):
+        n_rows, n = (1, x.shape[0]) if len(x.shape) == 1 else (x.shape[0], product(x.shape[1:]))
+        flat = c.cast(c.reshape(x, (n_rows, n)), f32)
+        if not isinstance(n, int) and width >= 0:
+            c.assume_equal(n, width)
+        elif isinstance(n, int) and n > width >= 0:
+            flat = c.slice_axis(flat, 1, 0, width)
+        elif isinstance(n, int) and n < width:
+            flat = c(ops.concat, flat, c.full(0.0, f32, (n_rows, width - n)), axis=1)
+        parts.append(flat)
+    return c(ops.concat, *parts, axis=1) if len(parts) > 1 else parts[0]
 
 
 TABLE: Table = {
     "ArrayFeatureExtractor": _array_feature_extractor,
     "Binarizer": _binarizer,
+    "FeatureVectorizer": _feature_vectorizer,
+    "Imputer": _imputer,
     "LabelEncoder": _label_encoder,
-    "TreeEnsemble": _tree_ensemble,
+    "Normalizer": _normalizer,
+    "OneHotEncoder": _one_hot_encoder,
+    "Scaler": _scaler,
 }

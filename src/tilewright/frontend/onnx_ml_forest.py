@@ -1,0 +1,146 @@
+"""Trees as tables, and the walk through all of them at once.
+
+In: nodes with tests, children and roots, in any order. Out: ``Forest``, whose tables are laid out level by level, and
+nodes of the graph IR that lead every row to its leaf in every tree. Not its business: attributes, what leaves hold
+(``onnx_ops_ml_trees``).
+
+Form. The two children of a test lie side by side, so a step is ``child[place] + holds``: a row's place in a tree needs
+three look-ups (feature, split, child) and one of the row itself. A leaf is its own child and its test never holds (its
+split is NaN), so trees of any depth are walked in as many steps as the deepest needs. All orders of comparison become
+``<=`` by turning the test around or taking the next smaller split; only tests of equality and membership keep a form of
+their own. Trees come before rows in the tables of places: one tree's tables serve all rows before the next tree's.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from tilewright import ops
+from tilewright.core.graph import Node
+from tilewright.core.types import Array, DType, bool_, i32
+from tilewright.frontend.onnx_arithmetic import Formula
+from tilewright.frontend.onnx_call import Call
+
+MAX_DEPTH = 4096
+DAMAGED = "the model is damaged; export it again"
+LEQ, LT, GTE, GT, EQ, NEQ, MEMBER, LEAF = range(8)
+
+
+class Tests(NamedTuple):
+    """Nodes in any order: of a leaf only ``mode`` and its number count.
+
+    ``on_true`` and ``on_false`` are numbers of nodes; ``nan_holds`` says where NaN passes the test; ``members``
+    has a row for each node, padded with NaN, where any node tests membership.
+    """
+
+    mode: Array
+    feature: Array
+    split: Array
+    on_true: Array
+    on_false: Array
+    nan_holds: Array
+    members: Array | None
+    roots: Array
+
+
+class Forest(NamedTuple):
+    """Tables over places. ``node`` is the number of the node at a place, ``tree`` the number of its tree.
+
+    ``kind`` is LEQ, EQ or MEMBER; the roots are the first places.
+    """
+
+    feature: Array
+    split: Array
+    child: Array
+    kind: Array
+    nan_holds: Array
+    members: Array | None
+    node: Array
+    tree: Array
+    n_trees: int
+    depth: int
+
+    @property
+    def is_leaf(self) -> Array:
+        return np.equal(self.child, np.arange(len(self.child)))
+
+
+def forest_of(c: Call, tests: Tests, dtype: DType) -> Forest:
+    """The tables, splits in ``dtype``; refuses cycles and trees beyond ``MAX_DEPTH``."""
+    n = len(tests.mode)
+    split, turned, nan_holds = _as_leq(tests, dtype)
+    low, high = (np.where(turned, a, b) for a, b in ((tests.on_true, tests.on_false), (tests.on_false, tests.on_true)))
+    level, trees = tests.roots, np.arange(len(tests.roots))
+    nodes, owners, children, total, depth = [level], [trees], [], len(level), 0
+    while True:
+        inner = tests.mode[level] != LEAF
+        here = total - len(level) + np.arange(len(level))
+        children.append(np.where(inner, total + 2 * (np.cumsum(inner) - 1), here))
+        if not inner.any():
+            break
+        parents = level[inner]
+        level = np.stack([low[parents], high[parents]], 1).reshape(-1)
+        trees = np.repeat(trees[inner], 2)
+        total, depth = total + len(level), depth + 1
+        if depth > MAX_DEPTH or total > 8 * n + 1024:
+            c.refuse(f"its nodes form cycles or trees of a depth beyond {MAX_DEPTH}", DAMAGED)
+        nodes.append(level)
+        owners.append(trees)
+    node, child = np.concatenate(nodes), np.concatenate(children)
+    is_leaf = tests.mode[node] == LEAF
+    kind = np.where(np.isin(tests.mode, (EQ, NEQ)), EQ, np.where(tests.mode == MEMBER, MEMBER, LEQ))
+    return Forest(
+        np.where(is_leaf, 0, tests.feature[node]).astype(np.int32),
+        np.where(is_leaf, np.nan, split[node]).astype(dtype.numpy),
+        child.astype(np.int32),
+        np.where(is_leaf, LEQ, kind[node]).astype(np.uint8),
+        ~is_leaf & nan_holds[node],
+        None if tests.members is None else np.where(is_leaf[:, None], np.nan, tests.members[node]).astype(dtype.numpy),
+        node,
+        np.concatenate(owners),
+        len(tests.roots),
+        depth,
+    )
+
+
+def _as_leq(tests: Tests, dtype: DType) -> tuple[Array, Array, Array]:
+    """Splits for ``<=``, which tests are turned around, and where NaN passes what they are then."""
+    split = tests.split.astype(dtype.numpy)
+    below = np.nextafter(split, np.array(-np.inf, split.dtype))
+    below = np.where(split == -np.inf, np.array(np.nan, split.dtype), below)  # nothing is smaller
+    split = np.where(np.isin(tests.mode, (LT, GTE)), below, split)
+    turned = np.isin(tests.mode, (GT, GTE, NEQ))
+    passes = tests.nan_holds | (tests.mode == NEQ)
+    return split, turned, passes ^ turned
+
+
+def leaves_reached(c: Call, forest: Forest, x: Node) -> Node:
+    """For each tree and row of ``x`` the place of the leaf that the row reaches: n_trees x n_rows, i32."""
+    columns = c.transpose(x, (1, 0))
+    place = c.expand(c.const(np.arange(forest.n_trees, dtype=np.int32)[:, None], i32), (forest.n_trees, x.shape[0]))
+    for _ in range(forest.depth):
+        place = _step(c, forest, columns, place)
+    return place
+
+
+def _step(c: Call, forest: Forest, columns: Node, place: Node) -> Node:
+    m = Formula(c)
+
+    def at(table: Array) -> Node:
+        return c(ops.gather, c.array(table), place, axis=0)
+
+    value = c(ops.gather_elements, columns, at(forest.feature), axis=0)
+    holds = m.le(value, at(forest.split))
+    kinds = set(np.unique(forest.kind).tolist())
+    if EQ in kinds:
+        holds = c(ops.where, m.eq(at(forest.kind), EQ), m.eq(value, at(forest.split)), holds)
+    if forest.members is not None:
+        hits = m.eq(c.reshape(value, (*value.shape, 1)), at(forest.members))
+        found = c(ops.reduce_any, hits, axes=(2,), keepdims=False)
+        holds = c(ops.where, m.eq(at(forest.kind), MEMBER), found, holds)
+    if forest.nan_holds.any() and value.dtype.is_float:
+        passes = c.const(True, bool_) if forest.nan_holds[~forest.is_leaf].all() else at(forest.nan_holds)
+        holds = c(ops.logical_or, holds, m.both(m.ne(value, value), passes))
+    return m.add(at(forest.child), c.cast(holds, i32))
