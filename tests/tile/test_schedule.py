@@ -19,9 +19,9 @@ from tilewright.core.compute import (
     axes_for,
     syms,
 )
-from tilewright.core.expr import Sym
+from tilewright.core.expr import Sym, substitute
 from tilewright.tile.errors import ScheduleError, ScheduleFileError
-from tilewright.tile.ir import For, Kind, Store
+from tilewright.tile.ir import For, Kind, Prefetch, Store, walk
 from tilewright.tile.lower import lower
 from tilewright.tile.rewrite import loops_of
 from tilewright.tile.schedule import Builder, Schedule, Step
@@ -298,6 +298,19 @@ def test_prefetch_stays_inside_the_next_panel():
         matmul(6, 10, 4), ("split", "i1_1", 4), ("reorder", "i1_1_o", "i0_1", "k0", "i1_1_i"), ("pack", "B"),
         ("prefetch", "B_p", "i1_1_o", "k0", 4, "i0_1"), constants=["B"],
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("rows", [2, 3, 4, 5])
+def test_prefetch_touches_every_line_of_the_next_panel(rows):
+    """A panel of 5 by 4 in lines of 1: four lines a step, shared by the rows."""
+    kernel = same(
+        matmul(rows, 10, 5), ("split", "i1_1", 4), ("reorder", "i1_1_o", "i0_1", "k0", "i1_1_i"), ("pack", "B"),
+        ("prefetch", "B_p", "i1_1_o", "k0", 1, "i0_1"), constants=["B"],
+    )  # fmt: skip
+    hints = [s for s in walk(kernel.body) if isinstance(s, Prefetch)]
+    loops = {x.sym.name: x for x in loops_of(kernel.body)}
+    points = [{loops["i0_1"].sym: i, loops["k0"].sym: k} for i in range(rows) for k in range(5)]
+    assert {substitute(s.index[-1], at) for s in hints for at in points} == set(range(20))
 
 
 # --- schedules as data

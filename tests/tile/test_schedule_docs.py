@@ -31,6 +31,7 @@ EXAMPLES: dict[str, tuple[Computation, str, tuple[str, ...]]] = {
     "unit": (elementwise((1, 4)), "unit(i0)", ()),
     "alternate": (elementwise((5, 7)), "alternate(i1, i0)", ()),
     "divide": (elementwise((10,)), "divide(i0, 4)", ()),
+    "cut": (elementwise((10,)), "cut(i0, 4)", ()),
     "fork": (matmul(5, 6, 7), "fork(T, i0_2_t)", ("divide(i0_2, 2)",)),
     "cache": (elementwise((10,)), "cache(Z)", ()),
     "compute_at": (matmul(8, 6, 7), "compute_at(T, i0_2_o, local)", ("split(i0_2, 4)",)),

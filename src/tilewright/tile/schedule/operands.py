@@ -13,7 +13,7 @@ from tilewright.core.expr import Dim, Sym, ceildiv, floordiv, mod, substitute, s
 from tilewright.core.types import product
 from tilewright.tile.affine import is_affine, stride_along
 from tilewright.tile.errors import ScheduleError
-from tilewright.tile.ir import For, If, Kernel, Kind, Loop, Packed, Place, Prefetch, Role, Space, Stmt, Store
+from tilewright.tile.ir import For, If, Kernel, Kind, Loop, Packed, Place, Prefetch, Role, Space, Store
 from tilewright.tile.rewrite import Body, loads_of, loop_sym, loops_of, rewrite_accesses
 from tilewright.tile.schedule.tree import (
     Nest,
@@ -192,7 +192,8 @@ def prefetch(kernel: Kernel, buffer: str, panel: str, inner: str, line: int, spr
     The operand's dimensions up to the one that ``panel`` walks stay, the rest is a stream: step ``n`` of the serial
     loops that walk the panel touches element ``line * n`` of it. With ``spread``, a loop between that does not walk it,
     its iterations share the work in turns, as many as the panel has lines per step, then begin again (wrapped inside
-    the panel). Fails: the buffer is not read under ``inner`` with ``panel`` alone as one of its indices.
+    the panel); where it has fewer iterations than that, every step hints at several places, all of the panel in the
+    end. Fails: the buffer is not read under ``inner`` with ``panel`` alone as one of its indices.
     """
     spot, target = find_place(kernel, buffer, "prefetch"), find_loop(kernel, inner, "prefetch")
     outer, where = find_loop(kernel, panel, "prefetch").loop.sym, f"{buffer}, {panel}, {inner}"
@@ -208,13 +209,20 @@ def prefetch(kernel: Kernel, buffer: str, panel: str, inner: str, line: int, spr
     steps, n = product([x.extent for x in walkers]), _flat(walkers)
     if not isinstance(rest, int) or not isinstance(steps, int) or steps < 1 or target.loop.sym not in symbols(n):
         raise ScheduleError("prefetch", where, "the panel's size is not known at compile time")
-    turns = max(rest // (steps * line), 1)
+    turns, places = max(rest // (steps * line), 1), [n * line]
     if spread and turns > 1:
-        n = n + (find_loop(kernel, spread, "prefetch").loop.sym % turns) * steps
+        sharing = find_loop(kernel, spread, "prefetch").loop
+        places = [(n + (sharing.sym % turns) * steps) * line]
+        if isinstance(sharing.extent, int) and sharing.extent < turns:
+            all_steps, n = steps * sharing.extent, n + sharing.sym * steps
+            whole = all_steps * line * ((turns - 1) // sharing.extent)
+            places = [n * line + first for first in range(0, whole, all_steps * line)]
+            apart = -(-(rest - whole) // all_steps)
+            places.append(mod(n, -(-(rest - whole) // apart)) * apart + whole)
     zeros: list[IndexLike] = [0] * (len(spot.buffer.shape) - depth - 2)
-    index: list[IndexLike] = [*load.index[:depth], outer + 1, *zeros, n * line]
-    hint: Stmt = Prefetch(spot.buffer, tuple(index[: len(spot.buffer.shape)]))
-    return replace_stmt(kernel, target, For(target.loop, (hint, *target.body)))
+    before = (*load.index[:depth], outer + 1, *zeros)
+    hints = [Prefetch(spot.buffer, (*before, e)[: len(spot.buffer.shape)]) for e in places]
+    return replace_stmt(kernel, target, For(target.loop, (*hints, *target.body)))
 
 
 def _flat(loops: list[Loop]) -> Dim:
