@@ -1,6 +1,7 @@
 """Run kernels in this process: LLJIT, ctypes, and a serial stand-in for the thread pool."""
 
 import ctypes
+import re
 
 import llvmlite.binding as llvm
 import numpy as np
@@ -62,9 +63,14 @@ def local(buffer: Buffer) -> Place:
 
 
 def innermost_loop_spills(asm: str) -> int:
-    """References to the stack in the smallest loops: blocks from a label to a jump back to it, with no loop inside."""
-    import re
+    """References to the stack in the smallest loops (``rbp`` is the frame's pointer only where it is set to be)."""
+    frame = r"|\(%rbp" if "%rsp, %rbp" in asm else ""
+    stack = re.compile(rf"\(%rsp{frame}|\[sp")
+    return sum(bool(stack.search(line)) for loop in innermost_loops(asm) for line in loop)
 
+
+def innermost_loops(asm: str) -> list[list[str]]:
+    """Blocks from a label to a jump back to it, with no loop inside."""
     lines = asm.splitlines()
     labels = {m[1]: n for n, line in enumerate(lines) if (m := re.match(r"^(\.\w+):", line))}
     loops = []
@@ -73,8 +79,7 @@ def innermost_loop_spills(asm: str) -> int:
         if m and labels.get(m[1], n + 1) <= n:
             loops.append((labels[m[1]], n))
     inner = [a for a in loops if not any(b != a and a[0] <= b[0] and b[1] <= a[1] for b in loops)]
-    stack = re.compile(r"\(%rsp|\(%rbp|\[sp")
-    return sum(bool(stack.search(line)) for a, b in inner for line in lines[a : b + 1])
+    return [lines[a : b + 1] for a, b in inner]
 
 
 def random_array(rng, shape, dtype):
