@@ -11,9 +11,9 @@ from tilewright.codegen.target import Target
 from tilewright.driver import machine_of
 from tilewright.tile.default import schedule
 
-TARGETS = ("x86-64-v3", "x86-64-v4", "aarch64")
-SPILL = re.compile(r"%[xyz]mm.*\(%rsp|\(%rsp\).*%[xyz]mm|\bq\d+.*\[sp")
-PRODUCT = re.compile(r"\tvfmadd|\tfmla")
+TARGETS = ("x86-64-v3", "x86-64-v4")
+SPILL = re.compile(r"%[xyz]mm.*\(%rsp|\(%rsp\).*%[xyz]mm")
+PRODUCT = re.compile(r"\tvfmadd")
 
 COMPUTATIONS = {
     "gemm": matmul(384, 768, 768),
