@@ -48,6 +48,8 @@ class Module:
     expanded: dict[int, tuple[Value, Value]] = field(default_factory=dict)
     n_zero_bytes: int = 0
     n_tasks: int = 0
+    has_narrow_tails: bool = False
+    """May a known part of a vector be held in a smaller register?"""
 
     def expand(self, v: Value) -> Value:
         """``v`` with transcendental functions spelled out. Keeps the original alive: its identity is a key."""

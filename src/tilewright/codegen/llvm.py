@@ -19,6 +19,7 @@ from tilewright.codegen.analysis import analyse
 from tilewright.codegen.errors import CodegenError
 from tilewright.codegen.function import Function, Module
 from tilewright.codegen.lanes import Lanes
+from tilewright.codegen.registers import NarrowError
 from tilewright.codegen.split import Splits
 from tilewright.codegen.target import Target
 from tilewright.codegen.writer import Val
@@ -31,18 +32,26 @@ _DEEP = 100_000
 def emit_kernel(kernel: Kernel, target: Target) -> str:
     """The LLVM text of a module with the kernel's function and what it calls."""
     try:
-        return _emit(kernel, target)
+        return _emit_narrow(kernel, target)
     except RecursionError:  # an expression thousands of operations deep: rare, and no reason to refuse
         limit = sys.getrecursionlimit()
         sys.setrecursionlimit(_DEEP)
         try:
-            return _emit(kernel, target)
+            return _emit_narrow(kernel, target)
         finally:
             sys.setrecursionlimit(limit)
 
 
-def _emit(kernel: Kernel, target: Target) -> str:
-    module = Module(kernel, target, analyse(kernel, target), Splits(kernel.body))
+def _emit_narrow(kernel: Kernel, target: Target) -> str:
+    """With ends of rows in smaller registers, where nothing needs those in full."""
+    try:
+        return _emit(kernel, target, narrow=target.has_masks)
+    except NarrowError:
+        return _emit(kernel, target, narrow=False)
+
+
+def _emit(kernel: Kernel, target: Target, *, narrow: bool) -> str:
+    module = Module(kernel, target, analyse(kernel, target), Splits(kernel.body), has_narrow_tails=narrow)
     fn = Function(module)
     parameters = []
     for n, buffer in enumerate(kernel.params):

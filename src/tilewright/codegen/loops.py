@@ -19,10 +19,13 @@ from tilewright.codegen.types import VALUE_TYPE, vector
 from tilewright.codegen.writer import Val
 from tilewright.core import expr
 from tilewright.core.expr import Dim, Interval, Sym
-from tilewright.tile.ir import For, Kind, Stmt, Store
+from tilewright.tile.ir import For, Kind, Stmt, Store, walk
 
 if TYPE_CHECKING:
     from tilewright.codegen.function import Function
+
+SMALLEST_BYTES = 16
+"""Vector registers may be narrower than the widest, down to this."""
 
 
 class Loops:
@@ -163,7 +166,7 @@ class Loops:
 
     def _type(self, key: Key) -> str:
         registers = self.fn.registers
-        return vector(VALUE_TYPE[registers.dtypes[key[0]]], registers.groups[key[0]])
+        return vector(VALUE_TYPE[registers.dtypes[key[0]]], registers.state[key].value.lanes)
 
     def _close(self, saved: dict[Key, Slot], skipped: str | None, latch: str) -> None:
         """After a loop or branch: registers that changed get a phi where the construct may have been skipped."""
@@ -249,10 +252,26 @@ class Loops:
             self._once(f, 0, ctx)
             return
         hi = self._upper(f)
+        if isinstance(extent, int) and fn.module.has_narrow_tails and not ctx.syms:
+            n = self._narrowed(f, extent, n)
         if not fn.space.proved(extent - 1):
             self._where(extent, 0, partial(self._in_lanes, f, extent, n, hi, ctx))
         else:
             self._in_lanes(f, extent, n, hi, ctx)
+
+    def _narrowed(self, f: For, extent: int, n: int) -> int:
+        """Lanes for a known part of a vector: half or a quarter of it, where a smaller register holds that.
+
+        Not below 16 bytes, the smallest vector register there is.
+        """
+        if n * 4 > self.fn.module.target.vector_bytes or any(
+            isinstance(s, For) and s.loop.kind is Kind.VECTOR for s in walk(f.body)
+        ):
+            return n
+        least = max(n * SMALLEST_BYTES // self.fn.module.target.vector_bytes, 1)
+        while n % 2 == 0 and n // 2 >= max(extent, least):
+            n //= 2
+        return n
 
     def _without_lanes(self, f: For, extent: Dim, ctx: Lanes) -> None:
         used = self.fn.analysis.used.get(id(f), {})

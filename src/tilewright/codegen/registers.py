@@ -2,6 +2,9 @@
 
 In: reads and writes at constant offsets. Out: values. Not its business: which buffers are registers (``analysis``),
 phis (``loops`` makes them from ``state``).
+
+A group of which only the first lanes are ever touched is held in a narrower register. Its width is that of its first
+write; a later write that is wider raises ``NarrowError``, and the kernel is emitted again without narrow registers.
 """
 
 from __future__ import annotations
@@ -15,9 +18,13 @@ from tilewright.core.compute import Buffer
 from tilewright.core.types import DType
 
 
+class NarrowError(Exception):
+    """A group that began in a narrow register is needed in full."""
+
+
 @dataclass(frozen=True)
 class Slot:
-    """A group's present value. Lanes outside ``mask`` (a mask's text) were never written and don't matter."""
+    """A group's present value, of all its lanes or the first ones. Lanes outside ``mask`` (a mask's text) were never written and don't matter."""
 
     value: Val
     mask: str | None = None
@@ -46,8 +53,8 @@ class Registers:
         if pattern is None:
             slot = self._value(buffer, offset // max(lanes, 1))
             return self.arith.extract(slot, VALUE_TYPE[buffer.dtype], offset % max(lanes, 1))
-        if lanes == len(pattern) and offset % lanes == 0 and pattern == tuple(range(lanes)):
-            return self._value(buffer, offset // lanes)
+        if self._starts_group(lanes, offset, pattern):
+            return self._first_lanes(buffer, offset // lanes, len(pattern))
         return self._collect(buffer, [offset + p for p in pattern])
 
     def write(self, buffer: Buffer, offset: int, pattern: tuple[int, ...] | None, value: Val, mask: Val | None) -> None:
@@ -58,7 +65,7 @@ class Registers:
             self._write_lane(buffer, offset, value)
             return
         value = self.arith.splat(value, element, len(pattern))
-        if lanes == len(pattern) and offset % lanes == 0 and pattern == tuple(range(lanes)):
+        if self._starts_group(lanes, offset, pattern):
             self._write_slot(buffer, offset // lanes, value, mask)
             return
         for lane, p in enumerate(pattern):
@@ -72,7 +79,17 @@ class Registers:
         key = (id(buffer), slot)
         self.dtypes[id(buffer)] = buffer.dtype
         old = self.state.get(key)
-        if mask is None:
+        if old is not None and old.value.lanes != value.lanes:
+            if old.value.lanes < value.lanes:
+                raise NarrowError
+            if mask is not None:
+                kept = self._first_lanes(buffer, slot, value.lanes)
+                value = self.arith.choose(mask, value, kept, VALUE_TYPE[buffer.dtype])
+            n, element = old.value.lanes, VALUE_TYPE[buffer.dtype]
+            behind = list(range(n + value.lanes, 2 * n))
+            wide = self._resized(value, element, n)
+            self.state[key] = Slot(self.arith.pick(wide, element, [*range(value.lanes), *behind], old.value))
+        elif mask is None:
             self.state[key] = Slot(value)
         elif old is None or old.mask == mask.text:
             self.state[key] = Slot(value, mask.text)
@@ -87,15 +104,30 @@ class Registers:
             self.state[id(buffer), offset] = Slot(value)
             return
         element, key = VALUE_TYPE[buffer.dtype], (id(buffer), offset // lanes)
+        if key in self.state and self.state[key].value.lanes < lanes:
+            raise NarrowError
         old = self._value(buffer, offset // lanes)
         level = max(old.level, value.level)
         ty = f"<{lanes} x {element}>"
         text = f"insertelement {ty} {old.text}, {element} {value.text}, i64 {offset % lanes}"
         self.state[key] = Slot(Val(self.arith.writer.pure(text, level), level, lanes))
 
+    @staticmethod
+    def _starts_group(lanes: int, offset: int, pattern: tuple[int, ...]) -> bool:
+        """Are these the first lanes of a group, in order?"""
+        n = len(pattern)
+        return 0 < n <= lanes and offset % lanes == 0 and pattern == tuple(range(n))
+
     def _value(self, buffer: Buffer, slot: int) -> Val:
+        return self._first_lanes(buffer, slot, self.groups[id(buffer)])
+
+    def _first_lanes(self, buffer: Buffer, slot: int, n: int) -> Val:
         found = self.state.get((id(buffer), slot))
-        return found.value if found else Val("poison", 0, self.groups[id(buffer)])
+        return self._resized(found.value, VALUE_TYPE[buffer.dtype], n) if found else Val("poison", 0, n)
+
+    def _resized(self, v: Val, element: str, n: int) -> Val:
+        """The first ``n`` lanes, undefined where ``v`` has fewer."""
+        return v if v.lanes == n else self.arith.pick(v, element, [k if k < v.lanes else -1 for k in range(n)])
 
     def _collect(self, buffer: Buffer, offsets: list[int]) -> Val:
         lanes, element = max(self.groups[id(buffer)], 1), VALUE_TYPE[buffer.dtype]
