@@ -118,3 +118,36 @@ def test_dot_products_of_bf16_assemble():
     target = Target.parse("sapphirerapids")
     asm = llvm.assembly(dot_kernel(types.bf16, types.bf16, types.f32, 2), target)
     assert "vdpbf16ps" in asm
+
+
+@pytest.mark.parametrize("n", [17, 20, 24, 25, 33, 40, 43])
+@pytest.mark.parametrize("packed", [True, False])
+def test_any_number_of_columns_behind_the_last_whole_vector(n, packed):
+    check(29, n, 9, *TILES[0], packed=packed)
+
+
+@pytest.mark.parametrize(("n", "registers"), [(17, "xmm"), (20, "xmm"), (24, "ymm"), (25, "zmm"), (32, "zmm")])
+def test_the_last_columns_are_in_the_smallest_registers_that_hold_them(n, registers):
+    asm = llvm.assembly(gemm(14, n, 64, 14, 2, 16), AVX512)
+    fmas = [line.split()[-1][1:4] for line in asm.splitlines() if "vfmadd" in line]
+    assert fmas.count("zmm") == (28 if registers == "zmm" else 14)
+    assert registers == "zmm" or fmas.count(registers) == 14
+
+
+def test_columns_that_begin_narrow_and_go_on_in_full():
+    """The parts that are not written first are of no interest, but those that are written later are."""
+    n, lane, o = 20, Sym("l", 0, 15), Sym("o", 0, 1)
+    x, y, acc = Buffer("x", types.f32, (32,)), Buffer("y", types.f32, (32,)), Buffer("acc", types.f32, (32,))
+
+    def columns(extent, statement):
+        return For(Loop(o, 2, Kind.UNROLL), (For(Loop(lane, extent, Kind.VECTOR), (statement,)),))
+
+    at = (16 * o + lane,)
+    part = columns(minimum(16, n - 16 * o), Store(acc, at, x[at] * Const(2.0, types.f32)))
+    whole = columns(16, Store(acc, at, x[at]))
+    back = columns(16, Store(y, at, acc[at]))
+    values, out = np.arange(32, dtype="f"), np.empty(32, "f")
+    Native(kernel([part, whole, back], x, y, reg(acc)), HOST)(values, out)
+    np.testing.assert_array_equal(out, values)
+    Native(kernel([whole, part, back], x, y, reg(acc)), HOST)(values, out)
+    np.testing.assert_array_equal(out, values * np.where(np.arange(32) < n, 2, 1))

@@ -262,11 +262,12 @@ class Loops:
     def _narrowed(self, f: For, extent: int, n: int) -> int:
         """Lanes for a known part of a vector: half or a quarter of it, where a smaller register holds that.
 
-        Not below 16 bytes, the smallest vector register there is.
+        Not below 16 bytes, the smallest vector register there is; and only of values that stay in registers, where it
+        takes a part of the work at every step.
         """
-        if n * 4 > self.fn.module.target.vector_bytes or any(
-            isinstance(s, For) and s.loop.kind is Kind.VECTOR for s in walk(f.body)
-        ):
+        is_nested = any(isinstance(s, For) and s.loop.kind is Kind.VECTOR for s in walk(f.body))
+        held = any(b in self.fn.registers.groups for b in self.fn.analysis.used.get(id(f), {}))
+        if is_nested or not held or n * 4 > self.fn.module.target.vector_bytes:
             return n
         least = max(n * SMALLEST_BYTES // self.fn.module.target.vector_bytes, 1)
         while n % 2 == 0 and n // 2 >= max(extent, least):

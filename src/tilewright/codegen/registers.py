@@ -24,7 +24,10 @@ class NarrowError(Exception):
 
 @dataclass(frozen=True)
 class Slot:
-    """A group's present value, of all its lanes or the first ones. Lanes outside ``mask`` (a mask's text) were never written and don't matter."""
+    """A group's present value, of all its lanes or the first ones.
+
+    Lanes outside ``mask`` (a mask's text) were never written and don't matter.
+    """
 
     value: Val
     mask: str | None = None
