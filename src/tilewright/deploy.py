@@ -54,11 +54,11 @@ def export(
     """Compile a model to an object file and a C header that need no Python; ``docs/deploy.md`` says how to use them.
 
     Arguments are those of ``compile``, and: ``name``, which begins C symbols and file names (default: the file's).
-    ``threads`` is the most that a call may use (default: 1 for a named target and with
-    ``optimize="size"``, for "native" what this process may use).
-    ``weights`` is "embedded" in the object, "file" (to be mapped) or "auto": embedded up to 64 MiB. ``shared`` also
-    links a library with the system's ``cc``, ``static`` also writes an archive. ``target`` may list levels of x86-64,
-    plainest first ("x86-64,x86-64-v3,x86-64-v4"): the object then holds code for each and chooses when it first runs.
+    ``threads`` is the most that a call may use (default: 1 for a named target and with ``optimize="size"``, for
+    "native" what this process may use). ``weights`` is "embedded" in the object, "file" (to be mapped) or "auto":
+    embedded up to 64 MiB. ``shared`` also links a library (by the system's ``cc``; for other machines by the extra
+    ``aot``), ``static`` also writes an archive. ``target`` may list levels of x86-64, plainest first
+    ("x86-64,x86-64-v3,x86-64-v4"): the object then holds code for each and chooses when it first runs.
 
     Raises as ``compile`` does; ``CompileError`` too for a model whose structure a call decides.
     """

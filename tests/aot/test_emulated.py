@@ -6,8 +6,14 @@ as one program on each machine that can be imitated here.
 
 from __future__ import annotations
 
+import functools
+import http.server
+import importlib.util
+import json
 import re
+import shutil
 import subprocess
+import threading
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
@@ -29,6 +35,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples" / "aot"
 DIGITS = EXAMPLES.parent / "digits" / "digits.onnx"
 NETS = ("mlp", "lstm", "resnet50", "mobilenet_v2", "bert_base", "llama_decode")
 QUICK = ("aarch64", "wasm32")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 def available(name: str) -> object:
@@ -89,6 +96,53 @@ console.log(classify(asImage(rgba, 32)).digit);
 """)
     ran = subprocess.run(["node", "draw.mjs"], check=False, capture_output=True, text=True, cwd=tmp_path, timeout=60)
     assert ran.stdout == "3\n", ran.stderr
+
+
+DRAWN = {7: "M70 50 L190 50 L110 220", 1: "M128 30 L128 226", 3: "M70 60 A58 45 0 1 1 128 128 A58 45 0 1 1 70 196"}
+"""Strokes of a pen on the page, as SVG paths."""
+PEN = """
+<script type="module">
+const canvas = document.getElementById("canvas"), answers = [];
+canvas.setPointerCapture = () => {}; // it refuses pointers that are none
+const wait = () => new Promise((done) => setTimeout(done, 50));
+while (!canvas.onpointermove) await wait();
+for (const stroke of STROKES) {
+  const path = document.createElementNS("http://www.w3.org/2000/svg", "path"), box = canvas.getBoundingClientRect();
+  path.setAttribute("d", stroke);
+  document.getElementById("clear").click();
+  for (let k = 0, n = 60; k <= n; k++) {
+    const p = path.getPointAtLength((path.getTotalLength() * k) / n);
+    const at = { clientX: box.left + p.x, clientY: box.top + p.y, buttons: 1, pointerId: 1, bubbles: true };
+    canvas.dispatchEvent(new PointerEvent(k ? "pointermove" : "pointerdown", at));
+  }
+  answers.push(document.getElementById("digit").textContent);
+}
+document.title = "answers: " + answers.join(" ");
+</script>
+"""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium here")
+@pytest.mark.skipif(importlib.util.find_spec("ziglang") is None, reason="no ziglang")
+def test_the_page_in_a_browser(tmp_path: Path) -> None:
+    """The page itself, served and opened; a script draws with pointer events and reads the digit off the page."""
+    source = EXAMPLES / "web"
+    wasm = ["-target", "wasm32-freestanding", "-Wl,--no-entry", str(source / "digits.c")]
+    _cross([*wasm, "-o", str(tmp_path / "digits.wasm")], "wasm32", tmp_path)
+    (tmp_path / "digits.mjs").write_bytes((source / "digits.mjs").read_bytes())
+    page = (source / "page.html").read_text().replace("</html>", PEN.replace("STROKES", json.dumps([*DRAWN.values()])))
+    (tmp_path / "page.html").write_text(page)
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_address[1]}/page.html"
+        command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
+        command += ["--virtual-time-budget=20000", "--dump-dom", url]
+        ran = subprocess.run(command, check=False, capture_output=True, text=True, timeout=180)
+        server.shutdown()
+    answers = re.search(r"<title>answers: (.*)</title>", ran.stdout)
+    assert answers, ran.stdout[-2000:] + ran.stderr[-2000:]
+    assert answers[1].split() == [str(digit) for digit in DRAWN]
 
 
 def test_webassembly_in_wasmtime(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import os
 import subprocess
@@ -17,7 +18,7 @@ import pytest
 
 import small_models
 import tilewright as tw
-from aot.programs import ROOT
+from aot.programs import ROOT, needed_libraries
 from tilewright import deploy, driver
 from tilewright.aot import export as exporting
 from tilewright.aot.elf import ElfObject
@@ -28,7 +29,7 @@ from tilewright.core.diag import OptionError
 from tilewright.runtime.record import check_files
 
 DIGITS = ROOT / "examples" / "digits" / "digits.onnx"
-LIBC = {"free", "malloc", "memcmp", "memcpy", "memmove", "memset"}
+LIBC = {"madvise", "free", "malloc", "memcmp", "memcpy", "memmove", "memset"}
 THREADS = {"clock_gettime", "pthread_create", "pthread_detach", "pthread_sigmask", "syscall"}
 FILES = {"close", "lseek", "mmap", "munmap", "open"}
 
@@ -175,8 +176,31 @@ def test_options_are_checked(tmp_path: Path) -> None:
     for wrong in ({"name": "1x"}, {"name": "tw_x"}, {"name": ""}, {"weights": "here"}, {"threads": 0}):
         with pytest.raises(OptionError):
             tw.export(DIGITS, tmp_path, **wrong)  # type: ignore[arg-type]
-    with pytest.raises(OptionError, match="can't be linked here"):
+    for target in ("wasm32", "cortex-m4"):
+        with pytest.raises(OptionError, match="there are no shared libraries for"):
+            tw.export(DIGITS, tmp_path, target=target, shared=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_the_extra_no_library_for_other_machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "ziglang" else find(name))
+    with pytest.raises(tw.ResourceError, match=r"needs the package ziglang[^$]*tilewright\[aot\]"):
         tw.export(DIGITS, tmp_path, target="aarch64", shared=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ziglang") is None, reason="no ziglang")
+@pytest.mark.parametrize("target", ["aarch64", "rv64gc"])
+def test_libraries_for_other_machines(target: str, tmp_path: Path) -> None:
+    """They define what the header says, and ask for C's functions without naming who has them."""
+    made = tw.export(DIGITS, tmp_path, target=target, shared=True, static=True, threads=2)
+    assert made.library == tmp_path / "libdigits.so" and made.archive == tmp_path / "libdigits.a"
+    library = ElfObject(made.library.read_bytes())
+    assert {"digits_run", "digits_create", "digits_info"} <= {*library.defined()}
+    assert {"malloc", "free", "pthread_create"} <= {*library.undefined()}
+    assert needed_libraries(made.library) == []
+    assert {e.role for e in check_files(made.record)} == {"object", "header", "archive", "library"}
 
 
 def test_models_without_a_source_say_so(tmp_path: Path) -> None:

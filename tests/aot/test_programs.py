@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -271,6 +273,62 @@ def test_the_example_in_rust(tmp_path: Path) -> None:
     assert built.returncode == 0, built.stderr
     ran = subprocess.run([tmp_path / "digits"], capture_output=True, text=True, check=True, timeout=20)
     assert ran.stdout.splitlines() == ["3", "batch: the model is compiled for at least 1"]
+
+
+@pytest.mark.skipif(shutil.which("go") is None, reason="no Go compiler (go) here")
+def test_the_example_in_go(tmp_path: Path) -> None:
+    tw.export(DIGITS, tmp_path, threads=1, static=True)
+    flags = {"CGO_ENABLED": "1", "CGO_CFLAGS": f"-I{tmp_path}", "CGO_LDFLAGS": f"-L{tmp_path} -ldigits"}
+    environment = {**os.environ, **flags, "GOCACHE": str(tmp_path / "cache"), "GO111MODULE": "off"}  # noqa: TID251
+    command = ["go", "build", "-o", str(tmp_path / "digits"), str(programs.EXAMPLES / "digits.go")]
+    built = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=300)
+    assert built.returncode == 0, built.stderr
+    ran = subprocess.run([tmp_path / "digits"], capture_output=True, text=True, check=True, timeout=20)
+    assert ran.stdout.splitlines() == ["3", "batch: the model is compiled for at least 1"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="no /proc/PID/smaps_rollup here")
+def test_four_processes_share_a_model_of_a_gigabyte(tmp_path: Path) -> None:
+    """All have answered, and wait; their shares of every page, added up, are the model and little more."""
+    n, steps = 4096, 16
+    rng = np.random.default_rng(0)
+    weight = rng.standard_normal((n, n), np.float32) / n
+    nodes, constants = [], {}
+    for k in range(steps):  # 64 MiB each, no two alike
+        constants[f"w{k}"] = weight * np.float32(1 + k / steps)
+        nodes.append(helper.make_node("MatMul", ["x" if k == 0 else f"x{k}", f"w{k}"], [f"x{k + 1}"]))
+    kind = (TensorProto.FLOAT, [1, n])
+    made = tw.export(model_of(nodes, {"x": kind}, {f"x{steps}": kind}, **constants), tmp_path, name="gib", threads=1)
+    assert made.weights is not None and made.weights.stat().st_size > 1 << 30
+    source = tmp_path / "wait.c"
+    source.write_text("""
+#include "gib.h"
+#include <stdio.h>
+int main(int argc, char **argv) {
+  static float x[4096] = {1}, y[4096];
+  const void *weights, *in[1] = {x};
+  void *out[1] = {y};
+  gib_model *model;
+  if (argc != 2 || gib_map_weights(argv[1], &weights)) return 1;
+  if (gib_create(&model, NULL, GIB_WORKSPACE_BYTES, weights, 0) || gib_run(model, NULL, in, out)) return 2;
+  puts("done");
+  fflush(stdout);
+  return getchar() == 'x' ? 3 : 0;
+}
+""")
+    programs.link([f"-I{tmp_path}", *programs.STRICT, str(source), str(made.object)], tmp_path / "wait")
+    command = [str(tmp_path / "wait"), str(made.weights)]
+    running = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(4)]
+    try:
+        assert [p.stdout.readline() for p in running] == [b"done\n"] * 4
+        rollups = [Path(f"/proc/{p.pid}/smaps_rollup").read_text() for p in running]
+    finally:
+        ended = [p.communicate(b"\n")[0] for p in running]
+    assert ended == [b""] * 4
+    shares = [int(re.search(r"^Pss: +(\d+) kB", r, re.M)[1]) for r in rollups]
+    print(f"shares in all: {sum(shares) / 2**20:.3f} GiB, of weights {made.weights.stat().st_size / 2**30:.3f} GiB")
+    assert 1.0 < sum(shares) / 2**20 < 1.2
 
 
 def test_a_program_needs_libc_alone(tmp_path: Path) -> None:

@@ -1,33 +1,90 @@
-"""The system's C compiler as a linker: an object to a shared library, where somebody asks for one.
+"""A C compiler as a linker: an object to a shared library, where somebody asks for one.
 
-In: an object and where the library goes. Out: the library. Nothing else of Tilewright calls another program.
+In: an object, its triple and where the library goes. Out: the library. Nothing else of Tilewright calls a program.
+
+For the computer at hand that is the system's ``cc``; for others ``zig cc`` of the package ziglang (extra ``aot``). A
+Linux library made so names no C library: it asks for ``malloc`` and its like, which every program that loads it has,
+whichever C library that is (and zig need not build one first, which takes minutes).
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
+from tilewright.aot.system import System
+from tilewright.core.diag import OptionError
 from tilewright.runtime.errors import ResourceError
 
 SECONDS = 600
+_SUFFIXES = {"ELF": "lib{}.so", "MachO": "lib{}.dylib", "COFF": "{}.dll"}
+_ELF = ["-Wl,-z,relro,-z,now", "-Wl,--build-id=none", "-Wl,-z,noexecstack"]
 
 
-def link_shared(object_: Path, library: Path, *, name: str, has_threads: bool) -> None:
-    """Link a library that exports what the object does; ``ResourceError`` when there is no ``cc`` or it fails."""
+def library_name(name: str, triple: str, system: System) -> str:
+    """What the system calls a shared library; ``OptionError`` where it has none."""
+    if not system.has_libc:
+        remedy = "link the object into the program"
+        raise OptionError(f"there are no shared libraries for {triple}", remedy=remedy)
+    return _SUFFIXES[system.object_format].format(name)
+
+
+def link_shared(
+    object_: Path, library: Path, *, name: str, triple: str, system: System, is_host: bool, has_threads: bool
+) -> None:
+    """Link a library that exports what the object does; ``ResourceError`` when no linker is there or it fails."""
+    with tempfile.TemporaryDirectory(dir=library.parent) as folder:
+        made = Path(folder) / library.name
+        command = [*(_host_compiler() if is_host else _zig(triple)), "-shared", "-o", str(made), str(object_)]
+        if system.object_format == "ELF":
+            command += [f"-Wl,-soname,{library.name}", *_ELF]
+            command += ["-lm"] if is_host else ["-nostdlib", "-rtlib=compiler-rt"]
+            command += ["-Wl,-z,nodelete"] if has_threads else []  # idle workers are in its code
+            command += ["-lpthread"] if has_threads and is_host else []
+        elif system.object_format == "MachO":
+            command += [f"-Wl,-install_name,@rpath/{library.name}"]
+        else:
+            command += ["-Wl,--export-all-symbols"]
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False, cwd=folder)
+        if ran.returncode:
+            text = ran.stderr.strip()[-2000:]
+            raise ResourceError(f"{command[0]} can't link {name}: {text}", remedy="link the object")
+        os.replace(made, library)
+
+
+def _host_compiler() -> list[str]:
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         remedy = "install a C compiler, or link the object yourself"
         raise ResourceError("a shared library needs a C compiler (cc), and there is none", remedy=remedy)
-    with tempfile.TemporaryDirectory(dir=library.parent) as folder:
-        made = Path(folder) / library.name
-        command = [compiler, "-shared", "-o", str(made), str(object_), f"-Wl,-soname,{library.name}"]
-        command += ["-Wl,-z,relro,-z,now", "-Wl,--build-id=none", "-Wl,-z,noexecstack", "-lm"]
-        command += ["-lpthread", "-Wl,-z,nodelete"] if has_threads else []  # idle workers are in its code
-        ran = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
-        if ran.returncode:
-            raise ResourceError(f"{compiler} can't link {name}: {ran.stderr.strip()[-2000:]}", remedy="link the object")
-        os.replace(made, library)
+    return [compiler]
+
+
+def need_zig(triple: str) -> None:
+    """``ResourceError`` where the package that links for other machines is not installed."""
+    if importlib.util.find_spec("ziglang") is None:
+        remedy = 'pip install "tilewright[aot]", or link the object with a compiler for that machine'
+        raise ResourceError(f"a shared library for {triple} needs the package ziglang", remedy=remedy)
+
+
+def _zig(triple: str) -> list[str]:
+    """``zig cc`` for a triple of LLVM's."""
+    need_zig(triple)
+    return [sys.executable, "-m", "ziglang", "cc", "-target", _zig_triple(triple), "-g0"]
+
+
+def _zig_triple(triple: str) -> str:
+    """zig's name of the machine: instruction set, system, C library."""
+    cpu, *rest = triple.split("-")
+    cpu = {"arm64": "aarch64", "armv7": "arm"}.get(cpu, cpu)
+    if any(p.startswith(("macos", "darwin")) for p in rest):
+        return f"{cpu}-macos"
+    if "windows" in rest:
+        return f"{cpu}-windows-gnu"
+    abi = "gnueabihf" if cpu.startswith("arm") else "gnu"
+    return f"{cpu}-linux-{abi}"

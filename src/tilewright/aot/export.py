@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.aot.archive import archive_pieces
-from tilewright.aot.cc import link_shared
+from tilewright.aot.cc import library_name, link_shared, need_zig
 from tilewright.aot.elf import ElfObject
 from tilewright.aot.embed import as_constant, embed
 from tilewright.aot.freestanding import freestanding_symbols, freestanding_text
@@ -120,8 +120,11 @@ def export(modules: Modules, folder: Path, options: ExportOptions) -> Exported:
         write_atomically(paths[role], content, durable=False)
     entries = [entry_of(role, paths[role], content) for role, content in contents.items()]
     if options.shared:
-        library = paths["library"] = folder / f"lib{of.name}.so"
-        link_shared(paths["object"], library, name=of.name, has_threads=of.max_threads > 1)
+        library = paths["library"] = folder / library_name(of.name, modules.target.triple, system)
+        link_shared(
+            paths["object"].resolve(), library.resolve(), name=of.name, triple=modules.target.triple, system=system,
+            is_host=_is_host(modules.target), has_threads=of.max_threads > 1,
+        )  # fmt: skip
         entries.append(entry_of("library", library, [library.read_bytes()]))
     report = modules.manifest.report
     needed = elf.undefined() if elf else []
@@ -172,12 +175,18 @@ def _labels(manifest: Manifest) -> dict[str, str]:
 
 
 def _check_libraries(options: ExportOptions, target: Target, system: System) -> None:
-    if options.shared and misfit(TargetSpec(target.triple, target.cpu)) is not None:
-        remedy = "export on a machine of that kind, or link the object with a compiler for it"
-        raise OptionError(f"a shared library for {target.triple} can't be linked here", remedy=remedy)
+    if options.shared:
+        library_name("", target.triple, system)
+        if not _is_host(target):
+            need_zig(target.triple)
     if options.static and system.object_format != "ELF":
         remedy = "link the object, which is all that the archive would hold"
         raise OptionError(f"static archives are made of ELF objects, not of {system.object_format}", remedy=remedy)
+
+
+def _is_host(target: Target) -> bool:
+    """Does the system's own linker make files for the target's kind of machine?"""
+    return misfit(TargetSpec(target.triple, target.cpu)) is None
 
 
 def _is_embedded(choice: str, n_bytes: int) -> bool:

@@ -20,13 +20,14 @@ class System:
 
     ``has_heap``: there are ``malloc`` and ``free``. ``has_files``: there are POSIX ``open`` and ``mmap``
     with 64-bit offsets, and ``close_on_exec`` is that flag's value. ``has_libc``: somebody else defines
-    ``memcpy`` and its like.
+    ``memcpy`` and its like. ``has_huge_pages``: Linux's ``madvise`` may ask for them.
     """
 
     object_format: str
     has_heap: bool
     has_files: bool
     has_libc: bool
+    has_huge_pages: bool
     close_on_exec: int
     pool: PoolAbi | None
     pointer_bytes: int
@@ -49,6 +50,7 @@ def system_of(triple: str) -> System:
         has_heap=is_hosted,
         has_files=(is_linux or is_darwin) and pointer_bytes == 8,
         has_libc=is_hosted,
+        has_huge_pages=is_linux and pointer_bytes == 8,
         close_on_exec=0x1000000 if is_darwin else 0o2000000,
         pool=POOL_ABIS.get(parts[0]) if is_linux else None,
         pointer_bytes=pointer_bytes,

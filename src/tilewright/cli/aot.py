@@ -22,7 +22,7 @@ Name = Annotated[str | None, typer.Option("--name", help="Begins C names and fil
 AtMost = Annotated[
     int | None, typer.Option(min=1, help="The most threads a call may use (default: 1; native: what is allowed).")
 ]
-Shared = Annotated[bool, typer.Option("--shared", help="Also link a shared library, with the system's cc.")]
+Shared = Annotated[bool, typer.Option("--shared", help="Also link a shared library: cc, or the extra aot.")]
 Sign = Annotated[Path | None, typer.Option("--sign", help="Sign the record with this Ed25519 private key (PEM).")]
 Static = Annotated[bool, typer.Option("--static", help="Also write a static archive.")]
 SizeReport = Annotated[bool, typer.Option("--size", help="Show what the object's bytes are spent on.")]
