@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from frontend.torch_compare import check_functions
+from frontend.torch_compare import Several, check, check_functions, compare
 
 torch.manual_seed(0)
 X = torch.randn(2, 3, 4)
@@ -432,3 +432,27 @@ def test_histograms() -> None:
         },
         X,
     )
+
+
+def _samplers(n_axes: int) -> dict[str, object]:
+    modes = ("bilinear", "nearest", "bicubic") if n_axes == 2 else ("bilinear", "nearest")
+    return {
+        f"{mode}_{padding}_{align}": lambda x, g, m=mode, p=padding, a=align: F.grid_sample(x, g, m, p, a)
+        for mode in modes
+        for padding in ("zeros", "border", "reflection")
+        for align in (False, True)
+    }
+
+
+def test_sampling_at_coordinates() -> None:
+    grid = torch.rand(2, 5, 7, 2) * 5 - 2.5
+    check_functions(_samplers(2), IMAGE, grid, rtol=1e-4)
+    check_functions(_samplers(3), torch.randn(2, 3, 4, 5, 6), torch.rand(2, 3, 4, 5, 3) * 3 - 1.5, rtol=1e-4)
+
+
+def test_sampling_of_symbolic_sizes() -> None:
+    sizes = {0: torch.export.Dim("n"), 2: torch.export.Dim("h", min=2), 3: torch.export.Dim("w", min=2)}
+    points = {0: sizes[0], 1: torch.export.Dim("rows"), 2: torch.export.Dim("columns")}
+    module = Several(dict(list(_samplers(2).items())[::4]))
+    graph = check(module, (IMAGE, torch.rand(2, 5, 7, 2) * 3 - 1.5), {"args": (sizes, points)}, rtol=1e-4)
+    compare(graph, module, (torch.randn(3, 4, 6, 11), torch.rand(3, 4, 3, 2) * 3 - 1.5), rtol=1e-4)

@@ -69,7 +69,7 @@ KEPT_WHOLE = (
 
 TAKEN_APART = frozenset({
     "_native_batch_norm_legit_functional.default", "_batch_norm_with_update_functional.default",
-    "narrow_copy.default", "unbind_copy.int", "grid_sampler_2d.default", "tril_indices.default",
+    "narrow_copy.default", "unbind_copy.int", "tril_indices.default",
     "triu_indices.default", "max_pool2d_with_indices_backward.default", "ldexp.Tensor", "split_copy.Tensor",
     "addbmm.default", "unfold_backward.default",
 })  # fmt: skip

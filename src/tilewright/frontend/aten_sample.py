@@ -8,18 +8,30 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping
+from functools import reduce
 
 import numpy as np
 
 from tilewright import ops
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Builder, Node
-from tilewright.core.types import bool_, f32, i64
-from tilewright.frontend.aten_call import Call, Result, Unsupported, as_node, cast, expand, reshape, slice_axis
+from tilewright.core.types import bool_, f32, i32, i64, product
+from tilewright.frontend.aten_call import (
+    Call,
+    Result,
+    Unsupported,
+    as_node,
+    cast,
+    dim_scalar,
+    expand,
+    reshape,
+    slice_axis,
+)
 from tilewright.frontend.aten_order import counted
 from tilewright.frontend.aten_scatter import REDUCTIONS, start_of
 
 Convert = Callable[[Call], Result]
+NEAREST_MODE, CUBIC_MODE, CUBIC = 1, 2, -0.75
 
 
 # --- sampling -------------------------------------------------------------------------------------------------------
@@ -29,83 +41,114 @@ def _number(b: Builder, value: float, like: Node) -> Node:
     return b.const(value, like.dtype)
 
 
-def _unit_to_index(b: Builder, x: Node, size: int, align: bool) -> Node:
+def _unit_to_index(b: Builder, x: Node, size: Dim, align: bool) -> Node:
     """From -1 .. 1 to 0 .. size - 1 between the middles of the outer elements, or between their outer edges."""
     moved = b(ops.add, x, _number(b, 1, x))
+    half = _number(b, 0.5, x)
     if align:
-        return b(ops.mul, moved, _number(b, (size - 1) / 2, x))
-    return b(ops.sub, b(ops.mul, moved, _number(b, size / 2, x)), _number(b, 0.5, x))
+        return b(ops.mul, moved, b(ops.mul, dim_scalar(b, size - 1, x.dtype), half))
+    return b(ops.sub, b(ops.mul, moved, b(ops.mul, dim_scalar(b, size, x.dtype), half)), half)
 
 
-def _reflected(b: Builder, x: Node, low: float, span: float) -> Node:
+def _reflected(b: Builder, x: Node, low: float, span: Dim) -> Node:
     """Folded back at ``low`` and at ``low + span`` as often as it takes."""
     if span == 0:
         return b(ops.mul, x, _number(b, 0, x))
+    width = dim_scalar(b, span, x.dtype)
+    safe = width if isinstance(span, int) else b(ops.maximum, width, _number(b, 1, x))
     distance = b(ops.abs, b(ops.sub, x, _number(b, low, x)))
-    rest = b(ops.fmod, distance, _number(b, span, x))
-    flips = b(ops.floor, b(ops.div, distance, _number(b, span, x)))
-    is_odd = b(ops.ne, b(ops.fmod, flips, _number(b, 2, x)), _number(b, 0, x))
-    back = b(ops.sub, _number(b, span, x), rest)
+    flips = b(ops.floor, b(ops.div, distance, safe))
+    rest = b(ops.sub, distance, b(ops.mul, flips, safe))
+    half = b(ops.mul, flips, _number(b, 0.5, x))
+    is_odd = b(ops.ne, b(ops.floor, half), half)
+    back = b(ops.sub, width, rest)
     return b(ops.add, b(ops.where, is_odd, back, rest), _number(b, low, x))
 
 
-def _place(b: Builder, x: Node, size: int, padding: int, align: bool) -> Node:
-    """The place along one axis where a coordinate falls, by the rule for those outside."""
-    at = _unit_to_index(b, x, size, align)
+def _last(b: Builder, size: Dim, like: Node) -> Node:
+    return dim_scalar(b, size - 1, like.dtype)
+
+
+def _kept(b: Builder, at: Node, size: Dim, padding: int, align: bool) -> Node:
+    """A place along one axis, brought inside by the rule for those outside (0: it stays)."""
     if padding == 2:
         at = _reflected(b, at, 0, size - 1) if align else _reflected(b, at, -0.5, size)
-    return b(ops.clamp, at, _number(b, 0, at), _number(b, size - 1, at)) if padding else at
+    return b(ops.clamp, at, _number(b, 0, at), _last(b, size, at)) if padding else at
+
+
+def _cubic(b: Builder, t: Node) -> list[Node]:
+    """The weights of the elements at distances 1 + t, t, 1 - t and 2 - t (Keys 1981, with -0.75)."""
+
+    def polynomial(d: Node, *factors: float) -> Node:
+        total = _number(b, factors[0], d)
+        for factor in factors[1:]:
+            total = b(ops.add, b(ops.mul, total, d), _number(b, factor, d))
+        return total
+
+    def near(d: Node) -> Node:
+        return polynomial(d, CUBIC + 2, -(CUBIC + 3), 0, 1)
+
+    def far(d: Node) -> Node:
+        return polynomial(d, CUBIC, -5 * CUBIC, 8 * CUBIC, -4 * CUBIC)
+
+    one, two = _number(b, 1, t), _number(b, 2, t)
+    return [far(b(ops.add, t, one)), near(t), near(b(ops.sub, one, t)), far(b(ops.sub, two, t))]
+
+
+def _taps(b: Builder, at: Node, size: Dim, mode: int, padding: int, align: bool) -> list[tuple[Node, Node | None]]:
+    """Whole places along one axis, with their weights (None: 1)."""
+    if mode == CUBIC_MODE:
+        floor = b(ops.floor, at)
+        places = [b(ops.add, floor, _number(b, k, at)) for k in (-1, 0, 1, 2)]
+        weights = _cubic(b, b(ops.sub, at, floor))
+        return [(_kept(b, p, size, padding, align), w) for p, w in zip(places, weights, strict=True)]
+    at = _kept(b, at, size, padding, align)
+    if mode == NEAREST_MODE:
+        return [(b(ops.round, at), None)]
+    floor, one = b(ops.floor, at), _number(b, 1, at)
+    part = b(ops.sub, at, floor)
+    return [(floor, b(ops.sub, one, part)), (b(ops.add, floor, one), part)]
 
 
 def _grid_sampler(c: Call) -> Node:
-    """Each result is the nearest element to a coordinate, or the corners around it weighted by nearness."""
+    """Each result is the nearest element to a coordinate, or those around it weighted by nearness."""
     b, x, grid = c.b, c.tensor("input"), c.tensor("grid")
-    sizes = [d for d in x.shape[2:] if isinstance(d, int)]
-    if len(sizes) != len(x.shape) - 2:
-        raise Unsupported("sampling of a symbolic size", "make the spatial dimensions static")
+    sizes = x.shape[2:]
     wide = cast(b, grid, f32) if grid.dtype.bits < 32 else grid
     last, padding, align = len(grid.shape) - 1, c["padding_mode"], bool(c["align_corners"])
-    places = []
+    taps = []
     for k, size in enumerate(sizes):  # the grid's last axis counts from the last spatial axis on
         column = reshape(b, slice_axis(b, wide, last, len(sizes) - 1 - k, 1), grid.shape[:-1])
-        places.append(_place(b, column, size, padding, align))
-    if c["interpolation_mode"] == 1:
-        return cast(b, _corner(c, x, [b(ops.round, p) for p in places], wide.dtype is not x.dtype), c.dtype)
-    floors = [b(ops.floor, p) for p in places]
-    parts = [b(ops.sub, p, f) for p, f in zip(places, floors, strict=True)]
+        at = _unit_to_index(b, column, size, align)
+        taps.append(_taps(b, at, size, c["interpolation_mode"], padding, align))
     total: Node | None = None
-    for corner in itertools.product((0, 1), repeat=len(sizes)):
-        at, weight = [], None
-        for step, floor, part in zip(corner, floors, parts, strict=True):
-            one = _number(b, 1, part)
-            at.append(b(ops.add, floor, one) if step else floor)
-            near = part if step else b(ops.sub, one, part)
-            weight = near if weight is None else b(ops.mul, weight, near)
-        assert weight is not None
-        value = _corner(c, x, at, wide.dtype is not x.dtype)
-        term = b(ops.mul, value, reshape(b, weight, (weight.shape[0], 1, *weight.shape[1:])))
-        total = term if total is None else b(ops.add, total, term)
+    for corner in itertools.product(*taps):
+        value = _corner(c, x, [at for at, _ in corner], wide.dtype is not x.dtype)
+        weights = [w for _, w in corner if w is not None]
+        if weights:
+            weight = reduce(lambda v, w: b(ops.mul, v, w), weights)
+            value = b(ops.mul, value, reshape(b, weight, (weight.shape[0], 1, *weight.shape[1:])))
+        total = value if total is None else b(ops.add, total, value)
     assert total is not None
     return cast(b, total, c.dtype)
 
 
 def _corner(c: Call, x: Node, at: list[Node], is_narrow: bool) -> Node:
     """The elements at whole coordinates; 0 outside."""
-    b, sizes = c.b, [d for d in x.shape[2:] if isinstance(d, int)]
+    b, sizes, n_places = c.b, x.shape[2:], product(x.shape[2:])
+    whole = i32 if isinstance(n_places, int) and n_places <= i32.max else i64
     inside: Node | None = None
     flat: Node | None = None
     for place, size in zip(at, sizes, strict=True):
-        low, high = _number(b, 0, place), _number(b, size - 1, place)
+        low, high = _number(b, 0, place), _last(b, size, place)
         held = b(ops.logical_and, b(ops.ge, place, low), b(ops.le, place, high))
-        index = cast(b, b(ops.clamp, place, low, high), i64)
+        index = cast(b, b(ops.clamp, place, low, high), whole)
         inside = held if inside is None else b(ops.logical_and, inside, held)
-        flat = index if flat is None else b(ops.add, b(ops.mul, flat, b.const(size, i64)), index)
+        flat = index if flat is None else b(ops.add, b(ops.mul, flat, dim_scalar(b, size, whole)), index)
     assert inside is not None and flat is not None
     batch, channels = x.shape[:2]
-    n: Dim = 1
-    for d in flat.shape[1:]:
-        n = n * d
-    rows = reshape(b, x, (batch, channels, math.prod(sizes)))
+    n = product(flat.shape[1:])
+    rows = reshape(b, x, (batch, channels, n_places))
     index = expand(b, reshape(b, flat, (batch, 1, n)), (batch, channels, n))
     found = reshape(b, b(ops.gather_elements, rows, index, axis=2), (batch, channels, *flat.shape[1:]))
     found = cast(b, found, f32) if is_narrow else found
@@ -253,7 +296,8 @@ def _embedding_renorm(c: Call) -> Node:
 
 TABLE: Mapping[str, Convert] = {
     "fractional_max_pool2d.default": _fractional_max_pool, "fractional_max_pool3d.default": _fractional_max_pool,
-    "grid_sampler_3d.default": _grid_sampler, "segment_reduce.default": _segment_reduce,
+    "grid_sampler_2d.default": _grid_sampler, "grid_sampler_3d.default": _grid_sampler,
+    "segment_reduce.default": _segment_reduce,
     "_embedding_bag_forward_only.default": _embedding_bag, "_embedding_bag.default": _embedding_bag,
     "embedding_renorm.default": _embedding_renorm,
 }  # fmt: skip
