@@ -32,7 +32,7 @@ from tilewright.ops.common import (
     widened,
 )
 from tilewright.ops.elementwise import in_wide
-from tilewright.ops.movement import reshape
+from tilewright.ops.movement import expand, reshape
 from tilewright.ops.pool import avg_pool
 from tilewright.ops.reduce import mean_node, reduce_max, reduce_sum
 from tilewright.ops.samples import random
@@ -303,9 +303,24 @@ def _grouped(shape: Sequence[Dim], groups: int) -> tuple[Dim, ...]:
 
 
 def _group(b: Builder, a: Attrs, x: Node, *params: Node) -> Node:
-    split = b(reshape, x, shape=_grouped(x.shape, a.groups))
-    normal = _standard(b, split, range(2, len(split.shape)), a.epsilon)
-    return _channel_affine(b, b(reshape, normal, shape=x.shape), params)
+    """Moments of channels, then of groups of them: all that touches every element has one number per channel.
+
+    So whatever the layout, it is one reduction over the places and arithmetic that joins what follows.
+    """
+    split = (x.shape[0], a.groups, floordiv(x.shape[1], a.groups))
+    along = (*x.shape[:2], *(1 for _ in x.shape[2:]))
+    scale, bias = (b(reshape, p, shape=_along(p.shape, 1, len(x.shape))) for p in params)
+
+    def mean(v: Node) -> Node:
+        places = range(2, len(x.shape))
+        of_channel = mean_node(b, v, tuple(places), keepdims=True) if places else v
+        of_group = mean_node(b, b(reshape, of_channel, shape=split), (2,), keepdims=True)
+        return b(reshape, b(expand, of_group, shape=split), shape=along)
+
+    middle = mean(x)
+    centred = b(ew.sub, x, middle)
+    factor = b(ew.mul, b(ew.rsqrt, b(ew.add, mean(b(ew.mul, centred, centred)), _k(b, a.epsilon, x))), scale)
+    return b(ew.add, b(ew.mul, x, factor), b(ew.sub, bias, b(ew.mul, middle, factor)))
 
 
 def _group_of(a: Attrs, x: Array, *params: Array) -> Array:
