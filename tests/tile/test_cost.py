@@ -7,6 +7,7 @@ import pytest
 from tilewright.core.expr import Sym
 from tilewright.tile.cost import Box, Operand, choose_tile
 from tilewright.tile.machine import Machine
+from tilewright.tile.rules.contract import even_chunks
 
 LANES, ROW, ROW2 = Sym("n", 0, 1023), Sym("x", 0, 13), Sym("y", 0, 13)
 KIBIBYTE = 256
@@ -31,3 +32,17 @@ def test_rows_that_fall_into_one_set_are_no_more_than_its_ways(step, step2):
 def test_rows_of_several_sets_fill_the_registers(step, step2):
     rows, rows2, _ = tile(step, step2)
     assert rows * rows2 > 8
+
+
+@pytest.mark.parametrize(("steps", "least", "cores"), [(125, 4, 2), (50, 5, 2), (63, 7, 3), (17, 4, 4), (8, 4, 1)])
+def test_chunks_give_every_core_as_much(steps, least, cores):
+    def most(n):
+        size = -(-steps // n)
+        sizes = [size] * (steps // size) + [steps % size] * (steps % size > 0)
+        many = -(-len(sizes) // cores)
+        return sum(sorted(sizes)[-many :])  # of the core that gets the most
+
+    chunks = even_chunks(steps, least, cores)
+    assert least <= chunks <= 2 * least
+    assert most(chunks) <= most(least)
+    assert even_chunks(125, 4, 2) == 6  # 63 and 62 tiles; four chunks give 64 and 61

@@ -283,10 +283,22 @@ def _row_chunks(b: Builder, machine: Machine, acc: str, rows: list[Loop], lanes:
     panel_bytes = max((n for n, fixed in sizes if fixed), default=0.0)
     if not rows or not isinstance(rows[0].extent, int) or row_bytes <= machine.l2_bytes * RESIDENT:
         return 1
-    steps = rows[0].extent // (tile.rows if len(rows) == 1 else 1)
-    wanted = max(-(-int(row_bytes) // int(machine.l2_bytes * RESIDENT)), min_tasks(machine))
+    steps = -(-rows[0].extent // (tile.rows if len(rows) == 1 else 1))
+    least = max(-(-int(row_bytes) // int(machine.l2_bytes * RESIDENT)), min_tasks(machine))
+    wanted = even_chunks(steps, least, machine.n_cores)
     n_panels = estimate([lanes.extent]) / (tile.vectors * width)
     return wanted if wanted <= steps // 2 and panel_bytes * wanted < 0.7 * row_bytes * n_panels else 1
+
+
+def even_chunks(steps: int, least: int, n_cores: int) -> int:
+    """How many chunks of steps, ``least`` or up to twice as many, give the busiest core the fewest steps."""
+
+    def longest(n: int) -> int:
+        size = -(-steps // n)
+        chunks = -(-steps // size)
+        return -(-chunks // n_cores) * size
+
+    return min(range(least, 2 * least + 1), key=longest)
 
 
 def _number(loop: Loop | None) -> int | None:
