@@ -22,9 +22,9 @@ LAYERS = {
     "frontend": 2, "graph": 2,
     "partition": 3, "tile": 3,
     "codegen": 4,
-    "aot": 5, "tune": 5, "quant": 5, "specialize": 5,
+    "aot": 5, "quant": 5, "specialize": 5,
     "driver": 6,
-    "conformance": 7, "debug": 7, "deploy": 7, "profile": 7,
+    "conformance": 7, "debug": 7, "deploy": 7, "profile": 7, "tune": 7,
     "cli": 8, "tools": 8, "__main__": 8,
     "__init__": 9,
 }

@@ -17,6 +17,7 @@ from tilewright.core.diag import OptionError
 from tilewright.core.graph import Graph
 from tilewright.driver import Clock, Options
 from tilewright.tile.errors import ScheduleFileError
+from tilewright.tune import tune
 
 RNG = np.random.default_rng(0)
 WEIGHT = RNG.standard_normal((40, 96)).astype(np.float32)
@@ -152,3 +153,28 @@ def test_a_file_that_is_not_there_or_no_text(net: Path, tmp_path: Path) -> None:
         tilewright.compile(net, schedule=tmp_path / "bytes")
     with pytest.raises(OptionError, match="one target"):
         tilewright.export(net, tmp_path, target="x86-64,x86-64-v3", schedule=net)
+
+
+def test_tuning_finds_what_is_faster_and_its_file_loads(net: Path, saved: Path) -> None:
+    saved.write_text("".join(f"schedule {name}\n" for name in names_in(saved.read_text())))  # plain loops, much slower
+    text = saved.read_text()
+    output = net.with_suffix(".tuned")
+    command = ["tune", net, "--schedule", saved, "--seconds", "0.3", "-o", output, "--threads", "1", "--json"]
+    ran = CliRunner().invoke(app, [str(x) for x in command])
+    assert ran.exit_code == 0, ran.output
+    found = json.loads(ran.stdout)
+    assert found["after"] < found["before"] and found["n_candidates"] >= 2
+    assert set(names_in(output.read_text())) == {g["name"] for g in found["gains"]} <= set(names_in(text))
+    assert all(g["after"] < g["before"] for g in found["gains"])
+    np.testing.assert_allclose(tilewright.compile(net, schedule=output)(X), expected(), rtol=1e-4, atol=1e-5)
+
+
+def test_tuning_measures_fixed_sizes_on_this_machine(net: Path) -> None:
+    graph = driver.read_graph(net)
+    with pytest.raises(OptionError, match="can't be measured here"):
+        tune(graph, [X], Options(target="aarch64"))
+    model = onnx.load(net)
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "rows"
+    onnx.save(model, net)
+    ran = CliRunner().invoke(app, ["tune", str(net)])
+    assert isinstance(ran.exception, OptionError) and "--fix rows=..." in str(ran.exception)

@@ -382,6 +382,7 @@ class KernelBuilder:
         self.book = ScheduleBook.parse(schedules)
         self.problems = list(self.book.problems)
         self.schedules: dict[str, Schedule] = {}
+        self.groups: dict[str, GroupComputation] = {}
         self.machine = machine_of(target)
         self.clock = clock
         self.kernels: dict[str, Kernel] = {}
@@ -404,6 +405,7 @@ class KernelBuilder:
                 kernel = self._scheduled(made, name)
             spec = self.specs[made.text] = _spec(kernel, made)
             self.kernels[name] = kernel
+            self.groups[name] = made
             self.labels[name] = label
             self.work[name] = work_of(made)
             self.products[name] = products_of(made)

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from tilewright.cli import about, aot, bench, compile_run, conformance, debug, ir, sign
+from tilewright.cli import about, aot, bench, compile_run, conformance, debug, ir, sign, tune
 from tilewright.runtime.errors import TilewrightError
 
 app = typer.Typer(
@@ -27,6 +27,7 @@ app = typer.Typer(
 compile_run.register(app)
 aot.register(app)
 bench.register(app)
+tune.register(app)
 ir.register(app)
 about.register(app)
 sign.register(app)

@@ -1,0 +1,77 @@
+"""``tilewright tune``: other schedules, measured; those that are faster go into a file for ``--schedule``.
+
+In: a model. Out: a file of schedules, and a table of what was gained. Not its business: how they are found (``tune``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tilewright import driver
+from tilewright.cli import inputs, show
+from tilewright.cli.compile_run import (
+    Accuracy,
+    Fix,
+    InputFile,
+    Json,
+    Optimize,
+    PrecisionOption,
+    ScheduleFile,
+    Seed,
+    Source,
+    Threads,
+)
+from tilewright.runtime.errors import InputError
+from tilewright.tune import tune
+
+
+def register(app: typer.Typer) -> None:
+    """Add this module's command."""
+    app.command("tune")(tune_command)
+
+
+def tune_command(
+    model: Source,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="The file to write (default: the model's name with .schedule)."),
+    ] = None,
+    input: InputFile = [],  # noqa: B006
+    fix: Fix = [],  # noqa: B006
+    seed: Seed = 0,
+    threads: Threads = None,
+    optimize: Optimize = 2,
+    precision: PrecisionOption = "fp32",
+    accuracy: Accuracy = "default",
+    schedule: ScheduleFile = None,
+    seconds: Annotated[float, typer.Option(min=0.0, help="Time for measuring; compiling comes on top.")] = 20.0,
+    json: Json = False,
+) -> None:
+    """Try other schedules for the kernels, measure them in the model, and write a file of those that are faster.
+
+    The file is for this machine, these sizes and these options; give it to compile, bench or aot with --schedule.
+    """
+    if not model.exists():
+        raise InputError(f"there is no file {model}", remedy="check the path")
+    if model.suffix == ".tw":
+        raise InputError(f"{model} is compiled already", remedy="tune the model that it was made of")
+    path = show.check_writable(output or model.with_suffix(".schedule"))
+    graph = driver.read_graph(model, fix_dims=inputs.parse_sizes(fix, "--fix"))
+    specs = [driver.tensor_spec(name, n) for name, n in zip(graph.input_names, graph.inputs, strict=True)]
+    options = driver.Options("native", precision, optimize, accuracy, driver.read_schedule(schedule))
+    arrays = [] if graph.symbols() else list(inputs.gather(input, specs, (), {}, seed).values())
+    found = tune(graph, arrays, options, threads=threads, seconds=seconds)
+    path.write_text(found.text, encoding="utf-8")
+    if json:
+        show.emit_json({"output": str(path), **asdict(found)})
+        return
+    rows = [(g.name, g.before * 1e6, g.after * 1e6, g.before / g.after, g.label) for g in found.gains]
+    if rows:
+        show.table("kernels with another schedule", ("kernel", "us before", "us now", "gain", "ops"), rows)
+    whole = f"{found.before * 1e3:.4g} ms a call before, {found.after * 1e3:.4g} ms now"
+    kept = f"{len(rows)} kernels gained" if rows else "nothing was faster, the rules' schedules stay"
+    show.line(f"{found.n_candidates} candidates, {kept}; {whole}\nwrote {path}")
