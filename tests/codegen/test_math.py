@@ -110,7 +110,7 @@ def test_bound(name, dtype, target):
     single, double, low, high = BOUNDS[name]
     x = sweep(dtype, low, high, 1 << 10 if name == "erf" and dtype is types.f64 else N)
     if name in PERIODIC and dtype is types.f64:
-        x = x[(np.abs(x) < 1.6e6) | ~np.isfinite(x)]
+        x = x[(np.abs(x) < 2**45) | ~np.isfinite(x)]
         x = x[: x.size // 64 * 64]
     got = apply(lambda v: Unary(name, v), [x], target, dtype)
     error = ulps(got, exact(name, x))
@@ -142,6 +142,22 @@ def test_sine_of_large_f32(target):
     for name, bound in (("sin", 2), ("cos", 2), ("tan", 4)):
         got = apply(lambda v, name=name: Unary(name, v), [x], target, types.f32)
         assert ulps(got, exact(name, x)).max() <= bound
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+def test_sine_of_large_f64(target):
+    """Every exponent below 2**45, the numbers beside multiples of pi/2, and no wild result beyond."""
+    rng = np.random.default_rng(7)
+    exponents = np.ldexp(rng.uniform(1, 2, N), np.arange(N) % 45)
+    close = np.round(2.0 ** rng.uniform(0, 44, N)) * (np.pi / 2)
+    for name, bound in (("sin", 2), ("cos", 2), ("tan", 4)):
+        x = np.concatenate([exponents, close])
+        got = apply(lambda v, name=name: Unary(name, v), [x], target, types.f64)
+        assert ulps(got, exact(name, x)).max() <= bound
+    far = np.ldexp(rng.uniform(1, 2, N), 45 + np.arange(N) % 978)
+    for name in ("sin", "cos"):
+        got = apply(lambda v, name=name: Unary(name, v), [far], target, types.f64)
+        assert (np.abs(got) <= 1).all()
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)

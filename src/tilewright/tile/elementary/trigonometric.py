@@ -3,9 +3,10 @@
 In: values of f32 or f64. Out: value trees. Not its business: f16 and bf16 (``tile.math`` widens them).
 
 Arguments of sin, cos and tan are reduced modulo pi/2 in f64. For f32 that is right for every finite number, by parts
-of 2/pi (Payne and Hanek, 1983, with exact products of 24 by 29 bits instead of integers). For f64, ``n`` times three
-parts of pi/2 with 33 bits each are subtracted, which holds the stated bounds for ``|x| < 1.6e6``; beyond, the result
-loses accuracy, but sin and cos stay within [-1, 1].
+of 2/pi (Payne and Hanek, 1983, with exact products of 24 by 29 bits instead of integers). For f64, ``n`` times pi/2 in
+three floats (161 bits) is subtracted in sums of two floats, which holds the stated bounds for ``|x| < 2**45``, 3.5e13;
+beyond, the result loses accuracy, but sin and cos stay within [-1, 1]. (To choose among the 1,100 bits of 2/pi that all
+of f64 would need takes a load for every element, which a value tree does not have.)
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ from tilewright.tile.elementary.build import (
     n,
     polynomial,
     sqrt,
+    two_product,
+    two_sum,
     with_sign_of,
 )
 
@@ -91,7 +94,7 @@ _ATAN_F64 = (
     -0.034568068014968874,
     0.016282993238924487,
 )
-_HALF_PI_PARTS = (1.5707963267341256, 6.077100506303966e-11, 2.0222662487959506e-21)
+_HALF_PI_PARTS = (1.5707963267948966, 6.123233995736766e-17, -1.4973849048591833e-33)
 _HALF_PI_LOW = 6.123233995736766e-17
 _MAGIC = 6755399441055744.0
 
@@ -124,18 +127,21 @@ def _range_of_f32(number: int) -> tuple[float, ...]:
     return _parts_of_two_over_pi(_FIRST_RANGE + (number - 1) * _RANGE - 23 if number else 0)
 
 
-def _reduced(x: Value) -> tuple[Value, Value]:
+def _reduced(x: Value, style: Style) -> tuple[Value, Value]:
     """``x = q * pi/2 + r``: ``r`` in the precision of ``x``, and ``q`` in the low bits of an ``i32`` or ``i64``."""
-    return _reduced_double(x) if is_double(x) else _reduced_single(x)
+    return _reduced_double(x, style) if is_double(x) else _reduced_single(x)
 
 
-def _reduced_double(x: Value) -> tuple[Value, Value]:
+def _reduced_double(x: Value, style: Style) -> tuple[Value, Value]:
+    """What is left of ``x`` cancels exactly; only the last sum rounds."""
     shifted = fma(x, c(2 / math.pi, x), c(_MAGIC, x))
-    whole = shifted - c(_MAGIC, x)
-    r = x
-    for part in _HALF_PI_PARTS:
-        r = fma(whole, c(-part, x), r)
-    return clamp(r, -0.79, 0.79), bits(shifted)
+    whole = choose(less(absolute(x), c(1e290, x)), shifted - c(_MAGIC, x), x * c(0.0, x))  # products must not overflow
+    first, second, third = (c(part, x) for part in _HALF_PI_PARTS)
+    high, low = two_product(whole, first, style)
+    rest, tail = two_sum(x - high, -low)
+    high, low = two_product(whole, second, style)
+    rest, more = two_sum(rest, -high)
+    return clamp(rest + (tail + (more - fma(whole, third, low))), -0.8, 0.8), bits(shifted)
 
 
 def _reduced_single(x: Value) -> tuple[Value, Value]:
@@ -184,20 +190,20 @@ def _upper_half(q: Value) -> Value:
 
 def sin(x: Value, style: Style) -> Value:
     """f32 and f64 within 2 ULP; f64 in the range that the module states."""
-    r, q = _reduced(x)
+    r, q = _reduced(x, style)
     result = flip_sign(choose(_odd(q), _cosine(r), _sine(r)), _upper_half(q))
     return choose(equal(x, c(0.0, x)), x, result)
 
 
 def cos(x: Value, style: Style) -> Value:
     """f32 and f64 within 2 ULP; f64 in the range that the module states."""
-    r, q = _reduced(x)
+    r, q = _reduced(x, style)
     return flip_sign(choose(_odd(q), _sine(r), _cosine(r)), _upper_half(integer("add", q, 1)))
 
 
 def tan(x: Value, style: Style) -> Value:
     """f32 and f64 within 4 ULP; f64 in the range that the module states."""
-    r, q = _reduced(x)
+    r, q = _reduced(x, style)
     s, k = _sine(r), _cosine(r)
     odd = _odd(q)
     result = choose(odd, -k, s) / choose(odd, s, k)
