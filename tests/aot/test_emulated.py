@@ -25,6 +25,7 @@ import tilewright as tw
 from aot.emulated import many
 from aot.emulated.platforms import PLATFORMS, ZIG
 from tilewright import deploy, driver, ops
+from tilewright.aot.elf import ElfObject
 from tilewright.codegen.llvm import assembly_of_text
 from tilewright.codegen.target import Target
 from tilewright.core import types
@@ -160,6 +161,31 @@ def test_webassembly_in_wasmtime(tmp_path: Path) -> None:
     at = exports["scores"](store)
     scores = np.frombuffer(exports["memory"].read(store, at, at + 40), np.float32)
     np.testing.assert_allclose(scores, tw.compile(DIGITS)(image)[0], rtol=1e-4, atol=1e-4)
+
+
+ARM_GCC = shutil.which("arm-linux-gnueabihf-gcc")
+
+
+@pytest.mark.skipif(ARM_GCC is None, reason="no arm-linux-gnueabihf-gcc")
+@pytest.mark.skipif(shutil.which("qemu-arm") is None, reason="no qemu-arm")
+def test_threads_on_armv7(tmp_path: Path) -> None:
+    """With the C library of 32-bit Linux: three threads answer as one does, and as Python but for rounding."""
+    images = np.random.default_rng(0).random((64, 1, 8, 8), np.float32) * 16
+    answers = []
+    for threads in (1, 3):
+        folder = tmp_path / str(threads)
+        made = tw.export(DIGITS, folder, target="armv7", threads=threads)
+        assert ("pthread_create" in ElfObject(made.object.read_bytes()).undefined()) == (threads > 1)
+        flags = ["-DMODEL=digits", "-include", str(made.header), "-static", "-O1", str(EXAMPLES / "run.c")]
+        command = [str(ARM_GCC), *flags, str(made.object), "-o", str(folder / "digits"), "-lpthread"]
+        linked = subprocess.run(command, check=False, capture_output=True, text=True, timeout=100)
+        assert linked.returncode == 0, linked.stderr
+        command = ["qemu-arm", "-cpu", "cortex-a9", str(folder / "digits"), "64"]
+        ran = subprocess.run(command, input=images.tobytes(), check=False, capture_output=True, timeout=100)
+        assert ran.returncode == 0, ran.stderr
+        answers.append(np.frombuffer(ran.stdout, np.float32).reshape(64, 10))
+    np.testing.assert_array_equal(*answers)
+    np.testing.assert_allclose(answers[0], tw.compile(DIGITS)(images), rtol=1e-4, atol=1e-3)
 
 
 def _byte_products(sizes: list[tuple[int, int, int]]) -> Iterator[many.Trial]:

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,9 @@ from onnx import TensorProto, helper
 import small_models
 import tilewright as tw
 from aot import programs
+from tilewright.aot import system
 from tilewright.core.types import Array
+from tilewright.runtime.pool import POOL_ABIS
 
 DIGITS = programs.ROOT / "examples" / "digits" / "digits.onnx"
 QUICK = ("resnet50", "mobilenet_v2", "bert_base", "llama_decode", "lstm")
@@ -340,8 +343,13 @@ def test_a_program_needs_libc_alone(tmp_path: Path) -> None:
         assert needed and all(n.startswith(("libc.", "libm.", "libpthread.")) for n in needed), needed
 
 
-def test_running_allocates_nothing_and_children_may_run_too(tmp_path: Path) -> None:
-    """malloc counted by the linker's wrap; a forked child makes threads of its own."""
+@pytest.mark.parametrize("sleep", ["futex", "condition"])
+def test_running_allocates_nothing_and_children_may_run_too(
+    sleep: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """malloc counted by the linker's wrap; a forked child makes threads of its own; idle threads of either kind."""
+    if sleep == "condition":  # as on macOS and Armv7
+        monkeypatch.setattr(system, "pool_abi", lambda triple: replace(POOL_ABIS[triple.split("-")[0]], futex=None))
     tw.export(DIGITS, tmp_path, threads=3)
     source = tmp_path / "count.c"
     source.write_text("""
@@ -370,6 +378,10 @@ int main(void) {
     digits_after_fork();
     memset(again, 0, sizeof again);
     for (int k = 0; k < 50; k++) if (digits_run(model, dims, in, out2)) _exit(5);
+    for (int k = 0; k < 20; k++) { /* long enough for the threads to fall asleep */
+      usleep(2000);
+      if (digits_run(model, dims, in, out2)) _exit(7);
+    }
     _exit(memcmp(first, again, sizeof first) ? 6 : 0);
   }
   if (waitpid(child, &status, 0) != child || status) return 7;
@@ -377,7 +389,8 @@ int main(void) {
   return 0;
 }
 """)
-    flags = [*programs.STRICT, f"-I{tmp_path}", "-Wl,--wrap=malloc", str(source), str(tmp_path / "digits.o")]
+    strict = [*programs.STRICT, "-D_DEFAULT_SOURCE"]
+    flags = [*strict, f"-I{tmp_path}", "-Wl,--wrap=malloc", str(source), str(tmp_path / "digits.o")]
     programs.link(flags, tmp_path / "count")
     assert subprocess.run([tmp_path / "count"], check=False, timeout=60).returncode == 0
 

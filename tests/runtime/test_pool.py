@@ -243,13 +243,14 @@ def test_fork_while_other_threads_are_inside_the_pool() -> None:
         ("x86_64", "x86_64-unknown-linux-gnu", "", ["pause", "lock\t", "$202"]),
         ("aarch64", "aarch64-unknown-linux-gnu", "+lse", ["isb", "casal", "#98"]),
         ("aarch64", "aarch64-unknown-linux-musl", "", ["ldaxr", "stlxr"]),
+        ("armv7", "armv7-unknown-linux-gnueabihf", "+neon", ["ldrexd", "strexd", "yield", "pthread_cond_wait"]),
         ("riscv64", "riscv64-unknown-linux-gnu", "+m,+a,+f,+d,+c,+zihintpause", ["pause", "lr.d", "sc.d.rl", "98"]),
     ],
 )
 def test_the_same_text_compiles_for_every_cpu(cpu: str, triple: str, features: str, wanted: list[str]) -> None:
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
-    name = "generic-rv64" if cpu == "riscv64" else "generic" if cpu == "aarch64" else "x86-64"
+    name = {"riscv64": "generic-rv64", "x86_64": "x86-64"}.get(cpu, "generic")
     machine = llvm.Target.from_triple(triple).create_target_machine(cpu=name, features=features, opt=3, reloc="pic")
     module = llvm.parse_assembly(pool_ir(POOL_ABIS[cpu]))
     module.triple = triple

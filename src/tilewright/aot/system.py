@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import llvmlite.binding as llvm
 
-from tilewright.runtime.pool import POOL_ABIS, PoolAbi
+from tilewright.runtime.pool import PoolAbi, pool_abi
 
 _DARWIN = ("darwin", "macos", "ios")
 
@@ -52,6 +52,6 @@ def system_of(triple: str) -> System:
         has_libc=is_hosted,
         has_huge_pages=is_linux and pointer_bytes == 8,
         close_on_exec=0x1000000 if is_darwin else 0o2000000,
-        pool=POOL_ABIS.get(parts[0]) if is_linux else None,
+        pool=pool_abi(triple),
         pointer_bytes=pointer_bytes,
     )

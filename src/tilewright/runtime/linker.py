@@ -24,7 +24,7 @@ import llvmlite.binding as llvm
 from tilewright.runtime.cache import Cache
 from tilewright.runtime.env import read_environment
 from tilewright.runtime.errors import ArtifactError
-from tilewright.runtime.pool import POOL_ABIS, pool_ir
+from tilewright.runtime.pool import POOL_ABIS, pool_abi, pool_ir
 
 POOL_SYMBOLS = ("tw_parallel_for", "tw_pool_reset", "tw_pool_spin", "tw_pool_workers")
 
@@ -105,14 +105,14 @@ def compile_ir(text: str, features: str = "") -> bytes:
 def _pool_object() -> bytes:
     """The pool's object, from the disk cache where it is there (compiling it takes 10 to 30 ms)."""
     triple = llvm.get_process_triple()
-    cpu = triple.split("-")[0]
-    if cpu not in POOL_ABIS:
-        raise ArtifactError(f"there is no thread pool for {cpu} CPUs", remedy=f"use one of {', '.join(POOL_ABIS)}")
-    text = pool_ir(POOL_ABIS[cpu])
+    abi = pool_abi(triple)
+    if abi is None:
+        raise ArtifactError(f"there is no thread pool for {triple}", remedy=f"use one of {', '.join(POOL_ABIS)}")
+    text = pool_ir(abi)
     cache, key = Cache(), f"{triple} llvmlite {llvmlite.__version__}\n{text}"
     found = cache.get("pool", key)
     if found is None:
-        found = compile_ir(text, POOL_ABIS[cpu].features)
+        found = compile_ir(text, abi.features)
         cache.put("pool", key, found)
     return found
 

@@ -23,7 +23,8 @@ How it works, and why it is right:
   itself to ``sleepers`` and then reads the word again. One of the two must see the other, so no wake-up is lost, and
   a hot fork costs no system call. The same argument covers ``waiter`` (a caller that sleeps) against ``done``.
 * A caller that finds the lock taken (another thread, or a nested call) runs its tasks inline.
-* An idle worker spins for ``spin`` ns of monotonic time, then sleeps in a futex. If its clock jumps by more than
+* An idle worker spins for ``spin`` ns of monotonic time, then sleeps in a futex (where there is none, on a
+  condition variable under a lock that only sleepers and wakers take). If its clock jumps by more than
   200 us while spinning, somebody else had its CPU: the machine is oversubscribed, and the worker's next 64 waits skip
   the spinning.
 * Workers block all signals, so that Python's handlers run where Python expects them.
@@ -38,7 +39,7 @@ core, all of it the measuring process's own.
 from __future__ import annotations
 
 import string
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 MAX_THREADS = 1024
 """Most threads a job may ask for; more are treated as this many."""
@@ -55,16 +56,25 @@ DEFAULT_SPIN_NS = 50_000
 
 @dataclass(frozen=True, slots=True)
 class PoolAbi:
-    """What differs between CPUs: the number of the ``futex`` system call, and the intrinsic that hints a pause.
+    """What differs between CPUs and systems.
 
-    ``pause`` is the intrinsic's call, ``pause_type`` its declaration, ``features`` what the target machine must have
-    on to know it. (Inline assembly would need the target's assembly parser, which only the host's target has.)
+    ``futex`` is the number of Linux's system call, or None: then threads sleep on a condition variable of POSIX, which
+    any system with pthread has. ``mutex`` and ``condition`` are what these begin with before their first use.
+    ``pause`` is the call of the intrinsic that hints a pause, ``pause_type`` its declaration, ``features`` what the
+    target machine must have on to know it. (Inline assembly would need the target's assembly parser, which only the
+    host's target has.) ``long`` is C's type of that name, ``clock`` the number of the monotonic clock, ``set_mask``
+    what tells ``pthread_sigmask`` to set.
     """
 
-    futex: int
+    futex: int | None
     pause: str
     pause_type: str
     features: str = ""
+    long: str = "i64"
+    clock: int = 1
+    set_mask: int = 2
+    mutex: int = 0
+    condition: int = 0
 
 
 POOL_ABIS = {
@@ -73,8 +83,21 @@ POOL_ABIS = {
     "aarch64": PoolAbi(98, "@llvm.aarch64.isb(i32 15)", "@llvm.aarch64.isb(i32)"),
     # Zihintpause is encoded as a fence that does nothing on cores without it.
     "riscv64": PoolAbi(98, "@llvm.riscv.pause()", "@llvm.riscv.pause()", "+zihintpause"),
+    # "yield"; glibc's and musl's 32-bit clock_gettime has a 32-bit time, of which differences are taken.
+    "armv7": PoolAbi(None, "@llvm.arm.hint(i32 1)", "@llvm.arm.hint(i32)", long="i32"),
 }
 """Linux on the CPUs we emit pools for, by the first part of the LLVM triple."""
+
+_DARWIN = ("darwin", "macos", "ios")
+
+
+def pool_abi(triple: str) -> PoolAbi | None:
+    """The pool of a machine and its system; None where there is none (Windows, bare metal)."""
+    cpu, *rest = triple.split("-")
+    linux = POOL_ABIS.get({"arm64": "aarch64"}.get(cpu, cpu))
+    if any(p.startswith(_DARWIN) for p in rest):  # pthread_impl.h: signatures; time.h: CLOCK_MONOTONIC; signal.h
+        return linux and replace(linux, futex=None, clock=6, set_mask=3, mutex=0x32AAABA7, condition=0x3CB0B1BB)
+    return linux if "linux" in rest else None
 
 
 _FIELDS = {
@@ -91,8 +114,15 @@ _FIELDS = {
 
 def pool_ir(abi: PoolAbi) -> str:
     """The text of the pool's module for one CPU."""
+    sleeping = _CONDITION if abi.futex is None else _FUTEX
+    start = {"mutex": abi.mutex, "condition": abi.condition}
     return _IR.substitute(
-        futex=abi.futex,
+        sleeping=sleeping.substitute(futex=abi.futex, **start),
+        reset_sleeping=_RESET_CONDITION.substitute(start) if abi.futex is None else "",
+        long=abi.long,
+        widen="sext" if abi.long == "i32" else "bitcast",
+        clock=abi.clock,
+        set_mask=abi.set_mask,
         pause=abi.pause,
         pause_type=abi.pause_type,
         max_workers=MAX_THREADS - 1,
@@ -105,6 +135,64 @@ def pool_ir(abi: PoolAbi) -> str:
         **_FIELDS,
     )
 
+
+_FUTEX = string.Template(r"""
+declare i64 @syscall(i64, ...)
+
+; FUTEX_WAIT_PRIVATE: sleep while *word == value (woken early for no reason at times: callers loop).
+define internal void @wait(ptr %word, i32 %value) noinline {
+  call i64 (i64, ...) @syscall(i64 $futex, ptr %word, i32 128, i32 %value, ptr null, ptr null, i32 0)
+  ret void
+}
+
+; FUTEX_WAKE_PRIVATE after a change of the word, so that a thread just about to sleep does not.
+define internal void @wake(ptr %word, i32 %count) noinline {
+  atomicrmw add ptr %word, i32 1 seq_cst
+  call i64 (i64, ...) @syscall(i64 $futex, ptr %word, i32 129, i32 %count, ptr null, ptr null, i32 0)
+  ret void
+}
+""")
+
+_CONDITION = string.Template(r"""
+@mutex = internal global [16 x i64] [i64 $mutex, INIT], align 64
+@condition = internal global [16 x i64] [i64 $condition, INIT], align 64
+declare i32 @pthread_mutex_lock(ptr)
+declare i32 @pthread_mutex_unlock(ptr)
+declare i32 @pthread_cond_wait(ptr, ptr)
+declare i32 @pthread_cond_broadcast(ptr)
+
+; Sleep while *word == value.
+define internal void @wait(ptr %word, i32 %value) noinline {
+entry:
+  call i32 @pthread_mutex_lock(ptr @mutex)
+  br label %look
+look:
+  %now = load atomic i32, ptr %word seq_cst, align 4
+  %same = icmp eq i32 %now, %value
+  br i1 %same, label %sleep, label %out
+sleep:
+  call i32 @pthread_cond_wait(ptr @condition, ptr @mutex)
+  br label %look
+out:
+  call i32 @pthread_mutex_unlock(ptr @mutex)
+  ret void
+}
+
+; Change the word and wake whoever sleeps: those of the other word look and sleep again.
+define internal void @wake(ptr %word, i32 %count) noinline {
+  call i32 @pthread_mutex_lock(ptr @mutex)
+  atomicrmw add ptr %word, i32 1 seq_cst
+  call i32 @pthread_cond_broadcast(ptr @condition)
+  call i32 @pthread_mutex_unlock(ptr @mutex)
+  ret void
+}
+""".replace("INIT", ", ".join(["i64 0"] * 15)))
+_RESET_CONDITION = string.Template("""\
+  call void @llvm.memset.p0.i64(ptr @mutex, i8 0, i64 128, i1 false)
+  call void @llvm.memset.p0.i64(ptr @condition, i8 0, i64 128, i1 false)
+  store i64 $mutex, ptr @mutex
+  store i64 $condition, ptr @condition
+""")
 
 _IR = string.Template(r"""
 ; A cache line each: the job (word, fn, ctx, n, tasks of a chunk, ranges), its end (done, waiter, bell), the crew, the
@@ -119,39 +207,28 @@ _IR = string.Template(r"""
 @ranges = internal global [$ranges x %range_t] zeroinitializer, align 64
 @spin = internal global i64 $spin_ns, align 64
 
-declare i64 @syscall(i64, ...)
 declare i32 @clock_gettime(i32, ptr)
 declare i32 @pthread_create(ptr, ptr, ptr, ptr)
-declare i32 @pthread_detach(i64)
+declare i32 @pthread_detach($long)
 declare i32 @pthread_sigmask(i32, ptr, ptr)
 declare i64 @llvm.smin.i64(i64, i64)
 declare i64 @llvm.smax.i64(i64, i64)
 declare void $pause_type
 
 define internal i64 @now() noinline {
-  %ts = alloca { i64, i64 }
-  call i32 @clock_gettime(i32 1, ptr %ts)
-  %s = load i64, ptr %ts
-  %nsp = getelementptr { i64, i64 }, ptr %ts, i64 0, i32 1
-  %ns = load i64, ptr %nsp
+  %ts = alloca { $long, $long }
+  call i32 @clock_gettime(i32 $clock, ptr %ts)
+  %s0 = load $long, ptr %ts
+  %s = $widen $long %s0 to i64
+  %nsp = getelementptr { $long, $long }, ptr %ts, i32 0, i32 1
+  %ns0 = load $long, ptr %nsp
+  %ns = $widen $long %ns0 to i64
   %s_ns = mul i64 %s, 1000000000
   %t = add i64 %s_ns, %ns
   ret i64 %t
 }
 
-; FUTEX_WAIT_PRIVATE: sleep while *word == value (woken early for no reason at times: callers loop).
-define internal void @wait(ptr %word, i32 %value) noinline {
-  call i64 (i64, ...) @syscall(i64 $futex, ptr %word, i32 128, i32 %value, ptr null, ptr null, i32 0)
-  ret void
-}
-
-; FUTEX_WAKE_PRIVATE after a change of the word, so that a thread just about to sleep does not.
-define internal void @wake(ptr %word, i32 %count) noinline {
-  atomicrmw add ptr %word, i32 1 seq_cst
-  call i64 (i64, ...) @syscall(i64 $futex, ptr %word, i32 129, i32 %count, ptr null, ptr null, i32 0)
-  ret void
-}
-
+$sleeping
 ; Start workers until there are %wanted; returns min(%wanted, number there are). Only the lock's holder calls it.
 define internal i64 @hire(i64 %wanted) noinline {
 entry:
@@ -164,7 +241,7 @@ entry:
   br i1 %enough, label %out, label %mask
 mask:
   call void @llvm.memset.p0.i64(ptr %all, i8 -1, i64 128, i1 false)
-  call i32 @pthread_sigmask(i32 2, ptr %all, ptr %old)
+  call i32 @pthread_sigmask(i32 $set_mask, ptr %all, ptr %old)
   br label %more
 more:
   %n = phi i64 [ %have, %mask ], [ %n1, %started ]
@@ -177,13 +254,13 @@ start:
   %ok = icmp eq i32 %rc, 0
   br i1 %ok, label %started, label %restore
 started:
-  %t = load i64, ptr %tid
-  call i32 @pthread_detach(i64 %t)
+  %t = load $long, ptr %tid
+  call i32 @pthread_detach($long %t)
   %n1 = add i64 %n, 1
   br label %more
 restore:
   %total = phi i64 [ %n, %more ], [ %n, %start ]
-  call i32 @pthread_sigmask(i32 2, ptr %old, ptr null)
+  call i32 @pthread_sigmask(i32 $set_mask, ptr %old, ptr null)
   %total32 = trunc i64 %total to i32
   store atomic i32 %total32, ptr $workers monotonic, align 4
   br label %out
@@ -458,7 +535,7 @@ define void @tw_pool_reset() {
   store atomic i32 0, ptr $waiter monotonic, align 4
   store atomic i32 0, ptr $workers monotonic, align 4
   store atomic i32 0, ptr $sleepers monotonic, align 4
-  store atomic i32 0, ptr $lock seq_cst, align 64
+$reset_sleeping  store atomic i32 0, ptr $lock seq_cst, align 64
   ret void
 }
 
