@@ -69,7 +69,12 @@ class Value:
         return self._hash
 
     def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, Value) and self._hash == other._hash and self.key == other.key)
+        if self is other:
+            return True
+        if not isinstance(other, Value) or self._hash != other._hash or self.key != other.key:
+            return False
+        self.key = other.key  # parts that values share are compared once, not once for each path to them
+        return True
 
     def __repr__(self) -> str:
         return value_text(self)
