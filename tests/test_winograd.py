@@ -252,7 +252,7 @@ def test_deep_nets_stay_within_the_bound_of_eager(channels, depth, size):
         (torch.nn.Conv2d(32, 32, 3, padding=3, dilation=3), (30, 31)),
         (torch.nn.Conv2d(40, 40, (3, 1), padding=(1, 0)), (30, 7)),
         (torch.nn.Conv2d(40, 40, (1, 3), padding=(0, 2), dilation=(1, 2)), (6, 161)),
-        (torch.nn.Conv2d(32, 32, 5, padding=2), (18, 19)),
+        (torch.nn.Conv2d(100, 100, 5, padding=2), (37, 38)),
     ],
 )
 @pytest.mark.parametrize("batch", [1, 3])

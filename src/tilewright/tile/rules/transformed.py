@@ -34,6 +34,8 @@ BLOCK_SHARE = 0.75
 MAX_BLOCK_BYTES = 1 << 20
 MAX_BEFORE, BESIDE = 8, 4
 """Tiles of a block along the last two walks, where their number is known at run time only (of the first, at most)."""
+LARGE_PART = 0.6
+"""Blocks of equal size take one form of the code; uneven ones must be larger than this part says to be worth a second."""
 HIDDEN = 0.3
 """Reading constants beside the products costs this part of what traffic of its own would."""
 
@@ -167,12 +169,21 @@ def _block(
     if len(counts) < len(walks):
         return _ragged_block(walks, max(most, int(constants * HIDDEN / 2 * n_tiles / total)))
     for count in reversed(counts):
-        sizes.insert(0, max((n for n in range(1, min(count, most) + 1) if count % n == 0), default=0))
+        sizes.insert(0, _part_of(count, min(count, most)))
         most = most // max(sizes[0], 1) if sizes[0] == count else 1
     n_blocks = n_tiles / max(estimate(sizes), 1)
     if 0 in sizes or n_blocks < 2 or (n_blocks - 1) * constants * HIDDEN > 2 * total:
         return None
     return tuple(sizes)
+
+
+def _part_of(count: int, most: int) -> int:
+    """At most ``most`` of ``count`` tiles: a divisor where a large one fits, else parts as even as can be; 0: none."""
+    if most < 1:
+        return 0
+    divisor = max(n for n in range(1, most + 1) if count % n == 0)
+    even = -(-count // -(-count // most))
+    return divisor if divisor >= LARGE_PART * even else even
 
 
 def _ragged_block(walks: list[_Walk], most: int) -> tuple[int, ...]:
