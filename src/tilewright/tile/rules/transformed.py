@@ -35,7 +35,7 @@ MAX_BLOCK_BYTES = 1 << 20
 MAX_BEFORE, BESIDE = 8, 4
 """Tiles of a block along the last two walks, where their number is known at run time only (of the first, at most)."""
 LARGE_PART = 0.6
-"""Blocks of equal size take one form of the code; uneven ones must be larger than this part says to be worth a second."""
+"""Blocks of one size take one form of the code: uneven ones are taken where equal ones are smaller by this factor."""
 HIDDEN = 0.3
 """Reading constants beside the products costs this part of what traffic of its own would."""
 
