@@ -164,6 +164,7 @@ def measure(task: Task, flops: float, engines: list[str], rounds: int, seconds: 
         "precision": task.precision,
         "isa": task.isa,
         "median_ms": {k: round(v * 1e3, 4) for k, v in median.items()},
+        "best_ms": {w.engine: round(min(w.times) * 1e3, 4) for w in workers},
         "ratio": {k: round(v / own, 3) for k, v in median.items()} if own else {},
         "ready_s": {w.engine: round(w.ready, 3) for w in workers},
         "share_of_peak": round(flops / own / 1e9 / (peak.fma_gflops * task.threads), 3) if own else None,

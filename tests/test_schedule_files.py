@@ -1,6 +1,7 @@
 """Schedules go out as a file and come in again, edited or not; what does not fit is named, all of it at once."""
 
 import json
+import random
 import re
 from pathlib import Path
 
@@ -153,6 +154,43 @@ def test_a_file_that_is_not_there_or_no_text(net: Path, tmp_path: Path) -> None:
         tilewright.compile(net, schedule=tmp_path / "bytes")
     with pytest.raises(OptionError, match="one target"):
         tilewright.export(net, tmp_path, target="x86-64,x86-64-v3", schedule=net)
+
+
+KINDS = ("vector", "unroll", "serial", "parallel", "step")
+SPACES = ("local", "reg", "global")
+
+
+def edited(text: str, rng: random.Random) -> str:
+    """A step left out, moved, repeated, or with another number, kind or space."""
+    lines = text.split("\n")
+    steps = [k for k, x in enumerate(lines) if x.startswith("  ")]
+    k, other = rng.choice(steps), rng.choice(steps)
+    match rng.randrange(5):
+        case 0:
+            del lines[k]
+        case 1:
+            lines[k], lines[other] = lines[other], lines[k]
+        case 2:
+            lines.insert(k, lines[other])
+        case 3:
+            lines[k] = re.sub(r"\b\d+\b", str(rng.choice([-1, 0, 1, 2, 3, 5, 7, 16, 100])), lines[k])
+        case _:
+            for words in (KINDS, SPACES):
+                lines[k] = re.sub(rf"\b({'|'.join(words)})\b", rng.choice(words), lines[k])
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_any_edit_is_right_or_refused(net: Path, saved: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    text = edited(saved.read_text(), rng)
+    saved.write_text(edited(text, rng))
+    try:
+        model = tilewright.compile(net, schedule=saved, threads=2, cache=False)
+    except ScheduleFileError as error:
+        assert error.problems and all(p.rule for p in error.problems)
+        return
+    np.testing.assert_allclose(model(X), expected(), rtol=1e-4, atol=1e-5)
 
 
 def test_tuning_finds_what_is_faster_and_its_file_loads(net: Path, saved: Path) -> None:
