@@ -64,11 +64,16 @@ def test_an_exported_object_links_and_answers(version: str, tmp_path: Path) -> N
     """Through the current loader and with the current examples."""
     from aot import programs
     from tilewright.aot.cc import link_shared
+    from tilewright.aot.system import system_of
     from tilewright.runtime.library import LibraryModel
 
     if not programs.HAS_CC:
         pytest.skip("no C compiler (cc) here")
-    link_shared(FOLDER / version / "layer.o", tmp_path / "liblayer.so", name="layer", has_threads=True)
+    triple = "x86_64-unknown-linux-gnu"
+    link_shared(
+        FOLDER / version / "layer.o", tmp_path / "liblayer.so", name="layer", triple=triple, system=system_of(triple),
+        is_host=True, has_threads=True,
+    )  # fmt: skip
     np.testing.assert_allclose(LibraryModel(tmp_path / "liblayer.so")(X), expected(), rtol=1e-5, atol=1e-6)
 
 
