@@ -59,8 +59,8 @@ def test_conformance_on_another_machine(name: str, tmp_path: Path) -> None:
     assert many.wrong(PLATFORMS[name], trials, tmp_path) == {}
 
 
-def _cross(arguments: list[str], target: str, folder: Path) -> None:
-    tw.export(DIGITS, folder, target=target, fix_dims={"batch": 1}, name="digits")
+def _cross(arguments: list[str], target: str, folder: Path, optimize: int | str = 2) -> None:
+    tw.export(DIGITS, folder, target=target, fix_dims={"batch": 1}, name="digits", optimize=optimize)
     flags = ["-O1", "-g0", "-ffreestanding", "-nostdlib", "-fno-builtin", "-fno-sanitize=all", "-fno-unwind-tables"]
     command = [*ZIG, "cc", *flags, f"-I{folder}", *arguments, str(folder / "digits.o")]
     linked = subprocess.run(command, check=False, capture_output=True, text=True, timeout=100)
@@ -68,11 +68,12 @@ def _cross(arguments: list[str], target: str, folder: Path) -> None:
 
 
 @pytest.mark.skipif(bool(PLATFORMS["cortex-m4"].missing()), reason=PLATFORMS["cortex-m4"].missing())
-def test_a_digit_on_a_microcontroller(tmp_path: Path) -> None:
+@pytest.mark.parametrize("optimize", [2, "size"])
+def test_a_digit_on_a_microcontroller(optimize: int | str, tmp_path: Path) -> None:
     """Without any library, in 256 KiB of RAM (the linker's script holds it to that)."""
     source = EXAMPLES / "cortex_m"
     cpu = ["-target", "thumb-freestanding-eabihf", "-mcpu=cortex_m4+vfp4d16sp", "-T", str(source / "board.ld")]
-    _cross([*cpu, str(source / "digits.c"), "-o", str(tmp_path / "program")], "cortex-m4", tmp_path)
+    _cross([*cpu, str(source / "digits.c"), "-o", str(tmp_path / "program")], "cortex-m4", tmp_path, optimize)
     command = [str(tmp_path / "program") if x == "PROGRAM" else x for x in PLATFORMS["cortex-m4"].emulator]
     ran = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
     assert (ran.returncode, ran.stdout + ran.stderr) == (0, "3\n")
