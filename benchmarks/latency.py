@@ -20,7 +20,10 @@ Each engine answers in a process of its own, so that thread pools and allocators
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -98,15 +101,17 @@ class Worker:
         self.log = task.path.with_suffix(f".{engine}.log")
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
             )
-        timer = threading.Timer(limit, self.process.kill)
+        timer = threading.Timer(limit, self._kill)
         timer.start()
         try:
             self.ready = float(self._line()["ready"])
-        except RuntimeError as e:
+        except BaseException as e:
             self.close()
-            raise RuntimeError(str(e) if timer.is_alive() else f"not ready after {limit:.0f} s") from None
+            if isinstance(e, RuntimeError) and not timer.is_alive():
+                raise RuntimeError(f"not ready after {limit:.0f} s") from None
+            raise
         finally:
             timer.cancel()
 
@@ -126,8 +131,13 @@ class Worker:
         self.process.stdin.flush()
         self.times += self._line()
 
+    def _kill(self) -> None:
+        """End the process and the compilers that it may have started."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
     def close(self) -> None:
-        self.process.kill()
+        self._kill()
         self.process.wait()
 
 

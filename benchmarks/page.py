@@ -96,11 +96,12 @@ def table(records: Sequence[Record]) -> list[str]:
     best: dict[str, float] = {}
     for r in records:
         others = ratios_of(r)
-        best[r["model"]] = min(others.values(), default=nan)
+        if others:
+            best[r["model"]] = min(others.values())
         cells = [f"{others[e]:.2f}" if e in others else "n/a" for e in engines]
         own = r["median_ms"].get("tilewright", nan)
         share = r["share_of_peak"]
-        ours = [f"{best[r['model']]:.2f}", "n/a" if share is None else f"{share:.2f}"]
+        ours = [f"{best[r['model']]:.2f}" if others else "n/a", "n/a" if share is None else f"{share:.2f}"]
         rows.append([r["model"], f"{own:.4g}", *cells, *ours])
     means = [geometric_mean([r["ratio"][e] for r in records if e in r["ratio"]]) for e in engines]
     rows.append(["geometric mean", "", *(f"{m:.2f}" for m in means), f"{geometric_mean(list(best.values())):.2f}", ""])

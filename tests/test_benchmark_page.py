@@ -30,6 +30,14 @@ def test_tables_hold_ratios_means_and_reasons() -> None:
     assert "## fp32, 2 threads, AVX2" in text and "--target haswell" in text
 
 
+def test_a_net_on_which_we_fail_is_shown_as_that() -> None:
+    lost = {"median_ms": {"openvino": 3.0}, "ratio": {}, "share_of_peak": None, "failed": {"tilewright": "why"}}
+    mine = {**record("b", {}), **lost}
+    text = page.page([[record("a", {"openvino": 2.0}), mine]], [], "", [])
+    assert "| b | nan | n/a | n/a | n/a |" in text and "- Tilewright on b: why" in text
+    assert "| geometric mean |  | 2.00 | 2.00 |  |" in text
+
+
 def test_plots_are_svg_with_a_dot_per_number(tmp_path: Path) -> None:
     runs = [[record("a", {"openvino": 2.0, "tvm": 900.0}), record("b", {"openvino": 0.5}, share_of_peak=None)]]
     kernel = {"ops": ["conv", "<add>"], "flops": 10**9, "n_bytes": 10**7, "seconds": 0.01, "calls": 1}
