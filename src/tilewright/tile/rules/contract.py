@@ -43,7 +43,7 @@ HEAVY_OPERATIONS = 10
 CACHE_LINE = 64
 RESIDENT = 0.6
 TASKS_PER_CORE = 2
-PANEL_SHARE = 8
+PANEL_SHARE = 4
 MIN_SHARING_TILES = 4
 WORK_PER_BYTE = 1.0
 """A byte of an operand costs a core as long as this many operations: what a product of few rows is bound by."""
