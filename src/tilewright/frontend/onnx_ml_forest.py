@@ -8,7 +8,8 @@ Form. The two children of a test lie side by side, so a step is ``child[place] +
 three look-ups (feature, split, child) and one of the row itself. A leaf is its own child and its test never holds (its
 split is NaN), so trees of any depth are walked in as many steps as the deepest needs. All orders of comparison become
 ``<=`` by turning the test around or taking the next smaller split; only tests of equality and membership keep a form of
-their own. Trees come before rows in the tables of places: one tree's tables serve all rows before the next tree's.
+their own. With many rows trees come before rows in the tables of places, so that one tree's tables serve all rows
+before the next tree's and lanes hold rows; with few rows lanes hold trees.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tilewright import ops
+from tilewright.core.expr import Dim
 from tilewright.core.graph import Node
 from tilewright.core.types import Array, DType, bool_, i32
 from tilewright.frontend.onnx_arithmetic import Formula
@@ -116,22 +118,25 @@ def _as_leq(tests: Tests, dtype: DType) -> tuple[Array, Array, Array]:
     return split, turned, passes ^ turned
 
 
-def leaves_reached(c: Call, forest: Forest, x: Node) -> Node:
-    """For each tree and row of ``x`` the place of the leaf that the row reaches: n_trees x n_rows, i32."""
-    columns = c.transpose(x, (1, 0))
-    place = c.expand(c.const(np.arange(forest.n_trees, dtype=np.int32)[:, None], i32), (forest.n_trees, x.shape[0]))
+def leaves_reached(c: Call, forest: Forest, x: Node, axis: int) -> Node:
+    """The place of the leaf that each row of ``x`` reaches in each tree, i32; trees lie along ``axis``, 0 or 1."""
+    shape: list[Dim] = [x.shape[0], x.shape[0]]
+    shape[axis] = forest.n_trees
+    features = x if axis else c.transpose(x, (1, 0))
+    roots = c.align(c.const(np.arange(forest.n_trees, dtype=np.int32), i32), axis, 2)
+    place = c.expand(roots, shape)
     for _ in range(forest.depth):
-        place = _step(c, forest, columns, place)
+        place = _step(c, forest, features, place, axis)
     return place
 
 
-def _step(c: Call, forest: Forest, columns: Node, place: Node) -> Node:
+def _step(c: Call, forest: Forest, features: Node, place: Node, axis: int) -> Node:
     m = Formula(c)
 
     def at(table: Array) -> Node:
         return c(ops.gather, c.array(table), place, axis=0)
 
-    value = c(ops.gather_elements, columns, at(forest.feature), axis=0)
+    value = c(ops.gather_elements, features, at(forest.feature), axis=axis)
     holds = m.le(value, at(forest.split))
     kinds = set(np.unique(forest.kind).tolist())
     if EQ in kinds:

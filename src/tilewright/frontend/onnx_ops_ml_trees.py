@@ -6,12 +6,14 @@ Not its business: the walk through trees (``onnx_ml_forest``), what classifiers 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tilewright import ops
-from tilewright.core.graph import Node
+from tilewright.core.expr import Sym
+from tilewright.core.graph import Graph, Node
 from tilewright.core.types import Array, DType, bool_, f32, f64
 from tilewright.frontend.onnx_arithmetic import Formula
 from tilewright.frontend.onnx_call import Call, Table
@@ -255,6 +257,7 @@ def _of_two(c: Call, found: Totals, votes: Votes, base: Array, kind: str, classe
 
 # --- what the leaves add up to --------------------------------------------------------------------------------------
 
+FEW_ROWS = 4
 MAX_TARGETS = 1 << 20
 MAX_DENSE = 1 << 30
 
@@ -283,12 +286,34 @@ def _totals(c: Call, tests: Tests, votes: Votes, x: Node, n: int, how: str) -> T
     leaf_of = np.cumsum(tests.mode == LEAF) - 1
     kept = tests.mode[votes.node] == LEAF
     votes = Votes(leaf_of[votes.node[kept]], votes.target[kept], votes.weight[kept].astype(x.dtype.numpy))
-    place = leaves_reached(c, forest, x)
     leaf = leaf_of[forest.node] * is_leaf
     ballots = _Ballots(votes, n, int((tests.mode == LEAF).sum()), leaf[is_leaf], forest.tree[is_leaf], forest.n_trees)
     if n > 1 and ballots.target_of_tree is None and ballots.n_leaves * n > MAX_DENSE:
         c.refuse(f"{ballots.n_leaves} leaves of {n} classes each are too many")
-    return Totals(_scores(c, ballots, place, leaf, how, x.dtype), _presence(c, ballots, place, leaf))
+
+    def given(x: Node, axis: int) -> list[Node]:
+        place = leaves_reached(c, forest, x, axis)
+        scores = _scores(c, ballots, place, leaf, how, x.dtype, axis)
+        return [scores] if ballots.is_settled else [scores, _presence(c, ballots, place, leaf, axis)]
+
+    found = _by_rows(c, x, given)
+    return Totals(found[0], c.array(ballots.ever[None]) if ballots.is_settled else found[1])
+
+
+def _by_rows(c: Call, x: Node, given: Callable[[Node, int], list[Node]]) -> list[Node]:
+    """What ``given`` makes of ``x`` with trees along axis 1 for few rows, along axis 0 for many; told by each call."""
+    n_rows, m = x.shape[0], Formula(c)
+    if isinstance(n_rows, int):
+        return given(x, 1 if n_rows < FEW_ROWS else 0)
+    branches = []
+    for axis in (1, 0):
+        inner = c.emitter.pool.input("rows", x.type.with_shape((Sym(c.emitter.fresh("rows"), 0), x.shape[1])))
+        outputs = given(inner, axis)
+        names = tuple(f"y{k}" for k in range(len(outputs)))
+        branches.append(Graph("few" if axis else "many", c.emitter.pool, (inner,), tuple(outputs), names))
+    few = m.lt(c.dim_value(n_rows), FEW_ROWS)
+    attrs = {"then_branch": branches[0], "else_branch": branches[1], "name": c.emitter.fresh("rows")}
+    return list(c.results(c.emitter.pool.add(ops.if_, (few, x), attrs, c.loc)))
 
 
 class _Ballots:
@@ -316,6 +341,11 @@ class _Ballots:
             self.target_of_tree = np.zeros(n_trees, np.int64)
             self.target_of_tree[by_tree // n] = by_tree % n
 
+    @property
+    def is_settled(self) -> bool:
+        """Does every row have the same targets voted for?"""
+        return bool((self.always == self.ever).all())
+
     def dense(self, absent: float, dtype: DType) -> Array:
         """Leaves by targets; several votes of a leaf for one target add up."""
         table = np.zeros((self.n_leaves, self.n), dtype.numpy)
@@ -338,32 +368,30 @@ class _Ballots:
         return table
 
 
-def _scores(c: Call, ballots: _Ballots, place: Node, leaf: Array, how: str, dtype: DType) -> Node:
+def _scores(c: Call, ballots: _Ballots, place: Node, leaf: Array, how: str, dtype: DType, axis: int) -> Node:
     m = Formula(c)
-    n, n_rows = ballots.n, place.shape[1]
+    n, n_rows = ballots.n, place.shape[1 - axis]
     absent = {"MIN": np.inf, "MAX": -np.inf}.get(how, 0.0)
     reduce = {"MIN": ops.reduce_min, "MAX": ops.reduce_max}.get(how, ops.reduce_sum)
     if n == 1:
         given = c(ops.gather, c.array(ballots.alone(absent, dtype)[leaf]), place, axis=0)
-        found = c.reshape(c(reduce, given, axes=(0,), keepdims=False), (n_rows, 1))
+        found = c.reshape(c(reduce, given, axes=(axis,), keepdims=False), (n_rows, 1))
     elif not absent and ballots.target_of_tree is not None and np.isfinite(ballots.votes.weight).all():
         given = c(ops.gather, c.array(ballots.alone(0.0, dtype)[leaf]), place, axis=0)
-        goes_to = ballots.target_of_tree == np.arange(n)[:, None]
-        found = c.transpose(c(ops.matmul, c.const(goes_to, dtype), given), (1, 0))
+        goes_to = c.const(ballots.target_of_tree[:, None] == np.arange(n), dtype)
+        found = c(ops.matmul, given if axis else c.transpose(given, (1, 0)), goes_to)
     else:
         number = c(ops.gather, c.array(leaf.astype(np.int32)), place, axis=0)
         given = c(ops.gather, c.array(ballots.dense(absent, dtype)), number, axis=0)
-        found = c(reduce, given, axes=(0,), keepdims=False)
+        found = c(reduce, given, axes=(axis,), keepdims=False)
     if absent:
         return m.where(m.eq(found, absent), 0.0, found)
     return m.div(found, ballots.n_trees) if how == "AVERAGE" else found
 
 
-def _presence(c: Call, ballots: _Ballots, place: Node, leaf: Array) -> Node:
-    if (ballots.always == ballots.ever).all():
-        return c.array(ballots.ever[None])
+def _presence(c: Call, ballots: _Ballots, place: Node, leaf: Array, axis: int) -> Node:
     number = c(ops.gather, c.array(leaf.astype(np.int32)), place, axis=0)
-    return c(ops.reduce_any, c(ops.gather, c.array(ballots.voted()), number, axis=0), axes=(0,), keepdims=False)
+    return c(ops.reduce_any, c(ops.gather, c.array(ballots.voted()), number, axis=0), axes=(axis,), keepdims=False)
 
 
 def _inner_dtype(c: Call) -> DType:
