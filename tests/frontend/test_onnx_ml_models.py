@@ -330,6 +330,16 @@ def test_trees_of_doubles() -> None:
     check_against_runtime(m, {"x": np.concatenate([x, x + 1e-12, x + 2e-12])})
 
 
+def test_nan_at_a_leaf_leads_nowhere() -> None:
+    """Trees of unlike depth whose tests all let NaN pass: a row waits at a leaf while others go on."""
+    rng = np.random.default_rng(10)
+    trees = named_trees(rng, "target", 6, 3, [0], ["BRANCH_LEQ"], True, many=True)
+    trees["nodes_missing_value_tracks_true"] = [1] * len(trees["nodes_modes"])
+    x = feed(rng, 40, np.float32, nan=True)
+    x[::3, 0] = np.nan
+    check_against_runtime(learned("TreeEnsembleRegressor", 1, 3, n_targets=1, **trees), {"x": x})
+
+
 def test_trees_natively_for_any_number_of_rows() -> None:
     rng = np.random.default_rng(9)
     trees = named_trees(rng, "class", 12, 3, [0, 1, 2], MODES, True, many=False)

@@ -14,14 +14,15 @@ before the next tree's and lanes hold rows; with few rows lanes hold trees.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
 from tilewright import ops
-from tilewright.core.expr import Dim
-from tilewright.core.graph import Node
-from tilewright.core.types import Array, DType, bool_, i32
+from tilewright.core.expr import Dim, Sym
+from tilewright.core.graph import Graph, Node
+from tilewright.core.types import Array, DType, i32
 from tilewright.frontend.onnx_arithmetic import Formula
 from tilewright.frontend.onnx_call import Call
 
@@ -118,34 +119,73 @@ def _as_leq(tests: Tests, dtype: DType) -> tuple[Array, Array, Array]:
     return split, turned, passes ^ turned
 
 
-def leaves_reached(c: Call, forest: Forest, x: Node, axis: int) -> Node:
+class Tables(NamedTuple):
+    """A forest's tables as constants, each there once; those that no test needs are None."""
+
+    feature: Node
+    split: Node
+    child: Node
+    kind: Node | None
+    nan_holds: Node | None
+    members: Node | None
+    n_trees: int
+    depth: int
+
+
+def tables_of(c: Call, forest: Forest) -> Tables:
+    kind = c.array(forest.kind) if forest.kind.any() else None
+    nan_holds = c.array(forest.nan_holds) if forest.nan_holds.any() else None
+    members = None if forest.members is None else c.array(forest.members)
+    numbers = (c.array(forest.feature), c.array(forest.split), c.array(forest.child))
+    return Tables(*numbers, kind, nan_holds, members, forest.n_trees, forest.depth)
+
+
+def leaves_reached(c: Call, tables: Tables, x: Node, axis: int) -> Node:
     """The place of the leaf that each row of ``x`` reaches in each tree, i32; trees lie along ``axis``, 0 or 1."""
     shape: list[Dim] = [x.shape[0], x.shape[0]]
-    shape[axis] = forest.n_trees
+    shape[axis] = tables.n_trees
     features = x if axis else c.transpose(x, (1, 0))
-    roots = c.align(c.const(np.arange(forest.n_trees, dtype=np.int32), i32), axis, 2)
+    roots = c.align(c.const(np.arange(tables.n_trees, dtype=np.int32), i32), axis, 2)
     place = c.expand(roots, shape)
-    for _ in range(forest.depth):
-        place = _step(c, forest, features, place, axis)
+    for _ in range(tables.depth):
+        place = _step(c, tables, features, place, axis)
     return place
 
 
-def _step(c: Call, forest: Forest, features: Node, place: Node, axis: int) -> Node:
+def _step(c: Call, tables: Tables, features: Node, place: Node, axis: int) -> Node:
     m = Formula(c)
 
-    def at(table: Array) -> Node:
-        return c(ops.gather, c.array(table), place, axis=0)
+    def at(table: Node) -> Node:
+        return c(ops.gather, table, place, axis=0)
 
-    value = c(ops.gather_elements, features, at(forest.feature), axis=axis)
-    holds = m.le(value, at(forest.split))
-    kinds = set(np.unique(forest.kind).tolist())
-    if EQ in kinds:
-        holds = c(ops.where, m.eq(at(forest.kind), EQ), m.eq(value, at(forest.split)), holds)
-    if forest.members is not None:
-        hits = m.eq(c.reshape(value, (*value.shape, 1)), at(forest.members))
-        found = c(ops.reduce_any, hits, axes=(2,), keepdims=False)
-        holds = c(ops.where, m.eq(at(forest.kind), MEMBER), found, holds)
-    if forest.nan_holds.any() and value.dtype.is_float:
-        passes = c.const(True, bool_) if forest.nan_holds[~forest.is_leaf].all() else at(forest.nan_holds)
-        holds = c(ops.logical_or, holds, m.both(m.ne(value, value), passes))
-    return m.add(at(forest.child), c.cast(holds, i32))
+    value, split = c(ops.gather_elements, features, at(tables.feature), axis=axis), at(tables.split)
+    holds = m.le(value, split)
+    if tables.kind is not None:
+        kind = at(tables.kind)
+        holds = c(ops.where, m.eq(kind, EQ), m.eq(value, split), holds)
+        if tables.members is not None:
+            hits = m.eq(c.reshape(value, (*value.shape, 1)), at(tables.members))
+            found = c(ops.reduce_any, hits, axes=(2,), keepdims=False)
+            holds = c(ops.where, m.eq(kind, MEMBER), found, holds)
+    if tables.nan_holds is not None:
+        holds = c(ops.logical_or, holds, m.both(m.ne(value, value), at(tables.nan_holds)))
+    return m.add(at(tables.child), c.cast(holds, i32))
+
+
+FEW_ROWS = 4
+
+
+def by_rows(c: Call, x: Node, given: Callable[[Node, int], list[Node]]) -> list[Node]:
+    """What ``given`` makes of ``x`` with trees along axis 1 for few rows, along axis 0 for many; told by each call."""
+    n_rows, m = x.shape[0], Formula(c)
+    if isinstance(n_rows, int):
+        return given(x, 1 if n_rows < FEW_ROWS else 0)
+    branches = []
+    for axis in (1, 0):
+        inner = c.emitter.pool.input("rows", x.type.with_shape((Sym(c.emitter.fresh("rows"), 0), x.shape[1])))
+        outputs = given(inner, axis)
+        names = tuple(f"y{k}" for k in range(len(outputs)))
+        branches.append(Graph("few" if axis else "many", c.emitter.pool, (inner,), tuple(outputs), names))
+    few = m.lt(c.dim_value(n_rows), FEW_ROWS)
+    attrs = {"then_branch": branches[0], "else_branch": branches[1], "name": c.emitter.fresh("rows")}
+    return list(c.results(c.emitter.pool.add(ops.if_, (few, x), attrs, c.loc)))

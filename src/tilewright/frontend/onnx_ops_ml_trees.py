@@ -6,30 +6,30 @@ Not its business: the walk through trees (``onnx_ml_forest``), what classifiers 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tilewright import ops
-from tilewright.core.expr import Sym
-from tilewright.core.graph import Graph, Node
+from tilewright.core.graph import Node
 from tilewright.core.types import Array, DType, bool_, f32, f64
 from tilewright.frontend.onnx_arithmetic import Formula
 from tilewright.frontend.onnx_call import Call, Table
-from tilewright.frontend.onnx_ml_forest import DAMAGED, LEAF, MEMBER, Tests, forest_of, leaves_reached
+from tilewright.frontend.onnx_ml_forest import (
+    DAMAGED,
+    LEAF,
+    MEMBER,
+    Tests,
+    by_rows,
+    forest_of,
+    leaves_reached,
+    tables_of,
+)
 from tilewright.frontend.onnx_ml_scores import either, label_at, labels, rows, transform, transformed, two_columns
+from tilewright.frontend.onnx_ml_votes import Ballots, Votes
 
 AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 _MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ", "BRANCH_MEMBER", "LEAF")
-
-
-class Votes(NamedTuple):
-    """What leaves give: the number of a node, the target or class, and how much."""
-
-    node: Array
-    target: Array
-    weight: Array
 
 
 # --- TreeEnsemble ---------------------------------------------------------------------------------------------------
@@ -257,7 +257,6 @@ def _of_two(c: Call, found: Totals, votes: Votes, base: Array, kind: str, classe
 
 # --- what the leaves add up to --------------------------------------------------------------------------------------
 
-FEW_ROWS = 4
 MAX_TARGETS = 1 << 20
 MAX_DENSE = 1 << 30
 
@@ -287,111 +286,72 @@ def _totals(c: Call, tests: Tests, votes: Votes, x: Node, n: int, how: str) -> T
     kept = tests.mode[votes.node] == LEAF
     votes = Votes(leaf_of[votes.node[kept]], votes.target[kept], votes.weight[kept].astype(x.dtype.numpy))
     leaf = leaf_of[forest.node] * is_leaf
-    ballots = _Ballots(votes, n, int((tests.mode == LEAF).sum()), leaf[is_leaf], forest.tree[is_leaf], forest.n_trees)
+    ballots = Ballots(votes, n, int((tests.mode == LEAF).sum()), leaf[is_leaf], forest.tree[is_leaf], forest.n_trees)
     if n > 1 and ballots.target_of_tree is None and ballots.n_leaves * n > MAX_DENSE:
         c.refuse(f"{ballots.n_leaves} leaves of {n} classes each are too many")
 
-    def given(x: Node, axis: int) -> list[Node]:
-        place = leaves_reached(c, forest, x, axis)
-        scores = _scores(c, ballots, place, leaf, how, x.dtype, axis)
-        return [scores] if ballots.is_settled else [scores, _presence(c, ballots, place, leaf, axis)]
+    tables, weights = tables_of(c, forest), _weights_of(c, ballots, leaf, how, x.dtype)
 
-    found = _by_rows(c, x, given)
+    def given(x: Node, axis: int) -> list[Node]:
+        place = leaves_reached(c, tables, x, axis)
+        scores = _scores(c, ballots, weights, place, how, axis)
+        return [scores] if ballots.is_settled else [scores, _presence(c, weights, place, axis)]
+
+    found = by_rows(c, x, given)
     return Totals(found[0], c.array(ballots.ever[None]) if ballots.is_settled else found[1])
 
 
-def _by_rows(c: Call, x: Node, given: Callable[[Node, int], list[Node]]) -> list[Node]:
-    """What ``given`` makes of ``x`` with trees along axis 1 for few rows, along axis 0 for many; told by each call."""
-    n_rows, m = x.shape[0], Formula(c)
-    if isinstance(n_rows, int):
-        return given(x, 1 if n_rows < FEW_ROWS else 0)
-    branches = []
-    for axis in (1, 0):
-        inner = c.emitter.pool.input("rows", x.type.with_shape((Sym(c.emitter.fresh("rows"), 0), x.shape[1])))
-        outputs = given(inner, axis)
-        names = tuple(f"y{k}" for k in range(len(outputs)))
-        branches.append(Graph("few" if axis else "many", c.emitter.pool, (inner,), tuple(outputs), names))
-    few = m.lt(c.dim_value(n_rows), FEW_ROWS)
-    attrs = {"then_branch": branches[0], "else_branch": branches[1], "name": c.emitter.fresh("rows")}
-    return list(c.results(c.emitter.pool.add(ops.if_, (few, x), attrs, c.loc)))
+class _Weights(NamedTuple):
+    """Constants, each there once: a weight for each place where leaves have one, else ``rows`` of them by ``leaf``.
 
-
-class _Ballots:
-    """The leaves' votes: ``target_of_tree`` where all leaves of a tree vote for the same target alone.
-
-    ``always`` are the targets that some tree votes for in each of its leaves, ``ever`` those with any vote.
+    ``goes_to`` takes weights of trees to their targets; ``voted`` is like ``rows``.
     """
 
-    def __init__(self, votes: Votes, n: int, n_leaves: int, leaves: Array, trees: Array, n_trees: int) -> None:
-        self.votes, self.n, self.n_leaves, self.n_trees = votes, n, n_leaves, n_trees
-        self.pairs = np.unique(votes.node * n + votes.target)
-        tree_of = np.zeros(n_leaves, np.int64)
-        tree_of[leaves] = trees
-        size = np.bincount(tree_of[np.unique(leaves)], minlength=n_trees)
-        seen = np.zeros(n_leaves, bool)
-        seen[leaves] = True
-        pairs = self.pairs[seen[self.pairs // n]]
-        by_tree, count = np.unique(tree_of[pairs // n] * n + pairs % n, return_counts=True)
-        whole = count == size[by_tree // n]
-        self.always, self.ever = np.zeros(n, bool), np.zeros(n, bool)
-        self.always[by_tree[whole] % n] = True
-        self.ever[by_tree % n] = True
-        self.target_of_tree: Array | None = None
-        if (np.bincount(by_tree // n, minlength=n_trees) <= 1).all():
-            self.target_of_tree = np.zeros(n_trees, np.int64)
-            self.target_of_tree[by_tree // n] = by_tree % n
-
-    @property
-    def is_settled(self) -> bool:
-        """Does every row have the same targets voted for?"""
-        return bool((self.always == self.ever).all())
-
-    def dense(self, absent: float, dtype: DType) -> Array:
-        """Leaves by targets; several votes of a leaf for one target add up."""
-        table = np.zeros((self.n_leaves, self.n), dtype.numpy)
-        np.add.at(table, (self.votes.node, self.votes.target), self.votes.weight)
-        if absent:
-            table[~self.voted()] = absent
-        return table
-
-    def alone(self, absent: float, dtype: DType) -> Array:
-        """The weight of each leaf where it votes for one target at most."""
-        table = np.zeros(self.n_leaves, dtype.numpy)
-        np.add.at(table, self.votes.node, self.votes.weight)
-        if absent:
-            table[np.bincount(self.votes.node, minlength=self.n_leaves) == 0] = absent
-        return table
-
-    def voted(self) -> Array:
-        table = np.zeros((self.n_leaves, self.n), bool)
-        table.reshape(-1)[self.pairs] = True
-        return table
+    alone: Node | None
+    goes_to: Node | None
+    leaf: Node
+    rows: Node | None
+    voted: Node | None
 
 
-def _scores(c: Call, ballots: _Ballots, place: Node, leaf: Array, how: str, dtype: DType, axis: int) -> Node:
-    m = Formula(c)
-    n, n_rows = ballots.n, place.shape[1 - axis]
-    absent = {"MIN": np.inf, "MAX": -np.inf}.get(how, 0.0)
-    reduce = {"MIN": ops.reduce_min, "MAX": ops.reduce_max}.get(how, ops.reduce_sum)
+_ABSENT = {"MIN": np.inf, "MAX": -np.inf}
+
+
+def _weights_of(c: Call, ballots: Ballots, leaf: Array, how: str, dtype: DType) -> _Weights:
+    absent, n, by_tree = _ABSENT.get(how, 0.0), ballots.n, ballots.target_of_tree
+    voted = None if ballots.is_settled else c.array(ballots.voted())
+    number = c.array(leaf.astype(np.int32))
     if n == 1:
-        given = c(ops.gather, c.array(ballots.alone(absent, dtype)[leaf]), place, axis=0)
-        found = c.reshape(c(reduce, given, axes=(axis,), keepdims=False), (n_rows, 1))
-    elif not absent and ballots.target_of_tree is not None and np.isfinite(ballots.votes.weight).all():
-        given = c(ops.gather, c.array(ballots.alone(0.0, dtype)[leaf]), place, axis=0)
-        goes_to = c.const(ballots.target_of_tree[:, None] == np.arange(n), dtype)
-        found = c(ops.matmul, given if axis else c.transpose(given, (1, 0)), goes_to)
+        return _Weights(c.array(ballots.alone(absent, dtype)[leaf]), None, number, None, voted)
+    if not absent and by_tree is not None and np.isfinite(ballots.votes.weight).all():
+        goes_to = c.const(by_tree[:, None] == np.arange(n), dtype)
+        return _Weights(c.array(ballots.alone(0.0, dtype)[leaf]), goes_to, number, None, voted)
+    return _Weights(None, None, number, c.array(ballots.dense(absent, dtype)), voted)
+
+
+def _scores(c: Call, ballots: Ballots, weights: _Weights, place: Node, how: str, axis: int) -> Node:
+    m = Formula(c)
+    absent = _ABSENT.get(how, 0.0)
+    reduce = {"MIN": ops.reduce_min, "MAX": ops.reduce_max}.get(how, ops.reduce_sum)
+    if weights.alone is not None:
+        given = c(ops.gather, weights.alone, place, axis=0)
     else:
-        number = c(ops.gather, c.array(leaf.astype(np.int32)), place, axis=0)
-        given = c(ops.gather, c.array(ballots.dense(absent, dtype)), number, axis=0)
+        assert weights.rows is not None
+        given = c(ops.gather, weights.rows, c(ops.gather, weights.leaf, place, axis=0), axis=0)
+    if weights.goes_to is not None:
+        found = c(ops.matmul, given if axis else c.transpose(given, (1, 0)), weights.goes_to)
+    else:
         found = c(reduce, given, axes=(axis,), keepdims=False)
+        found = c.reshape(found, (place.shape[1 - axis], ballots.n))
     if absent:
         return m.where(m.eq(found, absent), 0.0, found)
     return m.div(found, ballots.n_trees) if how == "AVERAGE" else found
 
 
-def _presence(c: Call, ballots: _Ballots, place: Node, leaf: Array, axis: int) -> Node:
-    number = c(ops.gather, c.array(leaf.astype(np.int32)), place, axis=0)
-    return c(ops.reduce_any, c(ops.gather, c.array(ballots.voted()), number, axis=0), axes=(axis,), keepdims=False)
+def _presence(c: Call, weights: _Weights, place: Node, axis: int) -> Node:
+    assert weights.voted is not None
+    voted = c(ops.gather, weights.voted, c(ops.gather, weights.leaf, place, axis=0), axis=0)
+    return c(ops.reduce_any, voted, axes=(axis,), keepdims=False)
 
 
 def _inner_dtype(c: Call) -> DType:
