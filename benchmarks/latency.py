@@ -224,7 +224,7 @@ def main() -> None:
                 task = Task(path, name, a.small, threads, a.precision, a.clock, a.isa)
                 record = measure(task, flops, engines, a.rounds, a.seconds, a.ready)
                 records.append(record)
-                cells = [f"{k} {v:.2f} ms ({record['ratio'].get(k, '-')}x)" for k, v in record["median_ms"].items()]
+                cells = [f"{k} {v:.4g} ms ({record['ratio'].get(k, '-')}x)" for k, v in record["median_ms"].items()]
                 print(f"{name} {threads}t: {'  '.join(cells)}  share of peak {record['share_of_peak']}", flush=True)
                 for engine, why in record["failed"].items():
                     print(f"  {engine}: {why}", flush=True)
