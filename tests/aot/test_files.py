@@ -203,6 +203,18 @@ def test_libraries_for_other_machines(target: str, tmp_path: Path) -> None:
     assert {e.role for e in check_files(made.record)} == {"object", "header", "archive", "library"}
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("ziglang") is None, reason="no ziglang")
+@pytest.mark.parametrize(("target", "name"), [("x86-64-v3-windows", "digits.dll"), ("apple-m1", "libdigits.dylib")])
+def test_libraries_for_other_systems(target: str, name: str, tmp_path: Path) -> None:
+    made = tw.export(DIGITS, tmp_path, target=target, shared=True)
+    assert made.library == tmp_path / name
+    data = made.library.read_bytes()
+    assert data.startswith(b"MZ" if name.endswith("dll") else b"\xcf\xfa\xed\xfe")
+    assert b"digits_run\0" in data and (b"ucrtbase.dll" in data) == name.endswith("dll")
+    assert {p.suffix for p in tmp_path.iterdir()} == {".o", ".h", ".json", Path(name).suffix}
+
+
 def test_models_without_a_source_say_so(tmp_path: Path) -> None:
     tw.compile(DIGITS, cache=False).save(tmp_path / "digits.tw")
     with pytest.raises(tw.ArtifactError, match=r"from a file can't be exported"):

@@ -97,3 +97,17 @@ def test_levels_in_one_object(tmp_path: Path) -> None:
 def test_levels_that_cannot_be_told_apart() -> None:
     with pytest.raises(tw.OptionError, match="no run-time choice of cascadelake"):
         tw.export(DIGITS, "unused", target="x86-64,cascadelake", fix_dims={"batch": 1})
+
+
+POSIX = {"pthread_create", "pthread_mutex_lock", "pthread_cond_wait", "pthread_cond_broadcast", "clock_gettime"}
+
+
+@pytest.mark.parametrize("target", ["apple-m1", "x86-64-macos", "armv7", "x86-64-v3-windows", "wasm32"])
+def test_threads_where_there_is_pthread(target: str, tmp_path: Path) -> None:
+    """Without Linux's futex; where there is no pthread, more threads than one are not promised."""
+    made = tw.export(small_models.convnet(), tmp_path, target=target, name="net", threads=4)
+    found = objects.symbols_of(made.object.read_bytes())
+    has_threads = not target.endswith(("windows", "wasm32"))
+    assert (found.undefined >= POSIX) == has_threads and "syscall" not in found.undefined
+    assert ("net_after_fork" in found.defined) == has_threads
+    assert ('"max_threads": 4' in made.record.read_text()) == has_threads

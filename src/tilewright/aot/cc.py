@@ -4,7 +4,7 @@ In: an object, its triple and where the library goes. Out: the library. Nothing 
 
 For the computer at hand that is the system's ``cc``; for others ``zig cc`` of the package ziglang (extra ``aot``). A
 Linux library made so names no C library: it asks for ``malloc`` and its like, which every program that loads it has,
-whichever C library that is (and zig need not build one first, which takes minutes).
+whichever C library that is (and zig need not build one first, which takes minutes); one for Windows asks ucrtbase.dll.
 """
 
 from __future__ import annotations
@@ -23,6 +23,14 @@ from tilewright.runtime.errors import ResourceError
 
 SECONDS = 600
 _SUFFIXES = {"ELF": "lib{}.so", "MachO": "lib{}.dylib", "COFF": "{}.dll"}
+_ENTRY = """
+int _fltused; /* what a compiler's objects name when they compute with floating point */
+int DllMainCRTStartup(void *module, unsigned reason, void *reserved) {
+  return (void)module, (void)reason, (void)reserved, 1;
+}
+"""
+_RUNTIME = ("ucrtbase.dll", ("free", "malloc", "memcmp", "memcpy", "memmove", "memset"))
+"""The C library that every Windows since 10 has, and what objects may ask of it."""
 _ELF = ["-Wl,-z,relro,-z,now", "-Wl,--build-id=none", "-Wl,-z,noexecstack"]
 
 
@@ -49,12 +57,26 @@ def link_shared(
         elif system.object_format == "MachO":
             command += [f"-Wl,-install_name,@rpath/{library.name}"]
         else:
-            command += ["-Wl,--export-all-symbols"]
+            command += _windows(Path(folder), triple)
         ran = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False, cwd=folder)
         if ran.returncode:
             text = ran.stderr.strip()[-2000:]
             raise ResourceError(f"{command[0]} can't link {name}: {text}", remedy="link the object")
         os.replace(made, library)
+
+
+def _windows(folder: Path, triple: str) -> list[str]:
+    """What a DLL needs besides the object: a start that does nothing, and the names of what it imports."""
+    dll, names = _RUNTIME
+    (folder / "start.c").write_text(_ENTRY)
+    (folder / "runtime.def").write_text("\n".join([f"LIBRARY {dll}", "EXPORTS", *names, ""]))
+    machine = "arm64" if triple.startswith(("aarch64", "arm64")) else "i386:x86-64"
+    command = [sys.executable, "-m", "ziglang", "dlltool", "-d", "runtime.def", "-l", "runtime.a", "-m", machine]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False, cwd=folder)
+    if ran.returncode:
+        raise ResourceError(f"zig dlltool failed: {ran.stderr.strip()[-2000:]}", remedy="link the object")
+    plain = ["-nostdlib", "-rtlib=compiler-rt", "-ffreestanding", "-fno-sanitize=all", "-fno-stack-protector", "-O1"]
+    return [*plain, "start.c", "runtime.a", "-Wl,--export-all-symbols"]
 
 
 def _host_compiler() -> list[str]:
