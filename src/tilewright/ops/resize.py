@@ -100,7 +100,7 @@ def _planned(ax: ResizedAxis, prefix: str, real: types.DType) -> tuple[Items, _P
     if nearest is not None:
         return [], _Plan(ax.k, [nearest])
     if ax.attrs.mode != "nearest" and low_index(ax, 0) is not None:
-        return [], _placed(ax, real)
+        return _placed(ax, prefix, real)
     items: Items = []
 
     def table(name: str, dtype: types.DType, value: Callable[[Value], Value]) -> Callable[[Dim], Value]:
@@ -126,10 +126,11 @@ def _planned(ax: ResizedAxis, prefix: str, real: types.DType) -> tuple[Items, _P
     return items, _Plan(ax.k, indices, weights, outside)
 
 
-def _placed(ax: ResizedAxis, real: types.DType) -> _Plan:
-    """A plan whose indices are index expressions and need no table."""
+def _placed(ax: ResizedAxis, prefix: str, real: types.DType) -> tuple[Items, _Plan]:
+    """A plan whose indices are index expressions; only its weights are in tables."""
     first = 0 if ax.attrs.mode == "linear" else -1
     last = ax.n_in - 1
+    items: Items = []
 
     def low(o: Dim) -> Dim:
         found = low_index(ax, o)
@@ -142,10 +143,17 @@ def _placed(ax: ResizedAxis, real: types.DType) -> _Plan:
         return lambda o: minimum(maximum(low(o) + (first + tap), 0), last)
 
     def weight(tap: int) -> Callable[[Dim], Value]:
-        return lambda o: cast_to(taps_of(Values(), _number(o), ax, _number(low(o))).weights[tap], real)
+        buffer = Buffer(f"{prefix}_weight{tap}_{ax.k}", real, (ax.n_out,))
+
+        def of(at: Sequence[Dim]) -> Value:
+            return cast_to(taps_of(Values(), _number(at[0]), ax, _number(low(at[0]))).weights[tap], real)
+
+        items.extend(assign(buffer, of))
+        return lambda o: buffer[o]
 
     n_taps = 2 if first == 0 else 4
-    return _Plan(ax.k, [index(t) for t in range(n_taps)], [weight(t) for t in range(n_taps)])
+    plan = _Plan(ax.k, [index(t) for t in range(n_taps)], [weight(t) for t in range(n_taps)])
+    return items, plan
 
 
 def _number(e: Dim) -> Value:

@@ -37,11 +37,12 @@ from tilewright.core.expr import Dim, Sym, bounds, symbols
 from tilewright.tile.affine import coefficient, linear, stride_along
 from tilewright.tile.clusters import PRODUCT, transformed_to
 from tilewright.tile.collapse import collapse
-from tilewright.tile.cost import MAX_UNROLLED
+from tilewright.tile.cost import MAX_UNROLLED, estimate
 from tilewright.tile.machine import Dot
 from tilewright.tile.relayout import relay_operands
 
 MAX_INLINE_NODES = 400
+TABLE_NODES, REPEATED = 8, 8
 MAX_TAPS = 128
 
 
@@ -131,8 +132,8 @@ def inline(computation: Computation) -> Computation:
 
     Not when: its stage reduces, updates or scatters; the reader is a reduction that would repeat arithmetic beyond
     widening a load, or does not go along the temporary's last axis; it is read at a run-time index; what it reads is
-    written in between; the result would be very large. From the last temporary back: two readers may have become one
-    by then.
+    written in between; the result would be very large; it is a table of positions that is read many times over. From
+    the last temporary back: two readers may have become one by then.
     """
     items = list(stages_of(computation))
     temps = list(computation.temps)
@@ -182,12 +183,20 @@ def _may_inline(maker: Stage, user: Stage, items: list[Stage]) -> bool:
     if any(b in sources for s in between for b in s.outs):
         return False
     size = sum(1 for _ in walk(maker.expr))
+    points, places = (estimate([a.extent for a in s.axes]) for s in (user, maker))
+    if _is_table(maker, size) and points >= REPEATED * places:
+        return False
     if user.reduction is not None:
         v = maker.expr
         if isinstance(v, Load) or (isinstance(v, Cast) and isinstance(v.a, Load) and v.a.dtype.bits <= v.dtype.bits):
             return True
         return isinstance(user.reduction.op, str) and _goes_along(user, reads)
     return len({x.index for x in reads}) * size <= MAX_INLINE_NODES and (len(reads) == 1 or size <= 8)
+
+
+def _is_table(maker: Stage, size: int) -> bool:
+    """Is it arithmetic on positions along one axis, more of it than reading the result takes?"""
+    return len(maker.axes) == 1 and size > TABLE_NODES and not buffers_of_value(maker.expr)
 
 
 def _goes_along(user: Stage, reads: Sequence[Load]) -> bool:
