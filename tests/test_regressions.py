@@ -185,3 +185,18 @@ def test_onnx_expand_keeps_what_a_call_asks_to_stretch_to_one() -> None:
     for shape in ((3, 2, 4), (1, 1, 4), (1, 2, 1)):
         y = compiled(x, np.array(shape))
         np.testing.assert_array_equal(y, x * np.ones(shape, np.float32))
+
+
+@pytest.mark.parametrize("divisor", [1.0, 2.0, -4.0, 2.0**40, 3.0])
+def test_remainders_by_a_constant_are_exact(divisor: float) -> None:
+    x = np.random.default_rng(0).standard_normal(400).astype(np.float32) * np.float32(10)
+    x[:11] = [0, -0.0, np.inf, -np.inf, np.nan, 4, -4, 8, -8, 3.4e38, -1e-40]
+    x[200:300] *= np.float32(1e30)
+    b, given = inputs(x)
+    y = b(ops.fmod, given[0], b.const(divisor, types.f32))
+    with np.errstate(invalid="ignore"):
+        want = np.fmod(x, np.float32(divisor))
+    got = compile_graph(Graph("g", b.pool, given, (y,), ("y",)))(x)
+    np.testing.assert_array_equal(got, want)
+    is_number = ~np.isnan(want)
+    np.testing.assert_array_equal(np.signbit(got)[is_number], np.signbit(want)[is_number])

@@ -456,3 +456,8 @@ def test_sampling_of_symbolic_sizes() -> None:
     module = Several(dict(list(_samplers(2).items())[::4]))
     graph = check(module, (IMAGE, torch.rand(2, 5, 7, 2) * 3 - 1.5), {"args": (sizes, points)}, rtol=1e-4)
     compare(graph, module, (torch.randn(3, 4, 6, 11), torch.rand(3, 4, 3, 2) * 3 - 1.5), rtol=1e-4)
+
+
+@pytest.mark.parametrize(("size", "step"), [(40, 16), (7, 9), (64, 64), (30, 30), (2, 1), (20, 1), (64, 7)])
+def test_windows_of_a_sequence(size: int, step: int) -> None:
+    check_functions({"unfold": lambda x: x.unfold(-1, size, step)}, torch.randn(3, 2, 65))

@@ -167,6 +167,8 @@ def _mode_pad(mode: str) -> Convert:
     return convert
 
 
+MAX_ROWS = 8
+"""Up to so many rows make up a window that is copied in runs; more are read one by one."""
 _PAD_MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}
 
 
@@ -220,12 +222,30 @@ def _unfold(c: Call) -> Node:
     if not x.shape:
         return slice_axis(c.b, reshape(c.b, x, (1,)), 0, 0, c.shape[0])
     axis, size, step = norm_axis(c["dimension"], len(x.shape)), c.static("size"), c.static("step")
+    n_rows, length = -(-size // step), x.shape[axis]
+    if axis == len(x.shape) - 1 and n_rows <= MAX_ROWS and isinstance(length, int) and length >= size > n_rows:
+        return _windows_of_rows(c, x, size, step, n_rows)
     starts = c.b(ops.iota, extent=c.shape[axis], dtype=i64)
     starts = c.b(ops.mul, reshape(c.b, starts, (c.shape[axis], 1)), c.b.const(step, i64))
     at = c.b(ops.add, starts, c.b.const(np.arange(size, dtype=np.int64)))
     y = c.b(ops.gather, x, at, axis=axis)
     rank = len(y.shape)
     return transpose(c.b, y, [*range(axis + 1), *range(axis + 2, rank), axis + 1])
+
+
+def _windows_of_rows(c: Call, x: Node, size: int, step: int, n_rows: int) -> Node:
+    """Windows along the last axis as ``n_rows`` rows of ``step`` elements each, the last one cut: runs are copied."""
+    count, length, rank = c.shape[-2], x.shape[-1], len(x.shape)
+    whole = (count + n_rows - 1) * step
+    more = whole - length
+    if isinstance(more, int) and more > 0:
+        x = c.b(ops.pad, x, c.b.const(0, x.dtype), pads=(*[(0, 0)] * (rank - 1), (0, more)))
+    rows = reshape(c.b, slice_axis(c.b, x, rank - 1, 0, whole), (*x.shape[:-1], count + n_rows - 1, step))
+    parts = []
+    for k in range(n_rows):
+        part = slice_axis(c.b, rows, rank - 1, k, count)
+        parts.append(slice_axis(c.b, part, rank, 0, min(step, size - k * step)))
+    return parts[0] if n_rows == 1 else c.b(ops.concat, *parts, axis=rank)
 
 
 def _slice_scatter(c: Call) -> Node:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 from tilewright.core import types
-from tilewright.core.compute import Binary, Unary, Value
+from tilewright.core.compute import Binary, Const, Unary, Value
 from tilewright.tile.elementary.build import (
     Style,
     absolute,
@@ -96,6 +96,9 @@ _ERFC_F64 = (
     -1.1352571477273627e-06,
 )
 
+MAX_POWER = 2.0**64
+"""Of the powers of two that a remainder is taken by in one step; from 1 on."""
+
 
 def erf(x: Value, style: Style) -> Value:
     """f32 and f64 within 2 ULP. Beyond 1, f32 is ``1 - 2**-p(x)``, which needs no division."""
@@ -137,8 +140,12 @@ def rsqrt(x: Value, style: Style) -> Value:
 def remainder(x: Value, y: Value, style: Style) -> Value:
     """C's fmod. f32: exact. f64: exact while ``|x / y| < 2**200``, NaN beyond.
 
-    Long division: each step takes up to 29 (f64: 50) bits off the quotient without an error.
+    Long division: each step takes up to 29 (f64: 50) bits off the quotient without an error. By a power of two, one
+    step is exact whatever the quotient.
     """
+    if isinstance(y, Const) and 1 <= abs(y.value) <= MAX_POWER and math.frexp(y.value)[0] in (0.5, -0.5):
+        rest = x - Unary("trunc", x * c(1 / abs(y.value), x)) * c(abs(y.value), x)
+        return with_sign_of(rest, x)
     wide = is_double(x)
     r, d = (absolute(convert(v, types.f64)) for v in (x, y))
     unscale = c(1.0, r)
