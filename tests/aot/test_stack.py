@@ -96,6 +96,39 @@ deep2:
 """,
         {"deep2": 16, "deep": 16 + 16 + 64 + 24 + 16},
     ),
+    "wasm32-unknown-unknown": (
+        """
+aligned:
+\tglobal.get\t__stack_pointer
+\tlocal.tee\t5
+\tlocal.set\t6
+\tlocal.get\t5
+\ti32.const\t4096
+\ti32.sub
+\ti32.const\t-64
+\ti32.and
+\tlocal.tee\t7
+\tglobal.set\t__stack_pointer
+\tlocal.get\t7
+\ti32.const\t8
+\ti32.sub
+\tcall\tplain
+\tlocal.get\t6
+\tglobal.set\t__stack_pointer
+\tend_function
+plain:
+\tglobal.get\t__stack_pointer
+\ti32.const\t96
+\ti32.sub
+\tlocal.tee\t1
+\tglobal.set\t__stack_pointer
+\tlocal.get\t0
+\ti32.const\t16
+\ti32.sub
+\tend_function
+""",
+        {"plain": 96, "aligned": 4096 + 48 + 96},
+    ),
     "riscv64-unknown-linux-gnu": (
         """
 deep:

@@ -196,15 +196,30 @@ _RISCV = Rules(
 )  # fmt: skip
 
 
+def _held(s: State, m: re.Match[str]) -> None:
+    """WebAssembly's stack pointer goes to a local on its way to a subtraction: ``reads`` while it is the last value."""
+    if "reads" in s.numbers and "lowered" not in s.numbers:
+        s.numbers[f"local {m[1]}"] = 1
+
+
+def _read(s: State, m: re.Match[str]) -> None:
+    if f"local {m[1]}" in s.numbers:
+        s.numbers["reads"] = 1
+    else:
+        s.forget("reads")
+
+
 def _lowered(s: State, m: re.Match[str]) -> None:
-    """Between the read of WebAssembly's stack pointer and the first local that gets a result of it."""
-    if "reads" in s.numbers:
+    """The first subtraction is the frame."""
+    if "reads" in s.numbers and "lowered" not in s.numbers:
         s.depth += s.numbers["constant"]
+        s.numbers["lowered"] = 1
 
 
 def _rounded(s: State, m: re.Match[str]) -> None:
-    if "reads" in s.numbers:
+    if "reads" in s.numbers and "lowered" in s.numbers:
         s.align("sp", s.numbers["constant"], 16)
+        s.forget("reads")
 
 
 _WASM = Rules(
@@ -213,7 +228,9 @@ _WASM = Rules(
         (r"i32\.const\s+(-?\d+)", lambda s, m: s.numbers.update(constant=int(m[1]))),
         (r"i32\.sub", _lowered),
         (r"i32\.and", _rounded),
-        (r"local\.get|local\.set|global\.set", lambda s, m: s.forget("reads")),
+        (r"local\.(?:tee|set)\s+(\d+)", _held),
+        (r"local\.get\s+(\d+)", _read),
+        (r"global\.set", lambda s, m: s.forget("reads")),
     ),
     call=re.compile(rf"call\s+{_NAME}$"),
     indirect=re.compile(r"call_indirect"),
