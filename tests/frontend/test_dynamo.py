@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from tilewright.core.graph import Graph
-from tilewright.frontend.dynamo import make_backend
+from tilewright.frontend.dynamo import _decompositions, make_backend
 from tilewright.frontend.dynamo_plan import FallbackWarning
 from tilewright.graph.interp import run
 
@@ -253,3 +253,8 @@ def test_a_graph_break_makes_two_graphs(recorder: Recorder) -> None:
     assert_close(torch.compile(f, backend=counter)(x), x.relu() + 1)
     assert counter.frame_count == len(recorder.graphs) == 2
     np.testing.assert_equal([len(g.outputs) for g in recorder.graphs], [1, 1])
+
+
+def test_ops_that_pytorch_makes_when_first_used() -> None:
+    """What was compiled before does not decide whether the chunked loss is taken apart."""
+    assert "torch_nn._linear_cross_entropy_batch_chunked.default" in map(str, _decompositions())

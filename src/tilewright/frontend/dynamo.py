@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -86,10 +87,11 @@ def _decompositions() -> dict[Any, Any]:
     table = dict(core_aten_decompositions().items())
     table.update({op: f for op, f in decomposition_table.items() if _name(op) in TAKEN_APART})
     table[torch.ops.aten.native_dropout.default] = _native_dropout
-    for name, f in (("", _linear_cross_entropy), ("_no_reduction", _linear_cross_entropies)):
-        op = getattr(torch.ops.torch_nn, f"_linear_cross_entropy_batch_chunked{name}", None)
-        if op is not None:  # PyTorch 2.13 and newer
-            table[op.default] = f
+    with suppress(ImportError):  # PyTorch 2.13 and newer; the module makes its ops when it is first imported
+        import torch.nn.modules.linear_cross_entropy
+
+        table[torch.ops.torch_nn._linear_cross_entropy_batch_chunked.default] = _linear_cross_entropy
+        table[torch.ops.torch_nn._linear_cross_entropy_batch_chunked_no_reduction.default] = _linear_cross_entropies
     return {op: f for op, f in table.items() if _name(op) not in CONVERTERS or _name(op) in TRAINING_ONLY}
 
 
