@@ -34,6 +34,8 @@ def _gather(c: Call) -> Node:
     x, index = c.tensor("self"), c.tensor("index")
     if not x.shape:
         return expand(c.b, x, index.shape)
+    if index.type.n_elements == 0:  # of any rank
+        return c.b(ops.full, value=0.0, dtype=x.dtype, shape=index.shape)
     return c.b(ops.gather_elements, x, index, axis=c.axis(len(x.shape)))
 
 
