@@ -239,8 +239,8 @@ def _is_causal(mask: Node, scores: tuple[Dim, ...]) -> bool:
     seen = np.tri(n_queries, n_keys, dtype=np.bool_)
     if value.dtype == np.bool_:
         return bool((value == seen).all())
-    hidden = value[np.broadcast_to(~seen, value.shape)].astype(np.float64)  # f16 does not hold the bound
-    return bool(((value == 0) == seen).all() and (hidden <= NEVER).all())
+    unseen = value[np.broadcast_to(~seen, value.shape)].astype(np.float64)  # f16 does not hold the bound
+    return bool(((value == 0) == seen).all() and (unseen <= NEVER).all())
 
 
 def _compares_positions(mask: Node, n_queries: Dim, n_keys: Dim) -> bool:
