@@ -1,6 +1,7 @@
 """The command line as a user meets it: what each command prints, writes and returns."""
 
 import json
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -188,6 +189,8 @@ def test_bench_sets_kernels_beside_their_limits(cli: Cli, linear: Path) -> None:
     assert 0 < kernel["limit"] < kernel["seconds"] * 2 and kernel["seconds"] < made["seconds"]
     assert "of limit" in cli("bench", linear, "--kernels", *sizes).out
     assert cli("bench", linear, "--kernels", "--against", "onnxruntime").code == 2
+    fixed = cli("bench", linear, "--fix", "rows=3", "--against", "onnxruntime", "--seconds", 0, "--json")
+    assert len(json.loads(fixed.out)["engines"]) == 2
 
 
 def test_inspect_model_text_and_compiled(cli: Cli, linear: Path, tmp_path: Path) -> None:
@@ -412,6 +415,8 @@ def test_every_command_has_help(cli: Cli, command: str) -> None:
 
 def test_version(cli: Cli) -> None:
     assert cli("--version") == (0, f"tilewright {tilewright.__version__}\n", "")
+    ran = subprocess.run([sys.executable, "-m", "tilewright", "--version"], capture_output=True, text=True, check=True)
+    assert ran.stdout == f"tilewright {tilewright.__version__}\n"
 
 
 # --- compare --------------------------------------------------------------------------------------------------------

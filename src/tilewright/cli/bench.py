@@ -18,6 +18,7 @@ import typer
 from tilewright import driver
 from tilewright.cli import inputs, show
 from tilewright.cli.compile_run import (
+    Fix,
     InputFile,
     Json,
     Model,
@@ -51,6 +52,7 @@ def bench_command(
     against: Annotated[str, typer.Option(help="Other engines, by commas: onnxruntime, torch.")] = "",
     input: InputFile = [],  # noqa: B006
     size: Size = [],  # noqa: B006
+    fix: Fix = [],  # noqa: B006
     seed: Seed = 0,
     threads: Threads = None,
     optimize: Optimize = 2,
@@ -63,19 +65,21 @@ def bench_command(
     """Measure latency, alone or beside other engines.
 
     With --against, engines take turns within one run, so that a busy machine slows all of them; read the ratios.
-    With --kernels, the model is compiled with counters, for the sizes that --size gives.
+    With --kernels, the model is compiled with counters, for the sizes that --size and --fix give.
     """
+    fixed = inputs.parse_sizes(fix, "--fix")
     if kernels:
         if against:
             raise typer.BadParameter("other engines' kernels can't be seen; leave one out", param_hint="'--kernels'")
-        given = _Given(input, inputs.parse_sizes(size, "--size"), seed)
+        given = _Given(input, inputs.parse_sizes(size, "--size") | fixed, seed)
         options = Options(optimize=optimize, precision=precision, schedule=driver.read_schedule(schedule))
         _kernels(model, given, options, threads or default_threads(), seconds, json)
         return
     engines = {name.strip(): _engine(name.strip()) for name in against.split(",") if name.strip()}
     sizes = inputs.parse_sizes(size, "--size")
     n_threads = threads or default_threads()
-    made = obtain(model, threads=n_threads, optimize=optimize, precision=precision, schedule=schedule, quiet=json)
+    how = {"threads": n_threads, "optimize": optimize, "precision": precision, "schedule": schedule, "fix": fixed}
+    made = obtain(model, **how, quiet=json)
     arrays = inputs.gather(input, made.inputs, made.symbols, sizes, seed)
     runs: dict[str, Run] = {"tilewright": lambda: made.run(arrays)}
     for name, make in engines.items():

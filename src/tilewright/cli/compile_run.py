@@ -80,6 +80,8 @@ def obtain(
     if path.suffix == ".tw":
         if schedule is not None:
             raise OptionError(f"{path} is compiled already: its schedules are fixed", remedy="give its source model")
+        if fix:
+            raise OptionError(f"{path} is compiled already: its sizes are fixed", remedy="give its source model")
         return load(path, threads=threads)
     source = driver.read_graph(path) if path.suffix == ".txt" else path
     err = show.console(stderr=True)

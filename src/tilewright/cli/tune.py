@@ -51,9 +51,9 @@ def tune_command(
     seconds: Annotated[float, typer.Option(min=0.0, help="Time for measuring; compiling comes on top.")] = 20.0,
     json: Json = False,
 ) -> None:
-    """Try other schedules for the kernels, measure them in the model, and write a file of those that are faster.
+    """Find faster schedules for a model's kernels by measuring.
 
-    The file is for this machine, these sizes and these options; give it to compile, bench or aot with --schedule.
+    Other schedules than the rules' are measured in the model; those that are faster are written to a file. It is for this machine, these sizes and these options; give it to compile, bench or aot with --schedule.
     """
     if not model.exists():
         raise InputError(f"there is no file {model}", remedy="check the path")
