@@ -28,7 +28,7 @@ from tilewright.core.graph import Graph
 from tilewright.core.opdef import Trait
 from tilewright.core.passes import run_pipeline
 from tilewright.graph.pipeline import passes_for
-from tilewright.tile.default import RULE_BROKE
+from tilewright.tile.default import RULE_BROKE, Scheduled
 from tilewright.tile.ir import Kernel
 from tilewright.tile.machine import Machine
 
@@ -99,7 +99,7 @@ def run(case: RandomGraph, *, threads: int, **how: object) -> None:
     case.assert_close([np.asarray(g) for g in got])
 
 
-_KERNELS: dict[tuple[str, Machine], Kernel] = {}
+_SCHEDULED: dict[tuple[str, Machine], Scheduled] = {}
 _TEXTS: dict[tuple[str, Target], str] = {}
 
 
@@ -110,13 +110,13 @@ def kernels_shared() -> Iterator[None]:
     A kernel's name is the digest of its computation's text, of which everything after it is a function of an
     unchanged compiler.
     """
-    schedule, emit = driver.schedule, driver.emit_kernel
+    schedule, emit = driver.schedule_with_steps, driver.emit_kernel
 
     def schedule_once(computation, machine, constants, name):
         key = name, machine
-        if key not in _KERNELS:
-            _KERNELS[key] = schedule(computation, machine, constants, name)
-        return _KERNELS[key]
+        if key not in _SCHEDULED:
+            _SCHEDULED[key] = schedule(computation, machine, constants, name)
+        return _SCHEDULED[key]
 
     def emit_once(kernel: Kernel, target: Target) -> str:
         key = kernel.name, target
@@ -124,7 +124,8 @@ def kernels_shared() -> Iterator[None]:
             _TEXTS[key] = emit(kernel, target)
         return _TEXTS[key]
 
-    with mock.patch.multiple(driver, schedule=schedule_once, emit_kernel=emit_once, compile_text=_compiled_once):
+    once = {"schedule_with_steps": schedule_once, "emit_kernel": emit_once, "compile_text": _compiled_once}
+    with mock.patch.multiple(driver, **once):
         yield
 
 

@@ -25,8 +25,8 @@ LAYERS = {
     "aot": 5, "quant": 5, "specialize": 5,
     "driver": 6,
     "conformance": 7, "debug": 7, "deploy": 7, "profile": 7, "tune": 7,
-    "cli": 8, "tools": 8, "__main__": 8,
-    "__init__": 9,
+    "cli": 8, "tools": 8,
+    "__init__": 9, "__main__": 9,
 }
 
 ENTRY_POINTS = {
