@@ -53,8 +53,8 @@ def tune_command(
 ) -> None:
     """Find faster schedules for a model's kernels by measuring.
 
-    Other schedules than the rules' are measured within the model, and those that are faster are written to a file. It is
-    for this machine, these sizes and these options; give it to compile, bench or aot with --schedule.
+    Other schedules than the rules' are measured within the model, and those that are faster are written to a file.
+    That is for this machine, these sizes and these options; give it to compile, bench or aot with --schedule.
     """
     if not model.exists():
         raise InputError(f"there is no file {model}", remedy="check the path")
