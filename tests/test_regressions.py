@@ -16,7 +16,8 @@ from tilewright.core.expr import Dim, Sym
 from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.text import parse_graph
 from tilewright.core.types import Array, TensorType, tensor_type_of
-from tilewright.driver import compile, compile_graph
+from tilewright.debug.flow import compare_graph
+from tilewright.driver import Options, compile, compile_graph
 
 
 def inputs(*arrays: Array) -> tuple[Builder, tuple[Node, ...]]:
@@ -40,6 +41,16 @@ def test_a_constant_that_a_kernel_reads_in_two_layouts() -> None:
     b, (n,) = inputs(x)
     weights = b.const(np.array([[3.0], [1.0], [4.0], [1.0], [5.0]], np.float32))
     check(b, (n,), [b(ops.matmul, n, weights)], [x], target="x86-64")
+
+
+@pytest.mark.parametrize("dtype", [types.bf16, types.f16, types.i8, types.i16])
+def test_a_lone_element_at_the_end_of_a_row_is_stored_alone(dtype: types.DType) -> None:
+    """It took what follows with it, as many bytes as it had before it was narrowed."""
+    x = np.arange(24, dtype=np.float32).reshape(3, 8) / 8
+    b, (n,) = inputs(x)
+    product = b(ops.matmul, n, b.const(np.ones((8, 17), np.float32)))
+    graph = Graph("g", b.pool, (n,), (b(ops.cast, product, dtype=dtype),), ("y",))
+    assert compare_graph(graph, [x], Options(), threads=1).fault is None
 
 
 def test_tiling_nothing() -> None:

@@ -552,6 +552,12 @@ class Memory:
         if ctx.mask is None:
             self.writer.emit(f"store {ty} {raw.text}, ptr {pointer}, {align}")
             return
+        if (lane := _only_lane(ctx.mask)) is not None:
+            # Of a vector that was narrowed, LLVM 22 for AVX-512 stores a lone element as wide as it was before.
+            one = self.arith.extract(raw, element, lane)
+            address = self._pointer(place, place.offset + lane * place.buffer.dtype.n_bytes)
+            self.writer.emit(f"store {element} {one.text}, ptr {address}, {align}")
+            return
         name = f"llvm.masked.store.{mangled(element, n)}.p0"
         self.writer.emit(f"call void @{name}({ty} {raw.text}, ptr {align} {pointer}, <{n} x i1> {ctx.mask.text})")
 
@@ -629,3 +635,9 @@ def expr_sum(others: tuple[tuple[expr.Atom, int], ...], terms: tuple[tuple[int, 
         if sid in ctx.sids:
             total = total + ctx.syms[ctx.sids.index(sid)] * coef
     return total
+
+
+def _only_lane(mask: Val) -> int | None:
+    """The lane of a constant mask in which alone it holds."""
+    lanes = [k for k, bit in enumerate(mask.text.strip("<>").split(", ")) if bit == "i1 1"]
+    return lanes[0] if len(lanes) == 1 else None
