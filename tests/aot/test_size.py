@@ -47,10 +47,10 @@ def test_kernels_are_smaller_and_right(graph: object, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("first", range(8_100_000, 8_100_032, 16))
 def test_random_graphs(first: int) -> None:
-    fuzz_graphs.share_kernels()
-    for seed in range(first, first + 16):
-        made = fuzz_graphs.FAMILIES[fuzz_graphs.family(seed)](seed)
-        fuzz_graphs.run(made, threads=1, optimize="size")
+    with fuzz_graphs.kernels_shared():
+        for seed in range(first, first + 16):
+            made = fuzz_graphs.FAMILIES[fuzz_graphs.family(seed)](seed)
+            fuzz_graphs.run(made, threads=1, optimize="size")
 
 
 def test_an_unknown_level_is_refused() -> None:

@@ -79,7 +79,7 @@ def test_sub_graphs():
     body = graph_of(inner.pool, [ix], inner(neg, ix), name="body")
     b = Builder(Pool())
     x = b.pool.input("x", typed("f32", N))
-    again, text = round_trip(graph_of(b.pool, [x], b(call, x, body=body, n=2), b(count, x, n=Sym("k", 0, 8))))
+    again, text = round_trip(graph_of(b.pool, [x], b(call, x, body=body, n=2), b(count, x, count="k")))
     assert again.outputs[0].attrs["body"].outputs[0].op is neg
     assert text.count("symbol n") == 1
 

@@ -16,8 +16,7 @@ def b():
 
 def test_good_graphs_pass(b):
     x = b.pool.input("x", typed("f32", N))
-    k = Sym("k", 0, 8)
-    verify(graph_of(b.pool, [x], b(add, x, b.results(b(split2, x))[1]), b(neg, b(count, x, n=k))))
+    verify(graph_of(b.pool, [x], b(add, x, b.results(b(split2, x))[1]), b(neg, b(count, x, count="k"))))
 
 
 def test_cycle(b):

@@ -39,8 +39,9 @@ split2 = OpDef(
     decompose=lambda b, ins, a: (ins[0], b(neg, ins[0])),
 )  # fmt: skip
 count = OpDef(
-    "count", ("x",), {"n": AttrDef("dim")},
-    lambda t, a: TensorType(i64, (a["n"],)), lambda x, a: x[0], kernel=lambda i, o, a: (),
+    "count", ("x",), {"count": AttrDef("str")},
+    lambda t, a: TensorType(i64, (Sym(a["count"], 0, 8),)), lambda x, a: x[0], kernel=lambda i, o, a: (),
+    bound=lambda t, a: 8,
 )  # fmt: skip
 call = OpDef(
     "call", ("*xs",), {"body": AttrDef("graph"), "n": AttrDef("int", 0)},

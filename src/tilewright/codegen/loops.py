@@ -224,8 +224,11 @@ class Loops:
         self.fn.space.plain.discard(sid)
 
     def _where(self, extent: Dim, n: int, action: Callable[[], None]) -> None:
-        """Do it only where ``n < extent`` at run time."""
+        """Do it only where ``n < extent``, if need be found out at run time."""
         space = self.fn.space
+        if space.proved(extent - 1 - n):
+            action()
+            return
         stop = space.value(extent)
         bit = Val(self.fn.writer.pure(f"icmp sgt i64 {stop.text}, {n}", stop.level), stop.level, 0)
         mark = space.assume([extent - 1 - n])
@@ -248,16 +251,13 @@ class Loops:
         if n is None or n * max(ctx.count, 1) > limit:
             self._without_lanes(f, extent, ctx)
             return
-        if n == 1 and not ctx.syms and extent == 1:
-            self._once(f, 0, ctx)
+        if n == 1 and not ctx.syms:
+            self._where(extent, 0, partial(self._once, f, 0, ctx))
             return
         hi = self._upper(f)
         if isinstance(extent, int) and fn.module.has_narrow_tails and not ctx.syms:
             n = self._narrowed(f, extent, n)
-        if not fn.space.proved(extent - 1):
-            self._where(extent, 0, partial(self._in_lanes, f, extent, n, hi, ctx))
-        else:
-            self._in_lanes(f, extent, n, hi, ctx)
+        self._where(extent, 0, partial(self._in_lanes, f, extent, n, hi, ctx))
 
     def _narrowed(self, f: For, extent: int, n: int) -> int:
         """Lanes for a known part of a vector: half or a quarter of it, where a smaller register holds that.
