@@ -295,7 +295,7 @@ def _padded(stage: Stage, select: Select, serial: int) -> tuple[Stage, Load] | N
         axes.append(Axis(sym, size))
         shifts.append(lo)
         values.append((e, sym + lo))
-    guards = [_as_function(g, values) for g in select.cond.exprs]
+    guards = [_as_function(g, values, extents) for g in select.cond.exprs]
     own = {a.sym for a in axes}
     rest = {s for x in walk(select) if not isinstance(x, Load | Inside) for s in _own_symbols(x)}
     if any(g is None for g in guards) or rest & extents.keys():
@@ -332,13 +332,24 @@ def _span(e: Dim, extents: dict[Sym, Dim]) -> tuple[Dim, Dim] | None:
     return lo, width
 
 
-def _as_function(g: Dim, values: list[tuple[Dim, Dim]]) -> Dim | None:
-    """The guard in terms of the new axes, when it is one of the load's indices up to a sign and a constant."""
+def _as_function(g: Dim, values: list[tuple[Dim, Dim]], own: Container[Sym]) -> Dim | None:
+    """The guard in terms of the new axes, when it is a sum of multiples of the load's indices and no ``own`` axis."""
+    found: Dim = 0
     for e, new in values:
-        if isinstance(e, int):
-            continue
-        for sign in (1, -1):
-            rest = g - sign * e
+        for c in _multiples(g, e):
+            rest = g - c * e
             if not symbols(rest) & symbols(e):
-                return new * sign + rest
-    return g if isinstance(g, int) else None
+                found, g = found + c * new, rest
+                break
+    return None if any(s in own for s in symbols(g)) else found + g
+
+
+def _multiples(g: Dim, e: Dim) -> list[int]:
+    """What ``e`` may be times in ``g``."""
+    found = []
+    for s in sorted(symbols(g) & symbols(e), key=lambda s: s.name)[:1]:
+        whole, part = coefficient(g, s), coefficient(e, s)
+        if isinstance(whole, int) and isinstance(part, int) and part and whole % part == 0:
+            found.append(whole // part)
+    return [*found, 1, -1] if symbols(g) & symbols(e) else []
+
