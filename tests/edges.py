@@ -50,7 +50,7 @@ EXACT = {
 CHOOSES = {
     ops.minimum, ops.maximum, ops.clamp, ops.relu, ops.reduce_max, ops.reduce_min, ops.cummax, ops.cummin, ops.sign,
 }  # fmt: skip
-OSCILLATES = {ops.bessel_j0, ops.bessel_j1, ops.bessel_y0, ops.bessel_y1}
+OSCILLATES = {ops.bessel_j0, ops.bessel_j1, ops.bessel_y0, ops.bessel_y1, ops.spherical_j0}
 FACTOR = 16  # roundings of one op
 
 
