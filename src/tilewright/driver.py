@@ -26,7 +26,7 @@ from tilewright.codegen.llvm import assembly, compile_text, emit_kernel
 from tilewright.codegen.program import emit_program
 from tilewright.codegen.target import Target
 from tilewright.core.diag import OptionError
-from tilewright.core.expr import Dim, Sym, substitute, symbols, to_text
+from tilewright.core.expr import Dim, Sym, largest, symbols, to_text
 from tilewright.core.graph import Graph, Node
 from tilewright.core.passes import Pass, PassReport, parse_pipeline, print_pipeline, run_pipeline
 from tilewright.core.specialize import fix_symbols
@@ -300,7 +300,7 @@ class SplitGraph:
 
     def entry(self, cycles: Mapping[str, int] | None) -> str:
         """The entry's module."""
-        shapes = [[substitute(d, self.planner.caps) for d in n.shape] for n in self.graph.outputs]
+        shapes = [[largest(d, self.planner.caps) for d in n.shape] for n in self.graph.outputs]
         return emit_program(
             self.program, self.slots, shapes, self.kernels.target, self.kernels.parameter_counts(), cycles
         )

@@ -15,6 +15,7 @@ from tilewright.core.expr import (
     ceildiv,
     evaluate,
     floordiv,
+    largest,
     maximum,
     minimum,
     mod,
@@ -126,3 +127,15 @@ def test_quotients_of_polynomials() -> None:
     assert mod((B + J) * (X + 1), B + J) == 0
     rest = floordiv((B + X) * 3 + 1, B + X)
     assert all(evaluate(rest, {B: b, X: x}) == 3 + 1 // (b + x) for b in (1, 2, 5) for x in (0, 3))
+
+
+def test_largest_value_up_to_a_cap() -> None:
+    """Quotients grow as their divisors shrink: a capacity at the caps alone would be too small."""
+    n, k = Sym("n", 1), Sym("k", 0)
+    caps = {k: n * 3}
+    for e in (k + 2, 40 - k, floordiv(n * 12, k), floordiv(n * 12, k * k) * k, mod(n * 7, k), minimum(k, 5), n - 1):
+        bound = largest(e, caps)
+        assert not symbols(bound) & {k}
+        for size in (1, 2, 5):
+            reached = [evaluate(e, {n: size, k: x}) for x in range(1, 3 * size + 1)]
+            assert max(reached) <= evaluate(bound, {n: size})

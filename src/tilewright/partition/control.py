@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tilewright.core.diag import CompileError, Problem
-from tilewright.core.expr import Dim, Sym, maximum, substitute, symbols
+from tilewright.core.expr import Dim, Sym, largest, maximum, symbols
 from tilewright.core.graph import Graph, Node
 from tilewright.core.specialize import substitute_symbols
 from tilewright.core.types import TensorType, i64
@@ -27,7 +27,7 @@ def data_dims(node: Node) -> list[tuple[Sym, Dim]]:
     """The symbols that this node's data decide, with the largest value each can take. Raises ``CompileError``."""
     if "then_branch" in node.attrs:
         inner = {s: most for g in _branches(node) for s, most in _inner_dims(g)}
-        return [(s, maximum(substitute(x, inner), substitute(y, inner))) for s, x, y in _joined_dims(node)]
+        return [(s, maximum(largest(x, inner), largest(y, inner))) for s, x, y in _joined_dims(node)]
     if "body" in node.attrs:
         return _repeat_dims(node)
     if node.op.bound is None:
@@ -41,7 +41,7 @@ def _inner_dims(graph: Graph) -> list[tuple[Sym, Dim]]:
     """The symbols that the data of a sub-graph's own nodes decide, bounded by sizes known outside of it."""
     found: dict[Sym, Dim] = {}
     for node in graph.nodes():
-        found.update((s, substitute(most, found)) for s, most in data_dims(node))
+        found.update((s, largest(most, found)) for s, most in data_dims(node))
     return list(found.items())
 
 

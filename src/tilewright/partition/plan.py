@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from tilewright.core.diag import join_locs
-from tilewright.core.expr import Dim, Sym, substitute
+from tilewright.core.expr import Dim, Sym, largest
 from tilewright.core.graph import CONST, INPUT, PROJ, Graph, Node
 from tilewright.core.opdef import Trait
 from tilewright.core.types import TensorType
@@ -141,14 +141,14 @@ class GraphPlan:
 
     def reserve(self, n_bytes: Dim, step: int) -> Callable[[], Pointer]:
         """Scratch for one step; the pointer is known once the arena is planned."""
-        self.storages.append(Storage(substitute(n_bytes, self.caps), step, step))
+        self.storages.append(Storage(largest(n_bytes, self.caps), step, step))
         k = len(self.storages) - 1
         return lambda: Pointer("arena", self.offsets[k])
 
     def allot(self, result: Result, type_: TensorType, step: int) -> None:
         """Memory for a result from ``step`` on, unless an output of the program is its home."""
         if result not in self.targets:
-            self.storages.append(Storage(substitute(type_.n_bytes, self.caps), step, step))
+            self.storages.append(Storage(largest(type_.n_bytes, self.caps), step, step))
             self.homes[result] = len(self.storages) - 1
 
     def _place_outputs(self) -> dict[Result, Pointer]:
@@ -167,7 +167,7 @@ class GraphPlan:
 
     def _plan_group(self, group: Group) -> None:
         step, node = len(self.steps), group.root
-        self.caps.update((symbol, substitute(cap, self.caps)) for symbol, cap in data_dims(node))
+        self.caps.update((symbol, largest(cap, self.caps)) for symbol, cap in data_dims(node))
         for k, t in enumerate(node.types):
             self.allot((node, k), t, step)
         if Trait.CONTROL in node.op.traits:
