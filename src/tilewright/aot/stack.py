@@ -35,6 +35,12 @@ class State:
     def restore(self, register: str, less: int = 0) -> None:
         self.depth = self.known[register] - less
 
+    def lower(self, register: str, by: int, source: str = "") -> None:
+        """A register gets the depth that it or ``source`` holds, and ``by`` more, where that holds one."""
+        held = self.known.get(source or register)
+        if held is not None:
+            self.known[register] = held + by
+
     def forget(self, register: str) -> None:
         self.numbers.pop(register, None)
 
@@ -130,7 +136,7 @@ _AARCH64 = Rules(
         (r"sub\s+(x\d+), sp, #(\d+)(?:, lsl #(\d+))?$",
          lambda s, m: s.copy(m[1], -(int(m[2]) << int(m[3] or 0)))),
         (r"sub\s+(x\d+), (x\d+), #(\d+)$",
-         lambda s, m: s.known.update({m[1]: s.known[m[2]] + int(m[3])} if m[2] in s.known else {})),
+         lambda s, m: s.lower(m[1], int(m[3]), m[2])),
         (r"mov\s+sp, (x\d+)", lambda s, m: s.restore(m[1])),
         (r"sub\s+sp, (x\d+), #(\d+)", lambda s, m: s.restore(m[1], -int(m[2]))),
         (r"and\s+sp, (x\d+), #(0x[0-9a-f]+)", lambda s, m: s.align(m[1], _number(m[2]), 16)),
@@ -159,13 +165,13 @@ _ARM = Rules(
         (r"sub(?:w|\.w)?\s+(\w+), sp, #(\d+)", lambda s, m: s.copy(m[1], -int(m[2]))),
         (r"bfc\s+sp, #0, #(\d+)", lambda s, m: s.align("sp", 1 << int(m[1]), 8)),
         (r"bfc\s+(\w+), #0, #(\d+)",
-         lambda s, m: s.known.update({m[1]: s.known[m[1]] + max((1 << int(m[2])) - 8, 0)} if m[1] in s.known else {})),
+         lambda s, m: s.lower(m[1], max((1 << int(m[2])) - 8, 0))),
         (r"lsrs\s+(\w+), \1, #(\d+)",
-         lambda s, m: s.known.update({m[1]: s.known[m[1]] + max((1 << int(m[2])) - 8, 0)} if m[1] in s.known else {})),
+         lambda s, m: s.lower(m[1], max((1 << int(m[2])) - 8, 0))),
         (r"mov\s+sp, (\w+)", lambda s, m: s.restore(m[1])),
         (r"sub(?:w|\.w)?\s+sp, (\w+), #(\d+)", lambda s, m: s.restore(m[1], -int(m[2]))),
         (r"subs\s+(\w+), \1, #(\d+)",
-         lambda s, m: s.known.update({m[1]: s.known[m[1]] + int(m[2])} if m[1] in s.known else {})),
+         lambda s, m: s.lower(m[1], int(m[2]))),
         (r"(?:stm|stmib|ldm|ldmib|vstmia|vldmia)(?:\.w)?\s+sp, \{", _nothing),
     ),
     call=re.compile(rf"(?:blx?|b(?:\.w)?|b(?:eq|ne|lt|le|gt|ge|lo|ls|hi|hs|mi|pl)(?:\.w)?|cbn?z\s+\w+,)\s+{_NAME}$"),

@@ -215,10 +215,7 @@ class Loops:
         for n in range(hi):
             if n and f.loop.kind is Kind.STEP:
                 self._new_block()
-            exists = self.fn.space.proved(extent - 1 - n)
-            if exists:
-                self._once(f, n, ctx)
-            elif exists is None:
+            if self.fn.space.proved(extent - 1 - n) is not False:
                 self._where(extent, n, partial(self._once, f, n, ctx))
         copies.pop(sid, None)
         self.fn.space.plain.discard(sid)

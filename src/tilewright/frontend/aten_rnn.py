@@ -67,11 +67,16 @@ def _weights(c: Call, cell: Cell, params: Sequence[Node], hidden: Dim) -> tuple[
     return _stacked(c, w), _stacked(c, r), _stacked(c, bias)
 
 
-def _layers(c: Call, cell: Cell, states: list[Node]) -> Result:
-    """Output, then the last states: ``states`` are (layers * directions, batch, hidden)."""
+def _input(c: Call) -> Node:
+    """What all layers begin with, in a mode that has a form here."""
     if c["train"] and c["dropout"]:
         raise Unsupported("dropout between recurrent layers in training mode", "call module.eval() before compiling")
-    x = c.tensor("input")
+    return c.tensor("input")
+
+
+def _layers(c: Call, cell: Cell, states: list[Node]) -> Result:
+    """Output, then the last states: ``states`` are (layers * directions, batch, hidden)."""
+    x = _input(c)
     if len(x.shape) != 3:
         raise Unsupported("an unbatched recurrent layer", "add a batch dimension")
     if c["batch_first"]:
@@ -105,9 +110,7 @@ def _lstm(c: Call) -> Result:
 
 def _projected(c: Call, h: Node, cell: Node) -> Result:
     """An LSTM whose output is projected onto fewer features (Sak et al. 2014, arXiv 1402.1128), step after step."""
-    b, x, params = c.b, c.tensor("input"), c.tensors("params")
-    if c["train"] and c["dropout"]:
-        raise Unsupported("dropout between recurrent layers in training mode", "call module.eval() before compiling")
+    b, x, params = c.b, _input(c), c.tensors("params")
     x = transpose(b, x, (1, 0, 2)) if c["batch_first"] else x
     n_steps, directions = x.shape[0], 2 if c["bidirectional"] else 1
     if not isinstance(n_steps, int):
