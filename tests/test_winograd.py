@@ -315,7 +315,7 @@ def test_products_and_transforms_stay_in_registers(size, m):
     text = "\n".join(driver.kernel_texts(graph, driver.Options(target="x86-64-v4"), "asm", "winograd"))
     loops = sorted(innermost_loops(text), key=lambda loop: -sum("vfmadd" in line for line in loop))
     assert sum("vfmadd" in line for line in loops[0]) >= 16
-    assert not any("(%rsp" in line or "(%rbp" in line for line in loops[0])
+    assert not any("(%rsp" in line or "(%rbp)" in line for line in loops[0])
     for loop in loops:
         vectors = [line for line in loop if "zmm" in line]
         assert sum("vmovups\t%zmm" in line for line in vectors) <= m + 2, "no more stores than results"

@@ -63,10 +63,14 @@ def local(buffer: Buffer) -> Place:
 
 
 def innermost_loop_spills(asm: str) -> int:
-    """References to the stack in the smallest loops (``rbp`` is the frame's pointer only where it is set to be)."""
-    frame = r"|\(%rbp" if "%rsp, %rbp" in asm else ""
-    stack = re.compile(rf"\(%rsp{frame}|\[sp")
-    return sum(bool(stack.search(line)) for loop in innermost_loops(asm) for line in loop)
+    """References to the stack in the smallest loops (``rbp`` is the frame's pointer only where it is set to be).
+
+    A block that moves no vector and lies before the loop's head only looks like one: the latch of a loop outside.
+    """
+    frame = r"|\(%rbp" if "movq\t%rsp, %rbp" in asm else ""
+    stack, lanes = re.compile(rf"\(%rsp{frame}|\[sp"), re.compile(r"[xyz]mm\d|\b[vz]\d+\.")
+    loops = [loop for loop in innermost_loops(asm) if any(lanes.search(line) for line in loop)]
+    return sum(bool(stack.search(line)) for loop in loops for line in loop)
 
 
 def innermost_loops(asm: str) -> list[list[str]]:

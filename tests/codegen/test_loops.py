@@ -317,6 +317,25 @@ def test_local_buffers_belong_to_a_task(threads, target):
 
 
 @every_target
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("rows", [1, 5])
+def test_two_parallel_loops_are_shared_out_as_one(rows, threads, target):
+    """Chunks begin and end within a row; both loops are cut at a border."""
+    n = Sym("N", 0)
+    for width, sizes in ((13, ()), (n, (0,)), (n, (1,)), (n, (29,))):
+        x, y = Buffer("x", f32, (rows, width)), Buffer("y", f32, (rows, width))
+        i, j = sym("i", rows), sym("j", width)
+        value = Select(Inside((i - 1, rows - 2 - i, j - 3)), x[i, j] * x[i - 1, j - 3], x[i, j])
+        inner = loop(j, width, Store(y, (i, j), value), kind=Kind.PARALLEL)
+        tree = kernel([loop(i, rows, inner, kind=Kind.PARALLEL)], x, y, sizes=(n,) if sizes else ())
+        agree(tree, target, sizes=sizes, threads=threads)
+        triangle = loop(j, i + 1, Store(y, (i, 0), x[i, 0] * ONE), kind=Kind.PARALLEL)
+        tree = kernel([loop(i, rows, triangle, kind=Kind.PARALLEL)], x, y, sizes=(n,) if sizes else ())
+        if sizes != (0,):
+            agree(tree, target, sizes=sizes, threads=threads)
+
+
+@every_target
 def test_registers_indexed_at_run_time_become_memory(target):
     x, y, ring = Buffer("x", f32, (12,)), Buffer("y", f32, (12,)), Buffer("ring", f32, (3,))
     i = sym("i", 12)

@@ -223,6 +223,14 @@ def test_enough_work_runs_in_parallel_and_in_any_order():
         assert any(x.kind is Kind.PARALLEL for x in loops_of(kernel.body)), computation.outputs
 
 
+def test_few_iterations_are_shared_out_together_with_those_inside():
+    kernel = check_default(matmul(90, 40, 3), "B", machine=PLENTY)
+    panels = [s for s in kernel.body if isinstance(s, For)]
+    assert all(s.loop.kind is Kind.PARALLEL and s.body[0].loop.kind is Kind.PARALLEL for s in panels)
+    kernel = check_default(elementwise((600, 30)), machine=PLENTY)
+    assert [x.kind for x in loops_of(kernel.body)].count(Kind.PARALLEL) == 1
+
+
 def test_schedules_replay():
     from tile.kernels import constants_of
     from tilewright.tile.default import schedule_with_steps

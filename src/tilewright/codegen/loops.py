@@ -33,6 +33,8 @@ class Loops:
 
     def __init__(self, fn: Function) -> None:
         self.fn = fn
+        self.windows: dict[int, tuple[Dim, Dim]] = {}
+        """Loops of which only a range of iterations is wanted, by identity."""
         self._patterns: dict[tuple[tuple[int, ...], tuple[int, ...]], Patterns] = {}
 
     def emit(self, f: For, ctx: Lanes) -> None:
@@ -48,7 +50,7 @@ class Loops:
             case Kind.PARALLEL if self.fn.module.target.has_threads and not self.fn.in_task and not ctx.syms:
                 parallel.emit(self.fn, f, extent)
             case _:
-                self.serial(f, extent, ctx)
+                self.serial(f, extent, ctx, self.windows.get(id(f)))
 
     # --- pieces of a run-time loop ----------------------------------------------------------------------------------
 

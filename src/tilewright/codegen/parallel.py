@@ -5,6 +5,9 @@ Not its business: threads (the runtime's ``tw_parallel_for``).
 
 ``void tw_parallel_for(ptr task, ptr context, i64 n_tasks, i32 threads)`` calls ``task(context, i)`` for every ``i``.
 With one thread the body is called directly, once, for the whole range. Results do not depend on the chunks.
+
+Two parallel loops with nothing between them are shared out as one: iteration ``i`` of ``n`` of the outer and ``j`` of
+``m`` of the inner are number ``i*m + j`` of ``n*m``, and a chunk may begin and end within a row of the inner loop.
 """
 
 from __future__ import annotations
@@ -14,8 +17,8 @@ from typing import TYPE_CHECKING
 from tilewright.codegen.lanes import Lanes
 from tilewright.codegen.writer import Val
 from tilewright.core.compute import Buffer
-from tilewright.core.expr import Dim, Sym
-from tilewright.tile.ir import For, Space
+from tilewright.core.expr import Dim, Sym, ceildiv, floordiv, symbols
+from tilewright.tile.ir import For, Kind, Space
 
 if TYPE_CHECKING:
     from tilewright.codegen.function import Function
@@ -34,12 +37,24 @@ def emit(fn: Function, f: For, extent: Dim) -> None:
     body, task = module.symbol(f"body{number}"), module.symbol(f"task{number}")
     arguments = [f"ptr {fn.base(b).text}" for b in buffers]
     arguments += [f"i64 {fn.space.value(s).text}" for s in syms]
-    _define_body(fn, f, extent, body, buffers, syms)
+    inner = _joined(f)
+    width = 1 if inner is None else fn.space.resolve(inner.loop.extent)
+    if width == 0:
+        return
+    _define_body(fn, f, extent, inner, width, body, buffers, syms)
     _define_task(fn, body, task, [a.split()[0] for a in arguments])
-    stop = fn.space.value(extent)
+    stop = fn.space.value(extent * width)
     fn.memory.forget()
     _dispatch(fn, body, task, arguments, stop)
     module.declarations.add(POOL)
+
+
+def _joined(f: For) -> For | None:
+    """The parallel loop that alone is in ``f``, as long in every iteration."""
+    inner = f.body[0]
+    if len(f.body) != 1 or not isinstance(inner, For) or inner.loop.kind is not Kind.PARALLEL:
+        return None
+    return None if f.loop.sym in symbols(inner.loop.extent) else inner
 
 
 def _buffers(fn: Function, f: For) -> list[Buffer]:
@@ -57,8 +72,10 @@ def _buffers(fn: Function, f: For) -> list[Buffer]:
     ]
 
 
-def _define_body(fn: Function, f: For, extent: Dim, name: str, buffers: list[Buffer], syms: list[Sym]) -> None:
-    """``name(buffers..., symbols..., first, end)``: iterations ``first <= i < end``."""
+def _define_body(
+    fn: Function, f: For, extent: Dim, joined: For | None, width: Dim, name: str, buffers: list[Buffer], syms: list[Sym]
+) -> None:
+    """``name(buffers..., symbols..., first, end)``: iterations ``first <= i < end`` of ``f`` and ``joined`` as one."""
     inner = type(fn)(fn.module, in_task=True)
     parameters = []
     for n, b in enumerate(buffers):
@@ -71,11 +88,17 @@ def _define_body(fn: Function, f: For, extent: Dim, name: str, buffers: list[Buf
         inner.space.bind_run(sym, f"%n{n}", 0, fn.space.env[sym])
         parameters.append(f"i64 %n{n}")
     first, end = Sym("%first", 0, None), Sym("%end", 0, None)
-    hi = fn.space.bounds(extent)[1]
+    hi = fn.space.bounds(extent * width)[1]
     inner.space.bind_run(first, "%first", 0, (0, None if hi is None else max(hi - 1, 0)))
     inner.space.bind_run(end, "%end", 0, (1, hi))
-    inner.space.assume([*fn.space.facts, extent - end, end - 1 - first])
-    inner.loops.serial(f, extent, Lanes(), None if extent == 1 else (first, end))
+    inner.space.assume([*fn.space.facts, extent * width - end, end - 1 - first])
+    window: tuple[Dim, Dim] | None = (first, end)
+    if joined is not None:
+        window = (floordiv(first, width), ceildiv(end, width))
+        inner.loops.windows[id(joined)] = (first - width * f.loop.sym, end - width * f.loop.sym)
+    elif extent == 1:
+        window = None
+    inner.loops.serial(f, extent, Lanes(), window)
     inner.writer.emit("ret void")
     signature = ", ".join([*parameters, "i64 %first", "i64 %end"])
     head = f"define internal void {name}({signature}) {fn.module.attributes} {{"

@@ -23,8 +23,9 @@ from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, Loop, Stmt, Update, walk
 from tilewright.tile.machine import Machine
 from tilewright.tile.rewrite import loads_of, written
-from tilewright.tile.rules.contract import attempt, cached_name, contract, min_tasks, parallel, root_terms
+from tilewright.tile.rules.contract import attempt, cached_name, contract, min_tasks, root_terms
 from tilewright.tile.rules.rows import passes, rows
+from tilewright.tile.rules.threads import parallel
 from tilewright.tile.rules.view import find_body, n_operations, nests, only_nest
 from tilewright.tile.schedule import Builder
 from tilewright.tile.schedule.tree import find_place
@@ -69,7 +70,7 @@ def chain(b: Builder, machine: Machine, cluster: Cluster) -> None:
     contract(b, machine, c.last, c.root, threads=False)
     _passes_between(b, machine, c, at, len(inner))
     if pays_threads(work, machine, machine.vector_bytes // 4):
-        parallel(b, order)
+        parallel(b, machine, order[:2])
 
 
 def _bring(b: Builder, name: str, at: str, is_block: bool) -> None:

@@ -25,6 +25,7 @@ from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, Kind, Loop, Role, Store, Update, walk
 from tilewright.tile.machine import Machine
 from tilewright.tile.rules.dots import dot_for
+from tilewright.tile.rules.threads import parallel
 from tilewright.tile.rules.view import (
     find_body,
     may_vectorize,
@@ -530,7 +531,7 @@ def _tile(b: Builder, machine: Machine, plan: Plan, piece: _Piece) -> str:
         for name in inner:
             b.do("kind", name, "serial")
     if pays_threads(plan.work, machine, plan.width):
-        parallel(b, order)
+        parallel(b, machine, order[:2])
     return order[0]
 
 
@@ -678,20 +679,6 @@ def _bound(loop: Loop) -> int:
 def _is_copy_of(x: Loop, reduced: Loop) -> bool:
     """Is ``x`` a reduction loop or a copy of it (``fork`` gives the suffix)?"""
     return x.sym.name == reduced.sym.name or x.sym.name.startswith(f"{reduced.sym.name}_f")
-
-
-def parallel(b: Builder, order: list[str]) -> None:
-    """The outermost of the first two loops with more than one iteration, where that is legal, runs on all threads."""
-    for name in order[:2]:
-        e = _extent(b, name)
-        if isinstance(e, int) and e < 2:
-            continue
-        mark = b.mark()
-        try:
-            b.do("kind", name, "parallel")
-            return
-        except ScheduleError:
-            b.back(mark)
 
 
 def constants_read(b: Builder) -> list[str]:

@@ -13,10 +13,10 @@ from tilewright.core.compute import Buffer, Value
 from tilewright.core.expr import Binary, Dim, Sym, const_of, floordiv, mod, symbols, terms_of
 from tilewright.tile.affine import coefficient, stride_along
 from tilewright.tile.cost import estimate, pays_threads
-from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, Kind, Loop, Store, Update, walk
 from tilewright.tile.machine import MANY_COPIES, Machine
 from tilewright.tile.rewrite import Body, loads_of, values_of, written
+from tilewright.tile.rules.threads import parallel
 from tilewright.tile.rules.view import may_vectorize, n_arithmetic, n_operations, statement_of, vector_width
 from tilewright.tile.schedule import Builder
 from tilewright.tile.schedule.tree import Nest, find_loop, find_place, fresh, nest_of, writers
@@ -82,8 +82,10 @@ def _one(b: Builder, machine: Machine, nest: Nest) -> None:
         outer = vectorize(b, machine, names[-1], nest.loops[-2].extent, width // last.extent, 1)
     elif may_vectorize(nest.leaf, last.sym, gathers=_reads_others(leaf)) and width > 1:
         if across := _axis_across(nest, leaf, width):
-            _transpose(b, machine, names, across, last.extent, width, total if threads else 0.0)
+            _transpose(b, machine, names, across, last.extent, width, threads)
             return
+        if threads:  # before the last loop is cut: its blocks of vectors hide that rows are apart
+            parallel(b, machine, names[:-1][:2])
         unrolled = 1
         while unrolled < MOST_VECTORS and work * unrolled * 2 <= UNROLL_OPERATIONS * 2:
             unrolled *= 2
@@ -91,7 +93,7 @@ def _one(b: Builder, machine: Machine, nest: Nest) -> None:
     else:
         outer = [names[-1]]
     if threads:
-        parallelize(b, [*names[:-1], *outer], total)
+        parallel(b, machine, [*names[:-1], *outer][:2])
 
 
 def _cut_at_seams(b: Builder, nest: Nest, width: int) -> list[tuple[str, int]]:
@@ -199,7 +201,7 @@ def _is_few(extent: Dim, width: int) -> bool:
 
 
 def _transpose(
-    b: Builder, machine: Machine, names: list[str], across: Loop, extent: Dim, width: int, total: float
+    b: Builder, machine: Machine, names: list[str], across: Loop, extent: Dim, width: int, threads: bool
 ) -> None:
     """Vectors along the last loop for blocks of ``across`` at a time; the last block begins within the one before.
 
@@ -218,8 +220,8 @@ def _transpose(
     outer = [f"{loop}_o" if name == loop else name for name in names[:-1]]
     order = [*outer, *walkers, f"{loop}_i", inside]
     b.do("reorder", *order)
-    if total:
-        parallelize(b, order, total)
+    if threads:
+        parallel(b, machine, order[:2])
 
 
 def _full(b: Builder, machine: Machine, names: list[str], loop: str, size: int) -> tuple[list[str], str, Dim]:
@@ -250,7 +252,7 @@ def plain(b: Builder, machine: Machine, buffers: list[str]) -> None:
             continue
         work = estimate([x.extent for x in nest.loops]) * 2
         if pays_threads(work, machine, 1):
-            parallelize(b, [nest.loops[0].sym.name], work)
+            parallel(b, machine, [nest.loops[0].sym.name])
 
 
 def _writes_a_row(nest: Nest) -> bool:
@@ -293,22 +295,6 @@ def _vectors(b: Builder, loop: str, width: int, unrolled: int) -> list[str]:
         b.do("split", loop, width)
         b.do("kind", f"{loop}_i", "vector")
     return [f"{loop}_o"]
-
-
-def parallelize(b: Builder, loops: list[str], total: float) -> None:
-    """Run the outermost loop in parallel when there are several iterations; a single long loop is cut into chunks."""
-    present = {x.loop.sym.name: x.loop for x in _fors(b)}
-    for name in loops[:2]:
-        loop = present.get(name)
-        if loop is None:
-            continue
-        if isinstance(loop.extent, int) and loop.extent < 4 and name != loops[-1]:
-            continue
-        try:
-            b.do("kind", name, "parallel")
-        except ScheduleError:
-            continue
-        return
 
 
 def _fors(b: Builder) -> list[For]:

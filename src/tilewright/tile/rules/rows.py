@@ -18,7 +18,8 @@ from tilewright.tile.ir import Fold, For, Kind, Store, Update, walk
 from tilewright.tile.machine import Machine
 from tilewright.tile.rewrite import Body, loads_of, values_of
 from tilewright.tile.rules.contract import cached_name, constants_read
-from tilewright.tile.rules.pointwise import parallelize, vectorize
+from tilewright.tile.rules.pointwise import vectorize
+from tilewright.tile.rules.threads import parallel
 from tilewright.tile.rules.view import find_body, may_vectorize, n_operations, only_nest, statement_of, vector_width
 from tilewright.tile.schedule import Builder
 from tilewright.tile.schedule.tree import Nest, find_place, nest_of
@@ -46,7 +47,7 @@ def rows(b: Builder, machine: Machine, buffers: list[str], *, threads: bool = Tr
         b.do("compute_at", name, row, _space(b, name, row))
     passes(b, machine, row)
     if threads and pays_threads(work, machine, machine.vector_bytes // 4):
-        parallelize(b, [x.sym.name for x in nest.loops], work)
+        parallel(b, machine, [x.sym.name for x in nest.loops][:2])
 
 
 def _work(b: Builder, buffers: list[str]) -> float:

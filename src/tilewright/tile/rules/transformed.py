@@ -21,10 +21,11 @@ from tilewright.core.compute import walk as walk_value
 from tilewright.core.expr import Binary, Dim, Sym, ceildiv, symbols, terms_of
 from tilewright.tile.cost import estimate, pays_threads
 from tilewright.tile.errors import ScheduleError
-from tilewright.tile.ir import For, Loop, Role, Store, Update, walk
+from tilewright.tile.ir import Loop, Role, Store, Update
 from tilewright.tile.machine import Machine
 from tilewright.tile.rewrite import Body, loads_of, values_of
 from tilewright.tile.rules.contract import attempt, contract, min_tasks
+from tilewright.tile.rules.threads import parallel
 from tilewright.tile.rules.view import find_body, nest_with, nests, only_nest, statement_of, vector_width
 from tilewright.tile.schedule import Builder
 from tilewright.tile.schedule.tree import Nest, find_place
@@ -84,7 +85,7 @@ def transformed(b: Builder, machine: Machine, names: Transformed) -> None:
     contract(b, machine, names.product, None)
     if threads:
         for loops in [outer] if outer else [made, tiles]:
-            _parallel(b, loops)
+            parallel(b, machine, loops)
 
 
 def _bring(b: Builder, name: str, blocks: list[str]) -> None:
@@ -285,14 +286,3 @@ def _selecting(nest: Nest) -> frozenset[Sym]:
     values = [y for s in nest.leaf for v in values_of(s) for y in walk_value(v) if isinstance(y, Select)]
     conditions = [v.cond for v in values if isinstance(v.cond, Inside) and not isinstance(v.a, Load)]
     return frozenset().union(*(symbols(e) for c in conditions for e in c.exprs))
-
-
-def _parallel(b: Builder, loops: list[str]) -> None:
-    """The first loop that iterations allow and that has any."""
-    for name in loops:
-        if _extent(b, name) != 1 and attempt(b, partial(b.do, "kind", name, "parallel")):
-            return
-
-
-def _extent(b: Builder, loop: str) -> Dim:
-    return next(s.loop.extent for s in walk(b.kernel.body) if isinstance(s, For) and s.loop.sym.name == loop)
