@@ -13,12 +13,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from tilewright import ops
 from tilewright.codegen.dot import dots_of
@@ -35,7 +37,7 @@ from tilewright.core.types import Array, product
 from tilewright.core.verify import verify
 from tilewright.frontend.onnx_file import read_model
 from tilewright.frontend.onnx_given import NeedsCall
-from tilewright.frontend.source import Examples, Source, import_source, source_key
+from tilewright.frontend.source import Called, Examples, Source, import_called, import_source, source_key
 from tilewright.graph.limits import check_sizes
 from tilewright.graph.pipeline import PASSES, passes_for
 from tilewright.graph.precision import Precision
@@ -43,7 +45,7 @@ from tilewright.partition.computation import GroupComputation
 from tilewright.partition.plan import KernelSpec, Packing, Planner
 from tilewright.partition.program import Branch, Call, LetDim, Program, Repeat, SetDim
 from tilewright.partition.work import Work, products_of, work_of
-from tilewright.runtime.artifact import Artifact, ObjectImage
+from tilewright.runtime.artifact import ALIGNMENT, Artifact, ObjectImage
 from tilewright.runtime.cache import Cache
 from tilewright.runtime.digest import digest_arrays
 from tilewright.runtime.env import read_environment
@@ -195,10 +197,12 @@ def compile(
     with clock.stage("key"):
         key = source_key(source, store, input_shapes, fix_dims) if store else None
     found = artifact = _cached(store, key, options, clock)
+    called: Called | None = None
     if artifact is None:
         try:
             with clock.stage("import"):
-                graph = import_source(source, example_inputs, dynamic_shapes, input_shapes, fix_dims)
+                called = import_called(source, example_inputs, dynamic_shapes, input_shapes, fix_dims)
+                graph = called.graph
         except NeedsCall as needs:
             return _per_call(source, needs, options, input_shapes, fix_dims, threads)
         if store and key is None:
@@ -211,7 +215,7 @@ def compile(
             if store and key:
                 with clock.stage("store"):
                     store.put_artifact_soon(_cache_key(key, options), artifact)
-    made = _ready(artifact, threads, clock, from_cache=found is not None)
+    made = _ready(with_convention(artifact, called), threads, clock, from_cache=found is not None)
     made.exporter = partial(
         _export, source, example_inputs=example_inputs, dynamic_shapes=dynamic_shapes, input_shapes=input_shapes,
         fix_dims=fix_dims, threads=threads, **{**asdict(options), "schedule": schedule},
@@ -256,6 +260,22 @@ def graph_key(graph: Graph) -> str:
     table = SideTable()
     text = print_graph(graph, table)
     return f"graph {sha256(text.encode()).hexdigest()} {digest_arrays(table.arrays.values())}"
+
+
+def with_convention(artifact: Artifact, called: Called | None) -> Artifact:
+    """A compiled graph with how its source is called; the start of what it keeps stands behind the weights."""
+    if called is None or not called.convention:
+        return artifact
+    offset = -(-artifact.weights.nbytes // ALIGNMENT) * ALIGNMENT
+    pieces, rows = [artifact.weights, np.zeros(offset - artifact.weights.nbytes, np.uint8)], []
+    for row, array in zip(called.convention.state, called.start, strict=True):
+        rows.append(replace(row, offset=offset))
+        raw = np.frombuffer(array.tobytes(), np.uint8)
+        pieces += [raw, np.zeros(-raw.nbytes % ALIGNMENT, np.uint8)]
+        offset += raw.nbytes + pieces[-1].nbytes
+    convention = replace(called.convention, state=tuple(rows))
+    weights = np.concatenate(pieces) if rows else artifact.weights
+    return replace(artifact, manifest=replace(artifact.manifest, convention=convention), weights=weights)
 
 
 def compile_graph(graph: Graph, *, threads: int | None = None, **options: Any) -> CompiledModel:

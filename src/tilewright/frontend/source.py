@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from tilewright.core.diag import OptionError
 from tilewright.core.graph import Graph
 from tilewright.core.specialize import fix_symbols
+from tilewright.core.types import Array
 from tilewright.frontend import onnx as onnx_frontend
 from tilewright.frontend import torch as torch_frontend
 from tilewright.runtime.digest import digest_file
+from tilewright.runtime.structure import FLAT, Convention
 
 Source = Any
 """A path (``.pt2`` of an exported program, else of an ONNX model), ``bytes``, ``onnx.ModelProto``, ``torch.nn.Module``,
@@ -35,6 +38,15 @@ class FileFacts(Protocol):
     def of_file(self, path: str | Path, question: str, answer: Callable[[], str]) -> str: ...
 
 
+@dataclass(frozen=True)
+class Called:
+    """A graph, how it is called, and the arrays with which its state begins."""
+
+    graph: Graph
+    convention: Convention = FLAT
+    start: tuple[Array, ...] = ()
+
+
 def import_source(
     source: Source,
     example_inputs: Examples | None = None,
@@ -46,25 +58,39 @@ def import_source(
 
     An ONNX model is read with its fixed dimensions known: some have a form for certain sizes only.
     """
+    return import_called(source, example_inputs, dynamic_shapes, input_shapes, fix_dims).graph
+
+
+def import_called(
+    source: Source,
+    example_inputs: Examples | None = None,
+    dynamic_shapes: Any = None,
+    input_shapes: Shapes | None = None,
+    fix_dims: Mapping[str, int] | None = None,
+) -> Called:
+    """:func:`import_source`, with how the source is called where that is more than tensors in and tensors out."""
     if isinstance(source, str | Path) and Path(source).suffix == ".pt2":
         source = torch_frontend.load_program(Path(source))
     if isinstance(source, str | Path | bytes) or _is_a(source, "onnx", "ModelProto"):
-        return onnx_frontend.import_onnx(source, input_shapes=input_shapes, fix_dims=fix_dims)
-    return fix_symbols(_import_sized(source, example_inputs, dynamic_shapes), fix_dims or {})
+        return Called(onnx_frontend.import_onnx(source, input_shapes=input_shapes, fix_dims=fix_dims))
+    found = _import_sized(source, example_inputs, dynamic_shapes)
+    return replace(found, graph=fix_symbols(found.graph, fix_dims or {}))
 
 
-def _import_sized(source: Source, example_inputs: Examples | None, dynamic_shapes: Any) -> Graph:
+def _import_sized(source: Source, example_inputs: Examples | None, dynamic_shapes: Any) -> Called:
     if isinstance(source, Graph):
-        return source
+        return Called(source)
     if _is_a(source, "torch.export", "ExportedProgram"):
-        return torch_frontend.import_exported(source)
+        made = torch_frontend.import_with_values(source)
+        return Called(made.graph, made.convention, made.start)
     if _is_a(source, "torch.nn", "Module"):
         if example_inputs is None:
             raise OptionError(
                 "a torch.nn.Module needs example_inputs",
                 remedy="compile(module, example_inputs=(x, ...)), or a dict of inputs by name",
             )
-        return torch_frontend.import_module(source, example_inputs, dynamic_shapes)
+        made = torch_frontend.import_called(source, example_inputs, dynamic_shapes)
+        return Called(made.graph, made.convention, made.start)
     raise OptionError(
         f"can't compile a {type(source).__module__}.{type(source).__qualname__}",
         remedy="pass an ONNX path, bytes or ModelProto, a torch.nn.Module, an ExportedProgram or a Graph",

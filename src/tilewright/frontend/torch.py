@@ -18,17 +18,23 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tilewright.core.diag import UNKNOWN, ImportFailed, Loc, OptionError, Problem
 from tilewright.core.graph import Builder, Graph, Node, Pool
-from tilewright.core.types import i64
+from tilewright.core.types import Array, i64
 from tilewright.frontend.aten import KEPT_WHOLE, TAKEN_APART
 from tilewright.frontend.aten_call import SymFloat, Unsupported, as_node, dim_scalar
 from tilewright.frontend.fx import FAILED, IGNORED, Importer
 from tilewright.frontend.fx_inplace import NO_WRITES, writes_of
 from tilewright.frontend.fx_symbols import SymbolTable
+from tilewright.frontend.torch_structure import module_names, parameters_of, result_of
+from tilewright.frontend.torch_tensors import to_numpy
 from tilewright.runtime.errors import InputError
+from tilewright.runtime.structure import FLAT, Convention, State
 
 if TYPE_CHECKING:
     import torch
     from torch.export import ExportedProgram
+
+STATE_WRITES = frozenset({"BUFFER_MUTATION", "PARAMETER_MUTATION"})
+"""What a program does to its module's own tensors."""
 
 Examples: TypeAlias = "Sequence[Any] | Mapping[str, Any]"
 """Arguments of a module's ``forward``, in order or by name."""
@@ -41,9 +47,20 @@ def import_module(
 
     ``dynamic_shapes`` is ``torch.export.export``'s. Raises ``ImportFailed`` with every unsupported call.
     """
+    return import_called(module, example_inputs, dynamic_shapes, name=name).graph
+
+
+def import_called(
+    module: torch.nn.Module, example_inputs: Examples, dynamic_shapes: Any = None, *, name: str | None = None
+) -> Imported:
+    """:func:`import_module`, with how the module is called."""
     program = export_module(module, example_inputs, dynamic_shapes)
-    names = _dimension_names(program, _specs(module, example_inputs, dynamic_shapes))
-    return import_exported(program, name=name or type(module).__name__, dimension_names=names)
+    dimensions = _dimension_names(program, _specs(module, example_inputs, dynamic_shapes))
+    args, _ = _arguments(example_inputs)
+    names = module_names(inspect.signature(module.forward).parameters, len(args))
+    return import_with_values(
+        program, name=name or type(module).__name__, dimension_names=dimensions, argument_names=names
+    )
 
 
 def export_module(module: torch.nn.Module, inputs: Examples, dynamic_shapes: Any = None) -> ExportedProgram:
@@ -99,18 +116,25 @@ def import_exported(
 class Imported:
     """A graph with the program that was read, functional, and the node behind each fx node that has one.
 
-    What in-place calls write, and what they write to, is not among ``nodes``.
+    What in-place calls write, and what they write to, is not among ``nodes``. ``start`` has the arrays with which the
+    convention's state begins.
     """
 
     graph: Graph
     program: ExportedProgram
     nodes: Mapping[Any, Node]
+    convention: Convention = FLAT
+    start: tuple[Array, ...] = ()
 
 
 def import_with_values(
-    program: ExportedProgram, *, name: str = "main", dimension_names: Mapping[str, str] | None = None
+    program: ExportedProgram,
+    *,
+    name: str = "main",
+    dimension_names: Mapping[str, str] | None = None,
+    argument_names: Sequence[str] = (),
 ) -> Imported:
-    """:func:`import_exported`, for those who want to know what became of each call."""
+    """:func:`import_exported`, for those who want to know what became of each call, and how the program is called."""
     writes = writes_of(program.graph, IGNORED) if program.dialect == "TRAINING" else NO_WRITES
     if writes is None:
         program, writes = _decomposed(program), NO_WRITES
@@ -118,16 +142,18 @@ def import_with_values(
     symbols.add_ranges(program.range_constraints, down_to=1)
     importer = Importer(Pool(), symbols, program.graph_module)
     importer.read_assertions(program.graph)
-    inputs = _bind_inputs(importer, program)
+    inputs, kept = _bind_inputs(importer, program)
     outputs = importer.run(program.graph, writes)
-    nodes, names = _bind_outputs(importer, program, outputs)
+    nodes, names, convention = _bind_outputs(importer, program, outputs, inputs, kept, argument_names)
     if importer.problems:
         raise ImportFailed(
             f"{len(importer.problems)} calls of the PyTorch program have no form here", importer.problems
         )
-    graph = Graph(name, importer.pool, inputs, nodes, names, tuple(importer.constraints))
+    every = (*inputs, *(k.node for k in kept.values()))
+    graph = Graph(name, importer.pool, every, nodes, names, tuple(importer.constraints))
     changed = writes.changing
-    return Imported(graph, program, {k: v for k, v in importer.env.items() if isinstance(v, Node) and k not in changed})
+    values = {k: v for k, v in importer.env.items() if isinstance(v, Node) and k not in changed}
+    return Imported(graph, program, values, convention, tuple(k.start for k in kept.values()))
 
 
 def _decomposed(program: ExportedProgram) -> ExportedProgram:
@@ -163,14 +189,33 @@ def _evaluating(module: torch.nn.Module) -> Iterator[None]:
 # --- inputs and outputs ---------------------------------------------------------------------------------------------
 
 
-def _bind_inputs(importer: Importer, program: ExportedProgram) -> tuple[Node, ...]:
-    """Placeholders: weights become constants, the user's tensors become inputs."""
+@dataclass(frozen=True)
+class _Kept:
+    """A tensor of the module's that the program writes to: the graph's input, and what it holds at first."""
+
+    node: Node
+    start: Array
+
+
+def _bind_inputs(importer: Importer, program: ExportedProgram) -> tuple[tuple[Node, ...], dict[str, _Kept]]:
+    """Placeholders: weights become constants, the user's tensors become inputs, as does what is written to."""
     inputs: list[Node] = []
+    kept: dict[str, _Kept] = {}
+    written = {s.target for s in program.graph_signature.output_specs if s.kind.name in STATE_WRITES}
     placeholders = [n for n in program.graph.nodes if n.op == "placeholder"]
+    taken = {n.name for n in placeholders}
     for spec, node in zip(program.graph_signature.input_specs, placeholders, strict=True):
         kind = spec.kind.name
         try:
-            if kind in ("PARAMETER", "BUFFER", "CONSTANT_TENSOR"):
+            if kind in ("PARAMETER", "BUFFER", "CONSTANT_TENSOR") and spec.target in written:
+                stored = _stored(program, spec.target)
+                if stored.is_complex():
+                    raise Unsupported("a state of complex numbers", "keep its parts as two buffers")
+                name = _unused(re.sub(r"\W+", "_", str(spec.target)), taken)
+                type_, loc = importer.type_of(node.meta["val"]), Loc(f'state "{spec.target}"')
+                importer.env[node] = importer.pool.input(name, type_, loc)
+                kept[str(spec.target)] = _Kept(importer.env[node], to_numpy(stored).copy())
+            elif kind in ("PARAMETER", "BUFFER", "CONSTANT_TENSOR"):
                 importer.env[node] = importer.constant(_stored(program, spec.target), Loc(f'weight "{spec.target}"'))
             elif kind == "USER_INPUT" and type(spec.arg).__name__ == "TensorArgument":
                 type_ = importer.type_of(node.meta["val"])
@@ -183,7 +228,15 @@ def _bind_inputs(importer: Importer, program: ExportedProgram) -> tuple[Node, ..
         except Unsupported as e:
             importer.env[node] = FAILED
             importer.fail(node, Problem(Loc(f'input "{node.name}"'), "input", e.rule, e.remedy))
-    return tuple(inputs)
+    return tuple(inputs), kept
+
+
+def _unused(name: str, taken: set[str]) -> str:
+    """A name that is not ``taken`` yet, made of ``name``; it is from now on."""
+    while name in taken:
+        name += "_"
+    taken.add(name)
+    return name
 
 
 def _stored(program: ExportedProgram, target: str | None) -> torch.Tensor:
@@ -194,22 +247,45 @@ def _stored(program: ExportedProgram, target: str | None) -> torch.Tensor:
 
 
 def _bind_outputs(
-    importer: Importer, program: ExportedProgram, values: Sequence[Any]
-) -> tuple[tuple[Node, ...], tuple[str, ...]]:
-    """The user's outputs in order. A program that writes to its own state is not a function, which is a problem."""
+    importer: Importer,
+    program: ExportedProgram,
+    values: Sequence[Any],
+    inputs: Sequence[Node],
+    kept: Mapping[str, _Kept],
+    argument_names: Sequence[str],
+) -> tuple[tuple[Node, ...], tuple[str, ...], Convention]:
+    """The user's outputs in order, then what the program leaves in its own state and in its inputs; and the names.
+
+    A program that writes to anything else is not a function, which is a problem.
+    """
     b = importer.builder(UNKNOWN)
     user: list[Any] = []
+    state: dict[str, Any] = {}
+    written: dict[int, Any] = {}
+    places = {n.attrs["name"]: k for k, n in enumerate(inputs)}
     for spec, value in zip(program.graph_signature.output_specs, values, strict=True):
         kind = spec.kind.name
         if kind == "USER_OUTPUT":
-            user.append(value)
+            user.append(None if isinstance(value, str) else value)
+        elif kind in STATE_WRITES:
+            state[str(spec.target)] = value
+        elif kind == "USER_INPUT_MUTATION" and spec.target in places:
+            written[places[spec.target]] = value
         elif kind != "TOKEN":
             what = f"{kind.lower().replace('_', ' ')} of {spec.target}"
             remedy = "take the state as an input and return its new value as an output"
             importer.add_problems([Problem(Loc(f'state "{spec.target}"'), "in-place write", what, remedy)])
     names = _output_names(program, len(user))
-    kept = [(n, v) for n, v in zip(names, user, strict=True) if v is not None and v is not FAILED]
-    return tuple(_output_node(b, v) for _, v in kept), tuple(n for n, _ in kept)
+    made = [(n, v) for n, v in zip(names, user, strict=True) if v is not None and v is not FAILED]
+    taken = {n for n, _ in made}
+    rows = [State(k.node.attrs["name"], _unused(f"{k.node.attrs['name']}_next", taken)) for k in kept.values()]
+    after = [(row.output, state[target]) for row, target in zip(rows, kept, strict=True)]
+    after += [(_unused(f"{inputs[k].attrs['name']}_after", taken), v) for k, v in written.items()]
+    every = [*made, *((n, v) for n, v in after if v is not FAILED)]
+    convention = Convention(
+        parameters_of(program, argument_names, list(places)), result_of(program, user), tuple(rows), tuple(written)
+    )
+    return tuple(_output_node(b, v) for _, v in every), tuple(n for n, _ in every), convention
 
 
 def _output_node(b: Builder, value: Any) -> Node:

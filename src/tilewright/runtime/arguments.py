@@ -21,7 +21,9 @@ from tilewright.runtime.values import Array, as_array, dtype_of, is_tensor
 class ArgumentReader:
     """Reads the inputs of one model's calls."""
 
-    def __init__(self, inputs: Sequence[TensorSpec], planner: Planner) -> None:
+    def __init__(self, inputs: Sequence[TensorSpec], planner: Planner, n_kept: int = 0) -> None:
+        """``n_kept`` further inputs are the model's own."""
+        self._kept: list[Shape | None] = [None] * n_kept
         self._inputs = {spec.name: (spec, dtype_of(spec.dtype)) for spec in inputs}
         self._planner = planner
         self.copies = 0
@@ -42,6 +44,13 @@ class ArgumentReader:
             arrays.append(array if array.flags.carray else self._usable(array))
         return arrays, has_tensors
 
+    def in_order(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+        """The inputs of a call that was read, as they were given."""
+        if len(args) == 1 and isinstance(args[0], Mapping):
+            return self.in_order((), {**args[0], **kwargs})
+        given = {**dict(zip(self._inputs, args, strict=False)), **kwargs}
+        return [given[name] for name in self._inputs]
+
     def _explain(self, args: Sequence[Any], kwargs: Mapping[str, Any], given: Mapping[str, Any]) -> InputError:
         """Everything that is wrong with a call: names, types and dtypes, and the shapes as far as they are known."""
         wrong = list(self._misnamed(args, kwargs, given))
@@ -53,7 +62,7 @@ class ArgumentReader:
                 wrong.append(found)
             elif found is not None and found.dtype != dtype:
                 wrong.append(_wrong_dtype(spec, found))
-        return input_error([*wrong, *self._planner.check(shapes)])
+        return input_error([*wrong, *self._planner.check([*shapes, *self._kept])])
 
     def _usable(self, array: Array) -> Array:
         if array.flags.c_contiguous and array.flags.aligned:

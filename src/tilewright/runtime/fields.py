@@ -49,6 +49,10 @@ class Fields:
         self._read.add(key)
         return self._values[key]
 
+    def has(self, key: str) -> bool:
+        """Is there such a field?"""
+        return key in self._values
+
     def finish(self) -> None:
         """All fields must have been read."""
         if unknown := sorted(self._values.keys() - self._read):

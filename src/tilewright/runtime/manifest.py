@@ -13,6 +13,7 @@ from typing import Any
 
 from tilewright.runtime.errors import ArtifactError
 from tilewright.runtime.fields import FieldError, Fields, decode_json
+from tilewright.runtime.structure import FLAT, Convention
 
 FORMAT_VERSION = 2
 """Version of manifest and ABI together; a file with another number is refused."""
@@ -116,11 +117,16 @@ class Manifest:
     weights: WeightsSpec = WeightsSpec()
     objects: tuple[ObjectSpec, ...] = ()
     report: Any = None
+    convention: Convention = FLAT
     format_version: int = FORMAT_VERSION
 
     def to_json(self) -> str:
         """The manifest as canonical JSON: equal manifests give equal text."""
-        return json.dumps(dataclasses.asdict(self), sort_keys=True, separators=(",", ":"), allow_nan=False)
+        fields = dataclasses.asdict(dataclasses.replace(self, convention=FLAT))
+        del fields["convention"]
+        if self.convention:  # models without one are files that releases before it read
+            fields["convention"] = self.convention.to_json()
+        return json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Manifest:
@@ -136,12 +142,14 @@ class Manifest:
 
 
 def _manifest(f: Fields) -> Manifest:
+    inputs, outputs = (tuple(_tensor(c) for c in f.children(kind)) for kind in ("inputs", "outputs"))
+    names = [[t.name for t in tensors] for tensors in (inputs, outputs)]
     made = Manifest(
         format_version=f.integer("format_version", 0),
         tilewright_version=f.text("tilewright_version"),
         target=_target(f.child("target")),
-        inputs=tuple(_tensor(c) for c in f.children("inputs")),
-        outputs=tuple(_tensor(c) for c in f.children("outputs")),
+        inputs=inputs,
+        outputs=outputs,
         symbols=tuple(_symbol(c) for c in f.children("symbols")),
         computed=tuple(_symbol(c) for c in f.children("computed")),
         n_dims=f.integer("n_dims", 0, MAX_DIMS),
@@ -151,6 +159,7 @@ def _manifest(f: Fields) -> Manifest:
         weights=_weights(f.child("weights")),
         objects=tuple(_object(c) for c in f.children("objects")),
         report=f.any("report"),
+        convention=Convention.from_json(f.child("convention"), *names) if f.has("convention") else FLAT,
     )
     f.finish()
     return made

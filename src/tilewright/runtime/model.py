@@ -14,13 +14,16 @@ import ctypes
 import functools
 import math
 import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from tilewright.runtime import artifact as artifacts
 from tilewright.runtime.arguments import ArgumentReader, read_outputs
 from tilewright.runtime.artifact import ObjectImage
-from tilewright.runtime.errors import ArtifactError, ExecutionError, InputError, ResourceError
+from tilewright.runtime.errors import ArtifactError, ExecutionError, InputError, ResourceError, Violation
 from tilewright.runtime.host import check_target
 from tilewright.runtime.linker import link
 from tilewright.runtime.manifest import Manifest, SymbolSpec, TensorSpec
@@ -29,12 +32,14 @@ from tilewright.runtime.plan import Plan, Planner
 from tilewright.runtime.pool import MAX_THREADS
 from tilewright.runtime.report import Report
 from tilewright.runtime.shapes import Shape
+from tilewright.runtime.structure import Convention, Misfit, build
 from tilewright.runtime.threads import default_threads
 from tilewright.runtime.values import (
     Array,
     TensorType,
     address_of,
     aligned_bytes,
+    as_array,
     dtype_of,
     is_tensor,
     new_array,
@@ -42,9 +47,11 @@ from tilewright.runtime.values import (
     plain_tensors,
     tensor_types,
     to_tensor,
+    write_back,
 )
 
 PLANS_KEPT = 512
+_CONTAINERS = (tuple, list, Mapping)
 
 _RUN = ctypes.CFUNCTYPE(
     ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32
@@ -89,12 +96,13 @@ class CompiledModel:
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
         """Names, dtypes and symbolic shapes of the inputs, in positional order."""
-        return self.manifest.inputs
+        return self.manifest.inputs[: len(self.manifest.inputs) - len(self.manifest.convention.state)]
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
         """Names, dtypes and symbolic shapes of the outputs."""
-        return self.manifest.outputs
+        convention = self.manifest.convention
+        return self.manifest.outputs[: len(self.manifest.outputs) - len(convention.state) - len(convention.written)]
 
     @property
     def symbols(self) -> tuple[SymbolSpec, ...]:
@@ -142,6 +150,10 @@ class LoadedModel(CompiledModel):
     ``model(x, y)``, ``model(y=y, x=x)`` and ``model({"x": x, "y": y})`` are the same call. NumPy arrays in give NumPy
     arrays out; a PyTorch tensor among the inputs gives tensors (without gradient). Inputs are used where they lie
     unless they are not contiguous or not aligned; ``copies`` counts those that had to be copied.
+
+    A model of a PyTorch module is called as the module is, with the same containers in and out; its tensors in order or
+    by name are understood too. What the module keeps in its buffers from call to call, the model keeps in ``state``;
+    calls of such a model take turns.
     """
 
     def __init__(
@@ -161,7 +173,10 @@ class LoadedModel(CompiledModel):
         self._dtypes = [dtype_of(spec.dtype) for spec in manifest.inputs]
         self._types = [(dtype, dtype.alignment) for dtype in self._dtypes]
         self._last: tuple[tuple[Shape, ...], Plan] | None = None
-        self._reader = ArgumentReader(manifest.inputs, planner)
+        self._reader = ArgumentReader(self.inputs, planner, len(manifest.convention.state))
+        self._convention = manifest.convention or None
+        self._lock = threading.Lock()
+        self.reset()
 
     def __repr__(self) -> str:
         return f"<LoadedModel ({self._signature()}), {self.threads} threads>"
@@ -179,6 +194,8 @@ class LoadedModel(CompiledModel):
         when there is no memory.
         """
         results: Sequence[Any]
+        if self._convention is not None:
+            return self._call_by_convention(self._convention, args, kwargs, out)
         if kwargs or out is not None or len(args) != len(self._dtypes):
             results = self._call_any(args, kwargs, out)
         elif (places := plain_arrays(args, self._types)) is not None:
@@ -192,7 +209,33 @@ class LoadedModel(CompiledModel):
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """Run by names: inputs in, all outputs out."""
         results = self._call_any((), feeds, None)
-        return {spec.name: result for spec, result in zip(self.manifest.outputs, results, strict=True)}
+        return {spec.name: result for spec, result in zip(self.outputs, results, strict=True)}
+
+    @property
+    def state(self) -> dict[str, Array]:
+        """What the model keeps from call to call, by name: copies. Empty for a model that keeps nothing."""
+        with self._lock:
+            return {kept.input: a.copy() for kept, a in zip(self.manifest.convention.state, self._state, strict=True)}
+
+    def reset(self, **state: Any) -> None:
+        """Let the state be what it was when the model was compiled, except for what is given by name.
+
+        ``InputError`` for a name or an array that does not fit.
+        """
+        kept = self.manifest.convention.state
+        specs = self.manifest.inputs[len(self.inputs) :]
+        if strange := state.keys() - {k.input for k in kept}:
+            names = ", ".join(k.input for k in kept) or "nothing"
+            raise InputError(f"the model keeps {names}, not {', '.join(sorted(strange))}", remedy="leave it out")
+        made = []
+        for one, spec in zip(kept, specs, strict=True):
+            start = _stored(self._weights, one.offset, spec)
+            given = as_array(state[one.input], spec) if one.input in state else start
+            if isinstance(given, Violation) or (given.dtype, given.shape) != (start.dtype, start.shape):
+                raise InputError(f"{spec} can't be {state[one.input]!r:.80}", remedy="give an array of that shape")
+            made.append(np.array(given, order="C"))
+        with self._lock:
+            self._state = made
 
     def counters(self, args: Sequence[Array], n: int) -> list[int]:
         """Run on plain arrays; the last ``n`` slots of the table of dimensions, where profiling code counts."""
@@ -212,9 +255,27 @@ class LoadedModel(CompiledModel):
     def _tensor_types(self) -> list[TensorType]:
         return tensor_types(self._dtypes)
 
+    def _call_by_convention(
+        self, convention: Convention, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any
+    ) -> Any:
+        """A call as the module's author wrote it, or flat as the other models take it."""
+        if convention.parameters is not None:
+            try:
+                args, kwargs = tuple(convention.parameters.take(args, kwargs, len(self.inputs))), {}
+            except Misfit as error:
+                if any(isinstance(x, _CONTAINERS) for x in (*args, *kwargs.values())):
+                    raise InputError(str(error), remedy="call it as the module was called") from error
+        results = self._call_any(args, kwargs, out)
+        if convention.result is not None:
+            return build(convention.result, results)
+        return results[0] if len(results) == 1 else tuple(results)
+
     def _call_any(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Any]:
-        """A call by name, with tensors, with arrays to convert, with ``out``, or with mistakes."""
+        """A call by name, with tensors, with arrays to convert, with ``out``, with a state, or with mistakes."""
         arrays, has_tensors = self._reader.read(args, kwargs)
+        convention = self._convention
+        if convention is not None and (convention.state or convention.written):
+            return self._call_with_effects(convention, (args, kwargs), arrays, out, has_tensors)
         if out is None:
             results = self._execute(arrays, None)
             return [to_tensor(r) for r in results] if has_tensors else results
@@ -222,6 +283,26 @@ class LoadedModel(CompiledModel):
         plan = self._plan(tuple([a.shape for a in arrays]))
         self._execute(arrays, read_outputs(given, self.outputs, plan.outputs, arrays))
         return given
+
+    def _call_with_effects(
+        self,
+        convention: Convention,
+        given: tuple[tuple[Any, ...], Mapping[str, Any]],
+        arrays: list[Array],
+        out: Any,
+        has_tensors: bool,
+    ) -> list[Any]:
+        """A call that leaves a new state, and writes to inputs."""
+        if out is not None:
+            raise InputError("out= is not for a model that keeps a state or writes to inputs", remedy="leave out=")
+        n, n_state = len(self.outputs), len(convention.state)
+        with self._lock:
+            results = self._execute([*arrays, *self._state], None)
+            self._state = results[n : n + n_state]
+        by_place = self._reader.in_order(*given)
+        for k, value in zip(convention.written, results[n + n_state :], strict=True):
+            write_back(by_place[k], value, self.inputs[k])
+        return [to_tensor(r) for r in results[:n]] if has_tensors else results[:n]
 
     def _execute(self, arrays: Sequence[Array], out: list[Array] | None) -> list[Array]:
         return self._run_at([address_of(a) for a in arrays], tuple([a.shape for a in arrays]), out)
@@ -278,6 +359,15 @@ def _checked_threads(threads: int | None) -> int:
     if threads < 1:
         raise InputError(f"threads={threads} is not a number of threads", remedy="pass 1 or more, or None")
     return min(threads, MAX_THREADS)
+
+
+def _stored(weights: Array, offset: int, spec: TensorSpec) -> Array:
+    """The array that begins ``offset`` bytes into the weights."""
+    dtype, shape = dtype_of(spec.dtype), [d for d in spec.shape if isinstance(d, int)]
+    n = math.prod(shape) * dtype.itemsize
+    if len(shape) != len(spec.shape) or offset + n > weights.nbytes:
+        raise ArtifactError(f"the state {spec} has no start in the file", remedy="compile the model again")
+    return weights[offset : offset + n].view(dtype).reshape(shape)
 
 
 def _no_memory(plan: Plan) -> ResourceError:

@@ -15,7 +15,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from tilewright.runtime.errors import Violation
+from tilewright.runtime.errors import InputError, Violation
 from tilewright.runtime.manifest import TensorSpec
 
 Array = np.ndarray[Any, Any]
@@ -165,6 +165,19 @@ _BYTES = (
     "int4", "uint4", "int2", "uint2",
 )  # fmt: skip
 _WIDTHS: dict[str, type] = {"bfloat16": np.uint16, **dict.fromkeys(_BYTES, np.uint8)}
+
+
+def write_back(target: Any, value: Array, spec: TensorSpec) -> None:
+    """Give an argument of a call the elements that the call computed for it; ``InputError`` where it is read-only."""
+    if is_tensor(target):
+        with sys.modules["torch"].no_grad():
+            target.copy_(to_tensor(value))
+        return
+    array = as_array(target, spec)
+    if isinstance(array, Violation) or not array.flags.writeable:
+        remedy = "pass an array that can be written"
+        raise InputError(f"the model writes to {spec.name}, which is read-only here", remedy=remedy)
+    array[...] = value
 
 
 def _tensor_to_array(tensor: Any) -> Array:
