@@ -220,10 +220,10 @@ def _is_number(size: Any) -> bool:
 
 
 def call(compiled: Any, inputs: Mapping[str, torch.Tensor]) -> list[Any]:
-    """The compiled model's results; inputs that the program does not read are left out."""
+    """The tensors of the compiled model's result; inputs that the program does not read are left out."""
     wanted = {spec.name for spec in compiled.inputs}
     answer = compiled(**{k: v.numpy() for k, v in inputs.items() if k in wanted})
-    return [answer] if len(compiled.outputs) == 1 else list(answer)
+    return [x for x in pytree.tree_leaves(answer) if isinstance(x, np.ndarray)]
 
 
 def _first_line(e: Exception) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -36,10 +37,11 @@ from tilewright.debug.tolerance import EPSILON, ROUNDINGS, Difference, judge
 from tilewright.debug.values import coarsest, other_values, values_of
 from tilewright.debug.worker import Died, Tell, Worker
 from tilewright.driver import Level, Options
-from tilewright.frontend.source import Source, import_source
+from tilewright.frontend.source import Called, Source, import_called, import_source
 from tilewright.frontend.torch import export_module, load_program
 from tilewright.frontend.torch_tensors import to_numpy
 from tilewright.runtime.errors import ExecutionError, InputError, ResourceError, TilewrightError
+from tilewright.runtime.structure import Misfit
 from tilewright.runtime.values import is_tensor
 
 KINDS = {k.__name__: k for k in (CompileError, ImportFailed, InputError, OptionError, ExecutionError, ResourceError)}
@@ -141,12 +143,14 @@ def _import(
     is_program = _is_torch(source, "torch.export", "ExportedProgram")
     is_onnx = not is_program and not isinstance(source, Graph)
     peer: Peer | None = None
+    if not is_onnx:
+        called = import_called(source)
+        graph, inputs = called.graph, _flat(called, inputs)
     if against == "reference":
-        graph = onnx_graph(source, _named(inputs), input_shapes) if is_onnx else import_source(source)
+        graph = onnx_graph(source, _named(inputs), input_shapes) if is_onnx else graph
     elif against == "torch":
         if not is_program:
             raise OptionError("only PyTorch's programs run in PyTorch", remedy="pass a module or an exported program")
-        graph = import_source(source)
         peer = ask_torch(source, dict(zip(graph.input_names, _arrays(graph, inputs), strict=True)))
     else:
         if not is_onnx:
@@ -162,6 +166,18 @@ def _import(
 def _is_torch(source: object, module: str, name: str) -> bool:
     kind = getattr(sys.modules.get(module), name, None)
     return isinstance(kind, type) and isinstance(source, kind)
+
+
+def _flat(called: Called, inputs: Inputs) -> Inputs:
+    """Inputs as the graph has them: each tensor by itself, and after them what the source keeps from call to call."""
+    convention = called.convention
+    if convention.parameters is not None:
+        args, kwargs = ((), inputs) if isinstance(inputs, Mapping) else (inputs, {})
+        with suppress(Misfit):
+            inputs = convention.parameters.take(args, kwargs, len(called.graph.inputs) - len(convention.state))
+    if isinstance(inputs, Mapping):
+        return {**inputs, **{s.input: a for s, a in zip(convention.state, called.start, strict=True)}}
+    return [*inputs, *called.start]
 
 
 def _named(inputs: Inputs) -> dict[str, Array]:

@@ -14,8 +14,7 @@ from tilewright.core.graph import Builder, Node
 from tilewright.core.opdef import OpDef
 from tilewright.core.types import bool_, f64, i32, i64
 from tilewright.frontend.aten_call import Call, Result, Unsupported, as_node, cast, expand, reshape, slice_axis
-from tilewright.frontend.aten_places import unknown_size
-from tilewright.ops.value_bounds import bounds_of
+from tilewright.frontend.aten_places import size_of
 
 Convert = Callable[[Call], Result]
 
@@ -215,12 +214,7 @@ def _repeat_interleave(c: Call) -> Node:
     repeats = c.tensor("repeats", i64)
     n: Dim = c.shape[0]
     if c["output_size"] is None:
-        total = c.b(ops.reduce_sum, repeats, axes=(0,))
-        most = bounds_of(total)[1]
-        if most is None:
-            raise Unsupported("repeats whose sum nothing bounds", "clamp them or give output_size")
-        marker, _ = c.b.results(c.b(ops.as_size, total, count=unknown_size(c), most=most))
-        n = marker.shape[1]
+        n = size_of(c, c.b(ops.reduce_sum, repeats, axes=(0,)))
     ends = c.b(ops.cumsum, repeats, axis=0)
     return cast(c.b, counted(c.b, ends, c.b(ops.iota, extent=n, dtype=i64), True), c.dtype)
 

@@ -13,8 +13,18 @@ from tilewright import ops
 from tilewright.core.expr import Dim, Sym
 from tilewright.core.graph import Node
 from tilewright.core.types import bool_, i64
-from tilewright.frontend.aten_call import Call, Result, Unsupported, cast, expand, reshape
+from tilewright.frontend.aten_call import (
+    Call,
+    Result,
+    Unsupported,
+    cast,
+    dim_scalar,
+    expand,
+    reshape,
+    slice_axis,
+)
 from tilewright.frontend.fx_symbols import is_decided_by_data
+from tilewright.ops.value_bounds import bounds_of
 
 Convert = Callable[[Call], Result]
 
@@ -31,6 +41,34 @@ def unknown_size(c: Call) -> str:
     if len(unknown) != 1:
         raise Unsupported(f"a result {c.out} of which data decide a size that PyTorch fixes", "use torch.where")
     return unknown[0]
+
+
+def size_of(c: Call, value: Node) -> Dim:
+    """The integer ``value`` as the call's data-dependent size, bounded by the program's promise or its arithmetic."""
+    name = unknown_size(c)
+    promised = next(d.hi for t in c.results if t for d in t.shape if isinstance(d, Sym) and d.name == name)
+    most = bounds_of(value)[1] if promised is None else promised
+    if most is None:
+        remedy = "clamp what it is computed of, or promise torch._check(result.shape[0] <= n)"
+        raise Unsupported("a size that nothing bounds", remedy)
+    marker, _ = c.b.results(c.b(ops.as_size, reshape(c.b, value, ()), count=name, most=most))
+    return marker.shape[1]
+
+
+def _bincount(c: Call) -> Node:
+    """How often each number occurs, or the sum of its weights; elements that are no place do not count."""
+    b, x, least = c.b, c.tensor("self", i64), c.b.const(c.static("minlength"), i64)
+    needed = least
+    if x.type.n_elements != 0:
+        needed = b(ops.maximum, least, b(ops.add, b(ops.reduce_max, x, axes=(0,), keepdims=False), b.const(1, i64)))
+    n = size_of(c, needed)
+    end = dim_scalar(b, n, i64)
+    inside = b(ops.logical_and, b(ops.ge, x, b.const(0, i64)), b(ops.lt, x, end))
+    weights = c.optional("weights", c.dtype)
+    added = weights if weights is not None else b(ops.full, value=1.0, dtype=c.dtype, shape=x.shape)
+    counts = b(ops.full, value=0.0, dtype=c.dtype, shape=(n + 1,))
+    counts = b(ops.scatter_elements, counts, b(ops.where, inside, x, end), added, axis=0, reduction="add")
+    return slice_axis(b, counts, 0, 0, n)
 
 
 def _nonzero(c: Call) -> Node:
@@ -100,5 +138,5 @@ def _runs(c: Call, x: Node) -> tuple[Node, Node, Node]:
 
 TABLE: Mapping[str, Convert] = {
     "nonzero.default": _nonzero, "masked_select.default": _masked_select, "_unique2.default": _unique,
-    "unique_consecutive.default": _unique_consecutive,
+    "unique_consecutive.default": _unique_consecutive, "bincount.default": _bincount,
 }  # fmt: skip

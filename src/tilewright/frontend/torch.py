@@ -80,7 +80,8 @@ def _export(module: torch.nn.Module, inputs: Examples, dynamic_shapes: Any) -> E
     """Capture by ``torch.export``; relations between sizes that it can't prove become run-time constraints."""
     import torch
 
-    export = partial(torch.export.export, module, *_arguments(inputs), dynamic_shapes=dynamic_shapes, strict=False)
+    args, kwargs = _distinct(*_arguments(inputs))
+    export = partial(torch.export.export, module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
     try:
         return export()
     except Exception as e:  # it raises many kinds, all of which say why the module can't be captured
@@ -91,6 +92,24 @@ def _export(module: torch.nn.Module, inputs: Examples, dynamic_shapes: Any) -> E
             f"torch.export can't capture {type(module).__name__}: {e}",
             remedy="keep Python control flow in forward free of data, or use torch.compile(backend='tilewright')",
         ) from e
+
+
+def _distinct(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments, where a tensor that is given twice is two: ``torch.export`` would take one for both ever after."""
+    import torch
+    from torch.utils import _pytree as pytree
+
+    seen: set[int] = set()
+
+    def one(x: Any) -> Any:
+        if not isinstance(x, torch.Tensor):
+            return x
+        is_new = id(x) not in seen
+        seen.add(id(x))
+        return x if is_new else x.detach().clone()
+
+    made: tuple[tuple[Any, ...], dict[str, Any]] = pytree.tree_map(one, (args, kwargs))
+    return made
 
 
 def load_program(path: Path) -> ExportedProgram:

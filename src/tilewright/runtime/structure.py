@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -103,6 +104,9 @@ def build(tree: Tree, values: Sequence[Any]) -> Any:
         case "given":
             return tree.value
     parts = [build(p, values) for p in tree.parts]
+    if tree.codec is not None:
+        with suppress(Exception):  # a class that takes nothing but PyTorch's tensors, and got arrays
+            return tree.codec.make(parts)
     match tree.kind:
         case "tuple":
             return tuple(parts)
@@ -110,11 +114,6 @@ def build(tree: Tree, values: Sequence[Any]) -> Any:
             return parts
         case "dict":
             return dict(zip(tree.keys, parts, strict=True))
-    if tree.codec is not None:
-        try:
-            return tree.codec.make(parts)
-        except Exception:  # a class that takes nothing but PyTorch's tensors, and got arrays
-            return Record(zip(map(str, tree.keys), parts, strict=True))
     return Record(zip(map(str, tree.keys), parts, strict=True))
 
 

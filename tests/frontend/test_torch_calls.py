@@ -1,0 +1,210 @@
+"""How a compiled PyTorch module is called: nested arguments and results, state from call to call, written inputs."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, namedtuple
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils import _pytree as pytree
+
+import tilewright as tw
+from tilewright.debug.compare import compare
+from tilewright.runtime.errors import InputError
+from tilewright.runtime.structure import Record
+
+
+class Lambda(torch.nn.Module):
+    def __init__(self, f: Any) -> None:
+        super().__init__()
+        self.forward = f
+
+
+Pair = namedtuple("Pair", ["left", "right"])
+
+
+@dataclass
+class Both:
+    total: torch.Tensor
+    rest: list[torch.Tensor]
+
+
+torch.export.register_dataclass(Both)
+X, Y = torch.arange(6.0).reshape(2, 3), torch.ones(3)
+
+RESULTS = {
+    "list": lambda x, y: [x, y * 2],
+    "one in a tuple": lambda x, y: (x + y,),
+    "dict": lambda x, y: {"b": x, "a": {"deep": [y + 1, None]}},
+    "numbers": lambda x, y: {0: x + y, 1: x.shape[0], 2: 2.5, 3: True, 4: "text"},
+    "ordered": lambda x, y: OrderedDict(b=x + 1, a=y),
+    "named": lambda x, y: Pair(x + 1, (y, x)),
+    "dataclass": lambda x, y: Both(x + y, [x, y]),
+    "topk": lambda x, y: torch.topk(x, 2),
+    "nothing": lambda x, y: (x + y, ()),
+}
+
+
+def same(got: Any, want: Any) -> None:
+    ours, spec = pytree.tree_flatten(got)
+    theirs, wanted = pytree.tree_flatten(want)
+    assert spec == wanted
+    for a, b in zip(ours, theirs, strict=True):
+        assert type(a) is type(b) and np.array_equal(a, b)
+
+
+@pytest.mark.parametrize("f", RESULTS.values(), ids=RESULTS)
+def test_results_are_as_the_module_gives_them(f: Any) -> None:
+    model = tw.compile(Lambda(f), example_inputs=(X, Y), cache=False)
+    same(model(X, Y), f(X, Y))
+    assert len(pytree.tree_leaves(model(X.numpy(), Y.numpy()))) == len(pytree.tree_leaves(f(X, Y)))
+
+
+class Nested(torch.nn.Module):
+    def forward(self, x, pair, table, flag=True, *, scale=None, last):  # type: ignore[no-untyped-def]
+        y = x * pair[0] + pair[1][0] * table["w"]["v"] + last
+        return y if scale is None or not flag else y * scale
+
+
+def nested(n: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    x = torch.arange(n * 3.0).reshape(n, 3)
+    return (x, (x + 1, [Y]), {"w": {"v": Y * 3}}, True), {"scale": Y * 4, "last": x - 1}
+
+
+def test_arguments_are_given_as_to_the_module(tmp_path: Path) -> None:
+    args, kwargs = nested(2)
+    shapes = torch.export.ShapesCollection()
+    for x in (args[0], args[1][0], kwargs["last"]):
+        shapes[x] = {0: torch.export.Dim.AUTO}
+    program = torch.export.export(Nested(), args, kwargs, dynamic_shapes=shapes)
+    model = tw.compile(program, cache=False)
+    for n in (2, 5, 17):
+        args, kwargs = nested(n)
+        same(model(*args, **kwargs), Nested()(*args, **kwargs))
+        flat = [a for a in pytree.tree_leaves((args, kwargs)) if isinstance(a, torch.Tensor)]
+        same(model(*flat), Nested()(*args, **kwargs))
+    model.save(tmp_path / "m.tw")
+    assert torch.equal(tw.load(tmp_path / "m.tw")(*args, **kwargs), Nested()(*args, **kwargs))
+    for wrong in ((args[0], args[1], {"w": {}}, *args[3:]), (*args[:3], False, *args[4:]), args[:2]):
+        with pytest.raises(InputError, match=r"table|flag|missing"):
+            model(*wrong, **kwargs)
+
+
+def test_one_tensor_given_twice_is_two_arguments() -> None:
+    model = tw.compile(Lambda(lambda x, *more: x - sum(more) * 2), example_inputs=(X, X, X), cache=False)
+    same(model(X, X + 1, X + 2), X - (X + 1 + X + 2) * 2)
+
+
+def test_records_as_arguments() -> None:
+    def f(pair: Pair, both: Both) -> torch.Tensor:
+        return pair.left * both.total + pair.right + both.rest[0]
+
+    pair, both = Pair(X, Y), Both(X + 1, [Y * 3])
+    model = tw.compile(Lambda(f), example_inputs=(pair, both), cache=False)
+    same(model(pair, both), f(pair, both))
+    same(model(both=both, pair={"left": X, "right": Y}), f(pair, both))
+    same(model(X, Y, X + 1, Y * 3), f(pair, both))
+    with pytest.raises(InputError, match="both is a list"):
+        model(pair, [Y])
+
+
+def test_defaults_that_hold_no_tensor_may_be_left_out() -> None:
+    model = tw.compile(Lambda(lambda x, k=2, y=None: x * k), example_inputs=(X, 2, None), cache=False)
+    for got in (model(X), model(X, 2), model(x=X), model(X, y=None), model({"x": X})):
+        same(got, X * 2)
+    with pytest.raises(InputError, match="compiled with 2"):
+        model(X, 3, (None,))
+
+
+def test_a_file_gives_records(tmp_path: Path) -> None:
+    model = tw.compile(Lambda(RESULTS["dataclass"]), example_inputs=(X, Y), cache=False)
+    model.save(tmp_path / "m.tw")
+    got = tw.load(tmp_path / "m.tw")(X, Y)
+    assert isinstance(got, Record) and got[0] is got["total"] and len(got["rest"]) == 2
+    assert torch.equal(got.total, X + Y)
+    with pytest.raises(AttributeError):
+        _ = got.nothing
+
+
+class Stateful(torch.nn.Module):
+    """A counter, a cache that is written a row at a time, and running statistics."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("cache", torch.full((4, 3), 0.5))
+        self.register_buffer("mean", torch.zeros(3, dtype=torch.bfloat16))
+        self.register_buffer("var", torch.ones(3, dtype=torch.bfloat16))
+
+    def forward(self, x: torch.Tensor, at: torch.Tensor) -> Any:
+        self.count += 1
+        self.cache[at] = x[0] * self.count
+        y = torch.nn.functional.batch_norm(x.bfloat16(), self.mean, self.var, training=True)
+        return {"sum": self.cache.sum(0), "count": self.count.clone(), "y": y.float()}
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_what_a_module_keeps_the_model_keeps(threads: int, tmp_path: Path) -> None:
+    module, at = Stateful(), torch.tensor([1])
+    model = tw.compile(module, example_inputs=(X, at), threads=threads, cache=False)
+    assert module.count == 0 and [s.name for s in model.inputs] == ["x", "at"] and len(model.outputs) == 3
+    model.save(tmp_path / "m.tw")
+    loaded, fresh = tw.load(tmp_path / "m.tw"), Stateful()
+    for k in (1, 3, 0):
+        want = fresh(X + k, torch.tensor([k]))
+        for one in (model, loaded):
+            got = one(X + k, torch.tensor([k]))
+            assert got["count"] == want["count"] and torch.equal(got["sum"], want["sum"])
+            torch.testing.assert_close(got["y"], want["y"], rtol=2e-2, atol=2e-2)
+    assert set(model.state) == {"count", "cache", "mean", "var"}
+    np.testing.assert_array_equal(model.state["cache"], fresh.cache)
+    np.testing.assert_allclose(model.state["mean"].astype("f4"), fresh.mean.float(), rtol=2e-2)
+    model.reset(count=np.array(7))
+    assert model(X, at)["count"] == 8 and model.run({"x": X, "at": at}).keys() == {"sum", "count", "y"}
+    with pytest.raises(InputError, match="keeps"):
+        model.reset(other=1)
+    with pytest.raises(InputError, match="can't be"):
+        model.reset(count=np.zeros(2))
+    with pytest.raises(InputError, match="missing"):
+        model(X)
+    assert not compare(Stateful(), (X, at), isolate=False).fault
+    assert not compare(Stateful(), (X, at), against="torch", isolate=False).fault
+
+
+def test_writes_to_inputs_reach_them() -> None:
+    def f(x: torch.Tensor, table: dict[str, torch.Tensor]) -> torch.Tensor:
+        table["t"][:, 1] += x[0, 0]
+        return x + table["t"].sum()
+
+    model = tw.compile(Lambda(f), example_inputs=(X, {"t": X.clone()}), cache=False)
+    for make in (X.clone, lambda: X.T.contiguous().T):
+        ours, theirs = make(), make()
+        same(model(X + 1, {"t": ours}), f(X + 1, {"t": theirs}))
+        assert torch.equal(ours, theirs)
+    array = np.array(X)
+    model(np.array(X) + 1, {"t": array})
+    np.testing.assert_array_equal(array, ours)
+    array.flags.writeable = False
+    with pytest.raises(InputError, match="read-only"):
+        model(np.array(X), {"t": array})
+
+
+@pytest.mark.parametrize("least", [0, 3])
+@pytest.mark.parametrize("weights", [None, torch.float32, torch.int64])
+def test_bincount(least: int, weights: torch.dtype | None) -> None:
+    def f(x: torch.Tensor, w: torch.Tensor | None) -> torch.Tensor:
+        found = torch.bincount(x, w, minlength=least)
+        torch._check(found.shape[0] <= 20)
+        return found * 2
+
+    w = None if weights is None else torch.arange(5).to(weights)
+    model = tw.compile(Lambda(f), example_inputs=(torch.arange(5), w), cache=False)
+    for values in ([1, 1, 4, 0, 4], [19, 0, 0, 0, 0], [0] * 5):
+        x = torch.tensor(values)
+        same(model(x, w), torch.bincount(x, w, minlength=least) * 2)
+    bounded = Lambda(lambda x: torch.bincount(x.clamp(0, 6)))
+    same(tw.compile(bounded, example_inputs=(torch.arange(5),), cache=False)(torch.arange(5)), torch.ones(5).long())
