@@ -49,6 +49,7 @@ from tilewright.tile.text import kernel_text
 
 SLOW = settings(max_examples=25, deadline=None)
 PLENTY = dataclasses.replace(SMALL, n_cores=8, ghz=0.0001)
+PLENTY_WIDE = dataclasses.replace(WIDE, n_cores=8, ghz=0.0001)
 
 
 @given(m=st.integers(1, 12), n=st.integers(1, 20), k=st.integers(1, 5), epilogue=st.booleans(), fixed=st.booleans())
@@ -63,6 +64,26 @@ def test_matmul_at_run_time_sizes(known, size):
     m, n, k = (Sym(x) if x in known else fixed for x, fixed in (("M", 6), ("N", 10), ("K", 3)))
     constants = [] if set("NK") & set(known) else ["B"]
     check_default(matmul(m, n, k), *constants, sizes={x: size for x in known})
+
+
+@pytest.mark.parametrize("fixed", [True, False])
+@pytest.mark.parametrize("machine", [WIDE, PLENTY_WIDE])
+def test_columns_behind_full_vectors(fixed, machine):
+    """They are sums along the reduction, beside the full vectors; a run-time operand's column is copied for that."""
+    kernel = check_default(matmul(16, 17, 100), *(["B"] if fixed else []), machine=machine)
+    assert any(p.buffer.name == "T_f_p" for p in kernel.places)
+    assert any(p.buffer.name == "B_s" for p in kernel.places) != fixed
+
+
+def test_columns_behind_full_vectors_of_a_convolution():
+    kernel = check_default(convolution((1, 6, 6, 40), 17, (3, 1)), "W", "bias", machine=WIDE)
+    assert any(p.buffer.name == "T_f_p" for p in kernel.places)
+
+
+@pytest.mark.parametrize(("rows", "columns", "depth"), [(15, 17, 100), (16, 17, 50), (16, 21, 100)])
+def test_columns_that_stay_in_vectors(rows, columns, depth):
+    kernel = schedule(matmul(rows, columns, depth), WIDE)
+    assert not any(p.buffer.name == "T_f_p" for p in kernel.places)
 
 
 @given(

@@ -202,6 +202,14 @@ def test_rfactor(n, op):
     same(reduction((3, Sym("N")), 1, op), *steps, sizes={"N": n})
 
 
+@pytest.mark.parametrize("width", [2, 5, 9])
+def test_rfactor_around_an_outer_loop(width):
+    """Of a convolution's sum: partial results last through all rows of the window."""
+    conv = convolution((1, 4, 10, 3), 2, (2, width))
+    same(conv, ("compute_at", "T", "j3", "reg"), ("rfactor", "T", "k2", 2, 4, "k0"))
+    refuses(conv, ("compute_at", "T", "j3", "reg"), ("rfactor", "T", "k2", 2, 4, "j3"), rule="holds more")
+
+
 def rows_twice(r=11, c=6):
     """A row value per row, and what is made of it: ``t[i] = sum_j x[i, j]``; ``y[i, j] = t[i] * x[i, j]``."""
     x, y, t = Buffer("X", F, (r, c)), Buffer("Y", F, (r, c)), Buffer("t", F, (r, c))

@@ -24,6 +24,7 @@ from tilewright.tile.cost import MAX_UNROLLED, Box, Operand, Tile, choose_tile, 
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, Kind, Loop, Role, Store, Update, walk
 from tilewright.tile.machine import Machine
+from tilewright.tile.rules.columns import along_reduction, columns_apart
 from tilewright.tile.rules.dots import dot_for
 from tilewright.tile.rules.threads import parallel
 from tilewright.tile.rules.view import (
@@ -76,6 +77,8 @@ class Plan:
     n_chunks: int
     is_slice_small: bool
     group: int
+    n_apart: int
+    operands: tuple[Operand, ...]
 
     @property
     def is_window(self) -> bool:
@@ -92,8 +95,15 @@ def contract(b: Builder, machine: Machine, reduced: str, root: str | None, *, th
         b.do("cache", reduced)
         root, reduced = reduced, cached_name(b, reduced)
     _split_groups(b, machine, reduced, root)
-    plan = plan_contraction(b, machine, reduced, root)
-    _pieces(b, machine, plan if threads else replace(plan, work=0.0))
+    for apart in (True, False):
+        plan = plan_contraction(b, machine, reduced, root, apart=apart)
+        if not threads:
+            plan = replace(plan, work=0.0)
+        if not plan.n_apart:
+            _pieces(b, machine, plan)
+            return
+        if attempt(b, partial(_pieces, b, machine, plan)):
+            return
 
 
 def _split_groups(b: Builder, machine: Machine, acc: str, root: str) -> None:
@@ -202,8 +212,11 @@ def cached_name(b: Builder, root: str) -> str:
     return leaf.value.buffer.name
 
 
-def plan_contraction(b: Builder, machine: Machine, acc: str, root: str) -> Plan:
-    """Roles of the loops and the register tile. ``ScheduleError`` when the structure does not fit the rule."""
+def plan_contraction(b: Builder, machine: Machine, acc: str, root: str, *, apart: bool = True) -> Plan:
+    """Roles of the loops and the register tile; with ``apart`` columns behind full vectors may go without.
+
+    ``ScheduleError`` when the structure does not fit the rule.
+    """
     top = only_nest(b.kernel, root)
     leaf = statement_of(top)
     update = statement_of(nests(b.kernel, acc)[-1])
@@ -228,9 +241,11 @@ def plan_contraction(b: Builder, machine: Machine, acc: str, root: str) -> Plan:
     stepped, slid = _copied(reduced, operands, lanes.sym, machine) if everything else ([], [])
     dot = None if stepped or slid else dot
     unrolled = tuple((x.sym, x.extent) for x in (*stepped, *slid) if isinstance(x.extent, int))
+    n_rows, columns = estimate([x.extent for x in rows]), lanes.extent
+    n_apart = columns_apart(machine, update, operands, reduced, columns, n_rows, width) if apart else 0
     box = Box(
         lanes.sym,
-        _number(lanes),
+        columns - n_apart if n_apart and isinstance(columns, int) else _number(lanes),
         _sym(row),
         _number(row),
         _sym(row2),
@@ -250,7 +265,7 @@ def plan_contraction(b: Builder, machine: Machine, acc: str, root: str) -> Plan:
     chunks = _row_chunks(b, machine, acc, rows, lanes, tile, width) if panels else 1
     return Plan(
         acc, root, lanes, row, row2, rest, reduced, stepped, slid, tile, width, heavy, work, panels, chunks, small,
-        dot.group if dot else 1,
+        dot.group if dot else 1, n_apart, operands,
     )  # fmt: skip
 
 
@@ -406,6 +421,9 @@ def _pieces(b: Builder, machine: Machine, plan: Plan) -> None:
     names = {x.sym.name: x.sym.name for x in (*plan.outer, plan.lanes)}
     pieces = [_Piece(plan.acc, names, plan.tile, plan.width)]
     block = plan.tile.vectors * plan.width
+    rest: list[_Piece] = []
+    if plan.n_apart:
+        pieces[0], *rest = _divide(b, pieces[0], plan.lanes.sym.name, plan.width)
     if not isinstance(plan.lanes.extent, int) and plan.tile.vectors > 1:
         pieces = _divided(b, pieces, plan.lanes.sym.name, [block], _with_lanes)
     if plan.rows is not None and not isinstance(plan.rows.extent, int):
@@ -413,9 +431,39 @@ def _pieces(b: Builder, machine: Machine, plan: Plan) -> None:
         pieces = _divided(b, pieces, plan.rows.sym.name, sizes, _with_rows)
     if plan.rows2 is not None and not isinstance(plan.rows2.extent, int) and plan.tile.rows2 > 1:
         pieces = _divided(b, pieces, plan.rows2.sym.name, [plan.tile.rows2], _with_rows2)
-    outermost = [_tile(b, machine, plan, piece) for piece in pieces]
+    orders = [_tile(b, machine, plan, piece) for piece in pieces]
     if plan.panels_first:
-        _share_panels(b, outermost)
+        _share_panels(b, [order[0] for order in orders])
+    for piece in rest:
+        _columns(b, machine, plan, piece, pieces[0], orders[0])
+
+
+def _columns(b: Builder, machine: Machine, plan: Plan, piece: _Piece, whole: _Piece, order: list[str]) -> None:
+    """Columns behind the full vectors, beside them in the loops outside of a tile that both have."""
+    loads = [x for x in walk_value(_update(b, piece.acc).value) if isinstance(x, Load)]
+    copied = [x.buffer.name for x, op in zip(loads, plan.operands, strict=True) if op.lane_stride and not op.is_constant]
+    shared: list[str] = []
+    inside = {x.sym: piece.loops[x.sym.name] for x in plan.outer}
+    for name in order:
+        loop = next((x for x in plan.outer if name in (n := whole.loops[x.sym.name], f"{n}_o")), None)
+        if loop is None or (copied and _is_row(plan, loop)):
+            break
+        mine = inside.pop(loop.sym)
+        if name != whole.loops[loop.sym.name]:
+            b.do("split", mine, whole.tile.rows if loop is plan.rows else whole.tile.rows2)
+            inside[loop.sym], mine = f"{mine}_i", f"{mine}_o"
+        shared.append(mine)
+    column = piece.loops[plan.lanes.sym.name]
+    batch = [inside[x.sym] for x in plan.outer if x.sym in inside and not _is_row(plan, x)]
+    rows = [inside[x.sym] for x in plan.outer if x.sym in inside and _is_row(plan, x)]
+    mine_in_order = [*shared, *batch, *([column, *rows] if copied else [*rows, column])]
+    along_reduction(b, machine, piece.acc, mine_in_order, plan.width, "".join(copied), column)
+    if pays_threads(plan.work, machine, plan.width):
+        parallel(b, machine, mine_in_order[:2])
+    for first, second in zip(order, shared, strict=False):
+        same_kind = _kind(b, first) is _kind(b, second)
+        if not same_kind or not attempt(b, partial(b.do, "merge", first, second)):
+            break
 
 
 def _share_panels(b: Builder, loops: list[str]) -> None:
@@ -486,8 +534,12 @@ def _extent(b: Builder, loop: str) -> Dim:
     return next(s.loop.extent for s in walk(b.kernel.body) if isinstance(s, For) and s.loop.sym.name == loop)
 
 
-def _tile(b: Builder, machine: Machine, plan: Plan, piece: _Piece) -> str:
-    """Split and order one root nest, and bring its accumulator into the tile; returns the outermost loop."""
+def _kind(b: Builder, loop: str) -> Kind:
+    return find_loop(b.kernel, loop, "contract").loop.kind
+
+
+def _tile(b: Builder, machine: Machine, plan: Plan, piece: _Piece) -> list[str]:
+    """Split and order one root nest, and bring its accumulator into the tile; returns the loops outside of the tile."""
     tile, acc = piece.tile, piece.acc
     lane = piece.loops[plan.lanes.sym.name]
     blocks, vectors, lanes = _split_lanes(b, lane, tile.vectors, piece.width)
@@ -532,7 +584,7 @@ def _tile(b: Builder, machine: Machine, plan: Plan, piece: _Piece) -> str:
             b.do("kind", name, "serial")
     if pays_threads(plan.work, machine, plan.width):
         parallel(b, machine, order[:2])
-    return order[0]
+    return order
 
 
 def _names(plan: Plan, piece: _Piece) -> list[str]:

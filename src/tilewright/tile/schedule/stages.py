@@ -450,13 +450,15 @@ def identity_of(op: str, dtype: DType) -> Const:
     return Const(dtype.min if op == "max" else dtype.max, dtype)
 
 
-def rfactor(kernel: Kernel, buffer: str, loop: str, unrolled: int, lanes: int) -> Kernel:
+def rfactor(kernel: Kernel, buffer: str, loop: str, unrolled: int, lanes: int, around: str = "") -> Kernel:
     """``for c<n: s op= f(c)`` -> ``unrolled * lanes`` partial results in registers, combined at the end.
 
     After: partials = identity; full blocks of ``unrolled`` vectors; the remaining vectors; the remaining elements; the
-    partials fold in pairs; ``s op= each lane``. Stores before the update go along. The order of a float sum changes,
-    by a fixed rule. Fails: the loop holds anything but stores and one update by a reduction operation whose target
-    does not depend on it; iterations of the stores may not be exchanged; ``unrolled`` is no power of 2.
+    partials fold in pairs; ``s op= each lane``. Stores before the update go along. With ``around``, a loop of the
+    reduction outside of this one, partials last through all of its iterations. The order of a float sum changes, by a
+    fixed rule. Fails: the loop holds anything but stores and one update by a reduction operation whose target
+    does not depend on it; iterations of the stores may not be exchanged; ``unrolled`` is no power of 2; ``around`` and
+    ``loop`` are not in one perfect nest.
     """
     target = find_loop(kernel, loop, "rfactor")
     update, where = target.body[-1], f"{buffer}, {loop}"
@@ -466,7 +468,15 @@ def rfactor(kernel: Kernel, buffer: str, loop: str, unrolled: int, lanes: int) -
     if not all(isinstance(s, Store) for s in others):
         raise ScheduleError("rfactor", where, "the loop holds more than stores and the update")
     check_exchange(target.body, [target.loop.sym], "rfactor", where)
-    if any(isinstance(i, Value) or target.loop.sym in symbols(i) for i in update.index):
+    top, walkers = target, [target.loop]
+    if around:
+        top = find_loop(kernel, around, "rfactor")
+        nest = nest_of(top)
+        if target.loop not in nest.loops or nest.leaf != target.body:
+            raise ScheduleError("rfactor", where, f"{around} holds more than the loop")
+        walkers = list(nest.loops)
+    walked = {x.sym for x in walkers}
+    if any(isinstance(i, Value) or walked & symbols(i) for i in update.index):
         raise ScheduleError("rfactor", where, "the updated element depends on the loop")
     if any(x.buffer is update.buffer for x in loads_of(update)):
         raise ScheduleError("rfactor", where, "the value reads the buffer")
@@ -479,8 +489,10 @@ def rfactor(kernel: Kernel, buffer: str, loop: str, unrolled: int, lanes: int) -
         lanes = min(lanes, max(n, 1))
     part = Buffer(fresh(kernel, f"{identifier(buffer)}_p"), update.buffer.dtype, (unrolled * lanes,))
     make = _Partials(kernel, target.loop, update, others, part, unrolled, lanes)
-    body = tuple(make.statements(n, sym))
-    done = replace_stmt(kernel, target, *body)
+    start, partials, end = make.start(), tuple(make.partials(n, sym)), make.end()
+    if len(walkers) > 1:
+        partials = (Nest(tuple(walkers[:-1]), partials).wrap(),)
+    done = replace_stmt(kernel, top, start, *partials, *end)
     return replace(done, places=(*done.places, Place(part, Space.REG)))
 
 
@@ -497,9 +509,14 @@ class _Partials:
         self.unrolled, self.lanes = unrolled, lanes
         self.taken: set[str] = set()
 
-    def statements(self, n: Dim, sym: Sym) -> list[Stmt]:
+    def start(self) -> Stmt:
+        """The partial results are the identity."""
+        return self._grid("init", self.unrolled, self.lanes, lambda at: (Store(self.part, (at,), self._identity()),))
+
+    def partials(self, n: Dim, sym: Sym) -> list[Stmt]:
+        """The loop, in blocks and rests."""
         block, w = self.unrolled * self.lanes, self.lanes
-        out = [self._grid("init", self.unrolled, w, lambda at: (Store(self.part, (at,), self._identity()),))]
+        out: list[Stmt] = []
         blocks = floordiv(n, block)
         if blocks != 0:
             outer = self._loop("o", blocks)
@@ -515,11 +532,16 @@ class _Partials:
             lane = Loop(Sym(self._name("v_l"), 0, w - 1), minimum(w, rest - vectors.sym * w), Kind.VECTOR)
             at = blocks * block + vectors.sym * w + lane.sym
             out.append(For(vectors, (For(lane, self._at(at, self.part, (lane.sym,))),)))
+        return out
+
+    def end(self) -> list[Stmt]:
+        """The partial results fold in pairs, then by lanes."""
+        out: list[Stmt] = []
         half = self.unrolled // 2
         while half:
-            out.append(self._grid(f"h{half}", half, w, self._pair(half)))
+            out.append(self._grid(f"h{half}", half, self.lanes, self._pair(half)))
             half //= 2
-        lane = Loop(Sym(self._name("l"), 0, w - 1), w, Kind.VECTOR)
+        lane = Loop(Sym(self._name("l"), 0, self.lanes - 1), self.lanes, Kind.VECTOR)
         u = self.update
         out.append(For(lane, (Update(u.buffer, u.index, u.op, Load(self.part, (lane.sym,))),)))
         return out

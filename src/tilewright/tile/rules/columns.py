@@ -1,0 +1,84 @@
+"""The rule for the few columns of a product that stand behind its full vectors: sums along the reduction.
+
+In: a builder, the columns' own accumulator and loops. Out: steps. Not its business: the full vectors (``contract``).
+
+One column more than fills vectors would take a vector of its own at every step of the reduction, with most of its lanes
+idle: 17 columns at the price of 24 or 32. As a sum along the reduction, a vector of its steps at a time, it costs little
+more than its share; partial sums are added up once for each result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from tilewright.core.compute import Binary, Load
+from tilewright.core.expr import Dim
+from tilewright.tile.cost import Operand
+from tilewright.tile.ir import Loop, Update
+from tilewright.tile.machine import Machine
+from tilewright.tile.rules.view import find_body, nest_with
+from tilewright.tile.schedule import Builder
+
+PARTIAL_VECTORS = 4
+ADDING_UP = 12
+"""Cycles for adding up the partial sums of a result."""
+NARROW = 0.5
+"""A vector of few lanes costs at least this part of a full one: half of a register at best, often all of it."""
+WORTH = 0.05
+"""The part of the whole product that has to be saved."""
+MIN_ROWS = 16
+"""Rows that share a column's operand, below which nothing is saved, or less than a copy of it costs."""
+MAX_DEPTH = 1 << 13
+"""Steps of the reduction for which a run-time operand's column is copied into scratch."""
+
+
+def columns_apart(
+    machine: Machine,
+    update: Update,
+    operands: Sequence[Operand],
+    reduced: Sequence[Loop],
+    columns: Dim,
+    rows: float,
+    width: int,
+) -> int:
+    """How many of the ``columns`` go along the reduction: all behind the full vectors, or none.
+
+    It fits sums of products of two elements of the sums' own type, many rows to share each column, and a reduction of
+    numeric extents whose innermost loop walks neighbours of the operand that has no columns.
+    """
+    value, sizes = update.value, [x.extent for x in reduced if isinstance(x.extent, int)]
+    is_product = isinstance(value, Binary) and value.op == "mul" and isinstance(value.a, Load)
+    if not is_product or not isinstance(value.b, Load) or value.dtype is not update.buffer.dtype or update.op != "add" or not update.buffer.dtype.is_float:
+        return 0
+    if not isinstance(columns, int) or len(sizes) < len(reduced) or not sizes or rows < MIN_ROWS or len(operands) != 2:
+        return 0
+    last = reduced[-1].sym
+    shared = [op for op in operands if op.lane_stride == 0]
+    walking = [op for op in operands if op.lane_stride != 0]
+    n = columns % width
+    if len(shared) != 1 or columns < width or n == 0 or shared[0].step(last) != 1:
+        return 0
+    if not walking[0].is_constant and (len(reduced) > 1 or sizes[-1] > MAX_DEPTH):
+        return 0
+    each = max(2 / machine.load_ports, 1 / machine.fma_ports)
+    apart = n * (prod(sizes[:-1]) * -(-sizes[-1] // width) * each + ADDING_UP)
+    vector = prod(sizes) / machine.fma_ports
+    return n if apart + WORTH * (columns // width + NARROW) * vector < NARROW * vector else 0
+
+
+def along_reduction(
+    b: Builder, machine: Machine, acc: str, order: Sequence[str], width: int, copied: str, column: str
+) -> None:
+    """The root's loops in this order; a result's sum in partial vectors, the operand ``copied`` (if any) copied.
+
+    A copy is made at the loop ``column``; in scratch of the thread when that is inside of a loop that threads share.
+    """
+    if len(order) > 1:
+        b.do("reorder", *order)
+    b.do("compute_at", acc, order[-1], "reg")
+    nest = nest_with(find_body(b.kernel, order[-1]), acc, Update)
+    reduced = [x.sym.name for x in nest.loops]
+    if copied:
+        b.do("stage", copied, column, "local" if order[0] != column else "global")
+    b.do("rfactor", acc, reduced[-1], min(PARTIAL_VECTORS, machine.max_copies), width, *reduced[:-1][:1])
