@@ -35,12 +35,14 @@ def grouped(c_in: int, c_out: int, groups: int, size: int, kernel: int, stride: 
 
 
 @pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(("precision", "error"), [("fp32", 2e-5), ("bf16", 2e-2)])
 @pytest.mark.parametrize(
     ("c_in", "c_out", "groups", "size", "kernel", "stride"),
     [
         (32, 32, 8, 9, 3, 1),  # 4 and 4: whole groups fill a vector
         (32, 32, 4, 12, 3, 2),  # 8 and 8
         (64, 64, 2, 7, 3, 1),  # groups of full vectors
+        (64, 64, 4, 7, 3, 2),  # of a full vector each
         (30, 60, 3, 8, 3, 1),  # 20: a vector and a part of one
         (48, 48, 16, 9, 3, 1),  # 3: groups that do not fill a vector
         (60, 120, 30, 6, 3, 1),  # two inputs for four outputs, and half a vector at the end
@@ -49,13 +51,13 @@ def grouped(c_in: int, c_out: int, groups: int, size: int, kernel: int, stride: 
         (10, 10, 2, 6, 5, 3),
     ],
 )
-def test_groups_of_every_size(target, c_in, c_out, groups, size, kernel, stride):
+def test_groups_of_every_size(target, precision, error, c_in, c_out, groups, size, kernel, stride):
     graph = grouped(c_in, c_out, groups, size, kernel, stride)
     x = np.random.default_rng(1).standard_normal((1, 5, size, size)).astype(np.float32)
     (expected,) = evaluate_graph(graph, [x])
-    model = driver.compile_graph(graph, target=target, threads=1)
+    model = driver.compile_graph(graph, target=target, threads=1, precision=precision)
     assert not any("rule broke" in note for k in model.report()["kernels"] for note in k["notes"])
-    np.testing.assert_allclose(model(x), expected, rtol=0, atol=2e-6 * float(np.abs(expected).max()) * 10)
+    np.testing.assert_allclose(model(x), expected, rtol=0, atol=error * float(np.abs(expected).max()))
 
 
 @pytest.mark.parametrize("per_group", [4, 8, 16])
@@ -63,3 +65,10 @@ def test_whole_groups_are_shuffled_not_gathered(per_group):
     graph = driver.optimise(grouped(64, 64, 64 // per_group, 14, 3, 1), Options("x86-64-v4"), None)
     assembly = "\n".join(driver.kernel_texts(graph, Options("x86-64-v4"), "asm", "conv"))
     assert "vfmadd" in assembly and "vgather" not in assembly
+
+
+@pytest.mark.parametrize("per_group", [8, 16, 32])
+def test_groups_of_narrow_products(per_group):
+    options = Options("znver4", precision="bf16")
+    graph = driver.optimise(grouped(64, 64, 64 // per_group, 14, 3, 1), options, None)
+    assert any("vdpbf16ps" in x for x in driver.kernel_texts(graph, options, "asm", "conv"))

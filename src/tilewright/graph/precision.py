@@ -27,8 +27,10 @@ from tilewright.core.types import Array
 MIN_DEPTH = 8
 """A sum of fewer products is not worth a conversion of what it reads."""
 MIN_LANES = 8
-MIN_GROUP = 16
+MIN_GROUP = 8
 """Members of a group of a convolution below which lanes span groups, and read operands one by one."""
+FULL_GROUP = 16
+"""Below so many members they are worth it only where they fill what vectors they take."""
 EXACT = (ops.max_pool,)
 """Ops that give the same whether their operand or their result is rounded, besides movements."""
 
@@ -38,8 +40,8 @@ class Precision(Pass):
     """Gives each contraction of f32 operands bf16 operands and an f32 result.
 
     It does not fire on: contractions without an ``out_dtype``; depthwise convolutions and other sums of fewer than
-    ``MIN_DEPTH`` products, or results of fewer than ``MIN_LANES`` columns or channels (``MIN_GROUP`` in each of several
-    groups); other dtypes. A result of the
+    ``MIN_DEPTH`` products, or results of fewer than ``MIN_LANES`` columns or channels (in each of several groups: other
+    than ``MIN_GROUP`` and fewer than ``FULL_GROUP``); other dtypes. A result of the
     graph, or of an op with several results, is rounded for the product alone. Sub-graphs get a pass of their own.
     """
 
@@ -60,7 +62,7 @@ def _pays(node: Node) -> bool:
     if node.dtype is not types.f32 or any(i.dtype is not types.f32 for i in node.inputs):
         return False
     depth, lanes = _depth_and_lanes(node)
-    if node.attrs.get("groups", 1) != 1 and not _at_least(lanes, MIN_GROUP):
+    if node.attrs.get("groups", 1) != 1 and not (_at_least(lanes, FULL_GROUP) or lanes == MIN_GROUP):
         return False
     return _at_least(depth, MIN_DEPTH) and _at_least(lanes, MIN_LANES)
 

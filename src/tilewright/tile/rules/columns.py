@@ -2,9 +2,9 @@
 
 In: a builder, the columns' own accumulator and loops. Out: steps. Not its business: the full vectors (``contract``).
 
-One column more than fills vectors would take a vector of its own at every step of the reduction, with most of its lanes
-idle: 17 columns at the price of 24 or 32. As a sum along the reduction, a vector of its steps at a time, it costs little
-more than its share; partial sums are added up once for each result.
+One column more than fills vectors would take a vector of its own at every step of the reduction, with most of its
+lanes idle: 17 columns at the price of 24 or 32. As a sum along the reduction, a vector of its steps at a time, it costs
+little more than its share; partial sums are added up once for each result.
 """
 
 from __future__ import annotations
@@ -48,8 +48,9 @@ def columns_apart(
     numeric extents whose innermost loop walks neighbours of the operand that has no columns.
     """
     value, sizes = update.value, [x.extent for x in reduced if isinstance(x.extent, int)]
-    is_product = isinstance(value, Binary) and value.op == "mul" and isinstance(value.a, Load)
-    if not is_product or not isinstance(value.b, Load) or value.dtype is not update.buffer.dtype or update.op != "add" or not update.buffer.dtype.is_float:
+    if not isinstance(value, Binary) or value.op != "mul" or update.op != "add" or not update.buffer.dtype.is_float:
+        return 0
+    if not isinstance(value.a, Load) or not isinstance(value.b, Load):
         return 0
     if not isinstance(columns, int) or len(sizes) < len(reduced) or not sizes or rows < MIN_ROWS or len(operands) != 2:
         return 0

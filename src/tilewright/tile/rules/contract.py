@@ -25,7 +25,7 @@ from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, Kind, Loop, Role, Store, Update, walk
 from tilewright.tile.machine import Machine
 from tilewright.tile.rules.columns import along_reduction, columns_apart
-from tilewright.tile.rules.dots import dot_for
+from tilewright.tile.rules.dots import dot_for, is_dot
 from tilewright.tile.rules.threads import parallel
 from tilewright.tile.rules.view import (
     find_body,
@@ -110,17 +110,19 @@ def _split_groups(b: Builder, machine: Machine, acc: str, root: str) -> None:
     """Lanes in groups that share an operand (a convolution's): no vector holds a part of a group beside another group.
 
     Then a group of vectors reads one element for all lanes, and a vector of whole groups one for each, by a shuffle.
+    Groups of narrow products have no such shuffle: there half a vector is a group of its own, too.
     """
     top = only_nest(b.kernel, root)
     if not top.loops:
         return
-    lanes, width = top.loops[-1], vector_width(machine, (*top.leaf, _update(b, acc)))
+    lanes, update = top.loops[-1], _update(b, acc)
+    width, is_narrow = vector_width(machine, (*top.leaf, update)), is_dot(machine, update)
     sizes = {period(op.offset, lanes.sym) for op in _operands(b, acc, root, lanes.sym) if op.lane_stride is None}
     size = sizes.pop() if len(sizes) == 1 else None
     if size is None or width == 1:
         return
-    block = size if size >= width else width // size * size
-    if block != width and estimate([lanes.extent]) > block:
+    block = size if size >= (width // 2 if is_narrow else width) else width // size * size
+    if (is_narrow or block != width) and estimate([lanes.extent]) > block:
         b.do("split", lanes.sym.name, block)
 
 
@@ -441,7 +443,8 @@ def _pieces(b: Builder, machine: Machine, plan: Plan) -> None:
 def _columns(b: Builder, machine: Machine, plan: Plan, piece: _Piece, whole: _Piece, order: list[str]) -> None:
     """Columns behind the full vectors, beside them in the loops outside of a tile that both have."""
     loads = [x for x in walk_value(_update(b, piece.acc).value) if isinstance(x, Load)]
-    copied = [x.buffer.name for x, op in zip(loads, plan.operands, strict=True) if op.lane_stride and not op.is_constant]
+    pairs = zip(loads, plan.operands, strict=True)
+    copied = [x.buffer.name for x, op in pairs if op.lane_stride and not op.is_constant]
     shared: list[str] = []
     inside = {x.sym: piece.loops[x.sym.name] for x in plan.outer}
     for name in order:

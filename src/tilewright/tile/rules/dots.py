@@ -37,6 +37,15 @@ def dot_for(machine: Machine, update: Update, operands: Sequence[Operand], reduc
     return None
 
 
+def is_dot(machine: Machine, update: Update) -> bool:
+    """Has the machine a dot product for the types of what is multiplied and added up?"""
+    loads = _narrow_loads(update)
+    if len(loads) != 2:
+        return False
+    a, b = (x.dtype for x in loads)
+    return any(_dot(machine, left, right, update) is not None for left, right in ((a, b), (b, a)))
+
+
 def _narrow_loads(update: Update) -> tuple[Load, ...]:
     """The loads of a product of two widened elements, in the order of a walk; none for anything else."""
     v = update.value
