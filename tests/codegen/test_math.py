@@ -9,7 +9,7 @@ import pytest
 from codegen.native import HOST, Native, kernel
 from tilewright.codegen.target import Target
 from tilewright.core import types
-from tilewright.core.compute import Binary, Buffer, Const, Unary
+from tilewright.core.compute import Binary, Buffer, Const, Fma, Select, Unary
 from tilewright.core.expr import Sym
 from tilewright.tile.ir import For, Kind, Loop, Store
 
@@ -206,6 +206,43 @@ def test_two_arguments(op, numpy_op, bound, dtype, target):
     error = ulps(got, want)
     worst = int(np.argmax(error))
     assert error[worst] <= bound, (x[worst], y[worst], got[worst], want[worst], error[worst])
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+@pytest.mark.parametrize("dtype", [types.f32, types.f64], ids=str)
+def test_remainder_of_every_quotient(dtype, target):
+    """Whole multiples and their neighbours, with quotients on both sides of where long division begins."""
+    rng = np.random.default_rng(11)
+    y = (rng.integers(1, 1 << 20, N) * np.ldexp(1.0, rng.integers(-40, 40, N))).astype(dtype.numpy)
+    x = (y * np.floor(2.0 ** np.linspace(0, 60, N))).astype(dtype.numpy)
+    x = np.select([np.arange(N) % 3 == k for k in range(2)], [np.nextafter(x, 0), np.nextafter(x, np.inf)], x)
+    got = apply(lambda a, b: Binary("rem", a, b), [x.astype(dtype.numpy), y], target, dtype)
+    np.testing.assert_array_equal(got, np.fmod(x.astype(dtype.numpy), y))
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+@pytest.mark.parametrize("n_terms", [(50, 3), (3, 50), (50, 60)])
+def test_a_costly_side_is_computed_where_a_lane_wants_it(n_terms, target):
+    def powers(v, n):
+        total = v
+        for _ in range(n):
+            total = Fma(total, v, v)
+        return total
+
+    def make(v):
+        shared = Unary("sqrt", Unary("abs", v))
+        return Select(Binary("lt", v, Const(0.0, v.dtype)), *(powers(shared + v, n) for n in n_terms)) + shared
+
+    for x in (np.linspace(-0.2, -0.1, 256), np.linspace(0.1, 0.2, 256), np.linspace(-0.2, 0.2, 256)):
+        x = x.astype("f")
+        base, want = np.sqrt(np.abs(x)), []
+        for n in n_terms:
+            total = v = base + x
+            for _ in range(n):
+                total = total * v + v
+            want.append(total)
+        got = apply(make, [x], target, types.f32)
+        np.testing.assert_allclose(got, np.where(x < 0, *want) + base, rtol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", types.INTS, ids=str)

@@ -187,6 +187,13 @@ class Arith:
             parts = [self.pick(a, element, list(range(2 * n)), b) for a, b in zip(parts[::2], parts[1::2], strict=True)]
         return self.pick(parts[0], element, list(range(lanes)))
 
+    def any_lane(self, cond: Val) -> Val:
+        """Whether some lane's bit is set."""
+        if not cond.lanes:
+            return cond
+        text = f"call i1 @llvm.vector.reduce.or.v{cond.lanes}i1(<{cond.lanes} x i1> {cond.text})"
+        return Val(self.writer.pure(text, cond.level), cond.level, 0)
+
     def extract(self, v: Val, element: str, lane: int) -> Val:
         """One lane as a scalar."""
         if not v.lanes:

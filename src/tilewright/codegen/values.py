@@ -4,12 +4,14 @@ In: ``core.compute`` values, transcendental functions already expanded. Out: SSA
 Not its business: statements (``function``), how memory is read (``memory``).
 
 A ``Select`` on an ``Inside`` that the present bindings decide is replaced by its branch; one that stays open guards the
-loads of its first branch.
+loads of its first branch. Where one side of another ``Select`` takes many operations of its own, it is computed
+behind a branch, which is taken when some lane wants it: long ways for rare arguments cost nothing otherwise.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from tilewright.codegen import convert
@@ -17,7 +19,7 @@ from tilewright.codegen.arith import Arith
 from tilewright.codegen.errors import CodegenError
 from tilewright.codegen.index import IndexSpace, Lin
 from tilewright.codegen.lanes import Lanes
-from tilewright.codegen.types import VALUE_TYPE
+from tilewright.codegen.types import VALUE_TYPE, vector
 from tilewright.codegen.writer import Val
 from tilewright.core import expr, types
 from tilewright.core.compute import (
@@ -39,12 +41,23 @@ from tilewright.core.expr import Dim
 
 Memo = dict[Value, Val]
 
+MIN_BRANCHED = 40
+"""Operations of one side of a select from which on a branch around them pays: about what a wrong guess costs."""
+
 
 class Reader(Protocol):
     """Whoever can read a buffer."""
 
     def load(self, v: Load, ctx: Lanes, memo: Memo) -> Val:
         """The loaded value."""
+
+
+@dataclass(frozen=True)
+class Sides:
+    """A select's two sides: whether each gets a branch of its own, and what must be known before."""
+
+    is_branched: tuple[bool, bool]
+    before: tuple[Value, ...]
 
 
 class Values:
@@ -57,6 +70,7 @@ class Values:
         self.lane_values = lane_values
         self.params: dict[Param, Val] = {}
         self._lins: dict[int, tuple[Value, tuple[Lin, ...]]] = {}
+        self._sides: dict[int, tuple[Select, Sides | None]] = {}
 
     def value(self, v: Value, ctx: Lanes, memo: Memo) -> Val:
         """Evaluate ``v``; ``memo`` holds what the same statement has evaluated under the same guards."""
@@ -108,11 +122,59 @@ class Values:
         if truth is not None:
             return self.value(v.a if truth else v.b, ctx, memo)
         cond = self.value(v.cond, ctx, memo)
-        if _guards(v.cond) and any(isinstance(x, Load) for x in walk(v.a)):
+        if _guarded_loads(v):
             a = self.value(v.a, self.guarded(ctx, cond), {})
         else:
+            is_own = cond.level == self.arith.writer.level and bool(cond.lanes) == bool(ctx.count)
+            sides = self._branched(v) if is_own else None
+            if sides is not None:
+                return self._one_side(v, sides, cond, ctx, memo)
             a = self.value(v.a, ctx, memo)
         return self.arith.choose(cond, a, self.value(v.b, ctx, memo), VALUE_TYPE[v.dtype])
+
+    # --- sides behind branches --------------------------------------------------------------------------------------
+
+    def _branched(self, v: Select) -> Sides | None:
+        """Which sides of a select deserve a branch; None when neither does."""
+        found = self._sides.get(id(v))
+        if found is None:
+            found = self._sides[id(v)] = (v, _sides(v))
+        return found[1]
+
+    def _one_side(self, v: Select, sides: Sides, cond: Val, ctx: Lanes, memo: Memo) -> Val:
+        """The select with one or both of its sides computed only where some lane takes it."""
+        arith, element = self.arith, VALUE_TYPE[v.dtype]
+        for x in sides.before:
+            self.value(x, ctx, memo)
+        lanes = cond.lanes
+        inverse = arith.instruction("xor", "i1", cond, Val("true", 0, 0))
+        if not sides.is_branched[0]:
+            a = arith.splat(self.value(v.a, ctx, memo), element, lanes)
+            return self._if_any(inverse, a, lambda m: arith.choose(cond, a, self.value(v.b, ctx, m), element), v, memo)
+        b = Val("poison", 0, lanes)
+        if sides.is_branched[1]:
+            b = self._if_any(inverse, b, lambda m: arith.splat(self.value(v.b, ctx, m), element, lanes), v, memo)
+        else:
+            b = arith.splat(self.value(v.b, ctx, memo), element, lanes)
+        return self._if_any(cond, b, lambda m: arith.choose(cond, self.value(v.a, ctx, m), b, element), v, memo)
+
+    def _if_any(self, cond: Val, other: Val, compute: Callable[[Memo], Val], v: Select, memo: Memo) -> Val:
+        """What ``compute`` gives where some lane of ``cond`` is set, else ``other``. Its values stay in the branch."""
+        w, arith = self.arith.writer, self.arith
+        some = arith.any_lane(cond)
+        then, after, before = w.label("some"), w.label("after"), w.block
+        w.open_scope()
+        w.emit(f"br i1 {some.text}, label %{then}, label %{after}")
+        w.start_block(then)
+        inner = {x: Val(y.text, w.level, y.lanes) if y.text[0] == "%" else y for x, y in memo.items()}
+        result = compute(inner)
+        w.emit(f"br label %{after}")
+        latch = w.block
+        w.close_scope()
+        w.start_block(after)
+        ty = vector(VALUE_TYPE[v.dtype], other.lanes)
+        name = w.fresh(f"phi {ty} [ {other.text}, %{before} ], [ {result.text}, %{latch} ]")
+        return Val(name, w.level, other.lanes)
 
     def guarded(self, ctx: Lanes, cond: Val) -> Lanes:
         """``ctx`` where only points with ``cond`` may touch memory."""
@@ -219,6 +281,25 @@ class LaneValues(Protocol):
 
     def lane_values(self, e: Dim, ctx: Lanes) -> Val:
         """One ``i64`` a lane."""
+
+
+def _sides(v: Select) -> Sides | None:
+    """A side is branched around for ``MIN_BRANCHED`` operations of its own, neither in the other nor the condition."""
+    a, b, cond = (set(walk(x)) for x in (v.a, v.b, v.cond))
+    costly = tuple(sum(map(_is_operation, side - other - cond)) >= MIN_BRANCHED for side, other in ((a, b), (b, a)))
+    if not any(costly) or any(isinstance(x, Select) and _guarded_loads(x) for x in a | b):
+        return None
+    before = [x for x in walk(v) if isinstance(x, Load) or (x in a and x in b and _is_operation(x))]
+    return Sides((costly[0], costly[1]), tuple(before))
+
+
+def _is_operation(x: Value) -> bool:
+    return isinstance(x, Unary | Binary | Fma | Select | Cast)
+
+
+def _guarded_loads(v: Select) -> bool:
+    """Does the condition say which loads of the first side may happen?"""
+    return _guards(v.cond) and any(isinstance(x, Load) for x in walk(v.a))
 
 
 def _guards(cond: Value) -> bool:

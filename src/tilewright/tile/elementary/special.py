@@ -12,6 +12,7 @@ from tilewright.core.compute import Binary, Const, Unary, Value
 from tilewright.tile.elementary.build import (
     Style,
     absolute,
+    by_type,
     c,
     choose,
     convert,
@@ -98,6 +99,8 @@ _ERFC_F64 = (
 
 MAX_POWER = 2.0**64
 """Of the powers of two that a remainder is taken by in one step; from 1 on."""
+_MAX_HALVED = 2.0**900
+"""What halves of products are taken of, far from overflow."""
 
 
 def erf(x: Value, style: Style) -> Value:
@@ -140,28 +143,44 @@ def rsqrt(x: Value, style: Style) -> Value:
 def remainder(x: Value, y: Value, style: Style) -> Value:
     """C's fmod. f32: exact. f64: exact while ``|x / y| < 2**200``, NaN beyond.
 
-    Long division: each step takes up to 29 (f64: 50) bits off the quotient without an error. By a power of two, one
-    step is exact whatever the quotient.
+    A quotient below ``2**22`` (f64: 2**50) takes one step, which rounds nothing; else long division. By a power of two,
+    one step is exact whatever the quotient.
     """
     if isinstance(y, Const) and 1 <= abs(y.value) <= MAX_POWER and math.frexp(y.value)[0] in (0.5, -0.5):
         rest = x - Unary("trunc", x * c(1 / abs(y.value), x)) * c(abs(y.value), x)
         return with_sign_of(rest, x)
+    r, d = absolute(x), absolute(y)
+    limit = c(math.inf if style.has_fma or not is_double(x) else _MAX_HALVED, d)
+    within = Binary("and", less(r, d * by_type(d, 2.0**22, 2.0**50)), Binary("and", less(r, limit), less(d, limit)))
+    wide = x.dtype if style.has_fma else types.f64
+    rest, divisor = (convert(v, wide) for v in (r, d))
+    rest = convert(_without_multiples(rest, divisor, is_double(x), style), x.dtype)
+    return choose(within, with_sign_of(rest, x), _any_remainder(x, y, style))
+
+
+def _without_multiples(r: Value, d: Value, in_halves: bool, style: Style) -> Value:
+    """``r`` less the whole multiples of ``d`` in it; ``in_halves`` where a product has more digits than ``r`` holds."""
+    quotient = Unary("trunc", r / d)
+    if in_halves:
+        product, error = two_product(quotient, d, style)
+        rest = (r - product) - error
+    else:
+        rest = fma(-quotient, d, r)
+    return choose(less(rest, c(0.0, r)), rest + d, rest)
+
+
+def _any_remainder(x: Value, y: Value, style: Style) -> Value:
+    """Long division: each step takes up to 29 (f64: 50) bits off the quotient without an error."""
     wide = is_double(x)
     r, d = (absolute(convert(v, types.f64)) for v in (x, y))
     unscale = c(1.0, r)
     if wide and not style.has_fma:  # keep exact products of halves away from overflow
-        huge = less(c(2.0**900, r), r)
+        huge = less(c(_MAX_HALVED, r), r)
         r, d = choose(huge, r * c(2.0**-200, r), r), choose(huge, d * c(2.0**-200, d), d)
         unscale = choose(huge, c(2.0**200, r), unscale)
     for step in range(3 if wide else 9, -1, -1):
         scaled = d * c(2.0 ** (step * (50 if wide else 29)), d)
-        quotient = Unary("trunc", r / scaled)
-        if wide:
-            product, error = two_product(quotient, scaled, style)
-            rest = (r - product) - error
-        else:
-            rest = fma(-quotient, scaled, r)
-        rest = choose(less(rest, c(0.0, r)), rest + scaled, rest)
+        rest = _without_multiples(r, scaled, wide, style)
         r = choose(less(r, scaled), r, rest)
     nan = c(math.nan, r)
     r = choose(less(r, d), choose(less(r, c(0.0, r)), nan, r), nan) * unscale  # lost digits leave any size and sign

@@ -2,8 +2,9 @@
 
 In: values of f32 or f64. Out: value trees. Not its business: f16 and bf16 (``tile.math`` widens them).
 
-Arguments of sin, cos and tan are reduced modulo pi/2 in f64. For f32 that is right for every finite number, by parts
-of 2/pi (Payne and Hanek, 1983, with exact products of 24 by 29 bits instead of integers). For f64, ``n`` times pi/2 in
+Arguments of sin, cos and tan are reduced modulo pi/2 in f64. For f32 that is right for every finite number: below
+2**30, where the target fuses products, by pi/2 in two floats; else by parts of 2/pi (Payne and Hanek, 1983, with exact
+products of 24 by 29 bits instead of integers), which vectors without such a number skip. For f64, ``n`` times pi/2 in
 three floats (161 bits) is subtracted in sums of two floats, which holds the stated bounds for ``|x| < 2**45``, 3.5e13;
 beyond, the result loses accuracy, but sin and cos stay within [-1, 1]. (To choose among the 1,100 bits of 2/pi that all
 of f64 would need takes a load for every element, which a value tree does not have.)
@@ -12,6 +13,7 @@ of f64 would need takes a load for every element, which a value tree does not ha
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from tilewright.core import types
 from tilewright.core.compute import Binary, Value
@@ -101,6 +103,7 @@ _MAGIC = 6755399441055744.0
 
 _TWO_OVER_PI = 0xA2F9836E4E441529FC2757D1F534DDC0DB6295993C439041FE5163ABDEBBC561
 _TWO_OVER_PI_BITS = 256
+_FEW_TURNS = 2.0**30
 _FIRST_RANGE, _RANGE = 50, 26
 """f32 arguments are divided at 2**50, 2**76 and 2**102, so that products stay below 2**51."""
 
@@ -127,9 +130,23 @@ def _range_of_f32(number: int) -> tuple[float, ...]:
     return _parts_of_two_over_pi(_FIRST_RANGE + (number - 1) * _RANGE - 23 if number else 0)
 
 
-def _reduced(x: Value, style: Style) -> tuple[Value, Value]:
-    """``x = q * pi/2 + r``: ``r`` in the precision of ``x``, and ``q`` in the low bits of an ``i32`` or ``i64``."""
-    return _reduced_double(x, style) if is_double(x) else _reduced_single(x)
+def _by_reduction(x: Value, style: Style, function: Callable[[Value, Value], Value]) -> Value:
+    """``function(r, q)`` of ``x = q * pi/2 + r``: ``r`` as precise as ``x``, ``q`` in the low bits of an integer."""
+    if is_double(x):
+        return function(*_reduced_double(x, style))
+    anywhere = function(*_reduced_single(x))
+    if not style.has_fma:
+        return anywhere
+    return choose(less(absolute(x), c(_FEW_TURNS, x)), function(*_reduced_few(x)), anywhere)
+
+
+def _reduced_few(x: Value) -> tuple[Value, Value]:
+    """For ``|x| < 2**30``: what is left after the first product is exact, after the second good to 1e-17."""
+    wide = convert(x, types.f64)
+    shifted = fma(wide, c(2 / math.pi, wide), c(_MAGIC, wide))
+    whole = shifted - c(_MAGIC, wide)
+    rest = fma(-whole, c(_HALF_PI_PARTS[1], wide), fma(-whole, c(_HALF_PI_PARTS[0], wide), wide))
+    return convert(rest, x.dtype), convert(bits(shifted), types.i32)
 
 
 def _reduced_double(x: Value, style: Style) -> tuple[Value, Value]:
@@ -190,23 +207,32 @@ def _upper_half(q: Value) -> Value:
 
 def sin(x: Value, style: Style) -> Value:
     """f32 and f64 within 2 ULP; f64 in the range that the module states."""
-    r, q = _reduced(x, style)
-    result = flip_sign(choose(_odd(q), _cosine(r), _sine(r)), _upper_half(q))
+
+    def of(r: Value, q: Value) -> Value:
+        return flip_sign(choose(_odd(q), _cosine(r), _sine(r)), _upper_half(q))
+
+    result = _by_reduction(x, style, of)
     return choose(equal(x, c(0.0, x)), x, result)
 
 
 def cos(x: Value, style: Style) -> Value:
     """f32 and f64 within 2 ULP; f64 in the range that the module states."""
-    r, q = _reduced(x, style)
-    return flip_sign(choose(_odd(q), _sine(r), _cosine(r)), _upper_half(integer("add", q, 1)))
+
+    def of(r: Value, q: Value) -> Value:
+        return flip_sign(choose(_odd(q), _sine(r), _cosine(r)), _upper_half(integer("add", q, 1)))
+
+    return _by_reduction(x, style, of)
 
 
 def tan(x: Value, style: Style) -> Value:
     """f32 and f64 within 4 ULP; f64 in the range that the module states."""
-    r, q = _reduced(x, style)
-    s, k = _sine(r), _cosine(r)
-    odd = _odd(q)
-    result = choose(odd, -k, s) / choose(odd, s, k)
+
+    def of(r: Value, q: Value) -> Value:
+        s, k = _sine(r), _cosine(r)
+        odd = _odd(q)
+        return choose(odd, -k, s) / choose(odd, s, k)
+
+    result = _by_reduction(x, style, of)
     return choose(equal(x, c(0.0, x)), x, result)
 
 
