@@ -9,12 +9,23 @@ import math
 from collections.abc import Callable, Mapping
 
 from tilewright import ops
-from tilewright.core.expr import Dim, Expr
+from tilewright.core.expr import Dim, maximum
 from tilewright.core.graph import Builder, Node
 from tilewright.core.opdef import OpDef
-from tilewright.core.types import bool_, f64, i32, i64
-from tilewright.frontend.aten_call import Call, Result, Unsupported, as_node, cast, expand, reshape, slice_axis
+from tilewright.core.types import bool_, f32, f64, i32, i64
+from tilewright.frontend.aten_call import (
+    Call,
+    Result,
+    Unsupported,
+    as_node,
+    cast,
+    expand,
+    reshape,
+    slice_axis,
+    transpose,
+)
 from tilewright.frontend.aten_places import size_of
+from tilewright.ops.order import MAX_COUNTED
 
 Convert = Callable[[Call], Result]
 
@@ -30,13 +41,14 @@ def _positions(b: Builder, x: Node, axis: int) -> Node:
     return expand(b, row, x.shape)
 
 
-def _sorted(b: Builder, x: Node, axis: int) -> tuple[Node, ...]:
-    return b.results(b(ops.sort, x, axis=axis, descending=False, stable=True))
-
-
-def _pick(b: Builder, parts: tuple[Node, ...], axis: int, k: Node) -> tuple[Node, Node]:
-    """Sorted values and indices at rank ``k``, which has extent 1 along the axis."""
-    values, indices = (b(ops.gather_elements, p, k, axis=axis) for p in parts)
+def _of_rank(b: Builder, x: Node, axis: int, k: Node) -> tuple[Node, Node]:
+    """The element at rank ``k``, which has extent 1 along the axis, and its position."""
+    n = x.shape[axis]
+    if isinstance(n, int) and n <= MAX_COUNTED:  # all ranks at once, by comparing all with all
+        parts = b.results(b(ops.sort, x, axis=axis, descending=False, stable=True))
+        values, indices = (b(ops.gather_elements, p, k, axis=axis) for p in parts)
+    else:
+        values, indices = b.results(b(ops.ranked, x, k, axis=axis))
     return values, indices
 
 
@@ -54,16 +66,14 @@ def _nan_position(b: Builder, x: Node, axis: int) -> tuple[Node, Node]:
 def _statistic(x: Node, axis: int, b: Builder, kind: str, rank: int = 0) -> tuple[Node, Node]:
     """The median or an element of a rank, and where it was; both with extent 1 along the axis."""
     n = x.shape[axis]
-    if isinstance(n, Expr):
-        raise Unsupported("a rank over a symbolic dimension", "make that dimension static")
-    parts = _sorted(b, x, axis)
+    row = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
     if kind == "nanmedian" and x.dtype.is_float:
         valid = cast(b, b(ops.logical_not, _is_nan(b, x)), i64)
         count = b(ops.reduce_sum, valid, axes=(axis,), keepdims=True)
         half = b(ops.floor_div, b(ops.sub, count, b.const(1, i64)), b.const(2, i64))
-        return _pick(b, parts, axis, b(ops.maximum, half, b.const(0, i64)))
-    k = rank if kind == "rank" else (n - 1) // 2
-    value, index = (slice_axis(b, p, axis, k, 1) for p in parts)
+        return _of_rank(b, x, axis, b(ops.maximum, half, b.const(0, i64)))
+    k = as_node(b, rank if kind == "rank" else (n - 1) // 2, i64)
+    value, index = _of_rank(b, x, axis, expand(b, k, row))
     if kind == "median" and x.dtype.is_float:
         has_nan, where = _nan_position(b, x, axis)
         value = b(ops.where, has_nan, b.const(math.nan, x.dtype), value)
@@ -139,35 +149,63 @@ def _running(op: OpDef) -> Convert:
 
 
 def _logcumsumexp(c: Call) -> Node:
-    """Row by row: for each place, the sum over those up to it."""
+    """Sums of ``exp(x - m)`` for the running maximum ``m``; what came before shrinks where it grows."""
     b, x = c.b, c.tensor("self", c.dtype)
     if not x.shape:
         return x
-    axis, n = c.axis(len(x.shape)), x.shape[c.axis(len(x.shape))]
-    left = reshape(b, x, (*x.shape[:axis], 1, *x.shape[axis:]))
-    rows, columns = (b(ops.iota, extent=n, dtype=i64) for _ in range(2))
-    upto = b(ops.le, columns, reshape(b, rows, (n, 1)))
-    upto = reshape(b, upto, (*(1,) * axis, n, n, *(1,) * (len(x.shape) - axis - 1)))
-    table = b(ops.where, upto, left, b.const(-math.inf, x.dtype))
-    return b(ops.logsumexp, table, axes=(axis + 1,), keepdims=False)
+    axis = c.axis(len(x.shape))
+    wide = x if x.dtype is f64 else cast(b, x, f32)
+    perm = (axis, *(k for k in range(len(x.shape)) if k != axis))
+    first = transpose(b, wide, perm)
+    most = b(ops.cummax, first, axis=0)
+    most = b(ops.where, b(ops.isinf, most), b.const(0, wide.dtype), most)  # of infinities: inf - inf is no number
+    n, rest = first.shape[0], first.shape[1:]
+    start = b(ops.full, value=0.0, dtype=wide.dtype, shape=(1, *rest))
+    before = b(ops.concat, start, slice_axis(b, most, 0, 0, maximum(n - 1, 0)), axis=0)
+    before = slice_axis(b, before, 0, 0, n)
+    factors = b(ops.exp, b(ops.sub, before, most))
+    is_first = b(ops.eq, _positions(b, first, 0), b.const(0, i64))
+    factors = b(ops.where, is_first, b.const(0, wide.dtype), factors)
+    sums = b(ops.linear_scan, factors, b(ops.exp, b(ops.sub, first, most)))
+    found = b(ops.add, most, b(ops.log, sums))
+    return cast(b, transpose(b, found, [perm.index(k) for k in range(len(perm))]), c.dtype)
 
 
 # --- searches and histograms ----------------------------------------------------------------------------------------
 
 
 def counted(b: Builder, edges: Node, x: Node, right: bool) -> Node:
-    """How many of ``edges[..., n]`` are below each of ``x[..., m]``, or from the right not above; NaN is above all."""
+    """How many of ``edges[..., n]`` are below each of ``x[..., m]``, or from the right not above; NaN is above all.
+
+    ``edges`` are in order along their last axis: of many, half are left out at a time.
+    """
     n, m = edges.shape[-1], x.shape[-1]
+    if isinstance(n, int) and n > MAX_COUNTED:
+        return _halved(b, edges, x, right, n)
     edge = reshape(b, edges, (*edges.shape[:-1], 1, n))
     value = reshape(b, x, (*x.shape[:-1], m, 1))
     passed = b(ops.logical_not, b(ops.gt if right else ops.ge, edge, value))
     return b(ops.reduce_sum, cast(b, passed, i64), axes=(len(passed.shape) - 1,), keepdims=False)
 
 
+def _halved(b: Builder, edges: Node, x: Node, right: bool, n: int) -> Node:
+    """A number of edges bit by bit, from the top: a bit belongs to it when the last edge of so many is passed."""
+    found = b(ops.full, value=0, dtype=i64, shape=x.shape)
+    for bit in reversed(range(n.bit_length())):
+        most = b(ops.add, found, b.const(1 << bit, i64))
+        last = b(ops.minimum, b(ops.sub, most, b.const(1, i64)), b.const(n - 1, i64))
+        edge = b(ops.gather_elements, edges, last, axis=len(edges.shape) - 1)
+        passed = b(ops.logical_not, b(ops.gt if right else ops.ge, edge, x))
+        passed = b(ops.logical_and, passed, b(ops.le, most, b.const(n, i64)))
+        found = b(ops.where, passed, most, found)
+    return found
+
+
 def _search(c: Call, edges: Node, x: Node, right: bool) -> Node:
     """One row of edges for all values, or a row for each row of them."""
-    from_promotion = f64 if x.dtype.is_float or edges.dtype.is_float else i64
-    edges, x = cast(c.b, edges, from_promotion), cast(c.b, x, from_promotion)
+    if x.dtype is not edges.dtype:
+        wide = f64 if x.dtype.is_float or edges.dtype.is_float else i64
+        edges, x = cast(c.b, edges, wide), cast(c.b, x, wide)
     shape = x.shape
     if len(edges.shape) == 1:
         x = reshape(c.b, x, (x.type.n_elements,))

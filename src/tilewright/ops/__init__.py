@@ -116,7 +116,7 @@ from tilewright.ops.norm import (
     rms_norm,
     softmax,
 )
-from tilewright.ops.order import argwhere, nonzero, sort, top_k
+from tilewright.ops.order import argwhere, nonzero, ranked, sort, top_k
 from tilewright.ops.pool import avg_pool, max_pool, max_pool_indices
 from tilewright.ops.quant import dequantize_linear, dynamic_quantize_linear, quantize_linear
 from tilewright.ops.random import random_normal, random_uniform
@@ -128,6 +128,7 @@ from tilewright.ops.reduce import (
     cummin,
     cumprod,
     cumsum,
+    linear_scan,
     logsumexp,
     reduce_all,
     reduce_any,
@@ -193,7 +194,7 @@ ALL: tuple[OpDef, ...] = (
     iota, dim_values, full, random_uniform, random_normal,
     # reductions
     reduce_sum, reduce_prod, reduce_max, reduce_min, reduce_any, reduce_all, reduce_mean, logsumexp, reduce_l1,
-    reduce_l2, variance, argmax, argmin, cumsum, cumprod, cummax, cummin,
+    reduce_l2, variance, argmax, argmin, cumsum, cumprod, cummax, cummin, linear_scan,
     # contractions and pools
     matmul, einsum, grouped_matmul, conv, conv_transpose, winograd_conv, max_pool, avg_pool, max_pool_indices,
     # linear algebra
@@ -204,7 +205,7 @@ ALL: tuple[OpDef, ...] = (
     # moving data: movement, windows, indices, scatters, sizes, order, size, quantisation, recurrence, control
     concat, depth_to_space, expand, reshape, reverse, roll, space_to_depth, tile, transpose, pad, slice, trilu,
     dynamic_slice, gather, gather_elements, gather_nd, one_hot, dynamic_update_slice, scatter_elements, scatter_nd,
-    as_size, with_sizes, argwhere, nonzero, sort, suppress, top_k, resize, decode, encode, dequantize_linear,
+    as_size, with_sizes, argwhere, nonzero, sort, suppress, top_k, ranked, resize, decode, encode, dequantize_linear,
     dynamic_quantize_linear, quantize_linear, gru_scan, lstm_scan, rnn_scan, gru, lstm, rnn, if_, loop,
 )
 # fmt: on

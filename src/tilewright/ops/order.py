@@ -8,9 +8,10 @@ directions. Elements are compared by integer keys; a key of up to 32 bits shares
 at most 2**32 elements), so that keys are distinct and one comparison settles order and ties.
 
 Up to ``MAX_COUNTED`` elements an element's rank is counted against all others. A ``top_k`` of few
-then takes the least key ``k`` times, each time looking again at one block only: n + k (n / BLOCK + BLOCK) steps. Else
+then takes the least key ``k`` times, each time looking again at one block only, of about the square root of ``n``. Else
 a radix sort moves the elements once per byte of the key. All work for any size, also a symbolic one. Of 100 000 f32,
-the radix sort took a fifteenth of the time of merging passes.
+the radix sort took a fifteenth of the time of merging passes. One element of a given rank is found bit by bit, by
+counting smaller keys (``ranked``).
 """
 
 from __future__ import annotations
@@ -48,13 +49,14 @@ from tilewright.core.shapes import surely_negative
 from tilewright.core.types import Array, TensorType
 from tilewright.ops.common import check_axis
 from tilewright.ops.movement import transpose
-from tilewright.ops.rules import Types, check_not_negative
-from tilewright.ops.stages import Items, as_i64, assign, copy_from, index_value, write
+from tilewright.ops.rules import Types, check_not_negative, check_same_dims
+from tilewright.ops.stages import Items, as_i64, assign, clamped, copy_from, index_value, write
 
 MAX_COUNTED = 64  # elements: up to here n^2 comparisons beat log2(n) passes
 MAX_SELECTED = 64  # results: up to here top_k of a run-time number of elements selects one after another
-STEPS_OF_RADIX = 8  # per element
-BLOCK = 256
+MOVED_BY_RADIX = 48  # cycles for an element; four keys are compared in one
+SELECTED = 64  # cycles for a result, besides comparing
+LEAST_BLOCK, LARGEST_BLOCK = 16, 256
 DIGIT_BITS = 8
 N_DIGITS = 1 << DIGIT_BITS
 _MAX_BITS = 32  # positions take the low 32 bits of a packed key
@@ -125,13 +127,25 @@ def _ordered(x: Buffer, axis: int, descending: bool, prefix: str, k: Dim) -> tup
     return _by_digits(x, axis, descending, prefix)
 
 
+def _block(n: Dim) -> int:
+    """Elements of a block, a power of two: with blocks as many as each has elements, a step looks at the fewest."""
+    half = n.bit_length() // 2 if isinstance(n, int) else 16
+    return min(max(1 << half, LEAST_BLOCK), LARGEST_BLOCK)
+
+
 def _is_few(k: int, n: Dim) -> bool:
-    """Whether selecting ``k`` takes fewer steps than moving all ``n`` elements about."""
-    return k * (BLOCK + n // BLOCK) <= STEPS_OF_RADIX * n if isinstance(n, int) else k <= MAX_SELECTED
+    """Whether selecting ``k`` takes less time than moving all ``n`` elements about."""
+    if not isinstance(n, int):
+        return k <= MAX_SELECTED
+    return k * (SELECTED + (_block(n) + n // _block(n)) // 4) <= MOVED_BY_RADIX * n
 
 
 def _rows(x: Buffer, axis: int) -> tuple[Dim, ...]:
-    return (*x.shape[:axis], *x.shape[axis + 1 :])
+    return _rows_of(x.shape, axis)
+
+
+def _rows_of(shape: Sequence[Dim], axis: int) -> tuple[Dim, ...]:
+    return (*shape[:axis], *shape[axis + 1 :])
 
 
 def _at(row: Sequence[Dim], axis: int, i: Dim) -> tuple[Dim, ...]:
@@ -156,30 +170,29 @@ def _by_counting(x: Buffer, axis: int, descending: bool, prefix: str) -> tuple[I
 def _by_selecting(x: Buffer, axis: int, descending: bool, prefix: str, k: int) -> tuple[Items, Position]:
     """The least key of every block, then ``k`` times the least of those, whose block gets its next one."""
     n, rows = x.shape[axis], _rows(x, axis)
-    n_blocks = ceildiv(n, BLOCK)
-    keys = Buffer(f"{prefix}_keys", types.i64, (*rows, n))
+    size = _block(n)
+    n_blocks, to_block = ceildiv(n, size), _constant(size.bit_length() - 1)
+    keys = Buffer(f"{prefix}_keys", types.i64, (*rows, n_blocks, size))
     best = Buffer(f"{prefix}_best", types.i64, (*rows, n_blocks))
     last, following = (Buffer(f"{prefix}_{name}", types.i64, rows) for name in ("last", "following"))
     order = Buffer(f"{prefix}_order", types.i64, (*rows, k))
     none = Const(types.i64.max, types.i64)
-    e, g = Axis(loop_symbol("e", BLOCK), BLOCK), Axis(loop_symbol("g", n_blocks), n_blocks)
+    e, g = Axis(loop_symbol("e", size), size), Axis(loop_symbol("g", n_blocks), n_blocks)
 
     def least(out: Buffer, of: Callable[[Sequence[Dim]], Value], over: Axis) -> Stage:
         axes = axes_for(out.shape)
         return Stage((out,), axes, syms(axes), (of(syms(axes)),), Reduction((over,), "min", (none,)))
 
-    def in_block(at: Sequence[Dim]) -> Value:
-        i = at[-1] * BLOCK + e.sym
-        return Select(Inside((n - 1 - i,)), Load(keys, (*at[:-1], i)), none)
+    def key_at(at: Sequence[Dim]) -> Value:
+        i = at[-2] * size + at[-1]
+        return Select(Inside((n - 1 - i,)), _packed(Load(x, _at(at[:-2], axis, i)), i, descending), none)
 
     def after_last(row: Sequence[Dim]) -> Value:
-        start = Binary("shl", block(row), _constant(BLOCK.bit_length() - 1))
-        i = Binary("min", Binary("add", start, Index(e.sym)), index_value(n - 1))
-        key = Load(keys, (*row, i))
+        key = Load(keys, (*row, block(row), e.sym))
         return Select(Binary("gt", key, Load(last, tuple(row))), key, none)
 
     def block(row: Sequence[Dim]) -> Value:
-        return Binary("shr", _unpacked(Load(last, tuple(row))), _constant(BLOCK.bit_length() - 1))
+        return Binary("shr", _unpacked(Load(last, tuple(row))), to_block)
 
     j = Axis(loop_symbol("j", k), k)
     axes = axes_for(rows)
@@ -190,8 +203,8 @@ def _by_selecting(x: Buffer, axis: int, descending: bool, prefix: str, k: int) -
         least(following, after_last, e),
         write(best, axes, (*row, block(row)), Load(following, row)),
     )
-    pack = assign(keys, lambda at: _packed(Load(x, _at(at[:-1], axis, at[-1])), at[-1], descending))
-    return [*pack, least(best, in_block, e), Serial(j, step)], lambda row, r: Load(order, (*row, r))
+    first = least(best, lambda at: Load(keys, (*at, e.sym)), e)
+    return [*assign(keys, key_at), first, Serial(j, step)], lambda row, r: Load(order, (*row, r))
 
 
 def _by_digits(x: Buffer, axis: int, descending: bool, prefix: str) -> tuple[Items, Position]:
@@ -348,6 +361,111 @@ top_k = OpDef(
     samples=_top_k_samples,
     doc="The first k elements along an axis in descending (largest) or ascending order, and their positions. Always "
     "sorted, whatever is asked; of equal elements the earlier comes first.",
+)
+
+# --- the element of a rank ------------------------------------------------------------------------------------------
+
+
+def _infer_ranked(ts: Types, a: Attrs) -> tuple[TensorType, ...]:
+    x, rank = ts
+    check_axis(a.axis, x.rank)
+    shape = _at(_rows_of(x.shape, a.axis), a.axis, 1)
+    if rank.dtype is not types.i64:
+        raise OpError(f"ranks are i64, not {rank.dtype}")
+    check_same_dims(rank.shape, shape, "ranks and rows")
+    return x.with_shape(shape), TensorType(types.i64, shape)
+
+
+def _ref_ranked(xs: Sequence[Array], a: Attrs) -> tuple[Array, ...]:
+    at = np.take_along_axis(_ref_order(xs[0], a.axis, False), xs[1], a.axis)
+    return np.take_along_axis(xs[0], at, a.axis), at
+
+
+def _ranked_kernel(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs) -> Items:
+    """The largest key with at most ``rank`` keys below it, its bits found from the top one down; then its place alike.
+
+    ``below`` counts the keys below the one found, so what is left of the rank tells equal elements apart.
+    """
+    (x, ranks), (values, places) = ins, outs
+    axis, n, rows = a.axis, x.shape[a.axis], _rows(x, a.axis)
+    unsigned = _unsigned(_key(Const(0, x.dtype), False)).dtype
+    keys = Buffer(f"{values.name}_keys", unsigned, (*rows, n))
+    found, place = (Buffer(f"{values.name}_{k}", t, rows) for k, t in (("found", unsigned), ("place", types.i64)))
+    narrow = types.i32 if unsigned.bits <= _MAX_BITS else types.i64  # as wide as the keys: as many lanes
+    below = Buffer(f"{values.name}_below", types.i64, rows)
+    i = Axis(loop_symbol("i", n), n)
+
+    def bit(of: Buffer, p: Axis, row: Sequence[Dim]) -> Value:
+        """What is known of a number, with the next bit set."""
+        assert isinstance(p.extent, int)
+        amount = Cast(index_value(p.extent - 1 - p.sym), of.dtype)
+        return Binary("or", Load(of, tuple(row)), Binary("shl", Const(1, of.dtype), amount))
+
+    def step(number: Buffer, p: Axis, holds: Callable[[Sequence[Dim]], Value], left: Callable[..., Value]) -> Items:
+        """Count what holds; where no more than what is left of the rank do, the bit belongs to the number."""
+        axes = axes_for(rows)
+        row = syms(axes)
+        count = Buffer(f"{number.name}_count", narrow, rows)
+        total = Reduction((i,), "add", (Const(0, narrow),))
+        counted = Stage((count,), axes, row, (Cast(holds(row), narrow),), total)
+        n_held = as_i64(Load(count, row))
+        fits = Binary("le", n_held, left(row))
+        chosen = [write(number, axes, row, Select(fits, bit(number, p, row), Load(number, row)))]
+        if number is found:
+            chosen.insert(0, write(below, axes, row, Select(fits, n_held, Load(below, row))))
+        return [counted, *chosen]
+
+    def rank_of(row: Sequence[Dim]) -> Value:
+        return Load(ranks, _at(row, axis, 0))
+
+    p = Axis(loop_symbol("p", unsigned.bits), unsigned.bits)
+    n_bits = n.bit_length() if isinstance(n, int) else _MAX_BITS
+    q = Axis(loop_symbol("q", n_bits), n_bits)
+
+    def is_below(row: Sequence[Dim]) -> Value:
+        return Binary("lt", Load(keys, (*row, i.sym)), bit(found, p, row))
+
+    def is_before(row: Sequence[Dim]) -> Value:
+        same = Binary("eq", Load(keys, (*row, i.sym)), Load(found, tuple(row)))
+        return Binary("and", same, Binary("lt", Index(i.sym), bit(place, q, row)))
+
+    def left_of(row: Sequence[Dim]) -> Value:
+        return rank_of(row) - Load(below, tuple(row))
+
+    def at(index: Sequence[Dim]) -> Value:
+        row = (*index[:axis], *index[axis + 1 :])
+        return clamped(Load(place, row), _constant(0), index_value(n - 1))
+
+    return [
+        *assign(keys, lambda k: _unsigned(_key(Load(x, _at(k[:-1], axis, k[-1])), False))),
+        *assign(found, lambda row: Const(0, unsigned)),
+        *assign(below, lambda row: _constant(0)),
+        *assign(place, lambda row: _constant(0)),
+        Serial(p, tuple(step(found, p, is_below, rank_of))),
+        Serial(q, tuple(step(place, q, is_before, left_of))),
+        *copy_from(values, x, lambda k: (*k[:axis], at(k), *k[axis + 1 :])),
+        *assign(places, at),
+    ]
+
+
+def _ranked_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    x = _with_specials(rng.standard_normal((3, 5)).astype(np.float32))
+    yield Sample((x, np.array([[0], [2], [4]])), {"axis": 1})
+    yield Sample((x, np.array([[2, 0, 1, 1, 2]])), {"axis": 0})
+    for dtype in (np.float64, np.float16, np.int64, np.uint8):
+        yield Sample((rng.integers(0, 9, (2, 67, 2)).astype(dtype), np.full((2, 1, 2), 30)), {"axis": 1})
+
+
+ranked = OpDef(
+    "ranked",
+    ("x", "rank"),
+    {"axis": AttrDef("int")},
+    _infer_ranked,
+    _ref_ranked,
+    kernel=_ranked_kernel,
+    samples=_ranked_samples,
+    doc="The element at a rank (i64, 1 along the axis) in ascending order along an axis, and its position: what sort "
+    "has there, without the others.",
 )
 
 # --- argwhere, nonzero ----------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from tilewright.core.compute import (
     Buffer,
     Combiner,
     Const,
+    Fma,
     IndexLike,
     Inside,
     Load,
@@ -454,3 +455,38 @@ cumsum = cumulative("cumsum", "add", _number(0), np.add, "The sums of all prefix
 cumprod = cumulative("cumprod", "mul", _number(1), np.multiply, "The products of all prefixes.", True, False)
 cummax = cumulative("cummax", "max", lowest, np.maximum, "The maxima of all prefixes; NaN propagates.", False)
 cummin = cumulative("cummin", "min", highest, np.minimum, "The minima of all prefixes; NaN propagates.", False)
+
+
+def _infer_linear_scan(ts: Sequence[TensorType], a: Attrs) -> TensorType:
+    check_equal_dtypes(ts, (types.f32, types.f64))
+    check(ts[0].rank > 0 and ts[0].shape == ts[1].shape, f"factors {ts[0]} and terms {ts[1]} differ, or have no axis")
+    return ts[1]
+
+
+def _linear_scan_compute(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs) -> tuple[Stage | Serial, ...]:
+    (factors, terms), (out,) = ins, outs
+    axes = axes_for(out.shape)
+    t, row = axes[0].sym, syms(axes)[1:]
+    before = Select(Inside((t - 1,)), Load(out, (t - 1, *row)), Const(0.0, out.dtype))
+    value = Fma(Load(factors, (t, *row)), before, Load(terms, (t, *row)))
+    return (Serial(axes[0], (Stage((out,), axes[1:], (t, *row), (value,)),)),)
+
+
+def _ref_linear_scan(xs: Sequence[Array], a: Attrs) -> Array:
+    factors, terms = (x.astype(np.float64) for x in xs)
+    out, state = np.empty_like(terms), np.zeros_like(terms[0]) if len(terms) else None
+    for t in range(len(terms)):
+        out[t] = state = factors[t] * state + terms[t]
+    return out.astype(xs[1].dtype)
+
+
+def _linear_scan_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    for shape, dtype in (((5, 3), types.f32), ((7,), types.f64), ((4, 2, 33), types.f32), ((0, 2), types.f32)):
+        yield Sample((random(rng, shape, dtype, (-1.0, 1.0)), random(rng, shape, dtype)), {})
+
+
+linear_scan = OpDef(
+    "linear_scan", ("factors", "terms"), {}, _infer_linear_scan, _ref_linear_scan, compute=_linear_scan_compute,
+    traits=frozenset(), samples=_linear_scan_samples,
+    doc="y[t] = factors[t] * y[t-1] + terms[t] along the first axis, from 0.",
+)  # fmt: skip
