@@ -37,7 +37,7 @@ class First(nn.Module):
 
 def elementwise() -> Ops:
     x, y = randn(512, 512), randn(512, 512)
-    channels = randn(1, 64, 56, 56)
+    channels, shorts = randn(1, 64, 56, 56), randint(1, 999, (512, 512), dtype=torch.int16)
     functions: dict[str, Callable[..., Any]] = {
         "exp": torch.exp, "sin": torch.sin, "tanh": torch.tanh, "erf": torch.erf, "sigmoid": torch.sigmoid,
         "log": lambda x: torch.log(x.abs()), "pow": lambda x: x.abs() ** 1.7, "sqrt": lambda x: x.abs().sqrt(),
@@ -54,6 +54,10 @@ def elementwise() -> Ops:
         "int64 add": (torch.add, (randint(0, 9, (512, 512)), randint(0, 9, (512, 512)))),
         "f64 mul add": (lambda x, y: x * y + x, (x.double(), y.double())),
         "f16 mul add": (lambda x, y: x * y + x, (x.half(), y.half())),
+        "fmod": (torch.fmod, (x, y)),
+        "remainder by 3": (lambda x: x % 3, (x,)),
+        "int16 divide": (torch.floor_divide, (shorts.flip(0), shorts)),
+        "lgamma": (torch.lgamma, (x,)),
     }
 
 
@@ -96,6 +100,14 @@ def indexing() -> Ops:
         "cumsum last": (lambda x: x.cumsum(1), (table,)),
         "cumsum first": (lambda x: x.cumsum(0), (table,)),
         "topk": (lambda x: x.topk(10)[0], (randn(64, 1000),)),
+        "topk 100": (lambda x: x.topk(100)[0], (randn(64, 1000),)),
+        "topk of 8400": (lambda x: x.topk(300)[0], (randn(1, 8400),)),
+        "topk of experts": (lambda x: x.topk(8)[0], (randn(256, 128),)),
+        "kthvalue": (lambda x: x.kthvalue(100)[0], (randn(64, 1000),)),
+        "median": (lambda x: x.median(1)[0], (randn(64, 1000),)),
+        "searchsorted": (torch.searchsorted, (randn(1000).sort()[0], randn(4096))),
+        "logcumsumexp": (lambda x: x.logcumsumexp(1), (randn(64, 1000),)),
+        "embedding bag": (nn.EmbeddingBag(1000, 64), (randint(0, 1000, (128, 20)),)),
         "sort": (lambda x: x.sort()[0], (randn(64, 1000),)),
         "argmax last": (lambda x: x.argmax(1), (randn(64, 1000),)),
         "argmax first": (lambda x: x.argmax(0), (randn(64, 1000),)),

@@ -14,6 +14,7 @@ from tilewright.core.diag import CompileError
 from tilewright.core.evaluate import evaluate_graph
 from tilewright.core.expr import Dim, Sym
 from tilewright.core.graph import Builder, Graph, Node, Pool
+from tilewright.core.opdef import OpDef
 from tilewright.core.text import parse_graph
 from tilewright.core.types import Array, TensorType, tensor_type_of
 from tilewright.debug.flow import compare_graph
@@ -211,3 +212,14 @@ def test_remainders_by_a_constant_are_exact(divisor: float) -> None:
     np.testing.assert_array_equal(got, want)
     is_number = ~np.isnan(want)
     np.testing.assert_array_equal(np.signbit(got)[is_number], np.signbit(want)[is_number])
+
+
+@pytest.mark.parametrize("n_columns", [1, 17, 64, 300])
+@pytest.mark.parametrize("fold", [ops.reduce_sum, ops.reduce_max])
+def test_rows_that_data_choose_are_folded_as_vectors(n_columns: int, fold: OpDef) -> None:
+    rng = np.random.default_rng(1)
+    table, weights = rng.standard_normal((40, n_columns), np.float32), rng.standard_normal((13, 7, 1), np.float32)
+    b, given = inputs(table, rng.integers(-40, 40, (13, 7)), weights)
+    chosen = b(ops.mul, b(ops.gather, given[0], given[1], axis=0), given[2])
+    arrays = [table, rng.integers(-40, 40, (13, 7)), weights]
+    check(b, given, [b(fold, chosen, axes=(1,), keepdims=False)], arrays)

@@ -464,3 +464,40 @@ def test_sampling_of_symbolic_sizes() -> None:
 @pytest.mark.parametrize(("size", "step"), [(40, 16), (7, 9), (64, 64), (30, 30), (2, 1), (20, 1), (64, 7)])
 def test_windows_of_a_sequence(size: int, step: int) -> None:
     check_functions({"unfold": lambda x: x.unfold(-1, size, step)}, torch.randn(3, 2, 65))
+
+
+def test_order_statistics_of_long_rows() -> None:
+    x = torch.randn(3, 130, 2)
+    x[0, :5, 0], x[1, 7, 1], x[2, :4, 0] = x[0, 9, 0], float("nan"), torch.tensor([0.0, -0.0, torch.inf, -torch.inf])
+    edges, wide = torch.sort(x[0, :, 1])[0].contiguous(), torch.randint(-50, 50, (3, 130, 2))
+    check_functions(
+        {
+            "kth": lambda x, e, i: torch.kthvalue(x, 7, 1)[0],
+            "last": lambda x, e, i: torch.kthvalue(x, 130, 1)[0],
+            "integers": lambda x, e, i: torch.kthvalue(i, 40, 1)[0],
+            "bytes": lambda x, e, i: torch.median(i.to(torch.int8), 1)[0],
+            "halves": lambda x, e, i: torch.median(x.half(), 1)[0],
+            "median": lambda x, e, i: torch.median(x, 1),
+            "all": lambda x, e, i: torch.median(x[0]),
+            "nanmedian": lambda x, e, i: torch.nanmedian(x, 1)[0],
+            "doubles": lambda x, e, i: torch.nanmedian(x.double(), 1)[0],
+            "left": lambda x, e, i: torch.searchsorted(e, torch.cat([x[0], e.view(65, 2)])),
+            "right": lambda x, e, i: torch.bucketize(torch.cat([x[2], e.view(65, 2)]), e, right=True),
+            "rows": lambda x, e, i: torch.searchsorted(i.sort(1)[0].mT.contiguous(), i.mT.contiguous()),
+            "repeated": lambda x, e, i: torch.repeat_interleave(i[0].abs(), 3, 0),
+        },
+        x,
+        edges,
+        wide,
+    )
+
+
+def test_running_sums_of_exponentials() -> None:
+    x = torch.randn(3, 70, 2) * 30
+    x[0, :3, 0], x[1, 5, 1], x[2, 7, 0], x[2, 60, 1] = -torch.inf, torch.inf, torch.nan, -torch.inf
+    functions = {f"axis_{k}": lambda x, k=k: torch.logcumsumexp(x, k) for k in range(3)}
+    check_functions(functions | {"f64": lambda x: x[:, :, 0].double().logcumsumexp(1)}, x, rtol=1e-4)
+
+
+def test_running_sums_of_no_places() -> None:
+    check_functions({"none": lambda x: torch.logcumsumexp(x, 1)}, torch.randn(3, 0))

@@ -14,7 +14,7 @@ import numpy as np
 
 from tilewright import ops
 from tilewright.core.expr import Dim
-from tilewright.core.graph import Builder, Node
+from tilewright.core.graph import CONST, Builder, Node
 from tilewright.core.types import bool_, f32, i32, i64, product
 from tilewright.frontend.aten_call import (
     Call,
@@ -207,6 +207,10 @@ def _fractional_max_pool(c: Call) -> Result:
 
 def _folded(b: Builder, rows: Node, owner: Node, n: Dim, name: str, initial: Node, axis: int = 0) -> Node:
     """Rows along an axis folded into ``n`` results by the owner of each (``n``: nobody); each starts at ``initial``."""
+    if axis == 0 and len(owner.shape) == 1:  # whole rows, one index each
+        start = expand(b, initial, (n + 1, *rows.shape[1:]))
+        at = reshape(b, owner, (*owner.shape, 1))
+        return slice_axis(b, b(ops.scatter_nd, start, at, rows, reduction=REDUCTIONS[name]), 0, 0, n)
     after = len(rows.shape) - axis - 1
     at = expand(b, reshape(b, owner, (*owner.shape, *(1,) * after)), rows.shape)
     start = expand(b, initial, (*rows.shape[:axis], n + 1, *rows.shape[axis + 1 :]))
@@ -243,6 +247,13 @@ def _segment_reduce(c: Call) -> Node:
     return found
 
 
+def _step(offsets: Node) -> int | None:
+    """The length of bags that are equally long: what a ramp from 0 is multiplied with."""
+    if offsets.op is not ops.mul or offsets.inputs[0].op is not ops.iota or offsets.inputs[1].op is not CONST:
+        return None
+    return int(offsets.inputs[1].attrs["data"].array.item())
+
+
 def _embedding_bag(c: Call) -> Result:
     b, weight = c.b, c.tensor("weight")
     indices, offsets = c.tensor("indices", i64), c.tensor("offsets", i64)
@@ -253,19 +264,23 @@ def _embedding_bag(c: Call) -> Result:
     if c["per_sample_weights"] is not None:
         factors = c.tensor("per_sample_weights", weight.dtype)
         rows = b(ops.mul, rows, reshape(b, factors, (rows.shape[0], 1)))
-    starts = slice_axis(b, offsets, 0, 0, n)
-    owner = counted(b, starts, b(ops.iota, extent=rows.shape[0], dtype=i64), True)
-    owner = b(ops.sub, owner, b.const(1, i64))
     name = ("sum", "mean", "amax")[mode]
     start = b.const(start_of(name, weight.dtype), weight.dtype)
-    kept = b(ops.full, value=1.0, dtype=weight.dtype, shape=rows.shape)
+    kept = b(ops.full, value=1.0, dtype=weight.dtype, shape=(rows.shape[0], 1))
     if c["padding_idx"] >= 0:
         is_kept = b(ops.ne, indices, b.const(c["padding_idx"], i64))
         is_kept = reshape(b, is_kept, (rows.shape[0], 1))
-        rows = b(ops.where, is_kept, rows, start)
-        kept = b(ops.mul, kept, cast(b, is_kept, weight.dtype))
-    found = _folded(b, rows, owner, n, name, start)
-    counts = _folded(b, kept, owner, n, "sum", b.const(0, weight.dtype))
+        rows, kept = b(ops.where, is_kept, rows, start), cast(b, is_kept, weight.dtype)
+    if _step(offsets) is not None and rows.shape[0] == n * _step(offsets):
+        bags, marks = (reshape(b, x, (n, _step(offsets), x.shape[1])) for x in (rows, kept))
+        found = b(ops.reduce_max if name == "amax" else ops.reduce_sum, bags, axes=(1,), keepdims=False)
+        counts = b(ops.reduce_sum, marks, axes=(1,), keepdims=False)
+    else:
+        starts = slice_axis(b, offsets, 0, 0, n)
+        owner = counted(b, starts, b(ops.iota, extent=rows.shape[0], dtype=i64), True)
+        owner = b(ops.sub, owner, b.const(1, i64))
+        found = _folded(b, rows, owner, n, name, start)
+        counts = _folded(b, kept, owner, n, "sum", b.const(0, weight.dtype))
     is_empty = b(ops.eq, counts, b.const(0, weight.dtype))
     if name == "mean":
         found = b(ops.div, found, b(ops.where, is_empty, b.const(1, weight.dtype), counts))

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from tilewright.core.compute import Buffer, Load, Value
+from tilewright.core.compute import Buffer, Load, Value, symbols_of_value
 from tilewright.core.compute import walk as walk_value
 from tilewright.core.expr import Dim, Sym, floordiv, mod, substitute, symbols
 from tilewright.tile.affine import coefficient, linear, period
@@ -47,6 +47,8 @@ RESIDENT = 0.6
 TASKS_PER_CORE = 2
 PANEL_SHARE = 4
 MIN_SHARING_TILES = 4
+FAR = 1 << 20
+"""Elements between what neighbouring run-time indices name, as far as anyone knows."""
 WORK_PER_BYTE = 1.0
 """A byte of an operand costs a core as long as this many operations: what a product of few rows is bound by."""
 
@@ -371,19 +373,27 @@ def root_terms(b: Builder, acc: str, root: str) -> dict[Sym, Dim]:
 
 
 def _operands(b: Builder, acc: str, root: str, lanes: Sym) -> tuple[Operand, ...]:
-    """The update's loads, as offsets in terms of the root's loops."""
+    """The update's loads, as offsets in terms of the root's loops. What a run-time index names lies anywhere: as if it
+    jumped along all loops that the index depends on, of which the lanes may not be one.
+    """
     update = _update(b, acc)
     dims = root_terms(b, acc, root)
     roles = {p.buffer: p.role for p in b.kernel.places}
     found: list[Operand] = []
     for x in walk_value(update.value):
         if isinstance(x, Load):
-            offset = linear(x.buffer, x.index)
-            if offset is None:
-                raise ScheduleError("contract", acc, "an operand is read at a run-time index")
+            run_time = [i for i in x.index if isinstance(i, Value)]
+            offset = linear(x.buffer, tuple(0 if isinstance(i, Value) else i for i in x.index))
+            assert offset is not None
+            names = frozenset[Sym]().union(*map(symbols_of_value, run_time))
+            for s in sorted(names, key=lambda s: s.name):
+                offset = offset + s * FAR
             offset = substitute(offset, dims)
+            if any(lanes in symbols(substitute(s, dims)) for s in names):
+                raise ScheduleError("contract", acc, "lanes read an operand at run-time indices of their own")
             c = coefficient(offset, lanes)
-            found.append(Operand(offset, c if isinstance(c, int) else None, roles[x.buffer] is Role.CONST))
+            is_packed = roles[x.buffer] is Role.CONST and not run_time
+            found.append(Operand(offset, c if isinstance(c, int) else None, is_packed))
     return tuple(found)
 
 
