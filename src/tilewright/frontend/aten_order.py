@@ -16,7 +16,6 @@ from tilewright.core.types import bool_, f32, f64, i32, i64
 from tilewright.frontend.aten_call import (
     Call,
     Result,
-    Unsupported,
     as_node,
     cast,
     expand,
