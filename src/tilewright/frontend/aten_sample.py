@@ -271,8 +271,9 @@ def _embedding_bag(c: Call) -> Result:
         is_kept = b(ops.ne, indices, b.const(c["padding_idx"], i64))
         is_kept = reshape(b, is_kept, (rows.shape[0], 1))
         rows, kept = b(ops.where, is_kept, rows, start), cast(b, is_kept, weight.dtype)
-    if _step(offsets) is not None and rows.shape[0] == n * _step(offsets):
-        bags, marks = (reshape(b, x, (n, _step(offsets), x.shape[1])) for x in (rows, kept))
+    step = _step(offsets)
+    if step is not None and rows.shape[0] == n * step:
+        bags, marks = (reshape(b, x, (n, step, x.shape[1])) for x in (rows, kept))
         found = b(ops.reduce_max if name == "amax" else ops.reduce_sum, bags, axes=(1,), keepdims=False)
         counts = b(ops.reduce_sum, marks, axes=(1,), keepdims=False)
     else:

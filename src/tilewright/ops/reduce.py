@@ -459,7 +459,8 @@ cummin = cumulative("cummin", "min", highest, np.minimum, "The minima of all pre
 
 def _infer_linear_scan(ts: Sequence[TensorType], a: Attrs) -> TensorType:
     check_equal_dtypes(ts, (types.f32, types.f64))
-    check(ts[0].rank > 0 and ts[0].shape == ts[1].shape, f"factors {ts[0]} and terms {ts[1]} differ, or have no axis")
+    is_alike = ts[0].rank > 0 and ts[0].shape == ts[1].shape
+    check(is_alike, lambda: f"factors {ts[0]} and terms {ts[1]} differ, or have no axis")
     return ts[1]
 
 
