@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from benchmarks import computations
 
-from tilewright.codegen.llvm import assembly_of_text, compile_text, emit_kernel
+from tilewright.codegen.llvm import assembly_of_text, compile_text, emit
 from tilewright.codegen.peak import PeakMeter
 from tilewright.codegen.target import Target
 from tilewright.core import types
@@ -166,7 +166,8 @@ def measure(case: Case, target: Target, meter: PeakMeter, threads: int, seconds:
     fixed = [b for b in case.computation.inputs if b.name in case.constants]
     kernel = schedule(case.computation, machine_of(target), fixed, "row")
     clock.append(time.perf_counter())
-    text = emit_kernel(kernel, target)
+    made = emit(kernel, target)
+    text = made.text
     clock.append(time.perf_counter())
     library = link([compile_text(text, target)], ["row"])
     clock.append(time.perf_counter())
@@ -176,15 +177,17 @@ def measure(case: Case, target: Target, meter: PeakMeter, threads: int, seconds:
     given |= {p.param.name: aligned(packed_array(p, arrays[p.source.name])) for p in kernel.packed}
     for b in kernel.params:
         given.setdefault(b.name, aligned(np.zeros([int(str(d)) for d in b.shape], b.dtype.numpy)))
-    signature = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * len(kernel.params), ctypes.c_int32)
+    signature = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * len(kernel.params), ctypes.c_int32, ctypes.c_void_p)
     function: Any = signature(library.addresses["row"])
     pointers = [given[b.name].ctypes.data for b in kernel.params]
+    scratch = aligned(np.zeros(made.scratch.n_bytes(threads), np.uint8))
+    at = scratch.ctypes.data + made.scratch.start(threads)
     peak = meter.fma_gflops()
-    function(*pointers, threads)
+    function(*pointers, threads, at)
     best, stop = float("inf"), time.perf_counter() + seconds
     while time.perf_counter() < stop:
         start = time.perf_counter()
-        function(*pointers, threads)
+        function(*pointers, threads, at)
         best = min(best, time.perf_counter() - start)
     peak = max(peak, meter.fma_gflops()) * threads
     expected = case.expected(arrays).reshape(-1)

@@ -21,6 +21,7 @@ from edges import edge_graph
 from graphs import RandomGraph, random_graph
 from networks import network
 from tilewright import driver
+from tilewright.codegen.llvm import Emitted
 from tilewright.codegen.target import Target
 from tilewright.conformance.outcome import Status
 from tilewright.conformance.workers import Case
@@ -100,7 +101,7 @@ def run(case: RandomGraph, *, threads: int, **how: object) -> None:
 
 
 _SCHEDULED: dict[tuple[str, Machine], Scheduled] = {}
-_TEXTS: dict[tuple[str, Target], str] = {}
+_TEXTS: dict[tuple[str, Target], Emitted] = {}
 
 
 @contextmanager
@@ -110,7 +111,7 @@ def kernels_shared() -> Iterator[None]:
     A kernel's name is the digest of its computation's text, of which everything after it is a function of an
     unchanged compiler.
     """
-    schedule, emit = driver.schedule_with_steps, driver.emit_kernel
+    schedule, emit = driver.schedule_with_steps, driver.emit
 
     def schedule_once(computation, machine, constants, name):
         key = name, machine
@@ -118,13 +119,13 @@ def kernels_shared() -> Iterator[None]:
             _SCHEDULED[key] = schedule(computation, machine, constants, name)
         return _SCHEDULED[key]
 
-    def emit_once(kernel: Kernel, target: Target) -> str:
+    def emit_once(kernel: Kernel, target: Target) -> Emitted:
         key = kernel.name, target
         if key not in _TEXTS:
             _TEXTS[key] = emit(kernel, target)
         return _TEXTS[key]
 
-    once = {"schedule_with_steps": schedule_once, "emit_kernel": emit_once, "compile_text": _compiled_once}
+    once = {"schedule_with_steps": schedule_once, "emit": emit_once, "compile_text": _compiled_once}
     with mock.patch.multiple(driver, **once):
         yield
 

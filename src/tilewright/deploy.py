@@ -90,7 +90,8 @@ def export_modules(graph: Graph, options: Options, n_threads: int, clock: Clock)
 def build_modules(graph: Graph, options: Options, target: Target, clock: Clock) -> Modules:
     """The whole compiler but LLVM: what ahead-of-time export makes an object of."""
     split = optimise_and_split(graph, options, target, clock)
-    texts = {"entry": split.entry(None), **split.kernels.texts()}
+    kernels = split.kernels.texts()
+    texts = {"entry": split.entry(None), **kernels}
     with clock.stage("weights"):
         weights = split.planner.weights.blob()
     manifest = split.manifest(options, weights.nbytes, len(split.slots))

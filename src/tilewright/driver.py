@@ -24,8 +24,9 @@ import numpy as np
 
 from tilewright import ops
 from tilewright.codegen.dot import dots_of
-from tilewright.codegen.llvm import assembly, compile_text, emit_kernel
+from tilewright.codegen.llvm import assembly, compile_text, emit, emit_kernel
 from tilewright.codegen.program import emit_program
+from tilewright.codegen.scratch import Scratch
 from tilewright.codegen.target import Target
 from tilewright.core.diag import OptionError
 from tilewright.core.expr import Dim, Sym, largest, symbols, to_text
@@ -53,6 +54,7 @@ from tilewright.runtime.host import misfit
 from tilewright.runtime.manifest import (
     Constraint,
     Manifest,
+    ScratchSpec,
     SymbolSpec,
     TargetSpec,
     TensorSpec,
@@ -319,16 +321,19 @@ class SplitGraph:
     slots: dict[str, int]
 
     def entry(self, cycles: Mapping[str, int] | None) -> str:
-        """The entry's module."""
+        """The entry's module, once the kernels are emitted."""
         shapes = [[largest(d, self.planner.caps) for d in n.shape] for n in self.graph.outputs]
+        made = self.kernels
         return emit_program(
-            self.program, self.slots, shapes, self.kernels.target, self.kernels.parameter_counts(), cycles
-        )
+            self.program, self.slots, shapes, made.target, made.parameter_counts(), Scratch.most(made.scratch.values()),
+            cycles,
+        )  # fmt: skip
 
     def manifest(self, options: Options, weights_bytes: int, n_dims: int) -> Manifest:
         """What a loader must know."""
         report = make_report(self.graph, self.program, self.kernels, options, weights_bytes)
-        return make_manifest(self.graph, self.slots, n_dims, self.planner.caps, self.kernels.target, report)
+        scratch = Scratch.most(self.kernels.scratch.values())
+        return make_manifest(self.graph, self.slots, n_dims, self.planner.caps, self.kernels.target, report, scratch)
 
 
 def optimise_and_split(graph: Graph, options: Options, target: Target, clock: Clock) -> SplitGraph:
@@ -408,6 +413,7 @@ class KernelBuilder:
         self.kernels: dict[str, Kernel] = {}
         self.specs: dict[str, KernelSpec] = {}
         self.labels: dict[str, str] = {}
+        self.scratch: dict[str, Scratch] = {}
         self.sizes: dict[str, int] = {}
         self.work: dict[str, Work | None] = {}
         self.products: dict[str, tuple[str, ...]] = {}
@@ -438,7 +444,7 @@ class KernelBuilder:
             lines = self.book.lines[name]
             try:
                 found = schedule_by(made.computation, self.machine, made.constants, name, lines)
-                emit_kernel(found.kernel, self.target)
+                emit(found.kernel, self.target)
             except ScheduleFileError as e:
                 self.problems += e.problems
                 found = None
@@ -463,9 +469,7 @@ class KernelBuilder:
         llvm = ThreadPoolExecutor(1, thread_name_prefix="tilewright-llvm")
         for k, (name, kernel) in enumerate(self.kernels.items()):
             self.clock.tell("kernels", k, len(self.kernels))
-            with self.clock.stage("emit"):
-                text = emit_kernel(kernel, self.target)
-            pending.append((name, llvm.submit(compile_text, text, self.target)))
+            pending.append((name, llvm.submit(compile_text, self._emitted(name, kernel), self.target)))
         llvm.shutdown(wait=False)
         return pending
 
@@ -474,9 +478,14 @@ class KernelBuilder:
         found: dict[str, str] = {}
         for k, (name, kernel) in enumerate(self.kernels.items()):
             self.clock.tell("kernels", k, len(self.kernels))
-            with self.clock.stage("emit"):
-                found[name] = emit_kernel(kernel, self.target)
+            found[name] = self._emitted(name, kernel)
         return found
+
+    def _emitted(self, name: str, kernel: Kernel) -> str:
+        with self.clock.stage("emit"):
+            made = emit(kernel, self.target)
+        self.scratch[name] = made.scratch
+        return made.text
 
     def finish(self, pending: Sequence[tuple[str, Future[bytes]]]) -> list[ObjectImage]:
         """Object code of every kernel that was started."""
@@ -568,6 +577,7 @@ def make_manifest(
     caps: Mapping[Sym, Dim],
     target: Target,
     report: dict[str, Any],
+    scratch: Scratch,
 ) -> Manifest:
     """What the loader needs to know."""
     given = graph.symbols()
@@ -582,6 +592,7 @@ def make_manifest(
         symbols=tuple(SymbolSpec(s.name, s.lo or 0, s.hi) for s in given),
         computed=tuple(SymbolSpec(s.name, s.lo or 0, _size(caps.get(s, s.hi))) for s in by_slot),
         n_dims=n_dims,
+        scratch=ScratchSpec(scratch.fixed, scratch.per_thread),
         constraints=tuple(Constraint(f"{to_text(c)} >= 0") for c in graph.constraints),
         report=report,
     )
@@ -622,6 +633,7 @@ def make_report(
             "work": None if work is None else asdict(work),
         })  # fmt: skip
     arena = program.arena_bytes
+    scratch = Scratch.most(kernels.scratch.values())
     return {
         "model": graph.name,
         "options": options.shown(),
@@ -633,6 +645,8 @@ def make_report(
         "memory": {
             "arena_bytes": arena if isinstance(arena, int) else to_text(arena),
             "lower_bound_bytes": program.lower_bound,
+            "scratch_bytes": scratch.fixed,
+            "scratch_bytes_per_thread": scratch.per_thread,
             "weights_bytes": weights_bytes,
         },
     }
@@ -677,7 +691,9 @@ def kernel_texts(graph: Graph, options: Options, stage: str, only: str) -> Itera
     made.check_book()
     if stage == "entry":
         slots, shapes = dimension_slots(graph, program), [n.shape for n in graph.outputs]
-        yield emit_program(program, slots, shapes, target, made.parameter_counts())
+        made.texts()
+        scratch = Scratch.most(made.scratch.values())
+        yield emit_program(program, slots, shapes, target, made.parameter_counts(), scratch)
         return
     texts = {spec.name: text for text, spec in made.specs.items()}
     for name, kernel in made.kernels.items():

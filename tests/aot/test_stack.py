@@ -5,6 +5,7 @@ Programs for other machines check it at every call (``emulated/program.c``).
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -14,7 +15,10 @@ import pytest
 import small_models
 import tilewright as tw
 from aot import programs
+from graph.networks import Net
 from tilewright.aot.stack import stack_of
+from tilewright.core.graph import Builder, Graph, Pool
+from tilewright.core.types import TensorType, f32
 
 DIGITS = programs.ROOT / "examples" / "digits" / "digits.onnx"
 
@@ -161,6 +165,55 @@ def test_depths_of_instructions(triple: str) -> None:
 def test_foreign_functions_and_recursion() -> None:
     found = stack_of("f:\n\tcallq\tg@PLT\n\tcallq\tf\n\tretq\n", "x86_64-unknown-linux-gnu")
     assert found.n_bytes == {"f": None} and found.foreign == {"g"}
+
+
+def wide_convolution() -> Graph:
+    """Winograd's form of so many channels that a thread's tiles take hundreds of KiB."""
+    b = Builder(Pool())
+    x = b.pool.input("x", TensorType(f32, (1, 160, 14, 14)))
+    return Graph("wide", b.pool, (x,), (Net(b).conv(x, 160),), ("y",))
+
+
+@programs.needs_cc
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_thread_with_a_small_stack_runs_kernels_with_large_scratch(threads: int, tmp_path: Path) -> None:
+    """As threads of musl, Go and macOS are; every task is run by the caller's thread or one as small."""
+    graph = wide_convolution()
+    made = tw.export(graph, tmp_path, name="m", threads=threads)
+    (stack,) = map(int, re.findall(r"#define M_STACK_BYTES (\d+)", made.header.read_text()))
+    memory = json.loads(made.record.read_text())["memory"]
+    assert stack < 16 << 10 and memory["scratch_bytes"] > 64 << 10
+    program = tmp_path / "small.c"
+    program.write_text("""
+#include "m.h"
+#include <limits.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <unistd.h>
+static char data[160 * 14 * 14 * 4], results[160 * 14 * 14 * 4];
+static void *call(void *model) {
+  const void *in[1] = {data};
+  void *out[1] = {results};
+  return m_run(model, NULL, in, out) ? model : NULL;
+}
+int main(void) {
+  pthread_attr_t attributes;
+  pthread_t thread;
+  m_model *m;
+  void *failed;
+  size_t bytes = ((size_t)sysconf(_SC_THREAD_STACK_MIN) + M_STACK_BYTES + 16384) & ~(size_t)4095;
+  if (fread(data, 1, sizeof data, stdin) != sizeof data || m_create(&m, NULL, M_WORKSPACE_BYTES, NULL, 0)) return 1;
+  if (pthread_attr_init(&attributes) || pthread_attr_setstacksize(&attributes, bytes)) return 2;
+  if (pthread_create(&thread, &attributes, call, m) || pthread_join(thread, &failed) || failed) return 3;
+  return fwrite(results, 1, sizeof results, stdout) != sizeof results;
+}
+""")
+    flags = [f"-I{tmp_path}", "-D_GNU_SOURCE", *programs.STRICT]
+    programs.link([*flags, str(program), str(made.object)], tmp_path / "small")
+    x = small_models.numbers(1, 160, 14, 14)
+    small = ["sh", "-c", 'ulimit -s 256 && exec "$0"', str(tmp_path / "small")]  # the pool's threads have as much
+    ran = subprocess.run(small, input=x.tobytes(), capture_output=True, check=True, timeout=60)
+    assert ran.stdout == tw.compile(graph, threads=1, cache=False)(x).tobytes()
 
 
 @programs.needs_cc

@@ -9,6 +9,7 @@ import numpy as np
 from tilewright.codegen import llvm as codegen
 from tilewright.codegen.target import Target
 from tilewright.core.compute import Buffer
+from tilewright.runtime.values import aligned_buffer
 from tilewright.tile.ir import Kernel, Place, Role, Space
 
 POOL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32)
@@ -30,19 +31,24 @@ class Native:
 
     def __init__(self, kernel, target=HOST, object_bytes=None):
         self.kernel = kernel
-        self.code = object_bytes or codegen.compile_kernel(kernel, target)
+        made = codegen.emit(kernel, target)
+        self.scratch = made.scratch
+        self.code = object_bytes or codegen.compile_text(made.text, target)
         self.jit = llvm.create_lljit_compiler(codegen.target_machine(HOST))
         builder = llvm.JITLibraryBuilder().add_object_img(self.code)
         builder.import_symbol("tw_parallel_for", ctypes.cast(_pool, ctypes.c_void_p).value)
         self.library = builder.export_symbol(kernel.name).link(self.jit, kernel.name)
         n_params, n_sizes = len(kernel.params), len(kernel.sizes)
-        types = [ctypes.c_void_p] * n_params + [ctypes.c_int64] * n_sizes + [ctypes.c_int32]
+        types = [ctypes.c_void_p] * n_params + [ctypes.c_int64] * n_sizes + [ctypes.c_int32, ctypes.c_void_p]
         self.function = ctypes.CFUNCTYPE(None, *types)(self.library[kernel.name])
 
     def __call__(self, *arrays, sizes=(), threads=1):
         for a, b in zip(arrays, self.kernel.params, strict=True):
             assert a.flags.c_contiguous and a.dtype == b.dtype.numpy, b
-        self.function(*[a.ctypes.data for a in arrays], *sizes, threads)
+        scratch, start = aligned_buffer(self.scratch.n_bytes(threads))
+        scratch[:] = 0
+        at = scratch.ctypes.data + start + self.scratch.start(threads)
+        self.function(*[a.ctypes.data for a in arrays], *sizes, threads, at)
 
 
 def kernel(body, *places, sizes=(), name="k"):

@@ -52,7 +52,7 @@ def test_share_of_peak():
         peak = max(peak, meter.fma_gflops(0.01))
         for _ in range(20):
             start = time.perf_counter()
-            native.function(*pointers, 1)
+            native.function(*pointers, 1, 0)
             best = max(best, 2e-9 * m * n * k / (time.perf_counter() - start))
     print(f"{best:.1f} of {peak:.1f} GFLOP/s: {best / peak:.3f}")
     assert best / peak > 0.75

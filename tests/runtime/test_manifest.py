@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 
 from runtime.tiny import scale_parts
 from tilewright.runtime.errors import ArtifactError
-from tilewright.runtime.manifest import Constraint, Manifest, ObjectSpec, SymbolSpec, TensorSpec, WeightsSpec
+from tilewright.runtime.manifest import (
+    Constraint,
+    Manifest,
+    ObjectSpec,
+    ScratchSpec,
+    SymbolSpec,
+    TensorSpec,
+    WeightsSpec,
+)
 from tilewright.runtime.model import LoadedModel
 from tilewright.runtime.plan import Planner
 
@@ -22,6 +30,7 @@ def full_manifest() -> Manifest:
         constraints=(Constraint("n % 2 == 0", "why"),),
         failures=("", "bad"),
         locations=("", "here"),
+        scratch=ScratchSpec(64, 128),
         weights=WeightsSpec(12, "crc"),
         objects=(ObjectSpec("entry", 10, "0" * 64),),
     )
@@ -72,7 +81,10 @@ def test_wrong_field_is_named(path: tuple[Any, ...], value: Any, words: str) -> 
     assert words in str(caught.value)
 
 
-@pytest.mark.parametrize("field", [f.name for f in dataclasses.fields(Manifest) if f.name != "convention"])
+REQUIRED = [f.name for f in dataclasses.fields(Manifest) if f.name not in ("convention", "scratch")]
+
+
+@pytest.mark.parametrize("field", REQUIRED)
 def test_missing_field_is_named(field: str) -> None:
     fields = json.loads(full_manifest().to_json())
     del fields[field]

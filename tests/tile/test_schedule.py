@@ -351,12 +351,12 @@ def test_a_file_of_schedules_gives_the_same_text_back_and_lists_every_broken_lin
     assert all(p.rule for p in broken.problems) and not broken.lines
 
 
-def test_a_file_cannot_make_a_kernel_that_overflows_a_stack_or_takes_minutes():
+def test_a_file_cannot_make_a_kernel_of_too_much_scratch_or_minutes():
     start = lower(elementwise((1 << 20,)))
     lines = [Line(k, read_step(x)) for k, x in enumerate(["split(i0, 100000)", "kind(i0_i, unroll)"], 1)]
     with pytest.raises(ScheduleFileError, match="unrolled copies"):
         apply_lines(start, lines)
-    with pytest.raises(ScheduleFileError, match="stack"):
+    with pytest.raises(ScheduleFileError, match="scratch"):
         apply_lines(start, [Line(1, read_step("cache(Z)")), Line(2, read_step("place(Z_c, local)"))])
     with pytest.raises(ScheduleFileError, match="2001"):
         apply_lines(start, [Line(k, read_step("divide(i0, 1)")) for k in range(1, 2003)])

@@ -20,6 +20,7 @@ import numpy as np
 
 from tilewright.codegen.isa import x86
 from tilewright.core.diag import OptionError
+from tilewright.runtime.manifest import ScratchSpec
 
 if TYPE_CHECKING:
     from tilewright.aot.export import Modules
@@ -66,10 +67,16 @@ def merge(levels: Sequence[Modules]) -> Modules:
             rows += [(f"{label} ({level.target.cpu})", size) for label, size in level.weight_rows]
     arenas = [m.manifest.report["memory"]["arena_bytes"] for m in levels]
     arena = max(arenas) if all(isinstance(a, int) for a in arenas) else f"max({', '.join(map(str, arenas))})"
-    memory = {**base.manifest.report["memory"], "arena_bytes": arena, "weights_bytes": int(weights.nbytes)}
+    scratch = ScratchSpec(
+        max(m.manifest.scratch.fixed for m in levels), max(m.manifest.scratch.per_thread for m in levels)
+    )
+    memory = {
+        **base.manifest.report["memory"], "arena_bytes": arena, "weights_bytes": int(weights.nbytes),
+        "scratch_bytes": scratch.fixed, "scratch_bytes_per_thread": scratch.per_thread,
+    }  # fmt: skip
     report = {**base.manifest.report, "kernels": kernels, "n_kernels": len(kernels), "memory": memory}
     n_dims = max(m.manifest.n_dims for m in levels)
-    manifest = replace(base.manifest, report=report, n_dims=n_dims)
+    manifest = replace(base.manifest, report=report, n_dims=n_dims, scratch=scratch)
     return replace(base, manifest=manifest, texts=texts, weights=weights, weight_rows=rows)
 
 
@@ -97,7 +104,7 @@ def _renamed(text: str, n: int) -> str:
 def _choice(targets: Sequence[Target], regions: Sequence[Region]) -> str:
     """``tw_run`` and ``tw_plan`` of all levels."""
     last = len(targets) - 1
-    signature = "(ptr %args, ptr %dims, ptr %weights, ptr %arena, i32 %threads)"
+    signature = "(ptr %args, ptr %dims, ptr %weights, ptr %memory, i32 %threads)"
     lines = [DETECT, *_level([t.cpu for t in targets])]
     for n in range(last + 1):
         lines += [f"declare i32 @tw_run_{n}(ptr, ptr, ptr, ptr, i32)", f"declare void @tw_plan_{n}(ptr, ptr)"]
@@ -108,7 +115,7 @@ def _choice(targets: Sequence[Target], regions: Sequence[Region]) -> str:
         lines += [
             f"level{n}:",
             f"  %w{n} = getelementptr i8, ptr %weights, i64 {region.offset}",
-            f"  %r{n} = call i32 @tw_run_{n}(ptr %args, ptr %dims, ptr %w{n}, ptr %arena, i32 %threads)",
+            f"  %r{n} = call i32 @tw_run_{n}(ptr %args, ptr %dims, ptr %w{n}, ptr %memory, i32 %threads)",
             f"  ret i32 %r{n}",
         ]
     lines += ["}", "define void @tw_plan(ptr %dims, ptr %out) nounwind {"]

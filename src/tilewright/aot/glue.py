@@ -5,7 +5,8 @@ In: an ``Interface`` and a ``System``. Out: a module's text that defines ``NAME_
 ``NAME_destroy`` and ``NAME_status_text`` (``docs/adr/0009-c-abi.md``) around ``tw_run`` and ``tw_plan``.
 Not its business: kernels and entry (``codegen``), what a C compiler reads (``header``).
 
-A handle is one block of memory: 64 bytes of fields, the table of argument pointers, the table of dimensions, the arena.
+A handle is one block of memory: 64 bytes of fields, the tables of argument pointers and of dimensions, the kernels'
+scratch, the arena.
 """
 
 from __future__ import annotations
@@ -374,8 +375,8 @@ class _Glue:
         dims = w.at("%handle", self.of.dims_at)
         w.emit(f"call void @{self.of.name}_table(ptr %dims, ptr {dims})")
         weights, threads = w.load("%handle", WEIGHTS, "ptr"), w.load("%handle", THREADS, "i32")
-        arena = w.at("%handle", self.of.arena_at)
-        call = f"call i32 @tw_run(ptr {args}, ptr {dims}, ptr {weights}, ptr {arena}, i32 {threads})"
+        memory = w.at("%handle", self.of.scratch_at)
+        call = f"call i32 @tw_run(ptr {args}, ptr {dims}, ptr {weights}, ptr {memory}, i32 {threads})"
         code = w.let(call)
         for number, text in enumerate(self.manifest.failures):
             if number:

@@ -193,7 +193,8 @@ def _facts(of: Interface) -> list[str]:
     if m.computed:
         names = ", ".join(_comment(s.name) for s in m.computed)
         lines.append(f"sizes that the data decide (see result_shape): {names}")
-    lines.append(f"working memory: {_comment(str(of.arena_bytes))} bytes, and {of.arena_at} for the handle")
+    scratch = f", {of.scratch_bytes} of the kernels' own" if of.scratch_bytes else ""
+    lines.append(f"working memory: {_comment(str(of.arena_bytes))} bytes{scratch}, and {of.scratch_at} for the handle")
     lines.append(f"weights: {of.weights_bytes} bytes")
     lines.append(_stack(of))
     return [line for long in lines for line in _split(long)]

@@ -66,8 +66,18 @@ class Interface:
 
     @property
     def arena_at(self) -> int:
-        """Where in a handle the arena begins."""
+        """Where in a handle the arena begins, for a call with as many threads as there may be."""
+        return self.scratch_at + self.scratch_bytes
+
+    @property
+    def scratch_at(self) -> int:
+        """Where in a handle the kernels' scratch begins, and with it all that ``tw_run`` calls memory."""
         return -(-(self.dims_at + 8 * self.manifest.n_dims) // ALIGNMENT) * ALIGNMENT
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Bytes of the kernels' scratch."""
+        return self.manifest.scratch.n_bytes(self.max_threads)
 
     def status(self, kind: str, text: str = "") -> int:
         """The number of a status; with ``text``, one that says which rule was broken."""

@@ -51,7 +51,8 @@ def record_text(
         "constraints": [asdict(c) for c in m.constraints],
         "memory": {
             "alignment": ALIGNMENT,
-            "handle_bytes": of.arena_at,
+            "handle_bytes": of.scratch_at,
+            "scratch_bytes": of.scratch_bytes,
             "stack_bytes": of.stack_bytes,
             "arena_bytes": of.arena_bytes,
             "weights_bytes": of.weights_bytes,

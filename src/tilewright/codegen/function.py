@@ -19,6 +19,7 @@ from tilewright.codegen.loops import Loops
 from tilewright.codegen.memory import Memory, Plan
 from tilewright.codegen.memory import Place as Address
 from tilewright.codegen.registers import Registers
+from tilewright.codegen.scratch import Locals
 from tilewright.codegen.split import Splits
 from tilewright.codegen.target import Target
 from tilewright.codegen.types import MEMORY_TYPE, VALUE_TYPE, literal
@@ -48,6 +49,8 @@ class Module:
     expanded: dict[int, tuple[Value, Value]] = field(default_factory=dict)
     n_zero_bytes: int = 0
     n_tasks: int = 0
+    task_bytes: int = 0
+    """Scratch that a task needs, at most."""
     has_narrow_tails: bool = False
     """May a known part of a vector be held in a smaller register?"""
 
@@ -111,6 +114,7 @@ class Function:
         self.values = Values(self.arith, self.space, self, self.memory)
         self.loops = Loops(self)
         self.bases: dict[int, Val] = {}
+        self.locals = Locals()
         self._plans: dict[tuple[int, int], tuple[object, Plan]] = {}
 
     # --- buffers ----------------------------------------------------------------------------------------------------
@@ -137,7 +141,11 @@ class Function:
             raise CodegenError(f"scratch buffer {buffer.name} has no bounded size", remedy="give its dimensions bounds")
         name, lanes = self.writer.name(), max(self.module.target.vector_bytes // buffer.dtype.n_bytes, 1)
         room = self.memory.rooms[buffer] = -(-max(hi, 1) // lanes) * lanes
-        self.writer.entry.append(f"  {name} = alloca [{room} x {element}], align 64")
+        offset = self.locals.place(room * buffer.dtype.n_bytes)
+        if offset is None:
+            self.writer.entry.append(f"  {name} = alloca [{room} x {element}], align 64")
+        else:
+            self.writer.entry.append(f"  {name} = getelementptr i8, ptr %scratch, i64 {offset}")
         return Val(name, 0, 0)
 
     def plan(self, owner: object, buffer: Buffer, index: tuple[IndexLike, ...], n: int = 0) -> Plan:

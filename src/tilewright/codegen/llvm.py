@@ -3,8 +3,9 @@
 In: a scheduled ``tile.ir.Kernel`` and a ``Target``. Out: text or bytes. Not its business: whole programs
 (``codegen.program``), loading what comes out (``runtime``).
 
-The function is ``void NAME(ptr param..., i64 size..., i32 threads)``. LLVM parses, verifies and selects instructions;
-no optimisation pipeline runs, because its loop unrolling spills the register tiles that the schedule chose.
+The function is ``void NAME(ptr param..., i64 size..., i32 threads, ptr scratch)`` (``codegen.scratch``). LLVM parses,
+verifies and selects instructions; no optimisation pipeline runs, because its loop unrolling spills the register tiles
+that the schedule chose.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import functools
 import sys
 import threading
+from dataclasses import dataclass
 
 import llvmlite.binding as llvm
 
@@ -20,6 +22,7 @@ from tilewright.codegen.errors import CodegenError
 from tilewright.codegen.function import Function, Module
 from tilewright.codegen.lanes import Lanes
 from tilewright.codegen.registers import NarrowError
+from tilewright.codegen.scratch import FLAG_BYTES, Scratch
 from tilewright.codegen.split import Splits
 from tilewright.codegen.target import Target
 from tilewright.codegen.writer import Val
@@ -29,8 +32,21 @@ _LOCK = threading.Lock()
 _DEEP = 100_000
 
 
+@dataclass(frozen=True)
+class Emitted:
+    """A module with a kernel's function and what it calls, as LLVM text; and the memory that the function wants."""
+
+    text: str
+    scratch: Scratch
+
+
 def emit_kernel(kernel: Kernel, target: Target) -> str:
-    """The LLVM text of a module with the kernel's function and what it calls."""
+    """The LLVM text alone."""
+    return emit(kernel, target).text
+
+
+def emit(kernel: Kernel, target: Target) -> Emitted:
+    """A kernel's module."""
     try:
         return _emit_narrow(kernel, target)
     except RecursionError:  # an expression thousands of operations deep: rare, and no reason to refuse
@@ -42,7 +58,7 @@ def emit_kernel(kernel: Kernel, target: Target) -> str:
             sys.setrecursionlimit(limit)
 
 
-def _emit_narrow(kernel: Kernel, target: Target) -> str:
+def _emit_narrow(kernel: Kernel, target: Target) -> Emitted:
     """With ends of rows in smaller registers, where nothing needs those in full."""
     try:
         return _emit(kernel, target, narrow=target.has_masks)
@@ -50,7 +66,7 @@ def _emit_narrow(kernel: Kernel, target: Target) -> str:
         return _emit(kernel, target, narrow=False)
 
 
-def _emit(kernel: Kernel, target: Target, *, narrow: bool) -> str:
+def _emit(kernel: Kernel, target: Target, *, narrow: bool) -> Emitted:
     module = Module(kernel, target, analyse(kernel, target), Splits(kernel.body), has_narrow_tails=narrow)
     fn = Function(module)
     parameters = []
@@ -62,9 +78,13 @@ def _emit(kernel: Kernel, target: Target, *, narrow: bool) -> str:
         parameters.append(f"i64 %n{n}")
     fn.body(kernel.body, Lanes())
     fn.writer.emit("ret void")
-    head = f'define void @"{kernel.name}"({", ".join([*parameters, "i32 %threads"])}) {module.attributes} {{'
+    own = fn.locals.in_scratch
+    if module.task_bytes:
+        fn.writer.entry.append(f"  %slots = getelementptr i8, ptr %scratch, i64 {own}")
+    parameters += ["i32 %threads", "ptr noalias %scratch"]
+    head = f'define void @"{kernel.name}"({", ".join(parameters)}) {module.attributes} {{'
     module.functions.append("\n".join([head, *fn.writer.lines(), "}"]))
-    return module.text()
+    return Emitted(module.text(), Scratch(own, module.task_bytes and module.task_bytes + FLAG_BYTES))
 
 
 def compile_kernel(kernel: Kernel, target: Target) -> bytes:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tilewright.codegen.lanes import Lanes
+from tilewright.codegen.scratch import with_slot
 from tilewright.codegen.writer import Val
 from tilewright.core.compute import Buffer
 from tilewright.core.expr import Dim, Sym, ceildiv, floordiv, symbols
@@ -41,11 +42,12 @@ def emit(fn: Function, f: For, extent: Dim) -> None:
     width = 1 if inner is None else fn.space.resolve(inner.loop.extent)
     if width == 0:
         return
-    _define_body(fn, f, extent, inner, width, body, buffers, syms)
-    _define_task(fn, body, task, [a.split()[0] for a in arguments])
+    task_bytes = _define_body(fn, f, extent, inner, width, body, buffers, syms)
+    module.task_bytes = max(module.task_bytes, task_bytes)
+    _define_task(fn, body, task, [a.split()[0] for a in arguments], task_bytes)
     stop = fn.space.value(extent * width)
     fn.memory.forget()
-    _dispatch(fn, body, task, arguments, stop)
+    _dispatch(fn, body, task, arguments, stop, task_bytes)
     module.declarations.add(POOL)
 
 
@@ -74,8 +76,9 @@ def _buffers(fn: Function, f: For) -> list[Buffer]:
 
 def _define_body(
     fn: Function, f: For, extent: Dim, joined: For | None, width: Dim, name: str, buffers: list[Buffer], syms: list[Sym]
-) -> None:
-    """``name(buffers..., symbols..., first, end)``: iterations ``first <= i < end`` of ``f`` and ``joined`` as one."""
+) -> int:
+    """``name(buffers..., symbols..., first, end, scratch)``: iterations ``first <= i < end`` of ``f`` and ``joined``
+    as one. Returns the scratch's bytes; without any it is not passed."""
     inner = type(fn)(fn.module, in_task=True)
     parameters = []
     for n, b in enumerate(buffers):
@@ -100,27 +103,34 @@ def _define_body(
         window = None
     inner.loops.serial(f, extent, Lanes(), window)
     inner.writer.emit("ret void")
-    signature = ", ".join([*parameters, "i64 %first", "i64 %end"])
+    slot = ["ptr noalias %scratch"] if inner.locals.in_scratch else []
+    signature = ", ".join([*parameters, "i64 %first", "i64 %end", *slot])
     head = f"define internal void {name}({signature}) {fn.module.attributes} {{"
     fn.module.functions.append("\n".join([head, *inner.writer.lines(), "}"]))
+    return inner.locals.in_scratch
 
 
-def _define_task(fn: Function, body: str, task: str, kinds: list[str]) -> None:
+def _define_task(fn: Function, body: str, task: str, kinds: list[str], task_bytes: int) -> None:
     """``task(context, i)``: unpack the context and run chunk ``i``."""
     lines = [f"define internal void {task}(ptr %context, i64 %task) {fn.module.attributes} {{", "entry:"]
-    for n, kind in enumerate([*kinds, "i64", "i64"]):
+    rest = {"chunk": "i64", "extent": "i64"}
+    if task_bytes:
+        rest |= {"scratch": "ptr", "slots": "ptr", "threads": "i64", "n_tasks": "i64"}
+    for n, (name, kind) in enumerate([*((f"v{n}", k) for n, k in enumerate(kinds)), *rest.items()]):
         lines.append(f"  %a{n} = getelementptr i64, ptr %context, i64 {n}")
-        lines.append(f"  %v{n} = load {kind}, ptr %a{n}")
-    chunk, extent = f"%v{len(kinds)}", f"%v{len(kinds) + 1}"
-    lines.append(f"  %first = mul i64 %task, {chunk}")
-    lines.append(f"  %behind = add i64 %first, {chunk}")
-    lines.append(f"  %end = call i64 @llvm.smin.i64(i64 %behind, i64 {extent})")
-    arguments = [f"{kind} %v{n}" for n, kind in enumerate(kinds)]
-    lines.append(f"  call void {body}({', '.join([*arguments, 'i64 %first', 'i64 %end'])})")
+        lines.append(f"  %{name} = load {kind}, ptr %a{n}")
+    lines.append("  %first = mul i64 %task, %chunk")
+    lines.append("  %behind = add i64 %first, %chunk")
+    lines.append("  %end = call i64 @llvm.smin.i64(i64 %behind, i64 %extent)")
+    arguments = [*(f"{kind} %v{n}" for n, kind in enumerate(kinds)), "i64 %first", "i64 %end"]
+    if task_bytes:
+        lines += with_slot(f"  call void {body}({', '.join([*arguments, 'ptr %slot'])})", task_bytes)
+    else:
+        lines.append(f"  call void {body}({', '.join(arguments)})")
     fn.module.functions.append("\n".join([*lines, "  ret void", "}"]))
 
 
-def _dispatch(fn: Function, body: str, task: str, arguments: list[str], extent: Val) -> None:
+def _dispatch(fn: Function, body: str, task: str, arguments: list[str], extent: Val, task_bytes: int) -> None:
     """Call the body directly for one thread, else hand chunks to the pool."""
     w = fn.writer
     threaded, direct, check, after = w.label("threaded"), w.label("direct"), w.label("check"), w.label("after")
@@ -132,21 +142,25 @@ def _dispatch(fn: Function, body: str, task: str, arguments: list[str], extent: 
     alone = w.fresh(f"or i1 {one}, {single}")
     w.emit(f"br i1 {alone}, label %{direct}, label %{threaded}")
     w.start_block(direct)
-    w.emit(f"call void {body}({', '.join([*arguments, 'i64 0', f'i64 {extent.text}'])})")
+    slot = ["ptr %slots"] if task_bytes else []
+    w.emit(f"call void {body}({', '.join([*arguments, 'i64 0', f'i64 {extent.text}', *slot])})")
     w.emit(f"br label %{after}")
     w.start_block(threaded)
-    context = w.name()
-    w.entry.append(f"  {context} = alloca [{len(arguments) + 2} x i64], align 16")
     threads = w.fresh("zext i32 %threads to i64")
     slots = w.fresh(f"mul i64 {threads}, {CHUNKS_PER_THREAD}")
     share = w.fresh(f"udiv i64 {extent.text}, {slots}")
     chunk = w.fresh(f"call i64 @llvm.smax.i64(i64 {share}, i64 1)")
-    for n, argument in enumerate([*arguments, f"i64 {chunk}", f"i64 {extent.text}"]):
-        slot = w.fresh(f"getelementptr i64, ptr {context}, i64 {n}")
-        w.emit(f"store {argument}, ptr {slot}")
     above = w.fresh(f"add i64 {extent.text}, {chunk}")
     whole = w.fresh(f"sub i64 {above}, 1")
     n_tasks = w.fresh(f"udiv i64 {whole}, {chunk}")
+    told = [*arguments, f"i64 {chunk}", f"i64 {extent.text}"]
+    if task_bytes:
+        told += ["ptr %scratch", "ptr %slots", f"i64 {threads}", f"i64 {n_tasks}"]
+    context = w.name()
+    w.entry.append(f"  {context} = alloca [{len(told)} x i64], align 16")
+    for n, argument in enumerate(told):
+        at = w.fresh(f"getelementptr i64, ptr {context}, i64 {n}")
+        w.emit(f"store {argument}, ptr {at}")
     w.emit(f"call void @tw_parallel_for(ptr {task}, ptr {context}, i64 {n_tasks}, i32 %threads)")
     w.emit(f"br label %{after}")
     w.start_block(after)

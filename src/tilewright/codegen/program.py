@@ -4,7 +4,8 @@ In: a ``partition.program.Program`` and the slots of the dimension table. Out: a
 a function per sub-program, to be linked with the kernels' objects.
 Not its business: kernels (``codegen.llvm``), how the functions are called (``runtime``).
 
-``i32 tw_run(ptr args, ptr dims, ptr weights, ptr arena, i32 threads)`` returns 0;
+``i32 tw_run(ptr args, ptr dims, ptr weights, ptr memory, i32 threads)`` returns 0; ``memory`` has the kernels' scratch
+for so many threads (``codegen.scratch``), and behind it the arena.
 ``void tw_plan(ptr dims, ptr out)`` writes the arena's bytes, then every dimension of every output.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from tilewright.codegen.scratch import FLAG_BYTES, Scratch, zero_flags
 from tilewright.codegen.target import Target
 from tilewright.core.expr import Atom, Binary, Dim, Mul, Sym, const_of, terms_of
 from tilewright.partition.program import (
@@ -26,7 +28,8 @@ from tilewright.partition.program import (
     Step,
 )
 
-_SIGNATURE = "(ptr %args, ptr %dims, ptr %weights, ptr %arena, i32 %threads)"
+_RUN = "define i32 @tw_run(ptr %args, ptr %dims, ptr %weights, ptr %memory, i32 %threads)"
+_SUB = "define internal i32 @{}(ptr %args, ptr %dims, ptr %weights, ptr %arena, i32 %threads, ptr %scratch)"
 
 
 def emit_program(
@@ -35,14 +38,16 @@ def emit_program(
     output_shapes: Sequence[Sequence[Dim]],
     target: Target,
     kernels: Mapping[str, int],
+    scratch: Scratch,
     cycles: Mapping[str, int] | None = None,
 ) -> str:
-    """The module's text; ``slots`` gives each symbol's place in ``dims``, ``kernels`` each kernel's parameter count.
+    """The module's text; ``slots`` gives each symbol's place in ``dims``, ``kernels`` each kernel's parameter count,
+    ``scratch`` what is enough for each of them.
 
     With ``cycles``, the time of a kernel's calls, in ticks of the CPU's counter, is added to its place in ``dims``.
     """
     module = _Module(slots, cycles or {})
-    module.function(program, "tw_run")
+    module.function(program, _RUN, scratch)
     module.plan(program, output_shapes)
     head = [f'target triple = "{target.triple}"', "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)"]
     head.append("declare i64 @llvm.readcyclecounter()")
@@ -53,7 +58,7 @@ def emit_program(
 
 
 def _signature(n_params: int, n_sizes: int) -> str:
-    return ", ".join(["ptr"] * n_params + ["i64"] * n_sizes + ["i32"])
+    return ", ".join(["ptr"] * n_params + ["i64"] * n_sizes + ["i32", "ptr"])
 
 
 class _Module:
@@ -66,18 +71,19 @@ class _Module:
         self.names: dict[int, str] = {}
         self.n_sizes: dict[str, int] = {}
 
-    def function(self, program: Program, name: str) -> None:
+    def function(self, program: Program, head: str, scratch: Scratch | None = None) -> None:
+        """With ``scratch``, it and the arena are parts of ``%memory``."""
         fn = _Function(self)
         for step in program.steps:
             fn.step(step)
-        linkage = "" if name == "tw_run" else "internal "
-        body = "\n".join(["entry:", *fn.entry, *fn.lines, "  ret i32 0", "}"])
-        self.functions.append(f"define {linkage}i32 @{name}{_SIGNATURE} nounwind {{\n{body}")
+        split = [] if scratch is None else _split_memory(scratch)
+        body = "\n".join(["entry:", *fn.entry, *split, *fn.lines, "  ret i32 0", "}"])
+        self.functions.append(f"{head} nounwind {{\n{body}")
 
     def sub(self, program: Program) -> str:
         if id(program) not in self.names:
             name = self.names[id(program)] = f"tw_sub{len(self.names)}"
-            self.function(program, name)
+            self.function(program, _SUB.format(name))
         return self.names[id(program)]
 
     def plan(self, program: Program, output_shapes: Sequence[Sequence[Dim]]) -> None:
@@ -88,6 +94,18 @@ class _Module:
             fn.write(f"store i64 {fn.dim(d)}, ptr %w{k}")
         body = "\n".join(["entry:", *fn.lines, "  ret void", "}"])
         self.functions.append(f"define void @tw_plan(ptr %dims, ptr %out) nounwind {{\n{body}")
+
+
+def _split_memory(scratch: Scratch) -> list[str]:
+    """``%scratch`` and ``%arena`` from ``%memory`` and ``%threads``."""
+    start, end, lines = "0", str(scratch.fixed), list[str]()
+    if scratch.per_thread:
+        start, end = "%start", "%end"
+        lines = ["  %count = zext i32 %threads to i64", *zero_flags("%count")]
+        lines += [f"  %start = mul i64 %count, {FLAG_BYTES}", f"  %slots = mul i64 %count, {scratch.per_thread}"]
+        lines += [f"  %end = add i64 %slots, {scratch.fixed}"]
+    found = {"scratch": start, "arena": end}
+    return lines + [f"  %{name} = getelementptr i8, ptr %memory, i64 {at}" for name, at in found.items()]
 
 
 class _Function:
@@ -180,7 +198,7 @@ class _Function:
             case Call():
                 self.module.n_sizes[step.kernel] = len(step.sizes)
                 values = [f"ptr {self.pointer(p)}" for p in step.args] + [f"i64 {self.dim(s)}" for s in step.sizes]
-                call = f'call void @"{step.kernel}"({", ".join([*values, "i32 %threads"])})'
+                call = f'call void @"{step.kernel}"({", ".join([*values, "i32 %threads", "ptr %scratch"])})'
                 self.timed(call, self.module.cycles.get(step.kernel))
             case Copy():
                 self.copy(self.pointer(step.source), self.pointer(step.target), step.n_bytes)
@@ -222,7 +240,7 @@ class _Function:
 
     def call_sub(self, program: Program, table: str, scratch: str) -> None:
         name = self.module.sub(program)
-        self.let(f"call i32 @{name}(ptr {table}, ptr %dims, ptr %weights, ptr {scratch}, i32 %threads)")
+        self.let(f"call i32 @{name}(ptr {table}, ptr %dims, ptr %weights, ptr {scratch}, i32 %threads, ptr %scratch)")
 
     def label(self, name: str) -> None:
         self.lines.append(f"{name}:")

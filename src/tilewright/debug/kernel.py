@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tilewright.codegen.llvm import compile_kernel
+from tilewright.codegen.llvm import compile_text, emit
 from tilewright.codegen.target import Target
 from tilewright.core.compute import Combiner, Computation, Serial, Stage, Unary, walk
 from tilewright.core.diag import Loc, join_locs
@@ -135,7 +135,9 @@ class Forms:
 
     def native_results(self, kernel: Kernel, threads: int = 1) -> tuple[list[Array], bool]:
         """What machine code computes, and whether it kept to its memory."""
-        native = Native({kernel.name: kernel}, [ObjectImage(kernel.name, compile_kernel(kernel, self.case.target))])
+        made = emit(kernel, self.case.target)
+        image = ObjectImage(kernel.name, compile_text(made.text, self.case.target))
+        native = Native({kernel.name: kernel}, [image], {kernel.name: made.scratch})
         arrays, memories = self._arrays(kernel), {}
         for b in kernel.params:
             shape = self._shape(b.shape)
@@ -151,7 +153,7 @@ class Forms:
             memories[name].array(self._shape(outs[name].shape), outs[name].dtype.numpy)
             for name in (f"out{k}" for k in range(self.n_outputs))
         ]
-        return made, all(m.is_intact for m in memories.values())
+        return made, native.is_intact and all(m.is_intact for m in memories.values())
 
     def cost(self, kernel: Kernel) -> int:
         """About how many statements the interpreter would run."""

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.codegen.scratch import Scratch
 from tilewright.core.expr import Dim, Sym, evaluate
 from tilewright.core.types import Array
 from tilewright.partition.program import Branch, Call, Copy, LetDim, Pointer, Program, Repeat, SetDim, Step
@@ -71,19 +72,29 @@ def bytes_at(address: int, n_bytes: int) -> Array:
 
 
 class Native:
-    """Kernels as callables: addresses of parameters, sizes, threads."""
+    """Kernels as callables: addresses of parameters, sizes, threads. ``is_intact``: none left its scratch so far."""
 
-    def __init__(self, kernels: Mapping[str, Kernel], objects: Sequence[ObjectImage]) -> None:
+    def __init__(
+        self, kernels: Mapping[str, Kernel], objects: Sequence[ObjectImage], scratch: Mapping[str, Scratch]
+    ) -> None:
+        self._scratch = scratch
+        self.is_intact = True
         self._library = link([o.data for o in objects], [o.name for o in objects])
         self._functions = {
-            name: ctypes.CFUNCTYPE(
-                None, *[ctypes.c_void_p] * len(k.params), *[ctypes.c_int64] * len(k.sizes), ctypes.c_int32
-            )(self._library.addresses[name])
-            for name, k in kernels.items()
+            name: _signature(len(k.params), len(k.sizes))(self._library.addresses[name]) for name, k in kernels.items()
         }
 
     def __call__(self, name: str, addresses: Sequence[int], sizes: Sequence[int], threads: int) -> None:
-        self._functions[name](*addresses, *sizes, threads)
+        needs = self._scratch[name]
+        memory, start = Memory(needs.n_bytes(threads)), needs.start(threads)
+        memory.bytes[:start] = 0
+        self._functions[name](*addresses, *sizes, threads, memory.address + start)
+        self.is_intact &= memory.is_intact
+
+
+def _signature(n_params: int, n_sizes: int) -> Any:
+    sizes = [ctypes.c_int64] * n_sizes
+    return ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * n_params, *sizes, ctypes.c_int32, ctypes.c_void_p)
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,8 @@ class How:
 
 def walk_program(parts: Parts, values: Values, threads: int, how: How, tell: Tell) -> Walked:
     """Run every step of the main program on true values; stops at the first fault."""
-    native = Native(parts.split.kernels.kernels, parts.objects)
+    kernels = parts.split.kernels
+    native = Native(kernels.kernels, parts.objects, kernels.scratch)
     machine = Machine(native, parts.weights, values.sizes, threads)
     return _Walk(parts, parts.split.program, _plan_of(parts, parts.split.program), values, machine, how).run(tell)
 
@@ -236,7 +237,8 @@ class _Walk:
         self, group: Group, steps: Sequence[Step], before: Array, places: Sequence[int], sizes: dict[Sym, int]
     ) -> Difference | None:
         """Did a kernel write to a place of the arena, or beyond memory, that is not its own?"""
-        if not all(m.is_intact for m in (self.arena, *self.inputs, *self.outputs, self.machine.weights)):
+        memories = (self.arena, *self.inputs, *self.outputs, self.machine.weights, self.machine.native)
+        if not all(m.is_intact for m in memories):
             return Difference(problem="it writes outside of its memory")
         if Trait.CONTROL in group.root.op.traits:
             return None

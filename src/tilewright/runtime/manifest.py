@@ -86,6 +86,18 @@ class WeightsSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class ScratchSpec:
+    """Bytes that kernels need in front of the arena: ``fixed`` ones, and ``per_thread`` for each thread of the call."""
+
+    fixed: int = 0
+    per_thread: int = 0
+
+    def n_bytes(self, threads: int) -> int:
+        """Bytes in all."""
+        return self.fixed + self.per_thread * threads
+
+
+@dataclass(frozen=True, slots=True)
 class ObjectSpec:
     """One native object; ``sha256`` is of its bytes."""
 
@@ -114,6 +126,7 @@ class Manifest:
     constraints: tuple[Constraint, ...] = ()
     failures: tuple[str, ...] = ()
     locations: tuple[str, ...] = ()
+    scratch: ScratchSpec = ScratchSpec()
     weights: WeightsSpec = WeightsSpec()
     objects: tuple[ObjectSpec, ...] = ()
     report: Any = None
@@ -124,7 +137,9 @@ class Manifest:
         """The manifest as canonical JSON: equal manifests give equal text."""
         fields = dataclasses.asdict(dataclasses.replace(self, convention=FLAT))
         del fields["convention"]
-        if self.convention:  # models without one are files that releases before it read
+        if self.scratch == ScratchSpec():  # models without some are files that releases before it read
+            del fields["scratch"]
+        if self.convention:  # the same
             fields["convention"] = self.convention.to_json()
         return json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
@@ -156,6 +171,7 @@ def _manifest(f: Fields) -> Manifest:
         constraints=tuple(_constraint(c) for c in f.children("constraints")),
         failures=f.texts("failures"),
         locations=f.texts("locations"),
+        scratch=_scratch(f.child("scratch")) if f.has("scratch") else ScratchSpec(),
         weights=_weights(f.child("weights")),
         objects=tuple(_object(c) for c in f.children("objects")),
         report=f.any("report"),
@@ -185,6 +201,12 @@ def _symbol(f: Fields) -> SymbolSpec:
 
 def _constraint(f: Fields) -> Constraint:
     made = Constraint(f.text("rule"), f.text("reason"))
+    f.finish()
+    return made
+
+
+def _scratch(f: Fields) -> ScratchSpec:
+    made = ScratchSpec(f.integer("fixed", 0), f.integer("per_thread", 0))
     f.finish()
     return made
 

@@ -1,6 +1,7 @@
 """Working memory of calls: one frame for each call that is running, a few kept for the next ones.
 
-In: the sizes a call needs. Out: frames with argument tables and an arena. Not its business: what is in them.
+In: the sizes a call needs. Out: frames with argument tables and memory, for kernels' scratch and the arena.
+Not its business: what is in them.
 """
 
 from __future__ import annotations

@@ -170,6 +170,7 @@ class LoadedModel(CompiledModel):
         self._plan = functools.lru_cache(PLANS_KEPT)(lambda shapes: planner.plan(shapes, tw_plan))
         n_args = len(manifest.inputs) + len(manifest.outputs)
         self._frames = FramePool(n_args, manifest.n_dims, self._weights.ctypes.data, self.threads)
+        self._scratch_bytes = manifest.scratch.n_bytes(self.threads)
         self._dtypes = [dtype_of(spec.dtype) for spec in manifest.inputs]
         self._types = [(dtype, dtype.alignment) for dtype in self._dtypes]
         self._last: tuple[tuple[Shape, ...], Plan] | None = None
@@ -241,7 +242,7 @@ class LoadedModel(CompiledModel):
         """Run on plain arrays; the last ``n`` slots of the table of dimensions, where profiling code counts."""
         plan = self._plan(tuple([a.shape for a in args]))
         results = [new_array(o.shape, o.dtype, o.n_bytes) for o in plan.outputs]
-        frame = self._frames.take(plan.arena_bytes)
+        frame = self._frames.take(plan.arena_bytes + self._scratch_bytes)
         try:
             frame.args[:] = [address_of(a) for a in (*args, *results)]
             frame.dims[:] = plan.dims
@@ -316,7 +317,7 @@ class LoadedModel(CompiledModel):
             plan = self._plan(shapes)
             self._last = shapes, plan
         try:
-            frame = self._frames.take(plan.arena_bytes)
+            frame = self._frames.take(plan.arena_bytes + self._scratch_bytes)
             results = out or [new_array(o.shape, o.dtype, o.n_bytes) for o in plan.outputs]
         except (MemoryError, ValueError) as error:  # NumPy: ValueError for more bytes than an address can have
             raise _no_memory(plan) from error

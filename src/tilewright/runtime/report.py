@@ -36,7 +36,9 @@ class Report(dict[str, Any]):
         m = self["memory"]
         arena, bound = m["arena_bytes"], m["lower_bound_bytes"]
         over = f" ({arena / bound:.3f} of the least possible, {bound})" if bound and isinstance(arena, int) else ""
-        return ["memory (bytes)", f"  activations {arena}{over}", f"  weights     {m['weights_bytes']}"]
+        lines = ["memory (bytes)", f"  activations {arena}{over}", f"  weights     {m['weights_bytes']}"]
+        fixed, each = m.get("scratch_bytes", 0), m.get("scratch_bytes_per_thread", 0)
+        return [*lines, f"  scratch     {fixed}, and {each} for each thread"] if fixed or each else lines
 
     def _time(self) -> list[str]:
         seconds = self["seconds"]

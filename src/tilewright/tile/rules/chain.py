@@ -36,7 +36,7 @@ STRIP_SHARE = 4
 """A strip takes at most this part of the second-level cache, unless that would be less than ``MIN_STRIP_ROWS`` rows."""
 MIN_STRIP_ROWS = 8
 MAX_STRIP_BYTES = 1 << 18
-"""Scratch lives on the stack of a thread, which may be small; larger strips go to the arena."""
+"""Every thread has scratch of its own; larger strips go to the arena."""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from tilewright.tile.verify import verify
 
 MAX_STEPS = 2000
 MAX_SCRATCH_BYTES = 1 << 20
-"""Scratch of a thread lies on its stack."""
+"""Every thread of a call has scratch of its own."""
 MAX_COPIES = 1 << 13
 """Unrolled copies of one statement: beyond it code takes minutes to make and never fits a cache."""
 MAX_LANES = 1 << 10
@@ -156,11 +156,11 @@ def apply_lines(kernel: Kernel, lines: Sequence[Line]) -> Kernel:
 
 
 def check_size(kernel: Kernel) -> None:
-    """Refuse a kernel that would overflow a thread's stack or take minutes of compiling."""
+    """Refuse a kernel that would take too much memory for each thread, or minutes of compiling."""
     scratch = [p.buffer for p in kernel.places if p.space is Space.LOCAL]
     n_bytes = sum(n * b.dtype.n_bytes for b in scratch if isinstance(n := product(b.shape), int))
     if n_bytes > MAX_SCRATCH_BYTES:
-        raise TileVerifyError(f"its scratch takes {n_bytes} bytes of a thread's stack, more than {MAX_SCRATCH_BYTES}")
+        raise TileVerifyError(f"its scratch takes {n_bytes} bytes for each thread, more than {MAX_SCRATCH_BYTES}")
     for copies, lanes in _expansions(kernel.body, 1, 1):
         if copies > MAX_COPIES or lanes > MAX_LANES:
             raise TileVerifyError(f"a statement has {copies} unrolled copies of {lanes} lanes each")
