@@ -135,9 +135,9 @@ class Forms:
 
     def native_results(self, kernel: Kernel, threads: int = 1) -> tuple[list[Array], bool]:
         """What machine code computes, and whether it kept to its memory."""
-        made = emit(kernel, self.case.target)
-        image = ObjectImage(kernel.name, compile_text(made.text, self.case.target))
-        native = Native({kernel.name: kernel}, [image], {kernel.name: made.scratch})
+        module = emit(kernel, self.case.target)
+        image = ObjectImage(kernel.name, compile_text(module.text, self.case.target))
+        native = Native({kernel.name: kernel}, [image], {kernel.name: module.scratch})
         arrays, memories = self._arrays(kernel), {}
         for b in kernel.params:
             shape = self._shape(b.shape)

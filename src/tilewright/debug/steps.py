@@ -237,8 +237,8 @@ class _Walk:
         self, group: Group, steps: Sequence[Step], before: Array, places: Sequence[int], sizes: dict[Sym, int]
     ) -> Difference | None:
         """Did a kernel write to a place of the arena, or beyond memory, that is not its own?"""
-        memories = (self.arena, *self.inputs, *self.outputs, self.machine.weights, self.machine.native)
-        if not all(m.is_intact for m in memories):
+        memories = (self.arena, *self.inputs, *self.outputs, self.machine.weights)
+        if not (self.machine.native.is_intact and all(m.is_intact for m in memories)):
             return Difference(problem="it writes outside of its memory")
         if Trait.CONTROL in group.root.op.traits:
             return None
