@@ -193,6 +193,55 @@ def test_writes_to_inputs_reach_them() -> None:
         model(np.array(X), {"t": array})
 
 
+N = 4000
+DRAWS: dict[str, tuple[Any, float, float]] = {
+    "rand": (torch.rand_like, 0.5, 1 / 12),
+    "randn": (lambda x: torch.randn(x.shape[0], dtype=torch.float64), 0.0, 1.0),
+    "half": (lambda x: torch.randn(x.shape[0], dtype=torch.float16), 0.0, 1.0),
+    "normal": (lambda x: torch.normal(x * 0 + 3, 2.0), 3.0, 4.0),
+    "in place": (lambda x: torch.empty_like(x).normal_(1, 3), 1.0, 9.0),
+    "uniform": (lambda x: torch.empty_like(x).uniform_(-2, 4), 1.0, 3.0),
+    "exponential": (lambda x: torch.empty_like(x).exponential_(2.0), 0.5, 0.25),
+    "randint": (lambda x: torch.randint(-2, 8, (x.shape[0],)), 2.5, 99 / 12),
+    "bernoulli": (lambda x: torch.bernoulli(x * 0 + 0.25), 0.25, 3 / 16),
+    "dropout": (lambda x: torch.nn.functional.dropout(x * 0 + 1, 0.2), 1.0, 0.25),
+    "multinomial": (lambda x: torch.multinomial(torch.tensor([1.0, 0, 3]), x.shape[0], True), 1.5, 0.75),
+}
+
+
+@pytest.mark.parametrize("draw, mean, variance", DRAWS.values(), ids=DRAWS)
+def test_random_numbers(draw: Any, mean: float, variance: float) -> None:
+    torch.manual_seed(11)
+    shapes = ({0: torch.export.Dim("n", min=2)},)
+    module = Lambda(lambda x: (draw(x), draw(x)))
+    program = torch.export.export(module, (torch.ones(9),), dynamic_shapes=shapes, strict=False)
+    want = draw(torch.ones(9))
+    one, two = (tw.compile(program, threads=k, cache=False) for k in (1, 2))
+    first = one(torch.ones(N))
+    again = one(torch.ones(N))
+    assert not any(torch.equal(a, b) for a, b in ((first[0], first[1]), (first[0], again[0]), (first[1], again[0])))
+    for values in (*first, *again):
+        assert values.dtype == want.dtype and values.shape == (N,)
+        assert abs(values.double().mean() - mean) < 6 * (variance / N) ** 0.5
+        assert abs(values.double().var() / variance - 1) < 0.25
+    assert torch.equal(two(torch.ones(N))[1], first[1])
+    assert set(one.state) == {"random_state"}
+    one.reset()
+    assert torch.equal(one(torch.ones(N))[0], first[0])
+    one.reset(random_state=np.array([5, 0], np.uint64))
+    assert not torch.equal(one(torch.ones(N))[0], first[0])
+
+
+def test_permutations_and_draws_without_replacement() -> None:
+    def f(x: torch.Tensor) -> Any:
+        return torch.randperm(x.shape[0]), torch.multinomial(x, 3)
+
+    weights = torch.tensor([[1.0, 0, 2, 3, 0], [0, 1, 1, 1, 0]])
+    order, chosen = tw.compile(Lambda(f), example_inputs=(weights,), cache=False)(weights)
+    assert sorted(order.tolist()) == [0, 1]
+    assert [sorted(row) for row in chosen.tolist()] == [[0, 2, 3], [1, 2, 3]]
+
+
 @pytest.mark.parametrize("least", [0, 3])
 @pytest.mark.parametrize("weights", [None, torch.float32, torch.int64])
 def test_bincount(least: int, weights: torch.dtype | None) -> None:

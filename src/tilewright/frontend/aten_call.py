@@ -13,9 +13,10 @@ from functools import reduce
 from typing import Any
 
 from tilewright import ops
+from tilewright.core.diag import Loc
 from tilewright.core.expr import Dim, Expr, is_nonneg, maximum, minimum
-from tilewright.core.graph import Builder, Node
-from tilewright.core.types import DTYPES, DType, TensorType, bool_, f32, i64
+from tilewright.core.graph import Builder, Node, Pool
+from tilewright.core.types import DTYPES, DType, TensorType, bool_, f32, i64, u64
 from tilewright.frontend.complex_pairs import Pair
 
 Result = Node | Pair | Sequence[Node | Pair | None]
@@ -54,6 +55,26 @@ def dtype_from_torch(dtype: object) -> DType:
     return found
 
 
+class Draws:
+    """The random numbers of a program: the state is an input that comes to be with the first draw."""
+
+    def __init__(self, pool: Pool, name: str) -> None:
+        self.pool, self.name = pool, name
+        self.first: Node | None = None
+        self._state: Node | None = None
+
+    @property
+    def state(self) -> Node:
+        """What the next draw starts from."""
+        if self._state is None:
+            self.first = self._state = self.pool.input(self.name, TensorType(u64, (2,)), Loc("random numbers"))
+        return self._state
+
+    @state.setter
+    def state(self, moved: Node) -> None:
+        self._state = moved
+
+
 @dataclass(frozen=True)
 class Call:
     """``args`` holds every argument of the schema, defaults filled in; ``results`` one type per tensor result."""
@@ -64,6 +85,8 @@ class Call:
     results: tuple[TensorType | None, ...]
     is_complex: bool = False
     """Is the first result complex? Its type is then that of each part."""
+    draws: Draws | None = None
+    """Where the program's random numbers come from; None where it can't keep a state."""
 
     def __getitem__(self, name: str) -> Any:
         return self.args[name]

@@ -15,6 +15,7 @@ from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.opdef import OpDef
 from tilewright.core.types import TensorType, bool_, f64, i16, i32, i64
 from tilewright.frontend.aten_call import Call, Result, Unsupported, as_node, cast, expand, promote, reshape
+from tilewright.frontend.aten_random import dropped
 
 Convert = Callable[[Call], Result]
 
@@ -180,9 +181,10 @@ def _addcmul(op: OpDef) -> Convert:
 
 def _dropout(c: Call) -> Result:
     """Dropout outside of training is the identity."""
-    if c["train"] and c["p"] != 0:
-        raise Unsupported("dropout in training mode", "call module.eval() before compiling")
     x = c.tensor("self" if "self" in c.args else "input")  # ``dropout_`` names it otherwise
+    if c["train"] and c["p"] != 0:
+        made = dropped(c, x, float(c["p"]))
+        return made[0] if len(c.results) == 1 else made
     return x if len(c.results) == 1 else (x, None)
 
 

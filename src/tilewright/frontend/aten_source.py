@@ -1,6 +1,6 @@
 """ATen calls that make tensors from nothing: filled, counting, identity.
 
-In: calls. Out: nodes. Not its business: random numbers, which need a state that a pure graph is handed.
+In: calls. Out: nodes. Not its business: random numbers (``aten_random``).
 """
 
 from __future__ import annotations
@@ -79,10 +79,6 @@ def _tri_indices(upper: bool) -> Convert:
     return convert
 
 
-def _random(c: Call) -> Node:
-    raise Unsupported("random numbers inside of the model", "draw them outside and pass them in as an input")
-
-
 _FULL = {
     "full.default": "fill_value", "full_like.default": "fill_value", "new_full.default": "fill_value",
     "fill.Scalar": "value", "fill.Tensor": "value",
@@ -92,17 +88,11 @@ _ZERO = (
     "empty_like.default", "new_empty.default", "empty_strided.default", "new_empty_strided.default",
     "empty_permuted.default",
 )  # fmt: skip
-_RANDOM = (
-    "rand.default", "randn.default", "rand_like.default", "randn_like.default", "randint.default", "randint.low",
-    "randint_like.default", "randperm.default", "bernoulli.default", "bernoulli.p", "multinomial.default",
-    "normal.Tensor_Tensor", "uniform.default",
-)  # fmt: skip
 
 TABLE: Mapping[str, Convert] = {
     **{name: _full(argument) for name, argument in _FULL.items()},
     **dict.fromkeys(_ZERO, _constant(0)),
     **dict.fromkeys(("ones.default", "ones_like.default", "new_ones.default"), _constant(1)),
-    **dict.fromkeys(_RANDOM, _random),
     "arange.default": _arange, "arange.start": _arange, "arange.start_step": _arange,
     "linspace.default": _linspace, "linspace.Tensor_Tensor": _linspace, "linspace.Tensor_Scalar": _linspace,
     "linspace.Scalar_Tensor": _linspace, "eye.default": _eye, "eye.m": _eye,

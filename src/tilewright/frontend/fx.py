@@ -17,7 +17,7 @@ from tilewright.core.expr import Expr, Sym, is_nonneg, maximum
 from tilewright.core.graph import Builder, Node, Pool
 from tilewright.core.types import TensorType
 from tilewright.frontend.aten import CONVERTERS, nearest
-from tilewright.frontend.aten_call import Call, Result, SymFloat, Unsupported, dtype_from_torch, reshape
+from tilewright.frontend.aten_call import Call, Draws, Result, SymFloat, Unsupported, dtype_from_torch, reshape
 from tilewright.frontend.aten_complex import COMPLEX
 from tilewright.frontend.complex_pairs import Pair, from_parts
 from tilewright.frontend.fx_control import convert_cond, convert_scan, convert_while
@@ -69,6 +69,7 @@ class Importer:
         self._more_problems: list[Problem] = []
         self.constraints: list[Expr] = []
         self.writes = NO_WRITES
+        self.draws: Draws | None = None
         self._versions: dict[Any, int] = {}  # of views, and of what they are taken of: how often it was written to
         self._constants: dict[int, Node] = {}
 
@@ -157,7 +158,9 @@ class Importer:
 
     def child(self, pool: Pool, owner: Any) -> Importer:
         """An importer for a sub-graph: the same sizes, nodes and problems of its own."""
-        return Importer(pool, self.symbols, owner, self.homes if pool is self.pool else None)
+        made = Importer(pool, self.symbols, owner, self.homes if pool is self.pool else None)
+        made.draws = self.draws if pool is self.pool else None
+        return made
 
     def read_assertions(self, graph: Any) -> None:
         """Take over what the program asserts of sizes: equalities name a symbol's value, the rest are constraints.
@@ -241,7 +244,7 @@ class Importer:
             raise Unsupported("is not supported", hint)
         types = tuple(None if v is None else self.type_of(v) for v in results)
         gives_complex = is_complex_tensor(results[0]) if results else False
-        made = convert(Call(self.builder(location_of(node)), name, args, types, gives_complex))
+        made = convert(Call(self.builder(location_of(node)), name, args, types, gives_complex, self.draws))
         _check_results(made, types)
         self._bind_sizes(made, types)
         return made if isinstance(value, tuple | list) or isinstance(made, Node | Pair) else made[0]

@@ -16,11 +16,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
+
 from tilewright.core.diag import UNKNOWN, ImportFailed, Loc, OptionError, Problem
 from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.types import Array, i64
 from tilewright.frontend.aten import KEPT_WHOLE, TAKEN_APART
-from tilewright.frontend.aten_call import SymFloat, Unsupported, as_node, dim_scalar
+from tilewright.frontend.aten_call import Draws, SymFloat, Unsupported, as_node, dim_scalar
 from tilewright.frontend.fx import FAILED, IGNORED, Importer
 from tilewright.frontend.fx_inplace import NO_WRITES, writes_of
 from tilewright.frontend.fx_symbols import SymbolTable
@@ -35,6 +37,9 @@ if TYPE_CHECKING:
 
 STATE_WRITES = frozenset({"BUFFER_MUTATION", "PARAMETER_MUTATION"})
 """What a program does to its module's own tensors."""
+
+RANDOM = ""
+"""In place of a tensor's name: the state of the random numbers."""
 
 Examples: TypeAlias = "Sequence[Any] | Mapping[str, Any]"
 """Arguments of a module's ``forward``, in order or by name."""
@@ -160,9 +165,12 @@ def import_with_values(
     symbols = SymbolTable(dimension_names)
     symbols.add_ranges(program.range_constraints, down_to=1)
     importer = Importer(Pool(), symbols, program.graph_module)
+    importer.draws = Draws(importer.pool, _unused("random_state", {n.name for n in program.graph.nodes}))
     importer.read_assertions(program.graph)
     inputs, kept = _bind_inputs(importer, program)
     outputs = importer.run(program.graph, writes)
+    if importer.draws.first is not None:
+        kept[RANDOM] = _Kept(importer.draws.first, np.array([_seed(), 0], np.uint64))
     nodes, names, convention = _bind_outputs(importer, program, outputs, inputs, kept, argument_names)
     if importer.problems:
         raise ImportFailed(
@@ -173,6 +181,13 @@ def import_with_values(
     changed = writes.changing
     values = {k: v for k, v in importer.env.items() if isinstance(v, Node) and k not in changed}
     return Imported(graph, program, values, convention, tuple(k.start for k in kept.values()))
+
+
+def _seed() -> int:
+    """What PyTorch's generator was seeded with."""
+    import torch
+
+    return torch.initial_seed() % (1 << 64)
 
 
 def _decomposed(program: ExportedProgram) -> ExportedProgram:
@@ -222,7 +237,7 @@ def _bind_inputs(importer: Importer, program: ExportedProgram) -> tuple[tuple[No
     kept: dict[str, _Kept] = {}
     written = {s.target for s in program.graph_signature.output_specs if s.kind.name in STATE_WRITES}
     placeholders = [n for n in program.graph.nodes if n.op == "placeholder"]
-    taken = {n.name for n in placeholders}
+    taken = {n.name for n in placeholders} | ({importer.draws.name} if importer.draws else set())
     for spec, node in zip(program.graph_signature.input_specs, placeholders, strict=True):
         kind = spec.kind.name
         try:
@@ -279,7 +294,7 @@ def _bind_outputs(
     """
     b = importer.builder(UNKNOWN)
     user: list[Any] = []
-    state: dict[str, Any] = {}
+    state: dict[str, Any] = {RANDOM: importer.draws.state} if importer.draws and RANDOM in kept else {}
     written: dict[int, Any] = {}
     places = {n.attrs["name"]: k for k, n in enumerate(inputs)}
     for spec, value in zip(program.graph_signature.output_specs, values, strict=True):
