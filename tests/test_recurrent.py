@@ -24,7 +24,7 @@ def weights(name, hidden, n_inputs, n_dirs):
     return [(rng.standard_normal(s) / np.sqrt(hidden)).astype(np.float32) for s in shapes]
 
 
-def layer(name, hidden, n_inputs, batch, direction, threads):
+def layer(name, hidden, n_inputs, batch, direction, threads, **options):
     """A layer whose weights are constants and whose number of steps is known at run time."""
     n_dirs = 2 if direction == "bidirectional" else 1
     pool = Pool()
@@ -34,7 +34,7 @@ def layer(name, hidden, n_inputs, batch, direction, threads):
     fixed = [pool.const(w) for w in weights(name, hidden, n_inputs, n_dirs)]
     results = b.results(b(ops.by_name(name), x, *fixed, *states, hidden=hidden, direction=direction))
     graph = Graph(name, pool, (x,), results, tuple(f"y{k}" for k in range(len(results))))
-    return compile_graph(graph, threads=threads)
+    return compile_graph(graph, threads=threads, **options)
 
 
 def reference(name, x, hidden, direction):
@@ -55,6 +55,19 @@ def test_any_number_of_steps_and_threads(name, batch, direction):
         for a, b, want in zip(got, two(x), reference(name, x, 208, direction), strict=True):
             np.testing.assert_allclose(a, want, rtol=1e-4, atol=1e-5)
             assert a.tobytes() == b.tobytes()
+
+
+@pytest.mark.parametrize("target", ["native", "x86-64-v3", "x86-64"])
+@pytest.mark.parametrize("name", list(GATES))
+@pytest.mark.parametrize(("hidden", "batch", "direction"), [(101, 3, "bidirectional"), (208, 1, "forward")])
+def test_recurrent_weights_in_bf16(target, name, hidden, batch, direction):
+    """Products read the state in bf16 as well; sums, cells and states stay in f32."""
+    options = {"precision": "bf16", "target": target}
+    one, two = (layer(name, hidden, 20, batch, direction, threads, **options) for threads in (1, 2))
+    x = np.random.default_rng(3).standard_normal((17, batch, 20)).astype(np.float32)
+    for a, b, want in zip(one(x), two(x), reference(name, x, hidden, direction), strict=True):
+        np.testing.assert_allclose(a, want, rtol=0, atol=0.02 * np.abs(want).max())
+        assert a.tobytes() == b.tobytes()
 
 
 def scan(hidden):

@@ -111,6 +111,18 @@ def test_convolutions(groups):
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(("hidden", "is_constant"), [(24, True), (24, False), (4, True)])
+def test_scans(hidden, is_constant):
+    b = Builder(Pool())
+    x = b.pool.input("x", TensorType(types.f32, (5, 1, hidden)))
+    changing = b.pool.input("w", TensorType(types.f32, (hidden, hidden)))
+    rt = b.const(weights(hidden, hidden)) if is_constant else changing
+    y, _ = b.results(b(ops.rnn_scan, x, rt, b.const(np.zeros((1, hidden), np.float32))))
+    (scan,) = ops_of(Precision().run(graph(b, [x, changing], y)), ops.rnn_scan)
+    is_narrow = is_constant and hidden > 4
+    assert [i.dtype for i in scan.inputs] == [types.f32, types.bf16 if is_narrow else types.f32, types.f32]
+
+
 @pytest.mark.parametrize("length", [1, 5, 37])
 def test_attention(length):
     """Both products in bf16, the softmax between them in f32."""

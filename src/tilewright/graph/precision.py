@@ -1,6 +1,7 @@
-"""The pass ``precision``: products and convolutions read bf16, everything else stays in f32.
+"""The pass ``precision``: products, convolutions and recurrences read bf16, everything else stays in f32.
 
-In: a graph in f32. Out: the same function with operands of contractions rounded to bf16; sums, their results and all
+In: a graph in f32. Out: the same function with operands of contractions rounded to bf16, and the recurrent weights of
+scans over time, whose kernels then round the state that they multiply; sums, their results and all
 other arithmetic stay in f32. Not its business: how pairs of bf16 are multiplied (``tile.rules.dots``), models whose
 tensors are bf16 already: those compute as they say.
 
@@ -31,6 +32,9 @@ MIN_GROUP = 8
 """Members of a group of a convolution below which lanes span groups, and read operands one by one."""
 FULL_GROUP = 16
 """Below so many members they are worth it only where they fill what vectors they take."""
+SCANS = (ops.lstm_scan, ops.gru_scan, ops.rnn_scan)
+RECURRENT = 1
+"""Which operand of a scan the recurrent weights are."""
 EXACT = (ops.max_pool,)
 """Ops that give the same whether their operand or their result is rounded, besides movements."""
 
@@ -39,16 +43,17 @@ EXACT = (ops.max_pool,)
 class Precision(Pass):
     """Gives each contraction of f32 operands bf16 operands and an f32 result.
 
-    It does not fire on: contractions without an ``out_dtype``; depthwise convolutions and other sums of fewer than
-    ``MIN_DEPTH`` products, or results of fewer than ``MIN_LANES`` columns or channels (in each of several groups: other
-    than ``MIN_GROUP`` and fewer than ``FULL_GROUP``); other dtypes. A result of the
-    graph, or of an op with several results, is rounded for the product alone. Sub-graphs get a pass of their own.
+    And each scan over time bf16 recurrent weights. It does not fire on: contractions without an ``out_dtype``;
+    depthwise convolutions and other sums of fewer than ``MIN_DEPTH`` products, or results of fewer than ``MIN_LANES``
+    columns, states or channels (in each of several groups: other than ``MIN_GROUP`` and fewer than ``FULL_GROUP``);
+    scans whose weights are no constant; other dtypes. A result of the graph, or of an op with several results, is
+    rounded for the product alone. Sub-graphs get a pass of their own.
     """
 
     name: ClassVar[str] = "precision"
 
     def run(self, graph: Graph, journal: Journal | None = None) -> Graph:
-        chosen = {n for n in graph.nodes() if _pays(n)}
+        chosen = {n for n in graph.nodes() if _pays(n) or _is_narrow_scan(n)}
         if not chosen:
             return graph
         if journal is not None:
@@ -65,6 +70,14 @@ def _pays(node: Node) -> bool:
     if node.attrs.get("groups", 1) != 1 and not (_at_least(lanes, FULL_GROUP) or lanes == MIN_GROUP):
         return False
     return _at_least(depth, MIN_DEPTH) and _at_least(lanes, MIN_LANES)
+
+
+def _is_narrow_scan(node: Node) -> bool:
+    """Is it a recurrence in f32 whose weights are a constant with sums that are worth it?"""
+    if node.op not in SCANS:
+        return False
+    weights = node.inputs[RECURRENT]
+    return weights.op is CONST and weights.dtype is types.f32 and _at_least(weights.shape[0], MIN_LANES)
 
 
 def _depth_and_lanes(node: Node) -> tuple[object, object]:
@@ -106,7 +119,7 @@ class _Rounding:
         """The values that exist in bf16 only: operands of products, and what they are moved from."""
         outputs = set(self.graph.outputs)
         held: set[Node] = set()
-        stack = [i for n in self.chosen for i in n.inputs]
+        stack = [i for n in self.chosen if n.op not in SCANS for i in n.inputs]
         while stack:
             node = stack.pop()
             if node in held or node in outputs or node.op in (INPUT, CONST, PROJ):
@@ -131,6 +144,9 @@ class _Rounding:
     def _rebuilt(self, node: Node) -> Node:
         """The node over new operands; a chosen product over rounded ones."""
         b = Builder(self.graph.pool, node.loc)
+        if node in self.chosen and node.op in SCANS:
+            operands = [self._operand(x) if k == RECURRENT else self.wide[x] for k, x in enumerate(node.inputs)]
+            return b(node.op, *operands, **node.attrs)
         if node in self.chosen:
             return b(node.op, *map(self._operand, node.inputs), **{**node.attrs, "out_dtype": types.f32})
         operands = [self.wide[i] for i in node.inputs]

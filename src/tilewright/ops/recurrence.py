@@ -5,8 +5,9 @@ hidden]``, initial states, and run-time lengths where sequences differ. Out: ``y
 Not its business: projections, directions, layouts (``ops.rnn``).
 
 Each op is a kernel: a serial loop over time around a small matrix product and element-wise stages; the result buffers
-of the states hold the running states. Arithmetic is f32 or f64. With lengths, a row's state stops changing at its
-length, its outputs after that are 0, and ``reverse`` starts at its own end.
+of the states hold the running states. Arithmetic is f32 or f64. With recurrent weights in bf16 a product reads its
+state rounded to bf16, too, and all else stays in f32. With lengths, a row's state stops changing at its length, its
+outputs after that are 0, and ``reverse`` starts at its own end.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from tilewright.core.compute import (
     Axis,
     Binary,
     Buffer,
+    Cast,
     Const,
     Index,
     IndexLike,
@@ -64,8 +66,9 @@ def _check_scan(ts: Types, a: Attrs, n_gates: int, n_states: int, n_functions: i
     check_dtype(xp, (types.f32, types.f64), "the projected input")
     if xp.rank != 3 or state.rank != 2:
         raise OpError(f"takes [time, batch, gates] and [batch, hidden], not {xp} and {state}")
-    if any(t.dtype is not xp.dtype for t in ts[: 2 + n_states]):
-        raise OpError("projected input, weights and states must have one dtype")
+    if any(t.dtype is not xp.dtype for t in ts[2 : 2 + n_states]):
+        raise OpError("projected input and states must have one dtype")
+    check_dtype(rt, (xp.dtype, types.bf16) if xp.dtype is types.f32 else (xp.dtype,), "the recurrent weights")
     hidden = state.shape[1]
     check_same_dims(xp.shape[1:], (state.shape[0], hidden * n_gates), "projected input and state")
     check_same_dims(rt.shape, (hidden, hidden * n_gates), "recurrent weights and state")
@@ -90,6 +93,12 @@ def _steps(n_steps: int, batch: int, lengths: Array | None, reverse: bool) -> It
         yield np.where(running & reverse, ends - 1 - t, t), running[:, None]
 
 
+def _product(state: Array, rt: Array) -> Array:
+    """``state @ rt`` in the state's dtype, of what the state is in the dtype of the weights."""
+    product: Array = state.astype(rt.dtype).astype(state.dtype) @ rt.astype(state.dtype)
+    return product
+
+
 def _clipped(x: Array, clip: float) -> Array:
     return np.clip(x, -clip, clip) if clip else x
 
@@ -103,7 +112,7 @@ def scan_lstm(
     p_i, p_o, p_f = np.split(peephole, 3) if peephole is not None else (h.dtype.type(0),) * 3
     y = np.zeros((*xp.shape[:2], hidden), xp.dtype)
     for t, running in _steps(xp.shape[0], h.shape[0], lengths, reverse):
-        i_in, o_in, f_in, c_in = np.split(xp[t, rows] + h @ rt, 4, 1)
+        i_in, o_in, f_in, c_in = np.split(xp[t, rows] + _product(h, rt), 4, 1)
         i = f.array(_clipped(i_in + p_i * c, a.clip))
         keep = 1 - i if a.input_forget else f.array(_clipped(f_in + p_f * c, a.clip))
         c_new = keep * c + i * g.array(_clipped(c_in, a.clip))
@@ -121,9 +130,10 @@ def scan_gru(
     hidden, rows = h.shape[1], np.arange(h.shape[0])
     y = np.zeros((*xp.shape[:2], hidden), xp.dtype)
     for t, running in _steps(xp.shape[0], h.shape[0], lengths, reverse):
-        z_in, r_in = np.split(xp[t, rows, : 2 * hidden] + h @ rt[:, : 2 * hidden], 2, 1)
+        z_in, r_in = np.split(xp[t, rows, : 2 * hidden] + _product(h, rt[:, : 2 * hidden]), 2, 1)
         z, r = f.array(_clipped(z_in, a.clip)), f.array(_clipped(r_in, a.clip))
-        part = r * (h @ rt[:, 2 * hidden :] + r_bias) if a.linear_before_reset else (r * h) @ rt[:, 2 * hidden :]
+        last = rt[:, 2 * hidden :]
+        part = r * (_product(h, last) + r_bias) if a.linear_before_reset else _product(r * h, last)
         candidate = g.array(_clipped(xp[t, rows, 2 * hidden :] + part, a.clip))
         h = np.where(running, (1 - z) * candidate + z * h, h)
         y[t, rows] = np.where(running, h, 0)
@@ -135,7 +145,7 @@ def scan_rnn(xp: Array, rt: Array, h: Array, lengths: Array | None, a: Attrs, re
     (f,) = activations(a, RNN_DEFAULTS)
     y, rows = np.zeros_like(xp), np.arange(h.shape[0])
     for t, running in _steps(xp.shape[0], h.shape[0], lengths, reverse):
-        h = np.where(running, f.array(_clipped(xp[t, rows] + h @ rt, a.clip)), h)
+        h = np.where(running, f.array(_clipped(xp[t, rows] + _product(h, rt), a.clip)), h)
         y[t, rows] = np.where(running, h, 0)
     return y, h.copy()
 
@@ -186,14 +196,21 @@ class _Scan:
     def projected(self, b: Sym, column: Dim) -> Load:
         return Load(self.xp, (self.at(b), b, column))
 
-    def product(self, out: Buffer, state: Buffer, first: Dim, init: Callable[[Sym, Dim], Value]) -> Stage:
-        """``out[b, j] = init(b, first + j) + sum_k state[b, k] * rt[k, first + j]``."""
+    def product(self, out: Buffer, state: Buffer, first: Dim, init: Callable[[Sym, Dim], Value]) -> tuple[Stage, ...]:
+        """``out[b, j] = init(b, first + j) + sum_k state[b, k] * rt[k, first + j]``, of a rounded state if need be."""
         axes = axes_for(out.shape)
         b, j = syms(axes)
         hidden = self.h.shape[1]
         k = Axis(loop_symbol("k", hidden), hidden)
-        term = Load(state, (b, k.sym)) * Load(self.rt, (k.sym, first + j))
-        return Stage((out,), axes, (b, j), (term,), Reduction((k,), "add", (init(b, first + j),)))
+        reduction = Reduction((k,), "add", (init(b, first + j),))
+        weight: Value = Load(self.rt, (k.sym, first + j))
+        if self.rt.dtype is out.dtype:
+            return (Stage((out,), axes, (b, j), (state[b, k.sym] * weight,), reduction),)
+        narrow = Buffer(f"{out.name}_in", self.rt.dtype, state.shape)
+        at = syms(state_axes := axes_for(state.shape))
+        rounded = write(narrow, state_axes, at, Cast(state[at], self.rt.dtype))
+        term = Cast(narrow[b, k.sym], out.dtype) * Cast(weight, out.dtype)
+        return rounded, Stage((out,), axes, (b, j), (term,), reduction)
 
     def update(self, state: Buffer, new: Callable[[Sym, Sym], Value]) -> Stage:
         """``state[b, j] = new(b, j)`` for rows that still run."""
@@ -237,7 +254,7 @@ def _lstm_kernel(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs) ->
         return keep * c[b, j] + i * s.activate(g, gate(3, b, j, None))
 
     step = (
-        s.product(gates, h, 0, s.projected),
+        *s.product(gates, h, 0, s.projected),
         s.update(c, new_c),
         s.update(h, lambda b, j: s.activate(f, gate(1, b, j, 1)) * out.value(c[b, j])),
         s.emit(),
@@ -277,9 +294,9 @@ def _gru_kernel(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs) -> 
     b, j = syms(axes)
     candidate = [
         write(reset, axes, (b, j), r(b, j) * h[b, j]),
-        s.product(part, reset, hidden * 2, s.projected),
+        *s.product(part, reset, hidden * 2, s.projected),
     ]
-    products = [s.product(gates, h, 0, init), *([] if a.linear_before_reset else candidate)]
+    products = [*s.product(gates, h, 0, init), *([] if a.linear_before_reset else candidate)]
     step = (*products, s.update(h, new_h), s.emit())
     return [*copy_from(h, h0, lambda i: i), Serial(s.time, step)]
 
@@ -292,7 +309,7 @@ def _rnn_kernel(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs) -> 
     (f,) = activations(a, RNN_DEFAULTS)
     gates = s.temp("gates", 1)
     step = (
-        s.product(gates, h, 0, s.projected),
+        *s.product(gates, h, 0, s.projected),
         s.update(h, lambda b, j: s.activate(f, gates[b, j])),
         s.emit(),
     )
@@ -348,6 +365,7 @@ def _lstm_samples(rng: np.random.Generator) -> Iterator[Sample]:
     lengths = np.array([3, 1], np.int32)
     yield Sample((xp, rt, h, c))
     yield Sample((xp, rt, h, c, p), {"reverse": True, "clip": 0.5})
+    yield Sample((xp, rt.astype(types.bf16.numpy), h, c, p))
     yield Sample((xp, rt, h, c, p, lengths), {"input_forget": True})
     yield Sample((xp, rt, h, c, lengths), {"reverse": True, "activations": ("HardSigmoid", "Softsign", "Relu")})
     yield Sample((xp[:0], rt, h, c))
@@ -380,6 +398,7 @@ def _gru_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for before in (False, True):
         yield Sample((xp, rt, h, bias), {"linear_before_reset": before})
         yield Sample((xp, rt, h, bias, lengths), {"linear_before_reset": before, "reverse": True, "clip": 0.7})
+        yield Sample((xp, rt.astype(types.bf16.numpy), h, bias, lengths), {"linear_before_reset": before})
     yield Sample((xp, rt, h, bias), {"activations": ("Affine", "Elu"), "alpha": (0.3, 0.5), "beta": (0.1, 0.0)})
     yield Sample((xp[:, :0], rt, h[:0], bias))
 
@@ -409,6 +428,7 @@ def _rnn_samples(rng: np.random.Generator) -> Iterator[Sample]:
     yield Sample((xp, rt, h))
     yield Sample((xp, rt, h), {"reverse": True, "activations": ("Relu",)})
     yield Sample((xp, rt, h, lengths), {"reverse": True, "clip": 0.3})
+    yield Sample((xp, rt.astype(types.bf16.numpy), h))
     for name in ("LeakyRelu", "ThresholdedRelu", "ScaledTanh", "Softplus", "Sigmoid"):
         yield Sample((xp[:1], rt, h), {"activations": (name,)})
 
