@@ -18,7 +18,7 @@ from functools import partial
 
 from tilewright.core.compute import Buffer, Load, Value, symbols_of_value
 from tilewright.core.compute import walk as walk_value
-from tilewright.core.expr import Dim, Sym, floordiv, mod, substitute, symbols
+from tilewright.core.expr import Dim, Sym, bounds, floordiv, mod, substitute, symbols
 from tilewright.tile.affine import coefficient, linear, period
 from tilewright.tile.cost import MAX_UNROLLED, Box, Operand, Tile, choose_tile, estimate, pays_threads
 from tilewright.tile.errors import ScheduleError
@@ -264,8 +264,8 @@ def plan_contraction(b: Builder, machine: Machine, acc: str, root: str, *, apart
     heavy = n_arithmetic(leaf.value) > HEAVY_OPERATIONS and tile.rows * tile.rows2 * tile.vectors > 4
     heavy = heavy and not stepped and not slid  # few sums: they stay in registers
     panels = _panels_first(machine, b, acc)
-    read = max((estimate(x.buffer.shape) for x in walk_value(update.value) if isinstance(x, Load)), default=0.0)
-    small = read / estimate([lanes.extent]) * tile.vectors * machine.vector_bytes <= machine.l1_bytes / 2
+    shared = _shared_by_rows(b, acc, root, [x.sym for x in rows[:1]])
+    small = shared / estimate([lanes.extent]) * tile.vectors * machine.vector_bytes <= machine.l1_bytes / 2
     chunks = _row_chunks(b, machine, acc, rows, lanes, tile, width) if panels else 1
     return Plan(
         acc, root, lanes, row, row2, rest, reduced, stepped, slid, tile, width, heavy, work, panels, chunks, small,
@@ -288,6 +288,24 @@ def _copied(
         if all(isinstance(n, int) for n in sizes) and 1 < estimate(sizes) <= min(machine.max_copies, MAX_UNROLLED):
             return choice
     return [], []
+
+
+def _shared_by_rows(b: Builder, acc: str, root: str, outermost: list[Sym]) -> float:
+    """The most elements of an operand that one iteration of the outermost row loop reads: the rows of a window.
+
+    The next iteration reads most of them again.
+    """
+    dims, here = root_terms(b, acc, root), dict.fromkeys(outermost, 0)
+    most = 0.0
+    for x in walk_value(_update(b, acc).value):
+        if isinstance(x, Load):
+            n = 1.0
+            for i, d in zip(x.index, x.buffer.shape, strict=True):
+                lo, hi = (None, None) if isinstance(i, Value) else bounds(substitute(substitute(i, dims), here))
+                whole = estimate([d])
+                n *= whole if lo is None or hi is None else min(hi - lo + 1, whole)
+            most = max(most, n)
+    return most
 
 
 def _row_chunks(b: Builder, machine: Machine, acc: str, rows: list[Loop], lanes: Loop, tile: Tile, width: int) -> int:
@@ -643,7 +661,7 @@ def _split_rows(b: Builder, loop: str, size: int) -> tuple[list[str], list[str]]
 def _order(b: Builder, machine: Machine, plan: Plan, batch: list[str], blocks: list[str], rows: list[str]) -> list[str]:
     """Outer loops: batch; then, with large panels, chunks of rows, lane blocks, rows; else rows, lane blocks, last row.
 
-    Windows: rows, lane blocks; lane blocks first if what one block reads stays in the first-level cache.
+    Windows: rows, lane blocks; lane blocks first if the rows that a block's window spans stay in the first-level cache.
     When the first has too few iterations for the threads, the loop with the most comes first.
     """
     if plan.is_window:
