@@ -11,6 +11,7 @@ if __name__ == "__main__":
     sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
 
 from tile.kernels import constants_of, elementwise, matmul, reduction
+from tile.test_ring import window
 from tile.test_schedule import masked_rows, rows_twice
 from tilewright.core.compute import Computation
 from tilewright.tile.ir import Kernel
@@ -35,6 +36,7 @@ EXAMPLES: dict[str, tuple[Computation, str, tuple[str, ...]]] = {
     "fork": (matmul(5, 6, 7), "fork(T, i0_2_t)", ("divide(i0_2, 2)",)),
     "cache": (elementwise((10,)), "cache(Z)", ()),
     "compute_at": (matmul(8, 6, 7), "compute_at(T, i0_2_o, local)", ("split(i0_2, 4)",)),
+    "ring": (window(8), "ring(t, i0_2)", ()),
     "place": (rows_twice(), "place(t, local)", ()),
     "fold": (rows_twice(), "fold(t, 0, i0_1_o)", ("split(i0_1, 4)", "compute_at(t, i0_1_o, global)")),
     "accumulate": (

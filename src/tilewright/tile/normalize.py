@@ -352,4 +352,3 @@ def _multiples(g: Dim, e: Dim) -> list[int]:
         if isinstance(whole, int) and isinstance(part, int) and part and whole % part == 0:
             found.append(whole // part)
     return [*found, 1, -1] if symbols(g) & symbols(e) else []
-

@@ -29,6 +29,7 @@ PRIMITIVES: Mapping[str, Callable[..., Kernel]] = {
     "fork": stages.fork,
     "cache": stages.cache,
     "compute_at": stages.compute_at,
+    "ring": stages.ring,
     "place": stages.place,
     "fold": stages.fold,
     "accumulate": stages.accumulate,

@@ -1,4 +1,4 @@
-"""Primitives on stages: cache, compute_at, place, fold, accumulate, rfactor.
+"""Primitives on stages: cache, fork, compute_at, ring, place, fold, accumulate, rfactor.
 
 In: a kernel, the name of the buffer that a stage writes. Out: a kernel that means the same, or a ``ScheduleError``.
 Not its business: loops of one nest (``loops``), layouts of operands (``operands``).
@@ -14,8 +14,21 @@ from math import inf
 from tilewright.core import types
 from tilewright.core.compute import Buffer, Const, IndexLike, Inside, Load, Select, Value
 from tilewright.core.compute import walk as walk_value
-from tilewright.core.expr import Dim, Sym, bounds, ceildiv, floordiv, is_nonneg, minimum, mod, substitute, symbols
+from tilewright.core.expr import (
+    Dim,
+    Sym,
+    bounds,
+    ceildiv,
+    floordiv,
+    is_nonneg,
+    maximum,
+    minimum,
+    mod,
+    substitute,
+    symbols,
+)
 from tilewright.core.types import DType
+from tilewright.tile.affine import coefficient, without
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Fold, For, If, Kernel, Kind, Loop, Place, Role, Space, Stmt, Store, Update, walk
 from tilewright.tile.rewrite import Body, loads_of, loops_of, rewrite_accesses, substitute_body, values_of, written
@@ -178,6 +191,110 @@ def compute_at(kernel: Kernel, buffer: str, loop: str, space: str = "local") -> 
     return with_body(replace(kernel, places=places), result)
 
 
+def ring(kernel: Kernel, buffer: str, loop: str) -> Kernel:
+    """``compute_at`` where neighbouring iterations read windows that overlap: what the last one made is kept.
+
+    Before: ``for i,j: T[i,j] = e(i,j);  for v: ... T[s*v + k - p, j] ...`` with k < K. After: ``for v: (for r, j':
+    T[i % K, j'] = e(i, j')); ... T[(s*v + k - p) % K, j]``, places counted from the first window's. i are the elements
+    of this window beyond the last one's, inside of T: a window in the first iteration, s in every other. T becomes
+    local, of K elements in that dimension. New loops are named as ``compute_at`` does. Parts of a ``split`` loop begin
+    with a window of their own. Fails: as ``compute_at`` does; the loop is not serial; not exactly one index of T moves
+    with it, by a positive number; the window's size is not known; windows do not overlap; a producer reads T at other
+    elements than it writes.
+    """
+    spot, at, where = find_place(kernel, buffer, "ring"), find_loop(kernel, loop, "ring"), f"{buffer}, {loop}"
+    old, v = spot.buffer, at.loop.sym
+    if spot.role is not Role.TMP or at.loop.kind is not Kind.SERIAL:
+        raise ScheduleError("ring", where, "only a temporary can be a ring, over a serial loop")
+    home = _home(kernel.body, old)
+    makers = writers(home, old)
+    _check_move(home, makers, at, old, where)
+    for s in walk(tuple(makers)):
+        if any(x.buffer is old and not (isinstance(s, Store | Update) and x.index == s.index) for x in loads_of(s)):
+            raise ScheduleError("ring", where, "what is computed there depends on other elements of it")
+    loads = list(readers(at.body, old))
+    if not loads:
+        raise ScheduleError("ring", where, "the loop's body does not read it")
+    moving = {d for x in loads for d, i in enumerate(x.index) if not isinstance(i, Value) and v in symbols(i)}
+    if len(moving) != 1:
+        raise ScheduleError("ring", where, f"{len(moving)} of its indices move with the loop")
+    dim, inner = moving.pop(), loops_of(at.body)
+    start, size, step = _window([x.index[dim] for x in loads], {x.sym for x in inner}, v, where)
+    names = [f"{identifier(buffer)}{d}" for d in range(len(old.shape))]
+    around = {x.sym: x.extent - 1 for x in loops_of(kernel.body)}
+    sides = [
+        _new_rows(start, size, step, v, old.shape[d], names[d])
+        if d == dim
+        else _filled(side_of(loads, d, inner, names[d], where), old.shape[d], around)
+        for d in range(len(old.shape))
+    ]
+    others = [side for d, side in enumerate(sides) if d != dim]
+    if any(v in symbols(side.base) or any(v in symbols(x.extent) for x in side.loops) for side in others):
+        raise ScheduleError("ring", where, "the part that is read moves in another direction too")
+    rows = new_loop(names[dim], old.shape[dim])  # those beyond its ends are not computed
+    cut = Side(0, (rows,), rows.sym, size)
+    _check_guarded(at.body, old, [cut if d == dim else s for d, s in enumerate(sides)], where)
+    kept = [replace(s, size=size) if d == dim else s for d, s in enumerate(sides)]
+    new = _shrunk(old, kept, Space.LOCAL, where)
+    stay = [Side(0, _ONE, s.offset, s.size) for s in sides]
+    taken: set[str] = set()
+    nests = tuple(_moved(kernel, nest_of(s), n, old, old, (sides, stay), taken, where) for n, s in enumerate(makers))
+    first = _first_use(at.body, old)
+
+    def place_in_ring(b: Buffer, ix: tuple[IndexLike, ...]) -> Load | None:
+        if b is not old:
+            return None
+        return Load(new, tuple(
+            i if isinstance(i, Value) else mod(i - start, size) if d == dim else i - side.base
+            for d, (i, side) in enumerate(zip(ix, sides, strict=True)) if side.loops
+        ))  # fmt: skip
+
+    body = rewrite_accesses((*at.body[:first], *nests, *at.body[first:]), place_in_ring)
+    result = replace_stmt(kernel, at, For(at.loop, body)).body
+    for s in makers:
+        result = edit(result, s, lambda _: ())
+    places = tuple(Place(new, Space.LOCAL) if p is spot else p for p in kernel.places)
+    return with_body(replace(kernel, places=places), result)
+
+
+def _window(indices: Sequence[IndexLike], inner: set[Sym], v: Sym, where: str) -> tuple[Dim, int, int]:
+    """What the first iteration of ``v`` reads: its first element, how many; and how far each further one moves."""
+    bases: list[tuple[Dim, int, int]] = []
+    steps: set[Dim | None] = set()
+    for e in indices:
+        if isinstance(e, Value) or any(coefficient(e, s) is None for s in symbols(e) & inner):
+            raise ScheduleError("ring", where, f"the index {e} is not affine in the loops inside")
+        base = without(e, inner)
+        lo, hi = bounds(e - base)
+        if lo is None or hi is None:
+            raise ScheduleError("ring", where, f"the range of {e} inside the loop is not known at compile time")
+        steps.add(coefficient(base, v))
+        bases.append((base, lo, hi))
+    step, *others = steps
+    if others or not isinstance(step, int) or step < 1:
+        raise ScheduleError("ring", where, "its reads do not all move by one positive number")
+    first = bases[0][0]
+    shifts = [base - first for base, _, _ in bases]
+    if not all(isinstance(x, int) for x in shifts):
+        raise ScheduleError("ring", where, "the distance between its reads is not known at compile time")
+    lows = [x + lo for x, (_, lo, _) in zip(shifts, bases, strict=True) if isinstance(x, int)]
+    highs = [x + hi for x, (_, _, hi) in zip(shifts, bases, strict=True) if isinstance(x, int)]
+    size = max(highs) - min(lows) + 1
+    if step >= size:
+        raise ScheduleError("ring", where, "windows do not overlap", remedy="use compute_at")
+    return without(first, [v]) + min(lows), size, step
+
+
+def _new_rows(start: Dim, size: int, step: int, v: Sym, extent: Dim, name: str) -> Side:
+    """The elements that iteration ``v`` reads and none before it did: a whole window in the first, then ``step``."""
+    end = start + step * v + size
+    base = end - step - (size - step) * maximum(0, 1 - v)
+    base = base if is_nonneg(base) else maximum(0, base)
+    n = (end if is_nonneg(extent - end) else minimum(extent, end)) - base
+    sym = Sym(name, 0, size - 1)
+    return Side(base, (Loop(sym, n if is_nonneg(n) else maximum(0, n)),), sym, size)
+
+
 def _filled(side: Side, extent: Dim, last: Mapping[Sym, Dim]) -> Side:
     """A ragged tile in full, where the buffer reaches to the end of the last one: its size is a number then."""
     if not isinstance(side.size, int) or len(side.loops) != 1 or side.loops[0].extent == side.size:
@@ -192,10 +309,9 @@ def _filled(side: Side, extent: Dim, last: Mapping[Sym, Dim]) -> Side:
 def _check_guarded(body: Body, buffer: Buffer, sides: list[Side], where: str) -> None:
     """Refuse a box that may reach beyond the buffer because a reader's guard, and not its index, keeps it inside."""
     values = (y for s in walk(body) for v in values_of(s) for y in walk_value(v))
-    guards = (y for y in values if isinstance(y, Select) and isinstance(y.cond, Inside))
-    if not any(_is_kept_inside(y, buffer) for y in guards):
-        return
-    for side, extent in zip(sides, buffer.shape, strict=True):
+    guarded = {d for y in values if isinstance(y, Select) and isinstance(y.cond, Inside) for d in _kept(y, buffer)}
+    for d in guarded:
+        side, extent = sides[d], buffer.shape[d]
         low = bounds(side.base)[0]
         high = bounds(extent - 1 - side.base - side.offset)[0]
         ends = [x.extent for x in side.loops]
@@ -204,13 +320,19 @@ def _check_guarded(body: Body, buffer: Buffer, sides: list[Side], where: str) ->
             raise ScheduleError("compute_at", where, "a guard keeps its reads inside of it: the box may reach beyond")
 
 
-def _is_kept_inside(guarded: Select, buffer: Buffer) -> bool:
-    """Does the guard speak of a place in the buffer that is read behind it? (A causal mask's does not.)"""
+def _kept(guarded: Select, buffer: Buffer) -> set[int]:
+    """The dimensions whose index goes along with a guard that speaks of a place in the buffer, which is read behind it.
+
+    (A causal mask's guard speaks of no place.)
+    """
     assert isinstance(guarded.cond, Inside)
     said = set(guarded.cond.exprs)
-    loads = (x for x in walk_value(guarded) if isinstance(x, Load) and x.buffer is buffer)
-    pairs = ((i, d) for x in loads for i, d in zip(x.index, buffer.shape, strict=True) if not isinstance(i, Value))
-    return any(i in said or d - 1 - i in said for i, d in pairs)
+    loads = [x for x in walk_value(guarded) if isinstance(x, Load) and x.buffer is buffer]
+    places = [(d, i) for x in loads for d, i in enumerate(x.index) if not isinstance(i, Value)]
+    if not any(i in said or buffer.shape[d] - 1 - i in said for d, i in places):
+        return set()
+    moving = frozenset[Sym]().union(*(symbols(e) for e in said))
+    return {d for d, i in places if symbols(i) & moving}
 
 
 def _first_use(body: Body, buffer: Buffer) -> int:
