@@ -223,3 +223,11 @@ def test_rows_that_data_choose_are_folded_as_vectors(n_columns: int, fold: OpDef
     chosen = b(ops.mul, b(ops.gather, given[0], given[1], axis=0), given[2])
     arrays = [table, rng.integers(-40, 40, (13, 7)), weights]
     check(b, given, [b(fold, chosen, axes=(1,), keepdims=False)], arrays)
+
+
+def test_a_row_that_ends_narrow_on_one_thread_and_not_on_the_other() -> None:
+    """The last part of a row of 182 begins its sums in half registers, where the first has whole ones."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((3000, 182)).astype(np.float32)
+    b, (n,) = inputs(x)
+    check(b, (n,), [b(ops.matmul, b.const(rng.standard_normal((1, 3000)).astype(np.float32)), n)], [x / 3000])

@@ -141,3 +141,37 @@ def test_products_without_reductions_between_or_with_constants_are_apart() -> No
     x, k, v = n.input(2, 20, 8), n.input(2, 8, 30), n.input(2, 30, 8)
     assert len(n.kernels(n.b(ops.matmul, n.b(ops.tanh, n.b(ops.matmul, x, k)), v))) == 2
     assert len(n.kernels(attention(n, x, n.weight(2, 8, 30), v))) > 1
+
+
+NHWC = {"dilations": (1, 1), "layout": "NHWC"}
+
+
+def expanded(n: Net, h: int, channels: int) -> Node:
+    product = n.b(
+        ops.conv, n.input(1, h, h, 4), n.weight(channels, 4, 1, 1), strides=(1, 1), pads=((0, 0),) * 2, **NHWC
+    )
+    return n.b(ops.relu, product)
+
+
+def depthwise(n: Net, x: Node, k: int, stride: int) -> Node:
+    how = {"strides": (stride, stride), "pads": ((k // 2, k // 2),) * 2, "groups": x.shape[-1]}
+    return n.b(ops.conv, x, n.weight(int(str(x.shape[-1])), 1, k, k), **how, **NHWC)
+
+
+@pytest.mark.parametrize(("k", "stride"), [(3, 1), (3, 2), (5, 1)])
+def test_a_window_over_a_large_map_has_what_makes_the_map(k: int, stride: int) -> None:
+    n = Net()
+    y = n.b(ops.relu, depthwise(n, expanded(n, 64, 64), k, stride))
+    assert n.kernels(y) == [["conv", "maximum", "conv", "maximum"]]
+
+
+@pytest.mark.parametrize(("h", "k", "stride"), [(16, 3, 1), (64, 2, 2), (64, 1, 1)])
+def test_small_maps_and_windows_that_do_not_overlap_are_read_from_memory(h: int, k: int, stride: int) -> None:
+    n = Net()
+    assert n.kernels(depthwise(n, expanded(n, h, 64), k, stride)) == [["conv", "maximum"], ["conv"]]
+
+
+def test_a_map_that_something_else_reads_is_written() -> None:
+    n = Net()
+    x = expanded(n, 64, 64)
+    assert n.kernels(depthwise(n, x, 3, 1), n.b(ops.exp, x))[0] == ["conv", "maximum"]

@@ -1,10 +1,13 @@
 """Rings of rows: a producer at its consumer's loop, each row once, wherever a window slides."""
 
+from dataclasses import replace
+from math import prod
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tile.kernels import F
+from tile.kernels import SMALL, WIDE, ZERO, F, check_default, relu
 from tile.test_schedule import build, refuses, same
 from tilewright.core import types
 from tilewright.core.compute import (
@@ -19,7 +22,8 @@ from tilewright.core.compute import (
     syms,
 )
 from tilewright.core.expr import Sym
-from tilewright.tile.ir import Space
+from tilewright.tile.ir import Kind, Space
+from tilewright.tile.rewrite import loops_of
 
 FEW = settings(max_examples=40, deadline=None)
 
@@ -104,3 +108,78 @@ def test_what_is_no_ring():
     refuses(window(6), ("ring", "x", "i0_2"), rule="only a temporary")
     refuses(window(6), ("ring", "t", "i1_2"), rule="do not overlap")
     refuses(window(6), ("ring", "t", "k0"), rule="do not overlap")
+
+
+def expanded(n, h, w, depth, channels, k=3, stride=1, pad=1, epilogue=True):
+    """A product over pixels, its bias and maximum with 0, and a window over the result, channel by channel."""
+    oh, ow = ((size + 2 * pad - k) // stride + 1 for size in (h, w))
+    x, a, bias = Buffer("X", F, (n, h, w, depth)), Buffer("A", F, (depth, channels)), Buffer("bias", F, (channels,))
+    taps, t, u = (
+        Buffer("W", F, (k, k, channels)),
+        Buffer("t", F, (n, h, w, channels)),
+        Buffer("u", F, (n, h, w, channels)),
+    )
+    v, y = Buffer("v", F, (n, oh, ow, channels)), Buffer("Y", F, (n, oh, ow, channels))
+    first, inner, last, window = (
+        axes_for(t.shape),
+        axes_for((depth,), "d"),
+        axes_for(y.shape, "j"),
+        axes_for((k, k), "k"),
+    )
+    (b, i, j, c), (d,), (p, o, q, e), (r, s) = syms(first), syms(inner), syms(last), syms(window)
+    at = (o * stride + r - pad, q * stride + s - pad)
+    inside = Inside((at[0], h - 1 - at[0], at[1], w - 1 - at[1]))
+    term = Select(inside, u[p, *at, e], ZERO) if pad else u[p, *at, e]
+    out = v if epilogue else y
+    stages = [
+        Stage((t,), first, (b, i, j, c), (x[b, i, j, d] * a[d, c],), Reduction(inner, "add", (ZERO,))),
+        Stage((u,), first, (b, i, j, c), (relu(t[b, i, j, c] + bias[c]),)),
+        Stage((out,), last, (p, o, q, e), (term * taps[r, s, e],), Reduction(window, "add", (ZERO,))),
+    ]
+    if epilogue:
+        stages.append(Stage((y,), last, (p, o, q, e), (relu(v[p, o, q, e] + bias[e]),)))
+    return Computation((x, a, bias, taps), (y,), tuple(stages), (t, u, *((v,) if epilogue else ())))
+
+
+def tight(computation, n_cores=1, base=SMALL):
+    """A machine whose second-level cache is half of what lies between; threads always pay."""
+    (u,) = [b for b in computation.temps if b.name == "u"]
+    return replace(base, l2_bytes=prod(u.shape) * 2, n_cores=n_cores, ghz=1e-6)
+
+
+@given(
+    n=st.integers(1, 2), w=st.integers(3, 9), depth=st.integers(1, 3), channels=st.integers(1, 9),
+    k=st.sampled_from([2, 3]), stride=st.integers(1, 3), pad=st.integers(0, 1), epilogue=st.booleans(),
+    n_cores=st.integers(1, 3),
+)  # fmt: skip
+@settings(max_examples=15, deadline=None)
+def test_the_rule_is_right(n, w, depth, channels, k, stride, pad, epilogue, n_cores):
+    computation = expanded(n, 25, w, depth, channels, k, stride, pad, epilogue)
+    check_default(computation, "A", "W", "bias", machine=tight(computation, n_cores))
+
+
+@pytest.mark.parametrize("n_cores", [1, 2])
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("base", [SMALL, WIDE])
+def test_what_lies_between_is_a_few_rows(base, stride, n_cores):
+    computation = expanded(1, 30, 6, 3, 8, stride=stride)
+    kernel = check_default(computation, "A", "W", "bias", machine=tight(computation, n_cores, base))
+    assert local(kernel, "u") == (3, 6, 8) and not kernel.notes
+    assert sum(x.kind is Kind.PARALLEL for x in loops_of(kernel.body)) == n_cores - 1
+
+
+def test_channels_in_blocks_where_rows_are_long():
+    computation = expanded(1, 10, 6, 3, 16)
+    kernel = check_default(computation, "A", "W", "bias", machine=tight(computation))
+    assert local(kernel, "u") == (3, 6, 4)
+
+
+def test_what_the_cache_holds_is_no_ring():
+    computation = expanded(1, 30, 6, 3, 8)
+    kernel = check_default(computation, "A", "W", "bias")
+    assert any("stays in the second-level cache" in note for note in kernel.notes)
+
+
+def test_batches_begin_anew():
+    computation = expanded(3, 20, 4, 2, 4)
+    assert local(check_default(computation, "A", machine=tight(computation, 2)), "u") == (3, 4, 4)

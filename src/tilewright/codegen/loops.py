@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from tilewright.codegen import dot, parallel, split
 from tilewright.codegen.analysis import MAX_LANES_PER_BYTE, MAX_UNROLL
 from tilewright.codegen.lanes import Lanes, Patterns
-from tilewright.codegen.registers import Key, Slot
+from tilewright.codegen.registers import Key, NarrowError, Slot
 from tilewright.codegen.types import VALUE_TYPE, vector
 from tilewright.codegen.writer import Val
 from tilewright.core import expr
@@ -145,6 +145,7 @@ class Loops:
         phis.append(f"  {variable} = phi i64 [ {start.text}, %{before} ], [ {following}, %{latch} ]")
         for key, name in carried.items():
             ty, old, new = self._type(key), saved[key].value, fn.registers.state[key].value
+            _check_width(old, new)
             phis.append(f"  {name} = phi {ty} [ {old.text}, %{before} ], [ {new.text}, %{latch} ]")
         w.close_scope()
         w.start_block(after)
@@ -181,6 +182,7 @@ class Loops:
             if skipped is not None:
                 name = w.name()
                 text = old.value.text if old else "poison"
+                _check_width(old.value if old else slot.value, slot.value)
                 w.emit(f"{name} = phi {self._type(key)} [ {text}, %{skipped} ], [ {slot.value.text}, %{latch} ]")
             fn.registers.state[key] = Slot(Val(name, w.level, slot.value.lanes), slot.mask if old is None else old.mask)
 
@@ -309,6 +311,12 @@ class Loops:
             bits = [f"i1 {int(point[-1] < extent)}" for point in ctx.points()]
             return Val(f"<{', '.join(bits)}>", 0, len(bits))
         return self.fn.values.is_nonneg(self.fn.space.lin(extent - 1 - ctx.syms[-1]), ctx)
+
+
+def _check_width(before: Val, after: Val) -> None:
+    """A register of one width on two ways that meet; one whose life began anew on one of them may have another."""
+    if before.lanes != after.lanes:
+        raise NarrowError
 
 
 def _is_plain(body: tuple[Stmt, ...], sym: Sym) -> bool:

@@ -13,6 +13,8 @@ groups stay convex, and when the group's shape allows it:
 * reductions along the same axes of the same space join with the arithmetic around them (softmax, normalisations);
 * a product, reductions along its rows with the arithmetic around them, and the product that reads the result row by row
   are one group (attention): what lies between the two products then never exists as a whole (``partition.chains``);
+* a product or convolution with the arithmetic on its elements, large, that a window alone slides over goes into the
+  window's group (``partition.windows``);
 * a permutation of all axes but the last joins the product that it alone reads: it is how the product is written;
 * index maps and widening conversions are cheap and are repeated in every reader, products included; arithmetic with
   readers in two groups is computed once.
@@ -29,6 +31,7 @@ from tilewright.core.graph import CONST, PROJ, Graph, Node
 from tilewright.core.types import product
 from tilewright.partition.chains import find_chains
 from tilewright.partition.facts import Facts, Form, facts_of, row_space
+from tilewright.partition.windows import find_windows
 
 MAX_GROUP_COST = 600
 """Simple operations per element beyond which a group stops growing, so that code size and compile time stay bounded."""
@@ -92,6 +95,8 @@ class _Fuser:
             if space is not None:
                 self.row_values[n] = space
         self.chains = find_chains(order, facts, self.readers, self.is_pinned) if fuse else {}
+        if fuse:
+            self.chains |= find_windows(order, facts, self.readers, {*self.is_pinned, *self.chains})
 
     def _continues(self, node: Node) -> bool:
         """Is ``node`` arithmetic over the very elements of a product or convolution, or of such arithmetic?

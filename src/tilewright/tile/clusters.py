@@ -6,7 +6,8 @@ Not its business: how a cluster is scheduled (``rules``).
 Kinds, by structure: ``contract``: a reduction with an operand contiguous along its last output axis, and the one plain
 stage that alone reads it over as many points; ``rows``: reductions along the contiguous axis with the plain stages
 around them that only they use; ``chain``: a contraction whose operand is a temporary, made from another reduction
-through reductions along the axis that the contraction walks; ``transformed``: a product whose operand two plain stages
+through reductions along the axis that the contraction walks; ``ring``: a contraction through a window, and the one
+before it that makes what the window slides over; ``transformed``: a product whose operand two plain stages
 make for it, with the plain stage that reads it and the root that reads that one; ``pointwise``: a plain stage;
 ``other``: folds with a state, scatters: plain loops.
 """
@@ -16,13 +17,16 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from math import prod
 
 from tilewright.core.compute import Buffer, Computation, Load, Stage, Value
 from tilewright.core.compute import walk as walk_value
 from tilewright.core.expr import Sym
 from tilewright.core.types import product
 from tilewright.tile.affine import group_along, linear, period, stride_along
+from tilewright.tile.cost import MAX_UNROLLED
 
+MAX_TAPS = 128
 TRANSFORMED_STAGES, PRODUCT = 5, 2
 """How many stages a transformed product has, and which of them is the product."""
 
@@ -33,6 +37,7 @@ class Kind(Enum):
     CONTRACT = "contract"
     ROWS = "rows"
     CHAIN = "chain"
+    RING = "ring"
     TRANSFORMED = "transformed"
     POINTWISE = "pointwise"
     OTHER = "other"
@@ -42,7 +47,8 @@ class Kind(Enum):
 class Cluster:
     """Stages that one rule schedules together; the last one is the root.
 
-    Of a chain: ``last`` is the second contraction; ``has_lanes`` says that the first one's last axis can be lanes too.
+    Of a chain or a ring: ``last`` is the second contraction; ``has_lanes`` says that the first one's last axis can be
+    lanes too.
     """
 
     stages: tuple[Stage, ...]
@@ -78,6 +84,9 @@ def clusters_of(
             group, kind = [epilogue, root], Kind.CONTRACT
         if chains and kind is Kind.CONTRACT and (chain := _chain(group, stages, readers, kinds, taken)):
             last, group, kind = group[0], chain, Kind.CHAIN
+        before = ring_before(group[0], stages, computation) if chains and kind is Kind.CONTRACT else []
+        if before and kinds[id(before[0])] is Kind.CONTRACT and not taken & {id(s) for s in before}:
+            last, group, kind = group[0], [*before, *group], Kind.RING
         if kind in (Kind.POINTWISE, Kind.ROWS):
             group = _row_group(root, stages, readers, kinds, taken)
             kind = Kind.ROWS if any(s.reduction for s in group) else Kind.POINTWISE
@@ -132,6 +141,52 @@ def _repeats(x: Load, sym: Sym) -> bool:
     """Do neighbours along ``sym`` read the same element, as the output channels of one group do?"""
     offset = linear(x.buffer, x.index)
     return offset is not None and period(offset, sym) is not None
+
+
+def is_window(stage: Stage) -> bool:
+    """A short reduction, of numeric extents, over values that all differ along the last axis: depthwise, pooling."""
+    reduced = stage.reduction.axes if stage.reduction else ()
+    taps = [a.extent for a in reduced if isinstance(a.extent, int)]
+    if not stage.axes or len(taps) < len(reduced) or not taps or taps[-1] > MAX_UNROLLED or prod(taps) > MAX_TAPS:
+        return False
+    if not all(isinstance(a.extent, int) for a in stage.axes):
+        return False
+    loads = [x for v in stage.exprs for x in walk_value(v) if isinstance(x, Load)]
+    return all(stride_along(x.buffer, x.index, stage.axes[-1].sym) not in (0, None) for x in loads)
+
+
+def ring_before(window: Stage, stages: Sequence[Stage], computation: Computation) -> list[Stage]:
+    """The reduction, and the plain stage that alone reads it, that make the one temporary over which a window slides.
+
+    Empty when there are no such two: the window reads the temporary at other places of the last axis than it writes,
+    something else reads it too, or it is not made element by element from the reduction's.
+    """
+    if not is_window(window):
+        return []
+    slid = [x for x in _loads(window.expr) if x.buffer in computation.temps]
+    if len(slid) != 1 or slid[0].index[-1] != window.axes[-1].sym:
+        return []
+    strip = _only_maker(slid[0].buffer, window, stages)
+    if (
+        strip is None
+        or strip.reduction is not None
+        or [i for i in strip.index if i != 0] != [a.sym for a in strip.axes]
+    ):
+        return []
+    read = [x for x in _loads(strip.expr) if x.buffer in computation.temps and x.index == strip.index]
+    for x in dict.fromkeys(read):
+        source = _only_maker(x.buffer, strip, stages)
+        if source is not None and source.reduction is not None and source.out.shape == strip.out.shape:
+            return [source, strip]
+    return []
+
+
+def _only_maker(t: Buffer, reader: Stage, stages: Sequence[Stage]) -> Stage | None:
+    """The stage that alone writes a temporary, when ``reader`` alone reads it."""
+    makers = [s for s in stages if t in s.outs]
+    users = [s for s in stages if any(x.buffer is t for v in _values(s) for x in _loads(v))]
+    plain = len(makers) == 1 and len(makers[0].outs) == 1 and makers[0].update is None
+    return makers[0] if plain and users == [reader] else None
 
 
 def transformed_to(root: Stage, stages: Sequence[Stage], computation: Computation) -> list[Stage] | None:

@@ -40,14 +40,16 @@ from tilewright.tile.rewrite import loop_sym
 _Access = tuple[Buffer, tuple[IndexLike, ...], bool]
 
 
-def collapse(computation: Computation, constants: Container[Buffer] = ()) -> Computation:
-    """Collapse until no pair of adjacent axes can."""
+def collapse(computation: Computation, constants: Container[Buffer] = (), kept: Container[str] = ()) -> Computation:
+    """Collapse until no pair of adjacent axes can; buffers of the names ``kept`` keep their dimensions."""
     if any(isinstance(x, Serial) for x in computation.items):
         return computation
     stages = [x for x in computation.items if isinstance(x, Stage)]
     while True:
         for k, stage in enumerate(stages):
-            plan = next((p for a, b in _pairs(stage) if (p := _plan(stages, k, a, b, constants)) is not None), None)
+            plan = next(
+                (p for a, b in _pairs(stage) if (p := _plan(stages, k, a, b, constants, kept)) is not None), None
+            )
             if plan is not None:
                 stages, computation = plan.apply(stages, computation)
                 break
@@ -136,7 +138,9 @@ def _merged_index(b: Buffer, index: tuple[IndexLike, ...], d: int) -> tuple[Inde
     return (*index[:d], x * b.shape[d + 1] + y, *index[d + 2 :])
 
 
-def _plan(stages: list[Stage], k: int, a: Axis, b: Axis, constants: Container[Buffer]) -> _Plan | None:
+def _plan(
+    stages: list[Stage], k: int, a: Axis, b: Axis, constants: Container[Buffer], kept: Container[str]
+) -> _Plan | None:
     """Everything that must merge together with axes ``a`` and ``b`` of stage ``k``; None when something forbids it."""
     plan = _Plan()
     pending = [(k, a, b)]
@@ -158,6 +162,8 @@ def _plan(stages: list[Stage], k: int, a: Axis, b: Axis, constants: Container[Bu
                 if is_write or buffer not in constants or a in stage.axes:
                     return None
                 plan.divided.add(buffer)
+            elif buffer.name in kept:
+                return None
             elif d >= 0 and buffer not in plan.merges:
                 plan.merges[buffer] = d
                 follow = _followers(stages, buffer, d)

@@ -24,6 +24,7 @@ from tilewright.tile.rules.chain import chain
 from tilewright.tile.rules.contract import contract, pack_constants
 from tilewright.tile.rules.panels import lay_in_panels
 from tilewright.tile.rules.pointwise import plain, pointwise
+from tilewright.tile.rules.ring import ring
 from tilewright.tile.rules.rows import rows
 from tilewright.tile.rules.transformed import Transformed, transformed
 from tilewright.tile.schedule import Builder, Schedule
@@ -149,6 +150,8 @@ def _rules(
     alone = len(names) == 1
     if cluster.kind is Kind.CHAIN:
         return [lambda: chain(b, machine, cluster), apart_of_chain]
+    if cluster.kind is Kind.RING:
+        return [lambda: ring(b, machine, cluster), apart_of_chain]
     if cluster.kind is Kind.TRANSFORMED:
         return [lambda: transformed(b, machine, Transformed(*names)), apart_of_chain]
     if cluster.kind is Kind.CONTRACT:

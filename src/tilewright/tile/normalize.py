@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 from dataclasses import replace
-from math import prod
 
 from tilewright.core.compute import (
     Axis,
@@ -34,16 +33,15 @@ from tilewright.core.compute import (
     walk,
 )
 from tilewright.core.expr import Dim, Sym, bounds, symbols
-from tilewright.tile.affine import coefficient, linear, stride_along
-from tilewright.tile.clusters import PRODUCT, transformed_to
+from tilewright.tile.affine import coefficient, linear
+from tilewright.tile.clusters import PRODUCT, is_window, ring_before, transformed_to
 from tilewright.tile.collapse import collapse
-from tilewright.tile.cost import MAX_UNROLLED, estimate
+from tilewright.tile.cost import estimate
 from tilewright.tile.machine import Dot
 from tilewright.tile.relayout import relay_operands
 
 MAX_INLINE_NODES = 400
 TABLE_NODES, REPEATED = 8, 8
-MAX_TAPS = 128
 
 
 def normalize(computation: Computation, constants: Container[Buffer] = (), dots: Sequence[Dot] = ()) -> Computation:
@@ -60,7 +58,8 @@ def normalize(computation: Computation, constants: Container[Buffer] = (), dots:
     stages = stages_of(computation)
     if any(transformed_to(s, stages, computation) for s in stages):
         return computation  # its rule walks tiles axis by axis
-    return collapse(computation, constants)
+    rings = [ring_before(s, stages, computation) for s in stages]
+    return collapse(computation, constants, {found[-1].out.name for found in rings if found})
 
 
 def stages_of(computation: Computation) -> tuple[Stage, ...]:
@@ -252,18 +251,6 @@ def materialize_guards(computation: Computation, kept: Container[int] = ()) -> C
                     item = _replaced(item, select, load)
         items.append(item)
     return replace(computation, items=tuple(items), temps=tuple(temps))
-
-
-def is_window(stage: Stage) -> bool:
-    """A short reduction, of numeric extents, over values that all differ along the last axis: depthwise, pooling."""
-    reduced = stage.reduction.axes if stage.reduction else ()
-    taps = [a.extent for a in reduced if isinstance(a.extent, int)]
-    if not stage.axes or len(taps) < len(reduced) or not taps or taps[-1] > MAX_UNROLLED or prod(taps) > MAX_TAPS:
-        return False
-    if not all(isinstance(a.extent, int) for a in stage.axes):
-        return False
-    loads = [x for v in stage.exprs for x in walk(v) if isinstance(x, Load)]
-    return all(stride_along(x.buffer, x.index, stage.axes[-1].sym) not in (0, None) for x in loads)
 
 
 def _guarded(stage: Stage) -> list[Select]:

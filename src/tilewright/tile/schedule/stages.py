@@ -173,7 +173,7 @@ def compute_at(kernel: Kernel, buffer: str, loop: str, space: str = "local") -> 
     sides = [side_of(loads, d, inner, names[d], where) for d in range(len(old.shape))]
     around = {x.sym: x.extent - 1 for x in loops_of(kernel.body)}
     sides = [_filled(side, extent, around) for side, extent in zip(sides, old.shape, strict=True)]
-    _check_guarded(at.body, old, sides, where)
+    _check_guarded(kernel, at.body, old, sides, where)
     whole = Space(space) is Space.GLOBAL
     new = Buffer(old.name, old.dtype, old.shape) if whole else _shrunk(old, sides, Space(space), where)
     shift = [Side(0, (s.loops or _ONE), s.offset, s.size) if whole else s for s in sides]
@@ -233,7 +233,7 @@ def ring(kernel: Kernel, buffer: str, loop: str) -> Kernel:
         raise ScheduleError("ring", where, "the part that is read moves in another direction too")
     rows = new_loop(names[dim], old.shape[dim])  # those beyond its ends are not computed
     cut = Side(0, (rows,), rows.sym, size)
-    _check_guarded(at.body, old, [cut if d == dim else s for d, s in enumerate(sides)], where)
+    _check_guarded(kernel, at.body, old, [cut if d == dim else s for d, s in enumerate(sides)], where)
     kept = [replace(s, size=size) if d == dim else s for d, s in enumerate(sides)]
     new = _shrunk(old, kept, Space.LOCAL, where)
     stay = [Side(0, _ONE, s.offset, s.size) for s in sides]
@@ -306,11 +306,12 @@ def _filled(side: Side, extent: Dim, last: Mapping[Sym, Dim]) -> Side:
     return replace(side, loops=(full,), is_exact=True)
 
 
-def _check_guarded(body: Body, buffer: Buffer, sides: list[Side], where: str) -> None:
+def _check_guarded(kernel: Kernel, body: Body, buffer: Buffer, sides: list[Side], where: str) -> None:
     """Refuse a box that may reach beyond the buffer because a reader's guard, and not its index, keeps it inside."""
+    exact = {x.sym for x in loops_of(kernel.body) if isinstance(x.extent, int)}
     values = (y for s in walk(body) for v in values_of(s) for y in walk_value(v))
-    guarded = {d for y in values if isinstance(y, Select) and isinstance(y.cond, Inside) for d in _kept(y, buffer)}
-    for d in guarded:
+    guards = (y for y in values if isinstance(y, Select) and isinstance(y.cond, Inside))
+    for d in {d for y in guards for d in _kept_inside(y, buffer, exact)}:
         side, extent = sides[d], buffer.shape[d]
         low = bounds(side.base)[0]
         high = bounds(extent - 1 - side.base - side.offset)[0]
@@ -320,19 +321,25 @@ def _check_guarded(body: Body, buffer: Buffer, sides: list[Side], where: str) ->
             raise ScheduleError("compute_at", where, "a guard keeps its reads inside of it: the box may reach beyond")
 
 
-def _kept(guarded: Select, buffer: Buffer) -> set[int]:
-    """The dimensions whose index goes along with a guard that speaks of a place in the buffer, which is read behind it.
+def _kept_inside(guarded: Select, buffer: Buffer, exact: set[Sym]) -> set[int]:
+    """The dimensions that move with a guard which keeps reads behind it in the buffer. (A causal mask's does not.)
 
-    (A causal mask's guard speaks of no place.)
+    It speaks of a place that is read, or an index would leave the buffer without it: beyond its end, when all loops
+    in it are of ``exact`` extents.
     """
     assert isinstance(guarded.cond, Inside)
     said = set(guarded.cond.exprs)
     loads = [x for x in walk_value(guarded) if isinstance(x, Load) and x.buffer is buffer]
-    places = [(d, i) for x in loads for d, i in enumerate(x.index) if not isinstance(i, Value)]
-    if not any(i in said or buffer.shape[d] - 1 - i in said for d, i in places):
+    places = [(d, i, buffer.shape[d] - 1 - i) for x in loads for d, i in enumerate(x.index) if not isinstance(i, Value)]
+
+    def leaves(i: Dim, rest: Dim) -> bool:
+        lo, hi = bounds(i)[0], bounds(rest)[0] if symbols(rest) <= exact else 0
+        return (lo is not None and lo < 0) or (hi is not None and hi < 0)
+
+    if not any(i in said or rest in said or leaves(i, rest) for _, i, rest in places):
         return set()
     moving = frozenset[Sym]().union(*(symbols(e) for e in said))
-    return {d for d, i in places if symbols(i) & moving}
+    return {d for d, i, _ in places if symbols(i) & moving}
 
 
 def _first_use(body: Body, buffer: Buffer) -> int:

@@ -1,0 +1,82 @@
+"""Windows in a graph: a product or convolution whose elements, changed one by one, a window alone slides over.
+
+In: the graph's nodes in order, their facts, who reads them. Out: the nodes to put into the window's kernel.
+Not its business: what else joins the group (``partition.fuse``), whether loops share rows (``tile.rules.ring``).
+
+An expanding convolution before a depthwise one, a stem before a pooling. Only where what lies between is larger than
+any second-level cache keeps (``MIN_BYTES``), so that it would go to memory and come back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from tilewright.core.compute import Stage, Value
+from tilewright.core.expr import Dim, Sym, coef_of, substitute
+from tilewright.core.graph import Node
+from tilewright.partition.chains import Readers
+from tilewright.partition.facts import Facts, Form
+
+MIN_BYTES = 1 << 19
+
+
+def find_windows(
+    order: Sequence[Node], facts: Mapping[Node, Facts], readers: Readers, pinned: Collection[Node]
+) -> dict[Node, Node]:
+    """The window that each node is made for; no node is made for two."""
+    found: dict[Node, Node] = {}
+    for window in order:
+        if facts[window].form is Form.CONTRACT and len(facts[window].items) == 1 and window not in found:
+            for k, slid in enumerate(window.inputs):
+                if _slides(facts[window], k, slid):
+                    members = _made_for(window, slid, order, facts, readers)
+                    if not any(n in pinned or n in found for n in members):
+                        found.update(dict.fromkeys(members, window))
+    return found
+
+
+def _slides(window: Facts, operand: int, slid: Node) -> bool:
+    """Do windows over the operand overlap, each channel by itself, and is it large?"""
+    n_bytes = slid.type.n_bytes
+    if not isinstance(n_bytes, int) or n_bytes < MIN_BYTES or not window.slides(operand):
+        return False
+    if not any(_overlaps(window.main, i) for x in window.reads(operand) for i in x.index if not isinstance(i, Value)):
+        return False
+    main = window.main
+    single: dict[Sym, Dim] = {a.sym: 0 for a in main.reduction.axes if a.extent == 1} if main.reduction else {}
+    last = [i for i in (main.index[-1], *(x.index[-1] for x in window.reads(operand))) if not isinstance(i, Value)]
+    return len({substitute(i, single) for i in last}) == 1
+
+
+def _overlaps(window: Stage, index: Dim) -> bool:
+    """Does one step along an axis of the result move a place by less than the window's extent there?"""
+    assert window.reduction is not None
+    taps = {a.sym: (coef_of(index, a.sym), a.extent) for a in window.reduction.axes}
+    span = sum(abs(c) * (n - 1) for c, n in taps.values() if isinstance(n, int)) + 1
+    return any(0 < abs(coef_of(index, a.sym)) < span for a in window.axes)
+
+
+def _made_for(
+    window: Node, slid: Node, order: Sequence[Node], facts: Mapping[Node, Facts], readers: Readers
+) -> list[Node]:
+    """The first reduction and the arithmetic on its elements up to ``slid``, all read for the window only."""
+    if {r for r, _ in readers[slid]} != {window} or not facts[slid].is_elementwise:
+        return []
+    inside = {slid}
+    for node in reversed(order[: order.index(slid)]):
+        if not {r for r, _ in readers[node]} <= inside or not readers[node] or node.shape != slid.shape:
+            continue
+        if facts[node].form is Form.CONTRACT:
+            return _over(node, inside, order) if len(facts[node].items) == 1 else []
+        if facts[node].is_elementwise:
+            inside.add(node)
+    return []
+
+
+def _over(first: Node, inside: Collection[Node], order: Sequence[Node]) -> list[Node]:
+    """``first`` and those of ``inside`` that are made of it."""
+    found = [first]
+    for node in order:
+        if node in inside and any(i in found for i in node.inputs):
+            found.append(node)
+    return found

@@ -1,0 +1,108 @@
+"""The rule for a window over what another reduction makes: row by row, through a ring of the rows that it spans.
+
+In: a builder and the stages: a reduction and the plain stage that reads it, the window's reduction, and the plain
+stage that reads that one, if any (an expanding convolution and a depthwise one or a pooling). Out: steps.
+Not its business: register tiles (``contract``).
+
+Before: a nest per stage, over the whole image. After: ``for part (parallel): for row: (for each new row: the first
+reduction); the window``. What lies between the two exists for as many rows as the window spans only, and never goes to
+memory. Each part computes the rows that its first window shares with the part before again. Where the ring would be
+too large for the second-level cache, the channels are cut into blocks, one after the other (or on threads, without
+parts). It pays where the whole is much larger than that cache, and sending it through memory takes longer than
+computing rows again.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from tilewright.core.compute import Stage
+from tilewright.tile.clusters import Cluster
+from tilewright.tile.cost import estimate, pays_threads
+from tilewright.tile.errors import ScheduleError
+from tilewright.tile.ir import Loop, Store
+from tilewright.tile.machine import Machine
+from tilewright.tile.rules.contract import attempt, cached_name, contract
+from tilewright.tile.rules.view import find_body, nest_with, only_nest
+from tilewright.tile.schedule import Builder
+from tilewright.tile.schedule.tree import find_loop, find_place
+
+LARGE = 2
+"""From so many times the second-level cache on, what goes through memory costs more than short loops do."""
+RING_SHARE = 4
+"""A ring takes at most this part of the second-level cache."""
+MOST_BLOCKS = 8
+MAX_RING_BYTES = 1 << 18
+"""It lives on the stack of a thread, which may be small."""
+BYTES_PER_CYCLE = 16
+"""How fast a core writes what does not stay in its second-level cache, and reads it back."""
+
+
+def ring(b: Builder, machine: Machine, cluster: Cluster) -> None:
+    """Schedule the stages at rows of the last one. ``ScheduleError`` when it does not fit or does not pay."""
+    source, strip = cluster.stages[0].out.name, cluster.stages[1].out.name
+    assert cluster.last is not None
+    window, root = cluster.last.out.name, cluster.root.out.name
+    if _bytes(b, strip) < machine.l2_bytes * LARGE:
+        raise ScheduleError("ring", strip, "most of it stays in the second-level cache")
+    if window == root:
+        b.do("cache", root)
+        window = cached_name(b, root)
+    loops = range(len(only_nest(b.kernel, root).loops) - 1)
+    choices = [(n, k) for n in range(1, MOST_BLOCKS + 1) for k in loops]
+    if not any(attempt(b, partial(_at, b, machine, cluster, (source, strip, window, root), k, n)) for n, k in choices):
+        raise ScheduleError("ring", strip, "no window slides along a loop of its own, or its rows are too large")
+    contract(b, machine, source, strip, threads=False)
+    contract(b, machine, window, root, threads=False)
+
+
+def _at(
+    b: Builder, machine: Machine, cluster: Cluster, names: tuple[str, str, str, str], k: int, n_blocks: int
+) -> None:
+    """Bring all under the root's loop number ``k``, for one of ``n_blocks`` blocks of the last axis after the other."""
+    source, strip, window, root = names
+    whole = find_place(b.kernel, strip, "ring").buffer
+    loops = only_nest(b.kernel, root).loops
+    row, loop, outer = loops[k], loops[k].sym.name, [x.sym.name for x in loops[:k]]
+    if n_blocks > 1:
+        outer.insert(0, _blocks(b, machine.lanes(whole.dtype), loops, n_blocks))
+    parts = 1
+    if pays_threads(sum(_work(s) for s in cluster.stages), machine, machine.lanes(whole.dtype)):
+        if outer and estimate([find_loop(b.kernel, outer[0], "ring").loop.extent]) >= machine.n_cores:
+            b.do("kind", outer[0], "parallel")
+        elif isinstance(row.extent, int) and row.extent > machine.n_cores:
+            parts = machine.n_cores
+            b.do("split", loop, -(-row.extent // parts))
+            b.do("kind", f"{loop}_o", "parallel")
+            loop = f"{loop}_i"
+    b.do("compute_at", window, loop, "local")
+    b.do("ring", strip, loop)
+    kept = find_place(b.kernel, strip, "ring").buffer
+    if _bytes(b, strip) > min(machine.l2_bytes / RING_SHARE, MAX_RING_BYTES):
+        raise ScheduleError("ring", strip, f"a ring of {kept.shape} is too large")
+    again = (parts - 1) * estimate(kept.shape[:1]) / estimate([row.extent])
+    cycles = again * _work(cluster.stages[0]) / (machine.lanes(whole.dtype) * machine.fma_ports)
+    if cycles > 2 * estimate(whole.shape) * whole.dtype.n_bytes / BYTES_PER_CYCLE:
+        raise ScheduleError("ring", strip, "computing rows again takes longer than memory does")
+    new = nest_with(find_body(b.kernel, loop), strip, Store).loops[0]
+    b.do("compute_at", source, new.sym.name, "local")
+
+
+def _blocks(b: Builder, width: int, loops: tuple[Loop, ...], n: int) -> str:
+    """Cut the last loop into ``n`` equal blocks of whole vectors, outermost; their loop."""
+    last, extent = loops[-1].sym.name, loops[-1].extent
+    if not isinstance(extent, int) or extent % (n * width):
+        raise ScheduleError("ring", last, f"{extent} are not {n} equal blocks of vectors")
+    b.do("split", last, extent // n)
+    b.do("reorder", f"{last}_o", *[x.sym.name for x in loops[:-1]], f"{last}_i")
+    return f"{last}_o"
+
+
+def _bytes(b: Builder, name: str) -> float:
+    buffer = find_place(b.kernel, name, "ring").buffer
+    return estimate(buffer.shape) * buffer.dtype.n_bytes
+
+
+def _work(s: Stage) -> float:
+    """Multiplications and additions of a stage."""
+    return estimate([a.extent for a in (*s.axes, *(s.reduction.axes if s.reduction else ()))])
