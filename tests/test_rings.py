@@ -11,16 +11,15 @@ from tilewright.core.evaluate import evaluate_graph
 from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.types import DType, TensorType
 from tilewright.driver import compile_graph
-from tilewright.partition import windows
 from tilewright.tile import cost
+from tilewright.tile.machine import Machine
 from tilewright.tile.rules import ring
 
 
 @pytest.fixture(autouse=True)
 def _rings_pay(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of small maps, too, on threads."""
-    monkeypatch.setattr(windows, "MIN_BYTES", 0)
-    monkeypatch.setattr(ring, "LARGE", 0)
+    monkeypatch.setattr(Machine, "large_bytes", 0)
     monkeypatch.setattr(ring, "BYTES_PER_CYCLE", 1e-9)
     monkeypatch.setattr(cost, "FORK_MICROSECONDS", 0.0)
 

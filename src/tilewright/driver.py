@@ -420,7 +420,8 @@ class KernelBuilder:
 
     def planner(self, passes: Sequence[Pass], options: Options) -> Planner:
         """A planner that asks this builder for kernels, and whose sub-graphs go through ``passes``."""
-        return Planner(self.schedule, lambda g: run_pipeline(g, passes), fuse=options.optimize != 0)
+        fuse, large = options.optimize != 0, self.machine.large_bytes
+        return Planner(self.schedule, lambda g: run_pipeline(g, passes), fuse=fuse, large=large)
 
     def schedule(self, made: GroupComputation, label: str) -> KernelSpec:
         """The kernel of a computation; equal computations share one."""

@@ -33,6 +33,8 @@ from tilewright.partition.chains import find_chains
 from tilewright.partition.facts import Facts, Form, facts_of, row_space
 from tilewright.partition.windows import find_windows
 
+LARGE = 1 << 21
+"""Bytes that no second-level cache of a common machine keeps."""
 MAX_GROUP_COST = 600
 """Simple operations per element beyond which a group stops growing, so that code size and compile time stay bounded."""
 
@@ -60,10 +62,13 @@ class Partition:
     facts: dict[Node, Facts]
 
 
-def partition(graph: Graph, *, fuse: bool = True) -> Partition:
-    """Split a decomposed graph into kernels; with ``fuse=False`` each node is one."""
+def partition(graph: Graph, *, fuse: bool = True, large: int = LARGE) -> Partition:
+    """Split a decomposed graph into kernels; with ``fuse=False`` each node is one.
+
+    A result of ``large`` bytes or more is better not written to memory when a window is all that reads it.
+    """
     order = graph.nodes()
-    fuser = _Fuser({n: facts_of(n) for n in order}, order, set(graph.outputs), fuse)
+    fuser = _Fuser({n: facts_of(n) for n in order}, order, set(graph.outputs), fuse, large)
     for node in reversed(order):
         fuser.place(node)
     index = {n: k for k, n in enumerate(order)}
@@ -74,7 +79,7 @@ def partition(graph: Graph, *, fuse: bool = True) -> Partition:
 class _Fuser:
     """The state of one pass over a graph."""
 
-    def __init__(self, facts: dict[Node, Facts], order: list[Node], outputs: set[Node], fuse: bool) -> None:
+    def __init__(self, facts: dict[Node, Facts], order: list[Node], outputs: set[Node], fuse: bool, large: int) -> None:
         self.facts = facts
         self.outputs = outputs
         self.fuse = fuse
@@ -96,7 +101,7 @@ class _Fuser:
                 self.row_values[n] = space
         self.chains = find_chains(order, facts, self.readers, self.is_pinned) if fuse else {}
         if fuse:
-            self.chains |= find_windows(order, facts, self.readers, {*self.is_pinned, *self.chains})
+            self.chains |= find_windows(order, facts, self.readers, {*self.is_pinned, *self.chains}, large)
 
     def _continues(self, node: Node) -> bool:
         """Is ``node`` arithmetic over the very elements of a product or convolution, or of such arithmetic?

@@ -18,7 +18,7 @@ from tilewright.core.opdef import Trait
 from tilewright.core.types import TensorType
 from tilewright.partition.computation import GroupComputation, computation_of
 from tilewright.partition.control import data_dims, plan_control
-from tilewright.partition.fuse import Group, Partition, partition
+from tilewright.partition.fuse import LARGE, Group, Partition, partition
 from tilewright.partition.memory import Storage, plan_memory
 from tilewright.partition.program import Call, Copy, LetDim, Pointer, Program, SetDim, Step
 from tilewright.partition.weights import Fill, Weights
@@ -59,13 +59,14 @@ Scheduler = Callable[[GroupComputation, str], KernelSpec]
 class Planner:
     """Shared by a graph and its sub-graphs: the weights, the scheduler (which makes equal kernels once), the passes.
 
-    ``caps`` gives each symbol that the data decide the largest value it can take. ``plans`` has, in order of their end,
-    the plan behind every program made so far.
+    Results of ``large`` bytes or more go to memory. ``caps`` gives each symbol that the data decide the largest value
+    it can take. ``plans`` has, in order of their end, the plan behind every program made so far.
     """
 
     schedule: Scheduler
     prepare: Callable[[Graph], Graph]
     fuse: bool = True
+    large: int = LARGE
     weights: Weights = field(default_factory=Weights)
     caps: dict[Sym, Dim] = field(default_factory=dict)
     plans: list[tuple[Program, GraphPlan]] = field(default_factory=list)
@@ -85,7 +86,7 @@ class GraphPlan:
         self.planner = planner
         self.graph = graph
         self.name = name
-        self.parts: Partition = partition(graph, fuse=planner.fuse)
+        self.parts: Partition = partition(graph, fuse=planner.fuse, large=planner.large)
         self.order = {n: k for k, n in enumerate(graph.nodes())}
         self.arguments = {n: Pointer("arg", k) for k, n in enumerate(graph.inputs)}
         self.storages: list[Storage] = []

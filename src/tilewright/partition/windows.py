@@ -3,8 +3,8 @@
 In: the graph's nodes in order, their facts, who reads them. Out: the nodes to put into the window's kernel.
 Not its business: what else joins the group (``partition.fuse``), whether loops share rows (``tile.rules.ring``).
 
-An expanding convolution before a depthwise one, a stem before a pooling. Only where what lies between is larger than
-any second-level cache keeps (``MIN_BYTES``), so that it would go to memory and come back.
+An expanding convolution before a depthwise one, a stem before a pooling. Only where what lies between is so large that
+it would go to memory and come back.
 """
 
 from __future__ import annotations
@@ -17,28 +17,26 @@ from tilewright.core.graph import Node
 from tilewright.partition.chains import Readers
 from tilewright.partition.facts import Facts, Form
 
-MIN_BYTES = 1 << 19
-
 
 def find_windows(
-    order: Sequence[Node], facts: Mapping[Node, Facts], readers: Readers, pinned: Collection[Node]
+    order: Sequence[Node], facts: Mapping[Node, Facts], readers: Readers, pinned: Collection[Node], large: int
 ) -> dict[Node, Node]:
-    """The window that each node is made for; no node is made for two."""
+    """The window that each node is made for, when it slides over ``large`` bytes or more; no node is made for two."""
     found: dict[Node, Node] = {}
     for window in order:
         if facts[window].form is Form.CONTRACT and len(facts[window].items) == 1 and window not in found:
             for k, slid in enumerate(window.inputs):
-                if _slides(facts[window], k, slid):
+                if _slides(facts[window], k, slid, large):
                     members = _made_for(window, slid, order, facts, readers)
                     if not any(n in pinned or n in found for n in members):
                         found.update(dict.fromkeys(members, window))
     return found
 
 
-def _slides(window: Facts, operand: int, slid: Node) -> bool:
+def _slides(window: Facts, operand: int, slid: Node, large: int) -> bool:
     """Do windows over the operand overlap, each channel by itself, and is it large?"""
     n_bytes = slid.type.n_bytes
-    if not isinstance(n_bytes, int) or n_bytes < MIN_BYTES or not window.slides(operand):
+    if not isinstance(n_bytes, int) or n_bytes < large or not window.slides(operand):
         return False
     if not any(_overlaps(window.main, i) for x in window.reads(operand) for i in x.index if not isinstance(i, Value)):
         return False

@@ -56,6 +56,11 @@ class Machine:
     dots: tuple[Dot, ...] = ()
     max_copies: int = MANY_COPIES
 
+    @property
+    def large_bytes(self) -> int:
+        """From so many on, a result goes to memory and comes back: the second-level cache keeps little of it."""
+        return 2 * self.l2_bytes
+
     def lanes(self, dtype: DType) -> int:
         """How many elements of ``dtype`` fill one vector register (at least 1)."""
         return max(self.vector_bytes // dtype.n_bytes, 1)

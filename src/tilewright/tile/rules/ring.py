@@ -27,8 +27,6 @@ from tilewright.tile.rules.view import find_body, nest_with, only_nest
 from tilewright.tile.schedule import Builder
 from tilewright.tile.schedule.tree import find_loop, find_place
 
-LARGE = 2
-"""From so many times the second-level cache on, what goes through memory costs more than short loops do."""
 RING_SHARE = 4
 """A ring takes at most this part of the second-level cache."""
 MOST_BLOCKS = 8
@@ -43,7 +41,7 @@ def ring(b: Builder, machine: Machine, cluster: Cluster) -> None:
     source, strip = cluster.stages[0].out.name, cluster.stages[1].out.name
     assert cluster.last is not None
     window, root = cluster.last.out.name, cluster.root.out.name
-    if _bytes(b, strip) < machine.l2_bytes * LARGE:
+    if _bytes(b, strip) < machine.large_bytes:
         raise ScheduleError("ring", strip, "most of it stays in the second-level cache")
     if window == root:
         b.do("cache", root)
