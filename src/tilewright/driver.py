@@ -42,6 +42,7 @@ from tilewright.frontend.source import Called, Examples, Source, import_called, 
 from tilewright.graph.limits import check_sizes
 from tilewright.graph.pipeline import PASSES, passes_for
 from tilewright.graph.precision import Precision
+from tilewright.partition.beside import Times
 from tilewright.partition.computation import GroupComputation
 from tilewright.partition.plan import KernelSpec, Packing, Planner
 from tilewright.partition.program import Branch, Call, LetDim, Program, Repeat, SetDim
@@ -69,6 +70,7 @@ from tilewright.tile.machine import Machine
 from tilewright.tile.pack import pack_into
 from tilewright.tile.schedule import Schedule
 from tilewright.tile.schedule.book import ScheduleBook, no_code, schedule_text, unknown_kernel
+from tilewright.tile.shares import shares_of
 from tilewright.tile.text import kernel_text
 
 COMMENT = {"llvm": ";", "asm": "#"}
@@ -353,7 +355,7 @@ def split_graph(graph: Graph, passes: Sequence[Pass], options: Options, target: 
     planner = kernels.planner(passes, options)
     with clock.stage("partition"):
         program = planner.program(graph, graph.name)
-        kernels.check_book()
+        kernels.finish_plan(planner)
     return SplitGraph(graph, program, kernels, planner, dimension_slots(graph, program))
 
 
@@ -417,11 +419,20 @@ class KernelBuilder:
         self.sizes: dict[str, int] = {}
         self.work: dict[str, Work | None] = {}
         self.products: dict[str, tuple[str, ...]] = {}
+        self.beside: set[str] = set()
 
     def planner(self, passes: Sequence[Pass], options: Options) -> Planner:
         """A planner that asks this builder for kernels, and whose sub-graphs go through ``passes``."""
         fuse, large = options.optimize != 0, self.machine.large_bytes
-        return Planner(self.schedule, lambda g: run_pipeline(g, passes), fuse=fuse, large=large)
+        n_cores = self.target.n_cores if fuse and self.target.has_threads else 1
+        return Planner(self.schedule, lambda g: run_pipeline(g, passes), fuse=fuse, large=large, n_cores=n_cores)
+
+    def finish_plan(self, planner: Planner) -> None:
+        """Note which kernels run beside others, and raise everything that is wrong with the book."""
+        for program, _ in planner.plans:
+            for b in program.beside:
+                self.beside.update(s.kernel for s in program.steps[b.first :][: len(b.members)] if isinstance(s, Call))
+        self._check_book()
 
     def schedule(self, made: GroupComputation, label: str) -> KernelSpec:
         """The kernel of a computation; equal computations share one."""
@@ -430,7 +441,7 @@ class KernelBuilder:
             name = "k_" + sha256(made.text.encode()).hexdigest()[:16]
             with self.clock.stage("schedule"):
                 kernel = self._scheduled(made, name)
-            spec = self.specs[made.text] = _spec(kernel, made)
+            spec = self.specs[made.text] = _spec(kernel, made, self.machine)
             self.kernels[name] = kernel
             self.groups[name] = made
             self.labels[name] = label
@@ -439,7 +450,7 @@ class KernelBuilder:
         return spec
 
     def _scheduled(self, made: GroupComputation, name: str) -> Kernel:
-        """By the book where it has the kernel, else by the rules; a mistake in the book waits for ``check_book``."""
+        """By the book where it has the kernel, else by the rules; a mistake in the book waits for ``finish_plan``."""
         found: Scheduled | None = None
         if name in self.book.lines:
             lines = self.book.lines[name]
@@ -457,7 +468,7 @@ class KernelBuilder:
         self.schedules[name] = found.schedule
         return found.kernel
 
-    def check_book(self) -> None:
+    def _check_book(self) -> None:
         """Raise everything that is wrong with the book, kernels that the model lacks included."""
         names = list(self.kernels)
         strange = [unknown_kernel(n, k, names) for k, n in self.book.heads.items() if k not in self.kernels]
@@ -468,23 +479,23 @@ class KernelBuilder:
         """Emit every kernel, in order of first use, and leave the rest to LLVM's thread."""
         pending: list[tuple[str, Future[bytes]]] = []
         llvm = ThreadPoolExecutor(1, thread_name_prefix="tilewright-llvm")
-        for k, (name, kernel) in enumerate(self.kernels.items()):
+        for k, name in enumerate(self.kernels):
             self.clock.tell("kernels", k, len(self.kernels))
-            pending.append((name, llvm.submit(compile_text, self._emitted(name, kernel), self.target)))
+            pending.append((name, llvm.submit(compile_text, self._emitted(name), self.target)))
         llvm.shutdown(wait=False)
         return pending
 
     def texts(self) -> dict[str, str]:
         """The module of every kernel by name, in order of first use."""
         found: dict[str, str] = {}
-        for k, (name, kernel) in enumerate(self.kernels.items()):
+        for k, name in enumerate(self.kernels):
             self.clock.tell("kernels", k, len(self.kernels))
-            found[name] = self._emitted(name, kernel)
+            found[name] = self._emitted(name)
         return found
 
-    def _emitted(self, name: str, kernel: Kernel) -> str:
+    def _emitted(self, name: str) -> str:
         with self.clock.stage("emit"):
-            made = emit(kernel, self.target)
+            made = emit(self.kernels[name], self.target, part=name in self.beside)
         self.scratch[name] = made.scratch
         return made.text
 
@@ -499,7 +510,7 @@ class KernelBuilder:
         return {name: len(kernel.params) for name, kernel in self.kernels.items()}
 
 
-def _spec(kernel: Kernel, made: GroupComputation) -> KernelSpec:
+def _spec(kernel: Kernel, made: GroupComputation, machine: Machine) -> KernelSpec:
     """Parameters are matched with the computation's inputs by name; several layouts of one constant may be read."""
     places = {p.buffer: p for p in kernel.places}
     position = {b.name: k for k, b in enumerate(made.computation.inputs)}
@@ -512,7 +523,9 @@ def _spec(kernel: Kernel, made: GroupComputation) -> KernelSpec:
     rest = kernel.params[len(reads) + len(made.computation.outputs) :]
     assert all(places[b].role is Role.TMP and places[b].space is Space.GLOBAL for b in rest)
     scratch = tuple(product(b.shape) * b.dtype.n_bytes for b in rest)
-    return KernelSpec(kernel.name, kernel.sizes, scratch, reads)
+    shares = shares_of(kernel, machine)
+    times = Times(shares.work, shares.alone, shares.extent, shares.uses_threads)
+    return KernelSpec(kernel.name, kernel.sizes, scratch, reads, times)
 
 
 def _packing(packed: Packed) -> Packing:
@@ -689,7 +702,7 @@ def kernel_texts(graph: Graph, options: Options, stage: str, only: str) -> Itera
     made = KernelBuilder(target, Clock(), options.schedule)
     planner = made.planner(graph_passes(options, target), options)
     program = planner.program(graph, graph.name)
-    made.check_book()
+    made.finish_plan(planner)
     if stage == "entry":
         slots, shapes = dimension_slots(graph, program), [n.shape for n in graph.outputs]
         made.texts()

@@ -98,7 +98,7 @@ def _regions(levels: Sequence[Modules]) -> tuple[list[Region], np.ndarray[tuple[
 
 def _renamed(text: str, n: int) -> str:
     """A level's functions under names of their own (a dot and a number is what LLVM itself makes names differ by)."""
-    return re.sub(r'@("k_[0-9a-f]+|tw_run\b|tw_plan\b|tw_sub\d+\b)', rf"@\g<1>_{n}", text)
+    return re.sub(r'@("k_[0-9a-f]+|tw_run\b|tw_plan\b|tw_sub\d+\b|tw_beside\d+(?:_at)?\b)', rf"@\g<1>_{n}", text)
 
 
 def _choice(targets: Sequence[Target], regions: Sequence[Region]) -> str:

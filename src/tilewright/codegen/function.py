@@ -53,6 +53,8 @@ class Module:
     """Scratch that a task needs, at most."""
     has_narrow_tails: bool = False
     """May a known part of a vector be held in a smaller register?"""
+    has_part: bool = False
+    """Is a function for parts of the kernel still to be made, to run beside other kernels?"""
 
     def expand(self, v: Value) -> Value:
         """``v`` with transcendental functions spelled out. Keeps the original alive: its identity is a key."""

@@ -3,9 +3,11 @@
 In: a scheduled ``tile.ir.Kernel`` and a ``Target``. Out: text or bytes. Not its business: whole programs
 (``codegen.program``), loading what comes out (``runtime``).
 
-The function is ``void NAME(ptr param..., i64 size..., i32 threads, ptr scratch)`` (``codegen.scratch``). LLVM parses,
-verifies and selects instructions; no optimisation pipeline runs, because its loop unrolling spills the register tiles
-that the schedule chose.
+The function is ``void NAME(ptr param..., i64 size..., i32 threads, ptr scratch)`` (``codegen.scratch``). A kernel that
+may run beside others also has ``void NAME.part(ptr param..., i64 size..., i64 first, i64 end, ptr scratch)``, which
+never asks for threads: iterations of the parallel loop that is the whole kernel, or, without such a loop, all of it.
+LLVM parses, verifies and selects instructions; no optimisation pipeline runs, because its loop unrolling spills the
+register tiles that the schedule chose.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from tilewright.codegen.split import Splits
 from tilewright.codegen.target import Target
 from tilewright.codegen.writer import Val
 from tilewright.tile.ir import Kernel
+from tilewright.tile.shares import whole_extent
 
 _LOCK = threading.Lock()
 _DEEP = 100_000
@@ -45,46 +48,56 @@ def emit_kernel(kernel: Kernel, target: Target) -> str:
     return emit(kernel, target).text
 
 
-def emit(kernel: Kernel, target: Target) -> Emitted:
-    """A kernel's module."""
+def emit(kernel: Kernel, target: Target, *, part: bool = False) -> Emitted:
+    """A kernel's module; with ``part`` also ``NAME.part``."""
     try:
-        return _emit_narrow(kernel, target)
+        return _emit_narrow(kernel, target, part)
     except RecursionError:  # an expression thousands of operations deep: rare, and no reason to refuse
         limit = sys.getrecursionlimit()
         sys.setrecursionlimit(_DEEP)
         try:
-            return _emit_narrow(kernel, target)
+            return _emit_narrow(kernel, target, part)
         finally:
             sys.setrecursionlimit(limit)
 
 
-def _emit_narrow(kernel: Kernel, target: Target) -> Emitted:
+def _emit_narrow(kernel: Kernel, target: Target, part: bool) -> Emitted:
     """With ends of rows in smaller registers, where nothing needs those in full."""
     try:
-        return _emit(kernel, target, narrow=target.has_masks)
+        return _emit(kernel, target, narrow=target.has_masks, part=part)
     except NarrowError:
-        return _emit(kernel, target, narrow=False)
+        return _emit(kernel, target, narrow=False, part=part)
 
 
-def _emit(kernel: Kernel, target: Target, *, narrow: bool) -> Emitted:
+def _emit(kernel: Kernel, target: Target, *, narrow: bool, part: bool) -> Emitted:
     module = Module(kernel, target, analyse(kernel, target), Splits(kernel.body), has_narrow_tails=narrow)
-    fn = Function(module)
+    module.has_part = part and whole_extent(kernel) is not None
+    is_whole = part and not module.has_part
+    own = _define(module, f'@"{kernel.name}"', "i32 %threads", in_task=False)
+    if is_whole or module.has_part:  # all of it, on the thread that calls
+        alone = _define(module, module.symbol("part"), "i64 %first, i64 %end", in_task=True)
+        module.task_bytes = max(module.task_bytes, alone)
+    return Emitted(module.text(), Scratch(own, module.task_bytes and module.task_bytes + FLAG_BYTES))
+
+
+def _define(module: Module, name: str, last: str, *, in_task: bool) -> int:
+    """The kernel's body as a function, in a task with its parallel loops on one thread; returns its scratch's bytes."""
+    fn = Function(module, in_task)
     parameters = []
-    for n, buffer in enumerate(kernel.params):
+    for n, buffer in enumerate(module.kernel.params):
         fn.bases[id(buffer)] = Val(f"%p{n}", 0, 0)
         parameters.append(f"ptr noalias %p{n}")
-    for n, sym in enumerate(kernel.sizes):
+    for n, sym in enumerate(module.kernel.sizes):
         fn.space.bind_run(sym, f"%n{n}", 0, (sym.lo, sym.hi))
         parameters.append(f"i64 %n{n}")
-    fn.body(kernel.body, Lanes())
+    fn.body(module.kernel.body, Lanes())
     fn.writer.emit("ret void")
     own = fn.locals.in_scratch
-    if module.task_bytes:
+    if module.task_bytes and not in_task:
         fn.writer.entry.append(f"  %slots = getelementptr i8, ptr %scratch, i64 {own}")
-    parameters += ["i32 %threads", "ptr noalias %scratch"]
-    head = f'define void @"{kernel.name}"({", ".join(parameters)}) {module.attributes} {{'
+    head = f"define void {name}({', '.join([*parameters, last, 'ptr noalias %scratch'])}) {module.attributes} {{"
     module.functions.append("\n".join([head, *fn.writer.lines(), "}"]))
-    return Emitted(module.text(), Scratch(own, module.task_bytes and module.task_bytes + FLAG_BYTES))
+    return own
 
 
 def compile_kernel(kernel: Kernel, target: Target) -> bytes:

@@ -18,11 +18,12 @@ from tilewright.codegen.lanes import Lanes
 from tilewright.codegen.scratch import with_slot
 from tilewright.codegen.writer import Val
 from tilewright.core.compute import Buffer
-from tilewright.core.expr import Dim, Sym, ceildiv, floordiv, symbols
-from tilewright.tile.ir import For, Kind, Space
+from tilewright.core.expr import Dim, Sym, ceildiv, floordiv
+from tilewright.tile.ir import For, Space
+from tilewright.tile.shares import joined
 
 if TYPE_CHECKING:
-    from tilewright.codegen.function import Function
+    from tilewright.codegen.function import Function, Module
 
 CHUNKS_PER_THREAD = 8
 POOL = "declare void @tw_parallel_for(ptr, ptr, i64, i32)"
@@ -38,25 +39,31 @@ def emit(fn: Function, f: For, extent: Dim) -> None:
     body, task = module.symbol(f"body{number}"), module.symbol(f"task{number}")
     arguments = [f"ptr {fn.base(b).text}" for b in buffers]
     arguments += [f"i64 {fn.space.value(s).text}" for s in syms]
-    inner = _joined(f)
+    inner = joined(f)
     width = 1 if inner is None else fn.space.resolve(inner.loop.extent)
     if width == 0:
         return
     task_bytes = _define_body(fn, f, extent, inner, width, body, buffers, syms)
     module.task_bytes = max(module.task_bytes, task_bytes)
     _define_task(fn, body, task, [a.split()[0] for a in arguments], task_bytes)
+    if module.has_part and f is module.kernel.body[0]:
+        _define_part(module, body, arguments, task_bytes)
     stop = fn.space.value(extent * width)
     fn.memory.forget()
     _dispatch(fn, body, task, arguments, stop, task_bytes)
     module.declarations.add(POOL)
 
 
-def _joined(f: For) -> For | None:
-    """The parallel loop that alone is in ``f``, as long in every iteration."""
-    inner = f.body[0]
-    if len(f.body) != 1 or not isinstance(inner, For) or inner.loop.kind is not Kind.PARALLEL:
-        return None
-    return None if f.loop.sym in symbols(inner.loop.extent) else inner
+def _define_part(module: Module, body: str, arguments: list[str], task_bytes: int) -> None:
+    """``NAME.part(ptr param..., i64 size..., i64 first, i64 end, ptr scratch)``: iterations of the loop that is all."""
+    module.has_part = False
+    parameters = [f"ptr %p{n}" for n in range(len(module.kernel.params))]
+    parameters += [f"i64 %n{n}" for n in range(len(module.kernel.sizes))]
+    parameters += ["i64 %first", "i64 %end", "ptr %scratch"]
+    slot = ["ptr %scratch"] if task_bytes else []
+    call = f"  call void {body}({', '.join([*arguments, 'i64 %first', 'i64 %end', *slot])})"
+    head = f"define void {module.symbol('part')}({', '.join(parameters)}) {module.attributes} {{"
+    module.functions.append("\n".join([head, call, "  ret void", "}"]))
 
 
 def _buffers(fn: Function, f: For) -> list[Buffer]:

@@ -2,7 +2,8 @@
 
 In: a ``partition.program.Program`` and the slots of the dimension table. Out: a module with ``tw_run``, ``tw_plan`` and
 a function per sub-program, to be linked with the kernels' objects.
-Not its business: kernels (``codegen.llvm``), how the functions are called (``runtime``).
+Not its business: calls side by side (``codegen.beside``), kernels (``codegen.llvm``), how the functions are called
+(``runtime``).
 
 ``i32 tw_run(ptr args, ptr dims, ptr weights, ptr memory, i32 threads)`` returns 0; ``memory`` has the kernels' scratch
 for so many threads (``codegen.scratch``), and behind it the arena.
@@ -13,6 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from tilewright.codegen import beside
+from tilewright.codegen.parallel import POOL
 from tilewright.codegen.scratch import FLAG_BYTES, Scratch, zero_flags
 from tilewright.codegen.target import Target
 from tilewright.core.expr import Atom, Binary, Dim, Mul, Sym, const_of, terms_of
@@ -44,38 +47,50 @@ def emit_program(
     """The module's text; ``slots`` gives each symbol's place in ``dims``, ``kernels`` each kernel's parameter count,
     ``scratch`` what is enough for each of them.
 
-    With ``cycles``, the time of a kernel's calls, in ticks of the CPU's counter, is added to its place in ``dims``.
+    With ``cycles``, the time of a kernel's calls, in ticks of the CPU's counter, is added to its place in ``dims``;
+    then every call is made by itself.
     """
-    module = _Module(slots, cycles or {})
+    module = Module(slots, cycles or {}, scratch)
     module.function(program, _RUN, scratch)
     module.plan(program, output_shapes)
     head = [f'target triple = "{target.triple}"', "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)"]
     head.append("declare i64 @llvm.readcyclecounter()")
+    if module.n_beside:
+        head.append(POOL)
     for d in ("smin", "smax"):
         head.append(f"declare i64 @llvm.{d}.i64(i64, i64)")
-    declared = [f'declare void @"{k}"({_signature(n, module.n_sizes.get(k, 0))})' for k, n in kernels.items()]
+    declared = [f'declare void @"{k}"({_signature(n, module.n_sizes.get(k, 0))}, i32, ptr)' for k, n in kernels.items()]
+    for k in module.parts:
+        declared.append(f'declare void @"{k}.part"({_signature(kernels[k], module.n_sizes[k])}, i64, i64, ptr)')
     return "\n".join([*head, *declared, *module.functions]) + "\n"
 
 
 def _signature(n_params: int, n_sizes: int) -> str:
-    return ", ".join(["ptr"] * n_params + ["i64"] * n_sizes + ["i32", "ptr"])
+    return ", ".join(["ptr"] * n_params + ["i64"] * n_sizes)
 
 
-class _Module:
+class Module:
     """Functions emitted so far; a sub-program is emitted once, by identity."""
 
-    def __init__(self, slots: Mapping[str, int], cycles: Mapping[str, int]) -> None:
+    def __init__(self, slots: Mapping[str, int], cycles: Mapping[str, int], scratch: Scratch) -> None:
         self.slots = slots
         self.cycles = cycles
+        self.scratch = scratch
         self.functions: list[str] = []
         self.names: dict[int, str] = {}
         self.n_sizes: dict[str, int] = {}
+        self.parts: dict[str, None] = {}
+        self.n_beside = 0
 
     def function(self, program: Program, head: str, scratch: Scratch | None = None) -> None:
         """With ``scratch``, it and the arena are parts of ``%memory``."""
-        fn = _Function(self)
-        for step in program.steps:
-            fn.step(step)
+        fn = Function(self)
+        at = 0
+        for run in [] if self.cycles else program.beside:
+            fn.steps(program.steps[at : run.first])
+            at = run.first + len(run.members)
+            beside.emit(fn, run, program.steps[run.first : at])
+        fn.steps(program.steps[at:])
         split = [] if scratch is None else _split_memory(scratch)
         body = "\n".join(["entry:", *fn.entry, *split, *fn.lines, "  ret i32 0", "}"])
         self.functions.append(f"{head} nounwind {{\n{body}")
@@ -87,7 +102,7 @@ class _Module:
         return self.names[id(program)]
 
     def plan(self, program: Program, output_shapes: Sequence[Sequence[Dim]]) -> None:
-        fn = _Function(self)
+        fn = Function(self)
         values = [program.arena_bytes, *(d for shape in output_shapes for d in shape)]
         for k, d in enumerate(values):
             fn.write(f"%w{k} = getelementptr i64, ptr %out, i64 {k}")
@@ -108,10 +123,10 @@ def _split_memory(scratch: Scratch) -> list[str]:
     return lines + [f"  %{name} = getelementptr i8, ptr %memory, i64 {at}" for name, at in found.items()]
 
 
-class _Function:
+class Function:
     """One function being written."""
 
-    def __init__(self, module: _Module) -> None:
+    def __init__(self, module: Module) -> None:
         self.module = module
         self.entry: list[str] = []  # allocations: a frame of fixed size
         self.lines: list[str] = []
@@ -193,12 +208,15 @@ class _Function:
 
     # --- steps
 
+    def steps(self, steps: Sequence[Step]) -> None:
+        for step in steps:
+            self.step(step)
+
     def step(self, step: Step) -> None:
         match step:
             case Call():
-                self.module.n_sizes[step.kernel] = len(step.sizes)
-                values = [f"ptr {self.pointer(p)}" for p in step.args] + [f"i64 {self.dim(s)}" for s in step.sizes]
-                call = f'call void @"{step.kernel}"({", ".join([*values, "i32 %threads", "ptr %scratch"])})'
+                values = [*self.arguments(step), "i32 %threads", "ptr %scratch"]
+                call = f'call void @"{step.kernel}"({", ".join(values)})'
                 self.timed(call, self.module.cycles.get(step.kernel))
             case Copy():
                 self.copy(self.pointer(step.source), self.pointer(step.target), step.n_bytes)
@@ -210,6 +228,11 @@ class _Function:
                 self.branch(step)
             case Repeat():
                 self.repeat(step)
+
+    def arguments(self, call: Call) -> list[str]:
+        """A kernel's parameters, without threads and scratch."""
+        self.module.n_sizes[call.kernel] = len(call.sizes)
+        return [f"ptr {self.pointer(p)}" for p in call.args] + [f"i64 {self.dim(s)}" for s in call.sizes]
 
     def set_dim(self, symbol: Sym, value: str) -> None:
         at = self.let(f"getelementptr i64, ptr %dims, i64 {self.module.slots[symbol.name]}")

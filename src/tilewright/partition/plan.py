@@ -8,22 +8,25 @@ Not its business: fusion (``partition.fuse``), offsets in the arena (``partition
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from tilewright.core.diag import join_locs
-from tilewright.core.expr import Dim, Sym, largest
+from tilewright.core.expr import Dim, Sym, evaluate, largest, symbols
 from tilewright.core.graph import CONST, INPUT, PROJ, Graph, Node
 from tilewright.core.opdef import Trait
 from tilewright.core.types import TensorType
+from tilewright.partition.beside import Item, Run, Times, arrange
 from tilewright.partition.computation import GroupComputation, computation_of
 from tilewright.partition.control import data_dims, plan_control
 from tilewright.partition.fuse import LARGE, Group, Partition, partition
 from tilewright.partition.memory import Storage, plan_memory
-from tilewright.partition.program import Call, Copy, LetDim, Pointer, Program, SetDim, Step
+from tilewright.partition.program import Beside, Call, Copy, LetDim, Pointer, Program, SetDim, Step
 from tilewright.partition.weights import Fill, Weights
 
 Result = tuple[Node, int]
+ASSUMED_SIZE = 512
+"""What a size counts as that only a call knows, where memory is compared."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +47,14 @@ class KernelSpec:
 
     Parameters are what it reads, the computation's outputs, then scratch of ``scratch`` bytes each. ``reads`` has, per
     parameter, the input's position and, for a constant that was re-laid, the layout; a constant may have several.
+    Without ``times`` no other kernel may run at the same time.
     """
 
     name: str
     sizes: tuple[Sym, ...]
     scratch: tuple[Dim, ...]
     reads: tuple[tuple[int, Packing | None], ...]
+    times: Times | None = None
 
 
 Scheduler = Callable[[GroupComputation, str], KernelSpec]
@@ -60,13 +65,15 @@ class Planner:
     """Shared by a graph and its sub-graphs: the weights, the scheduler (which makes equal kernels once), the passes.
 
     Results of ``large`` bytes or more go to memory. ``caps`` gives each symbol that the data decide the largest value
-    it can take. ``plans`` has, in order of their end, the plan behind every program made so far.
+    it can take. ``plans`` has, in order of their end, the plan behind every program made so far. Kernels run side by
+    side where that saves some of ``n_cores`` time.
     """
 
     schedule: Scheduler
     prepare: Callable[[Graph], Graph]
     fuse: bool = True
     large: int = LARGE
+    n_cores: int = 1
     weights: Weights = field(default_factory=Weights)
     caps: dict[Sym, Dim] = field(default_factory=dict)
     plans: list[tuple[Program, GraphPlan]] = field(default_factory=list)
@@ -77,6 +84,16 @@ class Planner:
         made = plan.program()
         self.plans.append((made, plan))
         return made
+
+
+@dataclass(frozen=True)
+class _Scheduled:
+    """A group with the symbols that its data decide and, unless it is control flow, its computation and kernel."""
+
+    group: Group
+    dims: list[tuple[Sym, Dim]]
+    made: GroupComputation | None = None
+    spec: KernelSpec | None = None
 
 
 class GraphPlan:
@@ -97,9 +114,16 @@ class GraphPlan:
         self.caps = planner.caps
 
     def program(self) -> Program:
-        for group in self.parts.groups:
-            self._plan_group(group)
-        end = len(self.parts.groups)
+        scheduled = [self._schedule(g) for g in self.parts.groups]
+        runs = self._arrange(scheduled)
+        self.parts = replace(self.parts, groups=tuple(scheduled[k].group for run in runs for k in run.calls))
+        beside: list[Beside] = []
+        for step, run in enumerate(runs):
+            if run.members:
+                beside.append(Beside(sum(map(len, self.steps)), run.members, run.most_threads))
+            for k in run.calls:
+                self._place(scheduled[k], step)
+        end = len(runs)
         for node, _ in self.copies:
             self.touch(node, end)
         plan = plan_memory(self.storages)
@@ -107,9 +131,8 @@ class GraphPlan:
         steps = [make() for makers in self.steps for make in makers]
         for node, target in self.copies:
             steps.append(Copy(self.pointer(node), target, node.type.n_bytes))
-        return Program(
-            self.name, len(self.graph.inputs), len(self.graph.outputs), tuple(steps), plan.n_bytes, plan.lower_bound
-        )
+        n_inputs, n_outputs = len(self.graph.inputs), len(self.graph.outputs)
+        return Program(self.name, n_inputs, n_outputs, tuple(steps), plan.n_bytes, plan.lower_bound, tuple(beside))
 
     # --- where things are
 
@@ -166,25 +189,55 @@ class GraphPlan:
 
     # --- steps
 
-    def _plan_group(self, group: Group) -> None:
-        step, node = len(self.steps), group.root
-        self.caps.update((symbol, largest(cap, self.caps)) for symbol, cap in data_dims(node))
+    def _schedule(self, group: Group) -> _Scheduled:
+        node = group.root
+        dims = data_dims(node)
+        self.caps.update((symbol, largest(cap, self.caps)) for symbol, cap in dims)
+        if Trait.CONTROL in node.op.traits:
+            return _Scheduled(group, dims)
+        made = computation_of(group, self.parts.facts, self.order)
+        label = "_".join(n.op.name for n in sorted(group.members, key=self.order.__getitem__))
+        return _Scheduled(group, dims, made, self.planner.schedule(made, label))
+
+    def _arrange(self, scheduled: list[_Scheduled]) -> list[Run]:
+        """Which groups run at one time, in an order that is right."""
+        if self.planner.n_cores < 2:
+            return [Run((k,)) for k in range(len(scheduled))]
+        makers = {s.group.root: k for k, s in enumerate(scheduled)}
+        needs = [
+            frozenset(
+                makers[n]
+                for i in (s.made.inputs if s.made else s.group.root.inputs)
+                if (n := self.resolve(i)[0]) in makers
+            )
+            for s in scheduled
+        ]
+        kept = {self.resolve(node)[0] for node, _ in self.copies}
+        items = []
+        for s, before in zip(scheduled, needs, strict=True):
+            root = s.group.root
+            own = sum(_assumed(t.n_bytes) for k, t in enumerate(root.types) if (root, k) not in self.targets)
+            scratch = sum(map(_assumed, s.spec.scratch)) if s.spec else 0
+            times = s.spec.times if s.spec and not s.dims else None
+            items.append(Item(before, own, scratch, times, root in kept))
+        return arrange(items, self.planner.n_cores)
+
+    def _place(self, s: _Scheduled, step: int) -> None:
+        """Memory and steps of a group; what is placed at one ``step`` shares no memory."""
+        node = s.group.root
         for k, t in enumerate(node.types):
             self.allot((node, k), t, step)
-        if Trait.CONTROL in node.op.traits:
+        if s.made is None or s.spec is None:
             for i in node.inputs:
                 self.touch(i, step)
             self.steps.append(plan_control(self, node, step))
             return
-        made = computation_of(group, self.parts.facts, self.order)
-        for i in made.inputs:
+        for i in s.made.inputs:
             self.touch(i, step)
-        label = "_".join(n.op.name for n in sorted(group.members, key=self.order.__getitem__))
-        spec = self.planner.schedule(made, label)
-        scratch = [self.reserve(n, step) for n in spec.scratch]
-        makers: list[Callable[[], Step]] = [partial(LetDim, s, self.caps[s]) for s, _ in data_dims(node)]
-        makers.append(lambda: self._call(group, made, spec, scratch))
-        makers += [partial(self._set_dim, symbol, node) for symbol, _ in data_dims(node)]
+        scratch = [self.reserve(n, step) for n in s.spec.scratch]
+        makers: list[Callable[[], Step]] = [partial(LetDim, symbol, self.caps[symbol]) for symbol, _ in s.dims]
+        makers.append(partial(self._call, s.group, s.made, s.spec, scratch))
+        makers += [partial(self._set_dim, symbol, node) for symbol, _ in s.dims]
         self.steps.append(makers)
 
     def _call(
@@ -208,3 +261,8 @@ class GraphPlan:
         data, weights = home.attrs.data, self.planner.weights
         at = weights.add(data, packing.layout, packing.n_bytes, packing.fill, label=home.loc.text)
         return Pointer("weights", at)
+
+
+def _assumed(n_bytes: Dim) -> int:
+    """A number of bytes to compare with others."""
+    return evaluate(n_bytes, {s: ASSUMED_SIZE if s.hi is None else min(s.hi, ASSUMED_SIZE) for s in symbols(n_bytes)})

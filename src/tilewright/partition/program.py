@@ -119,8 +119,25 @@ Step: TypeAlias = Call | Copy | SetDim | LetDim | Branch | Repeat
 
 
 @dataclass(frozen=True)
+class Beside:
+    """Some calls of a program that may run in any order or at once: as many steps as ``members``, from ``first`` on.
+
+    ``members`` has for each call what threads share: iterations of its kernel, in so many chunks for each thread; None
+    for a call that one thread runs as a whole. With more than ``most_threads`` (0: any number) it is faster to run one
+    after the other.
+    """
+
+    first: int
+    members: tuple[tuple[Dim | None, int], ...]
+    most_threads: int
+
+
+@dataclass(frozen=True)
 class Program:
-    """Steps in order. ``lower_bound`` is the least arena that any order-keeping plan needs, where sizes are known."""
+    """Steps in order. ``lower_bound`` is the least arena that any order-keeping plan needs, where sizes are known.
+
+    ``beside`` names steps that need not wait for each other.
+    """
 
     name: str
     n_inputs: int
@@ -128,3 +145,4 @@ class Program:
     steps: tuple[Step, ...]
     arena_bytes: Dim
     lower_bound: int | None
+    beside: tuple[Beside, ...] = ()
