@@ -101,7 +101,7 @@ def run(case: RandomGraph, *, threads: int, **how: object) -> None:
 
 
 _SCHEDULED: dict[tuple[str, Machine], Scheduled] = {}
-_TEXTS: dict[tuple[str, Target], Emitted] = {}
+_TEXTS: dict[tuple[str, Target, bool], Emitted] = {}
 
 
 @contextmanager
@@ -119,10 +119,10 @@ def kernels_shared() -> Iterator[None]:
             _SCHEDULED[key] = schedule(computation, machine, constants, name)
         return _SCHEDULED[key]
 
-    def emit_once(kernel: Kernel, target: Target) -> Emitted:
-        key = kernel.name, target
+    def emit_once(kernel: Kernel, target: Target, *, part: bool = False) -> Emitted:
+        key = kernel.name, target, part
         if key not in _TEXTS:
-            _TEXTS[key] = emit(kernel, target)
+            _TEXTS[key] = emit(kernel, target, part=part)
         return _TEXTS[key]
 
     once = {"schedule_with_steps": schedule_once, "emit": emit_once, "compile_text": _compiled_once}

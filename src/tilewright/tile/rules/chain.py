@@ -63,14 +63,14 @@ def chain(b: Builder, machine: Machine, cluster: Cluster) -> None:
     for name in [*late, c.last, *reversed(early)]:
         _bring(b, name, at, is_block)
         attempt(b, partial(_trim, b, name, at))
+    if pays_threads(work, machine, machine.vector_bytes // 4):  # before uneven tiles hide that rows are apart
+        parallel(b, machine, order[:2])
     if c.is_contraction:
         contract(b, machine, c.source, c.strip, threads=False)
     else:
         rows(b, machine, [c.source, c.strip], threads=False)
     contract(b, machine, c.last, c.root, threads=False)
     _passes_between(b, machine, c, at, len(inner))
-    if pays_threads(work, machine, machine.vector_bytes // 4):
-        parallel(b, machine, order[:2])
 
 
 def _bring(b: Builder, name: str, at: str, is_block: bool) -> None:
