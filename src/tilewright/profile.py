@@ -2,9 +2,10 @@
 
 In: a graph with fixed sizes, and inputs. Out: ``Profile``. Not its business: whole-model latency (``benchmarks``).
 
-Code built for this adds the ticks of every kernel call to counters behind the dimensions. A kernel's limit is the
-roofline (Williams, Waterman and Patterson, 2009): the larger of its operations at the measured peak and its bytes at
-the measured bandwidth; weights count as read from memory when all weights together exceed the last-level cache.
+Code built for this runs one kernel at a time, never two side by side, and adds the ticks of every kernel call to
+counters behind the dimensions. A kernel's limit is the roofline (Williams, Waterman and Patterson, 2009): the larger of
+its operations at the measured peak and its bytes at the measured bandwidth; weights count as read from memory when all
+weights together exceed the last-level cache.
 """
 
 from __future__ import annotations
