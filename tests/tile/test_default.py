@@ -48,6 +48,7 @@ from tilewright.tile.rewrite import loops_of
 from tilewright.tile.text import kernel_text
 
 SLOW = settings(max_examples=25, deadline=None)
+TIGHT = dataclasses.replace(WIDE, l1_bytes=1024)
 PLENTY = dataclasses.replace(SMALL, n_cores=8, ghz=0.0001)
 PLENTY_WIDE = dataclasses.replace(WIDE, n_cores=8, ghz=0.0001)
 
@@ -99,6 +100,21 @@ def test_convolution(h, w, c, out, k, stride, pad, n):
 @pytest.mark.parametrize(("stride", "pad"), [(1, 1), (2, 1), (1, 0)])
 def test_grouped_and_depthwise_convolution(c, groups, stride, pad):
     check_default(convolution((1, 6, 5, c), c, (3, 3), stride, pad, groups), "W", "bias")
+
+
+@pytest.mark.parametrize(("k", "stride", "pad"), [(3, 1, 1), (3, 2, 1), (2, 1, 0), (3, 1, 0)])
+@pytest.mark.parametrize(("h", "w"), [(8, 8), (9, 13)])
+def test_several_rows_of_a_window_at_once(k, stride, pad, h, w):
+    check_default(convolution((1, h, w, 20), 20, (k, k), stride, pad, 20), "W", "bias", machine=TIGHT)
+
+
+@pytest.mark.parametrize(("k", "copied"), [(3, ["k1", "k2"]), (5, ["k2"])])
+def test_taps_are_copied_in_both_directions_where_registers_hold_them(k, copied):
+    """And where a window's rows leave the first-level cache between two rows of the result."""
+    computation = convolution((1, 8, 8, 16), 16, (k, k), 1, k // 2, 16)
+    for machine, wanted in ((TIGHT, copied), (WIDE, ["k2"])):
+        loops = loops_of(schedule(computation, machine).body)
+        assert [x.sym.name for x in loops if x.kind is Kind.UNROLL and x.sym.name[0] == "k"] == wanted
 
 
 @given(r=st.integers(1, 5), c=st.integers(1, 40))

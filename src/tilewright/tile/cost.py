@@ -157,7 +157,7 @@ def _step_cycles(box: Box, machine: Machine, rows: int, rows2: int, vectors: int
     for _, n in box.unrolled:
         copies *= n
     fmas = rows * rows2 * vectors * copies
-    each = [(_distinct(box, op, rows, rows2) * _vectors_of(op, vectors), op.lane_stride != 0) for op in box.operands]
+    each = [(distinct(box, op, rows, rows2) * _vectors_of(op, vectors), op.lane_stride != 0) for op in box.operands]
     loads = sum(n for n, _ in each)
     latency = machine.fma_latency * copies
     busy = max(fmas / machine.fma_ports, loads / machine.load_ports, latency, (fmas + loads) / machine.issue_width)
@@ -168,7 +168,8 @@ def _vectors_of(op: Operand, vectors: int) -> int:
     return vectors if op.lane_stride != 0 else 1
 
 
-def _distinct(box: Box, op: Operand, rows: int, rows2: int) -> int:
+def distinct(box: Box, op: Operand, rows: int, rows2: int) -> int:
+    """How many elements of an operand a tile reads in one step: neighbours share them."""
     walks = [(op.step(s), n) for s, n in box.unrolled]
     walks += [(op.step(s), n) for s, n in ((box.row, rows), (box.row2, rows2)) if s is not None]
     places = {0}

@@ -20,7 +20,7 @@ from tilewright.core.compute import Buffer, Load, Value, symbols_of_value
 from tilewright.core.compute import walk as walk_value
 from tilewright.core.expr import Dim, Sym, bounds, floordiv, mod, substitute, symbols
 from tilewright.tile.affine import coefficient, linear, period
-from tilewright.tile.cost import MAX_UNROLLED, Box, Operand, Tile, choose_tile, estimate, pays_threads
+from tilewright.tile.cost import MAX_UNROLLED, Box, Operand, Tile, choose_tile, distinct, estimate, pays_threads
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, Kind, Loop, Role, Store, Update, walk
 from tilewright.tile.machine import Machine
@@ -266,6 +266,8 @@ def plan_contraction(b: Builder, machine: Machine, acc: str, root: str, *, apart
     panels = _panels_first(machine, b, acc)
     shared = _shared_by_rows(b, acc, root, [x.sym for x in rows[:1]])
     small = shared / estimate([lanes.extent]) * tile.vectors * machine.vector_bytes <= machine.l1_bytes / 2
+    if slid and not stepped and not small:
+        tile, slid = _in_plane(box, machine, width, tile, reduced, slid)
     chunks = _row_chunks(b, machine, acc, rows, lanes, tile, width) if panels else 1
     return Plan(
         acc, root, lanes, row, row2, rest, reduced, stepped, slid, tile, width, heavy, work, panels, chunks, small,
@@ -288,6 +290,25 @@ def _copied(
         if all(isinstance(n, int) for n in sizes) and 1 < estimate(sizes) <= min(machine.max_copies, MAX_UNROLLED):
             return choice
     return [], []
+
+
+def _in_plane(
+    box: Box, machine: Machine, width: int, tile: Tile, reduced: list[Loop], slid: list[Loop]
+) -> tuple[Tile, list[Loop]]:
+    """Rows and columns of the result at once, with copies of all taps: what a row of the tile reads serves the others.
+
+    For windows whose rows leave the first-level cache before the next row of the result reads them again. As it was,
+    when the tile's sums, the taps' weights and a row of what it reads are more than there are registers.
+    """
+    taps = [x.extent for x in reduced[-2:]]
+    rows = (box.n_rows, box.n_rows2)
+    if len(taps) < 2 or box.row2 is None or not all(isinstance(n, int) for n in (*taps, *rows)):
+        return tile, slid
+    copied = tuple((x.sym, x.extent) for x in reduced[-2:] if isinstance(x.extent, int))
+    wide = choose_tile(replace(box, unrolled=copied), machine, width)
+    one_row = replace(box, unrolled=copied[1:])
+    held = wide.rows * wide.rows2 + estimate(taps) + max(distinct(one_row, op, wide.rows, 1) for op in box.operands)
+    return (wide, reduced[-2:]) if wide.rows2 > 1 and held <= machine.n_vector_registers else (tile, slid)
 
 
 def _shared_by_rows(b: Builder, acc: str, root: str, outermost: list[Sym]) -> float:

@@ -31,7 +31,7 @@ RING_SHARE = 4
 """A ring takes at most this part of the second-level cache."""
 MOST_BLOCKS = 8
 MAX_RING_BYTES = 1 << 18
-"""It lives on the stack of a thread, which may be small."""
+"""Every thread has one of its own."""
 BYTES_PER_CYCLE = 16
 """How fast a core writes what does not stay in its second-level cache, and reads it back."""
 
