@@ -113,7 +113,7 @@ def test_taps_are_copied_in_both_directions_where_registers_hold_them(k, copied)
     """And where a window's rows leave the first-level cache between two rows of the result."""
     computation = convolution((1, 8, 8, 16), 16, (k, k), 1, k // 2, 16)
     for machine, wanted in ((TIGHT, copied), (WIDE, ["k2"])):
-        loops = loops_of(schedule(computation, machine).body)
+        loops = loops_of(schedule(computation, machine, constants_of(computation, "W")).body)
         assert [x.sym.name for x in loops if x.kind is Kind.UNROLL and x.sym.name[0] == "k"] == wanted
 
 
