@@ -4,7 +4,8 @@ In: an object, its triple and where the library goes. Out: the library. Nothing 
 
 For the computer at hand that is the system's ``cc``; for others ``zig cc`` of the package ziglang (extra ``aot``). A
 Linux library made so names no C library: it asks for ``malloc`` and its like, which every program that loads it has,
-whichever C library that is (and zig need not build one first, which takes minutes); one for Windows asks ucrtbase.dll.
+whichever C library that is (and zig need not build one first, which takes minutes); one for Windows asks ucrtbase.dll
+and, for threads, kernel32.dll.
 """
 
 from __future__ import annotations
@@ -29,8 +30,15 @@ int DllMainCRTStartup(void *module, unsigned reason, void *reserved) {
   return (void)module, (void)reason, (void)reserved, 1;
 }
 """
-_RUNTIME = ("ucrtbase.dll", ("free", "malloc", "memcmp", "memcpy", "memmove", "memset"))
-"""The C library that every Windows since 10 has, and what objects may ask of it."""
+_IMPORTS = {
+    "ucrtbase.dll": ("free", "malloc", "memcmp", "memcpy", "memmove", "memset"),
+    "kernel32.dll": (
+        "AcquireSRWLockExclusive", "CloseHandle", "CreateThread", "QueryPerformanceCounter",
+        "QueryPerformanceFrequency", "ReleaseSRWLockExclusive", "SleepConditionVariableSRW",
+        "WakeAllConditionVariable",
+    ),
+}  # fmt: skip
+"""What objects may ask of the libraries that every Windows since 10 has."""
 _ELF = ["-Wl,-z,relro,-z,now", "-Wl,--build-id=none", "-Wl,-z,noexecstack"]
 
 
@@ -67,16 +75,16 @@ def link_shared(
 
 def _windows(folder: Path, triple: str) -> list[str]:
     """What a DLL needs besides the object: a start that does nothing, and the names of what it imports."""
-    dll, names = _RUNTIME
     (folder / "start.c").write_text(_ENTRY)
-    (folder / "runtime.def").write_text("\n".join([f"LIBRARY {dll}", "EXPORTS", *names, ""]))
     machine = "arm64" if triple.startswith(("aarch64", "arm64")) else "i386:x86-64"
-    command = [sys.executable, "-m", "ziglang", "dlltool", "-d", "runtime.def", "-l", "runtime.a", "-m", machine]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False, cwd=folder)
-    if ran.returncode:
-        raise ResourceError(f"zig dlltool failed: {ran.stderr.strip()[-2000:]}", remedy="link the object")
+    for dll, names in _IMPORTS.items():
+        (folder / "names.def").write_text("\n".join([f"LIBRARY {dll}", "EXPORTS", *names, ""]))
+        command = [sys.executable, "-m", "ziglang", "dlltool", "-d", "names.def", "-l", f"{dll}.a", "-m", machine]
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False, cwd=folder)
+        if ran.returncode:
+            raise ResourceError(f"zig dlltool failed: {ran.stderr.strip()[-2000:]}", remedy="link the object")
     plain = ["-nostdlib", "-rtlib=compiler-rt", "-ffreestanding", "-fno-sanitize=all", "-fno-stack-protector", "-O1"]
-    return [*plain, "start.c", "runtime.a", "-Wl,--export-all-symbols"]
+    return [*plain, "start.c", *(f"{dll}.a" for dll in _IMPORTS), "-Wl,--export-all-symbols"]
 
 
 def _host_compiler() -> list[str]:

@@ -315,16 +315,24 @@ class _Glue:
         ask, have = w.label("ask"), w.label("have")
         w.emit(f"br i1 {is_ours}, label %{ask}, label %{have}")
         w.start(ask)
-        wanted = w.let(f"add i64 %bytes, {ALIGNMENT}")
+        room, alignment = "%bytes", str(ALIGNMENT)
+        if self.asks_for_huge_pages:
+            is_large = w.let(f"icmp sge i64 %bytes, {2 * HUGE}")
+            huge = w.let(f"and i64 {w.let(f'add i64 %bytes, {HUGE // 2}')}, {-HUGE}")
+            most = w.let(f"call i64 @llvm.smax.i64(i64 %bytes, i64 {huge})")
+            room = w.let(f"select i1 {is_large}, i64 {most}, i64 %bytes")
+            alignment = w.let(f"select i1 {is_large}, i64 {HUGE}, i64 {ALIGNMENT}")
+        wanted = w.let(f"add i64 {room}, {alignment}")
         if self.system.pointer_bytes == 4:
             wanted = w.let(f"trunc i64 {wanted} to i32")
         found = w.let(f"call ptr @malloc({self.system.size_type} {wanted})")
         w.return_if(w.let(f"icmp eq ptr {found}, null"), self.of.status("TW_ERROR_MEMORY", "malloc gave no memory"))
-        skip = w.let(f"sub i64 0, {w.let(f'ptrtoint ptr {found} to i64')}")
-        w.store(w.at(found, w.let(f"and i64 {skip}, {ALIGNMENT - 1}")), block, 0, "ptr")
+        below = w.let(f"sub i64 0, {w.let(f'ptrtoint ptr {found} to i64')}")
+        start = w.at(found, w.let(f"and i64 {below}, {w.let(f'sub i64 {alignment}, 1')}"))
+        w.store(start, block, 0, "ptr")
         w.store(found, owned, 0, "ptr")
         if self.asks_for_huge_pages:
-            self.ask_for_huge_pages(w, found)
+            self.ask_for_huge_pages(w, start, is_large, huge)
         w.emit(f"br label %{have}")
         w.start(have)
         return w.load(block, 0, "ptr"), w.load(owned, 0, "ptr")
@@ -334,16 +342,15 @@ class _Glue:
         arena = self.of.arena_bytes
         return self.system.has_huge_pages and (not isinstance(arena, int) or arena >= 2 * HUGE)
 
-    def ask_for_huge_pages(self, w: FunctionWriter, block: str) -> None:
-        """A first call touches the whole arena: a fault for every page of 4 KiB is a fifth of a small net's start."""
+    def ask_for_huge_pages(self, w: FunctionWriter, block: str, is_large: str, n_bytes: str) -> None:
+        """A first call touches the whole arena: a fault for every page of 4 KiB is a fifth of a small net's start.
+
+        What is left behind the last huge page becomes one too where it is half of one at least.
+        """
         ask, done = w.label("ask"), w.label("done")
-        is_large = w.let(f"icmp sge i64 %bytes, {2 * HUGE}")
         w.emit(f"br i1 {is_large}, label %{ask}, label %{done}")
         w.start(ask)
-        below = w.let(f"sub i64 0, {w.let(f'ptrtoint ptr {block} to i64')}")
-        skip = w.let(f"and i64 {below}, {HUGE - 1}")
-        rest = w.let(f"and i64 {w.let(f'sub i64 %bytes, {skip}')}, {-HUGE}")
-        w.let(f"call i32 @madvise(ptr {w.at(block, skip)}, i64 {rest}, i32 {MADV_HUGEPAGE})")  # only advice
+        w.let(f"call i32 @madvise(ptr {block}, i64 {n_bytes}, i32 {MADV_HUGEPAGE})")  # only advice
         w.emit(f"br label %{done}")
         w.start(done)
 

@@ -161,7 +161,7 @@ def header_text(of: Interface, system: System) -> str:
         cpu=m.target.cpu,
         features=_wrapped(features),
         facts="\n".join(f" * {line}".rstrip() for line in _facts(of)),
-        link=f"with {of.name}.o" + (", libc, libm and pthread" if of.max_threads > 1 else " and libc"),
+        link=f"with {of.name}.o" + _libraries(of, system),
         macro=of.name.upper(),
         name=of.name,
         common=common_text(),
@@ -172,6 +172,12 @@ def header_text(of: Interface, system: System) -> str:
         threads=of.max_threads,
         more=more,
     )
+
+
+def _libraries(of: Interface, system: System) -> str:
+    if of.max_threads == 1:
+        return " and libc"
+    return ", the C library and kernel32" if system.object_format == "COFF" else ", libc, libm and pthread"
 
 
 def common_text() -> str:

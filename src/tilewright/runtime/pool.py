@@ -58,8 +58,9 @@ DEFAULT_SPIN_NS = 50_000
 class PoolAbi:
     """What differs between CPUs and systems.
 
-    ``futex`` is the number of Linux's system call, or None: then threads sleep on a condition variable of POSIX, which
-    any system with pthread has. ``mutex`` and ``condition`` are what these begin with before their first use.
+    ``futex`` is the number of Linux's system call, or None: then threads sleep on a condition variable, of POSIX, which
+    any system with pthread has, or of Windows where ``is_windows``, whose threads and clock are then Windows' too.
+    ``mutex`` and ``condition`` are what these begin with before their first use.
     ``pause`` is the call of the intrinsic that hints a pause, ``pause_type`` its declaration, ``features`` what the
     target machine must have on to know it. (Inline assembly would need the target's assembly parser, which only the
     host's target has.) ``long`` is C's type of that name, ``clock`` the number of the monotonic clock, ``set_mask``
@@ -75,6 +76,7 @@ class PoolAbi:
     set_mask: int = 2
     mutex: int = 0
     condition: int = 0
+    is_windows: bool = False
 
 
 POOL_ABIS = {
@@ -92,11 +94,13 @@ _DARWIN = ("darwin", "macos", "ios")
 
 
 def pool_abi(triple: str) -> PoolAbi | None:
-    """The pool of a machine and its system; None where there is none (Windows, bare metal)."""
+    """The pool of a machine and its system; None where there is none (bare metal)."""
     cpu, *rest = triple.split("-")
     linux = POOL_ABIS.get({"arm64": "aarch64"}.get(cpu, cpu))
     if any(p.startswith(_DARWIN) for p in rest):  # pthread_impl.h: signatures; time.h: CLOCK_MONOTONIC; signal.h
         return linux and replace(linux, futex=None, clock=6, set_mask=3, mutex=0x32AAABA7, condition=0x3CB0B1BB)
+    if any(p.startswith("windows") for p in rest):
+        return linux and replace(linux, futex=None, is_windows=True)
     return linux if "linux" in rest else None
 
 
@@ -116,13 +120,14 @@ def pool_ir(abi: PoolAbi) -> str:
     """The text of the pool's module for one CPU."""
     sleeping = _CONDITION if abi.futex is None else _FUTEX
     start = {"mutex": abi.mutex, "condition": abi.condition}
+    locks = _WINDOWS_LOCKS if abi.is_windows else _POSIX_LOCKS
+    threads = _WINDOWS_THREADS if abi.is_windows else _POSIX_THREADS
+    own = {"long": abi.long, "set_mask": abi.set_mask}
+    own |= {"clock": abi.clock, "widen": "sext" if abi.long == "i32" else "bitcast"}
     return _IR.substitute(
-        sleeping=sleeping.substitute(futex=abi.futex, **start),
+        {part: string.Template(text).substitute(own) for part, text in threads.items()},
+        sleeping=sleeping.substitute(futex=abi.futex, **locks, **start),
         reset_sleeping=_RESET_CONDITION.substitute(start) if abi.futex is None else "",
-        long=abi.long,
-        widen="sext" if abi.long == "i32" else "bitcast",
-        clock=abi.clock,
-        set_mask=abi.set_mask,
         pause=abi.pause,
         pause_type=abi.pause_type,
         max_workers=MAX_THREADS - 1,
@@ -153,37 +158,57 @@ define internal void @wake(ptr %word, i32 %count) noinline {
 }
 """)
 
-_CONDITION = string.Template(r"""
-@mutex = internal global [16 x i64] [i64 $mutex, INIT], align 64
-@condition = internal global [16 x i64] [i64 $condition, INIT], align 64
+_POSIX_LOCKS = {
+    "declared": """\
 declare i32 @pthread_mutex_lock(ptr)
 declare i32 @pthread_mutex_unlock(ptr)
 declare i32 @pthread_cond_wait(ptr, ptr)
 declare i32 @pthread_cond_broadcast(ptr)
-
+""",
+    "lock": "i32 @pthread_mutex_lock(ptr @mutex)",
+    "unlock": "i32 @pthread_mutex_unlock(ptr @mutex)",
+    "sleep": "i32 @pthread_cond_wait(ptr @condition, ptr @mutex)",
+    "wake": "i32 @pthread_cond_broadcast(ptr @condition)",
+}
+_WINDOWS_LOCKS = {
+    "declared": """\
+declare void @AcquireSRWLockExclusive(ptr)
+declare void @ReleaseSRWLockExclusive(ptr)
+declare i32 @SleepConditionVariableSRW(ptr, ptr, i32, i32)
+declare void @WakeAllConditionVariable(ptr)
+""",
+    "lock": "void @AcquireSRWLockExclusive(ptr @mutex)",
+    "unlock": "void @ReleaseSRWLockExclusive(ptr @mutex)",
+    "sleep": "i32 @SleepConditionVariableSRW(ptr @condition, ptr @mutex, i32 -1, i32 0)",
+    "wake": "void @WakeAllConditionVariable(ptr @condition)",
+}
+_CONDITION = string.Template(r"""
+@mutex = internal global [16 x i64] [i64 $mutex, INIT], align 64
+@condition = internal global [16 x i64] [i64 $condition, INIT], align 64
+$declared
 ; Sleep while *word == value.
 define internal void @wait(ptr %word, i32 %value) noinline {
 entry:
-  call i32 @pthread_mutex_lock(ptr @mutex)
+  call $lock
   br label %look
 look:
   %now = load atomic i32, ptr %word seq_cst, align 4
   %same = icmp eq i32 %now, %value
   br i1 %same, label %sleep, label %out
 sleep:
-  call i32 @pthread_cond_wait(ptr @condition, ptr @mutex)
+  call $sleep
   br label %look
 out:
-  call i32 @pthread_mutex_unlock(ptr @mutex)
+  call $unlock
   ret void
 }
 
 ; Change the word and wake whoever sleeps: those of the other word look and sleep again.
 define internal void @wake(ptr %word, i32 %count) noinline {
-  call i32 @pthread_mutex_lock(ptr @mutex)
+  call $lock
   atomicrmw add ptr %word, i32 1 seq_cst
-  call i32 @pthread_cond_broadcast(ptr @condition)
-  call i32 @pthread_mutex_unlock(ptr @mutex)
+  call $wake
+  call $unlock
   ret void
 }
 """.replace("INIT", ", ".join(["i64 0"] * 15)))
@@ -193,6 +218,83 @@ _RESET_CONDITION = string.Template("""\
   store i64 $mutex, ptr @mutex
   store i64 $condition, ptr @condition
 """)
+
+_POSIX_THREADS = {
+    "declared_threads": """\
+declare i32 @clock_gettime(i32, ptr)
+declare i32 @pthread_create(ptr, ptr, ptr, ptr)
+declare i32 @pthread_detach($long)
+declare i32 @pthread_sigmask(i32, ptr, ptr)
+""",
+    "now": """\
+define internal i64 @now() noinline {
+  %ts = alloca { $long, $long }
+  call i32 @clock_gettime(i32 $clock, ptr %ts)
+  %s0 = load $long, ptr %ts
+  %s = $widen $long %s0 to i64
+  %nsp = getelementptr { $long, $long }, ptr %ts, i32 0, i32 1
+  %ns0 = load $long, ptr %nsp
+  %ns = $widen $long %ns0 to i64
+  %s_ns = mul i64 %s, 1000000000
+  %t = add i64 %s_ns, %ns
+  ret i64 %t
+}
+""",
+    "thread_room": """\
+  %tid = alloca i64
+  %all = alloca [16 x i64]
+  %old = alloca [16 x i64]
+""",
+    "block_signals": """\
+  call void @llvm.memset.p0.i64(ptr %all, i8 -1, i64 128, i1 false)
+  call i32 @pthread_sigmask(i32 $set_mask, ptr %all, ptr %old)
+""",
+    "start_thread": """\
+  %rc = call i32 @pthread_create(ptr %tid, ptr null, ptr @work, ptr %arg)
+  %ok = icmp eq i32 %rc, 0
+""",
+    "let_go": """\
+  %t = load $long, ptr %tid
+  call i32 @pthread_detach($long %t)
+""",
+    "unblock_signals": """\
+  call i32 @pthread_sigmask(i32 $set_mask, ptr %old, ptr null)
+""",
+}
+_WINDOWS_THREADS = {
+    "declared_threads": """\
+declare i32 @QueryPerformanceCounter(ptr)
+declare i32 @QueryPerformanceFrequency(ptr)
+declare ptr @CreateThread(ptr, i64, ptr, ptr, i32, ptr)
+declare i32 @CloseHandle(ptr)
+""",
+    "now": """\
+define internal i64 @now() noinline {
+  %counted = alloca i64
+  %rate = alloca i64
+  call i32 @QueryPerformanceCounter(ptr %counted)
+  call i32 @QueryPerformanceFrequency(ptr %rate)
+  %ticks = load i64, ptr %counted
+  %hz = load i64, ptr %rate
+  %s = udiv i64 %ticks, %hz
+  %rest = urem i64 %ticks, %hz
+  %s_ns = mul i64 %s, 1000000000
+  %rest_ns = mul i64 %rest, 1000000000
+  %ns = udiv i64 %rest_ns, %hz
+  %t = add i64 %s_ns, %ns
+  ret i64 %t
+}
+""",
+    "thread_room": "",
+    "block_signals": "",
+    "start_thread": """\
+  %thread = call ptr @CreateThread(ptr null, i64 0, ptr @work, ptr %arg, i32 0, ptr null)
+  %ok = icmp ne ptr %thread, null
+""",
+    "let_go": "  call i32 @CloseHandle(ptr %thread)\n",
+    "unblock_signals": "",
+}
+"""What the pool asks of a system's threads; a thread's function returns nothing of use on either."""
 
 _IR = string.Template(r"""
 ; A cache line each: the job (word, fn, ctx, n, tasks of a chunk, ranges), its end (done, waiter, bell), the crew, the
@@ -207,42 +309,21 @@ _IR = string.Template(r"""
 @ranges = internal global [$ranges x %range_t] zeroinitializer, align 64
 @spin = internal global i64 $spin_ns, align 64
 
-declare i32 @clock_gettime(i32, ptr)
-declare i32 @pthread_create(ptr, ptr, ptr, ptr)
-declare i32 @pthread_detach($long)
-declare i32 @pthread_sigmask(i32, ptr, ptr)
-declare i64 @llvm.smin.i64(i64, i64)
+${declared_threads}declare i64 @llvm.smin.i64(i64, i64)
 declare i64 @llvm.smax.i64(i64, i64)
 declare void $pause_type
 
-define internal i64 @now() noinline {
-  %ts = alloca { $long, $long }
-  call i32 @clock_gettime(i32 $clock, ptr %ts)
-  %s0 = load $long, ptr %ts
-  %s = $widen $long %s0 to i64
-  %nsp = getelementptr { $long, $long }, ptr %ts, i32 0, i32 1
-  %ns0 = load $long, ptr %nsp
-  %ns = $widen $long %ns0 to i64
-  %s_ns = mul i64 %s, 1000000000
-  %t = add i64 %s_ns, %ns
-  ret i64 %t
-}
-
+$now
 $sleeping
 ; Start workers until there are %wanted; returns min(%wanted, number there are). Only the lock's holder calls it.
 define internal i64 @hire(i64 %wanted) noinline {
 entry:
-  %tid = alloca i64
-  %all = alloca [16 x i64]
-  %old = alloca [16 x i64]
-  %have0 = load atomic i32, ptr $workers monotonic, align 4
+${thread_room}  %have0 = load atomic i32, ptr $workers monotonic, align 4
   %have = sext i32 %have0 to i64
   %enough = icmp sge i64 %have, %wanted
   br i1 %enough, label %out, label %mask
 mask:
-  call void @llvm.memset.p0.i64(ptr %all, i8 -1, i64 128, i1 false)
-  call i32 @pthread_sigmask(i32 $set_mask, ptr %all, ptr %old)
-  br label %more
+${block_signals}  br label %more
 more:
   %n = phi i64 [ %have, %mask ], [ %n1, %started ]
   %full = icmp sge i64 %n, %wanted
@@ -250,18 +331,13 @@ more:
 start:
   %home = add i64 %n, 1
   %arg = inttoptr i64 %home to ptr
-  %rc = call i32 @pthread_create(ptr %tid, ptr null, ptr @work, ptr %arg)
-  %ok = icmp eq i32 %rc, 0
-  br i1 %ok, label %started, label %restore
+${start_thread}  br i1 %ok, label %started, label %restore
 started:
-  %t = load $long, ptr %tid
-  call i32 @pthread_detach($long %t)
-  %n1 = add i64 %n, 1
+${let_go}  %n1 = add i64 %n, 1
   br label %more
 restore:
   %total = phi i64 [ %n, %more ], [ %n, %start ]
-  call i32 @pthread_sigmask(i32 $set_mask, ptr %old, ptr null)
-  %total32 = trunc i64 %total to i32
+${unblock_signals}  %total32 = trunc i64 %total to i32
   store atomic i32 %total32, ptr $workers monotonic, align 4
   br label %out
 out:
