@@ -15,6 +15,9 @@ from tilewright.frontend import (
     onnx_ops_elementwise,
     onnx_ops_index,
     onnx_ops_microsoft,
+    onnx_ops_microsoft_attention,
+    onnx_ops_microsoft_image,
+    onnx_ops_microsoft_quant,
     onnx_ops_ml,
     onnx_ops_ml_linear,
     onnx_ops_ml_trees,
@@ -51,11 +54,17 @@ _FAMILIES = (
     onnx_ops_text,
 )
 
+_MICROSOFT = (
+    onnx_ops_microsoft,
+    onnx_ops_microsoft_attention,
+    onnx_ops_microsoft_image,
+    onnx_ops_microsoft_quant,
+)
 _LEARNED = (onnx_ops_ml, onnx_ops_ml_linear, onnx_ops_ml_trees)
 
 CONVERTERS: Mapping[tuple[str, str], Converter] = {
     **{("", op): converter for family in _FAMILIES for op, converter in family.TABLE.items()},
-    **{("com.microsoft", op): converter for op, converter in onnx_ops_microsoft.TABLE.items()},
+    **{("com.microsoft", op): converter for family in _MICROSOFT for op, converter in family.TABLE.items()},
     **{("ai.onnx.ml", op): converter for family in _LEARNED for op, converter in family.TABLE.items()},
     **{("ai.onnx.preview.training", op): converter for op, converter in onnx_ops_text.TRAINING.items()},
     ("", "SimplifiedLayerNormalization"): onnx_ops_microsoft.simplified_layer_norm,

@@ -112,14 +112,17 @@ def _rotary(c: Call) -> Node:
     if positions is not None:
         cos, sin = (c(ops.gather, t, positions, axis=0) for t in (cos, sin))
     cos, sin = (c.reshape(t, (t.shape[0], 1, *t.shape[1:])) for t in (cos, sin))
-    size = x.shape[-1]
-    interleaved = c.flag("interleaved")
-    if part and part != size:
-        turned = c(ops.rotary, c.slice_axis(x, 3, 0, part), cos, sin, interleaved=interleaved)
-        y = c(ops.concat, turned, c.slice_axis(x, 3, part, size), axis=3)
-    else:
-        y = c(ops.rotary, x, cos, sin, interleaved=interleaved)
+    y = rotated(c, x, cos, sin, part, c.flag("interleaved"))
     return merge_heads(c, y) if flat else y
+
+
+def rotated(c: Call, x: Node, cos: Node, sin: Node, part: int, interleaved: bool) -> Node:
+    """The first ``part`` elements of the last axis turned by their angles, all of them where ``part`` is 0."""
+    size = x.shape[-1]
+    if not part or part == size:
+        return c(ops.rotary, x, cos, sin, interleaved=interleaved)
+    turned = c(ops.rotary, c.slice_axis(x, 3, 0, part), cos, sin, interleaved=interleaved)
+    return c(ops.concat, turned, c.slice_axis(x, 3, part, size), axis=3)
 
 
 TABLE: Table = {"Attention": _attention, "RotaryEmbedding": _rotary}

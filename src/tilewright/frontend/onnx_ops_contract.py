@@ -50,7 +50,8 @@ def gemm(c: Call, a: Node, b: Node, bias: Node | None, alpha: float, beta: float
     return c(ops.add, y, bias)
 
 
-def _gemm(c: Call) -> Node:
+def gemm_of(c: Call) -> Node:
+    """The product that the node's operands and attributes describe."""
     a, b = c.x(0), c.x(1)
     if len(a.shape) != 2 or len(b.shape) != 2:
         c.refuse(f"A and B must have rank 2, not {len(a.shape)} and {len(b.shape)}")
@@ -144,7 +145,7 @@ def add_channels(c: Call, y: Node, bias: Node | None) -> Node:
 
 
 def conv(c: Call, x: Node, w: Node) -> Node:
-    """The convolution that the node's attributes describe."""
+    """The channels-first convolution that the node's attributes describe."""
     kernel = check_kernel(c, w, len(x.shape))
     strides, dilations = (spatial_ints(c, name, len(kernel)) for name in ("strides", "dilations"))
     pads = window_pads(c, x.shape[2:], kernel, strides, dilations)
@@ -225,7 +226,7 @@ TABLE: Table = {
     "ConvInteger": _conv_integer,
     "ConvTranspose": _conv_transpose,
     "Einsum": _einsum,
-    "Gemm": _gemm,
+    "Gemm": gemm_of,
     "MatMul": _matmul,
     "MatMulInteger": _matmul_integer,
 }

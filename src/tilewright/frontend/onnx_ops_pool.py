@@ -33,7 +33,8 @@ class Window:
         return tuple((lo, hi + t) for (lo, hi), t in zip(self.pads, self.tail, strict=True))
 
 
-def _window(c: Call, x: Node) -> Window:
+def window(c: Call, x: Node) -> Window:
+    """The window that the node's attributes describe, over a channels-first operand."""
     n = len(x.shape) - 2
     if n < 1 or n > 3:
         c.refuse(f"an operand of rank {len(x.shape)}; pooling has 1 to 3 spatial dimensions, so rank 3 to 5")
@@ -51,9 +52,9 @@ def _window(c: Call, x: Node) -> Window:
     return Window(kernel, strides, dilations, pads, tuple(tail))
 
 
-def _max_pool(c: Call) -> Results:
-    x = c.x(0)
-    w = _window(c, x)
+def greatest(c: Call, x: Node) -> Results:
+    """The greatest element of each window of a channels-first operand and, where the model reads it, its place."""
+    w = window(c, x)
     column_major = c.flag("storage_order")
     form = {"kernel": w.kernel, "strides": w.strides, "pads": w.all_pads, "dilations": w.dilations}
     if not c.wants(1):
@@ -61,9 +62,13 @@ def _max_pool(c: Call) -> Results:
     return c.results(c(ops.max_pool_indices, x, **form, column_major=column_major))
 
 
+def _max_pool(c: Call) -> Results:
+    return greatest(c, c.x(0))
+
+
 def _average_pool(c: Call) -> Node:
     x = c.x(0)
-    w = _window(c, x)
+    w = window(c, x)
     return average(c, x, w, c.flag("count_include_pad"))
 
 
@@ -77,7 +82,7 @@ def average(c: Call, x: Node, w: Window, count_pads: bool, divisor: int = 0) -> 
 
 def _lp_pool(c: Call) -> Node:
     x, p = c.x(0), c.int_("p", 2)
-    w = _window(c, x)
+    w = window(c, x)
     return _root(c, average(c, _powers(c, x, p), w, True, divisor=1), p)
 
 

@@ -22,6 +22,21 @@ def _parameter(c: Call, p: Node, x: Node) -> Node:
     return c.reshape(p, ()) if p.shape == (1,) and (len(x.shape) != 1 or x.shape[0] != 1) else p
 
 
+def dequantized(c: Call, x: Node, scale: Node, zero: Node | None, axis: int = 0) -> Node:
+    """``(x - zero) * scale``, with one scale for all or one for each place along ``axis``."""
+    scale = _parameter(c, scale, x)
+    wide = c.cast(x, computed(x.dtype) if x.dtype.is_narrow else x.dtype)
+    point = c.cast(_parameter(c, zero, x), wide.dtype) if zero is not None else c.full(0, wide.dtype, scale.shape)
+    return c(ops.dequantize_linear, wide, scale, point, axis=axis)
+
+
+def quantized(c: Call, x: Node, scale: Node, zero: Node | None, default: DType = u8) -> Node:
+    """``x / scale`` rounded, plus ``zero``, clamped to its dtype or, without it, to ``default``; one scale for all."""
+    dtype = zero.dtype if zero is not None else default
+    point = c.reshape(zero, ()) if zero is not None else c.const(0, dtype)
+    return c(ops.quantize_linear, x, c.reshape(scale, ()), point, axis=0, dtype=dtype)
+
+
 def _blocks(c: Call, x: Node, axis: int, scale: Node) -> dict[str, int]:
     block = c.int_("block_size", 0)
     if not block:
@@ -36,7 +51,8 @@ def _axis_of(c: Call, x: Node, scale: Node) -> int:
     return c.axis(axis, len(x.shape)) if scale.shape and x.shape else 0
 
 
-def _quantize(c: Call) -> Node:
+def quantize_linear(c: Call) -> Node:
+    """QuantizeLinear in all forms."""
     c.ignore("precision")
     saturate = c.flag("saturate", True)
     x, scale, zero = c.x(0), _parameter(c, c.x(1), c.x(0)), c.opt(2)
@@ -78,7 +94,8 @@ def _repeated(c: Call, p: Node, x: Node, axis: int, blocks: dict[str, int]) -> N
     return c.slice_axis(joined, axis, 0, x.shape[axis])
 
 
-def _dequantize(c: Call) -> Node:
+def dequantize_linear(c: Call) -> Node:
+    """DequantizeLinear in all forms."""
     x, scale, zero = c.x(0), _parameter(c, c.x(1), c.x(0)), c.opt(2)
     point = _parameter(c, zero, x) if zero is not None else None
     axis = _axis_of(c, x, scale)
@@ -99,7 +116,7 @@ def _dynamic_quantize(c: Call) -> Results:
     return c.results(c(ops.dynamic_quantize_linear, c.x(0)))
 
 
-def _requantized(c: Call, accumulated: Node, scales: Sequence[Node], zero: Node, axis: int) -> Node:
+def requantized(c: Call, accumulated: Node, scales: Sequence[Node], zero: Node, axis: int) -> Node:
     """``round(accumulated * (a * b / y)) + zero`` clamped to the zero point's dtype."""
     a, b, y = (c.cast(s, f32) for s in scales)
     factor = c(
@@ -130,20 +147,25 @@ def _qlinear_matmul(c: Call) -> Node:
     left = centred(c, a, c.x(2), max(len(a.shape) - 2, 0))
     right = centred(c, b, c.x(5), len(b.shape) - 1)
     product = matmul(c, left, right)
-    return _requantized(c, product, (c.x(1), c.x(4), c.x(6)), c.x(7), len(product.shape) - 1)
+    return requantized(c, product, (c.x(1), c.x(4), c.x(6)), c.x(7), len(product.shape) - 1)
 
 
 def _qlinear_conv(c: Call) -> Node:
-    accumulated = conv(c, centred(c, c.x(0), c.x(2), 1), centred(c, c.x(3), c.x(5), 0))
+    return qlinear_conv(c, c.x(0))
+
+
+def qlinear_conv(c: Call, x: Node) -> Node:
+    """The node's convolution of a channels-first operand; the other operands are the node's."""
+    accumulated = conv(c, centred(c, x, c.x(2), 1), centred(c, c.x(3), c.x(5), 0))
     bias = c.opt(8)
     accumulated = add_channels(c, accumulated, c.cast(bias, i32) if bias is not None else None)
-    return _requantized(c, accumulated, (c.x(1), c.x(4), c.x(6)), c.x(7), 1)
+    return requantized(c, accumulated, (c.x(1), c.x(4), c.x(6)), c.x(7), 1)
 
 
 TABLE: Table = {
-    "DequantizeLinear": _dequantize,
+    "DequantizeLinear": dequantize_linear,
     "DynamicQuantizeLinear": _dynamic_quantize,
     "QLinearConv": _qlinear_conv,
     "QLinearMatMul": _qlinear_matmul,
-    "QuantizeLinear": _quantize,
+    "QuantizeLinear": quantize_linear,
 }

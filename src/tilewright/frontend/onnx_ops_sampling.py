@@ -60,7 +60,8 @@ def _interpolated(c: Call, x: Node, shape: Sequence[Dim], taps: Sequence[Sequenc
 # --- GridSample -----------------------------------------------------------------------------------------------------
 
 
-def _grid_sample(c: Call) -> Node:
+def grid_sample(c: Call) -> Node:
+    """GridSample in all forms."""
     m = Formula(c)
     x, grid = c.x(0), c.x(1)
     n_axes = len(x.shape) - 2
@@ -85,7 +86,8 @@ def _grid_sample(c: Call) -> Node:
         )
         at = c(ops.round, at) if mode == "nearest" else at
         edge = _Edge(c, padding, size, low, high)
-        taps.append(_taps(c, edge.moved(at), mode, edge))
+        tapwise = mode == "cubic" and padding == "border"  # each tap is brought inside, not the point between them
+        taps.append(_taps(c, at if tapwise else edge.moved(at), mode, edge))
     source = c.cast(c.reshape(x, (*x.shape[:2], product(shape))), real)
     y = _interpolated(c, source, shape, taps)
     return c.cast(c.reshape(y, (*x.shape[:2], *grid.shape[1:-1])), x.dtype)
@@ -299,4 +301,4 @@ def _col2im(c: Call) -> Node:
     )  # fmt: skip
 
 
-TABLE: Table = {"Col2Im": _col2im, "DeformConv": _deform_conv, "GridSample": _grid_sample, "RoiAlign": _roi_align}
+TABLE: Table = {"Col2Im": _col2im, "DeformConv": _deform_conv, "GridSample": grid_sample, "RoiAlign": _roi_align}

@@ -1,0 +1,376 @@
+"""Ops of ONNX Runtime's own domain against ONNX Runtime, with fixed and with symbolic sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from frontend.onnx_build import answers, info, model, node, runtime_answers
+
+DOMAIN = "com.microsoft"
+RNG = np.random.default_rng(11)
+
+
+def f32(*shape: int) -> np.ndarray:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def u8(*shape: int) -> np.ndarray:
+    return RNG.integers(0, 256, shape).astype(np.uint8)
+
+
+def i8(*shape: int) -> np.ndarray:
+    return RNG.integers(-128, 128, shape).astype(np.int8)
+
+
+def i32(values: Any) -> np.ndarray:
+    return np.array(values, np.int32)
+
+
+def scale(value: float) -> np.ndarray:
+    return np.array(value, np.float32)
+
+
+def built(op: str, order: str, feeds: Mapping[str, Any], constants: Mapping[str, Any], n: int, **attrs: Any) -> Any:
+    """A model of one node; ``order`` names its operands, ``-`` one that is left out; a feed may come with its dims."""
+    names = ["" if name == "-" else name for name in order.split()]
+    outputs = [f"y{k}" for k in range(n)]
+    inputs = [info(k, dims, helper.np_dtype_to_tensor_dtype(x.dtype)) for k, (x, dims) in feeds.items()]
+    opsets = [helper.make_opsetid(DOMAIN, 1)]
+    return model([node(op, names, outputs, domain=DOMAIN, **attrs)], inputs, outputs, constants, 17, opsets=opsets)
+
+
+def check(
+    op: str,
+    order: str,
+    feeds: Mapping[str, Any],
+    constants: Mapping[str, Any] | None = None,
+    dims: Mapping[str, Sequence[Any]] | None = None,
+    n: int = 1,
+    within: int = 0,
+    rtol: float = 1e-3,
+    **attrs: Any,
+) -> None:
+    """Once with fixed sizes, once with those in ``dims``; integers may differ by ``within``."""
+    for symbols in ({}, dims) if dims else ({},):
+        declared = {k: (x, (symbols or {}).get(k, x.shape)) for k, x in feeds.items()}
+        m = built(op, order, declared, constants or {}, n, **attrs)
+        compare(m, feeds, within, rtol)
+
+
+def compare(m: onnx.ModelProto, feeds: Mapping[str, Any], within: int = 0, rtol: float = 1e-3) -> None:
+    for got, wanted in zip(answers(m, feeds), runtime_answers(m, feeds), strict=True):
+        assert got.shape == wanted.shape and got.dtype == wanted.dtype
+        if wanted.dtype.kind in "iu":
+            assert np.abs(got.astype(int) - wanted.astype(int)).max(initial=0) <= within
+        else:
+            np.testing.assert_allclose(got, wanted, rtol=rtol, atol=rtol / 10)
+
+
+# --- fused ----------------------------------------------------------------------------------------------------------
+
+
+def as_given(x: np.ndarray, batch: int, last: int) -> np.ndarray:
+    """A tensor that ``transBatch`` and ``trans`` turn into ``x``."""
+    axes = [0, 1, 2, 3]
+    axes = [1, 2, 0, 3] if batch else axes
+    axes = [axes[0], axes[1], axes[3], axes[2]] if last else axes
+    return np.ascontiguousarray(np.transpose(x, np.argsort(axes)))
+
+
+@pytest.mark.parametrize("batch", [(0, 0), (1, 0), (0, 1), (1, 1)])
+@pytest.mark.parametrize("last", [(0, 0), (1, 1)])
+def test_products_with_turned_operands(batch, last) -> None:
+    a, b = as_given(f32(2, 3, 4, 5), batch[0], last[0]), as_given(f32(2, 3, 5, 6), batch[1], last[1])
+    turns = {"transBatchA": batch[0], "transBatchB": batch[1], "transA": last[0], "transB": last[1]}
+    check("FusedMatMul", "a b", {"a": a}, {"b": b}, alpha=0.5, **turns)
+
+
+ACTIVATIONS = [
+    ("Relu", []), ("Sigmoid", []), ("Tanh", []), ("LeakyRelu", [0.3]), ("HardSigmoid", [0.3, 0.4]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "numbers"), [*ACTIVATIONS, ("Clip", [-0.5, 0.6]), ("", [])])
+def test_fused_conv(name, numbers) -> None:
+    attrs: dict[str, Any] = {"activation": name} if name else {}
+    attrs |= {"activation_params": numbers} if numbers else {}
+    weights = {"w": f32(6, 2, 3, 3), "b": f32(6)}
+    form = {"group": 2, "pads": [1, 1, 1, 1], "kernel_shape": [3, 3]}
+    x, more = f32(2, 4, 7, 6), f32(2, 6, 7, 6)
+    check("FusedConv", "x w b", {"x": x}, weights, {"x": ["N", 4, "H", 6]}, strides=[2, 1], **form, **attrs)
+    check("FusedConv", "x w b z", {"x": x, "z": more}, weights, **form, **attrs)
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers"), [*ACTIVATIONS, ("Elu", [0.5]), ("Softplus", []), ("Softsign", []), ("ThresholdedRelu", [0.3])]
+)
+def test_fused_gemm(name, numbers) -> None:
+    attrs = dict(zip(("activation_alpha", "activation_beta"), numbers, strict=False))
+    constants = {"b": f32(5, 4), "c": f32(5)}
+    check("FusedGemm", "a b c", {"a": f32(3, 4)}, constants, {"a": ["N", 4]}, transB=1, activation=name, alpha=0.5,
+          beta=0.7, **attrs)  # fmt: skip
+
+
+def test_max_pool_channels_last() -> None:
+    dims = {"x": ["N", "H", 8, 3]}
+    check("NhwcMaxPool", "x", {"x": u8(2, 7, 8, 3)}, {}, dims, kernel_shape=[3, 2], strides=[2, 1], pads=[1, 0, 1, 1])
+    check("NhwcMaxPool", "x", {"x": i8(2, 7, 8, 3)}, {}, kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1)
+
+
+def test_embeddings_normalised() -> None:
+    ids, mask = RNG.integers(0, 9, (2, 5)).astype(np.int32), i32([[1, 1, 1, 0, 0], [1, 1, 1, 1, 0]])
+    tables = {"w": f32(9, 4), "p": f32(8, 4), "s": f32(2, 4), "g": f32(4), "b": f32(4)}
+    dims = {k: ["B", "S"] for k in ("i", "k", "m", "q")}
+    feeds = {"i": ids, "k": ids % 2, "m": mask}
+    check("EmbedLayerNormalization", "i k w p s g b m", feeds, tables, dims, n=3, epsilon=1e-5)
+    check("EmbedLayerNormalization", "i - w p - g b - q", {"i": ids, "q": ids % 8}, tables, dims, n=2)
+    names = "wpsgb"
+    packed = {n: u8(*tables[n].shape) for n in names}
+    packed |= {n + "s": scale(RNG.uniform(0.01, 0.03)) for n in names} | {n + "z": u8(1)[0] for n in names}
+    order = "i k w p s g b m " + " ".join(f"{n}s" for n in names) + " " + " ".join(f"{n}z" for n in names)
+    check("QEmbedLayerNormalization", order, feeds, packed, dims, n=2)
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "nearest"])
+def test_crops(mode) -> None:
+    feeds = {"x": f32(2, 3, 7, 9), "r": RNG.uniform(-0.2, 1.2, (4, 4)).astype(np.float32), "b": i32([0, 1, 1, 0])}
+    dims = {"x": ["B", 3, "H", "W"], "r": ["N", 4], "b": ["N"]}
+    for size in ([4, 5], [1, 3]):
+        check("CropAndResize", "x r b c", feeds, {"c": i32(size)}, dims, mode=mode, extrapolation_value=0.5)
+
+
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+def test_cubic_samples(padding) -> None:
+    feeds = {"x": f32(2, 3, 4, 5), "g": RNG.uniform(-1.4, 1.4, (2, 3, 3, 2)).astype(np.float32)}
+    check("GridSample", "x g", feeds, mode="bicubic", padding_mode=padding)
+
+
+# --- attention ------------------------------------------------------------------------------------------------------
+
+B, S, N, H = 2, 5, 3, 4
+X = {"x": ["B", "S", 12], "m": ["B", "S"], "p": [2, "B", N, "P", H]}
+
+
+@pytest.mark.parametrize("causal", [0, 1])
+def test_attention_masks(causal) -> None:
+    weights = {"w": f32(12, 36) * 0.4, "b": f32(36)}
+    kinds = {
+        "ends": i32([3, 5]), "ends_and_starts": i32([3, 5, 1, 2]), "keys": i32([[1, 1, 0, 1, 0], [0, 1, 1, 1, 1]]),
+        "queries_and_keys": RNG.integers(0, 2, (B, S, S)).astype(np.int32), "nothing": np.zeros((B, S), np.int32),
+    }  # fmt: skip
+    for name, mask in kinds.items():
+        feeds = {"x": f32(B, S, 12), "m": mask}
+        dims = {**X, "m": mask.shape if len(mask) > B else ["B", *["S"] * (mask.ndim - 1)]}
+        rough = 1e-2 if name == "nothing" else 1e-3  # scores beside -10000 have few digits left
+        symbols = dims if name != "ends_and_starts" else None
+        check("Attention", "x w b m", feeds, weights, symbols, num_heads=N, unidirectional=causal, rtol=rough)
+
+
+@pytest.mark.parametrize("causal", [0, 1])
+def test_attention_with_past(causal) -> None:
+    weights = {"w": f32(12, 36) * 0.4, "b": f32(36)}
+    feeds = {"x": f32(B, S, 12), "p": f32(2, B, N, 4, H)}
+    check("Attention", "x w b - p", feeds, weights, X, n=2, num_heads=N, unidirectional=causal)
+    narrow = {"w": f32(12, 30), "b": f32(30)}
+    check("Attention", "x w b", {"x": f32(B, S, 12)}, narrow, X, num_heads=N, qkv_hidden_sizes=[12, 12, 6])
+
+
+@pytest.mark.parametrize("per_column", [False, True])
+@pytest.mark.parametrize("draw", [u8, i8])
+def test_quantised_attention(draw, per_column) -> None:
+    constants = {
+        "w": draw(12, 36), "b": f32(36), "xs": scale(0.01), "xz": np.uint8(120),
+        "ws": RNG.uniform(0.005, 0.01, 36).astype(np.float32) if per_column else scale(0.01),
+        "wz": draw(36) if per_column else draw(1)[0],
+    }  # fmt: skip
+    feeds = {"x": u8(B, S, 12), "m": i32([3, 5])}
+    check("QAttention", "x w b xs ws m xz wz", feeds, constants, {"x": X["x"], "m": ["B"]}, num_heads=N)
+
+
+def test_multi_head_attention() -> None:
+    def attend(order: str, feeds: dict[str, Any], n: int = 1, fixed: bool = False, **more: Any) -> None:
+        given = {k: v for k, v in feeds.items() if k not in ("b", "c")}
+        symbols = {
+            "q": ["B", "S", 12], "k": ["B", "L", 12], "v": ["B", "L", 6], "e": ["B"], "m": ["B", "L"],
+            "r": ["B", "S", "L"], "a": [1, N, "S", "L"],
+        }  # fmt: skip
+        rest = {k: v for k, v in feeds.items() if k not in given}
+        check("MultiHeadAttention", order, given, rest, None if fixed else symbols, n, num_heads=N, **more)
+
+    q, k, v = f32(B, S, 12), f32(B, 7, 12), f32(B, 7, 6)
+    base = {"q": q, "k": k, "v": v}
+    attend("q k v b", base | {"b": f32(30)}, scale=0.2)
+    attend("q k v - e", base | {"e": i32([3, 7])})
+    attend("q k v - m", base | {"m": RNG.integers(0, 2, (B, 7)).astype(np.int32)})
+    attend("q k v - r", base | {"r": RNG.integers(0, 2, (B, S, 7)).astype(np.int32)})
+    attend("q k v - - a", base | {"a": f32(1, N, S, 7)})
+    cross = {"q": q, "k": f32(B, N, 7, H), "v": f32(B, N, 7, H)}
+    attend("q k v b", cross | {"b": f32(36)}, fixed=True)
+    own = {"q": q, "k": f32(B, S, 12), "v": f32(B, S, 12), "pk": f32(B, N, 3, H), "pv": f32(B, N, 3, H)}
+    for causal in (0, 1):
+        attend("q k v b - - pk pv", own | {"b": f32(36)}, n=3, fixed=True, unidirectional=causal)
+
+
+def test_packed_heads_mean_the_same_as_heads_apart() -> None:
+    x = f32(B, S, N, 3, H)
+    q, k, v = (np.ascontiguousarray(x[:, :, :, i]).reshape(B, S, N * H) for i in range(3))
+    pair = np.ascontiguousarray(x[:, :, :, 1:])
+    apart = {"q": q, "k": k, "v": v}
+    ways = [("q k v", apart), ("q", {"q": x}), ("q k", {"q": q, "k": pair})]
+    made = [
+        answers(built("MultiHeadAttention", order, {n: (t, t.shape) for n, t in f.items()}, {}, 1, num_heads=N), f)
+        for order, f in ways
+    ]
+    np.testing.assert_array_equal(made[0][0], made[1][0])
+    np.testing.assert_array_equal(made[0][0], made[2][0])
+
+
+def test_decoder_attention_with_a_shared_cache() -> None:
+    feeds = {"q": f32(B, 1, 12), "k": f32(B, 1, 12), "v": f32(B, 1, 12), "pk": f32(B, N, 9, H), "pv": f32(B, N, 9, H)}
+    feeds["n"] = i32([4])
+    check("DecoderMaskedMultiHeadAttention", "q k v - - pk pv n", feeds, n=3, num_heads=N, past_present_share_buffer=1)
+
+
+HQ, HKV, SIZE = 4, 2, 16
+STEPS = [  # queries, keys in the cache's buffer, keys of each row, attributes
+    (5, 0, [5, 5], {"do_rotary": 1}),
+    (5, 9, [5, 5], {"do_rotary": 1, "local_window_size": 2}),
+    (1, 4, [5, 4], {"do_rotary": 1}),
+    (1, 9, [5, 4], {"do_rotary": 1, "local_window_size": 3, "softcap": 3.0}),
+    (1, 9, [5, 4], {"smooth_softmax": 1}),
+    (3, 12, [7], {"do_rotary": 1, "rotary_interleaved": 1, "scale": 0.5}),
+    (5, 0, [5, 5], {"causal": 0}),
+]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(("n", "room", "ends", "attrs"), STEPS)
+def test_grouped_queries(n, room, ends, attrs, packed) -> None:
+    b = len(ends)
+    feeds = {"q": f32(b, n, (HQ + 2 * HKV) * SIZE)} if packed else {"q": f32(b, n, HQ * SIZE)}
+    feeds |= {} if packed else {k: f32(b, n, HKV * SIZE) for k in "kv"}
+    feeds |= {k: f32(b, HKV, room, SIZE) for k in ("pk", "pv")} if room else {}
+    feeds["e"] = i32(ends) - 1
+    constants = {"t": i32(max(ends)), "cos": f32(64, 8), "sin": f32(64, 8)}
+    order = ["q", *("--" if packed else "kv"), *(("pk", "pv") if room else "--"), "e", "t", "cos", "sin"]
+    order = order if attrs.get("do_rotary") else order[:7]
+    dims = {k: ["B", "S", x.shape[2]] for k, x in feeds.items() if x.ndim == 3}
+    dims |= {"e": ["B"], "pk": ["B", HKV, "P", SIZE], "pv": ["B", HKV, "P", SIZE]}
+    form = {"num_heads": HQ, "kv_num_heads": HKV, **attrs}
+    check("GroupQueryAttention", " ".join(order), feeds, constants, dims, n=3, **form)
+
+
+def test_grouped_queries_with_bias_sink_and_half_floats() -> None:
+    feeds = {"q": f32(2, 1, HQ * SIZE)} | {k: f32(2, 1, HKV * SIZE) for k in "kv"}
+    feeds |= {k: f32(2, HKV, 9, SIZE) for k in ("pk", "pv")} | {"e": i32([4, 3])}
+    form = {"num_heads": HQ, "kv_num_heads": HKV}
+    t, names = {"t": i32(5)}, "q k v pk pv e t"
+    check("GroupQueryAttention", names + " - - - a", feeds | {"a": f32(1, 1, 1, 5)}, t, n=3, **form)
+    check("GroupQueryAttention", names + " - - - - s", feeds, t | {"s": f32(HQ)}, n=3, **form)
+    half = {k: x.astype(np.float16) if x.dtype == np.float32 else x for k, x in feeds.items()}
+    check("GroupQueryAttention", names, half, t, n=3, rtol=1e-2, **form)
+
+
+def test_total_length_as_an_input_of_the_model() -> None:
+    feeds = {"q": f32(2, 5, HQ * SIZE)} | {k: f32(2, 5, HKV * SIZE) for k in "kv"} | {"e": i32([4, 4]), "t": i32(5)}
+    check("GroupQueryAttention", "q k v - - e t", feeds, n=3, num_heads=HQ, kv_num_heads=HKV)
+
+
+@pytest.mark.parametrize("interleaved", [0, 1])
+def test_rotary(interleaved) -> None:
+    tables, at = {"c": f32(16, 2), "s": f32(16, 2)}, RNG.integers(0, 16, (B, S))
+    dims = {"x": ["B", "S", 12], "p": ["B", "S"]}
+    check("RotaryEmbedding", "x p c s", {"x": f32(B, S, 12), "p": at}, tables, dims, interleaved=interleaved)
+    check("RotaryEmbedding", "x p c s", {"x": f32(B, S, 12), "p": np.array([3])}, tables, interleaved=interleaved)
+    check("RotaryEmbedding", "x p c s", {"x": f32(B, N, S, H), "p": at}, tables, interleaved=interleaved)
+    part = {"num_heads": 3, "rotary_embedding_dim": 4, "interleaved": interleaved}
+    check("RotaryEmbedding", "x p c s", {"x": f32(B, S, 24), "p": at}, tables, **part)
+
+
+# --- quantised ------------------------------------------------------------------------------------------------------
+
+KINDS = pytest.mark.parametrize(("draw", "low"), [(u8, 0), (i8, -128)])
+
+
+def quantisation(low: int, **places: tuple[float, int]) -> dict[str, np.ndarray]:
+    """A scale ``<name>s`` and a zero point ``<name>z`` for each name, zero points counted from the lowest number."""
+    dtype = np.uint8 if low == 0 else np.int8
+    made = {f"{k}s": scale(s) for k, (s, _) in places.items()}
+    return made | {f"{k}z": np.array(z + low, dtype) for k, (_, z) in places.items()}
+
+
+@KINDS
+def test_quantised_arithmetic(draw, low) -> None:
+    numbers = quantisation(low, a=(0.02, 120), b=(0.03, 140), y=(0.04, 125))
+    for op in ("QLinearAdd", "QLinearMul"):
+        for shape in ((3, 5, 7), (7,), (5, 1)):
+            constants = {**numbers, "b": draw(*shape)}
+            check(op, "a as az b bs bz ys yz", {"a": draw(3, 5, 7)}, constants, {"a": ["N", 5, 7]})
+    feeds = {"c": RNG.integers(0, 2, (3, 5)).astype(bool), "a": draw(5), "b": draw(3, 1)}
+    check("QLinearWhere", "c a as az b bs bz ys yz", feeds, numbers, {"c": ["N", 5], "b": ["N", 1]}, within=1)
+    check("QLinearConcat", "ys yz a as az b bs bz", {"a": draw(3, 5), "b": draw(3, 2)}, numbers, within=1, axis=1)
+
+
+@KINDS
+def test_quantised_functions(draw, low) -> None:
+    numbers, dims = quantisation(low, x=(0.05, 120), y=(1 / 64, 100)), {"x": ["N", 5, 9]}
+    order, feeds = "x xs xz ys yz", {"x": draw(3, 5, 9)}
+    check("QLinearSigmoid", order, feeds, numbers, dims, within=1)
+    check("QLinearLeakyRelu", order, feeds, numbers, dims, within=1, alpha=0.2)
+    numbers = quantisation(low, x=(0.03, 120), y=(1 / 256, 0))
+    for axis, opset in ((-1, 13), (1, 13), (1, 11)):
+        made = {"x": (feeds["x"], dims["x"])}
+        m = built("QLinearSoftmax", order, made, numbers, 1, axis=axis)
+        m.graph.node[0].attribute.append(helper.make_attribute("opset", opset))
+        compare(m, feeds, within=1)
+
+
+@KINDS
+@pytest.mark.parametrize("last", [0, 1])
+def test_quantised_pools(draw, low, last) -> None:
+    numbers = quantisation(low, x=(0.05, 120), y=(0.03, 120))
+    order, feeds, dims = "x xs xz ys yz", {"x": draw(2, 7, 6, 5)}, {"x": ["N", 7, 6, 5]}
+    check("QLinearGlobalAveragePool", order, feeds, numbers, dims, within=1, channels_last=last)
+    form = {"channels_last": last, "kernel_shape": [3, 2], "pads": [1, 0, 1, 1], "strides": [2, 1]}
+    for counted in (0, 1):
+        check("QLinearAveragePool", order, feeds, numbers, dims, within=1, count_include_pad=counted, **form)
+
+
+@pytest.mark.parametrize("draw", [u8, i8])
+def test_products_of_quantised_tensors(draw) -> None:
+    each, zeros = RNG.uniform(0.01, 0.1, 5).astype(np.float32), draw(5)
+    one = {"b": draw(7, 5), "as": scale(0.02), "az": np.uint8(120), "bs": scale(0.03), "bz": draw(1)[0], "c": f32(5)}
+    for numbers in (one, one | {"bs": each, "bz": zeros}):
+        dims = {"a": ["N", 4, 7]}
+        check("MatMulIntegerToFloat", "a b as bs az bz c", {"a": u8(2, 4, 7)}, numbers, dims)
+        check("DynamicQuantizeMatMul", "a b bs bz c", {"a": f32(2, 4, 7)}, numbers, dims)
+        check("DynamicQuantizeMatMul", "a b bs bz", {"a": f32(2, 4, 7)}, numbers, dims)
+        gemm = numbers | {"c": RNG.integers(-500, 500, 5).astype(np.int32)}
+        check("QGemm", "a as az b bs bz", {"a": u8(4, 7)}, gemm, alpha=0.7)
+        gemm |= {"b": np.ascontiguousarray(gemm["b"].T), "ys": scale(0.3), "yz": np.uint8(100)}
+        if numbers is one:
+            check("QGemm", "a as az b bs bz c ys yz", {"a": u8(7, 4)}, gemm, within=1, transA=1, transB=1, alpha=0.7)
+
+
+@pytest.mark.parametrize("last", [0, 1])
+def test_quantised_conv_channels_last(last) -> None:
+    constants = {
+        "w": i8(6, 2, 3, 3), "ws": RNG.uniform(0.01, 0.02, 6).astype(np.float32), "wz": np.zeros(6, np.int8),
+        "b": RNG.integers(-500, 500, 6).astype(np.int32), **quantisation(0, x=(0.02, 120), y=(0.1, 128)),
+    }  # fmt: skip
+    feeds = {"x": u8(2, 7, 6, 4) if last else u8(2, 4, 7, 6)}
+    form = {"group": 2, "kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "channels_last": last}
+    check("QLinearConv", "x xs xz w ws wz ys yz b", feeds, constants, within=1, **form)
+
+
+def test_linear_quantisation_of_its_own_domain() -> None:
+    check("QuantizeLinear", "x s z", {"x": f32(3, 5)}, {"s": scale(0.04), "z": np.uint8(110)}, {"x": ["N", 5]})
+    rows = {"s": f32(3), "z": RNG.integers(0, 900, 3).astype(np.uint16)}
+    check("DequantizeLinear", "x s z", {"x": RNG.integers(0, 900, (3, 4)).astype(np.uint16)}, rows, axis=0)
+    check("DequantizeLinear", "x s", {"x": RNG.integers(-900, 900, (3, 4)).astype(np.int32)}, {"s": scale(0.03)})
