@@ -27,14 +27,14 @@ def test_all_unsupported_nodes_are_listed() -> None:
         unary(
             node("Relux", ["x"], ["a"], name="first"),
             node("Softmax", ["a"], ["b"], axis=7),
-            node("FusedConv", ["b"], ["c"], name="third", domain="com.microsoft"),
+            node("SparseAttention", ["b"], ["c"], name="third", domain="com.microsoft"),
             node("StringNormalizer", ["c"], ["d"]),
             node("Conv", ["d", "d"], ["y"], name="last", strides=[0]),
         )
     )
     assert len(found) == 3
     assert 'node "first" (Relux)' in found[0] and "opset 20" in found[0] and "nearest supported form: Relu" in found[0]
-    assert 'node "third" (FusedConv)' in found[1] and "without ONNX Runtime's graph optimisations" in found[1]
+    assert 'node "third" (SparseAttention)' in found[1] and "without ONNX Runtime's graph optimisations" in found[1]
     assert "works on strings" in found[2]
 
 

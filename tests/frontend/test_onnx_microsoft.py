@@ -11,6 +11,7 @@ import pytest
 from onnx import helper
 
 from frontend.onnx_build import answers, info, model, node, runtime_answers
+from tilewright.core.diag import ImportFailed
 
 DOMAIN = "com.microsoft"
 RNG = np.random.default_rng(11)
@@ -115,6 +116,23 @@ def test_fused_gemm(name, numbers) -> None:
     constants = {"b": f32(5, 4), "c": f32(5)}
     check("FusedGemm", "a b c", {"a": f32(3, 4)}, constants, {"a": ["N", 4]}, transB=1, activation=name, alpha=0.5,
           beta=0.7, **attrs)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("op", "constants", "attrs"),
+    [
+        ("Gelu", {}, {}),
+        ("FastGelu", {"b": f32(4)}, {}),
+        ("BiasGelu", {"b": f32(4)}, {}),
+        ("QuickGelu", {}, {"alpha": 1.5}),
+        ("ScaledSiLU", {}, {"alpha": 1.7}),
+        ("SkipLayerNormalization", {"s": f32(1, 3, 4), "g": f32(4), "b": f32(4)}, {"epsilon": 1e-5}),
+        ("SkipLayerNormalization", {"s": f32(3, 4), "g": f32(4)}, {}),
+        ("SkipSimplifiedLayerNormalization", {"s": f32(2, 3, 4), "g": f32(4)}, {"epsilon": 1e-5}),
+    ],
+)
+def test_activations_and_normalisations(op, constants, attrs) -> None:
+    check(op, " ".join(["x", *constants]), {"x": f32(2, 3, 4)}, constants, **attrs)
 
 
 def test_max_pool_channels_last() -> None:
@@ -374,3 +392,172 @@ def test_linear_quantisation_of_its_own_domain() -> None:
     rows = {"s": f32(3), "z": RNG.integers(0, 900, 3).astype(np.uint16)}
     check("DequantizeLinear", "x s z", {"x": RNG.integers(0, 900, (3, 4)).astype(np.uint16)}, rows, axis=0)
     check("DequantizeLinear", "x s", {"x": RNG.integers(-900, 900, (3, 4)).astype(np.int32)}, {"s": scale(0.03)})
+
+
+# --- weights by bits ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize(("k", "block"), [(48, 16), (33, 32)])
+def test_product_with_weights_by_bits(bits, k, block) -> None:
+    n, n_blocks = 6, -(-k // block)
+    constants = {"b": u8(n, n_blocks, block * bits // 8), "s": RNG.uniform(0.01, 0.1, (n, n_blocks)).astype(np.float32)}
+    packed = {"z": u8(n * -(-n_blocks * bits // 8))}
+    form, feeds, dims = {"N": n, "K": k, "block_size": block, "bits": bits}, {"a": f32(2, 3, k)}, {"a": ["B", "S", k]}
+    check("MatMulNBits", "a b s", feeds, constants, dims, **form)
+    check("MatMulNBits", "a b s z", feeds, constants | packed, **form)
+    if bits < 8:  # ONNX Runtime has no 8-bit form with these
+        floats = {"z": RNG.uniform(1, 3, (n, n_blocks)).astype(np.float32), "c": f32(n)}
+        check("MatMulNBits", "a b s z - c", feeds, constants | floats, **form)
+
+
+@pytest.mark.parametrize("kind", [0, 1])
+def test_product_with_weights_by_table(kind) -> None:
+    constants = {"b": u8((6 * 33 + 1) // 2), "s": RNG.uniform(0.1, 1, (6 * 33 + 15) // 16).astype(np.float32)}
+    check("MatMulBnb4", "a b s", {"a": f32(3, 33)}, constants, N=6, K=33, block_size=16, quant_type=kind)
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_rows_of_a_packed_table(bits) -> None:
+    constants = {"d": u8(9, 48 * bits // 8), "s": RNG.uniform(0.01, 0.1, (9, 3)).astype(np.float32)}
+    constants["z"] = u8(9, -(-3 * bits // 8))
+    form: dict[str, Any] = {"bits": bits, "block_size": 16, "quantize_axis": 1, "gather_axis": 0}
+    feeds = {"i": RNG.integers(-9, 9, (2, 5))}
+    check("GatherBlockQuantized", "d i s", feeds, constants, {"i": ["B", "S"]}, **form)
+    check("GatherBlockQuantized", "d i s z", feeds, constants, **form)
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu", "silu", "identity", "swiglu"])
+@pytest.mark.parametrize(("k", "normal"), [(1, 0), (2, 1)])
+def test_mixture_of_experts(activation, k, normal) -> None:
+    wide = 2 if activation == "swiglu" else 1
+    constants = {"w1": f32(4, wide * 32, 16), "b1": f32(4, wide * 32), "w2": f32(4, 16, 32), "b2": f32(4, 16)}
+    feeds, dims = {"x": f32(6, 16), "r": f32(6, 4)}, {"x": ["T", 16], "r": ["T", 4]}
+    form = {"activation_type": activation, "k": k, "normalize_routing_weights": normal}
+    gate: dict[str, Any] = {"swiglu_fusion": 1, "activation_alpha": 1.702, "activation_beta": 1.0, "swiglu_limit": 2.0}
+    check("MoE", "x r w1 b1 w2 b2", feeds, constants, dims, **form, **(gate if wide == 2 else {}))
+
+
+@pytest.mark.parametrize("block", [0, 16])
+def test_mixture_of_quantised_experts(block) -> None:
+    def scales(*shape: int) -> np.ndarray:
+        return RNG.uniform(0.001, 0.01, (*shape[:2], shape[2] // block) if block else shape[:2]).astype(np.float32)
+
+    constants = {"w1": u8(4, 32, 8), "s1": scales(4, 32, 16), "w2": u8(4, 16, 16), "s2": scales(4, 16, 32)}
+    form = {"k": 2, "expert_weight_bits": 4, "activation_type": "swiglu", "swiglu_fusion": 1}
+    constants |= {"w2": u8(4, 16, 8), "s2": scales(4, 16, 16)}
+    feeds = {"x": f32(6, 16), "r": f32(6, 4)}
+    more = {"block_size": block} if block else {}
+    check("QMoE", "x r w1 s1 - w2 s2", feeds, constants, rtol=1e-2, **form, **more)
+
+
+# --- LSTM -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize(("draw", "zero"), [(u8, np.uint8(120)), (i8, np.int8(0))])
+def test_quantised_lstm(direction, draw, zero) -> None:
+    n, steps, batch, wide, hidden = 2 if direction == "bidirectional" else 1, 5, 3, 6, 4
+    each = RNG.uniform(0.003, 0.006, (n, 4 * hidden)).astype(np.float32)
+    one = {"w": draw(n, wide, 4 * hidden), "r": draw(n, hidden, 4 * hidden), "b": f32(n, 8 * hidden) * 0.3}
+    one |= {"ws": each[:, 0], "rs": each[:, 1], "wz": np.full(n, zero), "rz": np.full(n, zero)}
+    rows = {"ws": each, "rs": each[:, ::-1].copy(), "wz": np.full(each.shape, zero), "rz": np.full(each.shape, zero)}
+    feeds = {"x": f32(steps, batch, wide)}
+    full = feeds | {"l": i32([5, 3, 1]), "h": f32(n, batch, hidden), "c": f32(n, batch, hidden)}
+    form = {"n": 3, "rtol": 2e-2, "hidden_size": hidden, "direction": direction}
+    dims = {"x": ["T", "B", wide], "l": ["B"], "h": [n, "B", hidden], "c": [n, "B", hidden]}
+    check("DynamicQuantizeLSTM", "x w r b - - - - ws wz rs rz", feeds, one, dims, **form)
+    constants = one | rows | {"p": f32(n, 3 * hidden)}
+    check("DynamicQuantizeLSTM", "x w r b l h c p ws wz rs rz", full, constants, dims, **form)
+
+
+def test_quantised_lstm_of_other_functions() -> None:
+    constants = {"w": u8(1, 6, 16), "r": u8(1, 4, 16), "s": np.array([0.004], np.float32), "z": u8(1)}
+    order, feeds = "x w r - - - - - s z s z", {"x": f32(5, 3, 6)}
+    forms: list[dict[str, Any]] = [
+        {"activations": ["HardSigmoid", "Relu", "Softsign"]},
+        {"clip": 0.5, "input_forget": 1},
+    ]
+    for form in forms:
+        check("DynamicQuantizeLSTM", order, feeds, constants, n=3, rtol=2e-2, hidden_size=4, **form)
+
+
+# --- plain tensors --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_no_repeated_grams(n) -> None:
+    feeds, dims = {"i": RNG.integers(0, 3, (2, 9)), "s": f32(2, 5)}, {"i": ["B", "L"], "s": ["B", 5]}
+    check("NGramRepeatBlock", "i s", feeds, {}, dims, ngram_size=n)
+
+
+def test_older_spellings() -> None:
+    check("Unique", "x", {"x": np.array([2, 1, 1, 3, 4, 3], np.float32)}, {}, {"x": ["N"]}, n=3)
+    check("ExpandDims", "x a", {"x": f32(2, 3)}, {"a": i32(-1)}, {"x": ["N", 3]})
+    check("UnfoldTensor", "x", {"x": f32(2, 9, 3)}, {}, {"x": ["B", "N", 3]}, dim=1, size=3, step=2)
+    check("Pad", "x p v", {"x": f32(2, 3)}, {"p": np.array([[0, 1, 1, 2]]), "v": scale(0.5)}, {"x": ["N", 3]})
+    check("Range", "s l", {"s": scale(1)}, {"l": scale(7)})
+    check("Trilu", "x k", {"x": f32(2, 4, 5)}, {"k": np.array(1)}, upper=0)
+    check("GatherND", "x i", {"x": f32(3, 4, 5)}, {"i": RNG.integers(0, 3, (2, 2))})
+    check("Inverse", "x", {"x": f32(2, 5, 5) + 3 * np.eye(5, dtype=np.float32)}, {}, {"x": ["N", 5, 5]})
+    for metric in ("euclidean", "sqeuclidean"):
+        check("CDist", "a b", {"a": f32(3, 4)}, {"b": f32(5, 4)}, {"a": ["N", 4]}, metric=metric)
+
+
+# --- ops that ONNX Runtime computes on GPUs only: their definitions in NumPy ----------------------------------------
+
+
+def given(op: str, order: str, feeds: Mapping[str, np.ndarray], n: int = 1, **attrs: Any) -> tuple[np.ndarray, ...]:
+    return answers(built(op, order, {k: (x, x.shape) for k, x in feeds.items()}, {}, n, **attrs), feeds)
+
+
+def test_transforms_of_real_signals() -> None:
+    x = f32(2, 3, 8)
+    (y,) = given("Rfft", "x", {"x": x}, signal_ndim=1, normalized=0, onesided=1)
+    wanted = np.fft.rfft(x)
+    np.testing.assert_allclose(y, np.stack([wanted.real, wanted.imag], -1), rtol=1e-5, atol=1e-5)
+    (back,) = given("Irfft", "x", {"x": y}, signal_ndim=1, normalized=0, onesided=1)
+    np.testing.assert_allclose(back, x, rtol=1e-5, atol=1e-5)
+
+
+def test_products_of_pairs() -> None:
+    a, b = f32(3, 4, 2), f32(3, 4, 2)
+    left, right = a[..., 0] + 1j * a[..., 1], b[..., 0] + 1j * b[..., 1]
+    for op, wanted in (("ComplexMul", left * right), ("ComplexMulConj", left * right.conj())):
+        (y,) = given(op, "a b", {"a": a, "b": b})
+        np.testing.assert_allclose(y, np.stack([wanted.real, wanted.imag], -1), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("last", [0, 1])
+def test_group_norm_after_a_sum(last) -> None:
+    x, skip, g, b = f32(2, 6, 4, 5), f32(2, 6, 4, 5), f32(6), f32(6)
+    total = x + skip
+    parts = total.reshape(2, 3, -1)
+    normal = (parts - parts.mean(-1, keepdims=True)) / np.sqrt(parts.var(-1, keepdims=True) + 1e-5)
+    wanted = normal.reshape(x.shape) * g[:, None, None] + b[:, None, None]
+    wanted = wanted / (1 + np.exp(-wanted))
+    turn = (0, 2, 3, 1) if last else (0, 1, 2, 3)
+    feeds = {"x": x.transpose(turn), "g": g, "b": b, "s": skip.transpose(turn)}
+    y, kept = given("SkipGroupNorm", "x g b s", feeds, 2, groups=3, activation=1, channels_last=last)
+    np.testing.assert_allclose(y, wanted.transpose(turn), rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(kept, total.transpose(turn))
+
+
+def test_sums_with_what_follows() -> None:
+    x, b, s = f32(2, 3, 8), f32(8), f32(2, 3, 8)
+    np.testing.assert_array_equal(given("BiasAdd", "x b s", {"x": x, "b": b, "s": s})[0], x + b + s)
+    e = np.exp(x + b - (x + b).max(-1, keepdims=True))
+    (y,) = given("BiasSoftmax", "x b", {"x": x, "b": b}, axis=2, is_inner_broadcast=0)
+    np.testing.assert_allclose(y, e / e.sum(-1, keepdims=True), rtol=1e-5)
+    np.testing.assert_array_equal(given("BiasDropout", "x b s", {"x": x, "b": b, "s": s})[0], x + b + s)
+    (split,) = given("BiasSplitGelu", "x b", {"x": x, "b": b})
+    (gelu,) = given("Gelu", "x", {"x": (x + b)[..., 4:]})
+    np.testing.assert_allclose(split, (x + b)[..., :4] * gelu, rtol=1e-5, atol=1e-6)
+
+
+def test_blocked_layouts_are_refused_with_the_level_to_save_at() -> None:
+    m = built("Conv", "x w", {"x": (f32(1, 16, 4, 4), [1, 16, 4, 4])}, {"w": f32(16, 16, 3, 3)}, 1)
+    m.graph.node[0].domain = "com.microsoft.nchwc"
+    m.opset_import.append(helper.make_opsetid("com.microsoft.nchwc", 1))
+    with pytest.raises(ImportFailed, match="ORT_ENABLE_EXTENDED"):
+        answers(m, {"x": f32(1, 16, 4, 4)})

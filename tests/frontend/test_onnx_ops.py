@@ -270,22 +270,3 @@ def test_element_wise_corners() -> None:
 def test_group_normalization_before_opset_21() -> None:
     check(18, "GroupNormalization", [f32(2, 6, 3)], {"s": f32(2), "b": f32(2)}, num_groups=2)
     check(21, "GroupNormalization", [f32(2, 6, 3)], {"s": f32(6), "b": f32(6)}, num_groups=2)
-
-
-def test_microsoft_ops() -> None:
-    from onnx import helper
-
-    x = f32(2, 3, 4)
-    for op, constants, attrs in [
-        ("Gelu", {}, {}),
-        ("FastGelu", {"b": f32(4)}, {}),
-        ("BiasGelu", {"b": f32(4)}, {}),
-        ("QuickGelu", {}, {"alpha": 1.5}),
-        ("FusedMatMul", {"b": f32(2, 5, 4)}, {"transB": 1, "alpha": 0.5}),
-        ("SkipLayerNormalization", {"s": f32(2, 3, 4), "g": f32(4), "b": f32(4)}, {"epsilon": 1e-5}),
-        ("SkipSimplifiedLayerNormalization", {"s": f32(2, 3, 4), "g": f32(4)}, {"epsilon": 1e-5}),
-    ]:
-        n = node(op, ["x", *constants], ["y"], domain="com.microsoft", **attrs)
-        opsets = [helper.make_opsetid("com.microsoft", 1)]
-        m = model([n], [info("x", [2, 3, 4])], ["y"], constants, opset=17, opsets=opsets)
-        check_against_runtime(m, {"x": x}, rtol=1e-3, atol=1e-4)

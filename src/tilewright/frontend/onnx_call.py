@@ -238,6 +238,9 @@ class Host(Protocol):
     def inline(self, graph: GraphProto, operands: Sequence[Value]) -> list[Value]:
         """The sub-graph's outputs, its nodes added to the enclosing graph."""
 
+    def call(self, function: str, operands: Sequence[Value]) -> list[Value]:
+        """The results of a function in ONNX's text form, its nodes added to the enclosing graph."""
+
     def bodies(self, specs: Sequence[BodySpec]) -> Body:
         """The sub-graphs closed: first their own inputs, then what any of them reads from outside."""
 

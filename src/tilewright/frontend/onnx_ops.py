@@ -17,7 +17,10 @@ from tilewright.frontend import (
     onnx_ops_microsoft,
     onnx_ops_microsoft_attention,
     onnx_ops_microsoft_image,
+    onnx_ops_microsoft_lstm,
     onnx_ops_microsoft_quant,
+    onnx_ops_microsoft_tensor,
+    onnx_ops_microsoft_weights,
     onnx_ops_ml,
     onnx_ops_ml_linear,
     onnx_ops_ml_trees,
@@ -58,7 +61,10 @@ _MICROSOFT = (
     onnx_ops_microsoft,
     onnx_ops_microsoft_attention,
     onnx_ops_microsoft_image,
+    onnx_ops_microsoft_lstm,
     onnx_ops_microsoft_quant,
+    onnx_ops_microsoft_tensor,
+    onnx_ops_microsoft_weights,
 )
 _LEARNED = (onnx_ops_ml, onnx_ops_ml_linear, onnx_ops_ml_trees)
 
@@ -72,6 +78,14 @@ CONVERTERS: Mapping[tuple[str, str], Converter] = {
 
 _STRINGS = ("works on strings, and tensors hold numbers only", "do the text processing before the model")
 _MAPS = "takes or gives maps from labels to numbers, and tensors hold numbers only"
+_BLOCKED = (
+    "works on channels in blocks whose size depends on the CPU that optimised the model, and the file doesn't say it",
+    "give the model before optimisation, or save it with graph_optimization_level ORT_ENABLE_EXTENDED",
+)
+_BLOCKED_OPS = (
+    "AveragePool", "Conv", "GlobalAveragePool", "GlobalMaxPool", "MaxPool", "ReorderInput", "ReorderOutput", "Upsample",
+)  # fmt: skip
+_GENERATION = ("runs a decoder in a loop of its own", "give the decoder, and search outside of the model")
 REFUSED: Mapping[tuple[str, str], tuple[str, str]] = {
     ("ai.onnx.ml", "ZipMap"): (_MAPS, "export the probabilities as a tensor (skl2onnx: options={'zipmap': False})"),
     ("ai.onnx.ml", "CastMap"): (_MAPS, "give the model a tensor with a column for each key"),
@@ -79,6 +93,15 @@ REFUSED: Mapping[tuple[str, str], tuple[str, str]] = {
     ("ai.onnx.ml", "CategoryMapper"): (_STRINGS[0], "map categories to integers before the model"),
     **{("", op): _STRINGS for op in ("StringConcat", "StringNormalizer", "StringSplit", "RegexFullMatch")},
     ("", "ImageDecoder"): ("decodes image files, whose bytes decide every size", "decode images before the model"),
+    **{("com.microsoft.nchwc", op): _BLOCKED for op in _BLOCKED_OPS},
+    **{("com.microsoft", op): _GENERATION for op in ("BeamSearch", "GreedySearch", "Sampling", "WhisperBeamSearch")},
+    ("com.microsoft", "EPContext"): (
+        "holds code that was compiled for another machine",
+        "compile the model that it was made of",
+    ),
+    ("com.microsoft", "MurmurHash3"): ("hashes the bytes of strings", "hash before the model"),
+    ("com.microsoft", "SparseToDenseMatMul"): ("takes a sparse tensor at run time", "export the product densely"),
+    ("com.microsoft", "Tokenizer"): (_STRINGS[0], _STRINGS[1]),
     ("ai.onnx.preview.training", "Gradient"): (
         "asks for derivatives of a part of the graph, and no op has a gradient rule here",
         "export the gradient's graph as ordinary nodes, or train with PyTorch",

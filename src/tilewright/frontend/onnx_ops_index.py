@@ -161,10 +161,17 @@ def _differ_from_before(c: Call, rows: Node) -> Node:
 
 
 def _unique(c: Call) -> Results:
-    """Sorted, equal neighbours fall together; the first of each kind stands for it."""
-    m = Formula(c)
-    x, is_sorted = c.x(0), c.flag("sorted", True)
+    x = c.x(0)
     axis = c.axis(c.int_("axis"), len(x.shape)) if c.has("axis") else None
+    return unique(c, x, axis, is_sorted=c.flag("sorted", True))
+
+
+def unique(c: Call, x: Node, axis: int | None, *, is_sorted: bool) -> list[Node]:
+    """Distinct elements or slices, the place of the first of each, of which kind each is, how many there are of each.
+
+    Sorted, equal neighbours fall together; the first of each kind stands for it.
+    """
+    m = Formula(c)
     rows = c.transpose(x, [axis, *(k for k in range(len(x.shape)) if k != axis)]) if axis is not None else x
     n: Dim = rows.shape[0] if axis is not None else x.type.n_elements
     width = product(rows.shape[1:]) if axis is not None else 1

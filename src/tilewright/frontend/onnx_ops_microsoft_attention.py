@@ -125,10 +125,11 @@ def _self_attention(c: Call, projected: Node, mask: Node | None, past: Node | No
 
 def _parts(c: Call, x: Node, sizes: Sequence[Dim]) -> list[Node]:
     """The last axis cut into pieces of these sizes."""
-    found, at, axis = list[Node](), 0, len(x.shape) - 1
+    found = list[Node]()
+    at: Dim = 0
     for size in sizes:
-        found.append(c.slice_axis(x, axis, at, at + size))  # type: ignore[arg-type]
-        at = at + size  # type: ignore[assignment]
+        found.append(c.slice_axis(x, len(x.shape) - 1, at, at + size))
+        at = at + size
     return found
 
 

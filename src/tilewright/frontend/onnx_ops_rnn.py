@@ -30,7 +30,7 @@ def _recurrent(op: OpDef) -> Converter:
         hidden = r.shape[2]
         if not isinstance(hidden, int) or c.int_("hidden_size", hidden) != hidden:
             c.refuse(f"hidden_size differs from the recurrence weights' {hidden}")
-        attrs = _attributes(c, kind)
+        attrs = attributes(c, kind)
         n_directions = 2 if attrs["direction"] == "bidirectional" else 1
         batch = x.shape[0 if layout else 1]
         state = (batch, n_directions, hidden) if layout else (n_directions, batch, hidden)
@@ -49,7 +49,8 @@ def _recurrent(op: OpDef) -> Converter:
     return convert
 
 
-def _attributes(c: Call, kind: str) -> dict[str, Any]:
+def attributes(c: Call, kind: str) -> dict[str, Any]:
+    """The attributes of the graph's op for a node of ``kind``, without size and layout."""
     direction = c.choice("direction", DIRECTIONS, "forward")
     default = DEFAULTS[kind] * (2 if direction == "bidirectional" else 1)
     names = c.strs("activations", default)

@@ -432,6 +432,13 @@ class _BoundHost:
         scope.names.update(zip((i.name for i in graph.input), operands, strict=True))
         return _whole(self.walker.graph(graph, scope, self._deeper()))
 
+    def call(self, function: str, operands: Sequence[Value]) -> list[Value]:
+        from onnx import parser
+
+        w, frame = self.walker, self.frame
+        made = w._call_function(parser.parse_function(function), operands, {}, self.loc, frame, self.scope)
+        return _whole([BROKEN] if made is None else [BROKEN if v is None else v for v in made])
+
     def bodies(self, specs: Sequence[BodySpec]) -> Body:
         captures: dict[Node, Node] = {}
         made: list[tuple[BodySpec, list[Node], list[Node]]] = []
