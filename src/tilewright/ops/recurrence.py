@@ -8,12 +8,16 @@ Each op is a kernel: a serial loop over time around a small matrix product and e
 of the states hold the running states. Arithmetic is f32 or f64. With recurrent weights in bf16 a product reads its
 state rounded to bf16, too, and all else stays in f32. With lengths, a row's state stops changing at its length, its
 outputs after that are 0, and ``reverse`` starts at its own end.
+
+With ``behind`` a scan also gives ``z = y @ wn``, what a next layer projects, without lengths: while a block of
+``behind`` steps runs, each of them computes as many columns, for the rows of an earlier block. The products of
+a step read weights and do little with them, those of a block of rows do much, so a machine can do both at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -39,7 +43,7 @@ from tilewright.core.compute import (
     syms,
 )
 from tilewright.core.diag import OpError
-from tilewright.core.expr import Dim, Sym
+from tilewright.core.expr import Dim, Sym, floordiv, maximum, mod
 from tilewright.core.graph import Attrs
 from tilewright.core.opdef import AttrDef, OpDef, Sample
 from tilewright.core.types import Array, TensorType
@@ -78,6 +82,20 @@ def _check_scan(ts: Types, a: Attrs, n_gates: int, n_states: int, n_functions: i
     if a.clip < 0:
         raise OpError(f"clip {a.clip} is negative; 0 is none")
     return xp.with_shape((*xp.shape[:2], hidden))
+
+
+def _next_projection(ts: Types, a: Attrs, y: TensorType) -> tuple[Types, tuple[TensorType, ...]]:
+    """The operands without the next layer's weights, and the type of what they project: none unless ``behind``."""
+    if not a.behind:
+        return ts, ()
+    wn = ts[-1]
+    check_dtype(wn, (y.dtype,), "the next layer's weights")
+    if a.behind < 0 or wn.rank != 2 or any(t.dtype.is_integer for t in ts):
+        raise OpError(f"behind {a.behind} takes weights [hidden, columns] and no lengths, not {wn}")
+    check_same_dims(wn.shape[:1], y.shape[2:], "the next layer's weights and hidden")
+    if mod(wn.shape[1], a.behind) != 0:
+        raise OpError(f"{wn.shape[1]} columns are no multiple of behind {a.behind}")
+    return ts[:-1], (y.with_shape((*y.shape[:2], wn.shape[1])),)
 
 
 # --- reference ------------------------------------------------------------------------------------------------------
@@ -163,28 +181,25 @@ class _Scan:
     h: Buffer
     lengths: Buffer | None
     attrs: Attrs
-
-    @property
-    def time(self) -> Axis:
-        n = self.xp.shape[0]
-        return Axis(loop_symbol("t", n), n)
+    step: Dim = 0
+    part: str = ""
 
     @property
     def cell_axes(self) -> tuple[Axis, ...]:
         return axes_for(self.h.shape)
 
     def temp(self, name: str, n_gates: int) -> Buffer:
-        return Buffer(f"{self.y.name}_{name}", self.y.dtype, (self.h.shape[0], self.h.shape[1] * n_gates))
+        return Buffer(f"{self.y.name}_{name}{self.part}", self.y.dtype, (self.h.shape[0], self.h.shape[1] * n_gates))
 
     def running(self, b: Sym) -> Value | None:
         """Whether row ``b`` still runs; None when every row always does."""
         if self.lengths is None:
             return None
-        return Binary("lt", Index(self.time.sym), as_i64(self.lengths[b]))
+        return Binary("lt", Index(self.step), as_i64(self.lengths[b]))
 
     def at(self, b: Sym) -> IndexLike:
         """The time that row ``b`` reads and writes at this step."""
-        t, n = self.time.sym, self.xp.shape[0]
+        t, n = self.step, self.xp.shape[0]
         running = self.running(b)
         if not self.attrs.reverse:
             return t
@@ -227,6 +242,37 @@ class _Scan:
         value = h if running is None else Select(running, h, Const(0, h.dtype))
         return write(self.y, axes, (self.at(b), b, j), value)
 
+    def over_time(self, stages: Callable[[_Scan], tuple[Stage, ...]], ahead: tuple[Buffer, Buffer] | None) -> Items:
+        """``stages`` of every step in order; ``ahead``: the next layer's weights, and where its projection goes.
+
+        The first steps run alone, so that behind every later one a whole block of rows is there to be projected.
+        """
+        n, behind = self.xp.shape[0], self.attrs.behind
+        if ahead is None:
+            t = _axis("t", n)
+            return [Serial(t, stages(replace(self, step=t.sym)))]
+        blocks = maximum(floordiv(n, behind) - 1, 0)
+        alone = n - blocks * behind
+        t, q, r, rest = _axis("t", alone), _axis("q", blocks), _axis("r", behind), _axis("r", behind)
+        items: Items = [Serial(t, stages(replace(self, step=t.sym)))]
+        if blocks != 0:
+            at = replace(self, step=alone + q.sym * behind + r.sym, part="_b")
+            beside = (*at.project(*ahead, q.sym * behind, behind, r.sym), *stages(at))
+            items.append(Serial(q, (Serial(r, beside),)))
+        last = self.project(*ahead, blocks * behind, alone, rest.sym)
+        return [*items, Serial(rest, last)]
+
+    def project(self, wn: Buffer, z: Buffer, first: Dim, n_steps: Dim, chunk: Sym) -> tuple[Stage, Stage]:
+        """A chunk of the columns of ``z = y @ wn``, for what the steps from ``first`` on have written."""
+        hidden, width = self.h.shape[1], floordiv(wn.shape[1], self.attrs.behind)
+        out = Buffer(f"{z.name}_ahead{self.part}", z.dtype, (n_steps, self.h.shape[0], width))
+        axes, k = axes_for(out.shape), _axis("k", hidden)
+        i, b, j = syms(axes)
+        row: Dim = self.xp.shape[0] - 1 - (first + i) if self.attrs.reverse else first + i
+        term = Load(self.y, (row, b, k.sym)) * Load(wn, (k.sym, chunk * width + j))
+        made = Stage((out,), axes, (i, b, j), (term,), Reduction((k,), "add", (Const(0, z.dtype),)))
+        return made, write(z, axes, (row, b, chunk * width + j), out[i, b, j])
+
     def activate(self, function: Activation, x: Value) -> Value:
         clip = self.attrs.clip
         if clip:
@@ -234,86 +280,107 @@ class _Scan:
         return function.value(x)
 
 
+def _axis(name: str, extent: Dim) -> Axis:
+    return Axis(loop_symbol(name, extent), extent)
+
+
+def _ahead(
+    ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs
+) -> tuple[tuple[Buffer, ...], tuple[Buffer, ...], tuple[Buffer, Buffer] | None]:
+    """Operands and results without those of the next layer's projection, and these."""
+    return (ins[:-1], outs[:-1], (ins[-1], outs[-1])) if a.behind else (ins, outs, None)
+
+
 def _lstm_kernel(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs) -> Items:
+    ins, outs, ahead = _ahead(ins, outs, a)
     xp, rt, h0, c0 = ins[:4]
     peephole, lengths = _optional(ins[4:])
     y, h, c = outs
-    s = _Scan(xp, rt, y, h, lengths, a)
     f, g, out = activations(a, LSTM_DEFAULTS)
     hidden = h.shape[1]
-    gates = s.temp("gates", 4)
 
-    def gate(k: int, b: Sym, j: Sym, seen: int | None) -> Value:
-        """The input of gate ``k`` of i, o, f, c; ``seen`` is its part of the peephole weights."""
-        x: Value = gates[b, j + hidden * k]
-        return x if peephole is None or seen is None else x + peephole[j + hidden * seen] * c[b, j]
+    def step(s: _Scan) -> tuple[Stage, ...]:
+        gates = s.temp("gates", 4)
 
-    def new_c(b: Sym, j: Sym) -> Value:
-        i = s.activate(f, gate(0, b, j, 0))
-        keep = Const(1, i.dtype) - i if a.input_forget else s.activate(f, gate(2, b, j, 2))
-        return keep * c[b, j] + i * s.activate(g, gate(3, b, j, None))
+        def gate(k: int, b: Sym, j: Sym, seen: int | None) -> Value:
+            """The input of gate ``k`` of i, o, f, c; ``seen`` is its part of the peephole weights."""
+            x: Value = gates[b, j + hidden * k]
+            return x if peephole is None or seen is None else x + peephole[j + hidden * seen] * c[b, j]
 
-    step = (
-        *s.product(gates, h, 0, s.projected),
-        s.update(c, new_c),
-        s.update(h, lambda b, j: s.activate(f, gate(1, b, j, 1)) * out.value(c[b, j])),
-        s.emit(),
-    )
-    return [*copy_from(h, h0, lambda i: i), *copy_from(c, c0, lambda i: i), Serial(s.time, step)]
+        def new_c(b: Sym, j: Sym) -> Value:
+            i = s.activate(f, gate(0, b, j, 0))
+            keep = Const(1, i.dtype) - i if a.input_forget else s.activate(f, gate(2, b, j, 2))
+            return keep * c[b, j] + i * s.activate(g, gate(3, b, j, None))
+
+        return (
+            *s.product(gates, h, 0, s.projected),
+            s.update(c, new_c),
+            s.update(h, lambda b, j: s.activate(f, gate(1, b, j, 1)) * out.value(c[b, j])),
+            s.emit(),
+        )
+
+    start = [*copy_from(h, h0, lambda i: i), *copy_from(c, c0, lambda i: i)]
+    return [*start, *_Scan(xp, rt, y, h, lengths, a).over_time(step, ahead)]
 
 
 def _gru_kernel(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs) -> Items:
+    ins, outs, ahead = _ahead(ins, outs, a)
     xp, rt, h0, r_bias = ins[:4]
     _, lengths = _optional(ins[4:])
     y, h = outs
-    s = _Scan(xp, rt, y, h, lengths, a)
     f, g = activations(a, GRU_DEFAULTS)
     hidden = h.shape[1]
-    gates, reset = s.temp("gates", 3 if a.linear_before_reset else 2), s.temp("reset", 1)
-    part = s.temp("part", 1)
 
-    def r(b: Sym, j: Sym) -> Value:
-        return s.activate(f, gates[b, j + hidden])
+    def step(s: _Scan) -> tuple[Stage, ...]:
+        gates, reset = s.temp("gates", 3 if a.linear_before_reset else 2), s.temp("reset", 1)
+        part = s.temp("part", 1)
 
-    def new_h(b: Sym, j: Sym) -> Value:
-        z = s.activate(f, gates[b, j])
-        if a.linear_before_reset:
-            x: Value = s.projected(b, j + hidden * 2) + r(b, j) * gates[b, j + hidden * 2]
-        else:
-            x = part[b, j]
-        return (Const(1, z.dtype) - z) * s.activate(g, x) + z * h[b, j]
+        def r(b: Sym, j: Sym) -> Value:
+            return s.activate(f, gates[b, j + hidden])
 
-    def init(b: Sym, column: Dim) -> Value:
-        """What a gate's recurrent product is added to; the candidate's own bias where the reset gate scales both."""
-        if not a.linear_before_reset:
-            return s.projected(b, column)
-        own = column - hidden * 2
-        return Select(Inside((own,)), r_bias[own], s.projected(b, column))
+        def new_h(b: Sym, j: Sym) -> Value:
+            z = s.activate(f, gates[b, j])
+            if a.linear_before_reset:
+                x: Value = s.projected(b, j + hidden * 2) + r(b, j) * gates[b, j + hidden * 2]
+            else:
+                x = part[b, j]
+            return (Const(1, z.dtype) - z) * s.activate(g, x) + z * h[b, j]
 
-    axes = s.cell_axes
-    b, j = syms(axes)
-    candidate = [
-        write(reset, axes, (b, j), r(b, j) * h[b, j]),
-        *s.product(part, reset, hidden * 2, s.projected),
-    ]
-    products = [*s.product(gates, h, 0, init), *([] if a.linear_before_reset else candidate)]
-    step = (*products, s.update(h, new_h), s.emit())
-    return [*copy_from(h, h0, lambda i: i), Serial(s.time, step)]
+        def init(b: Sym, column: Dim) -> Value:
+            """What a gate's product is added to; the candidate's own bias where the reset gate scales both."""
+            if not a.linear_before_reset:
+                return s.projected(b, column)
+            own = column - hidden * 2
+            return Select(Inside((own,)), r_bias[own], s.projected(b, column))
+
+        axes = s.cell_axes
+        b, j = syms(axes)
+        candidate = [
+            write(reset, axes, (b, j), r(b, j) * h[b, j]),
+            *s.product(part, reset, hidden * 2, s.projected),
+        ]
+        products = [*s.product(gates, h, 0, init), *([] if a.linear_before_reset else candidate)]
+        return (*products, s.update(h, new_h), s.emit())
+
+    return [*copy_from(h, h0, lambda i: i), *_Scan(xp, rt, y, h, lengths, a).over_time(step, ahead)]
 
 
 def _rnn_kernel(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs) -> Items:
+    ins, outs, ahead = _ahead(ins, outs, a)
     xp, rt, h0 = ins[:3]
     _, lengths = _optional(ins[3:])
     y, h = outs
-    s = _Scan(xp, rt, y, h, lengths, a)
     (f,) = activations(a, RNN_DEFAULTS)
-    gates = s.temp("gates", 1)
-    step = (
-        *s.product(gates, h, 0, s.projected),
-        s.update(h, lambda b, j: s.activate(f, gates[b, j])),
-        s.emit(),
-    )
-    return [*copy_from(h, h0, lambda i: i), Serial(s.time, step)]
+
+    def step(s: _Scan) -> tuple[Stage, ...]:
+        gates = s.temp("gates", 1)
+        return (
+            *s.product(gates, h, 0, s.projected),
+            s.update(h, lambda b, j: s.activate(f, gates[b, j])),
+            s.emit(),
+        )
+
+    return [*copy_from(h, h0, lambda i: i), *_Scan(xp, rt, y, h, lengths, a).over_time(step, ahead)]
 
 
 def _optional(buffers: Sequence[Buffer]) -> tuple[Buffer | None, Buffer | None]:
@@ -331,22 +398,47 @@ _ATTRS: dict[str, AttrDef] = {
     "beta": AttrDef("floats", ()),
     "clip": AttrDef("float", 0.0),
     "reverse": AttrDef("bool", False),
+    "behind": AttrDef("int", 0),
 }
+_AHEAD_DOC = (
+    " With ``behind`` a last operand wn [hidden, columns] and a last result z = y @ wn, computed that many steps later "
+    "in the same loop; columns are a multiple of it, and there are no lengths."
+)
 
 
 def _infer_lstm_scan(ts: Types, a: Attrs) -> tuple[TensorType, ...]:
     y = _check_scan(ts, a, 4, 2, 3)
+    ts, z = _next_projection(ts, a, y)
     peephole = [t for t in ts[4:5] if t.dtype.is_float]
     for t in peephole:
         check_same_dims(t.shape, (ts[2].shape[1] * 3,), "peephole weights and hidden")
         check_dtype(t, (y.dtype,), "the peephole weights")
     check_lengths(ts[4 + len(peephole) :], ts[2].shape[0])
-    return y, ts[2], ts[3]
+    return y, ts[2], ts[3], *z
 
 
 def _ref_lstm_scan(xs: Sequence[Array], a: Attrs) -> tuple[Array, ...]:
+    xs, wn = _without_weights(xs, a)
     peephole, lengths = optional_arrays(xs[4:])
-    return scan_lstm(xs[0], xs[1], xs[2], xs[3], peephole, lengths, a, a.reverse)
+    return _with_projection(scan_lstm(xs[0], xs[1], xs[2], xs[3], peephole, lengths, a, a.reverse), wn)
+
+
+def _ref_gru_scan(xs: Sequence[Array], a: Attrs) -> tuple[Array, ...]:
+    xs, wn = _without_weights(xs, a)
+    return _with_projection(scan_gru(xs[0], xs[1], xs[2], xs[3], optional_arrays(xs[4:])[1], a, a.reverse), wn)
+
+
+def _ref_rnn_scan(xs: Sequence[Array], a: Attrs) -> tuple[Array, ...]:
+    xs, wn = _without_weights(xs, a)
+    return _with_projection(scan_rnn(xs[0], xs[1], xs[2], optional_arrays(xs[3:])[1], a, a.reverse), wn)
+
+
+def _without_weights(xs: Sequence[Array], a: Attrs) -> tuple[Sequence[Array], Array | None]:
+    return (xs[:-1], xs[-1]) if a.behind else (xs, None)
+
+
+def _with_projection(results: tuple[Array, ...], wn: Array | None) -> tuple[Array, ...]:
+    return results if wn is None else (*results, results[0] @ wn)
 
 
 def optional_arrays(arrays: Sequence[Array]) -> tuple[Array | None, Array | None]:
@@ -369,27 +461,31 @@ def _lstm_samples(rng: np.random.Generator) -> Iterator[Sample]:
     yield Sample((xp, rt, h, c, p, lengths), {"input_forget": True})
     yield Sample((xp, rt, h, c, lengths), {"reverse": True, "activations": ("HardSigmoid", "Softsign", "Relu")})
     yield Sample((xp[:0], rt, h, c))
+    long, wn = _draw(rng, (11, 2, 8), (2, 6))
+    yield Sample((long, rt, h, c, wn), {"behind": 2})
+    yield Sample((long, rt, h, c, p, wn), {"behind": 3, "reverse": True})
 
 
 lstm_scan = OpDef(
     "lstm_scan",
-    ("xp", "rt", "h0", "c0", "*peephole_and_lengths"),
+    ("xp", "rt", "h0", "c0", "*peephole_and_lengths_or_wn"),
     {**_ATTRS, "input_forget": AttrDef("bool", False)},
     _infer_lstm_scan,
     _ref_lstm_scan,
     kernel=_lstm_kernel,
     samples=_lstm_samples,
     doc="One direction of an LSTM over projected inputs, gates in the order i, o, f, c: (y, last h, last c). Optional "
-    "operands: peephole weights [3 * hidden] in the order i, o, f; lengths, i32 over the batch.",
+    "operands: peephole weights [3 * hidden] in the order i, o, f; lengths, i32 over the batch." + _AHEAD_DOC,
 )
 
 
 def _infer_gru_scan(ts: Types, a: Attrs) -> tuple[TensorType, ...]:
     y = _check_scan(ts, a, 3, 1, 2)
+    ts, z = _next_projection(ts, a, y)
     check_dtype(ts[3], (y.dtype,), "the recurrent bias")
     check_same_dims(ts[3].shape, (ts[2].shape[1],), "the recurrent bias and hidden")
     check_lengths(ts[4:], ts[2].shape[0])
-    return y, ts[2]
+    return y, ts[2], *z
 
 
 def _gru_samples(rng: np.random.Generator) -> Iterator[Sample]:
@@ -401,25 +497,29 @@ def _gru_samples(rng: np.random.Generator) -> Iterator[Sample]:
         yield Sample((xp, rt.astype(types.bf16.numpy), h, bias, lengths), {"linear_before_reset": before})
     yield Sample((xp, rt, h, bias), {"activations": ("Affine", "Elu"), "alpha": (0.3, 0.5), "beta": (0.1, 0.0)})
     yield Sample((xp[:, :0], rt, h[:0], bias))
+    yield Sample((xp, rt, h, bias, *_draw(rng, (2, 4))), {"behind": 1, "linear_before_reset": True})
+    yield Sample((xp, rt, h, bias, *_draw(rng, (2, 4))), {"behind": 4, "reverse": True})
 
 
 gru_scan = OpDef(
     "gru_scan",
-    ("xp", "rt", "h0", "r_bias", "*lengths"),
+    ("xp", "rt", "h0", "r_bias", "*lengths_or_wn"),
     {**_ATTRS, "linear_before_reset": AttrDef("bool", False)},
     _infer_gru_scan,
-    lambda xs, a: scan_gru(xs[0], xs[1], xs[2], xs[3], optional_arrays(xs[4:])[1], a, a.reverse),
+    _ref_gru_scan,
     kernel=_gru_kernel,
     samples=_gru_samples,
     doc="One direction of a GRU over projected inputs, gates in the order z, r, candidate: (y, last h). r_bias "
-    "[hidden] is added to the candidate's recurrent product when it is linear before reset; else xp has it already.",
+    "[hidden] is added to the candidate's recurrent product when it is linear before reset; else xp has it already."
+    + _AHEAD_DOC,
 )
 
 
 def _infer_rnn_scan(ts: Types, a: Attrs) -> tuple[TensorType, ...]:
     y = _check_scan(ts, a, 1, 1, 1)
+    ts, z = _next_projection(ts, a, y)
     check_lengths(ts[3:], ts[2].shape[0])
-    return y, ts[2]
+    return y, ts[2], *z
 
 
 def _rnn_samples(rng: np.random.Generator) -> Iterator[Sample]:
@@ -429,17 +529,18 @@ def _rnn_samples(rng: np.random.Generator) -> Iterator[Sample]:
     yield Sample((xp, rt, h), {"reverse": True, "activations": ("Relu",)})
     yield Sample((xp, rt, h, lengths), {"reverse": True, "clip": 0.3})
     yield Sample((xp, rt.astype(types.bf16.numpy), h))
+    yield Sample((*_draw(rng, (8, 2, 4)), rt, h, *_draw(rng, (4, 8))), {"behind": 2})
     for name in ("LeakyRelu", "ThresholdedRelu", "ScaledTanh", "Softplus", "Sigmoid"):
         yield Sample((xp[:1], rt, h), {"activations": (name,)})
 
 
 rnn_scan = OpDef(
     "rnn_scan",
-    ("xp", "rt", "h0", "*lengths"),
+    ("xp", "rt", "h0", "*lengths_or_wn"),
     _ATTRS,
     _infer_rnn_scan,
-    lambda xs, a: scan_rnn(xs[0], xs[1], xs[2], optional_arrays(xs[3:])[1], a, a.reverse),
+    _ref_rnn_scan,
     kernel=_rnn_kernel,
     samples=_rnn_samples,
-    doc="One direction of a simple RNN over projected inputs: (y, last h).",
+    doc="One direction of a simple RNN over projected inputs: (y, last h)." + _AHEAD_DOC,
 )
