@@ -123,7 +123,7 @@ def test_merge_puts_what_starts_a_sum_first():
     kernel = same(softmax(3, 4), *at_row, ("merge", "e1_0", "c0_2"))
     (row,) = kernel.body
     assert [type(s) for s in row.body] == [Store, For, Store, For, For]
-    refuses(softmax(3, 4), *at_row, ("merge", "c0", "c0_2"), rule="can't go before")
+    refuses(softmax(3, 4), *at_row, ("merge", "c0", "c0_2"), rule="before or behind")
 
 
 # --- stages

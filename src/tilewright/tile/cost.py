@@ -73,10 +73,14 @@ class Box:
     registers_per_operand: int = 1
 
 
-def choose_tile(box: Box, machine: Machine, width: int) -> Tile:
-    """The tile with the fewest modelled cycles over the box; ``width`` is the vector width in elements."""
+def choose_tile(box: Box, machine: Machine, width: int, vectors: int | None = None) -> Tile:
+    """The tile with the fewest modelled cycles over the box; ``width`` is the vector width in elements.
+
+    ``vectors``: only tiles of as many vectors, where there are any.
+    """
     best: Tile | None = None
-    for rows, rows2, vectors in _candidates(box, machine, width):
+    found = list(_candidates(box, machine, width))
+    for rows, rows2, vectors in [t for t in found if t[2] == vectors] or found:
         cycles = _box_cycles(box, machine, width, rows, rows2, vectors)
         if best is None or cycles < best.cycles:
             best = Tile(rows, rows2, vectors, cycles)

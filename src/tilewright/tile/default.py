@@ -9,8 +9,9 @@ is tried, plain serial loops at last, and the reason is kept in the kernel's ``n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Container, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import groupby
 
 from tilewright.core.compute import Buffer, Computation, Serial, Stage
@@ -20,6 +21,7 @@ from tilewright.tile.ir import Kernel
 from tilewright.tile.lower import lower
 from tilewright.tile.machine import Machine
 from tilewright.tile.normalize import normalize
+from tilewright.tile.rules.beside import beside, pairs
 from tilewright.tile.rules.chain import chain
 from tilewright.tile.rules.contract import contract, pack_constants
 from tilewright.tile.rules.panels import lay_in_panels
@@ -56,7 +58,9 @@ def schedule_with_steps(
     normal, known = _normal(computation, machine, constants)
     builder = Builder(lower(normal, name, known))
     notes: list[str] = []
-    _schedule_items(builder, machine, normal.items, normal, known, notes)
+    work = _Work(builder, machine, normal, known, notes)
+    work.fix_vectors(normal.items)
+    work.items(normal.items)
     pack_constants(builder, machine)
     lay_in_panels(builder)
     kernel = replace(builder.kernel, notes=tuple(notes))
@@ -81,84 +85,103 @@ def _normal(
     return normal, [b for b in normal.inputs if b.name in fixed]
 
 
-def _schedule_items(
-    b: Builder,
-    machine: Machine,
-    items: Sequence[Stage | Serial],
-    computation: Computation,
-    constants: Container[Buffer],
-    notes: list[str],
-) -> None:
-    """Runs of stages in clusters; a serial loop keeps its order, and the stages inside are scheduled at every step."""
-    for is_serial, run in groupby(items, lambda x: isinstance(x, Serial)):
-        if is_serial:
-            for item in run:
-                assert isinstance(item, Serial)
-                _schedule_items(b, machine, item.body, computation, constants, notes)
-        else:
-            stages = [x for x in run if isinstance(x, Stage)]
-            for cluster in clusters_of(stages, computation, constants):
-                _schedule_cluster(b, machine, cluster, computation, constants, notes)
+@dataclass(frozen=True)
+class _Work:
+    """What scheduling a computation goes on; ``vectors``: of a tile that reads a constant, where another fixed them."""
 
+    b: Builder
+    machine: Machine
+    computation: Computation
+    constants: Container[Buffer]
+    notes: list[str]
+    vectors: dict[Buffer, int] = field(default_factory=dict)
 
-def _schedule_cluster(
-    b: Builder,
-    machine: Machine,
-    cluster: Cluster,
-    computation: Computation,
-    constants: Container[Buffer],
-    notes: list[str],
-) -> None:
-    """Try the rules that may fit, best first; a failed one leaves no trace but a note."""
-    for rule in _rules(b, machine, cluster, computation, constants, notes):
-        mark = b.mark()
+    def clusters(self, stages: Sequence[Stage], *, chains: bool = True) -> list[Cluster]:
+        return clusters_of(list(stages), self.computation, self.constants, chains=chains)
+
+    def items(self, items: Sequence[Stage | Serial], *, is_inside: bool = False) -> None:
+        """Runs of stages in clusters; a serial loop keeps its order, and the stages inside are scheduled at every step.
+
+        Inside of one (``is_inside``), two products that share nothing may run beside each other.
+        """
+        for run in _runs(items):
+            if isinstance(run, Serial):
+                self.items(run.body, is_inside=True)
+                continue
+            clusters = self.clusters(run)
+            pair = next(pairs(clusters, self.machine, self.constants), None) if is_inside else None
+            if pair is not None and self.tried(pair.clusters[1], partial(beside, self.b, self.machine, pair)):
+                done = [c.stages[0] for c in pair.clusters]
+                clusters = self.clusters([s for s in run if all(s is not d for d in done)])
+            for cluster in clusters:
+                self.cluster(cluster)
+
+    def fix_vectors(self, items: Sequence[Stage | Serial]) -> None:
+        """What pairs of products ask of the constants that they read holds for all readers: they are packed once."""
+        for run in _runs(items):
+            if isinstance(run, Serial):
+                self.fix_vectors(run.body)
+                stages = [x for x in run.body if isinstance(x, Stage)]
+                for pair in pairs(self.clusters(stages), self.machine, self.constants) if len(stages) > 1 else ():
+                    self.vectors.update(pair.vectors)
+
+    def cluster(self, cluster: Cluster) -> None:
+        """Try the rules that may fit, best first."""
+        if not any(self.tried(cluster, rule) for rule in self.rules(cluster)):
+            plain(self.b, self.machine, [s.name for stage in cluster.stages for s in stage.outs])
+
+    def tried(self, cluster: Cluster, rule: Callable[[], None]) -> bool:
+        """Did a rule fit? One that fails leaves no trace but a note."""
+        mark = self.b.mark()
         try:
             rule()
-            return
+            return True
         except ScheduleError as e:
-            b.back(mark)
-            notes.append(f"{cluster.root.out.name}: {e.message}")
+            self.notes.append(f"{cluster.root.out.name}: {e.message}")
         except (ArithmeticError, AssertionError, LookupError, StopIteration, TypeError, ValueError) as e:
             # A mistake in a rule must not stop a model: the plain loops are right. Tests look for this note.
-            b.back(mark)
-            notes.append(f"{cluster.root.out.name}: {RULE_BROKE}: {type(e).__name__}: {e}")
-    plain(b, machine, [s.name for stage in cluster.stages for s in stage.outs])
+            self.notes.append(f"{cluster.root.out.name}: {RULE_BROKE}: {type(e).__name__}: {e}")
+        self.b.back(mark)
+        return False
+
+    def rules(self, cluster: Cluster) -> list[Callable[[], None]]:
+        b, machine = self.b, self.machine
+        names = [s.out.name for s in cluster.stages]
+        root = cluster.root
+
+        def apart_of_chain() -> None:
+            for part in self.clusters(cluster.stages, chains=False):
+                self.cluster(part)
+
+        def apart() -> None:
+            for s in cluster.stages:
+                self.cluster(Cluster((s,), cluster.kind if s.reduction else Kind.POINTWISE))
+
+        def product() -> None:
+            contract(b, machine, names[0], None if alone else names[1], vectors=self.vectors)
+
+        if 0 in root.out.shape:
+            return []  # nothing to compute, and nothing to divide costs by
+        alone = len(names) == 1
+        if cluster.kind is Kind.CHAIN:
+            return [lambda: chain(b, machine, cluster), apart_of_chain]
+        if cluster.kind is Kind.RING:
+            return [lambda: ring(b, machine, cluster), apart_of_chain]
+        if cluster.kind is Kind.TRANSFORMED:
+            return [lambda: transformed(b, machine, Transformed(*names)), apart_of_chain]
+        if cluster.kind is Kind.CONTRACT:
+            return [product, (lambda: rows(b, machine, names)) if alone else apart]
+        if cluster.kind is Kind.ROWS:
+            return [lambda: rows(b, machine, names)] + ([] if alone else [apart])
+        if root.reduction is None:
+            return [lambda: pointwise(b, machine, names[0])]
+        return []
 
 
-def _rules(
-    b: Builder,
-    machine: Machine,
-    cluster: Cluster,
-    computation: Computation,
-    constants: Container[Buffer],
-    notes: list[str],
-) -> list[Callable[[], None]]:
-    names = [s.out.name for s in cluster.stages]
-    root = cluster.root
-
-    def apart_of_chain() -> None:
-        for part in clusters_of(list(cluster.stages), computation, constants, chains=False):
-            _schedule_cluster(b, machine, part, computation, constants, notes)
-
-    def apart() -> None:
-        for s in cluster.stages:
-            part = Cluster((s,), cluster.kind if s.reduction else Kind.POINTWISE)
-            _schedule_cluster(b, machine, part, computation, constants, notes)
-
-    if 0 in root.out.shape:
-        return []  # nothing to compute, and nothing to divide costs by
-    alone = len(names) == 1
-    if cluster.kind is Kind.CHAIN:
-        return [lambda: chain(b, machine, cluster), apart_of_chain]
-    if cluster.kind is Kind.RING:
-        return [lambda: ring(b, machine, cluster), apart_of_chain]
-    if cluster.kind is Kind.TRANSFORMED:
-        return [lambda: transformed(b, machine, Transformed(*names)), apart_of_chain]
-    if cluster.kind is Kind.CONTRACT:
-        first = [lambda: contract(b, machine, names[0], None if alone else names[1])]
-        return first + ([lambda: rows(b, machine, names)] if alone else [apart])
-    if cluster.kind is Kind.ROWS:
-        return [lambda: rows(b, machine, names)] + ([] if alone else [apart])
-    if root.reduction is None:
-        return [lambda: pointwise(b, machine, names[0])]
-    return []
+def _runs(items: Sequence[Stage | Serial]) -> Iterator[Serial | list[Stage]]:
+    """Serial loops, and between them the stages that stand together."""
+    for is_serial, run in groupby(items, lambda x: isinstance(x, Serial)):
+        if is_serial:
+            yield from (x for x in run if isinstance(x, Serial))
+        else:
+            yield [x for x in run if isinstance(x, Stage)]

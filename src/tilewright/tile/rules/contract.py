@@ -12,9 +12,10 @@ Run-time extents: full tiles, then tiles of 4 rows, then single rows; full lane 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
 
 from tilewright.core.compute import Buffer, Load, Value, symbols_of_value
 from tilewright.core.compute import walk as walk_value
@@ -49,6 +50,7 @@ PANEL_SHARE = 4
 MIN_SHARING_TILES = 4
 FAR = 1 << 20
 """Elements between what neighbouring run-time indices name, as far as anyone knows."""
+NO_VECTORS: Mapping[Buffer, int] = MappingProxyType({})
 WORK_PER_BYTE = 1.0
 """A byte of an operand costs a core as long as this many operations: what a product of few rows is bound by."""
 
@@ -88,24 +90,39 @@ class Plan:
         return bool(self.stepped or self.slid)
 
 
-def contract(b: Builder, machine: Machine, reduced: str, root: str | None, *, threads: bool = True) -> None:
+def contract(
+    b: Builder,
+    machine: Machine,
+    reduced: str,
+    root: str | None,
+    *,
+    threads: bool = True,
+    vectors: Mapping[Buffer, int] = NO_VECTORS,
+) -> list[str]:
     """Schedule the reduction ``reduced`` together with the stage ``root`` that reads it (None: alone).
 
-    Without ``threads`` all loops stay on the thread that runs them: they are inside of what others share.
+    Returns the outermost loop of every piece. Without ``threads`` all loops stay on the thread that runs them: they
+    are inside of what others share. ``vectors`` fixes the width of tiles that read the constants named there.
     """
     if root is None:
         b.do("cache", reduced)
         root, reduced = reduced, cached_name(b, reduced)
+        for loop in only_nest(b.kernel, root).loops[:-1]:
+            if loop.extent == 1:
+                b.do("unit", loop.sym.name)
     _split_groups(b, machine, reduced, root)
-    for apart in (True, False):
-        plan = plan_contraction(b, machine, reduced, root, apart=apart)
-        if not threads:
-            plan = replace(plan, work=0.0)
-        if not plan.n_apart:
-            _pieces(b, machine, plan)
-            return
-        if attempt(b, partial(_pieces, b, machine, plan)):
-            return
+    plan = _threaded(plan_contraction(b, machine, reduced, root, vectors), threads=threads)
+    outermost: list[str] = []
+    if plan.n_apart:
+        if attempt(b, lambda: outermost.extend(_pieces(b, machine, plan))):
+            return outermost
+        plain = plan_contraction(b, machine, reduced, root, vectors, apart=False)
+        return _pieces(b, machine, _threaded(plain, threads=threads))
+    return _pieces(b, machine, plan)
+
+
+def _threaded(plan: Plan, *, threads: bool) -> Plan:
+    return plan if threads else replace(plan, work=0.0)
 
 
 def _split_groups(b: Builder, machine: Machine, acc: str, root: str) -> None:
@@ -182,10 +199,11 @@ def _alternate(b: Builder, packed: str) -> None:
     for path, load in paths_to(b.kernel.body, buffer, ()):
         names = [x.sym.name for x in path]
         panel = load.index[0]
-        if isinstance(panel, Sym) and panel.name in names[1:] and path[0].kind is Kind.SERIAL:
+        if isinstance(panel, Sym) and panel.name in names[1:]:
+            around = path[names.index(panel.name) - 1]
             before = {s for i in load.index if not isinstance(i, Value) for s in symbols(i)}
-            if path[0].sym not in before:
-                b.do("alternate", panel.name, names[0])
+            if around.kind is Kind.SERIAL and around.sym not in before:
+                b.do("alternate", panel.name, around.sym.name)
 
 
 def _panel_depth(b: Builder, machine: Machine, buffer: Buffer, load: Load, loops: list[str]) -> int:
@@ -216,10 +234,18 @@ def cached_name(b: Builder, root: str) -> str:
     return leaf.value.buffer.name
 
 
-def plan_contraction(b: Builder, machine: Machine, acc: str, root: str, *, apart: bool = True) -> Plan:
+def plan_contraction(
+    b: Builder,
+    machine: Machine,
+    acc: str,
+    root: str,
+    vectors: Mapping[Buffer, int] = NO_VECTORS,
+    *,
+    apart: bool = True,
+) -> Plan:
     """Roles of the loops and the register tile; with ``apart`` columns behind full vectors may go without.
 
-    ``ScheduleError`` when the structure does not fit the rule.
+    ``vectors`` fixes the width of a tile that reads a constant. ``ScheduleError`` when the structure does not fit.
     """
     top = only_nest(b.kernel, root)
     leaf = statement_of(top)
@@ -258,7 +284,8 @@ def plan_contraction(b: Builder, machine: Machine, acc: str, root: str, *, apart
         operands,
         dot.registers if dot else 1,
     )
-    tile = choose_tile(box, machine, width)
+    fixed = [n for x in walk_value(update.value) if isinstance(x, Load) and (n := vectors.get(x.buffer))]
+    tile = choose_tile(box, machine, width, fixed[0] if fixed else None)
     work = estimate([x.extent for x in (*top.loops, *reduced)]) + estimate([x.extent for x in top.loops]) * 4
     work = max(work, _bytes_read(update) * WORK_PER_BYTE)
     heavy = n_arithmetic(leaf.value) > HEAVY_OPERATIONS and tile.rows * tile.rows2 * tile.vectors > 4
@@ -467,7 +494,7 @@ class _Piece:
 _Resize = Callable[[_Piece, int], _Piece]
 
 
-def _pieces(b: Builder, machine: Machine, plan: Plan) -> None:
+def _pieces(b: Builder, machine: Machine, plan: Plan) -> list[str]:
     """Divide run-time extents into full tiles and rests; every piece gets its own accumulator and its own tile."""
     names = {x.sym.name: x.sym.name for x in (*plan.outer, plan.lanes)}
     pieces = [_Piece(plan.acc, names, plan.tile, plan.width)]
@@ -487,6 +514,7 @@ def _pieces(b: Builder, machine: Machine, plan: Plan) -> None:
         _share_panels(b, [order[0] for order in orders])
     for piece in rest:
         _columns(b, machine, plan, piece, pieces[0], orders[0])
+    return [order[0] for order in orders]
 
 
 def _columns(b: Builder, machine: Machine, plan: Plan, piece: _Piece, whole: _Piece, order: list[str]) -> None:

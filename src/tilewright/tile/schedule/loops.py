@@ -231,10 +231,10 @@ def starts_fresh(body: Body, buffer: Buffer) -> bool:
 
 
 def merge(kernel: Kernel, first: str, second: str) -> Kernel:
-    """``for a<n: X; S; for b<n: Y`` -> ``S; for a<n: X; Y[b := a]``; S is nothing, or stores that X has no part in.
+    """``for a<n: X; S; T; for b<n: Y`` -> ``S; for a<n: X; Y[b := a]; T``.
 
-    Fails: the loops are not in one body, or more than such stores stand between them; extents or kinds differ; an
-    iteration of Y would see an X that has not run yet.
+    S is what stands between and X has no part in, T what Y has none in. Fails: the loops are not in one body; something
+    between them can go neither before nor behind; extents differ; an iteration of Y would see a later X's work.
     """
     a, b = find_loop(kernel, first, "merge"), find_loop(kernel, second, "merge")
     where = f"{first}, {second}"
@@ -245,16 +245,25 @@ def merge(kernel: Kernel, first: str, second: str) -> Kernel:
     at = [k for k, s in enumerate(home) if s is a or s is b]
     if len(at) != 2 or home[at[0]] is not a:
         raise ScheduleError("merge", where, "the loops are not neighbours in one body")
-    between = home[at[0] + 1 : at[1]]
-    if not all(isinstance(s, Store) for s in between) or not _are_apart(a.body, between):
-        raise ScheduleError("merge", where, "not neighbours, and what stands between the loops can't go before them")
+    before, behind = _around(a.body, home[at[0] + 1 : at[1]])
     moved = substitute_body(b.body, {b.loop.sym: a.loop.sym})
+    if not _are_apart(moved, behind):
+        raise ScheduleError("merge", where, "not neighbours: something between can't go before or behind the loops")
     _check_merge(a, moved, where)
     joined = For(a.loop, (*a.body, *moved))
     without = with_body(kernel, edit(kernel.body, b, lambda _: ()))
-    for s in between:
+    for s in (*before, *behind):
         without = with_body(without, edit(without.body, s, lambda _: ()))
-    return replace_stmt(without, a, *between, joined)
+    return replace_stmt(without, a, *before, joined, *behind)
+
+
+def _around(first: Body, between: Body) -> tuple[Body, Body]:
+    """What may run before ``first``, and what has to stay behind it, each in its order."""
+    before: list[Stmt] = []
+    behind: list[Stmt] = []
+    for s in between:
+        (before if _are_apart((*first, *behind), (s,)) else behind).append(s)
+    return tuple(before), tuple(behind)
 
 
 def _are_apart(one: Body, other: Body) -> bool:
