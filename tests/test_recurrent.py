@@ -7,6 +7,7 @@ from tilewright import ops
 from tilewright.codegen.target import Target
 from tilewright.core import types
 from tilewright.core.compute import Buffer, Computation
+from tilewright.core.evaluate import evaluate_graph
 from tilewright.core.expr import Sym
 from tilewright.core.graph import Attrs, Builder, Graph, Pool
 from tilewright.core.types import TensorType
@@ -93,3 +94,31 @@ def test_states_are_updated_in_vectors():
 def test_weights_that_exceed_the_cache_are_walked_back_and_forth(hidden, alternates):
     steps = [s.primitive for s in scan(hidden).schedule.steps]
     assert ("alternate" in steps) == alternates
+
+
+def layers(name, hidden, n_inputs, batch, target, threads):
+    """Two layers of two directions each, over a sequence whose length is known at run time."""
+    pool = Pool()
+    b = Builder(pool)
+    t = Sym("T", 1)
+    x = rows = pool.input("x", TensorType(types.f32, (t, batch, n_inputs)))
+    for width in (n_inputs, 2 * hidden):
+        states = [pool.const(np.zeros((2, batch, hidden), np.float32)) for _ in range(2 if name == "lstm" else 1)]
+        fixed = [pool.const(w) for w in weights(name, hidden, width, 2)]
+        more = {"linear_before_reset": True} if name == "gru" else {}
+        op = ops.by_name(name)
+        y = b.results(b(op, rows, *fixed, *states, hidden=hidden, direction="bidirectional", **more))[0]
+        rows = b(ops.reshape, b(ops.transpose, y, perm=(0, 2, 1, 3)), shape=(t, batch, 2 * hidden))
+    graph = Graph(name, pool, (x,), (rows,), ("y",))
+    return graph, compile_graph(graph, threads=threads, target=target)
+
+
+@pytest.mark.parametrize("name", list(GATES))
+@pytest.mark.parametrize("target", ["native", "haswell", "x86-64"])
+def test_layers_that_project_ahead(name, target):
+    (graph, one), (_, two) = (layers(name, 128, 20, 1, target, threads) for threads in (1, 2))
+    for n_steps in (1, 8, 15, 16, 37):
+        x = np.random.default_rng(n_steps).standard_normal((n_steps, 1, 20)).astype(np.float32)
+        got, (want,) = one(x), evaluate_graph(graph, [x])
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+        assert got.tobytes() == two(x).tobytes()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from tilewright.core.passes import Pass
 from tilewright.graph.affine import FoldAffine
+from tilewright.graph.ahead import ProjectAhead
 from tilewright.graph.canonicalize import Canonicalize
 from tilewright.graph.decompose import Decompose
 from tilewright.graph.fold import FoldConstants
@@ -26,6 +27,7 @@ PASSES: tuple[type[Pass], ...] = (
     Decompose,
     Layout,
     Winograd,
+    ProjectAhead,
     HoistArithmetic,
     MergeMatmuls,
     Precision,
@@ -63,5 +65,6 @@ def passes_for(optimize: int, keep: tuple[str, ...] = (), *, lanes: int = 0, per
         Layout(),  # channels last, as few transposes as possible
         Canonicalize(),  # transposes of ones are reshapes
         *((Winograd(lanes, per_lane),) if lanes else ()),  # when the layout and the weights are final
+        *((ProjectAhead(lanes),) if lanes and per_lane == 1 else ()),  # when a layer's rows are its scans' results
         HoistArithmetic(),  # to where a product can take it along
     )

@@ -1,0 +1,167 @@
+"""The pass ``project-ahead``: a recurrence projects its own results for the next layer, in its loop over time.
+
+In: a graph with scans (``ops.recurrence``) and products of their results by constants. Out: scans that give those
+products too. Not its business: how both run beside each other (``ops.recurrence``, ``tile.rules.beside``).
+
+A scan of one sequence reads all its weights at every step, and multiplies half of the time while they arrive; the next
+layer's projection is a product that multiplies all the time. In one loop they take little more than the longer of the
+two. What several directions bring is summed: ``[f, r] @ w`` is ``f @ w[:n] + r @ w[n:]``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from tilewright import ops
+from tilewright.core import types
+from tilewright.core.expr import Dim
+from tilewright.core.graph import CONST, PROJ, Builder, Graph, Node
+from tilewright.core.passes import Pass
+from tilewright.core.rewrite import Fired, Journal
+from tilewright.core.types import Array, product
+
+SCANS = (ops.lstm_scan, ops.gru_scan, ops.rnn_scan)
+MIN_BLOCKS = 4
+"""Of steps; the first is not overlapped, and the last block is projected behind the loop."""
+MIN_WEIGHTS, MAX_WEIGHTS = 1 << 14, 1 << 22
+"""Elements of recurrent weights: fewer stay in the first-level cache. Of these and the next layer's: more come from
+memory at every block, while a product by itself reads them once."""
+MAX_STREAMED = 8
+"""Vectors of the scan's own tile."""
+
+
+@dataclass(frozen=True)
+class ProjectAhead(Pass):
+    """Gives a scan of one sequence the constant weights that its results are multiplied by.
+
+    It does not fire on batches (their products do enough with every weight), on sequences with lengths or of fewer than
+    ``MIN_BLOCKS`` blocks of steps, on dtypes other than f32, on GRUs whose reset gate comes before the product, on
+    recurrent weights that are computed or small, on over ``MAX_WEIGHTS``, and where the columns don't give as
+    many tiles as the scan has. A sequence's length may be symbolic. ``lanes`` is the number of f32 in a vector.
+    """
+
+    name: ClassVar[str] = "project-ahead"
+    lanes: int = 16
+
+    def run(self, graph: Graph, journal: Journal | None = None) -> Graph:
+        uses = {n: parts for n in graph.nodes() if (parts := _parts(n))}
+        blocks: dict[Node, int] = {}
+        while True:  # until every product left has scans that take it
+            columns: dict[Node, int] = {}
+            for n, parts in uses.items():
+                for scan in parts:
+                    columns[scan] = columns.get(scan, 0) + _columns(n)
+            blocks = {scan: steps for scan, n in columns.items() if (steps := self._behind(scan, n))}
+            left = {n: parts for n, parts in uses.items() if all(scan in blocks for scan in parts)}
+            if len(left) == len(uses):
+                break
+            uses = left
+        if journal is not None:
+            journal += [Fired(self.name, n.op.name, n.loc) for n in uses]
+        return _rewritten(graph, uses, blocks) if uses else graph
+
+    def _behind(self, scan: Node, n_columns: int) -> int:
+        """How many steps one block has, or 0 where the scan does not take as many columns."""
+        steps, _, own_columns = scan.inputs[0].shape
+        if _n_weights(scan) + _hidden(scan) * n_columns > MAX_WEIGHTS:
+            return 0
+        registers, sizes = (32, (8, 4)) if self.lanes >= 16 else (16, (4,))
+        for behind in sizes:
+            long = not isinstance(steps, int) or steps >= MIN_BLOCKS * behind
+            if long and isinstance(own_columns, int) and n_columns % behind == 0:
+                for own in range(MAX_STREAMED, 1, -1):
+                    tiles, rest = divmod(own_columns, own * self.lanes)
+                    share, odd = divmod(n_columns // behind, max(tiles, 1) * self.lanes)
+                    if not rest and not odd and tiles > 1 and own + (behind + 1) * share + 2 <= registers:
+                        return behind
+        return 0
+
+
+def _columns(node: Node) -> int:
+    return int(node.inputs[1].attrs["data"].array.shape[1])
+
+
+def _parts(node: Node) -> list[Node]:
+    """The scans whose results, side by side, are the rows that a product by a constant reads; [] for another node."""
+    if node.op is not ops.matmul or node.dtype is not types.f32 or node.type.rank != 2:
+        return []
+    x, w = node.inputs
+    if w.op is not CONST or w.type.rank != 2 or x.type.rank != 2 or w.dtype is not types.f32:
+        return []
+    source = _behind_views(x)
+    pieces = [source]
+    if source.op is ops.concat:
+        if product(source.shape[: source.attrs["axis"]]) != x.shape[0]:
+            return []
+        pieces = [_behind_views(i) for i in source.inputs]
+    scans = [p.inputs[0] for p in pieces if p.op is PROJ and p.attrs["index"] == 0 and _takes_part(p.inputs[0])]
+    widths = [_hidden(s) for s in scans]
+    fits = len(scans) == len(pieces) == len(set(scans)) and sum(widths) == x.shape[1]
+    return scans if fits and all(s.inputs[0].shape[0] == x.shape[0] for s in scans) else []
+
+
+def _behind_views(node: Node) -> Node:
+    while node.op is ops.reshape:
+        node = node.inputs[0]
+    return node
+
+
+def _hidden(scan: Node) -> int:
+    n: Dim = scan.inputs[1].shape[0]
+    return n if isinstance(n, int) else -1
+
+
+def _takes_part(scan: Node) -> bool:
+    if scan.op not in SCANS or scan.attrs["behind"] or scan.inputs[0].dtype is not types.f32:
+        return False
+    reset_first = scan.op is ops.gru_scan and not scan.attrs["linear_before_reset"]
+    if reset_first or scan.inputs[2].shape[0] != 1 or any(i.dtype.is_integer for i in scan.inputs):
+        return False
+    return scan.inputs[1].op is CONST and _n_weights(scan) >= MIN_WEIGHTS
+
+
+def _n_weights(scan: Node) -> int:
+    return int(scan.inputs[1].attrs["data"].array.size)
+
+
+def _rewritten(graph: Graph, uses: dict[Node, list[Node]], blocks: dict[Node, int]) -> Graph:
+    readers: dict[Node, list[Node]] = {}
+    for n, scans in uses.items():
+        for scan in scans:
+            readers.setdefault(scan, []).append(n)
+    new: dict[Node, Node] = {}
+    parts: dict[tuple[Node, Node], Node] = {}
+    for n in graph.nodes():
+        inputs, b = tuple(new[i] for i in n.inputs), Builder(graph.pool, n.loc)
+        if n in readers:
+            weights = np.concatenate([_weights(m, n, uses[m]) for m in readers[n]], axis=1)
+            new[n] = b(n.op, *inputs, b.const(weights), **{**n.attrs, "behind": blocks[n]})
+            parts |= {(m, n): part for m, part in _taken_apart(b, new[n], readers[n])}
+        elif n in uses:
+            new[n] = parts[n, uses[n][0]]
+            for scan in uses[n][1:]:
+                new[n] = b(ops.add, new[n], parts[n, scan])
+        else:
+            new[n] = n if inputs == n.inputs else graph.pool.with_inputs(n, inputs)
+    return graph.with_outputs([new[n] for n in graph.outputs])
+
+
+def _weights(node: Node, scan: Node, scans: list[Node]) -> Array:
+    """The rows of a product's weights that multiply what ``scan`` gives."""
+    start = sum(_hidden(s) for s in scans[: scans.index(scan)])
+    data: Array = node.inputs[1].attrs["data"].array
+    return data[start : start + _hidden(scan)]
+
+
+def _taken_apart(b: Builder, scan: Node, products: list[Node]) -> Iterator[tuple[Node, Node]]:
+    """Each product with its columns of what the scan projects."""
+    z = b.results(scan)[-1]
+    rows, at = b(ops.reshape, z, shape=(z.shape[0], z.shape[2])), 0
+    for n in products:
+        end = at + _columns(n)
+        yield n, b(ops.slice, rows, starts=(0, at), stops=(z.shape[0], end), steps=(1, 1))
+        at = end

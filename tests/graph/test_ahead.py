@@ -1,0 +1,77 @@
+"""The pass ``project-ahead``: which scans take the next layer's projection, and that the results stay the same."""
+
+import numpy as np
+import pytest
+
+from graph.showing import assert_same, graph_of
+from tilewright import ops
+from tilewright.core.expr import Sym
+from tilewright.core.types import TensorType, f32, f64
+from tilewright.graph.ahead import ProjectAhead
+from tilewright.graph.pipeline import passes_for
+
+GATES = {"lstm": 4, "gru": 3, "rnn": 1}
+
+
+def net(name="lstm", *, steps=40, batch=1, hidden=64, dtype=f32, n_dirs=2, widths=(256, 256), before_reset=True):
+    """Scans over one sequence, side by side, and the products of their results by constants."""
+    rng = np.random.default_rng(3)
+
+    def draw(*shape):
+        return (rng.standard_normal(shape) / np.sqrt(hidden)).astype(dtype.numpy)
+
+    def build(b, x):
+        states = [b.const(draw(batch, hidden)) for _ in range(2 if name == "lstm" else 1)]
+        more = [b.const(draw(hidden))] if name == "gru" else []
+        attrs = {"linear_before_reset": before_reset} if name == "gru" else {}
+        scan, ys = ops.by_name(f"{name}_scan"), []
+        for reverse in (False, True)[:n_dirs]:
+            rt = b.const(draw(hidden, GATES[name] * hidden))
+            ys.append(b.results(b(scan, x, rt, *states, *more, reverse=reverse, **attrs))[0])
+        apart = [b(ops.reshape, y, shape=(steps, 1, batch, hidden)) for y in ys]
+        rows = b(ops.reshape, b(ops.concat, *apart, axis=1), shape=(steps * batch, n_dirs * hidden))
+        products = [b(ops.matmul, rows, b.const(draw(n_dirs * hidden, n))) for n in widths]
+        return products[0] if len(products) == 1 else b(ops.concat, *products, axis=1)
+
+    return graph_of(build, TensorType(dtype, (steps, batch, GATES[name] * hidden)))
+
+
+def blocks_of(graph, lanes=16):
+    after = ProjectAhead(lanes).run(graph)
+    assert (after is graph) == all(not n.attrs.get("behind") for n in after.nodes())
+    return [n.attrs["behind"] for n in after.nodes() if n.op.name.endswith("_scan")]
+
+
+@pytest.mark.parametrize("name", list(GATES))
+@pytest.mark.parametrize("lanes", [4, 16])
+def test_scans_project_for_the_next_layer(name, lanes):
+    graph = net(name, hidden=128, widths=(128 * GATES[name],) * 2)
+    after = ProjectAhead(lanes).run(graph)
+    assert blocks_of(graph, lanes) == [8 if lanes == 16 else 4] * 2
+    assert all(n.op is not ops.matmul for n in after.nodes())
+    assert_same(graph, after, rtol=1e-4, atol=1e-4)
+
+
+def test_a_length_may_be_symbolic():
+    assert blocks_of(net(steps=Sym("T", 1))) == [8, 8]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"batch": 2},
+        {"steps": 12},
+        {"dtype": f64},
+        {"hidden": 32},
+        {"hidden": 512, "widths": (2048, 2048, 2048, 2048)},
+        {"widths": (20,)},
+        {"name": "gru", "before_reset": False, "widths": (192,)},
+    ],
+)
+def test_it_leaves(given):
+    assert not any(blocks_of(net(**given)))
+
+
+def test_it_is_for_machines_with_vectors_and_plain_products():
+    assert ProjectAhead(8) in passes_for(2, lanes=8)
+    assert not any(isinstance(p, ProjectAhead) for p in (*passes_for(2), *passes_for(2, lanes=16, per_lane=2)))
