@@ -233,8 +233,8 @@ def starts_fresh(body: Body, buffer: Buffer) -> bool:
 def merge(kernel: Kernel, first: str, second: str) -> Kernel:
     """``for a<n: X; S; T; for b<n: Y`` -> ``S; for a<n: X; Y[b := a]; T``.
 
-    S is what stands between and X has no part in, T what Y has none in. Fails: the loops are not in one body; something
-    between them can go neither before nor behind; extents differ; an iteration of Y would see a later X's work.
+    S is what stands between and X has no part in, T what Y has none in. Fails: the loops are not in one body, or
+    something between is neither; extents differ; an iteration of Y would see an X that has not run yet.
     """
     a, b = find_loop(kernel, first, "merge"), find_loop(kernel, second, "merge")
     where = f"{first}, {second}"
