@@ -23,7 +23,7 @@ from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For
 from tilewright.tile.ir import Kind as LoopKind
 from tilewright.tile.machine import Machine
-from tilewright.tile.rules.contract import contract
+from tilewright.tile.rules.contract import WORK_PER_BYTE, contract
 from tilewright.tile.rules.threads import parallel
 from tilewright.tile.rules.view import find_body
 from tilewright.tile.schedule import Builder
@@ -69,8 +69,13 @@ def pairs(clusters: Sequence[Cluster], machine: Machine, constants: Container[Bu
         vectors = _vectors(streamed, block, machine, machine.lanes(one.root.out.dtype))
         if vectors is not None:
             taken = other
-            work = float(sum(p.rows * p.columns * p.depth for p in (first, second)))
+            work = _work(first) + _work(second)
             yield Beside((one, other), {streamed.weights: vectors[0], block.weights: vectors[1]}, work)
+
+
+def _work(p: _Product) -> float:
+    """In operations, or what its weights take to arrive."""
+    return p.columns * p.depth * max(float(p.rows), p.weights.dtype.n_bytes * WORK_PER_BYTE)
 
 
 def _product(cluster: Cluster, constants: Container[Buffer]) -> _Product | None:
