@@ -23,7 +23,8 @@ from tilewright.tile.machine import Machine
 from tilewright.tile.normalize import normalize
 from tilewright.tile.rules.beside import beside, pairs
 from tilewright.tile.rules.chain import chain
-from tilewright.tile.rules.contract import contract, pack_constants
+from tilewright.tile.rules.constants import pack_constants
+from tilewright.tile.rules.contract import contract
 from tilewright.tile.rules.panels import lay_in_panels
 from tilewright.tile.rules.pointwise import plain, pointwise
 from tilewright.tile.rules.ring import ring

@@ -1,12 +1,12 @@
 """The rule for reductions whose last output axis can be lanes: products of matrices, convolutions, pooling, outer sums.
 
 In: a builder, the reduced buffer and, when the epilogue is fused, the buffer of the stage that reads it. Out: steps.
-Not its business: reductions along the contiguous axis (``rows``).
+Not its business: reductions along the contiguous axis (``rows``), packing (``constants``).
 
 1. Write the root nest (the epilogue, or a copy made by ``cache``) as lanes, rows, a second row axis, and the rest.
 2. Choose the register tile by modelled cycles (``cost``). 3. Split, reorder; the reduction goes ``compute_at`` the
 tile, into registers; its reduction loops go outside of the tile; groups of narrow products go inside of the lanes.
-4. Pack constants. 5. One outer loop for the threads.
+4. One outer loop for the threads.
 Run-time extents: full tiles, then tiles of 4 rows, then single rows; full lane blocks, then vectors, the last ragged.
 """
 
@@ -39,7 +39,6 @@ from tilewright.tile.rules.view import (
     vector_width,
 )
 from tilewright.tile.schedule import Builder
-from tilewright.tile.schedule.operands import paths_to
 from tilewright.tile.schedule.tree import find_loop, find_place, fresh, readers
 
 HEAVY_OPERATIONS = 10
@@ -145,12 +144,6 @@ def _split_groups(b: Builder, machine: Machine, acc: str, root: str) -> None:
         b.do("split", lanes.sym.name, block)
 
 
-def pack_constants(b: Builder, machine: Machine) -> None:
-    """Once every stage has its loops: constants that reductions read, in the order in which all their readers walk."""
-    for name in constants_read(b):
-        attempt(b, partial(_pack, b, machine, name))
-
-
 def attempt(b: Builder, action: Callable[[], None]) -> bool:
     """Do ``action``, or nothing at all when one of its steps is not legal."""
     mark = b.mark()
@@ -160,71 +153,6 @@ def attempt(b: Builder, action: Callable[[], None]) -> bool:
         b.back(mark)
         return False
     return True
-
-
-def _pack(b: Builder, machine: Machine, name: str) -> None:
-    """Pack a constant; with panels that only pass through the cache, hint at the next one while one is used."""
-    packed = fresh(b.kernel, f"{name}_p")
-    b.do("pack", name)
-    buffer = find_place(b.kernel, packed, "pack").buffer
-    if estimate(buffer.shape) * buffer.dtype.n_bytes > machine.l2_bytes / 2:
-        attempt(b, partial(_prefetch, b, machine, packed))
-        attempt(b, partial(_alternate, b, packed))
-
-
-def _prefetch(b: Builder, machine: Machine, packed: str) -> None:
-    """For every nest that walks panels: the loop that counts panels is the first index of the packed operand.
-
-    Where that counts more than a panel's worth of cache (a batch of operands), it is the next index that is outside of
-    the reduction. A panel that is read once streams through, and the machine's own prefetching keeps up with that.
-    """
-    buffer = find_place(b.kernel, packed, "prefetch").buffer
-    line = max(CACHE_LINE // buffer.dtype.n_bytes, 1)
-    for path, load in paths_to(b.kernel.body, buffer, ()):
-        serial = [x for x in path if x.kind in (Kind.SERIAL, Kind.PARALLEL)]
-        names = [x.sym.name for x in serial]
-        depth = _panel_depth(b, machine, buffer, load, names)
-        panel = load.index[depth]
-        if not isinstance(panel, Sym) or panel.name not in names:
-            continue
-        below = serial[names.index(panel.name) + 1 :]
-        spread = [x for x in below if not any(not isinstance(i, Value) and x.sym in symbols(i) for i in load.index)]
-        if below and below[-1] not in spread and any(x.extent != 1 for x in spread):
-            b.do("prefetch", packed, panel.name, below[-1].sym.name, line, spread[-1].sym.name)
-
-
-def _alternate(b: Builder, packed: str) -> None:
-    """A loop over time that walks all panels at every step: forwards, then backwards, so that the last stay cached."""
-    buffer = find_place(b.kernel, packed, "alternate").buffer
-    for path, load in paths_to(b.kernel.body, buffer, ()):
-        names = [x.sym.name for x in path]
-        panel = load.index[0]
-        if isinstance(panel, Sym) and panel.name in names[1:]:
-            around = path[names.index(panel.name) - 1]
-            before = {s for i in load.index if not isinstance(i, Value) for s in symbols(i)}
-            if around.kind is Kind.SERIAL and around.sym not in before:
-                b.do("alternate", panel.name, around.sym.name)
-
-
-def _panel_depth(b: Builder, machine: Machine, buffer: Buffer, load: Load, loops: list[str]) -> int:
-    """Which index of a packed operand counts panels: the first below which less than a share of the cache lies."""
-    depth = 0
-    while depth + 1 < len(load.index):
-        n_bytes = estimate(buffer.shape[depth + 1 :]) * buffer.dtype.n_bytes
-        following = load.index[depth + 1]
-        if n_bytes <= machine.l2_bytes / 4 or not isinstance(following, Sym) or following.name not in loops:
-            break
-        if _is_reduced(b, following.name):
-            break
-        depth += 1
-    return depth
-
-
-def _is_reduced(b: Builder, loop: str) -> bool:
-    """Do sums go on from one iteration of the loop to the next: nothing in it starts them?"""
-    body = find_body(b.kernel, loop)
-    updated = {s.buffer for s in walk(body) if isinstance(s, Update)}
-    return not updated & {s.buffer for s in walk(body) if isinstance(s, Store)}
 
 
 def cached_name(b: Builder, root: str) -> str:
@@ -811,14 +739,3 @@ def _bound(loop: Loop) -> int:
 def _is_copy_of(x: Loop, reduced: Loop) -> bool:
     """Is ``x`` a reduction loop or a copy of it (``fork`` gives the suffix)?"""
     return x.sym.name == reduced.sym.name or x.sym.name.startswith(f"{reduced.sym.name}_f")
-
-
-def constants_read(b: Builder) -> list[str]:
-    """Constants that an update reads with a dependence on lanes or rows: those worth packing."""
-    found: list[str] = []
-    for s in walk(b.kernel.body):
-        if isinstance(s, Update):
-            for x in walk_value(s.value):
-                if isinstance(x, Load) and _is_const(b, x) and x.buffer.name not in found and len(x.index) > 1:
-                    found.append(x.buffer.name)
-    return found

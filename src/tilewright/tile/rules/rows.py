@@ -17,7 +17,8 @@ from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Fold, For, Kind, Store, Update, walk
 from tilewright.tile.machine import Machine
 from tilewright.tile.rewrite import Body, loads_of, values_of
-from tilewright.tile.rules.contract import cached_name, constants_read
+from tilewright.tile.rules.constants import constants_read
+from tilewright.tile.rules.contract import cached_name
 from tilewright.tile.rules.pointwise import vectorize
 from tilewright.tile.rules.threads import parallel
 from tilewright.tile.rules.view import find_body, may_vectorize, n_operations, only_nest, statement_of, vector_width
