@@ -257,3 +257,11 @@ def test_bincount(least: int, weights: torch.dtype | None) -> None:
         same(model(x, w), torch.bincount(x, w, minlength=least) * 2)
     bounded = Lambda(lambda x: torch.bincount(x.clamp(0, 6)))
     same(tw.compile(bounded, example_inputs=(torch.arange(5),), cache=False)(torch.arange(5)), torch.ones(5).long())
+
+
+@pytest.mark.parametrize("source", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_floats_beyond_narrow_integers_wrap(source: torch.dtype) -> None:
+    narrow = (torch.uint8, torch.int8, torch.int16, torch.uint16, torch.uint32, torch.bool)
+    x = torch.tensor([300.0, -1, -1.7, 255.9, 128, -129, 32768, -40000, 0.5, -0.0, 65000] * 3).to(source)
+    f = Lambda(lambda x: [x.to(d) for d in narrow])
+    same(tw.compile(f, example_inputs=(x,), cache=False)(x), f(x))

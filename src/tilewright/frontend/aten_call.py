@@ -16,7 +16,7 @@ from tilewright import ops
 from tilewright.core.diag import Loc
 from tilewright.core.expr import Dim, Expr, is_nonneg, maximum, minimum
 from tilewright.core.graph import Builder, Node, Pool
-from tilewright.core.types import DTYPES, DType, TensorType, bool_, f32, i64, u64
+from tilewright.core.types import DTYPES, DType, TensorType, bool_, f32, i32, i64, u32, u64
 from tilewright.frontend.complex_pairs import Pair
 
 Result = Node | Pair | Sequence[Node | Pair | None]
@@ -158,7 +158,15 @@ def as_node(b: Builder, value: Any, dtype: DType | None = None) -> Node:
     raise Unsupported(f"an argument of type {type(value).__name__}", "use real tensors and numbers")
 
 
+WRAPPED_FROM = {**{d: i32 for d in DTYPES if d.is_integer and d.bits < 32}, u32: i64}
+"""Integers that a float becomes by way of a wider one, whose low bits they are: -1.0 is 255 as u8, and 300.0 is 44."""
+
+
 def cast(b: Builder, x: Node, dtype: DType) -> Node:
+    """``x`` as another dtype. A float beyond a narrow integer wraps, as in PyTorch; beyond a wide one it saturates."""
+    wide = WRAPPED_FROM.get(dtype) if x.dtype.is_float else None
+    if wide is not None:
+        x = b(ops.cast, x, dtype=wide)
     return x if x.dtype is dtype else b(ops.cast, x, dtype=dtype)
 
 
