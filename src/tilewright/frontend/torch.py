@@ -26,7 +26,7 @@ from tilewright.frontend.aten_call import Draws, SymFloat, Unsupported, as_node,
 from tilewright.frontend.fx import FAILED, IGNORED, Importer
 from tilewright.frontend.fx_inplace import NO_WRITES, writes_of
 from tilewright.frontend.fx_symbols import SymbolTable
-from tilewright.frontend.torch_structure import module_names, parameters_of, result_of
+from tilewright.frontend.torch_structure import module_names, parameters_of, register_containers, result_of
 from tilewright.frontend.torch_tensors import to_numpy
 from tilewright.runtime.errors import InputError
 from tilewright.runtime.structure import FLAT, Convention, State
@@ -72,6 +72,7 @@ def export_module(module: torch.nn.Module, inputs: Examples, dynamic_shapes: Any
     """The program of ``module`` in evaluation mode."""
     import torch
 
+    register_containers()
     with torch.no_grad(), _evaluating(module):
         return _export(module, inputs, dynamic_shapes)
 

@@ -8,7 +8,9 @@ Not its business: running a call by it (``runtime.structure``).
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from tilewright.runtime.structure import (
@@ -28,6 +30,19 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 PLAIN = {tuple: TUPLE, list: LIST, dict: DICT}
+
+
+def register_containers() -> None:
+    """Let PyTorch's trees know containers that a library in use has a registration for, and leaves to its users.
+
+    Today: the key and value caches of ``transformers``.
+    """
+    if "transformers" not in sys.modules:
+        return
+    with suppress(ImportError, AttributeError, ValueError):  # another release of it, or registered already
+        from transformers.integrations import executorch
+
+        executorch.register_dynamic_cache_export_support()
 
 
 def parameters_of(program: ExportedProgram, names: Sequence[str], inputs: Sequence[str]) -> Parameters | None:
