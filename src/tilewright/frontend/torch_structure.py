@@ -42,7 +42,8 @@ def register_containers() -> None:
     with suppress(ImportError, AttributeError, ValueError):  # another release of it, or registered already
         from transformers.integrations import executorch
 
-        executorch.register_dynamic_cache_export_support()
+        register: Any = executorch.register_dynamic_cache_export_support
+        register()
 
 
 def parameters_of(program: ExportedProgram, names: Sequence[str], inputs: Sequence[str]) -> Parameters | None:
