@@ -35,6 +35,7 @@ from tilewright.core.compute import (
     Select,
     Unary,
     Value,
+    operands,
     walk,
 )
 from tilewright.core.expr import Dim
@@ -43,6 +44,8 @@ Memo = dict[Value, Val]
 
 MIN_BRANCHED = 40
 """Operations of one side of a select from which on a branch around them pays: about what a wrong guess costs."""
+MAX_BRANCHED, MAX_DEPTH = 1000, 2
+"""Values of a side beyond which nobody looks, and branches within branches: what keeps emission linear."""
 
 
 class Reader(Protocol):
@@ -70,7 +73,7 @@ class Values:
         self.lane_values = lane_values
         self.params: dict[Param, Val] = {}
         self._lins: dict[int, tuple[Value, tuple[Lin, ...]]] = {}
-        self._sides: dict[int, tuple[Select, Sides | None]] = {}
+        self._depth = 0
 
     def value(self, v: Value, ctx: Lanes, memo: Memo) -> Val:
         """Evaluate ``v``; ``memo`` holds what the same statement has evaluated under the same guards."""
@@ -126,7 +129,7 @@ class Values:
             a = self.value(v.a, self.guarded(ctx, cond), {})
         else:
             is_own = cond.level == self.arith.writer.level and bool(cond.lanes) == bool(ctx.count)
-            sides = self._branched(v) if is_own else None
+            sides = self._sides(v, memo) if is_own else None
             if sides is not None:
                 return self._one_side(v, sides, cond, ctx, memo)
             a = self.value(v.a, ctx, memo)
@@ -134,12 +137,20 @@ class Values:
 
     # --- sides behind branches --------------------------------------------------------------------------------------
 
-    def _branched(self, v: Select) -> Sides | None:
-        """Which sides of a select deserve a branch; None when neither does."""
-        found = self._sides.get(id(v))
-        if found is None:
-            found = self._sides[id(v)] = (v, _sides(v))
-        return found[1]
+    def _sides(self, v: Select, memo: Memo) -> Sides | None:
+        """A side is branched around for ``MIN_BRANCHED`` operations that are not known and the other side has not."""
+        if self._depth == MAX_DEPTH:
+            return None
+        a, b = _unknown(v.a, memo), _unknown(v.b, memo)
+        if a is None or b is None:
+            return None
+        is_costly = tuple(
+            sum(_is_operation(x) and x not in other for x in side) >= MIN_BRANCHED for side, other in ((a, b), (b, a))
+        )
+        if not any(is_costly) or any(isinstance(x, Select) and _guarded_loads(x) for x in (*a, *b)):
+            return None
+        shared = [x for x in a if x in b and _is_operation(x)]
+        return Sides((is_costly[0], is_costly[1]), (*shared, *(x for x in (*a, *b) if isinstance(x, Load))))
 
     def _one_side(self, v: Select, sides: Sides, cond: Val, ctx: Lanes, memo: Memo) -> Val:
         """The select with one or both of its sides computed only where some lane takes it."""
@@ -167,7 +178,9 @@ class Values:
         w.emit(f"br i1 {some.text}, label %{then}, label %{after}")
         w.start_block(then)
         inner = {x: Val(y.text, w.level, y.lanes) if y.text[0] == "%" else y for x, y in memo.items()}
+        self._depth += 1
         result = compute(inner)
+        self._depth -= 1
         w.emit(f"br label %{after}")
         latch = w.block
         w.close_scope()
@@ -283,14 +296,18 @@ class LaneValues(Protocol):
         """One ``i64`` a lane."""
 
 
-def _sides(v: Select) -> Sides | None:
-    """A side is branched around for ``MIN_BRANCHED`` operations of its own, neither in the other nor the condition."""
-    a, b, cond = (set(walk(x)) for x in (v.a, v.b, v.cond))
-    costly = tuple(sum(map(_is_operation, side - other - cond)) >= MIN_BRANCHED for side, other in ((a, b), (b, a)))
-    if not any(costly) or any(isinstance(x, Select) and _guarded_loads(x) for x in a | b):
-        return None
-    before = [x for x in walk(v) if isinstance(x, Load) or (x in a and x in b and _is_operation(x))]
-    return Sides((costly[0], costly[1]), tuple(before))
+def _unknown(v: Value, memo: Memo) -> dict[Value, None] | None:
+    """``v`` and what is below it, as far as ``memo`` lacks it; None when that is too much."""
+    found: dict[Value, None] = {}
+    stack = [v]
+    while stack:
+        x = stack.pop()
+        if x not in found and x not in memo:
+            found[x] = None
+            stack.extend(operands(x))
+            if len(found) > MAX_BRANCHED:
+                return None
+    return found
 
 
 def _is_operation(x: Value) -> bool:
