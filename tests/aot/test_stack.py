@@ -168,7 +168,7 @@ def test_foreign_functions_and_recursion() -> None:
 
 
 def wide_convolution() -> Graph:
-    """Winograd's form of so many channels that a thread's tiles take hundreds of KiB."""
+    """Winograd's form of so many channels that its tiles take 15 KiB for each thread, or hundreds on AVX-512."""
     b = Builder(Pool())
     x = b.pool.input("x", TensorType(f32, (1, 160, 14, 14)))
     return Graph("wide", b.pool, (x,), (Net(b).conv(x, 160),), ("y",))
@@ -182,7 +182,7 @@ def test_a_thread_with_a_small_stack_runs_kernels_with_large_scratch(threads: in
     made = tw.export(graph, tmp_path, name="m", threads=threads)
     (stack,) = map(int, re.findall(r"#define M_STACK_BYTES (\d+)", made.header.read_text()))
     memory = json.loads(made.record.read_text())["memory"]
-    assert stack < 16 << 10 and memory["scratch_bytes"] > 64 << 10
+    assert stack < 16 << 10 and memory["scratch_bytes"] > 8 << 10
     program = tmp_path / "small.c"
     program.write_text("""
 #include "m.h"
