@@ -48,6 +48,22 @@ def test_an_onnx_model_agrees(against: str) -> None:
     assert [r.name for r in found.outputs] == ["y"]
 
 
+@pytest.mark.parametrize("against", ["reference", "onnxruntime"])
+def test_sizes_that_are_fixed_are_known_when_the_model_is_read(against: str) -> None:
+    """Its two inputs add up for equal sizes only, which it does not say."""
+    inputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [n + "_rows", 3]) for n in "ab"]
+    nodes = [
+        helper.make_node("Concat", ["a", "a"], ["twice"], axis=0),
+        helper.make_node("Add", ["twice", "b"], ["y"]),
+    ]
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph(nodes, "sums", inputs, [y])
+    model = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18)])
+    values = {"a": X[:2, :3], "b": X[:4, :3]}
+    found = tw.compare(model, values, against=against, fix_dims={"a_rows": 2, "b_rows": 4}, isolate=False)
+    assert found.agrees and [r.name for r in found.outputs] == ["y"]
+
+
 def test_a_torch_module_agrees_in_a_process_of_its_own() -> None:
     module = torch.nn.Sequential(torch.nn.Linear(8, 6), torch.nn.GELU())
     found = tw.compare(module, (torch.randn(3, 8),), against="torch")

@@ -12,6 +12,7 @@ import dataclasses
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -142,25 +143,24 @@ def _import(
         source = export_module(source, inputs, dynamic_shapes)
     is_program = _is_torch(source, "torch.export", "ExportedProgram")
     is_onnx = not is_program and not isinstance(source, Graph)
-    peer: Peer | None = None
-    if not is_onnx:
+    if against == "torch" and not is_program:
+        raise OptionError("only PyTorch's programs run in PyTorch", remedy="pass a module or an exported program")
+    if against == "onnxruntime" and not is_onnx:
+        raise OptionError("only ONNX models run in ONNX Runtime", remedy="pass an ONNX model")
+    if is_onnx:
+        graph = onnx_graph(source, _named(inputs), input_shapes, fix_dims)
+    else:
         called = import_called(source)
         graph, inputs = called.graph, _flat(called, inputs)
-    if against == "reference":
-        graph = onnx_graph(source, _named(inputs), input_shapes) if is_onnx else graph
-    elif against == "torch":
-        if not is_program:
-            raise OptionError("only PyTorch's programs run in PyTorch", remedy="pass a module or an exported program")
-        peer = ask_torch(source, dict(zip(graph.input_names, _arrays(graph, inputs), strict=True)))
-    else:
-        if not is_onnx:
-            raise OptionError("only ONNX models run in ONNX Runtime", remedy="pass an ONNX model")
-        graph = onnx_graph(source, _named(inputs), input_shapes)
-        peer = ask_onnxruntime(source, dict(zip(graph.input_names, _arrays(graph, inputs), strict=True)), input_shapes)
-    if peer is not None:
-        return peer, peer.graph, _arrays(peer.graph, inputs)
-    graph = fix_symbols(graph, fix_dims)
-    return None, graph, _arrays(graph, inputs)
+    peer: Peer | None = None
+    if against != "reference":
+        named = dict(zip(graph.input_names, _arrays(graph, inputs), strict=True))
+        ask = ask_torch if is_program else partial(ask_onnxruntime, input_shapes=input_shapes, fix_dims=fix_dims)
+        peer = ask(source, named)
+        graph = peer.graph
+    if not is_onnx:
+        graph = fix_symbols(graph, fix_dims)
+    return peer, graph, _arrays(graph, inputs)
 
 
 def _is_torch(source: object, module: str, name: str) -> bool:

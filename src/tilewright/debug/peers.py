@@ -51,13 +51,15 @@ class Peer:
     values: tuple[PeerValue, ...]
 
 
-def onnx_graph(source: Any, inputs: Mapping[str, Array], input_shapes: Any = None) -> Graph:
+def onnx_graph(
+    source: Any, inputs: Mapping[str, Array], input_shapes: Any = None, fix_dims: Mapping[str, int] | None = None
+) -> Graph:
     """An ONNX model for these inputs: where their values decide its structure, they are constants."""
     read = read_model(source)
     facts: dict[str, Elements] = {}
     while True:
         try:
-            made = import_for_call(read, facts, input_shapes)
+            made = import_for_call(read, facts, input_shapes, fix_dims)
         except NeedsCall as e:
             new = [n for n in e.inputs if n in inputs and n not in facts]
             if not new:
@@ -69,7 +71,9 @@ def onnx_graph(source: Any, inputs: Mapping[str, Array], input_shapes: Any = Non
         return made.graph
 
 
-def ask_onnxruntime(source: Any, inputs: Mapping[str, Array], input_shapes: Any = None) -> Peer:
+def ask_onnxruntime(
+    source: Any, inputs: Mapping[str, Array], input_shapes: Any = None, fix_dims: Mapping[str, int] | None = None
+) -> Peer:
     """Every value of an ONNX model by ONNX Runtime, without its optimisations."""
     try:
         import onnxruntime
@@ -78,7 +82,7 @@ def ask_onnxruntime(source: Any, inputs: Mapping[str, Array], input_shapes: Any 
     read_model(source)  # its errors name what is wrong with a file
     whole = whole_model(source)
     model = with_all_values(whole)
-    graph = onnx_graph(model, inputs, input_shapes)
+    graph = onnx_graph(model, inputs, input_shapes, fix_dims)
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
