@@ -1,4 +1,4 @@
-"""Models that are compiled per call: values of some inputs decide structure, or inputs are sequences or optionals.
+"""Models that are compiled per call: inputs' values or sizes decide structure, or inputs are sequences or optionals.
 
 In: a parsed ONNX model, which inputs decide, a function that compiles a graph. Out: a model that is called like any
 other; it compiles when a call brings new facts, keeps what it compiled, and says so in its report.
@@ -55,10 +55,14 @@ class Compiled:
 
 @dataclass
 class Deciding:
-    """The inputs whose values decide, and those of them that can't be symbolic sizes."""
+    """The inputs whose values decide, those of them that can't be symbolic sizes, and whether all shapes decide."""
 
     names: set[str]
     exact: set[str] = field(default_factory=set)
+    shapes: bool = False
+
+    def __str__(self) -> str:
+        return ", ".join(sorted(self.names)) or ("its inputs' sizes" if self.shapes else "its sequences")
 
 
 class SpecializedModel(LoadedModel):
@@ -76,7 +80,7 @@ class SpecializedModel(LoadedModel):
         """Compiles at once where no input decides; raises ``CompileError`` as ``compile`` does."""
         self._source, self._compile, self._shapes, self._fixed = source, compile_graph, input_shapes, fix_dims
         self._infos = declared_inputs(source)
-        self._deciding = Deciding(set(needs.inputs))
+        self._deciding = Deciding(set(needs.inputs), shapes=needs.sizes)
         self._kept: OrderedDict[Key, Compiled] = OrderedDict()
         self._lock = threading.Lock()
         self.threads = threads
@@ -85,10 +89,11 @@ class SpecializedModel(LoadedModel):
             self._made(())
 
     def _must_wait(self) -> bool:
-        return bool(self._deciding.names) or any(i.is_sequence or i.is_optional or i.dims is None for i in self._infos)
+        unsaid = any(i.is_sequence or i.is_optional or i.dims is None for i in self._infos)
+        return bool(self._deciding.names) or self._deciding.shapes or unsaid
 
     def __repr__(self) -> str:
-        return f"<SpecializedModel, compiled per call by {', '.join(sorted(self._deciding.names)) or 'its outputs'}>"
+        return f"<SpecializedModel, compiled per call by {self._deciding}>"
 
     @property
     def copies(self) -> int:
@@ -103,13 +108,15 @@ class SpecializedModel(LoadedModel):
 
     def save(self, path: Any) -> None:
         """Refuses: what a call decides can't be in a file."""
-        names = ", ".join(sorted(self._deciding.names)) or "its sequences"
-        raise OptionError(f"this model is compiled per call, by {names}", remedy="make those inputs constants")
+        raise self._refusal()
 
     def export(self, folder: Any, **options: Any) -> Any:
         """Refuses: an object file holds one compile."""
-        names = ", ".join(sorted(self._deciding.names)) or "its sequences"
-        raise OptionError(f"this model is compiled per call, by {names}", remedy="make those inputs constants")
+        raise self._refusal()
+
+    def _refusal(self) -> OptionError:
+        remedy = "make those inputs constants" if self._deciding.names else "fix sizes with fix_dims or input_shapes"
+        return OptionError(f"this model is compiled per call, by {self._deciding}", remedy=remedy)
 
     def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
         if out is not None:
@@ -154,7 +161,7 @@ class SpecializedModel(LoadedModel):
 
     def _for_call(self, values: Mapping[str, Any], how: str) -> tuple[Compiled, dict[str, Given]]:
         """What serves a call: the values that decide are ``sizes`` or constants; with ``shapes``, shapes are too."""
-        for _ in range(2 * len(self._infos) + 2):
+        for _ in range(2 * len(self._infos) + 3):
             facts = self._facts(values, how)
             try:
                 return self._made(tuple(facts.items())), facts
@@ -172,9 +179,11 @@ class SpecializedModel(LoadedModel):
         """Note which inputs decide too, or need their values; False when nothing new was found."""
         new = set(needs.inputs) - self._deciding.names
         exact = {n for n in needs.inputs if isinstance(facts.get(n), Sizes)}
+        shapes = needs.sizes and not self._deciding.shapes
         self._deciding.names |= new
         self._deciding.exact |= exact
-        return bool(new or exact)
+        self._deciding.shapes |= shapes
+        return bool(new or exact or shapes)
 
     def _made(self, key: Key) -> Compiled:
         with self._lock:
@@ -199,7 +208,7 @@ class SpecializedModel(LoadedModel):
                 exact = how != "sizes" or info.name in self._deciding.exact
                 fact = None if exact else _sizes(value, info)
                 facts[info.name] = fact or _elements(value, info)
-            elif how == "shapes" or info.dims is None or info.is_optional:
+            elif how == "shapes" or self._deciding.shapes or info.dims is None or info.is_optional:
                 facts[info.name] = Shape(value.shape)
         return facts
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 
 from frontend.onnx_build import BOOL, F32, I64, answers, check_against_runtime, graph, info, model, node
 from tilewright import ops
+from tilewright.core import expr
 from tilewright.core.diag import ImportFailed
+from tilewright.core.expr import Sym
 from tilewright.frontend.onnx import import_onnx
 
 X = np.random.default_rng(1).standard_normal((2, 3)).astype(np.float32)
@@ -66,6 +68,38 @@ def test_while_loop_stops_by_its_condition() -> None:
         node("Constant", [], ["limit"], value_float=50.0), node("Less", ["top", "limit"], ["again"]),
     ]  # fmt: skip
     check_against_runtime(looped(nodes, ["again", "w"], trip=False), {"x": np.abs(X) + 1, "cond": np.array(True)})
+
+
+@pytest.mark.parametrize("step", [1, 3])
+@pytest.mark.parametrize("first", [0, 2, 9])
+def test_while_loop_that_counts_has_a_length(first: int, step: int) -> None:
+    """What TensorFlow's recurrent layers become: ``while i < n`` with n a size, and weights passed round."""
+    nodes = [
+        node("Add", ["i_in", "step"], ["i_out"]), node("Identity", ["n_in"], ["n_out"]),
+        node("MatMul", ["v", "w_in"], ["v_out"]), node("Identity", ["w_in"], ["w_out"]),
+        node("Cast", ["i_out"], ["a"], to=TensorProto.INT32), node("Cast", ["n_in"], ["b"], to=TensorProto.INT32),
+        node("Less", ["a", "b"], ["again"]), node("Identity", ["v_out"], ["row"]),
+    ]  # fmt: skip
+    carried = [info("i_in", [], I64), info("n_in", [], I64), info("v", ["N", 3]), info("w_in", [3, 3])]
+    results = ["again", "i_out", "n_out", "v_out", "w_out", "row"]
+    body = graph(nodes, [*BODY_INPUTS, *carried], results, {"step": np.array(step)}, name="body")
+    outer = [
+        node("Shape", ["x"], ["s"]), node("Gather", ["s", "zero"], ["n"]), node("Less", ["first", "n"], ["go"]),
+        node("Loop", ["", "go", "first", "n", "x", "w"], ["i", "m", "y", "u", "rows"], body=body),
+    ]  # fmt: skip
+    constants = {"zero": np.array(0), "first": np.array(first), "w": np.eye(3, dtype=np.float32) / 2}
+    m = model(outer, [info("x", ["N", 3])], ["i", "y", "u", "rows"], constants)
+    g = import_onnx(m)
+    n = Sym("N", 1)
+    assert g.outputs[3].shape[0] == expr.maximum(expr.ceildiv(n - first, step), 0)
+    (loop,) = (n for n in g.nodes() if n.op is ops.loop)
+    assert loop.attrs.n_carried == 2  # the counter and what is multiplied; the body reads the weights outside
+    for rows in (1, 2, 7, 12):
+        x = np.ones((rows, 3), np.float32)
+        if first < rows:
+            check_against_runtime(m, {"x": x})
+        else:
+            assert answers(m, {"x": x})[3].shape == (0, rows, 3)
 
 
 def test_loop_whose_carried_size_grows() -> None:

@@ -219,6 +219,9 @@ def test_quantisation() -> None:
     for opset in (10, 13, 19):
         check(opset, "QuantizeLinear", [f32(2, 3)], {"s": np.float32(0.05), "z": np.int8(3)})
         check(opset, "DequantizeLinear", [RNG.integers(0, 255, (2, 3), np.uint8)], {"s": np.float32(0.05)})
+        one = {"s": ints([0.05], np.float32), "z": np.uint8(3)}  # for all, whatever the axis
+        check(opset, "DequantizeLinear", [RNG.integers(0, 255, 3, np.uint8)], one)
+        check(opset, "DequantizeLinear", [RNG.integers(0, 255, 1, np.uint8)], one)
     check(
         13,
         "QuantizeLinear",

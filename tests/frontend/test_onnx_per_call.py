@@ -47,6 +47,42 @@ def test_sizes_are_symbols_and_signs_are_not() -> None:
         made(X, np.array([5, 5]))
 
 
+def squeezed_where_one() -> list[onnx.NodeProto]:
+    """TorchScript's ``squeeze`` of a dimension: dropped where it is one, and so the result's rank depends on it."""
+    drop = graph([node("Squeeze", ["x", "one"], ["r"])], [], ["r"], name="drop")
+    keep = graph([node("Relu", ["x"], ["r"])], [], ["r"], name="keep")
+    return [
+        node("Shape", ["x"], ["s"], start=1),
+        node("Constant", [], ["one"], value_ints=[1]),
+        node("Equal", ["s", "one"], ["is_one"]),
+        node("If", ["is_one"], ["y"], then_branch=drop, else_branch=keep),
+    ]
+
+
+def test_sizes_that_decide_a_rank_are_compiled_one_by_one() -> None:
+    made = compiled(*squeezed_where_one(), inputs=[info("x", [3, "n"])])
+    assert made(X[0, :, :1]).shape == (3,) and made(X[0]).shape == (3, 4)
+    assert n_compiles(made) == 2
+    with pytest.raises(OptionError, match="its inputs' sizes"):
+        made.save("never.tw")
+    m = model(squeezed_where_one(), [info("x", [3, "n"])], ["y"])
+    assert tw.compile(m, fix_dims={"n": 1}, cache=False)(X[0, :, :1]).shape == (3,)
+
+
+def test_a_branch_that_fits_no_size_waits_for_the_value_that_chooses() -> None:
+    """One of two branches suits the sizes of a call: the other is for calls that choose it."""
+    branches = [graph([node("Reshape", ["x", s], ["r"])], [], ["r"], name=s) for s in ("five", "four")]
+    nodes = [
+        node("Constant", [], ["five"], value_ints=[5, -1]),
+        node("Constant", [], ["four"], value_ints=[4, 3]),
+        node("If", ["c"], ["y"], then_branch=branches[0], else_branch=branches[1]),
+    ]
+    made = compiled(*nodes, inputs=[info("x", [3, 4]), info("c", [], BOOL)])
+    assert made(X[0], np.array(False)).shape == (4, 3)
+    with pytest.raises(CompileError):
+        made(X[0], np.array(True))
+
+
 def test_axes_are_compiled_one_by_one_and_kept() -> None:
     made = compiled(node("ReduceSum", ["x", "a"], ["y"]), inputs=[info("x", [2, 3, 4]), info("a", [1], I64)])
     for axis in (0, 1, -1, 1):

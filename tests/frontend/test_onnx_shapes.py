@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
+import tilewright as tw
 from frontend.onnx_build import F32, I64, answers, check_against_runtime, evaluated, info, model, node
 from tilewright import ops
 from tilewright.core.diag import ImportFailed, OptionError
 from tilewright.core.expr import Sym, to_text
 from tilewright.frontend.onnx import import_onnx
+from tilewright.runtime.errors import InputError
 
 N, S = Sym("N", 1), Sym("S", 1)
 
@@ -234,6 +236,45 @@ def test_a_size_that_alone_makes_dimensions_equal() -> None:
     nodes = [node("Concat", ["x", "x"], ["twice"], axis=0), node("Add", ["twice", "two"], ["y"])]
     m = model(nodes, [info("x", ["n", 3])], ["y"], {"two": np.ones((2, 3), np.float32)})
     assert [i.shape for i in import_onnx(m).inputs] == [(1, 3)]
+
+
+def halved_and_doubled(times: int) -> object:
+    """A map halved ``times`` times (rounded up), and once more and doubled, added: as detectors join their scales."""
+    half = {"kernel_shape": [1], "strides": [2]}
+    nodes = [node("MaxPool", [f"x{k}" if k else "x"], [f"x{k + 1}"], **half) for k in range(times + 1)]
+    nodes += [
+        node("Resize", [f"x{times + 1}", "", "scales"], ["back"], mode="nearest"),
+        node("Add", ["back", f"x{times}"], ["y"]),
+    ]
+    return model(nodes, [info("x", [1, 2, "w"])], ["y"], {"scales": np.array([1, 1, 2], np.float32)})
+
+
+@pytest.mark.parametrize("times", [1, 3, 4])
+def test_sizes_that_only_multiples_make_equal(times: int) -> None:
+    m, n = halved_and_doubled(times), 2 ** (times + 1)
+    (x,) = import_onnx(m).inputs  # type: ignore[arg-type]
+    assert x.shape == (1, 2, n * Sym(f"w_by_{n}", 1))
+    check_against_runtime(m, {"x": rand(1, 2, 3 * n)})  # type: ignore[arg-type]
+    made = tw.compile(m, cache=False)
+    assert made(rand(1, 2, 5 * n)).shape == (1, 2, 10)
+    with pytest.raises(InputError, match=f"w_by_{n}"):
+        made(rand(1, 2, 5 * n + 1))
+
+
+def test_a_size_up_to_a_number() -> None:
+    nodes = [
+        node("Shape", ["x"], ["n"]), node("Min", ["n", "most"], ["m"]), node("Expand", ["one", "m"], ["row"]),
+        node("Add", ["x", "row"], ["y"]),
+    ]  # fmt: skip
+    m = model(nodes, [info("x", ["n"])], ["y"], {"most": np.array([9]), "one": np.ones(1, np.float32)})
+    assert import_onnx(m).inputs[0].shape == (Sym("n", 1, 9),)
+    check_against_runtime(m, {"x": rand(7)})
+
+
+def test_signs_are_no_names() -> None:
+    """Some exporters call every size "?" or "_"."""
+    m = model([node("Relu", ["x"], ["y"])], [info("x", ["_", "_", "?"])], ["y"])
+    assert len(set(import_onnx(m).inputs[0].shape)) == 3
 
 
 def test_fixed_dimensions_are_known_from_the_start() -> None:

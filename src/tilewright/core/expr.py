@@ -11,7 +11,7 @@ Two symbols are one when name and bounds agree; a symbol's bounds are inclusive 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import gcd
 from typing import TypeAlias, Union
 
@@ -428,6 +428,17 @@ def _parts(e: Expr) -> Iterable[Dim]:
     if isinstance(e, Mul):
         return e.factors
     return (e.a, e.b) if isinstance(e, Binary) else [atom for atom, _ in e.terms]
+
+
+def limits(e: Dim) -> Iterator[int]:
+    """The numbers that minima within ``e`` are taken with."""
+    if isinstance(e, int):
+        return
+    parts = tuple(_parts(e)) if not isinstance(e, Sym) else ()
+    if isinstance(e, Binary) and e.op == "min":
+        yield from (p for p in parts if isinstance(p, int))
+    for p in parts:
+        yield from limits(p)
 
 
 def substitute(e: Dim, values: Mapping[Sym, Dim]) -> Dim:

@@ -50,7 +50,7 @@ from tilewright.frontend.onnx_given import (
 )
 from tilewright.frontend.onnx_shapes import Values, as_values
 from tilewright.frontend.onnx_unify import solve
-from tilewright.frontend.onnx_walk import MIN_OPSET, STRINGS, Frame, Scope, Walker
+from tilewright.frontend.onnx_walk import IN_SUB_GRAPH, MIN_OPSET, STRINGS, Frame, Scope, Walker
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, TypeProto, ValueInfoProto
@@ -58,6 +58,8 @@ if TYPE_CHECKING:
 InputShapes: TypeAlias = Mapping[str, Sequence["int | str | None"]]
 Shapes: TypeAlias = dict[str, Sequence["int | str | None"]]
 MAX_ATTEMPTS = 32
+TRIED_SIZES = (512, 64, 1)
+"""Numbers for all symbols at once that tell whether only sizes stand in the way of an import."""
 
 
 def import_onnx(
@@ -97,9 +99,10 @@ def import_for_call(
     name: str | None = None,
 ) -> Imported:
     """The model as a graph for all calls of which ``facts`` hold."""
-    known = _fixed(read, dict(input_shapes or {}), facts, fix_dims or {})
+    shapes = dict(input_shapes or {})
+    fixed = known = _fixed(read, shapes, facts, fix_dims or {})
     for _ in range(MAX_ATTEMPTS):
-        result = _attempt(read, dict(input_shapes or {}), known, name, facts)
+        result = _attempt(read, shapes, known, name, facts)
         if isinstance(result, Imported):
             return result
         problems, learnt, waits_for = result
@@ -108,7 +111,24 @@ def import_for_call(
         if not learnt:
             break
         known = {s: expr.substitute(d, learnt) for s, d in known.items()} | learnt
+    if _fits_some_sizes(read, shapes, facts, fixed, problems):
+        raise NeedsCall(problems, (), sizes=True)
     raise ImportFailed("the ONNX model can't be imported", problems)
+
+
+def _fits_some_sizes(
+    source: Source, shapes: Shapes, facts: Facts, fixed: Mapping[Sym, Dim], problems: Sequence[Problem]
+) -> bool:
+    """Would the model be read if its symbols were numbers? Tries some; a problem that stays as it is says no."""
+    header = _Header(source.model, shapes, fixed, facts)
+    free = {s for n in header.inputs(Pool(), Scope()) for d in n.shape for s in expr.symbols(d)}
+    for size in TRIED_SIZES if free else ():
+        result = _attempt(source, shapes, {**fixed, **dict.fromkeys(free, size)}, None, facts)
+        if isinstance(result, Imported) or result[2]:
+            return True
+        if any(p in problems and p.rule != IN_SUB_GRAPH for p in result[0]):
+            break
+    return False
 
 
 def _fixed(source: Source, shapes: Shapes, facts: Facts, sizes: Mapping[str, int]) -> dict[Sym, Dim]:
@@ -284,11 +304,11 @@ class _Header:
             dims = info.type.tensor_type.shape.dim
             given = self._shapes.get(info.name)
             for dim, value in zip(dims, given or (), strict=False):
-                if value is None or not dim.dim_param:
+                param = _name_of(dim)
+                if value is None or not param:
                     continue
-                if self._fixed.setdefault(dim.dim_param, value) != value:
-                    other = self._fixed[dim.dim_param]
-                    rule = f"dimension {dim.dim_param} is fixed to {value} here and to {other} elsewhere"
+                if self._fixed.setdefault(param, value) != value:
+                    rule = f"dimension {param} is fixed to {value} here and to {self._fixed[param]} elsewhere"
                     self._problem(f'input_shapes["{info.name}"]', rule)
 
     def _dtype(self, name: str, code: int) -> DType | None:
@@ -334,9 +354,7 @@ class _Header:
             if given < 0:
                 self._problem(f'input_shapes["{name}"]', f"dimension {axis} is negative")
             return max(given, 0)
-        text = given if isinstance(given, str) and given else (dim.dim_param if dim is not None else "")
-        if isinstance(text, bytes):  # what protobuf gives for a name that is not UTF-8
-            text = text.decode("utf-8", "replace")
+        text = given if isinstance(given, str) and given else _name_of(dim)
         return self._named(text) if text else self._sym(f"{name}_d{axis}")
 
     def _named(self, text: str) -> Dim:
@@ -362,6 +380,14 @@ class _Header:
             self._spelled[spelled] = name
             self._syms[name] = Sym(spelled, lo)
         return self._syms[name]
+
+
+def _name_of(dim: Any) -> str:
+    """The name of a dimension; empty where it has none, or a sign such as "?" or "_" for whatever size."""
+    text = dim.dim_param if dim is not None else ""
+    if isinstance(text, bytes):  # what protobuf gives for a name that is not UTF-8
+        text = text.decode("utf-8", "replace")
+    return str(text) if any(c.isalnum() for c in text) else ""
 
 
 def _element_code(type_: TypeProto) -> int:
@@ -390,6 +416,6 @@ def _declared(name: str, type_: TypeProto) -> InputInfo:
     tensor = (inner.sequence_type.elem_type if is_sequence else inner).tensor_type
     dims = None
     if tensor.HasField("shape"):
-        dims = tuple(d.dim_value if d.WhichOneof("value") == "dim_value" else d.dim_param for d in tensor.shape.dim)
+        dims = tuple(d.dim_value if d.WhichOneof("value") == "dim_value" else _name_of(d) for d in tensor.shape.dim)
     dtype = ELEMENT_TYPES[tensor.elem_type].numpy.name if tensor.elem_type in ELEMENT_TYPES else "unknown"
     return InputInfo(name, dtype, dims, is_sequence, is_optional)

@@ -70,16 +70,17 @@ Facts: TypeAlias = Mapping[str, Given]
 
 
 class NeedsCall(ImportFailed):
-    """A model that can only be compiled for a call: ``inputs`` names those that decide.
+    """A model that can only be compiled for a call: ``inputs`` names those whose values decide.
 
-    ``structure`` says of every output whether it is a tensor (None) or a sequence.
+    With ``sizes``, the shapes of all inputs decide.
     """
 
     code = "TW0207"
 
-    def __init__(self, problems: Sequence[Problem], inputs: Sequence[str]) -> None:
-        self.inputs = tuple(inputs)
-        super().__init__("the values of some inputs decide the structure of the ONNX model", problems)
+    def __init__(self, problems: Sequence[Problem], inputs: Sequence[str], *, sizes: bool = False) -> None:
+        self.inputs, self.sizes = tuple(inputs), sizes
+        what = "symbolic sizes (fix_dims gives them a number)" if sizes else "the values of some inputs"
+        super().__init__(f"{what} decide the structure of the ONNX model", problems)
 
 
 @dataclass(frozen=True)

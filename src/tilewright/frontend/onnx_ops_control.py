@@ -6,7 +6,9 @@ place where a condition or a short trip count is known. Not its business: names 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from tilewright import ops
 from tilewright.core import expr
@@ -27,6 +29,10 @@ from tilewright.frontend.onnx_call import (
     as_bool,
 )
 from tilewright.frontend.onnx_ops_movement import cut, join, split_sizes
+from tilewright.frontend.onnx_trips import trips
+
+if TYPE_CHECKING:
+    from onnx import GraphProto
 
 MAX_UNROLLED = 1024
 FOREVER = (1 << 63) - 1
@@ -38,13 +44,30 @@ def _if(c: Call) -> Results:
     known = c.emitter.values(condition)
     if known is not None and isinstance(known.flat[0], int):
         return c.host.inline(branches[0 if known.flat[0] else 1], [])
+    mark = c.host.mark()
     try:
         body = c.host.bodies([BodySpec(g, ()) for g in branches])
         branch = {"then_branch": body.graphs[0], "else_branch": body.graphs[1]}
         return c.results(c(ops.if_, condition, *body.captured, **branch, name=c.emitter.fresh("if")))
-    except (NotTensors, CompileError):
-        c.decided(condition, "the branch")
+    except (Refused, CompileError):
+        if c.emitter.deciding(condition) and any(_converts(c, g) for g in branches):
+            c.host.reset(mark)
+            c.decided(condition, "the branch")
         raise
+
+
+def _converts(c: Call, branch: GraphProto) -> bool:
+    """Can a branch be converted by itself? Its problems are not kept."""
+    mark = c.host.mark()
+    try:
+        c.host.bodies([BodySpec(branch, ())])
+        return True
+    except NotTensors:
+        return True
+    except (Refused, CompileError):
+        return False
+    finally:
+        c.host.reset(mark)
 
 
 # --- loops ----------------------------------------------------------------------------------------------------------
@@ -83,34 +106,52 @@ def _known_count(c: Call, trip: Node | None) -> int | None:
     return max(values.flat[0], 0) if values is not None and isinstance(values.flat[0], int) else None
 
 
-def _closed_loop(c: Call, trip: Node | None, start: Node | None, carried: Sequence[Node]) -> Results:
+def _closed_loop(
+    c: Call, trip: Node | None, start: Node | None, carried: Sequence[Node], same: frozenset[int] = frozenset()
+) -> list[Value | None]:
+    """As a ``loop``; the carried values of the numbers ``same`` pass through the body, which captures them instead."""
     count = c.const(FOREVER, i64) if trip is None else c.reshape(c.cast(trip, i64), ())
     go = c.const(True, bool_) if start is None else c.reshape(as_bool(c, start), ())
-    types = [v.type for v in carried]
+    varying = [v for k, v in enumerate(carried) if k not in same]
+    types = [v.type for v in varying]
     name = c.emitter.fresh("loop")
+
+    def bind(formals: list[Node], outside: Callable[[Node], Node]) -> list[Node]:
+        rest = iter(formals[2:])
+        return [*formals[:2], *(outside(v) if k in same else next(rest) for k, v in enumerate(carried))]
 
     def finish(outputs: list[Node]) -> list[Node]:
         if len(outputs) < 1 + len(carried):
             c.refuse(f"its body gives {len(outputs)} results for {len(carried)} carried values")
         again = c.const(True, bool_) if start is None else c.reshape(as_bool(c, outputs[0]), ())
-        return [again, *outputs[1:]]
+        return [again, *(x for k, x in enumerate(outputs[1:]) if k not in same)]
 
     for _ in range(2 + sum(t.rank for t in types)):
-        body = c.host.bodies([BodySpec(c.graph("body"), (count.type, go.type, *types), finish=finish)])
+        body = c.host.bodies([BodySpec(c.graph("body"), (count.type, go.type, *types), bind, finish)])
         given = [n.type for n in body.graphs[0].outputs[1 : 1 + len(types)]]
         wider = [_widened(c, a, b, f"{name}_c{k}") for k, (a, b) in enumerate(zip(types, given, strict=True))]
         if wider == types:
             break
         types = wider
     graph = body.graphs[0]
+    through = frozenset(k for k in range(len(types)) if graph.outputs[1 + k] is graph.inputs[2 + k])
+    if through and not same:
+        return _closed_loop(c, trip, start, carried, through)
+    counted = trips(c.emitter, graph, go, varying)
+    if counted is not None and c.emitter.values(count) is not None:
+        most = c.dims(count, "the trip count")[0]
+        count = c.dim_value(counted if most == FOREVER else expr.minimum(counted, most))
+        go = c.const(True, bool_)
+        graph = dataclasses.replace(graph, outputs=(go, *graph.outputs[1:]))
     always = _is_true(c, go) and (graph.outputs[0] is graph.inputs[1] or _is_true(c, graph.outputs[0]))
     length: Dim = -1
     if always and c.emitter.values(count) is not None:
         length = expr.maximum(c.dims(count, "the trip count")[0], 0)
     if length == FOREVER:
         c.refuse("has no trip count and a condition that is always true", "the model would never end")
-    form = {"body": graph, "n_carried": len(carried), "name": name, "length": length}
-    return c.results(c(ops.loop, count, go, *carried, *body.captured, **form))
+    form = {"body": graph, "n_carried": len(varying), "name": name, "length": length}
+    results = iter(c.results(c(ops.loop, count, go, *varying, *body.captured, **form)))
+    return [*(v if k in same else next(results) for k, v in enumerate(carried)), *results]
 
 
 def _is_true(c: Call, condition: Node) -> bool:

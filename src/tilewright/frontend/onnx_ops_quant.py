@@ -17,16 +17,16 @@ from tilewright.ops.narrow import WHOLE, computed
 QUANTIZED = ("i8", "u8", "i16", "u16")
 
 
-def _parameter(c: Call, p: Node, x: Node) -> Node:
+def _parameter(c: Call, p: Node) -> Node:
     """A scale or zero point: 0-d when it is one number for the whole tensor."""
-    return c.reshape(p, ()) if p.shape == (1,) and (len(x.shape) != 1 or x.shape[0] != 1) else p
+    return c.reshape(p, ()) if p.shape == (1,) else p
 
 
 def dequantized(c: Call, x: Node, scale: Node, zero: Node | None, axis: int = 0) -> Node:
     """``(x - zero) * scale``, with one scale for all or one for each place along ``axis``."""
-    scale = _parameter(c, scale, x)
+    scale = _parameter(c, scale)
     wide = c.cast(x, computed(x.dtype) if x.dtype.is_narrow else x.dtype)
-    point = c.cast(_parameter(c, zero, x), wide.dtype) if zero is not None else c.full(0, wide.dtype, scale.shape)
+    point = c.cast(_parameter(c, zero), wide.dtype) if zero is not None else c.full(0, wide.dtype, scale.shape)
     return c(ops.dequantize_linear, wide, scale, point, axis=axis)
 
 
@@ -39,7 +39,7 @@ def quantized(c: Call, x: Node, scale: Node, zero: Node | None, default: DType =
 
 def _blocks(c: Call, x: Node, axis: int, scale: Node) -> dict[str, int]:
     block = c.int_("block_size", 0)
-    if not block:
+    if not block or not scale.shape:
         return {}
     if block < 0 or len(scale.shape) != len(x.shape):
         c.refuse(f"block_size={block} needs a scale of the operand's rank")
@@ -55,7 +55,7 @@ def quantize_linear(c: Call) -> Node:
     """QuantizeLinear in all forms."""
     c.ignore("precision")
     saturate = c.flag("saturate", True)
-    x, scale, zero = c.x(0), _parameter(c, c.x(1), c.x(0)), c.opt(2)
+    x, scale, zero = c.x(0), _parameter(c, c.x(1)), c.opt(2)
     default = zero.dtype if zero is not None else u8
     dtype = default if c.int_("output_dtype", 0) == 0 else c.dtype("output_dtype")
     if zero is not None and zero.dtype is not dtype:
@@ -66,7 +66,7 @@ def quantize_linear(c: Call) -> Node:
         x = c.cast(x, f32)
     if x.dtype is not scale.dtype:
         x, scale = c.cast(x, f32), c.cast(scale, f32)
-    point = _parameter(c, zero, x) if zero is not None else None
+    point = _parameter(c, zero) if zero is not None else None
     if dtype.is_narrow and dtype not in WHOLE:
         y = c(ops.div, x, _repeated(c, scale, x, axis, blocks))
         if point is not None:
@@ -96,8 +96,8 @@ def _repeated(c: Call, p: Node, x: Node, axis: int, blocks: dict[str, int]) -> N
 
 def dequantize_linear(c: Call) -> Node:
     """DequantizeLinear in all forms."""
-    x, scale, zero = c.x(0), _parameter(c, c.x(1), c.x(0)), c.opt(2)
-    point = _parameter(c, zero, x) if zero is not None else None
+    x, scale, zero = c.x(0), _parameter(c, c.x(1)), c.opt(2)
+    point = _parameter(c, zero) if zero is not None else None
     axis = _axis_of(c, x, scale)
     blocks = _blocks(c, x, axis, scale)
     if x.dtype.is_narrow and x.dtype not in WHOLE:

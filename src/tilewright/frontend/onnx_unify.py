@@ -8,12 +8,12 @@ Not its business: dimensions that differ for sure, which stay errors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations, islice
 from typing import TypeAlias
 
 from tilewright import ops
-from tilewright.core.expr import Dim, Sym, evaluate, symbols
+from tilewright.core.expr import Dim, Sym, evaluate, limits, substitute, symbols
 from tilewright.core.graph import Attrs
 from tilewright.core.opdef import OpDef, Trait
 from tilewright.core.types import TensorType
@@ -35,9 +35,13 @@ MAX_TRIED = 4096
 """Sizes that are tried for a pair that no rearranging solves."""
 
 
+MAX_MULTIPLE = 256
+"""Of the numbers that a size may be asked to be a multiple of."""
+
+
 def solve(pairs: Pairs, free: set[Sym]) -> dict[Sym, Dim]:
     """A value for each symbol of ``free`` that a pair determines; each symbol at most once, and none in a value."""
-    return _rearranged(pairs, free) or _tried(pairs, free)
+    return _rearranged(pairs, free) or _tried(pairs, free) or _narrowed(pairs, free)
 
 
 def _tried(pairs: Pairs, free: set[Sym]) -> dict[Sym, Dim]:
@@ -51,6 +55,30 @@ def _tried(pairs: Pairs, free: set[Sym]) -> dict[Sym, Dim]:
             if len(found) == 1:
                 return {symbol: found[0]}
     return {}
+
+
+def _narrowed(pairs: Pairs, free: set[Sym]) -> dict[Sym, Dim]:
+    """A symbol of fewer sizes, at all of which the two sides of a pair are equal: multiples, or up to a number.
+
+    ``(h + 15) // 16`` and ``2*((h + 31) // 32)`` are equal for multiples of 32, ``n`` and ``min(n, 9)`` up to 9.
+    """
+    found: dict[Sym, Dim] = {}
+    for a, b in pairs:
+        for symbol in sorted((symbols(a) | symbols(b)) & (free - found.keys()), key=lambda s: s.name):
+            for fewer in _narrower(symbol, (a, b)):
+                if substitute(a, {symbol: fewer}) == substitute(b, {symbol: fewer}):
+                    found[symbol] = fewer
+                    break
+    return found
+
+
+def _narrower(symbol: Sym, sides: tuple[Dim, Dim]) -> Iterator[Dim]:
+    lo = max(symbol.lo or 0, 1)
+    for most in sorted({n for e in sides for n in limits(e) if n >= lo}, reverse=True):
+        yield Sym(symbol.name, symbol.lo, most)
+    if symbol.hi is None:
+        for n in range(2, MAX_MULTIPLE + 1):
+            yield n * Sym(f"{symbol.name}_by_{n}", -(-lo // n))
 
 
 def _equal_at(a: Dim, b: Dim, sizes: Mapping[Sym, int]) -> bool:
