@@ -253,6 +253,9 @@ class Host(Protocol):
     def reset(self, mark: int) -> None:
         """Forget the problems found since ``mark``: another form is tried."""
 
+    def only_misfits(self, mark: int) -> bool:
+        """Are all problems found since ``mark`` of ops whose operands' types do not go together?"""
+
 
 class Call:
     """One node being converted: ``c(op, *nodes, **attrs)`` adds a node of the graph IR under its location."""

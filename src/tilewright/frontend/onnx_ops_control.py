@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from tilewright import ops
 from tilewright.core import expr
@@ -31,9 +30,6 @@ from tilewright.frontend.onnx_call import (
 from tilewright.frontend.onnx_ops_movement import cut, join, split_sizes
 from tilewright.frontend.onnx_trips import trips
 
-if TYPE_CHECKING:
-    from onnx import GraphProto
-
 MAX_UNROLLED = 1024
 FOREVER = (1 << 63) - 1
 
@@ -49,25 +45,12 @@ def _if(c: Call) -> Results:
         body = c.host.bodies([BodySpec(g, ()) for g in branches])
         branch = {"then_branch": body.graphs[0], "else_branch": body.graphs[1]}
         return c.results(c(ops.if_, condition, *body.captured, **branch, name=c.emitter.fresh("if")))
-    except (Refused, CompileError):
-        if c.emitter.deciding(condition) and any(_converts(c, g) for g in branches):
-            c.host.reset(mark)
+    except (Refused, CompileError) as e:
+        inside = not isinstance(e, NotTensors | CompileError)
+        if c.emitter.deciding(condition) and (not inside or c.host.only_misfits(mark)):
+            c.host.reset(mark)  # a branch may fit only the calls that take it
             c.decided(condition, "the branch")
         raise
-
-
-def _converts(c: Call, branch: GraphProto) -> bool:
-    """Can a branch be converted by itself? Its problems are not kept."""
-    mark = c.host.mark()
-    try:
-        c.host.bodies([BodySpec(branch, ())])
-        return True
-    except NotTensors:
-        return True
-    except (Refused, CompileError):
-        return False
-    finally:
-        c.host.reset(mark)
 
 
 # --- loops ----------------------------------------------------------------------------------------------------------

@@ -121,6 +121,7 @@ class Walker:
         self.emitter, self.reader, self.functions = Emitter(pool), reader, functions
         self.problems: list[Problem] = []
         self.undecided: dict[str, list[Problem]] = {}  # per input of the model, what waits for its value
+        self.misfits: set[Problem] = set()  # those of operands' types
         self.constraints: dict[Expr, None] = {}
         self.input_symbols: set[Sym] = set()
         self._n_nodes = 0
@@ -295,7 +296,9 @@ class Walker:
             for name in e.inputs if isinstance(e, Undecided) else ():
                 self.undecided.setdefault(name, []).append(self.problems[-1])
         except CompileError as e:
-            self.problems.extend(_relocated(p, loc, _spelled(node, frame)) for p in e.problems)
+            found = [_relocated(p, loc, _spelled(node, frame)) for p in e.problems]
+            self.problems += found
+            self.misfits.update(found)
         except BadTensor as e:
             self._problem(loc, _spelled(node, frame), e.rule, e.remedy)
         except MODEL_ERRORS as e:
@@ -495,6 +498,10 @@ class _BoundHost:
 
     def reset(self, mark: int) -> None:
         del self.walker.problems[mark:]
+
+    def only_misfits(self, mark: int) -> bool:
+        found = {p for p in self.walker.problems[mark:] if p.rule != IN_SUB_GRAPH}
+        return bool(found) and found <= self.walker.misfits
 
 
 def _whole(outputs: Sequence[Value | Broken]) -> list[Value]:
