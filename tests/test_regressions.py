@@ -244,3 +244,12 @@ def test_a_chain_of_costly_functions_is_emitted_at_once() -> None:
     start = time.process_time()
     check(b, given, [y], [x])
     assert time.process_time() - start < 5
+
+
+@pytest.mark.parametrize("large", [4e12, 3e38, float(np.finfo(np.float32).min)])
+def test_softmax_of_large_elements(large: float) -> None:
+    """As a net's untrained logits, or a row that a mask covers whole."""
+    x = np.full((3, 17), large, np.float32)
+    x[1, 4:] = 0
+    b, given = inputs(x)
+    check(b, given, [b(ops.softmax, given[0], axis=1)], [x])

@@ -21,7 +21,7 @@ MAX = P(ops.reduce_max, X, name="max", where=lambda n: n.attrs["keepdims"] and l
 SHIFTED = P(ops.sub, X, MAX)
 EXP = P(ops.exp, SHIFTED)
 BASE = const("base", lambda n: is_near(n, math.log2(math.e)))
-EXP2 = P(ops.exp2, P(ops.sub, P(ops.mul, X, BASE), P(ops.mul, MAX, BASE)))
+EXP2 = P(ops.exp2, P(ops.mul, SHIFTED, BASE))
 
 
 def _sum_over(total: Node, terms: Node, axes: tuple[int, ...]) -> bool:

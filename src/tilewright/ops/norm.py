@@ -149,14 +149,14 @@ def _shifted(b: Builder, x: Node, axis: int) -> Node:
 
 
 def weights_below_top(b: Builder, x: Node, axis: int, scale: float = 1.0) -> Node:
-    """``exp(scale * (x - max(x)))`` along an axis, up to a factor near 1 that all elements of a row share.
+    """``exp(scale * (x - max(x)))`` along an axis, to the base 2. ``scale`` must be positive.
 
-    To the base 2, so that one fused multiply-add does for scale, base and maximum. Rounding the maximum's product gives
-    the factor, which the sum of a softmax takes out again. ``scale`` must be positive.
+    The maximum is taken off first: a multiply-add with the maximum's rounded product would overflow, or be off by more
+    than any exponent, where elements are large (4e12, or a mask's lowest float).
     """
     factor = b.const(scale * math.log2(math.e), x.dtype)
     top = b(reduce_max, x, axes=(axis,), keepdims=True)
-    return b(ew.exp2, b(ew.sub, b(ew.mul, x, factor), b(ew.mul, top, factor)))
+    return b(ew.exp2, b(ew.mul, b(ew.sub, x, top), factor))
 
 
 def _softmax(b: Builder, a: Attrs, x: Node) -> Node:
