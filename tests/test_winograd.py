@@ -231,6 +231,16 @@ def winograd_calls(model: tw.LoadedModel) -> int:
     return sum(k["calls"] for k in model.report()["kernels"] if "winograd_conv" in k["ops"])
 
 
+def test_code_for_images_of_any_size_stays_small():
+    """Borders in four nested loops, each cut wherever it might meet one, were ten times the code of known sizes."""
+    w, bias, options = random(32, 32, 3, 3), random(32, seed=1), driver.Options(target="x86-64-v4")
+    lines = []
+    for h, wide in ((40, 40), (Sym("h", 1), Sym("w", 1))):
+        graph = driver.optimise(tiled((1, h, wide, 32), w, bias, 4, ((1, 1), (1, 1))), options, None)
+        lines.append(sum(t.count("\n") for t in driver.kernel_texts(graph, options, "llvm", "winograd")))
+    assert lines[1] < 3 * lines[0]
+
+
 @pytest.mark.parametrize(("channels", "depth", "size"), [(64, 12, 16), (512, 2, 14)])
 def test_deep_nets_stay_within_the_bound_of_eager(channels, depth, size):
     torch.manual_seed(0)

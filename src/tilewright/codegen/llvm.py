@@ -70,7 +70,8 @@ def _emit_narrow(kernel: Kernel, target: Target, part: bool) -> Emitted:
 
 
 def _emit(kernel: Kernel, target: Target, *, narrow: bool, part: bool) -> Emitted:
-    module = Module(kernel, target, analyse(kernel, target), Splits(kernel.body), has_narrow_tails=narrow)
+    splits = Splits(kernel.body, kernel.sizes)
+    module = Module(kernel, target, analyse(kernel, target), splits, has_narrow_tails=narrow)
     module.has_part = part and whole_extent(kernel) is not None
     is_whole = part and not module.has_part
     own = _define(module, f'@"{kernel.name}"', "i32 %threads", in_task=False)

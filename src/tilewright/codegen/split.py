@@ -23,6 +23,8 @@ from tilewright.tile.ir import Fold, For, If, Kind, Prefetch, Stmt, Store, Updat
 
 MAX_PIECES = 9
 MAX_STATEMENTS = 1500
+MAX_STATEMENTS_OF_SIZES = 250
+"""The same where sizes decide places: then every piece is code, while numbers leave out those that are empty."""
 MIN_SHARE = 0.25
 """The part of a loop's statements that depend on it, below which it is not cut."""
 _CUT = frozenset({Kind.SERIAL, Kind.PARALLEL, Kind.VECTOR, Kind.BLOCK, Kind.THREAD})
@@ -150,20 +152,23 @@ class Splits:
     """The conditions by which each loop of a kernel may be cut, within a limit on the size of the code.
 
     A loop is cut only for a good part of its body (``MIN_SHARE``): the rest would be repeated for nothing. When the
-    pieces of nested loops would multiply to more than ``MAX_STATEMENTS`` statements, outer loops are no longer cut at
-    guards, then no longer at ragged extents: what stays open becomes masks and branches.
+    pieces of nested loops would multiply to more than ``MAX_STATEMENTS`` statements (``MAX_STATEMENTS_OF_SIZES``
+    where symbolic sizes decide places), outer loops are no longer cut at guards, then no longer at ragged extents:
+    inner loops still are, at places computed when they are met, and what stays open becomes masks and branches.
     """
 
-    def __init__(self, body: tuple[Stmt, ...]) -> None:
+    def __init__(self, body: tuple[Stmt, ...], sizes: tuple[Sym, ...]) -> None:
         self._found: dict[int, list[Condition]] = {}
         order: list[For] = []
         self._collect(body, order)
         for f in order:
             if self._found[id(f)] and _weight(f.body, f.loop.sym) < MIN_SHARE * _weight(f.body):
                 self._found[id(f)] = []
+        known = all(expr.symbols(c.e).isdisjoint(sizes) for found in self._found.values() for c in found)
+        most = MAX_STATEMENTS if known else MAX_STATEMENTS_OF_SIZES
         for guards_only in (True, False):
             for f in order:
-                if self._size(body) <= MAX_STATEMENTS:
+                if self._size(body) <= most:
                     return
                 kept = self._found[id(f)]
                 self._found[id(f)] = [c for c in kept if not c.is_guard] if guards_only else []
