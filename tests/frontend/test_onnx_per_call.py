@@ -69,6 +69,11 @@ def test_sizes_that_decide_a_rank_are_compiled_one_by_one() -> None:
     assert tw.compile(m, fix_dims={"n": 1}, cache=False)(X[0, :, :1]).shape == (3,)
 
 
+def test_squeeze_without_axes_drops_what_is_one() -> None:
+    made = compiled(node("Squeeze", ["x"], ["y"]), inputs=[info("x", ["n", 1, 4])])
+    assert made(X[:1, :1]).shape == (4,) and made(X[:, :1]).shape == (2, 4)
+
+
 def test_a_branch_that_fits_no_size_waits_for_the_value_that_chooses() -> None:
     """One of two branches suits the sizes of a call: the other is for calls that choose it."""
     branches = [graph([node("Add", ["x", w], ["r"])], [], ["r"], name=w) for w in ("five", "four")]

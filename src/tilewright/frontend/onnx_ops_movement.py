@@ -12,7 +12,7 @@ from tilewright.core import expr
 from tilewright.core.expr import Dim, Expr, is_nonneg, maximum, minimum
 from tilewright.core.graph import Node
 from tilewright.core.types import i64, product
-from tilewright.frontend.onnx_call import Call, Results, Table
+from tilewright.frontend.onnx_call import FIX_REMEDY, Call, Results, Table
 
 FAR = 1 << 31
 
@@ -321,6 +321,9 @@ def _squeeze(c: Call) -> Node:
     x = c.x(0)
     axes = _axes_operand(c, 13)
     if axes is None:
+        unsure = [d for d in x.shape if not isinstance(d, int) and not is_nonneg(d - 2)]
+        if unsure:
+            c.refuse(f"without axes it drops dimensions of size 1, and {unsure[0]} may be one", FIX_REMEDY)
         axes = [k for k, d in enumerate(x.shape) if d == 1]
     dropped = c.axes(axes, len(x.shape))
     for axis in dropped:
