@@ -506,10 +506,13 @@ def repeat(g: Grower) -> bool:
 def sample(g: Grower) -> bool:
     """Any op at all, in any dtype, on operands of its own: an island that other ops may grow from."""
     op = g.choose([op for op in ops.ALL if op.samples is not None and Trait.CONTROL not in op.traits])
-    drawn = g.choose(sample_calls(op, g.integer(0, 2**31)))
+    calls = [s for s in sample_calls(op, g.integer(0, 2**31)) if op in RANDOM or all(map(_is_moderate, s.arrays))]
+    if not calls:
+        return False
+    drawn = g.choose(calls)
     if g.chance(0.5):
         drawn = converted(drawn, g.choose(types.DTYPES)) or drawn
-    if op not in RANDOM and not all(_is_moderate(a) for a in drawn.arrays):
+    if op not in RANDOM and not all(map(_is_moderate, drawn.arrays)):
         return False
     operands = []
     for a in drawn.arrays:

@@ -34,7 +34,7 @@ class Native:
         made = codegen.emit(kernel, target)
         self.scratch = made.scratch
         self.code = object_bytes or codegen.compile_text(made.text, target)
-        self.jit = llvm.create_lljit_compiler(codegen.target_machine(HOST))
+        self.jit = llvm.create_lljit_compiler(codegen.target_machine(HOST), use_jit_link=True)
         builder = llvm.JITLibraryBuilder().add_object_img(self.code)
         builder.import_symbol("tw_parallel_for", ctypes.cast(_pool, ctypes.c_void_p).value)
         self.library = builder.export_symbol(kernel.name).link(self.jit, kernel.name)

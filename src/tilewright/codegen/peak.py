@@ -42,7 +42,7 @@ class PeakMeter:
         self.lanes = target.lanes(4)
         self.accumulators = min(20, target.n_vector_registers - 4)
         machine = target_machine(target)
-        self._jit = llvm.create_lljit_compiler(machine)
+        self._jit = llvm.create_lljit_compiler(machine, use_jit_link=True)
         image = compile_text(
             "\n".join([f'target triple = "{target.triple}"', self._fma_loop(), self._read_loop(), _TICKS]), target
         )
