@@ -1,7 +1,8 @@
 """Cold start: from the start of a process to its first answer and end, beside ONNX Runtime and OpenVINO.
 
-    python -m benchmarks.cold_start resnet50 mobilenet_v2 bert_base --folder /tmp/cold
+    python -m benchmarks.cold_start resnet50 mobilenet_v2 bert_base bert_base:tokens=32 --folder /tmp/cold
 
+A size behind a net's name cuts its inputs along the dimensions that the zoo calls so.
 Ours is a C program (`examples/aot/run.c`) with the exported object and its weights in a mapped file; and the shared
 library through the Python loader. The peers are Python with their wheel's package, which is how most people start
 them. Each process reads zeros as inputs, runs once and exits; processes of all kinds take turns, files are in the page
@@ -25,6 +26,7 @@ from benchmarks import zoo
 
 import tilewright as tw
 from tilewright.aot.export import Exported
+from tilewright.aot.interface import c_name
 from tilewright.runtime.library import LibraryModel
 
 ROOT = Path(__file__).parents[1]
@@ -65,9 +67,10 @@ def main() -> None:
         options.json.write_text(json.dumps(rows, indent=1))
 
 
-def measure(name: str, folder: Path, runs: int, threads: int) -> dict[str, tuple[float, float, float]]:
+def measure(spec: str, folder: Path, runs: int, threads: int) -> dict[str, tuple[float, float, float]]:
     """Best and median seconds of wall time and best of CPU time, of each kind of process."""
-    onnx, made = prepared(name, folder, threads)
+    onnx, made = prepared(spec, folder, threads)
+    name = c_name(spec)
     raw, arrays = folder / f"{name}.bin", folder / f"{name}.npz"
     program = folder / name
     commands = {
@@ -94,12 +97,27 @@ def cpu_of_children() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def prepared(name: str, folder: Path, threads: int) -> tuple[Path, Exported]:
+def sized(spec: str) -> zoo.ZooModel:
+    """The net of ``NAME`` or ``NAME:DIMENSION=SIZE,...``."""
+    name, _, sizes = spec.partition(":")
+    model = zoo.build(name)
+    for dimension, _, size in (part.partition("=") for part in sizes.split(",") if part):
+        found = [(key, axis) for key, axes in model.axes.items() for axis, n in axes.items() if n == dimension]
+        if not found:
+            known = sorted({n for axes in model.axes.values() for n in axes.values()})
+            raise SystemExit(f"{name} has no dimension {dimension!r}; it has {known}")
+        for key, axis in found:
+            model.named_inputs[key] = model.named_inputs[key].narrow(axis, 0, int(size)).contiguous()
+    return model
+
+
+def prepared(spec: str, folder: Path, threads: int) -> tuple[Path, Exported]:
     """The model as ONNX, exported and linked."""
     folder.mkdir(parents=True, exist_ok=True)
+    name = c_name(spec)
     onnx = folder / f"{name}.onnx"
     if not onnx.exists():
-        onnx.write_bytes(zoo.to_onnx(zoo.build(name)).SerializeToString())
+        onnx.write_bytes(zoo.to_onnx(sized(spec)).SerializeToString())
     made = tw.export(onnx, folder, name=name, threads=threads, weights="file", shared=True)
     flags = [f"-DMODEL={name}", f'-DWEIGHTS="{made.weights}"', "-include", str(made.header), "-O1"]
     source = ROOT / "examples" / "aot" / "run.c"
