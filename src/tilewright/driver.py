@@ -394,7 +394,7 @@ def graph_passes(options: Options, target: Target) -> tuple[Pass, ...]:
     lanes = target.lanes(4) if options.accuracy == "default" and options.optimize != SIZE else 0
     if options.precision == "bf16":
         return (*passes_for(level, lanes=lanes, per_lane=2 if target.has_bf16 else 1), Precision())
-    return passes_for(level, lanes=lanes)
+    return passes_for(level, lanes=lanes, n_cores=target.n_cores)
 
 
 class KernelBuilder:

@@ -52,6 +52,13 @@ def test_scans_project_for_the_next_layer(name, lanes):
     assert_same(graph, after, rtol=1e-4, atol=1e-4)
 
 
+def test_with_more_cores_two_directions_run_side_by_side_instead():
+    graph = net()
+    assert ProjectAhead(16, n_cores=2).run(graph) is graph
+    graph = net(n_dirs=1)
+    assert ProjectAhead(16, n_cores=2).run(graph) is not graph
+
+
 def test_a_length_may_be_symbolic():
     assert blocks_of(net(steps=Sym("T", 1))) == [8, 8]
 

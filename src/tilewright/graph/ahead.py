@@ -41,14 +41,17 @@ class ProjectAhead(Pass):
     It does not fire on batches (their products do enough with every weight), on sequences with lengths or of fewer than
     ``MIN_BLOCKS`` blocks of steps, on dtypes other than f32, on GRUs whose reset gate comes before the product, on
     recurrent weights that are computed or small, on over ``MAX_WEIGHTS``, and where the columns don't give as
-    many tiles as the scan has. A sequence's length may be symbolic. ``lanes`` is the number of f32 in a vector.
+    many tiles as the scan has. A sequence's length may be symbolic. ``lanes`` is the number of f32 in a vector. With
+    more than one of ``n_cores`` the scans of two directions run side by side and leave the product to all cores.
     """
 
     name: ClassVar[str] = "project-ahead"
     lanes: int = 16
+    n_cores: int = 1
 
     def run(self, graph: Graph, journal: Journal | None = None) -> Graph:
-        uses = {n: parts for n in graph.nodes() if (parts := _parts(n))}
+        most = len(graph.nodes()) if self.n_cores == 1 else 1
+        uses = {n: parts for n in graph.nodes() if (parts := _parts(n)) and len(parts) <= most}
         blocks: dict[Node, int] = {}
         while True:  # until every product left has scans that take it
             columns: dict[Node, int] = {}
