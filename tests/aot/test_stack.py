@@ -162,6 +162,14 @@ def test_depths_of_instructions(triple: str) -> None:
     assert stack_of(asm, triple).n_bytes == want
 
 
+def test_a_register_that_served_for_something_else() -> None:
+    """A frame that is left by its frame pointer: what r4 was shifted by in between is no depth."""
+    lines = ["push.w {r4, r7, lr}", "add r7, sp, #4", "sub sp, #152", "mov r4, sp", "bfc r4, #0, #6", "mov sp, r4",
+             "lsrs r4, r4, #31", "sub.w r4, r7, #4", "mov sp, r4", "pop.w {r4, r7, pc}"]  # fmt: skip
+    text = "f:\n" + "".join(f"\t{x.replace(' ', chr(9), 1)}\n" for x in lines)
+    assert stack_of(text, "thumbv7em-none-eabihf").n_bytes == {"f": 12 + 152 + 56}
+
+
 def test_foreign_functions_and_recursion() -> None:
     found = stack_of("f:\n\tcallq\tg@PLT\n\tcallq\tf\n\tretq\n", "x86_64-unknown-linux-gnu")
     assert found.n_bytes == {"f": None} and found.foreign == {"g"}

@@ -36,9 +36,11 @@ class State:
         self.depth = self.known[register] - less
 
     def lower(self, register: str, by: int, source: str = "") -> None:
-        """A register gets the depth that it or ``source`` holds, and ``by`` more, where that holds one."""
+        """A register gets the depth that it or ``source`` holds, and ``by`` more; none where that holds none."""
         held = self.known.get(source or register)
-        if held is not None:
+        if held is None:
+            self.known.pop(register, None)
+        else:
             self.known[register] = held + by
 
     def forget(self, register: str) -> None:
@@ -170,8 +172,8 @@ _ARM = Rules(
          lambda s, m: s.lower(m[1], max((1 << int(m[2])) - 8, 0))),
         (r"mov\s+sp, (\w+)", lambda s, m: s.restore(m[1])),
         (r"sub(?:w|\.w)?\s+sp, (\w+), #(\d+)", lambda s, m: s.restore(m[1], -int(m[2]))),
-        (r"subs\s+(\w+), \1, #(\d+)",
-         lambda s, m: s.lower(m[1], int(m[2]))),
+        (r"sub(?:s|w|\.w)?\s+(\w+), (\w+), #(\d+)",
+         lambda s, m: s.lower(m[1], int(m[3]), m[2])),
         (r"(?:stm|stmib|ldm|ldmib|vstmia|vldmia)(?:\.w)?\s+sp, \{", _nothing),
     ),
     call=re.compile(rf"(?:blx?|b(?:\.w)?|b(?:eq|ne|lt|le|gt|ge|lo|ls|hi|hs|mi|pl)(?:\.w)?|cbn?z\s+\w+,)\s+{_NAME}$"),
