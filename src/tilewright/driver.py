@@ -26,7 +26,6 @@ from tilewright import ops
 from tilewright.codegen.dot import dots_of
 from tilewright.codegen.llvm import assembly, compile_text, emit, emit_kernel
 from tilewright.codegen.program import emit_program
-from tilewright.codegen.scratch import Scratch
 from tilewright.codegen.target import Target
 from tilewright.core.diag import OptionError
 from tilewright.core.expr import Dim, Sym, largest, symbols, to_text
@@ -327,15 +326,16 @@ class SplitGraph:
         shapes = [[largest(d, self.planner.caps) for d in n.shape] for n in self.graph.outputs]
         made = self.kernels
         return emit_program(
-            self.program, self.slots, shapes, made.target, made.parameter_counts(), Scratch.most(made.scratch.values()),
-            cycles,
-        )  # fmt: skip
+            self.program, self.slots, shapes, made.target, made.parameter_counts(), made.most_scratch(), cycles
+        )
 
     def manifest(self, options: Options, weights_bytes: int, n_dims: int) -> Manifest:
         """What a loader must know."""
         report = make_report(self.graph, self.program, self.kernels, options, weights_bytes)
-        scratch = Scratch.most(self.kernels.scratch.values())
-        return make_manifest(self.graph, self.slots, n_dims, self.planner.caps, self.kernels.target, report, scratch)
+        made = self.kernels
+        return make_manifest(
+            self.graph, self.slots, n_dims, self.planner.caps, made.target, report, made.most_scratch()
+        )
 
 
 def optimise_and_split(graph: Graph, options: Options, target: Target, clock: Clock) -> SplitGraph:
@@ -415,7 +415,7 @@ class KernelBuilder:
         self.kernels: dict[str, Kernel] = {}
         self.specs: dict[str, KernelSpec] = {}
         self.labels: dict[str, str] = {}
-        self.scratch: dict[str, Scratch] = {}
+        self.scratch: dict[str, ScratchSpec] = {}
         self.sizes: dict[str, int] = {}
         self.work: dict[str, Work | None] = {}
         self.products: dict[str, tuple[str, ...]] = {}
@@ -492,6 +492,10 @@ class KernelBuilder:
             self.clock.tell("kernels", k, len(self.kernels))
             found[name] = self._emitted(name)
         return found
+
+    def most_scratch(self) -> ScratchSpec:
+        """Enough for each kernel that was emitted."""
+        return ScratchSpec.most(self.scratch.values())
 
     def _emitted(self, name: str) -> str:
         with self.clock.stage("emit"):
@@ -591,7 +595,7 @@ def make_manifest(
     caps: Mapping[Sym, Dim],
     target: Target,
     report: dict[str, Any],
-    scratch: Scratch,
+    scratch: ScratchSpec,
 ) -> Manifest:
     """What the loader needs to know."""
     given = graph.symbols()
@@ -606,7 +610,7 @@ def make_manifest(
         symbols=tuple(SymbolSpec(s.name, s.lo or 0, s.hi) for s in given),
         computed=tuple(SymbolSpec(s.name, s.lo or 0, _size(caps.get(s, s.hi))) for s in by_slot),
         n_dims=n_dims,
-        scratch=ScratchSpec(scratch.fixed, scratch.per_thread),
+        scratch=scratch,
         constraints=tuple(Constraint(f"{to_text(c)} >= 0") for c in graph.constraints),
         report=report,
     )
@@ -647,7 +651,7 @@ def make_report(
             "work": None if work is None else asdict(work),
         })  # fmt: skip
     arena = program.arena_bytes
-    scratch = Scratch.most(kernels.scratch.values())
+    scratch = kernels.most_scratch()
     return {
         "model": graph.name,
         "options": options.shown(),
@@ -706,8 +710,7 @@ def kernel_texts(graph: Graph, options: Options, stage: str, only: str) -> Itera
     if stage == "entry":
         slots, shapes = dimension_slots(graph, program), [n.shape for n in graph.outputs]
         made.texts()
-        scratch = Scratch.most(made.scratch.values())
-        yield emit_program(program, slots, shapes, target, made.parameter_counts(), scratch)
+        yield emit_program(program, slots, shapes, target, made.parameter_counts(), made.most_scratch())
         return
     texts = {spec.name: text for text, spec in made.specs.items()}
     for name, kernel in made.kernels.items():

@@ -7,6 +7,7 @@ import llvmlite.binding as llvm
 import numpy as np
 
 from tilewright.codegen import llvm as codegen
+from tilewright.codegen.scratch import start_of
 from tilewright.codegen.target import Target
 from tilewright.core.compute import Buffer
 from tilewright.runtime.values import aligned_buffer
@@ -47,7 +48,7 @@ class Native:
             assert a.flags.c_contiguous and a.dtype == b.dtype.numpy, b
         scratch, start = aligned_buffer(self.scratch.n_bytes(threads))
         scratch[:] = 0
-        at = scratch.ctypes.data + start + self.scratch.start(threads)
+        at = scratch.ctypes.data + start + start_of(self.scratch, threads)
         self.function(*[a.ctypes.data for a in arrays], *sizes, threads, at)
 
 

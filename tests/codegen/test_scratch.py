@@ -10,11 +10,12 @@ from codegen import native
 from codegen.native import HOST, POOL, TASK, Native, kernel, local
 from tilewright.aot.stack import stack_of
 from tilewright.codegen import llvm as codegen
-from tilewright.codegen.scratch import FLAG_BYTES, STACK_LIMIT, Locals, Scratch
+from tilewright.codegen.scratch import FLAG_BYTES, STACK_LIMIT, Locals, start_of
 from tilewright.codegen.target import Target
 from tilewright.core import types
 from tilewright.core.compute import Buffer
 from tilewright.core.expr import Sym
+from tilewright.runtime.manifest import ScratchSpec
 from tilewright.tile.ir import For, Kind, Loop, Store
 
 ROWS, WIDTH = 64, 3001
@@ -85,7 +86,7 @@ def test_what_it_takes():
     padded = -(-4 * (WIDTH + 15) // 64) * 64
     need = codegen.emit(reversed_rows(), HOST).scratch
     assert need.fixed <= padded and need.per_thread <= padded + FLAG_BYTES
-    assert need.n_bytes(3) == need.fixed + 3 * need.per_thread and need.start(3) == 3 * FLAG_BYTES
+    assert need.n_bytes(3) == need.fixed + 3 * need.per_thread and start_of(need, 3) == 3 * FLAG_BYTES
     stack = stack_of(codegen.assembly(reversed_rows(), HOST), llvm.get_process_triple())
     assert max(n for n in stack.n_bytes.values() if n is not None) < 1024
 
@@ -93,4 +94,5 @@ def test_what_it_takes():
 def test_small_buffers_stay_on_the_stack():
     places = Locals()
     assert [places.place(n) for n in (STACK_LIMIT - 64, 65, 1, 100)] == [None, 0, None, 128]
-    assert Scratch.most([Scratch(1, 5), Scratch(3, 2)]) == Scratch(3, 5) and Scratch.most([]) == Scratch()
+    assert ScratchSpec.most([ScratchSpec(1, 5), ScratchSpec(3, 2)]) == ScratchSpec(3, 5)
+    assert ScratchSpec.most([]) == ScratchSpec()

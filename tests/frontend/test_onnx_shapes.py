@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper
 
@@ -238,7 +239,7 @@ def test_a_size_that_alone_makes_dimensions_equal() -> None:
     assert [i.shape for i in import_onnx(m).inputs] == [(1, 3)]
 
 
-def halved_and_doubled(times: int) -> object:
+def halved_and_doubled(times: int) -> onnx.ModelProto:
     """A map halved ``times`` times (rounded up), and once more and doubled, added: as detectors join their scales."""
     half = {"kernel_shape": [1], "strides": [2]}
     nodes = [node("MaxPool", [f"x{k}" if k else "x"], [f"x{k + 1}"], **half) for k in range(times + 1)]
@@ -252,9 +253,9 @@ def halved_and_doubled(times: int) -> object:
 @pytest.mark.parametrize("times", [1, 3, 4])
 def test_sizes_that_only_multiples_make_equal(times: int) -> None:
     m, n = halved_and_doubled(times), 2 ** (times + 1)
-    (x,) = import_onnx(m).inputs  # type: ignore[arg-type]
+    (x,) = import_onnx(m).inputs
     assert x.shape == (1, 2, n * Sym(f"w_by_{n}", 1))
-    check_against_runtime(m, {"x": rand(1, 2, 3 * n)})  # type: ignore[arg-type]
+    check_against_runtime(m, {"x": rand(1, 2, 3 * n)})
     made = tw.compile(m, cache=False)
     assert made(rand(1, 2, 5 * n)).shape == (1, 2, 10)
     with pytest.raises(InputError, match=f"w_by_{n}"):

@@ -67,9 +67,7 @@ def merge(levels: Sequence[Modules]) -> Modules:
             rows += [(f"{label} ({level.target.cpu})", size) for label, size in level.weight_rows]
     arenas = [m.manifest.report["memory"]["arena_bytes"] for m in levels]
     arena = max(arenas) if all(isinstance(a, int) for a in arenas) else f"max({', '.join(map(str, arenas))})"
-    scratch = ScratchSpec(
-        max(m.manifest.scratch.fixed for m in levels), max(m.manifest.scratch.per_thread for m in levels)
-    )
+    scratch = ScratchSpec.most(m.manifest.scratch for m in levels)
     memory = {
         **base.manifest.report["memory"], "arena_bytes": arena, "weights_bytes": int(weights.nbytes),
         "scratch_bytes": scratch.fixed, "scratch_bytes_per_thread": scratch.per_thread,

@@ -24,10 +24,11 @@ from tilewright.codegen.errors import CodegenError
 from tilewright.codegen.function import Function, Module
 from tilewright.codegen.lanes import Lanes
 from tilewright.codegen.registers import NarrowError
-from tilewright.codegen.scratch import FLAG_BYTES, Scratch
+from tilewright.codegen.scratch import FLAG_BYTES
 from tilewright.codegen.split import Splits
 from tilewright.codegen.target import Target
 from tilewright.codegen.writer import Val
+from tilewright.runtime.manifest import ScratchSpec
 from tilewright.tile.ir import Kernel
 from tilewright.tile.shares import whole_extent
 
@@ -40,7 +41,7 @@ class Emitted:
     """A module with a kernel's function and what it calls, as LLVM text; and the memory that the function wants."""
 
     text: str
-    scratch: Scratch
+    scratch: ScratchSpec
 
 
 def emit_kernel(kernel: Kernel, target: Target) -> str:
@@ -78,7 +79,7 @@ def _emit(kernel: Kernel, target: Target, *, narrow: bool, part: bool) -> Emitte
     if is_whole or module.has_part:  # all of it, on the thread that calls
         alone = _define(module, module.symbol("part"), "i64 %first, i64 %end", in_task=True)
         module.task_bytes = max(module.task_bytes, alone)
-    return Emitted(module.text(), Scratch(own, module.task_bytes and module.task_bytes + FLAG_BYTES))
+    return Emitted(module.text(), ScratchSpec(own, module.task_bytes and module.task_bytes + FLAG_BYTES))
 
 
 def _define(module: Module, name: str, last: str, *, in_task: bool) -> int:

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 
 from tilewright.codegen import beside
 from tilewright.codegen.parallel import POOL
-from tilewright.codegen.scratch import FLAG_BYTES, Scratch, zero_flags
+from tilewright.codegen.scratch import FLAG_BYTES, zero_flags
 from tilewright.codegen.target import Target
 from tilewright.core.expr import Atom, Binary, Dim, Mul, Sym, const_of, terms_of
 from tilewright.partition.program import (
@@ -30,6 +30,7 @@ from tilewright.partition.program import (
     SetDim,
     Step,
 )
+from tilewright.runtime.manifest import ScratchSpec
 
 _RUN = "define i32 @tw_run(ptr %args, ptr %dims, ptr %weights, ptr %memory, i32 %threads)"
 _SUB = "define internal i32 @{}(ptr %args, ptr %dims, ptr %weights, ptr %arena, i32 %threads, ptr %scratch)"
@@ -41,7 +42,7 @@ def emit_program(
     output_shapes: Sequence[Sequence[Dim]],
     target: Target,
     kernels: Mapping[str, int],
-    scratch: Scratch,
+    scratch: ScratchSpec,
     cycles: Mapping[str, int] | None = None,
 ) -> str:
     """The module's text; ``slots`` gives each symbol's place in ``dims``, ``kernels`` each kernel's parameter count,
@@ -72,7 +73,7 @@ def _signature(n_params: int, n_sizes: int) -> str:
 class Module:
     """Functions emitted so far; a sub-program is emitted once, by identity."""
 
-    def __init__(self, slots: Mapping[str, int], cycles: Mapping[str, int], scratch: Scratch) -> None:
+    def __init__(self, slots: Mapping[str, int], cycles: Mapping[str, int], scratch: ScratchSpec) -> None:
         self.slots = slots
         self.cycles = cycles
         self.scratch = scratch
@@ -82,7 +83,7 @@ class Module:
         self.parts: dict[str, None] = {}
         self.n_beside = 0
 
-    def function(self, program: Program, head: str, scratch: Scratch | None = None) -> None:
+    def function(self, program: Program, head: str, scratch: ScratchSpec | None = None) -> None:
         """With ``scratch``, it and the arena are parts of ``%memory``."""
         fn = Function(self)
         at = 0
@@ -111,7 +112,7 @@ class Module:
         self.functions.append(f"define void @tw_plan(ptr %dims, ptr %out) nounwind {{\n{body}")
 
 
-def _split_memory(scratch: Scratch) -> list[str]:
+def _split_memory(scratch: ScratchSpec) -> list[str]:
     """``%scratch`` and ``%arena`` from ``%memory`` and ``%threads``."""
     start, end, lines = "0", str(scratch.fixed), list[str]()
     if scratch.per_thread:

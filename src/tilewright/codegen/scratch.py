@@ -1,7 +1,7 @@
 """Where a kernel's local buffers live: a little on the stack, the rest in memory that the caller brings.
 
-In: sizes, as functions are emitted. Out: places, and the ``Scratch`` that a kernel needs. Not its business: who has the
-memory (``codegen.program`` for calls, ``runtime`` and ``aot`` for models).
+In: sizes, as functions are emitted. Out: places; what a kernel needs is a ``ScratchSpec``. Not its business: who has
+the memory (``codegen.program`` for calls, ``runtime`` and ``aot`` for models).
 
 A kernel's last argument is its scratch. Threads may be short of stack (128 KiB with musl, 512 KiB on macOS), so that
 only ``STACK_LIMIT`` bytes of a function's buffers lie there. The memory, by rising addresses::
@@ -16,8 +16,7 @@ it back. There are as many slots as threads at most, so that nobody waits. All f
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from tilewright.runtime.manifest import ScratchSpec
 
 STACK_LIMIT = 4096
 """Bytes of buffers that a function may have on the stack."""
@@ -26,26 +25,9 @@ FLAG_BYTES = 64
 ALIGNMENT = 64
 
 
-@dataclass(frozen=True)
-class Scratch:
-    """Bytes that a kernel needs beside its parameters: ``fixed`` ones, and ``per_thread`` ones, its flag included."""
-
-    fixed: int = 0
-    per_thread: int = 0
-
-    @staticmethod
-    def most(of: Iterable[Scratch]) -> Scratch:
-        """Enough for each of several kernels that run one after another."""
-        found = list(of)
-        return Scratch(max((s.fixed for s in found), default=0), max((s.per_thread for s in found), default=0))
-
-    def start(self, threads: int) -> int:
-        """Bytes of flags, which lie before what the argument points to."""
-        return FLAG_BYTES * threads if self.per_thread else 0
-
-    def n_bytes(self, threads: int) -> int:
-        """Bytes in all."""
-        return self.fixed + self.per_thread * threads
+def start_of(scratch: ScratchSpec, threads: int) -> int:
+    """Bytes of flags, which lie before what a kernel's argument points to."""
+    return FLAG_BYTES * threads if scratch.per_thread else 0
 
 
 class Locals:

@@ -16,12 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.codegen.scratch import Scratch
+from tilewright.codegen.scratch import start_of
 from tilewright.core.expr import Dim, Sym, evaluate
 from tilewright.core.types import Array
 from tilewright.partition.program import Branch, Call, Copy, LetDim, Pointer, Program, Repeat, SetDim, Step
 from tilewright.runtime.artifact import ObjectImage
 from tilewright.runtime.linker import link
+from tilewright.runtime.manifest import ScratchSpec
 from tilewright.runtime.values import aligned_buffer
 from tilewright.tile.ir import Kernel
 
@@ -75,7 +76,7 @@ class Native:
     """Kernels as callables: addresses of parameters, sizes, threads. ``is_intact``: none left its scratch so far."""
 
     def __init__(
-        self, kernels: Mapping[str, Kernel], objects: Sequence[ObjectImage], scratch: Mapping[str, Scratch]
+        self, kernels: Mapping[str, Kernel], objects: Sequence[ObjectImage], scratch: Mapping[str, ScratchSpec]
     ) -> None:
         self._scratch = scratch
         self.is_intact = True
@@ -86,7 +87,7 @@ class Native:
 
     def __call__(self, name: str, addresses: Sequence[int], sizes: Sequence[int], threads: int) -> None:
         needs = self._scratch[name]
-        memory, start = Memory(needs.n_bytes(threads)), needs.start(threads)
+        memory, start = Memory(needs.n_bytes(threads)), start_of(needs, threads)
         memory.bytes[:start] = 0
         self._functions[name](*addresses, *sizes, threads, memory.address + start)
         self.is_intact &= memory.is_intact

@@ -121,7 +121,7 @@ def _fits_some_sizes(
 ) -> bool:
     """Would the model be read if its symbols were numbers? Tries some; a problem that stays as it is says no."""
     header = _Header(source.model, shapes, fixed, facts)
-    free = {s for n in header.inputs(Pool(), Scope()) for d in n.shape for s in expr.symbols(d)}
+    free = _symbols(header.inputs(Pool(), Scope()))
     for size in TRIED_SIZES if free else ():
         result = _attempt(source, shapes, {**fixed, **dict.fromkeys(free, size)}, None, facts)
         if isinstance(result, Imported) or result[2]:
@@ -136,8 +136,12 @@ def _fixed(source: Source, shapes: Shapes, facts: Facts, sizes: Mapping[str, int
     if not sizes:
         return {}
     header = _Header(source.model, shapes, {}, facts)
-    inputs = header.inputs(Pool(), Scope())
-    return chosen({s for n in inputs for d in n.shape for s in expr.symbols(d)}, sizes)
+    return chosen(_symbols(header.inputs(Pool(), Scope())), sizes)
+
+
+def _symbols(nodes: Sequence[Node]) -> set[Sym]:
+    """The symbols in the nodes' shapes."""
+    return {s for n in nodes for d in n.shape for s in expr.symbols(d)}
 
 
 Failure: TypeAlias = "tuple[list[Problem], dict[Sym, Dim], tuple[str, ...]]"
@@ -159,7 +163,7 @@ def _attempt(
     walker.emitter.decidable = header.decidable
     for node, values in header.sizes:
         walker.emitter.note(node, values)
-    walker.input_symbols = {s for n in inputs for d in n.shape for s in expr.symbols(d)}
+    walker.input_symbols = _symbols(inputs)
     if header.fatal:
         return header.problems + header.strings, {}, walker.waits_for()
     outputs = walker.graph(model.graph, scope, Frame(header.opsets), source.numbers)

@@ -9,12 +9,12 @@ from __future__ import annotations
 from tilewright import ops
 from tilewright.core import expr
 from tilewright.core.graph import Node
-from tilewright.core.types import bool_, f32, i32, product
+from tilewright.core.types import bool_, f32, i32
 from tilewright.frontend.onnx_arithmetic import Formula
 from tilewright.frontend.onnx_call import Call, Results, Table
 from tilewright.frontend.onnx_ops_contract import gemm_of, matmul
 from tilewright.frontend.onnx_ops_elementwise import SELU_ALPHA, SELU_GAMMA
-from tilewright.frontend.onnx_ops_norm import rms_norm
+from tilewright.frontend.onnx_ops_norm import from_axis_on, rms_norm, softmax
 from tilewright.frontend.onnx_ops_quant import dequantized
 
 
@@ -63,9 +63,7 @@ def _bias_add(c: Call) -> Node:
 def _bias_softmax(c: Call) -> Node:
     c.ignore("is_inner_broadcast")
     x = c(ops.add, c.x(0), c.x(1))
-    axis = c.axis(c.int_("axis", 1), len(x.shape))
-    flat = c.reshape(x, (product(x.shape[:axis]), product(x.shape[axis:])))
-    return c.reshape(c(ops.softmax, flat, axis=1), x.shape)
+    return from_axis_on(c, x, c.axis(c.int_("axis", 1), len(x.shape)), softmax)
 
 
 def _bias_dropout(c: Call) -> Results:

@@ -11,11 +11,12 @@ from collections.abc import Callable, Sequence
 
 from tilewright import ops
 from tilewright.core.graph import Node
-from tilewright.core.types import DType, f32, i32, product
+from tilewright.core.types import DType, f32, i32
 from tilewright.frontend.onnx_arithmetic import Formula
 from tilewright.frontend.onnx_call import Call, Converter, Results, Table
 from tilewright.frontend.onnx_ops_contract import centred, matmul
 from tilewright.frontend.onnx_ops_microsoft_image import channels_first, channels_last
+from tilewright.frontend.onnx_ops_norm import from_axis_on, softmax
 from tilewright.frontend.onnx_ops_pool import average, window
 from tilewright.frontend.onnx_ops_quant import (
     dequantize_linear,
@@ -92,12 +93,9 @@ def _leaky_relu(c: Call, x: Node) -> Node:
 
 
 def _softmax(c: Call, x: Node) -> Node:
-    since_13, rank = c.int_("opset") >= 13, len(x.shape)
-    axis = c.axis(c.int_("axis", -1 if since_13 else 1), rank)
-    if since_13:
-        return c(ops.softmax, x, axis=axis)
-    flat = c.reshape(x, (product(x.shape[:axis]), product(x.shape[axis:])))
-    return c.reshape(c(ops.softmax, flat, axis=1), x.shape)
+    since_13 = c.int_("opset") >= 13
+    axis = c.axis(c.int_("axis", -1 if since_13 else 1), len(x.shape))
+    return softmax(c, x, axis) if since_13 else from_axis_on(c, x, axis, softmax)
 
 
 def _global_average_pool(c: Call, x: Node) -> Node:

@@ -137,10 +137,15 @@ def _along(build: Last) -> Converter:
         axis = c.axis(c.int_("axis", -1 if c.opset >= 13 else 1), max(len(x.shape), 1))
         if c.opset >= 13:
             return build(c, x, axis)
-        flat = c.reshape(x, (product(x.shape[:axis]), product(x.shape[axis:])))
-        return c.reshape(build(c, flat, 1), x.shape)
+        return from_axis_on(c, x, axis, build)
 
     return convert
+
+
+def from_axis_on(c: Call, x: Node, axis: int, build: Last) -> Node:
+    """``build`` along all dimensions from ``axis`` on, taken as one."""
+    flat = c.reshape(x, (product(x.shape[:axis]), product(x.shape[axis:])))
+    return c.reshape(build(c, flat, 1), x.shape)
 
 
 def _hardmax(c: Call, x: Node, axis: int) -> Node:
@@ -148,6 +153,11 @@ def _hardmax(c: Call, x: Node, axis: int) -> Node:
     best = c(ops.argmax, x, axis=axis, keepdims=True, select_last=False)
     places = c.align(c(ops.iota, extent=x.shape[axis], dtype=i64), axis, len(x.shape))
     return c.cast(c(ops.eq, places, best), x.dtype)
+
+
+def softmax(c: Call, x: Node, axis: int) -> Node:
+    """Softmax along one axis."""
+    return c(ops.softmax, x, axis=axis)
 
 
 TABLE: Table = {
@@ -160,5 +170,5 @@ TABLE: Table = {
     "LogSoftmax": _along(lambda c, x, axis: c(ops.log_softmax, x, axis=axis)),
     "LpNormalization": _lp_normalization,
     "RMSNormalization": _rms_normalization,
-    "Softmax": _along(lambda c, x, axis: c(ops.softmax, x, axis=axis)),
+    "Softmax": _along(softmax),
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,10 +88,19 @@ class WeightsSpec:
 
 @dataclass(frozen=True, slots=True)
 class ScratchSpec:
-    """Bytes that kernels need in front of the arena: ``fixed`` ones, and ``per_thread`` for each thread of the call."""
+    """Bytes that kernels need beside their parameters: ``fixed`` ones, and ``per_thread`` for each thread of the call.
+
+    Of a model they lie in front of the arena; a thread's include its flag (``codegen.scratch``).
+    """
 
     fixed: int = 0
     per_thread: int = 0
+
+    @staticmethod
+    def most(of: Iterable[ScratchSpec]) -> ScratchSpec:
+        """Enough for each of several that are not needed at one time."""
+        found = list(of)
+        return ScratchSpec(max((s.fixed for s in found), default=0), max((s.per_thread for s in found), default=0))
 
     def n_bytes(self, threads: int) -> int:
         """Bytes in all."""
