@@ -113,3 +113,29 @@ def test_threads_where_the_system_has_them(target: str, tmp_path: Path) -> None:
     assert (found.undefined >= WINDOWS) == is_windows
     assert ("net_after_fork" in found.defined) == has_threads
     assert ('"max_threads": 4' in made.record.read_text()) == has_threads
+
+
+FILES = {
+    "aarch64": {"open", "lseek", "mmap", "munmap", "close"},
+    "apple-m1": {"open", "lseek", "mmap", "munmap", "close"},
+    "x86-64-v3-windows": {
+        "CreateFileA", "GetFileSizeEx", "CreateFileMappingW", "MapViewOfFile", "UnmapViewOfFile", "CloseHandle",
+    },
+    "aarch64-windows": {
+        "CreateFileA", "GetFileSizeEx", "CreateFileMappingW", "MapViewOfFile", "UnmapViewOfFile", "CloseHandle",
+    },
+    "armv7": set(),
+    "wasm32": set(),
+}  # fmt: skip
+"""What an object asks of its system to map weights, where it does so."""
+
+
+@pytest.mark.parametrize("target", FILES)
+def test_weights_files_are_mapped_where_the_system_can(target: str, tmp_path: Path) -> None:
+    made = tw.export(DIGITS, tmp_path, target=target, fix_dims={"batch": 1}, name="digits", weights="file")
+    found, header = objects.symbols_of(made.object.read_bytes()), made.header.read_text()
+    assert found.undefined >= FILES[target]
+    maps = {"digits_map_weights", "digits_unmap_weights"}
+    assert found.defined & maps == (maps if FILES[target] else set())
+    assert all((f"{name}(" in header) == bool(FILES[target]) for name in maps)
+    assert ("kernel32" in header) == target.endswith("windows")

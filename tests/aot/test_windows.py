@@ -1,4 +1,4 @@
-"""A DLL runs under Wine: its imports, its calling convention, its threads."""
+"""A DLL runs under Wine: its imports, its calling convention, its threads, its weights in a mapped file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ import small_models
 import tilewright as tw
 
 HERE = Path(__file__).parent
-KERNEL32 = ("LoadLibraryA", "GetProcAddress", "GetStdHandle", "ReadFile", "WriteFile", "ExitProcess")
+KERNEL32 = (
+    "LoadLibraryA", "GetProcAddress", "GetStdHandle", "ReadFile", "WriteFile", "DeleteFileA", "ExitProcess",
+)  # fmt: skip
 WINE = shutil.which("wine64") or shutil.which("wine64", path="/usr/lib/wine") or shutil.which("wine")
 """Debian's package keeps it from the path."""
 
@@ -32,10 +34,11 @@ def wine(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return ["env", f"WINEPREFIX={tmp_path_factory.mktemp('wine')}", "WINEDEBUG=-all", str(WINE)]
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-def test_a_dll_answers_as_here(threads: int, tmp_path: Path, wine: list[str]) -> None:
+@pytest.mark.parametrize(("threads", "weights"), [(1, "embedded"), (3, "embedded"), (1, "file")])
+def test_a_dll_answers_as_here(threads: int, weights: str, tmp_path: Path, wine: list[str]) -> None:
     graph = small_models.convnet()
-    made = tw.export(graph, tmp_path, target="x86-64-windows", name="m", threads=threads, shared=True)
+    options = {"threads": threads, "weights": weights, "shared": True}
+    made = tw.export(graph, tmp_path, target="x86-64-windows", name="m", **options)
     assert made.library == tmp_path / "m.dll"
     (tmp_path / "k.def").write_text("\n".join(["LIBRARY kernel32.dll", "EXPORTS", *KERNEL32, ""]))
     zig = [sys.executable, "-m", "ziglang"]
@@ -44,6 +47,11 @@ def test_a_dll_answers_as_here(threads: int, tmp_path: Path, wine: list[str]) ->
     x = small_models.numbers(2, 3, 64, 64)
     y = tw.compile(graph, target="x86-64", cache=False)(x)
     sizes = [f"-DIN_BYTES={x.nbytes}", f"-DOUT_BYTES={y.nbytes}", f"-DTHREADS={threads}"]
+    if made.weights is not None:
+        sizes.append("-DWEIGHTS")
+        data = made.weights.read_bytes()
+        (tmp_path / "short").write_bytes(data[:-1])
+        (tmp_path / "foreign").write_bytes(data.replace(b'"fingerprint":"', b'"fingerprint":"x', 1)[: len(data)])
     for command in (
         [*zig, "dlltool", "-d", "k.def", "-l", "k.a", "-m", "i386:x86-64"],
         [*zig, "cc", "-target", "x86_64-windows-gnu", *flags, *sizes, *files],
@@ -54,3 +62,4 @@ def test_a_dll_answers_as_here(threads: int, tmp_path: Path, wine: list[str]) ->
         ran = subprocess.run([*wine, "p.exe"], cwd=tmp_path, stdin=given, stdout=answer, check=False, timeout=600)
     assert ran.returncode == 0
     assert (tmp_path / "y").read_bytes() == y.tobytes()
+    assert (weights == "file") == (made.weights is not None and not made.weights.exists())

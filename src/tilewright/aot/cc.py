@@ -5,7 +5,7 @@ In: an object, its triple and where the library goes. Out: the library. Nothing 
 For the computer at hand that is the system's ``cc``; for others ``zig cc`` of the package ziglang (extra ``aot``). A
 Linux library made so names no C library: it asks for ``malloc`` and its like, which every program that loads it has,
 whichever C library that is (and zig need not build one first, which takes minutes); one for Windows asks ucrtbase.dll
-and, for threads, kernel32.dll.
+and, for threads and files, kernel32.dll.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ int DllMainCRTStartup(void *module, unsigned reason, void *reserved) {
 _IMPORTS = {
     "ucrtbase.dll": ("free", "malloc", "memcmp", "memcpy", "memmove", "memset"),
     "kernel32.dll": (
-        "AcquireSRWLockExclusive", "CloseHandle", "CreateThread", "QueryPerformanceCounter",
-        "QueryPerformanceFrequency", "ReleaseSRWLockExclusive", "SleepConditionVariableSRW",
-        "WakeAllConditionVariable",
+        "AcquireSRWLockExclusive", "CloseHandle", "CreateFileA", "CreateFileMappingW", "CreateThread", "GetFileSizeEx",
+        "MapViewOfFile", "QueryPerformanceCounter", "QueryPerformanceFrequency", "ReleaseSRWLockExclusive",
+        "SleepConditionVariableSRW", "UnmapViewOfFile", "WakeAllConditionVariable",
     ),
 }  # fmt: skip
 """What objects may ask of the libraries that every Windows since 10 has."""

@@ -426,9 +426,9 @@ class _Glue:
 
     def files(self) -> list[str]:
         """``NAME_map_weights`` and ``NAME_unmap_weights``, where weights are a file and there are files."""
-        if self.of.embedded or not self.of.weights_bytes or not self.system.has_files:
+        if self.of.embedded or not self.of.weights_bytes or not self.system.files:
             return []
-        return [mapping_text(self.of, self.system.close_on_exec)]
+        return [mapping_text(self.of, self.system, plain_attributes(self.target))]
 
     def status_text(self) -> str:
         """``NAME_status_text(status)``: never NULL."""

@@ -134,7 +134,8 @@ $more
 """)
 
 _FILES = string.Template("""
-/* Map the weights file, read-only and shared between processes, for create; refuses another model's file. */
+/* Map the weights file, read-only and shared between processes, for create; refuses another model's file.
+ * `path` is what fopen would take. */
 tw_status ${name}_map_weights(const char *path, const void **weights);
 void ${name}_unmap_weights(const void *weights);
 """)
@@ -152,7 +153,8 @@ def header_text(of: Interface, system: System) -> str:
     m = of.manifest
     features = f"\n * Needs the CPU features {' '.join(m.target.features)}." if m.target.features else ""
     has_file = not of.embedded and of.weights_bytes > 0
-    more = _FILES.substitute(name=of.name) if has_file and system.has_files else ""
+    maps_file = has_file and system.files != ""
+    more = _FILES.substitute(name=of.name) if maps_file else ""
     more += _POOL.substitute(name=of.name) if of.max_threads > 1 else ""
     return _BODY.substitute(
         title=f"{of.name}: a compiled model.",
@@ -161,7 +163,7 @@ def header_text(of: Interface, system: System) -> str:
         cpu=m.target.cpu,
         features=_wrapped(features),
         facts="\n".join(f" * {line}".rstrip() for line in _facts(of)),
-        link=f"with {of.name}.o" + _libraries(of, system),
+        link=f"with {of.name}.o" + _libraries(of, system, maps_file),
         macro=of.name.upper(),
         name=of.name,
         common=common_text(),
@@ -174,10 +176,10 @@ def header_text(of: Interface, system: System) -> str:
     )
 
 
-def _libraries(of: Interface, system: System) -> str:
-    if of.max_threads == 1:
-        return " and libc"
-    return ", the C library and kernel32" if system.object_format == "COFF" else ", libc, libm and pthread"
+def _libraries(of: Interface, system: System, maps_file: bool) -> str:
+    if system.object_format == "COFF":
+        return ", the C library and kernel32" if of.max_threads > 1 or maps_file else " and the C library"
+    return ", libc, libm and pthread" if of.max_threads > 1 else " and libc"
 
 
 def common_text() -> str:

@@ -18,14 +18,15 @@ _DARWIN = ("darwin", "macos", "ios")
 class System:
     """``object_format`` is "ELF", "COFF", "MachO" or "Wasm"; ``pool`` is None where a call uses one thread.
 
-    ``has_heap``: there are ``malloc`` and ``free``. ``has_files``: there are POSIX ``open`` and ``mmap``
-    with 64-bit offsets, and ``close_on_exec`` is that flag's value. ``has_libc``: somebody else defines
+    ``has_heap``: there are ``malloc`` and ``free``. ``files``: "posix" where there are ``open`` and ``mmap`` with
+    64-bit offsets (``close_on_exec`` is that flag's value), "windows" where there are ``CreateFileA`` and
+    ``MapViewOfFile`` with 64-bit addresses, "" where files are not mapped. ``has_libc``: somebody else defines
     ``memcpy`` and its like. ``has_huge_pages``: Linux's ``madvise`` may ask for them.
     """
 
     object_format: str
     has_heap: bool
-    has_files: bool
+    files: str
     has_libc: bool
     has_huge_pages: bool
     close_on_exec: int
@@ -44,11 +45,13 @@ def system_of(triple: str) -> System:
     pointer_bytes = 8 if "64" in parts[0] and not parts[0].endswith("_32") else 4
     is_linux = "linux" in parts
     is_darwin = any(p.startswith(_DARWIN) for p in parts[1:])
-    is_hosted = is_linux or is_darwin or any(p.startswith(("windows", "wasi", "freebsd")) for p in parts[1:])
+    is_windows = any(p.startswith("windows") for p in parts[1:])
+    is_hosted = is_linux or is_darwin or is_windows or any(p.startswith(("wasi", "freebsd")) for p in parts[1:])
+    files = "posix" if is_linux or is_darwin else "windows" if is_windows else ""
     return System(
         object_format=llvm.get_object_format(triple),
         has_heap=is_hosted,
-        has_files=(is_linux or is_darwin) and pointer_bytes == 8,
+        files=files if pointer_bytes == 8 else "",
         has_libc=is_hosted,
         has_huge_pages=is_linux and pointer_bytes == 8,
         close_on_exec=0x1000000 if is_darwin else 0o2000000,
