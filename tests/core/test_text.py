@@ -24,7 +24,9 @@ def test_the_form():
     x = b.pool.input("x", typed("f32", N, 4))
     y = b(add, x, b(reshape, b(neg, x), shape=[N, 4]))
     _, text = round_trip(graph_of(b.pool, [x], y, b.results(b(split2, x))[1]))
-    assert text == """\
+    assert (
+        text
+        == """\
 graph "g" {
   symbol n: 1..64
   %0 = input "x" : f32[n, 4]
@@ -36,6 +38,7 @@ graph "g" {
   return "out0": %3, "out1": %5
 }
 """
+    )
 
 
 def test_every_kind_of_attribute():

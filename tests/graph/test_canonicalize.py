@@ -253,9 +253,7 @@ def test_shape_arithmetic():
 
     before = graph_of(build, x)
     after = Canonicalize().run(before)
-    assert show(after) == (
-        "dim_values(dims=(2*n, 4, 3)); reshape(dim_values(dims=(24*n)), shape=()); i64[2]; bool[1]"
-    )
+    assert show(after) == ("dim_values(dims=(2*n, 4, 3)); reshape(dim_values(dims=(24*n)), shape=()); i64[2]; bool[1]")
     assert_same(before, after)
 
 

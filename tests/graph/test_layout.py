@@ -127,6 +127,7 @@ def test_tokens_that_become_an_image():
 
 def test_one_element_under_a_transpose():
     """A transpose of one element must not wait for itself."""
+
     def build(b, x):
         return b(ops.div, b(ops.reduce_sum, Net(b).conv(x, 1), axes=(2,), keepdims=True), k(b, 3))
 

@@ -40,7 +40,7 @@ def test_chunks_give_every_core_as_much(steps, least, cores):
         size = -(-steps // n)
         sizes = [size] * (steps // size) + [steps % size] * (steps % size > 0)
         many = -(-len(sizes) // cores)
-        return sum(sorted(sizes)[-many :])  # of the core that gets the most
+        return sum(sorted(sizes)[-many:])  # of the core that gets the most
 
     chunks = even_chunks(steps, least, cores)
     assert least <= chunks <= 2 * least

@@ -182,7 +182,8 @@ declare void @WakeAllConditionVariable(ptr)
     "sleep": "i32 @SleepConditionVariableSRW(ptr @condition, ptr @mutex, i32 -1, i32 0)",
     "wake": "void @WakeAllConditionVariable(ptr @condition)",
 }
-_CONDITION = string.Template(r"""
+_CONDITION = string.Template(
+    r"""
 @mutex = internal global [16 x i64] [i64 $mutex, INIT], align 64
 @condition = internal global [16 x i64] [i64 $condition, INIT], align 64
 $declared
@@ -211,7 +212,8 @@ define internal void @wake(ptr %word, i32 %count) noinline {
   call $unlock
   ret void
 }
-""".replace("INIT", ", ".join(["i64 0"] * 15)))
+""".replace("INIT", ", ".join(["i64 0"] * 15))
+)
 _RESET_CONDITION = string.Template("""\
   call void @llvm.memset.p0.i64(ptr @mutex, i8 0, i64 128, i1 false)
   call void @llvm.memset.p0.i64(ptr @condition, i8 0, i64 128, i1 false)

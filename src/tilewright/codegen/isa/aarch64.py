@@ -27,7 +27,12 @@ MACHINES: dict[str, Machine] = {
     "cortex-a72": replace(NEON, cpu="cortex-a72", fma_ports=1, l1_bytes=32 << 10, l2_bytes=1 << 20),
     "neoverse-n1": replace(NEON, cpu="neoverse-n1", l2_bytes=1 << 20, has_dotprod=True),
     "apple-m1": replace(
-        NEON, triple="arm64-apple-macosx11.0.0", cpu="apple-m1", fma_ports=4, l1_bytes=128 << 10, l2_bytes=12 << 20,
+        NEON,
+        triple="arm64-apple-macosx11.0.0",
+        cpu="apple-m1",
+        fma_ports=4,
+        l1_bytes=128 << 10,
+        l2_bytes=12 << 20,
         has_dotprod=True,
     ),
 }
