@@ -22,10 +22,11 @@ import numpy as np
 from tilewright.runtime.arguments import ArgumentReader
 from tilewright.runtime.errors import ArtifactError, ExecutionError, InputError, ResourceError
 from tilewright.runtime.manifest import Manifest, SymbolSpec, TargetSpec, TensorSpec
-from tilewright.runtime.plan import Planner
+from tilewright.runtime.memory import ResultPool
+from tilewright.runtime.plan import OutputPlan, Planner
 from tilewright.runtime.record import check_files
 from tilewright.runtime.signature import check_signature
-from tilewright.runtime.values import Array, address_of, aligned_buffer, dtype_of, new_array, to_tensor
+from tilewright.runtime.values import Array, address_of, aligned_buffer, dtype_of, to_tensor
 
 ABI_VERSION = 1
 """Of the C interface that exported models have; ``docs/adr/0009-c-abi.md`` says when it changes."""
@@ -109,6 +110,7 @@ class LibraryModel:
             raise ArtifactError(f"{file.name} contradicts itself: {error}", remedy="export the model again") from error
         self._weights = self._mapped(file.with_name(f"{self.name}.safetensors")) if info.weights_bytes else None
         self._free: deque[_Handle] = deque(maxlen=KEPT)
+        self._results = ResultPool()
 
     def __repr__(self) -> str:
         signature = " -> ".join(", ".join(map(str, specs)) for specs in (self.inputs, self.outputs))
@@ -132,10 +134,11 @@ class LibraryModel:
         dims = self._dims(arrays)
         n_bytes = ctypes.c_int64()
         self._check(self._call("workspace", dims, ctypes.byref(n_bytes)))
-        results = []
+        outputs = []
         for k, spec in enumerate(self.outputs):
             shape, dtype = self._shape("output_shape", spec, dims, k), dtype_of(spec.dtype)
-            results.append(new_array(shape, dtype, math.prod(shape) * dtype.itemsize))
+            outputs.append(OutputPlan(dtype, shape, math.prod(shape) * dtype.itemsize, None))
+        results = self._results.arrays(outputs)
         handle = self._handle(n_bytes.value)
         try:
             status = self._call("run", _POINTER(handle.address), dims, _table(arrays), _table(results))

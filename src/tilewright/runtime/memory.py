@@ -1,19 +1,28 @@
-"""Working memory of calls: one frame for each call that is running, a few kept for the next ones.
+"""Memory of calls: one frame for each call that is running, a few kept for the next ones; and memory of results.
 
-In: the sizes a call needs. Out: frames with argument tables and memory, for kernels' scratch and the arena.
-Not its business: what is in them.
+In: the sizes a call needs. Out: frames with argument tables and memory, for kernels' scratch and the arena; arrays for
+results. Not its business: what is in them.
 """
 
 from __future__ import annotations
 
 import ctypes
+import sys
+import threading
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
-from tilewright.runtime.values import aligned_buffer
+import numpy as np
+
+from tilewright.runtime.plan import OutputPlan
+from tilewright.runtime.values import Array, aligned_buffer, new_array
 
 KEPT = 4
 """Frames that a model keeps between calls; more exist only while more calls run at once."""
+
+RECYCLED_FROM = 32 << 10
+"""Bytes from which a result's memory is used again: smaller blocks stay with the allocator between calls anyway."""
 
 
 class Frame:
@@ -66,3 +75,69 @@ class FramePool:
     def kept_bytes(self) -> int:
         """Arena bytes held between calls."""
         return sum(frame.capacity for frame in list(self._free))
+
+
+class ResultPool:
+    """Arrays for results, on memory of earlier ones that nobody holds any more.
+
+    The system clears every page of new memory when it is first written: for the caches that a step of a decoder
+    returns, more time than copying them takes. An array's memory is free when its buffer's reference count says that
+    only the pool is left, whatever held it in between: arrays, views of them, tensors, other libraries.
+
+    A decoder's results are its next call's inputs, so two sets take turns. A call that needs a new buffer leaves no
+    more kept than twice what it returns. Sizes are rounded up by up to a sixteenth: a sequence that grows seldom needs a
+    new buffer.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: dict[int, deque[_Buffer]] = {}
+        self.kept_bytes = 0
+
+    def arrays(self, outputs: Sequence[OutputPlan]) -> list[Array]:
+        """An uninitialised array for each output; ``MemoryError`` or ``ValueError`` where there is no memory."""
+        return [
+            new_array(o.shape, o.dtype, o.n_bytes) if o.n_bytes < RECYCLED_FROM else self._recycled(o, outputs)
+            for o in outputs
+        ]
+
+    def _recycled(self, output: OutputPlan, outputs: Sequence[OutputPlan]) -> Array:
+        capacity = _rounded(output.n_bytes)
+        with self._lock:
+            kept = self._kept.get(capacity, deque())
+            for _ in range(len(kept)):
+                buffer = kept[0]
+                kept.rotate(-1)  # results are let go in the order in which they were made, so the first is likely free
+                if _references(buffer) == _ALONE:
+                    break
+            else:
+                buffer = self._new(capacity, 2 * sum(_rounded(o.n_bytes) for o in outputs))
+            return np.ndarray(output.shape, output.dtype, *buffer)  # while locked: its reference takes the buffer
+
+    def _new(self, capacity: int, most: int) -> _Buffer:
+        """A buffer that is kept; where more than ``most`` bytes would be, the others are left to who holds them."""
+        if self.kept_bytes + capacity > most:
+            self._kept.clear()
+            self.kept_bytes = 0
+        buffer = aligned_buffer(capacity)
+        self._kept.setdefault(capacity, deque()).append(buffer)
+        self.kept_bytes += capacity
+        return buffer
+
+
+_Buffer = tuple[Array, int]
+"""Bytes, and where in them an array begins."""
+
+
+def _rounded(n_bytes: int) -> int:
+    """The next multiple of a sixteenth of the power of two that is not above ``n_bytes``."""
+    step = 1 << max(n_bytes.bit_length() - 5, 0)
+    return -(-n_bytes // step) * step
+
+
+def _references(buffer: _Buffer) -> int:
+    return sys.getrefcount(buffer[0])
+
+
+_ALONE = _references((np.empty(0, np.uint8), 0))
+"""The count of an array that only its tuple holds, as this version of Python counts."""

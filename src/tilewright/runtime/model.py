@@ -27,7 +27,7 @@ from tilewright.runtime.errors import ArtifactError, ExecutionError, InputError,
 from tilewright.runtime.host import check_target
 from tilewright.runtime.linker import link
 from tilewright.runtime.manifest import Manifest, SymbolSpec, TensorSpec
-from tilewright.runtime.memory import FramePool
+from tilewright.runtime.memory import FramePool, ResultPool
 from tilewright.runtime.plan import Plan, Planner
 from tilewright.runtime.pool import MAX_THREADS
 from tilewright.runtime.report import Report
@@ -42,7 +42,6 @@ from tilewright.runtime.values import (
     as_array,
     dtype_of,
     is_tensor,
-    new_array,
     plain_arrays,
     plain_tensors,
     tensor_types,
@@ -170,6 +169,7 @@ class LoadedModel(CompiledModel):
         self._plan = functools.lru_cache(PLANS_KEPT)(lambda shapes: planner.plan(shapes, tw_plan))
         n_args = len(manifest.inputs) + len(manifest.outputs)
         self._frames = FramePool(n_args, manifest.n_dims, self._weights.ctypes.data, self.threads)
+        self._results = ResultPool()
         self._scratch_bytes = manifest.scratch.n_bytes(self.threads)
         self._dtypes = [dtype_of(spec.dtype) for spec in manifest.inputs]
         self._types = [(dtype, dtype.alignment) for dtype in self._dtypes]
@@ -241,7 +241,7 @@ class LoadedModel(CompiledModel):
     def counters(self, args: Sequence[Array], n: int) -> list[int]:
         """Run on plain arrays; the last ``n`` slots of the table of dimensions, where profiling code counts."""
         plan = self._plan(tuple([a.shape for a in args]))
-        results = [new_array(o.shape, o.dtype, o.n_bytes) for o in plan.outputs]
+        results = self._results.arrays(plan.outputs)
         frame = self._frames.take(plan.arena_bytes + self._scratch_bytes)
         try:
             frame.args[:] = [address_of(a) for a in (*args, *results)]
@@ -318,7 +318,7 @@ class LoadedModel(CompiledModel):
             self._last = shapes, plan
         try:
             frame = self._frames.take(plan.arena_bytes + self._scratch_bytes)
-            results = out or [new_array(o.shape, o.dtype, o.n_bytes) for o in plan.outputs]
+            results = out or self._results.arrays(plan.outputs)
         except (MemoryError, ValueError) as error:  # NumPy: ValueError for more bytes than an address can have
             raise _no_memory(plan) from error
         try:
