@@ -16,6 +16,8 @@ from pathlib import Path
 
 from benchmarks.latency import installed, prepare
 
+from tilewright.options import Clock, Options
+
 IMPORT = "import time; s = time.perf_counter(); import tilewright; print(time.perf_counter() - s)"
 
 
@@ -31,7 +33,7 @@ def ours(path: Path, cache: Path) -> dict[str, dict[str, float]]:
     model = driver.compile(path, cache=False)
     result["cold"] = {"total": time.perf_counter() - start, **model.report()["seconds"]}
     store = Cache(cache)
-    store.put_artifact("key", driver.build(driver.read_graph(path), driver.Options(), driver.Clock()))
+    store.put_artifact("key", driver.build(driver.read_graph(path), Options(), Clock()))
     start = time.perf_counter()
     found = store.get_artifact("key")
     assert found is not None

@@ -30,7 +30,7 @@ from tilewright.codegen.target import Target
 from tilewright.core import types
 from tilewright.core.compute import Buffer, Computation
 from tilewright.core.types import Array
-from tilewright.driver import machine_of
+from tilewright.kernels import machine_of
 from tilewright.runtime.linker import link
 from tilewright.tile.default import schedule
 from tilewright.tile.pack import packed_array

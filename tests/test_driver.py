@@ -10,7 +10,7 @@ import pytest
 
 import small_models
 import tilewright as tw
-from tilewright import driver
+from tilewright.options import Clock
 from tilewright.runtime.model import CompiledModel, LoadedModel
 
 
@@ -54,7 +54,7 @@ def test_the_report_s_seconds_are_those_of_this_compile() -> None:
 def test_a_stage_within_another_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = iter(range(100))
     monkeypatch.setattr(time, "perf_counter", lambda: float(next(ticks)))
-    clock = driver.Clock()
+    clock = Clock()
     with clock.stage("outer"):  # 0
         with clock.stage("inner"):  # 1 to 2
             pass

@@ -10,7 +10,7 @@ from tilewright.core import types
 from tilewright.core.evaluate import evaluate_graph
 from tilewright.core.graph import Builder, Graph, Pool
 from tilewright.core.types import TensorType
-from tilewright.driver import Options
+from tilewright.options import Options
 
 TARGETS = ("native", "x86-64-v3", "x86-64")
 

@@ -11,7 +11,8 @@ from tilewright.core.evaluate import evaluate_graph
 from tilewright.core.expr import Sym
 from tilewright.core.graph import Attrs, Builder, Graph, Pool
 from tilewright.core.types import TensorType
-from tilewright.driver import compile_graph, machine_of
+from tilewright.driver import compile_graph
+from tilewright.kernels import machine_of
 from tilewright.tile.default import schedule_with_steps
 from tilewright.tile.ir import For, Kind, Store, walk
 

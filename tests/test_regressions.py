@@ -19,7 +19,8 @@ from tilewright.core.opdef import OpDef
 from tilewright.core.text import parse_graph
 from tilewright.core.types import Array, TensorType, tensor_type_of
 from tilewright.debug.flow import compare_graph
-from tilewright.driver import Options, compile, compile_graph
+from tilewright.driver import compile, compile_graph
+from tilewright.options import Options
 
 
 def inputs(*arrays: Array) -> tuple[Builder, tuple[Node, ...]]:

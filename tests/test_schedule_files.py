@@ -16,7 +16,7 @@ from tilewright import driver
 from tilewright.cli.main import app
 from tilewright.core.diag import OptionError
 from tilewright.core.graph import Graph
-from tilewright.driver import Clock, Options
+from tilewright.options import Clock, Options
 from tilewright.tile.errors import ScheduleFileError
 from tilewright.tune import tune
 

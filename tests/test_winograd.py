@@ -15,6 +15,7 @@ from tilewright.core.passes import run_pipeline
 from tilewright.core.types import Array, TensorType, f32
 from tilewright.graph.pipeline import passes_for
 from tilewright.ops.winograd import transformed_weights
+from tilewright.options import Options
 from tilewright.tile.default import RULE_BROKE
 
 
@@ -233,7 +234,7 @@ def winograd_calls(model: tw.LoadedModel) -> int:
 
 def test_code_for_images_of_any_size_stays_small():
     """Borders in four nested loops, each cut wherever it might meet one, were ten times the code of known sizes."""
-    w, bias, options = random(32, 32, 3, 3), random(32, seed=1), driver.Options(target="x86-64-v4")
+    w, bias, options = random(32, 32, 3, 3), random(32, seed=1), Options(target="x86-64-v4")
     lines = []
     for h, wide in ((40, 40), (Sym("h", 1), Sym("w", 1))):
         graph = driver.optimise(tiled((1, h, wide, 32), w, bias, 4, ((1, 1), (1, 1))), options, None)
@@ -304,7 +305,7 @@ def test_exact_never_takes_it_and_is_cached_apart(tmp_path, monkeypatch):
 
 def test_an_accuracy_that_is_not_offered():
     with pytest.raises(OptionError, match="sloppy"):
-        driver.Options(accuracy="sloppy")
+        Options(accuracy="sloppy")
 
 
 def innermost_loops(text: str) -> list[list[str]]:
@@ -322,7 +323,7 @@ def test_products_and_transforms_stay_in_registers(size, m):
     h, w, n_in, n_out = size
     graph = tiled((1, h, w, n_in), random(n_out, n_in, 3, 3), random(n_out), m, ((1, 1), (1, 1)))
     graph = run_pipeline(graph, passes_for(2))
-    text = "\n".join(driver.kernel_texts(graph, driver.Options(target="x86-64-v4"), "asm", "winograd"))
+    text = "\n".join(driver.kernel_texts(graph, Options(target="x86-64-v4"), "asm", "winograd"))
     loops = sorted(innermost_loops(text), key=lambda loop: -sum("vfmadd" in line for line in loop))
     assert sum("vfmadd" in line for line in loops[0]) >= 16
     assert not any("(%rsp" in line or "(%rbp)" in line for line in loops[0])

@@ -22,8 +22,9 @@ from tilewright.codegen.target import Target
 from tilewright.core.diag import OptionError
 from tilewright.core.graph import Graph
 from tilewright.core.text import SideTable, print_graph
-from tilewright.driver import SIZE, Clock, Level, Options, Progress, optimise_and_split, read_schedule
+from tilewright.driver import optimise_and_split
 from tilewright.frontend.source import Examples, Source, import_source
+from tilewright.options import SIZE, Clock, Level, Options, Progress, read_schedule
 from tilewright.runtime.digest import digest_arrays
 from tilewright.runtime.threads import default_threads
 

@@ -9,11 +9,8 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from hashlib import sha256
 from importlib.metadata import version
@@ -23,8 +20,7 @@ from typing import Any
 import numpy as np
 
 from tilewright import ops
-from tilewright.codegen.dot import dots_of
-from tilewright.codegen.llvm import assembly, compile_text, emit, emit_kernel
+from tilewright.codegen.llvm import assembly, compile_text, emit_kernel
 from tilewright.codegen.program import emit_program
 from tilewright.codegen.target import Target
 from tilewright.core.diag import OptionError
@@ -33,19 +29,17 @@ from tilewright.core.graph import Graph, Node
 from tilewright.core.passes import Pass, PassReport, parse_pipeline, print_pipeline, run_pipeline
 from tilewright.core.specialize import fix_symbols
 from tilewright.core.text import SideTable, load_graph, print_graph
-from tilewright.core.types import Array, product
+from tilewright.core.types import Array
 from tilewright.core.verify import verify
 from tilewright.frontend.onnx_file import read_model
 from tilewright.frontend.onnx_given import NeedsCall
 from tilewright.frontend.source import Called, Examples, Source, import_called, import_source, source_key
 from tilewright.graph.limits import check_sizes
-from tilewright.graph.pipeline import PASSES, passes_for
-from tilewright.graph.precision import Precision
-from tilewright.partition.beside import Times
-from tilewright.partition.computation import GroupComputation
-from tilewright.partition.plan import KernelSpec, Packing, Planner
+from tilewright.graph.pipeline import PASSES
+from tilewright.kernels import KernelBuilder
+from tilewright.options import Clock, Level, Options, Progress, graph_passes, read_schedule
+from tilewright.partition.plan import Planner
 from tilewright.partition.program import Branch, Call, LetDim, Program, Repeat, SetDim
-from tilewright.partition.work import Work, products_of, work_of
 from tilewright.runtime.artifact import ALIGNMENT, Artifact, ObjectImage
 from tilewright.runtime.cache import Cache
 from tilewright.runtime.digest import digest_arrays
@@ -62,14 +56,7 @@ from tilewright.runtime.manifest import (
 from tilewright.runtime.model import CompiledModel, LoadedModel
 from tilewright.runtime.threads import default_threads
 from tilewright.specialize import SpecializedModel
-from tilewright.tile.default import Scheduled, schedule_by, schedule_with_steps
-from tilewright.tile.errors import ScheduleFileError
-from tilewright.tile.ir import Kernel, Packed, Role, Space
-from tilewright.tile.machine import Machine
-from tilewright.tile.pack import pack_into
-from tilewright.tile.schedule import Schedule
-from tilewright.tile.schedule.book import ScheduleBook, no_code, schedule_text, unknown_kernel
-from tilewright.tile.shares import shares_of
+from tilewright.tile.schedule.book import schedule_text
 from tilewright.tile.text import kernel_text
 
 COMMENT = {"llvm": ";", "asm": "#"}
@@ -78,91 +65,6 @@ DUMPED = {
     "kernels": "kernels.txt", "schedule": "schedules.txt", "tile": "tile.txt", "llvm": "kernels.ll",
     "asm": "kernels.s", "entry": "entry.ll",
 }  # fmt: skip
-PRECISIONS: tuple[str, ...] = ("fp32", "bf16")
-ACCURACIES: tuple[str, ...] = ("default", "exact")
-SIZE = "size"
-LEVELS = (0, 1, 2, SIZE)
-Level = int | str
-Progress = Callable[[str, int, int], None]
-
-
-@dataclass(frozen=True)
-class Options:
-    """Everything besides the model that decides the code; all of it is part of the cache key.
-
-    ``target`` is a name that ``Target.parse`` knows; ``optimize`` is 0 (a kernel per op), 1 (no layout changes),
-    2, or "size": all passes, and of every choice the one with less code and smaller weights.
-    ``precision`` "bf16" lets products and convolutions of f32 read bf16 (``graph.precision``).
-    ``accuracy`` "default" allows forms whose error stays within 1e-4 of the largest output, "exact" none of them.
-    ``schedule`` is the text of a file of schedules (``tile.schedule.book``); kernels that it leaves out get the rules'.
-    """
-
-    target: str = "native"
-    precision: str = "fp32"
-    optimize: Level = 2
-    accuracy: str = "default"
-    schedule: str = ""
-
-    def __post_init__(self) -> None:
-        if self.accuracy not in ACCURACIES:
-            raise OptionError(f"accuracy {self.accuracy!r} is not offered", remedy=f"use one of {list(ACCURACIES)}")
-        if self.precision not in PRECISIONS:
-            raise OptionError(f"precision {self.precision!r} is not offered", remedy=f"use one of {list(PRECISIONS)}")
-        if self.optimize not in LEVELS:
-            raise OptionError(f"optimize={self.optimize!r} is not a level", remedy='use 0, 1, 2 or "size"')
-
-    @property
-    def machine(self) -> Target:
-        """The target as the level wants it."""
-        target = Target.parse(self.target)
-        return target.for_size() if self.optimize == SIZE else target
-
-    def shown(self) -> dict[str, Any]:
-        """What a report says of them: of schedules a digest."""
-        fields = asdict(self)
-        if text := fields.pop("schedule"):
-            fields["schedule"] = sha256(text.encode()).hexdigest()[:16]
-        return fields
-
-
-def read_schedule(path: str | os.PathLike[str] | None) -> str:
-    """The text of a file of schedules; ``OptionError`` when it can't be read."""
-    if path is None:
-        return ""
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as e:
-        why = e.strerror if isinstance(e, OSError) else "it is not text"
-        remedy = "write one with `tilewright ir MODEL --stage schedule -o FILE`"
-        raise OptionError(f"the schedules {os.fspath(path)!r} can't be read: {why}", remedy=remedy) from e
-
-
-@dataclass
-class Clock:
-    """Seconds spent per stage of one compile; a stage within another does not count for that one."""
-
-    progress: Progress | None = None
-    seconds: dict[str, float] = field(default_factory=dict)
-    _inner: float = 0.0
-
-    def tell(self, stage: str, done: int, total: int) -> None:
-        """Report progress to whoever listens."""
-        if self.progress is not None:
-            self.progress(stage, done, total)
-
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        """Add the time of a block to a stage."""
-        outer, self._inner = self._inner, 0.0
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            took = time.perf_counter() - start
-            self.seconds[name] = self.seconds.get(name, 0.0) + took - self._inner
-            self._inner = outer + took
-
-
 def compile(
     source: Source,
     *,
@@ -386,175 +288,6 @@ def assemble(parts: Parts, options: Options, clock: Clock, *, profile: bool = Fa
     n_dims = len(split.slots) + (len(kernels.kernels) if profile else 0)
     manifest = split.manifest(options, parts.weights.nbytes, n_dims)
     return Artifact(manifest, (entry, *parts.objects), parts.weights)
-
-
-def graph_passes(options: Options, target: Target) -> tuple[Pass, ...]:
-    """The passes that the options ask for."""
-    level = options.optimize if isinstance(options.optimize, int) else 2
-    lanes = target.lanes(4) if options.accuracy == "default" and options.optimize != SIZE else 0
-    if options.precision == "bf16":
-        return (*passes_for(level, lanes=lanes, per_lane=2 if target.has_bf16 else 1), Precision())
-    return passes_for(level, lanes=lanes, n_cores=target.n_cores)
-
-
-class KernelBuilder:
-    """Schedules each distinct computation once and compiles it once.
-
-    LLVM works in a thread of its own (its library releases Python's lock), while this one schedules and emits the next
-    kernel: two cores share a compile without worker processes.
-    """
-
-    def __init__(self, target: Target, clock: Clock, schedules: str = "") -> None:
-        self.target = target
-        self.book = ScheduleBook.parse(schedules)
-        self.problems = list(self.book.problems)
-        self.schedules: dict[str, Schedule] = {}
-        self.groups: dict[str, GroupComputation] = {}
-        self.machine = machine_of(target)
-        self.clock = clock
-        self.kernels: dict[str, Kernel] = {}
-        self.specs: dict[str, KernelSpec] = {}
-        self.labels: dict[str, str] = {}
-        self.scratch: dict[str, ScratchSpec] = {}
-        self.sizes: dict[str, int] = {}
-        self.work: dict[str, Work | None] = {}
-        self.products: dict[str, tuple[str, ...]] = {}
-        self.beside: set[str] = set()
-
-    def planner(self, passes: Sequence[Pass], options: Options) -> Planner:
-        """A planner that asks this builder for kernels, and whose sub-graphs go through ``passes``."""
-        fuse, large = options.optimize != 0, self.machine.large_bytes
-        n_cores = self.target.n_cores if fuse and self.target.has_threads else 1
-        return Planner(self.schedule, lambda g: run_pipeline(g, passes), fuse=fuse, large=large, n_cores=n_cores)
-
-    def finish_plan(self, planner: Planner) -> None:
-        """Note which kernels run beside others, and raise everything that is wrong with the book."""
-        for program, _ in planner.plans:
-            for b in program.beside:
-                self.beside.update(s.kernel for s in program.steps[b.first :][: len(b.members)] if isinstance(s, Call))
-        self._check_book()
-
-    def schedule(self, made: GroupComputation, label: str) -> KernelSpec:
-        """The kernel of a computation; equal computations share one."""
-        spec = self.specs.get(made.text)
-        if spec is None:
-            name = "k_" + sha256(made.text.encode()).hexdigest()[:16]
-            with self.clock.stage("schedule"):
-                kernel = self._scheduled(made, name)
-            spec = self.specs[made.text] = _spec(kernel, made, self.machine)
-            self.kernels[name] = kernel
-            self.groups[name] = made
-            self.labels[name] = label
-            self.work[name] = work_of(made)
-            self.products[name] = products_of(made)
-        return spec
-
-    def _scheduled(self, made: GroupComputation, name: str) -> Kernel:
-        """By the book where it has the kernel, else by the rules; a mistake in the book waits for ``finish_plan``."""
-        found: Scheduled | None = None
-        if name in self.book.lines:
-            lines = self.book.lines[name]
-            try:
-                found = schedule_by(made.computation, self.machine, made.constants, name, lines)
-                emit(found.kernel, self.target)
-            except ScheduleFileError as e:
-                self.problems += e.problems
-                found = None
-            except Exception as e:
-                self.problems.append(no_code(self.book.heads[name], name, e))
-                found = None
-        if found is None:
-            found = schedule_with_steps(made.computation, self.machine, made.constants, name)
-        self.schedules[name] = found.schedule
-        return found.kernel
-
-    def _check_book(self) -> None:
-        """Raise everything that is wrong with the book, kernels that the model lacks included."""
-        names = list(self.kernels)
-        strange = [unknown_kernel(n, k, names) for k, n in self.book.heads.items() if k not in self.kernels]
-        if self.problems or strange:
-            raise ScheduleFileError(sorted([*self.problems, *strange], key=lambda p: p.loc.line))
-
-    def start(self) -> list[tuple[str, Future[bytes]]]:
-        """Emit every kernel, in order of first use, and leave the rest to LLVM's thread."""
-        pending: list[tuple[str, Future[bytes]]] = []
-        llvm = ThreadPoolExecutor(1, thread_name_prefix="tilewright-llvm")
-        for k, name in enumerate(self.kernels):
-            self.clock.tell("kernels", k, len(self.kernels))
-            pending.append((name, llvm.submit(compile_text, self._emitted(name), self.target)))
-        llvm.shutdown(wait=False)
-        return pending
-
-    def texts(self) -> dict[str, str]:
-        """The module of every kernel by name, in order of first use."""
-        found: dict[str, str] = {}
-        for k, name in enumerate(self.kernels):
-            self.clock.tell("kernels", k, len(self.kernels))
-            found[name] = self._emitted(name)
-        return found
-
-    def most_scratch(self) -> ScratchSpec:
-        """Enough for each kernel that was emitted."""
-        return ScratchSpec.most(self.scratch.values())
-
-    def _emitted(self, name: str) -> str:
-        with self.clock.stage("emit"):
-            made = emit(self.kernels[name], self.target, part=name in self.beside)
-        self.scratch[name] = made.scratch
-        return made.text
-
-    def finish(self, pending: Sequence[tuple[str, Future[bytes]]]) -> list[ObjectImage]:
-        """Object code of every kernel that was started."""
-        with self.clock.stage("llvm (wait)"):
-            images = [ObjectImage(name, made.result()) for name, made in pending]
-        self.sizes = {image.name: len(image.data) for image in images}
-        return images
-
-    def parameter_counts(self) -> dict[str, int]:
-        return {name: len(kernel.params) for name, kernel in self.kernels.items()}
-
-
-def _spec(kernel: Kernel, made: GroupComputation, machine: Machine) -> KernelSpec:
-    """Parameters are matched with the computation's inputs by name; several layouts of one constant may be read."""
-    places = {p.buffer: p for p in kernel.places}
-    position = {b.name: k for k, b in enumerate(made.computation.inputs)}
-    packed = {p.param: p for p in kernel.packed}
-    reads = tuple(
-        (position[packed[b].source.name], _packing(packed[b])) if b in packed else (position[b.name], None)
-        for b in kernel.params
-        if b in packed or b.name in position
-    )
-    rest = kernel.params[len(reads) + len(made.computation.outputs) :]
-    assert all(places[b].role is Role.TMP and places[b].space is Space.GLOBAL for b in rest)
-    scratch = tuple(product(b.shape) * b.dtype.n_bytes for b in rest)
-    shares = shares_of(kernel, machine)
-    times = Times(shares.work, shares.alone, shares.extent, shares.uses_threads)
-    return KernelSpec(kernel.name, kernel.sizes, scratch, reads, times)
-
-
-def _packing(packed: Packed) -> Packing:
-    n = product(packed.param.shape) * packed.param.dtype.n_bytes
-    assert isinstance(n, int)
-    shapes = f"{packed.param.shape} {packed.source.shape}"
-    layout = f"{shapes} {[s.name for s in packed.grid]} {[to_text(i) for i in packed.index]}"
-    return Packing(layout, n, lambda out, array: pack_into(out.view(array.dtype), packed, array))
-
-
-def machine_of(target: Target) -> Machine:
-    """The part of a target that schedules look at."""
-    return Machine(
-        vector_bytes=target.vector_bytes,
-        n_vector_registers=target.n_vector_registers,
-        fma_ports=target.fma_ports,
-        has_fma=target.has_fma,
-        has_masks=target.has_masks,
-        l1_bytes=target.l1_bytes,
-        l2_bytes=target.l2_bytes,
-        llc_bytes=target.llc_bytes,
-        n_cores=target.n_cores,
-        dots=dots_of(target),
-        max_copies=target.max_copies,
-    )
 
 
 # --- symbols, manifest, report --------------------------------------------------------------------------------------
@@ -782,7 +515,6 @@ def _cache_key(source: str, options: Options) -> str:
 
 
 __all__ = [
-    "Options",
     "build",
     "compile",
     "compile_graph",

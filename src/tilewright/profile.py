@@ -20,7 +20,8 @@ from tilewright.codegen.peak import PeakMeter
 from tilewright.codegen.target import Target
 from tilewright.core.graph import Graph
 from tilewright.core.types import Array
-from tilewright.driver import Clock, Options, build
+from tilewright.driver import build
+from tilewright.options import Clock, Options
 from tilewright.runtime.model import LoadedModel
 from tilewright.runtime.threads import default_threads
 

@@ -21,7 +21,9 @@ from tilewright.codegen.target import Target
 from tilewright.core.diag import OptionError
 from tilewright.core.graph import Graph
 from tilewright.core.types import Array
-from tilewright.driver import Clock, KernelBuilder, Options, build, optimise_and_split
+from tilewright.driver import build, optimise_and_split
+from tilewright.kernels import KernelBuilder
+from tilewright.options import Clock, Options
 from tilewright.runtime.model import LoadedModel
 from tilewright.runtime.threads import default_threads
 from tilewright.tile.default import schedule_with_steps

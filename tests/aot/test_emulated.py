@@ -24,13 +24,14 @@ import pytest
 import tilewright as tw
 from aot.emulated import many
 from aot.emulated.platforms import PLATFORMS, ZIG
-from tilewright import deploy, driver, ops
+from tilewright import deploy, ops
 from tilewright.aot.elf import ElfObject
 from tilewright.codegen.llvm import assembly_of_text
 from tilewright.codegen.target import Target
 from tilewright.core import types
 from tilewright.core.graph import Builder, Graph, Pool
 from tilewright.core.types import Array, TensorType
+from tilewright.options import Clock, Options
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "aot"
 DIGITS = EXAMPLES.parent / "digits" / "digits.onnx"
@@ -211,6 +212,6 @@ def test_groups_of_bytes_on_another_machine(name: str, tmp_path: Path) -> None:
     trials = list(_byte_products([(1, 1, 1), (5, 16, 64), (37, 100, 257), (12, 33, 31), (8, 64, 66)]))
     assert many.wrong(PLATFORMS[name], trials, tmp_path) == {}
     instruction = {"aarch64-dotprod": "sdot", "aarch64-i8mm": "usdot"}[name]
-    modules = deploy.export_modules(trials[1].source, driver.Options(target=name), 1, driver.Clock())
+    modules = deploy.export_modules(trials[1].source, Options(target=name), 1, Clock())
     asm = "".join(assembly_of_text(text, Target.parse(name)) for text in modules.texts.values())
     assert re.search(rf"\t{instruction}\t", asm)

@@ -26,6 +26,7 @@ from tilewright.aot.export import Exported, public_names
 from tilewright.aot.interface import c_name, unique_macros
 from tilewright.aot.pool import POOL_SYMBOLS
 from tilewright.core.diag import OptionError
+from tilewright.options import Clock, Options
 from tilewright.runtime.record import check_files
 
 DIGITS = ROOT / "examples" / "digits" / "digits.onnx"
@@ -139,7 +140,7 @@ def test_weights_are_in_objects_of_every_format(triple: str, tmp_path: Path, mon
     """Also of formats whose weights go through LLVM: the object is the size of what it says that it holds."""
     target = replace(driver.Target.parse("x86-64-v3" if "x86" in triple else "aarch64"), triple=triple)
     graph = driver.read_graph(DIGITS)
-    modules = deploy.build_modules(graph, driver.Options(), target, driver.Clock())
+    modules = deploy.build_modules(graph, Options(), target, Clock())
     made = exporting.export(modules, tmp_path, exporting.ExportOptions())
     assert sum(row.n_bytes for row in made.sizes) == made.object.stat().st_size > modules.weights.nbytes
     assert modules.weights.tobytes()[:4096] in made.object.read_bytes()
@@ -158,7 +159,7 @@ def test_without_a_system_nothing_is_asked_for(triple: str, tmp_path: Path) -> N
         [onnx.helper.make_tensor_value_info("y", 1, [40])])  # fmt: skip
     model = onnx.helper.make_model(graph, ir_version=10, opset_imports=[onnx.helper.make_opsetid("", 21)])
     imported = driver.import_source(model, None, None, None)
-    modules = deploy.build_modules(imported, driver.Options(), target, driver.Clock())
+    modules = deploy.build_modules(imported, Options(), target, Clock())
     made = exporting.export(modules, tmp_path, exporting.ExportOptions())
     elf = ElfObject(made.object.read_bytes())
     assert "memcpy" in elf.defined() and not [n for n in elf.undefined() if "mem" in n or n in ("malloc", "free")]

@@ -10,11 +10,12 @@ import pytest
 import small_models
 import tilewright as tw
 from aot import objects
-from tilewright import deploy, driver
+from tilewright import deploy
 from tilewright.aot.freestanding import freestanding_symbols
 from tilewright.codegen.isa import x86
 from tilewright.codegen.llvm import assembly_of_text
 from tilewright.codegen.target import Target
+from tilewright.options import Clock, Options
 
 DIGITS = Path(__file__).parents[2] / "examples" / "digits" / "digits.onnx"
 HEAP = {"malloc", "free"}
@@ -73,8 +74,8 @@ LACKS = {
 @pytest.mark.parametrize("target", LACKS)
 @pytest.mark.parametrize("graph", [small_models.convnet, small_models.language_model])
 def test_no_instruction_that_the_machine_lacks(target: str, graph: object) -> None:
-    options = driver.Options(target=target)
-    modules = deploy.export_modules(graph(), options, 1, driver.Clock())  # type: ignore[operator]
+    options = Options(target=target)
+    modules = deploy.export_modules(graph(), options, 1, Clock())  # type: ignore[operator]
     for text in modules.texts.values():
         asm = assembly_of_text(text, Target.parse(target))
         assert not re.search(LACKS[target], asm), re.search(f".*({LACKS[target]}).*", asm)

@@ -11,7 +11,7 @@ from tilewright.codegen.target import Target
 from tilewright.core import types
 from tilewright.core.compute import Buffer, Cast, Computation, Const, Reduction, Stage, axes_for, syms
 from tilewright.core.expr import Sym
-from tilewright.driver import machine_of
+from tilewright.kernels import machine_of
 from tilewright.tile.default import RULE_BROKE, schedule
 from tilewright.tile.ir import Kernel
 from tilewright.tile.pack import packed_array

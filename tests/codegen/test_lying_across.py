@@ -12,7 +12,7 @@ from tilewright.codegen.target import Target
 from tilewright.core import types
 from tilewright.core.compute import Buffer, Computation, Stage, axes_for, syms
 from tilewright.core.expr import Sym
-from tilewright.driver import machine_of
+from tilewright.kernels import machine_of
 from tilewright.tile.default import schedule
 
 TARGETS = [HOST, Target.parse("x86-64-v4"), Target.parse("x86-64-v3"), Target.parse("x86-64")]

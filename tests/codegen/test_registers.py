@@ -8,7 +8,7 @@ from benchmarks.computations import convolution, matmul
 from codegen.native import innermost_loops
 from tilewright.codegen import llvm
 from tilewright.codegen.target import Target
-from tilewright.driver import machine_of
+from tilewright.kernels import machine_of
 from tilewright.tile.default import schedule
 
 TARGETS = ("x86-64-v3", "x86-64-v4")

@@ -15,8 +15,8 @@ from tilewright.core.graph import Builder, Graph, Pool
 from tilewright.core.types import TensorType, bf16, f32, i64
 from tilewright.debug.tolerance import judge, nudged
 from tilewright.debug.worker import Died, Worker
-from tilewright.driver import Options
 from tilewright.frontend.onnx_ops import CONVERTERS
+from tilewright.options import Options
 
 RNG = np.random.default_rng(11)
 

@@ -14,7 +14,7 @@ import pytest
 from debug.planted import BUGS, Bug, Made, planted
 from tilewright.debug.flow import compare_graph
 from tilewright.debug.report import Fault
-from tilewright.driver import Options
+from tilewright.options import Options
 
 ENOUGH = 50
 

@@ -16,7 +16,7 @@ from tilewright.debug.compare import load_source
 from tilewright.debug.onnx_part import save_onnx
 from tilewright.debug.predicate import Failure
 from tilewright.debug.reduce import Reduced, checker
-from tilewright.driver import Options
+from tilewright.options import Options
 
 SIGN = ("graph.arithmetic:_sub", "b.const(np.negative(array))", "b.const(array)")
 TAIL = ("tile.schedule.loops:split", "minimum(factor, n - base)", "minimum(factor, n - base - 1)")

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tilewright import driver
 from tilewright.codegen.target import Target
-from tilewright.driver import Clock, Options
 from tilewright.frontend.source import import_source
+from tilewright.options import Clock, Options
 from tilewright.partition.beside import Item, Times, arrange
 from tilewright.partition.program import Call
 from tilewright.runtime.model import LoadedModel

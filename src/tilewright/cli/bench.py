@@ -32,7 +32,7 @@ from tilewright.cli.compile_run import (
 )
 from tilewright.core.diag import OptionError
 from tilewright.core.types import Array
-from tilewright.driver import Options
+from tilewright.options import Options, read_schedule
 from tilewright.profile import profile
 from tilewright.runtime.errors import ExecutionError, TilewrightError
 from tilewright.runtime.manifest import SymbolSpec
@@ -72,7 +72,7 @@ def bench_command(
         if against:
             raise typer.BadParameter("other engines' kernels can't be seen; leave one out", param_hint="'--kernels'")
         given = _Given(input, inputs.parse_sizes(size, "--size") | fixed, seed)
-        options = Options(optimize=optimize, precision=precision, schedule=driver.read_schedule(schedule))
+        options = Options(optimize=optimize, precision=precision, schedule=read_schedule(schedule))
         _kernels(model, given, options, threads or default_threads(), seconds, json)
         return
     engines = {name.strip(): _engine(name.strip()) for name in against.split(",") if name.strip()}

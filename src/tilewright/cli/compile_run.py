@@ -16,6 +16,7 @@ from tilewright import driver
 from tilewright.cli import inputs, show
 from tilewright.core.diag import OptionError
 from tilewright.core.types import Array
+from tilewright.options import Level
 from tilewright.runtime.errors import InputError
 from tilewright.runtime.model import CompiledModel, load
 
@@ -66,7 +67,7 @@ def obtain(
     *,
     target: str = "native",
     threads: int | None = None,
-    optimize: driver.Level = 2,
+    optimize: Level = 2,
     precision: str = "fp32",
     accuracy: str = "default",
     schedule: Path | None = None,

@@ -12,9 +12,9 @@ import ml_dtypes
 import numpy as np
 import typer
 
-from tilewright import driver
 from tilewright.core.expr import Sym, evaluate, parse
 from tilewright.core.types import Array
+from tilewright.options import LEVELS
 from tilewright.runtime.errors import InputError
 from tilewright.runtime.manifest import SymbolSpec, TensorSpec
 
@@ -24,7 +24,7 @@ DEFAULT_SIZE = 8
 
 def parse_level(text: str) -> int | str:
     """An optimisation level: a number, or a name; another text is wrong usage."""
-    levels = {str(level): level for level in driver.LEVELS}
+    levels = {str(level): level for level in LEVELS}
     if str(text) not in levels:
         raise typer.BadParameter(f"{text!r} is none of {', '.join(levels)}", param_hint="'--optimize'")
     return levels[str(text)]

@@ -19,6 +19,7 @@ from tilewright.codegen import target as targets
 from tilewright.codegen.llvm import assembly, emit_kernel
 from tilewright.core.diag import OptionError
 from tilewright.core.text import save_graph
+from tilewright.options import Options, read_schedule
 from tilewright.runtime.errors import InputError
 from tilewright.tile.text import kernel_text, parse_kernel
 from tilewright.tile.verify import verify
@@ -58,7 +59,7 @@ def ir_command(
     Text goes in again: a .txt file that was written with -o, edited or not, takes the model's place; a graph goes
     through the passes (--pass-pipeline "" for none), kernels in tile form go on to --stage llvm or asm.
     """
-    options = driver.Options(target, precision, optimize, accuracy, driver.read_schedule(schedule))
+    options = Options(target, precision, optimize, accuracy, read_schedule(schedule))
     if print_after and stage != "graph":
         raise typer.BadParameter(f"prints graphs; it does not go with --stage {stage}", param_hint="'--print-after'")
     if output is not None:

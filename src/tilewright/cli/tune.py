@@ -25,6 +25,7 @@ from tilewright.cli.compile_run import (
     Source,
     Threads,
 )
+from tilewright.options import Options, read_schedule
 from tilewright.runtime.errors import InputError
 from tilewright.tune import tune
 
@@ -63,7 +64,7 @@ def tune_command(
     path = show.check_writable(output or model.with_suffix(".schedule"))
     graph = driver.read_graph(model, fix_dims=inputs.parse_sizes(fix, "--fix"))
     specs = [driver.tensor_spec(name, n) for name, n in zip(graph.input_names, graph.inputs, strict=True)]
-    options = driver.Options("native", precision, optimize, accuracy, driver.read_schedule(schedule))
+    options = Options("native", precision, optimize, accuracy, read_schedule(schedule))
     arrays = [] if graph.symbols() else list(inputs.gather(input, specs, (), {}, seed).values())
     found = tune(graph, arrays, options, threads=threads, seconds=seconds)
     path.write_text(found.text, encoding="utf-8")

@@ -37,10 +37,10 @@ from tilewright.debug.report import Comparison, Fault, Row
 from tilewright.debug.tolerance import EPSILON, ROUNDINGS, Difference, judge
 from tilewright.debug.values import coarsest, other_values, values_of
 from tilewright.debug.worker import Died, Tell, Worker
-from tilewright.driver import Level, Options
 from tilewright.frontend.source import Called, Source, import_called, import_source
 from tilewright.frontend.torch import export_module, load_program
 from tilewright.frontend.torch_tensors import to_numpy
+from tilewright.options import Level, Options
 from tilewright.runtime.errors import ExecutionError, InputError, ResourceError, TilewrightError
 from tilewright.runtime.structure import Misfit
 from tilewright.runtime.values import is_tensor

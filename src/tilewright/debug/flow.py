@@ -22,7 +22,8 @@ from tilewright.debug.report import Comparison, Fault, Row
 from tilewright.debug.steps import How, Tell, judge_run, walk_program
 from tilewright.debug.tolerance import Difference
 from tilewright.debug.values import Values, values_of
-from tilewright.driver import Clock, Options, Parts, assemble, graph_passes, make_parts, split_graph
+from tilewright.driver import Parts, assemble, make_parts, split_graph
+from tilewright.options import Clock, Options, graph_passes
 from tilewright.runtime.artifact import Artifact
 from tilewright.runtime.model import LoadedModel
 from tilewright.runtime.threads import default_threads

@@ -28,7 +28,7 @@ from tilewright.debug.report import Fault
 from tilewright.debug.report import Stage as Where
 from tilewright.debug.tolerance import Difference, judge
 from tilewright.debug.values import Part, Values, worst
-from tilewright.driver import machine_of
+from tilewright.kernels import machine_of
 from tilewright.partition.computation import GroupComputation, computation_of
 from tilewright.partition.facts import Facts
 from tilewright.partition.fuse import Group

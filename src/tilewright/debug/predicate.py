@@ -16,7 +16,8 @@ from tilewright.core.types import Array
 from tilewright.debug.passes import ROOM
 from tilewright.debug.steps import judge_run
 from tilewright.debug.values import values_of, worst
-from tilewright.driver import Options, compile_graph
+from tilewright.driver import compile_graph
+from tilewright.options import Options
 from tilewright.runtime.errors import TilewrightError
 from tilewright.runtime.threads import default_threads
 

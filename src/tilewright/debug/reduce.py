@@ -29,8 +29,8 @@ from tilewright.debug.compare import Inputs, load_source
 from tilewright.debug.kernel import BROKEN
 from tilewright.debug.predicate import Failure, check_graph
 from tilewright.debug.worker import Died, Tell, Worker
-from tilewright.driver import Level, Options
 from tilewright.frontend.source import Source
+from tilewright.options import Level, Options
 
 Test = Callable[[Candidate], Failure]
 

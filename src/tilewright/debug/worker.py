@@ -29,7 +29,7 @@ from tilewright.core.text import load_graph, save_graph
 from tilewright.core.types import Array
 from tilewright.debug.flow import compare_graph
 from tilewright.debug.predicate import check_graph
-from tilewright.driver import Options
+from tilewright.options import Options
 from tilewright.runtime.errors import TilewrightError
 
 Tell = Callable[[str, int, int], None]

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from aot.emulated.platforms import Platform
-from tilewright import deploy, driver
+from tilewright import deploy
 from tilewright.aot.export import Exported, ExportOptions, export
 from tilewright.aot.header import common_text
 from tilewright.conformance import onnx as suite
@@ -25,6 +25,7 @@ from tilewright.core.diag import CompileError
 from tilewright.core.types import Array
 from tilewright.frontend.onnx_given import NeedsCall
 from tilewright.frontend.source import import_source
+from tilewright.options import Clock, Options
 from tilewright.runtime.manifest import Manifest, TensorSpec
 from tilewright.runtime.shapes import ShapeBinder
 from tilewright.runtime.values import dtype_of
@@ -109,10 +110,10 @@ def _close(expected: Sequence[Array], results: Sequence[Array]) -> str:
 def export_all(platform: Platform, trials: Iterable[Trial], folder: Path) -> list[Built]:
     """Objects of all trials, each with symbols of its own."""
     made = []
-    options = driver.Options(target=platform.target)
+    options = Options(target=platform.target)
     for n, t in enumerate(trials):
         graph = import_source(t.source, t.example_inputs, None, None)
-        modules = deploy.export_modules(graph, options, 1, driver.Clock())
+        modules = deploy.export_modules(graph, options, 1, Clock())
         made.append(Built(t, export(modules, folder, ExportOptions(f"m{n}", 1, "embedded")), modules.manifest))
     return made
 
