@@ -65,6 +65,8 @@ DUMPED = {
     "kernels": "kernels.txt", "schedule": "schedules.txt", "tile": "tile.txt", "llvm": "kernels.ll",
     "asm": "kernels.s", "entry": "entry.ll",
 }  # fmt: skip
+
+
 def compile(
     source: Source,
     *,

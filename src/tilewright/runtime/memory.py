@@ -85,7 +85,7 @@ class ResultPool:
     only the pool is left, whatever held it in between: arrays, views of them, tensors, other libraries.
 
     A decoder's results are its next call's inputs, so two sets take turns. A call that needs a new buffer leaves no
-    more kept than twice what it returns. Sizes are rounded up by up to a sixteenth: a sequence that grows seldom needs a
+    more kept than twice what it returns. Sizes are rounded up by up to a sixteenth: a growing sequence seldom needs a
     new buffer.
     """
 
