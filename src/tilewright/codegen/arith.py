@@ -10,6 +10,8 @@ NaN. f16 and bf16 are computed as ``float`` and rounded after every operation th
 
 from __future__ import annotations
 
+import math
+
 from tilewright.codegen import convert
 from tilewright.codegen.errors import CodegenError
 from tilewright.codegen.target import Target
@@ -152,6 +154,30 @@ class Arith:
         text = f"call {ty} @llvm.x86.avx512.mask.scalef.p{letter}.512({operands})"
         return Val(self.writer.pure(text, level), level, lanes)
 
+    def rint_rest(self, dtype: DType, x: Val) -> Val:
+        """``x - rint(x)``, and 0 for infinities: one instruction on targets that scale by one."""
+        element = VALUE_TYPE[dtype]
+        width = 16 if element == "float" else 8
+        if not self.target.has_scalef:
+            rest = self.instruction("fsub", element, x, self._float_unary("rint", dtype, x))
+            far = self.instruction("fcmp oeq", element, self.call("fabs", element, x), self.const(math.inf, dtype))
+            return self.choose(far, self.const(0.0, dtype), rest, element)
+        if x.lanes not in (0, width):
+            starts = range(0, x.lanes, width)
+            parts = [self.pick(x, element, [min(s + i, x.lanes - 1) for i in range(width)]) for s in starts]
+            return self.concat([self.rint_rest(dtype, part) for part in parts], element, x.lanes)
+        letter, pure, level = "s" if element == "float" else "d", self.writer.pure, x.level
+        if x.lanes == 0:
+            wide = vector(element, width // 4)
+            v = pure(f"insertelement {wide} zeroinitializer, {element} {x.text}, i64 0", level)
+            operands = f"{wide} {v}, {wide} {v}, {wide} {v}, i8 -1, i32 8, i32 4"
+            rest = pure(f"call {wide} @llvm.x86.avx512.mask.reduce.s{letter}({operands})", level)
+            return Val(pure(f"extractelement {wide} {rest}, i64 0", level), level, 0)
+        ty = vector(element, width)
+        operands = f"{ty} {x.text}, i32 8, {ty} {x.text}, i{width} -1, i32 4"
+        text = f"call {ty} @llvm.x86.avx512.mask.reduce.p{letter}.512({operands})"
+        return Val(pure(text, level), level, width)
+
     def _scalef_in_parts(self, dtype: DType, x: Val, n: Val, lanes: int, width: int) -> Val:
         element = VALUE_TYPE[dtype]
         x, n = self.splat(x, element, lanes), self.splat(n, element, lanes)
@@ -235,6 +261,8 @@ class Arith:
             return self.call(_ROUNDING[op], element, a) if self.target.has_round else self._round(op, element, a)
         if op == "pow2i":
             return self._pow2i(dtype, a)
+        if op == "rint_rest":
+            return self.rint_rest(dtype, a)
         raise CodegenError(f"{op} on {dtype} was not expanded")
 
     def _round(self, op: str, element: str, a: Val) -> Val:

@@ -43,9 +43,9 @@ class Target:
     must be told (``codegen.isa.machine``). ``has_threads``: a parallel loop may ask the thread pool. ``has_f64``:
     instructions for double precision. ``has_fma``: for ``a * b + c``, of double precision where there is that.
     ``has_masks``: masked loads, stores and arithmetic are as cheap as plain ones. ``has_gather``: a gather beats scalar
-    loads. ``has_scalef``: one instruction for ``x * 2**n``. ``has_round``: instructions for floor, ceil, trunc, rint.
-    ``has_f16c``: for half precision conversion. ``has_vnni``: four bytes times four, unsigned by signed, into 32 bits;
-    ``has_i8mm``: the same of AArch64, ``has_dotprod``: its signed by signed alone.
+    loads. ``has_scalef``: one instruction for ``x * 2**n`` and one for ``x - rint(x)``. ``has_round``: instructions for
+    floor, ceil, trunc, rint. ``has_f16c``: for half precision conversion. ``has_vnni``: four bytes times four, unsigned
+    by signed, into 32 bits; ``has_i8mm``: the same of AArch64, ``has_dotprod``: its signed by signed alone.
     ``max_copies`` is the most copies of a loop's body that a kernel may hold.
     """
 

@@ -27,7 +27,7 @@ from tilewright.core.types import DType
 
 UNARY_OPS = frozenset(
     "neg abs sqrt rsqrt floor ceil trunc rint exp exp2 expm1 log log2 log1p sin cos tan asin acos atan sinh cosh tanh "
-    "asinh acosh atanh erf pow2i not isnan".split()
+    "asinh acosh atanh erf pow2i rint_rest not isnan".split()
 )
 ARITHMETIC_OPS = frozenset("add sub mul div rem min max pow atan2 and or xor shl shr".split())
 COMPARE_OPS = frozenset("eq ne lt le gt ge".split())

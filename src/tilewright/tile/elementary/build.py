@@ -18,7 +18,7 @@ class Style:
     """What the target offers.
 
     ``has_fma``: ``Fma`` rounds once. ``has_scalef``: ``mul(x, pow2i(n))`` is ``x * 2**n`` for every ``n``, as if the
-    exponent of ``pow2i`` had no bounds.
+    exponent of ``pow2i`` had no bounds, infinities included; ``rint_rest`` is one instruction.
     """
 
     has_fma: bool = True
@@ -56,6 +56,16 @@ def fma(a: Value, b: Value, d: Value) -> Value:
 def absolute(x: Value) -> Value:
     """``|x|``."""
     return Unary("abs", x)
+
+
+def rint(x: Value) -> Value:
+    """The nearest whole number."""
+    return Unary("rint", x)
+
+
+def rint_rest(x: Value) -> Value:
+    """``x - rint(x)``, and 0 for infinities."""
+    return Unary("rint_rest", x)
 
 
 def sqrt(x: Value) -> Value:

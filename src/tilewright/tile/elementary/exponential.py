@@ -31,6 +31,8 @@ from tilewright.tile.elementary.build import (
     less,
     n,
     polynomial,
+    rint,
+    rint_rest,
     sign_bit,
     sqrt,
     two_product,
@@ -152,25 +154,34 @@ def exp(x: Value, style: Style, shift: int = 0) -> Value:
 
 
 def exp2(x: Value, style: Style) -> Value:
-    """``2**x``; f32 and f64 within 1.5 ULP."""
+    """``2**x``; f32 and f64 within 1.5 ULP. Where an instruction scales by any power, no ``x`` has to be kept off."""
+    if style.has_scalef:
+        return _exp2_scaled(x)
     x = clamp(x, -1077.0, 1025.0) if is_double(x) else clamp(x, -151.0, 129.0)
     magic = by_type(x, *_MAGIC)
     shifted = x + magic
     whole = shifted - magic
     r = x - whole
-    p = fma(polynomial(r, _EXP2_F64 if is_double(r) else _EXP2_F32), r, c(1.0, r))
-    return _scaled(p, shifted, whole, style)
+    return _scaled(_exp2_near_zero(r), shifted, whole, style)
 
 
 def exp2_normal(x: Value, style: Style) -> Value:
     """``2**x`` for f32 ``x`` from -125 to 126, within 1.5 ULP; NaN stays NaN."""
-    shifted = x + c(_MAGIC[0], x)
-    whole = shifted - c(_MAGIC[0], x)
-    r = x - whole
-    p = fma(polynomial(r, _EXP2_F32), r, c(1.0, r))
     if style.has_scalef:
-        return p * Unary("pow2i", whole)
-    return p * _exponent(bits(shifted), double=False)
+        return _exp2_scaled(x)
+    shifted = x + c(_MAGIC[0], x)
+    r = x - (shifted - c(_MAGIC[0], x))
+    return _exp2_near_zero(r) * _exponent(bits(shifted), double=False)
+
+
+def _exp2_scaled(x: Value) -> Value:
+    """``2**x`` by one rounding: infinities leave no rest, and scale 1 to infinity or 0."""
+    return _exp2_near_zero(rint_rest(x)) * Unary("pow2i", rint(x))
+
+
+def _exp2_near_zero(r: Value) -> Value:
+    """``2**r`` for ``|r| <= 1/2``."""
+    return fma(polynomial(r, _EXP2_F64 if is_double(r) else _EXP2_F32), r, c(1.0, r))
 
 
 def expm1(x: Value, style: Style) -> Value:

@@ -5,6 +5,8 @@ constants (``contract``).
 
 A product walks ``T[k, j]`` block of lanes by block of lanes, every ``k`` of one before the next. In rows, one block's
 elements are a row apart, so every step touches another page, which no prefetcher follows; in panels they are one run.
+One panel is filled before the next, which stays in the first-level cache and reads whole lines of few rows: otherwise
+a column of lines would be read at a time, each line of another page.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from __future__ import annotations
 from functools import partial
 
 from tilewright.core.compute import Buffer, IndexLike, Load, Value
-from tilewright.core.expr import Dim, Sym, is_nonneg, terms_of
+from tilewright.core.expr import Dim, Sym, is_nonneg, symbols, terms_of
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, If, Kind, Loop, Role, Space, Store, Update, walk
 from tilewright.tile.rewrite import Body, loads_of, written
@@ -52,6 +54,16 @@ def _lay(b: Builder, name: str) -> None:
         for part, block in ((index[dim], depth), (index[dim + 1], width)):
             _split_at(b, path, part, block)
     b.do("panels", name, dim, depth, width)
+    for path, panel in _stores(b.kernel.body, find_place(b.kernel, name, "panels").buffer, ()):
+        attempt(b, partial(_fill_in_order, b, path, panel[:-2]))
+
+
+def _fill_in_order(b: Builder, path: tuple[Loop, ...], panel: tuple[IndexLike, ...]) -> None:
+    """The loops that say which panel is written go outside of those that walk inside of one."""
+    which = {s for i in panel if not isinstance(i, Value) for s in symbols(i)}
+    order = sorted(path, key=lambda x: x.sym not in which)
+    if order != list(path):
+        b.do("reorder", *[x.sym.name for x in order])
 
 
 def _panel(path: tuple[Loop, ...], load: Load) -> tuple[int, int, int]:
