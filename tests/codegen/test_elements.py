@@ -15,7 +15,7 @@ from tilewright.tile.ir import For, Kind, Loop, Store
 
 TARGETS = [HOST, Target.parse("x86-64-v3"), Target.parse("x86-64")]
 INT_BINARY = "add sub mul div rem min max and or xor shl shr".split()
-FLOAT_BINARY = "add sub mul div min max".split()
+FLOAT_BINARY = "add sub mul div min max larger".split()
 COMPARE = "eq ne lt le gt ge".split()
 FLOAT_UNARY = "neg abs sqrt floor ceil trunc rint rint_rest isnan".split()
 N = 37

@@ -171,8 +171,8 @@ class Arith:
             wide = vector(element, width // 4)
             v = pure(f"insertelement {wide} zeroinitializer, {element} {x.text}, i64 0", level)
             operands = f"{wide} {v}, {wide} {v}, {wide} {v}, i8 -1, i32 8, i32 4"
-            rest = pure(f"call {wide} @llvm.x86.avx512.mask.reduce.s{letter}({operands})", level)
-            return Val(pure(f"extractelement {wide} {rest}, i64 0", level), level, 0)
+            reduced = pure(f"call {wide} @llvm.x86.avx512.mask.reduce.s{letter}({operands})", level)
+            return Val(pure(f"extractelement {wide} {reduced}, i64 0", level), level, 0)
         ty = vector(element, width)
         operands = f"{ty} {x.text}, i32 8, {ty} {x.text}, i{width} -1, i32 4"
         text = f"call {ty} @llvm.x86.avx512.mask.reduce.p{letter}.512({operands})"
@@ -239,6 +239,8 @@ class Arith:
             return self.rounded(dtype, self.instruction(_FLOAT[op], element, a, b))
         if op in ("min", "max"):
             return self._extreme(op, element, a, b)
+        if op == "larger":
+            return self.choose(self.instruction("fcmp ogt", element, a, b), a, b, element)
         raise CodegenError(f"{op} has no meaning on {dtype}")
 
     def _extreme(self, op: str, element: str, a: Val, b: Val) -> Val:

@@ -345,7 +345,7 @@ def identity(op: str, dtype: DType) -> int | float:
     """The value that changes nothing under a reduction."""
     if op == "mul":
         return 1
-    if op in ("min", "max"):
+    if op in ("min", "max", "larger"):
         if dtype.is_float:
             return math.inf if op == "min" else -math.inf
         return dtype.max if op == "min" else dtype.min

@@ -29,9 +29,9 @@ UNARY_OPS = frozenset(
     "neg abs sqrt rsqrt floor ceil trunc rint exp exp2 expm1 log log2 log1p sin cos tan asin acos atan sinh cosh tanh "
     "asinh acosh atanh erf pow2i rint_rest not isnan".split()
 )
-ARITHMETIC_OPS = frozenset("add sub mul div rem min max pow atan2 and or xor shl shr".split())
+ARITHMETIC_OPS = frozenset("add sub mul div rem min max larger pow atan2 and or xor shl shr".split())
 COMPARE_OPS = frozenset("eq ne lt le gt ge".split())
-REDUCE_OPS = frozenset("add mul min max and or".split())
+REDUCE_OPS = frozenset("add mul min max larger and or".split())
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,7 +147,8 @@ class Binary(Value):
     """``op(a, b)`` on equal dtypes.
 
     Integer ``add sub mul`` wrap; ``div`` and ``rem`` truncate as in C; float ``rem`` is fmod. ``min`` and ``max``
-    propagate NaN. ``shr`` is arithmetic on signed types. Comparisons give bool.
+    propagate NaN; ``larger``, of floats, is ``a if a > b else b``, so ``b`` where either is NaN. ``shr`` is arithmetic
+    on signed types. Comparisons give bool.
     """
 
     __slots__ = ("a", "b", "op")

@@ -356,6 +356,7 @@ _BINARY: Mapping[str, Callable[[Any, Any], Any]] = {
     "rem": np.fmod,
     "min": np.minimum,
     "max": np.maximum,
+    "larger": lambda a, b: a if a > b else b,
     "pow": np.power,
     "atan2": np.arctan2,
 }

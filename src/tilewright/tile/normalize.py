@@ -5,7 +5,8 @@ Not its business: loops and targets.
 
 Rewrites, each a function: ``drop_unit_axes``; ``inline`` (a temporary with one reader becomes part of it);
 ``order_reductions`` (reduction axes by falling stride of what is read); ``materialize_guards`` (a padded operand of a
-reduction becomes a padded copy); ``collapse`` (adjacent axes that every access walks as one become one).
+reduction becomes a padded copy); ``collapse`` (adjacent axes that every access walks as one become one);
+``free_maxima`` (maxima that need not carry NaN do not).
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from tilewright.tile.affine import coefficient, linear
 from tilewright.tile.clusters import PRODUCT, is_window, ring_before, transformed_to
 from tilewright.tile.collapse import collapse
 from tilewright.tile.cost import estimate
+from tilewright.tile.extremes import free_maxima
 from tilewright.tile.machine import Dot
 from tilewright.tile.relayout import relay_operands
 
@@ -59,7 +61,7 @@ def normalize(computation: Computation, constants: Container[Buffer] = (), dots:
     if any(transformed_to(s, stages, computation) for s in stages):
         return computation  # its rule walks tiles axis by axis
     rings = [ring_before(s, stages, computation) for s in stages]
-    return collapse(computation, constants, {found[-1].out.name for found in rings if found})
+    return free_maxima(collapse(computation, constants, {found[-1].out.name for found in rings if found}))
 
 
 def stages_of(computation: Computation) -> tuple[Stage, ...]:

@@ -575,7 +575,7 @@ def identity_of(op: str, dtype: DType) -> Const:
     if op == "and":
         return Const(True if dtype is types.bool_ else -1 if dtype.is_signed else dtype.max, dtype)
     if dtype.is_float:
-        return Const(-inf if op == "max" else inf, dtype)
+        return Const(inf if op == "min" else -inf, dtype)
     return Const(dtype.min if op == "max" else dtype.max, dtype)
 
 

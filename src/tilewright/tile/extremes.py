@@ -1,0 +1,150 @@
+"""Maxima that need not carry NaN: ``max`` becomes ``larger``, one instruction where ``max`` takes three.
+
+In: the stages of a computation. Out: the same with other operations. Not its business: how a row is scheduled.
+
+A softmax takes the maximum ``m`` of a row off every element of it and divides by a sum over the row of what becomes of
+the differences. An element that is NaN makes its own difference NaN, with it the sum, and with the sum the whole row,
+whatever ``m`` is. So ``m`` may be any number there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from tilewright.core.compute import (
+    Binary,
+    Buffer,
+    Cast,
+    Computation,
+    Fma,
+    IndexLike,
+    Load,
+    Select,
+    Stage,
+    Unary,
+    Value,
+    substitute_value,
+    walk,
+)
+from tilewright.core.expr import Dim, Sym
+
+_OF_ONE = frozenset("neg abs sqrt rsqrt exp exp2 expm1 log log2 log1p".split())
+_OF_EITHER = frozenset("add sub mul div min max".split())
+
+
+def free_maxima(computation: Computation) -> Computation:
+    """``m[row] = max(x[row, j])`` becomes ``larger`` when a NaN of a row of ``x`` makes all that ``m`` reaches NaN.
+
+    For every maximum of floats along one axis into a temporary. Not when: ``m`` reaches an output by a way that a sum
+    of all the row's differences ``x - m`` is no factor or term of; or a stage on the way mixes rows, writes several
+    buffers or a part of one, updates or scatters.
+    """
+    items = list(computation.items)
+    for k, s in enumerate(items):
+        if isinstance(s, Stage) and _is_maximum(s, computation) and _is_drowned(s, items[k + 1 :], computation):
+            assert s.reduction is not None
+            items[k] = replace(s, reduction=replace(s.reduction, op="larger"))
+    return replace(computation, items=tuple(items))
+
+
+def _is_maximum(s: Stage, computation: Computation) -> bool:
+    red = s.reduction
+    plain = len(s.outs) == 1 and s.update is None and s.out in computation.temps and s.out.dtype.is_float
+    if red is None or red.op != "max" or len(red.axes) != 1 or not plain:
+        return False
+    return [i for i in s.index if i != 0] == [a.sym for a in s.axes]
+
+
+@dataclass
+class _Row:
+    """What a NaN among the elements of a row of ``maximum`` does to other buffers.
+
+    ``reached``: they depend on the maximum. ``whole``: all of their row is NaN. ``same``: their element of the same
+    column is.
+    """
+
+    maximum: Stage
+    reached: set[Buffer]
+    whole: set[Buffer] = field(default_factory=set)
+    same: set[Buffer] = field(default_factory=set)
+
+    @property
+    def depth(self) -> int:
+        """How many indices name a row: all of the maximum's up to the last that is not 0."""
+        return max((d + 1 for d, i in enumerate(self.maximum.index) if i != 0), default=0)
+
+    def of(self, index: Sequence[IndexLike]) -> tuple[IndexLike, ...]:
+        """The row of an element."""
+        return tuple(index[: self.depth])
+
+
+def _is_drowned(maximum: Stage, later: Sequence[object], computation: Computation) -> bool:
+    """Is every output that the maximum reaches NaN along a row that has one?"""
+    row = _Row(maximum, {maximum.out})
+    written = [t for s in computation.items if isinstance(s, Stage) for t in s.outs]
+    for s in later:
+        if not isinstance(s, Stage):
+            return False
+        read = [x for v in s.exprs for x in walk(v) if isinstance(x, Load) and x.buffer in row.reached]
+        if not read:
+            continue
+        rows, is_last = {row.of(x.index) for x in read}, s.out not in computation.temps
+        if (
+            len(s.outs) != 1
+            or written.count(s.out) != 1
+            or s.update is not None
+            or len(rows) != 1
+            or (not is_last and rows != {row.of(s.index)})
+        ):
+            return False
+        _follow(s, rows.pop(), row)
+        if is_last and s.out not in row.whole:
+            return False
+    return True
+
+
+def _follow(s: Stage, at: tuple[IndexLike, ...], row: _Row) -> None:
+    """Note what the stage's result is when the row ``at`` has a NaN."""
+    row.reached.add(s.out)
+    if s.reduction is None:
+        if _keeps(s.expr, lambda v: isinstance(v, Load) and v.buffer in row.whole):
+            row.whole.add(s.out)
+        elif len(s.index) == row.depth + 1 and _keeps(s.expr, lambda v: _is_same(v, s.index, row)):
+            row.same.add(s.out)
+    elif s.reduction.op == "add" and len(s.reduction.axes) == 1 and row.maximum.reduction is not None:
+        (axis,), (all_of_it,) = s.reduction.axes, row.maximum.reduction.axes
+        element = (*at, axis.sym)
+        if axis.extent == all_of_it.extent and _keeps(s.expr, lambda v: _is_same(v, element, row)):
+            row.whole.add(s.out)
+
+
+def _is_same(v: Value, element: tuple[IndexLike, ...], row: _Row) -> bool:
+    """Is ``v`` NaN where the element (row and column) of what the maximum is taken of is?"""
+    if isinstance(v, Load):
+        return v.buffer in row.same and tuple(v.index) == element
+    if not isinstance(v, Binary) or v.op != "sub" or not isinstance(v.b, Load) or v.b.buffer is not row.maximum.out:
+        return False
+    assert row.maximum.reduction is not None
+    walked = (*row.of(row.maximum.index), row.maximum.reduction.axes[0].sym)
+    pairs = list(zip(walked, element, strict=True))
+    dims: dict[Sym, Dim] = {s: i for s, i in pairs if isinstance(s, Sym) and not isinstance(i, Value)}
+    return all(s in dims or s == i for s, i in pairs) and v.a == substitute_value(row.maximum.expr, dims)
+
+
+def _keeps(v: Value, found: Callable[[Value], bool]) -> bool:
+    """Is ``v`` NaN where what is ``found`` in it is?"""
+    if found(v):
+        return True
+    match v:
+        case Unary():
+            return v.op in _OF_ONE and _keeps(v.a, found)
+        case Binary():
+            return v.op in _OF_EITHER and (_keeps(v.a, found) or _keeps(v.b, found))
+        case Fma():
+            return any(_keeps(x, found) for x in (v.a, v.b, v.c))
+        case Cast():
+            return v.dtype.is_float and v.a.dtype.is_float and _keeps(v.a, found)
+        case Select():
+            return _keeps(v.a, found) and _keeps(v.b, found)
+    return False
