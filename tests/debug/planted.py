@@ -385,7 +385,7 @@ BUGS = (
         product, "schedule", "compute_at"),
     Bug("tile.schedule.stages:_Partials.partials", "blocks * block + rest // w * w", "blocks * block",
         point(lambda n, x: n(ops.reduce_sum, x, axes=(1,), keepdims=False), 6, 301), "schedule", "rfactor"),
-    Bug("tile.schedule.stages:identity_of", "-inf if op", "0.0 if op",
+    Bug("tile.schedule.stages:identity_of", "else -inf", "else 0.0",
         point(lambda n, x: n(ops.reduce_max, n(ops.sub, n(ops.neg, n(ops.abs, x)), n.value(1.0)), axes=(1,),
                              keepdims=False), 6, 301), "schedule", "rfactor"),
     Bug("tile.pack:_copy_strided", "a.start + k * a.steps[axis]", "a.start", mlp, "schedule", "pack"),
