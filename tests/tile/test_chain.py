@@ -70,6 +70,12 @@ def test_a_block_of_rows_at_a_time(machine, rows):
     assert all(p.space is Space.LOCAL and p.buffer.shape[0] <= 32 for p in strips)
 
 
+def test_exponentials_take_the_place_of_the_scores_in_rows_that_begin_on_vectors():
+    kernel = check_default(attention(2, 48, 33, 8, 16), machine=SMALL)
+    strips = [p.buffer for p in kernel.places if p.space is Space.LOCAL and len(p.buffer.shape) > 1]
+    assert [b.shape[1] for b in strips] == [36]
+
+
 @pytest.mark.parametrize("known", ["", "N", "M"])
 @pytest.mark.parametrize(("rows", "keys"), [(2, 2), (30, 7), (5, 40)])
 def test_sizes_at_run_time(known, rows, keys):

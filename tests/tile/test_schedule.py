@@ -1,5 +1,7 @@
 """Primitives keep the meaning of a kernel or refuse with a reason; random schedules of legal steps compute the same."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -19,7 +21,7 @@ from tilewright.core.compute import (
     axes_for,
     syms,
 )
-from tilewright.core.expr import Sym, substitute
+from tilewright.core.expr import Sym, mod, substitute
 from tilewright.tile.errors import ScheduleError, ScheduleFileError
 from tilewright.tile.ir import For, Kind, Prefetch, Store, walk
 from tilewright.tile.lower import lower
@@ -216,6 +218,38 @@ def rows_twice(r=11, c=6):
     (i, j), axes = syms(axes_for((r, c))), axes_for((r, c))
     stages = (Stage((t,), axes, (i, j), (x[i, j] * x[i, j],)), Stage((y,), axes, (i, j), (t[i, j] + x[i, j],)))
     return Computation((x,), (y,), stages, (t,))
+
+
+def three_rows(r=3, c=6, shift=0):
+    """``s[i, j] = x[i, j]**2; t[i, j] = s[i, j + shift] + 1; y[i, j] = t[i, j] * x[i, j]``."""
+    x, y, s, t = (Buffer(n, F, (r, c)) for n in ("X", "Y", "s", "t"))
+    (i, j), axes = syms(axes_for((r, c))), axes_for((r, c))
+    made = (x[i, j] * x[i, j], s[i, mod(j + shift, c)] + Const(1.0, F), t[i, j] * x[i, j])
+    stages = [Stage((b,), axes, (i, j), (v,)) for b, v in zip((s, t, y), made, strict=True)]
+    return Computation((x,), (y,), tuple(stages), (s, t))
+
+
+def test_a_temporary_in_another_ones_memory():
+    kernel = same(three_rows(), ("reuse", "t", "s"))
+    assert "t" not in [p.buffer.name for p in kernel.places]
+    refuses(three_rows(), ("reuse", "s", "t"), rule="at one time")
+    refuses(three_rows(), ("reuse", "t", "X"), rule="two temporaries")
+    refuses(three_rows(), ("place", "t", "local"), ("reuse", "t", "s"), rule="two temporaries")
+    refuses(three_rows(shift=1), ("reuse", "t", "s"), rule="from others")
+    refuses(three_rows(), ("compute_at", "s", "i0_1"), ("reuse", "t", "s"), rule="two temporaries")
+    refuses(rows_twice(), ("reuse", "t", "t"), rule="two temporaries")
+    two_readers = three_rows()
+    y = two_readers.items[2]
+    read = two_readers.temps[0][y.index]
+    late = replace(two_readers, items=(*two_readers.items[:2], replace(y, exprs=(y.expr + read,))))
+    refuses(late, ("reuse", "t", "s"), rule="at one time")
+
+
+def test_rows_that_begin_on_vectors():
+    kernel = same(rows_twice(), ("align", "t", 4))
+    assert [p.buffer.shape for p in kernel.places if p.buffer.name == "t"] == [(11, 8)]
+    refuses(rows_twice(), ("align", "Y", 4), rule="a temporary")
+    refuses(rows_twice(c=Sym("N", 1)), ("align", "t", 4), rule="run time")
 
 
 def test_panels_lie_in_one_run():

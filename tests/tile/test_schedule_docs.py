@@ -12,7 +12,7 @@ if __name__ == "__main__":
 
 from tile.kernels import constants_of, elementwise, matmul, reduction
 from tile.test_ring import window
-from tile.test_schedule import masked_rows, rows_twice
+from tile.test_schedule import masked_rows, rows_twice, three_rows
 from tilewright.core.compute import Computation
 from tilewright.tile.ir import Kernel
 from tilewright.tile.lower import lower
@@ -39,6 +39,8 @@ EXAMPLES: dict[str, tuple[Computation, str, tuple[str, ...]]] = {
     "ring": (window(8), "ring(t, i0_2)", ()),
     "place": (rows_twice(), "place(t, local)", ()),
     "fold": (rows_twice(), "fold(t, 0, i0_1_o)", ("split(i0_1, 4)", "compute_at(t, i0_1_o, global)")),
+    "reuse": (three_rows(), "reuse(t, s)", ()),
+    "align": (rows_twice(), "align(t, 4)", ()),
     "accumulate": (
         matmul(4, 2, 7, False), "accumulate(C, k0)",
         ("reorder(k0, i0_1, i1_1)", "kind(i0_1, unroll)", "kind(i1_1, vector)"),

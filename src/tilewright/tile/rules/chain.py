@@ -6,12 +6,13 @@ is fused, its epilogue. Out: steps. Not its business: register tiles (``contract
 Before: a nest per stage, each over all rows. After: ``for batches: for a block of rows``: the block's part of the first
 contraction by register tiles into a strip of scratch; row by row the passes between (for a softmax: the maximum, then
 exponential and sum in one); the last contraction and its epilogue by register tiles from the strip. What lies between
-the contractions exists for one block of rows only, which stays in the second-level cache. Elements that a guard hides
-from every row of the block (the keys after a query) are not computed.
+the contractions exists for one block of rows only, in one strip, which stays in the second-level cache. Elements that
+a guard hides from every row of the block (the keys after a query) are not computed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 from functools import partial
 
@@ -70,7 +71,12 @@ def chain(b: Builder, machine: Machine, cluster: Cluster) -> None:
     else:
         rows(b, machine, [c.source, c.strip], threads=False)
     contract(b, machine, c.last, c.root, threads=False)
-    _passes_between(b, machine, c, at, len(inner))
+    apart = {_name(s) for s in find_body(b.kernel, at) if isinstance(s, For) and not _writes((s,)) <= {*c.between}}
+    for name in early[2:]:
+        attempt(b, partial(b.do, "reuse", name, c.strip))
+    for name in (c.strip, *c.between):
+        attempt(b, partial(_align, b, machine, name))
+    _passes_between(b, machine, {c.strip, *c.between}, at, len(inner), apart)
 
 
 def _bring(b: Builder, name: str, at: str, is_block: bool) -> None:
@@ -87,6 +93,14 @@ def _bring(b: Builder, name: str, at: str, is_block: bool) -> None:
         b.do("compute_at", name, at, "global")
         for dim in range(len(find_place(b.kernel, name, "chain").buffer.shape) if is_block else 0):
             attempt(b, partial(b.do, "fold", name, dim, at))
+
+
+def _align(b: Builder, machine: Machine, name: str) -> None:
+    """Rows longer than a vector begin on one."""
+    buffer = find_place(b.kernel, name, "chain").buffer
+    lanes, last = machine.lanes(buffer.dtype), buffer.shape[-1]
+    if len(buffer.shape) > 1 and isinstance(last, int) and last > lanes and last % lanes:
+        b.do("align", name, lanes)
 
 
 def _trim(b: Builder, name: str, at: str) -> None:
@@ -184,21 +198,29 @@ def _block_rows(b: Builder, machine: Machine, c: _Chain, inside: list[Loop]) -> 
     return -(-extent // -(-extent // min(BLOCK_ROWS, most)))
 
 
-def _passes_between(b: Builder, machine: Machine, c: _Chain, loop: str, depth: int) -> None:
-    """Row by row: the nests between the contractions share their row loops, and their passes become vectors."""
+def _passes_between(
+    b: Builder, machine: Machine, names: Container[str], loop: str, depth: int, apart: Container[str] = ()
+) -> None:
+    """Row by row: the nests that write ``names`` share their row loops, and their passes become vectors.
+
+    Not the loops ``apart``: the contractions'.
+    """
     if depth == 0:
         passes(b, machine, loop)
         return
-    names = set(c.between)
+
+    def is_pass(s: Stmt) -> bool:
+        return isinstance(s, For) and _name(s) not in apart and all(n in names for n in _writes((s,)))
+
     k = 0
     while k + 1 < len(body := find_body(b.kernel, loop)):
         first, second = body[k], body[k + 1]
-        both = isinstance(first, For) and isinstance(second, For) and _writes((first, second)) <= names
+        both = is_pass(first) and is_pass(second)
         if not both or not attempt(b, partial(b.do, "merge", _name(first), _name(second))):
             k += 1
     for s in find_body(b.kernel, loop):
-        if isinstance(s, For) and _writes((s,)) <= names:
-            _passes_between(b, machine, c, _name(s), depth - 1)
+        if is_pass(s):
+            _passes_between(b, machine, names, _name(s), depth - 1)
 
 
 def _name(s: Stmt) -> str:

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Kernel
-from tilewright.tile.schedule import loops, operands, stages, trim
+from tilewright.tile.schedule import loops, memory, operands, stages, trim
 
 Arg: TypeAlias = str | int
 
@@ -32,6 +32,8 @@ PRIMITIVES: Mapping[str, Callable[..., Kernel]] = {
     "ring": stages.ring,
     "place": stages.place,
     "fold": stages.fold,
+    "reuse": memory.reuse,
+    "align": memory.align,
     "accumulate": stages.accumulate,
     "rfactor": stages.rfactor,
     "trim": trim.trim,

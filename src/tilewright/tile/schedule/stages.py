@@ -46,6 +46,7 @@ from tilewright.tile.schedule.tree import (
     new_loop,
     readers,
     replace_stmt,
+    touches,
     with_body,
     writers,
 )
@@ -358,14 +359,10 @@ def _is_in_lanes(kernel: Kernel, loop: For) -> bool:
 
 def _home(body: Body, buffer: Buffer) -> Body:
     """The innermost statement list that holds every access of ``buffer``."""
-    touching = [s for s in body if _touches(s, buffer)]
+    touching = [s for s in body if touches(s, buffer)]
     if len(touching) == 1 and isinstance(touching[0], For | If):
         return _home(touching[0].body, buffer)
     return body
-
-
-def _touches(s: Stmt, buffer: Buffer) -> bool:
-    return any(buffer in written(x) or any(y.buffer is buffer for y in loads_of(x)) for x in walk((s,)))
 
 
 def _check_move(home: Body, makers: list[Stmt], at: For, old: Buffer, where: str) -> None:

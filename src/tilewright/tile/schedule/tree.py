@@ -164,3 +164,8 @@ def _dims(x: Value) -> Iterator[Dim]:
         yield from x.exprs
     elif hasattr(x, "expr"):
         yield x.expr
+
+
+def touches(s: Stmt, buffer: Buffer) -> bool:
+    """Does the statement, or one in it, read or write the buffer?"""
+    return any(buffer in written(x) or any(y.buffer is buffer for y in loads_of(x)) for x in walk((s,)))

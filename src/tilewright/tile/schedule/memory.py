@@ -1,0 +1,73 @@
+"""Schedule primitives for where a temporary's elements lie: in another one's memory, in rows that begin on vectors.
+
+In: a kernel and names. Out: an equal kernel. Not its business: spaces, and what part of a temporary exists at a time
+(``stages``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright.core.compute import Buffer, Load
+from tilewright.tile.errors import ScheduleError
+from tilewright.tile.ir import For, If, Kernel, Role, Space, Store, walk
+from tilewright.tile.rewrite import Body, loads_of, rewrite_accesses, written
+from tilewright.tile.schedule.loops import starts_fresh
+from tilewright.tile.schedule.tree import find_place, nest_of, touches, with_body
+
+
+def reuse(kernel: Kernel, buffer: str, other: str) -> Kernel:
+    """A temporary takes the memory of another one that it is made from element by element: there is one, ``other``.
+
+    Before: ``S[i] = ..; for i: T[i] = e(S[i]); .. T[i]``. After: ``S[i] = ..; for i: S[i] = e(S[i]); .. S[i]``. Half
+    as much is held in the caches. Fails: they are no temporaries of one type, shape and space; T is made by anything
+    but one nest of plain loops, or from another element of S; S is read later, or not assigned before.
+    """
+    spot, kept = find_place(kernel, buffer, "reuse"), find_place(kernel, other, "reuse")
+    old, new, where = spot.buffer, kept.buffer, f"{buffer}, {other}"
+    alike = old.dtype is new.dtype and old.shape == new.shape and spot.space is kept.space
+    if old is new or not alike or {spot.role, kept.role} != {Role.TMP}:
+        raise ScheduleError("reuse", where, "not two temporaries of one type, shape and space")
+    home = _shared_home(kernel.body, old, new)
+    makers = [k for k, s in enumerate(home) if any(old in written(x) for x in walk((s,)))]
+    if len(makers) != 1 or not starts_fresh(home, new):
+        raise ScheduleError("reuse", where, "it is not made by one nest from what was assigned before")
+    nest, later = nest_of(home[makers[0]]), home[makers[0] + 1 :]
+    leaf = nest.leaf[0]
+    own = [i for i in leaf.index if i in {x.sym for x in nest.loops}] if isinstance(leaf, Store) else []
+    if len(nest.leaf) != 1 or not isinstance(leaf, Store) or len(own) != len(set(own)) or len(own) != len(nest.loops):
+        raise ScheduleError("reuse", where, "it is made by more than plain loops over its own elements")
+    if any(x.buffer in (old, new) and (x.buffer is old or x.index != leaf.index) for x in loads_of(leaf)):
+        raise ScheduleError("reuse", where, "an element is made from others than the one in its place")
+    if any(touches(s, old) for s in home[: makers[0]]) or any(touches(s, new) for s in later):
+        raise ScheduleError("reuse", where, "both are needed at one time")
+    body = rewrite_accesses(kernel.body, lambda b, ix: Load(new, ix) if b is old else None)
+    return with_body(replace(kernel, places=tuple(p for p in kernel.places if p is not spot)), body)
+
+
+def _shared_home(body: Body, one: Buffer, other: Buffer) -> Body:
+    """The innermost statement list that holds every access of both."""
+    touching = [s for s in body if touches(s, one) or touches(s, other)]
+    if len(touching) == 1 and isinstance(touching[0], For | If):
+        return _shared_home(touching[0].body, one, other)
+    return body
+
+
+def align(kernel: Kernel, buffer: str, multiple: int) -> Kernel:
+    """Rows of a temporary begin at multiples of so many elements: its last dimension grows to one.
+
+    Before: ``T[i, j]`` in 22 rows of 197. After: the same in 22 rows of 208. The ragged vector at a row's end, which is
+    stored under a mask, then shares no line with the next row, whose loads would wait for it. Fails: it is no
+    temporary in memory, or its last dimension is known at run time only.
+    """
+    spot = find_place(kernel, buffer, "align")
+    old = spot.buffer
+    if spot.role is not Role.TMP or spot.space is Space.REG or not old.shape or multiple < 1:
+        raise ScheduleError("align", f"{buffer}, {multiple}", "only rows of a temporary in memory")
+    last = old.shape[-1]
+    if not isinstance(last, int):
+        raise ScheduleError("align", f"{buffer}, {multiple}", f"rows of {last} elements, known at run time only")
+    new = Buffer(old.name, old.dtype, (*old.shape[:-1], -(-last // multiple) * multiple))
+    places = tuple(replace(p, buffer=new) if p is spot else p for p in kernel.places)
+    body = rewrite_accesses(kernel.body, lambda b, ix: Load(new, ix) if b is old else None)
+    return with_body(replace(kernel, places=places), body)
