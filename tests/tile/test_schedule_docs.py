@@ -61,6 +61,7 @@ EXAMPLES: dict[str, tuple[Computation, str, tuple[str, ...]]] = {
         matmul(6, 8, 4, False), "prefetch(B_p, i1_1_o, k0, 4)",
         ("split(i1_1, 4)", "reorder(i1_1_o, i0_1, k0, i1_1_i)", "pack(B)"),
     ),
+    "hint": (three_rows(), "hint(s, i0_1)", ("kind(i1_1, vector)",)),
 }  # fmt: skip
 """Of every primitive: a computation, the step to show, and the steps before it."""
 

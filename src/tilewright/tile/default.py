@@ -25,6 +25,7 @@ from tilewright.tile.rules.beside import beside, pairs
 from tilewright.tile.rules.chain import chain
 from tilewright.tile.rules.constants import pack_constants
 from tilewright.tile.rules.contract import contract
+from tilewright.tile.rules.hints import hint_operands
 from tilewright.tile.rules.panels import lay_in_panels
 from tilewright.tile.rules.pointwise import plain, pointwise
 from tilewright.tile.rules.ring import ring
@@ -64,6 +65,7 @@ def schedule_with_steps(
     work.items(normal.items)
     pack_constants(builder, machine)
     lay_in_panels(builder)
+    hint_operands(builder, machine)
     kernel = replace(builder.kernel, notes=tuple(notes))
     return Scheduled(kernel, normal, builder.schedule)
 

@@ -1,4 +1,4 @@
-"""Primitives on operands: pack (a constant, at compile time), stage (a copy at run time), panels (of one), prefetch.
+"""Primitives on operands: pack (a constant, at compile time), stage (a copy at run time), panels, prefetch, hint.
 
 In: a kernel, the name of a buffer that it reads. Out: a kernel that means the same, or a ``ScheduleError``.
 Not its business: loops (``loops``), results (``stages``).
@@ -15,6 +15,7 @@ from tilewright.tile.affine import is_affine, stride_along
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, If, Kernel, Kind, Loop, Packed, Place, Prefetch, Role, Space, Store
 from tilewright.tile.rewrite import Body, loads_of, loop_sym, loops_of, rewrite_accesses
+from tilewright.tile.schedule.loops import renamed
 from tilewright.tile.schedule.tree import (
     Nest,
     find_loop,
@@ -223,6 +224,29 @@ def prefetch(kernel: Kernel, buffer: str, panel: str, inner: str, line: int, spr
     before = (*load.index[:depth], outer + 1, *zeros)
     hints = [Prefetch(spot.buffer, (*before, e)[: len(spot.buffer.shape)]) for e in places]
     return replace_stmt(kernel, target, For(target.loop, (*hints, *target.body)))
+
+
+def hint(kernel: Kernel, buffer: str, loop: str) -> Kernel:
+    """An iteration of ``loop`` begins by asking for what it will read of an operand: one hint a vector.
+
+    Before: ``for io: ..; for ii: for l lanes: .. x[4*io + ii, l]``. After: ``for io: for ii': prefetch
+    x[4*io + ii', 0]; ..; for ii: for l lanes: ..``. For what is read once, behind a long reduction. Fails: the loop
+    does not read the buffer, or at several places, or where the data say.
+    """
+    spot, target = find_place(kernel, buffer, "hint"), find_loop(kernel, loop, "hint")
+    found = list(paths_to(target.body, spot.buffer, ()))
+    if len({x.index for _, x in found}) != 1 or any(isinstance(i, Value) for i in found[0][1].index):
+        raise ScheduleError("hint", f"{buffer}, {loop}", "not read at one place that the loops decide")
+    path, load = found[0]
+    first = {x.sym: 0 for x in path if x.kind is Kind.VECTOR}
+    index = tuple(substitute(i, first) for i in load.index if not isinstance(i, Value))
+    used = {s for i in index for s in symbols(i)}
+    body: Body = (Prefetch(spot.buffer, index),)
+    for x in reversed(path):
+        if x.sym in used:
+            used |= symbols(x.extent)
+            body = (For(x, body),)
+    return replace_stmt(kernel, target, For(target.loop, (*renamed(kernel, body, "h"), *target.body)))
 
 
 def _flat(loops: list[Loop]) -> Dim:

@@ -41,6 +41,7 @@ PRIMITIVES: Mapping[str, Callable[..., Kernel]] = {
     "stage": operands.stage,
     "panels": operands.panels,
     "prefetch": operands.prefetch,
+    "hint": operands.hint,
 }
 
 
