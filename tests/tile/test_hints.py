@@ -39,9 +39,9 @@ def test_a_residual_is_asked_for_before_the_reduction(m, n):
     ("rest", "m", "n", "k"),
     [
         (lambda r, i, j: r[i, j], 12, 32, 20), (lambda r, i, j: r[i, j], 3, 32, 64),
-        (lambda r, i, j: r[i, 0], 12, 32, 64),
+        (lambda r, i, j: r[i, 0], 12, 32, 64), (lambda r, i, j: r[j, i], 32, 32, 64),
     ],
-    ids=["a short reduction", "a small operand", "one element a row"],
+    ids=["a short reduction", "a small operand", "one element a row", "lanes apart"],
 )  # fmt: skip
 def test_elsewhere_there_are_none(rest, m, n, k):
     assert "R" not in hinted(product_with(rest, m, n, k))[1]

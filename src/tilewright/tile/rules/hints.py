@@ -13,6 +13,7 @@ from functools import partial
 
 from tilewright.core.compute import Buffer, Load, Value
 from tilewright.core.expr import symbols
+from tilewright.tile.affine import stride_along
 from tilewright.tile.cost import estimate
 from tilewright.tile.ir import For, Kind, Role, Space, Store, Update, walk
 from tilewright.tile.machine import Machine
@@ -61,7 +62,7 @@ def _steps(s: For) -> float:
 
 
 def _in_lanes(body: Body) -> list[Load]:
-    """What stores read at places that their lanes decide."""
-    lanes = {x.sym for x in loops_of(body) if x.kind is Kind.VECTOR}
+    """What stores read with lanes side by side."""
+    lanes = [x.sym for x in loops_of(body) if x.kind is Kind.VECTOR]
     loads = [x for s in walk(body) if isinstance(s, Store) for x in loads_of(s)]
-    return [x for x in loads if any(not isinstance(i, Value) and symbols(i) & lanes for i in x.index)]
+    return [x for x in loads if any(stride_along(x.buffer, x.index, lane) == 1 for lane in lanes)]
