@@ -67,6 +67,13 @@ def test_whole_groups_are_shuffled_not_gathered(per_group):
     assert "vfmadd" in assembly and "vgather" not in assembly
 
 
+@pytest.mark.parametrize("per_group", [17, 37, 100, 257])
+def test_large_groups_of_any_size_share_each_input(per_group):
+    graph = driver.optimise(grouped(2 * per_group, 2 * per_group, 2, 7, 1, 1), Options("x86-64-v4"), None)
+    assembly = "\n".join(driver.kernel_texts(graph, Options("x86-64-v4"), "asm", "conv"))
+    assert "vfmadd" in assembly and "vgather" not in assembly and "idiv" not in assembly
+
+
 @pytest.mark.parametrize("per_group", [8, 16, 32])
 def test_groups_of_narrow_products(per_group):
     options = Options("znver4", precision="bf16")

@@ -102,6 +102,14 @@ def test_grouped_and_depthwise_convolution(c, groups, stride, pad):
     check_default(convolution((1, 6, 5, c), c, (3, 3), stride, pad, groups), "W", "bias")
 
 
+@given(group=st.integers(1, 20), out=st.integers(4, 40), groups=st.integers(2, 3))
+@SLOW
+def test_a_group_that_tiles_do_not_divide_is_one_operand_for_all_lanes(group, out, groups):
+    """Its last tile is ragged, and no lane leaves the group for the next one's inputs."""
+    computation = convolution((1, 3, 3, group * groups), out * groups, (1, 1), 1, 0, groups)
+    check_default(computation, "W", "bias")
+
+
 @pytest.mark.parametrize(("k", "stride", "pad"), [(3, 1, 1), (3, 2, 1), (2, 1, 0), (3, 1, 0)])
 @pytest.mark.parametrize(("h", "w"), [(8, 8), (9, 13)])
 def test_several_rows_of_a_window_at_once(k, stride, pad, h, w):
@@ -159,6 +167,13 @@ def test_passes_over_a_row_share_a_loop(make):
 @pytest.mark.parametrize("shape", [(3, 4, 5), (2, 19, 7), (1, 3, 33)])
 def test_reduction_along_any_axis(op, at, shape):
     check_default(reduction(shape, at, op))
+
+
+@pytest.mark.parametrize("columns", [3, 17, 33, 100])
+def test_columns_of_one_tile_are_lanes_of_their_sums(columns):
+    kernel = check_default(reduction((50, columns), 0, "add"), machine=WIDE)
+    assert not any("reorder" in note for note in kernel.notes)
+    assert [x.kind for x in loops_of(kernel.body)].count(Kind.VECTOR) == 3
 
 
 @pytest.mark.parametrize("dtype", [types.i8, types.u8, types.i32, types.i64, types.f64, types.f16, types.bool_])

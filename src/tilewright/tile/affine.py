@@ -6,10 +6,10 @@ Not its business: what to do with them (``cost``, ``schedule``).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 
 from tilewright.core.compute import Buffer, IndexLike, Value
-from tilewright.core.expr import Binary, Dim, Mul, Sym, const_of, mod, substitute, symbols, terms_of
+from tilewright.core.expr import Binary, Dim, Mul, Sym, bounds, const_of, floordiv, mod, substitute, symbols, terms_of
 
 
 def coefficient(e: Dim, sym: Sym) -> Dim | None:
@@ -89,3 +89,45 @@ def without(e: Dim, syms: Iterable[Sym]) -> Dim:
 
 def constant_part(e: Dim) -> int:
     return const_of(e)
+
+
+def settled(e: Dim, extents: Mapping[Sym, Dim]) -> Dim:
+    """``e`` with the quotients and remainders by numbers gone that loops of these extents, outer ones first, decide.
+
+    ``(48*o + i) // 257`` is 0 where o goes to 5 and i to ``min(257 - 48*o, 48) - 1``: the last tile ends at 257.
+    """
+    total: Dim = const_of(e)
+    for atom, coef in terms_of(e):
+        total = total + coef * _settled_atom(atom, extents)
+    return total
+
+
+def _settled_atom(atom: Dim, extents: Mapping[Sym, Dim]) -> Dim:
+    if not isinstance(atom, Binary) or atom.op not in ("floordiv", "mod") or not isinstance(atom.b, int):
+        return atom
+    a, b = settled(atom.a, extents), atom.b
+    lo, hi = bounds(a)[0], _greatest(a, extents)
+    if b > 0 and lo is not None and hi is not None and lo // b == hi // b:
+        return lo // b if atom.op == "floordiv" else a - lo // b * b
+    return floordiv(a, b) if atom.op == "floordiv" else mod(a, b)
+
+
+def _greatest(e: Dim, extents: Mapping[Sym, Dim]) -> int | None:
+    """The least of the upper bounds that follow when loops, inner ones first, stand at the end of what they walk."""
+    found = [e]
+    for sym, extent in reversed(extents.items()):
+        for x in found[:]:
+            c = coefficient(x, sym)
+            if isinstance(c, int) and c > 0 and not isinstance(extent, int):
+                found += [x + c * (n - 1 - sym) for n in _no_less(extent)]
+    return min((hi for x in found if (hi := bounds(x)[1]) is not None), default=None)
+
+
+def _no_less(e: Dim) -> Iterator[Dim]:
+    """Expressions without minima, each at least ``e``: every choice of their operands."""
+    least = next((a for a, c in terms_of(e) if c == 1 and isinstance(a, Binary) and a.op == "min"), None)
+    if least is None:
+        yield e
+    else:
+        yield from _no_less(e - least + least.a)
+        yield from _no_less(e - least + least.b)

@@ -562,16 +562,14 @@ def _tile(b: Builder, machine: Machine, plan: Plan, piece: _Piece) -> list[str]:
     batch = [n for n, x in zip(_names(plan, piece), plan.outer, strict=True) if not _is_row(plan, x)]
     rows = [n for n in outer if n not in batch]
     order = _order(b, machine, plan, batch, blocks, rows)
-    if not order:
-        b.do("split", inner[0] if inner else lanes, max(_number_of(b, inner[0] if inner else lanes), 1))
-        name = inner[0] if inner else lanes
-        order = [f"{name}_o"]
-        inner = [f"{name}_i", *inner[1:]] if inner else inner
-        lanes = lanes if inner else f"{name}_i"
     tiled = [*inner, *vectors, lanes]
+    if not order:  # the whole is one tile: a loop of one iteration around it
+        b.do("split", tiled[0], max(_number_of(b, tiled[0]), 1))
+        order, tiled[0] = [f"{tiled[0]}_o"], f"{tiled[0]}_i"
+    inner, lanes = tiled[: len(inner)], tiled[-1]
     if len(order) + len(tiled) > 1:
         b.do("reorder", *order, *tiled)
-    for name in (*inner, *vectors):
+    for name in tiled[:-1]:
         b.do("kind", name, "unroll")
     b.do("kind", lanes, "vector")
     at = order[-1]

@@ -28,7 +28,7 @@ from tilewright.core.expr import (
     symbols,
 )
 from tilewright.core.types import DType
-from tilewright.tile.affine import coefficient, without
+from tilewright.tile.affine import coefficient, settled, without
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Fold, For, If, Kernel, Kind, Loop, Place, Role, Space, Stmt, Store, Update, walk
 from tilewright.tile.rewrite import Body, loads_of, loops_of, rewrite_accesses, substitute_body, values_of, written
@@ -437,9 +437,15 @@ def _moved(
         dims[loop.sym] = side.base + substitute(side.offset, local)
     leaf = substitute_body(nest.leaf, dims)
     leaf = rewrite_accesses(leaf, lambda b, ix: Load(new, _rebased(ix, shift)) if b is old else None)
+    extents = {x.sym: x.extent for x in loops}
+    leaf = rewrite_accesses(leaf, lambda b, ix: Load(b, tuple(_settled(i, extents) for i in ix)))
     if not loops:
         return leaf[0] if len(leaf) == 1 else For(new_loop(fresh(kernel, "once"), 1), leaf)
     return Nest(tuple(loops), leaf).wrap()
+
+
+def _settled(i: IndexLike, extents: Mapping[Sym, Dim]) -> IndexLike:
+    return i if isinstance(i, Value) else settled(i, extents)
 
 
 def _copy_name(kernel: Kernel, loop: str, buffer: str, n: int, taken: set[str]) -> str:
