@@ -115,7 +115,7 @@ def _settled_atom(atom: Dim, extents: Mapping[Sym, Dim]) -> Dim:
 def _greatest(e: Dim, extents: Mapping[Sym, Dim]) -> int | None:
     """The least of the upper bounds that follow when loops, inner ones first, stand at the end of what they walk."""
     found = [e]
-    for sym, extent in reversed(extents.items()):
+    for sym, extent in list(extents.items())[::-1]:
         for x in found[:]:
             c = coefficient(x, sym)
             if isinstance(c, int) and c > 0 and not isinstance(extent, int):
