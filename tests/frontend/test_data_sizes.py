@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from onnx import NodeProto, helper
 
 import tilewright as tw
@@ -188,3 +190,54 @@ def _zeros(x: torch.Tensor) -> torch.Tensor:
 )
 def test_sizes_in_exported_programs(f: Callable[..., Any]) -> None:
     check_exported(f, [torch.tensor(x) for x in ([3, 1, 4], [1, 1, 2], [0, 0, 0])])
+
+
+def check_captured(f: Callable[..., Any], *xs: torch.Tensor) -> None:
+    """Captured whole, with nothing left to PyTorch, and equal to eager."""
+    torch._dynamo.reset()
+    compiled = torch.compile(f, backend="tilewright", fullgraph=True, options={"fallback": False})
+    for x in xs:
+        torch.testing.assert_close(compiled(x), f(x))
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: torch.repeat_interleave(x, x) * 2,
+        lambda x: torch.repeat_interleave(torch.bincount(x, x.float(), 3).long()),
+        lambda x: torch.zeros(x.sum().item()) + x.max(),
+        lambda x: torch.zeros(x.sum().item() * 2) + x.max(),
+        lambda x: torch.arange(x.max().item())[None] < x[:, None],
+        lambda x: x.sum().item() + 1,
+    ],
+)
+def test_sizes_that_nothing_bounds_are_read_between_pieces(f: Callable[..., Any]) -> None:
+    check_captured(f, *(torch.tensor(x) for x in ([3, 1, 4], [0, 1, 2], [5, 0, 900])))
+
+
+def test_an_unbounded_size_of_one_artefact_is_refused() -> None:
+    class Module(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.zeros(x.sum().item())
+
+    with pytest.raises(tw.ImportFailed, match="a size that nothing bounds"):
+        tw.compile(torch.export.export(Module(), (torch.arange(3),)), cache=False)
+
+
+@settings(max_examples=6, deadline=None)
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=3), st.integers(0, 2**31), st.data())
+def test_unique_slices(shape: list[int], seed: int, data: st.DataObject) -> None:
+    axis = data.draw(st.integers(-len(shape), len(shape) - 1))
+    x = torch.randint(0, 3, shape, generator=torch.Generator().manual_seed(seed))
+    check_captured(lambda x: torch.unique(x, return_inverse=True, return_counts=True, dim=axis), x)
+    check_captured(lambda x: torch.unique_consecutive(x, return_inverse=True, return_counts=True, dim=axis), x)
+
+
+@pytest.mark.parametrize("f", [torch.nonzero, torch.unique, lambda x: torch.unique(x, dim=1)])
+def test_finding_among_nothing(f: Callable[..., Any]) -> None:
+    check_captured(f, torch.zeros(2, 0, 3))
+
+
+def test_a_slice_by_data_is_left_to_pytorch_by_name() -> None:
+    with pytest.raises(Exception, match="a slice bound that is data"):
+        check_captured(lambda x: torch.zeros(9)[x[0].item() : x[1].item()], torch.tensor([1, 4]))

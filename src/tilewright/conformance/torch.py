@@ -13,6 +13,9 @@ samples are first called in one function; where anything about that is not right
 * ``refused`` when all agree but a call was left to PyTorch, which the detail names;
 * ``skipped`` when all agree but Dynamo itself breaks the graph, or eager PyTorch can't run it: there is nothing that a
   back end could be given.
+
+A graph is whole when ``torch.compile(fullgraph=True)`` captures it, which by itself takes sizes and numbers that only
+data decide into the graph. Where that fails for the back end ``aot_eager`` too, the break is Dynamo's; else it is ours.
 """
 
 from __future__ import annotations
@@ -224,7 +227,6 @@ def _are_right_together(op: Any, part: Sequence[Known]) -> bool:
     """Does one function of all the samples compile whole and give what eager gives for each?"""
     f, run = op.op, Run()
     dynamo.reset()
-    dynamo.utils.counters.clear()
 
     def traced(calls: list[tuple[tuple[Any, ...], dict[str, Any]]]) -> list[Any]:
         return [f(*args, **kwargs) for args, kwargs in calls]
@@ -233,10 +235,10 @@ def _are_right_together(op: Any, part: Sequence[Known]) -> bool:
     torch.manual_seed(0)
     try:
         with torch.no_grad(), _unseeded():
-            results = torch.compile(traced, backend=make_backend(compile_graph, run.note))(calls)
+            results = torch.compile(traced, backend=make_backend(compile_graph, run.note), fullgraph=True)(calls)
     except Exception:  # running each alone tells of which
         return False
-    if run.fallbacks or dynamo.utils.counters["graph_break"]:
+    if run.fallbacks:
         return False
     return not any(
         _problem(op, one, result, list(pytree.tree_leaves(arguments)))
@@ -246,24 +248,38 @@ def _are_right_together(op: Any, part: Sequence[Known]) -> bool:
 
 def _run_alone(op: Any, one: Known, run: Run) -> str:
     """Run a sample compiled; how it differs from eager PyTorch, or nothing."""
-    f = op.op
-    dynamo.reset()
-    dynamo.utils.counters.clear()
+    f, ours = op.op, make_backend(compile_graph, run.note)
 
     def traced(*args: Any, **kwargs: Any) -> Any:  # Dynamo traces functions of Python only
         return f(*args, **kwargs)
 
-    got = _call(torch.compile(traced, backend=make_backend(compile_graph, run.note)), one.sample)
-    run.breaks.update({_reason(text): "" for text in dynamo.utils.counters["graph_break"]})
+    def compiled(backend: Any, fullgraph: bool) -> tuple[Any, list[Any]]:
+        dynamo.reset()
+        return _call(torch.compile(traced, backend=backend, fullgraph=fullgraph), one.sample)
+
+    try:
+        got = compiled(ours, True)
+    except Exception as error:
+        if _succeeds(lambda: compiled("aot_eager", True)):
+            raise
+        run.breaks[_reason(str(error))] = ""
+        got = compiled(ours, False)
     problem = _problem(op, one, *got)
     if problem:  # what capturing itself changes is not a back end's
-        dynamo.reset()
         try:
-            captured = _call(torch.compile(traced, backend="aot_eager"), one.sample)
+            captured = compiled("aot_eager", False)
         except Exception:
             return problem
         return problem if _problem(op, Known(one.k, one.sample, *captured), *got) else ""
     return ""
+
+
+def _succeeds(f: Callable[[], Any]) -> bool:
+    try:
+        f()
+    except Exception:
+        return False
+    return True
 
 
 def _problem(op: Any, want: Known, got: Any, got_arguments: list[Any]) -> str:

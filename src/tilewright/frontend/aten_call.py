@@ -200,10 +200,12 @@ def slice_axis(b: Builder, x: Node, axis: int, start: Dim, length: Dim, step: in
     return b(ops.slice, x, starts=tuple(starts), stops=tuple(stops), steps=tuple(steps))
 
 
-def clamp_index(index: Dim | None, size: Dim, default: Dim) -> Dim:
+def clamp_index(index: Dim | Node | None, size: Dim, default: Dim) -> Dim:
     """A slice bound as Python means it: negative counts from the end, and the result lies in ``0..size``."""
     if index is None:
         return default
+    if isinstance(index, Node):
+        raise Unsupported("a slice bound that is data", "use torch.gather, or promise its range by torch._check")
     if not is_nonneg(index):
         if not is_nonneg(index * -1 - 1):
             raise Unsupported(f"slice bound {index} may be negative or not", "give the dimension bounds")

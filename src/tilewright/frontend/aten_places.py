@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 
 from tilewright import ops
 from tilewright.core.expr import Dim, Sym
-from tilewright.core.graph import Node
-from tilewright.core.types import bool_, i64
+from tilewright.core.graph import Builder, Graph, Node, Pool
+from tilewright.core.types import TensorType, bool_, i64
 from tilewright.frontend.aten_call import (
     Call,
     Result,
@@ -20,13 +20,18 @@ from tilewright.frontend.aten_call import (
     cast,
     dim_scalar,
     expand,
+    norm_axis,
     reshape,
     slice_axis,
+    transpose,
 )
 from tilewright.frontend.fx_symbols import is_decided_by_data
 from tilewright.ops.value_bounds import bounds_of
 
 Convert = Callable[[Call], Result]
+
+UNBOUNDED = "a size that nothing bounds"
+"""The rule that a call breaks whose result's size only data decide, where no memory can be planned for it."""
 
 
 def places(c: Call, mask: Node) -> Node:
@@ -50,18 +55,24 @@ def size_of(c: Call, value: Node) -> Dim:
     most = bounds_of(value)[1] if promised is None else promised
     if most is None:
         remedy = "clamp what it is computed of, or promise torch._check(result.shape[0] <= n)"
-        raise Unsupported("a size that nothing bounds", remedy)
+        raise Unsupported(UNBOUNDED, remedy)
     marker, _ = c.b.results(c.b(ops.as_size, reshape(c.b, value, ()), count=name, most=most))
     return marker.shape[1]
 
 
 def _bincount(c: Call) -> Node:
-    """How often each number occurs, or the sum of its weights; elements that are no place do not count."""
-    b, x, least = c.b, c.tensor("self", i64), c.b.const(c.static("minlength"), i64)
-    needed = least
-    if x.type.n_elements != 0:
-        needed = b(ops.maximum, least, b(ops.add, b(ops.reduce_max, x, axes=(0,), keepdims=False), b.const(1, i64)))
-    n = size_of(c, needed)
+    """How often each number occurs, or the sum of its weights; elements that are no place do not count.
+
+    A ``minlength`` that is the result's own size is that size, which was found before (``dynamo_sizes``).
+    """
+    b, x = c.b, c.tensor("self", i64)
+    n = c["minlength"]
+    if not isinstance(n, Sym) or n.name != unknown_size(c):
+        needed = b.const(c.static("minlength"), i64)
+        if x.type.n_elements != 0:
+            most = b(ops.reduce_max, x, axes=(0,), keepdims=False)
+            needed = b(ops.maximum, needed, b(ops.add, most, b.const(1, i64)))
+        n = size_of(c, needed)
     end = dim_scalar(b, n, i64)
     inside = b(ops.logical_and, b(ops.ge, x, b.const(0, i64)), b(ops.lt, x, end))
     weights = c.optional("weights", c.dtype)
@@ -73,6 +84,8 @@ def _bincount(c: Call) -> Node:
 
 def _nonzero(c: Call) -> Node:
     x = c.tensor("self")
+    if x.type.n_elements == 0:
+        return _nothing(c)[0]
     if not x.shape:
         return reshape(c.b, places(c, reshape(c.b, x, (1,))), c.shape)
     return places(c, x)
@@ -96,47 +109,97 @@ def _count(c: Call, shape: tuple[Dim, ...]) -> Dim:
     return n
 
 
+def _nothing(c: Call) -> list[Node]:
+    """The results for an operand without elements, whose sizes PyTorch knows."""
+    return [c.b(ops.full, value=0.0, dtype=t.dtype, shape=t.shape) for t in c.results if t is not None]
+
+
 def _unique(c: Call) -> Result:
     """Sorted, equal neighbours fall together. Values, the place of each element among them, how often each occurs."""
     x = c.tensor("self")
     n = x.type.n_elements
+    if n == 0:
+        return _nothing(c)
     ordered, order = c.b.results(c.b(ops.sort, reshape(c.b, x, (n,)), axis=0))
     values, kind, counts = _runs(c, ordered)
-    untouched = c.b(ops.full, value=0.0, dtype=i64, shape=(n,))
-    inverse = c.b(ops.scatter_elements, untouched, order, kind, axis=0)
-    return _asked_for(c, values, reshape(c.b, inverse, x.shape), counts)
+    return _asked_for(c, values, reshape(c.b, _put(c.b, kind, order), x.shape), counts)
+
+
+def _unique_dim(c: Call) -> Result:
+    """As ``_unique`` for the slices along an axis, which are compared element by element."""
+    x = c.tensor("self")
+    if x.type.n_elements == 0:
+        return _nothing(c)
+    axis = norm_axis(c["dim"], len(x.shape))
+    order = _order_of_slices(c.b, x, axis)
+    values, kind, counts = _runs(c, c.b(ops.gather, x, order, axis=axis), axis)
+    return _asked_for(c, values, _put(c.b, kind, order), counts)
+
+
+def _put(b: Builder, x: Node, order: Node) -> Node:
+    """``x`` back in the order before it was sorted."""
+    untouched = b(ops.full, value=0.0, dtype=x.dtype, shape=x.shape)
+    return b(ops.scatter_elements, untouched, order, x, axis=0)
+
+
+def _order_of_slices(b: Builder, x: Node, axis: int) -> Node:
+    """The lexicographic order of slices along ``axis``: stably sorted by each of their elements, the last one first."""
+    n = x.shape[axis]
+    slices = transpose(b, x, (*(k for k in range(len(x.shape)) if k != axis), axis))
+    m: Dim = 1
+    for d in slices.shape[:-1]:
+        m = m * d
+    pool = Pool()
+    inner = Builder(pool, b.loc)
+    i, going = pool.input("i", TensorType(i64, ())), pool.input("going", TensorType(bool_, ()))
+    order = pool.input("order", TensorType(i64, (n,)))
+    columns, last = pool.input("columns", TensorType(x.dtype, (m, n))), pool.input("last", TensorType(i64, ()))
+    column = inner(ops.gather, columns, inner(ops.sub, last, i), axis=0)
+    _, finer = inner.results(inner(ops.sort, inner(ops.gather, column, order, axis=0), axis=0))
+    outputs = (going, inner(ops.gather, order, finer, axis=0))
+    body = Graph("by_one_element", pool, (i, going, order, columns, last), outputs, ("going_on", "ordered"))
+    count = dim_scalar(b, m, i64)
+    start, whole = b(ops.iota, extent=n, dtype=i64), reshape(b, slices, (m, n))
+    operands = (count, b.const(True, bool_), start, whole, b(ops.sub, count, b.const(1, i64)))
+    return b.results(b(ops.loop, *operands, body=body, n_carried=1))[0]
 
 
 def _asked_for(c: Call, values: Node, inverse: Node, counts: Node) -> Result:
     """Places and counts that nobody asked for are empty tensors."""
     empty = c.b(ops.full, value=0.0, dtype=i64, shape=(0,))
-    return values, inverse if c["return_inverse"] else empty, counts if c["return_counts"] else empty
+    unasked = [t is not None and t.shape == (0,) for t in c.results]
+    return values, empty if unasked[1] else inverse, empty if unasked[2] else counts
 
 
 def _unique_consecutive(c: Call) -> Result:
-    if c["dim"] is not None:
-        raise Unsupported("unique_consecutive along a dimension", "flatten the tensor first")
     x = c.tensor("self")
+    if x.type.n_elements == 0:
+        return _nothing(c)
+    if c["dim"] is not None:
+        return _asked_for(c, *_runs(c, x, norm_axis(c["dim"], len(x.shape))))
     values, kind, counts = _runs(c, reshape(c.b, x, (x.type.n_elements,)))
     return _asked_for(c, values, reshape(c.b, kind, x.shape), counts)
 
 
-def _runs(c: Call, x: Node) -> tuple[Node, Node, Node]:
-    """Of each run of equal elements of a row: the value, the number of the run for every element, and the length."""
-    (n,) = x.shape
-    before = c.b(ops.gather, x, c.b(ops.sub, c.b(ops.iota, extent=n, dtype=i64), c.b.const(1, i64)), axis=0)
-    is_first = c.b(ops.eq, c.b(ops.iota, extent=n, dtype=i64), c.b.const(0, i64))
-    starts = c.b(ops.logical_or, is_first, c.b(ops.ne, x, before))
+def _runs(c: Call, x: Node, axis: int = 0) -> tuple[Node, Node, Node]:
+    """Of each run of equal slices: the slice, the number of the run for every slice, and the length."""
+    n = x.shape[axis]
+    at = c.b(ops.iota, extent=n, dtype=i64)
+    others = tuple(k for k in range(len(x.shape)) if k != axis)
+    before = c.b(ops.gather, x, c.b(ops.maximum, c.b(ops.sub, at, c.b.const(1, i64)), c.b.const(0, i64)), axis=axis)
+    differs = c.b(ops.reduce_any, c.b(ops.ne, x, before), axes=others, keepdims=False)
+    starts = c.b(ops.logical_or, c.b(ops.eq, at, c.b.const(0, i64)), differs)
     kind = c.b(ops.sub, c.b(ops.cumsum, cast(c.b, starts, i64), axis=0), c.b.const(1, i64))
-    at = places(c, starts)
-    count = at.shape[0]
+    found = places(c, starts)
+    count = found.shape[0]
     zeros = c.b(ops.full, value=0.0, dtype=i64, shape=(count,))
     ones = c.b(ops.full, value=1.0, dtype=i64, shape=(n,))
     lengths = c.b(ops.scatter_elements, zeros, kind, ones, axis=0, reduction="add")
-    return c.b(ops.gather, x, reshape(c.b, at, (count,)), axis=0), kind, lengths
+    return c.b(ops.gather, x, reshape(c.b, found, (count,)), axis=axis), kind, lengths
 
 
 TABLE: Mapping[str, Convert] = {
     "nonzero.default": _nonzero, "masked_select.default": _masked_select, "_unique2.default": _unique,
+    "unique_dim.default": _unique_dim,
     "unique_consecutive.default": _unique_consecutive, "bincount.default": _bincount,
 }  # fmt: skip

@@ -92,7 +92,20 @@ def _decompositions() -> dict[Any, Any]:
 
         table[torch.ops.torch_nn._linear_cross_entropy_batch_chunked.default] = _linear_cross_entropy
         table[torch.ops.torch_nn._linear_cross_entropy_batch_chunked_no_reduction.default] = _linear_cross_entropies
-    return {op: f for op, f in table.items() if _name(op) not in CONVERTERS or _name(op) in TRAINING_ONLY}
+    table = {op: f for op, f in table.items() if _name(op) not in CONVERTERS or _name(op) in TRAINING_ONLY}
+    table[torch.ops.aten.unique_consecutive.default] = _unique_consecutive
+    return table
+
+
+def _unique_consecutive(
+    x: torch.Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
+) -> Any:
+    """Along an axis counted from the first: PyTorch 2.13 propagates a wrong shape where it is counted from the last."""
+    import torch
+
+    if dim is None or dim >= 0:
+        return NotImplemented
+    return torch.ops.aten.unique_consecutive.default(x, return_inverse, return_counts, dim + x.dim())
 
 
 def _native_dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tensor, torch.Tensor]:

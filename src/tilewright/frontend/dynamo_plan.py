@@ -3,16 +3,17 @@
 In: a functional fx graph, weights known now, a way to compile. Out: a function from flat arguments to results.
 Not its business: capturing (``dynamo``), the meaning of calls (``aten_*``).
 
-PyTorch runs three kinds of calls. A draw of random numbers belongs to PyTorch's generator, whose state is the user's:
+PyTorch runs four kinds of calls. A draw of random numbers belongs to PyTorch's generator, whose state is the user's:
 drawing there, in the program's order, gives the numbers that the seed promises. A check computes nothing, and raises
-PyTorch's own error. A call that has no form here falls back: it is named to ``on_fallback``, which warns.
+PyTorch's own error. Where data decide a size that nothing bounds, it is read between two pieces, as memory is planned
+when a piece begins. A call that has no form here falls back: it is named to ``on_fallback``, which warns.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,9 @@ import numpy as np
 from tilewright.core.diag import CompileError, ImportFailed, Problem
 from tilewright.core.graph import Graph
 from tilewright.core.types import Array
+from tilewright.frontend.aten_places import UNBOUNDED
 from tilewright.frontend.dynamo_piece import PieceProgram, import_piece
+from tilewright.frontend.dynamo_sizes import size_read_before
 from tilewright.frontend.dynamo_split import Piece, calls, split
 from tilewright.frontend.fx_locations import location_of
 
@@ -71,14 +74,23 @@ def refuse_fallback(problems: Sequence[Problem]) -> None:
 
 @dataclass(frozen=True)
 class _Refusals:
-    """The calls that PyTorch keeps, and why; draws need no reason."""
+    """The calls that PyTorch keeps, and why; draws, and reading sizes, need no reason."""
 
     problems: dict[Any, Problem]
     draws: frozenset[Any]
+    sizes: set[Any] = field(default_factory=set)
 
     @property
     def nodes(self) -> set[Any]:
-        return {*self.problems, *self.draws}
+        return {*self.problems, *self.draws, *self.sizes}
+
+    def read_sizes(self) -> None:
+        """Where all that a call lacks is its result's size, let that be read before it."""
+        for node in [n for n, p in self.problems.items() if p.rule == UNBOUNDED]:
+            read = size_read_before(node)
+            if read not in self.sizes:
+                self.sizes.add(read)
+                del self.problems[node]
 
 
 def plan_graph(
@@ -106,6 +118,7 @@ def plan_graph(
             steps = _steps(functional, weights, compile_now, refused)
             if steps is not None:
                 break
+        refused.read_sizes()
         assert len(refused.nodes) > n_refused
     if refused.problems:
         on_fallback(list(refused.problems.values()))

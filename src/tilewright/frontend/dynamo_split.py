@@ -15,6 +15,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tilewright.frontend.fx_symbols import is_found_in_data
+
 FIRST_STAGE = -1  # odd: calls of PyTorch that read no result come before anything that is compiled
 
 
@@ -42,13 +44,13 @@ def split(graph: Any, eager: Collection[Any], ordered: Collection[Any] = ()) -> 
             nodes = [n for n in graph.nodes if n in set(sizes) or stages.get(n) == stage]
         mine = set(nodes)
         read = dict.fromkeys(
-            x for n in nodes if n in stages or not is_compiled for x in n.all_input_nodes
+            x for n in nodes if stages.get(n) == stage for x in n.all_input_nodes
             if is_compiled or x.op != "get_attr"  # PyTorch's calls take attributes, which may be graphs, by name
         )  # fmt: skip
         inputs = [x for x in read if x not in mine]
         if is_compiled:
-            held = [n for n in graph.nodes if n.op == "placeholder" and _is_symbolic(n) and n not in read]
-            inputs += held
+            numbers = (n for n in graph.nodes if _is_symbolic(n) and n not in read)
+            inputs += [n for n in numbers if n.op == "placeholder" or (n in eager and stages[n] < stage)]
         outputs = [n for n in nodes if n in wanted and stages.get(n) == stage]
         wanted |= set(inputs)
         pieces.append(Piece(is_compiled, tuple(nodes), tuple(inputs), tuple(outputs)))
@@ -58,17 +60,21 @@ def split(graph: Any, eager: Collection[Any], ordered: Collection[Any] = ()) -> 
 def _stages(graph: Any, eager: Collection[Any], ordered: Collection[Any]) -> dict[Any, int]:
     """The stage of every call; sizes are PyTorch's where PyTorch or the caller needs their values."""
     stages: dict[Any, int] = {}
+    known: dict[Any, int] = {}  # the stage that a size, which each piece computes for itself, has to wait for
     latest = FIRST_STAGE
     needed = _needed_sizes(graph, eager)
     for node in graph.nodes:
+        if is_size(node):
+            waits = [known.get(x, stages.get(x, FIRST_STAGE)) for x in node.all_input_nodes]
+            known[node] = max(waits, default=FIRST_STAGE) if is_found_in_data(node.meta["val"]) else FIRST_STAGE
         if node.op in ("placeholder", "output") or (is_size(node) and node not in needed):
             continue
         if node.target is operator.getitem and node.args[0] in stages:
             stages[node] = stages[node.args[0]]
             continue
         is_eager = node in eager or node in needed
-        stage = max([stages[x] for x in node.all_input_nodes if x in stages and (is_eager or not is_size(x))],
-                    default=FIRST_STAGE)  # fmt: skip
+        before = [x for x in node.all_input_nodes if x in stages or x in known]
+        stage = max([known[x] if x in known and not is_eager else stages[x] for x in before], default=FIRST_STAGE)
         if node in ordered:
             stage = max(stage, latest)
         stage += (stage % 2 == 0) == is_eager

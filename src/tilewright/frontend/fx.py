@@ -19,6 +19,7 @@ from tilewright.core.types import TensorType
 from tilewright.frontend.aten import CONVERTERS, nearest
 from tilewright.frontend.aten_call import Call, Draws, Result, SymFloat, Unsupported, dtype_from_torch, reshape
 from tilewright.frontend.aten_complex import COMPLEX
+from tilewright.frontend.aten_places import UNBOUNDED
 from tilewright.frontend.complex_pairs import Pair, from_parts
 from tilewright.frontend.fx_control import convert_cond, convert_scan, convert_while
 from tilewright.frontend.fx_floats import float_node
@@ -208,25 +209,29 @@ class Importer:
             return self._item(node)
         value = node.meta.get("val")
         if name == "aten._local_scalar_dense.default":
-            return self._number(self._value(node.args[0]), value)
+            return self._number(node, self._value(node.args[0]), value)
         if type(value).__name__ in ("SymInt", "SymFloat", "SymBool"):
             return self._symbolic(value, location_of(node))
         if isinstance(value, bool | int | float) and not name.startswith("aten."):
             return value
         return self._convert(node, name, value)
 
-    def _number(self, x: Any, value: Any) -> Any:
-        """An element as a number: a size where PyTorch takes it for one and something bounds it, else the tensor."""
-        symbol = lone_symbol(value)
-        if not isinstance(x, Node) or symbol is None or not x.dtype.is_integer:
+    def _number(self, node: Any, x: Any, value: Any) -> Any:
+        """An element as a number: a size where PyTorch takes it for one and something bounds it, else a 0-d tensor."""
+        if not isinstance(x, Node):
+            return x
+        b, symbol = self.builder(location_of(node)), lone_symbol(value)
+        x = reshape(b, x, ())
+        if symbol is None or not x.dtype.is_integer:
             return x
         size = self.symbols.dim(value)
         promised = size.hi if isinstance(size, Sym) else None
         most = bounds_of(x)[1] if promised is None else promised
+        if most is None and _is_a_size(symbol, node):
+            raise Unsupported(UNBOUNDED, "clamp what it is computed of, or promise torch._check(n <= the most)")
         if most is None or not isinstance(size, Sym):
             return x
-        b = self.builder(Loc("a number that becomes a size"))
-        marker, _ = b.results(b(ops.as_size, reshape(b, x, ()), count=size.name, most=maximum(most, 0)))
+        marker, _ = b.results(b(ops.as_size, x, count=size.name, most=maximum(most, 0)))
         self.symbols.bind(size, marker.shape[1])
         return marker.shape[1]
 
@@ -316,6 +321,14 @@ def _check_results(made: Result, expected: Sequence[TensorType | None]) -> None:
             for a, b in zip(node.shape, type_.shape, strict=True)
         ):  # fmt: skip
             raise Unsupported(f"gives {node.type} where PyTorch has {type_}", "please report this: it is our mistake")
+
+
+def _is_a_size(symbol: str, number: Any) -> bool:
+    """Does a tensor of the program have a size in which the symbol occurs, or is something computed of the number?"""
+    values = [node.meta.get("val") for node in number.graph.nodes]
+    sizes = (d for v in _flat(values) if hasattr(v, "shape") for d in v.shape if not isinstance(d, int))
+    computed = any(type(user.meta.get("val")).__name__ == "SymInt" for user in number.users)
+    return computed or any(str(s) == symbol for d in sizes for s in d.node.expr.free_symbols)
 
 
 def _read_by_checks_only(nodes: Sequence[Any]) -> set[Any]:

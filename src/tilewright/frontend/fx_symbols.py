@@ -219,6 +219,12 @@ def is_decided_by_data(symbol: Sym) -> bool:
     return _BY_DATA.fullmatch(symbol.name) is not None
 
 
+def is_found_in_data(size: Any) -> bool:
+    """Does an unbacked symbol occur in a ``SymInt``, ``SymFloat`` or ``SymBool``?"""
+    expression = getattr(getattr(size, "node", None), "expr", None)
+    return any(_BY_DATA.fullmatch(s.name) for s in getattr(expression, "free_symbols", ()))
+
+
 def lone_symbol(size: Any) -> str | None:
     """The name of the symbol that a ``SymInt`` is; None for other values."""
     expression = getattr(getattr(size, "node", None), "expr", None)
