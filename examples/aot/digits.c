@@ -1,5 +1,6 @@
 /* Classify one digit. No files, no Python, no allocation of the model's: the memory is this program's.
- *   tilewright aot examples/digits/digits.onnx -o out --fix batch=1 && cc -Iout digits.c out/digits.o -lm -lpthread */
+ *   tilewright aot examples/digits/digits.onnx -o out --fix batch=1
+ *   cc -Iout examples/aot/digits.c out/digits.o -o digits -lm -lpthread && ./digits */
 #include "digits.h"
 #include <stdio.h>
 

@@ -1,5 +1,6 @@
 // Classify digits of any number at once in C++17: sizes are bound from shapes, memory and weights are the model's.
-//   tilewright aot examples/digits/digits.onnx -o out && c++ -std=c++17 -Iout digits.cpp out/digits.o -lm -lpthread
+//   tilewright aot examples/digits/digits.onnx -o out
+//   c++ -std=c++17 -Iout examples/aot/digits.cpp out/digits.o -o digits -lm -lpthread && ./digits
 #include "digits.h"
 #include <cstdio>
 #include <memory>

@@ -1,6 +1,6 @@
 // Classify a digit from Rust. The declarations are those of digits.h; structs that are not used stay opaque.
 //   tilewright aot examples/digits/digits.onnx -o out --threads 1 --static
-//   rustc -L out digits.rs && ./digits
+//   rustc -L out examples/aot/digits.rs && ./digits
 use std::ffi::{c_char, c_void, CStr};
 use std::ptr::{null, null_mut};
 

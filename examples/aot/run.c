@@ -1,5 +1,6 @@
 /* Run any exported model: raw tensors from standard input, results to standard output. The symbols' values are arguments.
- *   cc -DMODEL=digits -include digits.h run.c digits.o -o run -lm -lpthread && ./run 1 < image.bin > scores.bin */
+ *   cc -DMODEL=digits -include out/digits.h examples/aot/run.c out/digits.o -o run -lm -lpthread
+ *   ./run 1 < image.bin > scores.bin */
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -16,7 +16,6 @@ import llvmlite.binding as llvm
 import onnx
 import pytest
 
-import small_models
 import tilewright as tw
 from aot.programs import ROOT, needed_libraries
 from tilewright import deploy, driver
@@ -24,6 +23,7 @@ from tilewright.aot import export as exporting
 from tilewright.aot.elf import ElfObject
 from tilewright.aot.export import Exported, public_names
 from tilewright.aot.interface import c_name, unique_macros
+from tilewright.aot.parts import parts_of
 from tilewright.aot.pool import POOL_SYMBOLS
 from tilewright.core.diag import OptionError
 from tilewright.options import Clock, Options
@@ -70,10 +70,38 @@ def test_sizes_add_up_to_the_object(digits: Exported) -> None:
     assert {k["name"] for k in record["kernels"]} == {r.name.split()[0] for r in digits.sizes if r.kind == "kernel"}
 
 
-@pytest.mark.parametrize("target", ["x86-64-v4", "aarch64"])
-def test_sizes_of_other_targets_add_up(target: str, tmp_path: Path) -> None:
-    made = tw.export(small_models.convnet(), tmp_path, target=target, threads=2)
+OTHERS = (
+    "x86-64-v4",
+    "aarch64",
+    "armv7",
+    "cortex-m4",
+    "wasm32",
+    "x86-64-windows",
+    "aarch64-windows",
+    "apple-m1",
+    "x86-64-macos",
+)
+
+
+@pytest.mark.parametrize("weights", ["embedded", "file"])
+@pytest.mark.parametrize("target", OTHERS)
+def test_sizes_of_other_targets_add_up(target: str, weights: str, tmp_path: Path) -> None:
+    """Kernel by kernel and weight by weight in every format."""
+    made = tw.export(DIGITS, tmp_path, target=target, fix_dims={"batch": 1}, threads=2, weights=weights)
+    record = json.loads(made.record.read_text())
     assert sum(row.n_bytes for row in made.sizes) == made.object.stat().st_size
+    assert all(row.n_bytes > 0 for row in made.sizes)
+    assert {k["name"] for k in record["kernels"]} == {r.name.split()[0] for r in made.sizes if r.kind == "kernel"}
+    held = sum(row.n_bytes for row in made.sizes if row.kind == "weight")
+    assert held == (record["memory"]["weights_bytes"] if weights == "embedded" else 0)
+    assert sum(row.n_bytes for row in made.sizes if row.kind != "weight") < 40_000
+    has_threads = made.header.read_text().count("_after_fork") > 0
+    assert ("thread pool" in {row.name for row in made.sizes}) == has_threads
+
+
+def test_parts_of_something_else_are_refused() -> None:
+    with pytest.raises(tw.ArtifactError, match="not an object for"):
+        parts_of(b"#!/bin/sh")
 
 
 def test_the_record_names_the_files_as_they_are(digits: Exported) -> None:

@@ -1,7 +1,7 @@
 /* Classify one digit on a microcontroller: no operating system, no C library, no heap; weights stay in flash.
  *   tilewright aot examples/digits/digits.onnx --fix batch=1 --target cortex-m4 --optimize size -o out
- *   cc -mcpu=cortex-m4 -mthumb -mfloat-abi=hard -O1 -ffreestanding -fno-builtin -fno-unwind-tables -nostdlib -Iout \
- *     -T board.ld digits.c out/digits.o -o digits.elf        (cc: any compiler for Cortex-M, such as arm-none-eabi-gcc)
+ *   arm-none-eabi-gcc -mcpu=cortex-m4 -mthumb -mfloat-abi=hard -O1 -ffreestanding -fno-builtin -fno-unwind-tables -nostdlib -Iout \
+ *     -T examples/aot/cortex_m/board.ld examples/aot/cortex_m/digits.c out/digits.o -o digits.elf
  *   qemu-system-arm -M mps2-an386 -nographic -semihosting-config enable=on,target=native -kernel digits.elf
  * The only thing that knows QEMU is `host`, which prints; a product would use its serial port. */
 #include <stddef.h>

@@ -1,6 +1,7 @@
 /* The digit classifier as a WebAssembly module for page.html: an image, its scores, and a function between them.
  *   tilewright aot examples/digits/digits.onnx --fix batch=1 --target wasm32 -o out
- *   clang --target=wasm32 -O1 -ffreestanding -nostdlib -fno-builtin -Iout -Wl,--no-entry digits.c out/digits.o -o digits.wasm
+ *   clang --target=wasm32 -O1 -ffreestanding -nostdlib -fno-builtin -Iout -Wl,--no-entry examples/aot/web/digits.c \
+ *     out/digits.o -o examples/aot/web/digits.wasm
  * (or `python -m ziglang cc -target wasm32-freestanding` in clang's place) */
 #include <stddef.h>
 #include <stdint.h>

@@ -3,7 +3,7 @@
 In: nothing. Out: ``PLATFORMS`` by name. Not its business: models (``many``).
 
 A program is linked without any C library (``zig cc`` would build one first, for minutes). ``zig`` is the compiler
-of the package ziglang (extra ``cross``).
+of the package ziglang (extra ``aot``).
 """
 
 from __future__ import annotations
