@@ -10,6 +10,7 @@ import pytest
 
 import small_models
 import tilewright as tw
+from tilewright.driver import compile_graph
 from tilewright.options import Clock
 from tilewright.runtime.model import CompiledModel, LoadedModel
 
@@ -76,3 +77,8 @@ def test_every_compile_dumps_where_the_environment_asks(tmp_path: Path, monkeypa
     monkeypatch.setenv("TILEWRIGHT_DUMP", str(made[1] / "kernels.ll"))
     with pytest.raises(tw.OptionError, match="TILEWRIGHT_DUMP"):
         tw.compile(small_models.convnet())
+
+
+def test_an_unknown_option_is_refused_by_name() -> None:
+    with pytest.raises(tw.OptionError, match=r"'tread'(?s:.*)'target'.*'threads'"):
+        compile_graph(small_models.convnet(), tread=1)

@@ -10,7 +10,7 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from hashlib import sha256
 from importlib.metadata import version
@@ -186,7 +186,10 @@ def with_convention(artifact: Artifact, called: Called | None) -> Artifact:
 
 
 def compile_graph(graph: Graph, *, threads: int | None = None, **options: Any) -> CompiledModel:
-    """Compile a graph; ``options`` are the fields of :class:`Options`."""
+    """Compile a graph; ``options`` are the fields of :class:`Options`, and others an ``OptionError``."""
+    offered = [f.name for f in fields(Options)]
+    if unknown := sorted(options.keys() - set(offered)):
+        raise OptionError(f"there is no option {unknown[0]!r} here", remedy=f"use one of {[*offered, 'threads']}")
     chosen, clock = Options(**options), Clock()
     _dump_if_asked(graph, chosen)
     return _ready(build(graph, chosen, clock), threads, clock, from_cache=False)
