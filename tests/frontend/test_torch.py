@@ -102,6 +102,35 @@ def test_derived_and_equal_sizes() -> None:
     assert joined.inputs[0].shape == joined.inputs[1].shape != (5,)
 
 
+def test_an_index_may_be_a_tensor_s_element() -> None:
+    def f(x: torch.Tensor, i: torch.Tensor) -> Any:
+        return x[i], x.T[i].sin()
+
+    x = torch.randn(4, 5)
+    program = torch.export.export(Lambda(f), (x, torch.tensor(2)))
+    for i in (2, 0, 3, -1):
+        compare(import_exported(program), Lambda(f), (x, torch.tensor(i)))
+
+
+class ModulatedConv(torch.nn.Module):
+    """Weights of its own for each sample, by groups as StyleGAN spells it."""
+
+    def forward(self, x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        n, c = x.shape[:2]
+        y = F.conv2d(x.reshape(1, n * c, *x.shape[2:]), weights.flatten(0, 1), None, (2, 1), 1, (1, 2), groups=n)
+        return y.reshape(n, -1, *y.shape[2:])
+
+
+@pytest.mark.parametrize("width", [7, Dim("width", min=4, max=64)])
+def test_groups_of_a_convolution_may_be_the_symbolic_batch(width: object) -> None:
+    batch = Dim("batch", min=1, max=64)
+    shape = {0: batch} if width == 7 else {0: batch, 3: width}
+    graph = check(
+        ModulatedConv(), (torch.randn(3, 4, 6, 7), torch.randn(3, 5, 4, 3, 3)), (shape, {0: batch}), rtol=1e-4
+    )
+    compare(graph, ModulatedConv(), (torch.randn(1, 4, 6, 7), torch.randn(1, 5, 4, 3, 3)), rtol=1e-4)
+
+
 def test_sizes_as_numbers() -> None:
     module = Lambda(
         lambda x: (x / x.shape[0] ** 0.5 + torch.arange(x.shape[0]) * x.shape[0], torch.zeros(x.shape[0] * 2))
@@ -229,10 +258,20 @@ def argument_written(x: torch.Tensor) -> torch.Tensor:
     return z * 2 + y[:1]
 
 
+def turned_under_views(x: torch.Tensor) -> torch.Tensor:
+    y = x.outer(x)
+    view, row = y.view(-1), y[0]
+    y.t_().add_(1)
+    view[3] = 7
+    return y.sum(0), view, row
+
+
 CALLS = [(chained, True), (viewed_before, True), (viewed_and_written, True), (written_by_slices, True)]
 
 
-@pytest.mark.parametrize(("f", "is_plain"), [*CALLS, (argument_written, True), (maybe_viewed, False)])
+@pytest.mark.parametrize(
+    ("f", "is_plain"), [*CALLS, (argument_written, True), (maybe_viewed, False), (turned_under_views, False)]
+)
 def test_in_place_calls(f: Any, is_plain: bool) -> None:
     """Writes that known views can see are taken as they stand; PyTorch rewrites the others."""
     module = Lambda(f)
@@ -273,6 +312,21 @@ def test_every_unsupported_call_is_reported() -> None:
     found = {p.op: p for p in caught.value.problems}
     assert {"aten.linalg_eig.default", "aten.poisson.default"} <= found.keys() and found["aten.poisson.default"].remedy
     assert all(p.loc.text for p in caught.value.problems)
+
+
+def test_checks_of_factors_keep_no_order() -> None:
+    """PyTorch ties its checks for singular matrices into a chain of tokens."""
+
+    def f(x: torch.Tensor) -> Any:
+        return torch.linalg.inv(x), torch.linalg.cholesky(x @ x.mT + torch.eye(3)), torch.linalg.solve(x, x + 1)
+
+    check(Lambda(f), (torch.randn(3, 3) + 3 * torch.eye(3),), rtol=1e-4)
+
+
+def test_complex_outputs_are_refused_by_name() -> None:
+    with pytest.raises(ImportFailed, match="view_as_real") as caught:
+        import_module(Lambda(lambda x: {"sum": x.sum(), "spectrum": torch.fft.fft(x)}), (torch.randn(4),))
+    assert [p.loc.text for p in caught.value.problems] == ['output "spectrum"']
 
 
 def test_a_table_cut_to_the_sequence_bounds_it() -> None:

@@ -6,13 +6,15 @@ is transposed here; cancelling transposes and packing are other stages' business
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 
 from tilewright import ops
-from tilewright.core.expr import Dim
+from tilewright.core.expr import Dim, Expr, floordiv
 from tilewright.core.graph import Node
-from tilewright.core.types import i64
-from tilewright.frontend.aten_call import Call, Result, Unsupported, cast, dim_scalar, reshape, transpose
+from tilewright.core.types import i64, product
+from tilewright.frontend.aten_call import Call, Result, Unsupported, cast, dim_scalar, reshape, slice_axis, transpose
+from tilewright.ops.convolution import window_size
 
 Convert = Callable[[Call], Result]
 
@@ -97,8 +99,11 @@ def _conv(c: Call, transposed: bool, output_padding: object) -> Node:
         x = reshape(c.b, x, (1, *x.shape))
     strides, dilations = c.pair("stride", n), c.pair("dilation", n)
     pads = _conv_pads(c, weight, dilations, n)
-    groups = c.static("groups")
-    if transposed:
+    has_symbolic_groups = isinstance(c["groups"], Expr) and not transposed
+    groups = 0 if has_symbolic_groups else c.static("groups")
+    if has_symbolic_groups:
+        y = _conv_of_symbolic_groups(c, x, weight, strides, pads, dilations)
+    elif transposed:
         extra = c.pair("output_padding", n) if output_padding is not None else (0,) * n
         y = c.b(
             ops.conv_transpose, x, weight, strides=strides, pads=pads, dilations=dilations, groups=groups,
@@ -109,6 +114,35 @@ def _conv(c: Call, transposed: bool, output_padding: object) -> Node:
     if bias is not None:
         y = c.b(ops.add, y, reshape(c.b, bias, (bias.shape[0], *(1,) * n)))
     return reshape(c.b, y, c.shape) if len(c.shape) != len(y.shape) else y
+
+
+def _conv_of_symbolic_groups(
+    c: Call,
+    x: Node,
+    weight: Node,
+    strides: Sequence[int],
+    pads: Sequence[tuple[Dim, Dim]],
+    dilations: Sequence[int],
+) -> Node:
+    """A convolution with as many groups as a symbolic batch has samples: each one's windows times its own weights."""
+    groups, n = c["groups"], len(strides)
+    (n_out, depth), kernel = weight.shape[:2], weight.shape[2:]
+    if not all(isinstance(k, int) for k in kernel):
+        raise Unsupported("takes a kernel of fixed size where groups are symbolic", "fix the kernel's size")
+    padded = c.b(ops.pad, x, c.b.const(0, x.dtype), pads=((0, 0), (0, 0), *pads), mode="constant")
+    sizes = [
+        window_size(size, k, s, p, d)
+        for size, k, s, p, d in zip(x.shape[2:], kernel, strides, pads, dilations, strict=True)
+    ]
+    taps = []
+    for tap in itertools.product(*map(range, kernel)):
+        taken = padded
+        for axis in range(n):
+            taken = slice_axis(c.b, taken, axis + 2, tap[axis] * dilations[axis], sizes[axis], strides[axis])
+        taps.append(reshape(c.b, taken, (x.shape[0], groups, depth, 1, product(sizes))))
+    windows = reshape(c.b, c.b(ops.concat, *taps, axis=3), (x.shape[0], groups, depth * len(taps), product(sizes)))
+    y = c.b(ops.matmul, reshape(c.b, weight, (groups, floordiv(n_out, groups), depth * len(taps))), windows)
+    return reshape(c.b, y, (x.shape[0], n_out, *sizes))
 
 
 def _conv_pads(c: Call, weight: Node, dilations: tuple[int, ...], n: int) -> tuple[tuple[Dim, Dim], ...]:

@@ -78,7 +78,8 @@ def _select(c: Call) -> Node:
     x = c.tensor("self")
     axis = c.axis(len(x.shape))
     if isinstance(c["index"], Node):
-        raise Unsupported("selection by an index that is data", "use torch.index_select")
+        at = reshape(c.b, cast(c.b, c["index"], i64), (1,))
+        return reshape(c.b, c.b(ops.gather, x, at, axis=axis), c.shape)
     start = clamp_index(c["index"], x.shape[axis], 0)
     return reshape(c.b, slice_axis(c.b, x, axis, start, 1), c.shape)
 
@@ -276,6 +277,8 @@ def _replace(c: Call, x: Node, src: Node, axis: int, start: Dim) -> Node:
 def _select_scatter(c: Call) -> Node:
     x, src = c.tensor("self"), c.tensor("src", c.dtype)
     axis = c.axis(len(x.shape))
+    if isinstance(c["index"], Node):
+        raise Unsupported("a write at an index that is data", "use torch.index_copy")
     start = clamp_index(c["index"], x.shape[axis], 0)
     src = reshape(c.b, src, (*x.shape[:axis], 1, *x.shape[axis + 1 :]))
     return _replace(c, x, src, axis, start)

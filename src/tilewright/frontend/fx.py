@@ -43,6 +43,12 @@ ASSERTIONS = frozenset({"aten._assert_scalar.default", "aten._functional_assert_
 
 IGNORED = CHECKS | ASSERTIONS
 
+EFFECTS_LEFT_OUT = CHECKS | {"aten._linalg_check_errors.default"}
+"""Calls without a result that PyTorch keeps in order by tokens, and that are the user's own promise."""
+
+TOKEN = "token"
+"""What a token of PyTorch's, which orders calls with effects, stands for here."""
+
 HIGHER_ORDER: Mapping[str, Callable[[Importer, Builder, Sequence[Any]], list[Node]]] = {
     "cond": convert_cond,
     "while_loop": convert_while,
@@ -201,6 +207,10 @@ class Importer:
             return None
         if name in ASSERTIONS:
             return None
+        if name == "with_effects":
+            if not _is_left_out(node):
+                raise Unsupported(f"an effect of {node.args[1]} must keep its place", "leave that call out")
+            return [TOKEN]
         if name in HIGHER_ORDER:
             values = [self._value(x) for x in node.args]
             builder = self.builder(location_of(node))
@@ -334,13 +344,18 @@ def _is_a_size(symbol: str, number: Any) -> bool:
 def _read_by_checks_only(nodes: Sequence[Any]) -> set[Any]:
     """Calls without effects whose results, and what is made of them, only ``IGNORED`` calls among ``nodes`` read."""
     found: set[Any] = set()
-    checks = {n for n in nodes if str(n.target) in IGNORED}
+    checks = {n for n in nodes if str(n.target) in IGNORED or _is_left_out(n)}
     for node in reversed(nodes):
         schema = getattr(node.target, "_schema", None)
         is_pure = node.op == "call_function" and not (schema is not None and schema.is_mutable)
         if is_pure and node.users and all(u in found or u in checks for u in node.users):
             found.add(node)
     return found
+
+
+def _is_left_out(node: Any) -> bool:
+    """Is it a call that is ordered by a token, and that does nothing here?"""
+    return str(node.target) == "with_effects" and str(node.args[1]) in EFFECTS_LEFT_OUT
 
 
 def _equal_sizes(node: Any) -> list[Any]:

@@ -43,6 +43,11 @@ def is_in_place(node: Any) -> bool:
     return schema is not None and schema.is_mutable
 
 
+def _changes_shape_only(node: Any) -> bool:
+    """Does the call change how a tensor lies over its memory (``t_``, ``unsqueeze_``)? Views of it stay as they are."""
+    return any(tag.name == "inplace_view" for tag in getattr(node.target, "tags", ()))
+
+
 @dataclass(frozen=True)
 class Writes:
     """What in-place calls do to a program.
@@ -94,7 +99,7 @@ def writes_of(graph: Any, ignored: frozenset[str]) -> Writes | None:
             at = root(target)
             if at not in fresh or at in may_be_shared or _n_written(node) != 1:
                 return None
-            if target is not at and _is_complex(at):
+            if (target is not at and _is_complex(at)) or _changes_shape_only(node):
                 return None
             targets[node] = targets.get(target, target)
         elif functional_name(name) in UNDONE and root(node.args[0]) in fresh:

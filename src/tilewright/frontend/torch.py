@@ -23,7 +23,8 @@ from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.types import Array, i64
 from tilewright.frontend.aten import KEPT_WHOLE, TAKEN_APART
 from tilewright.frontend.aten_call import Draws, SymFloat, Unsupported, as_node, dim_scalar
-from tilewright.frontend.fx import FAILED, IGNORED, Importer
+from tilewright.frontend.complex_pairs import Pair
+from tilewright.frontend.fx import FAILED, IGNORED, TOKEN, Failed, Importer
 from tilewright.frontend.fx_inplace import NO_WRITES, writes_of
 from tilewright.frontend.fx_symbols import SymbolTable
 from tilewright.frontend.torch_structure import module_names, parameters_of, register_containers, result_of
@@ -258,6 +259,8 @@ def _bind_inputs(importer: Importer, program: ExportedProgram) -> tuple[tuple[No
                 inputs.append(importer.env[node])
             elif kind == "USER_INPUT" and type(spec.arg).__name__ == "ConstantArgument":
                 importer.env[node] = spec.arg.value
+            elif kind == "TOKEN":
+                importer.env[node] = TOKEN
             else:
                 raise Unsupported(f"an input of kind {kind} ({type(spec.arg).__name__})", "pass tensors")
         except Unsupported as e:
@@ -311,7 +314,11 @@ def _bind_outputs(
             remedy = "take the state as an input and return its new value as an output"
             importer.add_problems([Problem(Loc(f'state "{spec.target}"'), "in-place write", what, remedy)])
     names = _output_names(program, len(user))
-    made = [(n, v) for n, v in zip(names, user, strict=True) if v is not None and v is not FAILED]
+    for n, v in zip(names, user, strict=True):
+        if isinstance(v, Pair):
+            remedy = "return its parts: torch.view_as_real of it"
+            importer.add_problems([Problem(Loc(f'output "{n}"'), "output", "an output of complex numbers", remedy)])
+    made = [(n, v) for n, v in zip(names, user, strict=True) if v is not None and not isinstance(v, Failed | Pair)]
     taken = {n for n, _ in made}
     rows = [State(k.node.attrs["name"], _unused(f"{k.node.attrs['name']}_next", taken)) for k in kept.values()]
     after = [(row.output, state[target]) for row, target in zip(rows, kept, strict=True)]
