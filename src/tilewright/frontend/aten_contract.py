@@ -126,8 +126,9 @@ def _conv_of_symbolic_groups(
 ) -> Node:
     """A convolution with as many groups as a symbolic batch has samples: each one's windows times its own weights."""
     groups, n = c["groups"], len(strides)
-    (n_out, depth), kernel = weight.shape[:2], weight.shape[2:]
-    if not all(isinstance(k, int) for k in kernel):
+    n_out, depth = weight.shape[:2]
+    kernel = [k for k in weight.shape[2:] if isinstance(k, int)]
+    if len(kernel) < n:
         raise Unsupported("takes a kernel of fixed size where groups are symbolic", "fix the kernel's size")
     padded = c.b(ops.pad, x, c.b.const(0, x.dtype), pads=((0, 0), (0, 0), *pads), mode="constant")
     sizes = [
