@@ -296,6 +296,7 @@ def test_contractions() -> None:
             "linear_1d": lambda a, b, v: F.linear(v, weight),
             "einsum": lambda a, b, v: torch.einsum("bij,bjk->kbi", a, b),
             "ints": lambda a, b, v: (a * 3).long()[0] @ (b * 3).long()[0],
+            "int8": lambda a, b, v: torch._int_mm((a[0] * 40).to(torch.int8), (b[0] * 40).to(torch.int8)),
             "cdist": lambda a, b, v: torch.cdist(a, a, compute_mode="donot_use_mm_for_euclid_dist"),
         },
         a, b, v,

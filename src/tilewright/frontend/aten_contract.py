@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from tilewright import ops
 from tilewright.core.expr import Dim, Expr, floordiv
 from tilewright.core.graph import Node
-from tilewright.core.types import i64, product
+from tilewright.core.types import i32, i64, product
 from tilewright.frontend.aten_call import Call, Result, Unsupported, cast, dim_scalar, reshape, slice_axis, transpose
 from tilewright.ops.convolution import window_size
 
@@ -60,6 +60,10 @@ def _linear(c: Call) -> Node:
     x, weight, bias = c.tensor("input"), c.tensor("weight"), c.optional("bias")
     y = _matmul_of(c, x, swap_last(c, weight) if len(weight.shape) == 2 else weight)
     return y if bias is None else c.b(ops.add, y, bias)
+
+
+def _product_of_int8(c: Call) -> Node:
+    return c.b(ops.matmul, c.tensor("self"), c.tensor("mat2"), out_dtype=i32)
 
 
 def _outer(c: Call) -> Node:
@@ -186,7 +190,7 @@ def _trilinear(c: Call) -> Node:
 
 TABLE: Mapping[str, Convert] = {
     "addbmm.default": _sum_of_products, "_trilinear.default": _trilinear,
-    "mm.default": _product("self", "mat2"), "bmm.default": _product("self", "mat2"),
+    "mm.default": _product("self", "mat2"), "_int_mm.default": _product_of_int8, "bmm.default": _product("self", "mat2"),
     "matmul.default": _product("self", "other"), "mv.default": _product("self", "vec"),
     "dot.default": _product("self", "tensor"), "vdot.default": _product("self", "other"),
     "addmm.default": _add_product("mat1", "mat2"), "addmv.default": _add_product("mat", "vec"),
