@@ -190,9 +190,10 @@ def _trilinear(c: Call) -> Node:
 
 TABLE: Mapping[str, Convert] = {
     "addbmm.default": _sum_of_products, "_trilinear.default": _trilinear,
-    "mm.default": _product("self", "mat2"), "_int_mm.default": _product_of_int8, "bmm.default": _product("self", "mat2"),
-    "matmul.default": _product("self", "other"), "mv.default": _product("self", "vec"),
-    "dot.default": _product("self", "tensor"), "vdot.default": _product("self", "other"),
+    "mm.default": _product("self", "mat2"), "_int_mm.default": _product_of_int8,
+    "bmm.default": _product("self", "mat2"), "matmul.default": _product("self", "other"),
+    "mv.default": _product("self", "vec"), "dot.default": _product("self", "tensor"),
+    "vdot.default": _product("self", "other"),
     "addmm.default": _add_product("mat1", "mat2"), "addmv.default": _add_product("mat", "vec"),
     "baddbmm.default": _add_product("batch1", "batch2"), "linear.default": _linear, "outer.default": _outer,
     "_grouped_mm.default": _grouped("self", "mat2"),
