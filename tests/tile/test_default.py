@@ -44,7 +44,7 @@ from tilewright.core.compute import (
 from tilewright.core.expr import Sym, floordiv, maximum, minimum, mod
 from tilewright.tile.default import schedule
 from tilewright.tile.ir import For, Kind, Role, Space, Store, Update, walk
-from tilewright.tile.rewrite import loops_of
+from tilewright.tile.rewrite import loads_of, loops_of
 from tilewright.tile.text import kernel_text
 
 SLOW = settings(max_examples=25, deadline=None)
@@ -241,6 +241,16 @@ def test_epilogue_reads_a_residual_and_splits_heads():
     finish = Stage((y,), heads, (h, s, d), (t[s, h * 8 + d] + r[h, s, d],))
     kernel = check_default(Computation((a, b, r), (y,), (product, finish), (t,)), "B")
     assert any(p.space is Space.REG for p in kernel.places)
+
+
+@pytest.mark.parametrize(("n_rows", "in_chunks"), [(400, True), (40, False)])
+def test_rows_of_a_large_result_walk_all_panels_chunk_by_chunk(n_rows, in_chunks):
+    machine = dataclasses.replace(WIDE, l1_bytes=8192, l2_bytes=65536, n_cores=1)
+    computation = matmul(n_rows, 96, 16)
+    kernel = schedule(computation, machine, constants_of(computation, "B"))
+    outer = [x.sym.name for x in loops_of(kernel.body) if x.kind in (Kind.SERIAL, Kind.PARALLEL)]
+    (panel,) = {x.index[0].name for s in walk(kernel.body) for x in loads_of(s) if x.buffer.name == "B_p"}
+    assert outer.index(panel) == (1 if in_chunks else 0)
 
 
 def test_two_outputs_and_a_shared_temporary():

@@ -223,7 +223,8 @@ def plan_contraction(
     small = shared / estimate([lanes.extent]) * tile.vectors * machine.vector_bytes <= machine.l1_bytes / 2
     if slid and not stepped and not small:
         tile, slid = _in_plane(box, machine, width, tile, reduced, slid)
-    chunks = _row_chunks(b, machine, acc, rows, lanes, tile, width) if panels else 1
+    cut = _row_chunks if panels else _short_chunks
+    chunks = cut(b, machine, acc, rows, lanes, tile, width)
     return Plan(
         acc, root, lanes, row, row2, rest, reduced, stepped, slid, tile, width, heavy, work, panels, chunks, small,
         dot.group if dot else 1, n_apart, operands,
@@ -302,6 +303,31 @@ def _row_chunks(b: Builder, machine: Machine, acc: str, rows: list[Loop], lanes:
     wanted = even_chunks(steps, least, machine.n_cores)
     n_panels = estimate([lanes.extent]) / (tile.vectors * width)
     return wanted if wanted <= steps // 2 and panel_bytes * wanted < 0.7 * row_bytes * n_panels else 1
+
+
+def _short_chunks(b: Builder, machine: Machine, acc: str, rows: list[Loop], lanes: Loop, tile: Tile, width: int) -> int:
+    """Into how many parts the only row loop is cut where all panels stay in the second-level cache.
+
+    Results larger than that cache go to memory, and neither they nor what the rows read come from it at the pace of
+    the products, if all rows are walked for every panel. A chunk is what stays in the first-level cache.
+    """
+    update = _update(b, acc)
+    loads = [x for x in walk_value(update.value) if isinstance(x, Load) and not _is_const(b, x)]
+    loops = [x for x in nests(b.kernel, acc)[-1].loops]
+    n_tiles, block = rows[0].extent if len(rows) == 1 else None, tile.vectors * width
+    if not isinstance(n_tiles, int) or not loads or estimate([lanes.extent]) <= block:
+        return 1
+    steps = -(-n_tiles // tile.rows)
+    own = [
+        x.extent for x in loops if x.sym in {s for i in update.index if not isinstance(i, Value) for s in symbols(i)}
+    ]
+    times = estimate(own) / (n_tiles * estimate([lanes.extent]))
+    read = max(estimate(x.buffer.shape) * x.dtype.n_bytes for x in loads) / times
+    made = n_tiles * estimate([lanes.extent]) * update.buffer.dtype.n_bytes
+    each = max(int(machine.l1_bytes / 2 / (read / steps)), MIN_SHARING_TILES)
+    if read + made <= machine.l2_bytes * RESIDENT or steps // each < min_tasks(machine):
+        return 1
+    return even_chunks(steps, steps // each, machine.n_cores)
 
 
 def even_chunks(steps: int, least: int, n_cores: int) -> int:
@@ -641,7 +667,7 @@ def _order(b: Builder, machine: Machine, plan: Plan, batch: list[str], blocks: l
     """
     if plan.is_window:
         order = [*batch, *blocks, *rows] if plan.is_slice_small else [*batch, *rows, *blocks]
-    elif plan.panels_first and plan.n_chunks > 1 and rows and isinstance(_extent(b, rows[0]), int):
+    elif plan.n_chunks > 1 and rows and isinstance(_extent(b, rows[0]), int):
         b.do("split", rows[0], -(-_number_of(b, rows[0]) // plan.n_chunks))
         order = [*batch, f"{rows[0]}_o", *blocks, f"{rows[0]}_i", *rows[1:]]
     elif plan.panels_first or len(rows) < 2:
