@@ -313,21 +313,16 @@ def _short_chunks(b: Builder, machine: Machine, acc: str, rows: list[Loop], lane
     """
     update = _update(b, acc)
     loads = [x for x in walk_value(update.value) if isinstance(x, Load) and not _is_const(b, x)]
-    loops = [x for x in nests(b.kernel, acc)[-1].loops]
-    n_tiles, block = rows[0].extent if len(rows) == 1 else None, tile.vectors * width
-    if not isinstance(n_tiles, int) or not loads or estimate([lanes.extent]) <= block:
+    n_rows, n_lanes = rows[0].extent if len(rows) == 1 else None, estimate([lanes.extent])
+    if not isinstance(n_rows, int) or not loads or n_lanes <= tile.vectors * width:
         return 1
-    steps = -(-n_tiles // tile.rows)
-    own = [
-        x.extent for x in loops if x.sym in {s for i in update.index if not isinstance(i, Value) for s in symbols(i)}
-    ]
-    times = estimate(own) / (n_tiles * estimate([lanes.extent]))
-    read = max(estimate(x.buffer.shape) * x.dtype.n_bytes for x in loads) / times
-    made = n_tiles * estimate([lanes.extent]) * update.buffer.dtype.n_bytes
-    each = max(int(machine.l1_bytes / 2 / (read / steps)), MIN_SHARING_TILES)
-    if read + made <= machine.l2_bytes * RESIDENT or steps // each < min_tasks(machine):
+    steps, times = -(-n_rows // tile.rows), estimate([x.extent for x in _own(b, acc)]) / (n_rows * n_lanes)
+    read = max(max(estimate(x.buffer.shape) * x.dtype.n_bytes for x in loads) / times, 1.0)
+    made = n_rows * n_lanes * update.buffer.dtype.n_bytes
+    least = steps // max(int(machine.l1_bytes / 2 / (read / steps)), MIN_SHARING_TILES)
+    if read + made <= machine.l2_bytes * RESIDENT or least < min_tasks(machine):
         return 1
-    return even_chunks(steps, steps // each, machine.n_cores)
+    return even_chunks(steps, least, machine.n_cores)
 
 
 def even_chunks(steps: int, least: int, n_cores: int) -> int:
