@@ -11,8 +11,8 @@ from tilewright.conformance.workers import Case, run_cases
 
 QUICK = (
     "add", "baddbmm", "cat", "clamp", "cummax", "diagonal_scatter", "erfinv", "fft.irfft", "flip", "index_put",
-    "item", "kthvalue", "linalg.qr", "linalg.svdvals", "logcumsumexp", "masked_scatter", "median",
-    "nn.functional.dropout", "nn.functional.gelu", "nn.functional.softplus", "polar", "randn_like",
+    "item", "kthvalue", "linalg.ldl_solve", "linalg.qr", "linalg.svdvals", "logcumsumexp", "masked_scatter",
+    "median", "nn.functional.dropout", "nn.functional.gelu", "nn.functional.softplus", "polar", "randn_like",
     "scatter_reduce.mean", "searchsorted", "softmax", "std", "stft", "take", "unfold", "unique_consecutive",
     "where", "zero_",
 )  # fmt: skip

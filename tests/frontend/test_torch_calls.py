@@ -265,3 +265,26 @@ def test_floats_beyond_narrow_integers_wrap(source: torch.dtype) -> None:
     x = torch.tensor([300.0, -1, -1.7, 255.9, 128, -129, 32768, -40000, 0.5, -0.0, 65000] * 3).to(source)
     f = Lambda(lambda x: [x.to(d) for d in narrow])
     same(tw.compile(f, example_inputs=(x,), cache=False)(x), f(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_ldl_factors_have_lapacks_pivots(dtype: torch.dtype) -> None:
+    """Indefinite matrices, with blocks of two by two, and singular ones."""
+    x = torch.randn(4, 7, 7, generator=torch.Generator().manual_seed(0), dtype=dtype)
+    x = x + x.mT
+    x[1] *= 1 - torch.eye(7, dtype=dtype)
+    x[2] = 0
+    right = torch.randn(4, 7, 2, generator=torch.Generator().manual_seed(1), dtype=dtype)
+    wanted, pivots, info = torch.linalg.ldl_factor_ex(x)
+    factors, found, failed = tw.compile(
+        Lambda(lambda x: torch.linalg.ldl_factor_ex(x, hermitian=False)), example_inputs=(x,), cache=False
+    )(x)
+    assert (pivots < 0).any() and info.any()
+    same(found, pivots)
+    same(failed, info)
+    np.testing.assert_allclose(factors, wanted, rtol=1e-4, atol=1e-4)
+    operands = wanted[:2], pivots[:2], right[:2]
+    solve = tw.compile(
+        Lambda(lambda f, p, b: torch.linalg.ldl_solve(f, p, b, hermitian=False)), example_inputs=operands, cache=False
+    )
+    np.testing.assert_allclose(x[:2] @ solve(*operands), right[:2], rtol=1e-3, atol=1e-3)

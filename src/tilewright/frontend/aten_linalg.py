@@ -1,7 +1,7 @@
 """ATen's linear algebra by the factors of ``ops.linalg``.
 
-In: calls on real matrices. Out: nodes. Not its business: complex matrices, LDL factors and eigenvalues of general
-matrices, which PyTorch keeps.
+In: calls on real matrices. Out: nodes. Not its business: complex matrices and eigenvalues of general matrices, which
+PyTorch keeps.
 
 Signs of eigenvectors and singular vectors, which the definitions leave open, are ours.
 """
@@ -219,6 +219,21 @@ def _slogdet(c: Call) -> Result:
     return c.b(ops.mul, signs, _parity(c.b, pivots, made.dtype)), size, made, pivots
 
 
+# --- LDL ------------------------------------------------------------------------------------------------------------
+
+
+def _ldl_factor_ex(c: Call) -> Result:
+    x = c.tensor("self")
+    factors, pivots, info = c.b.results(c.b(ops.ldl, cast(c.b, x, f64)))
+    return cast(c.b, factors, x.dtype), pivots, info
+
+
+def _ldl_solve(c: Call) -> Result:
+    batch, pivots = c.shape[:-2], c.tensor("pivots")
+    factors, right = (_batched(c.b, cast(c.b, c.tensor(name), f64), batch) for name in ("LD", "B"))
+    return cast(c.b, c.b(ops.solve_ldl, factors, expand(c.b, pivots, (*batch, pivots.shape[-1])), right), c.dtype)
+
+
 # --- triangular systems ---------------------------------------------------------------------------------------------
 
 
@@ -400,6 +415,7 @@ TABLE: Mapping[str, Convert] = {
     "linalg_lu_factor_ex.default": _lu_factor_ex, "linalg_lu.default": _linalg_lu, "lu_unpack.default": _lu_unpack,
     "_linalg_solve_ex.default": _solve_ex, "linalg_lu_solve.default": _lu_solve, "linalg_inv_ex.default": _inv_ex,
     "_linalg_det.default": _det, "_linalg_slogdet.default": _slogdet,
+    "linalg_ldl_factor_ex.default": _ldl_factor_ex, "linalg_ldl_solve.default": _ldl_solve,
     "linalg_solve_triangular.default": _linalg_solve_triangular, "triangular_solve.default": _triangular_solve,
     "geqrf.default": _geqrf, "linalg_qr.default": _qr, "linalg_householder_product.default": _householder_product,
     "ormqr.default": _ormqr, "_linalg_eigh.default": _eigh, "_linalg_svd.default": _svd,

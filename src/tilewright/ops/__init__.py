@@ -92,6 +92,7 @@ from tilewright.ops.elementwise import (
 )
 from tilewright.ops.grouped import grouped_matmul
 from tilewright.ops.index import dynamic_slice, gather, gather_elements, gather_nd, one_hot
+from tilewright.ops.ldl import ldl, solve_ldl
 from tilewright.ops.linalg import cholesky, eigh, geqrf, lu, pivot_order, reflect, solve_triangular, svd_columns
 from tilewright.ops.movement import (
     concat,
@@ -198,7 +199,7 @@ ALL: tuple[OpDef, ...] = (
     # contractions and pools
     matmul, einsum, grouped_matmul, conv, conv_transpose, winograd_conv, max_pool, avg_pool, max_pool_indices,
     # linear algebra
-    cholesky, lu, pivot_order, solve_triangular, geqrf, reflect, eigh, svd_columns,
+    cholesky, lu, pivot_order, solve_triangular, geqrf, reflect, eigh, svd_columns, ldl, solve_ldl,
     # normalisation, softmax, attention
     batch_norm, layer_norm, rms_norm, group_norm, instance_norm, lrn, l2_normalize, softmax, log_softmax, attention,
     rotary,

@@ -46,7 +46,8 @@ from tilewright.ops.stages import Items, clamped, index_value, write
 SWEEPS = 16
 
 
-def _check(t: TensorType, what: str, *, square: bool = False) -> None:
+def check_matrices(t: TensorType, what: str, *, square: bool = False) -> None:
+    """``OpError`` unless ``t`` is f32 or f64 and a batch of (square) matrices."""
     check_dtype(t, (types.f32, types.f64), what)
     if t.rank < 2:
         raise OpError(f"{what} must be a batch of matrices, not {t}")
@@ -54,7 +55,8 @@ def _check(t: TensorType, what: str, *, square: bool = False) -> None:
         raise OpError(f"{what} must be square, not {t}")
 
 
-def _smaller(t: TensorType) -> int:
+def smaller_side(t: TensorType) -> int:
+    """The lesser size of matrices, which must be static."""
     m, n = t.shape[-2:]
     if not isinstance(m, int) or not isinstance(n, int):
         raise OpError(f"the matrices of {t} must have static sizes", remedy="fix their dimensions")
@@ -64,11 +66,13 @@ def _smaller(t: TensorType) -> int:
 # --- writing stages -------------------------------------------------------------------------------------------------
 
 
-def _is(a: Dim, b: Dim) -> Value:
+def is_at(a: Dim, b: Dim) -> Value:
+    """``a == b``."""
     return Binary("eq", Index(a), index_value(b))
 
 
-def _less(a: Dim, b: Dim) -> Value:
+def is_before(a: Dim, b: Dim) -> Value:
+    """``a < b``."""
     return Binary("lt", index_value(a), index_value(b))
 
 
@@ -76,21 +80,21 @@ def _zero(dtype: DType) -> Value:
     return Const(0, dtype)
 
 
-def _over(out: Buffer, shape: Sequence[Dim], at: Callable[..., tuple[Sequence[IndexLike], Value]]) -> Stage:
+def over(out: Buffer, shape: Sequence[Dim], at: Callable[..., tuple[Sequence[IndexLike], Value]]) -> Stage:
     """``out[index] = value`` over a domain."""
     axes = axes_for(shape)
     index, value = at(*syms(axes))
     return write(out, axes, index, value)
 
 
-def _fold(out: Buffer, n: Dim, term: Callable[[tuple[Sym, ...], Sym], Value], op: str, init: Value) -> Stage:
+def fold(out: Buffer, n: Dim, term: Callable[[tuple[Sym, ...], Sym], Value], op: str, init: Value) -> Stage:
     """``out[at] = fold over r < n of term(at, r)``."""
     axes = axes_for(out.shape)
     r = Axis(loop_symbol("r", n), n)
     return Stage((out,), axes, syms(axes), (term(syms(axes), r.sym),), Reduction((r,), op, (init,)))
 
 
-def _batched(body: Callable[[tuple[Buffer, ...], tuple[Buffer, ...], Attrs, tuple[Sym, ...]], Items]) -> Callable[
+def batched(body: Callable[[tuple[Buffer, ...], tuple[Buffer, ...], Attrs, tuple[Sym, ...]], Items]) -> Callable[
     [tuple[Buffer, ...], tuple[Buffer, ...], Attrs], Items
 ]:  # fmt: skip
     """Stages for one matrix, at the batch index that is given, inside serial loops over the batch."""
@@ -105,17 +109,18 @@ def _batched(body: Callable[[tuple[Buffer, ...], tuple[Buffer, ...], Attrs, tupl
     return kernel
 
 
-def _matrices(rng: np.random.Generator, *shape: int) -> Array:
+def matrices(rng: np.random.Generator, *shape: int) -> Array:
+    """Random matrices, f64."""
     return rng.standard_normal(shape)
 
 
 def _square_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for shape in ((3, 3), (2, 4, 4), (1, 1), (0, 3, 3), (2, 0, 0)):
-        yield Sample((_matrices(rng, *shape),))
-    yield Sample((_matrices(rng, 5, 5).astype(np.float32) + 4 * np.eye(5, dtype=np.float32),))
+        yield Sample((matrices(rng, *shape),))
+    yield Sample((matrices(rng, 5, 5).astype(np.float32) + 4 * np.eye(5, dtype=np.float32),))
 
 
-def _rows(x: Array) -> Array:
+def rows_of(x: Array) -> Array:
     """A batch as a list of f64 matrices."""
     return x.reshape((int(np.prod(x.shape[:-2])), *x.shape[-2:])).astype(np.float64)
 
@@ -124,13 +129,13 @@ def _rows(x: Array) -> Array:
 
 
 def _infer_cholesky(ts: Types, a: Attrs) -> tuple[TensorType, ...]:
-    _check(ts[0], "the matrix", square=True)
-    _smaller(ts[0])
+    check_matrices(ts[0], "the matrix", square=True)
+    smaller_side(ts[0])
     return ts[0], TensorType(types.i32, ts[0].shape[:-2])
 
 
 def _ref_cholesky(xs: Sequence[Array], a: Attrs) -> tuple[Array, ...]:
-    x = _rows(xs[0])
+    x = rows_of(xs[0])
     n = x.shape[-1]
     lower, info = np.tril(x), np.zeros(len(x), np.int32)
     with np.errstate(all="ignore"):
@@ -157,14 +162,14 @@ def _cholesky_body(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs, 
     step = (
         write(info, (), at, Select(failed, Cast(Index(k.sym + 1), types.i32), Load(info, at))),
         write(root, (), (), Unary("sqrt", pivot)),
-        _over(column, (n,), lambda i: ((i,), Select(
-            _less(k.sym, i), Load(lower, (*at, i, k.sym)) / root[()], Select(_is(i, k.sym), root[()], zero)))),
-        _over(lower, (n,), lambda i: ((*at, i, k.sym), column[i])),
-        _over(lower, (n, n), lambda i, j: ((*at, i, j), Select(
-            Binary("and", _less(k.sym, j), _less(j, i + 1)),
+        over(column, (n,), lambda i: ((i,), Select(
+            is_before(k.sym, i), Load(lower, (*at, i, k.sym)) / root[()], Select(is_at(i, k.sym), root[()], zero)))),
+        over(lower, (n,), lambda i: ((*at, i, k.sym), column[i])),
+        over(lower, (n, n), lambda i, j: ((*at, i, j), Select(
+            Binary("and", is_before(k.sym, j), is_before(j, i + 1)),
             Load(lower, (*at, i, j)) - column[i] * column[j], Load(lower, (*at, i, j))))),
     )  # fmt: skip
-    start = _over(lower, (n, n), lambda i, j: ((*at, i, j), Select(_less(j, i + 1), Load(x, (*at, i, j)), zero)))
+    start = over(lower, (n, n), lambda i, j: ((*at, i, j), Select(is_before(j, i + 1), Load(x, (*at, i, j)), zero)))
     return [start, write(info, (), at, Const(0, types.i32)), Serial(k, step)]
 
 
@@ -180,7 +185,7 @@ cholesky = OpDef(
     {},
     _infer_cholesky,
     _ref_cholesky,
-    kernel=_batched(_cholesky_body),
+    kernel=batched(_cholesky_body),
     samples=_positive_samples,
     doc="The lower factor of positive definite matrices, from their lower triangle, and for each matrix the order of "
     "the first leading minor that is not positive (0: none; behind it the factor is NaN).",
@@ -190,14 +195,14 @@ cholesky = OpDef(
 
 
 def _infer_lu(ts: Types, a: Attrs) -> tuple[TensorType, ...]:
-    _check(ts[0], "the matrix")
-    k, batch = _smaller(ts[0]), ts[0].shape[:-2]
+    check_matrices(ts[0], "the matrix")
+    k, batch = smaller_side(ts[0]), ts[0].shape[:-2]
     whole = TensorType(types.i32, (*batch, k))
     return ts[0], whole, TensorType(types.i64, (*batch, ts[0].shape[-2])), TensorType(types.i32, batch)
 
 
 def _ref_lu(xs: Sequence[Array], a: Attrs) -> tuple[Array, ...]:
-    made = _rows(xs[0]).copy()
+    made = rows_of(xs[0]).copy()
     count, m, n = made.shape
     pivots = np.zeros((count, min(m, n)), np.int32)
     order = np.tile(np.arange(m, dtype=np.int64), (count, 1))
@@ -239,31 +244,32 @@ def _lu_body(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs, at: tu
     singular = Binary("eq", pivot, zero)
     is_first = Binary("and", singular, Binary("eq", Load(info, at), Const(0, types.i32)))
     step = (
-        _fold(largest, m, lambda _, r: Select(_less(k.sym - 1, r), Unary("abs", entry(r, k.sym)), Const(-1, x.dtype)),
-              "max", Const(-1, x.dtype)),
-        _fold(place, m, lambda _, r: Select(
-            Binary("and", _less(k.sym - 1, r), Binary("eq", Unary("abs", entry(r, k.sym)), largest[()])),
+        fold(largest, m, lambda _, r: Select(
+            is_before(k.sym - 1, r), Unary("abs", entry(r, k.sym)), Const(-1, x.dtype)), "max", Const(-1, x.dtype)),
+        fold(place, m, lambda _, r: Select(
+            Binary("and", is_before(k.sym - 1, r), Binary("eq", Unary("abs", entry(r, k.sym)), largest[()])),
             Index(r), Const(i64.max, i64)), "min", Const(i64.max, i64)),
         write(place, (), (), Select(Binary("lt", p, index_value(m)), p, Index(k.sym))),
         write(pivots, (), (*at, k.sym), Cast(Binary("add", p, Const(1, i64)), types.i32)),
-        _over(first, (n,), lambda j: ((j,), entry(k.sym, j))),
-        _over(second, (n,), lambda j: ((j,), entry(p, j))),
-        _over(lu_, (n,), lambda j: ((*at, p, j), first[j])),
-        _over(lu_, (n,), lambda j: ((*at, k.sym, j), second[j])),
+        over(first, (n,), lambda j: ((j,), entry(k.sym, j))),
+        over(second, (n,), lambda j: ((j,), entry(p, j))),
+        over(lu_, (n,), lambda j: ((*at, p, j), first[j])),
+        over(lu_, (n,), lambda j: ((*at, k.sym, j), second[j])),
         write(moved, (), (0,), Load(order, (*at, k.sym))),
         write(moved, (), (1,), Load(order, (*at, p))),
         write(order, (), (*at, p), moved[0]),
         write(order, (), (*at, k.sym), moved[1]),
         write(info, (), at, Select(is_first, Cast(Index(k.sym + 1), types.i32), Load(info, at))),
-        _over(column, (m,), lambda i: ((i,), Select(
-            _less(k.sym, i), Select(singular, entry(i, k.sym), entry(i, k.sym) / pivot), zero))),
-        _over(lu_, (m,), lambda i: ((*at, i, k.sym), Select(_less(k.sym, i), column[i], entry(i, k.sym)))),
-        _over(lu_, (m, n), lambda i, j: ((*at, i, j), Select(
-            Binary("and", _less(k.sym, i), _less(k.sym, j)), entry(i, j) - column[i] * second[j], entry(i, j)))),
+        over(column, (m,), lambda i: ((i,), Select(
+            is_before(k.sym, i), Select(singular, entry(i, k.sym), entry(i, k.sym) / pivot), zero))),
+        over(lu_, (m,), lambda i: ((*at, i, k.sym), Select(is_before(k.sym, i), column[i], entry(i, k.sym)))),
+        over(lu_, (m, n), lambda i, j: ((*at, i, j), Select(
+            Binary("and", is_before(k.sym, i), is_before(k.sym, j)),
+            entry(i, j) - column[i] * second[j], entry(i, j)))),
     )  # fmt: skip
     return [
-        _over(lu_, (m, n), lambda i, j: ((*at, i, j), Load(x, (*at, i, j)))),
-        _over(order, (m,), lambda i: ((*at, i), Index(i))),
+        over(lu_, (m, n), lambda i, j: ((*at, i, j), Load(x, (*at, i, j)))),
+        over(order, (m,), lambda i: ((*at, i), Index(i))),
         write(info, (), at, Const(0, types.i32)),
         Serial(k, step),
     ]
@@ -271,8 +277,8 @@ def _lu_body(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs, at: tu
 
 def _wide_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for shape in ((3, 3), (2, 4, 3), (3, 5), (1, 1), (0, 3, 2), (2, 3, 0)):
-        yield Sample((_matrices(rng, *shape),))
-    yield Sample((_matrices(rng, 2, 5, 4).astype(np.float32),))
+        yield Sample((matrices(rng, *shape),))
+    yield Sample((matrices(rng, 2, 5, 4).astype(np.float32),))
 
 
 lu = OpDef(
@@ -281,7 +287,7 @@ lu = OpDef(
     {},
     _infer_lu,
     _ref_lu,
-    kernel=_batched(_lu_body),
+    kernel=batched(_lu_body),
     samples=_wide_samples,
     doc="LU factors with row pivots, in one matrix; the pivots as LAPACK counts them, from 1; the same as an order of "
     "rows; and the first zero pivot, from 1 (0: none).",
@@ -321,7 +327,7 @@ def _pivot_order_kernel(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: At
         write(order, (), (*at, p), moved[0]),
         write(order, (), (*at, k.sym), moved[1]),
     )
-    start = _over(order, (a.rows,), lambda i: ((*at, i), Index(i)))
+    start = over(order, (a.rows,), lambda i: ((*at, i), Index(i)))
     items: tuple[Stage | Serial, ...] = (start, Serial(k, step))
     for axis in reversed(outer):
         items = (Serial(axis, items),)
@@ -349,15 +355,15 @@ pivot_order = OpDef(
 
 
 def _infer_triangular(ts: Types, a: Attrs) -> TensorType:
-    _check(ts[0], "the matrix", square=True)
-    _check(ts[1], "the right side")
+    check_matrices(ts[0], "the matrix", square=True)
+    check_matrices(ts[1], "the right side")
     if ts[0].shape[:-2] != ts[1].shape[:-2] or ts[0].shape[-1] != ts[1].shape[-2] or ts[0].dtype is not ts[1].dtype:
         raise OpError(f"{ts[0]} and {ts[1]} are no triangular system", remedy="broadcast and cast before")
     return ts[1]
 
 
 def _ref_triangular(xs: Sequence[Array], a: Attrs) -> Array:
-    matrix, made = _rows(xs[0]), _rows(xs[1]).copy()
+    matrix, made = rows_of(xs[0]), rows_of(xs[1]).copy()
     n = matrix.shape[-1]
     with np.errstate(all="ignore"):
         for k in range(n - 1, -1, -1) if a.upper else range(n):
@@ -376,26 +382,26 @@ def _triangular_body(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs
     here: Dim = n - 1 - k.sym if a.upper else k.sym
 
     def rest(i: Dim) -> Value:
-        return _less(i, here) if a.upper else _less(here, i)
+        return is_before(i, here) if a.upper else is_before(here, i)
 
     def entry(i: IndexLike, j: IndexLike) -> Value:
         return Load(out, (*at, i, j))
 
     step = (
-        _over(row, (width,), lambda j: ((j,), entry(here, j) if a.unit else entry(here, j) / Load(
+        over(row, (width,), lambda j: ((j,), entry(here, j) if a.unit else entry(here, j) / Load(
             matrix, (*at, here, here)))),
-        _over(out, (width,), lambda j: ((*at, here, j), row[j])),
-        _over(out, (n, width), lambda i, j: ((*at, i, j), Select(
+        over(out, (width,), lambda j: ((*at, here, j), row[j])),
+        over(out, (n, width), lambda i, j: ((*at, i, j), Select(
             rest(i), entry(i, j) - Load(matrix, (*at, i, here)) * row[j], entry(i, j)))),
     )  # fmt: skip
-    return [_over(out, (n, width), lambda i, j: ((*at, i, j), Load(right, (*at, i, j)))), Serial(k, step)]
+    return [over(out, (n, width), lambda i, j: ((*at, i, j), Load(right, (*at, i, j)))), Serial(k, step)]
 
 
 def _triangular_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for upper in (False, True):
         for unit in (False, True):
-            x = _matrices(rng, 2, 3, 3) + 3 * np.eye(3)
-            yield Sample((x, _matrices(rng, 2, 3, 2)), {"upper": upper, "unit": unit})
+            x = matrices(rng, 2, 3, 3) + 3 * np.eye(3)
+            yield Sample((x, matrices(rng, 2, 3, 2)), {"upper": upper, "unit": unit})
     yield Sample((np.zeros((0, 0)), np.zeros((0, 2))), {"upper": True})
 
 
@@ -405,7 +411,7 @@ solve_triangular = OpDef(
     {"upper": AttrDef("bool"), "unit": AttrDef("bool", False)},
     _infer_triangular,
     _ref_triangular,
-    kernel=_batched(_triangular_body),
+    kernel=batched(_triangular_body),
     samples=_triangular_samples,
     doc="x with a @ x = b, where only a's lower or upper triangle is read; unit takes its diagonal for ones.",
 )
@@ -414,12 +420,12 @@ solve_triangular = OpDef(
 
 
 def _infer_geqrf(ts: Types, a: Attrs) -> tuple[TensorType, ...]:
-    _check(ts[0], "the matrix")
-    return ts[0], ts[0].with_shape((*ts[0].shape[:-2], _smaller(ts[0])))
+    check_matrices(ts[0], "the matrix")
+    return ts[0], ts[0].with_shape((*ts[0].shape[:-2], smaller_side(ts[0])))
 
 
 def _ref_geqrf(xs: Sequence[Array], a: Attrs) -> tuple[Array, ...]:
-    made = _rows(xs[0]).copy()
+    made = rows_of(xs[0]).copy()
     count, m, n = made.shape
     taus = np.zeros((count, min(m, n)))
     for b in range(count):
@@ -451,20 +457,20 @@ def _geqrf_body(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs, at:
     is_done = Binary("eq", rest[()], zero)
     root = Unary("sqrt", alpha * alpha + rest[()])
     step = (
-        _fold(rest, m, lambda _, r: Select(_less(k.sym, r), entry(r, k.sym) * entry(r, k.sym), zero), "add", zero),
+        fold(rest, m, lambda _, r: Select(is_before(k.sym, r), entry(r, k.sym) * entry(r, k.sym), zero), "add", zero),
         write(beta, (), (), Select(is_done, alpha, Select(Binary("lt", alpha, zero), root, -root))),
         write(tau, (), (), Select(is_done, zero, (beta[()] - alpha) / Select(is_done, one, beta[()]))),
         write(scale, (), (), Select(is_done, zero, one / Select(is_done, one, alpha - beta[()]))),
         write(taus, (), (*at, k.sym), tau[()]),
-        _over(v, (m,), lambda i: ((i,), Select(
-            _less(k.sym, i), entry(i, k.sym) * scale[()], Select(_is(i, k.sym), one, zero)))),
-        _fold(w, m, lambda j, r: v[r] * entry(r, j[0]), "add", zero),
-        _over(made, (m, n), lambda i, j: ((*at, i, j), Select(
-            _less(k.sym, j), entry(i, j) - tau[()] * v[i] * w[j], entry(i, j)))),
-        _over(made, (m,), lambda i: ((*at, i, k.sym), Select(
-            _less(k.sym, i), v[i], Select(_is(i, k.sym), beta[()], entry(i, k.sym))))),
+        over(v, (m,), lambda i: ((i,), Select(
+            is_before(k.sym, i), entry(i, k.sym) * scale[()], Select(is_at(i, k.sym), one, zero)))),
+        fold(w, m, lambda j, r: v[r] * entry(r, j[0]), "add", zero),
+        over(made, (m, n), lambda i, j: ((*at, i, j), Select(
+            is_before(k.sym, j), entry(i, j) - tau[()] * v[i] * w[j], entry(i, j)))),
+        over(made, (m,), lambda i: ((*at, i, k.sym), Select(
+            is_before(k.sym, i), v[i], Select(is_at(i, k.sym), beta[()], entry(i, k.sym))))),
     )  # fmt: skip
-    return [_over(made, (m, n), lambda i, j: ((*at, i, j), Load(x, (*at, i, j)))), Serial(k, step)]
+    return [over(made, (m, n), lambda i, j: ((*at, i, j), Load(x, (*at, i, j)))), Serial(k, step)]
 
 
 geqrf = OpDef(
@@ -473,7 +479,7 @@ geqrf = OpDef(
     {},
     _infer_geqrf,
     _ref_geqrf,
-    kernel=_batched(_geqrf_body),
+    kernel=batched(_geqrf_body),
     samples=_wide_samples,
     doc="QR factors by Householder reflections as LAPACK packs them: R above, the reflections' vectors below, and "
     "their factors tau.",
@@ -481,13 +487,13 @@ geqrf = OpDef(
 
 
 def _infer_reflect(ts: Types, a: Attrs) -> TensorType:
-    _check(ts[0], "the vectors")
-    _check(ts[2], "the matrix")
+    check_matrices(ts[0], "the vectors")
+    check_matrices(ts[2], "the matrix")
     return ts[2]
 
 
 def _ref_reflect(xs: Sequence[Array], a: Attrs) -> Array:
-    vectors, made = _rows(xs[0]), _rows(xs[2]).copy()
+    vectors, made = rows_of(xs[0]), rows_of(xs[2]).copy()
     taus = xs[1].reshape(len(vectors), -1).astype(np.float64)
     count = taus.shape[1]
     for b in range(len(made)):
@@ -509,18 +515,18 @@ def _reflect_body(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs, a
         return Load(made, (*at, i, j))
 
     step = (
-        _over(v, (m,), lambda i: ((i,), Select(
-            _less(k, i), Load(vectors, (*at, i, k)), Select(_is(i, k), one, zero)))),
-        _fold(w, m, lambda j, r: v[r] * entry(r, j[0]), "add", zero),
-        _over(made, (m, n), lambda i, j: ((*at, i, j), entry(i, j) - Load(taus, (*at, k)) * v[i] * w[j])),
+        over(v, (m,), lambda i: ((i,), Select(
+            is_before(k, i), Load(vectors, (*at, i, k)), Select(is_at(i, k), one, zero)))),
+        fold(w, m, lambda j, r: v[r] * entry(r, j[0]), "add", zero),
+        over(made, (m, n), lambda i, j: ((*at, i, j), entry(i, j) - Load(taus, (*at, k)) * v[i] * w[j])),
     )  # fmt: skip
-    return [_over(made, (m, n), lambda i, j: ((*at, i, j), Load(x, (*at, i, j)))), Serial(s, step)]
+    return [over(made, (m, n), lambda i, j: ((*at, i, j), Load(x, (*at, i, j)))), Serial(s, step)]
 
 
 def _reflect_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for transposed in (False, True):
-        packed, taus = _ref_geqrf([_matrices(rng, 2, 4, 3)], Attrs({}))
-        yield Sample((packed, taus, _matrices(rng, 2, 4, 2)), {"transposed": transposed})
+        packed, taus = _ref_geqrf([matrices(rng, 2, 4, 3)], Attrs({}))
+        yield Sample((packed, taus, matrices(rng, 2, 4, 2)), {"transposed": transposed})
     yield Sample((np.zeros((0, 0)), np.zeros((0,)), np.zeros((0, 2))), {})
 
 
@@ -530,7 +536,7 @@ reflect = OpDef(
     {"transposed": AttrDef("bool", False)},
     _infer_reflect,
     _ref_reflect,
-    kernel=_batched(_reflect_body),
+    kernel=batched(_reflect_body),
     samples=_reflect_samples,
     doc="Q @ x, or Q.T @ x, where Q is the product of the reflections that geqrf gives.",
 )
@@ -553,7 +559,7 @@ def _pairs(n: Dim, body: Callable[[Sym, Sym, Value], tuple[Stage, ...]]) -> Seri
     """``SWEEPS`` times through all pairs ``p < q``; other pairs are not active."""
     s = Axis(loop_symbol("sweep", SWEEPS), SWEEPS)
     p, q = (Axis(loop_symbol(name, n), n) for name in ("p", "q"))
-    return Serial(s, (Serial(p, (Serial(q, body(p.sym, q.sym, _less(p.sym, q.sym))),)),))
+    return Serial(s, (Serial(p, (Serial(q, body(p.sym, q.sym, is_before(p.sym, q.sym))),)),))
 
 
 def _turn(x: Buffer, at: tuple[Sym, ...], p: Sym, q: Sym, angle: Buffer, columns: bool, n: Dim) -> tuple[Stage, ...]:
@@ -565,29 +571,29 @@ def _turn(x: Buffer, at: tuple[Sym, ...], p: Sym, q: Sym, angle: Buffer, columns
 
     cosine, sine = angle[0], angle[1]
     return (
-        _over(first, (n,), lambda j: ((j,), Load(x, place(p, j)))),
-        _over(second, (n,), lambda j: ((j,), Load(x, place(q, j)))),
-        _over(x, (n,), lambda j: (place(p, j), cosine * first[j] - sine * second[j])),
-        _over(x, (n,), lambda j: (place(q, j), Select(
-            _is(p, q), Load(x, place(q, j)), sine * first[j] + cosine * second[j]))),
+        over(first, (n,), lambda j: ((j,), Load(x, place(p, j)))),
+        over(second, (n,), lambda j: ((j,), Load(x, place(q, j)))),
+        over(x, (n,), lambda j: (place(p, j), cosine * first[j] - sine * second[j])),
+        over(x, (n,), lambda j: (place(q, j), Select(
+            is_at(p, q), Load(x, place(q, j)), sine * first[j] + cosine * second[j]))),
     )  # fmt: skip
 
 
 def _identity(out: Buffer, at: tuple[Sym, ...]) -> Stage:
     one, zero = Const(1, out.dtype), _zero(out.dtype)
-    return _over(out, out.shape[-2:], lambda i, j: ((*at, i, j), Select(_is(i, j), one, zero)))
+    return over(out, out.shape[-2:], lambda i, j: ((*at, i, j), Select(is_at(i, j), one, zero)))
 
 
 def _infer_eigh(ts: Types, a: Attrs) -> tuple[TensorType, ...]:
-    _check(ts[0], "the matrix", square=True)
-    _smaller(ts[0])
+    check_matrices(ts[0], "the matrix", square=True)
+    smaller_side(ts[0])
     return ts[0].with_shape(ts[0].shape[:-1]), ts[0]
 
 
 def _ref_eigh(xs: Sequence[Array], a: Attrs) -> tuple[Array, ...]:
-    vectors = _rows(xs[0]).copy()
+    vectors = rows_of(xs[0]).copy()
     values = np.zeros(vectors.shape[:-1])
-    for b, x in enumerate(_rows(xs[0])):
+    for b, x in enumerate(rows_of(xs[0])):
         values[b], vectors[b] = _jacobi(np.tril(x) + np.tril(x, -1).T)
     dtype = xs[0].dtype
     return values.reshape(xs[0].shape[:-1]).astype(dtype), vectors.reshape(xs[0].shape).astype(dtype)
@@ -633,9 +639,9 @@ def _eigh_body(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs, at: 
             *_turn(vectors, at, p, q, angle, True, n),
         )
 
-    start = _over(work, (n, n), lambda i, j: ((i, j), Select(
-        _less(j, i + 1), Load(x, (*at, i, j)), Load(x, (*at, j, i)))))  # fmt: skip
-    end = _over(values, (n,), lambda i: ((*at, i), work[i, i]))
+    start = over(work, (n, n), lambda i, j: ((i, j), Select(
+        is_before(j, i + 1), Load(x, (*at, i, j)), Load(x, (*at, j, i)))))  # fmt: skip
+    end = over(values, (n,), lambda i: ((*at, i), work[i, i]))
     return [start, _identity(vectors, at), _pairs(n, body), end]
 
 
@@ -645,22 +651,22 @@ eigh = OpDef(
     {},
     _infer_eigh,
     _ref_eigh,
-    kernel=_batched(_eigh_body),
+    kernel=batched(_eigh_body),
     samples=_square_samples,
     doc="Eigenvalues, in no order, and eigenvectors (columns) of symmetric matrices, from their lower triangle.",
 )
 
 
 def _infer_svd(ts: Types, a: Attrs) -> tuple[TensorType, ...]:
-    _check(ts[0], "the matrix")
+    check_matrices(ts[0], "the matrix")
     *batch, _, n = ts[0].shape
-    if _smaller(ts[0]) != n:
+    if smaller_side(ts[0]) != n:
         raise OpError(f"the matrices of {ts[0]} have more columns than rows", remedy="transpose them")
     return ts[0], ts[0].with_shape((*batch, n, n))
 
 
 def _ref_svd(xs: Sequence[Array], a: Attrs) -> tuple[Array, ...]:
-    made = _rows(xs[0]).copy()
+    made = rows_of(xs[0]).copy()
     n = made.shape[-1]
     vectors = np.tile(np.eye(n), (len(made), 1, 1))
     for u, v in zip(made, vectors, strict=True):
@@ -677,8 +683,8 @@ def _ref_svd(xs: Sequence[Array], a: Attrs) -> tuple[Array, ...]:
 
 def _tall_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for shape in ((3, 3), (2, 4, 3), (1, 1), (0, 3, 2), (2, 3, 0)):
-        yield Sample((_matrices(rng, *shape),))
-    yield Sample((_matrices(rng, 2, 5, 4).astype(np.float32),))
+        yield Sample((matrices(rng, *shape),))
+    yield Sample((matrices(rng, 2, 5, 4).astype(np.float32),))
 
 
 def _svd_body(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs, at: tuple[Sym, ...]) -> Items:
@@ -690,7 +696,7 @@ def _svd_body(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs, at: t
 
     def body(p: Sym, q: Sym, is_active: Value) -> tuple[Stage, ...]:
         def dot(out: Buffer, i: Sym, j: Sym) -> Stage:
-            return _fold(out, m, lambda _, r: Load(made, (*at, r, i)) * Load(made, (*at, r, j)), "add", zero)
+            return fold(out, m, lambda _, r: Load(made, (*at, r, i)) * Load(made, (*at, r, j)), "add", zero)
 
         pp, qq, pq = sums
         cosine, sine = _rotation(pp[()], qq[()], pq[()], is_active)
@@ -704,7 +710,7 @@ def _svd_body(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs, at: t
             *_turn(vectors, at, p, q, angle, True, n),
         )
 
-    start = _over(made, (m, n), lambda i, j: ((*at, i, j), Load(x, (*at, i, j))))
+    start = over(made, (m, n), lambda i, j: ((*at, i, j), Load(x, (*at, i, j))))
     return [start, _identity(vectors, at), _pairs(n, body)]
 
 
@@ -714,7 +720,7 @@ svd_columns = OpDef(
     {},
     _infer_svd,
     _ref_svd,
-    kernel=_batched(_svd_body),
+    kernel=batched(_svd_body),
     samples=_tall_samples,
     doc="x @ v with orthogonal columns, whose lengths are the singular values in no order, and the rotation v.",
 )
