@@ -30,6 +30,8 @@ MAX_RUNS = 8
 GROUPS = (2, 4)
 TRANSPOSED_OPERATIONS = 6
 SMALLEST_BLOCK = 4
+FEW_BEHIND = 0.125
+"""Up to this part of a block, elements behind full blocks are loaded one by one; transposing them costs a whole block."""
 
 
 def pointwise(b: Builder, machine: Machine, buffer: str) -> None:
@@ -205,13 +207,14 @@ def _transpose(
 ) -> None:
     """Vectors along the last loop for blocks of ``across`` at a time; the last block begins within the one before.
 
-    Axes of run-time size: full blocks, then the rest by vectors along the last loop, without a transposition.
+    Axes of run-time size, or of few elements behind full blocks: full blocks, then the rest by vectors along the last
+    loop, without a transposition.
     """
     loop, last, n = across.sym.name, names[-1], across.extent
     block = min([width, *(1 << (x.bit_length() - 1) for x in (n, extent) if isinstance(x, int))])
     if not isinstance(extent, int):
         names, last, extent = _full(b, machine, names, last, width)
-    if not isinstance(n, int):
+    if not isinstance(n, int) or (n > block and 0 < n % block <= block * FEW_BEHIND):
         names, loop, n = _full(b, machine, names, loop, block)
     b.do("split", loop, block, "shift" if mod(n, block) != 0 else "min")
     walkers = vectorize(b, machine, last, extent, width, 1)
@@ -225,7 +228,7 @@ def _transpose(
 
 
 def _full(b: Builder, machine: Machine, names: list[str], loop: str, size: int) -> tuple[list[str], str, Dim]:
-    """A nest's loop of run-time size in full blocks: the new loops' names, that loop's, its extent.
+    """A nest's loop in full blocks: the new loops' names, that loop's, its extent.
 
     The rest becomes a nest of its own, in vectors. The loop goes outermost for that.
     """
