@@ -116,6 +116,34 @@ def test_several_rows_of_a_window_at_once(k, stride, pad, h, w):
     check_default(convolution((1, h, w, 20), 20, (k, k), stride, pad, 20), "W", "bias", machine=TIGHT)
 
 
+@given(
+    c=st.integers(1, 21), h=st.integers(1, 5), w=st.integers(3, 30), kh=st.integers(1, 3), kw=st.integers(1, 3),
+    pad=st.integers(0, 1), stride=st.integers(1, 2),
+)  # fmt: skip
+@settings(max_examples=15, deadline=None)
+def test_columns_and_channels_of_a_window_as_one_axis(c, h, w, kh, kw, pad, stride):
+    """Whatever the channels, the columns and the border are: no lane reads or writes what is not its own."""
+    computation = convolution((1, h + kh, w, c), c, (kh, kw), stride, pad, c)
+    check_default(computation, "W", "bias", machine=WIDE)
+
+
+@pytest.mark.parametrize(("c", "joined"), [(3, True), (17, True), (24, True), (16, False), (15, False), (100, False)])
+def test_channels_that_leave_lanes_idle_share_vectors_with_columns(c, joined):
+    kernel = check_default(convolution((1, 5, 40, c), c, (3, 3), 1, 1, c), "W", "bias", machine=WIDE)
+    (out,) = (p.buffer for p in kernel.places if p.role is Role.OUT)
+    assert (out.shape[-1] == 40 * c) == joined
+    assert not kernel.notes
+    if joined:  # weights and bias repeat with the channels, and lie in memory as vectors read them
+        assert {p.source.name for p in kernel.packed} == {"W", "bias"}
+
+
+def test_channels_that_the_run_time_scales_stay_an_axis():
+    computation = convolution((1, 5, 40, 17), 17, (3, 3), 1, 1, 17)
+    kernel = check_default(computation, "W", machine=WIDE)
+    (out,) = (p.buffer for p in kernel.places if p.role is Role.OUT)
+    assert out.shape[-1] == 17
+
+
 @pytest.mark.parametrize(("k", "copied"), [(3, ["k1", "k2"]), (5, ["k2"])])
 def test_taps_are_copied_in_both_directions_where_registers_hold_them(k, copied):
     """And where a window's rows leave the first-level cache between two rows of the result."""
@@ -167,6 +195,12 @@ def test_passes_over_a_row_share_a_loop(make):
 @pytest.mark.parametrize("shape", [(3, 4, 5), (2, 19, 7), (1, 3, 33)])
 def test_reduction_along_any_axis(op, at, shape):
     check_default(reduction(shape, at, op))
+
+
+@pytest.mark.parametrize(("rows", "blocks"), [(16, 1), (17, 2), (18, 2), (19, 1)])
+def test_few_elements_behind_full_blocks_are_not_transposed(rows, blocks):
+    kernel = check_default(transpose(40, rows), machine=WIDE)
+    assert sum(isinstance(s, Store) for s in walk(kernel.body)) == blocks
 
 
 @pytest.mark.parametrize("columns", [3, 17, 33, 100])

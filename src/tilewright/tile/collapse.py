@@ -57,6 +57,34 @@ def collapse(computation: Computation, constants: Container[Buffer] = (), kept: 
             return replace(computation, items=tuple(stages))
 
 
+def neighbours(computation: Computation, constants: Container[Buffer], k: int) -> Computation | None:
+    """The last two axes of stage ``k`` as one, though constants walk only the last: they repeat with its period.
+
+    ``W[c]`` becomes ``W[xc % C]``, and a guard on ``x`` one on ``xc``: of what lies beside each other in memory, x's
+    part is inside exactly when ``x * C + c`` is. None where an operand known at run time only would repeat, too.
+    """
+    stages = [x for x in computation.items if isinstance(x, Stage)]
+    a, b = stages[k].axes[-2:]
+    stages[k] = replace(stages[k], exprs=tuple(_guards_of_both(v, a, b) for v in stages[k].exprs))
+    plan = _plan(stages, k, a, b, constants, (), repeats=True)
+    if plan is None:
+        return None
+    stages, computation = plan.apply(stages, computation)
+    return replace(computation, items=tuple(stages))
+
+
+def _guards_of_both(v: Value, a: Axis, b: Axis) -> Value:
+    """Guards on ``a`` alone as guards on ``a * B + b``: neither bound is reached by ``b`` alone."""
+
+    def both(e: Dim) -> Dim:
+        step = coefficient(e, a.sym)
+        if b.sym in symbols(e) or step not in (1, -1):
+            return e
+        return e * b.extent + (b.sym if step == 1 else b.extent - 1 - b.sym)
+
+    return rewrite_value(v, lambda x: Inside(tuple(map(both, x.exprs))) if isinstance(x, Inside) else None)
+
+
 def _pairs(stage: Stage) -> list[tuple[Axis, Axis]]:
     """Adjacent axes; an empty axis joins no other, since nothing can be divided by its extent."""
     reduced = stage.reduction.axes if stage.reduction else ()
@@ -139,9 +167,19 @@ def _merged_index(b: Buffer, index: tuple[IndexLike, ...], d: int) -> tuple[Inde
 
 
 def _plan(
-    stages: list[Stage], k: int, a: Axis, b: Axis, constants: Container[Buffer], kept: Container[str]
+    stages: list[Stage],
+    k: int,
+    a: Axis,
+    b: Axis,
+    constants: Container[Buffer],
+    kept: Container[str],
+    *,
+    repeats: bool = False,
 ) -> _Plan | None:
-    """Everything that must merge together with axes ``a`` and ``b`` of stage ``k``; None when something forbids it."""
+    """Everything that must merge together with axes ``a`` and ``b`` of stage ``k``; None when something forbids it.
+
+    With ``repeats`` constants may walk one axis of a pair only.
+    """
     plan = _Plan()
     pending = [(k, a, b)]
     while pending:
@@ -159,7 +197,7 @@ def _plan(
             if d == -1:
                 continue
             if d is None or plan.merges.get(buffer, d) != d:
-                if is_write or buffer not in constants or a in stage.axes:
+                if is_write or buffer not in constants or (a in stage.axes and not repeats):
                     return None
                 plan.divided.add(buffer)
             elif buffer.name in kept:

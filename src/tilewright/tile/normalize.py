@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 from dataclasses import replace
+from math import lcm
 
 from tilewright.core.compute import (
     Axis,
@@ -36,7 +37,7 @@ from tilewright.core.compute import (
 from tilewright.core.expr import Dim, Sym, bounds, symbols
 from tilewright.tile.affine import coefficient, linear
 from tilewright.tile.clusters import PRODUCT, is_window, ring_before, transformed_to
-from tilewright.tile.collapse import collapse
+from tilewright.tile.collapse import collapse, neighbours
 from tilewright.tile.cost import estimate
 from tilewright.tile.extremes import free_maxima
 from tilewright.tile.machine import Dot
@@ -44,10 +45,18 @@ from tilewright.tile.relayout import relay_operands
 
 MAX_INLINE_NODES = 400
 TABLE_NODES, REPEATED = 8, 8
+MIN_JOINED_AXES = 3
+IDLE = 1.15
+"""Lanes in vectors of channels to channels, from where on columns and channels become one axis."""
+MAX_PERIOD = 640
+"""Lanes after which a window's weights repeat: so many stand in memory for each tap."""
 
 
-def normalize(computation: Computation, constants: Container[Buffer] = (), dots: Sequence[Dot] = ()) -> Computation:
-    """All rewrites in order; ``dots`` are the dot products that the machine has.
+def normalize(
+    computation: Computation, constants: Container[Buffer] = (), dots: Sequence[Dot] = (), vector_bytes: int = 0
+) -> Computation:
+    """All rewrites in order; ``dots`` are the dot products that the machine has, ``vector_bytes`` the size
+    of vectors whose lanes can be masked (0: it has none).
 
     A computation with serial loops keeps its shape: only unit axes go.
     """
@@ -61,6 +70,8 @@ def normalize(computation: Computation, constants: Container[Buffer] = (), dots:
     if any(transformed_to(s, stages, computation) for s in stages):
         return computation  # its rule walks tiles axis by axis
     rings = [ring_before(s, stages, computation) for s in stages]
+    if not any(rings):
+        computation = join_columns(computation, constants, vector_bytes)
     return free_maxima(collapse(computation, constants, {found[-1].out.name for found in rings if found}))
 
 
@@ -220,6 +231,34 @@ def _fills(maker: Stage) -> bool:
         elif i != 0 or d != 1:
             return False
     return len(used) == len(set(used)) == len(maker.axes)
+
+
+def join_columns(computation: Computation, constants: Container[Buffer], vector_bytes: int) -> Computation:
+    """A window's columns and channels as one axis, where channels alone would leave too many lanes idle.
+
+    Neighbours of the last column follow in memory, so vectors go on through it: 17 channels take 17 vectors for 16
+    columns, not 32. The taps' outer axis goes innermost: neighbouring rows share what it walks.
+    """
+    for k, s in enumerate(stages_of(computation)):
+        if not is_window(s) or len(s.axes) < MIN_JOINED_AXES or s.reduction is None:
+            continue
+        lanes = vector_bytes // s.out.dtype.n_bytes
+        columns, channels = (a.extent for a in s.axes[-2:])
+        if not isinstance(columns, int) or not isinstance(channels, int) or not lanes or columns * channels < lanes:
+            continue
+        if channels * IDLE <= -(-channels // lanes) * lanes and lcm(channels, lanes) <= MAX_PERIOD:
+            joined = neighbours(computation, constants, k)
+            if joined is not None:
+                return _outer_taps_inside(joined, k)
+    return computation
+
+
+def _outer_taps_inside(computation: Computation, k: int) -> Computation:
+    items = list(stages_of(computation))
+    red = items[k].reduction
+    assert red is not None
+    items[k] = replace(items[k], reduction=replace(red, axes=red.axes[::-1]))
+    return replace(computation, items=tuple(items))
 
 
 # --- padding --------------------------------------------------------------------------------------------------------

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from functools import partial
 
-from tilewright.core.compute import Buffer, Load, Value
+from tilewright.core.compute import Buffer, IndexLike, Load, Value
 from tilewright.core.compute import walk as walk_value
-from tilewright.core.expr import Sym, symbols
+from tilewright.core.expr import Binary, Sym, symbols, terms_of
 from tilewright.tile.cost import CACHE_LINE, estimate
 from tilewright.tile.ir import Kind, Role, Store, Update, walk
 from tilewright.tile.machine import Machine
+from tilewright.tile.rewrite import loads_of
 from tilewright.tile.rules.contract import attempt
 from tilewright.tile.rules.view import find_body
 from tilewright.tile.schedule import Builder
@@ -92,7 +93,7 @@ def _is_reduced(b: Builder, loop: str) -> bool:
 
 
 def constants_read(b: Builder) -> list[str]:
-    """Constants that an update reads with a dependence on lanes or rows: those worth packing."""
+    """Constants that an update reads with a dependence on lanes or rows, or a store at remainders: worth packing."""
     found: list[str] = []
     fixed = {p.buffer for p in b.kernel.places if p.role is Role.CONST}
     for s in walk(b.kernel.body):
@@ -100,4 +101,12 @@ def constants_read(b: Builder) -> list[str]:
             for x in walk_value(s.value):
                 if isinstance(x, Load) and x.buffer in fixed and x.buffer.name not in found and len(x.index) > 1:
                     found.append(x.buffer.name)
+        elif isinstance(s, Store):
+            for x in loads_of(s):
+                if x.buffer in fixed and x.buffer.name not in found and any(map(_is_remainder, x.index)):
+                    found.append(x.buffer.name)
     return found
+
+
+def _is_remainder(i: IndexLike) -> bool:
+    return not isinstance(i, Value) and any(isinstance(a, Binary) and a.op == "mod" for a, _ in terms_of(i))

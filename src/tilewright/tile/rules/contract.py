@@ -15,12 +15,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from math import lcm
 from types import MappingProxyType
 
 from tilewright.core.compute import Buffer, Load, Value, symbols_of_value
 from tilewright.core.compute import walk as walk_value
 from tilewright.core.expr import Dim, Sym, bounds, floordiv, mod, substitute, symbols
-from tilewright.tile.affine import coefficient, linear, period
+from tilewright.tile.affine import coefficient, linear, period, remainder
 from tilewright.tile.cost import MAX_UNROLLED, Box, Operand, Tile, choose_tile, distinct, estimate, pays_threads
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, Kind, Loop, Role, Store, Update, walk
@@ -138,9 +139,18 @@ def _split_groups(b: Builder, machine: Machine, acc: str, root: str) -> None:
     sizes = {period(op.offset, lanes.sym) for op in _operands(b, acc, root, lanes.sym) if op.lane_stride is None}
     size = sizes.pop() if len(sizes) == 1 else None
     if size is None or width == 1:
+        _split_periods(b, acc, root, lanes, width)
         return
     block = size if size >= (width // 2 if is_narrow else width) else width // size * size
     if (is_narrow or block != width) and estimate([lanes.extent]) > block:
+        b.do("split", lanes.sym.name, block)
+
+
+def _split_periods(b: Builder, acc: str, root: str, lanes: Loop, width: int) -> None:
+    """Lanes along which a constant repeats, in blocks after which vectors meet it at the same places again."""
+    sizes = {remainder(op.offset, lanes.sym) for op in _operands(b, acc, root, lanes.sym) if op.lane_stride is None}
+    size = sizes.pop() if len(sizes) == 1 else None
+    if size is not None and estimate([lanes.extent]) > (block := lcm(size, width)):
         b.do("split", lanes.sym.name, block)
 
 
@@ -186,13 +196,14 @@ def plan_contraction(
     dot = dot_for(machine, update, operands, reduced)
     if dot is None and not any(op.lane_stride == 1 or (op.is_constant and op.lane_stride != 0) for op in operands):
         raise ScheduleError("contract", acc, "no operand is contiguous along the last axis")
-    if not may_vectorize(top.leaf, lanes.sym):
+    if not may_vectorize(top.leaf, lanes.sym, packed=_repeating(b, leaf, lanes.sym)):
         raise ScheduleError("contract", acc, "the epilogue's indices are not affine in the last axis")
     width = vector_width(machine, (*top.leaf, update))
     if width == 1:
         raise ScheduleError("contract", acc, "the machine has no vectors of this element")
     rest = [x for x in top.loops[:-1]]
-    rows = [x for x in rest if any(op.lane_stride != 0 and op.step(x.sym) == 0 for op in operands)]
+    free = [x for x in rest if isinstance(lanes.extent, int) or x.sym not in symbols(lanes.extent)]
+    rows = [x for x in free if any(op.lane_stride != 0 and op.step(x.sym) == 0 for op in operands)]
     row = rows[-1] if rows else None
     row2 = rows[-2] if len(rows) > 1 else None
     everything = all(op.lane_stride != 0 for op in operands)
@@ -229,6 +240,13 @@ def plan_contraction(
         acc, root, lanes, row, row2, rest, reduced, stepped, slid, tile, width, heavy, work, panels, chunks, small,
         dot.group if dot else 1, n_apart, operands,
     )  # fmt: skip
+
+
+def _repeating(b: Builder, leaf: Store, lanes: Sym) -> set[Buffer]:
+    """Constants that the lanes read again and again: they will be packed as often as a block of lanes reads them."""
+    found = [x for x in walk_value(leaf.value) if isinstance(x, Load) and _is_const(b, x)]
+    offsets = [(x.buffer, linear(x.buffer, x.index)) for x in found]
+    return {buffer for buffer, e in offsets if e is not None and remainder(e, lanes) is not None}
 
 
 def _copied(
@@ -670,7 +688,8 @@ def _order(b: Builder, machine: Machine, plan: Plan, batch: list[str], blocks: l
     else:
         order = [*batch, *rows[:-1], *blocks, rows[-1]]
     if order and estimate([_extent(b, order[0])]) < min_tasks(machine):
-        widest = max(order, key=lambda n: min(estimate([_extent(b, n)]), min_tasks(machine)))
+        free = [n for n in order if not any(s.name in order for s in symbols(_extent(b, n)))]
+        widest = max(free, key=lambda n: min(estimate([_extent(b, n)]), min_tasks(machine)))
         order = [widest, *(n for n in order if n != widest)]
     return order
 

@@ -31,7 +31,7 @@ GROUPS = (2, 4)
 TRANSPOSED_OPERATIONS = 6
 SMALLEST_BLOCK = 4
 FEW_BEHIND = 0.125
-"""Up to this part of a block, elements behind full blocks are loaded one by one; transposing them costs a whole block."""
+"""Up to this part of a block, elements behind full blocks are loaded one by one: transposing them takes a whole one."""
 
 
 def pointwise(b: Builder, machine: Machine, buffer: str) -> None:

@@ -28,6 +28,8 @@ from tilewright.tile.schedule.tree import (
 )
 
 MAX_GROWTH = 4
+SMALL = 4096
+"""Elements that a small constant counts as: its copies stay in the first-level cache."""
 
 
 def pack(kernel: Kernel, buffer: str) -> Kernel:
@@ -36,7 +38,7 @@ def pack(kernel: Kernel, buffer: str) -> Kernel:
     Before: ``for jo: for k: for l: ... B[k, 16*jo + l]``. After: ``... B_p[jo, k, l]`` and a recipe that builds ``B_p``
     from B at compile time (elements outside of B are 0). Accesses with equal recipes share one packed parameter; the
     first stands where B stood if nothing reads B any more. Fails: B is no constant, or is read at a run-time index;
-    a loop that it depends on has no bound; the packed form would be over four times as large.
+    a loop that it depends on has no bound; the packed form would be over four times as large, and large.
     """
     spot = find_place(kernel, buffer, "pack")
     if spot.role is not Role.CONST:
@@ -95,7 +97,7 @@ def _recipe(
     renamed: dict[Sym, Dim] = {x.sym: g for x, g in zip(grid, syms, strict=False)}
     at = tuple(substitute(i, renamed) for i in index)
     old_size, new_size = product(source.shape), product(shape)
-    if isinstance(old_size, int) and isinstance(new_size, int) and new_size > MAX_GROWTH * max(old_size, 64):
+    if isinstance(old_size, int) and isinstance(new_size, int) and new_size > MAX_GROWTH * max(old_size, SMALL):
         raise ScheduleError("pack", source.name, f"{new_size} elements instead of {old_size}")
     key = (shape, at)
     if key not in known:
