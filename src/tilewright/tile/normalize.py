@@ -6,7 +6,8 @@ Not its business: loops and targets.
 Rewrites, each a function: ``drop_unit_axes``; ``inline`` (a temporary with one reader becomes part of it);
 ``order_reductions`` (reduction axes by falling stride of what is read); ``materialize_guards`` (a padded operand of a
 reduction becomes a padded copy); ``collapse`` (adjacent axes that every access walks as one become one);
-``free_maxima`` (maxima that need not carry NaN do not).
+``join_columns`` (a window's columns and channels become one axis where channels leave lanes idle); ``free_maxima``
+(maxima that need not carry NaN do not).
 """
 
 from __future__ import annotations
