@@ -20,7 +20,7 @@ from contractions import contraction
 from edges import edge_graph
 from graphs import RandomGraph, random_graph
 from networks import network
-from tilewright import driver
+from tilewright import driver, kernels
 from tilewright.codegen.llvm import Emitted
 from tilewright.codegen.target import Target
 from tilewright.conformance.outcome import Status
@@ -111,7 +111,7 @@ def kernels_shared() -> Iterator[None]:
     A kernel's name is the digest of its computation's text, of which everything after it is a function of an
     unchanged compiler.
     """
-    schedule, emit = driver.schedule_with_steps, driver.emit
+    schedule, emit = kernels.schedule_with_steps, kernels.emit
 
     def schedule_once(computation, machine, constants, name):
         key = name, machine
@@ -126,8 +126,8 @@ def kernels_shared() -> Iterator[None]:
         return _TEXTS[key]
 
     once = {"schedule_with_steps": schedule_once, "emit": emit_once, "compile_text": _compiled_once}
-    with mock.patch.multiple(driver, **once):
+    with mock.patch.multiple(kernels, **once), mock.patch.object(driver, "compile_text", _compiled_once):
         yield
 
 
-_compiled_once = functools.lru_cache(None)(driver.compile_text)
+_compiled_once = functools.lru_cache(None)(kernels.compile_text)
