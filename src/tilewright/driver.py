@@ -69,8 +69,8 @@ DUMPED = {
 
 def compile(
     source: Source,
-    *,
     example_inputs: Examples | None = None,
+    *,
     dynamic_shapes: Any = None,
     input_shapes: Mapping[str, Sequence[int | str]] | None = None,
     fix_dims: Mapping[str, int] | None = None,

@@ -258,3 +258,28 @@ def test_a_graph_break_makes_two_graphs(recorder: Recorder) -> None:
 def test_ops_that_pytorch_makes_when_first_used() -> None:
     """What was compiled before does not decide whether the chunked loss is taken apart."""
     assert "torch_nn._linear_cross_entropy_batch_chunked.default" in map(str, _decompositions())
+
+
+def test_float_elements_with_arithmetic_are_compiled(recorder: Recorder) -> None:
+    def f(x: torch.Tensor, n: torch.Tensor) -> tuple[Any, ...]:
+        return torch.full((3,), x[0].item() * 2), n * (n[0].item() / 2), x[1].item() + 1
+
+    x, n = torch.tensor([1.5, 2.5]), torch.tensor([3, 4])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FallbackWarning)
+        assert_close(recorder.compile(f, fullgraph=True)(x, n), f(x, n))
+    assert len(recorder.graphs) == 1
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: x.new_zeros(int(x[0].item() * 2)),
+        lambda x: x + round(x[0].item()),
+    ],
+    ids=["size", "rounded"],
+)
+def test_numbers_of_data_without_a_form_are_left_to_pytorch(recorder: Recorder, f: Any) -> None:
+    x = torch.tensor([1.5, 2.5, 0.5])
+    with pytest.warns(FallbackWarning):
+        assert_close(recorder.compile(f, fullgraph=True)(x), f(x))

@@ -298,7 +298,7 @@ def test_autocast() -> None:
 
     x = torch.randn(16, 24)
     check(Lambda(f), (x,), rtol=2e-2)
-    kernels = tilewright.compile(Lambda(f), example_inputs=(x,), cache=False).report()["kernels"]
+    kernels = tilewright.compile(Lambda(f), (x,), cache=False).report()["kernels"]
     assert {p for k in kernels for p in k["products"]} == {"bf16"}
 
 

@@ -12,14 +12,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tilewright.core.diag import Loc, Problem
 from tilewright.core.expr import Dim, Sym, substitute
 from tilewright.core.graph import Builder, Graph, Node, Pool
-from tilewright.core.types import Array, TensorType, bool_, i64
-from tilewright.frontend.aten_call import SymFloat, Unsupported, as_node, dim_scalar
+from tilewright.core.types import Array, TensorType, bool_, f64, i64
+from tilewright.frontend.aten_call import SymFloat, Unsupported, dim_scalar
 from tilewright.frontend.complex_pairs import Pair, from_parts, join_parts
 from tilewright.frontend.fx import FAILED, Importer
-from tilewright.frontend.fx_symbols import SymbolTable
+from tilewright.frontend.fx_symbols import SymbolTable, lone_symbol
 from tilewright.frontend.torch_tensors import carrier, to_numpy, to_torch
 
 if TYPE_CHECKING:
@@ -65,7 +67,8 @@ def import_piece(
 def _bind(
     importer: Importer, placeholders: Sequence[Any], frozen: Mapping[Any, torch.Tensor]
 ) -> tuple[list[Node], list[Take]]:
-    """Tensors become inputs or constants; integers are dimensions that tensors' shapes or a carrier provide."""
+    """Tensors become inputs or constants; integers are dimensions that tensors' shapes or a carrier provide; floats are
+    0-d f64 tensors."""
     inputs: list[Node] = []
     takes: list[Take] = []
     sizes: list[tuple[int, Dim]] = []
@@ -83,6 +86,13 @@ def _bind(
             elif type(value).__name__ == "SymInt":
                 importer.env[node] = importer.symbols.dim(value)
                 sizes.append((i, importer.env[node]))
+            elif type(value).__name__ == "SymFloat":
+                entry = importer.pool.input(node.name, TensorType(f64, ()), loc)
+                importer.env[node] = SymFloat(entry)
+                if (symbol := lone_symbol(value)) is not None:
+                    importer.numbers[symbol] = entry
+                inputs.append(entry)
+                takes.append(lambda args, i=i: np.asarray(args[i], np.float64))  # type: ignore[misc]
             else:
                 importer.env[node] = value
         except Unsupported as e:
@@ -131,7 +141,9 @@ def _results(importer: Importer, inputs: Sequence[Any], wanted: Sequence[Any]) -
 def _output_node(b: Builder, value: Any) -> Node:
     if isinstance(value, Pair):
         return join_parts(b, value)
-    return as_node(b, value) if isinstance(value, Node | SymFloat) else dim_scalar(b, value, i64)
+    if isinstance(value, SymFloat):
+        return value.node
+    return value if isinstance(value, Node) else dim_scalar(b, value, i64)
 
 
 def _give(k: int, is_tensor: bool, source: Any, importer: Importer, inputs: Sequence[Any]) -> Give:

@@ -92,6 +92,17 @@ class _Refusals:
                 self.sizes.add(read)
                 del self.problems[node]
 
+    def refuse_all(self, graph: Any) -> None:
+        """Where pieces fail and no call of theirs is left to blame, every call is PyTorch's.
+
+        Raises ``ImportFailed`` where all are already.
+        """
+        rest = [n for n in graph.nodes if n.op == "call_function" and n not in self.nodes]
+        rule, remedy = "numbers computed between pieces of the graph have no form here", "compute them from tensors"
+        self.problems.update({n: Problem(location_of(n), str(n.target), rule, remedy) for n in rest})
+        if not rest:
+            raise ImportFailed("the captured graph cannot be split into pieces", list(self.problems.values()))
+
 
 def plan_graph(
     functional: GraphModule,
@@ -119,7 +130,8 @@ def plan_graph(
             if steps is not None:
                 break
         refused.read_sizes()
-        assert len(refused.nodes) > n_refused
+        if len(refused.nodes) == n_refused:
+            refused.refuse_all(graph)
     if refused.problems:
         on_fallback(list(refused.problems.values()))
     return partial(_run_steps, placeholders, wanted, steps)

@@ -5,7 +5,8 @@ Not its business: which calls those are, and running or compiling a piece (``dyn
 
 Calls are put into stages, compiled ones into even stages and PyTorch's own into odd ones; a call's stage is the least
 one of its kind that does not come before the stage of anything it reads. What lies in one stage is one piece, so that
-there are as few of them as alternate along any path. Sizes belong to every piece that reads them.
+there are as few of them as alternate along any path. Sizes belong to every piece that reads them, but for those that
+PyTorch computes: floats of the data, and what is in ``eager``. Their numbers are inputs.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tilewright.frontend.fx_symbols import is_found_in_data
+from tilewright.frontend.fx_symbols import is_found_in_data, is_found_in_floats
 
 FIRST_STAGE = -1  # odd: calls of PyTorch that read no result come before anything that is compiled
 
@@ -32,9 +33,10 @@ class Piece:
 
 def split(graph: Any, eager: Collection[Any], ordered: Collection[Any] = ()) -> list[Piece]:
     """The pieces of ``graph``; calls of ``ordered`` (also in ``eager``) keep their order among each other."""
+    eager = {*eager, *(n for n in graph.nodes if _is_float_of_data(n))}
     stages = _stages(graph, eager, ordered)
     output = next(n for n in graph.nodes if n.op == "output")
-    sizes = [n for n in graph.nodes if is_size(n)]
+    sizes = [n for n in graph.nodes if is_size(n) and n not in eager]
     wanted = set(output.all_input_nodes)
     pieces: list[Piece] = []
     for stage in sorted(set(stages.values()), reverse=True):  # later stages say what they read of earlier ones
@@ -64,7 +66,7 @@ def _stages(graph: Any, eager: Collection[Any], ordered: Collection[Any]) -> dic
     latest = FIRST_STAGE
     needed = _needed_sizes(graph, eager)
     for node in graph.nodes:
-        if is_size(node):
+        if is_size(node) and node not in eager:
             waits = [known.get(x, stages.get(x, FIRST_STAGE)) for x in node.all_input_nodes]
             known[node] = max(waits, default=FIRST_STAGE) if is_found_in_data(node.meta["val"]) else FIRST_STAGE
         if node.op in ("placeholder", "output") or (is_size(node) and node not in needed):
@@ -85,8 +87,8 @@ def _stages(graph: Any, eager: Collection[Any], ordered: Collection[Any]) -> dic
 
 
 def _needed_sizes(graph: Any, eager: Collection[Any]) -> set[Any]:
-    """Sizes whose numbers PyTorch's calls or the caller read."""
-    needed: set[Any] = set()
+    """Sizes whose numbers PyTorch's calls or the caller read, and those that PyTorch computes."""
+    needed = {n for n in eager if is_size(n)}
     for node in reversed(list(graph.nodes)):
         if node.op == "output" or node in eager or node in needed:
             needed.update(x for x in node.all_input_nodes if is_size(x))
@@ -96,6 +98,13 @@ def _needed_sizes(graph: Any, eager: Collection[Any]) -> set[Any]:
 def is_size(node: Any) -> bool:
     """Is it a call that computes with sizes, and not with data?"""
     return node.op == "call_function" and _is_symbolic(node) and "_local_scalar_dense" not in str(node.target)
+
+
+def _is_float_of_data(node: Any) -> bool:
+    """Is it a float element of a tensor, or a number computed of data by way of floats?"""
+    value = node.meta.get("val")
+    is_float = type(value).__name__ == "SymFloat" and is_found_in_data(value)
+    return node.op == "call_function" and _is_symbolic(node) and (is_float or is_found_in_floats(value))
 
 
 def _is_symbolic(node: Any) -> bool:

@@ -75,6 +75,7 @@ class Importer:
         self.failed: dict[Any, Problem] = {}
         self._more_problems: list[Problem] = []
         self.constraints: list[Expr] = []
+        self.numbers: dict[str, Node] = {}  # PyTorch's symbols for elements of tensors, 0-d
         self.writes = NO_WRITES
         self.draws: Draws | None = None
         self._versions: dict[Any, int] = {}  # of views, and of what they are taken of: how often it was written to
@@ -232,6 +233,8 @@ class Importer:
             return x
         b, symbol = self.builder(location_of(node)), lone_symbol(value)
         x = reshape(b, x, ())
+        if symbol is not None:
+            self.numbers[symbol] = x
         if symbol is None or not x.dtype.is_integer:
             return x
         size = self.symbols.dim(value)
@@ -306,7 +309,7 @@ class Importer:
             return self.symbols.dim(value)
         if kind == "SymBool":
             return None
-        return SymFloat(float_node(self.builder(loc), self.symbols, value.node.expr))
+        return SymFloat(float_node(self.builder(loc), self.symbols, self.numbers, value.node.expr))
 
     def _item(self, node: Any) -> Any:
         source = self._value(node.args[0])

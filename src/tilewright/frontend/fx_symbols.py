@@ -16,6 +16,7 @@ from tilewright.core.expr import Dim, Sym, ceildiv, floordiv, maximum, minimum, 
 from tilewright.frontend.aten_call import Unsupported
 
 _BY_DATA = re.compile(r"u\d+")
+_FLOAT_BY_DATA = re.compile(r"zuf\d+")
 UNBOUNDED = 2**62  # PyTorch writes "no upper bound" as a huge number or as infinity
 
 _FUNCTIONS: Mapping[str, Callable[[Dim, Dim], Dim]] = {
@@ -221,8 +222,17 @@ def is_decided_by_data(symbol: Sym) -> bool:
 
 def is_found_in_data(size: Any) -> bool:
     """Does an unbacked symbol occur in a ``SymInt``, ``SymFloat`` or ``SymBool``?"""
+    return is_found_in_floats(size) or any(_BY_DATA.fullmatch(name) for name in _names(size))
+
+
+def is_found_in_floats(size: Any) -> bool:
+    """Does the symbol of a tensor's float element occur in a ``SymInt``, ``SymFloat`` or ``SymBool``?"""
+    return any(_FLOAT_BY_DATA.fullmatch(name) for name in _names(size))
+
+
+def _names(size: Any) -> list[str]:
     expression = getattr(getattr(size, "node", None), "expr", None)
-    return any(_BY_DATA.fullmatch(s.name) for s in getattr(expression, "free_symbols", ()))
+    return [s.name for s in getattr(expression, "free_symbols", ())]
 
 
 def lone_symbol(size: Any) -> str | None:
