@@ -88,6 +88,8 @@ def test_binary_promotes_as_aten() -> None:
             "clamp_int_by_float": lambda x, i, b: torch.clamp(i, 0.5),
             "sum_of_bool": lambda x, i, b: b.sum(),
             "prod_i32": lambda x, i, b: i.int().prod(1),
+            "prod_bool": lambda x, i, b: i.prod(1, dtype=torch.bool),
+            "sum_bool": lambda x, i, b: b.sum(1, dtype=torch.bool),
         },
         X[0, :2, :3].contiguous(), INTS, BOOLS, rtol=1e-3,
     )  # fmt: skip

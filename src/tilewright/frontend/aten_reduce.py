@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 
@@ -20,13 +19,13 @@ from tilewright.frontend.aten_call import Call, Result, Unsupported, cast, norm_
 Convert = Callable[[Call], Result]
 
 
-def _reduce(op: OpDef, **attrs: Any) -> Convert:
-    """Reductions that compute in the result's dtype."""
+def _reduce(op: OpDef, truth: OpDef | None = None) -> Convert:
+    """Reductions that compute in the result's dtype; ``truth`` is what ``op`` means of booleans."""
 
     def convert(c: Call) -> Node:
         x = c.tensor("self", c.dtype)
-        axes = c.axes(len(x.shape))
-        return c.b(op, x, axes=axes, keepdims=bool(c.args.get("keepdim", False)), **attrs)
+        chosen = truth if truth is not None and c.dtype == bool_ else op
+        return c.b(chosen, x, axes=c.axes(len(x.shape)), keepdims=bool(c.args.get("keepdim", False)))
 
     return convert
 
@@ -207,9 +206,9 @@ def _argsort(c: Call) -> Node:
 
 
 TABLE: Mapping[str, Convert] = {
-    "sum.default": _reduce(ops.reduce_sum), "sum.dim_IntList": _reduce(ops.reduce_sum),
+    "sum.default": _reduce(ops.reduce_sum, ops.reduce_any), "sum.dim_IntList": _reduce(ops.reduce_sum, ops.reduce_any),
     "mean.default": _reduce(ops.reduce_mean), "mean.dim": _reduce(ops.reduce_mean),
-    "prod.default": _reduce(ops.reduce_prod), "prod.dim_int": _reduce(ops.reduce_prod),
+    "prod.default": _reduce(ops.reduce_prod, ops.reduce_all), "prod.dim_int": _reduce(ops.reduce_prod, ops.reduce_all),
     "amax.default": _reduce(ops.reduce_max), "amin.default": _reduce(ops.reduce_min),
     "max.default": _reduce(ops.reduce_max), "min.default": _reduce(ops.reduce_min),
     "any.default": _truth(ops.reduce_any), "any.dim": _truth(ops.reduce_any), "any.dims": _truth(ops.reduce_any),
