@@ -22,7 +22,7 @@ def test_sections_are_written_and_kept() -> None:
     assert "| all | 3 | 2 | 1 | 66.7 % |" in page and "| plain | 3 | 2 | 1 | 66.7 % |" in page
     assert "All right: Add." in page and "| Foo | 2 | 1 | 1 | 50.0 % |" in page
     assert "- 1 refused: ai.onnx.Foo (opset 3): no converter (`y`)" in page
-    both = updated_page(page, {**facts, "suite": "second"}, [outcome("x", "Add", "passed")])
+    both = updated_page(page, {**facts, "suite": "second-all"}, [outcome("x", "Add", "passed")])
     assert both.count("<!-- suite") == 2 and page.split("\n\n", 2)[2] in both
     assert updated_page(both, facts, found) == both
 

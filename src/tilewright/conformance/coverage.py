@@ -24,7 +24,8 @@ MAX_NAMES = 4
 def updated_page(page: str, facts: Mapping[str, Any], outcomes: Sequence[Outcome]) -> str:
     """The page with the section of the outcomes' suite written anew."""
     suite = str(facts["suite"])
-    sections = {name: body for name, body in re.findall(r"<!-- suite (\w+) -->\n(.*?)<!-- end -->\n", page, re.DOTALL)}
+    found = re.findall(r"<!-- suite ([\w-]+) -->\n(.*?)<!-- end -->\n", page, re.DOTALL)
+    sections = dict(found)
     sections[suite] = _section(suite, facts, outcomes)
     return HEAD + "".join(f"\n<!-- suite {k} -->\n{body}<!-- end -->\n" for k, body in sorted(sections.items()))
 
