@@ -24,8 +24,7 @@ MAX_NAMES = 4
 def updated_page(page: str, facts: Mapping[str, Any], outcomes: Sequence[Outcome]) -> str:
     """The page with the section of the outcomes' suite written anew."""
     suite = str(facts["suite"])
-    found = re.findall(r"<!-- suite ([\w-]+) -->\n(.*?)<!-- end -->\n", page, re.DOTALL)
-    sections = dict(found)
+    sections = dict(re.findall(r"<!-- suite ([\w-]+) -->\n(.*?)<!-- end -->\n", page, re.DOTALL))
     sections[suite] = _section(suite, facts, outcomes)
     return HEAD + "".join(f"\n<!-- suite {k} -->\n{body}<!-- end -->\n" for k, body in sorted(sections.items()))
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from tilewright import ops
 from tilewright.core.expr import Dim, Sym
 from tilewright.core.graph import Builder, Graph, Node, Pool
-from tilewright.core.types import TensorType, bool_, i64
+from tilewright.core.types import TensorType, bool_, i64, product
 from tilewright.frontend.aten_call import (
     Call,
     Result,
@@ -146,9 +146,7 @@ def _order_of_slices(b: Builder, x: Node, axis: int) -> Node:
     """The lexicographic order of slices along ``axis``: stably sorted by each of their elements, the last one first."""
     n = x.shape[axis]
     slices = transpose(b, x, (*(k for k in range(len(x.shape)) if k != axis), axis))
-    m: Dim = 1
-    for d in slices.shape[:-1]:
-        m = m * d
+    m = product(slices.shape[:-1])
     pool = Pool()
     inner = Builder(pool, b.loc)
     i, going = pool.input("i", TensorType(i64, ())), pool.input("going", TensorType(bool_, ()))

@@ -47,8 +47,9 @@ def remainder(e: Dim, sym: Sym) -> int | None:
     """``k`` when ``e`` depends on ``sym`` only through ``sym % k``: it repeats. None otherwise."""
     found = {a for a, _ in terms_of(e) if sym in symbols(a)}
     atom = found.pop() if len(found) == 1 else None
-    is_plain = isinstance(atom, Binary) and atom.op == "mod" and atom.a == sym and isinstance(atom.b, int)
-    return atom.b if is_plain and isinstance(atom, Binary) and isinstance(atom.b, int) else None
+    if isinstance(atom, Binary) and atom.op == "mod" and atom.a == sym and isinstance(atom.b, int):
+        return atom.b
+    return None
 
 
 def is_affine(e: Dim, syms: Iterable[Sym]) -> bool:

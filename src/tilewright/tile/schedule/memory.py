@@ -10,10 +10,10 @@ from dataclasses import replace
 
 from tilewright.core.compute import Buffer, Load
 from tilewright.tile.errors import ScheduleError
-from tilewright.tile.ir import For, If, Kernel, Role, Space, Store, walk
-from tilewright.tile.rewrite import Body, loads_of, rewrite_accesses, written
+from tilewright.tile.ir import Kernel, Role, Space, Store, walk
+from tilewright.tile.rewrite import loads_of, rewrite_accesses, written
 from tilewright.tile.schedule.loops import starts_fresh
-from tilewright.tile.schedule.tree import find_place, nest_of, touches, with_body
+from tilewright.tile.schedule.tree import find_place, home_of, nest_of, touches, with_body
 
 
 def reuse(kernel: Kernel, buffer: str, other: str) -> Kernel:
@@ -28,7 +28,7 @@ def reuse(kernel: Kernel, buffer: str, other: str) -> Kernel:
     alike = old.dtype is new.dtype and old.shape == new.shape and spot.space is kept.space
     if old is new or not alike or {spot.role, kept.role} != {Role.TMP}:
         raise ScheduleError("reuse", where, "not two temporaries of one type, shape and space")
-    home = _shared_home(kernel.body, old, new)
+    home = home_of(kernel.body, old, new)
     makers = [k for k, s in enumerate(home) if any(old in written(x) for x in walk((s,)))]
     if len(makers) != 1 or not starts_fresh(home, new):
         raise ScheduleError("reuse", where, "it is not made by one nest from what was assigned before")
@@ -43,14 +43,6 @@ def reuse(kernel: Kernel, buffer: str, other: str) -> Kernel:
         raise ScheduleError("reuse", where, "both are needed at one time")
     body = rewrite_accesses(kernel.body, lambda b, ix: Load(new, ix) if b is old else None)
     return with_body(replace(kernel, places=tuple(p for p in kernel.places if p is not spot)), body)
-
-
-def _shared_home(body: Body, one: Buffer, other: Buffer) -> Body:
-    """The innermost statement list that holds every access of both."""
-    touching = [s for s in body if touches(s, one) or touches(s, other)]
-    if len(touching) == 1 and isinstance(touching[0], For | If):
-        return _shared_home(touching[0].body, one, other)
-    return body
 
 
 def align(kernel: Kernel, buffer: str, multiple: int) -> Kernel:

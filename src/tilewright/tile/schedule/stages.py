@@ -40,13 +40,13 @@ from tilewright.tile.schedule.tree import (
     find_loop,
     find_place,
     fresh,
+    home_of,
     identifier,
     makers_of,
     nest_of,
     new_loop,
     readers,
     replace_stmt,
-    touches,
     with_body,
     writers,
 )
@@ -126,7 +126,7 @@ def fork(kernel: Kernel, buffer: str, loop: str) -> Kernel:
     def swap(b: Buffer, ix: tuple[IndexLike, ...]) -> Load | None:
         return Load(new, ix) if b is old else None
 
-    home = _home(kernel.body, old)
+    home = home_of(kernel.body, old)
     makers = writers(home, old)
     if any(x is at for m in makers for x in walk((m,))):
         raise ScheduleError("fork", where, "the loop writes it")
@@ -163,7 +163,7 @@ def compute_at(kernel: Kernel, buffer: str, loop: str, space: str = "local") -> 
     old = spot.buffer
     if spot.role is not Role.TMP:
         raise ScheduleError("compute_at", where, f"a parameter of role {spot.role.value} can't move")
-    home = _home(kernel.body, old)
+    home = home_of(kernel.body, old)
     makers = writers(home, old)
     _check_move(home, makers, at, old, where)
     loads = list(readers(at.body, old))
@@ -207,7 +207,7 @@ def ring(kernel: Kernel, buffer: str, loop: str) -> Kernel:
     old, v = spot.buffer, at.loop.sym
     if spot.role is not Role.TMP or at.loop.kind is not Kind.SERIAL:
         raise ScheduleError("ring", where, "only a temporary can be a ring, over a serial loop")
-    home = _home(kernel.body, old)
+    home = home_of(kernel.body, old)
     makers = writers(home, old)
     _check_move(home, makers, at, old, where)
     for s in walk(tuple(makers)):
@@ -355,14 +355,6 @@ def _first_use(body: Body, buffer: Buffer) -> int:
 def _is_in_lanes(kernel: Kernel, loop: For) -> bool:
     vectors = (s for s in walk(kernel.body) if isinstance(s, For) and s.loop.kind is Kind.VECTOR)
     return any(x is loop for v in vectors for x in walk((v,)))
-
-
-def _home(body: Body, buffer: Buffer) -> Body:
-    """The innermost statement list that holds every access of ``buffer``."""
-    touching = [s for s in body if touches(s, buffer)]
-    if len(touching) == 1 and isinstance(touching[0], For | If):
-        return _home(touching[0].body, buffer)
-    return body
 
 
 def _check_move(home: Body, makers: list[Stmt], at: For, old: Buffer, where: str) -> None:

@@ -166,6 +166,14 @@ def _dims(x: Value) -> Iterator[Dim]:
         yield x.expr
 
 
+def home_of(body: Body, *buffers: Buffer) -> Body:
+    """The innermost statement list that holds every access of the buffers."""
+    touching = [s for s in body if any(touches(s, b) for b in buffers)]
+    if len(touching) == 1 and isinstance(touching[0], For | If):
+        return home_of(touching[0].body, *buffers)
+    return body
+
+
 def touches(s: Stmt, buffer: Buffer) -> bool:
     """Does the statement, or one in it, read or write the buffer?"""
     return any(buffer in written(x) or any(y.buffer is buffer for y in loads_of(x)) for x in walk((s,)))
