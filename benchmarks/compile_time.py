@@ -8,13 +8,15 @@ In: names from ``benchmarks.zoo``. Out: seconds per stage. Not its business: how
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.latency import installed, prepare
+from benchmarks.latency import prepare
 
 from tilewright.options import Clock, Options
 
@@ -26,6 +28,7 @@ def ours(path: Path, cache: Path) -> dict[str, dict[str, float]]:
     import tilewright
     from tilewright import driver
     from tilewright.runtime.cache import Cache
+    from tilewright.runtime.model import LoadedModel
 
     tilewright.compile(path, cache=False)  # modules imported, LLVM initialised
     result = {}
@@ -37,7 +40,7 @@ def ours(path: Path, cache: Path) -> dict[str, dict[str, float]]:
     start = time.perf_counter()
     found = store.get_artifact("key")
     assert found is not None
-    driver.LoadedModel(found.manifest, found.objects, found.weights)
+    LoadedModel(found.manifest, found.objects, found.weights)
     result["warm"] = {"total": time.perf_counter() - start}
     return result
 
@@ -65,12 +68,12 @@ def onnxruntime_ready(path: Path) -> float:
     return time.perf_counter() - start
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("models", nargs="*", default=["resnet50", "bert_base"])
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--no-inductor", action="store_true")
-    a = parser.parse_args()
+    a = parser.parse_args(arguments)
     seconds = subprocess.run([sys.executable, "-c", IMPORT], capture_output=True, text=True, check=True).stdout
     print(f"import tilewright: {float(seconds):.3f} s")
     with tempfile.TemporaryDirectory() as folder:
@@ -79,7 +82,7 @@ def main() -> None:
             times = ours(path, Path(folder) / "cache")
             stages = "  ".join(f"{k} {v:.3f}" for k, v in times["cold"].items())
             print(f"{name}: cold {stages}\n{name}: warm {times['warm']['total']:.3f}", flush=True)
-            if installed("onnxruntime"):
+            if importlib.util.find_spec("onnxruntime"):
                 print(f"{name}: onnxruntime {onnxruntime_ready(path):.3f}", flush=True)
             if not a.no_inductor:
                 print(f"{name}: inductor {inductor(name, a.small):.3f}", flush=True)
