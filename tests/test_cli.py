@@ -193,6 +193,14 @@ def test_bench_sets_kernels_beside_their_limits(cli: Cli, linear: Path) -> None:
     assert len(json.loads(fixed.out)["engines"]) == 2
 
 
+@pytest.mark.parametrize("kernels", [(), ("--kernels",)])
+def test_bench_makes_code_as_told(cli: Cli, linear: Path, kernels: tuple[str, ...]) -> None:
+    how = ("--size", "rows=8", "--seconds", 0.01, "--threads", 1, *kernels)
+    assert cli("bench", linear, "--target", "native", "--accuracy", "exact", *how).code == 0
+    refused = cli("bench", linear, "--target", "cortex-a72", *how)
+    assert refused.code == 1 and "compiled for aarch64" in refused.err
+
+
 def test_inspect_model_text_and_compiled(cli: Cli, linear: Path, tmp_path: Path) -> None:
     shown = cli("inspect", linear).out
     assert "[rows, 24]" in shown and "matmul" in shown and "weights: 500 B" in shown

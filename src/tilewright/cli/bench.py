@@ -18,6 +18,7 @@ import typer
 from tilewright import driver
 from tilewright.cli import inputs, show
 from tilewright.cli.compile_run import (
+    Accuracy,
     Fix,
     InputFile,
     Json,
@@ -27,6 +28,7 @@ from tilewright.cli.compile_run import (
     ScheduleFile,
     Seed,
     Size,
+    Target,
     Threads,
     obtain,
 )
@@ -54,9 +56,11 @@ def bench_command(
     size: Size = [],  # noqa: B006
     fix: Fix = [],  # noqa: B006
     seed: Seed = 0,
+    target: Target = "native",
     threads: Threads = None,
     optimize: Optimize = 2,
     precision: PrecisionOption = "fp32",
+    accuracy: Accuracy = "default",
     schedule: ScheduleFile = None,
     seconds: Annotated[float, typer.Option(min=0.0, help="Time for each engine.")] = 2.0,
     kernels: Annotated[bool, typer.Option("--kernels", help="Each kernel's time beside its roofline limit.")] = False,
@@ -72,14 +76,23 @@ def bench_command(
         if against:
             raise typer.BadParameter("other engines' kernels can't be seen; leave one out", param_hint="'--kernels'")
         given = _Given(input, inputs.parse_sizes(size, "--size") | fixed, seed)
-        options = Options(optimize=optimize, precision=precision, schedule=read_schedule(schedule))
+        options = Options(target, precision, optimize, accuracy, read_schedule(schedule))
         _kernels(model, given, options, threads or default_threads(), seconds, json)
         return
     engines = {name.strip(): _engine(name.strip()) for name in against.split(",") if name.strip()}
     sizes = inputs.parse_sizes(size, "--size")
     n_threads = threads or default_threads()
-    how = {"threads": n_threads, "optimize": optimize, "precision": precision, "schedule": schedule, "fix": fixed}
-    made = obtain(model, **how, quiet=json)
+    made = obtain(
+        model,
+        target=target,
+        threads=n_threads,
+        optimize=optimize,
+        precision=precision,
+        accuracy=accuracy,
+        schedule=schedule,
+        fix=fixed,
+        quiet=json,
+    )
     arrays = inputs.gather(input, made.inputs, made.symbols, sizes, seed)
     runs: dict[str, Run] = {"tilewright": lambda: made.run(arrays)}
     for name, make in engines.items():
