@@ -5,7 +5,8 @@
     python -m benchmarks.odd_shapes --output x.md   the table of docs/measurements.md besides
 
 In: nothing. Out: a line for every odd shape: its microseconds, the share of its round neighbour's speed per unit of
-work (at least 0.8 is wanted), and eager PyTorch's time over ours; all three timed in turn in one process. Images come
+work (at least 0.8 is wanted), and eager PyTorch's time over ours; all three timed in turn in one process. Odd and round
+shape run as often right after PyTorch's call, which leaves other things in the caches, as after each other. Images come
 and go in N, C, H, W order, as PyTorch has them, so a layer's time is that of the transposes, too.
 Not its business: whole nets (``benchmarks/latency.py``), single kernels' limits (``tilewright bench --kernels``).
 """
@@ -231,10 +232,10 @@ def measured(family: Family, odd_shape: Sequence[int], round_shape: Sequence[int
     """Seconds of the odd shape, its share of the round one's speed per unit of work, PyTorch's time over ours."""
     odd, even = family.build(*odd_shape), family.build(*round_shape)
     with torch.no_grad():
-        ours, neighbour, eager = best_times(
-            [compiled(*odd[:2]), compiled(*even[:2]), partial(odd[0], *odd[1])], seconds
-        )
-    return [ours, (odd[2] / ours) / (even[2] / neighbour), eager / ours]
+        layers, eager = [compiled(*odd[:2]), compiled(*even[:2])], partial(odd[0], *odd[1])
+        best = best_times([*layers, eager, *layers[::-1], eager], seconds)
+    ours, neighbour, theirs = (min(best[i], best[j]) for i, j in ((0, 4), (1, 3), (2, 5)))
+    return [ours, (odd[2] / ours) / (even[2] / neighbour), theirs / ours]
 
 
 def table(found: dict[str, dict[str, float]]) -> str:

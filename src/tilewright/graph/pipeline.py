@@ -17,6 +17,7 @@ from tilewright.graph.layout import Layout
 from tilewright.graph.merge import MergeMatmuls
 from tilewright.graph.precision import Precision
 from tilewright.graph.recognise import Recognise
+from tilewright.graph.separate import SeparateWindows
 from tilewright.graph.winograd import Winograd
 
 PASSES: tuple[type[Pass], ...] = (
@@ -25,6 +26,7 @@ PASSES: tuple[type[Pass], ...] = (
     Recognise,
     FoldAffine,
     Decompose,
+    SeparateWindows,
     Layout,
     Winograd,
     ProjectAhead,
@@ -64,6 +66,7 @@ def passes_for(
         Decompose(keep),  # all but those that have a better kernel
         Canonicalize(),
         FoldConstants(),
+        SeparateWindows(),  # large pools axis by axis
         Layout(),  # channels last, as few transposes as possible
         Canonicalize(),  # transposes of ones are reshapes
         *((Winograd(lanes, per_lane),) if lanes else ()),  # when the layout and the weights are final

@@ -69,6 +69,7 @@ class Plan:
     lanes: Loop
     rows: Loop | None
     rows2: Loop | None
+    below: list[Loop]
     outer: list[Loop]
     reduced: list[Loop]
     stepped: list[Loop]
@@ -230,14 +231,15 @@ def plan_contraction(
     heavy = n_arithmetic(leaf.value) > HEAVY_OPERATIONS and tile.rows * tile.rows2 * tile.vectors > 4
     heavy = heavy and not stepped and not slid  # few sums: they stay in registers
     panels = _panels_first(machine, b, acc)
-    shared = _shared_by_rows(b, acc, root, [x.sym for x in rows[:1]])
+    below = [] if rows or not slid else [x for x in rest if _overlaps(x, reduced, operands)]
+    shared = _shared_by_rows(b, acc, root, [x.sym for x in (*rows, *below)[:1]])
     small = shared / estimate([lanes.extent]) * tile.vectors * machine.vector_bytes <= machine.l1_bytes / 2
     if slid and not stepped and not small:
         tile, slid = _in_plane(box, machine, width, tile, reduced, slid)
     cut = _row_chunks if panels else _short_chunks
     chunks = cut(b, machine, acc, rows, lanes, tile, width)
     return Plan(
-        acc, root, lanes, row, row2, rest, reduced, stepped, slid, tile, width, heavy, work, panels, chunks, small,
+        acc, root, lanes, row, row2, below, rest, reduced, stepped, slid, tile, width, heavy, work, panels, chunks, small,
         dot.group if dot else 1, n_apart, operands,
     )  # fmt: skip
 
@@ -264,6 +266,11 @@ def _copied(
         if all(isinstance(n, int) for n in sizes) and 1 < estimate(sizes) <= min(machine.max_copies, MAX_UNROLLED):
             return choice
     return [], []
+
+
+def _overlaps(loop: Loop, reduced: list[Loop], operands: tuple[Operand, ...]) -> bool:
+    """Does the next iteration read again what taps have read, as the rows of a pool do?"""
+    return any(0 < op.step(loop.sym) < op.step(r.sym) * estimate([r.extent]) for op in operands for r in reduced)
 
 
 def _in_plane(
@@ -598,7 +605,8 @@ def _tile(b: Builder, machine: Machine, plan: Plan, piece: _Piece) -> list[str]:
         walker, part = _split_rows(b, name, size)
         outer.extend(walker)
         inner.extend(part)
-    batch = [n for n, x in zip(_names(plan, piece), plan.outer, strict=True) if not _is_row(plan, x)]
+    pairs = zip(_names(plan, piece), plan.outer, strict=True)
+    batch = [n for n, x in pairs if not _is_row(plan, x) and x not in plan.below]
     rows = [n for n in outer if n not in batch]
     order = _order(b, machine, plan, batch, blocks, rows)
     tiled = [*inner, *vectors, lanes]
