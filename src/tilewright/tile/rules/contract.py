@@ -239,8 +239,8 @@ def plan_contraction(
     cut = _row_chunks if panels else _short_chunks
     chunks = cut(b, machine, acc, rows, lanes, tile, width)
     return Plan(
-        acc, root, lanes, row, row2, below, rest, reduced, stepped, slid, tile, width, heavy, work, panels, chunks, small,
-        dot.group if dot else 1, n_apart, operands,
+        acc, root, lanes, row, row2, below, rest, reduced, stepped, slid, tile, width, heavy, work, panels, chunks,
+        small, dot.group if dot else 1, n_apart, operands,
     )  # fmt: skip
 
 
