@@ -1,12 +1,18 @@
-"""Hints at what an epilogue reads besides its sums: before long reductions, at operands that no near cache holds."""
+"""Hints at what an epilogue reads besides its sums: while reductions go on, at operands that no near cache holds."""
 
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tile.kernels import WIDE, ZERO, F, check_default
+from tile.test_schedule import refuses, same
 from tilewright.core.compute import Buffer, Computation, Reduction, Stage, axes_for, syms
-from tilewright.tile.ir import For, Prefetch, walk
+from tilewright.core.expr import substitute
+from tilewright.tile.ir import For, Prefetch, Update, walk
+from tilewright.tile.rewrite import loops_of
+from tilewright.tile.schedule.operands import MANY
 
 
 def product_with(rest, m, n, k):
@@ -23,25 +29,71 @@ def product_with(rest, m, n, k):
 
 
 def hinted(computation):
-    kernel = check_default(computation, "B", machine=replace(WIDE, l1_bytes=1024))
+    kernel = check_default(computation, "B", machine=replace(WIDE, l1_bytes=1024, l2_bytes=1 << 30))
     return kernel, [s.buffer.name for s in walk(kernel.body) if isinstance(s, Prefetch)]
 
 
 @pytest.mark.parametrize(("m", "n"), [(12, 32), (10, 35), (1, 300)])
-def test_a_residual_is_asked_for_before_the_reduction(m, n):
+def test_a_residual_is_asked_for_while_sums_are_made(m, n):
     kernel, names = hinted(product_with(lambda r, i, j: r[i, j], m, n, 64))
-    assert names == ["R"]
-    tiles = [s for s in walk(kernel.body) if isinstance(s, For) and len(s.body) > 2]
-    assert any(isinstance(x, Prefetch) for s in tiles for x in walk(s.body[:1]))
+    assert set(names) == {"R"}
+    steps = [s for s in walk(kernel.body) if isinstance(s, For) and any(isinstance(x, Prefetch) for x in s.body)]
+    assert steps and all(any(isinstance(x, Update) for x in walk(s.body)) for s in steps)
 
 
 @pytest.mark.parametrize(
     ("rest", "m", "n", "k"),
     [
-        (lambda r, i, j: r[i, j], 12, 32, 20), (lambda r, i, j: r[i, j], 3, 32, 64),
+        (lambda r, i, j: r[i, j], 12, 32, 12), (lambda r, i, j: r[i, j], 3, 32, 64),
         (lambda r, i, j: r[i, 0], 12, 32, 64), (lambda r, i, j: r[j, i], 32, 32, 64),
     ],
     ids=["a short reduction", "a small operand", "one element a row", "lanes apart"],
 )  # fmt: skip
 def test_elsewhere_there_are_none(rest, m, n, k):
     assert "R" not in hinted(product_with(rest, m, n, k))[1]
+
+
+def lines_hinted(n_rows, steps, line, n_columns=24):
+    """Of the first tile, ``n_rows`` rows and 8 columns: what its steps ask for of the residual, as (row, column)."""
+    kernel = same(
+        product_with(lambda r, i, j: r[i, j], 2 * n_rows, n_columns, steps), ("reorder", "k0", "i0_1", "i1_1"),
+        ("split", "i0_2", n_rows), ("split", "i1_2", 8), ("reorder", "i1_2_o", "i0_2_o", "i0_2_i", "i1_2_i"),
+        ("split", "i1_2_i", 4), ("compute_at", "T", "i0_2_o", "local"), ("hint", "R", "k0", line),
+    )  # fmt: skip
+    (inner,) = [s for s in walk(kernel.body) if isinstance(s, For) and any(isinstance(x, Prefetch) for x in s.body)]
+    hints = [x for x in inner.body if isinstance(x, Prefetch)]
+    outer = {x.sym: 0 for x in loops_of(kernel.body) if x.sym.name in ("i0_2_o", "i1_2_o")}
+    assert inner.loop.sym.name == "k0"
+    return [tuple(substitute(i, {**outer, inner.loop.sym: k}) for i in x.index) for k in range(steps) for x in hints]
+
+
+@given(n_rows=st.integers(1, 5), more=st.integers(0, 30), line=st.sampled_from([1, 2, 4, 8, 16]))
+@settings(max_examples=30, deadline=None)
+def test_many_steps_ask_for_every_line_again_and_again(n_rows, more, line):
+    lines = [(i, j) for i in range(n_rows) for j in range(0, 8, line)]
+    steps = MANY * len(lines) + more
+    assert lines_hinted(n_rows, steps, line) == [lines[k % len(lines)] for k in range(steps)]
+
+
+@given(n_rows=st.integers(1, 5), share=st.floats(0, 0.999), line=st.sampled_from([1, 2, 4, 8, 16]))
+@settings(max_examples=30, deadline=None)
+def test_few_steps_run_on_into_the_next_tile(n_rows, share, line):
+    lines = [(i, j) for i in range(2 * n_rows) for j in range(0, 8, line)]
+    n_own = len(lines) // 2
+    found = lines_hinted(n_rows, n_own + int(share * (MANY - 1) * n_own), line)
+    assert found[: len(lines)] == lines
+
+
+def test_rows_without_a_gap_are_one_run():
+    assert lines_hinted(3, 7, 16, n_columns=8)[:4] == [(0, 0), (2, 0), (3, 0), (5, 0)]
+
+
+def test_hints_need_one_nest_behind_and_steps_enough():
+    tiled = (("reorder", "k0", "i0_1", "i1_1"), ("split", "i0_2", 2), ("compute_at", "T", "i0_2_o", "local"))
+    product = product_with(lambda r, i, j: r[i, j], 4, 8, 12)
+    refuses(product, *tiled, ("hint", "A", "k0", 4), rule="no nest behind it reads")
+    refuses(product, *tiled, ("hint", "R", "i0_2_i", 4), rule="no nest behind it reads")
+    refuses(product, *tiled, ("kind", "k0", "unroll"), ("hint", "R", "k0", 4), rule="not serial")
+    refuses(product, *tiled, ("hint", "R", "k0", 1), rule="12 steps can't ask for 16 lines")
+    twice = product_with(lambda r, i, j: r[i, j] + r[i, 7 - j], 4, 8, 12)
+    refuses(twice, *tiled, ("hint", "R", "k0", 4), rule="at one place")

@@ -11,6 +11,7 @@ if __name__ == "__main__":
     sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
 
 from tile.kernels import constants_of, elementwise, matmul, reduction
+from tile.test_hints import product_with
 from tile.test_ring import window
 from tile.test_schedule import masked_rows, rows_twice, three_rows
 from tilewright.core.compute import Computation
@@ -61,7 +62,10 @@ EXAMPLES: dict[str, tuple[Computation, str, tuple[str, ...]]] = {
         matmul(6, 8, 4, False), "prefetch(B_p, i1_1_o, k0, 4)",
         ("split(i1_1, 4)", "reorder(i1_1_o, i0_1, k0, i1_1_i)", "pack(B)"),
     ),
-    "hint": (three_rows(), "hint(s, i0_1)", ("kind(i1_1, vector)",)),
+    "hint": (
+        product_with(lambda r, i, j: r[i, j], 6, 8, 40), "hint(R, k0, 4)",
+        ("reorder(k0, i0_1, i1_1)", "split(i0_2, 2)", "compute_at(T, i0_2_o, local)"),
+    ),
 }  # fmt: skip
 """Of every primitive: a computation, the step to show, and the steps before it."""
 

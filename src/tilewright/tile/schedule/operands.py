@@ -6,18 +6,20 @@ Not its business: loops (``loops``), results (``stages``).
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import prod
 
 from tilewright.core.compute import Buffer, IndexLike, Load, Value
 from tilewright.core.expr import Dim, Sym, ceildiv, floordiv, mod, substitute, symbols
 from tilewright.core.types import product
 from tilewright.tile.affine import is_affine, stride_along
 from tilewright.tile.errors import ScheduleError
-from tilewright.tile.ir import For, If, Kernel, Kind, Loop, Packed, Place, Prefetch, Role, Space, Store
+from tilewright.tile.ir import For, If, Kernel, Kind, Loop, Packed, Place, Prefetch, Role, Space, Stmt, Store, walk
 from tilewright.tile.rewrite import Body, loads_of, loop_sym, loops_of, rewrite_accesses
-from tilewright.tile.schedule.loops import renamed
 from tilewright.tile.schedule.tree import (
     Nest,
+    enclosing,
     find_loop,
     find_place,
     fresh,
@@ -30,6 +32,8 @@ from tilewright.tile.schedule.tree import (
 MAX_GROWTH = 4
 SMALL = 4096
 """Elements that a small constant counts as: its copies stay in the first-level cache."""
+AHEAD, MANY = 2, 4
+"""Hints touch the lines of so many tiles while one is made, but only its own where there are so many steps a line."""
 
 
 def pack(kernel: Kernel, buffer: str) -> Kernel:
@@ -228,27 +232,95 @@ def prefetch(kernel: Kernel, buffer: str, panel: str, inner: str, line: int, spr
     return replace_stmt(kernel, target, For(target.loop, (*hints, *target.body)))
 
 
-def hint(kernel: Kernel, buffer: str, loop: str) -> Kernel:
-    """An iteration of ``loop`` begins by asking for what it will read of an operand: one hint a vector.
+def hint(kernel: Kernel, buffer: str, inner: str, line: int) -> Kernel:
+    """While a tile's sums are made, ask for what the nest behind reads of an operand, one line a step of ``inner``.
 
-    Before: ``for io: ..; for ii: for l lanes: .. x[4*io + ii, l]``. After: ``for io: for ii': prefetch
-    x[4*io + ii', 0]; ..; for ii: for l lanes: ..``. For what is read once, behind a long reduction. Fails: the loop
-    does not read the buffer, or at several places, or where the data say.
+    Before: ``for t: (for k: X); for i<m: for l<n: .. B[m*t + i, l]``. After: ``for t: (for k: prefetch
+    B[m*t + k % m, 0]; X); ..``. Steps are those of the serial loops down to ``inner``, from the loop whose body holds
+    the nest; lines are ``line`` elements apart along the loops that walk the operand in one run, in the nest's order.
+    With ``MANY`` steps a line or more they are asked for again and again, which keeps them in a small cache. With
+    fewer, steps run on into what the next iteration of ``t`` will read, two lines a step where need be. Fails: no nest
+    behind ``inner`` reads the buffer, or at several places, or where the data say; ``inner`` is not serial; a loop of
+    the nest that moves the access has no known bound; there are more lines than steps.
     """
-    spot, target = find_place(kernel, buffer, "hint"), find_loop(kernel, loop, "hint")
-    found = list(paths_to(target.body, spot.buffer, ()))
-    if len({x.index for _, x in found}) != 1 or any(isinstance(i, Value) for i in found[0][1].index):
-        raise ScheduleError("hint", f"{buffer}, {loop}", "not read at one place that the loops decide")
-    path, load = found[0]
-    first = {x.sym: 0 for x in path if x.kind is Kind.VECTOR}
-    index = tuple(substitute(i, first) for i in load.index if not isinstance(i, Value))
-    used = {s for i in index for s in symbols(i)}
-    body: Body = (Prefetch(spot.buffer, index),)
-    for x in reversed(path):
-        if x.sym in used:
-            used |= symbols(x.extent)
-            body = (For(x, body),)
-    return replace_stmt(kernel, target, For(target.loop, (*renamed(kernel, body, "h"), *target.body)))
+    spot, target, where = find_place(kernel, buffer, "hint"), find_loop(kernel, inner, "hint"), f"{buffer}, {inner}"
+    path = [s for s in enclosing(kernel.body, target) if isinstance(s, For)]
+    if target.loop.kind is not Kind.SERIAL:
+        raise ScheduleError("hint", where, "the loop's steps are not serial")
+    depth, nest = next(_read_behind(spot.buffer, [*path, target]), (0, target))
+    found = list(paths_to((nest,), spot.buffer, ())) if nest is not target else []
+    index = [i for i in found[0][1].index if not isinstance(i, Value)] if found else []
+    if len({x.index for _, x in found}) != 1 or len(index) < len(spot.buffer.shape):
+        raise ScheduleError("hint", where, "no nest behind it reads the buffer at one place that the loops decide")
+    walking = [x for x in found[0][0] if any(x.sym in symbols(i) for i in index)]
+    if not walking or any(x.sym.hi is None for x in walking):
+        raise ScheduleError("hint", where, "the places that are read have no bound known at compile time")
+    serial = [s.loop for s in (*path[depth + 1 :], target) if s.loop.kind is Kind.SERIAL]
+    lines = _Lines.of(spot.buffer, tuple(index), walking, line)
+    tile = next((s.loop.sym for s in reversed(path[: depth + 1]) if any(s.loop.sym in symbols(i) for i in index)), None)
+    steps, n = product([x.extent for x in serial]), _flat(serial)
+    if isinstance(steps, int) and steps < lines.count:
+        raise ScheduleError("hint", where, f"{steps} steps can't ask for {lines.count} lines")
+    places = [mod(n, lines.count)]
+    if isinstance(steps, int) and steps < lines.count * MANY and tile is not None:
+        each = -(-lines.count * AHEAD // steps)
+        places = [n * each + k for k in range(each)]
+    hints = [Prefetch(spot.buffer, lines.at(x, tile)) for x in places]
+    return replace_stmt(kernel, target, For(target.loop, (*hints, *target.body)))
+
+
+@dataclass(frozen=True)
+class _Lines:
+    """The lines that a nest reads of an operand, numbered in the order of its loops.
+
+    ``runs``: loops that together walk one run of elements, how many lines that is, and the elements from line to line;
+    every other loop is a run of its own.
+    """
+
+    index: tuple[Dim, ...]
+    runs: tuple[tuple[tuple[Loop, ...], int, int], ...]
+
+    @classmethod
+    def of(cls, buffer: Buffer, index: tuple[Dim, ...], loops: list[Loop], line: int) -> _Lines:
+        runs: list[tuple[tuple[Loop, ...], int, int]] = []
+        together: tuple[Loop, ...] = ()
+        n_elements = 1
+        for x in reversed(loops):
+            if stride_along(buffer, index, x.sym) == n_elements:
+                together, n_elements = (x, *together), n_elements * _most(x)
+            else:
+                runs.insert(0, ((x,), _most(x), 1))
+        return cls(index, (*runs, (together, -(-n_elements // line), line)))
+
+    @property
+    def count(self) -> int:
+        return prod(n for _, n, _ in self.runs)
+
+    def at(self, n: Dim, tile: Sym | None) -> tuple[Dim, ...]:
+        """Where line ``n`` begins; from ``count`` on, in later iterations of ``tile``."""
+        values: dict[Sym, Dim] = {}
+        for loops, size, step in reversed(self.runs):
+            element, n = mod(n, size) * step, floordiv(n, size)
+            for x in reversed(loops):
+                values[x.sym], element = mod(element, _most(x)), floordiv(element, _most(x))
+        if tile is not None:
+            values[tile] = tile + n
+        return tuple(substitute(i, values) for i in self.index)
+
+
+def _most(x: Loop) -> int:
+    return 1 if x.sym.hi is None else x.sym.hi + 1
+
+
+def _read_behind(buffer: Buffer, path: list[For]) -> Iterator[tuple[int, Stmt]]:
+    """What follows the last loop of a path, or a loop of it around, and reads the buffer: the nearest first.
+
+    With each, the number of the loop whose body holds both.
+    """
+    for depth in reversed(range(len(path) - 1)):
+        body = path[depth].body
+        at = next(k for k, s in enumerate(body) if any(x is path[depth + 1] for x in walk((s,))))
+        yield from ((depth, s) for s in body[at + 1 :] if next(readers((s,), buffer), None))
 
 
 def _flat(loops: list[Loop]) -> Dim:
