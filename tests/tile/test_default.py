@@ -42,7 +42,7 @@ from tilewright.core.compute import (
     syms,
 )
 from tilewright.core.expr import Sym, floordiv, maximum, minimum, mod
-from tilewright.tile.default import schedule
+from tilewright.tile.default import schedule, schedule_with_steps
 from tilewright.tile.ir import For, Kind, Role, Space, Store, Update, walk
 from tilewright.tile.rewrite import loads_of, loops_of
 from tilewright.tile.text import kernel_text
@@ -427,3 +427,11 @@ def test_indices_with_seams_are_cut_into_plain_runs(name):
     stores = [line for line in kernel_text(kernel).splitlines() if line.strip().startswith("Y[")]
     assert stores and not any(word in line for line in stores for word in ("%", "min(", "max(", "//"))
     assert any(s.loop.kind is Kind.VECTOR for s in walk(kernel.body) if isinstance(s, For))
+
+
+@pytest.mark.parametrize(("n", "alternates"), [(1008, True), (1000, False)])
+def test_panels_are_walked_back_and_forth_only_where_all_are_alike(n, alternates):
+    """Walked backwards, a ragged last panel would come first: every vector would be masked."""
+    computation = matmul(512, n, 512)
+    made = schedule_with_steps(computation, dataclasses.replace(WIDE, n_cores=1), constants_of(computation, "B"))
+    assert ("alternate" in [s.primitive for s in made.schedule.steps]) == alternates

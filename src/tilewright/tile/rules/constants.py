@@ -11,7 +11,7 @@ from tilewright.core.compute import Buffer, IndexLike, Load, Value
 from tilewright.core.compute import walk as walk_value
 from tilewright.core.expr import Binary, Sym, symbols, terms_of
 from tilewright.tile.cost import CACHE_LINE, estimate
-from tilewright.tile.ir import Kind, Role, Store, Update, walk
+from tilewright.tile.ir import For, Kind, Role, Store, Update, walk
 from tilewright.tile.machine import Machine
 from tilewright.tile.rewrite import loads_of
 from tilewright.tile.rules.contract import attempt
@@ -59,7 +59,11 @@ def _prefetch(b: Builder, machine: Machine, packed: str) -> None:
 
 
 def _alternate(b: Builder, packed: str) -> None:
-    """A loop over time that walks all panels at every step: forwards, then backwards, so that the last stay cached."""
+    """A loop that walks all panels at every step (of time, or a block of rows): forwards, then backwards.
+
+    The panels read last are then read from the cache. Not where the last one is ragged: walked backwards it comes first
+    in every other step, so that no range of the loop would be known to be free of masks.
+    """
     buffer = find_place(b.kernel, packed, "alternate").buffer
     for path, load in paths_to(b.kernel.body, buffer, ()):
         names = [x.sym.name for x in path]
@@ -67,8 +71,13 @@ def _alternate(b: Builder, packed: str) -> None:
         if isinstance(panel, Sym) and panel.name in names[1:]:
             around = path[names.index(panel.name) - 1]
             before = {s for i in load.index if not isinstance(i, Value) for s in symbols(i)}
-            if around.kind is Kind.SERIAL and around.sym not in before:
+            if around.kind is Kind.SERIAL and around.sym not in before and not _is_ragged(b, panel):
                 b.do("alternate", panel.name, around.sym.name)
+
+
+def _is_ragged(b: Builder, loop: Sym) -> bool:
+    """Do extents in the loop depend on its iteration?"""
+    return any(isinstance(s, For) and loop in symbols(s.loop.extent) for s in walk(find_body(b.kernel, loop.name)))
 
 
 def _panel_depth(b: Builder, machine: Machine, buffer: Buffer, load: Load, loops: list[str]) -> int:
