@@ -22,17 +22,19 @@ from tilewright.tile.schedule.tree import find_place, fresh
 
 
 def pack_constants(b: Builder, machine: Machine) -> None:
-    """Once every stage has its loops: constants that reductions read, in the order in which all their readers walk."""
+    """Once every stage has its loops: constants that reductions read, in the order in which all their readers walk.
+
+    Panels that only pass through the cache get hints at the next one, and are walked forth and back. That comes after
+    all packing: nests that read the same constant in one order share one copy, whichever way they then walk it.
+    """
+    streamed = []
     for name in constants_read(b):
-        attempt(b, partial(_pack, b, machine, name))
-
-
-def _pack(b: Builder, machine: Machine, name: str) -> None:
-    """Pack a constant; with panels that only pass through the cache, hint at the next one while one is used."""
-    packed = fresh(b.kernel, f"{name}_p")
-    b.do("pack", name)
-    buffer = find_place(b.kernel, packed, "pack").buffer
-    if estimate(buffer.shape) * buffer.dtype.n_bytes > machine.l2_bytes / 2:
+        packed = fresh(b.kernel, f"{name}_p")
+        if attempt(b, partial(b.do, "pack", name)):
+            buffer = find_place(b.kernel, packed, "pack").buffer
+            if estimate(buffer.shape) * buffer.dtype.n_bytes > machine.l2_bytes / 2:
+                streamed.append(packed)
+    for packed in streamed:
         attempt(b, partial(_prefetch, b, machine, packed))
         attempt(b, partial(_alternate, b, packed))
 
