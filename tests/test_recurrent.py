@@ -1,5 +1,7 @@
 """Recurrent layers at sizes whose weights exceed a cache: right, vectors everywhere, the same bits on any threads."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -72,17 +74,24 @@ def test_recurrent_weights_in_bf16(target, name, hidden, batch, direction):
         assert a.tobytes() == b.tobytes()
 
 
-def scan(hidden):
-    """The recurrence of one LSTM layer, scheduled for AVX-512, and its steps."""
-    f = types.f32
-    shapes = [(9, 1, 4 * hidden), (hidden, 4 * hidden), (1, hidden), (1, hidden)]
-    ins = tuple(Buffer(f"x{k}", f, s) for k, s in enumerate(shapes))
-    outs = tuple(Buffer(f"y{k}", f, s) for k, s in enumerate([(9, 1, hidden), (1, hidden), (1, hidden)]))
+def scan(hidden, behind=0):
+    """The recurrence of one LSTM layer, scheduled for one core with AVX-512, and its steps."""
+    f, n_steps = types.f32, 5 * behind or 9
+    shapes = [(n_steps, 1, 4 * hidden), (hidden, 4 * hidden), (1, hidden), (1, hidden), (hidden, 4 * hidden)]
+    ins = tuple(Buffer(f"x{k}", f, s) for k, s in enumerate(shapes))[: 5 if behind else 4]
+    results = [(n_steps, 1, hidden), (1, hidden), (1, hidden), (n_steps, 1, 4 * hidden)][: 4 if behind else 3]
+    outs = tuple(Buffer(f"y{k}", f, s) for k, s in enumerate(results))
     op = ops.by_name("lstm_scan")
-    items = tuple(op.kernel(ins, outs, Attrs(op.complete_attrs({}))))
-    temps = {b for x in items if hasattr(x, "body") for s in x.body for b in s.outs} - set(outs)
+    items = tuple(op.kernel(ins, outs, Attrs(op.complete_attrs({"behind": behind}))))
+    temps = dict.fromkeys(b for s in stages_of(items) for b in s.outs if b not in outs)
     computation = Computation(ins, outs, items, tuple(temps))
-    return schedule_with_steps(computation, machine_of(Target.parse("x86-64-v4")), constants=(ins[1],))
+    machine = replace(machine_of(Target.parse("x86-64-v4")), n_cores=1)
+    return schedule_with_steps(computation, machine, constants=(ins[1], *ins[4:]))
+
+
+def stages_of(items):
+    for x in items:
+        yield from stages_of(x.body) if hasattr(x, "body") else (x,)
 
 
 def test_states_are_updated_in_vectors():
@@ -95,6 +104,12 @@ def test_states_are_updated_in_vectors():
 def test_weights_that_exceed_the_cache_are_walked_back_and_forth(hidden, alternates):
     steps = [s.primitive for s in scan(hidden).schedule.steps]
     assert ("alternate" in steps) == alternates
+
+
+def test_weights_walked_back_and_forth_in_one_of_two_nests_are_packed_once():
+    made = scan(512, behind=8)
+    assert "alternate" in [s.primitive for s in made.schedule.steps]
+    assert sorted(p.source.name for p in made.kernel.packed) == ["x1", "x4"]
 
 
 def layers(name, hidden, n_inputs, batch, target, threads):

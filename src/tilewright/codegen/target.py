@@ -41,7 +41,8 @@ class Target:
 
     ``features`` is LLVM's feature string; ``abi``, ``code_model``, ``relocation`` and ``attributes`` are what else it
     must be told (``codegen.isa.machine``). ``has_threads``: a parallel loop may ask the thread pool. ``has_f64``:
-    instructions for double precision. ``has_fma``: for ``a * b + c``, of double precision where there is that.
+    instructions for double precision. ``has_fma``: for ``a * b + c``, of double precision where there is that;
+    ``fma_ports`` units for it take a vector every ``fma_cycles``.
     ``has_masks``: masked loads, stores and arithmetic are as cheap as plain ones. ``has_gather``: a gather beats scalar
     loads. ``has_scalef``: one instruction for ``x * 2**n`` and one for ``x - rint(x)``. ``has_round``: instructions for
     floor, ceil, trunc, rint. ``has_f16c``: for half precision conversion. ``has_vnni``: four bytes times four, unsigned
@@ -64,6 +65,7 @@ class Target:
     has_f64: bool
     has_fma: bool
     fma_ports: int
+    fma_cycles: int
     has_masks: bool
     has_gather: bool
     has_scalef: bool
@@ -117,6 +119,11 @@ class Target:
     def lanes(self, n_bytes: int) -> int:
         """How many elements of ``n_bytes`` fit in one vector register."""
         return max(self.vector_bytes // n_bytes, 1)
+
+    @property
+    def multiplies(self) -> int:
+        """How many f32 a core multiplies and adds in a cycle."""
+        return self.lanes(4) * self.fma_ports // self.fma_cycles
 
     @property
     def is_native(self) -> bool:

@@ -5,7 +5,8 @@ products too. Not its business: how both run beside each other (``ops.recurrence
 
 A scan of one sequence reads all its weights at every step, and multiplies half of the time while they arrive; the next
 layer's projection is a product that multiplies all the time. In one loop they take little more than the longer of the
-two. What several directions bring is summed: ``[f, r] @ w`` is ``f @ w[:n] + r @ w[n:]``.
+two, unless the machine multiplies so fast that a block's weights take as long to arrive, too (``most_weights``). What
+several directions bring is summed: ``[f, r] @ w`` is ``f @ w[:n] + r @ w[n:]``.
 """
 
 from __future__ import annotations
@@ -32,6 +33,19 @@ MIN_WEIGHTS, MAX_WEIGHTS = 1 << 14, 1 << 22
 memory at every block, while a product by itself reads them once."""
 MAX_STREAMED = 8
 """Vectors of the scan's own tile."""
+SLOW = 16
+"""f32 that a core multiplies in a cycle: twice what the last-level cache gives it."""
+
+
+def most_weights(multiplies: int, l2_bytes: int) -> int:
+    """Elements of the weights that one scan may read, its own and the next layer's, where a core ``multiplies`` so
+    many f32 in a cycle.
+
+    With over ``SLOW`` a block's product takes as long as its weights from beyond the second-level cache, so that in one
+    loop with the scan's own both take longer. Zen 5, 32 in a cycle, one / other: LSTM of 512 with 4 MB and 8 MB of
+    weights 1.05, of 256 1.06, GRU of 256 1.08 times as long as apart; LSTM of 128, 0.75 MB together, 0.95.
+    """
+    return MAX_WEIGHTS if multiplies <= SLOW else min(MAX_WEIGHTS, l2_bytes // 4)
 
 
 @dataclass(frozen=True)
@@ -40,14 +54,15 @@ class ProjectAhead(Pass):
 
     It does not fire on batches (their products do enough with every weight), on sequences with lengths or of fewer than
     ``MIN_BLOCKS`` blocks of steps, on dtypes other than f32, on GRUs whose reset gate comes before the product, on
-    recurrent weights that are computed or small, on over ``MAX_WEIGHTS``, and where the columns don't give as
-    many tiles as the scan has. A sequence's length may be symbolic. ``lanes`` is the number of f32 in a vector. With
-    more than one of ``n_cores`` the scans of two directions run side by side and leave the product to all cores.
+    recurrent weights that are computed or small, on over ``most`` elements of weights, and where the columns don't
+    give as many tiles as the scan has. A sequence's length may be symbolic. ``lanes`` is the number of f32 in a vector.
+    With more than one of ``n_cores`` the scans of two directions run side by side and leave the product to all cores.
     """
 
     name: ClassVar[str] = "project-ahead"
     lanes: int = 16
     n_cores: int = 1
+    most: int = MAX_WEIGHTS
 
     def run(self, graph: Graph, journal: Journal | None = None) -> Graph:
         most = len(graph.nodes()) if self.n_cores == 1 else 1
@@ -70,7 +85,7 @@ class ProjectAhead(Pass):
     def _behind(self, scan: Node, n_columns: int) -> int:
         """How many steps one block has, or 0 where the scan does not take as many columns."""
         steps, _, own_columns = scan.inputs[0].shape
-        if _n_weights(scan) + _hidden(scan) * n_columns > MAX_WEIGHTS:
+        if _n_weights(scan) + _hidden(scan) * n_columns > self.most:
             return 0
         registers, sizes = (32, (8, 4)) if self.lanes >= 16 else (16, (4,))
         for behind in sizes:

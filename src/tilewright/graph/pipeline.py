@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tilewright.core.passes import Pass
 from tilewright.graph.affine import FoldAffine
-from tilewright.graph.ahead import ProjectAhead
+from tilewright.graph.ahead import MAX_WEIGHTS, ProjectAhead
 from tilewright.graph.canonicalize import Canonicalize
 from tilewright.graph.decompose import Decompose
 from tilewright.graph.fold import FoldConstants
@@ -37,14 +37,21 @@ PASSES: tuple[type[Pass], ...] = (
 
 
 def passes_for(
-    optimize: int, keep: tuple[str, ...] = (), *, lanes: int = 0, per_lane: int = 1, n_cores: int = 1
+    optimize: int,
+    keep: tuple[str, ...] = (),
+    *,
+    lanes: int = 0,
+    per_lane: int = 1,
+    n_cores: int = 1,
+    most_ahead: int = MAX_WEIGHTS,
 ) -> tuple[Pass, ...]:
     """The passes of level ``optimize``: 0 only makes the graph runnable, 1 cleans it, 2 is everything.
 
     ``keep`` names the composites that stay whole. ``lanes`` is how many f32 fill a vector of the machine, or 0
     when results must be those of plain sums: then nothing is rewritten to forms with a larger error; ``per_lane`` is
-    how many products of a lane a plain sum adds at once, ``n_cores`` how many threads share a call. ``merge-matmuls``
-    is in no level: it is for those who ask for it.
+    how many products of a lane a plain sum adds at once, ``n_cores`` how many threads share a call, ``most_ahead`` the
+    weights of a scan that projects (``graph.ahead.most_weights``). ``merge-matmuls`` is in no level: it is for
+    those who ask for it.
     """
     if optimize == 0:
         return (Decompose(),)
@@ -70,6 +77,6 @@ def passes_for(
         Layout(),  # channels last, as few transposes as possible
         Canonicalize(),  # transposes of ones are reshapes
         *((Winograd(lanes, per_lane),) if lanes else ()),  # when the layout and the weights are final
-        *((ProjectAhead(lanes, n_cores),) if lanes and per_lane == 1 else ()),  # when layers read scans
+        *((ProjectAhead(lanes, n_cores, most_ahead),) if lanes and per_lane == 1 else ()),  # when layers read scans
         HoistArithmetic(),  # to where a product can take it along
     )

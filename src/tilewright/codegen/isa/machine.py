@@ -34,6 +34,7 @@ class Machine:
     has_f64: bool = True
     has_fma: bool = False
     fma_ports: int = 2
+    fma_cycles: int = 1
     has_masks: bool = False
     has_gather: bool = False
     has_scalef: bool = False

@@ -38,7 +38,7 @@ MACHINES: dict[str, Machine] = {
     "sapphirerapids": replace(
         _AVX512, cpu="sapphirerapids", has_vnni=True, has_bf16=True, l1_bytes=48 << 10, l2_bytes=2 << 20
     ),
-    "znver4": replace(_AVX512, cpu="znver4", has_vnni=True, has_bf16=True),
+    "znver4": replace(_AVX512, cpu="znver4", fma_cycles=2, has_vnni=True, has_bf16=True),
     "znver5": replace(_AVX512, cpu="znver5", has_vnni=True, has_bf16=True, l1_bytes=48 << 10),
 }
 
@@ -114,6 +114,7 @@ def from_features(cpu: str, features: str, flags: Set[str]) -> Machine:
         base,
         cpu=cpu,
         features=features,
+        fma_cycles=MACHINES[cpu].fma_cycles if wide and cpu in MACHINES else 1,
         has_round="sse4.1" in flags,
         has_f16c="f16c" in flags,
         has_bf16=wide and "avx512bf16" in flags,
