@@ -1,5 +1,6 @@
 """``torch.compile`` through the back end, with the interpreter in place of native code."""
 
+import math
 import warnings
 from typing import Any
 
@@ -283,3 +284,34 @@ def test_numbers_of_data_without_a_form_are_left_to_pytorch(recorder: Recorder, 
     x = torch.tensor([1.5, 2.5, 0.5])
     with pytest.warns(FallbackWarning):
         assert_close(recorder.compile(f, fullgraph=True)(x), f(x))
+
+
+@pytest.mark.parametrize(
+    "size",
+    [
+        lambda n: int(n / 2), lambda n: int(n * 1.5), lambda n: round(n / 4), lambda n: math.ceil(n * 0.75 - 1),
+        lambda n: int((n - 9) / 2) + 5, lambda n: int((n * n) ** 0.5), lambda n: math.floor(n / 3 + 0.0) + 1,
+        lambda n: round((2 * n + 1) / 2),
+    ],
+)  # fmt: skip
+def test_sizes_rounded_from_floats(recorder: Recorder, size: Any) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x.new_ones(size(x.shape[0])) * x.sum()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FallbackWarning)
+        compiled = recorder.compile(f, dynamic=True)
+        for n in (6, 7, 9, 12, 29):
+            assert_close(compiled(torch.arange(float(n))), f(torch.arange(float(n))))
+    assert len(recorder.graphs) == 1
+
+
+def test_an_image_scaled_by_a_fraction(recorder: Recorder) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return F.interpolate(x, scale_factor=1.5, mode="bilinear") + 1
+
+    compiled = recorder.compile(f, dynamic=True)
+    for n in (4, 7, 11):
+        x = torch.rand(1, 2, n, n + 1)
+        assert_close(compiled(x), f(x))
+    assert len(recorder.graphs) == 1

@@ -273,3 +273,38 @@ def test_element_wise_corners() -> None:
 def test_group_normalization_before_opset_21() -> None:
     check(18, "GroupNormalization", [f32(2, 6, 3)], {"s": f32(2), "b": f32(2)}, num_groups=2)
     check(21, "GroupNormalization", [f32(2, 6, 3)], {"s": f32(6), "b": f32(6)}, num_groups=2)
+
+
+@pytest.mark.parametrize("opset", [11, 18])
+@pytest.mark.parametrize("op", ["ReduceMean", "ReduceL2", "ReduceLogSum"])
+def test_reductions_of_integers_are_cut_towards_zero(op: str, opset: int) -> None:
+    x = RNG.integers(1 if op == "ReduceLogSum" else -9, 20, (3, 4, 2)).astype(np.int32)
+    check(opset, op, [x], keepdims=0)
+    check(opset, op, [x], **({"constants": {"axes": ints([1])}} if opset == 18 else {"axes": [1]}))
+
+
+def _regions(n: int) -> np.ndarray:
+    """Corners of regions, some outside of an image of 9, some without an area."""
+    corners = RNG.random((n, 4)).astype(np.float32) * 12 - 2
+    corners[:, 2:] = corners[:, :2] + RNG.random((n, 2)).astype(np.float32) * 9 - 1
+    return corners
+
+
+@pytest.mark.parametrize("mode", ["avg", "max"])
+@pytest.mark.parametrize("form", ["half_pixel", "output_half_pixel"])
+@pytest.mark.parametrize("ratio", [0, 2])
+def test_roi_align(mode: str, form: str, ratio: int) -> None:
+    batches = RNG.integers(0, 2, 9)
+    operands = [f32(2, 3, 7, 9), _regions(9), batches]
+    check(
+        16, "RoiAlign", operands, symbolic=ratio > 0, mode=mode, coordinate_transformation_mode=form, output_height=2,
+        output_width=3, sampling_ratio=ratio, spatial_scale=0.75,
+    )  # fmt: skip
+
+
+def test_max_roi_pool() -> None:
+    corners = np.array(
+        [[0, 0, 0, 7, 5], [1, 2, 3, 2, 3], [1, 6, 6, 12, 12], [0, 5, 2, 3, 1], [0, 9, 9, 12, 12]], np.float32
+    )
+    for scale in (1.0, 0.5):
+        check(11, "MaxRoiPool", [f32(2, 3, 7, 8), corners], pooled_shape=[2, 3], spatial_scale=scale)

@@ -14,6 +14,7 @@ from typing import Any
 
 from tilewright.core.expr import Dim, Sym, ceildiv, floordiv, maximum, minimum, mod
 from tilewright.frontend.aten_call import Unsupported
+from tilewright.frontend.fx_rounded import rounded
 
 _BY_DATA = re.compile(r"u\d+")
 _FLOAT_BY_DATA = re.compile(r"zuf\d+")
@@ -174,11 +175,11 @@ class SymbolTable:
         if kind == "ModularIndexing":
             base, divisor, modulus = (self._convert(a) for a in e.args)
             return mod(floordiv(base, divisor), modulus)
-        if kind in ("CeilToInt", "FloorToInt", "TruncToInt") and type(e.args[0]).__name__ == "IntTrueDiv":
-            a, b = (self._convert(x) for x in e.args[0].args)
-            return ceildiv(a, b) if kind == "CeilToInt" else floordiv(a, b)
         if kind in ("Identity", "ToInt"):
             return self._convert(e.args[0])
+        found = rounded(e, self._convert)
+        if found is not None:
+            return found
         raise Unsupported(f"the size expression {e}", "use + - * // % min and max on sizes")
 
     def _product(self, e: Any) -> Dim:

@@ -10,10 +10,14 @@ from collections.abc import Callable
 from tilewright import ops
 from tilewright.core.graph import Node
 from tilewright.core.opdef import OpDef
-from tilewright.core.types import bool_
+from tilewright.core.types import bool_, f64, product
+from tilewright.frontend.onnx_arithmetic import Formula
 from tilewright.frontend.onnx_call import Call, Converter, Table
 
 Piece = Callable[[Call, Node], Node]
+
+REAL_ONLY = frozenset({ops.reduce_mean, ops.reduce_l2, ops.logsumexp})
+"""Reductions whose result is no whole number."""
 
 
 def _axes(c: Call, axes_input_since: int) -> tuple[list[int] | None, bool]:
@@ -46,10 +50,22 @@ def _reduction(
             x = before(c, x)
         if axes is None:
             axes = [] if noop else list(range(len(x.shape)))
+        if x.dtype.is_integer and (after is not None or op in REAL_ONLY):
+            return _of_integers(c, op, x, axes, keepdims, after)
         x = c(_for_bool(op) if x.dtype is bool_ else op, x, axes=tuple(axes), keepdims=keepdims)
         return after(c, x) if after is not None else x
 
     return convert
+
+
+def _of_integers(c: Call, op: OpDef, x: Node, axes: list[int], keepdims: bool, after: Piece | None) -> Node:
+    """Computed in f64 and cut towards zero; sums, which may exceed what f64 holds, stay integers."""
+    attrs = {"axes": tuple(axes), "keepdims": keepdims}
+    if op is ops.reduce_mean:
+        m = Formula(c)
+        return m.div(c(ops.reduce_sum, x, **attrs), m.node(product([x.shape[a] for a in axes]), x.dtype))
+    y = c.cast(c(op, x, **attrs), f64) if after is not None else c(op, c.cast(x, f64), **attrs)
+    return c.cast(after(c, y) if after is not None else y, x.dtype)
 
 
 def _for_bool(op: OpDef) -> OpDef:

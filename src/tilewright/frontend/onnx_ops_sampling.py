@@ -1,7 +1,8 @@
-"""Converters of ONNX ops that read images at computed places: GridSample, RoiAlign, DeformConv; and Col2Im.
+"""Converters of ONNX ops that read images at computed places: GridSample, DeformConv; and Col2Im.
 
 In: a ``Call``. Out: nodes of the graph IR: coordinates by arithmetic, one gather and one weight per tap, sums.
-Not its business: Resize, whose places are the same for every image (``onnx_ops_resize``).
+Not its business: Resize, whose places are the same for every image (``onnx_ops_resize``); regions
+(``onnx_ops_regions``).
 """
 
 from __future__ import annotations
@@ -161,75 +162,6 @@ def _far(m: Formula, d: Node) -> Node:
     return m.sub(m.mul(m.add(m.mul(m.sub(m.mul(d, CUBIC), 5 * CUBIC), d), 8 * CUBIC), d), 4 * CUBIC)
 
 
-# --- RoiAlign -------------------------------------------------------------------------------------------------------
-
-
-def _roi_align(c: Call) -> Node:
-    """Regular samples in every bin of every region, each bilinear, their mean or greatest weighted tap."""
-    m = Formula(c)
-    x, rois, batches = c.x(0), c.x(1), c.x(2)
-    mode = c.choice("mode", ("avg", "max"), "avg")
-    height, width, ratio = c.int_("output_height", 1), c.int_("output_width", 1), c.int_("sampling_ratio", 0)
-    default = "half_pixel" if c.opset >= 16 else "output_half_pixel"
-    half = c.choice("coordinate_transformation_mode", ("half_pixel", "output_half_pixel"), default) == "half_pixel"
-    if ratio < 1:
-        c.refuse("sampling_ratio=0 takes as many samples as each region is large", "set sampling_ratio")
-    scale = c.float_("spatial_scale", 1.0)
-    n_rois = rois.shape[0]
-    corners = m.sub(m.mul(c.cast(rois, f32), scale), 0.5 if half else 0.0)
-    rows = _bins(c, m.row(corners, 1), m.row(corners, 3), height, ratio, half)
-    columns = _bins(c, m.row(corners, 0), m.row(corners, 2), width, ratio, half)
-    outside = [_beyond(c, at, size) for at, size in ((rows, x.shape[2]), (columns, x.shape[3]))]
-    taps = [_clamped_taps(c, at, size) for at, size in ((rows, x.shape[2]), (columns, x.shape[3]))]
-    wide = c.cast(c.transpose(x, (1, 0, 2, 3)), f32)
-    source = c.reshape(wide, (x.shape[1], product((x.shape[0], x.shape[2], x.shape[3]))))
-    start = c.reshape(c.cast(batches, i64), (n_rois, 1, 1))
-    terms = []
-    for row, column in itertools.product(*taps):
-        down = c.reshape(row.place, (n_rois, height * ratio, 1))
-        across = c.reshape(column.place, (n_rois, 1, width * ratio))
-        at = m.add(m.mul(m.add(m.mul(start, x.shape[2]), down), x.shape[3]), across)
-        assert row.weight is not None and column.weight is not None
-        weight = m.mul(
-            c.reshape(row.weight, (n_rois, height * ratio, 1)), c.reshape(column.weight, (n_rois, 1, width * ratio))
-        )
-        terms.append(m.mul(c(ops.gather, source, at, axis=1), weight))
-    value = m.sum(terms) if mode == "avg" else reduce(m.max, terms)
-    beyond = c(
-        ops.logical_or,
-        c.reshape(outside[0], (n_rois, height * ratio, 1)),
-        c.reshape(outside[1], (n_rois, 1, width * ratio)),
-    )
-    value = m.where(beyond, 0.0, value)
-    value = c.reshape(value, (x.shape[1], n_rois, height, ratio, width, ratio))
-    fold = ops.reduce_mean if mode == "avg" else ops.reduce_max
-    return c.cast(c.transpose(c(fold, value, axes=(3, 5), keepdims=False), (1, 0, 2, 3)), x.dtype)
-
-
-def _bins(c: Call, start: Node, end: Node, n_bins: int, ratio: int, half: bool) -> Node:
-    """Coordinates of the samples of all bins, f32[regions, bins * samples]."""
-    m = Formula(c)
-    length = m.sub(end, start)
-    length = length if half else m.max(length, 1.0)
-    steps = m.div(m.add(m.steps(n_bins * ratio, f32), 0.5), float(n_bins * ratio))
-    column = (*start.shape, 1)
-    return m.add(c.reshape(start, column), m.mul(c.reshape(length, column), steps))
-
-
-def _beyond(c: Call, at: Node, size: Dim) -> Node:
-    m = Formula(c)
-    return c(ops.logical_or, m.lt(at, -1.0), m.gt(at, _size(c, size, at.dtype, 0.0)))
-
-
-def _clamped_taps(c: Call, at: Node, size: Dim) -> list[Tap]:
-    m = Formula(c)
-    at = m.clip(at, 0.0, _size(c, size, at.dtype, -1.0))
-    low = m.floor(at)
-    t = m.sub(at, low)
-    high = m.min(m.add(low, 1.0), _size(c, size, at.dtype, -1.0))
-    return [Tap(c.cast(low, i64), m.sub(1.0, t), None), Tap(c.cast(high, i64), t, None)]
-
-
 # --- DeformConv -----------------------------------------------------------------------------------------------------
 
 
@@ -301,4 +233,4 @@ def _col2im(c: Call) -> Node:
     )  # fmt: skip
 
 
-TABLE: Table = {"Col2Im": _col2im, "DeformConv": _deform_conv, "GridSample": grid_sample, "RoiAlign": _roi_align}
+TABLE: Table = {"Col2Im": _col2im, "DeformConv": _deform_conv, "GridSample": grid_sample}
