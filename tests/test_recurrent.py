@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from codegen.native import innermost_loops
 from tilewright import ops
 from tilewright.codegen.target import Target
 from tilewright.core import types
@@ -12,9 +13,11 @@ from tilewright.core.compute import Buffer, Computation
 from tilewright.core.evaluate import evaluate_graph
 from tilewright.core.expr import Sym
 from tilewright.core.graph import Attrs, Builder, Graph, Pool
+from tilewright.core.passes import run_pipeline
 from tilewright.core.types import TensorType
-from tilewright.driver import compile_graph
+from tilewright.driver import compile_graph, graph_passes, kernel_texts
 from tilewright.kernels import machine_of
+from tilewright.options import Options
 from tilewright.tile.default import schedule_with_steps
 from tilewright.tile.ir import For, Kind, Store, walk
 
@@ -28,17 +31,21 @@ def weights(name, hidden, n_inputs, n_dirs):
     return [(rng.standard_normal(s) / np.sqrt(hidden)).astype(np.float32) for s in shapes]
 
 
-def layer(name, hidden, n_inputs, batch, direction, threads, **options):
-    """A layer whose weights are constants and whose number of steps is known at run time."""
+def graph_of(name, hidden, n_inputs, batch, direction, length=None, **attrs):
+    """A layer whose weights are constants; its number of steps is known at run time unless ``length`` is given."""
     n_dirs = 2 if direction == "bidirectional" else 1
     pool = Pool()
     b = Builder(pool)
-    x = pool.input("x", TensorType(types.f32, (Sym("T", 1), batch, n_inputs)))
+    x = pool.input("x", TensorType(types.f32, (length or Sym("T", 1), batch, n_inputs)))
     states = [pool.const(np.zeros((n_dirs, batch, hidden), np.float32)) for _ in range(2 if name == "lstm" else 1)]
     fixed = [pool.const(w) for w in weights(name, hidden, n_inputs, n_dirs)]
-    results = b.results(b(ops.by_name(name), x, *fixed, *states, hidden=hidden, direction=direction))
-    graph = Graph(name, pool, (x,), results, tuple(f"y{k}" for k in range(len(results))))
-    return compile_graph(graph, threads=threads, **options)
+    results = b.results(b(ops.by_name(name), x, *fixed, *states, hidden=hidden, direction=direction, **attrs))
+    return Graph(name, pool, (x,), results, tuple(f"y{k}" for k in range(len(results))))
+
+
+def layer(name, hidden, n_inputs, batch, direction, threads, **options):
+    """The layer, compiled."""
+    return compile_graph(graph_of(name, hidden, n_inputs, batch, direction), threads=threads, **options)
 
 
 def reference(name, x, hidden, direction):
@@ -138,3 +145,17 @@ def test_layers_that_project_ahead(name, target):
         got, (want,) = one(x), evaluate_graph(graph, [x])
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
         assert got.tobytes() == two(x).tobytes()
+
+
+@pytest.mark.parametrize("hidden", [96, 100, 257])
+def test_the_sums_of_a_step_stay_in_registers(hidden):
+    """What the cell needs, constants of exp and tanh above all, must not drive them out: a step has one of each loop,
+    and LLVM takes them for equally frequent unless told.
+    """
+    options = Options(target="x86-64-v4")
+    graph = graph_of("gru", hidden, 96, 3, "forward", 37, linear_before_reset=True)
+    graph = run_pipeline(graph, graph_passes(options, options.machine))
+    _, text = kernel_texts(graph, options, "asm", "gru_scan")
+    loops = [x for x in innermost_loops(text) if sum("vfmadd" in line and "zmm" in line for line in x) >= 12]
+    products = [x for x in loops if not any("vrndscale" in line or "vdivps" in line for line in x)]
+    assert products and not any("(%rsp" in line and "mm" in line for x in products for line in x)

@@ -140,7 +140,7 @@ class Loops:
         fn.space.unbind(f.loop.sym)
         w.scopes[-1].out.append(f"  {following} = add nuw nsw i64 {variable}, 1")
         again = w.fresh(f"icmp slt i64 {following}, {stop.text}")
-        w.emit(f"br i1 {again}, label %{loop}, label %{after}")
+        w.emit(f"br i1 {again}, label %{loop}, label %{after}{_weights(lo, hi)}")
         latch = w.block
         phis.append(f"  {variable} = phi i64 [ {start.text}, %{before} ], [ {following}, %{latch} ]")
         for key, name in carried.items():
@@ -328,3 +328,10 @@ def _is_plain(body: tuple[Stmt, ...], sym: Sym) -> bool:
         elif not isinstance(s, Store):
             return False
     return True
+
+
+def _weights(lo: Dim, hi: Dim) -> str:
+    """What tells LLVM how often a loop goes round, and so whose values to keep in registers (its guess: always 32)."""
+    if not isinstance(lo, int) or not isinstance(hi, int):
+        return ""
+    return f', !prof !{{!"branch_weights", i32 {hi - lo - 1}, i32 1}}'
