@@ -504,3 +504,22 @@ def test_running_sums_of_exponentials() -> None:
 
 def test_running_sums_of_no_places() -> None:
     check_functions({"none": lambda x: torch.logcumsumexp(x, 1)}, torch.randn(3, 0))
+
+
+def test_pooling_of_symbolic_sizes() -> None:
+    h, w = torch.export.Dim("h", min=5, max=99), torch.export.Dim("w", min=5, max=99)
+    module = Several(
+        {
+            "average": lambda x: F.adaptive_avg_pool2d(x, (3, 4)),
+            "greatest": lambda x: F.adaptive_max_pool2d(x, (4, 3), return_indices=True),
+            "half": lambda x: F.adaptive_avg_pool2d(x, (x.shape[2] // 2, 2)),
+            "rounded_up": lambda x: F.max_pool2d(x, 3, 2, ceil_mode=True),
+            "padded": lambda x: F.max_pool2d(x, 3, 2, 1, ceil_mode=True),
+            "places": lambda x: F.max_pool2d(x, 3, 2, ceil_mode=True, return_indices=True),
+            "means": lambda x: F.avg_pool2d(x, 3, 2, 1, ceil_mode=True),
+            "row": lambda x: F.adaptive_max_pool1d(x[:, :, 0], 3),
+        }
+    )
+    graph = check(module, (torch.randn(2, 3, 11, 14),), {"args": ({2: h, 3: w},)})
+    for size in ((5, 6), (12, 7), (9, 23)):
+        compare(graph, module, (torch.randint(-3, 3, (2, 3, *size)).float(),))

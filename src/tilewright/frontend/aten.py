@@ -10,6 +10,7 @@ import difflib
 from collections.abc import Callable, Mapping
 
 from tilewright.frontend import (
+    aten_adaptive,
     aten_contract,
     aten_elementwise,
     aten_histogram,
@@ -39,6 +40,7 @@ FAMILIES: Mapping[str, Mapping[str, Callable[[Call], Result]]] = {
     "source": aten_source.TABLE,
     "random": aten_random.TABLE,
     "contraction": aten_contract.TABLE,
+    "adaptive pooling": aten_adaptive.TABLE,
     "pooling and resampling": aten_pool.TABLE,
     "normalisation and attention": aten_norm.TABLE,
     "recurrence": aten_rnn.TABLE,

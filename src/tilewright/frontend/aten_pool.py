@@ -1,7 +1,7 @@
-"""ATen's pooling, plain and adaptive, and resampling of images.
+"""ATen's pooling and resampling of images.
 
-In: calls. Out: nodes. Rounding sizes up becomes extra padding at the end; adaptive pooling becomes a plain pool where
-sizes divide, else a product with a matrix of averages per axis.
+In: calls. Out: nodes. Rounding sizes up becomes extra padding at the end. Not its business: adaptive pooling
+(``aten_adaptive``).
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from tilewright import ops
-from tilewright.core.expr import Dim, Expr
+from tilewright.core.expr import Expr
 from tilewright.core.graph import Node
 from tilewright.core.types import Array, i64, product
-from tilewright.frontend.aten_call import Call, Result, Unsupported, dim_scalar, reshape, transpose
+from tilewright.frontend.aten_call import Call, Result, Unsupported, dim_scalar, reshape, slice_axis, transpose
 
 Convert = Callable[[Call], Result]
 
 
-def _batched(c: Call, n: int) -> Node:
+def batched(c: Call, n: int) -> Node:
     """The operand with a batch axis."""
     x = c.tensor("self")
     return reshape(c.b, x, (1, *x.shape)) if len(x.shape) == n + 1 else x
@@ -33,19 +33,27 @@ def _window(c: Call, n: int) -> tuple[tuple[int, ...], tuple[int, ...], tuple[in
 
 
 def _overhang(c: Call, x: Node, n: int, reach: list[int], strides: tuple[int, ...], pads: tuple[int, ...]) -> list[int]:
-    """By how much the last window leaves the padded input, per axis: what rounding the size up costs."""
+    """By how much the last window leaves the padded input, per axis: what rounding the size up costs.
+
+    Of a symbolic size the most that it can be, which is less than a stride.
+    """
     extra = []
     for size, out, r, s, p in zip(x.shape[-n:], c.shape[-n:], reach, strides, pads, strict=True):
         over = (out - 1) * s + r - size - 2 * p
-        if isinstance(over, Expr):
-            raise Unsupported("ceil_mode with a symbolic size", "use ceil_mode=False or static sizes")
-        extra.append(max(over, 0))
+        extra.append(s - 1 if isinstance(over, Expr) else max(over, 0))
     return extra
+
+
+def _cut(c: Call, y: Node, n: int) -> Node:
+    """The result's windows; of a symbolic size there may be one more, which begins beyond the operand."""
+    for axis, out in zip(range(len(y.shape) - n, len(y.shape)), c.shape[-n:], strict=True):
+        y = slice_axis(c.b, y, axis, 0, out)
+    return reshape(c.b, y, c.shape)
 
 
 def _max_pool(n: int) -> Convert:
     def convert(c: Call) -> Result:
-        x = _batched(c, n)
+        x = batched(c, n)
         kernel, strides, pads = _window(c, n)
         dilations = c.pair("dilation", n)
         extra = [0] * n
@@ -56,12 +64,12 @@ def _max_pool(n: int) -> Convert:
             "kernel": kernel, "strides": strides, "dilations": dilations, "layout": "NCHW",
             "pads": tuple((p, p + e) for p, e in zip(pads, extra, strict=True)),
         }  # fmt: skip
-        values = reshape(c.b, c.b(ops.max_pool, x, **window), c.shape)
+        values = _cut(c, c.b(ops.max_pool, x, **window), n)
         if len(c.results) == 1:
             return values
         flat = c.b.results(c.b(ops.max_pool_indices, x, **window))[1]
         plane = dim_scalar(c.b, product(x.shape[2:]), i64)
-        return values, reshape(c.b, c.b(ops.mod, flat, plane), c.shape)
+        return values, _cut(c, c.b(ops.mod, flat, plane), n)
 
     return convert
 
@@ -97,7 +105,7 @@ def _whole_mean(c: Call, x: Node, n: int) -> Node:
 
 def _avg_pool(n: int) -> Convert:
     def convert(c: Call) -> Node:
-        x = _batched(c, n)
+        x = batched(c, n)
         if x.dtype.is_integer:
             return _whole_mean(c, x, n)
         kernel, strides, pads = _window(c, n)
@@ -108,78 +116,9 @@ def _avg_pool(n: int) -> Convert:
             count_include_pad=bool(c["count_include_pad"]), divisor=abs(divisor),
             ceil_pads=extra if any(extra) else (),
         )  # fmt: skip
-        return reshape(c.b, c.b(ops.neg, y) if divisor < 0 else y, c.shape)
+        return _cut(c, c.b(ops.neg, y) if divisor < 0 else y, n)
 
     return convert
-
-
-def _adaptive(n: int, is_max: bool) -> Convert:
-    def convert(c: Call) -> Result:
-        x = _batched(c, n)
-        sizes, outs = x.shape[-n:], c.shape[-n:]
-        rank = len(x.shape)
-        if is_max and len(c.results) > 1 and all(isinstance(d, int) for d in (*sizes, *outs)):
-            return _adaptive_max(c, x, sizes, outs)
-        if all(o == 1 for o in outs):
-            reduce = ops.reduce_max if is_max else ops.reduce_mean
-            y = c.b(reduce, x, axes=tuple(range(rank - n, rank)), keepdims=True)
-        elif all(isinstance(s, int) and isinstance(o, int) and s % o == 0 for s, o in zip(sizes, outs, strict=True)):
-            kernel = tuple(s // o for s, o in zip(sizes, outs, strict=True))
-            op = ops.max_pool if is_max else ops.avg_pool
-            y = c.b(op, x, kernel=kernel, strides=kernel, pads=((0, 0),) * n, layout="NCHW")
-        elif is_max:
-            return _adaptive_max(c, x, sizes, outs)
-        else:
-            y = _average_by_matrices(c, x, sizes, outs)
-        y = reshape(c.b, y, c.shape)
-        return y if len(c.results) == 1 else (y, None)
-
-    return convert
-
-
-def _adaptive_max(c: Call, x: Node, sizes: tuple[Dim, ...], outs: tuple[Dim, ...]) -> Result:
-    """Windows as tables of positions; shorter ones repeat their first place."""
-    b, n = c.b, len(sizes)
-    table = np.zeros((1, 1), np.int64)
-    for size, out in zip(sizes, outs, strict=True):
-        if not isinstance(size, int) or not isinstance(out, int):
-            raise Unsupported("adaptive pooling of a symbolic size", "use static sizes or an output size of 1")
-        ranges = [(i * size // out, -(-(i + 1) * size // out)) for i in range(out)]
-        width = max((stop - start for start, stop in ranges), default=0)
-        along = np.array([[min(k, stop - start - 1) * (start + k < stop) + start for k in range(width)]
-                          for start, stop in ranges], np.int64).reshape(out, width)  # fmt: skip
-        joined = table[:, None, :, None] * size + along[None, :, None, :]
-        table = joined.reshape(table.shape[0] * out, table.shape[1] * width)
-    lead = x.shape[: len(x.shape) - n]
-    flat: Dim = 1
-    for d in sizes:
-        flat = flat * d
-    axis = len(lead) + 1
-    windows = b(ops.gather, reshape(b, x, (*lead, flat)), b.const(table), axis=len(lead))
-    y = b(ops.reduce_max, windows, axes=(axis,), keepdims=False)
-    if len(c.results) == 1:
-        return reshape(b, y, c.shape)
-    best = b(ops.argmax, windows, axis=axis, keepdims=True)
-    tables = b(ops.expand, b.const(table), shape=(*lead, *table.shape))
-    index = b(ops.gather_elements, tables, best, axis=axis)
-    return reshape(b, y, c.shape), reshape(b, index, c.shape)
-
-
-def _average_by_matrices(c: Call, x: Node, sizes: tuple[Dim, ...], outs: tuple[Dim, ...]) -> Node:
-    """Adaptive windows overlap unevenly: along each axis the means are a product with a constant matrix."""
-    n, rank = len(sizes), len(x.shape)
-    for k, (size, out) in enumerate(zip(sizes, outs, strict=True)):
-        if not isinstance(size, int) or not isinstance(out, int):
-            raise Unsupported("adaptive pooling of a symbolic size", "use static sizes or an output size of 1")
-        matrix = np.zeros((size, out), x.dtype.numpy)
-        for i in range(out):
-            start, stop = i * size // out, -(-(i + 1) * size // out)
-            matrix[start:stop, i] = 1 / (stop - start)
-        axis = rank - n + k
-        swap = list(range(rank))
-        swap[axis], swap[-1] = swap[-1], swap[axis]
-        x = transpose(c.b, c.b(ops.matmul, transpose(c.b, x, swap), c.b.const(matrix)), swap)
-    return x
 
 
 def _resize(mode: str, n: int, *, exact: bool = False) -> Convert:
@@ -266,8 +205,6 @@ TABLE: Mapping[str, Convert] = {
     "max_pool1d_with_indices.default": _max_pool(1),
     "max_pool2d_with_indices.default": _max_pool(2), "max_pool3d_with_indices.default": _max_pool(3),
     **{f"avg_pool{n}d.default": _avg_pool(n) for n in (1, 2, 3)},
-    **{f"{prefix}adaptive_avg_pool{n}d.default": _adaptive(n, False) for n in (1, 2, 3) for prefix in ("", "_")},
-    **{f"adaptive_max_pool{n}d.default": _adaptive(n, True) for n in (1, 2, 3)},
     **{f"upsample_nearest{n}d.{kind}": _resize("nearest", n) for n in (1, 2, 3) for kind in ("vec", "default")},
     **{f"_upsample_nearest_exact{n}d.{kind}": _resize("nearest", n, exact=True)
        for n in (1, 2, 3) for kind in ("vec", "default")},
