@@ -291,7 +291,7 @@ def test_numbers_of_data_without_a_form_are_left_to_pytorch(recorder: Recorder, 
     [
         lambda n: int(n / 2), lambda n: int(n * 1.5), lambda n: round(n / 4), lambda n: math.ceil(n * 0.75 - 1),
         lambda n: int((n - 9) / 2) + 5, lambda n: int((n * n) ** 0.5), lambda n: math.floor(n / 3 + 0.0) + 1,
-        lambda n: round((2 * n + 1) / 2),
+        lambda n: round((2 * n + 1) / 2), lambda n: int(n * 0.7), lambda n: int(n**0.5),
     ],
 )  # fmt: skip
 def test_sizes_rounded_from_floats(recorder: Recorder, size: Any) -> None:

@@ -6,6 +6,7 @@ calls that have no form here. Not its business: running it, and what happens to 
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -48,6 +49,7 @@ def import_piece(
     ``outputs`` may hold numbers beside fx nodes. ``frozen`` gives inputs that are constants.
     """
     importer = Importer(Pool(), SymbolTable(), owner)
+    importer.symbols.compute_the_rest()
     bound, takes = _bind(importer, inputs, frozen)
     importer.convert_nodes(nodes)
     failed = dict(importer.failed)
@@ -59,6 +61,8 @@ def import_piece(
     if failed:
         return None, failed
     made, gives = _results(importer, inputs, outputs)
+    if not _bind_computed(importer, inputs, bound, takes):
+        return None, {}
     names = tuple(f"output_{i}" for i in range(len(made)))
     graph = Graph("dynamo", importer.pool, tuple(bound), tuple(made), names)
     return PieceProgram(graph, tuple(takes), tuple(gives)), {}
@@ -105,6 +109,52 @@ def _bind(
             inputs.append(importer.pool.input(f"{size.name}_size", TensorType(bool_, (size,))))
             takes.append(lambda args, i=i: carrier(args[i]))  # type: ignore[misc]
     return inputs, takes
+
+
+def _bind_computed(importer: Importer, placeholders: Sequence[Any], inputs: list[Node], takes: list[Take]) -> bool:
+    """Sizes without a form here, such as ``int(h * 0.7)``, come in as carriers that each call works out.
+
+    False where the arguments do not have the sizes that they are computed of.
+    """
+    homes = _argument_homes(placeholders)
+    known = {d for n in inputs for d in n.shape if isinstance(d, Sym)}
+    for expression, size in (importer.symbols.computed or {}).items():
+        if size in known:
+            continue
+        over = sorted(expression.free_symbols, key=str)
+        if any(s not in homes for s in over):
+            return False
+        inputs.append(importer.pool.input(f"{size.name}_size", TensorType(bool_, (size,))))
+        takes.append(partial(_take_computed, _evaluator(expression, over), [homes[s] for s in over]))
+    return True
+
+
+def _argument_homes(placeholders: Sequence[Any]) -> dict[Any, tuple[int, int | None]]:
+    """Where the arguments hold PyTorch's symbolic sizes: the argument, and its axis unless it is the number itself."""
+    found: dict[Any, tuple[int, int | None]] = {}
+    for i, node in enumerate(placeholders):
+        value = node.meta.get("val")
+        sizes = {None: value} if type(value).__name__ == "SymInt" else dict(enumerate(getattr(value, "shape", ())))
+        for axis, size in sizes.items():
+            expression = getattr(getattr(size, "node", None), "expr", None)
+            if expression is not None:
+                found.setdefault(expression, (i, axis))
+    return found
+
+
+def _evaluator(expression: Any, symbols: Sequence[Any]) -> Callable[..., int]:
+    """The value of a sympy expression at numbers for its symbols."""
+    import sympy
+
+    @functools.lru_cache(maxsize=256)
+    def value(*sizes: int) -> int:
+        return int(expression.xreplace({s: sympy.Integer(n) for s, n in zip(symbols, sizes, strict=True)}))
+
+    return value
+
+
+def _take_computed(value: Callable[..., int], homes: Sequence[tuple[int, int | None]], args: Sequence[Any]) -> Array:
+    return carrier(value(*(int(args[i] if axis is None else args[i].shape[axis]) for i, axis in homes)))
 
 
 def _input_type(importer: Importer, fake: Any) -> TensorType:
@@ -178,19 +228,9 @@ def _placement(importer: Importer, fake: Any) -> tuple[tuple[Dim, ...], tuple[Di
 
 
 def _homes(importer: Importer, inputs: Sequence[Any]) -> dict[Sym, tuple[int, int | None]]:
-    """Where the arguments hold each symbol: the argument, and its axis unless it is the number itself."""
-    found: dict[Sym, tuple[int, int | None]] = {}
-    for i, node in enumerate(inputs):
-        value = node.meta.get("val")
-        if type(value).__name__ == "SymInt":
-            sizes: dict[int | None, Any] = {None: value}
-        else:
-            sizes = dict(enumerate(getattr(value, "shape", ())))
-        for axis, size in sizes.items():
-            d = importer.symbols.dim(size)
-            if isinstance(d, Sym):
-                found.setdefault(d, (i, axis))
-    return found
+    """Where the arguments hold each of our symbols."""
+    found = {importer.symbols.dim(e): home for e, home in reversed(_argument_homes(inputs).items())}
+    return {d: home for d, home in found.items() if isinstance(d, Sym)}
 
 
 def _give_placed(

@@ -43,6 +43,12 @@ class SymbolTable:
         self._symbols: dict[str, Dim] = {}
         self._equal: dict[str, Any] = {}
         self._ranges: dict[str, tuple[int | None, int | None]] = {}
+        self._environment: Any = None
+        self.computed: dict[Any, Sym] | None = None
+
+    def compute_the_rest(self) -> None:
+        """Let expressions without a form here be symbols of their own, in ``computed``, which callers work out."""
+        self.computed = {}
 
     def add_ranges(self, ranges: Mapping[Any, Any], down_to: int = TRACED_FROM) -> None:
         """Take over PyTorch's value ranges: ``{sympy symbol: ValueRanges}``.
@@ -66,6 +72,7 @@ class SymbolTable:
         if known is not None:
             return int(known)
         if node.shape_env is not None:
+            self._environment = node.shape_env
             for symbol in node.expr.free_symbols:
                 if str(symbol) not in self._ranges and symbol in node.shape_env.var_to_range:
                     self.add_ranges({symbol: node.shape_env.var_to_range[symbol]})
@@ -180,7 +187,20 @@ class SymbolTable:
         found = rounded(e, self._convert)
         if found is not None:
             return found
-        raise Unsupported(f"the size expression {e}", "use + - * // % min and max on sizes")
+        return self._computed(e)
+
+    def _computed(self, e: Any) -> Sym:
+        """A symbol for a size that callers work out."""
+        if self.computed is not None and e in self.computed:
+            return self.computed[e]
+        by_data = any(_BY_DATA.fullmatch(s.name) or _FLOAT_BY_DATA.fullmatch(s.name) for s in e.free_symbols)
+        if self.computed is None or self._environment is None or by_data or not getattr(e, "is_integer", False):
+            raise Unsupported(f"the size expression {e}", "use + - * // % min and max on sizes")
+        least = _finite(self._environment.bound_sympy(e).lower)
+        if not _never_negative(e) and (least is None or least < 0):
+            raise Unsupported(f"the size expression {e}, which may be negative", "use + - * // % min and max on sizes")
+        self.computed[e] = Sym(f"size_{len(self.computed)}", max(least or 0, 0), None)
+        return self.computed[e]
 
     def _product(self, e: Any) -> Dim:
         """A product; a rational factor is an exact division, as PyTorch knows."""
@@ -199,6 +219,22 @@ class SymbolTable:
         for _ in range(exponent):
             result = result * base
         return result
+
+
+def _never_negative(e: Any) -> bool:
+    """Is it made of sizes and numbers of 0 and above by operations that keep it so?"""
+    if getattr(e, "is_Symbol", False):
+        return not _BY_DATA.fullmatch(e.name)
+    if getattr(e, "is_Number", False):
+        return bool(e >= 0)
+    kind = type(e).__name__
+    return (kind in _KEEP_SIGN or kind.endswith("_sqrt")) and all(_never_negative(a) for a in e.args)
+
+
+_KEEP_SIGN = frozenset({
+    "Add", "Mul", "Pow", "FloatPow", "PowByNatural", "IntTrueDiv", "FloatTrueDiv", "FloorDiv", "CleanDiv", "CeilDiv",
+    "Mod", "PythonMod", "Max", "Min", "ToFloat", "TruncToInt", "FloorToInt", "CeilToInt", "RoundToInt", "Identity",
+})  # fmt: skip
 
 
 def _turning_points(condition: Any, symbol: Any) -> set[int]:
