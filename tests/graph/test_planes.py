@@ -1,0 +1,108 @@
+"""The pass ``pointwise-in-planes``: lone 1x1 convolutions in N, C order become products; all others stay."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tilewright
+from graph.showing import assert_same, graph_of, n_of
+from tilewright import ops
+from tilewright.core.expr import Sym
+from tilewright.core.passes import run_pipeline
+from tilewright.core.types import TensorType, f32
+from tilewright.graph.pipeline import passes_for
+from tilewright.graph.planes import PointwiseInPlanes
+
+
+def lone(shape, n_out, groups=1, activation=None, **attrs):
+    """A convolution in N, C order, with a bias for each channel."""
+    rank, rng = len(shape), np.random.default_rng(0)
+    kernel = attrs.pop("kernel", (1,) * (rank - 2))
+    given = {"strides": (1,) * (rank - 2), "pads": ((0, 0),) * (rank - 2), "dilations": (1,) * (rank - 2), **attrs}
+    w = rng.standard_normal((n_out, shape[1] // groups, *kernel)).astype(np.float32)
+    bias = rng.standard_normal((n_out,) + (1,) * (rank - 2)).astype(np.float32)
+
+    def build(b, x):
+        y = b(ops.add, b(ops.conv, x, b.const(w), groups=groups, **given), b.const(bias))
+        return b(activation, y) if activation else y
+
+    return graph_of(build, TensorType(f32, shape))
+
+
+def optimised(graph):
+    return run_pipeline(graph, passes_for(2, lanes=16))
+
+
+def is_product(graph):
+    after = optimised(graph)
+    return n_of(after, ops.matmul) == 1 and n_of(after, ops.conv) == n_of(after, ops.transpose) == 0
+
+
+def test_few_channels_and_shallow_sums_are_products():
+    assert is_product(lone((1, 257, 37, 37), 17))
+    assert is_product(lone((3, 16, 36, 36), 64, activation=ops.tanh))
+    assert is_product(lone((1, 102, 12, 12), 102, groups=6))
+    assert is_product(lone((1, 20, 200), 17))
+    assert is_product(lone((Sym("n", 1), 20, 2, 5, 20), 17))
+
+
+@pytest.mark.parametrize(
+    ("shape", "n_out", "attrs"),
+    [
+        ((1, 256, 37, 37), 64, {}),
+        ((1, 257, 3, 3), 17, {}),
+        ((1, 64, 12, 12), 8, {}),
+        ((1, 64, 12, 12), 64, {"groups": 16}),
+        ((1, 20, 12, 12), 17, {"strides": (2, 1)}),
+        ((1, 20, 12, 12), 17, {"pads": ((1, 0), (0, 0))}),
+        ((1, 20, 12, 12), 17, {"kernel": (1, 2)}),
+        ((1, 20, Sym("h", 1), 12), 17, {}),
+    ],
+)
+def test_others_stay_convolutions(shape, n_out, attrs):
+    assert n_of(optimised(lone(shape, n_out, **attrs)), ops.matmul) == 0
+
+
+def test_a_convolution_between_others_stays_channels_last():
+    def build(b, x):
+        w = [b.const(np.ones(s, np.float32)) for s in ((17, 17, 3, 3), (17, 17, 1, 1))]
+        plain = {"strides": (1, 1), "dilations": (1, 1)}
+        y = b(ops.conv, x, w[0], pads=((1, 1), (1, 1)), **plain)
+        return b(ops.conv, y, w[1], pads=((0, 0), (0, 0)), **plain)
+
+    assert n_of(optimised(graph_of(build, TensorType(f32, (1, 17, 12, 12)))), ops.matmul) == 0
+
+
+def test_a_result_that_is_read_in_both_orders_stays():
+    rng = np.random.default_rng(0)
+
+    def build(b, x):
+        w = b.const(rng.standard_normal((17, 20, 1, 1)).astype(np.float32))
+        last = b(ops.transpose, x, perm=(0, 2, 3, 1))
+        attrs = {"strides": (1, 1), "dilations": (1, 1), "pads": ((0, 0), (0, 0)), "layout": "NHWC"}
+        y = b(ops.tanh, b(ops.conv, last, w, **attrs))
+        return b(ops.transpose, y, perm=(0, 3, 1, 2)), y
+
+    graph = graph_of(build, TensorType(f32, (1, 20, 12, 12)))
+    assert PointwiseInPlanes().run(graph) is graph
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.data())
+def test_any_such_convolution_gives_the_same(data):
+    groups, sides = data.draw(st.integers(1, 3)), data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=3))
+    n_in, n_out = groups * data.draw(st.integers(1, 20)), groups * data.draw(st.integers(16, 20))
+    activation = data.draw(st.sampled_from([None, ops.tanh, ops.silu]))
+    graph = lone((data.draw(st.integers(1, 3)), n_in, *sides), n_out, groups, activation)
+    assert_same(graph, optimised(graph), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("shape", "n_out", "groups"), [((2, 37, 13, 13), 17, 1), ((1, 51, 5, 7), 51, 3)])
+def test_compiled(shape, n_out, groups):
+    graph = lone(shape, n_out, groups)
+    x = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+    plain = tilewright.compile(graph, optimize=0, cache=False)
+    for target in (None, "x86-64-v3"):
+        model = tilewright.compile(graph, cache=False, **({"target": target} if target else {}))
+        np.testing.assert_allclose(model(x), plain(x), rtol=1e-4, atol=1e-4)
