@@ -13,8 +13,11 @@ scratch lie in memory that every block uses again.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
+from math import prod
 
 from tilewright.core.compute import IndexLike, Inside, Load, Select, Value
 from tilewright.core.compute import walk as walk_value
@@ -39,6 +42,12 @@ LARGE_PART = 0.6
 """Blocks of one size take one form of the code: uneven ones are taken where equal ones are smaller by this factor."""
 HIDDEN = 0.3
 """Reading constants beside the products costs this part of what traffic of its own would."""
+EXCHANGED = 1.25
+"""What phases cost that exchange their values between cores, with a join after each, by what even blocks cost."""
+MAX_TASKS = 8
+"""Blocks for each core, from which on they are even enough."""
+EVENER = 1.06
+"""Blocks that share the work better are taken from this factor on."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +173,7 @@ def _block(
     total = sum(_bytes(b, name) for name in (names.operand, names.product))
     constants = _constant_bytes(b, names.product)
     limit = min(machine.l2_bytes * BLOCK_SHARE, MAX_BLOCK_BYTES) - min(constants, machine.l2_bytes * BLOCK_SHARE / 3)
-    most = int(limit * n_tiles / total)
+    fit = most = int(limit * n_tiles / total)
     sizes: list[int] = []
     counts = [w.n_tiles for w in walks if isinstance(w.n_tiles, int)]
     if len(counts) < len(walks):
@@ -172,10 +181,37 @@ def _block(
     for count in reversed(counts):
         sizes.insert(0, _part_of(count, min(count, most)))
         most = most // max(sizes[0], 1) if sizes[0] == count else 1
-    n_blocks = n_tiles / max(estimate(sizes), 1)
-    if 0 in sizes or n_blocks < 2 or (n_blocks - 1) * constants * HIDDEN > 2 * total:
-        return None
-    return tuple(sizes)
+    most_blocks = 1 + 2 * total / max(constants * HIDDEN, 1)
+    found = tuple(sizes) if 0 not in sizes and 2 <= n_tiles / estimate(sizes) <= most_blocks else None
+    return _shared(counts, found, fit, most_blocks, machine.n_cores) if machine.n_cores > 1 and not batch else found
+
+
+def _shared(
+    counts: Sequence[int], sizes: tuple[int, ...] | None, fit: int, most_blocks: float, n_cores: int
+) -> tuple[int, ...] | None:
+    """``sizes``, or blocks of at most ``fit`` tiles that ``n_cores`` finish sooner; None: phases for the whole image.
+
+    A block keeps its points and products on one core, which waits for no other between its phases. The last block
+    of the first walk may be smaller where the others are whole: else blocks are not seen to write apart.
+    """
+    least = _longest(counts, sizes, n_cores) if sizes else prod(counts) / n_cores * EXCHANGED
+    even = product(*([n for n in range(1, count + 1) if count % n == 0] for count in counts))
+    for other in [*even, *((n, *counts[1:]) for n in range(1, counts[0] + 1))]:
+        n_blocks = prod(-(-count // n) for count, n in zip(counts, other, strict=True))
+        if prod(other) <= fit and n_cores <= n_blocks <= min(most_blocks, MAX_TASKS * n_cores):
+            takes = _longest(counts, other, n_cores)
+            if takes * EVENER < least:
+                least, sizes = takes * EVENER, other
+    return sizes
+
+
+def _longest(counts: Sequence[int], sizes: Sequence[int], n_cores: int) -> float:
+    """Tiles of the core that has most to do; one more for each block, for reading constants again."""
+    parts = [[min(n, count - at) for at in range(0, count, n)] for count, n in zip(counts, sizes, strict=True)]
+    loads = [0] * n_cores
+    for block in product(*parts):
+        loads[loads.index(min(loads))] += prod(block) + 1
+    return max(loads)
 
 
 def _part_of(count: int, most: int) -> int:
