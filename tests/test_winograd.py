@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 import tilewright as tw
 from tilewright import driver, ops
+from tilewright.codegen.target import Target
+from tilewright.core.compute import Buffer, Computation
 from tilewright.core.diag import OptionError
 from tilewright.core.expr import Sym
-from tilewright.core.graph import Graph, Pool
+from tilewright.core.graph import Attrs, Graph, Pool
 from tilewright.core.passes import run_pipeline
 from tilewright.core.types import Array, TensorType, f32
 from tilewright.graph.pipeline import passes_for
+from tilewright.kernels import machine_of
 from tilewright.ops.winograd import transformed_weights
 from tilewright.options import Options
-from tilewright.tile.default import RULE_BROKE
+from tilewright.tile.default import RULE_BROKE, schedule_with_steps
+from tilewright.tile.shares import whole_extent
 
 
 def random(*shape: int, seed: int = 0) -> Array:
@@ -315,6 +321,28 @@ def innermost_loops(text: str) -> list[list[str]]:
     jumps = [(k, line.split()[-1]) for k, line in enumerate(lines) if line.strip().startswith("j")]
     loops = [(labels[to], k) for k, to in jumps if labels.get(to, k + 1) <= k]
     return [lines[a:b] for a, b in loops if not any(a <= c and d <= b and (c, d) != (a, b) for c, d in loops)]
+
+
+@pytest.mark.parametrize(
+    ("size", "channels", "n_cores", "blocks"),
+    [
+        (14, (128, 32), 2, 2),  # a block on each core, which exchange nothing
+        (14, (256, 256), 2, None),  # a block would read 9 MB of constants
+        (14, (128, 32), 16, None),  # too few tiles
+        (56, (64, 64), 2, 14),  # of 7, the most that fit a cache, one core would have 4
+    ],
+)
+def test_blocks_fall_evenly_on_the_cores(size, channels, n_cores, blocks):
+    """The blocks are the parallel loop that is the whole kernel; without any, each phase has a loop of its own."""
+    (n_in, n_out), op = channels, ops.winograd_conv
+    x, w = Buffer("x", f32, (1, size, size, n_in)), Buffer("w", f32, (6, 6, n_in, n_out))
+    y = Buffer("y", f32, (1, size, size, n_out))
+    given = {"tile": 4, "pads": ((1, 1), (1, 1)), "strides": (), "dilations": ()}
+    stages = op.compute((x, w), (y,), Attrs(op.complete_attrs(given)))
+    temps = tuple(b for s in stages for b in s.outs if b is not y)
+    machine = replace(machine_of(Target.parse("x86-64-v4")), n_cores=n_cores, ghz=1e-3)
+    kernel = schedule_with_steps(Computation((x, w), (y,), stages, temps), machine, constants=(w,)).kernel
+    assert whole_extent(kernel) == blocks
 
 
 @pytest.mark.parametrize(("size", "m"), [((56, 56, 64, 64), 4), ((14, 14, 256, 256), 4), ((7, 7, 512, 512), 2)])
