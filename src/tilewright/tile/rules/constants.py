@@ -88,7 +88,7 @@ def _panel_depth(b: Builder, machine: Machine, buffer: Buffer, load: Load, loops
     while depth + 1 < len(load.index):
         n_bytes = estimate(buffer.shape[depth + 1 :]) * buffer.dtype.n_bytes
         following = load.index[depth + 1]
-        if n_bytes <= machine.l2_bytes / 4 or not isinstance(following, Sym) or following.name not in loops:
+        if n_bytes <= machine.l2_bytes / 16 or not isinstance(following, Sym) or following.name not in loops:
             break
         if _is_reduced(b, following.name):
             break
