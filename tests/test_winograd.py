@@ -262,13 +262,13 @@ def test_deep_nets_stay_within_the_bound_of_eager(channels, depth, size):
 @pytest.mark.parametrize(
     ("layer", "size"),
     [
-        (torch.nn.Conv1d(24, 33, 3, padding=1), (50,)),
+        (torch.nn.Conv1d(56, 65, 3, padding=1), (150,)),
         (torch.nn.Conv1d(64, 64, 3, padding=8, dilation=4), (101,)),
-        (torch.nn.Conv1d(32, 48, 5, padding=1, dilation=3), (97,)),
-        (torch.nn.Conv1d(32, 48, 4), (64,)),
+        (torch.nn.Conv1d(64, 64, 5, padding=1, dilation=3), (197,)),
+        (torch.nn.Conv1d(64, 64, 4), (130,)),
         (torch.nn.Conv2d(32, 32, 3, padding=3, dilation=3), (30, 31)),
         (torch.nn.Conv2d(40, 40, (3, 1), padding=(1, 0)), (30, 7)),
-        (torch.nn.Conv2d(40, 40, (1, 3), padding=(0, 2), dilation=(1, 2)), (6, 161)),
+        (torch.nn.Conv2d(72, 72, (1, 3), padding=(0, 2), dilation=(1, 2)), (6, 161)),
         (torch.nn.Conv2d(100, 100, 5, padding=2), (37, 38)),
     ],
 )

@@ -32,9 +32,9 @@ def convolution(w, size=(28, 28), batch=1, dtype=f32, **attrs):
     return graph_of(build, TensorType(dtype, (batch, *size, channels)))
 
 
-def tile_of(graph):
+def tile_of(graph, **options):
     """The tile that the pass chose, or None."""
-    after = Winograd().run(graph)
+    after = Winograd(**options).run(graph)
     found = [n for n in after.nodes() if n.op is ops.winograd_conv]
     assert len(found) + n_of(after, ops.conv) == 1
     return found[0].attrs["tile"] if found else None
@@ -51,8 +51,13 @@ def test_images_may_have_symbolic_sizes(size):
 
 
 def test_small_tiles_where_large_ones_would_be_cut_or_weights_outweigh_images():
-    assert tile_of(convolution(random(64, 64, 3, 3), (6, 6))) == 2
+    assert tile_of(convolution(random(128, 128, 3, 3), (8, 8))) == 2
     assert tile_of(convolution(random(512, 512, 3, 3), (7, 7))) == 2
+
+
+@pytest.mark.parametrize(("size", "per_lane", "tile"), [(14, 1, 4), (14, 2, None), (28, 2, 4), (7, 1, None)])
+def test_few_channels_of_small_images_stay_direct_where_their_weights_take_longest(size, per_lane, tile):
+    assert tile_of(convolution(random(32, 128, 3, 3), (size, size)), per_lane=per_lane) == tile
 
 
 @pytest.mark.parametrize(
@@ -101,7 +106,7 @@ def test_of_a_volume_the_last_two_axes_are_the_image(taps, frames, attrs, tile):
         ((3,), (999,), {"dilations": (7,), "pads": ((5, 11),)}, 4),
         ((5,), (100,), {"pads": ((2, 2),)}, 2),
         ((4,), (101,), {"pads": ((0, 0),)}, 3),
-        ((2,), (401,), {"pads": ((0, 0),), "dilations": (4,)}, 5),
+        ((2,), (401,), {"pads": ((0, 0),), "dilations": (2,)}, 5),
         ((7,), (100,), {}, None),
         ((3,), (100,), {"strides": (2,)}, None),
         ((3,), (Sym("time", 3),), {}, None),

@@ -42,8 +42,9 @@ from tilewright.core.compute import (
     syms,
 )
 from tilewright.core.expr import Sym, floordiv, maximum, minimum, mod
+from tilewright.tile.cost import CACHE_LINE
 from tilewright.tile.default import schedule, schedule_with_steps
-from tilewright.tile.ir import For, Kind, Role, Space, Store, Update, walk
+from tilewright.tile.ir import For, Kind, Prefetch, Role, Space, Store, Update, walk
 from tilewright.tile.rewrite import loads_of, loops_of
 from tilewright.tile.text import kernel_text
 
@@ -285,6 +286,26 @@ def test_rows_of_a_large_result_walk_all_panels_chunk_by_chunk(n_rows, in_chunks
     outer = [x.sym.name for x in loops_of(kernel.body) if x.kind in (Kind.SERIAL, Kind.PARALLEL)]
     (panel,) = {x.index[0].name for s in walk(kernel.body) for x in loads_of(s) if x.buffer.name == "B_p"}
     assert outer.index(panel) == (1 if in_chunks else 0)
+
+
+def test_of_many_constant_matrices_the_next_one_is_hinted_at_once():
+    """A hint's panel is one matrix, not a row of them again for each matrix in it."""
+    n, rows, depth, width = 4, 48, 16, 32
+    shapes = {"A": (n, n, rows, depth), "B": (n, n, depth, width), "C": (n, n, rows, width)}
+    a, b, c = (Buffer(name, F, shape) for name, shape in shapes.items())
+    u, v, i, j = syms(axes_for(c.shape))
+    (k,) = syms(axes_for((depth,), "k"))
+    product = Reduction(axes_for((depth,), "k"), "add", (ZERO,))
+    stage = Stage((c,), axes_for(c.shape), (u, v, i, j), (a[u, v, i, k] * b[u, v, k, j],), product)
+    machine = dataclasses.replace(WIDE, l2_bytes=32768, n_cores=1)
+    kernel = check_default(Computation((a, b), (c,), (stage,)), "B", machine=machine)
+
+    def hints(body):
+        inside = sum(s.loop.extent * hints(s.body) for s in body if isinstance(s, For))
+        return inside + sum(isinstance(s, Prefetch) for s in body)
+
+    n_lines = n * n * depth * width * F.n_bytes // CACHE_LINE
+    assert n_lines <= hints(kernel.body) <= 2 * n_lines
 
 
 def test_two_outputs_and_a_shared_temporary():
