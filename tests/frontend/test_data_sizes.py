@@ -238,6 +238,22 @@ def test_finding_among_nothing(f: Callable[..., Any]) -> None:
     check_captured(f, torch.zeros(2, 0, 3))
 
 
-def test_a_slice_by_data_is_left_to_pytorch_by_name() -> None:
-    with pytest.raises(Exception, match="a slice bound that is data"):
-        check_captured(lambda x: torch.zeros(9)[x[0].item() : x[1].item()], torch.tensor([1, 4]))
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: torch.arange(9.0)[x[0].item() : x[1].item()] * 2,
+        lambda x: torch.arange(9.0)[: x[0].item()].clone(),
+        lambda x: torch.arange(18.0).view(9, 2)[x[0].item() :: 3] + 1,
+        lambda x: torch.arange(9.0)[: x[0].clamp(max=3).item()] + x[0].clamp(max=3).item(),
+        lambda x: [p + 1 for p in torch.tensor_split(torch.arange(9.0), x)],
+        lambda x: x * (x.sum().item() + 1) + x.sum().clamp(max=2).item(),
+        lambda x: x[0].item() + x[1].item(),
+    ],
+)
+def test_ends_and_numbers_of_either_sign_that_data_decide(f: Callable[..., Any]) -> None:
+    check_captured(f, *(torch.tensor(x) for x in ([2, 5], [4, 9], [-5, -2], [0, 0])))
+
+
+def test_a_view_of_which_data_decide_where_it_lies_is_left_to_pytorch_by_name() -> None:
+    with pytest.raises(Exception, match="a view of which data decide where it lies"):
+        check_captured(lambda x: x[x[0].item() : x[1].item()], torch.tensor([1, 4, 9, 9, 9]))

@@ -315,3 +315,16 @@ def test_an_image_scaled_by_a_fraction(recorder: Recorder) -> None:
         x = torch.rand(1, 2, n, n + 1)
         assert_close(compiled(x), f(x))
     assert len(recorder.graphs) == 1
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x, n: x * n + n // 3, lambda x, n: torch.roll(x, n, 0), lambda x, n: x[n:] * 2, lambda x, n: x[:n] * 2,
+        lambda x, n: torch.full((3,), n), lambda x, n: (x.expand(4, 4).triu(n), n * 2), lambda x, n: x * (n % 3),
+    ],
+)  # fmt: skip
+def test_integers_of_either_sign(recorder: Recorder, f: Any) -> None:
+    compiled = recorder.compile(f)
+    for n in (2, 1, 3, -2, -1, -3):
+        assert_close(compiled(torch.arange(4.0), n), f(torch.arange(4.0), n))

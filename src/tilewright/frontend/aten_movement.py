@@ -1,7 +1,8 @@
 """ATen's views, slices, padding and joining, all as copies of elements: views are functional after export.
 
 In: calls, whose result shapes PyTorch has worked out. Out: nodes. Sizes of slices come from the result's shape, so
-no arithmetic on bounds is repeated here. Not its business: indices that are data (``aten_index``).
+no arithmetic on bounds is repeated here, unless data decide them. Not its business: indices that are data
+(``aten_index``).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from tilewright import ops
-from tilewright.core.expr import Dim
+from tilewright.core.expr import Dim, Sym, ceildiv, maximum, symbols
 from tilewright.core.graph import Node
 from tilewright.core.types import i64
 from tilewright.frontend.aten_call import (
@@ -27,6 +28,8 @@ from tilewright.frontend.aten_call import (
     slice_axis,
     transpose,
 )
+from tilewright.frontend.aten_places import slice_by_data
+from tilewright.frontend.fx_symbols import is_decided_by_data
 
 Convert = Callable[[Call], Result]
 
@@ -70,8 +73,15 @@ def _movedim(c: Call) -> Node:
 def _slice(c: Call) -> Node:
     x = c.tensor("self")
     axis, step = c.axis(len(x.shape)), c.static("step")
-    start = clamp_index(c["start"], x.shape[axis], 0)
-    return slice_axis(c.b, x, axis, start, c.shape[axis], step)
+    whole, size = x.shape[axis], c.shape[axis]
+    if isinstance(c["start"], Node) or isinstance(c["end"], Node):
+        return slice_by_data(c, x, axis, step)
+    start = clamp_index(c["start"], whole, 0)
+    if isinstance(size, Sym) and is_decided_by_data(size) and size not in symbols(whole):
+        stop = clamp_index(c["end"], whole, whole)
+        if size not in symbols(stop):  # a new symbol of PyTorch's for what is known here
+            size = ceildiv(maximum(stop - start, 0), step)
+    return slice_axis(c.b, x, axis, start, size, step)
 
 
 def _select(c: Call) -> Node:

@@ -60,6 +60,31 @@ def size_of(c: Call, value: Node) -> Dim:
     return marker.shape[1]
 
 
+def slice_by_data(c: Call, x: Node, axis: int, step: int) -> Node:
+    """A slice of which data decide where it begins or ends; its size is at most that of the whole axis."""
+    b, n = c.b, dim_scalar(c.b, x.shape[axis], i64)
+    start, end = (_inside(c, c[name], n, default) for name, default in (("start", 0), ("end", x.shape[axis])))
+    size = c.shape[axis]
+    if isinstance(size, Sym) and is_decided_by_data(size):
+        length = b(ops.maximum, b(ops.sub, end, start), b.const(0, i64))
+        length = b(ops.floor_div, b(ops.add, length, b.const(step - 1, i64)), b.const(step, i64))
+        marker, _ = b.results(b(ops.as_size, length, count=size.name, most=x.shape[axis]))
+        size = marker.shape[1]
+    if c["start"] is None or (isinstance(c["start"], int) and c["start"] == 0):
+        return slice_axis(b, x, axis, 0, size, step)
+    at = b(ops.add, start, b(ops.mul, b(ops.iota, extent=size, dtype=i64), b.const(step, i64)))
+    return b(ops.gather, x, at, axis=axis)
+
+
+def _inside(c: Call, index: Dim | Node | None, n: Node, default: Dim) -> Node:
+    """An end of a slice as Python means it: negative counts from the end, and the result lies in ``0..n``."""
+    b, zero = c.b, c.b.const(0, i64)
+    at = default if index is None else index
+    at = reshape(b, cast(b, at, i64), ()) if isinstance(at, Node) else dim_scalar(b, at, i64)
+    at = b(ops.where, b(ops.lt, at, zero), b(ops.add, at, n), at)
+    return b(ops.minimum, b(ops.maximum, at, zero), n)
+
+
 def _bincount(c: Call) -> Node:
     """How often each number occurs, or the sum of its weights; elements that are no place do not count.
 

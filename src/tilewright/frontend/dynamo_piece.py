@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilewright.core.diag import Loc, Problem
-from tilewright.core.expr import Dim, Sym, substitute
+from tilewright.core.expr import Dim, Sym, maximum, substitute, symbols
 from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.types import Array, TensorType, bool_, f64, i64
 from tilewright.frontend.aten_call import SymFloat, Unsupported, dim_scalar
 from tilewright.frontend.complex_pairs import Pair, from_parts, join_parts
 from tilewright.frontend.fx import FAILED, Importer
+from tilewright.frontend.fx_locations import location_of
 from tilewright.frontend.fx_symbols import SymbolTable, lone_symbol
 from tilewright.frontend.torch_tensors import carrier, to_numpy, to_torch
 
@@ -61,6 +62,8 @@ def import_piece(
     if failed:
         return None, failed
     made, gives = _results(importer, inputs, outputs)
+    if importer.failed:
+        return None, importer.failed
     if not _bind_computed(importer, inputs, bound, takes):
         return None, {}
     names = tuple(f"output_{i}" for i in range(len(made)))
@@ -72,10 +75,10 @@ def _bind(
     importer: Importer, placeholders: Sequence[Any], frozen: Mapping[Any, torch.Tensor]
 ) -> tuple[list[Node], list[Take]]:
     """Tensors become inputs or constants; integers are dimensions that tensors' shapes or a carrier provide; floats are
-    0-d f64 tensors."""
+    0-d f64 tensors. An integer that may be negative is the difference of what it is above 0 and below."""
     inputs: list[Node] = []
     takes: list[Take] = []
-    sizes: list[tuple[int, Dim]] = []
+    sizes: list[tuple[Sym, Take]] = []
     for i, node in enumerate(placeholders):
         value = node.meta.get("val")
         loc = Loc(f'input "{node.name}"')
@@ -88,8 +91,8 @@ def _bind(
                 inputs.append(entry)
                 takes.append(lambda args, i=i: to_numpy(args[i]))  # type: ignore[misc]
             elif type(value).__name__ == "SymInt":
-                importer.env[node] = importer.symbols.dim(value)
-                sizes.append((i, importer.env[node]))
+                importer.env[node], parts = importer.symbols.integer(value)
+                sizes += [(size, partial(_take_integer, i, sign)) for size, sign in parts]
             elif type(value).__name__ == "SymFloat":
                 entry = importer.pool.input(node.name, TensorType(f64, ()), loc)
                 importer.env[node] = SymFloat(entry)
@@ -103,12 +106,16 @@ def _bind(
             importer.env[node] = FAILED
             importer.fail(node, Problem(loc, "input", e.rule, e.remedy))
     known = {d for n in inputs for d in n.shape if isinstance(d, Sym)}
-    for i, size in sizes:
-        if isinstance(size, Sym) and size not in known:
+    for size, take in sizes:
+        if size not in known:
             known.add(size)
             inputs.append(importer.pool.input(f"{size.name}_size", TensorType(bool_, (size,))))
-            takes.append(lambda args, i=i: carrier(args[i]))  # type: ignore[misc]
+            takes.append(take)
     return inputs, takes
+
+
+def _take_integer(i: int, sign: int, args: Sequence[Any]) -> Array:
+    return carrier(max(sign * int(args[i]), 0))
 
 
 def _bind_computed(importer: Importer, placeholders: Sequence[Any], inputs: list[Node], takes: list[Take]) -> bool:
@@ -184,7 +191,10 @@ def _results(importer: Importer, inputs: Sequence[Any], wanted: Sequence[Any]) -
             if node not in outputs:
                 outputs.append(node)
             is_tensor = isinstance(value, Node | Pair) and hasattr(source.meta.get("val"), "stride")
-            gives.append(_give(outputs.index(node), is_tensor, source, importer, inputs))
+            try:
+                gives.append(_give(outputs.index(node), is_tensor, source, importer, inputs))
+            except Unsupported as e:
+                importer.fail(source, Problem(location_of(source), str(source.target), e.rule, e.remedy))
     return outputs, gives
 
 
@@ -202,7 +212,12 @@ def _give(k: int, is_tensor: bool, source: Any, importer: Importer, inputs: Sequ
     is_complex = source.meta["val"].is_complex()
     placed = _placement(importer, source.meta["val"])
     if placed is not None:
-        return partial(_give_placed, k, is_complex, *placed, _homes(importer, inputs))
+        homes = _homes(importer, inputs)
+        shape, strides, offset = placed
+        over = frozenset[Sym]().union(*(symbols(d) for d in (*strides, offset)))
+        if over - set(shape) - homes.keys():
+            raise Unsupported("a view of which data decide where it lies", "copy it by clone()")
+        return partial(_give_placed, k, is_complex, shape, strides, offset, homes)
     order = _stride_order(source.meta["val"])
     if order is None:
         return lambda args, arrays: to_torch(arrays[k], is_complex)
@@ -220,10 +235,11 @@ def _placement(importer: Importer, fake: Any) -> tuple[tuple[Dim, ...], tuple[Di
     shape, strides = ([importer.symbols.dim(n) for n in of] for of in (fake.shape, fake.stride()))
     offset = importer.symbols.dim(fake.storage_offset())
     step: Dim = 1
+    safe_step: Dim = 1  # PyTorch takes a size of which it knows nothing for 1 where it is 0
     is_dense = offset == 0
     for d, stride in zip(reversed(shape), reversed(strides), strict=True):
-        is_dense &= d == 1 or stride == step
-        step = step * d
+        is_dense &= d == 1 or stride in (step, safe_step)
+        step, safe_step = step * d, safe_step * maximum(d, 1)
     return None if is_dense else (tuple(shape), tuple(strides), offset)
 
 

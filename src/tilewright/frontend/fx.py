@@ -13,7 +13,7 @@ from typing import Any
 
 from tilewright import ops
 from tilewright.core.diag import CompileError, Loc, Problem
-from tilewright.core.expr import Expr, Sym, is_nonneg, maximum
+from tilewright.core.expr import Dim, Expr, Sym, is_nonneg, maximum
 from tilewright.core.graph import Builder, Node, Pool
 from tilewright.core.types import TensorType
 from tilewright.frontend.aten import CONVERTERS, nearest
@@ -228,7 +228,7 @@ class Importer:
         return self._convert(node, name, value)
 
     def _number(self, node: Any, x: Any, value: Any) -> Any:
-        """An element as a number: a size where PyTorch takes it for one and something bounds it, else a 0-d tensor."""
+        """An element as a number: a size where it is never negative and something bounds it, else a 0-d tensor."""
         if not isinstance(x, Node):
             return x
         b, symbol = self.builder(location_of(node)), lone_symbol(value)
@@ -239,10 +239,13 @@ class Importer:
             return x
         size = self.symbols.dim(value)
         promised = size.hi if isinstance(size, Sym) else None
-        most = bounds_of(x)[1] if promised is None else promised
-        if most is None and _is_a_size(symbol, node):
-            raise Unsupported(UNBOUNDED, "clamp what it is computed of, or promise torch._check(n <= the most)")
-        if most is None or not isinstance(size, Sym):
+        least, most = bounds_of(x)
+        most = most if promised is None else promised
+        least = self.symbols.least(value) if least is None or not _never_negative(least) else least
+        fits = most is not None and least is not None and _never_negative(least)
+        if not fits and _is_a_size(symbol, node):
+            raise Unsupported(UNBOUNDED, "clamp what it is computed of, or promise torch._check(0 <= n <= the most)")
+        if not fits or most is None or not isinstance(size, Sym):
             return x
         marker, _ = b.results(b(ops.as_size, x, count=size.name, most=maximum(most, 0)))
         self.symbols.bind(size, marker.shape[1])
@@ -334,6 +337,10 @@ def _check_results(made: Result, expected: Sequence[TensorType | None]) -> None:
             for a, b in zip(node.shape, type_.shape, strict=True)
         ):  # fmt: skip
             raise Unsupported(f"gives {node.type} where PyTorch has {type_}", "please report this: it is our mistake")
+
+
+def _never_negative(least: Dim) -> bool:
+    return least >= 0 if isinstance(least, int) else is_nonneg(least)
 
 
 def _is_a_size(symbol: str, number: Any) -> bool:

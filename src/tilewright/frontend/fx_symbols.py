@@ -78,6 +78,29 @@ class SymbolTable:
                     self.add_ranges({symbol: node.shape_env.var_to_range[symbol]})
         return self._convert(node.expr)
 
+    def integer(self, value: Any) -> tuple[Dim, list[tuple[Sym, int]]]:
+        """An integer argument, and the symbols that bring it in, each with a sign: it is the sum of sign times symbol.
+
+        A symbol is never negative: the greater of 0 and sign times the argument.
+        """
+        size, name = self.dim(value), lone_symbol(value)
+        if not isinstance(size, Sym):
+            return size, []
+        lo, hi = (0, None) if name is None else self._ranges.get(name, (0, None))
+        if lo is not None and lo >= 0:
+            return size, [(size, 1)]
+        below = Sym(f"{size.name}_below", max(-hi, 0) if hi is not None else 0, None if lo is None else -lo)
+        parts = [(below, -1)]
+        if hi is None or hi > 0:
+            parts.append((Sym(f"{size.name}_above", 0, hi), 1))
+        result = sum((sign * part for part, sign in parts), 0)
+        self.bind(size, result)
+        return result, parts
+
+    def least(self, value: Any) -> int | None:
+        """The least that PyTorch promises of an integer that is a symbol."""
+        return self._ranges.get(lone_symbol(value) or "", (None, None))[0]
+
     def bind(self, symbol: Sym, value: Dim) -> None:
         """A size that only data decide is ``value`` from now on."""
         self._symbols[symbol.name] = value
