@@ -88,6 +88,23 @@ def test_columns_that_stay_in_vectors(rows, columns, depth):
     assert not any(p.buffer.name == "T_f_p" for p in kernel.places)
 
 
+@given(m=st.integers(1, 3), n=st.integers(1, 6), k=st.integers(90, 200), epilogue=st.booleans())
+@SLOW
+def test_few_columns(m, n, k, epilogue):
+    check_default(matmul(m, n, k, epilogue), "B", machine=WIDE)
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "depth", "along"),
+    [(1, 3, 3000, True), (100, 3, 257, True), (1, 15, 300, True), (100, 3, 30, False), (100, 15, 257, False)],
+)
+def test_columns_that_fill_no_vector_are_sums_along_the_reduction(rows, columns, depth, along):
+    computation = matmul(rows, columns, depth)
+    (weights,) = (x for x in computation.inputs if x.name == "B")
+    kernel = schedule(computation, WIDE, [weights])
+    assert any(p.buffer.name.endswith("_p") for p in kernel.places if p.space is Space.REG) == along
+
+
 @given(
     h=st.integers(3, 6), w=st.integers(3, 6), c=st.integers(1, 3), out=st.integers(1, 9),
     k=st.integers(1, 3), stride=st.integers(1, 2), pad=st.integers(0, 1), n=st.integers(1, 2),

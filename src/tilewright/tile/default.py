@@ -23,6 +23,7 @@ from tilewright.tile.machine import Machine
 from tilewright.tile.normalize import normalize
 from tilewright.tile.rules.beside import beside, pairs
 from tilewright.tile.rules.chain import chain
+from tilewright.tile.rules.columns import are_few_columns
 from tilewright.tile.rules.constants import pack_constants
 from tilewright.tile.rules.contract import contract
 from tilewright.tile.rules.hints import hint_operands
@@ -173,7 +174,9 @@ class _Work:
         if cluster.kind is Kind.TRANSFORMED:
             return [lambda: transformed(b, machine, Transformed(*names)), apart_of_chain]
         if cluster.kind is Kind.CONTRACT:
-            return [product, (lambda: rows(b, machine, names)) if alone else apart]
+            found = [product, (lambda: rows(b, machine, names)) if alone else apart]
+            is_narrow = are_few_columns(machine, cluster.stages[0], self.constants)
+            return [lambda: rows(b, machine, names), *found] if is_narrow else found
         if cluster.kind is Kind.ROWS:
             return [lambda: rows(b, machine, names)] + ([] if alone else [apart])
         if root.reduction is None:

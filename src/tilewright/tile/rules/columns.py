@@ -1,6 +1,7 @@
-"""The rule for the few columns of a product that stand behind its full vectors: sums along the reduction.
+"""Columns of a product that fill no vector, all there are or those behind full vectors: sums along the reduction.
 
-In: a builder, the columns' own accumulator and loops. Out: steps. Not its business: the full vectors (``contract``).
+In: a stage; a builder, the columns' own accumulator and loops. Out: whether it fits; steps. Not its business: the full
+vectors (``contract``), products that are sums along the reduction altogether (``rows``).
 
 One column more than fills vectors would take a vector of its own at every step of the reduction, with most of its
 lanes idle: 17 columns at the price of 24 or 32. As a sum along the reduction, a vector of its steps at a time, it costs
@@ -9,12 +10,13 @@ little more than its share; partial sums are added up once for each result.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from math import prod
 
-from tilewright.core.compute import Binary, Load
+from tilewright.core.compute import Binary, Buffer, Load, Stage
 from tilewright.core.expr import Dim
-from tilewright.tile.cost import Operand
+from tilewright.tile.affine import stride_along
+from tilewright.tile.cost import Operand, estimate
 from tilewright.tile.ir import Loop, Update
 from tilewright.tile.machine import Machine
 from tilewright.tile.rules.view import find_body, nest_with
@@ -31,6 +33,31 @@ MIN_ROWS = 16
 """Rows that share a column's operand, below which nothing is saved, or less than a copy of it costs."""
 MAX_DEPTH = 1 << 13
 """Steps of the reduction for which a run-time operand's column is copied into scratch."""
+
+
+def are_few_columns(machine: Machine, stage: Stage, constants: Container[Buffer]) -> bool:
+    """Is every result of a product better a sum along the reduction, since its columns fill no vector?
+
+    As lanes, three columns take a multiply-add for every step, a chain of them where one row has to wait for each. It
+    fits sums over one axis of numeric extent of an element that neighbours follow, the same for all columns, times a
+    constant (it will be packed), both of the sums' own type.
+    """
+    reduction, value, dtype = stage.reduction, stage.exprs[0], stage.out.dtype
+    if reduction is None or reduction.op != "add" or len(reduction.axes) != 1 or not stage.axes or not dtype.is_float:
+        return False
+    depth, columns, width = reduction.axes[0].extent, stage.axes[-1].extent, machine.lanes(dtype)
+    if not isinstance(depth, int) or not isinstance(columns, int) or columns >= width or not isinstance(value, Binary):
+        return False
+    if value.op != "mul" or not isinstance(value.a, Load) or not isinstance(value.b, Load):
+        return False
+    shared = [x for x in (value.a, value.b) if x.buffer not in constants]
+    if len(shared) != 1 or {value.a.dtype, value.b.dtype} != {dtype}:
+        return False
+    strides = [stride_along(shared[0].buffer, shared[0].index, a.sym) for a in (stage.axes[-1], reduction.axes[0])]
+    rows = estimate([a.extent for a in stage.axes[:-1]])
+    each = max(2 / machine.load_ports, 1 / machine.fma_ports)
+    apart = columns * (-(-depth // width) * each + ADDING_UP)
+    return strides == [0, 1] and apart < depth * max(1 / machine.fma_ports, machine.fma_latency / rows)
 
 
 def columns_apart(
