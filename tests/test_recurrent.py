@@ -107,8 +107,9 @@ def test_states_are_updated_in_vectors():
     assert plain and all(s.loop.kind is Kind.VECTOR for s in plain)
 
 
-@pytest.mark.parametrize(("hidden", "alternates"), [(64, False), (512, True)])
+@pytest.mark.parametrize(("hidden", "alternates"), [(32, False), (64, True), (128, False), (512, True)])
 def test_weights_that_exceed_the_cache_are_walked_back_and_forth(hidden, alternates):
+    """The first level keeps 16 KB, a part of 64 KB, little of 256 KB, which the second keeps, and a part of 4 MB."""
     steps = [s.primitive for s in scan(hidden).schedule.steps]
     assert ("alternate" in steps) == alternates
 

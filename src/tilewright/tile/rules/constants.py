@@ -20,23 +20,28 @@ from tilewright.tile.schedule import Builder
 from tilewright.tile.schedule.operands import paths_to
 from tilewright.tile.schedule.tree import find_place, fresh
 
+KEPT = 3
+"""Walked back and forth, constants are read faster up to so many times the first-level cache."""
+
 
 def pack_constants(b: Builder, machine: Machine) -> None:
     """Once every stage has its loops: constants that reductions read, in the order in which all their readers walk.
 
-    Panels that only pass through the cache get hints at the next one, and are walked forth and back. That comes after
-    all packing: nests that read the same constant in one order share one copy, whichever way they then walk it.
+    Panels that only pass through the second-level cache get hints at the next one. Those are walked forth and back, and
+    those of which the first level keeps a part. That comes after all packing: nests that read the same constant in one
+    order share one copy, whichever way they then walk it.
     """
-    streamed = []
+    packed: dict[str, float] = {}
     for name in constants_read(b):
-        packed = fresh(b.kernel, f"{name}_p")
+        new = fresh(b.kernel, f"{name}_p")
         if attempt(b, partial(b.do, "pack", name)):
-            buffer = find_place(b.kernel, packed, "pack").buffer
-            if estimate(buffer.shape) * buffer.dtype.n_bytes > machine.l2_bytes / 2:
-                streamed.append(packed)
-    for packed in streamed:
-        attempt(b, partial(_prefetch, b, machine, packed))
-        attempt(b, partial(_alternate, b, packed))
+            buffer = find_place(b.kernel, new, "pack").buffer
+            packed[new] = estimate(buffer.shape) * buffer.dtype.n_bytes
+    for name, n_bytes in packed.items():
+        if n_bytes > machine.l2_bytes / 2:
+            attempt(b, partial(_prefetch, b, machine, name))
+        if n_bytes > machine.l2_bytes / 2 or 1 < n_bytes / machine.l1_bytes <= KEPT:
+            attempt(b, partial(_alternate, b, name))
 
 
 def _prefetch(b: Builder, machine: Machine, packed: str) -> None:
