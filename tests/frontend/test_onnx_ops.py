@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import TensorProto
+from onnx.reference import ReferenceEvaluator
 
-from frontend.onnx_build import F32, I64, check_against_runtime, info, model, node
+from frontend.onnx_build import F32, I64, answers, check_against_runtime, info, model, node
 
 RNG = np.random.default_rng(7)
 DTYPES = {np.dtype(np.float32): F32, np.dtype(np.int64): I64, np.dtype(np.uint8): TensorProto.UINT8}
@@ -308,3 +309,30 @@ def test_max_roi_pool() -> None:
     )
     for scale in (1.0, 0.5):
         check(11, "MaxRoiPool", [f32(2, 3, 7, 8), corners], pooled_shape=[2, 3], spatial_scale=scale)
+
+
+@pytest.mark.parametrize(
+    "form", ["half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric", "half_pixel_symmetric"]
+)
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+def test_resize_with_antialiasing(mode: str, form: str) -> None:
+    x = f32(1, 1, 7, 9)
+    scales = np.array([1, 1, 0.45, 0.6], np.float32)
+    m = model(
+        [node("Resize", ["x", "", "scales"], ["y"], mode=mode, coordinate_transformation_mode=form, antialias=1)],
+        [info("x", x.shape)], ["y"], {"scales": scales}, opset=19,
+    )  # fmt: skip
+    expected = ReferenceEvaluator(m).run(None, {"x": x})[0]
+    np.testing.assert_allclose(answers(m, {"x": x})[0], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_sizes_that_a_node_fixes() -> None:
+    """A grid's last axis is as long as the image has axes, a weight's as ``hidden_size`` says."""
+    grid = info("grid", ["b", "h", "w", "n"])
+    m = model([node("GridSample", ["x", "grid"], ["y"])], [info("x", ["a", 2, 5, 6]), grid], ["y"], opset=20)
+    check_against_runtime(m, {"x": f32(2, 2, 5, 6), "grid": RNG.random((2, 3, 4, 2)).astype(np.float32)})
+    m = model(
+        [node("GRU", ["x", "w", "r"], ["y", "z"], hidden_size=3)],
+        [info("x", ["s", "b", "i"]), info("w", ["d", "g", "j"]), info("r", ["e", "k", "h"])], ["y", "z"],
+    )  # fmt: skip
+    check_against_runtime(m, {"x": f32(4, 2, 5), "w": f32(1, 9, 5), "r": f32(1, 9, 3)})

@@ -350,6 +350,12 @@ class Call:
         if a != b:
             self.assume(a - b, b - a)
 
+    def require_equal(self, a: Dim, b: Dim, rule: str) -> None:
+        """Refuse unless two sizes are equal; the importer starts again where symbols of the inputs can make them so."""
+        if a != b:
+            self.emitter.wanted_equal.append((a, b))
+            self.refuse(rule)
+
     # --- operands ---
 
     def refuse(self, rule: str, remedy: str = "") -> NoReturn:

@@ -7,7 +7,7 @@ Not its business: interpolation (``ops``).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -131,7 +131,7 @@ def _emit(
 
 def _smoothed(c: Call, x: Node, axes: Sequence[int], sizes: Sequence[Dim], scales: Sequence[float], mode: str) -> Node:
     """With antialiasing: per axis a product with a matrix of weights, wider than one step where the axis shrinks."""
-    c.choice("coordinate_transformation_mode", ("half_pixel",), "half_pixel")
+    coordinates = c.choice("coordinate_transformation_mode", tuple(_CENTRES), "half_pixel")
     coefficient, exclude = c.float_("cubic_coeff_a", -0.75), c.flag("exclude_outside")
     c.ignore("nearest_mode", "extrapolation_value")
     y = x if x.dtype.is_float and x.dtype.bits >= 32 else c.cast(x, f32)
@@ -142,7 +142,8 @@ def _smoothed(c: Call, x: Node, axes: Sequence[int], sizes: Sequence[Dim], scale
         scale = scales[k] if scales else n_out / n_in
         if n_in == n_out and scale == 1:
             continue
-        matrix = _filter_matrix(n_in, n_out, scale, mode, coefficient, exclude)
+        centre = _CENTRES[coordinates](np.arange(n_out, dtype=np.float64), n_in, n_out, scale)
+        matrix = _filter_matrix(centre, n_in, scale, mode, coefficient, exclude)
         rank = len(x.shape)
         order = [a for a in range(rank) if a != axis] + [axis]
         moved = c(ops.matmul, c.transpose(y, order), c.const(matrix.T, y.dtype))
@@ -157,11 +158,37 @@ def _clamped_to(c: Call, y: Node, dtype: DType) -> Node:
     return c(ops.clamp, c(ops.round, y), c.const(dtype.min, y.dtype), c.const(dtype.max, y.dtype))
 
 
-def _filter_matrix(n_in: int, n_out: int, scale: float, mode: str, a: float, exclude: bool) -> Array:
-    """Weights [n_out, n_in] of a triangle or cubic filter, stretched by the scale where that is below 1."""
+def _half_pixel(at: Array, n_in: int, n_out: int, scale: float) -> Array:
+    return np.asarray((at + 0.5) / scale - 0.5)
+
+
+def _pytorch_half_pixel(at: Array, n_in: int, n_out: int, scale: float) -> Array:
+    return _half_pixel(at, n_in, n_out, scale) if n_out > 1 else at * 0.0
+
+
+def _symmetric_half_pixel(at: Array, n_in: int, n_out: int, scale: float) -> Array:
+    return _half_pixel(at, n_in, n_out, scale) + n_in / 2 * (1 - n_out / (scale * n_in))
+
+
+def _aligned_corners(at: Array, n_in: int, n_out: int, scale: float) -> Array:
+    return at * (n_in - 1) / (scale * n_in - 1) if scale * n_in != 1 else at * 0.0
+
+
+_CENTRES: Mapping[str, Callable[[Array, int, int, float], Array]] = {
+    "half_pixel": _half_pixel,
+    "pytorch_half_pixel": _pytorch_half_pixel,
+    "half_pixel_symmetric": _symmetric_half_pixel,
+    "align_corners": _aligned_corners,
+    "asymmetric": lambda at, n_in, n_out, scale: at / scale,
+}
+"""Where the elements of the result lie on the axis of the operand."""
+
+
+def _filter_matrix(centre: Array, n_in: int, scale: float, mode: str, a: float, exclude: bool) -> Array:
+    """Weights [n_out, n_in] of a triangle or cubic filter around ``centre``, stretched by a scale below 1."""
+    n_out = len(centre)
     stretch = min(scale, 1.0)
     reach = 1 if mode == "linear" else 2
-    centre = (np.arange(n_out) + 0.5) / scale - 0.5
     low = np.floor(centre)
     low -= centre == low  # a whole coordinate counts from the element before it
     first = math.floor(-reach / stretch) + 1

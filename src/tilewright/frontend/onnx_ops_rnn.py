@@ -28,8 +28,10 @@ def _recurrent(op: OpDef) -> Converter:
         if any(len(t.shape) != 3 for t in (x, w, r)) or layout not in (0, 1):
             c.refuse("X, W and R must have rank 3, and layout must be 0 or 1")
         hidden = r.shape[2]
-        if not isinstance(hidden, int) or c.int_("hidden_size", hidden) != hidden:
-            c.refuse(f"hidden_size differs from the recurrence weights' {hidden}")
+        known = hidden if isinstance(hidden, int) else None
+        c.require_equal(
+            hidden, c.int_("hidden_size", known), f"hidden_size differs from the recurrence weights' {hidden}"
+        )
         attrs = attributes(c, kind)
         n_directions = 2 if attrs["direction"] == "bidirectional" else 1
         batch = x.shape[0 if layout else 1]

@@ -69,8 +69,11 @@ def grid_sample(c: Call) -> Node:
     spelled = c.choice("mode", tuple(MODES), "linear" if c.opset >= 20 else "bilinear")
     mode, padding = MODES[spelled], c.choice("padding_mode", ("zeros", "border", "reflection"), "zeros")
     align = c.flag("align_corners")
-    if n_axes < 1 or len(grid.shape) != n_axes + 2 or grid.shape[-1] != n_axes:
-        c.refuse(f"a grid of {grid.type} does not sample {x.type}")
+    misfit = f"a grid of {grid.type} does not sample {x.type}"
+    if n_axes < 1 or len(grid.shape) != n_axes + 2:
+        c.refuse(misfit)
+    c.require_equal(grid.shape[-1], n_axes, misfit)
+    c.require_equal(grid.shape[0], x.shape[0], misfit)
     n_points = product(grid.shape[1:-1])
     real = f64 if x.dtype is f64 else f32
     places = c.reshape(c.cast(grid, real), (grid.shape[0], 1, n_points, n_axes))

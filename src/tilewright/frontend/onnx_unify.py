@@ -9,6 +9,7 @@ Not its business: dimensions that differ for sure, which stay errors.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import combinations, islice
 from typing import TypeAlias
 
@@ -151,9 +152,12 @@ def _attention(ts: Types, attrs: Attrs) -> Pairs:
     return [(q[0], k[0]), (k[0], v[0]), (k[1], v[1]), (k[2], v[2]), (q[3], k[3]), *_broadcast([scores, *masks])]
 
 
-def _recurrent(ts: Types, attrs: Attrs) -> Pairs:
-    x, w, state = ts[0].shape, ts[1].shape, ts[4].shape
-    return [(x[2], w[2]), (x[1 - attrs.layout], state[1 - attrs.layout])]
+def _recurrent(gates: int, ts: Types, attrs: Attrs) -> Pairs:
+    x, w, r, state = ts[0].shape, ts[1].shape, ts[2].shape, ts[4].shape
+    n_directions = 2 if attrs.direction == "bidirectional" else 1
+    same = [(x[2], w[2]), (x[1 - attrs.layout], state[1 - attrs.layout])]
+    rows = gates * attrs.hidden
+    return [*same, (w[0], n_directions), (r[0], n_directions), (w[1], rows), (r[1], rows)]
 
 
 _RULES: Mapping[OpDef, Callable[[Types, Attrs], Pairs]] = {
@@ -167,7 +171,7 @@ _RULES: Mapping[OpDef, Callable[[Types, Attrs], Pairs]] = {
     ops.layer_norm: _last,
     ops.rms_norm: _last,
     ops.attention: _attention,
-    ops.lstm: _recurrent,
-    ops.gru: _recurrent,
-    ops.rnn: _recurrent,
+    ops.lstm: partial(_recurrent, 4),
+    ops.gru: partial(_recurrent, 3),
+    ops.rnn: partial(_recurrent, 1),
 }
