@@ -25,8 +25,9 @@ from tilewright.tile.rules.beside import beside, pairs
 from tilewright.tile.rules.chain import chain
 from tilewright.tile.rules.columns import are_few_columns
 from tilewright.tile.rules.constants import pack_constants
-from tilewright.tile.rules.contract import contract
+from tilewright.tile.rules.contract import attempt, contract
 from tilewright.tile.rules.hints import hint_operands
+from tilewright.tile.rules.narrow import narrow
 from tilewright.tile.rules.panels import lay_in_panels
 from tilewright.tile.rules.pointwise import plain, pointwise
 from tilewright.tile.rules.ring import ring
@@ -162,7 +163,9 @@ class _Work:
                 self.cluster(Cluster((s,), cluster.kind if s.reduction else Kind.POINTWISE))
 
         def product() -> None:
-            contract(b, machine, names[0], None if alone else names[1], vectors=self.vectors)
+            top = None if alone else names[1]
+            if not attempt(b, partial(narrow, b, machine, names[0], top)):
+                contract(b, machine, names[0], top, vectors=self.vectors)
 
         if 0 in root.out.shape:
             return []  # nothing to compute, and nothing to divide costs by

@@ -24,7 +24,8 @@ from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, Loop, Stmt, Update, walk
 from tilewright.tile.machine import Machine
 from tilewright.tile.rewrite import loads_of, written
-from tilewright.tile.rules.contract import attempt, cached_name, contract, min_tasks, root_terms
+from tilewright.tile.rules.contract import attempt, cached_name, contract, min_tasks
+from tilewright.tile.rules.operands import root_terms
 from tilewright.tile.rules.rows import passes, rows
 from tilewright.tile.rules.threads import parallel
 from tilewright.tile.rules.view import find_body, n_operations, nests, only_nest

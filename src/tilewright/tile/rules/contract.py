@@ -15,19 +15,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from math import lcm
 from types import MappingProxyType
 
-from tilewright.core.compute import Buffer, Load, Value, symbols_of_value
+from tilewright.core.compute import Buffer, Load, Value
 from tilewright.core.compute import walk as walk_value
 from tilewright.core.expr import Dim, Sym, bounds, floordiv, mod, substitute, symbols
-from tilewright.tile.affine import coefficient, linear, period, remainder
+from tilewright.tile.affine import linear, period, remainder
 from tilewright.tile.cost import MAX_UNROLLED, Box, Operand, Tile, choose_tile, distinct, estimate, pays_threads
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, Kind, Loop, Role, Store, Update, walk
 from tilewright.tile.machine import Machine
 from tilewright.tile.rules.columns import along_reduction, columns_apart
-from tilewright.tile.rules.dots import dot_for, is_dot
+from tilewright.tile.rules.dots import dot_for
+from tilewright.tile.rules.operands import operands_of, own_loops, root_terms, split_groups, update_of
 from tilewright.tile.rules.threads import parallel
 from tilewright.tile.rules.view import (
     find_body,
@@ -40,7 +40,7 @@ from tilewright.tile.rules.view import (
     vector_width,
 )
 from tilewright.tile.schedule import Builder
-from tilewright.tile.schedule.tree import find_loop, find_place, fresh, readers
+from tilewright.tile.schedule.tree import find_loop, fresh
 
 HEAVY_OPERATIONS = 10
 CACHE_LINE = 64
@@ -48,8 +48,6 @@ RESIDENT = 0.6
 TASKS_PER_CORE = 2
 PANEL_SHARE = 4
 MIN_SHARING_TILES = 4
-FAR = 1 << 20
-"""Elements between what neighbouring run-time indices name, as far as anyone knows."""
 NO_VECTORS: Mapping[Buffer, int] = MappingProxyType({})
 WORK_PER_BYTE = 1.0
 """A byte of an operand costs a core as long as this many operations: what a product of few rows is bound by."""
@@ -106,12 +104,8 @@ def contract(
     are inside of what others share. ``vectors`` fixes the width of tiles that read the constants named there.
     """
     if root is None:
-        b.do("cache", reduced)
-        root, reduced = reduced, cached_name(b, reduced)
-        for loop in only_nest(b.kernel, root).loops[:-1]:
-            if loop.extent == 1:
-                b.do("unit", loop.sym.name)
-    _split_groups(b, machine, reduced, root)
+        root, reduced = reduced, copied_apart(b, reduced)
+    split_groups(b, machine, reduced, root)
     plan = _threaded(plan_contraction(b, machine, reduced, root, vectors), threads=threads)
     outermost: list[str] = []
     if plan.n_apart:
@@ -122,37 +116,17 @@ def contract(
     return _pieces(b, machine, plan)
 
 
+def copied_apart(b: Builder, reduced: str) -> str:
+    """Give a reduction that no stage reads a copy as its root; the name of what is reduced then."""
+    b.do("cache", reduced)
+    for loop in only_nest(b.kernel, reduced).loops[:-1]:
+        if loop.extent == 1:
+            b.do("unit", loop.sym.name)
+    return cached_name(b, reduced)
+
+
 def _threaded(plan: Plan, *, threads: bool) -> Plan:
     return plan if threads else replace(plan, work=0.0)
-
-
-def _split_groups(b: Builder, machine: Machine, acc: str, root: str) -> None:
-    """Lanes in groups that share an operand (a convolution's): no vector holds a part of a group beside another group.
-
-    Then a group of vectors reads one element for all lanes, and a vector of whole groups one for each, by a shuffle.
-    Groups of narrow products have no such shuffle: there half a vector is a group of its own, too.
-    """
-    top = only_nest(b.kernel, root)
-    if not top.loops:
-        return
-    lanes, update = top.loops[-1], _update(b, acc)
-    width, is_narrow = vector_width(machine, (*top.leaf, update)), is_dot(machine, update)
-    sizes = {period(op.offset, lanes.sym) for op in _operands(b, acc, root, lanes.sym) if op.lane_stride is None}
-    size = sizes.pop() if len(sizes) == 1 else None
-    if size is None or width == 1:
-        _split_periods(b, acc, root, lanes, width)
-        return
-    block = size if size >= (width // 2 if is_narrow else width) else width // size * size
-    if (is_narrow or block != width) and estimate([lanes.extent]) > block:
-        b.do("split", lanes.sym.name, block)
-
-
-def _split_periods(b: Builder, acc: str, root: str, lanes: Loop, width: int) -> None:
-    """Lanes along which a constant repeats, in blocks after which vectors meet it at the same places again."""
-    sizes = {remainder(op.offset, lanes.sym) for op in _operands(b, acc, root, lanes.sym) if op.lane_stride is None}
-    size = sizes.pop() if len(sizes) == 1 else None
-    if size is not None and estimate([lanes.extent]) > (block := lcm(size, width)):
-        b.do("split", lanes.sym.name, block)
 
 
 def attempt(b: Builder, action: Callable[[], None]) -> bool:
@@ -192,8 +166,8 @@ def plan_contraction(
     if not isinstance(leaf, Store) or not isinstance(update, Update) or not top.loops:
         raise ScheduleError("contract", acc, "not an update by one operation below an assignment")
     lanes = top.loops[-1]
-    operands = _operands(b, acc, root, lanes.sym)
-    reduced = list(nests(b.kernel, acc)[-1].loops[len(_own(b, acc)) :])
+    operands = operands_of(b, acc, root, lanes.sym)
+    reduced = list(nests(b.kernel, acc)[-1].loops[len(own_loops(b, acc)) :])
     dot = dot_for(machine, update, operands, reduced)
     if dot is None and not any(op.lane_stride == 1 or (op.is_constant and op.lane_stride != 0) for op in operands):
         raise ScheduleError("contract", acc, "no operand is contiguous along the last axis")
@@ -299,7 +273,7 @@ def _shared_by_rows(b: Builder, acc: str, root: str, outermost: list[Sym]) -> fl
     """
     dims, here = root_terms(b, acc, root), dict.fromkeys(outermost, 0)
     most = 0.0
-    for x in walk_value(_update(b, acc).value):
+    for x in walk_value(update_of(b, acc).value):
         if isinstance(x, Load):
             n = 1.0
             for i, d in zip(x.index, x.buffer.shape, strict=True):
@@ -336,12 +310,12 @@ def _short_chunks(b: Builder, machine: Machine, acc: str, rows: list[Loop], lane
     Results larger than that cache go to memory, and neither they nor what the rows read come from it at the pace of
     the products, if all rows are walked for every panel. A chunk is what stays in the first-level cache.
     """
-    update = _update(b, acc)
+    update = update_of(b, acc)
     loads = [x for x in walk_value(update.value) if isinstance(x, Load) and not _is_const(b, x)]
     n_rows, n_lanes = rows[0].extent if len(rows) == 1 else None, estimate([lanes.extent])
     if not isinstance(n_rows, int) or not loads or n_lanes <= tile.vectors * width:
         return 1
-    steps, times = -(-n_rows // tile.rows), estimate([x.extent for x in _own(b, acc)]) / (n_rows * n_lanes)
+    steps, times = -(-n_rows // tile.rows), estimate([x.extent for x in own_loops(b, acc)]) / (n_rows * n_lanes)
     read = max(max(estimate(x.buffer.shape) * x.dtype.n_bytes for x in loads) / times, 1.0)
     made = n_rows * n_lanes * update.buffer.dtype.n_bytes
     least = steps // max(int(machine.l1_bytes / 2 / (read / steps)), MIN_SHARING_TILES)
@@ -376,65 +350,6 @@ def _bytes_read(update: Update) -> float:
 
 def _sym(loop: Loop | None) -> Sym | None:
     return None if loop is None else loop.sym
-
-
-def _own(b: Builder, acc: str) -> list[Loop]:
-    """The loops of the update's nest that walk the accumulator."""
-    nest = nests(b.kernel, acc)[-1]
-    update = statement_of(nest)
-    assert isinstance(update, Update)
-    used = {s for i in update.index if not isinstance(i, Value) for s in symbols(i)}
-    own = [x for x in nest.loops if x.sym in used]
-    if list(nest.loops[: len(own)]) != own:
-        raise ScheduleError("contract", acc, "its reduction loops are not innermost")
-    return own
-
-
-def _update(b: Builder, acc: str) -> Update:
-    update = statement_of(nests(b.kernel, acc)[-1])
-    assert isinstance(update, Update)
-    return update
-
-
-def root_terms(b: Builder, acc: str, root: str) -> dict[Sym, Dim]:
-    """The loops that walk the accumulator, in terms of the root's loops."""
-    top, update = only_nest(b.kernel, root), _update(b, acc)
-    place = find_place(b.kernel, acc, "contract")
-    reads = {x.index for x in readers(top.leaf, place.buffer)}
-    if len(reads) != 1:
-        raise ScheduleError("contract", acc, f"the epilogue reads it at {len(reads)} places")
-    dims: dict[Sym, Dim] = {}
-    for own, at in zip(update.index, reads.pop(), strict=True):
-        if isinstance(own, Sym) and not isinstance(at, Value):
-            dims[own] = at
-        elif own != at and not isinstance(own, int):
-            raise ScheduleError("contract", acc, f"it is written at {own} and read at {at}")
-    return dims
-
-
-def _operands(b: Builder, acc: str, root: str, lanes: Sym) -> tuple[Operand, ...]:
-    """The update's loads, as offsets in terms of the root's loops. What a run-time index names lies anywhere: as if it
-    jumped along all loops that the index depends on, of which the lanes may not be one.
-    """
-    update = _update(b, acc)
-    dims = root_terms(b, acc, root)
-    roles = {p.buffer: p.role for p in b.kernel.places}
-    found: list[Operand] = []
-    for x in walk_value(update.value):
-        if isinstance(x, Load):
-            run_time = [i for i in x.index if isinstance(i, Value)]
-            offset = linear(x.buffer, tuple(0 if isinstance(i, Value) else i for i in x.index))
-            assert offset is not None
-            names = frozenset[Sym]().union(*map(symbols_of_value, run_time))
-            for s in sorted(names, key=lambda s: s.name):
-                offset = offset + s * FAR
-            offset = substitute(offset, dims)
-            if any(lanes in symbols(substitute(s, dims)) for s in names):
-                raise ScheduleError("contract", acc, "lanes read an operand at run-time indices of their own")
-            c = coefficient(offset, lanes)
-            is_packed = roles[x.buffer] is Role.CONST and not run_time
-            found.append(Operand(offset, c if isinstance(c, int) else None, is_packed))
-    return tuple(found)
 
 
 def _panels_first(machine: Machine, b: Builder, acc: str) -> bool:
@@ -493,7 +408,7 @@ def _pieces(b: Builder, machine: Machine, plan: Plan) -> list[str]:
 
 def _columns(b: Builder, machine: Machine, plan: Plan, piece: _Piece, whole: _Piece, order: list[str]) -> None:
     """Columns behind the full vectors, beside them in the loops outside of a tile that both have."""
-    loads = [x for x in walk_value(_update(b, piece.acc).value) if isinstance(x, Load)]
+    loads = [x for x in walk_value(update_of(b, piece.acc).value) if isinstance(x, Load)]
     pairs = zip(loads, plan.operands, strict=True)
     copied = [x.buffer.name for x, op in pairs if op.lane_stride and not op.is_constant]
     shared: list[str] = []

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Kernel
-from tilewright.tile.schedule import loops, memory, operands, stages, trim
+from tilewright.tile.schedule import loops, memory, operands, partials, stages, trim
 
 Arg: TypeAlias = str | int
 
@@ -35,7 +35,8 @@ PRIMITIVES: Mapping[str, Callable[..., Kernel]] = {
     "reuse": memory.reuse,
     "align": memory.align,
     "accumulate": stages.accumulate,
-    "rfactor": stages.rfactor,
+    "rfactor": partials.rfactor,
+    "spread": partials.spread,
     "trim": trim.trim,
     "pack": operands.pack,
     "stage": operands.stage,

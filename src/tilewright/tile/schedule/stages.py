@@ -1,25 +1,21 @@
-"""Primitives on stages: cache, fork, compute_at, ring, place, fold, accumulate, rfactor.
+"""Primitives on stages: cache, fork, compute_at, ring, place, fold, accumulate.
 
 In: a kernel, the name of the buffer that a stage writes. Out: a kernel that means the same, or a ``ScheduleError``.
-Not its business: loops of one nest (``loops``), layouts of operands (``operands``).
+Not its business: loops of one nest (``loops``), layouts of operands (``operands``), partial results (``partials``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from math import inf
 
-from tilewright.core import types
-from tilewright.core.compute import Buffer, Const, IndexLike, Inside, Load, Select, Value
+from tilewright.core.compute import Buffer, IndexLike, Inside, Load, Select, Value
 from tilewright.core.compute import walk as walk_value
 from tilewright.core.expr import (
     Dim,
     Sym,
     bounds,
-    ceildiv,
-    floordiv,
     is_nonneg,
     maximum,
     minimum,
@@ -27,12 +23,11 @@ from tilewright.core.expr import (
     substitute,
     symbols,
 )
-from tilewright.core.types import DType
 from tilewright.tile.affine import coefficient, settled, without
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Fold, For, If, Kernel, Kind, Loop, Place, Role, Space, Stmt, Store, Update, walk
 from tilewright.tile.rewrite import Body, loads_of, loops_of, rewrite_accesses, substitute_body, values_of, written
-from tilewright.tile.schedule.loops import check_exchange, renamed, starts_fresh
+from tilewright.tile.schedule.loops import renamed, starts_fresh
 from tilewright.tile.schedule.region import Side, side_of
 from tilewright.tile.schedule.tree import (
     Nest,
@@ -556,153 +551,3 @@ def accumulate(kernel: Kernel, buffer: str, loop: str) -> Kernel:
     body = rewrite_accesses(target.body, lambda b, ix: Load(new, _rebased(ix, sides)) if b is old else None)
     done = replace_stmt(kernel, target, copy(0, False), For(target.loop, body), copy(1, True))
     return replace(done, places=(*done.places, Place(new, Space.REG)))
-
-
-# --- reductions -----------------------------------------------------------------------------------------------------
-
-
-def identity_of(op: str, dtype: DType) -> Const:
-    """The value that ``op`` leaves everything else unchanged with."""
-    if op in ("add", "or"):
-        return Const(0, dtype)
-    if op == "mul":
-        return Const(1, dtype)
-    if op == "and":
-        return Const(True if dtype is types.bool_ else -1 if dtype.is_signed else dtype.max, dtype)
-    if dtype.is_float:
-        return Const(inf if op == "min" else -inf, dtype)
-    return Const(dtype.min if op == "max" else dtype.max, dtype)
-
-
-def rfactor(kernel: Kernel, buffer: str, loop: str, unrolled: int, lanes: int, around: str = "") -> Kernel:
-    """``for c<n: s op= f(c)`` -> ``unrolled * lanes`` partial results in registers, combined at the end.
-
-    After: partials = identity; full blocks of ``unrolled`` vectors; the remaining vectors; the remaining elements; the
-    partials fold in pairs; ``s op= each lane``. Stores before the update go along. With ``around``, a loop of the
-    reduction outside of this one, partials last through all of its iterations. The order of a float sum changes, by a
-    fixed rule. Fails: the loop holds anything but stores and one update by a reduction operation whose target
-    does not depend on it; iterations of the stores may not be exchanged; ``unrolled`` is no power of 2; ``around`` and
-    ``loop`` are not in one perfect nest.
-    """
-    target = find_loop(kernel, loop, "rfactor")
-    update, where = target.body[-1], f"{buffer}, {loop}"
-    if not isinstance(update, Update) or update.buffer.name != buffer:
-        raise ScheduleError("rfactor", where, "the loop's last statement is no update of the buffer")
-    others = target.body[:-1]
-    if not all(isinstance(s, Store) for s in others):
-        raise ScheduleError("rfactor", where, "the loop holds more than stores and the update")
-    check_exchange(target.body, [target.loop.sym], "rfactor", where)
-    top, walkers = target, [target.loop]
-    if around:
-        top = find_loop(kernel, around, "rfactor")
-        nest = nest_of(top)
-        if target.loop not in nest.loops or nest.leaf != target.body:
-            raise ScheduleError("rfactor", where, f"{around} holds more than the loop")
-        walkers = list(nest.loops)
-    walked = {x.sym for x in walkers}
-    if any(isinstance(i, Value) or walked & symbols(i) for i in update.index):
-        raise ScheduleError("rfactor", where, "the updated element depends on the loop")
-    if any(x.buffer is update.buffer for x in loads_of(update)):
-        raise ScheduleError("rfactor", where, "the value reads the buffer")
-    if unrolled & (unrolled - 1) or unrolled < 1 or lanes < 1:
-        raise ScheduleError("rfactor", where, f"{unrolled} is not a power of two")
-    n, sym = target.loop.extent, target.loop.sym
-    if isinstance(n, int):
-        while unrolled > 1 and n < unrolled * lanes:
-            unrolled //= 2
-        lanes = min(lanes, max(n, 1))
-    part = Buffer(fresh(kernel, f"{identifier(buffer)}_p"), update.buffer.dtype, (unrolled * lanes,))
-    make = _Partials(kernel, target.loop, update, others, part, unrolled, lanes)
-    start, partials, end = make.start(), tuple(make.partials(n, sym)), make.end()
-    if len(walkers) > 1:
-        partials = (Nest(tuple(walkers[:-1]), partials).wrap(),)
-    done = replace_stmt(kernel, top, start, *partials, *end)
-    return replace(done, places=(*done.places, Place(part, Space.REG)))
-
-
-_Leaf = Callable[[Dim], Body]
-
-
-class _Partials:
-    """The statements of one ``rfactor``."""
-
-    def __init__(
-        self, kernel: Kernel, loop: Loop, update: Update, others: Body, part: Buffer, unrolled: int, lanes: int
-    ) -> None:
-        self.kernel, self.loop, self.update, self.others, self.part = kernel, loop, update, others, part
-        self.unrolled, self.lanes = unrolled, lanes
-        self.taken: set[str] = set()
-
-    def start(self) -> Stmt:
-        """The partial results are the identity."""
-        return self._grid("init", self.unrolled, self.lanes, lambda at: (Store(self.part, (at,), self._identity()),))
-
-    def partials(self, n: Dim, sym: Sym) -> list[Stmt]:
-        """The loop, in blocks and rests."""
-        block, w = self.unrolled * self.lanes, self.lanes
-        out: list[Stmt] = []
-        blocks = floordiv(n, block)
-        if blocks != 0:
-            outer = self._loop("o", blocks)
-            out.append(For(outer, (self._partial("b", self.unrolled, w, outer.sym * block),)))
-        rest = mod(n, block)
-        if isinstance(rest, int):
-            if rest // w:
-                out.append(self._partial("v", rest // w, w, blocks * block))
-            if rest % w:
-                out.append(self._partial("t", 1, rest % w, blocks * block + rest // w * w))
-        else:
-            vectors = self._loop("v", ceildiv(rest, w))
-            lane = Loop(Sym(self._name("v_l"), 0, w - 1), minimum(w, rest - vectors.sym * w), Kind.VECTOR)
-            at = blocks * block + vectors.sym * w + lane.sym
-            out.append(For(vectors, (For(lane, self._at(at, self.part, (lane.sym,))),)))
-        return out
-
-    def end(self) -> list[Stmt]:
-        """The partial results fold in pairs, then by lanes."""
-        out: list[Stmt] = []
-        half = self.unrolled // 2
-        while half:
-            out.append(self._grid(f"h{half}", half, self.lanes, self._pair(half)))
-            half //= 2
-        lane = Loop(Sym(self._name("l"), 0, self.lanes - 1), self.lanes, Kind.VECTOR)
-        u = self.update
-        out.append(For(lane, (Update(u.buffer, u.index, u.op, Load(self.part, (lane.sym,))),)))
-        return out
-
-    def _identity(self) -> Value:
-        return identity_of(self.update.op, self.part.dtype)
-
-    def _pair(self, half: int) -> _Leaf:
-        def pair(at: Dim) -> Body:
-            return (Update(self.part, (at,), self.update.op, Load(self.part, (at + half * self.lanes,))),)
-
-        return pair
-
-    def _partial(self, name: str, rows: int, width: int, base: Dim) -> Stmt:
-        return self._grid(name, rows, width, lambda at: self._at(base + at, self.part, (at,)))
-
-    def _at(self, c: Dim, buffer: Buffer, index: tuple[IndexLike, ...]) -> Body:
-        """The loop's statements at element ``c``, the update going to another place."""
-        *others, moved = substitute_body((*self.others, self.update), {self.loop.sym: c})
-        assert isinstance(moved, Update)
-        return (*others, Update(buffer, index, moved.op, moved.value))
-
-    def _grid(self, name: str, rows: int, width: int, leaf: _Leaf) -> Stmt:
-        lane = Loop(Sym(self._name(f"{name}_l"), 0, self.lanes - 1), width, Kind.VECTOR)
-        if rows == 1:
-            return For(lane, leaf(lane.sym))
-        row = Loop(Sym(self._name(f"{name}_u"), 0, rows - 1), rows, Kind.UNROLL)
-        return For(row, (For(lane, leaf(row.sym * self.lanes + lane.sym)),))
-
-    def _loop(self, name: str, extent: Dim) -> Loop:
-        return new_loop(self._name(name), extent)
-
-    def _name(self, suffix: str) -> str:
-        base, k = f"{self.loop.sym.name}_{suffix}", 0
-        name = fresh(self.kernel, base)
-        while name in self.taken:
-            k += 1
-            name = fresh(self.kernel, f"{base}_{k}")
-        self.taken.add(name)
-        return name

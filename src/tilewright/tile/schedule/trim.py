@@ -19,7 +19,7 @@ from tilewright.tile.affine import coefficient
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, Kernel, Loop, Store, Update, walk
 from tilewright.tile.rewrite import loops_of, written
-from tilewright.tile.schedule.stages import identity_of
+from tilewright.tile.schedule.partials import identity_of
 from tilewright.tile.schedule.tree import enclosing, find_loop, nest_of, replace_stmt
 
 Known = tuple[float, Dim]

@@ -1,0 +1,131 @@
+"""The rule for products of few columns: rows and columns of sums, each a vector of steps of the reduction.
+
+In: a builder, the reduced buffer and, when the epilogue is fused, the buffer of the stage that reads it. Out: steps.
+Not its business: products whose columns fill vectors (``contract``), packing (``constants``).
+
+A convolution to three channels, a classifier of five classes, groups with few outputs each: as lanes, the columns
+would leave most of a vector idle. Before: ``for row: for column: for k: t[row, column] += x[row, k] * w[k, column]``.
+After: for a tile of rows and all columns, ``for k_o: p[row, column, lane] += x[row, 16*k_o + lane] * w[...]``, whose
+lanes are added up once for each result.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from tilewright.core.compute import Binary, Load
+from tilewright.tile.affine import period
+from tilewright.tile.cost import MAX_UNROLLED, estimate, pays_threads
+from tilewright.tile.errors import ScheduleError
+from tilewright.tile.ir import Loop, Store, Update
+from tilewright.tile.machine import Machine
+from tilewright.tile.rules.columns import ADDING_UP
+from tilewright.tile.rules.contract import copied_apart
+from tilewright.tile.rules.operands import operands_of, own_loops, update_of
+from tilewright.tile.rules.threads import parallel
+from tilewright.tile.rules.view import find_body, n_arithmetic, nest_with, nests, only_nest, statement_of, vector_width
+from tilewright.tile.schedule import Builder
+
+MAX_COLUMNS = 8
+WORTH = 0.7
+"""The part of the time of a product by lanes that this form may take at most."""
+LATENCY = 4
+"""Cycles from one multiply-add of a sum to the next."""
+
+
+@dataclass(frozen=True)
+class _Form:
+    """Loops by role; ``along`` is the loop of the reduction whose steps become lanes, ``n_rows`` the tile's rows."""
+
+    columns: Loop
+    rows: Loop | None
+    n_rows: int
+    outer: list[Loop]
+    along: Loop
+    width: int
+    work: float
+
+
+def narrow(b: Builder, machine: Machine, reduced: str, root: str | None) -> None:
+    """Schedule the reduction ``reduced`` together with the stage ``root`` that reads it (None: alone).
+
+    ``ScheduleError`` where it is no float product of a contiguous operand by another with few columns (a constant, or
+    contiguous along the reduction as well), or where lanes along the columns cost less.
+    """
+    if root is None:
+        root, reduced = reduced, copied_apart(b, reduced)
+    _split_groups(b, reduced, root)
+    form = _form(b, machine, reduced, root)
+    outer, rows = [x.sym.name for x in form.outer], []
+    if form.rows is not None:
+        name = form.rows.sym.name
+        if form.rows.extent == form.n_rows:
+            outer, rows = [n for n in outer if n != name], [name]
+        else:
+            b.do("split", name, form.n_rows)
+            outer, rows = [f"{name}_o" if n == name else n for n in outer], [f"{name}_i"]
+    tile = [*rows, form.columns.sym.name]
+    if not outer:  # the whole is one tile: a loop of one iteration around it
+        b.do("split", tile[0], form.n_rows if rows else int(estimate([form.columns.extent])))
+        outer, tile[0] = [f"{tile[0]}_o"], f"{tile[0]}_i"
+    b.do("reorder", *outer, *tile)
+    for name in tile:
+        b.do("kind", name, "unroll")
+    b.do("compute_at", reduced, outer[-1], "reg")
+    nest = nest_with(find_body(b.kernel, outer[-1]), reduced, Update)
+    b.do("spread", reduced, nest.loops[0].sym.name, form.along.sym.name, form.width)
+    if pays_threads(form.work, machine, form.width):
+        parallel(b, machine, outer[:2])
+
+
+def _split_groups(b: Builder, acc: str, root: str) -> None:
+    """Columns of one group, where an operand is the same for all of them."""
+    top = only_nest(b.kernel, root)
+    if not top.loops:
+        return
+    lanes = top.loops[-1]
+    sizes = {period(op.offset, lanes.sym) for op in operands_of(b, acc, root, lanes.sym) if op.lane_stride is None}
+    size = sizes.pop() if len(sizes) == 1 else None
+    if size is not None and estimate([lanes.extent]) > size:
+        b.do("split", lanes.sym.name, size)
+
+
+def _form(b: Builder, machine: Machine, acc: str, root: str) -> _Form:
+    top, update = only_nest(b.kernel, root), update_of(b, acc)
+    leaf, value = statement_of(top), update.value
+    reduced = list(nests(b.kernel, acc)[-1].loops[len(own_loops(b, acc)) :])
+    sizes = [x.extent for x in reduced if isinstance(x.extent, int)]
+    if not top.loops or not isinstance(leaf, Store) or update.op != "add" or len(sizes) < len(reduced):
+        raise ScheduleError("narrow", acc, "no sum over known sizes below an assignment")
+    if not isinstance(value, Binary) or value.op != "mul":
+        raise ScheduleError("narrow", acc, "no sum of products")
+    if any(not isinstance(x, Load) or x.dtype is not update.buffer.dtype for x in (value.a, value.b)):
+        raise ScheduleError("narrow", acc, "no products of elements of the sums' own type")
+    columns, width = top.loops[-1], vector_width(machine, (*top.leaf, update))
+    n = columns.extent
+    operands = operands_of(b, acc, root, columns.sym)
+    shared = [op for op in operands if op.lane_stride == 0]
+    walking = [op for op in operands if op.lane_stride != 0]
+    if not isinstance(n, int) or n > min(MAX_COLUMNS, width // 2) or not update.buffer.dtype.is_float:
+        raise ScheduleError("narrow", acc, f"{n} columns of {update.buffer.dtype}")
+    if len(shared) != 1 or len(walking) != 1:
+        raise ScheduleError("narrow", acc, "not one operand that all columns share, and one that they don't")
+    fits = [x for x, size in zip(reduced, sizes, strict=True) if shared[0].step(x.sym) == 1 and size >= width]
+    if not fits or not (walking[0].is_constant or walking[0].step(fits[-1].sym) == 1):
+        raise ScheduleError("narrow", acc, "no loop of the reduction along which both operands are contiguous")
+    along = fits[-1]
+    outer = list(top.loops[:-1])
+    free = [x for x in outer if isinstance(x.extent, int) and x.extent > 1 and walking[0].step(x.sym) == 0]
+    rows = free[-1] if free else None
+    most = max(min((machine.n_vector_registers - n - 1) // n, MAX_UNROLLED // n), 1)
+    extent = rows.extent if rows is not None and isinstance(rows.extent, int) else 1
+    n_rows = -(-extent // -(-extent // most))
+    operations = n_arithmetic(leaf.value)
+    steps = prod(sizes) // int(estimate([along.extent])) * -(-int(estimate([along.extent])) // width)
+    mine = steps * max(1 / machine.fma_ports, LATENCY / (n_rows * n)) + ADDING_UP + operations
+    by_lanes = prod(sizes) / n / machine.fma_ports + operations / n
+    if mine > WORTH * by_lanes:
+        raise ScheduleError("narrow", acc, f"{n} columns cost less as lanes")
+    work = estimate([x.extent for x in top.loops]) * (prod(sizes) + ADDING_UP)
+    return _Form(columns, rows, n_rows, outer, along, width, work)
