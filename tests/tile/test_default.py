@@ -473,3 +473,22 @@ def test_panels_are_walked_back_and_forth_only_where_all_are_alike(n, alternates
     computation = matmul(512, n, 512)
     made = schedule_with_steps(computation, dataclasses.replace(WIDE, n_cores=1), constants_of(computation, "B"))
     assert ("alternate" in [s.primitive for s in made.schedule.steps]) == alternates
+
+
+@given(m=st.integers(1, 40), n=st.integers(1, 10), k=st.integers(1, 300), epilogue=st.booleans(), fixed=st.booleans())
+@SLOW
+def test_products_of_few_columns(m, n, k, epilogue, fixed):
+    check_default(matmul(m, n, k, epilogue), *(["B"] if fixed else []), machine=WIDE)
+
+
+@pytest.mark.parametrize(("n", "k", "spreads"), [(3, 576, True), (8, 2048, True), (3, 40, False), (12, 2048, False)])
+def test_few_columns_become_sums_along_a_long_reduction(n, k, spreads):
+    computation = matmul(64, n, k)
+    made = schedule_with_steps(computation, WIDE, constants_of(computation, "B"))
+    assert ("spread" in [s.primitive for s in made.schedule.steps]) == spreads
+
+
+@given(c=st.integers(16, 40), o=st.integers(1, 6), h=st.integers(3, 9), size=st.integers(1, 3))
+@SLOW
+def test_convolutions_to_few_channels(c, o, h, size):
+    check_default(convolution((1, h, h, c), o, (size, size)), "W", machine=WIDE)

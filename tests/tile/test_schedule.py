@@ -212,6 +212,29 @@ def test_rfactor_around_an_outer_loop(width):
     refuses(conv, ("compute_at", "T", "j3", "reg"), ("rfactor", "T", "k2", 2, 4, "j3"), rule="holds more")
 
 
+TILED = (
+    ("cache", "C"),
+    ("split", "C_w0", 2),
+    ("kind", "C_w0_i", "unroll"),
+    ("kind", "C_w1", "unroll"),
+    ("compute_at", "C_c", "C_w0_o", "reg"),
+)
+
+
+@pytest.mark.parametrize("depth", [1, 8, 9, 31])
+def test_spread_gives_every_element_of_a_tile_a_vector_of_partial_results(depth):
+    kernel = same(matmul(5, 3, depth, epilogue=False), *TILED, ("spread", "C_c", "C_w0_i_C_c1", "k0", 8))
+    assert [p.buffer.shape for p in kernel.places if p.buffer.name == "C_c_p"] == [(2, 3, 8)]
+
+
+def test_spread_refuses():
+    plain = matmul(5, 3, 9, epilogue=False)
+    refuses(plain, *TILED, ("spread", "C_c", "C_w0_i_C_c1", "C_w1_C_c1", 8), rule="no loop of the reduction")
+    refuses(plain, *TILED, ("spread", "C_c", "C_w0_o", "k0", 8), rule="more than one update")
+    rolled = tuple(s for s in TILED if s != ("kind", "C_w1", "unroll"))
+    refuses(plain, *rolled, ("spread", "C_c", "C_w0_i_C_c1", "k0", 8), rule="unroll the loops")
+
+
 def rows_twice(r=11, c=6):
     """A row value per row, and what is made of it: ``t[i] = sum_j x[i, j]``; ``y[i, j] = t[i] * x[i, j]``."""
     x, y, t = Buffer("X", F, (r, c)), Buffer("Y", F, (r, c)), Buffer("t", F, (r, c))

@@ -49,6 +49,10 @@ EXAMPLES: dict[str, tuple[Computation, str, tuple[str, ...]]] = {
     "rfactor": (
         reduction((3, 32), 1, "add"), "rfactor(Y_c, i1, 1, 4)", ("cache(Y)", "compute_at(Y_c, Y_w0, reg)"),
     ),
+    "spread": (
+        matmul(4, 2, 32, False), "spread(C_c, C_w0_i_C_c1, k0, 16)",
+        ("cache(C)", "split(C_w0, 2)", "kind(C_w0_i, unroll)", "kind(C_w1, unroll)", "compute_at(C_c, C_w0_o, reg)"),
+    ),
     "trim": (masked_rows(), "trim(i1_2, i0_4_o)", ("split(i0_4, 4)",)),
     "pack": (matmul(3, 8, 5, False), "pack(B)", ("split(i1_1, 4)", "reorder(i1_1_o, i0_1, k0, i1_1_i)")),
     "stage": (

@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tilewright import ops
+from tilewright.core import types
 from tilewright.core.expr import Dim
 from tilewright.core.graph import CONST, Graph, Node
 from tilewright.core.opdef import OpDef, Trait
@@ -32,6 +33,8 @@ from tilewright.graph.facts import inverse
 from tilewright.graph.movement import REDUCTIONS
 
 Perm = tuple[int, ...]
+MAX_CHANNELS, MIN_COLUMNS, MIN_DEPTH = 8, 16, 128
+"""Of a convolution that keeps its channels first: of the result, its columns, and multiplications for an element."""
 CONVOLUTIONS = (ops.conv, ops.conv_transpose)
 WINDOWS = (*CONVOLUTIONS, ops.max_pool, ops.avg_pool)
 ELEMENTWISE = tuple(op for op in ops.ALL if Trait.ELEMENTWISE in op.traits)
@@ -88,11 +91,24 @@ class Transposes:
     def window(self, b: Rewriting, node: Node) -> Node | None:
         """Channels last, between two transposes."""
         rank = node.type.rank
-        if node.attrs["layout"] != "NCHW":
+        if node.attrs["layout"] != "NCHW" or self.stays(node):
             return None
         x = self.transposed(b, node.inputs[0], to_last(rank))
         y = b(node.op, x, *node.inputs[1:], **{**node.attrs, "layout": "NHWC"})
         return self.transposed(b, y, inverse(to_last(rank)))
+
+    def stays(self, node: Node) -> bool:
+        """Is it a large convolution to few channels of an image that is not channels last anyway?
+
+        Channels would leave lanes idle, while the columns of the result fill them.
+        """
+        if node.op is not ops.conv or node.attrs["groups"] != 1 or set(node.attrs["strides"]) != {1}:
+            return False
+        x, w = node.inputs[:2]
+        columns, depth = node.shape[-1], product(w.shape[1:])
+        wide = isinstance(columns, int) and columns >= MIN_COLUMNS
+        few, deep = w.shape[0] in range(1, MAX_CHANNELS + 1), isinstance(depth, int) and depth >= MIN_DEPTH
+        return wide and few and deep and x.dtype in (types.f32, types.f64) and self.source(x) is None
 
     def compose(self, b: Rewriting, node: Node) -> Node | None:
         """A transpose of one that this pass made, and the other way round."""
