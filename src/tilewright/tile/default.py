@@ -162,10 +162,16 @@ class _Work:
             for s in cluster.stages:
                 self.cluster(Cluster((s,), cluster.kind if s.reduction else Kind.POINTWISE))
 
+        def by_rows() -> None:
+            rows(b, machine, names)
+
         def product() -> None:
             top = None if alone else names[1]
-            if not attempt(b, partial(narrow, b, machine, names[0], top)):
-                contract(b, machine, names[0], top, vectors=self.vectors)
+            if attempt(b, partial(narrow, b, machine, names[0], top)):
+                return
+            if are_few_columns(machine, cluster.stages[0], self.constants) and attempt(b, by_rows):
+                return
+            contract(b, machine, names[0], top, vectors=self.vectors)
 
         if 0 in root.out.shape:
             return []  # nothing to compute, and nothing to divide costs by
@@ -177,11 +183,9 @@ class _Work:
         if cluster.kind is Kind.TRANSFORMED:
             return [lambda: transformed(b, machine, Transformed(*names)), apart_of_chain]
         if cluster.kind is Kind.CONTRACT:
-            found = [product, (lambda: rows(b, machine, names)) if alone else apart]
-            is_narrow = are_few_columns(machine, cluster.stages[0], self.constants)
-            return [lambda: rows(b, machine, names), *found] if is_narrow else found
+            return [product, by_rows if alone else apart]
         if cluster.kind is Kind.ROWS:
-            return [lambda: rows(b, machine, names)] + ([] if alone else [apart])
+            return [by_rows] if alone else [by_rows, apart]
         if root.reduction is None:
             return [lambda: pointwise(b, machine, names[0])]
         return []

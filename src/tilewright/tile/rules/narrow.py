@@ -30,8 +30,8 @@ from tilewright.tile.schedule import Builder
 MAX_COLUMNS = 8
 WORTH = 0.7
 """The part of the time of a product by lanes that this form may take at most."""
-LATENCY = 4
-"""Cycles from one multiply-add of a sum to the next."""
+MIN_SUMS = 8
+"""Of a tile: a sum's next multiply-add waits for the one before, four cycles on machines that start two in a cycle."""
 
 
 @dataclass(frozen=True)
@@ -121,9 +121,11 @@ def _form(b: Builder, machine: Machine, acc: str, root: str) -> _Form:
     most = max(min((machine.n_vector_registers - n - 1) // n, MAX_UNROLLED // n), 1)
     extent = rows.extent if rows is not None and isinstance(rows.extent, int) else 1
     n_rows = -(-extent // -(-extent // most))
+    if n_rows * n < MIN_SUMS:
+        raise ScheduleError("narrow", acc, f"{n_rows * n} sums, each of which waits for itself")
     operations = n_arithmetic(leaf.value)
     steps = prod(sizes) // int(estimate([along.extent])) * -(-int(estimate([along.extent])) // width)
-    mine = steps * max(1 / machine.fma_ports, LATENCY / (n_rows * n)) + ADDING_UP + operations
+    mine = steps / machine.fma_ports + ADDING_UP + operations
     by_lanes = prod(sizes) / n / machine.fma_ports + operations / n
     if mine > WORTH * by_lanes:
         raise ScheduleError("narrow", acc, f"{n} columns cost less as lanes")
