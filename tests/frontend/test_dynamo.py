@@ -328,3 +328,12 @@ def test_integers_of_either_sign(recorder: Recorder, f: Any) -> None:
     compiled = recorder.compile(f)
     for n in (2, 1, 3, -2, -1, -3):
         assert_close(compiled(torch.arange(4.0), n), f(torch.arange(4.0), n))
+
+
+def test_equal_results_are_tensors_of_their_own(recorder: Recorder) -> None:
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        return torch.zeros_like(x), torch.zeros_like(x), (x + 1) * (x + 1)
+
+    first, second, _ = recorder.compile(f)(torch.randn(3))
+    first += 1
+    assert_close(second, torch.zeros(3))

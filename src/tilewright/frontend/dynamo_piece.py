@@ -175,8 +175,12 @@ def _split(importer: Importer, entry: Node) -> Pair:
 
 
 def _results(importer: Importer, inputs: Sequence[Any], wanted: Sequence[Any]) -> tuple[list[Node], list[Give]]:
-    """One graph output per distinct value; inputs that are results pass by the compiled code."""
+    """One graph output per distinct value; inputs that are results pass by the compiled code.
+
+    Results that are different tensors of the program stay so where their values are one: callers may write to each.
+    """
     b = Builder(importer.pool)
+    first: dict[Node, Any] = {}
     position = {node: i for i, node in enumerate(inputs)}
     outputs: list[Node] = []
     gives: list[Give] = []
@@ -192,10 +196,17 @@ def _results(importer: Importer, inputs: Sequence[Any], wanted: Sequence[Any]) -
                 outputs.append(node)
             is_tensor = isinstance(value, Node | Pair) and hasattr(source.meta.get("val"), "stride")
             try:
-                gives.append(_give(outputs.index(node), is_tensor, source, importer, inputs))
+                give = _give(outputs.index(node), is_tensor, source, importer, inputs)
+                is_another = is_tensor and first.setdefault(node, source) is not source
+                gives.append(partial(_give_copy, give) if is_another else give)
             except Unsupported as e:
                 importer.fail(source, Problem(location_of(source), str(source.target), e.rule, e.remedy))
     return outputs, gives
+
+
+def _give_copy(give: Give, args: Sequence[Any], arrays: Sequence[Array]) -> torch.Tensor:
+    result: torch.Tensor = give(args, arrays).clone()
+    return result
 
 
 def _output_node(b: Builder, value: Any) -> Node:
