@@ -68,7 +68,7 @@ def lines_hinted(n_rows, steps, line, n_columns=24):
 
 
 @given(n_rows=st.integers(1, 5), more=st.integers(0, 30), line=st.sampled_from([1, 2, 4, 8, 16]))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_many_steps_ask_for_every_line_again_and_again(n_rows, more, line):
     lines = [(i, j) for i in range(n_rows) for j in range(0, 8, line)]
     steps = MANY * len(lines) + more
@@ -76,7 +76,7 @@ def test_many_steps_ask_for_every_line_again_and_again(n_rows, more, line):
 
 
 @given(n_rows=st.integers(1, 5), share=st.floats(0, 0.999), line=st.sampled_from([1, 2, 4, 8, 16]))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_few_steps_run_on_into_the_next_tile(n_rows, share, line):
     lines = [(i, j) for i in range(2 * n_rows) for j in range(0, 8, line)]
     n_own = len(lines) // 2
@@ -88,11 +88,31 @@ def test_rows_without_a_gap_are_one_run():
     assert lines_hinted(3, 7, 16, n_columns=8)[:4] == [(0, 0), (2, 0), (3, 0), (5, 0)]
 
 
+def test_of_what_the_sums_read_the_next_tile_is_asked_for():
+    kernel = same(
+        product_with(lambda r, i, j: r[i, j], 6, 8, 16), ("reorder", "k0", "i0_1", "i1_1"), ("split", "i0_2", 3),
+        ("compute_at", "T", "i0_2_o", "local"), ("hint", "A", "k0", 4),
+    )  # fmt: skip
+    (inner,) = [s for s in walk(kernel.body) if isinstance(s, For) and any(isinstance(x, Prefetch) for x in s.body)]
+    (hint,) = [x for x in inner.body if isinstance(x, Prefetch)]
+    tile = next(x.sym for x in loops_of(kernel.body) if x.sym.name == "i0_2_o")
+    found = [tuple(substitute(i, {tile: 0, inner.loop.sym: k}) for i in hint.index) for k in range(16)]
+    lines = [(i, k) for i in range(3, 6) for k in range(0, 16, 4)]
+    assert found == [*lines, *lines[:4]]
+
+
+@pytest.mark.parametrize(("m", "llc", "asked"), [(70, 1 << 15, True), (70, 1 << 25, False), (24, 1 << 10, False)])
+def test_rows_of_many_tiles_that_come_from_memory_are_asked_for(m, llc, asked):
+    computation = product_with(lambda r, i, j: r[i, 0], m, 32, 64)
+    kernel = check_default(computation, "B", machine=replace(WIDE, llc_bytes=llc, n_cores=1))
+    assert ("A" in {s.buffer.name for s in walk(kernel.body) if isinstance(s, Prefetch)}) == asked
+
+
 def test_hints_need_one_nest_behind_and_steps_enough():
     tiled = (("reorder", "k0", "i0_1", "i1_1"), ("split", "i0_2", 2), ("compute_at", "T", "i0_2_o", "local"))
     product = product_with(lambda r, i, j: r[i, j], 4, 8, 12)
-    refuses(product, *tiled, ("hint", "A", "k0", 4), rule="no nest behind it reads")
-    refuses(product, *tiled, ("hint", "R", "i0_2_i", 4), rule="no nest behind it reads")
+    refuses(product, *tiled, ("hint", "B", "k0", 8), rule="no loop outside moves on")
+    refuses(product, *tiled, ("hint", "A", "i0_2_i", 4), rule="neither it nor a nest behind it reads")
     refuses(product, *tiled, ("kind", "k0", "unroll"), ("hint", "R", "k0", 4), rule="not serial")
     refuses(product, *tiled, ("hint", "R", "k0", 1), rule="12 steps can't ask for 16 lines")
     twice = product_with(lambda r, i, j: r[i, j] + r[i, 7 - j], 4, 8, 12)

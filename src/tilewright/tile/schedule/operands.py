@@ -233,25 +233,28 @@ def prefetch(kernel: Kernel, buffer: str, panel: str, inner: str, line: int, spr
 
 
 def hint(kernel: Kernel, buffer: str, inner: str, line: int) -> Kernel:
-    """While a tile's sums are made, ask for what the nest behind reads of an operand, one line a step of ``inner``.
+    """While a tile's sums are made, ask for what is read of an operand soon, one line a step of ``inner``.
 
     Before: ``for t: (for k: X); for i<m: for l<n: .. B[m*t + i, l]``. After: ``for t: (for k: prefetch
     B[m*t + k % m, 0]; X); ..``. Steps are those of the serial loops down to ``inner``, from the loop whose body holds
     the nest; lines are ``line`` elements apart along the loops that walk the operand in one run, in the nest's order.
     With ``MANY`` steps a line or more they are asked for again and again, which keeps them in a small cache. With
-    fewer, steps run on into what the next iteration of ``t`` will read, two lines a step where need be. Fails: no nest
-    behind ``inner`` reads the buffer, or at several places, or where the data say; ``inner`` is not serial; a loop of
-    the nest that moves the access has no known bound; there are more lines than steps.
+    fewer, steps run on into what the next iteration of ``t`` will read, two lines a step where need be. Of an operand
+    that ``inner`` itself reads, lines are those of the next iteration of ``t``: ``for t: for k: X(B[m*t + i, k])``
+    asks for ``B[m*t + m + i, k]``. Fails: neither ``inner`` nor a nest behind it reads the buffer, or at several
+    places, or where the data say; ``inner`` is not serial; a loop that moves the access has no known bound; there are
+    more lines than steps; no loop outside moves on to a next tile.
     """
     spot, target, where = find_place(kernel, buffer, "hint"), find_loop(kernel, inner, "hint"), f"{buffer}, {inner}"
     path = [s for s in enclosing(kernel.body, target) if isinstance(s, For)]
     if target.loop.kind is not Kind.SERIAL:
         raise ScheduleError("hint", where, "the loop's steps are not serial")
-    depth, nest = next(_read_behind(spot.buffer, [*path, target]), (0, target))
-    found = list(paths_to((nest,), spot.buffer, ())) if nest is not target else []
+    is_own = next(readers(target.body, spot.buffer), None) is not None
+    depth, nest = (len(path) - 1, target) if is_own else next(_read_behind(spot.buffer, [*path, target]), (0, target))
+    found = list(paths_to((nest,), spot.buffer, ())) if is_own or nest is not target else []
     index = [i for i in found[0][1].index if not isinstance(i, Value)] if found else []
     if len({x.index for _, x in found}) != 1 or len(index) < len(spot.buffer.shape):
-        raise ScheduleError("hint", where, "no nest behind it reads the buffer at one place that the loops decide")
+        raise ScheduleError("hint", where, "neither it nor a nest behind it reads it at one place that loops decide")
     walking = [x for x in found[0][0] if any(x.sym in symbols(i) for i in index)]
     if not walking or any(x.sym.hi is None for x in walking):
         raise ScheduleError("hint", where, "the places that are read have no bound known at compile time")
@@ -262,7 +265,11 @@ def hint(kernel: Kernel, buffer: str, inner: str, line: int) -> Kernel:
     if isinstance(steps, int) and steps < lines.count:
         raise ScheduleError("hint", where, f"{steps} steps can't ask for {lines.count} lines")
     places = [mod(n, lines.count)]
-    if isinstance(steps, int) and steps < lines.count * MANY and tile is not None:
+    if is_own:
+        if tile is None:
+            raise ScheduleError("hint", where, "no loop outside moves on to a next tile")
+        places = [mod(n, lines.count) + lines.count]
+    elif isinstance(steps, int) and steps < lines.count * MANY and tile is not None:
         each = -(-lines.count * AHEAD // steps)
         places = [n * each + k for k in range(each)]
     hints = [Prefetch(spot.buffer, lines.at(x, tile)) for x in places]
