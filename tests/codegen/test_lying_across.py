@@ -1,5 +1,8 @@
 """Operands that lie across: whole rows are loaded and transposed in registers, exactly, for every shape and target."""
 
+import ctypes
+import mmap
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -27,6 +30,45 @@ def test_transposes(rows, columns, target):
     out = np.zeros((columns, rows), np.float32)
     Native(schedule(transpose(rows, columns), machine_of(target)), target)(x, out)
     np.testing.assert_array_equal(out, x.T)
+
+
+class Fenced:
+    """An array whose memory ends, or begins, where a page begins, or ends, that nobody may touch."""
+
+    def __init__(self, array, at_end):
+        self.pages = mmap.mmap(-1, 3 * mmap.PAGESIZE)
+        start = ctypes.addressof(ctypes.c_char.from_buffer(self.pages))
+        libc = ctypes.CDLL(None, use_errno=True)
+        for page in (0, 2):
+            fence = ctypes.c_void_p(start + page * mmap.PAGESIZE)
+            assert libc.mprotect(fence, ctypes.c_size_t(mmap.PAGESIZE), 0) == 0
+        offset = 2 * mmap.PAGESIZE - array.nbytes if at_end else mmap.PAGESIZE
+        self.array = np.frombuffer(self.pages, array.dtype, array.size, offset).reshape(array.shape)
+        self.array[...] = array
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mprotect"), reason="needs pages that can be protected")
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+@given(
+    few=st.integers(1, 5), many=st.integers(1, 100), swapped=st.booleans(), at_end=st.booleans(),
+    dtype=st.sampled_from([types.f32, types.f64, types.i8, types.i16]),
+)  # fmt: skip
+@settings(max_examples=30, deadline=None)
+def test_a_few_channels_beside_each_other(target, few, many, swapped, at_end, dtype):
+    """Channels of pixels to planes and back, by loads of runs and shuffles that touch no byte of another array."""
+    rows, columns = (many, few) if swapped else (few, many)
+    x = (np.arange(rows * columns) % 100).astype(dtype.numpy).reshape(rows, columns)
+    given, out = Fenced(x, at_end), Fenced(np.zeros((columns, rows), x.dtype), at_end)
+    Native(schedule(transpose(rows, columns, dtype), machine_of(target)), target)(given.array, out.array)
+    np.testing.assert_array_equal(out.array, x.T)
+
+
+def test_planes_of_three_channels_are_read_in_vectors():
+    (target,) = (t for t in TARGETS if t.name == "x86-64-v4")
+    for shape in ((3, 1000), (1000, 3)):
+        text = codegen.assembly(schedule(transpose(*shape), machine_of(target)), target)
+        assert "vpermt2ps" in text
+        assert text.count("vgather") <= 3, "for what is left behind full vectors"
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)

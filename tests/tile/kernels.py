@@ -40,8 +40,8 @@ def elementwise(shape: Sequence[Dim], dtype: types.DType = F) -> Computation:
     return Computation((x, y), (z,), (Stage((z,), axes, syms(axes), (x[syms(axes)] + y[syms(axes)],)),))
 
 
-def transpose(m: Dim, n: Dim) -> Computation:
-    x, y = Buffer("X", F, (m, n)), Buffer("Y", F, (n, m))
+def transpose(m: Dim, n: Dim, dtype: types.DType = F) -> Computation:
+    x, y = Buffer("X", dtype, (m, n)), Buffer("Y", dtype, (n, m))
     axes = axes_for((n, m))
     i, j = syms(axes)
     return Computation((x,), (y,), (Stage((y,), axes, (i, j), (x[j, i],)),))

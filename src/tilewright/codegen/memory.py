@@ -12,7 +12,7 @@ variable's level, plus the constant at the use.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from tilewright.codegen import convert
@@ -356,10 +356,13 @@ class Memory:
         n, size = len(pattern), place.buffer.dtype.n_bytes
         if pattern == tuple(range(n)):
             return self._load_vector(place, element, n, ctx)
-        low, high = min(pattern), max(pattern)
-        if (ctx.mask is None or self._all_live_run(ctx)) and high - low < 2 * n:
-            return self._load_shuffled(place, [p - low for p in pattern], element, place.offset + low * size, ctx)
-        if ctx.mask is None and (runs := _two_runs(pattern)) is not None:
+        is_front = self._all_live_run(ctx) and len(ctx.syms) == 1
+        running = pattern if ctx.mask is None else pattern[: ctx.live] if is_front else ()
+        low, high = min(running, default=0), max(running, default=0)
+        if running and high - low < 3 * n:
+            lanes = [p - low for p in (*running, *[low] * (n - len(running)))]
+            return self._load_shuffled(place, lanes, element, place.offset + low * size, ctx)
+        if ctx.mask is None and (runs := _equal_runs(pattern)):
             return self._load_runs(place, runs, pattern, element, ctx)
         if ctx.mask is None and self._are_pairs(pattern, size):
             return self._load_pairs(place, pattern, ctx)
@@ -409,7 +412,7 @@ class Memory:
         )
 
     def _load_shuffled(self, place: Place, lanes: list[int], element: str, offset: int, ctx: Lanes) -> Val:
-        """Everything the lanes touch in one or two vector loads that read no byte beyond, then a shuffle.
+        """Everything the lanes touch in one to three vector loads that read no byte beyond, then shuffles.
 
         When one aligned vector holds it all, that one is read: neighbours want other elements of the same vector.
         """
@@ -431,7 +434,12 @@ class Memory:
         ty, start = vector(element, n), span - n
         low = self._here(f"load {ty}, ptr {self._readable(place, ctx, offset, n)}, {align}", n)
         high = self._here(f"load {ty}, ptr {self._readable(place, ctx, offset + start * size, n)}, {align}", n)
-        return self.arith.pick(low, element, [p if p < n else n + p - start for p in lanes], high)
+        if span <= 2 * n:
+            return self.arith.pick(low, element, [p if p < n else n + p - start for p in lanes], high)
+        middle = self._here(f"load {ty}, ptr {self._readable(place, ctx, offset + n * size, n)}, {align}", n)
+        both = list(range(2 * n))
+        parts = [self.arith.pick(low, element, both, middle), self.arith.pick(high, element, both, high)]
+        return self.arith.pick(parts[0], element, [p if p < 2 * n else 2 * n + p - start for p in lanes], parts[1])
 
     def _load_front(self, place: Place, element: str, offset: int, count: int, n: int, ctx: Lanes) -> Val:
         """A vector of ``n`` of which only the first ``count`` elements are read."""
@@ -442,19 +450,17 @@ class Memory:
         return self._here(f"call {ty} @{name}(ptr {align} {pointer}, <{n} x i1> <{mask}>, {ty} zeroinitializer)", n)
 
     def _load_runs(
-        self, place: Place, starts: tuple[int, int], pattern: tuple[int, ...], element: str, ctx: Lanes
+        self, place: Place, starts: Sequence[int], pattern: tuple[int, ...], element: str, ctx: Lanes
     ) -> Val:
-        """Two runs of neighbours, half a vector each, in any order of lanes: two loads and a shuffle."""
-        half, size = len(pattern) // 2, place.buffer.dtype.n_bytes
-        parts = [
-            self._here(
-                f"load {vector(element, half)}, ptr {self._readable(place, ctx, place.offset + start * size, half)}, "
-                f"align {size}",
-                half,
-            )
-            for start in starts
-        ]
-        lanes = [p - starts[0] if p - starts[0] < half else half + p - starts[1] for p in pattern]
+        """Runs of neighbours, equally long, in any order of lanes: a load for each, and shuffles of two at a time."""
+        length, size = len(pattern) // len(starts), place.buffer.dtype.n_bytes
+        ty, align = vector(element, length), f"align {size}"
+        addresses = [self._readable(place, ctx, place.offset + start * size, length) for start in starts]
+        parts = [self._here(f"load {ty}, ptr {address}, {align}", length) for address in addresses]
+        lanes = [next(k * length + p - at for k, at in enumerate(starts) if at <= p < at + length) for p in pattern]
+        if len(parts) > 2:
+            both = list(range(2 * length))
+            parts = [self.arith.pick(a, element, both, b) for a, b in (parts[:2], (parts[2], parts[-1]))]
         return self.arith.pick(parts[0], element, lanes, parts[1])
 
     def _far_rows(self, place: Place) -> tuple[Row, ...]:
@@ -618,12 +624,15 @@ def _n_elements(buffer: Buffer) -> int:
     return size if isinstance(size, int) else 0
 
 
-def _two_runs(pattern: tuple[int, ...]) -> tuple[int, int] | None:
-    """The starts of two runs of neighbours that the lanes read, each half of them; None for anything else."""
-    order, half = sorted(pattern), len(pattern) // 2
-    first, second = order[:half], order[half:]
-    fits = len(first) == len(second) and all(r == list(range(r[0], r[0] + half)) for r in (first, second))
-    return (first[0], second[0]) if fits and half > 1 else None
+def _equal_runs(pattern: tuple[int, ...]) -> list[int]:
+    """The starts of two to four runs of neighbours, equally many lanes each; none for anything else."""
+    order, n = sorted(pattern), len(pattern)
+    for count in (2, 3, 4):
+        length = n // count
+        starts = order[::length] if length > 1 and length * count == n else []
+        if starts and all(order[k] == starts[k // length] + k % length for k in range(n)):
+            return starts
+    return []
 
 
 def expr_sum(others: tuple[tuple[expr.Atom, int], ...], terms: tuple[tuple[int, int], ...], ctx: Lanes) -> Dim:

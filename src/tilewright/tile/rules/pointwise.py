@@ -1,6 +1,6 @@
 """The rule for nests without reductions: vectors along the last axis, unrolled, outermost loop over threads.
 
-A last axis of 2 or 4 elements that lie beside each other makes vectors together with the one before it. Where an
+A last axis of 2 to 4 elements that lie beside each other makes vectors together with the one before it. Where an
 operand lies along another axis than the result, blocks of that axis are unrolled inside, so that whole rows of it are
 loaded and transposed in registers.
 
@@ -27,7 +27,7 @@ CHUNK_ELEMENTS = 8192
 MOVED_BYTE = 1.3
 """A byte that is read or written takes a core as long as this many operations."""
 MAX_RUNS = 8
-GROUPS = (2, 4)
+GROUPS = (2, 3, 4)
 TRANSPOSED_OPERATIONS = 6
 SMALLEST_BLOCK = 4
 FEW_BEHIND = 0.125
@@ -81,7 +81,8 @@ def _one(b: Builder, machine: Machine, nest: Nest) -> None:
         b.do("kind", names[-1], "vector")
         names = names[:-1]
         assert isinstance(last.extent, int)
-        outer = vectorize(b, machine, names[-1], nest.loops[-2].extent, width // last.extent, 1)
+        block = width // last.extent if width % last.extent == 0 else width
+        outer = vectorize(b, machine, names[-1], nest.loops[-2].extent, block, 1)
     elif may_vectorize(nest.leaf, last.sym, gathers=_reads_others(leaf)) and width > 1:
         if across := _axis_across(nest, leaf, width):
             _transpose(b, machine, names, across, last.extent, width, threads)
