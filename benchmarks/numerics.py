@@ -1,6 +1,6 @@
 """The largest error of every elementary function over all floats, in units of the last place.
 
-    python -m benchmarks.numerics                      every fp32 number, every fp16, every bf16: 25 minutes of one core
+    python -m benchmarks.numerics                      every fp32 number, every fp16, every bf16: 30 minutes of one core
     python -m benchmarks.numerics sin --stride 257     one fp32 number in 257
 
 In: names of ops (default: all of the table below). Out: a Markdown table, the one of ``docs/numerics.md``: for each
