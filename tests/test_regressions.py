@@ -56,6 +56,14 @@ def test_a_lone_element_at_the_end_of_a_row_is_stored_alone(dtype: types.DType) 
     assert compare_graph(graph, [x], Options(), threads=1).fault is None
 
 
+def test_rolling_an_empty_constant() -> None:
+    """Its index, a remainder, made it worth packing, and the packed form had an element that nothing is read from."""
+    x = np.zeros(2, np.float32)
+    b, (n,) = inputs(x)
+    nothing = b(ops.roll, b.const(np.zeros((2, 0), np.uint16)), shifts=(-1,), axes=(0,))
+    check(b, (n,), [nothing, b(ops.neg, n)], [x], optimize=0)
+
+
 def test_tiling_nothing() -> None:
     """The position in the source was taken modulo its size, zero."""
     x = np.zeros((0, 3), np.float32)

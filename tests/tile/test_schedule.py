@@ -345,6 +345,7 @@ def test_pack_follows_the_walk():
     assert packed.param.shape == (3, 4, 4)
     assert [b.name for b in kernel.params] == ["A", "B_p", "bias", "C", "T"]
     refuses(matmul(3, 4, 5), ("pack", "B"), rule="not a constant")
+    refuses(matmul(3, 4, 0), ("pack", "B"), rule="it is empty", constants=("B",))
 
 
 @pytest.mark.parametrize("order", ["walk", "source"])

@@ -41,13 +41,15 @@ def pack(kernel: Kernel, buffer: str) -> Kernel:
 
     Before: ``for jo: for k: for l: ... B[k, 16*jo + l]``. After: ``... B_p[jo, k, l]`` and a recipe that builds ``B_p``
     from B at compile time (elements outside of B are 0). Accesses with equal recipes share one packed parameter; the
-    first stands where B stood if nothing reads B any more. Fails: B is no constant, or is read at a run-time index;
-    a loop that it depends on has no bound; the packed form would be over four times as large, and large.
+    first stands where B stood if nothing reads B any more. Fails: B is no constant, is empty, or is read at a run-time
+    index; a loop that it depends on has no bound; the packed form would be over four times as large, and large.
     """
     spot = find_place(kernel, buffer, "pack")
     if spot.role is not Role.CONST:
         raise ScheduleError("pack", buffer, f"it is {spot.role.value}, not a constant", remedy="use stage")
     source = spot.buffer
+    if 0 in source.shape:
+        raise ScheduleError("pack", buffer, "it is empty")
     recipes: dict[tuple[object, ...], Packed] = {}
     new_at: dict[tuple[IndexLike, ...], Load] = {}
     for path, load in paths_to(kernel.body, source, ()):
