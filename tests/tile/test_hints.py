@@ -111,7 +111,7 @@ def test_rows_of_many_tiles_that_come_from_memory_are_asked_for(m, llc, asked):
 @pytest.mark.parametrize(("l2", "asked"), [(1 << 16, False), (1 << 20, True)])
 def test_a_reduction_in_parts_asks_for_no_rows(l2, asked):
     """Its sums go on in memory, and every panel reads the rows again: a hint cost a quarter of such a product."""
-    computation = product_with(lambda r, i, j: r[i, 0], 70, 32, 256)
+    computation = product_with(lambda r, i, j: r[i, 0], 70, 96, 256)
     kernel = check_default(computation, "B", machine=replace(WIDE, l2_bytes=l2, llc_bytes=1 << 15, n_cores=1))
     assert ("A" in {s.buffer.name for s in walk(kernel.body) if isinstance(s, Prefetch)}) == asked
 

@@ -54,8 +54,8 @@ def _hint(b: Builder, inner: str, buffer: Buffer, cache_bytes: int) -> None:
 def _read_next(b: Builder, machine: Machine) -> Iterator[tuple[str, Buffer]]:
     """The inner loops of reductions, and operands of which every tile multiplies a part of its own.
 
-    A part that shares the first-level cache with the next one. Not where sums go on in memory, a part of the reduction at
-    a time: its operands are read again for every panel, and stay in a nearer cache than the last one.
+    A part that shares the first-level cache with the next one. Not where sums go on in memory, a part of the
+    reduction at a time: its operands are read again for every panel, and stay in a nearer cache than the last one.
     """
     fixed = {p.buffer for p in b.kernel.places if p.role is Role.CONST or p.space is not Space.GLOBAL}
     for tile in (s for s in walk(b.kernel.body) if isinstance(s, For) and s.loop.kind in (Kind.SERIAL, Kind.PARALLEL)):
