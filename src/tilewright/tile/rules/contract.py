@@ -27,7 +27,7 @@ from tilewright.tile.ir import For, Kind, Loop, Role, Store, Update, walk
 from tilewright.tile.machine import Machine
 from tilewright.tile.rules.columns import along_reduction, columns_apart
 from tilewright.tile.rules.dots import dot_for
-from tilewright.tile.rules.operands import operands_of, own_loops, root_terms, split_groups, update_of
+from tilewright.tile.rules.operands import operands_of, own_loops, reduced_loops, root_terms, split_groups, update_of
 from tilewright.tile.rules.threads import parallel
 from tilewright.tile.rules.view import (
     find_body,
@@ -40,7 +40,7 @@ from tilewright.tile.rules.view import (
     vector_width,
 )
 from tilewright.tile.schedule import Builder
-from tilewright.tile.schedule.tree import find_loop, fresh
+from tilewright.tile.schedule.tree import find_loop, fresh, most_iterations
 
 HEAVY_OPERATIONS = 10
 CACHE_LINE = 64
@@ -167,7 +167,7 @@ def plan_contraction(
         raise ScheduleError("contract", acc, "not an update by one operation below an assignment")
     lanes = top.loops[-1]
     operands = operands_of(b, acc, root, lanes.sym)
-    reduced = list(nests(b.kernel, acc)[-1].loops[len(own_loops(b, acc)) :])
+    reduced = reduced_loops(b, acc)
     dot = dot_for(machine, update, operands, reduced)
     if dot is None and not any(op.lane_stride == 1 or (op.is_constant and op.lane_stride != 0) for op in operands):
         raise ScheduleError("contract", acc, "no operand is contiguous along the last axis")
@@ -675,8 +675,8 @@ def _arrange(b: Builder, plan: Plan, acc: str, at: str) -> None:
     along = symbols(update.index[-1]) if not isinstance(update.index[-1], Value) else frozenset()
     vectors = [x for x in tiled if x.sym.name not in lanes and x.sym in along]
     rows = [x for x in tiled if x.sym not in along]
-    n_rows = estimate([_bound(x) for x in rows])
-    across = [*vectors, *rows] if n_rows < estimate([_bound(x) for x in vectors]) else [*rows, *vectors]
+    n_rows = estimate([most_iterations(x) for x in rows])
+    across = [*vectors, *rows] if n_rows < estimate([most_iterations(x) for x in vectors]) else [*rows, *vectors]
     names = [x.sym.name for x in across]
     if plan.is_window:
         stepped = [n for n, x in zip(reduced, plan.reduced, strict=True) if x in plan.stepped]
@@ -691,10 +691,6 @@ def _arrange(b: Builder, plan: Plan, acc: str, at: str) -> None:
         b.do("reorder", *order)
     for name, kind in kinds.items():
         b.do("kind", name, kind)
-
-
-def _bound(loop: Loop) -> int:
-    return 1 if loop.sym.hi is None else loop.sym.hi + 1
 
 
 def _is_copy_of(x: Loop, reduced: Loop) -> bool:

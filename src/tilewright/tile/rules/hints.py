@@ -25,8 +25,6 @@ from tilewright.tile.schedule import Builder
 
 MIN_STEPS = 16
 """Steps of a reduction that takes long enough for lines to come from memory."""
-
-
 MIN_TILES = 4
 """Of so many tiles in a row or more, all but the last know what is read next."""
 BUSY = 0.75

@@ -15,16 +15,15 @@ from dataclasses import dataclass
 from math import prod
 
 from tilewright.core.compute import Binary, Load
-from tilewright.tile.affine import period
 from tilewright.tile.cost import MAX_UNROLLED, estimate, pays_threads
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Loop, Store, Update
 from tilewright.tile.machine import Machine
 from tilewright.tile.rules.columns import ADDING_UP
 from tilewright.tile.rules.contract import copied_apart
-from tilewright.tile.rules.operands import operands_of, own_loops, update_of
+from tilewright.tile.rules.operands import group_size, operands_of, reduced_loops, update_of
 from tilewright.tile.rules.threads import parallel
-from tilewright.tile.rules.view import find_body, n_arithmetic, nest_with, nests, only_nest, statement_of, vector_width
+from tilewright.tile.rules.view import find_body, n_arithmetic, nest_with, only_nest, statement_of, vector_width
 from tilewright.tile.schedule import Builder
 
 MAX_COLUMNS = 8
@@ -39,6 +38,7 @@ class _Form:
     """Loops by role; ``along`` is the loop of the reduction whose steps become lanes, ``n_rows`` the tile's rows."""
 
     columns: Loop
+    n_columns: int
     rows: Loop | None
     n_rows: int
     outer: list[Loop]
@@ -67,7 +67,7 @@ def narrow(b: Builder, machine: Machine, reduced: str, root: str | None) -> None
             outer, rows = [f"{name}_o" if n == name else n for n in outer], [f"{name}_i"]
     tile = [*rows, form.columns.sym.name]
     if not outer:  # the whole is one tile: a loop of one iteration around it
-        b.do("split", tile[0], form.n_rows if rows else int(estimate([form.columns.extent])))
+        b.do("split", tile[0], form.n_rows if rows else form.n_columns)
         outer, tile[0] = [f"{tile[0]}_o"], f"{tile[0]}_i"
     b.do("reorder", *outer, *tile)
     for name in tile:
@@ -85,8 +85,7 @@ def _split_groups(b: Builder, acc: str, root: str) -> None:
     if not top.loops:
         return
     lanes = top.loops[-1]
-    sizes = {period(op.offset, lanes.sym) for op in operands_of(b, acc, root, lanes.sym) if op.lane_stride is None}
-    size = sizes.pop() if len(sizes) == 1 else None
+    size = group_size(b, acc, root, lanes.sym)
     if size is not None and estimate([lanes.extent]) > size:
         b.do("split", lanes.sym.name, size)
 
@@ -94,7 +93,7 @@ def _split_groups(b: Builder, acc: str, root: str) -> None:
 def _form(b: Builder, machine: Machine, acc: str, root: str) -> _Form:
     top, update = only_nest(b.kernel, root), update_of(b, acc)
     leaf, value = statement_of(top), update.value
-    reduced = list(nests(b.kernel, acc)[-1].loops[len(own_loops(b, acc)) :])
+    reduced = reduced_loops(b, acc)
     sizes = [x.extent for x in reduced if isinstance(x.extent, int)]
     if not top.loops or not isinstance(leaf, Store) or update.op != "add" or len(sizes) < len(reduced):
         raise ScheduleError("narrow", acc, "no sum over known sizes below an assignment")
@@ -114,7 +113,7 @@ def _form(b: Builder, machine: Machine, acc: str, root: str) -> _Form:
     fits = [x for x, size in zip(reduced, sizes, strict=True) if shared[0].step(x.sym) == 1 and size >= width]
     if not fits or not (walking[0].is_constant or walking[0].step(fits[-1].sym) == 1):
         raise ScheduleError("narrow", acc, "no loop of the reduction along which both operands are contiguous")
-    along = fits[-1]
+    along, depth = fits[-1], sizes[reduced.index(fits[-1])]
     outer = list(top.loops[:-1])
     free = [x for x in outer if isinstance(x.extent, int) and x.extent > 1 and walking[0].step(x.sym) == 0]
     rows = free[-1] if free else None
@@ -124,10 +123,10 @@ def _form(b: Builder, machine: Machine, acc: str, root: str) -> _Form:
     if n_rows * n < MIN_SUMS:
         raise ScheduleError("narrow", acc, f"{n_rows * n} sums, each of which waits for itself")
     operations = n_arithmetic(leaf.value)
-    steps = prod(sizes) // int(estimate([along.extent])) * -(-int(estimate([along.extent])) // width)
+    steps = prod(sizes) // depth * -(-depth // width)
     mine = steps / machine.fma_ports + ADDING_UP + operations
     by_lanes = prod(sizes) / n / machine.fma_ports + operations / n
     if mine > WORTH * by_lanes:
         raise ScheduleError("narrow", acc, f"{n} columns cost less as lanes")
     work = estimate([x.extent for x in top.loops]) * (prod(sizes) + ADDING_UP)
-    return _Form(columns, rows, n_rows, outer, along, width, work)
+    return _Form(columns, n, rows, n_rows, outer, along, width, work)

@@ -6,6 +6,7 @@ tiles (``contract``, ``narrow``).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import lcm
 
 from tilewright.core.compute import Load, Value, symbols_of_value
@@ -29,9 +30,7 @@ SHUFFLED = 2
 
 def own_loops(b: Builder, acc: str) -> list[Loop]:
     """The loops of the update's nest that walk the accumulator."""
-    nest = nests(b.kernel, acc)[-1]
-    update = statement_of(nest)
-    assert isinstance(update, Update)
+    nest, update = nests(b.kernel, acc)[-1], update_of(b, acc)
     used = {s for i in update.index if not isinstance(i, Value) for s in symbols(i)}
     own = [x for x in nest.loops if x.sym in used]
     if list(nest.loops[: len(own)]) != own:
@@ -39,7 +38,13 @@ def own_loops(b: Builder, acc: str) -> list[Loop]:
     return own
 
 
+def reduced_loops(b: Builder, acc: str) -> list[Loop]:
+    """The loops of the update's nest that walk the reduction, inside of all that walk the accumulator."""
+    return list(nests(b.kernel, acc)[-1].loops[len(own_loops(b, acc)) :])
+
+
 def update_of(b: Builder, acc: str) -> Update:
+    """The statement that adds to the accumulator."""
     update = statement_of(nests(b.kernel, acc)[-1])
     assert isinstance(update, Update)
     return update
@@ -86,6 +91,22 @@ def operands_of(b: Builder, acc: str, root: str, lanes: Sym) -> tuple[Operand, .
     return tuple(found)
 
 
+def group_size(b: Builder, acc: str, root: str, lanes: Sym) -> int | None:
+    """How many neighbouring lanes read the same elements of what they don't walk evenly, a group's input; or None."""
+    return _common(period(e, lanes) for e in _uneven(b, acc, root, lanes))
+
+
+def _uneven(b: Builder, acc: str, root: str, lanes: Sym) -> list[Dim]:
+    """The offsets of operands that are not affine in the lanes."""
+    return [op.offset for op in operands_of(b, acc, root, lanes) if op.lane_stride is None]
+
+
+def _common(sizes: Iterable[int | None]) -> int | None:
+    """What all of them are, if they are one."""
+    found = set(sizes)
+    return found.pop() if len(found) == 1 else None
+
+
 def split_groups(b: Builder, machine: Machine, acc: str, root: str) -> None:
     """Lanes in groups that share an operand (a convolution's): no vector holds a part of a group beside another group.
 
@@ -98,9 +119,8 @@ def split_groups(b: Builder, machine: Machine, acc: str, root: str) -> None:
         return
     lanes, update = top.loops[-1], update_of(b, acc)
     width, is_narrow = vector_width(machine, (*top.leaf, update)), is_dot(machine, update)
-    offsets = [op.offset for op in operands_of(b, acc, root, lanes.sym) if op.lane_stride is None]
-    sizes = {period(e, lanes.sym) for e in offsets}
-    size = sizes.pop() if len(sizes) == 1 else None
+    offsets = _uneven(b, acc, root, lanes.sym)
+    size = _common(period(e, lanes.sym) for e in offsets)
     if size is None or width == 1:
         _split_periods(b, acc, root, lanes, width)
         return
@@ -113,7 +133,6 @@ def split_groups(b: Builder, machine: Machine, acc: str, root: str) -> None:
 
 def _split_periods(b: Builder, acc: str, root: str, lanes: Loop, width: int) -> None:
     """Lanes along which a constant repeats, in blocks after which vectors meet it at the same places again."""
-    sizes = {remainder(op.offset, lanes.sym) for op in operands_of(b, acc, root, lanes.sym) if op.lane_stride is None}
-    size = sizes.pop() if len(sizes) == 1 else None
+    size = _common(remainder(e, lanes.sym) for e in _uneven(b, acc, root, lanes.sym))
     if size is not None and estimate([lanes.extent]) > (block := lcm(size, width)):
         b.do("split", lanes.sym.name, block)

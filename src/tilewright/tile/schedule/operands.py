@@ -24,6 +24,7 @@ from tilewright.tile.schedule.tree import (
     find_place,
     fresh,
     identifier,
+    most_iterations,
     readers,
     replace_stmt,
     with_body,
@@ -296,9 +297,9 @@ class _Lines:
         n_elements = 1
         for x in reversed(loops):
             if stride_along(buffer, index, x.sym) == n_elements:
-                together, n_elements = (x, *together), n_elements * _most(x)
+                together, n_elements = (x, *together), n_elements * most_iterations(x)
             else:
-                runs.insert(0, ((x,), _most(x), 1))
+                runs.insert(0, ((x,), most_iterations(x), 1))
         return cls(index, (*runs, (together, -(-n_elements // line), line)))
 
     @property
@@ -311,14 +312,10 @@ class _Lines:
         for loops, size, step in reversed(self.runs):
             element, n = mod(n, size) * step, floordiv(n, size)
             for x in reversed(loops):
-                values[x.sym], element = mod(element, _most(x)), floordiv(element, _most(x))
+                values[x.sym], element = mod(element, most_iterations(x)), floordiv(element, most_iterations(x))
         if tile is not None:
             values[tile] = tile + n
         return tuple(substitute(i, values) for i in self.index)
-
-
-def _most(x: Loop) -> int:
-    return 1 if x.sym.hi is None else x.sym.hi + 1
 
 
 def _read_behind(buffer: Buffer, path: list[For]) -> Iterator[tuple[int, Stmt]]:

@@ -22,6 +22,7 @@ from tilewright.tile.schedule.tree import (
     Nest,
     find_loop,
     fresh,
+    fresh_among,
     identifier,
     nest_of,
     new_loop,
@@ -120,12 +121,7 @@ def spread(kernel: Kernel, buffer: str, around: str, loop: str, lanes: int) -> K
     taken: set[str] = set()
 
     def name(base: str) -> str:
-        found, k = fresh(kernel, base), 0
-        while found in taken:
-            k += 1
-            found = fresh(kernel, f"{base}_{k}")
-        taken.add(found)
-        return found
+        return fresh_among(kernel, base, taken)
 
     def over_tile(suffix: str, width: Dim, leaf: Callable[[tuple[IndexLike, ...], Sym], Stmt]) -> Stmt:
         copies = {x.sym: Sym(name(f"{x.sym.name}_{suffix}"), x.sym.lo, x.sym.hi) for x in tile}
@@ -228,10 +224,4 @@ class _Partials:
         return new_loop(self._name(name), extent)
 
     def _name(self, suffix: str) -> str:
-        base, k = f"{self.loop.sym.name}_{suffix}", 0
-        name = fresh(self.kernel, base)
-        while name in self.taken:
-            k += 1
-            name = fresh(self.kernel, f"{base}_{k}")
-        self.taken.add(name)
-        return name
+        return fresh_among(self.kernel, f"{self.loop.sym.name}_{suffix}", self.taken)

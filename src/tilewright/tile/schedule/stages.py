@@ -35,6 +35,7 @@ from tilewright.tile.schedule.tree import (
     find_loop,
     find_place,
     fresh,
+    fresh_among,
     home_of,
     identifier,
     makers_of,
@@ -437,12 +438,7 @@ def _settled(i: IndexLike, extents: Mapping[Sym, Dim]) -> IndexLike:
 
 def _copy_name(kernel: Kernel, loop: str, buffer: str, n: int, taken: set[str]) -> str:
     base = f"{loop}_{n}" if loop.startswith(buffer) and loop[len(buffer) :].isdigit() else f"{loop}_{buffer}{n}"
-    name, k = fresh(kernel, base), 0
-    while name in taken:
-        k += 1
-        name = fresh(kernel, f"{base}_{k}")
-    taken.add(name)
-    return name
+    return fresh_among(kernel, base, taken)
 
 
 def _own_axes(nest: Nest, buffer: Buffer, where: str, points: Sequence[Dim | None] = ()) -> dict[Sym, int]:

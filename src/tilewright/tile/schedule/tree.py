@@ -108,10 +108,25 @@ def fresh(kernel: Kernel, base: str) -> str:
     return name
 
 
+def fresh_among(kernel: Kernel, base: str, taken: set[str]) -> str:
+    """:func:`fresh`, and not in ``taken`` either, which it joins: for several names before the kernel has them."""
+    name, n = fresh(kernel, base), 0
+    while name in taken:
+        n += 1
+        name = fresh(kernel, f"{base}_{n}")
+    taken.add(name)
+    return name
+
+
 def identifier(name: str) -> str:
     """``name`` with everything that a symbol can't hold replaced by an underscore."""
     clean = re.sub(r"\W", "_", name)
     return clean if clean and not clean[0].isdigit() else f"_{clean}"
+
+
+def most_iterations(x: Loop) -> int:
+    """How often a loop goes round at most; 1 where no bound is known at compile time."""
+    return 1 if x.sym.hi is None else x.sym.hi + 1
 
 
 def new_loop(name: str, extent: Dim, kind: Kind = Kind.SERIAL) -> Loop:
