@@ -1,10 +1,11 @@
 """Attention alone beside the peers, one thread, in one process: heads read out of one matrix, causal, one-token decode.
 
-    python -m benchmarks.attention [--rounds 20]
+    python -m benchmarks.attention [--rounds 20] [--precision bf16]
 
 In: nothing. Out: a line per case: our milliseconds, each peer's time divided by ours, GFLOP/s (a causal square counted
 whole) or GB/s of keys and values, and the bytes of the arena. Times are CPU time, best of interleaved rounds, so that
-other work on the machine disturbs them less. Not its business: whole nets (``benchmarks/latency.py``).
+other work on the machine disturbs them less. In bf16 the peers are OpenVINO and PyTorch's fused attention of operands
+that were bf16 before. Not its business: whole nets (``benchmarks/latency.py``).
 """
 
 from __future__ import annotations
@@ -19,7 +20,16 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-PREFILL = [(6, 1500, 64, False), (12, 128, 64, False), (12, 197, 64, False), (12, 256, 64, True), (8, 512, 128, True)]
+PREFILL = [
+    (6, 1500, 64, False),
+    (12, 128, 64, False),
+    (12, 197, 64, False),
+    (12, 256, 64, True),
+    (8, 512, 128, True),
+    (4, 4096, 64, False),
+    (2, 4096, 128, True),
+    (1, 16384, 64, True),
+]
 DECODE = [(2048, 32, 8, 64), (2048, 12, 12, 64), (8192, 32, 8, 128)]
 
 
@@ -69,53 +79,80 @@ def decode(n_keys: int, heads: int, kv_heads: int, depth: int) -> onnx.ModelProt
     return _model(nodes, inputs, _tensor("y", 1, kv_heads, group, depth), {"scale": np.float32(depth**-0.5)})
 
 
-def runners(model: onnx.ModelProto, arrays: Sequence[Any]) -> tuple[dict[str, Callable[[], Any]], Any]:
+def in_torch(arrays: Sequence[Any], heads: int | None, causal: bool, precision: str) -> Callable[[], Any]:
+    """PyTorch's fused attention: of one matrix of queries, keys and values, or of three arrays where ``heads`` is None."""
+    import torch
+
+    torch.set_num_threads(1)
+    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[precision]
+    tensors = [torch.from_numpy(a).to(dtype) for a in arrays]
+
+    def run() -> Any:
+        parts = tensors
+        if heads is not None:
+            parts = [t.unflatten(2, (heads, -1)).transpose(1, 2) for t in tensors[0].chunk(3, 2)]
+        out = torch.nn.functional.scaled_dot_product_attention(*parts, is_causal=causal)
+        return out if heads is None else out.transpose(1, 2).flatten(2)
+
+    return run
+
+
+def runners(
+    model: onnx.ModelProto, arrays: Sequence[Any], precision: str
+) -> tuple[dict[str, Callable[[], Any]], Any]:
     """What runs the model once, by engine; and our report."""
     import onnxruntime
     import openvino
 
     import tilewright
 
-    ours = tilewright.compile(model, cache=False, threads=1)
+    ours = tilewright.compile(model, cache=False, threads=1, precision=precision)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     feed = {i.name: x for i, x in zip(session.get_inputs(), arrays, strict=True)}
     with tempfile.NamedTemporaryFile(suffix=".onnx") as file:
         onnx.save(model, file.name)
-        hints = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 1}
+        hint = {"fp32": "f32", "bf16": "bf16"}[precision]
+        hints = {"INFERENCE_PRECISION_HINT": hint, "INFERENCE_NUM_THREADS": 1}
         request = openvino.Core().compile_model(file.name, "CPU", hints).create_infer_request()
     found = {
         "tilewright": lambda: ours(*arrays),
         "onnxruntime": lambda: session.run(None, feed)[0],
         "openvino": lambda: request.infer(list(arrays), share_inputs=True),
     }
-    np.testing.assert_allclose(found["tilewright"](), found["onnxruntime"](), rtol=1e-3, atol=1e-4)
+    tolerance = {"fp32": (1e-3, 1e-4), "bf16": (0, 2e-2)}[precision]
+    np.testing.assert_allclose(found["tilewright"](), found["onnxruntime"](), *tolerance)
+    if precision == "bf16":
+        del found["onnxruntime"]
     return found, ours.report()
 
 
-def measure(model: onnx.ModelProto, arrays: Sequence[Any], rounds: int) -> tuple[dict[str, float], Any]:
+def best_times(found: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
     """Best seconds per engine."""
-    found, report = runners(model, arrays)
     best = dict.fromkeys(found, float("inf"))
     for _ in range(rounds):
         for name, run in found.items():
             start = time.process_time()
             run()
             best[name] = min(best[name], time.process_time() - start)
-    return best, report
+    return best
 
 
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=20)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
+    options = parser.parse_args()
     rng = np.random.default_rng(0)
 
-    def show(label: str, model: onnx.ModelProto, shapes: Sequence[tuple[int, ...]], work: float, unit: str) -> None:
+    def show(
+        label: str, model: onnx.ModelProto, shapes: Sequence[tuple[int, ...]], work: float, unit: str, **torch_form: Any
+    ) -> None:
         arrays = [rng.standard_normal(s).astype(np.float32) for s in shapes]
-        best, report = measure(model, arrays, rounds)
+        found, report = runners(model, arrays, options.precision)
+        best = best_times(found | {"torch": in_torch(arrays, precision=options.precision, **torch_form)}, options.rounds)
         ours = best.pop("tilewright")
         ratios = "  ".join(f"{k} {v / ours:.2f}x" for k, v in best.items())
         arena = report["memory"]["arena_bytes"]
@@ -124,12 +161,13 @@ def main() -> None:
     for heads, length, depth, causal in PREFILL:
         label = f"{heads} heads, {length}, d {depth}{', causal' if causal else ''}"
         shapes: list[tuple[int, ...]] = [(1, length, 3 * heads * depth)]
-        show(label, prefill(heads, length, depth, causal), shapes, 4.0 * heads * length**2 * depth, "GFLOP/s")
+        work = 4.0 * heads * length**2 * depth
+        show(label, prefill(heads, length, depth, causal), shapes, work, "GFLOP/s", heads=heads, causal=causal)
     for n_keys, heads, kv_heads, depth in DECODE:
         cache = (1, kv_heads, n_keys, depth)
         shapes = [(1, kv_heads, heads // kv_heads, depth), cache, cache]
-        model = decode(n_keys, heads, kv_heads, depth)
-        show(f"decode {heads}/{kv_heads}, {n_keys}, d {depth}", model, shapes, 8.0 * kv_heads * n_keys * depth, "GB/s")
+        model, work = decode(n_keys, heads, kv_heads, depth), 8.0 * kv_heads * n_keys * depth
+        show(f"decode {heads}/{kv_heads}, {n_keys}, d {depth}", model, shapes, work, "GB/s", heads=None, causal=False)
 
 
 if __name__ == "__main__":
