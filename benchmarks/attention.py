@@ -80,7 +80,7 @@ def decode(n_keys: int, heads: int, kv_heads: int, depth: int) -> onnx.ModelProt
 
 
 def in_torch(arrays: Sequence[Any], heads: int | None, causal: bool, precision: str) -> Callable[[], Any]:
-    """PyTorch's fused attention: of one matrix of queries, keys and values, or of three arrays where ``heads`` is None."""
+    """PyTorch's fused attention of one matrix of queries, keys and values; of three arrays where ``heads`` is None."""
     import torch
 
     torch.set_num_threads(1)
@@ -97,9 +97,7 @@ def in_torch(arrays: Sequence[Any], heads: int | None, causal: bool, precision: 
     return run
 
 
-def runners(
-    model: onnx.ModelProto, arrays: Sequence[Any], precision: str
-) -> tuple[dict[str, Callable[[], Any]], Any]:
+def runners(model: onnx.ModelProto, arrays: Sequence[Any], precision: str) -> tuple[dict[str, Callable[[], Any]], Any]:
     """What runs the model once, by engine; and our report."""
     import onnxruntime
     import openvino
@@ -152,7 +150,8 @@ def main() -> None:
     ) -> None:
         arrays = [rng.standard_normal(s).astype(np.float32) for s in shapes]
         found, report = runners(model, arrays, options.precision)
-        best = best_times(found | {"torch": in_torch(arrays, precision=options.precision, **torch_form)}, options.rounds)
+        found["torch"] = in_torch(arrays, precision=options.precision, **torch_form)
+        best = best_times(found, options.rounds)
         ours = best.pop("tilewright")
         ratios = "  ".join(f"{k} {v / ours:.2f}x" for k, v in best.items())
         arena = report["memory"]["arena_bytes"]

@@ -154,6 +154,29 @@ def test_scores_never_exist_as_a_whole():
     assert len(kernels(model)) == 1
 
 
+@pytest.mark.parametrize("depth", [32, 64, 33])
+def test_heads_out_of_one_matrix(depth):
+    """Keys are turned; values, of which each head's rows lie apart, are copied so that they lie together."""
+    n, heads = 330, 3
+    pool = Pool()
+    b = Builder(pool)
+    x = pool.input("x", TensorType(types.f32, (1, n, 3 * heads * depth)))
+
+    def part(k):
+        start, stop = k * heads * depth, (k + 1) * heads * depth
+        columns = b(ops.slice, x, starts=(0, 0, start), stops=(1, n, stop), steps=(1, 1, 1))
+        return b(ops.transpose, b(ops.reshape, columns, shape=(1, n, heads, depth)), perm=(0, 2, 1, 3))
+
+    out = b(ops.attention, *(part(k) for k in range(3)), scale=0.2)
+    model = compile_graph(Graph("attention", pool, (x,), (out,), ("y",)), threads=1)
+    value = draw(1, n, 3 * heads * depth)
+    q, k, v = (a.reshape(1, n, heads, depth).transpose(0, 2, 1, 3) for a in np.split(value, 3, axis=2))
+    want = ops.attention.reference([q, k, v], Attrs(ops.attention.complete_attrs({"scale": 0.2})))
+    np.testing.assert_allclose(model(value), want, rtol=2e-4, atol=2e-5)
+    assert len(kernels(model)) == 1
+    assert model.report()["memory"]["arena_bytes"] >= 2 * 4 * n * heads * depth, "both copies"
+
+
 @pytest.mark.parametrize("causal", [False, True])
 def test_products_in_bf16_are_one_kernel_too(causal):
     arrays = operands(1, 4, 4, 300, 300, 32)

@@ -215,6 +215,21 @@ def repeated(b, x, group=2):
     return b(ops.reshape, spread, shape=(n, heads * group, length, depth))
 
 
+def test_a_large_causal_constant():
+    n = 2100
+    mask = np.where(np.tri(n, dtype=bool), 0, -np.inf).astype(np.float32)
+
+    def build(hidden):
+        shapes = [f"f32[1,1,{n},4]"] * 3
+        return recognised(
+            lambda b, q, c, v: attention(b, q, c, v, lambda b, s: b(ops.add, s, b.const(hidden))), *shapes
+        )[0]
+
+    assert build(mask) == "attention(x, y, z, scale=0.25, causal=True)"
+    mask[n // 2, n // 2 + 1] = -1
+    assert "causal" not in build(mask)
+
+
 def test_repeated_heads():
     text, _ = recognised(
         lambda b, q, c, v: attention(b, q, repeated(b, c), repeated(b, v)), Q, "f32[2,2,6,8]", "f32[2,2,6,5]"

@@ -15,9 +15,10 @@ from tilewright.tile.ir import Space
 FEW = settings(max_examples=15, deadline=None)
 
 
-def attention(batch, rows, keys, depth, width, scaled=True, softmax=True):
-    """``out[i, b, j] = sum_k w(sum_d q[b, i, d] k[b, k, d]) v[b, k, j] / l[b, i]``."""
-    q, k = Buffer("Q", F, (batch, rows, depth)), Buffer("K", F, (batch, keys, depth))
+def attention(batch, rows, keys, depth, width, scaled=True, softmax=True, is_merged=False):
+    """``out[i, b, j] = sum_k w(sum_d q[b, i, d] k[b, k, d]) v[b, k, j] / l[b, i]``; ``is_merged``: k in one matrix."""
+    q = Buffer("Q", F, (batch, rows, depth))
+    k = Buffer("K", F, (keys, batch * depth) if is_merged else (batch, keys, depth))
     v, out = Buffer("V", F, (batch, keys, width)), Buffer("O", F, (rows, batch, width))
     s, t, e = (Buffer(n, F, (batch, rows, keys)) for n in ("s", "t", "e"))
     m, total = (Buffer(n, F, (batch, rows)) for n in ("m", "l"))
@@ -30,7 +31,10 @@ def attention(batch, rows, keys, depth, width, scaled=True, softmax=True):
         reduction = Reduction(inner, op, (init,)) if over is not None else None
         stages.append(Stage((buffer,), axes, syms(axes), (value(*syms(axes), *syms(inner)),), reduction))
 
-    stage(s, lambda b, i, j, d: Load(q, (b, i, d)) * Load(k, (b, j, d)), depth)
+    def key(b, j, d):
+        return Load(k, (j, depth * b + d) if is_merged else (b, j, d))
+
+    stage(s, lambda b, i, j, d: Load(q, (b, i, d)) * key(b, j, d), depth)
     if scaled:
         stage(t, lambda b, i, j: Unary("abs", Load(s, (b, i, j))))
     strip = t if scaled else s
@@ -54,9 +58,10 @@ def test_any_size(batch, rows, keys, depth, width, scaled, softmax):
     check_default(attention(batch, rows, keys, depth, width, scaled, softmax))
 
 
+@pytest.mark.parametrize("is_merged", [False, True])
 @pytest.mark.parametrize("keys", [33, 100])
-def test_the_turned_operand_lies_in_panels(keys):
-    kernel = check_default(attention(3, 40, keys, 8, 16), machine=SMALL)
+def test_the_turned_operand_lies_in_panels(keys, is_merged):
+    kernel = check_default(attention(3, 40, keys, 8, 16, is_merged=is_merged), machine=SMALL)
     (panels,) = [p.buffer for p in kernel.places if p.buffer.name.startswith("K_t")]
     assert len(panels.shape) > 3 and panels.shape[-2] == 8
 

@@ -22,7 +22,7 @@ from tilewright.core.types import Array
 from tilewright.graph.facts import array_of, scalar
 
 NEVER = -1e9  # an additive mask at or below this hides a key
-MOST_SCORES = 1 << 22  # constant masks up to here are looked at
+MOST_SCORES = 1 << 22  # masks computed from constants are looked at up to here
 
 
 @dataclass
@@ -236,11 +236,15 @@ def _is_causal(mask: Node, scores: tuple[Dim, ...]) -> bool:
     value = _closed_value(mask)
     if value is None:
         return False
-    seen = np.tri(n_queries, n_keys, dtype=np.bool_)
-    if value.dtype == np.bool_:
-        return bool((value == seen).all())
-    unseen = value[np.broadcast_to(~seen, value.shape)].astype(np.float64)  # f16 does not hold the bound
-    return bool(((value == 0) == seen).all() and (unseen <= NEVER).all())
+    rows = value.reshape(-1, n_keys)
+    return all(_sees_first(row, k % n_queries + 1) for k, row in enumerate(rows))
+
+
+def _sees_first(row: Array, n: int) -> bool:
+    """Does a row of a mask, boolean or additive, hide all but the first ``n`` keys?"""
+    if row.dtype == np.bool_:
+        return bool(row[:n].all() and not row[n:].any())
+    return bool((row[:n] == 0).all() and (row[n:].astype(np.float64) <= NEVER).all())  # f16 does not hold the bound
 
 
 def _compares_positions(mask: Node, n_queries: Dim, n_keys: Dim) -> bool:
@@ -269,12 +273,12 @@ def _is_counting(array: Array | None) -> bool:
 
 
 def _closed_value(node: Node) -> Array | None:
-    """The value of a node of moderate size that depends on no input."""
+    """The value of a constant, or of another node of moderate size that depends on no input."""
+    if node.op is CONST:
+        return array_of(node)
     n = node.type.n_elements
     if not isinstance(n, int) or n > MOST_SCORES:
         return None
-    if node.op is CONST:
-        return array_of(node)
     below = topological([node])
     unfit = {Trait.STRUCTURAL, Trait.CONTROL, Trait.RANDOM}
     if len(below) > 32 or any(n.op is not CONST and n.op.traits & unfit for n in below):

@@ -77,7 +77,7 @@ def _panel(path: tuple[Loop, ...], load: Load) -> tuple[int, int, int]:
     depth = _next_step(load.index[dim], serial, 1) or load.buffer.shape[dim]
     if not width or not isinstance(depth, int):
         raise ScheduleError("panels", load.buffer.name, "it is not walked block by block")
-    blocks, walked = (_loops_of(load.index[d], serial) for d in (dim + 1, dim))
+    blocks, walked = _loops_of(load.index[dim + 1], serial), _loops_of(load.index[dim], serial, depth)
     if walked and max(serial.index(x) for x in blocks) > min(serial.index(x) for x in walked):
         raise ScheduleError("panels", load.buffer.name, "the reduction goes from block to block")
     return dim, depth, width
@@ -87,8 +87,10 @@ def _step(i: IndexLike, syms: list[Sym]) -> int:
     return 0 if isinstance(i, Value) else next((c for a, c in terms_of(i) if a in syms), 0)
 
 
-def _loops_of(i: IndexLike, syms: list[Sym]) -> list[Sym]:
-    return [] if isinstance(i, Value) else [a for a, _ in terms_of(i) if isinstance(a, Sym) and a in syms]
+def _loops_of(i: IndexLike, syms: list[Sym], below: int | None = None) -> list[Sym]:
+    """Of ``syms``, those that move the index, by less than ``below`` at a step."""
+    terms = [] if isinstance(i, Value) else terms_of(i)
+    return [a for a, c in terms if isinstance(a, Sym) and a in syms and (below is None or c < below)]
 
 
 def _next_step(i: IndexLike, syms: list[Sym], above: int) -> int:
