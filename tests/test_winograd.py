@@ -80,7 +80,7 @@ def check(
         assert float(np.abs(got - want).max()) <= 2e-5 * float(np.abs(want).max())
 
 
-@pytest.mark.parametrize("m", [2, 4])
+@pytest.mark.parametrize("m", [2, 3, 4, 5])
 @pytest.mark.parametrize(
     ("size", "channels", "batch", "pad"),
     [
@@ -156,7 +156,8 @@ def test_volumes_with_paddings_that_differ_and_crop():
 
 @pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v2"])
 def test_volumes_in_narrower_vectors(target):
-    check_volume((4, 14, 13), (20, 40), 2, ((1, 1),) * 3, 4, target=target)
+    for m in (4, 5):
+        check_volume((4, 14, 13), (20, 40), 2, ((1, 1),) * 3, m, target=target)
 
 
 @pytest.mark.parametrize("size", [(4, 28, 28, 32, 32), (2, 14, 14, 128, 96)])
@@ -175,7 +176,8 @@ def test_paddings_that_differ_and_crop():
 
 @pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v2"])
 def test_narrower_vectors(target):
-    check((14, 13), (20, 40), 2, ((1, 1), (1, 1)), 4, target=target)
+    for m in (4, 5):
+        check((14, 13), (20, 40), 2, ((1, 1), (1, 1)), m, target=target)
 
 
 def test_images_with_a_prime_number_of_tiles():
@@ -345,7 +347,7 @@ def test_blocks_fall_evenly_on_the_cores(size, channels, n_cores, blocks):
     assert whole_extent(kernel) == blocks
 
 
-@pytest.mark.parametrize(("size", "m"), [((56, 56, 64, 64), 4), ((14, 14, 256, 256), 4), ((7, 7, 512, 512), 2)])
+@pytest.mark.parametrize(("size", "m"), [((56, 56, 64, 64), 4), ((37, 37, 64, 64), 5), ((14, 14, 256, 256), 4), ((7, 7, 512, 512), 2)])
 def test_products_and_transforms_stay_in_registers(size, m):
     """Registers are not spilled: the stack is only where blocks of columns and rows lie, at one access each."""
     h, w, n_in, n_out = size

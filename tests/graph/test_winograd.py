@@ -50,6 +50,11 @@ def test_images_may_have_symbolic_sizes(size):
     assert tile_of(convolution(random(64, 64, 3, 3), size)) == 4
 
 
+@pytest.mark.parametrize(("size", "tile"), [(9, 3), (17, 5), (36, 4), (37, 5), (56, 4), (57, 5), (113, 5)])
+def test_tiles_that_divide_an_image_best(size, tile):
+    assert tile_of(convolution(random(96, 96, 3, 3), (size, size), 3)) == tile
+
+
 def test_small_tiles_where_large_ones_would_be_cut_or_weights_outweigh_images():
     assert tile_of(convolution(random(128, 128, 3, 3), (8, 8))) == 2
     assert tile_of(convolution(random(512, 512, 3, 3), (7, 7))) == 2
@@ -102,21 +107,21 @@ def test_of_a_volume_the_last_two_axes_are_the_image(taps, frames, attrs, tile):
     ("kernel", "size", "attrs", "tile"),
     [
         ((3,), (28,), {}, 4),
-        ((3,), (1000,), {"dilations": (2,), "pads": ((4, 0),)}, 4),
-        ((3,), (999,), {"dilations": (7,), "pads": ((5, 11),)}, 4),
-        ((5,), (100,), {"pads": ((2, 2),)}, 2),
-        ((4,), (101,), {"pads": ((0, 0),)}, 3),
+        ((3,), (1000,), {"dilations": (2,), "pads": ((4, 0),)}, 5),
+        ((3,), (999,), {"dilations": (7,), "pads": ((5, 11),)}, 5),
+        ((5,), (100,), {"pads": ((2, 2),)}, 3),
+        ((4,), (101,), {"pads": ((0, 0),)}, 4),
         ((2,), (401,), {"pads": ((0, 0),), "dilations": (2,)}, 5),
         ((7,), (100,), {}, None),
         ((3,), (100,), {"strides": (2,)}, None),
         ((3,), (Sym("time", 3),), {}, None),
         ((1, 3), (1, 28), {"pads": ((0, 0), (1, 1))}, 4),
         ((3, 1), (28, 5), {"pads": ((1, 1), (0, 0))}, 4),
-        ((5, 5), (28, 28), {"pads": ((2, 2), (2, 2))}, 2),
-        ((3, 5), (28, 28), {}, 2),
+        ((5, 5), (28, 28), {"pads": ((2, 2), (2, 2))}, 3),
+        ((3, 5), (28, 28), {}, 3),
         ((3, 3), (32, 32), {"dilations": (2, 2), "pads": ((2, 2), (2, 2))}, 4),
-        ((3, 3), (33, 30), {"dilations": (2, 3), "pads": ((1, 2), (0, 4))}, 4),
-        ((1, 3), (5, 30), {"dilations": (4, 2), "pads": ((0, 0), (2, 2))}, 4),
+        ((3, 3), (33, 30), {"dilations": (2, 3), "pads": ((1, 2), (0, 4))}, 5),
+        ((1, 3), (5, 30), {"dilations": (4, 2), "pads": ((0, 0), (2, 2))}, 5),
     ],
 )
 def test_sequences_small_kernels_and_dilations(kernel, size, attrs, tile):
@@ -134,7 +139,7 @@ def test_weights_known_at_run_time_only_stay_direct():
 
 
 def test_the_meaning_stays():
-    for m, size in ((4, (13, 9)), (2, (5, 6))):
+    for m, size in ((5, (20, 15)), (4, (24, 16)), (3, (13, 9)), (2, (5, 6))):
         w = random(33, 40, 3, 3)
         graph = convolution(w, size, batch=2, pads=((0, 1), (2, 0)))
         after = Winograd().run(graph)
@@ -144,10 +149,11 @@ def test_the_meaning_stays():
 
 def test_the_meaning_of_a_volume_stays():
     given = {"strides": (2, 1, 1), "dilations": (2, 1, 1), "pads": ((1, 2), (0, 1), (2, 0))}
-    graph = convolution(random(33, 40, 3, 3, 3), (6, 13, 9), batch=2, **given)
-    after = Winograd().run(graph)
-    assert [n.attrs["tile"] for n in after.nodes() if n.op is ops.winograd_conv] == [4]
-    assert_same(graph, after, rtol=1e-5, atol=1e-4)
+    for m, size in ((3, (6, 13, 9)), (5, (6, 20, 15))):
+        graph = convolution(random(33, 40, 3, 3, 3), size, batch=2, **given)
+        after = Winograd().run(graph)
+        assert [n.attrs["tile"] for n in after.nodes() if n.op is ops.winograd_conv] == [m]
+        assert_same(graph, after, rtol=1e-5, atol=1e-4)
 
 
 def test_only_with_a_vector_width_does_a_pipeline_hold_it():
@@ -178,7 +184,7 @@ def in_tiles(x, w, m):
     return got, want
 
 
-@pytest.mark.parametrize(("m", "r"), [(2, 3), (4, 3), (2, 5), (3, 4), (5, 2)])
+@pytest.mark.parametrize(("m", "r"), [(2, 3), (3, 3), (4, 3), (5, 3), (2, 5), (3, 5), (3, 4), (4, 4), (5, 2)])
 @pytest.mark.parametrize(("channels", "mean"), [(3, 0), (64, 0), (64, 2), (512, 0)])
 @pytest.mark.parametrize("kind", ["random", "positive", "laplace", "one", "uneven"])
 def test_the_expected_error_is_not_exceeded(m, r, channels, mean, kind):

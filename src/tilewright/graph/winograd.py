@@ -36,6 +36,8 @@ STREAM_BYTES = 4.5
 """Bytes of weights that arrive from memory per cycle."""
 WAITED_FOR = 0.3
 """The part of the transformed weights' streaming that goes on beside no product: every point begins with its own."""
+LARGER = 1.02
+"""A larger tile is less precise and has more weights: one more result a side must save this factor."""
 ADVANTAGE = 0.9
 """A tiled form must be modelled at no more than this part of the direct form's cycles."""
 INPUT_MEAN = 2.0
@@ -79,7 +81,7 @@ def _tiled(b: Rewriting, node: Node, options: Winograd) -> Node | None:
         return None
     direct = direct_cycles(node, options.lanes) / options.per_lane
     found = {m: tiled_cycles(image, m, options.lanes) for m in TILES if _gives(image, m)}
-    for m in sorted(found, key=found.__getitem__):
+    for m in sorted(found, key=lambda m: found[m] * LARGER**m):
         if found[m] > direct * ADVANTAGE:
             return None
         u = transformed_weights(image.weights, m)
