@@ -347,7 +347,9 @@ def test_blocks_fall_evenly_on_the_cores(size, channels, n_cores, blocks):
     assert whole_extent(kernel) == blocks
 
 
-@pytest.mark.parametrize(("size", "m"), [((56, 56, 64, 64), 4), ((37, 37, 64, 64), 5), ((14, 14, 256, 256), 4), ((7, 7, 512, 512), 2)])
+@pytest.mark.parametrize(
+    ("size", "m"), [((56, 56, 64, 64), 4), ((37, 37, 64, 64), 5), ((14, 14, 256, 256), 4), ((7, 7, 512, 512), 2)]
+)
 def test_products_and_transforms_stay_in_registers(size, m):
     """Registers are not spilled: the stack is only where blocks of columns and rows lie, at one access each."""
     h, w, n_in, n_out = size

@@ -30,14 +30,20 @@ from tilewright.ops.winograd import POINTS, results_along, transformed_weights, 
 TILES = (5, 4, 3, 2)
 TRANSFORM_CYCLES = 12.0
 """Of one element of a transformed tile, per vector of channels, reading and writing included."""
+FEW_POINTS, ROW_CYCLES = 6, 18.0
+"""The same along one axis only, of more points than these: 14 to 21 on sequences of 64 to 256 channels."""
+BLOCK_BYTES, REREAD_SHARE = 1 << 19, 0.3
+"""The points and products of a block of tiles; the part of reading the weights for each that is beside no product."""
+CACHE_BYTES = 8.0
+"""Bytes that come from the cache behind a core's own per cycle."""
 MOVE_CYCLES = 4.0
 """Of a vector that is copied to where an image without dilation has it, or its result back."""
 STREAM_BYTES = 4.5
 """Bytes of weights that arrive from memory per cycle."""
 WAITED_FOR = 0.3
 """The part of the transformed weights' streaming that goes on beside no product: every point begins with its own."""
-LARGER = 1.02
-"""A larger tile is less precise and has more weights: one more result a side must save this factor."""
+PRECISER = 0.95
+"""Tiles of more than ``FEW_POINTS`` a side, which are less precise, must take this part of what others do."""
 ADVANTAGE = 0.9
 """A tiled form must be modelled at no more than this part of the direct form's cycles."""
 INPUT_MEAN = 2.0
@@ -81,7 +87,8 @@ def _tiled(b: Rewriting, node: Node, options: Winograd) -> Node | None:
         return None
     direct = direct_cycles(node, options.lanes) / options.per_lane
     found = {m: tiled_cycles(image, m, options.lanes) for m in TILES if _gives(image, m)}
-    for m in sorted(found, key=lambda m: found[m] * LARGER**m):
+    taps = max(image.weights.shape[-2:])
+    for m in sorted(found, key=lambda m: found[m] * (1 if m + taps - 1 <= FEW_POINTS else 1 / PRECISER)):
         if found[m] > direct * ADVANTAGE:
             return None
         u = transformed_weights(image.weights, m)
@@ -133,10 +140,14 @@ def tiled_cycles(image: Image, tile: int, lanes: int) -> float:
     points = (tile_high + high - 1) * (tile_wide + wide - 1)
     n_tiles = batch * -(-height // tile_high) * -(-width // tile_wide)
     products = n_tiles * prod(planes) * points * prod(taps) * n_in * vectors_out
-    stream = 4 * points * prod(taps) * n_in * n_out / STREAM_BYTES
+    weights = 4 * points * prod(taps) * n_in * n_out
+    stream = weights / STREAM_BYTES
     read_and_written = images * vectors_in + prod(planes) * vectors_out
-    moved = n_tiles * points * read_and_written * TRANSFORM_CYCLES + image.moved / lanes * MOVE_CYCLES
-    return float(max(products, stream) + WAITED_FOR * stream + moved)
+    element = ROW_CYCLES if min(high, wide) == 1 and points > FEW_POINTS else TRANSFORM_CYCLES
+    moved = n_tiles * points * read_and_written * element + image.moved / lanes * MOVE_CYCLES
+    made = 4 * n_tiles * points * (images * n_in + prod(planes) * n_out)
+    again = min(max(made / BLOCK_BYTES - 1, 0) * weights * REREAD_SHARE, 2 * made) / CACHE_BYTES
+    return float(max(products, stream) + WAITED_FOR * stream + moved + again)
 
 
 def expected_error(u: Array, weights: Array, m: int) -> float:
