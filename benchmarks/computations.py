@@ -59,18 +59,19 @@ def matmul(
 
 
 def convolution(
-    size: Sequence[int], out: int, window: Sequence[int], stride: int = 1, pad: int = 0, groups: int = 1
-) -> Computation:
+    size: Sequence[int], out: int, window: Sequence[int], stride: int = 1, pad: int = 0, groups: int = 1,
+    dilation: int = 1,
+) -> Computation:  # fmt: skip
     """NHWC input, weights ``[out, in / groups, kh, kw]``, bias and ReLU; padding as a guard."""
     n, h, w, c = size
     kh, kw = window
-    oh, ow = (h + 2 * pad - kh) // stride + 1, (w + 2 * pad - kw) // stride + 1
+    oh, ow = ((n + 2 * pad - dilation * (k - 1) - 1) // stride + 1 for n, k in ((h, kh), (w, kw)))
     inner = c // groups
     x, weights, bias = Buffer("X", F, (n, h, w, c)), Buffer("W", F, (out, inner, kh, kw)), Buffer("bias", F, (out,))
     t, y = Buffer("T", F, (n, oh, ow, out)), Buffer("Y", F, (n, oh, ow, out))
     axes, reduced = axes_for((n, oh, ow, out)), axes_for((inner, kh, kw), "k")
     (b, row, col, o), (ic, dy, dx) = syms(axes), syms(reduced)
-    at_y, at_x = row * stride + dy - pad, col * stride + dx - pad
+    at_y, at_x = row * stride + dy * dilation - pad, col * stride + dx * dilation - pad
     channel = ic + (o // (out // groups)) * inner
     value: Value = x[b, at_y, at_x, channel]
     if pad:

@@ -55,6 +55,19 @@ def test_a_window_reads_along_rows() -> None:
     assert n.kernels(dense) == [["transpose", "conv"]]
 
 
+def test_a_padded_convolution_of_many_channels_reads_them_next_to_each_other() -> None:
+    """Its padded copy would keep the order N, C, spatial; a few channels (a picture's) are copied as they come."""
+    n = Net()
+    attrs = {"strides": (1, 1), "dilations": (1, 1), "groups": 1, "layout": "NHWC"}
+
+    def kernels(n_channels: int, pad: int) -> list[list[str]]:
+        x = n.b(ops.transpose, n.input(1, n_channels, 5, 5), perm=(0, 2, 3, 1))
+        return n.kernels(n.b(ops.conv, x, n.weight(4, n_channels, 3, 3), pads=((pad, pad), (pad, pad)), **attrs))
+
+    assert kernels(32, 1) == [["transpose"], ["conv"]]
+    assert kernels(32, 0) == kernels(3, 1) == [["transpose", "conv"]]
+
+
 def test_residual_joins_the_last_product() -> None:
     n = Net()
     x = n.input(4, 32)

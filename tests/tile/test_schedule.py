@@ -23,7 +23,7 @@ from tilewright.core.compute import (
 )
 from tilewright.core.expr import Sym, mod, substitute
 from tilewright.tile.errors import ScheduleError, ScheduleFileError
-from tilewright.tile.ir import For, Kind, Prefetch, Store, walk
+from tilewright.tile.ir import For, If, Kind, Prefetch, Store, walk
 from tilewright.tile.lower import lower
 from tilewright.tile.rewrite import loops_of
 from tilewright.tile.schedule import Builder, Schedule, Step
@@ -326,6 +326,31 @@ def test_trim_leaves_out_what_a_guard_hides():
     refuses(masked_rows(slope=1), *steps, rule="does not fall")
     refuses(reduction((3, 9), 1, "add"), ("trim", "i1", "i0_1"), rule="known to change nothing")
     refuses(masked_rows(), ("trim", "i0_4", "i1_2"), rule="inside of both loops")
+
+
+def padded_taps(pad=4, channels=5):
+    """``T[i, c] = sum_k,r p[i + 4 k, r] w[k, r, c]`` where p is x of 6 rows with ``pad`` rows of zeros around it."""
+    x, w, out = Buffer("X", F, (6, channels)), Buffer("W", F, (3, channels, 3)), Buffer("T", F, (2 * pad - 2, 3))
+    p = Buffer("p", F, (6 + 2 * pad, channels))
+    (i, r), axes = syms(axes_for(p.shape)), axes_for(p.shape)
+    (row, c), own = syms(axes_for(out.shape)), axes_for(out.shape)
+    (k, of), reduced = syms(axes_for((3, channels), "k")), axes_for((3, channels), "k")
+    stages = (
+        Stage((p,), axes, (i, r), (Select(Inside((i - pad, pad + 5 - i)), x[i - pad, r], ZERO),)),
+        Stage((out,), own, (row, c), (p[row + 4 * k, of] * w[k, of, c],), Reduction(reduced, "add", (ZERO,))),
+    )
+    return Computation((x, w), (out,), stages, (p,))
+
+
+def test_skip_leaves_out_loops_that_read_padding_alone():
+    kernel = same(padded_taps(), ("skip", "k1"))
+    (guard,) = [s for s in walk(kernel.body) if isinstance(s, If)]
+    assert {str(e) for e in guard.cond.exprs} == {"i0_2 + 4*k0 - 4", "-i0_2 - 4*k0 + 9"}
+    tiled = same(padded_taps(), ("split", "i0_2", 2), ("reorder", "i0_2_o", "k0", "k1", "i0_2_i"), ("skip", "k1"))
+    (guard,) = [s for s in walk(tiled.body) if isinstance(s, If)]
+    assert {str(e) for e in guard.cond.exprs} == {"2*i0_2_o + 4*k0 - 3", "-2*i0_2_o - 4*k0 + 9"}, "the best row counts"
+    refuses(padded_taps(), ("skip", "i0_2"), rule="nothing in any of its runs")
+    refuses(reduction((3, 9), 1, "add"), ("skip", "i1"), rule="nothing in any of its runs")
 
 
 def test_rfactor_refuses():

@@ -13,7 +13,7 @@ if __name__ == "__main__":
 from tile.kernels import constants_of, elementwise, matmul, reduction
 from tile.test_hints import product_with
 from tile.test_ring import window
-from tile.test_schedule import masked_rows, rows_twice, three_rows
+from tile.test_schedule import masked_rows, padded_taps, rows_twice, three_rows
 from tilewright.core.compute import Computation
 from tilewright.tile.ir import Kernel
 from tilewright.tile.lower import lower
@@ -54,6 +54,7 @@ EXAMPLES: dict[str, tuple[Computation, str, tuple[str, ...]]] = {
         ("cache(C)", "split(C_w0, 2)", "kind(C_w0_i, unroll)", "kind(C_w1, unroll)", "compute_at(C_c, C_w0_o, reg)"),
     ),
     "trim": (masked_rows(), "trim(i1_2, i0_4_o)", ("split(i0_4, 4)",)),
+    "skip": (padded_taps(), "skip(k1)", ()),
     "pack": (matmul(3, 8, 5, False), "pack(B)", ("split(i1_1, 4)", "reorder(i1_1_o, i0_1, k0, i1_1_i)")),
     "stage": (
         matmul(5, 6, 7, False), "stage(B, k0_o)", ("split(k0, 3)", "reorder(k0_o, i0_1, i1_1, k0_i)"),

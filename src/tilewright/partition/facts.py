@@ -139,6 +139,14 @@ class Facts:
                     return True
         return False
 
+    def pads(self, operand: int) -> bool:
+        """Does a reduction of several elements along some axes of an operand read zeros around it?"""
+        buffer, main = self.ins[operand], self.main
+        if self.form is not Form.CONTRACT:
+            return False
+        selects = [x for v in main.exprs for x in walk(v) if isinstance(x, Select) and isinstance(x.cond, Inside)]
+        return any(isinstance(x, Load) and x.buffer is buffer for s in selects for x in walk(s.a))
+
     @property
     def keeps_rows(self) -> bool:
         """Does the last axis of the result walk the last axis of every operand?"""

@@ -35,6 +35,8 @@ from tilewright.partition.windows import find_windows
 
 LARGE = 1 << 21
 """Bytes that no second-level cache of a common machine keeps."""
+LONG_ROW = 16
+"""Elements next to each other that are worth a copy in that order: a vector."""
 MAX_GROUP_COST = 600
 """Simple operations per element beyond which a group stops growing, so that code size and compile time stay bounded."""
 
@@ -186,6 +188,8 @@ class _Fuser:
             return False
         if not facts.keeps_rows and self._slides(group, reader, operand):
             return False  # a window's elements are loaded as vectors along the rows
+        if not facts.keeps_rows and into.pads(operand) and _has_long_rows(node):
+            return False  # the padded copy is walked row by row, many times
         if self._reads_often(group, reader):
             return facts.is_widening or (facts.form in (Form.MOVE, Form.VIEW) and facts.is_affine and facts.cost == 0)
         if any(not facts.is_affine or isinstance(i, Value) for x in into.reads(operand) for i in x.index):
@@ -249,6 +253,11 @@ class _Fuser:
 def _repeats(points: Dim, node: Node) -> bool:
     """Would computing ``node`` at ``points`` places compute some element more than once?"""
     return not is_nonneg(product(node.shape) - points)
+
+
+def _has_long_rows(node: Node) -> bool:
+    n = node.shape[-1]
+    return not isinstance(n, int) or n >= LONG_ROW
 
 
 def _is_small(node: Node) -> bool:

@@ -28,6 +28,7 @@ from tilewright.tile.rules.constants import pack_constants
 from tilewright.tile.rules.contract import attempt, contract
 from tilewright.tile.rules.hints import hint_operands
 from tilewright.tile.rules.narrow import narrow
+from tilewright.tile.rules.padding import skip_padding
 from tilewright.tile.rules.panels import lay_in_panels
 from tilewright.tile.rules.pointwise import plain, pointwise
 from tilewright.tile.rules.ring import ring
@@ -65,6 +66,7 @@ def schedule_with_steps(
     work = _Work(builder, machine, normal, known, notes)
     work.fix_vectors(normal.items)
     work.items(normal.items)
+    skip_padding(builder)
     pack_constants(builder, machine)
     lay_in_panels(builder)
     hint_operands(builder, machine)

@@ -38,6 +38,7 @@ PRIMITIVES: Mapping[str, Callable[..., Kernel]] = {
     "rfactor": partials.rfactor,
     "spread": partials.spread,
     "trim": trim.trim,
+    "skip": trim.skip,
     "pack": operands.pack,
     "stage": operands.stage,
     "panels": operands.panels,

@@ -1,12 +1,13 @@
-"""The primitive trim: a reduction leaves out elements that are known to change nothing (the keys after a query).
+"""The primitives trim and skip: a reduction leaves out elements that are known to change nothing (the keys after a
+query, the taps of a window that lie in its padding).
 
 In: a kernel, the name of a reduction's loop. Out: a kernel that means the same, or a ``ScheduleError``.
 Not its business: masks that depend on data.
 
-What is known comes from guards: ``select(inside(g), x, c)`` is ``c`` where ``g < 0``; a temporary that one plain nest
-assigns is known where its value is; ``-inf`` stays ``-inf`` when something is added, an exponential of it is 0, and 0
-times anything is 0. The last three take the other operand to be finite, as a mask's author does: what it hides is not
-seen.
+What is known comes from guards: ``select(inside(g, h), x, c)`` is ``c`` where ``g < 0`` or ``h < 0``; a temporary that
+one plain nest assigns is known where its value is; ``-inf`` stays ``-inf`` when something is added, an exponential of
+it is 0, and 0 times anything is 0. The last three take the other operand to be finite, as a mask's author does: what it
+hides is not seen.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from tilewright.core.compute import Binary, Cast, Const, Inside, Load, Select, U
 from tilewright.core.expr import Dim, Sym, floordiv, is_nonneg, maximum, minimum, substitute, symbols
 from tilewright.tile.affine import coefficient
 from tilewright.tile.errors import ScheduleError
-from tilewright.tile.ir import For, Kernel, Loop, Store, Update, walk
+from tilewright.tile.ir import For, If, Kernel, Loop, Prefetch, Store, Update, walk
 from tilewright.tile.rewrite import loops_of, written
 from tilewright.tile.schedule.partials import identity_of
 from tilewright.tile.schedule.tree import enclosing, find_loop, nest_of, replace_stmt
 
-Known = tuple[float, Dim]
-"""A value, and the expression below 0 where it is that."""
+Known = tuple[float, tuple[Dim, ...]]
+"""A value, and expressions: it is that where one of them is below 0."""
 
 
 def trim(kernel: Kernel, loop: str, at: str) -> Kernel:
@@ -39,35 +40,68 @@ def trim(kernel: Kernel, loop: str, at: str) -> Kernel:
     if at not in names or at == loop or len(leaf) != 1 or not isinstance(leaf[0], Update):
         raise ScheduleError("trim", where, "no single update inside of both loops")
     update, sym = leaf[0], target.loop.sym
-    known = known_value(kernel, update.value)
-    if known is None or Const(known[0], update.buffer.dtype) != identity_of(update.op, update.buffer.dtype):
+    guards = hidden_below(kernel, update)
+    if len(guards) != 1:
         raise ScheduleError("trim", where, "no elements are known to change nothing")
-    step = coefficient(known[1], sym)
+    step = coefficient(guards[0], sym)
     if not isinstance(step, int) or step >= 0:
-        raise ScheduleError("trim", where, f"{known[1]} does not fall along the loop")
+        raise ScheduleError("trim", where, f"{guards[0]} does not fall along the loop")
     free = [x.loop for x in inside[names.index(at) + 1 :]] + loops_of(target.body)
-    most = _most(known[1] - sym * step, [x for x in free if x.sym != sym], where)
+    most = _most(guards[0] - sym * step, [x for x in free if x.sym != sym])
+    if most is None:
+        raise ScheduleError("trim", where, f"{guards[0]} has no greatest value in {at}")
     n, bound = target.loop.extent, maximum(floordiv(most, -step) + 1, 0)
     extent = bound if is_nonneg(n - bound) else minimum(n, bound)
     return replace_stmt(kernel, target, For(Loop(Sym(sym.name, 0, sym.hi), extent, target.loop.kind), target.body))
 
 
-def _most(e: Dim, loops: list[Loop], where: str) -> Dim:
-    """The largest value over the loops, all of which have bounds known at compile time."""
+def skip(kernel: Kernel, loop: str) -> Kernel:
+    """``for k<n: s += e(k)`` -> ``if g >= 0: for k<n: s += e(k)`` where e is 0 at every k if ``g < 0``.
+
+    The same for other reductions and what leaves them unchanged; hints in the loop go along. Fails: the loop holds more
+    than one update; nothing is known of its value, or no guard can hide all of the loop.
+    """
+    target = find_loop(kernel, loop, "skip")
+    guards = skipped_below(kernel, target)
+    if not guards:
+        raise ScheduleError("skip", loop, "not known to change nothing in any of its runs")
+    return replace_stmt(kernel, target, If(Inside(guards), (target,)))
+
+
+def skipped_below(kernel: Kernel, target: For) -> tuple[Dim, ...]:
+    """Expressions: where one is below 0, no iteration of the loop changes anything. None that is never below 0."""
+    work = [s for s in walk(target.body) if not isinstance(s, For | Prefetch)]
+    if len(work) != 1 or not isinstance(work[0], Update):
+        return ()
+    loops = [target.loop, *loops_of(target.body)]
+    most = [_most(g, loops) for g in hidden_below(kernel, work[0])]
+    return tuple(g for g in most if g is not None and not is_nonneg(g))
+
+
+def hidden_below(kernel: Kernel, update: Update) -> tuple[Dim, ...]:
+    """Expressions: where one is below 0, the update changes nothing."""
+    known = known_value(kernel, update.value)
+    if known is None or Const(known[0], update.buffer.dtype) != identity_of(update.op, update.buffer.dtype):
+        return ()
+    return known[1]
+
+
+def _most(e: Dim, loops: list[Loop]) -> Dim | None:
+    """The largest value over the loops; None where it, or a loop's bound, is not known at compile time."""
     for x in loops:
         if x.sym in symbols(e):
             c = coefficient(e, x.sym)
             if not isinstance(c, int) or x.sym.hi is None:
-                raise ScheduleError("trim", where, f"{e} has no greatest value over {x.sym}")
+                return None
             e = substitute(e, {x.sym: x.sym.hi if c > 0 else 0})
     return e
 
 
 def known_value(kernel: Kernel, v: Value) -> Known | None:
-    """What ``v`` is where a guard fails, and that guard."""
+    """What ``v`` is where a guard fails, and the guards."""
     match v:
-        case Select(cond=Inside(exprs=(guard,)), b=Const(value=c)):
-            return float(c), guard
+        case Select(cond=Inside(exprs=guards), b=Const(value=c)):
+            return float(c), guards
         case Load():
             return _stored(kernel, v)
         case Cast():
@@ -95,7 +129,7 @@ def _combined(kernel: Kernel, v: Binary) -> Known | None:
 
 
 def _stored(kernel: Kernel, load: Load) -> Known | None:
-    """What the one plain nest that assigns the buffer says of the element."""
+    """What the one plain nest that assigns the buffer says of the element, by guards of single dimensions."""
     stores = [s for s in walk(kernel.body) if load.buffer in written(s)]
     if len(stores) != 1 or not isinstance(stores[0], Store):
         return None
@@ -103,9 +137,12 @@ def _stored(kernel: Kernel, load: Load) -> Known | None:
     if known is None:
         return None
     dims: dict[Sym, Dim] = {}
+    unknown: set[Sym] = set()
     for own, at in zip(stores[0].index, load.index, strict=True):
+        if isinstance(own, Value):
+            return None
         if isinstance(own, Sym) and not isinstance(at, Value):
             dims[own] = at
-        elif own != 0:
-            return None
-    return known[0], substitute(known[1], dims)
+        else:
+            unknown |= symbols(own)
+    return known[0], tuple(substitute(g, dims) for g in known[1] if not symbols(g) & unknown)

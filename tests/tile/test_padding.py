@@ -1,0 +1,30 @@
+"""Taps of windows that lie in the padding are left out where that is a part worth asking for."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tile.kernels import SMALL, WIDE, check_default, convolution
+from tilewright.tile.default import schedule
+from tilewright.tile.ir import If, Kernel, walk
+
+
+def n_asked(kernel: Kernel) -> int:
+    return sum(isinstance(s, If) for s in walk(kernel.body))
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.integers(3, 7), st.integers(1, 4), st.integers(0, 4), st.integers(1, 2), st.booleans())
+def test_any_padding_gives_what_the_plain_loops_give(size: int, dilation: int, pad: int, stride: int, wide: bool):
+    pad = max(pad, -(-(2 * dilation + 1 - size) // 2))
+    computation = convolution((1, size, size, 16), 8, (3, 3), stride, pad, dilation=dilation)
+    check_default(computation, "W", machine=WIDE if wide else SMALL)
+
+
+@pytest.mark.parametrize(
+    ("size", "pad", "dilation", "is_asked"),
+    [(7, 4, 4, True), (7, 1, 1, True), (8, 0, 1, False), (70, 1, 1, False)],
+)  # fmt: skip
+def test_it_asks_where_that_pays(size: int, pad: int, dilation: int, is_asked: bool):
+    computation = convolution((1, size, size, 32), 32, (3, 3), pad=pad, dilation=dilation)
+    assert bool(n_asked(schedule(computation, WIDE, [computation.inputs[1]]))) is is_asked
