@@ -124,6 +124,17 @@ def test_scans(hidden, is_constant):
     assert [i.dtype for i in scan.inputs] == [types.f32, types.bf16 if is_narrow else types.f32, types.f32]
 
 
+@pytest.mark.parametrize(("rows", "is_rounded"), [(1, False), (15, False), (16, True)])
+def test_a_few_queries_read_a_cache_as_it_is(rows, is_rounded):
+    b = Builder(Pool())
+    q, keys = (
+        b.pool.input("q", TensorType(types.f32, (2, rows, 32))),
+        b.pool.input("k", TensorType(types.f32, (2, 32, 64))),
+    )
+    (product,) = ops_of(Precision().run(graph(b, [q, keys], b(ops.matmul, q, keys))), ops.matmul)
+    assert [i.dtype for i in product.inputs] == [types.bf16 if is_rounded else types.f32] * 2
+
+
 @pytest.mark.parametrize("length", [1, 5, 37])
 def test_attention(length):
     """Both products in bf16, the softmax between them in f32."""

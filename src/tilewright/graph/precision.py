@@ -28,6 +28,8 @@ from tilewright.core.types import Array
 MIN_DEPTH = 8
 """A sum of fewer products is not worth a conversion of what it reads."""
 MIN_LANES = 8
+MIN_ROWS = 16
+"""Rows below which an operand that a call brings is read once, or a few times: rounding it reads and writes as much."""
 MIN_GROUP = 8
 """Members of a group of a convolution below which lanes span groups, and read operands one by one."""
 FULL_GROUP = 16
@@ -46,6 +48,7 @@ class Precision(Pass):
     And each scan over time bf16 recurrent weights. It does not fire on: contractions without an ``out_dtype``;
     depthwise convolutions and other sums of fewer than ``MIN_DEPTH`` products, or results of fewer than ``MIN_LANES``
     columns, states or channels (in each of several groups: other than ``MIN_GROUP`` and fewer than ``FULL_GROUP``);
+    products of fewer than ``MIN_ROWS`` rows by what is no constant (a query by the keys of a cache);
     scans whose weights are no constant; other dtypes. A result of the graph, or of an op with several results, is
     rounded for the product alone. Sub-graphs get a pass of their own.
     """
@@ -67,9 +70,15 @@ def _pays(node: Node) -> bool:
     if node.dtype is not types.f32 or any(i.dtype is not types.f32 for i in node.inputs):
         return False
     depth, lanes = _depth_and_lanes(node)
+    if not _has_constant(node) and "groups" not in node.attrs and not _at_least(node.inputs[0].shape[-2], MIN_ROWS):
+        return False
     if node.attrs.get("groups", 1) != 1 and not (_at_least(lanes, FULL_GROUP) or lanes == MIN_GROUP):
         return False
     return _at_least(depth, MIN_DEPTH) and _at_least(lanes, MIN_LANES)
+
+
+def _has_constant(node: Node) -> bool:
+    return any(i.op is CONST for i in node.inputs)
 
 
 def _is_narrow_scan(node: Node) -> bool:

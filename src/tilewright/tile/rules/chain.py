@@ -25,6 +25,7 @@ from tilewright.tile.ir import For, Loop, Stmt, Update, walk
 from tilewright.tile.machine import Machine
 from tilewright.tile.rewrite import loads_of, written
 from tilewright.tile.rules.contract import attempt, cached_name, contract, min_tasks
+from tilewright.tile.rules.narrow import narrow
 from tilewright.tile.rules.operands import root_terms
 from tilewright.tile.rules.rows import passes, rows
 from tilewright.tile.rules.threads import parallel
@@ -69,7 +70,7 @@ def chain(b: Builder, machine: Machine, cluster: Cluster) -> None:
         parallel(b, machine, order[:2])
     if c.is_contraction:
         contract(b, machine, c.source, c.strip, threads=False)
-    else:
+    elif not attempt(b, partial(narrow, b, machine, c.source, c.strip, has_lanes=False, threads=False)):
         rows(b, machine, [c.source, c.strip], threads=False)
     contract(b, machine, c.last, c.root, threads=False)
     apart = {_name(s) for s in find_body(b.kernel, at) if isinstance(s, For) and not _writes((s,)) <= {*c.between}}

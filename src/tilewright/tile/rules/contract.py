@@ -535,8 +535,10 @@ def _tile(b: Builder, machine: Machine, plan: Plan, piece: _Piece) -> list[str]:
         b.do("kind", name, "unroll")
     b.do("kind", lanes, "vector")
     at = order[-1]
-    depth = _block_depth(b, machine, plan, piece, blocks, order)
-    if depth and attempt(b, partial(_blocked, b, plan, acc, blocks[-1], depth)):
+    at_blocks, depth = blocks[-1:], _block_depth(b, machine, plan, piece, blocks, order)
+    if not depth and not rows:
+        at_blocks, depth = order[-2:-1], _whole_rows(b, machine, plan, blocks, order)
+    if depth and attempt(b, partial(_blocked, b, plan, acc, at_blocks, depth)):
         pass
     elif plan.is_heavy:
         b.do("cache", acc)
@@ -638,8 +640,37 @@ def _block_depth(b: Builder, machine: Machine, plan: Plan, piece: _Piece, blocks
     return depth + -depth % plan.group
 
 
-def _blocked(b: Builder, plan: Plan, acc: str, at: str, depth: int) -> None:
-    """Sums of all rows of a lane block stay in memory; a part of the reduction walks them through registers."""
+def _whole_rows(b: Builder, machine: Machine, plan: Plan, blocks: list[str], order: list[str]) -> int:
+    """How many steps of a reduction are done for all lane blocks before the next ones, where one tile has all rows.
+
+    Then an operand that a call brings, the values of a cache by the weights of a few queries, is read once, from
+    memory: whole rows of it follow each other, where one block after the other would read a part of every row. 0 where
+    the operand is small, there are several tiles of rows, or the tile's block is a row.
+    """
+    if blocks != order[-1:] or len(plan.reduced) != 1 or plan.is_window or plan.group > 1:
+        return 0
+    if len(order) == 1 and pays_threads(plan.work, machine, plan.width):
+        return 0  # blocks are shared by threads
+    count, columns, along = plan.reduced[0].extent, plan.lanes.extent, plan.reduced[0].sym
+    brought = [op for op in plan.operands if op.lane_stride == 1 and not op.is_constant and op.step(along)]
+    if not brought or not isinstance(count, int) or not isinstance(columns, int):
+        return 0
+    row_bytes = columns * machine.vector_bytes // plan.width
+    if count * row_bytes * estimate([_extent(b, n) for n in order[:-1]]) <= machine.l2_bytes:
+        return 0
+    return max(machine.l1_bytes // 2 // row_bytes, 1)
+
+
+def _blocked(b: Builder, plan: Plan, acc: str, around: list[str], depth: int) -> None:
+    """Sums of all rows of a lane block stay in memory; a part of the reduction walks them through registers.
+
+    At the loop ``around``; without one, at a loop of one iteration around the root's nest.
+    """
+    if not around:
+        top = only_nest(b.kernel, plan.root).loops[0].sym.name
+        b.do("split", top, max(_number_of(b, top), 1))
+        around = [f"{top}_o"]
+    (at,) = around
     b.do("compute_at", acc, at, "local")
     nest = nest_with(find_body(b.kernel, at), acc, Update)
     reduced = next(x.sym.name for x in nest.loops if _is_copy_of(x, plan.reduced[0]))

@@ -47,16 +47,19 @@ class _Form:
     work: float
 
 
-def narrow(b: Builder, machine: Machine, reduced: str, root: str | None) -> None:
+def narrow(
+    b: Builder, machine: Machine, reduced: str, root: str | None, *, has_lanes: bool = True, threads: bool = True
+) -> None:
     """Schedule the reduction ``reduced`` together with the stage ``root`` that reads it (None: alone).
 
     ``ScheduleError`` where it is no float product of a contiguous operand by another with few columns (a constant, or
-    contiguous along the reduction as well), or where lanes along the columns cost less.
+    contiguous along the reduction as well), or where lanes along the columns cost less. Without ``has_lanes`` the last
+    axis can't be lanes, and the few columns may be those of any axis: a few queries by the keys of a cache.
     """
     if root is None:
         root, reduced = reduced, copied_apart(b, reduced)
     _split_groups(b, reduced, root)
-    form = _form(b, machine, reduced, root)
+    form = _form(b, machine, reduced, root, has_lanes)
     outer, rows = [x.sym.name for x in form.outer], []
     if form.rows is not None:
         name = form.rows.sym.name
@@ -75,7 +78,7 @@ def narrow(b: Builder, machine: Machine, reduced: str, root: str | None) -> None
     b.do("compute_at", reduced, outer[-1], "reg")
     nest = nest_with(find_body(b.kernel, outer[-1]), reduced, Update)
     b.do("spread", reduced, nest.loops[0].sym.name, form.along.sym.name, form.width)
-    if pays_threads(form.work, machine, form.width):
+    if threads and pays_threads(form.work, machine, form.width):
         parallel(b, machine, outer[:2])
 
 
@@ -90,7 +93,7 @@ def _split_groups(b: Builder, acc: str, root: str) -> None:
         b.do("split", lanes.sym.name, size)
 
 
-def _form(b: Builder, machine: Machine, acc: str, root: str) -> _Form:
+def _form(b: Builder, machine: Machine, acc: str, root: str, has_lanes: bool) -> _Form:
     top, update = only_nest(b.kernel, root), update_of(b, acc)
     leaf, value = statement_of(top), update.value
     reduced = reduced_loops(b, acc)
@@ -101,7 +104,9 @@ def _form(b: Builder, machine: Machine, acc: str, root: str) -> _Form:
         raise ScheduleError("narrow", acc, "no sum of products")
     if any(not isinstance(x, Load) or x.dtype is not update.buffer.dtype for x in (value.a, value.b)):
         raise ScheduleError("narrow", acc, "no products of elements of the sums' own type")
-    columns, width = top.loops[-1], vector_width(machine, (*top.leaf, update))
+    width = vector_width(machine, (*top.leaf, update))
+    few = [x for x in top.loops if isinstance(x.extent, int) and 1 < x.extent <= min(MAX_COLUMNS, width // 2)]
+    columns = few[-1] if few and not has_lanes else top.loops[-1]
     n = columns.extent
     operands = operands_of(b, acc, root, columns.sym)
     shared = [op for op in operands if op.lane_stride == 0]
@@ -114,7 +119,7 @@ def _form(b: Builder, machine: Machine, acc: str, root: str) -> _Form:
     if not fits or not (walking[0].is_constant or walking[0].step(fits[-1].sym) == 1):
         raise ScheduleError("narrow", acc, "no loop of the reduction along which both operands are contiguous")
     along, depth = fits[-1], sizes[reduced.index(fits[-1])]
-    outer = list(top.loops[:-1])
+    outer = [x for x in top.loops if x is not columns]
     free = [x for x in outer if isinstance(x.extent, int) and x.extent > 1 and walking[0].step(x.sym) == 0]
     rows = free[-1] if free else None
     most = max(min((machine.n_vector_registers - n - 1) // n, MAX_UNROLLED // n), 1)
@@ -126,7 +131,7 @@ def _form(b: Builder, machine: Machine, acc: str, root: str) -> _Form:
     steps = prod(sizes) // depth * -(-depth // width)
     mine = steps / machine.fma_ports + ADDING_UP + operations
     by_lanes = prod(sizes) / n / machine.fma_ports + operations / n
-    if mine > WORTH * by_lanes:
+    if has_lanes and mine > WORTH * by_lanes:
         raise ScheduleError("narrow", acc, f"{n} columns cost less as lanes")
     work = estimate([x.extent for x in top.loops]) * (prod(sizes) + ADDING_UP)
     return _Form(columns, n, rows, n_rows, outer, along, width, work)
