@@ -108,7 +108,7 @@ def test_sizes_at_run_time(known, rows, keys):
 
 
 def test_more_keys_than_scratch_holds_share_memory_from_block_to_block():
-    kernel = schedule(attention(2, 20, 1 << 16, 2, 16), dataclasses.replace(SMALL, l2_bytes=64))
+    kernel = schedule(attention(2, 40, 1 << 16, 2, 16), dataclasses.replace(SMALL, l2_bytes=64))
     strips = [p for p in kernel.places if p.buffer.name in "te"]
     assert not kernel.notes
-    assert all(p.space is Space.GLOBAL and p.buffer.shape[1] <= 8 for p in strips)
+    assert all(p.space is Space.GLOBAL and p.buffer.shape[1] <= 16 for p in strips)
