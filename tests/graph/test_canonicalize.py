@@ -128,6 +128,17 @@ CASES = {
         lambda b, x: b(ops.transpose, b(ops.transpose, x, perm=(1, 2, 0)), perm=(0, 2, 1)), ["f32[2,3,4]"],
         "transpose(x, perm=(1, 0, 2))",
     ),
+    "transposes with dimensions joined between them": (
+        lambda b, x: b(
+            ops.transpose, b(ops.reshape, b(ops.transpose, x, perm=(0, 2, 1, 3)), shape=(1, 8, 5)), perm=(2, 1, 0)
+        ), ["f32[1,4,2,5]"], "reshape(transpose(x, perm=(3, 2, 1, 0)), shape=(5, 8, 1))",
+    ),
+    "transposes with a dimension taken apart between them": (
+        lambda b, x: b(
+            ops.transpose, b(ops.reshape, b(ops.transpose, x, perm=(1, 0)), shape=(4, 2, 3)), perm=(1, 0, 2)
+        ),
+        ["f32[6,4]"], "transpose(reshape(transpose(x, perm=(1, 0)), shape=(4, 2, 3)), perm=(1, 0, 2))",
+    ),
     "transpose of ones": (
         lambda b, x: b(ops.transpose, x, perm=(1, 0, 2)), ["f32[1,3,4]"], "reshape(x, shape=(3, 1, 4))",
     ),

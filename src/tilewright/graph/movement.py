@@ -17,6 +17,7 @@ from tilewright.core.expr import Dim, is_nonneg
 from tilewright.core.graph import Node
 from tilewright.core.opdef import Trait
 from tilewright.core.rewrite import Rewriting, Rule
+from tilewright.core.shapes import reshape_groups
 from tilewright.core.types import product
 from tilewright.graph.facts import array_of, is_scalar
 
@@ -94,6 +95,21 @@ def _transpose(b: Rewriting, node: Node) -> Node | None:
         return b(ops.expand, b(ops.reshape, x.inputs[0], shape=()), shape=node.shape)
     moving = [p for p in perm if x.shape[p] != 1]
     return b(ops.reshape, x, shape=node.shape) if moving == sorted(moving) else None
+
+
+def _transpose_of_merged(b: Rewriting, node: Node) -> Node | None:
+    """Of two permutations with dimensions joined between them (heads, then channels) the first does both."""
+    merged = node.inputs[0]
+    inner = merged.inputs[0] if merged.op is ops.reshape else merged
+    if inner.op is not ops.transpose or inner is merged or not b.read_once(merged) or not b.read_once(inner):
+        return None
+    runs = reshape_groups(inner.shape, merged.shape)
+    if 0 in inner.shape or any(len(outs) != 1 for _, outs in runs):
+        return None
+    joined = {outs[0]: ins for ins, outs in runs}
+    order = [k for p in node.attrs["perm"] for k in joined.get(p, ())]
+    order += [k for k in range(inner.type.rank) if k not in order]
+    return b(ops.reshape, b(ops.transpose, inner, perm=order), shape=node.shape)
 
 
 def _expand(b: Rewriting, node: Node) -> Node | None:
@@ -344,6 +360,7 @@ RULES = (
     Rule("reshape-of-reduction", (ops.reshape,), _reshape_of_reduction, "dimensions of size 1 are keepdims"),
     Rule("reshape-of-transpose", (ops.reshape,), _reshape_of_transpose, "batch dimensions may be merged or apart"),
     Rule("transpose", (ops.transpose,), _transpose, "permutations compose; moving only ones keeps the order"),
+    Rule("transpose-of-merged", (ops.transpose,), _transpose_of_merged, "joined dimensions move together"),
     Rule("expand", (ops.expand,), _expand, "broadcasting twice is broadcasting once"),
     Rule("full", (ops.full,), _full, "one number, broadcast"),
     Rule("slice", (ops.slice,), _slice, "the whole, a slice of a slice, or a slice within one joined operand"),
