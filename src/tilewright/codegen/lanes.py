@@ -6,7 +6,7 @@ Not its business: instructions.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import TypeAlias
 
@@ -42,6 +42,12 @@ class Lanes:
         for e in self.extents:
             n *= e
         return n
+
+    def outer(self) -> Lanes:
+        """The lanes without the innermost loop's, where all run."""
+        return replace(
+            self, syms=self.syms[:-1], sids=self.sids[:-1], extents=self.extents[:-1], live=None, _patterns={}
+        )
 
     def points(self) -> list[tuple[int, ...]]:
         """The values of ``syms`` in each lane."""

@@ -36,6 +36,8 @@ class Plan:
     dynamic: tuple[tuple[Value, Dim], ...]
 
 
+TRIPLE = 3
+"""Copies which read neighbours three apart share one load of all of them; fewer or more are columns of rows."""
 Row = tuple[str, int]
 """A pointer and a distance from it in bytes."""
 
@@ -100,9 +102,25 @@ class Memory:
         held = self.known.get(id(place.buffer), {}).get(key)
         if held is not None:
             return held.value
+        if (inside := self._within(place, ctx)) is not None:
+            return inside
         value = convert.from_memory(self.arith, place.buffer.dtype, self._load(place, ctx))
         self._remember(place, key, value)
         return value
+
+    def _within(self, place: Place, ctx: Lanes) -> Val | None:
+        """A shuffle of a vector in a register, where that holds all elements of a pattern that is no run of them."""
+        pattern, size = place.pattern, place.buffer.dtype.n_bytes
+        if pattern is None or ctx.mask is not None or ctx.guard is not None or pattern == tuple(range(len(pattern))):
+            return None
+        start, stop = place.offset + min(pattern) * size, place.offset + (max(pattern) + 1) * size
+        for key, known in self.known.get(id(place.buffer), {}).items():
+            n = known.value.lanes
+            is_run = n > 0 and key == (place.pointer.text, known.start, tuple(range(n)), None, None)
+            if is_run and known.start <= start and stop <= known.stop:
+                lanes = [(place.offset - known.start) // size + p for p in pattern]
+                return self.arith.pick(known.value, VALUE_TYPE[place.buffer.dtype], lanes)
+        return None
 
     def load_words(self, place: Place, n: int, ctx: Lanes) -> Val:
         """``n`` 32-bit words (0: one scalar) from ``place`` on, whatever their elements are."""
@@ -204,7 +222,7 @@ class Memory:
         fits = ctx.mask is not None and regular and self._fits(plan, ctx)
         unit = math.gcd(*[coef for _, _, coef in runs], _n_elements(plan.buffer)) if pattern else 0
         is_spread = lanes is not None or (pattern is not None and max(pattern) >= 2 * len(pattern))
-        column = self._column(plan, ctx) if is_spread else None
+        column = self._column(plan, ctx, None if lanes else pattern) if is_spread else None
         rows = tuple([self.space.value(d) for d in distances]) if lanes is not None and column is not None else ()
         spare = not runs and self._ends_here(plan.buffer, offset, pattern, ctx)
         pattern = None if lanes else pattern
@@ -220,15 +238,17 @@ class Memory:
             and offset + ctx.count <= self.rooms.get(buffer, 0)
         )
 
-    def _column(self, plan: Plan, ctx: Lanes) -> tuple[int, int] | None:
+    def _column(self, plan: Plan, ctx: Lanes, pattern: tuple[int, ...] | None) -> tuple[int, int] | None:
         """Which copy of how many, where an unrolled loop walks along memory and every copy's place is in the buffer."""
         if ctx.guard is not None or (ctx.mask is not None and not (self._all_live_run(ctx) and len(ctx.syms) == 1)):
             return None
         if ctx.count & (ctx.count - 1):
             return None
+        is_triple = ctx.mask is None and pattern == tuple(range(0, 3 * ctx.count, 3))
         for sid, coef in plan.lin.terms:
             n, at = self.space.copies.get(sid, 0), self.space.const[sid]
-            if coef == 1 and at is not None and n > 1 and n & (n - 1) == 0 and ctx.count % n == 0:
+            is_power = n > 1 and n & (n - 1) == 0 and ctx.count % n == 0
+            if coef == 1 and at is not None and (is_power or (n == TRIPLE and is_triple)):
                 is_read = sid in self.space.plain and ctx.mask is None
                 return (at, n) if is_read or self._fits(plan, ctx, sid) else None
         return None
@@ -356,6 +376,10 @@ class Memory:
         n, size = len(pattern), place.buffer.dtype.n_bytes
         if pattern == tuple(range(n)):
             return self._load_vector(place, element, n, ctx)
+        if place.column and place.column[1] == TRIPLE and element == VALUE_TYPE[place.buffer.dtype]:
+            at = place.column[0]
+            run = replace(place, offset=place.offset - at * size, pattern=tuple(range(TRIPLE * n)), column=None)
+            return self.arith.pick(self.load(run, ctx), element, [at + p for p in pattern])
         is_front = self._all_live_run(ctx) and len(ctx.syms) == 1
         running = pattern if ctx.mask is None else pattern[: ctx.live] if is_front else ()
         low, high = min(running, default=0), max(running, default=0)

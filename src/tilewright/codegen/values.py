@@ -10,7 +10,7 @@ behind a branch, which is taken when some lane wants it: long ways for rare argu
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -36,9 +36,10 @@ from tilewright.core.compute import (
     Unary,
     Value,
     operands,
+    symbols_of_value,
     walk,
 )
-from tilewright.core.expr import Dim
+from tilewright.core.expr import Dim, Sym
 
 Memo = dict[Value, Val]
 
@@ -84,6 +85,10 @@ class Values:
 
     def _evaluate(self, v: Value, ctx: Lanes, memo: Memo) -> Val:
         arith = self.arith
+        if len(ctx.syms) > 1 and ctx.mask is None and _is_operation(v) and _follows(v, ctx.syms[:-1], ctx.syms[-1]):
+            once = self.value(v, ctx.outer(), {})
+            lanes = [k // ctx.extents[-1] for k in range(ctx.count)]
+            return arith.pick(once, VALUE_TYPE[v.dtype], lanes) if once.lanes else once
         match v:
             case Load():
                 return self.reader.load(v, ctx, memo)
@@ -308,6 +313,12 @@ def _unknown(v: Value, memo: Memo) -> dict[Value, None] | None:
             if len(found) > MAX_BRANCHED:
                 return None
     return found
+
+
+def _follows(v: Value, outer: Sequence[Sym], last: Sym) -> bool:
+    """Does the value differ along ``outer`` lanes and not along the last ones, as what a row has once does?"""
+    used = symbols_of_value(v)
+    return last not in used and not used.isdisjoint(outer)
 
 
 def _is_operation(x: Value) -> bool:

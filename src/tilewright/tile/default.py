@@ -33,6 +33,7 @@ from tilewright.tile.rules.panels import lay_in_panels
 from tilewright.tile.rules.pointwise import plain, pointwise
 from tilewright.tile.rules.ring import ring
 from tilewright.tile.rules.rows import rows
+from tilewright.tile.rules.short_rows import few_columns, short_rows
 from tilewright.tile.rules.transformed import Transformed, transformed
 from tilewright.tile.schedule import Builder, Schedule
 from tilewright.tile.schedule.book import Line, apply_lines
@@ -165,11 +166,12 @@ class _Work:
                 self.cluster(Cluster((s,), cluster.kind if s.reduction else Kind.POINTWISE))
 
         def by_rows() -> None:
-            rows(b, machine, names)
+            if not attempt(b, partial(short_rows, b, machine, names)):
+                rows(b, machine, names)
 
         def product() -> None:
             top = None if alone else names[1]
-            if attempt(b, partial(narrow, b, machine, names[0], top)):
+            if any(attempt(b, partial(rule, b, machine, names[0], top)) for rule in (narrow, few_columns)):
                 return
             if are_few_columns(machine, cluster.stages[0], self.constants) and attempt(b, by_rows):
                 return

@@ -32,15 +32,10 @@ MAX_ROW_BYTES = 1 << 16
 def rows(b: Builder, machine: Machine, buffers: list[str], *, threads: bool = True) -> None:
     """Schedule all stages together at the rows of the last one; without ``threads`` no loop is made parallel."""
     root = buffers[-1]
-    temps = buffers[:-1]
-    if any(isinstance(s, Update) and s.buffer.name == root for s in walk(b.kernel.body)):
-        b.do("cache", root)
-        temps = [*temps, cached_name(b, root)]
+    temps = with_plain_root(b, buffers)
     nest = only_nest(b.kernel, root)
-    if not isinstance(statement_of(nest), Store):
-        raise ScheduleError("rows", root, "the last stage is not a plain assignment")
-    work = _work(b, [*temps, root])
-    row = _row_loop(b, nest, set(temps))
+    work = work_of(b, [*temps, root])
+    row = row_loop(b, nest, set(temps))
     if row is None:
         _top_level(b, machine, temps, root)
         return
@@ -51,7 +46,19 @@ def rows(b: Builder, machine: Machine, buffers: list[str], *, threads: bool = Tr
         parallel(b, machine, [x.sym.name for x in nest.loops][:2])
 
 
-def _work(b: Builder, buffers: list[str]) -> float:
+def with_plain_root(b: Builder, buffers: list[str]) -> list[str]:
+    """All buffers but the last, with what that becomes a copy of where it is reduced; else it is a plain assignment."""
+    root, temps = buffers[-1], buffers[:-1]
+    if any(isinstance(s, Update) and s.buffer.name == root for s in walk(b.kernel.body)):
+        b.do("cache", root)
+        temps = [*temps, cached_name(b, root)]
+    if not isinstance(statement_of(only_nest(b.kernel, root)), Store):
+        raise ScheduleError("rows", root, "the last stage is not a plain assignment")
+    return temps
+
+
+def work_of(b: Builder, buffers: list[str]) -> float:
+    """Operations of all nests that write one of the buffers."""
     total = 0.0
     for s in b.kernel.body:
         nest = nest_of(s)
@@ -62,7 +69,7 @@ def _work(b: Builder, buffers: list[str]) -> float:
     return total
 
 
-def _row_loop(b: Builder, nest: Nest, temps: set[str]) -> str | None:
+def row_loop(b: Builder, nest: Nest, temps: set[str]) -> str | None:
     """The deepest loop of the root that a reduced temporary's index uses; None when there is one row only."""
     reduced = {s.buffer.name for s in walk(b.kernel.body) if isinstance(s, Update) and s.buffer.name in temps}
     used: set[Sym] = set()

@@ -1,0 +1,67 @@
+"""Rows of two to four elements: as many rows as a vector has lanes at once, exactly, and no byte beyond the rows."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from codegen.native import HOST, Native
+from codegen.test_lying_across import Fenced
+from tile.kernels import layer_norm, reduction, softmax
+from tilewright.codegen import llvm as codegen
+from tilewright.codegen.target import Target
+from tilewright.core import types
+from tilewright.kernels import machine_of
+from tilewright.tile.default import RULE_BROKE, schedule
+
+WIDE = Target.parse("x86-64-v4")
+TARGETS = [HOST, WIDE, Target.parse("x86-64-v3"), Target.parse("x86-64")]
+
+
+def run(tree, target, *arrays, shape, at_end):
+    assert not any(RULE_BROKE in note for note in tree.notes), tree.notes
+    fenced, out = [Fenced(a, at_end) for a in arrays], Fenced(np.zeros(shape, arrays[0].dtype), at_end)
+    Native(tree, target)(*(f.array for f in fenced), out.array)
+    return out.array
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+@given(rows=st.integers(2, 90), columns=st.integers(2, 5), at_end=st.booleans())
+@settings(max_examples=20, deadline=None)
+def test_softmax_and_layer_norm(target, rows, columns, at_end):
+    x = np.random.default_rng(rows).standard_normal((rows, columns), np.float32)
+    got = run(schedule(softmax(rows, columns), machine_of(target)), target, x, shape=x.shape, at_end=at_end)
+    e = np.exp(x.astype("d") - x.max(1, keepdims=True))
+    np.testing.assert_allclose(got, e / e.sum(1, keepdims=True), rtol=1e-5, atol=1e-7)
+    scale, tree = (
+        np.linspace(0.5, 2, columns, dtype=np.float32),
+        schedule(layer_norm(rows, columns), machine_of(target)),
+    )
+    got, z = run(tree, target, x, scale, shape=x.shape, at_end=at_end), x.astype("d")
+    want = (z - z.mean(1, keepdims=True)) / np.sqrt(z.var(1, keepdims=True) + 1e-5) * scale
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+@given(
+    rows=st.integers(1, 100), columns=st.integers(2, 5), axis=st.integers(0, 1), op=st.sampled_from(["add", "max"]),
+    dtype=st.sampled_from([types.f32, types.f64]), at_end=st.booleans(),
+)  # fmt: skip
+@settings(max_examples=30, deadline=None)
+def test_sums_and_maxima_along_either_axis(target, rows, columns, axis, op, dtype, at_end):
+    x = (np.arange(rows * columns) * 7 % 19 - 9).astype(dtype.numpy).reshape(rows, columns)
+    tree = schedule(reduction((rows, columns), axis, op, dtype), machine_of(target))
+    got = run(tree, target, x, shape=(x.shape[1 - axis],), at_end=at_end)
+    np.testing.assert_array_equal(got, x.sum(axis) if op == "add" else x.max(axis))
+
+
+@pytest.mark.parametrize(("axis", "shuffles"), [(1, 6), (0, 6)])
+def test_three_columns_are_three_loads_and_their_shuffles(axis, shuffles):
+    text = codegen.assembly(schedule(reduction((1600, 3), axis, "add"), machine_of(WIDE)), WIDE)
+    assert text.count("vpermt2ps") == shuffles
+    assert "gather" not in text
+
+
+def test_what_a_row_has_once_is_computed_once():
+    text = codegen.assembly(schedule(layer_norm(160, 3), machine_of(WIDE)), WIDE)
+    assert text.count("vsqrtps") + text.count("vrsqrt14ps") == 1
