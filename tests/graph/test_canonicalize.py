@@ -32,6 +32,30 @@ CASES = {
         lambda b, x, i, u: b(ops.scatter_elements, x, b(ops.expand, i, shape=(4, 3)), u, axis=0, reduction="add"),
         [M, "i64[4,1]", "f32[4,3]"], "scatter_nd(x, y, z, reduction=add)",
     ),
+    # index notation
+    "scores of attention": (
+        lambda b, q, k: b(ops.einsum, q, k, equation="bhik,bhjk->bhij"), ["f32[2,3,4,5]", "f32[2,3,6,5]"],
+        "matmul(x, transpose(y, perm=(0, 1, 3, 2)))",
+    ),
+    "einsum with several rows and another order": (
+        lambda b, x, y: b(ops.einsum, x, y, equation="iajb,bjc->cia"), ["f32[2,3,4,5]", "f32[5,4,6]"],
+        "transpose(matmul(reshape(x, shape=(2, 3, 20)), reshape(transpose(y, perm=(1, 0, 2)), shape=(20, 6))), "
+        "perm=(2, 0, 1))",
+    ),
+    "einsum, ellipsis": (
+        lambda b, x, y: b(ops.einsum, x, y, equation="...ij,...jk->...ik"), ["f32[2,3,4]", "f32[2,4,5]"],
+        "matmul(x, y)",
+    ),
+    "einsum, ellipsis of one operand": (
+        lambda b, x, y: b(ops.einsum, x, y, equation="...ij,...jk->...ik"), ["f32[2,3,4]", "f32[4,5]"], "matmul(x, y)",
+    ),
+    "einsum that stretches": (
+        lambda b, x, y: b(ops.einsum, x, y, equation="bij,bjk->bik"), ["f32[2,3,4]", "f32[1,4,5]"],
+        "einsum(x, y, equation=bij,bjk->bik)",
+    ),
+    "einsum, no matrices": (
+        lambda b, x, y: b(ops.einsum, x, y, equation="ij,ij->i"), [M, M], "einsum(x, y, equation=ij,ij->i)",
+    ),
     # identities
     "add zero": (lambda b, x: b(ops.add, k(b, 0), x), [F], "x"),
     "mul one": (lambda b, x: b(ops.mul, x, b.const(np.ones((1, 3), np.float32))), [M], "x"),

@@ -23,6 +23,17 @@ def test_chains_of_constants_fold():
         == "matmul(x, f32[3, 2])"  # fmt: skip
 
 
+def test_what_is_read_from_a_table_folds_but_not_a_large_one():
+    table = np.ones((8, 64), np.float32)
+
+    def read(n):
+        rows = np.arange(n, dtype=np.int64) % 8
+        return folded(lambda b, x: b(ops.add, x, b(ops.gather, b.const(table), b.const(rows), axis=0)), f"f32[{n},64]")
+
+    assert read(512) == "add(x, f32[512, 64])"
+    assert read(8192) == "add(x, gather(f32[8, 64], i64[8192]))"
+
+
 def test_large_matrices_are_transposed_by_blocks():
     matrix = np.arange(130 * 300).reshape(130, 300)
     assert np.array_equal(transposed(matrix), matrix.T)

@@ -20,9 +20,11 @@ from tilewright.core.types import Array
 from tilewright.graph.facts import has_symbols
 
 GROWTH_BYTES = 1 << 16  # a result may be this much larger than what it is made of
+TABLE_BYTES = 1 << 20  # what is read from a table at known places (an attention's bias by distance) even by this much
 SOURCE_BYTES = 4096  # ramps and expansions up to here are worth storing; larger ones are recomputed by index
 BLOCK = 128
 PADDED = 4  # weights that are filled up to whole steps of a stride; a product wants to know them
+READING = frozenset({ops.gather, ops.gather_nd, ops.gather_elements})
 STRETCHING = frozenset({ops.expand, ops.tile, ops.iota, ops.full})
 UNFIT = frozenset({Trait.STRUCTURAL, Trait.CONTROL, Trait.RANDOM})
 
@@ -32,8 +34,9 @@ class FoldConstants(Pass):
     """Evaluates nodes whose operands are all constants.
 
     It does not fire when the result is larger than ``max_bytes``, or larger than its operands by more than 64 KiB (an
-    int8 weight stays int8, a broadcast bias stays a bias; padding may make it four times as large); for ramps and
-    expansions when it is larger than 4 KiB; for random ops, control flow, and attributes with symbols.
+    int8 weight stays int8, a broadcast bias stays a bias; padding may make it four times as large, and what is read
+    from a table 1 MiB larger); for ramps and expansions when it is larger than 4 KiB; for random ops, control flow, and
+    attributes with symbols.
     """
 
     name: ClassVar[str] = "fold-constants"
@@ -61,8 +64,7 @@ def _fold(b: Rewriting, node: Node, max_bytes: int) -> Node | tuple[Node, ...] |
         n_bytes += size
     operands: list[Array] = [i.attrs["data"].array for i in node.inputs]
     given = sum(a.nbytes for a in operands)
-    growth = SOURCE_BYTES if node.op in STRETCHING else (PADDED if node.op is ops.pad else 1) * given + GROWTH_BYTES
-    if n_bytes > min(max_bytes, growth) or any(has_symbols(v) for v in node.attrs.values()):
+    if n_bytes > min(max_bytes, _most_bytes(node, given)) or any(has_symbols(v) for v in node.attrs.values()):
         return None
     if node.op is ops.transpose and node.attrs["perm"] == (1, 0):
         return b.const(transposed(operands[0]))
@@ -71,6 +73,13 @@ def _fold(b: Rewriting, node: Node, max_bytes: int) -> Node | tuple[Node, ...] |
     if isinstance(results, tuple):
         return tuple(b.const(np.asarray(r)) for r in results)
     return b.const(np.asarray(results))
+
+
+def _most_bytes(node: Node, given: int) -> int:
+    """How large a result may be that is made of ``given`` bytes."""
+    if node.op in STRETCHING:
+        return SOURCE_BYTES
+    return (PADDED if node.op is ops.pad else 1) * given + (TABLE_BYTES if node.op in READING else GROWTH_BYTES)
 
 
 def transposed(matrix: Array) -> Array:

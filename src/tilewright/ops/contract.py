@@ -128,7 +128,7 @@ matmul = OpDef(
 # --- einsum ---------------------------------------------------------------------------------------------------------
 
 
-def _terms(equation: str, ranks: Sequence[int]) -> tuple[list[list[str]], list[str]]:
+def einsum_terms(equation: str, ranks: Sequence[int]) -> tuple[list[list[str]], list[str]]:
     """The labels of each operand's axes and of the result's; ``...`` becomes labels of its own, aligned at the end."""
     text = equation.replace(" ", "")
     check(
@@ -159,7 +159,8 @@ def _labels(part: str, dots: Sequence[str], equation: str) -> list[str]:
     return [*before, *(dots if ellipsis else ()), *after]
 
 
-def _extents(terms: Sequence[Sequence[str]], shapes: Sequence[Sequence[Dim]]) -> dict[str, Dim]:
+def einsum_extents(terms: Sequence[Sequence[str]], shapes: Sequence[Sequence[Dim]]) -> dict[str, Dim]:
+    """The size of each label; axes of size 1 stretch to it."""
     sizes: dict[str, Dim] = {}
     for term, shape in zip(terms, shapes, strict=True):
         for label, d in zip(term, shape, strict=True):
@@ -170,16 +171,16 @@ def _extents(terms: Sequence[Sequence[str]], shapes: Sequence[Sequence[Dim]]) ->
 def _infer_einsum(ts: Sequence[TensorType], attrs: Attrs) -> TensorType:
     check(len(ts) > 0, lambda: "takes at least one operand")
     dtype = check_equal_dtypes(ts, NUMERIC)
-    terms, result = _terms(attrs.equation, [t.rank for t in ts])
-    sizes = _extents(terms, [t.shape for t in ts])
+    terms, result = einsum_terms(attrs.equation, [t.rank for t in ts])
+    sizes = einsum_extents(terms, [t.shape for t in ts])
     return TensorType(dtype, tuple(sizes[label] for label in result))
 
 
 def _compute_einsum(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], attrs: Attrs) -> tuple[Stage, ...]:
     """Operands join from left to right; a partial product drops every index that nobody needs later."""
     (out,) = outs
-    terms, result = _terms(attrs.equation, [len(x.shape) for x in ins])
-    sizes = _extents(terms, [x.shape for x in ins])
+    terms, result = einsum_terms(attrs.equation, [len(x.shape) for x in ins])
+    sizes = einsum_extents(terms, [x.shape for x in ins])
     stages: list[Stage] = []
     have, labels = ins[0], terms[0]
     for k in range(1, max(len(ins), 2)):
@@ -216,7 +217,7 @@ def _join(
 
 def _einsum_of(xs: Sequence[Array], attrs: Attrs) -> Array:
     dtype = types.dtype_of(xs[0].dtype)
-    terms, result = _terms(attrs.equation, [x.ndim for x in xs])
+    terms, result = einsum_terms(attrs.equation, [x.ndim for x in xs])
     number = {label: n for n, label in enumerate(dict.fromkeys(label for term in terms for label in term))}
     arguments: list[Any] = []
     for x, term in zip(xs, terms, strict=True):
