@@ -1,4 +1,4 @@
-"""The pass ``pointwise-in-planes``: lone 1x1 convolutions in N, C order become products; all others stay."""
+"""The pass ``in-planes``: lone 1x1 convolutions in N, C order become products, narrow ones on sequences stay in it."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from tilewright.core.expr import Sym
 from tilewright.core.passes import run_pipeline
 from tilewright.core.types import TensorType, f32
 from tilewright.graph.pipeline import passes_for
-from tilewright.graph.planes import PointwiseInPlanes
+from tilewright.graph.planes import InPlanes
 
 
 def lone(shape, n_out, groups=1, activation=None, **attrs):
@@ -64,6 +64,29 @@ def test_others_stay_convolutions(shape, n_out, attrs):
     assert n_of(optimised(lone(shape, n_out, **attrs)), ops.matmul) == 0
 
 
+def is_in_planes(graph):
+    after = optimised(graph)
+    return n_of(after, ops.conv) == 1 and n_of(after, ops.transpose) == 0
+
+
+@pytest.mark.parametrize(
+    ("shape", "n_out", "kernel", "attrs", "stays"),
+    [
+        ((1, 17, 1000), 17, 3, {"pads": ((1, 1),)}, True),
+        ((Sym("n", 1), 257, 1000), 20, 3, {"pads": ((4, 0),), "dilations": (2,)}, True),
+        ((3, 1, 1000), 32, 9, {}, True),
+        ((1, 17, 20), 17, 3, {}, False),
+        ((1, 32, 1000), 32, 3, {"pads": ((1, 1),)}, False),
+        ((1, 100, 1000), 100, 3, {"pads": ((1, 1),)}, False),
+        ((1, 17, 1000), 17, 3, {"strides": (2,)}, False),
+        ((1, 34, 1000), 34, 3, {"groups": 2}, False),
+        ((1, 17, Sym("t", 3)), 17, 3, {}, False),
+    ],
+)
+def test_narrow_convolutions_on_sequences_keep_their_order(shape, n_out, kernel, attrs, stays):
+    assert is_in_planes(lone(shape, n_out, kernel=(kernel,), activation=ops.tanh, **attrs)) == stays
+
+
 def test_a_convolution_between_others_stays_channels_last():
     def build(b, x):
         w = [b.const(np.ones(s, np.float32)) for s in ((17, 17, 3, 3), (17, 17, 1, 1))]
@@ -85,7 +108,7 @@ def test_a_result_that_is_read_in_both_orders_stays():
         return b(ops.transpose, y, perm=(0, 3, 1, 2)), y
 
     graph = graph_of(build, TensorType(f32, (1, 20, 12, 12)))
-    assert PointwiseInPlanes().run(graph) is graph
+    assert InPlanes().run(graph) is graph
 
 
 @settings(max_examples=15, deadline=None)
@@ -98,9 +121,17 @@ def test_any_such_convolution_gives_the_same(data):
     assert_same(graph, optimised(graph), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize(("shape", "n_out", "groups"), [((2, 37, 13, 13), 17, 1), ((1, 51, 5, 7), 51, 3)])
-def test_compiled(shape, n_out, groups):
-    graph = lone(shape, n_out, groups)
+@pytest.mark.parametrize(
+    ("shape", "n_out", "attrs"),
+    [
+        ((2, 37, 13, 13), 17, {}),
+        ((1, 51, 5, 7), 51, {"groups": 3}),
+        ((2, 37, 45), 17, {"kernel": (5,), "pads": ((2, 3),), "dilations": (2,)}),
+        ((3, 3, 101), 37, {"kernel": (4,), "pads": ((3, -1),)}),
+    ],
+)
+def test_compiled(shape, n_out, attrs):
+    graph = lone(shape, n_out, **attrs)
     x = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
     plain = tilewright.compile(graph, optimize=0, cache=False)
     for target in (None, "x86-64-v3"):

@@ -15,7 +15,7 @@ from tilewright.graph.fold import FoldConstants
 from tilewright.graph.hoist import HoistArithmetic
 from tilewright.graph.layout import Layout
 from tilewright.graph.merge import MergeMatmuls
-from tilewright.graph.planes import PointwiseInPlanes
+from tilewright.graph.planes import InPlanes
 from tilewright.graph.precision import Precision
 from tilewright.graph.recognise import Recognise
 from tilewright.graph.separate import SeparateWindows
@@ -29,7 +29,7 @@ PASSES: tuple[type[Pass], ...] = (
     Decompose,
     SeparateWindows,
     Layout,
-    PointwiseInPlanes,
+    InPlanes,
     Winograd,
     ProjectAhead,
     HoistArithmetic,
@@ -78,7 +78,7 @@ def passes_for(
         SeparateWindows(),  # large pools axis by axis
         Layout(),  # channels last, as few transposes as possible
         Canonicalize(),  # transposes of ones are reshapes
-        *((PointwiseInPlanes(lanes),) if lanes and per_lane == 1 else ()),  # when it is known which stand alone
+        *((InPlanes(lanes),) if lanes and per_lane == 1 else ()),  # when it is known which stand alone
         *((Winograd(lanes, per_lane),) if lanes else ()),  # when the layout and the weights are final
         *((ProjectAhead(lanes, n_cores, most_ahead),) if lanes and per_lane == 1 else ()),  # when layers read scans
         HoistArithmetic(),  # to where a product can take it along
