@@ -77,6 +77,12 @@ def test_columns_behind_full_vectors(fixed, machine):
     assert any(p.buffer.name == "B_s" for p in kernel.places) != fixed
 
 
+@pytest.mark.parametrize(("rows", "fixed", "apart"), [(8, True, True), (7, True, False), (8, False, False)])
+def test_a_constant_column_takes_fewer_rows_than_one_that_is_copied(rows, fixed, apart):
+    kernel = check_default(matmul(rows, 17, 100), *(["B"] if fixed else []), machine=WIDE)
+    assert any(p.buffer.name == "T_f_p" for p in kernel.places) == apart
+
+
 def test_columns_behind_full_vectors_of_a_convolution():
     kernel = check_default(convolution((1, 6, 6, 40), 17, (3, 1)), "W", "bias", machine=WIDE)
     assert any(p.buffer.name == "T_f_p" for p in kernel.places)

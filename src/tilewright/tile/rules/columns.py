@@ -29,8 +29,8 @@ NARROW = 0.5
 """A vector of few lanes costs at least this part of a full one: half of a register at best, often all of it."""
 WORTH = 0.05
 """The part of the whole product that has to be saved."""
-MIN_ROWS = 16
-"""Rows that share a column's operand, below which nothing is saved, or less than a copy of it costs."""
+MIN_ROWS, MIN_ROWS_OF_COPIES = 8, 16
+"""Rows that share a column's operand, below which nothing is saved; and, of a run-time one, less than a copy costs."""
 MAX_DEPTH = 1 << 13
 """Steps of the reduction for which a run-time operand's column is copied into scratch."""
 
@@ -87,7 +87,8 @@ def columns_apart(
     n = columns % width
     if len(shared) != 1 or columns < width or n == 0 or shared[0].step(last) != 1:
         return 0
-    if not walking[0].is_constant and (len(reduced) > 1 or sizes[-1] > MAX_DEPTH):
+    copied = not walking[0].is_constant
+    if copied and (len(reduced) > 1 or sizes[-1] > MAX_DEPTH or rows < MIN_ROWS_OF_COPIES):
         return 0
     each = max(2 / machine.load_ports, 1 / machine.fma_ports)
     apart = n * (prod(sizes[:-1]) * -(-sizes[-1] // width) * each + ADDING_UP)
