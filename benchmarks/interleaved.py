@@ -29,17 +29,25 @@ class Lambda(torch.nn.Module):
         return self.function(*tensors)
 
 
-def best_times(functions: Sequence[Callable[[], object]], seconds: float) -> list[float]:
-    """Shortest seconds of each function, called in turn for about ``seconds``, and at least three times."""
+def best_times(functions: Sequence[Callable[[], object]], seconds: float, turn: float = 0.0) -> list[float]:
+    """Shortest seconds of each function, called in turn for about ``seconds``, and at least three times.
+
+    A turn is one call, or calls for ``turn`` seconds.
+    """
     best = [float("inf")] * len(functions)
     end = time.perf_counter() + seconds
     rounds = 0
     while rounds < 3 or time.perf_counter() < end:
         rounds += 1
         for i, function in enumerate(functions):
-            start = time.perf_counter()
-            function()
-            best[i] = min(best[i], time.perf_counter() - start)
+            turn_end = time.perf_counter() + turn
+            while True:
+                start = time.perf_counter()
+                function()
+                now = time.perf_counter()
+                best[i] = min(best[i], now - start)
+                if now >= turn_end:
+                    break
     return best
 
 

@@ -1,11 +1,12 @@
-"""Nets that are not in the zoo beside ONNX Runtime: nothing was tuned by looking at them.
+"""Nets that are not in the zoo beside ONNX Runtime and OpenVINO: nothing was tuned by looking at them.
 
-    python -m benchmarks.other_nets                    every net, 1 thread
-    python -m benchmarks.other_nets swin crnn -t 2     some, 2 threads
+    python -m benchmarks.other_nets                           every net, 1 thread, fp32
+    python -m benchmarks.other_nets swin crnn -t 2            some, 2 threads
+    python -m benchmarks.other_nets --precision bf16          beside OpenVINO in bf16 (ONNX Runtime has none)
 
-In: nothing. Out: a line for every net: our milliseconds, ONNX Runtime's time over ours, the largest difference of the
-outputs by the largest output, seconds of compiling. Both engines read the same ONNX file and are called in turn in one
-process; the shortest call of each counts.
+In: nothing. Out: a line for every net: our milliseconds, each engine's time over ours, the largest difference of our
+outputs from ONNX Runtime's in fp32 by the largest output, seconds of compiling. All engines read the same ONNX file and
+are called in turn in one process, each for a while; the shortest call of each counts.
 Not its business: other engines and medians (``benchmarks/latency.py``), what the nets are (``other_nets_*.py``).
 """
 
@@ -19,40 +20,46 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import torch
-from benchmarks import other_nets_misc, other_nets_vision
+from benchmarks import other_nets_misc, other_nets_more, other_nets_vision
+from benchmarks.engines import BOTH, ENGINES, Task, make_runner
 from benchmarks.interleaved import Tensors, best_times, geometric_mean
 
 import tilewright
 
-NETS = other_nets_vision.NETS | other_nets_misc.NETS
+NETS = other_nets_vision.NETS | other_nets_misc.NETS | other_nets_more.NETS
+PEERS = ("onnxruntime", "openvino")
+TURN = 0.02
+"""Seconds of one engine's turn: threads that spin after a call have gone to sleep when most of the next are timed."""
 
 
-def measure(module: torch.nn.Module, inputs: Tensors, path: Path, threads: int, seconds: float) -> tuple[float, ...]:
-    """Our seconds, ONNX Runtime's, the difference of outputs by the largest one, our seconds of compiling."""
+def measure(
+    module: torch.nn.Module, inputs: Tensors, path: Path, threads: int, precision: str, seconds: float
+) -> tuple[float, dict[str, float], float, float]:
+    """Our seconds, each peer's, the difference of outputs by the largest one, our seconds of compiling."""
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.onnx.export(module, inputs, str(path), dynamo=True, verbose=False)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     arrays: list[Any] = [x.numpy() for x in inputs]
-    feed = {i.name: x for i, x in zip(session.get_inputs(), arrays, strict=True)}
+    np.savez(path.with_suffix(".npz"), *arrays)
     start = time.perf_counter()
-    model = tilewright.compile(path, threads=threads, cache=False)
+    model = tilewright.compile(path, threads=threads, precision=precision, cache=False)
     took = time.perf_counter() - start
-    want, got = session.run(None, feed), model(*arrays)
+    want = make_runner("onnxruntime", Task(path, path.stem, False, threads, "fp32"))()
+    got = model(*arrays)
     got = got if isinstance(got, tuple | list) else [got]
     error = max(float(abs(a - b).max() / max(abs(b).max(), 1e-9)) for a, b in zip(got, want, strict=True))
-    ours, theirs = best_times([lambda: model(*arrays), lambda: session.run(None, feed)], seconds)
-    return ours, theirs, error, took
+    task = Task(path, path.stem, False, threads, precision)
+    peers = {name: make_runner(name, task) for name in PEERS if ENGINES[name].unfit(task) is None}
+    ours, *theirs = best_times([lambda: model(*arrays), *peers.values()], seconds, TURN)
+    return ours, dict(zip(peers, theirs, strict=True)), error, took
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("nets", nargs="*", help="names of nets (default: all)")
     parser.add_argument("-t", "--threads", type=int, default=1)
+    parser.add_argument("--precision", choices=BOTH, default="fp32")
     parser.add_argument("--seconds", type=float, default=2.0, help="time for each net")
     a = parser.parse_args()
     if unknown := set(a.nets) - NETS.keys():
@@ -60,23 +67,25 @@ def main() -> None:
     np.random.seed(0)
     torch.set_num_threads(a.threads)
     ratios: list[float] = []
-    print(f"{'net':<16} {'ms':>9} {'ONNX Runtime / ours':>20} {'difference':>11} {'compile s':>10}")
+    titles = "".join(f" {ENGINES[name].title + ' / ours':>20}" for name in PEERS)
+    print(f"{'net':<16} {'ms':>9}{titles} {'difference':>11} {'compile s':>10}")
     with tempfile.TemporaryDirectory() as folder:
         for name in a.nets or NETS:
             torch.manual_seed(0)
             with torch.no_grad():
                 module, inputs = NETS[name]()
+            path = Path(folder, f"{name}.onnx")
             try:
-                ours, theirs, error, took = measure(
-                    module.eval(), inputs, Path(folder, "net.onnx"), a.threads, a.seconds
-                )
+                ours, peers, error, took = measure(module.eval(), inputs, path, a.threads, a.precision, a.seconds)
             except Exception as e:
                 print(f"{name:<16} fails: {type(e).__name__}: {str(e).splitlines()[0]}", flush=True)
                 continue
-            ratios.append(theirs / ours)
-            mark = " <- slower" if theirs < ours else ""
-            print(f"{name:<16} {ours * 1e3:9.3f} {theirs / ours:20.2f} {error:11.1e} {took:10.2f}{mark}", flush=True)
-    print(f"geometric mean {geometric_mean(ratios):.2f}, least {min(ratios, default=float('nan')):.2f}")
+            ratios.append(min(peers.values()) / ours)
+            mark = " <- slower" if ratios[-1] < 1 else ""
+            cells = "".join(f" {peers[p] / ours:20.2f}" if p in peers else f" {'-':>20}" for p in PEERS)
+            print(f"{name:<16} {ours * 1e3:9.3f}{cells} {error:11.1e} {took:10.2f}{mark}", flush=True)
+    least = min(ratios, default=float("nan"))
+    print(f"best peer / ours: geometric mean {geometric_mean(ratios):.2f}, least {least:.2f}")
 
 
 if __name__ == "__main__":
