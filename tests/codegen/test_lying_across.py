@@ -32,6 +32,30 @@ def test_transposes(rows, columns, target):
     np.testing.assert_array_equal(out, x.T)
 
 
+def turns(n: int, channels: int, phases: int) -> Computation:
+    """``y[c, x, p] = x[x, p, c]``: the phases of a transposed convolution take turns along a row."""
+    x, y = Buffer("X", types.f32, (n, phases, channels)), Buffer("Y", types.f32, (channels, n, phases))
+    axes = axes_for(y.shape)
+    c, i, p = syms(axes)
+    return Computation((x,), (y,), (Stage((y,), axes, (c, i, p), (x[i, p, c],)),))
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+@given(n=st.integers(1, 40), channels=st.integers(1, 40), phases=st.integers(2, 5))
+@settings(max_examples=15, deadline=None)
+def test_phases_that_take_turns(n, channels, phases, target):
+    x = np.arange(n * phases * channels, dtype=np.float32).reshape(n, phases, channels)
+    out = np.zeros((channels, n, phases), np.float32)
+    Native(schedule(turns(n, channels, phases), machine_of(target)), target)(x, out)
+    np.testing.assert_array_equal(out, x.transpose(2, 0, 1))
+
+
+def test_turns_gather_nothing():
+    target = Target.parse("x86-64-v4")
+    for phases in (2, 4):
+        assert "gather" not in codegen.emit_kernel(schedule(turns(32, 64, phases), machine_of(target)), target)
+
+
 class Fenced:
     """An array whose memory ends, or begins, where a page begins, or ends, that nobody may touch."""
 

@@ -108,6 +108,16 @@ def test_single_use_is_known(b):
     assert seen == [[False, True]]
 
 
+def test_what_a_rule_made_is_read_as_often_as_what_it_replaced(b):
+    x = b.pool.input("x", typed("f32"))
+    y = b(neg, b(neg, x))
+    turned = Rule("turned", (neg,), lambda b, n: b(mul, n.inputs[0], n.inputs[0]) if n.inputs[0] is x else None, "test")
+    seen = []
+    look = Rule("look", (neg,), lambda b, n: seen.append((n.inputs[0].op, b.read_once(n.inputs[0]))), "test")
+    rewrite(graph_of(b.pool, [x], y), [turned, look])
+    assert seen == [(mul, True)]
+
+
 def test_patterns(b):
     x, y = b.pool.input("x", typed("f32")), b.pool.input("y", typed("f32"))
     square = P(mul, X, X)

@@ -8,6 +8,7 @@ from tilewright import ops
 from tilewright.core import types
 from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.types import TensorType
+from tilewright.graph.decompose import Decompose
 from tilewright.graph.hoist import HoistArithmetic
 from tilewright.graph.interp import run
 
@@ -53,3 +54,38 @@ def test_arithmetic_on_two_products_stays_with_the_one_that_has_its_shape() -> N
     done = HoistArithmetic().run(graph)
     arrays = [np.random.default_rng(0).standard_normal(s).astype(np.float32) for s in shapes]
     np.testing.assert_allclose(run(done, arrays)[0], run(graph, arrays)[0], rtol=1e-6)
+
+
+def test_a_bias_and_a_bound_move_above_phases_that_take_turns() -> None:
+    """A transposed convolution's: rearranged and cut, all behind its product."""
+    pool = Pool()
+    b = Builder(pool)
+    x = pool.input("x", TensorType(types.f32, (1, 21, 21, 3)))
+    rng = np.random.default_rng(0)
+    w = pool.const(rng.standard_normal((3, 5, 4, 4)).astype(np.float32))
+    attrs = {"strides": (2, 2), "pads": ((1, 1), (1, 1)), "dilations": (1, 1), "groups": 1, "output_padding": (0, 0)}
+    y = b(ops.conv_transpose, x, w, layout="NHWC", **attrs)
+    y = b(ops.add, y, pool.const(rng.standard_normal((5,)).astype(np.float32)))
+    y = b(ops.maximum, y, b.const(0, types.f32))
+    graph = Decompose().run(Graph("g", pool, (x,), (y,), ("y",)))
+    done = HoistArithmetic().run(graph)
+    names = [n.op.name for n in done.nodes() if n.inputs]
+    assert names[names.index("conv") :] == ["conv", "add", "maximum", "reshape", "transpose", "reshape", "slice"]
+    array = rng.standard_normal((1, 21, 21, 3)).astype(np.float32)
+    np.testing.assert_allclose(run(done, [array])[0], run(graph, [array])[0], rtol=1e-4, atol=1e-5)
+
+
+def test_arithmetic_stays_behind_moves_that_others_read_and_cuts_of_much() -> None:
+    for is_shared in (False, True):
+        pool = Pool()
+        b = Builder(pool)
+        x = pool.input("x", TensorType(types.f32, (6, 4)))
+        p = b(ops.matmul, x, pool.const(np.ones((4, 5), np.float32)))
+        moved = (
+            b(ops.transpose, p, perm=(1, 0))
+            if is_shared
+            else b(ops.slice, p, starts=(0, 0), stops=(3, 5), steps=(1, 1))
+        )
+        outputs = (b(ops.tanh, moved), *([moved] if is_shared else []))
+        graph = Graph("g", pool, (x,), outputs, ("y", "z")[: len(outputs)])
+        assert HoistArithmetic().run(graph) is graph

@@ -13,9 +13,10 @@ from tilewright.graph.canonicalize import Canonicalize
 from tilewright.graph.decompose import Decompose
 from tilewright.graph.fold import FoldConstants
 from tilewright.graph.layout import Layout
+from tilewright.graph.pipeline import LAID_OUT
 
 CLEAN = (Canonicalize(), FoldConstants())
-PASSES = (Canonicalize(), FoldAffine(), Decompose(), *CLEAN, Layout(), *CLEAN)
+PASSES = (Canonicalize(), FoldAffine(), Decompose(LAID_OUT), *CLEAN, Layout(), Decompose(), *CLEAN)
 
 
 def laid_out(build, *types):
@@ -51,6 +52,7 @@ def k(b, value):
     return b.const(value, f32)
 
 
+TURNED = {"strides": (2, 2), "pads": ((1, 1), (1, 1)), "dilations": (1, 1), "groups": 1, "output_padding": (0, 0)}
 MIDDLES = {
     "scale per channel": lambda b, y: b(ops.mul, y, b.const(np.arange(6, dtype=np.float32).reshape(6, 1, 1))),
     "clamp": lambda b, y: b(ops.clamp, y, k(b, 0), k(b, 6)),
@@ -69,6 +71,16 @@ MIDDLES = {
 def test_transposes_cross(name):
     after = laid_out(between_convs(MIDDLES[name]), "f32[2,3,8,8]")
     assert n_of(after, ops.transpose) == 2
+
+
+def test_phases_of_a_transposed_convolution_take_turns_channels_last():
+    weights = np.ones((6, 6, 4, 4), np.float32)
+    after = laid_out(
+        between_convs(lambda b, y: b(ops.conv_transpose, y, b.const(weights), layout="NCHW", **TURNED)), "f32[2,3,8,8]"
+    )
+    perms = [n.attrs["perm"] for n in after.nodes() if n.op is ops.transpose]
+    assert sorted(map(len, perms)) == [4, 4, 7]
+    assert all(p[-1] == 6 for p in perms if len(p) == 7)
 
 
 @pytest.mark.parametrize("shape", ["f32[2,3,9]", "f32[1,2,4,5,6]"])

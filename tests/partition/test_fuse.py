@@ -68,6 +68,16 @@ def test_a_padded_convolution_of_many_channels_reads_them_next_to_each_other() -
     assert kernels(32, 0) == kernels(3, 1) == [["transpose", "conv"]]
 
 
+def test_phases_that_take_turns_are_how_a_product_is_written() -> None:
+    """Unless their rows are short."""
+    n = Net()
+    for channels in (32, 4):
+        y = n.b(ops.add, n.b(ops.matmul, n.input(6, 16), n.weight(16, 2 * channels)), n.weight(2 * channels))
+        y = n.b(ops.transpose, n.b(ops.reshape, y, shape=(2, 3, 2, channels)), perm=(0, 2, 1, 3))
+        wanted = [["matmul", "add", "reshape", "transpose"]]
+        assert (n.kernels(y) == wanted) == (channels == 32)
+
+
 def test_residual_joins_the_last_product() -> None:
     n = Net()
     x = n.input(4, 32)

@@ -161,6 +161,8 @@ class _Walk:
                 self.settle(node, current)
             return None
         self.pending[node] = self.pending[current] = (current, made)
+        for m in made:
+            self.reads.setdefault(m, 0)  # it takes over the node's readers, and has no others
         self.check_progress(node, made)
         return made
 

@@ -1,4 +1,4 @@
-"""The pass ``hoist-arithmetic``: arithmetic and transposes move above a reshape of a product, to be its epilogue.
+"""The pass ``hoist-arithmetic``: arithmetic moves above what rearranges a product, to be its epilogue.
 
 In: a graph. Out: an equal graph. Not its business: fusion itself (``partition.fuse``), other moves of reshapes
 (``graph.canonicalize``).
@@ -6,16 +6,24 @@ In: a graph. Out: an equal graph. Not its business: fusion itself (``partition.f
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+
 from tilewright import ops
+from tilewright.core.expr import Dim
 from tilewright.core.graph import Graph, Node
 from tilewright.core.opdef import Trait
 from tilewright.core.passes import Pass
 from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
-from tilewright.core.types import product
+from tilewright.core.shapes import reshape_groups
+from tilewright.core.types import Array, product
+from tilewright.graph.facts import array_of, inverse
 
+KEPT = 0.9
+"""The part of the elements that a slice has to keep, for arithmetic on all of them to cost no more."""
 CHAIN = 6
 """How many steps of arithmetic after a product still count as its epilogue."""
 
@@ -25,9 +33,11 @@ class HoistArithmetic(Pass):
     """``f(reshape(p), q)`` becomes ``reshape(f(p, reshape(q)))`` when ``p`` is a product or arithmetic on one.
 
     Likewise ``transpose(reshape(p))`` where the reshape merges two dimensions. ``q`` may have the same shape as the
-    result, one element, or only the last dimension when the reshape keeps it. It does not fire where ``p`` is something
-    else, where an operand is broadcast in another way, or where ``q`` is a product itself: one of two has to be
-    reshaped, and the arithmetic stays with ``q``.
+    result, one element, only the last dimension when the reshape keeps it, or be a constant that varies along some
+    dimensions. With such a ``q`` alone (a bias, a bound) arithmetic moves above a transpose and a slice of most
+    elements, too, that nothing else reads: those by which the phases of a transposed convolution take turns. It does
+    not fire where ``p`` is something else, where an operand is broadcast in another way, or where ``q`` is a product
+    itself: one of two has to be reshaped, and the arithmetic stays with ``q``.
     """
 
     name: ClassVar[str] = "hoist-arithmetic"
@@ -38,8 +48,8 @@ class HoistArithmetic(Pass):
 
 def _hoist(b: Rewriting, node: Node) -> Node | None:
     inner = next((i.inputs[0] for i in node.inputs if i.op is ops.reshape and i.shape == node.shape), None)
-    if inner is None or inner.shape == node.shape or not _is_product(inner):
-        return None
+    if inner is None or inner.shape == node.shape or not (_is_product(inner) or _is_rearranged(b, inner)):
+        return _above_move(b, node)
     if any(i.op is not ops.reshape and i.shape == node.shape and _is_product(i) for i in node.inputs):
         return None
     operands = [_as_shape(b, i, node, inner) for i in node.inputs]
@@ -47,6 +57,49 @@ def _hoist(b: Rewriting, node: Node) -> Node | None:
     if len(moved) != len(operands):
         return None
     return b(ops.reshape, b(node.op, *moved, **node.attrs), shape=node.shape)
+
+
+def _above_move(b: Rewriting, node: Node) -> Node | None:
+    """``f(move(p), c)`` as ``move(f(p, c'))``, for a transpose or a slice that leaves little out."""
+    move = next((i for i in node.inputs if i.op in (ops.transpose, ops.slice) and i.shape == node.shape), None)
+    if move is None or not _is_rearranged(b, move):
+        return None
+    operands = [move.inputs[0] if i is move else _before(b, i, move) for i in node.inputs]
+    moved = [o for o in operands if o is not None]
+    if len(moved) != len(operands):
+        return None
+    return b(move.op, b(node.op, *moved, **node.attrs), **move.attrs)
+
+
+def _is_rearranged(b: Rewriting, node: Node) -> bool:
+    """Is it a product whose elements were only moved, for this one reader?"""
+    at, moves = node, 0
+    while at.op in (ops.transpose, ops.slice, ops.reshape) and b.read_once(at) and _keeps_most(at):
+        moves += at.op is not ops.reshape
+        at = at.inputs[0]
+    return moves > 0 and _is_product(at) and b.read_once(at)
+
+
+def _keeps_most(node: Node) -> bool:
+    kept, whole = node.type.n_elements, node.inputs[0].type.n_elements
+    if node.op is not ops.slice:
+        return True
+    return set(node.attrs["steps"]) == {1} and isinstance(kept, int) and isinstance(whole, int) and kept > KEPT * whole
+
+
+def _before(b: Rewriting, operand: Node, move: Node) -> Node | None:
+    """A constant beside the result of a move, for what was moved; None where it has no such form."""
+    array = array_of(operand)
+    if array is None:
+        return None
+    if array.size == 1:
+        return operand if not operand.shape else b.const(array.reshape(()))
+    rank = move.type.rank
+    wide = array.reshape((1,) * (rank - array.ndim) + array.shape)
+    if move.op is ops.transpose:
+        return b.const(np.ascontiguousarray(np.transpose(wide, inverse(move.attrs["perm"]))))
+    cut = [n != m for n, m in zip(move.shape, move.inputs[0].shape, strict=True)]
+    return None if any(d != 1 and c for d, c in zip(wide.shape, cut, strict=True)) else operand
 
 
 def _is_product(node: Node, depth: int = CHAIN) -> bool:
@@ -66,10 +119,31 @@ def _as_shape(b: Rewriting, operand: Node, node: Node, inner: Node) -> Node | No
         return b(ops.reshape, operand, shape=inner.shape)
     if product(operand.shape) == 1:
         return operand if not operand.shape else b(ops.reshape, operand, shape=())
+    array = array_of(operand)
+    if array is not None:
+        return _reshaped_constant(b, array, node.shape, inner.shape)
     keeps_last = bool(node.shape and inner.shape) and node.shape[-1] == inner.shape[-1]
     if keeps_last and operand.shape[-1:] == node.shape[-1:] and product(operand.shape[:-1]) == 1:
         return operand if len(operand.shape) == 1 else b(ops.reshape, operand, shape=operand.shape[-1:])
     return None
+
+
+def _reshaped_constant(b: Rewriting, array: Array, shape: Sequence[Dim], inner: Sequence[Dim]) -> Node | None:
+    """A constant that is broadcast to ``shape``, for the same elements in the shape ``inner``.
+
+    It is repeated only along dimensions that the reshape merges, or takes apart, with one along which it varies.
+    """
+    wide = array.reshape((1,) * (len(shape) - array.ndim) + array.shape)
+    whole: dict[int, Dim] = dict(enumerate(wide.shape))
+    made: dict[int, Dim] = dict.fromkeys(range(len(inner)), 1)
+    for outs, ins in reshape_groups(shape, inner):
+        if any(wide.shape[k] != 1 for k in outs):
+            whole |= {k: shape[k] for k in outs}
+            made |= {k: inner[k] for k in ins}
+    before, after = ([n for n in d.values() if isinstance(n, int)] for d in (whole, made))
+    if len(before) < len(whole) or len(after) < len(made):
+        return None
+    return b.const(np.ascontiguousarray(np.broadcast_to(wide, before)).reshape(after))
 
 
 def _transpose(b: Rewriting, node: Node) -> Node | None:

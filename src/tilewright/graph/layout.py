@@ -22,7 +22,7 @@ import numpy as np
 
 from tilewright import ops
 from tilewright.core import types
-from tilewright.core.expr import Dim
+from tilewright.core.expr import Dim, ceildiv
 from tilewright.core.graph import CONST, Graph, Node
 from tilewright.core.opdef import OpDef, Trait
 from tilewright.core.passes import Pass
@@ -100,14 +100,20 @@ class Transposes:
     def stays(self, node: Node) -> bool:
         """Is it a large convolution to few channels of an image that is not channels last anyway?
 
-        Channels would leave lanes idle, while the columns of the result fill them.
+        Channels would leave lanes idle, while the columns of the result fill them. A transposed one is a convolution
+        to the channels of all phases.
         """
-        if node.op is not ops.conv or node.attrs["groups"] != 1 or set(node.attrs["strides"]) != {1}:
+        if node.op not in CONVOLUTIONS or node.attrs["groups"] != 1:
             return False
         x, w = node.inputs[:2]
-        columns, depth = node.shape[-1], product(w.shape[1:])
+        n, columns, depth, strides = w.shape[0], node.shape[-1], product(w.shape[1:]), node.attrs["strides"]
+        if node.op is ops.conv_transpose:
+            taps = product([ceildiv(k, s) for k, s in zip(w.shape[2:], strides, strict=True)])
+            n, columns, depth = w.shape[1] * product(strides), x.shape[-1], w.shape[0] * taps
+        elif set(strides) != {1}:
+            return False
         wide = isinstance(columns, int) and columns >= MIN_COLUMNS
-        few, deep = w.shape[0] in range(1, MAX_CHANNELS + 1), isinstance(depth, int) and depth >= MIN_DEPTH
+        few, deep = n in range(1, MAX_CHANNELS + 1), isinstance(depth, int) and depth >= MIN_DEPTH
         return wide and few and deep and x.dtype in (types.f32, types.f64) and self.source(x) is None
 
     def compose(self, b: Rewriting, node: Node) -> Node | None:

@@ -21,6 +21,9 @@ from tilewright.graph.recognise import Recognise
 from tilewright.graph.separate import SeparateWindows
 from tilewright.graph.winograd import Winograd
 
+LAID_OUT = ("conv_transpose",)
+"""Composites whose pieces would not show which layout they are best in."""
+
 PASSES: tuple[type[Pass], ...] = (
     Canonicalize,
     FoldConstants,
@@ -72,12 +75,14 @@ def passes_for(
         Recognise(),  # composites in their pieces
         FoldAffine(),  # batch norms and scales into weights
         FoldConstants(),  # the biases that it summed
-        Decompose(keep),  # all but those that have a better kernel
+        Decompose((*keep, *LAID_OUT)),  # all but those that have a better kernel
         Canonicalize(),
         FoldConstants(),
         SeparateWindows(),  # large pools axis by axis
         Layout(),  # channels last, as few transposes as possible
+        Decompose(keep),  # in the layout that was chosen
         Canonicalize(),  # transposes of ones are reshapes
+        FoldConstants(),  # weights of phases
         *((InPlanes(lanes),) if lanes and per_lane == 1 else ()),  # when it is known which stand alone
         *((Winograd(lanes, per_lane),) if lanes else ()),  # when the layout and the weights are final
         *((ProjectAhead(lanes, n_cores, most_ahead),) if lanes and per_lane == 1 else ()),  # when layers read scans

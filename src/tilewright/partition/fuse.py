@@ -214,9 +214,18 @@ class _Fuser:
         between = self._between(group, node)
         if group.root in between and self.facts[group.root].permutes_rows:
             between.remove(group.root)
+            source = group.root.inputs[0]
+            if source in between and self._takes_apart(source):
+                between.remove(source)
         plain = all(self.facts[m].is_elementwise for m in between)
         same = all(m.shape == node.shape for m in between)
         return plain and same and self._reads_in_place(node, between)
+
+    def _takes_apart(self, node: Node) -> bool:
+        """Is it a view that takes dimensions apart, as the phases of a transposed convolution, and keeps long rows?"""
+        if self.facts[node].form is not Form.VIEW or not self.facts[node].is_affine:
+            return False
+        return _has_long_rows(node)
 
     def _reads_in_place(self, node: Node, between: set[Node]) -> bool:
         path = {node, *between}

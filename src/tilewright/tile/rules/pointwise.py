@@ -82,9 +82,13 @@ def _one(b: Builder, machine: Machine, nest: Nest) -> None:
         names = names[:-1]
         assert isinstance(last.extent, int)
         block = width // last.extent if width % last.extent == 0 else width
+        across = _axis_across(nest, leaf, width, last.extent * estimate([nest.loops[-2].extent]))
+        if across and isinstance(across.extent, int) and across not in nest.loops[-2:]:
+            _transpose_groups(b, machine, nest, across, block, width, threads)
+            return
         outer = vectorize(b, machine, names[-1], nest.loops[-2].extent, block, 1)
     elif may_vectorize(nest.leaf, last.sym, gathers=_reads_others(leaf)) and width > 1:
-        if across := _axis_across(nest, leaf, width):
+        if across := _axis_across(nest, leaf, width, last.extent):
             _transpose(b, machine, names, across, last.extent, width, threads)
             return
         if threads:  # before the last loop is cut: its blocks of vectors hide that rows are apart
@@ -185,9 +189,9 @@ def _reads_others(leaf: Store) -> bool:
     return all(x.buffer is not leaf.buffer for x in loads_of(leaf))
 
 
-def _axis_across(nest: Nest, leaf: Store, width: int) -> Loop | None:
-    """The loop along which an operand's elements lie that jumps along the last one."""
-    last, extent = nest.loops[-1].sym, nest.loops[-1].extent
+def _axis_across(nest: Nest, leaf: Store, width: int, extent: Dim | float) -> Loop | None:
+    """The loop along which an operand's elements lie that jumps along the last one, whose vectors have ``extent``."""
+    last = nest.loops[-1].sym
     if _is_few(extent, width) or n_operations(leaf.value) > TRANSPOSED_OPERATIONS:
         return None
     for x in loads_of(leaf):
@@ -199,7 +203,7 @@ def _axis_across(nest: Nest, leaf: Store, width: int) -> Loop | None:
     return None
 
 
-def _is_few(extent: Dim, width: int) -> bool:
+def _is_few(extent: Dim | float, width: int) -> bool:
     return isinstance(extent, int) and extent < min(width, SMALLEST_BLOCK)
 
 
@@ -223,6 +227,23 @@ def _transpose(
     b.do("kind", f"{loop}_i", "unroll")
     outer = [f"{loop}_o" if name == loop else name for name in names[:-1]]
     order = [*outer, *walkers, f"{loop}_i", inside]
+    b.do("reorder", *order)
+    if threads:
+        parallel(b, machine, order[:2])
+
+
+def _transpose_groups(
+    b: Builder, machine: Machine, nest: Nest, across: Loop, block: int, width: int, threads: bool
+) -> None:
+    """Vectors along the two last loops, ``block`` steps of the outer one, for blocks of ``across`` at a time."""
+    *names, vectors, group = (x.sym.name for x in nest.loops)
+    loop, n = across.sym.name, estimate([across.extent])
+    size = min(width, 1 << (int(n).bit_length() - 1))
+    b.do("split", loop, size, "shift" if n % size else "min")
+    walkers = vectorize(b, machine, vectors, nest.loops[-2].extent, block, 1)
+    b.do("kind", f"{loop}_i", "unroll")
+    outer = [f"{loop}_o" if name == loop else name for name in names]
+    order = [*outer, *walkers, f"{loop}_i", f"{vectors}_i" if walkers else vectors, group]
     b.do("reorder", *order)
     if threads:
         parallel(b, machine, order[:2])
