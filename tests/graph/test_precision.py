@@ -112,6 +112,14 @@ def test_convolutions(groups):
     ]  # fmt: skip
 
 
+def test_a_convolution_by_weights_that_a_call_makes_stays_as_it_is():
+    b = Builder(Pool())
+    x, w = (b.pool.input(n, TensorType(types.f32, s)) for n, s in (("x", (1, 9, 9, 32)), ("w", (32, 32, 3, 3))))
+    attrs = {"strides": (1, 1), "pads": ((1, 1), (1, 1)), "dilations": (1, 1), "layout": "NHWC"}
+    (conv,) = ops_of(Precision().run(graph(b, [x, w], b(ops.conv, x, w, **attrs))), ops.conv)
+    assert [i.dtype for i in conv.inputs] == [types.f32, types.f32]
+
+
 @pytest.mark.parametrize(("hidden", "is_constant"), [(24, True), (24, False), (4, True)])
 def test_scans(hidden, is_constant):
     b = Builder(Pool())

@@ -48,7 +48,8 @@ class Precision(Pass):
     And each scan over time bf16 recurrent weights. It does not fire on: contractions without an ``out_dtype``;
     depthwise convolutions and other sums of fewer than ``MIN_DEPTH`` products, or results of fewer than ``MIN_LANES``
     columns, states or channels (in each of several groups: other than ``MIN_GROUP`` and fewer than ``FULL_GROUP``);
-    products of fewer than ``MIN_ROWS`` rows by what is no constant (a query by the keys of a cache);
+    products of fewer than ``MIN_ROWS`` rows by what is no constant (a query by the keys of a cache); convolutions with
+    weights that are no constant, which no kernel reads in pairs;
     scans whose weights are no constant; other dtypes. A result of the graph, or of an op with several results, is
     rounded for the product alone. Sub-graphs get a pass of their own.
     """
@@ -70,7 +71,8 @@ def _pays(node: Node) -> bool:
     if node.dtype is not types.f32 or any(i.dtype is not types.f32 for i in node.inputs):
         return False
     depth, lanes = _depth_and_lanes(node)
-    if not _has_constant(node) and "groups" not in node.attrs and not _at_least(node.inputs[0].shape[-2], MIN_ROWS):
+    is_window = "groups" in node.attrs
+    if not _has_constant(node) and (is_window or not _at_least(node.inputs[0].shape[-2], MIN_ROWS)):
         return False
     if node.attrs.get("groups", 1) != 1 and not (_at_least(lanes, FULL_GROUP) or lanes == MIN_GROUP):
         return False
