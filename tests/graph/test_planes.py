@@ -137,3 +137,53 @@ def test_compiled(shape, n_out, attrs):
     for target in (None, "x86-64-v3"):
         model = tilewright.compile(graph, cache=False, **({"target": target} if target else {}))
         np.testing.assert_allclose(model(x), plain(x), rtol=1e-4, atol=1e-4)
+
+
+def window(shape, *windows, kernel=3):
+    """Pools and depthwise convolutions (``conv``), one behind the other, with bounds between them."""
+    rank = len(shape) - 2
+    attrs = {"strides": (1,) * rank, "pads": ((kernel // 2,) * 2,) * rank}
+
+    def build(b, x):
+        for op in windows:
+            if op is ops.conv:
+                w = np.random.default_rng(0).standard_normal((shape[1], 1, *(kernel,) * rank)).astype(np.float32)
+                x = b(op, x, b.const(w), groups=shape[1], dilations=(1,) * rank, **attrs)
+                x = b(ops.mul, x, b.const(np.arange(shape[1], dtype=np.float32).reshape(-1, *(1,) * rank)))
+            else:
+                x = b(op, x, kernel=(kernel,) * rank, **attrs)
+            x = b(ops.maximum, x, b.const(-0.5, f32))
+        return x
+
+    return graph_of(build, TensorType(f32, shape))
+
+
+@pytest.mark.parametrize(
+    ("shape", "windows"),
+    [
+        ((1, 128, 30, 32), (ops.conv,)),
+        ((2, 64, 45, 48), (ops.max_pool, ops.avg_pool)),
+        ((1, 512, 14, 14), (ops.conv, ops.avg_pool)),
+        ((1, 256, 600), (ops.conv,)),
+        ((Sym("n", 1), 128, 30, 32), (ops.max_pool, ops.conv)),
+        ((1, 16, 20, 30, 40), (ops.max_pool,)),
+    ],
+)
+def test_windows_on_large_images_stay_as_they_came(shape, windows):
+    graph = window(shape, *windows, kernel=3 if len(shape) < 5 else 2)
+    after = optimised(graph)
+    assert n_of(after, ops.transpose) == 0
+    assert_same(graph, after, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("shape", "windows", "kernel"),
+    [
+        ((1, 32, 30, 32), (ops.conv,), 3),
+        ((1, 128, 30, 32), (ops.conv,), 5),
+        ((1, 2048, 8, 8), (ops.max_pool,), 3),
+        ((1, 128, 30, Sym("w", 1)), (ops.max_pool,), 3),
+    ],
+)
+def test_windows_that_channels_serve_better_are_channels_last(shape, windows, kernel):
+    assert n_of(optimised(window(shape, *windows, kernel=kernel)), ops.transpose) == 2

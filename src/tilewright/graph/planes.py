@@ -1,4 +1,4 @@
-"""The pass ``in-planes``: lone 1x1 convolutions on images in N, C order are products; narrow ones on sequences stay.
+"""The pass ``in-planes``: lone 1x1 convolutions on images in N, C order are products; some other windows stay in it.
 
 In: a graph after ``layout``. Out: an equal graph. Not its business: which convolutions are channels-last
 (``graph.layout``), the product's loops (``tile``).
@@ -11,6 +11,10 @@ that transposes take long beside them. Measured on Zen 5, one thread, 37 x 37 pi
 Of a sequence, whose taps are neighbours in its lanes, the same holds for any kernel of stride 1: of 1000 places 17 to
 17 channels, 3 taps, 19.6 to 11.4 us; 37 to 37, 5 taps, 85 to 62; 16 to 16 12.1 to 10.4; but 32 to 32 27.8 to 30.0, 64
 to 64 79 to 107: with more channels that fill vectors Winograd's form is ahead.
+
+And for windows that don't mix channels, of large images and few taps: transposes take longer than what the lanes lose
+that a row of pixels leaves idle. 3x3 depthwise 28 x 28, 512 channels 304 to 132 us, 56 x 56, 128 171 to 114; 3x3 maxima
+of 112 x 112, 32 166 to 76; 3 taps of 1000 places, 256 139 to 54; but 5x5 depthwise of 28 x 28, 128 43 to 74.
 """
 
 from __future__ import annotations
@@ -36,6 +40,13 @@ MOST_VECTORS, LEAST_VECTORS = 3, 2
 """Of a sequence's result: of channels at a place, and of places of a channel."""
 
 
+MIN_ELEMENTS = 1200
+"""Of an image, for each tap of a window by the taps of a row of as many: what makes its transposes worth saving."""
+MOST_IDLE = 1.7
+"""How many times as many lanes a row of pixels may take as it has pixels."""
+WINDOWS = (ops.conv, ops.max_pool, ops.avg_pool)
+
+
 @dataclass(frozen=True)
 class InPlanes(Pass):
     """``transpose(f(conv(transpose(x), w)))`` becomes ``f(w @ x)``, the channels of x before its pixels.
@@ -47,6 +58,9 @@ class InPlanes(Pass):
 
     On sequences it is ``f(conv(x, w))``, for kernels of any size and dilation, with any padding, of stride 1 and one
     group, where channels leave more lanes idle than places do, or at most a vector of them is summed.
+
+    Depthwise convolutions and pools of stride 1, one behind the other too, stay as they were, where the image has
+    ``MIN_ELEMENTS`` times the square of a window's taps, and its rows fill vectors.
     """
 
     name: ClassVar[str] = "in-planes"
@@ -56,7 +70,7 @@ class InPlanes(Pass):
         def in_planes(b: Rewriting, node: Node) -> Node | None:
             return _in_planes(b, node, self.lanes)
 
-        rule = Rule("in-planes", (ops.transpose,), in_planes, "sums over channels in another order of loops")
+        rule = Rule("in-planes", (ops.transpose,), in_planes, "the same sums in another order of loops")
         return rewrite(graph, RuleTable([rule]), journal)
 
 
@@ -64,6 +78,8 @@ def _in_planes(b: Rewriting, node: Node, lanes: int) -> Node | None:
     rank = node.type.rank
     if node.attrs["perm"] != (0, rank - 1, *range(1, rank - 1)):
         return None
+    if (windows := _windows(b, node.inputs[0], lanes)) is not None:
+        return _as_they_came(b, *windows)
     steps = list(_down(b, node.inputs[0]))
     conv = steps[-1]
     is_pointwise = conv.op is ops.conv and _is_pointwise(conv, lanes)
@@ -84,6 +100,60 @@ def _in_planes(b: Rewriting, node: Node, lanes: int) -> Node | None:
         operands = [y if i.op is not CONST else _along_rows(b, i, groups) for i in s.inputs]
         y = b.at(s.loc)(s.op, *operands, **s.attrs)
     return b(ops.reshape, y, shape=node.shape)
+
+
+def _windows(b: Rewriting, x: Node, lanes: int) -> tuple[Node, list[Node]] | None:
+    """The image in N, C order and, from the last one back, the windows and arithmetic behind it; None: no such run."""
+    steps: list[Node] = []
+    while b.read_once(x):
+        values = [i for i in x.inputs if i.op is not CONST]
+        is_step = _is_window(x, lanes) or (Trait.ELEMENTWISE in x.op.traits and x.shape == values[0].shape)
+        if len(values) != 1 or not is_step:
+            break
+        if not all(_is_per_channel(i, x.shape[-1]) for i in x.inputs if i.op is CONST and x.op not in WINDOWS):
+            return None
+        steps.append(x)
+        x = values[0]
+    is_moved = x.op is ops.transpose and x.attrs["perm"] == (0, *range(2, x.type.rank), 1)
+    return (x.inputs[0], steps) if is_moved and any(s.op in WINDOWS for s in steps) else None
+
+
+def _is_window(node: Node, lanes: int) -> bool:
+    """A pool, or a depthwise convolution with constant weights, of stride 1, on a large image of known sizes."""
+    if node.op not in WINDOWS or node.attrs["layout"] != "NHWC" or set(node.attrs["strides"]) != {1}:
+        return False
+    x, a = node.inputs[0], node.attrs
+    sizes = [n for n in (*x.shape[1:], *node.shape[1:]) if isinstance(n, int)]
+    if len(sizes) < 2 * (node.type.rank - 1) or 0 in sizes:
+        return False
+    if node.op is ops.conv:
+        w = node.inputs[1]
+        is_depthwise = w.op is CONST and w.shape[:2] == (x.shape[-1], 1) and a["groups"] == x.shape[-1]
+        if not is_depthwise or a["out_dtype"] is not None or not w.dtype.is_float:
+            return False
+        taps = product(w.shape[2:])
+    else:
+        taps = product(a["kernel"])
+    columns, elements = node.shape[-2], product(x.shape[1:])
+    assert isinstance(taps, int) and isinstance(columns, int) and isinstance(elements, int)
+    return elements >= MIN_ELEMENTS * taps**2 and _idle(columns, lanes) <= MOST_IDLE
+
+
+def _as_they_came(b: Rewriting, y: Node, steps: list[Node]) -> Node:
+    """Windows and arithmetic in N, C order."""
+    for s in reversed(steps):
+        at, rank = b.at(s.loc), s.type.rank
+        if s.op in WINDOWS:
+            y = at(s.op, y, *s.inputs[1:], **{**s.attrs, "layout": "NCHW"})
+        else:
+            y = at(s.op, *[_before_columns(b, i, rank) if i.op is CONST else y for i in s.inputs], **s.attrs)
+    return y
+
+
+def _before_columns(b: Rewriting, x: Node, rank: int) -> Node:
+    """A constant for each channel, beside an image in N, C order."""
+    array = x.attrs["data"].array
+    return b.const(np.ascontiguousarray(array.reshape(-1, *[1] * (rank - 2)))) if array.size > 1 else x
 
 
 def _down(b: Rewriting, x: Node) -> Iterator[Node]:
