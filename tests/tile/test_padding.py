@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tile.kernels import SMALL, WIDE, check_default, convolution
+from tilewright.core.expr import Sym
 from tilewright.tile.default import schedule
 from tilewright.tile.ir import If, Kernel, walk
 
@@ -28,3 +29,10 @@ def test_any_padding_gives_what_the_plain_loops_give(size: int, dilation: int, p
 def test_it_asks_where_that_pays(size: int, pad: int, dilation: int, is_asked: bool):
     computation = convolution((1, size, size, 32), 32, (3, 3), pad=pad, dilation=dilation)
     assert bool(n_asked(schedule(computation, WIDE, [computation.inputs[1]]))) is is_asked
+
+
+def test_sizes_known_at_run_time():
+    """How much of them is padding isn't known, so nothing is asked."""
+    computation = convolution((1, Sym("H"), Sym("V"), 16), 8, (3, 3), pad=1)
+    for h, w in ((1, 1), (5, 7)):
+        check_default(computation, sizes={"H": h, "V": w})

@@ -39,7 +39,8 @@ def skip_padding(b: Builder) -> None:
         if isinstance(s, For) and s.loop.kind is Kind.SERIAL and estimate([s.loop.extent]) >= MIN_STEPS:
             if any(x.kind is Kind.SERIAL for x in loops_of(s.body)):
                 continue
-            shares = [_share_hidden(g, [loops[a] for a in symbols(g)]) for g in skipped_below(b.kernel, s)]
+            guards = skipped_below(b.kernel, s)
+            shares = [_share_hidden(g, [loops[a] for a in symbols(g) if a in loops]) for g in guards]
             if max(shares, default=0) >= LEAST:
                 attempt(b, partial(b.do, "skip", s.loop.sym.name))
 
