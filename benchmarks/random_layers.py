@@ -23,8 +23,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
-import openvino
 import torch
 from benchmarks.interleaved import Lambda, Tensors, best_times, geometric_mean
 from torch import nn
@@ -231,6 +229,9 @@ def exported(module: nn.Module, inputs: Tensors) -> bytes:
 
 def measure(module: nn.Module, inputs: Tensors, seconds: float) -> tuple[list[float], float]:
     """Shortest seconds, ours first, and the difference from eager's outputs by the largest."""
+    import onnxruntime
+    import openvino
+
     model, arrays = exported(module, inputs), [x.numpy() for x in inputs]
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = 1, 3
