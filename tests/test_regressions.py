@@ -262,3 +262,12 @@ def test_softmax_of_large_elements(large: float) -> None:
     x[1, 4:] = 0
     b, given = inputs(x)
     check(b, given, [b(ops.softmax, given[0], axis=1)], [x])
+
+
+@pytest.mark.parametrize("dtype", [types.u4, types.i4])
+def test_four_bits_in_a_byte_are_a_byte_already(dtype: types.DType) -> None:
+    pool = Pool()
+    x = pool.input("x", TensorType(dtype, (26,)))
+    graph = Graph("g", pool, (x,), (Builder(pool)(ops.cast, x, dtype=types.i8),), ("y",))
+    array = (np.arange(26) % 8).astype(dtype.numpy)
+    np.testing.assert_array_equal(compile_graph(graph)(array), array.astype(np.int8))

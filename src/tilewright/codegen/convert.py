@@ -34,6 +34,8 @@ def cast(a: Arith, v: Val, source: DType, target: DType) -> Val:
         return a.convert("zext", v, "i1", VALUE_TYPE[target])
     if source.bits == target.bits:
         return v
+    if source.bits < target.bits and VALUE_TYPE[source] == VALUE_TYPE[target]:
+        return v  # a 4-bit integer in its byte
     op = "trunc" if source.bits > target.bits else "sext" if source.is_signed else "zext"
     return a.convert(op, v, VALUE_TYPE[source], VALUE_TYPE[target])
 
