@@ -264,6 +264,26 @@ def test_softmax_of_large_elements(large: float) -> None:
     check(b, given, [b(ops.softmax, given[0], axis=1)], [x])
 
 
+@pytest.mark.parametrize("narrow", [types.u4, types.i4, types.u2, types.i2])
+@pytest.mark.parametrize("wide", [types.i8, types.u8, types.i32, types.f32])
+def test_few_bits_widen_and_wrap(narrow: types.DType, wide: types.DType) -> None:
+    size, is_signed = 1 << narrow.bits, narrow in (types.i4, types.i2)
+    numbers = np.arange(size) - (size // 2 if is_signed else 0)
+
+    def cast(array: np.ndarray, source: types.DType, target: types.DType) -> np.ndarray:  # type: ignore[type-arg]
+        pool = Pool()
+        x = pool.input("x", TensorType(source, array.shape))
+        y = Builder(pool)(ops.cast, x, dtype=target)
+        return np.asarray(compile_graph(Graph("g", pool, (x,), (y,), ("y",)))(array))
+
+    widened = cast(numbers.astype(np.int8).astype(narrow.numpy), narrow, wide)
+    np.testing.assert_array_equal(widened, numbers.astype(wide.numpy))
+    if wide is not types.f32:
+        given = np.arange(40)
+        wanted = (given + size // 2) % size - size // 2 if is_signed else given % size
+        np.testing.assert_array_equal(cast(given.astype(wide.numpy), wide, narrow).astype(np.int64), wanted)
+
+
 @pytest.mark.parametrize("dtype", [types.u4, types.i4])
 def test_four_bits_in_a_byte_are_a_byte_already(dtype: types.DType) -> None:
     pool = Pool()

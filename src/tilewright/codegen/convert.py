@@ -20,10 +20,19 @@ if TYPE_CHECKING:
     from tilewright.codegen.arith import Arith
 
 
+IN_BYTES = {types.i4: types.i8, types.i2: types.i8, types.u4: types.u8, types.u2: types.u8}
+"""Integers that lie in the low bits of a byte, and the types of their numbers."""
+
+
 def cast(a: Arith, v: Val, source: DType, target: DType) -> Val:
     """Convert the value of ``v``."""
     if source is target:
         return v
+    if source in IN_BYTES:
+        return cast(a, _from_low_bits(a, v, source), IN_BYTES[source], target)
+    if target in IN_BYTES:
+        low = Val(str((1 << target.bits) - 1), 0, 0)
+        return a.instruction("and", VALUE_TYPE[target], cast(a, v, source, IN_BYTES[target]), low)
     if target is types.bool_:
         return _to_bool(a, v, source)
     if target.is_float:
@@ -34,10 +43,16 @@ def cast(a: Arith, v: Val, source: DType, target: DType) -> Val:
         return a.convert("zext", v, "i1", VALUE_TYPE[target])
     if source.bits == target.bits:
         return v
-    if source.bits < target.bits and VALUE_TYPE[source] == VALUE_TYPE[target]:
-        return v  # a 4-bit integer in its byte
     op = "trunc" if source.bits > target.bits else "sext" if source.is_signed else "zext"
     return a.convert(op, v, VALUE_TYPE[source], VALUE_TYPE[target])
+
+
+def _from_low_bits(a: Arith, v: Val, source: DType) -> Val:
+    """The number in the low bits of a byte whose high bits are 0."""
+    if not IN_BYTES[source].is_signed:
+        return v
+    spare = Val(str(8 - source.bits), 0, 0)
+    return a.instruction("ashr", "i8", a.instruction("shl", "i8", v, spare), spare)
 
 
 def bitcast(a: Arith, v: Val, source: DType, target: DType) -> Val:
