@@ -187,3 +187,12 @@ def test_windows_on_large_images_stay_as_they_came(shape, windows):
 )
 def test_windows_that_channels_serve_better_are_channels_last(shape, windows, kernel):
     assert n_of(optimised(window(shape, *windows, kernel=kernel)), ops.transpose) == 2
+
+
+def test_arithmetic_on_constants_alone_is_no_window():
+    def build(b, x):
+        both = b(ops.add, *[b.const(np.full((1, 4, 4, 4), k, np.float32)) for k in (1, 2)])
+        return b(ops.add, x, b(ops.transpose, both, perm=(0, 3, 1, 2)))
+
+    graph = graph_of(build, TensorType(f32, (1, 4, 4, 4)))
+    assert InPlanes().run(graph) is graph

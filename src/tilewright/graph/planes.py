@@ -31,6 +31,8 @@ from tilewright.core.opdef import Trait
 from tilewright.core.passes import Pass
 from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
 from tilewright.core.types import product
+from tilewright.graph.facts import inverse
+from tilewright.graph.layout import to_last
 
 IDLE = 1.15
 """How many times as many lanes channels must leave idle as pixels do, where many channels are summed."""
@@ -38,8 +40,6 @@ SHALLOW = 64
 """With at most as many channels to sum, pixels may leave as many times more lanes idle."""
 MOST_VECTORS, LEAST_VECTORS = 3, 2
 """Of a sequence's result: of channels at a place, and of places of a channel."""
-
-
 MIN_ELEMENTS = 1200
 """Of an image, for each tap of a window by the taps of a row of as many: what makes its transposes worth saving."""
 MOST_IDLE = 1.7
@@ -75,8 +75,7 @@ class InPlanes(Pass):
 
 
 def _in_planes(b: Rewriting, node: Node, lanes: int) -> Node | None:
-    rank = node.type.rank
-    if node.attrs["perm"] != (0, rank - 1, *range(1, rank - 1)):
+    if node.attrs["perm"] != inverse(to_last(node.type.rank)):
         return None
     if (windows := _windows(b, node.inputs[0], lanes)) is not None:
         return _as_they_came(b, *windows)
@@ -107,15 +106,14 @@ def _windows(b: Rewriting, x: Node, lanes: int) -> tuple[Node, list[Node]] | Non
     steps: list[Node] = []
     while b.read_once(x):
         values = [i for i in x.inputs if i.op is not CONST]
-        is_step = _is_window(x, lanes) or (Trait.ELEMENTWISE in x.op.traits and x.shape == values[0].shape)
-        if len(values) != 1 or not is_step:
+        is_alone = len(values) == 1 and Trait.ELEMENTWISE in x.op.traits and values[0].shape == x.shape
+        if not (is_alone or _is_window(x, lanes)):
             break
         if not all(_is_per_channel(i, x.shape[-1]) for i in x.inputs if i.op is CONST and x.op not in WINDOWS):
             return None
         steps.append(x)
         x = values[0]
-    is_moved = x.op is ops.transpose and x.attrs["perm"] == (0, *range(2, x.type.rank), 1)
-    return (x.inputs[0], steps) if is_moved and any(s.op in WINDOWS for s in steps) else None
+    return (x.inputs[0], steps) if _is_moved(x) and any(s.op in WINDOWS for s in steps) else None
 
 
 def _is_window(node: Node, lanes: int) -> bool:
@@ -167,15 +165,19 @@ def _down(b: Rewriting, x: Node) -> Iterator[Node]:
         yield x
 
 
+def _is_moved(x: Node) -> bool:
+    """Was it an image in N, C order?"""
+    return x.op is ops.transpose and x.attrs["perm"] == to_last(x.type.rank)
+
+
 def _is_lone(conv: Node) -> bool:
     """Do constant weights meet an image in N, C order, of known sizes but for the batch, and is nothing else asked?"""
     x, w = conv.inputs
-    a, rank = conv.attrs, conv.type.rank
+    a = conv.attrs
     if a["layout"] != "NHWC" or w.op is not CONST or a["out_dtype"] is not None or not w.dtype.is_float:
         return False
-    is_moved = x.op is ops.transpose and x.attrs["perm"] == (0, *range(2, rank), 1)
     is_renamed = x.op is ops.reshape and x.shape[-1] == 1 and x.inputs[0].shape == (x.shape[0], 1, *x.shape[1:-1])
-    if not (is_moved or is_renamed) or set(a["strides"]) != {1}:
+    if not (_is_moved(x) or is_renamed) or set(a["strides"]) != {1}:
         return False
     return all(isinstance(n, int) for n in (*conv.shape[1:-1], *x.shape[1:])) and 0 not in conv.shape
 
