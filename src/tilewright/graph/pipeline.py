@@ -19,6 +19,7 @@ from tilewright.graph.planes import InPlanes
 from tilewright.graph.precision import Precision
 from tilewright.graph.recognise import Recognise
 from tilewright.graph.separate import SeparateWindows
+from tilewright.graph.taps import FewTaps
 from tilewright.graph.winograd import Winograd
 
 LAID_OUT = ("conv_transpose",)
@@ -31,6 +32,7 @@ PASSES: tuple[type[Pass], ...] = (
     FoldAffine,
     Decompose,
     SeparateWindows,
+    FewTaps,
     Layout,
     InPlanes,
     Winograd,
@@ -79,6 +81,7 @@ def passes_for(
         Canonicalize(),
         FoldConstants(),
         SeparateWindows(),  # large pools axis by axis
+        FewTaps(),  # convolutions that are arithmetic need no layout
         Layout(),  # channels last, as few transposes as possible
         Decompose(keep),  # in the layout that was chosen
         Canonicalize(),  # transposes of ones are reshapes
