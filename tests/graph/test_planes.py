@@ -139,10 +139,10 @@ def test_compiled(shape, n_out, attrs):
         np.testing.assert_allclose(model(x), plain(x), rtol=1e-4, atol=1e-4)
 
 
-def window(shape, *windows, kernel=3):
+def window(shape, *windows, kernel=3, stride=1, pad=None):
     """Pools and depthwise convolutions (``conv``), one behind the other, with bounds between them."""
     rank = len(shape) - 2
-    attrs = {"strides": (1,) * rank, "pads": ((kernel // 2,) * 2,) * rank}
+    attrs = {"strides": (stride,) * rank, "pads": ((kernel // 2 if pad is None else pad,) * 2,) * rank}
 
     def build(b, x):
         for op in windows:
@@ -169,7 +169,7 @@ def window(shape, *windows, kernel=3):
         ((1, 16, 20, 30, 40), (ops.max_pool,)),
     ],
 )
-def test_windows_on_large_images_stay_as_they_came(shape, windows):
+def test_windows_stay_as_they_came(shape, windows):
     graph = window(shape, *windows, kernel=3 if len(shape) < 5 else 2)
     after = optimised(graph)
     assert n_of(after, ops.transpose) == 0
@@ -179,14 +179,47 @@ def test_windows_on_large_images_stay_as_they_came(shape, windows):
 @pytest.mark.parametrize(
     ("shape", "windows", "kernel"),
     [
-        ((1, 32, 30, 32), (ops.conv,), 3),
-        ((1, 128, 30, 32), (ops.conv,), 5),
+        ((1, 32, 8, 8), (ops.conv,), 3),
+        ((1, 128, 30, 32), (ops.conv,), 7),
         ((1, 2048, 8, 8), (ops.max_pool,), 3),
         ((1, 128, 30, Sym("w", 1)), (ops.max_pool,), 3),
     ],
 )
 def test_windows_that_channels_serve_better_are_channels_last(shape, windows, kernel):
     assert n_of(optimised(window(shape, *windows, kernel=kernel)), ops.transpose) == 2
+
+
+@pytest.mark.parametrize(
+    ("shape", "op", "kernel", "stride", "stays"),
+    [
+        ((1, 64, 56, 56), ops.max_pool, 3, 2, True),
+        ((1, 32, 28, 28), ops.max_pool, 3, 2, False),
+        ((1, 64, 7, 7), ops.avg_pool, 2, 2, True),
+        ((1, 16, 9, 9, 9), ops.max_pool, 3, 3, True),
+        ((1, 64, 56, 56), ops.avg_pool, 4, 4, False),
+        ((1, 144, 56, 56), ops.conv, 3, 2, True),
+        ((1, 144, 56, 56), ops.conv, 5, 2, False),
+        ((1, 64, 1000), ops.conv, 9, 3, True),
+    ],
+)
+def test_windows_some_elements_apart(shape, op, kernel, stride, stays):
+    graph = window(shape, op, kernel=kernel, stride=stride, pad=0 if kernel == stride else None)
+    assert (n_of(optimised(graph), ops.transpose) == 0) is stays
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.data())
+def test_windows_in_planes_compiled(data):
+    op = data.draw(st.sampled_from([ops.conv, ops.max_pool, ops.avg_pool]))
+    kernel, stride = data.draw(st.integers(2, 4)), data.draw(st.integers(1, 3))
+    sides = data.draw(st.lists(st.integers(18, 50), min_size=1, max_size=2))
+    shape = (data.draw(st.integers(1, 2)), data.draw(st.integers(1, 9)), *sides)
+    graph = window(shape, op, kernel=kernel, stride=stride, pad=data.draw(st.integers(0, kernel - 1)))
+    x = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+    plain = tilewright.compile(graph, optimize=0, cache=False)
+    for target in (None, "x86-64-v3"):
+        model = tilewright.compile(graph, cache=False, threads=2, **({"target": target} if target else {}))
+        np.testing.assert_allclose(model(x), plain(x), rtol=1e-4, atol=1e-5)
 
 
 def test_arithmetic_on_constants_alone_is_no_window():

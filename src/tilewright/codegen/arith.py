@@ -14,6 +14,7 @@ import math
 
 from tilewright.codegen import convert
 from tilewright.codegen.errors import CodegenError
+from tilewright.codegen.lanes import bits_of, mask_of
 from tilewright.codegen.target import Target
 from tilewright.codegen.types import VALUE_TYPE, literal, mangled, vector
 from tilewright.codegen.writer import Val, Writer
@@ -61,6 +62,13 @@ class Arith:
         level = max(v.level for v in operands)
         text = f"{op} {vector(element, lanes)} {', '.join([v.text for v in operands])}"
         return Val(self.writer.pure(text, level), level, lanes)
+
+    def both(self, a: Val, b: Val) -> Val:
+        """Where two conditions hold; constant masks give a constant mask."""
+        first, second = bits_of(a), bits_of(b)
+        if first is not None and second is not None:
+            return mask_of([x and y for x, y in zip(first, second, strict=True)])
+        return self.instruction("and", "i1", a, b)
 
     def call(self, intrinsic: str, element: str, *operands: Val, flags: str = "") -> Val:
         """``llvm.<intrinsic>`` on operands of one type, which is also the result's."""

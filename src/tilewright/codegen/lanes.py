@@ -6,6 +6,7 @@ Not its business: instructions.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import TypeAlias
@@ -14,6 +15,7 @@ from tilewright.codegen.index import Lin
 from tilewright.codegen.writer import Val
 from tilewright.core.expr import Sym, symbols
 
+BITS = {"i1 0": False, "i1 1": True}
 Patterns: TypeAlias = dict[tuple[tuple[int, int], ...], tuple[int, ...] | None]
 
 
@@ -74,3 +76,15 @@ class Lanes:
             return True
         mine = frozenset(self.syms)
         return all(mine.isdisjoint(symbols(a)) for a, _ in lin.others)
+
+
+def mask_of(bits: Sequence[bool]) -> Val:
+    """A constant mask: a bit for each lane."""
+    return Val(f"<{', '.join([f'i1 {int(b)}' for b in bits])}>", 0, len(bits))
+
+
+def bits_of(mask: Val) -> tuple[bool, ...] | None:
+    """The bits of a constant mask, lane by lane; None where they are known at run time only."""
+    found = [BITS.get(bit) for bit in mask.text.strip("<>").split(", ")] if mask.text.startswith("<") else [None]
+    bits = tuple([b for b in found if b is not None])
+    return bits if len(bits) == len(found) else None

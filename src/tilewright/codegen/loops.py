@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tilewright.codegen import dot, parallel, split
 from tilewright.codegen.analysis import MAX_LANES_PER_BYTE, MAX_UNROLL
-from tilewright.codegen.lanes import Lanes, Patterns
+from tilewright.codegen.lanes import Lanes, Patterns, mask_of
 from tilewright.codegen.registers import Key, NarrowError, Slot
 from tilewright.codegen.types import VALUE_TYPE, vector
 from tilewright.codegen.writer import Val
@@ -308,8 +308,7 @@ class Loops:
         if extent == n:
             return None
         if isinstance(extent, int):
-            bits = [f"i1 {int(point[-1] < extent)}" for point in ctx.points()]
-            return Val(f"<{', '.join(bits)}>", 0, len(bits))
+            return mask_of([point[-1] < extent for point in ctx.points()])
         return self.fn.values.is_nonneg(self.fn.space.lin(extent - 1 - ctx.syms[-1]), ctx)
 
 

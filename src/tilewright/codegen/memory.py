@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from tilewright.codegen import convert
 from tilewright.codegen.arith import Arith
 from tilewright.codegen.index import IndexSpace, Lin
-from tilewright.codegen.lanes import Lanes
+from tilewright.codegen.lanes import Lanes, bits_of
 from tilewright.codegen.types import MEMORY_TYPE, VALUE_TYPE, literal, mangled, vector
 from tilewright.codegen.writer import Val
 from tilewright.core import expr, types
@@ -380,11 +380,11 @@ class Memory:
             at = place.column[0]
             run = replace(place, offset=place.offset - at * size, pattern=tuple(range(TRIPLE * n)), column=None)
             return self.arith.pick(self.load(run, ctx), element, [at + p for p in pattern])
-        is_front = self._all_live_run(ctx) and len(ctx.syms) == 1
-        running = pattern if ctx.mask is None else pattern[: ctx.live] if is_front else ()
+        bits = self._running(ctx, n)
+        running = [p for p, runs in zip(pattern, bits, strict=True) if runs] if bits else []
         low, high = min(running, default=0), max(running, default=0)
-        if running and high - low < 3 * n:
-            lanes = [p - low for p in (*running, *[low] * (n - len(running)))]
+        if bits and running and high - low < 3 * n:
+            lanes = [p - low if runs else 0 for p, runs in zip(pattern, bits, strict=True)]
             return self._load_shuffled(place, lanes, element, place.offset + low * size, ctx)
         if ctx.mask is None and (runs := _equal_runs(pattern)):
             return self._load_runs(place, runs, pattern, element, ctx)
@@ -400,6 +400,14 @@ class Memory:
         if ctx.mask is None and not (self.arith.target.has_gather and size >= 4):
             return self._load_each(place, pattern, element, ctx)
         return self._gather(place, distances, element, ctx)
+
+    def _running(self, ctx: Lanes, n: int) -> tuple[bool, ...] | None:
+        """Which of ``n`` lanes run, where that is known."""
+        if ctx.mask is None:
+            return (True,) * n
+        if self._all_live_run(ctx) and len(ctx.syms) == 1:
+            return tuple([k < (ctx.live or 0) for k in range(n)])
+        return bits_of(ctx.mask)
 
     def _all_live_run(self, ctx: Lanes) -> bool:
         """Is the mask no more than the lanes from ``live`` on?"""
@@ -672,5 +680,5 @@ def expr_sum(others: tuple[tuple[expr.Atom, int], ...], terms: tuple[tuple[int, 
 
 def _only_lane(mask: Val) -> int | None:
     """The lane of a constant mask in which alone it holds."""
-    lanes = [k for k, bit in enumerate(mask.text.strip("<>").split(", ")) if bit == "i1 1"]
+    lanes = [k for k, runs in enumerate(bits_of(mask) or ()) if runs]
     return lanes[0] if len(lanes) == 1 else None

@@ -18,7 +18,7 @@ from tilewright.codegen import convert
 from tilewright.codegen.arith import Arith
 from tilewright.codegen.errors import CodegenError
 from tilewright.codegen.index import IndexSpace, Lin
-from tilewright.codegen.lanes import Lanes
+from tilewright.codegen.lanes import Lanes, mask_of
 from tilewright.codegen.types import VALUE_TYPE, vector
 from tilewright.codegen.writer import Val
 from tilewright.core import expr, types
@@ -197,7 +197,7 @@ class Values:
     def guarded(self, ctx: Lanes, cond: Val) -> Lanes:
         """``ctx`` where only points with ``cond`` may touch memory."""
         if cond.lanes:
-            mask = cond if ctx.mask is None else self.arith.instruction("and", "i1", ctx.mask, cond)
+            mask = cond if ctx.mask is None else self.arith.both(ctx.mask, cond)
             return replace(ctx, mask=mask, may_be_empty=True)
         guard = cond if ctx.guard is None else self.arith.instruction("and", "i1", ctx.guard, cond)
         return replace(ctx, guard=guard)
@@ -268,7 +268,7 @@ class Values:
                 return Val("false", 0, 0)
             if status is None:
                 part = self.is_nonneg(lin, ctx)
-                result = part if result.text == "true" else self.arith.instruction("and", "i1", result, part)
+                result = part if result.text == "true" else self.arith.both(result, part)
         return result
 
     def is_nonneg(self, lin: Lin, ctx: Lanes) -> Val:
@@ -285,11 +285,9 @@ class Values:
         if lo is None or hi is None or lo < -limit or hi > limit:
             first = self.arith.call("smax", "i64", first, Val(str(-limit), 0, 0))
             first = self.arith.call("smin", "i64", first, Val(str(limit), 0, 0))
-        narrow = (
-            Val(str(int(first.text)), 0, 0)
-            if first.text[0] != "%"
-            else self.arith.convert("trunc", first, "i64", "i32")
-        )
+        if first.text[0] != "%":
+            return mask_of([int(first.text) + p >= 0 for p in pattern])
+        narrow = self.arith.convert("trunc", first, "i64", "i32")
         numbers = Val(f"<{', '.join([f'i32 {-p}' for p in pattern])}>", 0, len(pattern))
         return self.arith.instruction("icmp sge", "i32", narrow, numbers)
 

@@ -12,15 +12,18 @@ Of a sequence, whose taps are neighbours in its lanes, the same holds for any ke
 17 channels, 3 taps, 19.6 to 11.4 us; 37 to 37, 5 taps, 85 to 62; 16 to 16 12.1 to 10.4; but 32 to 32 27.8 to 30.0, 64
 to 64 79 to 107: with more channels that fill vectors Winograd's form is ahead.
 
-And for windows that don't mix channels, of large images and few taps: transposes take longer than what the lanes lose
-that a row of pixels leaves idle. 3x3 depthwise 28 x 28, 512 channels 304 to 132 us, 56 x 56, 128 171 to 114; 3x3 maxima
-of 112 x 112, 32 166 to 76; 3 taps of 1000 places, 256 139 to 54; but 5x5 depthwise of 28 x 28, 128 43 to 74.
+And for windows that don't mix channels: transposes take longer than what the lanes lose that a row of pixels leaves
+idle. Depthwise 3x3 of 28 x 28, 512 channels 304 to 64 us, of 14 x 14, 256 26 to 14; 5x5 of 28 x 28, 128 48 to 38; but
+7x7 of 56 x 56, 96 284 to 329; 3 x 3 of stride 2 of 56 x 56, 144 71 to 55, but 5x5 of 28 x 28, 240 36 to 75. Of pools
+those of few taps on large images, 3x3 maxima of 112 x 112, 32 166 to 76, of stride 2, 64 397 to 66; and those whose
+windows don't overlap: 2 x 2 of 56 x 56, 64 37 to 13, of 7 x 7, 1024 17 to 9.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 from typing import ClassVar
 
 import numpy as np
@@ -41,9 +44,13 @@ SHALLOW = 64
 MOST_VECTORS, LEAST_VECTORS = 3, 2
 """Of a sequence's result: of channels at a place, and of places of a channel."""
 MIN_ELEMENTS = 1200
-"""Of an image, for each tap of a window by the taps of a row of as many: what makes its transposes worth saving."""
-MOST_IDLE = 1.7
-"""How many times as many lanes a row of pixels may take as it has pixels."""
+"""Of an image, for each tap of a pool by the taps of a row of as many: what makes its transposes worth saving."""
+MOST_IDLE, MOST_IDLE_APART = 1.7, 6.0
+"""How many times as many lanes a row of pixels may take as it has pixels; of pools whose windows don't overlap."""
+MOST_STRIDE = 3
+"""Elements of a row so far apart are brought together by shuffles."""
+MOST_TAPS = 32
+"""Of a depthwise convolution, times its stride along the rows."""
 WINDOWS = (ops.conv, ops.max_pool, ops.avg_pool)
 
 
@@ -59,8 +66,9 @@ class InPlanes(Pass):
     On sequences it is ``f(conv(x, w))``, for kernels of any size and dilation, with any padding, of stride 1 and one
     group, where channels leave more lanes idle than places do, or at most a vector of them is summed.
 
-    Depthwise convolutions and pools of stride 1, one behind the other too, stay as they were, where the image has
-    ``MIN_ELEMENTS`` times the square of a window's taps, and its rows fill vectors.
+    Depthwise convolutions and pools, one behind the other too, stay as they were, where rows fill vectors and strides
+    are at most ``MOST_STRIDE``: convolutions of few taps, pools without overlap, and others where the image has
+    ``MIN_ELEMENTS`` times the square of a window's taps.
     """
 
     name: ClassVar[str] = "in-planes"
@@ -117,24 +125,25 @@ def _windows(b: Rewriting, x: Node, lanes: int) -> tuple[Node, list[Node]] | Non
 
 
 def _is_window(node: Node, lanes: int) -> bool:
-    """A pool, or a depthwise convolution with constant weights, of stride 1, on a large image of known sizes."""
-    if node.op not in WINDOWS or node.attrs["layout"] != "NHWC" or set(node.attrs["strides"]) != {1}:
+    """A pool, or a depthwise convolution with constant weights, that is faster with pixels in the lanes."""
+    if node.op not in WINDOWS or node.attrs["layout"] != "NHWC" or max(node.attrs["strides"]) > MOST_STRIDE:
         return False
     x, a = node.inputs[0], node.attrs
     sizes = [n for n in (*x.shape[1:], *node.shape[1:]) if isinstance(n, int)]
     if len(sizes) < 2 * (node.type.rank - 1) or 0 in sizes:
         return False
+    columns, elements = node.shape[-2], product(x.shape[1:])
+    assert isinstance(columns, int) and isinstance(elements, int)
+    idle = _idle(columns, lanes)
     if node.op is ops.conv:
         w = node.inputs[1]
         is_depthwise = w.op is CONST and w.shape[:2] == (x.shape[-1], 1) and a["groups"] == x.shape[-1]
         if not is_depthwise or a["out_dtype"] is not None or not w.dtype.is_float:
             return False
-        taps = product(w.shape[2:])
-    else:
-        taps = product(a["kernel"])
-    columns, elements = node.shape[-2], product(x.shape[1:])
-    assert isinstance(taps, int) and isinstance(columns, int) and isinstance(elements, int)
-    return elements >= MIN_ELEMENTS * taps**2 and _idle(columns, lanes) <= MOST_IDLE
+        return prod(w.shape[2:]) * a["strides"][-1] <= MOST_TAPS and idle <= MOST_IDLE
+    if all(k <= s for k, s in zip(a["kernel"], a["strides"], strict=True)):
+        return idle <= MOST_IDLE_APART
+    return elements >= MIN_ELEMENTS * prod(a["kernel"]) ** 2 and idle <= MOST_IDLE
 
 
 def _as_they_came(b: Rewriting, y: Node, steps: list[Node]) -> Node:

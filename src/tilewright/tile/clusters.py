@@ -7,7 +7,8 @@ Kinds, by structure: ``contract``: a reduction with an operand contiguous along 
 stage that alone reads it over as many points; ``rows``: reductions along the contiguous axis with the plain stages
 around them that only they use; ``chain``: a contraction whose operand is a temporary, made from another reduction
 through reductions along the axis that the contraction walks; ``ring``: a contraction through a window, and the one
-before it that makes what the window slides over; ``transformed``: a product whose operand two plain stages
+before it that makes what the window slides over; ``plane``: sums over windows of a plane, lanes along its rows, by
+constants, and the plain stage that makes the padded plane; ``transformed``: a product whose operand two plain stages
 make for it, with the plain stage that reads it and the root that reads that one; ``pointwise``: a plain stage;
 ``other``: folds with a state, scatters: plain loops.
 """
@@ -21,12 +22,14 @@ from math import prod
 
 from tilewright.core.compute import Buffer, Computation, Load, Stage, Value
 from tilewright.core.compute import walk as walk_value
-from tilewright.core.expr import Sym
+from tilewright.core.expr import Dim, Sym, symbols
 from tilewright.core.types import product
 from tilewright.tile.affine import group_along, linear, period, stride_along
 from tilewright.tile.cost import MAX_UNROLLED
 
 MAX_TAPS = 128
+MAX_STRIDE = 3
+"""Elements so far apart, a vector of them, are brought together by two shuffles."""
 TRANSFORMED_STAGES, PRODUCT = 5, 2
 """How many stages a transformed product has, and which of them is the product."""
 
@@ -38,6 +41,7 @@ class Kind(Enum):
     ROWS = "rows"
     CHAIN = "chain"
     RING = "ring"
+    PLANE = "plane"
     TRANSFORMED = "transformed"
     POINTWISE = "pointwise"
     OTHER = "other"
@@ -87,6 +91,9 @@ def clusters_of(
         before = ring_before(group[0], stages, computation) if chains and kind is Kind.CONTRACT else []
         if before and kinds[id(before[0])] is Kind.CONTRACT and not taken & {id(s) for s in before}:
             last, group, kind = group[0], [*before, *group], Kind.RING
+        plane = plane_before(group[0], stages, computation, constants) if chains and kind is Kind.CONTRACT else None
+        if plane is not None and id(plane) not in taken:
+            group, kind = [plane, *group], Kind.PLANE
         if kind in (Kind.POINTWISE, Kind.ROWS):
             group = _row_group(root, stages, readers, kinds, taken)
             kind = Kind.ROWS if any(s.reduction for s in group) else Kind.POINTWISE
@@ -114,9 +121,9 @@ def _kind(s: Stage, constants: Container[Buffer]) -> Kind:
 def _has_lanes(s: Stage, constants: Container[Buffer]) -> bool:
     """Can the last output axis be lanes?
 
-    Among the loads that the reduction walks, one is contiguous along it, lies in groups of the reduction beside each
-    other, or is a constant that depends on it (it will be packed); and no run-time operand jumps along it while it is
-    contiguous along the reduction.
+    Among the loads that the reduction walks, one is contiguous along it or what windows slide over, lies in groups of
+    the reduction beside each other, or is a constant that depends on it (it will be packed); and no run-time operand
+    jumps along it while it is contiguous along the reduction.
     """
     if not s.axes or s.reduction is None:
         return False
@@ -130,11 +137,19 @@ def _has_lanes(s: Stage, constants: Container[Buffer]) -> bool:
             continue
         stride = stride_along(x.buffer, x.index, last)
         groups = [group_along(x.buffer, x.index, a.sym) for a in s.reduction.axes]
-        if stride == 1 or (stride in groups and stride != 0) or (stride != 0 and x.buffer in constants):
+        is_packed = stride != 0 and x.buffer in constants
+        if stride == 1 or _slides(stride, along, s) or (stride in groups and stride != 0) or is_packed:
             good = True
         elif stride != 0 and 1 in along and not _repeats(x, last):
             return False
     return good
+
+
+def _slides(stride: Dim | None, along: Sequence[Dim | None], s: Stage) -> bool:
+    """Do windows a few elements apart slide over the operand? Single rows that lie behind each other don't slide."""
+    assert s.reduction is not None
+    rows = [a.extent for a in s.reduction.axes]
+    return stride in range(2, MAX_STRIDE + 1) and 1 in along and is_window(s, weighted=True) and rows != [stride]
 
 
 def _repeats(x: Load, sym: Sym) -> bool:
@@ -143,8 +158,11 @@ def _repeats(x: Load, sym: Sym) -> bool:
     return offset is not None and period(offset, sym) is not None
 
 
-def is_window(stage: Stage) -> bool:
-    """A short reduction, of numeric extents, over values that all differ along the last axis: depthwise, pooling."""
+def is_window(stage: Stage, *, weighted: bool = False) -> bool:
+    """A short reduction, of numeric extents, over values that all differ along the last axis: depthwise, pooling.
+
+    ``weighted``: or over such ones and others that are the same along it, the weights of a plane.
+    """
     reduced = stage.reduction.axes if stage.reduction else ()
     taps = [a.extent for a in reduced if isinstance(a.extent, int)]
     if not stage.axes or len(taps) < len(reduced) or not taps or taps[-1] > MAX_UNROLLED or prod(taps) > MAX_TAPS:
@@ -152,7 +170,8 @@ def is_window(stage: Stage) -> bool:
     if not all(isinstance(a.extent, int) for a in stage.axes):
         return False
     loads = [x for v in stage.exprs for x in walk_value(v) if isinstance(x, Load)]
-    return all(stride_along(x.buffer, x.index, stage.axes[-1].sym) not in (0, None) for x in loads)
+    strides = [stride_along(x.buffer, x.index, stage.axes[-1].sym) for x in loads]
+    return None not in strides and (weighted or 0 not in strides)
 
 
 def ring_before(window: Stage, stages: Sequence[Stage], computation: Computation) -> list[Stage]:
@@ -179,6 +198,35 @@ def ring_before(window: Stage, stages: Sequence[Stage], computation: Computation
         if source is not None and source.reduction is not None and source.out.shape == strip.out.shape:
             return [source, strip]
     return []
+
+
+def plane_before(
+    window: Stage, stages: Sequence[Stage], computation: Computation, constants: Container[Buffer]
+) -> Stage | None:
+    """The plain stage that makes the one temporary over whose rows a window slides, which only taps are summed of.
+
+    None when there is no such stage: other axes than the window's are summed, the rest of what is read is no constant
+    or differs along the rows, or there is no axis outside of the plane.
+    """
+    if window.reduction is None or not window.axes:
+        return None
+    loads = _loads(window.expr)
+    slid, others = ([x for x in loads if (x.buffer in computation.temps) is is_temp] for is_temp in (True, False))
+    if len(slid) != 1 or any(x.buffer not in constants for x in others) or not _walks_plane(slid[0], window):
+        return None
+    if any(stride_along(x.buffer, x.index, window.axes[-1].sym) != 0 for x in others):
+        return None
+    maker = _only_maker(slid[0].buffer, window, stages)
+    return maker if maker is not None and maker.reduction is None else None
+
+
+def _walks_plane(x: Load, window: Stage) -> bool:
+    """Does every axis of the reduction slide along a dimension together with one of the last axes of the result?"""
+    assert window.reduction is not None
+    reduced, axes = {a.sym for a in window.reduction.axes}, [a.sym for a in window.axes]
+    slid = [symbols(i) for i in x.index if not isinstance(i, Value) and symbols(i) & reduced]
+    own = [s for i in slid for s in axes if s in i]
+    return 0 < len(slid) == len(reduced) == len(own) < len(axes) and own == axes[len(axes) - len(own) :]
 
 
 def _only_maker(t: Buffer, reader: Stage, stages: Sequence[Stage]) -> Stage | None:

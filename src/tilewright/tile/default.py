@@ -30,6 +30,7 @@ from tilewright.tile.rules.hints import hint_operands
 from tilewright.tile.rules.narrow import narrow
 from tilewright.tile.rules.padding import skip_padding
 from tilewright.tile.rules.panels import lay_in_panels
+from tilewright.tile.rules.plane import plane
 from tilewright.tile.rules.pointwise import plain, pointwise
 from tilewright.tile.rules.ring import ring
 from tilewright.tile.rules.rows import rows
@@ -184,6 +185,8 @@ class _Work:
             return [lambda: chain(b, machine, cluster), apart_of_chain]
         if cluster.kind is Kind.RING:
             return [lambda: ring(b, machine, cluster), apart_of_chain]
+        if cluster.kind is Kind.PLANE:
+            return [lambda: plane(b, machine, names), apart_of_chain]
         if cluster.kind is Kind.TRANSFORMED:
             return [lambda: transformed(b, machine, Transformed(*names)), apart_of_chain]
         if cluster.kind is Kind.CONTRACT:

@@ -21,6 +21,7 @@ from tilewright.core.compute import Buffer, Load, Value
 from tilewright.core.compute import walk as walk_value
 from tilewright.core.expr import Dim, Sym, bounds, floordiv, mod, substitute, symbols
 from tilewright.tile.affine import linear, period, remainder
+from tilewright.tile.clusters import MAX_STRIDE
 from tilewright.tile.cost import MAX_UNROLLED, Box, Operand, Tile, choose_tile, distinct, estimate, pays_threads
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, Kind, Loop, Role, Store, Update, walk
@@ -169,7 +170,7 @@ def plan_contraction(
     operands = operands_of(b, acc, root, lanes.sym)
     reduced = reduced_loops(b, acc)
     dot = dot_for(machine, update, operands, reduced)
-    if dot is None and not any(op.lane_stride == 1 or (op.is_constant and op.lane_stride != 0) for op in operands):
+    if dot is None and not any(_may_be_lanes(op) for op in operands):
         raise ScheduleError("contract", acc, "no operand is contiguous along the last axis")
     if not may_vectorize(top.leaf, lanes.sym, packed=_repeating(b, leaf, lanes.sym)):
         raise ScheduleError("contract", acc, "the epilogue's indices are not affine in the last axis")
@@ -183,6 +184,11 @@ def plan_contraction(
     row2 = rows[-2] if len(rows) > 1 else None
     everything = all(op.lane_stride != 0 for op in operands)
     stepped, slid = _copied(reduced, operands, lanes.sym, machine) if everything else ([], [])
+    is_plane = not rows and not everything and _is_plane(operands, reduced, lanes)
+    if is_plane:
+        rows = [x for x in free if any(op.step(x.sym) for op in operands) and not _moves_weights(x, operands)]
+        row, row2 = rows[-1] if rows else None, None
+        stepped, slid = _taps_of_plane(reduced, machine)
     dot = None if stepped or slid else dot
     unrolled = tuple((x.sym, x.extent) for x in (*stepped, *slid) if isinstance(x.extent, int))
     n_rows, columns = estimate([x.extent for x in rows]), lanes.extent
@@ -208,7 +214,7 @@ def plan_contraction(
     below = [] if rows or not slid else [x for x in rest if _overlaps(x, reduced, operands)]
     shared = _shared_by_rows(b, acc, root, [x.sym for x in (*rows, *below)[:1]])
     small = shared / estimate([lanes.extent]) * tile.vectors * machine.vector_bytes <= machine.l1_bytes / 2
-    if slid and not stepped and not small:
+    if slid and not stepped and not small and not is_plane:
         tile, slid = _in_plane(box, machine, width, tile, reduced, slid)
     cut = _row_chunks if panels else _short_chunks
     chunks = cut(b, machine, acc, rows, lanes, tile, width)
@@ -239,6 +245,37 @@ def _copied(
         sizes = [x.extent for part in choice for x in part]
         if all(isinstance(n, int) for n in sizes) and 1 < estimate(sizes) <= min(machine.max_copies, MAX_UNROLLED):
             return choice
+    return [], []
+
+
+def _may_be_lanes(op: Operand) -> bool:
+    """Neighbours, or elements a few apart, which shuffles bring together; a constant is packed."""
+    return op.lane_stride in range(1, MAX_STRIDE + 1) or (op.is_constant and op.lane_stride != 0)
+
+
+def _is_plane(operands: tuple[Operand, ...], reduced: list[Loop], lanes: Loop) -> bool:
+    """Is it a window that slides over one image, whose columns are lanes, with a constant weight for each tap?"""
+    images = [op for op in operands if op.lane_stride != 0]
+    weights = [op for op in operands if op.lane_stride == 0]
+    if len(images) != 1 or images[0].lane_stride is None or len(weights) != 1 or not weights[0].is_constant:
+        return False
+    reach = images[0].step(reduced[-1].sym) * (estimate([reduced[-1].extent]) - 1)
+    return all(images[0].step(x.sym) for x in reduced) and 0 < reach < images[0].lane_stride * estimate([lanes.extent])
+
+
+def _moves_weights(loop: Loop, operands: tuple[Operand, ...]) -> bool:
+    return any(op.lane_stride == 0 and op.step(loop.sym) for op in operands)
+
+
+def _taps_of_plane(reduced: list[Loop], machine: Machine) -> tuple[list[Loop], list[Loop]]:
+    """Loops of such a window that become copies, of all rows of a tile: (each in a block of its own, together in one).
+
+    A block for each row of taps: with all of them in one, what is read for the last is held from the start.
+    """
+    for n in (2, 1):
+        sizes = [x.extent for x in reduced[-n:]]
+        if all(isinstance(x, int) for x in sizes) and 1 < estimate(sizes) <= min(machine.max_copies // 4, MAX_UNROLLED):
+            return reduced[-n:-1], reduced[-1:]
     return [], []
 
 

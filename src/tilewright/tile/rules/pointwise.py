@@ -34,8 +34,8 @@ FEW_BEHIND = 0.125
 """Up to this part of a block, elements behind full blocks are loaded one by one: transposing them takes a whole one."""
 
 
-def pointwise(b: Builder, machine: Machine, buffer: str) -> None:
-    """``out[i.., j] = e``: j in vectors, a few unrolled; the outermost loop over threads.
+def pointwise(b: Builder, machine: Machine, buffer: str, *, threads: bool = True) -> None:
+    """``out[i.., j] = e``: j in vectors, a few unrolled; with ``threads`` the outermost loop over them where it pays.
 
     All plain nests that write the buffer and that no rule has touched yet: a concatenation has several, and a state
     that a loop over time updates has one before the loop and one in it.
@@ -43,7 +43,7 @@ def pointwise(b: Builder, machine: Machine, buffer: str) -> None:
     place = find_place(b.kernel, buffer, "pointwise").buffer
     for nest in _nests_in(b.kernel.body, place):
         if nest.loops and all(x.kind is Kind.SERIAL for x in nest.loops) and len(nest.leaf) == 1:
-            _one(b, machine, nest)
+            _one(b, machine, nest, threads=threads)
 
 
 def _nests_in(body: Body, buffer: Buffer) -> list[Nest]:
@@ -55,7 +55,7 @@ def _nests_in(body: Body, buffer: Buffer) -> list[Nest]:
     return found
 
 
-def _one(b: Builder, machine: Machine, nest: Nest) -> None:
+def _one(b: Builder, machine: Machine, nest: Nest, *, threads: bool) -> None:
     leaf = statement_of(nest)
     last = nest.loops[-1]
     width = vector_width(machine, nest.leaf)
@@ -68,7 +68,7 @@ def _one(b: Builder, machine: Machine, nest: Nest) -> None:
     read = {x.buffer for x in loads_of(leaf)}
     n_bytes = sum(min(estimate(x.shape), points) * x.dtype.n_bytes for x in (leaf.buffer, *read))
     total = points * sum(n_arithmetic(v) + 2 for v in values_of(leaf)) + n_bytes * MOVED_BYTE
-    threads = pays_threads(total, machine, width)
+    threads = threads and pays_threads(total, machine, width)
     names = [x.sym.name for x in nest.loops]
     if seams := _cut_at_seams(b, nest, width):
         for name, extent in seams:

@@ -1,0 +1,80 @@
+"""Windows over planes: lanes along rows, planes padded one by one, in any stride that shuffles bring together."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from codegen.native import Native
+from tile.kernels import SMALL, WIDE, F, check_default
+from tilewright import ops
+from tilewright.codegen import llvm as codegen
+from tilewright.codegen.target import Target
+from tilewright.core.compute import Buffer, Computation
+from tilewright.core.graph import Attrs
+from tilewright.kernels import machine_of
+from tilewright.ops.pool import pool_attrs
+from tilewright.tile.default import schedule, schedule_with_steps
+from tilewright.tile.ir import Space
+
+
+def depthwise(channels, size, kernel, stride=1, pad=0):
+    """A depthwise convolution of images in N, C order."""
+    n = (size + 2 * pad - kernel) // stride + 1
+    x, w = Buffer("X", F, (1, channels, size, size)), Buffer("W", F, (channels, 1, kernel, kernel))
+    y = Buffer("Y", F, (1, channels, n, n))
+    attrs = {"strides": (stride,) * 2, "pads": ((pad, pad),) * 2, "dilations": (1, 1), "layout": "NCHW"}
+    return Computation((x, w), (y,), ops.conv.compute((x, w), (y,), Attrs({**attrs, "groups": channels})))
+
+
+def pool(channels, size, kernel, stride, pad=0):
+    n = (size + 2 * pad - kernel) // stride + 1
+    x, y = Buffer("X", F, (1, channels, size, size)), Buffer("Y", F, (1, channels, n, n))
+    attrs = pool_attrs(2, kernel=kernel, strides=(stride,) * 2, pads=((pad, pad),) * 2, dilations=(1, 1))
+    return Computation((x,), (y,), ops.max_pool.compute((x,), (y,), Attrs(attrs)))
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.data())
+def test_any_window_is_what_the_plain_loops_give(data):
+    kernel, stride, pad = (data.draw(st.integers(*r)) for r in ((1, 4), (1, 4), (0, 2)))
+    size, machine = data.draw(st.integers(kernel, 12)), data.draw(st.sampled_from([SMALL, WIDE]))
+    channels = data.draw(st.integers(1, 3))
+    check_default(depthwise(channels, size, kernel, stride, pad), "W", machine=machine)
+    check_default(pool(channels, size, kernel, stride, pad), machine=machine)
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3])
+def test_each_plane_is_padded_in_scratch(stride):
+    computation = depthwise(24, 40, 3, stride, pad=1)
+    kernel = schedule(computation, WIDE, [computation.inputs[1]])
+    (padded,) = [p for p in kernel.places if p.buffer.name.startswith("X_pad")]
+    assert padded.space is Space.LOCAL
+    assert len(padded.buffer.shape) == 2
+
+
+def test_planes_beyond_the_second_level_cache_are_padded_all_at_once():
+    computation = depthwise(2, 300, 3, pad=1)
+    kernel = schedule(computation, WIDE, [computation.inputs[1]])
+    (padded,) = [p for p in kernel.places if p.buffer.name.startswith("X_pad")]
+    assert padded.space is Space.GLOBAL
+
+
+def test_rows_share_taps_and_lanes_are_columns():
+    computation = depthwise(24, 30, 3)
+    steps = schedule_with_steps(computation, WIDE, [computation.inputs[1]]).schedule.steps
+    kinds = [s.args[1] for s in steps if s.primitive == "kind"]
+    assert {"step", "unroll", "vector"} <= set(kinds)
+
+
+@pytest.mark.parametrize("name", ["x86-64-v4", "x86-64-v3"])
+def test_borders_of_strided_windows_gather_nothing(name):
+    target = Target.parse(name)
+    for size in (28, 56, 112):
+        kernel = schedule(pool(4, size, 3, 2, pad=1), machine_of(target))
+        assert "gather" not in codegen.emit_kernel(kernel, target)
+        x = np.random.default_rng(0).standard_normal((1, 4, size, size)).astype(np.float32)
+        out = np.zeros((1, 4, size // 2, size // 2), np.float32)
+        Native(kernel, target)(x, out)
+        attrs = pool_attrs(2, kernel=3, strides=(2, 2), pads=((1, 1),) * 2, dilations=(1, 1))
+        np.testing.assert_array_equal(out, ops.max_pool.reference((x,), Attrs(attrs)))
