@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tile.kernels import ZERO, F, constants_of, convolution, elementwise, matmul, outputs, reduction, softmax
@@ -461,6 +461,8 @@ KERNELS = st.sampled_from(
 )
 
 
+@example(matmul(5, 7, 3), [("kind", 1, "vector"), ("reorder", 1, 0)])
+@example(matmul(5, 7, 3), [("kind", 0, "unroll"), ("reorder", 1, 0), ("kind", 0, "vector"), ("kind", 1, "serial")])
 @given(computation=KERNELS, steps=st.lists(STEPS, max_size=10))
 @settings(max_examples=120, deadline=None)
 def test_random_legal_schedules_keep_the_meaning(computation, steps):

@@ -57,19 +57,22 @@ def _read_next(b: Builder, machine: Machine) -> Iterator[tuple[str, Buffer]]:
     """
     fixed = {p.buffer for p in b.kernel.places if p.role is Role.CONST or p.space is not Space.GLOBAL}
     for tile in (s for s in walk(b.kernel.body) if isinstance(s, For) and s.loop.kind in (Kind.SERIAL, Kind.PARALLEL)):
-        stores = [x for s in tile.body for x in walk((s,)) if isinstance(x, Store) and not list(loads_of(x))]
-        begun = {t for x in stores for t in written(x)}
         for s in (s for s in tile.body if isinstance(s, For) and [s.loop] == _steps(s)):
             updates = [u for u in walk(s.body) if isinstance(u, Update)]
-            is_whole = {u.buffer for u in updates} <= begun
             is_long = estimate([tile.loop.extent]) >= MIN_TILES and estimate([s.loop.extent]) >= MIN_STEPS
-            if not is_whole or not is_long or _busy(s, updates, machine):
+            if not _begins(tile, s) or not is_long or _busy(s, updates, machine):
                 continue
             for x in {x.buffer: x for u in updates for x in loads_of(u)}.values():
                 used = _used(x.index)
                 n_bytes = estimate([y.extent for y in loops_of((s,)) if y.sym in used]) * x.buffer.dtype.n_bytes
                 if x.buffer not in fixed and tile.loop.sym in used and n_bytes <= machine.l1_bytes * 2 / 3:
                     yield s.loop.sym.name, x.buffer
+
+
+def _begins(tile: For, sums: Stmt) -> bool:
+    """Are all sums of the nest begun in the tile: none go on in memory, a part of the reduction at a time?"""
+    stores = [x for s in tile.body for x in walk((s,)) if isinstance(x, Store) and not list(loads_of(x))]
+    return {u.buffer for u in walk((sums,)) if isinstance(u, Update)} <= {t for x in stores for t in written(x)}
 
 
 def _busy(s: For, updates: list[Update], machine: Machine) -> bool:
@@ -90,7 +93,7 @@ def _read_behind(b: Builder) -> Iterator[tuple[str, Buffer]]:
     fixed = {p.buffer for p in b.kernel.places if p.role is Role.CONST or p.space is not Space.GLOBAL}
     for tile in (s for s in walk(b.kernel.body) if isinstance(s, For) and s.loop.kind in (Kind.SERIAL, Kind.PARALLEL)):
         at, steps = next(((k, x) for k, s in enumerate(tile.body) if (x := _steps(s))), (0, []))
-        if estimate([x.extent for x in steps]) < MIN_STEPS:
+        if estimate([x.extent for x in steps]) < MIN_STEPS or not _begins(tile, tile.body[at]):
             continue
         changed = {t for s in walk(tile.body) for t in written(s)}
         before = {x.buffer for s in walk(tile.body[: at + 1]) for x in loads_of(s)}

@@ -14,7 +14,18 @@ from tilewright.tile.affine import coefficient
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Fold, For, If, Kernel, Kind, Loop, Prefetch, Space, Stmt, Store, Update, walk
 from tilewright.tile.rewrite import Body, loads_of, loops_of, substitute_body, written
-from tilewright.tile.schedule.tree import Nest, edit, find_loop, fresh, nest_of, new_loop, replace_stmt, with_body
+from tilewright.tile.schedule.tree import (
+    Nest,
+    edit,
+    enclosing,
+    find_loop,
+    fresh,
+    nest_of,
+    new_loop,
+    replace_stmt,
+    with_body,
+)
+from tilewright.tile.verify import COPIED
 
 
 def split(kernel: Kernel, loop: str, factor: int, tail: str = "min") -> Kernel:
@@ -58,7 +69,8 @@ def reorder(kernel: Kernel, *loops: str) -> Kernel:
     """Permute the loops of one perfect nest into the given order, outermost first; loops not named keep their places.
 
     Fails: the loops are not in one perfect nest; an extent would depend on a loop inside of it; iterations may not be
-    exchanged (the body reads what another iteration writes, or overwrites it in an order that matters).
+    exchanged (the body reads what another iteration writes, or overwrites it in an order that matters); a loop that
+    is not copied would come inside lanes.
     """
     where = ", ".join(loops)
     top = next((s for s in walk(kernel.body) if isinstance(s, For) and s.loop.sym.name in loops), None)
@@ -73,6 +85,10 @@ def reorder(kernel: Kernel, *loops: str) -> Kernel:
         if symbols(inner.extent) & late:
             raise ScheduleError("reorder", where, f"the extent {inner.extent} of {inner.sym} needs a loop inside of it")
     changed = [a.sym for a, b in zip(nest.loops, moved, strict=True) if a is not b]
+    lanes = next((k for k, x in enumerate(moved) if x.kind is Kind.VECTOR), len(moved))
+    for x in moved[lanes:]:
+        if x.kind not in COPIED:
+            raise ScheduleError("reorder", where, f"{x.sym} would be inside the vector loop {moved[lanes].sym}")
     check_exchange(nest.leaf, changed, "reorder", where)
     return replace_stmt(kernel, top, Nest(moved, nest.leaf).wrap())
 
@@ -178,7 +194,7 @@ def set_kind(kernel: Kernel, loop: str, kind: str) -> Kernel:
     """Run the loop as ``kind`` (``serial parallel unroll step vector dot``).
 
     Fails: vector or parallel over iterations that may not be exchanged; vector, unroll or step over an extent without
-    a known bound; vector around anything but stores, updates and vector loops.
+    a known bound; vector around anything but statements and copied loops; serial or parallel in a vector loop.
     """
     target = find_loop(kernel, loop, "kind")
     k = Kind(kind)
@@ -192,8 +208,12 @@ def set_kind(kernel: Kernel, loop: str, kind: str) -> Kernel:
         raise ScheduleError("kind", loop, f"parallel iterations would use {shared} at one time")
     if k is Kind.VECTOR:
         for s in walk(target.body):
-            if isinstance(s, If) or (isinstance(s, For) and s.loop.kind not in (Kind.VECTOR, Kind.UNROLL, Kind.STEP)):
-                raise ScheduleError("kind", loop, "a vector loop holds only stores, updates and vector loops")
+            if isinstance(s, If) or (isinstance(s, For) and s.loop.kind not in COPIED):
+                raise ScheduleError("kind", loop, "a vector loop holds only statements and copied loops")
+    if k not in COPIED:
+        for s in enclosing(kernel.body, target):
+            if isinstance(s, For) and s.loop.kind is Kind.VECTOR:
+                raise ScheduleError("kind", loop, f"a {kind} loop inside the vector loop {s.loop.sym}")
     new = For(Loop(target.loop.sym, target.loop.extent, k), target.body)
     return replace_stmt(kernel, target, new)
 
