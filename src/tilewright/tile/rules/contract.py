@@ -755,10 +755,10 @@ def _arrange(b: Builder, plan: Plan, acc: str, at: str) -> None:
     else:
         outside, innermost = _grouped(b, plan, reduced[-1])
         order, kinds = [*reduced[:-1], outside, *names, *lanes, *innermost], {}
-    if len(order) > 1:
-        b.do("reorder", *order)
     for name, kind in kinds.items():
         b.do("kind", name, kind)
+    if len(order) > 1:
+        b.do("reorder", *order)
 
 
 def _is_copy_of(x: Loop, reduced: Loop) -> bool:
