@@ -86,6 +86,10 @@ CASES = {
     "gelu tanh, factored": (gelu_tanh_factored, [M], "gelu(x, approximate=tanh)"),
     "sigmoid": (sigmoid, [M], "sigmoid(x)"),
     "silu": (lambda b, x: b(ops.mul, sigmoid(b, x), x), [M], "silu(x)"),
+    "mish": (lambda b, x: b(ops.mul, x, b(ops.tanh, b(ops.softplus, x))), [M], "mish(x)"),
+    "tanh of another's softplus": (
+        lambda b, x, y: b(ops.mul, x, b(ops.tanh, b(ops.softplus, y))), [M, M], "mul(x, tanh(softplus(y)))",
+    ),
     "silu gates": (lambda b, x, y: b(ops.mul, b(ops.mul, sigmoid(b, x), x), y), [M, M], "mul(silu(x), y)"),
     "hard swish": (hard_swish, [M], "hard_swish(x)"),
     "softmax": (softmax, [M], "softmax(x, axis=1)"),

@@ -95,6 +95,13 @@ def _silu(b: Rewriting, node: Node) -> Node | None:
     return None
 
 
+def _mish(b: Rewriting, node: Node) -> Node | None:
+    for x, gate in (node.inputs, node.inputs[::-1]):
+        if gate.op is ops.tanh and gate.inputs[0].op is ops.softplus and gate.inputs[0].inputs[0] is x:
+            return b(ops.mish, x)
+    return None
+
+
 def _silu_by_division(b: Rewriting, node: Node) -> Node | None:
     m = EXP_NEG_PLUS_ONE.match(node.inputs[1])
     return b(ops.silu, m["x"]) if m and m["x"] is node.inputs[0] else None
@@ -159,6 +166,7 @@ TABLE = RuleTable(
         Rule("gelu-tanh", (ops.mul,), _gelu_tanh, "its formula"),
         Rule("sigmoid", (ops.reciprocal,), _sigmoid, "1 / (1 + exp(-x))"),
         Rule("silu", (ops.mul,), _silu, "x sigmoid(x)"),
+        Rule("mish", (ops.mul,), _mish, "x tanh(softplus(x))"),
         Rule("silu-by-division", (ops.div,), _silu_by_division, "x / (1 + exp(-x))"),
         Rule("hard-swish", (ops.mul,), _hard_swish, "x relu6(x + 3) / 6"),
         Rule("hard-swish-by-division", (ops.div,), _hard_swish_by_division, "x relu6(x + 3) / 6"),
@@ -173,10 +181,10 @@ TABLE = RuleTable(
 class Recognise(Pass):
     """Finds composites by their formulas; constants must agree to the last bits of their dtype.
 
-    Cases: GELU in its erf and tanh forms, sigmoid, SiLU, hard swish, means; softmax and log-softmax with the maximum
-    subtracted; layer norm and RMS norm over the last axes, with scales and biases along those; group norm written as
-    an instance norm; attention with scale, masks, causal masks, soft caps and repeated heads of keys and values;
-    rotary embedding by halves.
+    Cases: GELU in its erf and tanh forms, sigmoid, SiLU, Mish, hard swish, means; softmax and log-softmax with the
+    maximum subtracted; layer norm and RMS norm over the last axes, with scales and biases along those; group norm
+    written as an instance norm; attention with scale, masks, causal masks, soft caps and repeated heads of keys and
+    values; rotary embedding by halves.
 
     It does not fire on softmax without the subtracted maximum (other overflow), on norms over axes that are not the
     last, on attention whose weights are read elsewhere too, or where an operand would have to be broadcast.

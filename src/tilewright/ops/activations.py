@@ -25,6 +25,7 @@ from tilewright.ops.samples import edge_values, random
 Build = Callable[[Builder, Node, Attrs], Node]
 Numpy = Callable[[Array, Attrs], Array]
 COMPOSITE = (Trait.COMPOSITE,)
+SATURATED = 20.0
 
 
 def activation(
@@ -88,6 +89,16 @@ def _softplus(b: Builder, x: Node) -> Node:
 
 def _softplus_of(x: Array) -> Array:
     return np.asarray(np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))))
+
+
+def _tanh_of_softplus(b: Builder, x: Node) -> Node:
+    """With e = exp(x), tanh(log(1 + e)) = ((1 + e)^2 - 1) / ((1 + e)^2 + 1) = e (e + 2) / (e (e + 2) + 2).
+
+    From ``SATURATED`` on it is 1 in every dtype, while the square would overflow.
+    """
+    e = b(ew.exp, b(ew.minimum, x, _k(b, SATURATED, x)))
+    n = b(ew.mul, e, b(ew.add, e, _k(b, 2.0, x)))
+    return b(ew.div, n, b(ew.add, n, _k(b, 2.0, x)))
 
 
 def _gelu(b: Builder, x: Node, a: Attrs) -> Node:
@@ -182,7 +193,7 @@ hard_swish = activation(
     lambda x, a: x * _hard_sigmoid_of(x, 1 / 6, 0.5), "x * hard_sigmoid(x) with alpha 1/6 and beta 1/2.",
 )  # fmt: skip
 mish = activation(
-    "mish", lambda b, x, a: b(ew.mul, x, b(ew.tanh, _softplus(b, x))), lambda x, a: x * np.tanh(_softplus_of(x)),
+    "mish", lambda b, x, a: b(ew.mul, x, _tanh_of_softplus(b, x)), lambda x, a: x * np.tanh(_softplus_of(x)),
     "x * tanh(softplus(x)).",
 )  # fmt: skip
 softsign = activation(

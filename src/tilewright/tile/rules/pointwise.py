@@ -9,15 +9,17 @@ In: a builder and the buffer that the nest writes. Out: steps. Not its business:
 
 from __future__ import annotations
 
+from math import gcd, lcm
+
 from tilewright.core.compute import Buffer, Value
 from tilewright.core.expr import Binary, Dim, Sym, const_of, floordiv, mod, symbols, terms_of
 from tilewright.tile.affine import coefficient, stride_along
 from tilewright.tile.cost import estimate, pays_threads
 from tilewright.tile.ir import For, Kind, Loop, Store, Update, walk
 from tilewright.tile.machine import MANY_COPIES, Machine
-from tilewright.tile.rewrite import Body, loads_of, values_of, written
+from tilewright.tile.rewrite import Body, dims_of, loads_of, values_of, written
 from tilewright.tile.rules.threads import parallel
-from tilewright.tile.rules.view import may_vectorize, n_arithmetic, n_operations, statement_of, vector_width
+from tilewright.tile.rules.view import depends, may_vectorize, n_arithmetic, n_operations, statement_of, vector_width
 from tilewright.tile.schedule import Builder
 from tilewright.tile.schedule.tree import Nest, find_loop, find_place, fresh, nest_of, writers
 
@@ -97,6 +99,8 @@ def _one(b: Builder, machine: Machine, nest: Nest, *, threads: bool) -> None:
         while unrolled < MOST_VECTORS and work * unrolled * 2 <= UNROLL_OPERATIONS * 2:
             unrolled *= 2
         outer = vectorize(b, machine, names[-1], last.extent, width, unrolled)
+    elif width > 1 and (block := _repeating_block(nest, leaf, width)):
+        outer = _repeated(b, machine, last, width, block)
     else:
         outer = [names[-1]]
     if threads:
@@ -173,6 +177,43 @@ def _changes_at(atom: Binary, sym: Sym) -> int | None:
     edge = 0 if compared else (start // unit + (step > 0)) * unit
     at = -((start - edge) // step) if step > 0 else (start - edge) // -step + 1
     return at if compared or at > 0 else None
+
+
+def _repeating_block(nest: Nest, leaf: Store, width: int) -> int:
+    """Iterations of the last loop after which quotients and remainders in loads are at the same phase again; or 0.
+
+    ``x[j // 3]``, as an image grows, is a shuffle of known elements in each vector of a block of 48. 0 where other
+    loops decide the phase, blocks are large, or an index of another form, or of the result, is not affine.
+    """
+    sym, block = nest.loops[-1].sym, width
+    written = [i for i in leaf.index if not isinstance(i, Value)]
+    read = [i for x in loads_of(leaf) for i in x.index if not isinstance(i, Value)]
+    others = [d for d in dims_of(leaf, besides={x.buffer for x in loads_of(leaf)}) if d not in written]
+    if not _reads_others(leaf) or any(coefficient(d, sym) is None for d in (*written, *others)):
+        return 0
+    if any(depends(i, sym) for x in loads_of(leaf) for i in x.index if isinstance(i, Value)):
+        return 0
+    for atom, _ in (t for d in read for t in terms_of(d)):
+        if atom == sym or sym not in symbols(atom):
+            continue
+        if not isinstance(atom, Binary) or atom.op not in ("floordiv", "mod") or symbols(atom.a) != {sym}:
+            return 0
+        step = coefficient(atom.a, sym)
+        if not isinstance(atom.b, int) or not isinstance(step, int) or atom.b <= 0:
+            return 0
+        block = lcm(block, atom.b // gcd(step, atom.b))
+    return block if block <= MOST_VECTORS * width else 0
+
+
+def _repeated(b: Builder, machine: Machine, last: Loop, width: int, block: int) -> list[str]:
+    """Vectors along a loop in blocks, each vector of which is at a phase of its own; the loop that walks the blocks."""
+    name = last.sym.name
+    if isinstance(last.extent, int) and width < last.extent <= block:
+        b.do("split", name, width)
+        b.do("kind", f"{name}_i", "vector")
+        b.do("kind", f"{name}_o", "unroll")
+        return []
+    return vectorize(b, machine, name, last.extent, width, block // width)
 
 
 def _is_group(nest: Nest, leaf: Store, width: int) -> bool:
