@@ -84,8 +84,10 @@ def test_a_constant_column_takes_fewer_rows_than_one_that_is_copied(rows, fixed,
 
 
 def test_columns_behind_full_vectors_of_a_convolution():
-    kernel = check_default(convolution((1, 6, 6, 40), 17, (3, 1)), "W", "bias", machine=WIDE)
-    assert any(p.buffer.name == "T_f_p" for p in kernel.places)
+    """Rows and columns share what they load: a tile of partial sums for the three columns of several pixels."""
+    kernel = check_default(convolution((1, 6, 6, 40), 19, (3, 1)), "W", "bias", machine=WIDE)
+    rows, *rest = next(p.buffer.shape for p in kernel.places if p.buffer.name == "T_f_p")
+    assert rows > 1 and rest == [3, 16]
 
 
 @pytest.mark.parametrize(("rows", "columns", "depth"), [(15, 17, 100), (16, 17, 50), (16, 21, 100)])

@@ -7,7 +7,7 @@ In: statements of the tile IR. Out: a ``define`` with its body. Not its business
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tilewright.codegen import convert
 from tilewright.codegen.analysis import Analysis, flatten
@@ -26,10 +26,11 @@ from tilewright.codegen.types import MEMORY_TYPE, VALUE_TYPE, literal
 from tilewright.codegen.values import Memo, Values
 from tilewright.codegen.writer import Val, Writer
 from tilewright.core import expr, types
-from tilewright.core.compute import Binary, Buffer, IndexLike, Load, Value
-from tilewright.core.expr import Dim
+from tilewright.core.compute import Binary, Buffer, IndexLike, Load, Select, Value, symbols_of_value
+from tilewright.core.expr import Dim, Sym
 from tilewright.core.types import DType
 from tilewright.tile import math as tile_math
+from tilewright.tile.affine import coefficient
 from tilewright.tile.ir import Fold, For, If, Kernel, Prefetch, Space, Stmt, Store, Update
 
 NO_LANES = Lanes()
@@ -256,13 +257,42 @@ class Function:
             self._reduce_lanes(s, plan, self.values.value(value, ctx, memo), ctx)
             return
         dtype = s.buffer.dtype
+        if ctx.mask is not None and len(ctx.syms) == 1 and self.adds_zeros(s, ctx.syms[0], ctx.count):
+            ctx = replace(ctx, zeroed=True)
         if s.op == "add" and isinstance(value, Binary) and value.op == "mul" and dtype.is_float:
             a, b = self.values.value(value.a, ctx, memo), self.values.value(value.b, ctx, memo)
             new = self.arith.fma(dtype, a, b, self.read(plan, ctx, memo))
         else:
             v = self.values.value(value, ctx, memo)
             new = self.arith.binary(s.op, dtype, self.read(plan, ctx, memo), v)
-        self.write(plan, new, ctx, memo)
+        self.write(plan, new, replace(ctx, mask=None) if ctx.zeroed else ctx, memo)
+
+    def adds_zeros(self, s: Stmt, lane: Sym, n: int) -> bool:
+        """Would lanes that do not run add products of zeros to whole registers of ``n``, if what they load were zero?
+
+        Then no lane has to be kept out of the sum, as in the last of the vectors that a dot product goes by.
+        """
+        if not isinstance(s, Update) or s.op != "add" or not s.buffer.dtype.is_float:
+            return False
+        value = s.value
+        if not isinstance(value, Binary) or value.op != "mul" or value.dtype is not s.buffer.dtype:
+            return False
+        if self.registers.groups.get(id(s.buffer)) != n or not self.registers.are_whole(s.buffer):
+            return False
+        if s.index[-1] != lane or s.buffer.shape[-1] != n:
+            return False
+        return all(self._is_run(self._inner(x, lane), lane) for x in (value.a, value.b))
+
+    def _inner(self, v: Value, lane: Sym) -> Value:
+        """What a select that is the same for all lanes, and decided, comes to."""
+        is_same = isinstance(v, Select) and lane not in symbols_of_value(v.cond)
+        return self.values.settled(v, NO_LANES) if is_same else v
+
+    def _is_run(self, v: Value, lane: Sym) -> bool:
+        """Does every lane load the neighbour of the one before, from memory?"""
+        if not isinstance(v, Load) or id(v.buffer) in self.registers.groups:
+            return False
+        return not any(isinstance(i, Value) for i in v.index) and coefficient(flatten(v.buffer, v.index), lane) == 1
 
     def _distinct(self, plan: Plan, ctx: Lanes) -> bool:
         """Does every lane update another element? An index that is not linear in the lanes is taken to differ."""

@@ -25,7 +25,8 @@ class Lanes:
 
     ``mask`` (one bit a lane) holds where a lane really runs; None means everywhere. ``guard`` is a run-time bit that
     every memory access needs, None when there is none. ``live`` is the last loop's extent where it is a number: lanes
-    from there on never run, and what they would compute is of no interest.
+    from there on never run, and what they would compute is of no interest. ``zeroed``: what lanes outside of the mask
+    load is zero.
     """
 
     syms: tuple[Sym, ...] = ()
@@ -35,6 +36,7 @@ class Lanes:
     guard: Val | None = None
     may_be_empty: bool = False
     live: int | None = None
+    zeroed: bool = False
     _patterns: Patterns = field(default_factory=dict, compare=False, repr=False)
 
     @property

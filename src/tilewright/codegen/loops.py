@@ -266,6 +266,8 @@ class Loops:
         Not below 16 bytes, the smallest vector register there is; and only of values that stay in registers, where it
         takes a part of the work at every step.
         """
+        if len(f.body) == 1 and self.fn.adds_zeros(f.body[0], f.loop.sym, n):
+            return n
         is_nested = any(isinstance(s, For) and s.loop.kind is Kind.VECTOR for s in walk(f.body))
         held = any(b in self.fn.registers.groups for b in self.fn.analysis.used.get(id(f), {}))
         if is_nested or not held or n * 4 > self.fn.module.target.vector_bytes:
@@ -293,7 +295,7 @@ class Loops:
         patterns = self._patterns.setdefault((sids, extents), {})
         syms = (*ctx.syms, sym)
         live = extent if isinstance(extent, int) else None
-        inner = Lanes(syms, sids, extents, None, ctx.guard, ctx.may_be_empty, live, patterns)
+        inner = Lanes(syms, sids, extents, None, ctx.guard, ctx.may_be_empty, live, _patterns=patterns)
         ragged = self._ragged(extent, n, inner)
         if old is not None and ragged is not None:
             ragged = fn.arith.instruction("and", "i1", old, ragged)

@@ -219,7 +219,7 @@ class Memory:
         lanes = None if regular else self._lane_vector(distances)
         if plan.dynamic:
             return self._dynamic(plan, Place(plan.buffer, pointer, offset * size, pattern, lanes), ctx, index_value)
-        fits = ctx.mask is not None and regular and self._fits(plan, ctx)
+        fits = ctx.mask is not None and not ctx.zeroed and regular and self._fits(plan, ctx)
         unit = math.gcd(*[coef for _, _, coef in runs], _n_elements(plan.buffer)) if pattern else 0
         is_spread = lanes is not None or (pattern is not None and max(pattern) >= 2 * len(pattern))
         column = self._column(plan, ctx, None if lanes else pattern) if is_spread else None
@@ -230,7 +230,7 @@ class Memory:
 
     def _ends_here(self, buffer: Buffer, offset: int, pattern: tuple[int, ...] | None, ctx: Lanes) -> bool:
         """Is the buffer's last element the last lane that runs, with room for the others behind it?"""
-        if ctx.mask is None or not self._all_live_run(ctx) or ctx.guard is not None or len(ctx.syms) > 1:
+        if ctx.mask is None or ctx.zeroed or not self._all_live_run(ctx) or ctx.guard is not None or len(ctx.syms) > 1:
             return False
         return (
             pattern == tuple(range(ctx.count))
@@ -624,7 +624,7 @@ class Memory:
     def _key(self, place: Place, ctx: Lanes) -> object:
         lanes = place.lanes.text if place.lanes else place.pattern
         uniform = lanes is None
-        mask = ctx.mask.text if ctx.mask and not uniform else None
+        mask = (ctx.mask.text, ctx.zeroed) if ctx.mask and not uniform else None
         return place.pointer.text, place.offset, lanes, mask, ctx.guard.text if ctx.guard else None
 
     def _remember(self, place: Place, key: object, value: Val) -> None:

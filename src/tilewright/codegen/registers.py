@@ -50,6 +50,11 @@ class Registers:
         for key in [k for k in self.state if k[0] == id(buffer)]:
             del self.state[key]
 
+    def are_whole(self, buffer: Buffer) -> bool:
+        """Are all groups that were written ones of all lanes, each of them defined?"""
+        slots, lanes = [slot for (b, _), slot in self.state.items() if b == id(buffer)], self.groups[id(buffer)]
+        return bool(slots) and lanes > 0 and all(s.mask is None and s.value.lanes == lanes for s in slots)
+
     def read(self, buffer: Buffer, offset: int, pattern: tuple[int, ...] | None) -> Val:
         """The element at ``offset``, or the elements at ``offset + pattern``."""
         lanes = self.groups[id(buffer)]

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from math import prod
 
-from tilewright.core.compute import Binary, Buffer, Load, Stage
+from tilewright.core.compute import Binary, Buffer, Const, Inside, Load, Select, Stage, Value
 from tilewright.core.expr import Dim
 from tilewright.tile.affine import stride_along
 from tilewright.tile.cost import Operand, estimate
@@ -21,12 +21,15 @@ from tilewright.tile.ir import Loop, Update
 from tilewright.tile.machine import Machine
 from tilewright.tile.rules.view import find_body, nest_with
 from tilewright.tile.schedule import Builder
+from tilewright.tile.schedule.tree import find_loop, most_iterations, uses
 
 PARTIAL_VECTORS = 4
 ADDING_UP = 12
 """Cycles for adding up the partial sums of a result."""
+ADDING_MANY = 4
+"""The same for each of many results, whose sums don't wait for each other."""
 NARROW = 0.5
-"""A vector of few lanes costs at least this part of a full one: half of a register at best, often all of it."""
+"""A vector of few lanes is worth at least this part of a full one's time, before a copy of its operand pays."""
 WORTH = 0.05
 """The part of the whole product that has to be saved."""
 MIN_ROWS, MIN_ROWS_OF_COPIES = 8, 16
@@ -77,9 +80,10 @@ def columns_apart(
     value, sizes = update.value, [x.extent for x in reduced if isinstance(x.extent, int)]
     if not isinstance(value, Binary) or value.op != "mul" or update.op != "add" or not update.buffer.dtype.is_float:
         return 0
-    if not isinstance(value.a, Load) or not isinstance(value.b, Load):
+    factors = [_unguarded(x, reduced) for x in (value.a, value.b)]
+    if not all(isinstance(x, Load) for x in factors):
         return 0
-    if not isinstance(columns, int) or len(sizes) < len(reduced) or not sizes or rows < MIN_ROWS or len(operands) != 2:
+    if not isinstance(columns, int) or len(sizes) < len(reduced) or not sizes or len(operands) != 2:
         return 0
     last = reduced[-1].sym
     shared = [op for op in operands if op.lane_stride == 0]
@@ -87,27 +91,90 @@ def columns_apart(
     n = columns % width
     if len(shared) != 1 or columns < width or n == 0 or shared[0].step(last) != 1:
         return 0
-    copied = not walking[0].is_constant
-    if copied and (len(reduced) > 1 or sizes[-1] > MAX_DEPTH or rows < MIN_ROWS_OF_COPIES):
-        return 0
-    each = max(2 / machine.load_ports, 1 / machine.fma_ports)
-    apart = n * (prod(sizes[:-1]) * -(-sizes[-1] // width) * each + ADDING_UP)
+    copied, steps = not walking[0].is_constant, prod(sizes[:-1]) * -(-sizes[-1] // width)
     vector = prod(sizes) / machine.fma_ports
-    return n if apart + WORTH * (columns // width + NARROW) * vector < NARROW * vector else 0
+    if copied:
+        if factors != [value.a, value.b] or len(reduced) > 1 or sizes[-1] > MAX_DEPTH or rows < MIN_ROWS_OF_COPIES:
+            return 0
+        vector *= NARROW
+        apart = n * (steps * max(2 / machine.load_ports, 1 / machine.fma_ports) + ADDING_UP)
+    else:
+        sums = _sums(machine)
+        if n > sums or rows < MIN_ROWS:
+            return 0
+        apart = n * (steps * max((1 / n + n / sums) / machine.load_ports, 1 / machine.fma_ports) + ADDING_MANY)
+    whole = columns // width * prod(sizes) / machine.fma_ports + vector
+    return n if apart + WORTH * whole < vector else 0
+
+
+def _unguarded(v: Value, reduced: Sequence[Loop]) -> Value:
+    """What a guard lets through that is the same along the innermost loop of the reduction, where it leaves a zero."""
+    if isinstance(v, Select) and isinstance(v.cond, Inside) and v.b == Const(0, v.dtype):
+        return v if uses(v.cond, reduced[-1].sym) else v.a
+    return v
 
 
 def along_reduction(
-    b: Builder, machine: Machine, acc: str, order: Sequence[str], width: int, copied: str, column: str
-) -> None:
-    """The root's loops in this order; a result's sum in partial vectors, the operand ``copied`` (if any) copied.
+    b: Builder,
+    machine: Machine,
+    acc: str,
+    outer: Sequence[str],
+    rows: Sequence[str],
+    column: str,
+    width: int,
+    copied: str,
+) -> list[str]:
+    """Sums of the columns in partial vectors, a register tile of rows and columns at a time; returns the outer loops.
 
-    A copy is made at the loop ``column``; in scratch of the thread when that is inside of a loop that threads share.
+    The root's loops are ``outer``, ``rows`` and ``column``. The operand ``copied`` (if any) is copied for each column;
+    in scratch of the thread when that is inside of a loop that threads share.
     """
-    if len(order) > 1:
-        b.do("reorder", *order)
-    b.do("compute_at", acc, order[-1], "reg")
-    nest = nest_with(find_body(b.kernel, order[-1]), acc, Update)
-    reduced = [x.sym.name for x in nest.loops]
+    tile: list[str] = []
+    walkers = [*outer, *([column, *rows] if copied else [*rows, column])]
+    if len(walkers) > 1:
+        b.do("reorder", *walkers)
+    if not copied:
+        walkers, tile = _row_tile(b, rows, _sums(machine) // _most(b, column))
+        walkers, tile = [*outer, *walkers], [*tile, column]
+    if not walkers:  # a loop of one iteration around the tile
+        b.do("split", tile[0], _most(b, tile[0]))
+        walkers, tile[0] = [f"{tile[0]}_o"], f"{tile[0]}_i"
+    for name in tile:
+        b.do("kind", name, "unroll")
+    b.do("compute_at", acc, walkers[-1], "reg")
+    nest = nest_with(find_body(b.kernel, walkers[-1]), acc, Update)
+    reduced = [x.sym.name for x in nest.loops][len(tile) :]
     if copied:
-        b.do("stage", copied, column, "local" if order[0] != column else "global")
-    b.do("rfactor", acc, reduced[-1], min(PARTIAL_VECTORS, machine.max_copies), width, *reduced[:-1][:1])
+        b.do("stage", copied, column, "local" if walkers[0] != column else "global")
+        b.do("rfactor", acc, reduced[-1], min(PARTIAL_VECTORS, machine.max_copies), width, *reduced[:-1][:1])
+    else:
+        b.do("spread", acc, nest.loops[0].sym.name, reduced[-1], width)
+    return walkers
+
+
+def _sums(machine: Machine) -> int:
+    """Partial sums of a tile of rows and columns, whose multiply-adds share what they load."""
+    return min(machine.n_vector_registers // 2, machine.max_copies)
+
+
+def _row_tile(b: Builder, rows: Sequence[str], most: int) -> tuple[list[str], list[str]]:
+    """At most so many iterations of the innermost row loops as a tile: the loops outside of it, and its own."""
+    walkers: list[str] = []
+    tile: list[str] = []
+    for row in reversed(rows):
+        extent = _most(b, row)
+        size = -(-extent // -(-extent // max(most, 1)))
+        if size == 1:
+            walkers.insert(0, row)
+        elif size == extent:
+            tile.insert(0, row)
+        else:
+            b.do("split", row, size)
+            walkers.insert(0, f"{row}_o")
+            tile.insert(0, f"{row}_i")
+        most //= size
+    return walkers, tile
+
+
+def _most(b: Builder, loop: str) -> int:
+    return most_iterations(find_loop(b.kernel, loop, "columns").loop)

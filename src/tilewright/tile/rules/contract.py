@@ -462,10 +462,9 @@ def _columns(b: Builder, machine: Machine, plan: Plan, piece: _Piece, whole: _Pi
     column = piece.loops[plan.lanes.sym.name]
     batch = [inside[x.sym] for x in plan.outer if x.sym in inside and not _is_row(plan, x)]
     rows = [inside[x.sym] for x in plan.outer if x.sym in inside and _is_row(plan, x)]
-    mine_in_order = [*shared, *batch, *([column, *rows] if copied else [*rows, column])]
-    along_reduction(b, machine, piece.acc, mine_in_order, plan.width, "".join(copied), column)
+    walkers = along_reduction(b, machine, piece.acc, [*shared, *batch], rows, column, plan.width, "".join(copied))
     if pays_threads(plan.work, machine, plan.width):
-        parallel(b, machine, mine_in_order[:2])
+        parallel(b, machine, walkers[:2])
     for first, second in zip(order, shared, strict=False):
         same_kind = _kind(b, first) is _kind(b, second)
         if not same_kind or not attempt(b, partial(b.do, "merge", first, second)):
