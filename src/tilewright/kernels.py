@@ -21,6 +21,7 @@ from tilewright.partition.beside import Times
 from tilewright.partition.computation import GroupComputation
 from tilewright.partition.plan import KernelSpec, Packing, Planner
 from tilewright.partition.program import Call
+from tilewright.partition.projections import Core
 from tilewright.partition.work import Work, products_of, work_of
 from tilewright.runtime.artifact import ObjectImage
 from tilewright.runtime.manifest import ScratchSpec
@@ -62,7 +63,10 @@ class KernelBuilder:
         """A planner that asks this builder for kernels, and whose sub-graphs go through ``passes``."""
         fuse, large = options.optimize != 0, self.machine.large_bytes
         n_cores = self.target.n_cores if fuse and self.target.has_threads else 1
-        return Planner(self.schedule, lambda g: run_pipeline(g, passes), fuse=fuse, large=large, n_cores=n_cores)
+        core = Core(self.machine.l2_bytes, self.machine.vector_bytes, self.machine.fma_ports)
+        return Planner(
+            self.schedule, lambda g: run_pipeline(g, passes), fuse=fuse, large=large, core=core, n_cores=n_cores
+        )
 
     def finish_plan(self, planner: Planner) -> None:
         """Note which kernels run beside others, and raise everything that is wrong with the book."""

@@ -15,6 +15,8 @@ groups stay convex, and when the group's shape allows it:
   are one group (attention): what lies between the two products then never exists as a whole (``partition.chains``);
 * a product or convolution with the arithmetic on its elements, large, that a window alone slides over goes into the
   window's group (``partition.windows``);
+* a window with the arithmetic on its elements goes into the group of the pointwise product that alone reads it, where
+  it is long on the way to memory and back (``partition.projections``);
 * a permutation of all axes but the last joins the product that it alone reads: it is how the product is written;
 * index maps and widening conversions are cheap and are repeated in every reader, products included; arithmetic with
   readers in two groups is computed once.
@@ -31,10 +33,12 @@ from tilewright.core.graph import CONST, PROJ, Graph, Node
 from tilewright.core.types import product
 from tilewright.partition.chains import find_chains
 from tilewright.partition.facts import Facts, Form, facts_of, row_space
+from tilewright.partition.projections import Core, find_projections
 from tilewright.partition.windows import find_windows
 
 LARGE = 1 << 21
 """Bytes that no second-level cache of a common machine keeps."""
+CORE = Core()
 LONG_ROW = 16
 """Elements next to each other that are worth a copy in that order: a vector."""
 MAX_GROUP_COST = 600
@@ -64,13 +68,14 @@ class Partition:
     facts: dict[Node, Facts]
 
 
-def partition(graph: Graph, *, fuse: bool = True, large: int = LARGE) -> Partition:
+def partition(graph: Graph, *, fuse: bool = True, large: int = LARGE, core: Core = CORE) -> Partition:
     """Split a decomposed graph into kernels; with ``fuse=False`` each node is one.
 
-    A result of ``large`` bytes or more is better not written to memory when a window is all that reads it.
+    A result of ``large`` bytes or more is better not written to memory when a window is all that reads it; ``core``
+    decides it for what a window makes for a product.
     """
     order = graph.nodes()
-    fuser = _Fuser({n: facts_of(n) for n in order}, order, set(graph.outputs), fuse, large)
+    fuser = _Fuser({n: facts_of(n) for n in order}, order, set(graph.outputs), fuse, large, core)
     for node in reversed(order):
         fuser.place(node)
     index = {n: k for k, n in enumerate(order)}
@@ -81,7 +86,9 @@ def partition(graph: Graph, *, fuse: bool = True, large: int = LARGE) -> Partiti
 class _Fuser:
     """The state of one pass over a graph."""
 
-    def __init__(self, facts: dict[Node, Facts], order: list[Node], outputs: set[Node], fuse: bool, large: int) -> None:
+    def __init__(
+        self, facts: dict[Node, Facts], order: list[Node], outputs: set[Node], fuse: bool, large: int, core: Core
+    ) -> None:
         self.facts = facts
         self.outputs = outputs
         self.fuse = fuse
@@ -104,6 +111,7 @@ class _Fuser:
         self.chains = find_chains(order, facts, self.readers, self.is_pinned) if fuse else {}
         if fuse:
             self.chains |= find_windows(order, facts, self.readers, {*self.is_pinned, *self.chains}, large)
+            self.chains |= find_projections(order, facts, self.readers, self.is_pinned, self.chains, core)
 
     def _continues(self, node: Node) -> bool:
         """Is ``node`` arithmetic over the very elements of a product or convolution, or of such arithmetic?

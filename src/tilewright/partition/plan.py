@@ -19,9 +19,10 @@ from tilewright.core.types import TensorType
 from tilewright.partition.beside import Item, Run, Times, arrange
 from tilewright.partition.computation import GroupComputation, computation_of
 from tilewright.partition.control import data_dims, plan_control
-from tilewright.partition.fuse import LARGE, Group, Partition, partition
+from tilewright.partition.fuse import CORE, LARGE, Group, Partition, partition
 from tilewright.partition.memory import Storage, plan_memory
 from tilewright.partition.program import Beside, Call, Copy, LetDim, Pointer, Program, SetDim, Step
+from tilewright.partition.projections import Core
 from tilewright.partition.weights import Fill, Weights
 
 Result = tuple[Node, int]
@@ -73,6 +74,7 @@ class Planner:
     prepare: Callable[[Graph], Graph]
     fuse: bool = True
     large: int = LARGE
+    core: Core = CORE
     n_cores: int = 1
     weights: Weights = field(default_factory=Weights)
     caps: dict[Sym, Dim] = field(default_factory=dict)
@@ -103,7 +105,7 @@ class GraphPlan:
         self.planner = planner
         self.graph = graph
         self.name = name
-        self.parts: Partition = partition(graph, fuse=planner.fuse, large=planner.large)
+        self.parts: Partition = partition(graph, fuse=planner.fuse, large=planner.large, core=planner.core)
         self.order = {n: k for k, n in enumerate(graph.nodes())}
         self.arguments = {n: Pointer("arg", k) for k, n in enumerate(graph.inputs)}
         self.storages: list[Storage] = []

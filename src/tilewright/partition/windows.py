@@ -26,17 +26,18 @@ def find_windows(
     for window in order:
         if facts[window].form is Form.CONTRACT and len(facts[window].items) == 1 and window not in found:
             for k, slid in enumerate(window.inputs):
-                if _slides(facts[window], k, slid, large):
-                    members = _made_for(window, slid, order, facts, readers)
+                n_bytes = slid.type.n_bytes
+                if isinstance(n_bytes, int) and n_bytes >= large and slides(facts[window], k):
+                    members = made_for(window, slid, order, facts, readers)
+                    members = members if facts[slid].is_elementwise else []
                     if not any(n in pinned or n in found for n in members):
                         found.update(dict.fromkeys(members, window))
     return found
 
 
-def _slides(window: Facts, operand: int, slid: Node, large: int) -> bool:
-    """Do windows over the operand overlap, each channel by itself, and is it large?"""
-    n_bytes = slid.type.n_bytes
-    if not isinstance(n_bytes, int) or n_bytes < large or not window.slides(operand):
+def slides(window: Facts, operand: int) -> bool:
+    """Is it a reduction whose windows over the operand overlap, each channel by itself?"""
+    if window.form is not Form.CONTRACT or len(window.items) != 1 or not window.slides(operand):
         return False
     if not any(_overlaps(window.main, i) for x in window.reads(operand) for i in x.index if not isinstance(i, Value)):
         return False
@@ -54,11 +55,15 @@ def _overlaps(window: Stage, index: Dim) -> bool:
     return any(0 < abs(coef_of(index, a.sym)) < span for a in window.axes)
 
 
-def _made_for(
-    window: Node, slid: Node, order: Sequence[Node], facts: Mapping[Node, Facts], readers: Readers
+def made_for(
+    reader: Node, slid: Node, order: Sequence[Node], facts: Mapping[Node, Facts], readers: Readers
 ) -> list[Node]:
-    """The first reduction and the arithmetic on its elements up to ``slid``, all read for the window only."""
-    if {r for r, _ in readers[slid]} != {window} or not facts[slid].is_elementwise:
+    """The first reduction and the arithmetic on its elements up to ``slid``, all read for ``reader`` only."""
+    if {r for r, _ in readers[slid]} != {reader}:
+        return []
+    if facts[slid].form is Form.CONTRACT:
+        return [slid]
+    if not facts[slid].is_elementwise:
         return []
     inside = {slid}
     for node in reversed(order[: order.index(slid)]):

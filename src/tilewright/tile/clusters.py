@@ -7,7 +7,8 @@ Kinds, by structure: ``contract``: a reduction with an operand contiguous along 
 stage that alone reads it over as many points; ``rows``: reductions along the contiguous axis with the plain stages
 around them that only they use; ``chain``: a contraction whose operand is a temporary, made from another reduction
 through reductions along the axis that the contraction walks; ``ring``: a contraction through a window, and the one
-before it that makes what the window slides over; ``plane``: sums over windows of a plane, lanes along its rows, by
+before it that makes what the window slides over; ``projected``: a product, point by point, of what a window makes, and
+what is made for the window as in a ring; ``plane``: sums over windows of a plane, lanes along its rows, by
 constants, and the plain stage that makes the padded plane; ``transformed``: a product whose operand two plain stages
 make for it, with the plain stage that reads it and the root that reads that one; ``pointwise``: a plain stage;
 ``other``: folds with a state, scatters: plain loops.
@@ -42,6 +43,7 @@ class Kind(Enum):
     CHAIN = "chain"
     RING = "ring"
     PLANE = "plane"
+    PROJECTED = "projected"
     TRANSFORMED = "transformed"
     POINTWISE = "pointwise"
     OTHER = "other"
@@ -51,8 +53,8 @@ class Kind(Enum):
 class Cluster:
     """Stages that one rule schedules together; the last one is the root.
 
-    Of a chain or a ring: ``last`` is the second contraction; ``has_lanes`` says that the first one's last axis can be
-    lanes too.
+    Of a chain, a ring or a projection: ``last`` is the last contraction; ``has_lanes`` says that the first one's last
+    axis can be lanes too.
     """
 
     stages: tuple[Stage, ...]
@@ -94,6 +96,9 @@ def clusters_of(
         plane = plane_before(group[0], stages, computation, constants) if chains and kind is Kind.CONTRACT else None
         if plane is not None and id(plane) not in taken:
             group, kind = [plane, *group], Kind.PLANE
+        before = projection_before(group[0], stages, computation) if chains and kind is Kind.CONTRACT else []
+        if before and _are_contractions(before, kinds) and not taken & {id(s) for s in before}:
+            last, group, kind = group[0], [*before, *group], Kind.PROJECTED
         if kind in (Kind.POINTWISE, Kind.ROWS):
             group = _row_group(root, stages, readers, kinds, taken)
             kind = Kind.ROWS if any(s.reduction for s in group) else Kind.POINTWISE
@@ -163,11 +168,14 @@ def is_window(stage: Stage, *, weighted: bool = False) -> bool:
 
     ``weighted``: or over such ones and others that are the same along it, the weights of a plane.
     """
+    return _is_short(stage, weighted=weighted) and all(isinstance(a.extent, int) for a in stage.axes)
+
+
+def _is_short(stage: Stage, *, weighted: bool = False) -> bool:
+    """Is it a window, of any size?"""
     reduced = stage.reduction.axes if stage.reduction else ()
     taps = [a.extent for a in reduced if isinstance(a.extent, int)]
     if not stage.axes or len(taps) < len(reduced) or not taps or taps[-1] > MAX_UNROLLED or prod(taps) > MAX_TAPS:
-        return False
-    if not all(isinstance(a.extent, int) for a in stage.axes):
         return False
     loads = [x for v in stage.exprs for x in walk_value(v) if isinstance(x, Load)]
     strides = [stride_along(x.buffer, x.index, stage.axes[-1].sym) for x in loads]
@@ -227,6 +235,33 @@ def _walks_plane(x: Load, window: Stage) -> bool:
     slid = [symbols(i) for i in x.index if not isinstance(i, Value) and symbols(i) & reduced]
     own = [s for i in slid for s in axes if s in i]
     return 0 < len(slid) == len(reduced) == len(own) < len(axes) and own == axes[len(axes) - len(own) :]
+
+
+def projection_before(product: Stage, stages: Sequence[Stage], computation: Computation) -> list[Stage]:
+    """The window, and the plain stage that alone reads it, if any, of whose result a product reads point by point.
+
+    Before them what is made for the window alone (:func:`ring_before`). Empty when the product does not read a
+    temporary's last axis along its one reduction, and the others by loops of its own, or no window makes it.
+    """
+    reduced = product.reduction.axes if product.reduction and product.reduction.op == "add" else ()
+    own = [a.sym for a in product.axes]
+    for x in _loads(product.expr) if len(reduced) == 1 else []:
+        rows = [i for i in x.index[:-1] if i != 0]
+        if x.buffer not in computation.temps or x.index[-1] != reduced[0].sym or rows != own[:-1]:
+            continue
+        made = _only_maker(x.buffer, product, stages)
+        found = [made] if made is not None else []
+        if made is not None and made.reduction is None:
+            same = (y.buffer for y in _loads(made.expr) if y.buffer in computation.temps and y.index == made.index)
+            makers = (_only_maker(t, made, stages) for t in dict.fromkeys(same))
+            found = next(([w, made] for w in makers if w is not None and w.reduction is not None), [])
+        if found and _is_short(found[0]):
+            return [*ring_before(found[0], stages, computation), *found]
+    return []
+
+
+def _are_contractions(group: Sequence[Stage], kinds: dict[int, Kind]) -> bool:
+    return all(kinds[id(s)] is Kind.CONTRACT for s in group if s.reduction)
 
 
 def _only_maker(t: Buffer, reader: Stage, stages: Sequence[Stage]) -> Stage | None:

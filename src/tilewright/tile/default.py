@@ -32,6 +32,7 @@ from tilewright.tile.rules.padding import skip_padding
 from tilewright.tile.rules.panels import lay_in_panels
 from tilewright.tile.rules.plane import plane
 from tilewright.tile.rules.pointwise import plain, pointwise
+from tilewright.tile.rules.projected import projected
 from tilewright.tile.rules.ring import ring
 from tilewright.tile.rules.rows import rows
 from tilewright.tile.rules.short_rows import few_columns, short_rows
@@ -162,6 +163,12 @@ class _Work:
             for part in self.clusters(cluster.stages, chains=False):
                 self.cluster(part)
 
+        def without_product() -> None:
+            product = next(k for k, s in enumerate(cluster.stages) if s is cluster.last)
+            for part in (cluster.stages[:product], cluster.stages[product:]):
+                for c in self.clusters(part):
+                    self.cluster(c)
+
         def apart() -> None:
             for s in cluster.stages:
                 self.cluster(Cluster((s,), cluster.kind if s.reduction else Kind.POINTWISE))
@@ -187,6 +194,8 @@ class _Work:
             return [lambda: ring(b, machine, cluster), apart_of_chain]
         if cluster.kind is Kind.PLANE:
             return [lambda: plane(b, machine, names), apart_of_chain]
+        if cluster.kind is Kind.PROJECTED:
+            return [lambda: projected(b, machine, cluster), without_product]
         if cluster.kind is Kind.TRANSFORMED:
             return [lambda: transformed(b, machine, Transformed(*names)), apart_of_chain]
         if cluster.kind is Kind.CONTRACT:

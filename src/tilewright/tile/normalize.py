@@ -37,7 +37,7 @@ from tilewright.core.compute import (
 )
 from tilewright.core.expr import Dim, Sym, bounds, symbols
 from tilewright.tile.affine import coefficient, linear
-from tilewright.tile.clusters import PRODUCT, is_window, ring_before, transformed_to
+from tilewright.tile.clusters import PRODUCT, is_window, projection_before, ring_before, transformed_to
 from tilewright.tile.collapse import collapse, neighbours
 from tilewright.tile.cost import estimate
 from tilewright.tile.extremes import free_maxima
@@ -71,7 +71,7 @@ def normalize(
     if any(transformed_to(s, stages, computation) for s in stages):
         return computation  # its rule walks tiles axis by axis
     rings = [ring_before(s, stages, computation) for s in stages]
-    if not any(rings):
+    if not any(rings) and not any(projection_before(s, stages, computation) for s in stages):
         computation = join_columns(computation, constants, vector_bytes)
     return free_maxima(collapse(computation, constants, {found[-1].out.name for found in rings if found}))
 

@@ -41,7 +41,7 @@ def ring(b: Builder, machine: Machine, cluster: Cluster) -> None:
     source, strip = cluster.stages[0].out.name, cluster.stages[1].out.name
     assert cluster.last is not None
     window, root = cluster.last.out.name, cluster.root.out.name
-    if _bytes(b, strip) < machine.large_bytes:
+    if bytes_of(b, strip) < machine.large_bytes:
         raise ScheduleError("ring", strip, "most of it stays in the second-level cache")
     if window == root:
         b.do("cache", root)
@@ -58,32 +58,48 @@ def _at(
     b: Builder, machine: Machine, cluster: Cluster, names: tuple[str, str, str, str], k: int, n_blocks: int
 ) -> None:
     """Bring all under the root's loop number ``k``, for one of ``n_blocks`` blocks of the last axis after the other."""
-    source, strip, window, root = names
+    _, strip, window, root = names
     whole = find_place(b.kernel, strip, "ring").buffer
     loops = only_nest(b.kernel, root).loops
-    row, loop, outer = loops[k], loops[k].sym.name, [x.sym.name for x in loops[:k]]
+    row, outer = loops[k], [x.sym.name for x in loops[:k]]
     if n_blocks > 1:
         outer.insert(0, _blocks(b, machine.lanes(whole.dtype), loops, n_blocks))
-    parts = 1
-    if pays_threads(sum(_work(s) for s in cluster.stages), machine, machine.lanes(whole.dtype)):
-        if outer and estimate([find_loop(b.kernel, outer[0], "ring").loop.extent]) >= machine.n_cores:
-            b.do("kind", outer[0], "parallel")
-        elif isinstance(row.extent, int) and row.extent > machine.n_cores:
-            parts = machine.n_cores
-            b.do("split", loop, -(-row.extent // parts))
-            b.do("kind", f"{loop}_o", "parallel")
-            loop = f"{loop}_i"
+    work = sum(work_of(s) for s in cluster.stages)
+    loop, parts = shared_rows(b, machine, outer, row, work, machine.lanes(whole.dtype))
     b.do("compute_at", window, loop, "local")
+    in_ring(b, machine, cluster.stages[0], strip, loop, (parts - 1) / estimate([row.extent]))
+
+
+def shared_rows(b: Builder, machine: Machine, outer: list[str], row: Loop, work: float, width: int) -> tuple[str, int]:
+    """Threads share the first of ``outer``, or parts of the loop ``row``; a part's loop, and how many parts."""
+    loop = row.sym.name
+    if not pays_threads(work, machine, width):
+        return loop, 1
+    if outer and estimate([find_loop(b.kernel, outer[0], "ring").loop.extent]) >= machine.n_cores:
+        b.do("kind", outer[0], "parallel")
+    elif isinstance(row.extent, int) and row.extent > machine.n_cores:
+        b.do("split", loop, -(-row.extent // machine.n_cores))
+        b.do("kind", f"{loop}_o", "parallel")
+        return f"{loop}_i", machine.n_cores
+    return loop, 1
+
+
+def in_ring(b: Builder, machine: Machine, source: Stage, strip: str, loop: str, again: float) -> None:
+    """Keep ``strip`` as a ring of rows at ``loop``, and compute ``source`` for each new row of it.
+
+    ``again``: for each row of the ring, the part of all rows that other threads compute too. ``ScheduleError`` where
+    the ring is too large, or computing rows again takes longer than memory.
+    """
+    whole = find_place(b.kernel, strip, "ring").buffer
     b.do("ring", strip, loop)
     kept = find_place(b.kernel, strip, "ring").buffer
-    if _bytes(b, strip) > min(machine.l2_bytes / RING_SHARE, MAX_RING_BYTES):
+    if bytes_of(b, strip) > min(machine.l2_bytes / RING_SHARE, MAX_RING_BYTES):
         raise ScheduleError("ring", strip, f"a ring of {kept.shape} is too large")
-    again = (parts - 1) * estimate(kept.shape[:1]) / estimate([row.extent])
-    cycles = again * _work(cluster.stages[0]) / (machine.lanes(whole.dtype) * machine.fma_ports)
+    cycles = again * estimate(kept.shape[:1]) * work_of(source) / (machine.lanes(whole.dtype) * machine.fma_ports)
     if cycles > 2 * estimate(whole.shape) * whole.dtype.n_bytes / BYTES_PER_CYCLE:
         raise ScheduleError("ring", strip, "computing rows again takes longer than memory does")
     new = nest_with(find_body(b.kernel, loop), strip, Store).loops[0]
-    b.do("compute_at", source, new.sym.name, "local")
+    b.do("compute_at", source.out.name, new.sym.name, "local")
 
 
 def _blocks(b: Builder, width: int, loops: tuple[Loop, ...], n: int) -> str:
@@ -96,11 +112,12 @@ def _blocks(b: Builder, width: int, loops: tuple[Loop, ...], n: int) -> str:
     return f"{last}_o"
 
 
-def _bytes(b: Builder, name: str) -> float:
+def bytes_of(b: Builder, name: str) -> float:
+    """The size of a buffer."""
     buffer = find_place(b.kernel, name, "ring").buffer
     return estimate(buffer.shape) * buffer.dtype.n_bytes
 
 
-def _work(s: Stage) -> float:
+def work_of(s: Stage) -> float:
     """Multiplications and additions of a stage."""
     return estimate([a.extent for a in (*s.axes, *(s.reduction.axes if s.reduction else ()))])

@@ -1,0 +1,107 @@
+"""Projections in a graph: a product, point by point, of what a window makes, where nothing else reads the window's.
+
+In: the graph's nodes in order, their facts, who reads them. Out: the nodes to put into the product's kernel.
+Not its business: what else joins the group (``partition.fuse``), how its loops share rows (``tile.rules.projected``).
+
+A depthwise convolution, with the arithmetic on its elements, before a pointwise one. As two kernels they send the
+window's result through memory; as one they do not, but go through small blocks of rows: what the window's blocks share
+is read again, and so are the product's weights. It is one kernel where memory takes long beside the arithmetic: large
+results, few taps and few channels of the product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from tilewright.core.compute import Value
+from tilewright.core.expr import Dim, Sym, substitute
+from tilewright.core.graph import CONST, Node
+from tilewright.partition.chains import Readers
+from tilewright.partition.facts import Facts, Form
+from tilewright.partition.windows import made_for, slides
+
+BYTES_PER_CYCLE = 16
+"""How fast a core writes what does not stay in its second-level cache, and reads it back."""
+WEIGHTS_SHARE = 4
+"""The product's weights take at most this part of the second-level cache: they are read for every block of rows."""
+LEAST_SHARE = 0.2
+"""Of the arithmetic's time, what memory takes at least where one kernel is faster than two."""
+
+
+@dataclass(frozen=True)
+class Core:
+    """What the estimate asks of a core: its second-level cache, its vectors, multiply-adds of vectors a cycle."""
+
+    l2_bytes: int = 1 << 20
+    vector_bytes: int = 64
+    fma_ports: int = 2
+
+
+def find_projections(
+    order: Sequence[Node],
+    facts: Mapping[Node, Facts],
+    readers: Readers,
+    pinned: Collection[Node],
+    taken: Collection[Node],
+    core: Core,
+) -> dict[Node, Node]:
+    """The product that each window, with the arithmetic on its elements, is computed for, where that pays.
+
+    Values that are ``pinned`` are written; nodes that are ``taken`` are computed for others.
+    """
+    found: dict[Node, Node] = {}
+    for product in order:
+        if facts[product].form is not Form.CONTRACT or product in taken:
+            continue
+        for made in _read_by_points(product, facts[product]):
+            if not _is_long(product, made, core):
+                continue
+            members = made_for(product, made, order, facts, readers)
+            if not members or any(n in pinned or n in taken for n in members):
+                continue
+            window = facts[members[0]]
+            if any(slides(window, k) for k in range(len(members[0].inputs))) and _pays(window, product, made, core):
+                found.update(dict.fromkeys(members, product))
+    return found
+
+
+def _read_by_points(product: Node, facts: Facts) -> Iterator[Node]:
+    """The operand of a product with constants whose rows, of channels, make the result's, each at its own place."""
+    main = facts.main
+    if len(facts.items) != 1 or main.reduction is None or main.reduction.op != "add":
+        return
+    single: dict[Sym, Dim] = {a.sym: 0 for a in (*main.axes, *main.reduction.axes) if a.extent == 1}
+    reduced = [a.sym for a in main.reduction.axes if a.sym not in single]
+    *rows, lanes = [substitute(a.sym, single) for a in main.axes]
+    for k, made in enumerate(product.inputs):
+        others = [i for i in product.inputs if i is not made]
+        places = {x.index for x in facts.reads(k)}
+        if len(places) != 1 or len(reduced) != 1 or lanes == 0 or not all(i.op is CONST for i in others):
+            continue
+        at = [substitute(i, single) for i in next(iter(places)) if not isinstance(i, Value)]
+        if at == [*rows, reduced[0]]:
+            yield made
+
+
+def _is_long(product: Node, made: Node, core: Core) -> bool:
+    """Does what is made leave the second-level cache, while the product's weights stay? A batch may be one."""
+    weights = _size([product.shape[-1], made.shape[-1]]) * made.dtype.n_bytes
+    return _size(made.shape) * made.dtype.n_bytes > core.l2_bytes and weights <= core.l2_bytes / WEIGHTS_SHARE
+
+
+def _pays(window: Facts, product: Node, made: Node, core: Core) -> bool:
+    """Does the way of ``made`` to memory and back take long beside the arithmetic on it?"""
+    assert window.main.reduction is not None
+    lanes = max(core.vector_bytes // made.dtype.n_bytes, 1)
+    width = -(-_size(product.shape[-1:]) // lanes) * lanes
+    taps = _size([a.extent for a in window.main.reduction.axes])
+    arithmetic = _size(made.shape) * (taps + width) / (lanes * core.fma_ports)
+    beyond = _size(made.shape) * made.dtype.n_bytes - core.l2_bytes
+    return 2 * beyond / BYTES_PER_CYCLE >= LEAST_SHARE * arithmetic
+
+
+def _size(extents: Sequence[Dim]) -> int:
+    """Elements; sizes that a call decides count as 1."""
+    return prod(e for e in extents if isinstance(e, int))
