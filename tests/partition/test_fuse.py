@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -13,6 +15,7 @@ from tilewright.core.opdef import OpDef
 from tilewright.core.types import TensorType
 from tilewright.graph.decompose import Decompose
 from tilewright.partition.fuse import partition
+from tilewright.partition.projections import Core
 
 
 class Net:
@@ -30,7 +33,7 @@ class Net:
     def weight(self, *shape: int) -> Node:
         return self.pool.const(np.random.default_rng(len(shape)).standard_normal(shape).astype(np.float32))
 
-    def kernels(self, *outputs: Node, **how: int) -> list[list[str]]:
+    def kernels(self, *outputs: Node, **how: Any) -> list[list[str]]:
         graph = Graph("g", self.pool, tuple(self.inputs), outputs, tuple(f"y{k}" for k in range(len(outputs))))
         graph = Decompose().run(graph)
         order = graph.nodes()
@@ -192,6 +195,64 @@ def test_a_window_over_a_large_map_has_what_makes_the_map(k: int, stride: int) -
 def test_small_maps_and_windows_that_do_not_overlap_are_read_from_memory(h: int, k: int, stride: int) -> None:
     n = Net()
     assert n.kernels(depthwise(n, expanded(n, h, 64), k, stride), large=1 << 20) == [["conv", "maximum"], ["conv"]]
+
+
+def projection(n: Net, h: int, channels: int, out: int, batch: int | Sym = 1) -> tuple[Node, Node]:
+    """What a depthwise convolution makes, and a pointwise one of it."""
+    made = n.b(ops.relu, depthwise(n, n.input(batch, h, h, channels), 3, 1))
+    return made, n.b(ops.conv, made, n.weight(out, channels, 1, 1), strides=(1, 1), pads=((0, 0),) * 2, **NHWC)
+
+
+@pytest.mark.parametrize(
+    ("h", "channels", "out", "batch", "pays"),
+    [
+        (112, 32, 16, 1, True),
+        (256, 32, 16, 1, True),
+        (128, 144, 24, 1, True),
+        (28, 192, 32, 8, True),
+        (256, 32, 16, Sym("n", 1), True),
+        (56, 144, 24, 1, False),  # little more than the cache holds
+        (28, 192, 32, 1, False),  # less
+        (28, 192, 32, Sym("n", 1), False),
+        (112, 32, 128, 8, False),  # memory is fast beside so many products
+        (14, 576, 96, 8, False),
+        (64, 8192, 16, 1, False),  # weights beside which rows find no place
+    ],
+)
+def test_a_window_is_made_for_a_product_where_memory_takes_long(
+    h: int, channels: int, out: int, batch: int | Sym, pays: bool
+) -> None:
+    n = Net()
+    made, y = projection(n, h, channels, out, batch)
+    apart, together = [["conv", "maximum"], ["conv"]], [["conv", "maximum", "conv"]]
+    assert n.kernels(y) == (together if pays else apart)
+    assert n.kernels(y, n.b(ops.exp, made))[:2] == apart
+
+
+def test_what_decides_a_projection_is_the_core() -> None:
+    n = Net()
+    _, y = projection(n, 256, 32, 16)
+    assert len(n.kernels(y, core=Core(vector_bytes=16))) == 2  # arithmetic takes longer there
+    assert len(n.kernels(y, core=Core(l2_bytes=1 << 24))) == 2
+    _, y = projection(n, 56, 144, 24)
+    assert len(n.kernels(y, core=Core(l2_bytes=1 << 18))) == 1
+
+
+def test_a_product_of_other_places_than_its_own_is_apart() -> None:
+    n = Net()
+    made, _ = projection(n, 256, 32, 16)
+    strided = n.b(ops.conv, made, n.weight(16, 32, 1, 1), strides=(2, 2), pads=((0, 0),) * 2, **NHWC)
+    wide = n.b(ops.conv, made, n.weight(16, 32, 3, 3), strides=(1, 1), pads=((1, 1),) * 2, **NHWC)
+    by_value = n.b(ops.matmul, made, n.input(32, 16))
+    for y in (strided, wide, by_value):
+        assert len(n.kernels(y)) == 2
+
+
+def test_an_inverted_residual_over_large_maps_is_one_kernel() -> None:
+    n = Net()
+    made = n.b(ops.relu, depthwise(n, expanded(n, 256, 32), 3, 1))
+    y = n.b(ops.conv, made, n.weight(16, 32, 1, 1), strides=(1, 1), pads=((0, 0),) * 2, **NHWC)
+    assert n.kernels(y) == [["conv", "maximum", "conv", "maximum", "conv"]]
 
 
 def test_a_map_that_something_else_reads_is_written() -> None:

@@ -33,6 +33,8 @@ BLOCK_SHARE = 6
 """A block of rows takes at most this part of the second-level cache."""
 BLOCKS = ((4, False), (2, False), (4, True), (2, True), (1, False))
 """Rows of a block, and whether the last may have fewer, best first. Longer ones gained nothing on 28x28 to 256x256."""
+LEAST_POINTS = 16
+"""Shorter rows go together, as one: a register tile of the product takes about as many points."""
 
 
 @dataclass(frozen=True)
@@ -78,9 +80,10 @@ def _apart(b: Builder, reduction: Stage, reader: Stage) -> str:
 
 
 def _at(b: Builder, machine: Machine, parts: _Parts, work: float, k: int, n: int, ragged: bool) -> None:
-    """Bring all under blocks of ``n`` iterations of the root's loop number ``k``; ``ragged``: the last is shorter."""
+    """Bring all under blocks of ``n`` rows, along the root's loop number ``k``; ``ragged``: the last one is shorter."""
     loops = only_nest(b.kernel, parts.root).loops
     outer, rows = [x.sym.name for x in loops[:k] if isinstance(x.extent, int)], loops[k]
+    n *= -(-LEAST_POINTS // int(estimate([x.extent for x in loops[k + 1 : -1]])))
     if not isinstance(rows.extent, int) or rows.extent < n or (rows.extent % n != 0) is not ragged:
         raise ScheduleError("projected", parts.made, f"{rows.extent} rows are not blocks of {n}")
     if n > 1:
