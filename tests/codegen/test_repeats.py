@@ -9,7 +9,7 @@ from codegen.native import HOST, Native
 from tilewright.codegen.target import Target
 from tilewright.core import types
 from tilewright.core.compute import Buffer, Computation, Stage, axes_for, syms
-from tilewright.core.expr import floordiv, mod
+from tilewright.core.expr import floordiv, maximum, minimum, mod
 from tilewright.kernels import machine_of
 from tilewright.tile.default import schedule
 from tilewright.tile.ir import For, Kind, walk
@@ -49,6 +49,32 @@ def test_tiled_rows(columns, count, target):
     x, out = np.arange(columns, dtype=np.float32), np.zeros(columns * count, np.float32)
     Native(schedule(tiled(columns, count), machine_of(target)), target)(x, out)
     np.testing.assert_array_equal(out, np.tile(x, count))
+
+
+def between(columns: int, factor: int, shift: int) -> Computation:
+    """``y[i, j] = x[i, k] + x[i, k + 1]`` for ``k = (j + shift) // factor - 1``, kept inside of the row."""
+    x, y = Buffer("X", types.f32, (3, columns)), Buffer("Y", types.f32, (3, columns * factor))
+    axes = axes_for(y.shape)
+    i, j = syms(axes)
+    left = minimum(maximum(floordiv(j + shift, factor) - 1, 0), columns - 1)
+    right = minimum(left + 1, columns - 1)
+    return Computation((x,), (y,), (Stage((y,), axes, (i, j), (x[i, left] + x[i, right],)),))
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+@given(columns=st.integers(1, 50), factor=st.integers(2, 5), shift=st.integers(0, 5))
+@settings(max_examples=15, deadline=None)
+def test_neighbours_of_a_grown_row(columns, factor, shift, target):
+    x = np.arange(3 * columns, dtype=np.float32).reshape(3, columns)
+    out = np.zeros((3, columns * factor), np.float32)
+    Native(schedule(between(columns, factor, shift), machine_of(target)), target)(x, out)
+    left = np.clip((np.arange(columns * factor) + shift) // factor - 1, 0, columns - 1)
+    np.testing.assert_array_equal(out, x[:, left] + x[:, np.minimum(left + 1, columns - 1)])
+
+
+def test_runs_between_edges_are_lanes():
+    kernel = schedule(between(60, 2, 1), machine_of(Target.parse("x86-64-v4")))
+    assert sum(isinstance(s, For) and s.loop.kind is Kind.VECTOR for s in walk(kernel.body)) >= 2
 
 
 @pytest.mark.parametrize("factor", [2, 3, 4, 5])

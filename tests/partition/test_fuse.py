@@ -259,3 +259,17 @@ def test_a_map_that_something_else_reads_is_written() -> None:
     n = Net()
     x = expanded(n, 64, 64)
     assert n.kernels(depthwise(n, x, 3, 1), n.b(ops.exp, x), large=1 << 20)[0] == ["conv", "maximum"]
+
+
+def test_long_chains_that_would_be_repeated_get_a_kernel() -> None:
+    """What all channels share is computed once; short chains and few repetitions stay inside."""
+
+    def n_kernels(steps: int, channels: int, points: int = 4096) -> int:
+        net = Net()
+        x, y = net.input(channels, points), net.input(1, points)
+        for k in range(steps):
+            y = net.b(ops.mul, net.b(ops.add, y, net.b.const(float(k), types.f32)), net.b.const(0.5, types.f32))
+        return len(net.kernels(net.b(ops.add, x, y)))
+
+    assert n_kernels(12, 64) == 2
+    assert n_kernels(3, 64) == n_kernels(12, 2) == n_kernels(12, 64, points=64) == 1

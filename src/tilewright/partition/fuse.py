@@ -19,7 +19,7 @@ groups stay convex, and when the group's shape allows it:
   it is long on the way to memory and back (``partition.projections``);
 * a permutation of all axes but the last joins the product that it alone reads: it is how the product is written;
 * index maps and widening conversions are cheap and are repeated in every reader, products included; arithmetic with
-  readers in two groups is computed once.
+  readers in two groups is computed once, and so are long chains of it that would be repeated many times.
 """
 
 from __future__ import annotations
@@ -43,6 +43,12 @@ LONG_ROW = 16
 """Elements next to each other that are worth a copy in that order: a vector."""
 MAX_GROUP_COST = 600
 """Simple operations per element beyond which a group stops growing, so that code size and compile time stay bounded."""
+
+LONG_CHAIN, MIN_AGAIN, COSTLY = 16, 4, 1 << 20
+"""Operations for an element, times that it would be computed, and operations of all of them, from where on arithmetic
+gets a kernel of its own: the places and weights of an image sampled by a grid, which all channels share."""
+
+PLAIN = (Form.POINT, Form.MOVE, Form.VIEW)
 
 
 @dataclass(eq=False)
@@ -108,6 +114,9 @@ class _Fuser:
             space = self._space_of_row_value(n)
             if space is not None:
                 self.row_values[n] = space
+        self.made_of: dict[Node, int] = {}
+        for n in order:
+            self.made_of[n] = self._cost_so_far(n)
         self.chains = find_chains(order, facts, self.readers, self.is_pinned) if fuse else {}
         if fuse:
             self.chains |= find_windows(order, facts, self.readers, {*self.is_pinned, *self.chains}, large)
@@ -204,9 +213,31 @@ class _Fuser:
             return facts.form is not Form.POINT or not _repeats(into.n_points, node)
         if self.row_values.get(node) == group.root.shape:
             return True  # the group becomes one over rows, and this is computed once per row
+        if self._is_costly_again(node, into.n_points):
+            return False
         if facts.cost > 2 and _repeats(into.n_points, node):
             return _is_small(node) and facts.cost <= 10
         return True
+
+    def _is_costly_again(self, node: Node, points: Dim) -> bool:
+        """Would all that ``node`` is computed from be computed many more times than once, for that many points?"""
+        n, cost = product(node.shape), self.made_of[node]
+        if not isinstance(n, int) or not isinstance(points, int) or self.facts[node].form is not Form.POINT:
+            return False
+        return cost >= LONG_CHAIN and points >= MIN_AGAIN * n and cost * points >= COSTLY
+
+    def _cost_so_far(self, node: Node) -> int:
+        """Operations for an element of ``node`` since what is in memory anyway: what a reduction reads, or a caller."""
+        own = self.facts[node].cost if self.facts[node].form in PLAIN else 0
+        inputs = [i for i in dict.fromkeys(node.inputs) if self.facts[i].form in PLAIN and self._is_passing(i)]
+        return min(own + sum(self.made_of[i] for i in inputs), MAX_GROUP_COST)
+
+    def _is_passing(self, node: Node) -> bool:
+        """Do arithmetic and moves alone read a node, through views too?"""
+        if node in self.is_pinned:
+            return False
+        forms = [(r, self.facts[r].form) for r, _ in self.readers[node]]
+        return all(form in PLAIN and (form is not Form.VIEW or self._is_passing(r)) for r, form in forms)
 
     def _slides(self, group: Group, reader: Node, operand: int) -> bool:
         """Does a reduction read an operand of ``reader`` along rows, itself or through other members?"""

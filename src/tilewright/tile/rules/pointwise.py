@@ -9,10 +9,11 @@ In: a builder and the buffer that the nest writes. Out: steps. Not its business:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import gcd, lcm
 
 from tilewright.core.compute import Buffer, Value
-from tilewright.core.expr import Binary, Dim, Sym, const_of, floordiv, mod, symbols, terms_of
+from tilewright.core.expr import Binary, Dim, Sym, const_of, evaluate, floordiv, mod, symbols, terms_of
 from tilewright.tile.affine import coefficient, stride_along
 from tilewright.tile.cost import estimate, pays_threads
 from tilewright.tile.ir import For, Kind, Loop, Store, Update, walk
@@ -72,11 +73,13 @@ def _one(b: Builder, machine: Machine, nest: Nest, *, threads: bool) -> None:
     total = points * sum(n_arithmetic(v) + 2 for v in values_of(leaf)) + n_bytes * MOVED_BYTE
     threads = threads and pays_threads(total, machine, width)
     names = [x.sym.name for x in nest.loops]
-    if seams := _cut_at_seams(b, nest, width):
-        for name, extent in seams:
+    if pieces := _cut_at_seams(b, nest, width) or _cut_at_edges(b, nest, width):
+        for name, extent in pieces:
             piece = nest_of(find_loop(b.kernel, name, "pointwise"))
             if may_vectorize(piece.leaf, piece.loops[0].sym, gathers=_reads_others(leaf)):
                 vectorize(b, machine, name, extent, width, 4)
+            elif block := _repeating_block(piece, width):
+                _repeated(b, machine, piece.loops[0], width, block)
         outer = []
         names = names[:-1]
     elif _is_group(nest, leaf, width):
@@ -99,7 +102,7 @@ def _one(b: Builder, machine: Machine, nest: Nest, *, threads: bool) -> None:
         while unrolled < MOST_VECTORS and work * unrolled * 2 <= UNROLL_OPERATIONS * 2:
             unrolled *= 2
         outer = vectorize(b, machine, names[-1], last.extent, width, unrolled)
-    elif width > 1 and (block := _repeating_block(nest, leaf, width)):
+    elif width > 1 and (block := _repeating_block(nest, width)):
         outer = _repeated(b, machine, last, width, block)
     else:
         outer = [names[-1]]
@@ -112,6 +115,24 @@ def _cut_at_seams(b: Builder, nest: Nest, width: int) -> list[tuple[str, int]]:
 
     Not for loops of a vector or less, whose lanes all are constants, nor for ones that would fall into many pieces.
     """
+    return _cut_at(b, nest, width, _seam)
+
+
+def _cut_at_edges(b: Builder, nest: Nest, width: int) -> list[tuple[str, int]]:
+    """Likewise where minima and maxima alone change form, when each run then repeats itself after some vectors.
+
+    So grows an image by means of neighbours: ``x[min(max((j + 1) // 2 - 1, 0) + 1, 27)]`` has an edge at either end.
+    """
+    mark = b.mark()
+    done = _cut_at(b, nest, width, _edge)
+    if all(_repeating_block(nest_of(find_loop(b.kernel, name, "pointwise")), width) for name, _ in done):
+        return done
+    b.back(mark)
+    return []
+
+
+def _cut_at(b: Builder, nest: Nest, width: int, place: Callable[[Body, Sym, int], int | None]) -> list[tuple[str, int]]:
+    """Cut the last loop where ``place`` says, and what is left of it again."""
     last = nest.loops[-1]
     if not isinstance(last.extent, int) or last.extent <= width:
         return []
@@ -123,7 +144,7 @@ def _cut_at_seams(b: Builder, nest: Nest, width: int) -> list[tuple[str, int]]:
         loop = find_loop(b.kernel, name, "pointwise")
         extent = loop.loop.extent
         assert isinstance(extent, int)
-        seam = _seam(loop.body, loop.loop.sym, extent)
+        seam = place(loop.body, loop.loop.sym, extent)
         if seam is None:
             done.append((name, extent))
         else:
@@ -148,6 +169,49 @@ def _seam(body: Body, sym: Sym, extent: int) -> int | None:
     }
     found = [at for atom in atoms if (at := _changes_at(atom, sym)) is not None and 0 < at < extent]
     return min(found, default=None)
+
+
+def _edge(body: Body, sym: Sym, extent: int) -> int | None:
+    """The first place inside of the loop where a minimum or maximum in an index becomes its other operand."""
+    indices = [i for s in walk(body) for x in loads_of(s) for i in x.index if not isinstance(i, Value)]
+    found = [_edge_of(atom, sym, extent) for i in indices for atom in _extremes(i, sym)]
+    return min((at for at in found if at is not None), default=None)
+
+
+def _extremes(e: Dim, sym: Sym) -> list[Binary]:
+    """The minima and maxima of ``sym`` in an expression."""
+    atoms = [a for a, _ in terms_of(e) if isinstance(a, Binary) and sym in symbols(a)]
+    inner = [x for a in atoms for x in (*_extremes(a.a, sym), *_extremes(a.b, sym))]
+    return inner + [a for a in atoms if a.op in ("min", "max")]
+
+
+def _edge_of(atom: Binary, sym: Sym, extent: int) -> int | None:
+    """The least value of ``sym`` from which on its operands compare otherwise than at 0; they differ by what grows."""
+    e = atom.a - atom.b
+    if symbols(e) != {sym} or not (_is_growing(e, sym) or _is_growing(-1 * e, sym)):
+        return None
+    low, high = 0, extent - 1
+    is_less = evaluate(e, {sym: low}) < 0
+    if (evaluate(e, {sym: high}) < 0) == is_less:
+        return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if (evaluate(e, {sym: middle}) < 0) == is_less else (low, middle)
+    return high
+
+
+def _is_growing(e: Dim, sym: Sym) -> bool:
+    """Does it never fall as ``sym`` grows: a sum of it and of quotients, minima and maxima of such sums?"""
+    for atom, factor in terms_of(e):
+        if isinstance(atom, Binary) and atom.op in ("floordiv", "min", "max"):
+            fits = _is_growing(atom.a, sym) and (
+                _is_growing(atom.b, sym) if atom.op != "floordiv" else isinstance(atom.b, int) and atom.b > 0
+            )
+        else:
+            fits = atom == sym
+        if not fits or factor < 0:
+            return False
+    return True
 
 
 def _changing(e: Dim, sym: Sym) -> list[Binary]:
@@ -179,13 +243,14 @@ def _changes_at(atom: Binary, sym: Sym) -> int | None:
     return at if compared or at > 0 else None
 
 
-def _repeating_block(nest: Nest, leaf: Store, width: int) -> int:
+def _repeating_block(nest: Nest, width: int) -> int:
     """Iterations of the last loop after which quotients and remainders in loads are at the same phase again; or 0.
 
     ``x[j // 3]``, as an image grows, is a shuffle of known elements in each vector of a block of 48. 0 where other
     loops decide the phase, blocks are large, or an index of another form, or of the result, is not affine.
     """
-    sym, block = nest.loops[-1].sym, width
+    sym, block, leaf = nest.loops[-1].sym, width, nest.leaf[0]
+    assert isinstance(leaf, Store)
     written = [i for i in leaf.index if not isinstance(i, Value)]
     read = [i for x in loads_of(leaf) for i in x.index if not isinstance(i, Value)]
     others = [d for d in dims_of(leaf, besides={x.buffer for x in loads_of(leaf)}) if d not in written]
