@@ -4,8 +4,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tile.kernels import SMALL, WIDE, check_default, convolution
+from tile.kernels import SMALL, WIDE, F, check_default, convolution
+from tilewright import ops
+from tilewright.core.compute import Buffer, Computation
 from tilewright.core.expr import Sym
+from tilewright.core.graph import Attrs
 from tilewright.tile.default import schedule
 from tilewright.tile.ir import If, Kernel, walk
 
@@ -29,6 +32,28 @@ def test_any_padding_gives_what_the_plain_loops_give(size: int, dilation: int, p
 def test_it_asks_where_that_pays(size: int, pad: int, dilation: int, is_asked: bool):
     computation = convolution((1, size, size, 32), 32, (3, 3), pad=pad, dilation=dilation)
     assert bool(n_asked(schedule(computation, WIDE, [computation.inputs[1]]))) is is_asked
+
+
+def columns_alone(rows: int, columns: int, taps: int, pads: tuple[int, int], channels: int = 16) -> Computation:
+    """A convolution of ``taps`` below each other: rows and columns of pixels become one axis."""
+    out = rows + sum(pads) - taps + 1
+    x, w = Buffer("X", F, (1, rows, columns, channels)), Buffer("W", F, (8, channels, taps, 1))
+    y = Buffer("Y", F, (1, out, columns, 8))
+    attrs = {"strides": (1, 1), "pads": (pads, (0, 0)), "dilations": (1, 1), "layout": "NHWC", "groups": 1}
+    return Computation((x, w), (y,), ops.conv.compute((x, w), (y,), Attrs(attrs)))
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.integers(2, 6), st.integers(1, 9), st.integers(2, 7), st.integers(0, 4), st.integers(0, 4), st.booleans())
+def test_rows_and_columns_as_one_axis(rows: int, columns: int, taps: int, lo: int, hi: int, wide: bool):
+    lo = max(lo, taps - rows - hi)
+    check_default(columns_alone(rows, columns, taps, (lo, hi)), "W", machine=WIDE if wide else SMALL)
+
+
+def test_it_asks_for_rows_of_one_axis():
+    for rows, taps, is_asked in ((5, 7, True), (5, 1, False), (200, 3, False)):
+        computation = columns_alone(rows, 112, taps, (taps // 2, taps // 2), 64)
+        assert bool(n_asked(schedule(computation, WIDE, [computation.inputs[1]]))) is is_asked
 
 
 def test_sizes_known_at_run_time():

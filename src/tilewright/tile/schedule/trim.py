@@ -15,7 +15,7 @@ from __future__ import annotations
 from math import inf
 
 from tilewright.core.compute import Binary, Cast, Const, Inside, Load, Select, Unary, Value
-from tilewright.core.expr import Dim, Sym, floordiv, is_nonneg, maximum, minimum, substitute, symbols
+from tilewright.core.expr import Dim, Sym, bounds, const_of, floordiv, is_nonneg, maximum, minimum, substitute, symbols
 from tilewright.tile.affine import coefficient
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, If, Kernel, Loop, Prefetch, Store, Update, walk
@@ -138,6 +138,7 @@ def _stored(kernel: Kernel, load: Load) -> Known | None:
         return None
     dims: dict[Sym, Dim] = {}
     unknown: set[Sym] = set()
+    joined: list[Dim] = []
     for own, at in zip(stores[0].index, load.index, strict=True):
         if isinstance(own, Value):
             return None
@@ -145,4 +146,27 @@ def _stored(kernel: Kernel, load: Load) -> Known | None:
             dims[own] = at
         else:
             unknown |= symbols(own)
-    return known[0], tuple(substitute(g, dims) for g in known[1] if not symbols(g) & unknown)
+            joined += (
+                [] if isinstance(at, Value) else [e for g in known[1] if (e := _of_joined(g, own, at)) is not None]
+            )
+    return known[0], (*(substitute(g, dims) for g in known[1] if not symbols(g) & unknown), *joined)
+
+
+def _of_joined(guard: Dim, own: Dim, at: Dim) -> Dim | None:
+    """A guard of a row ``r`` alone where rows are written at ``own = B*r + c``, c below B, and read at ``at``.
+
+    ``r < 3`` is ``at < 3*B``. None for other guards and places.
+    """
+    if len(symbols(guard)) != 1:
+        return None
+    (row,) = symbols(guard)
+    step, size = coefficient(guard, row), coefficient(own, row)
+    if not isinstance(step, int) or not isinstance(size, int) or step == 0 or size <= 0:
+        return None
+    low, high = bounds(own - size * row)
+    if low is None or high is None or low < 0 or high >= size:
+        return None
+    start = const_of(guard)  # guard = step * row + start
+    if step > 0:
+        return at - size * -(start // step)  # below 0 in rows before ceil(-start / step)
+    return size * (start // -step + 1) - 1 - at
