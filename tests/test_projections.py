@@ -29,6 +29,7 @@ FEW = settings(max_examples=15, deadline=None, suppress_health_check=[HealthChec
 def _projections_pay(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of small maps, too, on threads."""
     monkeypatch.setattr(projections, "_is_long", lambda *_: True)
+    monkeypatch.setattr(projections, "_fits", lambda *_: True)
     monkeypatch.setattr(projections, "LEAST_SHARE", -1e30)
     monkeypatch.setattr(cost, "FORK_MICROSECONDS", 0.0)
 

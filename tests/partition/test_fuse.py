@@ -217,6 +217,7 @@ def projection(n: Net, h: int, channels: int, out: int, batch: int | Sym = 1) ->
         (112, 32, 128, 8, False),  # memory is fast beside so many products
         (14, 576, 96, 8, False),
         (64, 8192, 16, 1, False),  # weights beside which rows find no place
+        (200, 256, 16, 1, False),  # two rows of 200 KB each
     ],
 )
 def test_a_window_is_made_for_a_product_where_memory_takes_long(
@@ -235,7 +236,7 @@ def test_what_decides_a_projection_is_the_core() -> None:
     assert len(n.kernels(y, core=Core(vector_bytes=16))) == 2  # arithmetic takes longer there
     assert len(n.kernels(y, core=Core(l2_bytes=1 << 24))) == 2
     _, y = projection(n, 56, 144, 24)
-    assert len(n.kernels(y, core=Core(l2_bytes=1 << 18))) == 1
+    assert len(n.kernels(y, core=Core(l2_bytes=1 << 19))) == 1
 
 
 def test_a_product_of_other_places_than_its_own_is_apart() -> None:
@@ -248,11 +249,16 @@ def test_a_product_of_other_places_than_its_own_is_apart() -> None:
         assert len(n.kernels(y)) == 2
 
 
-def test_an_inverted_residual_over_large_maps_is_one_kernel() -> None:
+@pytest.mark.parametrize(
+    ("h", "channels", "stride", "together"), [(256, 32, 1, True), (256, 96, 2, True), (256, 144, 2, False)]
+)
+def test_an_inverted_residual_over_large_maps_is_one_kernel(h: int, channels: int, stride: int, together: bool) -> None:
+    """While the rows of the expanded map that two of the result are made of fit in half of the cache."""
     n = Net()
-    made = n.b(ops.relu, depthwise(n, expanded(n, 256, 32), 3, 1))
-    y = n.b(ops.conv, made, n.weight(16, 32, 1, 1), strides=(1, 1), pads=((0, 0),) * 2, **NHWC)
-    assert n.kernels(y) == [["conv", "maximum", "conv", "maximum", "conv"]]
+    made = n.b(ops.relu, depthwise(n, expanded(n, h, channels), 3, stride))
+    y = n.b(ops.conv, made, n.weight(16, channels, 1, 1), strides=(1, 1), pads=((0, 0),) * 2, **NHWC)
+    parts = [["conv", "maximum", "conv", "maximum"], ["conv"]]
+    assert n.kernels(y) == ([[*parts[0], *parts[1]]] if together else parts)
 
 
 def test_a_map_that_something_else_reads_is_written() -> None:

@@ -20,12 +20,16 @@ from tilewright.core.expr import Dim, Sym, substitute
 from tilewright.core.graph import CONST, Node
 from tilewright.partition.chains import Readers
 from tilewright.partition.facts import Facts, Form
-from tilewright.partition.windows import made_for, slides
+from tilewright.partition.windows import made_for, reach, slides
 
 BYTES_PER_CYCLE = 16
 """How fast a core writes what does not stay in its second-level cache, and reads it back."""
 WEIGHTS_SHARE = 4
 """The product's weights take at most this part of the second-level cache: they are read for every block of rows."""
+BLOCK_ROWS = 2
+"""Blocks of one row are slower than two kernels: register tiles of windows have two."""
+ROWS_SHARE, RING_SHARE = 6, 2
+"""A block of rows, and a ring of those that it is made of, take at most these parts of that cache."""
 LEAST_SHARE = 0.2
 """Of the arithmetic's time, what memory takes at least where one kernel is faster than two."""
 
@@ -44,12 +48,12 @@ def find_projections(
     facts: Mapping[Node, Facts],
     readers: Readers,
     pinned: Collection[Node],
-    taken: Collection[Node],
+    taken: Mapping[Node, Node],
     core: Core,
 ) -> dict[Node, Node]:
     """The product that each window, with the arithmetic on its elements, is computed for, where that pays.
 
-    Values that are ``pinned`` are written; nodes that are ``taken`` are computed for others.
+    Values that are ``pinned`` are written; nodes that are ``taken`` are computed for others, a window's among them.
     """
     found: dict[Node, Node] = {}
     for product in order:
@@ -61,8 +65,11 @@ def find_projections(
             members = made_for(product, made, order, facts, readers)
             if not members or any(n in pinned or n in taken for n in members):
                 continue
-            window = facts[members[0]]
-            if any(slides(window, k) for k in range(len(members[0].inputs))) and _pays(window, product, made, core):
+            window = members[0]
+            slid = [k for k in range(len(window.inputs)) if slides(facts[window], k)]
+            is_ring = any(taken.get(window.inputs[k]) is window for k in slid)
+            fits = slid and _fits(facts[window], window, slid[0], core, is_ring)
+            if fits and _pays(facts[window], product, made, core):
                 found.update(dict.fromkeys(members, product))
     return found
 
@@ -89,6 +96,15 @@ def _is_long(product: Node, made: Node, core: Core) -> bool:
     """Does what is made leave the second-level cache, while the product's weights stay? A batch may be one."""
     weights = _size([product.shape[-1], made.shape[-1]]) * made.dtype.n_bytes
     return _size(made.shape) * made.dtype.n_bytes > core.l2_bytes and weights <= core.l2_bytes / WEIGHTS_SHARE
+
+
+def _fits(facts: Facts, window: Node, operand: int, core: Core, is_ring: bool) -> bool:
+    """Do two rows of the window fit, and with ``is_ring`` the rows that they are made of?"""
+    dim, n_rows = reach(facts, operand, BLOCK_ROWS)
+    rows = BLOCK_ROWS * _size(window.shape[dim + 1 :]) * window.dtype.n_bytes
+    slid = window.inputs[operand]
+    kept = n_rows * _size(slid.shape[dim + 1 :]) * slid.dtype.n_bytes if is_ring else 0
+    return rows <= core.l2_bytes / ROWS_SHARE and kept <= core.l2_bytes / RING_SHARE
 
 
 def _pays(window: Facts, product: Node, made: Node, core: Core) -> bool:

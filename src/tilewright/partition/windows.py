@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from tilewright.core.compute import Stage, Value
-from tilewright.core.expr import Dim, Sym, coef_of, substitute
+from tilewright.core.expr import Dim, Sym, coef_of, substitute, symbols
 from tilewright.core.graph import Node
 from tilewright.partition.chains import Readers
 from tilewright.partition.facts import Facts, Form
@@ -53,6 +53,16 @@ def _overlaps(window: Stage, index: Dim) -> bool:
     taps = {a.sym: (coef_of(index, a.sym), a.extent) for a in window.reduction.axes}
     span = sum(abs(c) * (n - 1) for c, n in taps.values() if isinstance(n, int)) + 1
     return any(0 < abs(coef_of(index, a.sym)) < span for a in window.axes)
+
+
+def reach(window: Facts, operand: int, n: int) -> tuple[int, int]:
+    """The first dimension of the operand along which windows slide, and how many elements of it ``n`` of them span."""
+    assert window.main.reduction is not None
+    taps = {a.sym: a.extent for a in window.main.reduction.axes if isinstance(a.extent, int) and a.extent > 1}
+    places = [(d, i) for x in window.reads(operand) for d, i in enumerate(x.index) if not isinstance(i, Value)]
+    d, place = min((p for p in places if symbols(p[1]) & taps.keys()), key=lambda p: p[0])
+    span = sum(abs(coef_of(place, s)) * (size - 1) for s, size in taps.items()) + 1
+    return d, span + max(abs(coef_of(place, a.sym)) for a in window.main.axes) * (n - 1)
 
 
 def made_for(

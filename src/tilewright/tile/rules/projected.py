@@ -31,6 +31,10 @@ from tilewright.tile.schedule.tree import find_loop, find_place
 
 BLOCK_SHARE = 6
 """A block of rows takes at most this part of the second-level cache."""
+RING_SHARE = 2
+"""With the ring before it no more than this part."""
+MAX_RING_BYTES = 1 << 19
+"""Every thread has one of its own."""
 BLOCKS = ((4, False), (2, False), (4, True), (2, True), (1, False))
 """Rows of a block, and whether the last may have fewer, best first. Longer ones gained nothing on 28x28 to 256x256."""
 LEAST_POINTS = 16
@@ -99,6 +103,7 @@ def _at(b: Builder, machine: Machine, parts: _Parts, work: float, k: int, n: int
         raise ScheduleError("projected", parts.made, "a block of rows is too large")
     if parts.source:
         source, strip = parts.source
-        in_ring(b, machine, source, strip.out.name, at, (n_parts - 1) / estimate([rows.extent, n]))
+        again, most = (n_parts - 1) / estimate([rows.extent, n]), min(machine.l2_bytes / RING_SHARE, MAX_RING_BYTES)
+        in_ring(b, machine, source, strip.out.name, at, again, most)
     elif pays_threads(work, machine, width):
         parallel(b, machine, [*outer, at])

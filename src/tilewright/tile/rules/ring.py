@@ -67,7 +67,8 @@ def _at(
     work = sum(work_of(s) for s in cluster.stages)
     loop, parts = shared_rows(b, machine, outer, row, work, machine.lanes(whole.dtype))
     b.do("compute_at", window, loop, "local")
-    in_ring(b, machine, cluster.stages[0], strip, loop, (parts - 1) / estimate([row.extent]))
+    again, most = (parts - 1) / estimate([row.extent]), min(machine.l2_bytes / RING_SHARE, MAX_RING_BYTES)
+    in_ring(b, machine, cluster.stages[0], strip, loop, again, most)
 
 
 def shared_rows(b: Builder, machine: Machine, outer: list[str], row: Loop, work: float, width: int) -> tuple[str, int]:
@@ -84,16 +85,18 @@ def shared_rows(b: Builder, machine: Machine, outer: list[str], row: Loop, work:
     return loop, 1
 
 
-def in_ring(b: Builder, machine: Machine, source: Stage, strip: str, loop: str, again: float) -> None:
+def in_ring(
+    b: Builder, machine: Machine, source: Stage, strip: str, loop: str, again: float, most_bytes: float
+) -> None:
     """Keep ``strip`` as a ring of rows at ``loop``, and compute ``source`` for each new row of it.
 
     ``again``: for each row of the ring, the part of all rows that other threads compute too. ``ScheduleError`` where
-    the ring is too large, or computing rows again takes longer than memory.
+    the ring takes more than ``most_bytes``, or computing rows again longer than memory.
     """
     whole = find_place(b.kernel, strip, "ring").buffer
     b.do("ring", strip, loop)
     kept = find_place(b.kernel, strip, "ring").buffer
-    if bytes_of(b, strip) > min(machine.l2_bytes / RING_SHARE, MAX_RING_BYTES):
+    if bytes_of(b, strip) > most_bytes:
         raise ScheduleError("ring", strip, f"a ring of {kept.shape} is too large")
     cycles = again * estimate(kept.shape[:1]) * work_of(source) / (machine.lanes(whole.dtype) * machine.fma_ports)
     if cycles > 2 * estimate(whole.shape) * whole.dtype.n_bytes / BYTES_PER_CYCLE:
