@@ -221,6 +221,16 @@ CASES = {
         lambda b, x: b(ops.concat, b(ops.slice, x, starts=(0,), stops=(1,), steps=(1,)),
                        b(ops.slice, x, starts=(1,), stops=(4,), steps=(1,)), axis=0), [F], "x",
     ),
+    "concat of the end and the beginning": (
+        lambda b, x: b(ops.concat, b(ops.slice, x, starts=(1, 0), stops=(2, 3), steps=(1, 1)),
+                       b(ops.slice, x, starts=(0, 0), stops=(1, 3), steps=(1, 1)), axis=0), [M],
+        "roll(x, shifts=(1), axes=(0))",
+    ),
+    "concat of the end and a part": (
+        lambda b, x: b(ops.concat, b(ops.slice, x, starts=(3,), stops=(4,), steps=(1,)),
+                       b(ops.slice, x, starts=(0,), stops=(2,), steps=(1,)), axis=0), [F],
+        "concat(slice(x, starts=(3), stops=(4), steps=(1)), slice(x, starts=(0), stops=(2), steps=(1)), axis=0)",
+    ),
     "concat one": (lambda b, x: b(ops.concat, x, axis=0), [F], "x"),
     "concat empty": (lambda b, x, y: b(ops.concat, x, y, axis=0), [F, "f32[0]"], "x"),
     "concat nested": (

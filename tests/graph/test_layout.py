@@ -61,6 +61,8 @@ MIDDLES = {
     "concat": lambda b, y: b(ops.concat, y, b(ops.relu, y), axis=1),
     "mean": lambda b, y: b(ops.sub, y, b(ops.reduce_mean, y, axes=(1,), keepdims=True)),
     "softmax over channels": lambda b, y: b(ops.softmax, y, axis=1),
+    "roll": lambda b, y: b(ops.roll, y, axes=(1, 3), shifts=(1, -2)),
+    "reverse": lambda b, y: b(ops.reverse, y, axes=(2,)),
     "max pool": lambda b, y: b(ops.max_pool, y, kernel=(3, 2), strides=(2, 1), pads=((1, 0), (0, 1))),
     "average pool": lambda b, y: b(ops.avg_pool, y, kernel=(3, 2), strides=(2, 1), pads=((1, 0), (0, 1))),
     "resize": lambda b, y: b(ops.resize, y, sizes=(2, 6, 4, 16), scales=(1, 1, 0.5, 2), mode="linear"),

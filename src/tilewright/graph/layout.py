@@ -41,6 +41,7 @@ ELEMENTWISE = tuple(op for op in ops.ALL if Trait.ELEMENTWISE in op.traits)
 ALONG_AXIS = (
     ops.softmax, ops.log_softmax, ops.cumsum, ops.cumprod, ops.cummax, ops.cummin, ops.l2_normalize, ops.batch_norm,
 )  # fmt: skip
+ALONG_AXES = (ops.roll, ops.reverse)
 PER_AXIS: dict[OpDef, tuple[str, ...]] = {
     ops.pad: ("pads",),
     ops.slice: ("starts", "stops", "steps"),
@@ -214,6 +215,14 @@ class Transposes:
         result = b(node.op, y, *node.inputs[1:], **{**node.attrs, "axis": perm[node.attrs["axis"]]})
         return self.transposed(b, result, perm)
 
+    def along_axes(self, b: Rewriting, node: Node) -> Node | None:
+        """Ops that move elements along some axes, each by itself."""
+        found = self.source(node.inputs[0])
+        if not found:
+            return None
+        y, perm = found
+        return self.transposed(b, b(node.op, y, **{**node.attrs, "axes": [perm[k] for k in node.attrs["axes"]]}), perm)
+
     def per_axis(self, b: Rewriting, node: Node) -> Node | None:
         """Ops with an attribute entry per axis: the entries move along; a region of interest stays where it is."""
         found = self.source(node.inputs[0])
@@ -263,6 +272,7 @@ class Transposes:
                 rule("elementwise-under-transpose", ELEMENTWISE, self.elementwise),
                 rule("reduce-under-transpose", REDUCTIONS, self.reduce),
                 rule("axis-under-transpose", ALONG_AXIS, self.along_axis),
+                rule("move-under-transpose", ALONG_AXES, self.along_axes),
                 rule("window-under-transpose", tuple(PER_AXIS), self.per_axis),
                 rule("concat-under-transpose", (ops.concat,), self.concat),
                 rule("reshape-under-transpose", (ops.reshape,), self.reshape),

@@ -256,7 +256,19 @@ def _concat(b: Rewriting, node: Node) -> Node | None:
     if any(x.op is ops.concat and x.attrs["axis"] == axis for x in node.inputs):
         flat = [y for x in node.inputs for y in (x.inputs if x.op is ops.concat and x.attrs["axis"] == axis else (x,))]
         return b(ops.concat, *flat, axis=axis)
-    return _concat_of_slices(b, node.inputs, axis, node)
+    return _rolled(b, node, axis) or _concat_of_slices(b, node.inputs, axis, node)
+
+
+def _rolled(b: Rewriting, node: Node, axis: int) -> Node | None:
+    """The end of a tensor before its beginning, nothing left out: it is rolled."""
+    if len(node.inputs) != 2 or any(x.op is not ops.slice or set(x.attrs["steps"]) != {1} for x in node.inputs):
+        return None
+    end, start = node.inputs
+    x, at = end.inputs[0], end.attrs["starts"][axis]
+    is_split = end.attrs["stops"][axis] == x.shape[axis] and start.attrs["starts"][axis] == 0
+    if start.inputs[0] is not x or x.shape != node.shape or not is_split or start.attrs["stops"][axis] != at:
+        return None
+    return b(ops.roll, x, axes=(axis,), shifts=(x.shape[axis] - at,))
 
 
 def _concat_of_slices(b: Rewriting, xs: Sequence[Node], axis: int, node: Node) -> Node | None:
