@@ -210,11 +210,84 @@ def recurrent(r: random.Random) -> Layer:
     )
 
 
+def gate(r: random.Random) -> Layer:
+    """Activations with weights or gates, masks, and sums over named axes."""
+    n, c, side = r.choice([16, 64, 197, 512]), r.choice([32, 64, 96, 192, 256]), r.choice([14, 28, 56])
+    rows, image = torch.randn(n, 2 * c), torch.randn(1, c, side, side)
+    heads, size = r.choice([4, 8, 12]), r.choice([32, 64, 128])
+    scores, mask = torch.randn(heads, size, size), torch.rand(size, size) > 0.5
+    q, k = (torch.randn(2, size, heads, 32) for _ in range(2))
+    scale = torch.rand(2 * c)
+    return r.choice(
+        [
+            (f"gate glu {n}x{2 * c}", nn.GLU(-1), (rows,)),
+            (f"gate glu {c}x{side} channels", nn.GLU(1), (image,)),
+            (f"gate prelu {c}x{side}", nn.PReLU(c), (image,)),
+            (f"gate leaky {c}x{side}", nn.LeakyReLU(0.1), (image,)),
+            (f"gate scale {n}x{2 * c}", Lambda(lambda x, y: x + y * scale), (rows, torch.randn(n, 2 * c))),
+            (f"gate masked {heads}x{size}", Lambda(lambda x, m: x.masked_fill(m, -1e9)), (scores, mask)),
+            (f"gate where {n}x{2 * c}", Lambda(lambda x: torch.where(x > 0, x, x * scale)), (rows,)),
+            (f"gate einsum {heads}x{size}", Lambda(lambda x, y: torch.einsum("bqhd,bkhd->bhqk", x, y)), (q, k)),
+            (f"gate softmax channels {c}x{side}", nn.Softmax(1), (image,)),
+            (f"gate normalize {c}x{side}", Lambda(lambda x: functional.normalize(x, dim=1)), (image,)),
+        ]
+    )
+
+
+def lookup(r: random.Random) -> Layer:
+    """Elements that the data choose."""
+    n, c, rows = r.choice([8, 64, 300, 512]), r.choice([32, 96, 128, 300]), r.choice([100, 1000, 5000])
+    x, i = torch.randn(n, rows), torch.randint(0, rows, (n,))
+    side, points = r.choice([16, 32, 64]), r.choice([16, 32, 64])
+    grid = torch.rand(1, points, points, 2) * 2 - 1
+
+    def loss(x: torch.Tensor, i: torch.Tensor) -> Any:
+        return -torch.gather(functional.log_softmax(x, -1), 1, i[:, None])
+
+    return r.choice(
+        [
+            (f"lookup embedding {n} of {rows}x{c}", nn.Embedding(rows, c), (i,)),
+            (f"lookup rows {n} of {rows}x{c}", Lambda(lambda x, i: x[i]), (torch.randn(rows, c), i)),
+            (f"lookup loss {n}x{rows}", Lambda(loss), (x, i)),
+            (f"lookup largest {n}x{rows}", Lambda(lambda x: torch.topk(x, 5)[0]), (x,)),
+            (f"lookup argmax {n}x{rows}", Lambda(lambda x: x.argmax(-1)), (x,)),
+            (f"lookup one-hot {n}x{rows}", Lambda(lambda i: functional.one_hot(i, rows).float()), (i,)),
+            (f"lookup sample {c}x{side} at {points}", Lambda(
+                lambda x, g: functional.grid_sample(x, g, align_corners=False)), (torch.randn(1, c, side, side), grid)),
+        ]
+    )  # fmt: skip
+
+
+def arrangement(r: random.Random) -> Layer:
+    """Parts of tensors moved together or apart: rotary embedding, splits, rolls, windows, triangles, resizing."""
+    c, side, n = r.choice([16, 64, 96]), r.choice([14, 28, 56]), r.choice([64, 128, 197])
+    heads, k = r.choice([4, 8, 12]), r.choice([1, 3])
+    image, x = torch.randn(1, c, side, side), torch.randn(1, heads, n, 64)
+    cos, sin = torch.randn(n, 64), torch.randn(n, 64)
+    size = r.choice([7, 20, 45, 64])
+    return r.choice(
+        [
+            (f"arrangement rotary {heads}x{n}", Lambda(
+                lambda x, c, s: x * c + torch.cat([-x[..., 32:], x[..., :32]], -1) * s), (x, cos, sin)),
+            (f"arrangement split {heads}x{n}", Lambda(
+                lambda x: torch.split(x, 16, -1)[0] * torch.split(x, 16, -1)[1]), (x,)),
+            (f"arrangement roll {c}x{side}", Lambda(lambda x: torch.roll(x, (k, k), (2, 3))), (image,)),
+            (f"arrangement unfold {c}x{side}", nn.Unfold(3, padding=1), (image,)),
+            (f"arrangement triangle {heads}x{n}", Lambda(torch.tril), (torch.randn(heads, n, n),)),
+            (f"arrangement reflect {c}x{side}", nn.ReflectionPad2d(k), (image,)),
+            (f"arrangement unshuffle {c}x{side}", nn.PixelUnshuffle(2), (image,)),
+            (f"arrangement resize {c}x{side} to {size}", Lambda(
+                lambda x: functional.interpolate(x, size=(size, size), mode="bilinear")), (image,)),
+            (f"arrangement nearest {c}x{side} by {k + 1}", nn.Upsample(scale_factor=k + 1), (image,)),
+        ]
+    )  # fmt: skip
+
+
 FAMILIES: dict[str, Callable[[random.Random], Layer]] = {
     f.__name__: f
     for f in (
         linear, mlp, matmul, convolution, depthwise, grouped, transposed, sequence, volume, pool, norm, arithmetic,
-        reduction, movement, recurrent,
+        reduction, movement, recurrent, gate, lookup, arrangement,
     )
 }  # fmt: skip
 

@@ -44,7 +44,7 @@ LONG_ROW = 16
 MAX_GROUP_COST = 600
 """Simple operations per element beyond which a group stops growing, so that code size and compile time stay bounded."""
 
-LONG_CHAIN, MIN_AGAIN, COSTLY = 16, 4, 1 << 20
+LONG_CHAIN, MIN_AGAIN, COSTLY = 16, 4, 1 << 17
 """Operations for an element, times that it would be computed, and operations of all of them, from where on arithmetic
 gets a kernel of its own: the places and weights of an image sampled by a grid, which all channels share."""
 
