@@ -17,6 +17,7 @@ from tilewright.core.expr import Sym
 from tilewright.core.graph import Attrs, Graph, Pool
 from tilewright.core.passes import run_pipeline
 from tilewright.core.types import Array, TensorType, f32
+from tilewright.frontend.source import import_source
 from tilewright.graph.pipeline import passes_for
 from tilewright.kernels import machine_of
 from tilewright.ops.winograd import transformed_weights
@@ -363,3 +364,28 @@ def test_products_and_transforms_stay_in_registers(size, m):
     for loop in loops:
         vectors = [line for line in loop if "zmm" in line]
         assert sum("vmovups\t%zmm" in line for line in vectors) <= m + 2, "no more stores than results"
+
+
+@pytest.mark.parametrize(
+    ("n_in", "n_out", "taps", "stride", "size", "batch", "inside"),
+    [
+        (17, 17, 3, 2, 29, 1, True),
+        (24, 16, 5, 3, 20, 2, True),
+        (17, 257, 5, 2, 17, 2, False),  # so many channels that a block of all phases would be a few tiles
+    ],
+)
+def test_the_phases_of_a_transposed_convolution_share_their_points(n_in, n_out, taps, stride, size, batch, inside):
+    torch.manual_seed(0)
+    layer, x = (
+        torch.nn.ConvTranspose2d(n_in, n_out, taps, stride, padding=1).eval(),
+        torch.randn(batch, n_in, size, size),
+    )
+    graph = import_source(torch.export.export(layer, (x,)))
+    assert ("  fuse(" in driver.schedules(graph, Options())) == inside
+    model = driver.compile_graph(graph)
+    assert winograd_calls(model) == 1
+    notes = [note for k in model.report()["kernels"] for note in k["notes"]]
+    assert not any("compute_at" in note or RULE_BROKE in note for note in notes), notes
+    with torch.no_grad():
+        want = layer.double()(x.double()).numpy()
+    assert float(np.abs(np.asarray(model(x.numpy())) - want).max()) <= 2e-5 * float(np.abs(want).max())

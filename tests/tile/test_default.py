@@ -500,3 +500,13 @@ def test_few_columns_become_sums_along_a_long_reduction(n, k, spreads):
 @SLOW
 def test_convolutions_to_few_channels(c, o, h, size):
     check_default(convolution((1, h, h, c), o, (size, size)), "W", machine=WIDE)
+
+
+def test_axes_collapse_across_a_dimension_of_one_element():
+    """As the phases of a transposed convolution take turns with its channels."""
+    x, y = Buffer("X", F, (3, 34)), Buffer("Y", F, (3, 2, 1, 17))
+    axes = axes_for((3, 2, 17))
+    i, j, k = syms(axes)
+    stage = Stage((y,), axes, (i, j, 0, k), (x[i, 17 * j + k] + x[i, 17 * j + k],))
+    kernel = check_default(Computation((x,), (y,), (stage,)), machine=WIDE)
+    assert next(p.buffer.shape for p in kernel.places if p.buffer.name == "Y") == (102,)

@@ -4,10 +4,10 @@ In: ``Computation``. Out: an equal one with fewer axes and fewer dimensions.
 Not its business: anything but axes.
 
 ``for a<A: for b<B: ... X[.., a, b, ..]`` -> ``for ab<A*B: ... X'[.., ab, ..]`` when every access is affine in both with
-``stride(a) == B * stride(b)``. The buffers' dimensions merge too (a dense row-major view), in all stages: a stage that
-writes a merged buffer collapses along, or the collapse does not happen. A constant that walks reduction axes
-differently is indexed by quotient and remainder: it will be packed. A padded copy may keep its axes and write at
-``x*B + y``.
+``stride(a) == B * stride(b)``. The buffers' dimensions merge too (a dense row-major view), with those of one element
+between them, in all stages: a stage that writes a merged buffer collapses along, or the collapse does not happen. A
+constant that walks reduction axes differently is indexed by quotient and remainder: it will be packed. A padded copy
+may keep its axes and write at ``x*B + y``.
 """
 
 from __future__ import annotations
@@ -156,14 +156,21 @@ def _joined(axes: tuple[Axis, ...], pair: tuple[Axis, Axis], new: Axis) -> tuple
     return tuple(new if x is pair[0] else x for x in axes if x is not pair[1])
 
 
+def _next(b: Buffer, d: int) -> int:
+    """The dimension that merges with ``d``: the next of more than one element, or the last."""
+    return next((e for e in range(d + 1, len(b.shape)) if b.shape[e] != 1), len(b.shape) - 1)
+
+
 def _merged(b: Buffer, d: int) -> Buffer:
-    return Buffer(b.name, b.dtype, (*b.shape[:d], b.shape[d] * b.shape[d + 1], *b.shape[d + 2 :]))
+    e = _next(b, d)
+    return Buffer(b.name, b.dtype, (*b.shape[:d], b.shape[d] * b.shape[e], *b.shape[e + 1 :]))
 
 
 def _merged_index(b: Buffer, index: tuple[IndexLike, ...], d: int) -> tuple[IndexLike, ...]:
-    x, y = index[d], index[d + 1]
+    e = _next(b, d)
+    x, y = index[d], index[e]
     assert not isinstance(x, Value) and not isinstance(y, Value)
-    return (*index[:d], x * b.shape[d + 1] + y, *index[d + 2 :])
+    return (*index[:d], x * b.shape[e] + y, *index[e + 1 :])
 
 
 def _plan(
@@ -260,12 +267,16 @@ def _where(buffer: Buffer, index: tuple[IndexLike, ...], a: Axis, b: Axis) -> in
         i = index[dims[0]]
         if not isinstance(i, Value) and _as_one(i, a, b):
             return -1
-        neighbours = [d for d in (dims[0] - 1,) if d >= 0]
+        neighbours = [d for d in (dims[0] - 1,) if d >= 0 and _next(buffer, d) == dims[0]]
     else:
-        neighbours = [dims[0]] if len(dims) == 2 and dims[1] == dims[0] + 1 else []
+        neighbours = [dims[0]] if len(dims) == 2 and dims[1] == _next(buffer, dims[0]) else []
     for d in neighbours:
-        x, y = index[d], index[d + 1]
-        if not isinstance(x, Value) and not isinstance(y, Value) and _as_one(x * buffer.shape[d + 1] + y, a, b):
+        x, y = index[d], index[_next(buffer, d)]
+        if (
+            not isinstance(x, Value)
+            and not isinstance(y, Value)
+            and _as_one(x * buffer.shape[_next(buffer, d)] + y, a, b)
+        ):
             return d
     return None
 
@@ -288,12 +299,12 @@ def _followers(stages: list[Stage], buffer: Buffer, d: int) -> list[tuple[int, A
         for b, index, is_write in _accesses(stage):
             if b is not buffer:
                 continue
-            x, y = index[d], index[d + 1]
+            x, y = index[d], index[_next(b, d)]
             if isinstance(x, Value) or isinstance(y, Value):
                 return None
             pair = pairs.get((x, y)) if isinstance(x, Sym) and isinstance(y, Sym) else None
             must = is_write and not _is_copy(stage, made)
-            if pair is not None and pair[1].extent == buffer.shape[d + 1]:
+            if pair is not None and pair[1].extent == buffer.shape[_next(buffer, d)]:
                 if _dims_allow(stage, *pair) or must:
                     follow.append((k, *pair))
                 elif b in made:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 
-from tilewright.core.compute import Buffer, Load, Value
+from tilewright.core.compute import Buffer, Load, Select, Value, symbols_of_value
 from tilewright.core.compute import walk as walk_value
 from tilewright.core.expr import Dim, Sym, bounds, floordiv, mod, substitute, symbols
 from tilewright.tile.affine import linear, period, remainder
@@ -82,6 +82,7 @@ class Plan:
     is_slice_small: bool
     group: int
     n_apart: int
+    guarded: frozenset[Sym]
     operands: tuple[Operand, ...]
 
     @property
@@ -220,7 +221,7 @@ def plan_contraction(
     chunks = cut(b, machine, acc, rows, lanes, tile, width)
     return Plan(
         acc, root, lanes, row, row2, below, rest, reduced, stepped, slid, tile, width, heavy, work, panels, chunks,
-        small, dot.group if dot else 1, n_apart, operands,
+        small, dot.group if dot else 1, n_apart, _guarded(b, acc, root), operands,
     )  # fmt: skip
 
 
@@ -229,6 +230,14 @@ def _repeating(b: Builder, leaf: Store, lanes: Sym) -> set[Buffer]:
     found = [x for x in walk_value(leaf.value) if isinstance(x, Load) and _is_const(b, x)]
     offsets = [(x.buffer, linear(x.buffer, x.index)) for x in found]
     return {buffer for buffer, e in offsets if e is not None and remainder(e, lanes) is not None}
+
+
+def _guarded(b: Builder, acc: str, root: str) -> frozenset[Sym]:
+    """The root's loops that guards of the reduction's terms depend on, as a volume's depth."""
+    dims = root_terms(b, acc, root)
+    guards = [x.cond for x in walk_value(update_of(b, acc).value) if isinstance(x, Select)]
+    used = {s for g in guards for s in symbols_of_value(g)}
+    return frozenset(s for own in used for s in symbols(dims.get(own, own)))
 
 
 def _copied(
@@ -461,7 +470,8 @@ def _columns(b: Builder, machine: Machine, plan: Plan, piece: _Piece, whole: _Pi
         shared.append(mine)
     column = piece.loops[plan.lanes.sym.name]
     batch = [inside[x.sym] for x in plan.outer if x.sym in inside and not _is_row(plan, x)]
-    rows = [inside[x.sym] for x in plan.outer if x.sym in inside and _is_row(plan, x)]
+    own = [x for x in plan.outer if x.sym in inside and _is_row(plan, x)]
+    rows = [inside[x.sym] for x in sorted(own, key=lambda x: x.sym not in plan.guarded)]
     walkers = along_reduction(b, machine, piece.acc, [*shared, *batch], rows, column, plan.width, "".join(copied))
     if pays_threads(plan.work, machine, plan.width):
         parallel(b, machine, walkers[:2])

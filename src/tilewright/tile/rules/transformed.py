@@ -9,7 +9,8 @@ as keep points and products in the second-level cache. Several cores get blocks 
 cache would hold all. Where the constant operand is so large that reading it for every block costs more than sending
 points and products through memory, there are no blocks, and each phase is parallel. Where the number of tiles is known
 at run time only there always are blocks, of a size that is a number; those too large for scratch lie in memory that
-every block uses again.
+every block uses again. Where channels take turns (the phases of a transposed convolution), the loops over turns are
+inside of a tile, unless blocks would be of few tiles then.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ EXCHANGED = 1.25
 """What phases cost that exchange their values between cores, with a join after each, by what even blocks cost."""
 MAX_TASKS = 8
 """Blocks for each core, from which on they are even enough."""
+FEW_TILES = 8
+"""Fewer tiles of a block than these are too few to read the constants of all phases at once for."""
 EVENER = 1.06
 """Blocks that share the work better are taken from this factor on."""
 
@@ -79,18 +82,24 @@ def transformed(b: Builder, machine: Machine, names: Transformed) -> None:
     width = vector_width(machine, top.leaf)
     walks = _walks(top, names.after)
     slid = _slid(b, names, top)
-    batch = [x for x in top.loops[:-1] if x.sym.name not in {*slid, *(w.loop for w in walks)}]
+    turns = _turns(names, top)
+    batch = [x for x in top.loops[:-1] if x.sym.name not in {*slid, *turns, *(w.loop for w in walks)}]
     sizes = _block(b, machine, names, walks, batch)
+    if turns and (sizes is None or prod(sizes) < FEW_TILES):
+        batch, turns = [x for x in top.loops[:-1] if x in batch or x.sym.name in turns], []
+        sizes = _block(b, machine, names, walks, batch)
     threads = pays_threads(_work(b, names.product), machine, width)
     outer, tiles, inner = _split_root(b, machine, walks, sizes, [x.sym.name for x in batch])
-    tiles = [*slid, *tiles]
+    tiles, inner = [*slid, *tiles], [*inner, *turns]
     lanes = top.loops[-1].sym.name
     b.do("reorder", *outer, *tiles, *inner, lanes)
     b.do("compute_at", names.after, tiles[-1], "local")
+    if turns:
+        _join_channels(b, names.after, tiles[-1], len(turns) + 1)
     if outer:
         for name in (names.product, names.operand):
             _bring(b, name, outer)
-    _results(b, names, tiles[-1], width)
+    _results(b, names, tiles[-1], turns, width)
     made = _operand(b, names, outer[-1] if outer else "", width)
     contract(b, machine, names.product, None)
     if threads:
@@ -154,6 +163,32 @@ def _slid(b: Builder, names: Transformed, top: Nest) -> list[str]:
             for s in symbols(x.index[d])  # type: ignore[arg-type]
         }
     return [x.sym.name for x in top.loops if x.sym in found]
+
+
+def _turns(names: Transformed, top: Nest) -> list[str]:
+    """The root's loops that walk channels of what it reads, beside the last: phases of a transposed convolution.
+
+    They are inside of a tile, whose products are of all channels; so no point is made twice.
+    """
+    *outer, last = top.loops
+    loads = [x for s in top.leaf for x in loads_of(s) if x.buffer.name == names.after]
+    channels = {s for x in loads for s in symbols(x.index[-1])}  # type: ignore[arg-type]
+    others = {s for x in loads for i in x.index[:-1] for s in symbols(i)}  # type: ignore[arg-type]
+    return [x.sym.name for x in outer if last.sym in channels and x.sym in channels - others]
+
+
+def _join_channels(b: Builder, after: str, tile: str, n: int) -> None:
+    """The nest of ``after`` at a tile: its ``n`` loops over channels as one."""
+    nest = nest_with(find_body(b.kernel, tile), after, Store)
+    store = statement_of(nest)
+    assert isinstance(store, Store)
+    used = symbols(store.index[-1])  # type: ignore[arg-type]
+    channels = [x.sym.name for x in nest.loops if x.sym in used]
+    b.do("reorder", *(x.sym.name for x in nest.loops if x.sym not in used), *channels)
+    for _ in range(n - 1):
+        *channels, outer, inner = channels
+        b.do("fuse", outer, inner)
+        channels.append(f"{outer}_{inner}")
 
 
 def _written(b: Builder, name: str) -> tuple[IndexLike, ...]:
@@ -267,13 +302,17 @@ def _split_root(
     return [*order, *batch], tiles, inner
 
 
-def _results(b: Builder, names: Transformed, tile: str, width: int) -> None:
-    """At a tile: one loop over vectors of channels, with the stage after the product and the root inside."""
+def _results(b: Builder, names: Transformed, tile: str, turns: list[str], width: int) -> None:
+    """At a tile: one loop over vectors of channels, with the stage after the product and the root inside.
+
+    Where channels take turns, a loop for each: the root's vectors are parts of a turn.
+    """
     vectors: list[str] = []
-    for name in (names.after, names.root):
+    for name, outer in ((names.after, []), (names.root, turns)):
         nest = nest_with(find_body(b.kernel, tile), name, Store)
-        vectors.append(_in_vectors(b, nest, [], width))
-    b.do("merge", *vectors)
+        vectors.append(_in_vectors(b, nest, outer, width))
+    if not turns:
+        b.do("merge", *vectors)
 
 
 def _operand(b: Builder, names: Transformed, at: str, width: int) -> list[str]:

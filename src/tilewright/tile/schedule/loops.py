@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tilewright.core.compute import Buffer, IndexLike, Value
+from tilewright.core.compute import Buffer, IndexLike, Load, Value
 from tilewright.core.expr import Dim, Sym, ceildiv, floordiv, is_nonneg, minimum, mod, substitute, symbols
 from tilewright.tile.affine import coefficient
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Fold, For, If, Kernel, Kind, Loop, Prefetch, Space, Stmt, Store, Update, walk
-from tilewright.tile.rewrite import Body, loads_of, loops_of, substitute_body, written
+from tilewright.tile.rewrite import Body, loads_of, loops_of, rewrite_accesses, substitute_body, written
 from tilewright.tile.schedule.tree import (
     Nest,
     edit,
@@ -317,6 +317,7 @@ def _index_map(body: Body) -> dict[Buffer, list[tuple[IndexLike, ...]]]:
 def fuse(kernel: Kernel, outer: str, inner: str) -> Kernel:
     """``for a<m: for b<n`` (perfect) -> ``for a_b<m*n`` with ``a = a_b // n`` and ``b = a_b % n``.
 
+    An index that walks the two as one, ``n*a + b``, becomes ``a_b``.
     Fails: not perfectly nested; the inner extent depends on the outer loop or is not a positive number.
     """
     top = find_loop(kernel, outer, "fuse")
@@ -328,8 +329,17 @@ def fuse(kernel: Kernel, outer: str, inner: str) -> Kernel:
     if not isinstance(n, int) or n < 1:
         raise ScheduleError("fuse", where, f"the inner extent {n} is not a positive number")
     loop = new_loop(fresh(kernel, f"{outer}_{inner}"), top.loop.extent * n, top.loop.kind)
-    dims: dict[Sym, Dim] = {top.loop.sym: floordiv(loop.sym, n), low.loop.sym: mod(loop.sym, n)}
-    return replace_stmt(kernel, top, For(loop, substitute_body(low.body, dims)))
+    a, b = top.loop.sym, low.loop.sym
+
+    def as_one(i: IndexLike) -> IndexLike:
+        steps = (None, None) if isinstance(i, Value) else (coefficient(i, a), coefficient(i, b))
+        if isinstance(i, Value) or steps[1] is None or steps[0] != steps[1] * n:
+            return i
+        return substitute(i, {a: 0, b: loop.sym})
+
+    body = rewrite_accesses(low.body, lambda buffer, index: Load(buffer, tuple(map(as_one, index))))
+    dims: dict[Sym, Dim] = {a: floordiv(loop.sym, n), b: mod(loop.sym, n)}
+    return replace_stmt(kernel, top, For(loop, substitute_body(body, dims)))
 
 
 def unit(kernel: Kernel, loop: str) -> Kernel:
