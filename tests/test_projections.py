@@ -19,7 +19,7 @@ from tilewright.options import Options
 from tilewright.partition import projections
 from tilewright.tile import cost
 from tilewright.tile.machine import Machine
-from tilewright.tile.rules import ring
+from tilewright.tile.rules import projected, ring
 
 PLAIN = {"strides": (1, 1), "pads": ((0, 0),) * 2, "dilations": (1, 1), "layout": "NHWC"}
 FEW = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -182,6 +182,15 @@ def test_a_whole_chain_keeps_a_ring_and_a_block() -> None:
 
 def test_rows_that_are_too_long_go_in_pieces() -> None:
     assert local(block((1, 4, 60_000, 16), 16)) == ["f32[32, 16]"]
+
+
+@pytest.mark.parametrize("expand", [0, 32])
+@pytest.mark.usefixtures("_rings_pay")
+def test_what_does_not_fit_is_scheduled_apart(monkeypatch: pytest.MonkeyPatch, expand: int) -> None:
+    monkeypatch.setattr(projected, "BLOCK_SHARE", 1 << 40)
+    graph = block((1, 14, 9, 24), 12, expand=expand)
+    assert "no loop walks it in blocks of rows that fit" in text(graph, "tile", "native")
+    check(graph)
 
 
 def test_schedules_are_read_back() -> None:
