@@ -21,13 +21,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from benchmarks import other_nets_misc, other_nets_more, other_nets_vision
+from benchmarks import other_nets_misc, other_nets_more, other_nets_sizes, other_nets_vision
 from benchmarks.engines import BOTH, ENGINES, Task, make_runner
 from benchmarks.interleaved import Tensors, best_times, geometric_mean
 
 import tilewright
 
-NETS = other_nets_vision.NETS | other_nets_misc.NETS | other_nets_more.NETS
+NETS = other_nets_vision.NETS | other_nets_misc.NETS | other_nets_more.NETS | other_nets_sizes.NETS
 PEERS = ("onnxruntime", "openvino")
 TURN = 0.02
 """Seconds of one engine's turn: threads that spin after a call have gone to sleep when most of the next are timed."""
@@ -68,7 +68,7 @@ def main() -> None:
     torch.set_num_threads(a.threads)
     ratios: list[float] = []
     titles = "".join(f" {ENGINES[name].title + ' / ours':>20}" for name in PEERS)
-    print(f"{'net':<16} {'ms':>9}{titles} {'difference':>11} {'compile s':>10}")
+    print(f"{'net':<24} {'ms':>9}{titles} {'difference':>11} {'compile s':>10}")
     with tempfile.TemporaryDirectory() as folder:
         for name in a.nets or NETS:
             torch.manual_seed(0)
@@ -78,12 +78,12 @@ def main() -> None:
             try:
                 ours, peers, error, took = measure(module.eval(), inputs, path, a.threads, a.precision, a.seconds)
             except Exception as e:
-                print(f"{name:<16} fails: {type(e).__name__}: {str(e).splitlines()[0]}", flush=True)
+                print(f"{name:<24} fails: {type(e).__name__}: {str(e).splitlines()[0]}", flush=True)
                 continue
             ratios.append(min(peers.values()) / ours)
             mark = " <- slower" if ratios[-1] < 1 else ""
             cells = "".join(f" {peers[p] / ours:20.2f}" if p in peers else f" {'-':>20}" for p in PEERS)
-            print(f"{name:<16} {ours * 1e3:9.3f}{cells} {error:11.1e} {took:10.2f}{mark}", flush=True)
+            print(f"{name:<24} {ours * 1e3:9.3f}{cells} {error:11.1e} {took:10.2f}{mark}", flush=True)
     least = min(ratios, default=float("nan"))
     print(f"best peer / ours: geometric mean {geometric_mean(ratios):.2f}, least {least:.2f}")
 
