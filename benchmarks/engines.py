@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from benchmarks import restricted
 
 Run = Callable[[], Any]
 
@@ -43,7 +44,8 @@ class Task:
 class Engine:
     """One engine: ``needs`` are modules that must be importable.
 
-    ``avx2`` are the environment variables that restrict it to AVX2; None: it can't be restricted.
+    ``avx2`` are the environment variables that restrict it to AVX2, ``trapped`` is the package whose libraries take no
+    such order and are told that the CPU has no more (``restricted.py``); neither: it can't be restricted.
     """
 
     title: str
@@ -52,6 +54,7 @@ class Engine:
     avx2: Mapping[str, str] | None = None
     precisions: tuple[str, ...] = ("fp32",)
     variables: Mapping[str, str] = field(default_factory=dict)
+    trapped: str = ""
 
     def unfit(self, task: Task) -> str | None:
         """Why it can't take part, or None."""
@@ -62,11 +65,15 @@ class Engine:
             return f"not measured in {task.precision}"
         if task.isa == "avx2" and self.avx2 is None:
             return "can't be restricted to AVX2"
+        if task.isa == "avx2" and self.trapped and (tools := restricted.missing_tools()):
+            return f"restricting it to AVX2 needs {', '.join(tools)}"
         return None
 
     def environment(self, task: Task) -> list[str]:
         """``NAME=value`` of the variables that its process gets."""
         chosen = {**self.variables, **((self.avx2 or {}) if task.isa == "avx2" else {})}
+        if task.isa == "avx2" and self.trapped:
+            chosen |= restricted.variables(self.trapped, task.path.parent)
         return [f"{name}={value.format(threads=task.threads)}" for name, value in chosen.items()]
 
 
@@ -227,8 +234,8 @@ _PYTORCH = {**_ONEDNN, "ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS":
 BOTH = ("fp32", "bf16")
 ENGINES: Mapping[str, Engine] = {
     "tilewright": Engine("Tilewright", _tilewright, ("tilewright",), {}, BOTH),
-    "onnxruntime": Engine("ONNX Runtime", _onnxruntime, ("onnxruntime",)),
-    "openvino": Engine("OpenVINO", _openvino, ("openvino",), _ONEDNN, BOTH),
+    "onnxruntime": Engine("ONNX Runtime", _onnxruntime, ("onnxruntime",), {}, trapped="onnxruntime"),
+    "openvino": Engine("OpenVINO", _openvino, ("openvino",), {}, BOTH, trapped="openvino"),
     "torch": Engine("PyTorch", _torch, ("torch",), _PYTORCH, BOTH),
     "inductor": Engine("TorchInductor", _inductor, ("torch",), _PYTORCH, BOTH),
     "xla": Engine("XLA", _xla, ("jax", "torchax"), {"XLA_FLAGS": "--xla_cpu_max_isa=AVX2"}),
