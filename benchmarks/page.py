@@ -31,9 +31,9 @@ INTRO = """
     a convolution, nothing for an LSTM.
 """
 RESTRICTED = """
-    Our code is compiled for an AVX2 CPU (`--target haswell`), and peers are held to AVX2 by their own switches
-    (oneDNN's, ATen's and MKL's variables, XLA's flag, IREE's and TVM's target); ONNX Runtime has none. OpenVINO's own
-    code beside oneDNN (some activations and reorders) has no switch either. The peak is that of AVX2 code here.
+    Our code is compiled for an AVX2 CPU (`--target haswell`), and peers are held to AVX2: PyTorch, XLA, IREE and TVM by
+    their own switches, ONNX Runtime and OpenVINO, which have none for all of their code, by what `cpuid` answers them
+    (`benchmarks/restricted.py`). The peak is that of AVX2 code here.
 """
 ROOFLINES = """
     Every kernel of a net, `tilewright bench MODEL --kernels --json`: operations by the bytes that it must move at least
