@@ -45,13 +45,13 @@ class Engine:
     """One engine: ``needs`` are modules that must be importable.
 
     ``avx2`` are the environment variables that restrict it to AVX2, ``trapped`` is the package whose libraries take no
-    such order and are told that the CPU has no more (``restricted.py``); neither: it can't be restricted.
+    such order and are told that the CPU has no more (``restricted.py``).
     """
 
     title: str
     make: Callable[[Task, Sequence[Any]], Run]
     needs: tuple[str, ...]
-    avx2: Mapping[str, str] | None = None
+    avx2: Mapping[str, str]
     precisions: tuple[str, ...] = ("fp32",)
     variables: Mapping[str, str] = field(default_factory=dict)
     trapped: str = ""
@@ -63,15 +63,13 @@ class Engine:
             return f"not installed: {', '.join(missing)}"
         if task.precision not in self.precisions:
             return f"not measured in {task.precision}"
-        if task.isa == "avx2" and self.avx2 is None:
-            return "can't be restricted to AVX2"
         if task.isa == "avx2" and self.trapped and (tools := restricted.missing_tools()):
             return f"restricting it to AVX2 needs {', '.join(tools)}"
         return None
 
     def environment(self, task: Task) -> list[str]:
         """``NAME=value`` of the variables that its process gets."""
-        chosen = {**self.variables, **((self.avx2 or {}) if task.isa == "avx2" else {})}
+        chosen = {**self.variables, **(self.avx2 if task.isa == "avx2" else {})}
         if task.isa == "avx2" and self.trapped:
             chosen |= restricted.variables(self.trapped, task.path.parent)
         return [f"{name}={value.format(threads=task.threads)}" for name, value in chosen.items()]
