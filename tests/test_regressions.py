@@ -291,3 +291,10 @@ def test_four_bits_in_a_byte_are_a_byte_already(dtype: types.DType) -> None:
     graph = Graph("g", pool, (x,), (Builder(pool)(ops.cast, x, dtype=types.i8),), ("y",))
     array = (np.arange(26) % 8).astype(dtype.numpy)
     np.testing.assert_array_equal(compile_graph(graph)(array), array.astype(np.int8))
+
+
+def test_a_sum_reads_a_number_that_another_stage_makes() -> None:
+    x = np.random.default_rng(0).standard_normal(37).astype(np.float32)
+    b, given = inputs(x)
+    far = b(ops.sub, given[0], b(ops.reduce_mean, given[0], axes=(0,), keepdims=False))
+    check(b, given, [b(ops.reduce_sum, b(ops.mul, far, far), axes=(0,), keepdims=False)], [x])

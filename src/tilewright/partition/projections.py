@@ -77,7 +77,7 @@ def find_projections(
 def _read_by_points(product: Node, facts: Facts) -> Iterator[Node]:
     """The operand of a product with constants whose rows, of channels, make the result's, each at its own place."""
     main = facts.main
-    if len(facts.items) != 1 or main.reduction is None or main.reduction.op != "add":
+    if len(facts.items) != 1 or not main.axes or main.reduction is None or main.reduction.op != "add":
         return
     single: dict[Sym, Dim] = {a.sym: 0 for a in (*main.axes, *main.reduction.axes) if a.extent == 1}
     reduced = [a.sym for a in main.reduction.axes if a.sym not in single]

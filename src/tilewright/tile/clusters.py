@@ -247,7 +247,7 @@ def projection_before(product: Stage, stages: Sequence[Stage], computation: Comp
     own = [a.sym for a in product.axes]
     for x in _loads(product.expr) if len(reduced) == 1 else []:
         rows = [i for i in x.index[:-1] if i != 0]
-        if x.buffer not in computation.temps or x.index[-1] != reduced[0].sym or rows != own[:-1]:
+        if x.buffer not in computation.temps or x.index[-1:] != (reduced[0].sym,) or rows != own[:-1]:
             continue
         made = _only_maker(x.buffer, product, stages)
         found = [made] if made is not None else []
