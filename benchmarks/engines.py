@@ -227,8 +227,7 @@ def _tvm(task: Task, arrays: Sequence[Any]) -> Run:
     return lambda: machine["main"](*inputs)
 
 
-_ONEDNN = {"ONEDNN_MAX_CPU_ISA": "AVX2"}
-_PYTORCH = {**_ONEDNN, "ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}
+_PYTORCH = {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}
 BOTH = ("fp32", "bf16")
 ENGINES: Mapping[str, Engine] = {
     "tilewright": Engine("Tilewright", _tilewright, ("tilewright",), {}, BOTH),

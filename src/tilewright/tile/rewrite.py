@@ -129,6 +129,11 @@ def loads_of(s: Stmt) -> Iterator[Load]:
         yield from (x for x in walk_value(v) if isinstance(x, Load))
 
 
+def symbols_of_index(index: tuple[IndexLike, ...]) -> set[Sym]:
+    """The symbols of an access's index expressions; parts that the data decide have none."""
+    return {a for i in index if not isinstance(i, Value) for a in symbols(i)}
+
+
 def dims_of(s: Stmt, besides: Container[Buffer] = ()) -> Iterator[Dim]:
     """Every index expression of one statement: extents, indices (not of loads of ``besides``), guards, index values."""
     if isinstance(s, For):

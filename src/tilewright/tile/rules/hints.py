@@ -13,13 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from tilewright.core.compute import Buffer, IndexLike, Load, Value
-from tilewright.core.expr import Sym, symbols
+from tilewright.core.compute import Buffer, Load
 from tilewright.tile.affine import stride_along
 from tilewright.tile.cost import CACHE_LINE, estimate
 from tilewright.tile.ir import For, Kind, Loop, Prefetch, Role, Space, Stmt, Store, Update, walk
 from tilewright.tile.machine import Machine
-from tilewright.tile.rewrite import Body, loads_of, loops_of, written
+from tilewright.tile.rewrite import Body, loads_of, loops_of, symbols_of_index, written
 from tilewright.tile.rules.contract import attempt
 from tilewright.tile.schedule import Builder
 
@@ -63,7 +62,7 @@ def _read_next(b: Builder, machine: Machine) -> Iterator[tuple[str, Buffer]]:
             if not _begins(tile, s) or not is_long or _busy(s, updates, machine):
                 continue
             for x in {x.buffer: x for u in updates for x in loads_of(u)}.values():
-                used = _used(x.index)
+                used = symbols_of_index(x.index)
                 n_bytes = estimate([y.extent for y in loops_of((s,)) if y.sym in used]) * x.buffer.dtype.n_bytes
                 if x.buffer not in fixed and tile.loop.sym in used and n_bytes <= machine.l1_bytes * 2 / 3:
                     yield s.loop.sym.name, x.buffer
@@ -79,13 +78,9 @@ def _busy(s: For, updates: list[Update], machine: Machine) -> bool:
     """Do a step's loads, with the hints that it has and two more, take most of the time of its products?"""
     copies = [x for x in loops_of(s.body) if x.kind in (Kind.UNROLL, Kind.STEP)]
     n_products = estimate([x.extent for x in copies]) * len(updates)
-    loads = [[x.extent for x in copies if x.sym in _used(y.index)] for u in updates for y in loads_of(u)]
+    loads = [[x.extent for x in copies if x.sym in symbols_of_index(y.index)] for u in updates for y in loads_of(u)]
     n_loads = sum(estimate(n) for n in loads) + sum(isinstance(x, Prefetch) for x in s.body) + 2
     return n_loads / machine.load_ports > BUSY * n_products / machine.fma_ports
-
-
-def _used(index: tuple[IndexLike, ...]) -> set[Sym]:
-    return {a for i in index if not isinstance(i, Value) for a in symbols(i)}
 
 
 def _read_behind(b: Builder) -> Iterator[tuple[str, Buffer]]:
@@ -106,7 +101,7 @@ def _steps(s: Stmt) -> list[Loop]:
     """The serial loops around the updates of a tile's sums, where the statement is such a nest."""
     updates = [x for x in walk((s,)) if isinstance(x, Update)]
     serial = [x for x in loops_of((s,)) if x.kind is Kind.SERIAL]
-    own = {a for u in updates for a in _used(u.index)}
+    own = {a for u in updates for a in symbols_of_index(u.index)}
     return [x for x in serial if x.sym not in own] if updates else []
 
 

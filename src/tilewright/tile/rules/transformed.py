@@ -28,7 +28,7 @@ from tilewright.tile.cost import estimate, pays_threads
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Loop, Role, Store, Update
 from tilewright.tile.machine import Machine
-from tilewright.tile.rewrite import Body, loads_of, values_of
+from tilewright.tile.rewrite import Body, loads_of, symbols_of_index, values_of
 from tilewright.tile.rules.contract import attempt, contract, min_tasks
 from tilewright.tile.rules.threads import parallel
 from tilewright.tile.rules.view import find_body, nest_with, nests, only_nest, statement_of, vector_width
@@ -160,7 +160,7 @@ def _slid(b: Builder, names: Transformed, top: Nest) -> list[str]:
             s
             for x in (x for statement in nest.leaf for x in loads_of(statement) if x.buffer.name == made)
             for d in at
-            for s in symbols(x.index[d])  # type: ignore[arg-type]
+            for s in symbols_of_index(x.index[d : d + 1])
         }
     return [x.sym.name for x in top.loops if x.sym in found]
 
@@ -172,8 +172,8 @@ def _turns(names: Transformed, top: Nest) -> list[str]:
     """
     *outer, last = top.loops
     loads = [x for s in top.leaf for x in loads_of(s) if x.buffer.name == names.after]
-    channels = {s for x in loads for s in symbols(x.index[-1])}  # type: ignore[arg-type]
-    others = {s for x in loads for i in x.index[:-1] for s in symbols(i)}  # type: ignore[arg-type]
+    channels = {s for x in loads for s in symbols_of_index(x.index[-1:])}
+    others = {s for x in loads for s in symbols_of_index(x.index[:-1])}
     return [x.sym.name for x in outer if last.sym in channels and x.sym in channels - others]
 
 
@@ -182,7 +182,7 @@ def _join_channels(b: Builder, after: str, tile: str, n: int) -> None:
     nest = nest_with(find_body(b.kernel, tile), after, Store)
     store = statement_of(nest)
     assert isinstance(store, Store)
-    used = symbols(store.index[-1])  # type: ignore[arg-type]
+    used = symbols_of_index(store.index[-1:])
     channels = [x.sym.name for x in nest.loops if x.sym in used]
     b.do("reorder", *(x.sym.name for x in nest.loops if x.sym not in used), *channels)
     for _ in range(n - 1):
