@@ -56,6 +56,20 @@ def test_arithmetic_on_two_products_stays_with_the_one_that_has_its_shape() -> N
     np.testing.assert_allclose(run(done, arrays)[0], run(graph, arrays)[0], rtol=1e-6)
 
 
+def test_arithmetic_on_two_rearranged_products_moves_above_neither_reshape() -> None:
+    """MaxViT's sum of a bottleneck and of attention: the reshape went back and forth (RewriteError)."""
+    pool = Pool()
+    b = Builder(pool)
+    shapes = ((5, 12, 3), (5, 2, 6, 3))
+    inputs = tuple(pool.input(f"x{k}", TensorType(types.f32, s)) for k, s in enumerate(shapes))
+    p, q = (b(ops.matmul, x, pool.const(np.full((3, 4), k, np.float32))) for k, x in enumerate(inputs, 1))
+    moved = b(ops.transpose, p, perm=(1, 0, 2)), b(ops.transpose, q, perm=(1, 2, 0, 3))
+    graph = Graph("g", pool, inputs, (b(ops.add, moved[0], b(ops.reshape, moved[1], shape=(12, 5, 4))),), ("y",))
+    done = HoistArithmetic().run(graph)
+    arrays = [np.random.default_rng(0).standard_normal(s).astype(np.float32) for s in shapes]
+    np.testing.assert_allclose(run(done, arrays)[0], run(graph, arrays)[0], rtol=1e-6)
+
+
 def test_a_bias_and_a_bound_move_above_phases_that_take_turns() -> None:
     """A transposed convolution's: rearranged and cut, all behind its product."""
     pool = Pool()
