@@ -28,6 +28,22 @@ CASES = {
         lambda b, x, i: b(ops.gather_elements, x, b(ops.expand, i, shape=(4, 2)), axis=0), [M, "i64[4,1]"],
         "gather_elements(x, expand(y, shape=(4, 2)))",
     ),
+    "one element of a row of arithmetic": (
+        lambda b, x, r, i: b(ops.gather_elements, b(ops.sub, x, b(ops.log, r)), i, axis=1),
+        ["f32[4,9]", "f32[4,1]", "i64[4,1]"], "sub(gather_elements(x, z, axis=1), log(y))",
+    ),
+    "one element of a row of arithmetic on two": (
+        lambda b, x, y, i: b(ops.gather_elements, b(ops.sub, x, y), i, axis=1), ["f32[4,9]", "f32[4,9]", "i64[4,1]"],
+        "gather_elements(sub(x, y), z, axis=1)",
+    ),
+    "some elements of a row of arithmetic": (
+        lambda b, x, r, i: b(ops.gather_elements, b(ops.sub, x, r), i, axis=1), ["f32[4,9]", "f32[4,1]", "i64[4,5]"],
+        "gather_elements(sub(x, y), z, axis=1)",
+    ),
+    "one element of fewer rows of arithmetic": (
+        lambda b, x, r, i: b(ops.gather_elements, b(ops.sub, x, r), i, axis=1), ["f32[4,9]", "f32[4,1]", "i64[3,1]"],
+        "gather_elements(sub(x, y), z, axis=1)",
+    ),
     "scatter of rows": (
         lambda b, x, i, u: b(ops.scatter_elements, x, b(ops.expand, i, shape=(4, 3)), u, axis=0, reduction="add"),
         [M, "i64[4,1]", "f32[4,3]"], "scatter_nd(x, y, z, reduction=add)",

@@ -216,6 +216,37 @@ def test_passes_over_a_row_share_a_loop(make):
     check_default(make(6, 200))
 
 
+def log_softmax(r, c):
+    """Along the rows of ``X``: what the maximum was taken off is read twice, by the exponential and at last."""
+    x, y, m, s = Buffer("X", F, (r, c)), Buffer("Y", F, (r, c)), Buffer("m", F, (r,)), Buffer("s", F, (r,))
+    d, e = Buffer("d", F, (r, c)), Buffer("e", F, (r, c))
+    rows, cols = axes_for((r,), "r"), axes_for((c,), "c")
+    (i,), (j,) = syms(rows), syms(cols)
+    stages = (
+        Stage((m,), rows, (i,), (x[i, j],), Reduction(cols, "max", (Const(float("-inf"), F),))),
+        Stage((d,), (*rows, *cols), (i, j), (x[i, j] - m[i],)),
+        Stage((e,), (*rows, *cols), (i, j), (Unary("exp", d[i, j]),)),
+        Stage((s,), rows, (i,), (e[i, j],), Reduction(cols, "add", (ZERO,))),
+        Stage((y,), (*rows, *cols), (i, j), (d[i, j] - Unary("log", s[i]),)),
+    )
+    return Computation((x,), (y,), stages, (d, e, m, s))
+
+
+@given(r=st.integers(1, 5), c=st.integers(2, 70))
+@SLOW
+def test_a_difference_from_a_rows_result_is_stored_nowhere(r, c):
+    kernel = check_default(log_softmax(r, c))
+    assert not [p for p in kernel.places if p.role is Role.TMP and p.space is not Space.REG and p.buffer.shape != (1,)]
+
+
+def test_passes_over_a_single_row_share_a_loop():
+    """As those of many rows do, with the results of reductions in registers."""
+    kernel = check_default(softmax(1, 200))
+    loops = [s for s in walk(kernel.body) if isinstance(s, For)]
+    assert any([type(x) for x in s.body] == [Store, Update] for s in loops)
+    assert {p.space for p in kernel.places if p.buffer.name in ("m", "s")} == {Space.REG}
+
+
 @pytest.mark.parametrize("op", ["add", "max", "min", "mul"])
 @pytest.mark.parametrize("at", [0, 1, 2])
 @pytest.mark.parametrize("shape", [(3, 4, 5), (2, 19, 7), (1, 3, 33)])

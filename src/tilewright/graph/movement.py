@@ -23,6 +23,8 @@ from tilewright.graph.facts import array_of, is_scalar
 
 FOLDS = (ops.reduce_sum, ops.reduce_prod, ops.reduce_max, ops.reduce_min, ops.reduce_any, ops.reduce_all)
 REDUCTIONS = (*FOLDS, ops.reduce_mean)
+MANY_ELEMENTS = 8
+"""Of a row: arithmetic on so many, of which one is read, is done again for that one."""
 Boxes = list[tuple[Dim, Dim]]
 
 
@@ -367,6 +369,24 @@ def _of_whole_rows(b: Rewriting, node: Node) -> Node | None:
     return b(ops.scatter_nd, x, rows, node.inputs[2], reduction=node.attrs["reduction"])
 
 
+def _gather_of_arithmetic(b: Rewriting, node: Node) -> Node | None:
+    """Of a row of which one element is read the others are not computed, where one operand alone has elements along it.
+
+    Others must be the same for the whole row, and rows those of the indices: a loss, of log-softmax at one class each.
+    """
+    (x, indices), axis = node.inputs, node.attrs["axis"]
+    n = x.shape[axis]
+    if Trait.ELEMENTWISE not in x.op.traits or indices.shape[axis] != 1 or (isinstance(n, int) and n < MANY_ELEMENTS):
+        return None
+    if any(k != axis and size != indices.shape[k] for k, size in enumerate(x.shape)):
+        return None
+    reaching = [v for v in x.inputs if _along(v, x, axis) != 1]
+    if len(reaching) != 1 or reaching[0].shape != x.shape or x.inputs.count(reaching[0]) != 1:
+        return None
+    part = b(ops.gather_elements, reaching[0], indices, axis=axis)
+    return b(x.op, *(part if v is reaching[0] else v for v in x.inputs), **x.attrs)
+
+
 RULES = (
     Rule("reshape", (ops.reshape,), _reshape, "the order of elements stays"),
     Rule("reshape-of-reduction", (ops.reshape,), _reshape_of_reduction, "dimensions of size 1 are keepdims"),
@@ -385,6 +405,7 @@ RULES = (
     Rule("no-move", (ops.reverse, ops.roll), _no_move, "one element has no order"),
     Rule("gather", (ops.gather,), _gather, "known indices at even distances"),
     Rule("rows", (ops.gather_elements, ops.scatter_elements), _of_whole_rows, "one index for all elements of a row"),
+    Rule("gather-of-arithmetic", (ops.gather_elements,), _gather_of_arithmetic, "each element is of its own place"),
     Rule("reduce", REDUCTIONS, _reduce, "over nothing, or over dimensions of size 1"),
     Rule("reduce-of-reduce", FOLDS, _reduce_of_reduce, "folds of one op merge; f16 and bf16 round in between"),
     Rule("reshape-of-matmul", (ops.reshape,), _reshape_of_matmul, "batch dimensions may be merged or apart"),

@@ -55,11 +55,13 @@ def _log_softmax(b: Rewriting, node: Node) -> Node | None:
     z, log = node.inputs
     if log.op is not ops.log or log.inputs[0].op is not ops.reduce_sum:
         return None
-    m, total = SHIFTED.match(z), log.inputs[0]
-    if not m or total.inputs[0].op is not ops.exp or total.inputs[0].inputs[0] is not z:
+    total = log.inputs[0]
+    e = total.inputs[0]
+    m = EXP.match(e) or EXP2.match(e)
+    if not m or z is not (e if e.op is ops.exp else e.inputs[0]).inputs[0]:
         return None
     axes = m["max"].attrs["axes"]
-    return b(ops.log_softmax, m["x"], axis=axes[0]) if _sum_over(total, total.inputs[0], axes) else None
+    return b(ops.log_softmax, m["x"], axis=axes[0]) if _sum_over(total, e, axes) else None
 
 
 def _log_of_softmax(b: Rewriting, node: Node) -> Node | None:

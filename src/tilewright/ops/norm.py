@@ -171,9 +171,8 @@ def _softmax_of(a: Attrs, x: Array) -> Array:
 
 
 def _log_softmax(b: Builder, a: Attrs, x: Node) -> Node:
-    shifted = _shifted(b, x, a.axis)
-    total = b(reduce_sum, b(ew.exp, shifted), axes=(a.axis,), keepdims=True)
-    return b(ew.sub, shifted, b(ew.log, total))
+    total = b(reduce_sum, weights_below_top(b, x, a.axis), axes=(a.axis,), keepdims=True)
+    return b(ew.sub, _shifted(b, x, a.axis), b(ew.log, total))
 
 
 def _log_softmax_of(a: Attrs, x: Array) -> Array:

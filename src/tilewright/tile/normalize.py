@@ -18,6 +18,7 @@ from math import lcm
 
 from tilewright.core.compute import (
     Axis,
+    Binary,
     Buffer,
     Cast,
     Computation,
@@ -36,7 +37,7 @@ from tilewright.core.compute import (
     walk,
 )
 from tilewright.core.expr import Dim, Sym, bounds, symbols
-from tilewright.tile.affine import coefficient, linear
+from tilewright.tile.affine import coefficient, linear, stride_along
 from tilewright.tile.clusters import PRODUCT, is_window, projection_before, ring_before, transformed_to
 from tilewright.tile.collapse import collapse, neighbours
 from tilewright.tile.cost import estimate
@@ -46,6 +47,7 @@ from tilewright.tile.relayout import relay_operands
 
 MAX_INLINE_NODES = 400
 TABLE_NODES, REPEATED = 8, 8
+CHEAP = ("add", "sub", "mul")
 MIN_JOINED_AXES = 3
 IDLE = 1.15
 """Lanes in vectors of channels to channels, from where on columns and channels become one axis."""
@@ -146,17 +148,18 @@ def inline(computation: Computation) -> Computation:
     Not when: its stage reduces, updates or scatters; the reader is a reduction that would repeat arithmetic beyond
     widening a load, or does not go along the temporary's last axis; it is read at a run-time index; what it reads is
     written in between; the result would be very large; it is a table of positions that is read many times over. From
-    the last temporary back: two readers may have become one by then.
+    the last temporary back: two readers may have become one by then. Of an input and a result for its row (``_again``)
+    several readers compute it each: they read the input, which is there, and no copy of it has to be written.
     """
     items = list(stages_of(computation))
     temps = list(computation.temps)
     for t in reversed(computation.temps):
         makers = [s for s in items if t in s.outs]
         users = [s for s in items if any(t in buffers_of_value(v) for v in _values(s))]
-        if len(makers) != 1 or len(users) != 1 or items.index(makers[0]) >= items.index(users[0]):
+        if len(makers) != 1 or not users or (len(users) > 1 and not _again(makers[0], items, computation.inputs)):
             continue
-        maker, user = makers[0], users[0]
-        if not _may_inline(maker, user, items):
+        maker = makers[0]
+        if any(items.index(maker) >= items.index(user) or not _may_inline(maker, user, items) for user in users):
             continue
 
         def leaf(x: Value, t: Buffer = t, maker: Stage = maker) -> Value | None:
@@ -169,11 +172,26 @@ def inline(computation: Computation) -> Computation:
         def untouched(x: Value, t: Buffer = t) -> bool:
             return t not in buffers_of_value(x)
 
-        new = replace(user, exprs=tuple(rewrite_value(v, leaf, keep=untouched) for v in user.exprs))
-        items[items.index(user)] = new
+        for user in users:
+            new = replace(user, exprs=tuple(rewrite_value(v, leaf, keep=untouched) for v in user.exprs))
+            items[items.index(user)] = new
         items.remove(maker)
         temps.remove(t)
     return replace(computation, items=tuple(items), temps=tuple(temps))
+
+
+def _again(maker: Stage, items: Sequence[Stage], inputs: Container[Buffer]) -> bool:
+    """Is it one operation on an input's elements in their order and a reduction's result for each row of them?"""
+    v = maker.exprs[0]
+    if not isinstance(v, Binary) or not isinstance(v.a, Load) or not isinstance(v.b, Load) or not maker.axes:
+        return False
+    reduced = {b for s in items if s.reduction is not None for b in s.outs}
+    x, row = (v.a, v.b) if v.b.buffer in reduced else (v.b, v.a)
+    if x.buffer not in inputs or row.buffer not in reduced or x.dtype.bits < 32 or v.op not in CHEAP:
+        return False
+    last = maker.axes[-1].sym
+    along = [i for i in row.index if isinstance(i, Value) or last in symbols(i)]
+    return not along and stride_along(x.buffer, x.index, last) == 1
 
 
 def _values(s: Stage) -> list[Value]:

@@ -108,11 +108,12 @@ def _space(b: Builder, name: str, row: str) -> str:
 
 
 def _top_level(b: Builder, machine: Machine, temps: list[str], root: str) -> None:
-    """A single row: the nests stay where they are; results of reductions become scratch."""
+    """A single row: the nests stay where they are; results of reductions become registers."""
     for name in temps:
         place = find_place(b.kernel, name, "rows")
         if estimate(place.buffer.shape) == 1:
-            b.do("place", name, "local")
+            b.do("place", name, "reg")
+    _merge_passes(b, None)
     wanted = {*temps, root}
     chosen = [s for s in b.kernel.body if _names_written((s,)) & wanted]
     for s in chosen:
@@ -131,9 +132,16 @@ def passes(b: Builder, machine: Machine, row: str) -> None:
             _inner(b, machine, nest_of(s))
 
 
-def _merge_passes(b: Builder, row: str) -> None:
-    """An element-wise pass before a reducing one over the same extent joins it; what starts the sum goes first."""
-    body = find_body(b.kernel, row)
+def _merge_passes(b: Builder, row: str | None) -> None:
+    """An element-wise pass before a reducing one over the same extent joins it; what starts the sum goes first.
+
+    Without ``row`` the passes are those of a kernel of one row.
+    """
+
+    def passes_now() -> Body:
+        return b.kernel.body if row is None else find_body(b.kernel, row)
+
+    body = passes_now()
     k = 0
     while k + 1 < len(body):
         first = body[k]
@@ -148,7 +156,7 @@ def _merge_passes(b: Builder, row: str) -> None:
         mark = b.mark()
         try:
             b.do("merge", first.loop.sym.name, second.loop.sym.name)
-            body, k = find_body(b.kernel, row), 0
+            body, k = passes_now(), 0
         except ScheduleError:
             b.back(mark)
 
