@@ -21,13 +21,27 @@ from typing import Any
 
 import numpy as np
 import torch
-from benchmarks import other_nets_misc, other_nets_more, other_nets_sizes, other_nets_vision
+from benchmarks import (
+    other_nets_misc,
+    other_nets_more,
+    other_nets_sizes,
+    other_nets_unseen,
+    other_nets_unseen_vision,
+    other_nets_vision,
+)
 from benchmarks.engines import BOTH, ENGINES, Task, make_runner
 from benchmarks.interleaved import Tensors, best_times, geometric_mean
 
 import tilewright
 
-NETS = other_nets_vision.NETS | other_nets_misc.NETS | other_nets_more.NETS | other_nets_sizes.NETS
+NETS = (
+    other_nets_vision.NETS
+    | other_nets_misc.NETS
+    | other_nets_more.NETS
+    | other_nets_sizes.NETS
+    | other_nets_unseen_vision.NETS
+    | other_nets_unseen.NETS
+)
 PEERS = ("onnxruntime", "openvino")
 TURN = 0.02
 """Seconds of one engine's turn: threads that spin after a call have gone to sleep when most of the next are timed."""
