@@ -3,9 +3,12 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ops.oracle import case_id, check_case, check_op, check_symbolic, sample_cases
 from tilewright.core import types as T
+from tilewright.core.compute import Buffer, Stage
 from tilewright.core.diag import OpError
 from tilewright.core.evaluate import evaluate_graph
 from tilewright.core.expr import Sym
@@ -16,6 +19,7 @@ from tilewright.ops.movement import reshape
 
 OPS = (so.sort, so.top_k, so.argwhere, so.nonzero)
 S = Sym("S", 0)
+SMALL = (T.f32, T.f16, T.u8, T.i32, T.u32)
 
 
 @pytest.mark.parametrize("case", sample_cases(OPS), ids=case_id)
@@ -62,6 +66,24 @@ def test_selection_over_several_blocks(n) -> None:
     _, order = check_op(so.top_k, (x,), {"k": 5, "axis": 1})
     expected = torch.sort(torch.tensor(x), dim=1, descending=True, stable=True).indices[:, :5]
     np.testing.assert_array_equal(order, expected.numpy())
+
+
+@given(data=st.data(), n=st.integers(65, 140), k=st.integers(1, 30), largest=st.booleans(), of=st.sampled_from(SMALL))
+@settings(max_examples=40, deadline=None)
+def test_selection_with_ties_and_the_greatest_of_all(data, n, k, largest, of) -> None:
+    """Whole blocks may hold nothing but what the last block is filled up with."""
+    numbers = [0, 1, of.max, of.min, *([np.nan, -0.0, np.inf] if of.is_float else [])]
+    few = data.draw(st.lists(st.sampled_from(numbers), min_size=1, max_size=3))
+    x = np.array(data.draw(st.lists(st.sampled_from(few), min_size=n, max_size=n))).astype(of.numpy)
+    check_op(so.top_k, (x,), {"k": k, "axis": 0, "largest": largest})
+
+
+@pytest.mark.parametrize(("dtype", "narrow"), [(T.f32, T.i32), (T.bf16, T.i32), (T.u8, T.u8)], ids=str)
+def test_only_one_number_of_a_block_is_packed_with_its_position(dtype, narrow) -> None:
+    x, values, order = Buffer("x", dtype, (500,)), Buffer("v", dtype, (5,)), Buffer("o", T.i64, (5,))
+    items = so.top_k.kernel((x,), (values, order), Attrs(so.top_k.complete_attrs({"k": 5, "axis": 0})))
+    made = {b.dtype for s in items if isinstance(s, Stage) for b in s.outs if len(b.shape) == 2}
+    assert made == {narrow}
 
 
 def test_selection_of_a_symbolic_length() -> None:

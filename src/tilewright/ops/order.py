@@ -56,7 +56,7 @@ MAX_COUNTED = 64  # elements: up to here n^2 comparisons beat log2(n) passes
 MAX_SELECTED = 64  # results: up to here top_k of a run-time number of elements selects one after another
 MOVED_BY_RADIX = 48  # cycles for an element; four keys are compared in one
 SELECTED = 64  # cycles for a result, besides comparing
-LEAST_BLOCK, LARGEST_BLOCK = 16, 256
+LEAST_BLOCK, LARGEST_BLOCK = 16, 128
 DIGIT_BITS = 8
 N_DIGITS = 1 << DIGIT_BITS
 _MAX_BITS = 32  # positions take the low 32 bits of a packed key
@@ -95,9 +95,9 @@ def _is_packed(dtype: types.DType) -> bool:
     return dtype.n_bytes <= 4
 
 
-def _packed(x: Value, i: Dim, descending: bool) -> Value:
-    high = Binary("shl", as_i64(_key(x, descending)), _constant(_MAX_BITS))
-    return Binary("or", high, index_value(i))
+def _with_position(key: Value, i: Value) -> Value:
+    """A key of up to 32 bits and a position as one i64."""
+    return Binary("or", Binary("shl", as_i64(key), _constant(_MAX_BITS)), i)
 
 
 def _unpacked(key: Value) -> Value:
@@ -168,43 +168,61 @@ def _by_counting(x: Buffer, axis: int, descending: bool, prefix: str) -> tuple[I
 
 
 def _by_selecting(x: Buffer, axis: int, descending: bool, prefix: str, k: int) -> tuple[Items, Position]:
-    """The least key of every block, then ``k`` times the least of those, whose block gets its next one."""
+    """The least key of every block, then ``k`` times the least of those, whose block gets its next one.
+
+    Keys are packed with positions for blocks and for the elements of one block only. Of a block that was not looked at
+    yet the position is that of its first element: the order of blocks of equal keys is right, and its least element is
+    the first that is not below. What fills the last block up is the last of all elements, behind equal ones.
+    """
     n, rows = x.shape[axis], _rows(x, axis)
     size = _block(n)
     n_blocks, to_block = ceildiv(n, size), _constant(size.bit_length() - 1)
-    keys = Buffer(f"{prefix}_keys", types.i64, (*rows, n_blocks, size))
+    narrow = _key(Const(0, x.dtype), descending).dtype
+    keys, lowest = Buffer(f"{prefix}_keys", narrow, (*rows, n_blocks, size)), Const(narrow.max, narrow)
+    low = Buffer(f"{prefix}_low", narrow, (*rows, n_blocks))
     best = Buffer(f"{prefix}_best", types.i64, (*rows, n_blocks))
-    last, following = (Buffer(f"{prefix}_{name}", types.i64, rows) for name in ("last", "following"))
+    bound, last, following = (Buffer(f"{prefix}_{name}", types.i64, rows) for name in ("bound", "last", "following"))
     order = Buffer(f"{prefix}_order", types.i64, (*rows, k))
     none = Const(types.i64.max, types.i64)
     e, g = Axis(loop_symbol("e", size), size), Axis(loop_symbol("g", n_blocks), n_blocks)
 
-    def least(out: Buffer, of: Callable[[Sequence[Dim]], Value], over: Axis) -> Stage:
+    def least(out: Buffer, of: Callable[[Sequence[Dim]], Value], over: Axis, start: Const) -> Stage:
         axes = axes_for(out.shape)
-        return Stage((out,), axes, syms(axes), (of(syms(axes)),), Reduction((over,), "min", (none,)))
+        return Stage((out,), axes, syms(axes), (of(syms(axes)),), Reduction((over,), "min", (start,)))
 
     def key_at(at: Sequence[Dim]) -> Value:
         i = at[-2] * size + at[-1]
-        return Select(Inside((n - 1 - i,)), _packed(Load(x, _at(at[:-2], axis, i)), i, descending), none)
+        return Select(Inside((n - 1 - i,)), _key(Load(x, _at(at[:-2], axis, i)), descending), lowest)
 
-    def after_last(row: Sequence[Dim]) -> Value:
-        key = Load(keys, (*row, block(row), e.sym))
-        return Select(Binary("gt", key, Load(last, tuple(row))), key, none)
+    def behind(floor: Buffer, comparison: str) -> Callable[[Sequence[Dim]], Value]:
+        """The packed keys of the block in question that are not below ``floor``, or above it."""
+
+        def of(row: Sequence[Dim]) -> Value:
+            start = Binary("shl", block(row), to_block)
+            key = _with_position(Load(keys, (*row, block(row), e.sym)), Binary("add", start, Index(e.sym)))
+            return Select(Binary(comparison, key, Load(floor, tuple(row))), key, none)
+
+        return of
 
     def block(row: Sequence[Dim]) -> Value:
-        return Binary("shr", _unpacked(Load(last, tuple(row))), to_block)
+        return Binary("shr", _unpacked(Load(bound, tuple(row))), to_block)
 
     j = Axis(loop_symbol("j", k), k)
     axes = axes_for(rows)
     row = syms(axes)
     step = (
-        least(last, lambda row: Load(best, (*row, g.sym)), g),
+        least(bound, lambda row: Load(best, (*row, g.sym)), g, none),
+        least(last, behind(bound, "ge"), e, none),
         write(order, axes, (*row, j.sym), _unpacked(Load(last, row))),
-        least(following, after_last, e),
+        least(following, behind(last, "gt"), e, none),
         write(best, axes, (*row, block(row)), Load(following, row)),
     )
-    first = least(best, lambda at: Load(keys, (*at, e.sym)), e)
-    return [*assign(keys, key_at), first, Serial(j, step)], lambda row, r: Load(order, (*row, r))
+    items = [
+        *assign(keys, key_at),
+        least(low, lambda at: Load(keys, (*at, e.sym)), e, lowest),
+        *assign(best, lambda at: _with_position(Load(low, tuple(at)), index_value(at[-1] * size))),
+    ]
+    return [*items, Serial(j, step)], lambda row, r: Load(order, (*row, r))
 
 
 def _by_digits(x: Buffer, axis: int, descending: bool, prefix: str) -> tuple[Items, Position]:
