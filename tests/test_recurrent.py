@@ -81,15 +81,16 @@ def test_recurrent_weights_in_bf16(target, name, hidden, batch, direction):
         assert a.tobytes() == b.tobytes()
 
 
-def scan(hidden, behind=0):
+def scan(hidden, behind=0, panel=0):
     """The recurrence of one LSTM layer, scheduled for one core with AVX-512, and its steps."""
     f, n_steps = types.f32, 5 * behind or 9
-    shapes = [(n_steps, 1, 4 * hidden), (hidden, 4 * hidden), (1, hidden), (1, hidden), (hidden, 4 * hidden)]
+    weights = (hidden // panel, hidden, 4 * panel) if panel else (hidden, 4 * hidden)
+    shapes = [(n_steps, 1, 4 * hidden), weights, (1, hidden), (1, hidden), (hidden, 4 * hidden)]
     ins = tuple(Buffer(f"x{k}", f, s) for k, s in enumerate(shapes))[: 5 if behind else 4]
     results = [(n_steps, 1, hidden), (1, hidden), (1, hidden), (n_steps, 1, 4 * hidden)][: 4 if behind else 3]
     outs = tuple(Buffer(f"y{k}", f, s) for k, s in enumerate(results))
     op = ops.by_name("lstm_scan")
-    items = tuple(op.kernel(ins, outs, Attrs(op.complete_attrs({"behind": behind}))))
+    items = tuple(op.kernel(ins, outs, Attrs(op.complete_attrs({"behind": behind, "panel": panel}))))
     temps = dict.fromkeys(b for s in stages_of(items) for b in s.outs if b not in outs)
     computation = Computation(ins, outs, items, tuple(temps))
     machine = replace(machine_of(Target.parse("x86-64-v4")), n_cores=1)
@@ -118,6 +119,14 @@ def test_weights_walked_back_and_forth_in_one_of_two_nests_are_packed_once():
     made = scan(512, behind=8)
     assert "alternate" in [s.primitive for s in made.schedule.steps]
     assert sorted(p.source.name for p in made.kernel.packed) == ["x1", "x4"]
+
+
+def test_weights_in_panels_stay_as_they_lie_and_are_asked_for_ahead():
+    """Seven nests read them: packed for each there would be as many copies, and a pass would find none in a cache."""
+    made = scan(512, panel=16)
+    assert not made.kernel.packed
+    assert [s.primitive for s in made.schedule.steps].count("stream") == 7
+    assert "stream" not in [s.primitive for s in scan(128, panel=16).schedule.steps]  # the second level has them all
 
 
 def layers(name, hidden, n_inputs, batch, target, threads):

@@ -18,7 +18,6 @@ from typing import Any
 from tilewright.codegen.target import Target
 from tilewright.core.diag import OptionError
 from tilewright.core.passes import Pass
-from tilewright.graph.ahead import most_weights
 from tilewright.graph.pipeline import passes_for
 from tilewright.graph.precision import Precision
 
@@ -113,5 +112,6 @@ def graph_passes(options: Options, target: Target) -> tuple[Pass, ...]:
     lanes = target.lanes(4) if options.accuracy == "default" and options.optimize != SIZE else 0
     if options.precision == "bf16":
         return (*passes_for(level, lanes=lanes, per_lane=2 if target.has_bf16 else 1), Precision())
-    most = most_weights(target.multiplies, target.l2_bytes)
-    return passes_for(level, lanes=lanes, n_cores=target.n_cores, most_ahead=most)
+    return passes_for(
+        level, lanes=lanes, n_cores=target.n_cores, multiplies=target.multiplies, l2_bytes=target.l2_bytes
+    )

@@ -71,6 +71,7 @@ EXAMPLES: dict[str, tuple[Computation, str, tuple[str, ...]]] = {
         product_with(lambda r, i, j: r[i, j], 6, 8, 40), "hint(R, k0, 4)",
         ("reorder(k0, i0_1, i1_1)", "split(i0_2, 2)", "compute_at(T, i0_2_o, local)"),
     ),
+    "stream": (matmul(4, 8, 40, False), "stream(B, k0, 2, 4)", ("reorder(k0, i0_1, i1_1)",)),
 }  # fmt: skip
 """Of every primitive: a computation, the step to show, and the steps before it."""
 

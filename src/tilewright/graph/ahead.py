@@ -24,8 +24,8 @@ from tilewright.core.graph import CONST, PROJ, Builder, Graph, Node
 from tilewright.core.passes import Pass
 from tilewright.core.rewrite import Fired, Journal
 from tilewright.core.types import Array, product
+from tilewright.graph.scans import is_plain_scan, recurrent_weights
 
-SCANS = (ops.lstm_scan, ops.gru_scan, ops.rnn_scan)
 MIN_BLOCKS = 4
 """Of steps; the first is not overlapped, and the last block is projected behind the loop."""
 MIN_WEIGHTS, MAX_WEIGHTS = 1 << 14, 1 << 22
@@ -134,16 +134,11 @@ def _hidden(scan: Node) -> int:
 
 
 def _takes_part(scan: Node) -> bool:
-    if scan.op not in SCANS or scan.attrs["behind"] or scan.inputs[0].dtype is not types.f32:
-        return False
-    reset_first = scan.op is ops.gru_scan and not scan.attrs["linear_before_reset"]
-    if reset_first or scan.inputs[2].shape[0] != 1 or any(i.dtype.is_integer for i in scan.inputs):
-        return False
-    return scan.inputs[1].op is CONST and _n_weights(scan) >= MIN_WEIGHTS
+    return is_plain_scan(scan) and scan.inputs[2].shape[0] == 1 and _n_weights(scan) >= MIN_WEIGHTS
 
 
 def _n_weights(scan: Node) -> int:
-    return int(scan.inputs[1].attrs["data"].array.size)
+    return int(recurrent_weights(scan).size)
 
 
 def _rewritten(graph: Graph, uses: dict[Node, list[Node]], blocks: dict[Node, int]) -> Graph:

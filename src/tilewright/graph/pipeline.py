@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tilewright.core.passes import Pass
 from tilewright.graph.affine import FoldAffine
-from tilewright.graph.ahead import MAX_WEIGHTS, ProjectAhead
+from tilewright.graph.ahead import ProjectAhead, most_weights
 from tilewright.graph.canonicalize import Canonicalize
 from tilewright.graph.decompose import Decompose
 from tilewright.graph.fold import FoldConstants
@@ -18,6 +18,7 @@ from tilewright.graph.merge import MergeMatmuls
 from tilewright.graph.planes import InPlanes
 from tilewright.graph.precision import Precision
 from tilewright.graph.recognise import Recognise
+from tilewright.graph.scan_panels import ScanPanels
 from tilewright.graph.separate import SeparateWindows
 from tilewright.graph.taps import FewTaps
 from tilewright.graph.winograd import Winograd
@@ -50,15 +51,16 @@ def passes_for(
     lanes: int = 0,
     per_lane: int = 1,
     n_cores: int = 1,
-    most_ahead: int = MAX_WEIGHTS,
+    multiplies: int = 16,
+    l2_bytes: int = 1 << 20,
 ) -> tuple[Pass, ...]:
     """The passes of level ``optimize``: 0 only makes the graph runnable, 1 cleans it, 2 is everything.
 
     ``keep`` names the composites that stay whole. ``lanes`` is how many f32 fill a vector of the machine, or 0
     when results must be those of plain sums: then nothing is rewritten to forms with a larger error; ``per_lane`` is
-    how many products of a lane a plain sum adds at once, ``n_cores`` how many threads share a call, ``most_ahead`` the
-    weights of a scan that projects (``graph.ahead.most_weights``). ``merge-matmuls`` is in no level: it is for
-    those who ask for it.
+    how many products of a lane a plain sum adds at once, ``n_cores`` how many threads share a call, ``multiplies`` how
+    many f32 a core multiplies in a cycle, ``l2_bytes`` its second-level cache. ``merge-matmuls`` is in no level: it is
+    for those who ask for it.
     """
     if optimize == 0:
         return (Decompose(),)
@@ -70,6 +72,7 @@ def passes_for(
             Canonicalize(),
             FoldConstants(),
         )
+    most = most_weights(multiplies, l2_bytes)
     return (
         Canonicalize(),  # one form for equal things: the next passes look for forms
         FoldConstants(),  # and for constants
@@ -88,6 +91,7 @@ def passes_for(
         FoldConstants(),  # weights of phases
         *((InPlanes(lanes),) if lanes and per_lane == 1 else ()),  # when it is known which stand alone
         *((Winograd(lanes, per_lane),) if lanes else ()),  # when the layout and the weights are final
-        *((ProjectAhead(lanes, n_cores, most_ahead),) if lanes and per_lane == 1 else ()),  # when layers read scans
+        *((ScanPanels(lanes, n_cores, multiplies, l2_bytes),) if lanes > 1 and per_lane == 1 else ()),
+        *((ProjectAhead(lanes, n_cores, most),) if lanes and per_lane == 1 else ()),  # scans that stay as they are
         HoistArithmetic(),  # to where a product can take it along
     )

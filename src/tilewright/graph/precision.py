@@ -24,6 +24,7 @@ from tilewright.core.opdef import Trait
 from tilewright.core.passes import Pass
 from tilewright.core.rewrite import Fired, Journal
 from tilewright.core.types import Array
+from tilewright.graph.scans import SCANS
 
 MIN_DEPTH = 8
 """A sum of fewer products is not worth a conversion of what it reads."""
@@ -34,7 +35,6 @@ MIN_GROUP = 8
 """Members of a group of a convolution below which lanes span groups, and read operands one by one."""
 FULL_GROUP = 16
 """Below so many members they are worth it only where they fill what vectors they take."""
-SCANS = (ops.lstm_scan, ops.gru_scan, ops.rnn_scan)
 RECURRENT = 1
 """Which operand of a scan the recurrent weights are."""
 EXACT = (ops.max_pool,)
@@ -85,7 +85,7 @@ def _has_constant(node: Node) -> bool:
 
 def _is_narrow_scan(node: Node) -> bool:
     """Is it a recurrence in f32 whose weights are a constant with sums that are worth it?"""
-    if node.op not in SCANS:
+    if node.op not in SCANS or node.attrs["panel"]:
         return False
     weights = node.inputs[RECURRENT]
     return weights.op is CONST and weights.dtype is types.f32 and _at_least(weights.shape[0], MIN_LANES)

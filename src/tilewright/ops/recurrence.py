@@ -16,41 +16,33 @@ a step read weights and do little with them, those of a block of rows do much, s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
 from tilewright.core import types
 from tilewright.core.compute import (
-    Axis,
-    Binary,
     Buffer,
-    Cast,
     Const,
-    Index,
-    IndexLike,
     Inside,
     Load,
-    Reduction,
     Select,
-    Serial,
     Stage,
     Value,
-    axes_for,
-    loop_symbol,
     syms,
 )
 from tilewright.core.diag import OpError
-from tilewright.core.expr import Dim, Sym, floordiv, maximum, mod
+from tilewright.core.expr import Dim, Sym, floordiv, mod
 from tilewright.core.graph import Attrs
 from tilewright.core.opdef import AttrDef, OpDef, Sample
 from tilewright.core.types import Array, TensorType
-from tilewright.ops.cells import Activation, activations, check_activations
+from tilewright.ops.cells import activations, check_activations
 from tilewright.ops.common import check_dtype
 from tilewright.ops.rules import Types, check_same_dims
-from tilewright.ops.stages import Items, as_i64, copy_from, write
+from tilewright.ops.scan import Scan
+from tilewright.ops.stages import Items, copy_from, write
 
 LSTM_DEFAULTS = ("Sigmoid", "Tanh", "Tanh")
 GRU_DEFAULTS = ("Sigmoid", "Tanh")
@@ -75,13 +67,25 @@ def _check_scan(ts: Types, a: Attrs, n_gates: int, n_states: int, n_functions: i
     check_dtype(rt, (xp.dtype, types.bf16) if xp.dtype is types.f32 else (xp.dtype,), "the recurrent weights")
     hidden = state.shape[1]
     check_same_dims(xp.shape[1:], (state.shape[0], hidden * n_gates), "projected input and state")
-    check_same_dims(rt.shape, (hidden, hidden * n_gates), "recurrent weights and state")
+    if a.panel:
+        _check_panels(ts, a, n_gates)
+    else:
+        check_same_dims(rt.shape, (hidden, hidden * n_gates), "recurrent weights and state")
     for t in ts[2 : 2 + n_states]:
         check_same_dims(t.shape, state.shape, "states")
     check_activations(a, n_functions)
     if a.clip < 0:
         raise OpError(f"clip {a.clip} is negative; 0 is none")
     return xp.with_shape((*xp.shape[:2], hidden))
+
+
+def _check_panels(ts: Types, a: Attrs, n_gates: int) -> None:
+    rt, hidden = ts[1], ts[2].shape[1]
+    if a.panel < 0 or mod(hidden, a.panel) != 0 or rt.dtype is not ts[0].dtype:
+        raise OpError(f"panel {a.panel} must divide the {hidden} hidden units, with weights of the states' dtype")
+    if a.behind or not a.get("linear_before_reset", True) or any(t.dtype.is_integer for t in ts):
+        raise OpError("panels take no lengths, nothing behind, and no reset gate before the product")
+    check_same_dims(rt.shape, (floordiv(hidden, a.panel), hidden, n_gates * a.panel), "panels of weights and state")
 
 
 def _next_projection(ts: Types, a: Attrs, y: TensorType) -> tuple[Types, tuple[TensorType, ...]]:
@@ -168,120 +172,7 @@ def scan_rnn(xp: Array, rt: Array, h: Array, lengths: Array | None, a: Attrs, re
     return y, h.copy()
 
 
-# --- stages ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Scan:
-    """One step of a scan as stages over batch ``b`` and hidden ``j``."""
-
-    xp: Buffer
-    rt: Buffer
-    y: Buffer
-    h: Buffer
-    lengths: Buffer | None
-    attrs: Attrs
-    step: Dim = 0
-    part: str = ""
-
-    @property
-    def cell_axes(self) -> tuple[Axis, ...]:
-        return axes_for(self.h.shape)
-
-    def temp(self, name: str, n_gates: int) -> Buffer:
-        return Buffer(f"{self.y.name}_{name}{self.part}", self.y.dtype, (self.h.shape[0], self.h.shape[1] * n_gates))
-
-    def running(self, b: Sym) -> Value | None:
-        """Whether row ``b`` still runs; None when every row always does."""
-        if self.lengths is None:
-            return None
-        return Binary("lt", Index(self.step), as_i64(self.lengths[b]))
-
-    def at(self, b: Sym) -> IndexLike:
-        """The time that row ``b`` reads and writes at this step."""
-        t, n = self.step, self.xp.shape[0]
-        running = self.running(b)
-        if not self.attrs.reverse:
-            return t
-        if running is None or self.lengths is None:
-            return n - 1 - t
-        end = Binary("min", as_i64(self.lengths[b]), Index(n))
-        return Select(running, Binary("sub", end, Index(t + 1)), Index(t))
-
-    def projected(self, b: Sym, column: Dim) -> Load:
-        return Load(self.xp, (self.at(b), b, column))
-
-    def product(self, out: Buffer, state: Buffer, first: Dim, init: Callable[[Sym, Dim], Value]) -> tuple[Stage, ...]:
-        """``out[b, j] = init(b, first + j) + sum_k state[b, k] * rt[k, first + j]``, of a rounded state if need be."""
-        axes = axes_for(out.shape)
-        b, j = syms(axes)
-        hidden = self.h.shape[1]
-        k = Axis(loop_symbol("k", hidden), hidden)
-        reduction = Reduction((k,), "add", (init(b, first + j),))
-        weight: Value = Load(self.rt, (k.sym, first + j))
-        if self.rt.dtype is out.dtype:
-            return (Stage((out,), axes, (b, j), (state[b, k.sym] * weight,), reduction),)
-        narrow = Buffer(f"{out.name}_in", self.rt.dtype, state.shape)
-        at = syms(state_axes := axes_for(state.shape))
-        rounded = write(narrow, state_axes, at, Cast(state[at], self.rt.dtype))
-        term = Cast(narrow[b, k.sym], out.dtype) * Cast(weight, out.dtype)
-        return rounded, Stage((out,), axes, (b, j), (term,), reduction)
-
-    def update(self, state: Buffer, new: Callable[[Sym, Sym], Value]) -> Stage:
-        """``state[b, j] = new(b, j)`` for rows that still run."""
-        axes = self.cell_axes
-        b, j = syms(axes)
-        running, value = self.running(b), new(b, j)
-        return write(state, axes, (b, j), value if running is None else Select(running, value, state[b, j]))
-
-    def emit(self) -> Stage:
-        """``y[time] = h``, or 0 after a row's end."""
-        axes = self.cell_axes
-        b, j = syms(axes)
-        running, h = self.running(b), self.h[b, j]
-        value = h if running is None else Select(running, h, Const(0, h.dtype))
-        return write(self.y, axes, (self.at(b), b, j), value)
-
-    def over_time(self, stages: Callable[[_Scan], tuple[Stage, ...]], ahead: tuple[Buffer, Buffer] | None) -> Items:
-        """``stages`` of every step in order; ``ahead``: the next layer's weights, and where its projection goes.
-
-        The first steps run alone, so that behind every later one a whole block of rows is there to be projected.
-        """
-        n, behind = self.xp.shape[0], self.attrs.behind
-        if ahead is None:
-            t = _axis("t", n)
-            return [Serial(t, stages(replace(self, step=t.sym)))]
-        blocks = maximum(floordiv(n, behind) - 1, 0)
-        alone = n - blocks * behind
-        t, q, r, rest = _axis("t", alone), _axis("q", blocks), _axis("r", behind), _axis("r", behind)
-        items: Items = [Serial(t, stages(replace(self, step=t.sym)))]
-        if blocks != 0:
-            at = replace(self, step=alone + q.sym * behind + r.sym, part="_b")
-            beside = (*at.project(*ahead, q.sym * behind, behind, r.sym), *stages(at))
-            items.append(Serial(q, (Serial(r, beside),)))
-        last = self.project(*ahead, blocks * behind, alone, rest.sym)
-        return [*items, Serial(rest, last)]
-
-    def project(self, wn: Buffer, z: Buffer, first: Dim, n_steps: Dim, chunk: Sym) -> tuple[Stage, Stage]:
-        """A chunk of the columns of ``z = y @ wn``, for what the steps from ``first`` on have written."""
-        hidden, width = self.h.shape[1], floordiv(wn.shape[1], self.attrs.behind)
-        out = Buffer(f"{z.name}_ahead{self.part}", z.dtype, (n_steps, self.h.shape[0], width))
-        axes, k = axes_for(out.shape), _axis("k", hidden)
-        i, b, j = syms(axes)
-        row: Dim = self.xp.shape[0] - 1 - (first + i) if self.attrs.reverse else first + i
-        term = Load(self.y, (row, b, k.sym)) * Load(wn, (k.sym, chunk * width + j))
-        made = Stage((out,), axes, (i, b, j), (term,), Reduction((k,), "add", (Const(0, z.dtype),)))
-        return made, write(z, axes, (row, b, chunk * width + j), out[i, b, j])
-
-    def activate(self, function: Activation, x: Value) -> Value:
-        clip = self.attrs.clip
-        if clip:
-            x = Binary("max", Binary("min", x, Const(clip, x.dtype)), Const(-clip, x.dtype))
-        return function.value(x)
-
-
-def _axis(name: str, extent: Dim) -> Axis:
-    return Axis(loop_symbol(name, extent), extent)
+# --- kernels --------------------------------------------------------------------------------------------------------
 
 
 def _ahead(
@@ -299,28 +190,34 @@ def _lstm_kernel(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs) ->
     f, g, out = activations(a, LSTM_DEFAULTS)
     hidden = h.shape[1]
 
-    def step(s: _Scan) -> tuple[Stage, ...]:
-        gates = s.temp("gates", 4)
+    def cell(s: Scan, gates: Buffer) -> tuple[Stage, ...]:
+        def kept(b: Sym, j: Sym) -> Load:
+            return c[b, s.first + j]
 
         def gate(k: int, b: Sym, j: Sym, seen: int | None) -> Value:
             """The input of gate ``k`` of i, o, f, c; ``seen`` is its part of the peephole weights."""
-            x: Value = gates[b, j + hidden * k]
-            return x if peephole is None or seen is None else x + peephole[j + hidden * seen] * c[b, j]
+            x: Value = gates[b, j + s.units * k]
+            return x if peephole is None or seen is None else x + peephole[s.first + j + hidden * seen] * kept(b, j)
 
         def new_c(b: Sym, j: Sym) -> Value:
             i = s.activate(f, gate(0, b, j, 0))
             keep = Const(1, i.dtype) - i if a.input_forget else s.activate(f, gate(2, b, j, 2))
-            return keep * c[b, j] + i * s.activate(g, gate(3, b, j, None))
+            return keep * kept(b, j) + i * s.activate(g, gate(3, b, j, None))
 
-        return (
-            *s.product(gates, h, 0, s.projected),
-            s.update(c, new_c),
-            s.update(h, lambda b, j: s.activate(f, gate(1, b, j, 1)) * out.value(c[b, j])),
-            s.emit(),
-        )
+        def new_h(b: Sym, j: Sym) -> Value:
+            return s.activate(f, gate(1, b, j, 1)) * out.value(kept(b, j))
+
+        return s.update(kept, new_c), s.update(s.after, new_h), s.emit()
+
+    def step(s: Scan) -> tuple[Stage, ...]:
+        gates = s.temp("gates", 4)
+        return (*s.product(gates, h, 0, s.projected), *cell(s, gates))
 
     start = [*copy_from(h, h0, lambda i: i), *copy_from(c, c0, lambda i: i)]
-    return [*start, *_Scan(xp, rt, y, h, lengths, a).over_time(step, ahead)]
+    scan = Scan(xp, rt, y, h, lengths, a)
+    if a.panel:
+        return [*start, *scan.in_panels(Scan.projected, cell)]
+    return [*start, *scan.over_time(step, ahead)]
 
 
 def _gru_kernel(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs) -> Items:
@@ -331,38 +228,43 @@ def _gru_kernel(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs) -> 
     f, g = activations(a, GRU_DEFAULTS)
     hidden = h.shape[1]
 
-    def step(s: _Scan) -> tuple[Stage, ...]:
-        gates, reset = s.temp("gates", 3 if a.linear_before_reset else 2), s.temp("reset", 1)
-        part = s.temp("part", 1)
+    def r(s: Scan, gates: Buffer, b: Sym, j: Sym) -> Value:
+        return s.activate(f, gates[b, j + s.units])
 
-        def r(b: Sym, j: Sym) -> Value:
-            return s.activate(f, gates[b, j + hidden])
+    def init(s: Scan, b: Sym, column: Dim) -> Value:
+        """What a gate's product is added to; the candidate's own bias where the reset gate scales both."""
+        if not a.linear_before_reset:
+            return s.projected(b, column)
+        own = column - hidden * 2
+        return Select(Inside((own,)), r_bias[own], s.projected(b, column))
+
+    def cell(s: Scan, gates: Buffer, part: Buffer | None = None) -> tuple[Stage, ...]:
+        """``part`` is the candidate's input; without it, it is a gate's, which the reset gate scales."""
 
         def new_h(b: Sym, j: Sym) -> Value:
             z = s.activate(f, gates[b, j])
-            if a.linear_before_reset:
-                x: Value = s.projected(b, j + hidden * 2) + r(b, j) * gates[b, j + hidden * 2]
+            if part is None:
+                own = s.projected(b, s.first + j + hidden * 2)
+                x: Value = own + r(s, gates, b, j) * gates[b, j + s.units * 2]
             else:
                 x = part[b, j]
-            return (Const(1, z.dtype) - z) * s.activate(g, x) + z * h[b, j]
+            return (Const(1, z.dtype) - z) * s.activate(g, x) + z * s.before(b, j)
 
-        def init(b: Sym, column: Dim) -> Value:
-            """What a gate's product is added to; the candidate's own bias where the reset gate scales both."""
-            if not a.linear_before_reset:
-                return s.projected(b, column)
-            own = column - hidden * 2
-            return Select(Inside((own,)), r_bias[own], s.projected(b, column))
+        return s.update(s.after, new_h), s.emit()
 
-        axes = s.cell_axes
+    def step(s: Scan) -> tuple[Stage, ...]:
+        gates = s.temp("gates", 3 if a.linear_before_reset else 2)
+        products = s.product(gates, h, 0, partial(init, s))
+        if a.linear_before_reset:
+            return (*products, *cell(s, gates))
+        reset, part, axes = s.temp("reset", 1), s.temp("part", 1), s.cell_axes
         b, j = syms(axes)
-        candidate = [
-            write(reset, axes, (b, j), r(b, j) * h[b, j]),
-            *s.product(part, reset, hidden * 2, s.projected),
-        ]
-        products = [*s.product(gates, h, 0, init), *([] if a.linear_before_reset else candidate)]
-        return (*products, s.update(h, new_h), s.emit())
+        scaled = write(reset, axes, (b, j), r(s, gates, b, j) * h[b, j])
+        return (*products, scaled, *s.product(part, reset, hidden * 2, s.projected), *cell(s, gates, part))
 
-    return [*copy_from(h, h0, lambda i: i), *_Scan(xp, rt, y, h, lengths, a).over_time(step, ahead)]
+    scan = Scan(xp, rt, y, h, lengths, a)
+    items = scan.in_panels(init, cell) if a.panel else scan.over_time(step, ahead)
+    return [*copy_from(h, h0, lambda i: i), *items]
 
 
 def _rnn_kernel(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs) -> Items:
@@ -372,15 +274,16 @@ def _rnn_kernel(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs) -> 
     y, h = outs
     (f,) = activations(a, RNN_DEFAULTS)
 
-    def step(s: _Scan) -> tuple[Stage, ...]:
-        gates = s.temp("gates", 1)
-        return (
-            *s.product(gates, h, 0, s.projected),
-            s.update(h, lambda b, j: s.activate(f, gates[b, j])),
-            s.emit(),
-        )
+    def cell(s: Scan, gates: Buffer) -> tuple[Stage, ...]:
+        return s.update(s.after, lambda b, j: s.activate(f, gates[b, j])), s.emit()
 
-    return [*copy_from(h, h0, lambda i: i), *_Scan(xp, rt, y, h, lengths, a).over_time(step, ahead)]
+    def step(s: Scan) -> tuple[Stage, ...]:
+        gates = s.temp("gates", 1)
+        return (*s.product(gates, h, 0, s.projected), *cell(s, gates))
+
+    scan = Scan(xp, rt, y, h, lengths, a)
+    items = scan.in_panels(Scan.projected, cell) if a.panel else scan.over_time(step, ahead)
+    return [*copy_from(h, h0, lambda i: i), *items]
 
 
 def _optional(buffers: Sequence[Buffer]) -> tuple[Buffer | None, Buffer | None]:
@@ -399,6 +302,7 @@ _ATTRS: dict[str, AttrDef] = {
     "clip": AttrDef("float", 0.0),
     "reverse": AttrDef("bool", False),
     "behind": AttrDef("int", 0),
+    "panel": AttrDef("int", 0),
 }
 _AHEAD_DOC = (
     " With ``behind`` a last operand wn [hidden, columns] and a last result z = y @ wn, computed that many steps later "
@@ -420,17 +324,33 @@ def _infer_lstm_scan(ts: Types, a: Attrs) -> tuple[TensorType, ...]:
 def _ref_lstm_scan(xs: Sequence[Array], a: Attrs) -> tuple[Array, ...]:
     xs, wn = _without_weights(xs, a)
     peephole, lengths = optional_arrays(xs[4:])
-    return _with_projection(scan_lstm(xs[0], xs[1], xs[2], xs[3], peephole, lengths, a, a.reverse), wn)
+    return _with_projection(scan_lstm(xs[0], _whole(xs[1], a), xs[2], xs[3], peephole, lengths, a, a.reverse), wn)
 
 
 def _ref_gru_scan(xs: Sequence[Array], a: Attrs) -> tuple[Array, ...]:
     xs, wn = _without_weights(xs, a)
-    return _with_projection(scan_gru(xs[0], xs[1], xs[2], xs[3], optional_arrays(xs[4:])[1], a, a.reverse), wn)
+    lengths = optional_arrays(xs[4:])[1]
+    return _with_projection(scan_gru(xs[0], _whole(xs[1], a), xs[2], xs[3], lengths, a, a.reverse), wn)
 
 
 def _ref_rnn_scan(xs: Sequence[Array], a: Attrs) -> tuple[Array, ...]:
     xs, wn = _without_weights(xs, a)
-    return _with_projection(scan_rnn(xs[0], xs[1], xs[2], optional_arrays(xs[3:])[1], a, a.reverse), wn)
+    return _with_projection(scan_rnn(xs[0], _whole(xs[1], a), xs[2], optional_arrays(xs[3:])[1], a, a.reverse), wn)
+
+
+def in_panels(rt: Array, panel: int) -> Array:
+    """Recurrent weights ``[hidden, gates * hidden]`` as ``[hidden / panel, hidden, gates * panel]``."""
+    hidden = rt.shape[0]
+    apart = rt.reshape(hidden, -1, hidden // panel, panel)
+    return np.ascontiguousarray(apart.transpose(2, 0, 1, 3)).reshape(hidden // panel, hidden, -1)
+
+
+def _whole(rt: Array, a: Attrs) -> Array:
+    """Recurrent weights as ``[hidden, gates * hidden]``."""
+    if not a.panel:
+        return rt
+    n_panels, hidden, width = rt.shape
+    return rt.reshape(n_panels, hidden, width // a.panel, a.panel).transpose(1, 2, 0, 3).reshape(hidden, -1)
 
 
 def _without_weights(xs: Sequence[Array], a: Attrs) -> tuple[Sequence[Array], Array | None]:
@@ -464,6 +384,11 @@ def _lstm_samples(rng: np.random.Generator) -> Iterator[Sample]:
     long, wn = _draw(rng, (11, 2, 8), (2, 6))
     yield Sample((long, rt, h, c, wn), {"behind": 2})
     yield Sample((long, rt, h, c, p, wn), {"behind": 3, "reverse": True})
+    xp, rt, h, c, p = _draw(rng, (5, 2, 24), (6, 24), (2, 6), (2, 6), (18,))
+    yield Sample((xp, in_panels(rt, 2), h, c), {"panel": 2})
+    yield Sample((xp[:4], in_panels(rt, 3), h, c, p), {"panel": 3, "reverse": True, "input_forget": True})
+    yield Sample((xp[:1], in_panels(rt, 6), h, c), {"panel": 6, "clip": 0.5})
+    yield Sample((xp[:0], in_panels(rt, 1), h, c), {"panel": 1})
 
 
 lstm_scan = OpDef(
@@ -499,6 +424,10 @@ def _gru_samples(rng: np.random.Generator) -> Iterator[Sample]:
     yield Sample((xp[:, :0], rt, h[:0], bias))
     yield Sample((xp, rt, h, bias, *_draw(rng, (2, 4))), {"behind": 1, "linear_before_reset": True})
     yield Sample((xp, rt, h, bias, *_draw(rng, (2, 4))), {"behind": 4, "reverse": True})
+    xp, rt, h, bias = _draw(rng, (5, 1, 12), (4, 12), (1, 4), (4,))
+    for n_steps, panel in ((5, 2), (4, 1), (2, 4)):
+        more = {"linear_before_reset": True, "panel": panel, "reverse": n_steps == 4}
+        yield Sample((xp[:n_steps], in_panels(rt, panel), h, bias), more)
 
 
 gru_scan = OpDef(
@@ -530,6 +459,8 @@ def _rnn_samples(rng: np.random.Generator) -> Iterator[Sample]:
     yield Sample((xp, rt, h, lengths), {"reverse": True, "clip": 0.3})
     yield Sample((xp, rt.astype(types.bf16.numpy), h))
     yield Sample((*_draw(rng, (8, 2, 4)), rt, h, *_draw(rng, (4, 8))), {"behind": 2})
+    yield Sample((xp, in_panels(rt, 2), h), {"panel": 2})
+    yield Sample((xp, in_panels(rt, 1), h), {"panel": 1, "reverse": True})
     for name in ("LeakyRelu", "ThresholdedRelu", "ScaledTanh", "Softplus", "Sigmoid"):
         yield Sample((xp[:1], rt, h), {"activations": (name,)})
 

@@ -80,7 +80,8 @@ class _Arrangement:
     items: Sequence[Item]
     n_cores: int
     in_use: list[float] = field(default_factory=list)
-    moved: set[int] = field(default_factory=set)
+    moved: dict[int, set[int]] = field(default_factory=dict)
+    """What runs early so that two calls can run side by side, and these two: it does not take one of them itself."""
 
     def runs(self) -> list[Run]:
         apart = [Run((k,)) for k in range(len(self.items))]
@@ -92,7 +93,6 @@ class _Arrangement:
         found: list[Run] = []
         while left:
             if first := self._to_do_before(left, done, peak):
-                self.moved.update(first)
                 left = [*first, *(k for k in left if k not in first)]
                 continue
             calls = self._run(left, done, peak)
@@ -122,9 +122,10 @@ class _Arrangement:
 
     def _run(self, left: list[int], done: set[int], peak: float) -> list[int]:
         """The next call, and those that are moved up to it, each the one that gains most."""
-        calls, ahead = left[:1], self._ahead(left)
+        calls, ahead, before = left[:1], self._ahead(left), [*self.in_use]
         while ahead and len(calls) < MOST:
-            ready = [k for k in ahead if k not in calls and self.items[k].needs <= done]
+            kept = set().union(*(self.moved.get(c, ()) for c in calls))
+            ready = [k for k in ahead if k not in calls and k not in kept and self.items[k].needs <= done]
             gains = {k: self._gain([*calls, k]) - self._gain(calls) for k in ready}
             gains = {k: g for k, g in gains.items() if g > 0 and self._fits(calls[0], [k], peak)}
             if not gains:
@@ -132,7 +133,10 @@ class _Arrangement:
             best = max(gains, key=lambda k: gains[k])
             self._move(calls[0], best)
             calls.append(best)
-        return calls if self._pays(calls) else calls[:1]
+        if self._pays(calls):
+            return calls
+        self.in_use = before
+        return calls[:1]
 
     def _to_do_before(self, left: list[int], done: set[int], peak: float) -> list[int]:
         """What a later call needs that gains more beside the next one than any that may run now; often nothing."""
@@ -154,6 +158,7 @@ class _Arrangement:
             return []
         for j in found[best]:
             self._move(ahead[0], j)
+            self.moved[j] = {ahead[0], best}
         return found[best]
 
     def _missing(self, call: int, done: set[int]) -> set[int]:

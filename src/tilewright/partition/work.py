@@ -21,6 +21,7 @@ from tilewright.core.compute import (
     Value,
     walk,
 )
+from tilewright.core.expr import Sym, bounds, terms_of
 from tilewright.core.types import product
 from tilewright.partition.computation import GroupComputation
 
@@ -86,13 +87,21 @@ def _stages(items: Sequence[Stage | Serial], times: int | None) -> Iterator[tupl
 
 
 def _count(axes: Sequence[Axis], times: int | None) -> int | None:
-    """Points of a domain; an axis whose extent depends on another counts with its symbol's upper bound."""
+    """Points of a domain; an axis whose extent depends on another counts with its mean, or its symbol's upper bound."""
     for axis in axes:
-        extent = axis.extent if isinstance(axis.extent, int) else None if axis.sym.hi is None else axis.sym.hi + 1
+        extent = axis.extent if isinstance(axis.extent, int) else _mean(axis)
         if times is None or extent is None:
             return None
-        times *= extent
+        times = int(times * extent)
     return times
+
+
+def _mean(axis: Axis) -> float | None:
+    """Of an extent that grows or shrinks evenly with another axis; else what the axis' symbol can be at most."""
+    low, high = bounds(axis.extent)
+    if low is not None and high is not None and low >= 0 and all(isinstance(a, Sym) for a, _ in terms_of(axis.extent)):
+        return (low + high) / 2
+    return None if axis.sym.hi is None else axis.sym.hi + 1
 
 
 def _operations(value: Value) -> int:

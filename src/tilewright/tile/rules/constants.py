@@ -5,21 +5,25 @@ In: a builder whose stages all have their loops. Out: steps. Not its business: t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 from tilewright.core.compute import Buffer, IndexLike, Load, Value
 from tilewright.core.compute import walk as walk_value
 from tilewright.core.expr import Binary, Sym, symbols, terms_of
+from tilewright.tile.affine import stride_along
 from tilewright.tile.cost import CACHE_LINE, estimate
-from tilewright.tile.ir import For, Kind, Role, Store, Update, walk
+from tilewright.tile.ir import For, Kind, Loop, Role, Store, Update, walk
 from tilewright.tile.machine import Machine
 from tilewright.tile.rewrite import loads_of
 from tilewright.tile.rules.contract import attempt
 from tilewright.tile.rules.view import find_body
 from tilewright.tile.schedule import Builder
 from tilewright.tile.schedule.operands import paths_to
-from tilewright.tile.schedule.tree import find_place, fresh
+from tilewright.tile.schedule.tree import find_place, fresh, most_iterations
 
+AHEAD_BYTES = 2048
+"""How far ahead of what it multiplies a loop asks for a constant that lies in the order of its steps."""
 KEPT = 3
 """Walked back and forth, constants are read faster up to so many times the first-level cache."""
 
@@ -33,6 +37,9 @@ def pack_constants(b: Builder, machine: Machine) -> None:
     """
     packed: dict[str, float] = {}
     for name in constants_read(b):
+        if is_dense(b, name):
+            _stream(b, machine, name)
+            continue
         new = fresh(b.kernel, f"{name}_p")
         if attempt(b, partial(b.do, "pack", name)):
             buffer = find_place(b.kernel, new, "pack").buffer
@@ -42,6 +49,43 @@ def pack_constants(b: Builder, machine: Machine) -> None:
             attempt(b, partial(_prefetch, b, machine, name))
         if n_bytes > machine.l2_bytes / 2 or 1 < n_bytes / machine.l1_bytes <= KEPT:
             attempt(b, partial(_alternate, b, name))
+
+
+def is_dense(b: Builder, name: str) -> bool:
+    """Do several nests read the constant, each in an order of its own, and every step of each a run behind the last?
+
+    Packed it would be there several times, and lie no better.
+    """
+    found = list(paths_to(b.kernel.body, find_place(b.kernel, name, "pack").buffer, ()))
+    return len({x.index for _, x in found}) > 1 and all(_is_run(path, load) for path, load in found)
+
+
+def _is_run(path: Sequence[Loop], load: Load) -> bool:
+    """Are what copies and lanes of the innermost serial loop read neighbours, and its steps one behind the other?"""
+    run = 1
+    for x in reversed(path):
+        step = stride_along(load.buffer, load.index, x.sym)
+        if step == 0 and x.kind is not Kind.SERIAL:
+            continue
+        if not isinstance(step, int) or abs(step) != run:
+            return False
+        if x.kind is Kind.SERIAL:
+            return True
+        run *= most_iterations(x)
+    return False
+
+
+def _stream(b: Builder, machine: Machine, name: str) -> None:
+    """Hints at what soon comes of a constant that the second-level cache does not keep."""
+    buffer = find_place(b.kernel, name, "stream").buffer
+    if estimate(buffer.shape) * buffer.dtype.n_bytes <= machine.l2_bytes / 2:
+        return
+    line = max(CACHE_LINE // buffer.dtype.n_bytes, 1)
+    for path, load in list(paths_to(b.kernel.body, buffer, ())):
+        inner = next(x for x in reversed(path) if x.kind is Kind.SERIAL)
+        step = stride_along(buffer, load.index, inner.sym)
+        steps = -(-AHEAD_BYTES // (abs(step) * buffer.dtype.n_bytes)) if isinstance(step, int) else 1
+        attempt(b, partial(b.do, "stream", name, inner.sym.name, steps, line))
 
 
 def _prefetch(b: Builder, machine: Machine, packed: str) -> None:

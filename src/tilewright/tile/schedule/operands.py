@@ -1,4 +1,4 @@
-"""Primitives on operands: pack (a constant, at compile time), stage (a copy at run time), panels, prefetch, hint.
+"""Primitives on operands: pack (a constant, at compile time), stage (a copy at run time), panels, and hints.
 
 In: a kernel, the name of a buffer that it reads. Out: a kernel that means the same, or a ``ScheduleError``.
 Not its business: loops (``loops``), results (``stages``).
@@ -276,6 +276,30 @@ def hint(kernel: Kernel, buffer: str, inner: str, line: int) -> Kernel:
         each = -(-lines.count * AHEAD // steps)
         places = [n * each + k for k in range(each)]
     hints = [Prefetch(spot.buffer, lines.at(x, tile)) for x in places]
+    return replace_stmt(kernel, target, For(target.loop, (*hints, *target.body)))
+
+
+def stream(kernel: Kernel, buffer: str, inner: str, steps: int, line: int) -> Kernel:
+    """Each step of ``inner`` asks for all lines that the step ``steps`` later reads of an operand.
+
+    Lines are ``line`` elements apart. What the last steps ask for lies behind what the loop reads, or out of bounds.
+    Fails: ``inner`` is not serial, does not read the buffer, or at several places, or where the data say, or in loops
+    whose bounds are not known; the place does not move with it.
+    """
+    spot, target, where = find_place(kernel, buffer, "stream"), find_loop(kernel, inner, "stream"), f"{buffer}, {inner}"
+    if target.loop.kind is not Kind.SERIAL:
+        raise ScheduleError("stream", where, "the loop's steps are not serial")
+    found = list(paths_to((target,), spot.buffer, ()))
+    index = [i for i in found[0][1].index if not isinstance(i, Value)] if found else []
+    if len({x.index for _, x in found}) != 1 or len(index) < len(spot.buffer.shape):
+        raise ScheduleError("stream", where, "the loop does not read it at one place that loops decide")
+    sym = target.loop.sym
+    walking = [x for x in found[0][0] if x.sym != sym and any(x.sym in symbols(i) for i in index)]
+    if any(x.sym.hi is None for x in walking) or not any(sym in symbols(i) for i in index):
+        raise ScheduleError("stream", where, "what a step reads is not known at compile time, or the same in all")
+    later = tuple(substitute(i, {sym: sym + steps}) for i in index)
+    lines = _Lines.of(spot.buffer, later, walking, line)
+    hints = [Prefetch(spot.buffer, lines.at(n, None)) for n in range(lines.count)]
     return replace_stmt(kernel, target, For(target.loop, (*hints, *target.body)))
 
 

@@ -44,6 +44,7 @@ PRIMITIVES: Mapping[str, Callable[..., Kernel]] = {
     "panels": operands.panels,
     "prefetch": operands.prefetch,
     "hint": operands.hint,
+    "stream": operands.stream,
 }
 
 

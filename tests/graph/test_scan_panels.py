@@ -1,0 +1,106 @@
+"""The pass ``scan-panels``: which scans read each weight once for two steps, and that the results stay the same."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graph.showing import assert_same, graph_of
+from graph.test_ahead import GATES, net
+from tilewright import ops
+from tilewright.core.expr import Sym
+from tilewright.core.types import TensorType, f32, f64
+from tilewright.driver import compile_graph
+from tilewright.graph.pipeline import passes_for
+from tilewright.graph.scan_panels import ScanPanels
+
+
+def panels(graph, **options):
+    after = ScanPanels(**options).run(graph)
+    return [n.attrs["panel"] for n in after.nodes() if n.op.name.endswith("_scan")]
+
+
+@pytest.mark.parametrize("name", list(GATES))
+@pytest.mark.parametrize(("lanes", "steps"), [(4, 9), (8, 8), (16, 41)])
+def test_panels_give_the_same_results(name, lanes, steps):
+    hidden = {"lstm": 96, "gru": 128, "rnn": 256}[name]
+    graph = net(name, hidden=hidden, steps=steps, widths=(16,))
+    after = ScanPanels(lanes).run(graph)
+    assert all(0 < n < hidden for n in panels(graph, lanes=lanes))
+    assert_same(graph, after, rtol=1e-4, atol=1e-4)
+
+
+def test_the_fewest_units_with_enough_sums_make_a_panel():
+    assert panels(net(hidden=128)) == [16, 16]  # four gates, two steps: 8 vectors
+    assert panels(net("gru", hidden=256)) == [32, 32]  # 12 vectors, where 16 units would be 6
+    assert panels(net("gru", hidden=208)) == [16, 16]  # which 32 don't divide
+    assert panels(net("rnn", hidden=256)) == [64, 64]
+    assert panels(net(hidden=300)) == [20, 20]  # all gates of 20 units are five vectors
+    assert panels(net(hidden=512, batch=2)) == [8, 8]  # four rows by two vectors
+    assert panels(net(hidden=128, steps=Sym("T", 1))) == [16, 16]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"hidden": 64}, {"hidden": 101}, {"hidden": 128, "batch": 2}, {"hidden": 512, "batch": 4},
+        {"hidden": 128, "steps": 3}, {"hidden": 128, "dtype": f64},
+        {"name": "gru", "hidden": 128, "before_reset": False},
+    ],
+)  # fmt: skip
+def test_it_leaves(given):
+    assert not any(panels(net(**given)))
+
+
+def test_a_core_that_multiplies_slowly_has_weights_from_beyond_its_cache():
+    assert not any(panels(net(hidden=128), lanes=8, multiplies=16))
+    assert all(panels(net(hidden=256), lanes=8, multiplies=16))
+    assert not any(panels(net(hidden=512, batch=2), lanes=8, multiplies=16))
+
+
+def test_many_cores_share_a_large_scan_that_runs_alone():
+    assert not any(panels(net(hidden=256, n_dirs=1), n_cores=4))
+    assert all(panels(net(hidden=256, n_dirs=1), n_cores=2))
+    assert all(panels(net(hidden=128, n_dirs=1), n_cores=4))
+    assert all(panels(net(hidden=256, n_dirs=2), n_cores=2))
+
+
+def test_the_default_passes_put_it_before_projecting_ahead():
+    names = [p.name for p in passes_for(2, lanes=16)]
+    assert names.index("scan-panels") < names.index("project-ahead")
+    assert "scan-panels" not in [p.name for p in (*passes_for(2), *passes_for(2, lanes=16, per_lane=2))]
+
+
+def scan(name, rng, hidden, panel, n_steps, n_rows, length, **attrs):
+    """A scan in panels, and the same one without; ``length`` is the number of steps, or a symbol for it."""
+    op = ops.by_name(f"{name}_scan")
+
+    def draw(*shape):
+        return (rng.standard_normal(shape) / np.sqrt(hidden)).astype(np.float32)
+
+    weights, states = draw(hidden, GATES[name] * hidden), [draw(n_rows, hidden) for _ in range(1 + (name == "lstm"))]
+    more = [draw(hidden)] if name == "gru" else [draw(3 * hidden)] if name == "lstm" and attrs.pop("sees") else []
+    attrs |= {"linear_before_reset": True} if name == "gru" else {}
+
+    def built(laid, **how):
+        def build(b, x):
+            return b.results(b(op, x, b.const(laid), *map(b.const, (*states, *more)), **attrs, **how))
+
+        return graph_of(build, TensorType(f32, (length, n_rows, GATES[name] * hidden)))
+
+    return built(ops.recurrence.in_panels(weights, panel), panel=panel), built(weights)
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    st.sampled_from(list(GATES)), st.sampled_from([(12, 3), (16, 4), (40, 8), (48, 16), (64, 16), (6, 6)]),
+    st.integers(0, 7), st.integers(1, 3), st.booleans(), st.booleans(), st.integers(0, 99),
+)  # fmt: skip
+def test_native_code_computes_what_the_scan_does(name, sizes, n_steps, n_rows, reverse, is_symbolic, seed):
+    rng = np.random.default_rng(seed)
+    attrs = {"reverse": reverse, **({"sees": bool(seed % 2)} if name == "lstm" else {})}
+    length = Sym("T", 0) if is_symbolic else n_steps
+    one, other = (compile_graph(g) for g in scan(name, rng, *sizes, n_steps, n_rows, length, **attrs))
+    x = rng.standard_normal((n_steps, n_rows, GATES[name] * sizes[0])).astype(np.float32)
+    for got, want in zip(one(x), other(x), strict=True):
+        np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-5)
