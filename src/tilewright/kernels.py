@@ -17,7 +17,6 @@ from tilewright.core.expr import to_text
 from tilewright.core.passes import Pass, run_pipeline
 from tilewright.core.types import product
 from tilewright.options import Clock, Options
-from tilewright.partition.beside import Times
 from tilewright.partition.computation import GroupComputation
 from tilewright.partition.plan import KernelSpec, Packing, Planner
 from tilewright.partition.program import Call
@@ -32,7 +31,7 @@ from tilewright.tile.machine import Machine
 from tilewright.tile.pack import pack_into
 from tilewright.tile.schedule import Schedule
 from tilewright.tile.schedule.book import ScheduleBook, no_code, unknown_kernel
-from tilewright.tile.shares import shares_of
+from tilewright.tile.shares import times_of
 
 
 class KernelBuilder:
@@ -168,9 +167,7 @@ def _spec(kernel: Kernel, made: GroupComputation, machine: Machine) -> KernelSpe
     rest = kernel.params[len(reads) + len(made.computation.outputs) :]
     assert all(places[b].role is Role.TMP and places[b].space is Space.GLOBAL for b in rest)
     scratch = tuple(product(b.shape) * b.dtype.n_bytes for b in rest)
-    shares = shares_of(kernel, machine)
-    times = Times(shares.work, shares.alone, shares.extent, shares.uses_threads)
-    return KernelSpec(kernel.name, kernel.sizes, scratch, reads, times)
+    return KernelSpec(kernel.name, kernel.sizes, scratch, reads, times_of(kernel, machine))
 
 
 def _packing(packed: Packed) -> Packing:

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from tilewright import driver
 from tilewright.codegen.target import Target
+from tilewright.core.estimates import Times
 from tilewright.frontend.source import import_source
 from tilewright.options import Clock, Options
-from tilewright.partition.beside import Item, Times, arrange
+from tilewright.partition.beside import Item, arrange
 from tilewright.partition.program import Call
 from tilewright.runtime.model import LoadedModel
 

@@ -10,7 +10,7 @@ from tilewright.core.types import f32
 from tilewright.ops import matmul
 from tilewright.tile.default import schedule_with_steps
 from tilewright.tile.machine import Machine
-from tilewright.tile.shares import shares_of
+from tilewright.tile.shares import times_of
 from tilewright.tile.text import parse_kernel
 
 MACHINE = Machine(n_cores=2)
@@ -40,19 +40,19 @@ WEIGHTS, STEPS = 4 * 64 * 16, 10
 def test_a_product_of_few_rows_waits_for_its_constants(rows: int, bound: str) -> None:
     x, w, out = Buffer("x", f32, (rows, 512)), Buffer("w", f32, (512, 2048)), Buffer("out", f32, (rows, 2048))
     computation = Computation((x, w), (out,), tuple(matmul.compute((x, w), (out,), Attrs({"out_dtype": None}))))
-    shares = shares_of(schedule_with_steps(computation, MACHINE, constants=(w,)).kernel, MACHINE)
+    times = times_of(schedule_with_steps(computation, MACHINE, constants=(w,)).kernel, MACHINE)
     n = 512 * 2048
     cycles = {"constants": n * 4 / (MACHINE.vector_bytes / 2), "arithmetic": n * rows / LANES / MACHINE.fma_ports}
     assert cycles[bound] == max(cycles.values())
-    assert shares.work == pytest.approx(cycles[bound], rel=0.15)
+    assert times.work == pytest.approx(cycles[bound], rel=0.15)
 
 
 def test_constants_of_a_loop_over_time_are_read_again_where_they_do_not_fit() -> None:
     kernel = parse_kernel(OVER_TIME.strip())
     moves = STEPS * 64 * 2 * 2 / LANES / MACHINE.fma_ports
-    fits = shares_of(kernel, MACHINE)
+    fits = times_of(kernel, MACHINE)
     assert fits.work == pytest.approx(STEPS * WEIGHTS / LANES / MACHINE.fma_ports + moves)
-    beyond = shares_of(kernel, dataclasses.replace(MACHINE, l2_bytes=16 << 10))
+    beyond = times_of(kernel, dataclasses.replace(MACHINE, l2_bytes=16 << 10))
     assert beyond.work == pytest.approx(STEPS * WEIGHTS * 4 / (MACHINE.vector_bytes / 2) + moves)
     assert beyond.uses_threads and beyond.extent is None
     assert beyond.work / 2 < beyond.alone < beyond.work + STEPS * 2000

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from tilewright.core.estimates import FORK_CYCLES, Times
 from tilewright.core.expr import Dim
 
 WINDOW = 16
@@ -24,26 +25,10 @@ MOST = 8
 CHUNKS = 8
 """Chunks for each thread, of all calls of a run together."""
 MANY = 1000
-FORK = 1500.0
-"""Cycles of a fork and its join."""
 SLACK = 1 << 20
 """Bytes by which the memory in use may grow, but to no more than twice of what it is."""
 MIN_GAIN = 0.02
 """What side by side must save, as a part of the time one after the other."""
-
-
-@dataclass(frozen=True)
-class Times:
-    """Estimates for one kernel, in cycles: ``work`` on one thread; ``alone`` on all threads of the machine.
-
-    ``extent`` is how many iterations all threads can share, None for a kernel that is run as a whole by one thread.
-    ``uses_threads`` says that ``alone`` has several threads at work.
-    """
-
-    work: float
-    alone: float
-    extent: Dim | None = None
-    uses_threads: bool = False
 
 
 @dataclass(frozen=True)
@@ -198,7 +183,7 @@ class _Arrangement:
         for work in sorted((t.work for t in times if _n_units(t) == 1), reverse=True):
             threads[threads.index(min(threads))] += work
         together = max(sum(t.work for t in times) / self.n_cores, longest, *threads)
-        together += min((unit for unit, _ in parts), default=0.0) / 2 + FORK
+        together += min((unit for unit, _ in parts), default=0.0) / 2 + FORK_CYCLES
         return sum(t.alone for t in times) - together
 
     def _shared(self, calls: Sequence[int]) -> Run:
@@ -209,7 +194,7 @@ class _Arrangement:
             (k for k in calls if times[k].extent is not None), key=lambda k: -times[k].work / _n_units(times[k])
         )
         total = sum(t.work for t in times.values())
-        grain = max(total / (self.n_cores * CHUNKS), FORK)
+        grain = max(total / (self.n_cores * CHUNKS), FORK_CYCLES)
         members: list[tuple[Dim | None, int]] = [(None, 1) for _ in whole]
         for k in parts:
             wanted = round(times[k].work / self.n_cores / grain)

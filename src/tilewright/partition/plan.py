@@ -12,11 +12,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from tilewright.core.diag import join_locs
+from tilewright.core.estimates import Times
 from tilewright.core.expr import Dim, Sym, evaluate, largest, symbols
 from tilewright.core.graph import CONST, INPUT, PROJ, Graph, Node
 from tilewright.core.opdef import Trait
 from tilewright.core.types import TensorType
-from tilewright.partition.beside import Item, Run, Times, arrange
+from tilewright.partition.beside import Item, Run, arrange
 from tilewright.partition.computation import GroupComputation, computation_of
 from tilewright.partition.control import data_dims, plan_control
 from tilewright.partition.fuse import CORE, LARGE, Group, Partition, partition

@@ -16,20 +16,17 @@ from dataclasses import dataclass
 from math import prod
 
 from tilewright.core.compute import Value
+from tilewright.core.estimates import BLOCK_SHARE, BYTES_PER_CYCLE, RING_SHARE
 from tilewright.core.expr import Dim, Sym, substitute
 from tilewright.core.graph import CONST, Node
 from tilewright.partition.chains import Readers
 from tilewright.partition.facts import Facts, Form
 from tilewright.partition.windows import made_for, reach, slides
 
-BYTES_PER_CYCLE = 16
-"""How fast a core writes what does not stay in its second-level cache, and reads it back."""
 WEIGHTS_SHARE = 4
 """The product's weights take at most this part of the second-level cache: they are read for every block of rows."""
 BLOCK_ROWS = 2
 """Blocks of one row are slower than two kernels: register tiles of windows have two."""
-ROWS_SHARE, RING_SHARE = 6, 2
-"""A block of rows, and a ring of those that it is made of, take at most these parts of that cache."""
 LEAST_SHARE = 0.2
 """Of the arithmetic's time, what memory takes at least where one kernel is faster than two."""
 
@@ -104,7 +101,7 @@ def _fits(facts: Facts, window: Node, operand: int, core: Core, is_ring: bool) -
     rows = BLOCK_ROWS * _size(window.shape[dim + 1 :]) * window.dtype.n_bytes
     slid = window.inputs[operand]
     kept = n_rows * _size(slid.shape[dim + 1 :]) * slid.dtype.n_bytes if is_ring else 0
-    return rows <= core.l2_bytes / ROWS_SHARE and kept <= core.l2_bytes / RING_SHARE
+    return rows <= core.l2_bytes / BLOCK_SHARE and kept <= core.l2_bytes / RING_SHARE
 
 
 def _pays(window: Facts, product: Node, made: Node, core: Core) -> bool:

@@ -1,15 +1,14 @@
 """How a kernel's work falls on threads: what is shared out, and an estimate of the time on one thread and on all.
 
-In: a scheduled ``Kernel``, a ``Machine``. Out: ``Shares``. Not its business: choosing (``tile.rules.threads``), what
+In: a scheduled ``Kernel``, a ``Machine``. Out: ``Times``. Not its business: choosing (``tile.rules.threads``), what
 else could run meanwhile (``partition.beside``).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tilewright.core.compute import Buffer, Load, Value
 from tilewright.core.compute import walk as walk_value
+from tilewright.core.estimates import FORK_CYCLES, Times
 from tilewright.core.expr import Dim, symbols
 from tilewright.tile.cost import estimate
 from tilewright.tile.ir import For, If, Kernel, Kind, Loop, Role, Stmt, Update, walk
@@ -17,29 +16,17 @@ from tilewright.tile.machine import Machine
 from tilewright.tile.rewrite import values_of, written
 from tilewright.tile.rules.view import n_arithmetic
 
-FORK_CYCLES = 1500.0
-"""A fork of waiting threads, and their join."""
 MOVING = 2
 """What an element's loads and stores cost, in operations."""
 
 
-@dataclass(frozen=True)
-class Shares:
-    """Cycles: ``work`` on one thread, ``alone`` on all; ``extent`` as :func:`whole_extent` gives it."""
-
-    work: float
-    alone: float
-    extent: Dim | None
-    uses_threads: bool
-
-
-def shares_of(kernel: Kernel, machine: Machine) -> Shares:
-    """The estimates for one call; sizes known at run time only count as :func:`estimate` does."""
+def times_of(kernel: Kernel, machine: Machine) -> Times:
+    """The estimates for one call, its ``extent`` that of :func:`whole_extent`; sizes known at run time as in :func:`estimate`."""
     threaded = any(isinstance(s, For) and s.loop.kind is Kind.PARALLEL for s in walk(kernel.body))
     fixed = frozenset(p.buffer for p in kernel.places if p.role is Role.CONST)
     work = _work(kernel.body, machine, fixed)
     alone = _alone(kernel.body, machine, fixed) if threaded else work
-    return Shares(work, alone, whole_extent(kernel), threaded)
+    return Times(work, alone, whole_extent(kernel), threaded)
 
 
 def whole_extent(kernel: Kernel) -> Dim | None:

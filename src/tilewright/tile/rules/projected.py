@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from tilewright.core.compute import Stage
+from tilewright.core.estimates import BLOCK_SHARE, RING_SHARE
 from tilewright.tile.clusters import Cluster
 from tilewright.tile.cost import estimate, pays_threads
 from tilewright.tile.errors import ScheduleError
@@ -29,10 +30,6 @@ from tilewright.tile.rules.view import only_nest
 from tilewright.tile.schedule import Builder
 from tilewright.tile.schedule.tree import find_loop, find_place
 
-BLOCK_SHARE = 6
-"""A block of rows takes at most this part of the second-level cache."""
-RING_SHARE = 2
-"""With the ring before it no more than this part."""
 MAX_RING_BYTES = 1 << 19
 """Every thread has one of its own."""
 BLOCKS = ((4, False), (2, False), (4, True), (2, True), (1, False))

@@ -17,6 +17,7 @@ from __future__ import annotations
 from functools import partial
 
 from tilewright.core.compute import Stage
+from tilewright.core.estimates import BYTES_PER_CYCLE
 from tilewright.tile.clusters import Cluster
 from tilewright.tile.cost import estimate, pays_threads
 from tilewright.tile.errors import ScheduleError
@@ -32,8 +33,6 @@ RING_SHARE = 4
 MOST_BLOCKS = 8
 MAX_RING_BYTES = 1 << 18
 """Every thread has one of its own."""
-BYTES_PER_CYCLE = 16
-"""How fast a core writes what does not stay in its second-level cache, and reads it back."""
 
 
 def ring(b: Builder, machine: Machine, cluster: Cluster) -> None:
