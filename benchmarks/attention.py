@@ -1,23 +1,23 @@
 """Attention alone beside the peers, one thread, in one process: heads read out of one matrix, causal, one-token decode.
 
-    python -m benchmarks.attention [--rounds 20] [--precision bf16]
+    python -m benchmarks.attention [--seconds 5] [--precision bf16]
 
 In: nothing. Out: a line per case: our milliseconds, each peer's time divided by ours, GFLOP/s (a causal square counted
-whole) or GB/s of keys and values, and the bytes of the arena. Times are CPU time, best of interleaved rounds, so that
-other work on the machine disturbs them less. In bf16 the peers are OpenVINO and PyTorch's fused attention of operands
-that were bf16 before. Not its business: whole nets (``benchmarks/latency.py``).
+whole) or GB/s of keys and values, and the bytes of the arena. Times are the best of interleaved rounds. In bf16
+the peers are OpenVINO and PyTorch's fused attention of operands that were bf16 before. Not its business: whole nets
+(``benchmarks/latency.py``).
 """
 
 from __future__ import annotations
 
 import argparse
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import onnx
+from benchmarks.interleaved import best_times
 from onnx import TensorProto, helper, numpy_helper
 
 PREFILL = [
@@ -126,21 +126,10 @@ def runners(model: onnx.ModelProto, arrays: Sequence[Any], precision: str) -> tu
     return found, ours.report()
 
 
-def best_times(found: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """Best seconds per engine."""
-    best = dict.fromkeys(found, float("inf"))
-    for _ in range(rounds):
-        for name, run in found.items():
-            start = time.process_time()
-            run()
-            best[name] = min(best[name], time.process_time() - start)
-    return best
-
-
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--seconds", type=float, default=5.0, help="for each case")
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
     options = parser.parse_args()
     rng = np.random.default_rng(0)
@@ -151,7 +140,7 @@ def main() -> None:
         arrays = [rng.standard_normal(s).astype(np.float32) for s in shapes]
         found, report = runners(model, arrays, options.precision)
         found["torch"] = in_torch(arrays, precision=options.precision, **torch_form)
-        best = best_times(found, options.rounds)
+        best = dict(zip(found, best_times(list(found.values()), options.seconds), strict=True))
         ours = best.pop("tilewright")
         ratios = "  ".join(f"{k} {v / ours:.2f}x" for k, v in best.items())
         arena = report["memory"]["arena_bytes"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -52,20 +52,15 @@ def parameters_of(program: ExportedProgram, names: Sequence[str], inputs: Sequen
     ``names`` are those of the module's arguments in order; without them they are read off the inputs' own names.
     """
     spec = program.call_spec.in_spec
-    kinds = [s for s in program.graph_signature.input_specs if s.kind.name == "USER_INPUT"]
-    if spec is None or len(kinds) != spec.num_leaves:
+    args = [s.arg for s in program.graph_signature.input_specs if s.kind.name == "USER_INPUT"]
+    if spec is None or len(args) != spec.num_leaves:
         return None
-    n_tensors = 0
-    leaves: list[Tree] = []
-    for s in kinds:
-        is_tensor = type(s.arg).__name__ == "TensorArgument"
-        leaves.append(Tree(TENSOR, n_tensors) if is_tensor else Tree(GIVEN, value=getattr(s.arg, "value", None)))
-        n_tensors += is_tensor
-    whole = _tree(spec, iter(leaves))
+    kinds = [TENSOR if _is_tensor(arg) else GIVEN for arg in args]
+    whole = _tree(spec, _leaves(args, kinds))
     positional, by_name = whole.parts
     trees = dict(zip(by_name.keys, by_name.parts, strict=True))
     given = {_name(program, names, k): p for k, p in enumerate(positional.parts)}
-    if len(given) != len(positional.parts) or given.keys() & trees.keys() or n_tensors != len(inputs):
+    if len(given) != len(positional.parts) or given.keys() & trees.keys() or kinds.count(TENSOR) != len(inputs):
         return None
     made = Parameters({**given, **trees}, len(positional.parts))
     flat = {name: Tree(TENSOR, k) for k, name in enumerate(inputs)}
@@ -78,30 +73,39 @@ def result_of(program: ExportedProgram, values: Sequence[Any]) -> Tree | None:
     A flat result is one tensor, or several in a tuple.
     """
     spec = program.call_spec.out_spec
-    kinds = [s for s in program.graph_signature.output_specs if s.kind.name == "USER_OUTPUT"]
-    if spec is None or len(kinds) != spec.num_leaves:
+    args = [s.arg for s in program.graph_signature.output_specs if s.kind.name == "USER_OUTPUT"]
+    if spec is None or len(args) != spec.num_leaves:
         return None
-    n_outputs = 0
-    leaves: list[Tree] = []
-    for s, value in zip(kinds, values, strict=True):
-        if value is None:
-            leaves.append(Tree(GIVEN, value=getattr(s.arg, "value", None)))
-            continue
-        leaves.append(Tree(TENSOR if type(s.arg).__name__ == "TensorArgument" else NUMBER, n_outputs))
-        n_outputs += 1
+    kinds = [
+        GIVEN if value is None else TENSOR if _is_tensor(arg) else NUMBER
+        for arg, value in zip(args, values, strict=True)
+    ]
+    n_outputs = len(kinds) - kinds.count(GIVEN)
     tensors = tuple(Tree(TENSOR, k) for k in range(n_outputs))
-    made = _tree(spec, iter(leaves))
+    made = _tree(spec, _leaves(args, kinds))
     is_flat = made == tensors[0] if n_outputs == 1 else made == Tree(TUPLE, parts=tensors)
     return None if n_outputs and is_flat else made
 
 
-def _tree(spec: Any, leaves: Any) -> Tree:
+def _is_tensor(arg: Any) -> bool:
+    """Is an argument of PyTorch's signatures a tensor? Their classes are not public."""
+    return type(arg).__name__ == "TensorArgument"
+
+
+def _leaves(args: Sequence[Any], kinds: Sequence[str]) -> Iterator[Tree]:
+    """A leaf for each argument; those that the graph has are numbered, the others keep the value that was given."""
+    n = 0
+    for arg, kind in zip(args, kinds, strict=True):
+        yield Tree(GIVEN, value=getattr(arg, "value", None)) if kind == GIVEN else Tree(kind, n)
+        n += kind != GIVEN
+
+
+def _tree(spec: Any, leaves: Iterator[Tree]) -> Tree:
     """The tree of a spec of PyTorch's, its leaves taken from an iterator."""
     from torch.utils import _pytree as pytree
 
     if spec.is_leaf():
-        found: Tree = next(leaves)
-        return found
+        return next(leaves)
     parts = tuple(_tree(child, leaves) for child in spec.children())
     kind = PLAIN.get(spec.type)
     if kind == DICT and all(isinstance(k, str | int) for k in spec.context):

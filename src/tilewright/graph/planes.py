@@ -104,7 +104,7 @@ def _in_planes(b: Rewriting, node: Node, lanes: int) -> Node | None:
     else:
         y = b.at(conv.loc)(ops.conv, x, weights, **{**conv.attrs, "layout": "NCHW"})
     for s in reversed(steps[:-1]):
-        operands = [y if i.op is not CONST else _along_rows(b, i, groups) for i in s.inputs]
+        operands = [y if i.op is not CONST else _reshaped(b, i, groups, -1, 1) for i in s.inputs]
         y = b.at(s.loc)(s.op, *operands, **s.attrs)
     return b(ops.reshape, y, shape=node.shape)
 
@@ -149,18 +149,12 @@ def _is_window(node: Node, lanes: int) -> bool:
 def _as_they_came(b: Rewriting, y: Node, steps: list[Node]) -> Node:
     """Windows and arithmetic in N, C order."""
     for s in reversed(steps):
-        at, rank = b.at(s.loc), s.type.rank
+        at, ones = b.at(s.loc), [1] * (s.type.rank - 2)
         if s.op in WINDOWS:
             y = at(s.op, y, *s.inputs[1:], **{**s.attrs, "layout": "NCHW"})
         else:
-            y = at(s.op, *[_before_columns(b, i, rank) if i.op is CONST else y for i in s.inputs], **s.attrs)
+            y = at(s.op, *[_reshaped(b, i, -1, *ones) if i.op is CONST else y for i in s.inputs], **s.attrs)
     return y
-
-
-def _before_columns(b: Rewriting, x: Node, rank: int) -> Node:
-    """A constant for each channel, beside an image in N, C order."""
-    array = x.attrs["data"].array
-    return b.const(np.ascontiguousarray(array.reshape(-1, *[1] * (rank - 2)))) if array.size > 1 else x
 
 
 def _down(b: Rewriting, x: Node) -> Iterator[Node]:
@@ -224,7 +218,7 @@ def _is_per_channel(x: Node, n_channels: object) -> bool:
     return product(x.shape) == 1 or (product(x.shape) == n_channels and x.shape[-1:] == (n_channels,))
 
 
-def _along_rows(b: Rewriting, x: Node, groups: int) -> Node:
-    """A constant for each channel, as the product's rows have it."""
+def _reshaped(b: Rewriting, x: Node, *shape: int) -> Node:
+    """A constant for each channel in the shape of what it meets; one of a single element stays."""
     array = x.attrs["data"].array
-    return b.const(np.ascontiguousarray(array.reshape(groups, -1, 1))) if array.size > 1 else x
+    return b.const(np.ascontiguousarray(array.reshape(shape))) if array.size > 1 else x

@@ -21,7 +21,7 @@ MOVING = 2
 
 
 def times_of(kernel: Kernel, machine: Machine) -> Times:
-    """The estimates for one call, its ``extent`` that of :func:`whole_extent`; sizes known at run time as in :func:`estimate`."""
+    """The estimates for one call; sizes known at run time only count as :func:`estimate` does."""
     threaded = any(isinstance(s, For) and s.loop.kind is Kind.PARALLEL for s in walk(kernel.body))
     fixed = frozenset(p.buffer for p in kernel.places if p.role is Role.CONST)
     work = _work(kernel.body, machine, fixed)
