@@ -22,6 +22,7 @@ from tile.kernels import (
     softmax,
     transpose,
 )
+from tilewright import ops
 from tilewright.core import types
 from tilewright.core.compute import (
     Binary,
@@ -42,6 +43,7 @@ from tilewright.core.compute import (
     syms,
 )
 from tilewright.core.expr import Sym, floordiv, maximum, minimum, mod
+from tilewright.core.graph import Attrs
 from tilewright.tile.cost import CACHE_LINE
 from tilewright.tile.default import schedule, schedule_with_steps
 from tilewright.tile.ir import For, Kind, Prefetch, Role, Space, Store, Update, walk
@@ -272,6 +274,39 @@ def test_other_dtypes(dtype):
     check_default(elementwise((3, 21), dtype))
     if dtype is not types.bool_:
         check_default(reduction((4, 21), 1, "max", dtype))
+
+
+def joined(rows, *parts):
+    """Parts of rows beside each other, a stage for each."""
+    ins = [Buffer(f"X{k}", F, (rows, n)) for k, n in enumerate(parts)]
+    out = Buffer("Y", F, (rows, sum(parts)))
+    stages = []
+    for k, x in enumerate(ins):
+        axes = axes_for(x.shape)
+        i, j = syms(axes)
+        stages.append(Stage((out,), axes, (i, j + sum(parts[:k])), (x[i, j],)))
+    return Computation(tuple(ins), (out,), tuple(stages))
+
+
+@pytest.mark.parametrize("machine", [SMALL, PLENTY])
+@pytest.mark.parametrize(
+    ("rows", "parts", "merged"),
+    [(16, (8, 12), True), (20, (9, 8, 17), True), (15, (8, 12), False), (16, (8, 3), False), (16, (8, 1200), False)],
+)
+def test_parts_of_rows_are_written_row_by_row(machine, rows, parts, merged):
+    """Not of few rows, nor where a part is less than a vector or more than a page."""
+    kernel = check_default(joined(rows, *parts), machine=machine)
+    assert (len(kernel.body) == 1) == merged
+
+
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_elements_that_alternate_are_written_in_whole_vectors(n):
+    """A stack along a new last axis, of two operands as real and imaginary parts, is one nest."""
+    ins, out = tuple(Buffer(f"X{k}", F, (3, 40, 1)) for k in range(n)), Buffer("Y", F, (3, 40, n))
+    items = ops.concat.compute(ins, (out,), Attrs({"axis": 2}))
+    kernel = check_default(Computation(ins, (out,), tuple(items)), machine=WIDE)
+    assert len(kernel.body) == 1
+    assert [x.loop.kind for x in walk(kernel.body) if isinstance(x, For)][-2:] == [Kind.VECTOR] * 2
 
 
 @given(shape=st.lists(st.integers(1, 9), min_size=1, max_size=3))

@@ -11,16 +11,19 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from tilewright.core.compute import Buffer, Load, axes_for, syms
+from tilewright.core.compute import Buffer, Inside, Load, Select, Value, axes_for, syms
 from tilewright.core.diag import OpError
-from tilewright.core.expr import Dim, floordiv, minimum, mod
+from tilewright.core.expr import Dim, Sym, floordiv, minimum, mod
 from tilewright.core.graph import Attrs
 from tilewright.core.opdef import AttrDef, OpDef, Sample, Trait
 from tilewright.core.shapes import reshape_index, surely_differ
 from tilewright.core.types import Array, TensorType, product
 from tilewright.ops.common import check_axes, check_axis
 from tilewright.ops.rules import MOVEMENT, Types, check_not_negative, shape_text
-from tilewright.ops.stages import Items, copy_from, write
+from tilewright.ops.stages import Items, assign, copy_from, write
+
+MAX_INTERLEAVED = 4
+"""Operands whose elements alternate in the result: of more, less than a quarter of each vector is used."""
 
 # --- reshape, transpose, expand -------------------------------------------------------------------------------------
 
@@ -149,6 +152,8 @@ def _more_static(dims: Sequence[Dim]) -> Dim:
 
 
 def _concat_compute(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs) -> Items:
+    if 1 < len(ins) <= MAX_INTERLEAVED and all(n == 1 for x in ins for n in x.shape[a.axis :]):
+        return _interleaved(ins, outs[0], a.axis)
     items: Items = []
     offset: Dim = 0
     for x in ins:
@@ -161,8 +166,23 @@ def _concat_compute(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs)
     return items
 
 
+def _interleaved(ins: tuple[Buffer, ...], out: Buffer, axis: int) -> Items:
+    """Each operand has one element where all of them lie beside each other: they are written together, in order."""
+
+    def value(at: tuple[Sym, ...]) -> Value:
+        index = tuple(0 if k == axis else i for k, i in enumerate(at))
+        *first, last = (Load(x, index) for x in ins)
+        v: Value = last
+        for k, x in reversed(list(enumerate(first))):
+            v = Select(Inside((k - at[axis],)), x, v)
+        return v
+
+    return assign(out, value)
+
+
 def _concat_samples(rng: np.random.Generator) -> Iterator[Sample]:
     cases = [([(2, 3), (1, 3)], 0), ([(2, 3), (2, 1), (2, 2)], 1), ([(4, 1)], 0), ([(0, 2), (3, 2)], 0)]
+    cases += [([(5, 1)] * 2, 1), ([(3, 1, 1)] * 4, 1), ([(3, 1)] * 5, 1)]
     for shapes, axis in cases:
         yield Sample(tuple(rng.standard_normal(s).astype(np.float32) for s in shapes), {"axis": axis})
 
@@ -176,7 +196,7 @@ concat = OpDef(
     compute=_concat_compute,
     traits=MOVEMENT,
     samples=_concat_samples,
-    doc="Operands one after another along an axis; one stage per operand.",
+    doc="Operands one after another along an axis; a stage for each, or one where their elements alternate.",
 )
 
 

@@ -16,6 +16,7 @@ from tilewright.core.compute import Buffer, Value
 from tilewright.core.expr import Binary, Dim, Sym, const_of, evaluate, floordiv, mod, symbols, terms_of
 from tilewright.tile.affine import coefficient, stride_along
 from tilewright.tile.cost import estimate, pays_threads
+from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, Kind, Loop, Store, Update, walk
 from tilewright.tile.machine import MANY_COPIES, Machine
 from tilewright.tile.rewrite import Body, dims_of, loads_of, values_of, written
@@ -30,6 +31,10 @@ CHUNK_ELEMENTS = 8192
 MOVED_BYTE = 1.3
 """A byte that is read or written takes a core as long as this many operations."""
 MAX_RUNS = 8
+MIN_MERGED_ROWS = 16
+"""Of a concatenation: threads share rows that are written part after part."""
+MAX_PART_BYTES = 4096
+"""Longer parts are streams of their own."""
 GROUPS = (2, 3, 4)
 TRANSPOSED_OPERATIONS = 6
 SMALLEST_BLOCK = 4
@@ -41,12 +46,50 @@ def pointwise(b: Builder, machine: Machine, buffer: str, *, threads: bool = True
     """``out[i.., j] = e``: j in vectors, a few unrolled; with ``threads`` the outermost loop over them where it pays.
 
     All plain nests that write the buffer and that no rule has touched yet: a concatenation has several, and a state
-    that a loop over time updates has one before the loop and one in it.
+    that a loop over time updates has one before the loop and one in it. Parts of rows are written row by row.
     """
     place = find_place(b.kernel, buffer, "pointwise").buffer
+    row = _parts_of_rows(b, machine, _nests_in(b.kernel.body, place))
     for nest in _nests_in(b.kernel.body, place):
         if nest.loops and all(x.kind is Kind.SERIAL for x in nest.loops) and len(nest.leaf) == 1:
-            _one(b, machine, nest, threads=threads)
+            _one(b, machine, nest, threads=threads and row is None)
+    n_bytes = estimate(place.shape) * place.dtype.n_bytes
+    if row is not None and threads and pays_threads(n_bytes * MOVED_BYTE, machine, 1):
+        parallel(b, machine, [row])
+
+
+def _parts_of_rows(b: Builder, machine: Machine, found: list[Nest]) -> str | None:
+    """Merge the outermost loop of all nests, each of which copies a part of every row; its name, None where it stays.
+
+    What they write then is one stream, not one with gaps for each of them.
+    """
+    if len(found) < 2 or not all(_copies_in_order(machine, nest) for nest in found):
+        return None
+    loops = [nest.loops[0] for nest in found]
+    rows, n = loops[0].sym.name, loops[0].extent
+    if not isinstance(n, int) or n < MIN_MERGED_ROWS:
+        return None
+    mark = b.mark()
+    try:
+        for loop in loops[1:]:
+            b.do("merge", rows, loop.sym.name)
+    except ScheduleError:
+        b.back(mark)
+        return None
+    return rows
+
+
+def _copies_in_order(machine: Machine, nest: Nest) -> bool:
+    """Are the elements that its last loop writes and reads neighbours, a vector of them to a page?"""
+    if len(nest.loops) < 2 or any(x.kind is not Kind.SERIAL for x in nest.loops):
+        return False
+    leaf, last = nest.leaf[0], nest.loops[-1]
+    if not isinstance(leaf, Store) or not isinstance(last.extent, int):
+        return False
+    if last.extent < vector_width(machine, nest.leaf) or last.extent * leaf.buffer.dtype.n_bytes > MAX_PART_BYTES:
+        return False
+    places = [(leaf.buffer, leaf.index), *((x.buffer, x.index) for x in loads_of(leaf))]
+    return all(stride_along(buffer, index, last.sym) == 1 for buffer, index in places)
 
 
 def _nests_in(body: Body, buffer: Buffer) -> list[Nest]:
