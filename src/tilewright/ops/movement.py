@@ -182,7 +182,7 @@ def _interleaved(ins: tuple[Buffer, ...], out: Buffer, axis: int) -> Items:
 
 def _concat_samples(rng: np.random.Generator) -> Iterator[Sample]:
     cases = [([(2, 3), (1, 3)], 0), ([(2, 3), (2, 1), (2, 2)], 1), ([(4, 1)], 0), ([(0, 2), (3, 2)], 0)]
-    cases += [([(5, 1)] * 2, 1), ([(3, 1, 1)] * 4, 1), ([(3, 1)] * 5, 1)]
+    cases += [([(5, 1)] * 2, 1), ([(3, 1)] * 4, 1), ([(3, 1)] * 5, 1)]
     for shapes, axis in cases:
         yield Sample(tuple(rng.standard_normal(s).astype(np.float32) for s in shapes), {"axis": axis})
 
