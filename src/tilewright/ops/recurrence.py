@@ -12,6 +12,9 @@ outputs after that are 0, and ``reverse`` starts at its own end.
 With ``behind`` a scan also gives ``z = y @ wn``, what a next layer projects, without lengths: while a block of
 ``behind`` steps runs, each of them computes as many columns, for the rows of an earlier block. The products of
 a step read weights and do little with them, those of a block of rows do much, so a machine can do both at once.
+
+With ``panel`` the recurrent weights are ``[hidden / panel, hidden, gates * panel]`` (``in_panels``), each read once for
+two steps (``Scan.in_panels``): f32 or f64, without lengths, ``behind``, or a reset gate before the product.
 """
 
 from __future__ import annotations
@@ -304,9 +307,10 @@ _ATTRS: dict[str, AttrDef] = {
     "behind": AttrDef("int", 0),
     "panel": AttrDef("int", 0),
 }
-_AHEAD_DOC = (
+_FORMS_DOC = (
     " With ``behind`` a last operand wn [hidden, columns] and a last result z = y @ wn, computed that many steps later "
-    "in the same loop; columns are a multiple of it, and there are no lengths."
+    "in the same loop; columns are a multiple of it, and there are no lengths. With ``panel``, rt is [hidden / panel, "
+    "hidden, gates * panel], each weight is read once for two steps, and there are neither lengths nor wn."
 )
 
 
@@ -400,7 +404,7 @@ lstm_scan = OpDef(
     kernel=_lstm_kernel,
     samples=_lstm_samples,
     doc="One direction of an LSTM over projected inputs, gates in the order i, o, f, c: (y, last h, last c). Optional "
-    "operands: peephole weights [3 * hidden] in the order i, o, f; lengths, i32 over the batch." + _AHEAD_DOC,
+    "operands: peephole weights [3 * hidden] in the order i, o, f; lengths, i32 over the batch." + _FORMS_DOC,
 )
 
 
@@ -440,7 +444,7 @@ gru_scan = OpDef(
     samples=_gru_samples,
     doc="One direction of a GRU over projected inputs, gates in the order z, r, candidate: (y, last h). r_bias "
     "[hidden] is added to the candidate's recurrent product when it is linear before reset; else xp has it already."
-    + _AHEAD_DOC,
+    + _FORMS_DOC,
 )
 
 
@@ -473,5 +477,5 @@ rnn_scan = OpDef(
     _ref_rnn_scan,
     kernel=_rnn_kernel,
     samples=_rnn_samples,
-    doc="One direction of a simple RNN over projected inputs: (y, last h)." + _AHEAD_DOC,
+    doc="One direction of a simple RNN over projected inputs: (y, last h)." + _FORMS_DOC,
 )
