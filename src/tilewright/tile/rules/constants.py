@@ -33,15 +33,17 @@ def pack_constants(b: Builder, machine: Machine) -> None:
 
     Panels that only pass through the second-level cache get hints at the next one. Those are walked forth and back, and
     those of which the first level keeps a part. That comes after all packing: nests that read the same constant in one
-    order share one copy, whichever way they then walk it.
+    order share one copy, whichever way they then walk it. What lies well in several orders stays as it is, with hints
+    at what comes in a while where it passes through that cache.
     """
     packed: dict[str, float] = {}
     for name in constants_read(b):
-        if is_dense(b, name):
-            _stream(b, machine, name)
-            continue
-        new = fresh(b.kernel, f"{name}_p")
+        new, mark, is_dense = fresh(b.kernel, f"{name}_p"), b.mark(), _is_dense(b, name)
         if attempt(b, partial(b.do, "pack", name)):
+            if is_dense and _n_copies(b, name) > 1:
+                b.back(mark)
+                _stream(b, machine, name)
+                continue
             buffer = find_place(b.kernel, new, "pack").buffer
             packed[new] = estimate(buffer.shape) * buffer.dtype.n_bytes
     for name, n_bytes in packed.items():
@@ -51,13 +53,17 @@ def pack_constants(b: Builder, machine: Machine) -> None:
             attempt(b, partial(_alternate, b, name))
 
 
-def is_dense(b: Builder, name: str) -> bool:
-    """Do several nests read the constant, each in an order of its own, and every step of each a run behind the last?
+def _is_dense(b: Builder, name: str) -> bool:
+    """Does every nest that reads the constant, in whichever order, read a run behind the last one in each step?
 
-    Packed it would be there several times, and lie no better.
+    Packed for several orders it would be there as often, and lie no better.
     """
-    found = list(paths_to(b.kernel.body, find_place(b.kernel, name, "pack").buffer, ()))
-    return len({x.index for _, x in found}) > 1 and all(_is_run(path, load) for path, load in found)
+    found = paths_to(b.kernel.body, find_place(b.kernel, name, "pack").buffer, ())
+    return all(_is_run(path, load) for path, load in found)
+
+
+def _n_copies(b: Builder, name: str) -> int:
+    return sum(p.source.name == name for p in b.kernel.packed)
 
 
 def _is_run(path: Sequence[Loop], load: Load) -> bool:
@@ -76,7 +82,7 @@ def _is_run(path: Sequence[Loop], load: Load) -> bool:
 
 
 def _stream(b: Builder, machine: Machine, name: str) -> None:
-    """Hints at what soon comes of a constant that the second-level cache does not keep."""
+    """Hints at what comes in a while of a constant that the second-level cache does not keep."""
     buffer = find_place(b.kernel, name, "stream").buffer
     if estimate(buffer.shape) * buffer.dtype.n_bytes <= machine.l2_bytes / 2:
         return
