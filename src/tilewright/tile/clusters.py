@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from enum import Enum
 from math import prod
 
-from tilewright.core.compute import Buffer, Computation, Load, Stage, Value
+from tilewright.core.compute import Buffer, Computation, Load, Stage, Value, buffers_of_value
 from tilewright.core.compute import walk as walk_value
 from tilewright.core.expr import Dim, Sym, symbols
 from tilewright.core.types import product
@@ -71,7 +71,7 @@ def clusters_of(
     stages: list[Stage], computation: Computation, constants: Container[Buffer], *, chains: bool = True
 ) -> list[Cluster]:
     """Every stage in exactly one cluster, roots in the computation's order; ``chains``: may there be such clusters?"""
-    reads = {id(s): {x.buffer for v in _values(s) for x in walk_value(v) if isinstance(x, Load)} for s in stages}
+    reads = {id(s): _read_by(s) for s in stages}
     readers = {t: [s for s in stages if t in reads[id(s)]] for t in computation.temps}
     kinds = {id(s): _kind(s, constants) for s in stages}
     taken: set[int] = set()
@@ -111,6 +111,10 @@ def clusters_of(
 def _values(s: Stage) -> list[Value]:
     found = [*s.exprs, *(i for i in s.index if isinstance(i, Value))]
     return found + list(s.reduction.init) if s.reduction else found
+
+
+def _read_by(s: Stage) -> frozenset[Buffer]:
+    return frozenset[Buffer]().union(*map(buffers_of_value, _values(s)))
 
 
 def _kind(s: Stage, constants: Container[Buffer]) -> Kind:
@@ -267,7 +271,7 @@ def _are_contractions(group: Sequence[Stage], kinds: dict[int, Kind]) -> bool:
 def _only_maker(t: Buffer, reader: Stage, stages: Sequence[Stage]) -> Stage | None:
     """The stage that alone writes a temporary, when ``reader`` alone reads it."""
     makers = [s for s in stages if t in s.outs]
-    users = [s for s in stages if any(x.buffer is t for v in _values(s) for x in _loads(v))]
+    users = [s for s in stages if t in _read_by(s)]
     plain = len(makers) == 1 and len(makers[0].outs) == 1 and makers[0].update is None
     return makers[0] if plain and users == [reader] else None
 
@@ -280,7 +284,7 @@ def transformed_to(root: Stage, stages: Sequence[Stage], computation: Computatio
     """
     found = [root]
     while len(found) < TRANSFORMED_STAGES:
-        reads = {x.buffer for v in found[0].exprs for x in walk_value(v) if isinstance(x, Load)}
+        reads = _read_by(found[0])
         makers = [s for s in stages if s.out in reads and s.out in computation.temps]
         if len(makers) != 1 or not _is_link(makers[0], found[0], stages, is_product=len(found) == PRODUCT):
             return None
@@ -289,7 +293,7 @@ def transformed_to(root: Stage, stages: Sequence[Stage], computation: Computatio
 
 
 def _is_link(s: Stage, reader: Stage, stages: Sequence[Stage], *, is_product: bool) -> bool:
-    readers = [x for x in stages if s.out in {y.buffer for v in x.exprs for y in walk_value(v) if isinstance(y, Load)}]
+    readers = [x for x in stages if s.out in _read_by(x)]
     fits = s.reduction is not None and s.reduction.op == "add" if is_product else s.reduction is None
     return fits and readers == [reader] and s.update is None and len(s.outs) == 1
 
@@ -366,7 +370,7 @@ def _chain(
         return None
     made = {source.out}
     for s in chain:
-        if any(x.buffer in made for v in _values(s) for x in _loads(v)):
+        if not made.isdisjoint(_read_by(s)):
             made.add(s.out)
     return [s for s in chain if s.out in made]  # not what other operands are made from: that is done once
 

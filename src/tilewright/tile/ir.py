@@ -131,6 +131,8 @@ class Prefetch:
 
 
 Stmt: TypeAlias = "For | Store | Update | Fold | If | Prefetch"
+NESTS = (For, If)
+"""The statements that hold others, in their ``body``."""
 
 
 @dataclass(frozen=True)
@@ -170,7 +172,9 @@ class Kernel:
 
 def walk(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
     """Every statement, parents before children, in program order."""
-    for s in body:
+    rest = list(reversed(body))
+    while rest:
+        s = rest.pop()
         yield s
-        if isinstance(s, For | If):
-            yield from walk(s.body)
+        if isinstance(s, NESTS):
+            rest.extend(reversed(s.body))

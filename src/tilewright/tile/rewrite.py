@@ -15,6 +15,7 @@ from tilewright.core.compute import (
     Inside,
     Load,
     Value,
+    buffers_of_value,
     rewrite_value,
     substitute_index,
     substitute_value,
@@ -129,6 +130,11 @@ def loads_of(s: Stmt) -> Iterator[Load]:
         yield from (x for x in walk_value(v) if isinstance(x, Load))
 
 
+def reads(s: Stmt, buffer: Buffer) -> bool:
+    """Does one statement (not its children) load the buffer?"""
+    return any(buffer in buffers_of_value(v) for v in values_of(s))
+
+
 def symbols_of_index(index: tuple[IndexLike, ...]) -> set[Sym]:
     """The symbols of an access's index expressions; parts that the data decide have none."""
     return {a for i in index if not isinstance(i, Value) for a in symbols(i)}
@@ -171,7 +177,7 @@ def buffers_of(body: Body) -> set[Buffer]:
     found: set[Buffer] = set()
     for s in walk(body):
         found.update(written(s))
-        found.update(x.buffer for x in loads_of(s))
+        found.update(*map(buffers_of_value, values_of(s)))
         if isinstance(s, Prefetch):
             found.add(s.buffer)
     return found

@@ -13,7 +13,7 @@ from tilewright.core.expr import Dim, Sym, ceildiv, floordiv, is_nonneg, minimum
 from tilewright.tile.affine import coefficient
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Fold, For, If, Kernel, Kind, Loop, Prefetch, Space, Stmt, Store, Update, walk
-from tilewright.tile.rewrite import Body, loads_of, loops_of, rewrite_accesses, substitute_body, written
+from tilewright.tile.rewrite import Body, loads_of, loops_of, reads, rewrite_accesses, substitute_body, written
 from tilewright.tile.schedule.tree import (
     Nest,
     edit,
@@ -244,8 +244,8 @@ def starts_fresh(body: Body, buffer: Buffer) -> bool:
     """Is the buffer written by a Store before anything else in one iteration, so that iterations don't share it?"""
     for s in walk(body):
         if isinstance(s, Store) and s.buffer is buffer:
-            return not any(x.buffer is buffer for x in loads_of(s))
-        if buffer in written(s) or any(x.buffer is buffer for x in loads_of(s)):
+            return not reads(s, buffer)
+        if buffer in written(s) or reads(s, buffer):
             return False
     return False
 

@@ -16,7 +16,7 @@ from tilewright.core.types import product
 from tilewright.tile.affine import is_affine, stride_along
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, If, Kernel, Kind, Loop, Packed, Place, Prefetch, Role, Space, Stmt, Store, walk
-from tilewright.tile.rewrite import Body, loads_of, loop_sym, loops_of, rewrite_accesses
+from tilewright.tile.rewrite import Body, loads_of, loop_sym, loops_of, reads, rewrite_accesses
 from tilewright.tile.schedule.tree import (
     Nest,
     enclosing,
@@ -71,7 +71,8 @@ def paths_to(body: Body, buffer: Buffer, path: tuple[Loop, ...]) -> list[tuple[t
     """Every load of ``buffer`` with the loops around it."""
     found: list[tuple[tuple[Loop, ...], Load]] = []
     for s in body:
-        found.extend((path, x) for x in loads_of(s) if x.buffer is buffer)
+        if reads(s, buffer):
+            found.extend((path, x) for x in loads_of(s) if x.buffer is buffer)
         if isinstance(s, For):
             found.extend(paths_to(s.body, buffer, (*path, s.loop)))
         elif isinstance(s, If):

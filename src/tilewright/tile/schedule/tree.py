@@ -12,12 +12,11 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from tilewright.core.compute import Buffer, Load, Value
-from tilewright.core.compute import walk as walk_value
-from tilewright.core.expr import Dim, Sym, symbols
+from tilewright.core.compute import Buffer, Load, Value, symbols_of_value
+from tilewright.core.expr import Dim, Sym
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, If, Kernel, Kind, Loop, Place, Stmt, walk
-from tilewright.tile.rewrite import Body, loads_of, loop_sym, loops_of, sizes_of, written
+from tilewright.tile.rewrite import Body, loads_of, loop_sym, loops_of, reads, sizes_of, written
 
 
 @dataclass(frozen=True)
@@ -163,22 +162,13 @@ def makers_of(body: Body, buffer: Buffer) -> list[Stmt]:
 def readers(body: Body, buffer: Buffer) -> Iterator[Load]:
     """Every load of ``buffer`` in ``body``."""
     for s in walk(body):
-        yield from (x for x in loads_of(s) if x.buffer is buffer)
+        if reads(s, buffer):
+            yield from (x for x in loads_of(s) if x.buffer is buffer)
 
 
 def uses(v: Value, sym: Sym) -> bool:
     """Does the value depend on the symbol through any index, guard or index value?"""
-    from_dims = (d for x in walk_value(v) for d in _dims(x))
-    return any(sym in symbols(d) for d in from_dims)
-
-
-def _dims(x: Value) -> Iterator[Dim]:
-    if isinstance(x, Load):
-        yield from (i for i in x.index if not isinstance(i, Value))
-    elif hasattr(x, "exprs"):
-        yield from x.exprs
-    elif hasattr(x, "expr"):
-        yield x.expr
+    return sym in symbols_of_value(v)
 
 
 def home_of(body: Body, *buffers: Buffer) -> Body:
@@ -191,4 +181,4 @@ def home_of(body: Body, *buffers: Buffer) -> Body:
 
 def touches(s: Stmt, buffer: Buffer) -> bool:
     """Does the statement, or one in it, read or write the buffer?"""
-    return any(buffer in written(x) or any(y.buffer is buffer for y in loads_of(x)) for x in walk((s,)))
+    return any(buffer in written(x) or reads(x, buffer) for x in walk((s,)))
