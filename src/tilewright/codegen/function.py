@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from tilewright.codegen import convert
 from tilewright.codegen.analysis import Analysis, flatten
@@ -21,17 +22,18 @@ from tilewright.codegen.memory import Place as Address
 from tilewright.codegen.registers import Registers
 from tilewright.codegen.scratch import Locals
 from tilewright.codegen.split import Splits
+from tilewright.codegen.sums import fold_together
 from tilewright.codegen.target import Target
 from tilewright.codegen.types import MEMORY_TYPE, VALUE_TYPE, literal
 from tilewright.codegen.values import Memo, Values
 from tilewright.codegen.writer import Val, Writer
 from tilewright.core import expr, types
 from tilewright.core.compute import Binary, Buffer, IndexLike, Load, Select, Value, symbols_of_value
-from tilewright.core.expr import Dim, Sym
+from tilewright.core.expr import Dim, Sym, symbols
 from tilewright.core.types import DType
 from tilewright.tile import math as tile_math
 from tilewright.tile.affine import coefficient
-from tilewright.tile.ir import Fold, For, If, Kernel, Prefetch, Space, Stmt, Store, Update
+from tilewright.tile.ir import Fold, For, If, Kernel, Kind, Prefetch, Space, Stmt, Store, Update
 
 NO_LANES = Lanes()
 
@@ -102,6 +104,14 @@ class Module:
         return "\n".join([*lines, *sorted(self.declarations), *self.functions, ""])
 
 
+class Sum(NamedTuple):
+    """An element in registers that the lanes of a value are to be folded into."""
+
+    update: Update
+    offset: int
+    value: Val
+
+
 class Function:
     """Emits statements into one function. Bases of buffers are set by whoever opens the function."""
 
@@ -118,6 +128,7 @@ class Function:
         self.loops = Loops(self)
         self.bases: dict[int, Val] = {}
         self.locals = Locals()
+        self.sums: list[Sum] | None = None
         self._plans: dict[tuple[int, int], tuple[object, Plan]] = {}
 
     # --- buffers ----------------------------------------------------------------------------------------------------
@@ -231,6 +242,10 @@ class Function:
     def statement(self, s: Stmt, ctx: Lanes) -> None:
         """Emit one statement."""
         match s:
+            case For() if not ctx.syms and self.sums is None and self._are_sums(s):
+                self.sums = []
+                self.loops.emit(s, ctx)
+                self._fold_sums()
             case For():
                 self.loops.emit(s, ctx)
             case Store():
@@ -309,7 +324,13 @@ class Function:
         if ctx.mask is not None:
             value = self.arith.choose(ctx.mask, value, self.arith.const(identity(s.op, dtype), dtype), element)
         intervals = [self.space.interval[sid] for sid in ctx.sids]
-        for point, lanes in self._groups(plan, ctx):
+        groups = self._groups(plan, ctx)
+        if self.sums is not None and len(groups) == 1 and n & (n - 1) == 0:
+            for sym, number in zip(ctx.syms, groups[0][0], strict=True):
+                self.space.bind_const(sym, number)
+            self.sums.append(Sum(s, self._offset(plan, NO_LANES), value))
+            groups = []
+        for point, lanes in groups:
             part = self._tree(s.op, dtype, self.arith.pick(value, element, lanes))
             for sym, number in zip(ctx.syms, point, strict=True):
                 self.space.bind_const(sym, number)
@@ -317,6 +338,36 @@ class Function:
             self.write(plan, self.arith.binary(s.op, dtype, old, part), NO_LANES, {})
         for sym, interval in zip(ctx.syms, intervals, strict=True):
             self.space.bind_lane(sym, interval)
+
+    def _are_sums(self, f: For) -> bool:
+        """Is it copies of one statement that folds a vector of partial results into an element, both in registers?"""
+        kinds: list[Kind] = [f.loop.kind]
+        s = f.body[0]
+        while isinstance(s, For) and len(f.body) == 1:
+            f, s = s, s.body[0]
+            kinds.append(f.loop.kind)
+        if len(f.body) > 1 or not isinstance(s, Update) or not isinstance(s.value, Load) or not s.value.dtype.is_float:
+            return False
+        lane, held = f.loop.sym, self.registers.groups
+        folds = not any(isinstance(i, Value) or lane in symbols(i) for i in s.index)
+        apart = {*kinds[:-1]} == {Kind.UNROLL} and kinds[-1] is Kind.VECTOR
+        return apart and folds and id(s.buffer) in held and id(s.value.buffer) in held
+
+    def _fold_sums(self) -> None:
+        """Fold the lanes of all partial results together, as many as a vector has lanes at a time."""
+        sums, self.sums = self.sums or [], None
+        while sums:
+            first = sums[0]
+            n = first.value.lanes
+            batch = [x for x in sums if x.value.lanes == n][:n]
+            sums = [x for x in sums if x not in batch]
+            dtype = first.update.buffer.dtype
+            parts, lanes = fold_together(self.arith, first.update.op, dtype, [x.value for x in batch])
+            for x, lane in zip(batch, lanes, strict=True):
+                old = self.registers.read(x.update.buffer, x.offset, None)
+                part = self.arith.extract(parts, VALUE_TYPE[dtype], lane)
+                new = self.arith.binary(x.update.op, dtype, old, part)
+                self.registers.write(x.update.buffer, x.offset, None, new, None)
 
     def _groups(self, plan: Plan, ctx: Lanes) -> list[tuple[tuple[int, ...], list[int]]]:
         """Lanes that update the same element, with a point of the vector loops at which that element lies."""
