@@ -21,6 +21,8 @@ from tilewright.ops.recurrence import in_panels
 
 MIN_SUMS, ENOUGH_SUMS = 6, 8
 """Vectors of sums of a panel: fewer don't hide the latency of their chains."""
+MAX_IDLE = 0.2
+"""Lanes of a panel's vectors that have no column, for each that has."""
 MIN_PANELS, MIN_STEPS, MAX_ROWS = 4, 4, 3
 MIN_BYTES = 1 << 17
 """Of recurrent weights: fewer are read from the first-level cache for the most part."""
@@ -36,13 +38,14 @@ SHARED_BYTES = 1 << 19
 class ScanPanels(Pass):
     """Gives scans of a few sequences their weights in panels.
 
-    Zen 5, one thread, time before over after, one sequence: LSTM of 128 hidden units 1.36, 256 1.32, 512 1.69, 1024
-    1.35, GRU of 256 1.35, 512 1.67, RNN of 512 1.43; LSTM of 512 with 2 sequences 1.4 to 1.7, with 3 1.26. It does not
-    fire on scans that are not plain (``graph.scans``), on fewer than ``MIN_BYTES`` of weights or more than ``MAX_ROWS``
-    sequences, on sizes that don't divide into panels of whole vectors of all gates, and, with more than ``FEW_CORES``
-    of ``n_cores``, on large scans without others to run beside. A core that multiplies no more than ``SLOW`` f32 in a
-    cycle, or several sequences, works as long as the second-level cache takes to read: then weights must come from
-    beyond that. ``lanes`` is the number of f32 in a vector, ``multiplies`` what a core multiplies in a cycle.
+    Zen 5, one thread, time before over after, one sequence: LSTM of 128 hidden units 1.36, 256 1.32, 512 1.69, 650
+    1.94, 1024 1.35, GRU of 256 1.35, 512 1.67, RNN of 512 1.43; LSTM of 512 with 2 sequences 1.4, with 3 1.26. It
+    does not fire on scans that are not plain (``graph.scans``), on fewer than ``MIN_BYTES`` of weights or more than
+    ``MAX_ROWS`` sequences, on sizes that don't divide into panels whose gates fill vectors, and, with more than
+    ``FEW_CORES`` of ``n_cores``, on large scans without others to run beside. A core that multiplies no more than
+    ``SLOW`` f32 in a cycle, or several sequences, works as long as the second-level cache takes to read: then weights
+    must come from beyond that. ``lanes`` is the number of f32 in a vector, ``multiplies`` what a core multiplies in a
+    cycle.
     """
 
     name: ClassVar[str] = "scan-panels"
@@ -62,7 +65,7 @@ class ScanPanels(Pass):
             panel = self._panel(n) if is_plain_scan(n) and self._is_alone(n, at_once[level[n]]) else 0
             if panel:
                 b = Builder(graph.pool, n.loc)
-                weights = b.const(in_panels(recurrent_weights(n), panel))
+                weights = b.const(in_panels(recurrent_weights(n), panel, self.lanes))
                 new[n] = b(n.op, inputs[0], weights, *inputs[2:], **{**n.attrs, "panel": panel})
                 if journal is not None:
                     journal.append(Fired(self.name, n.op.name, n.loc))
@@ -75,7 +78,7 @@ class ScanPanels(Pass):
         return self.n_cores <= max(at_once, FEW_CORES) or recurrent_weights(scan).nbytes < SHARED_BYTES
 
     def _panel(self, scan: Node) -> int:
-        """Hidden units of a panel, or 0 where the scan stays as it is: the fewest with enough sums."""
+        """Hidden units of a panel, or 0 where the scan stays as it is: the fewest that keep lanes and chains busy."""
         weights, (n_steps, n_rows, _) = recurrent_weights(scan), scan.inputs[0].shape
         hidden, columns = weights.shape
         is_slow = self.multiplies <= SLOW
@@ -86,9 +89,11 @@ class ScanPanels(Pass):
         if isinstance(n_steps, int) and n_steps < MIN_STEPS:
             return 0
         most = 24 if self.lanes >= 16 else 12  # of 32 and 16 registers
-        sums = {}
+        found = []
         for panel in range(1, hidden // MIN_PANELS + 1):
-            vectors, rest = divmod(columns // hidden * panel, self.lanes)
-            if hidden % panel == 0 and rest == 0 and MIN_SUMS <= 2 * n_rows * vectors <= most:
-                sums[panel] = 2 * n_rows * vectors
-        return min(sums, key=lambda p: (max(ENOUGH_SUMS - sums[p], 0), p), default=0)
+            own = columns // hidden * panel
+            vectors = -(-own // self.lanes)
+            sums, idle = 2 * n_rows * vectors, vectors * self.lanes / own - 1
+            if hidden % panel == 0 and MIN_SUMS <= sums <= most and idle <= MAX_IDLE:
+                found.append((idle + max(ENOUGH_SUMS / sums - 1, 0), panel))
+        return min(found, default=(0, 0))[1]

@@ -88,7 +88,9 @@ def _check_panels(ts: Types, a: Attrs, n_gates: int) -> None:
         raise OpError(f"panel {a.panel} must divide the {hidden} hidden units, with weights of the states' dtype")
     if a.behind or not a.get("linear_before_reset", True) or any(t.dtype.is_integer for t in ts):
         raise OpError("panels take no lengths, nothing behind, and no reset gate before the product")
-    check_same_dims(rt.shape, (floordiv(hidden, a.panel), hidden, n_gates * a.panel), "panels of weights and state")
+    check_same_dims(rt.shape[:2], (floordiv(hidden, a.panel), hidden), "panels of weights and state")
+    if rt.rank != 3 or not isinstance(rt.shape[2], int) or rt.shape[2] < n_gates * a.panel:
+        raise OpError(f"panels {rt} must have at least {n_gates * a.panel} columns")
 
 
 def _next_projection(ts: Types, a: Attrs, y: TensorType) -> tuple[Types, tuple[TensorType, ...]]:
@@ -310,7 +312,7 @@ _ATTRS: dict[str, AttrDef] = {
 _FORMS_DOC = (
     " With ``behind`` a last operand wn [hidden, columns] and a last result z = y @ wn, computed that many steps later "
     "in the same loop; columns are a multiple of it, and there are no lengths. With ``panel``, rt is [hidden / panel, "
-    "hidden, gates * panel], each weight is read once for two steps, and there are neither lengths nor wn."
+    "at least gates * panel], each weight is read once for two steps, and there are neither lengths nor wn."
 )
 
 
@@ -328,33 +330,38 @@ def _infer_lstm_scan(ts: Types, a: Attrs) -> tuple[TensorType, ...]:
 def _ref_lstm_scan(xs: Sequence[Array], a: Attrs) -> tuple[Array, ...]:
     xs, wn = _without_weights(xs, a)
     peephole, lengths = optional_arrays(xs[4:])
-    return _with_projection(scan_lstm(xs[0], _whole(xs[1], a), xs[2], xs[3], peephole, lengths, a, a.reverse), wn)
+    return _with_projection(scan_lstm(xs[0], _whole(xs[1], 4, a), xs[2], xs[3], peephole, lengths, a, a.reverse), wn)
 
 
 def _ref_gru_scan(xs: Sequence[Array], a: Attrs) -> tuple[Array, ...]:
     xs, wn = _without_weights(xs, a)
     lengths = optional_arrays(xs[4:])[1]
-    return _with_projection(scan_gru(xs[0], _whole(xs[1], a), xs[2], xs[3], lengths, a, a.reverse), wn)
+    return _with_projection(scan_gru(xs[0], _whole(xs[1], 3, a), xs[2], xs[3], lengths, a, a.reverse), wn)
 
 
 def _ref_rnn_scan(xs: Sequence[Array], a: Attrs) -> tuple[Array, ...]:
     xs, wn = _without_weights(xs, a)
-    return _with_projection(scan_rnn(xs[0], _whole(xs[1], a), xs[2], optional_arrays(xs[3:])[1], a, a.reverse), wn)
+    return _with_projection(scan_rnn(xs[0], _whole(xs[1], 1, a), xs[2], optional_arrays(xs[3:])[1], a, a.reverse), wn)
 
 
-def in_panels(rt: Array, panel: int) -> Array:
-    """Recurrent weights ``[hidden, gates * hidden]`` as ``[hidden / panel, hidden, gates * panel]``."""
+def in_panels(rt: Array, panel: int, lanes: int = 1) -> Array:
+    """Recurrent weights ``[hidden, gates * hidden]`` as ``[hidden / panel, hidden, gates * panel]``.
+
+    Zeros fill up the last axis to a multiple of ``lanes``.
+    """
     hidden = rt.shape[0]
-    apart = rt.reshape(hidden, -1, hidden // panel, panel)
-    return np.ascontiguousarray(apart.transpose(2, 0, 1, 3)).reshape(hidden // panel, hidden, -1)
+    apart = rt.reshape(hidden, -1, hidden // panel, panel).transpose(2, 0, 1, 3)
+    laid = np.ascontiguousarray(apart).reshape(hidden // panel, hidden, -1)
+    return np.pad(laid, ((0, 0), (0, 0), (0, -laid.shape[2] % lanes)))
 
 
-def _whole(rt: Array, a: Attrs) -> Array:
+def _whole(rt: Array, n_gates: int, a: Attrs) -> Array:
     """Recurrent weights as ``[hidden, gates * hidden]``."""
     if not a.panel:
         return rt
-    n_panels, hidden, width = rt.shape
-    return rt.reshape(n_panels, hidden, width // a.panel, a.panel).transpose(1, 2, 0, 3).reshape(hidden, -1)
+    n_panels, hidden, _ = rt.shape
+    own = rt[:, :, : n_gates * a.panel].reshape(n_panels, hidden, n_gates, a.panel)
+    return own.transpose(1, 2, 0, 3).reshape(hidden, -1)
 
 
 def _without_weights(xs: Sequence[Array], a: Attrs) -> tuple[Sequence[Array], Array | None]:
@@ -391,7 +398,7 @@ def _lstm_samples(rng: np.random.Generator) -> Iterator[Sample]:
     xp, rt, h, c, p = _draw(rng, (5, 2, 24), (6, 24), (2, 6), (2, 6), (18,))
     yield Sample((xp, in_panels(rt, 2), h, c), {"panel": 2})
     yield Sample((xp[:4], in_panels(rt, 3), h, c, p), {"panel": 3, "reverse": True, "input_forget": True})
-    yield Sample((xp[:1], in_panels(rt, 6), h, c), {"panel": 6, "clip": 0.5})
+    yield Sample((xp[:1], in_panels(rt, 6, 16), h, c), {"panel": 6, "clip": 0.5})
     yield Sample((xp[:0], in_panels(rt, 1), h, c), {"panel": 1})
 
 

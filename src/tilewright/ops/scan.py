@@ -72,6 +72,10 @@ class Scan:
         return n or self.h.shape[1]
 
     @property
+    def n_gates(self) -> Dim:
+        return floordiv(self.xp.shape[2], self.h.shape[1])
+
+    @property
     def cell_axes(self) -> tuple[Axis, ...]:
         return axes_for((self.h.shape[0], self.units))
 
@@ -178,9 +182,9 @@ class Scan:
         pass has made of step ``t`` so far, for step ``t + 1``. The pass back finishes that one from the other end, with
         the other rows. ``init(s, b, column)`` is what the sums of a step start from, ``cell`` its stages behind them.
         """
-        n, (batch, hidden), width = self.xp.shape[0], self.h.shape, self.rt.shape[2]
+        n, (batch, hidden) = self.xp.shape[0], self.h.shape
         states = Buffer(f"{self.y.name}_states", self.y.dtype, (2, batch, hidden))
-        carry = Buffer(f"{self.y.name}_carry", self.y.dtype, (self.rt.shape[0], 2, batch, width))
+        carry = Buffer(f"{self.y.name}_carry", self.y.dtype, (self.rt.shape[0], 2, batch, self.n_gates * self.units))
         forth, back = PanelPass(states, carry, 0), PanelPass(states, carry, 1)
         pair, last = _axis("t", floordiv(n, 2)), _axis("t", mod(n, 2))
         axes = axes_for(self.h.shape)
@@ -201,7 +205,7 @@ class Scan:
         """One pass; without ``cell`` it sums up for the next step only."""
         assert self.within is not None
         states, carry, old = self.within.states, self.within.carry, self.within.old
-        n_panels, hidden, width = self.rt.shape
+        (n_panels, hidden, _), width = self.rt.shape, self.n_gates * self.units
         p = _axis("p", n_panels)
         panel: Dim = n_panels - 1 - p.sym if old else p.sym
         own = panel * self.units
@@ -227,8 +231,7 @@ class Scan:
         """What the sums of the next step start from, for one panel; nothing behind the last step."""
         assert self.within is not None
         carry, hidden, n = self.within.carry, self.h.shape[1], self.xp.shape[0]
-        n_gates = floordiv(self.xp.shape[2], hidden)
-        b, g, j = syms(axes := axes_for((self.h.shape[0], n_gates, self.units)))
+        b, g, j = syms(axes := axes_for((self.h.shape[0], self.n_gates, self.units)))
         value = init(replace(self, step=self.step + 1), b, g * hidden + self.first + j)
         kept = Select(Inside((n - 2 - self.step,)), value, Const(0, value.dtype))
         return write(carry, axes, (panel, 1 - self.within.old, b, g * self.units + j), kept)
