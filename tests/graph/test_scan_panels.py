@@ -33,7 +33,7 @@ def test_panels_give_the_same_results(name, lanes, steps):
 def test_the_fewest_units_with_enough_sums_make_a_panel():
     assert panels(net(hidden=128)) == [16, 16]  # four gates, two steps: 8 vectors
     assert panels(net("gru", hidden=256)) == [32, 32]  # 12 vectors, where 16 units would be 6
-    assert panels(net("gru", hidden=208)) == [16, 16]  # which 32 don't divide
+    assert panels(net("gru", hidden=208)) == [26, 26]  # 78 columns of 80
     assert panels(net("rnn", hidden=256)) == [64, 64]
     assert panels(net(hidden=300)) == [20, 20]  # all gates of 20 units are five vectors
     assert panels(net("gru", hidden=300)) == [20, 20]  # 60 columns of 64
