@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tilewright.runtime.errors import ArtifactError
 
-SYMTAB, NOBITS, GROUP = 2, 8, 17
+SYMTAB, NOBITS = 2, 8
 
 
 @dataclass(frozen=True, slots=True)

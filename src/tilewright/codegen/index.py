@@ -334,8 +334,3 @@ class IndexSpace:
         q = self._op("sdiv", a, b)
         borrow = self.writer.pure(f"sext i1 {negative} to i64", level)
         return self._op("add", q, Val(borrow, level, 0))
-
-
-def depends_on(e: Expr | int, syms: frozenset[Sym]) -> bool:
-    """Does any of ``syms`` occur in ``e``, at any depth?"""
-    return not isinstance(e, int) and not syms.isdisjoint(expr.symbols(e))

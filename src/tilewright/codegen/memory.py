@@ -218,7 +218,7 @@ class Memory:
             pointer = self._advance(pointer, step)
         lanes = None if regular else self._lane_vector(distances)
         if plan.dynamic:
-            return self._dynamic(plan, Place(plan.buffer, pointer, offset * size, pattern, lanes), ctx, index_value)
+            return self._dynamic(plan, Place(plan.buffer, pointer, offset * size, pattern, lanes), index_value)
         fits = ctx.mask is not None and not ctx.zeroed and regular and self._fits(plan, ctx)
         unit = math.gcd(*[coef for _, _, coef in runs], _n_elements(plan.buffer)) if pattern else 0
         is_spread = lanes is not None or (pattern is not None and max(pattern) >= 2 * len(pattern))
@@ -341,7 +341,7 @@ class Memory:
             result = Val(name, level, len(parts))
         return result
 
-    def _dynamic(self, plan: Plan, place: Place, ctx: Lanes, index_value: Callable[[Value], Val]) -> Place:
+    def _dynamic(self, plan: Plan, place: Place, index_value: Callable[[Value], Val]) -> Place:
         """Add run-time indices: to the pointer when all lanes agree, else to each lane's distance."""
         pointer, lanes = place.pointer, place.lanes
         for value, stride in plan.dynamic:

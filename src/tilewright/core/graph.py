@@ -346,12 +346,3 @@ def topological(roots: Iterable[Node], known: Iterable[Node] = ()) -> list[Node]
             order.append(node)
             stack.pop()
     return order
-
-
-def users_of(nodes: Sequence[Node]) -> dict[Node, list[Node]]:
-    """For each node, the nodes that read it (once per operand position)."""
-    users: dict[Node, list[Node]] = {n: [] for n in nodes}
-    for n in nodes:
-        for i in n.inputs:
-            users[i].append(n)
-    return users

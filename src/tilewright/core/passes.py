@@ -10,7 +10,6 @@ A pass is a frozen dataclass; its text is derived from its name and the options 
 from __future__ import annotations
 
 import gc
-import hashlib
 import re
 import time
 from abc import ABC, abstractmethod
@@ -40,12 +39,12 @@ class Pass(ABC):
     def __str__(self) -> str:
         return self.text()
 
-    def text(self, *, with_defaults: bool = False) -> str:
-        """``name{option=value ...}``, without options at their defaults unless asked for."""
+    def text(self) -> str:
+        """``name{option=value ...}``, without options at their defaults."""
         shown = []
         for f in fields(self):
             value = getattr(self, f.name)
-            if with_defaults or value != f.default:
+            if value != f.default:
                 shown.append(f"{f.name.replace('_', '-')}={_print_option(value)}")
         return f"{self.name}{{{' '.join(shown)}}}" if shown else self.name
 
@@ -114,11 +113,6 @@ def _split_options(text: str) -> dict[str, str]:
             raise ParseError(f"expected option=value, got {word!r}")
         options[key] = value
     return options
-
-
-def pipeline_key(passes: Iterable[Pass]) -> str:
-    """A hash of the passes and every option, those at their defaults too: for cache keys."""
-    return hashlib.sha256(",".join(p.text(with_defaults=True) for p in passes).encode()).hexdigest()
 
 
 @dataclass(frozen=True)

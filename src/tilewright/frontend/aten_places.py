@@ -119,19 +119,12 @@ def _nonzero(c: Call) -> Node:
 def _masked_select(c: Call) -> Node:
     x, mask = c.tensor("self"), c.tensor("mask", bool_)
     shape = _broadcast(c, x, mask)
-    at = places(c, reshape(c.b, expand(c.b, mask, shape), (_count(c, shape),)))
-    return c.b(ops.gather_nd, reshape(c.b, expand(c.b, x, shape), (_count(c, shape),)), at)
+    at = places(c, reshape(c.b, expand(c.b, mask, shape), (product(shape),)))
+    return c.b(ops.gather_nd, reshape(c.b, expand(c.b, x, shape), (product(shape),)), at)
 
 
 def _broadcast(c: Call, x: Node, mask: Node) -> tuple[Dim, ...]:
     return c.b(ops.logical_and, cast(c.b, x, bool_), mask).shape
-
-
-def _count(c: Call, shape: tuple[Dim, ...]) -> Dim:
-    n: Dim = 1
-    for d in shape:
-        n = n * d
-    return n
 
 
 def _nothing(c: Call) -> list[Node]:

@@ -142,7 +142,7 @@ def _with_positions(c: Call, x: Node, src: Node, positions: Array) -> Node:
     return reshape(c.b, c.b(ops.gather, both, c.b.const(at), axis=0), x.shape)
 
 
-def _positions(c: Call, x: Node) -> Array:
+def _positions(x: Node) -> Array:
     n = x.type.n_elements
     if not isinstance(n, int):
         raise Unsupported("needs a static shape", "make the dimensions static")
@@ -151,7 +151,7 @@ def _positions(c: Call, x: Node) -> Array:
 
 def _diagonal_scatter(c: Call) -> Node:
     x, src = c.tensor("self"), c.tensor("src", c.dtype)
-    return _with_positions(c, x, src, np.diagonal(_positions(c, x), c["offset"], c["dim1"], c["dim2"]))
+    return _with_positions(c, x, src, np.diagonal(_positions(x), c["offset"], c["dim1"], c["dim2"]))
 
 
 def _as_strided_scatter(c: Call) -> Node:

@@ -19,9 +19,17 @@ from tilewright.core.expr import symbols
 from tilewright.core.graph import CONST, Node
 from tilewright.core.opdef import OpDef, Trait
 from tilewright.core.rewrite import Rewriting, Rule
-from tilewright.graph.facts import SMALL_ELEMENTS, array_of, broadcast_shape, is_lossless, is_scalar, scalar, uniform
+from tilewright.graph.facts import (
+    ELEMENTWISE,
+    SMALL_ELEMENTS,
+    array_of,
+    broadcast_shape,
+    is_lossless,
+    is_scalar,
+    scalar,
+    uniform,
+)
 
-ELEMENTWISE = tuple(op for op in ops.ALL if Trait.ELEMENTWISE in op.traits)
 COMMUTATIVE = tuple(op for op in ELEMENTWISE if Trait.COMMUTATIVE in op.traits and len(op.operands) == 2)
 MIRRORED = {ops.lt: ops.gt, ops.gt: ops.lt, ops.le: ops.ge, ops.ge: ops.le}
 INVERSE_COMPARE = {ops.eq: ops.ne, ops.ne: ops.eq}

@@ -14,9 +14,11 @@ import numpy as np
 from tilewright import ops
 from tilewright.core import types
 from tilewright.core.expr import Dim
-from tilewright.core.graph import CONST, Builder, Node
+from tilewright.core.graph import CONST, Node
+from tilewright.core.opdef import Trait
 from tilewright.core.types import Array, DType
 
+ELEMENTWISE = tuple(op for op in ops.ALL if Trait.ELEMENTWISE in op.traits)
 SMALL_ELEMENTS = 1 << 16  # constants up to here are looked at element by element
 MANTISSA_BITS = {types.f16: 11, types.bf16: 8, types.f32: 24, types.f64: 53}
 
@@ -99,12 +101,6 @@ def is_lossless(source: DType, target: DType) -> bool:
     return source.min >= target.min and source.max <= target.max
 
 
-def static_shape(node: Node) -> tuple[int, ...] | None:
-    """The shape when every dimension is a number."""
-    shape = node.shape
-    return tuple(d for d in shape if isinstance(d, int)) if node.type.is_static else None
-
-
 def has_symbols(value: Any) -> bool:
     """Does an attribute's value hold a symbolic dimension?"""
     if isinstance(value, tuple):
@@ -119,11 +115,6 @@ def inverse(perm: tuple[int, ...]) -> tuple[int, ...]:
     for k, p in enumerate(perm):
         result[p] = k
     return tuple(result)
-
-
-def const_like(b: Builder, array: Array, dtype: DType) -> Node:
-    """A constant of ``dtype`` from numbers of any width."""
-    return b.const(np.asarray(array).astype(dtype.numpy))
 
 
 def factors(node: Node, most: int = 8) -> list[Node]:

@@ -29,7 +29,7 @@ from tilewright.core.passes import Pass
 from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
 from tilewright.core.shapes import reshape_groups
 from tilewright.core.types import product
-from tilewright.graph.facts import inverse
+from tilewright.graph.facts import ELEMENTWISE, inverse
 from tilewright.graph.movement import REDUCTIONS
 
 Perm = tuple[int, ...]
@@ -37,7 +37,6 @@ MAX_CHANNELS, MIN_COLUMNS, MIN_DEPTH = 8, 16, 128
 """Of a convolution that keeps its channels first: of the result, its columns, and multiplications for an element."""
 CONVOLUTIONS = (ops.conv, ops.conv_transpose)
 WINDOWS = (*CONVOLUTIONS, ops.max_pool, ops.avg_pool)
-ELEMENTWISE = tuple(op for op in ops.ALL if Trait.ELEMENTWISE in op.traits)
 ALONG_AXIS = (
     ops.softmax, ops.log_softmax, ops.cumsum, ops.cumprod, ops.cummax, ops.cummin, ops.l2_normalize, ops.batch_norm,
 )  # fmt: skip

@@ -25,15 +25,6 @@ FOLDS = (ops.reduce_sum, ops.reduce_prod, ops.reduce_max, ops.reduce_min, ops.re
 REDUCTIONS = (*FOLDS, ops.reduce_mean)
 MANY_ELEMENTS = 8
 """Of a row: arithmetic on so many, of which one is read, is done again for that one."""
-Boxes = list[tuple[Dim, Dim]]
-
-
-def full_slice(b: Rewriting, x: Node, axis: int, start: Dim, stop: Dim) -> Node:
-    """``x[start:stop]`` along one axis."""
-    starts: list[Dim] = [0] * x.type.rank
-    stops = list(x.shape)
-    starts[axis], stops[axis] = start, stop
-    return b(ops.slice, x, starts=starts, stops=stops, steps=[1] * x.type.rank)
 
 
 # --- reshape, transpose, expand -------------------------------------------------------------------------------------

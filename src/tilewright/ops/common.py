@@ -86,12 +86,6 @@ def check_axes(axes: Sequence[int], rank: int) -> None:
     check(len(set(axes)) == len(axes), lambda: f"axes {tuple(axes)} name an axis twice")
 
 
-def normalise_axis(axis: int, rank: int, what: str = "axis") -> int:
-    """``axis`` counted from the front; raises ``OpError`` when it is not in ``-rank..rank-1``."""
-    check(-rank <= axis < rank, lambda: f"{what} {axis} is not in {-rank}..{rank - 1}")
-    return axis % rank
-
-
 def check_equal_dims(a: Dim, b: Dim, what: Callable[[], str]) -> None:
     check(
         a == b,

@@ -185,7 +185,6 @@ isinf = predicate("isinf", _isinf, np.isinf, FLOATS, "Whether x is an infinity o
 SWAPS = Trait.COMMUTATIVE
 MONOID = (Trait.COMMUTATIVE, Trait.ASSOCIATIVE)
 NON_ZERO: Range = (1, 3)
-ANY_BUT_BOOL = NUMERIC
 SUMMABLE = NUMERIC + BOOLS
 
 

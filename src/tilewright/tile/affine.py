@@ -96,10 +96,6 @@ def without(e: Dim, syms: Iterable[Sym]) -> Dim:
     return substitute(e, {s: 0 for s in syms})
 
 
-def constant_part(e: Dim) -> int:
-    return const_of(e)
-
-
 def settled(e: Dim, extents: Mapping[Sym, Dim]) -> Dim:
     """``e`` with the quotients and remainders by numbers gone that loops of these extents, outer ones first, decide.
 

@@ -25,7 +25,7 @@ from tilewright.core.compute import (
     walk as walk_value,
 )
 from tilewright.core.expr import Dim, Sym, bounds, substitute, symbols
-from tilewright.tile.ir import Fold, For, If, Kernel, Loop, Prefetch, Stmt, Store, Update, walk
+from tilewright.tile.ir import Fold, For, If, Loop, Prefetch, Stmt, Store, Update, walk
 
 Body = tuple[Stmt, ...]
 
@@ -172,17 +172,6 @@ def symbols_of(body: Body) -> frozenset[Sym]:
     return frozenset(found)
 
 
-def buffers_of(body: Body) -> set[Buffer]:
-    """Every buffer that the statements read or write."""
-    found: set[Buffer] = set()
-    for s in walk(body):
-        found.update(written(s))
-        found.update(*map(buffers_of_value, values_of(s)))
-        if isinstance(s, Prefetch):
-            found.add(s.buffer)
-    return found
-
-
 def loops_of(body: Body) -> list[Loop]:
     """Every loop, in program order."""
     return [s.loop for s in walk(body) if isinstance(s, For)]
@@ -196,8 +185,3 @@ def sizes_of(kernel_body: Body, buffers: Iterator[Buffer] | tuple[Buffer, ...]) 
             free |= symbols(d)
     free -= {loop.sym for loop in loops_of(kernel_body)}
     return tuple(sorted(free, key=lambda s: s.name))
-
-
-def n_statements(kernel: Kernel) -> int:
-    """How many statements a kernel has: a cheap measure of its size."""
-    return sum(1 for _ in walk(kernel.body))

@@ -44,7 +44,6 @@ from tilewright.tile.schedule import Builder
 from tilewright.tile.schedule.tree import find_loop, fresh, most_iterations
 
 HEAVY_OPERATIONS = 10
-CACHE_LINE = 64
 RESIDENT = 0.6
 TASKS_PER_CORE = 2
 PANEL_SHARE = 4

@@ -27,7 +27,6 @@ from tilewright.tile.schedule.tree import Nest, find_loop, find_place, fresh, ne
 
 UNROLL_OPERATIONS = 24
 MOST_VECTORS = 8
-CHUNK_ELEMENTS = 8192
 MOVED_BYTE = 1.3
 """A byte that is read or written takes a core as long as this many operations."""
 MAX_RUNS = 8

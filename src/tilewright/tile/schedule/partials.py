@@ -75,14 +75,14 @@ def rfactor(kernel: Kernel, buffer: str, loop: str, unrolled: int, lanes: int, a
         raise ScheduleError("rfactor", where, "the value reads the buffer")
     if unrolled & (unrolled - 1) or unrolled < 1 or lanes < 1:
         raise ScheduleError("rfactor", where, f"{unrolled} is not a power of two")
-    n, sym = target.loop.extent, target.loop.sym
+    n = target.loop.extent
     if isinstance(n, int):
         while unrolled > 1 and n < unrolled * lanes:
             unrolled //= 2
         lanes = min(lanes, max(n, 1))
     part = Buffer(fresh(kernel, f"{identifier(buffer)}_p"), update.buffer.dtype, (unrolled * lanes,))
     make = _Partials(kernel, target.loop, update, others, part, unrolled, lanes)
-    start, partials, end = make.start(), tuple(make.partials(n, sym)), make.end()
+    start, partials, end = make.start(), tuple(make.partials(n)), make.end()
     if len(walkers) > 1:
         partials = (Nest(tuple(walkers[:-1]), partials).wrap(),)
     done = replace_stmt(kernel, top, start, *partials, *end)
@@ -162,7 +162,7 @@ class _Partials:
         """The partial results are the identity."""
         return self._grid("init", self.unrolled, self.lanes, lambda at: (Store(self.part, (at,), self._identity()),))
 
-    def partials(self, n: Dim, sym: Sym) -> list[Stmt]:
+    def partials(self, n: Dim) -> list[Stmt]:
         """The loop, in blocks and rests."""
         block, w = self.unrolled * self.lanes, self.lanes
         out: list[Stmt] = []
