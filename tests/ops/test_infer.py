@@ -43,6 +43,8 @@ REFUSED = [
     (ops.exp, [t("i32", 2)], {}, "f32"),
     (ops.exp, [], {}, "takes 1"),
     (ops.logical_and, [t("i8", 2), t("i8", 2)], {}, "bool"),
+    (ops.cast, [t("f8e4m3fn", 2)], {"dtype": types.f32}, "can't be cast to f32"),
+    (ops.cast, [t("f32", 2)], {"dtype": types.f4e2m1}, "can't be cast to f4e2m1"),
     (ops.where, [t("f32"), t("f32"), t("f32")], {}, "condition"),
     (ops.bitcast, [t("f32", 2)], {"dtype": types.i64}, "widths"),
     (ops.reduce_sum, [t("f32", 2)], {"axes": (1,)}, "axes entry 1"),

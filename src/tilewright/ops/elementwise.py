@@ -17,6 +17,7 @@ import numpy as np
 
 from tilewright.core import types
 from tilewright.core.compute import Binary, Bitcast, Buffer, Const, Load, Select, Stage, Unary, Value
+from tilewright.core.diag import OpError
 from tilewright.core.graph import Attrs, Builder, Node
 from tilewright.core.opdef import AttrDef, OpDef, Sample, Trait
 from tilewright.core.types import Array, DType, TensorType
@@ -378,6 +379,14 @@ prelu = elementwise(
 # --- other dtypes ---------------------------------------------------------------------------------------------------
 
 
+def _infer_cast(ts: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    source, target = ts[0].dtype, attrs.dtype
+    if source is not target and (source.is_narrow or target.is_narrow):
+        name = "decode" if source.is_narrow else "encode"
+        raise OpError(f"{ts[0]} can't be cast to {target}", remedy=f"write {name}, which converts narrow types")
+    return ts[0].with_dtype(target)
+
+
 def _infer_bitcast(ts: Sequence[TensorType], attrs: Attrs) -> TensorType:
     source, target = ts[0].dtype, attrs.dtype
     check(
@@ -417,9 +426,10 @@ CAST_ATTRS = {"dtype": AttrDef("dtype")}
 POINTWISE = frozenset({Trait.ELEMENTWISE})
 
 cast = OpDef(
-    "cast", ("x",), CAST_ATTRS, lambda ts, a: ts[0].with_dtype(a.dtype), lambda xs, a: convert(xs[0], a.dtype),
+    "cast", ("x",), CAST_ATTRS, _infer_cast, lambda xs, a: convert(xs[0], a.dtype),
     _compute_cast, traits=POINTWISE, samples=_cast_samples,
-    doc="Another dtype: floats truncate and saturate to integers (NaN gives 0), integers wrap, to bool is != 0.",
+    doc="Another dtype: floats truncate and saturate to integers (NaN gives 0), integers wrap, to bool is != 0. "
+    "Narrow types are for encode and decode.",
 )  # fmt: skip
 bitcast = OpDef(
     "bitcast", ("x",), CAST_ATTRS, _infer_bitcast, lambda xs, a: np.ascontiguousarray(xs[0]).view(a.dtype.numpy)
