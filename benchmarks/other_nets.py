@@ -43,8 +43,11 @@ NETS = (
     | other_nets_unseen.NETS
 )
 PEERS = ("onnxruntime", "openvino")
-TURN = 0.02
-"""Seconds of one engine's turn: threads that spin after a call have gone to sleep when most of the next are timed."""
+TURN = 0.15
+"""Seconds of one engine's turn: threads that spin after a call have gone to sleep when most of the next are timed.
+
+On a busy machine a thread that slept wakes beside the caller's, and tens of milliseconds pass until Linux moves it.
+"""
 
 
 def measure(

@@ -26,7 +26,7 @@ from tilewright.codegen.target import Target
 from tilewright.core.diag import OptionError
 from tilewright.core.expr import Dim, Sym, largest, symbols, to_text
 from tilewright.core.graph import Graph, Node
-from tilewright.core.passes import Pass, PassReport, collector_paused, parse_pipeline, print_pipeline, run_pipeline
+from tilewright.core.passes import Pass, PassReport, parse_pipeline, print_pipeline, run_pipeline
 from tilewright.core.specialize import fix_symbols
 from tilewright.core.text import SideTable, load_graph, print_graph
 from tilewright.core.types import Array
@@ -208,7 +208,6 @@ def _ready(artifact: Artifact, threads: int | None, clock: Clock, *, from_cache:
     return model
 
 
-@collector_paused()
 def build(graph: Graph, options: Options, clock: Clock, *, profile: bool = False) -> Artifact:
     """The whole compiler on a graph: optimise, split into kernels, schedule, emit, lay out weights.
 

@@ -1,6 +1,5 @@
 """Pipelines print, parse, hash, report and bisect; verification between passes names the pass at fault."""
 
-import gc
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -9,14 +8,7 @@ import pytest
 from core.tiny import OPS, add, graph_of, neg, typed
 from tilewright.core.diag import OptionError, ParseError, VerifyError
 from tilewright.core.graph import Builder, Pool
-from tilewright.core.passes import (
-    Pass,
-    collector_paused,
-    first_bad_pass,
-    parse_pipeline,
-    print_pipeline,
-    run_pipeline,
-)
+from tilewright.core.passes import Pass, first_bad_pass, parse_pipeline, print_pipeline, run_pipeline
 from tilewright.core.rewrite import Rule, rewrite
 from tilewright.core.text import load_graph
 
@@ -100,11 +92,3 @@ def test_bisection():
 
     assert first_bad_pass(example(), [Simplify(), Simplify(), Break(), Simplify()], is_good) == 2
     assert first_bad_pass(example(), [Simplify()], is_good) is None
-
-
-def test_the_collector_is_paused_within_and_goes_on_behind_also_after_an_error() -> None:
-    assert gc.isenabled()
-    with pytest.raises(OptionError), collector_paused(), collector_paused():
-        assert not gc.isenabled()
-        raise OptionError("any")
-    assert gc.isenabled()

@@ -144,17 +144,13 @@ def run_pipeline(
     ``on_pass`` sees each pass's report; ``check`` verifies the graph before and after each; ``dump`` is a folder for
     one file per pass, ``00-input.tw.txt`` onwards, with what fired at its end.
     """
-    with collector_paused():
+    with _collector_paused():
         return _run(graph, passes, on_pass, check, DumpFolder(dump) if dump is not None else None)
 
 
 @contextmanager
-def collector_paused() -> Iterator[None]:
-    """No collection of cycles within: compiling makes many small objects, most of which live on.
-
-    One full collection beside PyTorch takes 0.8 s; those of a build of GoogLeNet without it took 6 % of its time. What
-    it leaves until the end is small: DenseNet-121's build peaks at 334 MiB, 288 with the collector.
-    """
+def _collector_paused() -> Iterator[None]:
+    """Passes make many small objects and no cycles, and one full collection beside PyTorch takes 0.8 s."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
