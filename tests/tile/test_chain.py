@@ -85,6 +85,14 @@ def test_a_few_queries_share_what_they_read():
     assert (4, 192) in [p.buffer.shape for p in kernel.places if p.space is Space.LOCAL], "sums of all columns"
 
 
+@pytest.mark.parametrize(("heads", "in_whole_rows"), [(1, False), (2, True)])
+def test_values_of_all_heads_together_are_what_a_cache_may_hold(heads, in_whole_rows):
+    """A head's alone would stay, but comes from memory when others have passed since."""
+    machine = dataclasses.replace(WIDE, l2_bytes=50_000)
+    kernel = check_default(attention(heads, 4, 50, 32, 192), machine=machine)
+    assert ((4, 192) in [p.buffer.shape for p in kernel.places if p.space is Space.LOCAL]) == in_whole_rows
+
+
 @pytest.mark.parametrize("machine", [SMALL, WIDE])
 @pytest.mark.parametrize("rows", [16, 48, 50])
 def test_a_block_of_rows_at_a_time(machine, rows):

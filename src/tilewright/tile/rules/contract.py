@@ -26,6 +26,7 @@ from tilewright.tile.cost import MAX_UNROLLED, Box, Operand, Tile, choose_tile, 
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, Kind, Loop, Role, Store, Update, walk
 from tilewright.tile.machine import Machine
+from tilewright.tile.rewrite import loads_of
 from tilewright.tile.rules.columns import along_reduction, columns_apart
 from tilewright.tile.rules.dots import dot_for
 from tilewright.tile.rules.operands import operands_of, own_loops, reduced_loops, root_terms, split_groups, update_of
@@ -701,7 +702,9 @@ def _whole_rows(b: Builder, machine: Machine, plan: Plan, blocks: list[str], ord
     if not brought or not isinstance(count, int) or not isinstance(columns, int):
         return 0
     row_bytes = columns * machine.vector_bytes // plan.width
-    if count * row_bytes * estimate([_extent(b, n) for n in order[:-1]]) <= machine.l2_bytes:
+    update = nests(b.kernel, plan.acc)[-1].leaf[-1]
+    read = [x.buffer for x in loads_of(update)]
+    if max(estimate(x.shape) * x.dtype.n_bytes for x in read) <= machine.l2_bytes:  # the heads of a cache together
         return 0
     return max(machine.l1_bytes // 2 // row_bytes, 1)
 
