@@ -63,7 +63,8 @@ def test_many_cores_share_a_large_scan_that_runs_alone():
     assert not any(panels(net(hidden=256, n_dirs=1), n_cores=4))
     assert all(panels(net(hidden=256, n_dirs=1), n_cores=2))
     assert all(panels(net(hidden=128, n_dirs=1), n_cores=4))
-    assert all(panels(net(hidden=256, n_dirs=2), n_cores=2))
+    assert not any(panels(net("gru", hidden=256, n_dirs=1), n_cores=2))  # each core keeps its half in its cache
+    assert all(panels(net("gru", hidden=256, n_dirs=2), n_cores=2))
 
 
 def test_the_default_passes_put_it_before_projecting_ahead():
