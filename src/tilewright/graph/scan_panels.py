@@ -75,7 +75,7 @@ class ScanPanels(Pass):
         return graph.with_outputs([new[n] for n in graph.outputs])
 
     def _is_alone(self, scan: Node, at_once: int) -> bool:
-        """Does one thread run it: others run at the same time, it is small, or too large for the caches of few cores?"""
+        """Does one thread run it: there are others, it is small, or too large for the caches of a few cores?"""
         n_bytes = recurrent_weights(scan).nbytes
         is_far = n_bytes >= self.n_cores * self.l2_bytes / 2
         return self.n_cores <= at_once or n_bytes < SHARED_BYTES or (self.n_cores <= FEW_CORES and is_far)
