@@ -100,6 +100,22 @@ def test_dump_folder(tmp_path):
     assert np.array_equal(again.outputs[0].inputs[0].inputs[1].attrs["data"].array, big)
 
 
+@pytest.mark.parametrize(("text", "constants", "message"), [
+    (b"hi", None, "line 1: expected 'graph', found 'hi'"),
+    (b"\xff\xfe", None, "is not text"),
+    (b'graph "g" {}', b"", r"the constants in m\.npz can't be read"),
+    (b'graph "g" {}', b"PK\x03\x04", r"the constants in m\.npz can't be read"),
+])  # fmt: skip
+def test_files_that_are_no_graph_are_named(tmp_path, text, constants, message):
+    path = tmp_path / "m.txt"
+    path.write_bytes(text)
+    if constants is not None:
+        path.with_suffix(".npz").write_bytes(constants)
+    with pytest.raises(ParseError, match=message) as e:
+        load_graph(path, OPS.__getitem__)
+    assert str(path) in str(e.value) and "tilewright ir" in e.value.remedy
+
+
 GOOD = 'graph "g" {\n  symbol n: 0..\n  %0 = input "x" : f32[n]\n  %1 = neg(%0) : f32[n]\n  return "y": %1\n}\n'
 
 
@@ -115,6 +131,8 @@ GOOD = 'graph "g" {\n  symbol n: 0..\n  %0 = input "x" : f32[n]\n  %1 = neg(%0) 
     ("}\n", "} more", "line 6: expected the end of the text, found 'more'"),
     ("}\n", "", "line 6: expected ','"),
     ("%1 = neg", "%1 = const f32[2] (1.0)\n  %2 = neg", "line 4: expected 2 numbers instead of 1"),
+    ("%1 = neg", f"%1 = const f32[{10**30}] (1.0)\n  %2 = neg", f"line 4: expected {10**30} numbers instead of 1"),
+    ("%1 = neg", "%1 = const f32[-1, -1] (1.0)\n  %2 = neg", "line 4: expected sizes of 0 or more"),
     ("%1 = neg", "%1 = const f32[2] file c0\n  %2 = neg", "line 4: expected a constant of the side table"),
     ("%1 = neg", "%1 = const i8[1] (300)\n  %2 = neg", "line 4: expected numbers that i8 holds"),
 ])  # fmt: skip

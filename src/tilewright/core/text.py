@@ -24,10 +24,11 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
-from tilewright.core.diag import UNKNOWN, Loc
+from tilewright.core.diag import UNKNOWN, Loc, ParseError
 from tilewright.core.expr import Dim, Sym, substitute, symbols, to_text
 from tilewright.core.graph import CONST, INPUT, Data, Graph, Node
 from tilewright.core.opdef import REQUIRED, AttrDef, AttrKind, OpDef
@@ -35,6 +36,7 @@ from tilewright.core.text_parser import Parser
 from tilewright.core.types import Array, TensorType, dtype_of
 
 INLINE_BYTES = 256
+REMEDY = "give a graph's text, as `tilewright ir MODEL -o FILE.txt` writes it"
 
 
 class SideTable:
@@ -101,14 +103,29 @@ def save_graph(graph: Graph, path: Path) -> None:
 
 
 def load_graph(path: Path, ops: Callable[[str], OpDef]) -> Graph:
-    """Read a graph that :func:`save_graph` or a :class:`DumpFolder` wrote, edited or not."""
+    """Read a graph that :func:`save_graph` or a :class:`DumpFolder` wrote, edited or not.
+
+    Raises :class:`ParseError`, which names the file, where it or the file of its constants can't be read.
+    """
     own, shared = path.with_suffix(".npz"), path.parent / "constants.npz"
-    constants = own if own.exists() else shared
-    table: dict[str, Array] = {}
-    if constants.exists():
-        with np.load(constants, allow_pickle=False) as stored:
-            table = {name: stored[name] for name in stored.files}
-    return parse_graph(path.read_text(encoding="utf-8"), ops, table)
+    try:
+        table = _constants(own if own.exists() else shared)
+        return parse_graph(path.read_text(encoding="utf-8"), ops, table)
+    except UnicodeDecodeError as e:
+        raise ParseError(f"{path} is not text", remedy=REMEDY) from e
+    except ParseError as e:
+        raise ParseError(f"{path}: {e.message}", remedy=e.remedy or REMEDY) from e
+
+
+def _constants(path: Path) -> dict[str, Array]:
+    """The arrays of a side table's file; none where there is no file."""
+    if not path.exists():
+        return {}
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            return {name: stored[name] for name in stored.files}
+    except (OSError, ValueError, EOFError, BadZipFile) as e:
+        raise ParseError(f"the constants in {path.name} can't be read") from e
 
 
 class _Printer:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from math import prod
 from typing import Any, TypeVar
 
 import numpy as np
@@ -154,8 +155,12 @@ class Parser:
 
     def data(self) -> Data:
         dtype = self.dtype()
+        start = self.at
         shape = self.listed("[", self.integer, "]")
-        n = int(np.prod(shape, dtype=np.int64))
+        if min(shape, default=0) < 0:
+            self.at = start
+            raise self.fail("sizes of 0 or more")
+        n = prod(shape)
         start = self.at
         if self.word("file"):
             return Data(self.stored(dtype, shape, n))
