@@ -122,7 +122,18 @@ def test_every_command_takes_an_exported_program(cli: Cli, tmp_path: Path) -> No
     assert [k["flops"] for k in found["kernels"]] == [2 * 3 * 8 * 4 + 3 * 4]
     assert cli("ir", path, "--stage", "schedule").code == 0
     (tmp_path / "no.pt2").write_bytes(b"nothing")
-    assert "holds no exported program" in cli("run", tmp_path / "no.pt2").err
+    assert cli("run", tmp_path / "no.pt2").err.startswith(f"error: [TW0101] {tmp_path / 'no.pt2'} holds no exported")
+
+
+@pytest.mark.parametrize(("content", "message"), [
+    (None, "can't be read: No such file"), (b"kernel \xff", "is not text"), (b"kernels", "expected 'graph'"),
+])  # fmt: skip
+def test_texts_that_are_no_ir(cli: Cli, tmp_path: Path, content: bytes | None, message: str) -> None:
+    path = tmp_path / "no.txt"
+    if content is not None:
+        path.write_bytes(content)
+    ran = cli("ir", path, "--stage", "llvm")
+    assert ran.code == 1 and f"{path}" in ran.err and message in ran.err and "remedy" in ran.err
 
 
 def test_run_reads_and_writes_arrays(cli: Cli, linear: Path, tmp_path: Path) -> None:

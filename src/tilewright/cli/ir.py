@@ -66,8 +66,8 @@ def ir_command(
         show.check_writable(output)
     if model.suffix == ".tw":
         raise InputError(f"{model} is machine code", remedy="give the model that it was compiled from")
-    if _is_tile_text(model):
-        _write(list(_kernel_forms(model.read_text(encoding="utf-8"), stage, target)), output)
+    if model.suffix == ".txt" and (text := _tile_text(model)):
+        _write(list(_kernel_forms(text, stage, target)), output)
         return
     graph = driver.read_graph(model, fix_dims=inputs.parse_sizes(fix, "--fix"))
     if dump is not None:
@@ -105,13 +105,14 @@ def _write(texts: list[str], output: Path | None) -> None:
         output.write_text(text + "\n", encoding="utf-8")
 
 
-def _is_tile_text(path: Path) -> bool:
-    """Is the file the text of kernels? (A graph's text begins with ``graph``.)"""
-    if path.suffix != ".txt" or not path.is_file():
-        return False
-    with path.open(encoding="utf-8", errors="replace") as file:
-        first = next((x for x in file if x.strip() and not x.startswith("//")), "")
-    return first.startswith("kernel ")
+def _tile_text(path: Path) -> str:
+    """The text of a file of kernels; "" of another file. (A graph's text begins with ``graph``.)"""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""
+    first = next((x for x in text.split("\n") if x.strip() and not x.startswith("//")), "")
+    return text if first.startswith("kernel ") else ""
 
 
 def _kernel_forms(text: str, stage: Stage, target_name: str) -> Iterator[str]:

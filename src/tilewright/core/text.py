@@ -111,6 +111,8 @@ def load_graph(path: Path, ops: Callable[[str], OpDef]) -> Graph:
     try:
         table = _constants(own if own.exists() else shared)
         return parse_graph(path.read_text(encoding="utf-8"), ops, table)
+    except OSError as e:
+        raise ParseError(f"{path} can't be read: {e.strerror}", remedy="check the path") from e
     except UnicodeDecodeError as e:
         raise ParseError(f"{path} is not text", remedy=REMEDY) from e
     except ParseError as e:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
+from zipfile import is_zipfile
 
 import numpy as np
 
@@ -121,6 +122,10 @@ def _distinct(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any,
 
 def load_program(path: Path) -> ExportedProgram:
     """An exported program of a ``.pt2`` file."""
+    if not path.is_file():
+        raise InputError(f"there is no file {path}", remedy="check the path")
+    if not is_zipfile(path):  # of which PyTorch would log a trace first
+        raise InputError(f"{path} holds no exported program", remedy="write it with torch.export.save")
     try:
         import torch
     except ImportError as e:
