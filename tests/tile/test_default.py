@@ -488,6 +488,29 @@ def test_a_run_time_operand_is_turned_once(m, n, k):
     assert turned and turned[0].shape[-1] == n
 
 
+def turned(batch, m, n, k):
+    """``C[g] = A[g] @ B[g].T``, both known at run time only."""
+    a, b, c = Buffer("A", F, (batch, m, k)), Buffer("B", F, (batch, n, k)), Buffer("C", F, (batch, m, n))
+    axes, reduced = axes_for((batch, m, n)), axes_for((k,), "k")
+    (g, i, j), (x,) = syms(axes), syms(reduced)
+    product = Stage((c,), axes, (g, i, j), (a[g, i, x] * b[g, j, x],), Reduction(reduced, "add", (ZERO,)))
+    return Computation((a, b), (c,), (product,))
+
+
+@given(batch=st.integers(1, 3), m=st.integers(2, 15), n=st.integers(1, 40), k=st.integers(1, 60))
+@SLOW
+def test_few_rows_by_an_operand_that_is_not_turned(batch, m, n, k):
+    check_default(turned(batch, m, n, k), machine=WIDE)
+
+
+@pytest.mark.parametrize(("m", "sums"), [(2, True), (8, True), (12, True), (1, False), (16, False)])
+def test_few_rows_share_the_elements_of_the_other_operand(m, sums):
+    """In tiles of partial sums, more than eight rows in blocks; a copy that is turned pays from sixteen on."""
+    kernel = check_default(turned(2, m, 40, 64), machine=WIDE)
+    tiles = [p.buffer.shape for p in kernel.places if p.space is Space.REG and len(p.buffer.shape) == 3]
+    assert bool(tiles) == sums
+
+
 @pytest.mark.parametrize("kernel", [3, 5])
 def test_one_output_channel_sums_in_lanes(kernel):
     """Its weights are read across until they are packed, which must not keep the sum from being vectors."""

@@ -177,8 +177,10 @@ class _Work:
             if not attempt(b, partial(short_rows, b, machine, names)):
                 rows(b, machine, names)
 
+        alone = len(names) == 1
+        top = None if alone else names[1]
+
         def product() -> None:
-            top = None if alone else names[1]
             if any(attempt(b, partial(rule, b, machine, names[0], top)) for rule in (narrow, few_columns)):
                 return
             if are_few_columns(machine, cluster.stages[0], self.constants) and attempt(b, by_rows):
@@ -187,7 +189,6 @@ class _Work:
 
         if 0 in root.out.shape:
             return []  # nothing to compute, and nothing to divide costs by
-        alone = len(names) == 1
         if cluster.kind is Kind.CHAIN:
             return [lambda: chain(b, machine, cluster), apart_of_chain]
         if cluster.kind is Kind.RING:
@@ -201,7 +202,8 @@ class _Work:
         if cluster.kind is Kind.CONTRACT:
             return [product, by_rows if alone else apart]
         if cluster.kind is Kind.ROWS:
-            return [by_rows] if alone else [by_rows, apart]
+            tiles = [lambda: narrow(b, machine, names[0], top, has_lanes=False)] if len(names) <= 2 else []
+            return [*tiles, by_rows] if alone else [*tiles, by_rows, apart]
         if root.reduction is None:
             return [lambda: pointwise(b, machine, names[0])]
         return []

@@ -59,6 +59,7 @@ def narrow(
     if root is None:
         root, reduced = reduced, copied_apart(b, reduced)
     _split_groups(b, reduced, root)
+    blocks = [] if has_lanes else _split_rows(b, reduced, root)
     form = _form(b, machine, reduced, root, has_lanes)
     outer, rows = [x.sym.name for x in form.outer], []
     if form.rows is not None:
@@ -69,6 +70,7 @@ def narrow(
             b.do("split", name, form.n_rows)
             outer, rows = [f"{name}_o" if n == name else n for n in outer], [f"{name}_i"]
     tile = [*rows, form.columns.sym.name]
+    outer = [n for n in outer if n not in blocks] + blocks
     if not outer:  # the whole is one tile: a loop of one iteration around it
         b.do("split", tile[0], form.n_rows if rows else form.n_columns)
         outer, tile[0] = [f"{tile[0]}_o"], f"{tile[0]}_i"
@@ -91,6 +93,23 @@ def _split_groups(b: Builder, acc: str, root: str) -> None:
     size = group_size(b, acc, root, lanes.sym)
     if size is not None and estimate([lanes.extent]) > size:
         b.do("split", lanes.sym.name, size)
+
+
+def _split_rows(b: Builder, acc: str, root: str) -> list[str]:
+    """More rows of the operand that is the same for them than are columns of a tile: blocks of them; their loop.
+
+    It goes inside of the others, so that all rows go by a tile's elements of the other operand while they are cached.
+    """
+    many = [x for x in only_nest(b.kernel, root).loops if isinstance(x.extent, int) and x.extent > MAX_COLUMNS]
+    many = [x for x in many if sum(op.lane_stride == 0 for op in operands_of(b, acc, root, x.sym)) == 1]
+    if len(many) < 2:
+        return []
+    least = min(many, key=lambda x: estimate([x.extent]))
+    assert isinstance(least.extent, int)
+    name, n = least.sym.name, least.extent
+    size = -(-n // -(-n // MAX_COLUMNS))
+    b.do("split", name, size, "shift" if n % size else "min")
+    return [f"{name}_o"]
 
 
 def _form(b: Builder, machine: Machine, acc: str, root: str, has_lanes: bool) -> _Form:
