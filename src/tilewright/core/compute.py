@@ -276,6 +276,12 @@ class Stage:
     def expr(self) -> Value:
         return self.exprs[0]
 
+    @property
+    def values(self) -> tuple[Value, ...]:
+        """All that is computed for a point: the expressions, indices that are values, what a reduction starts at."""
+        at = (i for i in self.index if isinstance(i, Value))
+        return (*self.exprs, *at, *(self.reduction.init if self.reduction else ()))
+
 
 @dataclass(frozen=True)
 class Serial:

@@ -9,7 +9,6 @@ means to the compiler is then followed through passes, kernels and memory (``deb
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -37,7 +36,7 @@ from tilewright.debug.report import Comparison, Fault, Row
 from tilewright.debug.tolerance import EPSILON, ROUNDINGS, Difference, judge
 from tilewright.debug.values import coarsest, other_values, values_of
 from tilewright.debug.worker import Died, Tell, Worker
-from tilewright.frontend.source import Called, Source, import_called, import_source
+from tilewright.frontend.source import Called, Source, import_called, import_source, is_a
 from tilewright.frontend.torch import export_module, load_program
 from tilewright.frontend.torch_tensors import to_numpy
 from tilewright.options import Level, Options
@@ -139,9 +138,9 @@ def _import(
         source = load_graph(Path(source), ops.by_name)
     elif isinstance(source, str | Path) and not Path(source).exists():
         raise InputError(f"there is no file {source}", remedy="check the path")
-    if _is_torch(source, "torch.nn", "Module"):
+    if is_a(source, "torch.nn", "Module"):
         source = export_module(source, inputs, dynamic_shapes)
-    is_program = _is_torch(source, "torch.export", "ExportedProgram")
+    is_program = is_a(source, "torch.export", "ExportedProgram")
     is_onnx = not is_program and not isinstance(source, Graph)
     if against == "torch" and not is_program:
         raise OptionError("only PyTorch's programs run in PyTorch", remedy="pass a module or an exported program")
@@ -161,11 +160,6 @@ def _import(
     if not is_onnx:
         graph = fix_symbols(graph, fix_dims)
     return peer, graph, _arrays(graph, inputs)
-
-
-def _is_torch(source: object, module: str, name: str) -> bool:
-    kind = getattr(sys.modules.get(module), name, None)
-    return isinstance(kind, type) and isinstance(source, kind)
 
 
 def _flat(called: Called, inputs: Inputs) -> Inputs:

@@ -13,7 +13,7 @@ from typing import Any
 
 from tilewright import ops
 from tilewright.core.diag import CompileError, Loc, Problem
-from tilewright.core.expr import Dim, Expr, Sym, is_nonneg, maximum
+from tilewright.core.expr import Expr, Sym, is_nonneg, maximum
 from tilewright.core.graph import Builder, Node, Pool
 from tilewright.core.types import TensorType
 from tilewright.frontend.aten import CONVERTERS, nearest
@@ -241,8 +241,8 @@ class Importer:
         promised = size.hi if isinstance(size, Sym) else None
         least, most = bounds_of(x)
         most = most if promised is None else promised
-        least = self.symbols.least(value) if least is None or not _never_negative(least) else least
-        fits = most is not None and least is not None and _never_negative(least)
+        least = self.symbols.least(value) if least is None or not is_nonneg(least) else least
+        fits = most is not None and least is not None and is_nonneg(least)
         if not fits and _is_a_size(symbol, node):
             raise Unsupported(UNBOUNDED, "clamp what it is computed of, or promise torch._check(0 <= n <= the most)")
         if not fits or most is None or not isinstance(size, Sym):
@@ -337,10 +337,6 @@ def _check_results(made: Result, expected: Sequence[TensorType | None]) -> None:
             for a, b in zip(node.shape, type_.shape, strict=True)
         ):  # fmt: skip
             raise Unsupported(f"gives {node.type} where PyTorch has {type_}", "please report this: it is our mistake")
-
-
-def _never_negative(least: Dim) -> bool:
-    return least >= 0 if isinstance(least, int) else is_nonneg(least)
 
 
 def _is_a_size(symbol: str, number: Any) -> bool:

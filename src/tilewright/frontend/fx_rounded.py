@@ -67,7 +67,7 @@ def _root(e: Any, convert: Convert) -> Ratio | None:
     if base.args[1] != 2 or not getattr(base.args[0], "is_integer", False):
         return None
     size = convert(base.args[0])
-    return Ratio(size, 1) if _never_negative(size) else None
+    return Ratio(size, 1) if is_nonneg(size) else None
 
 
 def _number(e: Any) -> Ratio | None:
@@ -100,13 +100,9 @@ def _folded(kind: str, args: Any, convert: Convert) -> Ratio | None:
 
 
 def _truncated(a: Dim, b: Dim) -> Dim:
-    if _never_negative(a):
+    if is_nonneg(a):
         return floordiv(a, b)
     return floordiv(maximum(a, 0), b) - floordiv(maximum(-1 * a, 0), b)
-
-
-def _never_negative(a: Dim) -> bool:
-    return a >= 0 if isinstance(a, int) else is_nonneg(a)
 
 
 def _nearest(a: Dim, b: Dim) -> Dim:

@@ -71,7 +71,7 @@ def import_called(
     """:func:`import_source`, with how the source is called where that is more than tensors in and tensors out."""
     if isinstance(source, str | Path) and Path(source).suffix == ".pt2":
         source = torch_frontend.load_program(Path(source))
-    if isinstance(source, str | Path | bytes) or _is_a(source, "onnx", "ModelProto"):
+    if isinstance(source, str | Path | bytes) or is_a(source, "onnx", "ModelProto"):
         return Called(onnx_frontend.import_onnx(source, input_shapes=input_shapes, fix_dims=fix_dims))
     found = _import_sized(source, example_inputs, dynamic_shapes)
     return replace(found, graph=fix_symbols(found.graph, fix_dims or {}))
@@ -80,10 +80,10 @@ def import_called(
 def _import_sized(source: Source, example_inputs: Examples | None, dynamic_shapes: Any) -> Called:
     if isinstance(source, Graph):
         return Called(source)
-    if _is_a(source, "torch.export", "ExportedProgram"):
+    if is_a(source, "torch.export", "ExportedProgram"):
         made = torch_frontend.import_with_values(source)
         return Called(made.graph, made.convention, made.start)
-    if _is_a(source, "torch.nn", "Module"):
+    if is_a(source, "torch.nn", "Module"):
         if example_inputs is None:
             raise OptionError(
                 "a torch.nn.Module needs example_inputs",
@@ -97,7 +97,7 @@ def _import_sized(source: Source, example_inputs: Examples | None, dynamic_shape
     )
 
 
-def _is_a(source: object, module: str, name: str) -> bool:
+def is_a(source: object, module: str, name: str) -> bool:
     """Is ``source`` an instance of ``module.name``, which is looked up only where it is imported already?"""
     kind = getattr(sys.modules.get(module), name, None)
     return isinstance(kind, type) and isinstance(source, kind)

@@ -32,6 +32,7 @@ from tilewright.core.compute import (
 from tilewright.core.expr import Dim, ceildiv, floordiv, mod
 from tilewright.core.graph import Attrs
 from tilewright.core.opdef import AttrDef, OpDef, Sample, Trait
+from tilewright.core.shapes import linearise
 from tilewright.core.types import Array, DType, TensorType, product
 from tilewright.ops.common import FLOATS, assign, cast_to, check, check_dtype, narrowed, wide
 from tilewright.ops.source import check_sizes
@@ -145,13 +146,6 @@ def _fraction(bits: Value, n_bits: int, dtype: DType, plus: int = 0) -> Value:
     return Cast(signed + Const(plus, signed.dtype), dtype) * Const(2.0**-n_bits, dtype)
 
 
-def _flat(index: Sequence[Dim], shape: Sequence[Dim]) -> Dim:
-    flat: Dim = 0
-    for i, n in zip(index, shape, strict=True):
-        flat = flat * n + i
-    return flat
-
-
 def _lanes(state: Buffer, block: Dim, dtype: DType) -> list[Value]:
     """The random integers of a block: four of 32 bits, or two of 64 for f64."""
     w = _block_words(state, block)
@@ -188,7 +182,7 @@ def _compute(value: Callable[[Buffer, Dim, Attrs], Value]) -> Callable[..., tupl
             old = Load(state, i)
             return Select(is_counter, old + step, old)
 
-        return assign(values, lambda i: value(state, _flat(i, a.shape), a)), assign(moved, next_state)
+        return assign(values, lambda i: value(state, linearise(i, a.shape), a)), assign(moved, next_state)
 
     return compute
 

@@ -23,11 +23,11 @@ from tilewright.core.diag import OpError
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Attrs, Builder, Node
 from tilewright.core.opdef import AttrDef, OpDef, Sample
-from tilewright.core.types import Array, DType, TensorType
+from tilewright.core.types import Array, TensorType
 from tilewright.ops.cells import check_activations
 from tilewright.ops.common import check_dtype, narrowed, wide
 from tilewright.ops.contract import matmul
-from tilewright.ops.elementwise import add, cast
+from tilewright.ops.elementwise import add, cast_node
 from tilewright.ops.movement import concat, reshape, transpose
 from tilewright.ops.recurrence import (
     check_lengths,
@@ -164,14 +164,10 @@ def _swapped(b: Builder, x: Node) -> Node:
     return b(transpose, x, perm=(1, 0, 2))
 
 
-def _to(b: Builder, x: Node, dtype: DType) -> Node:
-    return x if x.dtype is dtype else b(cast, x, dtype=dtype)
-
-
 def _decompose(b: Builder, xs: tuple[Node, ...], a: Attrs, family: _Family) -> tuple[Node, ...]:
     dtype = xs[0].dtype
     optional = xs[4 + family.n_states :]
-    x, w, r, bias, *states = (_to(b, v, wide(dtype)) for v in xs[: 4 + family.n_states])
+    x, w, r, bias, *states = (cast_node(b, v, wide(dtype)) for v in xs[: 4 + family.n_states])
     if a.layout:
         x, states = _swapped(b, x), [_swapped(b, s) for s in states]
     parts: list[tuple[Node, ...]] = []
@@ -182,14 +178,14 @@ def _decompose(b: Builder, xs: tuple[Node, ...], a: Attrs, family: _Family) -> t
         rt = b(transpose, _row(b, r, d), perm=(1, 0))
         begin = [b(reshape, _part(b, s, 0, d, d + 1), shape=(x.shape[1], a.hidden)) for s in states]
         lengths = [o for o in optional if o.dtype.is_integer]
-        peephole = [_row(b, _to(b, o, wide(dtype)), d) for o in optional if o.dtype.is_float]
+        peephole = [_row(b, cast_node(b, o, wide(dtype)), d) for o in optional if o.dtype.is_float]
         operands = [xp, rt, *begin, *b_rec, *peephole, *lengths]
         scan = {LSTM: lstm_scan, GRU: gru_scan, RNN: rnn_scan}[family]
         parts.append(b.results(b(scan, *operands, reverse=reverse, **own)))
     y, *last = (_stacked(b, p, 1 if k == 0 else 0) for k, p in enumerate(zip(*parts, strict=True)))
     if a.layout:
         y, last = b(transpose, y, perm=(2, 0, 1, 3)), [_swapped(b, s) for s in last]
-    return tuple(_to(b, v, dtype) for v in (y, *last))
+    return tuple(cast_node(b, v, dtype) for v in (y, *last))
 
 
 def _biases(b: Builder, bias: Node, a: Attrs, family: _Family) -> tuple[Node, list[Node]]:

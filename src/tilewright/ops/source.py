@@ -17,6 +17,7 @@ from tilewright.core.graph import Attrs
 from tilewright.core.opdef import AttrDef, OpDef, Sample, Trait
 from tilewright.core.types import Array, TensorType
 from tilewright.ops.common import NUMERIC, assign, cast_to, check, check_dtype
+from tilewright.ops.stages import index_value
 
 ANYWHERE: frozenset[Trait] = frozenset()
 
@@ -26,11 +27,6 @@ def check_sizes(shape: Sequence[Dim]) -> None:
     check(
         not any(isinstance(d, int) and d < 0 for d in shape), lambda: f"the sizes {tuple(shape)} include a negative one"
     )
-
-
-def size_value(d: Dim) -> Value:
-    """A dimension as an i64 value."""
-    return Const(d, types.i64) if isinstance(d, int) else Index(d)
 
 
 def _infer_iota(ts: Sequence[TensorType], a: Attrs) -> TensorType:
@@ -66,9 +62,9 @@ def _compute_full(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs) -
 
 def _compute_dim_values(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs) -> tuple[Stage, ...]:
     def value(i: tuple[Dim, ...]) -> Value:
-        result = size_value(a.dims[-1])
+        result = index_value(a.dims[-1])
         for k in range(len(a.dims) - 2, -1, -1):
-            result = Select(Inside((k - i[0],)), size_value(a.dims[k]), result)
+            result = Select(Inside((k - i[0],)), index_value(a.dims[k]), result)
         return result
 
     return (assign(outs[0], value),) if a.dims else ()

@@ -108,13 +108,8 @@ def clusters_of(
     return found[::-1]
 
 
-def _values(s: Stage) -> list[Value]:
-    found = [*s.exprs, *(i for i in s.index if isinstance(i, Value))]
-    return found + list(s.reduction.init) if s.reduction else found
-
-
 def _read_by(s: Stage) -> frozenset[Buffer]:
-    return frozenset[Buffer]().union(*map(buffers_of_value, _values(s)))
+    return frozenset[Buffer]().union(*map(buffers_of_value, s.values))
 
 
 def _kind(s: Stage, constants: Container[Buffer]) -> Kind:

@@ -155,7 +155,7 @@ def inline(computation: Computation) -> Computation:
     temps = list(computation.temps)
     for t in reversed(computation.temps):
         makers = [s for s in items if t in s.outs]
-        users = [s for s in items if any(t in buffers_of_value(v) for v in _values(s))]
+        users = [s for s in items if any(t in buffers_of_value(v) for v in s.values)]
         if len(makers) != 1 or not users or (len(users) > 1 and not _again(makers[0], items, computation.inputs)):
             continue
         maker = makers[0]
@@ -194,18 +194,13 @@ def _again(maker: Stage, items: Sequence[Stage], inputs: Container[Buffer]) -> b
     return not along and stride_along(x.buffer, x.index, last) == 1
 
 
-def _values(s: Stage) -> list[Value]:
-    found = [*s.exprs, *(i for i in s.index if isinstance(i, Value))]
-    return found + list(s.reduction.init) if s.reduction else found
-
-
 def _may_inline(maker: Stage, user: Stage, items: list[Stage]) -> bool:
     if maker.reduction or maker.update or len(maker.outs) != 1:
         return False
     t = maker.out
     if not _fills(maker):
         return False
-    reads = [x for v in _values(user) for x in walk(v) if isinstance(x, Load) and x.buffer is t]
+    reads = [x for v in user.values for x in walk(v) if isinstance(x, Load) and x.buffer is t]
     in_exprs = [x for v in user.exprs for x in walk(v) if isinstance(x, Load) and x.buffer is t]
     if len(reads) != len(in_exprs) or any(isinstance(i, Value) for x in reads for i in x.index):
         return False

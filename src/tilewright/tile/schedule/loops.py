@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from tilewright.core.compute import Buffer, IndexLike, Load, Value
 from tilewright.core.expr import Dim, Sym, ceildiv, floordiv, is_nonneg, minimum, mod, substitute, symbols
-from tilewright.tile.affine import coefficient
+from tilewright.tile.affine import coefficient, without
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Fold, For, If, Kernel, Kind, Loop, Prefetch, Space, Stmt, Store, Update, walk
 from tilewright.tile.rewrite import Body, loads_of, loops_of, reads, rewrite_accesses, substitute_body, written
@@ -181,13 +181,9 @@ def apart(indices: list[tuple[IndexLike, ...]], over: list[Sym], inner: set[Sym]
     for d in range(rank):
         column = [ix[d] for ix in indices]
         dims = [i for i in column if not isinstance(i, Value)]
-        if len(dims) == len(column) and len({_outer_part(i, inner) for i in dims}) == 1:
+        if len(dims) == len(column) and len({without(i, inner) for i in dims}) == 1:
             rest -= set[Sym].intersection(*[decided_by(i, rest, inner) for i in dims])
     return not rest
-
-
-def _outer_part(d: Dim, inner: set[Sym]) -> Dim:
-    return substitute(d, {s: 0 for s in inner})
 
 
 def set_kind(kernel: Kernel, loop: str, kind: str) -> Kernel:
