@@ -52,8 +52,9 @@ from tilewright.tile.verify import COPIED
 def cache(kernel: Kernel, buffer: str) -> Kernel:
     """``C = e`` -> ``C_c = e; C = copy of C_c``: the copy is the write-back, to be tiled; C_c can go ``compute_at``.
 
-    Loops of the copy are called ``C_w0, C_w1...``. Fails: C is an input; its nests do not start by assigning, read it,
-    or leave elements out.
+    Loops of the copy are called ``C_w0, C_w1...``; those of last dimensions of one element stand outermost, so that the
+    innermost goes along memory. Fails: C is an input; its nests do not start by assigning, read it, or leave elements
+    out.
     """
     place = find_place(kernel, buffer, "cache")
     old = place.buffer
@@ -71,7 +72,9 @@ def cache(kernel: Kernel, buffer: str) -> Kernel:
     names = [fresh(kernel, f"{identifier(buffer)}_w{d}") for d in range(len(old.shape))]
     loops = tuple(new_loop(n, e) for n, e in zip(names, extents, strict=True))
     at = tuple(x.sym for x in loops)
-    copy = Nest(loops, (Store(old, at, Load(new, at)),)).wrap() if loops else Store(old, (), Load(new, ()))
+    behind = next((d for d in range(len(loops), 0, -1) if extents[d - 1] != 1), 0)
+    order = (*loops[behind:], *loops[:behind])
+    copy = Nest(order, (Store(old, at, Load(new, at)),)).wrap() if loops else Store(old, (), Load(new, ()))
     body = kernel.body
     for s in makers:
         moved = rewrite_accesses((s,), lambda b, ix: Load(new, ix) if b is old else None)
