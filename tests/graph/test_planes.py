@@ -180,6 +180,9 @@ def test_windows_stay_as_they_came(shape, windows):
     ("shape", "windows", "kernel"),
     [
         ((1, 32, 8, 8), (ops.conv,), 3),
+        ((1, 200, 17, 17), (ops.conv,), 3),
+        ((1, 1000, 17, 17), (ops.conv,), 5),
+        ((1, 2000, 9, 9), (ops.conv,), 3),
         ((1, 128, 30, 32), (ops.conv,), 7),
         ((1, 2048, 8, 8), (ops.max_pool,), 3),
         ((1, 128, 30, Sym("w", 1)), (ops.max_pool,), 3),
@@ -200,6 +203,7 @@ def test_windows_that_channels_serve_better_are_channels_last(shape, windows, ke
         ((1, 144, 56, 56), ops.conv, 3, 2, True),
         ((1, 144, 56, 56), ops.conv, 5, 2, False),
         ((1, 64, 1000), ops.conv, 9, 3, True),
+        ((1, 257, 17, 17), ops.conv, 3, 1, True),
     ],
 )
 def test_windows_some_elements_apart(shape, op, kernel, stride, stays):

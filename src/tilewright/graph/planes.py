@@ -16,7 +16,9 @@ And for windows that don't mix channels: transposes take longer than what the la
 idle. Depthwise 3x3 of 28 x 28, 512 channels 304 to 64 us, of 14 x 14, 256 26 to 14; 5x5 of 28 x 28, 128 48 to 38; but
 7x7 of 56 x 56, 96 284 to 329; 3 x 3 of stride 2 of 56 x 56, 144 71 to 55, but 5x5 of 28 x 28, 240 36 to 75. Of pools
 those of few taps on large images, 3x3 maxima of 112 x 112, 32 166 to 76, of stride 2, 64 397 to 66; and those whose
-windows don't overlap: 2 x 2 of 56 x 56, 64 37 to 13, of 7 x 7, 1024 17 to 9.
+windows don't overlap: 2 x 2 of 56 x 56, 64 37 to 13, of 7 x 7, 1024 17 to 9. Rows of 17 pixels leave half of two
+vectors idle, and pay where the image is large: depthwise 3x3 of 17 x 17, 1000 channels 90 to 70, 512 110 to 39 (a power
+of two between pixels), 256 37 to 22, but 200 15.7 to 17.1 and 144 10.6 to 12.7; 5x5 of 1000 128 to 175.
 """
 
 from __future__ import annotations
@@ -47,6 +49,8 @@ MIN_ELEMENTS = 1200
 """Of an image, for each tap of a pool by the taps of a row of as many: what makes its transposes worth saving."""
 MOST_IDLE, MOST_IDLE_APART = 1.7, 6.0
 """How many times as many lanes a row of pixels may take as it has pixels; of pools whose windows don't overlap."""
+MOST_IDLE_LARGE, LARGE, FEW_TAPS = 1.9, 70_000, 9
+"""And of convolutions of so few taps on images of so many elements, where a row of pixels fills a vector."""
 MOST_STRIDE = 3
 """Elements of a row so far apart are brought together by shuffles."""
 MOST_TAPS = 32
@@ -66,9 +70,9 @@ class InPlanes(Pass):
     On sequences it is ``f(conv(x, w))``, for kernels of any size and dilation, with any padding, of stride 1 and one
     group, where channels leave more lanes idle than places do, or at most a vector of them is summed.
 
-    Depthwise convolutions and pools, one behind the other too, stay as they were, where rows fill vectors and strides
-    are at most ``MOST_STRIDE``: convolutions of few taps, pools without overlap, and others where the image has
-    ``MIN_ELEMENTS`` times the square of a window's taps.
+    Depthwise convolutions and pools, one behind the other too, stay as they were, where rows fill vectors (of large
+    images also where they are little more than one) and strides are at most ``MOST_STRIDE``: convolutions of few taps,
+    pools without overlap, and others where the image has ``MIN_ELEMENTS`` times the square of a window's taps.
     """
 
     name: ClassVar[str] = "in-planes"
@@ -140,7 +144,9 @@ def _is_window(node: Node, lanes: int) -> bool:
         is_depthwise = w.op is CONST and w.shape[:2] == (x.shape[-1], 1) and a["groups"] == x.shape[-1]
         if not is_depthwise or a["out_dtype"] is not None or not w.dtype.is_float:
             return False
-        return prod(w.shape[2:]) * a["strides"][-1] <= MOST_TAPS and idle <= MOST_IDLE
+        n_taps = prod(w.attrs["data"].array.shape[2:])
+        is_large = columns >= lanes and elements >= LARGE and n_taps <= FEW_TAPS
+        return n_taps * a["strides"][-1] <= MOST_TAPS and idle <= (MOST_IDLE_LARGE if is_large else MOST_IDLE)
     if all(k <= s for k, s in zip(a["kernel"], a["strides"], strict=True)):
         return idle <= MOST_IDLE_APART
     return elements >= MIN_ELEMENTS * prod(a["kernel"]) ** 2 and idle <= MOST_IDLE
