@@ -106,6 +106,8 @@ NARROW: tuple[DType, ...] = tuple(
     )
 )  # fmt: skip
 f8e4m3fn, f8e4m3fnuz, f8e5m2, f8e5m2fnuz, f8e8m0, f4e2m1, i4, u4, i2, u2 = NARROW
+WHOLE = (i4, u4, i2, u2)
+"""Narrow integers."""
 INTS: tuple[DType, ...] = tuple(d for d in DTYPES if d.is_integer)
 FLOATS: tuple[DType, ...] = tuple(d for d in DTYPES if d.is_float)
 _BY_NAME = {d.name: d for d in (*DTYPES, *NARROW)}

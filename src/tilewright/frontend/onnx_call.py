@@ -17,12 +17,11 @@ from tilewright.core.diag import CompileError, Loc, OpError
 from tilewright.core.expr import Dim, Expr, is_nonneg, maximum, symbols
 from tilewright.core.graph import CONST, INPUT, Attrs, Data, Graph, Node, Pool
 from tilewright.core.opdef import OpDef, Trait
-from tilewright.core.types import Array, DType, TensorType, bool_, f8e8m0, f32, i32, i64
+from tilewright.core.types import WHOLE, Array, DType, TensorType, bool_, f8e8m0, f32, i32, i64
 from tilewright.frontend import onnx_shapes, onnx_unify
 from tilewright.frontend.homes import Homes
 from tilewright.frontend.onnx_file import BadTensor, TensorReader, element_type
 from tilewright.frontend.onnx_shapes import MAX_VALUES, Values
-from tilewright.ops.narrow import WHOLE
 from tilewright.ops.value_bounds import bounds_of
 
 if TYPE_CHECKING:

@@ -12,11 +12,10 @@ from tilewright import ops
 from tilewright.core import expr
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Node
-from tilewright.core.types import f32, i64, product, u8
+from tilewright.core.types import WHOLE, f32, i64, product, u8
 from tilewright.frontend.onnx_arithmetic import Formula
 from tilewright.frontend.onnx_call import Call, Table
 from tilewright.frontend.onnx_ops_contract import matmul
-from tilewright.ops.narrow import WHOLE
 
 BITS = (2, 4, 8)
 # The 16 numbers of bitsandbytes' types, by their codes.

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 from tilewright import ops
 from tilewright.core.graph import Node
-from tilewright.core.types import DType, f32, i32, u8
+from tilewright.core.types import WHOLE, DType, f32, i32, u8
 from tilewright.frontend.onnx_call import Call, Results, Table
 from tilewright.frontend.onnx_ops_contract import add_channels, centred, conv, matmul
-from tilewright.ops.narrow import WHOLE, computed
+from tilewright.ops.narrow import computed
 
 QUANTIZED = ("i8", "u8", "i16", "u16")
 

@@ -381,9 +381,9 @@ prelu = elementwise(
 
 def _infer_cast(ts: Sequence[TensorType], attrs: Attrs) -> TensorType:
     source, target = ts[0].dtype, attrs.dtype
-    if source is not target and (source.is_narrow or target.is_narrow):
-        name = "decode" if source.is_narrow else "encode"
-        raise OpError(f"{ts[0]} can't be cast to {target}", remedy=f"write {name}, which converts narrow types")
+    for t, name in ((source, "decode"), (target, "encode")):
+        if source is not target and t.is_narrow and t not in types.WHOLE:
+            raise OpError(f"{ts[0]} can't be cast to {target}", remedy=f"write {name}, which converts narrow floats")
     return ts[0].with_dtype(target)
 
 
@@ -429,7 +429,7 @@ cast = OpDef(
     "cast", ("x",), CAST_ATTRS, _infer_cast, lambda xs, a: convert(xs[0], a.dtype),
     _compute_cast, traits=POINTWISE, samples=_cast_samples,
     doc="Another dtype: floats truncate and saturate to integers (NaN gives 0), integers wrap, to bool is != 0. "
-    "Narrow types are for encode and decode.",
+    "Narrow floats are for encode and decode.",
 )  # fmt: skip
 bitcast = OpDef(
     "bitcast", ("x",), CAST_ATTRS, _infer_bitcast, lambda xs, a: np.ascontiguousarray(xs[0]).view(a.dtype.numpy)

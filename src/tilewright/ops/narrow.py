@@ -51,7 +51,6 @@ from tilewright.ops.elementwise import (
 from tilewright.ops.index import gather
 from tilewright.ops.rules import Types
 
-WHOLE = (types.i4, types.u4, types.i2, types.u2)
 ROUNDINGS = ("nearest", "up", "down")
 
 
@@ -77,7 +76,7 @@ FORMATS = {
 
 def computed(dtype: DType) -> DType:
     """The type that a narrow one is decoded to: f32, or the 8-bit integer of its sign."""
-    if dtype not in WHOLE:
+    if dtype not in types.WHOLE:
         return types.f32
     return types.i8 if dtype in (types.i4, types.i2) else types.u8
 
@@ -121,7 +120,7 @@ def _infer_encode(ts: Types, a: Attrs) -> TensorType:
         raise OpError(f"dtype must be narrow, not {a.dtype}", remedy="use cast")
     if a.rounding not in ROUNDINGS:
         raise OpError(f"rounding {a.rounding!r} is none of {', '.join(ROUNDINGS)}")
-    wanted = (types.i32,) if a.dtype in WHOLE else (types.f32,)
+    wanted = (types.i32,) if a.dtype in types.WHOLE else (types.f32,)
     if ts[0].dtype not in wanted:
         raise OpError(f"x must be of {wanted[0]} to become {a.dtype}, not {ts[0].dtype}", remedy="cast it")
     return ts[0].with_dtype(a.dtype)
@@ -129,7 +128,7 @@ def _infer_encode(ts: Types, a: Attrs) -> TensorType:
 
 def _ref_encode(xs: Sequence[Array], a: Attrs) -> Array:
     x, target = xs[0], a.dtype.numpy
-    if a.dtype in WHOLE:
+    if a.dtype in types.WHOLE:
         return np.asarray((x & ((1 << a.dtype.bits) - 1)).astype(np.uint8).view(target))
     if a.dtype is types.f8e8m0:
         return _ref_powers(x, a)
@@ -152,7 +151,7 @@ def _ref_powers(x: Array, a: Attrs) -> Array:
 
 
 def _decompose_encode(b: Builder, xs: tuple[Node, ...], a: Attrs) -> Node:
-    if a.dtype in WHOLE:
+    if a.dtype in types.WHOLE:
         code = b(bitwise_and, xs[0], b.const((1 << a.dtype.bits) - 1, types.i32))
     elif a.dtype is types.f8e8m0:
         code = _power_code(b, xs[0], a)
@@ -229,7 +228,7 @@ EDGES = (
 def _encode_samples(rng: np.random.Generator) -> Iterator[Sample]:
     edges = np.array(EDGES, np.float32)
     for dtype in types.NARROW:
-        if dtype in WHOLE:
+        if dtype in types.WHOLE:
             yield Sample((np.arange(-9, 17, dtype=np.int32),), {"dtype": dtype})
             continue
         for saturate in (True, False):
