@@ -349,7 +349,7 @@ BUGS = (
     Bug("ops.norm:_scale_to_one", "_k(b, epsilon, x)", "_k(b, 0.0, x)",
         point(lambda n, x: n(ops.rms_norm, x, n.const(19), axis=1, epsilon=0.5)), "pass",
         "decompose decompose-rms_norm"),
-    Bug("ops.norm:_log_softmax", "b(ew.sub, shifted", "b(ew.add, shifted",
+    Bug("ops.norm:_log_softmax", "b(ew.sub, _shifted", "b(ew.add, _shifted",
         point(lambda n, x: n(ops.log_softmax, x, axis=1)), "pass", "decompose decompose-log_softmax"),
     Bug("ops.winograd:transformed_weights", "np.kron(high, wide)", "np.kron(high, wide[::-1])",
         image(lambda n, x: conv(n, x, n.const(32, 32, 3, 3)), 24, 32), "pass", "winograd"),

@@ -37,6 +37,7 @@ PASSES: tuple[type[Pass], ...] = (
     Layout,
     InPlanes,
     Winograd,
+    ScanPanels,
     ProjectAhead,
     HoistArithmetic,
     MergeMatmuls,
