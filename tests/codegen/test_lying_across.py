@@ -60,13 +60,14 @@ class Fenced:
     """An array whose memory ends, or begins, where a page begins, or ends, that nobody may touch."""
 
     def __init__(self, array, at_end):
-        self.pages = mmap.mmap(-1, 3 * mmap.PAGESIZE)
+        n = -(-array.nbytes // mmap.PAGESIZE)
+        self.pages = mmap.mmap(-1, (n + 2) * mmap.PAGESIZE)
         start = ctypes.addressof(ctypes.c_char.from_buffer(self.pages))
         libc = ctypes.CDLL(None, use_errno=True)
-        for page in (0, 2):
+        for page in (0, n + 1):
             fence = ctypes.c_void_p(start + page * mmap.PAGESIZE)
             assert libc.mprotect(fence, ctypes.c_size_t(mmap.PAGESIZE), 0) == 0
-        offset = 2 * mmap.PAGESIZE - array.nbytes if at_end else mmap.PAGESIZE
+        offset = (n + 1) * mmap.PAGESIZE - array.nbytes if at_end else mmap.PAGESIZE
         self.array = np.frombuffer(self.pages, array.dtype, array.size, offset).reshape(array.shape)
         self.array[...] = array
 

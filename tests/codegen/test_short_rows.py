@@ -1,4 +1,4 @@
-"""Rows of two to four elements: as many rows as a vector has lanes at once, exactly, and no byte beyond the rows."""
+"""Rows of a few elements: as many rows as a vector has lanes at once, exactly, and no byte beyond the rows."""
 
 import numpy as np
 import pytest
@@ -11,8 +11,10 @@ from tile.kernels import layer_norm, reduction, softmax
 from tilewright.codegen import llvm as codegen
 from tilewright.codegen.target import Target
 from tilewright.core import types
+from tilewright.core.compute import Buffer, Computation, Const, Reduction, Stage, axes_for, syms
 from tilewright.kernels import machine_of
 from tilewright.tile.default import RULE_BROKE, schedule
+from tilewright.tile.ir import For, Kind, walk
 
 WIDE = Target.parse("x86-64-v4")
 TARGETS = [HOST, WIDE, Target.parse("x86-64-v3"), Target.parse("x86-64")]
@@ -26,7 +28,7 @@ def run(tree, target, *arrays, shape, at_end):
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
-@given(rows=st.integers(2, 90), columns=st.integers(2, 5), at_end=st.booleans())
+@given(rows=st.integers(2, 90), columns=st.integers(2, 13), at_end=st.booleans())
 @settings(max_examples=20, deadline=None)
 def test_softmax_and_layer_norm(target, rows, columns, at_end):
     x = np.random.default_rng(rows).standard_normal((rows, columns), np.float32)
@@ -44,7 +46,7 @@ def test_softmax_and_layer_norm(target, rows, columns, at_end):
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @given(
-    rows=st.integers(1, 100), columns=st.integers(2, 5), axis=st.integers(0, 1), op=st.sampled_from(["add", "max"]),
+    rows=st.integers(1, 100), columns=st.integers(2, 9), axis=st.integers(0, 1), op=st.sampled_from(["add", "max"]),
     dtype=st.sampled_from([types.f32, types.f64]), at_end=st.booleans(),
 )  # fmt: skip
 @settings(max_examples=30, deadline=None)
@@ -65,3 +67,21 @@ def test_three_columns_are_three_loads_and_their_shuffles(axis, shuffles):
 def test_what_a_row_has_once_is_computed_once():
     text = codegen.assembly(schedule(layer_norm(160, 3), machine_of(WIDE)), WIDE)
     assert text.count("vsqrtps") + text.count("vrsqrt14ps") == 1
+
+
+@pytest.mark.parametrize(("columns", "n_sums", "blocks"), [(8, 1, True), (9, 1, False), (12, 2, True), (13, 2, False)])
+def test_longer_rows_go_in_blocks_where_there_is_more_to_do(columns, n_sums, blocks):
+    """A row has one sum before its mean is taken off, two in a softmax; a block of rows has a loop of its own."""
+    made = softmax(160, columns) if n_sums == 2 else centred(160, columns)
+    tree = schedule(made, machine_of(WIDE))
+    copied = [s for s in walk(tree.body) if isinstance(s, For) and s.loop.kind is Kind.UNROLL]
+    assert any(s.loop.extent == columns for s in copied) == blocks
+
+
+def centred(rows, columns):
+    """``x - mean(x)`` of every row."""
+    x, y, t = (Buffer(n, types.f32, s) for n, s in (("X", (rows, columns)), ("Y", (rows, columns)), ("t", (rows,))))
+    (i, j), (k,) = syms(axes := axes_for((rows, columns))), syms(inner := axes_for((columns,), "k"))
+    total = Stage((t,), axes[:1], (i,), (x[i, k],), Reduction(inner, "add", (Const(0, types.f32),)))
+    mean = t[i] * Const(1 / columns, types.f32)
+    return Computation((x,), (y,), (total, Stage((y,), axes, (i, j), (x[i, j] - mean,))), (t,))

@@ -1,4 +1,4 @@
-"""The rule for rows of two to four elements: reductions along them, and element-wise stages over the same rows.
+"""The rule for rows of a few elements: reductions along them, and element-wise stages over the same rows.
 
 In: a builder, the buffers of the stages in order (the last is the root). Out: steps.
 Not its business: longer rows (``rows``), more columns (``contract``).
@@ -22,10 +22,12 @@ from tilewright.tile.rules.operands import operands_of, reduced_loops, update_of
 from tilewright.tile.rules.pointwise import GROUPS
 from tilewright.tile.rules.rows import row_loop, with_plain_root, work_of
 from tilewright.tile.rules.threads import parallel
-from tilewright.tile.rules.view import find_body, may_vectorize, nest_with, only_nest, vector_width
+from tilewright.tile.rules.view import find_body, may_vectorize, nest_with, nests, only_nest, vector_width
 from tilewright.tile.schedule import Builder
 from tilewright.tile.schedule.tree import Nest, nest_of
 
+MOST_COLUMNS = (GROUPS[-1], 8, 12)
+"""Elements of a row up to which this pays: of a lone sum; of one with element-wise stages; where there are several."""
 MIN_VECTORS = 4
 """Of rows that are reduced column by column: adding up their lanes costs as much as so many."""
 
@@ -33,7 +35,7 @@ MIN_VECTORS = 4
 def short_rows(b: Builder, machine: Machine, buffers: list[str]) -> None:
     """Schedule all stages together at blocks of as many rows as a vector has lanes.
 
-    ``ScheduleError`` where rows are longer than four elements, fewer than lanes, or known at run time only.
+    ``ScheduleError`` where rows are longer than ``MOST_COLUMNS``, fewer than lanes, or known at run time only.
     """
     root = buffers[-1]
     temps = with_plain_root(b, buffers)
@@ -49,10 +51,12 @@ def short_rows(b: Builder, machine: Machine, buffers: list[str]) -> None:
     at = f"{found.sym.name}_o"
     b.do("split", found.sym.name, width, "shift")
     only_sums = found is nest.loops[-1] and len(temps) == 1
+    n_sums = sum(any(isinstance(s, Update) for nest in nests(b.kernel, name) for s in nest.leaf) for name in temps)
+    most = MOST_COLUMNS[0 if only_sums else min(n_sums, 2)]
     for name in reversed(temps):
         b.do("compute_at", name, at, "reg" if only_sums else "local")
     for s in find_body(b.kernel, at):
-        _lanes(b, nest_of(s), width)
+        _lanes(b, nest_of(s), width, most)
     if pays_threads(work, machine, width):
         parallel(b, machine, [at if x is found else x.sym.name for x in nest.loops][:2])
 
@@ -88,16 +92,19 @@ def few_columns(b: Builder, machine: Machine, reduced: str, root: str | None) ->
         parallel(b, machine, outer[:2])
 
 
-def _lanes(b: Builder, nest: Nest, width: int) -> None:
-    """The nest of one stage in a block: rows and columns, or rows alone, as lanes; a reduction's columns copied."""
+def _lanes(b: Builder, nest: Nest, width: int, most: int) -> None:
+    """The nest of one stage in a block: rows and columns, or rows alone, as lanes; a reduction's columns copied.
+
+    ``most`` columns at most.
+    """
     loops = list(nest.loops)
     leaf = nest.leaf[0]
     if len(nest.leaf) != 1 or not isinstance(leaf, Store | Update) or not loops or len(loops) > 2:
         raise ScheduleError("short_rows", "", f"{len(loops)} loops around {len(nest.leaf)} statements of a block")
     rows, columns = loops[0], loops[1:]
-    fits = rows.extent == width and all(x.extent in GROUPS for x in columns)
+    fits = rows.extent == width and all(isinstance(x.extent, int) and 1 < x.extent <= most for x in columns)
     if not fits or not all(may_vectorize(nest.leaf, x.sym) and x.kind is Kind.SERIAL for x in loops):
-        raise ScheduleError("short_rows", rows.sym.name, "it is no row of two to four elements for every lane")
+        raise ScheduleError("short_rows", rows.sym.name, f"it is no row of two to {most} elements for every lane")
     if isinstance(leaf, Update):
         b.do("reorder", columns[0].sym.name, rows.sym.name)
         b.do("kind", columns[0].sym.name, "unroll")
