@@ -188,14 +188,16 @@ class WhisperStep(nn.Module):
         x, made = self.words(token), []
         for k, layer in enumerate(self.layers):
             keys, values, far_keys, far_values = caches[4 * k : 4 * k + 4]
-            n = layer["norms"]  # type: ignore[index]
-            q, a, b = layer["qkv"](n[0](x)).view(1, 1, 3 * self.heads, -1).transpose(1, 2).chunk(3, 1)  # type: ignore[index]
+            assert isinstance(layer, nn.ModuleDict)
+            n = layer["norms"]
+            assert isinstance(n, nn.ModuleList)
+            q, a, b = layer["qkv"](n[0](x)).view(1, 1, 3 * self.heads, -1).transpose(1, 2).chunk(3, 1)
             keys, values = torch.cat([keys, a], 2), torch.cat([values, b], 2)
             made += [keys, values]
-            x = x + layer["out"](F.scaled_dot_product_attention(q, keys, values).transpose(1, 2).flatten(2))  # type: ignore[index]
-            q = layer["query"](n[1](x)).view(1, 1, self.heads, -1).transpose(1, 2)  # type: ignore[index]
-            x = x + layer["mixed"](F.scaled_dot_product_attention(q, far_keys, far_values).transpose(1, 2).flatten(2))  # type: ignore[index]
-            x = x + layer["down"](F.gelu(layer["up"](n[2](x))))  # type: ignore[index]
+            x = x + layer["out"](F.scaled_dot_product_attention(q, keys, values).transpose(1, 2).flatten(2))
+            q = layer["query"](n[1](x)).view(1, 1, self.heads, -1).transpose(1, 2)
+            x = x + layer["mixed"](F.scaled_dot_product_attention(q, far_keys, far_values).transpose(1, 2).flatten(2))
+            x = x + layer["down"](F.gelu(layer["up"](n[2](x))))
         return (self.norm(x) @ self.words.weight.T, *made)
 
 

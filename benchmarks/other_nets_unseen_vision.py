@@ -196,7 +196,12 @@ class HrModule(nn.Module):
 
     def forward(self, xs: list[Tensor]) -> list[Tensor]:
         xs = [branch(x) for branch, x in zip(self.branches, xs, strict=True)]
-        return [F.relu(sum(path(x) for path, x in zip(paths, xs, strict=True))) for paths in self.fuse]  # type: ignore[arg-type]
+        return [F.relu(self._sum(paths, xs)) for paths in self.fuse]
+
+    @staticmethod
+    def _sum(paths: nn.Module, xs: list[Tensor]) -> Tensor:
+        first, *rest = (path(x) for path, x in zip(paths.children(), xs, strict=True))
+        return sum(rest, first)
 
 
 class HrNet(nn.Module):

@@ -117,7 +117,7 @@ class Scan:
         axes = axes_for(out.shape)
         b, j = syms(axes)
         hidden = self.h.shape[1]
-        k = Axis(loop_symbol("k", hidden), hidden)
+        k = _axis("k", hidden)
         reduction = Reduction((k,), "add", (init(b, first + j),))
         weight: Value = Load(self.rt, (k.sym, first + j))
         if self.rt.dtype is out.dtype:

@@ -13,7 +13,7 @@ from tilewright.core.compute import walk as walk_value
 from tilewright.core.expr import Binary, Sym, symbols, terms_of
 from tilewright.tile.affine import stride_along
 from tilewright.tile.cost import CACHE_LINE, estimate
-from tilewright.tile.ir import For, Kind, Loop, Role, Store, Update, walk
+from tilewright.tile.ir import For, Kernel, Kind, Loop, Role, Store, Update, walk
 from tilewright.tile.machine import Machine
 from tilewright.tile.rewrite import loads_of
 from tilewright.tile.rules.contract import attempt
@@ -38,9 +38,9 @@ def pack_constants(b: Builder, machine: Machine) -> None:
     """
     packed: dict[str, float] = {}
     for name in constants_read(b):
-        new, mark, is_dense = fresh(b.kernel, f"{name}_p"), b.mark(), _is_dense(b, name)
+        new, mark, before = fresh(b.kernel, f"{name}_p"), b.mark(), b.kernel
         if attempt(b, partial(b.do, "pack", name)):
-            if is_dense and _n_copies(b, name) > 1:
+            if sum(p.source.name == name for p in b.kernel.packed) > 1 and _is_dense(before, name):
                 b.back(mark)
                 _stream(b, machine, name)
                 continue
@@ -53,17 +53,13 @@ def pack_constants(b: Builder, machine: Machine) -> None:
             attempt(b, partial(_alternate, b, name))
 
 
-def _is_dense(b: Builder, name: str) -> bool:
+def _is_dense(kernel: Kernel, name: str) -> bool:
     """Does every nest that reads the constant, in whichever order, read a run behind the last one in each step?
 
     Packed for several orders it would be there as often, and lie no better.
     """
-    found = paths_to(b.kernel.body, find_place(b.kernel, name, "pack").buffer, ())
+    found = paths_to(kernel.body, find_place(kernel, name, "pack").buffer, ())
     return all(_is_run(path, load) for path, load in found)
-
-
-def _n_copies(b: Builder, name: str) -> int:
-    return sum(p.source.name == name for p in b.kernel.packed)
 
 
 def _is_run(path: Sequence[Loop], load: Load) -> bool:

@@ -16,7 +16,7 @@ from tilewright.core.types import product
 from tilewright.tile.affine import is_affine, stride_along
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, If, Kernel, Kind, Loop, Packed, Place, Prefetch, Role, Space, Stmt, Store, walk
-from tilewright.tile.rewrite import Body, loads_of, loop_sym, loops_of, reads, rewrite_accesses
+from tilewright.tile.rewrite import Body, loads_of, loop_sym, loops_of, reads, rewrite_accesses, symbols_of_index
 from tilewright.tile.schedule.tree import (
     Nest,
     enclosing,
@@ -255,15 +255,14 @@ def hint(kernel: Kernel, buffer: str, inner: str, line: int) -> Kernel:
         raise ScheduleError("hint", where, "the loop's steps are not serial")
     is_own = next(readers(target.body, spot.buffer), None) is not None
     depth, nest = (len(path) - 1, target) if is_own else next(_read_behind(spot.buffer, [*path, target]), (0, target))
-    found = list(paths_to((nest,), spot.buffer, ())) if is_own or nest is not target else []
-    index = [i for i in found[0][1].index if not isinstance(i, Value)] if found else []
-    if len({x.index for _, x in found}) != 1 or len(index) < len(spot.buffer.shape):
+    place = _one_place(nest, spot.buffer) if is_own or nest is not target else None
+    if place is None:
         raise ScheduleError("hint", where, "neither it nor a nest behind it reads it at one place that loops decide")
-    walking = [x for x in found[0][0] if any(x.sym in symbols(i) for i in index)]
+    index, walking = place
     if not walking or any(x.sym.hi is None for x in walking):
         raise ScheduleError("hint", where, "the places that are read have no bound known at compile time")
     serial = [s.loop for s in (*path[depth + 1 :], target) if s.loop.kind is Kind.SERIAL]
-    lines = _Lines.of(spot.buffer, tuple(index), walking, line)
+    lines = _Lines.of(spot.buffer, index, walking, line)
     tile = next((s.loop.sym for s in reversed(path[: depth + 1]) if any(s.loop.sym in symbols(i) for i in index)), None)
     steps, n = product([x.extent for x in serial]), _flat(serial)
     if isinstance(steps, int) and steps < lines.count:
@@ -290,18 +289,31 @@ def stream(kernel: Kernel, buffer: str, inner: str, steps: int, line: int) -> Ke
     spot, target, where = find_place(kernel, buffer, "stream"), find_loop(kernel, inner, "stream"), f"{buffer}, {inner}"
     if target.loop.kind is not Kind.SERIAL:
         raise ScheduleError("stream", where, "the loop's steps are not serial")
-    found = list(paths_to((target,), spot.buffer, ()))
-    index = [i for i in found[0][1].index if not isinstance(i, Value)] if found else []
-    if len({x.index for _, x in found}) != 1 or len(index) < len(spot.buffer.shape):
+    place = _one_place(target, spot.buffer)
+    if place is None:
         raise ScheduleError("stream", where, "the loop does not read it at one place that loops decide")
-    sym = target.loop.sym
-    walking = [x for x in found[0][0] if x.sym != sym and any(x.sym in symbols(i) for i in index)]
-    if any(x.sym.hi is None for x in walking) or not any(sym in symbols(i) for i in index):
+    (index, walking), sym = place, target.loop.sym
+    of_step = [x for x in walking if x.sym != sym]
+    if any(x.sym.hi is None for x in of_step) or len(of_step) == len(walking):
         raise ScheduleError("stream", where, "what a step reads is not known at compile time, or the same in all")
     later = tuple(substitute(i, {sym: sym + steps}) for i in index)
-    lines = _Lines.of(spot.buffer, later, walking, line)
+    lines = _Lines.of(spot.buffer, later, of_step, line)
     hints = [Prefetch(spot.buffer, lines.at(n, None)) for n in range(lines.count)]
     return replace_stmt(kernel, target, For(target.loop, (*hints, *target.body)))
+
+
+def _one_place(nest: Stmt, buffer: Buffer) -> tuple[tuple[Dim, ...], list[Loop]] | None:
+    """The one index at which the nest reads the buffer, and the nest's loops that move it; None for several or none.
+
+    None, too, where the data decide a part of it.
+    """
+    found = paths_to((nest,), buffer, ())
+    if len({x.index for _, x in found}) != 1:
+        return None
+    path, load = found[0]
+    index = tuple(i for i in load.index if not isinstance(i, Value))
+    used = symbols_of_index(index)
+    return (index, [x for x in path if x.sym in used]) if len(index) == len(buffer.shape) else None
 
 
 @dataclass(frozen=True)
