@@ -337,3 +337,15 @@ def test_equal_results_are_tensors_of_their_own(recorder: Recorder) -> None:
     first, second, _ = recorder.compile(f)(torch.randn(3))
     first += 1
     assert_close(second, torch.zeros(3))
+
+
+def test_arguments_that_are_not_plain_memory_in_calls_that_repeat() -> None:
+    def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return 2 * x + y
+
+    compiled = torch.compile(f, backend="tilewright", dynamic=False)
+    x, y = torch.arange(12.0).reshape(3, 4), torch.ones(3, 4)
+    with torch.no_grad():
+        for _ in range(3):
+            for a in (x, torch._neg_view(x), x.clone().requires_grad_(), torch.nn.Parameter(x)):
+                assert torch.equal(compiled(a, y), f(a, y))

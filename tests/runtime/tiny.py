@@ -12,6 +12,7 @@ from tilewright.runtime.artifact import ObjectImage
 from tilewright.runtime.linker import compile_ir
 from tilewright.runtime.manifest import Constraint, Manifest, SymbolSpec, TargetSpec, TensorSpec
 from tilewright.runtime.model import LoadedModel
+from tilewright.runtime.values import aligned_bytes
 
 TARGET = TargetSpec(llvm.get_process_triple(), "generic")
 
@@ -134,6 +135,36 @@ define void @tw_plan(ptr %dims, ptr %out) {
 }
 """
 
+# y[4] = x, once the second weight is not 0; before it waits for that it sets the first; fails where x[0] is below 0
+GATE = """
+define i32 @tw_run(ptr %args, ptr %dims, ptr %weights, ptr %arena, i32 %threads) {
+  %x = load ptr, ptr %args
+  %at_y = getelementptr ptr, ptr %args, i64 1
+  %y = load ptr, ptr %at_y
+  store atomic i32 1, ptr %weights seq_cst, align 4
+  %gate = getelementptr i32, ptr %weights, i64 1
+  br label %wait
+wait:
+  %open = load atomic i32, ptr %gate seq_cst, align 4
+  %is_open = icmp ne i32 %open, 0
+  br i1 %is_open, label %go, label %wait
+go:
+  %v = load <4 x float>, ptr %x, align 4
+  %first = extractelement <4 x float> %v, i64 0
+  %bad = fcmp olt float %first, 0.0
+  store <4 x float> %v, ptr %y, align 4
+  %code = zext i1 %bad to i32
+  ret i32 %code
+}
+
+define void @tw_plan(ptr %dims, ptr %out) {
+  store i64 0, ptr %out
+  %o1 = getelementptr i64, ptr %out, i64 1
+  store i64 4, ptr %o1
+  ret void
+}
+"""
+
 
 @functools.cache
 def object_of(text: str) -> bytes:
@@ -159,6 +190,16 @@ def scale_parts(shift: float = 10.0, **fields: Any) -> tuple[Manifest, list[Obje
 def scale_model(shift: float = 10.0, threads: int | None = 2, **fields: Any) -> LoadedModel:
     """``y[n, 4] = 2 * x[n, 4] + shift``."""
     return LoadedModel(*scale_parts(shift, **fields), threads=threads)
+
+
+def gate_model() -> tuple[LoadedModel, np.ndarray]:
+    """``y[4] = x[4]``, which fails where ``x[0] < 0``; and two numbers: calls set the first and wait for the second."""
+    spec = TensorSpec("x", "float32", (4,))
+    manifest = Manifest("0", TARGET, (spec,), (TensorSpec("y", "float32", (4,)),), failures=("", "x[0] is negative"))
+    gate = aligned_bytes(bytearray(64)).view(np.int32)
+    model = LoadedModel(manifest, [ObjectImage("entry", object_of(GATE))], gate)
+    assert np.shares_memory(model._weights, gate)
+    return model, gate
 
 
 def positive_model() -> LoadedModel:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tilewright.core.graph import Graph
@@ -191,17 +190,12 @@ def _freezable(functional: GraphModule, example_inputs: Sequence[Any]) -> dict[i
     return found
 
 
-@dataclass(frozen=True)
-class _Stamp:
-    """What changes when a tensor is written to or replaced."""
+_Stamp = tuple[int, int, int, int]
+"""What changes when a tensor is written to or replaced: position, identity, address, version."""
 
-    tensor: int
-    address: int
-    version: int
 
-    @staticmethod
-    def of(tensor: torch.Tensor) -> _Stamp:
-        return _Stamp(id(tensor), tensor.data_ptr(), tensor._version)
+def _stamp(i: int, tensor: torch.Tensor) -> _Stamp:
+    return i, id(tensor), tensor.data_ptr(), tensor._version
 
 
 class _Compiled:
@@ -219,7 +213,7 @@ class _Compiled:
         self.compile_now = compile_now
         self.frozen = frozen
         self.on_fallback = on_fallback
-        self.stamps: dict[int, _Stamp] = {}
+        self.stamps: list[_Stamp] = []
         self.run: Callable[[Sequence[Any]], list[Any]] | None = None
         if not lazy:
             self._compile()
@@ -228,11 +222,11 @@ class _Compiled:
         from torch.utils._python_dispatch import _disable_current_modes
 
         with _disable_current_modes():  # AOTAutograd compiles under its fake tensors; weights are real
-            self.stamps = {i: _Stamp.of(t) for i, t in self.frozen.items()}
+            self.stamps = [_stamp(i, t) for i, t in self.frozen.items()]
             self.run = plan_graph(self.functional, self.frozen, self.compile_now, self.on_fallback)
 
     def __call__(self, *args: Any) -> list[Any]:
-        if self.run is None or any(_Stamp.of(args[i]) != stamp for i, stamp in self.stamps.items()):
+        if self.run is None or [_stamp(s[0], args[s[0]]) for s in self.stamps] != self.stamps:
             self.frozen = {i: args[i] for i in self.frozen}
             self._compile()
         assert self.run is not None

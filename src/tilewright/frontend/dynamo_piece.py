@@ -34,12 +34,42 @@ Give = Callable[[Sequence[Any], Sequence[Array]], Any]
 
 
 @dataclass(frozen=True)
+class _TakeTensor:
+    """The argument's memory."""
+
+    position: int
+    is_plain: bool
+    """Whether a compiled model understands the argument as it is: real numbers in this machine's memory."""
+
+    def __call__(self, args: Sequence[Any]) -> Array:
+        return to_numpy(args[self.position])
+
+
+@dataclass(frozen=True)
+class _GiveTensor:
+    """A tensor over the output's memory."""
+
+    k: int
+    is_complex: bool
+
+    def __call__(self, args: Sequence[Any], arrays: Sequence[Array]) -> Any:
+        return to_torch(arrays[self.k], self.is_complex)
+
+
+@dataclass(frozen=True)
 class PieceProgram:
     """A graph, how to get its inputs from the piece's arguments, and how to make results from its outputs."""
 
     graph: Graph
     takes: tuple[Take, ...]
     gives: tuple[Give, ...]
+
+    @functools.cached_property
+    def positions(self) -> tuple[int, ...] | None:
+        """The arguments to call a compiled model with, where its results are then the piece's; else None."""
+        found = [take.position for take in self.takes if isinstance(take, _TakeTensor) and take.is_plain]
+        wanted = [_GiveTensor(k, is_complex=False) for k in range(len(self.graph.outputs))]
+        return tuple(found) if len(found) == len(self.takes) > 0 and list(self.gives) == wanted != [] else None
 
 
 def import_piece(
@@ -89,7 +119,7 @@ def _bind(
                 entry = importer.pool.input(node.name, _input_type(importer, value), loc)
                 importer.env[node] = _split(importer, entry) if value.is_complex() else entry
                 inputs.append(entry)
-                takes.append(lambda args, i=i: to_numpy(args[i]))  # type: ignore[misc]
+                takes.append(_TakeTensor(i, is_plain=value.device.type == "cpu" and not value.is_complex()))
             elif type(value).__name__ == "SymInt":
                 importer.env[node], parts = importer.symbols.integer(value)
                 sizes += [(size, partial(_take_integer, i, sign)) for size, sign in parts]
@@ -231,7 +261,7 @@ def _give(k: int, is_tensor: bool, source: Any, importer: Importer, inputs: Sequ
         return partial(_give_placed, k, is_complex, shape, strides, offset, homes)
     order = _stride_order(source.meta["val"])
     if order is None:
-        return lambda args, arrays: to_torch(arrays[k], is_complex)
+        return _GiveTensor(k, is_complex)
     back = [order.index(i) for i in range(len(order))]
     return lambda args, arrays: to_torch(arrays[k], is_complex).permute(order).contiguous().permute(back)
 

@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     from torch.fx import GraphModule
 
 Execute = Callable[..., "Array | Sequence[Array]"]
-"""A compiled graph on arrays: one result is given as itself, several as a sequence."""
+"""A compiled graph on arrays: one result is given as itself, several as a sequence.
+
+One that has a true attribute ``understands_tensors`` takes PyTorch's tensors, too, and then gives tensors."""
 OnFallback = Callable[[Sequence[Problem]], None]
 """Told of the calls of one graph that PyTorch is left to run, with the reasons."""
 Step = Callable[[dict[Any, Any]], None]
@@ -201,6 +203,9 @@ def _nothing(*arrays: Array) -> Sequence[Array]:
 
 
 def _run_program(program: PieceProgram, execute: Execute, args: Sequence[Any]) -> list[Any]:
+    if program.positions is not None and getattr(execute, "understands_tensors", False):
+        results = execute(*[args[i] for i in program.positions])
+        return [results] if len(program.gives) == 1 else list(results)
     found = execute(*(take(args) for take in program.takes))
     arrays = (found,) if isinstance(found, np.ndarray) else found
     return [give(args, arrays) for give in program.gives]

@@ -102,18 +102,26 @@ def compile_ir(text: str, features: str = "") -> bytes:
         return bytes(machine.emit_object(module))
 
 
+def link_text(kind: str, text: str, exports: Sequence[str], imports: Mapping[str, int]) -> LinkedLibrary:
+    """Link an LLVM module of the runtime's own; ``imports`` are addresses by name, ``kind`` is the disk cache's."""
+    return _link([_object(kind, text)], exports, imports)
+
+
 def _pool_object() -> bytes:
-    """The pool's object, from the disk cache where it is there (compiling it takes 10 to 30 ms)."""
     triple = llvm.get_process_triple()
     abi = pool_abi(triple)
     if abi is None:
         raise ArtifactError(f"there is no thread pool for {triple}", remedy=f"use one of {', '.join(POOL_ABIS)}")
-    text = pool_ir(abi)
-    cache, key = Cache(), f"{triple} llvmlite {llvmlite.__version__}\n{text}"
-    found = cache.get("pool", key)
+    return _object("pool", pool_ir(abi), abi.features)
+
+
+def _object(kind: str, text: str, features: str = "") -> bytes:
+    """A module's object, from the disk cache where it is there (compiling one takes 10 to 30 ms)."""
+    cache, key = Cache(), f"{llvm.get_process_triple()} llvmlite {llvmlite.__version__}\n{text}"
+    found = cache.get(kind, key)
     if found is None:
-        found = compile_ir(text, abi.features)
-        cache.put("pool", key, found)
+        found = compile_ir(text, features)
+        cache.put(kind, key, found)
     return found
 
 

@@ -127,9 +127,14 @@ def plain_tensors(args: Sequence[Any], types: Sequence[TensorType]) -> Places | 
 
 def new_array(shape: tuple[int, ...], dtype: np.dtype[Any], n_bytes: int) -> Array:
     """An uninitialised array; all but small ones start on a cache line."""
-    if n_bytes < _ALIGN_FROM:
+    if starts_anywhere(n_bytes):
         return np.empty(shape, dtype)
     return np.ndarray(shape, dtype, *aligned_buffer(n_bytes))
+
+
+def starts_anywhere(n_bytes: int) -> bool:
+    """Is an array so small that where it starts does not matter?"""
+    return n_bytes < _ALIGN_FROM
 
 
 def aligned_buffer(n_bytes: int) -> tuple[Array, int]:

@@ -1,0 +1,232 @@
+"""Native ways into a model: calls with the shapes of earlier ones, without a line of Python between argument and code.
+
+In: the addresses of a model's code and weights; the arguments of a call that went the long way, and its plan. Out: a
+built-in function that does the same for such arguments and answers None to any others. Not its business: what is wrong
+with those (``model``), the native code itself (``entry_ir``).
+
+A function owns the memory that its calls work in, so only models with little of it have any: for others a call's few
+microseconds are nothing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import platform
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright.runtime.entry_ir import PYTHON_SYMBOLS, entry_ir
+from tilewright.runtime.linker import link_text
+from tilewright.runtime.memory import RECYCLED_FROM, ResultPool
+from tilewright.runtime.plan import OutputPlan, Plan
+from tilewright.runtime.shapes import Shape
+from tilewright.runtime.values import aligned_buffer, starts_anywhere, to_tensor
+
+Entry = Callable[..., Any]
+"""Takes a model's arguments in order. The result or a tuple of results; None where it is not for these arguments."""
+
+MOST_BYTES = 256 << 10
+"""Of memory that a model with native entries works in."""
+KEPT = 8
+"""Shapes that a model has native entries for."""
+
+_POINTER = ctypes.c_void_p
+_CPU = 1
+_DLPACK_CODES = {"i": 0, "u": 1, "f": 2, "bfloat16": 4, "b": 6}
+"""``DLDataTypeCode`` by NumPy's kind or name; not of complex tensors, which could be conjugates of what they hold."""
+
+
+class _DLTensor(ctypes.Structure):
+    _fields_ = (
+        ("data", _POINTER), ("device", ctypes.c_int32), ("device_id", ctypes.c_int32), ("rank", ctypes.c_int32),
+        ("dtype", ctypes.c_uint32), ("shape", _POINTER), ("strides", _POINTER), ("byte_offset", ctypes.c_uint64),
+    )  # fmt: skip
+
+
+class _TensorFields(ctypes.Structure):
+    """``%tensor_t`` of ``entry_ir``."""
+
+    _fields_ = (
+        ("type", _POINTER), ("other_type", _POINTER), ("dtype", _POINTER), ("mask", ctypes.c_int64),
+        ("maker", _POINTER), ("maker_args", _POINTER * 2), ("like", _DLTensor),
+    )  # fmt: skip
+
+
+class _CallFields(ctypes.Structure):
+    """``%call_t`` of ``entry_ir``."""
+
+    _fields_ = (
+        *((name, _POINTER) for name in (
+            "run", "weights", "arena", "table", "dims", "start", "inputs", "outputs", "results", "is_neg",
+            "allocator", "to_object", "from_object",
+        )),
+        *((name, ctypes.c_int64) for name in ("n_inputs", "n_outputs", "n_dims")),
+        ("threads", ctypes.c_int32), ("busy", ctypes.c_int32),
+    )  # fmt: skip
+
+
+class _MethodDef(ctypes.Structure):
+    """``PyMethodDef`` (Python/C API, "Common Object Structures")."""
+
+    _fields_ = (("name", ctypes.c_char_p), ("code", _POINTER), ("flags", ctypes.c_int), ("doc", ctypes.c_char_p))
+
+
+class _Call(bytearray):
+    """Memory of ``_CallFields``, with all that the addresses in it belong to."""
+
+    owned: tuple[Any, ...] = ()
+
+
+class Entries:
+    """The native entries of one model."""
+
+    def __init__(self, run: int, weights: int, threads: int, dtypes: Sequence[np.dtype[Any]], pool: ResultPool) -> None:
+        """``run`` and ``weights`` are addresses, ``dtypes`` those of the inputs, ``pool`` makes large results."""
+        self._fixed = {"run": run, "weights": weights, "threads": threads}
+        self._dtypes = dtypes
+        self._pool = pool
+        self._found: dict[tuple[bool, tuple[Shape, ...]], Entry | None] = {}
+
+    def find(self, is_tensor: bool, shapes: tuple[Shape, ...], plan: Plan, work_bytes: int) -> Entry | None:
+        """The entry for NumPy arrays or PyTorch tensors of these shapes; None where there is none."""
+        key = is_tensor, tuple(shapes)
+        if key in self._found:
+            return self._found[key]
+        kinds = [*zip(self._dtypes, shapes, strict=True), *((o.dtype, o.shape) for o in plan.outputs)]
+        usable = work_bytes <= MOST_BYTES and not plan.is_dynamic and _code() is not None
+        if is_tensor:
+            usable = usable and _exchange() is not None and all(_dlpack_dtype(dtype) is not None for dtype, _ in kinds)
+        made = self._make(is_tensor, shapes, plan, work_bytes) if usable else None
+        if len(self._found) == KEPT:
+            del self._found[next(iter(self._found))]
+        self._found[key] = made
+        return made
+
+    def _make(self, is_tensor: bool, shapes: Sequence[Shape], plan: Plan, work_bytes: int) -> Entry:
+        inputs = [_tensor(is_tensor, d, s) for d, s in zip(self._dtypes, shapes, strict=True)]
+        outputs = [_tensor(is_tensor, o.dtype, o.shape) for o in plan.outputs]
+        owned: list[Any] = [self._pool]
+        for (fields, _), output in zip(outputs, plan.outputs, strict=True):
+            maker = self._maker(is_tensor, output)
+            if maker is not None:
+                owned.append(maker)
+                fields.maker, fields.maker_args[:] = id(maker[0]), [id(maker[1]), id(maker[2])]
+        arena, offset = aligned_buffer(work_bytes)
+        tables: dict[str, ctypes.Array[Any]] = {
+            "table": (ctypes.c_int64 * max(len(inputs) + len(outputs), 1))(),
+            "dims": (ctypes.c_int64 * max(len(plan.dims), 1))(),
+            "start": (ctypes.c_int64 * max(len(plan.dims), 1))(*plan.dims),
+            "inputs": (_TensorFields * max(len(inputs), 1))(*(fields for fields, _ in inputs)),
+            "outputs": (_TensorFields * max(len(outputs), 1))(*(fields for fields, _ in outputs)),
+            "results": (_POINTER * max(len(outputs), 1))(),
+        }
+        call = _Call(ctypes.sizeof(_CallFields))
+        filled = _CallFields.from_buffer(call)
+        values: dict[str, int] = {name: ctypes.addressof(table) for name, table in tables.items()}
+        values |= self._fixed | {"arena": arena.ctypes.data + offset, "is_neg": id(_IS_NEG)}
+        values |= {"n_inputs": len(inputs), "n_outputs": len(outputs), "n_dims": len(plan.dims)}
+        if is_tensor:
+            values |= _exchange() or {}
+        for name, value in values.items():
+            setattr(filled, name, value)
+        call.owned = (arena, tables, inputs, outputs, owned, filled)
+        return _built_in(call)
+
+    def _maker(self, is_tensor: bool, output: OutputPlan) -> tuple[Callable[..., Any], Any, Any] | None:
+        """A function of two arguments that makes a result, and these; None for PyTorch's allocator."""
+        if output.n_bytes < RECYCLED_FROM and is_tensor:
+            return None
+        if not is_tensor and starts_anywhere(output.n_bytes):
+            return np.empty, output.shape, output.dtype
+        return _make_result, self._pool, (output, is_tensor)
+
+
+def _make_result(pool: ResultPool, kind: tuple[OutputPlan, bool]) -> Any:
+    output, is_tensor = kind
+    (array,) = pool.arrays([output])
+    return to_tensor(array) if is_tensor else array
+
+
+def _tensor(is_tensor: bool, dtype: np.dtype[Any], shape: Shape) -> tuple[_TensorFields, Any]:
+    """What a tensor is to be like, and the memory of its shape."""
+    sizes = (ctypes.c_int64 * max(len(shape), 1))(*shape)
+    like = _DLTensor(device=_CPU, rank=len(shape), shape=ctypes.addressof(sizes))
+    if not is_tensor:
+        return _TensorFields(id(np.ndarray), None, id(dtype), dtype.alignment - 1, like=like), (sizes, dtype)
+    torch = sys.modules["torch"]
+    like.dtype = _dlpack_dtype(dtype) or 0
+    types = id(torch.Tensor), id(torch.nn.Parameter)
+    return _TensorFields(*types, None, dtype.alignment - 1, like=like), sizes
+
+
+def _dlpack_dtype(dtype: np.dtype[Any]) -> int | None:
+    """``DLDataType`` (code, bits, lanes) as the number that its bytes are."""
+    code = _DLPACK_CODES.get(dtype.name, _DLPACK_CODES.get(dtype.kind))
+    if code is None or (dtype.isbuiltin != 1 and dtype.name not in _DLPACK_CODES):
+        return None
+    lanes = 1
+    return code | dtype.itemsize * 8 << 8 | lanes << 16
+
+
+@functools.cache
+def _exchange() -> dict[str, int] | None:
+    """The functions of ``torch.Tensor``'s ``DLPackExchangeAPI``; None where this PyTorch has none that we know."""
+    capsule = getattr(sys.modules["torch"].Tensor, "__dlpack_c_exchange_api__", None)
+    if capsule is None:
+        return None
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = _POINTER, (ctypes.py_object, ctypes.c_char_p)
+    table = pointer(capsule, b"dlpack_exchange_api")
+    major = ctypes.c_uint32.from_address(table).value
+    _, _, allocator, _, to_object, from_object = (ctypes.c_uint64 * 6).from_address(table)
+    if major != 1 or not from_object:
+        return None
+    return {"allocator": allocator, "to_object": to_object, "from_object": from_object}
+
+
+_IS_NEG = "is_neg"
+_METH_FASTCALL = 0x80
+
+
+@functools.cache
+def _code() -> _MethodDef | None:
+    """The native function; None for an interpreter that works otherwise than its text supposes."""
+    has_lock = getattr(sys, "_is_gil_enabled", lambda: True)()
+    if platform.python_implementation() != "CPython" or not has_lock or not _arrays_are_known():
+        return None
+    symbols = {name: _POINTER.in_dll(ctypes.pythonapi, name) for name in PYTHON_SYMBOLS}
+    imports = {name: ctypes.addressof(symbol) for name, symbol in symbols.items()}
+    library = link_text("entry", entry_ir(object.__basicsize__), ("tw_call",), imports)
+    library.keep_forever()
+    return _MethodDef(b"tw_call", library.addresses["tw_call"], _METH_FASTCALL, None)
+
+
+def _arrays_are_known() -> bool:
+    """Do NumPy's arrays have the fields that ``entry_ir`` reads?"""
+
+    class Fields(ctypes.Structure):
+        _fields_ = (
+            ("head", ctypes.c_char * object.__basicsize__), ("data", _POINTER), ("rank", ctypes.c_int),
+            ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", _POINTER), ("base", _POINTER), ("dtype", _POINTER),
+            ("flags", ctypes.c_int),
+        )  # fmt: skip
+
+    probe = np.zeros((2, 3, 5), np.float32)
+    if np.ndarray.__basicsize__ < ctypes.sizeof(Fields) or ctypes.sizeof(_POINTER) != 8:
+        return False
+    found = Fields.from_address(id(probe))
+    if (found.data, found.rank, found.dtype) != (probe.ctypes.data, 3, id(probe.dtype)):
+        return False
+    return tuple(found.shape[:3]) == probe.shape and found.flags == probe.flags.num
+
+
+def _built_in(call: _Call) -> Entry:
+    """The native function with ``call`` as its self, which it keeps."""
+    new = ctypes.pythonapi.PyCFunction_NewEx
+    new.restype, new.argtypes = ctypes.py_object, (_POINTER, ctypes.py_object, _POINTER)
+    made: Entry = new(ctypes.addressof(_code()), call, None)  # type: ignore[arg-type]
+    return made
