@@ -25,6 +25,7 @@ class ArgumentReader:
         """``n_kept`` further inputs are the model's own."""
         self._kept: list[Shape | None] = [None] * n_kept
         self._inputs = {spec.name: (spec, dtype_of(spec.dtype)) for spec in inputs}
+        self._names = list(self._inputs)
         self._planner = planner
         self.copies = 0
 
@@ -43,6 +44,15 @@ class ArgumentReader:
             has_tensors = has_tensors or is_tensor(given[name])
             arrays.append(array if array.flags.carray else self._usable(array))
         return arrays, has_tensors
+
+    def flat(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sequence[Any] | None:
+        """The inputs of a call in order, as they are; None for a call that has not each of them once."""
+        if len(args) == 1 and isinstance(args[0], Mapping):
+            return self.flat((), {**args[0], **kwargs})
+        names = self._names[len(args) :]
+        if len(args) + len(kwargs) != len(self._names) or not all(name in kwargs for name in names):
+            return None
+        return [*args, *[kwargs[name] for name in names]] if names else args
 
     def in_order(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
         """The inputs of a call that was read, as they were given."""
@@ -73,7 +83,7 @@ class ArgumentReader:
     def _misnamed(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], given: Mapping[str, Any]
     ) -> Iterator[Violation]:
-        names = list(self._inputs)
+        names = self._names
         takes = f"the model takes {', '.join(names) or 'none'}"
         if len(args) > len(names):
             yield Violation("", f"{len(args)} were given", takes, "drop the others")

@@ -184,6 +184,7 @@ class LoadedModel(CompiledModel):
         self._entry: Entry | None = None
         self._reader = ArgumentReader(self.inputs, planner, len(manifest.convention.state))
         self._convention = manifest.convention or None
+        self._has_effects = bool(manifest.convention.state or manifest.convention.written)
         self._lock = threading.Lock()
         self.reset()
 
@@ -202,36 +203,16 @@ class LoadedModel(CompiledModel):
         everything wrong with the arguments, ``ExecutionError`` when the code reports a failure, ``ResourceError``
         when there is no memory.
         """
-        entry = self._entry
-        if entry is not None and out is None and not kwargs:
-            try:
-                result = entry(*args)
-            except (MemoryError, ValueError):  # which the long way explains
-                result = None
-            if result is not None:
-                return result
-        return self._call_slowly(args, kwargs, out)
-
-    def _call_slowly(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> Any:
-        """A call with anything: by a convention, by name, with shapes that are new, with mistakes."""
-        results: Sequence[Any]
         if self._convention is not None:
             return self._call_by_convention(self._convention, args, kwargs, out)
-        if kwargs or out is not None or len(args) != len(self._dtypes):
-            results = self._call_any(args, kwargs, out)
-        elif (places := plain_arrays(args, self._types)) is not None:
-            self._find_entry(False, places[1])
-            results = self._run_at(*places, None)
-        elif args and is_tensor(args[0]) and (places := plain_tensors(args, self._tensor_types)) is not None:
-            self._find_entry(True, places[1])
-            results = [to_tensor(r) for r in self._run_at(*places, None)]
-        else:
-            results = self._call_any(args, kwargs, out)
+        if out is None and not kwargs and (result := self._try_entry(args)) is not None:
+            return result
+        results = self._results_of(args, kwargs, out)
         return results[0] if len(results) == 1 else tuple(results)
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """Run by names: inputs in, all outputs out."""
-        results = self._call_any((), feeds, None)
+        results = self._results_of((), feeds, None)
         return {spec.name: result for spec, result in zip(self.outputs, results, strict=True)}
 
     @property
@@ -288,17 +269,31 @@ class LoadedModel(CompiledModel):
             except Misfit as error:
                 if any(isinstance(x, _CONTAINERS) for x in (*args, *kwargs.values())):
                     raise InputError(str(error), remedy="call it as the module was called") from error
-        results = self._call_any(args, kwargs, out)
+        results = self._results_of(args, kwargs, out)
         if convention.result is not None:
             return build(convention.result, results)
         return results[0] if len(results) == 1 else tuple(results)
 
+    def _results_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> Sequence[Any]:
+        """The results of a call with flat arguments, in order or by name: the shortest way that takes them."""
+        given = None if out is not None or self._has_effects else self._reader.flat(args, kwargs)
+        if given is None:
+            return self._call_any(args, kwargs, out)
+        if (found := self._try_entry(given)) is not None:
+            return [found] if len(self.manifest.outputs) == 1 else found
+        if (places := plain_arrays(given, self._types)) is not None:
+            self._find_entry(False, places[1])
+            return self._run_at(*places, None)
+        if given and is_tensor(given[0]) and (places := plain_tensors(given, self._tensor_types)) is not None:
+            self._find_entry(True, places[1])
+            return [to_tensor(r) for r in self._run_at(*places, None)]
+        return self._call_any(args, kwargs, out)
+
     def _call_any(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Any]:
         """A call by name, with tensors, with arrays to convert, with ``out``, with a state, or with mistakes."""
         arrays, has_tensors = self._reader.read(args, kwargs)
-        convention = self._convention
-        if convention is not None and (convention.state or convention.written):
-            return self._call_with_effects(convention, (args, kwargs), arrays, out, has_tensors)
+        if self._convention is not None and self._has_effects:
+            return self._call_with_effects(self._convention, (args, kwargs), arrays, out, has_tensors)
         if out is None:
             results = self._execute(arrays, None)
             return [to_tensor(r) for r in results] if has_tensors else results
@@ -329,6 +324,14 @@ class LoadedModel(CompiledModel):
 
     def _execute(self, arrays: Sequence[Array], out: list[Array] | None) -> list[Array]:
         return self._run_at([address_of(a) for a in arrays], tuple([a.shape for a in arrays]), out)
+
+    def _try_entry(self, args: Sequence[Any]) -> Any:
+        """The result or the tuple of results by the native entry, if there is one that takes the arguments."""
+        entry = self._entry
+        try:
+            return None if entry is None else entry(*args)
+        except (MemoryError, ValueError):  # which the long way explains
+            return None
 
     def _find_entry(self, is_tensor: bool, shapes: tuple[Shape, ...]) -> None:
         """Let calls like this one, the second with these shapes in a row, go the short way from now on."""

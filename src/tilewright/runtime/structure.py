@@ -11,6 +11,7 @@ model it is the user's own class; a model that comes from a file gives :class:`R
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from tilewright.runtime.fields import FieldError, Fields
 MAX_DEPTH = 64
 TENSOR, NUMBER, GIVEN, TUPLE, LIST, DICT, RECORD = "tensor", "number", "given", "tuple", "list", "dict", "record"
 KINDS = frozenset({TENSOR, NUMBER, GIVEN, TUPLE, LIST, DICT, RECORD})
+_NO_TENSORS = (type(None), Mapping, tuple)
 _SCALARS = (bool, int, float, str, type(None))
 
 
@@ -120,7 +122,7 @@ def build(tree: Tree, values: Sequence[Any]) -> Any:
 def take(tree: Tree, value: Any, where: str) -> Iterator[tuple[int, Any]]:
     """The tensors in a value, each with its number; ``Misfit`` for a value of another structure."""
     if tree.kind in (TENSOR, NUMBER):
-        if value is None or isinstance(value, Mapping | tuple):
+        if isinstance(value, _NO_TENSORS):
             raise Misfit(f"{where} is a {type(value).__name__}, the model takes a tensor there")
         yield tree.index, value
     elif tree.kind == GIVEN:
@@ -164,8 +166,15 @@ class Parameters:
     trees: Mapping[str, Tree]
     n_positional: int
 
+    @functools.cached_property
+    def _is_flat(self) -> bool:
+        """Whether each is a tensor, in the model's order."""
+        return all(tree.kind in (TENSOR, NUMBER) and tree.index == k for k, tree in enumerate(self.trees.values()))
+
     def take(self, args: Sequence[Any], kwargs: Mapping[str, Any], n: int) -> list[Any]:
         """The ``n`` tensors of a call; ``Misfit`` for a call of another structure."""
+        if self._is_flat and not kwargs and len(args) == n and not any(isinstance(x, _NO_TENSORS) for x in args):
+            return list(args)
         names = list(self.trees)
         if len(args) == 1 and not kwargs and isinstance(args[0], Mapping) and args[0].keys() <= self.trees.keys():
             return self.take((), args[0], n)
