@@ -39,18 +39,68 @@ def test_the_fewest_units_with_enough_sums_make_a_panel():
     assert panels(net("gru", hidden=300)) == [20, 20]  # 60 columns of 64
     assert panels(net(hidden=512, batch=2)) == [8, 8]  # four rows by two vectors
     assert panels(net(hidden=128, steps=Sym("T", 1))) == [16, 16]
+    assert panels(net(hidden=257)) == [20, 20]  # 13 of them, of 260 units
+    assert panels(net("gru", hidden=257)) == [37, 37]  # 7 of them, 111 columns of 112
+    assert panels(net("gru", hidden=134)) == [34, 34]  # 4 of them, of 136 units
 
 
 @pytest.mark.parametrize(
     "given",
     [
-        {"hidden": 64}, {"hidden": 101}, {"hidden": 128, "batch": 2}, {"hidden": 512, "batch": 4},
-        {"hidden": 128, "steps": 3}, {"hidden": 128, "dtype": f64},
+        {"hidden": 64}, {"name": "rnn", "hidden": 211}, {"hidden": 128, "batch": 2},
+        {"hidden": 512, "batch": 4}, {"hidden": 128, "steps": 3}, {"hidden": 128, "dtype": f64},
         {"name": "gru", "hidden": 128, "before_reset": False},
     ],
 )  # fmt: skip
 def test_it_leaves(given):
     assert not any(panels(net(**given)))
+
+
+SAFE = {"lstm": ("HardSigmoid", "Softsign", "Sigmoid"), "gru": ("HardSigmoid", "ScaledTanh"), "rnn": ("Sigmoid",)}
+UNSAFE = {"lstm": ("Sigmoid", "Sigmoid", "Tanh"), "gru": ("Sigmoid", "HardSigmoid"), "rnn": ("Relu",)}
+
+
+@pytest.mark.parametrize("name", list(GATES))
+def test_units_of_zeros_must_stay_bounded_and_so_must_all_others(name):
+    assert all(panels(layer(name, activations=SAFE[name])))
+    assert not any(panels(layer(name, activations=UNSAFE[name])))
+
+
+@pytest.mark.parametrize("name", list(GATES))
+@pytest.mark.parametrize("attrs", [{}, {"activations": SAFE}, {"clip": 0.3, "reverse": True}])
+@pytest.mark.parametrize("how", ["product", "input", "twice"])
+def test_units_of_zeros_change_no_result(name, attrs, how):
+    graph = layer(name, how, **{k: v[name] if k == "activations" else v for k, v in attrs.items()})
+    after = ScanPanels().run(graph)
+    (scan,) = [n for n in after.nodes() if n.op.name.endswith("_scan")]
+    assert scan.attrs["panel"] and scan.inputs[2].shape[1] > 409 - 280 * (name != "rnn")
+    products = [n for n in after.nodes() if n.op is ops.matmul]
+    wide = scan.inputs[0].shape[2]
+    assert [n.shape[1] == wide for n in products] == {"product": [True], "input": [], "twice": [False]}[how]
+    assert_same(graph, after, rtol=1e-4, atol=1e-5)
+
+
+def layer(name, how="product", steps=7, inputs=5, **attrs):
+    """A scan of a prime number of units with run-time states, whose input a product makes alone, or which comes in."""
+    hidden, gates = 409 if name == "rnn" else 129, GATES[name]
+    rng = np.random.default_rng(3)
+
+    def draw(*shape):
+        return (rng.standard_normal(shape) / np.sqrt(hidden)).astype(np.float32)
+
+    def build(b, x, *states):
+        more = [b.const(draw(hidden))] if name == "gru" else [b.const(draw(3 * hidden))] if name == "lstm" else []
+        product = x
+        if how != "input":
+            made = b(ops.add, b(ops.matmul, x, b.const(draw(inputs, gates * hidden))), b.const(draw(gates * hidden)))
+            product = b(ops.reshape, made, shape=(steps, 1, gates * hidden))
+        before = {"linear_before_reset": True} if name == "gru" else {}
+        rt = b.const(draw(hidden, gates * hidden))
+        results = b.results(b(ops.by_name(f"{name}_scan"), product, rt, *states, *more, **before, **attrs))
+        return (*results, product) if how == "twice" else tuple(results)
+
+    x = TensorType(f32, (steps, 1, gates * hidden) if how == "input" else (steps, inputs))
+    return graph_of(build, x, *[TensorType(f32, (1, hidden))] * (2 if name == "lstm" else 1))
 
 
 def test_a_core_that_multiplies_slowly_has_weights_from_beyond_its_cache():
@@ -71,6 +121,17 @@ def test_the_default_passes_put_it_before_projecting_ahead():
     names = [p.name for p in passes_for(2, lanes=16)]
     assert names.index("scan-panels") < names.index("project-ahead")
     assert "scan-panels" not in [p.name for p in (*passes_for(2), *passes_for(2, lanes=16, per_lane=2))]
+
+
+@pytest.mark.parametrize("name", list(GATES))
+@pytest.mark.parametrize("how", ["product", "input"])
+def test_native_code_without_units_of_zeros(name, how):
+    graph = layer(name, how)
+    rng = np.random.default_rng(5)
+    arrays = [rng.standard_normal(n.shape).astype(np.float32) for n in graph.inputs]
+    want = compile_graph(graph, optimize=1)(*arrays)
+    for got, wanted in zip(compile_graph(graph)(*arrays), want, strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=2e-4, atol=2e-5)
 
 
 def scan(name, rng, hidden, panel, n_rows, length, lanes, **attrs):

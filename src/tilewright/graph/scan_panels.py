@@ -13,16 +13,17 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tilewright.core.graph import Builder, Graph, Node
+from tilewright.core.graph import PROJ, Builder, Graph, Node
 from tilewright.core.passes import Pass
-from tilewright.core.rewrite import Fired, Journal
+from tilewright.core.rewrite import Fired, Journal, count_reads
+from tilewright.graph.scan_pads import Padding, keeps_zeros
 from tilewright.graph.scans import SCANS, is_plain_scan, recurrent_weights
 from tilewright.ops.recurrence import in_panels
 
 MIN_SUMS, ENOUGH_SUMS = 6, 8
 """Vectors of sums of a panel: fewer don't hide the latency of their chains."""
 MAX_IDLE = 0.2
-"""Lanes of a panel's vectors that have no column, for each that has."""
+"""Zeros that are read for each weight, those of lanes without a column and of units that fill up the last panel."""
 MIN_PANELS, MIN_STEPS, MAX_ROWS = 4, 4, 3
 MIN_BYTES = 1 << 17
 """Of recurrent weights: fewer are read from the first-level cache for the most part."""
@@ -41,12 +42,13 @@ class ScanPanels(Pass):
     Zen 5, one thread, time before over after, one sequence: LSTM of 128 hidden units 1.36, 256 1.32, 512 1.69, 650
     1.94, 1024 1.35, GRU of 256 1.35, 512 1.67, RNN of 512 1.43; LSTM of 512 with 2 sequences 1.4, with 3 1.26. It
     does not fire on scans that are not plain (``graph.scans``), on fewer than ``MIN_BYTES`` of weights or more than
-    ``MAX_ROWS`` sequences, on sizes that don't divide into panels whose gates fill vectors, and, with several of
-    ``n_cores``, on scans without others to run beside that are worth sharing: GRU of 256 with two threads 0.78, LSTM of
-    128 1.52, 256 and 512 1.0, GRU of 512 1.03. A core that multiplies no more than
-    ``SLOW`` f32 in a cycle, or several sequences, works as long as the second-level cache takes to read: then weights
-    must come from beyond that. ``lanes`` is the number of f32 in a vector, ``multiplies`` what a core multiplies in a
-    cycle.
+    ``MAX_ROWS`` sequences, on sizes whose panels would be ``MAX_IDLE`` zeros, and, with several of
+    ``n_cores``, on scans without others to run beside that are worth sharing: GRU of 256 with two threads 0.78, LSTM
+    of 128 1.52, 256 and 512 1.0, GRU of 512 1.03. Units of zeros may fill up the last panel (``graph.scan_pads``):
+    LSTM of 257 1.47, 181 1.22, GRU of 257 1.33, 151 1.20, LSTM of 449 with 2 sequences 1.75, with 3 1.29. A core that
+    multiplies no more than ``SLOW`` f32 in a cycle, or several sequences, works as long as the second-level cache
+    takes to read: then weights must come from beyond that. ``lanes`` is the number of f32 in a vector, ``multiplies``
+    what a core multiplies in a cycle.
     """
 
     name: ClassVar[str] = "scan-panels"
@@ -60,18 +62,28 @@ class ScanPanels(Pass):
         for n in graph.nodes():
             level[n] = max((level[i] for i in n.inputs), default=0) + (n.op in SCANS)
         at_once = Counter(level[n] for n in level if n.op in SCANS)
+        reads = count_reads(graph.nodes(), graph.outputs)
         new: dict[Node, Node] = {}
+        wider: dict[Node, Padding] = {}
         for n in graph.nodes():
             inputs = tuple(new[i] for i in n.inputs)
             panel = self._panel(n) if is_plain_scan(n) and self._is_alone(n, at_once[level[n]]) else 0
             if panel:
-                b = Builder(graph.pool, n.loc)
-                weights = b.const(in_panels(recurrent_weights(n), panel, self.lanes))
-                new[n] = b(n.op, inputs[0], weights, *inputs[2:], **{**n.attrs, "panel": panel})
+                b, weights = Builder(graph.pool, n.loc), recurrent_weights(n)
+                hidden = weights.shape[0]
+                units = -(-hidden // panel) * panel
+                if units > hidden:
+                    wider[n] = by = Padding(b, new, reads, hidden, units)
+                    weights = by.weights(weights)
+                    inputs = tuple(x if x is n.inputs[1] else by.operand(x) for x in n.inputs)
+                laid = b.const(in_panels(weights, panel, self.lanes))
+                new[n] = b(n.op, inputs[0], laid, *inputs[2:], **{**n.attrs, "panel": panel})
                 if journal is not None:
                     journal.append(Fired(self.name, n.op.name, n.loc))
             else:
                 new[n] = n if inputs == n.inputs else graph.pool.with_inputs(n, inputs)
+                if n.op is PROJ and n.inputs[0] in wider:
+                    new[n] = wider[n.inputs[0]].result(new[n])
         return graph.with_outputs([new[n] for n in graph.outputs])
 
     def _is_alone(self, scan: Node, at_once: int) -> bool:
@@ -92,11 +104,14 @@ class ScanPanels(Pass):
         if isinstance(n_steps, int) and n_steps < MIN_STEPS:
             return 0
         most = 24 if self.lanes >= 16 else 12  # of 32 and 16 registers
+        may_pad = keeps_zeros(scan)
         found = []
-        for panel in range(1, hidden // MIN_PANELS + 1):
-            own = columns // hidden * panel
-            vectors = -(-own // self.lanes)
-            sums, idle = 2 * n_rows * vectors, vectors * self.lanes / own - 1
-            if hidden % panel == 0 and MIN_SUMS <= sums <= most and idle <= MAX_IDLE:
-                found.append((idle + max(ENOUGH_SUMS / sums - 1, 0), panel))
+        for panel in range(1, -(-hidden // MIN_PANELS) + 1):
+            n_panels, vectors = -(-hidden // panel), -(-columns // hidden * panel // self.lanes)
+            sums, units = 2 * n_rows * vectors, n_panels * panel
+            idle = units * n_panels * vectors * self.lanes / weights.size - 1
+            loss = idle + max(ENOUGH_SUMS / sums - 1, 0)
+            pays = idle <= MAX_IDLE if units == hidden else may_pad and loss <= MAX_IDLE
+            if pays and MIN_SUMS <= sums <= most:
+                found.append((loss, panel))
         return min(found, default=(0, 0))[1]
