@@ -2,11 +2,14 @@
 
     python -m benchmarks.random_layers --seed 1 --seconds 300           all families in turn, for so long
     python -m benchmarks.random_layers pool depthwise --seconds 60      some
+    python -m benchmarks.random_layers attention --precision bf16 -t 2  in bf16 (beside PyTorch's autocast), 2 threads
+    python -m benchmarks.random_layers --scaling                        2 threads, and 1 thread's time over 2 threads'
 
 In: nothing. Out: a line for every layer, slowest first: the least peer's time over ours, our microseconds, each peer's
-time over ours, and a mark where the outputs differ from eager's by over 1e-4 of the largest; then, for each family, how
-many there are, how many of them are slower than a peer, and the geometric mean. One thread, fp32; images come and go in
-N, C, H, W order, as a lone layer's do. Engines are called in turn in one process; the shortest call of each counts.
+time over ours, and a mark where the outputs differ from eager's in fp32 by over ``TOLERANCE`` of the largest; then, for
+each family, how many there are, how many of them are slower than a peer, and the geometric mean. ONNX Runtime has no
+bf16. Inputs are fp32; images come and go in N, C, H, W order, as a lone layer's do. Engines are called in turn in one
+process; the shortest call of each counts.
 Not its business: nets (``other_nets``), chosen shapes (``odd_shapes``), single ops (``ops``).
 """
 
@@ -31,11 +34,12 @@ from torch.nn import functional
 import tilewright
 
 Layer = tuple[str, nn.Module, Tensors]
-PEERS = ("ONNX Runtime", "OpenVINO", "PyTorch")
 CHANNELS = (3, 8, 16, 17, 24, 32, 48, 64, 96, 100, 128, 160, 192, 256, 320, 384, 512, 768, 1024)
 MOST = 3e9
 """Multiplications of a layer; larger ones are drawn again."""
-TOLERANCE = 1e-4
+TOLERANCE = {"fp32": 1e-4, "bf16": 3e-2}
+TURN = {1: 2e-4, 2: 0.02}
+"""Seconds of an engine's turn by threads: with several, those of the engine before must have gone to sleep."""
 
 
 def linear(r: random.Random) -> Layer:
@@ -58,6 +62,18 @@ def matmul(r: random.Random) -> Layer:
         turned = Lambda(lambda x, y: x @ y.transpose(1, 2))
         return f"matmul {b}x{n}x{k}x{m} turned", turned, (torch.randn(b, n, k), torch.randn(b, m, k))
     return f"matmul {b}x{n}x{k}x{m}", Lambda(lambda x, y: x @ y), (torch.randn(b, n, k), torch.randn(b, k, m))
+
+
+def attention(r: random.Random) -> Layer:
+    heads, size = r.choice([1, 2, 8, 12]), r.choice([16, 32, 40, 64, 80, 96, 128, 256])
+    n, m = (r.choice([1, 16, 50, 77, 128, 197, 384, 512, 1024, 2048, 4096]) for _ in range(2))
+    m = n if r.random() < 0.7 else m
+    if 2 * heads * n * m * size > MOST:
+        return attention(r)
+    causal = n == m and r.random() < 0.3
+    attend = Lambda(lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, is_causal=causal))
+    q, k, v = (torch.randn(1, heads, rows, size) for rows in (n, m, m))
+    return f"attention {heads}x{n}x{m} of {size}{' causal' if causal else ''}", attend, (q, k, v)
 
 
 def convolution(r: random.Random) -> Layer:
@@ -286,8 +302,8 @@ def arrangement(r: random.Random) -> Layer:
 FAMILIES: dict[str, Callable[[random.Random], Layer]] = {
     f.__name__: f
     for f in (
-        linear, mlp, matmul, convolution, depthwise, grouped, transposed, sequence, volume, pool, norm, arithmetic,
-        reduction, movement, recurrent, gate, lookup, arrangement,
+        linear, mlp, matmul, attention, convolution, depthwise, grouped, transposed, sequence, volume, pool, norm,
+        arithmetic, reduction, movement, recurrent, gate, lookup, arrangement,
     )
 }  # fmt: skip
 
@@ -300,30 +316,51 @@ def exported(module: nn.Module, inputs: Tensors) -> bytes:
     return file.getvalue()
 
 
-def measure(module: nn.Module, inputs: Tensors, seconds: float) -> tuple[list[float], float]:
-    """Shortest seconds, ours first, and the difference from eager's outputs by the largest."""
+def peers_of(
+    module: nn.Module, inputs: Tensors, model: bytes, threads: int, precision: str
+) -> dict[str, Callable[[], object]]:
+    """A call of each peer: ONNX Runtime in fp32 only, OpenVINO with the precision's hint, PyTorch with autocast."""
     import onnxruntime
     import openvino
 
-    model, arrays = exported(module, inputs), [x.numpy() for x in inputs]
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.log_severity_level = 1, 3
-    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    feed = {i.name: x for i, x in zip(session.get_inputs(), arrays, strict=True)}
+    arrays = [x.numpy() for x in inputs]
+    peers: dict[str, Callable[[], object]] = {}
+    if precision == "fp32":
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads, options.log_severity_level = threads, 3
+        session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        feed = {i.name: x for i, x in zip(session.get_inputs(), arrays, strict=True)}
+        peers["ONNX Runtime"] = lambda: session.run(None, feed)
     core = openvino.Core()
-    hints = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 1}
+    hint = {"fp32": "f32", "bf16": "bf16"}[precision]
+    hints = {"INFERENCE_PRECISION_HINT": hint, "INFERENCE_NUM_THREADS": threads}
     request = core.compile_model(core.read_model(model, b""), "CPU", hints).create_infer_request()
-    ours = tilewright.compile(onnx.load_from_string(model), threads=1, cache=False)
+    peers["OpenVINO"] = lambda: request.infer(arrays, share_inputs=True)
+
+    def eager() -> object:
+        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+            return module(*inputs)
+
+    peers["PyTorch"] = eager
+    return peers
+
+
+def measure(
+    module: nn.Module, inputs: Tensors, seconds: float, threads: int, precision: str, scaling: bool
+) -> tuple[float, float | None, dict[str, float], float]:
+    """Our shortest seconds, with one thread too if ``scaling``, each peer's, and the difference from eager's."""
+    model, arrays = exported(module, inputs), [x.numpy() for x in inputs]
+    ours, single = (
+        tilewright.compile(onnx.load_from_string(model), threads=t, precision=precision, cache=False)
+        for t in (threads, 1)
+    )
     with torch.no_grad():
-        want, got = module(*inputs).numpy().astype(np.float64), np.asarray(ours(*arrays))
+        want, got = module(*inputs).numpy().astype(np.float64), np.asarray(ours(*arrays)).astype(np.float64)
         error = float(abs(got - want).max() / max(abs(want).max(), 1e-9))
-        engines = (
-            lambda: ours(*arrays),
-            lambda: session.run(None, feed),
-            lambda: request.infer(arrays, share_inputs=True),
-            lambda: module(*inputs),
-        )
-        return best_times(engines, seconds, turn=2e-4), error
+        peers = peers_of(module, inputs, model, threads, precision)
+        alone = best_times([lambda: single(*arrays)], seconds / 4)[0] if scaling else None
+        first, *rest = best_times([lambda: ours(*arrays), *peers.values()], seconds, TURN.get(threads, TURN[2]))
+    return first, alone, dict(zip(peers, rest, strict=True)), error
 
 
 def drawn(names: list[str], seed: int, seconds: float) -> Iterator[tuple[str, Layer]]:
@@ -341,17 +378,23 @@ def main() -> None:
     parser.add_argument("families", nargs="*", help=f"of {', '.join(FAMILIES)} (default: all)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=300.0, help="time for all together")
+    parser.add_argument("-t", "--threads", type=int, default=1)
+    parser.add_argument("--precision", choices=TOLERANCE, default="fp32")
+    parser.add_argument("--scaling", action="store_true", help="our time with one thread over that with the threads")
+    parser.add_argument("--every", type=float, default=0.2, help="seconds of timing for each layer")
     a = parser.parse_args()
     if unknown := set(a.families) - FAMILIES.keys():
         parser.error(f"no family {', '.join(sorted(unknown))}; there are {', '.join(FAMILIES)}")
-    torch.set_num_threads(1)
+    threads = max(a.threads, 2) if a.scaling else a.threads
+    torch.set_num_threads(threads)
     found: list[tuple[float, str, str]] = []
     for family, (label, module, inputs) in drawn(a.families or list(FAMILIES), a.seed, a.seconds):
-        (ours, *peers), error = measure(module, inputs, 0.2)
-        ratios = [t / ours for t in peers]
-        cells = "  ".join(f"{name} {x:.2f}" for name, x in zip(PEERS, ratios, strict=True))
-        mark = f"  differs by {error:.1e}" if error > TOLERANCE else ""
-        found.append((min(ratios), family, f"{label:<70} {ours * 1e6:10.1f} us  {cells}{mark}"))
+        ours, alone, peers, error = measure(module, inputs, a.every, threads, a.precision, a.scaling)
+        ratios = {name: t / ours for name, t in peers.items()}
+        cells = "  ".join(f"{name} {x:.2f}" for name, x in ratios.items())
+        scale = f"  scales {alone / ours:.2f}" if alone is not None else ""
+        mark = f"  differs by {error:.1e}" if error > TOLERANCE[a.precision] else ""
+        found.append((min(ratios.values()), family, f"{label:<70} {ours * 1e6:10.1f} us  {cells}{scale}{mark}"))
     for least, _, line in sorted(found):
         print(f"{least:6.2f}  {line}")
     for family in dict.fromkeys(f for _, f, _ in found):
