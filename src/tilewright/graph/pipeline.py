@@ -21,6 +21,7 @@ from tilewright.graph.recognise import Recognise
 from tilewright.graph.scan_panels import ScanPanels
 from tilewright.graph.separate import SeparateWindows
 from tilewright.graph.taps import FewTaps
+from tilewright.graph.unscale import UnscaleWeights
 from tilewright.graph.winograd import Winograd
 
 LAID_OUT = ("conv_transpose",)
@@ -31,6 +32,7 @@ PASSES: tuple[type[Pass], ...] = (
     FoldConstants,
     Recognise,
     FoldAffine,
+    UnscaleWeights,
     Decompose,
     SeparateWindows,
     FewTaps,
@@ -80,6 +82,7 @@ def passes_for(
         Canonicalize(),  # what folding laid bare
         Recognise(),  # composites in their pieces
         FoldAffine(),  # batch norms and scales into weights
+        UnscaleWeights(),  # weights that would be made in each call
         FoldConstants(),  # the biases that it summed
         Decompose((*keep, *LAID_OUT)),  # all but those that have a better kernel
         Canonicalize(),
