@@ -110,6 +110,21 @@ def test_casts(dtype, target):
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+@pytest.mark.parametrize("dtype", [types.f32, types.f64, types.f16], ids=str)
+def test_casts_saturate_in_lanes(dtype, target):
+    """On both sides of each end of every integer type's range, by the float's own steps and by a half and by one."""
+    a, kind = Buffer("a", dtype, (N,)), dtype.numpy.type
+    for result in [t for t in types.INTS if t.bits >= 8]:
+        with np.errstate(over="ignore"):
+            ends = np.array([result.min, result.max, 0], kind)
+            steps = [np.nextafter(ends, kind(to)) for to in (-np.inf, np.inf)]
+            more = [ends + kind(d) for d in (-1, -0.5, 0.5, 1)] + [ends * kind(f) for f in (0.99, 1.01, 3)]
+        x = np.concatenate([ends, *steps, *more, np.array([np.nan, np.inf, -np.inf, -0.0], kind)])
+        tree = both_ways(lambda i, result=result: [Cast(a[i], result)], 1, dtype, [a], target, result)
+        agree(tree, [np.resize(x, N)], target)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 def test_f64_to_bf16_rounds_once(target):
     a, out = Buffer("a", types.f64, (1,)), Buffer("o", types.bf16, (1,))
     got = np.zeros(1, types.bf16.numpy)

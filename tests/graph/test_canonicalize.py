@@ -48,6 +48,15 @@ CASES = {
         lambda b, x, i, u: b(ops.scatter_elements, x, b(ops.expand, i, shape=(4, 3)), u, axis=0, reduction="add"),
         [M, "i64[4,1]", "f32[4,3]"], "scatter_nd(x, y, z, reduction=add)",
     ),
+    # orders of elements
+    "the largest of columns": (
+        lambda b, x: b.results(b(ops.top_k, x, k=2, axis=0))[0], [M],
+        "transpose(top_k(transpose(x, perm=(1, 0)), k=2, axis=1).0, perm=(1, 0))",
+    ),
+    "an order that only dimensions of 1 follow": (
+        lambda b, x: b.results(b(ops.sort, x, axis=1))[1], ["f32[2,3,1]"],
+        "sort(x, axis=1).1",
+    ),
     # index notation
     "scores of attention": (
         lambda b, q, k: b(ops.einsum, q, k, equation="bhik,bhjk->bhij"), ["f32[2,3,4,5]", "f32[2,3,6,5]"],

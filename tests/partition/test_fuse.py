@@ -47,6 +47,29 @@ def test_epilogue_joins_its_product() -> None:
     assert n.kernels(y) == [["matmul", "add", "maximum"]]
 
 
+def test_a_product_for_each_element_of_the_last_axis_reads_copies() -> None:
+    """``ikc, jkc -> ijc``; where the axis that walks memory is summed, or a product reads elements few times, none."""
+    n = Net()
+
+    def kernels(perm: tuple[int, int, int], rows: int = 32) -> list[list[str]]:
+        x, y = n.input(rows, 32, 4), n.input(32, 32, 4)
+        x, y = n.b(ops.transpose, x, perm=perm), n.b(ops.transpose, y, perm=(2, 1, 0))
+        return n.kernels(n.b(ops.matmul, x, y))
+
+    assert kernels((2, 0, 1)) == [["transpose"], ["transpose"], ["matmul"]]
+    assert ["transpose", "matmul"] in kernels((2, 0, 1), rows=4)  # of y each element is read four times
+    q, k = (n.b(ops.transpose, n.input(2, 32, 4, 16), perm=(0, 2, 1, 3)) for _ in range(2))
+    scores = n.b(ops.matmul, q, n.b(ops.transpose, k, perm=(0, 1, 3, 2)))
+    assert n.kernels(scores) == [["transpose", "transpose", "transpose", "matmul"]]
+
+
+def test_copies_for_a_product_are_seen_through_views() -> None:
+    n = Net()
+    x, y = (n.b(ops.transpose, n.input(32, 32, 8), perm=(2, 0, 1)) for _ in range(2))
+    x, y = (n.b(ops.reshape, v, shape=(2, 4, 32, 32)) for v in (x, y))
+    assert n.kernels(n.b(ops.matmul, x, y))[:2] == [["transpose"], ["transpose"]]
+
+
 def test_a_window_reads_along_rows() -> None:
     """What comes as N, C, spatial is written as N, spatial, C before a window loads each element many times."""
     n = Net()

@@ -45,8 +45,9 @@ class Target:
     ``fma_ports`` units for it take a vector every ``fma_cycles``.
     ``has_masks``: masked loads, stores and arithmetic are as cheap as plain ones. ``has_gather``: a gather beats scalar
     loads. ``has_scalef``: one instruction for ``x * 2**n`` and one for ``x - rint(x)``. ``has_round``: instructions for
-    floor, ceil, trunc, rint. ``has_f16c``: for half precision conversion. ``has_vnni``: four bytes times four, unsigned
-    by signed, into 32 bits; ``has_i8mm``: the same of AArch64, ``has_dotprod``: its signed by signed alone.
+    floor, ceil, trunc, rint. ``has_f16c``: for half precision conversion. ``has_saturation``: conversions of floats
+    to integers saturate by themselves. ``has_vnni``: four bytes times four, unsigned by signed, into 32 bits;
+    ``has_i8mm``: the same of AArch64, ``has_dotprod``: its signed by signed alone.
     ``max_copies`` is the most copies of a loop's body that a kernel may hold.
     """
 
@@ -72,6 +73,7 @@ class Target:
     has_round: bool
     has_f16c: bool
     has_bf16: bool
+    has_saturation: bool
     has_vnni: bool
     has_dotprod: bool
     has_i8mm: bool

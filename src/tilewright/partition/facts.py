@@ -121,6 +121,15 @@ class Facts:
         written = [w for w, d in zip(self.main.index, self.main.out.shape, strict=True) if d != 1]
         return len(set(places)) == len(places) and set(places) == set(written) and places[-1:] == written[-1:]
 
+    @property
+    def walks_memory(self) -> int | None:
+        """For a copy of one operand with its axes in another order: which axis of it walks the operand's last one."""
+        x, written = self.main.expr, self.main.index
+        if self.form is not Form.MOVE or not isinstance(x, Load) or not self.is_affine:
+            return None
+        last = [i for i, d in zip(x.index, x.buffer.shape, strict=True) if d != 1][-1:]
+        return written.index(last[0]) if last and last[0] in written and last[0] != written[-1] else None
+
     def slides(self, operand: int) -> bool:
         """Is the operand read with the last axis of what is made walking its last axis: through a window that moves, or
         to prepare it for the reduction?

@@ -18,6 +18,7 @@ groups stay convex, and when the group's shape allows it:
 * a window with the arithmetic on its elements goes into the group of the pointwise product that alone reads it, where
   it is long on the way to memory and back (``partition.projections``);
 * a permutation of all axes but the last joins the product that it alone reads: it is how the product is written;
+* a permutation after which neither rows nor sums of a product lie next to each other is a kernel of its own;
 * index maps and widening conversions are cheap and are repeated in every reader, products included; arithmetic with
   readers in two groups is computed once, and so are long chains of it that would be repeated many times.
 """
@@ -27,8 +28,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tilewright.core.compute import Value
-from tilewright.core.expr import Dim, is_nonneg
+from tilewright.core.compute import IndexLike, Value
+from tilewright.core.expr import Dim, Sym, is_nonneg, symbols, terms_of
 from tilewright.core.graph import CONST, PROJ, Graph, Node
 from tilewright.core.types import product
 from tilewright.partition.chains import find_chains
@@ -39,6 +40,8 @@ from tilewright.partition.windows import find_windows
 LARGE = 1 << 21
 """Bytes that no second-level cache of a common machine keeps."""
 CORE = Core()
+WORTH_A_COPY = 8
+"""Times that each element of an operand is read, from where on a copy in another order costs little."""
 LONG_ROW = 16
 """Elements next to each other that are worth a copy in that order: a vector."""
 MAX_GROUP_COST = 600
@@ -208,6 +211,8 @@ class _Fuser:
         if not facts.keeps_rows and into.pads(operand) and _has_long_rows(node):
             return False  # the padded copy is walked row by row, many times
         if self._reads_often(group, reader):
+            if self._lies_across(group, node, reader, operand):
+                return False
             return facts.is_widening or (facts.form in (Form.MOVE, Form.VIEW) and facts.is_affine and facts.cost == 0)
         if any(not facts.is_affine or isinstance(i, Value) for x in into.reads(operand) for i in x.index):
             return facts.form is not Form.POINT or not _repeats(into.n_points, node)
@@ -238,6 +243,38 @@ class _Fuser:
             return False
         forms = [(r, self.facts[r].form) for r, _ in self.readers[node]]
         return all(form in PLAIN and (form is not Form.VIEW or self._is_passing(r)) for r, form in forms)
+
+    def _lies_across(self, group: Group, node: Node, reader: Node, operand: int) -> bool:
+        """Is ``node`` a permutation after which a batch of the product that reads it many times walks memory?
+
+        Neither rows nor sums are next to each other then (``ikc, jkc -> ijc``, a product for each ``c``).
+        """
+        source = self.facts[node].walks_memory
+        if source is None or not self._is_read_often(group, node, reader):
+            return False
+        return self._is_batch(group, source, reader, operand)
+
+    def _is_read_often(self, group: Group, node: Node, reader: Node) -> bool:
+        """Does the product that ``node`` is an operand of read each of its elements so often that copies are cheap?"""
+        while self.facts[reader].form is not Form.CONTRACT:
+            reader = next(r for r, _ in self.readers[reader] if self._reads_often(group, r))
+        return is_nonneg(self.facts[reader].n_points - WORTH_A_COPY * product(node.shape))
+
+    def _is_batch(self, group: Group, axis: int, reader: Node, operand: int) -> bool:
+        """Do all operands of the product, which reads through ``reader``, walk the axis of this operand?"""
+        facts = self.facts[reader]
+        if facts.form is Form.CONTRACT:
+            assert facts.main.reduction is not None
+            summed = {a.sym for a in facts.main.reduction.axes}
+            walkers = {s for x in facts.reads(operand) for s in _symbols_of(x.index[axis])}
+            loads = [facts.reads(k) for k in range(len(facts.ins))]
+            every = [{s for x in found for i in x.index for s in _symbols_of(i)} for found in loads]
+            return bool(walkers) and not walkers & summed and all(walkers <= other for other in every)
+        written = facts.main.index
+        places = [x.index[axis] for x in facts.reads(operand)]
+        steps = [s for i in places if not isinstance(i, Value) for s, n in terms_of(i) if n == 1 and s in written]
+        further = [(r, k) for r, k in self.readers[reader] if self._reads_often(group, r)]
+        return len(steps) == 1 and all(self._is_batch(group, written.index(steps[0]), r, k) for r, k in further)
 
     def _slides(self, group: Group, reader: Node, operand: int) -> bool:
         """Does a reduction read an operand of ``reader`` along rows, itself or through other members?"""
@@ -296,6 +333,10 @@ class _Fuser:
 
     def _is_in_rows(self, member: Node) -> bool:
         return self.facts[member].is_elementwise or self.facts[member].form is Form.ROW
+
+
+def _symbols_of(index: IndexLike) -> frozenset[Sym]:
+    return frozenset() if isinstance(index, Value) else symbols(index)
 
 
 def _repeats(points: Dim, node: Node) -> bool:

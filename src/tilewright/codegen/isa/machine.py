@@ -41,6 +41,7 @@ class Machine:
     has_round: bool = False
     has_f16c: bool = False
     has_bf16: bool = False
+    has_saturation: bool = True
     has_vnni: bool = False
     has_dotprod: bool = False
     has_i8mm: bool = False

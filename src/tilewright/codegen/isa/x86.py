@@ -12,8 +12,8 @@ from tilewright.codegen.isa.machine import Machine
 
 TRIPLE = "x86_64-unknown-linux-gnu"
 
-_SSE2 = Machine(TRIPLE, "x86-64", fma_ports=1)
-_AVX2 = Machine(TRIPLE, "haswell", vector_bytes=32, has_fma=True, has_round=True, has_f16c=True)
+_SSE2 = Machine(TRIPLE, "x86-64", fma_ports=1, has_saturation=False)
+_AVX2 = replace(_SSE2, cpu="haswell", vector_bytes=32, has_fma=True, fma_ports=2, has_round=True, has_f16c=True)
 _AVX512 = Machine(
     TRIPLE,
     "skylake-avx512",
@@ -25,6 +25,7 @@ _AVX512 = Machine(
     has_scalef=True,
     has_round=True,
     has_f16c=True,
+    has_saturation=False,
     l2_bytes=1 << 20,
     llc_bytes=32 << 20,
 )
