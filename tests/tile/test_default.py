@@ -193,6 +193,17 @@ def test_rows_at_run_time_sizes(r, c):
     check_default(softmax(Sym("R"), Sym("C")), sizes={"R": r, "C": c})
 
 
+@pytest.mark.parametrize(
+    ("r", "c", "l2", "asked"),
+    [(9, 1024, 16384, 1), (9, 1059, 20000, 1), (9, 1024, 1 << 20, 0), (9, 64, 1024, 0), (2, 8192, 16384, 0)],
+    ids=["rows", "a ragged end", "a near cache", "short rows", "long rows"],
+)
+def test_rows_that_no_near_cache_holds_are_asked_for_in_time(r, c, l2, asked):
+    kernel = check_default(softmax(r, c), machine=dataclasses.replace(WIDE, l2_bytes=l2))
+    hinted = [s for s in walk(kernel.body) if isinstance(s, For) and any(isinstance(x, Prefetch) for x in s.body)]
+    assert len(hinted) == asked and all(any(isinstance(x, Update) for x in walk(s.body)) for s in hinted)
+
+
 def spread(r, c):
     """Rows less their last element, times the sum of the squares, in four stages."""
     x, y, v = Buffer("X", F, (r, c)), Buffer("Y", F, (r, c)), Buffer("v", F, (r,))

@@ -10,23 +10,28 @@ sums of four vectors; neighbouring passes over the row merge (the exponential an
 
 from __future__ import annotations
 
-from tilewright.core.compute import Value
+from functools import partial
+
+from tilewright.core.compute import Buffer, Load, Value
 from tilewright.core.expr import Sym, symbols
-from tilewright.tile.cost import estimate, pays_threads
+from tilewright.tile.affine import stride_along
+from tilewright.tile.cost import CACHE_LINE, estimate, pays_threads
 from tilewright.tile.errors import ScheduleError
-from tilewright.tile.ir import Fold, For, Kind, Store, Update, walk
+from tilewright.tile.ir import Fold, For, Kind, Space, Store, Update, walk
 from tilewright.tile.machine import Machine
 from tilewright.tile.rewrite import Body, loads_of, values_of
 from tilewright.tile.rules.constants import constants_read
-from tilewright.tile.rules.contract import cached_name
+from tilewright.tile.rules.contract import attempt, cached_name
 from tilewright.tile.rules.pointwise import vectorize
 from tilewright.tile.rules.threads import parallel
 from tilewright.tile.rules.view import find_body, may_vectorize, n_operations, only_nest, statement_of, vector_width
 from tilewright.tile.schedule import Builder
-from tilewright.tile.schedule.tree import Nest, find_place, nest_of
+from tilewright.tile.schedule.tree import Nest, find_loop, find_place, nest_of
 
 PARTIAL_VECTORS = 4
 MAX_ROW_BYTES = 1 << 16
+MIN_STEPS = 8
+"""Of a pass over a row that is worth asking for."""
 
 
 def rows(b: Builder, machine: Machine, buffers: list[str], *, threads: bool = True) -> None:
@@ -42,6 +47,7 @@ def rows(b: Builder, machine: Machine, buffers: list[str], *, threads: bool = Tr
     for name in reversed(temps):
         b.do("compute_at", name, row, _space(b, name, row))
     passes(b, machine, row)
+    _ask_for_next(b, machine, row)
     if threads and pays_threads(work, machine, machine.vector_bytes // 4):
         parallel(b, machine, [x.sym.name for x in nest.loops][:2])
 
@@ -130,6 +136,41 @@ def passes(b: Builder, machine: Machine, row: str) -> None:
     for s in find_body(b.kernel, row):
         if isinstance(s, For):
             _inner(b, machine, nest_of(s))
+
+
+def _ask_for_next(b: Builder, machine: Machine, row: str) -> None:
+    """The last reducing pass that reads a row of an operand asks for the next row, a step for what the same step reads.
+
+    The machine's own prefetching ends at a page's end or learns that a row is over too late, and meets each row anew.
+    """
+    asked = set[Buffer]()
+    for s in reversed(find_body(b.kernel, row)):
+        if (
+            not isinstance(s, For)
+            or s.loop.kind is not Kind.SERIAL
+            or not any(isinstance(x, Update) for x in walk(s.body))
+        ):
+            continue
+        for load in (x for leaf in walk(s.body) if isinstance(leaf, Store | Update) for x in loads_of(leaf)):
+            if load.buffer not in asked:
+                asked.add(load.buffer)
+                steps = _steps_to_next(b, machine, load, row, s.loop.sym)
+                line = max(CACHE_LINE // load.buffer.dtype.n_bytes, 1)
+                if steps >= MIN_STEPS:
+                    attempt(b, partial(b.do, "stream", load.buffer.name, s.loop.sym.name, steps, line))
+
+
+def _steps_to_next(b: Builder, machine: Machine, load: Load, row: str, sym: Sym) -> int:
+    """Steps of ``sym`` from a place to the same in the next row; 0 where caches hold the operand, or not its rows."""
+    buffer = load.buffer
+    along_row = find_loop(b.kernel, row, "rows").loop.sym
+    length, step = (stride_along(buffer, load.index, x) for x in (along_row, sym))
+    in_memory = find_place(b.kernel, buffer.name, "rows").space is Space.GLOBAL
+    if not in_memory or estimate(buffer.shape) * buffer.dtype.n_bytes <= machine.l2_bytes:
+        return 0
+    if not isinstance(length, int) or not isinstance(step, int) or step <= 0:
+        return 0
+    return round(length / step) if length * buffer.dtype.n_bytes <= machine.l2_bytes // 4 else 0
 
 
 def _merge_passes(b: Builder, row: str | None) -> None:
