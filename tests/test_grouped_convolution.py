@@ -7,10 +7,12 @@ import pytest
 
 from tilewright import driver, ops
 from tilewright.core import types
+from tilewright.core.compute import Buffer, Computation
 from tilewright.core.evaluate import evaluate_graph
-from tilewright.core.graph import Builder, Graph, Pool
+from tilewright.core.graph import Attrs, Builder, Graph, Pool
 from tilewright.core.types import TensorType
 from tilewright.options import Options
+from tilewright.tile.normalize import normalize
 
 TARGETS = ("native", "x86-64-v3", "x86-64")
 
@@ -79,3 +81,14 @@ def test_groups_of_narrow_products(per_group):
     options = Options("znver4", precision="bf16")
     graph = driver.optimise(grouped(64, 64, 64 // per_group, 14, 3, 1), options, None)
     assert any("vdpbf16ps" in x for x in driver.kernel_texts(graph, options, "asm", "conv"))
+
+
+@pytest.mark.parametrize(("c_in", "groups", "is_apart"), [(512, 32, True), (512, 1, False), (480, 32, False)])
+def test_rows_of_which_groups_read_parts_lie_in_different_sets_of_a_cache(c_in, groups, is_apart):
+    """A copy with padding gets rows a line longer where steps of a row would meet the same sets again and again."""
+    shapes = ((1, 6, 6, c_in), (64, c_in // groups, 3, 3), (1, 6, 6, 64))
+    x, w, y = (Buffer(name, types.f32, shape) for name, shape in zip("xwy", shapes, strict=True))
+    attrs = {"strides": (1, 1), "pads": ((1, 1), (1, 1)), "dilations": (1, 1), "groups": groups}
+    stages = ops.conv.compute((x, w), (y,), Attrs({**attrs, "layout": "NHWC", "out_dtype": None}))
+    (copy,) = normalize(Computation((x, w), (y,), stages), (w,)).temps
+    assert np.prod(copy.shape) == 8 * 8 * (c_in + 16 * is_apart)

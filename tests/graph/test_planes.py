@@ -87,6 +87,17 @@ def test_narrow_convolutions_on_sequences_keep_their_order(shape, n_out, kernel,
     assert is_in_planes(lone(shape, n_out, kernel=(kernel,), activation=ops.tanh, **attrs)) == stays
 
 
+def test_of_narrow_products_windows_alone_are_in_planes():
+    def narrow(graph):
+        after = run_pipeline(graph, passes_for(2, lanes=16, per_lane=2))
+        return n_of(after, ops.transpose) > 0
+
+    shape, pads = (1, 64, 56, 56), ((1, 1), (1, 1))
+    assert not narrow(lone(shape, 64, groups=64, kernel=(3, 3), pads=pads))
+    assert narrow(lone((1, 257, 37, 37), 17))
+    assert narrow(lone((1, 17, 1000), 17, kernel=(3,), pads=((1, 1),)))
+
+
 def test_a_convolution_between_others_stays_channels_last():
     def build(b, x):
         w = [b.const(np.ones(s, np.float32)) for s in ((17, 17, 3, 3), (17, 17, 1, 1))]

@@ -93,7 +93,7 @@ def passes_for(
         Decompose(keep),  # in the layout that was chosen
         Canonicalize(),  # transposes of ones are reshapes
         FoldConstants(),  # weights of phases
-        *((InPlanes(lanes),) if lanes and per_lane == 1 else ()),  # when it is known which stand alone
+        *((InPlanes(lanes, per_lane),) if lanes else ()),  # when it is known which stand alone
         *((Winograd(lanes, per_lane),) if lanes else ()),  # when the layout and the weights are final
         *((ScanPanels(lanes, n_cores, multiplies, l2_bytes),) if lanes > 1 and per_lane == 1 else ()),
         *((ProjectAhead(lanes, n_cores, most),) if lanes and per_lane == 1 else ()),  # scans that stay as they are

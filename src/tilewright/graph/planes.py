@@ -72,25 +72,29 @@ class InPlanes(Pass):
 
     Depthwise convolutions and pools, one behind the other too, stay as they were, where rows fill vectors (of large
     images also where they are little more than one) and strides are at most ``MOST_STRIDE``: convolutions of few taps,
-    pools without overlap, and others where the image has ``MIN_ELEMENTS`` times the square of a window's taps.
+    pools without overlap, and others where the image has ``MIN_ELEMENTS`` times the square of a window's taps. They
+    alone do where a lane adds several products at once (``per_lane``): those are of neighbouring channels.
     """
 
     name: ClassVar[str] = "in-planes"
     lanes: int = 16
+    per_lane: int = 1
 
     def run(self, graph: Graph, journal: Journal | None = None) -> Graph:
         def in_planes(b: Rewriting, node: Node) -> Node | None:
-            return _in_planes(b, node, self.lanes)
+            return _in_planes(b, node, self.lanes, self.per_lane)
 
         rule = Rule("in-planes", (ops.transpose,), in_planes, "the same sums in another order of loops")
         return rewrite(graph, RuleTable([rule]), journal)
 
 
-def _in_planes(b: Rewriting, node: Node, lanes: int) -> Node | None:
+def _in_planes(b: Rewriting, node: Node, lanes: int, per_lane: int) -> Node | None:
     if node.attrs["perm"] != inverse(to_last(node.type.rank)):
         return None
     if (windows := _windows(b, node.inputs[0], lanes)) is not None:
         return _as_they_came(b, *windows)
+    if per_lane > 1:
+        return None
     steps = list(_down(b, node.inputs[0]))
     conv = steps[-1]
     is_pointwise = conv.op is ops.conv and _is_pointwise(conv, lanes)

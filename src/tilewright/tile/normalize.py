@@ -47,6 +47,8 @@ from tilewright.tile.relayout import relay_operands
 
 MAX_INLINE_NODES = 400
 TABLE_NODES, REPEATED = 8, 8
+SAME_SETS, LINE = 1024, 64
+"""Bytes between rows of which few stay in a first-level cache beside each other; bytes by which they move apart."""
 CHEAP = ("add", "sub", "mul")
 MIN_JOINED_AXES = 3
 IDLE = 1.15
@@ -346,12 +348,25 @@ def _padded(stage: Stage, select: Select, serial: int) -> tuple[Stage, Load] | N
     inner = rewrite_value(select.a, lambda x: Load(x.buffer, at) if isinstance(x, Load) else None)
     value = Select(Inside(tuple(g for g in guards if g is not None)), inner, select.b)
     name = f"{load.buffer.name}_pad{serial}"
-    temp = Buffer(name, select.dtype, tuple(a.extent for a in axes))
+    temp = Buffer(name, select.dtype, _apart(stage, load, [a.extent for a in axes]))
     if len(own) != len(axes):
         return None
     copy = Stage((temp,), tuple(axes), tuple(a.sym for a in axes), (value,))
     index = tuple(e - lo for (e, _), lo in zip(values, shifts, strict=True))
     return copy, Load(temp, index)
+
+
+def _apart(stage: Stage, load: Load, shape: list[Dim]) -> tuple[Dim, ...]:
+    """The shape of a copy whose rows don't fall into few sets of a cache, where groups of channels read parts of them.
+
+    A part of a row is a line or so: at steps of 2 KiB, 24 of them fill what two sets of a first-level cache hold.
+    """
+    *outer, last = shape
+    reduced = {a.sym for a in stage.reduction.axes} if stage.reduction else set()
+    is_part = bool(outer) and not isinstance(load.index[-1], Value) and not symbols(load.index[-1]) <= reduced
+    if is_part and isinstance(last, int) and last * load.dtype.n_bytes % SAME_SETS == 0:
+        last += LINE // load.dtype.n_bytes
+    return (*outer, last)
 
 
 def _own_symbols(x: Value) -> frozenset[Sym]:
