@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
 
-from tilewright.core.compute import Buffer, Computation, Serial, Stage
+from tilewright.core.compute import Buffer, Computation, Load, Serial, Stage
 from tilewright.tile.clusters import Cluster, Kind, clusters_of
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Kernel
@@ -26,6 +26,7 @@ from tilewright.tile.rules.chain import chain
 from tilewright.tile.rules.columns import are_few_columns
 from tilewright.tile.rules.constants import pack_constants
 from tilewright.tile.rules.contract import attempt, contract
+from tilewright.tile.rules.copies import copied
 from tilewright.tile.rules.hints import hint_operands
 from tilewright.tile.rules.narrow import narrow
 from tilewright.tile.rules.padding import skip_padding
@@ -123,8 +124,16 @@ class _Work:
             if pair is not None and self.tried(pair.clusters[1], partial(beside, self.b, self.machine, pair)):
                 done = [c.stages[0] for c in pair.clusters]
                 clusters = self.clusters([s for s in run if all(s is not d for d in done)])
-            for cluster in clusters:
+            for cluster in sorted(clusters, key=self.is_copy):  # those behind what reads them
                 self.cluster(cluster)
+
+    def is_copy(self, cluster: Cluster) -> bool:
+        """Is it elements of one buffer in a temporary, in another order, in a kernel round one product?"""
+        root = cluster.root
+        is_lone = len(cluster.stages) == 1 and cluster.kind is Kind.POINTWISE and root.reduction is None
+        if not is_lone or root.out not in self.computation.temps or not isinstance(root.expr, Load):
+            return False
+        return sum(isinstance(s, Stage) and s.reduction is not None for s in self.computation.items) == 1
 
     def fix_vectors(self, items: Sequence[Stage | Serial]) -> None:
         """What pairs of products ask of the constants that they read holds for all readers: they are packed once."""
@@ -204,6 +213,8 @@ class _Work:
         if cluster.kind is Kind.ROWS:
             tiles = [lambda: narrow(b, machine, names[0], top, has_lanes=False)] if len(names) <= 2 else []
             return [*tiles, by_rows] if alone else [*tiles, by_rows, apart]
+        if self.is_copy(cluster):
+            return [lambda: copied(b, machine, names[0])]
         if root.reduction is None:
             return [lambda: pointwise(b, machine, names[0])]
         return []
