@@ -2,10 +2,10 @@
 
 In: accesses prepared as :class:`Plan`. Out: values and effects. Not its business: what is computed from them.
 
-A load's lanes decide its form: all equal, one scalar load; neighbours, one vector load, masked where lanes are off;
-within a vector's reach, one or two loads and a shuffle; a column, where the copies of an unrolled loop read its
-neighbours, by loading rows and transposing them; otherwise a gather or scalar loads. Inside one basic block a
-load of what was loaded or stored before is that value. An address is base, plus stride times variable at that
+A load's lanes decide its form: all equal, one scalar load; neighbours, one vector load, masked where lanes are off
+or no power of two; within a vector's reach, one or two loads and a shuffle; a column, where the copies of an unrolled
+loop read its neighbours, by loading rows and transposing them; otherwise a gather or scalar loads. Inside one basic
+block a load of what was loaded or stored before is that value. An address is base, plus stride times variable at that
 variable's level, plus the constant at the use.
 """
 
@@ -437,6 +437,9 @@ class Memory:
         align = f"align {place.buffer.dtype.n_bytes}"
         pointer = self._readable(place, ctx, place.offset, n)
         if ctx.mask is None or place.fits:
+            if self._is_odd(n, place):
+                whole = self._load_front(place, element, place.offset, n, _room(n), ctx)
+                return self.arith.pick(whole, element, list(range(n)))
             return self._here(f"load {ty}, ptr {pointer}, {align}", n)
         name = f"llvm.masked.load.{mangled(element, n)}.p0"
         return self._here(
@@ -477,9 +480,13 @@ class Memory:
         """A vector of ``n`` of which only the first ``count`` elements are read."""
         ty, name = vector(element, n), f"llvm.masked.load.{mangled(element, n)}.p0"
         pointer = self._readable(place, ctx, offset, n)
-        mask = ", ".join([f"i1 {int(k < count)}" for k in range(n)])
         align = f"align {place.buffer.dtype.n_bytes}"
-        return self._here(f"call {ty} @{name}(ptr {align} {pointer}, <{n} x i1> <{mask}>, {ty} zeroinitializer)", n)
+        return self._here(f"call {ty} @{name}(ptr {align} {pointer}, {_front(count, n)}, {ty} zeroinitializer)", n)
+
+    def _is_odd(self, n: int, place: Place) -> bool:
+        """Would a run go in parts that are powers of two, 15 elements as 8, 4, 2, 1, where a masked one goes whole?"""
+        fits = n * place.buffer.dtype.n_bytes <= self.arith.target.vector_bytes
+        return n & (n - 1) != 0 and fits and self.arith.target.has_masks
 
     def _load_runs(
         self, place: Place, starts: Sequence[int], pattern: tuple[int, ...], element: str, ctx: Lanes
@@ -587,6 +594,12 @@ class Memory:
         n, ty = raw.lanes, vector(element, raw.lanes)
         align = f"align {place.buffer.dtype.n_bytes}"
         pointer = self._pointer(place, place.offset)
+        if ctx.mask is None and self._is_odd(n, place):
+            room = _room(n)
+            whole = self.arith.pick(raw, element, [k if k < n else -1 for k in range(room)])
+            name, ty = f"llvm.masked.store.{mangled(element, room)}.p0", vector(element, room)
+            self.writer.emit(f"call void @{name}({ty} {whole.text}, ptr {align} {pointer}, {_front(n, room)})")
+            return
         if ctx.mask is None:
             self.writer.emit(f"store {ty} {raw.text}, ptr {pointer}, {align}")
             return
@@ -676,6 +689,16 @@ def expr_sum(others: tuple[tuple[expr.Atom, int], ...], terms: tuple[tuple[int, 
         if sid in ctx.sids:
             total = total + ctx.syms[ctx.sids.index(sid)] * coef
     return total
+
+
+def _room(n: int) -> int:
+    """The lanes of the register that holds ``n``: the next power of two."""
+    return 1 << (n - 1).bit_length()
+
+
+def _front(count: int, n: int) -> str:
+    """The mask of the first ``count`` of ``n`` lanes."""
+    return f"<{n} x i1> <{', '.join([f'i1 {int(k < count)}' for k in range(n)])}>"
 
 
 def _only_lane(mask: Val) -> int | None:
