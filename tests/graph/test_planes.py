@@ -244,3 +244,22 @@ def test_arithmetic_on_constants_alone_is_no_window():
 
     graph = graph_of(build, TensorType(f32, (1, 4, 4, 4)))
     assert InPlanes().run(graph) is graph
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    perm=st.permutations(range(4)),
+    sizes=st.tuples(*[st.integers(1, 7)] * 2),
+    mode=st.sampled_from(["linear", "nearest"]),
+    twice=st.booleans(),
+)
+def test_what_is_enlarged_is_transposed_before(perm, sizes, mode, twice):
+    def build(b, x):
+        y = b(ops.resize, x, sizes=(2, *sizes, 3), scales=(1.0, sizes[0] / 3, sizes[1] / 4, 1.0), mode=mode)
+        return (b(ops.transpose, y, perm=perm), y) if twice else b(ops.transpose, y, perm=perm)
+
+    before = graph_of(build, TensorType(f32, (2, 3, 4, 3)))
+    after = InPlanes().run(before)
+    assert_same(before, after)
+    moves = sizes[0] * sizes[1] > 3 * 4 and not twice
+    assert (after.outputs[0].op is ops.resize) == moves
