@@ -24,13 +24,14 @@ from tilewright.runtime.linker import link_text
 from tilewright.runtime.memory import RECYCLED_FROM, ResultPool
 from tilewright.runtime.plan import OutputPlan, Plan
 from tilewright.runtime.shapes import Shape
-from tilewright.runtime.values import aligned_buffer, starts_anywhere, to_tensor
+from tilewright.runtime.values import aligned_buffer, to_tensor
 
 Entry = Callable[..., Any]
 """Takes a model's arguments in order. The result or a tuple of results; None where it is not for these arguments."""
 
 MOST_BYTES = 256 << 10
-"""Of memory that a model with native entries works in."""
+"""Of memory that a model with native entries works in, and of a tensor that PyTorch's allocator makes: it keeps so many
+bytes for the next one."""
 KEPT = 8
 """Shapes that a model has native entries for."""
 
@@ -138,9 +139,9 @@ class Entries:
 
     def _maker(self, is_tensor: bool, output: OutputPlan) -> tuple[Callable[..., Any], Any, Any] | None:
         """A function of two arguments that makes a result, and these; None for PyTorch's allocator."""
-        if output.n_bytes < RECYCLED_FROM and is_tensor:
+        if is_tensor and output.n_bytes < MOST_BYTES:
             return None
-        if not is_tensor and starts_anywhere(output.n_bytes):
+        if not is_tensor and output.n_bytes < RECYCLED_FROM:  # to start on a cache line is not worth the time
             return np.empty, output.shape, output.dtype
         return _make_result, self._pool, (output, is_tensor)
 

@@ -127,14 +127,9 @@ def plain_tensors(args: Sequence[Any], types: Sequence[TensorType]) -> Places | 
 
 def new_array(shape: tuple[int, ...], dtype: np.dtype[Any], n_bytes: int) -> Array:
     """An uninitialised array; all but small ones start on a cache line."""
-    if starts_anywhere(n_bytes):
+    if n_bytes < _ALIGN_FROM:
         return np.empty(shape, dtype)
     return np.ndarray(shape, dtype, *aligned_buffer(n_bytes))
-
-
-def starts_anywhere(n_bytes: int) -> bool:
-    """Is an array so small that where it starts does not matter?"""
-    return n_bytes < _ALIGN_FROM
 
 
 def aligned_buffer(n_bytes: int) -> tuple[Array, int]:
