@@ -275,6 +275,22 @@ def test_rows_that_begin_on_vectors():
     refuses(rows_twice(c=Sym("N", 1)), ("align", "t", 4), rule="run time")
 
 
+def test_an_input_is_read_from_a_copy():
+    steps = (("fetch", "X"), ("split", "i0_1", 4), ("compute_at", "t", "i0_1_o"))
+    assert [p.buffer.shape for p in same(rows_twice(), *steps).places if p.buffer.name == "X_f"] == [(11, 6)]
+    kernel = same(rows_twice(), *steps, ("compute_at", "X_f", "i0_1_o"))
+    assert [p.buffer.shape for p in kernel.places if p.buffer.name == "X_f"] == [(4, 6)]
+    refuses(rows_twice(), ("fetch", "t"), rule="no input")
+    refuses(rows_twice(), ("fetch", "X"), ("fetch", "X"), ("fetch", "X_f"), rule="no input")
+
+
+def test_rows_and_columns_change_places():
+    kernel = same(rows_twice(), ("turn", "t", 0))
+    assert [p.buffer.shape for p in kernel.places if p.buffer.name == "t"] == [(6, 11)]
+    refuses(rows_twice(), ("turn", "t", 1), rule="no temporary")
+    refuses(rows_twice(), ("turn", "Y", 0), rule="no temporary")
+
+
 def test_panels_lie_in_one_run():
     blocks = [("split", name, n) for name, n in (("i0", 4), ("i0_1", 4), ("i1", 2), ("i1_1", 2))]
     kernel = same(rows_twice(), *blocks, ("panels", "t", 0, 4, 2))

@@ -42,6 +42,8 @@ EXAMPLES: dict[str, tuple[Computation, str, tuple[str, ...]]] = {
     "fold": (rows_twice(), "fold(t, 0, i0_1_o)", ("split(i0_1, 4)", "compute_at(t, i0_1_o, global)")),
     "reuse": (three_rows(), "reuse(t, s)", ()),
     "align": (rows_twice(), "align(t, 4)", ()),
+    "fetch": (elementwise((10,)), "fetch(X)", ()),
+    "turn": (rows_twice(), "turn(t, 0)", ()),
     "accumulate": (
         matmul(4, 2, 7, False), "accumulate(C, k0)",
         ("reorder(k0, i0_1, i1_1)", "kind(i0_1, unroll)", "kind(i1_1, vector)"),

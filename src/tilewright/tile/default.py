@@ -38,6 +38,7 @@ from tilewright.tile.rules.ring import ring
 from tilewright.tile.rules.rows import rows
 from tilewright.tile.rules.short_rows import few_columns, short_rows
 from tilewright.tile.rules.transformed import Transformed, transformed
+from tilewright.tile.rules.turned_rows import turned_rows
 from tilewright.tile.schedule import Builder, Schedule
 from tilewright.tile.schedule.book import Line, apply_lines
 
@@ -183,7 +184,7 @@ class _Work:
                 self.cluster(Cluster((s,), cluster.kind if s.reduction else Kind.POINTWISE))
 
         def by_rows() -> None:
-            if not attempt(b, partial(short_rows, b, machine, names)):
+            if not any(attempt(b, partial(rule, b, machine, names)) for rule in (short_rows, turned_rows)):
                 rows(b, machine, names)
 
         alone = len(names) == 1

@@ -1,4 +1,4 @@
-"""Schedule primitives for where a temporary's elements lie: in another one's memory, in rows that begin on vectors.
+"""Schedule primitives for where elements lie: in a copy, in another's memory, turned, in rows that begin on vectors.
 
 In: a kernel and names. Out: an equal kernel. Not its business: spaces, and what part of a temporary exists at a time
 (``stages``).
@@ -10,10 +10,20 @@ from dataclasses import replace
 
 from tilewright.core.compute import Buffer, Load
 from tilewright.tile.errors import ScheduleError
-from tilewright.tile.ir import Kernel, Role, Space, Store, walk
+from tilewright.tile.ir import Kernel, Place, Role, Space, Store, walk
 from tilewright.tile.rewrite import loads_of, rewrite_accesses, written
 from tilewright.tile.schedule.loops import starts_fresh
-from tilewright.tile.schedule.tree import find_place, home_of, nest_of, touches, with_body
+from tilewright.tile.schedule.tree import (
+    Nest,
+    find_place,
+    fresh,
+    home_of,
+    identifier,
+    nest_of,
+    new_loop,
+    touches,
+    with_body,
+)
 
 
 def reuse(kernel: Kernel, buffer: str, other: str) -> Kernel:
@@ -62,4 +72,41 @@ def align(kernel: Kernel, buffer: str, multiple: int) -> Kernel:
     new = Buffer(old.name, old.dtype, (*old.shape[:-1], -(-last // multiple) * multiple))
     places = tuple(replace(p, buffer=new) if p is spot else p for p in kernel.places)
     body = rewrite_accesses(kernel.body, lambda b, ix: Load(new, ix) if b is old else None)
+    return with_body(replace(kernel, places=places), body)
+
+
+def fetch(kernel: Kernel, buffer: str) -> Kernel:
+    """All that reads ``X`` reads a copy: ``X_f = copy of X`` first, a temporary that can go ``compute_at``.
+
+    What ``cache`` is for results. Loops of the copy are called ``X_r0, X_r1...``. Fails: X is no input of known shape,
+    or nothing reads it.
+    """
+    spot = find_place(kernel, buffer, "fetch")
+    old = spot.buffer
+    if spot.role not in (Role.IN, Role.CONST) or not old.shape:
+        raise ScheduleError("fetch", buffer, "it is no input with dimensions")
+    if not any(x.buffer is old for s in walk(kernel.body) for x in loads_of(s)):
+        raise ScheduleError("fetch", buffer, "nothing reads it")
+    new = Buffer(fresh(kernel, f"{buffer}_f"), old.dtype, old.shape)
+    names = [fresh(kernel, f"{identifier(buffer)}_r{d}") for d in range(len(old.shape))]
+    loops = tuple(new_loop(n, e) for n, e in zip(names, old.shape, strict=True))
+    at = tuple(x.sym for x in loops)
+    copy = Nest(loops, (Store(new, at, Load(old, at)),)).wrap()
+    body = rewrite_accesses(kernel.body, lambda b, ix: Load(new, ix) if b is old else None)
+    return with_body(replace(kernel, places=(*kernel.places, Place(new, Space.GLOBAL))), (copy, *body))
+
+
+def turn(kernel: Kernel, buffer: str, dim: int) -> Kernel:
+    """A temporary's dimensions ``dim`` and ``dim + 1`` change places: rows lie where columns did.
+
+    Before: ``T[i, j]``. After: ``T[j, i]``. Fails: it is no temporary, or has no such dimensions.
+    """
+    spot = find_place(kernel, buffer, "turn")
+    old = spot.buffer
+    if spot.role is not Role.TMP or not 0 <= dim < len(old.shape) - 1:
+        raise ScheduleError("turn", f"{buffer}, {dim}", f"no temporary with dimensions {dim} and {dim + 1}: {old}")
+    order = [*range(dim), dim + 1, dim, *range(dim + 2, len(old.shape))]
+    new = Buffer(old.name, old.dtype, tuple(old.shape[d] for d in order))
+    places = tuple(replace(p, buffer=new) if p is spot else p for p in kernel.places)
+    body = rewrite_accesses(kernel.body, lambda b, ix: Load(new, tuple(ix[d] for d in order)) if b is old else None)
     return with_body(replace(kernel, places=places), body)

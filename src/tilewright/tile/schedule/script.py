@@ -34,6 +34,8 @@ PRIMITIVES: Mapping[str, Callable[..., Kernel]] = {
     "fold": stages.fold,
     "reuse": memory.reuse,
     "align": memory.align,
+    "fetch": memory.fetch,
+    "turn": memory.turn,
     "accumulate": stages.accumulate,
     "rfactor": partials.rfactor,
     "spread": partials.spread,
