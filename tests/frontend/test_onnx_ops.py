@@ -326,6 +326,17 @@ def test_resize_with_antialiasing(mode: str, form: str) -> None:
     np.testing.assert_allclose(answers(m, {"x": x})[0], expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("mode", ["linear", "nearest", "cubic"])
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+def test_sampling_rows_of_channels(mode: str, padding: str) -> None:
+    """Two images of many channels, each read at more points than it has elements."""
+    attrs = {"mode": mode, "padding_mode": padding}
+    m = model(
+        [node("GridSample", ["x", "g"], ["y"], **attrs)], [info("x", [2, 9, 4, 5]), info("g", [2, 6, 7, 2])], ["y"]
+    )
+    check_against_runtime(m, {"x": f32(2, 9, 4, 5), "g": (RNG.random((2, 6, 7, 2)) * 3 - 1.5).astype(np.float32)})
+
+
 def test_sizes_that_a_node_fixes() -> None:
     """A grid's last axis is as long as the image has axes, a weight's as ``hidden_size`` says."""
     grid = info("grid", ["b", "h", "w", "n"])

@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from frontend.torch_compare import Several, check, check_functions, compare
+from tilewright import ops
 
 torch.manual_seed(0)
 X = torch.randn(2, 3, 4)
@@ -454,6 +455,14 @@ def test_sampling_at_coordinates() -> None:
     grid = torch.rand(2, 5, 7, 2) * 5 - 2.5
     check_functions(_samplers(2), IMAGE, grid, rtol=1e-4)
     check_functions(_samplers(3), torch.randn(2, 3, 4, 5, 6), torch.rand(2, 3, 4, 5, 3) * 3 - 1.5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("n_channels", [8, 20])
+def test_sampling_rows_of_channels(n_channels: int) -> None:
+    """Many points of many channels: two images, one read of all channels for each element."""
+    grid, image = torch.rand(2, 6, 9, 2) * 3 - 1.5, torch.randn(2, n_channels, 5, 7)
+    graph = check(Several(_samplers(2)), (image, grid), rtol=1e-4)
+    assert any(n.op is ops.gather for n in graph.nodes())
 
 
 def test_sampling_of_symbolic_sizes() -> None:

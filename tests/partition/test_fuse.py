@@ -70,6 +70,20 @@ def test_copies_for_a_product_are_seen_through_views() -> None:
     assert n.kernels(n.b(ops.matmul, x, y))[:2] == [["transpose"], ["transpose"]]
 
 
+def test_rows_that_data_choose_are_turned_apart() -> None:
+    """A permutation would walk across them; short ones are not worth a kernel."""
+    n = Net()
+
+    def kernels(width: int) -> list[list[str]]:
+        at = n.pool.input("at", TensorType(types.i64, (40,)))
+        n.inputs.append(at)
+        y = n.b(ops.mul, n.b(ops.gather, n.input(30, width), at, axis=0), n.input(40, 1))
+        return n.kernels(n.b(ops.transpose, y, perm=(1, 0)))
+
+    assert kernels(32) == [["gather", "mul"], ["transpose"]]
+    assert kernels(4) == [["gather", "mul", "transpose"]]
+
+
 def test_a_window_reads_along_rows() -> None:
     """What comes as N, C, spatial is written as N, spatial, C before a window loads each element many times."""
     n = Net()

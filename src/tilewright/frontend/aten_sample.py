@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 
 import numpy as np
@@ -29,6 +29,7 @@ from tilewright.frontend.aten_call import (
 )
 from tilewright.frontend.aten_order import counted
 from tilewright.frontend.aten_scatter import REDUCTIONS, start_of
+from tilewright.frontend.sampled import Image
 
 Convert = Callable[[Call], Result]
 NEAREST_MODE, CUBIC_MODE, CUBIC = 1, 2, -0.75
@@ -122,20 +123,22 @@ def _grid_sampler(c: Call) -> Node:
         at = _unit_to_index(b, column, size, align)
         taps.append(_taps(b, at, size, c["interpolation_mode"], padding, align))
     total: Node | None = None
+    n = product(grid.shape[1:-1])
+    image = Image.of(b, reshape(b, x, (*x.shape[:2], product(sizes))), n, math.prod(map(len, taps)))
     for corner in itertools.product(*taps):
-        value = _corner(c, x, [at for at, _ in corner], wide.dtype is not x.dtype)
+        value = _corner(b, image, sizes, [at for at, _ in corner], wide.dtype is not x.dtype)
         weights = [w for _, w in corner if w is not None]
         if weights:
             weight = reduce(lambda v, w: b(ops.mul, v, w), weights)
-            value = b(ops.mul, value, reshape(b, weight, (weight.shape[0], 1, *weight.shape[1:])))
+            value = b(ops.mul, value, image.beside(reshape(b, weight, (weight.shape[0], 1, n))))
         total = value if total is None else b(ops.add, total, value)
     assert total is not None
-    return cast(b, total, c.dtype)
+    return cast(b, reshape(b, image.whole(total, n), (*x.shape[:2], *grid.shape[1:-1])), c.dtype)
 
 
-def _corner(c: Call, x: Node, at: list[Node], is_narrow: bool) -> Node:
-    """The elements at whole coordinates; 0 outside."""
-    b, sizes, n_places = c.b, x.shape[2:], product(x.shape[2:])
+def _corner(b: Builder, image: Image, sizes: Sequence[Dim], at: list[Node], is_narrow: bool) -> Node:
+    """The elements at whole coordinates of an image of ``sizes``; 0 outside."""
+    n_places = product(sizes)
     whole = i32 if isinstance(n_places, int) and n_places <= i32.max else i64
     inside: Node | None = None
     flat: Node | None = None
@@ -146,13 +149,10 @@ def _corner(c: Call, x: Node, at: list[Node], is_narrow: bool) -> Node:
         inside = held if inside is None else b(ops.logical_and, inside, held)
         flat = index if flat is None else b(ops.add, b(ops.mul, flat, dim_scalar(b, size, whole)), index)
     assert inside is not None and flat is not None
-    batch, channels = x.shape[:2]
-    n = product(flat.shape[1:])
-    rows = reshape(b, x, (batch, channels, n_places))
-    index = expand(b, reshape(b, flat, (batch, 1, n)), (batch, channels, n))
-    found = reshape(b, b(ops.gather_elements, rows, index, axis=2), (batch, channels, *flat.shape[1:]))
+    of_points = (flat.shape[0], 1, product(flat.shape[1:]))
+    found = image.at(reshape(b, flat, of_points))
     found = cast(b, found, f32) if is_narrow else found
-    return b(ops.where, reshape(b, inside, (batch, 1, *flat.shape[1:])), found, _number(b, 0, found))
+    return b(ops.where, image.beside(reshape(b, inside, of_points)), found, _number(b, 0, found))
 
 
 # --- windows at random places ---------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from tilewright.core.graph import Node
 from tilewright.core.types import DType, f32, f64, i64, product
 from tilewright.frontend.onnx_arithmetic import Formula
 from tilewright.frontend.onnx_call import Call, Table
+from tilewright.frontend.sampled import Image
 
 CUBIC = -0.75
 MODES = {"bilinear": "linear", "bicubic": "cubic", "linear": "linear", "cubic": "cubic", "nearest": "nearest"}
@@ -42,20 +43,21 @@ def _interpolated(c: Call, x: Node, shape: Sequence[Dim], taps: Sequence[Sequenc
     """
     m = Formula(c)
     terms = []
+    n_points = taps[0][0].place.shape[-1]
+    image = Image.of(c, x, n_points, math.prod(map(len, taps)))
     for chosen in itertools.product(*taps):
         at = chosen[0].place
         for tap, size in zip(chosen[1:], shape[1:], strict=True):
             at = m.add(m.mul(at, size), tap.place)
-        target = (*x.shape[:-1], at.shape[-1])
-        value = c(ops.gather_elements, x, c.expand(at, target), axis=len(x.shape) - 1)
+        value = image.at(at)
         weights = [t.weight for t in chosen if t.weight is not None]
         if weights:
-            value = m.mul(value, c.cast(reduce(m.mul, weights), value.dtype))
+            value = m.mul(value, image.beside(c.cast(reduce(m.mul, weights), value.dtype)))
         flags = [t.inside for t in chosen if t.inside is not None]
         if flags:
-            value = m.where(reduce(m.both, flags), value, 0)
+            value = m.where(image.beside(reduce(m.both, flags)), value, 0)
         terms.append(value)
-    return m.sum(terms)
+    return image.whole(m.sum(terms), n_points)
 
 
 # --- GridSample -----------------------------------------------------------------------------------------------------

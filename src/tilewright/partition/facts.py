@@ -130,6 +130,14 @@ class Facts:
         last = [i for i, d in zip(x.index, x.buffer.shape, strict=True) if d != 1][-1:]
         return written.index(last[0]) if last and last[0] in written and last[0] != written[-1] else None
 
+    @property
+    def reads_rows(self) -> bool:
+        """Is it elements of one operand, those of the last axis next to each other, at places that the data choose?"""
+        x = self.main.expr if self.items and isinstance(self.items[-1], Stage) else None
+        if self.form not in (Form.MOVE, Form.POINT) or not isinstance(x, Load):
+            return False
+        return x.index[-1:] == self.main.index[-1:] and any(isinstance(i, Value) for i in x.index)
+
     def slides(self, operand: int) -> bool:
         """Is the operand read with the last axis of what is made walking its last axis: through a window that moves, or
         to prepare it for the reduction?

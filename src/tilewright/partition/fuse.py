@@ -18,6 +18,7 @@ groups stay convex, and when the group's shape allows it:
 * a window with the arithmetic on its elements goes into the group of the pointwise product that alone reads it, where
   it is long on the way to memory and back (``partition.projections``);
 * a permutation of all axes but the last joins the product that it alone reads: it is how the product is written;
+* a permutation before or behind rows that the data choose, and arithmetic on them, is a kernel of its own;
 * a permutation after which neither rows nor sums of a product lie next to each other is a kernel of its own;
 * index maps and widening conversions are cheap and are repeated in every reader, products included; arithmetic with
   readers in two groups is computed once, and so are long chains of it that would be repeated many times.
@@ -44,6 +45,8 @@ WORTH_A_COPY = 8
 """Times that each element of an operand is read, from where on a copy in another order costs little."""
 LONG_ROW = 16
 """Elements next to each other that are worth a copy in that order: a vector."""
+SHORT_ROW = 8
+"""Elements next to each other that are better read at once than each at its place."""
 MAX_GROUP_COST = 600
 """Simple operations per element beyond which a group stops growing, so that code size and compile time stay bounded."""
 
@@ -111,7 +114,10 @@ class _Fuser:
         for n in order:
             for k, i in enumerate(n.inputs):
                 self.readers[i].append((n, k))
+        self.row_readers: set[Node] = set()
         for n in order:
+            if self._reads_rows(n):
+                self.row_readers.add(n)
             if facts[n].form is Form.CONTRACT or self._continues(n):
                 self.epilogues.add(n)
             space = self._space_of_row_value(n)
@@ -138,6 +144,13 @@ class _Fuser:
             and all(self.facts[r].is_elementwise and r.shape == i.shape for r, _ in self.readers[i])
             for i in node.inputs
         )
+
+    def _reads_rows(self, node: Node) -> bool:
+        """Are elements next to each other read as such at places that the data choose, or is it arithmetic on them?"""
+        facts = self.facts[node]
+        if facts.form is Form.VIEW or facts.is_elementwise:
+            return any(i in self.row_readers and product(i.shape) == product(node.shape) for i in node.inputs)
+        return facts.reads_rows and _has_rows(node)
 
     def _space_of_row_value(self, node: Node) -> tuple[Dim, ...] | None:
         """For a value that there is one of per row, made by reductions: the shape of what the rows hold."""
@@ -210,6 +223,8 @@ class _Fuser:
             return False  # a window's elements are loaded as vectors along the rows
         if not facts.keeps_rows and into.pads(operand) and _has_long_rows(node):
             return False  # the padded copy is walked row by row, many times
+        if into.walks_memory is not None and node in self.row_readers:
+            return False  # their rows would be read across
         if self._reads_often(group, reader):
             if self._lies_across(group, node, reader, operand):
                 return False
@@ -347,6 +362,11 @@ def _repeats(points: Dim, node: Node) -> bool:
 def _has_long_rows(node: Node) -> bool:
     n = node.shape[-1]
     return not isinstance(n, int) or n >= LONG_ROW
+
+
+def _has_rows(node: Node) -> bool:
+    n = node.shape[-1]
+    return isinstance(n, int) and n >= SHORT_ROW
 
 
 def _is_small(node: Node) -> bool:
