@@ -35,6 +35,7 @@ from tilewright.tile.rules.plane import plane
 from tilewright.tile.rules.pointwise import plain, pointwise
 from tilewright.tile.rules.projected import projected
 from tilewright.tile.rules.ring import ring
+from tilewright.tile.rules.row_sums import row_sums
 from tilewright.tile.rules.rows import rows
 from tilewright.tile.rules.short_rows import few_columns, short_rows
 from tilewright.tile.rules.transformed import Transformed, transformed
@@ -212,8 +213,12 @@ class _Work:
         if cluster.kind is Kind.CONTRACT:
             return [product, by_rows if alone else apart]
         if cluster.kind is Kind.ROWS:
-            tiles = [lambda: narrow(b, machine, names[0], top, has_lanes=False)] if len(names) <= 2 else []
-            return [*tiles, by_rows] if alone else [*tiles, by_rows, apart]
+            tiles = [
+                lambda: narrow(b, machine, names[0], top, has_lanes=False),
+                lambda: row_sums(b, machine, names[0], top),
+            ]
+            first = tiles if len(names) <= 2 else []
+            return [*first, by_rows] if alone else [*first, by_rows, apart]
         if self.is_copy(cluster):
             return [lambda: copied(b, machine, names[0])]
         if root.reduction is None:

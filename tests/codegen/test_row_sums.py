@@ -1,0 +1,49 @@
+"""Sums of rows of a few vectors: right to the last row and element, no byte beyond them, and folded together."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from codegen.test_short_rows import TARGETS, WIDE, run
+from tile.kernels import reduction
+from tilewright.codegen import llvm as codegen
+from tilewright.core import types
+from tilewright.core.compute import Buffer, Computation, Const, Reduction, Stage, axes_for, syms
+from tilewright.kernels import machine_of
+from tilewright.tile.default import schedule
+
+
+def means(rows, columns):
+    """The mean of every row."""
+    x, y, t = (Buffer(n, types.f32, s) for n, s in (("X", (rows, columns)), ("Y", (rows,)), ("t", (rows,))))
+    (i,), (k,) = syms(axes := axes_for((rows,))), syms(inner := axes_for((columns,), "k"))
+    total = Stage((t,), axes, (i,), (x[i, k],), Reduction(inner, "add", (Const(0, types.f32),)))
+    return Computation((x,), (y,), (total, Stage((y,), axes, (i,), (t[i] * Const(1 / columns, types.f32),))), (t,))
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+@given(
+    rows=st.integers(30, 150), columns=st.integers(9, 66), op=st.sampled_from(["add", "max", "mean"]),
+    dtype=st.sampled_from([types.f32, types.f64]), at_end=st.booleans(),
+)  # fmt: skip
+@settings(max_examples=20, deadline=None)
+def test_rows_are_reduced(target, rows, columns, op, dtype, at_end):
+    made = means(rows, columns) if op == "mean" else reduction((rows, columns), 1, op, dtype)
+    x = np.random.default_rng(rows).standard_normal((rows, columns)).astype("f" if op == "mean" else dtype.numpy)
+    got = run(schedule(made, machine_of(target)), target, x, shape=(rows,), at_end=at_end)
+    want = {"add": np.sum, "max": np.max, "mean": np.mean}[op](x.astype("d"), axis=1)
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "together"),
+    [(64, 17, True), (771, 49, True), (771, 64, True), (63, 49, False), (771, 65, False), (771, 16, False),
+     (3000, 49, False)],
+)  # fmt: skip
+def test_where_lanes_are_folded_together(rows, columns, together):
+    """Not for few rows, rows of a vector or of more than four, nor what is beyond half the second-level cache."""
+    tree = schedule(means(rows, columns), machine_of(WIDE))
+    assert any(p.buffer.shape == (16, 16) for p in tree.places) == together
+    if together:
+        assert codegen.assembly(tree, WIDE).count("vextract") < 16
