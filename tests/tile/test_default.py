@@ -620,3 +620,21 @@ def test_axes_collapse_across_a_dimension_of_one_element():
     stage = Stage((y,), axes, (i, j, 0, k), (x[i, 17 * j + k] + x[i, 17 * j + k],))
     kernel = check_default(Computation((x,), (y,), (stage,)), machine=WIDE)
     assert next(p.buffer.shape for p in kernel.places if p.buffer.name == "Y") == (102,)
+
+
+@settings(deadline=None)
+@given(
+    shape=st.sampled_from([(5, 70), (70, 5), (3, 70), (20, 65), (2, 66, 3), (66, 40)]),
+    axis=st.integers(0, 1),
+    reverse=st.booleans(),
+)
+def test_threads_are_called_outside_of_the_steps_of_a_running_sum(shape, axis, reverse):
+    x, y = Buffer("X", F, shape), Buffer("Y", F, shape)
+    attrs = Attrs({"axis": axis, "exclusive": False, "reverse": reverse})
+    items = ops.cumsum.compute((x,), (y,), attrs)
+    stages = [s for i in items for s in (i.body if isinstance(i, Serial) else (i,))]
+    temps = dict.fromkeys(b for s in stages for b in s.outs if b is not y)
+    kernel = check_default(Computation((x,), (y,), items, tuple(temps)), machine=PLENTY_WIDE)
+    for s in walk(kernel.body):
+        if isinstance(s, For) and s.loop.kind is Kind.SERIAL:
+            assert not any(t.kind is Kind.PARALLEL for t in loops_of(s.body))

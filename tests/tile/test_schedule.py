@@ -105,6 +105,23 @@ def test_reorder_refuses_what_another_iteration_wrote():
     refuses(recurrence, ("kind", "t0", "parallel"), rule="share elements")
 
 
+@given(rows=st.integers(2, 5), columns=st.integers(2, 40), block=st.integers(1, 20), shift=st.integers(0, 1))
+def test_reorder_moves_what_tells_elements_apart_past_steps_of_a_running_sum(rows, columns, block, shift):
+    """Columns of a running sum may go outside of its steps, whole or in blocks; with a shift between steps not."""
+    h, x = Buffer("H", F, (rows + 1, columns)), Buffer("X", F, (rows, columns))
+    t, axes = axes_for((rows,), "t")[0], axes_for((columns,), "c")
+    (j,) = syms(axes)
+    begin = Stage((h,), axes, (0, j), (ZERO,))
+    step = Stage((h,), axes, (t.sym + 1, j), (h[t.sym, (j + 1) % columns if shift else j] + x[t.sym, j],))
+    running = Computation((x,), (h,), (begin, Serial(t, (step,))))
+    split = [("split", "c0_1", block)] if columns > block else []
+    outermost = ("reorder", "c0_1_o" if split else "c0_1", "t0")
+    if shift:
+        refuses(running, *split, outermost, rule="share elements")
+    else:
+        same(running, *split, outermost)
+
+
 def test_kinds_check_what_they_need():
     refuses(reduction((3, 9), 1, "add"), ("kind", "i1", "parallel"), rule="would update one element")
     refuses(elementwise((Sym("N"),)), ("kind", "i0", "vector"), rule="known bound")

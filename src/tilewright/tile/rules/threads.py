@@ -6,10 +6,11 @@ In: a builder and loops in order, outermost first. Out: ``kind`` steps. Not its 
 
 from __future__ import annotations
 
-from tilewright.tile.cost import estimate
+from tilewright.tile.cost import estimate, pays_threads
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, Kind
 from tilewright.tile.machine import Machine
+from tilewright.tile.rewrite import loops_of
 from tilewright.tile.schedule import Builder
 from tilewright.tile.schedule.tree import find_loop
 
@@ -20,11 +21,15 @@ MIN_TASKS = 4
 
 
 def parallel(b: Builder, machine: Machine, loops: list[str]) -> None:
-    """Run the first of ``loops`` that may on all threads, together with the loop inside of it where that is needed."""
+    """Run the first of ``loops`` that may on all threads, together with the loop inside of it where that is needed.
+
+    It goes outside of those that may not (the steps of a running sum), or threads would be called at each iteration;
+    where it cannot, that has to pay.
+    """
     for least in (MIN_TASKS, 2):
-        for name in loops:
+        for k, name in enumerate(loops):
             mark = b.mark()
-            if _may(b, name):
+            if _is_called_seldom(b, machine, loops[:k], name) and _may(b, name):
                 join(b, machine, name)
                 if _n_tasks(b, name) >= least:
                     return
@@ -43,6 +48,23 @@ def join(b: Builder, machine: Machine, name: str) -> None:
         return
     if any(isinstance(s, For) for s in inner.body):
         _may(b, inner.loop.sym.name)
+
+
+def _is_called_seldom(b: Builder, machine: Machine, outer: list[str], name: str) -> bool:
+    """Are no loops of ``outer`` around that have to stay serial, once ``name`` has moved; or is there work in each?"""
+    mark = b.mark()
+    held = [n for n in outer if not _may(b, n)]
+    b.back(mark)
+    if not held:
+        return True
+    try:
+        b.do("reorder", name, *outer)
+        return True
+    except ScheduleError:
+        b.back(mark)
+    loop = find_loop(b.kernel, name, "kind")
+    points = estimate([loop.loop.extent, *(x.extent for x in loops_of(loop.body))])
+    return pays_threads(points, machine, 1)
 
 
 def _may(b: Builder, name: str) -> bool:

@@ -6,7 +6,7 @@ Not its business: which buffer lives where (``stages``), operand layouts (``oper
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tilewright.core.compute import Buffer, IndexLike, Load, Value
 from tilewright.core.expr import Dim, Sym, ceildiv, floordiv, is_nonneg, minimum, mod, substitute, symbols
@@ -69,8 +69,9 @@ def reorder(kernel: Kernel, *loops: str) -> Kernel:
     """Permute the loops of one perfect nest into the given order, outermost first; loops not named keep their places.
 
     Fails: the loops are not in one perfect nest; an extent would depend on a loop inside of it; iterations may not be
-    exchanged (the body reads what another iteration writes, or overwrites it in an order that matters); a loop that
-    is not copied would come inside lanes.
+    exchanged (the body reads what another iteration writes, or overwrites it in an order that matters), unless loops
+    whose iterations touch elements of their own move past others that keep their order; a loop that is not copied would
+    come inside lanes.
     """
     where = ", ".join(loops)
     top = next((s for s in walk(kernel.body) if isinstance(s, For) and s.loop.sym.name in loops), None)
@@ -89,8 +90,31 @@ def reorder(kernel: Kernel, *loops: str) -> Kernel:
     for x in moved[lanes:]:
         if x.kind not in COPIED:
             raise ScheduleError("reorder", where, f"{x.sym} would be inside the vector loop {moved[lanes].sym}")
-    check_exchange(nest.leaf, changed, "reorder", where)
+    if not _keeps_order(nest, moved):
+        check_exchange(nest.leaf, changed, "reorder", where)
     return replace_stmt(kernel, top, Nest(moved, nest.leaf).wrap())
+
+
+def _keeps_order(nest: Nest, moved: Sequence[Loop]) -> bool:
+    """Do all loops keep their order but those that tell apart whatever two iterations of the nest touch?
+
+    Two iterations that touch one element agree in those, and stay in the order that the others give them.
+    """
+    body = nest.leaf
+    made = {x for s in walk(body) for x in written(s)}
+    accesses: dict[Buffer, list[tuple[IndexLike, ...]]] = {x: [] for x in made}
+    for s in walk(body):
+        for x in written(s):
+            assert isinstance(s, Store | Update | Fold)
+            accesses[x].append(s.index)
+        for load in loads_of(s):
+            if load.buffer in made:
+                accesses[load.buffer].append(load.index)
+    every = {x.sym for x in (*nest.loops, *loops_of(body))}
+    held = [
+        x.sym for x in nest.loops if not all(apart(indices, [x.sym], every - {x.sym}) for indices in accesses.values())
+    ]
+    return [x.sym for x in moved if x.sym in held] == held
 
 
 def _nest_through(top: For, names: set[str], where: str) -> Nest:
