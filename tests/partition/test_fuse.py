@@ -84,6 +84,17 @@ def test_rows_that_data_choose_are_turned_apart() -> None:
     assert kernels(4) == [["gather", "mul", "transpose"]]
 
 
+def test_long_chains_are_computed_once_for_all_elements_behind_a_view() -> None:
+    n = Net()
+
+    def kernels(width: int) -> list[list[str]]:
+        weight = n.b(ops.sigmoid, n.b(ops.tanh, n.input(4096)))
+        return n.kernels(n.b(ops.mul, n.input(4096, width), n.b(ops.reshape, weight, shape=(4096, 1))))
+
+    assert len(kernels(32)) == 2
+    assert len(kernels(2)) == 1
+
+
 def test_a_window_reads_along_rows() -> None:
     """What comes as N, C, spatial is written as N, spatial, C before a window loads each element many times."""
     n = Net()

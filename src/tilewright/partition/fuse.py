@@ -233,11 +233,17 @@ class _Fuser:
             return facts.form is not Form.POINT or not _repeats(into.n_points, node)
         if self.row_values.get(node) == group.root.shape:
             return True  # the group becomes one over rows, and this is computed once per row
-        if self._is_costly_again(node, into.n_points):
+        if self._is_costly_again(node, self._points(reader)):
             return False
         if facts.cost > 2 and _repeats(into.n_points, node):
             return _is_small(node) and facts.cost <= 10
         return True
+
+    def _points(self, reader: Node) -> Dim:
+        """How often a reader's elements are computed; those of a view, as often as its own readers' at most."""
+        further = [r for r, _ in self.readers[reader]] if self.facts[reader].form is Form.VIEW else []
+        known = [n for r in further if isinstance(n := self._points(r), int)]
+        return max(known) if further and len(known) == len(further) else self.facts[reader].n_points
 
     def _is_costly_again(self, node: Node, points: Dim) -> bool:
         """Would all that ``node`` is computed from be computed many more times than once, for that many points?"""
