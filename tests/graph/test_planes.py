@@ -87,6 +87,25 @@ def test_narrow_convolutions_on_sequences_keep_their_order(shape, n_out, kernel,
     assert is_in_planes(lone(shape, n_out, kernel=(kernel,), activation=ops.tanh, **attrs)) == stays
 
 
+@pytest.mark.parametrize(
+    ("shape", "n_out", "kernel", "attrs", "stays"),
+    [
+        ((1, 3, 64, 64), 3, (5, 5), {"pads": ((2, 2), (2, 2))}, True),
+        ((1, 3, 57, 57), 17, (3, 3), {"pads": ((1, 1), (1, 1))}, True),
+        ((1, 36, 37, 37), 36, (3, 3), {"groups": 12}, True),
+        ((Sym("n", 1), 100, 57, 57), 100, (3, 3), {"groups": 25}, True),
+        ((1, 3, 17, 17), 16, (3, 3), {"pads": ((1, 1), (1, 1))}, False),  # rows fill vectors worse
+        ((1, 6, 57, 57), 64, (3, 3), {}, False),  # too many channels read all planes
+        ((1, 16, 57, 57), 16, (3, 3), {}, False),  # too many planes
+        ((1, 32, 32, 32), 32, (7, 7), {"groups": 8}, False),  # too many taps
+        ((1, 3, 57, 57), 8, (1, 7), {}, False),  # a row's taps alone
+        ((1, 36, 37, 37), 36, (3, 3), {"groups": 12, "strides": (2, 2)}, False),
+    ],
+)
+def test_narrow_convolutions_on_images_keep_their_order(shape, n_out, kernel, attrs, stays):
+    assert (n_of(optimised(lone(shape, n_out, kernel=kernel, **attrs)), ops.transpose) == 0) == stays
+
+
 def test_of_narrow_products_windows_alone_are_in_planes():
     def narrow(graph):
         after = run_pipeline(graph, passes_for(2, lanes=16, per_lane=2))
@@ -139,6 +158,8 @@ def test_any_such_convolution_gives_the_same(data):
         ((1, 51, 5, 7), 51, {"groups": 3}),
         ((2, 30, 5, 7), 20, {"groups": 10}),
         ((2, 100, 9, 7), 3, {}),
+        ((2, 36, 5, 15), 36, {"kernel": (3, 3), "pads": ((1, 1), (1, 1)), "groups": 12, "activation": ops.tanh}),
+        ((2, 6, 17, 31), 18, {"kernel": (3, 2), "pads": ((1, 0), (2, -1)), "dilations": (2, 1)}),
         ((2, 37, 45), 17, {"kernel": (5,), "pads": ((2, 3),), "dilations": (2,)}),
         ((3, 3, 101), 37, {"kernel": (4,), "pads": ((3, -1),)}),
     ],

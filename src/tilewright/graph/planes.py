@@ -14,6 +14,12 @@ Of a sequence, whose taps are neighbours in its lanes, the same holds for any ke
 17 channels, 3 taps, 19.6 to 11.4 us; 37 to 37, 5 taps, 85 to 62; 16 to 16 12.1 to 10.4; but 32 to 32 27.8 to 30.0, 64
 to 64 79 to 107: with more channels that fill vectors Winograd's form is ahead.
 
+Of an image, where few planes are summed: then transposes, and what few channels or small groups leave idle, take longer
+than reading every plane again for each channel. 3x3 of 37 x 37, 36 channels in 12 groups 37.7 to 22.1 us; 57 x 57, 100
+in 25 243 to 171; 28 x 28, 256 in 32 202 to 193; 64 x 64, 3 to 3 18.6 to 5.1; 57 x 57, 3 to 17 31.6 to 16.3, 6 to 24
+60.6 to 41.1; 5x5 of 64 x 64, 3 to 3 45.5 to 10.0; but 57 x 57, 16 to 16 44.1 to 75.1, 8 to 32 47.5 to 71.2; 17 x 17, 3
+to 16 2.0 to 2.6; 1x7 of 57 x 57, 3 to 8 12.5 to 17.2; 7x7 of 32 x 32, 32 in 8 groups 75 to 113.
+
 And for windows that don't mix channels: transposes take longer than what the lanes lose that a row of pixels leaves
 idle. Depthwise 3x3 of 28 x 28, 512 channels 304 to 64 us, of 14 x 14, 256 26 to 14; 5x5 of 28 x 28, 128 48 to 38; but
 7x7 of 56 x 56, 96 284 to 329; 3 x 3 of stride 2 of 56 x 56, 144 71 to 55, but 5x5 of 28 x 28, 240 36 to 75. Of pools
@@ -56,6 +62,8 @@ MOST_IDLE, MOST_IDLE_APART = 1.7, 6.0
 """How many times as many lanes a row of pixels may take as it has pixels; of pools whose windows don't overlap."""
 MOST_IDLE_LARGE, LARGE, FEW_TAPS = 1.9, 70_000, 9
 """And of convolutions of so few taps on images of so many elements, where a row of pixels fills a vector."""
+SOME_TAPS = 25
+"""Of a convolution that sums few planes, without groups."""
 MOST_STRIDE = 3
 """Elements of a row so far apart are brought together by shuffles."""
 MOST_TAPS = 32
@@ -71,6 +79,9 @@ class InPlanes(Pass):
     on other kernels than 1x1 of stride 1 without padding, on weights or sizes known at run time only, where the result
     is read in channels-last order, too, or where more than ``SHALLOW`` channels are summed that fill vectors of
     ``lanes`` f32 about as well as pixels do.
+
+    Where at most half a vector of planes is summed, windows of several rows, of at most ``SOME_TAPS``, in groups of
+    ``FEW_TAPS``, are ``f(conv(x, w))`` if rows of pixels leave hardly more lanes idle than channels do.
 
     On sequences it is ``f(conv(x, w))``, for kernels of any size and dilation, with any padding, of stride 1 and one
     group, where channels leave more lanes idle than places do, or at most a vector of them is summed.
@@ -121,8 +132,10 @@ def _in_planes(b: Rewriting, node: Node, lanes: int, per_lane: int) -> Node | No
         return None
     steps = list(_down(b, node.inputs[0]))
     conv = steps[-1]
-    is_pointwise = conv.op is ops.conv and _is_pointwise(conv, lanes)
-    if conv.op is not ops.conv or not (is_pointwise or _is_narrow_sequence(conv, lanes)):
+    if conv.op is not ops.conv:
+        return None
+    is_pointwise = _is_pointwise(conv, lanes)
+    if not (is_pointwise or _is_narrow_sequence(conv, lanes) or _is_narrow_image(conv, lanes)):
         return None
     n_out, groups = conv.shape[-1], conv.attrs["groups"]
     if not all(_is_per_channel(i, n_out) for s in steps[:-1] for i in s.inputs if i.op is CONST):
@@ -133,10 +146,12 @@ def _in_planes(b: Rewriting, node: Node, lanes: int, per_lane: int) -> Node | No
         per_group = (groups, n_out // groups, n_in // groups)
         planes = b(ops.reshape, x, shape=(n_batch, groups, per_group[2], product(sizes)))
         y = b.at(conv.loc)(ops.matmul, b.const(weights.attrs["data"].array.reshape(per_group)), planes)
+        per_channel: tuple[int, ...] = (groups, -1, 1)
     else:
+        per_channel = (-1, *[1] * (conv.type.rank - 2))
         y = b.at(conv.loc)(ops.conv, x, weights, **{**conv.attrs, "layout": "NCHW"})
     for s in reversed(steps[:-1]):
-        operands = [y if i.op is not CONST else _reshaped(b, i, groups, -1, 1) for i in s.inputs]
+        operands = [y if i.op is not CONST else _reshaped(b, i, *per_channel) for i in s.inputs]
         y = b.at(s.loc)(s.op, *operands, **s.attrs)
     return b(ops.reshape, y, shape=node.shape)
 
@@ -235,6 +250,25 @@ def _is_narrow_sequence(conv: Node, lanes: int) -> bool:
     assert isinstance(channels, int) and isinstance(places, int)
     fits = channels <= MOST_VECTORS * lanes and places >= LEAST_VECTORS * lanes
     return fits and _pays(conv.inputs[1].shape[1], lanes, channels, places, lanes)
+
+
+def _is_narrow_image(conv: Node, lanes: int) -> bool:
+    """Windows of few taps on planes, of which few are summed, and which fill vectors about as well as channels do."""
+    if conv.type.rank != 4 or not _is_lone(conv):
+        return False
+    groups, (depth, *taps) = conv.attrs["groups"], conv.inputs[1].attrs["data"].array.shape[1:]
+    _, rows, columns, channels = conv.shape
+    assert isinstance(rows, int) and isinstance(columns, int) and isinstance(channels, int)
+    if not 1 < depth <= lanes // 2 or taps[0] == 1 or prod(taps) > (FEW_TAPS if groups > 1 else SOME_TAPS):
+        return False
+    group = channels // groups
+    fills = groups == 1 and channels >= lanes
+    if fills and depth == lanes // 2:
+        return False
+    block = lanes // group * group if groups > 1 and group < lanes else lanes
+    is_shallow = depth <= lanes // 4 and rows * columns >= lanes**2
+    least = IDLE if fills and not is_shallow else 1 / IDLE
+    return -(-channels // block) * lanes / channels >= least * _idle(columns, lanes)
 
 
 def _pays(depth: object, shallow: int, channels: int, places: int, lanes: int) -> bool:
