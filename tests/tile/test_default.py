@@ -204,6 +204,12 @@ def test_rows_that_no_near_cache_holds_are_asked_for_in_time(r, c, l2, asked):
     assert len(hinted) == asked and all(any(isinstance(x, Update) for x in walk(s.body)) for s in hinted)
 
 
+def test_rows_of_a_constant_are_not_asked_for():
+    """It is packed in the order in which it is read, and a buffer of another name then."""
+    kernel = check_default(softmax(9, 1024), "X", machine=dataclasses.replace(WIDE, l2_bytes=16384))
+    assert not any(isinstance(s, Prefetch) for s in walk(kernel.body))
+
+
 def spread(r, c):
     """Rows less their last element, times the sum of the squares, in four stages."""
     x, y, v = Buffer("X", F, (r, c)), Buffer("Y", F, (r, c)), Buffer("v", F, (r,))

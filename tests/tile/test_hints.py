@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tile.kernels import WIDE, ZERO, F, check_default
+from tile.kernels import WIDE, ZERO, F, check_default, constants_of
 from tile.test_schedule import refuses, same
 from tilewright.core.compute import Buffer, Computation, Reduction, Stage, axes_for, syms
 from tilewright.core.expr import substitute
+from tilewright.tile.default import schedule
 from tilewright.tile.ir import For, Prefetch, Update, walk
 from tilewright.tile.rewrite import loops_of
 from tilewright.tile.schedule.operands import MANY
@@ -112,7 +113,8 @@ def test_rows_of_many_tiles_that_come_from_memory_are_asked_for(m, llc, asked):
 def test_a_reduction_in_parts_asks_for_no_rows(l2, asked):
     """Its sums go on in memory, and every panel reads the rows again: a hint cost a quarter of such a product."""
     computation = product_with(lambda r, i, j: r[i, 0], 70, 96, 256)
-    kernel = check_default(computation, "B", machine=replace(WIDE, l2_bytes=l2, llc_bytes=1 << 15, n_cores=1))
+    machine = replace(WIDE, l2_bytes=l2, llc_bytes=1 << 15, n_cores=1)
+    kernel = schedule(computation, machine, constants_of(computation, "B"))
     assert ("A" in {s.buffer.name for s in walk(kernel.body) if isinstance(s, Prefetch)}) == asked
 
 

@@ -17,7 +17,7 @@ from tilewright.core.expr import Sym, symbols
 from tilewright.tile.affine import stride_along
 from tilewright.tile.cost import CACHE_LINE, estimate, pays_threads
 from tilewright.tile.errors import ScheduleError
-from tilewright.tile.ir import Fold, For, Kind, Space, Store, Update, walk
+from tilewright.tile.ir import Fold, For, Kind, Role, Space, Store, Update, walk
 from tilewright.tile.machine import Machine
 from tilewright.tile.rewrite import Body, loads_of, values_of
 from tilewright.tile.rules.constants import constants_read
@@ -165,8 +165,9 @@ def _steps_to_next(b: Builder, machine: Machine, load: Load, row: str, sym: Sym)
     buffer = load.buffer
     along_row = find_loop(b.kernel, row, "rows").loop.sym
     length, step = (stride_along(buffer, load.index, x) for x in (along_row, sym))
-    in_memory = find_place(b.kernel, buffer.name, "rows").space is Space.GLOBAL
-    if not in_memory or estimate(buffer.shape) * buffer.dtype.n_bytes <= machine.l2_bytes:
+    place = find_place(b.kernel, buffer.name, "rows")
+    is_streamed = place.space is Space.GLOBAL and place.role is not Role.CONST  # constants are laid in order later
+    if not is_streamed or estimate(buffer.shape) * buffer.dtype.n_bytes <= machine.l2_bytes:
         return 0
     if not isinstance(length, int) or not isinstance(step, int) or step <= 0:
         return 0
