@@ -6,6 +6,7 @@ Not its business: what a stage does.
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import tempfile
@@ -516,7 +517,17 @@ def pass_table() -> list[dict[str, str]]:
 
 def _cache_key(source: str, options: Options) -> str:
     target = options.machine
-    return f"tilewright {version('tilewright')}\n{source}\n{options}\n{target}"
+    return f"tilewright {version('tilewright')} {_sources()}\n{source}\n{options}\n{target}"
+
+
+@functools.cache
+def _sources() -> str:
+    """What tells states of the compiler's own sources apart in a working tree, where they are edited; else nothing."""
+    package = Path(__file__).parent
+    if not (package.parents[1] / "pyproject.toml").exists():
+        return ""
+    facts = [(f.relative_to(package).as_posix(), f.stat().st_size, f.stat().st_mtime_ns) for f in package.rglob("*.py")]
+    return sha256(repr(sorted(facts)).encode()).hexdigest()
 
 
 __all__ = [

@@ -326,6 +326,16 @@ def test_resize_with_antialiasing(mode: str, form: str) -> None:
     np.testing.assert_allclose(answers(m, {"x": x})[0], expected, rtol=1e-4, atol=1e-5)
 
 
+def test_a_size_is_scaled_in_f32() -> None:
+    """0.7 in f32 is a little less, but times 10 it is 7, in f32."""
+    scales = np.array([1, 1, 0.7, 0.7], np.float32)
+    attrs = {"mode": "linear", "coordinate_transformation_mode": "align_corners"}
+    m = model(
+        [node("Resize", ["x", "", "scales"], ["y"], **attrs)], [info("x", [1, 1, 10, 20])], ["y"], {"scales": scales}
+    )
+    check_against_runtime(m, {"x": f32(1, 1, 10, 20)})
+
+
 @pytest.mark.parametrize("mode", ["linear", "nearest", "cubic"])
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
 def test_sampling_rows_of_channels(mode: str, padding: str) -> None:

@@ -37,9 +37,12 @@ def _scales_of(c: Call, node: Node) -> list[float]:
 
 
 def _scaled(size: Dim, scale: float) -> Dim:
-    """``floor(size * scale)``; scales are f32 in the file, and stand for the nearest short fraction."""
+    """``floor(size * scale)``, in f32 as ONNX Runtime has it: scales are f32 in the file, and 0.7 times 10 is 7.
+
+    Of a symbolic size, with the short fraction that the scale stands for.
+    """
     if isinstance(size, int):
-        return math.floor(size * scale)
+        return math.floor(np.float32(size) * np.float32(scale))
     f = Fraction(scale).limit_denominator(1 << 10)
     return expr.floordiv(size * f.numerator, f.denominator)
 
