@@ -275,10 +275,12 @@ def test_arithmetic_on_constants_alone_is_no_window():
     sizes=st.tuples(*[st.integers(1, 7)] * 2),
     mode=st.sampled_from(["linear", "nearest"]),
     twice=st.booleans(),
+    scaled=st.booleans(),
 )
-def test_what_is_enlarged_is_transposed_before(perm, sizes, mode, twice):
+def test_what_is_enlarged_is_transposed_before(perm, sizes, mode, twice, scaled):
     def build(b, x):
-        y = b(ops.resize, x, sizes=(2, *sizes, 3), scales=(1.0, sizes[0] / 3, sizes[1] / 4, 1.0), mode=mode)
+        scales = (1.0, sizes[0] / 3, sizes[1] / 4, 1.0) if scaled else ()
+        y = b(ops.resize, x, sizes=(2, *sizes, 3), scales=scales, mode=mode)
         return (b(ops.transpose, y, perm=perm), y) if twice else b(ops.transpose, y, perm=perm)
 
     before = graph_of(build, TensorType(f32, (2, 3, 4, 3)))
@@ -286,3 +288,17 @@ def test_what_is_enlarged_is_transposed_before(perm, sizes, mode, twice):
     assert_same(before, after)
     moves = sizes[0] * sizes[1] > 3 * 4 and not twice
     assert (after.outputs[0].op is ops.resize) == moves
+
+
+def test_a_region_that_is_enlarged_stays_where_it_is():
+    """Its numbers are all starts and then all ends, of axes in the order of before."""
+
+    def build(b, x):
+        region = {"coordinate_mode": "tf_crop_and_resize", "roi": (0, 0.1, 0.2, 0, 1, 0.8, 0.9, 1)}
+        y = b(ops.resize, x, sizes=(2, 7, 9, 3), mode="linear", **region)
+        return b(ops.transpose, y, perm=(0, 3, 1, 2))
+
+    graph = graph_of(build, TensorType(f32, (2, 3, 4, 3)))
+    after = InPlanes().run(graph)
+    assert_same(graph, after)
+    assert after is graph

@@ -113,13 +113,14 @@ class InPlanes(Pass):
 def _enlarged_last(b: Rewriting, node: Node) -> Node | None:
     """``transpose(resize(x))`` as ``resize(transpose(x))`` where that moves fewer elements."""
     large, perm = node.inputs[0], node.attrs["perm"]
-    if large.op is not ops.resize or not b.read_once(large):
+    if large.op is not ops.resize or not b.read_once(large) or large.attrs["roi"]:
         return None
     small = large.inputs[0]
     before, after = small.type.n_elements, large.type.n_elements
     if not (isinstance(before, int) and isinstance(after, int) and before < after):
         return None
-    per_axis = {name: tuple(large.attrs[name][p] for p in perm) for name in PER_AXIS[ops.resize]}
+    given = [name for name in PER_AXIS[ops.resize] if large.attrs[name]]  # there may be no scales
+    per_axis = {name: tuple(large.attrs[name][p] for p in perm) for name in given}
     return b.at(large.loc)(ops.resize, b(ops.transpose, small, perm=perm), **{**large.attrs, **per_axis})
 
 
