@@ -163,8 +163,9 @@ def _clamped(a: Arith, v: Val, source: DType, target: DType) -> Val:
     result, element = VALUE_TYPE[target], VALUE_TYPE[source]
     computing = types.f64 if source is types.f64 else types.f32
     top = _largest(computing, target)
-    x = a.choose(a.instruction("fcmp ogt", element, v, low := a.const(float(target.min), computing)), v, low, element)
-    x = a.choose(a.instruction("fcmp olt", element, x, high := a.const(top, computing)), x, high, element)
+    low, high = a.const(float(target.min), computing), a.const(top, computing)
+    x = a.choose(a.instruction("fcmp ogt", element, v, low), v, low, element)
+    x = a.choose(a.instruction("fcmp olt", element, x, high), x, high, element)
     wide = result if target.bits >= 32 else "i32"
     number = a.convert("fptosi" if target.is_signed or target.bits < 32 else "fptoui", x, element, wide)
     if wide != result:

@@ -169,8 +169,8 @@ def _pays(x: Node, weight: Node, products: Dim) -> bool:
     """May the operand be scaled: are there many products for each element, or few elements?"""
     if isinstance(products, int) and products >= MIN_PRODUCTS:
         return True
-    sizes = (x.type.n_elements, weight.type.n_elements)
-    return all(isinstance(n, int) for n in sizes) and sizes[0] <= sizes[1]  # type: ignore[operator]
+    own, other = x.type.n_elements, weight.type.n_elements
+    return isinstance(own, int) and isinstance(other, int) and own <= other
 
 
 RULES = RuleTable(

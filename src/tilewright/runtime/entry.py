@@ -229,5 +229,7 @@ def _built_in(call: _Call) -> Entry:
     """The native function with ``call`` as its self, which it keeps."""
     new = ctypes.pythonapi.PyCFunction_NewEx
     new.restype, new.argtypes = ctypes.py_object, (_POINTER, ctypes.py_object, _POINTER)
-    made: Entry = new(ctypes.addressof(_code()), call, None)  # type: ignore[arg-type]
+    code = _code()
+    assert code is not None, "entries are made where there is code"
+    made: Entry = new(ctypes.addressof(code), call, None)
     return made

@@ -168,18 +168,17 @@ class LoadedModel(CompiledModel):
         planner = self._planner
         self.threads = _checked_threads(threads)
         self._library = link([o.data for o in objects])
-        self._run = _RUN(self._library.addresses["tw_run"])
+        run_at, weights_at = self._library.addresses["tw_run"], self._weights.ctypes.data
+        self._run = _RUN(run_at)
         tw_plan = _PLAN(self._library.addresses["tw_plan"])
         self._plan = functools.lru_cache(PLANS_KEPT)(lambda shapes: planner.plan(shapes, tw_plan))
         n_args = len(manifest.inputs) + len(manifest.outputs)
-        self._frames = FramePool(n_args, manifest.n_dims, self._weights.ctypes.data, self.threads)
+        self._frames = FramePool(n_args, manifest.n_dims, weights_at, self.threads)
         self._results = ResultPool()
         self._scratch_bytes = manifest.scratch.n_bytes(self.threads)
         self._dtypes = [dtype_of(spec.dtype) for spec in manifest.inputs]
         self._types = [(dtype, dtype.alignment) for dtype in self._dtypes]
         self._last: tuple[tuple[Shape, ...], Plan] | None = None
-        weights_at = self._weights.ctypes.data
-        run_at = self._library.addresses["tw_run"]
         self._entries = Entries(run_at, weights_at, self.threads, self._dtypes, self._results)
         self._entry: Entry | None = None
         self._reader = ArgumentReader(self.inputs, planner, len(manifest.convention.state))
@@ -205,9 +204,10 @@ class LoadedModel(CompiledModel):
         """
         if self._convention is not None:
             return self._call_by_convention(self._convention, args, kwargs, out)
-        if out is None and not kwargs and (result := self._try_entry(args)) is not None:
+        is_plain = out is None and not kwargs
+        if is_plain and (result := self._try_entry(args)) is not None:
             return result
-        results = self._results_of(args, kwargs, out)
+        results = self._results_of(args, kwargs, out, is_declined=is_plain)
         return results[0] if len(results) == 1 else tuple(results)
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
@@ -274,12 +274,17 @@ class LoadedModel(CompiledModel):
             return build(convention.result, results)
         return results[0] if len(results) == 1 else tuple(results)
 
-    def _results_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> Sequence[Any]:
-        """The results of a call with flat arguments, in order or by name: the shortest way that takes them."""
+    def _results_of(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any, *, is_declined: bool = False
+    ) -> Sequence[Any]:
+        """The results of a call with flat arguments, in order or by name: the shortest way that takes them.
+
+        ``is_declined``: the native entry has seen ``args`` already.
+        """
         given = None if out is not None or self._has_effects else self._reader.flat(args, kwargs)
         if given is None:
             return self._call_any(args, kwargs, out)
-        if (found := self._try_entry(given)) is not None:
+        if not (is_declined and given is args) and (found := self._try_entry(given)) is not None:
             return [found] if len(self.manifest.outputs) == 1 else found
         if (places := plain_arrays(given, self._types)) is not None:
             self._find_entry(False, places[1])

@@ -24,7 +24,15 @@ from tilewright.tile.rules.constants import constants_read
 from tilewright.tile.rules.contract import attempt, cached_name
 from tilewright.tile.rules.pointwise import vectorize
 from tilewright.tile.rules.threads import parallel
-from tilewright.tile.rules.view import find_body, may_vectorize, n_operations, only_nest, statement_of, vector_width
+from tilewright.tile.rules.view import (
+    find_body,
+    may_vectorize,
+    n_operations,
+    nests,
+    only_nest,
+    statement_of,
+    vector_width,
+)
 from tilewright.tile.schedule import Builder
 from tilewright.tile.schedule.tree import Nest, find_loop, find_place, nest_of
 
@@ -61,6 +69,11 @@ def with_plain_root(b: Builder, buffers: list[str]) -> list[str]:
     if not isinstance(statement_of(only_nest(b.kernel, root)), Store):
         raise ScheduleError("rows", root, "the last stage is not a plain assignment")
     return temps
+
+
+def n_reductions(b: Builder, buffers: list[str]) -> int:
+    """How many of the buffers are reduced."""
+    return sum(any(isinstance(s, Update) for nest in nests(b.kernel, name) for s in nest.leaf) for name in buffers)
 
 
 def work_of(b: Builder, buffers: list[str]) -> float:

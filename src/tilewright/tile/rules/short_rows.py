@@ -20,9 +20,9 @@ from tilewright.tile.rewrite import loads_of
 from tilewright.tile.rules.contract import copied_apart
 from tilewright.tile.rules.operands import operands_of, reduced_loops, update_of
 from tilewright.tile.rules.pointwise import GROUPS
-from tilewright.tile.rules.rows import row_loop, with_plain_root, work_of
+from tilewright.tile.rules.rows import n_reductions, row_loop, with_plain_root, work_of
 from tilewright.tile.rules.threads import parallel
-from tilewright.tile.rules.view import find_body, may_vectorize, nest_with, nests, only_nest, vector_width
+from tilewright.tile.rules.view import find_body, may_vectorize, nest_with, only_nest, vector_width
 from tilewright.tile.schedule import Builder
 from tilewright.tile.schedule.tree import Nest, nest_of
 
@@ -51,7 +51,7 @@ def short_rows(b: Builder, machine: Machine, buffers: list[str]) -> None:
     at = f"{found.sym.name}_o"
     b.do("split", found.sym.name, width, "shift")
     only_sums = found is nest.loops[-1] and len(temps) == 1
-    n_sums = sum(any(isinstance(s, Update) for nest in nests(b.kernel, name) for s in nest.leaf) for name in temps)
+    n_sums = n_reductions(b, temps)
     most = MOST_COLUMNS[0 if only_sums else min(n_sums, 2)]
     for name in reversed(temps):
         b.do("compute_at", name, at, "reg" if only_sums else "local")

@@ -20,7 +20,7 @@ from tilewright.tile.ir import Role, Store, Update, walk
 from tilewright.tile.machine import Machine
 from tilewright.tile.rewrite import loads_of
 from tilewright.tile.rules.contract import cached_name
-from tilewright.tile.rules.rows import row_loop, with_plain_root, work_of
+from tilewright.tile.rules.rows import n_reductions, row_loop, with_plain_root, work_of
 from tilewright.tile.rules.threads import parallel
 from tilewright.tile.rules.view import find_body, may_vectorize, nests, only_nest, vector_width
 from tilewright.tile.schedule import Builder
@@ -56,7 +56,7 @@ def turned_rows(b: Builder, machine: Machine, buffers: list[str]) -> None:
     n_rows = row.extent if isinstance(row.extent, int) else 0
     if not is_wide or width < MIN_LANES or -(-n_rows // width) * width > (1 + MAX_IDLE) * n_rows or n_rows < width:
         raise ScheduleError("turned_rows", root, f"{row.extent} rows of {column.extent} are no blocks of {width}")
-    n_sums = sum(any(isinstance(s, Update) for nest in nests(b.kernel, name) for s in nest.leaf) for name in temps)
+    n_sums = n_reductions(b, temps)
     b.do("cache", root)
     temps = [*temps, cached_name(b, root)]
     fetched = _fetched(b, temps)
