@@ -32,6 +32,7 @@ from torch import nn
 from torch.nn import functional
 
 import tilewright
+from tilewright.runtime.model import CompiledModel
 
 Layer = tuple[str, nn.Module, Tensors]
 CHANNELS = (3, 8, 16, 17, 24, 32, 48, 64, 96, 100, 128, 160, 192, 256, 320, 384, 512, 768, 1024)
@@ -350,15 +351,17 @@ def measure(
 ) -> tuple[float, float | None, dict[str, float], float]:
     """Our shortest seconds, with one thread too if ``scaling``, each peer's, and the difference from eager's."""
     model, arrays = exported(module, inputs), [x.numpy() for x in inputs]
-    ours, single = (
-        tilewright.compile(onnx.load_from_string(model), threads=t, precision=precision, cache=False)
-        for t in (threads, 1)
-    )
+
+    def compiled(threads: int) -> CompiledModel:
+        return tilewright.compile(onnx.load_from_string(model), threads=threads, precision=precision, cache=False)
+
+    ours = compiled(threads)
     with torch.no_grad():
         want, got = module(*inputs).numpy().astype(np.float64), np.asarray(ours(*arrays)).astype(np.float64)
         error = float(abs(got - want).max() / max(abs(want).max(), 1e-9))
         peers = peers_of(module, inputs, model, threads, precision)
-        alone = best_times([lambda: single(*arrays)], seconds / 4)[0] if scaling else None
+        single = compiled(1) if scaling else None
+        alone = best_times([lambda: single(*arrays)], seconds / 4)[0] if single is not None else None
         first, *rest = best_times([lambda: ours(*arrays), *peers.values()], seconds, TURN.get(threads, TURN[2]))
     return first, alone, dict(zip(peers, rest, strict=True)), error
 
