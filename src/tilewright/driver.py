@@ -28,6 +28,7 @@ from tilewright.core.diag import OptionError
 from tilewright.core.expr import Dim, Sym, largest, symbols, to_text
 from tilewright.core.graph import Graph, Node
 from tilewright.core.passes import Pass, PassReport, parse_pipeline, print_pipeline, run_pipeline
+from tilewright.core.relations import rules_of
 from tilewright.core.specialize import fix_symbols
 from tilewright.core.text import SideTable, load_graph, print_graph
 from tilewright.core.types import Array
@@ -350,7 +351,7 @@ def make_manifest(
         computed=tuple(SymbolSpec(s.name, s.lo or 0, _size(caps.get(s, s.hi))) for s in by_slot),
         n_dims=n_dims,
         scratch=scratch,
-        constraints=tuple(Constraint(f"{to_text(c)} >= 0") for c in graph.constraints),
+        constraints=tuple(Constraint(rule) for rule in rules_of(graph.constraints)),
         report=report,
     )
 

@@ -15,6 +15,7 @@ from tilewright.core.expr import Sym
 from tilewright.frontend.fx import IGNORED
 from tilewright.frontend.fx_inplace import writes_of
 from tilewright.frontend.torch import import_exported, import_module
+from tilewright.runtime.errors import InputError
 
 torch.manual_seed(0)
 Dim = torch.export.Dim
@@ -87,8 +88,10 @@ def test_dynamic_sizes_keep_names_and_bounds() -> None:
     graph = check(module, (torch.randn(4, 6),), {"args": ({0: rows},)})
     assert graph.inputs[0].shape == (Sym("rows", 2, 64), 6)
     assert str(graph.outputs[0].type) == "f32[12*rows]"
-    for n in (2, 9):
+    for n in (3, 9):
         compare(graph, module, (torch.randn(n, 6),))
+    with pytest.raises(InputError, match="rows >= 3"):  # PyTorch traced x[1:] as more than one row
+        compare(graph, module, (torch.randn(2, 6),))
 
 
 def test_derived_and_equal_sizes() -> None:

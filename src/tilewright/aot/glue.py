@@ -22,7 +22,7 @@ from tilewright.aot.writer import FunctionWriter
 from tilewright.codegen.target import Target
 from tilewright.runtime.expressions import Expr, parse_rule
 from tilewright.runtime.manifest import Manifest, TensorSpec
-from tilewright.runtime.shapes import MAX_VALUE, ShapeBinder, compile_size
+from tilewright.runtime.shapes import MAX_VALUE, ShapeBinder, compile_size, spoken
 
 HUGE, MADV_HUGEPAGE = 2 << 20, 14
 CAPACITY, WEIGHTS, OWNED, THREADS = 0, 8, 16, 24
@@ -130,8 +130,9 @@ class _Glue:
                 w.return_if(w.let(f"icmp sgt i64 {values[s.name]}, {s.hi}"), status)
         for c in self.manifest.constraints:
             reason = f" ({c.reason})" if c.reason else ""
-            status = self.of.status("TW_ERROR_SHAPE", f"{c.rule} must hold{reason}")
-            w.return_if(w.let(f"xor i1 {w.rule(parse_rule(c.rule), values)}, true"), status)
+            rule = parse_rule(c.rule)
+            status = self.of.status("TW_ERROR_SHAPE", f"{spoken(rule)}{reason}")
+            w.return_if(w.let(f"xor i1 {w.rule(rule, values)}, true"), status)
         w.emit("ret i32 0")
         return w.text()
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from tilewright.core.expr import Expr, Sym, evaluate, symbols
 from tilewright.core.graph import CONST, INPUT, PROJ, AttrValue, Graph, Node, topological
+from tilewright.core.relations import rule_of
 from tilewright.core.shapes import bind_shape
 from tilewright.core.types import Array, TensorType
 from tilewright.runtime.errors import ExecutionError, InputError
@@ -47,7 +48,8 @@ def bind_inputs(graph: Graph, arrays: Sequence[Array]) -> dict[Sym, int]:
             raise InputError(f"dimension {s.name} of {graph.name} must be in {s.lo}..{s.hi}, not {n}")
     for constraint in graph.constraints:
         if symbols(constraint) <= env.keys() and evaluate(constraint, env) < 0:
-            raise InputError(f"{graph.name} needs {constraint} >= 0, here it is {evaluate(constraint, env)}")
+            sizes = ", ".join(f"{s.name} = {env[s]}" for s in sorted(symbols(constraint), key=lambda s: s.name))
+            raise InputError(f"{graph.name} needs {rule_of(constraint)}, here {sizes}", remedy="choose other sizes")
     return env
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from tilewright import ops
@@ -25,7 +26,7 @@ from tilewright.frontend.fx_control import convert_cond, convert_scan, convert_w
 from tilewright.frontend.fx_floats import float_node
 from tilewright.frontend.fx_inplace import NO_WRITES, Writes, functional_name, is_in_place, put_back
 from tilewright.frontend.fx_locations import location_of
-from tilewright.frontend.fx_symbols import SymbolTable, is_decided_by_data, lone_symbol
+from tilewright.frontend.fx_symbols import SymbolTable, is_about_data, is_decided_by_data, lone_symbol
 from tilewright.frontend.homes import Homes, TyingBuilder
 from tilewright.frontend.torch_tensors import is_complex_tensor, part_dtype, to_numpy
 from tilewright.ops.value_bounds import bounds_of
@@ -177,14 +178,31 @@ class Importer:
         """
         conditions = [_expression(n.args[0]) for n in graph.nodes if str(n.target) in ASSERTIONS]
         sizes = dict.fromkeys(c for n in graph.nodes for c in _equal_sizes(n))
-        distinct = dict.fromkeys([*(c for c in conditions if c is not None), *sizes])
-        found = [c for c in distinct if not self.symbols.equate(c) and not self.symbols.bound(c)]
-        for condition in found:
-            if condition in sizes and self.symbols.is_one(condition.lhs):
-                continue
-            for e in self.symbols.relations(condition):
-                if isinstance(e, Expr) and not is_nonneg(e) and e not in self.constraints:
-                    self.constraints.append(e)
+        asserted = [c for c in conditions if c is not None and not is_about_data(c)]
+        for condition in dict.fromkeys(asserted):
+            self.require(condition, f"the assertion {condition}")
+        for condition in sizes:
+            if condition not in asserted:
+                with suppress(Unsupported):
+                    self._require(condition, is_broadcast=True)
+
+    def require(self, condition: Any, what: str) -> None:
+        """Let callers keep a sympy condition on sizes; one without a form here is a problem, ``what`` says of what."""
+        try:
+            self._require(condition)
+        except (Unsupported, ValueError) as e:
+            rule = e.rule if isinstance(e, Unsupported) else str(e)
+            remedy = "give that dimension a fixed size, or decide by whole numbers in forward"
+            self.add_problems([Problem(Loc(what), "guard", f"a condition that can't be checked: {rule}", remedy)])
+
+    def _require(self, condition: Any, is_broadcast: bool = False) -> None:
+        if self.symbols.equate(condition) or self.symbols.bound(condition):
+            return
+        if is_broadcast and self.symbols.is_one(condition.lhs):
+            return
+        for e in self.symbols.nonnegative_when(condition):
+            if isinstance(e, Expr) and not is_nonneg(e) and e not in self.constraints:
+                self.constraints.append(e)
 
     def _attribute(self, node: Any) -> Any:
         value = operator.attrgetter(node.target)(self.owner)

@@ -43,6 +43,23 @@ def rounded(e: Any, convert: Convert) -> Dim | None:
     return _ROUNDINGS[kind](ratio.top, ratio.bottom)
 
 
+def compared(a: Any, b: Any, convert: Convert) -> tuple[Dim, Dim] | None:
+    """Whole numbers that compare as two floats do, which are quotients of whole numbers below 2**26.
+
+    Two such quotients that differ, differ by more than their rounding. None where a side is no such quotient.
+    """
+    x, y = (_constant(e) if getattr(e, "is_Float", False) else _ratio(e, convert) for e in (a, b))
+    if x is None or y is None or not all(is_nonneg(r.bottom - 1) for r in (x, y)):
+        return None
+    return x.top * y.bottom, y.top * x.bottom
+
+
+def _constant(e: Any) -> Ratio | None:
+    """The simplest fraction that rounds to a float."""
+    value = Fraction(float(e)).limit_denominator(MAX_DENOMINATOR)
+    return Ratio(value.numerator, value.denominator) if float(value) == float(e) else None
+
+
 def _ratio(e: Any, convert: Convert) -> Ratio | None:
     kind = type(e).__name__
     if kind in ("ToFloat", "Identity"):

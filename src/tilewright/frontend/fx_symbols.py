@@ -14,6 +14,7 @@ from typing import Any
 
 from tilewright.core.expr import Dim, Sym, ceildiv, floordiv, maximum, minimum, mod
 from tilewright.frontend.aten_call import Unsupported
+from tilewright.frontend.fx_conditions import nonnegative_when
 from tilewright.frontend.fx_rounded import rounded
 
 _BY_DATA = re.compile(r"u\d+")
@@ -38,8 +39,10 @@ TRACED_FROM = 2
 class SymbolTable:
     """Converts sizes; one sympy symbol is always the same ``Sym``."""
 
-    def __init__(self, names: Mapping[str, str] | None = None) -> None:
+    def __init__(self, names: Mapping[str, str] | None = None, places: Mapping[str, str] | None = None) -> None:
+        """``names`` are the user's, by PyTorch's; ``places`` name the others."""
         self._names = dict(names or {})
+        self._places = dict(places or {})
         self._symbols: dict[str, Dim] = {}
         self._equal: dict[str, Any] = {}
         self._ranges: dict[str, tuple[int | None, int | None]] = {}
@@ -156,33 +159,20 @@ class SymbolTable:
         except Unsupported:
             return False
 
-    def relations(self, condition: Any) -> list[Dim]:
-        """Expressions that are ``>= 0`` exactly when a sympy relation holds; none for one that has no such form, or
-        that is about sizes that only data decide."""
-        kind = type(condition).__name__
-        if kind == "And":
-            return [e for part in condition.args for e in self.relations(part)]
-        if any(_BY_DATA.fullmatch(s.name) for s in condition.free_symbols):
-            return []
-        try:
-            a, b = (self._convert(side) for side in condition.args)
-        except (Unsupported, ValueError):
-            return []
-        forms: dict[str, list[Dim]] = {
-            "GreaterThan": [a - b],
-            "LessThan": [b - a],
-            "StrictGreaterThan": [a - b - 1],
-            "StrictLessThan": [b - a - 1],
-            "Equality": [a - b, b - a],
-        }
-        return forms.get(kind, [])
+    def nonnegative_when(self, condition: Any) -> list[Dim]:
+        """Expressions that are all ``>= 0`` exactly where a sympy condition holds; ``Unsupported`` without such."""
+        return nonnegative_when(condition, self._convert, self._range_of)
+
+    def _range_of(self, name: str) -> tuple[int, int | None]:
+        lo, hi = self._ranges.get(name, (0, None))
+        return max(lo or 0, 0), hi
 
     def _symbol(self, name: str) -> Dim:
         if name in self._equal:
             return self._convert(self._equal[name])
         if name not in self._symbols:
             lo, hi = self._ranges.get(name, (0, None))
-            self._symbols[name] = Sym(self._names.get(name, name), max(lo or 0, 0), hi)
+            self._symbols[name] = Sym(self._names.get(name) or self._places.get(name, name), max(lo or 0, 0), hi)
         return self._symbols[name]
 
     def _convert(self, e: Any) -> Dim:
@@ -278,6 +268,11 @@ def _below(e: Any) -> list[Any]:
 def is_decided_by_data(symbol: Sym) -> bool:
     """Is it one of PyTorch's unbacked symbols?"""
     return _BY_DATA.fullmatch(symbol.name) is not None
+
+
+def is_about_data(condition: Any) -> bool:
+    """Does a sympy condition speak of what only data decide?"""
+    return any(_BY_DATA.fullmatch(s.name) or _FLOAT_BY_DATA.fullmatch(s.name) for s in condition.free_symbols)
 
 
 def is_found_in_data(size: Any) -> bool:

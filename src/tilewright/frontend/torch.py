@@ -27,7 +27,8 @@ from tilewright.frontend.aten_call import Draws, SymFloat, Unsupported, as_node,
 from tilewright.frontend.complex_pairs import Pair
 from tilewright.frontend.fx import FAILED, IGNORED, TOKEN, Failed, Importer
 from tilewright.frontend.fx_inplace import NO_WRITES, writes_of
-from tilewright.frontend.fx_symbols import SymbolTable
+from tilewright.frontend.fx_symbols import SymbolTable, lone_symbol
+from tilewright.frontend.torch_guards import guards_of
 from tilewright.frontend.torch_structure import module_names, parameters_of, register_containers, result_of
 from tilewright.frontend.torch_tensors import to_numpy
 from tilewright.runtime.errors import InputError
@@ -167,12 +168,14 @@ def import_with_values(
 ) -> Imported:
     """:func:`import_exported`, for those who want to know what became of each call, and how the program is called."""
     writes = writes_of(program.graph, IGNORED) if program.dialect == "TRAINING" else NO_WRITES
+    given = program
     if writes is None:
         program, writes = _decomposed(program), NO_WRITES
-    symbols = SymbolTable(dimension_names)
+    symbols = SymbolTable(dimension_names, _place_names(program, dimension_names or {}))
     symbols.add_ranges(program.range_constraints, down_to=1)
     importer = Importer(Pool(), symbols, program.graph_module)
     importer.draws = Draws(importer.pool, _unused("random_state", {n.name for n in program.graph.nodes}))
+    _read_guards(importer, given, program)
     importer.read_assertions(program.graph)
     inputs, kept = _bind_inputs(importer, program)
     outputs = importer.run(program.graph, writes)
@@ -188,6 +191,15 @@ def import_with_values(
     changed = writes.changing
     values = {k: v for k, v in importer.env.items() if isinstance(v, Node) and k not in changed}
     return Imported(graph, program, values, convention, tuple(k.start for k in kept.values()))
+
+
+def _read_guards(importer: Importer, given: ExportedProgram, program: ExportedProgram) -> None:
+    """Let callers keep what the program was traced under; PyTorch loses some of it as it makes ``program`` of it."""
+    try:
+        for guard in [*guards_of(given), *(guards_of(program) if program is not given else [])]:
+            importer.require(guard.condition, f"the guard {guard.text}")
+    except Unsupported as e:
+        importer.add_problems([Problem(Loc("the exported program"), "guard", e.rule, e.remedy)])
 
 
 def _seed() -> int:
@@ -399,4 +411,21 @@ def _dimension_names(program: ExportedProgram, specs: Sequence[Any]) -> dict[str
             expression = getattr(getattr(size, "node", None), "expr", None)
             if expression is not None and expression.is_Symbol and isinstance(getattr(dim, "__name__", None), str):
                 names[expression.name] = dim.__name__
+    return names
+
+
+def _place_names(program: ExportedProgram, given: Mapping[str, str]) -> dict[str, str]:
+    """A name made of its place for each of PyTorch's symbols that is a size of an input and that the user did not name.
+
+    PyTorch's own (``s77``) is a number made of the place, and a file of an exported program keeps no other.
+    """
+    names: dict[str, str] = {}
+    taken = set(given.values())
+    for node in program.graph.nodes:
+        if node.op != "placeholder" or node.name not in program.graph_signature.user_inputs:
+            continue
+        for axis, size in enumerate(getattr(node.meta.get("val"), "shape", ())):
+            symbol = lone_symbol(size)
+            if symbol is not None and symbol not in given and symbol not in names:
+                names[symbol] = _unused(f"{node.name}_dim{axis}", taken)
     return names

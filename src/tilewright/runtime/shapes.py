@@ -6,6 +6,7 @@ the shapes break. Not its business: dtypes and conversion (``values``), raising 
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -130,7 +131,9 @@ class ShapeBinder:
             names = sorted(rule.symbols)
             place = self._source_of(names[0]).place if names else None
             given = ", ".join(f"{name} is {values[name]}" for name in names)
-            text = f"{rule.text} must hold" + (f" ({reason})" if reason else "")
+            if len(names) > 1:
+                given = "; ".join(f"{name} is {values[name]} ({self._place_of(name)})" for name in names)
+            text = spoken(rule) + (f" ({reason})" if reason else "")
             yield Violation(
                 self._inputs[place.input].name if place else "", given, text, "pass sizes for which it does",
                 dim=place.dim if place else None, symbol=", ".join(names),
@@ -140,15 +143,40 @@ class ShapeBinder:
         """Where the values of an expression's symbols came from."""
         causes = []
         for name in sorted(size.symbols & values.keys()):
-            place = self._source_of(name).place
-            causes.append(f"{name} = {values[name]} from input {self._inputs[place.input].name!r}, dim {place.dim}")
+            causes.append(f"{name} = {values[name]} from {self._place_of(name)}")
         return f" ({'; '.join(causes)})" if causes else ""
+
+    def _place_of(self, symbol: str) -> str:
+        """Where a symbol's value comes from, in words."""
+        place = self._source_of(symbol).place
+        return f"input {self._inputs[place.input].name!r}, dim {place.dim}"
 
     def _is_source(self, place: _Place) -> bool:
         return any(source.place is place for source in self._sources)
 
     def _source_of(self, symbol: str) -> _Source:
         return next(source for source in self._sources if source.symbol == symbol)
+
+
+def spoken(rule: Expr) -> str:
+    """A rule in words, where it is one of the common ones; else its text."""
+    match rule.tree:
+        case ast.Compare(left=ast.Name(id=name), ops=[op], comparators=[ast.Constant(value=int(number))]):
+            words = _WORDS.get(type(op))
+            if words is not None:
+                return f"{name} must {words} {number}"
+        case ast.Compare(
+            left=ast.BinOp(left=ast.Name(id=name), op=ast.Mod(), right=ast.Constant(value=int(number))),
+            ops=[ast.Eq()],
+            comparators=[ast.Constant(value=0)],
+        ):
+            return f"{name} must be a multiple of {number}"
+    return f"{rule.text} must hold"
+
+
+_WORDS: Mapping[type[ast.cmpop], str] = {
+    ast.LtE: "be at most", ast.GtE: "be at least", ast.Eq: "be", ast.NotEq: "not be",
+}  # fmt: skip
 
 
 def compile_size(size: Dim) -> int | Expr:

@@ -1,0 +1,64 @@
+"""Relations between dimensions in words of arithmetic: ``128 - n >= 0`` is ``n <= 128``.
+
+In: expressions that are ``>= 0``, as graphs keep them. Out: rules as manifests spell them (``runtime.expressions``).
+Not its business: who checks them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tilewright.core.expr import Binary, Dim, Expr, const_of, is_nonneg, terms_of, to_text
+
+
+def rules_of(constraints: Iterable[Expr]) -> list[str]:
+    """A rule for each expression that must be ``>= 0``, and one for two that are each other's negation."""
+    left = dict.fromkeys(constraints)
+    rules = []
+    while left:
+        e = next(iter(left))
+        del left[e]
+        opposite = e * -1
+        is_equation = isinstance(opposite, Expr) and opposite in left
+        if is_equation:
+            del left[opposite]  # type: ignore[arg-type]
+        rules.append(_compared(e, "==") if is_equation else rule_of(e))
+    return rules
+
+
+def rule_of(e: Expr) -> str:
+    """The rule ``e >= 0``."""
+    choice = _choice(e)
+    if choice is None:
+        return _compared(e, ">=")
+    op, a, b = choice
+    if op == "max" and a + b == -2:  # as large as 1 on one side of zero or the other
+        return _compared(a + 1, "!=")
+    return f" {'or' if op == 'max' else 'and'} ".join(_part(x) for x in (a, b))
+
+
+def _part(e: Dim) -> str:
+    text = rule_of(e) if isinstance(e, Expr) else f"{e} >= 0"
+    return f"({text})" if " or " in text or " and " in text else text
+
+
+def _choice(e: Expr) -> tuple[str, Dim, Dim] | None:
+    """``(op, a, b)`` for the larger or smaller of two expressions, a number added to both."""
+    if len(terms_of(e)) != 1:
+        return None
+    (atom, coef), *_ = terms_of(e)
+    if not isinstance(atom, Binary) or atom.op not in ("min", "max") or coef not in (1, -1):
+        return None
+    op = atom.op if coef == 1 else {"min": "max", "max": "min"}[atom.op]
+    return op, atom.a * coef + const_of(e), atom.b * coef + const_of(e)
+
+
+def _compared(e: Dim, relation: str) -> str:
+    """``e relation 0`` with what is taken away on the other side; a lone number stands to the right."""
+    more: Dim = max(const_of(e), 0) + sum((c * a for a, c in terms_of(e) if c > 0), 0)
+    less: Dim = max(-const_of(e), 0) + sum((-c * a for a, c in terms_of(e) if c < 0), 0)
+    if not isinstance(more, int):
+        return f"{to_text(more)} {relation} {to_text(less)}"
+    if relation == ">=":
+        relation = "==" if more == 0 and is_nonneg(less) else "<="
+    return f"{to_text(less)} {relation} {to_text(more)}"

@@ -1,0 +1,239 @@
+"""What an exported program was traced under holds at every call: the model answers as the program does, or refuses."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.export import Dim
+
+import tilewright as tw
+from tilewright.frontend.torch import export_module
+from tilewright.runtime.errors import InputError, TilewrightError
+from tilewright.runtime.library import LibraryModel
+
+Step = Callable[[torch.Tensor], torch.Tensor]
+
+
+class Lambda(torch.nn.Module):
+    """A module of one function."""
+
+    def __init__(self, f: Callable[..., Any]) -> None:
+        super().__init__()
+        self.f = f
+
+    def forward(self, *args: torch.Tensor) -> Any:
+        return self.f(*args)
+
+
+def merged(x: torch.Tensor) -> torch.Tensor:
+    """Swin's patch merging."""
+    if x.shape[1] % 2:
+        x = F.pad(x, (0, 0, 0, 1))
+    return torch.cat([x[:, 0::2], x[:, 1::2]], -1)
+
+
+def auto(f: Callable[..., Any], *shapes: tuple[int, ...], axes: tuple[int, ...] = (1,)) -> tw.CompiledModel:
+    """``f`` compiled for inputs like ``shapes``, the sizes along ``axes`` of all of them symbolic."""
+    examples = tuple(torch.rand(s) for s in shapes)
+    dynamic = {"args": tuple(dict.fromkeys(axes, Dim.AUTO) for _ in shapes)}
+    return tw.compile(Lambda(f), examples, dynamic_shapes=dynamic, cache=False)
+
+
+@pytest.mark.parametrize(
+    ("f", "size", "wrong", "words"),
+    [
+        (merged, 8, 9, "must be a multiple of 2"),
+        (lambda x: x.reshape(2, -1, 3 * x.shape[2]) if x.shape[1] % 3 == 0 else x, 9, 8, "must be a multiple of 3"),
+        (lambda x: x * math.sqrt(2 / x.shape[1]), 8, 9, "must be 8"),
+        (lambda x: F.interpolate(x, int(x.shape[1] * 0.75)), 8, 10, "must be at most 9"),
+        (lambda x: x + 1 if x.shape[1] > 5 else x, 8, 4, "at least 6"),
+        (lambda x: x + 1 if x.shape[1] ** 2 > 30 else x, 8, 4, r"args_0_dim1\*args_0_dim1 >= 31 must hold"),
+    ],
+)
+def test_a_size_that_the_program_was_not_traced_for_is_named(f: Step, size: int, wrong: int, words: str) -> None:
+    model = auto(f, (2, size, 4))
+    assert model(torch.rand(2, size, 4)).dtype == torch.float32
+    with pytest.raises(InputError, match=rf"(?s)input 'args_0', dimension 1.*{words}"):
+        model(torch.rand(2, wrong, 4))
+
+
+def test_guards_hold_in_files_exports_and_calls_that_write(tmp_path: Path) -> None:
+    program = export_module(Lambda(merged), (torch.ones(1, 8, 4),), {"args": ({1: Dim.AUTO},)})
+    torch.export.save(program, tmp_path / "merged.pt2")
+    model = tw.compile(str(tmp_path / "merged.pt2"))
+    model.save(tmp_path / "merged.tw")
+    for m in (model, tw.load(tmp_path / "merged.tw")):
+        for _ in range(3):  # the third is the native entry's
+            assert m(np.ones((1, 8, 4), np.float32)).shape == (1, 4, 8)
+        with pytest.raises(InputError, match="must be a multiple of 2"):
+            m(np.ones((1, 9, 4), np.float32))
+        with pytest.raises(InputError, match="must be a multiple of 2"):
+            m(np.ones((1, 9, 4), np.float32), out=np.ones((1, 5, 8), np.float32))
+    made = tw.export(str(tmp_path / "merged.pt2"), tmp_path / "c", name="merged", shared=True)
+    assert "where args_0_dim1 % 2 == 0" in (tmp_path / "c" / "merged.h").read_text()
+    with pytest.raises(TilewrightError, match="must be a multiple of 2"):
+        LibraryModel(made.library)(np.ones((1, 9, 4), np.float32))
+
+
+def test_a_guard_without_a_form_is_a_problem_of_the_model() -> None:
+    with pytest.raises(tw.CompileError, match=r"the guard .*sin"):
+        auto(lambda x: x + 1 if torch._sym_sin(x.shape[1]) > 0 else x, (2, 8, 4))
+
+
+# --- the family ------------------------------------------------------------------------------------------------------
+
+
+class Random(torch.nn.Module):
+    """Steps on [b, t, c], each of which looks at the sizes."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.draw = random.Random(seed)
+        n = self.draw.randint(1, 3)
+        self.steps = [self.draw.choice(STEPS)(self.draw) for _ in range(n)]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for step in self.steps:
+            x = step(x)
+        return x
+
+
+def _branch(r: random.Random) -> Step:
+    n, k = r.randint(2, 5), r.randint(0, 4)
+    test = r.choice([
+        lambda x: x.shape[1] % n == k % n,
+        lambda x: x.shape[1] > 2 * n,
+        lambda x: x.shape[1] * 2 < x.shape[2] + k,
+        lambda x: x.shape[1] != n + k,
+        lambda x: x.shape[1] // n == k,
+        lambda x: x.shape[1] % n == 0 or x.shape[1] > 9,
+        lambda x: not (x.shape[1] > n and x.shape[1] < 3 * n),
+        lambda x: max(x.shape[1], 5) < min(x.shape[2], 12) + k,
+        lambda x: x.shape[1] / x.shape[2] > 1.5,
+        lambda x: x.shape[1] / n >= 0.7 * k,
+        lambda x: math.sqrt(x.shape[1]) < n,
+        lambda x: round(x.shape[1] * 0.3) == k,
+        lambda x: math.ceil(x.shape[1] / n) > k,
+        lambda x: math.floor(x.shape[1] * 1.7) < 11,
+        lambda x: x.shape[1] ** 2 > 7 * n * k,
+        lambda x: x.numel() > 40,
+    ])  # fmt: skip
+    return lambda x: x * 2 + 1 if test(x) else x - 3
+
+
+def _padded(r: random.Random) -> Step:
+    n = r.randint(2, 4)
+
+    def pad(x: torch.Tensor) -> torch.Tensor:
+        left = -x.shape[1] % n
+        if left:
+            x = F.pad(x, (0, 0, 0, left))
+        return x.reshape(x.shape[0], x.shape[1] // n, n, x.shape[2]).sum(2)
+
+    return pad
+
+
+def _chunked(r: random.Random) -> Step:
+    n = r.randint(2, 3)
+    return lambda x: torch.cat([c * (k + 1) for k, c in enumerate(x.chunk(n, 1))], 1)
+
+
+def _split(r: random.Random) -> Step:
+    n = r.randint(2, 4)
+    return lambda x: torch.cat([c.flip(1) for c in x.split(n, 1)], 1)
+
+
+def _shuffled(r: random.Random) -> Step:
+    n = r.randint(2, 3)
+    return lambda x: x.reshape(x.shape[0], x.shape[1] // n, n * x.shape[2]) if x.shape[1] % n == 0 else x.cos()
+
+
+def _cut(r: random.Random) -> Step:
+    share, n = r.choice([0.75, 0.5, 0.3]), r.randint(1, 6)
+    return r.choice([
+        lambda x: F.interpolate(x.mT, int(x.shape[1] * share)).mT,
+        lambda x: x[:, : min(x.shape[1], n)],
+        lambda x: x[:, max(x.shape[1] - n, 0) :],
+        lambda x: x[:, : x.shape[1] // 2] + x[:, (x.shape[1] + 1) // 2 :],
+        lambda x: x.narrow(1, 0, n),
+        lambda x: x.unfold(1, n, 1).sum(-1),
+        lambda x: F.avg_pool1d(x.mT, n).mT,
+    ])  # fmt: skip
+
+
+def _scaled(r: random.Random) -> Step:
+    n = r.randint(1, 9)
+    return r.choice([
+        lambda x: x * math.sqrt(n / x.shape[1]),
+        lambda x: x * (n / x.shape[1]),
+        lambda x: x / x.shape[2] ** 0.5,
+        lambda x: x + x.transpose(1, 2) if x.shape[1] == x.shape[2] else x.exp(),
+    ])  # fmt: skip
+
+
+STEPS = (_branch, _branch, _padded, _chunked, _split, _shuffled, _cut, _scaled)
+
+
+def cases(seeds: range) -> Iterator[tuple[int, str]]:
+    """What became of each program at each of some sizes: ``same``, ``both refuse``, or what went wrong."""
+    for seed in seeds:
+        r = random.Random(seed)
+        shape = (r.randint(1, 3), r.randint(2, 12), r.randint(2, 8))
+        axes = r.choice([(1,), (1,), (1, 2), (0, 1)])
+        try:
+            module = Random(seed).eval()
+            program = export_module(module, (torch.rand(shape),), {"x": dict.fromkeys(axes, Dim.AUTO)})
+            traced = program.module()
+        except Exception:  # a size of the example's own for which the module is none
+            continue
+        try:
+            model = tw.compile(program, cache=False)
+        except tw.CompileError as e:
+            yield seed, f"not compiled: {e}"
+            continue
+        for _ in range(6):
+            x = torch.rand([r.randint(1, 14) if k in axes else d for k, d in enumerate(shape)])
+            yield seed, _outcome(traced, model, x)
+
+
+def _outcome(traced: torch.nn.Module, model: Any, x: torch.Tensor) -> str:
+    want, got = None, None
+    with contextlib.suppress(Exception), torch.no_grad():
+        want = traced(x)
+    try:
+        got = model(x)
+    except TilewrightError as e:
+        return "both refuse" if want is None else f"refused: {tuple(x.shape)}: {e}"
+    if want is None:
+        return f"accepted: {tuple(x.shape)}"
+    return "same" if got.shape == want.shape and torch.allclose(got, want, atol=1e-5) else f"wrong: {tuple(x.shape)}"
+
+
+def check_family(seeds: range) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for seed, what in cases(seeds):
+        kind = what.split(":")[0]
+        found[kind] = found.get(kind, 0) + 1
+        assert kind in ("same", "both refuse", "not compiled"), f"seed {seed}: {what}"
+    assert found.get("not compiled", 0) * 10 <= sum(found.values())
+    return found
+
+
+def test_random_guards() -> None:
+    found = check_family(range(12))
+    assert found["same"] > 5 and found["both refuse"] > 5
+
+
+@pytest.mark.slow
+def test_500_random_guards() -> None:
+    found = check_family(range(12, 130))
+    assert sum(found.values()) >= 500
