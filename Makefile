@@ -17,6 +17,7 @@ endif
 PIP_ARGS ?=
 PYTEST_ARGS ?=
 FUZZ_ARGS ?=
+REPLAY_ARGS ?=
 JOBS ?= 2
 
 VENV := .venv
@@ -33,7 +34,7 @@ ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-all fuzz lint bench clean
+.PHONY: help demo test test-all fuzz replay lint bench clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | while IFS='|' read -r name text; do printf '  make %-9s %s\n' "$$name" "$$text"; done
@@ -54,6 +55,9 @@ test-all: lint  ## lint, then every test, full-size models too
 fuzz: $(STAMP)-dev  ## 20,000 random graphs and 2,000 damaged files; goes on where it was stopped
 	$(ONE_THREAD) PYTHONPATH=tests:. $(RUN) -m fuzz --jobs $(JOBS) $(FUZZ_ARGS)
 	$(ONE_THREAD) $(RUN) -m pytest -m fuzz -n $(JOBS) --timeout 0 -o faulthandler_timeout=0 $(PYTEST_ARGS)
+
+replay: $(STAMP)-dev  ## is the emitted code byte-equal to the last commit's? REPLAY_ARGS="--base HEAD~1" for another
+	$(ONE_THREAD) PYTHONPATH=src:tests:. $(RUN) -m replay --jobs $(JOBS) $(REPLAY_ARGS)
 
 bench: $(STAMP)-bench  ## latency and compile time beside the peers, interleaved
 	$(RUN) -m benchmarks.latency resnet50 bert_base mobilenet_v2 --threads 1 2
