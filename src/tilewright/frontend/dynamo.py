@@ -12,11 +12,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tilewright.core.graph import Graph
 from tilewright.frontend.aten import CONVERTERS, TAKEN_APART
-from tilewright.frontend.dynamo_plan import Execute, OnFallback, plan_graph, refuse_fallback, warn_of_fallback
+from tilewright.frontend.dynamo_plan import Execute, OnFallback, plan_graph, warn_of_fallback
+from tilewright.runtime.env import read_environment
 
 if TYPE_CHECKING:
     import torch
@@ -44,7 +46,7 @@ def make_backend(
     """A Dynamo back end over any way to make a graph callable: ``compile_graph(graph, **options)`` on arrays.
 
     ``on_fallback`` is told of the calls that PyTorch is left to run; by default each warns once. The option
-    ``fallback=False`` makes them an error.
+    ``fallback=False``, or ``TILEWRIGHT_STRICT=1``, makes them an error.
     """
 
     def compile_captured(
@@ -53,20 +55,22 @@ def make_backend(
         from torch._dynamo.backends.common import aot_autograd
 
         given = dict(options or {})
-        react = on_fallback if given.pop("fallback", True) else refuse_fallback
+        strict = not given.pop("fallback", not read_environment().strict)
 
         def compile_now(graph: Graph) -> Execute:
             return compile_graph(graph, **given)
 
+        plan = partial(plan_graph, compile_now=compile_now, on_fallback=on_fallback, strict=strict)
+
         def inference(functional: GraphModule, fakes: Sequence[Any]) -> Callable[..., Any]:
             frozen = _freezable(functional, example_inputs)
-            return _boxed(_Compiled(functional, compile_now, frozen, react))
+            return _boxed(_Compiled(functional, plan, frozen))
 
         def forward(functional: GraphModule, fakes: Sequence[Any]) -> Callable[..., Any]:
-            return _boxed(_Compiled(functional, compile_now, {}, react))
+            return _boxed(_Compiled(functional, plan, {}))
 
         def backward(functional: GraphModule, fakes: Sequence[Any]) -> Callable[..., Any]:
-            return _boxed(_Compiled(functional, compile_now, {}, react, lazy=True))
+            return _boxed(_Compiled(functional, plan, {}, lazy=True))
 
         compiler = aot_autograd(
             fw_compiler=forward, bw_compiler=backward, inference_compiler=inference, decompositions=_decompositions()
@@ -204,15 +208,13 @@ class _Compiled:
     def __init__(
         self,
         functional: GraphModule,
-        compile_now: Callable[[Graph], Execute],
+        plan: Callable[[GraphModule, dict[int, torch.Tensor]], Callable[[Sequence[Any]], list[Any]]],
         frozen: dict[int, torch.Tensor],
-        on_fallback: OnFallback,
         lazy: bool = False,
     ) -> None:
         self.functional = functional
-        self.compile_now = compile_now
+        self.plan = plan
         self.frozen = frozen
-        self.on_fallback = on_fallback
         self.stamps: list[_Stamp] = []
         self.run: Callable[[Sequence[Any]], list[Any]] | None = None
         if not lazy:
@@ -223,7 +225,7 @@ class _Compiled:
 
         with _disable_current_modes():  # AOTAutograd compiles under its fake tensors; weights are real
             self.stamps = [_stamp(i, t) for i, t in self.frozen.items()]
-            self.run = plan_graph(self.functional, self.frozen, self.compile_now, self.on_fallback)
+            self.run = self.plan(self.functional, self.frozen)
 
     def __call__(self, *args: Any) -> list[Any]:
         if self.run is None or [_stamp(s[0], args[s[0]]) for s in self.stamps] != self.stamps:

@@ -21,7 +21,7 @@ from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.types import Array, TensorType, bool_, f64, i64
 from tilewright.frontend.aten_call import SymFloat, Unsupported, dim_scalar
 from tilewright.frontend.complex_pairs import Pair, from_parts, join_parts
-from tilewright.frontend.fx import FAILED, Importer
+from tilewright.frontend.fx import FAILED, Importer, OnFault
 from tilewright.frontend.fx_locations import location_of
 from tilewright.frontend.fx_symbols import SymbolTable, lone_symbol
 from tilewright.frontend.torch_tensors import carrier, to_numpy, to_torch
@@ -73,13 +73,20 @@ class PieceProgram:
 
 
 def import_piece(
-    owner: Any, nodes: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any], frozen: Mapping[Any, torch.Tensor]
+    owner: Any,
+    nodes: Sequence[Any],
+    inputs: Sequence[Any],
+    outputs: Sequence[Any],
+    frozen: Mapping[Any, torch.Tensor],
+    on_fault: OnFault | None = None,
 ) -> tuple[PieceProgram | None, dict[Any, Problem]]:
     """The program of fx nodes; or None, and the calls that have no form here with the reasons.
 
-    ``outputs`` may hold numbers beside fx nodes. ``frozen`` gives inputs that are constants.
+    ``outputs`` may hold numbers beside fx nodes. ``frozen`` gives inputs that are constants. ``on_fault`` makes a
+    problem of an error that a call's converter did not mean to raise.
     """
     importer = Importer(Pool(), SymbolTable(), owner)
+    importer.on_fault = on_fault
     importer.symbols.compute_the_rest()
     bound, takes = _bind(importer, inputs, frozen)
     importer.convert_nodes(nodes)

@@ -7,6 +7,9 @@ PyTorch runs four kinds of calls. A draw of random numbers belongs to PyTorch's 
 drawing there, in the program's order, gives the numbers that the seed promises. A check computes nothing, and raises
 PyTorch's own error. Where data decide a size that nothing bounds, it is read between two pieces, as memory is planned
 when a piece begins. A call that has no form here falls back: it is named to ``on_fallback``, which warns.
+
+An error of ours is nobody's refusal: the piece that it came of falls back as a whole (``dynamo_faults``), when it is
+compiled or, where a call of it fails, when it is called; PyTorch's own error then is what the user meets.
 """
 
 from __future__ import annotations
@@ -19,10 +22,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilewright.core.diag import CompileError, ImportFailed, Problem
+from tilewright.core.diag import CompileError, ImportFailed, OptionError, Problem
 from tilewright.core.graph import Graph
 from tilewright.core.types import Array
 from tilewright.frontend.aten_places import UNBOUNDED
+from tilewright.frontend.dynamo_faults import Faults, InternalError, is_refusal
 from tilewright.frontend.dynamo_piece import PieceProgram, import_piece
 from tilewright.frontend.dynamo_sizes import size_read_before
 from tilewright.frontend.dynamo_split import Piece, calls, split
@@ -80,6 +84,7 @@ class _Refusals:
 
     problems: dict[Any, Problem]
     draws: frozenset[Any]
+    faults: Faults
     sizes: set[Any] = field(default_factory=set)
 
     @property
@@ -111,32 +116,65 @@ def plan_graph(
     frozen: Mapping[int, torch.Tensor],
     compile_now: Callable[[Graph], Execute],
     on_fallback: OnFallback,
+    *,
+    strict: bool = False,
 ) -> Callable[[Sequence[Any]], list[Any]]:
-    """A function of the graph's flat arguments; ``frozen`` says which of them are weights known now."""
+    """A function of the graph's flat arguments; ``frozen`` says which of them are weights known now.
+
+    ``strict`` makes what would fall back an error: of refusals ``ImportFailed``, of ours ``InternalError``.
+    """
+    faults = Faults(functional, strict)
+    _detach_draws(functional.graph)
+    try:
+        run, problems = _planned(functional, frozen, compile_now, on_fallback, faults)
+    except (OptionError, InternalError):
+        raise
+    except Exception as e:
+        if strict and is_refusal(e):
+            raise
+        nodes = [n for n in functional.graph.nodes if n.op not in ("placeholder", "output")]
+        problems = getattr(e, "problems", ()) if is_refusal(e) else [faults.problem(e, nodes)]
+        run = partial(_run_steps, *_ends(functional), [partial(_run_eagerly, functional, nodes)])
+    if problems:
+        react = refuse_fallback if strict else on_fallback
+        react(problems)
+    return run
+
+
+def _ends(functional: GraphModule) -> tuple[list[Any], Sequence[Any]]:
+    """The inputs of a graph, and what it gives."""
+    placeholders = [n for n in functional.graph.nodes if n.op == "placeholder"]
+    return placeholders, next(n for n in functional.graph.nodes if n.op == "output").args[0]
+
+
+def _planned(
+    functional: GraphModule,
+    frozen: Mapping[int, torch.Tensor],
+    compile_now: Callable[[Graph], Execute],
+    on_fallback: OnFallback,
+    faults: Faults,
+) -> tuple[Callable[[Sequence[Any]], list[Any]], Sequence[Problem]]:
+    """The function, and why it leaves calls to PyTorch."""
     graph = functional.graph
-    _detach_draws(graph)
-    placeholders = [n for n in graph.nodes if n.op == "placeholder"]
+    placeholders, wanted = _ends(functional)
     weights = {placeholders[i]: t for i, t in frozen.items()}
-    wanted = next(n for n in graph.nodes if n.op == "output").args[0]
     draws = [n for n in graph.nodes if _name(n) in DRAWS or _is_check(n)]
     shapes = [n.args[0] for n in draws if _name(n) in SHAPE_ONLY and _name(n.args[0]) == "empty_strided.default"]
-    refused = _Refusals({}, frozenset([*shapes, *draws]))
+    refused = _Refusals({}, frozenset([*shapes, *draws]), faults)
     while True:
         n_refused = len(refused.nodes)
         if not refused.nodes:
-            whole = _whole(functional, placeholders, wanted, weights, compile_now, refused)
+            whole = _whole(functional, placeholders, wanted, weights, compile_now, on_fallback, refused)
             if whole is not None:
-                return whole
+                return whole, []
         else:
-            steps = _steps(functional, weights, compile_now, refused)
+            steps = _steps(functional, weights, compile_now, on_fallback, refused)
             if steps is not None:
                 break
         refused.read_sizes()
         if len(refused.nodes) == n_refused:
             refused.refuse_all(graph)
-    if refused.problems:
-        on_fallback(list(refused.problems.values()))
-    return partial(_run_steps, placeholders, wanted, steps)
+    return partial(_run_steps, placeholders, wanted, steps), list(dict.fromkeys(refused.problems.values()))
 
 
 def _is_check(node: Any) -> bool:
@@ -172,43 +210,91 @@ def _whole(
     wanted: Sequence[Any],
     weights: Mapping[Any, torch.Tensor],
     compile_now: Callable[[Graph], Execute],
+    on_fallback: OnFallback,
     refused: _Refusals,
 ) -> Callable[[Sequence[Any]], list[Any]] | None:
     """The graph as one compiled piece; None when something in it is refused."""
     nodes = [n for n in owner.graph.nodes if n.op not in ("placeholder", "output")]
-    program, failed = import_piece(owner, nodes, placeholders, wanted, weights)
-    refused.problems.update(failed)
+    whole = Piece(True, tuple(nodes), tuple(placeholders), tuple(wanted))
+    program = _import(owner, whole, weights, refused)
     execute = _compile(program, calls(nodes), compile_now, refused)
-    return None if execute is None or program is None else partial(_run_program, program, execute)
+    if execute is None or program is None:
+        return None
+    return partial(_run_program, program, execute, _Rescue(owner, whole, refused.faults, on_fallback))
+
+
+def _import(
+    owner: Any, piece: Piece, weights: Mapping[Any, torch.Tensor], refused: _Refusals
+) -> PieceProgram | None:
+    """A piece as a graph; None, with the calls that are to blame in ``refused``, where it can't be one."""
+    try:
+        program, failed = import_piece(owner, piece.nodes, piece.inputs, piece.outputs, weights, refused.faults.of_call)
+    except InternalError:
+        raise
+    except Exception as e:
+        blamed = calls(piece.nodes)
+        if not blamed:
+            raise
+        problem = refused.faults.problem(e, blamed)
+        program, failed = None, dict.fromkeys(blamed, problem)
+    refused.problems.update(failed)
+    return program
 
 
 def _compile(
     program: PieceProgram | None, nodes: Sequence[Any], compile_now: Callable[[Graph], Execute], refused: _Refusals
 ) -> Execute | None:
-    """Compile a piece. Where the compiler refuses, its calls are refused, and so is the result."""
+    """Compile a piece. Where the compiler refuses, or fails, its calls are refused, and so is the result."""
     if program is None:
         return None
     try:
         return compile_now(program.graph) if program.graph.outputs else _nothing
-    except CompileError as e:
-        rule = "; ".join(dict.fromkeys(p.rule for p in e.problems)) or str(e)
-        refused.problems.update({n: Problem(location_of(n), str(n.target), rule) for n in nodes})
-        if not nodes:
+    except Exception as e:
+        if not nodes or isinstance(e, OptionError):
             raise
-        return None
+        if isinstance(e, CompileError) and is_refusal(e):
+            rule = "; ".join(dict.fromkeys(p.rule for p in e.problems)) or str(e)
+            refused.problems.update({n: Problem(location_of(n), str(n.target), rule) for n in nodes})
+        else:
+            refused.problems.update(dict.fromkeys(nodes, refused.faults.problem(e, nodes, program.graph)))
+    return None
 
 
 def _nothing(*arrays: Array) -> Sequence[Array]:
     return ()
 
 
-def _run_program(program: PieceProgram, execute: Execute, args: Sequence[Any]) -> list[Any]:
-    if program.positions is not None and getattr(execute, "understands_tensors", False):
-        results = execute(*[args[i] for i in program.positions])
-        return [results] if len(program.gives) == 1 else list(results)
-    found = execute(*(take(args) for take in program.takes))
-    arrays = (found,) if isinstance(found, np.ndarray) else found
-    return [give(args, arrays) for give in program.gives]
+def _run_program(program: PieceProgram, execute: Execute, rescue: _Rescue, args: Sequence[Any]) -> list[Any]:
+    try:
+        if program.positions is not None and getattr(execute, "understands_tensors", False):
+            results = execute(*[args[i] for i in program.positions])
+            return [results] if len(program.gives) == 1 else list(results)
+        found = execute(*(take(args) for take in program.takes))
+        arrays = (found,) if isinstance(found, np.ndarray) else found
+        return [give(args, arrays) for give in program.gives]
+    except Exception as e:
+        return rescue(e, args)
+
+
+@dataclass
+class _Rescue:
+    """PyTorch runs a compiled piece whose call failed: it raises its own error, or the failure was ours."""
+
+    owner: Any
+    piece: Piece
+    faults: Faults
+    on_fallback: OnFallback
+    is_told: bool = False
+
+    def __call__(self, error: Exception, args: Sequence[Any]) -> list[Any]:
+        if self.faults.strict:
+            raise error
+        values = dict(zip(self.piece.inputs, args, strict=True))
+        _run_eagerly(self.owner, self.piece.nodes, values)
+        if not self.is_told:
+            self.is_told = True
+            self.on_fallback([self.faults.problem(error, calls(self.piece.nodes))])
+        return [values[x] if hasattr(x, "op") else x for x in self.piece.outputs]
 
 
 # --- several pieces -------------------------------------------------------------------------------------------------
@@ -218,18 +304,12 @@ def _steps(
     functional: GraphModule,
     weights: Mapping[Any, torch.Tensor],
     compile_now: Callable[[Graph], Execute],
+    on_fallback: OnFallback,
     refused: _Refusals,
 ) -> list[Step] | None:
     """A step for each piece; None when more is refused, which then is in ``refused``."""
     pieces = split(functional.graph, refused.nodes, refused.draws)
-    programs: list[PieceProgram | None] = []
-    for piece in pieces:
-        program: PieceProgram | None = None
-        failed: dict[Any, Problem] = {}
-        if piece.is_compiled:
-            program, failed = import_piece(functional, piece.nodes, piece.inputs, piece.outputs, weights)
-        refused.problems.update(failed)
-        programs.append(program)
+    programs = [_import(functional, piece, weights, refused) if piece.is_compiled else None for piece in pieces]
     if any(p.is_compiled and program is None for p, program in zip(pieces, programs, strict=True)):
         return None
     steps: list[Step] = []
@@ -240,7 +320,8 @@ def _steps(
         execute = _compile(program, calls(piece.nodes), compile_now, refused)
         if execute is None or program is None:
             return None
-        steps.append(partial(_run_piece, piece, program, execute))
+        rescue = _Rescue(functional, piece, refused.faults, on_fallback)
+        steps.append(partial(_run_piece, piece, program, execute, rescue))
     return steps
 
 
@@ -253,8 +334,10 @@ def _run_steps(
     return [values[x] if hasattr(x, "op") else x for x in wanted]
 
 
-def _run_piece(piece: Piece, program: PieceProgram, execute: Execute, values: dict[Any, Any]) -> None:
-    results = _run_program(program, execute, [values[x] for x in piece.inputs])
+def _run_piece(
+    piece: Piece, program: PieceProgram, execute: Execute, rescue: _Rescue, values: dict[Any, Any]
+) -> None:
+    results = _run_program(program, execute, rescue, [values[x] for x in piece.inputs])
     values.update(zip(piece.outputs, results, strict=True))
 
 

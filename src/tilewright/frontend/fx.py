@@ -57,6 +57,10 @@ HIGHER_ORDER: Mapping[str, Callable[[Importer, Builder, Sequence[Any]], list[Nod
 }
 
 
+OnFault = Callable[[Exception, Any], Problem]
+"""Makes a problem of an error that nobody meant to raise, and of the call that it came of."""
+
+
 class Failed:
     """Stands for the value of a call that could not be converted."""
 
@@ -79,6 +83,7 @@ class Importer:
         self.numbers: dict[str, Node] = {}  # PyTorch's symbols for elements of tensors, 0-d
         self.writes = NO_WRITES
         self.draws: Draws | None = None
+        self.on_fault: OnFault | None = None
         self._versions: dict[Any, int] = {}  # of views, and of what they are taken of: how often it was written to
         self._constants: dict[int, Node] = {}
 
@@ -169,6 +174,7 @@ class Importer:
         """An importer for a sub-graph: the same sizes, nodes and problems of its own."""
         made = Importer(pool, self.symbols, owner, self.homes if pool is self.pool else None)
         made.draws = self.draws if pool is self.pool else None
+        made.on_fault = self.on_fault
         return made
 
     def read_assertions(self, graph: Any) -> None:
@@ -218,6 +224,10 @@ class Importer:
         except CompileError as e:
             rules = "; ".join(p.rule for p in e.problems)
             self.fail(blamed, Problem(location_of(node), str(node.target), rules, e.problems[0].remedy))
+        except Exception as e:
+            if self.on_fault is None:
+                raise
+            self.fail(blamed, self.on_fault(e, blamed))
         return FAILED
 
     def _call(self, node: Any) -> Any:

@@ -124,7 +124,7 @@ def _full(b: Rewriting, node: Node) -> Node | None:
 
 def _slice(b: Rewriting, node: Node) -> Node | None:
     x, a = node.inputs[0], node.attrs
-    if x.shape == node.shape and not any(a["starts"]) and set(a["steps"]) <= {1}:
+    if x.shape == node.shape and all(s == 0 for s in a["starts"]) and set(a["steps"]) <= {1}:
         return x
     if x.op is ops.slice and all(s > 0 for s in a["steps"]) and all(s > 0 for s in x.attrs["steps"]):
         return _slice_of_slice(b, node, x)

@@ -24,6 +24,8 @@ class Environment:
     """``TILEWRIGHT_CACHE_BYTES``: size limit of the disk cache."""
     dump: str | None = None
     """``TILEWRIGHT_DUMP``: where every compile that the cache does not answer writes its stages, in a new folder."""
+    strict: bool = False
+    """``TILEWRIGHT_STRICT``: under ``torch.compile`` nothing falls back to PyTorch; what would is an error."""
     spin_us: int | None = None
     """``TILEWRIGHT_SPIN_US``: how long an idle worker spins before it sleeps."""
     home: str | None = None
@@ -39,6 +41,7 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
         cache=env.get("TILEWRIGHT_CACHE") or None,
         cache_bytes=_number(env.get("TILEWRIGHT_CACHE_BYTES")),
         dump=env.get("TILEWRIGHT_DUMP") or None,
+        strict=env.get("TILEWRIGHT_STRICT", "").strip().lower() not in ("", "0", "off"),
         spin_us=_number(env.get("TILEWRIGHT_SPIN_US")),
         home=_cache_home(env),
     )
