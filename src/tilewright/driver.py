@@ -187,11 +187,14 @@ def with_convention(artifact: Artifact, called: Called | None) -> Artifact:
     return replace(artifact, manifest=replace(artifact.manifest, convention=convention), weights=weights)
 
 
+OFFERED = (*(f.name for f in fields(Options)), "threads")
+"""The options of ``compile_graph``."""
+
+
 def compile_graph(graph: Graph, *, threads: int | None = None, **options: Any) -> CompiledModel:
     """Compile a graph; ``options`` are the fields of :class:`Options`, and others an ``OptionError``."""
-    offered = [f.name for f in fields(Options)]
-    if unknown := sorted(options.keys() - set(offered)):
-        raise OptionError(f"there is no option {unknown[0]!r} here", remedy=f"use one of {[*offered, 'threads']}")
+    if unknown := sorted(options.keys() - set(OFFERED)):
+        raise OptionError(f"there is no option {unknown[0]!r} here", remedy=f"use one of {list(OFFERED)}")
     chosen, clock = Options(**options), Clock()
     _dump_if_asked(graph, chosen)
     return _ready(build(graph, chosen, clock), threads, clock, from_cache=False)

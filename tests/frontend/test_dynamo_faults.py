@@ -15,7 +15,7 @@ from tilewright.core.graph import Graph
 from tilewright.core.text import load_graph
 from tilewright.frontend import fx
 from tilewright.frontend.aten_call import Call
-from tilewright.frontend.dynamo import make_backend
+from tilewright.frontend.dynamo import MODES, make_backend
 from tilewright.frontend.dynamo_faults import KEPT_BYTES
 from tilewright.frontend.dynamo_plan import FallbackWarning
 from tilewright.graph.interp import run
@@ -137,9 +137,25 @@ def test_a_report_that_cannot_be_written_stops_nothing(tmp_path: Path, monkeypat
         torch.testing.assert_close(torch.compile(f, backend=make_backend(breaks_on("exp")))(x), f(x))
 
 
-def test_a_wrong_option_is_no_fault(tmp_path: Path) -> None:
-    compiled = torch.compile(f, backend="tilewright", options={"accuracy": "perfect"})
-    with pytest.raises(Exception, match="perfect") as caught:
+def test_modes_and_options_of_torch_compile(tmp_path: Path) -> None:
+    x, schedule = torch.randn(3), tmp_path / "empty.txt"
+    schedule.write_text("")
+    given: list[dict[str, Any]] = [{"mode": mode} for mode in MODES]
+    given += [{"options": {"threads": 1, "accuracy": "exact", "fallback": False}}, {"options": {"schedule": schedule}}]
+    for options in given:
+        torch._dynamo.reset()
+        torch.testing.assert_close(torch.compile(f, backend="tilewright", **options)(x), f(x))
+
+
+@pytest.mark.parametrize(("given", "says"), [
+    ({"mode": "fastest"}, "max-autotune"),
+    ({"options": {"max_autotune": True}}, "use some of target, precision, .*threads, fallback"),
+    ({"options": {"accuracy": "perfect"}}, "perfect"),
+    ({"options": {"schedule": "nowhere.txt"}}, "nowhere.txt"),
+])  # fmt: skip
+def test_a_wrong_option_is_no_fault(given: dict[str, Any], says: str, tmp_path: Path) -> None:
+    compiled = torch.compile(f, backend="tilewright", **given)
+    with pytest.raises(Exception, match=says) as caught:
         compiled(torch.randn(3))
     assert isinstance(caught.value.inner_exception, OptionError)  # type: ignore[attr-defined]
     assert not list(tmp_path.iterdir())

@@ -15,6 +15,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from tilewright.core.diag import OptionError
 from tilewright.core.graph import Graph
 from tilewright.frontend.aten import CONVERTERS, TAKEN_APART
 from tilewright.frontend.dynamo_plan import Execute, OnFallback, plan_graph, warn_of_fallback
@@ -31,13 +32,31 @@ TRAINING_ONLY = frozenset({"native_batch_norm.default", "native_dropout.default"
 """Calls whose training form only PyTorch's decomposition expresses."""
 
 
-def backend(
-    gm: GraphModule, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None
-) -> Callable[..., Any]:
-    """The entry point that ``torch.compile`` calls; ``options`` are those of ``driver.compile_graph``."""
-    from tilewright.driver import compile_graph
+MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+"""What ``torch.compile`` calls ``mode``. All give the same code: schedules follow from a model of the machine, not from
+trials, and calls go through a native entry. Measured schedules come from ``tilewright tune`` and the option
+``schedule``."""
 
-    return make_backend(compile_graph)(gm, example_inputs, options=options)
+OWN_OPTIONS = ("fallback",)
+"""Options that say how a captured graph is taken, beside those of ``driver.compile_graph``."""
+
+
+def backend(
+    gm: GraphModule, example_inputs: Sequence[Any], *, mode: str = "default", options: Mapping[str, Any] | None = None
+) -> Callable[..., Any]:
+    """The entry point that ``torch.compile`` calls; ``options`` are those of ``driver.compile_graph``, but for
+    ``schedule``, which is a path, and ``OWN_OPTIONS``. ``OptionError`` for others."""
+    from tilewright.driver import OFFERED, compile_graph
+    from tilewright.options import Options, read_schedule
+
+    given = dict(options or {})
+    if unknown := sorted(given.keys() - {*OFFERED, *OWN_OPTIONS}):
+        known = ", ".join([*OFFERED, *OWN_OPTIONS])
+        raise OptionError(f"there is no option {unknown[0]!r} here", remedy=f"use some of {known}")
+    if "schedule" in given:
+        given["schedule"] = read_schedule(given["schedule"])
+    Options(**{name: value for name, value in given.items() if name not in ("threads", *OWN_OPTIONS)})
+    return make_backend(compile_graph)(gm, example_inputs, mode=mode, options=given)
 
 
 def make_backend(
@@ -50,10 +69,16 @@ def make_backend(
     """
 
     def compile_captured(
-        gm: GraphModule, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None
+        gm: GraphModule,
+        example_inputs: Sequence[Any],
+        *,
+        mode: str = "default",
+        options: Mapping[str, Any] | None = None,
     ) -> Callable[..., Any]:
         from torch._dynamo.backends.common import aot_autograd
 
+        if mode not in MODES:
+            raise OptionError(f"mode {mode!r} is not offered", remedy=f"use one of {list(MODES)}")
         given = dict(options or {})
         strict = not given.pop("fallback", not read_environment().strict)
 
