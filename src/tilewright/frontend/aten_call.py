@@ -206,10 +206,11 @@ def clamp_index(index: Dim | Node | None, size: Dim, default: Dim) -> Dim:
         return default
     if isinstance(index, Node):
         raise Unsupported("a slice bound that is data", "use torch.gather, or promise its range by torch._check")
+    if index == 0:
+        return 0
     if not is_nonneg(index):
-        if not is_nonneg(index * -1 - 1):
-            raise Unsupported(f"slice bound {index} may be negative or not", "give the dimension bounds")
-        index = index + size
+        is_negative = minimum(maximum(index * -1, 0), 1)  # 1 below zero, else 0
+        index = index + size * is_negative
     return minimum(maximum(index, 0), size)
 
 

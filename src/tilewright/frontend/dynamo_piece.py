@@ -22,6 +22,7 @@ from tilewright.core.types import Array, TensorType, bool_, f64, i64
 from tilewright.frontend.aten_call import SymFloat, Unsupported, dim_scalar
 from tilewright.frontend.complex_pairs import Pair, from_parts, join_parts
 from tilewright.frontend.fx import FAILED, Importer, OnFault
+from tilewright.frontend.fx_guards import Promises
 from tilewright.frontend.fx_locations import location_of
 from tilewright.frontend.fx_symbols import SymbolTable, lone_symbol
 from tilewright.frontend.torch_tensors import carrier, to_numpy, to_torch
@@ -78,14 +79,15 @@ def import_piece(
     inputs: Sequence[Any],
     outputs: Sequence[Any],
     frozen: Mapping[Any, torch.Tensor],
+    promises: Promises | None = None,
     on_fault: OnFault | None = None,
 ) -> tuple[PieceProgram | None, dict[Any, Problem]]:
     """The program of fx nodes; or None, and the calls that have no form here with the reasons.
 
-    ``outputs`` may hold numbers beside fx nodes. ``frozen`` gives inputs that are constants. ``on_fault`` makes a
-    problem of an error that a call's converter did not mean to raise.
+    ``outputs`` may hold numbers beside fx nodes. ``frozen`` gives inputs that are constants. ``promises`` are
+    those of the whole graph's sizes. ``on_fault`` makes a problem of an error that a converter did not mean to raise.
     """
-    importer = Importer(Pool(), SymbolTable(), owner)
+    importer = Importer(Pool(), SymbolTable(promises=promises), owner)
     importer.on_fault = on_fault
     importer.symbols.compute_the_rest()
     bound, takes = _bind(importer, inputs, frozen)
@@ -116,7 +118,8 @@ def _bind(
     inputs: list[Node] = []
     takes: list[Take] = []
     sizes: list[tuple[Sym, Take]] = []
-    for i, node in enumerate(placeholders):
+    is_integer = [type(node.meta.get("val")).__name__ == "SymInt" for node in placeholders]
+    for i, node in sorted(enumerate(placeholders), key=lambda pair: not is_integer[pair[0]]):  # shapes are made of them
         value = node.meta.get("val")
         loc = Loc(f'input "{node.name}"')
         try:

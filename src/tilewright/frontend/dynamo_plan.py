@@ -30,6 +30,7 @@ from tilewright.frontend.dynamo_faults import Faults, InternalError, is_refusal
 from tilewright.frontend.dynamo_piece import PieceProgram, import_piece
 from tilewright.frontend.dynamo_sizes import size_read_before
 from tilewright.frontend.dynamo_split import Piece, calls, split
+from tilewright.frontend.fx_guards import Promises, promises_of
 from tilewright.frontend.fx_locations import location_of
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ class _Refusals:
     problems: dict[Any, Problem]
     draws: frozenset[Any]
     faults: Faults
+    promises: Promises
     sizes: set[Any] = field(default_factory=set)
 
     @property
@@ -160,7 +162,7 @@ def _planned(
     weights = {placeholders[i]: t for i, t in frozen.items()}
     draws = [n for n in graph.nodes if _name(n) in DRAWS or _is_check(n)]
     shapes = [n.args[0] for n in draws if _name(n) in SHAPE_ONLY and _name(n.args[0]) == "empty_strided.default"]
-    refused = _Refusals({}, frozenset([*shapes, *draws]), faults)
+    refused = _Refusals({}, frozenset([*shapes, *draws]), faults, promises_of(graph))
     while True:
         n_refused = len(refused.nodes)
         if not refused.nodes:
@@ -223,12 +225,13 @@ def _whole(
     return partial(_run_program, program, execute, _Rescue(owner, whole, refused.faults, on_fallback))
 
 
-def _import(
-    owner: Any, piece: Piece, weights: Mapping[Any, torch.Tensor], refused: _Refusals
-) -> PieceProgram | None:
+def _import(owner: Any, piece: Piece, weights: Mapping[Any, torch.Tensor], refused: _Refusals) -> PieceProgram | None:
     """A piece as a graph; None, with the calls that are to blame in ``refused``, where it can't be one."""
     try:
-        program, failed = import_piece(owner, piece.nodes, piece.inputs, piece.outputs, weights, refused.faults.of_call)
+        of_call = refused.faults.of_call
+        program, failed = import_piece(
+            owner, piece.nodes, piece.inputs, piece.outputs, weights, refused.promises, of_call
+        )
     except InternalError:
         raise
     except Exception as e:
@@ -334,9 +337,7 @@ def _run_steps(
     return [values[x] if hasattr(x, "op") else x for x in wanted]
 
 
-def _run_piece(
-    piece: Piece, program: PieceProgram, execute: Execute, rescue: _Rescue, values: dict[Any, Any]
-) -> None:
+def _run_piece(piece: Piece, program: PieceProgram, execute: Execute, rescue: _Rescue, values: dict[Any, Any]) -> None:
     results = _run_program(program, execute, rescue, [values[x] for x in piece.inputs])
     values.update(zip(piece.outputs, results, strict=True))
 

@@ -15,6 +15,7 @@ from typing import Any
 from tilewright.core.expr import Dim, Sym, ceildiv, floordiv, maximum, minimum, mod
 from tilewright.frontend.aten_call import Unsupported
 from tilewright.frontend.fx_conditions import nonnegative_when
+from tilewright.frontend.fx_guards import Promises
 from tilewright.frontend.fx_rounded import rounded
 
 _BY_DATA = re.compile(r"u\d+")
@@ -37,12 +38,18 @@ TRACED_FROM = 2
 
 
 class SymbolTable:
-    """Converts sizes; one sympy symbol is always the same ``Sym``."""
+    """Converts sizes; one sympy symbol is always the same ``Sym``. ``promises`` are what callers are held to."""
 
-    def __init__(self, names: Mapping[str, str] | None = None, places: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        names: Mapping[str, str] | None = None,
+        places: Mapping[str, str] | None = None,
+        promises: Promises | None = None,
+    ) -> None:
         """``names`` are the user's, by PyTorch's; ``places`` name the others."""
         self._names = dict(names or {})
         self._places = dict(places or {})
+        self._promises = promises or Promises()
         self._symbols: dict[str, Dim] = {}
         self._equal: dict[str, Any] = {}
         self._ranges: dict[str, tuple[int | None, int | None]] = {}
@@ -79,7 +86,14 @@ class SymbolTable:
             for symbol in node.expr.free_symbols:
                 if str(symbol) not in self._ranges and symbol in node.shape_env.var_to_range:
                     self.add_ranges({symbol: node.shape_env.var_to_range[symbol]})
-        return self._convert(node.expr)
+                    self._tighten(str(symbol))
+        return self._convert(self._promises.simplest(node.expr))
+
+    def _tighten(self, name: str) -> None:
+        """A bound that is promised, beyond the range that PyTorch keeps for a symbol."""
+        least, (lo, hi) = self._promises.least.get(name), self._ranges[name]
+        if least is not None and (lo is None or least > lo):
+            self._ranges[name] = (least, hi)
 
     def integer(self, value: Any) -> tuple[Dim, list[tuple[Sym, int]]]:
         """An integer argument, and the symbols that bring it in, each with a sign: it is the sum of sign times symbol.

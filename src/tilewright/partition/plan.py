@@ -267,5 +267,9 @@ class GraphPlan:
 
 
 def _assumed(n_bytes: Dim) -> int:
-    """A number of bytes to compare with others."""
-    return evaluate(n_bytes, {s: ASSUMED_SIZE if s.hi is None else min(s.hi, ASSUMED_SIZE) for s in symbols(n_bytes)})
+    """A number of bytes to compare with others; 0 where the assumed sizes go together in no call."""
+    sizes = {s: ASSUMED_SIZE if s.hi is None else min(s.hi, ASSUMED_SIZE) for s in symbols(n_bytes)}
+    try:
+        return max(evaluate(n_bytes, sizes), 0)
+    except ZeroDivisionError:
+        return 0

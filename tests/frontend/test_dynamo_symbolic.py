@@ -1,0 +1,93 @@
+"""Symbolic sizes under ``torch.compile(dynamic=True)``: cuts, pads, views and splits beside eager PyTorch.
+
+``make fuzz`` runs 500 random functions; a failure names its seed, and ``symbolic_programs.program(seed).text`` is it.
+"""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from frontend.symbolic_programs import program
+from tilewright.frontend.dynamo_plan import FallbackWarning
+
+QUICK, ALL = 2, 500
+
+
+def check(f: Callable[..., Any], *calls: tuple[Any, ...], strict: bool = True) -> None:
+    """Compile once and compare every call with eager; ``strict`` lets nothing fall back."""
+    torch._dynamo.reset()
+    compiled = torch.compile(f, backend="tilewright", dynamic=True)
+    for args in calls:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", "" if strict else ".*the compiler failed", FallbackWarning)
+            got = compiled(*args)
+        torch.testing.assert_close(got, f(*args), rtol=1e-4, atol=1e-4)
+
+
+def test_a_slice_of_a_size_of_unknown_sign() -> None:
+    def f(x: torch.Tensor, q: int = 4) -> torch.Tensor:
+        n, length, width = x.shape
+        return F.pad(x, (0, 0, 0, -length % q)).view(n, -1, q, width).sum(2)[:, :, None] * 2
+
+    check(f, (torch.randn(2, 9, 8),), (torch.randn(2, 9, 8), 3), (torch.randn(3, 12, 5), 4), (torch.randn(2, 7, 4), 2))
+
+
+def test_sizes_that_another_piece_computes() -> None:
+    def f(x: torch.Tensor, p: torch.Tensor, sizes: list[int]) -> torch.Tensor:
+        out, start = [], 0
+        for n in sizes:
+            out.append(x[start : start + n] * 2.0)
+            start += n
+        return (torch.cat(out).view(-1, 2, 8) * p.unsqueeze(-1)).sum(1).view(2, -1, 8)
+
+    check(f, (torch.randn(32, 8), torch.randn(16, 2), [5, 2, 3, 4, 6, 12]))
+    check(f, (torch.randn(24, 8), torch.randn(12, 2), [2, 2, 3, 3, 4, 10]))
+
+
+@pytest.mark.parametrize("f", [
+    lambda x, n: x[n:] * 2,
+    lambda x, n: x[:n] + 1,
+    lambda x, n: x[-n:] + 1,
+    lambda x, n: x[:, n - 3 :] + 1,
+    lambda x, n: x.narrow(1, n, 2) + 1,
+    lambda x, n: x.select(0, n - 2) + 1,
+    lambda x, n: torch.roll(x, n - 2, 0) + 1,
+])  # fmt: skip
+def test_bounds_of_either_sign(f: Callable[..., Any]) -> None:
+    check(f, *((torch.randn(7 + n, 9), n) for n in (3, 2, 1, 4)))
+
+
+def test_positions_of_an_image_of_symbolic_size() -> None:
+    """What PyTorch knows of sizes (``(h // 8) ** 2`` is 16) is used: the sum's shape is the table's."""
+
+    def f(x: torch.Tensor, kernel: torch.Tensor, table: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        patches = F.conv2d(x, kernel, stride=8).flatten(2).transpose(1, 2)
+        return torch.cat([patches[:, :1], patches], 1)[:, 1:] @ w + table
+
+    def g(x: torch.Tensor, kernel: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return F.conv2d(x, kernel, stride=8).flatten(2) @ w
+
+    kernel, w = torch.randn(4, 3, 8, 8), torch.randn(4, 4)
+    sizes = ((2, 32), (3, 39), (2, 24))
+    check(f, *((torch.randn(n, 3, s, s), kernel, torch.randn((s // 8) ** 2, 4), w) for n, s in sizes))
+    check(g, *((torch.randn(n, 3, s, t), kernel, torch.randn(16, 5)) for n, s, t in ((2, 32, 32), (3, 39, 34))))
+
+
+@pytest.mark.parametrize("seed", range(QUICK))
+def test_random_functions(seed: int) -> None:
+    check_seed(seed)
+
+
+@pytest.mark.fuzz
+@pytest.mark.parametrize("seed", range(QUICK, ALL))
+def test_many_random_functions(seed: int) -> None:
+    check_seed(seed)
+
+
+def check_seed(seed: int) -> None:
+    made = program(seed)
+    check(made.f, *made.calls, strict=False)
