@@ -18,7 +18,7 @@ from tilewright.core.diag import OptionError
 from tilewright.core.graph import Graph
 from tilewright.options import Clock, Options
 from tilewright.tile.errors import ScheduleFileError
-from tilewright.tune import tune
+from tilewright.tune import Tuned, tune
 
 RNG = np.random.default_rng(0)
 WEIGHT = RNG.standard_normal((40, 96)).astype(np.float32)
@@ -205,6 +205,13 @@ def test_tuning_finds_what_is_faster_and_its_file_loads(net: Path, saved: Path) 
     assert set(names_in(output.read_text())) == {g["name"] for g in found["gains"]} <= set(names_in(text))
     assert all(g["after"] < g["before"] for g in found["gains"])
     np.testing.assert_allclose(tilewright.compile(net, schedule=output)(X), expected(), rtol=1e-4, atol=1e-5)
+
+
+def test_tuning_without_a_gain_writes_nothing(net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tilewright.cli.tune.tune", lambda *args, **options: Tuned("", (), 3, 1e-3, 1e-3))
+    ran = CliRunner().invoke(app, ["tune", str(net)])
+    path = net.with_suffix(".schedule")
+    assert ran.exit_code == 0 and "was not written" in ran.stdout and not path.exists()
 
 
 def test_tuning_measures_fixed_sizes_on_this_machine(net: Path) -> None:

@@ -1,6 +1,7 @@
 """``tilewright tune``: other schedules, measured; those that are faster go into a file for ``--schedule``.
 
-In: a model. Out: a file of schedules, and a table of what was gained. Not its business: how they are found (``tune``).
+In: a model. Out: a file of schedules if any was faster, and a table of what was gained.
+Not its business: how they are found (``tune``).
 """
 
 from __future__ import annotations
@@ -54,8 +55,9 @@ def tune_command(
 ) -> None:
     """Find faster schedules for a model's kernels by measuring.
 
-    Other schedules than the rules' are measured within the model, and those that are faster are written to a file.
-    That is for this machine, these sizes and these options; give it to compile, bench or aot with --schedule.
+    Other schedules than the rules' are measured within the model, and those that are faster are written to a file; none
+    is written where none is faster. The file is for this machine, these sizes and these options; give it to compile,
+    bench or aot with --schedule.
     """
     if not model.exists():
         raise InputError(f"there is no file {model}", remedy="check the path")
@@ -67,13 +69,15 @@ def tune_command(
     options = Options("native", precision, optimize, accuracy, read_schedule(schedule))
     arrays = [] if graph.symbols() else list(inputs.gather(input, specs, (), {}, seed).values())
     found = tune(graph, arrays, options, threads=threads, seconds=seconds)
-    path.write_text(found.text, encoding="utf-8")
+    if found.text:
+        path.write_text(found.text, encoding="utf-8")
     if json:
-        show.emit_json({"output": str(path), **asdict(found)})
+        show.emit_json({"output": str(path) if found.text else None, **asdict(found)})
         return
     rows = [(g.name, g.before * 1e6, g.after * 1e6, g.before / g.after, g.label) for g in found.gains]
     if rows:
         show.table("kernels with another schedule", ("kernel", "us before", "us now", "gain", "ops"), rows)
     whole = f"{found.before * 1e3:.4g} ms a call before, {found.after * 1e3:.4g} ms now"
     kept = f"{len(rows)} kernels gained" if rows else "nothing was faster, the rules' schedules stay"
-    show.line(f"{found.n_candidates} candidates, {kept}; {whole}\nwrote {path}")
+    written = f"wrote {path}" if found.text else f"{path} was not written"
+    show.line(f"{found.n_candidates} candidates, {kept}; {whole}\n{written}")
