@@ -34,7 +34,7 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 
 
 def test_files_and_sizes(command, tmp_path: Path) -> None:
-    code, out, err = command("aot", DIGITS, "-o", tmp_path, "--target", "x86-64", "--size")
+    code, out, err = command("aot", DIGITS, "-o", tmp_path, "--target", "x86-64", "--bytes")
     assert (code, err) == (0, "") and {p.name for p in tmp_path.iterdir()} == {"digits.o", "digits.h", "digits.json"}
     size = (tmp_path / "digits.o").stat().st_size
     assert str(size) in out.split("in all")[1] and "winograd_conv" not in out.split("\n")[0]

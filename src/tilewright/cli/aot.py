@@ -25,7 +25,7 @@ AtMost = Annotated[
 Shared = Annotated[bool, typer.Option("--shared", help="Also link a shared library: cc, or the extra aot.")]
 Sign = Annotated[Path | None, typer.Option("--sign", help="Sign the record with this Ed25519 private key (PEM).")]
 Static = Annotated[bool, typer.Option("--static", help="Also write a static archive.")]
-SizeReport = Annotated[bool, typer.Option("--size", help="Show what the object's bytes are spent on.")]
+ByteTable = Annotated[bool, typer.Option("--bytes", help="Show what the object's bytes are spent on.")]
 WeightsOption = Annotated[str, typer.Option("--weights", help="embedded, file, or auto: embedded up to 64 MiB.")]
 
 
@@ -48,7 +48,7 @@ def aot_command(
     fix: Fix = [],  # noqa: B006
     shared: Shared = False,
     static: Static = False,
-    size: SizeReport = False,
+    byte_table: ByteTable = False,
     sign: Sign = None,
     json: Json = False,
 ) -> None:
@@ -80,6 +80,6 @@ def aot_command(
         show.emit_json({"name": made.name, "files": dict(rows), "sizes": [asdict(row) for row in made.sizes]})
         return
     show.table("files", ("file", "bytes"), rows)
-    if size:
+    if byte_table:
         parts = [(row.kind, row.name, row.n_bytes) for row in made.sizes]
         show.table(made.object.name, ("part", "what", "bytes"), [*parts, ("", "in all", sum(p[2] for p in parts))])
