@@ -192,6 +192,8 @@ def test_without_a_system_nothing_is_asked_for(triple: str, tmp_path: Path) -> N
     elf = ElfObject(made.object.read_bytes())
     assert "memcpy" in elf.defined() and not [n for n in elf.undefined() if "mem" in n or n in ("malloc", "free")]
     assert "has no heap" in made.object.read_bytes().decode("latin-1")
+    header = " ".join(made.header.read_text().split())
+    assert "libc" not in header and "which brings what it calls" in header
 
 
 def _doubling() -> onnx.GraphProto:

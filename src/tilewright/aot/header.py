@@ -179,6 +179,8 @@ def header_text(of: Interface, system: System) -> str:
 def _libraries(of: Interface, system: System, maps_file: bool) -> str:
     if system.object_format == "COFF":
         return ", the C library and kernel32" if of.max_threads > 1 or maps_file else " and the C library"
+    if not system.has_libc:
+        return ", which brings what it calls, and the compiler's own run-time library where the CPU lacks an operation"
     return ", libc, libm and pthread" if of.max_threads > 1 else " and libc"
 
 

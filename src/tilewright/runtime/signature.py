@@ -112,7 +112,7 @@ def _public_key(path: str | os.PathLike[str]) -> Ed25519PublicKey:
 
 def _bad_key(path: str | os.PathLike[str], kind: str) -> ArtifactError:
     rule = f"{os.fspath(path)} is not {kind} of Ed25519 in PEM without a password"
-    return ArtifactError(rule, remedy="docs/deploy.md shows how to make a pair of keys")
+    return ArtifactError(rule, remedy="docs/artifact.md shows how to make a pair of keys")
 
 
 class _Crypto:
