@@ -204,6 +204,24 @@ def test_bench_sets_kernels_beside_their_limits(cli: Cli, linear: Path) -> None:
     assert len(json.loads(fixed.out)["engines"]) == 2
 
 
+def test_bench_says_why_a_kernel_has_no_limit(cli: Cli, linear: Path) -> None:
+    shown = cli("bench", linear, "--kernels", "--seconds", 0.01, "--threads", 1).out
+    assert "depends on rows, which nobody gave a number: --size rows=... fills" in shown
+    assert "nobody gave" not in cli("bench", linear, "--kernels", "--size", "rows=3", "--seconds", 0.01).out
+
+
+def test_bench_names_its_peers_and_what_they_need(cli: Cli, linear: Path) -> None:
+    refused = cli("bench", linear, "--against", "glow")
+    assert refused.code == 2 and "onnxruntime, openvino, torch, inductor" in refused.err
+    assert "save it with torch.export.save" in cli("bench", linear, "--against", "inductor").err
+
+
+def test_bench_against_openvino(cli: Cli, linear: Path) -> None:
+    pytest.importorskip("openvino")
+    ran = cli("bench", linear, "--against", "openvino", "--seconds", 0.05, "--threads", 1, "--json")
+    assert [r["engine"] for r in json.loads(ran.out)["engines"]] == ["tilewright", "openvino"]
+
+
 @pytest.mark.parametrize("kernels", [(), ("--kernels",)])
 def test_bench_makes_code_as_told(cli: Cli, linear: Path, kernels: tuple[str, ...]) -> None:
     how = ("--size", "rows=8", "--seconds", 0.01, "--threads", 1, *kernels)
@@ -221,7 +239,23 @@ def test_inspect_model_text_and_compiled(cli: Cli, linear: Path, tmp_path: Path)
         facts = json.loads(cli("inspect", path, "--json").out)
         assert [(x["name"], x["shape"]) for x in facts["outputs"]] == [("y", "[rows, 5]")]
         assert facts["weights_bytes"] >= 500
+        assert {x["dtype"] for x in facts["inputs"]} == {"float32"}
     assert facts["kernels"] == {"matmul add maximum": 1}
+
+
+def test_inspect_reads_a_file_for_another_machine(cli: Cli, linear: Path, tmp_path: Path) -> None:
+    path = tmp_path / "arm.tw"
+    assert cli("compile", linear, "-o", path, "--target", "aarch64").code == 0
+    shown = cli("inspect", path)
+    assert shown.code == 0 and "compiled for" in shown.out and "aarch64" in shown.out
+    assert "matmul add maximum" in shown.out
+
+
+def test_progress_names_each_stage_and_its_share() -> None:
+    told: list[tuple[str, int, int]] = []
+    tilewright.compile(linear_model(), cache=False, progress=lambda *at: told.append(at))
+    assert [stage for stage, _, total in told if total == 0][:3] == ["key", "import", "graph"]
+    assert ("kernels", 0, 1) in told and ("llvm (wait)", 0, 1) in told
 
 
 def test_passes_and_ops_are_listed_with_their_docs(cli: Cli) -> None:

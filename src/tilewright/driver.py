@@ -96,7 +96,8 @@ def compile(
     sum in f32; all else stays in f32. ``optimize="size"`` gives little code and small weights, at the cost of speed.
     ``accuracy="exact"`` keeps every convolution a plain sum; the default takes Winograd's form where that pays and its
     error stays within 1e-4 of the largest output. ``schedule`` is a file of schedules (``docs/schedules.md``) for some
-    or all kernels. ``progress`` is told a stage's name, steps done and steps in all.
+    or all kernels. ``progress`` is told a stage's name, steps done and steps in all, 0 where their number
+    is not known.
 
     Raises ``CompileError`` listing every problem of the model, ``OptionError`` for an option.
     """

@@ -145,8 +145,11 @@ class KernelBuilder:
 
     def finish(self, pending: Sequence[tuple[str, Future[bytes]]]) -> list[ObjectImage]:
         """Object code of every kernel that was started."""
+        images = []
         with self.clock.stage("llvm (wait)"):
-            images = [ObjectImage(name, made.result()) for name, made in pending]
+            for k, (name, made) in enumerate(pending):
+                self.clock.tell("llvm (wait)", k, len(pending))
+                images.append(ObjectImage(name, made.result()))
         self.sizes = {image.name: len(image.data) for image in images}
         return images
 

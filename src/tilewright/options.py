@@ -89,13 +89,14 @@ class Clock:
     _inner: float = 0.0
 
     def tell(self, stage: str, done: int, total: int) -> None:
-        """Report progress to whoever listens."""
+        """Report progress to whoever listens; a ``total`` of 0 says that the number of steps is not known."""
         if self.progress is not None:
             self.progress(stage, done, total)
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Add the time of a block to a stage."""
+        """Add the time of a block to a stage, and say that it begins."""
+        self.tell(name, 0, 0)
         outer, self._inner = self._inner, 0.0
         start = time.perf_counter()
         try:

@@ -22,8 +22,9 @@ from tilewright.codegen.target import Target
 from tilewright.core.graph import CONST, Graph
 from tilewright.core.opdef import OpDef
 from tilewright.frontend import aten, onnx_ops
+from tilewright.runtime import artifact
 from tilewright.runtime.cache import Cache
-from tilewright.runtime.model import load
+from tilewright.runtime.model import CompiledModel
 from tilewright.runtime.threads import default_threads
 
 CAPABILITIES = ("fma", "masks", "f16c", "bf16", "vnni")
@@ -50,6 +51,8 @@ def inspect_command(model: Model, json: Json = False) -> None:
         if title in facts:
             show.table(title, ("name", "count"), facts[title].items())
     show.line(f"weights: {show.human_bytes(facts['weights_bytes'])}")
+    if "target" in facts:
+        show.line(f"compiled for {facts['target']}")
 
 
 def _graph_facts(graph: Graph) -> dict[str, Any]:
@@ -64,11 +67,15 @@ def _graph_facts(graph: Graph) -> dict[str, Any]:
 
 
 def _row(name: str, type_: Any) -> dict[str, str]:
-    return {"name": name, "dtype": str(type_.dtype), "shape": f"[{', '.join(map(str, type_.shape))}]"}
+    """A tensor's row, its dtype by NumPy's name as in ``model.inputs``, whatever it was read from."""
+    dtype = type_.dtype if isinstance(type_.dtype, str) else type_.dtype.numpy.name
+    return {"name": name, "dtype": dtype, "shape": f"[{', '.join(map(str, type_.shape))}]"}
 
 
 def _artifact_facts(path: Path) -> dict[str, Any]:
-    made = load(path)
+    """What a compiled file says of itself; its code may be for another machine."""
+    found = artifact.load(path)
+    made = CompiledModel(found.manifest, found.objects, found.weights)
     report = made.report()
     kernels: Counter[str] = Counter()
     for k in report["kernels"]:
@@ -78,6 +85,7 @@ def _artifact_facts(path: Path) -> dict[str, Any]:
         "outputs": [_row(s.name, s) for s in made.outputs],
         "kernels": dict(kernels.most_common()),
         "weights_bytes": report["memory"]["weights_bytes"],
+        "target": f"{made.manifest.target.cpu} ({made.manifest.target.triple})",
     }
 
 

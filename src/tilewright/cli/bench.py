@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.util
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -51,7 +51,9 @@ def register(app: typer.Typer) -> None:
 
 def bench_command(
     model: Model,
-    against: Annotated[str, typer.Option(help="Other engines, by commas: onnxruntime, torch.")] = "",
+    against: Annotated[
+        str, typer.Option(help="Other engines, by commas: onnxruntime, openvino, torch, inductor.")
+    ] = "",
     input: InputFile = [],  # noqa: B006
     size: Size = [],  # noqa: B006
     fix: Fix = [],  # noqa: B006
@@ -147,6 +149,18 @@ def _kernels(path: Path, given: _Given, options: Options, threads: int, seconds:
         f"GFLOP/s, {found.memory_gb_per_s:.0f} GB/s of memory, {found.cache_gb_per_s:.0f} GB/s cached"
     )
     show.table(title, ("share", "us", "calls", "GFLOP/s", "GB/s", "of limit", "ops"), rows)
+    if any(k.limit is None for k in found.kernels):
+        show.line(_unknown_work([s.name for s in symbols]))
+
+
+def _unknown_work(symbols: Sequence[str]) -> str:
+    """Why a kernel has no limit in the table."""
+    if symbols:
+        sizes = " ".join(f"--size {name}=..." for name in symbols)
+        return (
+            f"A kernel's work depends on {', '.join(symbols)}, which nobody gave a number: {sizes} fills its columns."
+        )
+    return "A kernel without limit does work that the data decide, or runs in a loop whose trips they decide."
 
 
 def interleave(runs: Mapping[str, Run], seconds: float) -> dict[str, list[float]]:
@@ -165,13 +179,21 @@ def interleave(runs: Mapping[str, Run], seconds: float) -> dict[str, list[float]
     return times
 
 
+@dataclass(frozen=True)
+class _Peer:
+    """Another engine: the package that must be installed, and how to get a call of a model."""
+
+    package: str
+    make: Engine
+
+
 def _engine(name: str) -> Engine:
-    makers = {"onnxruntime": _onnxruntime, "torch": _torch}
-    if name not in makers:
-        raise typer.BadParameter(f"there is no engine {name!r}; use {', '.join(makers)}", param_hint="'--against'")
-    if importlib.util.find_spec(name) is None:
-        raise OptionError(f"{name} is not installed", remedy=f"pip install {name}")
-    return makers[name]
+    if name not in PEERS:
+        raise typer.BadParameter(f"there is no engine {name!r}; use {', '.join(PEERS)}", param_hint="'--against'")
+    peer = PEERS[name]
+    if importlib.util.find_spec(peer.package) is None:
+        raise OptionError(f"{peer.package} is not installed", remedy=f"pip install {peer.package}")
+    return peer.make
 
 
 def _started(name: str, make: Engine, model: Path, arrays: Mapping[str, Array], threads: int) -> Run:
@@ -187,8 +209,7 @@ def _started(name: str, make: Engine, model: Path, arrays: Mapping[str, Array], 
 
 
 def _onnxruntime(model: Path, arrays: Mapping[str, Array], threads: int) -> Run:
-    if model.suffix != ".onnx":
-        raise OptionError(f"onnxruntime can't run {model}", remedy="give the .onnx file that it was made of")
+    _check_onnx("onnxruntime", model)
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -197,15 +218,48 @@ def _onnxruntime(model: Path, arrays: Mapping[str, Array], threads: int) -> Run:
     return lambda: session.run(None, dict(arrays))
 
 
+def _openvino(model: Path, arrays: Mapping[str, Array], threads: int) -> Run:
+    """In f32, whatever the CPU offers: its own choice would be bf16 where there is hardware for that."""
+    _check_onnx("openvino", model)
+    import openvino
+
+    config = {"INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
+    compiled = openvino.Core().compile_model(model, "CPU", config)
+    request = compiled.create_infer_request()
+    feeds = {compiled.input(name): openvino.Tensor(a, shared_memory=True) for name, a in arrays.items()}
+    return lambda: request.infer(feeds, share_outputs=True)
+
+
+def _check_onnx(engine: str, model: Path) -> None:
+    if model.suffix != ".onnx":
+        raise OptionError(f"{engine} can't run {model}", remedy="give the .onnx file that it was made of")
+
+
 def _torch(model: Path, arrays: Mapping[str, Array], threads: int) -> Run:
+    return _of_exported("torch", model, arrays, threads, lambda torch, module: module)
+
+
+def _inductor(model: Path, arrays: Mapping[str, Array], threads: int) -> Run:
+    """TorchInductor with the weights as constants, which needs a C++ compiler on this machine."""
+
+    def compile_frozen(torch: Any, module: Any) -> Any:
+        torch._inductor.config.freezing = True
+        return torch.compile(module.eval())
+
+    return _of_exported("inductor", model, arrays, threads, compile_frozen)
+
+
+def _of_exported(
+    engine: str, model: Path, arrays: Mapping[str, Array], threads: int, finish: Callable[[Any, Any], Any]
+) -> Run:
     """PyTorch can't read ONNX; it runs the program of a ``.pt2`` file with the model's name, by ``torch.export``."""
     import torch
 
     path = model.with_suffix(".pt2")
     if not path.exists():
-        raise OptionError(f"torch needs the exported program {path}", remedy="save it with torch.export.save")
+        raise OptionError(f"{engine} needs the exported program {path}", remedy="save it with torch.export.save")
     torch.set_num_threads(threads)
-    module = torch.export.load(path).module()
+    module = finish(torch, torch.export.load(path).module(check_guards=False))
     tensors = [torch.from_numpy(a) for a in arrays.values()]
 
     def run() -> Any:
@@ -213,3 +267,12 @@ def _torch(model: Path, arrays: Mapping[str, Array], threads: int) -> Run:
             return module(*tensors)
 
     return run
+
+
+PEERS: Mapping[str, _Peer] = {
+    "onnxruntime": _Peer("onnxruntime", _onnxruntime),
+    "openvino": _Peer("openvino", _openvino),
+    "torch": _Peer("torch", _torch),
+    "inductor": _Peer("torch", _inductor),
+}
+"""Other engines by the names that ``--against`` takes."""

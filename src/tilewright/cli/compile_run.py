@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from tilewright import driver
 from tilewright.cli import inputs, show
@@ -86,12 +86,12 @@ def obtain(
         return load(path, threads=threads)
     source = driver.read_graph(path) if path.suffix == ".txt" else path
     err = show.console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
     with Progress(*columns, console=err, transient=True, disable=quiet or not err.is_terminal) as bar:
         task = bar.add_task(f"compiling {path.name}", total=None)
 
         def tell(stage: str, done: int, total: int) -> None:
-            bar.update(task, description=f"{path.name}: {stage}", completed=done, total=total)
+            bar.update(task, description=f"{path.name}: {stage}", completed=done, total=total or None)
 
         return driver.compile(
             source,
