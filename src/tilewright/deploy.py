@@ -26,7 +26,7 @@ from tilewright.driver import optimise_and_split
 from tilewright.frontend.source import Examples, Source, import_source
 from tilewright.options import SIZE, Clock, Level, Options, Progress, read_schedule
 from tilewright.runtime.digest import digest_arrays
-from tilewright.runtime.threads import default_threads
+from tilewright.runtime.threads import checked_threads, default_threads
 
 _LOC = re.compile(r' loc\("(?:[^"\\]|\\.)*"(?:, "(?:[^"\\]|\\.)*", \d+)?\)')
 """Where a graph's text says that a node comes from: lines of the user's files."""
@@ -66,6 +66,7 @@ def export(
     if schedule is not None and "," in target:
         raise OptionError(f"a file of schedules is for one target, not {target!r}", remedy="export each level alone")
     options = Options(target, precision, optimize, accuracy, read_schedule(schedule))
+    threads = checked_threads(threads)
     may_thread = target == "native" and optimize != SIZE
     n_threads = threads if threads is not None else default_threads() if may_thread else 1
     if name is None and isinstance(source, str | Path):

@@ -56,7 +56,7 @@ from tilewright.runtime.manifest import (
     TensorSpec,
 )
 from tilewright.runtime.model import CompiledModel, LoadedModel
-from tilewright.runtime.threads import default_threads
+from tilewright.runtime.threads import checked_threads, default_threads
 from tilewright.specialize import SpecializedModel
 from tilewright.tile.schedule.book import schedule_text
 from tilewright.tile.text import kernel_text
@@ -102,6 +102,7 @@ def compile(
     Raises ``CompileError`` listing every problem of the model, ``OptionError`` for an option.
     """
     options = Options(target, precision, optimize, accuracy, read_schedule(schedule))
+    threads = checked_threads(threads)
     clock = Clock(progress)
     store = Cache() if cache else None
     with clock.stage("key"):
@@ -196,7 +197,7 @@ def compile_graph(graph: Graph, *, threads: int | None = None, **options: Any) -
     """Compile a graph; ``options`` are the fields of :class:`Options`, and others an ``OptionError``."""
     if unknown := sorted(options.keys() - set(OFFERED)):
         raise OptionError(f"there is no option {unknown[0]!r} here", remedy=f"use one of {list(OFFERED)}")
-    chosen, clock = Options(**options), Clock()
+    chosen, clock, threads = Options(**options), Clock(), checked_threads(threads)
     _dump_if_asked(graph, chosen)
     return _ready(build(graph, chosen, clock), threads, clock, from_cache=False)
 

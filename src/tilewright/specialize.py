@@ -15,7 +15,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -35,10 +35,13 @@ from tilewright.frontend.onnx_given import (
     Shape,
     Sizes,
 )
-from tilewright.runtime.errors import InputError
+from tilewright.runtime.arguments import checked_feeds
+from tilewright.runtime.errors import InputError, Violation
 from tilewright.runtime.manifest import Manifest, TargetSpec, TensorSpec
 from tilewright.runtime.model import CompiledModel, LoadedModel
+from tilewright.runtime.plan import input_error
 from tilewright.runtime.report import Report
+from tilewright.runtime.values import as_array, read_safely
 
 MAX_KEPT = 64
 MAX_SIZES = 16  # elements of an input that become symbols
@@ -83,6 +86,7 @@ class SpecializedModel(LoadedModel):
         self._deciding = Deciding(set(needs.inputs), shapes=needs.sizes)
         self._kept: OrderedDict[Key, Compiled] = OrderedDict()
         self._lock = threading.Lock()
+        self._state = []
         self.threads = threads
         self.manifest = _manifest(source, self._infos)
         if not self._must_wait():
@@ -114,6 +118,10 @@ class SpecializedModel(LoadedModel):
         """Refuses: an object file holds one compile."""
         raise self._refusal()
 
+    def _twin(self) -> Self:
+        """Itself: it keeps nothing from call to call but what it has compiled."""
+        return self
+
     def _refusal(self) -> OptionError:
         remedy = "make those inputs constants" if self._deciding.names else "fix sizes with fix_dims or input_shapes"
         return OptionError(f"this model is compiled per call, by {self._deciding}", remedy=remedy)
@@ -125,7 +133,7 @@ class SpecializedModel(LoadedModel):
         return results[0] if len(results) == 1 else tuple(results)
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
-        results = self._call(self._bound((feeds,), {}))
+        results = self._call(self._bound((checked_feeds(feeds),), {}))
         return dict(zip([o.name for o in self.manifest.outputs], results, strict=True))
 
     # --- a call ---
@@ -225,10 +233,11 @@ def _value(info: InputInfo, value: Any) -> Any:
 
 
 def _array(info: InputInfo, value: Any) -> Array:
-    try:
-        found = np.asarray(value)
-    except (TypeError, ValueError) as e:
-        raise InputError(f"input {info.name!r} can't be read ({e})", remedy="pass a NumPy array") from e
+    spec = TensorSpec(info.name, info.dtype, ())
+    by_numbers = isinstance(value, int | float | list | tuple)
+    found = read_safely(value, spec, np.asarray) if by_numbers else as_array(value, spec)
+    if isinstance(found, Violation):
+        raise input_error([found])
     if found.dtype.name != info.dtype:
         raise InputError(f"input {info.name!r} is of {found.dtype}, the model takes {info.dtype}", remedy="convert it")
     return found

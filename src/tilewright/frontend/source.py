@@ -115,7 +115,7 @@ def source_key(
     path = Path(source)
     try:
         content = store.of_file(path, "onnx", lambda: _content(path))
-    except OSError:
+    except (OSError, ValueError):  # ValueError: a path with a zero byte
         return None
     if content == ELSEWHERE:
         return None

@@ -1,7 +1,7 @@
 """The arguments of a call, in whatever form they came, as arrays that native code can use.
 
-In: positional, keyword or dict arguments; arrays to write into. Out: C-contiguous NumPy arrays in the model's order; or
-one ``InputError`` with everything that is wrong. Not its business: reading other libraries' arrays (``values``).
+In: positional, keyword or dict arguments. Out: C-contiguous NumPy arrays in the model's order; or one ``InputError``
+with everything that is wrong. Not its business: reading other libraries' arrays (``values``), writing (``written``).
 """
 
 from __future__ import annotations
@@ -11,11 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.runtime.errors import InputError, Violation
+from tilewright.runtime.errors import InputError, ResourceError, Violation
 from tilewright.runtime.manifest import TensorSpec
-from tilewright.runtime.plan import OutputPlan, Planner, input_error
+from tilewright.runtime.plan import Planner, input_error
 from tilewright.runtime.shapes import Shape
 from tilewright.runtime.values import Array, as_array, dtype_of, is_tensor
+
+CHECKED_FROM = 64 << 10
+"""Bytes of an array from which its shape is checked before it is copied: copying it takes longer than the check."""
 
 
 class ArgumentReader:
@@ -36,14 +39,16 @@ class ArgumentReader:
         given = {**dict(zip(self._inputs, args, strict=False)), **kwargs}
         if len(args) + len(kwargs) != len(self._inputs) or given.keys() != self._inputs.keys():
             raise self._explain(args, kwargs, given)
-        arrays, has_tensors = [], False
+        arrays: list[Array] = []
+        has_tensors = must_copy = False
         for name, (spec, dtype) in self._inputs.items():
             array = as_array(given[name], spec)
             if isinstance(array, Violation) or array.dtype != dtype:
                 raise self._explain(args, kwargs, given)
             has_tensors = has_tensors or is_tensor(given[name])
-            arrays.append(array if array.flags.carray else self._usable(array))
-        return arrays, has_tensors
+            must_copy = must_copy or not array.flags.carray
+            arrays.append(array)
+        return self._usable(arrays) if must_copy else arrays, has_tensors
 
     def flat(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sequence[Any] | None:
         """The inputs of a call in order, as they are; None for a call that has not each of them once."""
@@ -74,11 +79,23 @@ class ArgumentReader:
                 wrong.append(_wrong_dtype(spec, found))
         return input_error([*wrong, *self._planner.check([*shapes, *self._kept])])
 
-    def _usable(self, array: Array) -> Array:
-        if array.flags.c_contiguous and array.flags.aligned:
-            return array
-        self.copies += 1
-        return np.array(array, order="C", copy=True)
+    def _usable(self, arrays: Sequence[Array]) -> list[Array]:
+        """The arrays, with copies of those that lie as no code reads them; their shapes are checked before that."""
+        if max(a.nbytes for a in arrays) >= CHECKED_FROM:
+            wrong = self._planner.check([*(a.shape for a in arrays), *self._kept])
+            if wrong:
+                raise input_error(wrong)
+        made = []
+        for name, array in zip(self._inputs, arrays, strict=True):
+            if not (array.flags.c_contiguous and array.flags.aligned):
+                self.copies += 1
+                try:
+                    array = np.array(array, order="C", copy=True)
+                except (MemoryError, ValueError) as error:  # NumPy: ValueError for more bytes than an address can have
+                    text = f"there is no memory for a contiguous copy of {name}, of shape {array.shape}"
+                    raise ResourceError(text, remedy="pass a contiguous array, or a smaller one") from error
+            made.append(array)
+        return made
 
     def _misnamed(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], given: Mapping[str, Any]
@@ -98,38 +115,12 @@ class ArgumentReader:
                 yield Violation(name, "missing", takes, "give every input")
 
 
-def read_outputs(
-    given: Sequence[Any], specs: Sequence[TensorSpec], plans: Sequence[OutputPlan], inputs: Sequence[Array]
-) -> list[Array]:
-    """The user's arrays to write into, each of which must fit its output exactly."""
-    if len(given) != len(specs):
-        raise input_error([Violation("out", f"{len(given)} arrays", f"the model has {len(specs)} outputs", "")])
-    arrays: list[Array] = []
-    wrong: list[Violation] = []
-    for value, spec, plan in zip(given, specs, plans, strict=True):
-        array = as_array(value, spec)
-        problem = array if isinstance(array, Violation) else _misfit(array, spec, plan, [*inputs, *arrays])
-        if problem is not None:
-            wrong.append(problem)
-        elif isinstance(array, np.ndarray):
-            arrays.append(array)
-    if wrong:
-        raise input_error(wrong)
-    return arrays
-
-
-def _misfit(array: Array, spec: TensorSpec, plan: OutputPlan, others: Sequence[Array]) -> Violation | None:
-    name = f"out: {spec.name}"
-    if plan.sizes is not None:
-        return Violation(name, "given", "the data decide the shape of this output", "leave out=")
-    if array.dtype != plan.dtype or array.shape != plan.shape:
-        rule = f"the output is {spec.dtype} of shape {plan.shape}"
-        return Violation(name, f"{array.dtype} of shape {array.shape}", rule, "pass an array like that")
-    if not array.flags.carray:
-        return Violation(name, "not a plain array", "outputs are writable and C-contiguous", "pass numpy.empty(...)")
-    if any(np.may_share_memory(array, other) for other in others):
-        return Violation(name, "overlaps another argument", "outputs have memory of their own", "pass another array")
-    return None
+def checked_feeds(feeds: Any) -> Mapping[str, Any]:
+    """The inputs of a call by name; ``InputError`` where they are no mapping."""
+    if isinstance(feeds, Mapping):
+        return feeds
+    remedy = "call run({'name': array, ...}), or the model itself with arrays in order"
+    raise InputError(f"run takes a dict of arrays by name, not a {type(feeds).__qualname__}", remedy=remedy)
 
 
 def _wrong_dtype(spec: TensorSpec, array: Array) -> Violation:

@@ -68,8 +68,9 @@ def load(path: str | os.PathLike[str], *, key: str | os.PathLike[str] | None = N
     """
     try:
         view, _ = map_file(path)
-    except (OSError, ValueError) as error:
-        raise ArtifactError(f"can't read {os.fspath(path)!r}: {error}", remedy="check the path") from error
+    except (OSError, ValueError, TypeError) as error:
+        shown = os.fspath(path) if isinstance(path, os.PathLike) else path
+        raise ArtifactError(f"can't read {shown!r}: {error}", remedy="check the path") from error
     if key is not None:
         check_signature(path, key, view)
     return parse(view, os.fspath(path))

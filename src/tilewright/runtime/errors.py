@@ -72,6 +72,12 @@ class ExecutionError(TilewrightError):
     code = "TW0103"
 
 
+class FileError(TilewrightError):
+    """A file can't be written: no such folder, no permission, no space."""
+
+    code = "TW0105"
+
+
 class ResourceError(TilewrightError):
     """Memory or another resource of the machine is exhausted."""
 

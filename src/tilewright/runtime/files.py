@@ -7,13 +7,16 @@ Not its business: what the files hold (``artifact``, ``cache``).
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
 import secrets
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
+
+from tilewright.runtime.errors import FileError
 
 TEMPORARY = ".tmp"
 """Suffix of files being written; one that stays behind belongs to a process that was killed."""
@@ -40,6 +43,33 @@ def write_atomically(path: Path, pieces: Iterable[Any], *, durable: bool, mode: 
         raise
     if durable:
         _sync_folder(path.parent)
+
+
+@contextlib.contextmanager
+def writing(path: Any) -> Iterator[None]:
+    """Turn what can go wrong while a user's file is written into a ``FileError`` that names it and a remedy."""
+    try:
+        yield
+    except (OSError, TypeError, ValueError) as error:
+        raise write_failure(path, error) from error
+
+
+def write_failure(path: Any, error: OSError | TypeError | ValueError) -> FileError:
+    """The error that says why a file could not be written."""
+    shown = repr(os.fspath(path)) if isinstance(path, str | bytes | os.PathLike) else repr(path)
+    if not isinstance(error, OSError):  # no path, or one with a zero byte
+        return FileError(f"can't write {shown}: {error}", remedy="pass the path of a file")
+    remedies = {
+        errno.ENOENT: "make its folder first",
+        errno.ENOTDIR: "name a folder where its path has a file",
+        errno.EISDIR: "name a file, not a folder",
+        errno.EEXIST: "name another place, or remove what is there",
+        errno.ENOSPC: "free some space on that disk",
+        errno.EDQUOT: "free some space of your quota",
+        errno.ENAMETOOLONG: "choose a shorter name",
+    }
+    remedy = remedies.get(error.errno or 0, "choose a place that you may write to")
+    return FileError(f"can't write {shown}: {error.strerror or error}", remedy=remedy)
 
 
 def map_file(path: str | os.PathLike[str], flags: int = 0) -> tuple[memoryview, os.stat_result]:

@@ -19,13 +19,14 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.runtime.arguments import ArgumentReader
+from tilewright.runtime.arguments import ArgumentReader, checked_feeds
 from tilewright.runtime.errors import ArtifactError, ExecutionError, InputError, ResourceError
 from tilewright.runtime.manifest import Manifest, SymbolSpec, TargetSpec, TensorSpec
 from tilewright.runtime.memory import ResultPool
 from tilewright.runtime.plan import OutputPlan, Planner
 from tilewright.runtime.record import check_files
 from tilewright.runtime.signature import check_signature
+from tilewright.runtime.threads import checked_threads
 from tilewright.runtime.values import Array, address_of, aligned_buffer, dtype_of, to_tensor
 
 ABI_VERSION = 1
@@ -96,7 +97,7 @@ class LibraryModel:
         if key is not None:
             _check_signed(file, self.name, key)
         self._library = self._opened(file)
-        self._threads = threads or 0
+        self._threads = checked_threads(threads) or 0
         info = self._facts(file)
         self.inputs, self.outputs = (_tensors(t, n) for t, n in _both(info))
         self.symbols = tuple(_symbol(info.symbols[k]) for k in range(info.n_symbols))
@@ -125,8 +126,16 @@ class LibraryModel:
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """Run by names: inputs in, all outputs out."""
-        results = self._execute(self._reader.read((), feeds)[0])
+        results = self._execute(self._reader.read((), checked_feeds(feeds))[0])
         return {spec.name: result for spec, result in zip(self.outputs, results, strict=True)}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> LibraryModel:
+        """Itself: it keeps nothing from call to call."""
+        return self
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Refuses to be pickled."""
+        raise ArtifactError("a library's model can't be pickled", remedy="make a LibraryModel in the other process")
 
     # --- a call
 
@@ -138,7 +147,11 @@ class LibraryModel:
         for k, spec in enumerate(self.outputs):
             shape, dtype = self._shape("output_shape", spec, dims, k), dtype_of(spec.dtype)
             outputs.append(OutputPlan(dtype, shape, math.prod(shape) * dtype.itemsize, None))
-        results = self._results.arrays(outputs)
+        try:
+            results = self._results.arrays(outputs)
+        except (MemoryError, ValueError) as error:
+            wanted = ", ".join(f"an output of shape {o.shape}" for o in outputs)
+            raise ResourceError(f"there is no memory for {wanted}", remedy="use smaller inputs") from error
         handle = self._handle(n_bytes.value)
         try:
             status = self._call("run", _POINTER(handle.address), dims, _table(arrays), _table(results))

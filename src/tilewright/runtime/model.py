@@ -16,15 +16,16 @@ import math
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from tilewright.runtime import artifact as artifacts
-from tilewright.runtime.arguments import ArgumentReader, read_outputs
+from tilewright.runtime.arguments import ArgumentReader, checked_feeds
 from tilewright.runtime.artifact import ObjectImage
 from tilewright.runtime.entry import Entries, Entry
 from tilewright.runtime.errors import ArtifactError, ExecutionError, InputError, ResourceError, Violation
+from tilewright.runtime.files import writing
 from tilewright.runtime.host import check_target
 from tilewright.runtime.linker import link
 from tilewright.runtime.manifest import Manifest, SymbolSpec, TensorSpec
@@ -34,7 +35,7 @@ from tilewright.runtime.pool import MAX_THREADS
 from tilewright.runtime.report import Report
 from tilewright.runtime.shapes import Shape
 from tilewright.runtime.structure import Convention, Misfit, build
-from tilewright.runtime.threads import default_threads
+from tilewright.runtime.threads import checked_threads, default_threads
 from tilewright.runtime.values import (
     Array,
     TensorType,
@@ -47,8 +48,8 @@ from tilewright.runtime.values import (
     plain_tensors,
     tensor_types,
     to_tensor,
-    write_back,
 )
+from tilewright.runtime.written import read_outputs, written_inputs
 
 PLANS_KEPT = 512
 _CONTAINERS = (tuple, list, Mapping)
@@ -122,8 +123,9 @@ class CompiledModel:
         return Report(self.manifest.report or {})
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the model as a ``.tw`` file, which ``load`` reads back."""
-        artifacts.save(path, self.manifest, self._objects, self._weights)
+        """Write the model as a ``.tw`` file, which ``load`` reads back; ``FileError`` where that can't be written."""
+        with writing(path):
+            artifacts.save(path, self.manifest, self._objects, self._weights)
 
     def export(self, folder: str | os.PathLike[str], **options: Any) -> Any:
         """Write an object file and a C header for programs without Python: ``tilewright.export`` of the model's source.
@@ -143,8 +145,25 @@ class CompiledModel:
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """As a call: raises ``ArtifactError``."""
-        self(**feeds)
+        self(feeds)
         return {}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """A model with the same code and weights, and a state of its own, which begins as this one's is now."""
+        return self._twin()
+
+    def __copy__(self) -> Self:
+        return self._twin()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Refuses to be pickled: machine code goes to another process as a file, or by ``fork``."""
+        remedy = "save it with model.save(path), and tilewright.load(path) where it is needed"
+        raise ArtifactError("a compiled model can't be pickled", remedy=remedy)
+
+    def _twin(self) -> Self:
+        made = object.__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        return made
 
 
 class LoadedModel(CompiledModel):
@@ -166,7 +185,7 @@ class LoadedModel(CompiledModel):
         check_target(manifest.target)
         super().__init__(manifest, objects, weights)
         planner = self._planner
-        self.threads = _checked_threads(threads)
+        self.threads = min(checked_threads(threads) or default_threads(), MAX_THREADS)
         self._library = link([o.data for o in objects])
         run_at, weights_at = self._library.addresses["tw_run"], self._weights.ctypes.data
         self._run = _RUN(run_at)
@@ -212,7 +231,7 @@ class LoadedModel(CompiledModel):
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """Run by names: inputs in, all outputs out."""
-        results = self._results_of((), feeds, None)
+        results = self._results_of((), checked_feeds(feeds), None)
         return {spec.name: result for spec, result in zip(self.outputs, results, strict=True)}
 
     @property
@@ -240,6 +259,13 @@ class LoadedModel(CompiledModel):
             made.append(np.array(given, order="C"))
         with self._lock:
             self._state = made
+
+    def _twin(self) -> Self:
+        made = super()._twin()
+        made._lock = threading.Lock()
+        with self._lock:
+            made._state = [a.copy() for a in self._state]
+        return made
 
     def counters(self, args: Sequence[Array], n: int) -> list[int]:
         """Run on plain arrays; the last ``n`` slots of the table of dimensions, where profiling code counts."""
@@ -295,17 +321,24 @@ class LoadedModel(CompiledModel):
         return self._call_any(args, kwargs, out)
 
     def _call_any(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Any]:
-        """A call by name, with tensors, with arrays to convert, with ``out``, with a state, or with mistakes."""
+        """A call by name, with tensors, with arrays to convert, with ``out``, with a state, or with mistakes.
+
+        Whatever it raises, neither state, written inputs nor ``out`` have changed; only where the model's own code
+        fails, after all was checked, ``out`` may hold anything.
+        """
         arrays, has_tensors = self._reader.read(args, kwargs)
         if self._convention is not None and self._has_effects:
             return self._call_with_effects(self._convention, (args, kwargs), arrays, out, has_tensors)
         if out is None:
             results = self._execute(arrays, None)
             return [to_tensor(r) for r in results] if has_tensors else results
-        given = [out] if len(self.outputs) == 1 and not isinstance(out, tuple | list) else list(out)
         plan = self._plan(tuple([a.shape for a in arrays]))
-        self._execute(arrays, read_outputs(given, self.outputs, plan.outputs, arrays))
-        return given
+        by_name = dict(zip([spec.name for spec in self.inputs], self._reader.in_order(args, kwargs), strict=True))
+        places = read_outputs(out, self.outputs, plan.outputs, by_name)
+        self._execute(arrays, [place.memory for place in places])
+        for place in places:
+            place.tell()
+        return [place.argument for place in places]
 
     def _call_with_effects(
         self,
@@ -315,17 +348,19 @@ class LoadedModel(CompiledModel):
         out: Any,
         has_tensors: bool,
     ) -> list[Any]:
-        """A call that leaves a new state, and writes to inputs."""
+        """A call that leaves a new state, and writes to inputs; all that could fail is done before either changes."""
         if out is not None:
             raise InputError("out= is not for a model that keeps a state or writes to inputs", remedy="leave out=")
         n, n_state = len(self.outputs), len(convention.state)
+        in_order = self._reader.in_order(*given)
+        places = written_inputs(in_order, self.inputs, convention.written) if convention.written else []
         with self._lock:
             results = self._execute([*arrays, *self._state], None)
+            shown = [to_tensor(r) for r in results[:n]] if has_tensors else results[:n]
+            for place, value in zip(places, results[n + n_state :], strict=True):
+                place.fill(value)
             self._state = results[n : n + n_state]
-        by_place = self._reader.in_order(*given)
-        for k, value in zip(convention.written, results[n + n_state :], strict=True):
-            write_back(by_place[k], value, self.inputs[k])
-        return [to_tensor(r) for r in results[:n]] if has_tensors else results[:n]
+        return shown
 
     def _execute(self, arrays: Sequence[Array], out: list[Array] | None) -> list[Array]:
         return self._run_at([address_of(a) for a in arrays], tuple([a.shape for a in arrays]), out)
@@ -389,14 +424,6 @@ class LoadedModel(CompiledModel):
             return ExecutionError(f"the model's code failed with code {code}, which its manifest does not explain")
         place = f" at {locations[code]}" if locations and locations[code] else ""
         return ExecutionError(failures[code] + place, remedy="check the values of the inputs")
-
-
-def _checked_threads(threads: int | None) -> int:
-    if threads is None:
-        return default_threads()
-    if threads < 1:
-        raise InputError(f"threads={threads} is not a number of threads", remedy="pass 1 or more, or None")
-    return min(threads, MAX_THREADS)
 
 
 def _stored(weights: Array, offset: int, spec: TensorSpec) -> Array:

@@ -7,11 +7,14 @@ Not its business: the threads themselves (``pool``).
 from __future__ import annotations
 
 import math
+import operator
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from tilewright.runtime.env import Environment, read_environment
+from tilewright.runtime.errors import InputError
 
 
 def default_threads(env: Environment | None = None, root: Path = Path("/")) -> int:
@@ -25,6 +28,19 @@ def default_threads(env: Environment | None = None, root: Path = Path("/")) -> i
     if wanted is not None:
         limits.append(wanted)
     return max(1, min(limits))
+
+
+def checked_threads(threads: Any) -> int | None:
+    """A number of threads as a user gave it; ``InputError`` unless it is None or an integer of at least 1."""
+    if threads is None:
+        return None
+    remedy = "pass an integer of 1 or more, or None for what this process may use"
+    if isinstance(threads, bool) or not hasattr(type(threads), "__index__"):
+        raise InputError(f"threads={threads!r:.80} is not an integer", remedy=remedy)
+    n = operator.index(threads)
+    if n < 1:
+        raise InputError(f"threads={n} is not a number of threads", remedy=remedy)
+    return n
 
 
 def available_cpus() -> int:

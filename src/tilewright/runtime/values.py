@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from ctypes import addressof, c_char
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from tilewright.runtime.errors import InputError, Violation
+from tilewright.runtime.errors import ResourceError, Violation
 from tilewright.runtime.manifest import TensorSpec
 
 Array = np.ndarray[Any, Any]
@@ -48,18 +49,52 @@ def is_tensor(value: Any) -> bool:
 def as_array(value: Any, spec: TensorSpec) -> Array | Violation:
     """The value as a NumPy array, on the same memory wherever there is a way; else what is wrong with it."""
     if isinstance(value, _NUMPY):
-        return np.asarray(value)
+        return _masked(spec) if _is_masked(value) else np.asarray(value)
+    return read_safely(value, spec, _foreign_to_array)
+
+
+def memory_of(value: Any, spec: TensorSpec) -> Array | Violation:
+    """An array on the value's own memory, never on a copy of it; where the value is a view that negates or conjugates,
+    the elements are those that lie there."""
+    if isinstance(value, np.generic):
+        return Violation(spec.name, "a NumPy scalar", "a scalar has no memory to write to", "pass numpy.array(x)")
+    if is_tensor(value):
+        return read_safely(value, spec, lambda tensor: _tensor_to_array(_as_it_lies(tensor)))
+    found = as_array(value, spec)
+    if isinstance(found, np.ndarray) and not isinstance(value, np.ndarray):
+        again = as_array(value, spec)  # DLPack lets an exporter hand out a copy, which then has a place of its own
+        if isinstance(again, Violation) or address_of(found) != address_of(again):
+            return Violation(spec.name, "exports a copy of itself", "it has to be written to", _remedy(value))
+    return found
+
+
+def read_safely(value: Any, spec: TensorSpec, read: Callable[[Any], Array]) -> Array | Violation:
+    """``read(value)``; whatever the value's own code raises becomes what is wrong with it."""
     try:
-        if is_tensor(value):
-            return _tensor_to_array(value)
-        if hasattr(value, "__dlpack__"):
-            return np.from_dlpack(value)
-        return np.asarray(memoryview(value))
-    except (TypeError, ValueError, BufferError, RuntimeError) as error:
+        return read(value)
+    except MemoryError as error:
+        raise ResourceError(f"there is no memory to read {spec.name}", remedy="use smaller inputs") from error
+    except Exception as error:  # methods of any library may run here, and raise anything
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
-        return Violation(
-            spec.name, f"a {kind} can't be read ({error})", "inputs are arrays in this machine's memory", _remedy(value)
-        )
+        why = f"a {kind} can't be read ({str(error)[:200] or type(error).__name__})"
+        return Violation(spec.name, why, "inputs are arrays in this machine's memory", _remedy(value))
+
+
+def _foreign_to_array(value: Any) -> Array:
+    if is_tensor(value):
+        return _tensor_to_array(value)
+    if hasattr(value, "__dlpack__"):
+        return np.from_dlpack(value)
+    return np.asarray(memoryview(value))
+
+
+def _is_masked(array: Any) -> bool:
+    masked = getattr(sys.modules.get("numpy.ma"), "MaskedArray", None)  # NumPy imports it with the first one
+    return masked is not None and isinstance(array, masked)
+
+
+def _masked(spec: TensorSpec) -> Violation:
+    return Violation(spec.name, "a masked array", "a model knows no masks", "pass x.filled(...), or x.data")
 
 
 def address_of(array: Array) -> int:
@@ -116,7 +151,7 @@ def plain_tensors(args: Sequence[Any], types: Sequence[TensorType]) -> Places | 
             if not value.is_cpu or not value.is_contiguous() or value.is_neg():
                 return None
             address = value.data_ptr()
-            if address % alignment:
+            if not address or address % alignment:  # 0: an empty tensor, or one without memory
                 return None
             addresses.append(address)
             shapes.append(value.shape)
@@ -167,17 +202,12 @@ _BYTES = (
 _WIDTHS: dict[str, type] = {"bfloat16": np.uint16, **dict.fromkeys(_BYTES, np.uint8)}
 
 
-def write_back(target: Any, value: Array, spec: TensorSpec) -> None:
-    """Give an argument of a call the elements that the call computed for it; ``InputError`` where it is read-only."""
-    if is_tensor(target):
-        with sys.modules["torch"].no_grad():
-            target.copy_(to_tensor(value))
-        return
-    array = as_array(target, spec)
-    if isinstance(array, Violation) or not array.flags.writeable:
-        remedy = "pass an array that can be written"
-        raise InputError(f"the model writes to {spec.name}, which is read-only here", remedy=remedy)
-    array[...] = value
+def _as_it_lies(tensor: Any) -> Any:
+    """The tensor without the marks by which views are negated or conjugated when they are read."""
+    found = tensor.detach()
+    if found.is_neg():
+        found = sys.modules["torch"]._neg_view(found)
+    return found.conj() if found.is_conj() else found
 
 
 def _tensor_to_array(tensor: Any) -> Array:
@@ -188,7 +218,7 @@ def _tensor_to_array(tensor: Any) -> Array:
         pass
     if not tensor.is_cpu or tensor.layout is not torch.strided:
         raise TypeError(f"it is a {tensor.layout} tensor on {tensor.device}")
-    plain = tensor.detach().resolve_neg()
+    plain = tensor.detach().resolve_conj().resolve_neg()
     name = str(plain.dtype).removeprefix("torch.")
     if name in _WIDTHS:
         width = torch.uint16 if _WIDTHS[name] is np.uint16 else torch.uint8
@@ -199,10 +229,16 @@ def _tensor_to_array(tensor: Any) -> Array:
 def _unwrapped(tensor: Any) -> Array:
     array = tensor.numpy()
     assert isinstance(array, np.ndarray)
+    if not tensor.data_ptr() and array.size:  # NumPy has made memory for it, with nothing in it
+        raise ValueError("it has no memory, as within a transform of torch.func or when its storage was resized")
     return array
 
 
 def _remedy(value: Any) -> str:
-    if is_tensor(value):
-        return "pass tensor.cpu().to_dense()"
-    return "pass a NumPy array, for example numpy.asarray(x, dtype=...)"
+    if not is_tensor(value):
+        return "pass a NumPy array, for example numpy.asarray(x, dtype=...)"
+    with suppress(Exception):  # a subclass may refuse any question
+        if value.is_meta:
+            return "a meta tensor has no elements: make it with device='cpu'"
+    return "pass a plain tensor: tensor.cpu(), with .to_dense() or .dequantize() where it is one of those"
+
