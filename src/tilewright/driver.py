@@ -400,7 +400,7 @@ def make_report(
     return {
         "model": graph.name,
         "options": options.shown(),
-        "target": kernels.target.cpu,
+        "target": kernels.target.cpu if kernels.target.is_native else kernels.target.name,
         "n_ops": len(graph.nodes()),
         "n_kernel_calls": len(calls),
         "n_kernels": len(rows),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import platform
 from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
 from pathlib import Path
 
 import llvmlite.binding as llvm
@@ -94,9 +95,7 @@ class Target:
         canonical = _ALIASES.get(name, name)
         machine = _TABLE.get(canonical) or _on_other_system(name)
         if machine is None:
-            known = ", ".join(target_names())
-            remedy = f"use one of: {known}; behind those of x86-64 and AArch64 may stand -windows or -macos"
-            raise UnknownTargetError(f"there is no target {name!r}", remedy=remedy)
+            raise UnknownTargetError(f"there is no target {name!r}", remedy=_remedy(name))
         return _from_machine(canonical, machine, n_cores=_host_cores())
 
     @staticmethod
@@ -136,6 +135,25 @@ class Target:
 def target_names() -> list[str]:
     """Every name that :meth:`Target.parse` accepts."""
     return ["native", *sorted([*_TABLE, *_ALIASES])]
+
+
+def named_targets() -> list[Target]:
+    """Every machine that has a name here, with that name, in the order of its instruction set's file."""
+    return [Target.parse(name) for name in _TABLE]
+
+
+def aliases_of(name: str) -> tuple[str, ...]:
+    """Other names of a machine."""
+    return _TABLE[name].aliases
+
+
+def _remedy(name: str) -> str:
+    """What to write instead of an unknown name: the name that it is likely a spelling of, and how to see them all."""
+    spelled = name.strip().lower().replace("_", "-")
+    near = [known for known in target_names() if spelled.startswith(known)]
+    near = [max(near, key=len)] if near else get_close_matches(spelled, target_names(), 1)
+    known = f"use one of: {', '.join(target_names())}; behind those of x86-64 and AArch64 may stand -windows or -macos"
+    return f"did you mean {near[0]}? Else {known}" if near else known
 
 
 def _on_other_system(name: str) -> Machine | None:

@@ -33,8 +33,7 @@ def misfit(target: TargetSpec) -> ArtifactError | None:
     missing = sorted(set(target.features) - host_features)
     if missing:
         return ArtifactError(
-            f"the model is compiled for {target.cpu} and needs CPU features that this machine lacks: "
-            + ", ".join(missing),
+            f"the model needs CPU features that this machine lacks: {', '.join(missing)}",
             remedy="compile the model on this machine, or for an older CPU",
         )
     return None
