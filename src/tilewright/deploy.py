@@ -67,6 +67,8 @@ def export(
         raise OptionError(f"a file of schedules is for one target, not {target!r}", remedy="export each level alone")
     options = Options(target, precision, optimize, accuracy, read_schedule(schedule))
     threads = checked_threads(threads)
+    if threads is not None and threads > 1 and (alone := _without_threads(options)):
+        raise OptionError(f"code for {', '.join(alone)} has no threads, not {threads}", remedy="leave out threads")
     may_thread = target == "native" and optimize != SIZE
     n_threads = threads if threads is not None else default_threads() if may_thread else 1
     if name is None and isinstance(source, str | Path):
@@ -78,6 +80,11 @@ def export(
     facts = source_facts(source, graph)
     modules = export_modules(graph, options, n_threads, clock)
     return write_export(replace(modules, source=facts), Path(folder), how)
+
+
+def _without_threads(options: Options) -> list[str]:
+    """The targets among those that the options list whose code always runs in one thread."""
+    return [t for t in options.target.split(",") if not Target.parse(t).has_threads]
 
 
 def export_modules(graph: Graph, options: Options, n_threads: int, clock: Clock) -> Modules:
