@@ -407,17 +407,9 @@ def test_wrong_usage_is_2(cli: Cli, args: list[str]) -> None:
         (["ir", "{cut}"], "machine code"),
         (["ir", "{text}"], "line 2: expected"),
         (["ir", "{kernels}", "--stage", "llvm"], "line 2"),
-        (["compile", "{model}", "--target", "z80"], "z80"),
-        (["compile", "{model}", "--precision", "fp8"], "fp8"),
         (["compile", "{model}", "-o", "{missing}/m.tw"], "can't write"),
         (["run", "{model}", "-o", "{folder}"], "can't write"),
-        (["ir", "{model}", "--target", "z80", "--stage", "tile"], "z80"),
-        (["ir", "{model}", "--pass-pipeline", "polish"], "no pass 'polish'"),
         (["ir", "{model}", "--pass-pipeline", "decompose{{x"], "expected name"),
-        (["ir", "{model}", "--print-after", "polish"], "no pass 'polish'"),
-        (["ir", "{model}", "--stage", "tile", "--kernel", "conv"], "conv"),
-        (["run", "{model}", "--size", "columns=3"], "the model's are: rows"),
-        (["compile", "{model}", "--fix", "columns=3"], "columns"),
         (["run", "{model}", "-i", "{missing}"], "can't read"),
         (["run", "{model}", "-i", "{text}"], "not a NumPy file"),
         (["run", "{model}", "-i", "z={array}"], "no inputs ['z']"),
@@ -442,6 +434,50 @@ def test_a_bad_file_or_name_is_1_with_a_message(
     assert "Traceback" not in ran.err and ran.out == ""
 
 
+@pytest.mark.parametrize(
+    ("args", "part"),
+    [
+        (["compile", "{model}", "--target", "z80"], "there is no target 'z80'"),
+        (["compile", "{model}", "--target", "x86_64"], "did you mean x86-64?"),
+        (["compile", "{model}", "--target", "cortex-m4f"], "did you mean cortex-m4?"),
+        (["aot", "{model}", "--target", "aarch64-linux-gnu"], "did you mean aarch64?"),
+        (["aot", "{model}", "--fix", "rows=1", "--target", "cortex-m4", "--threads", "4"], "has no threads"),
+        (["compile", "{model}", "--precision", "fp8"], "fp8"),
+        (["compile", "{model}", "--accuracy", "some"], "some"),
+        (["ir", "{model}", "--target", "z80", "--stage", "tile"], "z80"),
+        (["ir", "{model}", "--pass-pipeline", "polish"], "no pass 'polish'"),
+        (["ir", "{model}", "--print-after", "polish"], "no pass 'polish'"),
+        (["ir", "{model}", "--stage", "tile", "--kernel", "conv"], "conv"),
+        (["run", "{model}", "--size", "columns=3"], "the model's are: rows"),
+        (["compile", "{model}", "--fix", "columns=3"], "columns"),
+    ],
+    ids=lambda v: " ".join(v) if isinstance(v, list) else "",
+)
+def test_a_value_that_no_option_has_is_2(cli: Cli, linear: Path, args: list[str], part: str) -> None:
+    ran = cli(*(a.format(model=linear) for a in args))
+    assert ran.code == 2 and part in ran.err and "remedy: " in ran.err and ran.out == ""
+
+
+def test_a_failed_write_has_a_code_and_a_remedy(cli: Cli, linear: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: object, **options: object) -> None:
+        raise OSError(28, "No space left on device", "out.npz")
+
+    monkeypatch.setattr(np, "savez", full)
+    ran = cli("run", linear, "-o", linear.with_suffix(".npz"))
+    assert ran.code == 1 and "[TW0104] out.npz: No space left on device" in ran.err and "remedy: " in ran.err
+
+
+def test_targets_are_listed_by_the_names_that_options_take(cli: Cli, linear: Path) -> None:
+    rows = json.loads(cli("targets", "--json").out)
+    assert rows[0]["target"] == "native" and {"x86-64-v3", "aarch64", "cortex-m4", "wasm32-simd128"} <= {
+        r["target"] for r in rows
+    }
+    v3 = next(r for r in rows if r["target"] == "x86-64-v3")
+    assert v3["vector bits"] == "256" and "avx2" in v3["also"] and v3["threads"] == "yes"
+    made = json.loads(cli("compile", linear, "--target", "avx2", "--json").out)
+    assert made["report"]["target"] == "x86-64-v3"
+
+
 def test_bench_names_an_engine_that_fails(cli: Cli, linear: Path) -> None:
     pytest.importorskip("onnxruntime")
     model = linear_model()
@@ -454,10 +490,10 @@ def test_bench_names_an_engine_that_fails(cli: Cli, linear: Path) -> None:
 def test_bench_can_not_hand_another_engine_our_file(cli: Cli, linear: Path) -> None:
     cli("compile", linear)
     ran = cli("bench", linear.with_suffix(".tw"), "--against", "onnxruntime", "--seconds", 0)
-    assert ran.code == 1 and "the .onnx file" in ran.err
+    assert ran.code == 2 and "the .onnx file" in ran.err
 
 
-COMMANDS = "compile aot sign verify run bench inspect ir passes ops cache doctor"
+COMMANDS = "compile aot sign verify run bench inspect ir passes ops targets cache doctor"
 
 
 @pytest.mark.parametrize("command", ["", *COMMANDS.split()])
@@ -494,7 +530,7 @@ def test_compare_exits_with_3_where_it_finds_a_difference(
 
 
 def test_compare_refuses_what_it_can_not_do(cli: Cli, linear: Path, tmp_path: Path) -> None:
-    assert cli("compare", linear, "--against", "torch").code == 1
+    assert cli("compare", linear, "--against", "torch").code == 2
     assert "no file" in cli("compare", tmp_path / "none.onnx").err
     assert cli("compare", linear, "--against", "nobody").code == 2
     (tmp_path / "a.pt2").write_bytes(b"no program")

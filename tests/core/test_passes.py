@@ -57,7 +57,7 @@ def test_text_round_trip(text):
 
 
 @pytest.mark.parametrize(("text", "error", "message"), [
-    ("nothing", OptionError, "no pass 'nothing'; there are break, simplify"),
+    ("nothing", OptionError, r"no pass 'nothing'\n.*there are break, simplify"),
     ("simplify{max=1}", OptionError, "has no option 'max'"),
     ("simplify{max-bytes=x}", OptionError, "must be int"),
     ("simplify{fast=1}", OptionError, "true or false"),

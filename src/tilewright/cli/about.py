@@ -18,7 +18,7 @@ from tilewright import driver, ops
 from tilewright.cli import show
 from tilewright.cli.compile_run import Json, Model
 from tilewright.codegen.peak import measure_peak
-from tilewright.codegen.target import Target
+from tilewright.codegen.target import Target, aliases_of, named_targets
 from tilewright.core.graph import CONST, Graph
 from tilewright.core.opdef import OpDef
 from tilewright.frontend import aten, onnx_ops
@@ -35,6 +35,7 @@ def register(app: typer.Typer) -> None:
     """Add this module's commands."""
     app.command("inspect")(inspect_command)
     app.command("ops")(ops_command)
+    app.command("targets")(targets_command)
     app.command("cache")(cache_command)
     app.command("doctor")(doctor_command)
 
@@ -86,6 +87,29 @@ def _artifact_facts(path: Path) -> dict[str, Any]:
         "kernels": dict(kernels.most_common()),
         "weights_bytes": report["memory"]["weights_bytes"],
         "target": f"{made.manifest.target.cpu} ({made.manifest.target.triple})",
+    }
+
+
+def targets_command(json: Json = False) -> None:
+    """List the machines that --target knows."""
+    rows = [_target_row(t) for t in (Target.host(), *named_targets())]
+    if json:
+        show.emit_json(rows)
+        return
+    show.table(f"{len(rows)} targets", list(rows[0]), [list(r.values()) for r in rows])
+    show.line("Behind a name of x86-64 or AArch64 may stand another system: -windows or -macos.")
+
+
+def _target_row(t: Target) -> dict[str, str]:
+    able = [n for n in (*CAPABILITIES, "f64", "dotprod", "i8mm") if getattr(t, f"has_{n}")]
+    return {
+        "target": t.name,
+        "also": "" if t.is_native else ", ".join(aliases_of(t.name)),
+        "triple": t.triple,
+        "cpu": t.cpu,
+        "vector bits": str(t.vector_bytes * 8),
+        "threads": "yes" if t.has_threads else "no",
+        "capabilities": " ".join(able),
     }
 
 

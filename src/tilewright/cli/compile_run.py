@@ -23,7 +23,9 @@ from tilewright.runtime.model import CompiledModel, load
 _KINDS = "A model: ONNX (.onnx), an exported PyTorch program (.pt2), a graph's text (.txt)"
 Model = Annotated[Path, typer.Argument(help=f"{_KINDS} or compiled (.tw).", show_default=False)]
 Source = Annotated[Path, typer.Argument(help=f"{_KINDS}.", show_default=False)]
-Target = Annotated[str, typer.Option(help="The CPU to make code for: native, or a name such as x86-64-v3.")]
+Target = Annotated[
+    str, typer.Option(help="The CPU to make code for: native, or a name that `tilewright targets` lists.")
+]
 Threads = Annotated[int | None, typer.Option(min=1, help="The most threads a call uses (default: what is allowed).")]
 Optimize = Annotated[
     Any,

@@ -12,6 +12,7 @@ import ml_dtypes
 import numpy as np
 import typer
 
+from tilewright.core.diag import OptionError
 from tilewright.core.expr import Sym, evaluate, parse
 from tilewright.core.types import Array
 from tilewright.options import LEVELS
@@ -121,7 +122,7 @@ def gather(
     unknown = sorted(sizes.keys() - {s.name for s in symbols})
     if unknown:
         names = ", ".join(s.name for s in symbols) or "none"
-        raise InputError(f"no symbolic dimension {', '.join(unknown)}", remedy=f"the model's are: {names}")
+        raise OptionError(f"no symbolic dimension {', '.join(unknown)}", remedy=f"the model's are: {names}")
     given = load_inputs(files, specs)
     known = dict(sizes)
     for spec in specs:

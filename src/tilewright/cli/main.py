@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import sys
 from importlib.metadata import version
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
 from tilewright.cli import about, aot, bench, compile_run, conformance, debug, ir, sign, tune
-from tilewright.runtime.errors import TilewrightError
+from tilewright.core.diag import OptionError
+from tilewright.runtime.errors import ResourceError, TilewrightError
 
 app = typer.Typer(
     name="tilewright",
@@ -51,17 +52,24 @@ def options(
 
 
 def main() -> None:
-    """Run the command line; a Tilewright error, or a file that can't be used, becomes a message and exit code 1."""
+    """Run the command line; a Tilewright error, or a file that can't be used, becomes a message and an exit code."""
     try:
         app(prog_name="tilewright")
     except TilewrightError as e:
-        print(f"error: {e}", file=sys.stderr)
-        sys.exit(1)
+        _fail(e)
     except OSError as e:
-        print(f"error: {e.strerror or e}{f': {e.filename}' if e.filename else ''}", file=sys.stderr)
-        sys.exit(1)
+        what = f"{e.filename}: {e.strerror}" if e.filename else str(e.strerror or e)
+        _fail(
+            ResourceError(what, remedy="check that the path exists and may be used, and that the disk has space left")
+        )
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _fail(error: TilewrightError) -> NoReturn:
+    """Say what is wrong; an option's value that is not offered is wrong usage."""
+    print(f"error: {error}", file=sys.stderr)
+    sys.exit(2 if isinstance(error, OptionError) else 1)
 
 
 if __name__ == "__main__":

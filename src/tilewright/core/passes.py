@@ -100,7 +100,7 @@ def parse_pipeline(text: str, known: Iterable[type[Pass]]) -> tuple[Pass, ...]:
             raise ParseError(f"expected name or name{{option=value ...}} at {text[at:]!r} in the pipeline {text!r}")
         at = found.end()
         if found[1] not in classes:
-            raise OptionError(f"no pass {found[1]!r}; there are {', '.join(sorted(classes))}")
+            raise OptionError(f"no pass {found[1]!r}", remedy=f"there are {', '.join(sorted(classes))}")
         passes.append(classes[found[1]].with_options(_split_options(found[2] or "")))
     return tuple(passes)
 
