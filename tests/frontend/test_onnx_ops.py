@@ -154,6 +154,23 @@ def test_transposed_convolution_of_a_given_size() -> None:
     check(11, "ConvTranspose", [f32(1, 2, 3, 4)], {"w": f32(2, 3, 3, 3)}, strides=[3, 2], output_shape=[10, 8])
 
 
+@pytest.mark.parametrize("auto_pad", ["SAME_UPPER", "SAME_LOWER"])
+def test_transposed_convolution_of_the_same_size_times_the_stride(auto_pad) -> None:
+    """Against the specification's reference, and ONNX Runtime where the kernel reaches as far as the stride."""
+    draw = np.random.default_rng(5)
+    for _ in range(60):
+        (n, m), (k, j) = draw.integers(1, 6, 2), draw.integers(1, 5, 2)
+        strides, dilations = draw.integers(1, 6, 2).tolist(), draw.integers(1, 3, 2).tolist()
+        x, w = f32(1, 2, n, m), f32(2, 3, k, j)
+        made = node("ConvTranspose", ["x", "w"], ["y"], auto_pad=auto_pad, strides=strides, dilations=dilations)
+        m = model([made], [info("x", ["b", *x.shape[1:]])], ["y"], {"w": w}, opset=17)
+        (got,) = answers(m, {"x": x})
+        assert got.shape[2:] == tuple(d * s for d, s in zip(x.shape[2:], strides, strict=True))
+        np.testing.assert_allclose(got, ReferenceEvaluator(m).run(None, {"x": x})[0], rtol=1e-4, atol=1e-5)
+        if all((a - 1) * d + 1 >= s for a, d, s in zip(w.shape[2:], dilations, strides, strict=True)):
+            check_against_runtime(m, {"x": x})
+
+
 @pytest.mark.parametrize("ceil", [0, 1])
 @pytest.mark.parametrize("count", [0, 1])
 def test_pools(ceil, count) -> None:

@@ -173,7 +173,7 @@ def _conv_transpose(c: Call) -> Node:
     if wanted:
         c.ignore("pads")
         pads: Pads = tuple(
-            _transposed_pads((size - 1) * s + e + (k - 1) * d + 1 - out, auto == "SAME_UPPER")
+            _transposed_pads((size - 1) * s + e + (k - 1) * d + 1 - out, auto)
             for size, s, e, k, d, out in zip(x.shape[2:], strides, extra, kernel, dilations, wanted, strict=True)
         )
     else:
@@ -185,11 +185,18 @@ def _conv_transpose(c: Call) -> Node:
     return add_channels(c, y, c.opt(2))
 
 
-def _transposed_pads(total: Dim, upper: bool) -> tuple[Dim, Dim]:
-    if isinstance(total, int) and total < 0:
-        return 0, total
+def _transposed_pads(total: Dim, auto: str) -> tuple[Dim, Dim]:
+    """How much to take away in front and behind: half on each side, by the specification.
+
+    ``auto`` decides where the odd one goes, also where there is less than nothing to take away, because the stride is
+    beyond the kernel's reach. ONNX Runtime then takes nothing away, and its result is smaller than the specified one.
+    For a given shape without SAME it puts all of what is missing behind, and so does this.
+    """
     half = expr.floordiv(total, 2)
-    return (half, total - half) if upper else (total - half, half)
+    if auto == "SAME_UPPER":
+        return half, total - half
+    start = total - half if auto == "SAME_LOWER" else expr.maximum(total - half, 0)
+    return start, total - start
 
 
 # --- integers -------------------------------------------------------------------------------------------------------
