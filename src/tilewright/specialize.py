@@ -11,6 +11,7 @@ for each.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -37,6 +38,7 @@ from tilewright.frontend.onnx_given import (
 )
 from tilewright.runtime.arguments import checked_feeds
 from tilewright.runtime.errors import InputError, Violation
+from tilewright.runtime.fields import MAX_INTEGER
 from tilewright.runtime.manifest import Manifest, TargetSpec, TensorSpec
 from tilewright.runtime.model import CompiledModel, LoadedModel
 from tilewright.runtime.plan import input_error
@@ -244,9 +246,12 @@ def _array(info: InputInfo, value: Any) -> Array:
 
 
 def _sizes(value: Array, info: InputInfo) -> Sizes | None:
-    """The elements as sizes; None where they can't be: not integers, negative, many, or of a symbolic number."""
+    """The elements as sizes; None where they can't be: not integers, negative, many, of a symbolic number, or more
+    together than an array's shape may be, as ends of slices are that stand for "up to the end"."""
     fixed = all(isinstance(d, int) for d in info.dims or ())
     if value.dtype.kind not in "iu" or not fixed or not 0 < value.size <= MAX_SIZES or value.min() < 0:
+        return None
+    if math.prod(max(int(n), 1) for n in value.flat) > MAX_INTEGER:
         return None
     return Sizes(value.size)
 

@@ -349,3 +349,13 @@ def test_arguments_that_are_not_plain_memory_in_calls_that_repeat() -> None:
         for _ in range(3):
             for a in (x, torch._neg_view(x), x.clone().requires_grad_(), torch.nn.Parameter(x)):
                 assert torch.equal(compiled(a, y), f(a, y))
+
+
+def test_diagonals_of_symbolic_length_are_filled(recorder: Recorder) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return (x * 2).fill_diagonal_(3.0)
+
+    compiled = recorder.compile(f)
+    for n in (4, 5, 7, 13, 3):
+        x = torch.randn(n, 5)
+        assert_close(compiled(x), f(x))

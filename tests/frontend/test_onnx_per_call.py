@@ -47,6 +47,16 @@ def test_sizes_are_symbols_and_signs_are_not() -> None:
         made(X, np.array([5, 5]))
 
 
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_sizes_that_stand_for_the_end(dtype: type) -> None:
+    end = np.iinfo(dtype).max
+    kinds = [info(name, [3], helper.np_dtype_to_tensor_dtype(np.dtype(dtype))) for name in ("start", "stop")]
+    made = compiled(node("Slice", ["x", "start", "stop"], ["y"]), inputs=[info("x", ["n", 3, 4]), *kinds])
+    for start, stop in ((1, end), (end, end), (0, 2), (end, 5)):
+        found = made(X, np.full(3, start, dtype), np.full(3, stop, dtype))
+        np.testing.assert_array_equal(found, X[start:stop, start:stop, start:stop])
+
+
 def squeezed_where_one() -> list[onnx.NodeProto]:
     """TorchScript's ``squeeze`` of a dimension: dropped where it is one, and so the result's rank depends on it."""
     drop = graph([node("Squeeze", ["x", "one"], ["r"])], [], ["r"], name="drop")

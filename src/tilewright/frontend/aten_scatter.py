@@ -6,11 +6,12 @@ In: calls. Out: nodes. Not its business: plain scatters and index assignment (``
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from tilewright import ops
+from tilewright.core.expr import Dim
 from tilewright.core.graph import Node
 from tilewright.core.types import Array, DType, bool_, i64
 from tilewright.frontend.aten_call import Call, Result, Unsupported, as_node, cast, expand, reshape, slice_axis
@@ -156,11 +157,25 @@ def _diagonal_scatter(c: Call) -> Node:
 
 def _as_strided_scatter(c: Call) -> Node:
     x, src = c.tensor("self"), c.tensor("src", c.dtype)
-    at = np.asarray(c["storage_offset"] or 0, np.int64)
-    size = [int(n) for n in c["size"]]
-    for k, (count, step) in enumerate(zip(size, c["stride"], strict=True)):
+    size, stride, start = list(c["size"]), list(c["stride"]), c["storage_offset"] or 0
+    if not all(isinstance(n, int) for n in (*size, *stride, start, *x.shape)):
+        return _at_strides(c, x, src, size, stride, start)
+    at = np.asarray(start, np.int64)
+    for k, (count, step) in enumerate(zip(size, stride, strict=True)):
         at = at + (np.arange(count, dtype=np.int64) * step).reshape([-1 if j == k else 1 for j in range(len(size))])
     return _with_positions(c, x, src, np.broadcast_to(at, size))
+
+
+def _at_strides(c: Call, x: Node, src: Node, size: Sequence[Dim], stride: Sequence[Dim], start: Dim) -> Node:
+    """``x`` with ``src`` at positions that only a call's sizes tell."""
+    b = c.b
+    at = as_node(b, start, i64)
+    for k, (count, step) in enumerate(zip(size, stride, strict=True)):
+        along = b(ops.mul, b(ops.iota, extent=count, dtype=i64), as_node(b, step, i64))
+        at = b(ops.add, at, reshape(b, along, [count if j == k else 1 for j in range(len(size))]))
+    at = _flat(c, expand(b, at, tuple(size)))
+    made = b(ops.scatter_elements, _flat(c, x), at, _flat(c, src), axis=0, reduction="none")
+    return reshape(b, made, x.shape)
 
 
 def _nonzero_static(c: Call) -> Node:
