@@ -22,8 +22,8 @@ from tilewright.codegen.target import Target
 from tilewright.core.diag import OptionError
 from tilewright.core.graph import Graph
 from tilewright.core.text import SideTable, print_graph
-from tilewright.driver import optimise_and_split
-from tilewright.frontend.source import Examples, Source, import_source
+from tilewright.driver import optimise_and_split, with_complex
+from tilewright.frontend.source import Examples, Source, import_called
 from tilewright.options import SIZE, Clock, Level, Options, Progress, read_schedule
 from tilewright.runtime.digest import digest_arrays
 from tilewright.runtime.threads import checked_threads, default_threads
@@ -76,10 +76,11 @@ def export(
     how = ExportOptions(name, n_threads, weights, shared, static)
     clock = Clock(progress)
     with clock.stage("import"):
-        graph = import_source(source, example_inputs, dynamic_shapes, input_shapes, fix_dims)
-    facts = source_facts(source, graph)
-    modules = export_modules(graph, options, n_threads, clock)
-    return write_export(replace(modules, source=facts), Path(folder), how)
+        called = import_called(source, example_inputs, dynamic_shapes, input_shapes, fix_dims)
+    facts = source_facts(source, called.graph)
+    modules = export_modules(called.graph, options, n_threads, clock)
+    manifest = with_complex(modules.manifest, called)
+    return write_export(replace(modules, source=facts, manifest=manifest), Path(folder), how)
 
 
 def _without_threads(options: Options) -> list[str]:

@@ -48,6 +48,7 @@ from tilewright.runtime.digest import digest_arrays
 from tilewright.runtime.env import read_environment
 from tilewright.runtime.host import misfit
 from tilewright.runtime.manifest import (
+    COMPLEX_OF,
     Constraint,
     Manifest,
     ScratchSpec,
@@ -175,7 +176,10 @@ def graph_key(graph: Graph) -> str:
 
 def with_convention(artifact: Artifact, called: Called | None) -> Artifact:
     """A compiled graph with how its source is called; the start of what it keeps stands behind the weights."""
-    if called is None or not called.convention:
+    if called is None:
+        return artifact
+    artifact = replace(artifact, manifest=with_complex(artifact.manifest, called))
+    if not called.convention:
         return artifact
     offset = -(-artifact.weights.nbytes // ALIGNMENT) * ALIGNMENT
     pieces, rows = [artifact.weights, np.zeros(offset - artifact.weights.nbytes, np.uint8)], []
@@ -191,6 +195,17 @@ def with_convention(artifact: Artifact, called: Called | None) -> Artifact:
 
 OFFERED = (*(f.name for f in fields(Options)), "threads")
 """The options of ``compile_graph``."""
+
+
+def with_complex(manifest: Manifest, called: Called) -> Manifest:
+    """The manifest with complex numbers where the graph has their parts along a last axis: one and the same memory."""
+    if not (called.complex_inputs or called.complex_outputs):
+        return manifest
+    inputs, outputs = (
+        tuple(replace(t, dtype=COMPLEX_OF[t.dtype], shape=t.shape[:-1]) if t.name in names else t for t in tensors)
+        for tensors, names in ((manifest.inputs, called.complex_inputs), (manifest.outputs, called.complex_outputs))
+    )
+    return replace(manifest, inputs=inputs, outputs=outputs)
 
 
 def compile_graph(graph: Graph, *, threads: int | None = None, **options: Any) -> CompiledModel:

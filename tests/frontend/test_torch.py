@@ -326,12 +326,6 @@ def test_checks_of_factors_keep_no_order() -> None:
     check(Lambda(f), (torch.randn(3, 3) + 3 * torch.eye(3),), rtol=1e-4)
 
 
-def test_complex_outputs_are_refused_by_name() -> None:
-    with pytest.raises(ImportFailed, match="view_as_real") as caught:
-        import_module(Lambda(lambda x: {"sum": x.sum(), "spectrum": torch.fft.fft(x)}), (torch.randn(4),))
-    assert [p.loc.text for p in caught.value.problems] == ['output "spectrum"']
-
-
 def test_a_table_cut_to_the_sequence_bounds_it() -> None:
     """As MPT's position biases: ``8 - max(0, 8 - n)`` is ``n`` for as long as the table is."""
     table = torch.arange(8.0)

@@ -152,7 +152,7 @@ class _Glue:
         """The table that ``tw_plan`` writes for the caller's dimensions, checked."""
         self.need_cpu(w)
         self.need_dims(w)
-        n_sizes = 1 + sum(len(o.shape) for o in self.manifest.outputs)
+        n_sizes = 1 + sum(o.n_planned for o in self.manifest.outputs)
         table = w.room(f"[{max(self.manifest.n_dims, 1)} x i64]")
         sizes = w.room(f"[{n_sizes} x i64]")
         w.emit(f"call void @{self.of.name}_table(ptr %dims, ptr {table})")
@@ -232,7 +232,7 @@ class _Glue:
             sizes, at = [], 1
             for spec in specs:
                 sizes.append([w.load(table, 8 * (at + d)) for d in range(len(spec.shape))])
-                at += len(spec.shape)
+                at += spec.n_planned
         self.choose(w, specs, sizes, kind)
         return w.text()
 
@@ -368,7 +368,7 @@ class _Glue:
         at = 1
         for o in self.manifest.outputs:
             shapes.append([w.load(sizes, 8 * (at + d)) for d in range(len(o.shape))])
-            at += len(o.shape)
+            at += o.n_planned
         args = w.at("%handle", HANDLE_BYTES)
         tables = [("%inputs", "input", self.manifest.inputs), ("%outputs", "output", self.manifest.outputs)]
         k = 0

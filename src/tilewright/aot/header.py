@@ -11,12 +11,12 @@ from collections.abc import Sequence
 
 from tilewright.aot.interface import ABI_VERSION, ALIGNMENT, DTYPES, STATUS, Interface, unique_macros
 from tilewright.aot.system import System
-from tilewright.runtime.manifest import TensorSpec
+from tilewright.runtime.manifest import COMPLEX, TensorSpec
 
 C_TYPES = {
     "bool": "uint8_t", "int8": "int8_t", "int16": "int16_t", "int32": "int32_t", "int64": "int64_t",
     "uint8": "uint8_t", "uint16": "uint16_t", "uint32": "uint32_t", "uint64": "uint64_t", "float16": "uint16_t",
-    "bfloat16": "uint16_t", "float32": "float", "float64": "double",
+    "bfloat16": "uint16_t", "float32": "float", "float64": "double", "complex64": "float", "complex128": "double",
 }  # fmt: skip
 """What a C program holds an element in; of types that C lacks, the bits. The others are ``uint8_t``."""
 
@@ -223,7 +223,8 @@ def _tensors(title: str, specs: Sequence[TensorSpec]) -> list[str]:
         c_type = C_TYPES.get(spec.dtype, "uint8_t")
         shape = "".join(f"[{d}]" for d in spec.shape) or " (one element)"
         kind = spec.dtype if c_type in ("float", "double") or spec.dtype in c_type else f"{spec.dtype} as {c_type}"
-        lines.append(f"  {k}  {_comment(spec.name)}: {kind}{_comment(shape)}")
+        pairs = f", pairs of {c_type}: real part, imaginary part" if spec.dtype in COMPLEX else ""
+        lines.append(f"  {k}  {_comment(spec.name)}: {kind}{_comment(shape)}{pairs}")
     return lines if specs else [f"{title}: none"]
 
 

@@ -175,8 +175,10 @@ def run_command(
 
 
 def _range(x: Array) -> dict[str, float | int | None]:
-    """The least, mean and largest element; none for an empty array. Integers stay exact."""
+    """The least, mean and largest element; none for an empty array. Integers stay exact, complex numbers are as large
+    as their absolute value."""
     if x.size == 0:
         return dict.fromkeys(("min", "mean", "max"))
+    x = np.abs(x) if x.dtype.kind == "c" else x
     wide = x if x.dtype.kind in "iu" else x.astype(np.float64)
     return {"min": wide.min().item(), "mean": float(wide.mean(dtype=np.float64)), "max": wide.max().item()}

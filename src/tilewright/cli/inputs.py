@@ -17,7 +17,7 @@ from tilewright.core.expr import Sym, evaluate, parse
 from tilewright.core.types import Array
 from tilewright.options import LEVELS
 from tilewright.runtime.errors import InputError
-from tilewright.runtime.manifest import SymbolSpec, TensorSpec
+from tilewright.runtime.manifest import COMPLEX_OF, SymbolSpec, TensorSpec
 
 DEFAULT_SIZE = 8
 """A symbolic dimension's size when nobody gives one (within its bounds)."""
@@ -57,8 +57,15 @@ def load_inputs(files: Sequence[str], specs: Sequence[TensorSpec]) -> dict[str, 
     unknown = found.keys() - {s.name for s in specs}
     if unknown:
         raise InputError(f"no inputs {sorted(unknown)}", remedy=f"the model's inputs are {[s.name for s in specs]}")
-    dtypes = {s.name: s.dtype for s in specs}
-    return {name: _as_bfloat16(a) if dtypes[name] == "bfloat16" else a for name, a in found.items()}
+    given = {s.name: s for s in specs}
+    return {name: _as_parts(_as_bfloat16(a), given[name]) for name, a in found.items()}
+
+
+def _as_parts(a: Array, spec: TensorSpec) -> Array:
+    """Complex numbers as their parts along a last axis, where a graph takes those."""
+    if COMPLEX_OF.get(spec.dtype) != a.dtype.name or len(spec.shape) != a.ndim + 1:
+        return a
+    return np.ascontiguousarray(a)[..., None].view(spec.dtype)
 
 
 def _load(path: str) -> Array | dict[str, Array]:
@@ -108,6 +115,8 @@ def _draw(rng: np.random.Generator, dtype: np.dtype[np.generic], shape: tuple[in
         return rng.random(shape) < 0.8
     if dtype.kind in "iu":
         return rng.integers(0, 8, shape).astype(dtype)
+    if dtype.kind == "c":
+        return (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(dtype)
     return rng.standard_normal(shape).astype(dtype)
 
 

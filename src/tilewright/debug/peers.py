@@ -161,7 +161,7 @@ def ask_torch(program: ExportedProgram, inputs: Mapping[str, Array]) -> Peer:
             stored = read.state_dict if spec.target in read.state_dict else read.constants
             arguments.append(stored[spec.target])
         elif node.name in inputs:
-            arguments.append(to_torch(np.array(inputs[node.name])))
+            arguments.append(to_torch(np.array(inputs[node.name]), node.meta["val"].is_complex()))
         else:
             arguments.append(getattr(spec.arg, "value", None))
     with torch.no_grad(), warnings.catch_warnings():

@@ -11,7 +11,13 @@ from dataclasses import dataclass
 from tilewright import ops
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Builder, Node
-from tilewright.core.types import DType
+from tilewright.core.types import DType, f32, f64
+
+COMPLEX_PARTS = (f32, f64)
+"""Of which complex arguments and results are made."""
+
+HALF_PARTS = "convert it: x.to(torch.complex64)"
+"""What to do about other ones."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,7 +21,7 @@ from tilewright.frontend.aten import CONVERTERS, nearest
 from tilewright.frontend.aten_call import Call, Draws, Result, SymFloat, Unsupported, dtype_from_torch, reshape
 from tilewright.frontend.aten_complex import COMPLEX
 from tilewright.frontend.aten_places import UNBOUNDED
-from tilewright.frontend.complex_pairs import Pair, from_parts
+from tilewright.frontend.complex_pairs import COMPLEX_PARTS, HALF_PARTS, Pair, from_parts
 from tilewright.frontend.fx_control import convert_cond, convert_scan, convert_while
 from tilewright.frontend.fx_floats import float_node
 from tilewright.frontend.fx_inplace import NO_WRITES, Writes, functional_name, is_in_place, put_back
@@ -84,6 +84,7 @@ class Importer:
         self.writes = NO_WRITES
         self.draws: Draws | None = None
         self.on_fault: OnFault | None = None
+        self.complex_inputs: list[str] = []
         self._versions: dict[Any, int] = {}  # of views, and of what they are taken of: how often it was written to
         self._constants: dict[int, Node] = {}
 
@@ -146,6 +147,21 @@ class Importer:
     def type_of(self, fake: Any) -> TensorType:
         """The type of a tensor from PyTorch's shape propagation; of a complex one, the type of each part."""
         return TensorType(dtype_from_torch(part_dtype(fake.dtype)), tuple(self.symbols.dim(d) for d in fake.shape))
+
+    def input(self, node: Any, name: str, loc: Loc) -> Node:
+        """An input of the graph for a placeholder, ``env``'s value of it; complex numbers come as their parts along a
+        last axis."""
+        fake = node.meta["val"]
+        type_ = self.type_of(fake)
+        if not fake.is_complex():
+            entry = self.env[node] = self.pool.input(name, type_, loc)
+            return entry
+        if type_.dtype not in COMPLEX_PARTS:
+            raise Unsupported("complex numbers of half precision", HALF_PARTS)
+        entry = self.pool.input(name, type_.with_shape((*type_.shape, 2)), loc)
+        self.env[node] = from_parts(Builder(self.pool, loc), entry)
+        self.complex_inputs.append(name)
+        return entry
 
     def constant(self, tensor: Any, loc: Loc) -> Node | Pair:
         """A tensor known now; one tensor becomes one constant."""

@@ -40,11 +40,16 @@ class FileFacts(Protocol):
 
 @dataclass(frozen=True)
 class Called:
-    """A graph, how it is called, and the arrays with which its state begins."""
+    """A graph, how it is called, and the arrays with which its state begins.
+
+    ``complex_inputs`` and ``complex_outputs`` name what the graph has as parts of complex numbers along a last axis.
+    """
 
     graph: Graph
     convention: Convention = FLAT
     start: tuple[Array, ...] = ()
+    complex_inputs: frozenset[str] = frozenset()
+    complex_outputs: frozenset[str] = frozenset()
 
 
 def import_source(
@@ -81,20 +86,22 @@ def _import_sized(source: Source, example_inputs: Examples | None, dynamic_shape
     if isinstance(source, Graph):
         return Called(source)
     if is_a(source, "torch.export", "ExportedProgram"):
-        made = torch_frontend.import_with_values(source)
-        return Called(made.graph, made.convention, made.start)
+        return _called(torch_frontend.import_with_values(source))
     if is_a(source, "torch.nn", "Module"):
         if example_inputs is None:
             raise OptionError(
                 "a torch.nn.Module needs example_inputs",
                 remedy="compile(module, example_inputs=(x, ...)), or a dict of inputs by name",
             )
-        made = torch_frontend.import_called(source, example_inputs, dynamic_shapes)
-        return Called(made.graph, made.convention, made.start)
+        return _called(torch_frontend.import_called(source, example_inputs, dynamic_shapes))
     raise OptionError(
         f"can't compile a {type(source).__module__}.{type(source).__qualname__}",
         remedy="pass an ONNX path, bytes or ModelProto, a torch.nn.Module, an ExportedProgram or a Graph",
     )
+
+
+def _called(made: torch_frontend.Imported) -> Called:
+    return Called(made.graph, made.convention, made.start, made.complex_inputs, made.complex_outputs)
 
 
 def is_a(source: object, module: str, name: str) -> bool:

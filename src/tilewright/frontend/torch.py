@@ -24,7 +24,7 @@ from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.types import Array, i64
 from tilewright.frontend.aten import KEPT_WHOLE, TAKEN_APART
 from tilewright.frontend.aten_call import Draws, SymFloat, Unsupported, as_node, dim_scalar
-from tilewright.frontend.complex_pairs import Pair
+from tilewright.frontend.complex_pairs import COMPLEX_PARTS, HALF_PARTS, Pair, join_parts
 from tilewright.frontend.fx import FAILED, IGNORED, TOKEN, Failed, Importer
 from tilewright.frontend.fx_inplace import NO_WRITES, writes_of
 from tilewright.frontend.fx_symbols import SymbolTable, lone_symbol
@@ -149,7 +149,8 @@ class Imported:
     """A graph with the program that was read, functional, and the node behind each fx node that has one.
 
     What in-place calls write, and what they write to, is not among ``nodes``. ``start`` has the arrays with which the
-    convention's state begins.
+    convention's state begins. ``complex_inputs`` and ``complex_outputs`` name what the graph has as parts of complex
+    numbers along a last axis.
     """
 
     graph: Graph
@@ -157,6 +158,8 @@ class Imported:
     nodes: Mapping[Any, Node]
     convention: Convention = FLAT
     start: tuple[Array, ...] = ()
+    complex_inputs: frozenset[str] = frozenset()
+    complex_outputs: frozenset[str] = frozenset()
 
 
 def import_with_values(
@@ -181,7 +184,9 @@ def import_with_values(
     outputs = importer.run(program.graph, writes)
     if importer.draws.first is not None:
         kept[RANDOM] = _Kept(importer.draws.first, np.array([_seed(), 0], np.uint64))
-    nodes, names, convention = _bind_outputs(importer, program, outputs, inputs, kept, argument_names)
+    nodes, names, convention, complex_outputs = _bind_outputs(
+        importer, program, outputs, inputs, kept, argument_names
+    )
     if importer.problems:
         raise ImportFailed(
             f"{len(importer.problems)} calls of the PyTorch program have no form here", importer.problems
@@ -190,7 +195,8 @@ def import_with_values(
     graph = Graph(name, importer.pool, every, nodes, names, tuple(importer.constraints))
     changed = writes.changing
     values = {k: v for k, v in importer.env.items() if isinstance(v, Node) and k not in changed}
-    return Imported(graph, program, values, convention, tuple(k.start for k in kept.values()))
+    start = tuple(k.start for k in kept.values())
+    return Imported(graph, program, values, convention, start, frozenset(importer.complex_inputs), complex_outputs)
 
 
 def _read_guards(importer: Importer, given: ExportedProgram, program: ExportedProgram) -> None:
@@ -261,19 +267,13 @@ def _bind_inputs(importer: Importer, program: ExportedProgram) -> tuple[tuple[No
         kind = spec.kind.name
         try:
             if kind in ("PARAMETER", "BUFFER", "CONSTANT_TENSOR") and spec.target in written:
-                stored = _stored(program, spec.target)
-                if stored.is_complex():
-                    raise Unsupported("a state of complex numbers", "keep its parts as two buffers")
                 name = _unused(re.sub(r"\W+", "_", str(spec.target)), taken)
-                type_, loc = importer.type_of(node.meta["val"]), Loc(f'state "{spec.target}"')
-                importer.env[node] = importer.pool.input(name, type_, loc)
-                kept[str(spec.target)] = _Kept(importer.env[node], to_numpy(stored).copy())
+                entry = importer.input(node, name, Loc(f'state "{spec.target}"'))
+                kept[str(spec.target)] = _Kept(entry, to_numpy(_stored(program, spec.target)).copy())
             elif kind in ("PARAMETER", "BUFFER", "CONSTANT_TENSOR"):
                 importer.env[node] = importer.constant(_stored(program, spec.target), Loc(f'weight "{spec.target}"'))
             elif kind == "USER_INPUT" and type(spec.arg).__name__ == "TensorArgument":
-                type_ = importer.type_of(node.meta["val"])
-                importer.env[node] = importer.pool.input(node.name, type_, Loc(f'input "{node.name}"'))
-                inputs.append(importer.env[node])
+                inputs.append(importer.input(node, node.name, Loc(f'input "{node.name}"')))
             elif kind == "USER_INPUT" and type(spec.arg).__name__ == "ConstantArgument":
                 importer.env[node] = spec.arg.value
             elif kind == "TOKEN":
@@ -308,8 +308,9 @@ def _bind_outputs(
     inputs: Sequence[Node],
     kept: Mapping[str, _Kept],
     argument_names: Sequence[str],
-) -> tuple[tuple[Node, ...], tuple[str, ...], Convention]:
-    """The user's outputs in order, then what the program leaves in its own state and in its inputs; and the names.
+) -> tuple[tuple[Node, ...], tuple[str, ...], Convention, frozenset[str]]:
+    """The user's outputs in order, then what the program leaves in its own state and in its inputs; the names, and
+    those of complex numbers.
 
     A program that writes to anything else is not a function, which is a problem.
     """
@@ -332,10 +333,10 @@ def _bind_outputs(
             importer.add_problems([Problem(Loc(f'state "{spec.target}"'), "in-place write", what, remedy)])
     names = _output_names(program, len(user))
     for n, v in zip(names, user, strict=True):
-        if isinstance(v, Pair):
-            remedy = "return its parts: torch.view_as_real of it"
-            importer.add_problems([Problem(Loc(f'output "{n}"'), "output", "an output of complex numbers", remedy)])
-    made = [(n, v) for n, v in zip(names, user, strict=True) if v is not None and not isinstance(v, Failed | Pair)]
+        if isinstance(v, Pair) and v.dtype not in COMPLEX_PARTS:
+            rule = "complex numbers of half precision"
+            importer.add_problems([Problem(Loc(f'output "{n}"'), "output", rule, HALF_PARTS)])
+    made = [(n, v) for n, v in zip(names, user, strict=True) if v is not None and not isinstance(v, Failed)]
     taken = {n for n, _ in made}
     rows = [State(k.node.attrs["name"], _unused(f"{k.node.attrs['name']}_next", taken)) for k in kept.values()]
     after = [(row.output, state[target]) for row, target in zip(rows, kept, strict=True)]
@@ -344,10 +345,13 @@ def _bind_outputs(
     convention = Convention(
         parameters_of(program, argument_names, list(places)), result_of(program, user), tuple(rows), tuple(written)
     )
-    return tuple(_output_node(b, v) for _, v in every), tuple(n for n, _ in every), convention
+    is_complex = frozenset(n for n, v in every if isinstance(v, Pair))
+    return tuple(_output_node(b, v) for _, v in every), tuple(n for n, _ in every), convention, is_complex
 
 
 def _output_node(b: Builder, value: Any) -> Node:
+    if isinstance(value, Pair):
+        return join_parts(b, value)
     if isinstance(value, Node | SymFloat | bool | float | int):
         return as_node(b, value)
     return dim_scalar(b, value, i64)

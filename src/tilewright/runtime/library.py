@@ -37,7 +37,7 @@ KEPT = 4
 DTYPE_NAMES = (
     "", "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "bfloat16",
     "float32", "float64", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu",
-    "float4_e2m1fn", "int4", "uint4", "int2", "uint2",
+    "float4_e2m1fn", "int4", "uint4", "int2", "uint2", "complex64", "complex128",
 )  # fmt: skip
 """By number of ``tw_dtype``."""
 _KIND_SHAPE, _KIND_MEMORY, _KIND_RUN = 2, 3, 7

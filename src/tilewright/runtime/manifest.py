@@ -23,9 +23,15 @@ DTYPE_BYTES = {
     "bool": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8, "uint8": 1, "uint16": 2, "uint32": 4, "uint64": 8,
     "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "float8_e4m3fn": 1, "float8_e5m2": 1,
     "float8_e4m3fnuz": 1, "float8_e5m2fnuz": 1, "float8_e8m0fnu": 1, "float4_e2m1fn": 1,
-    "int4": 1, "uint4": 1, "int2": 1, "uint2": 1,
+    "int4": 1, "uint4": 1, "int2": 1, "uint2": 1, "complex64": 8, "complex128": 16,
 }  # fmt: skip
 """The dtypes an input or output may have, by NumPy (``ml_dtypes``) name, with their size."""
+
+COMPLEX_OF = {"float32": "complex64", "float64": "complex128"}
+"""Complex dtypes by that of their parts. The code knows their tensors as parts along a last axis of length 2, and
+``tw_plan`` gives that length too."""
+
+COMPLEX = frozenset(COMPLEX_OF.values())
 
 Dim = int | str
 """A size: a number, or an integer expression over symbol names such as ``"2*n + 1"``."""
@@ -44,6 +50,11 @@ class TensorSpec:
     name: str
     dtype: str
     shape: tuple[Dim, ...]
+
+    @property
+    def n_planned(self) -> int:
+        """How many sizes ``tw_plan`` gives for an output like this."""
+        return len(self.shape) + (self.dtype in COMPLEX)
 
     def __str__(self) -> str:
         return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"

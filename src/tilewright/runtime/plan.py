@@ -61,6 +61,7 @@ class Planner:
         self._bounds = [0 if s.hi is None else compile_size(s.hi) for s in manifest.computed]
         computed = {s.name: i for i, s in enumerate(manifest.computed, len(manifest.symbols))}
         self._computed = computed
+        self._n_planned = [o.n_planned for o in manifest.outputs]
         self._outputs = [
             (dtype_of(o.dtype), sizes, any(isinstance(s, Expr) and s.symbols & computed.keys() for s in sizes))
             for o in manifest.outputs
@@ -81,9 +82,9 @@ class Planner:
         dims += [0] * (self._n_dims - len(dims))
         sizes = self._ask(dims, tw_plan)
         outputs, at = [], 1
-        for dtype, expressions, is_dynamic in self._outputs:
+        for (dtype, expressions, is_dynamic), n_planned in zip(self._outputs, self._n_planned, strict=True):
             shape = tuple(sizes[at : at + len(expressions)])
-            at += len(expressions)
+            at += n_planned
             n_bytes = math.prod(shape) * dtype.itemsize
             outputs.append(OutputPlan(dtype, shape, n_bytes, expressions if is_dynamic else None))
         return Plan(dims, values, sizes[0], tuple(outputs), any(o.sizes for o in outputs))
@@ -98,7 +99,7 @@ class Planner:
         return shape
 
     def _ask(self, dims: Sequence[int], tw_plan: Ask) -> list[int]:
-        n_sizes = 1 + sum(len(sizes) for _, sizes, _ in self._outputs)
+        n_sizes = 1 + sum(self._n_planned)
         sizes = (ctypes.c_int64 * n_sizes)()
         tw_plan((ctypes.c_int64 * max(len(dims), 1))(*dims), sizes)
         if min(sizes) < 0:

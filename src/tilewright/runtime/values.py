@@ -133,9 +133,12 @@ TensorType = tuple[Any, int]
 
 
 def tensor_types(dtypes: Sequence[np.dtype[Any]]) -> list[TensorType]:
-    """What plain tensors in place of arrays of these dtypes have, once PyTorch has been imported."""
+    """What plain tensors in place of arrays of these dtypes have, once PyTorch has been imported.
+
+    None are plain that could be the conjugates of what they hold.
+    """
     torch = sys.modules["torch"]
-    return [(getattr(torch, d.name, None), d.alignment) for d in dtypes]
+    return [(None if d.kind == "c" else getattr(torch, d.name, None), d.alignment) for d in dtypes]
 
 
 def plain_tensors(args: Sequence[Any], types: Sequence[TensorType]) -> Places | None:

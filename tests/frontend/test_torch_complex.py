@@ -1,0 +1,118 @@
+"""Complex tensors go in and out of compiled modules, files, exports and the command line as they are."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.export import Dim
+
+import tilewright as tw
+from tilewright.cli.main import main
+from tilewright.runtime.errors import InputError
+from tilewright.runtime.library import LibraryModel
+
+N = Dim("n")
+
+
+class Filter(torch.nn.Module):
+    """A spectrum times a complex weight, beside something real."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(8, dtype=torch.complex64), requires_grad=False)
+
+    def forward(self, x: torch.Tensor, gain: torch.Tensor) -> dict[str, torch.Tensor]:
+        spectrum = torch.fft.fft(x) * self.weight * gain
+        return {"spectrum": spectrum, "size": spectrum.abs(), "wide": spectrum.conj().to(torch.complex128)}
+
+
+def arguments(n: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randn(n, 8, dtype=torch.complex64), torch.randn(n, 8)
+
+
+@pytest.fixture(scope="module")
+def module() -> Filter:
+    return Filter()
+
+
+@pytest.fixture(scope="module")
+def model(module: Filter) -> tw.LoadedModel:
+    return tw.compile(module, arguments(2), dynamic_shapes=({0: N}, {0: N}), cache=False)
+
+
+def same(found: Any, expected: dict[str, torch.Tensor]) -> None:
+    values = found.values() if isinstance(found, dict) else found
+    for a, b in zip(values, expected.values(), strict=True):
+        torch.testing.assert_close(torch.as_tensor(a), b, rtol=1e-4, atol=1e-4)
+
+
+def test_tensors_arrays_and_conjugates(module: Filter, model: tw.LoadedModel) -> None:
+    assert [spec.dtype for spec in model.inputs] == ["complex64", "float32"]
+    assert str(model.outputs[0]) == "spectrum: complex64[n, 8]"
+    for n in (3, 3, 3, 1, 5):
+        x, gain = arguments(n)
+        same(model(x, gain), module(x, gain))
+        same(model(x.numpy(), gain.numpy()), module(x, gain))
+        same(model(x.conj(), gain), module(x.conj(), gain))
+        same(model(x.mT.contiguous().mT, gain), module(x, gain))
+    with pytest.raises(InputError, match="complex64"):
+        model(gain, gain)
+
+
+def test_files_and_results_in_place(module: Filter, model: tw.LoadedModel, tmp_path: Path) -> None:
+    model.save(tmp_path / "filter.tw")
+    loaded = tw.load(tmp_path / "filter.tw")
+    x, gain = arguments(4)
+    same(loaded(x, gain), module(x, gain))
+    out = [np.zeros((4, 8), spec.dtype) for spec in model.outputs]
+    loaded(x.numpy(), gain.numpy(), out=out)
+    same(out, module(x, gain))
+
+
+def test_exports(module: Filter, model: tw.LoadedModel, tmp_path: Path) -> None:
+    made = model.export(tmp_path, name="filter", shared=True)
+    header = (tmp_path / "filter.h").read_text()
+    assert "x: complex64[n][8], pairs of float: real part, imaginary part" in header
+    x, gain = arguments(3)
+    library = LibraryModel(made.library)
+    same(library(x.numpy(), gain.numpy()), module(x, gain))
+    same(library(x.conj(), gain), module(x.conj(), gain))
+
+
+def test_states_and_written_inputs() -> None:
+    class Adding(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("total", torch.zeros(3, dtype=torch.complex64))
+
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            self.total.add_(x)
+            y.mul_(1j)
+            return self.total * 2
+
+    eager, x, y = Adding(), torch.randn(3, dtype=torch.complex64), torch.randn(3, dtype=torch.complex64)
+    model, mine = tw.compile(Adding(), (x, y), cache=False), y.clone()
+    for _ in range(2):
+        torch.testing.assert_close(model(x, mine), eager(x, y))
+        torch.testing.assert_close(mine, y)
+    np.testing.assert_allclose(model.state["total"], eager.total.numpy())
+
+
+def test_command_line(
+    module: Filter, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, given = str(tmp_path / "filter.pt2"), tmp_path / "x.npy"
+    torch.export.save(torch.export.export(module, arguments(2)), file)
+    np.save(given, arguments(2)[0].numpy())
+    for command in (["run"], ["compare"], ["compare", "--against", "torch"]):
+        monkeypatch.setattr(sys, "argv", ["tilewright", command[0], file, "--input", f"x={given}", *command[1:]])
+        with suppress(SystemExit):
+            main()
+    shown = capsys.readouterr().out
+    assert "complex64" in shown and shown.count("agrees with") == 2
