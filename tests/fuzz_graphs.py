@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from unittest import mock
 
 import numpy as np
+import pytest
 
 from contractions import contraction
 from edges import edge_graph
@@ -76,7 +77,9 @@ def check(seed: int, levels: Sequence[int] = LEVELS) -> None:
         if optimize == 2 and 1 in levels and same_at_levels_1_and_2(made.graph):
             continue
         try:
-            run(made, threads=1 + seed % 3, optimize=optimize, target=target)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setenv("TILEWRIGHT_LAPACK", "off")  # whose vectors have other signs
+                run(made, threads=1 + seed % 3, optimize=optimize, target=target)
         except Exception as e:
             e.add_note(f"seed {seed} ({family(seed)}), optimize={optimize}, target={target}")
             raise

@@ -50,7 +50,8 @@ def assert_close(got: Array, want: Array) -> None:
 
 
 @pytest.mark.parametrize("op", [o for o in ops.ALL if o.samples is not None], ids=lambda o: o.name)
-def test_native_code_equals_the_reference(op: OpDef) -> None:
+def test_native_code_equals_the_reference(op: OpDef, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWRIGHT_LAPACK", "off")  # whose vectors have other signs (test_decompositions)
     assert op.samples is not None
     for sample in op.samples(np.random.default_rng(0)):
         graph = graph_of(op, sample)

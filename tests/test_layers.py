@@ -51,6 +51,7 @@ LAZY_FILES: dict[str, str] = {
     "driver.py": "ahead-of-time export is loaded only where a model is exported",
     "debug/onnx_part.py": "ONNX is loaded only for ONNX models",
     "debug/peers.py": "PyTorch, ONNX and ONNX Runtime are loaded only where a comparison asks for them",
+    "runtime/routines.py": "SciPy is loaded only for models that decompose matrices, where it is installed",
     "runtime/signature.py": "cryptography is an extra: only who signs or checks a signature needs it",
 }
 

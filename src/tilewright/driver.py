@@ -250,13 +250,20 @@ class SplitGraph:
     planner: Planner
     slots: dict[str, int]
 
-    def entry(self, cycles: Mapping[str, int] | None) -> str:
-        """The entry's module, once the kernels are emitted."""
+    @property
+    def routines(self) -> tuple[str, ...]:
+        """The routines of libraries that the program would call."""
+        calls = (s for s in walk_steps(self.program) if isinstance(s, Call))
+        return tuple(sorted({c.routine.symbol for c in calls if c.routine is not None}))
+
+    def entry(self, cycles: Mapping[str, int] | None, routines: Sequence[str] = ()) -> str:
+        """The entry's module, once the kernels are emitted; it calls those ``routines`` that the loader offers."""
         shapes = [[largest(d, self.planner.caps) for d in n.shape] for n in self.graph.outputs]
         made = self.kernels
         return emit_program(
-            self.program, self.slots, shapes, made.target, made.parameter_counts(), made.most_scratch(), cycles
-        )
+            self.program, self.slots, shapes, made.target, made.parameter_counts(), made.most_scratch(), cycles,
+            routines,
+        )  # fmt: skip
 
     def manifest(self, options: Options, weights_bytes: int, n_dims: int) -> Manifest:
         """What a loader must know."""
@@ -311,9 +318,9 @@ def assemble(parts: Parts, options: Options, clock: Clock, *, profile: bool = Fa
     kernels, target = split.kernels, split.kernels.target
     with clock.stage("entry"):
         cycles = {name: len(split.slots) + k for k, name in enumerate(kernels.kernels)} if profile else None
-        entry = ObjectImage("entry", compile_text(split.entry(cycles), target))
+        entry = ObjectImage("entry", compile_text(split.entry(cycles, split.routines), target))
     n_dims = len(split.slots) + (len(kernels.kernels) if profile else 0)
-    manifest = split.manifest(options, parts.weights.nbytes, n_dims)
+    manifest = replace(split.manifest(options, parts.weights.nbytes, n_dims), routines=split.routines)
     return Artifact(manifest, (entry, *parts.objects), parts.weights)
 
 

@@ -33,6 +33,7 @@ def full_manifest() -> Manifest:
         scratch=ScratchSpec(64, 128),
         weights=WeightsSpec(12, "crc"),
         objects=(ObjectSpec("entry", 10, "0" * 64),),
+        routines=("tw_eigh_f32",),
     )
     return manifest
 
@@ -66,6 +67,7 @@ def test_round_trip() -> None:
         (("objects", 0, "size"), 0, "size"),
         (("target", "features"), ["avx", 3], "features"),
         (("failures",), "none", "failures"),
+        (("routines",), [1], "routines"),
         (("unknown",), 1, "unknown"),
         (("target", "unknown"), 1, "unknown"),
     ],
@@ -81,7 +83,7 @@ def test_wrong_field_is_named(path: tuple[Any, ...], value: Any, words: str) -> 
     assert words in str(caught.value)
 
 
-REQUIRED = [f.name for f in dataclasses.fields(Manifest) if f.name not in ("convention", "scratch")]
+REQUIRED = [f.name for f in dataclasses.fields(Manifest) if f.name not in ("convention", "scratch", "routines")]
 
 
 @pytest.mark.parametrize("field", REQUIRED)

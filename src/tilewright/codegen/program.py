@@ -12,7 +12,7 @@ for so many threads (``codegen.scratch``), and behind it the arena.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from tilewright.codegen import beside
 from tilewright.codegen.parallel import POOL
@@ -27,6 +27,7 @@ from tilewright.partition.program import (
     Pointer,
     Program,
     Repeat,
+    Routine,
     SetDim,
     Step,
 )
@@ -44,14 +45,15 @@ def emit_program(
     kernels: Mapping[str, int],
     scratch: ScratchSpec,
     cycles: Mapping[str, int] | None = None,
+    routines: Collection[str] = (),
 ) -> str:
     """The module's text; ``slots`` gives each symbol's place in ``dims``, ``kernels`` each kernel's parameter count,
-    ``scratch`` what is enough for each of them.
+    ``scratch`` what is enough for each of them, ``routines`` which routines of libraries whoever links it offers.
 
     With ``cycles``, the time of a kernel's calls, in ticks of the CPU's counter, is added to its place in ``dims``;
     then every call is made by itself.
     """
-    module = Module(slots, cycles or {}, scratch)
+    module = Module(slots, cycles or {}, scratch, frozenset(routines))
     module.function(program, _RUN, scratch)
     module.plan(program, output_shapes)
     head = [f'target triple = "{target.triple}"', "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)"]
@@ -63,6 +65,7 @@ def emit_program(
     declared = [f'declare void @"{k}"({_signature(n, module.n_sizes.get(k, 0))}, i32, ptr)' for k, n in kernels.items()]
     for k in module.parts:
         declared.append(f'declare void @"{k}.part"({_signature(kernels[k], module.n_sizes[k])}, i64, i64, ptr)')
+    declared += [f"declare i32 @{symbol}(ptr, ptr)" for symbol in sorted(module.routines)]
     return "\n".join([*head, *declared, *module.functions]) + "\n"
 
 
@@ -73,8 +76,11 @@ def _signature(n_params: int, n_sizes: int) -> str:
 class Module:
     """Functions emitted so far; a sub-program is emitted once, by identity."""
 
-    def __init__(self, slots: Mapping[str, int], cycles: Mapping[str, int], scratch: ScratchSpec) -> None:
+    def __init__(
+        self, slots: Mapping[str, int], cycles: Mapping[str, int], scratch: ScratchSpec, routines: frozenset[str]
+    ) -> None:
         self.slots = slots
+        self.routines = routines
         self.cycles = cycles
         self.scratch = scratch
         self.functions: list[str] = []
@@ -216,9 +222,7 @@ class Function:
     def step(self, step: Step) -> None:
         match step:
             case Call():
-                values = [*self.arguments(step), "i32 %threads", "ptr %scratch"]
-                call = f'call void @"{step.kernel}"({", ".join(values)})'
-                self.timed(call, self.module.cycles.get(step.kernel))
+                self.call(step)
             case Copy():
                 self.copy(self.pointer(step.source), self.pointer(step.target), step.n_bytes)
             case SetDim():
@@ -230,6 +234,31 @@ class Function:
             case Repeat():
                 self.repeat(step)
 
+    def call(self, step: Call) -> None:
+        """A kernel; or a routine, and the kernel where that declines."""
+        values = [*self.arguments(step), "i32 %threads", "ptr %scratch"]
+        call, slot = f'call void @"{step.kernel}"({", ".join(values)})', self.module.cycles.get(step.kernel)
+        if step.routine is None or step.routine.symbol not in self.module.routines:
+            self.timed(lambda: self.write(call), slot)
+        else:
+            routine = step.routine
+            self.timed(lambda: self.routine_or(routine, call), slot)
+
+    def routine_or(self, routine: Routine, call: str) -> None:
+        table = self.argument_table([self.pointer(p) for p in routine.args])
+        sizes = self.fresh()
+        self.entry.append(f"  {sizes} = alloca [{len(routine.sizes)} x i64]")
+        for k, d in enumerate(routine.sizes):
+            self.write(f"store i64 {self.dim(d)}, ptr {self.let(f'getelementptr i64, ptr {sizes}, i64 {k}')}")
+        is_left = self.let(f"icmp ne i32 {self.let(f'call i32 @{routine.symbol}(ptr {table}, ptr {sizes})')}, 0")
+        self.n += 1
+        own, done = f"own{self.n}", f"done{self.n}"
+        self.write(f"br i1 {is_left}, label %{own}, label %{done}")
+        self.label(own)
+        self.write(call)
+        self.write(f"br label %{done}")
+        self.label(done)
+
     def arguments(self, call: Call) -> list[str]:
         """A kernel's parameters, without threads and scratch."""
         self.module.n_sizes[call.kernel] = len(call.sizes)
@@ -240,13 +269,13 @@ class Function:
         self.write(f"store i64 {value}, ptr {at}")
         self.forget()
 
-    def timed(self, call: str, slot: int | None) -> None:
+    def timed(self, write_call: Callable[[], None], slot: int | None) -> None:
         """A call; with a slot, its ticks are added there."""
         if slot is None:
-            self.write(call)
+            write_call()
             return
         start = self.let("call i64 @llvm.readcyclecounter()")
-        self.write(call)
+        write_call()
         ticks = self.let(f"sub i64 {self.let('call i64 @llvm.readcyclecounter()')}, {start}")
         at = self.let(f"getelementptr i64, ptr %dims, i64 {slot}")
         total = self.let(f"add i64 {self.let(f'load i64, ptr {at}')}, {ticks}")

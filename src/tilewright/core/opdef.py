@@ -59,6 +59,7 @@ Reference = Callable[[Sequence[Array], "Attrs"], Array | tuple[Array, ...]]
 Compute = Callable[[tuple[Buffer, ...], tuple[Buffer, ...], "Attrs"], Sequence[Stage | Serial]]
 Decompose = Callable[["Builder", tuple["Node", ...], "Attrs"], "Node | tuple[Node, ...]"]
 Bound = Callable[[Sequence[TensorType], "Attrs"], Dim]
+Routine = Callable[[Sequence[TensorType], "Attrs"], tuple[str, tuple[Dim, ...]] | None]
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,8 @@ class OpDef:
     ``operands`` are names; a last name that starts with ``*`` takes any number. ``reference`` is the meaning, in
     NumPy, on concrete arrays and attributes without symbols. ``samples`` draws valid calls from a generator.
     ``bound`` is for ops whose data decide a size, which their attribute ``count`` names: the most that it can be.
+    ``routine`` is for an op with a ``kernel`` that a library has too: its name in ``runtime.routines``, and the sizes
+    that it is told, or None where the kernel is better. Where the process has that library, it is called instead.
     """
 
     name: str
@@ -98,6 +101,7 @@ class OpDef:
     samples: Callable[[np.random.Generator], Iterable[Sample]] | None = None
     doc: str = ""
     bound: Bound | None = None
+    routine: Routine | None = None
 
     def __post_init__(self) -> None:
         n_ways = sum(f is not None for f in (self.compute, self.decompose, self.kernel))
@@ -105,6 +109,8 @@ class OpDef:
             raise ValueError(f"op {self.name!r} has {n_ways} of compute, decompose, kernel")
         if ("count" in self.attrs) != (self.bound is not None):
             raise ValueError(f"op {self.name!r} has one of the attribute count and a bound for it")
+        if self.routine is not None and self.kernel is None:
+            raise ValueError(f"op {self.name!r} has a routine and no kernel for where the routine is missing")
 
     def __repr__(self) -> str:
         return f"op {self.name}"

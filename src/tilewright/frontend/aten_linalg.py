@@ -3,7 +3,7 @@
 In: calls on real matrices. Out: nodes. Not its business: complex matrices and eigenvalues of general matrices, which
 PyTorch keeps.
 
-Signs of eigenvectors and singular vectors, which the definitions leave open, are ours.
+Signs of eigenvectors and singular vectors, which the definitions leave open, are those of the LAPACK that is called.
 """
 
 from __future__ import annotations
@@ -51,12 +51,6 @@ def _diagonal(b: Builder, x: Node) -> Node:
 def _rows_in_order(b: Builder, x: Node, order: Node) -> Node:
     at = expand(b, reshape(b, order, (*order.shape, 1)), (*order.shape, x.shape[-1]))
     return b(ops.gather_elements, x, at, axis=len(x.shape) - 2)
-
-
-def _columns_in_order(b: Builder, x: Node, order: Node) -> Node:
-    at = reshape(b, order, (*order.shape[:-1], 1, order.shape[-1]))
-    at = expand(b, at, (*order.shape[:-1], x.shape[-2], order.shape[-1]))
-    return b(ops.gather_elements, x, at, axis=len(x.shape) - 1)
 
 
 def _triangle(b: Builder, x: Node, upper: bool) -> Node:
@@ -108,14 +102,19 @@ def _cholesky_inverse(c: Call) -> Result:
 
 
 def _lu(c: Call, x: Node) -> tuple[Node, ...]:
+    """The factors, the pivots, and the first zero pivot."""
     if not c.args.get("pivot", True):
         raise Unsupported("LU without pivots", "PyTorch has it on GPUs only")
     return c.b.results(c.b(ops.lu, x))
 
 
 def _lu_factor_ex(c: Call) -> Result:
-    made, pivots, _, info = _lu(c, c.tensor("A"))
-    return made, pivots, info
+    return _lu(c, c.tensor("A"))
+
+
+def _order(b: Builder, made: Node, pivots: Node) -> Node:
+    """The order of rows that pivots make."""
+    return b(ops.pivot_order, pivots, rows=made.shape[-2])
 
 
 def _unpacked(b: Builder, made: Node, order: Node) -> tuple[Node, Node, Node]:
@@ -133,14 +132,13 @@ def _unpacked(b: Builder, made: Node, order: Node) -> tuple[Node, Node, Node]:
 
 
 def _linalg_lu(c: Call) -> Result:
-    made, _, order, _ = _lu(c, c.tensor("A"))
-    return _unpacked(c.b, made, order)
+    made, pivots, _ = _lu(c, c.tensor("A"))
+    return _unpacked(c.b, made, _order(c.b, made, pivots))
 
 
 def _lu_unpack(c: Call) -> Result:
     made = c.tensor("LU_data")
-    order = c.b(ops.pivot_order, c.tensor("LU_pivots"), rows=made.shape[-2])
-    parts: list[Node] = list(_unpacked(c.b, made, order))
+    parts: list[Node] = list(_unpacked(c.b, made, _order(c.b, made, c.tensor("LU_pivots"))))
     wanted = (c["unpack_pivots"], c["unpack_data"], c["unpack_data"])
     return [
         part if is_wanted else c.b(ops.full, value=0.0, dtype=t.dtype, shape=t.shape)
@@ -169,11 +167,12 @@ def _solution(b: Builder, made: Node, order: Node, right: Node, left: bool, adjo
 
 def _solve_ex(c: Call) -> Result:
     a, right = c.tensor("A"), c.tensor("B")
-    made, pivots, order, info = _lu(c, a)
+    made, pivots, info = _lu(c, a)
     is_vector = len(c.shape) == len(a.shape) - 1
     if is_vector:
         right = reshape(c.b, right, (*right.shape, 1))
     batch = c.shape[:-1] if is_vector else c.shape[:-2]
+    order = _order(c.b, made, pivots)
     shared = expand(c.b, order, (*batch, order.shape[-1]))
     x = _solution(c.b, _batched(c.b, made, batch), shared, _batched(c.b, right, batch), bool(c["left"]) or is_vector)
     return reshape(c.b, x, c.shape), made, pivots, info
@@ -182,7 +181,7 @@ def _solve_ex(c: Call) -> Result:
 def _lu_solve(c: Call) -> Result:
     made, pivots, right = c.tensor("LU"), c.tensor("pivots"), c.tensor("B")
     batch = c.shape[:-2]
-    order = c.b(ops.pivot_order, pivots, rows=made.shape[-2])
+    order = _order(c.b, made, pivots)
     order = expand(c.b, order, (*batch, order.shape[-1]))
     made, right = _batched(c.b, made, batch), _batched(c.b, right, batch)
     return _solution(c.b, made, order, right, bool(c["left"]), bool(c["adjoint"]))
@@ -190,8 +189,9 @@ def _lu_solve(c: Call) -> Result:
 
 def _inv_ex(c: Call) -> Result:
     a = c.tensor("A")
-    made, _, order, info = _lu(c, a)
-    return _by_lu(c.b, made, order, _eye(c.b, a.shape[-1], a.shape[-1], a.shape[:-2], a.dtype)), info
+    made, pivots, info = _lu(c, a)
+    one = _eye(c.b, a.shape[-1], a.shape[-1], a.shape[:-2], a.dtype)
+    return _by_lu(c.b, made, _order(c.b, made, pivots), one), info
 
 
 def _parity(b: Builder, pivots: Node, dtype: DType) -> Node:
@@ -203,14 +203,14 @@ def _parity(b: Builder, pivots: Node, dtype: DType) -> Node:
 
 
 def _det(c: Call) -> Result:
-    made, pivots, _, _ = _lu(c, c.tensor("A"))
+    made, pivots, _ = _lu(c, c.tensor("A"))
     diagonal = _diagonal(c.b, made)
     size = c.b(ops.reduce_prod, diagonal, axes=(len(diagonal.shape) - 1,), keepdims=False)
     return c.b(ops.mul, size, _parity(c.b, pivots, made.dtype)), made, pivots
 
 
 def _slogdet(c: Call) -> Result:
-    made, pivots, _, _ = _lu(c, c.tensor("A"))
+    made, pivots, _ = _lu(c, c.tensor("A"))
     diagonal = _diagonal(c.b, made)
     last = (len(diagonal.shape) - 1,)
     signs = c.b(ops.reduce_prod, c.b(ops.sign, diagonal), axes=last, keepdims=False)
@@ -295,12 +295,9 @@ def _ormqr(c: Call) -> Result:
 def _eigh(c: Call) -> Result:
     b, x = c.b, c.tensor("A")
     lower = _swap(b, x) if c["UPLO"].upper() == "U" else x
-    values, vectors = b.results(b(ops.eigh, cast(b, lower, f64)))
-    values, order = b.results(b(ops.sort, values, axis=len(values.shape) - 1))
-    vectors = cast(b, _columns_in_order(b, vectors, order), x.dtype)
-    if not c["compute_v"]:
-        vectors = b(ops.full, value=0.0, dtype=x.dtype, shape=_shape(c, 1))
-    return cast(b, values, x.dtype), vectors
+    if c["compute_v"]:
+        return b.results(b(ops.eigh, lower))
+    return b(ops.eigvalsh, lower), b(ops.full, value=0.0, dtype=x.dtype, shape=_shape(c, 1))
 
 
 def _shape(c: Call, k: int) -> tuple[Dim, ...]:
@@ -309,45 +306,12 @@ def _shape(c: Call, k: int) -> tuple[Dim, ...]:
     return t.shape
 
 
-def _tall_svd(b: Builder, x: Node, full: bool) -> tuple[Node, Node, Node]:
-    """``u``, ``s`` and ``v`` of matrices with no fewer rows than columns, f64.
-
-    The columns of ``x @ v`` are orthogonal; their QR factors complete them to a basis, also where some are zero.
-    """
-    made, v = b.results(b(ops.svd_columns, x))
-    lengths = b(ops.sqrt, b(ops.reduce_sum, b(ops.mul, made, made), axes=(len(x.shape) - 2,), keepdims=False))
-    s, order = b.results(b(ops.sort, lengths, axis=len(lengths.shape) - 1, descending=True))
-    made, v = _columns_in_order(b, made, order), _columns_in_order(b, v, order)
-    packed, taus = b.results(b(ops.geqrf, made))
-    m, n = x.shape[-2:]
-    u = _orthogonal(b, packed, taus, m if full else n)
-    diagonal = _diagonal(b, packed)
-    signs = b(ops.where, b(ops.lt, diagonal, b.const(0, f64)), b.const(-1, f64), b.const(1, f64))
-    if full and m != n and isinstance(m, int) and isinstance(n, int):
-        ones = b(ops.full, value=1.0, dtype=f64, shape=(*x.shape[:-2], m - n))
-        signs = b(ops.concat, signs, ones, axis=len(signs.shape) - 1)
-    return b(ops.mul, u, reshape(b, signs, (*signs.shape[:-1], 1, signs.shape[-1]))), s, v
-
-
-def _decomposed(b: Builder, x: Node, full: bool) -> tuple[Node, Node, Node]:
-    """``u``, ``s`` and ``v`` transposed, f64."""
-    wide = cast(b, x, f64)
-    m, n = x.shape[-2:]
-    if not isinstance(m, int) or not isinstance(n, int):
-        raise Unsupported("singular values of a symbolic size", "make the matrix's dimensions static")
-    if m >= n:
-        u, s, v = _tall_svd(b, wide, full)
-        return u, s, _swap(b, v)
-    v, s, u = _tall_svd(b, _swap(b, wide), full)
-    return u, s, _swap(b, v)
-
-
 def _svd(c: Call) -> Result:
     b, x = c.b, c.tensor("A")
-    u, s, vh = _decomposed(b, x, bool(c["full_matrices"]) and bool(c["compute_uv"]))
-    if not c["compute_uv"]:
-        u, vh = (b(ops.full, value=0.0, dtype=x.dtype, shape=_shape(c, k)) for k in (0, 2))
-    return cast(b, u, x.dtype), cast(b, s, x.dtype), cast(b, vh, x.dtype)
+    if c["compute_uv"]:
+        return b.results(b(ops.svd, x, full=bool(c["full_matrices"])))
+    u, vh = (b(ops.full, value=0.0, dtype=x.dtype, shape=_shape(c, k)) for k in (0, 2))
+    return u, b(ops.svdvals, x), vh
 
 
 def _pinv(c: Call) -> Result:
@@ -356,15 +320,15 @@ def _pinv(c: Call) -> Result:
         return b(ops.full, value=0.0, dtype=c.dtype, shape=c.shape)
     if c["hermitian"]:  # only the lower triangle is read
         x = b(ops.add, _triangle(b, x, False), _swap(b, b(ops.trilu, x, k=-1, upper=False)))
-    u, s, vh = _decomposed(b, x, False)
+    u, s, vh = b.results(b(ops.svd, x))
     largest = b(ops.reduce_max, s, axes=(len(s.shape) - 1,), keepdims=True)
     atol, rtol = _tolerances(c, x)
     low = b(ops.maximum, atol, b(ops.mul, rtol, largest))
-    zero, one = b.const(0, f64), b.const(1, f64)
+    zero, one = b.const(0, x.dtype), b.const(1, x.dtype)
     kept = b(ops.gt, s, low)
     inverse = b(ops.where, kept, b(ops.div, one, b(ops.where, kept, s, one)), zero)
     scaled = b(ops.mul, _swap(b, vh), reshape(b, inverse, (*inverse.shape[:-1], 1, inverse.shape[-1])))
-    return cast(b, b(ops.matmul, scaled, _swap(b, u)), x.dtype)
+    return b(ops.matmul, scaled, _swap(b, u))
 
 
 def _tolerances(c: Call, x: Node) -> tuple[Node, Node]:
@@ -372,15 +336,15 @@ def _tolerances(c: Call, x: Node) -> tuple[Node, Node]:
     b = c.b
 
     def column(value: Any) -> Node:
-        node = as_node(b, value, f64)
+        node = as_node(b, value, x.dtype)
         return reshape(b, node, (*node.shape, 1)) if node.shape else node
 
     m, n = (d for d in x.shape[-2:] if isinstance(d, int))
-    default = b.const(max(m, n) * float(np.finfo(x.dtype.numpy).eps), f64)
-    atol = column(c["atol"]) if c["atol"] is not None else b.const(0, f64)
+    default = b.const(max(m, n) * float(np.finfo(x.dtype.numpy).eps), x.dtype)
+    atol = column(c["atol"]) if c["atol"] is not None else b.const(0, x.dtype)
     if c["rtol"] is not None:
         return atol, column(c["rtol"])
-    return atol, b(ops.where, b(ops.gt, atol, b.const(0, f64)), b.const(0, f64), default)
+    return atol, b(ops.where, b(ops.gt, atol, b.const(0, x.dtype)), b.const(0, x.dtype), default)
 
 
 TAYLOR_TERMS = 18

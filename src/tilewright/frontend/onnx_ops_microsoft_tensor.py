@@ -125,7 +125,8 @@ def _inverse(c: Call) -> Node:
     """By LU with pivots: two triangular systems whose right sides are the rows of one in the pivots' order."""
     x = c.x(0)
     wide = c.cast(x, f32) if x.dtype.bits < 32 else x
-    made, _, order, _ = c.results(c(ops.lu, wide))
+    made, pivots, _ = c.results(c(ops.lu, wide))
+    order = c(ops.pivot_order, pivots, rows=x.shape[-1])
     n, batch = x.shape[-1], x.shape[:-2]
     columns = c.reshape(c(ops.iota, extent=n, dtype=order.dtype), (1, n))
     right = c.cast(c(ops.eq, c.reshape(order, (*batch, n, 1)), columns), wide.dtype)

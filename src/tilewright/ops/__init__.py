@@ -25,6 +25,7 @@ from tilewright.ops.attend import attention, rotary
 from tilewright.ops.contract import einsum, matmul
 from tilewright.ops.control import if_, loop
 from tilewright.ops.convolution import conv, conv_transpose
+from tilewright.ops.eigen import eigh, eigvalsh, svd, svdvals
 from tilewright.ops.elementwise import (
     abs,
     acos,
@@ -93,7 +94,7 @@ from tilewright.ops.elementwise import (
 from tilewright.ops.grouped import grouped_matmul
 from tilewright.ops.index import dynamic_slice, gather, gather_elements, gather_nd, one_hot
 from tilewright.ops.ldl import ldl, solve_ldl
-from tilewright.ops.linalg import cholesky, eigh, geqrf, lu, pivot_order, reflect, solve_triangular, svd_columns
+from tilewright.ops.linalg import cholesky, geqrf, lu, pivot_order, reflect, solve_triangular
 from tilewright.ops.movement import (
     concat,
     depth_to_space,
@@ -199,7 +200,8 @@ ALL: tuple[OpDef, ...] = (
     # contractions and pools
     matmul, einsum, grouped_matmul, conv, conv_transpose, winograd_conv, max_pool, avg_pool, max_pool_indices,
     # linear algebra
-    cholesky, lu, pivot_order, solve_triangular, geqrf, reflect, eigh, svd_columns, ldl, solve_ldl,
+    cholesky, lu, pivot_order, solve_triangular, geqrf, reflect, eigh, eigvalsh, svd, svdvals, ldl,
+    solve_ldl,
     # normalisation, softmax, attention
     batch_norm, layer_norm, rms_norm, group_norm, instance_norm, lrn, l2_normalize, softmax, log_softmax, attention,
     rotary,

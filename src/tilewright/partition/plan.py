@@ -16,15 +16,16 @@ from tilewright.core.estimates import Times
 from tilewright.core.expr import Dim, Sym, evaluate, largest, symbols
 from tilewright.core.graph import CONST, INPUT, PROJ, Graph, Node
 from tilewright.core.opdef import Trait
-from tilewright.core.types import TensorType
+from tilewright.core.types import TensorType, product
 from tilewright.partition.beside import Item, Run, arrange
 from tilewright.partition.computation import GroupComputation, computation_of
 from tilewright.partition.control import data_dims, plan_control
 from tilewright.partition.fuse import CORE, LARGE, Group, Partition, partition
 from tilewright.partition.memory import Storage, plan_memory
-from tilewright.partition.program import Beside, Call, Copy, LetDim, Pointer, Program, SetDim, Step
+from tilewright.partition.program import Beside, Call, Copy, LetDim, Pointer, Program, Routine, SetDim, Step
 from tilewright.partition.projections import Core
 from tilewright.partition.weights import Fill, Weights
+from tilewright.runtime.routines import PREFIX
 
 Result = tuple[Node, int]
 ASSUMED_SIZE = 512
@@ -221,7 +222,8 @@ class GraphPlan:
             root = s.group.root
             own = sum(_assumed(t.n_bytes) for k, t in enumerate(root.types) if (root, k) not in self.targets)
             scratch = sum(map(_assumed, s.spec.scratch)) if s.spec else 0
-            times = s.spec.times if s.spec and not s.dims else None
+            has_threads_of_its_own = s.group.root.op.routine is not None
+            times = s.spec.times if s.spec and not s.dims and not has_threads_of_its_own else None
             items.append(Item(before, own, scratch, times, root in kept))
         return arrange(items, self.planner.n_cores)
 
@@ -251,7 +253,19 @@ class GraphPlan:
         args += [s() for s in scratch]
         members = sorted(group.members, key=self.order.__getitem__)
         loc = join_locs([n.loc for n in members])
-        return Call(spec.name, tuple(args), spec.sizes, loc, tuple(n.op.name for n in members))
+        names = tuple(n.op.name for n in members)
+        return Call(spec.name, tuple(args), spec.sizes, loc, names, self._routine(group.root))
+
+    def _routine(self, node: Node) -> Routine | None:
+        """A library's form of a node, which is a group of its own."""
+        found = node.op.routine and node.op.routine([i.type for i in node.inputs], node.attrs)
+        if found is None:
+            return None
+        name, sizes = found
+        args = [self.pointer(i) for i in node.inputs]
+        args += [self.result_pointer((node, k)) for k in range(len(node.types))]
+        batch = product(node.inputs[0].shape[:-2])
+        return Routine(f"{PREFIX}{name}_{node.inputs[0].dtype}", tuple(args), (batch, *sizes))
 
     def _set_dim(self, symbol: Sym, node: Node) -> Step:
         """The count is the last result of an op whose sizes its data decide."""

@@ -26,14 +26,27 @@ class Pointer:
 
 
 @dataclass(frozen=True)
+class Routine:
+    """A library's form of a kernel (``runtime.routines``): its symbol, the op's operands and results, and its sizes."""
+
+    symbol: str
+    args: tuple[Pointer, ...]
+    sizes: tuple[Dim, ...]
+
+
+@dataclass(frozen=True)
 class Call:
-    """Run a kernel. ``kernel`` is its symbol; ``sizes`` are its symbolic dimensions in order."""
+    """Run a kernel. ``kernel`` is its symbol; ``sizes`` are its symbolic dimensions in order.
+
+    With ``routine``, the kernel runs only where that declines.
+    """
 
     kernel: str
     args: tuple[Pointer, ...]
     sizes: tuple[Sym, ...]
     loc: Loc
     ops: tuple[str, ...] = ()
+    routine: Routine | None = None
 
 
 @dataclass(frozen=True)

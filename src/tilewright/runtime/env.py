@@ -28,6 +28,8 @@ class Environment:
     """``TILEWRIGHT_STRICT``: under ``torch.compile`` nothing falls back to PyTorch; what would is an error."""
     spin_us: int | None = None
     """``TILEWRIGHT_SPIN_US``: how long an idle worker spins before it sleeps."""
+    lapack: bool = True
+    """``TILEWRIGHT_LAPACK``: ``off`` or ``0`` keeps models that are loaded later from calling another library."""
     home: str | None = None
     """``XDG_CACHE_HOME`` or ``HOME/.cache``: where the default cache folder lies."""
 
@@ -43,6 +45,7 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
         dump=env.get("TILEWRIGHT_DUMP") or None,
         strict=env.get("TILEWRIGHT_STRICT", "").strip().lower() not in ("", "0", "off"),
         spin_us=_number(env.get("TILEWRIGHT_SPIN_US")),
+        lapack=env.get("TILEWRIGHT_LAPACK") not in ("off", "0"),
         home=_cache_home(env),
     )
 

@@ -25,6 +25,7 @@ from tilewright.runtime.cache import Cache
 from tilewright.runtime.env import read_environment
 from tilewright.runtime.errors import ArtifactError
 from tilewright.runtime.pool import POOL_ABIS, pool_abi, pool_ir
+from tilewright.runtime.routines import addresses
 
 POOL_SYMBOLS = ("tw_parallel_for", "tw_pool_reset", "tw_pool_spin", "tw_pool_workers")
 
@@ -52,12 +53,14 @@ class LinkedLibrary:
         self._tracker.detach()
 
 
-def link(objects: Sequence[bytes], exports: Sequence[str] = ("tw_run", "tw_plan")) -> LinkedLibrary:
-    """Link objects with each other, the process's thread pool and libc.
+def link(
+    objects: Sequence[bytes], exports: Sequence[str] = ("tw_run", "tw_plan"), routines: Sequence[str] = ()
+) -> LinkedLibrary:
+    """Link objects with each other, the process's thread pool, libc and ``routines`` of libraries.
 
     Raises ``ArtifactError`` when an object is not one for this machine, or a symbol is missing or defined twice.
     """
-    imports = {"tw_parallel_for": pool().addresses["tw_parallel_for"]}
+    imports = {"tw_parallel_for": pool().addresses["tw_parallel_for"], **addresses(routines, link_text)}
     return _link(objects, exports, imports)
 
 

@@ -134,6 +134,7 @@ class Manifest:
     ``dims`` slots of the ABI are, in order: ``symbols`` (bound by the caller from input shapes), ``computed``
     (data-dependent, written by the code), then scratch up to ``n_dims``. ``failures[code]`` is the message for a
     non-zero return of ``tw_run``; entry 0 is the empty string. ``locations`` is empty or as long as ``failures``.
+    ``routines`` are those of libraries that the code calls where they are there (``routines``).
     ``objects`` and ``weights.checksum`` are filled in when the model is saved.
     """
 
@@ -152,6 +153,7 @@ class Manifest:
     objects: tuple[ObjectSpec, ...] = ()
     report: Any = None
     convention: Convention = FLAT
+    routines: tuple[str, ...] = ()
     format_version: int = FORMAT_VERSION
 
     def to_json(self) -> str:
@@ -160,6 +162,8 @@ class Manifest:
         del fields["convention"]
         if self.scratch == ScratchSpec():  # models without some are files that releases before it read
             del fields["scratch"]
+        if not self.routines:
+            del fields["routines"]
         if self.convention:  # the same
             fields["convention"] = self.convention.to_json()
         return json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=False)
@@ -197,6 +201,7 @@ def _manifest(f: Fields) -> Manifest:
         objects=tuple(_object(c) for c in f.children("objects")),
         report=f.any("report"),
         convention=Convention.from_json(f.child("convention"), *names) if f.has("convention") else FLAT,
+        routines=f.texts("routines") if f.has("routines") else (),
     )
     f.finish()
     return made

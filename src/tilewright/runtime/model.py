@@ -186,7 +186,7 @@ class LoadedModel(CompiledModel):
         super().__init__(manifest, objects, weights)
         planner = self._planner
         self.threads = min(checked_threads(threads) or default_threads(), MAX_THREADS)
-        self._library = link([o.data for o in objects])
+        self._library = link([o.data for o in objects], routines=manifest.routines)
         run_at, weights_at = self._library.addresses["tw_run"], self._weights.ctypes.data
         self._run = _RUN(run_at)
         tw_plan = _PLAN(self._library.addresses["tw_plan"])
