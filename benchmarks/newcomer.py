@@ -99,7 +99,7 @@ def _compile(newcomer: Newcomer, *, is_dynamic: bool) -> tuple[Status, str]:
         with torch.no_grad():
             status, detail = _compared(newcomer, sizes, fast)
     said = [str(w.message) for w in heard if issubclass(w.category, tilewright.FallbackWarning)]
-    if inner := [text for text in said if "internal error" in text]:
+    if inner := [text for text in said if "the compiler failed" in text]:
         return "failed", inner[0]
     if status == "passed" and not compiled and not said:
         return "failed", "nothing was compiled, and no warning said so"

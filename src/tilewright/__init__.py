@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tilewright.debug.reduce import reduce
     from tilewright.deploy import export
     from tilewright.driver import compile
+    from tilewright.frontend.dynamo_plan import FallbackWarning
     from tilewright.runtime.errors import (
         ArtifactError,
         ExecutionError,
@@ -33,6 +34,7 @@ _HOMES = {
     "reduce": "debug.reduce",
     "load": "runtime.model",
     "LoadedModel": "runtime.model",
+    "FallbackWarning": "frontend.dynamo_plan",
     "Target": "codegen.target",
     "CompileError": "core.diag",
     "ImportFailed": "core.diag",
@@ -48,6 +50,7 @@ __all__ = [
     "ArtifactError",
     "CompileError",
     "ExecutionError",
+    "FallbackWarning",
     "ImportFailed",
     "InputError",
     "LoadedModel",
