@@ -8,6 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from tilewright.runtime.once import MAKING
+
 if TYPE_CHECKING:
     from tilewright.codegen.target import Target
     from tilewright.core.diag import CompileError, ImportFailed, OptionError
@@ -72,7 +74,8 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'tilewright' has no attribute {name!r}")
-    value = getattr(import_module(f"tilewright.{home}"), name)
+    with MAKING:  # a child forked in the middle of an import would wait for it for ever
+        value = getattr(import_module(f"tilewright.{home}"), name)
     globals()[name] = value
     return value
 

@@ -6,6 +6,7 @@ Not its business: which ops share a kernel (``partition``), by which rules one i
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from hashlib import sha256
@@ -23,6 +24,7 @@ from tilewright.partition.program import Call
 from tilewright.partition.projections import Core
 from tilewright.partition.work import Work, products_of, work_of
 from tilewright.runtime.artifact import ObjectImage
+from tilewright.runtime.errors import ResourceError
 from tilewright.runtime.manifest import ScratchSpec
 from tilewright.tile.default import Scheduled, schedule_by, schedule_with_steps
 from tilewright.tile.errors import ScheduleFileError
@@ -57,6 +59,7 @@ class KernelBuilder:
         self.work: dict[str, Work | None] = {}
         self.products: dict[str, tuple[str, ...]] = {}
         self.beside: set[str] = set()
+        self.process = os.getpid()
 
     def planner(self, passes: Sequence[Pass], options: Options) -> Planner:
         """A planner that asks this builder for kernels, and whose sub-graphs go through ``passes``."""
@@ -144,7 +147,10 @@ class KernelBuilder:
         return made.text
 
     def finish(self, pending: Sequence[tuple[str, Future[bytes]]]) -> list[ObjectImage]:
-        """Object code of every kernel that was started."""
+        """Object code of every kernel that was started; ``ResourceError`` in a child forked since, without threads."""
+        if os.getpid() != self.process:
+            remedy = "compile again in this process, or fork before compiling"
+            raise ResourceError("this process was forked in the middle of a compile", remedy=remedy)
         images = []
         with self.clock.stage("llvm (wait)"):
             for k, (name, made) in enumerate(pending):

@@ -12,7 +12,6 @@ for each.
 from __future__ import annotations
 
 import math
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -41,6 +40,7 @@ from tilewright.runtime.errors import InputError, Violation
 from tilewright.runtime.fields import MAX_INTEGER
 from tilewright.runtime.manifest import Manifest, TargetSpec, TensorSpec
 from tilewright.runtime.model import CompiledModel, LoadedModel
+from tilewright.runtime.once import ForkLock
 from tilewright.runtime.plan import input_error
 from tilewright.runtime.report import Report
 from tilewright.runtime.values import as_array, read_safely
@@ -87,7 +87,7 @@ class SpecializedModel(LoadedModel):
         self._infos = declared_inputs(source)
         self._deciding = Deciding(set(needs.inputs), shapes=needs.sizes)
         self._kept: OrderedDict[Key, Compiled] = OrderedDict()
-        self._lock = threading.Lock()
+        self._guard = ForkLock()
         self._state = []
         self.threads = threads
         self.manifest = _manifest(source, self._infos)
@@ -103,14 +103,16 @@ class SpecializedModel(LoadedModel):
 
     @property
     def copies(self) -> int:
-        return sum(made.model.copies for made in self._kept.values())
+        with self._guard.lock:
+            return sum(made.model.copies for made in self._kept.values())
 
     def report(self) -> Report:
         """The report of the latest compile; ``specialized`` has the facts of all that are kept."""
-        latest = next(reversed(self._kept.values()), None)
-        found = Report(latest.model.report() if latest else {})
-        found["specialized"] = [{name: _text(fact) for name, fact in key} for key in self._kept]
-        return found
+        with self._guard.lock:
+            latest = next(reversed(self._kept.values()), None)
+            found = Report(latest.model.report() if latest else {})
+            found["specialized"] = [{name: _text(fact) for name, fact in key} for key in self._kept]
+            return found
 
     def save(self, path: Any) -> None:
         """Refuses: what a call decides can't be in a file."""
@@ -170,7 +172,14 @@ class SpecializedModel(LoadedModel):
         raise misfit
 
     def _for_call(self, values: Mapping[str, Any], how: str) -> tuple[Compiled, dict[str, Given]]:
-        """What serves a call: the values that decide are ``sizes`` or constants; with ``shapes``, shapes are too."""
+        """What serves a call: the values that decide are ``sizes`` or constants; with ``shapes``, shapes are too.
+
+        One call at a time: what one learns of the model, another would take for already known.
+        """
+        with self._guard.lock:
+            return self._learned(values, how)
+
+    def _learned(self, values: Mapping[str, Any], how: str) -> tuple[Compiled, dict[str, Given]]:
         for _ in range(2 * len(self._infos) + 3):
             facts = self._facts(values, how)
             try:
@@ -196,15 +205,14 @@ class SpecializedModel(LoadedModel):
         return bool(new or exact or shapes)
 
     def _made(self, key: Key) -> Compiled:
-        with self._lock:
-            found = self._kept.get(key)
-            if found is None:
-                imported = import_for_call(self._source, dict(key), self._shapes, self._fixed)
-                found = self._kept[key] = Compiled(self._compile(imported.graph), imported.results)
-                if len(self._kept) > MAX_KEPT:
-                    self._kept.popitem(last=False)
-            self._kept.move_to_end(key)
-            return found
+        found = self._kept.get(key)
+        if found is None:
+            imported = import_for_call(self._source, dict(key), self._shapes, self._fixed)
+            found = self._kept[key] = Compiled(self._compile(imported.graph), imported.results)
+            if len(self._kept) > MAX_KEPT:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(key)
+        return found
 
     def _facts(self, values: Mapping[str, Any], how: str) -> dict[str, Given]:
         facts: dict[str, Given] = {}

@@ -12,9 +12,7 @@ register tiles that the schedule chose.
 
 from __future__ import annotations
 
-import functools
 import sys
-import threading
 from dataclasses import dataclass
 
 import llvmlite.binding as llvm
@@ -28,11 +26,14 @@ from tilewright.codegen.scratch import FLAG_BYTES
 from tilewright.codegen.split import Splits
 from tilewright.codegen.target import Target
 from tilewright.codegen.writer import Val
+from tilewright.runtime.llvm_fork import check_llvm
 from tilewright.runtime.manifest import ScratchSpec
+from tilewright.runtime.once import ForkLock, once
 from tilewright.tile.ir import Kernel
 from tilewright.tile.shares import whole_extent
 
-_LOCK = threading.Lock()
+_deeply = ForkLock()
+"""Whose holder has changed the interpreter's limit of recursion."""
 _DEEP = 100_000
 
 
@@ -54,12 +55,13 @@ def emit(kernel: Kernel, target: Target, *, part: bool = False) -> Emitted:
     try:
         return _emit_narrow(kernel, target, part)
     except RecursionError:  # an expression thousands of operations deep: rare, and no reason to refuse
-        limit = sys.getrecursionlimit()
-        sys.setrecursionlimit(_DEEP)
-        try:
-            return _emit_narrow(kernel, target, part)
-        finally:
-            sys.setrecursionlimit(limit)
+        with _deeply.lock:
+            limit = sys.getrecursionlimit()
+            sys.setrecursionlimit(max(_DEEP, limit))
+            try:
+                return _emit_narrow(kernel, target, part)
+            finally:
+                sys.setrecursionlimit(limit)
 
 
 def _emit_narrow(kernel: Kernel, target: Target, part: bool) -> Emitted:
@@ -124,17 +126,17 @@ def assembly_of_text(text: str, target: Target) -> str:
 
 def target_machine(target: Target) -> llvm.TargetMachine:
     """LLVM's description of the target; one per target and process."""
-    with _LOCK:
-        return _machine(target.triple, target.cpu, target.features, target.abi, target.code_model, target.relocation)
+    check_llvm()
+    return _machine(target.triple, target.cpu, target.features, target.abi, target.code_model, target.relocation)
 
 
-@functools.cache
+@once
 def _initialise() -> None:
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
 
 
-@functools.cache
+@once
 def _machine(triple: str, cpu: str, features: str, abi: str, code_model: str, relocation: str) -> llvm.TargetMachine:
     _initialise()
     found = llvm.Target.from_triple(triple)

@@ -26,6 +26,7 @@ from tilewright.frontend.fx_guards import Promises
 from tilewright.frontend.fx_locations import location_of
 from tilewright.frontend.fx_symbols import SymbolTable, lone_symbol
 from tilewright.frontend.torch_tensors import carrier, to_numpy, to_torch
+from tilewright.runtime.once import computed
 
 if TYPE_CHECKING:
     import torch
@@ -65,7 +66,7 @@ class PieceProgram:
     takes: tuple[Take, ...]
     gives: tuple[Give, ...]
 
-    @functools.cached_property
+    @computed
     def positions(self) -> tuple[int, ...] | None:
         """The arguments to call a compiled model with, where its results are then the piece's; else None."""
         found = [take.position for take in self.takes if isinstance(take, _TakeTensor) and take.is_plain]

@@ -9,6 +9,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from tilewright.runtime.once import MAKING
+
 if TYPE_CHECKING:
     from tilewright.runtime.artifact import Artifact, ObjectImage
     from tilewright.runtime.cache import Cache
@@ -68,7 +70,8 @@ def __getattr__(name: str) -> Any:
     """Import the module that owns ``name`` on first use."""
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    with MAKING:  # a child forked in the middle of an import would wait for it for ever
+        return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
 
 
 def __dir__() -> list[str]:

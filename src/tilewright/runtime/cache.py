@@ -33,6 +33,7 @@ from tilewright.runtime.env import Environment, read_environment
 from tilewright.runtime.errors import ArtifactError
 from tilewright.runtime.fields import FieldError, Fields, decode_json
 from tilewright.runtime.files import TEMPORARY, map_file, write_atomically
+from tilewright.runtime.once import MAKING, in_forked_child
 
 DEFAULT_MAX_BYTES = 8 << 30
 ALIGNMENT = 64
@@ -46,6 +47,8 @@ LARGE_BYTES = 32 << 20
 
 _MAGIC = b"TWCACHE1"
 _writers: dict[Path, threading.Thread] = {}
+"""Models that are being written, changed under ``MAKING``; a forked child has none."""
+in_forked_child(_writers.clear)
 _OLD_TEMPORARY_S = 3600.0
 _SETTLED_NS = 2_000_000_000
 """A file changed within the last two seconds may change again within the clock's resolution: nothing of it is kept."""
@@ -140,10 +143,18 @@ class Cache:
             try:
                 self.put_artifact(key_text, artifact)
             finally:
-                _writers.pop(path, None)
+                with MAKING:
+                    if _writers.get(path) is threading.current_thread():
+                        del _writers[path]
 
-        _writers[path] = threading.Thread(target=write, name="tilewright-cache")
-        _writers[path].start()
+        with MAKING:  # who waits for a writer finds one that was started
+            writer = threading.Thread(target=write, name="tilewright-cache")
+            try:
+                writer.start()
+            except RuntimeError:  # no thread to be had, as at the interpreter's end
+                self.put_artifact(key_text, artifact)
+            else:
+                _writers[path] = writer
 
     def of_file(self, path: str | os.PathLike[str], question: str, answer: Callable[[], str]) -> str:
         """What ``answer()`` says about a file's content; remembered by path, size, times and inode.

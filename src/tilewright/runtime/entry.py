@@ -11,9 +11,9 @@ microseconds are nothing.
 from __future__ import annotations
 
 import ctypes
-import functools
 import platform
 import sys
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,6 +22,7 @@ import numpy as np
 from tilewright.runtime.entry_ir import PYTHON_SYMBOLS, entry_ir
 from tilewright.runtime.linker import link_text
 from tilewright.runtime.memory import RECYCLED_FROM, ResultPool
+from tilewright.runtime.once import ForkLock, in_forked_child, once
 from tilewright.runtime.plan import OutputPlan, Plan
 from tilewright.runtime.shapes import Shape
 from tilewright.runtime.values import aligned_buffer, to_tensor
@@ -80,6 +81,20 @@ class _Call(bytearray):
     """Memory of ``_CallFields``, with all that the addresses in it belong to."""
 
     owned: tuple[Any, ...] = ()
+    fields: _CallFields
+
+    __eq__ = object.__eq__  # a place and not its bytes, so that a set can hold it
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+
+_calls: weakref.WeakSet[_Call] = weakref.WeakSet()
+
+
+@in_forked_child
+def _free_calls() -> None:
+    """Those that other threads were in at the fork have nobody left to end them."""
+    for call in _calls:
+        call.fields.busy = 0
 
 
 class Entries:
@@ -90,22 +105,30 @@ class Entries:
         self._fixed = {"run": run, "weights": weights, "threads": threads}
         self._dtypes = dtypes
         self._pool = pool
+        self._guard = ForkLock()
         self._found: dict[tuple[bool, tuple[Shape, ...]], Entry | None] = {}
 
     def find(self, is_tensor: bool, shapes: tuple[Shape, ...], plan: Plan, work_bytes: int) -> Entry | None:
         """The entry for NumPy arrays or PyTorch tensors of these shapes; None where there is none."""
         key = is_tensor, tuple(shapes)
-        if key in self._found:
+        try:
             return self._found[key]
+        except KeyError:
+            pass
+        with self._guard.lock:
+            if key not in self._found:
+                made = self._made(is_tensor, shapes, plan, work_bytes)
+                if len(self._found) == KEPT:
+                    del self._found[next(iter(self._found))]
+                self._found[key] = made
+            return self._found[key]
+
+    def _made(self, is_tensor: bool, shapes: Sequence[Shape], plan: Plan, work_bytes: int) -> Entry | None:
         kinds = [*zip(self._dtypes, shapes, strict=True), *((o.dtype, o.shape) for o in plan.outputs)]
         usable = work_bytes <= MOST_BYTES and not plan.is_dynamic and _code() is not None
         if is_tensor:
             usable = usable and _exchange() is not None and all(_dlpack_dtype(dtype) is not None for dtype, _ in kinds)
-        made = self._make(is_tensor, shapes, plan, work_bytes) if usable else None
-        if len(self._found) == KEPT:
-            del self._found[next(iter(self._found))]
-        self._found[key] = made
-        return made
+        return self._make(is_tensor, shapes, plan, work_bytes) if usable else None
 
     def _make(self, is_tensor: bool, shapes: Sequence[Shape], plan: Plan, work_bytes: int) -> Entry:
         inputs = [_tensor(is_tensor, d, s) for d, s in zip(self._dtypes, shapes, strict=True)]
@@ -126,15 +149,16 @@ class Entries:
             "results": (_POINTER * max(len(outputs), 1))(),
         }
         call = _Call(ctypes.sizeof(_CallFields))
-        filled = _CallFields.from_buffer(call)
+        call.fields = _CallFields.from_buffer(call)
         values: dict[str, int] = {name: ctypes.addressof(table) for name, table in tables.items()}
         values |= self._fixed | {"arena": arena.ctypes.data + offset, "is_neg": id(_IS_NEG)}
         values |= {"n_inputs": len(inputs), "n_outputs": len(outputs), "n_dims": len(plan.dims)}
         if is_tensor:
             values |= _exchange() or {}
         for name, value in values.items():
-            setattr(filled, name, value)
-        call.owned = (arena, tables, inputs, outputs, owned, filled)
+            setattr(call.fields, name, value)
+        call.owned = (arena, tables, inputs, outputs, owned)
+        _calls.add(call)
         return _built_in(call)
 
     def _maker(self, is_tensor: bool, output: OutputPlan) -> tuple[Callable[..., Any], Any, Any] | None:
@@ -173,7 +197,7 @@ def _dlpack_dtype(dtype: np.dtype[Any]) -> int | None:
     return code | dtype.itemsize * 8 << 8 | lanes << 16
 
 
-@functools.cache
+@once
 def _exchange() -> dict[str, int] | None:
     """The functions of ``torch.Tensor``'s ``DLPackExchangeAPI``; None where this PyTorch has none that we know."""
     capsule = getattr(sys.modules["torch"].Tensor, "__dlpack_c_exchange_api__", None)
@@ -193,7 +217,7 @@ _IS_NEG = "is_neg"
 _METH_FASTCALL = 0x80
 
 
-@functools.cache
+@once
 def _code() -> _MethodDef | None:
     """The native function; None for an interpreter that works otherwise than its text supposes."""
     has_lock = getattr(sys, "_is_gil_enabled", lambda: True)()

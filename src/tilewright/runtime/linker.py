@@ -10,10 +10,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
-import functools
 import itertools
-import os
-import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -24,18 +21,15 @@ import llvmlite.binding as llvm
 from tilewright.runtime.cache import Cache
 from tilewright.runtime.env import read_environment
 from tilewright.runtime.errors import ArtifactError
+from tilewright.runtime.llvm_fork import check_llvm
+from tilewright.runtime.once import MAKING, in_forked_child, once
 from tilewright.runtime.pool import POOL_ABIS, pool_abi, pool_ir
 from tilewright.runtime.routines import addresses
 
 POOL_SYMBOLS = ("tw_parallel_for", "tw_pool_reset", "tw_pool_spin", "tw_pool_workers")
 
-_lock = threading.RLock()
 _names = itertools.count()
 _live: weakref.WeakSet[LinkedLibrary] = weakref.WeakSet()
-
-
-# A child forked while another thread links would find the lock taken for ever.
-os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 
 class LinkedLibrary:
@@ -64,18 +58,13 @@ def link(
     return _link(objects, exports, imports)
 
 
+@once
 def pool() -> LinkedLibrary:
     """The process's one thread pool, linked on first use, and never unloaded."""
-    with _lock:  # two first uses at once must not make two pools
-        return _make_pool()
-
-
-@functools.cache
-def _make_pool() -> LinkedLibrary:
     library = _link([_pool_object()], POOL_SYMBOLS, {})
     library.keep_forever()
     reset = ctypes.CFUNCTYPE(None)(library.addresses["tw_pool_reset"])
-    os.register_at_fork(after_in_child=reset)
+    in_forked_child(reset)
     spin_us = read_environment().spin_us
     if spin_us is not None:
         set_spin(library, spin_us)
@@ -94,7 +83,8 @@ def pool_workers() -> int:
 
 def compile_ir(text: str, features: str = "") -> bytes:
     """Object code of an LLVM module for any CPU of this machine's kind, without any optimisation pass."""
-    with _lock:
+    check_llvm()
+    with MAKING:
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
         triple = llvm.get_process_triple()
@@ -129,6 +119,7 @@ def _object(kind: str, text: str, features: str = "") -> bytes:
 
 
 def _link(objects: Sequence[bytes], exports: Sequence[str], imports: Mapping[str, int]) -> LinkedLibrary:
+    check_llvm()
     builder = llvm.JITLibraryBuilder().add_current_process()
     for data in objects:
         builder.add_object_img(data)
@@ -136,7 +127,7 @@ def _link(objects: Sequence[bytes], exports: Sequence[str], imports: Mapping[str
         builder.export_symbol(name)
     for name, address in imports.items():
         builder.import_symbol(name, address)
-    with _lock:
+    with MAKING:
         try:
             tracker = builder.link(_linker(), f"tilewright.{next(_names)}")
         except RuntimeError as error:
@@ -144,7 +135,7 @@ def _link(objects: Sequence[bytes], exports: Sequence[str], imports: Mapping[str
     return LinkedLibrary(tracker, exports)
 
 
-@functools.cache
+@once
 def _linker() -> Any:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()  # LLJIT asks for it even when it is given objects only
@@ -158,5 +149,5 @@ def _keep_all() -> None:
     """At exit other threads may still run: leave the code where it is, the process is going away."""
     for library in list(_live):
         library.keep_forever()
-    if _linker.cache_info().currsize:
-        _linker().detach()
+    for made in _linker.made.values():
+        made.detach()

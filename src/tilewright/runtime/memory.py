@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import ctypes
 import sys
-import threading
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from tilewright.runtime.once import ForkLock
 from tilewright.runtime.plan import OutputPlan
 from tilewright.runtime.values import Array, aligned_buffer, new_array
 
@@ -90,7 +90,7 @@ class ResultPool:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._guard = ForkLock()
         self._kept: dict[int, deque[_Buffer]] = {}
         self.kept_bytes = 0
 
@@ -103,7 +103,7 @@ class ResultPool:
 
     def _recycled(self, output: OutputPlan, outputs: Sequence[OutputPlan]) -> Array:
         capacity = _rounded(output.n_bytes)
-        with self._lock:
+        with self._guard.lock:
             kept = self._kept.get(capacity, deque())
             for _ in range(len(kept)):
                 buffer = kept[0]

@@ -14,7 +14,6 @@ import ctypes
 import functools
 import math
 import os
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
@@ -30,6 +29,7 @@ from tilewright.runtime.host import check_target
 from tilewright.runtime.linker import link
 from tilewright.runtime.manifest import Manifest, SymbolSpec, TensorSpec
 from tilewright.runtime.memory import FramePool, ResultPool
+from tilewright.runtime.once import ForkLock, computed
 from tilewright.runtime.plan import Plan, Planner
 from tilewright.runtime.pool import MAX_THREADS
 from tilewright.runtime.report import Report
@@ -203,7 +203,7 @@ class LoadedModel(CompiledModel):
         self._reader = ArgumentReader(self.inputs, planner, len(manifest.convention.state))
         self._convention = manifest.convention or None
         self._has_effects = bool(manifest.convention.state or manifest.convention.written)
-        self._lock = threading.Lock()
+        self._guard = ForkLock()
         self.reset()
 
     def __repr__(self) -> str:
@@ -237,7 +237,7 @@ class LoadedModel(CompiledModel):
     @property
     def state(self) -> dict[str, Array]:
         """What the model keeps from call to call, by name: copies. Empty for a model that keeps nothing."""
-        with self._lock:
+        with self._guard.lock:
             return {kept.input: a.copy() for kept, a in zip(self.manifest.convention.state, self._state, strict=True)}
 
     def reset(self, **state: Any) -> None:
@@ -257,13 +257,13 @@ class LoadedModel(CompiledModel):
             if isinstance(given, Violation) or (given.dtype, given.shape) != (start.dtype, start.shape):
                 raise InputError(f"{spec} can't be {state[one.input]!r:.80}", remedy="give an array of that shape")
             made.append(np.array(given, order="C"))
-        with self._lock:
+        with self._guard.lock:
             self._state = made
 
     def _twin(self) -> Self:
         made = super()._twin()
-        made._lock = threading.Lock()
-        with self._lock:
+        made._guard = ForkLock()
+        with self._guard.lock:
             made._state = [a.copy() for a in self._state]
         return made
 
@@ -281,7 +281,7 @@ class LoadedModel(CompiledModel):
         finally:
             self._frames.give(frame)
 
-    @functools.cached_property
+    @computed
     def _tensor_types(self) -> list[TensorType]:
         return tensor_types(self._dtypes)
 
@@ -354,7 +354,7 @@ class LoadedModel(CompiledModel):
         n, n_state = len(self.outputs), len(convention.state)
         in_order = self._reader.in_order(*given)
         places = written_inputs(in_order, self.inputs, convention.written) if convention.written else []
-        with self._lock:
+        with self._guard.lock:
             results = self._execute([*arrays, *self._state], None)
             shown = [to_tensor(r) for r in results[:n]] if has_tensors else results[:n]
             for place, value in zip(places, results[n + n_state :], strict=True):

@@ -11,13 +11,13 @@ model it is the user's own class; a model that comes from a file gives :class:`R
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from tilewright.runtime.fields import FieldError, Fields
+from tilewright.runtime.once import computed
 
 MAX_DEPTH = 64
 TENSOR, NUMBER, GIVEN, TUPLE, LIST, DICT, RECORD = "tensor", "number", "given", "tuple", "list", "dict", "record"
@@ -166,7 +166,7 @@ class Parameters:
     trees: Mapping[str, Tree]
     n_positional: int
 
-    @functools.cached_property
+    @computed
     def _is_flat(self) -> bool:
         """Whether each is a tensor, in the model's order."""
         return all(tree.kind in (TENSOR, NUMBER) and tree.index == k for k, tree in enumerate(self.trees.values()))
