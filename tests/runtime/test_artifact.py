@@ -203,3 +203,40 @@ def test_loading_needs_no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     """
     monkeypatch.setenv("PATH", "")
     subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True)
+
+
+def test_a_small_file_may_be_overwritten_while_its_model_is_loaded(tmp_path: Path) -> None:
+    """As ``cp NEW FILE`` does; what is loaded has pages of its own."""
+    path = tmp_path / "scale.tw"
+    artifact.save(path, *scale_parts(10.0))
+    model = load(path)
+    x = np.ones((2, 4), np.float32)
+    with path.open("r+b") as file:
+        file.truncate(100)
+        assert model(x)[0, 0] == 12
+        file.truncate(0)
+        artifact.save(tmp_path / "new.tw", *scale_parts(20.0))
+        file.write((tmp_path / "new.tw").read_bytes())
+    assert model(x)[0, 0] == 12 and load(path)(x)[0, 0] == 22
+
+
+@pytest.mark.parametrize("copy", [None, True, False])
+def test_saving_over_a_loaded_file_leaves_its_model_alone(copy: bool | None, tmp_path: Path) -> None:
+    path = tmp_path / "scale.tw"
+    artifact.save(path, *scale_parts(10.0))
+    model = load(path, copy=copy)
+    artifact.save(path, *scale_parts(20.0))
+    x = np.ones((2, 4), np.float32)
+    assert model(x)[0, 0] == 12 and load(path, copy=copy)(x)[0, 0] == 22
+
+
+@pytest.mark.parametrize(("copy", "limit", "is_mapped"), [(None, 0, True), (None, 1 << 20, False), (True, 0, False)])
+def test_large_files_are_mapped_unless_asked_otherwise(
+    copy: bool | None, limit: int, is_mapped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(artifact, "COPIED_TO", limit)
+    path = tmp_path / "scale.tw"
+    artifact.save(path, *scale_parts(10.0))
+    model = load(path, copy=copy)
+    assert (str(path) in Path("/proc/self/maps").read_text()) == is_mapped
+    assert model(np.ones((2, 4), np.float32))[0, 0] == 12

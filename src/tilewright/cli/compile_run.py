@@ -18,6 +18,7 @@ from tilewright.core.diag import OptionError
 from tilewright.core.types import Array
 from tilewright.options import Level
 from tilewright.runtime.errors import InputError
+from tilewright.runtime.files import replacing
 from tilewright.runtime.model import CompiledModel, load
 
 _KINDS = "A model: ONNX (.onnx), an exported PyTorch program (.pt2), a graph's text (.txt)"
@@ -166,7 +167,8 @@ def run_command(
     arrays = inputs.gather(input, made.inputs, made.symbols, sizes, seed)
     results = made.run(arrays)
     if output is not None:
-        np.savez(output, **results)
+        with replacing(output if output.suffix == ".npz" else Path(f"{output}.npz")) as file:
+            np.savez(file, **results)
     rows = [{"name": name, "dtype": str(x.dtype), "shape": list(x.shape), **_range(x)} for name, x in results.items()]
     if json:
         show.emit_json(rows)

@@ -28,6 +28,7 @@ from tilewright.cli.compile_run import (
 )
 from tilewright.options import Options, read_schedule
 from tilewright.runtime.errors import InputError
+from tilewright.runtime.files import write_atomically
 from tilewright.tune import tune
 
 
@@ -70,7 +71,7 @@ def tune_command(
     arrays = [] if graph.symbols() else list(inputs.gather(input, specs, (), {}, seed).values())
     found = tune(graph, arrays, options, threads=threads, seconds=seconds)
     if found.text:
-        path.write_text(found.text, encoding="utf-8")
+        write_atomically(path, [found.text.encode()], durable=False)
     if json:
         show.emit_json({"output": str(path) if found.text else None, **asdict(found)})
         return

@@ -25,11 +25,14 @@ import numpy as np
 from tilewright.runtime.digest import checksum
 from tilewright.runtime.errors import ArtifactError
 from tilewright.runtime.fields import FieldError, Fields, decode_json
-from tilewright.runtime.files import map_file, write_atomically
+from tilewright.runtime.files import map_file, open_regular, write_atomically
 from tilewright.runtime.manifest import Manifest, ObjectSpec, WeightsSpec
 from tilewright.runtime.signature import check_signature
+from tilewright.runtime.values import aligned_buffer
 
 ALIGNMENT = 64
+COPIED_TO = 16 << 20
+"""Bytes of a file up to which a loaded model has pages of its own, unless asked otherwise: a few milliseconds."""
 MAX_HEADER = 100_000_000
 """The safetensors format's own limit."""
 
@@ -44,7 +47,7 @@ class ObjectImage:
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """A whole model. ``weights`` is a uint8 array; from ``load`` it is a read-only memory map, 64-byte aligned."""
+    """A whole model. ``weights`` is a uint8 array; from ``load`` it is read-only and 64-byte aligned."""
 
     manifest: Manifest
     objects: tuple[ObjectImage, ...]
@@ -61,19 +64,36 @@ def save(path: str | os.PathLike[str], manifest: Manifest, objects: Sequence[Obj
     return sealed
 
 
-def load(path: str | os.PathLike[str], *, key: str | os.PathLike[str] | None = None) -> Artifact:
-    """Map and check a ``.tw`` file. Any defect is an ``ArtifactError``, also a file that can't be read.
+def load(
+    path: str | os.PathLike[str], *, key: str | os.PathLike[str] | None = None, copy: bool | None = None
+) -> Artifact:
+    """Read and check a ``.tw`` file. Any defect is an ``ArtifactError``, also a file that can't be read.
 
-    ``key`` is the public key (a PEM file) whose signature the file must have.
+    ``key`` is the public key (a PEM file) whose signature the file must have. With ``copy`` the weights have memory of
+    their own, without it they lie in the mapped file; None decides by the size.
     """
     try:
-        view, _ = map_file(path)
+        if copy is None:
+            copy = os.stat(path).st_size <= COPIED_TO
+        view = _read_aligned(path) if copy else map_file(path)[0]
     except (OSError, ValueError, TypeError) as error:
         shown = os.fspath(path) if isinstance(path, os.PathLike) else path
         raise ArtifactError(f"can't read {shown!r}: {error}", remedy="check the path") from error
     if key is not None:
         check_signature(path, key, view)
     return parse(view, os.fspath(path))
+
+
+def _read_aligned(path: str | os.PathLike[str]) -> memoryview:
+    """A file's bytes in memory of their own, which begins on a cache line."""
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        buffer, start = aligned_buffer(size)
+        view = buffer.data[start : start + size]
+        done = 0
+        while done < size and (n := file.readinto(view[done:])):
+            done += n
+    return view[:done].toreadonly()
 
 
 def pack(manifest: Manifest, objects: Sequence[ObjectImage], weights: Any) -> tuple[Manifest, list[Any]]:

@@ -7,14 +7,18 @@ Not its business: what the files hold (``artifact``, ``cache``).
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
+import io
 import mmap
 import os
 import secrets
 import stat
+import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from tilewright.runtime.errors import FileError
 
@@ -23,16 +27,24 @@ TEMPORARY = ".tmp"
 
 
 def write_atomically(path: Path, pieces: Iterable[Any], *, durable: bool, mode: int = 0o666) -> None:
-    """Write ``pieces`` beside ``path`` and rename over it: readers see the old file or the new one.
+    """Write ``pieces`` in place of what ``path`` holds, as :func:`replacing` does."""
+    with replacing(path, durable=durable, mode=mode) as file:
+        for piece in pieces:
+            file.write(piece)
 
-    ``durable`` also makes the new one survive a power failure. ``OSError`` leaves the old file as it was.
+
+@contextlib.contextmanager
+def replacing(path: Path, *, durable: bool = False, mode: int = 0o666) -> Iterator[BinaryIO]:
+    """A file beside ``path`` to write to, renamed over it in the end: readers see the old file or the new one.
+
+    Who has mapped or loaded the old one keeps it. ``durable`` also makes the new one survive a power failure. Any error
+    leaves the old file as it was.
     """
     temporary = path.with_name(f".{path.name[:200]}.{os.getpid()}.{secrets.token_hex(6)}{TEMPORARY}")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         with os.fdopen(fd, "wb") as file:
-            for piece in pieces:
-                file.write(piece)
+            yield file
             file.flush()
             if durable:
                 os.fsync(file.fileno())
@@ -72,21 +84,51 @@ def write_failure(path: Any, error: OSError | TypeError | ValueError) -> FileErr
     return FileError(f"can't write {shown}: {error.strerror or error}", remedy=remedy)
 
 
+@dataclass(frozen=True, slots=True)
+class FileContent:
+    """A file's bytes as they were read, once: what is found out about them stays true whatever becomes of the file."""
+
+    path: Path
+    data: bytes
+
+
+def read_file(path: str | os.PathLike[str], most: int | None = None) -> FileContent:
+    """A regular file's content. ``OSError`` when it is none, ``ValueError`` when it has more than ``most`` bytes."""
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if most is not None and size > most:
+            raise ValueError(f"{os.fspath(path)} has {size} bytes")
+        return FileContent(Path(path), file.read())
+
+
+def open_regular(path: str | os.PathLike[str], flags: int = 0) -> io.FileIO:
+    """A regular file, open to read. ``OSError`` when it is none."""
+    file = io.FileIO(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | flags))  # a FIFO would block otherwise
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(f"{os.fspath(path)} is not a regular file")
+    return file
+
+
+def file_system(fd: int) -> int | None:
+    """Linux's number of the kind of file system that an open file is on (``man 2 statfs``); None elsewhere."""
+    if sys.platform != "linux" or ctypes.sizeof(ctypes.c_long) != 8:
+        return None
+    found = (ctypes.c_long * 64)()  # struct statfs begins with f_type and has 15 words
+    failed = ctypes.CDLL(None, use_errno=True).fstatfs(fd, found)
+    return None if failed else found[0]
+
+
 def map_file(path: str | os.PathLike[str], flags: int = 0) -> tuple[memoryview, os.stat_result]:
     """A shared read-only map of a regular file (empty: an empty view). ``OSError`` when it is none.
 
     Never change a mapped file in place: replace it, as ``write_atomically`` does.
     """
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | flags)  # a FIFO would block otherwise
-    try:
-        info = os.fstat(fd)
-        if not stat.S_ISREG(info.st_mode):
-            raise OSError(f"{os.fspath(path)} is not a regular file")
+    with open_regular(path, flags) as file:
+        info = os.fstat(file.fileno())
         if info.st_size == 0:
             return memoryview(b""), info
-        return memoryview(mmap.mmap(fd, info.st_size, access=mmap.ACCESS_READ)), info
-    finally:
-        os.close(fd)
+        return memoryview(mmap.mmap(file.fileno(), info.st_size, access=mmap.ACCESS_READ)), info
 
 
 def _sync_folder(folder: Path) -> None:
