@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import mmap
+import os
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +20,7 @@ from tilewright.core import types
 from tilewright.core.graph import Builder, Graph, Pool
 from tilewright.core.types import TensorType
 from tilewright.frontend import source
+from tilewright.runtime import cache as cache_module
 from tilewright.runtime.cache import Cache
 
 
@@ -76,10 +81,12 @@ def test_a_file_is_read_once(built: list[str], tmp_path: Path, monkeypatch: pyte
     """The second compile of a file takes the digest and the answer about external tensors from the cache."""
     path = tmp_path / "model.onnx"
     onnx.save(_onnx_model(), path)
-    time.sleep(2.1)  # a file that may still be changing is read again
+    monkeypatch.setattr(cache_module, "_SETTLED_NS", 0)  # a file that may still be changing is read again
+    monkeypatch.setattr(cache_module, "file_system", lambda fd: 0xEF53)
+    time.sleep(0.05)
     tw.compile(path)
     with monkeypatch.context() as patch:
-        patch.setattr(source, "_content", lambda path: pytest.fail("the file was read again"))
+        patch.setattr(source, "_content", lambda data: pytest.fail("the file was read again"))
         tw.compile(path)
     assert len(built) == 1
     model = onnx.load(path)
@@ -87,3 +94,90 @@ def test_a_file_is_read_once(built: list[str], tmp_path: Path, monkeypatch: pyte
     onnx.save(model, path)
     tw.compile(path)
     assert len(built) == 2
+
+
+X = np.ones((4, 64), np.float32)
+
+
+def _write_version(path: Path, k: int, *, is_external: bool) -> None:
+    """A model whose results are ``64 * k``."""
+    model = _onnx_model()
+    weights = np.full((64, 64), k, np.float32)
+    model.graph.initializer[0].CopyFrom(numpy_helper.from_array(weights, "w"))
+    beside = {"save_as_external_data": True, "location": path.name + ".data", "size_threshold": 0}
+    onnx.save(model, path, **(beside if is_external else {}))
+
+
+def _replace(old: Path, new: Path) -> None:
+    os.replace(new, old)
+
+
+def _overwrite(old: Path, new: Path) -> None:
+    with old.open("r+b") as file:
+        file.write(new.read_bytes())
+
+
+def _write_through_a_map(old: Path, new: Path) -> None:
+    with old.open("r+b") as file, mmap.mmap(file.fileno(), 0) as view:
+        view[:] = new.read_bytes()
+
+
+@pytest.mark.parametrize("change", [_replace, _overwrite, _write_through_a_map])
+@pytest.mark.parametrize("is_external", [False, True])
+@pytest.mark.parametrize("stage", ["import_called", "build"])
+def test_a_file_that_changes_during_a_compile_poisons_nothing(
+    stage: str,
+    is_external: bool,
+    change: Callable[[Path, Path], None],
+    built: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Between the digest and the import, or between that and the layout of the weights."""
+    path = tmp_path / "model.onnx"
+    _write_version(path, 2, is_external=is_external)
+    numbers = path.with_name("model.onnx.data") if is_external else path
+    version_2 = numbers.read_bytes()
+    real = getattr(driver, stage)
+
+    def changed_before(*args: object, **kwargs: object) -> object:
+        _write_version(path.with_name("other"), 3, is_external=is_external)
+        change(numbers, path.with_name("other.data" if is_external else "other"))
+        return real(*args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(driver, stage, changed_before)
+        tw.compile(path)
+    assert tw.compile(path)(X)[0, 0] == 3 * 64
+    numbers.write_bytes(version_2)
+    assert tw.compile(path)(X)[0, 0] == 2 * 64
+
+
+def test_each_version_has_its_own_answer_after_a_race(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One thread replaces the file while two compile it; then every version is asked for by itself."""
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
+    path, stop = tmp_path / "model.onnx", threading.Event()
+    _write_version(path, 1, is_external=False)
+
+    def replacer() -> None:
+        k = 0
+        while not stop.is_set():
+            k = k % 5 + 1
+            _write_version(tmp_path / "next.onnx", k, is_external=False)
+            _replace(path, tmp_path / "next.onnx")
+
+    def compiler() -> None:
+        for _ in range(8):
+            tw.compile(path)
+
+    replacing, *compiling = [threading.Thread(target=t) for t in (replacer, compiler, compiler)]
+    replacing.start()
+    for t in compiling:
+        t.start()
+    for t in compiling:
+        t.join()
+    stop.set()
+    replacing.join()
+    for k in range(1, 6):
+        _write_version(path, k, is_external=False)
+        assert tw.compile(path)(X)[0, 0] == 64 * k

@@ -35,7 +35,7 @@ from tilewright.core.types import Array
 from tilewright.core.verify import verify
 from tilewright.frontend.onnx_file import read_model
 from tilewright.frontend.onnx_given import NeedsCall
-from tilewright.frontend.source import Called, Examples, Source, import_called, import_source, source_key
+from tilewright.frontend.source import Called, Examples, Keyed, Source, import_called, import_source, keyed_source
 from tilewright.graph.limits import check_sizes
 from tilewright.graph.pipeline import PASSES
 from tilewright.kernels import KernelBuilder
@@ -106,17 +106,16 @@ def compile(
     threads = checked_threads(threads)
     clock = Clock(progress)
     store = Cache() if cache else None
-    with clock.stage("key"):
-        key = source_key(source, store, input_shapes, fix_dims) if store else None
-    found = artifact = _cached(store, key, options, clock)
+    keyed, artifact = _look_up(source, store, input_shapes, fix_dims, options, clock)
+    key, found = keyed.key, artifact
     called: Called | None = None
     if artifact is None:
         try:
             with clock.stage("import"):
-                called = import_called(source, example_inputs, dynamic_shapes, input_shapes, fix_dims)
+                called = import_called(keyed.source, example_inputs, dynamic_shapes, input_shapes, fix_dims)
                 graph = called.graph
         except NeedsCall as needs:
-            return _per_call(source, needs, options, input_shapes, fix_dims, threads)
+            return _per_call(keyed.source, needs, options, input_shapes, fix_dims, threads)
         if store and key is None:
             with clock.stage("key"):
                 key = graph_key(graph)
@@ -157,6 +156,26 @@ def _per_call(
 
     n_threads = threads or default_threads()
     return SpecializedModel(read_model(source), needs, compile_one, input_shapes, fix_dims, n_threads)
+
+
+def _look_up(
+    source: Source,
+    store: Cache | None,
+    input_shapes: Mapping[str, Sequence[int | str]] | None,
+    fix_dims: Mapping[str, int] | None,
+    options: Options,
+    clock: Clock,
+) -> tuple[Keyed, Artifact | None]:
+    """The compiled model of a source, or what to import: a file's bytes as its key was made of them."""
+    if store is None:
+        return Keyed(source), None
+    for read in (False, True):
+        with clock.stage("key"):
+            keyed = keyed_source(source, store, input_shapes, fix_dims, read=read)
+        artifact = _cached(store, keyed.key, options, clock)
+        if artifact is not None or not keyed.is_remembered:
+            break
+    return keyed, artifact
 
 
 def _cached(store: Cache | None, key: str | None, options: Options, clock: Clock) -> Artifact | None:

@@ -14,9 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from runtime.tiny import scale_parts
+from tilewright.runtime import cache as cache_module
 from tilewright.runtime.artifact import Artifact
 from tilewright.runtime.cache import Cache
-from tilewright.runtime.digest import digest_file
+from tilewright.runtime.digest import digest_bytes
 from tilewright.runtime.files import write_atomically
 from tilewright.runtime.model import LoadedModel
 
@@ -185,12 +186,18 @@ def test_a_folder_that_others_can_write_is_not_used(tmp_path: Path) -> None:
     assert "other users" in Cache(tmp_path).problem
 
 
-def test_digest_of_a_file_is_remembered_until_it_changes(cache: Cache, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_trusted", [True, False])
+def test_digest_of_a_file_is_remembered_until_it_changes(
+    is_trusted: bool, cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(b"a" * 1000)
+    monkeypatch.setattr(cache_module, "_SETTLED_NS", 2_000_000_000)
+    monkeypatch.setattr(cache_module, "file_system", lambda fd: 0xEF53 if is_trusted else 0x01021994)
 
     def digest() -> str:
-        return cache.of_file(path, "digest", lambda: digest_file(path))
+        known = cache.known_of_file(path, "digest")
+        return cache.read_file(path, "digest", digest_bytes)[1] if known is None else known
 
     fresh = digest()
     assert cache.entries() == [], "it may still be changing"
@@ -199,14 +206,16 @@ def test_digest_of_a_file_is_remembered_until_it_changes(cache: Cache, tmp_path:
     assert digest() == fresh
     assert cache.entries() == [], "its inode has changed just now"
     time.sleep(2.1)
-    assert digest() == fresh and len(cache.entries()) == 1
+    assert digest() == fresh and len(cache.entries()) == is_trusted
     hits = cache.stats.hits
-    assert digest() == fresh and cache.stats.hits == hits + 1
+    assert digest() == fresh and cache.stats.hits == hits + is_trusted
     path.write_bytes(b"b" * 1000)
     os.utime(path, (old, old))
     assert digest() != fresh
     with pytest.raises(OSError):
-        cache.of_file(tmp_path / "none", "digest", str)
+        cache.known_of_file(tmp_path / "none", "digest")
+    with pytest.raises(OSError):
+        cache.read_file(tmp_path / "none", "digest", digest_bytes)
 
 
 def test_full_disk_leaves_nothing_behind(tmp_path: Path) -> None:

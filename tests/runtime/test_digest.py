@@ -1,7 +1,6 @@
 """Digests of content and checksums against damage."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,13 +10,6 @@ from hypothesis import strategies as st
 from tilewright.runtime import digest
 
 SIZES = [0, 1, digest.PIECE - 1, digest.PIECE, digest.PIECE + 1, 3 * digest.PIECE + 17]
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_file_and_bytes_agree(size: int, tmp_path: Path) -> None:
-    data = np.random.default_rng(size).bytes(size)
-    (tmp_path / "f").write_bytes(data)
-    assert digest.digest_file(tmp_path / "f") == digest.digest_bytes(data)
 
 
 def test_sizes_and_pieces_are_part_of_the_digest() -> None:

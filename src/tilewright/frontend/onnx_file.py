@@ -1,17 +1,18 @@
 """Reads ONNX models and their tensors from untrusted files.
 
 In: a path, bytes or a ``ModelProto``. Out: a parsed ``ModelProto`` and, for each ``TensorProto``, a read-only NumPy
-array that views the bytes where they lie (the message's own bytes, or a memory map of an external file).
+array that views the bytes where they lie (the message's own bytes, or what was read of an external file).
 Not its business: what the model's nodes mean.
 
 Everything in a file is checked before it is used: sizes in Python integers against the bytes that are there, so no
 claim in a file makes us allocate; external files are opened component by component below the model's folder, without
-following links, and must be regular files with one name.
+following links, and must be regular files with one name. Each byte is read once: a file that is overwritten meanwhile
+can't be one thing to who digests it and another to who compiles it.
 """
 
 from __future__ import annotations
 
-import mmap
+import io
 import os
 import stat
 from collections.abc import Iterator, Sequence
@@ -52,6 +53,7 @@ from tilewright.core.types import (
     u64,
 )
 from tilewright.frontend.onnx_wire import LARGE_BYTES, Numbers, without_large_tensors
+from tilewright.runtime.files import FileContent
 
 if TYPE_CHECKING:
     from onnx import ModelProto, TensorProto
@@ -113,7 +115,7 @@ class Source:
     numbers: Sequence[Numbers] = ()
 
 
-def read_model(source: str | Path | bytes | ModelProto) -> Source:
+def read_model(source: str | Path | FileContent | bytes | ModelProto) -> Source:
     """The parsed model; raises ``ImportFailed``."""
     from onnx import ModelProto
 
@@ -121,18 +123,20 @@ def read_model(source: str | Path | bytes | ModelProto) -> Source:
         return Source(source)
     if isinstance(source, bytes | bytearray | memoryview):
         return _parse(memoryview(bytes(source)), "the given bytes", None)
+    if isinstance(source, FileContent):
+        return _parse(memoryview(source.data), str(source.path), source.path.parent)
     if not isinstance(source, str | os.PathLike):
         raise _failed("source", f"expected a path, bytes or an onnx ModelProto, got {type(source).__name__}")
     path = Path(source)
-    return _parse(_map_regular(path), str(path), path.parent)
+    return _parse(memoryview(_read_regular(path)), str(path), path.parent)
 
 
 def _failed(where: str, rule: str, remedy: str = "") -> ImportFailed:
     return ImportFailed("the ONNX model can't be read", [Problem(Loc(where), "model", rule, remedy)])
 
 
-def _map_regular(path: Path) -> memoryview:
-    """The bytes of a regular file, mapped."""
+def _read_regular(path: Path) -> bytes:
+    """The bytes of a regular file."""
     try:
         with open(path, "rb", opener=lambda p, flags: os.open(p, flags | os.O_NONBLOCK | os.O_CLOEXEC)) as file:
             info = os.fstat(file.fileno())
@@ -144,7 +148,7 @@ def _map_regular(path: Path) -> memoryview:
                     f"has {info.st_size} bytes, more than a protobuf message can hold ({MAX_PROTO_BYTES})",
                     "save it with its tensors as external data: onnx.save(model, path, save_as_external_data=True)",
                 )
-            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if info.st_size else b"")
+            return file.read()
     except (OSError, ValueError) as e:
         raise _failed(str(path), f"can't be read: {getattr(e, 'strerror', None) or e}", "check the path") from e
 
@@ -171,7 +175,7 @@ class TensorReader:
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
-        self._maps: dict[str, mmap.mmap | bytes] = {}
+        self._files: dict[str, io.FileIO] = {}
 
     def read(self, tensor: TensorProto, numbers: Numbers = None) -> Array:
         """The tensor's array; raises ``BadTensor``. Large tensors are views, not copies.
@@ -209,21 +213,21 @@ class TensorReader:
         entries = {e.key: e.value for e in tensor.external_data}
         location = entries.get("location", "")
         offset, length = _natural(entries, "offset", 0), _natural(entries, "length", _stored_bytes(dtype, n))
-        if location not in self._maps:
-            self._maps[location] = self._open(location)
-        data = self._maps[location]
-        if offset + length > len(data):
+        if location not in self._files:
+            self._files[location] = self._open(location)
+        size = os.fstat(self._files[location].fileno()).st_size
+        if offset + length > size:
             raise BadTensor(
-                f"needs bytes {offset}..{offset + length} of {location!r}, which has {len(data)}",
+                f"needs bytes {offset}..{offset + length} of {location!r}, which has {size}",
                 "the external data file is truncated or belongs to another model",
             )
         if dtype.is_narrow and length == _stored_bytes(dtype, n):
-            return _from_bytes(bytes(data[offset : offset + length]), dtype, n)
+            return _from_bytes(_read_part(self._files[location], offset, length).data, dtype, n)
         if length != n * dtype.n_bytes:
             raise BadTensor(f"external data has {length} bytes where {n} {dtype} elements need {n * dtype.n_bytes}")
-        return _checked_bool(np.frombuffer(data, dtype.numpy, n, offset) if n else np.zeros(0, dtype.numpy), dtype)
+        return _checked_bool(_read_part(self._files[location], offset, length).view(dtype.numpy), dtype)
 
-    def _open(self, location: str) -> mmap.mmap | bytes:
+    def _open(self, location: str) -> io.FileIO:
         if self._folder is None:
             raise BadTensor(
                 "keeps its numbers in an external file, but the model was given without a path",
@@ -241,10 +245,23 @@ class TensorReader:
                     raise BadTensor(f"external data {location!r} is not a regular file")
                 if info.st_nlink > 1:
                     raise BadTensor(f"external data {location!r} is a hard link", "copy the file instead of linking it")
-                return mmap.mmap(fd, info.st_size, access=mmap.ACCESS_READ) if info.st_size else b""
+                return io.FileIO(os.dup(fd))
         except OSError as e:
             remedy = "keep the data file beside the model; symbolic links are refused"
             raise BadTensor(f"external data {location!r} can't be opened: {e.strerror}", remedy) from e
+
+
+def _read_part(file: io.FileIO, offset: int, length: int) -> Array:
+    """Bytes of a file that was long enough a moment ago."""
+    data = np.empty(length, np.uint8)
+    done = 0
+    while done < length:
+        n = os.preadv(file.fileno(), [data[done:].data], offset + done)
+        if not n:
+            raise BadTensor("lost its end while it was read", "let nobody write to the model's files meanwhile")
+        done += n
+    data.flags.writeable = False
+    return data
 
 
 @contextmanager

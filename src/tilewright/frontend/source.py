@@ -17,12 +17,14 @@ from tilewright.core.specialize import fix_symbols
 from tilewright.core.types import Array
 from tilewright.frontend import onnx as onnx_frontend
 from tilewright.frontend import torch as torch_frontend
-from tilewright.runtime.digest import digest_file
+from tilewright.frontend.onnx_file import MAX_PROTO_BYTES
+from tilewright.runtime.digest import digest_bytes
+from tilewright.runtime.files import FileContent
 from tilewright.runtime.structure import FLAT, Convention
 
 Source = Any
 """A path (``.pt2`` of an exported program, else of an ONNX model), ``bytes``, ``onnx.ModelProto``, ``torch.nn.Module``,
-``torch.export.ExportedProgram`` or ``Graph``."""
+``torch.export.ExportedProgram`` or ``Graph``. Within the compiler also a file that was read, ``FileContent``."""
 
 Examples = torch_frontend.Examples
 
@@ -33,9 +35,13 @@ ELSEWHERE = "elsewhere"
 
 
 class FileFacts(Protocol):
-    """A store that remembers what is found in a file for as long as nobody writes to it."""
+    """A store that remembers what was found in a file for as long as nobody writes to it."""
 
-    def of_file(self, path: str | Path, question: str, answer: Callable[[], str]) -> str: ...
+    def known_of_file(self, path: Path, question: str) -> str | None: ...
+
+    def read_file(
+        self, path: Path, question: str, answer: Callable[[bytes], str], most: int
+    ) -> tuple[FileContent, str]: ...
 
 
 @dataclass(frozen=True)
@@ -76,7 +82,9 @@ def import_called(
     """:func:`import_source`, with how the source is called where that is more than tensors in and tensors out."""
     if isinstance(source, str | Path) and Path(source).suffix == ".pt2":
         source = torch_frontend.load_program(Path(source))
-    if isinstance(source, str | Path | bytes) or is_a(source, "onnx", "ModelProto"):
+    if isinstance(source, FileContent) and source.path.suffix == ".pt2":
+        source = torch_frontend.load_program(source.path, source.data)
+    if isinstance(source, str | Path | FileContent | bytes) or is_a(source, "onnx", "ModelProto"):
         return Called(onnx_frontend.import_onnx(source, input_shapes=input_shapes, fix_dims=fix_dims))
     found = _import_sized(source, example_inputs, dynamic_shapes)
     return replace(found, graph=fix_symbols(found.graph, fix_dims or {}))
@@ -110,37 +118,53 @@ def is_a(source: object, module: str, name: str) -> bool:
     return isinstance(kind, type) and isinstance(source, kind)
 
 
-def source_key(
-    source: Source, store: FileFacts, input_shapes: Shapes | None, fix_dims: Mapping[str, int] | None
-) -> str | None:
-    """A text that changes whenever the source's content does, found without importing it; None when there is none.
+@dataclass(frozen=True)
+class Keyed:
+    """A source and a text that changes whenever its content does; no key where only importing tells.
+
+    ``is_remembered``: the key is of the file as it was read earlier; else ``source`` is what the key was made of.
+    """
+
+    source: Source
+    key: str | None = None
+    is_remembered: bool = False
+
+
+def keyed_source(
+    source: Source,
+    store: FileFacts,
+    input_shapes: Shapes | None,
+    fix_dims: Mapping[str, int] | None,
+    *,
+    read: bool = False,
+) -> Keyed:
+    """The key of a file, found without importing it; with ``read`` never from memory.
 
     Files that keep tensors in other files have none.
     """
     if not isinstance(source, str | Path):
-        return None
+        return Keyed(source)
     path = Path(source)
     try:
-        content = store.of_file(path, "onnx", lambda: _content(path))
-    except (OSError, ValueError):  # ValueError: a path with a zero byte
-        return None
+        known = None if read else store.known_of_file(path, "onnx")
+        if known is not None:
+            return Keyed(source, _key(known, input_shapes, fix_dims), is_remembered=True)
+        found, content = store.read_file(path, "onnx", _content, MAX_PROTO_BYTES)
+    except (OSError, ValueError):  # which importing explains
+        return Keyed(source)
+    return Keyed(found, _key(content, input_shapes, fix_dims))
+
+
+def _key(content: str, input_shapes: Shapes | None, fix_dims: Mapping[str, int] | None) -> str | None:
     if content == ELSEWHERE:
         return None
     shapes = {k: tuple(v) for k, v in (input_shapes or {}).items()}
     return f"onnx {content} {sorted(shapes.items())} {sorted((fix_dims or {}).items())}"
 
 
-def _content(path: Path) -> str:
-    """The digest of a file that holds all its tensors; ``ELSEWHERE`` for one that does not."""
-    return ELSEWHERE if _mentions_external_data(path) else digest_file(path)
+def _content(data: bytes) -> str:
+    """The digest of a file that holds all its tensors; ``ELSEWHERE`` for one that does not.
 
-
-def _mentions_external_data(path: Path) -> bool:
-    """Does the file hold the key that every external tensor has? (True also when some name holds that word.)"""
-    overlap = b""
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            if b"location" in overlap + block[:8] or b"location" in block:
-                return True
-            overlap = block[-8:]
-    return False
+    The key that every external tensor has is looked for; it is also found where some name holds that word.
+    """
+    return ELSEWHERE if b"location" in data else digest_bytes(data)

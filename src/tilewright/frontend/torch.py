@@ -8,6 +8,7 @@ Not its business: ``torch.compile`` (``dynamo``); the meaning of single calls (`
 from __future__ import annotations
 
 import inspect
+import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -121,8 +122,8 @@ def _distinct(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any,
     return made
 
 
-def load_program(path: Path) -> ExportedProgram:
-    """An exported program of a ``.pt2`` file."""
+def load_program(path: Path, data: bytes | None = None) -> ExportedProgram:
+    """An exported program of a ``.pt2`` file, or of its bytes where they have been read."""
     if not path.is_file():
         raise InputError(f"there is no file {path}", remedy="check the path")
     if not is_zipfile(path):  # of which PyTorch would log a trace first
@@ -132,7 +133,7 @@ def load_program(path: Path) -> ExportedProgram:
     except ImportError as e:
         raise OptionError(f"{path} needs PyTorch", remedy="pip install 'tilewright[torch]'") from e
     try:
-        return torch.export.load(path)
+        return torch.export.load(path if data is None else io.BytesIO(data))
     except Exception as e:  # it raises many kinds for a file that is not one
         raise InputError(f"{path} holds no exported program: {e}", remedy="write it with torch.export.save") from e
 

@@ -32,7 +32,7 @@ from tilewright.runtime.artifact import Artifact
 from tilewright.runtime.env import Environment, read_environment
 from tilewright.runtime.errors import ArtifactError
 from tilewright.runtime.fields import FieldError, Fields, decode_json
-from tilewright.runtime.files import TEMPORARY, map_file, write_atomically
+from tilewright.runtime.files import TEMPORARY, FileContent, file_system, map_file, read_file, write_atomically
 from tilewright.runtime.once import MAKING, in_forked_child
 
 DEFAULT_MAX_BYTES = 8 << 30
@@ -50,8 +50,13 @@ _writers: dict[Path, threading.Thread] = {}
 """Models that are being written, changed under ``MAKING``; a forked child has none."""
 in_forked_child(_writers.clear)
 _OLD_TEMPORARY_S = 3600.0
-_SETTLED_NS = 2_000_000_000
-"""A file changed within the last two seconds may change again within the clock's resolution: nothing of it is kept."""
+_SETTLED_NS = 60_000_000_000
+"""A file changed within the last minute is likely not written back yet, and may change again within the clock's
+resolution: nothing of it is kept."""
+_TRUSTED_FILE_SYSTEMS = frozenset({0xEF53, 0x58465342, 0x9123683E, 0xF2F52010})
+"""``f_type`` of Linux's ext2 to ext4, XFS, Btrfs and F2FS: on these a write through a map of a page that was written
+back sets the file's times. On tmpfs it never does; of network and stacked file systems we do not know whose clock it
+is."""
 
 
 @dataclass(slots=True)
@@ -156,21 +161,24 @@ class Cache:
             else:
                 _writers[path] = writer
 
-    def of_file(self, path: str | os.PathLike[str], question: str, answer: Callable[[], str]) -> str:
-        """What ``answer()`` says about a file's content; remembered by path, size, times and inode.
+    def known_of_file(self, path: str | os.PathLike[str], question: str) -> str | None:
+        """What :meth:`read_file` was told of a file, by its path, size, times and inode. ``OSError`` without a file."""
+        known = self.get(question, _stat_key(os.stat(path), path))
+        return None if known is None else known.decode("utf-8", "replace")
 
-        Whoever writes to a file changes its time of change, which nobody can set. ``OSError`` when it can't be read.
+    def read_file(
+        self, path: str | os.PathLike[str], question: str, answer: Callable[[bytes], str], most: int | None = None
+    ) -> tuple[FileContent, str]:
+        """A file's content, read once, and what ``answer`` says of it; remembered where times tell of every write.
+
+        ``OSError`` when it can't be read, ``ValueError`` when it has more than ``most`` bytes.
         """
-        key = _stat_key(path)
-        known = self.get(question, key)
-        if known is not None:
-            return known.decode("utf-8", "replace")
-        found = answer()
-        info = os.stat(path)
-        settled = time.time_ns() - max(info.st_mtime_ns, info.st_ctime_ns) > _SETTLED_NS
-        if settled and _stat_key(path) == key:
-            self.put(question, key, found.encode())
-        return found
+        key = None if self.problem else _key_by_times(path)
+        found = read_file(path, most)
+        said = answer(found.data)
+        if key is not None and _stat_key(os.stat(path), path) == key:
+            self.put(question, key, said.encode())
+        return found, said
 
     def entries(self) -> list[CacheEntry]:
         """All entries, most recently used first."""
@@ -321,8 +329,29 @@ def _checksum(payload: bytes | memoryview) -> str:
     return digest.digest_bytes(payload)
 
 
-def _stat_key(path: str | os.PathLike[str]) -> str:
-    s = os.stat(path)
+def _key_by_times(path: str | os.PathLike[str]) -> str | None:
+    """A text that whoever writes to the file from now on changes; None where we can't be sure of that.
+
+    A page that a map has written to already, and that is not on disk yet, can be written to again without a trace, so
+    the file is brought to disk first. Nobody can set the time of change.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            info = os.fstat(fd)
+            if time.time_ns() - max(info.st_mtime_ns, info.st_ctime_ns) <= _SETTLED_NS:
+                return None
+            if file_system(fd) not in _TRUSTED_FILE_SYSTEMS:
+                return None
+            os.fsync(fd)
+            return _stat_key(info, path)
+        finally:
+            os.close(fd)
+    except OSError:
+        return None
+
+
+def _stat_key(s: os.stat_result, path: str | os.PathLike[str]) -> str:
     return json.dumps([os.path.abspath(path), s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino, s.st_dev])
 
 

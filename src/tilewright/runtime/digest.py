@@ -1,6 +1,6 @@
 """Digests and checksums of big data, computed in two threads.
 
-In: buffers, arrays, paths. Out: text. Not its business: where the results are kept (``artifact``, ``cache``).
+In: buffers, arrays. Out: text. Not its business: where the results are kept (``artifact``, ``cache``).
 
 Two kinds, for two questions. *Is it the same content?* (cache keys): a tree of SHA-256 over 4 MiB pieces; nobody can
 make two contents with one digest. *Was it damaged?* (weights at every load): sums of 64-bit words, wrapping, along the
@@ -13,7 +13,6 @@ forger whatever its strength: that takes a signature. ``docs/adr/0008-checking-w
 from __future__ import annotations
 
 import hashlib
-import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -40,16 +39,6 @@ def digest_bytes(data: memoryview | bytes) -> str:
     view = memoryview(data).cast("B")
     leaves = _parallel(lambda start: _leaf(view[start : start + PIECE]), range(0, len(view), PIECE))
     return _root(leaves, len(view))
-
-
-def digest_file(path: str | os.PathLike[str]) -> str:
-    """Content digest of a file, equal to ``digest_bytes`` of its bytes; ``OSError`` when it can't be read."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        size = os.fstat(fd).st_size
-        return _root(_parallel(lambda start: _leaf(_read(fd, start)), range(0, size, PIECE)), size)
-    finally:
-        os.close(fd)
 
 
 def digest_arrays(arrays: Iterable[np.ndarray[Any, Any]]) -> str:
@@ -82,13 +71,6 @@ def _root(leaves: Iterable[bytes], n_bytes: int) -> str:
     for leaf in leaves:
         root.update(leaf)
     return root.hexdigest()
-
-
-def _read(fd: int, start: int) -> bytes:
-    data = os.pread(fd, PIECE, start)
-    while len(data) < PIECE and (more := os.pread(fd, PIECE - len(data), start + len(data))):
-        data += more
-    return data
 
 
 def _parallel(work: Callable[[int], bytes], items: Sequence[int]) -> list[bytes]:

@@ -103,7 +103,8 @@ def read_file(path: str | os.PathLike[str], most: int | None = None) -> FileCont
 
 def open_regular(path: str | os.PathLike[str], flags: int = 0) -> io.FileIO:
     """A regular file, open to read. ``OSError`` when it is none."""
-    file = io.FileIO(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | flags))  # a FIFO would block otherwise
+    flags |= os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO would block otherwise
+    file = io.FileIO(os.fspath(path), opener=lambda name, _: os.open(name, flags))
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
         raise OSError(f"{os.fspath(path)} is not a regular file")
