@@ -72,8 +72,7 @@ def round_to(a: Arith, dtype: DType, v: Val) -> Val:
     """A ``float`` rounded to the nearest value of f16 or bf16; other types are left alone."""
     if dtype is types.bf16:
         if a.target.has_bf16:
-            narrow = a.convert("fptrunc", v, "float", "bfloat")
-            return from_memory(a, dtype, a.convert("bitcast", narrow, "bfloat", "i16"))
+            return from_memory(a, dtype, _bfloat_bits(a, v))
         return a.convert("bitcast", _bf16_bits(a, v), "i32", "float")
     if dtype is types.f16:
         return from_memory(a, dtype, to_memory(a, dtype, v))
@@ -181,6 +180,31 @@ def _largest(source: DType, target: DType) -> float:
     """The largest number of a float type that an integer type can hold."""
     near = source.numpy.type(target.max)
     return float(near if int(near) <= target.max else np.nextafter(near, source.numpy.type(0)))
+
+
+def _bfloat_bits(a: Arith, v: Val) -> Val:
+    """The ``i16`` of a ``float`` rounded by AVX512-BF16, register by register.
+
+    Vectors take the instruction by its name, because LLVM folds a ``fptrunc`` of constants (a register of which a mask
+    leaves no lane) to a vector of ``bfloat`` constants also when none may be made any more, and aborts the process.
+    """
+    if not v.lanes:
+        return a.convert("bitcast", a.convert("fptrunc", v, "float", "bfloat"), "bfloat", "i16")
+    width = next(w for w in (4, 8, 16) if v.lanes <= w or w == 16)
+    parts = []
+    for start in range(0, v.lanes, width):
+        lanes = [i if i < v.lanes else -1 for i in range(start, start + width)]
+        parts.append(_bfloat_register(a, a.pick(v, "float", lanes)))
+    return a.concat(parts, "i16", v.lanes)
+
+
+def _bfloat_register(a: Arith, v: Val) -> Val:
+    """The instruction on 16, 8 or 4 lanes; of the last the result has 8, the upper four unused."""
+    source, name = vector("float", v.lanes), f"llvm.x86.avx512bf16.{'' if v.lanes > 4 else 'mask.'}cvtneps2bf16"
+    operands = f"{source} {v.text}" if v.lanes > 4 else f"{source} {v.text}, <8 x bfloat> poison, <4 x i1> splat (i1 1)"
+    lanes = max(v.lanes, 8)
+    call = f"call {vector('bfloat', lanes)} @{name}.{32 * v.lanes}({operands})"
+    return a.convert("bitcast", Val(a.writer.pure(call, v.level), v.level, lanes), "bfloat", "i16")
 
 
 def _number(n: int) -> Val:

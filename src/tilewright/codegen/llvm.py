@@ -21,6 +21,7 @@ from tilewright.codegen.analysis import analyse
 from tilewright.codegen.errors import CodegenError
 from tilewright.codegen.function import Function, Module
 from tilewright.codegen.lanes import Lanes
+from tilewright.codegen.refusals import refuse_fatal
 from tilewright.codegen.registers import NarrowError
 from tilewright.codegen.scratch import FLAG_BYTES
 from tilewright.codegen.split import Splits
@@ -147,6 +148,7 @@ def _machine(triple: str, cpu: str, features: str, abi: str, code_model: str, re
 
 def _parsed(text: str, target: Target) -> llvm.ModuleRef:
     """The module; sizes of pointers and natural alignments are the target's from the start."""
+    refuse_fatal(text)
     layout = str(target_machine(target).target_data)
     try:
         module = llvm.parse_assembly(f'target datalayout = "{layout}"\n{text}')
