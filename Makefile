@@ -52,7 +52,7 @@ test: lint  ## lint, then every test but the slow ones
 test-all: lint  ## lint, then every test, full-size models too
 	$(ONE_THREAD) $(RUN) -m pytest -m "not fuzz" -n $(JOBS) --timeout 1800 -o faulthandler_timeout=2400 $(PYTEST_ARGS)
 
-fuzz: $(STAMP)-dev  ## 20,000 random graphs and 2,000 damaged files; goes on where it was stopped
+fuzz: $(STAMP)-dev  ## random graphs, code for every machine, damaged files; goes on where it was stopped
 	$(ONE_THREAD) PYTHONPATH=tests:. $(RUN) -m fuzz --jobs $(JOBS) $(FUZZ_ARGS)
 	$(ONE_THREAD) $(RUN) -m pytest -m fuzz -n $(JOBS) --timeout 0 -o faulthandler_timeout=0 $(PYTEST_ARGS)
 

@@ -1,4 +1,4 @@
-"""``make fuzz``: 20,000 random graphs and 2,000 damaged files, in worker processes, to be stopped and resumed at will.
+"""``make fuzz``: random graphs, code for every machine, and damaged files, in worker processes; it stops and resumes.
 
     python -m fuzz [--suite graphs] [--first 0] [--last 20000] [--jobs 2] [--log fuzz.log]
 
@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tilewright.conformance.workers import Case, load_suite, run_cases
 
-SUITES = {"graphs": "fuzz_graphs", "files": "fuzz_files"}
+SUITES = {"graphs": "fuzz_graphs", "machines": "fuzz_machines", "files": "fuzz_files"}
 SECONDS = 240.0  # of one case, on a machine that others use too
 SECONDS_BETWEEN_REPORTS = 60.0
 TESTS = Path(__file__).parent
