@@ -222,7 +222,7 @@ class Values:
         return None
 
     def vanishes(self, v: Value, ctx: Lanes) -> bool:
-        """Is ``v`` the constant 0, or a product with it, once decided guards are gone?"""
+        """Is ``v`` the constant 0, or a product with what stands for an element outside, once guards are decided?"""
         match v:
             case Const():
                 return v.value == 0
@@ -230,10 +230,16 @@ class Values:
                 truth = self.truth(v.cond, ctx)
                 return truth is not None and self.vanishes(v.a if truth else v.b, ctx)
             case Binary():
-                return v.op == "mul" and (self.vanishes(v.a, ctx) or self.vanishes(v.b, ctx))
+                return v.op == "mul" and (self._annihilates(v.a, ctx) or self._annihilates(v.b, ctx))
             case Cast():
                 return self.vanishes(v.a, ctx)
         return False
+
+    def _annihilates(self, v: Value, ctx: Lanes) -> bool:
+        """Is a product with ``v`` left out? With the 0 of padding it is; a 0 of the model's own times NaN is NaN."""
+        if isinstance(v, Const) and v.dtype.is_float:
+            return False
+        return self._annihilates(v.a, ctx) if isinstance(v, Cast) else self.vanishes(v, ctx)
 
     def settled(self, v: Value, ctx: Lanes) -> Value:
         """``v`` without outer selects that are decided."""
