@@ -9,7 +9,8 @@ Output size per axis: ``(size + lo + hi - dilation * (kernel - 1) - 1) // stride
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,9 @@ from tilewright.core.opdef import AttrDef, OpDef, Sample, Trait
 from tilewright.core.types import Array, TensorType
 from tilewright.ops.common import axis_over, cast_to, check, check_equal_dims, check_rank, fail, fold, narrowed
 from tilewright.ops.contract import accumulator, contraction_dtype
-from tilewright.ops.movement import reshape, reverse, transpose
+from tilewright.ops.movement import concat, reshape, reverse, transpose
 from tilewright.ops.samples import random
+from tilewright.ops.source import full
 from tilewright.ops.window import pad, slice_
 
 CONTRACTS = frozenset({Trait.CONTRACTION})
@@ -236,7 +238,9 @@ def _by_phases(b: Builder, x: Node, w: Node, a: Attrs) -> Node:
     """Sub-pixel convolution (Shi et al., 2016): positions ``p`` with equal ``p % stride`` see the same taps.
 
     Before the pads crop it, ``y[s*m + r] = sum_j x[m - j] * w[s*j + r]``: one convolution of stride 1 that gives a
-    channel for every phase ``r``, and then the phases take turns.
+    channel for every phase ``r``, and then the phases take turns. Where the stride does not divide the kernel, the
+    phases below the remainder see a tap more than the others, and each kind has a convolution of its own: zeros for
+    the taps that are not there would take time, and would turn infinities into NaN.
     """
     rank, n, depth = len(x.shape), len(x.shape) - 2, w.shape[1]
     axes = spatial_axes(a.layout, rank)
@@ -244,20 +248,31 @@ def _by_phases(b: Builder, x: Node, w: Node, a: Attrs) -> Node:
     ends = [lo + out[axis] for axis, (lo, _) in zip(axes, a.pads, strict=True)]
     first = [floordiv(lo, s) for (lo, _), s in zip(a.pads, a.strides, strict=True)]
     counts = [ceildiv(end, s) - f for end, s, f in zip(ends, a.strides, first, strict=True)]
-    taps = [ceildiv(k, s) for k, s in zip(w.shape[2:], a.strides, strict=True)]
-    pads = [(j - 1 - f, m + f - x.shape[axis]) for j, f, m, axis in zip(taps, first, counts, axes, strict=True)]
-    y = b(
-        conv, x, _phase_weights(b, w, a, taps), strides=(1,) * n, pads=tuple(pads), dilations=(1,) * n,
-        groups=a.groups, layout=a.layout,
-    )  # fmt: skip
-    channels = (a.groups, *a.strides, depth)
-    if a.layout == "NCHW":
-        split = (x.shape[0], *channels, *counts)
+    kinds = [_phase_kinds(k, s) for k, s in zip(w.shape[2:], a.strides, strict=True)]
+    is_first = a.layout == "NCHW"
+
+    def of(chosen: tuple[PhaseKind, ...]) -> Node:
+        """The results of the phases of a kind for each axis, with those phases as axes."""
+        phases = (a.groups, *[len(kind.phases) for kind in chosen], depth)
+        shape = (x.shape[0], *phases, *counts) if is_first else (x.shape[0], *counts, *phases)
+        if any(kind.n_taps == 0 for kind in chosen):
+            return b(full, value=0.0, dtype=x.dtype, shape=shape)
+        pads = [
+            (kind.n_taps - 1 - f, m + f - x.shape[axis])
+            for kind, f, m, axis in zip(chosen, first, counts, axes, strict=True)
+        ]
+        y = b(
+            conv, x, _phase_weights(b, w, a, chosen), strides=(1,) * n, pads=tuple(pads), dilations=(1,) * n,
+            groups=a.groups, layout=a.layout,
+        )  # fmt: skip
+        return b(reshape, y, shape=shape)
+
+    y = _joined(b, of, kinds, (), 2 if is_first else n + 2)
+    if is_first:
         turns = (0, 1, n + 2, *[axis for k in range(n) for axis in (n + 3 + k, 2 + k)])
     else:
-        split = (x.shape[0], *counts, *channels)
         turns = (0, *[axis for k in range(n) for axis in (1 + k, n + 2 + k)], n + 1, 2 * n + 2)
-    y = b(transpose, b(reshape, y, shape=split), perm=turns)
+    y = b(transpose, y, perm=turns)
     whole = [m * s for m, s in zip(counts, a.strides, strict=True)]
     y = b(reshape, y, shape=placed(x.shape[0], a.groups * depth, whole, a.layout))
     starts, stops = [0] * rank, list(y.shape)
@@ -266,17 +281,54 @@ def _by_phases(b: Builder, x: Node, w: Node, a: Attrs) -> Node:
     return b(slice_, y, starts=tuple(starts), stops=tuple(stops), steps=(1,) * rank)
 
 
-def _phase_weights(b: Builder, w: Node, a: Attrs, taps: Sequence[Dim]) -> Node:
+@dataclass(frozen=True)
+class PhaseKind:
+    """Neighbouring phases of an axis that see equally many taps."""
+
+    phases: range
+    n_taps: int
+
+
+def _phase_kinds(kernel: Dim, stride: int) -> list[PhaseKind]:
+    """The phases below ``kernel % stride``, which see one tap more, and the others."""
+    assert isinstance(kernel, int)
+    n_taps, rest = divmod(kernel, stride)
+    kinds = [PhaseKind(range(rest), n_taps + 1), PhaseKind(range(rest, stride), n_taps)]
+    return [kind for kind in kinds if kind.phases]
+
+
+def _joined(
+    b: Builder,
+    of: Callable[[tuple[PhaseKind, ...]], Node],
+    kinds: Sequence[Sequence[PhaseKind]],
+    chosen: tuple[PhaseKind, ...],
+    axis: int,
+) -> Node:
+    """The results ``of`` every choice of a kind per axis, one behind the other along the phases' axes."""
+    if not kinds:
+        return of(chosen)
+    parts = [_joined(b, of, kinds[1:], (*chosen, kind), axis + 1) for kind in kinds[0]]
+    return b(concat, *parts, axis=axis) if len(parts) > 1 else parts[0]
+
+
+def _phase_weights(b: Builder, w: Node, a: Attrs, kinds: Sequence[PhaseKind]) -> Node:
     """Weights (I, O/groups, kernel) as (groups, phases, O/groups by I/groups, taps of a phase, last first)."""
-    (n_in, depth, *kernel), n = w.shape, len(taps)
-    behind = [(0, j * s - k) for j, s, k in zip(taps, a.strides, kernel, strict=True)]
-    wide = b(pad, w, b.const(0, w.dtype), pads=((0, 0), (0, 0), *behind))
+    (n_in, depth, *kernel), n = w.shape, len(kinds)
+    reach = [kind.n_taps * s for kind, s in zip(kinds, a.strides, strict=True)]
+    ends = [(0, r - k) for r, k in zip(reach, kernel, strict=True)]  # cut, or filled up with what is cut off below
+    wide = b(pad, w, b.const(0, w.dtype), pads=((0, 0), (0, 0), *ends))
     per_group = floordiv(n_in, a.groups)
-    pairs = [d for j, s in zip(taps, a.strides, strict=True) for d in (j, s)]
+    pairs = [d for kind, s in zip(kinds, a.strides, strict=True) for d in (kind.n_taps, s)]
     split = b(reshape, wide, shape=(a.groups, per_group, depth, *pairs))
+    starts, stops = [0] * len(split.shape), list(split.shape)
+    for k, kind in enumerate(kinds):
+        starts[4 + 2 * k], stops[4 + 2 * k] = kind.phases.start, kind.phases.stop
+    held = b(slice_, split, starts=tuple(starts), stops=tuple(stops), steps=(1,) * len(starts))
     phases, members = [4 + 2 * k for k in range(n)], [3 + 2 * k for k in range(n)]
-    swapped = b(transpose, split, perm=(0, *phases, 2, 1, *members))
-    made = b(reshape, swapped, shape=(a.groups * math.prod(a.strides) * depth, per_group, *taps))
+    swapped = b(transpose, held, perm=(0, *phases, 2, 1, *members))
+    n_phases = math.prod(len(kind.phases) for kind in kinds)
+    taps = [kind.n_taps for kind in kinds]
+    made = b(reshape, swapped, shape=(a.groups * n_phases * depth, per_group, *taps))
     return b(reverse, made, axes=tuple(range(2, n + 2)))
 
 
