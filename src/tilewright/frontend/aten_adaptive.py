@@ -1,7 +1,7 @@
 """ATen's adaptive pooling: as many windows as asked for, from ``i * size // out`` to ``ceil((i + 1) * size / out)``.
 
-In: calls. Out: nodes: a plain pool where sizes divide, else a product with a matrix of averages per axis, or a table of
-places; where a size is symbolic, masks of the windows. Not its business: other pooling (``aten_pool``).
+In: calls. Out: nodes: a plain pool where sizes divide, else weighted sums per axis, or a table of places; where a size
+is symbolic, masks of the windows. Not its business: other pooling (``aten_pool``).
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import numpy as np
 from tilewright import ops
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Node
-from tilewright.core.types import i64, product
-from tilewright.frontend.aten_call import Call, Result, cast, dim_scalar, reshape, transpose
+from tilewright.core.types import f32, i64, product
+from tilewright.frontend.aten_call import Call, Result, cast, dim_scalar, reshape
 from tilewright.frontend.aten_pool import batched
+from tilewright.frontend.banded import banded_sum
 
 Convert = Callable[[Call], Result]
 
@@ -39,7 +40,7 @@ def _adaptive(n: int, is_max: bool) -> Convert:
         elif is_max:
             return _adaptive_max(c, x, sizes, outs)
         else:
-            y = _average_by_matrices(c, x, sizes, outs)
+            y = _average_by_windows(c, x, sizes, outs)
         y = reshape(c.b, y, c.shape)
         return y if len(c.results) == 1 else (y, None)
 
@@ -74,21 +75,19 @@ def _adaptive_max(c: Call, x: Node, sizes: tuple[Dim, ...], outs: tuple[Dim, ...
     return reshape(b, y, c.shape), reshape(b, index, c.shape)
 
 
-def _average_by_matrices(c: Call, x: Node, sizes: tuple[Dim, ...], outs: tuple[Dim, ...]) -> Node:
-    """Adaptive windows overlap unevenly: along each axis the means are a product with a constant matrix."""
-    n, rank = len(sizes), len(x.shape)
-    for k, (size, out) in enumerate(zip(sizes, outs, strict=True)):
+def _average_by_windows(c: Call, x: Node, sizes: tuple[Dim, ...], outs: tuple[Dim, ...]) -> Node:
+    """Adaptive windows overlap unevenly: along each axis the means are sums with weights of their own."""
+    dtype, n = x.dtype, len(sizes)
+    x = x if dtype.bits >= 32 else cast(c.b, x, f32)
+    for axis, (size, out) in enumerate(zip(sizes, outs, strict=True), len(x.shape) - n):
         assert isinstance(size, int)
         assert isinstance(out, int)
-        matrix = np.zeros((size, out), x.dtype.numpy)
+        weights = np.zeros((out, size))
         for i in range(out):
             start, stop = i * size // out, -(-(i + 1) * size // out)
-            matrix[start:stop, i] = 1 / (stop - start)
-        axis = rank - n + k
-        swap = list(range(rank))
-        swap[axis], swap[-1] = swap[-1], swap[axis]
-        x = transpose(c.b, c.b(ops.matmul, transpose(c.b, x, swap), c.b.const(matrix)), swap)
-    return x
+            weights[i, start:stop] = 1 / (stop - start)
+        x = banded_sum(c.b, x, axis, weights)
+    return cast(c.b, x, dtype)
 
 
 def _window_ends(c: Call, size: Dim, out: Dim) -> tuple[Node, Node]:

@@ -15,7 +15,8 @@ from tilewright import ops
 from tilewright.core.expr import Expr
 from tilewright.core.graph import Node
 from tilewright.core.types import Array, i64, product
-from tilewright.frontend.aten_call import Call, Result, Unsupported, dim_scalar, reshape, slice_axis, transpose
+from tilewright.frontend.aten_call import Call, Result, Unsupported, dim_scalar, reshape, slice_axis
+from tilewright.frontend.banded import banded_sum
 
 Convert = Callable[[Call], Result]
 
@@ -140,7 +141,7 @@ def _resize(mode: str, n: int, *, exact: bool = False) -> Convert:
 
 
 def _filtered(reach: float, weigh: Callable[[Array], Array]) -> Convert:
-    """``upsample_*_aa``: along each axis a product with a matrix of weights, wider where the axis shrinks.
+    """``upsample_*_aa``: along each axis sums over windows, wider where the axis shrinks.
 
     ``weigh`` is the filter, which is zero beyond ``reach``. Windows and weights as Pillow has them.
     """
@@ -161,11 +162,7 @@ def _filtered(reach: float, weigh: Callable[[Array], Array]) -> Convert:
             end = np.minimum(np.trunc(centre + reach * stretch + 0.5), size)
             weights = np.where((at >= first) & (at < end), weigh(np.abs(at - centre + 0.5) / stretch), 0.0)
             weights /= weights.sum(1, keepdims=True)
-            axis = len(x.shape) - 2 + k
-            swap = list(range(len(x.shape)))
-            swap[axis], swap[-1] = swap[-1], swap[axis]
-            matrix = c.b.const(weights.T.astype(x.dtype.numpy))
-            x = transpose(c.b, c.b(ops.matmul, transpose(c.b, x, swap), matrix), swap)
+            x = banded_sum(c.b, x, len(x.shape) - 2 + k, weights)
         return x
 
     return convert

@@ -18,6 +18,7 @@ from tilewright.core import expr
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Node
 from tilewright.core.types import Array, DType, f32
+from tilewright.frontend.banded import banded_sum
 from tilewright.frontend.onnx_call import Call, Table
 
 MODES = ("nearest", "linear", "cubic")
@@ -133,7 +134,7 @@ def _emit(
 
 
 def _smoothed(c: Call, x: Node, axes: Sequence[int], sizes: Sequence[Dim], scales: Sequence[float], mode: str) -> Node:
-    """With antialiasing: per axis a product with a matrix of weights, wider than one step where the axis shrinks."""
+    """With antialiasing: per axis sums over windows, wider than one step where the axis shrinks."""
     coordinates = c.choice("coordinate_transformation_mode", tuple(_CENTRES), "half_pixel")
     coefficient, exclude = c.float_("cubic_coeff_a", -0.75), c.flag("exclude_outside")
     c.ignore("nearest_mode", "extrapolation_value")
@@ -147,10 +148,7 @@ def _smoothed(c: Call, x: Node, axes: Sequence[int], sizes: Sequence[Dim], scale
             continue
         centre = _CENTRES[coordinates](np.arange(n_out, dtype=np.float64), n_in, n_out, scale)
         matrix = _filter_matrix(centre, n_in, scale, mode, coefficient, exclude)
-        rank = len(x.shape)
-        order = [a for a in range(rank) if a != axis] + [axis]
-        moved = c(ops.matmul, c.transpose(y, order), c.const(matrix.T, y.dtype))
-        y = c.transpose(moved, [order.index(a) for a in range(rank)])
+        y = banded_sum(c, y, axis, matrix)
     return c.cast(_clamped_to(c, y, x.dtype), x.dtype)
 
 
