@@ -13,7 +13,7 @@ from tilewright import ops
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.opdef import OpDef
-from tilewright.core.types import TensorType, bool_, f64, i16, i32, i64
+from tilewright.core.types import DTYPES, TensorType, bool_, f64, i16, i32, i64
 from tilewright.frontend.aten_call import Call, Result, Unsupported, as_node, cast, expand, promote, reshape
 from tilewright.frontend.aten_random import dropped
 
@@ -97,8 +97,15 @@ def _pow_scalar(c: Call) -> Node:
 
 
 def _sign_bit(c: Call) -> Node:
-    x = c.tensor("self")
-    return c.b(ops.lt, x, c.b.const(0, x.dtype))
+    return _is_negative(c.b, c.tensor("self"))
+
+
+def _is_negative(b: Builder, x: Node) -> Node:
+    """The sign's bit, which zeros and NaN have too."""
+    if not x.dtype.is_float:
+        return b(ops.lt, x, b.const(0, x.dtype))
+    integer = next(d for d in DTYPES if d.kind == "int" and d.bits == x.dtype.bits)
+    return b(ops.lt, b(ops.bitcast, x, dtype=integer), b.const(0, integer))
 
 
 def _log10(c: Call) -> Node:
@@ -315,15 +322,14 @@ def _xlogy(c: Call) -> Node:
     return c.b(ops.where, c.b(ops.isnan, y), y, product)
 
 
-def _nan_ignoring(op: OpDef) -> Convert:
-    """The other operand where one is NaN."""
+def _nan_ignoring(op: OpDef, beyond: OpDef) -> Convert:
+    """The other operand where one is NaN; of equal ones, such as zeros of both signs, the first."""
 
     def convert(c: Call) -> Node:
         x, y = c.tensor("self", c.dtype), c.tensor("other", c.dtype)
         if not c.dtype.is_float:
             return c.b(op, x, y)
-        chosen = c.b(ops.where, c.b(ops.isnan, y), x, c.b(op, x, y))
-        return c.b(ops.where, c.b(ops.isnan, x), y, chosen)
+        return c.b(ops.where, c.b(ops.logical_or, c.b(ops.isnan, x), c.b(beyond, y, x)), y, x)
 
     return convert
 
@@ -411,8 +417,7 @@ def _multiple(c: Call) -> Node:
 
 def _copysign(c: Call) -> Node:
     x, y = c.b(ops.abs, c.tensor("self", c.dtype)), c.tensor("other", c.dtype)
-    negative = c.b(ops.lt, c.b(ops.bitcast, cast(c.b, y, f64), dtype=i64), c.b.const(0, i64))
-    return c.b(ops.where, negative, c.b(ops.neg, x), x)
+    return c.b(ops.where, _is_negative(c.b, y), c.b(ops.neg, x), x)
 
 
 _UNARY: Mapping[str, OpDef] = {
@@ -469,9 +474,10 @@ TABLE: Mapping[str, Convert] = {
     "logical_not.default": _truth, "logit.default": _logit, "xlogy.Tensor": _xlogy,
     "gcd.default": _divisor, "lcm.default": _multiple, "frexp.Tensor": _frexp,
     "nextafter.default": _nextafter, "angle.default": _angle, "hypot.default": _hypot,
-    "fmax.default": _nan_ignoring(ops.maximum),
-    "fmin.default": _nan_ignoring(ops.minimum), "prims.fmax.default": _nan_ignoring(ops.maximum),
-    "prims.fmin.default": _nan_ignoring(ops.minimum), "copysign.Tensor": _copysign, "copysign.Scalar": _copysign,
+    "fmax.default": _nan_ignoring(ops.maximum, ops.gt),
+    "fmin.default": _nan_ignoring(ops.minimum, ops.lt), "prims.fmax.default": _nan_ignoring(ops.maximum, ops.gt),
+    "prims.fmin.default": _nan_ignoring(ops.minimum, ops.lt),
+    "copysign.Tensor": _copysign, "copysign.Scalar": _copysign,
     "clamp.default": _clamp, "clamp.Tensor": _clamp, "clamp_min.default": lambda c: c.b(
         ops.maximum, c.tensor("self", c.dtype), c.tensor("min", c.dtype)
     ), "clamp_max.default": lambda c: c.b(ops.minimum, c.tensor("self", c.dtype), c.tensor("max", c.dtype)),

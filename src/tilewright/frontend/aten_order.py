@@ -8,9 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
+import numpy as np
+
 from tilewright import ops
 from tilewright.core.expr import Dim, maximum
-from tilewright.core.graph import Builder, Node
+from tilewright.core.graph import CONST, Builder, Node
 from tilewright.core.opdef import OpDef
 from tilewright.core.types import bool_, f32, f64, i32, i64
 from tilewright.frontend.aten_call import (
@@ -200,15 +202,40 @@ def _halved(b: Builder, edges: Node, x: Node, right: bool, n: int) -> Node:
     return found
 
 
+def _probed(b: Builder, edges: Node, x: Node, right: bool, n: int) -> Node:
+    """As :func:`counted`, by the very probes of PyTorch's binary search, whose answers for edges that are not in order
+    (among them NaN, which no comparison passes) depend on which edges it looks at."""
+    start, end = (b(ops.full, value=v, dtype=i64, shape=x.shape) for v in (0, n))
+    one, last = b.const(1, i64), b.const(n - 1, i64)
+    for _ in range(n.bit_length()):
+        middle = b(ops.shift_right, b(ops.add, start, end), one)
+        edge = b(ops.gather_elements, edges, b(ops.minimum, middle, last), axis=len(edges.shape) - 1)
+        passed = b(ops.logical_not, b(ops.gt if right else ops.ge, edge, x))
+        is_open = b(ops.lt, start, end)
+        after = b(ops.where, b(ops.logical_and, is_open, passed), b(ops.add, middle, one), start)
+        end = b(ops.where, b(ops.logical_and, is_open, b(ops.logical_not, passed)), middle, end)
+        start = after
+    return start
+
+
+def _may_hold_nan(edges: Node) -> bool:
+    if edges.op is CONST:
+        return bool(np.isnan(edges.attrs.data.array.astype(np.float64)).any())
+    return edges.dtype.is_float
+
+
 def _search(c: Call, edges: Node, x: Node, right: bool) -> Node:
     """One row of edges for all values, or a row for each row of them."""
     if x.dtype is not edges.dtype:
         wide = f64 if x.dtype.is_float or edges.dtype.is_float else i64
         edges, x = cast(c.b, edges, wide), cast(c.b, x, wide)
-    shape = x.shape
+    shape, n = x.shape, edges.shape[-1]
     if len(edges.shape) == 1:
         x = reshape(c.b, x, (x.type.n_elements,))
-    found = counted(c.b, edges, x, right)
+    if isinstance(n, int) and n > 0 and _may_hold_nan(edges):
+        found = _probed(c.b, edges, x, right, n)
+    else:
+        found = counted(c.b, edges, x, right)
     return cast(c.b, reshape(c.b, found, shape), i32 if c["out_int32"] else i64)
 
 

@@ -115,6 +115,15 @@ def _norm_over(c: Call, x: Node, order: float, axes: tuple[int, ...], keep: bool
     return c.b(ops.pow, total, c.b.const(1 / order, x.dtype))
 
 
+def _length(c: Call, difference: Node, order: float, axis: int) -> Node:
+    """The norm of differences along an axis; that of order 0 counts those that are not 0, and is NaN where one is."""
+    if order == 0:
+        size = c.b(ops.ceil, c.b(ops.abs, difference))
+        ones = c.b(ops.minimum, size, c.b.const(1, size.dtype))
+        return c.b(ops.reduce_sum, ones, axes=(axis,), keepdims=False)
+    return _norm_over(c, difference, order, (axis,), False)
+
+
 def _cdist(c: Call) -> Node:
     """Distances between all rows of two batches."""
     x, y = c.tensor("x1", c.dtype), c.tensor("x2", c.dtype)
@@ -122,7 +131,7 @@ def _cdist(c: Call) -> Node:
     left = reshape(c.b, x, (*x.shape[:-1], 1, x.shape[-1]))
     right = reshape(c.b, y, (*y.shape[:-2], 1, *y.shape[-2:]))
     difference = c.b(ops.sub, left, right)
-    return _norm_over(c, difference, p, (len(difference.shape) - 1,), False)
+    return _length(c, difference, p, len(difference.shape) - 1)
 
 
 def _pdist(c: Call) -> Node:
@@ -132,7 +141,7 @@ def _pdist(c: Call) -> Node:
         raise Unsupported("distances between a symbolic number of rows", "make it static, or use cdist")
     pairs = np.triu_indices(x.shape[0], 1)
     left, right = (c.b(ops.gather, x, c.b.const(p.astype(np.int64)), axis=0) for p in pairs)
-    return _norm_over(c, c.b(ops.sub, left, right), c.static("p"), (1,), False)
+    return _length(c, c.b(ops.sub, left, right), c.static("p"), 1)
 
 
 def _hash(c: Call) -> Node:
