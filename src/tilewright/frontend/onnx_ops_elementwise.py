@@ -5,7 +5,6 @@ In: a ``Call``. Out: nodes of the graph IR. Not its business: dtype rules of the
 
 from __future__ import annotations
 
-import math
 from functools import reduce
 
 from tilewright import ops
@@ -76,17 +75,26 @@ def _bit_shift(c: Call) -> Node:
 
 
 def _clip(c: Call) -> Node:
+    """A bound that is not given is the type's largest finite number (from opset 6 on; f32's before 11), so that
+    infinities are cut."""
     x = c.x(0)
-    if c.opset < 11:
-        low: Node | None = c.const(c.float_("min", -math.inf), x.dtype) if c.has("min") else None
-        high: Node | None = c.const(c.float_("max", math.inf), x.dtype) if c.has("max") else None
-    else:
-        low, high = c.opt(1), c.opt(2)
+    low, high = (_bound(c, k, name, x.dtype) for k, name in ((1, "min"), (2, "max")))
     if low is not None and high is not None:
         return c(ops.minimum, c(ops.maximum, x, low), high) if _rank(low) or _rank(high) else c(ops.clamp, x, low, high)
     if low is not None:
         return c(ops.maximum, x, low)
     return x if high is None else c(ops.minimum, x, high)
+
+
+def _bound(c: Call, k: int, name: str, dtype: DType) -> Node | None:
+    """An attribute before opset 11, then operand ``k``; None for one that changes nothing."""
+    given = c.const(c.float_(name), dtype) if c.opset < 11 and c.has(name) else c.opt(k) if c.opset >= 11 else None
+    if given is not None or c.opset < 6 or not dtype.is_float:
+        return given
+    widest = dtype if c.opset >= 11 else f32  # of which the largest number is infinity in a type of 16 bits
+    if dtype.bits < widest.bits:
+        return None
+    return c.const(widest.min if name == "min" else widest.max, dtype)
 
 
 def _rank(x: Node) -> int:
