@@ -136,14 +136,18 @@ def scan_lstm(
     """LSTM over time in NumPy; ``a`` has one direction's activations."""
     f, g, out = activations(a, LSTM_DEFAULTS)
     hidden, rows = h.shape[1], np.arange(h.shape[0])
-    p_i, p_o, p_f = np.split(peephole, 3) if peephole is not None else (h.dtype.type(0),) * 3
+    p_i, p_o, p_f = np.split(peephole, 3) if peephole is not None else (None,) * 3
+
+    def seen(x: Array, weight: Array | None, cell: Array) -> Array:
+        return x if weight is None else x + weight * cell
+
     y = np.zeros((*xp.shape[:2], hidden), xp.dtype)
     for t, running in _steps(xp.shape[0], h.shape[0], lengths, reverse):
         i_in, o_in, f_in, c_in = np.split(xp[t, rows] + _product(h, rt), 4, 1)
-        i = f.array(_clipped(i_in + p_i * c, a.clip))
-        keep = 1 - i if a.input_forget else f.array(_clipped(f_in + p_f * c, a.clip))
+        i = f.array(_clipped(seen(i_in, p_i, c), a.clip))
+        keep = 1 - i if a.input_forget else f.array(_clipped(seen(f_in, p_f, c), a.clip))
         c_new = keep * c + i * g.array(_clipped(c_in, a.clip))
-        h_new = f.array(_clipped(o_in + p_o * c_new, a.clip)) * out.array(c_new)
+        h_new = f.array(_clipped(seen(o_in, p_o, c_new), a.clip)) * out.array(c_new)
         c, h = np.where(running, c_new, c), np.where(running, h_new, h)
         y[t, rows] = np.where(running, h, 0)
     return y, h.copy(), c.copy()
