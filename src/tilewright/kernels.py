@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from hashlib import sha256
 
 from tilewright.codegen.dot import dots_of
@@ -16,7 +17,7 @@ from tilewright.codegen.llvm import compile_text, emit
 from tilewright.codegen.target import Target
 from tilewright.core.expr import to_text
 from tilewright.core.passes import Pass, run_pipeline
-from tilewright.core.types import product
+from tilewright.core.types import Array, product
 from tilewright.options import Clock, Options
 from tilewright.partition.computation import GroupComputation
 from tilewright.partition.plan import KernelSpec, Packing, Planner
@@ -30,7 +31,7 @@ from tilewright.tile.default import Scheduled, schedule_by, schedule_with_steps
 from tilewright.tile.errors import ScheduleFileError
 from tilewright.tile.ir import Kernel, Packed, Role, Space
 from tilewright.tile.machine import Machine
-from tilewright.tile.pack import pack_into
+from tilewright.tile.pack import pack_into, packing_computation
 from tilewright.tile.schedule import Schedule
 from tilewright.tile.schedule.book import ScheduleBook, no_code, unknown_kernel
 from tilewright.tile.shares import times_of
@@ -184,7 +185,12 @@ def _packing(packed: Packed) -> Packing:
     assert isinstance(n, int)
     shapes = f"{packed.param.shape} {packed.source.shape}"
     layout = f"{shapes} {[s.name for s in packed.grid]} {[to_text(i) for i in packed.index]}"
-    return Packing(layout, n, lambda out, array: pack_into(out.view(array.dtype), packed, array))
+    fill = partial(_fill, packed)
+    return Packing(layout, n, fill, packing_computation(packed))
+
+
+def _fill(packed: Packed, out: Array, array: Array) -> None:
+    pack_into(out.view(array.dtype), packed, array)
 
 
 def machine_of(target: Target) -> Machine:

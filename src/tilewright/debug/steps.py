@@ -30,7 +30,7 @@ from tilewright.debug.values import Values, judge_outputs, other_values, values_
 from tilewright.driver import Parts
 from tilewright.partition.computation import computation_of
 from tilewright.partition.fuse import Group
-from tilewright.partition.plan import GraphPlan, KernelSpec
+from tilewright.partition.plan import LAY_OUT, GraphPlan, KernelSpec
 from tilewright.partition.program import Branch, Call, Program, Repeat, Step
 from tilewright.tile.pack import packed_array
 
@@ -141,6 +141,8 @@ class _Walk:
         """The nodes that a group's step reads as they are, and where it reads them."""
         for step in steps:
             match step:
+                case Call() if step.ops == (LAY_OUT,):  # it has one operand: what the call behind it reads in a layout
+                    pass
                 case Call():
                     made = computation_of(group, self.plan.parts.facts, self.plan.order)
                     spec = self.parts.split.kernels.specs[made.text]
@@ -191,7 +193,7 @@ class _Walk:
         by_name = {b.name: n for b, n in zip(made.computation.inputs, made.inputs, strict=True)}
         packed = {p.param: p for p in kernel.packed}
         for b, pointer in zip(kernel.params, step.args, strict=True):
-            if b not in packed:
+            if b not in packed or self._source(by_name[packed[b].source.name]).op is not CONST:
                 continue
             want = bytes_of(packed_array(packed[b], self.values.of(by_name[packed[b].source.name])))
             if not np.array_equal(bytes_at(self.machine.address(pointer, self.frame), want.size), want):
@@ -247,7 +249,7 @@ class _Walk:
         for step in steps:
             if isinstance(step, Call):
                 kernel = self.parts.split.kernels.kernels[step.kernel]
-                n_results = len(group.root.types)
+                n_results = 0 if step.ops == (LAY_OUT,) else len(group.root.types)
                 scratch = slice(len(self._spec(step.kernel).reads) + n_results, None)
                 for b, pointer in zip(kernel.params[scratch], step.args[scratch], strict=True):
                     n_bytes = evaluate(product(b.shape) * b.dtype.n_bytes, sizes)
@@ -265,7 +267,7 @@ class _Walk:
     ) -> Fault:
         if Trait.CONTROL in group.root.op.traits:
             return self._why_control(group, steps, seen, name, loc)
-        kernel = next(s.kernel for s in steps if isinstance(s, Call))
+        kernel = next(s.kernel for s in reversed(steps) if isinstance(s, Call))
         return diagnose(self._case(group, sizes), seen, kernel)
 
     # --- control flow

@@ -24,11 +24,11 @@ from tilewright.core.compute import (
     rewrite_value,
     value_text,
 )
-from tilewright.core.expr import Sym, symbols, to_text
+from tilewright.core.expr import Sym, is_nonneg, symbols, to_text
 from tilewright.core.graph import CONST, Node
-from tilewright.core.types import dtype_of
+from tilewright.core.types import dtype_of, product
 from tilewright.partition.facts import Facts
-from tilewright.partition.fuse import Group, scalar_constant
+from tilewright.partition.fuse import WORTH_A_COPY, Group, scalar_constant
 
 Item = Stage | Serial
 
@@ -37,7 +37,8 @@ Item = Stage | Serial
 class GroupComputation:
     """``inputs[k]`` is the node that buffer ``in<k>`` holds; the outputs are the root's results.
 
-    ``constants`` are the input buffers whose numbers are known now. ``text`` identifies the computation.
+    ``constants`` are the input buffers whose numbers are known now, and the weights of windows, which a call lays out
+    anew before they are read. ``text`` identifies the computation.
     """
 
     computation: Computation
@@ -73,8 +74,25 @@ def computation_of(group: Group, facts: dict[Node, Facts], order: dict[Node, int
                 to[b] = fresh
         items.extend(_connect(x, to) for x in f.items)
     computation = Computation(tuple(sources.values()), outputs, tuple(items), tuple(temps))
-    constants = frozenset(b for n, b in sources.items() if n.op is CONST)
+    laid_out = window_weights(group, facts)
+    constants = frozenset(b for n, b in sources.items() if n.op is CONST or n in laid_out)
     return GroupComputation(computation, tuple(sources), constants, computation_text(computation, constants))
+
+
+def window_weights(group: Group, facts: dict[Node, Facts]) -> set[Node]:
+    """Run-time weights of the group's windows, but for those that are surely read too seldom for a copy to pay."""
+    found: set[Node] = set()
+    for node in group.members:
+        for k, operand in enumerate(node.inputs):
+            f = facts[node]
+            if not f.is_window_weight(k) or is_nonneg(WORTH_A_COPY * product(operand.shape) - 1 - f.n_points):
+                continue
+            while operand in group.members and len(operand.inputs) == 1:
+                operand = operand.inputs[0]
+            is_static = all(isinstance(d, int) for d in operand.shape)
+            if operand not in group.members and operand.op is not CONST and is_static:
+                found.add(operand)
+    return found
 
 
 def _source(node: Node, sources: dict[Node, Buffer]) -> Buffer | Const:

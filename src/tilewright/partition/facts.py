@@ -29,7 +29,7 @@ from tilewright.core.compute import (
     walk,
 )
 from tilewright.core.expr import Binary as DimBinary
-from tilewright.core.expr import Dim, Sym, substitute, terms_of
+from tilewright.core.expr import Dim, Sym, substitute, symbols, terms_of
 from tilewright.core.graph import Node
 from tilewright.core.opdef import Trait
 from tilewright.core.types import product
@@ -163,6 +163,26 @@ class Facts:
             return False
         selects = [x for v in main.exprs for x in walk(v) if isinstance(x, Select) and isinstance(x.cond, Inside)]
         return any(isinstance(x, Load) and x.buffer is buffer for s in selects for x in walk(s.a))
+
+    def is_window_weight(self, operand: int) -> bool:
+        """Is the operand what a window is multiplied by, while that moves over another operand?
+
+        The same elements meet every place, and the places' axes are no part of how it is read.
+        """
+        main, buffer = self.main, self.ins[operand]
+        if self.form is not Form.CONTRACT or main.reduction is None:
+            return False
+        reduced, across = {a.sym for a in main.reduction.axes}, {a.sym for a in main.axes}
+        found = [x for x in walk(main.expr) if isinstance(x, Load)]
+        moving = [
+            {s for s in symbols(i) if s in across}
+            for x in found
+            if x.buffer is not buffer
+            for i in x.index
+            if not isinstance(i, Value) and symbols(i) & reduced and len(terms_of(i)) > 1
+        ]
+        own = {s for x in found if x.buffer is buffer for i in x.index if not isinstance(i, Value) for s in symbols(i)}
+        return bool(own) and any(places and not places & own for places in moving)
 
     @property
     def keeps_rows(self) -> bool:

@@ -11,14 +11,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from tilewright.core.diag import join_locs
+from tilewright.core.compute import Computation
+from tilewright.core.diag import Loc, join_locs
 from tilewright.core.estimates import Times
 from tilewright.core.expr import Dim, Sym, evaluate, largest, symbols
 from tilewright.core.graph import CONST, INPUT, PROJ, Graph, Node
 from tilewright.core.opdef import Trait
 from tilewright.core.types import TensorType, product
 from tilewright.partition.beside import Item, Run, arrange
-from tilewright.partition.computation import GroupComputation, computation_of
+from tilewright.partition.computation import GroupComputation, computation_of, computation_text
 from tilewright.partition.control import data_dims, plan_control
 from tilewright.partition.fuse import CORE, LARGE, Group, Partition, partition
 from tilewright.partition.memory import Storage, plan_memory
@@ -28,6 +29,8 @@ from tilewright.partition.weights import Fill, Weights
 from tilewright.runtime.routines import PREFIX
 
 Result = tuple[Node, int]
+LAY_OUT = "lay_out"
+"""What the report calls kernels that lay out run-time operands."""
 ASSUMED_SIZE = 512
 """What a size counts as that only a call knows, where memory is compared."""
 
@@ -36,12 +39,14 @@ ASSUMED_SIZE = 512
 class Packing:
     """A constant parameter's layout: a name that tells layouts apart, its size, and the function that re-lays it.
 
-    ``fill(out, array)`` writes ``array`` into ``n_bytes`` zeros.
+    ``fill(out, array)`` writes ``array`` into ``n_bytes`` zeros. ``computation`` is the same for a kernel: an operand
+    whose numbers only a call knows is laid out in each call.
     """
 
     layout: str
     n_bytes: int
     fill: Fill
+    computation: Computation
 
 
 @dataclass(frozen=True)
@@ -92,12 +97,16 @@ class Planner:
 
 @dataclass(frozen=True)
 class _Scheduled:
-    """A group with the symbols that its data decide and, unless it is control flow, its computation and kernel."""
+    """A group with the symbols that its data decide and, unless it is control flow, its computation and kernel.
+
+    ``laid_out`` has, by parameter, the layouts that a call makes of run-time operands, with the kernels that do it.
+    """
 
     group: Group
     dims: list[tuple[Sym, Dim]]
     made: GroupComputation | None = None
     spec: KernelSpec | None = None
+    laid_out: dict[int, tuple[Packing, KernelSpec]] = field(default_factory=dict)
 
 
 class GraphPlan:
@@ -201,7 +210,18 @@ class GraphPlan:
             return _Scheduled(group, dims)
         made = computation_of(group, self.parts.facts, self.order)
         label = "_".join(n.op.name for n in sorted(group.members, key=self.order.__getitem__))
-        return _Scheduled(group, dims, made, self.planner.schedule(made, label))
+        spec = self.planner.schedule(made, label)
+        laid_out = {
+            k: (packing, self._layout_kernel(made.inputs[at], packing))
+            for k, (at, packing) in enumerate(spec.reads)
+            if packing is not None and self.resolve(made.inputs[at])[0].op is not CONST
+        }
+        return _Scheduled(group, dims, made, spec, laid_out)
+
+    def _layout_kernel(self, node: Node, packing: Packing) -> KernelSpec:
+        """The kernel that lays a run-time operand out as another kernel reads it."""
+        c = packing.computation
+        return self.planner.schedule(GroupComputation(c, (node,), frozenset(), computation_text(c)), LAY_OUT)
 
     def _arrange(self, scheduled: list[_Scheduled]) -> list[Run]:
         """Which groups run at one time, in an order that is right."""
@@ -222,8 +242,9 @@ class GraphPlan:
             root = s.group.root
             own = sum(_assumed(t.n_bytes) for k, t in enumerate(root.types) if (root, k) not in self.targets)
             scratch = sum(map(_assumed, s.spec.scratch)) if s.spec else 0
-            has_threads_of_its_own = s.group.root.op.routine is not None
-            times = s.spec.times if s.spec and not s.dims and not has_threads_of_its_own else None
+            scratch += sum(packing.n_bytes for packing, _ in s.laid_out.values())
+            has_more_steps = s.dims or s.laid_out or s.group.root.op.routine is not None
+            times = s.spec.times if s.spec and not has_more_steps else None
             items.append(Item(before, own, scratch, times, root in kept))
         return arrange(items, self.planner.n_cores)
 
@@ -241,14 +262,30 @@ class GraphPlan:
             self.touch(i, step)
         scratch = [self.reserve(n, step) for n in s.spec.scratch]
         makers: list[Callable[[], Step]] = [partial(LetDim, symbol, self.caps[symbol]) for symbol, _ in s.dims]
-        makers.append(partial(self._call, s.group, s.made, s.spec, scratch))
+        places: dict[int, Callable[[], Pointer]] = {}
+        for k, (packing, spec) in s.laid_out.items():
+            places[k] = self.reserve(packing.n_bytes, step)
+            own = [self.reserve(n, step) for n in spec.scratch]
+            makers.append(partial(self._lay_out, s.made.inputs[s.spec.reads[k][0]], spec, [places[k], *own], node.loc))
+        makers.append(partial(self._call, s.group, s.made, s.spec, places, scratch))
         makers += [partial(self._set_dim, symbol, node) for symbol, _ in s.dims]
         self.steps.append(makers)
 
+    def _lay_out(self, node: Node, spec: KernelSpec, places: list[Callable[[], Pointer]], loc: Loc) -> Call:
+        return Call(spec.name, (self.pointer(node), *(p() for p in places)), spec.sizes, loc, (LAY_OUT,))
+
     def _call(
-        self, group: Group, made: GroupComputation, spec: KernelSpec, scratch: list[Callable[[], Pointer]]
+        self,
+        group: Group,
+        made: GroupComputation,
+        spec: KernelSpec,
+        places: dict[int, Callable[[], Pointer]],
+        scratch: list[Callable[[], Pointer]],
     ) -> Call:
-        args = [self._parameter(made.inputs[k], packing) for k, packing in spec.reads]
+        args = [
+            places[k]() if k in places else self._parameter(made.inputs[at], packing)
+            for k, (at, packing) in enumerate(spec.reads)
+        ]
         args += [self.result_pointer((group.root, k)) for k in range(len(group.root.types))]
         args += [s() for s in scratch]
         members = sorted(group.members, key=self.order.__getitem__)

@@ -244,4 +244,3 @@ def _remedy(value: Any) -> str:
         if value.is_meta:
             return "a meta tensor has no elements: make it with device='cpu'"
     return "pass a plain tensor: tensor.cpu(), with .to_dense() or .dequantize() where it is one of those"
-

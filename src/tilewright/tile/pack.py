@@ -1,4 +1,4 @@
-"""Evaluating packed constants: the recipe of ``ir.Packed`` on a NumPy array, at compile time.
+"""Evaluating packed constants: the recipe of ``ir.Packed`` on a NumPy array, at compile time, or as a computation.
 
 In: a recipe and the source's array. Out: the array that the kernel reads.
 Not its business: which layout is good (``schedule.operands.pack`` derives it from the loops).
@@ -11,9 +11,27 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tilewright.core.expr import Binary, Dim, Mul, Sym, bounds, coef_of, const_of, substitute, terms_of
+from tilewright.core.compute import Buffer, Computation, Const, Inside, Load, Select, Stage, Value, axes_for, syms
+from tilewright.core.expr import Binary, Dim, Mul, Sym, bounds, coef_of, const_of, is_nonneg, substitute, terms_of
 from tilewright.core.types import Array
 from tilewright.tile.ir import Packed
+
+
+def packing_computation(packed: Packed) -> Computation:
+    """The same as a computation, for a source whose numbers only a call knows."""
+    source, target = (
+        Buffer("in0", packed.source.dtype, packed.source.shape),
+        Buffer("out0", packed.param.dtype, packed.param.shape),
+    )
+    axes = axes_for(packed.param.shape)
+    index = tuple(substitute(e, dict(zip(packed.grid, syms(axes), strict=True))) for e in packed.index)
+    guards = tuple(
+        g for i, d in zip(index, packed.source.shape, strict=True) for g in (i, d - 1 - i) if not is_nonneg(g)
+    )
+    value: Value = Load(source, index)
+    if guards:
+        value = Select(Inside(guards), value, Const(0, source.dtype))
+    return Computation((source,), (target,), (Stage((target,), axes, syms(axes), (value,)),))
 
 
 def packed_array(packed: Packed, source: Array) -> Array:
