@@ -19,6 +19,7 @@ from tilewright.core.diag import OptionError
 from tilewright.core.graph import Graph
 from tilewright.frontend.aten import CONVERTERS, TAKEN_APART
 from tilewright.frontend.dynamo_plan import Execute, OnFallback, plan_graph, warn_of_fallback
+from tilewright.frontend.dynamo_views import separate_views
 from tilewright.runtime.env import read_environment
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ def _native_dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torc
     import torch
 
     if train is False:
-        return x, torch.ones_like(x, dtype=torch.bool)
+        return x.clone(), torch.ones_like(x, dtype=torch.bool)
     mask = torch.bernoulli(torch.empty(x.shape, dtype=torch.bool), 1 - p)
     return x * mask * (0.0 if p == 1 else 1 / (1 - p)), mask
 
@@ -240,6 +241,7 @@ class _Compiled:
         self.functional = functional
         self.plan = plan
         self.frozen = frozen
+        self.views = separate_views(functional)
         self.stamps: list[_Stamp] = []
         self.run: Callable[[Sequence[Any]], list[Any]] | None = None
         if not lazy:
@@ -257,7 +259,8 @@ class _Compiled:
             self.frozen = {i: args[i] for i in self.frozen}
             self._compile()
         assert self.run is not None
-        return self.run(args)
+        results = self.run(args)
+        return results if self.views is None else self.views(args, results)
 
 
 def _boxed(compiled: _Compiled) -> Callable[[list[Any]], list[Any]]:

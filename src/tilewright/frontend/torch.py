@@ -185,9 +185,7 @@ def import_with_values(
     outputs = importer.run(program.graph, writes)
     if importer.draws.first is not None:
         kept[RANDOM] = _Kept(importer.draws.first, np.array([_seed(), 0], np.uint64))
-    nodes, names, convention, complex_outputs = _bind_outputs(
-        importer, program, outputs, inputs, kept, argument_names
-    )
+    nodes, names, convention, complex_outputs = _bind_outputs(importer, program, outputs, inputs, kept, argument_names)
     if importer.problems:
         raise ImportFailed(
             f"{len(importer.problems)} calls of the PyTorch program have no form here", importer.problems

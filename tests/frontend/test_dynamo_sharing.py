@@ -1,0 +1,132 @@
+"""Results of ``torch.compile`` share memory where those of eager PyTorch do."""
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+
+from frontend.shared_results import difference, function, places, program
+from tilewright.frontend.dynamo import make_backend
+from tilewright.frontend.dynamo_plan import FallbackWarning
+from tilewright.graph.interp import run
+
+
+def interpreted(graph: Any, **options: Any) -> Any:
+    def execute(*arrays: Any) -> Any:  # as a loaded model does: results on memory of their own, one as itself
+        results = [r.copy() for r in run(graph, arrays)]
+        return results[0] if len(results) == 1 else results
+
+    return execute
+
+
+def outcome(f: Any, backend: Any, is_dynamic: bool) -> str | None:
+    """What a compiled function does unlike eager PyTorch."""
+    torch._dynamo.reset()
+    try:
+        return difference(f, torch.compile(f, backend=backend, dynamic=is_dynamic))
+    except Exception as e:  # of whatever kind: PyTorch's tracing raises many
+        return f"{type(e).__name__}: {str(e).splitlines()[1:2]}"  # the first line names the back end
+
+
+def check(seed: int) -> None:
+    """What PyTorch's own tracing loses, as its back end aot_eager shows, nobody can restore."""
+    text = program(seed)
+    f, is_dynamic = function(text), bool(seed % 2)
+    with warnings.catch_warnings(), torch._dynamo.config.patch(capture_dynamic_output_shape_ops=seed % 3 == 0):
+        warnings.simplefilter("ignore")
+        found = outcome(f, make_backend(interpreted), is_dynamic)
+        if found is not None and found == outcome(f, "aot_eager", is_dynamic):
+            return
+    assert found is None, f"{seed}: {text}\n{found}"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_functions_of_views(seed: int) -> None:
+    check(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_500_random_functions_of_views() -> None:
+    for seed in range(500):
+        check(seed)
+
+
+@pytest.mark.parametrize("is_dynamic", [False, True])
+@pytest.mark.parametrize(
+    "write",
+    ["b += 3", "b[b > 0] += 3", "if b.sum() > 0: b.zero_()", "b[1:] = 1", "c.mul_(2)", "d.copy_(y[0, :3])"],
+)
+def test_a_write_after_a_graph_break_is_seen_through_every_view(write: str, is_dynamic: bool) -> None:
+    f = function(f"""def f(x, y):
+    a = x * 2; b = a[:]; c = a[1:, ::2].t(); d = a[0].unfold(0, 3, 1)[0]
+    torch._dynamo.graph_break()
+    {write}
+    return a, b, c, d""")
+    torch._dynamo.reset()
+    assert difference(f, torch.compile(f, backend="tilewright", dynamic=is_dynamic)) is None
+
+
+def test_complex_views_share_memory() -> None:
+    f = function("""def f(x, y):
+    a = torch.complex(x, x + 1)
+    return a, a.real, torch.view_as_real(a), a.imag[1:], a.conj(), a.t(), a.conj().imag""")
+    assert outcome(f, make_backend(interpreted), is_dynamic=False) is None
+
+
+def test_a_tensor_that_is_returned_twice_is_one() -> None:
+    f = function("""def f(x, y):
+    a = y + 1
+    torch._dynamo.graph_break()
+    b = a + y
+    torch._dynamo.graph_break()
+    return b.to(b.dtype), b, b.real""")
+    assert outcome(f, make_backend(interpreted), is_dynamic=True) is None
+
+
+def test_views_share_memory_around_calls_left_to_pytorch() -> None:
+    f = function("""def f(x, y):
+    a = torch.linalg.eigvals(y).real; b = a + 1
+    c = torch.linalg.eigvals(b[None].t() @ b[None])
+    return a[:2], a[1:], b[None], b.t(), c.real, c.imag""")
+    with pytest.warns(FallbackWarning):
+        assert outcome(f, make_backend(interpreted), is_dynamic=False) is None
+
+
+def test_views_of_a_result_whose_size_data_decide() -> None:
+    f = function("""def f(x, y):
+    n = x.nonzero()
+    return n, n[:, 0], n[: n.shape[0] // 2].t()""")
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        assert outcome(f, make_backend(interpreted), is_dynamic=False) is None
+
+
+def test_views_of_parameters_and_of_a_training_graph() -> None:
+    weight = torch.nn.Parameter(torch.arange(36.0).reshape(6, 6))
+
+    def f(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        a = x @ weight
+        best = a.argmax(-1)
+        return a.t(), a[1:], a.detach(), weight.t(), weight[1:], best, best[None]
+
+    given = torch.ones(4, 6), torch.ones(())
+    for backend in (make_backend(interpreted), "tilewright"):
+        torch._dynamo.reset()
+        got, wanted = torch.compile(f, backend=backend)(*given), f(*given)
+        torch.testing.assert_close(got, wanted)
+        assert places([weight, *got]) == places([weight, *wanted])
+        assert [t.requires_grad for t in got] == [t.requires_grad for t in wanted]
+
+
+def test_a_part_of_a_result_is_computed_alone() -> None:
+    """Nobody can tell, and the rest need not be made."""
+    graphs = []
+
+    def record(graph: Any, **options: Any) -> Any:
+        graphs.append(graph)
+        return interpreted(graph)
+
+    torch._dynamo.reset()
+    torch.compile(lambda x: (x @ x)[:, -1], backend=make_backend(record))(torch.ones(4, 4))
+    assert [n.shape for n in graphs[0].outputs] == [(4,)]
