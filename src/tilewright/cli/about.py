@@ -19,6 +19,7 @@ from tilewright.cli import show
 from tilewright.cli.compile_run import Json, Model
 from tilewright.codegen.peak import measure_peak
 from tilewright.codegen.target import Target, aliases_of, named_targets
+from tilewright.core.diag import OptionError
 from tilewright.core.graph import CONST, Graph
 from tilewright.core.opdef import OpDef
 from tilewright.frontend import aten, onnx_ops
@@ -141,8 +142,10 @@ def _own_ops() -> list[dict[str, str]]:
 
 def _onnx_ops() -> list[dict[str, str]]:
     """Every op that ONNX defines, those of other domains that have a converter, and what becomes of them."""
-    import onnx
-
+    try:
+        import onnx
+    except ImportError as error:
+        raise OptionError("a list of ONNX's ops needs its package", remedy='pip install "tilewright[onnx]"') from error
     latest = {s.name: s for s in onnx.defs.get_all_schemas() if s.domain == "" and not s.deprecated}
     keys = {*(("", name) for name in latest), *onnx_ops.CONVERTERS, *onnx_ops.REFUSED}
     return [{"domain": d or "ai.onnx", "op": name, "how": _onnx_way(d, name, latest)} for d, name in sorted(keys)]

@@ -79,8 +79,7 @@ def obtain(
     quiet: bool = False,
 ) -> CompiledModel:
     """The compiled model of a path: loaded from ``.tw``, else compiled with a progress bar."""
-    if not path.exists():
-        raise InputError(f"there is no file {path}", remedy="check the path")
+    show.check_model(path)
     if path.suffix == ".tw":
         if schedule is not None:
             raise OptionError(f"{path} is compiled already: its schedules are fixed", remedy="give its source model")
@@ -129,7 +128,7 @@ def compile_command(
     if model.suffix == ".tw":
         raise InputError(f"{model} is compiled already", remedy="run it, or compile the model that it was made of")
     fixed = inputs.parse_sizes(fix, "--fix")
-    path = show.check_writable(output or model.with_suffix(".tw"))
+    path = show.check_writable(output or show.check_model(model).with_suffix(".tw"))
     made = obtain(
         model,
         target=target,

@@ -174,8 +174,7 @@ def reduce_command(
 
 def _read(model: Path, fixed: dict[str, int]) -> tuple[Any, Graph]:
     """What ``compare`` takes, and its graph."""
-    if not model.exists():
-        raise InputError(f"there is no file {model}", remedy="check the path")
+    show.check_model(model)
     if model.suffix == ".tw":
         raise InputError(f"{model} is machine code", remedy="give the model that it was compiled from")
     if model.suffix == ".pt2":

@@ -69,6 +69,15 @@ def _finite(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def check_model(path: Path) -> Path:
+    """``path``, where there is a file; else ``InputError``."""
+    if not path.exists():
+        raise InputError(f"there is no file {path}", remedy="check the path")
+    if path.is_dir():
+        raise InputError(f"{path} is a folder", remedy="give a model's file")
+    return path
+
+
 def check_writable(path: Path) -> Path:
     """``path``, where a file can be written; raises ``InputError`` before any work is done for nothing."""
     if path.is_dir():

@@ -60,8 +60,7 @@ def tune_command(
     is written where none is faster. The file is for this machine, these sizes and these options; give it to compile,
     bench or aot with --schedule.
     """
-    if not model.exists():
-        raise InputError(f"there is no file {model}", remedy="check the path")
+    show.check_model(model)
     if model.suffix == ".tw":
         raise InputError(f"{model} is compiled already", remedy="tune the model that it was made of")
     path = show.check_writable(output or model.with_suffix(".schedule"))

@@ -304,9 +304,7 @@ class Importer:
         is_complex = any(isinstance(x, Pair) for x in flat) or any(map(is_complex_tensor, results))
         convert = (COMPLEX if is_complex else CONVERTERS).get(functional_name(name))
         if convert is None or (is_in_place(node) and node not in self.writes.targets):
-            options = nearest(name.removeprefix("aten."))
-            hint = f"the nearest supported form is aten.{options[0]}" if options else "replace it by supported ops"
-            raise Unsupported("is not supported", hint)
+            raise _unsupported(name, is_complex=is_complex, is_known=convert is not None)
         types = tuple(None if v is None else self.type_of(v) for v in results)
         gives_complex = is_complex_tensor(results[0]) if results else False
         made = convert(Call(self.builder(location_of(node)), name, args, types, gives_complex, self.draws))
@@ -443,3 +441,16 @@ def _flat(x: Any) -> list[Any]:
     if isinstance(x, Mapping):
         return [y for v in x.values() for y in _flat(v)]
     return [y for v in x for y in _flat(v)] if isinstance(x, tuple | list) else [x]
+
+
+def _unsupported(name: str, *, is_complex: bool, is_known: bool) -> Unsupported:
+    """Why a call has no converter; ``is_known``: it has one, but not for a call that writes to what this one does."""
+    if is_known:
+        return Unsupported("writes to a tensor in a way that is not followed", "use the form that returns a new tensor")
+    own = functional_name(name).removeprefix("aten.")
+    if is_complex and functional_name(name) in CONVERTERS:
+        remedy = "compute with the parts, as torch.view_as_real gives them"
+        return Unsupported("is not supported for complex numbers", remedy)
+    options = [o for o in nearest(name.removeprefix("aten.")) if o not in (own, name.removeprefix("aten."))]
+    hint = f"the nearest supported form is aten.{options[0]}" if options else "replace it by supported ops"
+    return Unsupported("is not supported", hint)

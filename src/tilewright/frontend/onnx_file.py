@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import ml_dtypes
 import numpy as np
 
-from tilewright.core.diag import ImportFailed, Loc, Problem
+from tilewright.core.diag import ImportFailed, Loc, OptionError, Problem
 from tilewright.core.types import (
     Array,
     DType,
@@ -54,6 +54,7 @@ from tilewright.core.types import (
 )
 from tilewright.frontend.onnx_wire import LARGE_BYTES, Numbers, without_large_tensors
 from tilewright.runtime.files import FileContent
+from tilewright.runtime.formats import recognise
 
 if TYPE_CHECKING:
     from onnx import ModelProto, TensorProto
@@ -116,19 +117,32 @@ class Source:
 
 
 def read_model(source: str | Path | FileContent | bytes | ModelProto) -> Source:
-    """The parsed model; raises ``ImportFailed``."""
-    from onnx import ModelProto
+    """The parsed model; raises ``ImportFailed``, and ``OptionError`` where the package ``onnx`` is missing."""
+    data = _bytes_of(source)
+    if data is not None and (found := recognise(data[0])) is not None:
+        raise _failed(data[1], f"is {found.what}", found.remedy)
+    try:
+        from onnx import ModelProto
+    except ImportError as error:
+        raise OptionError("ONNX models need the package onnx", remedy='pip install "tilewright[onnx]"') from error
 
     if isinstance(source, ModelProto):
         return Source(source)
-    if isinstance(source, bytes | bytearray | memoryview):
-        return _parse(memoryview(bytes(source)), "the given bytes", None)
-    if isinstance(source, FileContent):
-        return _parse(memoryview(source.data), str(source.path), source.path.parent)
-    if not isinstance(source, str | os.PathLike):
+    if data is None:
         raise _failed("source", f"expected a path, bytes or an onnx ModelProto, got {type(source).__name__}")
+    return _parse(*data)
+
+
+def _bytes_of(source: Any) -> tuple[memoryview, str, Path | None] | None:
+    """The bytes of a source that has some, where they are, and the folder that they lie in."""
+    if isinstance(source, bytes | bytearray | memoryview):
+        return memoryview(bytes(source)), "the given bytes", None
+    if isinstance(source, FileContent):
+        return memoryview(source.data), str(source.path), source.path.parent
+    if not isinstance(source, str | os.PathLike):
+        return None
     path = Path(source)
-    return _parse(memoryview(_read_regular(path)), str(path), path.parent)
+    return memoryview(_read_regular(path)), str(path), path.parent
 
 
 def _failed(where: str, rule: str, remedy: str = "") -> ImportFailed:

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
-from zipfile import is_zipfile
 
 import numpy as np
 
@@ -29,10 +28,13 @@ from tilewright.frontend.complex_pairs import COMPLEX_PARTS, HALF_PARTS, Pair, j
 from tilewright.frontend.fx import FAILED, IGNORED, TOKEN, Failed, Importer
 from tilewright.frontend.fx_inplace import NO_WRITES, writes_of
 from tilewright.frontend.fx_symbols import SymbolTable, lone_symbol
+from tilewright.frontend.torch_examples import capture_failure, check_examples, check_has_elements
 from tilewright.frontend.torch_guards import guards_of
 from tilewright.frontend.torch_structure import module_names, parameters_of, register_containers, result_of
 from tilewright.frontend.torch_tensors import to_numpy
 from tilewright.runtime.errors import InputError
+from tilewright.runtime.files import map_file
+from tilewright.runtime.formats import EXPORTED, recognise
 from tilewright.runtime.structure import FLAT, Convention, State
 
 if TYPE_CHECKING:
@@ -76,6 +78,7 @@ def export_module(module: torch.nn.Module, inputs: Examples, dynamic_shapes: Any
     """The program of ``module`` in evaluation mode."""
     import torch
 
+    check_examples(module, inputs)
     register_containers()
     with torch.no_grad(), _evaluating(module):
         return _export(module, inputs, dynamic_shapes)
@@ -98,10 +101,7 @@ def _export(module: torch.nn.Module, inputs: Examples, dynamic_shapes: Any) -> E
         if dynamic_shapes:
             with suppress(Exception):
                 return export(prefer_deferred_runtime_asserts_over_guards=True)
-        raise ImportFailed(
-            f"torch.export can't capture {type(module).__name__}: {e}",
-            remedy="keep Python control flow in forward free of data, or use torch.compile(backend='tilewright')",
-        ) from e
+        raise capture_failure(module, e) from e
 
 
 def _distinct(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -126,12 +126,14 @@ def load_program(path: Path, data: bytes | None = None) -> ExportedProgram:
     """An exported program of a ``.pt2`` file, or of its bytes where they have been read."""
     if not path.is_file():
         raise InputError(f"there is no file {path}", remedy="check the path")
-    if not is_zipfile(path):  # of which PyTorch would log a trace first
-        raise InputError(f"{path} holds no exported program", remedy="write it with torch.export.save")
+    found = recognise(map_file(path)[0] if data is None else memoryview(data))
+    if found is not EXPORTED:  # of which PyTorch would log a trace first
+        why, remedy = (f": it is {found.what}", found.remedy) if found else ("", "write it with torch.export.save")
+        raise InputError(f"{path} holds no exported program{why}", remedy=remedy)
     try:
         import torch
     except ImportError as e:
-        raise OptionError(f"{path} needs PyTorch", remedy="pip install 'tilewright[torch]'") from e
+        raise OptionError(f"{path} needs PyTorch", remedy='pip install "tilewright[torch]"') from e
     try:
         return torch.export.load(path if data is None else io.BytesIO(data))
     except Exception as e:  # it raises many kinds for a file that is not one
@@ -171,6 +173,7 @@ def import_with_values(
     argument_names: Sequence[str] = (),
 ) -> Imported:
     """:func:`import_exported`, for those who want to know what became of each call, and how the program is called."""
+    check_has_elements("the exported program", program.state_dict)
     writes = writes_of(program.graph, IGNORED) if program.dialect == "TRAINING" else NO_WRITES
     given = program
     if writes is None:

@@ -26,6 +26,7 @@ from tilewright.runtime.digest import checksum
 from tilewright.runtime.errors import ArtifactError
 from tilewright.runtime.fields import FieldError, Fields, decode_json
 from tilewright.runtime.files import map_file, open_regular, write_atomically
+from tilewright.runtime.formats import COMPILED, recognise
 from tilewright.runtime.manifest import Manifest, ObjectSpec, WeightsSpec
 from tilewright.runtime.signature import check_signature
 from tilewright.runtime.values import aligned_buffer
@@ -73,12 +74,12 @@ def load(
     their own, without it they lie in the mapped file; None decides by the size.
     """
     try:
+        path = os.fspath(path)  # a number would be taken for an open file
         if copy is None:
             copy = os.stat(path).st_size <= COPIED_TO
         view = _read_aligned(path) if copy else map_file(path)[0]
     except (OSError, ValueError, TypeError) as error:
-        shown = os.fspath(path) if isinstance(path, os.PathLike) else path
-        raise ArtifactError(f"can't read {shown!r}: {error}", remedy="check the path") from error
+        raise ArtifactError(f"can't read {path!r}: {error}", remedy="check the path") from error
     if key is not None:
         check_signature(path, key, view)
     return parse(view, os.fspath(path))
@@ -108,6 +109,9 @@ def pack(manifest: Manifest, objects: Sequence[ObjectImage], weights: Any) -> tu
 def parse(data: memoryview | bytes, name: str = "model") -> Artifact:
     """Check the bytes of a ``.tw`` file and take them apart; weights stay where they are in ``data``."""
     view = memoryview(data).cast("B")
+    found = recognise(view)
+    if found is not None and found is not COMPILED:
+        raise ArtifactError(f"{name} is {found.what}, not a compiled model", remedy=found.remedy)
     try:
         manifest, start = _read_header(view)
         return _read_data(manifest, view[start:])
@@ -138,7 +142,7 @@ def _read_header(view: memoryview) -> tuple[Manifest, int]:
         raise FieldError(f"a file of {len(view)} bytes is too short")
     n_header = int.from_bytes(view[:8], "little")
     if n_header > min(MAX_HEADER, len(view) - 8):
-        raise FieldError("the file is truncated, or not a compiled model")
+        raise FieldError("the file is truncated, or not a compiled model (a source model goes to tilewright.compile)")
     raw = bytes(view[8 : 8 + n_header])
     meta = Fields(decode_json(raw), "header").child("__metadata__")
     if meta.any("format") != "tilewright":

@@ -1,0 +1,94 @@
+"""Modules and example inputs that can't be captured: each mistake has its own remedy."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import tilewright as tw
+from tilewright.core.diag import CompileError, OptionError
+from tilewright.frontend.fx import _unsupported
+
+
+class Net(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = torch.nn.Linear(4, 3)
+
+    def forward(self, features: Any, shift: Any = None) -> Any:
+        y = self.inner(features)
+        return y if shift is None else y + shift
+
+
+class Branching(torch.nn.Module):
+    def forward(self, x: Any) -> Any:
+        return x if x.sum() > 0 else -x
+
+
+def quantised() -> torch.nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        made: torch.nn.Module = torch.ao.quantization.quantize_dynamic(Net(), {torch.nn.Linear})
+        return made
+
+
+X = torch.ones(2, 4)
+MISTAKES: dict[str, tuple[Callable[[], Any], Any, str]] = {
+    "no tuple": (Net, X, r"around one tensor: example_inputs=\(x,\)"),
+    "a number": (Net, 5, "write a tuple"),
+    "a text": (Net, "features", "write a tuple"),
+    "an iterator": (Net, iter((X,)), "write a tuple"),
+    "scripted": (lambda: torch.jit.script(torch.nn.Linear(4, 3)), (X,), "compile the nn.Module that was scripted"),
+    "traced": (lambda: torch.jit.trace(Net(), (X,)), (X,), "compile the nn.Module that was scripted"),
+    "a misspelled name": (Net, {"feature": X}, "write 'features' for 'feature'"),
+    "an unknown name": (Net, {"features": X, "zzz": X}, "leave out 'zzz'"),
+    "too many": (Net, (X, X, X), r"forward takes \(features.*, shift"),
+    "too few": (Net, (), r"missing a required argument: 'features'"),
+    "quantised": (quantised, (X,), "(?s)inner of Net hold PyTorch's packed.*precision='bf16'"),
+    "a meta input": (Net, (X.to("meta"),), "make the example inputs with device='cpu'"),
+    "meta weights": (lambda: Net().to("meta"), (X,), "(?s)inner.weight, inner.bias of Net are meta.*to_empty"),
+    "all meta": (lambda: Net().to("meta"), (X.to("meta"),), "to_empty"),
+    "arrays": (Net, (X.numpy(),), "torch.from_numpy"),
+    "another width": (Net, (torch.ones(2, 5),), r"check that module\(\*example_inputs\) runs"),
+    "control flow": (Branching, (X,), "keep Python control flow in forward free of data"),
+}
+
+
+@pytest.mark.parametrize(("make", "inputs", "part"), MISTAKES.values(), ids=MISTAKES)
+def test_each_mistake_has_its_own_remedy(make: Callable[[], Any], inputs: Any, part: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        module = make()
+    with pytest.raises((CompileError, OptionError), match=part) as caught:
+        tw.compile(module, inputs, cache=False)
+    assert caught.value.remedy
+    assert ("control flow" in caught.value.remedy) == (make is Branching)
+
+
+def test_names_of_dynamic_sizes_have_their_remedy() -> None:
+    shapes = {"x": {0: torch.export.Dim("rows")}}
+    with pytest.raises(CompileError, match=r"write dynamic_shapes as torch\.export takes it"):
+        tw.compile(Net(), (X,), dynamic_shapes=shapes, cache=False)
+
+
+def test_what_is_right_is_taken() -> None:
+    for inputs in ((X,), [X], {"features": X}, {"features": X, "shift": torch.ones(3)}):
+        tw.compile(Net(), inputs, cache=False)
+
+
+def test_an_exported_program_without_elements() -> None:
+    program = torch.export.export(Net().to("meta"), (X.to("meta"),))
+    with pytest.raises(CompileError, match="meta tensors, which have no elements"):
+        tw.compile(program, cache=False)
+
+
+@pytest.mark.parametrize("name", ["aten.addmm.default", "aten.mm.default", "aten.conv2d.default", "aten.relu_.default"])
+def test_no_op_is_its_own_nearest(name: str) -> None:
+    for is_complex in (False, True):
+        error = _unsupported(name, is_complex=is_complex, is_known=False)
+        assert f"nearest supported form is {name}" not in error.remedy and error.remedy
+    assert "complex" in _unsupported("aten.addmm.default", is_complex=True, is_known=False).rule
