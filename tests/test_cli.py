@@ -222,6 +222,21 @@ def test_bench_against_openvino(cli: Cli, linear: Path) -> None:
     assert [r["engine"] for r in json.loads(ran.out)["engines"]] == ["tilewright", "openvino"]
 
 
+def test_a_model_without_kernels_is_measured_too(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "same.txt"
+    path.write_text('graph "same" {\n  %0 = input "x" : f32[2]\n  return "y": %0\n}\n')
+    assert cli("bench", path, "--kernels", "--seconds", 0.01, "--threads", 1).code == 0
+    assert cli("tune", path, "--seconds", 0.01, "--threads", 1).code == 0
+
+
+@pytest.mark.parametrize("command", ["compile", "run", "bench", "tune", "aot", "inspect", "ir", "compare", "reduce"])
+def test_a_folder_in_place_of_a_model(cli: Cli, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in (".", tmp_path, ".."):
+        ran = cli(command, folder)
+        assert ran.code == 1 and "Traceback" not in ran.err and "remedy: " in ran.err
+
+
 @pytest.mark.parametrize("kernels", [(), ("--kernels",)])
 def test_bench_makes_code_as_told(cli: Cli, linear: Path, kernels: tuple[str, ...]) -> None:
     how = ("--size", "rows=8", "--seconds", 0.01, "--threads", 1, *kernels)

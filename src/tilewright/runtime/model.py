@@ -283,10 +283,11 @@ class LoadedModel(CompiledModel):
         frame = self._frames.take(plan.arena_bytes + self._scratch_bytes)
         try:
             frame.args[:] = [address_of(a) for a in (*args, *results)]
-            frame.dims[:] = plan.dims
+            if plan.dims:
+                frame.dims[:] = plan.dims
             if code := self._run(*frame.call):
                 raise self._failure(code)
-            return list(frame.dims[:])[self.manifest.n_dims - n :]
+            return list(frame.dims[self.manifest.n_dims - n : self.manifest.n_dims])
         finally:
             self._frames.give(frame)
 
