@@ -277,7 +277,7 @@ class SplitGraph:
 
     def entry(self, cycles: Mapping[str, int] | None, routines: Sequence[str] = ()) -> str:
         """The entry's module, once the kernels are emitted; it calls those ``routines`` that the loader offers."""
-        shapes = [[largest(d, self.planner.caps) for d in n.shape] for n in self.graph.outputs]
+        shapes = [[largest(d, self.planner.caps) for d in n.shape] for _, n in self.graph.results()]
         made = self.kernels
         return emit_program(
             self.program, self.slots, shapes, made.target, made.parameter_counts(), made.most_scratch(), cycles,
@@ -386,18 +386,19 @@ def make_manifest(
     """What the loader needs to know."""
     given = graph.symbols()
     known = {s.name for s in given}
-    computed = {s.name: s for n in graph.outputs for d in n.shape for s in symbols(d) if s.name not in known}
+    computed = {s.name: s for _, n in graph.results() for d in n.shape for s in symbols(d) if s.name not in known}
     by_slot = sorted(computed.values(), key=lambda s: slots[s.name])
     return Manifest(
         tilewright_version=version("tilewright"),
         target=TargetSpec(target.triple, target.cpu, _features(target)),
         inputs=tuple(tensor_spec(name, n) for name, n in zip(graph.input_names, graph.inputs, strict=True)),
-        outputs=tuple(tensor_spec(name, n) for name, n in zip(graph.output_names, graph.outputs, strict=True)),
+        outputs=tuple(tensor_spec(name, n) for name, n in graph.results()),
         symbols=tuple(SymbolSpec(s.name, s.lo or 0, s.hi) for s in given),
         computed=tuple(SymbolSpec(s.name, s.lo or 0, _size(caps.get(s, s.hi))) for s in by_slot),
         n_dims=n_dims,
         scratch=scratch,
         constraints=tuple(Constraint(rule) for rule in rules_of(graph.constraints)),
+        failures=("", *graph.checks) if graph.checks else (),
         report=report,
     )
 
@@ -494,7 +495,7 @@ def kernel_texts(graph: Graph, options: Options, stage: str, only: str) -> Itera
     program = planner.program(graph, graph.name)
     made.finish_plan(planner)
     if stage == "entry":
-        slots, shapes = dimension_slots(graph, program), [n.shape for n in graph.outputs]
+        slots, shapes = dimension_slots(graph, program), [n.shape for _, n in graph.results()]
         made.texts()
         yield emit_program(program, slots, shapes, target, made.parameter_counts(), made.most_scratch())
         return

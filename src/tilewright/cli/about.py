@@ -62,7 +62,7 @@ def _graph_facts(graph: Graph) -> dict[str, Any]:
     counts = Counter(n.op.name for n in nodes)
     return {
         "inputs": [_row(name, n.type) for name, n in zip(graph.input_names, graph.inputs, strict=True)],
-        "outputs": [_row(name, n.type) for name, n in zip(graph.output_names, graph.outputs, strict=True)],
+        "outputs": [_row(name, n.type) for name, n in graph.results()],
         "ops": dict(counts.most_common()),
         "weights_bytes": sum(n.attrs.data.array.nbytes for n in nodes if n.op is CONST),
     }

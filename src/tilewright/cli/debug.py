@@ -180,7 +180,7 @@ def _read(model: Path, fixed: dict[str, int]) -> tuple[Any, Graph]:
     if model.suffix == ".pt2":
         program, graph = import_program(model)
         return program, fix_symbols(graph, fixed)
-    return model, driver.read_graph(model, fix_dims=fixed)
+    return model, driver.read_graph(model, fix_dims=fixed).unchecked()
 
 
 def gather(graph: Graph, files: list[str], sizes: dict[str, int], seed: int) -> dict[str, Array]:

@@ -5,8 +5,8 @@ a function per sub-program, to be linked with the kernels' objects.
 Not its business: calls side by side (``codegen.beside``), kernels (``codegen.llvm``), how the functions are called
 (``runtime``).
 
-``i32 tw_run(ptr args, ptr dims, ptr weights, ptr memory, i32 threads)`` returns 0; ``memory`` has the kernels' scratch
-for so many threads (``codegen.scratch``), and behind it the arena.
+``i32 tw_run(ptr args, ptr dims, ptr weights, ptr memory, i32 threads)`` returns 0, or the number of a check that does
+not hold; ``memory`` has the kernels' scratch for so many threads (``codegen.scratch``), and behind it the arena.
 ``void tw_plan(ptr dims, ptr out)`` writes the arena's bytes, then every dimension of every output.
 """
 
@@ -27,6 +27,7 @@ from tilewright.partition.program import (
     Pointer,
     Program,
     Repeat,
+    Require,
     Routine,
     SetDim,
     Step,
@@ -233,6 +234,18 @@ class Function:
                 self.branch(step)
             case Repeat():
                 self.repeat(step)
+            case Require():
+                self.require(step)
+
+    def require(self, step: Require) -> None:
+        flag = self.let(f"load i8, ptr {self.pointer(step.cond)}")
+        test = self.let(f"icmp ne i8 {flag}, 0")
+        self.n += 1
+        holds, fails = f"holds{self.n}", f"fails{self.n}"
+        self.write(f"br i1 {test}, label %{holds}, label %{fails}")
+        self.label(fails)
+        self.write(f"ret i32 {step.code}")
+        self.label(holds)
 
     def call(self, step: Call) -> None:
         """A kernel; or a routine, and the kernel where that declines."""

@@ -30,7 +30,11 @@ def evaluate_graph(graph: Graph, arrays: Sequence[Array]) -> Results:
     Raises ``InputError`` when an array does not fit its input, ``ExecutionError`` when a result does not fit its type.
     """
     env = bind_inputs(graph, arrays)
-    return evaluate_nodes(graph.outputs, dict(zip(graph.inputs, arrays, strict=True)), env)
+    found = evaluate_nodes(graph.outputs, dict(zip(graph.inputs, arrays, strict=True)), env)
+    for text, holds in zip(graph.checks, found[graph.n_results :], strict=True):
+        if not holds:
+            raise ExecutionError(text, remedy="check the values of the inputs")
+    return found[: graph.n_results]
 
 
 def bind_inputs(graph: Graph, arrays: Sequence[Array]) -> dict[Sym, int]:

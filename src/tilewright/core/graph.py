@@ -297,6 +297,8 @@ class Graph:
     """A function over tensors: ``inputs`` are ``input`` nodes in order, ``outputs`` any nodes with one result.
 
     ``constraints`` are relations between symbolic dimensions that callers must keep: each expression is ``>= 0``.
+    ``checks`` say what is wrong where one of the last outputs, as many as there are checks, does not hold: a call then
+    fails with that text. These outputs are 0-d bools and no results.
     """
 
     name: str
@@ -305,6 +307,34 @@ class Graph:
     outputs: tuple[Node, ...]
     output_names: tuple[str, ...]
     constraints: tuple[Expr, ...] = field(default=())
+    checks: tuple[str, ...] = field(default=())
+
+    @property
+    def n_results(self) -> int:
+        """How many of the outputs callers get."""
+        return len(self.outputs) - len(self.checks)
+
+    def results(self) -> list[tuple[str, Node]]:
+        """The outputs that callers get, by name."""
+        return list(zip(self.output_names, self.outputs, strict=True))[: self.n_results]
+
+    def conditions(self) -> tuple[Node, ...]:
+        """The outputs that ``checks`` are about."""
+        return self.outputs[self.n_results :]
+
+    def unchecked(self) -> Graph:
+        """The same function without checks."""
+        n = self.n_results
+        kept, names = self.outputs[:n], self.output_names[:n]
+        return Graph(self.name, self.pool, self.inputs, kept, names, self.constraints) if self.checks else self
+
+    def with_checks(self, checks: Mapping[str, Node]) -> Graph:
+        """The same function with checks, by the text of each."""
+        names = tuple(f"check:{k}" for k in range(len(checks)))
+        outputs, texts = (*self.outputs, *checks.values()), (*self.checks, *checks)
+        return Graph(
+            self.name, self.pool, self.inputs, outputs, (*self.output_names, *names), self.constraints, texts
+        )  # fmt: skip
 
     def nodes(self) -> list[Node]:
         """Every node that an output depends on, operands first, in a fixed order; unused inputs are not in it."""
@@ -327,7 +357,7 @@ class Graph:
         new = tuple(outputs)
         if len(new) == len(self.outputs) and all(a is b for a, b in zip(new, self.outputs, strict=True)):
             return self
-        return Graph(self.name, self.pool, self.inputs, new, self.output_names, self.constraints)
+        return Graph(self.name, self.pool, self.inputs, new, self.output_names, self.constraints, self.checks)
 
 
 def topological(roots: Iterable[Node], known: Iterable[Node] = ()) -> list[Node]:

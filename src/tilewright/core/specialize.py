@@ -52,4 +52,5 @@ def substitute_symbols(graph: Graph, values: Mapping[Sym, Dim]) -> Graph:
         tuple(new[n] for n in graph.outputs),
         graph.output_names,
         constraints,
+        graph.checks,
     )

@@ -151,6 +151,8 @@ class _Printer:
             self.line(f"require {self.dim(c)}")
         for n in nodes:
             self.node(n)
+        for text in graph.checks:
+            self.line(f"check {json.dumps(text)}")
         outputs = zip(graph.output_names, graph.outputs, strict=True)
         self.line("return " + ", ".join(f"{json.dumps(name)}: {self.ref(n)}" for name, n in outputs))
         self.depth -= 1

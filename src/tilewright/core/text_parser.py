@@ -228,6 +228,7 @@ class _GraphReader:
         self.nodes: dict[int, Node] = {}
         self.inputs: list[Node] = []
         self.constraints: list[Expr] = []
+        self.checks: list[str] = []
 
     def read(self) -> Graph:
         p = self.p
@@ -237,6 +238,8 @@ class _GraphReader:
                 self.symbol()
             elif p.word("require"):
                 self.constraint()
+            elif p.word("check"):
+                self.checks.append(p.string())
             elif p.word("return"):
                 break
             else:
@@ -249,7 +252,10 @@ class _GraphReader:
             names.append(p.string())
             p.expect(":")
             outputs.append(self.ref())
-        return Graph(self.name, self.pool, tuple(self.inputs), tuple(outputs), tuple(names), tuple(self.constraints))
+        return Graph(
+            self.name, self.pool, tuple(self.inputs), tuple(outputs), tuple(names), tuple(self.constraints),
+            tuple(self.checks),
+        )  # fmt: skip
 
     def symbol(self) -> None:
         p = self.p

@@ -15,7 +15,7 @@ from tilewright.core.diag import OpError, Problem, VerifyError
 from tilewright.core.expr import Expr, Sym, symbols
 from tilewright.core.graph import INPUT, PROJ, Graph, Node
 from tilewright.core.opdef import Trait
-from tilewright.core.types import TensorType
+from tilewright.core.types import TensorType, bool_
 
 
 def verify(graph: Graph, when: str = "") -> None:
@@ -85,6 +85,9 @@ def _of_interface(graph: Graph, order: Iterable[Node]) -> Iterator[Problem]:
     for n in graph.outputs:
         if len(n.types) != 1:
             yield _problem(n, f"is an output with {len(n.types)} results; take one through proj")
+    for n in graph.conditions():
+        if n.op is not PROJ and (n.type.dtype is not bool_ or n.shape):
+            yield _problem(n, f"is a condition of type {n.type}; conditions are bool[]")
     if len(graph.output_names) != len(graph.outputs):
         rule = f"{len(graph.output_names)} output names for {len(graph.outputs)} outputs"
         yield Problem(graph.outputs[0].loc if graph.outputs else graph.inputs[0].loc, "return", rule)

@@ -124,7 +124,7 @@ def load_source(
 def import_program(path: Path) -> tuple[Any, Graph]:
     """An exported program of a file, and its graph."""
     program = load_program(path)
-    return program, import_source(program)
+    return program, import_source(program).unchecked()
 
 
 def _import(
@@ -159,6 +159,7 @@ def _import(
         graph = peer.graph
     if not is_onnx:
         graph = fix_symbols(graph, fix_dims)
+    graph = graph.unchecked()
     return peer, graph, _arrays(graph, inputs)
 
 

@@ -14,20 +14,32 @@ from typing import Any
 
 from tilewright import ops
 from tilewright.core.diag import CompileError, Loc, Problem
-from tilewright.core.expr import Expr, Sym, is_nonneg, maximum
+from tilewright.core.expr import Dim, Expr, Sym, is_nonneg, maximum
 from tilewright.core.graph import Builder, Node, Pool
-from tilewright.core.types import TensorType
+from tilewright.core.types import TensorType, bool_, i64
 from tilewright.frontend.aten import CONVERTERS, nearest
-from tilewright.frontend.aten_call import Call, Draws, Result, SymFloat, Unsupported, dtype_from_torch, reshape
+from tilewright.frontend.aten_call import (
+    Call,
+    Draws,
+    Result,
+    SymFloat,
+    Unsupported,
+    cast,
+    dim_scalar,
+    dtype_from_torch,
+    reshape,
+)
 from tilewright.frontend.aten_complex import COMPLEX
 from tilewright.frontend.aten_places import UNBOUNDED
 from tilewright.frontend.complex_pairs import COMPLEX_PARTS, HALF_PARTS, Pair, from_parts
+from tilewright.frontend.fx_checks import asserted_values, is_about_values, lookup_of, promises_of, truth
 from tilewright.frontend.fx_control import convert_cond, convert_scan, convert_while
 from tilewright.frontend.fx_floats import float_node
 from tilewright.frontend.fx_inplace import NO_WRITES, Writes, functional_name, is_in_place, put_back
 from tilewright.frontend.fx_locations import location_of
 from tilewright.frontend.fx_symbols import SymbolTable, is_about_data, is_decided_by_data, lone_symbol
 from tilewright.frontend.homes import Homes, TyingBuilder
+from tilewright.frontend.index_checks import index_check
 from tilewright.frontend.torch_tensors import is_complex_tensor, part_dtype, to_numpy
 from tilewright.ops.value_bounds import bounds_of
 
@@ -80,11 +92,13 @@ class Importer:
         self.failed: dict[Any, Problem] = {}
         self._more_problems: list[Problem] = []
         self.constraints: list[Expr] = []
+        self.promises: dict[str, Any] = {}  # the most that numbers are, by PyTorch's symbols
         self.numbers: dict[str, Node] = {}  # PyTorch's symbols for elements of tensors, 0-d
         self.writes = NO_WRITES
         self.draws: Draws | None = None
         self.on_fault: OnFault | None = None
         self.complex_inputs: list[str] = []
+        self.checks: dict[str, Node] | None = None  # what calls fail without, by the text; None: nothing is asked
         self._versions: dict[Any, int] = {}  # of views, and of what they are taken of: how often it was written to
         self._constants: dict[int, Node] = {}
 
@@ -104,7 +118,7 @@ class Importer:
         What nothing but checks reads is left out, since the checks are.
         """
         nodes = list(nodes)
-        unread = _read_by_checks_only(nodes)
+        unread = _read_by_checks_only(nodes, self.checks is not None)
         for node in nodes:
             if node in unread:
                 continue
@@ -190,6 +204,7 @@ class Importer:
         """An importer for a sub-graph: the same sizes, nodes and problems of its own."""
         made = Importer(pool, self.symbols, owner, self.homes if pool is self.pool else None)
         made.draws = self.draws if pool is self.pool else None
+        made.checks = self.checks if pool is self.pool else None
         made.on_fault = self.on_fault
         return made
 
@@ -201,6 +216,7 @@ class Importer:
         conditions = [_expression(n.args[0]) for n in graph.nodes if str(n.target) in ASSERTIONS]
         sizes = dict.fromkeys(c for n in graph.nodes for c in _equal_sizes(n))
         asserted = [c for c in conditions if c is not None and not is_about_data(c)]
+        self.promises = dict(p for c in conditions if c is not None for p in promises_of(c))
         for condition in dict.fromkeys(asserted):
             self.require(condition, f"the assertion {condition}")
         for condition in sizes:
@@ -248,9 +264,9 @@ class Importer:
 
     def _call(self, node: Any) -> Any:
         name = str(node.target)
-        if name in CHECKS:
-            return None
-        if name in ASSERTIONS:
+        if self.checks is not None and is_about_values(node):
+            self._check(node)
+        if name in CHECKS or name in ASSERTIONS:
             return None
         if name == "with_effects":
             if not _is_left_out(node):
@@ -271,6 +287,19 @@ class Importer:
             return value
         return self._convert(node, name, value)
 
+    def _check(self, node: Any) -> None:
+        """Let calls fail where an assertion of the program about values does not hold."""
+        assert self.checks is not None
+        b = self.builder(location_of(node))
+        for condition, text in asserted_values(node):
+            if hasattr(condition, "op"):
+                value = self._value(condition)
+                holds = cast(b, reshape(b, value, ()), bool_) if isinstance(value, Node) else None
+            else:
+                holds = truth(b, self.symbols, self.numbers, condition)
+            if holds is not None:
+                self.checks.setdefault(f"{location_of(node)}: {text}", holds)
+
     def _number(self, node: Any, x: Any, value: Any) -> Any:
         """An element as a number: a size where it is never negative and something bounds it, else a 0-d tensor."""
         if not isinstance(x, Node):
@@ -282,7 +311,7 @@ class Importer:
         if symbol is None or not x.dtype.is_integer:
             return x
         size = self.symbols.dim(value)
-        promised = size.hi if isinstance(size, Sym) else None
+        promised = self._promised(symbol, size)
         least, most = bounds_of(x)
         most = most if promised is None else promised
         least = self.symbols.least(value) if least is None or not is_nonneg(least) else least
@@ -294,6 +323,14 @@ class Importer:
         marker, _ = b.results(b(ops.as_size, x, count=size.name, most=maximum(most, 0)))
         self.symbols.bind(size, marker.shape[1])
         return marker.shape[1]
+
+    def _promised(self, symbol: str, size: Any) -> Dim | None:
+        """The most that the program promises of a number: by its range, or by an assertion."""
+        if isinstance(size, Sym) and size.hi is not None:
+            return size.hi
+        with suppress(Unsupported):
+            return self.symbols.dim(self.promises[symbol]) if symbol in self.promises else None
+        return None
 
     def _convert(self, node: Any, name: str, value: Any) -> Any:
         args = self._arguments(node)
@@ -310,6 +347,11 @@ class Importer:
         made = convert(Call(self.builder(location_of(node)), name, args, types, gives_complex, self.draws))
         _check_results(made, types)
         self._bind_sizes(made, types)
+        if self.checks is not None and (found := lookup_of(functional_name(name), args)) is not None:
+            loc, b = location_of(node), self.builder(location_of(node))
+            check = index_check(b, lambda d: dim_scalar(b, d, i64), *found, loc)
+            if check is not None:
+                self.checks.setdefault(check[1], check[0])
         return made if isinstance(value, tuple | list) or isinstance(made, Node | Pair) else made[0]
 
     def _bind_sizes(self, made: Result, types: Sequence[TensorType | None]) -> None:
@@ -389,10 +431,11 @@ def _is_a_size(symbol: str, number: Any) -> bool:
     return computed or any(str(s) == symbol for d in sizes for s in d.node.expr.free_symbols)
 
 
-def _read_by_checks_only(nodes: Sequence[Any]) -> set[Any]:
+def _read_by_checks_only(nodes: Sequence[Any], values_are_checked: bool) -> set[Any]:
     """Calls without effects whose results, and what is made of them, only ``IGNORED`` calls among ``nodes`` read."""
     found: set[Any] = set()
     checks = {n for n in nodes if str(n.target) in IGNORED or _is_left_out(n)}
+    checks = {n for n in checks if not (values_are_checked and is_about_values(n))}
     for node in reversed(nodes):
         schema = getattr(node.target, "_schema", None)
         is_pure = node.op == "call_function" and not (schema is not None and schema.is_mutable)

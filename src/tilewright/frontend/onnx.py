@@ -182,7 +182,7 @@ def _attempt(
     graph = Graph(
         name or model.graph.name or "model", pool, inputs, tuple(found), tuple(names), tuple(walker.constraints)
     )
-    return Imported(graph, tuple(results))
+    return Imported(graph.with_checks(walker.checks), tuple(results))
 
 
 class _Header:

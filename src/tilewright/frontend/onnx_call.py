@@ -252,6 +252,9 @@ class Host(Protocol):
     def reset(self, mark: int) -> None:
         """Forget the problems found since ``mark``: another form is tried."""
 
+    def check(self, holds: Node, text: str) -> None:
+        """Let a call fail with ``text`` where the 0-d bool ``holds`` does not; in a sub-graph nothing is checked."""
+
     def only_misfits(self, mark: int) -> bool:
         """Are all problems found since ``mark`` of ops whose operands' types do not go together?"""
 

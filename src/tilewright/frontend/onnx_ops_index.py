@@ -11,6 +11,7 @@ from tilewright import ops
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Node
 from tilewright.core.types import bool_, f32, i64, product
+from tilewright.frontend.index_checks import index_check
 from tilewright.frontend.onnx_arithmetic import Formula
 from tilewright.frontend.onnx_call import Call, Results, Table
 from tilewright.frontend.onnx_shapes import is_symbolic
@@ -24,7 +25,12 @@ def _axis(c: Call, default: int = 0) -> int:
 
 
 def _gather(c: Call) -> Node:
-    return c(ops.gather, c.x(0), c.x(1), axis=_axis(c))
+    x, indices, axis = c.x(0), c.x(1), _axis(c)
+    if x.shape:
+        found = index_check(c, c.dim_value, x.shape, indices, axis, -1 * x.shape[axis], c.loc)
+        if found is not None:
+            c.host.check(*found)
+    return c(ops.gather, x, indices, axis=axis)
 
 
 def _gather_elements(c: Call) -> Node:

@@ -123,6 +123,7 @@ class Walker:
         self.undecided: dict[str, list[Problem]] = {}  # per input of the model, what waits for its value
         self.misfits: set[Problem] = set()  # those of operands' types
         self.constraints: dict[Expr, None] = {}
+        self.checks: dict[str, Node] = {}
         self.input_symbols: set[Sym] = set()
         self._n_nodes = 0
         self._n_inputs = 0
@@ -483,15 +484,23 @@ class _BoundHost:
         return Body(graphs, tuple(captures))
 
     def assume(self, nonneg: Expr) -> bool:
-        at: Scope | None = self.scope
-        while at is not None:
-            if at.closed:
-                return False
-            at = at.parent or at.caller
+        if not self._is_outermost():
+            return False
         if not symbols(nonneg) <= self.walker.input_symbols:
             return False
         self.walker.constraints[nonneg] = None
         return True
+
+    def check(self, holds: Node, text: str) -> None:
+        if self._is_outermost():
+            self.walker.checks.setdefault(text, holds)
+
+    def _is_outermost(self) -> bool:
+        """Does what is added here always run, once?"""
+        at: Scope | None = self.scope
+        while at is not None and not at.closed:
+            at = at.parent or at.caller
+        return at is None
 
     def mark(self) -> int:
         return len(self.walker.problems)

@@ -181,6 +181,7 @@ def import_with_values(
     symbols = SymbolTable(dimension_names, _place_names(program, dimension_names or {}))
     symbols.add_ranges(program.range_constraints, down_to=1)
     importer = Importer(Pool(), symbols, program.graph_module)
+    importer.checks = {}
     importer.draws = Draws(importer.pool, _unused("random_state", {n.name for n in program.graph.nodes}))
     _read_guards(importer, given, program)
     importer.read_assertions(program.graph)
@@ -194,7 +195,7 @@ def import_with_values(
             f"{len(importer.problems)} calls of the PyTorch program have no form here", importer.problems
         )
     every = (*inputs, *(k.node for k in kept.values()))
-    graph = Graph(name, importer.pool, every, nodes, names, tuple(importer.constraints))
+    graph = Graph(name, importer.pool, every, nodes, names, tuple(importer.constraints)).with_checks(importer.checks)
     changed = writes.changing
     values = {k: v for k, v in importer.env.items() if isinstance(v, Node) and k not in changed}
     start = tuple(k.start for k in kept.values())

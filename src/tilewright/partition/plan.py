@@ -23,7 +23,18 @@ from tilewright.partition.computation import GroupComputation, computation_of, c
 from tilewright.partition.control import data_dims, plan_control
 from tilewright.partition.fuse import CORE, LARGE, Group, Partition, partition
 from tilewright.partition.memory import Storage, plan_memory
-from tilewright.partition.program import Beside, Call, Copy, LetDim, Pointer, Program, Routine, SetDim, Step
+from tilewright.partition.program import (
+    Beside,
+    Call,
+    Copy,
+    LetDim,
+    Pointer,
+    Program,
+    Require,
+    Routine,
+    SetDim,
+    Step,
+)
 from tilewright.partition.projections import Core
 from tilewright.partition.weights import Fill, Weights
 from tilewright.runtime.routines import PREFIX
@@ -137,14 +148,15 @@ class GraphPlan:
             for k in run.calls:
                 self._place(scheduled[k], step)
         end = len(runs)
-        for node, _ in self.copies:
+        for node in (*(node for node, _ in self.copies), *self.graph.conditions()):
             self.touch(node, end)
         plan = plan_memory(self.storages)
         self.offsets = plan.offsets
         steps = [make() for makers in self.steps for make in makers]
         for node, target in self.copies:
             steps.append(Copy(self.pointer(node), target, node.type.n_bytes))
-        n_inputs, n_outputs = len(self.graph.inputs), len(self.graph.outputs)
+        steps += [Require(self.pointer(node), code) for code, node in enumerate(self.graph.conditions(), 1)]
+        n_inputs, n_outputs = len(self.graph.inputs), self.graph.n_results
         return Program(self.name, n_inputs, n_outputs, tuple(steps), plan.n_bytes, plan.lower_bound, tuple(beside))
 
     # --- where things are
@@ -192,7 +204,7 @@ class GraphPlan:
         """Results that are written straight to an output; ``copies`` gets the outputs that are copied at the end."""
         targets: dict[Result, Pointer] = {}
         n = len(self.graph.inputs)
-        for k, node in enumerate(self.graph.outputs):
+        for k, (_, node) in enumerate(self.graph.results()):
             result, place = self.resolve(node), Pointer("arg", n + k)
             if result in targets or result[0].op in (INPUT, CONST):
                 self.copies.append((node, place))

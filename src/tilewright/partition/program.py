@@ -128,7 +128,15 @@ class Repeat:
     scratch: Pointer
 
 
-Step: TypeAlias = Call | Copy | SetDim | LetDim | Branch | Repeat
+@dataclass(frozen=True)
+class Require:
+    """End the call with ``code`` unless the bool at ``cond`` is true. Of the main program alone."""
+
+    cond: Pointer
+    code: int
+
+
+Step: TypeAlias = Call | Copy | SetDim | LetDim | Branch | Repeat | Require
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,159 @@
+"""What a model asks of values: indices in range, and what a program asserts; a call that breaks it fails by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from torch.export import Dim
+
+import tilewright as tw
+from frontend.onnx_build import I64, graph, info, model, node, runtime_answers
+from tilewright import ops
+from tilewright.core.text import SideTable, parse_graph, print_graph
+from tilewright.core.verify import verify
+from tilewright.frontend.onnx import import_onnx
+from tilewright.frontend.torch import export_module
+from tilewright.runtime.errors import ExecutionError
+from tilewright.runtime.library import LibraryModel
+
+TABLE = np.random.default_rng(3).standard_normal((100, 16)).astype(np.float32)
+
+
+def lookup(dtype: int = I64) -> onnx.ModelProto:
+    nodes = [node("Unsqueeze", ["ids", "zero"], ["u"]), node("Gather", ["w", "u"], ["y"], name="words")]
+    return model(nodes, [info("ids", ["n"], dtype)], ["y"], {"w": TABLE, "zero": np.array([0])})
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_indices_of_onnx_models(dtype: type) -> None:
+    source = lookup(onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+    made, good = tw.compile(source, cache=False), np.array([0, 99, -100, 7], dtype)
+    for _ in range(3):
+        np.testing.assert_array_equal(made(good), runtime_answers(source, {"ids": good})[0])
+    for wrong in (100, -101, np.iinfo(dtype).max, np.iinfo(dtype).min):
+        ids = np.array([1, wrong, 2], dtype)
+        for _ in range(3):  # the third would be the native entry's
+            with pytest.raises(
+                ExecutionError, match=r'"words" \(Gather\): .*input "ids" is outside of -100\.\.99'
+            ):
+                made(ids)
+
+
+def test_indices_in_files_and_exports(tmp_path: Path) -> None:
+    made = tw.compile(lookup(), cache=False)
+    made.save(tmp_path / "words.tw")
+    library = LibraryModel(made.export(tmp_path, name="words", shared=True).library)
+    for loaded in (tw.load(tmp_path / "words.tw"), library):
+        np.testing.assert_array_equal(loaded(np.array([3, -1]))[0], TABLE[[3, -1]])
+        with pytest.raises(ExecutionError, match=r"words.*-100\.\.99"):
+            loaded(np.array([3, 100]))
+
+
+def test_computed_indices_and_lone_elements_are_kept_in_range() -> None:
+    nodes = [node("Add", ["ids", "one"], ["more"]), node("Gather", ["w", "more"], ["y"])]
+    nodes += [node("Gather", ["column", "ids"], ["z"])]
+    constants = {"w": TABLE, "one": np.array(1), "column": TABLE[:, 0].copy()}
+    made = import_onnx(model(nodes, [info("ids", ["n"], I64)], ["y", "z"], constants))
+    assert made.checks == ()
+
+
+def test_a_branch_that_does_not_run_asks_nothing() -> None:
+    branches = [
+        graph([node("Gather", ["w", "ids"], ["r"])], [], ["r"], name="looked_up"),
+        graph([node("Gather", ["w", "zero"], ["r"])], [], ["r"], name="first"),
+    ]
+    nodes = [node("If", ["c"], ["y"], then_branch=branches[0], else_branch=branches[1])]
+    inputs = [info("c", [], onnx.TensorProto.BOOL), info("ids", [1], I64)]
+    made = tw.compile(model(nodes, inputs, ["y"], {"w": TABLE, "zero": np.array([0])}), cache=False)
+    np.testing.assert_array_equal(made(np.array(False), np.array([1000])), TABLE[:1])
+
+
+def test_checks_survive_text_and_passes() -> None:
+    made = import_onnx(lookup())
+    table = SideTable()
+    again = parse_graph(print_graph(made, table), ops.by_name, table.arrays)
+    assert again.checks == made.checks and again.output_names == made.output_names and again.n_results == 1
+    verify(again)
+
+
+class Words(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.places = torch.nn.Embedding(100, 16), torch.nn.Embedding(64, 16)
+
+    def forward(self, ids: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        return self.words(ids) + self.places(at.long()) + self.words.weight[ids].index_select(0, at)
+
+
+def test_indices_of_pytorch_modules() -> None:
+    module = Words()
+    ids, at = torch.randint(0, 100, (7, 7)), torch.arange(7, dtype=torch.int32)
+    made = tw.compile(module, (ids, at), cache=False)
+    with torch.no_grad():
+        torch.testing.assert_close(made(ids, at), module(ids, at))
+    for wrong, name, limits in ((100, "ids", "0..99"), (-1, "ids", "0..99"), (64, "at", "0..")):
+        arguments = [ids.clone(), at.clone()]
+        arguments[name == "at"].view(-1)[3] = wrong
+        with pytest.raises(ExecutionError, match=f'in forward: an index in input "{name}" is outside of {limits}'):
+            made(*arguments)
+
+
+def cut(x: torch.Tensor) -> torch.Tensor:
+    n = x.sum().to(torch.int64).item()
+    torch._check(n >= 0)
+    torch._check(n <= x.shape[0])
+    return x[:n] * 2
+
+
+def positive(x: torch.Tensor) -> torch.Tensor:
+    torch._assert_async((x > 0).all(), "only positive numbers")
+    return x.sqrt()
+
+
+def several(x: torch.Tensor) -> torch.Tensor:
+    y = x[x > 0]
+    torch._check(y.shape[0] >= 2)
+    return y + 1
+
+
+def scaled(x: torch.Tensor) -> torch.Tensor:
+    most = x.max().item()
+    torch._check(most > 0.5)
+    return x / most
+
+
+@pytest.mark.parametrize(
+    ("f", "words"),
+    [
+        (cut, r"u0 <= .* must hold, where the data decide u0"),
+        (positive, "only positive numbers"),
+        (several, r"u0 >= 2 must hold"),
+        (scaled, r"zuf0 > 0\.5 must hold"),
+    ],
+)
+def test_assertions_about_values_hold_where_pytorch_s_do(f: Callable[..., Any], words: str) -> None:
+    class Asserting(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return f(x)
+
+    program = export_module(Asserting(), (torch.ones(6) / 2,), {"x": {0: Dim.AUTO}})
+    made, eager, refused = tw.compile(program, cache=False), program.module(), 0
+    draw = np.random.default_rng(4)
+    for k in range(12):
+        x = torch.from_numpy(draw.standard_normal(2 + k % 5).astype(np.float32) + k % 3 - 1)
+        x = x.abs() if k % 4 == 0 else x
+        try:
+            want = eager(x)
+        except (RuntimeError, AssertionError):
+            refused += 1
+            with pytest.raises(ExecutionError, match=words if f is not cut else "u0"):
+                made(x)
+        else:
+            torch.testing.assert_close(made(x), want)
+    assert 0 < refused < 12
