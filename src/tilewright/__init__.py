@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tilewright.debug.reduce import reduce
     from tilewright.deploy import export
     from tilewright.driver import compile
-    from tilewright.frontend.dynamo_plan import FallbackWarning
+    from tilewright.frontend.dynamo_capture import FallbackWarning
     from tilewright.runtime.errors import (
         ArtifactError,
         ExecutionError,
@@ -36,7 +36,7 @@ _HOMES = {
     "reduce": "debug.reduce",
     "load": "runtime.model",
     "LoadedModel": "runtime.model",
-    "FallbackWarning": "frontend.dynamo_plan",
+    "FallbackWarning": "frontend.dynamo_capture",
     "Target": "codegen.target",
     "CompileError": "core.diag",
     "ImportFailed": "core.diag",

@@ -12,7 +12,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 from tilewright.core.graph import Graph
 from tilewright.frontend.dynamo import _decompositions, make_backend
-from tilewright.frontend.dynamo_plan import FallbackWarning
+from tilewright.frontend.dynamo_capture import FallbackWarning
 from tilewright.graph.interp import run
 
 

@@ -16,8 +16,8 @@ from tilewright.core.text import load_graph
 from tilewright.frontend import fx
 from tilewright.frontend.aten_call import Call
 from tilewright.frontend.dynamo import MODES, make_backend
+from tilewright.frontend.dynamo_capture import FallbackWarning
 from tilewright.frontend.dynamo_faults import KEPT_BYTES
-from tilewright.frontend.dynamo_plan import FallbackWarning
 from tilewright.graph.interp import run
 
 

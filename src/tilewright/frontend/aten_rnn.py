@@ -155,16 +155,20 @@ def _projected_direction(
 
 
 def _gru(c: Call) -> Result:
-    return _layers(c, _gru_cell(), [c.tensor("hx")])
+    return _layers(c, _gru_cell(), [_state(c)])
 
 
 def _rnn(activation: str) -> Convert:
-    return lambda c: _layers(c, Cell(ops.rnn, (0,), (activation,), 1), [c.tensor("hx")])
+    return lambda c: _layers(c, Cell(ops.rnn, (0,), (activation,), 1), [_state(c)])
 
 
+def _state(c: Call) -> Node:
+    """The first state, alone or as a list of one."""
+    return c.tensors("hx")[0] if isinstance(c["hx"], list) else c.tensor("hx")
+
+
+_KINDS: Mapping[str, Convert] = {"lstm": _lstm, "gru": _gru, "rnn_tanh": _rnn("Tanh"), "rnn_relu": _rnn("Relu")}
 TABLE: Mapping[str, Convert] = {
-    "lstm.input": _lstm,
-    "gru.input": _gru,
-    "rnn_tanh.input": _rnn("Tanh"),
-    "rnn_relu.input": _rnn("Relu"),
+    **{f"{kind}.input": convert for kind, convert in _KINDS.items()},
+    **{f"tilewright.{kind}.default": convert for kind, convert in _KINDS.items()},  # of ``dynamo_recurrence``
 }

@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Any
 from tilewright.core.diag import OptionError
 from tilewright.core.graph import Graph
 from tilewright.frontend.aten import CONVERTERS, TAKEN_APART
+from tilewright.frontend.dynamo_capture import watch
 from tilewright.frontend.dynamo_plan import Execute, OnFallback, plan_graph, warn_of_fallback
+from tilewright.frontend.dynamo_recurrence import keep_recurrences_whole
 from tilewright.frontend.dynamo_views import separate_views
 from tilewright.runtime.env import read_environment
 
@@ -81,6 +83,7 @@ def make_backend(
         if mode not in MODES:
             raise OptionError(f"mode {mode!r} is not offered", remedy=f"use one of {list(MODES)}")
         given = dict(options or {})
+        keep_recurrences_whole(gm)
         strict = not given.pop("fallback", not read_environment().strict)
 
         def compile_now(graph: Graph) -> Execute:
@@ -104,7 +107,12 @@ def make_backend(
         result: Callable[..., Any] = compiler(gm, example_inputs)
         return result
 
+    compile_captured.is_tilewright = True  # type: ignore[attr-defined]
+    watch()
     return compile_captured
+
+
+backend.is_tilewright = True  # type: ignore[attr-defined]
 
 
 @functools.cache
@@ -273,3 +281,6 @@ def _boxed(compiled: _Compiled) -> Callable[[list[Any]], list[Any]]:
 
     call._boxed_call = True  # type: ignore[attr-defined]
     return call
+
+
+watch()  # PyTorch imports this file when ``torch.compile`` names the back end, and traces afterwards

@@ -26,8 +26,10 @@ from tilewright.core.diag import CompileError, ImportFailed, OptionError, Proble
 from tilewright.core.graph import Graph
 from tilewright.core.types import Array
 from tilewright.frontend.aten_places import UNBOUNDED
+from tilewright.frontend.dynamo_capture import FallbackWarning
 from tilewright.frontend.dynamo_faults import Faults, InternalError, is_refusal
 from tilewright.frontend.dynamo_piece import PieceProgram, import_piece
+from tilewright.frontend.dynamo_recurrence import DRAWS as DRAWING_RECURRENCES
 from tilewright.frontend.dynamo_sizes import size_read_before
 from tilewright.frontend.dynamo_split import Piece, calls, split
 from tilewright.frontend.fx_guards import Promises, promises_of
@@ -52,6 +54,7 @@ DRAWS = frozenset({
     "log_normal.default", "random.default", "random.from", "random.to", "bernoulli.default", "normal.Tensor_Tensor",
     "normal.Tensor_float", "normal.float_Tensor", "multinomial.default", "poisson.default", "binomial.default",
     "_sample_dirichlet.default", "_standard_gamma.default", "rrelu_with_noise_functional.default",
+    *DRAWING_RECURRENCES,
 })  # fmt: skip
 """Calls that draw from PyTorch's generator."""
 
@@ -61,10 +64,6 @@ SHAPE_ONLY = frozenset({
     "log_normal.default", "random.default", "random.from", "random.to",
 })  # fmt: skip
 """Draws that read nothing of their first operand but its shape, strides and dtype."""
-
-
-class FallbackWarning(UserWarning):
-    """A call that has no form in Tilewright is left to PyTorch; the text names the call, the line and the reason."""
 
 
 def warn_of_fallback(problems: Sequence[Problem]) -> None:

@@ -1,0 +1,199 @@
+"""What Dynamo captures for this back end: recurrent modules, places where a mask is true; a word about the rest."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch._dynamo.config as config
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from tilewright.core.graph import Graph
+from tilewright.frontend.dynamo import make_backend
+from tilewright.frontend.dynamo_capture import FallbackWarning
+from tilewright.graph.interp import run
+
+
+class Recorder:
+    """A back end that interprets graphs and keeps them, and what it was told of calls left to PyTorch."""
+
+    def __init__(self) -> None:
+        self.graphs: list[Graph] = []
+        self.told: list[Any] = []
+
+    def compile(self, f: Any, **options: Any) -> Any:
+        def compile_graph(graph: Graph) -> Any:
+            self.graphs.append(graph)
+
+            def execute(*arrays: np.ndarray) -> Any:
+                results = run(graph, arrays)
+                return results[0] if len(results) == 1 else results
+
+            return execute
+
+        torch._dynamo.reset()
+        return torch.compile(f, backend=make_backend(compile_graph, self.told.extend), **options)
+
+    @property
+    def ops(self) -> list[str]:
+        return [n.op.name for g in self.graphs for n in g.nodes()]
+
+
+def assert_close(a: Any, b: Any) -> None:
+    torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("kind", "options"), [
+    ("LSTM", {"batch_first": True}),
+    ("LSTM", {"num_layers": 2, "bidirectional": True}),
+    ("LSTM", {"bias": False, "batch_first": True}),
+    ("GRU", {"num_layers": 2, "batch_first": True}),
+    ("GRU", {"bidirectional": True}),
+    ("RNN", {"batch_first": True}),
+    ("RNN", {"nonlinearity": "relu", "bidirectional": True}),
+])  # fmt: skip
+def test_recurrent_modules_are_one_op_of_any_length(kind: str, options: dict[str, Any]) -> None:
+    recorder, net = Recorder(), getattr(torch.nn, kind)(5, 6, **options).eval()
+    compiled = recorder.compile(net, dynamic=True)
+    with torch.no_grad():
+        for shape in ((3, 4, 5), (7, 2, 5), (2, 9, 5)):
+            x = torch.randn(shape)
+            got, expected = compiled(x), net(x)
+            assert_close(got, expected)
+            assert got[0].stride() == expected[0].stride()
+    assert not recorder.told
+    n_graphs = 1 if kind == "LSTM" else 3  # PyTorch traces the others for one length
+    assert len(recorder.graphs) == n_graphs
+    assert recorder.ops.count(kind.lower()) == n_graphs * options.get("num_layers", 1)
+
+
+def test_a_projected_lstm_and_one_with_given_states() -> None:
+    recorder, net = Recorder(), torch.nn.LSTM(5, 6, proj_size=3, batch_first=True).eval()
+    x, h, c = torch.randn(2, 4, 5), torch.randn(1, 2, 3), torch.randn(1, 2, 6)
+    with torch.no_grad():
+        assert_close(recorder.compile(net)(x, (h, c)), net(x, (h, c)))
+        assert_close(recorder.compile(net)(x[0], (h[:, 0], c[:, 0])), net(x[0], (h[:, 0], c[:, 0])))
+    assert not recorder.told
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_training_a_recurrent_module(kind: str) -> None:
+    """PyTorch computes the gradients of a recurrence, and that is told."""
+    net = torch.nn.Sequential(torch.nn.Linear(4, 5), getattr(torch.nn, kind)(5, 6, batch_first=True))
+    x = torch.randn(2, 7, 4)
+
+    def gradients(f: Any) -> list[torch.Tensor]:
+        net.zero_grad()
+        f(x)[0].square().sum().backward()
+        return [p.grad.clone() for p in net.parameters() if p.grad is not None]
+
+    expected, recorder = gradients(net), Recorder()
+    assert_close(gradients(recorder.compile(net)), expected)
+    assert kind.lower() in recorder.ops
+    assert [p.op for p in recorder.told if "backward" in p.op]
+
+
+def test_dropout_between_layers_draws_from_the_generator() -> None:
+    net, x = torch.nn.LSTM(3, 4, num_layers=2, dropout=0.5), torch.randn(3, 2, 3)
+
+    def results(f: Any) -> list[torch.Tensor]:
+        torch.manual_seed(3)
+        net.zero_grad()
+        y = torch.dropout(f(x * torch.rand(1))[0], 0.5, True)
+        y.square().sum().backward()
+        return [y.detach(), *(p.grad.clone() for p in net.parameters() if p.grad is not None)]
+
+    recorder = Recorder()
+    assert_close(results(recorder.compile(net)), results(net))
+
+
+def test_packed_sequences_stay_right() -> None:
+    net, x = torch.nn.LSTM(3, 4, batch_first=True).eval(), torch.randn(3, 5, 3)
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        packed, _ = net(pack_padded_sequence(x * 2, torch.tensor([5, 3, 2]), batch_first=True))
+        return pad_packed_sequence(packed, batch_first=True)[0] + 1
+
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert_close(torch.compile(f, backend="tilewright")(x), f(x))
+
+
+class Experts(torch.nn.Module):
+    """Each expert takes the rows that chose it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = torch.nn.Linear(8, 3)
+        self.experts = torch.nn.ModuleList(torch.nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weights, chosen = torch.topk(self.gate(x).softmax(-1), 2)
+        out = torch.zeros_like(x)
+        for k, expert in enumerate(self.experts):
+            row, place = torch.where(chosen == k)
+            out[row] += weights[row, place, None] * expert(x[row])
+        return out
+
+
+def test_a_loop_over_experts_is_captured() -> None:
+    recorder, net = Recorder(), Experts().eval()
+    compiled = recorder.compile(net)
+    with torch.no_grad():
+        for _ in range(3):
+            x = torch.randn(6, 8)
+            assert_close(compiled(x), net(x))
+    assert "matmul" in recorder.ops
+
+
+def suppress(boxes: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+    """Non-maximum suppression as a loop: how often it runs, data decide."""
+    order, keep = scores.argsort(descending=True), []
+    while order.numel() > 0:
+        best = order[0]
+        keep.append(best)
+        rest = boxes[order[1:]]
+        overlap = torch.minimum(boxes[best, 1], rest[:, 1]) - torch.maximum(boxes[best, 0], rest[:, 0])
+        order = order[1:][overlap <= 0.5]
+    return torch.stack(keep)
+
+
+def quantised() -> Callable[..., Any]:
+    net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.ao.quantization.quantize_dynamic(net, {torch.nn.Linear})
+
+
+@pytest.mark.parametrize(("f", "args", "says"), [
+    (suppress, (torch.rand(5, 2) + torch.arange(2), torch.rand(5)), "suppress at .*captured no graph"),
+    (quantised(), (torch.randn(2, 4),), "broke the graph"),
+])  # fmt: skip
+def test_a_frame_that_is_not_captured_is_told_once(f: Any, args: tuple[Any, ...], says: str) -> None:
+    torch._dynamo.reset()
+    compiled = torch.compile(f, backend="tilewright")
+    with torch.no_grad(), pytest.warns(FallbackWarning, match=says):
+        assert_close(compiled(*args), f(*args))
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("error", FallbackWarning)
+        compiled(*args)
+
+
+def test_other_back_ends_keep_dynamo_s_settings() -> None:
+    seen: list[bool] = []
+
+    def other(gm: Any, inputs: Any) -> Any:
+        seen.append(config.allow_rnn)
+        return gm.forward
+
+    x = torch.randn(3)
+    torch._dynamo.reset()
+    torch.testing.assert_close(torch.compile(lambda x: x + 1, backend="tilewright")(x), x + 1)
+    torch._dynamo.reset()
+    torch.compile(lambda x: x + 2, backend=other)(x)
+    assert seen == [False] and not config.allow_rnn and not config.capture_dynamic_output_shape_ops
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("error", FallbackWarning)
+        torch.compile(torch.nn.GRU(3, 3), backend=other)(torch.randn(2, 2, 3))
