@@ -22,6 +22,7 @@ from tilewright.frontend.dynamo_capture import watch
 from tilewright.frontend.dynamo_plan import Execute, OnFallback, plan_graph, warn_of_fallback
 from tilewright.frontend.dynamo_recurrence import keep_recurrences_whole
 from tilewright.frontend.dynamo_views import separate_views
+from tilewright.frontend.dynamo_widths import guard_widths
 from tilewright.runtime.env import read_environment
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ def make_backend(
             raise OptionError(f"mode {mode!r} is not offered", remedy=f"use one of {list(MODES)}")
         given = dict(options or {})
         keep_recurrences_whole(gm)
+        guard_widths(gm)
         strict = not given.pop("fallback", not read_environment().strict)
 
         def compile_now(graph: Graph) -> Execute:
