@@ -23,6 +23,7 @@ from tilewright.codegen.target import Target
 from tilewright.runtime.expressions import Expr, parse_rule
 from tilewright.runtime.manifest import Manifest, TensorSpec
 from tilewright.runtime.shapes import MAX_VALUE, ShapeBinder, compile_size, spoken
+from tilewright.runtime.values import dtype_of
 
 HUGE, MADV_HUGEPAGE = 2 << 20, 14
 CAPACITY, WEIGHTS, OWNED, THREADS = 0, 8, 16, 24
@@ -33,7 +34,11 @@ declare i32 @tw_run(ptr, ptr, ptr, ptr, i32)
 declare void @tw_plan(ptr, ptr)
 declare i64 @llvm.smin.i64(i64, i64)
 declare i64 @llvm.smax.i64(i64, i64)
+declare {i64, i1} @llvm.sadd.with.overflow.i64(i64, i64)
+declare {i64, i1} @llvm.ssub.with.overflow.i64(i64, i64)
+declare {i64, i1} @llvm.smul.with.overflow.i64(i64, i64)
 """
+BEYOND = "a size that follows from these is negative or beyond {} bits"
 
 
 def glue_text(of: Interface, system: System, target: Target, weights: str = "") -> str:
@@ -51,8 +56,8 @@ class _Glue:
 
     def text(self) -> str:
         functions = [
-            self.check(), self.table(), self.bind(), self.workspace(), self.shape("input"), self.shape("output"),
-            self.create(), self.run(), self.result_shape(), self.destroy(), *self.files(),
+            self.check(), self.table(), self.sizes(), self.bind(), self.workspace(), self.shape("input"),
+            self.shape("output"), self.create(), self.run(), self.result_shape(), self.destroy(), *self.files(),
         ]  # fmt: skip
         functions += [self.status_text(), self.info()]  # last: they know every text
         heap = [f"declare ptr @malloc({self.system.size_type})", "declare void @free(ptr)"]
@@ -80,6 +85,18 @@ class _Glue:
             text = f"the code is for {self.of.manifest.target.cpu} and needs instructions that this CPU lacks"
             wrong = w.let(f"xor i1 {w.let(f'call i1 @{self.of.name}_cpu_is_fit()')}, true")
             w.return_if(wrong, self.of.status("TW_ERROR_CPU", text))
+
+    @property
+    def most_bytes(self) -> int:
+        """The bytes that the largest object of this machine may have."""
+        return (1 << (8 * self.system.pointer_bytes - 1)) - 1
+
+    def need_within(self, w: FunctionWriter, also: Sequence[str] = ()) -> None:
+        """Return a status where a size computed so far left 64 bits, or one of ``also`` holds."""
+        for beyond in (w.take_beyond(), *also):
+            if beyond:
+                text = BEYOND.format(8 * self.system.pointer_bytes)
+                w.return_if(beyond, self.of.status("TW_ERROR_SHAPE", text))
 
     def symbols(self, w: FunctionWriter, dims: str = "%dims") -> dict[str, str]:
         """The registers of the symbols that the caller gave."""
@@ -132,37 +149,81 @@ class _Glue:
             reason = f" ({c.reason})" if c.reason else ""
             rule = parse_rule(c.rule)
             status = self.of.status("TW_ERROR_SHAPE", f"{spoken(rule)}{reason}")
-            w.return_if(w.let(f"xor i1 {w.rule(rule, values)}, true"), status)
+            is_broken = w.let(f"xor i1 {w.rule(rule, values)}, true")
+            self.need_within(w)
+            w.return_if(is_broken, status)
         w.emit("ret i32 0")
         return w.text()
 
     def table(self) -> str:
         """``NAME_table(dims, table)``: what ``tw_plan`` and ``tw_run`` find in the table of dimensions. Internal."""
-        w = FunctionWriter(f"define internal void @{self.of.name}_table(ptr %dims, ptr %table) nounwind")
+        w = FunctionWriter(f"define internal i32 @{self.of.name}_table(ptr %dims, ptr %table) nounwind")
         values = self.symbols(w)
         slots = [values[s.name] for s in self.manifest.symbols]
         slots += ["0" if s.hi is None else w.size(compile_size(s.hi), values) for s in self.manifest.computed]
         slots += ["0"] * (self.manifest.n_dims - len(slots))
         for k, value in enumerate(slots):
             w.store(value, "%table", 8 * k)
-        w.emit("ret void")
+        self.need_within(w)
+        w.emit("ret i32 0")
         return w.text()
+
+    def sizes(self) -> str:
+        """``NAME_sizes(dims, sizes)``: what ``tw_plan`` writes for checked dimensions, checked itself. Internal.
+
+        The arena and every tensor must fit into this machine's addresses: a number of bytes that wrapped around would
+        look like a small one.
+        """
+        w = FunctionWriter(f"define internal i32 @{self.of.name}_sizes(ptr %dims, ptr %sizes) nounwind")
+        table = w.room(f"[{max(self.manifest.n_dims, 1)} x i64]")
+        status = w.let(f"call i32 @{self.of.name}_table(ptr %dims, ptr {table})")
+        w.return_if(w.let(f"icmp ne i32 {status}, 0"), status)
+        w.emit(f"call void @tw_plan(ptr {table}, ptr %sizes)")
+        if self.manifest.symbols:
+            least = arena = w.load("%sizes")
+            for k in range(1, self.n_sizes):
+                least = w.let(f"call i64 @llvm.smin.i64(i64 {least}, i64 {w.load('%sizes', 8 * k)})")
+            is_more = w.let(f"icmp sgt i64 {arena}, {self.most_bytes - self.of.arena_at}")
+            self.need_within(w, [w.let(f"icmp slt i64 {least}, 0"), is_more])
+            self.need_addresses(w)
+        w.emit("ret i32 0")
+        return w.text()
+
+    def need_addresses(self, w: FunctionWriter) -> None:
+        """Return a status where an input's or an output's bytes are more than addresses reach."""
+        values, most = self.symbols(w), "0"
+        for spec, shape in zip(
+            (*self.manifest.inputs, *self.manifest.outputs), self.tensor_sizes(w, values, "%sizes"), strict=True
+        ):
+            if all(isinstance(d, int) for d in spec.shape):
+                continue
+            n_bytes = str(dtype_of(spec.dtype).itemsize)
+            for size in shape:
+                n_bytes = w.watched("mul", n_bytes, size)
+            most = w.let(f"call i64 @llvm.smax.i64(i64 {most}, i64 {n_bytes})")
+        self.need_within(w, [w.let(f"icmp sgt i64 {most}, {self.most_bytes}")])
+
+    @property
+    def n_sizes(self) -> int:
+        """How many numbers ``tw_plan`` writes."""
+        return 1 + sum(o.n_planned for o in self.manifest.outputs)
+
+    def tensor_sizes(self, w: FunctionWriter, values: Mapping[str, str], sizes: str) -> list[list[str]]:
+        """Each input's and each output's sizes, those of outputs as ``tw_plan`` wrote them."""
+        found = [[w.size(compile_size(d), values) for d in i.shape] for i in self.manifest.inputs]
+        at = 1
+        for o in self.manifest.outputs:
+            found.append([w.load(sizes, 8 * (at + d)) for d in range(len(o.shape))])
+            at += o.n_planned
+        return found
 
     def planned(self, w: FunctionWriter) -> str:
         """The table that ``tw_plan`` writes for the caller's dimensions, checked."""
         self.need_cpu(w)
         self.need_dims(w)
-        n_sizes = 1 + sum(o.n_planned for o in self.manifest.outputs)
-        table = w.room(f"[{max(self.manifest.n_dims, 1)} x i64]")
-        sizes = w.room(f"[{n_sizes} x i64]")
-        w.emit(f"call void @{self.of.name}_table(ptr %dims, ptr {table})")
-        w.emit(f"call void @tw_plan(ptr {table}, ptr {sizes})")
-        if self.manifest.symbols:
-            least = w.load(sizes)
-            for k in range(1, n_sizes):
-                least = w.let(f"call i64 @llvm.smin.i64(i64 {least}, i64 {w.load(sizes, 8 * k)})")
-            status = self.of.status("TW_ERROR_SHAPE", "a size that follows from these is negative or beyond 64 bits")
-            w.return_if(w.let(f"icmp slt i64 {least}, 0"), status)
+        sizes = w.room(f"[{self.n_sizes} x i64]")
+        status = w.let(f"call i32 @{self.of.name}_sizes(ptr %dims, ptr {sizes})")
+        w.return_if(w.let(f"icmp ne i32 {status}, 0"), status)
         return sizes
 
     def bind(self) -> str:
@@ -185,6 +246,7 @@ class _Glue:
                 continue  # where the symbol was read
             text = f"{self.where(i, d)}: the model is compiled for {self.manifest.inputs[i].shape[d]}"
             wrong = w.let(f"icmp ne i64 {size}, {w.size(wanted, values)}")
+            self.need_within(w)
             w.return_if(wrong, self.of.status("TW_ERROR_SHAPE", text))
         if self.manifest.symbols:
             self.need(w, "%dims", "dims")
@@ -203,10 +265,12 @@ class _Glue:
         if expr.text.strip() == symbol:
             return given
         offset = w.size(expr, {**known, symbol: "0"})
-        slope = w.let(f"sub i64 {w.size(expr, {**known, symbol: '1'})}, {offset}")
+        slope = w.watched("sub", w.size(expr, {**known, symbol: "1"}), offset)
+        distance = w.watched("sub", given, offset)
+        self.need_within(w, [w.let(f"icmp slt i64 {given}, 0")])
         status = self.of.status("TW_ERROR_SHAPE", f"{where}: no {symbol} makes {expr.text} equal to that")
         w.return_if(w.let(f"icmp eq i64 {slope}, 0"), status)
-        value, rest = w.floored(w.let(f"sub i64 {given}, {offset}"), slope)
+        value, rest = w.floored(distance, slope)
         w.return_if(w.let(f"icmp ne i64 {rest}, 0"), status)
         return value
 
@@ -272,6 +336,9 @@ class _Glue:
         self.need_cpu(w)
         few = self.of.status("TW_ERROR_MEMORY", f"a handle takes {self.of.arena_at} bytes and the arena")
         w.return_if(w.let(f"icmp slt i64 %bytes, {self.of.arena_at}"), few)
+        if self.system.pointer_bytes < 8:
+            many = self.of.status("TW_ERROR_MEMORY", "so many bytes are beyond this machine's addresses")
+            w.return_if(w.let(f"icmp sgt i64 %bytes, {self.most_bytes}"), many)
         weights = self.chosen_weights(w)
         self.aligned(w, weights, "weights")
         self.aligned(w, "%memory", "memory")
@@ -364,11 +431,7 @@ class _Glue:
         few = self.of.status("TW_ERROR_MEMORY", text)
         w.return_if(w.let(f"icmp sgt i64 {w.load(sizes)}, {w.load('%handle', CAPACITY)}"), few)
         values = self.symbols(w)
-        shapes = [[w.size(compile_size(d), values) for d in i.shape] for i in self.manifest.inputs]
-        at = 1
-        for o in self.manifest.outputs:
-            shapes.append([w.load(sizes, 8 * (at + d)) for d in range(len(o.shape))])
-            at += o.n_planned
+        shapes = self.tensor_sizes(w, values, sizes)
         args = w.at("%handle", HANDLE_BYTES)
         tables = [("%inputs", "input", self.manifest.inputs), ("%outputs", "output", self.manifest.outputs)]
         k = 0
@@ -381,7 +444,7 @@ class _Glue:
                 w.emit(f"store ptr {pointer}, ptr {w.let(f'getelementptr ptr, ptr {args}, i64 {k}')}")
                 k += 1
         dims = w.at("%handle", self.of.dims_at)
-        w.emit(f"call void @{self.of.name}_table(ptr %dims, ptr {dims})")
+        w.let(f"call i32 @{self.of.name}_table(ptr %dims, ptr {dims})")  # checked above
         weights, threads = w.load("%handle", WEIGHTS, "ptr"), w.load("%handle", THREADS, "i32")
         memory = w.at("%handle", self.of.scratch_at)
         call = f"call i32 @tw_run(ptr {args}, ptr {dims}, ptr {weights}, ptr {memory}, i32 {threads})"

@@ -1,6 +1,7 @@
 """LLVM text of small functions: instructions, blocks, and integer expressions over symbols.
 
-In: expressions as manifests spell them, and the registers that hold the symbols. Out: lines of LLVM text.
+In: expressions as manifests spell them, and the registers that hold the symbols. Out: lines of LLVM text. Arithmetic of
+sizes is watched: what left 64 bits is known at the next ``take_beyond``.
 Not its business: which functions there are (``glue``), how expressions parse (``runtime.expressions``).
 """
 
@@ -24,6 +25,7 @@ class FunctionWriter:
         self._head = head
         self._entry: list[str] = ["entry:"]
         self._lines: list[str] = []
+        self._beyond: list[str] = []
         self._n = 0
 
     def text(self) -> str:
@@ -74,6 +76,19 @@ class FunctionWriter:
             total = self.let(f"mul i64 {total}, {value}")
         return total
 
+    def watched(self, op: str, x: str, y: str) -> str:
+        """``add``, ``sub`` or ``mul`` of two sizes; ``take_beyond`` tells whether it left 64 bits."""
+        if op == "mul" and "1" in (x, y):
+            return y if x == "1" else x
+        pair = self.let(f"call {{i64, i1}} @llvm.s{op}.with.overflow.i64(i64 {x}, i64 {y})")
+        self._beyond.append(self.let(f"extractvalue {{i64, i1}} {pair}, 1"))
+        return self.let(f"extractvalue {{i64, i1}} {pair}, 0")
+
+    def take_beyond(self) -> str:
+        """An i1: has any size computed since the last question left 64 bits? \"\" where none could."""
+        found, self._beyond = self._beyond, []
+        return self._joined(found, "or") if found else ""
+
     def return_if(self, condition: str, status: int | str) -> None:
         """Return a status where an i1 holds."""
         leave, stay = self.label("leave"), self.label("stay")
@@ -99,11 +114,11 @@ class FunctionWriter:
             case ast.Name(id=name):
                 return symbols[name]
             case ast.UnaryOp(operand=operand):
-                return self.let(f"sub i64 0, {self._size(operand, symbols)}")
+                return self.watched("sub", "0", self._size(operand, symbols))
             case ast.BinOp(left=left, op=op, right=right):
                 x, y = self._size(left, symbols), self._size(right, symbols)
                 if type(op) in _BINARY:
-                    return self.let(f"{_BINARY[type(op)]} i64 {x}, {y}")
+                    return self.watched(_BINARY[type(op)], x, y)
                 return self.floored(x, y)[isinstance(op, ast.Mod)]
             case ast.Call(func=ast.Name(id=name), args=args):
                 best, *rest = [self._size(arg, symbols) for arg in args]
@@ -135,7 +150,13 @@ class FunctionWriter:
         return total
 
     def floored(self, x: str, y: str) -> tuple[str, str]:
-        """Quotient rounded down and remainder with the divisor's sign; a zero divisor counts as one."""
+        """Quotient rounded down and remainder with the divisor's sign; a zero divisor counts as one.
+
+        What left 64 bits is divided as zero: the least number divided by -1 would end the program.
+        """
+        if self._beyond:
+            self._beyond = [self._joined(self._beyond, "or")]
+            x = self.let(f"select i1 {self._beyond[0]}, i64 0, i64 {x}")
         is_zero = self.let(f"icmp eq i64 {y}, 0")
         safe = self.let(f"select i1 {is_zero}, i64 1, i64 {y}")
         rest = self.let(f"srem i64 {x}, {safe}")

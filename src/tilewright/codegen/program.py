@@ -7,7 +7,8 @@ Not its business: calls side by side (``codegen.beside``), kernels (``codegen.ll
 
 ``i32 tw_run(ptr args, ptr dims, ptr weights, ptr memory, i32 threads)`` returns 0, or the number of a check that does
 not hold; ``memory`` has the kernels' scratch for so many threads (``codegen.scratch``), and behind it the arena.
-``void tw_plan(ptr dims, ptr out)`` writes the arena's bytes, then every dimension of every output.
+``void tw_plan(ptr dims, ptr out)`` writes the arena's bytes, then every dimension of every output; where any of them is
+beyond 64 bits, the arena's bytes are -1.
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ def emit_program(
         head.append(POOL)
     for d in ("smin", "smax"):
         head.append(f"declare i64 @llvm.{d}.i64(i64, i64)")
+    head += [f"declare {{i64, i1}} @llvm.s{op}.with.overflow.i64(i64, i64)" for op in ("add", "mul")]
     declared = [f'declare void @"{k}"({_signature(n, module.n_sizes.get(k, 0))}, i32, ptr)' for k, n in kernels.items()]
     for k in module.parts:
         declared.append(f'declare void @"{k}.part"({_signature(kernels[k], module.n_sizes[k])}, i64, i64, ptr)')
@@ -110,11 +112,13 @@ class Module:
         return self.names[id(program)]
 
     def plan(self, program: Program, output_shapes: Sequence[Sequence[Dim]]) -> None:
-        fn = Function(self)
+        fn = CheckedFunction(self)
         values = [program.arena_bytes, *(d for shape in output_shapes for d in shape)]
         for k, d in enumerate(values):
             fn.write(f"%w{k} = getelementptr i64, ptr %out, i64 {k}")
             fn.write(f"store i64 {fn.dim(d)}, ptr %w{k}")
+        if fn.is_beyond:
+            fn.write(f"store i64 {fn.let(f'select i1 {fn.is_beyond}, i64 -1, i64 {fn.dim(values[0])}')}, ptr %w0")
         body = "\n".join(["entry:", *fn.lines, "  ret void", "}"])
         self.functions.append(f"define void @tw_plan(ptr %dims, ptr %out) nounwind {{\n{body}")
 
@@ -154,6 +158,12 @@ class Function:
         self.write(f"{name} = {text}")
         return name
 
+    def sum_of(self, x: str, y: str) -> str:
+        return self.let(f"add i64 {x}, {y}")
+
+    def product_of(self, x: str, y: str) -> str:
+        return self.let(f"mul i64 {x}, {y}")
+
     def forget(self) -> None:
         """Values computed so far may not dominate what follows, or a dimension has changed."""
         self.memo.clear()
@@ -172,8 +182,8 @@ class Function:
         total = str(const_of(d))
         for atom, coef in terms_of(d):
             term = self.dim(atom)
-            term = term if coef == 1 else self.let(f"mul i64 {term}, {coef}")
-            total = term if total == "0" else self.let(f"add i64 {total}, {term}")
+            term = term if coef == 1 else self.product_of(term, str(coef))
+            total = term if total == "0" else self.sum_of(total, term)
         return total
 
     def _atom(self, a: Atom) -> str:
@@ -183,7 +193,7 @@ class Function:
         if isinstance(a, Mul):
             total = self.dim(a.factors[0])
             for f in a.factors[1:]:
-                total = self.let(f"mul i64 {total}, {self.dim(f)}")
+                total = self.product_of(total, self.dim(f))
             return total
         assert isinstance(a, Binary)
         x, y = self.dim(a.a), self.dim(a.b)
@@ -380,3 +390,27 @@ class Function:
             self.copy(self.let(f"load ptr, ptr {at}"), result, n)
         self.write(f"store i64 {self.let(f'load i64, ptr {iteration}')}, ptr {count}")
         self.forget()
+
+
+class CheckedFunction(Function):
+    """The same with sums and products that are watched: ``is_beyond`` is an i1, whether any left 64 bits, or ""."""
+
+    def __init__(self, module: Module) -> None:
+        super().__init__(module)
+        self.is_beyond = ""
+
+    def sum_of(self, x: str, y: str) -> str:
+        return self._watched("add", x, y)
+
+    def product_of(self, x: str, y: str) -> str:
+        return self._watched("mul", x, y)
+
+    def _floored(self, op: str, x: str, y: str) -> str:
+        """What left 64 bits is divided as zero: the least number divided by -1 would end the process."""
+        return super()._floored(op, self.let(f"select i1 {self.is_beyond}, i64 0, i64 {x}") if self.is_beyond else x, y)
+
+    def _watched(self, op: str, x: str, y: str) -> str:
+        pair = self.let(f"call {{i64, i1}} @llvm.s{op}.with.overflow.i64(i64 {x}, i64 {y})")
+        value, is_beyond = (self.let(f"extractvalue {{i64, i1}} {pair}, {k}") for k in range(2))
+        self.is_beyond = self.let(f"or i1 {self.is_beyond}, {is_beyond}") if self.is_beyond else is_beyond
+        return value

@@ -17,7 +17,7 @@ import numpy as np
 from tilewright.runtime.errors import ExecutionError, InputError, Violation
 from tilewright.runtime.expressions import Expr
 from tilewright.runtime.manifest import MAX_DIMS, Manifest
-from tilewright.runtime.shapes import Shape, ShapeBinder, compile_size, evaluate
+from tilewright.runtime.shapes import MAX_VALUE, Shape, ShapeBinder, compile_size, evaluate
 from tilewright.runtime.values import dtype_of
 
 
@@ -80,7 +80,11 @@ class Planner:
         dims = [values[name] for name in self._names]
         dims += [evaluate(bound, values) or 0 for bound in self._bounds]
         dims += [0] * (self._n_dims - len(dims))
-        sizes = self._ask(dims, tw_plan)
+        sizes = self._ask(dims, tw_plan) if max(dims, default=0) <= MAX_VALUE else None
+        if sizes is None:
+            rule = "sizes that follow from these shapes are beyond 64 bits"
+            given = ", ".join(f"{name} = {value}" for name, value in values.items())
+            raise InputError(f"{given}: {rule}", remedy="use smaller inputs")
         outputs, at = [], 1
         for (dtype, expressions, is_dynamic), n_planned in zip(self._outputs, self._n_planned, strict=True):
             shape = tuple(sizes[at : at + len(expressions)])
@@ -98,10 +102,13 @@ class Planner:
             raise ExecutionError(f"the code computed shape {shape} for a buffer of shape {output.shape}")
         return shape
 
-    def _ask(self, dims: Sequence[int], tw_plan: Ask) -> list[int]:
+    def _ask(self, dims: Sequence[int], tw_plan: Ask) -> list[int] | None:
+        """What the code plans; None where that is beyond 64 bits."""
         n_sizes = 1 + sum(self._n_planned)
         sizes = (ctypes.c_int64 * n_sizes)()
         tw_plan((ctypes.c_int64 * max(len(dims), 1))(*dims), sizes)
+        if sizes[0] < 0:
+            return None
         if min(sizes) < 0:
             raise ExecutionError("the code planned a negative size", remedy="report this with the model's shapes")
         return list(sizes)
