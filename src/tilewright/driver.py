@@ -25,7 +25,7 @@ from tilewright.codegen.llvm import assembly, compile_text, emit_kernel
 from tilewright.codegen.program import emit_program
 from tilewright.codegen.target import Target
 from tilewright.core.diag import OptionError
-from tilewright.core.expr import Dim, Sym, largest, symbols, to_text
+from tilewright.core.expr import Dim, Sym, largest, symbol_order, symbols, to_text
 from tilewright.core.graph import Graph, Node
 from tilewright.core.passes import Pass, PassReport, parse_pipeline, print_pipeline, run_pipeline
 from tilewright.core.relations import rules_of
@@ -353,7 +353,7 @@ def dimension_slots(graph: Graph, program: Program) -> dict[str, int]:
         names.update(dict.fromkeys(sorted(s.name for d in n.shape for s in symbols(d))))
     for n in graph.nodes():
         for t in n.types:
-            names.update(dict.fromkeys(s.name for d in t.shape for s in symbols(d)))
+            names.update(dict.fromkeys(s.name for d in t.shape for s in sorted(symbols(d), key=symbol_order)))
     for step in walk_steps(program):
         if isinstance(step, Call):
             names.update(dict.fromkeys(s.name for s in step.sizes))
@@ -386,8 +386,9 @@ def make_manifest(
     """What the loader needs to know."""
     given = graph.symbols()
     known = {s.name for s in given}
-    computed = {s.name: s for _, n in graph.results() for d in n.shape for s in symbols(d) if s.name not in known}
-    by_slot = sorted(computed.values(), key=lambda s: slots[s.name])
+    found = (d for _, n in graph.results() for d in n.shape)
+    computed = {s.name: s for d in found for s in sorted(symbols(d), key=symbol_order)}
+    by_slot = sorted((s for s in computed.values() if s.name not in known), key=lambda s: slots[s.name])
     return Manifest(
         tilewright_version=version("tilewright"),
         target=TargetSpec(target.triple, target.cpu, _features(target)),

@@ -123,7 +123,7 @@ class IndexSpace:
     def _memo(self, e: Expr) -> _Memo:
         memo = self._memos.get(id(e))
         if memo is None:
-            sids = tuple([self.id_of(s) for s in expr.symbols(e)])
+            sids = tuple([self.id_of(s) for s in sorted(expr.symbols(e), key=expr.symbol_order)])
             memo = self._memos[id(e)] = _Memo(e, sids, {}, {}, {}, {})
         return memo
 

@@ -100,7 +100,7 @@ def _condition_cuts(space: IndexSpace, sym: Sym, c: Condition) -> Iterator[Cut]:
     if not coef:
         return
     low, high = _extremes(space, e - coef * sym, dict(c.inner))
-    for rest in {low, high}:
+    for rest in (low,) if low == high else (low, high):
         if rest is None:
             continue
         whole = coef * sym + rest

@@ -410,6 +410,11 @@ _BINARY: Mapping[str, Callable[[Dim, Dim], Dim]] = {
 # --- walking --------------------------------------------------------------------------------------------------------
 
 
+def symbol_order(s: Sym) -> tuple[str, str]:
+    """A key that puts symbols in one order in every process: a set of them has the order of its hashes."""
+    return s.name, f"{s.lo} {s.hi}"
+
+
 def symbols(e: Dim) -> frozenset[Sym]:
     """Every symbol that ``e`` depends on."""
     if isinstance(e, int):

@@ -29,7 +29,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from tilewright.core.diag import UNKNOWN, Loc, ParseError
-from tilewright.core.expr import Dim, Sym, substitute, symbols, to_text
+from tilewright.core.expr import Dim, Sym, substitute, symbol_order, symbols, to_text
 from tilewright.core.graph import CONST, INPUT, Data, Graph, Node
 from tilewright.core.opdef import REQUIRED, AttrDef, AttrKind, OpDef
 from tilewright.core.text_parser import Parser
@@ -171,9 +171,9 @@ class _Printer:
             dims += [d for v in n.attrs.values() for d in _dims_of(v)]
             for d in dims:
                 if not isinstance(d, int):
-                    found.update(dict.fromkeys(sorted(symbols(d), key=_symbol_order)))
+                    found.update(dict.fromkeys(sorted(symbols(d), key=symbol_order)))
         for c in graph.constraints:
-            found.update(dict.fromkeys(sorted(symbols(c), key=_symbol_order)))
+            found.update(dict.fromkeys(sorted(symbols(c), key=symbol_order)))
         for s in found:
             if s in self.aliases:
                 continue
@@ -255,10 +255,6 @@ class _Printer:
                 return f"{head} hex {json.dumps(a.tobytes().hex())}"
             return f"{head} ({', '.join(repr(float(x)) for x in values)})"
         return f"{head} ({', '.join(str(int(x)) for x in a.reshape(-1))})"
-
-
-def _symbol_order(s: Sym) -> tuple[str, str]:
-    return s.name, f"{s.lo} {s.hi}"
 
 
 def _dims_of(value: Any) -> list[Any]:

@@ -69,7 +69,7 @@ class Candidate:
         nodes = self.graph.nodes()
         cut = {n for n in nodes[:n_cut] if n.op not in (INPUT, CONST)}
         read = {i for n in nodes[n_cut:] for i in n.inputs if i in cut}
-        return self.fed([n for n in read if len(n.types) == 1], values)
+        return self.fed([n for n in nodes if n in read and len(n.types) == 1], values)
 
     def fed(self, nodes: Sequence[Node], values: Values) -> Candidate | None:
         """The values of ``nodes`` come in as inputs."""

@@ -100,7 +100,7 @@ class Importer:
         self.complex_inputs: list[str] = []
         self.checks: dict[str, Node] | None = None  # what calls fail without, by the text; None: nothing is asked
         self._versions: dict[Any, int] = {}  # of views, and of what they are taken of: how often it was written to
-        self._constants: dict[int, Node] = {}
+        self._constants: dict[int, tuple[Any, Node]] = {}
 
     def run(self, graph: Any, writes: Writes = NO_WRITES) -> list[Any]:
         """Convert every call; the output's values in order (``FAILED`` where a problem was found)."""
@@ -183,8 +183,9 @@ class Importer:
             dtype_from_torch(part_dtype(tensor.dtype))
             if type(tensor).__name__ == "FakeTensor":  # what tracing made for itself
                 raise Unsupported("a constant that PyTorch gives without its data", "compute it from an argument")
-            self._constants[id(tensor)] = self.pool.const(to_numpy(tensor), loc=loc)
-        found = self._constants[id(tensor)]
+            # The tensor is kept, so that no other one gets its identity.
+            self._constants[id(tensor)] = (tensor, self.pool.const(to_numpy(tensor), loc=loc))
+        found = self._constants[id(tensor)][1]
         return from_parts(Builder(self.pool, loc), found) if tensor.is_complex() else found
 
     @property

@@ -123,7 +123,8 @@ def _fits_some_sizes(
     header = _Header(source.model, shapes, fixed, facts)
     free = _symbols(header.inputs(Pool(), Scope()))
     for size in TRIED_SIZES if free else ():
-        result = _attempt(source, shapes, {**fixed, **dict.fromkeys(free, size)}, None, facts)
+        tried = dict.fromkeys(sorted(free, key=expr.symbol_order), size)
+        result = _attempt(source, shapes, {**fixed, **tried}, None, facts)
         if isinstance(result, Imported) or result[2]:
             return True
         if any(p in problems and p.rule != IN_SUB_GRAPH for p in result[0]):

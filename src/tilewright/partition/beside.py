@@ -133,7 +133,7 @@ class _Arrangement:
             before = self._missing(k, done)
             free = bool(before) and ahead[0] not in before and before <= {*ahead}
             idle = [t.alone - t.work / self.n_cores for t in self._times([ahead[0], k])]
-            if free and self._gain([ahead[0], k]) > max(idle) and self._fits(ahead[0], [*before, k], peak):
+            if free and self._gain([ahead[0], k]) > max(idle) and self._fits(ahead[0], [*sorted(before), k], peak):
                 found[k] = [j for j in ahead if j in before]
         if not found:
             return []
@@ -153,7 +153,7 @@ class _Arrangement:
         while stack:
             more = self.items[stack.pop()].needs - done - found
             found |= more
-            stack.extend(more)
+            stack.extend(sorted(more))
         return found
 
     def _move(self, start: int, call: int) -> None:

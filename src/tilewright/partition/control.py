@@ -32,9 +32,9 @@ def data_dims(node: Node) -> list[tuple[Sym, Dim]]:
         return _repeat_dims(node)
     if node.op.bound is None:
         return []
-    found = {d for t in node.types for d in t.shape if isinstance(d, Sym) and d.name == node.attrs["count"]}
+    named = (d for t in node.types for d in t.shape if isinstance(d, Sym) and d.name == node.attrs["count"])
     most = node.op.bound([i.type for i in node.inputs], node.attrs)
-    return [(s, most) for s in found]
+    return [(s, most) for s in dict.fromkeys(named)]
 
 
 def _inner_dims(graph: Graph) -> list[tuple[Sym, Dim]]:

@@ -168,7 +168,7 @@ class _Fuser:
         if form is Form.SOURCE or node.op is PROJ:
             return
         if self.fuse and node not in self.is_pinned and form is not Form.OPAQUE:
-            groups = {g for reader, _ in self.readers[node] for g in self.homes[reader]}
+            groups = list(dict.fromkeys(g for reader, _ in self.readers[node] for g in self.homes[reader]))
             if all(self._accepts(g, node) for g in groups) and (len(groups) == 1 or self._is_free(node)):
                 for g in groups:
                     self._join(g, node)

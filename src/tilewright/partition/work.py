@@ -51,7 +51,7 @@ def work_of(made: GroupComputation) -> Work | None:
             return None
         flops += folded * sum(_operations(v) for v in stage.exprs)
         flops += folded * len(stage.outs) if stage.reduction or stage.update else 0
-        for load in {x for v in stage.exprs for x in walk(v) if isinstance(x, Load)}:
+        for load in dict.fromkeys(x for v in stage.exprs for x in walk(v) if isinstance(x, Load)):
             reads[load.buffer] = reads.get(load.buffer, 0) + folded
     constants = operands = 0
     for buffer in (*made.computation.inputs, *made.computation.outputs):

@@ -36,7 +36,7 @@ from tilewright.core.compute import (
     substitute_value,
     walk,
 )
-from tilewright.core.expr import Dim, Sym, bounds, symbols
+from tilewright.core.expr import Dim, Sym, bounds, symbol_order, symbols
 from tilewright.tile.affine import coefficient, linear, stride_along
 from tilewright.tile.clusters import PRODUCT, is_window, projection_before, ring_before, transformed_to
 from tilewright.tile.collapse import collapse, neighbours
@@ -377,7 +377,7 @@ def _span(e: Dim, extents: dict[Sym, Dim]) -> tuple[Dim, Dim] | None:
     """Lowest value and number of values of ``e`` over the axes."""
     lo: Dim = e
     width: Dim = 1
-    for s in symbols(e) & extents.keys():
+    for s in sorted(symbols(e) & extents.keys(), key=symbol_order):
         c = coefficient(e, s)
         if symbols(extents[s]) & extents.keys():
             return None

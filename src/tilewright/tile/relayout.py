@@ -92,7 +92,7 @@ def _lane_operand(stage: Stage, constants: Container[Buffer]) -> Load | None:
     if stage.reduction is None or stage.reduction.op != "add" or len(stage.axes) < 2 or stage.update is not None:
         return None
     last = stage.axes[-1]
-    loads = {x for v in stage.exprs for x in walk(v) if isinstance(x, Load)}
+    loads = dict.fromkeys(x for v in stage.exprs for x in walk(v) if isinstance(x, Load))
     turned = [x for x in loads if _depends(x, last.sym)]
     if len(turned) != 1 or len(loads) != 2 or estimate([last.extent]) < MIN_LANES:
         return None

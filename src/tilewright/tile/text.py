@@ -140,7 +140,7 @@ def _value(v: Value) -> str:
     """``core``'s exact form, with names of buffers quoted where they are not plain words."""
     text = value_text(v)
     odd = {x.buffer.name for x in walk_value(v) if isinstance(x, Load) and _name(x.buffer.name) != x.buffer.name}
-    for name in sorted(odd, key=len, reverse=True):
+    for name in sorted(odd, key=lambda name: (-len(name), name)):
         text = text.replace(f"{name}[", f"{_name(name)}[")
     return text
 

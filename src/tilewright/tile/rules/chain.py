@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from tilewright.core.compute import Stage, Value, loads
-from tilewright.core.expr import Sym, substitute, symbols
+from tilewright.core.expr import Sym, substitute, symbol_order, symbols
 from tilewright.tile.clusters import Cluster
 from tilewright.tile.cost import estimate, pays_threads
 from tilewright.tile.errors import ScheduleError
@@ -178,7 +178,8 @@ def _row_loops(b: Builder, c: _Chain) -> list[Loop]:
         index = [substitute(i, dims) for i in x.index if not isinstance(i, Value)]
         others = [y for y in loads(update.value) if y is not x]
         used = {s for y in others for i in y.index if not isinstance(i, Value) for s in symbols(substitute(i, dims))}
-        found |= {s: loops[s] for i in index for s in symbols(i) if s in loops and s not in used}
+        walked = [s for i in index for s in sorted(symbols(i), key=symbol_order)]
+        found |= {s: loops[s] for s in walked if s in loops and s not in used}
     return list(found.values())
 
 

@@ -40,7 +40,7 @@ def skip_padding(b: Builder) -> None:
             if any(x.kind is Kind.SERIAL for x in loops_of(s.body)):
                 continue
             guards = skipped_below(b.kernel, s)
-            shares = [_share_hidden(g, [loops[a] for a in symbols(g) if a in loops]) for g in guards]
+            shares = [_share_hidden(g, [x for a, x in loops.items() if a in symbols(g)]) for g in guards]
             if max(shares, default=0) >= LEAST:
                 attempt(b, partial(b.do, "skip", s.loop.sym.name))
 

@@ -110,7 +110,7 @@ def _one(b: Builder, machine: Machine, nest: Nest, *, threads: bool) -> None:
         return
     work = sum(n_operations(v) + 2 for v in values_of(leaf))
     points = estimate([x.extent for x in nest.loops])
-    read = {x.buffer for x in loads_of(leaf)}
+    read = dict.fromkeys(x.buffer for x in loads_of(leaf))
     n_bytes = sum(min(estimate(x.shape), points) * x.dtype.n_bytes for x in (leaf.buffer, *read))
     total = points * sum(n_arithmetic(v) + 2 for v in values_of(leaf)) + n_bytes * MOVED_BYTE
     threads = threads and pays_threads(total, machine, width)
@@ -209,8 +209,8 @@ def _seam(body: Body, sym: Sym, extent: int) -> int | None:
         if not isinstance(i, Value)
         for atom in _changing(i, sym)
     }
-    found = [at for atom in atoms if (at := _changes_at(atom, sym)) is not None and 0 < at < extent]
-    return min(found, default=None)
+    found = {_changes_at(atom, sym) for atom in atoms}
+    return min((at for at in found if at is not None and 0 < at < extent), default=None)
 
 
 def _edge(body: Body, sym: Sym, extent: int) -> int | None:

@@ -322,8 +322,8 @@ def _operand(b: Builder, names: Transformed, at: str, width: int) -> list[str]:
     assert isinstance(store, Store)
     rows = _selecting(first)
     shared = [d for d, i in enumerate(store.index[:-1]) if i not in rows]
-    places = {x.index for s in nest.leaf for x in loads_of(s) if x.buffer.name == names.first}
-    fixed = [i for i in (next(iter(places))[d] for d in shared) if all(i in p for p in places)]
+    places = [x.index for s in nest.leaf for x in loads_of(s) if x.buffer.name == names.first]
+    fixed = [i for i in (places[0][d] for d in shared) if all(i in p for p in places)]
     used = frozenset().union(*(symbols(i) for i in fixed if not isinstance(i, Value)))
     outer = [x.sym.name for x in nest.loops[:-1] if x.sym in used]
     vector = _in_vectors(b, nest, outer, width)

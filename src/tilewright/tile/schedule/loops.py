@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tilewright.core.compute import Buffer, IndexLike, Load, Value
-from tilewright.core.expr import Dim, Sym, ceildiv, floordiv, is_nonneg, minimum, mod, substitute, symbols
+from tilewright.core.expr import Dim, Sym, ceildiv, floordiv, is_nonneg, minimum, mod, substitute, symbol_order, symbols
 from tilewright.tile.affine import coefficient, without
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Fold, For, If, Kernel, Kind, Loop, Prefetch, Space, Stmt, Store, Update, walk
@@ -101,7 +101,7 @@ def _keeps_order(nest: Nest, moved: Sequence[Loop]) -> bool:
     Two iterations that touch one element agree in those, and stay in the order that the others give them.
     """
     body = nest.leaf
-    made = {x for s in walk(body) for x in written(s)}
+    made = dict.fromkeys(x for s in walk(body) for x in written(s))
     accesses: dict[Buffer, list[tuple[IndexLike, ...]]] = {x: [] for x in made}
     for s in walk(body):
         for x in written(s):
@@ -179,11 +179,11 @@ def decided_by(d: Dim, over: set[Sym], inner: set[Sym]) -> set[Sym]:
     A symbol without a bound may only have the largest coefficient.
     """
     terms: list[tuple[int, Sym]] = []
-    syms = symbols(d) & (over | inner)
+    syms = sorted(symbols(d) & (over | inner), key=symbol_order)
     for s in syms:
         c = coefficient(d, s)
         if not isinstance(c, int) or c == 0:
-            return set(syms) & over if c is not None and len(syms) == 1 else set()
+            return over.intersection(syms) if c is not None and len(syms) == 1 else set()
         terms.append((abs(c), s))
     terms.sort(key=lambda t: (t[0], t[1].hi is None, t[1].hi or 0))  # at one stride, single iterations first
     reach: int | None = 0
@@ -254,7 +254,7 @@ def _shared_memory(kernel: Kernel, target: For) -> Buffer | None:
     inner = {x.sym for x in loops_of(target.body)}
     for s in walk(target.body):
         if isinstance(s, Store | Update | Fold):
-            for b in everywhere.intersection(written(s)):
+            for b in sorted(everywhere.intersection(written(s)), key=str):
                 if not apart([s.index], [target.loop.sym], inner):
                     return b
     return None
@@ -317,7 +317,7 @@ def _check_merge(a: For, moved: Body, where: str) -> None:
     first, second = _index_map(a.body), _index_map(moved)
     inner = {x.sym for x in (*loops_of(a.body), *loops_of(moved))}
     changed = {b for part in (a.body, moved) for s in walk(part) for b in written(s)}
-    for b in changed & first.keys() & second.keys():
+    for b in sorted(changed & first.keys() & second.keys(), key=str):
         indices = [*first[b], *second[b]]
         if not apart(indices, [a.loop.sym], inner):
             raise ScheduleError("merge", where, f"both loops access {b}, at other elements than their own iteration's")

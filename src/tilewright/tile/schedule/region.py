@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tilewright.core.compute import Load, Value
-from tilewright.core.expr import Dim, Sym, bounds, minimum, symbols
+from tilewright.core.expr import Dim, Sym, bounds, minimum, symbol_order, symbols
 from tilewright.tile.affine import coefficient, without
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Kind, Loop
@@ -63,7 +63,7 @@ def side_of(loads: Sequence[Load], d: int, inner: Sequence[Loop], name: str, whe
 
 
 def _base(e: Dim, inner: Sequence[Sym] | object, where: str) -> Dim:
-    syms = [s for s in symbols(e) if s in inner]  # type: ignore[operator]
+    syms = [s for s in sorted(symbols(e), key=symbol_order) if s in inner]  # type: ignore[operator]
     if any(coefficient(e, s) is None for s in syms):
         raise ScheduleError("compute_at", where, f"the index {e} is not affine in the loops inside")
     return without(e, syms)

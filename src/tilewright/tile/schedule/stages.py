@@ -311,7 +311,7 @@ def _check_guarded(kernel: Kernel, body: Body, buffer: Buffer, sides: list[Side]
     exact = {x.sym for x in loops_of(kernel.body) if isinstance(x.extent, int)}
     values = (y for s in walk(body) for v in values_of(s) for y in walk_value(v))
     guards = (y for y in values if isinstance(y, Select) and isinstance(y.cond, Inside))
-    for d in {d for y in guards for d in _kept_inside(y, buffer, exact)}:
+    for d in sorted({d for y in guards for d in _kept_inside(y, buffer, exact)}):
         side, extent = sides[d], buffer.shape[d]
         low = bounds(side.base)[0]
         high = bounds(extent - 1 - side.base - side.offset)[0]
@@ -366,7 +366,7 @@ def _check_move(home: Body, makers: list[Stmt], at: For, old: Buffer, where: str
     for m in makers:
         others = {b for s in walk((m,)) for b in written(s)} - {old}
         if others:
-            raise ScheduleError("compute_at", where, f"its nest also writes {others.pop()}")
+            raise ScheduleError("compute_at", where, f"its nest also writes {min(str(b) for b in others)}")
     first, last = home.index(makers[0]), home.index(consumer)
     if home.index(makers[-1]) > last:
         raise ScheduleError("compute_at", where, "it is written after the loop")
