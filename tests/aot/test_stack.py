@@ -17,6 +17,7 @@ import tilewright as tw
 from aot import programs
 from graph.networks import Net
 from tilewright.aot.stack import stack_of
+from tilewright.codegen.target import target_names
 from tilewright.core.graph import Builder, Graph, Pool
 from tilewright.core.types import TensorType, f32
 
@@ -97,8 +98,27 @@ deep2:
 \tsub\tsp, #8
 \tadd\tsp, #8
 \tpop\t{r7, pc}
+returns_early:
+\tpush\t{r4, r5, r7, lr}
+\tvpush\t{d8, d9}
+\tsub\tsp, #28
+\tcmp\tr0, r1
+\tittt\tge
+\taddge\tsp, #28
+\tvpopge\t{d8, d9}
+\tpopge\t{r4, r5, r7, pc}
+\tit\tne
+\tblne\tdeep2
+\tadd\tsp, #28
+\tvpop\t{d8, d9}
+\tpop\t{r4, r5, r7, pc}
+calls_tasks:
+\tpush\t{r7, lr}
+\tldr\tr1, =deep2
+\tblx\tr3
+\tpop\t{r7, pc}
 """,
-        {"deep2": 16, "deep": 16 + 16 + 64 + 24 + 16},
+        {"deep2": 16, "deep": 16 + 16 + 64 + 24 + 16, "returns_early": 16 + 16 + 28 + 16, "calls_tasks": 8 + 16},
     ),
     "wasm32-unknown-unknown": (
         """
@@ -160,6 +180,17 @@ depends:
 def test_depths_of_instructions(triple: str) -> None:
     asm, want = TEXTS[triple]
     assert stack_of(asm, triple).n_bytes == want
+
+
+@pytest.mark.parametrize("target", [t for t in target_names() if t.startswith(("cortex-m", "armv7")) or t == "rv64gc"])
+def test_every_small_machine_has_a_bound(target: str, tmp_path: Path) -> None:
+    """Where stacks are small; a vector's length that only the CPU knows leaves none."""
+    for optimize in ("size", 2):
+        made = tw.export(DIGITS, tmp_path, target=target, fix_dims={"batch": 1}, optimize=optimize)
+        found = re.search(r"stack: at most (\d+) bytes", made.header.read_text())
+        assert found and int(found[1]) < 8192
+        assert f"DIGITS_STACK_BYTES {found[1]}" in made.header.read_text()
+        assert not {n for n in json.loads(made.record.read_text())["needed_symbols"] if re.fullmatch(r"r\d+|lr", n)}
 
 
 def test_a_register_that_served_for_something_else() -> None:

@@ -153,8 +153,11 @@ _AARCH64 = Rules(
     touches=re.compile(r"\w+\s+sp,|.*\[sp, #-?\d+\]!|.*\[sp\], #"),
 )  # fmt: skip
 """Vectors of SVE count as the longest that the architecture has, 256 bytes."""
+_CONDITIONS = "eq|ne|cs|hs|cc|lo|mi|pl|vs|vc|hi|ls|ge|lt|gt|le"
 _ARM = Rules(
     _rows(
+        # Part of a conditional return: what comes next is where it was not taken, and has the depth of before.
+        (rf"(?:v?pop|addw?|ldr)(?:{_CONDITIONS})(?:\.w)?\s+(?:sp,|\{{|.*\[sp\], #)", _nothing),
         (r"v?pop(?!\S*\s*\{.*pc)[.\w]*\s+\{(.*)\}", _listed(-1)),
         (r"pop\S*\s+\{.*pc\}", _nothing),
         (r"v?push(?:\.w)?\s+\{(.*)\}", _listed(1)),
@@ -176,8 +179,8 @@ _ARM = Rules(
          lambda s, m: s.lower(m[1], int(m[3]), m[2])),
         (r"(?:stm|stmib|ldm|ldmib|vstmia|vldmia)(?:\.w)?\s+sp, \{", _nothing),
     ),
-    call=re.compile(rf"(?:blx?|b(?:\.w)?|b(?:eq|ne|lt|le|gt|ge|lo|ls|hi|hs|mi|pl)(?:\.w)?|cbn?z\s+\w+,)\s+{_NAME}$"),
-    indirect=re.compile(r"blx\s+(?:r\d+|lr)\b"),
+    call=re.compile(rf"(?:(?:blx?|b)(?:{_CONDITIONS})?(?:\.w)?|cbn?z\s+\w+,)\s+(?!(?:r\d+|lr|ip)$){_NAME}$"),
+    indirect=re.compile(rf"blx(?:{_CONDITIONS})?\s+(?:r\d+|lr|ip)\b"),
     ends=re.compile(r"b(?:\.w)?\s|bx\s|pop(?:\.w)?\s+\{.*pc\}|ldr\s+pc|mov\s+pc|\.?inst|udf|tbb|tbh"),
     touches=re.compile(r"v?(push|pop)|\w[\w.]*\s+sp\b(?!\])|.*\[sp, #-?\d+\]!|.*\[sp\], #"),
 )  # fmt: skip
