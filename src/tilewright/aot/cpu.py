@@ -1,35 +1,106 @@
 """Does this CPU have what an object's code needs? Asked before the first instruction that it might lack.
 
 In: a ``Target``. Out: LLVM text of ``NAME_cpu_is_fit()``, and which attributes keep the code around it plain.
-Not its business: choosing among several codes (``dispatch``), whose words of CPU features it reads.
+Not its business: choosing among several codes (``dispatch``), whose words of CPU features it reads, and which bits a
+CPU's code needs (``codegen.isa``).
 
-The answer is found once and kept in a word that any thread may write, because all write the same. For other CPUs than
-x86-64 there is no question: their targets need what every CPU of the kind has, or are built for a known device.
+The answer is found once and kept in a word that any thread may write, because all write the same. On x86-64 the CPU
+itself is asked; on AArch64, Armv7 and RISC-V with Linux the system is, by ``getauxval``. Elsewhere nothing is asked: code
+is for what every CPU of the system has, or for a known device.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Set
+from dataclasses import dataclass
+
 from tilewright.aot.dispatch import DETECT
-from tilewright.codegen.isa import x86
+from tilewright.codegen.isa import aarch64, arm, riscv, x86
 from tilewright.codegen.target import Target
+
+_WORD = """
+define internal i32 @tw_feature_{name}() nounwind {{
+  %bits = call {long} @getauxval({long} {key})
+  %word = {cut}
+  ret i32 %word
+}}
+"""
+_VECTORS = """
+declare i64 @syscall(i64, ...)
+define internal i32 @tw_feature_vectors() nounwind {
+  %pair = alloca [2 x i64], align 8
+  store i64 4, ptr %pair
+  %at = getelementptr i64, ptr %pair, i64 1
+  store i64 0, ptr %at
+  %failed = call i64 (i64, ...) @syscall(i64 258, ptr %pair, i64 1, i64 0, ptr null, i32 0)
+  %key = load i64, ptr %pair
+  %told = load i64, ptr %at
+  %is_done = icmp eq i64 %failed, 0
+  %is_known = icmp eq i64 %key, 4
+  %is_told = and i1 %is_done, %is_known
+  %bit = and i64 %told, 4
+  %has = icmp ne i64 %bit, 0
+  %word = call i32 @tw_feature_hwcap()
+  %moved = lshr i32 %word, 21
+  %old = and i32 %moved, 1
+  %new = zext i1 %has to i32
+  %answer = select i1 %is_told, i32 %new, i32 %old
+  ret i32 %answer
+}
+"""
+"""``riscv_hwprobe`` (Linux 6.4) tells the ratified vectors from drafts; an older system's word has a bit for either."""
+
+
+def _linux_words(long: str) -> str:
+    cut = "trunc i64 %bits to i32" if long == "i64" else "add i32 %bits, 0"
+    words = [_WORD.format(name=name, long=long, cut=cut, key=key) for name, key in (("hwcap", 16), ("hwcap2", 26))]
+    return f"declare {long} @getauxval({long})\n" + "".join(words)
+
+
+@dataclass(frozen=True)
+class _Questions:
+    """How a kind of machine is asked: ``needs`` by CPU and features, the functions that read a word, and the
+    attributes of code that any machine of the kind runs."""
+
+    needs: Callable[[str, Set[str]], dict[str, int]]
+    text: str
+    plain: str
+
+
+def _plain(cpu: str, features: str) -> str:
+    return f'"target-cpu"="{cpu}" "target-features"="{features}"'
+
+
+_BY_TRIPLE = (
+    ("x86_64-", "", _Questions(x86.needs_of, DETECT, _plain("x86-64", "+sse2"))),
+    ("aarch64-", "linux", _Questions(aarch64.needs_of, _linux_words("i64"), _plain("generic", "+neon"))),
+    ("armv7-", "linux", _Questions(arm.needs_of, _linux_words("i32"), _plain("generic", "+vfp3d16,-neon"))),
+    ("riscv64-", "linux",
+     _Questions(riscv.needs_of, _linux_words("i64") + _VECTORS, _plain("generic-rv64", "+m,+a,+f,+d,+c"))),
+)  # fmt: skip
+
+
+def _questions(target: Target) -> _Questions | None:
+    found = (q for start, system, q in _BY_TRIPLE if target.triple.startswith(start) and system in target.triple)
+    return next(found, None)
 
 
 def needs_of(target: Target) -> dict[str, int]:
-    """By word of ``x86.WORDS``, the bits that a CPU must show; empty where nothing is to ask."""
-    if not target.triple.startswith("x86_64"):
-        return {}
-    return x86.needs_of(target.cpu, {f[1:] for f in target.features.split(",") if f.startswith("+")})
+    """By word, the bits that a CPU must show; empty where nothing is to ask."""
+    of = _questions(target)
+    return {} if of is None else of.needs(target.cpu, {f[1:] for f in target.features.split(",") if f.startswith("+")})
 
 
 def plain_attributes(target: Target) -> str:
     """Attributes of functions that run before the question is answered."""
-    return '"target-cpu"="x86-64" "target-features"="+sse2"' if needs_of(target) else ""
+    of = _questions(target)
+    return of.plain if of is not None and needs_of(target) else ""
 
 
 def cpu_text(target: Target, name: str) -> str:
     """``i1 NAME_cpu_is_fit()``; empty where nothing is to ask."""
-    needs, plain = needs_of(target), plain_attributes(target)
-    if not needs:
+    needs, plain, of = needs_of(target), plain_attributes(target), _questions(target)
+    if not needs or of is None:
         return ""
     lines = [
         f"@{name}_cpu_answer = internal global i32 0",
@@ -58,4 +129,4 @@ def cpu_text(target: Target, name: str) -> str:
         "}",
         "",
     ]
-    return DETECT.replace("nounwind {", f"nounwind {plain} {{") + "\n".join(lines)
+    return of.text.replace("nounwind {", f"nounwind {plain} {{") + "\n".join(lines)

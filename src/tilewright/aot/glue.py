@@ -82,7 +82,9 @@ class _Glue:
     def need_cpu(self, w: FunctionWriter) -> None:
         """Return a status where the CPU lacks what the code needs."""
         if needs_of(self.target):
-            text = f"the code is for {self.of.manifest.target.cpu} and needs instructions that this CPU lacks"
+            spec = self.of.manifest.target
+            which = f" with {', '.join(spec.features)}" if spec.cpu.startswith("generic") and spec.features else ""
+            text = f"the code is for {spec.cpu}{which} and needs instructions that this CPU lacks"
             wrong = w.let(f"xor i1 {w.let(f'call i1 @{self.of.name}_cpu_is_fit()')}, true")
             w.return_if(wrong, self.of.status("TW_ERROR_CPU", text))
 

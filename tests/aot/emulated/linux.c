@@ -37,7 +37,20 @@ int madvise(void *start, size_t n, int advice) { return (void)start, (void)n, (v
 void *malloc(size_t n) { return (void)n, (void *)0; } /* models get memory from program.c */
 void free(void *p) { (void)p; }
 
-void tw_main(void) {
+static const unsigned long *auxiliary; /* pairs behind the environment, where the program began */
+
+unsigned long getauxval(unsigned long type) {
+  for (const unsigned long *pair = auxiliary; *pair; pair += 2)
+    if (*pair == type) return pair[1];
+  return 0;
+}
+
+long syscall(long number, ...) { return (void)number, -1; } /* riscv_hwprobe: an older Linux */
+
+void tw_main(const unsigned long *stack) {
+  stack += *stack + 2;
+  while (*stack++) {}
+  auxiliary = stack;
   long n = 0, got;
   while ((got = call(READ, 0, (long)(tw_request + n), 1 << 20)) > 0) n += got;
   long size = tw_answer_all((int32_t)n);
@@ -46,11 +59,11 @@ void tw_main(void) {
 }
 
 #if defined(__x86_64__)
-__asm__(".globl _start\n_start: xor %ebp, %ebp\n and $-16, %rsp\n call tw_main\n");
+__asm__(".globl _start\n_start: xor %ebp, %ebp\n mov %rsp, %rdi\n and $-16, %rsp\n call tw_main\n");
 #elif defined(__arm__)
-__asm__(".globl _start\n_start: bl tw_main\n");
+__asm__(".globl _start\n_start: mov r0, sp\n bl tw_main\n");
 #elif defined(__aarch64__)
-__asm__(".globl _start\n_start: bl tw_main\n");
+__asm__(".globl _start\n_start: mov x0, sp\n bl tw_main\n");
 #else
-__asm__(".globl _start\n_start: .option push\n .option norelax\n la gp, __global_pointer$\n .option pop\n call tw_main\n");
+__asm__(".globl _start\n_start: .option push\n .option norelax\n la gp, __global_pointer$\n .option pop\n mv a0, sp\n call tw_main\n");
 #endif

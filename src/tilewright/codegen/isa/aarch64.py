@@ -1,6 +1,6 @@
 """AArch64: machines with NEON, and with SVE.
 
-In: nothing. Out: ``Machine`` rows. Not its business: reading the host.
+In: nothing. Out: ``Machine`` rows, and what Linux must say of a CPU. Not its business: reading the host.
 
 With SVE our vectors stay NEON's 128 bits, which every width of SVE has, and masked loads and stores are its
 instructions. Longer fixed vectors (``vscale_range``) end LLVM 22 at some comparisons of integers ("Cannot select").
@@ -8,6 +8,7 @@ instructions. Longer fixed vectors (``vscale_range``) end LLVM 22 at some compar
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import replace
 
 from tilewright.codegen.isa.machine import Machine
@@ -36,3 +37,18 @@ MACHINES: dict[str, Machine] = {
         has_dotprod=True,
     ),
 }
+
+_BITS = {
+    "lse": ("hwcap", 8), "fullfp16": ("hwcap", 10), "rdm": ("hwcap", 12), "dotprod": ("hwcap", 20),
+    "sve": ("hwcap", 22), "i8mm": ("hwcap2", 13), "bf16": ("hwcap2", 14),
+}  # fmt: skip
+"""Linux's words about the CPU, and the bit of each feature whose instructions LLVM chooses by itself."""
+_IN_CPU = {cpu: ("lse", "rdm", "fullfp16", "dotprod") for cpu in ("cortex-a75", "neoverse-n1")}
+
+
+def needs_of(cpu: str, features: Set[str]) -> dict[str, int]:
+    """By word, the bits that Linux must show for code for ``cpu`` with LLVM's ``features`` on."""
+    needs: dict[str, int] = {}
+    for word, bit in (_BITS[f] for f in sorted(features | set(_IN_CPU.get(cpu, ()))) if f in _BITS):
+        needs[word] = needs.get(word, 0) | 1 << bit
+    return needs

@@ -8,6 +8,7 @@ floating point, and M4, M33 none of double precision: LLVM then calls the compil
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import replace
 
 from tilewright.codegen.isa.machine import Machine
@@ -34,3 +35,12 @@ MACHINES: dict[str, Machine] = {
         has_f64=True, has_round=True, has_masks=True,
     ),
 }  # fmt: skip
+
+_NEON_BIT, _VFPV4_BIT, _DIVIDE_BITS = 1 << 12, 1 << 16, 3 << 17
+"""Of Linux's word about the CPU."""
+
+
+def needs_of(cpu: str, features: Set[str]) -> dict[str, int]:
+    """By word, the bits that Linux must show for Armv7 code for ``cpu`` with LLVM's ``features`` on."""
+    newer = _VFPV4_BIT | _DIVIDE_BITS if cpu == "cortex-a7" else 0
+    return {"hwcap": newer | (_NEON_BIT if "neon" in features else 0)}

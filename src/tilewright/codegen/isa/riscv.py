@@ -8,6 +8,7 @@ application processor.
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import replace
 
 from tilewright.codegen.isa.machine import Machine
@@ -21,3 +22,8 @@ MACHINES: dict[str, Machine] = {
     "rv64gc": replace(_GC, aliases=("riscv64",)),
     "rv64gcv": replace(_GC, features="+m,+a,+f,+d,+c,+v", vector_bytes=16, has_masks=True),
 }
+
+
+def needs_of(cpu: str, features: Set[str]) -> dict[str, int]:
+    """By word, the bits that Linux must show for code with LLVM's ``features`` on."""
+    return {"vectors": 1} if "v" in features else {}
