@@ -22,8 +22,8 @@ from tilewright.codegen.target import Target
 from tilewright.core.diag import OptionError
 from tilewright.core.graph import Graph
 from tilewright.core.text import SideTable, print_graph
-from tilewright.driver import optimise_and_split, with_complex
-from tilewright.frontend.source import Examples, Source, import_called
+from tilewright.driver import optimise_and_split, with_complex, with_start
+from tilewright.frontend.source import Called, Examples, Source, import_called
 from tilewright.options import SIZE, Clock, Level, Options, Progress, read_schedule
 from tilewright.runtime.digest import digest_arrays
 from tilewright.runtime.threads import checked_threads, default_threads
@@ -77,8 +77,8 @@ def export(
     clock = Clock(progress)
     with clock.stage("import"):
         called = import_called(source, example_inputs, dynamic_shapes, input_shapes, fix_dims)
-    facts = source_facts(source, called.graph)
-    modules = export_modules(called.graph, options, n_threads, clock)
+    facts = source_facts(source, called)
+    modules = with_state(export_modules(called.graph, options, n_threads, clock), called)
     manifest = with_complex(modules.manifest, called)
     return write_export(replace(modules, source=facts, manifest=manifest), Path(folder), how)
 
@@ -86,6 +86,18 @@ def export(
 def _without_threads(options: Options) -> list[str]:
     """The targets among those that the options list whose code always runs in one thread."""
     return [t for t in options.target.split(",") if not Target.parse(t).has_threads]
+
+
+def with_state(modules: Modules, called: Called) -> Modules:
+    """The modules with the values with which what the source keeps begins, behind the weights."""
+    if not called.convention.state:
+        return modules
+    weights, convention = with_start(modules.weights, called)
+    rows = [(f"the state {kept.input}", a.nbytes) for kept, a in zip(convention.state, called.start, strict=True)]
+    report = modules.manifest.report
+    memory = {**report["memory"], "weights_bytes": int(weights.nbytes)}
+    manifest = replace(modules.manifest, convention=convention, report={**report, "memory": memory})
+    return replace(modules, manifest=manifest, weights=weights, weight_rows=[*modules.weight_rows, *rows])
 
 
 def export_modules(graph: Graph, options: Options, n_threads: int, clock: Clock) -> Modules:
@@ -108,12 +120,12 @@ def build_modules(graph: Graph, options: Options, target: Target, clock: Clock) 
     return Modules(manifest, target, texts, weights, split.planner.weights.rows(), {})
 
 
-def source_facts(source: Source, graph: Graph) -> dict[str, Any]:
+def source_facts(source: Source, called: Called) -> dict[str, Any]:
     """What an export's record says of the model: digests that depend on its content alone."""
     table = SideTable()
-    text = _LOC.sub("", print_graph(graph, table))
-    content = f"{text}{digest_arrays(table.arrays.values())}"
-    facts = {"model": graph.name, "sha256": sha256(content.encode()).hexdigest()}
+    text = _LOC.sub("", print_graph(called.graph, table))
+    content = f"{text}{digest_arrays([*table.arrays.values(), *called.start])}"
+    facts = {"model": called.graph.name, "sha256": sha256(content.encode()).hexdigest()}
     if isinstance(source, str | Path):
         with open(source, "rb") as file:
             facts["file_sha256"] = file_digest(file, "sha256").hexdigest()

@@ -57,6 +57,7 @@ from tilewright.runtime.manifest import (
     TensorSpec,
 )
 from tilewright.runtime.model import CompiledModel, LoadedModel
+from tilewright.runtime.structure import Convention
 from tilewright.runtime.threads import checked_threads, default_threads
 from tilewright.specialize import SpecializedModel
 from tilewright.tile.schedule.book import schedule_text
@@ -200,16 +201,20 @@ def with_convention(artifact: Artifact, called: Called | None) -> Artifact:
     artifact = replace(artifact, manifest=with_complex(artifact.manifest, called))
     if not called.convention:
         return artifact
-    offset = -(-artifact.weights.nbytes // ALIGNMENT) * ALIGNMENT
-    pieces, rows = [artifact.weights, np.zeros(offset - artifact.weights.nbytes, np.uint8)], []
+    weights, convention = with_start(artifact.weights, called)
+    return replace(artifact, manifest=replace(artifact.manifest, convention=convention), weights=weights)
+
+
+def with_start(weights: Array, called: Called) -> tuple[Array, Convention]:
+    """The weights with the start of what a source keeps behind them, and its convention with the places there."""
+    offset = -(-weights.nbytes // ALIGNMENT) * ALIGNMENT
+    pieces, rows = [weights, np.zeros(offset - weights.nbytes, np.uint8)], []
     for row, array in zip(called.convention.state, called.start, strict=True):
         rows.append(replace(row, offset=offset))
         raw = np.frombuffer(array.tobytes(), np.uint8)
         pieces += [raw, np.zeros(-raw.nbytes % ALIGNMENT, np.uint8)]
         offset += raw.nbytes + pieces[-1].nbytes
-    convention = replace(called.convention, state=tuple(rows))
-    weights = np.concatenate(pieces) if rows else artifact.weights
-    return replace(artifact, manifest=replace(artifact.manifest, convention=convention), weights=weights)
+    return np.concatenate(pieces) if rows else weights, replace(called.convention, state=tuple(rows))
 
 
 OFFERED = (*(f.name for f in fields(Options)), "threads")

@@ -5,8 +5,8 @@ Not its business: choosing among several codes (``dispatch``), whose words of CP
 CPU's code needs (``codegen.isa``).
 
 The answer is found once and kept in a word that any thread may write, because all write the same. On x86-64 the CPU
-itself is asked; on AArch64, Armv7 and RISC-V with Linux the system is, by ``getauxval``. Elsewhere nothing is asked: code
-is for what every CPU of the system has, or for a known device.
+itself is asked; on AArch64, Armv7 and RISC-V with Linux the system is, by ``getauxval``. Elsewhere nothing is asked:
+code is for what every CPU of the system has, or for a known device.
 """
 
 from __future__ import annotations

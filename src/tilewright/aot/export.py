@@ -200,6 +200,6 @@ def public_names(name: str) -> list[str]:
     """Every function that an export may define."""
     functions = (
         "info", "bind", "workspace", "input_shape", "output_shape", "create", "run", "result_shape", "destroy",
-        "status_text", "map_weights", "unmap_weights", "after_fork",
+        "status_text", "initial_state", "map_weights", "unmap_weights", "after_fork",
     )  # fmt: skip
     return [f"{name}_{f}" for f in functions]

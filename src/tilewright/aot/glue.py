@@ -2,7 +2,8 @@
 
 In: an ``Interface`` and a ``System``. Out: a module's text that defines ``NAME_info``, ``NAME_bind``,
 ``NAME_workspace``, ``NAME_input_shape``, ``NAME_output_shape``, ``NAME_create``, ``NAME_run``, ``NAME_result_shape``,
-``NAME_destroy`` and ``NAME_status_text`` (``docs/adr/0009-c-abi.md``) around ``tw_run`` and ``tw_plan``.
+``NAME_destroy``, ``NAME_initial_state`` and ``NAME_status_text`` (``docs/adr/0009-c-abi.md``) around ``tw_run`` and
+``tw_plan``.
 Not its business: kernels and entry (``codegen``), what a C compiler reads (``header``).
 
 A handle is one block of memory: 64 bytes of fields, the tables of argument pointers and of dimensions, the kernels'
@@ -57,7 +58,8 @@ class _Glue:
     def text(self) -> str:
         functions = [
             self.check(), self.table(), self.sizes(), self.bind(), self.workspace(), self.shape("input"),
-            self.shape("output"), self.create(), self.run(), self.result_shape(), self.destroy(), *self.files(),
+            self.shape("output"), self.create(), self.run(), self.result_shape(), self.destroy(),
+            *self.initial_state(), *self.files(),
         ]  # fmt: skip
         functions += [self.status_text(), self.info()]  # last: they know every text
         heap = [f"declare ptr @malloc({self.system.size_type})", "declare void @free(ptr)"]
@@ -480,6 +482,23 @@ class _Glue:
         w.emit("ret void")
         return w.text()
 
+    def initial_state(self) -> list[str]:
+        """``NAME_initial_state(handle, index)``, where the model keeps a state: its first value, in the weights."""
+        if not self.of.state:
+            return []
+        w = self.function("initial_state", "ptr %handle, i32 %index", "ptr")
+        none, have = w.label("none"), w.label("have")
+        is_within = w.let(f"icmp ult i32 %index, {len(self.of.state)}")
+        is_there = w.let(f"and i1 {is_within}, {w.let('icmp ne ptr %handle, null')}")
+        w.emit(f"br i1 {is_there}, label %{have}, label %{none}")
+        w.start(none)
+        w.emit("ret ptr null")
+        w.start(have)
+        places = self.array("i64", [offset for _, _, offset in self.of.state])
+        place = w.let(f"load i64, ptr {w.let(f'getelementptr i64, ptr {places}, i32 %index')}")
+        w.emit(f"ret ptr {w.at(w.load('%handle', WEIGHTS, 'ptr'), place)}")
+        return [w.text()]
+
     # --- constant data
 
     def weights(self) -> str:
@@ -525,13 +544,16 @@ class _Glue:
             f"{{ ptr {self.string(s.name)}, i64 {s.lo}, i64 {s.hi if isinstance(s.hi, int) else MAX_VALUE} }}"
             for s in m.symbols
         ]
-        struct_bytes = 6 * 4 + 8 * self.system.pointer_bytes + 2 * 8
+        state = self.array("%state_info", [f"{{ i32 {i}, i32 {o} }}" for i, o, _ in of.state])
+        end = 6 * 4 + 8 * self.system.pointer_bytes + 2 * 8 + self.system.pointer_bytes + 4
+        struct_bytes = -(-end // 8) * 8
         numbers = [ABI_VERSION, struct_bytes, len(m.inputs), len(m.outputs), len(m.symbols), of.max_threads]
         texts = [of.name, m.tilewright_version, m.target.triple, m.target.cpu, of.fingerprint]
         pointers = [*map(self.string, texts), *tensors, self.array("%symbol_info", symbols)]
         values = [f"i32 {n}" for n in numbers] + [f"ptr {p}" for p in pointers]
-        values += [f"i64 {ALIGNMENT}", f"i64 {of.weights_bytes}"]
+        values += [f"i64 {ALIGNMENT}", f"i64 {of.weights_bytes}", f"ptr {state}", f"i32 {len(of.state)}"]
         head = "%tensor_info = type { ptr, i32, i32, ptr, ptr }\n%symbol_info = type { ptr, i64, i64 }\n"
+        head += "%state_info = type { i32, i32 }\n"
         head += f"%model_info = type {{ {', '.join(v.split()[0] for v in values)} }}\n"
         self.data.insert(0, head)
         self.data.append(f"@{of.name}_facts = private constant %model_info {{ {', '.join(values)} }}")

@@ -46,6 +46,12 @@ typedef struct tw_symbol_info {
   int64_t highest; /* INT64_MAX where there is no limit */
 } tw_symbol_info;
 
+/* What a model keeps from call to call: an input, and the output that is its value for the next call. */
+typedef struct tw_state_info {
+  int32_t input;
+  int32_t output;
+} tw_state_info;
+
 typedef struct tw_model_info {
   uint32_t abi_version;
   uint32_t struct_bytes; /* later versions may add fields at the end */
@@ -63,6 +69,8 @@ typedef struct tw_model_info {
   const tw_symbol_info *symbols;
   int64_t alignment;
   int64_t weights_bytes;
+  const tw_state_info *state;
+  int32_t n_state;
 } tw_model_info;
 #elif TILEWRIGHT_ABI_VERSION != $version
 #error "two models were exported with different versions of the interface: export them again with one Tilewright"
@@ -133,6 +141,12 @@ $more
 #endif
 """)
 
+_STATE = string.Template("""
+/* What the model keeps from call to call begins with these values, one for each row of ${name}_info()->state: dense,
+ * aligned, part of the weights. Pass it as that input of the first call; of later calls, what the last one wrote to the
+ * output. NULL for an index that there is not. */
+const void *${name}_initial_state(const ${name}_model *model, int32_t index);
+""")
 _FILES = string.Template("""
 /* Map the weights file, read-only and shared between processes, for create; refuses another model's file.
  * `path` is what fopen would take. */
@@ -154,7 +168,8 @@ def header_text(of: Interface, system: System) -> str:
     features = f"\n * Needs the CPU features {' '.join(m.target.features)}." if m.target.features else ""
     has_file = not of.embedded and of.weights_bytes > 0
     maps_file = has_file and system.files != ""
-    more = _FILES.substitute(name=of.name) if maps_file else ""
+    more = _STATE.substitute(name=of.name) if of.state else ""
+    more += _FILES.substitute(name=of.name) if maps_file else ""
     more += _POOL.substitute(name=of.name) if of.max_threads > 1 else ""
     return _BODY.substitute(
         title=f"{of.name}: a compiled model.",
@@ -200,6 +215,7 @@ def _facts(of: Interface) -> list[str]:
             limit = f"at least {s.lo}" if s.hi is None else f"{s.lo} to {s.hi}"
             lines.append(f"  {k}  {_comment(s.name)}: {limit}")
         lines += [f"  where {_comment(c.rule)}" for c in m.constraints]
+    lines += [f"state: output {o} is input {i} of the next call" for i, o, _ in of.state]
     if m.computed:
         names = ", ".join(_comment(s.name) for s in m.computed)
         lines.append(f"sizes that the data decide (see result_shape): {names}")
@@ -236,6 +252,8 @@ def _numbers(of: Interface) -> str:
         (f"{macro}_N_SYMBOLS", len(m.symbols)), (f"{macro}_ALIGNMENT", ALIGNMENT),
         (f"{macro}_WEIGHTS_BYTES", of.weights_bytes),
     ]  # fmt: skip
+    if of.state:
+        rows.append((f"{macro}_N_STATE", len(of.state)))
     for kind, names in (
         ("INPUT", [t.name for t in m.inputs]),
         ("OUTPUT", [t.name for t in m.outputs]),

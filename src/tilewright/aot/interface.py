@@ -79,6 +79,13 @@ class Interface:
         """Bytes of the kernels' scratch."""
         return self.manifest.scratch.n_bytes(self.max_threads)
 
+    @property
+    def state(self) -> list[tuple[int, int, int]]:
+        """Of what the model keeps: its input, the output that is its new value, where in the weights it begins."""
+        inputs, outputs = ([t.name for t in ts] for ts in (self.manifest.inputs, self.manifest.outputs))
+        kept = self.manifest.convention.state
+        return [(inputs.index(k.input), outputs.index(k.output), k.offset) for k in kept]
+
     def status(self, kind: str, text: str = "") -> int:
         """The number of a status; with ``text``, one that says which rule was broken."""
         if not text:

@@ -11,23 +11,24 @@ from __future__ import annotations
 import ctypes
 import math
 import os
+import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from tilewright.runtime.arguments import ArgumentReader, checked_feeds
-from tilewright.runtime.errors import ArtifactError, ExecutionError, InputError, ResourceError
+from tilewright.runtime.errors import ArtifactError, ExecutionError, InputError, ResourceError, Violation
 from tilewright.runtime.manifest import Manifest, SymbolSpec, TargetSpec, TensorSpec
 from tilewright.runtime.memory import ResultPool
 from tilewright.runtime.plan import OutputPlan, Planner
 from tilewright.runtime.record import check_files
 from tilewright.runtime.signature import check_signature
 from tilewright.runtime.threads import checked_threads
-from tilewright.runtime.values import Array, address_of, aligned_buffer, dtype_of, to_tensor
+from tilewright.runtime.values import Array, address_of, aligned_buffer, as_array, dtype_of, to_tensor
 
 ABI_VERSION = 1
 """Of the C interface that exported models have; ``docs/adr/0009-c-abi.md`` says when it changes."""
@@ -42,6 +43,7 @@ DTYPE_NAMES = (
 """By number of ``tw_dtype``."""
 _KIND_SHAPE, _KIND_MEMORY, _KIND_RUN = 2, 3, 7
 _POINTER = ctypes.c_void_p
+Item = TypeVar("Item")
 
 
 class _TensorInfo(ctypes.Structure):
@@ -55,6 +57,10 @@ class _SymbolInfo(ctypes.Structure):
     _fields_ = (("name", ctypes.c_char_p), ("lowest", ctypes.c_int64), ("highest", ctypes.c_int64))
 
 
+class _StateInfo(ctypes.Structure):
+    _fields_ = (("input", ctypes.c_int32), ("output", ctypes.c_int32))
+
+
 class _ModelInfo(ctypes.Structure):
     _fields_ = (
         ("abi_version", ctypes.c_uint32), ("struct_bytes", ctypes.c_uint32), ("n_inputs", ctypes.c_int32),
@@ -63,6 +69,7 @@ class _ModelInfo(ctypes.Structure):
         ("cpu", ctypes.c_char_p), ("fingerprint", ctypes.c_char_p), ("inputs", ctypes.POINTER(_TensorInfo)),
         ("outputs", ctypes.POINTER(_TensorInfo)), ("symbols", ctypes.POINTER(_SymbolInfo)),
         ("alignment", ctypes.c_int64), ("weights_bytes", ctypes.c_int64),
+        ("state", ctypes.POINTER(_StateInfo)), ("n_state", ctypes.c_int32),
     )  # fmt: skip
 
 
@@ -76,7 +83,10 @@ class _Handle:
 
 
 class LibraryModel:
-    """A model of a shared library, callable from any number of threads at once, as a ``LoadedModel`` is."""
+    """A model of a shared library, callable from any number of threads at once, as a ``LoadedModel`` is.
+
+    What a module keeps from call to call is kept here too: ``inputs`` and ``outputs`` are those of the caller.
+    """
 
     def __init__(
         self,
@@ -99,19 +109,27 @@ class LibraryModel:
         self._library = self._opened(file)
         self._threads = checked_threads(threads) or 0
         info = self._facts(file)
-        self.inputs, self.outputs = (_tensors(t, n) for t, n in _both(info))
+        self._all_inputs, self._all_outputs = (_tensors(t, n) for t, n in _both(info))
+        n_state = info.n_state if info.struct_bytes >= ctypes.sizeof(_ModelInfo) else 0
+        self._kept = [(info.state[k].input, info.state[k].output) for k in range(n_state)]
+        self.inputs = tuple(_without(self._all_inputs, [i for i, _ in self._kept]))
+        self.outputs = tuple(_without(self._all_outputs, [o for _, o in self._kept]))
         self.symbols = tuple(_symbol(info.symbols[k]) for k in range(info.n_symbols))
         manifest = Manifest(
-            info.compiler_version.decode(), TargetSpec(info.target.decode(), info.cpu.decode()), self.inputs, (),
+            info.compiler_version.decode(), TargetSpec(info.target.decode(), info.cpu.decode()), self._all_inputs, (),
             self.symbols, n_dims=len(self.symbols),
         )  # fmt: skip
         try:
-            self._reader = ArgumentReader(self.inputs, Planner(manifest))
+            self._reader = ArgumentReader(self.inputs, Planner(manifest), len(self._kept))
         except ValueError as error:
             raise ArtifactError(f"{file.name} contradicts itself: {error}", remedy="export the model again") from error
         self._weights = self._mapped(file.with_name(f"{self.name}.safetensors")) if info.weights_bytes else None
         self._free: deque[_Handle] = deque(maxlen=KEPT)
         self._results = ResultPool()
+        self._lock = threading.Lock()
+        self._state: list[Array] = []
+        if self._kept:
+            self.reset()
 
     def __repr__(self) -> str:
         signature = " -> ".join(", ".join(map(str, specs)) for specs in (self.inputs, self.outputs))
@@ -120,18 +138,64 @@ class LibraryModel:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run, as ``LoadedModel`` does: one output as itself, several as a tuple. Raises ``InputError``."""
         arrays, has_tensors = self._reader.read(args, kwargs)
-        results = self._execute(arrays)
+        results = self._advance(arrays)
         shown = [to_tensor(r) for r in results] if has_tensors else results
         return shown[0] if len(shown) == 1 else tuple(shown)
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """Run by names: inputs in, all outputs out."""
-        results = self._execute(self._reader.read((), checked_feeds(feeds))[0])
+        results = self._advance(self._reader.read((), checked_feeds(feeds))[0])
         return {spec.name: result for spec, result in zip(self.outputs, results, strict=True)}
 
+    @property
+    def state(self) -> dict[str, Array]:
+        """What the model keeps from call to call, by name: copies. Empty for a model that keeps nothing."""
+        with self._lock:
+            return {self._all_inputs[i].name: a.copy() for (i, _), a in zip(self._kept, self._state, strict=True)}
+
+    def reset(self, **state: Any) -> None:
+        """Let the state be what it was when the model was exported, except for what is given by name.
+
+        ``InputError`` for a name or an array that does not fit.
+        """
+        specs = [self._all_inputs[i] for i, _ in self._kept]
+        if strange := state.keys() - {s.name for s in specs}:
+            names = ", ".join(s.name for s in specs) or "nothing"
+            raise InputError(f"the model keeps {names}, not {', '.join(sorted(strange))}", remedy="leave it out")
+        made = []
+        for k, spec in enumerate(specs):
+            start = self._start(k, spec)
+            given = as_array(state[spec.name], spec) if spec.name in state else start
+            if isinstance(given, Violation) or (given.dtype, given.shape) != (start.dtype, start.shape):
+                raise InputError(f"{spec} can't be {state[spec.name]!r:.80}", remedy="give an array of that shape")
+            made.append(np.array(given, order="C"))
+        with self._lock:
+            self._state = made
+
+    def _start(self, index: int, spec: TensorSpec) -> Array:
+        """A copy of the first value of what the model keeps, which the library has among its weights."""
+        dtype, shape = dtype_of(spec.dtype), [d for d in spec.shape if isinstance(d, int)]
+        dims = (ctypes.c_int64 * max(len(self.symbols), 1))(*[s.lo for s in self.symbols])
+        n_bytes = ctypes.c_int64()
+        self._check(self._call("workspace", dims, ctypes.byref(n_bytes)))
+        handle = self._handle(n_bytes.value)
+        function = self._library[f"{self.name}_initial_state"]
+        function.restype = ctypes.c_void_p
+        address = function(_POINTER(handle.address), ctypes.c_int32(index))
+        self._free.append(handle)
+        if not address or len(shape) != len(spec.shape):
+            raise ArtifactError(f"the state {spec} has no start in the library", remedy="export the model again")
+        raw = ctypes.string_at(address, math.prod(shape) * dtype.itemsize)
+        return np.frombuffer(raw, np.uint8).view(dtype).reshape(shape)
+
     def __deepcopy__(self, memo: dict[int, Any]) -> LibraryModel:
-        """Itself: it keeps nothing from call to call."""
-        return self
+        """Itself where it keeps nothing from call to call; else one with a state of its own and the same library."""
+        if not self._kept:
+            return self
+        made = object.__new__(type(self))
+        made.__dict__.update(self.__dict__, _lock=threading.Lock(), _free=deque(maxlen=KEPT))
+        made.reset(**self.state)
+        return made
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Refuses to be pickled."""
@@ -139,12 +203,24 @@ class LibraryModel:
 
     # --- a call
 
+    def _advance(self, arrays: Sequence[Array]) -> list[Array]:
+        """A call with what the model keeps, which moves on where the call succeeds: the caller's outputs."""
+        if not self._kept:
+            return self._execute(arrays)
+        with self._lock:
+            given = [*arrays]
+            for (i, _), value in sorted(zip(self._kept, self._state, strict=True), key=lambda row: row[0]):
+                given.insert(i, value)
+            results = self._execute(given)
+            self._state = [results[o] for _, o in self._kept]
+        return _without(results, [o for _, o in self._kept])
+
     def _execute(self, arrays: Sequence[Array]) -> list[Array]:
         dims = self._dims(arrays)
         n_bytes = ctypes.c_int64()
         self._check(self._call("workspace", dims, ctypes.byref(n_bytes)))
         outputs = []
-        for k, spec in enumerate(self.outputs):
+        for k, spec in enumerate(self._all_outputs):
             shape, dtype = self._shape("output_shape", spec, dims, k), dtype_of(spec.dtype)
             outputs.append(OutputPlan(dtype, shape, math.prod(shape) * dtype.itemsize, None))
         try:
@@ -156,7 +232,8 @@ class LibraryModel:
         try:
             status = self._call("run", _POINTER(handle.address), dims, _table(arrays), _table(results))
             self._check(status)
-            shapes = [self._shape("result_shape", s, _POINTER(handle.address), k) for k, s in enumerate(self.outputs)]
+            of = _POINTER(handle.address)
+            shapes = [self._shape("result_shape", spec, of, k) for k, spec in enumerate(self._all_outputs)]
         finally:
             self._free.append(handle)
         return [_front(array, shape) for array, shape in zip(results, shapes, strict=True)]
@@ -252,6 +329,11 @@ def _check_signed(library: Path, name: str, key: str | os.PathLike[str]) -> None
     check_signature(record, key)
     if library.name not in {entry.name for entry in check_files(record)}:
         raise ArtifactError(f"{record.name} does not name {library.name}", remedy="export with --shared, and sign that")
+
+
+def _without(items: Sequence[Item], places: Collection[int]) -> list[Item]:
+    """All but those at certain places."""
+    return [item for k, item in enumerate(items) if k not in places]
 
 
 def _both(info: _ModelInfo) -> tuple[tuple[Any, int], tuple[Any, int]]:
