@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import ast
 import functools
+import importlib.util
 import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+import small_models
+import tilewright as tw
 
 PACKAGE = Path(__file__).parents[2] / "src" / "tilewright"
 NETS = (
@@ -69,6 +74,20 @@ def test_six_processes_agree_on_twenty_nets(process: int, first_process: dict[st
     assert len(first_process) == 3 * len(NETS) == 60
     other = digests(process, NETS, TARGETS)
     assert [k for k in first_process if first_process[k] != other[k]] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["x86-64-windows", "aarch64", "apple-m1"])
+def test_libraries_hold_neither_time_nor_place(target: str, tmp_path: Path) -> None:
+    """A DLL's header has a time stamp, and its debug information an identity of its own."""
+    if importlib.util.find_spec("ziglang") is None:
+        pytest.skip("no ziglang")
+    found = []
+    for folder in (tmp_path / "one", tmp_path / "another folder"):
+        made = tw.export(small_models.convnet(), folder, name="m", target=target, shared=True)
+        found.append(made.library.read_bytes())
+        time.sleep(1.1)  # time stamps count seconds
+    assert found[0] == found[1]
 
 
 # --- walks of sets --------------------------------------------------------------------------------------------------

@@ -39,6 +39,8 @@ _IMPORTS = {
     ),
 }  # fmt: skip
 """What objects may ask of the libraries that every Windows since 10 has."""
+_EQUAL_BYTES = ["-s", "-Wl,-Brepro"]
+"""A DLL without the identity of debug information, and a digest of its content where the time would be."""
 _ELF = ["-Wl,-z,relro,-z,now", "-Wl,--build-id=none", "-Wl,-z,noexecstack"]
 
 
@@ -84,7 +86,7 @@ def _windows(folder: Path, triple: str) -> list[str]:
         if ran.returncode:
             raise ResourceError(f"zig dlltool failed: {ran.stderr.strip()[-2000:]}", remedy="link the object")
     plain = ["-nostdlib", "-rtlib=compiler-rt", "-ffreestanding", "-fno-sanitize=all", "-fno-stack-protector", "-O1"]
-    return [*plain, "start.c", *(f"{dll}.a" for dll in _IMPORTS), "-Wl,--export-all-symbols"]
+    return [*plain, *_EQUAL_BYTES, "start.c", *(f"{dll}.a" for dll in _IMPORTS), "-Wl,--export-all-symbols"]
 
 
 def _host_compiler() -> list[str]:
