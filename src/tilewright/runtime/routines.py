@@ -400,7 +400,8 @@ class _Writer:
                     self.write(f"%room{k} = alloca i32")
                     self.write(f"store i32 -1, ptr %room{k}")
                 case Matrix() | InPlace() | Vector():
-                    for array in {a.array} if isinstance(a, Vector) else {a.take, a.give} - {None}:
+                    given = (a.array,) if isinstance(a, Vector) else (a.take, a.give)
+                    for array in dict.fromkeys(n for n in given if n is not None):
                         at = self.let(f"getelementptr ptr, ptr %arrays, i64 {array}")
                         self.write(f"%array{k}.{array} = load ptr, ptr {at}")
         self.write("%info = alloca i32")
