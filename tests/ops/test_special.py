@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from tilewright import ops
-from tilewright.core.graph import Attrs
+from tilewright import driver, ops
+from tilewright.core import types
+from tilewright.core.graph import Attrs, Builder, Graph, Pool
 from tilewright.core.opdef import OpDef
+from tilewright.core.types import TensorType
 
 FAR = np.array([1e-9, 1e-3, 0.2, 0.7, 1.0, 1.46, 2.0, 2.9, 3.1, 4.9, 7.9, 8.1, 11.3, 26.0, 77.7])
 BOTH = np.concatenate([-FAR[:-1] - 0.123, FAR])
@@ -81,3 +83,19 @@ def test_edges_are_those_of_pytorch() -> None:
     ]  # fmt: skip
     for op, f in pairs:
         np.testing.assert_allclose(values(op, x), f(torch.tensor(x)).numpy(), rtol=1e-12, atol=1e-15, err_msg=op.name)
+
+
+def test_erfinv_in_f32_is_right_to_two_units_in_the_last_place() -> None:
+    """The second form, in f32, against the first, in f64: also next to 1 and around 0."""
+    near_one = 1 - np.float32(2.0) ** -np.arange(1, 25)
+    x = np.concatenate([np.linspace(-1, 1, 4001), near_one, -near_one, [1e-30, -1e-6]]).astype(np.float32)
+    builder = Builder(Pool())
+    node = builder.pool.input("x", TensorType(types.f32, x.shape))
+    graph = Graph("erfinv", builder.pool, (node,), (builder(ops.erfinv, node),), ("y",))
+    got = np.asarray(driver.compile_graph(graph)(x)).astype(np.float64)
+    with np.errstate(all="ignore"):
+        wanted = ops.erfinv.reference([x.astype(np.float64)], Attrs({}))
+    assert got[0] == -np.inf and got[4000] == np.inf
+    inside = np.isfinite(wanted)
+    assert np.all(np.abs(got - wanted)[inside] <= 2.0**-22 * np.abs(wanted[inside]))
+    assert np.isnan(np.asarray(driver.compile_graph(graph)(np.full_like(x, 1.5)))).all()
