@@ -29,7 +29,7 @@ from tilewright.core.compute import (
     walk,
 )
 from tilewright.core.expr import Binary as DimBinary
-from tilewright.core.expr import Dim, Sym, substitute, symbols, terms_of
+from tilewright.core.expr import Dim, Sym, coef_of, substitute, symbols, terms_of
 from tilewright.core.graph import Node
 from tilewright.core.opdef import Trait
 from tilewright.core.types import product
@@ -129,6 +129,20 @@ class Facts:
             return None
         last = [i for i, d in zip(x.index, x.buffer.shape, strict=True) if d != 1][-1:]
         return written.index(last[0]) if last and last[0] in written and last[0] != written[-1] else None
+
+    @property
+    def spreads_rows(self) -> bool:
+        """Is it a copy of elements of which no two lie next to each other, such as the real parts of pairs?"""
+        x, written = self.main.expr, self.main.index
+        if self.form is not Form.MOVE or not isinstance(x, Load) or not self.is_affine:
+            return False
+        at: Dim = 0
+        for i, d in zip(x.index, x.buffer.shape, strict=True):
+            if isinstance(i, Value):
+                return False
+            at = at * d + i
+        rows = [w for w, d in zip(written, self.main.out.shape, strict=True) if d != 1]
+        return bool(rows) and all(isinstance(w, Sym) and abs(coef_of(at, w)) != 1 for w in rows)
 
     @property
     def reads_rows(self) -> bool:

@@ -19,7 +19,8 @@ groups stay convex, and when the group's shape allows it:
   it is long on the way to memory and back (``partition.projections``);
 * a permutation of all axes but the last joins the product that it alone reads: it is how the product is written;
 * a permutation before or behind rows that the data choose, and arithmetic on them, is a kernel of its own;
-* a permutation after which neither rows nor sums of a product lie next to each other is a kernel of its own;
+* a permutation after which neither rows nor sums of a product lie next to each other is a kernel of its own, and so is
+  a choice of elements that lie apart, such as the real parts of complex numbers;
 * index maps and widening conversions are cheap and are repeated in every reader, products included; arithmetic with
   readers in two groups is computed once, and so are long chains of it that would be repeated many times.
 """
@@ -226,7 +227,7 @@ class _Fuser:
         if into.walks_memory is not None and node in self.row_readers:
             return False  # their rows would be read across
         if self._reads_often(group, reader):
-            if self._lies_across(group, node, reader, operand):
+            if self._lies_across(group, node, reader, operand) or self._lies_apart(group, node, reader):
                 return False
             return facts.is_widening or (facts.form in (Form.MOVE, Form.VIEW) and facts.is_affine and facts.cost == 0)
         if any(not facts.is_affine or isinstance(i, Value) for x in into.reads(operand) for i in x.index):
@@ -274,6 +275,10 @@ class _Fuser:
         if source is None or not self._is_read_often(group, node, reader):
             return False
         return self._is_batch(group, source, reader, operand)
+
+    def _lies_apart(self, group: Group, node: Node, reader: Node) -> bool:
+        """Would a product read single elements, many times each, that a copy puts next to each other?"""
+        return self.facts[node].spreads_rows and self._is_read_often(group, node, reader)
 
     def _is_read_often(self, group: Group, node: Node, reader: Node) -> bool:
         """Does the product that ``node`` is an operand of read each of its elements so often that copies are cheap?"""
