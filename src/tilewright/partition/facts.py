@@ -133,8 +133,10 @@ class Facts:
     @property
     def spreads_rows(self) -> bool:
         """Is it a copy of elements of which no two lie next to each other, such as the real parts of pairs?"""
+        if self.form is not Form.MOVE or not self.is_affine:
+            return False
         x, written = self.main.expr, self.main.index
-        if self.form is not Form.MOVE or not isinstance(x, Load) or not self.is_affine:
+        if not isinstance(x, Load):
             return False
         at: Dim = 0
         for i, d in zip(x.index, x.buffer.shape, strict=True):
@@ -183,9 +185,10 @@ class Facts:
 
         The same elements meet every place, and the places' axes are no part of how it is read.
         """
-        main, buffer = self.main, self.ins[operand]
-        if self.form is not Form.CONTRACT or main.reduction is None:
+        if self.form is not Form.CONTRACT:
             return False
+        main, buffer = self.main, self.ins[operand]
+        assert main.reduction is not None
         reduced, across = {a.sym for a in main.reduction.axes}, {a.sym for a in main.axes}
         found = [x for x in walk(main.expr) if isinstance(x, Load)]
         moving = [
