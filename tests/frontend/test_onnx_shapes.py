@@ -5,14 +5,28 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 import tilewright as tw
-from frontend.onnx_build import F32, I64, answers, check_against_runtime, evaluated, info, model, node
+from frontend.onnx_build import (
+    F32,
+    I64,
+    answers,
+    check_against_runtime,
+    evaluated,
+    info,
+    model,
+    node,
+    runtime_answers,
+)
 from tilewright import ops
+from tilewright.core import expr
 from tilewright.core.diag import ImportFailed, OptionError
 from tilewright.core.expr import Sym, to_text
 from tilewright.frontend.onnx import import_onnx
+from tilewright.frontend.onnx_unify import solve
 from tilewright.runtime.errors import InputError
 
 N, S = Sym("N", 1), Sym("S", 1)
@@ -260,6 +274,48 @@ def test_sizes_that_only_multiples_make_equal(times: int) -> None:
     assert made(rand(1, 2, 5 * n)).shape == (1, 2, 10)
     with pytest.raises(InputError, match=f"w_by_{n}"):
         made(rand(1, 2, 5 * n + 1))
+
+
+def test_a_size_from_a_number_on() -> None:
+    """The first eight columns beside eight numbers: any width of eight and more, not only its multiples."""
+    nodes = [node("Slice", ["x", "zero", "eight", "one"], ["first"]), node("Add", ["first", "c"], ["y"])]
+    constants = {"zero": np.array([0]), "eight": np.array([8]), "one": np.array([1]), "c": rand(8)}
+    m = model(nodes, [info("x", ["b", "n"])], ["y"], constants)
+    assert import_onnx(m).inputs[0].shape[1] == Sym("n", 8)
+    for n in (8, 9, 13, 16):
+        check_against_runtime(m, {"x": rand(2, n)})
+    with pytest.raises(InputError, match="n is 5; the model is compiled for at least 8"):
+        tw.compile(m, cache=False)(rand(2, 5))
+
+
+@settings(deadline=None)
+@given(st.integers(1, 12), st.integers(0, 9), st.integers(1, 9), st.integers(1, 60), st.booleans())
+def test_sizes_are_narrowed_no_more_than_a_limit_asks(scale: int, more: int, by: int, most: int, is_cut: bool) -> None:
+    """Positions cut to ``(scale * n + more) // by`` of ``most``: all sizes fit for which that is within the table."""
+    n = Sym("n", 1)
+    size = (n * scale + more) // by
+    cut = expr.minimum(size, most)
+    found = solve([(cut, size if is_cut else most)], {n}).get(n, n)
+    sizes = [(k, expr.evaluate(size, {n: k})) for k in range(1, 600)]
+    fits = [k for k, d in sizes if (d <= most if is_cut else d >= most)]
+    if isinstance(found, int):
+        assert fits[:2] == [found]
+    elif fits and cut != size:
+        assert isinstance(found, Sym) and fits == [k for k in range(1, 600) if found.lo <= k <= (found.hi or k)]
+
+
+@pytest.mark.parametrize("op", ["MatMul", "Conv"])
+def test_calls_without_a_row_have_results_without_one(op: str) -> None:
+    x, w = ((8,), rand(8, 3)) if op == "MatMul" else ((8, 5, 5), rand(3, 8, 3, 3))
+    m = model([node(op, ["x", "w"], ["h"]), node("Relu", ["h"], ["y"])], [info("x", ["b", *x])], ["y"], {"w": w})
+    made = tw.compile(m, cache=False)
+    for b in (0, 2, 0, 0, 0, 1):
+        np.testing.assert_allclose(made(v := rand(b, *x)), runtime_answers(m, {"x": v})[0], rtol=1e-4, atol=1e-4)
+    out = np.zeros((0, *made(rand(1, *x)).shape[1:]), np.float32)
+    assert made(rand(0, *x), out=out) is out
+    summed = model([node("ReduceSum", ["x"], ["y"], keepdims=0)], [info("x", ["b", *x])], ["y"])
+    with pytest.raises(InputError, match="b is 0"):  # a sum of nothing is a result with an element
+        tw.compile(summed, cache=False)(rand(0, *x))
 
 
 def test_a_size_up_to_a_number() -> None:

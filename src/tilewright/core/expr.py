@@ -435,13 +435,15 @@ def _parts(e: Expr) -> Iterable[Dim]:
     return (e.a, e.b) if isinstance(e, Binary) else [atom for atom, _ in e.terms]
 
 
-def limits(e: Dim) -> Iterator[int]:
-    """The numbers that minima within ``e`` are taken with."""
+def limits(e: Dim) -> Iterator[tuple[Expr, int]]:
+    """What minima and maxima within ``e`` are taken of, and the number that they are taken with."""
     if isinstance(e, int):
         return
     parts = tuple(_parts(e)) if not isinstance(e, Sym) else ()
-    if isinstance(e, Binary) and e.op == "min":
-        yield from (p for p in parts if isinstance(p, int))
+    if isinstance(e, Binary) and e.op in ("min", "max"):
+        for a, b in (parts, parts[::-1]):
+            if isinstance(a, Expr) and isinstance(b, int):
+                yield a, b
     for p in parts:
         yield from limits(p)
 

@@ -53,6 +53,11 @@ def _choice(e: Expr) -> tuple[str, Dim, Dim] | None:
     return op, atom.a * coef + const_of(e), atom.b * coef + const_of(e)
 
 
+def _is_remainder(e: Dim) -> bool:
+    """Is it a remainder? Those by a size are never below 0."""
+    return isinstance(e, Binary) and e.op == "mod"
+
+
 def _compared(e: Dim, relation: str) -> str:
     """``e relation 0`` with what is taken away on the other side; a lone number stands to the right."""
     more: Dim = max(const_of(e), 0) + sum((c * a for a, c in terms_of(e) if c > 0), 0)
@@ -60,5 +65,5 @@ def _compared(e: Dim, relation: str) -> str:
     if not isinstance(more, int):
         return f"{to_text(more)} {relation} {to_text(less)}"
     if relation == ">=":
-        relation = "==" if more == 0 and is_nonneg(less) else "<="
+        relation = "==" if more == 0 and (is_nonneg(less) or _is_remainder(less)) else "<="
     return f"{to_text(less)} {relation} {to_text(more)}"

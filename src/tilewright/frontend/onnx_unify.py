@@ -36,6 +36,10 @@ MAX_TRIED = 4096
 """Sizes that are tried for a pair that no rearranging solves."""
 
 
+MOST_SIZE = 1 << 40
+"""More than any size is."""
+
+
 MAX_MULTIPLE = 256
 """Of the numbers that a size may be asked to be a multiple of."""
 
@@ -59,9 +63,11 @@ def _tried(pairs: Pairs, free: set[Sym]) -> dict[Sym, Dim]:
 
 
 def _narrowed(pairs: Pairs, free: set[Sym]) -> dict[Sym, Dim]:
-    """A symbol of fewer sizes, at all of which the two sides of a pair are equal: multiples, or up to a number.
+    """A symbol of fewer sizes, at all of which the two sides of a pair are equal: up to a number, from one on, or
+    multiples.
 
-    ``(h + 15) // 16`` and ``2*((h + 31) // 32)`` are equal for multiples of 32, ``n`` and ``min(n, 9)`` up to 9.
+    ``n // 8`` and ``min(n // 8, 9)`` are equal up to 79, ``min(n, 8)`` and 8 from 8 on, ``(h + 15) // 16`` and
+    ``2*((h + 31) // 32)`` for multiples of 32.
     """
     found: dict[Sym, Dim] = {}
     for a, b in pairs:
@@ -74,12 +80,29 @@ def _narrowed(pairs: Pairs, free: set[Sym]) -> dict[Sym, Dim]:
 
 
 def _narrower(symbol: Sym, sides: tuple[Dim, Dim]) -> Iterator[Dim]:
-    lo = max(symbol.lo or 0, 1)
-    for most in sorted({n for e in sides for n in limits(e) if n >= lo}, reverse=True):
-        yield Sym(symbol.name, symbol.lo, most)
+    lo, hi = max(symbol.lo or 0, 1), MOST_SIZE if symbol.hi is None else symbol.hi
+    turns = [limit for e in sides for limit in limits(e) if symbols(limit[0]) == {symbol}]
+    for most in sorted({_first_above(e, n, symbol, lo, hi) - 1 for e, n in turns}, reverse=True):
+        if lo <= most < hi:
+            yield Sym(symbol.name, symbol.lo, most)
+    for least in sorted({_first_above(e, n - 1, symbol, lo, hi) for e, n in turns}):
+        if lo < least <= hi:
+            yield Sym(symbol.name, least, symbol.hi)
     if symbol.hi is None:
         for n in range(2, MAX_MULTIPLE + 1):
             yield n * Sym(f"{symbol.name}_by_{n}", -(-lo // n))
+
+
+def _first_above(e: Dim, n: int, symbol: Sym, lo: int, hi: int) -> int:
+    """The first size from ``lo`` on at which ``e``, which grows with it, is above ``n``; ``hi + 1`` where none is."""
+    hi += 1
+    while lo < hi:
+        middle = (lo + hi) // 2
+        if evaluate(e, {symbol: middle}) > n:
+            hi = middle
+        else:
+            lo = middle + 1
+    return lo
 
 
 def _equal_at(a: Dim, b: Dim, sizes: Mapping[Sym, int]) -> bool:

@@ -397,6 +397,8 @@ class LoadedModel(CompiledModel):
             plan = last[1]
         else:
             plan = self._plan(shapes)
+            if plan.is_empty:
+                return out or self._results.arrays(plan.outputs)
             self._last = shapes, plan
         try:
             frame = self._frames.take(plan.arena_bytes + self._scratch_bytes)

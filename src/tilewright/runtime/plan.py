@@ -44,6 +44,8 @@ class Plan:
     outputs: tuple[OutputPlan, ...]
     is_dynamic: bool
     """Whether data decide the shape of an output."""
+    is_empty: bool = False
+    """Whether no output has an element, and the code, which is for larger sizes, is not to run."""
 
 
 Ask = Callable[[Any, Any], None]
@@ -76,7 +78,10 @@ class Planner:
         """Bind the symbols, ask the code for sizes."""
         values, violations = self._binder.bind(shapes)
         if violations:
-            raise input_error(violations)
+            plan = self._empty(shapes)
+            if plan is None:
+                raise input_error(violations)
+            return plan
         dims = [values[name] for name in self._names]
         dims += [evaluate(bound, values) or 0 for bound in self._bounds]
         dims += [0] * (self._n_dims - len(dims))
@@ -92,6 +97,19 @@ class Planner:
             n_bytes = math.prod(shape) * dtype.itemsize
             outputs.append(OutputPlan(dtype, shape, n_bytes, expressions if is_dynamic else None))
         return Plan(dims, values, sizes[0], tuple(outputs), any(o.sizes for o in outputs))
+
+    def _empty(self, shapes: Sequence[Shape]) -> Plan | None:
+        """The plan of a call with sizes of 0 where the code is for 1 and more: there is nothing to compute where each
+        result is empty. None for other calls."""
+        values, violations = self._binder.bind(shapes, may_be_empty=True)
+        outputs = []
+        for dtype, expressions, is_dynamic in self._outputs:
+            found = [evaluate(e, values) for e in expressions]
+            shape = tuple(n for n in found if n is not None and n >= 0)
+            if violations or is_dynamic or len(shape) != len(found) or 0 not in shape:
+                return None
+            outputs.append(OutputPlan(dtype, shape, 0, None))
+        return Plan([], values, 0, tuple(outputs), is_dynamic=False, is_empty=True) if outputs else None
 
     def final_shape(self, output: OutputPlan, plan: Plan, dims: Sequence[int]) -> Shape:
         """The shape that the data decided, once the code has written its dimensions."""

@@ -58,10 +58,13 @@ class ShapeBinder:
         """Each symbol with the size, input and dimension to solve for it, in an order in which each can be."""
         return [(s.symbol, s.expr, s.place.input, s.place.dim) for s in self._sources]
 
-    def bind(self, shapes: Sequence[Shape | None]) -> tuple[dict[str, int], list[Violation]]:
+    def bind(
+        self, shapes: Sequence[Shape | None], *, may_be_empty: bool = False
+    ) -> tuple[dict[str, int], list[Violation]]:
         """Values of the symbols, and everything that is wrong; with violations the values may be incomplete.
 
-        A shape of None is not known (its input could not be read) and breaks no rule by itself.
+        A shape of None is not known (its input could not be read) and breaks no rule by itself. ``may_be_empty`` lets a
+        symbol be 0 that begins with 1.
         """
         violations, sizes = [], {}
         for i, (spec, shape) in enumerate(zip(self._inputs, shapes, strict=True)):
@@ -73,7 +76,7 @@ class ShapeBinder:
         for place in self._places:
             if (place.input, place.dim) in sizes:
                 violations += self._check_place(place, sizes[place.input, place.dim], values)
-        violations += self._check_ranges(values)
+        violations += self._check_ranges(values, may_be_empty)
         violations += self._check_rules(values)
         return values, violations
 
@@ -111,11 +114,11 @@ class ShapeBinder:
             spec.name, f"size {given}", rule, "pass inputs whose sizes agree", dim=place.dim, symbol=size.text
         )
 
-    def _check_ranges(self, values: Mapping[str, int]) -> Iterator[Violation]:
+    def _check_ranges(self, values: Mapping[str, int], may_be_empty: bool) -> Iterator[Violation]:
         for spec in self._symbols:
             value = values.get(spec.name)
             hi = spec.hi if isinstance(spec.hi, int) else MAX_VALUE
-            if value is None or spec.lo <= value <= hi:
+            if value is None or spec.lo <= value <= hi or (may_be_empty and value == 0 and spec.lo == 1):
                 continue
             place = self._source_of(spec.name).place
             limits = f"at least {spec.lo}" if spec.hi is None else f"between {spec.lo} and {spec.hi}"
