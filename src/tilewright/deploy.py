@@ -24,8 +24,9 @@ from tilewright.core.graph import Graph
 from tilewright.core.text import SideTable, print_graph
 from tilewright.driver import optimise_and_split, with_complex, with_start
 from tilewright.frontend.source import Called, Examples, Source, import_called
-from tilewright.options import SIZE, Clock, Level, Options, Progress, read_schedule
+from tilewright.options import SIZE, Clock, Level, Options, Progress, check_sizes_given, read_schedule
 from tilewright.runtime.digest import digest_arrays
+from tilewright.runtime.files import writing
 from tilewright.runtime.threads import checked_threads, default_threads
 
 _LOC = re.compile(r' loc\("(?:[^"\\]|\\.)*"(?:, "(?:[^"\\]|\\.)*", \d+)?\)')
@@ -67,6 +68,9 @@ def export(
         raise OptionError(f"a file of schedules is for one target, not {target!r}", remedy="export each level alone")
     options = Options(target, precision, optimize, accuracy, read_schedule(schedule))
     threads = checked_threads(threads)
+    check_sizes_given(fix_dims, input_shapes)
+    if name is not None and not isinstance(name, str):
+        raise OptionError(f"name={name!r:.80} is no name", remedy="pass text, as C identifiers are")
     if threads is not None and threads > 1 and (alone := _without_threads(options)):
         raise OptionError(f"code for {', '.join(alone)} has no threads, not {threads}", remedy="leave out threads")
     may_thread = target == "native" and optimize != SIZE
@@ -80,7 +84,8 @@ def export(
     facts = source_facts(source, called)
     modules = with_state(export_modules(called.graph, options, n_threads, clock), called)
     manifest = with_complex(modules.manifest, called)
-    return write_export(replace(modules, source=facts, manifest=manifest), Path(folder), how)
+    with writing(folder):
+        return write_export(replace(modules, source=facts, manifest=manifest), Path(folder), how)
 
 
 def _without_threads(options: Options) -> list[str]:

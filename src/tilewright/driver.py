@@ -39,7 +39,7 @@ from tilewright.frontend.source import Called, Examples, Keyed, Source, import_c
 from tilewright.graph.limits import check_sizes
 from tilewright.graph.pipeline import PASSES
 from tilewright.kernels import KernelBuilder
-from tilewright.options import Clock, Level, Options, Progress, graph_passes, read_schedule
+from tilewright.options import Clock, Level, Options, Progress, check_sizes_given, graph_passes, read_schedule
 from tilewright.partition.plan import Planner
 from tilewright.partition.program import Branch, Call, LetDim, Program, Repeat, SetDim
 from tilewright.runtime.artifact import ALIGNMENT, Artifact, ObjectImage
@@ -105,6 +105,7 @@ def compile(
     """
     options = Options(target, precision, optimize, accuracy, read_schedule(schedule))
     threads = checked_threads(threads)
+    check_sizes_given(fix_dims, input_shapes)
     clock = Clock(progress)
     store = Cache() if cache else None
     keyed, artifact = _look_up(source, store, input_shapes, fix_dims, options, clock)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
@@ -47,11 +47,13 @@ class Options:
     schedule: str = ""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.target, str):
+            raise OptionError(f"target={self.target!r:.80} is no name", remedy="use a name that Target.parse knows")
         if self.accuracy not in ACCURACIES:
             raise OptionError(f"accuracy {self.accuracy!r} is not offered", remedy=f"use one of {list(ACCURACIES)}")
         if self.precision not in PRECISIONS:
             raise OptionError(f"precision {self.precision!r} is not offered", remedy=f"use one of {list(PRECISIONS)}")
-        if self.optimize not in LEVELS:
+        if type(self.optimize) not in (int, str) or self.optimize not in LEVELS:
             raise OptionError(f"optimize={self.optimize!r} is not a level", remedy='use 0, 1, 2 or "size"')
 
     @property
@@ -74,10 +76,38 @@ def read_schedule(path: str | os.PathLike[str] | None) -> str:
         return ""
     try:
         return Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as e:
-        why = e.strerror if isinstance(e, OSError) else "it is not text"
+    except (OSError, TypeError, ValueError) as e:
+        is_text = not isinstance(e, UnicodeDecodeError)
+        why = (e.strerror if isinstance(e, OSError) else e) if is_text else "it is not text"
         remedy = "write one with `tilewright ir MODEL --stage schedule -o FILE`"
-        raise OptionError(f"the schedules {os.fspath(path)!r} can't be read: {why}", remedy=remedy) from e
+        shown = os.fspath(path) if isinstance(path, os.PathLike) else path
+        raise OptionError(f"the schedules {shown!r:.200} can't be read: {why}", remedy=remedy) from e
+
+
+def check_sizes_given(fix_dims: Any, input_shapes: Any) -> None:
+    """``OptionError`` unless sizes are numbers by name, and shapes sequences of numbers and names by name."""
+    if fix_dims is not None:
+        is_right = isinstance(fix_dims, Mapping) and all(
+            isinstance(name, str) and _is_size(size) for name, size in fix_dims.items()
+        )
+        if not is_right:
+            raise OptionError(f"fix_dims={fix_dims!r:.80} has no sizes by name", remedy='write {"batch": 4}')
+    if input_shapes is not None:
+        is_right = isinstance(input_shapes, Mapping) and all(
+            isinstance(name, str) and isinstance(shape, tuple | list) and all(map(_is_dim, shape))
+            for name, shape in input_shapes.items()
+        )
+        if not is_right:
+            remedy = 'write {"x": (4, "width")}'
+            raise OptionError(f"input_shapes={input_shapes!r:.80} has no shapes by name", remedy=remedy)
+
+
+def _is_size(value: Any) -> bool:
+    return hasattr(type(value), "__index__") and not isinstance(value, bool)
+
+
+def _is_dim(value: Any) -> bool:
+    return isinstance(value, str) or _is_size(value)
 
 
 @dataclass
@@ -87,6 +117,10 @@ class Clock:
     progress: Progress | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     _inner: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.progress is not None and not callable(self.progress):
+            raise OptionError(f"progress={self.progress!r:.80} can't be called", remedy="pass a function, or None")
 
     def tell(self, stage: str, done: int, total: int) -> None:
         """Report progress to whoever listens; a ``total`` of 0 says that the number of steps is not known."""

@@ -90,6 +90,8 @@ class Target:
 
         A machine that runs Linux may be asked for with another system: ``x86-64-v3-windows``, ``aarch64-macos``.
         """
+        if not isinstance(name, str):
+            raise UnknownTargetError(f"there is no target {name!r:.80}", remedy=_remedy("native"))
         if name == "native":
             return Target.host()
         canonical = _ALIASES.get(name, name)

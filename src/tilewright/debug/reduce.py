@@ -31,6 +31,7 @@ from tilewright.debug.predicate import Failure, check_graph
 from tilewright.debug.worker import Died, Tell, Worker
 from tilewright.frontend.source import Source
 from tilewright.options import Level, Options
+from tilewright.runtime.files import writing
 
 Test = Callable[[Candidate], Failure]
 
@@ -58,12 +59,13 @@ class Reduced:
 
     def save(self, folder: str | Path) -> str:
         """Write ``model.tw.txt`` with its constants and ``inputs.npz``; returns a command that shows the failure."""
-        where = Path(folder)
-        where.mkdir(parents=True, exist_ok=True)
         graph = self.candidate.graph
-        save_graph(graph, where / "model.tw.txt")
         arrays: dict[str, Any] = dict(zip(graph.input_names, self.candidate.inputs, strict=True))
-        np.savez(where / "inputs.npz", **arrays)
+        with writing(folder):
+            where = Path(folder)
+            where.mkdir(parents=True, exist_ok=True)
+            save_graph(graph, where / "model.tw.txt")
+            np.savez(where / "inputs.npz", **arrays)
         return self.command(where)
 
     def command(self, folder: Path) -> str:

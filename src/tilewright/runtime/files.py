@@ -40,6 +40,8 @@ def replacing(path: Path, *, durable: bool = False, mode: int = 0o666) -> Iterat
     Who has mapped or loaded the old one keeps it. ``durable`` also makes the new one survive a power failure. Any error
     leaves the old file as it was.
     """
+    if not path.name:
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     temporary = path.with_name(f".{path.name[:200]}.{os.getpid()}.{secrets.token_hex(6)}{TEMPORARY}")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
@@ -60,17 +62,16 @@ def replacing(path: Path, *, durable: bool = False, mode: int = 0o666) -> Iterat
 @contextlib.contextmanager
 def writing(path: Any) -> Iterator[None]:
     """Turn what can go wrong while a user's file is written into a ``FileError`` that names it and a remedy."""
+    shown = os.fspath(path) if isinstance(path, os.PathLike) else path
+    if not isinstance(shown, str) or "\0" in shown:
+        raise FileError(f"can't write {shown!r:.200}: it is no path", remedy="pass a path as text or pathlib.Path")
     try:
         yield
-    except (OSError, TypeError, ValueError) as error:
-        raise write_failure(path, error) from error
+    except OSError as error:
+        raise _write_failure(shown, error) from error
 
 
-def write_failure(path: Any, error: OSError | TypeError | ValueError) -> FileError:
-    """The error that says why a file could not be written."""
-    shown = repr(os.fspath(path)) if isinstance(path, str | bytes | os.PathLike) else repr(path)
-    if not isinstance(error, OSError):  # no path, or one with a zero byte
-        return FileError(f"can't write {shown}: {error}", remedy="pass the path of a file")
+def _write_failure(path: str, error: OSError) -> FileError:
     remedies = {
         errno.ENOENT: "make its folder first",
         errno.ENOTDIR: "name a folder where its path has a file",
@@ -81,7 +82,7 @@ def write_failure(path: Any, error: OSError | TypeError | ValueError) -> FileErr
         errno.ENAMETOOLONG: "choose a shorter name",
     }
     remedy = remedies.get(error.errno or 0, "choose a place that you may write to")
-    return FileError(f"can't write {shown}: {error.strerror or error}", remedy=remedy)
+    return FileError(f"can't write {path!r}: {error.strerror or error}", remedy=remedy)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilewright.runtime.errors import ArtifactError, ResourceError
-from tilewright.runtime.files import write_atomically
+from tilewright.runtime.files import write_atomically, writing
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -33,12 +33,12 @@ def signature_path(path: str | os.PathLike[str]) -> Path:
 
 def sign_file(path: str | os.PathLike[str], key: str | os.PathLike[str]) -> Path:
     """Write ``FILE.sig`` with a private key (PEM, not encrypted). ``ArtifactError`` for a key that is none."""
-    with open(path, "rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    digest = _digest_of(path, None)
     private = _private_key(key)
     signed = base64.b64encode(private.sign(_message(digest))).decode()
     text = f"{VERSION}\n{_fingerprint(private.public_key())}\n{signed}\n"
-    write_atomically(signature_path(path), [text.encode()], durable=True)
+    with writing(signature_path(path)):
+        write_atomically(signature_path(path), [text.encode()], durable=True)
     return signature_path(path)
 
 
@@ -91,7 +91,7 @@ def _fingerprint(public: Ed25519PublicKey) -> str:
 def _private_key(path: str | os.PathLike[str]) -> Ed25519PrivateKey:
     crypto = _cryptography()
     try:
-        found = crypto.load_pem_private_key(Path(path).read_bytes(), password=None)
+        found = crypto.load_pem_private_key(_key_bytes(path), password=None)
     except (ValueError, TypeError, crypto.UnsupportedAlgorithm) as error:
         raise _bad_key(path, "a private key") from error
     if not isinstance(found, crypto.Ed25519PrivateKey):
@@ -102,12 +102,19 @@ def _private_key(path: str | os.PathLike[str]) -> Ed25519PrivateKey:
 def _public_key(path: str | os.PathLike[str]) -> Ed25519PublicKey:
     crypto = _cryptography()
     try:
-        found = crypto.load_pem_public_key(Path(path).read_bytes())
+        found = crypto.load_pem_public_key(_key_bytes(path))
     except (ValueError, crypto.UnsupportedAlgorithm) as error:
         raise _bad_key(path, "a public key") from error
     if not isinstance(found, crypto.Ed25519PublicKey):
         raise _bad_key(path, "a public key")
     return found
+
+
+def _key_bytes(path: str | os.PathLike[str]) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except (OSError, TypeError, ValueError) as error:
+        raise ArtifactError(f"can't read the key {path!r:.200}: {error}", remedy="check the path") from error
 
 
 def _bad_key(path: str | os.PathLike[str], kind: str) -> ArtifactError:
@@ -132,5 +139,5 @@ def _cryptography() -> _Crypto:
     try:
         return _Crypto()
     except ImportError as error:
-        remedy = "pip install tilewright[sign]"
+        remedy = 'pip install "tilewright[sign]"'
         raise ResourceError("signatures need the package cryptography", remedy=remedy) from error
