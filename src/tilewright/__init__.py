@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tilewright.debug.reduce import reduce
     from tilewright.deploy import export
     from tilewright.driver import compile
+    from tilewright.frontend.custom_ops import decompose
     from tilewright.frontend.dynamo_capture import FallbackWarning
     from tilewright.runtime.errors import (
         ArtifactError,
@@ -36,6 +37,7 @@ _HOMES = {
     "reduce": "debug.reduce",
     "load": "runtime.model",
     "LoadedModel": "runtime.model",
+    "decompose": "frontend.custom_ops",
     "FallbackWarning": "frontend.dynamo_capture",
     "Target": "codegen.target",
     "CompileError": "core.diag",
@@ -63,6 +65,7 @@ __all__ = [
     "__version__",
     "compare",
     "compile",
+    "decompose",
     "export",
     "load",
     "reduce",

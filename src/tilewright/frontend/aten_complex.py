@@ -203,12 +203,32 @@ def _equal(is_equal: bool) -> Convert:
     return convert
 
 
-def _matmul(c: Call) -> Result:
+def _matmul(c: Call) -> Pair:
     names = ("self", "mat2") if "mat2" in c.args else ("self", "other" if "other" in c.args else "vec")
-    x, y = (_pair(c, n) for n in names)
+    return _product_of(c, *names)
+
+
+def _product_of(c: Call, left: str, right: str) -> Pair:
+    x, y = (_pair(c, n) for n in (left, right))
     m = ops.matmul
     real = c.b(ops.sub, c.b(m, x.re, y.re), c.b(m, x.im, y.im))
     return Pair(real, c.b(ops.add, c.b(m, x.re, y.im), c.b(m, x.im, y.re)))
+
+
+def _add_product(left: str, right: str) -> Convert:
+    """``beta * self + alpha * (left @ right)``; nothing of ``self`` where beta is 0, not even its NaN."""
+
+    def convert(c: Call) -> Pair:
+        y = _product_of(c, left, right)
+        if c["alpha"] != 1:
+            y = product(c.b, y, as_pair(c, c["alpha"]))
+        if c["beta"] == 0:
+            return y
+        x = _pair(c, "self")
+        x = x if c["beta"] == 1 else product(c.b, x, as_pair(c, c["beta"]))
+        return Pair(c.b(ops.add, y.re, x.re), c.b(ops.add, y.im, x.im))
+
+    return convert
 
 
 def _sgn(c: Call) -> Result:
@@ -272,4 +292,6 @@ COMPLEX: Mapping[str, Convert] = {
     "logical_not.default": _predicate(lambda c, x: c.b(ops.logical_not, cast(c.b, x, bool_)), ops.logical_and),
     "eq.Tensor": _equal(True), "eq.Scalar": _equal(True), "ne.Tensor": _equal(False), "ne.Scalar": _equal(False),
     "mm.default": _matmul, "bmm.default": _matmul, "mv.default": _matmul, "dot.default": _matmul,
+    "addmm.default": _add_product("mat1", "mat2"), "baddbmm.default": _add_product("batch1", "batch2"),
+    "addmv.default": _add_product("mat", "vec"),
 }  # fmt: skip

@@ -14,7 +14,7 @@ from tilewright.core.expr import Dim
 from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.opdef import OpDef
 from tilewright.core.types import DTYPES, TensorType, bool_, f64, i16, i32, i64
-from tilewright.frontend.aten_call import Call, Result, Unsupported, as_node, cast, expand, promote, reshape
+from tilewright.frontend.aten_call import Call, Result, Unsupported, as_node, cast, expand, promote, reshape, slice_axis
 from tilewright.frontend.aten_random import dropped
 
 Convert = Callable[[Call], Result]
@@ -276,14 +276,8 @@ def _prelu(c: Call) -> Node:
 def _glu(c: Call) -> Node:
     x = c.tensor("self")
     axis = c.axis(len(x.shape))
-    size = x.shape[axis]
-    if not isinstance(size, int):
-        raise Unsupported("glu along a symbolic dimension", "make the gated dimension a constant")
-    halves = []
-    for start in (0, size // 2):
-        starts, stops = [0] * len(x.shape), list(x.shape)
-        starts[axis], stops[axis] = start, start + size // 2
-        halves.append(c.b(ops.slice, x, starts=tuple(starts), stops=tuple(stops), steps=(1,) * len(x.shape)))
+    size = c.shape[axis]
+    halves = [slice_axis(c.b, x, axis, start, size) for start in (0, size)]
     return c.b(ops.mul, halves[0], c.b(ops.sigmoid, halves[1]))
 
 

@@ -22,6 +22,7 @@ from tilewright.frontend.aten_call import (
     Unsupported,
     cast,
     clamp_index,
+    dim_scalar,
     expand,
     norm_axis,
     reshape,
@@ -72,8 +73,10 @@ def _movedim(c: Call) -> Node:
 
 def _slice(c: Call) -> Node:
     x = c.tensor("self")
-    axis, step = c.axis(len(x.shape)), c.static("step")
+    axis, step = c.axis(len(x.shape)), c["step"]
     whole, size = x.shape[axis], c.shape[axis]
+    if not isinstance(step, int):
+        return _every(c, x, axis, clamp_index(c["start"], whole, 0))
     if isinstance(c["start"], Node) or isinstance(c["end"], Node):
         return slice_by_data(c, x, axis, step)
     start = clamp_index(c["start"], whole, 0)
@@ -82,6 +85,12 @@ def _slice(c: Call) -> Node:
         if size not in symbols(stop):  # a new symbol of PyTorch's for what is known here
             size = ceildiv(maximum(stop - start, 0), step)
     return slice_axis(c.b, x, axis, start, size, step)
+
+
+def _every(c: Call, x: Node, axis: int, start: Dim) -> Node:
+    """Elements along an axis from ``start``, a symbolic step apart."""
+    at = c.b(ops.mul, c.b(ops.iota, extent=c.shape[axis], dtype=i64), c.tensor("step", i64))
+    return c.b(ops.gather, x, c.b(ops.add, at, dim_scalar(c.b, start, i64)), axis=axis)
 
 
 def _select(c: Call) -> Node:
@@ -210,6 +219,9 @@ def _static_shape(x: Node) -> tuple[int, ...]:
 def _as_strided(c: Call) -> Node:
     """A view by strides of the dense operand: the elements' positions are known, so it is a gather."""
     x = c.tensor("self")
+    given = (*c["size"], *c["stride"], *x.shape, c["storage_offset"] or 0)
+    if not all(isinstance(n, int) for n in given):
+        return _by_symbolic_strides(c, x)
     size, stride = c.pair("size", len(c.shape)), c.pair("stride", len(c.shape))
     n = math.prod(_static_shape(x))
     at = np.asarray(c["storage_offset"] or 0, np.int64)
@@ -220,11 +232,39 @@ def _as_strided(c: Call) -> Node:
     return _gather_flat(c, x, np.broadcast_to(at, size))
 
 
+def _by_symbolic_strides(c: Call, x: Node) -> Node:
+    """The same with positions that each call works out."""
+    rank = len(c.shape)
+    at = dim_scalar(c.b, c["storage_offset"] or 0, i64)
+    for k, (count, step) in enumerate(zip(c.shape, c["stride"], strict=True)):
+        along = c.b(ops.mul, c.b(ops.iota, extent=count, dtype=i64), dim_scalar(c.b, step, i64))
+        along = reshape(c.b, along, tuple(count if j == k else 1 for j in range(rank)))
+        at = c.b(ops.add, at, along)
+    return c.b(ops.gather, reshape(c.b, x, (x.type.n_elements,)), expand(c.b, at, c.shape), axis=0)
+
+
 def _diagonal(c: Call) -> Node:
     x = c.tensor("self")
+    if not x.type.is_static:
+        return _symbolic_diagonal(c, x)
     shape = _static_shape(x)
     at = np.arange(math.prod(shape), dtype=np.int64).reshape(shape)
     return _gather_flat(c, x, np.diagonal(at, c["offset"], c["dim1"], c["dim2"]))
+
+
+def _symbolic_diagonal(c: Call, x: Node) -> Node:
+    """The first column of the matrix's elements, from the diagonal's first on, in rows one longer than the matrix's."""
+    rank, offset, length = len(x.shape), c["offset"], c.shape[-1]
+    pair = [norm_axis(c[name], rank) for name in ("dim1", "dim2")]
+    x = transpose(c.b, x, [*(k for k in range(rank) if k not in pair), *pair])
+    *lead, n_rows, n_columns = x.shape
+    flat = reshape(c.b, x, (*lead, n_rows * n_columns))
+    pads = (*[(0, 0)] * len(lead), (0, n_columns + 1))  # the last row is not whole
+    flat = c.b(ops.pad, flat, c.b.const(0, x.dtype), pads=pads, mode="constant")
+    start = maximum(offset, 0) + maximum(offset * -1, 0) * n_columns
+    rows = slice_axis(c.b, flat, len(lead), start, length * (n_columns + 1))
+    rows = reshape(c.b, rows, (*lead, length, n_columns + 1))
+    return reshape(c.b, slice_axis(c.b, rows, len(lead) + 1, 0, 1), c.shape)
 
 
 def _unfold(c: Call) -> Node:

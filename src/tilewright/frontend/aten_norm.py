@@ -15,7 +15,7 @@ from tilewright import ops
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Node
 from tilewright.core.types import bool_, f32
-from tilewright.frontend.aten_call import Call, Result, Unsupported, cast, reshape
+from tilewright.frontend.aten_call import Call, Result, Unsupported, cast, dim_scalar, reshape
 
 Convert = Callable[[Call], Result]
 
@@ -170,10 +170,11 @@ def _attention(c: Call) -> Result:
     q, k, v = (_heads(c, name) for name in ("query", "key", "value"))
     width = q.shape[-1]
     scale = c.args.get("scale")
-    if scale is None:
-        if not isinstance(width, int):
-            raise Unsupported("attention with a symbolic head width", "make the width static or pass scale")
+    if scale is None and isinstance(width, int):
         scale = 1 / math.sqrt(width)
+    elif scale is None:
+        root = c.b(ops.sqrt, dim_scalar(c.b, width, f32))
+        q, scale = c.b(ops.mul, q, cast(c.b, c.b(ops.reciprocal, root), q.dtype)), 1.0
     mask = c.optional("attn_mask")
     operands = [] if mask is None else [_mask(c, mask if mask.dtype is bool_ else cast(c.b, mask, q.dtype),
                                               len(c["query"].shape))]  # fmt: skip

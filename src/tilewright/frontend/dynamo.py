@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from tilewright.core.diag import OptionError
 from tilewright.core.graph import Graph
 from tilewright.frontend.aten import CONVERTERS, TAKEN_APART
+from tilewright.frontend.custom_ops import DECOMPOSITIONS
 from tilewright.frontend.dynamo_capture import watch
 from tilewright.frontend.dynamo_plan import Execute, OnFallback, plan_graph, warn_of_fallback
 from tilewright.frontend.dynamo_recurrence import keep_recurrences_whole
@@ -103,8 +104,9 @@ def make_backend(
         def backward(functional: GraphModule, fakes: Sequence[Any]) -> Callable[..., Any]:
             return _boxed(_Compiled(functional, plan, {}, lazy=True))
 
+        table = {**_decompositions(), **DECOMPOSITIONS}
         compiler = aot_autograd(
-            fw_compiler=forward, bw_compiler=backward, inference_compiler=inference, decompositions=_decompositions()
+            fw_compiler=forward, bw_compiler=backward, inference_compiler=inference, decompositions=table
         )
         result: Callable[..., Any] = compiler(gm, example_inputs)
         return result

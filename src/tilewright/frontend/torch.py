@@ -25,6 +25,7 @@ from tilewright.core.types import Array, i64
 from tilewright.frontend.aten import KEPT_WHOLE, TAKEN_APART
 from tilewright.frontend.aten_call import Draws, SymFloat, Unsupported, as_node, dim_scalar
 from tilewright.frontend.complex_pairs import COMPLEX_PARTS, HALF_PARTS, Pair, join_parts
+from tilewright.frontend.custom_ops import DECOMPOSITIONS
 from tilewright.frontend.fx import FAILED, IGNORED, TOKEN, Failed, Importer
 from tilewright.frontend.fx_inplace import NO_WRITES, writes_of
 from tilewright.frontend.fx_symbols import SymbolTable, lone_symbol
@@ -228,6 +229,7 @@ def _decomposed(program: ExportedProgram) -> ExportedProgram:
         packet, overload = kept.split(".")
         table.pop(getattr(getattr(torch.ops.aten, packet), overload), None)
     table.update({op: f for op, f in decomposition_table.items() if str(op).removeprefix("aten.") in TAKEN_APART})
+    table.update(DECOMPOSITIONS)
     try:
         with torch.no_grad():
             functional: ExportedProgram = program.run_decompositions(table)
