@@ -194,3 +194,41 @@ def test_problem_inside_a_function_says_where_it_is_called() -> None:
 def test_op_without_converter_expands_from_its_definition() -> None:
     m = model([node("MeanVarianceNormalization", ["x"], ["y"], axes=[0])], [info("x", [4, 3])], ["y"])
     check_against_runtime(m, {"x": np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)})
+
+
+@pytest.mark.parametrize("new_axis", [0, 1])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_loop_that_appends_to_sequences(axis: int, new_axis: int) -> None:
+    """As PyTorch's exporter writes an EmbeddingBag: how often it runs only a call knows."""
+    body = graph(
+        [
+            node("Reshape", ["i", "minus"], ["at"]), node("Add", ["at", "one"], ["next"]),
+            node("Add", ["at", "two"], ["end"]), node("Slice", ["x", "at", "next"], ["row"]),
+            node("Slice", ["offsets", "at", "next"], ["first"]), node("Slice", ["offsets", "next", "end"], ["last"]),
+            node("Slice", ["x", "first", "last"], ["rows"]),
+            node("ReduceSum", ["rows", "zero"], ["total"]),
+            node("SequenceInsert", ["before", "total"], ["after"]), node("SequenceInsert", ["more", "row"], ["most"]),
+            node("Add", ["i", "step"], ["i_next"]), node("Less", ["i_next", "n"], ["again"]),
+        ],
+        [info("trip", [], I64), info("c", [], BOOL), info("i", [], I64)],
+        ["again", "i_next", "after", "most"],
+    )  # fmt: skip
+    sequence = helper.make_sequence_type_proto(helper.make_tensor_type_proto(F32, None))
+    body.input.extend(helper.make_value_info(name, sequence) for name in ("before", "more"))
+    nodes = [
+        node("Shape", ["o"], ["n1"]), node("Squeeze", ["n1"], ["n"]), node("Shape", ["x"], ["rows_x"], end=1),
+        node("Concat", ["o", "rows_x"], ["offsets"], axis=0), node("SequenceEmpty", [], ["e1"]),
+        node("SequenceEmpty", [], ["e2"]), node("Less", ["start", "n"], ["go"]),
+        node("Loop", ["", "go", "start", "e1", "e2"], ["i_end", "totals", "firsts"], body=body),
+        node("ConcatFromSequence", ["totals"], ["y"], axis=axis, new_axis=new_axis),
+        node("ConcatFromSequence", ["firsts"], ["z"], axis=axis, new_axis=new_axis),
+        node("SequenceLength", ["firsts"], ["length"]),
+    ]  # fmt: skip
+    constants = {
+        "minus": np.array([-1]), "one": np.array([1]), "two": np.array([2]), "zero": np.array([0]),
+        "start": np.array(0), "step": np.array(1),
+    }  # fmt: skip
+    m = model(nodes, [info("x", ["r", 3]), info("o", ["k"], I64)], ["y", "z", "length"], constants)
+    for offsets in ([0, 2, 5], [0], [0, 1, 2, 3]):
+        x = np.random.default_rng(0).standard_normal((7, 3)).astype(np.float32)
+        check_against_runtime(m, {"x": x, "o": np.array(offsets)})

@@ -24,7 +24,7 @@ from tilewright.core.expr import Dim, Sym
 from tilewright.core.graph import Graph, Node, Pool
 from tilewright.core.specialize import chosen
 from tilewright.core.types import DType, TensorType, u8
-from tilewright.frontend.onnx_call import Absent, Items
+from tilewright.frontend.onnx_call import Absent, Items, Stacked
 from tilewright.frontend.onnx_file import (
     ELEMENT_TYPES,
     STRING,
@@ -175,6 +175,9 @@ def _attempt(
     names: list[str] = []
     results: list[int | None] = []
     for value, o in zip(outputs, model.graph.output, strict=True):
+        if isinstance(value, Stacked):
+            rule = "a sequence whose length a call decides"
+            return [Problem(Loc(f'output "{o.name}"'), "output", rule, "give its tensors as one")], {}, ()
         assert isinstance(value, Node | Items | Absent)
         nodes = (value,) if isinstance(value, Node) else value.nodes if isinstance(value, Items) else ()
         found += nodes

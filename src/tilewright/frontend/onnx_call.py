@@ -68,11 +68,18 @@ class Items:
 
 
 @dataclass(frozen=True)
+class Stacked:
+    """An ONNX sequence whose length a call decides: its tensors, of one shape, along a first axis."""
+
+    node: Node
+
+
+@dataclass(frozen=True)
 class Absent:
     """An ONNX optional without an element."""
 
 
-Value: TypeAlias = "Node | Items | Absent"
+Value: TypeAlias = "Node | Items | Stacked | Absent"
 Results: TypeAlias = "Value | Sequence[Value | None]"
 
 
@@ -370,7 +377,7 @@ class Call:
     def opt(self, i: int) -> Node | None:
         """Tensor operand ``i``, or None where the node leaves it out."""
         value = self.value(i)
-        if isinstance(value, Items | Absent):
+        if isinstance(value, Items | Stacked | Absent):
             self.refuse(f"operand {i} must be a tensor, not a sequence or an empty optional")
         return value
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from tilewright import ops
 from tilewright.core import expr
@@ -23,12 +24,16 @@ from tilewright.frontend.onnx_call import (
     NotTensors,
     Refused,
     Results,
+    Stacked,
     Table,
     Value,
     as_bool,
 )
 from tilewright.frontend.onnx_ops_movement import cut, join, split_sizes
 from tilewright.frontend.onnx_trips import trips
+
+if TYPE_CHECKING:
+    from onnx import GraphProto
 
 MAX_UNROLLED = 1024
 FOREVER = (1 << 63) - 1
@@ -70,6 +75,8 @@ def _loop(c: Call) -> Results:
     tensors = [v for v in carried if isinstance(v, Node)]
     if len(tensors) < len(carried):
         if n_trips is None:
+            if (appended := _appending(c.graph("body"), carried)) is not None:
+                return _stacking(c, trip, start, carried, *appended)
             if trip is not None:
                 c.decided(trip, "the trip count")
             c.refuse("carries a sequence, and its trip count is unknown", "use tensors, or a constant trip count")
@@ -89,10 +96,52 @@ def _known_count(c: Call, trip: Node | None) -> int | None:
     return max(values.flat[0], 0) if values is not None and isinstance(values.flat[0], int) else None
 
 
+def _appending(body: GraphProto, carried: Sequence[Value]) -> tuple[GraphProto, list[int]] | None:
+    """The body with results in place of carried sequences, where each starts without elements and each iteration only
+    appends a tensor to it; and the carried values' numbers. None for other bodies."""
+    numbers = [k for k, v in enumerate(carried) if not isinstance(v, Node)]
+    made = type(body)()
+    made.CopyFrom(body)
+    for k in reversed(numbers):
+        if carried[k] != Items(()) or len(body.output) <= 1 + k:
+            return None
+        formal, result = body.input[2 + k].name, body.output[1 + k].name
+        steps = [n for n in made.node if result in n.output]
+        readers = [n for n in made.node if formal in n.input or any(a.HasField("g") for a in n.attribute)]
+        if [n.op_type for n in steps] != ["SequenceInsert"] or list(steps[0].input)[:1] != [formal]:
+            return None
+        inside = any(formal in inner.input for n in readers for a in n.attribute for inner in a.g.node)
+        if len(list(filter(None, steps[0].input))) != 2 or inside or sum(formal in n.input for n in readers) != 1:
+            return None
+        made.output.add().name = steps[0].input[1]
+        made.node.remove(steps[0])
+        del made.input[2 + k], made.output[1 + k]
+    return made, numbers
+
+
+def _stacking(
+    c: Call, trip: Node | None, start: Node | None, carried: Sequence[Value], body: GraphProto, numbers: list[int]
+) -> list[Value | None]:
+    """A loop that appends to sequences as one that stacks what it would append."""
+    tensors = [v for v in carried if isinstance(v, Node)]
+    found = _closed_loop(c, trip, start, tensors, body=body)
+    n_new = len(numbers)
+    stacks = found[-n_new:][::-1]
+    rest = iter(found[:-n_new])
+    rows = {k: Stacked(v) for k, v in zip(numbers, stacks, strict=True) if isinstance(v, Node)}
+    return [*(rows[k] if k in rows else next(rest) for k in range(len(carried))), *rest]
+
+
 def _closed_loop(
-    c: Call, trip: Node | None, start: Node | None, carried: Sequence[Node], same: frozenset[int] = frozenset()
+    c: Call,
+    trip: Node | None,
+    start: Node | None,
+    carried: Sequence[Node],
+    same: frozenset[int] = frozenset(),
+    body: GraphProto | None = None,
 ) -> list[Value | None]:
     """As a ``loop``; the carried values of the numbers ``same`` pass through the body, which captures them instead."""
+    proto = c.graph("body") if body is None else body
     count = c.const(FOREVER, i64) if trip is None else c.reshape(c.cast(trip, i64), ())
     go = c.const(True, bool_) if start is None else c.reshape(as_bool(c, start), ())
     varying = [v for k, v in enumerate(carried) if k not in same]
@@ -110,16 +159,16 @@ def _closed_loop(
         return [again, *(x for k, x in enumerate(outputs[1:]) if k not in same)]
 
     for _ in range(2 + sum(t.rank for t in types)):
-        body = c.host.bodies([BodySpec(c.graph("body"), (count.type, go.type, *types), bind, finish)])
-        given = [n.type for n in body.graphs[0].outputs[1 : 1 + len(types)]]
+        made = c.host.bodies([BodySpec(proto, (count.type, go.type, *types), bind, finish)])
+        given = [n.type for n in made.graphs[0].outputs[1 : 1 + len(types)]]
         wider = [_widened(c, a, b, f"{name}_c{k}") for k, (a, b) in enumerate(zip(types, given, strict=True))]
         if wider == types:
             break
         types = wider
-    graph = body.graphs[0]
+    graph = made.graphs[0]
     through = frozenset(k for k in range(len(types)) if graph.outputs[1 + k] is graph.inputs[2 + k])
     if through and not same:
-        return _closed_loop(c, trip, start, carried, through)
+        return _closed_loop(c, trip, start, carried, through, body)
     counted = trips(c.emitter, graph, go, varying)
     if counted is not None and c.emitter.values(count) is not None:
         most = c.dims(count, "the trip count")[0]
@@ -133,7 +182,7 @@ def _closed_loop(
     if length == FOREVER:
         c.refuse("has no trip count and a condition that is always true", "the model would never end")
     form = {"body": graph, "n_carried": len(varying), "name": name, "length": length}
-    results = iter(c.results(c(ops.loop, count, go, *varying, *body.captured, **form)))
+    results = iter(c.results(c(ops.loop, count, go, *varying, *made.captured, **form)))
     return [*(v if k in same else next(results) for k, v in enumerate(carried)), *results]
 
 
@@ -317,14 +366,30 @@ def _sequence_map(c: Call) -> Results:
 
 
 def _concat_from_sequence(c: Call) -> Node:
+    new_axis, stacked = c.flag("new_axis"), c.value(0)
+    if isinstance(stacked, Stacked):
+        return _joined(c, stacked.node, new_axis)
     items = list(_items(c))
     if not items:
         c.refuse("the sequence is empty")
-    new_axis = c.flag("new_axis")
     axis = c.axis(c.int_("axis"), len(items[0].shape) + new_axis)
     if new_axis:
         items = [c.reshape(x, (*x.shape[:axis], 1, *x.shape[axis:])) for x in items]
     return join(c, items, axis)
+
+
+def _joined(c: Call, x: Node, new_axis: bool) -> Node:
+    """The tensors along the first axis of ``x`` side by side along another."""
+    axis = c.axis(c.int_("axis"), len(x.shape) - 1 + new_axis)
+    x = c.transpose(x, [*range(1, axis + 1), 0, *range(axis + 1, len(x.shape))])
+    if new_axis:
+        return x
+    return c.reshape(x, (*x.shape[:axis], x.shape[axis] * x.shape[axis + 1], *x.shape[axis + 2 :]))
+
+
+def _sequence_length(c: Call) -> Node:
+    stacked = c.value(0)
+    return c.dim_value(stacked.node.shape[0]) if isinstance(stacked, Stacked) else c.const(len(_items(c)), i64)
 
 
 def _split_to_sequence(c: Call) -> Items:
@@ -375,6 +440,6 @@ TABLE: Table = {
     "SequenceErase": _sequence_erase,
     "SequenceInsert": _sequence_insert,
     "SequenceMap": _sequence_map,
-    "SequenceLength": lambda c: c.const(len(_items(c)), i64),
+    "SequenceLength": _sequence_length,
     "SplitToSequence": _split_to_sequence,
 }

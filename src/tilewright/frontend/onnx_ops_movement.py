@@ -289,22 +289,31 @@ def _slice_by_data(c: Call, x: Node, axis: int, start: Node, end: Node, step: in
 
 
 def _window_sizes(c: Call, start: Node, end: Node) -> list[Dim] | None:
-    """``end - start`` where ``end`` is ``start`` plus known numbers, seen through reshapes of both."""
-    views = (ops.reshape, ops.cast)
-    while end.op in views:
-        end = end.inputs[0]
-    origins = {start}
-    while start.op in views:
-        start = start.inputs[0]
-        origins.add(start)
-    if end.op is not ops.add:
-        return None
-    for base, extra in (end.inputs, end.inputs[::-1]):
-        while base.op in views and base not in origins:
-            base = base.inputs[0]
-        if base in origins and c.emitter.values(extra) is not None:
-            return c.dims(extra, "the size of the slice")
+    """``end - start`` where both are one number plus known numbers, seen through reshapes."""
+    before, after = _steps_from(c, start), _steps_from(c, end)
+    for base, extra in after.items():
+        if base in before:
+            less, n = before[base], max(len(extra), len(before[base]))
+            if len(extra) == len(less) or 1 in (len(extra), len(less)):
+                pairs = zip(extra * (n // len(extra)), less * (n // len(less)), strict=True)
+                return [expr.maximum(x - y, 0) for x, y in pairs]
     return None
+
+
+def _steps_from(c: Call, node: Node) -> dict[Node, list[Dim]]:
+    """What ``node`` is a known number of steps behind, with how many: itself, what it views, one term of a sum."""
+    found: dict[Node, list[Dim]] = {}
+    extra: list[Dim] = [0]
+    while True:
+        found.setdefault(node, extra)
+        if node.op in (ops.reshape, ops.cast):
+            node = node.inputs[0]
+            continue
+        known = [k for k, x in enumerate(node.inputs) if node.op is ops.add and c.emitter.values(x) is not None]
+        if extra != [0] or not known:
+            return found
+        extra = c.dims(node.inputs[known[0]], "the size of the slice")
+        node = node.inputs[1 - known[0]]
 
 
 # --- ranks, padding, repetition -------------------------------------------------------------------------------------

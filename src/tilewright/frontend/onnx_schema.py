@@ -1,13 +1,13 @@
 """What the onnx package's own schemas say of a node, and the ops that ONNX defines by other ops.
 
-In: a node, its opset and operand types. Out: a refusal of nodes that break their schema, function bodies, and the words
-for ops that nothing supports. Not its business: converting nodes (``onnx_walk``).
+In: a node, its opset and operand types. Out: a refusal of nodes that break their schema, function bodies, the words for
+ops that nothing supports, and what a node reads. Not its business: converting nodes (``onnx_walk``).
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tilewright.core.graph import Node
@@ -120,3 +120,27 @@ def written(node: NodeProto) -> str:
     """The node's attributes as a note at the end of a rule, shortened; empty when it has none."""
     names = [a.name for a in node.attribute]
     return f" (attributes: {', '.join(names[:8])}{', ...' if len(names) > 8 else ''})" if names else ""
+
+
+def without_operands(node: NodeProto, absent: set[str]) -> NodeProto:
+    """The node with operands that the caller left out made empty, and likewise results never set."""
+    if absent.isdisjoint(node.input):
+        return node
+    copy = type(node)()
+    copy.CopyFrom(node)
+    for k, name in enumerate(copy.input):
+        if name in absent:
+            copy.input[k] = ""
+    return copy
+
+
+def names_read(node: NodeProto) -> Iterator[str]:
+    """Names that the node or its sub-graphs read; may include names that a sub-graph binds itself."""
+    stack: list[Any] = [node]
+    while stack:
+        n = stack.pop()
+        yield from filter(None, n.input)
+        for a in n.attribute:
+            for g in [a.g] if a.type == 5 else a.graphs:
+                stack.extend(g.node)
+                yield from (o.name for o in g.output)

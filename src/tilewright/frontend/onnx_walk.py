@@ -8,7 +8,7 @@ Not its business: files and model inputs (``onnx``), and the meaning of ops (``o
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -27,13 +27,22 @@ from tilewright.frontend.onnx_call import (
     Items,
     NotTensors,
     Refused,
+    Stacked,
     Undecided,
     UseDefinition,
     Value,
 )
 from tilewright.frontend.onnx_file import STRINGS_REMEDY, STRINGS_RULE, BadTensor, StringTensor, TensorReader
 from tilewright.frontend.onnx_ops import CONVERTERS, REFUSED
-from tilewright.frontend.onnx_schema import body_of, check_schema, has_body, unsupported, written
+from tilewright.frontend.onnx_schema import (
+    body_of,
+    check_schema,
+    has_body,
+    names_read,
+    unsupported,
+    without_operands,
+    written,
+)
 from tilewright.frontend.onnx_wire import Numbers
 
 if TYPE_CHECKING:
@@ -86,7 +95,7 @@ class Scope:
     def bind(self, name: str, value: Value | Broken) -> None:
         """Give ``value`` a name."""
         self.names[name] = value
-        for node in value.nodes if isinstance(value, Items) else [value]:
+        for node in value.nodes if isinstance(value, Items) else [value.node if isinstance(value, Stacked) else value]:
             if isinstance(node, Node):
                 self.house(node)
 
@@ -181,6 +190,8 @@ class Walker:
                 value = self.captured(value, inner)
             elif inner.closed and isinstance(value, Items):
                 value = Items(tuple(self.captured(n, inner) for n in value.nodes))
+            elif inner.closed and isinstance(value, Stacked):
+                value = Stacked(self.captured(value.node, inner))
         return value
 
     def captured(self, node: Node, scope: Scope) -> Node:
@@ -255,7 +266,7 @@ class Walker:
                         _loc(node, i, frame), node.op_type, f'the name "{name}" is computed twice', "rename one"
                     )
                 producer.setdefault(name, i)
-        needs = [sorted({producer[n] for n in _names_read(node) if n in producer}) for node in nodes]
+        needs = [sorted({producer[n] for n in names_read(node) if n in producer}) for node in nodes]
         live, stack = set[int](), [producer[n] for n in outputs if n in producer]
         while stack:
             i = stack.pop()
@@ -384,7 +395,7 @@ class Walker:
             if value is not None:
                 scope.bind(name, value)
         absent = set(function.input) - scope.names.keys()
-        nodes = [_without_operands(n, absent) for n in function.node] if absent else function.node
+        nodes = [without_operands(n, absent) for n in function.node] if absent else function.node
         n_before = len(self.problems)
         self.nodes(nodes, function.output, scope, inner, loc)
         found = [self.lookup(name, scope) for name in function.output]
@@ -540,7 +551,7 @@ def _run(converter: Converter, call: Call) -> list[Value | None]:
     unread = call.unread()
     if unread:
         raise Refused(f"attribute {', '.join(unread)} is not supported here", "remove it or give it its default value")
-    return [results] if isinstance(results, Node | Items | Absent) else list(results)
+    return [results] if isinstance(results, Node | Items | Stacked | Absent) else list(results)
 
 
 # --- what a node says -----------------------------------------------------------------------------------------------
@@ -575,27 +586,3 @@ def _bound_attributes(node: NodeProto, frame: Frame) -> dict[str, AttributeProto
         elif a.ref_attr_name in frame.bound:
             found[a.name] = frame.bound[a.ref_attr_name]
     return found
-
-
-def _without_operands(node: NodeProto, absent: set[str]) -> NodeProto:
-    """The node with operands that the caller left out made empty, and likewise results never set."""
-    if absent.isdisjoint(node.input):
-        return node
-    copy = type(node)()
-    copy.CopyFrom(node)
-    for k, name in enumerate(copy.input):
-        if name in absent:
-            copy.input[k] = ""
-    return copy
-
-
-def _names_read(node: NodeProto) -> Iterator[str]:
-    """Names that the node or its sub-graphs read; may include names that a sub-graph binds itself."""
-    stack: list[Any] = [node]
-    while stack:
-        n = stack.pop()
-        yield from filter(None, n.input)
-        for a in n.attribute:
-            for g in [a.g] if a.type == 5 else a.graphs:
-                stack.extend(g.node)
-                yield from (o.name for o in g.output)
