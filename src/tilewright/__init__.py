@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tilewright.driver import compile
     from tilewright.frontend.custom_ops import decompose
     from tilewright.frontend.dynamo_capture import FallbackWarning
+    from tilewright.frontend.dynamo_weights import refresh
     from tilewright.runtime.errors import (
         ArtifactError,
         ExecutionError,
@@ -35,6 +36,7 @@ _HOMES = {
     "export": "deploy",
     "compare": "debug.compare",
     "reduce": "debug.reduce",
+    "refresh": "frontend.dynamo_weights",
     "load": "runtime.model",
     "LoadedModel": "runtime.model",
     "decompose": "frontend.custom_ops",
@@ -69,6 +71,7 @@ __all__ = [
     "export",
     "load",
     "reduce",
+    "refresh",
 ]
 
 

@@ -1,9 +1,9 @@
 """``torch.compile(module, backend="tilewright")``: graphs that Dynamo captures, made functional by AOTAutograd.
 
 In: an fx graph and example inputs. Out: a callable from tensors to tensors. Inference graphs have their weights
-frozen into the compiled model; a weight that changes in place afterwards is noticed by its version, and the graph is
-compiled again. Graphs that need gradients take their weights as run-time inputs; the backward graph is compiled like
-any other when it first runs.
+frozen into the compiled model; weights that changed are noticed before the next call (``dynamo_weights``), and the
+graph is compiled again. Graphs that need gradients take their weights as run-time inputs; the backward graph is
+compiled like any other when it first runs.
 Not its business: what ATen calls mean (``fx``, ``aten_*``); calls that have no form here (``dynamo_plan``).
 """
 
@@ -23,6 +23,7 @@ from tilewright.frontend.dynamo_capture import watch
 from tilewright.frontend.dynamo_plan import Execute, OnFallback, plan_graph, warn_of_fallback
 from tilewright.frontend.dynamo_recurrence import keep_recurrences_whole
 from tilewright.frontend.dynamo_views import separate_views
+from tilewright.frontend.dynamo_weights import FrozenWeights, may_freeze
 from tilewright.frontend.dynamo_widths import guard_widths
 from tilewright.runtime.env import read_environment
 
@@ -42,7 +43,7 @@ MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagrap
 trials, and calls go through a native entry. Measured schedules come from ``tilewright tune`` and the option
 ``schedule``."""
 
-OWN_OPTIONS = ("fallback",)
+OWN_OPTIONS = ("fallback", "freeze")
 """Options that say how a captured graph is taken, beside those of ``driver.compile_graph``."""
 
 
@@ -85,6 +86,9 @@ def make_backend(
         if mode not in MODES:
             raise OptionError(f"mode {mode!r} is not offered", remedy=f"use one of {list(MODES)}")
         given = dict(options or {})
+        freeze = given.pop("freeze", None)
+        if freeze not in (None, True, False):
+            raise OptionError(f"freeze can't be {freeze!r}", remedy="use True, False, or leave it out")
         keep_recurrences_whole(gm)
         guard_widths(gm)
         strict = not given.pop("fallback", not read_environment().strict)
@@ -95,14 +99,14 @@ def make_backend(
         plan = partial(plan_graph, compile_now=compile_now, on_fallback=on_fallback, strict=strict)
 
         def inference(functional: GraphModule, fakes: Sequence[Any]) -> Callable[..., Any]:
-            frozen = _freezable(functional, example_inputs)
-            return _boxed(_Compiled(functional, plan, frozen))
+            tensors = {} if freeze is False else _freezable(functional, example_inputs)
+            return _boxed(_Compiled(functional, plan, FrozenWeights(tensors, is_promised=freeze is True)))
 
         def forward(functional: GraphModule, fakes: Sequence[Any]) -> Callable[..., Any]:
-            return _boxed(_Compiled(functional, plan, {}))
+            return _boxed(_Compiled(functional, plan, FrozenWeights({})))
 
         def backward(functional: GraphModule, fakes: Sequence[Any]) -> Callable[..., Any]:
-            return _boxed(_Compiled(functional, plan, {}, lazy=True))
+            return _boxed(_Compiled(functional, plan, FrozenWeights({}), lazy=True))
 
         table = {**_decompositions(), **DECOMPOSITIONS}
         compiler = aot_autograd(
@@ -223,21 +227,8 @@ def _freezable(functional: GraphModule, example_inputs: Sequence[Any]) -> dict[i
     if meta is None or n_placeholders != len(example_inputs):
         return {}
     written = {i for i, info in enumerate(meta.input_info) if info.mutates_data or info.mutates_metadata}
-    found: dict[int, torch.Tensor] = {}
-    for i in meta.static_input_indices:
-        tensor = example_inputs[i] if i < len(example_inputs) and i not in written else None
-        is_plain = type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
-        if isinstance(tensor, torch.Tensor) and is_plain and not tensor.is_inference():
-            found[i] = tensor
-    return found
-
-
-_Stamp = tuple[int, int, int, int]
-"""What changes when a tensor is written to or replaced: position, identity, address, version."""
-
-
-def _stamp(i: int, tensor: torch.Tensor) -> _Stamp:
-    return i, id(tensor), tensor.data_ptr(), tensor._version
+    static = [i for i in meta.static_input_indices if i < len(example_inputs) and i not in written]
+    return {i: example_inputs[i] for i in static if may_freeze(example_inputs[i])}
 
 
 class _Compiled:
@@ -247,14 +238,13 @@ class _Compiled:
         self,
         functional: GraphModule,
         plan: Callable[[GraphModule, dict[int, torch.Tensor]], Callable[[Sequence[Any]], list[Any]]],
-        frozen: dict[int, torch.Tensor],
+        frozen: FrozenWeights,
         lazy: bool = False,
     ) -> None:
         self.functional = functional
         self.plan = plan
         self.frozen = frozen
         self.views = separate_views(functional)
-        self.stamps: list[_Stamp] = []
         self.run: Callable[[Sequence[Any]], list[Any]] | None = None
         if not lazy:
             self._compile()
@@ -263,12 +253,15 @@ class _Compiled:
         from torch.utils._python_dispatch import _disable_current_modes
 
         with _disable_current_modes():  # AOTAutograd compiles under its fake tensors; weights are real
-            self.stamps = [_stamp(i, t) for i, t in self.frozen.items()]
-            self.run = self.plan(self.functional, self.frozen)
+            self.frozen.remember()
+            self.run = self.plan(self.functional, self.frozen.tensors)
+            self.frozen.compiled()
 
     def __call__(self, *args: Any) -> list[Any]:
-        if self.run is None or [_stamp(s[0], args[s[0]]) for s in self.stamps] != self.stamps:
-            self.frozen = {i: args[i] for i in self.frozen}
+        if self.run is None:
+            self._compile()
+        elif not self.frozen.are_current(args):
+            self.frozen.replace(args)
             self._compile()
         assert self.run is not None
         results = self.run(args)

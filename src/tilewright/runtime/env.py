@@ -30,6 +30,8 @@ class Environment:
     """``TILEWRIGHT_SPIN_US``: how long an idle worker spins before it sleeps."""
     lapack: bool = True
     """``TILEWRIGHT_LAPACK``: ``off`` or ``0`` keeps models that are loaded later from calling another library."""
+    pages: bool = True
+    """``TILEWRIGHT_PAGES``: ``off`` or ``0`` keeps Linux from being asked which pages of weights were written."""
     home: str | None = None
     """``XDG_CACHE_HOME`` or ``HOME/.cache``: where the default cache folder lies."""
 
@@ -46,6 +48,7 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
         strict=env.get("TILEWRIGHT_STRICT", "").strip().lower() not in ("", "0", "off"),
         spin_us=_number(env.get("TILEWRIGHT_SPIN_US")),
         lapack=env.get("TILEWRIGHT_LAPACK") not in ("off", "0"),
+        pages=env.get("TILEWRIGHT_PAGES", "").strip().lower() not in ("0", "off"),
         home=_cache_home(env),
     )
 
