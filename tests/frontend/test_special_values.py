@@ -21,7 +21,7 @@ from tilewright.frontend.banded import banded_sum
 NAN, INF = float("nan"), float("inf")
 
 
-def check(functions, *inputs: torch.Tensor, rtol: float = 1e-4, **how) -> None:
+def check(functions, *inputs: torch.Tensor, rtol: float = 1e-4, atol: float = 1e-5, **how) -> None:
     """Every function gives, compiled, what eager PyTorch gives."""
     module = Several(functions)
     expected = module(*inputs)
@@ -30,7 +30,7 @@ def check(functions, *inputs: torch.Tensor, rtol: float = 1e-4, **how) -> None:
     want = torch.utils._pytree.tree_leaves(expected)
     assert len(got) == len(want)
     for g, w in zip(got, want, strict=True):
-        torch.testing.assert_close(torch.as_tensor(g), w, rtol=rtol, atol=1e-5, equal_nan=True)
+        torch.testing.assert_close(torch.as_tensor(g), w, rtol=rtol, atol=atol, equal_nan=True)
 
 
 def image(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -161,6 +161,18 @@ def test_signs_of_zero() -> None:
 def test_distances_of_order_0_keep_nan() -> None:
     a, b = torch.tensor([[1.0, NAN], [INF, 0.0], [1.0, 2.0]]), torch.tensor([[1.0, NAN], [INF, 0.0], [1.5, 2.0]])
     check({"cdist": lambda a, b: torch.cdist(a, b, p=0.0), "pdist": lambda a, b: F.pdist(b, 0.0)}, a, b)
+
+
+@settings(deadline=None, max_examples=6)
+@given(st.integers(1, 70), st.sampled_from([1e-12, 0.2, 1.5, 1e12]), st.booleans(), st.integers(0, 2**31))
+def test_running_sums_and_products_are_eagers_to_the_bit(n: int, scale: float, is_last: bool, seed: int) -> None:
+    """PyTorch runs those of f32 in f64: products come back from where f32 underflows or overflows."""
+    rng = np.random.default_rng(seed)
+    x = torch.tensor(rng.standard_normal((n, 3)) * scale ** rng.integers(-1, 2, (n, 3)), dtype=torch.float32)
+    x = x.T.contiguous() if is_last else x
+    axis = -1 if is_last else 0
+    functions = {"sum": lambda x: x.cumsum(axis), "product": lambda x: x.cumprod(axis)}
+    check(functions, x, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("opset", [6, 7, 10, 11, 13])

@@ -13,7 +13,7 @@ import numpy as np
 from tilewright import ops
 from tilewright.core.graph import Node
 from tilewright.core.opdef import OpDef
-from tilewright.core.types import bool_, f64, i64, u8
+from tilewright.core.types import bool_, f32, f64, i64, u8
 from tilewright.frontend.aten_call import Call, Result, Unsupported, cast, norm_axis, reshape
 
 Convert = Callable[[Call], Result]
@@ -162,9 +162,13 @@ def _hash(c: Call) -> Node:
 
 
 def _scan(op: OpDef) -> Convert:
+    """Running sums and products; of f32 they are in f64, as PyTorch's are: products that underflow and come back, and
+    the ends of long sums, would differ in their first digits."""
+
     def convert(c: Call) -> Result:
         x = c.tensor("self", c.dtype)
-        y = c.b(op, x, axis=c.axis(len(x.shape))) if x.shape else x
+        wide = cast(c.b, x, f64) if x.dtype is f32 else x
+        y = cast(c.b, c.b(op, wide, axis=c.axis(len(x.shape))), x.dtype) if x.shape else x
         return y if len(c.results) == 1 else (y, None)
 
     return convert
