@@ -255,8 +255,18 @@ def verdict(found: Comparison) -> str:
     """The end of a comparison in words."""
     if found.fault is None:
         n = len(found.layers)
-        return f"{found.model} agrees with {found.against}: {n} kernels, {len(found.outputs)} outputs."
+        agrees = f"{found.model} agrees with {found.against}: {n} kernels, {len(found.outputs)} outputs."
+        return "\n".join([agrees, *_amplified_lines(found)])
     return "\n".join(_fault_lines(found.fault))
+
+
+def _amplified_lines(found: Comparison) -> Iterator[str]:
+    """Where the model makes much of rounding, if it does."""
+    if found.amplified:
+        first, n = found.amplified[0], len(found.amplified)
+        yield f"  but     {n} values differ by more than rounding, each right on {found.against}'s own operands"
+        yield f"  first   {first.name} at {first.loc}: {first.difference}"
+        yield "  so      the model amplifies rounding there, as a search, a sort or a steep function does"
 
 
 def _fault_lines(f: Fault) -> Iterator[str]:

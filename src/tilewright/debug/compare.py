@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -27,6 +28,7 @@ from tilewright.core.types import Array
 from tilewright.debug.flow import compare_graph, silent
 from tilewright.debug.peers import (
     Peer,
+    PeerValue,
     ask_onnxruntime,
     ask_torch,
     onnx_graph,
@@ -34,7 +36,7 @@ from tilewright.debug.peers import (
 )
 from tilewright.debug.report import Comparison, Fault, Row
 from tilewright.debug.tolerance import EPSILON, ROUNDINGS, Difference, judge
-from tilewright.debug.values import coarsest, other_values, values_of
+from tilewright.debug.values import Values, coarsest, other_values, steps_from, values_of
 from tilewright.debug.worker import Died, Tell, Worker
 from tilewright.frontend.source import Called, Source, import_called, import_source, is_a
 from tilewright.frontend.torch import export_module, load_program
@@ -81,18 +83,20 @@ def compare(
     options = Options(target, precision, optimize, accuracy)
     peer, graph, arrays = _import(source, inputs, against, dynamic_shapes, input_shapes, fix_dims or {})
     tell = progress or silent
-    rows: tuple[Row, ...] = ()
+    values = _Imported()
     if peer is not None:
         refuse_random(graph)
         tell(f"values of {against}", 0, 1)
-        rows, fault = _compare_values(peer, arrays)
-        if fault is not None:
-            return Comparison(graph.name, against, values=rows, fault=fault)
+        values = _compare_values(peer, arrays)
+        if values.fault is not None:
+            return Comparison(
+                graph.name, against, values=values.rows, fault=values.fault, amplified=values.amplified
+            )
     if isolate:
         found = _isolated(graph, arrays, options, threads, seconds, tell)
     else:
         found = compare_graph(graph, arrays, options, threads=threads, tell=tell)
-    return dataclasses.replace(found, against=against, values=rows)
+    return dataclasses.replace(found, against=against, values=values.rows, amplified=values.amplified)
 
 
 def _isolated(
@@ -208,21 +212,47 @@ def _array(value: Any) -> Array:
 # --- against a peer -------------------------------------------------------------------------------------------------
 
 
-def _compare_values(peer: Peer, inputs: Sequence[Array]) -> tuple[tuple[Row, ...], Fault | None]:
-    """Every value of the imported graph beside the peer's; the fault is the first that rounding does not explain."""
+@dataclass(frozen=True)
+class _Imported:
+    """The imported graph's values beside the peer's."""
+
+    rows: tuple[Row, ...] = ()
+    amplified: tuple[Row, ...] = ()
+    fault: Fault | None = None
+
+
+def _compare_values(peer: Peer, inputs: Sequence[Array]) -> _Imported:
+    """Every value of the imported graph beside the peer's; the fault is the first that rounding does not explain.
+
+    A value that differs by more, and yet is right on the peer's own operands, is no fault of its op: rounding before it
+    was amplified there.
+    """
     every = Graph(peer.graph.name, peer.graph.pool, peer.graph.inputs, *_all_outputs(peer), peer.graph.constraints)
     ours, others = values_of(every, inputs), other_values(every, inputs)
     dtype = coarsest(every.nodes())
     epsilon, roundings = (EPSILON[dtype], ROUNDINGS[dtype]) if dtype is not None else (0.0, 1.0)
     rows: list[Row] = []
-    for v in peer.values:
-        got = ours.of(v.node)
-        spread = [o.of(v.node) for o in others]
+    amplified: list[Row] = []
+    steps: tuple[Values, Sequence[Values]] | None = None
+
+    def judged(v: PeerValue, by: Values, moved: Sequence[Values]) -> Row:
+        got = by.of(v.node)
+        spread = [o.of(v.node) for o in moved]
         found = judge(v.array, got, spread, base=got, epsilon=epsilon, roundings=roundings)
-        rows.append(Row(f"{v.name} ({v.node.op.name})", v.node.loc, found))
-        if found.is_bad:
-            return tuple(rows), Fault("import", v.name, v.node.op.name, v.node.loc, found)
-    return tuple(rows), None
+        return Row(f"{v.name} ({v.node.op.name})", v.node.loc, found)
+
+    for v in peer.values:
+        row = judged(v, ours, others)
+        if row.difference.is_bad:
+            steps = steps or steps_from(every, inputs, {p.node: p.array for p in peer.values})
+            alone = judged(v, *steps)
+            if alone.difference.is_bad:
+                fault = Fault("import", v.name, v.node.op.name, v.node.loc, row.difference)
+                return _Imported((*rows, row), tuple(amplified), fault)
+            amplified.append(row)
+            row = alone
+        rows.append(row)
+    return _Imported(tuple(rows), tuple(amplified))
 
 
 def _all_outputs(peer: Peer) -> tuple[tuple[Any, ...], tuple[str, ...]]:

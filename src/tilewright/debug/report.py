@@ -79,7 +79,8 @@ class Comparison:
 
     ``values`` are the source's own, imported and by the peer; ``passes`` the graph passes with the difference of the
     outputs after those that were looked at; ``layers`` the kernels in running order; ``outputs`` those of a whole
-    native run.
+    native run. ``amplified`` are those of ``values`` that are right on the peer's own operands and not on ours, which
+    differ from them by rounding: there the model itself makes much of little (a search, a sort, a steep function).
     """
 
     model: str
@@ -89,6 +90,7 @@ class Comparison:
     passes: tuple[tuple[str, Difference | None], ...] = ()
     outputs: tuple[Row, ...] = ()
     fault: Fault | None = None
+    amplified: tuple[Row, ...] = ()
 
     @property
     def agrees(self) -> bool:
@@ -99,7 +101,7 @@ class Comparison:
     def from_json(found: Mapping[str, Any]) -> Comparison:
         """What :meth:`as_json` gave."""
         fault = found["fault"]
-        rows = {k: tuple(_row(r) for r in found[k]) for k in ("values", "layers", "outputs")}
+        rows = {k: tuple(_row(r) for r in found[k]) for k in ("values", "layers", "outputs", "amplified")}
         passes = tuple((p["pass"], p["difference"] and _difference(p["difference"])) for p in found["passes"])
         return Comparison(
             found["model"], found["against"], passes=passes, fault=None if fault is None else _fault(fault), **rows
@@ -116,6 +118,7 @@ class Comparison:
             "layers": [r.as_json() for r in self.layers],
             "passes": [{"pass": n, "difference": None if d is None else d.as_json()} for n, d in self.passes],
             "outputs": [r.as_json() for r in self.outputs],
+            "amplified": [r.as_json() for r in self.amplified],
         }
 
 

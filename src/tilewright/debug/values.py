@@ -5,7 +5,7 @@ In: graphs and arrays. Out: arrays per node; other roundings of them. Not its bu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -70,6 +70,27 @@ def other_values(graph: Graph, inputs: Sequence[Array], epsilon: float = 0.0) ->
 
     moved = evaluate_every(graph, [nudged(a, None, epsilon) for a in inputs])
     return Values(graph, *moved), Values(graph, *evaluate_every(graph, inputs, rounded))
+
+
+def steps_from(graph: Graph, inputs: Sequence[Array], given: Mapping[Node, Array]) -> tuple[Values, list[Values]]:
+    """Every node's value of the values ``given`` for what it reads, and the same of those a little away."""
+    rng = np.random.default_rng(SEED)
+    exact = _steps(graph, inputs, given, lambda a: a)
+    return exact, [_steps(graph, inputs, given, way) for way in (nudged, lambda a: nudged(a, rng))]
+
+
+def _steps(
+    graph: Graph, inputs: Sequence[Array], given: Mapping[Node, Array], moved: Callable[[Array], Array]
+) -> Values:
+    found: dict[Node, Array | tuple[Array, ...]] = dict(zip(graph.inputs, inputs, strict=True))
+
+    def change(node: Node, value: Array) -> Array:
+        found[node] = value
+        known = given.get(node)
+        return moved(known) if known is not None and known.shape == value.shape else value
+
+    _, sizes = evaluate_every(graph, inputs, change)
+    return Values(graph, found, sizes)
 
 
 def _only_moves(node: Node) -> bool:
