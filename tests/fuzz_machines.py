@@ -150,7 +150,7 @@ def selection(g: Mixer) -> bool:
 
 
 def reduction(g: Mixer) -> bool:
-    x = g.node(lambda n: n.type.rank > 0)
+    x = g.node(lambda n: n.type.rank > 0 and g.values[n].size > 0)
     if x is None:
         return False
     axis = g.integer(0, x.type.rank - 1)
