@@ -170,8 +170,14 @@ def _masked_fill(c: Call) -> Node:
 
 
 def _lerp(c: Call) -> Node:
-    x, y, w = c.tensor("self"), c.tensor("end", c.dtype), c.tensor("weight", c.dtype)
-    return c.b(ops.add, x, c.b(ops.mul, w, c.b(ops.sub, y, x)))
+    """From the nearer end, as PyTorch does: at weight 1 the result is ``end`` itself."""
+    b, x, y, w = c.b, c.tensor("self"), c.tensor("end", c.dtype), c.tensor("weight", c.dtype)
+    step = b(ops.sub, y, x)
+    from_start = b(ops.add, x, b(ops.mul, w, step))
+    from_end = b(ops.sub, y, b(ops.mul, step, b(ops.sub, b.const(1, c.dtype), w)))
+    if isinstance(c["weight"], int | float):
+        return from_start if abs(c["weight"]) < 0.5 else from_end
+    return b(ops.where, b(ops.lt, b(ops.abs, w), b.const(0.5, c.dtype)), from_start, from_end)
 
 
 def _addcmul(op: OpDef) -> Convert:
