@@ -166,6 +166,20 @@ def test_interpolation_reaches_its_ends(weight: float) -> None:
     check({"number": lambda a, b, w: torch.lerp(a, b, weight), "tensor": torch.lerp}, a, b, w, rtol=1e-6, atol=0)
 
 
+def test_polynomials_of_no_degree_end() -> None:
+    """A degree that is data and infinite had 2**63 steps."""
+    x, n = torch.tensor([0.3, 0.3, 0.3, 0.3, 2.0]), torch.tensor([INF, -INF, NAN, -3.0, 5.0])
+    special = torch.special
+    check(
+        {
+            "chebyshev": special.chebyshev_polynomial_t,
+            "hermite": special.hermite_polynomial_h,
+            "legendre": special.legendre_polynomial_p,
+        },
+        x, n,
+    )  # fmt: skip
+
+
 def test_distances_of_order_0_keep_nan() -> None:
     a, b = torch.tensor([[1.0, NAN], [INF, 0.0], [1.0, 2.0]]), torch.tensor([[1.0, NAN], [INF, 0.0], [1.5, 2.0]])
     check({"cdist": lambda a, b: torch.cdist(a, b, p=0.0), "pdist": lambda a, b: F.pdist(b, 0.0)}, a, b)

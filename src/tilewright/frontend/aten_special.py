@@ -186,7 +186,7 @@ _HIGHEST_HERMITE = {"f32": 128.0, "f64": 512.0}
 def _orthogonal(family: str, is_shifted: bool = False) -> Convert:
     """A polynomial whose degree is data: as many steps as the highest one asks, each element keeping its own.
 
-    A degree below 0 gives 0, and a fraction is cut off.
+    A degree below 0, or one that is no number or infinite, gives 0, and a fraction is cut off.
     """
     start, step = _FAMILIES[family]
 
@@ -194,6 +194,8 @@ def _orthogonal(family: str, is_shifted: bool = False) -> Convert:
         b = c.b
         x = expand(b, cast(b, c.tensor("x", c.dtype), f64), c.shape)
         degree = b(ops.trunc, expand(b, cast(b, c.tensor("n", c.dtype), f64), c.shape))
+        is_finite = b(ops.lt, b(ops.abs, degree), _k(b, 2.0**63))  # others have no steps, and would never end
+        degree = b(ops.where, is_finite, degree, _k(b, -1))
         if is_shifted:
             x = b(ops.sub, _times(b, 2, x), _k(b, 1))
         one = b(ops.full, value=1.0, dtype=f64, shape=c.shape)
