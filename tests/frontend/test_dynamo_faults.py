@@ -19,6 +19,7 @@ from tilewright.frontend.dynamo import MODES, make_backend
 from tilewright.frontend.dynamo_capture import FallbackWarning
 from tilewright.frontend.dynamo_faults import KEPT_BYTES
 from tilewright.graph.interp import run
+from tilewright.runtime.errors import InputError
 
 
 @pytest.fixture(autouse=True)
@@ -107,6 +108,19 @@ def test_a_call_that_fails_is_pytorch_s(tmp_path: Path) -> None:
         torch.testing.assert_close(compiled(x), f(x))
         torch.testing.assert_close(compiled(x), f(x))
     assert len(told(list(warned))) == len(list(tmp_path.iterdir())) == 1
+
+
+def test_an_argument_that_compiled_code_cannot_take_is_no_mistake_of_ours(tmp_path: Path) -> None:
+    def compile_graph(graph: Graph, **options: Any) -> Any:
+        def execute(*arrays: np.ndarray) -> Any:
+            raise InputError("a tensor without memory", remedy="pass another")
+
+        return execute
+
+    compiled, x = torch.compile(f, backend=make_backend(compile_graph)), torch.randn(3)
+    with pytest.warns(FallbackWarning, match="a tensor without memory; pass another"):
+        torch.testing.assert_close(compiled(x), f(x))
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_call_that_fails_in_pytorch_too_raises_pytorch_s_error(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ from tilewright.frontend.dynamo_sizes import size_read_before
 from tilewright.frontend.dynamo_split import Piece, calls, split
 from tilewright.frontend.fx_guards import Promises, promises_of
 from tilewright.frontend.fx_locations import location_of
+from tilewright.runtime.errors import InputError, ResourceError, TilewrightError
 
 if TYPE_CHECKING:
     import torch
@@ -295,8 +296,16 @@ class _Rescue:
         _run_eagerly(self.owner, self.piece.nodes, values)
         if not self.is_told:
             self.is_told = True
-            self.on_fallback([self.faults.problem(error, calls(self.piece.nodes))])
+            self.on_fallback([self._problem(error)])
         return [values[x] if hasattr(x, "op") else x for x in self.piece.outputs]
+
+    def _problem(self, error: Exception) -> Problem:
+        """An argument that compiled code cannot take, or a want of memory, is no mistake of ours."""
+        nodes = calls(self.piece.nodes)
+        is_refusal = isinstance(error, ResourceError) or (isinstance(error, InputError) and not error.violations)
+        if isinstance(error, TilewrightError) and is_refusal and nodes:
+            return Problem(location_of(nodes[0]), str(nodes[0].target), error.message, error.remedy)
+        return self.faults.problem(error, nodes)
 
 
 # --- several pieces -------------------------------------------------------------------------------------------------
