@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 SMALLEST_BYTES = 16
 """Vector registers may be narrower than the widest, down to this."""
+MOST_NARROW = (1 << 31) - 1
+"""The largest number in 32 bits."""
 
 
 class Loops:
@@ -138,21 +140,31 @@ class Loops:
         self._body(f, ctx)
         fn.space.release(mark)
         fn.space.unbind(f.loop.sym)
-        w.scopes[-1].out.append(f"  {following} = add nuw nsw i64 {variable}, 1")
-        again = w.fresh(f"icmp slt i64 {following}, {stop.text}")
+        counter, kind = (w.name(), "i32") if self._is_narrow(start, interval) else (variable, "i64")
+        end = stop.text if kind == "i64" or _is_literal(stop) else w.pure(f"trunc i64 {stop.text} to i32", stop.level)
+        w.scopes[-1].out.append(f"  {following} = add nuw nsw {kind} {counter}, 1")
+        again = w.fresh(f"icmp slt {kind} {following}, {end}")
         w.emit(f"br i1 {again}, label %{loop}, label %{after}{_weights(lo, hi)}")
         latch = w.block
-        phis.append(f"  {variable} = phi i64 [ {start.text}, %{before} ], [ {following}, %{latch} ]")
+        phis.append(f"  {counter} = phi {kind} [ {start.text}, %{before} ], [ {following}, %{latch} ]")
         for key, name in carried.items():
             ty, old, new = self._type(key), saved[key].value, fn.registers.state[key].value
             _check_width(old, new)
             phis.append(f"  {name} = phi {ty} [ {old.text}, %{before} ], [ {new.text}, %{latch} ]")
+        if counter != variable:
+            phis.append(f"  {variable} = zext nneg i32 {counter} to i64")
         w.close_scope()
         w.start_block(after)
         mine = fn.analysis.used.get(id(f), {}).keys() - fn.analysis.outside.get(id(f), set())
         for key in [k for k in fn.registers.state if k[0] in mine]:
             del fn.registers.state[key]
         self._close(saved, before if guarded else None, latch)
+
+    def _is_narrow(self, start: Val, interval: Interval) -> bool:
+        """May the loop count in 32 bits? Where addresses have as many: half the registers and instructions there."""
+        low, high = interval
+        fits = low is not None and high is not None and low >= 0 and high < MOST_NARROW
+        return fits and _is_literal(start) and self.fn.module.target.pointer_bytes == 4
 
     def _open_phis(self, f: For) -> dict[Key, str]:
         """Name a phi for every register that lives across iterations and may change in the body."""
@@ -329,6 +341,10 @@ def _is_plain(body: tuple[Stmt, ...], sym: Sym) -> bool:
         elif not isinstance(s, Store):
             return False
     return True
+
+
+def _is_literal(v: Val) -> bool:
+    return not v.text.startswith("%")
 
 
 def _weights(lo: Dim, hi: Dim) -> str:
