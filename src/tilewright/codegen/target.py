@@ -49,6 +49,8 @@ class Target:
     floor, ceil, trunc, rint. ``has_f16c``: for half precision conversion. ``has_saturation``: conversions of floats
     to integers saturate by themselves. ``has_vnni``: four bytes times four, unsigned by signed, into 32 bits;
     ``has_i8mm``: the same of AArch64, ``has_dotprod``: its signed by signed alone.
+    ``load_ports`` take a vector from memory in a cycle each, ``issue_width`` operations begin in one.
+    ``has_prefetch``: an instruction that asks for a line ahead does something.
     ``max_copies`` is the most copies of a loop's body that a kernel may hold.
     """
 
@@ -68,6 +70,8 @@ class Target:
     has_fma: bool
     fma_ports: int
     fma_cycles: int
+    load_ports: int
+    issue_width: float
     has_masks: bool
     has_gather: bool
     has_scalef: bool
@@ -78,6 +82,7 @@ class Target:
     has_vnni: bool
     has_dotprod: bool
     has_i8mm: bool
+    has_prefetch: bool
     l1_bytes: int
     l2_bytes: int
     llc_bytes: int

@@ -31,7 +31,7 @@ class Dot:
 
 @dataclass(frozen=True)
 class Machine:
-    """One core's vectors and ports, and the caches it sees.
+    """One core's vectors and ports, and the caches it sees; without vectors, ``vector_bytes`` are those of a register.
 
     ``load_ports`` counts vector loads per cycle, ``issue_width`` fused operations per cycle. Addresses ``set_span``
     bytes apart fall into the same set of the first-level cache. ``dots`` are the groups of narrow products that are
@@ -44,6 +44,7 @@ class Machine:
     fma_ports: int = 2
     has_fma: bool = True
     has_masks: bool = True
+    has_prefetch: bool = True
     fma_latency: int = 4
     load_ports: int = 2
     issue_width: float = 4.0

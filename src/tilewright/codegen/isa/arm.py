@@ -17,7 +17,7 @@ _NEON = Machine("armv7-unknown-linux-gnueabihf", "generic", "+neon", pointer_byt
 _BARE = Machine(
     "thumbv7em-unknown-none-eabihf", "cortex-m4", relocation="static", pointer_bytes=4, vector_bytes=4,
     n_vector_registers=32, has_threads=False, has_f64=False, has_fma=True, fma_ports=1, l1_bytes=16 << 10,
-    l2_bytes=64 << 10, llc_bytes=64 << 10,
+    l2_bytes=64 << 10, llc_bytes=64 << 10, load_ports=1, issue_width=1.0, has_prefetch=False,
 )  # fmt: skip
 _SOFT = replace(_BARE, has_fma=False, n_vector_registers=8)
 
@@ -28,7 +28,7 @@ MACHINES: dict[str, Machine] = {
     "cortex-m0plus": replace(_SOFT, triple="thumbv6m-unknown-none-eabi", cpu="cortex-m0plus", aliases=("cortex-m0",)),
     "cortex-m3": replace(_SOFT, triple="thumbv7m-unknown-none-eabi", cpu="cortex-m3"),
     "cortex-m4": _BARE,
-    "cortex-m7": replace(_BARE, cpu="cortex-m7", has_f64=True, has_round=True),
+    "cortex-m7": replace(_BARE, cpu="cortex-m7", has_f64=True, has_round=True, issue_width=2.0),
     "cortex-m33": replace(_BARE, triple="thumbv8m.main-unknown-none-eabihf", cpu="cortex-m33"),
     "cortex-m55": replace(
         _BARE, triple="thumbv8.1m.main-unknown-none-eabihf", cpu="cortex-m55", vector_bytes=16, n_vector_registers=8,

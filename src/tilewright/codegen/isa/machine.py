@@ -35,6 +35,8 @@ class Machine:
     has_fma: bool = False
     fma_ports: int = 2
     fma_cycles: int = 1
+    load_ports: int = 2
+    issue_width: float = 4.0
     has_masks: bool = False
     has_gather: bool = False
     has_scalef: bool = False
@@ -45,6 +47,7 @@ class Machine:
     has_vnni: bool = False
     has_dotprod: bool = False
     has_i8mm: bool = False
+    has_prefetch: bool = True
     l1_bytes: int = 32 << 10
     l2_bytes: int = 256 << 10
     llc_bytes: int = 8 << 20

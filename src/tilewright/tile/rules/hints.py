@@ -36,6 +36,8 @@ def hint_operands(b: Builder, machine: Machine) -> None:
     Every tile for what its epilogue reads of operands beyond the first-level cache; tiles in a row for what the next
     one multiplies of operands so large that they come from memory.
     """
+    if not machine.has_prefetch:
+        return
     for inner, buffer in list(_read_next(b, machine)):
         _hint(b, inner, buffer, machine.llc_bytes // 8)
     for inner, buffer in list(_read_behind(b)):
