@@ -20,6 +20,11 @@ from tilewright.tile.verify import verify
 
 SMALL = Machine(vector_bytes=16, n_vector_registers=16)
 WIDE = Machine()
+SCALAR = Machine(
+    vector_bytes=4, n_vector_registers=32, fma_ports=1, has_masks=False, has_prefetch=False, load_ports=1,
+    issue_width=1.0, n_cores=1,
+)  # fmt: skip
+"""A microcontroller: registers of one element."""
 __all__ = ["ZERO", "F", "convolution", "layer_norm", "matmul", "relu", "softmax"]  # beside those below
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from ops.running import buffers, sample_calls
 from ops.test_samples import OPS
-from tile.kernels import SMALL, WIDE
+from tile.kernels import SCALAR, SMALL, WIDE
 from tilewright.core import types
 from tilewright.core.compute import Buffer, Computation
 from tilewright.tile.default import RULE_BROKE, schedule
@@ -26,16 +26,30 @@ def computation_of(op, call):
     return Computation(ins, outs, items, temps)
 
 
-@pytest.mark.parametrize("op", [op for op in OPS if not op.decompose], ids=lambda op: op.name)
+COMPUTED = [op for op in OPS if not op.decompose]
+
+
+@pytest.mark.parametrize("op", COMPUTED, ids=lambda op: op.name)
 def test_every_op(op):
+    check(op, SMALL, WIDE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("op", COMPUTED, ids=lambda op: op.name)
+def test_every_op_without_vectors(op):
+    check(op, SCALAR, SCALAR)
+
+
+def check(op, machine, other):
+    """Scheduled kernels compute what the plain loops do: with operands, and with the last ones as constants."""
     for call in sample_calls(op)[:MOST_CALLS]:
         computation = computation_of(op, call)
         arrays = {b.name: np.array(a, order="C") for b, a in zip(computation.inputs, call.arrays, strict=True)}
         arrays |= {b.name: np.zeros(b.shape, b.dtype.numpy) for b in computation.outputs}
         want = {k: v.copy() for k, v in arrays.items()}
         run(lower(computation), want)
-        for machine, constants in ((SMALL, ()), (WIDE, computation.inputs[1:])):
-            kernel = schedule(computation, machine, constants)
+        for target, constants in ((machine, ()), (other, computation.inputs[1:])):
+            kernel = schedule(computation, target, constants)
             verify(kernel)
             assert not any(RULE_BROKE in note for note in kernel.notes)
             assert kernel_text(parse_kernel(kernel_text(kernel))) == kernel_text(kernel)

@@ -60,7 +60,10 @@ class Tile:
 
 @dataclass(frozen=True)
 class Box:
-    """What a register tile is chosen for; extents of None are known at run time only."""
+    """What a register tile is chosen for; extents of None are known at run time only.
+
+    ``registers_per_element``: where an element is wider than a register, as doubles are for some scalar machines.
+    """
 
     lanes: Sym
     n_lanes: int | None
@@ -71,6 +74,7 @@ class Box:
     unrolled: tuple[tuple[Sym, int], ...]
     operands: tuple[Operand, ...]
     registers_per_operand: int = 1
+    registers_per_element: int = 1
 
 
 def choose_tile(box: Box, machine: Machine, width: int, vectors: int | None = None) -> Tile:
@@ -88,7 +92,7 @@ def choose_tile(box: Box, machine: Machine, width: int, vectors: int | None = No
 
 
 def _candidates(box: Box, machine: Machine, width: int) -> Iterator[tuple[int, int, int]]:
-    registers = machine.n_vector_registers
+    registers = machine.n_vector_registers // box.registers_per_element
     max_vectors = 8 if box.n_lanes is None else min(8, -(-box.n_lanes // width))
     window = bool(box.unrolled)
     limit = (registers // 4) if window else registers

@@ -40,6 +40,7 @@ from tilewright.tile.rules.view import (
     only_nest,
     statement_of,
     vector_width,
+    widest_bytes,
 )
 from tilewright.tile.schedule import Builder
 from tilewright.tile.schedule.tree import find_loop, fresh, most_iterations
@@ -175,9 +176,7 @@ def plan_contraction(
         raise ScheduleError("contract", acc, "no operand is contiguous along the last axis")
     if not may_vectorize(top.leaf, lanes.sym, packed=_repeating(b, leaf, lanes.sym)):
         raise ScheduleError("contract", acc, "the epilogue's indices are not affine in the last axis")
-    width = vector_width(machine, (*top.leaf, update))
-    if width == 1:
-        raise ScheduleError("contract", acc, "the machine has no vectors of this element")
+    width, wide = vector_width(machine, (*top.leaf, update)), widest_bytes((*top.leaf, update))
     rest = [x for x in top.loops[:-1]]
     free = [x for x in rest if isinstance(lanes.extent, int) or x.sym not in symbols(lanes.extent)]
     rows = [x for x in free if any(op.lane_stride != 0 and op.step(x.sym) == 0 for op in operands)]
@@ -204,6 +203,7 @@ def plan_contraction(
         unrolled,
         operands,
         dot.registers if dot else 1,
+        max(wide // machine.vector_bytes, 1),
     )
     fixed = [n for x in walk_value(update.value) if isinstance(x, Load) and (n := vectors.get(x.buffer))]
     tile = choose_tile(box, machine, width, fixed[0] if fixed else None)

@@ -54,7 +54,12 @@ def find_body(kernel: Kernel, loop: str) -> Body:
 
 
 def vector_width(machine: Machine, body: Body) -> int:
-    """Lanes by the widest element that the statements touch (index values and bools aside)."""
+    """Lanes by the widest element that the statements touch."""
+    return max(machine.vector_bytes // widest_bytes(body), 1)
+
+
+def widest_bytes(body: Body) -> int:
+    """Bytes of the widest element that the statements touch (index values and bools aside)."""
     widest = 1
     for s in walk(body):
         if isinstance(s, Store | Update):
@@ -63,7 +68,7 @@ def vector_width(machine: Machine, body: Body) -> int:
             for x in walk_value(v):
                 if x.dtype is not types.bool_ and not isinstance(x, Index):
                     widest = max(widest, x.dtype.n_bytes)
-    return max(machine.vector_bytes // widest, 1)
+    return widest
 
 
 def may_vectorize(body: Body, sym: Sym, *, gathers: bool = False, packed: Container[Buffer] = ()) -> bool:
