@@ -24,11 +24,11 @@ KINDS = {
     "x86-64": ("ELF 64 x86-64", HEAP),
     "x86-64-v4": ("ELF 64 x86-64", HEAP),
     "aarch64": ("ELF 64 AArch64", HEAP),
-    "aarch64-dotprod": ("ELF 64 AArch64", HEAP),
-    "aarch64-sve": ("ELF 64 AArch64", HEAP),
-    "armv7": ("ELF 32 Arm", HEAP),
+    "aarch64-dotprod": ("ELF 64 AArch64", HEAP | {"getauxval"}),
+    "aarch64-sve": ("ELF 64 AArch64", HEAP | {"getauxval"}),
+    "armv7": ("ELF 32 Arm", HEAP | {"getauxval"}),
     "rv64gc": ("ELF 64 RISC-V", HEAP),
-    "rv64gcv": ("ELF 64 RISC-V", HEAP),
+    "rv64gcv": ("ELF 64 RISC-V", HEAP | {"getauxval", "syscall"}),
     "wasm32": ("Wasm", {"__stack_pointer", "__linear_memory"}),
     "cortex-m0plus": ("ELF 32 Arm", SOFT),
     "cortex-m3": ("ELF 32 Arm", SOFT),
@@ -41,7 +41,8 @@ KINDS = {
     "x86-64-macos": ("Mach-O x86-64", HEAP),
     "apple-m1": ("Mach-O AArch64", HEAP),
 }
-"""The format, and what else a linker must bring: C's heap where there is one, and what the system's C compiler adds."""
+"""The format, and what else a linker must bring: C's heap where there is one, and what the system's C compiler adds;
+Linux's word on the CPU where the code needs more than any CPU of the kind has."""
 FUNCTIONS = {"info", "bind", "workspace", "input_shape", "output_shape", "create", "run", "result_shape", "destroy"}
 
 
