@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 
 from tilewright.frontend import (
     aten_adaptive,
+    aten_backward,
     aten_contract,
     aten_elementwise,
     aten_encoder,
@@ -44,6 +45,7 @@ FAMILIES: Mapping[str, Mapping[str, Callable[[Call], Result]]] = {
     "adaptive pooling": aten_adaptive.TABLE,
     "pooling and resampling": aten_pool.TABLE,
     "normalisation and attention": aten_norm.TABLE,
+    "backward": aten_backward.TABLE,
     "encoder layer": aten_encoder.TABLE,
     "recurrence": aten_rnn.TABLE,
     "special function": aten_special.TABLE,

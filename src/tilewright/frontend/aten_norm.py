@@ -15,6 +15,7 @@ from tilewright import ops
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Node
 from tilewright.core.types import bool_, f32
+from tilewright.frontend.aten_backward import log_sums
 from tilewright.frontend.aten_call import Call, Result, Unsupported, cast, dim_scalar, reshape
 
 Convert = Callable[[Call], Result]
@@ -185,6 +186,16 @@ def _attention(c: Call) -> Result:
     return y if len(c.results) == 1 else (y, *(None,) * (len(c.results) - 1))
 
 
+def _flash_attention(c: Call) -> Result:
+    """With what a backward call takes: nothing is computed for it where nobody reads it."""
+    found = _attention(c)
+    assert isinstance(found, tuple)
+    y = found[0]
+    q, k = c.tensor("query"), c.tensor("key")
+    is_known = q.shape[1] == k.shape[1] and (c.args.get("scale") is not None or isinstance(q.shape[-1], int))
+    return y, (log_sums(c, q, k) if is_known else None)
+
+
 def _zero_dead_rows(c: Call, y: Node, mask: Node) -> Node:
     """Zeros where a query's whole row is masked: the op gives NaN there."""
     open_ = mask if mask.dtype is bool_ else c.b(ops.gt, mask, c.b.const(-math.inf, mask.dtype))
@@ -206,6 +217,6 @@ TABLE: Mapping[str, Convert] = {
     "rms_norm.default": _rms_norm, "_fused_rms_norm.default": _rms_norm,
     "native_group_norm.default": _group_norm, "group_norm.default": _group_norm,
     "scaled_dot_product_attention.default": _attention,
-    "_scaled_dot_product_flash_attention_for_cpu.default": _attention,
+    "_scaled_dot_product_flash_attention_for_cpu.default": _flash_attention,
     "_scaled_dot_product_attention_math.default": _attention,
 }  # fmt: skip
