@@ -75,11 +75,21 @@ def _export(newcomer: Newcomer, *, is_dynamic: bool) -> tuple[Status, str]:
     if isinstance(module, _Function) and shapes is not None:
         shapes = (shapes,)
     try:
-        torch.export.export(module, given[0], dynamic_shapes=shapes, strict=False)
+        program = torch.export.export(module, given[0], dynamic_shapes=shapes, strict=False).module()
     except Exception as e:
         return "skipped", f"torch.export: {type(e).__name__}: {e}"[:300]
     model = tilewright.compile(module, given[0], dynamic_shapes=shapes, threads=1, cache=False)
-    return _compared(newcomer, sizes, model)
+    return _compared(newcomer, [n for n in sizes if _is_taken(program, _arguments(newcomer, n))], model)
+
+
+def _is_taken(program: Callable[..., Any], args: tuple[Any, ...]) -> bool:
+    """Does PyTorch itself run the program at these sizes? Its trace may have fixed one that was to vary."""
+    try:
+        with torch.no_grad():
+            program(*args)
+    except Exception:
+        return False
+    return True
 
 
 def _compile(newcomer: Newcomer, *, is_dynamic: bool) -> tuple[Status, str]:
