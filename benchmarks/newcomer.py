@@ -48,6 +48,7 @@ def cases() -> Sequence[Case]:
 def run_case(case: Case) -> tuple[Status, str]:
     """Compile and call one case; compare with eager PyTorch at each size."""
     torch.set_num_threads(1)
+    warnings.simplefilter("ignore", FutureWarning)  # PyTorch's, about its own trees
     name, entry = case.name.split(" ", 1)
     try:
         return ENTRIES[entry](NEWCOMERS[name])

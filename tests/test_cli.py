@@ -479,7 +479,7 @@ def test_a_failed_write_has_a_code_and_a_remedy(cli: Cli, linear: Path, monkeypa
 
     monkeypatch.setattr(np, "savez", full)
     ran = cli("run", linear, "-o", linear.with_suffix(".npz"))
-    assert ran.code == 1 and "[TW0104] out.npz: No space left on device" in ran.err and "remedy: " in ran.err
+    assert ran.code == 1 and "[TW0105] out.npz: No space left on device" in ran.err and "remedy: " in ran.err
 
 
 def test_targets_are_listed_by_the_names_that_options_take(cli: Cli, linear: Path) -> None:

@@ -15,7 +15,7 @@ import typer
 
 from tilewright.cli import about, aot, bench, compile_run, conformance, debug, ir, sign, tune
 from tilewright.core.diag import OptionError
-from tilewright.runtime.errors import ResourceError, TilewrightError
+from tilewright.runtime.errors import FileError, TilewrightError
 
 app = typer.Typer(
     name="tilewright",
@@ -59,9 +59,7 @@ def main() -> None:
         _fail(e)
     except OSError as e:
         what = f"{e.filename}: {e.strerror}" if e.filename else str(e.strerror or e)
-        _fail(
-            ResourceError(what, remedy="check that the path exists and may be used, and that the disk has space left")
-        )
+        _fail(FileError(what, remedy="check that the path exists and may be used, and that the disk has space left"))
     except KeyboardInterrupt:
         sys.exit(130)
 

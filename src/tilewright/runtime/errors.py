@@ -73,7 +73,7 @@ class ExecutionError(TilewrightError):
 
 
 class FileError(TilewrightError):
-    """A file can't be written: no such folder, no permission, no space."""
+    """A file can't be read or written: no such folder, no permission, no space."""
 
     code = "TW0105"
 
