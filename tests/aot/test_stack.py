@@ -112,13 +112,25 @@ returns_early:
 \tadd\tsp, #28
 \tvpop\t{d8, d9}
 \tpop\t{r4, r5, r7, pc}
+by_a_literal:
+\tpush\t{r4, r5, r6, r7, lr}
+\tldr\tr6, .LCPI16_9
+\tadd\tsp, r6
+\tbl\tdeep2
+\tsubs\tr6, r7, #7
+\tpop\t{r4, r5, r6, r7, pc}
+.LCPI16_9:
+\t.long\t4294963732
 calls_tasks:
 \tpush\t{r7, lr}
 \tldr\tr1, =deep2
 \tblx\tr3
 \tpop\t{r7, pc}
 """,
-        {"deep2": 16, "deep": 16 + 16 + 64 + 24 + 16, "returns_early": 16 + 16 + 28 + 16, "calls_tasks": 8 + 16},
+        {
+            "deep2": 16, "deep": 16 + 16 + 64 + 24 + 16, "returns_early": 16 + 16 + 28 + 16,
+            "by_a_literal": 20 + 3564 + 16, "calls_tasks": 8 + 16,
+        },
     ),
     "wasm32-unknown-unknown": (
         """

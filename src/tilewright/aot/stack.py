@@ -18,6 +18,9 @@ from dataclasses import dataclass, field
 
 _LABEL = re.compile(r'^"?([\w.$@]+)"?:')
 _LOCAL = re.compile(r"\.?LBB\d+_\d+|\.?LJTI\d+_\d+")
+_LITERAL = re.compile(r"^(\.LCPI\w+):\n\t\.long\t(\d+)\b", re.MULTILINE)
+_LITERAL_READ = re.compile(r"^(ldr\s+\w+, )(\.LCPI\w+)$")
+"""Thumb's first form has no other way to numbers beyond a byte, such as a frame's size."""
 _NAME = r'"?([A-Za-z_.$][\w.$]*)"?'
 
 
@@ -163,6 +166,8 @@ _ARM = Rules(
         (r"v?push(?:\.w)?\s+\{(.*)\}", _listed(1)),
         (r"sub(?:w|\.w)?\s+sp, (?:sp, )?#(\d+)", _moved(1)),
         (r"add(?:w|\.w)?\s+sp, (?:sp, )?#(\d+)", _moved(-1)),
+        (r"ldr\s+(\w+), =(-?\d+)$", lambda s, m: s.numbers.update({m[1]: int(m[2])})),
+        (r"add\s+sp, (r\d+)$", lambda s, m: setattr(s, "depth", s.depth - s.numbers[m[1]])),
         (r"str\s.*\[sp, #(-\d+)\]!", _moved(-1)),
         (r"ldr\s.*\[sp\], #(\d+)", _moved(-1)),
         (r"mov\s+(\w+), sp", lambda s, m: s.copy(m[1])),
@@ -177,6 +182,7 @@ _ARM = Rules(
         (r"sub(?:w|\.w)?\s+sp, (\w+), #(\d+)", lambda s, m: s.restore(m[1], -int(m[2]))),
         (r"sub(?:s|w|\.w)?\s+(\w+), (\w+), #(\d+)",
          lambda s, m: s.lower(m[1], int(m[3]), m[2])),
+        (r"subs\s+(r\d+), #(\d+)$", lambda s, m: s.lower(m[1], int(m[2]))),
         (r"(?:stm|stmib|ldm|ldmib|vstmia|vldmia)(?:\.w)?\s+sp, \{", _nothing),
     ),
     call=re.compile(rf"(?:(?:blx?|b)(?:{_CONDITIONS})?(?:\.w)?|cbn?z\s+\w+,)\s+(?!(?:r\d+|lr|ip)$){_NAME}$"),
@@ -293,6 +299,7 @@ def _is_mach_o(triple: str) -> bool:
 def _functions(asm: str) -> Iterator[tuple[str, list[str]]]:
     """Names and instructions; a function begins at a label that is not local, in a section of code."""
     name, lines = "", list[str]()
+    literals = {label: _signed(int(value)) for label, value in _LITERAL.findall(asm)}
     for raw in asm.splitlines():
         line = raw.split("//")[0].split("\t@")[0].split(" ##")[0].split("\t#")[0].split(";")[0].rstrip()
         label = _LABEL.match(line)
@@ -303,9 +310,14 @@ def _functions(asm: str) -> Iterator[tuple[str, list[str]]]:
         elif label:
             lines.append(line)
         elif line.startswith("\t") and not line.startswith("\t."):
-            lines.append(line.strip())
+            lines.append(_LITERAL_READ.sub(lambda m: f"{m[1]}={literals.get(m[2], m[2])}", line.strip()))
     if name:
         yield name, lines
+
+
+def _signed(word: int) -> int:
+    """A number of 32 bits, with its sign."""
+    return word - (1 << 32) if word >= 1 << 31 else word
 
 
 def _follow(lines: list[str], rules: Rules, addresses: set[str]) -> _Function:
