@@ -253,3 +253,116 @@ def test_a_child_forked_in_the_middle_of_its_own_compile_says_so() -> None:
             assert os.waitpid(fork.args[0], 0)[1] == 0
     """
     assert "forked in the middle of a compile" in run_python(script)
+
+
+STOP = """
+    import os, signal, sys, threading, time
+    import numpy as np
+    from tilewright import ops
+    from tilewright.core.graph import Builder, Graph, Pool
+    from tilewright.core.types import TensorType, f32
+    from tilewright.core.expr import Sym
+    from tilewright.driver import compile_graph
+
+    n_rows = Sym("rows", 1) if sys.argv[1] == "symbolic" else 500
+    b = Builder(Pool())
+    x = y = b.pool.input("x", TensorType(f32, (n_rows, 500)))
+    w = b.const(np.eye(500, dtype=np.float32)[::-1].copy())
+    for _ in range(250):
+        y = b(ops.matmul, y, w)
+    model = compile_graph(Graph("long", b.pool, (x,), (y,), ("y",)), threads=1)
+    x = np.random.default_rng(0).standard_normal((500, 500)).astype(np.float32)
+    if sys.argv[1] == "symbolic":
+        assert np.array_equal(model(x[:1]), x[:1])
+    want = model(x)
+    assert np.array_equal(want, x)
+    start = time.process_time()
+    model(x)
+    whole = time.process_time() - start
+
+    class Alarm(Exception):
+        pass
+
+    def handler(number, frame):
+        raise Alarm
+
+    def interrupt():
+        global sent
+        time.sleep(0.1)
+        sent = time.process_time()
+        os.kill(os.getpid(), signal.SIGINT)
+
+    signal.signal(signal.SIGINT, handler)
+    late = []
+    for _ in range(2):
+        sender = threading.Thread(target=interrupt)
+        sender.start()
+        try:
+            while True:
+                model(x)
+        except Alarm:
+            late.append(time.process_time() - sent)
+        sender.join()
+    assert np.array_equal(model(x), want)
+    print(min(late), whole)
+"""
+
+
+@pytest.mark.parametrize("kind", ["fixed", "symbolic"])
+def test_a_signal_stops_a_long_call_between_kernels(kind: str) -> None:
+    """CPU time, of which a loaded machine takes none, from the signal to the exception; the model works on."""
+    late, whole = map(float, run_python(STOP, kind).split())
+    assert late < 0.3 < whole
+
+
+LOOP = """
+    import os, signal, threading, time
+    import numpy as np
+    import tilewright as tw
+    from frontend.onnx_build import info, node
+    from frontend.test_onnx_control import looped
+
+    nodes = [node("Sin", ["v"], ["w"]), node("Identity", ["go"], ["again"])]
+    model = tw.compile(looped(nodes, ["again", "w"], cond=False), threads=1)
+    x, forever = np.ones((4, 3), np.float32), np.array(1 << 40)
+    want = model(x, np.array(100))
+
+    def interrupt():
+        global sent
+        time.sleep(0.2)
+        sent = time.process_time()
+        os.kill(os.getpid(), signal.SIGINT)
+
+    for _ in range(2):
+        sender = threading.Thread(target=interrupt)
+        sender.start()
+        try:
+            model(x, forever)
+        except KeyboardInterrupt:
+            late = time.process_time() - sent
+        sender.join()
+        assert np.array_equal(model(x, np.array(100)), want)
+    print(late)
+"""
+
+
+def test_a_signal_stops_a_loop_without_an_end() -> None:
+    assert float(run_python(LOOP)) < 0.3
+
+
+def test_a_handler_that_returns_lets_the_call_go_on() -> None:
+    """It may call the model that it interrupted."""
+    script = LOOP.replace("model(x, forever)", "signal.signal(signal.SIGINT, handler); model(x, np.array(5_000_000))")
+    script = script.replace(
+        "    def interrupt",
+        """    seen = []
+
+    def handler(number, frame):
+        seen.append(np.array_equal(model(x, np.array(100)), want))
+
+    late = 0
+    def interrupt""",
+        1,
+    )
+    script += "    assert seen == [True, True]\n"
+    assert float(run_python(script)) == 0

@@ -22,7 +22,7 @@ import numpy as np
 
 from tilewright import ops
 from tilewright.codegen.llvm import assembly, compile_text, emit_kernel
-from tilewright.codegen.program import emit_program
+from tilewright.codegen.program import POLL_SLOTS, emit_program
 from tilewright.codegen.target import Target
 from tilewright.core.diag import OptionError
 from tilewright.core.expr import Dim, Sym, largest, symbol_order, symbols, to_text
@@ -42,6 +42,7 @@ from tilewright.kernels import KernelBuilder
 from tilewright.options import Clock, Level, Options, Progress, check_sizes_given, graph_passes, read_schedule
 from tilewright.partition.plan import Planner
 from tilewright.partition.program import Branch, Call, LetDim, Program, Repeat, SetDim
+from tilewright.partition.work import points_of
 from tilewright.runtime.artifact import ALIGNMENT, Artifact, ObjectImage
 from tilewright.runtime.cache import Cache
 from tilewright.runtime.digest import digest_arrays
@@ -281,13 +282,19 @@ class SplitGraph:
         calls = (s for s in walk_steps(self.program) if isinstance(s, Call))
         return tuple(sorted({c.routine.symbol for c in calls if c.routine is not None}))
 
-    def entry(self, cycles: Mapping[str, int] | None, routines: Sequence[str] = ()) -> str:
-        """The entry's module, once the kernels are emitted; it calls those ``routines`` that the loader offers."""
+    def entry(
+        self, cycles: Mapping[str, int] | None, routines: Sequence[str] = (), *, is_stoppable: bool = False
+    ) -> str:
+        """The entry's module, once the kernels are emitted; it calls those ``routines`` that the loader offers.
+
+        ``is_stoppable``: for a Python process, where a signal can stop it.
+        """
         shapes = [[largest(d, self.planner.caps) for d in n.shape] for _, n in self.graph.results()]
         made = self.kernels
+        points = {name: points_of(group) for name, group in made.groups.items()} if is_stoppable else None
         return emit_program(
             self.program, self.slots, shapes, made.target, made.parameter_counts(), made.most_scratch(), cycles,
-            routines,
+            routines, points,
         )  # fmt: skip
 
     def manifest(self, options: Options, weights_bytes: int, n_dims: int) -> Manifest:
@@ -343,8 +350,9 @@ def assemble(parts: Parts, options: Options, clock: Clock, *, profile: bool = Fa
     kernels, target = split.kernels, split.kernels.target
     with clock.stage("entry"):
         cycles = {name: len(split.slots) + k for k, name in enumerate(kernels.kernels)} if profile else None
-        entry = ObjectImage("entry", compile_text(split.entry(cycles, split.routines), target))
-    n_dims = len(split.slots) + (len(kernels.kernels) if profile else 0)
+        text = split.entry(cycles, split.routines, is_stoppable=not profile)
+        entry = ObjectImage("entry", compile_text(text, target))
+    n_dims = len(split.slots) + (len(kernels.kernels) if profile else POLL_SLOTS * ("@tw_poll" in text))
     manifest = replace(split.manifest(options, parts.weights.nbytes, n_dims), routines=split.routines)
     return Artifact(manifest, (entry, *parts.objects), parts.weights)
 

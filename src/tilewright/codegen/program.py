@@ -7,6 +7,10 @@ Not its business: calls side by side (``codegen.beside``), kernels (``codegen.ll
 
 ``i32 tw_run(ptr args, ptr dims, ptr weights, ptr memory, i32 threads)`` returns 0, or the number of a check that does
 not hold; ``memory`` has the kernels' scratch for so many threads (``codegen.scratch``), and behind it the arena.
+Of a program that may take long, ``tw_run`` asks ``tw_poll`` (``runtime.stop_ir``) now and then between two kernels
+whether to go on, and returns what it says where not. How long it has been since the last time is told by the points
+that kernels compute, since a clock would cost a short call more than that. ``dims`` then has two places more: points
+since then, and a place of ``tw_poll``'s.
 ``void tw_plan(ptr dims, ptr out)`` writes the arena's bytes, then every dimension of every output; where any of them is
 beyond 64 bits, the arena's bytes are -1.
 """
@@ -35,6 +39,12 @@ from tilewright.partition.program import (
 )
 from tilewright.runtime.manifest import ScratchSpec
 
+POLL_SLOTS = 2
+POLL_POINTS = 10_000_000
+"""A millisecond of a matrix product, a tenth of a second of one scalar function after another."""
+TURN_POINTS = 1_000
+"""What a loop's turn counts beside its kernels: a poll every ten thousand turns."""
+
 _RUN = "define i32 @tw_run(ptr %args, ptr %dims, ptr %weights, ptr %memory, i32 %threads)"
 _SUB = "define internal i32 @{}(ptr %args, ptr %dims, ptr %weights, ptr %arena, i32 %threads, ptr %scratch)"
 
@@ -48,20 +58,23 @@ def emit_program(
     scratch: ScratchSpec,
     cycles: Mapping[str, int] | None = None,
     routines: Collection[str] = (),
+    points: Mapping[str, Dim] | None = None,
 ) -> str:
     """The module's text; ``slots`` gives each symbol's place in ``dims``, ``kernels`` each kernel's parameter count,
     ``scratch`` what is enough for each of them, ``routines`` which routines of libraries whoever links it offers.
 
     With ``cycles``, the time of a kernel's calls, in ticks of the CPU's counter, is added to its place in ``dims``;
-    then every call is made by itself.
+    then every call is made by itself. With ``points``, those of each kernel's call, the program can be stopped.
     """
-    module = Module(slots, cycles or {}, scratch, frozenset(routines))
+    module = Module(slots, cycles or {}, scratch, frozenset(routines), points)
     module.function(program, _RUN, scratch)
     module.plan(program, output_shapes)
     head = [f'target triple = "{target.triple}"', "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)"]
     head.append("declare i64 @llvm.readcyclecounter()")
     if module.n_beside:
         head.append(POOL)
+    if module.stoppable:
+        head.append("declare i32 @tw_poll(ptr)")
     for d in ("smin", "smax"):
         head.append(f"declare i64 @llvm.{d}.i64(i64, i64)")
     head += [f"declare {{i64, i1}} @llvm.s{op}.with.overflow.i64(i64, i64)" for op in ("add", "mul")]
@@ -80,10 +93,17 @@ class Module:
     """Functions emitted so far; a sub-program is emitted once, by identity."""
 
     def __init__(
-        self, slots: Mapping[str, int], cycles: Mapping[str, int], scratch: ScratchSpec, routines: frozenset[str]
+        self,
+        slots: Mapping[str, int],
+        cycles: Mapping[str, int],
+        scratch: ScratchSpec,
+        routines: frozenset[str],
+        points: Mapping[str, Dim] | None,
     ) -> None:
         self.slots = slots
         self.routines = routines
+        self.points = points
+        self.stoppable: set[str] = set()
         self.cycles = cycles
         self.scratch = scratch
         self.functions: list[str] = []
@@ -102,6 +122,10 @@ class Module:
             beside.emit(fn, run, program.steps[run.first : at])
         fn.steps(program.steps[at:])
         split = [] if scratch is None else _split_memory(scratch)
+        if scratch is None:
+            fn.count(fn.points)
+        if fn.is_stoppable:
+            self.stoppable.add(head)
         body = "\n".join(["entry:", *fn.entry, *split, *fn.lines, "  ret i32 0", "}"])
         self.functions.append(f"{head} nounwind {{\n{body}")
 
@@ -145,6 +169,8 @@ class Function:
         self.n = 0
         self.memo: dict[Dim, str] = {}
         self.pointers: dict[Pointer, str] = {}
+        self.points: Dim = 0  # of calls since the last poll, not counted yet where the code runs
+        self.is_stoppable = False
 
     def write(self, text: str) -> None:
         self.lines.append("  " + text)
@@ -228,7 +254,65 @@ class Function:
 
     def steps(self, steps: Sequence[Step]) -> None:
         for step in steps:
+            if isinstance(step, Call | Branch | Repeat):
+                self.pause()
             self.step(step)
+            if isinstance(step, Call) and self.module.points is not None:
+                self.points += self.module.points.get(step.kernel, 0)
+
+    # --- stopping
+
+    def pause(self) -> None:
+        """Poll if the calls so far may have taken long. Nothing is done for few points that are known here."""
+        points = self.points
+        if isinstance(points, int) and points < POLL_POINTS:
+            return
+        self.points = 0
+        if isinstance(points, int):
+            self.poll()
+        else:
+            self.poll_if_many(self.count(points))
+
+    def turn(self) -> None:
+        """Poll if a loop's turns so far may have taken long."""
+        self.poll_if_many(self.count(TURN_POINTS))
+
+    def poll_if_many(self, points: str) -> None:
+        self.n += 1
+        ask, go = f"ask{self.n}", f"on{self.n}"
+        over = self.let(f"icmp ugt i64 {points}, {POLL_POINTS}")
+        self.write(f"br i1 {over}, label %{ask}, label %{go}")
+        self.label(ask)
+        self.write(f"store i64 0, ptr {self.poll_slot(0)}")
+        self.poll(go)
+
+    def count(self, points: Dim) -> str:
+        """Add points where the code runs; returns how many there are since the last poll."""
+        if points == 0:
+            return "0"
+        slot = self.poll_slot(0)
+        total = self.let(f"add i64 {self.let(f'load i64, ptr {slot}')}, {self.dim(points)}")
+        self.write(f"store i64 {total}, ptr {slot}")
+        return total
+
+    def poll(self, go: str = "") -> None:
+        """Ask whether to go on."""
+        self.stop_if(self.let(f"call i32 @tw_poll(ptr {self.poll_slot(1)})"), go)
+
+    def poll_slot(self, k: int) -> str:
+        return self.let(f"getelementptr i64, ptr %dims, i64 {len(self.module.slots) + k}")
+
+    def stop_if(self, code: str, go: str = "") -> None:
+        """Return the code of a call that is not 0; else go on at the label ``go``."""
+        self.is_stoppable = True
+        self.n += 1
+        stop, go = f"stop{self.n}", go or f"on{self.n}"
+        self.write(f"br i1 {self.let(f'icmp ne i32 {code}, 0')}, label %{stop}, label %{go}")
+        self.label(stop)
+        self.write(f"ret i32 {code}")
+        self.label(go)
+
+    # --- one step
 
     def step(self, step: Step) -> None:
         match step:
@@ -316,7 +400,10 @@ class Function:
 
     def call_sub(self, program: Program, table: str, scratch: str) -> None:
         name = self.module.sub(program)
-        self.let(f"call i32 @{name}(ptr {table}, ptr %dims, ptr %weights, ptr {scratch}, i32 %threads, ptr %scratch)")
+        call = f"call i32 @{name}(ptr {table}, ptr %dims, ptr %weights, ptr {scratch}, i32 %threads, ptr %scratch)"
+        code = self.let(call)
+        if _SUB.format(name) in self.module.stoppable:
+            self.stop_if(code)
 
     def label(self, name: str) -> None:
         self.lines.append(f"{name}:")
@@ -384,6 +471,8 @@ class Function:
             self.write(f"store ptr {y}, ptr {a}")
             self.write(f"store ptr {x}, ptr {b}")
         self.write(f"store i64 {self.let(f'add i64 {i}, 1')}, ptr {iteration}")
+        if self.module.points is not None:
+            self.turn()
         self.write(f"br label %{test}")
         self.label(done)
         for (result, n), at in zip(ends, at_in[1:], strict=True):

@@ -21,9 +21,9 @@ from tilewright.core.compute import (
     Value,
     walk,
 )
-from tilewright.core.expr import Sym, bounds, terms_of
+from tilewright.core.expr import Dim, Sym, bounds, symbols, terms_of
 from tilewright.core.types import product
-from tilewright.partition.computation import GroupComputation
+from tilewright.partition.computation import GroupComputation, sizes_of
 
 FREE_OPS = COMPARE_OPS | {"and", "or", "xor", "shl", "shr", "not", "isnan"}
 
@@ -64,6 +64,26 @@ def work_of(made: GroupComputation) -> Work | None:
         else:
             operands += n_bytes
     return Work(flops, constants, operands)
+
+
+def points_of(made: GroupComputation) -> Dim:
+    """How many elements the kernel computes, terms of sums counted one by one, as its sizes have it.
+
+    An extent that changes from one turn of a loop to the next counts with the most that it can be, if there is one.
+    """
+    sizes = frozenset(sizes_of(made.computation))
+
+    def points(items: Sequence[Stage | Serial]) -> Dim:
+        total: Dim = 0
+        for item in items:
+            axes = (item.axis,) if isinstance(item, Serial) else item.axes
+            if isinstance(item, Stage) and item.reduction is not None:
+                axes = (*axes, *item.reduction.axes)
+            extents = [a.extent if symbols(a.extent) <= sizes else bounds(a.extent)[1] or 1 for a in axes]
+            total += product(extents) * (points(item.body) if isinstance(item, Serial) else 1)
+        return total
+
+    return points(made.computation.items)
 
 
 def products_of(made: GroupComputation) -> tuple[str, ...]:

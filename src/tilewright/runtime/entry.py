@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.runtime.entry_ir import PYTHON_SYMBOLS, entry_ir
-from tilewright.runtime.linker import link_text
+from tilewright.runtime.linker import link_text, pool, python_symbols
 from tilewright.runtime.memory import RECYCLED_FROM, ResultPool
 from tilewright.runtime.once import ForkLock, in_forked_child, once
 from tilewright.runtime.plan import OutputPlan, Plan
@@ -223,8 +223,7 @@ def _code() -> _MethodDef | None:
     has_lock = getattr(sys, "_is_gil_enabled", lambda: True)()
     if platform.python_implementation() != "CPython" or not has_lock or not _arrays_are_known():
         return None
-    symbols = {name: _POINTER.in_dll(ctypes.pythonapi, name) for name in PYTHON_SYMBOLS}
-    imports = {name: ctypes.addressof(symbol) for name, symbol in symbols.items()}
+    imports = python_symbols(PYTHON_SYMBOLS) | {"tw_stopped": pool().addresses["tw_stopped"]}
     library = link_text("entry", entry_ir(object.__basicsize__), ("tw_call",), imports)
     library.keep_forever()
     return _MethodDef(b"tw_call", library.addresses["tw_call"], _METH_FASTCALL, None)

@@ -60,6 +60,7 @@ declare i32 @PyTuple_SetItem(ptr, i64, ptr)
 declare void @PyErr_Clear()
 declare void @Py_IncRef(ptr)
 declare void @Py_DecRef(ptr)
+declare ptr @tw_stopped()
 
 define internal i1 @same_shape(ptr %found, ptr %wanted, i32 %rank) {
 entry:
@@ -382,7 +383,15 @@ go:
   %code = call i32 %run(ptr %table, ptr %dims, ptr %weights, ptr %arena, i32 %threads)
   call void @PyEval_RestoreThread(ptr %thread)
   %is_right = icmp eq i32 %code, 0
-  br i1 %is_right, label %next_result, label %give_up_all
+  br i1 %is_right, label %next_result, label %failed
+failed:
+  %is_stopped = icmp eq i32 %code, -1  ; a signal's handler raised
+  br i1 %is_stopped, label %stopped, label %give_up_all
+stopped:
+  call void @drop(ptr %call, i64 %n_outputs)
+  store i32 0, ptr %busy_p
+  %nothing = call ptr @tw_stopped()
+  ret ptr %nothing
 
 next_result:
   %r = phi i64 [0, %go], [%r1, %wrapped]

@@ -11,13 +11,15 @@ from __future__ import annotations
 import atexit
 import ctypes
 import itertools
+import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import llvmlite
 import llvmlite.binding as llvm
 
+from tilewright.runtime import stop_ir
 from tilewright.runtime.cache import Cache
 from tilewright.runtime.env import read_environment
 from tilewright.runtime.errors import ArtifactError
@@ -54,21 +56,41 @@ def link(
 
     Raises ``ArtifactError`` when an object is not one for this machine, or a symbol is missing or defined twice.
     """
-    imports = {"tw_parallel_for": pool().addresses["tw_parallel_for"], **addresses(routines, link_text)}
-    return _link(objects, exports, imports)
+    shared = pool().addresses
+    imports = {name: shared[name] for name in ("tw_parallel_for", "tw_poll")}
+    return _link(objects, exports, imports | addresses(routines, link_text))
 
 
 @once
 def pool() -> LinkedLibrary:
     """The process's one thread pool, linked on first use, and never unloaded."""
-    library = _link([_pool_object()], POOL_SYMBOLS, {})
+    imports = python_symbols(stop_ir.PYTHON_SYMBOLS) if stop_ir.has_python_symbols() else {}
+    library = _link([_pool_object()], (*POOL_SYMBOLS, *stop_ir.EXPORTS), imports)
     library.keep_forever()
-    reset = ctypes.CFUNCTYPE(None)(library.addresses["tw_pool_reset"])
-    in_forked_child(reset)
+    in_forked_child(ctypes.CFUNCTYPE(None)(library.addresses["tw_pool_reset"]))
+    set_main = ctypes.CFUNCTYPE(None, ctypes.c_uint64)(library.addresses["tw_poll_main"])
+
+    @in_forked_child
+    def choose_main() -> None:
+        set_main(threading.main_thread().ident)
+
+    choose_main()
     spin_us = read_environment().spin_us
     if spin_us is not None:
         set_spin(library, spin_us)
     return library
+
+
+def python_symbols(names: Sequence[str]) -> dict[str, int]:
+    """Addresses of functions and objects of the interpreter."""
+    symbols = {name: ctypes.c_void_p.in_dll(ctypes.pythonapi, name) for name in names}
+    return {name: ctypes.addressof(symbol) for name, symbol in symbols.items()}
+
+
+@once
+def raise_stopped() -> Callable[[], object]:
+    """A function that raises what a signal's handler raised in the middle of the call that returned ``STOPPED``."""
+    return ctypes.PYFUNCTYPE(ctypes.py_object)(pool().addresses["tw_stopped"])
 
 
 def set_spin(library: LinkedLibrary, spin_us: int) -> None:
@@ -105,7 +127,7 @@ def _pool_object() -> bytes:
     abi = pool_abi(triple)
     if abi is None:
         raise ArtifactError(f"there is no thread pool for {triple}", remedy=f"use one of {', '.join(POOL_ABIS)}")
-    return _object("pool", pool_ir(abi), abi.features)
+    return _object("pool", pool_ir(abi) + stop_ir.stop_ir(), abi.features)
 
 
 def _object(kind: str, text: str, features: str = "") -> bytes:

@@ -26,7 +26,7 @@ from tilewright.runtime.entry import Entries, Entry
 from tilewright.runtime.errors import ArtifactError, ExecutionError, InputError, ResourceError, Violation
 from tilewright.runtime.files import writing
 from tilewright.runtime.host import check_target
-from tilewright.runtime.linker import link
+from tilewright.runtime.linker import link, raise_stopped
 from tilewright.runtime.manifest import Manifest, SymbolSpec, TensorSpec
 from tilewright.runtime.memory import FramePool, ResultPool
 from tilewright.runtime.once import ForkLock, computed
@@ -34,6 +34,7 @@ from tilewright.runtime.plan import Plan, Planner
 from tilewright.runtime.pool import MAX_THREADS
 from tilewright.runtime.report import Report
 from tilewright.runtime.shapes import Shape
+from tilewright.runtime.stop_ir import STOPPED
 from tilewright.runtime.structure import Convention, Misfit, build
 from tilewright.runtime.threads import checked_threads, default_threads
 from tilewright.runtime.values import (
@@ -431,6 +432,8 @@ class LoadedModel(CompiledModel):
         return made
 
     def _failure(self, code: int) -> ExecutionError:
+        if code == STOPPED:
+            raise_stopped()()
         failures, locations = self.manifest.failures, self.manifest.locations
         if not 0 < code < len(failures):
             return ExecutionError(f"the model's code failed with code {code}, which its manifest does not explain")

@@ -16,13 +16,13 @@ import ctypes
 import importlib
 import os
 import sys
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from tilewright.runtime.env import read_environment
 from tilewright.runtime.errors import ArtifactError
+from tilewright.runtime.once import once
 
 PREFIX = "tw_"
 LETTERS = {"f32": "s", "f64": "d"}
@@ -211,11 +211,6 @@ def _find(kind: str, name: str) -> int:
 
 # --- addresses for code that is being linked ------------------------------------------------------------------------
 
-_lock = threading.RLock()
-_made: dict[tuple[str, bool], int] = {}
-os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
-
-
 LinkText: TypeAlias = Callable[[str, str, Sequence[str], Mapping[str, int]], Any]
 
 
@@ -225,14 +220,11 @@ def addresses(symbols: Iterable[str], link_text: LinkText) -> dict[str, int]:
     ``link_text`` is ``linker.link_text``. ``ArtifactError`` for a symbol that this release does not know.
     """
     is_wanted = read_environment().lapack
-    with _lock:  # two first uses at once must not make a function twice
-        for symbol in symbols:
-            if (symbol, is_wanted) not in _made:
-                _made[symbol, is_wanted] = _make(symbol, link_text, is_wanted)
-        return {symbol: _made[symbol, is_wanted] for symbol in symbols}
+    return {symbol: _made(symbol, link_text, is_wanted) for symbol in symbols}
 
 
-def _make(symbol: str, link_text: LinkText, is_wanted: bool) -> int:
+@once
+def _made(symbol: str, link_text: LinkText, is_wanted: bool) -> int:
     name, _, dtype = symbol.removeprefix(PREFIX).rpartition("_")
     routine = ROUTINES.get(name)
     if routine is None or dtype not in LETTERS:
