@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -15,11 +16,12 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import tilewright as tw
+from test_system import run_python
 from tilewright import driver, ops
 from tilewright.core import types
 from tilewright.core.graph import Builder, Graph, Pool
 from tilewright.core.types import TensorType
-from tilewright.frontend import source
+from tilewright.runtime import answers
 from tilewright.runtime import cache as cache_module
 from tilewright.runtime.cache import Cache
 
@@ -86,7 +88,7 @@ def test_a_file_is_read_once(built: list[str], tmp_path: Path, monkeypatch: pyte
     time.sleep(0.05)
     tw.compile(path)
     with monkeypatch.context() as patch:
-        patch.setattr(source, "_content", lambda data: pytest.fail("the file was read again"))
+        patch.setattr(answers, "_content", lambda data: pytest.fail("the file was read again"))
         tw.compile(path)
     assert len(built) == 1
     model = onnx.load(path)
@@ -181,3 +183,51 @@ def test_each_version_has_its_own_answer_after_a_race(tmp_path: Path, monkeypatc
     for k in range(1, 6):
         _write_version(path, k, is_external=False)
         assert tw.compile(path)(X)[0, 0] == 64 * k
+
+
+def _in_a_process(path: Path, cache: Path, then: str = "") -> list[str]:
+    """What a fresh process has imported of the compiler after a compile, or what ``then`` prints."""
+    return run_python(
+        f"""
+import sys
+import numpy as np
+import tilewright as tw
+m = tw.compile(sys.argv[1])
+print(m(np.ones((4, 64), np.float32))[0, 0])
+{then or 'print(*sorted({n.split(".")[1] for n in sys.modules if n.startswith("tilewright.")}))'}
+""",
+        path,
+        TILEWRIGHT_CACHE=str(cache),
+    ).splitlines()
+
+
+def test_the_cache_answers_without_the_compiler(built: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    _write_version(path, 2, is_external=False)
+    tw.compile(path)
+    assert _in_a_process(path, tmp_path) == ["128.0", "front runtime"]
+    x = np.ones((4, 64), np.float32)
+    model = tw.compile(path)
+    assert model.report()["from_cache"] and model(x)[0, 0] == 128 and len(built) == 1
+    assert tw.compile(path, optimize=0)(x)[0, 0] == 128 and len(built) == 2
+    assert tw.compile(path, precision="bf16")(x)[0, 0] == 128 and len(built) == 3
+    _write_version(path, 3, is_external=False)
+    assert tw.compile(path)(x)[0, 0] == 192 and len(built) == 4
+    assert _in_a_process(path, tmp_path, "print(m.export(sys.argv[1] + '.d').object.exists())") == ["192.0", "True"]
+
+
+def test_a_cached_exported_program_is_called_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a file's content does not tell, its calling convention, is not forgotten."""
+    torch = pytest.importorskip("torch")
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
+
+    class Doubled(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def forward(self, given: dict[str, Any]) -> dict[str, Any]:
+            return {"y": given["a"] * 2}
+
+    x = {"a": torch.ones(2)}
+    torch.export.save(torch.export.export(Doubled(), (x,)), tmp_path / "m.pt2")
+    for is_again in (False, True):
+        model = tw.compile(tmp_path / "m.pt2")
+        assert model.report()["from_cache"] == is_again
+        assert torch.equal(model(x)["y"], torch.full((2,), 2.0))

@@ -37,8 +37,9 @@ LAYERS = {
     "tune": 8,
     "cli": 9,
     "tools": 9,
-    "__init__": 10,
-    "__main__": 10,
+    "front": 10,
+    "__init__": 11,
+    "__main__": 11,
 }
 
 ENTRY_POINTS = {
@@ -48,6 +49,7 @@ ENTRY_POINTS = {
 
 LAZY_FOLDERS = ("frontend/", "conformance/", "cli/")
 LAZY_FILES: dict[str, str] = {
+    "front.py": "the compiler is loaded only where the cache has no answer",
     "driver.py": "ahead-of-time export is loaded only where a model is exported",
     "debug/onnx_part.py": "ONNX is loaded only for ONNX models",
     "debug/peers.py": "PyTorch, ONNX and ONNX Runtime are loaded only where a comparison asks for them",

@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from tilewright.runtime.once import MAKING
+from tilewright.runtime.version import __version__
 
 if TYPE_CHECKING:
     from tilewright.codegen.target import Target
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from tilewright.debug.compare import compare
     from tilewright.debug.reduce import reduce
     from tilewright.deploy import export
-    from tilewright.driver import compile
+    from tilewright.front import compile
     from tilewright.frontend.custom_ops import decompose
     from tilewright.frontend.dynamo_capture import FallbackWarning
     from tilewright.frontend.dynamo_weights import refresh
@@ -29,10 +30,8 @@ if TYPE_CHECKING:
     )
     from tilewright.runtime.model import LoadedModel, load
 
-__version__ = "0.1.0"
-
 _HOMES = {
-    "compile": "driver",
+    "compile": "front",
     "export": "deploy",
     "compare": "debug.compare",
     "reduce": "debug.reduce",

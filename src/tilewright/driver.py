@@ -6,7 +6,6 @@ Not its business: what a stage does.
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 import tempfile
@@ -14,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from hashlib import sha256
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +33,7 @@ from tilewright.core.types import Array
 from tilewright.core.verify import verify
 from tilewright.frontend.onnx_file import read_model
 from tilewright.frontend.onnx_given import NeedsCall
-from tilewright.frontend.source import Called, Examples, Keyed, Source, import_called, import_source, keyed_source
+from tilewright.frontend.source import Called, Examples, Source, import_called, import_source
 from tilewright.graph.limits import check_sizes
 from tilewright.graph.pipeline import PASSES
 from tilewright.kernels import KernelBuilder
@@ -43,6 +41,7 @@ from tilewright.options import Clock, Level, Options, Progress, check_sizes_give
 from tilewright.partition.plan import Planner
 from tilewright.partition.program import Branch, Call, LetDim, Program, Repeat, SetDim
 from tilewright.partition.work import points_of
+from tilewright.runtime.answers import Keyed, compiler_state, keyed_source, question, remember_answer
 from tilewright.runtime.artifact import ALIGNMENT, Artifact, ObjectImage
 from tilewright.runtime.cache import Cache
 from tilewright.runtime.digest import digest_arrays
@@ -60,6 +59,7 @@ from tilewright.runtime.manifest import (
 from tilewright.runtime.model import CompiledModel, LoadedModel
 from tilewright.runtime.structure import Convention
 from tilewright.runtime.threads import checked_threads, default_threads
+from tilewright.runtime.version import __version__
 from tilewright.specialize import SpecializedModel
 from tilewright.tile.schedule.book import schedule_text
 from tilewright.tile.text import kernel_text
@@ -87,29 +87,15 @@ def compile(
     schedule: str | os.PathLike[str] | None = None,
     cache: bool = True,
     progress: Progress | None = None,
+    keyed: Keyed | None = None,
 ) -> CompiledModel:
-    """Compile a model to native code.
-
-    ``source`` is the path, bytes or ``ModelProto`` of an ONNX model, a ``torch.nn.Module`` (with ``example_inputs``, in
-    order or a dict by name, and, for symbolic sizes, ``dynamic_shapes`` as ``torch.export`` takes them), an
-    ``ExportedProgram`` or the path of one (``.pt2``), or a ``Graph``.
-    ``input_shapes`` fixes or renames dimensions of an ONNX model's inputs; ``fix_dims`` gives symbolic dimensions a
-    number. ``threads`` is the most threads a call uses (default: what affinity, container quota and
-    ``TILEWRIGHT_THREADS`` allow). With ``precision="bf16"`` products and convolutions read operands rounded to bf16 and
-    sum in f32; all else stays in f32. ``optimize="size"`` gives little code and small weights, at the cost of speed.
-    ``accuracy="exact"`` keeps every convolution a plain sum; the default takes Winograd's form where that pays and its
-    error stays within 1e-4 of the largest output. ``schedule`` is a file of schedules (``docs/schedules.md``) for some
-    or all kernels. ``progress`` is told a stage's name, steps done and steps in all, 0 where their number
-    is not known.
-
-    Raises ``CompileError`` listing every problem of the model, ``OptionError`` for an option.
-    """
+    """``tilewright.compile``, by the compiler; ``keyed`` is what is known of the source already."""
     options = Options(target, precision, optimize, accuracy, read_schedule(schedule))
     threads = checked_threads(threads)
     check_sizes_given(fix_dims, input_shapes)
     clock = Clock(progress)
     store = Cache() if cache else None
-    keyed, artifact = _look_up(source, store, input_shapes, fix_dims, options, clock)
+    keyed, artifact = _look_up(keyed or Keyed(source), store, input_shapes, fix_dims, options, clock)
     key, found = keyed.key, artifact
     called: Called | None = None
     if artifact is None:
@@ -129,6 +115,9 @@ def compile(
             if store and key:
                 with clock.stage("store"):
                     store.put_artifact_soon(_cache_key(key, options), artifact)
+    if store and keyed.key and not options.schedule:
+        asked = question(keyed.key, target, precision, optimize, accuracy)
+        remember_answer(store, asked, _cache_key(keyed.key, options))
     made = _ready(with_convention(artifact, called), threads, clock, from_cache=found is not None)
     made.exporter = partial(
         _export, source, example_inputs=example_inputs, dynamic_shapes=dynamic_shapes, input_shapes=input_shapes,
@@ -162,7 +151,7 @@ def _per_call(
 
 
 def _look_up(
-    source: Source,
+    keyed: Keyed,
     store: Cache | None,
     input_shapes: Mapping[str, Sequence[int | str]] | None,
     fix_dims: Mapping[str, int] | None,
@@ -171,10 +160,12 @@ def _look_up(
 ) -> tuple[Keyed, Artifact | None]:
     """The compiled model of a source, or what to import: a file's bytes as its key was made of them."""
     if store is None:
-        return Keyed(source), None
+        return keyed, None
+    source = keyed.source
     for read in (False, True):
-        with clock.stage("key"):
-            keyed = keyed_source(source, store, input_shapes, fix_dims, read=read)
+        if keyed.key is None or read:
+            with clock.stage("key"):
+                keyed = keyed_source(source, store, input_shapes, fix_dims, read=read)
         artifact = _cached(store, keyed.key, options, clock)
         if artifact is not None or not keyed.is_remembered:
             break
@@ -404,7 +395,7 @@ def make_manifest(
     computed = {s.name: s for d in found for s in sorted(symbols(d), key=symbol_order)}
     by_slot = sorted((s for s in computed.values() if s.name not in known), key=lambda s: slots[s.name])
     return Manifest(
-        tilewright_version=version("tilewright"),
+        tilewright_version=__version__,
         target=TargetSpec(target.triple, target.cpu, _features(target)),
         inputs=tuple(tensor_spec(name, n) for name, n in zip(graph.input_names, graph.inputs, strict=True)),
         outputs=tuple(tensor_spec(name, n) for name, n in graph.results()),
@@ -580,17 +571,7 @@ def pass_table() -> list[dict[str, str]]:
 
 def _cache_key(source: str, options: Options) -> str:
     target = options.machine
-    return f"tilewright {version('tilewright')} {_sources()}\n{source}\n{options}\n{target}"
-
-
-@functools.cache
-def _sources() -> str:
-    """What tells states of the compiler's own sources apart in a working tree, where they are edited; else nothing."""
-    package = Path(__file__).parent
-    if not (package.parents[1] / "pyproject.toml").exists():
-        return ""
-    facts = [(f.relative_to(package).as_posix(), f.stat().st_size, f.stat().st_mtime_ns) for f in package.rglob("*.py")]
-    return sha256(repr(sorted(facts)).encode()).hexdigest()
+    return f"tilewright {__version__} {compiler_state()}\n{source}\n{options}\n{target}"
 
 
 __all__ = [

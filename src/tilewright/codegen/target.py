@@ -6,17 +6,17 @@ In: ``"native"`` or a machine's name. Out: a frozen ``Target``. Not its business
 
 from __future__ import annotations
 
-import os
 import platform
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
-from pathlib import Path
 
 import llvmlite.binding as llvm
 
 from tilewright.codegen.errors import UnknownTargetError
 from tilewright.codegen.isa import aarch64, arm, riscv, wasm, x86
 from tilewright.codegen.isa.machine import Machine
+from tilewright.runtime.host import cache_sizes
+from tilewright.runtime.threads import available_cpus
 
 _TABLE: dict[str, Machine] = {
     **x86.MACHINES,
@@ -103,7 +103,7 @@ class Target:
         machine = _TABLE.get(canonical) or _on_other_system(name)
         if machine is None:
             raise UnknownTargetError(f"there is no target {name!r}", remedy=_remedy(name))
-        return _from_machine(canonical, machine, n_cores=_host_cores())
+        return _from_machine(canonical, machine, n_cores=available_cpus())
 
     @staticmethod
     def host() -> Target:
@@ -116,7 +116,7 @@ class Target:
         else:
             machine = Machine(llvm.get_default_triple(), cpu, features.flatten(), has_fma=True, has_round=True)
         l1, l2, llc = _host_caches(machine)
-        target = _from_machine("native", machine, n_cores=_host_cores())
+        target = _from_machine("native", machine, n_cores=available_cpus())
         return replace(target, l1_bytes=l1, l2_bytes=l2, llc_bytes=llc)
 
     def for_size(self) -> Target:
@@ -176,26 +176,8 @@ def _from_machine(name: str, machine: Machine, n_cores: int) -> Target:
     return Target(name=name, n_cores=n_cores, **facts)
 
 
-def _host_cores() -> int:
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # no affinity on this system
-        return os.cpu_count() or 1
-
-
 def _host_caches(fallback: Machine) -> tuple[int, int, int]:
-    """L1 data, L2 and last-level cache in bytes, from Linux's description of the first CPU."""
-    sizes: dict[int, int] = {}
-    for entry in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
-        try:
-            if (entry / "type").read_text().strip() != "Instruction":
-                sizes[int((entry / "level").read_text())] = _n_bytes((entry / "size").read_text().strip())
-        except (OSError, ValueError):
-            continue
+    """L1 data, L2 and last-level cache in bytes."""
+    sizes = cache_sizes()
     l1, l2 = sizes.get(1, fallback.l1_bytes), sizes.get(2, fallback.l2_bytes)
     return l1, l2, sizes[max(sizes)] if sizes else fallback.llc_bytes
-
-
-def _n_bytes(text: str) -> int:
-    units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-    return int(text[:-1]) * units[text[-1]] if text[-1] in units else int(text)

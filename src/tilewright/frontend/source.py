@@ -6,10 +6,10 @@ In: any object. Out: a graph, by the frontend that reads it. Not its business: r
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from tilewright.core.diag import OptionError
 from tilewright.core.graph import Graph
@@ -17,8 +17,6 @@ from tilewright.core.specialize import fix_symbols
 from tilewright.core.types import Array
 from tilewright.frontend import onnx as onnx_frontend
 from tilewright.frontend import torch as torch_frontend
-from tilewright.frontend.onnx_file import MAX_PROTO_BYTES
-from tilewright.runtime.digest import digest_bytes
 from tilewright.runtime.files import FileContent
 from tilewright.runtime.structure import FLAT, Convention
 
@@ -29,19 +27,6 @@ Source = Any
 Examples = torch_frontend.Examples
 
 Shapes = Mapping[str, Sequence[int | str]]
-
-ELSEWHERE = "elsewhere"
-"""In the place of the digest of a file whose tensors lie in other files."""
-
-
-class FileFacts(Protocol):
-    """A store that remembers what was found in a file for as long as nobody writes to it."""
-
-    def known_of_file(self, path: Path, question: str) -> str | None: ...
-
-    def read_file(
-        self, path: Path, question: str, answer: Callable[[bytes], str], most: int
-    ) -> tuple[FileContent, str]: ...
 
 
 @dataclass(frozen=True)
@@ -116,55 +101,3 @@ def is_a(source: object, module: str, name: str) -> bool:
     """Is ``source`` an instance of ``module.name``, which is looked up only where it is imported already?"""
     kind = getattr(sys.modules.get(module), name, None)
     return isinstance(kind, type) and isinstance(source, kind)
-
-
-@dataclass(frozen=True)
-class Keyed:
-    """A source and a text that changes whenever its content does; no key where only importing tells.
-
-    ``is_remembered``: the key is of the file as it was read earlier; else ``source`` is what the key was made of.
-    """
-
-    source: Source
-    key: str | None = None
-    is_remembered: bool = False
-
-
-def keyed_source(
-    source: Source,
-    store: FileFacts,
-    input_shapes: Shapes | None,
-    fix_dims: Mapping[str, int] | None,
-    *,
-    read: bool = False,
-) -> Keyed:
-    """The key of a file, found without importing it; with ``read`` never from memory.
-
-    Files that keep tensors in other files have none.
-    """
-    if not isinstance(source, str | Path):
-        return Keyed(source)
-    path = Path(source)
-    try:
-        known = None if read else store.known_of_file(path, "onnx")
-        if known is not None:
-            return Keyed(source, _key(known, input_shapes, fix_dims), is_remembered=True)
-        found, content = store.read_file(path, "onnx", _content, MAX_PROTO_BYTES)
-    except (OSError, ValueError):  # which importing explains
-        return Keyed(source)
-    return Keyed(found, _key(content, input_shapes, fix_dims))
-
-
-def _key(content: str, input_shapes: Shapes | None, fix_dims: Mapping[str, int] | None) -> str | None:
-    if content == ELSEWHERE:
-        return None
-    shapes = {k: tuple(v) for k, v in (input_shapes or {}).items()}
-    return f"onnx {content} {sorted(shapes.items())} {sorted((fix_dims or {}).items())}"
-
-
-def _content(data: bytes) -> str:
-    """The digest of a file that holds all its tensors; ``ELSEWHERE`` for one that does not.
-
-    The key that every external tensor has is looked for; it is also found where some name holds that word.
-    """
-    return ELSEWHERE if b"location" in data else digest_bytes(data)

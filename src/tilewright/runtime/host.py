@@ -6,12 +6,14 @@ Not its business: choosing a target for new code (the compiler's).
 
 from __future__ import annotations
 
-import functools
+from functools import lru_cache
+from pathlib import Path
 
 import llvmlite.binding as llvm
 
 from tilewright.runtime.errors import ArtifactError
 from tilewright.runtime.manifest import TargetSpec
+from tilewright.runtime.threads import available_cpus
 
 _SAME_ARCH = {"amd64": "x86_64", "arm64": "aarch64"}
 
@@ -39,9 +41,33 @@ def misfit(target: TargetSpec) -> ArtifactError | None:
     return None
 
 
-@functools.cache
+@lru_cache(1)
 def _host() -> tuple[str, frozenset[str]]:
     return llvm.get_process_triple(), frozenset(name for name, on in llvm.get_host_cpu_features().items() if on)
+
+
+def machine_text() -> str:
+    """What code for this very machine depends on: its CPU, what the process may use of it, its caches."""
+    features = llvm.get_host_cpu_features().flatten()
+    known = [llvm.get_process_triple(), llvm.get_host_cpu_name(), features, available_cpus()]
+    return repr([*known, sorted(cache_sizes().items())])
+
+
+def cache_sizes() -> dict[int, int]:
+    """Bytes of the first CPU's data caches by level, as Linux describes them."""
+    sizes: dict[int, int] = {}
+    for entry in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        try:
+            if (entry / "type").read_text().strip() != "Instruction":
+                sizes[int((entry / "level").read_text())] = _n_bytes((entry / "size").read_text().strip())
+        except (OSError, ValueError):
+            continue
+    return sizes
+
+
+def _n_bytes(text: str) -> int:
+    units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+    return int(text[:-1]) * units[text[-1]] if text[-1] in units else int(text)
 
 
 def _platform(triple: str) -> tuple[str, str]:
