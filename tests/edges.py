@@ -8,7 +8,6 @@ Not its business: ordinary numbers (``graphs``).
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -41,6 +40,7 @@ from tilewright.core.evaluate import evaluate_graph
 from tilewright.core.graph import Node
 from tilewright.core.opdef import OpDef, Trait
 from tilewright.core.types import Array, DType
+from tilewright.runtime.once import computed
 
 # Results without rounding; the sign of a zero is another matter for those that choose between two zeros.
 EXACT = {
@@ -60,7 +60,7 @@ class EdgeGraph(RandomGraph):
 
     exact: set[Node] = field(default_factory=set)
 
-    @functools.cached_property
+    @computed
     def answers(self) -> tuple[Sequence[Array], ...]:
         """Of the outputs: their values, and those for inputs a unit in the last place away, both ways."""
         moved = [evaluate_graph(self.graph, [_moved(a, way) for a in self.arrays]) for way in (1, -1)]

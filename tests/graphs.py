@@ -7,7 +7,6 @@ precedes, or equal graphs could differ by more than rounding; ``assert_close`` a
 by moving the inputs a little.
 """
 
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -25,6 +24,7 @@ from tilewright.core.opdef import Trait
 from tilewright.core.shapes import bind_shape
 from tilewright.core.types import Array, DType, TensorType
 from tilewright.debug.tolerance import EPSILON, nudged
+from tilewright.runtime.once import computed
 
 LARGEST = 50.0  # of any value, so that nothing overflows an f16 or a sum
 SMALLEST = 0.2  # of an operand that a division or logarithm would magnify
@@ -59,7 +59,7 @@ class RandomGraph:
     def expected(self) -> tuple[Array, ...]:
         return evaluate_graph(self.graph, self.arrays)
 
-    @functools.cached_property
+    @computed
     def answers(self) -> tuple[Sequence[Array], ...]:
         """Of the outputs: their values, those for inputs a little away, those with other roundings on the way."""
         moved = evaluate_graph(self.graph, [nudged(a) for a in self.arrays])

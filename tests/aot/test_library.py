@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -119,3 +120,15 @@ def test_other_libraries_are_refused(pair: Pair, tmp_path: Path) -> None:
         LibraryModel(tmp_path / "libnone.so")
     with pytest.raises(tw.ArtifactError, match="has no model 'other'"):
         LibraryModel(pair[2], name="other")
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_has_threads_of_its_own(pair: Pair) -> None:
+    _, library, _ = pair
+    x = small_models.numbers(8, 100, 64)
+    expected = library(x)
+    pid = os.fork()
+    if pid == 0:
+        is_right = np.array_equal(library(x), expected)
+        os._exit(0 if is_right and len(os.listdir("/proc/self/task")) == 2 else 1)
+    assert os.waitpid(pid, 0)[1] == 0

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import math
 import os
-import threading
+import weakref
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +24,7 @@ from tilewright.runtime.arguments import ArgumentReader, checked_feeds
 from tilewright.runtime.errors import ArtifactError, ExecutionError, InputError, ResourceError, Violation
 from tilewright.runtime.manifest import Manifest, SymbolSpec, TargetSpec, TensorSpec
 from tilewright.runtime.memory import ResultPool
+from tilewright.runtime.once import ForkLock, in_forked_child
 from tilewright.runtime.plan import OutputPlan, Planner
 from tilewright.runtime.record import check_files
 from tilewright.runtime.signature import check_signature
@@ -82,6 +83,16 @@ class _Handle:
     memory: Array
 
 
+_open_models: weakref.WeakSet[LibraryModel] = weakref.WeakSet()
+
+
+@in_forked_child
+def _forget_workers() -> None:
+    """A library has threads of its own, which a child does not have."""
+    for model in _open_models:
+        model.after_fork()
+
+
 class LibraryModel:
     """A model of a shared library, callable from any number of threads at once, as a ``LoadedModel`` is.
 
@@ -126,7 +137,8 @@ class LibraryModel:
         self._weights = self._mapped(file.with_name(f"{self.name}.safetensors")) if info.weights_bytes else None
         self._free: deque[_Handle] = deque(maxlen=KEPT)
         self._results = ResultPool()
-        self._lock = threading.Lock()
+        self._guard = ForkLock()
+        _open_models.add(self)
         self._state: list[Array] = []
         if self._kept:
             self.reset()
@@ -150,7 +162,7 @@ class LibraryModel:
     @property
     def state(self) -> dict[str, Array]:
         """What the model keeps from call to call, by name: copies. Empty for a model that keeps nothing."""
-        with self._lock:
+        with self._guard.lock:
             return {self._all_inputs[i].name: a.copy() for (i, _), a in zip(self._kept, self._state, strict=True)}
 
     def reset(self, **state: Any) -> None:
@@ -169,7 +181,7 @@ class LibraryModel:
             if isinstance(given, Violation) or (given.dtype, given.shape) != (start.dtype, start.shape):
                 raise InputError(f"{spec} can't be {state[spec.name]!r:.80}", remedy="give an array of that shape")
             made.append(np.array(given, order="C"))
-        with self._lock:
+        with self._guard.lock:
             self._state = made
 
     def _start(self, index: int, spec: TensorSpec) -> Array:
@@ -193,7 +205,8 @@ class LibraryModel:
         if not self._kept:
             return self
         made = object.__new__(type(self))
-        made.__dict__.update(self.__dict__, _lock=threading.Lock(), _free=deque(maxlen=KEPT))
+        made.__dict__.update(self.__dict__, _guard=ForkLock(), _free=deque(maxlen=KEPT))
+        _open_models.add(made)
         made.reset(**self.state)
         return made
 
@@ -207,7 +220,7 @@ class LibraryModel:
         """A call with what the model keeps, which moves on where the call succeeds: the caller's outputs."""
         if not self._kept:
             return self._execute(arrays)
-        with self._lock:
+        with self._guard.lock:
             given = [*arrays]
             for (i, _), value in sorted(zip(self._kept, self._state, strict=True), key=lambda row: row[0]):
                 given.insert(i, value)
@@ -305,6 +318,11 @@ class LibraryModel:
 
     def _call(self, function: str, *arguments: Any) -> int:
         return int(self._library[f"{self.name}_{function}"](*arguments))
+
+    def after_fork(self) -> None:
+        """Have the library make threads of its own in a forked child, where the model has any."""
+        if hasattr(self._library, f"{self.name}_after_fork"):
+            self._call("after_fork")
 
     def _text(self, status: int) -> str:
         function = self._library[f"{self.name}_status_text"]
