@@ -59,7 +59,7 @@ def test_names_weights_and_mode() -> None:
     assert module.training and module.drop.training
     assert graph.name == "TwoHeads"
     assert graph.input_names == ("ids", "scale")
-    assert graph.output_names == ("logits", "best")
+    assert list(dict(graph.results())) == ["logits", "best"]
     constants = [n for n in graph.nodes() if n.op.name == "const" and n.shape == (7, 4)]
     assert len(constants) == 1
 

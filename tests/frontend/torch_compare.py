@@ -47,7 +47,7 @@ def compare(graph: Graph, module: torch.nn.Module, inputs: tuple[Any, ...], *, r
     tensors = [t for t in torch.utils._pytree.tree_leaves(inputs) if isinstance(t, torch.Tensor)]
     found = run(graph, [to_numpy(t) for t in tensors])
     assert len(found) == len(expected)
-    for name, a, b in zip(graph.output_names, found, expected, strict=True):
+    for name, a, b in zip(dict(graph.results()), found, expected, strict=True):
         b = to_numpy(b)
         assert (a.shape, a.dtype) == (b.shape, b.dtype), name
         scale = float(np.max(np.abs(np.nan_to_num(b.astype(np.float64), posinf=0, neginf=0)), initial=1e-3))
