@@ -15,6 +15,7 @@ import llvmlite.binding as llvm
 
 from tilewright.codegen.errors import CodegenError
 from tilewright.codegen.llvm import target_machine
+from tilewright.codegen.refusals import refuse_fatal
 from tilewright.codegen.target import Target
 
 
@@ -34,6 +35,7 @@ def link_modules(texts: Sequence[str], target: Target, exported: Collection[str]
     try:
         whole = llvm.parse_assembly(head)
         for text in texts:
+            refuse_fatal(text, loses_gathers=target.loses_gathers)
             module = llvm.parse_assembly(head + _without_triple(text))
             whole.link_in(module)
         for symbol in (*whole.functions, *whole.global_variables):

@@ -148,7 +148,7 @@ def _machine(triple: str, cpu: str, features: str, abi: str, code_model: str, re
 
 def _parsed(text: str, target: Target) -> llvm.ModuleRef:
     """The module; sizes of pointers and natural alignments are the target's from the start."""
-    refuse_fatal(text)
+    refuse_fatal(text, loses_gathers=target.loses_gathers)
     layout = str(target_machine(target).target_data)
     try:
         module = llvm.parse_assembly(f'target datalayout = "{layout}"\n{text}')

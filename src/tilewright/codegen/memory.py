@@ -19,6 +19,7 @@ from tilewright.codegen import convert
 from tilewright.codegen.arith import Arith
 from tilewright.codegen.index import IndexSpace, Lin
 from tilewright.codegen.lanes import Lanes, bits_of
+from tilewright.codegen.refusals import USE_GATHERED
 from tilewright.codegen.types import MEMORY_TYPE, VALUE_TYPE, literal, mangled, vector
 from tilewright.codegen.writer import Val
 from tilewright.core import expr, types
@@ -543,9 +544,7 @@ class Memory:
     def _load_pairs(self, place: Place, pattern: tuple[int, ...], ctx: Lanes) -> Val:
         n = len(pattern) // 2
         distances = Val(f"<{', '.join([f'i64 {p}' for p in pattern[::2]])}>", 0, n)
-        addresses, mask = self._addresses_of(place, distances), self._mask(ctx, n)
-        words = f"<{n} x ptr> align 2 {addresses}, <{n} x i1> {mask}, <{n} x i32> zeroinitializer"
-        found = self._here(f"call <{n} x i32> @llvm.masked.gather.v{n}i32.v{n}p0({words})", n)
+        found = self._gathered(self._addresses_of(place, distances), self._mask(ctx, n), "i32", n, align=2)
         name = self.writer.pure(f"bitcast <{n} x i32> {found.text} to <{2 * n} x i16>", found.level)
         return Val(name, found.level, 2 * n)
 
@@ -558,14 +557,16 @@ class Memory:
         return Val(result, self.writer.level, n)
 
     def _gather(self, place: Place, distances: Val, element: str, ctx: Lanes) -> Val:
-        n, ty = distances.lanes, vector(element, distances.lanes)
-        addresses = self._addresses_of(place, distances)
-        mask = self._mask(ctx, n)
-        name = f"llvm.masked.gather.{mangled(element, n)}.v{n}p0"
-        align = f"align {place.buffer.dtype.n_bytes}"
-        return self._here(
-            f"call {ty} @{name}(<{n} x ptr> {align} {addresses}, <{n} x i1> {mask}, {ty} zeroinitializer)", n
-        )
+        addresses, n = self._addresses_of(place, distances), distances.lanes
+        return self._gathered(addresses, self._mask(ctx, n), element, n, place.buffer.dtype.n_bytes)
+
+    def _gathered(self, addresses: str, mask: str, element: str, n: int, align: int) -> Val:
+        ty, name = vector(element, n), f"llvm.masked.gather.{mangled(element, n)}.v{n}p0"
+        operands = f"<{n} x ptr> align {align} {addresses}, <{n} x i1> {mask}, {ty} zeroinitializer"
+        found = self._here(f"call {ty} @{name}({operands})", n)
+        if self.arith.target.loses_gathers:
+            self.writer.emit(f"{USE_GATHERED}({ty} {found.text})")
+        return found
 
     def _addresses_of(self, place: Place, distances: Val) -> str:
         pointer = self._pointer(place, place.offset)

@@ -45,7 +45,8 @@ class Target:
     instructions for double precision. ``has_fma``: for ``a * b + c``, of double precision where there is that;
     ``fma_ports`` units for it take a vector every ``fma_cycles``.
     ``has_masks``: masked loads, stores and arithmetic are as cheap as plain ones. ``has_gather``: a gather beats scalar
-    loads. ``has_scalef``: one instruction for ``x * 2**n`` and one for ``x - rint(x)``. ``has_round``: instructions for
+    loads. ``loses_gathers``: LLVM aborts where a gather turns out to be dead (``codegen.refusals``).
+    ``has_scalef``: one instruction for ``x * 2**n`` and one for ``x - rint(x)``. ``has_round``: instructions for
     floor, ceil, trunc, rint. ``has_f16c``: for half precision conversion. ``has_saturation``: conversions of floats
     to integers saturate by themselves. ``has_vnni``: four bytes times four, unsigned by signed, into 32 bits;
     ``has_i8mm``: the same of AArch64, ``has_dotprod``: its signed by signed alone.
@@ -74,6 +75,7 @@ class Target:
     issue_width: float
     has_masks: bool
     has_gather: bool
+    loses_gathers: bool
     has_scalef: bool
     has_round: bool
     has_f16c: bool

@@ -32,7 +32,7 @@ MACHINES: dict[str, Machine] = {
     "cortex-m33": replace(_BARE, triple="thumbv8m.main-unknown-none-eabihf", cpu="cortex-m33"),
     "cortex-m55": replace(
         _BARE, triple="thumbv8.1m.main-unknown-none-eabihf", cpu="cortex-m55", vector_bytes=16, n_vector_registers=8,
-        has_f64=True, has_round=True, has_masks=True,
+        has_f64=True, has_round=True, has_masks=True, loses_gathers=True,
     ),
 }  # fmt: skip
 

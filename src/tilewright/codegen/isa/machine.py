@@ -39,6 +39,7 @@ class Machine:
     issue_width: float = 4.0
     has_masks: bool = False
     has_gather: bool = False
+    loses_gathers: bool = False
     has_scalef: bool = False
     has_round: bool = False
     has_f16c: bool = False
