@@ -4,6 +4,7 @@
     python -m replay --base HEAD~3            beside another commit
     python -m replay --only 'zoo/|odd/' --targets native
     python -m replay --only full/ --targets native       the zoo at full size
+    python -m replay --pieces 'llvm|packing'             kernels alone, without the entry that calls them
 
 In: two states of the sources. Out: for each model and target whose schedules, kernels' LLVM text, entry or packed
 weights differ, the first piece that does and where; exit code 1 if any differs. Each state is recorded in a process of
@@ -21,6 +22,7 @@ import io
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -50,7 +52,8 @@ def main() -> None:
         n_compared, differences = 0, 0
         for name in sorted({p.name for p in new.iterdir()} & {p.name for p in old.iterdir()}):
             n_compared += 1
-            if difference := first_difference(read(old / name), read(new / name)):
+            before, after = (chosen(read(state / name), options.pieces) for state in (old, new))
+            if difference := first_difference(before, after):
                 differences += 1
                 print(f"{name.removesuffix('.gz').replace('~', '/')}: {difference}\n", flush=True)
     print(f"{n_compared} compiles compared with {options.base}: {differences} differ")
@@ -106,6 +109,11 @@ def read(path: Path) -> Pieces:
     return pieces
 
 
+def chosen(pieces: Pieces, names: str) -> Pieces:
+    """The pieces whose name a regular expression finds."""
+    return {name: text for name, text in pieces.items() if re.search(names, name)}
+
+
 def first_difference(old: Pieces, new: Pieces) -> str:
     """The first piece that differs, with the lines in question; nothing where all are equal."""
     for name in (*old, *(n for n in new if n not in old)):
@@ -140,8 +148,10 @@ def _check_out(revision: str, folder: Path) -> None:
 
 def _record_apart(tree: Path, folder: Path, options: argparse.Namespace) -> None:
     """Record a tree in processes of its own, with its own recorder and corpus where it has them."""
-    own = tree if (tree / "tests/replay.py").exists() else ROOT
-    paths = [tree / "src", own / "tests", own]
+    for name in ("replay.py", "replay_corpus.py"):
+        if not (tree / "tests" / name).exists():  # a state from before there was a recorder
+            shutil.copy(ROOT / "tests" / name, tree / "tests")
+    paths = [tree / "src", tree / "tests", tree]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths)), "OMP_NUM_THREADS": "1"}  # noqa: TID251
     command = [
         sys.executable,
@@ -169,6 +179,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--base", default="HEAD", help="the commit to compare with")
     parser.add_argument("--only", default="", help="regular expression over the models' names")
     parser.add_argument("--targets", nargs="+", default=TARGETS)
+    parser.add_argument("--pieces", default="", help="regular expression over entry, weights, KERNEL llvm, ...")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--record", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--part", type=int, default=0, help=argparse.SUPPRESS)
