@@ -20,7 +20,7 @@ import numpy as np
 
 from tilewright import ops
 from tilewright.codegen.llvm import assembly, compile_text, emit_kernel
-from tilewright.codegen.program import POLL_SLOTS, emit_program
+from tilewright.codegen.program import emit_program, poll_slots
 from tilewright.codegen.target import Target
 from tilewright.core.diag import OptionError
 from tilewright.core.expr import Dim, Sym, largest, symbol_order, symbols, to_text
@@ -343,7 +343,7 @@ def assemble(parts: Parts, options: Options, clock: Clock, *, profile: bool = Fa
         cycles = {name: len(split.slots) + k for k, name in enumerate(kernels.kernels)} if profile else None
         text = split.entry(cycles, split.routines, is_stoppable=not profile)
         entry = ObjectImage("entry", compile_text(text, target))
-    n_dims = len(split.slots) + (len(kernels.kernels) if profile else POLL_SLOTS * ("@tw_poll" in text))
+    n_dims = len(split.slots) + (len(kernels.kernels) if profile else poll_slots(text, len(split.slots)))
     manifest = replace(split.manifest(options, parts.weights.nbytes, n_dims), routines=split.routines)
     return Artifact(manifest, (entry, *parts.objects), parts.weights)
 

@@ -89,6 +89,14 @@ def _signature(n_params: int, n_sizes: int) -> str:
     return ", ".join(["ptr"] * n_params + ["i64"] * n_sizes)
 
 
+def poll_slots(text: str, n_slots: int) -> int:
+    """How many places behind its ``n_slots`` dimensions a module uses.
+
+    A sub-program counts its points whether or not the program that calls it turns out to poll.
+    """
+    return POLL_SLOTS if f"ptr %dims, i64 {n_slots}\n" in text else 0
+
+
 class Module:
     """Functions emitted so far; a sub-program is emitted once, by identity."""
 
