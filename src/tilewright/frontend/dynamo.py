@@ -19,6 +19,7 @@ from tilewright.core.diag import OptionError
 from tilewright.core.graph import Graph
 from tilewright.frontend.aten import CONVERTERS, TAKEN_APART
 from tilewright.frontend.custom_ops import DECOMPOSITIONS
+from tilewright.frontend.dynamo_arguments import argument_names, name_arguments
 from tilewright.frontend.dynamo_capture import watch
 from tilewright.frontend.dynamo_plan import Execute, OnFallback, plan_graph, warn_of_fallback
 from tilewright.frontend.dynamo_recurrence import keep_recurrences_whole
@@ -98,11 +99,15 @@ def make_backend(
 
         plan = partial(plan_graph, compile_now=compile_now, on_fallback=on_fallback, strict=strict)
 
+        names = argument_names(gm)
+
         def inference(functional: GraphModule, fakes: Sequence[Any]) -> Callable[..., Any]:
+            name_arguments(functional, names)
             tensors = {} if freeze is False else _freezable(functional, example_inputs)
             return _boxed(_Compiled(functional, plan, FrozenWeights(tensors, is_promised=freeze is True)))
 
         def forward(functional: GraphModule, fakes: Sequence[Any]) -> Callable[..., Any]:
+            name_arguments(functional, names)
             return _boxed(_Compiled(functional, plan, FrozenWeights({})))
 
         def backward(functional: GraphModule, fakes: Sequence[Any]) -> Callable[..., Any]:

@@ -26,6 +26,7 @@ from tilewright.core.diag import CompileError, ImportFailed, OptionError, Proble
 from tilewright.core.graph import Graph
 from tilewright.core.types import Array
 from tilewright.frontend.aten_places import UNBOUNDED
+from tilewright.frontend.dynamo_arguments import refuse_cut_short
 from tilewright.frontend.dynamo_capture import FallbackWarning
 from tilewright.frontend.dynamo_faults import Faults, InternalError, is_refusal
 from tilewright.frontend.dynamo_piece import PieceProgram, import_piece
@@ -351,11 +352,16 @@ def _run_piece(piece: Piece, program: PieceProgram, execute: Execute, rescue: _R
 
 
 def _run_eagerly(owner: Any, nodes: Sequence[Any], values: dict[Any, Any]) -> None:
-    """Let PyTorch run calls; a draw that reads only a shape gets a tensor of that shape."""
+    """Let PyTorch run calls; a draw that reads only a shape gets a tensor of that shape.
+
+    An argument without memory is refused here, whether our code has refused it before or not: PyTorch would crash.
+    """
     import torch
     from torch.fx import map_arg
 
     def value(node: Any) -> Any:
+        if node.op == "placeholder":
+            refuse_cut_short(values[node], node)
         return _attribute(owner, node) if node.op == "get_attr" else values[node]
 
     for node in nodes:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from tilewright.runtime.values import is_cut_short
 from tilewright.runtime.watch import Watch
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def may_freeze(tensor: Any) -> bool:
     is_plain = type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
     if not is_plain or tensor.is_inference() or tensor.layout is not torch.strided or not tensor.is_cpu:
         return False
-    return bool(tensor.data_ptr()) or not tensor.numel()
+    return bool(tensor.data_ptr() or not tensor.numel()) and not is_cut_short(tensor)
 
 
 class FrozenWeights:

@@ -13,9 +13,15 @@ import ml_dtypes
 import numpy as np
 
 from tilewright.core.types import Array
+from tilewright.runtime.errors import InputError
+from tilewright.runtime.values import is_cut_short
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+CUT_SHORT = "has no memory for all of its elements: its storage was made smaller"
+GIVE_MEMORY = "give it memory again by untyped_storage().resize_(n_bytes) and fill that, or pass another tensor"
 
 
 def is_complex_tensor(x: object) -> bool:
@@ -32,6 +38,8 @@ def to_numpy(tensor: Tensor) -> Array:
     """A row-major array of the tensor's numbers, sharing its memory where it is dense already."""
     import torch
 
+    if is_cut_short(tensor):
+        raise InputError(f"a tensor of shape {list(tensor.shape)} {CUT_SHORT}", remedy=GIVE_MEMORY)
     tensor = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor)
@@ -41,16 +49,19 @@ def to_numpy(tensor: Tensor) -> Array:
 
 
 def to_torch(array: Array, is_complex: bool = False) -> Tensor:
-    """A tensor over the array's memory; ``is_complex`` takes the last axis for the parts of complex numbers."""
+    """A tensor over the array's memory; ``is_complex`` takes the last axis for the parts of complex numbers.
+
+    It is nobody's view (``_base`` is None): AOTAutograd replays views of a result upon that result's own base.
+    """
     import torch
 
     if not array.flags.writeable or not array.flags.c_contiguous:
         array = np.array(array, order="C", copy=True)
     if array.dtype == ml_dtypes.bfloat16:
-        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16).data
     tensor = torch.from_numpy(array)
     if is_complex:
-        return torch.view_as_complex(tensor.as_strided(tensor.shape, _row_major(tensor.shape)))
+        return torch.view_as_complex(tensor.as_strided(tensor.shape, _row_major(tensor.shape))).data
     return tensor
 
 

@@ -46,6 +46,21 @@ def is_tensor(value: Any) -> bool:
     return kind is not None and (type(value) is kind or isinstance(value, kind))
 
 
+def is_cut_short(tensor: Any) -> bool:
+    """Does a PyTorch tensor's storage end before its last element, as after ``untyped_storage().resize_(0)``?
+
+    PyTorch's own kernels read and write what lies there. Tensors that have no storage to ask are not cut short.
+    """
+    if not tensor.is_cpu or not tensor.numel():
+        return False
+    try:
+        n_bytes = tensor.untyped_storage().nbytes()
+    except RuntimeError:  # sparse ones, and those within a transform of torch.func
+        return False
+    last = tensor.storage_offset() + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    return bool(n_bytes < (last + 1) * tensor.itemsize)
+
+
 def as_array(value: Any, spec: TensorSpec) -> Array | Violation:
     """The value as a NumPy array, on the same memory wherever there is a way; else what is wrong with it."""
     if isinstance(value, _NUMPY):
@@ -156,6 +171,8 @@ def plain_tensors(args: Sequence[Any], types: Sequence[TensorType]) -> Places | 
             address = value.data_ptr()
             if not address or address % alignment:  # 0: an empty tensor, or one without memory
                 return None
+            if value.untyped_storage().nbytes() < value.storage_offset() * value.itemsize + value.nbytes:
+                return None
             addresses.append(address)
             shapes.append(value.shape)
     except RuntimeError:  # a layout or a kind of tensor without memory
@@ -190,11 +207,11 @@ def aligned_bytes(data: Any) -> Array:
 
 
 def to_tensor(array: Array) -> Any:
-    """A PyTorch tensor on the array's memory."""
+    """A PyTorch tensor on the array's memory, which is no other tensor's view."""
     torch = sys.modules["torch"]
     if array.dtype.isbuiltin != 1:  # one of ml_dtypes
         name = array.dtype.name
-        return torch.from_numpy(array.view(_WIDTHS[name])).view(getattr(torch, name))
+        return torch.from_numpy(array.view(_WIDTHS[name])).view(getattr(torch, name)).data
     return torch.from_numpy(array)
 
 
@@ -215,6 +232,8 @@ def _as_it_lies(tensor: Any) -> Any:
 
 def _tensor_to_array(tensor: Any) -> Array:
     torch = sys.modules["torch"]
+    if is_cut_short(tensor):
+        raise ValueError("it has no memory for all of its elements, as after untyped_storage().resize_(0)")
     try:  # what most tensors are; those that it refuses (other devices, gradients, bfloat16) go the long way
         return _unwrapped(tensor)
     except (TypeError, RuntimeError):

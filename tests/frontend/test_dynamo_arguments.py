@@ -1,0 +1,68 @@
+"""Arguments larger than their memory, which PyTorch's kernels would read beyond its end: refused, in a process apart."""
+
+import subprocess
+import sys
+
+CALLS = """
+import sys, warnings, torch, tilewright as tw
+torch.set_num_threads(1)
+warnings.simplefilter("ignore")
+
+def cut(n, make=lambda: torch.ones(100, 2)):
+    x = make()
+    x.untyped_storage().resize_(n)
+    return x
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(100, 2))
+
+    def forward(self, x):
+        return x * self.weight
+
+def compiled(f=lambda x: x * 2 + 1, **options):
+    return torch.compile(f, backend="tilewright", **options)
+
+def refuses(f, *args, says):
+    try:
+        f(*args)
+    except tw.InputError as e:
+        assert says in str(e) and "no memory" in str(e), e
+        assert "remedy" in str(e) or "->" in str(e), e
+    else:
+        raise AssertionError("not refused")
+
+"""
+CASES = {
+    "first call": "refuses(compiled(), cut(0), says='argument x')",
+    "later call": "c = compiled(); c(torch.ones(100, 2)); c(torch.ones(100, 2)); refuses(c, cut(0), says='argument x')",
+    "too short": "refuses(compiled(), cut(16), says='argument x')",
+    "symbolic sizes": "refuses(compiled(dynamic=True), cut(0), says='argument x')",
+    "gradients": "refuses(compiled(), cut(0).requires_grad_(), says='argument x')",
+    "complex": "refuses(compiled(), cut(16, lambda: torch.ones(9, dtype=torch.complex64)), says='argument x')",
+    "strided": "refuses(compiled(), cut(128, lambda: torch.ones(64, 2).t()[:, ::2]), says='argument x')",
+    "a call of PyTorch's": """
+refuses(compiled(lambda x: torch.linalg.eigvals(x) + 1), cut(0, lambda: torch.ones(30, 30)), says='argument x')""",
+    "a weight": """
+net = Net()
+net.weight.untyped_storage().resize_(16)
+with torch.no_grad():
+    refuses(compiled(net), torch.ones(100, 2), says='weight')""",
+    "a written argument": "refuses(compiled(lambda x: x.add_(1)), cut(0), says='argument x')",
+    "a compiled model": """
+model = tw.compile(Net(), (torch.ones(100, 2),), cache=False)
+for n in (0, 16):
+    refuses(model, cut(n), says='x')
+    refuses(model, cut(n, lambda: torch.ones(2, 100).t()), says='x')""",
+    "nothing to read": "assert compiled()(cut(0, lambda: torch.ones(0, 2))).shape == (0, 2)",
+}
+
+
+def test_arguments_larger_than_their_memory_are_refused() -> None:
+    """All in one process, because PyTorch takes seconds to start; it prints each case before it tries it."""
+    steps = [f"print({name!r}, flush=True)\ntorch._dynamo.reset()\n{text.strip()}" for name, text in CASES.items()]
+    program = CALLS + "\n".join(steps)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{done.returncode} after {done.stdout.split()[-1:]}: {done.stderr}"
+    assert done.stdout.splitlines() == list(CASES)
