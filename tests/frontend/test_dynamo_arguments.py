@@ -1,4 +1,4 @@
-"""Arguments larger than their memory, which PyTorch's kernels would read beyond its end: refused, in a process apart."""
+"""Arguments larger than their memory, beyond whose end PyTorch would read: refused, in a process apart."""
 
 import subprocess
 import sys

@@ -130,3 +130,19 @@ def test_a_part_of_a_result_is_computed_alone() -> None:
     torch._dynamo.reset()
     torch.compile(lambda x: (x @ x)[:, -1], backend=make_backend(record))(torch.ones(4, 4))
     assert [n.shape for n in graphs[0].outputs] == [(4,)]
+
+
+@pytest.mark.parametrize("is_dynamic", [False, True])
+def test_a_result_is_not_a_view_of_how_it_was_made(is_dynamic: bool) -> None:
+    """AOTAutograd replays views upon a result's base, which must then be the result itself."""
+
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x * 2, (x * 3).t(), x.bfloat16(), torch.complex(x, x), (x * 1)[..., None].expand(4, 6, 2).clone()
+
+    def g(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (x.t().bfloat16(),)  # dense, as a compiled model gives it
+
+    for of, backend in ((f, make_backend(interpreted)), (f, "tilewright"), (g, "tilewright")):
+        torch._dynamo.reset()
+        got = torch.compile(of, backend=backend, dynamic=is_dynamic)(torch.arange(24.0).reshape(6, 4).t())
+        assert [t._base for t in got] == [None] * len(got)

@@ -274,7 +274,7 @@ def _give(k: int, is_tensor: bool, source: Any, importer: Importer, inputs: Sequ
     if order is None:
         return _GiveTensor(k, is_complex)
     back = [order.index(i) for i in range(len(order))]
-    return lambda args, arrays: to_torch(arrays[k], is_complex).permute(order).contiguous().permute(back)
+    return lambda args, arrays: to_torch(arrays[k], is_complex).permute(order).contiguous().permute(back).data
 
 
 def _placement(importer: Importer, fake: Any) -> tuple[tuple[Dim, ...], tuple[Dim, ...], Dim] | None:
@@ -320,7 +320,7 @@ def _give_placed(
     steps = [int(substitute(s, known)) for s in strides]  # type: ignore[arg-type]
     start = int(substitute(offset, known))  # type: ignore[arg-type]
     length = start + 1 + sum((n - 1) * s for n, s in zip(x.shape, steps, strict=True)) if x.numel() else start
-    y = torch.empty(length, dtype=x.dtype).as_strided(x.shape, steps, start)
+    y = torch.empty(length, dtype=x.dtype).as_strided(x.shape, steps, start).data  # nobody's view: see ``to_torch``
     written = y
     for axis, s in enumerate(steps):
         if s == 0 and x.shape[axis] > 1:  # one element stands for all
