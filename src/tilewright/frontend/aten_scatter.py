@@ -164,6 +164,8 @@ def _as_strided_scatter(c: Call) -> Node:
     at = np.asarray(start, np.int64)
     for k, (count, step) in enumerate(zip(size, stride, strict=True)):
         at = at + (np.arange(count, dtype=np.int64) * step).reshape([-1 if j == k else 1 for j in range(len(size))])
+    if at.size and not 0 <= at.min() <= at.max() < math.prod(_positions(x).shape):
+        raise Unsupported("elements of memory that the operand does not have", "give as_strided the whole tensor")
     return _with_positions(c, x, src, np.broadcast_to(at, size))
 
 

@@ -35,6 +35,7 @@ from tilewright.frontend.dynamo_sizes import size_read_before
 from tilewright.frontend.dynamo_split import Piece, calls, split
 from tilewright.frontend.fx_guards import Promises, promises_of
 from tilewright.frontend.fx_locations import location_of
+from tilewright.frontend.fx_strided import make_row_major
 from tilewright.runtime.errors import InputError, ResourceError, TilewrightError
 
 if TYPE_CHECKING:
@@ -128,6 +129,7 @@ def plan_graph(
     """
     faults = Faults(functional, strict)
     _detach_draws(functional.graph)
+    make_row_major(functional.graph)
     try:
         run, problems = _planned(functional, frozen, compile_now, on_fallback, faults)
     except (OptionError, InternalError):

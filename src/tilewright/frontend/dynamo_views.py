@@ -115,7 +115,7 @@ def separate_views(functional: GraphModule) -> Views | None:
 
 def _erase_unused_views(graph: Any) -> None:
     for node in reversed(list(graph.nodes)):
-        if not node.users and _viewed(node) is not None:
+        if not node.users and viewed(node) is not None:
             graph.erase_node(node)
 
 
@@ -171,19 +171,19 @@ def _chosen(chains: dict[Any, tuple[Any, tuple[Any, ...]]]) -> set[Any]:
 def _chain(node: Any) -> tuple[Any, tuple[Any, ...]]:
     """What a value is a view of, and the calls that lead from there to it."""
     calls: list[Any] = []
-    while (base := _viewed(node)) is not None:
+    while (base := viewed(node)) is not None:
         calls.append(node)
         node = base
     return node, tuple(reversed(calls))
 
 
-def _viewed(node: Any) -> Any:
+def viewed(node: Any) -> Any:
     """The tensor, or the list of tensors, that a call gives a view of; None where its result has memory of its own."""
     if node.op != "call_function" or not node.args:
         return None
     if node.target is operator.getitem:
         source = node.args[0]
-        return source if _viewed(source) is not None else None
+        return source if viewed(source) is not None else None
     if not getattr(node.target, "is_view", False) or not hasattr(node.args[0], "op"):
         return None
     return node.args[0] if _storage(node) == _storage(node.args[0]) else None  # some, as reshape, may also copy
@@ -201,14 +201,14 @@ def _is_plain(node: Any) -> bool:
     """Does a result surely lie densely, in row-major order, from the start of its memory?"""
     fake = node.meta["val"]
     step: Any = 1
-    is_dense = _expression(fake.storage_offset()) == 0 and not fake.is_conj() and not fake.is_neg()
-    for size, stride in zip(map(_expression, reversed(fake.shape)), reversed(fake.stride()), strict=True):
-        is_dense &= size == 1 or _expression(stride) == step
+    is_dense = expression(fake.storage_offset()) == 0 and not fake.is_conj() and not fake.is_neg()
+    for size, stride in zip(map(expression, reversed(fake.shape)), reversed(fake.stride()), strict=True):
+        is_dense &= size == 1 or expression(stride) == step
         step = step * size
     return bool(is_dense)
 
 
-def _expression(n: Any) -> Any:
+def expression(n: Any) -> Any:
     """A size as a number or as sympy's expression, whose comparison guards nothing."""
     return n if isinstance(n, int) else n.node.expr
 

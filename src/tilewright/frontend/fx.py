@@ -37,6 +37,7 @@ from tilewright.frontend.fx_control import convert_cond, convert_scan, convert_w
 from tilewright.frontend.fx_floats import float_node
 from tilewright.frontend.fx_inplace import NO_WRITES, Writes, functional_name, is_in_place, put_back
 from tilewright.frontend.fx_locations import location_of
+from tilewright.frontend.fx_strided import STRIDED, offset_within
 from tilewright.frontend.fx_symbols import SymbolTable, is_about_data, is_decided_by_data, lone_symbol
 from tilewright.frontend.homes import Homes, TyingBuilder
 from tilewright.frontend.index_checks import index_check
@@ -343,6 +344,8 @@ class Importer:
         convert = (COMPLEX if is_complex else CONVERTERS).get(functional_name(name))
         if convert is None or (is_in_place(node) and node not in self.writes.targets):
             raise _unsupported(name, is_complex=is_complex, is_known=convert is not None)
+        if name in STRIDED:
+            args["storage_offset"] = offset_within(node, args["storage_offset"])
         types = tuple(None if v is None else self.type_of(v) for v in results)
         gives_complex = is_complex_tensor(results[0]) if results else False
         made = convert(Call(self.builder(location_of(node)), name, args, types, gives_complex, self.draws))
