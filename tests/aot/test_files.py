@@ -204,9 +204,11 @@ def _doubling() -> onnx.GraphProto:
 
 
 def test_options_are_checked(tmp_path: Path) -> None:
-    for wrong in ({"name": "1x"}, {"name": "tw_x"}, {"name": ""}, {"weights": "here"}, {"threads": 0}):
+    for wrong in ({"name": "1x"}, {"name": "tw_x"}, {"name": ""}, {"weights": "here"}):
         with pytest.raises(OptionError):
             tw.export(DIGITS, tmp_path, **wrong)  # type: ignore[arg-type]
+    with pytest.raises(tw.InputError, match="threads=0"):  # as `compile` has it
+        tw.export(DIGITS, tmp_path, threads=0)
     for target in ("wasm32", "cortex-m4"):
         with pytest.raises(OptionError, match="there are no shared libraries for"):
             tw.export(DIGITS, tmp_path, target=target, shared=True)
