@@ -61,6 +61,15 @@ def test_bounds_of_either_sign(f: Callable[..., Any]) -> None:
     check(f, *((torch.randn(7 + n, 9), n) for n in (3, 2, 1, 4)))
 
 
+def test_a_number_and_its_successor_both_come_in() -> None:
+    """PyTorch writes ``tril(n)`` with ``n + 1``, which it passes before ``n``, whose sign is not known."""
+
+    def f(x: torch.Tensor, q: int, n: int) -> torch.Tensor:
+        return torch.diagonal(x * 2, n - q).tril(n)
+
+    check(f, *((torch.randn(size), q, n) for size, q, n in (((9, 4, 9), 3, 4), ((4, 9, 7), 3, 3), ((5, 9, 9), 5, 1))))
+
+
 def test_positions_of_an_image_of_symbolic_size() -> None:
     """What PyTorch knows of sizes (``(h // 8) ** 2`` is 16) is used: the sum's shape is the table's."""
 

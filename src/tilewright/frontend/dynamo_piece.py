@@ -115,12 +115,12 @@ def _bind(
     importer: Importer, placeholders: Sequence[Any], frozen: Mapping[Any, torch.Tensor]
 ) -> tuple[list[Node], list[Take]]:
     """Tensors become inputs or constants; integers are dimensions that tensors' shapes or a carrier provide; floats are
-    0-d f64 tensors. An integer that may be negative is the difference of what it is above 0 and below."""
+    0-d f64 tensors. An integer that may be negative is the difference of what it is above 0 and below; expressions of
+    it are read after that is settled, and shapes after all integers."""
     inputs: list[Node] = []
     takes: list[Take] = []
     sizes: list[tuple[Sym, Take]] = []
-    is_integer = [type(node.meta.get("val")).__name__ == "SymInt" for node in placeholders]
-    for i, node in sorted(enumerate(placeholders), key=lambda pair: not is_integer[pair[0]]):  # shapes are made of them
+    for i, node in sorted(enumerate(placeholders), key=lambda pair: _rank(pair[1].meta.get("val"))):
         value = node.meta.get("val")
         loc = Loc(f'input "{node.name}"')
         try:
@@ -153,6 +153,13 @@ def _bind(
             inputs.append(importer.pool.input(f"{size.name}_size", TensorType(bool_, (size,))))
             takes.append(take)
     return inputs, takes
+
+
+def _rank(value: Any) -> int:
+    """When to bind an argument: symbols before their expressions, and both before the shapes that are made of them."""
+    if type(value).__name__ != "SymInt":
+        return 2
+    return 0 if lone_symbol(value) is not None else 1
 
 
 def _take_integer(i: int, sign: int, args: Sequence[Any]) -> Array:
