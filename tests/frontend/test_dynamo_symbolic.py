@@ -56,6 +56,9 @@ def test_sizes_that_another_piece_computes() -> None:
     lambda x, n: x.narrow(1, n, 2) + 1,
     lambda x, n: x.select(0, n - 2) + 1,
     lambda x, n: torch.roll(x, n - 2, 0) + 1,
+    lambda x, n: (x * 2)[:, n - 3 :],
+    lambda x, n: (x * 2).as_strided((2, 2), (n, 1)),
+    lambda x, n: (x * 2)[:, torch.arange(max(x.shape[1] - n, 0))],
 ])  # fmt: skip
 def test_bounds_of_either_sign(f: Callable[..., Any]) -> None:
     check(f, *((torch.randn(7 + n, 9), n) for n in (3, 2, 1, 4)))

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     import torch
 
 Take = Callable[[Sequence[Any]], Array]
+Size = Callable[[Sequence[Any]], int]
 Give = Callable[[Sequence[Any], Sequence[Array]], Any]
 
 
@@ -91,7 +92,7 @@ def import_piece(
     importer = Importer(Pool(), SymbolTable(promises=promises), owner)
     importer.on_fault = on_fault
     importer.symbols.compute_the_rest()
-    bound, takes = _bind(importer, inputs, frozen)
+    bound, takes, parts = _bind(importer, inputs, frozen)
     importer.convert_nodes(nodes)
     failed = dict(importer.failed)
     for node in nodes:
@@ -101,7 +102,7 @@ def import_piece(
     failed = {n: p for n, p in failed.items() if n.op != "placeholder" and n not in inputs}
     if failed:
         return None, failed
-    made, gives = _results(importer, inputs, outputs)
+    made, gives = _results(importer, inputs, outputs, parts)
     if importer.failed:
         return None, importer.failed
     if not _bind_computed(importer, inputs, bound, takes):
@@ -113,13 +114,13 @@ def import_piece(
 
 def _bind(
     importer: Importer, placeholders: Sequence[Any], frozen: Mapping[Any, torch.Tensor]
-) -> tuple[list[Node], list[Take]]:
+) -> tuple[list[Node], list[Take], dict[Sym, Size]]:
     """Tensors become inputs or constants; integers are dimensions that tensors' shapes or a carrier provide; floats are
     0-d f64 tensors. An integer that may be negative is the difference of what it is above 0 and below; expressions of
     it are read after that is settled, and shapes after all integers."""
     inputs: list[Node] = []
     takes: list[Take] = []
-    sizes: list[tuple[Sym, Take]] = []
+    sizes: dict[Sym, Size] = {}
     for i, node in sorted(enumerate(placeholders), key=lambda pair: _rank(pair[1].meta.get("val"))):
         value = node.meta.get("val")
         loc = Loc(f'input "{node.name}"')
@@ -133,7 +134,7 @@ def _bind(
                 takes.append(_TakeTensor(i, is_plain=value.device.type == "cpu" and not value.is_complex()))
             elif type(value).__name__ == "SymInt":
                 importer.env[node], parts = importer.symbols.integer(value)
-                sizes += [(size, partial(_take_integer, i, sign)) for size, sign in parts]
+                sizes |= {size: partial(_integer, i, sign) for size, sign in parts}
             elif type(value).__name__ == "SymFloat":
                 entry = importer.pool.input(node.name, TensorType(f64, ()), loc)
                 importer.env[node] = SymFloat(entry)
@@ -147,12 +148,11 @@ def _bind(
             importer.env[node] = FAILED
             importer.fail(node, Problem(loc, "input", e.rule, e.remedy))
     known = {d for n in inputs for d in n.shape if isinstance(d, Sym)}
-    for size, take in sizes:
+    for size, given in sizes.items():
         if size not in known:
-            known.add(size)
             inputs.append(importer.pool.input(f"{size.name}_size", TensorType(bool_, (size,))))
-            takes.append(take)
-    return inputs, takes
+            takes.append(partial(_take_size, given))
+    return inputs, takes, sizes
 
 
 def _rank(value: Any) -> int:
@@ -162,8 +162,13 @@ def _rank(value: Any) -> int:
     return 0 if lone_symbol(value) is not None else 1
 
 
-def _take_integer(i: int, sign: int, args: Sequence[Any]) -> Array:
-    return carrier(max(sign * int(args[i]), 0))
+def _integer(i: int, sign: int, args: Sequence[Any]) -> int:
+    """Of an argument of either sign what it is above 0, or below."""
+    return max(sign * int(args[i]), 0)
+
+
+def _take_size(given: Size, args: Sequence[Any]) -> Array:
+    return carrier(given(args))
 
 
 def _bind_computed(importer: Importer, placeholders: Sequence[Any], inputs: list[Node], takes: list[Take]) -> bool:
@@ -209,7 +214,7 @@ def _evaluator(expression: Any, symbols: Sequence[Any]) -> Callable[..., int]:
 
 
 def _take_computed(value: Callable[..., int], homes: Sequence[tuple[int, int | None]], args: Sequence[Any]) -> Array:
-    return carrier(value(*(int(args[i] if axis is None else args[i].shape[axis]) for i, axis in homes)))
+    return carrier(value(*(_size_at(i, axis, args) for i, axis in homes)))
 
 
 def _input_type(importer: Importer, fake: Any) -> TensorType:
@@ -222,9 +227,12 @@ def _split(importer: Importer, entry: Node) -> Pair:
     return from_parts(Builder(importer.pool, entry.loc), entry)
 
 
-def _results(importer: Importer, inputs: Sequence[Any], wanted: Sequence[Any]) -> tuple[list[Node], list[Give]]:
+def _results(
+    importer: Importer, inputs: Sequence[Any], wanted: Sequence[Any], parts: Mapping[Sym, Size]
+) -> tuple[list[Node], list[Give]]:
     """One graph output per distinct value; inputs that are results pass by the compiled code.
 
+    ``parts`` are symbols that are parts of integer arguments.
     Results that are different tensors of the program stay so where their values are one: callers may write to each.
     """
     b = Builder(importer.pool)
@@ -244,7 +252,7 @@ def _results(importer: Importer, inputs: Sequence[Any], wanted: Sequence[Any]) -
                 outputs.append(node)
             is_tensor = isinstance(value, Node | Pair) and hasattr(source.meta.get("val"), "stride")
             try:
-                give = _give(outputs.index(node), is_tensor, source, importer, inputs)
+                give = _give(outputs.index(node), is_tensor, source, importer, inputs, parts)
                 is_another = is_tensor and first.setdefault(node, source) is not source
                 gives.append(partial(_give_copy, give) if is_another else give)
             except Unsupported as e:
@@ -265,13 +273,15 @@ def _output_node(b: Builder, value: Any) -> Node:
     return value if isinstance(value, Node) else dim_scalar(b, value, i64)
 
 
-def _give(k: int, is_tensor: bool, source: Any, importer: Importer, inputs: Sequence[Any]) -> Give:
+def _give(
+    k: int, is_tensor: bool, source: Any, importer: Importer, inputs: Sequence[Any], parts: Mapping[Sym, Size]
+) -> Give:
     if not is_tensor:
         return lambda args, arrays: arrays[k].item()
     is_complex = source.meta["val"].is_complex()
     placed = _placement(importer, source.meta["val"])
     if placed is not None:
-        homes = _homes(importer, inputs)
+        homes = {**parts, **_homes(importer, inputs)}
         shape, strides, offset = placed
         over = frozenset[Sym]().union(*(symbols(d) for d in (*strides, offset)))
         if over - set(shape) - homes.keys():
@@ -302,10 +312,14 @@ def _placement(importer: Importer, fake: Any) -> tuple[tuple[Dim, ...], tuple[Di
     return None if is_dense else (tuple(shape), tuple(strides), offset)
 
 
-def _homes(importer: Importer, inputs: Sequence[Any]) -> dict[Sym, tuple[int, int | None]]:
-    """Where the arguments hold each of our symbols."""
+def _homes(importer: Importer, inputs: Sequence[Any]) -> dict[Sym, Size]:
+    """How to read those of our symbols that the arguments hold as they are."""
     found = {importer.symbols.dim(e): home for e, home in reversed(_argument_homes(inputs).items())}
-    return {d: home for d, home in found.items() if isinstance(d, Sym)}
+    return {d: partial(_size_at, *home) for d, home in found.items() if isinstance(d, Sym)}
+
+
+def _size_at(i: int, axis: int | None, args: Sequence[Any]) -> int:
+    return int(args[i] if axis is None else args[i].shape[axis])
 
 
 def _give_placed(
@@ -314,7 +328,7 @@ def _give_placed(
     shape: Sequence[Dim],
     strides: Sequence[Dim],
     offset: Dim,
-    homes: Mapping[Sym, tuple[int, int | None]],
+    homes: Mapping[Sym, Size],
     args: Sequence[Any],
     arrays: Sequence[Array],
 ) -> torch.Tensor:
@@ -323,7 +337,7 @@ def _give_placed(
 
     x = to_torch(arrays[k], is_complex)
     known: dict[Sym, Dim] = {d: n for d, n in zip(shape, x.shape, strict=True) if isinstance(d, Sym)}
-    known |= {s: args[i] if axis is None else args[i].shape[axis] for s, (i, axis) in homes.items()}
+    known |= {s: given(args) for s, given in homes.items()}
     steps = [int(substitute(s, known)) for s in strides]  # type: ignore[arg-type]
     start = int(substitute(offset, known))  # type: ignore[arg-type]
     length = start + 1 + sum((n - 1) * s for n, s in zip(x.shape, steps, strict=True)) if x.numel() else start
