@@ -87,7 +87,7 @@ def test_other_cpus_are_refused(bit: int | None, tmp_path: Path, monkeypatch: py
     if bit is None:
         assert model(x).shape == (1, 2, 64)
         return
-    with pytest.raises(tw.ExecutionError, match="code is for haswell and needs instructions that this CPU lacks"):
+    with pytest.raises(tw.ExecutionError, match="code is for x86-64-v3 and needs instructions that this CPU lacks"):
         model(x)
 
 

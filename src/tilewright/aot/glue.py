@@ -84,11 +84,17 @@ class _Glue:
     def need_cpu(self, w: FunctionWriter) -> None:
         """Return a status where the CPU lacks what the code needs."""
         if needs_of(self.target):
-            spec = self.of.manifest.target
-            which = f" with {', '.join(spec.features)}" if spec.cpu.startswith("generic") and spec.features else ""
-            text = f"the code is for {spec.cpu}{which} and needs instructions that this CPU lacks"
+            text = f"the code is for {self.machine()} and needs instructions that this CPU lacks"
             wrong = w.let(f"xor i1 {w.let(f'call i1 @{self.of.name}_cpu_is_fit()')}, true")
             w.return_if(wrong, self.of.status("TW_ERROR_CPU", text))
+
+    def machine(self) -> str:
+        """The target's name; of this computer's, which has none, LLVM's name of its CPU, or what that CPU has."""
+        if not self.target.is_native:
+            return self.target.name
+        spec = self.manifest.target
+        which = f" with {', '.join(spec.features)}" if spec.cpu.startswith("generic") and spec.features else ""
+        return f"{spec.cpu}{which}"
 
     @property
     def most_bytes(self) -> int:
