@@ -71,8 +71,6 @@ def export(
     check_sizes_given(fix_dims, input_shapes)
     if name is not None and not isinstance(name, str):
         raise OptionError(f"name={name!r:.80} is no name", remedy="pass text, as C identifiers are")
-    if threads is not None and threads > 1 and (alone := _without_threads(options)):
-        raise OptionError(f"code for {', '.join(alone)} has no threads, not {threads}", remedy="leave out threads")
     may_thread = target == "native" and optimize != SIZE
     n_threads = threads if threads is not None else default_threads() if may_thread else 1
     if name is None and isinstance(source, str | Path):
@@ -86,11 +84,6 @@ def export(
     manifest = with_complex(modules.manifest, called)
     with writing(folder):
         return write_export(replace(modules, source=facts, manifest=manifest), Path(folder), how)
-
-
-def _without_threads(options: Options) -> list[str]:
-    """The targets among those that the options list whose code always runs in one thread."""
-    return [t for t in options.target.split(",") if not Target.parse(t).has_threads]
 
 
 def with_state(modules: Modules, called: Called) -> Modules:

@@ -14,6 +14,8 @@ import typer
 from tilewright import driver
 from tilewright.cli import inputs, show
 from tilewright.cli.compile_run import Accuracy, Fix, Json, Optimize, PrecisionOption, ScheduleFile, Source, Target
+from tilewright.codegen.target import Target as Machine
+from tilewright.core.diag import OptionError
 from tilewright.runtime.errors import InputError
 from tilewright.runtime.signature import sign_file
 
@@ -58,6 +60,9 @@ def aot_command(
 
     if model.suffix == ".tw":
         raise InputError(f"{model} is compiled already", remedy="export the model that it was made of")
+    alone = [t for t in target.split(",") if not Machine.parse(t).has_threads]
+    if threads is not None and threads > 1 and alone:
+        raise OptionError(f"code for {', '.join(alone)} has no threads, not {threads}", remedy="leave out --threads")
     is_text = model.suffix == ".txt"
     made = deploy.export(
         driver.read_graph(model) if is_text else model,
