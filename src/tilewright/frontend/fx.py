@@ -308,8 +308,8 @@ class Importer:
             return x
         b, symbol = self.builder(location_of(node)), lone_symbol(value)
         x = reshape(b, x, ())
-        if symbol is not None:
-            self.numbers[symbol] = x
+        if (name := symbol or _symbol_of_truth(value)) is not None:
+            self.numbers[name] = x
         if symbol is None or not x.dtype.is_integer:
             return x
         size = self.symbols.dim(value)
@@ -427,6 +427,13 @@ def _check_results(made: Result, expected: Sequence[TensorType | None]) -> None:
             raise Unsupported(f"gives {node.type} where PyTorch has {type_}", "please report this: it is our mistake")
 
 
+def _symbol_of_truth(value: Any) -> str | None:
+    """The symbol that is 1 where a truth of the data holds: PyTorch has ``Eq(u0, 1)`` for a bool's ``.item()``."""
+    e = getattr(getattr(value, "node", None), "expr", None)
+    is_truth = type(e).__name__ == "Equality" and getattr(e.args[0], "is_Symbol", False) and e.args[1] == 1
+    return e.args[0].name if is_truth else None  # type: ignore[union-attr]
+
+
 def _is_a_size(symbol: str, number: Any) -> bool:
     """Does a tensor of the program have a size in which the symbol occurs, or is something computed of the number?"""
     values = [node.meta.get("val") for node in number.graph.nodes]
@@ -438,14 +445,20 @@ def _is_a_size(symbol: str, number: Any) -> bool:
 def _read_by_checks_only(nodes: Sequence[Any], values_are_checked: bool) -> set[Any]:
     """Calls without effects whose results, and what is made of them, only ``IGNORED`` calls among ``nodes`` read."""
     found: set[Any] = set()
-    checks = {n for n in nodes if str(n.target) in IGNORED or _is_left_out(n)}
-    checks = {n for n in checks if not (values_are_checked and is_about_values(n))}
+    ignored = {n for n in nodes if str(n.target) in IGNORED or _is_left_out(n)}
+    checks = {n for n in ignored if not (values_are_checked and is_about_values(n))}
+    numbers: set[Any] = set()  # that assertions have as expressions, over elements that are still needed
     for node in reversed(nodes):
+        is_number = type(node.meta.get("val")).__name__ in ("SymInt", "SymFloat", "SymBool")
+        is_computed = is_number and not str(node.target).startswith("aten.")
+        if is_computed and node.users and all(u in numbers or u in ignored for u in node.users):
+            numbers.add(node)
+            continue
         schema = getattr(node.target, "_schema", None)
         is_pure = node.op == "call_function" and not (schema is not None and schema.is_mutable)
         if is_pure and node.users and all(u in found or u in checks for u in node.users):
             found.add(node)
-    return found
+    return found | numbers
 
 
 def _is_left_out(node: Any) -> bool:

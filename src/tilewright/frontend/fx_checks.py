@@ -127,6 +127,12 @@ def integer_node(b: Builder, symbols: SymbolTable, numbers: Mapping[str, Node], 
     if not any(s.name in numbers for s in e.free_symbols):
         return dim_scalar(b, symbols.dim(e), i64)
     kind = type(e).__name__
+    if kind == "Piecewise" and e.args[-1].args[1] == True:  # noqa: E712  # sympy's own truth
+        value = integer_node(b, symbols, numbers, e.args[-1].args[0])
+        for choice, condition in reversed([piece.args for piece in e.args[:-1]]):
+            holds = truth(b, symbols, numbers, condition)
+            value = b(ops.where, holds, integer_node(b, symbols, numbers, choice), value)
+        return value
     if kind not in _INTEGERS:
         raise Unsupported(f"an assertion over {e}", "use + - * // % min and max on numbers")
     first, *rest = (integer_node(b, symbols, numbers, a) for a in e.args)
