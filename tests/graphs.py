@@ -64,7 +64,7 @@ class RandomGraph:
         """Of the outputs: their values, those for inputs a little away, those with other roundings on the way."""
         moved = evaluate_graph(self.graph, [nudged(a) for a in self.arrays])
         values = self.rounded()
-        return self.expected(), moved, [values[n] for n in self.graph.outputs]
+        return self.expected(), moved, [values[n] for _, n in self.graph.results()]
 
     def rounded(self) -> dict[Node, Array]:
         """Every node's value when each op that rounds gives a result that is off by a unit or two in the last place."""

@@ -269,7 +269,7 @@ def test_inspect_reads_a_file_for_another_machine(cli: Cli, linear: Path, tmp_pa
 def test_progress_names_each_stage_and_its_share() -> None:
     told: list[tuple[str, int, int]] = []
     tilewright.compile(linear_model(), cache=False, progress=lambda *at: told.append(at))
-    assert [stage for stage, _, total in told if total == 0][:3] == ["key", "import", "graph"]
+    assert [stage for stage, _, total in told if total == 0][:3] == ["import", "graph", "partition"]
     assert ("kernels", 0, 1) in told and ("llvm (wait)", 0, 1) in told
 
 

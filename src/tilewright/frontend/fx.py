@@ -429,9 +429,9 @@ def _check_results(made: Result, expected: Sequence[TensorType | None]) -> None:
 
 def _symbol_of_truth(value: Any) -> str | None:
     """The symbol that is 1 where a truth of the data holds: PyTorch has ``Eq(u0, 1)`` for a bool's ``.item()``."""
-    e = getattr(getattr(value, "node", None), "expr", None)
+    e: Any = getattr(getattr(value, "node", None), "expr", None)
     is_truth = type(e).__name__ == "Equality" and getattr(e.args[0], "is_Symbol", False) and e.args[1] == 1
-    return e.args[0].name if is_truth else None  # type: ignore[union-attr]
+    return str(e.args[0]) if is_truth else None
 
 
 def _is_a_size(symbol: str, number: Any) -> bool:

@@ -297,7 +297,7 @@ def _words(tensors: Sequence[Any]) -> Array:
             addresses = set(range(start - start % WORD_BYTES, end, WORD_BYTES))
         else:
             addresses = {a - a % WORD_BYTES for a in _telling(tensor)}
-        for at in addresses:
+        for at in sorted(addresses):
             first, last = max(start - at, 0), min(end - at, WORD_BYTES)
             found[at] = found.get(at, 0) | ((1 << 8 * last) - (1 << 8 * first))
     rows = [(at, mask, ctypes.c_uint64.from_address(at).value & mask) for at, mask in found.items()]
