@@ -367,23 +367,19 @@ def test_products_and_transforms_stay_in_registers(size, m):
 
 
 @pytest.mark.parametrize(
-    ("n_in", "n_out", "taps", "stride", "size", "batch", "inside"),
-    [
-        (17, 17, 3, 2, 29, 1, True),
-        (24, 16, 5, 3, 20, 2, True),
-        (17, 257, 5, 2, 17, 2, False),  # so many channels that a block of all phases would be a few tiles
-    ],
+    ("n_in", "n_out", "taps", "stride", "size", "batch", "pays"),
+    [(17, 17, 3, 2, 29, 1, False), (24, 16, 5, 3, 20, 2, True), (17, 257, 5, 2, 17, 2, True)],
 )
-def test_the_phases_of_a_transposed_convolution_share_their_points(n_in, n_out, taps, stride, size, batch, inside):
+def test_phases_of_a_transposed_convolution_may_have_winograds_form(n_in, n_out, taps, stride, size, batch, pays):
+    """Phases with other numbers of taps are other convolutions: zeros for the missing taps would spread infinities."""
     torch.manual_seed(0)
     layer, x = (
         torch.nn.ConvTranspose2d(n_in, n_out, taps, stride, padding=1).eval(),
         torch.randn(batch, n_in, size, size),
     )
     graph = import_source(torch.export.export(layer, (x,)))
-    assert ("  fuse(" in driver.schedules(graph, Options())) == inside
     model = driver.compile_graph(graph)
-    assert winograd_calls(model) == 1
+    assert (0 < winograd_calls(model) <= stride**2) == pays
     notes = [note for k in model.report()["kernels"] for note in k["notes"]]
     assert not any("compute_at" in note or RULE_BROKE in note for note in notes), notes
     with torch.no_grad():
