@@ -127,7 +127,7 @@ def integer_node(b: Builder, symbols: SymbolTable, numbers: Mapping[str, Node], 
     if not any(s.name in numbers for s in e.free_symbols):
         return dim_scalar(b, symbols.dim(e), i64)
     kind = type(e).__name__
-    if kind == "Piecewise" and e.args[-1].args[1] == True:  # noqa: E712  # sympy's own truth
+    if kind == "Piecewise" and type(e.args[-1].args[1]).__name__ == "BooleanTrue":
         value = integer_node(b, symbols, numbers, e.args[-1].args[0])
         for choice, condition in reversed([piece.args for piece in e.args[:-1]]):
             holds = truth(b, symbols, numbers, condition)
