@@ -14,7 +14,7 @@ from itertools import combinations, islice
 from typing import TypeAlias
 
 from tilewright import ops
-from tilewright.core.expr import Dim, Sym, evaluate, limits, substitute, symbols
+from tilewright.core.expr import Dim, Sym, bounds, evaluate, limits, substitute, symbols
 from tilewright.core.graph import Attrs
 from tilewright.core.opdef import OpDef, Trait
 from tilewright.core.types import TensorType
@@ -66,14 +66,14 @@ def _narrowed(pairs: Pairs, free: set[Sym]) -> dict[Sym, Dim]:
     """A symbol of fewer sizes, at all of which the two sides of a pair are equal: up to a number, from one on, or
     multiples.
 
-    ``n // 8`` and ``min(n // 8, 9)`` are equal up to 79, ``min(n, 8)`` and 8 from 8 on, ``(h + 15) // 16`` and
-    ``2*((h + 31) // 32)`` for multiples of 32.
+    ``n // 8`` and ``min(n // 8, 9)`` are equal up to 79, ``min(n, 8)`` and 8 from 8 on, ``(n + 1) // 2`` and 1 up to 2,
+    ``(h + 15) // 16`` and ``2*((h + 31) // 32)`` for multiples of 32.
     """
     found: dict[Sym, Dim] = {}
     for a, b in pairs:
         for symbol in sorted((symbols(a) | symbols(b)) & (free - found.keys()), key=lambda s: s.name):
             for fewer in _narrower(symbol, (a, b)):
-                if substitute(a, {symbol: fewer}) == substitute(b, {symbol: fewer}):
+                if bounds(substitute(a, {symbol: fewer}) - substitute(b, {symbol: fewer})) == (0, 0):
                     found[symbol] = fewer
                     break
     return found
@@ -81,7 +81,8 @@ def _narrowed(pairs: Pairs, free: set[Sym]) -> dict[Sym, Dim]:
 
 def _narrower(symbol: Sym, sides: tuple[Dim, Dim]) -> Iterator[Dim]:
     lo, hi = max(symbol.lo or 0, 1), MOST_SIZE if symbol.hi is None else symbol.hi
-    turns = [limit for e in sides for limit in limits(e) if symbols(limit[0]) == {symbol}]
+    numbers = [(e, n) for e, n in (sides, sides[::-1]) if isinstance(n, int)]
+    turns = [limit for limit in (*(limit for e in sides for limit in limits(e)), *numbers) if symbols(limit[0]) == {symbol}]
     for most in sorted({_first_above(e, n, symbol, lo, hi) - 1 for e, n in turns}, reverse=True):
         if lo <= most < hi:
             yield Sym(symbol.name, symbol.lo, most)
