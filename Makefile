@@ -46,8 +46,9 @@ lint: $(STAMP)-dev  ## ruff and mypy
 	$(RUN) -m ruff check
 	$(RUN) -m mypy
 
+# Random tests draw the same cases every time here, so that a change is judged by what it did; test-all draws new ones.
 test: lint  ## lint, then every test but the slow ones
-	$(ONE_THREAD) $(RUN) -m pytest -m "not slow and not fuzz" -n $(JOBS) $(PYTEST_ARGS)
+	$(ONE_THREAD) $(RUN) -m pytest -m "not slow and not fuzz" --hypothesis-profile=ci -n $(JOBS) $(PYTEST_ARGS)
 
 test-all: lint  ## lint, then every test, full-size models too
 	$(ONE_THREAD) $(RUN) -m pytest -m "not fuzz" -n $(JOBS) --timeout 1800 -o faulthandler_timeout=2400 $(PYTEST_ARGS)
