@@ -82,7 +82,8 @@ def _narrowed(pairs: Pairs, free: set[Sym]) -> dict[Sym, Dim]:
 def _narrower(symbol: Sym, sides: tuple[Dim, Dim]) -> Iterator[Dim]:
     lo, hi = max(symbol.lo or 0, 1), MOST_SIZE if symbol.hi is None else symbol.hi
     numbers = [(e, n) for e, n in (sides, sides[::-1]) if isinstance(n, int)]
-    turns = [limit for limit in (*(limit for e in sides for limit in limits(e)), *numbers) if symbols(limit[0]) == {symbol}]
+    found = (*(limit for e in sides for limit in limits(e)), *numbers)
+    turns = [limit for limit in found if symbols(limit[0]) == {symbol}]
     for most in sorted({_first_above(e, n, symbol, lo, hi) - 1 for e, n in turns}, reverse=True):
         if lo <= most < hi:
             yield Sym(symbol.name, symbol.lo, most)
