@@ -23,6 +23,7 @@ from tilewright.frontend import (
     aten_order,
     aten_places,
     aten_pool,
+    aten_pool_backward,
     aten_random,
     aten_reduce,
     aten_rnn,
@@ -46,6 +47,7 @@ FAMILIES: Mapping[str, Mapping[str, Callable[[Call], Result]]] = {
     "pooling and resampling": aten_pool.TABLE,
     "normalisation and attention": aten_norm.TABLE,
     "backward": aten_backward.TABLE,
+    "backward of pools": aten_pool_backward.TABLE,
     "encoder layer": aten_encoder.TABLE,
     "recurrence": aten_rnn.TABLE,
     "special function": aten_special.TABLE,
@@ -78,7 +80,7 @@ KEPT_WHOLE = (
 TAKEN_APART = frozenset({
     "_native_batch_norm_legit_functional.default", "_batch_norm_with_update_functional.default",
     "narrow_copy.default", "unbind_copy.int", "tril_indices.default",
-    "triu_indices.default", "max_pool2d_with_indices_backward.default", "ldexp.Tensor", "split_copy.Tensor",
+    "triu_indices.default", "ldexp.Tensor", "split_copy.Tensor",
     "addbmm.default", "unfold_backward.default",
 })  # fmt: skip
 """Calls that the core set keeps, and for which PyTorch has a decomposition all the same."""

@@ -13,7 +13,7 @@ import numpy as np
 from tilewright import ops
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Node
-from tilewright.core.types import f32, i64, product
+from tilewright.core.types import Array, f32, i64, product
 from tilewright.frontend.aten_call import Call, Result, cast, dim_scalar, reshape
 from tilewright.frontend.aten_pool import batched
 from tilewright.frontend.banded import banded_sum
@@ -82,15 +82,20 @@ def _average_by_windows(c: Call, x: Node, sizes: tuple[Dim, ...], outs: tuple[Di
     for axis, (size, out) in enumerate(zip(sizes, outs, strict=True), len(x.shape) - n):
         assert isinstance(size, int)
         assert isinstance(out, int)
-        weights = np.zeros((out, size))
-        for i in range(out):
-            start, stop = i * size // out, -(-(i + 1) * size // out)
-            weights[i, start:stop] = 1 / (stop - start)
-        x = banded_sum(c.b, x, axis, weights)
+        x = banded_sum(c.b, x, axis, window_weights(size, out))
     return cast(c.b, x, dtype)
 
 
-def _window_ends(c: Call, size: Dim, out: Dim) -> tuple[Node, Node]:
+def window_weights(size: int, out: int) -> Array:
+    """How much of each place of an axis is in each window's mean: ``[out, size]``."""
+    weights = np.zeros((out, size))
+    for i in range(out):
+        start, stop = i * size // out, -(-(i + 1) * size // out)
+        weights[i, start:stop] = 1 / (stop - start)
+    return weights
+
+
+def window_ends(c: Call, size: Dim, out: Dim) -> tuple[Node, Node]:
     """Where the windows along an axis begin and end, i64[out]."""
     b = c.b
     at = b(ops.iota, extent=out, dtype=i64)
@@ -103,7 +108,7 @@ def _window_ends(c: Call, size: Dim, out: Dim) -> tuple[Node, Node]:
 def _spread(c: Call, x: Node, axis: int, size: Dim, out: Dim, filler: float) -> Node:
     """``x`` with an axis of windows before ``axis``, and ``filler`` for what is outside of each."""
     b = c.b
-    start, end = (reshape(b, e, (out, 1)) for e in _window_ends(c, size, out))
+    start, end = (reshape(b, e, (out, 1)) for e in window_ends(c, size, out))
     at = b(ops.iota, extent=size, dtype=i64)
     mask = b(ops.logical_and, b(ops.ge, at, start), b(ops.lt, at, end))
     mask = reshape(b, mask, (out, size, *(1,) * (len(x.shape) - axis - 1)))
@@ -114,7 +119,7 @@ def _average_by_masks(c: Call, x: Node, sizes: tuple[Dim, ...], outs: tuple[Dim,
     """The mean of each window, axis by axis."""
     b, first = c.b, len(x.shape) - len(sizes)
     for axis, (size, out) in enumerate(zip(sizes, outs, strict=True), first):
-        start, end = _window_ends(c, size, out)
+        start, end = window_ends(c, size, out)
         count = reshape(b, cast(b, b(ops.sub, end, start), x.dtype), (out, *(1,) * (len(x.shape) - axis - 1)))
         x = b(ops.reduce_sum, _spread(c, x, axis, size, out, 0.0), axes=(axis + 1,), keepdims=False)
         x = b(ops.div, x, count)

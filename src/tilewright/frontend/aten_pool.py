@@ -27,7 +27,7 @@ def batched(c: Call, n: int) -> Node:
     return reshape(c.b, x, (1, *x.shape)) if len(x.shape) == n + 1 else x
 
 
-def _window(c: Call, n: int) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+def window_of(c: Call, n: int) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
     """Kernel, strides (the kernel where none are given) and padding."""
     kernel = c.pair("kernel_size", n)
     return kernel, c.pair("stride", n) if c["stride"] else kernel, c.pair("padding", n)
@@ -55,7 +55,7 @@ def _cut(c: Call, y: Node, n: int) -> Node:
 def _max_pool(n: int) -> Convert:
     def convert(c: Call) -> Result:
         x = batched(c, n)
-        kernel, strides, pads = _window(c, n)
+        kernel, strides, pads = window_of(c, n)
         dilations = c.pair("dilation", n)
         extra = [0] * n
         if c["ceil_mode"]:
@@ -78,7 +78,7 @@ def _max_pool(n: int) -> Convert:
 def _whole_mean(c: Call, x: Node, n: int) -> Node:
     """Means of integers, cut towards zero: exact sums over tables of places, by counts known now."""
     b = c.b
-    kernel, strides, pads = _window(c, n)
+    kernel, strides, pads = window_of(c, n)
     sizes = [d for d in x.shape[-n:] if isinstance(d, int)]
     outs = [d for d in c.shape[-n:] if isinstance(d, int)]
     if len(sizes) != n or len(outs) != n:
@@ -109,7 +109,7 @@ def _avg_pool(n: int) -> Convert:
         x = batched(c, n)
         if x.dtype.is_integer:
             return _whole_mean(c, x, n)
-        kernel, strides, pads = _window(c, n)
+        kernel, strides, pads = window_of(c, n)
         extra = tuple(_overhang(c, x, n, list(kernel), strides, pads)) if c["ceil_mode"] else (0,) * n
         divisor = c.args.get("divisor_override") or 0
         y = c.b(
