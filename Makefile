@@ -18,6 +18,7 @@ PIP_ARGS ?=
 PYTEST_ARGS ?=
 FUZZ_ARGS ?=
 REPLAY_ARGS ?=
+MOVES_ARGS ?=
 JOBS ?= 2
 
 VENV := .venv
@@ -34,7 +35,7 @@ ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-all fuzz replay lint bench clean
+.PHONY: help demo test test-all fuzz replay moves lint bench clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | while IFS='|' read -r name text; do printf '  make %-9s %s\n' "$$name" "$$text"; done
@@ -59,6 +60,9 @@ fuzz: $(STAMP)-dev  ## random graphs, code for every machine, damaged files; goe
 
 replay: $(STAMP)-dev  ## is the emitted code byte-equal to the last commit's? REPLAY_ARGS="--base HEAD~1" for another
 	$(ONE_THREAD) PYTHONPATH=src:tests:. $(RUN) -m replay --jobs $(JOBS) $(REPLAY_ARGS)
+
+moves: $(STAMP)-dev  ## do the last commits that say [moves] emit their parents' code? MOVES_ARGS="--since REV" for more
+	$(ONE_THREAD) PYTHONPATH=src:tests:. $(RUN) -m replay_moves --quick --jobs $(JOBS) $(MOVES_ARGS)
 
 bench: $(STAMP)-bench  ## latency and compile time beside the peers, interleaved
 	$(RUN) -m benchmarks.latency resnet50 bert_base mobilenet_v2 --threads 1 2

@@ -2,15 +2,17 @@
 
     python -m replay                          this working tree beside its last commit, five targets
     python -m replay --base HEAD~3            beside another commit
+    python -m replay --quick                  a part of the corpus, most models for one target: a minute or two
     python -m replay --only 'zoo/|odd/' --targets native
     python -m replay --only full/ --targets native       the zoo at full size
     python -m replay --pieces 'llvm|packing'             kernels alone, without the entry that calls them
 
 In: two states of the sources. Out: for each model and target whose schedules, kernels' LLVM text, entry or packed
-weights differ, the first piece that does and where; exit code 1 if any differs. Each state is recorded in a process of
+weights differ, the first kernel that does and where; exit code 1 if any differs. Each state is recorded in a process of
 its own by its own copy of this file, so that modules may move between them; models that only one state's corpus holds
 are left out.
-Not its business: the models (``replay_corpus``), whether the code is right.
+Not its business: the models (``replay_corpus``), which commits must be equal (``replay_moves``), whether the code is
+right.
 """
 
 from __future__ import annotations
@@ -28,58 +30,83 @@ import sys
 import tarfile
 import tempfile
 import warnings
+import zlib
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 TARGETS = ("x86-64-v4", "x86-64-v3", "x86-64", "aarch64", "cortex-m4")
+DOTS = ("cascadelake", "aarch64-dotprod")
+"""Targets with an instruction for products of bytes, for the nests of a quick run."""
+QUICK = re.compile(r"nest/|zoo/(?!unet|inception|densenet|efficientnet)|dynamic/(mlp|lstm|bert|resnet50$)|odd/|random/")
+"""The models of a quick run: all but those of many kernels like the others'."""
+N_CORES = 4
+"""Of every target, whatever this computer has."""
 SHOWN_LINES = 30
+RECORDER = "recorder 2"
+"""A state whose own copy of this file says another number is recorded by ours: it would record other pieces."""
 Pieces = dict[str, str]
-"""The text of each piece of one compile, by name, in order: entry, then kernels; digests for weights."""
+"""The text of each piece of one compile, by name, in order: kernels' ``NAME KIND``, digest of weights, entry."""
 
 
 def main() -> None:
     options = _options()
     if options.record:
-        record(options.record, options.only, options.targets, options.part, options.parts)
+        record(options.record, options.only, options.targets, options.part, options.parts, quick=options.quick)
         return
     with tempfile.TemporaryDirectory(prefix="replay-") as scratch:
         base, old, new = (Path(scratch) / name for name in ("base", "old", "new"))
-        _check_out(options.base, base)
+        check_out(options.base, base)
         for tree, folder in ((base, old), (ROOT, new)):
-            _record_apart(tree, folder, options)
-        n_compared, differences = 0, 0
-        for name in sorted({p.name for p in new.iterdir()} & {p.name for p in old.iterdir()}):
-            n_compared += 1
-            before, after = (chosen(read(state / name), options.pieces) for state in (old, new))
-            if difference := first_difference(before, after):
-                differences += 1
-                print(f"{name.removesuffix('.gz').replace('~', '/')}: {difference}\n", flush=True)
-    print(f"{n_compared} compiles compared with {options.base}: {differences} differ")
-    sys.exit(1 if differences or not n_compared else 0)
+            record_apart(tree, folder, options)
+        n_compared, n_differ = compare(old, new, options.pieces)
+    print(f"{n_compared} compiles compared with {options.base}: {n_differ} differ")
+    sys.exit(1 if n_differ or not n_compared else 0)
 
 
-def record(folder: Path, only: str, targets: Sequence[str], part: int, parts: int) -> None:
+def compare(old: Path, new: Path, wanted: str = "") -> tuple[int, int]:
+    """Print the first difference of every compile that both folders hold; how many there are, and how many differ."""
+    shared = sorted({p.name for p in new.iterdir()} & {p.name for p in old.iterdir()})
+    n_differ = 0
+    for name in shared:
+        before, after = (chosen(read(state / name), wanted) for state in (old, new))
+        if difference := first_difference(before, after):
+            n_differ += 1
+            print(f"{name.removesuffix('.gz').replace('~', '/')}: {difference}\n", flush=True)
+    return len(shared), n_differ
+
+
+def record(folder: Path, only: str, targets: Sequence[str], part: int, parts: int, *, quick: bool = False) -> None:
     """Write the pieces of every model of the corpus for every target, a file each; ``part`` of ``parts``."""
     from replay_corpus import CORPUS, FULL
 
     warnings.simplefilter("ignore")
     folder.mkdir(parents=True, exist_ok=True)
     wanted = [n for n in CORPUS if re.search(only, n) and (only.startswith(FULL) or not n.startswith(FULL))]
+    if quick:
+        wanted = [n for n in wanted if QUICK.match(n)]
     for name in wanted[part::parts]:
         try:
             graph = CORPUS[name]()
         except Exception as e:  # what PyTorch cannot trace is the same in both states
             print(f"{name} is left out: {type(e).__name__}: {e}"[:200], file=sys.stderr)
             continue
-        for target in targets:
+        for target in quick_targets(name, targets) if quick else targets:
             try:
                 made = pieces(graph, target)
             except Exception as e:
                 made = {"refused": f"{type(e).__name__}: {e}"}
             text = json.dumps(made)
             (folder / f"{name.replace('/', '~')} {target}.gz").write_bytes(gzip.compress(text.encode(), 1, mtime=0))
+
+
+def quick_targets(name: str, targets: Sequence[str]) -> tuple[str, ...]:
+    """All and more for a nest; for another model one of them, which its name decides."""
+    if name.startswith("nest/"):
+        return (*targets, *(t for t in DOTS if t not in targets))
+    return (targets[zlib.crc32(name.encode()) % len(targets)],)
 
 
 def pieces(graph: object, target: str) -> Pieces:
@@ -89,17 +116,21 @@ def pieces(graph: object, target: str) -> Pieces:
     from tilewright.tile.schedule.book import schedule_text
 
     options = Options(target=target)
-    split = optimise_and_split(graph, options, options.machine, Clock())  # type: ignore[arg-type]
+    machine = replace(options.machine, n_cores=N_CORES)
+    split = optimise_and_split(graph, options, machine, Clock())  # type: ignore[arg-type]
     kernels, found = split.kernels, Pieces()
-    texts = kernels.texts()
-    found["entry"] = split.entry(None)
+    texts, computations = kernels.texts(), {spec.name: text for text, spec in kernels.specs.items()}
+    layouts = {
+        spec.name: [packing.layout for _, packing in spec.reads if packing is not None]
+        for spec in kernels.specs.values()
+    }
     for name, text in texts.items():
+        found[f"{name} computation"] = computations[name]
         found[f"{name} schedule"] = schedule_text(name, kernels.schedules[name], kernels.labels[name])
+        found[f"{name} packing"] = "\n".join(layouts[name])
         found[f"{name} llvm"] = text
-    for spec in kernels.specs.values():
-        layouts = [packing.layout for _, packing in spec.reads if packing is not None]
-        found[f"{spec.name} packing"] = "\n".join(layouts)
     found["weights"] = sha256(split.planner.weights.blob()).hexdigest()
+    found["entry"] = split.entry(None)
     return found
 
 
@@ -115,14 +146,25 @@ def chosen(pieces: Pieces, names: str) -> Pieces:
 
 
 def first_difference(old: Pieces, new: Pieces) -> str:
-    """The first piece that differs, with the lines in question; nothing where all are equal."""
-    for name in (*old, *(n for n in new if n not in old)):
-        if old.get(name) == new.get(name):
-            continue
-        if name not in old or name not in new:
-            return f"{name} is only in the {'new' if name in new else 'old'} state"
-        return "\n".join([f"{name} differs", *_lines_apart(old[name], new[name])])
-    return ""
+    """The first kernel, or else the first other piece, that differs, with the lines in question; nothing if none does.
+
+    A kernel is named by its computation: one that changed has another name, and is shown beside the one in its place.
+    """
+    names = [[name.split()[0] for name in pieces if " " in name] for pieces in (old, new)]
+    only_old, only_new = ([k for k in dict.fromkeys(a) if k not in b] for a, b in (names, names[::-1]))
+    partners = dict(zip(only_old, only_new, strict=False))
+    seen = set()
+    for name, text in old.items():
+        kernel, *kind = name.split()
+        other = " ".join([partners.get(kernel, kernel), *kind])
+        seen.add(other)
+        if other not in new:
+            return f"{name} is only in the old state"
+        after = new[other].replace(partners[kernel], kernel) if kernel in partners else new[other]
+        if after != text:
+            renamed = f" (now {partners[kernel]})" if kernel in partners else ""
+            return "\n".join([f"{name}{renamed} differs", *_lines_apart(text, after)])
+    return next((f"{name} is only in the new state" for name in new if name not in seen), "")
 
 
 def _lines_apart(old: str, new: str) -> Iterator[str]:
@@ -134,7 +176,7 @@ def _lines_apart(old: str, new: str) -> Iterator[str]:
         yield line[:200]
 
 
-def _check_out(revision: str, folder: Path) -> None:
+def check_out(revision: str, folder: Path) -> None:
     """The sources of a commit, without touching the repository."""
     archive = subprocess.run(
         ["git", "archive", revision, "src", "tests", "benchmarks", "pyproject.toml"],
@@ -146,10 +188,13 @@ def _check_out(revision: str, folder: Path) -> None:
         tar.extractall(folder, filter="data")
 
 
-def _record_apart(tree: Path, folder: Path, options: argparse.Namespace) -> None:
+def record_apart(tree: Path, folder: Path, options: argparse.Namespace) -> None:
     """Record a tree in processes of its own, with its own recorder and corpus where it has them."""
-    for name in ("replay.py", "replay_corpus.py"):
-        if not (tree / "tests" / name).exists():  # a state from before there was a recorder
+    own = tree / "tests" / "replay.py"
+    if not own.exists() or RECORDER not in own.read_text():
+        shutil.copy(ROOT / "tests" / "replay.py", own)
+    for name in ("replay_corpus.py", "nests.py"):
+        if not (tree / "tests" / name).exists():
             shutil.copy(ROOT / "tests" / name, tree / "tests")
     paths = [tree / "src", tree / "tests", tree]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths)), "OMP_NUM_THREADS": "1"}  # noqa: TID251
@@ -163,6 +208,7 @@ def _record_apart(tree: Path, folder: Path, options: argparse.Namespace) -> None
         options.only,
         "--targets",
         *options.targets,
+        *(["--quick"] if options.quick else []),
     ]
     running = [
         subprocess.Popen([*command, "--part", str(k), "--parts", str(options.jobs)], cwd=tree, env=environment)
@@ -172,15 +218,21 @@ def _record_apart(tree: Path, folder: Path, options: argparse.Namespace) -> None
         raise SystemExit(f"recording {tree} failed")
 
 
+def add_recording(parser: argparse.ArgumentParser) -> None:
+    """The options that say what of two states is compared."""
+    parser.add_argument("--only", default="", help="regular expression over the models' names")
+    parser.add_argument("--targets", nargs="+", default=TARGETS)
+    parser.add_argument("--pieces", default="", help="regular expression over entry, weights, KERNEL llvm, ...")
+    parser.add_argument("--jobs", type=int, default=2, help="processes")
+    parser.add_argument("--quick", action="store_true", help="a part of the corpus, most models for one target")
+
+
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m replay", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--base", default="HEAD", help="the commit to compare with")
-    parser.add_argument("--only", default="", help="regular expression over the models' names")
-    parser.add_argument("--targets", nargs="+", default=TARGETS)
-    parser.add_argument("--pieces", default="", help="regular expression over entry, weights, KERNEL llvm, ...")
-    parser.add_argument("--jobs", type=int, default=2, help="processes")
+    add_recording(parser)
     parser.add_argument("--record", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--part", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--parts", type=int, default=1, help=argparse.SUPPRESS)

@@ -1,8 +1,9 @@
 """The models whose code `make replay` compares: a name for each, and its graph.
 
-In: nothing. Out: ``CORPUS``, functions that make graphs, by name. The zoo's nets at small sizes, fixed and dynamic;
-layers of odd shapes; seeded random graphs, which hold control flow, symbolic sizes, sizes that data decide, every dtype
-and quantised ops; ``full/`` nets at full size, which only a run that names them takes.
+In: nothing. Out: ``CORPUS``, functions that make graphs, by name. One of each kind of nest, quantised ones and control
+flow among them; the zoo's nets at small sizes, fixed and dynamic; layers of odd shapes, recurrent ones too; seeded
+random graphs, which hold control flow, symbolic sizes, sizes that data decide, every dtype and quantised ops; ``full/``
+nets at full size, which only a run that names them takes.
 Not its business: emitting and comparing (``replay``).
 """
 
@@ -17,6 +18,7 @@ from benchmarks import odd_shapes, zoo
 
 from contractions import contraction
 from graphs import random_graph
+from nests import NESTS
 from networks import network
 from tilewright.core.graph import Graph
 from tilewright.frontend.torch import import_module
@@ -40,7 +42,7 @@ def _layer(family: odd_shapes.Family, shape: tuple[int, ...]) -> Graph:
 
 
 def _corpus() -> Mapping[str, Callable[[], Graph]]:
-    found: dict[str, Callable[[], Graph]] = {}
+    found: dict[str, Callable[[], Graph]] = {f"nest/{name}": make for name, make in NESTS.items()}
     for name in zoo.MODELS:
         found[f"zoo/{name}"] = partial(_zoo, name, small=True)
         found[f"dynamic/{name}"] = partial(_zoo, name, small=True, dynamic=True)
