@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain, combinations, islice
+from itertools import combinations, islice
 from typing import TypeAlias
 
 from tilewright import ops
