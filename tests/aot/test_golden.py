@@ -1,6 +1,7 @@
 """Artefacts of earlier versions, kept as they were written: this version loads them, and they answer as they did.
 
 `python tests/aot/test_golden.py VERSION` writes a new folder beside the old ones, which are never written again.
+Folders `format-N` hold models that states of main saved when `FORMAT_VERSION` was N.
 """
 
 from __future__ import annotations
@@ -13,8 +14,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tilewright.runtime import artifact
+from tilewright.runtime.errors import ArtifactError
+from tilewright.runtime.manifest import FORMAT_VERSION
+
 FOLDER = Path(__file__).parent / "golden"
-VERSIONS = sorted(p.name for p in FOLDER.iterdir() if p.is_dir())
+MODELS = sorted(p.relative_to(FOLDER).as_posix() for p in FOLDER.glob("*/*.tw"))
+VERSIONS = sorted(p.parent.name for p in FOLDER.glob("*/layer.json"))
 X = np.linspace(-2, 2, 24, dtype=np.float32).reshape(3, 8)
 
 on_x86_linux = pytest.mark.skipif(
@@ -32,17 +38,57 @@ def weights() -> tuple[np.ndarray, np.ndarray]:
     return np.cos(np.arange(32, dtype=np.float32)).reshape(8, 4), np.array([0.5, -0.5, 1, 0], np.float32)
 
 
-def test_there_are_some() -> None:
-    assert VERSIONS
+def test_there_is_one_of_every_format() -> None:
+    """A format's number is raised together with a golden file of it: `model.save` of the version that wrote it."""
+    formats = {artifact.load(FOLDER / name).manifest.format_version for name in MODELS}
+    assert VERSIONS and formats == set(range(1, FORMAT_VERSION + 1))
 
 
 @on_x86_linux
-@pytest.mark.parametrize("version", VERSIONS)
-def test_a_saved_model_loads_and_answers(version: str) -> None:
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_saved_model_loads_and_answers(name: str, threads: int) -> None:
+    check(FOLDER / name, threads)
+
+
+@on_x86_linux
+@pytest.mark.parametrize("name", MODELS)
+def test_a_saved_model_is_saved_again_in_the_newest_format(name: str, tmp_path: Path) -> None:
     import tilewright as tw
 
-    model = tw.load(FOLDER / version / "layer.tw", threads=1)
-    np.testing.assert_allclose(model(X), expected(), rtol=1e-5, atol=1e-6)
+    again = tmp_path / Path(name).name
+    tw.load(FOLDER / name, threads=1).save(again)
+    assert artifact.load(again).manifest.format_version == FORMAT_VERSION
+    check(again, 1)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_damage_to_a_saved_model_is_found(name: str) -> None:
+    """In each part: the header, the weights, the objects."""
+    data = (FOLDER / name).read_bytes()
+    n_header = int.from_bytes(data[:8], "little")
+    weights = artifact.parse(data).manifest.weights.size
+    for at in (20, 8 + n_header + weights // 2, 8 + n_header + weights + 70):
+        damaged = bytearray(data)
+        damaged[at] ^= 1
+        with pytest.raises(ArtifactError):
+            artifact.parse(bytes(damaged))
+
+
+def check(file: Path, threads: int) -> None:
+    """Does a model answer as its kind, which its file is named after, does?"""
+    import tilewright as tw
+
+    model = tw.load(file, threads=threads)
+    if file.stem == "layer":
+        np.testing.assert_allclose(model(X), expected(), rtol=1e-5, atol=1e-6)
+        return
+    rows = np.linspace(-3, 3, 64 * 1000, dtype=np.float32).reshape(1000, 64)
+    mask = (np.arange(12) % 3).astype(np.float32)
+    softmax, places = model(rows, mask)
+    want = np.exp(rows.astype(float))
+    np.testing.assert_allclose(softmax, 2 * want / want.sum(1, keepdims=True), rtol=1e-5)
+    np.testing.assert_array_equal(places, np.argwhere(mask))
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -49,7 +49,8 @@ def test_round_trip() -> None:
 @pytest.mark.parametrize(
     ("path", "value", "words"),
     [
-        (("format_version",), 1, "format version 1"),
+        (("format_version",), 0, "format_version"),
+        (("format_version",), 3, "format version 3 is newer"),
         (("format_version",), "1", "format_version"),
         (("n_dims",), -1, "n_dims"),
         (("n_dims",), True, "n_dims"),

@@ -7,6 +7,8 @@ Layout: header length (8 bytes, little-endian), JSON header padded with spaces, 
 manifest as JSON text and that text's digest; tensor ``weights`` (U8) comes first and starts on a multiple of 64, so
 that it can be used from a memory map; then ``object.<i>`` (U8). Everything outside the manifest's text follows from it:
 the loader builds the header anew and wants the same bytes, so no byte of a file goes unchecked.
+Files of every format version before are read, too; what is written has the newest (``docs/artifact.md`` tells them
+apart).
 """
 
 from __future__ import annotations
@@ -22,12 +24,12 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.runtime.digest import checksum
+from tilewright.runtime.digest import checksum, checksum_of_format_1
 from tilewright.runtime.errors import ArtifactError
 from tilewright.runtime.fields import FieldError, Fields, decode_json
 from tilewright.runtime.files import map_file, open_regular, write_atomically
 from tilewright.runtime.formats import COMPILED, recognise
-from tilewright.runtime.manifest import Manifest, ObjectSpec, WeightsSpec
+from tilewright.runtime.manifest import FORMAT_VERSION, Manifest, ObjectSpec, WeightsSpec
 from tilewright.runtime.signature import check_signature
 from tilewright.runtime.values import aligned_buffer
 
@@ -102,7 +104,9 @@ def pack(manifest: Manifest, objects: Sequence[ObjectImage], weights: Any) -> tu
     flat = memoryview(weights)
     blob = flat.cast("B") if flat.nbytes else memoryview(b"")
     specs = tuple(ObjectSpec(o.name, len(o.data), hashlib.sha256(o.data).hexdigest()) for o in objects)
-    sealed = dataclasses.replace(manifest, objects=specs, weights=WeightsSpec(len(blob), checksum(blob)))
+    sealed = dataclasses.replace(
+        manifest, objects=specs, weights=WeightsSpec(len(blob), checksum(blob)), format_version=FORMAT_VERSION
+    )
     return sealed, [_header(sealed, sealed.to_json()), blob, *(o.data for o in objects)]
 
 
@@ -168,7 +172,8 @@ def _read_data(manifest: Manifest, data: memoryview) -> Artifact:
         objects.append(ObjectImage(spec.name, image))
         start += spec.size
     blob = data[: manifest.weights.size]
-    if checksum(blob) != manifest.weights.checksum:
+    found = checksum_of_format_1(blob) if manifest.format_version == 1 else checksum(blob)
+    if found != manifest.weights.checksum:
         raise FieldError("the weights do not match their checksum: the file is damaged")
     weights = np.frombuffer(blob, np.uint8) if len(blob) else np.empty(0, np.uint8)
     return Artifact(manifest, tuple(objects), weights)

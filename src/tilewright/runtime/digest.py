@@ -8,12 +8,14 @@ rows and the columns of pieces of 64 rows of 4 KiB, then a digest over these. Da
 disk, a burst, a flipped bit) always changes a column's sum, rows that changed places change the rows' sums; what is
 left are differences that cancel in every row and column of a piece at once. A checksum in the same file can't stop a
 forger whatever its strength: that takes a signature. ``docs/adr/0008-checking-weights.md`` has the measurements.
+Weights of files of format 1 have CRC-32 over pieces of 1 MiB instead of sums.
 """
 
 from __future__ import annotations
 
 import hashlib
 import threading
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -24,14 +26,21 @@ ROW_WORDS = 512
 CHECK_PIECE = 64 * ROW_WORDS * 8
 N_THREADS = 2
 
-_CHECKSUM = "sums-256k:"
+CRC_PIECE = 1 << 20
 
 
 def checksum(data: memoryview) -> str:
     """Damage-detecting checksum of weights; the text names its algorithm."""
     pieces = range(0, len(data), CHECK_PIECE)
     sums = _parallel(lambda start: _row_and_column_sums(data[start : start + CHECK_PIECE]), pieces)
-    return _CHECKSUM + _root(sums, len(data))
+    return "sums-256k:" + _root(sums, len(data))
+
+
+def checksum_of_format_1(data: memoryview) -> str:
+    """The same as files of format 1 have it."""
+    pieces = range(0, len(data), CRC_PIECE)
+    sums = _parallel(lambda start: zlib.crc32(data[start : start + CRC_PIECE]).to_bytes(4, "little"), pieces)
+    return "crc32-1m:" + _root(sums, len(data))
 
 
 def digest_bytes(data: memoryview | bytes) -> str:

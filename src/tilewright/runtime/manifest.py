@@ -17,7 +17,8 @@ from tilewright.runtime.fields import FieldError, Fields, decode_json
 from tilewright.runtime.structure import FLAT, Convention
 
 FORMAT_VERSION = 2
-"""Version of manifest and ABI together; a file with another number is refused."""
+"""Version of manifest and ABI together, as it is written. A change that an older reader would take for something else
+raises it, and ``artifact`` keeps a reader for each number before it; a higher one is refused."""
 
 DTYPE_BYTES = {
     "bool": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8, "uint8": 1, "uint16": 2, "uint32": 4, "uint64": 8,
@@ -173,9 +174,10 @@ class Manifest:
         """Parse and check every field; ``ArtifactError`` names the first one that is wrong."""
         try:
             fields = Fields(decode_json(text), "manifest")
-            version = fields.integer("format_version", 0)
-            if version != FORMAT_VERSION:
-                raise FieldError(f"format version {version} is not {FORMAT_VERSION}, the one this release reads")
+            version = fields.integer("format_version", 1)
+            if version > FORMAT_VERSION:
+                what = f"format version {version} is newer than {FORMAT_VERSION}, the last one that this release reads"
+                raise ArtifactError(what, remedy="load it with the release that wrote it, or with a newer one")
             return _manifest(fields)
         except FieldError as error:
             raise ArtifactError(str(error), remedy="compile the model again with this release") from error
@@ -185,7 +187,7 @@ def _manifest(f: Fields) -> Manifest:
     inputs, outputs = (tuple(_tensor(c) for c in f.children(kind)) for kind in ("inputs", "outputs"))
     names = [[t.name for t in tensors] for tensors in (inputs, outputs)]
     made = Manifest(
-        format_version=f.integer("format_version", 0),
+        format_version=f.integer("format_version", 1),
         tilewright_version=f.text("tilewright_version"),
         target=_target(f.child("target")),
         inputs=inputs,
