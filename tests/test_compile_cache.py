@@ -67,6 +67,23 @@ def test_equal_model_hits_and_changed_ones_miss(built: list[str]) -> None:
     assert len(built) == 5
 
 
+@pytest.mark.parametrize("name", ["llvmlite.__version__", "llvmlite.binding.llvm_version_info", "numpy.__version__"])
+def test_another_version_of_what_makes_the_code_misses(
+    built: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Of a graph as of a file, whose key is found without the compiler."""
+    file = tmp_path / "net.onnx"
+    onnx.save(_onnx_model(), file)
+    for _ in range(2):
+        tw.compile(_graph(1.0))
+        tw.compile(file)
+    assert len(built) == 2
+    monkeypatch.setattr(name, (99, 0, 0) if name.endswith("info") else "99.0")
+    tw.compile(_graph(1.0))
+    tw.compile(file)
+    assert len(built) == 4
+
+
 def test_a_damaged_entry_is_compiled_again(built: list[str], tmp_path: Path) -> None:
     tw.compile(_graph(1.0))
     assert Cache().entries()

@@ -41,7 +41,7 @@ from tilewright.options import Clock, Level, Options, Progress, check_sizes_give
 from tilewright.partition.plan import Planner
 from tilewright.partition.program import Branch, Call, LetDim, Program, Repeat, SetDim
 from tilewright.partition.work import points_of
-from tilewright.runtime.answers import Keyed, compiler_state, keyed_source, question, remember_answer
+from tilewright.runtime.answers import Keyed, compiler_text, keyed_source, question, remember_answer
 from tilewright.runtime.artifact import ALIGNMENT, Artifact, ObjectImage
 from tilewright.runtime.cache import Cache
 from tilewright.runtime.digest import digest_arrays
@@ -571,7 +571,7 @@ def pass_table() -> list[dict[str, str]]:
 
 def _cache_key(source: str, options: Options) -> str:
     target = options.machine
-    return f"tilewright {__version__} {compiler_state()}\n{source}\n{options}\n{target}"
+    return f"{compiler_text()}\n{source}\n{options}\n{target}"
 
 
 __all__ = [

@@ -17,6 +17,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import llvmlite
+import llvmlite.binding as llvm
+import ml_dtypes
+import numpy as np
+
 from tilewright.runtime.artifact import Artifact
 from tilewright.runtime.cache import Cache
 from tilewright.runtime.digest import digest_bytes
@@ -72,7 +77,7 @@ def keyed_source(
 
 def question(key: str, *options: object) -> str:
     """Everything that a compile of the source with this key depends on."""
-    return "\n".join([f"tilewright {__version__} {compiler_state()}", key, repr(options), machine_text()])
+    return "\n".join([compiler_text(), key, repr(options), machine_text()])
 
 
 def find_answer(store: Cache, asked: str) -> Artifact | None:
@@ -87,8 +92,18 @@ def remember_answer(store: Cache, asked: str, key: str) -> None:
         store.put(_KIND, asked, key.encode())
 
 
+def compiler_text() -> str:
+    """The compiler's build: its version and state, and what else decides the bytes that it makes of a model.
+
+    LLVM selects the instructions, and NumPy folds constants and packs weights.
+    """
+    llvm_version = ".".join(map(str, llvm.llvm_version_info))
+    versions = (llvmlite.__version__, llvm_version, np.__version__, ml_dtypes.__version__)
+    return f"tilewright {__version__} {_state()} made with llvmlite, LLVM, NumPy, ml_dtypes: {' '.join(versions)}"
+
+
 @lru_cache(1)
-def compiler_state() -> str:
+def _state() -> str:
     """What tells states of the compiler's own sources apart in a working tree, where they are edited; else nothing."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     if not os.path.exists(os.path.join(package, "..", "..", "pyproject.toml")):
