@@ -2,6 +2,8 @@
 
 import os
 import random
+import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 import torch
 
 import tilewright as tw
+from tilewright.driver import compile_graph
 from tilewright.frontend import dynamo_weights
 from tilewright.frontend.dynamo import make_backend
 from tilewright.graph.interp import run
@@ -257,3 +260,134 @@ def test_refresh_makes_a_module_s_weights_looked_at(monkeypatch: pytest.MonkeyPa
         layer.weight.data[300, 77] += 1
         tw.refresh(layer)
         torch.testing.assert_close(model(x), layer(x))
+
+
+WRITES: dict[str, Callable[[torch.nn.Parameter, float], Any]] = {
+    "counted": lambda p, k: p.fill_(k),
+    "by .data": lambda p, k: p.data.copy_(torch.full(p.shape, k)),
+    "by NumPy": lambda p, k: p.detach().numpy().fill(k),
+    "other memory": lambda p, k: setattr(p, "data", torch.full(p.shape, k)),
+    "in place by .data": lambda p, k: p.data.zero_().add_(k),
+}
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES.keys())
+def test_while_one_thread_compiles_no_other_runs_old_code(write: Callable[[torch.nn.Parameter, float], Any]) -> None:
+    """The old code's weights have changed for every thread that asks, also after one has asked."""
+    is_compiling, goes_on = threading.Event(), threading.Event()
+
+    def compile_slowly(graph: Any, **options: Any) -> Any:
+        execute = compile_graph(graph, **options)
+        is_compiling.set()
+        assert goes_on.wait(60)
+        return execute
+
+    module, x = torch.nn.Linear(64, 64, bias=False), torch.eye(64)
+    model = torch.compile(module, backend=make_backend(compile_slowly), fullgraph=True)
+    with torch.no_grad():
+        module.weight.fill_(1)
+        goes_on.set()
+        model(x)
+        is_compiling.clear(), goes_on.clear()
+        write(module.weight, 2.0)
+        results: list[torch.Tensor] = []
+
+        def call() -> None:
+            with torch.no_grad():
+                results.append(model(x).clone())
+
+        threads = [threading.Thread(target=call) for _ in range(4)]
+        threads[0].start()
+        assert is_compiling.wait(60)
+        for t in threads[1:]:
+            t.start()
+        time.sleep(0.05)
+        assert not results  # nothing is right before there is code for it
+        goes_on.set()
+        for t in threads:
+            t.join()
+    assert [float(r.min()) for r in results] == [float(r.max()) for r in results] == [2.0] * 4
+
+
+def check_threads(seed: int, n_writes: int) -> None:
+    """While a thread writes, others call: each element of a result is the weight's at some moment of that call."""
+    torch._dynamo.reset()
+    choose, side = random.Random(seed), 48
+    module, x = torch.nn.Linear(side, side, bias=False).eval(), torch.eye(side)
+    model = torch.compile(module, backend="tilewright", fullgraph=True)
+    began = done = 0  # writes
+    is_over, problems = threading.Event(), list[str]()
+
+    def call() -> None:
+        with torch.no_grad():
+            while not is_over.is_set() or done != began:
+                least = done
+                found = model(x)
+                if float(found.min()) < least or float(found.max()) > began or (found != found.round()).any():
+                    problems.append(f"{found.min()} to {found.max()} between writes {least} and {began}")
+
+    with torch.no_grad():
+        module.weight.fill_(0)
+        model(x)
+        callers = [threading.Thread(target=call) for _ in range(3)]
+        for c in callers:
+            c.start()
+        kinds = [kind for name, kind in WRITES.items() if name != "in place by .data"]  # which passes by 0
+        kept = []  # PyTorch, too, reads what is freed where a thread gives a tensor other memory during a call
+        for k in range(1, n_writes + 1):
+            began = k
+            kept.append(module.weight.detach())
+            choose.choice(kinds)(module.weight, float(k))
+            done = k
+            time.sleep(choose.choice((0, 0.001, 0.05)))
+        is_over.set()
+        for c in callers:
+            c.join()
+        assert torch.equal(model(x), torch.full((side, side), float(n_writes)))
+    assert problems == []
+
+
+def test_threads_call_while_one_writes() -> None:
+    check_threads(0, 12)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_500_writes_while_threads_call() -> None:
+    for seed in range(1, 26):
+        check_threads(seed, 20)
+
+
+def test_a_change_once_found_is_found_by_everybody() -> None:
+    """The first who looks closer has the system forget which pages were written."""
+    t = torch.randn(512, 1024)
+    seen = watch.Watch([(0, t)])
+    t.data[7, 9] += 1
+    if page_tracker() is None:
+        tw.refresh(torch.nn.ParameterList([torch.nn.Parameter(t)]))
+        t.add_(0)
+    assert [seen.unchanged((t,)) or seen.look((t,)) for _ in range(5)] == [False] * 5
+
+
+@pytest.mark.parametrize("is_counted", [True, False])
+def test_weights_changed_and_changed_back_while_code_is_made(is_counted: bool) -> None:
+    """The code may hold what they were in between, so it is not kept."""
+    if not is_counted and page_tracker() is None:
+        pytest.skip("this system does not say which pages were written")
+    module, x = torch.nn.Linear(64, 64, bias=False), torch.eye(64)
+    graphs = []
+
+    def disturbed(graph: Any, **options: Any) -> Any:
+        graphs.append(graph)
+        weight = module.weight if is_counted else module.weight.data
+        with torch.no_grad():
+            kept = weight.clone()
+            weight.fill_(3)
+            execute = compile_graph(graph, **options)
+            weight.copy_(kept)
+        return execute
+
+    model = torch.compile(module, backend=make_backend(disturbed), fullgraph=True)
+    with torch.no_grad():
+        torch.testing.assert_close(model(x), module(x))
+    assert [len(g.inputs) for g in graphs] == [1, 2]

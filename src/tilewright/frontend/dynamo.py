@@ -13,7 +13,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tilewright.core.diag import OptionError
 from tilewright.core.graph import Graph
@@ -27,6 +27,7 @@ from tilewright.frontend.dynamo_views import separate_views
 from tilewright.frontend.dynamo_weights import FrozenWeights, may_freeze
 from tilewright.frontend.dynamo_widths import guard_widths
 from tilewright.runtime.env import read_environment
+from tilewright.runtime.once import ForkLock
 
 if TYPE_CHECKING:
     import torch
@@ -104,14 +105,14 @@ def make_backend(
         def inference(functional: GraphModule, fakes: Sequence[Any]) -> Callable[..., Any]:
             name_arguments(functional, names)
             tensors = {} if freeze is False else _freezable(functional, example_inputs)
-            return _boxed(_Compiled(functional, plan, FrozenWeights(tensors, is_promised=freeze is True)))
+            return _boxed(_Compiled(functional, plan, tensors, is_promised=freeze is True))
 
         def forward(functional: GraphModule, fakes: Sequence[Any]) -> Callable[..., Any]:
             name_arguments(functional, names)
-            return _boxed(_Compiled(functional, plan, FrozenWeights({})))
+            return _boxed(_Compiled(functional, plan, {}))
 
         def backward(functional: GraphModule, fakes: Sequence[Any]) -> Callable[..., Any]:
-            return _boxed(_Compiled(functional, plan, FrozenWeights({}), lazy=True))
+            return _boxed(_Compiled(functional, plan, {}, lazy=True))
 
         table = {**_decompositions(), **DECOMPOSITIONS}
         compiler = aot_autograd(
@@ -236,41 +237,60 @@ def _freezable(functional: GraphModule, example_inputs: Sequence[Any]) -> dict[i
     return {i: example_inputs[i] for i in static if may_freeze(example_inputs[i])}
 
 
+class _Code(NamedTuple):
+    """Code, and the weights that it holds."""
+
+    frozen: FrozenWeights
+    run: Callable[[Sequence[Any]], list[Any]]
+
+
 class _Compiled:
-    """One functional graph as a callable on flat arguments; compiles again when a frozen weight has changed."""
+    """One functional graph as a callable on flat arguments; compiles again when a frozen weight has changed.
+
+    Threads: a call checks the weights of the very code that it then runs. Where they have changed, one thread compiles,
+    and the others wait for it.
+    """
 
     def __init__(
         self,
         functional: GraphModule,
         plan: Callable[[GraphModule, dict[int, torch.Tensor]], Callable[[Sequence[Any]], list[Any]]],
-        frozen: FrozenWeights,
+        weights: dict[int, torch.Tensor],
+        *,
+        is_promised: bool = False,
         lazy: bool = False,
     ) -> None:
-        self.functional = functional
-        self.plan = plan
-        self.frozen = frozen
-        self.views = separate_views(functional)
-        self.run: Callable[[Sequence[Any]], list[Any]] | None = None
-        if not lazy:
-            self._compile()
+        """``weights`` may be frozen; ``is_promised``: they never change."""
+        self._functional = functional
+        self._plan = plan
+        self._is_promised = is_promised
+        self._views = separate_views(functional)
+        self._guard = ForkLock()
+        self._code = None if lazy else self._compile(weights)
 
-    def _compile(self) -> None:
+    def _compile(self, weights: dict[int, torch.Tensor]) -> _Code:
+        """Code that holds ``weights``; one that holds none where they are written to meanwhile."""
         from torch.utils._python_dispatch import _disable_current_modes
 
         with _disable_current_modes():  # AOTAutograd compiles under its fake tensors; weights are real
-            self.frozen.remember()
-            self.run = self.plan(self.functional, self.frozen.tensors)
-            self.frozen.compiled()
+            frozen = FrozenWeights(weights, is_promised=self._is_promised)
+            run = self._plan(self._functional, weights)
+            return _Code(frozen, run) if frozen.is_ready() else self._compile({})
+
+    def _renewed(self, args: tuple[Any, ...]) -> _Code:
+        """Code for the weights as they are now."""
+        with self._guard.lock:
+            code = self._code
+            if code is None or not code.frozen.are_current(args):
+                code = self._code = self._compile(code.frozen.replaced(args) if code is not None else {})
+            return code
 
     def __call__(self, *args: Any) -> list[Any]:
-        if self.run is None:
-            self._compile()
-        elif not self.frozen.are_current(args):
-            self.frozen.replace(args)
-            self._compile()
-        assert self.run is not None
-        results = self.run(args)
-        return results if self.views is None else self.views(args, results)
+        code = self._code
+        if code is None or not code[0].are_current(args):  # by its place: a name takes longer, in every call
+            code = self._renewed(args)
+        results = code[1](args)
+        return results if self._views is None else self._views(args, results)
 
 
 def _boxed(compiled: _Compiled) -> Callable[[list[Any]], list[Any]]:

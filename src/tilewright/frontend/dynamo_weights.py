@@ -44,30 +44,28 @@ def may_freeze(tensor: Any) -> bool:
 
 
 class FrozenWeights:
-    """The constants of one graph, by their positions among its arguments."""
+    """The constants of one piece of code, by their positions among its arguments.
+
+    Make this before the tensors are read: from then on changes are noticed.
+    """
 
     def __init__(self, tensors: dict[int, torch.Tensor], *, is_promised: bool = False) -> None:
         """``is_promised``: the user says that nothing changes."""
         self.tensors = tensors
-        self._is_promised = is_promised
-        self._watch: Watch | None = None
-        self._started = self._ready = 0.0
-
-    def remember(self) -> None:
-        """Call this before the tensors are read: from now on changes are noticed."""
-        self._watch = Watch(list(self.tensors.items())) if self.tensors and not self._is_promised else None
+        self._watch = Watch(list(tensors.items())) if tensors and not is_promised else None
         self._started = self._ready = clock()
 
-    def compiled(self) -> None:
-        """Call this when the code that holds the tensors is ready."""
+    def is_ready(self) -> bool:
+        """Call this when the code that holds the tensors is ready. False: they were written to while it was made."""
         self._ready = clock()
+        return self._watch is None or self._watch.is_untouched()
 
     def are_current(self, args: tuple[Any, ...]) -> bool:
-        """Are the tensors among ``args`` those that were remembered, with the same content?"""
+        """Are the tensors among ``args`` those that were remembered, with the same content? Once False, always so."""
         watch = self._watch
         return watch is None or watch.unchanged(args) or watch.look(args)
 
-    def replace(self, args: tuple[Any, ...]) -> None:
-        """Take the tensors among ``args`` instead, or none where they change too fast."""
+    def replaced(self, args: tuple[Any, ...]) -> dict[int, torch.Tensor]:
+        """The tensors among ``args`` to take instead; none where they change too fast."""
         lasted, took = clock() - self._ready, self._ready - self._started
-        self.tensors = {i: args[i] for i in self.tensors if may_freeze(args[i])} if lasted >= took else {}
+        return {i: args[i] for i in self.tensors if may_freeze(args[i])} if lasted >= took else {}

@@ -17,13 +17,13 @@ import os
 import platform
 import struct
 import sys
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from tilewright.runtime.env import read_environment
+from tilewright.runtime.once import once
 from tilewright.runtime.values import Array
 
 Range = tuple[int, int]
@@ -131,20 +131,9 @@ def _is_filtered() -> bool:
     return "Seccomp:\t2" in Path("/proc/self/status").read_text()
 
 
-_lock = threading.Lock()
-os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
-_made: list[PageTracker | None] = []
-
-
+@once
 def page_tracker() -> PageTracker | None:
     """The tracker of this process; None where the system has none, or ``TILEWRIGHT_PAGES`` forbids it."""
-    with _lock:
-        if not _made:
-            _made.append(_make())
-        return _made[0]
-
-
-def _make() -> PageTracker | None:
     if sys.platform != "linux" or not read_environment().pages:
         return None
     try:
@@ -155,10 +144,10 @@ def _make() -> PageTracker | None:
 
 def forget_pages() -> None:
     """In a forked child: the next one who asks gets a tracker of the child's own memory."""
-    for tracker in _made:
+    for tracker in page_tracker.made.values():
         if tracker is not None:
             tracker.close()
-    _made.clear()
+    page_tracker.made.clear()
 
 
 def page_ranges(spans: Sequence[Range], page_bytes: int, gap_bytes: int = 0) -> list[Range]:

@@ -10,11 +10,11 @@ bytes of objects that are longer, and followed only where that value was found.
 from __future__ import annotations
 
 import ctypes
-import functools
 import platform
 import sys
 from typing import Any
 
+from tilewright.runtime.once import once
 from tilewright.runtime.watch_ir import TensorLayout
 
 _IMPL_WORDS = 20
@@ -24,7 +24,7 @@ _COUNTER_WORDS = 3
 _ODD_OFFSETS = 12345, 23456
 
 
-@functools.cache
+@once
 def tensor_layout() -> TensorLayout | None:
     """The layout of this process's PyTorch; None where it is not known."""
     is_known = platform.python_implementation() == "CPython" and getattr(sys, "_is_gil_enabled", lambda: True)()

@@ -14,25 +14,28 @@ look compares, in native code (``watch_ir``):
 
 A closer look compares the digests of all that may have changed. Pages that weights share with other data are written
 again and again; after ``FALSE_ALARMS`` such writes their pieces are compared in each call instead.
+
+Threads: the quick look holds the interpreter's lock and reads one ``_Memory``; a closer look takes ``_looking`` and
+publishes another ``_Memory``, complete. A watch that has found a change keeps saying so: the closer look has made the
+system forget which pages were written, so that nobody could find the change again.
 """
 
 from __future__ import annotations
 
 import ctypes
-import functools
 import mmap
-import os
 import sys
-import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tilewright.runtime.linker import LinkedLibrary, link_text
-from tilewright.runtime.pages import PAGEMAP_SCAN, Range, forget_pages, page_ranges, page_tracker, question
+from tilewright.runtime.once import ForkLock, in_forked_child, once
+from tilewright.runtime.pages import PAGEMAP_SCAN, SCAN_WORDS, Range, forget_pages, page_ranges, page_tracker, question
 from tilewright.runtime.tensor_layout import tensor_layout
 from tilewright.runtime.values import Array
 from tilewright.runtime.watch_ir import PYTHON_SYMBOLS, TensorLayout, watch_ir
@@ -49,8 +52,9 @@ FALSE_ALARMS = 2
 GAP_BYTES = 1 << 20
 """Of memory between weights: to walk past it takes the system as long as another question would."""
 
-WRITTEN, FORKED = 1, 2
-"""Alarms: another watch took note of written pages; this is another process, whose pages are not watched yet."""
+WRITTEN, FORKED, CHANGED = 1, 2, 3
+"""Alarms: another watch took note of written pages; this is another process, whose pages are not watched yet; a closer
+look has found a change."""
 
 _METH_O = 8
 _FIELDS = (
@@ -61,9 +65,27 @@ _FIELDS = (
 Stamp = tuple[int, int, int, int]
 
 
+@dataclass(frozen=True)
+class _Identity:
+    """Where tensors are and how often they were written, as Python tells (``stamp``), and as their objects hold it."""
+
+    stamps: list[Stamp]
+    rows: list[tuple[int, ...]]
+
+
 def stamp(position: int, tensor: Any) -> Stamp:
     """What changes when a tensor is replaced, or written to where PyTorch counts it."""
     return position, id(tensor), tensor.data_ptr(), tensor._version
+
+
+_looking = ForkLock()
+"""Held by closer looks of all watches: they tell each other of written pages. Calls without a change never take it."""
+
+
+class _Memory(bytearray):
+    """What the native function reads, and the arrays that it leads to."""
+
+    keeps: tuple[object, ...] = ()
 
 
 class Watch:
@@ -72,55 +94,80 @@ class Watch:
     def __init__(self, tensors: Sequence[tuple[int, Any]]) -> None:
         """Remember what the tensors are now; ``tensors`` have their positions among the arguments of calls."""
         self._tensors = list(tensors)
-        self._library, layout = _code()
-        self._layout = layout
-        self._memory = bytearray(8 * len(_FIELDS))
-        self._fields = np.frombuffer(self._memory, np.int64)
+        self._library, self._layout = _code()
+        self._memory = _Memory()
+        self._fields = np.empty(0, np.int64)
         self._false_alarms: Counter[int] = Counter()
         self._hot_pages: set[int] = set()
         self._unsettled: list[Range] = []
         self._ranges: list[Range] = []
-        self._stamps: list[Stamp] = []
         self._pieces: Array = np.empty((0, 3), np.int64)
-        self._quick = _built_in(self._library, self._memory)
-        self.unchanged: Callable[[tuple[Any, ...]], bool] = self._quick if layout else self._by_stamps
+        self._questions: Array = np.empty((0, SCAN_WORDS + 2), np.uint64)
+        self._answers: list[Array] = []
+        self._rooms: list[Array] = []
+        self.unchanged: Callable[[tuple[Any, ...]], bool]
         """Of a call's arguments: is everything as it was, as far as a quick look tells?"""
-        self._remember()
-        _live.add(self)
+        with _looking.lock:
+            self._remember()
+            _live.add(self)
 
     def look(self, args: tuple[Any, ...]) -> bool:
-        """The closer look, where the quick one failed: is the content what it was? What is new is then remembered."""
-        stamps = [stamp(i, args[i]) for i, _ in self._tensors]
-        same_place = [s[:3] == t[:3] for s, t in zip(stamps, self._stamps, strict=True)]
-        if not all(same_place):
-            return False
+        """The closer look, where the quick one failed: is the content what it was? What is new is then remembered.
+
+        Once it is False it stays so.
+        """
+        with _looking.lock:
+            if self._get("alarm") == CHANGED:
+                return False
+            held = _held([(i, args[i]) for i, _ in self._tensors])
+            identity = self._identity(args)
+            is_same = [s[:3] for s in identity.stamps] == [s[:3] for s in self._seen.stamps] and self._is_same(identity)
+            del held
+            if not is_same:
+                self._set(alarm=CHANGED)
+            return is_same
+
+    def is_untouched(self) -> bool:
+        """Have the tensors, as far as anybody can tell, not even been written to and back?
+
+        Unlike ``look`` this takes a write that PyTorch counted for one, whatever it wrote, and one to a page that holds
+        nothing else.
+        """
+        with _looking.lock:
+            held = _held(self._tensors)
+            identity = self._identity(_at_positions(self._tensors))
+            if self._get("alarm") == CHANGED or identity != self._seen:
+                return False
+            written = self._written_pieces() if self._ranges else np.empty(0, np.int64)
+            has_own = bool((self._pieces[written, 1] == mmap.PAGESIZE).any())
+            is_untouched = not has_own and self._first_changed(self._pieces) == len(self._pieces)
+            self._publish(alarm=0 if is_untouched else CHANGED)
+            del held
+            return is_untouched
+
+    def _is_same(self, identity: _Identity) -> bool:
+        """Is the content what it was? Of tensors that lie where they lay."""
         if self._get("alarm") == FORKED:
             self._start_pages()
-        only_pages = self._only_pages_differ(stamps)
+        only_pages = self._only_pages_differ(identity)
         written = self._written_pieces()  # in any case, so that they are seen anew
         suspects = written if only_pages else np.arange(len(self._pieces))
-        pieces = self._pieces[suspects]
-        if self._first_changed(pieces) != len(pieces):
+        if self._first_changed(self._pieces[suspects]) != len(suspects):
             return False
-        self._stamps = stamps
-        self._fill_weights()
-        self._set(alarm=0)
+        self._seen = identity
+        self._publish(alarm=0)
         return True
 
-    def _by_stamps(self, args: tuple[Any, ...]) -> bool:
-        """The quick look where PyTorch's objects are not known."""
-        return [stamp(i, args[i]) for i, _ in self._tensors] == self._stamps and self._quick(args)
-
-    def _only_pages_differ(self, stamps: list[Stamp]) -> bool:
+    def _only_pages_differ(self, identity: _Identity) -> bool:
         """Is all that the quick look found that pages were written?"""
         n_ranges, alarm, turn = self._get("n_ranges"), self._get("alarm"), self._get("turn")
-        if n_ranges == 0 or stamps != self._stamps or alarm == FORKED:
+        if n_ranges == 0 or identity.stamps != self._seen.stamps or alarm == FORKED:
             return False
-        self._set(n_ranges=0, alarm=0, turn=turn - 1 if turn else max(len(self._pieces) - 1, 0))
-        try:
-            return self._quick(tuple(_at_positions(self._tensors)))
-        finally:
-            self._set(n_ranges=n_ranges, alarm=alarm)
+        again = _Memory(self._memory)
+        fields = np.frombuffer(again, np.int64)
+        fields[_FIELDS.index("n_ranges")] = fields[_FIELDS.index("alarm")] = 0
+        fields[_FIELDS.index("turn")] = turn - 1 if turn else max(len(self._pieces) - 1, 0)
+        return self._looker(again)(tuple(_at_positions(self._tensors)))
 
     def _written_pieces(self) -> Array:
         """The pieces on pages that were written; what is written from now on is seen anew."""
@@ -162,29 +209,54 @@ class Watch:
         """In a forked child: nothing is known of its pages."""
         self._ranges = []
         self._hot_pages.clear()
-        self._set(n_ranges=0, alarm=FORKED)
+        self._set(n_ranges=0, alarm=max(self._get("alarm"), FORKED))
 
     def _remember(self) -> None:
-        self._stamps = [stamp(i, t) for i, t in self._tensors]
-        self._spans = [_span(t) for _, t in self._tensors if t.numel() and t.data_ptr()]
+        args = _at_positions(self._tensors)
+        self._seen = self._identity(args)
+        held = [h for h in _held(self._tensors) if h.numel() and h.data_ptr()]
+        self._spans = [_span(h) for h in held]
         self._pieces = _pieces(self._spans)
         self._page_of_piece = self._pieces[:, 0] // mmap.PAGESIZE
         self._pages = np.unique(self._page_of_piece)
         self._start_pages()  # first: what is written from now on is seen
-        self._words = _words([t for _, t in self._tensors if t.numel() and t.data_ptr()])
+        self._words = _words(held)
         self._call("tw_digests", self._pieces)
-        self._set(
-            words=self._words.ctypes.data, n_words=len(self._words),
-            pieces=self._pieces.ctypes.data, n_pieces=len(self._pieces),
-        )  # fmt: skip
-        self._fill_weights()
         self._fill_pages()
+        is_still = self._identity(args) == self._seen  # else another thread has moved a tensor while it was read
+        self._publish(alarm=0 if is_still else CHANGED)
 
-    def _fill_weights(self) -> None:
-        if self._layout is None:
-            return
-        self._weights = np.array([_weight(self._layout, i, t) for i, t in self._tensors], np.uint64).reshape(-1, 8)
-        self._set(weights=self._weights.ctypes.data, n_weights=len(self._weights))
+    def _identity(self, args: Sequence[Any]) -> _Identity:
+        """What PyTorch and its objects say of the tensors, to be asked before their content is read."""
+        layout = self._layout
+        rows = [_weight(layout, i, args[i]) for i, _ in self._tensors] if layout is not None else []
+        return _Identity([stamp(i, args[i]) for i, _ in self._tensors], rows)
+
+    def _publish(self, alarm: int) -> None:
+        """Have quick looks compare with what is known now."""
+        weights = np.array(self._seen.rows, np.uint64).reshape(-1, 8)
+        is_hot = np.isin(self._page_of_piece, sorted(self._hot_pages))
+        hot = np.ascontiguousarray(self._pieces[is_hot])
+        tracker = page_tracker() if len(self._questions) else None
+        turn = self._get("turn") if self._memory else 0
+        memory = _Memory(8 * len(_FIELDS))
+        memory.keeps = weights, hot, self._words, self._pieces, self._questions, self._answers, self._rooms
+        self._fields, self._memory = np.frombuffer(memory, np.int64), memory
+        self._set(
+            weights=weights.ctypes.data, n_weights=len(weights), words=self._words.ctypes.data,
+            n_words=len(self._words), pieces=self._pieces.ctypes.data, n_pieces=len(self._pieces),
+            hot=hot.ctypes.data, n_hot=len(hot), turn=turn, alarm=alarm,
+        )  # fmt: skip
+        if tracker is not None:
+            ioctl = ctypes.cast(tracker.libc.ioctl, ctypes.c_void_p).value or 0
+            self._set(ranges=self._questions.ctypes.data, ioctl=ioctl, file=tracker.file, request=PAGEMAP_SCAN)
+            self._set(n_ranges=len(self._questions))
+        self.unchanged = self._looker(memory)
+
+    def _looker(self, memory: _Memory) -> Callable[[tuple[Any, ...]], bool]:
+        """The quick look at ``memory``; where PyTorch's objects are not known, Python looks at them."""
+        quick = _built_in(self._library, memory)
+        return quick if self._layout is not None else lambda args: self._identity(args) == self._seen and quick(args)
 
     def _start_pages(self) -> None:
         """Have the system remember writes to the weights' pages, as far as it can."""
@@ -200,32 +272,24 @@ class Watch:
         self._protect(page_ranges(watched, mmap.PAGESIZE))
 
     def _fill_pages(self) -> None:
-        """Keep what the system says of the ranges now. What was written already is compared in each call."""
+        """Take what the system says of the ranges now. What was written already is compared in each call."""
         tracker = page_tracker()
-        self._set(n_ranges=0)
-        if tracker is not None and self._ranges:
-            try:
-                self._answers = [tracker.written(r) for r in self._ranges]
-            except OSError:
-                self._ranges = []
-                return self._fill_hot()
-            found = [(int(a), int(b)) for answer in self._answers for a, b, _ in answer]
-            self._hot_pages |= set(self._pages[_lie_in(self._pages, found)].tolist())
-            self._rooms = [np.empty((len(answer) + 1, 3), np.uint64) for answer in self._answers]
-            rows = [
-                [*question(r, room), answer.ctypes.data, len(answer)]
-                for r, room, answer in zip(self._ranges, self._rooms, self._answers, strict=True)
-            ]
-            self._questions = np.array(rows, np.uint64)
-            ioctl = ctypes.cast(tracker.libc.ioctl, ctypes.c_void_p).value or 0
-            self._set(ranges=self._questions.ctypes.data, ioctl=ioctl, file=tracker.file, request=PAGEMAP_SCAN)
-            self._set(n_ranges=len(rows))
-        self._fill_hot()
-
-    def _fill_hot(self) -> None:
-        is_hot = np.isin(self._page_of_piece, sorted(self._hot_pages))
-        self._hot = np.ascontiguousarray(self._pieces[is_hot])
-        self._set(hot=self._hot.ctypes.data, n_hot=len(self._hot))
+        self._questions, self._answers, self._rooms = self._questions[:0], [], []
+        if tracker is None or not self._ranges:
+            return
+        try:
+            self._answers = [tracker.written(r) for r in self._ranges]
+        except OSError:
+            self._ranges = []
+            return
+        found = [(int(a), int(b)) for answer in self._answers for a, b, _ in answer]
+        self._hot_pages |= set(self._pages[_lie_in(self._pages, found)].tolist())
+        self._rooms = [np.empty((len(answer) + 1, 3), np.uint64) for answer in self._answers]
+        rows = [
+            [*question(r, room), answer.ctypes.data, len(answer)]
+            for r, room, answer in zip(self._ranges, self._rooms, self._answers, strict=True)
+        ]
+        self._questions = np.array(rows, np.uint64)
 
     def _first_changed(self, pieces: Array) -> int:
         return self._call("tw_first_changed", np.ascontiguousarray(pieces))
@@ -245,13 +309,11 @@ class Watch:
 _live: weakref.WeakSet[Watch] = weakref.WeakSet()
 
 
+@in_forked_child
 def _in_child() -> None:
     forget_pages()
     for watch in list(_live):
         watch.forget_pages()
-
-
-os.register_at_fork(after_in_child=_in_child)
 
 
 def _at_positions(tensors: Sequence[tuple[int, Any]]) -> list[Any]:
@@ -259,6 +321,11 @@ def _at_positions(tensors: Sequence[tuple[int, Any]]) -> list[Any]:
     for i, t in tensors:
         found[i] = t
     return found
+
+
+def _held(tensors: Sequence[tuple[int, Any]]) -> list[Any]:
+    """Other names of tensors' memory: it stays while they live, also where a thread gives a tensor other memory."""
+    return [t.detach() for _, t in tensors]
 
 
 def _lie_in(pages: Array, ranges: Sequence[Range]) -> Array:
@@ -342,17 +409,8 @@ class _MethodDef(ctypes.Structure):
     _fields_ = (("name", ctypes.c_char_p), ("code", ctypes.c_void_p), ("flags", ctypes.c_int), ("doc", ctypes.c_char_p))
 
 
-_code_lock = threading.RLock()
-os.register_at_fork(before=_code_lock.acquire, after_in_parent=_code_lock.release, after_in_child=_code_lock.release)
-
-
+@once
 def _code() -> tuple[LinkedLibrary, TensorLayout | None]:
-    with _code_lock:
-        return _make_code()
-
-
-@functools.cache
-def _make_code() -> tuple[LinkedLibrary, TensorLayout | None]:
     layout = tensor_layout()
     text = watch_ir(layout or TensorLayout(0, 0, 0, 0, 0, 0), tuple.__basicsize__)
     symbols = {name: ctypes.c_void_p.in_dll(ctypes.pythonapi, name) for name in PYTHON_SYMBOLS}
@@ -362,16 +420,15 @@ def _make_code() -> tuple[LinkedLibrary, TensorLayout | None]:
     return library, layout
 
 
-@functools.cache
+@once
 def _method(address: int) -> _MethodDef:
     return _MethodDef(b"tw_unchanged", address, _METH_O, None)
 
 
-def _built_in(library: LinkedLibrary, memory: bytearray) -> Callable[[tuple[Any, ...]], bool]:
+def _built_in(library: LinkedLibrary, memory: _Memory) -> Callable[[tuple[Any, ...]], bool]:
     """The native function with ``memory`` as its self, which it keeps."""
     new = ctypes.pythonapi.PyCFunction_NewEx
     new.restype, new.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
-    with _code_lock:
-        method = _method(library.addresses["tw_unchanged"])
+    method = _method(library.addresses["tw_unchanged"])
     made: Callable[[tuple[Any, ...]], bool] = new(ctypes.addressof(method), memory, None)
     return made
