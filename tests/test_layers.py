@@ -7,6 +7,7 @@ of a foreign library (in a frontend, the command line, a package's `__init__`) o
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -78,10 +79,16 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 every_file = pytest.mark.parametrize("path", FILES, ids=relative_path)
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(), str(path))
+
+
+@cache
 def imports(path: Path) -> list[Import]:
     """Every import of a file, `if TYPE_CHECKING` and `import_module("a.literal")` among them."""
     package = path.relative_to(SOURCE).parent.parts
-    return list(walk(ast.parse(path.read_text(), str(path)), package, inside_function=False))
+    return list(walk(parsed(path), package, inside_function=False))
 
 
 def walk(node: ast.AST, package: tuple[str, ...], *, inside_function: bool) -> Iterator[Import]:
@@ -167,7 +174,7 @@ def test_only_one_file_reads_the_environment(path: Path) -> None:
     """Ruff bans it too; this also sees what a `noqa` would hide."""
     if relative_path(path) == ENVIRONMENT_READER:
         return
-    readers = [node for node in ast.walk(ast.parse(path.read_text(), str(path))) if reads_environment(node)]
+    readers = [node for node in ast.walk(parsed(path)) if reads_environment(node)]
     assert [ast.unparse(node) for node in readers] == []
 
 
