@@ -55,6 +55,18 @@ model = tw.compile(Net(), (torch.ones(100, 2),), cache=False)
 for n in (0, 16):
     refuses(model, cut(n), says='x')
     refuses(model, cut(n, lambda: torch.ones(2, 100).t()), says='x')""",
+    "cut after calls": """
+model, captured = tw.compile(Net(), (torch.ones(100, 2),), cache=False), compiled()
+for call in (model, captured):
+    for _ in range(4):
+        call(torch.ones(100, 2))
+    for n in (0, 16, 796):
+        refuses(call, cut(n), says='x')
+    part, whole = torch.ones(300, 2)[100:200], torch.ones(300, 2)[100:200]
+    part.untyped_storage().resize_(1592)
+    whole.untyped_storage().resize_(1600)
+    refuses(call, part, says='x')
+    call(whole)""",
     "nothing to read": "assert compiled()(cut(0, lambda: torch.ones(0, 2))).shape == (0, 2)",
 }
 

@@ -11,6 +11,7 @@ microseconds are nothing.
 from __future__ import annotations
 
 import ctypes
+import math
 import platform
 import sys
 import weakref
@@ -25,6 +26,7 @@ from tilewright.runtime.memory import RECYCLED_FROM, ResultPool
 from tilewright.runtime.once import ForkLock, in_forked_child, once
 from tilewright.runtime.plan import OutputPlan, Plan
 from tilewright.runtime.shapes import Shape
+from tilewright.runtime.tensor_layout import tensor_layout
 from tilewright.runtime.values import aligned_buffer, to_tensor
 
 Entry = Callable[..., Any]
@@ -54,7 +56,7 @@ class _TensorFields(ctypes.Structure):
 
     _fields_ = (
         ("type", _POINTER), ("other_type", _POINTER), ("dtype", _POINTER), ("mask", ctypes.c_int64),
-        ("maker", _POINTER), ("maker_args", _POINTER * 2), ("like", _DLTensor),
+        ("maker", _POINTER), ("maker_args", _POINTER * 2), ("like", _DLTensor), ("n_bytes", ctypes.c_int64),
     )  # fmt: skip
 
 
@@ -68,6 +70,7 @@ class _CallFields(ctypes.Structure):
         )),
         *((name, ctypes.c_int64) for name in ("n_inputs", "n_outputs", "n_dims")),
         ("threads", ctypes.c_int32), ("busy", ctypes.c_int32),
+        *((name, ctypes.c_int64) for name in ("impl_at", "storage_at", "data_at", "n_bytes_at")),
     )  # fmt: skip
 
 
@@ -185,7 +188,8 @@ def _tensor(is_tensor: bool, dtype: np.dtype[Any], shape: Shape) -> tuple[_Tenso
     torch = sys.modules["torch"]
     like.dtype = _dlpack_dtype(dtype) or 0
     types = id(torch.Tensor), id(torch.nn.Parameter)
-    return _TensorFields(*types, None, dtype.alignment - 1, like=like), sizes
+    n_bytes = math.prod(shape) * dtype.itemsize
+    return _TensorFields(*types, None, dtype.alignment - 1, like=like, n_bytes=n_bytes), sizes
 
 
 def _dlpack_dtype(dtype: np.dtype[Any]) -> int | None:
@@ -199,18 +203,21 @@ def _dlpack_dtype(dtype: np.dtype[Any]) -> int | None:
 
 @once
 def _exchange() -> dict[str, int] | None:
-    """The functions of ``torch.Tensor``'s ``DLPackExchangeAPI``; None where this PyTorch has none that we know."""
+    """The functions of ``torch.Tensor``'s ``DLPackExchangeAPI``, and where it keeps what these don't tell; None where
+    this PyTorch has none that we know."""
     capsule = getattr(sys.modules["torch"].Tensor, "__dlpack_c_exchange_api__", None)
     if capsule is None:
         return None
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = _POINTER, (ctypes.py_object, ctypes.c_char_p)
     table = pointer(capsule, b"dlpack_exchange_api")
-    major = ctypes.c_uint32.from_address(table).value
+    major, layout = ctypes.c_uint32.from_address(table).value, tensor_layout()
     _, _, allocator, _, to_object, from_object = (ctypes.c_uint64 * 6).from_address(table)
-    if major != 1 or not from_object:
+    if major != 1 or not from_object or layout is None:
         return None
-    return {"allocator": allocator, "to_object": to_object, "from_object": from_object}
+    functions = {"allocator": allocator, "to_object": to_object, "from_object": from_object}
+    functions |= {"impl_at": layout.impl, "storage_at": layout.storage}
+    return functions | {"data_at": layout.data, "n_bytes_at": layout.n_bytes}
 
 
 _IS_NEG = "is_neg"

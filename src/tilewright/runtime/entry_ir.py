@@ -10,7 +10,8 @@ call was prepared for, exactly: type, dtype, shape, contiguous, aligned.
 * NumPy arrays are read as NumPy's C API lets every extension read them (``PyArrayObject_fields`` in ``ndarraytypes.h``,
   the same in NumPy 1 and 2).
 * PyTorch's tensors are read and made by functions that ``torch.Tensor`` hands out for this, ``DLPackExchangeAPI`` of
-  DLPack 1.3 (``dlpack.h``). What these tell does not say whether a tensor is to be negated, so that is asked.
+  DLPack 1.3 (``dlpack.h``). What these tell does not say whether a tensor is to be negated, so that is asked, nor how
+  long its storage is, so that is read where PyTorch keeps it (``tensor_layout``).
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ def entry_ir(head: int) -> str:
 _IR = string.Template(r"""
 ; run, weights, arena, table of arguments, table of dimensions, what that holds before a call, inputs, outputs, results,
 ; name "is_neg", functions of DLPackExchangeAPI: allocator, to_py_object, dltensor_from_py_object;
-; numbers of inputs, outputs, dimensions; threads, busy
-%call_t = type { ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, i64, i64, i64, i32, i32 }
+; numbers of inputs, outputs, dimensions; threads, busy; where a tensor has its TensorImpl, where that has its
+; StorageImpl, and where that has its memory and how long it is
+%call_t = type { ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, i64, i64, i64, i32, i32, [4 x i64] }
 
 ; dlpack.h: data; device's type and number, rank, dtype; shape, strides, offset in bytes
 %dltensor_t = type { ptr, i32, i32, i32, i32, ptr, ptr, i64 }
@@ -45,8 +47,8 @@ _IR = string.Template(r"""
 %managed_t = type { i64, ptr, ptr, i64, %dltensor_t }
 
 ; A tensor as it must be. Type, another type that will do, NumPy's dtype or null for PyTorch, alignment - 1; what makes
-; a new one, null for the allocator, and its two arguments; DLPack's description
-%tensor_t = type { ptr, ptr, ptr, i64, ptr, [2 x ptr], %dltensor_t }
+; a new one, null for the allocator, and its two arguments; DLPack's description; bytes of all elements
+%tensor_t = type { ptr, ptr, ptr, i64, ptr, [2 x ptr], %dltensor_t, i64 }
 
 @_Py_NoneStruct = external global i8
 @_Py_FalseStruct = external global i8
@@ -143,7 +145,38 @@ no:
   ret i64 0
 }
 
-; The same for a PyTorch tensor, on device 1, the CPU.
+; Does a PyTorch tensor's storage reach as far as its elements do, from address on? DLPack doesn't tell how long it is.
+define internal i1 @has_memory(ptr %call, ptr %value, i64 %address, ptr %want) {
+  %impl_at_p = getelementptr %call_t, ptr %call, i64 0, i32 18, i64 0
+  %impl_at = load i64, ptr %impl_at_p
+  %impl_p = getelementptr i8, ptr %value, i64 %impl_at
+  %impl = load ptr, ptr %impl_p
+  %storage_at_p = getelementptr %call_t, ptr %call, i64 0, i32 18, i64 1
+  %storage_at = load i64, ptr %storage_at_p
+  %storage_p = getelementptr i8, ptr %impl, i64 %storage_at
+  %storage = load ptr, ptr %storage_p
+  %has_storage = icmp ne ptr %storage, null
+  br i1 %has_storage, label %look, label %no
+look:
+  %data_at_p = getelementptr %call_t, ptr %call, i64 0, i32 18, i64 2
+  %data_at = load i64, ptr %data_at_p
+  %data_p = getelementptr i8, ptr %storage, i64 %data_at
+  %data = load i64, ptr %data_p
+  %n_bytes_at_p = getelementptr %call_t, ptr %call, i64 0, i32 18, i64 3
+  %n_bytes_at = load i64, ptr %n_bytes_at_p
+  %n_bytes_p = getelementptr i8, ptr %storage, i64 %n_bytes_at
+  %n_bytes = load i64, ptr %n_bytes_p
+  %end = add i64 %data, %n_bytes
+  %wanted_p = getelementptr %tensor_t, ptr %want, i64 0, i32 7
+  %wanted = load i64, ptr %wanted_p
+  %last = add i64 %address, %wanted
+  %fits = icmp ule i64 %last, %end
+  ret i1 %fits
+no:
+  ret i1 false
+}
+
+; The same as array for a PyTorch tensor, on device 1, the CPU.
 define internal i64 @tensor(ptr %call, ptr %value, ptr %want) {
   %found = alloca %dltensor_t
   %owned = alloca ptr
@@ -200,7 +233,9 @@ place:
   %mask = load i64, ptr %mask_p
   %odd = and i64 %address, %mask
   %is_aligned = icmp eq i64 %odd, 0
-  br i1 %is_aligned, label %yes, label %no
+  %has_memory = call i1 @has_memory(ptr %call, ptr %value, i64 %address, ptr %want)
+  %is_fine = and i1 %is_aligned, %has_memory
+  br i1 %is_fine, label %yes, label %no
 yes:
   ret i64 %address
 failed:

@@ -1,7 +1,7 @@
 """Where PyTorch's objects keep what tells of a tensor's memory, found out from tensors made for that.
 
 In: PyTorch as it is imported. Out: a ``TensorLayout``, or None where anything is not as expected: who asks has then a
-slower way. Not its business: reading weights (``watch``).
+slower way. Not its business: reading weights (``watch``) and arguments (``entry``).
 
 Nothing of PyTorch's promises these places, so each is searched for by a value that PyTorch itself tells, in the first
 bytes of objects that are longer, and followed only where that value was found.
@@ -19,7 +19,7 @@ from tilewright.runtime.watch_ir import TensorLayout
 
 _IMPL_WORDS = 20
 """Of a ``TensorImpl``, which has more, and holds its storage offset among them."""
-_STORAGE_WORDS = 5
+_STORAGE_WORDS = 8
 _COUNTER_WORDS = 3
 _ODD_OFFSETS = 12345, 23456
 
@@ -57,10 +57,11 @@ def _layout(torch: Any, tensor: Any) -> TensorLayout | None:
     impl = _words(id(tensor), n_object_words).index(tensor._cdata)
     version = _version_at(tensor, words[counters[0]])
     places = words.index(storage._cdata), words.index(tensor.storage_offset())
-    data = _words(storage._cdata, _STORAGE_WORDS).index(storage.data_ptr())
-    if version is None:
+    found = _words(storage._cdata, _STORAGE_WORDS)
+    data, n_bytes = found.index(storage.data_ptr()), found.index(storage.nbytes())
+    if version is None or found.count(storage.nbytes()) != 1:
         return None
-    return TensorLayout(impl * 8, places[0] * 8, places[1] * 8, counters[0] * 8, data * 8, version)
+    return TensorLayout(impl * 8, places[0] * 8, places[1] * 8, counters[0] * 8, data * 8, n_bytes * 8, version)
 
 
 def _is_pointer(word: int) -> bool:

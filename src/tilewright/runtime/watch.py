@@ -412,7 +412,7 @@ class _MethodDef(ctypes.Structure):
 @once
 def _code() -> tuple[LinkedLibrary, TensorLayout | None]:
     layout = tensor_layout()
-    text = watch_ir(layout or TensorLayout(0, 0, 0, 0, 0, 0), tuple.__basicsize__)
+    text = watch_ir(layout or TensorLayout(0, 0, 0, 0, 0, 0, 0), tuple.__basicsize__)
     symbols = {name: ctypes.c_void_p.in_dll(ctypes.pythonapi, name) for name in PYTHON_SYMBOLS}
     imports = {name: ctypes.addressof(symbol) for name, symbol in symbols.items()}
     library = link_text("watch", text, ("tw_unchanged", "tw_digests", "tw_first_changed"), imports)

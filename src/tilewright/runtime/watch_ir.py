@@ -28,6 +28,8 @@ class TensorLayout:
     """The version counter."""
     data: int
     """In a ``StorageImpl``: where its memory begins."""
+    n_bytes: int
+    """There, too: how long it is."""
     version: int
     """In a version counter: the number, of 32 bits."""
 
