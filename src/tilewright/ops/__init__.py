@@ -91,6 +91,7 @@ from tilewright.ops.elementwise import (
     trunc,
     where,
 )
+from tilewright.ops.fourier import fourier_pass
 from tilewright.ops.grouped import grouped_matmul
 from tilewright.ops.index import dynamic_slice, gather, gather_elements, gather_nd, one_hot
 from tilewright.ops.ldl import ldl, solve_ldl
@@ -201,7 +202,7 @@ ALL: tuple[OpDef, ...] = (
     matmul, einsum, grouped_matmul, conv, conv_transpose, winograd_conv, max_pool, avg_pool, max_pool_indices,
     # linear algebra
     cholesky, lu, pivot_order, solve_triangular, geqrf, reflect, eigh, eigvalsh, svd, svdvals, ldl,
-    solve_ldl,
+    solve_ldl, fourier_pass,
     # normalisation, softmax, attention
     batch_norm, layer_norm, rms_norm, group_norm, instance_norm, lrn, l2_normalize, softmax, log_softmax, attention,
     rotary,

@@ -20,6 +20,7 @@ from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, Kind, Loop, Store, Update, walk
 from tilewright.tile.machine import MANY_COPIES, Machine
 from tilewright.tile.rewrite import Body, dims_of, loads_of, values_of, written
+from tilewright.tile.rules.butterflies import butterflies, choosing_loops
 from tilewright.tile.rules.threads import parallel
 from tilewright.tile.rules.view import depends, may_vectorize, n_arithmetic, n_operations, statement_of, vector_width
 from tilewright.tile.schedule import Builder
@@ -115,6 +116,9 @@ def _one(b: Builder, machine: Machine, nest: Nest, *, threads: bool) -> None:
     total = points * sum(n_arithmetic(v) + 2 for v in values_of(leaf)) + n_bytes * MOVED_BYTE
     threads = threads and pays_threads(total, machine, width)
     names = [x.sym.name for x in nest.loops]
+    if choosing := choosing_loops(nest, leaf):
+        butterflies(b, machine, nest, choosing, width, threads)
+        return
     if pieces := _cut_at_seams(b, nest, width) or _cut_at_edges(b, nest, width):
         for name, extent in pieces:
             piece = nest_of(find_loop(b.kernel, name, "pointwise"))
