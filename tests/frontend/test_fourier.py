@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import tilewright as tw
 from frontend.onnx_build import info, model, node
+from tilewright import driver, ops
 from tilewright.core.graph import Builder, Graph, Pool
-from tilewright.core.types import TensorType, f64
+from tilewright.core.types import TensorType, f32, f64
 from tilewright.frontend.complex_pairs import Pair
 from tilewright.frontend.fourier import transform
+from tilewright.options import Options
 
 
 def _dft(x: np.ndarray, inverse: int) -> np.ndarray:
@@ -45,3 +52,80 @@ def test_large_primes(n: int) -> None:
     got = tw.compile(Graph("fft", pool, (re, im), (made.re, made.im), ("re", "im")), cache=False)(*x)
     wanted = np.fft.fft(x[0] + 1j * x[1])
     assert np.abs(got[0] + 1j * got[1] - wanted).max() < 1e-12 * np.abs(wanted).max()
+
+
+KINDS = ("fft", "ifft", "rfft", "irfft", "hfft")
+
+
+class Transform(torch.nn.Module):
+    def __init__(self, kind: str, n: int, axis: int) -> None:
+        super().__init__()
+        self.kind, self.n, self.axis = kind, n, axis
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x if self.kind == "rfft" else torch.view_as_complex(x)
+        y = getattr(torch.fft, self.kind)(x, self.n, self.axis)
+        return torch.view_as_real(y) if y.is_complex() else y
+
+
+def check_transform(kind: str, n: int, batch: tuple[int, ...], axis: int, dtype: torch.dtype) -> None:
+    """Beside NumPy's transform of f64: its rounding alone may differ."""
+    is_half = kind in ("irfft", "hfft")
+    shape = list(batch)
+    shape.insert(axis, n // 2 + 1 if is_half else n)
+    rng = np.random.default_rng(n)
+    x = rng.standard_normal(shape) if kind == "rfft" else rng.standard_normal((*shape, 2))
+    model = Transform(kind, n, axis)
+    x = x.astype(np.float32 if dtype is torch.float32 else np.float64)
+    got = np.asarray(tw.compile(model, example_inputs=(torch.from_numpy(x),), cache=False)(x))
+    exact = x.astype(np.float64)
+    wanted = getattr(np.fft, kind)(exact if kind == "rfft" else exact[..., 0] + 1j * exact[..., 1], n, axis)
+    wanted = np.stack([wanted.real, wanted.imag], -1) if np.iscomplexobj(wanted) else wanted
+    limit = 1e-6 if dtype is torch.float32 else 2e-15
+    assert np.abs(got - wanted).max() <= limit * max(np.abs(wanted).max(), 1e-30), (kind, n, batch, axis)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("n", "batch"), [(16, (16,)), (360, ()), (1001, (9,)), (1024, (2,)), (2, (33,)), (13, (8,)), (441, (3, 5))]
+)
+def test_transforms_in_passes(kind: str, n: int, batch: tuple[int, ...]) -> None:
+    check_transform(kind, n, batch, len(batch), torch.float32)
+
+
+_LENGTHS = st.one_of(
+    st.integers(1, 300),
+    st.lists(st.sampled_from([2, 3, 4, 5, 7, 11, 13, 17]), max_size=4).map(lambda f: int(np.prod(f))),
+)
+
+
+def _random_transform(kind: str, n: int, batch: list[int], turn: int, is_wide: bool) -> None:
+    check_transform(kind, n, tuple(batch), turn % (len(batch) + 1), torch.float64 if is_wide else torch.float32)
+
+
+_RANDOM = given(
+    st.sampled_from(KINDS), _LENGTHS, st.lists(st.integers(1, 17), max_size=2), st.integers(0, 2), st.booleans()
+)
+test_random_transforms = settings(max_examples=5, deadline=None)(_RANDOM(_random_transform))
+test_many_random_transforms = pytest.mark.slow(settings(max_examples=500, deadline=None)(_RANDOM(_random_transform)))
+
+
+def test_a_batch_of_any_size() -> None:
+    model = Transform("rfft", 48, 1)
+    batch = torch.export.Dim("batch", min=1)
+    compiled = tw.compile(model, example_inputs=(torch.zeros(5, 48),), dynamic_shapes=({0: batch},), cache=False)
+    for n in (1, 3, 16, 37):
+        x = np.random.default_rng(n).standard_normal((n, 48)).astype(np.float32)
+        wanted = np.fft.rfft(x)
+        got = np.asarray(compiled(x))
+        assert np.abs(got - np.stack([wanted.real, wanted.imag], -1)).max() <= 1e-6 * np.abs(wanted).max()
+
+
+def test_a_pass_computes_all_results_of_a_vector_together() -> None:
+    """Each element is loaded once for all the results that it is part of."""
+    pool = Pool()
+    x = pool.input("x", TensorType(f32, (1, 8, 1, 2, 64)))
+    (y,) = pool.results(pool.add(ops.fourier_pass, [x], ops.fourier_pass.complete_attrs({"n": 8, "sign": -1})))
+    graph = Graph("g", pool, (x,), (y,), ("y",))
+    text = "\n".join(driver.kernel_texts(graph, Options(target="x86-64-v4"), "asm", "fourier"))
+    assert len(re.findall(r"\(%rdi,.*%zmm", text)) == 16

@@ -7,13 +7,14 @@ how one axis is transformed (``fourier``).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from tilewright import ops
 from tilewright.core.graph import Builder, Node
-from tilewright.frontend.aten_call import Call, Result, Unsupported, slice_axis, transpose
+from tilewright.frontend.aten_call import Call, Result, Unsupported, transpose
 from tilewright.frontend.complex_pairs import Pair
-from tilewright.frontend.fourier import transform
+from tilewright.frontend.fourier import transform, transform_of_real, transform_to_real
+from tilewright.frontend.fourier_passes import mirrored
 
 
 def _fft_c2c(c: Call) -> Result:
@@ -22,20 +23,21 @@ def _fft_c2c(c: Call) -> Result:
     axes = [d % len(x.shape) for d in c["dim"]]
     for axis in axes:
         x = _transform(c.b, x, axis, -1 if c["forward"] else 1)
-    return _normalised(c, x, axes, x.shape)
+    return Pair(*(_scaled(c, part, [x.shape[a] for a in axes]) for part in (x.re, x.im)))
 
 
 def _fft_r2c(c: Call) -> Result:
     x = c.tensor("self")
     axes = [d % len(x.shape) for d in c["dim"]]
-    sizes = x.shape
-    made = _transform(c.b, Pair(x, c.b(ops.full, value=0.0, dtype=x.dtype, shape=x.shape)), axes[-1], -1)
-    if c["onesided"]:
-        length = _static(sizes[axes[-1]]) // 2 + 1
-        made = Pair(*(slice_axis(c.b, part, axes[-1], 0, length) for part in (made.re, made.im)))
+    n = _static(x.shape[axes[-1]])
+    ahead, back = _to_end(len(x.shape), axes[-1])
+    made = transform_of_real(c.b, transpose(c.b, x, ahead), -1)
+    if not c["onesided"]:  # the other axes, which would end the symmetry, come later
+        made = Pair(*(mirrored(c.b, part, n, k) for k, part in enumerate((made.re, made.im))))
+    made = Pair(*(transpose(c.b, part, back) for part in (made.re, made.im)))
     for axis in axes[:-1]:
         made = _transform(c.b, made, axis, -1)
-    return _normalised(c, made, axes, sizes)
+    return Pair(*(_scaled(c, part, [x.shape[a] for a in axes]) for part in (made.re, made.im)))
 
 
 def _fft_c2r(c: Call) -> Result:
@@ -44,29 +46,19 @@ def _fft_c2r(c: Call) -> Result:
     axes = [d % len(x.shape) for d in c["dim"]]
     for axis in axes[:-1]:
         x = _transform(c.b, x, axis, 1)
-    last, n = axes[-1], _static(c["last_dim_size"])
-    full = Pair(_mirrored(c.b, x.re, last, n, 1), _mirrored(c.b, x.im, last, n, -1))
-    made = _transform(c.b, full, last, 1)
-    return _normalised(c, made, axes, made.shape).re
+    n = _static(c["last_dim_size"])
+    ahead, back = _to_end(len(x.shape), axes[-1])
+    made = transform_to_real(c.b, Pair(*(transpose(c.b, part, ahead) for part in (x.re, x.im))), n, 1)
+    return _scaled(c, transpose(c.b, made, back), [*(x.shape[a] for a in axes[:-1]), n])
 
 
-def _mirrored(b: Builder, x: Node, axis: int, n: int, sign: int) -> Node:
-    """All ``n`` elements of a part of a Hermitian signal from its first half."""
-    half = slice_axis(b, x, axis, 0, n // 2 + 1)
-    rest = (n - 1) // 2
-    if rest == 0:
-        return slice_axis(b, half, axis, 0, n)
-    tail = b(ops.reverse, slice_axis(b, half, axis, 1, rest), axes=(axis,))
-    return b(ops.concat, half, tail if sign > 0 else b(ops.neg, tail), axis=axis)
-
-
-def _normalised(c: Call, x: Pair, axes: list[int], sizes: tuple[object, ...]) -> Pair:
-    n = math.prod(_static(sizes[a]) for a in axes)
+def _scaled(c: Call, x: Node, sizes: Sequence[object]) -> Node:
+    """Scaled as the call says for transforms of these lengths."""
+    n = math.prod(map(_static, sizes))
     mode = c["normalization"]
     if mode == 0 or n == 0:
         return x
-    scale = c.b.const(1 / math.sqrt(n) if mode == 1 else 1 / n, x.dtype)
-    return Pair(c.b(ops.mul, x.re, scale), c.b(ops.mul, x.im, scale))
+    return c.b(ops.mul, x, c.b.const(1 / math.sqrt(n) if mode == 1 else 1 / n, x.dtype))
 
 
 def _static(n: object) -> int:
@@ -78,12 +70,15 @@ def _static(n: object) -> int:
 def _transform(b: Builder, x: Pair, axis: int, sign: int) -> Pair:
     """The unscaled transform along one axis; ``sign`` is the exponent's."""
     _static(x.shape[axis])
-    rank = len(x.shape)
-    perm = [k for k in range(rank) if k != axis] + [axis]
-    back = [perm.index(k) for k in range(rank)]
-    last = Pair(transpose(b, x.re, perm), transpose(b, x.im, perm))
-    made = transform(b, last, sign)
+    ahead, back = _to_end(len(x.shape), axis)
+    made = transform(b, Pair(transpose(b, x.re, ahead), transpose(b, x.im, ahead)), sign)
     return Pair(transpose(b, made.re, back), transpose(b, made.im, back))
+
+
+def _to_end(rank: int, axis: int) -> tuple[list[int], list[int]]:
+    """The permutation that moves an axis to the end, and the one back."""
+    ahead = [*(k for k in range(rank) if k != axis), axis]
+    return ahead, [ahead.index(k) for k in range(rank)]
 
 
 TABLE: Mapping[str, Callable[[Call], Result]] = {

@@ -22,6 +22,8 @@ import numpy as np
 from tilewright import ops
 from tilewright.core.graph import Builder, Node
 from tilewright.core.types import Array
+from tilewright.core.types import product as product_of
+from tilewright.frontend import fourier_passes
 from tilewright.frontend.complex_pairs import Pair
 
 DIRECT = 32
@@ -32,6 +34,8 @@ LONGEST_IN_ORDER = 1 << 14
 def transform(b: Builder, x: Pair, sign: int) -> Pair:
     """The transform of the last axis; ``sign`` is the exponent's."""
     n = _length(x)
+    if fourier_passes.fits(n, product_of(x.shape[:-1])):
+        return fourier_passes.complex_transform(b, x, sign)
     n1 = _factor(n)
     if n1 == n:
         return _by_chirp(b, x, n, sign) if n > LARGEST_MATRIX else _times(b, x, *_matrix(n, sign))
@@ -46,6 +50,30 @@ def transform(b: Builder, x: Pair, sign: int) -> Pair:
     made = transform(b, rows, sign)  # [..., k1, k2]
     swapped = (b(ops.transpose, part, perm=swap) for part in (made.re, made.im))
     return Pair(*(b(ops.reshape, part, shape=(*outer, n)) for part in swapped))
+
+
+def transform_of_real(b: Builder, x: Node, sign: int) -> Pair:
+    """The first half, ``n // 2 + 1`` elements, of the transform of a real node's last axis."""
+    n, outer = x.shape[-1], x.shape[:-1]
+    assert isinstance(n, int)
+    if fourier_passes.fits_real(n, product_of(outer)):
+        return fourier_passes.transform_of_real(b, x, sign)
+    made = transform(b, Pair(x, b(ops.full, value=0.0, dtype=x.dtype, shape=x.shape)), sign)
+    return Pair(*(_first(b, part, n // 2 + 1) for part in (made.re, made.im)))
+
+
+def transform_to_real(b: Builder, x: Pair, n: int, sign: int) -> Node:
+    """The real signals of length ``n`` of whose transforms ``x`` is the first half."""
+    half = Pair(*(_first(b, part, n // 2 + 1) for part in (x.re, x.im)))
+    if fourier_passes.fits_real(n, product_of(x.shape[:-1])):
+        return fourier_passes.transform_to_real(b, half, n, sign)
+    full = Pair(*(fourier_passes.mirrored(b, part, n, k) for k, part in enumerate((half.re, half.im))))
+    return transform(b, full, sign).re
+
+
+def _first(b: Builder, x: Node, count: int) -> Node:
+    zeros, ones = (0,) * len(x.shape), (1,) * len(x.shape)
+    return b(ops.slice, x, starts=zeros, stops=(*x.shape[:-1], count), steps=ones)
 
 
 def product(b: Builder, x: Pair, y: Pair) -> Pair:
