@@ -291,10 +291,18 @@ def test_an_empty_tensor_and_a_tensor_without_memory() -> None:
     assert scale_model()(torch.zeros(0, 4)).shape == (0, 4)
     gone = torch.ones(3, 4)
     gone.untyped_storage().resize_(0)
+    half, columns = torch.ones(6, 4)[3:], torch.ones(3, 8)[:, ::2]  # the elements needed end behind the memory
+    half.untyped_storage().resize_(half.nbytes)
+    columns.untyped_storage().resize_(columns.untyped_storage().nbytes() - 8)
     spec = [TensorSpec(n, "float32", (2,)) for n in "ab"]
     two = copy_model(spec, [TensorSpec(n, "float32", (2,)) for n in "pq"], [8, 8], [2, 2])
     for _ in range(3):
         with pytest.raises(InputError, match="no memory"):
             scale_model()(gone)
+        for cut in half, columns:
+            with pytest.raises(InputError, match="no memory for all"):
+                scale_model()(cut)
+            with pytest.raises(InputError, match="no memory for all"):
+                scale_model()(torch.ones(3, 4), out=cut)
         with pytest.raises(InputError, match="no memory"):
             torch.func.functionalize(lambda a: two(a, a))(torch.ones(2))

@@ -32,21 +32,22 @@ class ArgumentReader:
         self._planner = planner
         self.copies = 0
 
-    def read(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[list[Array], bool]:
-        """The inputs as arrays, and whether a PyTorch tensor is among them."""
-        if len(args) == 1 and isinstance(args[0], Mapping):
-            return self.read((), {**args[0], **kwargs})
-        given = {**dict(zip(self._inputs, args, strict=False)), **kwargs}
-        if len(args) + len(kwargs) != len(self._inputs) or given.keys() != self._inputs.keys():
-            raise self._explain(args, kwargs, given)
+    def read(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], given: Sequence[Any] | None = None
+    ) -> tuple[list[Array], bool]:
+        """The inputs as arrays, and whether a PyTorch tensor is among them; ``given``: what ``flat`` found, if known."""
+        given = self.flat(args, kwargs) if given is None else given
+        if given is None:
+            raise self._explain(args, kwargs)
         arrays: list[Array] = []
         has_tensors = must_copy = False
-        for name, (spec, dtype) in self._inputs.items():
-            array = as_array(given[name], spec)
+        for value, (spec, dtype) in zip(given, self._inputs.values()):  # noqa: B905 - there is one for each
+            array = as_array(value, spec)
             if isinstance(array, Violation) or array.dtype != dtype:
-                raise self._explain(args, kwargs, given)
-            has_tensors = has_tensors or is_tensor(given[name])
-            must_copy = must_copy or not array.flags.carray
+                raise self._explain(args, kwargs)
+            has_tensors = has_tensors or (array is not value and is_tensor(value))
+            flags = array.flags
+            must_copy = must_copy or not (flags.c_contiguous and flags.aligned)
             arrays.append(array)
         return self._usable(arrays) if must_copy else arrays, has_tensors
 
@@ -59,15 +60,11 @@ class ArgumentReader:
             return None
         return [*args, *[kwargs[name] for name in names]] if names else args
 
-    def in_order(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
-        """The inputs of a call that was read, as they were given."""
-        if len(args) == 1 and isinstance(args[0], Mapping):
-            return self.in_order((), {**args[0], **kwargs})
-        given = {**dict(zip(self._inputs, args, strict=False)), **kwargs}
-        return [given[name] for name in self._inputs]
-
-    def _explain(self, args: Sequence[Any], kwargs: Mapping[str, Any], given: Mapping[str, Any]) -> InputError:
+    def _explain(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> InputError:
         """Everything that is wrong with a call: names, types and dtypes, and the shapes as far as they are known."""
+        if len(args) == 1 and isinstance(args[0], Mapping):
+            return self._explain((), {**args[0], **kwargs})
+        given = {**dict(zip(self._inputs, args, strict=False)), **kwargs}
         wrong = list(self._misnamed(args, kwargs, given))
         shapes: list[Shape | None] = []
         for name, (spec, dtype) in self._inputs.items():
@@ -81,7 +78,7 @@ class ArgumentReader:
 
     def _usable(self, arrays: Sequence[Array]) -> list[Array]:
         """The arrays, with copies of those that lie as no code reads them; their shapes are checked before that."""
-        if max(a.nbytes for a in arrays) >= CHECKED_FROM:
+        if max([a.nbytes for a in arrays]) >= CHECKED_FROM:
             wrong = self._planner.check([*(a.shape for a in arrays), *self._kept])
             if wrong:
                 raise input_error(wrong)

@@ -42,6 +42,7 @@ from tilewright.runtime.values import (
     TensorType,
     address_of,
     aligned_bytes,
+    array_types,
     as_array,
     dtype_of,
     is_tensor,
@@ -50,7 +51,7 @@ from tilewright.runtime.values import (
     tensor_types,
     to_tensor,
 )
-from tilewright.runtime.written import read_outputs, written_inputs
+from tilewright.runtime.written import Written, plain_are_apart, read_outputs, tell_tensors, written_inputs
 
 PLANS_KEPT = 512
 _CONTAINERS = (tuple, list, Mapping)
@@ -206,13 +207,16 @@ class LoadedModel(CompiledModel):
         self._results = ResultPool()
         self._scratch_bytes = manifest.scratch.n_bytes(self.threads)
         self._dtypes = [dtype_of(spec.dtype) for spec in manifest.inputs]
-        self._types = [(dtype, dtype.alignment) for dtype in self._dtypes]
+        self._types = array_types(self._dtypes)
+        self._all_dtypes = [*self._dtypes, *(dtype_of(spec.dtype) for spec in self.outputs)]
+        self._all_types = array_types(self._all_dtypes)
         self._last: tuple[tuple[Shape, ...], Plan] | None = None
         self._entries = Entries(run_at, weights_at, self.threads, self._dtypes, self._results)
         self._entry: Entry | None = None
         self._reader = ArgumentReader(self.inputs, planner, len(manifest.convention.state))
         self._convention = manifest.convention or None
         self._has_effects = bool(manifest.convention.state or manifest.convention.written)
+        self._writes = [k in manifest.convention.written for k in range(len(self.inputs))]
         self._guard = ForkLock()
         self.reset()
 
@@ -241,7 +245,8 @@ class LoadedModel(CompiledModel):
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """Run by names: inputs in, all outputs out."""
-        results = self._results_of((), checked_feeds(feeds), None)
+        feeds = feeds if type(feeds) is dict else checked_feeds(feeds)
+        results = self._results_of((), feeds, None)
         return {spec.name: result for spec, result in zip(self.outputs, results, strict=True)}
 
     @property
@@ -296,6 +301,10 @@ class LoadedModel(CompiledModel):
     def _tensor_types(self) -> list[TensorType]:
         return tensor_types(self._dtypes)
 
+    @computed
+    def _all_tensor_types(self) -> list[TensorType]:
+        return tensor_types(self._all_dtypes)
+
     def _call_by_convention(
         self, convention: Convention, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any
     ) -> Any:
@@ -318,9 +327,9 @@ class LoadedModel(CompiledModel):
 
         ``is_declined``: the native entry has seen ``args`` already.
         """
-        given = None if out is not None or self._has_effects else self._reader.flat(args, kwargs)
-        if given is None:
-            return self._call_any(args, kwargs, out)
+        given = self._reader.flat(args, kwargs)
+        if given is None or out is not None or self._has_effects:
+            return self._call_any(args, kwargs, given, out)
         if not (is_declined and given is args) and (found := self._try_entry(given)) is not None:
             return [found] if len(self.manifest.outputs) == 1 else found
         if (places := plain_arrays(given, self._types)) is not None:
@@ -329,51 +338,93 @@ class LoadedModel(CompiledModel):
         if given and is_tensor(given[0]) and (places := plain_tensors(given, self._tensor_types)) is not None:
             self._find_entry(True, places[1])
             return [to_tensor(r) for r in self._run_at(*places, None)]
-        return self._call_any(args, kwargs, out)
+        return self._call_any(args, kwargs, given, None)
 
-    def _call_any(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Any]:
+    def _call_any(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], given: Sequence[Any] | None, out: Any
+    ) -> Sequence[Any]:
         """A call by name, with tensors, with arrays to convert, with ``out``, with a state, or with mistakes.
 
-        Whatever it raises, neither state, written inputs nor ``out`` have changed; only where the model's own code
-        fails, after all was checked, ``out`` may hold anything.
+        ``given`` are the inputs in order, if each was. Whatever it raises, neither state, written inputs nor ``out``
+        have changed; only where the model's own code fails, after all was checked, ``out`` may hold anything.
         """
-        arrays, has_tensors = self._reader.read(args, kwargs)
         if self._convention is not None and self._has_effects:
-            return self._call_with_effects(self._convention, (args, kwargs), arrays, out, has_tensors)
+            return self._call_with_effects(self._convention, args, kwargs, given, out)
+        if given is not None and out is not None and (found := self._call_into(given, out)) is not None:
+            return found
+        arrays, has_tensors = self._reader.read(args, kwargs, given)
         if out is None:
             results = self._execute(arrays, None)
             return [to_tensor(r) for r in results] if has_tensors else results
         plan = self._plan(tuple([a.shape for a in arrays]))
-        by_name = dict(zip([spec.name for spec in self.inputs], self._reader.in_order(args, kwargs), strict=True))
+        by_name = dict(zip([spec.name for spec in self.inputs], given or (), strict=True))
         places = read_outputs(out, self.outputs, plan.outputs, by_name)
         self._execute(arrays, [place.memory for place in places])
         for place in places:
             place.tell()
         return [place.argument for place in places]
 
+    def _call_into(self, given: Sequence[Any], out: Any) -> Sequence[Any] | None:
+        """A call with ``out`` where everything is a plain array, or a plain tensor; None for any other."""
+        outs = out if isinstance(out, tuple | list) else (out,)
+        values, n = (*given, *outs), len(given)
+        if len(values) != len(self._all_types):
+            return None
+        places, has_tensors = plain_arrays(values, self._all_types), False
+        if places is None and is_tensor(values[0]):
+            places, has_tensors = plain_tensors(values, self._all_tensor_types), True
+        if places is None:
+            return None
+        addresses, shapes = places
+        plan = self._plan(shapes[:n])
+        if plan.is_dynamic or plan.is_empty or tuple([o.shape for o in plan.outputs]) != shapes[n:]:
+            return None
+        if not plain_are_apart(addresses, values, [*[False] * n, *[True] * len(outs)]):
+            return None
+        self._run_at(addresses, shapes[:n], ())
+        if has_tensors:
+            tell_tensors(outs)
+        return outs
+
     def _call_with_effects(
         self,
         convention: Convention,
-        given: tuple[tuple[Any, ...], Mapping[str, Any]],
-        arrays: list[Array],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        given: Sequence[Any] | None,
         out: Any,
-        has_tensors: bool,
     ) -> list[Any]:
         """A call that leaves a new state, and writes to inputs; all that could fail is done before either changes."""
         if out is not None:
             raise InputError("out= is not for a model that keeps a state or writes to inputs", remedy="leave out=")
+        places, has_tensors = None if given is None else plain_arrays(given, self._types), False
+        if given and places is None and is_tensor(given[0]):
+            places, has_tensors = plain_tensors(given, self._tensor_types), True
+        if given is not None and places is not None:
+            is_apart = not convention.written or plain_are_apart(places[0], given, self._writes)
+        else:
+            arrays, has_tensors = self._reader.read(args, kwargs, given)
+            assert given is not None  # or it could not have been read
+            is_apart = False
+            places = [address_of(a) for a in arrays], tuple([a.shape for a in arrays])
+        if is_apart:
+            written = [Written(given[k], given[k]) for k in convention.written]
+        else:
+            written = written_inputs(given, self.inputs, convention.written)
+        addresses, shapes = places
         n, n_state = len(self.outputs), len(convention.state)
-        in_order = self._reader.in_order(*given)
-        places = written_inputs(in_order, self.inputs, convention.written) if convention.written else []
         with self._guard.lock:
-            results = self._execute([*arrays, *self._state], None)
-            shown = [to_tensor(r) for r in results[:n]] if has_tensors else results[:n]
-            for place, value in zip(places, results[n + n_state :], strict=True):
+            kept = self._state
+            results = self._run_at(
+                [*addresses, *[address_of(a) for a in kept]], (*shapes, *[a.shape for a in kept]), None
+            )
+            shown = [to_tensor(r) if has_tensors else r for r in results[:n]]
+            for place, value in zip(written, results[n + n_state :], strict=True):
                 place.fill(value)
-            self._state = results[n : n + n_state]
+            self._state = list(results[n : n + n_state])
         return shown
 
-    def _execute(self, arrays: Sequence[Array], out: list[Array] | None) -> list[Array]:
+    def _execute(self, arrays: Sequence[Array], out: list[Array] | None) -> Sequence[Array]:
         return self._run_at([address_of(a) for a in arrays], tuple([a.shape for a in arrays]), out)
 
     def _try_entry(self, args: Sequence[Any]) -> Any:
@@ -391,19 +442,22 @@ class LoadedModel(CompiledModel):
             work_bytes = last[1].arena_bytes + self._scratch_bytes
             self._entry = self._entries.find(is_tensor, shapes, last[1], work_bytes)
 
-    def _run_at(self, addresses: list[int], shapes: tuple[Shape, ...], out: list[Array] | None) -> list[Array]:
-        """Run on inputs that lie at ``addresses``, which their owners keep alive."""
+    def _run_at(self, addresses: list[int], shapes: tuple[Shape, ...], out: Sequence[Array] | None) -> Sequence[Array]:
+        """Run on inputs that lie at ``addresses``, which their owners keep alive.
+
+        ``out`` are arrays for the results; none where ``addresses`` have the results' places too.
+        """
         last = self._last
         if last is not None and last[0] == shapes:
             plan = last[1]
         else:
             plan = self._plan(shapes)
             if plan.is_empty:
-                return out or self._results.arrays(plan.outputs)
+                return self._results.arrays(plan.outputs) if out is None else out
             self._last = shapes, plan
         try:
             frame = self._frames.take(plan.arena_bytes + self._scratch_bytes)
-            results = out or self._results.arrays(plan.outputs)
+            results = self._results.arrays(plan.outputs) if out is None else out
         except (MemoryError, ValueError) as error:  # NumPy: ValueError for more bytes than an address can have
             raise _no_memory(plan) from error
         try:
@@ -420,7 +474,7 @@ class LoadedModel(CompiledModel):
             raise self._failure(code)
         return self._trimmed(results, plan, dims) if plan.is_dynamic else results
 
-    def _trimmed(self, results: list[Array], plan: Plan, dims: list[int]) -> list[Array]:
+    def _trimmed(self, results: Sequence[Array], plan: Plan, dims: list[int]) -> list[Array]:
         """Outputs in the shapes that the data decided: the front of each buffer, which was written densely."""
         made = []
         for array, output in zip(results, plan.outputs, strict=True):

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from ctypes import addressof, c_char
+from operator import mul
 from typing import Any
 
 import ml_dtypes
@@ -54,15 +55,19 @@ def is_cut_short(tensor: Any) -> bool:
     if not tensor.is_cpu or not tensor.numel():
         return False
     try:
-        n_bytes = tensor.untyped_storage().nbytes()
+        n_bytes = len(tensor.untyped_storage())
     except RuntimeError:  # sparse ones, and those within a transform of torch.func
         return False
-    last = tensor.storage_offset() + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
-    return bool(n_bytes < (last + 1) * tensor.itemsize)
+    end = tensor.storage_offset() + 1
+    for n, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        end += (n - 1) * stride
+    return bool(n_bytes < end * tensor.itemsize)
 
 
 def as_array(value: Any, spec: TensorSpec) -> Array | Violation:
     """The value as a NumPy array, on the same memory wherever there is a way; else what is wrong with it."""
+    if type(value) is _ARRAY:
+        return value
     if isinstance(value, _NUMPY):
         return _masked(spec) if _is_masked(value) else np.asarray(value)
     return read_safely(value, spec, _foreign_to_array)
@@ -120,11 +125,13 @@ def address_of(array: Array) -> int:
         return int(array.ctypes.data)
 
 
-def plain_arrays(args: Sequence[Any], types: Sequence[tuple[np.dtype[Any], int]]) -> Places | None:
-    """Addresses and shapes of the common case: writable NumPy arrays that can be used as they are; else None.
+def array_types(dtypes: Sequence[np.dtype[Any]]) -> list[tuple[np.dtype[Any], int]]:
+    """The dtype of each, and the alignment of its elements in bytes, a power of two."""
+    return [(dtype, dtype.alignment) for dtype in dtypes]
 
-    ``types``: the dtype of each, and the alignment of its elements in bytes, a power of two.
-    """
+
+def plain_arrays(args: Sequence[Any], types: Sequence[tuple[np.dtype[Any], int]]) -> Places | None:
+    """Addresses and shapes of the common case: writable NumPy arrays that can be used as they are; else None."""
     addresses, shapes = [], []
     try:
         for value, (dtype, alignment) in zip(args, types):  # noqa: B905 - `strict` costs a tenth of the call here
@@ -171,7 +178,10 @@ def plain_tensors(args: Sequence[Any], types: Sequence[TensorType]) -> Places | 
             address = value.data_ptr()
             if not address or address % alignment:  # 0: an empty tensor, or one without memory
                 return None
-            if value.untyped_storage().nbytes() < value.storage_offset() * value.itemsize + value.nbytes:
+            needed = value.nbytes
+            if offset := value.storage_offset():
+                needed += offset * value.itemsize
+            if len(value.untyped_storage()) < needed:
                 return None
             addresses.append(address)
             shapes.append(value.shape)
@@ -232,12 +242,12 @@ def _as_it_lies(tensor: Any) -> Any:
 
 def _tensor_to_array(tensor: Any) -> Array:
     torch = sys.modules["torch"]
-    if is_cut_short(tensor):
-        raise ValueError("it has no memory for all of its elements, as after untyped_storage().resize_(0)")
     try:  # what most tensors are; those that it refuses (other devices, gradients, bfloat16) go the long way
         return _unwrapped(tensor)
     except (TypeError, RuntimeError):
         pass
+    if is_cut_short(tensor):
+        raise ValueError(_CUT_SHORT)
     if not tensor.is_cpu or tensor.layout is not torch.strided:
         raise TypeError(f"it is a {tensor.layout} tensor on {tensor.device}")
     plain = tensor.detach().resolve_conj().resolve_neg()
@@ -248,12 +258,28 @@ def _tensor_to_array(tensor: Any) -> Array:
     return _unwrapped(plain)
 
 
+_CUT_SHORT = "it has no memory for all of its elements, as after untyped_storage().resize_(0)"
+
+
 def _unwrapped(tensor: Any) -> Array:
-    array = tensor.numpy()
-    assert isinstance(array, np.ndarray)
-    if not tensor.data_ptr() and array.size:  # NumPy has made memory for it, with nothing in it
+    """``tensor.numpy()``, which reads no element yet, with the question of ``is_cut_short`` asked of the array."""
+    array: Array = tensor.numpy()
+    if not array.nbytes:
+        return array
+    if not tensor.data_ptr():  # NumPy has made memory for it, with nothing in it
+        if is_cut_short(tensor):
+            raise ValueError(_CUT_SHORT)
         raise ValueError("it has no memory, as within a transform of torch.func or when its storage was resized")
+    end = array.nbytes if array.flags.c_contiguous else _extent(array)
+    if len(tensor.untyped_storage()) < tensor.storage_offset() * array.itemsize + end:
+        raise ValueError(_CUT_SHORT)
     return array
+
+
+def _extent(array: Array) -> int:
+    """The bytes from an array's first element to the end of its last one; strides are not negative."""
+    strides = array.strides
+    return sum(map(mul, array.shape, strides)) - sum(strides) + array.itemsize
 
 
 def _remedy(value: Any) -> str:

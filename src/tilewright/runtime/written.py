@@ -46,7 +46,12 @@ class Written:
     def tell(self) -> None:
         """Let PyTorch's gradients know that native code has written to the memory."""
         if type(self.argument) is not np.ndarray and is_tensor(self.argument) and not self.argument.is_inference():
-            sys.modules["torch"].autograd.graph.increment_version(self.argument)
+            tell_tensors(self.argument)
+
+
+def tell_tensors(tensors: Any) -> None:
+    """Let PyTorch's gradients know of native code that has written to a tensor, or to several."""
+    sys.modules["torch"].autograd.graph.increment_version(tensors)
 
 
 def written_inputs(given: Sequence[Any], specs: Sequence[TensorSpec], indices: Sequence[int]) -> list[Written]:
@@ -134,6 +139,24 @@ def _are_apart(values: Sequence[tuple[bool, Any]]) -> bool:
             return False
         if n_bytes:
             ranges.append((start, start + n_bytes, is_written))
+    return _do_not_meet(ranges)
+
+
+def plain_are_apart(addresses: Sequence[int], values: Sequence[Any], is_written: Sequence[bool]) -> bool:
+    """Do those of plain arrays or tensors (``values.Places``) that are written to share nothing with any other?
+
+    False too for a tensor of inference mode that is written to, which takes a closer look.
+    """
+    ranges = []
+    for start, value, writes in zip(addresses, values, is_written, strict=True):
+        if writes and type(value) is not np.ndarray and value.is_inference():
+            return False
+        ranges.append((start, start + value.nbytes, writes))
+    return _do_not_meet(ranges)
+
+
+def _do_not_meet(ranges: list[tuple[int, int, bool]]) -> bool:
+    """Whether no range of bytes (its first, the one behind its last) that is written to meets another."""
     ranges.sort()
     end, last_written_end = 0, 0
     for start, stop, is_written in ranges:
