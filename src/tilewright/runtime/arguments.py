@@ -35,7 +35,7 @@ class ArgumentReader:
     def read(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], given: Sequence[Any] | None = None
     ) -> tuple[list[Array], bool]:
-        """The inputs as arrays, and whether a PyTorch tensor is among them; ``given``: what ``flat`` found, if known."""
+        """The inputs as arrays, and whether there is a PyTorch tensor; ``given`` is what ``flat`` found, if known."""
         given = self.flat(args, kwargs) if given is None else given
         if given is None:
             raise self._explain(args, kwargs)

@@ -279,7 +279,7 @@ def _unwrapped(tensor: Any) -> Array:
 def _extent(array: Array) -> int:
     """The bytes from an array's first element to the end of its last one; strides are not negative."""
     strides = array.strides
-    return sum(map(mul, array.shape, strides)) - sum(strides) + array.itemsize
+    return int(sum(map(mul, array.shape, strides)) - sum(strides) + array.itemsize)
 
 
 def _remedy(value: Any) -> str:

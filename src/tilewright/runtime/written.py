@@ -79,10 +79,9 @@ def read_outputs(
     arrays = _listed(given, len(specs))
     values = [*((True, value) for value in arrays), *((False, value) for value in inputs.values())]
     if _are_apart(values) and all(map(_is_output, arrays, plans)):
-        return [
-            Written(value, value if type(value) is np.ndarray else memory_of(value, spec))
-            for value, spec in zip(arrays, specs, strict=True)
-        ]
+        memory = [v if type(v) is np.ndarray else memory_of(v, s) for v, s in zip(arrays, specs, strict=True)]
+        if not any(isinstance(m, Violation) for m in memory):
+            return [Written(value, m) for value, m in zip(arrays, memory, strict=True)]
     found: dict[int, tuple[str, Array]] = {}
     wrong: list[Violation] = []
     for k, (value, spec, plan) in enumerate(zip(arrays, specs, plans, strict=True)):
