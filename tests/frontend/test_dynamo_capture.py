@@ -64,9 +64,8 @@ def test_recurrent_modules_are_one_op_of_any_length(kind: str, options: dict[str
             assert_close(got, expected)
             assert got[0].stride() == expected[0].stride()
     assert not recorder.told
-    n_graphs = 1 if kind == "LSTM" else 3  # PyTorch traces the others for one length
-    assert len(recorder.graphs) == n_graphs
-    assert recorder.ops.count(kind.lower()) == n_graphs * options.get("num_layers", 1)
+    assert len(recorder.graphs) == 1
+    assert recorder.ops.count(kind.lower()) == options.get("num_layers", 1)
 
 
 def test_a_projected_lstm_and_one_with_given_states() -> None:

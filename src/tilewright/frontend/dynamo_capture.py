@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
+from tilewright.frontend.dynamo_recurrence import keep_lengths_symbolic
+
 SETTINGS = {"allow_rnn": True, "capture_dynamic_output_shape_ops": True}
 """Modules of recurrences are one call each (``dynamo_recurrence``); a graph finds the places where a mask is true."""
 
@@ -63,7 +65,8 @@ def _start(_: Any) -> None:
     import torch._dynamo.config as config
     from torch._dynamo.utils import counters
 
-    if _frame_of_ours() is not None:
+    if _is_frame_of_ours():
+        keep_lengths_symbolic(_is_frame_of_ours)
         _before.n_breaks = dict(counters["graph_break"])
         for name, value in SETTINGS.items():
             _before.settings[name] = getattr(config, name)
@@ -113,6 +116,10 @@ def _frame_of_ours() -> dict[str, Any] | None:
         return None
     known = frame.f_locals
     return known if _is_ours(known.get("compiler_fn")) else None
+
+
+def _is_frame_of_ours() -> bool:
+    return _frame_of_ours() is not None
 
 
 def _is_ours(compiler: Any) -> bool:

@@ -1,7 +1,8 @@
 """Modules of recurrences (``nn.LSTM``, ``nn.GRU``, ``nn.RNN``) as one call each in a captured graph.
 
 In: the graph that Dynamo captured, which calls ``torch.lstm`` and its kin. Out: the same graph with calls of ops of our
-own instead: AOTAutograd takes PyTorch's apart, step by step, for the length that it was traced with.
+own instead: AOTAutograd takes PyTorch's apart, step by step, for the length that it was traced with. Dynamo would, too,
+when it asks PyTorch for the shapes of a call's results, which our ops tell instead.
 Not its business: what such a call becomes (``aten_rnn``); packed sequences of several lengths, whose calls stay.
 
 The ops compute what PyTorch's do, by PyTorch's own kernels, so that they are right wherever they run. Their gradients
@@ -43,6 +44,34 @@ def keep_recurrences_whole(gm: GraphModule) -> None:
         changed = True
     if changed:
         gm.recompile()
+
+
+@functools.cache
+def keep_lengths_symbolic(is_ours: Callable[[], bool]) -> None:
+    """While ``is_ours()``, have PyTorch tell shapes of its recurrences by our ops.
+
+    Dynamo asks for them while it captures a graph. PyTorch's own answer goes through a GRU step by step, after which
+    the graph is for sequences of one length alone.
+    """
+    import torch
+    from torch._C import DispatchKey
+
+    for kind in N_STATES:
+        call = getattr(torch.ops.aten, kind).input
+        for key in (DispatchKey.CompositeImplicitAutograd, DispatchKey.Autograd):
+            if key in call.py_kernels:
+                call.py_kernels[key] = _whole(kind, call.py_kernels[key], is_ours)
+        call._dispatch_cache.clear()
+
+
+def _whole(kind: str, otherwise: Callable[..., Any], is_ours: Callable[[], bool]) -> Callable[..., Any]:
+    def call(x: torch.Tensor, hx: Any, params: list[torch.Tensor], *settings: Any) -> Any:
+        if not is_ours():
+            return otherwise(x, hx, params, *settings)
+        op = _ops()[kind + (WITH_DROPOUT if _draws(settings) else "")]
+        return op(x, list(hx) if kind == "lstm" else [hx], list(params), *settings)[: 1 + N_STATES[kind]]
+
+    return call
 
 
 def _is_plain(args: Sequence[Any]) -> bool:
