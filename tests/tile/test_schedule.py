@@ -22,12 +22,13 @@ from tilewright.core.compute import (
     syms,
 )
 from tilewright.core.expr import Sym, mod, substitute
-from tilewright.tile.errors import ScheduleError, ScheduleFileError
+from tilewright.tile.errors import ScheduleError, ScheduleFileError, TileTextError
 from tilewright.tile.ir import For, If, Kind, Prefetch, Store, walk
 from tilewright.tile.lower import lower
 from tilewright.tile.rewrite import loops_of
 from tilewright.tile.schedule import Builder, Schedule, Step
 from tilewright.tile.schedule.book import Line, ScheduleBook, apply_lines, read_step, schedule_text
+from tilewright.tile.text import kernel_text, parse_kernel
 from tilewright.tile.verify import verify
 
 
@@ -120,6 +121,15 @@ def test_reorder_moves_what_tells_elements_apart_past_steps_of_a_running_sum(row
         refuses(running, *split, outermost, rule="share elements")
     else:
         same(running, *split, outermost)
+
+
+@pytest.mark.parametrize("kind", ["block", "thread", "warp"])
+def test_kinds_that_no_back_end_has_are_refused(kind):
+    refuses(elementwise((8,)), ("kind", "i0", kind), rule=f"there is no kind '{kind}'")
+    text = kernel_text(lower(elementwise((8,))))
+    assert "< 8 serial" in text
+    with pytest.raises(TileTextError, match=kind):
+        parse_kernel(text.replace("< 8 serial", f"< 8 {kind}"))
 
 
 def test_kinds_check_what_they_need():

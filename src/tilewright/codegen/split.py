@@ -27,7 +27,7 @@ MAX_STATEMENTS_OF_SIZES = 250
 """The same where sizes decide places: then every piece is code, while numbers leave out those that are empty."""
 MIN_SHARE = 0.25
 """The part of a loop's statements that depend on it, below which it is not cut."""
-_CUT = frozenset({Kind.SERIAL, Kind.PARALLEL, Kind.VECTOR, Kind.BLOCK, Kind.THREAD})
+_CUT = frozenset({Kind.SERIAL, Kind.PARALLEL, Kind.VECTOR})
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ Grammar (the whole of it)::
     kernel := Kernel(name, params, sizes, locals, body)            params: Place(buffer, space=global, role)
     stmt   := For(loop, stmt*) | Store(buffer, index, value) | Update(buffer, index, op, value)
             | Fold(buffers, index, combiner, values) | If(cond, stmt*) | Prefetch(buffer, index)
-    loop   := Loop(sym, extent, kind)     kind: serial | parallel | unroll | step | vector | dot | block | thread
+    loop   := Loop(sym, extent, kind)     kind: serial | parallel | unroll | step | vector | dot
     value  := as in core.compute; index := as in core.compute
     space  := global (a kernel parameter) | local (a thread's scratch in cache) | reg (registers, SSA)
             | table (compile-time numbers; a constant index reads a literal)
@@ -42,8 +42,6 @@ class Kind(Enum):
     STEP = "step"
     VECTOR = "vector"
     DOT = "dot"
-    BLOCK = "block"
-    THREAD = "thread"
 
 
 class Space(Enum):

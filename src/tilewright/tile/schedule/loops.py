@@ -214,9 +214,13 @@ def set_kind(kernel: Kernel, loop: str, kind: str) -> Kernel:
     """Run the loop as ``kind`` (``serial parallel unroll step vector dot``).
 
     Fails: vector or parallel over iterations that may not be exchanged; vector, unroll or step over an extent without
-    a known bound; vector around anything but statements and copied loops; serial or parallel in a vector loop.
+    a known bound; vector around anything but statements and copied loops; serial or parallel in a vector loop; another
+    kind than these, ``block`` and ``thread`` of a GPU among them.
     """
     target = find_loop(kernel, loop, "kind")
+    kinds = [k.value for k in Kind]
+    if kind not in kinds:
+        raise ScheduleError("kind", loop, f"there is no kind {kind!r}", remedy=f"kinds: {' '.join(kinds)}")
     k = Kind(kind)
     if k in (Kind.UNROLL, Kind.STEP, Kind.VECTOR, Kind.DOT) and target.loop.sym.hi is None:
         raise ScheduleError("kind", loop, f"{kind} needs an extent with a known bound, not {target.loop.extent}")
