@@ -36,7 +36,7 @@ from tilewright.frontend.onnx_given import NeedsCall
 from tilewright.frontend.source import Called, Examples, Source, import_called, import_source
 from tilewright.graph.limits import check_sizes
 from tilewright.graph.pipeline import PASSES
-from tilewright.kernels import KernelBuilder
+from tilewright.kernels import STRICT, Checks, KernelBuilder, default_checks
 from tilewright.options import Clock, Level, Options, Progress, check_sizes_given, graph_passes, read_schedule
 from tilewright.partition.plan import Planner
 from tilewright.partition.program import Branch, Call, LetDim, Program, Repeat, SetDim
@@ -88,13 +88,17 @@ def compile(
     cache: bool = True,
     progress: Progress | None = None,
     keyed: Keyed | None = None,
+    verify: bool = False,
 ) -> CompiledModel:
-    """``tilewright.compile``, by the compiler; ``keyed`` is what is known of the source already."""
+    """``tilewright.compile``, by the compiler; ``keyed`` is what is known of the source already.
+
+    With ``verify`` the model is compiled anew, and checked after every pass.
+    """
     options = Options(target, precision, optimize, accuracy, read_schedule(schedule))
     threads = checked_threads(threads)
     check_sizes_given(fix_dims, input_shapes)
     clock = Clock(progress)
-    store = Cache() if cache else None
+    store = Cache() if cache and not verify else None
     keyed, artifact = _look_up(keyed or Keyed(source), store, input_shapes, fix_dims, options, clock)
     key, found = keyed.key, artifact
     called: Called | None = None
@@ -111,7 +115,7 @@ def compile(
             found = artifact = _cached(store, key, options, clock)
         if artifact is None:
             _dump_if_asked(graph, options)
-            artifact = build(graph, options, clock)
+            artifact = build(graph, options, clock, checks=STRICT if verify else None)
             if store and key:
                 with clock.stage("store"):
                     store.put_artifact_soon(_cache_key(key, options), artifact)
@@ -247,13 +251,15 @@ def _ready(artifact: Artifact, threads: int | None, clock: Clock, *, from_cache:
     return model
 
 
-def build(graph: Graph, options: Options, clock: Clock, *, profile: bool = False) -> Artifact:
+def build(
+    graph: Graph, options: Options, clock: Clock, *, profile: bool = False, checks: Checks | None = None
+) -> Artifact:
     """The whole compiler on a graph: optimise, split into kernels, schedule, emit, lay out weights.
 
     With ``profile``, each kernel's ticks are added up behind the dimensions, in the order of the report's kernels.
     """
     target = options.machine
-    parts = make_parts(optimise_and_split(graph, options, target, clock), clock)
+    parts = make_parts(optimise_and_split(graph, options, target, clock, checks), clock)
     return assemble(parts, options, clock, profile=profile)
 
 
@@ -297,20 +303,25 @@ class SplitGraph:
         )
 
 
-def optimise_and_split(graph: Graph, options: Options, target: Target, clock: Clock) -> SplitGraph:
-    """Optimise, split into kernels and schedule them."""
+def optimise_and_split(
+    graph: Graph, options: Options, target: Target, clock: Clock, checks: Checks | None = None
+) -> SplitGraph:
+    """Optimise, split into kernels and schedule them; the graph that comes in is verified whatever the ``checks``."""
+    checks = checks or default_checks()
     passes = graph_passes(options, target)
     with clock.stage("graph"):
         verify(graph)
         check_sizes(graph)
-        graph = run_pipeline(graph, passes)
+        graph = run_pipeline(graph, passes, check=checks.verify)
         check_sizes(graph)
-    return split_graph(graph, passes, options, target, clock)
+    return split_graph(graph, passes, options, target, clock, checks)
 
 
-def split_graph(graph: Graph, passes: Sequence[Pass], options: Options, target: Target, clock: Clock) -> SplitGraph:
+def split_graph(
+    graph: Graph, passes: Sequence[Pass], options: Options, target: Target, clock: Clock, checks: Checks
+) -> SplitGraph:
     """Split a graph that is optimised already; sub-graphs of its control flow still go through ``passes``."""
-    kernels = KernelBuilder(target, clock, options.schedule)
+    kernels = KernelBuilder(target, clock, options.schedule, checks)
     planner = kernels.planner(passes, options)
     with clock.stage("partition"):
         program = planner.program(graph, graph.name)
@@ -496,7 +507,7 @@ def optimise(
 def kernel_texts(graph: Graph, options: Options, stage: str, only: str) -> Iterator[str]:
     """The text of each kernel at a stage: ``kernels``, ``schedule``, ``tile``, ``llvm``, ``asm``; or the entry's."""
     target = options.machine
-    made = KernelBuilder(target, Clock(), options.schedule)
+    made = KernelBuilder(target, Clock(), options.schedule, default_checks())
     planner = made.planner(graph_passes(options, target), options)
     program = planner.program(graph, graph.name)
     made.finish_plan(planner)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 
@@ -25,9 +26,10 @@ from tilewright.partition.program import Call
 from tilewright.partition.projections import Core
 from tilewright.partition.work import Work, products_of, work_of
 from tilewright.runtime.artifact import ObjectImage
+from tilewright.runtime.env import read_environment
 from tilewright.runtime.errors import ResourceError
 from tilewright.runtime.manifest import ScratchSpec
-from tilewright.tile.default import Scheduled, schedule_by, schedule_with_steps
+from tilewright.tile.default import OnBroken, Scheduled, forgive, refuse, schedule_by, schedule_with_steps
 from tilewright.tile.errors import ScheduleFileError
 from tilewright.tile.ir import Kernel, Packed, Role, Space
 from tilewright.tile.machine import Machine
@@ -35,6 +37,26 @@ from tilewright.tile.pack import pack_into, packing_computation
 from tilewright.tile.schedule import Schedule
 from tilewright.tile.schedule.book import ScheduleBook, no_code, unknown_kernel
 from tilewright.tile.shares import times_of
+from tilewright.tile.verify import verify
+
+
+@dataclass(frozen=True)
+class Checks:
+    """What the compiler checks of itself on the way: the code does not depend on it.
+
+    ``verify``: graphs after every pass, and every kernel. ``on_broken``: what becomes of a rule with a mistake.
+    """
+
+    verify: bool = False
+    on_broken: OnBroken = forgive
+
+
+LENIENT, STRICT = Checks(), Checks(verify=True, on_broken=refuse)
+
+
+def default_checks() -> Checks:
+    """As the environment says (``TILEWRIGHT_STRICT``)."""
+    return STRICT if read_environment().strict_compiler else LENIENT
 
 
 class KernelBuilder:
@@ -44,8 +66,9 @@ class KernelBuilder:
     kernel: two cores share a compile without worker processes.
     """
 
-    def __init__(self, target: Target, clock: Clock, schedules: str = "") -> None:
+    def __init__(self, target: Target, clock: Clock, schedules: str = "", checks: Checks = LENIENT) -> None:
         self.target = target
+        self.checks = checks
         self.book = ScheduleBook.parse(schedules)
         self.problems = list(self.book.problems)
         self.schedules: dict[str, Schedule] = {}
@@ -67,9 +90,8 @@ class KernelBuilder:
         fuse, large = options.optimize != 0, self.machine.large_bytes
         n_cores = self.target.n_cores if fuse and self.target.has_threads else 1
         core = Core(self.machine.l2_bytes, self.machine.vector_bytes, self.machine.fma_ports)
-        return Planner(
-            self.schedule, lambda g: run_pipeline(g, passes), fuse=fuse, large=large, core=core, n_cores=n_cores
-        )
+        optimise = partial(run_pipeline, passes=passes, check=self.checks.verify)
+        return Planner(self.schedule, optimise, fuse=fuse, large=large, core=core, n_cores=n_cores)
 
     def finish_plan(self, planner: Planner) -> None:
         """Note which kernels run beside others, and raise everything that is wrong with the book."""
@@ -108,7 +130,9 @@ class KernelBuilder:
                 self.problems.append(no_code(self.book.heads[name], name, e))
                 found = None
         if found is None:
-            found = schedule_with_steps(made.computation, self.machine, made.constants, name)
+            found = schedule_with_steps(made.computation, self.machine, made.constants, name, self.checks.on_broken)
+        if self.checks.verify:
+            verify(found.kernel)
         self.schedules[name] = found.schedule
         return found.kernel
 

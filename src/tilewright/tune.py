@@ -125,7 +125,7 @@ def _candidates(kernels: KernelBuilder, name: str) -> Iterator[Schedule]:
     """Schedules of a kernel that differ from the one it has, and from each other."""
     made, seen = kernels.groups[name], {kernels.schedules[name]}
     for machine in _machines(kernels.machine):
-        found = schedule_with_steps(made.computation, machine, made.constants, name).schedule
+        found = schedule_with_steps(made.computation, machine, made.constants, name, kernels.checks.on_broken).schedule
         if found not in seen:
             seen.add(found)
             yield found

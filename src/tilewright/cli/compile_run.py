@@ -55,6 +55,7 @@ ScheduleFile = Annotated[
     typer.Option("--schedule", metavar="FILE", help="Schedules of kernels, as `ir --stage schedule` prints them."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+Verify = Annotated[bool, typer.Option("--verify", help="Compile anew, and check the model after every pass.")]
 NoCache = Annotated[bool, typer.Option("--no-cache", help="Neither read nor write the disk cache.")]
 Seed = Annotated[int, typer.Option(help="Seed of random inputs.")]
 
@@ -77,6 +78,7 @@ def obtain(
     cache: bool = True,
     fix: dict[str, int] | None = None,
     quiet: bool = False,
+    verify: bool = False,
 ) -> CompiledModel:
     """The compiled model of a path: loaded from ``.tw``, else compiled with a progress bar."""
     show.check_model(path)
@@ -106,6 +108,7 @@ def obtain(
             cache=cache,
             fix_dims=fix,
             progress=tell,
+            verify=verify,
         )
 
 
@@ -122,6 +125,7 @@ def compile_command(
     schedule: ScheduleFile = None,
     fix: Fix = [],  # noqa: B006
     no_cache: NoCache = False,
+    verify: Verify = False,
     json: Json = False,
 ) -> None:
     """Compile a model to one file, for `run` and `tw.load`."""
@@ -140,6 +144,7 @@ def compile_command(
         cache=not no_cache,
         fix=fixed,
         quiet=json,
+        verify=verify,
     )
     made.save(path)
     if json:

@@ -23,11 +23,16 @@ from tilewright.debug.steps import How, Tell, judge_run, walk_program
 from tilewright.debug.tolerance import Difference
 from tilewright.debug.values import Values, values_of
 from tilewright.driver import Parts, assemble, make_parts, split_graph
+from tilewright.kernels import Checks
 from tilewright.options import Clock, Options, graph_passes
 from tilewright.runtime.artifact import Artifact
 from tilewright.runtime.model import LoadedModel
 from tilewright.runtime.threads import default_threads
+from tilewright.tile.default import refuse
+from tilewright.tile.errors import RuleBroke
 
+CHECKS = Checks(on_broken=refuse)
+"""A kernel that breaks the specification is found by following it, and the step that broke it with it."""
 RUNS = 4
 """Whole runs with several threads: what depends on luck shows in one of them."""
 
@@ -66,9 +71,11 @@ def _parts(graph: Graph, passes: Sequence[Pass], options: Options) -> Parts | Fa
     """Kernels, program and code; a stage that raises is a fault, unless it refuses the model with its reasons."""
     try:
         clock = Clock()
-        return make_parts(split_graph(graph, passes, options, options.machine, clock), clock)
+        return make_parts(split_graph(graph, passes, options, options.machine, clock, CHECKS), clock)
     except CompileError:
         raise
+    except RuleBroke as e:
+        return _stage_that_raised(e.cause)
     except BROKEN as e:
         return _stage_that_raised(e)
 

@@ -25,7 +25,11 @@ class Environment:
     dump: str | None = None
     """``TILEWRIGHT_DUMP``: where every compile that the cache does not answer writes its stages, in a new folder."""
     strict: bool = False
-    """``TILEWRIGHT_STRICT``: under ``torch.compile`` nothing falls back to PyTorch; what would is an error."""
+    """``TILEWRIGHT_STRICT``: under ``torch.compile`` nothing falls back to PyTorch; what would is an error. The value
+    ``compiler`` leaves that as it is."""
+    strict_compiler: bool = False
+    """The same variable, also with the value ``compiler``: the compiler verifies what it has after every pass, and a
+    rule that breaks is an error instead of a note."""
     spin_us: int | None = None
     """``TILEWRIGHT_SPIN_US``: how long an idle worker spins before it sleeps."""
     lapack: bool = True
@@ -36,16 +40,21 @@ class Environment:
     """``XDG_CACHE_HOME`` or ``HOME/.cache``: where the default cache folder lies."""
 
 
+_OFF = ("", "0", "off")
+
+
 def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
     """Parse ``environ`` (the process's own when None); a malformed number counts as not set."""
     env = os.environ if environ is None else environ
+    strict = env.get("TILEWRIGHT_STRICT", "").strip().lower()
     return Environment(
         threads=_positive(env.get("TILEWRIGHT_THREADS")),
         omp_threads=_positive(env.get("OMP_NUM_THREADS", "").split(",")[0]),
         cache=env.get("TILEWRIGHT_CACHE") or None,
         cache_bytes=_number(env.get("TILEWRIGHT_CACHE_BYTES")),
         dump=env.get("TILEWRIGHT_DUMP") or None,
-        strict=env.get("TILEWRIGHT_STRICT", "").strip().lower() not in ("", "0", "off"),
+        strict=strict not in (*_OFF, "compiler"),
+        strict_compiler=strict not in _OFF,
         spin_us=_number(env.get("TILEWRIGHT_SPIN_US")),
         lapack=env.get("TILEWRIGHT_LAPACK") not in ("off", "0"),
         pages=env.get("TILEWRIGHT_PAGES", "").strip().lower() not in ("0", "off"),

@@ -4,7 +4,8 @@ In: a ``Computation``, a ``Machine``, and which inputs are compile-time constant
 Not its business: instructions.
 
 Every computation gets a correct kernel. A rule that does not fit raises ``ScheduleError``; then the next simpler rule
-is tried, plain serial loops at last, and the reason is kept in the kernel's ``notes``.
+is tried, plain serial loops at last, and the reason is kept in the kernel's ``notes``. A rule that raises anything else
+has a mistake: that is ``RuleBroke``, unless the caller wants a kernel all the same (``forgive``).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from itertools import groupby
 
 from tilewright.core.compute import Buffer, Computation, Load, Serial, Stage
 from tilewright.tile.clusters import Cluster, Kind, clusters_of
-from tilewright.tile.errors import ScheduleError
+from tilewright.tile.errors import RuleBroke, ScheduleError
 from tilewright.tile.ir import Kernel
 from tilewright.tile.lower import lower
 from tilewright.tile.machine import Machine
@@ -44,6 +45,16 @@ from tilewright.tile.schedule import Builder, Schedule
 from tilewright.tile.schedule.book import Line, apply_lines
 
 RULE_BROKE = "a rule broke"
+OnBroken = Callable[[RuleBroke], None]
+
+
+def refuse(broken: RuleBroke) -> None:
+    """Let nobody overlook that a rule broke."""
+    raise broken
+
+
+def forgive(broken: RuleBroke) -> None:
+    """Go on with the next simpler rule, and keep a note: a slow kernel serves users better than none."""
 
 
 @dataclass(frozen=True)
@@ -63,13 +74,17 @@ def schedule(
 
 
 def schedule_with_steps(
-    computation: Computation, machine: Machine, constants: Container[Buffer] = (), name: str = "kernel"
+    computation: Computation,
+    machine: Machine,
+    constants: Container[Buffer] = (),
+    name: str = "kernel",
+    on_broken: OnBroken = refuse,
 ) -> Scheduled:
     """:func:`schedule`, with the normalised computation and the steps that were applied to it."""
     normal, known = _normal(computation, machine, constants)
     builder = Builder(lower(normal, name, known))
     notes: list[str] = []
-    work = _Work(builder, machine, normal, known, notes)
+    work = _Work(builder, machine, normal, known, notes, on_broken)
     work.fix_vectors(normal.items)
     work.items(normal.items)
     skip_padding(builder)
@@ -107,6 +122,7 @@ class _Work:
     computation: Computation
     constants: Container[Buffer]
     notes: list[str]
+    on_broken: OnBroken
     vectors: dict[Buffer, int] = field(default_factory=dict)
 
     def clusters(self, stages: Sequence[Stage], *, chains: bool = True) -> list[Cluster]:
@@ -152,7 +168,7 @@ class _Work:
             plain(self.b, self.machine, [s.name for stage in cluster.stages for s in stage.outs])
 
     def tried(self, cluster: Cluster, rule: Callable[[], None]) -> bool:
-        """Did a rule fit? One that fails leaves no trace but a note."""
+        """Did a rule fit? One that does not leaves no trace but a note."""
         mark = self.b.mark()
         try:
             rule()
@@ -160,7 +176,7 @@ class _Work:
         except ScheduleError as e:
             self.notes.append(f"{cluster.root.out.name}: {e.message}")
         except (ArithmeticError, AssertionError, LookupError, StopIteration, TypeError, ValueError) as e:
-            # A mistake in a rule must not stop a model: the plain loops are right. Tests look for this note.
+            self.on_broken(RuleBroke(self.b.kernel.name, cluster.root.out.name, e))
             self.notes.append(f"{cluster.root.out.name}: {RULE_BROKE}: {type(e).__name__}: {e}")
         self.b.back(mark)
         return False

@@ -40,6 +40,20 @@ class TileRunError(TilewrightError):
     code = "TW0504"
 
 
+class RuleBroke(TilewrightError):
+    """A rule of the default schedule raised what no rule may: a mistake in it, which is no reason to refuse a model.
+
+    ``cause`` is what it raised.
+    """
+
+    code = "TW0506"
+
+    def __init__(self, kernel: str, root: str, cause: Exception) -> None:
+        self.kernel, self.root, self.cause = kernel, root, cause
+        remedy = "report the model; without TILEWRIGHT_STRICT it compiles, with plain loops here"
+        super().__init__(f"kernel {kernel}, {root}: a rule broke: {type(cause).__name__}: {cause}", remedy=remedy)
+
+
 class ScheduleFileError(CompileError):
     """A file of schedules can't be applied; ``problems`` names kernel, step, rule and remedy of each."""
 
