@@ -100,6 +100,14 @@ def _repeated(names: Sequence[str]) -> list[str]:
 def _of_node(graph: Graph, node: Node) -> Iterator[Problem]:
     if not graph.pool.owns(node):
         yield _problem(node, "is not owned by the graph's pool")
+    try:  # first, because nothing may be read of a node that lacks operands or attributes
+        node.op.check_arity(len(node.inputs))
+        if node.op.complete_attrs(node.attrs).keys() != node.attrs.keys():
+            yield _problem(node, "lacks attributes")
+            return
+    except OpError as e:
+        yield Problem(node.loc, node.op.name, f"%{node.serial} {e.message}", e.remedy)
+        return
     if node.op is PROJ:
         if not 0 <= node.attrs["index"] < len(node.inputs[0].types) or len(node.inputs[0].types) == 1:
             yield _problem(node, f"takes result {node.attrs['index']} of {len(node.inputs[0].types)}")
@@ -108,9 +116,6 @@ def _of_node(graph: Graph, node: Node) -> Iterator[Problem]:
         yield _problem(node, "reads a node with several results; it must go through proj")
         return
     try:
-        node.op.check_arity(len(node.inputs))
-        if node.op.complete_attrs(node.attrs).keys() != node.attrs.keys():
-            yield _problem(node, "lacks attributes")
         operand_types = node.inputs[0].types if node.op is PROJ else tuple(i.type for i in node.inputs)
         found = node.op.infer(operand_types, node.attrs)
     except OpError as e:
