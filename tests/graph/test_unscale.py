@@ -111,3 +111,29 @@ def test_a_large_operand_of_few_products_is_not_scaled():
 
     assert not has_constant_weight(unscaled(build, "f32[1,8,40,40]", "f32[8]"))
     assert has_constant_weight(unscaled(build, "f32[1,8,1,3]", "f32[8]"))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    held=st.tuples(st.booleans(), st.booleans()),
+    varies=st.sampled_from([(True, False), (False, True)]),
+    is_conv=st.booleans(),
+    is_turned=st.booleans(),
+    lead=st.integers(0, 2),
+)
+def test_constants_that_a_factor_widens(held, varies, is_conv, is_turned, lead):
+    """The weight may be wider than its constant, in either axis and in rank: then it is no constant."""
+    sizes = (2, 3)
+    shape = [n if h else 1 for n, h in zip(sizes, held, strict=True)][lead:]
+    wide = [n if v else 1 for n, v in zip(sizes, varies, strict=True)]
+
+    def build(b, x, f):
+        tail = (1,) * (2 if is_conv else 0)
+        w = b(ops.mul, weight(b, *shape, *tail), b(ops.reshape, f, shape=(*wide, *tail)))
+        w = b(ops.expand, w, shape=(*sizes, *tail)) if w.shape != (*sizes, *tail) else w
+        if is_conv:
+            return b(ops.conv, x, w, groups=1, **{**WINDOW, "pads": ((0, 0), (0, 0))})
+        return b(ops.matmul, x, b(ops.transpose, w, perm=(1, 0)) if is_turned else w)
+
+    rows = sizes[1] if is_conv or is_turned else sizes[0]
+    unscaled(build, f"f32[2,{rows},4,5]" if is_conv else f"f32[4,{rows}]", f"f32[{max(wide)}]")

@@ -37,9 +37,9 @@ class UnscaleWeights(Pass):
     """``conv(x, w * s * d)`` becomes ``conv(x * s, w) * d`` for a constant ``w``; likewise ``matmul``, and ``w / s``.
 
     ``s`` varies along input channels, ``d`` along output channels, either along groups too if ``w`` does not: those
-    become a batch. It does not fire on integers, where a factor varies along taps or along both kinds of channels,
-    where all are constants, on groups of a batch of several, and where scaling a large operand would not pay: less
-    than ``MIN_PRODUCTS`` products for each of its elements, and more of them than the weight has.
+    become a batch. It does not fire on integers, where a factor varies along taps or along both kinds of channels or
+    widens the constant, where all are constants, on groups of a batch of several, and where scaling a large operand
+    would not pay: less than ``MIN_PRODUCTS`` products for each of its elements, and more of them than the weight has.
     """
 
     name: ClassVar[str] = "unscale-weights"
@@ -72,6 +72,12 @@ def _scaled(node: Node, allowed: Callable[[tuple[Dim, ...]], bool]) -> _Scaled |
     return None
 
 
+def _fills(weight: Node, w: Node, n_lead: int) -> bool:
+    """Is the constant as large as what was made of it, but for the first axes? A factor may have widened it."""
+    shape = _wide(weight, w.type.rank)
+    return product(shape[:n_lead]) == 1 and shape[n_lead:] == tuple(w.shape[n_lead:])
+
+
 def _wide(node: Node, rank: int) -> tuple[Dim, ...]:
     return (1,) * (rank - node.type.rank) + tuple(node.shape)
 
@@ -99,7 +105,7 @@ def _convolution(b: Rewriting, node: Node) -> Node | None:
         return all(n == 1 for n in shape[ins + 1 :]) and 1 in (shape[outs], shape[ins])
 
     found = _scaled(w, allowed)
-    if found is None or not found.factors or product(_wide(found.weight, rank)[:outs]) != 1:
+    if found is None or not found.factors or not _fills(found.weight, w, outs):
         return None
     weight = b(ops.reshape, found.weight, shape=(node.shape[1] // groups, *node.inputs[1].shape[1:]))
     if groups != 1 and (x.shape[0] != 1 or weight.type.n_elements != found.weight.type.n_elements):
@@ -137,7 +143,7 @@ def _product(b: Rewriting, node: Node) -> Node | None:
         return fits and 1 in (shape[outs], shape[ins])
 
     found = _scaled(w, allowed)
-    if found is None or not found.factors or product(_wide(found.weight, rank)[:-2]) != 1:
+    if found is None or not found.factors or not _fills(found.weight, w, rank - 2):
         return None
     weight = b(ops.reshape, found.weight, shape=w.shape[-2:])
     if is_turned:
