@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,86 +10,137 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from frontend.gradients import Function, check_gradients
+
 QUICK, MANY = 5, 500
-Tensors = list[torch.Tensor]
+Case = tuple[Function, list[list[torch.Tensor]]]
+"""A function, and operands for each call: of one rank, and sizes of their own."""
 
 
-def gradients(function: Callable[..., torch.Tensor], xs: Tensors) -> Tensors:
-    xs = [x.detach().clone().requires_grad_() for x in xs]
-    y = function(*xs)
-    return [y.detach(), *torch.autograd.grad(y, xs, torch.cos(y.detach()))]
-
-
-def check(function: Callable[..., torch.Tensor], xs: Tensors) -> None:
-    torch._dynamo.reset()
-    ours = torch.compile(function, backend="tilewright", dynamic=False, options={"fallback": False})
-    for got, wanted in zip(gradients(ours, xs), gradients(function, xs), strict=True):
-        scale = max(1.0, float(wanted.abs().max())) if wanted.numel() else 1.0
-        bound = 3e-5 if wanted.dtype == torch.float32 else 1e-11
-        assert (got.dtype, got.shape) == (wanted.dtype, wanted.shape)
-        torch.testing.assert_close(got, wanted, rtol=bound, atol=bound * scale)
+def check(case: Case, dynamic: bool = False) -> None:
+    check_gradients(case[0], *case[1], dynamic=dynamic)
 
 
 @st.composite
-def convolutions(draw: st.DrawFn) -> tuple[Callable[..., torch.Tensor], Tensors]:
+def convolutions(draw: st.DrawFn, n_calls: int = 1) -> Case:
     n = draw(st.integers(1, 3))
     groups = draw(st.sampled_from([1, 1, 2, 3]))
     c_in, c_out = (groups * draw(st.integers(1, 6)) for _ in range(2))
     kernel = [draw(st.integers(1, 4 if n < 3 else 2)) for _ in range(n)]
     strides, dilations = ([draw(st.integers(1, 2)) for _ in range(n)] for _ in range(2))
     pads = [draw(st.integers(0, k // 2)) for k in kernel]
-    sizes = [(k - 1) * d + draw(st.integers(1, 6)) for k, d in zip(kernel, dilations, strict=True)]
+    least = [(k - 1) * d for k, d in zip(kernel, dilations, strict=True)]
     transposed = draw(st.booleans())
     extra = [draw(st.integers(0, max(s, d) - 1)) for s, d in zip(strides, dilations, strict=True)]
     generator = torch.Generator().manual_seed(draw(st.integers(0, 1 << 30)))
     w = (c_in, c_out // groups, *kernel) if transposed else (c_out, c_in // groups, *kernel)
-    shapes = [(draw(st.integers(1, 3)), c_in, *sizes), w, *([(c_out,)] if draw(st.booleans()) else [])]
+    weights = [w, *([(c_out,)] if draw(st.booleans()) else [])]
     dtype = draw(st.sampled_from([torch.float32, torch.float64]))
-    xs = [torch.randn(*s, generator=generator, dtype=dtype) for s in shapes]
+    calls = [
+        [torch.randn(*s, generator=generator, dtype=dtype).requires_grad_() for s in ((batch, c_in, *sizes), *weights)]
+        for batch, sizes in (
+            (draw(st.integers(1, 3)), [n + draw(st.integers(1, 6)) for n in least]) for _ in range(n_calls)
+        )
+    ]
 
     def function(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         return torch.convolution(
             x, w, bias, strides, pads, dilations, transposed, extra if transposed else [0] * n, groups
         )
 
-    return function, xs
+    return function, calls
 
 
 @st.composite
-def attentions(draw: st.DrawFn) -> tuple[Callable[..., torch.Tensor], Tensors]:
-    batch, heads, queries, keys, width = (draw(st.integers(1, n)) for n in (3, 3, 9, 9, 8))
+def attentions(draw: st.DrawFn, n_calls: int = 1) -> Case:
+    """Of any mask, with dropout or without, and with heads that share keys."""
+    heads, shared = draw(st.integers(1, 3)), draw(st.integers(1, 3))
     causal = draw(st.booleans())
     scale = draw(st.sampled_from([None, 0.3]))
+    dropout = draw(st.sampled_from([0.0, 0.0, 0.4]))
+    dtypes = [torch.float32, torch.float64] + ([] if dropout else [torch.bfloat16])
+    dtype = draw(st.sampled_from(dtypes))
     generator = torch.Generator().manual_seed(draw(st.integers(0, 1 << 30)))
-    shapes = [(batch, heads, n, width) for n in (queries, keys, keys)]
-    xs = [torch.randn(*s, generator=generator) for s in shapes]
     mask: Any = None
-    if not causal and draw(st.booleans()):
-        mask = torch.randn(queries, keys, generator=generator)
+    if not causal and n_calls == 1 and draw(st.booleans()):
+        mask = draw(st.sampled_from(["numbers", "truths"]))
+    calls = []
+    for _ in range(n_calls):
+        batch, queries, keys, width = (draw(st.integers(1, n)) for n in (3, 9, 9, 8))
+        shapes = ((batch, heads * shared, queries, width), *((batch, heads, keys, width),) * 2)
+        calls.append([torch.randn(*s, generator=generator).to(dtype).requires_grad_() for s in shapes])
+    if mask is not None:
+        mask = torch.randn(queries, keys, generator=generator) if mask == "numbers" else torch.ones(queries, keys) > 0
+    if mask is not None and mask.dtype is torch.bool:
+        mask[:, 1:] = torch.rand(queries, keys - 1, generator=generator) > 0.5
 
     def function(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        return F.scaled_dot_product_attention(q, k, v, mask, is_causal=causal, scale=scale)
+        given = mask if mask is None or mask.dtype is torch.bool else mask.to(q.dtype)
+        return F.scaled_dot_product_attention(
+            q, k, v, given, dropout_p=dropout, is_causal=causal, scale=scale, enable_gqa=shared > 1
+        )
 
-    return function, xs
+    return function, calls
 
 
 @given(convolutions())
 @settings(max_examples=QUICK, deadline=None, derandomize=True)
-def test_convolutions(case: tuple[Callable[..., torch.Tensor], Tensors]) -> None:
-    check(*case)
+def test_convolutions(case: Case) -> None:
+    check(case)
 
 
 @given(attentions())
 @settings(max_examples=QUICK, deadline=None, derandomize=True)
-def test_attention(case: tuple[Callable[..., torch.Tensor], Tensors]) -> None:
-    check(*case)
+def test_attention(case: Case) -> None:
+    check(case)
 
 
 @pytest.mark.slow
 @given(st.one_of(convolutions(), attentions()))
 @settings(max_examples=MANY, deadline=None)
-def test_gradients_at_length(case: tuple[Callable[..., torch.Tensor], Tensors]) -> None:
-    check(*case)
+def test_gradients_at_length(case: Case) -> None:
+    check(case)
+
+
+@pytest.mark.slow
+@given(st.one_of(convolutions(n_calls=2), attentions(n_calls=2)))
+@settings(max_examples=MANY // 5, deadline=None)
+def test_gradients_of_symbolic_sizes_at_length(case: Case) -> None:
+    check(case, dynamic=True)
+
+
+def random(*shapes: tuple[int, ...]) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(*s, generator=generator).requires_grad_() for s in shapes]
+
+
+@pytest.mark.parametrize("is_grouped", [False, True])
+def test_a_convolution_of_symbolic_size(is_grouped: bool) -> None:
+    """Whatever its stride leaves over; a run-time weight may have any size too, but for channels in groups."""
+
+    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        if is_grouped:
+            torch._check(x.shape[1] == 6 and w.shape[:2] == (4, 3))
+        return F.conv1d(x, w, padding=1, stride=2, groups=2 if is_grouped else 1)
+
+    calls = [random((b, 6, n), (4, 3 if is_grouped else 6, k)) for b, n, k in ((2, 12, 3), (3, 15, 5))]
+    check_gradients(function, *calls, dynamic=True)
+
+
+def test_attention_of_symbolic_width_and_lengths() -> None:
+    calls = [random(*((b, 4, n, e) for n in (q, k, k))) for b, q, k, e in ((2, 5, 6, 8), (3, 7, 9, 12))]
+    check_gradients(F.scaled_dot_product_attention, *calls, dynamic=True)
+
+
+def test_values_are_as_many_as_keys() -> None:
+    """Lengths that happen to differ between calls are equal within one; heads that share keys are a number."""
+    torch._dynamo.reset()
+    ours = torch.compile(
+        F.scaled_dot_product_attention, backend="tilewright", dynamic=True, options={"fallback": False}
+    )
+    for b, q, k in ((2, 5, 6), (4, 4, 5)):
+        xs = [x.detach() for x in random((b, 4, q, 8), (b, 2, k, 8), (b, 2, k, 8))]
+        torch.testing.assert_close(ours(*xs, enable_gqa=True), F.scaled_dot_product_attention(*xs, enable_gqa=True))
 
 
 def test_a_training_step_leaves_nothing_to_pytorch() -> None:

@@ -11,22 +11,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from tilewright import ops
-from tilewright.core.expr import Dim
-from tilewright.core.graph import Node
+from tilewright.core.expr import floordiv
+from tilewright.core.graph import Builder, Node
 from tilewright.core.types import bool_, f32, product
-from tilewright.frontend.aten_call import Call, Result, Unsupported, cast, reshape, slice_axis, transpose
+from tilewright.frontend.aten_call import Call, Result, Unsupported, cast, dim_scalar, reshape, slice_axis, transpose
 
 Convert = Callable[[Call], Result]
-
-
-def _static(shape: Sequence[Dim], what: str) -> tuple[int, ...]:
-    found = tuple(d for d in shape if isinstance(d, int))
-    if len(found) != len(shape):
-        raise Unsupported(f"the gradient of a convolution with symbolic {what}", "make its sizes static")
-    return found
 
 
 def _convolution_backward(c: Call) -> Result:
@@ -41,6 +34,7 @@ def _convolution_backward(c: Call) -> Result:
 
 
 def _by_input(c: Call, grad: Node, x: Node, w: Node) -> Node:
+    """What the other kind of convolution gives, but for places that padding of the output added."""
     n = len(w.shape) - 2
     strides, pads, dilations = c.pair("stride", n), c.pair("padding", n), c.pair("dilation", n)
     window = {
@@ -48,22 +42,31 @@ def _by_input(c: Call, grad: Node, x: Node, w: Node) -> Node:
         "layout": "NCHW",
     }  # fmt: skip
     if c["transposed"]:
-        return c.b(ops.conv, grad, w, **window)
-    kernel = _static(w.shape[2:], "kernels")
-    reached = [
-        (out - 1) * s + (k - 1) * d + 1 - 2 * p
-        for out, s, k, d, p in zip(grad.shape[2:], strides, kernel, dilations, pads, strict=True)
-    ]
-    missing = _static([size - r for size, r in zip(x.shape[2:], reached, strict=True)], "sizes")
-    return c.b(ops.conv_transpose, grad, w, **window, output_padding=missing)
+        found = c.b(ops.conv, grad, w, **window)
+    else:
+        missing = [
+            size - ((out - 1) * s + (k - 1) * d + 1 - 2 * p)
+            for size, out, s, k, d, p in zip(
+                x.shape[2:], grad.shape[2:], strides, w.shape[2:], dilations, pads, strict=True
+            )
+        ]
+        most = tuple(m if isinstance(m, int) else s - 1 for m, s in zip(missing, strides, strict=True))
+        found = c.b(ops.conv_transpose, grad, w, **window, output_padding=most)
+    for axis, size in enumerate(x.shape[2:], 2):
+        found = slice_axis(c.b, found, axis, 0, size)
+    return found
 
 
 def _by_weight(c: Call, grad: Node, x: Node, w: Node) -> Node:
     """``sum over places of what[place * stride + tap] * at[place]``: a transposed one slides over its gradient."""
-    b, n, groups = c.b, len(w.shape) - 2, c.static("groups")
-    strides, pads, dilations = c.pair("stride", n), c.pair("padding", n), c.pair("dilation", n)
     slid, at = (grad, x) if c["transposed"] else (x, grad)
-    kernel = _static(w.shape[2:], "kernels")
+    kernel = tuple(k for k in w.shape[2:] if isinstance(k, int))
+    channels = tuple(n for n in (slid.shape[1], at.shape[1]) if isinstance(n, int))
+    if len(kernel) < len(w.shape) - 2 or len(channels) < 2:
+        return _by_weight_of_symbolic_size(c, slid, at, w)
+    b, n, groups = c.b, len(kernel), c.static("groups")
+    strides, pads, dilations = c.pair("stride", n), c.pair("padding", n), c.pair("dilation", n)
+    depth, width = (size // groups for size in channels)
     batch, sizes = at.shape[0], at.shape[2:]
     rows = (0, *range(2, n + 2), 1)  # channels last: the sums run over places, and channels are next to each other
     padded = b(ops.pad, slid, b.const(0, slid.dtype), pads=((0, 0), (0, 0), *((p, p) for p in pads)), mode="constant")
@@ -73,9 +76,8 @@ def _by_weight(c: Call, grad: Node, x: Node, w: Node) -> Node:
         taken = padded
         for axis in range(n):
             taken = slice_axis(b, taken, axis + 1, tap[axis] * dilations[axis], sizes[axis], strides[axis])
-        taps.append(reshape(b, taken, (batch, *sizes, groups, 1, _share(slid.shape[1], groups))))
+        taps.append(reshape(b, taken, (batch, *sizes, groups, 1, depth)))
     n_places = product((batch, *sizes))
-    depth, width = _share(slid.shape[1], groups), _share(at.shape[1], groups)
     windows = taps[0] if len(taps) == 1 else b(ops.concat, *taps, axis=n + 2)
     windows = reshape(b, windows, (n_places, groups, len(taps) * depth))
     marks = reshape(b, transpose(b, at, rows), (n_places, groups, width))
@@ -84,29 +86,43 @@ def _by_weight(c: Call, grad: Node, x: Node, w: Node) -> Node:
     return transpose(b, found, (0, n + 1, *range(1, n + 1)))
 
 
-def _share(channels: Dim, groups: int) -> int:
-    """Channels of a group."""
-    if not isinstance(channels, int):
-        raise Unsupported("the gradient of a convolution of symbolic channels", "make its channels static")
-    return channels // groups
+def _by_weight_of_symbolic_size(c: Call, slid: Node, at: Node, w: Node) -> Node:
+    """The same sums as a convolution: samples are its channels, ``at`` its weight, and its taps lie strides apart."""
+    b, n, groups = c.b, len(w.shape) - 2, c.static("groups")
+    window = {
+        "strides": c.pair("dilation", n), "pads": tuple((p, p) for p in c.pair("padding", n)),
+        "dilations": c.pair("stride", n), "groups": groups, "layout": "NCHW",
+    }  # fmt: skip
+    axes = tuple(range(3, n + 3))
+    samples, depth, width = at.shape[0], floordiv(slid.shape[1], groups), floordiv(at.shape[1], groups)
+    apart = reshape(b, slid, (samples, groups, depth, *slid.shape[2:]))
+    operand = reshape(b, transpose(b, apart, (2, 1, 0, *axes)), (depth, groups * samples, *slid.shape[2:]))
+    apart = reshape(b, at, (samples, groups, width, *at.shape[2:]))
+    weight = reshape(b, transpose(b, apart, (1, 2, 0, *axes)), (groups * width, samples, *at.shape[2:]))
+    found = b(ops.conv, operand, weight, **window)
+    for axis, size in enumerate(w.shape[2:], 2):  # what no window reached leaves room for further taps
+        found = slice_axis(b, found, axis, 0, size)
+    return transpose(b, found, (1, 0, *range(2, n + 2)))
 
 
 # --- attention ------------------------------------------------------------------------------------------------------
 
+LAST_SWAPPED = (0, 1, 3, 2)
 
-def attention_scores(c: Call, q: Node, k: Node) -> tuple[Node, float]:
+
+def attention_scores(c: Call, q: Node, k: Node) -> tuple[Node, Node]:
     """Scaled scores in f32 at least, with -inf where a query must not see a key; and the scale."""
-    b, width = c.b, q.shape[-1]
-    scale = c.args.get("scale")
-    if scale is None:
-        if not isinstance(width, int):
-            raise Unsupported("attention with a symbolic head width", "make the width static or pass scale")
-        scale = 1 / math.sqrt(width)
-    if q.shape[1] != k.shape[1]:
-        raise Unsupported("the gradient of attention whose heads share keys", "repeat the keys and values")
+    b, scale = c.b, c.args.get("scale")
     dtype = f32 if q.dtype.bits < 32 else q.dtype
-    scores = b(ops.matmul, q, transpose(b, k, (0, 1, 3, 2)), out_dtype=dtype)
-    scores = b(ops.mul, scores, b.const(float(scale), dtype))
+    width = q.shape[3]
+    if scale is None and isinstance(width, int):
+        scale = 1 / math.sqrt(width)
+    if scale is None:
+        factor = b(ops.reciprocal, b(ops.sqrt, dim_scalar(b, width, dtype)))
+    else:
+        factor = b.const(float(scale), dtype)
+    scores = b(ops.matmul, _sharing(b, q, k), transpose(b, k, LAST_SWAPPED), out_dtype=dtype)
+    scores = b(ops.mul, reshape(b, scores, (*q.shape[:3], k.shape[2])), factor)
     mask = c.optional("attn_mask")
     if mask is not None and mask.dtype is bool_:
         scores = b(ops.where, mask, scores, b.const(-math.inf, dtype))
@@ -114,7 +130,14 @@ def attention_scores(c: Call, q: Node, k: Node) -> tuple[Node, float]:
         scores = b(ops.add, scores, cast(b, mask, dtype))
     if c["is_causal"]:
         scores = b(ops.trilu, scores, upper=False, fill=-math.inf)
-    return scores, float(scale)
+    return scores, factor
+
+
+def _sharing(b: Builder, x: Node, k: Node) -> Node:
+    """``x`` of each query, those of the heads that share keys as further queries of one head: its rows as they are."""
+    if x.shape[1] == k.shape[1]:
+        return x
+    return reshape(b, x, (x.shape[0], k.shape[1], floordiv(x.shape[1], k.shape[1]) * x.shape[2], x.shape[3]))
 
 
 def log_sums(c: Call, q: Node, k: Node) -> Node:
@@ -125,23 +148,24 @@ def log_sums(c: Call, q: Node, k: Node) -> Node:
 
 def _attention_backward(c: Call) -> Result:
     """From ``weights = exp(scores - log_sums)``, as in FlashAttention (Dao et al., 2022)."""
-    if c["dropout_p"] != 0:
+    if c["dropout_p"] != 0:  # PyTorch takes attention with dropout apart; this call is never traced with it
         raise Unsupported("the gradient of attention with dropout", "set the dropout to 0")
     b = c.b
     q, k, v, grad, out = (c.tensor(name) for name in ("query", "key", "value", "grad_out", "out"))
     scores, scale = attention_scores(c, q, k)
-    dtype, last = scores.dtype, (0, 1, 3, 2)
+    dtype = scores.dtype
     sums = cast(b, c.tensor("logsumexp"), dtype)
     weights = b(ops.exp, b(ops.sub, scores, reshape(b, sums, (*sums.shape, 1))))
     dead = b(ops.eq, sums, b.const(-math.inf, dtype))  # a query that sees no key
     weights = b(ops.where, reshape(b, dead, (*dead.shape, 1)), b.const(0, dtype), weights)
     wide_grad = cast(b, grad, dtype)
-    by_weights = b(ops.matmul, grad, transpose(b, v, last), out_dtype=dtype)
+    by_weights = b(ops.matmul, _sharing(b, grad, k), transpose(b, v, LAST_SWAPPED), out_dtype=dtype)
     own = b(ops.reduce_sum, b(ops.mul, wide_grad, cast(b, out, dtype)), axes=(3,), keepdims=True)
-    by_scores = b(ops.mul, b(ops.mul, weights, b(ops.sub, by_weights, own)), b.const(scale, dtype))
-    by_query = b(ops.matmul, by_scores, cast(b, k, dtype))
-    by_key = b(ops.matmul, transpose(b, by_scores, last), cast(b, q, dtype))
-    by_value = b(ops.matmul, transpose(b, weights, last), wide_grad)
+    by_weights = b(ops.sub, reshape(b, by_weights, weights.shape), own)
+    by_scores = _sharing(b, b(ops.mul, b(ops.mul, weights, by_weights), scale), k)
+    by_query = reshape(b, b(ops.matmul, by_scores, cast(b, k, dtype)), q.shape)
+    by_key = b(ops.matmul, transpose(b, by_scores, LAST_SWAPPED), cast(b, _sharing(b, q, k), dtype))
+    by_value = b(ops.matmul, transpose(b, _sharing(b, weights, k), LAST_SWAPPED), _sharing(b, wide_grad, k))
     return tuple(cast(b, g, x.dtype) for g, x in ((by_query, q), (by_key, k), (by_value, v)))
 
 
