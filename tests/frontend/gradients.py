@@ -19,7 +19,8 @@ def gradients(function: Function, xs: Tensors) -> list[torch.Tensor]:
     xs = [x.detach().requires_grad_() if x.requires_grad else x for x in xs]
     y = function(*xs)
     weights = torch.linspace(-1, 2, y.numel(), dtype=torch.float64).cos().reshape(y.shape).to(y.dtype)
-    return [y.detach(), *torch.autograd.grad(y, [x for x in xs if x.requires_grad], weights)]
+    wanted = [x for x in xs if x.requires_grad]
+    return [y.detach(), *(torch.autograd.grad(y, wanted, weights) if wanted else ())]
 
 
 def check_gradients(function: Function, *calls: Tensors, dynamic: bool = False) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 
 from tilewright.frontend import (
     aten_adaptive,
+    aten_antialias,
     aten_backward,
     aten_contract,
     aten_elementwise,
@@ -45,6 +46,7 @@ FAMILIES: Mapping[str, Mapping[str, Callable[[Call], Result]]] = {
     "contraction": aten_contract.TABLE,
     "adaptive pooling": aten_adaptive.TABLE,
     "pooling and resampling": aten_pool.TABLE,
+    "antialiased resampling": aten_antialias.TABLE,
     "normalisation and attention": aten_norm.TABLE,
     "backward": aten_backward.TABLE,
     "backward of pools": aten_pool_backward.TABLE,

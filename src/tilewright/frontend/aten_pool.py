@@ -1,7 +1,7 @@
 """ATen's pooling and resampling of images.
 
 In: calls. Out: nodes. Rounding sizes up becomes extra padding at the end. Not its business: adaptive pooling
-(``aten_adaptive``).
+(``aten_adaptive``), antialiased resampling (``aten_antialias``).
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ import numpy as np
 from tilewright import ops
 from tilewright.core.expr import Expr
 from tilewright.core.graph import Node
-from tilewright.core.types import Array, i64, product
+from tilewright.core.types import i64, product
 from tilewright.frontend.aten_call import Call, Result, Unsupported, dim_scalar, reshape, slice_axis
-from tilewright.frontend.banded import banded_sum
 
 Convert = Callable[[Call], Result]
 
@@ -140,47 +139,6 @@ def _resize(mode: str, n: int, *, exact: bool = False) -> Convert:
     return convert
 
 
-def _filtered(reach: float, weigh: Callable[[Array], Array]) -> Convert:
-    """``upsample_*_aa``: along each axis sums over windows, wider where the axis shrinks.
-
-    ``weigh`` is the filter, which is zero beyond ``reach``. Windows and weights as Pillow has them.
-    """
-
-    def convert(c: Call) -> Node:
-        x = c.tensor("self") if "self" in c.args else c.tensor("input")
-        sizes, outs = x.shape[-2:], c.shape[-2:]
-        align, scales = bool(c["align_corners"]), _scales(c, x, 2)[-2:]
-        if not x.dtype.is_float:
-            raise Unsupported(f"antialiased resampling of {x.dtype}", "resample floating-point numbers")
-        for k, (size, out) in enumerate(zip(sizes, outs, strict=True)):
-            if not isinstance(size, int) or not isinstance(out, int):
-                raise Unsupported("antialiased resampling of a symbolic size", "use static sizes")
-            step = (size - 1) / max(out - 1, 1) if align else 1 / scales[k]
-            stretch, at = max(step, 1.0), np.arange(size)
-            centre = step * (np.arange(out)[:, None] + 0.5)
-            first = np.maximum(np.trunc(centre - reach * stretch + 0.5), 0)
-            end = np.minimum(np.trunc(centre + reach * stretch + 0.5), size)
-            weights = np.where((at >= first) & (at < end), weigh(np.abs(at - centre + 0.5) / stretch), 0.0)
-            weights /= weights.sum(1, keepdims=True)
-            x = banded_sum(c.b, x, len(x.shape) - 2 + k, weights)
-        return x
-
-    return convert
-
-
-def _triangle(d: Array) -> Array:
-    return np.asarray(np.clip(1 - d, 0, 1))
-
-
-def _cubic(d: Array) -> Array:
-    """Keys' filter with a = -0.5."""
-    return np.where(d < 1, (1.5 * d - 2.5) * d * d + 1, np.where(d < 2, ((2.5 - 0.5 * d) * d - 4) * d + 2, 0.0))
-
-
-def _lanczos(d: Array) -> Array:
-    return np.where(d < 3, np.sinc(d) * np.sinc(d / 3), 0.0)
-
-
 def _scales(c: Call, x: Node, n: int) -> tuple[float, ...]:
     """One factor per axis; sizes' ratio where none was given, which then must be static."""
     factors = c.args.get("scale_factors")
@@ -207,6 +165,4 @@ TABLE: Mapping[str, Convert] = {
        for n in (1, 2, 3) for kind in ("vec", "default")},
     **{f"upsample_{_AXES[n]}{n}d.{kind}": _resize("linear", n) for n in (1, 2, 3) for kind in ("vec", "default")},
     **{f"upsample_bicubic2d.{kind}": _resize("cubic", 2) for kind in ("vec", "default")},
-    **{f"_upsample_{name}2d_aa.{kind}": _filtered(reach, weigh) for kind in ("vec", "default")
-       for name, reach, weigh in (("bilinear", 1, _triangle), ("bicubic", 2, _cubic), ("lanczos", 3, _lanczos))},
 }  # fmt: skip
