@@ -15,6 +15,7 @@ from tilewright.graph.fold import FoldConstants
 from tilewright.graph.hoist import HoistArithmetic
 from tilewright.graph.layout import Layout
 from tilewright.graph.merge import MergeMatmuls
+from tilewright.graph.phases import SharePhases
 from tilewright.graph.planes import InPlanes
 from tilewright.graph.precision import Precision
 from tilewright.graph.recognise import Recognise
@@ -37,6 +38,7 @@ PASSES: tuple[type[Pass], ...] = (
     SeparateWindows,
     FewTaps,
     Layout,
+    SharePhases,
     InPlanes,
     Winograd,
     ScanPanels,
@@ -90,6 +92,7 @@ def passes_for(
         SeparateWindows(),  # large pools axis by axis
         FewTaps(),  # convolutions that are arithmetic need no layout
         Layout(),  # channels last, as few transposes as possible
+        *((SharePhases(lanes, per_lane),) if lanes else ()),  # before they are apart
         Decompose(keep),  # in the layout that was chosen
         Canonicalize(),  # transposes of ones are reshapes
         FoldConstants(),  # weights of phases

@@ -12,7 +12,9 @@ independent noise around a mean, the standard deviations of error and result fol
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import ClassVar
 
@@ -80,6 +82,20 @@ class Winograd(Pass):
 
 
 def _tiled(b: Rewriting, node: Node, options: Winograd) -> Node | None:
+    found = best_tiling(b, node, options)
+    return None if found is None else found.made()
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """A tiled form of a convolution: modelled cycles, and what makes it."""
+
+    cycles: float
+    made: Callable[[], Node]
+
+
+def best_tiling(b: Rewriting, node: Node, options: Winograd) -> Tiling | None:
+    """The fastest tiled form of a convolution that is precise enough, where it is faster than the direct form."""
     if not _fits(node) or node.inputs[1].attrs["data"].array.shape[0] < options.lanes:
         return None
     image = as_image(b, node)
@@ -93,8 +109,18 @@ def _tiled(b: Rewriting, node: Node, options: Winograd) -> Node | None:
             return None
         u = transformed_weights(image.weights, m)
         if expected_error(u, image.weights, m) <= options.max_error:
-            return image.back(b(ops.winograd_conv, image.x, b.const(u), tile=m, **image.attrs))
+            return Tiling(found[m], partial(_tiles, b, image, u, m))
     return None
+
+
+def _tiles(b: Rewriting, image: Image, u: Array, m: int) -> Node:
+    return image.back(b(ops.winograd_conv, image.x, b.const(u), tile=m, **image.attrs))
+
+
+def convolution_cycles(b: Rewriting, node: Node, options: Winograd) -> float:
+    """Modelled cycles of a convolution in the form that the pass gives it."""
+    found = best_tiling(b, node, options)
+    return direct_cycles(node, options.lanes) / options.per_lane if found is None else found.cycles
 
 
 def _fits(node: Node) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -231,16 +232,19 @@ def _decompose_transpose(b: Builder, inputs: tuple[Node, ...], a: Attrs) -> Node
     """A convolution with the mirrored weights: of all phases of the result at once, or of the input with zeros."""
     x, w = inputs
     is_plain = all(isinstance(k, int) for k in w.shape[2:]) and all(d == 1 for d in a.dilations)
-    return _by_phases(b, x, w, a) if is_plain and max(a.strides) > 1 else _by_zeros(b, x, w, a)
+    if not is_plain or max(a.strides) == 1:
+        return _by_zeros(b, x, w, a)
+    return by_phases(b, x, w, a, phases_apart(w.shape[2:], a.strides), partial(b, conv))
 
 
-def _by_phases(b: Builder, x: Node, w: Node, a: Attrs) -> Node:
+def by_phases(
+    b: Builder, x: Node, w: Node, a: Attrs, kinds: Sequence[Sequence[PhaseKind]], convolve: Callable[..., Node]
+) -> Node:
     """Sub-pixel convolution (Shi et al., 2016): positions ``p`` with equal ``p % stride`` see the same taps.
 
     Before the pads crop it, ``y[s*m + r] = sum_j x[m - j] * w[s*j + r]``: one convolution of stride 1 that gives a
-    channel for every phase ``r``, and then the phases take turns. Where the stride does not divide the kernel, the
-    phases below the remainder see a tap more than the others, and each kind has a convolution of its own: zeros for
-    the taps that are not there would take time, and would turn infinities into NaN.
+    channel for every phase ``r``, and then the phases take turns. ``kinds`` are each axis's (``phases_apart``,
+    ``phases_together``); every choice of them has a convolution, which ``convolve`` makes as ``conv`` would be made.
     """
     rank, n, depth = len(x.shape), len(x.shape) - 2, w.shape[1]
     axes = spatial_axes(a.layout, rank)
@@ -248,7 +252,6 @@ def _by_phases(b: Builder, x: Node, w: Node, a: Attrs) -> Node:
     ends = [lo + out[axis] for axis, (lo, _) in zip(axes, a.pads, strict=True)]
     first = [floordiv(lo, s) for (lo, _), s in zip(a.pads, a.strides, strict=True)]
     counts = [ceildiv(end, s) - f for end, s, f in zip(ends, a.strides, first, strict=True)]
-    kinds = [_phase_kinds(k, s) for k, s in zip(w.shape[2:], a.strides, strict=True)]
     is_first = a.layout == "NCHW"
 
     def of(chosen: tuple[PhaseKind, ...]) -> Node:
@@ -261,10 +264,8 @@ def _by_phases(b: Builder, x: Node, w: Node, a: Attrs) -> Node:
             (kind.n_taps - 1 - f, m + f - x.shape[axis])
             for kind, f, m, axis in zip(chosen, first, counts, axes, strict=True)
         ]
-        y = b(
-            conv, x, _phase_weights(b, w, a, chosen), strides=(1,) * n, pads=tuple(pads), dilations=(1,) * n,
-            groups=a.groups, layout=a.layout,
-        )  # fmt: skip
+        weights, ones = _phase_weights(b, w, a, chosen), (1,) * n
+        y = convolve(x, weights, strides=ones, pads=tuple(pads), dilations=ones, groups=a.groups, layout=a.layout)
         return b(reshape, y, shape=shape)
 
     y = _joined(b, of, kinds, (), 2 if is_first else n + 2)
@@ -289,12 +290,23 @@ class PhaseKind:
     n_taps: int
 
 
-def _phase_kinds(kernel: Dim, stride: int) -> list[PhaseKind]:
-    """The phases below ``kernel % stride``, which see one tap more, and the others."""
-    assert isinstance(kernel, int)
-    n_taps, rest = divmod(kernel, stride)
-    kinds = [PhaseKind(range(rest), n_taps + 1), PhaseKind(range(rest, stride), n_taps)]
-    return [kind for kind in kinds if kind.phases]
+def phases_apart(kernel: Sequence[Dim], strides: Sequence[int]) -> list[list[PhaseKind]]:
+    """Of each axis the phases below ``kernel % stride``, which see one tap more, and the others.
+
+    Zeros for the taps that are not there would take time, and would turn infinities into NaN.
+    """
+    found = []
+    for k, s in zip(kernel, strides, strict=True):
+        assert isinstance(k, int)
+        n_taps, rest = divmod(k, s)
+        kinds = [PhaseKind(range(rest), n_taps + 1), PhaseKind(range(rest, s), n_taps)]
+        found.append([kind for kind in kinds if kind.phases])
+    return found
+
+
+def phases_together(kernel: Sequence[Dim], strides: Sequence[int]) -> list[list[PhaseKind]]:
+    """Of each axis all phases as one kind, some with a zero for a tap that is not there."""
+    return [[PhaseKind(range(s), -(-k // s))] for k, s in zip(kernel, strides, strict=True) if isinstance(k, int)]
 
 
 def _joined(

@@ -1,0 +1,86 @@
+"""The pass ``share-phases``: a transposed convolution's phases share Winograd's points where that is faster.
+
+In: a graph whose transposed convolutions are channels-last composites. Out: the same function within the error that
+``graph.winograd`` allows. Not its business: those where it does not pay, which stay for ``decompose``; what the points
+are (``ops.winograd``).
+
+Where the stride does not divide the kernel, some phases see a tap more than others. Each kind of phase by itself is a
+convolution without a product too many; all of them together, with zeros for the missing taps, read and transform the
+input once and leave their results beside each other. Only tiles make the zeros cheap, and infinities spread in tiles
+anyway (``docs/promises.md``); in a plain sum a zero would turn them into NaN, so that there the kinds stay apart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any, ClassVar
+
+import numpy as np
+
+from tilewright import ops
+from tilewright.core.graph import CONST, Graph, Node
+from tilewright.core.passes import Pass
+from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
+from tilewright.core.types import Array
+from tilewright.graph.winograd import ASSUMED_SIZE, CACHE_BYTES, Winograd, best_tiling, convolution_cycles
+from tilewright.ops.convolution import by_phases, phases_apart, phases_together
+
+
+@dataclass(frozen=True)
+class SharePhases(Pass):
+    """Rewrites transposed convolutions to one tiled convolution for all phases.
+
+    It does not fire where the kinds of phases apart are modelled as fast, nor where the stride divides the kernel, so
+    that there is one kind. Otherwise as ``Winograd``, whose options it has.
+    """
+
+    name: ClassVar[str] = "share-phases"
+    lanes: int = 16
+    per_lane: int = 1
+    max_error: float = 1e-5
+
+    def run(self, graph: Graph, journal: Journal | None = None) -> Graph:
+        options = Winograd(self.lanes, self.per_lane, self.max_error)
+        why = "the same sums by interpolation, within the error of f32"
+        rule = Rule("share-phases", (ops.conv_transpose,), lambda b, node: _together(b, node, options), why)
+        return rewrite(graph, RuleTable([rule]), journal)
+
+
+def _together(b: Rewriting, node: Node, options: Winograd) -> Node | None:
+    (x, w), a = node.inputs, node.attrs
+    if w.op is not CONST or any(d != 1 for d in a.dilations) or max(a.strides) == 1:
+        return None
+    apart, together = phases_apart(w.shape[2:], a.strides), phases_together(w.shape[2:], a.strides)
+    if apart == together:
+        return None
+    made: list[Node] = []
+
+    def noted(x: Node, weights: Node, **attrs: Any) -> Node:
+        made.append(b(ops.conv, x, b.const(_value(weights)), **attrs))
+        return made[-1]
+
+    by_phases(b, x, w, a, together, noted)
+    shared = best_tiling(b, made.pop(), options)
+    if shared is None:
+        return None
+    by_phases(b, x, w, a, apart, noted)
+    n_joined = sum(len(kinds) > 1 for kinds in apart)
+    if shared.cycles >= sum(convolution_cycles(b, conv, options) for conv in made) + _moved(node, n_joined + 1):
+        return None
+    return by_phases(b, x, w, a, together, lambda *_, **__: shared.made())
+
+
+def _moved(node: Node, n_times: int) -> float:
+    """Modelled cycles in which results are read and written ``n_times``: joined along each axis, then in turns."""
+    size = prod(d if isinstance(d, int) else ASSUMED_SIZE for d in node.shape[1:])
+    batch = node.shape[0] if isinstance(node.shape[0], int) else 1
+    return 2 * 4 * n_times * batch * size / CACHE_BYTES
+
+
+def _value(node: Node) -> Array:
+    """What a node computes from constants."""
+    if node.op is CONST:
+        found: Array = node.attrs["data"].array
+        return found
+    return np.asarray(node.op.reference([_value(i) for i in node.inputs], node.attrs))
