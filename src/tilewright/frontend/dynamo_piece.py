@@ -24,6 +24,7 @@ from tilewright.frontend.complex_pairs import Pair, from_parts, join_parts
 from tilewright.frontend.fx import FAILED, Importer, OnFault
 from tilewright.frontend.fx_guards import Promises
 from tilewright.frontend.fx_locations import location_of
+from tilewright.frontend.fx_strided import STRIDED
 from tilewright.frontend.fx_symbols import SymbolTable, lone_symbol
 from tilewright.frontend.torch_tensors import carrier, to_numpy, to_torch
 from tilewright.runtime.once import computed
@@ -279,7 +280,7 @@ def _give(
     if not is_tensor:
         return lambda args, arrays: arrays[k].item()
     is_complex = source.meta["val"].is_complex()
-    placed = _placement(importer, source.meta["val"])
+    placed = _placement(importer, source)
     if placed is not None:
         homes = {**parts, **_homes(importer, inputs)}
         shape, strides, offset = placed
@@ -294,12 +295,15 @@ def _give(
     return lambda args, arrays: to_torch(arrays[k], is_complex).permute(order).contiguous().permute(back).data
 
 
-def _placement(importer: Importer, fake: Any) -> tuple[tuple[Dim, ...], tuple[Dim, ...], Dim] | None:
-    """Symbolic sizes, strides and offset of a result that is no row-major tensor of its own.
+def _placement(importer: Importer, source: Any) -> tuple[tuple[Dim, ...], tuple[Dim, ...], Dim] | None:
+    """Sizes, strides and offset of a result that is no row-major tensor of its own, where somebody relies on them.
 
-    AOTAutograd makes a result that aliases an argument, of symbolic size, from nothing but these three.
+    AOTAutograd makes a result that aliases an argument, of symbolic size, from nothing but these three; and PyTorch may
+    be left to run a call that speaks of the result's memory, gaps included.
     """
-    if all(isinstance(n, int) for n in (*fake.shape, *fake.stride(), fake.storage_offset())):
+    fake = source.meta["val"]
+    is_static = all(isinstance(n, int) for n in (*fake.shape, *fake.stride(), fake.storage_offset()))
+    if is_static and not any(str(user.target) in STRIDED for user in source.users):
         return None
     shape, strides = ([importer.symbols.dim(n) for n in of] for of in (fake.shape, fake.stride()))
     offset = importer.symbols.dim(fake.storage_offset())
