@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import random
 from collections.abc import Callable, Iterator
@@ -237,3 +238,37 @@ def test_random_guards() -> None:
 def test_500_random_guards() -> None:
     found = check_family(range(12, 130))
     assert sum(found.values()) >= 500
+
+
+def thirds(n: int) -> tuple[int, int, int, int]:
+    return 0, n // 3, 2 * n // 3, n
+
+
+PARTS: dict[str, Step] = {
+    "halves": lambda x: x[:, : x.shape[1] // 2] + x[:, (x.shape[1] + 1) // 2 :],
+    "halves rounded up": lambda x: x[:, : (x.shape[1] + 1) // 2] + x[:, x.shape[1] // 2 :],
+    "thirds": lambda x: x[:, : x.shape[1] // 3] + x[:, (2 * x.shape[1] + 2) // 3 :],
+    "quarters": lambda x: x[:, : x.shape[1] // 4] + x[:, (3 * x.shape[1] + 3) // 4 :],
+    "all thirds": lambda x: x[:, : x.shape[1] // 3 + (x.shape[1] + 1) // 3 + (x.shape[1] + 2) // 3] + x,
+    "odd places": lambda x: x[:, 1::2] + x[:, (x.shape[1] + 1) // 2 :],
+    "chunks": lambda x: x.chunk(2, 1)[1] + x[:, (x.shape[1] + 1) // 2 :],
+    "joined": lambda x: torch.cat([x[:, x.shape[1] // 2 :], x[:, : x.shape[1] // 2]], 1) + x,
+    "joined places": lambda x: torch.cat([x[:, ::2], x[:, 1::2]], 1) + x,
+    "three joined": lambda x: torch.cat([x[:, a:b] for a, b in itertools.pairwise(thirds(x.shape[1]))], 1) + x,
+}
+
+
+@pytest.mark.parametrize("f", PARTS.values(), ids=PARTS.keys())
+def test_rounded_parts_of_a_size(f: Step) -> None:
+    """Valid for every size, and so nothing to refuse."""
+    model = auto(f, (1, 9))
+    program = torch.export.export(Lambda(f), (torch.rand(1, 9),), dynamic_shapes={"args": ({1: Dim.AUTO},)})
+    for n in (*range(3, 17), 31):
+        x = torch.rand(1, n)
+        try:
+            expected = program.module()(x)
+        except (AssertionError, RuntimeError):  # a guard of the trace
+            with pytest.raises(InputError):
+                model(x)
+            continue
+        assert torch.equal(model(x), expected)

@@ -14,6 +14,7 @@ import numpy as np
 from tilewright.core.compute import Buffer, Inside, Load, Select, Value, axes_for, syms
 from tilewright.core.diag import OpError
 from tilewright.core.expr import Dim, Sym, floordiv, minimum, mod
+from tilewright.core.floors import simplest
 from tilewright.core.graph import Attrs
 from tilewright.core.opdef import AttrDef, OpDef, Sample, Trait
 from tilewright.core.shapes import reshape_index, surely_differ
@@ -142,7 +143,7 @@ def _infer_concat(ts: Types, a: Attrs) -> TensorType:
             raise OpError(f"operands must agree outside of axis {a.axis}: {first} and {t}")
         total = total + t.shape[a.axis]
     shape = [_more_static([t.shape[k] for t in ts]) for k in range(first.rank)]
-    shape[a.axis] = total
+    shape[a.axis] = simplest(total)
     return first.with_shape(shape)
 
 

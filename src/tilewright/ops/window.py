@@ -14,6 +14,7 @@ import numpy as np
 from tilewright.core.compute import Buffer, Const, Inside, Load, Select, Value
 from tilewright.core.diag import OpError
 from tilewright.core.expr import Dim, ceildiv, is_nonneg, maximum, minimum, mod
+from tilewright.core.floors import simplest
 from tilewright.core.graph import Attrs
 from tilewright.core.opdef import AttrDef, OpDef, Sample
 from tilewright.core.types import Array, TensorType
@@ -31,7 +32,7 @@ def _infer_slice(ts: Types, a: Attrs) -> TensorType:
     shape: list[Dim] = []
     for n, start, stop, step in zip(ts[0].shape, a.starts, a.stops, a.steps, strict=True):
         length = ceildiv(stop - start, step) if step > 0 else ceildiv(start - stop, -step)
-        length = max(length, 0) if isinstance(length, int) else length
+        length = max(length, 0) if isinstance(length, int) else simplest(length)
         last = start + (length - 1) * step
         if length != 0 and any(isinstance(e, int) and e < 0 for e in (start, last, n - 1 - start, n - 1 - last)):
             raise OpError(
