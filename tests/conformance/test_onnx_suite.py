@@ -9,14 +9,10 @@ from tilewright.conformance import workers
 from tilewright.conformance.outcome import Outcome, by_tag, share_passed
 
 MODULE = "tilewright.conformance.onnx"
-KNOWN_WRONG = {
-    "test_dft_inverse": "the expected 1.9e-7 is NumPy's f32 rounding where the exact answer, and ours, is 0",
-    "test_dft_inverse_opset19": "as above",
-}
 
 
 def bad(outcomes: list[Outcome]) -> list[str]:
-    return [f"{o.status} {o.name}: {o.detail[:300]}" for o in outcomes if o.is_bad and o.name not in KNOWN_WRONG]
+    return [f"{o.status} {o.name}: {o.detail[:300]}" for o in outcomes if o.is_bad]
 
 
 @pytest.mark.timeout(400)
