@@ -35,7 +35,7 @@ ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-all fuzz replay moves lint bench clean
+.PHONY: help demo test test-all fuzz replay moves emulate lint bench clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | while IFS='|' read -r name text; do printf '  make %-9s %s\n' "$$name" "$$text"; done
@@ -53,6 +53,10 @@ test: lint  ## lint, then every test but the slow ones
 
 test-all: lint  ## lint, then every test, full-size models too
 	$(ONE_THREAD) $(RUN) -m pytest -m "not fuzz" -n $(JOBS) --timeout 1800 -o faulthandler_timeout=2400 $(PYTEST_ARGS)
+
+# QEMU, node and an Arm compiler come from the system (docs/deploy.md names Debian's packages); all else from pip.
+emulate: $(STAMP)-dev  ## code for Arm, RISC-V, WebAssembly under emulators; a missing tool is a failure
+	$(ONE_THREAD) TILEWRIGHT_REQUIRE=emulation $(RUN) -m pytest -m "emulation and not slow" -n $(JOBS) $(PYTEST_ARGS)
 
 fuzz: $(STAMP)-dev  ## random graphs, code for every machine, damaged files; goes on where it was stopped
 	$(ONE_THREAD) PYTHONPATH=tests:. $(RUN) -m fuzz --jobs $(JOBS) $(FUZZ_ARGS)

@@ -43,7 +43,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 def available(name: str) -> object:
     """A platform, skipped with the reason where a tool is missing."""
     missing = PLATFORMS[name].missing()
-    return pytest.param(name, marks=pytest.mark.skipif(bool(missing), reason=missing))
+    return pytest.param(name, marks=[pytest.mark.emulation, pytest.mark.skipif(bool(missing), reason=missing)])
 
 
 @pytest.mark.parametrize("name", [available(n) for n in QUICK])
@@ -68,6 +68,7 @@ def _cross(arguments: list[str], target: str, folder: Path, optimize: int | str 
     assert linked.returncode == 0, linked.stderr
 
 
+@pytest.mark.emulation
 @pytest.mark.skipif(bool(PLATFORMS["cortex-m4"].missing()), reason=PLATFORMS["cortex-m4"].missing())
 @pytest.mark.parametrize("optimize", [2, "size"])
 def test_a_digit_on_a_microcontroller(optimize: int | str, tmp_path: Path) -> None:
@@ -80,6 +81,7 @@ def test_a_digit_on_a_microcontroller(optimize: int | str, tmp_path: Path) -> No
     assert (ran.returncode, ran.stdout + ran.stderr) == (0, "3\n")
 
 
+@pytest.mark.emulation
 @pytest.mark.skipif(bool(PLATFORMS["wasm32"].missing()), reason=PLATFORMS["wasm32"].missing())
 def test_a_drawn_digit_in_javascript(tmp_path: Path) -> None:
     """The page's module and functions, in node: a drawing of 32 x 32 pixels, off the middle."""
@@ -148,6 +150,7 @@ def test_the_page_in_a_browser(tmp_path: Path) -> None:
     assert answers[1].split() == [str(digit) for digit in DRAWN]
 
 
+@pytest.mark.emulation
 def test_webassembly_in_wasmtime(tmp_path: Path) -> None:
     """The same module in an engine of another make gives the same scores as Python's own run, but for rounding."""
     wasmtime = pytest.importorskip("wasmtime")
@@ -168,6 +171,7 @@ def test_webassembly_in_wasmtime(tmp_path: Path) -> None:
 ARM_GCC = shutil.which("arm-linux-gnueabihf-gcc")
 
 
+@pytest.mark.emulation
 @pytest.mark.skipif(ARM_GCC is None, reason="no arm-linux-gnueabihf-gcc")
 @pytest.mark.skipif(shutil.which("qemu-arm") is None, reason="no qemu-arm")
 def test_threads_on_armv7(tmp_path: Path) -> None:

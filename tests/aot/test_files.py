@@ -223,6 +223,7 @@ def test_without_the_extra_no_library_for_other_machines(tmp_path: Path, monkeyp
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.emulation
 @pytest.mark.skipif(importlib.util.find_spec("ziglang") is None, reason="no ziglang")
 @pytest.mark.parametrize("target", ["aarch64", "rv64gc"])
 def test_libraries_for_other_machines(target: str, tmp_path: Path) -> None:
@@ -237,6 +238,7 @@ def test_libraries_for_other_machines(target: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.emulation
 @pytest.mark.skipif(importlib.util.find_spec("ziglang") is None, reason="no ziglang")
 @pytest.mark.parametrize(("target", "name"), [("x86-64-v3-windows", "digits.dll"), ("apple-m1", "libdigits.dylib")])
 def test_libraries_for_other_systems(target: str, name: str, tmp_path: Path) -> None:

@@ -77,6 +77,7 @@ def test_six_processes_agree_on_twenty_nets(process: int, first_process: dict[st
 
 
 @pytest.mark.slow
+@pytest.mark.emulation
 @pytest.mark.parametrize("target", ["x86-64-windows", "aarch64", "apple-m1"])
 def test_libraries_hold_neither_time_nor_place(target: str, tmp_path: Path) -> None:
     """A DLL's header has a time stamp, and its debug information an identity of its own."""

@@ -117,6 +117,7 @@ def export_layer(layer: str, target: str, folder: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.emulation
 @pytest.mark.parametrize("layer", LAYERS)
 @pytest.mark.parametrize("target", COMPILERS)
 def test_instructions_beside_gcc(target: str, layer: str, tmp_path: Path, plugin: Path) -> None:

@@ -23,6 +23,7 @@ WINE = shutil.which("wine64") or shutil.which("wine64", path="/usr/lib/wine") or
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.emulation,
     pytest.mark.skipif(WINE is None or platform.machine() != "x86_64", reason="no wine for x86-64"),
     pytest.mark.skipif(importlib.util.find_spec("ziglang") is None, reason="no ziglang"),
 ]

@@ -1,0 +1,41 @@
+"""A test for other machines is skipped where a tool is missing, and fails where ``TILEWRIGHT_REQUIRE`` wants it run."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = """
+import pytest
+@pytest.mark.emulation
+@pytest.mark.skipif(True, reason="no such-emulator")
+def test_before(): ...
+@pytest.mark.emulation
+def test_within(): pytest.importorskip("no_such_package")
+@pytest.mark.emulation
+def test_good(): ...
+@pytest.mark.skipif(True, reason="another reason")
+def test_of_this_machine(): ...
+"""
+
+
+@pytest.mark.parametrize(
+    ("required", "said"),
+    [
+        ("", "1 passed, 3 skipped"),
+        ("other", "1 passed, 3 skipped"),
+        ("emulation", "1 failed, 1 passed, 1 skipped, 1 error"),
+    ],
+)
+def test_what_is_required_fails_instead(required: str, said: str, tmp_path: Path) -> None:
+    shutil.copy(Path(__file__).parent / "conftest.py", tmp_path)
+    (tmp_path / "test_some.py").write_text(TESTS)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = emulation\n")
+    environment = {**os.environ, "TILEWRIGHT_REQUIRE": required}  # noqa: TID251
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
+    ran = subprocess.run(command, check=False, capture_output=True, text=True, env=environment, timeout=100)
+    assert said in ran.stdout, ran.stdout
+    assert ("no such-emulator; TILEWRIGHT_REQUIRE=emulation wants it run" in ran.stdout) == (required == "emulation")
