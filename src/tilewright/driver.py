@@ -46,6 +46,7 @@ from tilewright.runtime.artifact import ALIGNMENT, Artifact, ObjectImage
 from tilewright.runtime.cache import Cache
 from tilewright.runtime.digest import digest_arrays
 from tilewright.runtime.env import read_environment
+from tilewright.runtime.files import write_text
 from tilewright.runtime.host import misfit
 from tilewright.runtime.manifest import (
     COMPLEX_OF,
@@ -549,7 +550,7 @@ def dump_stages(graph: Graph, options: Options, folder: Path, passes: str | None
     done = run_pipeline(graph, chosen_passes(options, passes), check=True, dump=folder)
     for stage, name in DUMPED.items():
         texts = [text.rstrip("\n") for text in kernel_texts(done, options, stage, "")]
-        (folder / name).write_text("\n".join(texts) + "\n", encoding="utf-8")
+        write_text(folder / name, "\n".join(texts) + "\n")
 
 
 def _dump_if_asked(graph: Graph, options: Options) -> None:

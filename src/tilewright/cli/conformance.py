@@ -23,6 +23,7 @@ from tilewright.conformance import workers
 from tilewright.conformance.coverage import updated_page
 from tilewright.conformance.outcome import Outcome, by_group, by_tag, counts, read_json, table, write_json
 from tilewright.core.diag import OptionError
+from tilewright.runtime.files import write_text
 
 SAVE_SECONDS = 60.0  # a run of hours that is stopped goes on with --resume
 
@@ -66,7 +67,7 @@ def page_command(
     facts, found = read_json(outcomes)
     show.check_writable(page)
     old = page.read_text(encoding="utf-8") if page.exists() else ""
-    page.write_text(updated_page(old, facts, found), encoding="utf-8")
+    write_text(page, updated_page(old, facts, found))
 
 
 def _command(known: Known) -> Callable[..., None]:

@@ -21,6 +21,7 @@ from tilewright.core.diag import OptionError
 from tilewright.core.text import save_graph
 from tilewright.options import Options, read_schedule
 from tilewright.runtime.errors import InputError
+from tilewright.runtime.files import write_text
 from tilewright.tile.text import kernel_text, parse_kernel
 from tilewright.tile.verify import verify
 
@@ -102,7 +103,7 @@ def _write(texts: list[str], output: Path | None) -> None:
     if output is None:
         typer.echo(text)
     else:
-        output.write_text(text + "\n", encoding="utf-8")
+        write_text(output, text + "\n")
 
 
 def _tile_text(path: Path) -> str:

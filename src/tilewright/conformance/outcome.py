@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from tilewright.runtime.errors import InputError
+from tilewright.runtime.files import write_text
 
 Status = Literal["passed", "wrong", "refused", "failed", "crashed", "timeout", "skipped"]
 STATUSES: tuple[Status, ...] = get_args(Status)
@@ -94,7 +95,7 @@ def write_json(path: Path, suite: str, outcomes: Sequence[Outcome], facts: Mappi
         "subsets": tags,
         "outcomes": [asdict(o) for o in outcomes],
     }
-    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    write_text(path, json.dumps(document, indent=1) + "\n")
 
 
 def read_json(path: Path) -> tuple[dict[str, Any], list[Outcome]]:

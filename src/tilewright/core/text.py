@@ -34,6 +34,7 @@ from tilewright.core.graph import CONST, INPUT, Data, Graph, Node
 from tilewright.core.opdef import REQUIRED, AttrDef, AttrKind, OpDef
 from tilewright.core.text_parser import Parser
 from tilewright.core.types import Array, TensorType, dtype_of
+from tilewright.runtime.files import replacing, write_text
 
 INLINE_BYTES = 256
 REMEDY = "give a graph's text, as `tilewright ir MODEL -o FILE.txt` writes it"
@@ -56,7 +57,8 @@ class SideTable:
     def save(self, path: Path) -> None:
         """Write the bytes of every array; dtypes and shapes are in the texts."""
         raw: dict[str, Any] = {k: np.frombuffer(a.tobytes(), np.uint8) for k, a in self.arrays.items()}
-        np.savez(path, **raw)
+        with replacing(path) as file:
+            np.savez(file, **raw)
 
 
 def print_graph(graph: Graph, table: SideTable | None = None) -> str:
@@ -89,7 +91,7 @@ class DumpFolder:
         """Write ``name.tw.txt``; ``notes`` follow as comments."""
         n_before = len(self.table.arrays)
         text = print_graph(graph, self.table) + "".join(f"# {note}\n" for note in notes)
-        (self.path / f"{name}.tw.txt").write_text(text, encoding="utf-8")
+        write_text(self.path / f"{name}.tw.txt", text)
         if len(self.table.arrays) != n_before:
             self.table.save(self.path / "constants.npz")
 
@@ -97,7 +99,7 @@ class DumpFolder:
 def save_graph(graph: Graph, path: Path) -> None:
     """Write the text of a graph to ``path``, and its large constants, if any, beside it with the suffix ``.npz``."""
     table = SideTable()
-    path.write_text(print_graph(graph, table), encoding="utf-8")
+    write_text(path, print_graph(graph, table))
     if table.arrays:
         table.save(path.with_suffix(".npz"))
 

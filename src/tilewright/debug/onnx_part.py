@@ -20,6 +20,7 @@ from tilewright.debug.kernel import BROKEN
 from tilewright.debug.peers import onnx_graph, whole_model, with_all_values
 from tilewright.debug.reduce import Reduced, Test
 from tilewright.debug.values import values_of
+from tilewright.runtime.files import replacing, write_atomically
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 def save_onnx(found: Reduced, source: Path, inputs: Mapping[str, Array], folder: Path, test: Test) -> Path | None:
     """Write the part of ``source`` that ``found`` is made of; None where ``test`` does not fail as ``found`` does."""
-    import onnx
 
     model = whole_model(source)
     try:
@@ -39,9 +39,10 @@ def save_onnx(found: Reduced, source: Path, inputs: Mapping[str, Array], folder:
     except BROKEN:  # a part may be no model of its own
         return None
     path = folder / "model.onnx"
-    onnx.save(part, path)
+    write_atomically(path, [part.SerializeToString()], durable=False)
     content: dict[str, Any] = dict(arrays)
-    np.savez(folder / "model-inputs.npz", **content)
+    with replacing(folder / "model-inputs.npz") as file:
+        np.savez(file, **content)
     return path
 
 

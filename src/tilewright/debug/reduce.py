@@ -31,7 +31,7 @@ from tilewright.debug.predicate import Failure, check_graph
 from tilewright.debug.worker import Died, Tell, Worker
 from tilewright.frontend.source import Source
 from tilewright.options import Level, Options
-from tilewright.runtime.files import writing
+from tilewright.runtime.files import replacing, writing
 
 Test = Callable[[Candidate], Failure]
 
@@ -65,7 +65,8 @@ class Reduced:
             where = Path(folder)
             where.mkdir(parents=True, exist_ok=True)
             save_graph(graph, where / "model.tw.txt")
-            np.savez(where / "inputs.npz", **arrays)
+            with replacing(where / "inputs.npz") as file:
+                np.savez(file, **arrays)
         return self.command(where)
 
     def command(self, folder: Path) -> str:

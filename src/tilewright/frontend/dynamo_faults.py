@@ -24,6 +24,7 @@ from tilewright.core.text import SideTable, print_graph
 from tilewright.core.types import Array
 from tilewright.frontend.fx_locations import location_of
 from tilewright.runtime.env import read_environment
+from tilewright.runtime.files import replacing, write_text
 
 HOW_TO_REPORT = "this is a mistake of Tilewright's, not yours: please report it and attach that folder"
 KEPT_BYTES = 1 << 16
@@ -70,9 +71,9 @@ class Faults:
             if root is not None:
                 Path(root).mkdir(parents=True, exist_ok=True)
             folder = Path(tempfile.mkdtemp(prefix="tilewright-fault-", dir=root))
-            (folder / "error.txt").write_text(_error_text(error), encoding="utf-8")
-            (folder / "inputs.txt").write_text(_inputs_text(self.functional), encoding="utf-8")
-            (folder / "fx.py").write_text(self.functional.print_readable(print_output=False), encoding="utf-8")
+            write_text(folder / "error.txt", _error_text(error))
+            write_text(folder / "inputs.txt", _inputs_text(self.functional))
+            write_text(folder / "fx.py", self.functional.print_readable(print_output=False))
             if graph is not None:
                 _write_graph(graph, folder)
         except Exception as e:  # a report is a courtesy: whatever stops it must not stop the program
@@ -105,10 +106,11 @@ def _inputs_text(functional: Any) -> str:
 def _write_graph(graph: Graph, folder: Path) -> None:
     """The graph's text, which ``tilewright compile`` takes, with its constants beside it."""
     table = SideTable()
-    (folder / "graph.txt").write_text(print_graph(graph, table), encoding="utf-8")
+    write_text(folder / "graph.txt", print_graph(graph, table))
     kept: dict[str, Any] = {name: _kept(a) for name, a in table.arrays.items()}
     if kept:
-        np.savez_compressed(folder / "graph.npz", **kept)
+        with replacing(folder / "graph.npz") as file:
+            np.savez_compressed(file, **kept)
 
 
 def _kept(constant: Array) -> Array:

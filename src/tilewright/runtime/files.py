@@ -33,15 +33,24 @@ def write_atomically(path: Path, pieces: Iterable[Any], *, durable: bool, mode: 
             file.write(piece)
 
 
+def write_text(path: Path, text: str) -> None:
+    """Write a text in place of what ``path`` holds, as :func:`replacing` does."""
+    write_atomically(path, [text.encode("utf-8")], durable=False)
+
+
 @contextlib.contextmanager
 def replacing(path: Path, *, durable: bool = False, mode: int = 0o666) -> Iterator[BinaryIO]:
     """A file beside ``path`` to write to, renamed over it in the end: readers see the old file or the new one.
 
     Who has mapped or loaded the old one keeps it. ``durable`` also makes the new one survive a power failure. Any error
-    leaves the old file as it was.
+    leaves the old file as it was. A device or a pipe (``/dev/stdout``) is written to and stays what it is.
     """
     if not path.name:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if _is_stream(path):
+        with open(path, "wb") as file:
+            yield file
+        return
     temporary = path.with_name(f".{path.name[:200]}.{os.getpid()}.{secrets.token_hex(6)}{TEMPORARY}")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
@@ -57,6 +66,14 @@ def replacing(path: Path, *, durable: bool = False, mode: int = 0o666) -> Iterat
         raise
     if durable:
         _sync_folder(path.parent)
+
+
+def _is_stream(path: Path) -> bool:
+    try:
+        mode = path.stat().st_mode
+    except OSError:  # nothing there, or nothing that can be looked at: opening says so
+        return False
+    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
 
 
 @contextlib.contextmanager
