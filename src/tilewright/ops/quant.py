@@ -1,7 +1,7 @@
 """Quantisation: between real numbers and integers with a scale and a zero point.
 
 In: operand types, arrays or buffers. Out: each op's type rule, NumPy meaning and stage.
-Not its business: choosing scales (``quant``), and where quantised arithmetic replaces real arithmetic (``graph``).
+Not its business: choosing scales (a model has them); where quantised arithmetic replaces real arithmetic (``graph``).
 
 A scale is 0-d (per tensor), 1-D along ``axis`` (per axis), or, with ``block_size`` > 0, of x's rank with one entry per
 block of that many elements along ``axis``. A zero point has the scale's shape.
