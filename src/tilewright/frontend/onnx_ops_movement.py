@@ -193,7 +193,7 @@ def _clamped(c: Call, start: Dim, end: Dim, step: int, n: Dim) -> tuple[Dim, Dim
         and is_nonneg(end - start)
         and _fits(c, end, n)
     ):
-        # A table of fixed length cut to a symbolic one, as position embeddings are: the symbols must stay within it.
+        # A table of fixed length cut to a symbolic one, as position embeddings are.
         return start, end, 1
     first = _bound(c, start, n, 0, most)
     if step < 0 and not is_nonneg(n - 1):
@@ -211,8 +211,13 @@ def _clamped(c: Call, start: Dim, end: Dim, step: int, n: Dim) -> tuple[Dim, Dim
 
 
 def _fits(c: Call, end: Expr, n: int) -> bool:
+    """Is ``end`` within ``n``? Where several sizes decide that, calls must keep it so.
+
+    Where one does, the bound is clamped as the op says, and that size becomes a smaller range where another node needs
+    the slice to be ``end`` long (``onnx_unify``), which sees through one size only.
+    """
     room = n - end
-    return is_nonneg(room) or (isinstance(room, Expr) and c.host.assume(room))
+    return is_nonneg(room) or (len(expr.symbols(room)) > 1 and isinstance(room, Expr) and c.host.assume(room))
 
 
 def _bound(c: Call, value: Dim, n: Dim, least: Dim, most: Dim) -> Dim:
