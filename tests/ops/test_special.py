@@ -85,6 +85,35 @@ def test_edges_are_those_of_pytorch() -> None:
         np.testing.assert_allclose(values(op, x), f(torch.tensor(x)).numpy(), rtol=1e-12, atol=1e-15, err_msg=op.name)
 
 
+def test_erfinv_in_f64_is_right_to_two_units_in_the_last_place() -> None:
+    """Beside mpmath: in the middle, where the polynomials meet, and next to 1."""
+    near_one = 1 - 2.0 ** -np.arange(1, 54)
+    meeting = np.sqrt(-np.expm1(-np.linspace(4.119, 4.122, 21)))
+    x = np.concatenate([np.linspace(-0.9999, 0.9999, 401), near_one, meeting, [1e-300, 1e-17, -1e-9, 1e-4]])
+    with mpmath.workdps(40):
+        wanted = np.array([float(_exact_erfinv(v)) for v in x])
+    found = [values(ops.erfinv, x), compiled_values(ops.erfinv, x)]
+    for got in found:
+        assert np.all(np.abs(got - wanted) <= 2 * np.spacing(np.abs(wanted)))
+
+
+def _exact_erfinv(x: float) -> mpmath.mpf:
+    """By Newton's iteration on the complement, which mpmath's own does not take next to 1."""
+    v = mpmath.mpf(float(x))
+    if abs(v) < 0.99:
+        return mpmath.erfinv(v)
+    q = 1 - abs(v)
+    y = mpmath.findroot(lambda t: mpmath.log(mpmath.erfc(t)) - mpmath.log(q), mpmath.sqrt(-mpmath.log(q)))
+    return mpmath.sign(v) * y
+
+
+def compiled_values(op: OpDef, x: np.ndarray) -> np.ndarray:
+    builder = Builder(Pool())
+    node = builder.pool.input("x", TensorType(types.dtype_of(x.dtype), x.shape))
+    graph = Graph(op.name, builder.pool, (node,), (builder(op, node),), ("y",))
+    return np.asarray(driver.compile_graph(graph)(x))
+
+
 def test_erfinv_in_f32_is_right_to_two_units_in_the_last_place() -> None:
     """The second form, in f32, against the first, in f64: also next to 1 and around 0."""
     near_one = 1 - np.float32(2.0) ** -np.arange(1, 25)

@@ -209,19 +209,28 @@ def _erfinv_of(m: Numbers, x: Number, q: Number) -> Number:
 
 
 def _erfinv(m: Numbers, x: Number) -> Number:
-    a = m.call("abs", x)
-    y = _erfinv_of(m, a, 1 - a)
-    return m.where(m.call("lt", x, 0.0), -y, y)
+    """As Giles has it (Approximating the erfinv function, 2010): ``x`` times a polynomial in ``w = -log(1 - x*x)``, or
+    in its root. Little is rounded: the tail is the root and a small polynomial, whose variable is exact."""
+    q, w = _complements(m, x)
+    root = m.call("sqrt", w)
+    tail = root + m.poly((root - 4.03125) * 0.5, tables.ERFINV_TAIL_LONG)
+    centre = m.poly((w - 2.0625) * 0.5, tables.ERFINV_CENTRE_LONG)
+    return m.where(m.call("eq", q, 0.0), x * math.inf, x * m.where(m.call("lt", w, 2.03**2), centre, tail))
 
 
 def _erfinv_short(m: Numbers, x: Number) -> Number:
-    """For f32, in f32: polynomials alone, as Giles has them (Approximating the erfinv function, 2010)."""
-    q = 1 - m.call("abs", x)
-    w = -m.call("log", q * (2 - q))
+    """Likewise for f32, in f32."""
+    q, w = _complements(m, x)
     low, high = math.sqrt(5), 4.02
     tail = m.poly((m.call("sqrt", w) - (low + high) / 2) * (2 / (high - low)), tables.ERFINV_TAIL_SHORT)
     y = x * m.where(m.call("lt", w, 5.0), m.poly(w * 0.4 - 1, tables.ERFINV_CENTRE_SHORT), tail)
     return m.where(m.call("eq", q, 0.0), x * math.inf, y)
+
+
+def _complements(m: Numbers, x: Number) -> tuple[Number, Number]:
+    """``1 - |x|`` and ``-log(1 - x*x)``."""
+    q = 1 - m.call("abs", x)
+    return q, -m.call("log", q * (2 - q))
 
 
 def _ndtri(m: Numbers, p: Number) -> Number:
