@@ -262,6 +262,8 @@ def _geqrf(c: Call) -> Result:
 
 def _orthogonal(b: Builder, packed: Node, taus: Node, columns: Dim) -> Node:
     """The leading columns of the product of reflections."""
+    if columns == taus.shape[-1]:
+        return b(ops.orthogonal, slice_axis(b, packed, len(packed.shape) - 1, 0, columns), taus)
     return b(ops.reflect, packed, taus, _eye(b, packed.shape[-2], columns, packed.shape[:-2], packed.dtype))
 
 

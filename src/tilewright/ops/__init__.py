@@ -95,7 +95,7 @@ from tilewright.ops.fourier import fourier_pass
 from tilewright.ops.grouped import grouped_matmul
 from tilewright.ops.index import dynamic_slice, gather, gather_elements, gather_nd, one_hot
 from tilewright.ops.ldl import ldl, solve_ldl
-from tilewright.ops.linalg import cholesky, geqrf, lu, pivot_order, reflect, solve_triangular
+from tilewright.ops.linalg import cholesky, geqrf, lu, orthogonal, pivot_order, reflect, solve_triangular
 from tilewright.ops.movement import (
     concat,
     depth_to_space,
@@ -201,7 +201,7 @@ ALL: tuple[OpDef, ...] = (
     # contractions and pools
     matmul, einsum, grouped_matmul, conv, conv_transpose, winograd_conv, max_pool, avg_pool, max_pool_indices,
     # linear algebra
-    cholesky, lu, pivot_order, solve_triangular, geqrf, reflect, eigh, eigvalsh, svd, svdvals, ldl,
+    cholesky, lu, pivot_order, solve_triangular, geqrf, reflect, orthogonal, eigh, eigvalsh, svd, svdvals, ldl,
     solve_ldl, fourier_pass,
     # normalisation, softmax, attention
     batch_norm, layer_norm, rms_norm, group_norm, instance_norm, lrn, l2_normalize, softmax, log_softmax, attention,

@@ -519,11 +519,13 @@ def _reflect_body(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs, a
     return reflected(vectors, taus, x, outs[0], a.transposed, at)
 
 
-def reflected(vectors: Buffer, taus: Buffer, x: Buffer, made: Buffer, transposed: bool, at: tuple[Sym, ...]) -> Items:
-    """Stages of ``reflect`` at a batch index."""
-    m, n = x.shape[-2:]
-    zero, one, count = _zero(x.dtype), Const(1, x.dtype), taus.shape[-1]
-    v, w = Buffer(f"{made.name}_v", x.dtype, (m,)), Buffer(f"{made.name}_w", x.dtype, (n,))
+def reflected(
+    vectors: Buffer, taus: Buffer, x: Buffer | None, made: Buffer, transposed: bool, at: tuple[Sym, ...]
+) -> Items:
+    """Stages of ``reflect`` at a batch index; of the identity without ``x``."""
+    m, n = made.shape[-2:]
+    zero, one, count = _zero(made.dtype), Const(1, made.dtype), taus.shape[-1]
+    v, w = Buffer(f"{made.name}_v", made.dtype, (m,)), Buffer(f"{made.name}_w", made.dtype, (n,))
     s = Axis(loop_symbol("s", count), count)
     k: Dim = s.sym if transposed else count - 1 - s.sym
 
@@ -536,7 +538,10 @@ def reflected(vectors: Buffer, taus: Buffer, x: Buffer, made: Buffer, transposed
         fold(w, m, lambda j, r: v[r] * entry(r, j[0]), "add", zero),
         over(made, (m, n), lambda i, j: ((*at, i, j), entry(i, j) - Load(taus, (*at, k)) * v[i] * w[j])),
     )  # fmt: skip
-    return [over(made, (m, n), lambda i, j: ((*at, i, j), Load(x, (*at, i, j)))), Serial(s, step)]
+    start = over(
+        made, (m, n), lambda i, j: ((*at, i, j), Select(is_at(i, j), one, zero) if x is None else Load(x, (*at, i, j)))
+    )
+    return [start, Serial(s, step)]
 
 
 def _reflect_samples(rng: np.random.Generator) -> Iterator[Sample]:
@@ -558,4 +563,39 @@ reflect = OpDef(
         "reflect_transposed" if a.transposed else "reflect", ts[0], ts[1].shape[-1], ts[2].shape[-1]
     ),
     doc="Q @ x, or Q.T @ x, where Q is the product of the reflections that geqrf gives.",
+)
+
+
+def _infer_orthogonal(ts: Types, a: Attrs) -> TensorType:
+    check_matrices(ts[0], "the vectors")
+    if ts[0].shape[:-2] + ts[0].shape[-1:] != ts[1].shape or ts[0].dtype is not ts[1].dtype:
+        raise OpError(f"{ts[0]} and {ts[1]} are not as many vectors and factors", remedy="take the first columns")
+    return ts[0]
+
+
+def _ref_orthogonal(xs: Sequence[Array], a: Attrs) -> Array:
+    identity = np.broadcast_to(np.eye(*xs[0].shape[-2:]), xs[0].shape).astype(xs[0].dtype)
+    return _ref_reflect([*xs, identity], Attrs({"transposed": False}))
+
+
+def _orthogonal_body(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs, at: tuple[Sym, ...]) -> Items:
+    vectors, taus = ins
+    return reflected(vectors, taus, None, outs[0], False, at)
+
+
+def _orthogonal_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    for shape in ((2, 4, 3), (3, 3), (0, 2, 1)):
+        yield Sample(_ref_geqrf([matrices(rng, *shape)], Attrs({})))
+
+
+orthogonal = OpDef(
+    "orthogonal",
+    ("vectors", "taus"),
+    {},
+    _infer_orthogonal,
+    _ref_orthogonal,
+    kernel=batched(_orthogonal_body),
+    samples=_orthogonal_samples,
+    routine=lambda ts, a: _where_large("orthogonal", ts[0]),
+    doc="The first columns, as many as reflections, of the product of the reflections that geqrf gives.",
 )

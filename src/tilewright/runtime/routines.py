@@ -161,6 +161,8 @@ ROUTINES: Mapping[str, Routine] = {
         Info(give=3))),
     "geqrf": Routine("lapack", "geqrf", ("m", "n", "k"), (
         Size("m"), Size("n"), Matrix("m", "n", take=0, give=1), Size("m"), Vector(2, "k"), Work(), Info())),
+    "orthogonal": Routine("lapack", "orgqr", ("m", "n"), (
+        Size("m"), Size("n"), Size("n"), Matrix("m", "n", take=0, give=2), Size("m"), Vector(1, "n"), Work(), Info())),
     "reflect": _reflect(False),
     "reflect_transposed": _reflect(True),
     **{f"solve_{'upper' if upper else 'lower'}{'_unit' if unit else ''}": _solve(upper, unit)
