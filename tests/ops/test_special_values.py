@@ -21,8 +21,8 @@ from tilewright.core.types import Array
 
 TOLERANCE = {"f64": 1e-9, "f32": 1e-4, "f16": 1e-2, "bf16": 6e-2}
 SPECIAL = (np.nan, np.inf, -np.inf)
-MATRICES = (ops.cholesky, ops.lu, ops.solve_triangular, ops.geqrf, ops.reflect, ops.orthogonal, ops.eigh, ops.eigvalsh, ops.svd,
-            ops.svdvals, ops.ldl, ops.solve_ldl)  # fmt: skip
+MATRICES = (ops.cholesky, ops.lu, ops.solve_triangular, ops.geqrf, ops.reflect, ops.orthogonal, ops.eigh, ops.eigvalsh,
+            ops.svd, ops.svdvals, ops.ldl, ops.solve_ldl)  # fmt: skip
 ANY = frozenset(range(8))
 LEFT_OPEN: dict[OpDef, frozenset[int]] = {
     **dict.fromkeys(MATRICES, ANY),
