@@ -128,3 +128,31 @@ def test_erfinv_in_f32_is_right_to_two_units_in_the_last_place() -> None:
     inside = np.isfinite(wanted)
     assert np.all(np.abs(got - wanted)[inside] <= 2.0**-22 * np.abs(wanted[inside]))
     assert np.isnan(np.asarray(driver.compile_graph(graph)(np.full_like(x, 1.5)))).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_zeta_at_its_edges(dtype: type) -> None:
+    """Limits and poles, where s or q is infinite or q is whole; in between, far down the sum."""
+    inf, nan = np.inf, np.nan
+    rows = [
+        (2, inf, 0), (inf, 2, 0), (inf, inf, 0), (inf, 1, 1), (inf, 0.5, inf), (inf, -0.5, inf), (inf, -1.5, inf),
+        (2, 0, inf), (2, -3, inf), (3, -inf, inf), (1.5, -inf, inf), (1.5, -0.5, nan), (0.5, 2, nan), (-inf, 2, nan),
+        (1, 2, inf), (nan, 2, nan), (2, nan, nan), (nan, 0.5, nan), (2, 1e30, 1e-30), (3, 1e15, 5e-31),
+    ]  # fmt: skip
+    s, q, want = np.array(rows, dtype).T
+    builder = Builder(Pool())
+    nodes = [builder.pool.input(name, TensorType(types.dtype_of(s.dtype), s.shape)) for name in "sq"]
+    graph = Graph("zeta", builder.pool, tuple(nodes), (builder(ops.zeta, *nodes),), ("y",))
+    for got in (values(ops.zeta, s, q), np.asarray(driver.compile_graph(graph)(s, q))):
+        np.testing.assert_allclose(got, want, rtol=1e-6 if dtype is np.float32 else 1e-12)
+
+
+def test_bessel_functions_at_infinity() -> None:
+    x = np.array([np.inf, -np.inf, np.nan, 0.0])
+    wanted = {
+        ops.bessel_i0: [np.inf, np.inf, np.nan, 1], ops.bessel_i1: [np.inf, -np.inf, np.nan, 0],
+        ops.bessel_i0e: [0, 0, np.nan, 1], ops.bessel_i1e: [0, 0, np.nan, 0],
+    }  # fmt: skip
+    for op, want in wanted.items():
+        for dtype in (np.float32, np.float64):
+            np.testing.assert_allclose(compiled_values(op, x.astype(dtype)), want, rtol=1e-15, err_msg=op.name)

@@ -288,19 +288,19 @@ ZETA_TERMS = 12
 
 
 def _zeta_positive(m: Numbers, s: Number, q: Number) -> Number:
-    """Hurwitz's zeta for ``s > 1`` and ``q > 0``."""
+    """Hurwitz's zeta for ``s > 1`` and ``q > 0``, infinities included."""
     total: Number = m.call("pow", q, -s)
     for k in range(1, ZETA_TERMS):
         total = total + m.call("pow", q + float(k), -s)
     a = q + float(ZETA_TERMS)
-    power = m.call("pow", a, -s)
-    total = total + power * a / (s - 1) + 0.5 * power
+    power, terms = m.call("pow", a, -s), total
+    total = total + m.call("pow", a, 1 - s) / (s - 1) + 0.5 * power
     factor = s * power / a
     for j, b in enumerate(BERNOULLI, 1):
         total = total + (b / math.factorial(2 * j)) * factor
         if j < len(BERNOULLI):
-            factor = factor * (s + float(2 * j - 1)) * (s + float(2 * j)) / (a * a)
-    return total
+            factor = factor * (s + float(2 * j - 1)) / a * (s + float(2 * j)) / a
+    return m.where(m.call("eq", s, math.inf), terms, total)
 
 
 def _zeta(m: Numbers, s: Number, q: Number) -> Number:
@@ -315,9 +315,12 @@ def _zeta(m: Numbers, s: Number, q: Number) -> Number:
     below = below - _zeta_positive(m, s, m.where(is_negative, size + 1, 1.0))
     is_odd = m.call("ne", m.call("fmod", s, 2.0), 0.0)
     found = m.where(is_negative, positive + m.where(is_odd, -below, below), positive)
-    is_pole = m.call("logical_and", m.call("le", q, 0.0), m.call("eq", fraction, 0.0))
+    is_pole = m.call("logical_and", m.call("le", q, 0.0), m.call("eq", q, m.call("floor", q)))
+    # a base below 1, as one is among those of any negative q, to the power of minus infinity is infinite
+    is_infinite = m.call("logical_and", is_negative, m.call("eq", s, math.inf))
     undefined = m.call("logical_and", is_negative, m.call("ne", s, m.call("floor", s)))
-    found = m.where(is_pole, math.inf, m.where(undefined, math.nan, found))
+    found = m.where(is_infinite, math.inf, m.where(is_pole, math.inf, m.where(undefined, math.nan, found)))
+    found = m.where(m.call("eq", s, s), found, s)
     return m.where(m.call("eq", s, 1.0), math.inf, m.where(m.call("lt", s, 1.0), math.nan, found))
 
 
