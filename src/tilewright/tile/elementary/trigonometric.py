@@ -5,9 +5,8 @@ In: values of f32 or f64. Out: value trees. Not its business: f16 and bf16 (``ti
 Arguments of sin, cos and tan are reduced modulo pi/2 in f64. For f32 that is right for every finite number: below
 2**30, where the target fuses products, by pi/2 in two floats; else by parts of 2/pi (Payne and Hanek, 1983, with exact
 products of 24 by 29 bits instead of integers), which vectors without such a number skip. For f64, ``n`` times pi/2 in
-three floats (161 bits) is subtracted in sums of two floats, which holds the stated bounds for ``|x| < 2**45``, 3.5e13;
-beyond, the result loses accuracy, but sin and cos stay within [-1, 1]. (To choose among the 1,100 bits of 2/pi that all
-of f64 would need takes a load for every element, which a value tree does not have.)
+three floats (161 bits) is subtracted in sums of two floats, which holds the stated bounds for ``|x| < 2**45``; beyond,
+parts of 2/pi as for f32, six of them in each of seven ranges, chosen without a load.
 """
 
 from __future__ import annotations
@@ -34,6 +33,7 @@ from tilewright.tile.elementary.build import (
     less,
     n,
     polynomial,
+    rint,
     sqrt,
     two_product,
     two_sum,
@@ -101,11 +101,21 @@ _HALF_PI_LOW = 6.123233995736766e-17
 _MAGIC = 6755399441055744.0
 
 
-_TWO_OVER_PI = 0xA2F9836E4E441529FC2757D1F534DDC0DB6295993C439041FE5163ABDEBBC561
-_TWO_OVER_PI_BITS = 256
+_TWO_OVER_PI = int(
+    "A2F9836E4E441529FC2757D1F534DDC0DB6295993C439041FE5163ABDEBBC561B7246E3A424DD2E006492EEA09D1921CFE1D"
+    "EB1CB129A73EE88235F52EBB4484E99C7026B45F7E413991D639835339F49C845F8BBDF9283B1FF897FFDE05980FEF2F118B"
+    "5A0A6D1F6D367ECF27CB09B74F463F669E5FEA2D7527BAC7EBE5F17B3D0739F78A5292EA6BFB5FB11F8D5D0856033046FC7B"
+    "6BABF0CFBC209AF4361D",
+    16,
+)
+_TWO_OVER_PI_BITS = 1280
 _FEW_TURNS = 2.0**30
 _FIRST_RANGE, _RANGE = 50, 26
 """f32 arguments are divided at 2**50, 2**76 and 2**102, so that products stay below 2**51."""
+_THREE_PARTS = 45
+"""Powers of two: below it, f64 arguments are reduced by pi/2 in three floats."""
+_RANGE_DOUBLE, _PARTS_DOUBLE = 140, 6
+"""Beyond, a range of f64 has as many binary orders, and parts of 2/pi."""
 
 
 def _parts_of_two_over_pi(least_exponent: int) -> tuple[float, ...]:
@@ -120,8 +130,24 @@ def _parts_of_two_over_pi(least_exponent: int) -> tuple[float, ...]:
     for k in range(4):
         unit = (period >> 1) >> (28 + 29 * k) if least_exponent > 0 else 1 << (_TWO_OVER_PI_BITS - 29 * (k + 1))
         part = (2 * rest + unit) // (2 * unit) * unit
-        parts.append(math.ldexp(part, -_TWO_OVER_PI_BITS))
+        parts.append(part / (1 << _TWO_OVER_PI_BITS))
         rest -= part
+    return tuple(parts)
+
+
+def _parts_for_doubles(least: int) -> tuple[float, ...]:
+    """``2**least`` times 2/pi, for multiples of ``2**least / 2**52``, modulo 4: numbers of 53 bits, the largest first.
+
+    Scaled, so that none is too small for f64: the first is at most ``2**53``.
+    """
+    period = 1 << (_TWO_OVER_PI_BITS + 2 + 52 - least)
+    rest = (_TWO_OVER_PI + period // 2) % period - period // 2
+    unit = 1 << (_TWO_OVER_PI_BITS - least)
+    parts = []
+    for _ in range(_PARTS_DOUBLE):
+        parts.append(rest / unit)  # rounded to 53 bits
+        above, below = parts[-1].as_integer_ratio()
+        rest -= above * unit // below
     return tuple(parts)
 
 
@@ -133,7 +159,8 @@ def _range_of_f32(number: int) -> tuple[float, ...]:
 def _by_reduction(x: Value, style: Style, function: Callable[[Value, Value], Value]) -> Value:
     """``function(r, q)`` of ``x = q * pi/2 + r``: ``r`` as precise as ``x``, ``q`` in the low bits of an integer."""
     if is_double(x):
-        return function(*_reduced_double(x, style))
+        near = less(absolute(x), c(2.0**_THREE_PARTS, x))
+        return choose(near, function(*_reduced_double(x, style)), function(*_reduced_far(x, style)))
     anywhere = function(*_reduced_single(x))
     if not style.has_fma:
         return anywhere
@@ -159,6 +186,45 @@ def _reduced_double(x: Value, style: Style) -> tuple[Value, Value]:
     high, low = two_product(whole, second, style)
     rest, more = two_sum(rest, -high)
     return clamp(rest + (tail + (more - fma(whole, third, low))), -0.8, 0.8), bits(shifted)
+
+
+def _reduced_far(x: Value, style: Style) -> tuple[Value, Value]:
+    """Payne and Hanek's reduction with exact products of two floats instead of integers.
+
+    ``x = y * 2**least``, with ``least`` the lowest exponent of its range and ``|y| < 2**140``; ``parts`` are
+    2/pi by ``2**least`` without what makes multiples of 4 in the product. What is left of it behind the six parts is
+    below ``2**(53 - 6*53)``, and times ``y`` below ``2**-125``. Products and sums are exact but for ``slight``, the
+    sum's third float, and the last two lines. No f64 is nearer than 2**-62 quadrants to a multiple of pi/2 (Kahan and
+    McDonald's search), so the error is below 2**-62 of what is left, less than the rounding of the result.
+    """
+    size = absolute(x)
+    bounds = range(_THREE_PARTS, 1024, _RANGE_DOUBLE)
+    scale = c(math.ldexp(1.0, -bounds[-1]), x)
+    parts = [c(part, x) for part in _parts_for_doubles(bounds[-1])]
+    for least in reversed(bounds[:-1]):
+        is_here = less(size, c(math.ldexp(1.0, least + _RANGE_DOUBLE), x))
+        scale = choose(is_here, c(math.ldexp(1.0, -least), x), scale)
+        chosen = [c(part, x) for part in _parts_for_doubles(least)]
+        parts = [choose(is_here, a, b) for a, b in zip(chosen, parts, strict=True)]
+    y = x * scale
+    terms = [_modulo_four(t) for part in parts for t in two_product(y, part, style)]
+    total, small, slight = terms[0], c(0.0, x), c(0.0, x)
+    for t in terms[1:]:
+        total, left = two_sum(total, t)
+        small, left = two_sum(small, left)
+        slight = slight + left
+    total, small = two_sum(total, small)
+    whole = rint(total)
+    turns, rest = two_sum(total - whole, small)
+    rest = rest + slight
+    high, low = two_product(turns, c(_HALF_PI_PARTS[0], x), style)
+    low = low + fma(turns, c(_HALF_PI_PARTS[1], x), rest * c(_HALF_PI_PARTS[0], x))
+    return high + low, bits(whole + c(_MAGIC, x))
+
+
+def _modulo_four(x: Value) -> Value:
+    """``x`` less the nearest multiple of 4, exactly."""
+    return fma(rint(x * c(0.25, x)), c(-4.0, x), x)
 
 
 def _reduced_single(x: Value) -> tuple[Value, Value]:
@@ -206,7 +272,7 @@ def _upper_half(q: Value) -> Value:
 
 
 def sin(x: Value, style: Style) -> Value:
-    """f32 and f64 within 2 ULP; f64 in the range that the module states."""
+    """f32 and f64 within 2 ULP, for every finite number."""
 
     def of(r: Value, q: Value) -> Value:
         return flip_sign(choose(_odd(q), _cosine(r), _sine(r)), _upper_half(q))
@@ -216,7 +282,7 @@ def sin(x: Value, style: Style) -> Value:
 
 
 def cos(x: Value, style: Style) -> Value:
-    """f32 and f64 within 2 ULP; f64 in the range that the module states."""
+    """f32 and f64 within 2 ULP, for every finite number."""
 
     def of(r: Value, q: Value) -> Value:
         return flip_sign(choose(_odd(q), _sine(r), _cosine(r)), _upper_half(integer("add", q, 1)))
@@ -225,7 +291,7 @@ def cos(x: Value, style: Style) -> Value:
 
 
 def tan(x: Value, style: Style) -> Value:
-    """f32 and f64 within 4 ULP; f64 in the range that the module states."""
+    """f32 and f64 within 4 ULP, for every finite number."""
 
     def of(r: Value, q: Value) -> Value:
         s, k = _sine(r), _cosine(r)
