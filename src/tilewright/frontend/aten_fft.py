@@ -1,20 +1,26 @@
 """ATen's Fourier transforms: ``_fft_r2c``, ``_fft_c2c`` and ``_fft_c2r`` over any axes.
 
-In: calls on reals or pairs. Out: pairs, or nodes of reals. Not its business: shifts and windows, which ATen spells out;
-how one axis is transformed (``fourier``).
+In: calls on reals or pairs. Out: pairs, or nodes of reals; a ``SlowWarning`` where a length is symbolic.
+Not its business: shifts and windows, which ATen spells out; how one axis is transformed (``fourier``).
 """
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 
 from tilewright import ops
+from tilewright.core.expr import Dim
 from tilewright.core.graph import Builder, Node
-from tilewright.frontend.aten_call import Call, Result, Unsupported, transpose
+from tilewright.core.types import f64, product
+from tilewright.frontend.aten_call import Call, Result, cast, dim_scalar, transpose
 from tilewright.frontend.complex_pairs import Pair
-from tilewright.frontend.fourier import transform, transform_of_real, transform_to_real
-from tilewright.frontend.fourier_passes import mirrored
+from tilewright.frontend.fourier import mirrored, transform, transform_of_real, transform_to_real
+
+
+class SlowWarning(UserWarning):
+    """A call has a form here that takes many times PyTorch's time; the text says what to do."""
 
 
 def _fft_c2c(c: Call) -> Result:
@@ -29,11 +35,10 @@ def _fft_c2c(c: Call) -> Result:
 def _fft_r2c(c: Call) -> Result:
     x = c.tensor("self")
     axes = [d % len(x.shape) for d in c["dim"]]
-    n = _static(x.shape[axes[-1]])
     ahead, back = _to_end(len(x.shape), axes[-1])
     made = transform_of_real(c.b, transpose(c.b, x, ahead), -1)
     if not c["onesided"]:  # the other axes, which would end the symmetry, come later
-        made = Pair(*(mirrored(c.b, part, n, k) for k, part in enumerate((made.re, made.im))))
+        made = mirrored(c.b, made, x.shape[axes[-1]])
     made = Pair(*(transpose(c.b, part, back) for part in (made.re, made.im)))
     for axis in axes[:-1]:
         made = _transform(c.b, made, axis, -1)
@@ -46,30 +51,35 @@ def _fft_c2r(c: Call) -> Result:
     axes = [d % len(x.shape) for d in c["dim"]]
     for axis in axes[:-1]:
         x = _transform(c.b, x, axis, 1)
-    n = _static(c["last_dim_size"])
+    n = c["last_dim_size"]
     ahead, back = _to_end(len(x.shape), axes[-1])
     made = transform_to_real(c.b, Pair(*(transpose(c.b, part, ahead) for part in (x.re, x.im))), n, 1)
     return _scaled(c, transpose(c.b, made, back), [*(x.shape[a] for a in axes[:-1]), n])
 
 
-def _scaled(c: Call, x: Node, sizes: Sequence[object]) -> Node:
+def _scaled(c: Call, x: Node, sizes: Sequence[Dim]) -> Node:
     """Scaled as the call says for transforms of these lengths."""
-    n = math.prod(map(_static, sizes))
-    mode = c["normalization"]
+    _warn_of_symbolic(c, sizes)
+    n, mode = product(sizes), c["normalization"]
     if mode == 0 or n == 0:
         return x
-    return c.b(ops.mul, x, c.b.const(1 / math.sqrt(n) if mode == 1 else 1 / n, x.dtype))
+    if isinstance(n, int):
+        return c.b(ops.mul, x, c.b.const(1 / math.sqrt(n) if mode == 1 else 1 / n, x.dtype))
+    count = dim_scalar(c.b, n, f64)
+    scale = c.b(ops.reciprocal, c.b(ops.sqrt, count) if mode == 1 else count)
+    return c.b(ops.mul, x, cast(c.b, scale, x.dtype))
 
 
-def _static(n: object) -> int:
-    if not isinstance(n, int):
-        raise Unsupported("a Fourier transform of a symbolic length", "make that dimension static")
-    return n
+def _warn_of_symbolic(c: Call, sizes: Sequence[Dim]) -> None:
+    """Python shows equal warnings once."""
+    if not all(isinstance(n, int) for n in sizes):
+        cost = "a Fourier transform of a symbolic length takes 10 to 200 times PyTorch's time"
+        remedy = "fix that length, as torch._dynamo.mark_static(x, axis) does"
+        warnings.warn(f"{c.name} at {c.b.loc}: {cost}; {remedy}", SlowWarning, stacklevel=2)
 
 
 def _transform(b: Builder, x: Pair, axis: int, sign: int) -> Pair:
     """The unscaled transform along one axis; ``sign`` is the exponent's."""
-    _static(x.shape[axis])
     ahead, back = _to_end(len(x.shape), axis)
     made = transform(b, Pair(transpose(b, x.re, ahead), transpose(b, x.im, ahead)), sign)
     return Pair(transpose(b, made.re, back), transpose(b, made.im, back))

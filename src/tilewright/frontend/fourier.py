@@ -1,7 +1,7 @@
-"""Fourier transforms of a known length along the last axis, as products with small matrices or as NumPy's sums.
+"""Fourier transforms along the last axis, of a known length as products with small matrices or as NumPy's sums.
 
-In: pairs. Out: pairs, unscaled. Not its business: axes, scaling, halves of symmetric spectra (``aten_fft``,
-``onnx_ops_signal``).
+In: pairs. Out: pairs, unscaled. Not its business: axes and scaling (``aten_fft``, ``onnx_ops_signal``), lengths
+that a call decides (``fourier_symbolic``), passes over small factors (``fourier_passes``).
 
 ``transform``: a length ``n = n1 * n2`` goes in two steps (Cooley and Tukey 1965): with ``j = j1*n2 + j2`` and
 ``k = k1 + n1*k2``, products with the ``n1 x n1`` matrix over ``j1``, a twist by ``exp(-2 pi i j2 k1 / n)``, and the
@@ -20,10 +20,11 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from tilewright import ops
+from tilewright.core.expr import Dim, floordiv
 from tilewright.core.graph import Builder, Node
 from tilewright.core.types import Array
 from tilewright.core.types import product as product_of
-from tilewright.frontend import fourier_passes
+from tilewright.frontend import fourier_passes, fourier_symbolic
 from tilewright.frontend.complex_pairs import Pair
 
 DIRECT = 32
@@ -33,7 +34,9 @@ LONGEST_IN_ORDER = 1 << 14
 
 def transform(b: Builder, x: Pair, sign: int) -> Pair:
     """The transform of the last axis; ``sign`` is the exponent's."""
-    n = _length(x)
+    n = x.shape[-1]
+    if not isinstance(n, int):
+        return fourier_symbolic.transform(b, x, sign)
     if fourier_passes.fits(n, product_of(x.shape[:-1])):
         return fourier_passes.complex_transform(b, x, sign)
     n1 = _factor(n)
@@ -55,23 +58,28 @@ def transform(b: Builder, x: Pair, sign: int) -> Pair:
 def transform_of_real(b: Builder, x: Node, sign: int) -> Pair:
     """The first half, ``n // 2 + 1`` elements, of the transform of a real node's last axis."""
     n, outer = x.shape[-1], x.shape[:-1]
-    assert isinstance(n, int)
-    if fourier_passes.fits_real(n, product_of(outer)):
+    if isinstance(n, int) and fourier_passes.fits_real(n, product_of(outer)):
         return fourier_passes.transform_of_real(b, x, sign)
     made = transform(b, Pair(x, b(ops.full, value=0.0, dtype=x.dtype, shape=x.shape)), sign)
-    return Pair(*(_first(b, part, n // 2 + 1) for part in (made.re, made.im)))
+    return Pair(*(_first(b, part, floordiv(n, 2) + 1) for part in (made.re, made.im)))
 
 
-def transform_to_real(b: Builder, x: Pair, n: int, sign: int) -> Node:
+def transform_to_real(b: Builder, x: Pair, n: Dim, sign: int) -> Node:
     """The real signals of length ``n`` of whose transforms ``x`` is the first half."""
-    half = Pair(*(_first(b, part, n // 2 + 1) for part in (x.re, x.im)))
-    if fourier_passes.fits_real(n, product_of(x.shape[:-1])):
+    half = Pair(*(_first(b, part, floordiv(n, 2) + 1) for part in (x.re, x.im)))
+    if isinstance(n, int) and fourier_passes.fits_real(n, product_of(x.shape[:-1])):
         return fourier_passes.transform_to_real(b, half, n, sign)
-    full = Pair(*(fourier_passes.mirrored(b, part, n, k) for k, part in enumerate((half.re, half.im))))
-    return transform(b, full, sign).re
+    return transform(b, mirrored(b, half, n), sign).re
 
 
-def _first(b: Builder, x: Node, count: int) -> Node:
+def mirrored(b: Builder, half: Pair, n: Dim) -> Pair:
+    """All ``n`` elements of a Hermitian signal of which the first half is given."""
+    if not isinstance(n, int):
+        return fourier_symbolic.mirrored(b, half, n)
+    return Pair(*(fourier_passes.mirrored(b, part, n, k) for k, part in enumerate((half.re, half.im))))
+
+
+def _first(b: Builder, x: Node, count: Dim) -> Node:
     zeros, ones = (0,) * len(x.shape), (1,) * len(x.shape)
     return b(ops.slice, x, starts=zeros, stops=(*x.shape[:-1], count), steps=ones)
 
