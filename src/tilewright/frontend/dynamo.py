@@ -21,6 +21,7 @@ from tilewright.frontend.aten import CONVERTERS, TAKEN_APART
 from tilewright.frontend.custom_ops import DECOMPOSITIONS
 from tilewright.frontend.dynamo_arguments import argument_names, name_arguments
 from tilewright.frontend.dynamo_capture import watch
+from tilewright.frontend.dynamo_flex import spell_out_attention
 from tilewright.frontend.dynamo_plan import Execute, OnFallback, plan_graph, warn_of_fallback
 from tilewright.frontend.dynamo_recurrence import keep_recurrences_whole
 from tilewright.frontend.dynamo_views import separate_views
@@ -92,6 +93,7 @@ def make_backend(
         if freeze not in (None, True, False):
             raise OptionError(f"freeze can't be {freeze!r}", remedy="use True, False, or leave it out")
         keep_recurrences_whole(gm)
+        spell_out_attention(gm)
         guard_widths(gm)
         strict = not given.pop("fallback", not read_environment().strict)
 
