@@ -24,8 +24,16 @@ def gradients(function: Function, xs: Tensors) -> list[torch.Tensor]:
 
 
 def check_gradients(function: Function, *calls: Tensors, dynamic: bool = False) -> None:
-    """Each of ``calls`` on one compiled function. Half types are held against eager in f64."""
+    """Each of ``calls`` on one compiled function, whose own numbers are constants, as those of a module are.
+
+    Half types are held against eager in f64.
+    """
     torch._dynamo.reset()
+    with torch._dynamo.config.patch(specialize_int=True):
+        _check(function, calls, dynamic)
+
+
+def _check(function: Function, calls: Sequence[Tensors], dynamic: bool) -> None:
     ours = torch.compile(function, backend="tilewright", dynamic=dynamic, options={"fallback": False})
     for xs in calls:
         exact = [x.detach().double().requires_grad_(x.requires_grad) if _is_half(x) else x for x in xs]
