@@ -272,3 +272,24 @@ def test_rounded_parts_of_a_size(f: Step) -> None:
                 model(x)
             continue
         assert torch.equal(model(x), expected)
+
+
+def every_second(x: torch.Tensor) -> torch.Tensor:
+    """A Haar wavelet: only an even size has as many elements at odd places as at even ones."""
+    return x[:, ::2] - x[:, 1::2]
+
+
+def every_third(x: torch.Tensor) -> torch.Tensor:
+    return x[:, ::3] + x[:, 1::3] * x[:, 2::3]
+
+
+@pytest.mark.parametrize(("f", "n"), [(every_second, 2), (every_third, 3)])
+def test_sizes_that_a_guard_makes_equal_are_equal(f: Step, n: int) -> None:
+    model = tw.compile(Lambda(f), (torch.randn(2, 4 * n),), dynamic_shapes=(({1: Dim.AUTO},),), cache=False)
+    compiled = torch.compile(f, backend="tilewright", dynamic=True, options={"fallback": False})
+    for size in (4 * n, 5 * n, 12 * n):
+        x = torch.randn(2, size)
+        np.testing.assert_allclose(model(x), f(x), rtol=1e-6)
+        np.testing.assert_allclose(compiled(x), f(x), rtol=1e-6)
+    with pytest.raises(InputError, match=str(4 * n + 1)):
+        model(torch.randn(2, 4 * n + 1))

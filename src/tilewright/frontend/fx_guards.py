@@ -1,8 +1,8 @@
 """What PyTorch's guards promise of the sizes of one captured graph: callers are turned away where they do not hold.
 
-In: a ``ShapeEnv`` after tracing. Out: ``Promises``: expressions that are always equal to simpler ones, and the least
-values of symbols. Not its business: sizes as our dimensions (``fx_symbols``), and guards of exported programs, which
-nobody checks but us (``torch``).
+In: a ``ShapeEnv`` after tracing, or an exported program's guards, which callers of ours are held to. Out: ``Promises``:
+expressions that are always equal to simpler ones, and the least values of symbols.
+Not its business: sizes as our dimensions (``fx_symbols``), and holding anybody to a promise (``fx``, ``torch``).
 
 A guard ``(s0 // 8) ** 2 == 16`` is kept as ``s0 // 8`` is 4: without it, positions of an image of symbolic size do not
 fit the table that is added to them.
@@ -10,7 +10,7 @@ fit the table that is added to them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,9 +58,14 @@ def promises_of(graph: Any) -> Promises:
 
 
 def _promises(environment: Any) -> Promises:
-    ranges = {str(s): r for s, r in environment.var_to_range.items()}
-    made = Promises(least={name: int(r.lower) for name, r in ranges.items() if getattr(r.lower, "is_Integer", False)})
-    guards = [part for guard in environment.guards for part in _parts(environment.replace(guard.expr))]
+    return promised((environment.replace(guard.expr) for guard in environment.guards), environment.var_to_range)
+
+
+def promised(conditions: Iterable[Any], ranges: Mapping[Any, Any]) -> Promises:
+    """What sympy conditions that all hold promise; ``ranges`` are PyTorch's, by sympy symbols."""
+    least = {str(s): r.lower for s, r in ranges.items()}
+    made = Promises(least={name: int(lower) for name, lower in least.items() if getattr(lower, "is_Integer", False)})
+    guards = [part for condition in conditions for part in _parts(condition)]
     for _ in range(ROUNDS):
         before = len(made.equal), dict(made.least)
         for guard in guards:
@@ -83,31 +88,28 @@ def _parts(condition: Any) -> Iterator[Any]:
 def _read(guard: Any, made: Promises) -> None:
     kind, (a, b) = type(guard).__name__, guard.args
     if kind == "Equality":
-        if _weight(b) > _weight(a):
-            a, b = b, a
-        if b.is_Number or b.is_Symbol:
-            _equate(made.simplest(a), made.simplest(b), made)
+        _equate(made.simplest(a), made.simplest(b), made)
     elif kind == "Unequality":
         _not_equal(a - b, made)
     else:
         _at_least(*_difference(kind, a, b), made)
 
 
-def _weight(e: Any) -> tuple[bool, bool, int]:
-    return not e.is_Number, not e.is_Symbol, int(e.count_ops())
+def _weight(e: Any) -> tuple[bool, bool, int, str]:
+    return not e.is_Number, not e.is_Symbol, int(e.count_ops()), str(e)
 
 
 def _equate(a: Any, b: Any, made: Promises) -> None:
     """``a`` is ``b``; the root of both where ``a`` is a square of what is never negative."""
     import sympy
 
+    if _weight(b) > _weight(a):
+        a, b = b, a
     if a.is_Pow and a.exp.is_Integer and a.exp > 1 and b.is_Integer and b >= 0 and _is_nonnegative(a.base, made):
         root = round(int(b) ** (1 / int(a.exp)))
         if root ** int(a.exp) == int(b):
             _equate(a.base, sympy.Integer(root), made)
             return
-    if _weight(b) > _weight(a):
-        a, b = b, a
     if a != b and not a.is_Number:
         made.add(a, b)
 

@@ -60,6 +60,10 @@ class SymbolTable:
         """Let expressions without a form here be symbols of their own, in ``computed``, which callers work out."""
         self.computed = {}
 
+    def promise(self, promises: Promises) -> None:
+        """Use what callers are held to from now on."""
+        self._promises = promises
+
     def add_ranges(self, ranges: Mapping[Any, Any], down_to: int = TRACED_FROM) -> None:
         """Take over PyTorch's value ranges: ``{sympy symbol: ValueRanges}``.
 

@@ -27,6 +27,7 @@ from tilewright.frontend.aten_call import Draws, SymFloat, Unsupported, as_node,
 from tilewright.frontend.complex_pairs import COMPLEX_PARTS, HALF_PARTS, Pair, join_parts
 from tilewright.frontend.custom_ops import DECOMPOSITIONS
 from tilewright.frontend.fx import FAILED, IGNORED, TOKEN, Failed, Importer
+from tilewright.frontend.fx_guards import Promises, promised
 from tilewright.frontend.fx_inplace import NO_WRITES, writes_of
 from tilewright.frontend.fx_symbols import SymbolTable, lone_symbol
 from tilewright.frontend.torch_examples import capture_failure, check_examples, check_has_elements
@@ -206,8 +207,11 @@ def import_with_values(
 def _read_guards(importer: Importer, given: ExportedProgram, program: ExportedProgram) -> None:
     """Let callers keep what the program was traced under; PyTorch loses some of it as it makes ``program`` of it."""
     try:
-        for guard in [*guards_of(given), *(guards_of(program) if program is not given else [])]:
+        guards = [*guards_of(given), *(guards_of(program) if program is not given else [])]
+        for guard in guards:
             importer.require(guard.condition, f"the guard {guard.text}")
+        equal = promised((guard.condition for guard in guards), program.range_constraints).equal
+        importer.symbols.promise(Promises(equal))
     except Unsupported as e:
         importer.add_problems([Problem(Loc("the exported program"), "guard", e.rule, e.remedy)])
 
