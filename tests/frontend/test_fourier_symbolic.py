@@ -67,3 +67,20 @@ def test_a_call_of_pytorch_takes_every_length() -> None:
     calls = [[torch.randn(b, n, 3, generator=generator)] for b, n in ((2, 12), (4, 37))]
     with pytest.warns(SlowWarning, match="fix that length"):
         check_gradients(function, *calls, dynamic=True)
+
+
+def test_pytorch_keeps_what_it_does_faster() -> None:
+    """A symbolic length falls back by name unless nothing may; a fixed one beside a symbolic batch never does."""
+    torch._dynamo.reset()
+    x = torch.randn(3, 20)
+    ours = torch.compile(lambda x: torch.fft.rfft(x + 1).abs(), backend="tilewright", dynamic=True)
+    with pytest.warns(tw.FallbackWarning, match="_fft_r2c.*symbolic length"):
+        torch.testing.assert_close(ours(x), torch.fft.rfft(x + 1).abs())
+
+    def batches(x: torch.Tensor) -> torch.Tensor:
+        return torch.fft.rfft(x.reshape(-1, 8)).abs()
+
+    compiled = torch.compile(batches, backend="tilewright", dynamic=True, options={"fallback": False})
+    for n in (16, 40):
+        x = torch.randn(n)
+        torch.testing.assert_close(compiled(x), batches(x))

@@ -87,6 +87,8 @@ class Call:
     """Is the first result complex? Its type is then that of each part."""
     draws: Draws | None = None
     """Where the program's random numbers come from; None where it can't keep a state."""
+    has_peer: bool = False
+    """Does PyTorch run what has no form here? A form that is far slower than PyTorch's own then helps nobody."""
 
     def __getitem__(self, name: str) -> Any:
         return self.args[name]

@@ -14,7 +14,7 @@ from tilewright import ops
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Builder, Node
 from tilewright.core.types import f64, product
-from tilewright.frontend.aten_call import Call, Result, cast, dim_scalar, transpose
+from tilewright.frontend.aten_call import Call, Result, Unsupported, cast, dim_scalar, transpose
 from tilewright.frontend.complex_pairs import Pair
 from tilewright.frontend.fourier import mirrored, transform, transform_of_real, transform_to_real
 
@@ -27,6 +27,7 @@ def _fft_c2c(c: Call) -> Result:
     x = c["self"]
     assert isinstance(x, Pair)
     axes = [d % len(x.shape) for d in c["dim"]]
+    _look_at_lengths(c, [x.shape[a] for a in axes])
     for axis in axes:
         x = _transform(c.b, x, axis, -1 if c["forward"] else 1)
     return Pair(*(_scaled(c, part, [x.shape[a] for a in axes]) for part in (x.re, x.im)))
@@ -35,6 +36,7 @@ def _fft_c2c(c: Call) -> Result:
 def _fft_r2c(c: Call) -> Result:
     x = c.tensor("self")
     axes = [d % len(x.shape) for d in c["dim"]]
+    _look_at_lengths(c, [x.shape[a] for a in axes])
     ahead, back = _to_end(len(x.shape), axes[-1])
     made = transform_of_real(c.b, transpose(c.b, x, ahead), -1)
     if not c["onesided"]:  # the other axes, which would end the symmetry, come later
@@ -48,10 +50,10 @@ def _fft_r2c(c: Call) -> Result:
 def _fft_c2r(c: Call) -> Result:
     x = c["self"]
     assert isinstance(x, Pair)
-    axes = [d % len(x.shape) for d in c["dim"]]
+    axes, n = [d % len(x.shape) for d in c["dim"]], c["last_dim_size"]
+    _look_at_lengths(c, [*(x.shape[a] for a in axes[:-1]), n])
     for axis in axes[:-1]:
         x = _transform(c.b, x, axis, 1)
-    n = c["last_dim_size"]
     ahead, back = _to_end(len(x.shape), axes[-1])
     made = transform_to_real(c.b, Pair(*(transpose(c.b, part, ahead) for part in (x.re, x.im))), n, 1)
     return _scaled(c, transpose(c.b, made, back), [*(x.shape[a] for a in axes[:-1]), n])
@@ -59,7 +61,6 @@ def _fft_c2r(c: Call) -> Result:
 
 def _scaled(c: Call, x: Node, sizes: Sequence[Dim]) -> Node:
     """Scaled as the call says for transforms of these lengths."""
-    _warn_of_symbolic(c, sizes)
     n, mode = product(sizes), c["normalization"]
     if mode == 0 or n == 0:
         return x
@@ -70,11 +71,13 @@ def _scaled(c: Call, x: Node, sizes: Sequence[Dim]) -> Node:
     return c.b(ops.mul, x, cast(c.b, scale, x.dtype))
 
 
-def _warn_of_symbolic(c: Call, sizes: Sequence[Dim]) -> None:
-    """Python shows equal warnings once."""
+def _look_at_lengths(c: Call, sizes: Sequence[Dim]) -> None:
+    """Symbolic ones are left to PyTorch where it is there, and warned of elsewhere; Python shows a warning once."""
     if not all(isinstance(n, int) for n in sizes):
         cost = "a Fourier transform of a symbolic length takes 10 to 200 times PyTorch's time"
         remedy = "fix that length, as torch._dynamo.mark_static(x, axis) does"
+        if c.has_peer:
+            raise Unsupported(cost, remedy)
         warnings.warn(f"{c.name} at {c.b.loc}: {cost}; {remedy}", SlowWarning, stacklevel=2)
 
 

@@ -84,14 +84,16 @@ def import_piece(
     frozen: Mapping[Any, torch.Tensor],
     promises: Promises | None = None,
     on_fault: OnFault | None = None,
+    has_peer: bool = False,
 ) -> tuple[PieceProgram | None, dict[Any, Problem]]:
     """The program of fx nodes; or None, and the calls that have no form here with the reasons.
 
     ``outputs`` may hold numbers beside fx nodes. ``frozen`` gives inputs that are constants. ``promises`` are
     those of the whole graph's sizes. ``on_fault`` makes a problem of an error that a converter did not mean to raise.
+    With ``has_peer`` PyTorch runs what is refused.
     """
     importer = Importer(Pool(), SymbolTable(promises=promises), owner)
-    importer.on_fault = on_fault
+    importer.on_fault, importer.has_peer = on_fault, has_peer
     importer.symbols.compute_the_rest()
     bound, takes, parts = _bind(importer, inputs, frozen)
     importer.convert_nodes(nodes)

@@ -231,9 +231,10 @@ def _whole(
 def _import(owner: Any, piece: Piece, weights: Mapping[Any, torch.Tensor], refused: _Refusals) -> PieceProgram | None:
     """A piece as a graph; None, with the calls that are to blame in ``refused``, where it can't be one."""
     try:
-        of_call = refused.faults.of_call
+        faults = refused.faults
+        has_peer = not faults.strict
         program, failed = import_piece(
-            owner, piece.nodes, piece.inputs, piece.outputs, weights, refused.promises, of_call
+            owner, piece.nodes, piece.inputs, piece.outputs, weights, refused.promises, faults.of_call, has_peer
         )
     except InternalError:
         raise

@@ -98,6 +98,7 @@ class Importer:
         self.writes = NO_WRITES
         self.draws: Draws | None = None
         self.on_fault: OnFault | None = None
+        self.has_peer = False
         self.complex_inputs: list[str] = []
         self.checks: dict[str, Node] | None = None  # what calls fail without, by the text; None: nothing is asked
         self._versions: dict[Any, int] = {}  # of views, and of what they are taken of: how often it was written to
@@ -208,6 +209,7 @@ class Importer:
         made.draws = self.draws if pool is self.pool else None
         made.checks = self.checks if pool is self.pool else None
         made.on_fault = self.on_fault
+        made.has_peer = self.has_peer
         return made
 
     def read_assertions(self, graph: Any) -> None:
@@ -348,7 +350,8 @@ class Importer:
             args["storage_offset"] = offset_within(node, args["storage_offset"])
         types = tuple(None if v is None else self.type_of(v) for v in results)
         gives_complex = is_complex_tensor(results[0]) if results else False
-        made = convert(Call(self.builder(location_of(node)), name, args, types, gives_complex, self.draws))
+        b = self.builder(location_of(node))
+        made = convert(Call(b, name, args, types, gives_complex, self.draws, self.has_peer))
         _check_results(made, types)
         self._bind_sizes(made, types)
         if self.checks is not None and (found := lookup_of(functional_name(name), args)) is not None:
