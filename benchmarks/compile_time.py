@@ -18,7 +18,7 @@ from pathlib import Path
 
 from benchmarks.latency import prepare
 
-from tilewright.options import Clock, Options
+from tilewright.build.options import Clock, Options
 
 IMPORT = "import time; s = time.perf_counter(); import tilewright; print(time.perf_counter() - s)"
 
@@ -26,7 +26,7 @@ IMPORT = "import time; s = time.perf_counter(); import tilewright; print(time.pe
 def ours(path: Path, cache: Path) -> dict[str, dict[str, float]]:
     """Seconds of a cold compile per stage, and of a second compile of the same file."""
     import tilewright
-    from tilewright import driver
+    from tilewright.build import driver
     from tilewright.runtime.cache import Cache
     from tilewright.runtime.model import LoadedModel
 

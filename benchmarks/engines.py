@@ -84,7 +84,7 @@ def _is_there(module: str) -> bool:
 
 def _cpu(task: Task) -> str:
     """LLVM's name of the CPU that code is made for."""
-    from tilewright.codegen.target import Target
+    from tilewright.target.target import Target
 
     return Target.parse("haswell").cpu if task.isa == "avx2" else Target.host().cpu
 

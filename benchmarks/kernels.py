@@ -24,15 +24,15 @@ from typing import Any
 import numpy as np
 from benchmarks import computations
 
-from tilewright.codegen.llvm import assembly_of_text, compile_text, emit
-from tilewright.codegen.peak import PeakMeter
-from tilewright.codegen.target import Target
+from tilewright.build.kernels import machine_of
+from tilewright.choose.default import schedule
+from tilewright.codegen.cpu.llvm import assembly_of_text, compile_text, emit
+from tilewright.codegen.cpu.peak import PeakMeter
 from tilewright.core import types
 from tilewright.core.compute import Buffer, Computation
 from tilewright.core.types import Array
-from tilewright.kernels import machine_of
 from tilewright.runtime.linker import link
-from tilewright.tile.default import schedule
+from tilewright.target.target import Target
 from tilewright.tile.pack import packed_array
 
 KINDS = {

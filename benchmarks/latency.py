@@ -143,8 +143,8 @@ class Worker:
 
 def measure(task: Task, flops: float, engines: list[str], rounds: int, seconds: float, limit: float) -> dict[str, Any]:
     """Interleaved rounds of every engine on one model; engines that can't take part are named with the reason."""
-    from tilewright.codegen.peak import measure_peak
-    from tilewright.codegen.target import Target
+    from tilewright.codegen.cpu.peak import measure_peak
+    from tilewright.target.target import Target
 
     workers: list[Worker] = []
     failed = {e: why for e in engines if (why := ENGINES[e].unfit(task))}

@@ -26,10 +26,10 @@ from benchmarks import newcomer_functions, newcomer_geometry, newcomer_language,
 from benchmarks.newcomer_cases import Newcomer, joined
 
 import tilewright
-from tilewright import driver
-from tilewright.conformance.outcome import STATUSES, Outcome, Status, by_group, table, write_json
-from tilewright.conformance.workers import Case, run_cases, select
-from tilewright.frontend.dynamo import make_backend
+from tilewright.build import driver
+from tilewright.integrations.torch_compile.backend import make_backend
+from tilewright.tools.conformance.outcome import STATUSES, Outcome, Status, by_group, table, write_json
+from tilewright.tools.conformance.workers import Case, run_cases, select
 
 NAME = "newcomer"
 TABLES = (newcomer_vision, newcomer_geometry, newcomer_language, newcomer_science, newcomer_functions)

@@ -23,11 +23,11 @@ import ml_dtypes
 import numpy as np
 
 from tilewright import ops
+from tilewright.build.driver import compile_graph
 from tilewright.core import types
 from tilewright.core.expr import Sym
 from tilewright.core.graph import Builder, Graph, Pool
 from tilewright.core.types import Array, DType, TensorType
-from tilewright.driver import compile_graph
 from tilewright.runtime.model import LoadedModel
 
 Function = Callable[[Array], Array]

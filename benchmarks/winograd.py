@@ -14,13 +14,14 @@ import time
 
 import numpy as np
 
-from tilewright import driver, ops
-from tilewright.codegen.peak import PeakMeter
-from tilewright.codegen.target import Target
+from tilewright import ops
+from tilewright.build import driver
+from tilewright.codegen.cpu.peak import PeakMeter
 from tilewright.core.graph import Graph, Pool
 from tilewright.core.types import TensorType, f32
 from tilewright.graph.winograd import Winograd
 from tilewright.ops.winograd import transformed_weights
+from tilewright.target.target import Target
 
 SHAPES = {
     "ResNet": [(56, 64, 64), (28, 128, 128), (14, 256, 256), (7, 512, 512)],

@@ -23,7 +23,7 @@ from tilewright.core.diag import CompileError
 from tilewright.core.expr import evaluate, symbols
 from tilewright.core.graph import Graph
 from tilewright.core.types import Array, TensorType
-from tilewright.frontend.onnx import import_onnx
+from tilewright.frontend.onnx.importer import import_onnx
 
 SECONDS = 60  # more than any small model takes on a busy machine
 MEMORY = 12 << 30

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from tilewright.conformance.workers import Case, load_suite, run_cases
+from tilewright.tools.conformance.workers import Case, load_suite, run_cases
 
 SUITES = {"graphs": "fuzz_graphs", "machines": "fuzz_machines", "files": "fuzz_files"}
 SECONDS = 240.0  # of one case, on a machine that others use too

@@ -7,8 +7,8 @@ import resource
 from collections.abc import Sequence
 
 import damage
-from tilewright.conformance.outcome import Status
-from tilewright.conformance.workers import Case
+from tilewright.tools.conformance.outcome import Status
+from tilewright.tools.conformance.workers import Case
 
 NAME = "files"
 COUNT = 2_000

@@ -21,18 +21,18 @@ from contractions import contraction
 from edges import edge_graph
 from graphs import RandomGraph, random_graph
 from networks import network
-from tilewright import driver, kernels
-from tilewright.codegen.llvm import Emitted
-from tilewright.codegen.target import Target
-from tilewright.conformance.outcome import Status
-from tilewright.conformance.workers import Case
+from tilewright.build import driver, kernels
+from tilewright.choose.default import RULE_BROKE, Scheduled
+from tilewright.codegen.cpu.llvm import Emitted
 from tilewright.core.graph import Graph
 from tilewright.core.opdef import Trait
 from tilewright.core.passes import run_pipeline
 from tilewright.graph.pipeline import passes_for
-from tilewright.tile.default import RULE_BROKE, Scheduled
+from tilewright.target.target import Target
+from tilewright.target.tile import Machine
 from tilewright.tile.ir import Kernel
-from tilewright.tile.machine import Machine
+from tilewright.tools.conformance.outcome import Status
+from tilewright.tools.conformance.workers import Case
 
 NAME = "graphs"
 COUNT = 20_000

@@ -12,16 +12,17 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from graphs import BINARY, CUMULATIVE, MAKERS, REDUCTIONS, UNARY, Grower, RandomGraph, _is_any
-from tilewright import driver, ops
-from tilewright.codegen.isa import aarch64, arm, riscv, wasm, x86
-from tilewright.conformance.outcome import Status
-from tilewright.conformance.workers import Case
+from tilewright import ops
+from tilewright.build import driver
+from tilewright.build.options import Clock, Options
 from tilewright.core import types
 from tilewright.core.diag import CompileError
 from tilewright.core.expr import Sym
 from tilewright.core.graph import Node
 from tilewright.core.types import Array
-from tilewright.options import Clock, Options
+from tilewright.target import aarch64, arm, riscv, wasm, x86
+from tilewright.tools.conformance.outcome import Status
+from tilewright.tools.conformance.workers import Case
 
 NAME = "machines"
 COUNT = 20_000

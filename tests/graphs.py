@@ -23,8 +23,8 @@ from tilewright.core.graph import CONST, Builder, Graph, Node, Pool
 from tilewright.core.opdef import Trait
 from tilewright.core.shapes import bind_shape
 from tilewright.core.types import Array, DType, TensorType
-from tilewright.debug.tolerance import EPSILON, nudged
 from tilewright.runtime.once import computed
+from tilewright.tools.debug.tolerance import EPSILON, nudged
 
 LARGEST = 50.0  # of any value, so that nothing overflows an f16 or a sum
 SMALLEST = 0.2  # of an operand that a division or logarithm would magnify

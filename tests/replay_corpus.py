@@ -21,7 +21,7 @@ from graphs import random_graph
 from nests import NESTS
 from networks import network
 from tilewright.core.graph import Graph
-from tilewright.frontend.torch import import_module
+from tilewright.frontend.torch.export import import_module
 
 RANDOM_GRAPHS = 60
 RANDOM_NETWORKS = 40

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from tilewright import ops
+from tilewright.build.driver import compile_graph
 from tilewright.core import types
 from tilewright.core.expr import Sym
 from tilewright.core.graph import Attrs, Builder, Graph, Pool
 from tilewright.core.types import TensorType, tensor_type_of
-from tilewright.driver import compile_graph
 
 SIZES = [1, 2, 37, 130, 197, 1000]
 DEPTHS = [17, 64, 80, 128, 257]

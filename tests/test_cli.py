@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import tilewright
 from tilewright.cli.main import main
-from tilewright.frontend.onnx_ops import CONVERTERS
+from tilewright.frontend.onnx.table import CONVERTERS
 
 RNG = np.random.default_rng(7)
 WEIGHT = RNG.standard_normal((24, 5)).astype(np.float32)
@@ -569,7 +569,7 @@ canonicalize.TABLE = RuleTable((Rule("wrong", (ops.add,), wrong, "it is not"),))
 """
 ABORTING = """
 import os
-import tilewright.debug.machine as machine
+import tilewright.tools.debug.machine as machine
 
 machine.Native.__call__ = lambda *args: os.abort()
 """

@@ -17,7 +17,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import tilewright as tw
 from test_system import run_python
-from tilewright import driver, ops
+from tilewright import ops
+from tilewright.build import driver
 from tilewright.core import types
 from tilewright.core.graph import Builder, Graph, Pool
 from tilewright.core.types import TensorType

@@ -9,11 +9,11 @@ import pytest
 
 from corrupted import Corrupted, corrupted_graphs, corrupted_kernels
 from nests import NESTS
+from tilewright.build.driver import optimise_and_split
+from tilewright.build.options import Clock, Options
 from tilewright.core.diag import VerifyError
 from tilewright.core.graph import Graph
 from tilewright.core.verify import verify as verify_graph
-from tilewright.driver import optimise_and_split
-from tilewright.options import Clock, Options
 from tilewright.tile.errors import TileVerifyError
 from tilewright.tile.ir import Kernel
 from tilewright.tile.verify import verify as verify_kernel

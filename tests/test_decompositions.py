@@ -19,9 +19,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tilewright as tw
-from tilewright.deploy import export_modules
+from tilewright.build.deploy import export_modules
+from tilewright.build.options import Clock, Options
 from tilewright.frontend.source import import_source
-from tilewright.options import Clock, Options
 from tilewright.runtime import routines
 from tilewright.runtime.errors import ArtifactError
 from tilewright.runtime.linker import link_text

@@ -10,8 +10,8 @@ import pytest
 
 import small_models
 import tilewright as tw
-from tilewright.driver import compile_graph
-from tilewright.options import Clock
+from tilewright.build.driver import compile_graph
+from tilewright.build.options import Clock
 from tilewright.runtime.model import CompiledModel, LoadedModel
 
 

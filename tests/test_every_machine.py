@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 import fuzz_machines
-from tilewright.conformance.workers import run_cases
+from tilewright.tools.conformance.workers import run_cases
 
 FIRST = 1_000_000  # apart from the seeds that `make fuzz` draws
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tilewright import driver, ops
+from tilewright import ops
+from tilewright.build import driver
+from tilewright.build.options import Options
+from tilewright.choose.normalize import normalize
 from tilewright.core import types
 from tilewright.core.compute import Buffer, Computation
 from tilewright.core.evaluate import evaluate_graph
 from tilewright.core.graph import Attrs, Builder, Graph, Pool
 from tilewright.core.types import TensorType
-from tilewright.options import Options
-from tilewright.tile.normalize import normalize
 
 TARGETS = ("native", "x86-64-v3", "x86-64")
 

@@ -19,39 +19,29 @@ PACKAGE = SOURCE / "tilewright"
 LAYERS = {
     "runtime": 0,  # beside the compiler: may_import gives it its own rule
     "core": 0,
+    "target": 1,
     "ops": 1,
     "frontend": 2,
     "graph": 2,
     "partition": 3,
     "tile": 3,
-    "codegen": 4,
-    "aot": 5,
-    "options": 5,
-    "specialize": 5,
-    "kernels": 6,
-    "driver": 7,
-    "conformance": 8,
-    "debug": 8,
-    "deploy": 8,
-    "profile": 8,
-    "tune": 8,
-    "cli": 9,
-    "front": 10,
+    "choose": 4,
+    "codegen": 5,
+    "aot": 6,
+    "build": 7,
+    "integrations": 8,
+    "tools": 9,
+    "cli": 10,
     "__init__": 11,
     "__main__": 11,
 }
 
-ENTRY_POINTS = {
-    "driver.py": "what it compiled can export itself: the one call upward, loaded when somebody asks",
-    "frontend/dynamo.py": "PyTorch calls it as the command line would be called, and it calls the driver",
-}
-
-LAZY_FOLDERS = ("frontend/", "conformance/", "cli/")
+LAZY_FOLDERS = ("frontend/", "integrations/", "tools/conformance/", "cli/")
 LAZY_FILES: dict[str, str] = {
-    "front.py": "the compiler is loaded only where the cache has no answer",
-    "driver.py": "ahead-of-time export is loaded only where a model is exported",
-    "debug/onnx_part.py": "ONNX is loaded only for ONNX models",
-    "debug/peers.py": "PyTorch, ONNX and ONNX Runtime are loaded only where a comparison asks for them",
+    "build/front.py": "the compiler is loaded only where the cache has no answer",
+    "build/driver.py": "ahead-of-time export is loaded only where a model is exported",
+    "tools/debug/onnx_part.py": "ONNX is loaded only for ONNX models",
+    "tools/debug/peers.py": "PyTorch, ONNX and ONNX Runtime are loaded only where a comparison asks for them",
     "runtime/routines.py": "SciPy is loaded only for models that decompose matrices, where it is installed",
     "runtime/signature.py": "cryptography is an extra: only who signs or checks a signature needs it",
 }
@@ -142,11 +132,10 @@ def test_every_module_has_a_layer() -> None:
 @every_file
 def test_imports_point_down(path: Path) -> None:
     unit = unit_of_file(path)
-    limit = LAYERS["cli"] if relative_path(path) in ENTRY_POINTS else 0
     wrong = []
     for module, line, _ in imports(path):
         other = unit_of_module(module)
-        if other and not may_import(unit, other) and LAYERS[other] >= limit:
+        if other and not may_import(unit, other):
             wrong.append(f"line {line}: {unit} imports {module}")
     assert wrong == []
 
@@ -195,8 +184,8 @@ def reads_environment(node: ast.AST) -> bool:
         ("graph", "tile", False),
         ("core", "runtime", True),
         ("runtime", "core", False),
-        ("cli", "driver", True),
-        ("driver", "__init__", False),
+        ("cli", "build", True),
+        ("build", "__init__", False),
         ("__init__", "cli", True),
     ],
 )

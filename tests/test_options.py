@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 import tilewright as tw
+from tilewright.build.options import Clock
 from tilewright.core.diag import OptionError
-from tilewright.options import Clock
 from tilewright.runtime.errors import FileError, TilewrightError
 from tilewright.runtime.signature import sign_file
 

@@ -55,9 +55,9 @@ def test_compiling_loads_nothing_of_export() -> None:
 import json, sys, tilewright
 from tilewright.cli.main import app
 model = tilewright.compile(sys.argv[1], cache=False)
-before = [m for m in sys.modules if m.startswith(("tilewright.aot", "tilewright.deploy"))]
+before = [m for m in sys.modules if m.startswith(("tilewright.aot", "tilewright.build.deploy"))]
 model.export(sys.argv[2])
-print(json.dumps([before, "tilewright.deploy" in sys.modules]))
+print(json.dumps([before, "tilewright.build.deploy" in sys.modules]))
 """
     model = ROOT / "examples" / "digits" / "digits.onnx"
     with tempfile.TemporaryDirectory() as folder:

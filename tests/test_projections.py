@@ -8,18 +8,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from test_rings import check
-from tilewright import driver, ops
+from tilewright import ops
+from tilewright.build import driver
+from tilewright.build.driver import compile_graph
+from tilewright.build.options import Options
+from tilewright.choose import cost
+from tilewright.choose.strategies import projected, ring
 from tilewright.core import types
 from tilewright.core.evaluate import evaluate_graph
 from tilewright.core.expr import Dim, Sym
 from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.types import DType, TensorType
-from tilewright.driver import compile_graph
-from tilewright.options import Options
 from tilewright.partition import projections
-from tilewright.tile import cost
-from tilewright.tile.machine import Machine
-from tilewright.tile.rules import projected, ring
+from tilewright.target.tile import Machine
 
 PLAIN = {"strides": (1, 1), "pads": ((0, 0),) * 2, "dilations": (1, 1), "layout": "NHWC"}
 FEW = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -7,7 +7,10 @@ import pytest
 
 from codegen.native import innermost_loops
 from tilewright import ops
-from tilewright.codegen.target import Target
+from tilewright.build.driver import compile_graph, graph_passes, kernel_texts
+from tilewright.build.kernels import machine_of
+from tilewright.build.options import Options
+from tilewright.choose.default import schedule_with_steps
 from tilewright.core import types
 from tilewright.core.compute import Buffer, Computation
 from tilewright.core.evaluate import evaluate_graph
@@ -15,10 +18,7 @@ from tilewright.core.expr import Sym
 from tilewright.core.graph import Attrs, Builder, Graph, Pool
 from tilewright.core.passes import run_pipeline
 from tilewright.core.types import TensorType
-from tilewright.driver import compile_graph, graph_passes, kernel_texts
-from tilewright.kernels import machine_of
-from tilewright.options import Options
-from tilewright.tile.default import schedule_with_steps
+from tilewright.target.target import Target
 from tilewright.tile.ir import For, Kind, Store, walk
 
 GATES = {"lstm": 4, "gru": 3, "rnn": 1}

@@ -10,6 +10,8 @@ import pytest
 
 from frontend.onnx_build import info, model, node
 from tilewright import ops
+from tilewright.build.driver import compile, compile_graph
+from tilewright.build.options import Options
 from tilewright.core import types
 from tilewright.core.diag import CompileError
 from tilewright.core.evaluate import evaluate_graph
@@ -18,9 +20,7 @@ from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.opdef import OpDef
 from tilewright.core.text import parse_graph
 from tilewright.core.types import Array, TensorType, tensor_type_of
-from tilewright.debug.flow import compare_graph
-from tilewright.driver import compile, compile_graph
-from tilewright.options import Options
+from tilewright.tools.debug.flow import compare_graph
 
 
 def inputs(*arrays: Array) -> tuple[Builder, tuple[Node, ...]]:

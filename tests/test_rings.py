@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from tilewright import ops
+from tilewright.build.driver import compile_graph
+from tilewright.choose import cost
+from tilewright.choose.strategies import ring
 from tilewright.core import types
 from tilewright.core.evaluate import evaluate_graph
 from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.types import DType, TensorType
-from tilewright.driver import compile_graph
-from tilewright.tile import cost
-from tilewright.tile.machine import Machine
-from tilewright.tile.rules import ring
+from tilewright.target.tile import Machine
 
 
 @pytest.fixture(autouse=True)

@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tilewright as tw
-from tilewright import driver, ops
+from tilewright import ops
+from tilewright.build import driver
+from tilewright.build.options import Clock, Options
 from tilewright.core.evaluate import evaluate_graph
 from tilewright.core.graph import Builder, Graph, Pool
 from tilewright.core.types import DType, TensorType, bf16, f32, f64
-from tilewright.options import Clock, Options
 
 QUICK, MANY = 12, 500
 TOLERANCE = {f32: 2e-5, f64: 1e-12, bf16: 2e-2}

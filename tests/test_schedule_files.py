@@ -12,13 +12,13 @@ from onnx import TensorProto, helper, numpy_helper
 from typer.testing import CliRunner
 
 import tilewright
-from tilewright import driver
+from tilewright.build import driver
+from tilewright.build.options import Clock, Options
 from tilewright.cli.main import app
 from tilewright.core.diag import OptionError
 from tilewright.core.graph import Graph
-from tilewright.options import Clock, Options
 from tilewright.tile.errors import ScheduleFileError
-from tilewright.tune import Tuned, tune
+from tilewright.tools.tune import Tuned, tune
 
 RNG = np.random.default_rng(0)
 WEIGHT = RNG.standard_normal((40, 96)).astype(np.float32)

@@ -9,7 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from nests import NESTS
-from tilewright import driver
+from tilewright.build import driver
+from tilewright.build.options import Clock, Options
+from tilewright.choose import default
 from tilewright.cli.main import app
 from tilewright.core.diag import VerifyError
 from tilewright.core.evaluate import evaluate_graph
@@ -17,12 +19,10 @@ from tilewright.core.graph import Graph, Node
 from tilewright.core.passes import Journal
 from tilewright.core.text import save_graph
 from tilewright.core.types import TensorType, f64
-from tilewright.debug.flow import compare_graph
 from tilewright.graph.canonicalize import Canonicalize
-from tilewright.options import Clock, Options
 from tilewright.runtime.env import read_environment
-from tilewright.tile import default
 from tilewright.tile.errors import RuleBroke
+from tilewright.tools.debug.flow import compare_graph
 
 X = np.linspace(-1, 1, 140, dtype=np.float32).reshape(7, 20)
 

@@ -14,8 +14,8 @@ import pytest
 import tilewright as tw
 from frontend.onnx_build import info, model, node
 from small_models import convnet, language_model, numbers
+from tilewright.build.driver import compile_graph
 from tilewright.core.evaluate import evaluate_graph
-from tilewright.driver import compile_graph
 from tilewright.runtime.model import LoadedModel
 
 ROOT = Path(__file__).parents[1]

@@ -15,7 +15,7 @@ THREADS = """
     import tilewright as tw
     from small_models import language_model
     from tilewright.core.evaluate import evaluate_graph
-    from tilewright.driver import compile_graph
+    from tilewright.build.driver import compile_graph
     from tilewright.runtime import entry, linker
 
     n_models, n_threads, path, kind = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
@@ -84,7 +84,7 @@ COMPILES = """
     import tilewright as tw
     from small_models import convnet, language_model
     from tilewright.core.evaluate import evaluate_graph
-    from tilewright.driver import compile_graph
+    from tilewright.build.driver import compile_graph
 
     sys.setswitchinterval(1e-6)
     x = np.random.default_rng(0).standard_normal((2, 5, 64)).astype(np.float32)
@@ -120,7 +120,7 @@ FORKS = """
     import numpy as np
     import tilewright as tw
     from small_models import language_model
-    from tilewright.driver import compile_graph
+    from tilewright.build.driver import compile_graph
 
     n_forks, path = int(sys.argv[1]), sys.argv[2]
     model = compile_graph(language_model(), threads=2)
@@ -189,7 +189,7 @@ BUSY = """
     warnings.simplefilter("ignore", DeprecationWarning)
     import llvmlite.binding.ffi as ffi
     from small_models import language_model
-    from tilewright.driver import compile_graph
+    from tilewright.build.driver import compile_graph
     from tilewright.runtime import llvm_fork
     from tilewright.runtime.errors import ResourceError
 
@@ -231,8 +231,8 @@ def test_a_child_forked_in_the_middle_of_its_own_compile_says_so() -> None:
     script = """
         import os
         from small_models import convnet
-        from tilewright.driver import build
-        from tilewright.options import Clock, Options
+        from tilewright.build.driver import build
+        from tilewright.build.options import Clock, Options
         from tilewright.runtime.errors import ResourceError
 
         class Forked(Exception):
@@ -262,7 +262,7 @@ STOP = """
     from tilewright.core.graph import Builder, Graph, Pool
     from tilewright.core.types import TensorType, f32
     from tilewright.core.expr import Sym
-    from tilewright.driver import compile_graph
+    from tilewright.build.driver import compile_graph
 
     n_rows = Sym("rows", 1) if sys.argv[1] == "symbolic" else 500
     b = Builder(Pool())

@@ -9,8 +9,12 @@ import pytest
 import torch
 
 import tilewright as tw
-from tilewright import driver, ops
-from tilewright.codegen.target import Target
+from tilewright import ops
+from tilewright.build import driver
+from tilewright.build.kernels import machine_of
+from tilewright.build.options import Options
+from tilewright.choose.default import RULE_BROKE, schedule_with_steps
+from tilewright.choose.shares import whole_extent
 from tilewright.core.compute import Buffer, Computation
 from tilewright.core.diag import OptionError
 from tilewright.core.expr import Sym
@@ -19,11 +23,8 @@ from tilewright.core.passes import run_pipeline
 from tilewright.core.types import Array, TensorType, f32
 from tilewright.frontend.source import import_source
 from tilewright.graph.pipeline import passes_for
-from tilewright.kernels import machine_of
 from tilewright.ops.winograd import transformed_weights
-from tilewright.options import Options
-from tilewright.tile.default import RULE_BROKE, schedule_with_steps
-from tilewright.tile.shares import whole_extent
+from tilewright.target.target import Target
 
 
 def random(*shape: int, seed: int = 0) -> Array:

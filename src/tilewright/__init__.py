@@ -12,15 +12,12 @@ from tilewright.runtime.once import MAKING
 from tilewright.runtime.version import __version__
 
 if TYPE_CHECKING:
-    from tilewright.codegen.target import Target
+    from tilewright.build.deploy import export
+    from tilewright.build.front import compile
     from tilewright.core.diag import CompileError, ImportFailed, OptionError
-    from tilewright.debug.compare import compare
-    from tilewright.debug.reduce import reduce
-    from tilewright.deploy import export
-    from tilewright.front import compile
-    from tilewright.frontend.custom_ops import decompose
-    from tilewright.frontend.dynamo_capture import FallbackWarning
-    from tilewright.frontend.dynamo_weights import refresh
+    from tilewright.frontend.torch.custom_ops import decompose
+    from tilewright.integrations.torch_compile.capture import FallbackWarning
+    from tilewright.integrations.torch_compile.weights import refresh
     from tilewright.runtime.errors import (
         ArtifactError,
         ExecutionError,
@@ -29,18 +26,21 @@ if TYPE_CHECKING:
         TilewrightError,
     )
     from tilewright.runtime.model import LoadedModel, load
+    from tilewright.target.target import Target
+    from tilewright.tools.debug.compare import compare
+    from tilewright.tools.debug.reduce import reduce
 
 _HOMES = {
-    "compile": "front",
-    "export": "deploy",
-    "compare": "debug.compare",
-    "reduce": "debug.reduce",
-    "refresh": "frontend.dynamo_weights",
+    "compile": "build.front",
+    "export": "build.deploy",
+    "compare": "tools.debug.compare",
+    "reduce": "tools.debug.reduce",
+    "refresh": "integrations.torch_compile.weights",
     "load": "runtime.model",
     "LoadedModel": "runtime.model",
-    "decompose": "frontend.custom_ops",
-    "FallbackWarning": "frontend.dynamo_capture",
-    "Target": "codegen.target",
+    "decompose": "frontend.torch.custom_ops",
+    "FallbackWarning": "integrations.torch_compile.capture",
+    "Target": "target.target",
     "CompileError": "core.diag",
     "ImportFailed": "core.diag",
     "OptionError": "core.diag",

@@ -13,8 +13,8 @@ import fuzz_graphs
 import small_models
 import tilewright as tw
 from aot.in_process import ObjectModel
-from tilewright import driver
-from tilewright.codegen.isa import x86
+from tilewright.build import driver
+from tilewright.target import x86
 
 SEED, QUICK, MANY = 7_000_000, 24, 1000
 

@@ -11,7 +11,7 @@ import pytest
 import tilewright as tw
 from aot import programs
 from aot.emulated.platforms import HERE, PLATFORMS, ZIG
-from tilewright.codegen.isa import aarch64, arm, riscv
+from tilewright.target import aarch64, arm, riscv
 
 DIGITS = programs.ROOT / "examples" / "digits" / "digits.onnx"
 PROGRAM = r"""

@@ -24,14 +24,15 @@ import pytest
 import tilewright as tw
 from aot.emulated import many
 from aot.emulated.platforms import PLATFORMS, ZIG
-from tilewright import deploy, ops
+from tilewright import ops
 from tilewright.aot.elf import ElfObject
-from tilewright.codegen.llvm import assembly_of_text
-from tilewright.codegen.target import Target
+from tilewright.build import deploy
+from tilewright.build.options import Clock, Options
+from tilewright.codegen.cpu.llvm import assembly_of_text
 from tilewright.core import types
 from tilewright.core.graph import Builder, Graph, Pool
 from tilewright.core.types import Array, TensorType
-from tilewright.options import Clock, Options
+from tilewright.target.target import Target
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "aot"
 DIGITS = EXAMPLES.parent / "digits" / "digits.onnx"

@@ -18,15 +18,15 @@ import pytest
 
 import tilewright as tw
 from aot.programs import ROOT, needed_libraries
-from tilewright import deploy, driver
 from tilewright.aot import export as exporting
 from tilewright.aot.elf import ElfObject
 from tilewright.aot.export import Exported, public_names
 from tilewright.aot.interface import c_name, unique_macros
 from tilewright.aot.parts import parts_of
 from tilewright.aot.pool import POOL_SYMBOLS
+from tilewright.build import deploy, driver
+from tilewright.build.options import Clock, Options
 from tilewright.core.diag import OptionError
-from tilewright.options import Clock, Options
 from tilewright.runtime.record import check_files
 
 DIGITS = ROOT / "examples" / "digits" / "digits.onnx"

@@ -18,10 +18,11 @@ from onnx import helper, numpy_helper
 import tilewright as tw
 from aot.emulated.platforms import HERE
 from graph.networks import Net
-from tilewright import deploy, ops
+from tilewright import ops
+from tilewright.build import deploy
+from tilewright.build.options import Clock, Options
 from tilewright.core.graph import Builder, Graph, Pool
 from tilewright.core.types import TensorType, f32
-from tilewright.options import Clock, Options
 
 
 def mobile_net() -> Graph:

@@ -17,9 +17,9 @@ import tilewright as tw
 from aot import programs
 from graph.networks import Net
 from tilewright.aot.stack import stack_of
-from tilewright.codegen.target import target_names
 from tilewright.core.graph import Builder, Graph, Pool
 from tilewright.core.types import TensorType, f32
+from tilewright.target.target import target_names
 
 DIGITS = programs.ROOT / "examples" / "digits" / "digits.onnx"
 

@@ -10,12 +10,12 @@ import pytest
 import small_models
 import tilewright as tw
 from aot import objects
-from tilewright import deploy
 from tilewright.aot.freestanding import freestanding_symbols
-from tilewright.codegen.isa import x86
-from tilewright.codegen.llvm import assembly_of_text
-from tilewright.codegen.target import Target
-from tilewright.options import Clock, Options
+from tilewright.build import deploy
+from tilewright.build.options import Clock, Options
+from tilewright.codegen.cpu.llvm import assembly_of_text
+from tilewright.target import x86
+from tilewright.target.target import Target
 
 DIGITS = Path(__file__).parents[2] / "examples" / "digits" / "digits.onnx"
 HEAP = {"malloc", "free"}

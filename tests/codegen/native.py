@@ -6,11 +6,11 @@ import re
 import llvmlite.binding as llvm
 import numpy as np
 
-from tilewright.codegen import llvm as codegen
-from tilewright.codegen.scratch import start_of
-from tilewright.codegen.target import Target
+from tilewright.codegen.cpu import llvm as codegen
+from tilewright.codegen.cpu.scratch import start_of
 from tilewright.core.compute import Buffer
 from tilewright.runtime.values import aligned_buffer
+from tilewright.target.target import Target
 from tilewright.tile.ir import Kernel, Place, Role, Space
 
 POOL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32)

@@ -6,13 +6,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tilewright import driver, ops
+from tilewright import ops
+from tilewright.build import driver
+from tilewright.build.options import Clock, Options
+from tilewright.codegen.cpu.llvm import compile_text
 from tilewright.codegen.errors import CodegenError
-from tilewright.codegen.llvm import compile_text
-from tilewright.codegen.target import Target
 from tilewright.core.graph import Graph, Pool
 from tilewright.core.types import DTYPES, TensorType, bf16, dtype_of, f32
-from tilewright.options import Clock, Options
+from tilewright.target.target import Target
 
 ZNVER4 = Target.parse("znver4")
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from codegen.native import HOST, Native
 from codegen.test_lying_across import Fenced
 from tile.kernels import convolution, matmul
-from tilewright.codegen.target import Target
-from tilewright.kernels import machine_of
-from tilewright.tile.default import RULE_BROKE, schedule
+from tilewright.build.kernels import machine_of
+from tilewright.choose.default import RULE_BROKE, schedule
+from tilewright.target.target import Target
 from tilewright.tile.ir import Space
 from tilewright.tile.pack import packed_array
 

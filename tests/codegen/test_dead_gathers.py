@@ -2,13 +2,14 @@
 
 import pytest
 
-from tilewright import driver, ops
+from tilewright import ops
+from tilewright.build import driver
+from tilewright.build.options import Clock, Options
+from tilewright.codegen.cpu.llvm import compile_text
 from tilewright.codegen.errors import CodegenError
-from tilewright.codegen.llvm import compile_text
-from tilewright.codegen.target import Target, named_targets
 from tilewright.core.graph import Graph, Pool
 from tilewright.core.types import TensorType, f16, u16
-from tilewright.options import Clock, Options
+from tilewright.target.target import Target, named_targets
 
 HELIUM = "cortex-m55"
 LOST = """

@@ -6,13 +6,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from codegen.native import HOST, Native, innermost_loop_spills
-from tilewright.codegen import llvm
-from tilewright.codegen.target import Target
+from tilewright.build.kernels import machine_of
+from tilewright.choose.default import RULE_BROKE, schedule
+from tilewright.codegen.cpu import llvm
 from tilewright.core import types
 from tilewright.core.compute import Buffer, Cast, Computation, Const, Reduction, Stage, axes_for, syms
 from tilewright.core.expr import Sym
-from tilewright.kernels import machine_of
-from tilewright.tile.default import RULE_BROKE, schedule
+from tilewright.target.target import Target
 from tilewright.tile.ir import Kernel
 from tilewright.tile.pack import packed_array
 from tilewright.tile.verify import verify

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from codegen.native import HOST, Native, kernel
-from tilewright.codegen.target import Target
 from tilewright.core import types
 from tilewright.core.compute import Binary, Bitcast, Buffer, Cast, Const, Fma, Index, Inside, Select, Unary
 from tilewright.core.expr import Sym, minimum
+from tilewright.target.target import Target
 from tilewright.tile import interp
 from tilewright.tile.ir import For, Kind, Loop, Store
 

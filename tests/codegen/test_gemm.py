@@ -5,11 +5,11 @@ import pytest
 
 from codegen.hand_gemm import gemm, panels
 from codegen.native import HOST, Native, calls, innermost_loop_spills, kernel, reg
-from tilewright.codegen import llvm
-from tilewright.codegen.target import Target
+from tilewright.codegen.cpu import llvm
 from tilewright.core import types
 from tilewright.core.compute import Binary, Buffer, Cast, Const
 from tilewright.core.expr import Sym, minimum
+from tilewright.target.target import Target
 from tilewright.tile.ir import For, Kind, Loop, Store, Update
 
 AVX512, AVX2, SSE2 = (Target.parse(n) for n in ("x86-64-v4", "x86-64-v3", "x86-64"))

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from codegen.native import HOST, Native, kernel, local, param, random_array, reg
-from tilewright.codegen import llvm
-from tilewright.codegen.target import Target
+from tilewright.codegen.cpu import llvm
 from tilewright.core import types
 from tilewright.core.compute import (
     Binary,
@@ -20,6 +19,7 @@ from tilewright.core.compute import (
     conjunction,
 )
 from tilewright.core.expr import Sym, ceildiv, evaluate, maximum, minimum
+from tilewright.target.target import Target
 from tilewright.tile import interp
 from tilewright.tile.ir import Fold, For, If, Kind, Loop, Place, Prefetch, Role, Space, Store, Update
 

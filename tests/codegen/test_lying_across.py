@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from codegen.native import HOST, Native
 from tile.kernels import layer_norm, transpose
-from tilewright.codegen import llvm as codegen
-from tilewright.codegen.target import Target
+from tilewright.build.kernels import machine_of
+from tilewright.choose.default import schedule
+from tilewright.codegen.cpu import llvm as codegen
 from tilewright.core import types
 from tilewright.core.compute import Buffer, Computation, Stage, axes_for, syms
 from tilewright.core.expr import Sym
-from tilewright.kernels import machine_of
-from tilewright.tile.default import schedule
+from tilewright.target.target import Target
 
 TARGETS = [HOST, Target.parse("x86-64-v4"), Target.parse("x86-64-v3"), Target.parse("x86-64")]
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from codegen.native import HOST, Native, kernel
-from tilewright.codegen.target import Target
 from tilewright.core import types
 from tilewright.core.compute import Binary, Buffer, Const, Fma, Select, Unary
 from tilewright.core.expr import Sym
+from tilewright.target.target import Target
 from tilewright.tile.ir import For, Kind, Loop, Store
 
 SSE2 = Target.parse("x86-64")
@@ -265,7 +265,7 @@ def test_half_types_round_once(name, dtype):
 
 
 def test_no_library_call_remains():
-    from tilewright.codegen import llvm
+    from tilewright.codegen.cpu import llvm
 
     x, out = Buffer("x", types.f32, (64,)), Buffer("out", types.f32, (64,))
     i = Sym("i", 0, 63)

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from codegen.native import HOST, Native
 from codegen.test_lying_across import Fenced
-from tilewright.codegen import llvm as codegen
-from tilewright.codegen.target import Target
+from tilewright.build.kernels import machine_of
+from tilewright.choose.default import RULE_BROKE, schedule
+from tilewright.codegen.cpu import llvm as codegen
 from tilewright.core import types
 from tilewright.core.compute import Axis, Buffer, Computation, Const, Reduction, Stage, axes_for, syms
 from tilewright.core.expr import Sym
-from tilewright.kernels import machine_of
-from tilewright.tile.default import RULE_BROKE, schedule
+from tilewright.target.target import Target
 
 WIDE = Target.parse("x86-64-v4")
 TARGETS = [HOST, WIDE, Target.parse("x86-64-v3"), Target.parse("x86-64")]

@@ -8,16 +8,16 @@ import pytest
 
 from codegen.native import HOST, Native
 from ops.oracle import as_tuple, assert_close, bind_results, samples_of, temporaries
-from tilewright.codegen.target import Target
+from tilewright.choose.default import schedule
 from tilewright.core.compute import Buffer, Computation
 from tilewright.core.expr import symbols
 from tilewright.core.graph import Attrs
 from tilewright.core.shapes import concrete
 from tilewright.core.types import tensor_type_of
 from tilewright.ops import ALL
-from tilewright.tile.default import schedule
+from tilewright.target.target import Target
+from tilewright.target.tile import Machine
 from tilewright.tile.lower import lower
-from tilewright.tile.machine import Machine
 
 OPS = [op for op in ALL if (op.compute or op.kernel) and op.samples]
 OTHERS = [Target.parse("x86-64-v3"), Target.parse("x86-64")]

@@ -7,9 +7,9 @@ import pytest
 
 from codegen.hand_gemm import gemm, panels
 from codegen.native import HOST, Native
-from tilewright.codegen.errors import UnknownTargetError
-from tilewright.codegen.peak import PeakMeter
-from tilewright.codegen.target import Target, target_names
+from tilewright.codegen.cpu.peak import PeakMeter
+from tilewright.target.errors import UnknownTargetError
+from tilewright.target.target import Target, target_names
 from tilewright.tile.ir import Kind
 
 

@@ -6,10 +6,10 @@ import pytest
 from benchmarks.computations import convolution, matmul
 
 from codegen.native import innermost_loops
-from tilewright.codegen import llvm
-from tilewright.codegen.target import Target
-from tilewright.kernels import machine_of
-from tilewright.tile.default import schedule
+from tilewright.build.kernels import machine_of
+from tilewright.choose.default import schedule
+from tilewright.codegen.cpu import llvm
+from tilewright.target.target import Target
 
 TARGETS = ("x86-64-v3", "x86-64-v4")
 SPILL = re.compile(r"%[xyz]mm.*\(%rsp|\(%rsp\).*%[xyz]mm")

@@ -6,12 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from codegen.native import HOST, Native
-from tilewright.codegen.target import Target
+from tilewright.build.kernels import machine_of
+from tilewright.choose.default import schedule
 from tilewright.core import types
 from tilewright.core.compute import Buffer, Computation, Stage, axes_for, syms
 from tilewright.core.expr import floordiv, maximum, minimum, mod
-from tilewright.kernels import machine_of
-from tilewright.tile.default import schedule
+from tilewright.target.target import Target
 from tilewright.tile.ir import For, Kind, walk
 
 TARGETS = [HOST, Target.parse("x86-64-v4"), Target.parse("x86-64-v3"), Target.parse("x86-64")]

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from codegen.test_short_rows import TARGETS, WIDE, run
 from tile.kernels import reduction
-from tilewright.codegen import llvm as codegen
+from tilewright.build.kernels import machine_of
+from tilewright.choose.default import schedule
+from tilewright.codegen.cpu import llvm as codegen
 from tilewright.core import types
 from tilewright.core.compute import Buffer, Computation, Const, Reduction, Stage, axes_for, syms
-from tilewright.kernels import machine_of
-from tilewright.tile.default import schedule
 
 
 def means(rows, columns):

@@ -9,13 +9,13 @@ import pytest
 from codegen import native
 from codegen.native import HOST, POOL, TASK, Native, kernel, local
 from tilewright.aot.stack import stack_of
-from tilewright.codegen import llvm as codegen
-from tilewright.codegen.scratch import FLAG_BYTES, STACK_LIMIT, Locals, start_of
-from tilewright.codegen.target import Target
+from tilewright.codegen.cpu import llvm as codegen
+from tilewright.codegen.cpu.scratch import FLAG_BYTES, STACK_LIMIT, Locals, start_of
 from tilewright.core import types
 from tilewright.core.compute import Buffer
 from tilewright.core.expr import Sym
 from tilewright.runtime.manifest import ScratchSpec
+from tilewright.target.target import Target
 from tilewright.tile.ir import For, Kind, Loop, Store
 
 ROWS, WIDTH = 64, 3001

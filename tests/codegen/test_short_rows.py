@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from codegen.native import HOST, Native
 from codegen.test_lying_across import Fenced
 from tile.kernels import layer_norm, reduction, softmax
-from tilewright.codegen import llvm as codegen
-from tilewright.codegen.target import Target
+from tilewright.build.kernels import machine_of
+from tilewright.choose.default import RULE_BROKE, schedule
+from tilewright.codegen.cpu import llvm as codegen
 from tilewright.core import types
 from tilewright.core.compute import Buffer, Computation, Const, Reduction, Stage, axes_for, syms
-from tilewright.kernels import machine_of
-from tilewright.tile.default import RULE_BROKE, schedule
+from tilewright.target.target import Target
 from tilewright.tile.ir import For, Kind, walk
 
 WIDE = Target.parse("x86-64-v4")

@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from codegen.native import HOST, Native
-from tilewright.codegen import llvm as codegen
-from tilewright.codegen.target import Target
+from tilewright.build.kernels import machine_of
+from tilewright.choose.strategies.narrow import narrow
+from tilewright.codegen.cpu import llvm as codegen
 from tilewright.core import types
 from tilewright.core.compute import Buffer, Computation, Const, Reduction, Stage, axes_for, syms
-from tilewright.kernels import machine_of
+from tilewright.target.target import Target
 from tilewright.tile.lower import lower
-from tilewright.tile.rules.narrow import narrow
 from tilewright.tile.schedule import Builder
 
 WIDE = Target.parse("x86-64-v4")

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from codegen.native import HOST
 from codegen.test_short_rows import TARGETS, WIDE, centred, run
 from tile.kernels import check_default, layer_norm, softmax
-from tilewright.codegen import llvm as codegen
+from tilewright.build.kernels import machine_of
+from tilewright.choose.default import schedule
+from tilewright.codegen.cpu import llvm as codegen
 from tilewright.core import types
 from tilewright.core.compute import Buffer, Cast, Computation, Const, Reduction, Stage, Unary, axes_for, syms
-from tilewright.kernels import machine_of
-from tilewright.tile.default import schedule
 
 
 def log_softmax(rows, columns, dtype=types.f32, *, heads=1, biased=False):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tilewright.conformance.coverage import HEAD, updated_page
-from tilewright.conformance.outcome import Outcome
+from tilewright.tools.conformance.coverage import HEAD, updated_page
+from tilewright.tools.conformance.outcome import Outcome
 
 REFUSAL = (
     '[TW0202] the ONNX model can\'t be imported\n  - node "a" (Foo): ai.onnx.Foo (opset 3): no converter\n    remedy: b'

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from tilewright import driver
-from tilewright.conformance import hf, workers
-from tilewright.conformance.outcome import by_tag, share_passed
+from tilewright.build import driver
 from tilewright.runtime.errors import InputError
+from tilewright.tools.conformance import hf, workers
+from tilewright.tools.conformance.outcome import by_tag, share_passed
 
 ONE_OF_EACH = (
     "BertModel-dynamic",

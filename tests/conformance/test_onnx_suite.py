@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tilewright.conformance import onnx as suite
-from tilewright.conformance import workers
-from tilewright.conformance.outcome import Outcome, by_tag, share_passed
+from tilewright.tools.conformance import onnx as suite
+from tilewright.tools.conformance import workers
+from tilewright.tools.conformance.outcome import Outcome, by_tag, share_passed
 
-MODULE = "tilewright.conformance.onnx"
+MODULE = "tilewright.tools.conformance.onnx"
 
 
 def bad(outcomes: list[Outcome]) -> list[str]:

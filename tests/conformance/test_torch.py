@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tilewright.conformance import torch as suite
-from tilewright.conformance.outcome import by_group, counts, share_passed
-from tilewright.conformance.workers import Case, run_cases
+from tilewright.tools.conformance import torch as suite
+from tilewright.tools.conformance.outcome import by_group, counts, share_passed
+from tilewright.tools.conformance.workers import Case, run_cases
 
 QUICK = (
     "add", "baddbmm", "cat", "clamp", "cummax", "diagonal_scatter", "erfinv", "fft.irfft", "flip", "index_put",
@@ -50,7 +50,7 @@ def test_a_wrong_result_is_seen() -> None:
 
 @pytest.mark.slow
 def test_the_whole_database() -> None:
-    outcomes = list(run_cases("tilewright.conformance.torch", suite.cases(), jobs=2, seconds=300.0))
+    outcomes = list(run_cases("tilewright.tools.conformance.torch", suite.cases(), jobs=2, seconds=300.0))
     bad = [f"{o.name}: {o.status} {o.detail}" for o in outcomes if o.is_bad]
     assert counts(outcomes)["passed"] >= 0.95 * len(outcomes), by_group(o for o in outcomes if o.status == "refused")
     assert share_passed(outcomes) >= 0.95

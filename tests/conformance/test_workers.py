@@ -5,11 +5,20 @@ from __future__ import annotations
 import pytest
 
 from conformance import tiny_suite
-from tilewright.conformance import workers
-from tilewright.conformance.outcome import Outcome, by_group, by_tag, counts, read_json, share_passed, table, write_json
-from tilewright.conformance.workers import Case
 from tilewright.core.diag import OptionError
 from tilewright.runtime.errors import InputError
+from tilewright.tools.conformance import workers
+from tilewright.tools.conformance.outcome import (
+    Outcome,
+    by_group,
+    by_tag,
+    counts,
+    read_json,
+    share_passed,
+    table,
+    write_json,
+)
+from tilewright.tools.conformance.workers import Case
 
 SUITE = "conformance.tiny_suite"
 

@@ -4,8 +4,8 @@ import ctypes
 import os
 import time
 
-from tilewright.conformance.outcome import Status
-from tilewright.conformance.workers import Case
+from tilewright.tools.conformance.outcome import Status
+from tilewright.tools.conformance.workers import Case
 
 NAME = "tiny"
 

@@ -6,9 +6,9 @@ from tilewright import ops
 from tilewright.cli.debug import verdict
 from tilewright.core.graph import Builder, Graph, Pool
 from tilewright.core.types import TensorType, f32
-from tilewright.debug.compare import _compare_values
-from tilewright.debug.peers import Peer, PeerValue
-from tilewright.debug.report import Comparison
+from tilewright.tools.debug.compare import _compare_values
+from tilewright.tools.debug.peers import Peer, PeerValue
+from tilewright.tools.debug.report import Comparison
 
 ULP = np.float32(2.0**-22)  # of numbers from 2 to 4
 

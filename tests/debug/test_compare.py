@@ -10,13 +10,13 @@ from onnx import TensorProto, helper, numpy_helper
 
 import tilewright as tw
 from tilewright import ops
+from tilewright.build.options import Options
 from tilewright.core.diag import OptionError
 from tilewright.core.graph import Builder, Graph, Pool
 from tilewright.core.types import TensorType, bf16, f32, i64
-from tilewright.debug.tolerance import judge, nudged
-from tilewright.debug.worker import Died, Worker
-from tilewright.frontend.onnx_ops import CONVERTERS
-from tilewright.options import Options
+from tilewright.frontend.onnx.table import CONVERTERS
+from tilewright.tools.debug.tolerance import judge, nudged
+from tilewright.tools.debug.worker import Died, Worker
 
 RNG = np.random.default_rng(11)
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from debug.planted import BUGS, Bug, Made, planted
-from tilewright.debug.flow import compare_graph
-from tilewright.debug.report import Fault
-from tilewright.options import Options
+from tilewright.build.options import Options
+from tilewright.tools.debug.flow import compare_graph
+from tilewright.tools.debug.report import Fault
 
 ENOUGH = 50
 

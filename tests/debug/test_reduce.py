@@ -10,18 +10,18 @@ from onnx import TensorProto, helper, numpy_helper
 import tilewright as tw
 from debug.planted import Made, Net, planted
 from tilewright import ops
+from tilewright.build.options import Options
 from tilewright.core.diag import OptionError
 from tilewright.core.expr import Sym
-from tilewright.debug.compare import load_source
-from tilewright.debug.onnx_part import save_onnx
-from tilewright.debug.predicate import Failure
-from tilewright.debug.reduce import Reduced, checker
-from tilewright.options import Options
+from tilewright.tools.debug.compare import load_source
+from tilewright.tools.debug.onnx_part import save_onnx
+from tilewright.tools.debug.predicate import Failure
+from tilewright.tools.debug.reduce import Reduced, checker
 
 SIGN = ("graph.arithmetic:_sub", "b.const(np.negative(array))", "b.const(array)")
 TAIL = ("tile.schedule.loops:split", "minimum(factor, n - base)", "minimum(factor, n - base - 1)")
 REFUSAL = (
-    "codegen.arith:Arith.fma",
+    "codegen.cpu.arith:Arith.fma",
     '"""``a * b + c``',
     'raise CodegenError("no products today")\n    """``a * b + c``',
 )

@@ -12,9 +12,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tilewright.core.evaluate import evaluate_graph
 from tilewright.core.graph import Graph
-from tilewright.frontend.onnx import import_for_call, import_onnx
-from tilewright.frontend.onnx_file import read_model
-from tilewright.frontend.onnx_given import Elements, NeedsCall
+from tilewright.frontend.onnx.file import read_model
+from tilewright.frontend.onnx.given import Elements, NeedsCall
+from tilewright.frontend.onnx.importer import import_for_call, import_onnx
 
 F32, I64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 node = helper.make_node

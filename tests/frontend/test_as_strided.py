@@ -8,7 +8,7 @@ import torch
 
 import tilewright as tw
 from frontend.test_dynamo_sharing import interpreted
-from tilewright.frontend.dynamo import make_backend
+from tilewright.integrations.torch_compile.backend import make_backend
 
 
 def rows() -> torch.Tensor:

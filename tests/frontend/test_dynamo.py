@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from tilewright.core.graph import Graph
-from tilewright.frontend.dynamo import _decompositions, make_backend
-from tilewright.frontend.dynamo_capture import FallbackWarning
 from tilewright.graph.interp import run
+from tilewright.integrations.torch_compile.backend import _decompositions, make_backend
+from tilewright.integrations.torch_compile.capture import FallbackWarning
 
 
 class Recorder:

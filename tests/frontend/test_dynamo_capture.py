@@ -11,9 +11,9 @@ import torch._dynamo.config as config
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from tilewright.core.graph import Graph
-from tilewright.frontend.dynamo import make_backend
-from tilewright.frontend.dynamo_capture import FallbackWarning
 from tilewright.graph.interp import run
+from tilewright.integrations.torch_compile.backend import make_backend
+from tilewright.integrations.torch_compile.capture import FallbackWarning
 
 
 class Recorder:

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 
 import tilewright as tw
 from tilewright.core.diag import OptionError
-from tilewright.frontend import custom_ops
-from tilewright.frontend.dynamo_capture import FallbackWarning
+from tilewright.frontend.torch import custom_ops
+from tilewright.integrations.torch_compile.capture import FallbackWarning
 
 randn = torch.randn
 

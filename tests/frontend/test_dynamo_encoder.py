@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from tilewright.frontend.dynamo_capture import FallbackWarning
+from tilewright.integrations.torch_compile.capture import FallbackWarning
 
 
 def check(f: Any, *calls: tuple[Any, ...], dynamic: bool = False) -> None:

@@ -13,12 +13,12 @@ from tilewright import ops
 from tilewright.core.diag import OptionError
 from tilewright.core.graph import Graph
 from tilewright.core.text import load_graph
-from tilewright.frontend import fx
-from tilewright.frontend.aten_call import Call
-from tilewright.frontend.dynamo import MODES, make_backend
-from tilewright.frontend.dynamo_capture import FallbackWarning
-from tilewright.frontend.dynamo_faults import KEPT_BYTES
+from tilewright.frontend.torch.aten.call import Call
+from tilewright.frontend.torch.fx import walk as fx
 from tilewright.graph.interp import run
+from tilewright.integrations.torch_compile.backend import MODES, make_backend
+from tilewright.integrations.torch_compile.capture import FallbackWarning
+from tilewright.integrations.torch_compile.faults import KEPT_BYTES
 from tilewright.runtime.errors import InputError
 
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from frontend.shared_results import difference, function, places, program
-from tilewright.frontend.dynamo import make_backend
-from tilewright.frontend.dynamo_plan import FallbackWarning
 from tilewright.graph.interp import run
+from tilewright.integrations.torch_compile.backend import make_backend
+from tilewright.integrations.torch_compile.plan import FallbackWarning
 
 
 def interpreted(graph: Any, **options: Any) -> Any:

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from frontend.symbolic_programs import program
-from tilewright.frontend.dynamo_capture import FallbackWarning
+from tilewright.integrations.torch_compile.capture import FallbackWarning
 
 QUICK, ALL = 2, 500
 

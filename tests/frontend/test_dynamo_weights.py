@@ -12,10 +12,10 @@ import pytest
 import torch
 
 import tilewright as tw
-from tilewright.driver import compile_graph
-from tilewright.frontend import dynamo_weights
-from tilewright.frontend.dynamo import make_backend
+from tilewright.build.driver import compile_graph
 from tilewright.graph.interp import run
+from tilewright.integrations.torch_compile import weights as dynamo_weights
+from tilewright.integrations.torch_compile.backend import make_backend
 from tilewright.runtime import watch
 from tilewright.runtime.pages import page_tracker
 

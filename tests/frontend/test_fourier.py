@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 
 import tilewright as tw
 from frontend.onnx_build import info, model, node
-from tilewright import driver, ops
+from tilewright import ops
+from tilewright.build import driver
+from tilewright.build.options import Options
 from tilewright.core.graph import Builder, Graph, Pool
 from tilewright.core.types import TensorType, f32, f64
 from tilewright.frontend.complex_pairs import Pair
 from tilewright.frontend.fourier import transform
-from tilewright.options import Options
 
 
 def _dft(x: np.ndarray, inverse: int) -> np.ndarray:

@@ -16,9 +16,9 @@ from frontend.gradients import check_gradients
 from tilewright.core.expr import Sym
 from tilewright.core.graph import Builder, Graph, Pool
 from tilewright.core.types import TensorType, f32, f64
-from tilewright.frontend.aten_fft import SlowWarning
 from tilewright.frontend.complex_pairs import Pair
 from tilewright.frontend.fourier import transform
+from tilewright.frontend.torch.aten.fft import SlowWarning
 
 QUICK, MANY = 40, 500
 

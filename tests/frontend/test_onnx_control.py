@@ -12,7 +12,7 @@ from tilewright import ops
 from tilewright.core import expr
 from tilewright.core.diag import ImportFailed
 from tilewright.core.expr import Sym
-from tilewright.frontend.onnx import import_onnx
+from tilewright.frontend.onnx.importer import import_onnx
 
 X = np.random.default_rng(1).standard_normal((2, 3)).astype(np.float32)
 BODY_INPUTS = [info("i", [], I64), info("go", [], BOOL)]

@@ -9,7 +9,7 @@ from onnx import TensorProto, helper
 
 from frontend.onnx_build import BOOL, F32, graph, info, model, node
 from tilewright.core.diag import ImportFailed
-from tilewright.frontend.onnx import import_onnx
+from tilewright.frontend.onnx.importer import import_onnx
 
 
 def problems(m: object) -> list[str]:

@@ -14,8 +14,8 @@ from onnx import TensorProto, helper, numpy_helper
 from frontend.onnx_build import F32, answers, evaluated, info, model, node
 from tilewright.core.diag import ImportFailed
 from tilewright.core.graph import CONST
-from tilewright.frontend.onnx import import_onnx
-from tilewright.frontend.onnx_wire import without_large_tensors
+from tilewright.frontend.onnx.importer import import_onnx
+from tilewright.frontend.onnx.wire import without_large_tensors
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 

@@ -14,7 +14,7 @@ from onnx import helper
 from frontend.onnx_build import BOOL, F32, I64, graph, imported, info, model, node
 from tilewright.core.diag import ImportFailed
 from tilewright.core.graph import Graph
-from tilewright.frontend.onnx import import_onnx
+from tilewright.frontend.onnx.importer import import_onnx
 
 
 def convolutional() -> onnx.ModelProto:

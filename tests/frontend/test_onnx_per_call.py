@@ -9,11 +9,11 @@ from onnx import TensorProto, helper
 
 import tilewright as tw
 from frontend.onnx_build import BOOL, F32, I64, graph, info, model, node
+from tilewright.build.specialize import SpecializedModel
 from tilewright.core.diag import CompileError, OptionError
-from tilewright.frontend.onnx import import_onnx
-from tilewright.frontend.onnx_given import NeedsCall
+from tilewright.frontend.onnx.given import NeedsCall
+from tilewright.frontend.onnx.importer import import_onnx
 from tilewright.runtime.errors import InputError
-from tilewright.specialize import SpecializedModel
 
 X = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
 

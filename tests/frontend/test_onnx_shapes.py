@@ -25,8 +25,8 @@ from tilewright import ops
 from tilewright.core import expr
 from tilewright.core.diag import ImportFailed, OptionError
 from tilewright.core.expr import Sym, to_text
-from tilewright.frontend.onnx import import_onnx
-from tilewright.frontend.onnx_unify import solve
+from tilewright.frontend.onnx.importer import import_onnx
+from tilewright.frontend.onnx.unify import solve
 from tilewright.runtime.errors import InputError
 
 N, S = Sym("N", 1), Sym("S", 1)

@@ -16,7 +16,7 @@ from frontend.onnx_build import F32, I64, evaluated, info, model, node
 from tilewright.core.diag import ImportFailed
 from tilewright.core.expr import bounds, evaluate, symbols
 from tilewright.core.graph import Graph
-from tilewright.frontend.onnx import import_onnx
+from tilewright.frontend.onnx.importer import import_onnx
 
 SIZES = (8, 9, 15, 16, 50, 51, 100, 128, 399, 400, 401, 408, 416, 512)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import tilewright as tw
 from frontend.onnx_build import info, model, node
 from frontend.torch_compare import Several
-from tilewright import driver
+from tilewright.build import driver
 from tilewright.core.graph import Builder, Graph, Pool
 from tilewright.core.types import TensorType, f32
 from tilewright.frontend.banded import banded_sum

@@ -12,9 +12,9 @@ import tilewright
 from frontend.torch_compare import check, compare
 from tilewright.core.diag import ImportFailed
 from tilewright.core.expr import Sym
-from tilewright.frontend.fx import IGNORED
-from tilewright.frontend.fx_inplace import writes_of
-from tilewright.frontend.torch import import_exported, import_module
+from tilewright.frontend.torch.export import import_exported, import_module
+from tilewright.frontend.torch.fx.inplace import writes_of
+from tilewright.frontend.torch.fx.walk import IGNORED
 from tilewright.runtime.errors import InputError
 
 torch.manual_seed(0)
@@ -354,5 +354,5 @@ def test_what_export_refuses_is_an_import_error() -> None:
 
 
 def test_the_package_does_not_import_torch() -> None:
-    code = "import sys, tilewright, tilewright.frontend.torch; sys.exit('torch' in sys.modules)"
+    code = "import sys, tilewright, tilewright.frontend.torch.export; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -13,9 +13,9 @@ import torch
 from torch.utils import _pytree as pytree
 
 import tilewright as tw
-from tilewright.debug.compare import compare
 from tilewright.runtime.errors import InputError
 from tilewright.runtime.structure import Record
+from tilewright.tools.debug.compare import compare
 
 
 class Lambda(torch.nn.Module):

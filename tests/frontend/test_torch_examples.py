@@ -11,7 +11,7 @@ import torch
 
 import tilewright as tw
 from tilewright.core.diag import CompileError, OptionError
-from tilewright.frontend.fx import _unsupported
+from tilewright.frontend.torch.fx.walk import _unsupported
 
 
 class Net(torch.nn.Module):

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch.export import Dim
 
 import tilewright as tw
-from tilewright.frontend.torch import export_module
+from tilewright.frontend.torch.export import export_module
 from tilewright.runtime.errors import InputError, TilewrightError
 from tilewright.runtime.library import LibraryModel
 

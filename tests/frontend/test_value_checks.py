@@ -17,8 +17,8 @@ from frontend.onnx_build import I64, graph, info, model, node, runtime_answers
 from tilewright import ops
 from tilewright.core.text import SideTable, parse_graph, print_graph
 from tilewright.core.verify import verify
-from tilewright.frontend.onnx import import_onnx
-from tilewright.frontend.torch import export_module
+from tilewright.frontend.onnx.importer import import_onnx
+from tilewright.frontend.torch.export import export_module
 from tilewright.runtime.errors import ExecutionError
 from tilewright.runtime.library import LibraryModel
 

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from tilewright.core.graph import Graph
-from tilewright.frontend.torch import import_module
-from tilewright.frontend.torch_tensors import to_numpy
+from tilewright.frontend.torch.export import import_module
+from tilewright.frontend.torch.tensors import to_numpy
 from tilewright.graph.interp import run
 
 Functions = Mapping[str, Callable[..., Any]]

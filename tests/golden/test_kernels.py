@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from nests import NESTS
-from tilewright.codegen.llvm import compile_text
-from tilewright.codegen.target import Target
+from tilewright.build.driver import optimise_and_split
+from tilewright.build.options import Clock, Options
+from tilewright.codegen.cpu.llvm import compile_text
 from tilewright.core.text import print_graph
-from tilewright.driver import optimise_and_split
-from tilewright.options import Clock, Options
+from tilewright.target.target import Target
 from tilewright.tile.schedule.book import schedule_text
 from tilewright.tile.text import kernel_text, parse_kernel
 

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from tilewright import ops
+from tilewright.build.driver import build, compile_graph
+from tilewright.build.options import Clock, Options
 from tilewright.core import types
 from tilewright.core.diag import OptionError
 from tilewright.core.graph import Builder, Graph, Pool
 from tilewright.core.types import TensorType
-from tilewright.driver import build, compile_graph
 from tilewright.graph.interp import run as interpret
 from tilewright.graph.precision import Precision
-from tilewright.options import Clock, Options
 
 TOLERANCE = 2.0**-7
 """Of the largest element: operands are within 2**-9, and errors of a few layers add up."""

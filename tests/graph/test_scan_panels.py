@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from graph.showing import assert_same, graph_of
 from graph.test_ahead import GATES, net
 from tilewright import ops
+from tilewright.build.driver import compile_graph
 from tilewright.core.expr import Sym
 from tilewright.core.types import TensorType, f32, f64
-from tilewright.driver import compile_graph
 from tilewright.graph.pipeline import passes_for
 from tilewright.graph.scan_panels import ScanPanels
 

@@ -11,13 +11,13 @@ import pytest
 from codegen.native import HOST, Native
 from ops.running import Call, buffers, converted, describe, reference, same, sample_calls
 from tilewright import ops
+from tilewright.choose.default import schedule
 from tilewright.core import types
 from tilewright.core.compute import Buffer, Computation
 from tilewright.core.diag import OpError
 from tilewright.core.graph import Attrs
 from tilewright.core.opdef import Trait
-from tilewright.tile.default import schedule
-from tilewright.tile.machine import Machine
+from tilewright.target.tile import Machine
 
 MACHINE = Machine(**{f.name: getattr(HOST, f.name) for f in fields(Machine) if hasattr(HOST, f.name)})
 # The sizes of these results come from the data: the runtime allocates them.

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from tilewright import driver, ops
+from tilewright import ops
+from tilewright.build import driver
 from tilewright.core import types
 from tilewright.core.graph import Attrs, Builder, Graph, Pool
 from tilewright.core.opdef import OpDef

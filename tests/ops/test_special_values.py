@@ -12,7 +12,8 @@ import pytest
 
 from ops.running import converted, describe, sample_calls
 from test_every_op import graph_of, has_no_bound
-from tilewright import driver, ops
+from tilewright import ops
+from tilewright.build import driver
 from tilewright.core import types
 from tilewright.core.diag import CompileError
 from tilewright.core.evaluate import evaluate_graph

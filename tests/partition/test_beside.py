@@ -9,14 +9,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tilewright import driver
-from tilewright.codegen.target import Target
+from tilewright.build import driver
+from tilewright.build.options import Clock, Options
 from tilewright.core.estimates import Times
 from tilewright.frontend.source import import_source
-from tilewright.options import Clock, Options
 from tilewright.partition.beside import Item, arrange
 from tilewright.partition.program import Call
 from tilewright.runtime.model import LoadedModel
+from tilewright.target.target import Target
 
 
 def item(needs=(), work=1e5, alone=None, extent=None, n_bytes=64, moves=True):

@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 
 from nests import NESTS
-from tilewright import driver
+from tilewright.build import driver
+from tilewright.build.options import Options
 from tilewright.core.text import save_graph
-from tilewright.options import Options
 from tilewright.runtime.files import replacing, write_text
 
 SOURCE = Path(__file__).parents[2] / "src" / "tilewright"
 IN_PLACE = {
     "runtime/files.py": "the helper itself",
-    "debug/worker.py": "a request in a folder that nobody else knows",
+    "tools/debug/worker.py": "a request in a folder that nobody else knows",
     "aot/cc.py": "sources for a linker in a temporary folder",
 }
 """Files that may write in place, and why."""

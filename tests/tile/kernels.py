@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from benchmarks.computations import ZERO, F, convolution, layer_norm, matmul, relu, softmax
 
+from tilewright.choose.default import RULE_BROKE, schedule_with_steps
 from tilewright.core import types
 from tilewright.core.compute import Axis, Buffer, Computation, Const, Reduction, Stage, axes_for, syms
 from tilewright.core.expr import Dim, Sym, evaluate
-from tilewright.tile.default import RULE_BROKE, schedule_with_steps
+from tilewright.target.tile import Machine
 from tilewright.tile.interp import run
 from tilewright.tile.ir import Kernel
 from tilewright.tile.lower import lower
-from tilewright.tile.machine import Machine
 from tilewright.tile.pack import packed_array
 from tilewright.tile.verify import verify
 

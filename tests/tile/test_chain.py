@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tile.kernels import SMALL, WIDE, ZERO, F, check_default
+from tilewright.choose.default import schedule
 from tilewright.core.compute import Buffer, Computation, Const, Load, Reduction, Stage, Unary, axes_for, syms
 from tilewright.core.expr import Sym
-from tilewright.tile.default import schedule
 from tilewright.tile.ir import Space
 
 FEW = settings(max_examples=15, deadline=None)

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from tile.kernels import SMALL, WIDE, F, check_default
 from tilewright import ops
+from tilewright.choose.default import schedule
 from tilewright.core.compute import Buffer, Computation, Stage, axes_for
 from tilewright.core.graph import Attrs
-from tilewright.tile.default import schedule
 from tilewright.tile.ir import Space
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tilewright.choose.cost import Box, Operand, choose_tile
+from tilewright.choose.strategies.contract import even_chunks
 from tilewright.core.expr import Sym
-from tilewright.tile.cost import Box, Operand, choose_tile
-from tilewright.tile.machine import Machine
-from tilewright.tile.rules.contract import even_chunks
+from tilewright.target.tile import Machine
 
 LANES, ROW, ROW2 = Sym("n", 0, 1023), Sym("x", 0, 13), Sym("y", 0, 13)
 KIBIBYTE = 256

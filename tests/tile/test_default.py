@@ -23,6 +23,8 @@ from tile.kernels import (
     transpose,
 )
 from tilewright import ops
+from tilewright.choose.cost import CACHE_LINE
+from tilewright.choose.default import schedule, schedule_with_steps
 from tilewright.core import types
 from tilewright.core.compute import (
     Binary,
@@ -44,8 +46,6 @@ from tilewright.core.compute import (
 )
 from tilewright.core.expr import Sym, floordiv, maximum, minimum, mod
 from tilewright.core.graph import Attrs
-from tilewright.tile.cost import CACHE_LINE
-from tilewright.tile.default import schedule, schedule_with_steps
 from tilewright.tile.ir import For, Kind, Prefetch, Role, Space, Store, Update, walk
 from tilewright.tile.rewrite import loads_of, loops_of
 from tilewright.tile.text import kernel_text
@@ -468,7 +468,7 @@ def test_few_iterations_are_shared_out_together_with_those_inside():
 
 def test_schedules_replay():
     from tile.kernels import constants_of
-    from tilewright.tile.default import schedule_with_steps
+    from tilewright.choose.default import schedule_with_steps
     from tilewright.tile.lower import lower
     from tilewright.tile.schedule.book import ScheduleBook, apply_lines, schedule_text
     from tilewright.tile.text import kernel_text

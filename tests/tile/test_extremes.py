@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from tile.kernels import SMALL, ZERO, F, softmax
 from tile.test_chain import attention
+from tilewright.choose.default import schedule_with_steps
+from tilewright.choose.normalize import normalize
 from tilewright.core.compute import Buffer, Reduction, Select, Unary, axes_for, syms
-from tilewright.tile.default import schedule_with_steps
 from tilewright.tile.interp import run
-from tilewright.tile.normalize import normalize
 
 ROWS, COLUMNS = 3, 5
 (i,), (j,) = syms(axes_for((ROWS,), "r")), syms(axes_for((COLUMNS,), "c"))

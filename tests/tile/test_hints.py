@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from tile.kernels import WIDE, ZERO, F, check_default, constants_of
 from tile.test_schedule import refuses, same
+from tilewright.choose.default import schedule
 from tilewright.core.compute import Buffer, Computation, Reduction, Stage, axes_for, syms
 from tilewright.core.expr import substitute
-from tilewright.tile.default import schedule
 from tilewright.tile.ir import For, Prefetch, Update, walk
 from tilewright.tile.rewrite import loops_of
 from tilewright.tile.schedule.operands import MANY

@@ -6,9 +6,9 @@ import pytest
 from ops.running import buffers, sample_calls
 from ops.test_samples import OPS
 from tile.kernels import SCALAR, SMALL, WIDE
+from tilewright.choose.default import RULE_BROKE, schedule
 from tilewright.core import types
 from tilewright.core.compute import Buffer, Computation
-from tilewright.tile.default import RULE_BROKE, schedule
 from tilewright.tile.interp import run
 from tilewright.tile.lower import lower
 from tilewright.tile.pack import packed_array

@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 
 from tile.kernels import SMALL, WIDE, F, check_default, convolution
 from tilewright import ops
+from tilewright.choose.default import schedule
 from tilewright.core.compute import Buffer, Computation
 from tilewright.core.expr import Sym
 from tilewright.core.graph import Attrs
-from tilewright.tile.default import schedule
 from tilewright.tile.ir import If, Kernel, walk
 
 

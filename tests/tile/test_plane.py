@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 from codegen.native import Native
 from tile.kernels import SMALL, WIDE, F, check_default
 from tilewright import ops
-from tilewright.codegen import llvm as codegen
-from tilewright.codegen.target import Target
+from tilewright.build.kernels import machine_of
+from tilewright.choose.default import schedule, schedule_with_steps
+from tilewright.codegen.cpu import llvm as codegen
 from tilewright.core.compute import Buffer, Computation
 from tilewright.core.graph import Attrs
-from tilewright.kernels import machine_of
 from tilewright.ops.pool import pool_attrs
-from tilewright.tile.default import schedule, schedule_with_steps
+from tilewright.target.target import Target
 from tilewright.tile.ir import Space
 
 

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tile.kernels import SCALAR, check_default, convolution, layer_norm, matmul, softmax
+from tilewright.choose.cost import Box, Operand, choose_tile
+from tilewright.choose.default import schedule
 from tilewright.core import types
 from tilewright.core.expr import Sym
-from tilewright.tile.cost import Box, Operand, choose_tile
-from tilewright.tile.default import schedule
 from tilewright.tile.ir import Kind, Space, walk
 from tilewright.tile.rewrite import loops_of
 

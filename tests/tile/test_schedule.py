@@ -171,7 +171,7 @@ def test_compute_at_remembers_splits():
 
 def test_compute_at_takes_the_hull_of_a_window():
     computation = convolution((1, 6, 6, 2), 3, (3, 3), 1, 1)
-    from tilewright.tile.normalize import normalize
+    from tilewright.choose.normalize import normalize
 
     normal = normalize(computation)
     (pad,) = [b.name for b in normal.temps if "pad" in b.name]

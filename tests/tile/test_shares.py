@@ -4,13 +4,13 @@ import dataclasses
 
 import pytest
 
+from tilewright.choose.default import schedule_with_steps
+from tilewright.choose.shares import times_of
 from tilewright.core.compute import Buffer, Computation
 from tilewright.core.graph import Attrs
 from tilewright.core.types import f32
 from tilewright.ops import matmul
-from tilewright.tile.default import schedule_with_steps
-from tilewright.tile.machine import Machine
-from tilewright.tile.shares import times_of
+from tilewright.target.tile import Machine
 from tilewright.tile.text import parse_kernel
 
 MACHINE = Machine(n_cores=2)

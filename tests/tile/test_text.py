@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from tile.kernels import SMALL, F, constants_of, convolution, elementwise, layer_norm, matmul, softmax
+from tilewright.choose.default import schedule
 from tilewright.core import types
 from tilewright.core.compute import Binary, Buffer, Cast, Combiner, Const, Inside, Load, Param, Select
 from tilewright.core.expr import Sym
-from tilewright.tile.default import schedule
 from tilewright.tile.errors import TileTextError, TileVerifyError
 from tilewright.tile.ir import Fold, For, If, Kernel, Kind, Loop, Place, Prefetch, Role, Space, Store, Update
 from tilewright.tile.lower import lower

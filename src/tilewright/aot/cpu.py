@@ -2,7 +2,7 @@
 
 In: a ``Target``. Out: LLVM text of ``NAME_cpu_is_fit()``, and which attributes keep the code around it plain.
 Not its business: choosing among several codes (``dispatch``), whose words of CPU features it reads, and which bits a
-CPU's code needs (``codegen.isa``).
+CPU's code needs (``target``).
 
 The answer is found once and kept in a word that any thread may write, because all write the same. On x86-64 the CPU
 itself is asked; on AArch64, Armv7 and RISC-V with Linux the system is, by ``getauxval``. Elsewhere nothing is asked:
@@ -15,8 +15,8 @@ from collections.abc import Callable, Set
 from dataclasses import dataclass
 
 from tilewright.aot.dispatch import DETECT
-from tilewright.codegen.isa import aarch64, arm, riscv, x86
-from tilewright.codegen.target import Target
+from tilewright.target import aarch64, arm, riscv, x86
+from tilewright.target.target import Target
 
 _WORD = """
 define internal i32 @tw_feature_{name}() nounwind {{

@@ -1,7 +1,7 @@
 """One object for several CPUs of a kind: the code of every level, and a choice when it first runs.
 
 In: the modules of a compile for each level, the plainest first. Out: modules of one model, whose ``tw_run`` and
-``tw_plan`` call those of the best level that the CPU has. Not its business: which levels there are (``codegen.isa``).
+``tw_plan`` call those of the best level that the CPU has. Not its business: which levels there are (``target``).
 
 Each function carries its level's CPU as an attribute, everything else is made for the first. Levels lay weights out in
 their own ways, so each has a region of the weights; equal regions are stored once. The level is read by ``cpuid`` and
@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tilewright.codegen.isa import x86
 from tilewright.core.diag import OptionError
 from tilewright.runtime.manifest import ScratchSpec
+from tilewright.target import x86
 
 if TYPE_CHECKING:
     from tilewright.aot.export import Modules
-    from tilewright.codegen.target import Target
+    from tilewright.target.target import Target
 
 _REGION = 64
 _CPUID = bytes.fromhex("53 89f0 89d1 0fa2 8907 895f04 894f08 89570c 5b c3")

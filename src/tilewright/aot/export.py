@@ -25,7 +25,6 @@ from tilewright.aot.sizes import SizeRow, size_rows
 from tilewright.aot.stack import stack_of
 from tilewright.aot.system import System, system_of
 from tilewright.aot.weights_file import weights_header
-from tilewright.codegen.target import Target
 from tilewright.core.diag import OptionError
 from tilewright.core.types import Array
 from tilewright.runtime.digest import digest_bytes
@@ -33,6 +32,7 @@ from tilewright.runtime.files import write_atomically
 from tilewright.runtime.host import misfit
 from tilewright.runtime.manifest import Manifest, TargetSpec
 from tilewright.runtime.pool import MAX_THREADS
+from tilewright.target.target import Target
 
 WEIGHTS = ("auto", "embedded", "file")
 EMBED_LIMIT = 64 << 20

@@ -20,11 +20,11 @@ from tilewright.aot.interface import ABI_VERSION, ALIGNMENT, DTYPES, HANDLE_BYTE
 from tilewright.aot.system import System
 from tilewright.aot.weights_file import mapping_text
 from tilewright.aot.writer import FunctionWriter
-from tilewright.codegen.target import Target
 from tilewright.runtime.expressions import Expr, parse_rule
 from tilewright.runtime.manifest import Manifest, TensorSpec
 from tilewright.runtime.shapes import MAX_VALUE, ShapeBinder, compile_size, spoken
 from tilewright.runtime.values import dtype_of
+from tilewright.target.target import Target
 
 HUGE, MADV_HUGEPAGE = 2 << 20, 14
 CAPACITY, WEIGHTS, OWNED, THREADS = 0, 8, 16, 24

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 
 import llvmlite.binding as llvm
 
+from tilewright.codegen.cpu.llvm import target_machine
+from tilewright.codegen.cpu.refusals import refuse_fatal
 from tilewright.codegen.errors import CodegenError
-from tilewright.codegen.llvm import target_machine
-from tilewright.codegen.refusals import refuse_fatal
-from tilewright.codegen.target import Target
+from tilewright.target.target import Target
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """What an exported object may expect of the system it is linked for.
 
-In: an LLVM triple. Out: a frozen ``System``. Not its business: instruction sets (``codegen.target``).
+In: an LLVM triple. Out: a frozen ``System``. Not its business: instruction sets (``target.target``).
 """
 
 from __future__ import annotations

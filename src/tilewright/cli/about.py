@@ -14,19 +14,21 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from tilewright import driver, ops
+from tilewright import ops
+from tilewright.build import driver
 from tilewright.cli import show
 from tilewright.cli.compile_run import Json, Model
-from tilewright.codegen.peak import measure_peak
-from tilewright.codegen.target import Target, aliases_of, named_targets
+from tilewright.codegen.cpu.peak import measure_peak
 from tilewright.core.diag import OptionError
 from tilewright.core.graph import CONST, Graph
 from tilewright.core.opdef import OpDef
-from tilewright.frontend import aten, onnx_ops
+from tilewright.frontend.onnx import table as onnx_ops
+from tilewright.frontend.torch.aten import table as aten
 from tilewright.runtime import artifact
 from tilewright.runtime.cache import Cache
 from tilewright.runtime.model import CompiledModel
 from tilewright.runtime.threads import default_threads
+from tilewright.target.target import Target, aliases_of, named_targets
 
 CAPABILITIES = ("fma", "masks", "f16c", "bf16", "vnni")
 PACKAGES = ("numpy", "llvmlite", "ml_dtypes", "onnx", "torch", "onnxruntime")

@@ -11,13 +11,13 @@ from typing import Annotated
 
 import typer
 
-from tilewright import driver
+from tilewright.build import driver
 from tilewright.cli import inputs, show
 from tilewright.cli.compile_run import Accuracy, Fix, Json, Optimize, PrecisionOption, ScheduleFile, Source, Target
-from tilewright.codegen.target import Target as Machine
 from tilewright.core.diag import OptionError
 from tilewright.runtime.errors import InputError
 from tilewright.runtime.signature import sign_file
+from tilewright.target.target import Target as Machine
 
 Output = Annotated[Path, typer.Option("--output", "-o", help="The folder to write to.")]
 Name = Annotated[str | None, typer.Option("--name", help="Begins C names and file names (default: the file's).")]
@@ -55,8 +55,8 @@ def aot_command(
     json: Json = False,
 ) -> None:
     """Compile a model to an object file and a C header."""
-    from tilewright import deploy
     from tilewright.aot.interface import c_name
+    from tilewright.build import deploy
 
     if model.suffix == ".tw":
         raise InputError(f"{model} is compiled already", remedy="export the model that it was made of")

@@ -15,7 +15,8 @@ from typing import Annotated, Any
 
 import typer
 
-from tilewright import driver
+from tilewright.build import driver
+from tilewright.build.options import Options, read_schedule
 from tilewright.cli import inputs, show
 from tilewright.cli.compile_run import (
     Accuracy,
@@ -34,11 +35,10 @@ from tilewright.cli.compile_run import (
 )
 from tilewright.core.diag import OptionError
 from tilewright.core.types import Array
-from tilewright.options import Options, read_schedule
-from tilewright.profile import profile
 from tilewright.runtime.errors import ExecutionError, TilewrightError
 from tilewright.runtime.manifest import SymbolSpec
 from tilewright.runtime.threads import default_threads
+from tilewright.tools.profile import profile
 
 Run = Callable[[], Any]
 Engine = Callable[[Path, Mapping[str, Array], int], Run]

@@ -12,11 +12,11 @@ import numpy as np
 import typer
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-from tilewright import driver
+from tilewright.build import driver
+from tilewright.build.options import Level
 from tilewright.cli import inputs, show
 from tilewright.core.diag import OptionError
 from tilewright.core.types import Array
-from tilewright.options import Level
 from tilewright.runtime.errors import InputError
 from tilewright.runtime.files import replacing
 from tilewright.runtime.model import CompiledModel, load

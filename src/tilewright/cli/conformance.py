@@ -18,12 +18,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from tilewright.cli import show
 from tilewright.cli.compile_run import Json
-from tilewright.codegen.target import Target
-from tilewright.conformance import workers
-from tilewright.conformance.coverage import updated_page
-from tilewright.conformance.outcome import Outcome, by_group, by_tag, counts, read_json, table, write_json
 from tilewright.core.diag import OptionError
 from tilewright.runtime.files import write_text
+from tilewright.target.target import Target
+from tilewright.tools.conformance import workers
+from tilewright.tools.conformance.coverage import updated_page
+from tilewright.tools.conformance.outcome import Outcome, by_group, by_tag, counts, read_json, table, write_json
 
 SAVE_SECONDS = 60.0  # a run of hours that is stopped goes on with --resume
 
@@ -38,13 +38,16 @@ class Known(NamedTuple):
 
 
 SUITES = {
-    "onnx": Known("tilewright.conformance.onnx", ("onnx",), "onnx", "The onnx package's own backend tests."),
-    "torch": Known("tilewright.conformance.torch", ("torch",), "torch", "PyTorch's operator database."),
+    "onnx": Known("tilewright.tools.conformance.onnx", ("onnx",), "onnx", "The onnx package's own backend tests."),
+    "torch": Known("tilewright.tools.conformance.torch", ("torch",), "torch", "PyTorch's operator database."),
     "torch-all": Known(
-        "tilewright.conformance.torch_all", ("torch",), "torch", "PyTorch's operator database, every sample."
+        "tilewright.tools.conformance.torch_all", ("torch",), "torch", "PyTorch's operator database, every sample."
     ),
     "hf": Known(
-        "tilewright.conformance.hf", ("torch", "transformers"), "dev", "Hugging Face architectures, small and random."
+        "tilewright.tools.conformance.hf",
+        ("torch", "transformers"),
+        "dev",
+        "Hugging Face architectures, small and random.",
     ),
 }
 

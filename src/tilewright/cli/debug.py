@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from tilewright import driver
+from tilewright.build import driver
 from tilewright.cli import inputs, show
 from tilewright.cli.compile_run import (
     Accuracy,
@@ -31,14 +31,14 @@ from tilewright.cli.compile_run import (
 from tilewright.core.graph import Graph
 from tilewright.core.specialize import fix_symbols
 from tilewright.core.types import Array
-from tilewright.debug.compare import compare, import_program
-from tilewright.debug.onnx_part import save_onnx
-from tilewright.debug.reduce import checker, reduce
-from tilewright.debug.report import MEANING, Comparison, Fault, Row
-from tilewright.debug.tolerance import Difference
-from tilewright.debug.worker import Tell
 from tilewright.runtime.errors import InputError
 from tilewright.runtime.manifest import SymbolSpec
+from tilewright.tools.debug.compare import compare, import_program
+from tilewright.tools.debug.onnx_part import save_onnx
+from tilewright.tools.debug.reduce import checker, reduce
+from tilewright.tools.debug.report import MEANING, Comparison, Fault, Row
+from tilewright.tools.debug.tolerance import Difference
+from tilewright.tools.debug.worker import Tell
 
 FOUND = 3
 """The exit code of a difference."""

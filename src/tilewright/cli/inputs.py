@@ -12,10 +12,10 @@ import ml_dtypes
 import numpy as np
 import typer
 
+from tilewright.build.options import LEVELS
 from tilewright.core.diag import OptionError
 from tilewright.core.expr import Sym, evaluate, parse
 from tilewright.core.types import Array
-from tilewright.options import LEVELS
 from tilewright.runtime.errors import InputError
 from tilewright.runtime.manifest import COMPLEX_OF, SymbolSpec, TensorSpec
 

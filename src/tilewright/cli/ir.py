@@ -12,16 +12,16 @@ from typing import Annotated, Literal
 
 import typer
 
-from tilewright import driver
+from tilewright.build import driver
+from tilewright.build.options import Options, read_schedule
 from tilewright.cli import inputs, show
 from tilewright.cli.compile_run import Accuracy, Fix, Json, Optimize, PrecisionOption, ScheduleFile, Source, Target
-from tilewright.codegen import target as targets
-from tilewright.codegen.llvm import assembly, emit_kernel
+from tilewright.codegen.cpu.llvm import assembly, emit_kernel
 from tilewright.core.diag import OptionError
 from tilewright.core.text import save_graph
-from tilewright.options import Options, read_schedule
 from tilewright.runtime.errors import InputError
 from tilewright.runtime.files import write_text
+from tilewright.target import target as targets
 from tilewright.tile.text import kernel_text, parse_kernel
 from tilewright.tile.verify import verify
 

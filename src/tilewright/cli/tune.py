@@ -12,7 +12,8 @@ from typing import Annotated
 
 import typer
 
-from tilewright import driver
+from tilewright.build import driver
+from tilewright.build.options import Options, read_schedule
 from tilewright.cli import inputs, show
 from tilewright.cli.compile_run import (
     Accuracy,
@@ -26,10 +27,9 @@ from tilewright.cli.compile_run import (
     Source,
     Threads,
 )
-from tilewright.options import Options, read_schedule
 from tilewright.runtime.errors import InputError
 from tilewright.runtime.files import write_atomically
-from tilewright.tune import tune
+from tilewright.tools.tune import tune
 
 
 def register(app: typer.Typer) -> None:

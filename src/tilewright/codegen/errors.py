@@ -6,14 +6,7 @@ Not its business: errors of the runtime (``tilewright.runtime.errors``), whose b
 
 from __future__ import annotations
 
-from tilewright.core.diag import OptionError
 from tilewright.runtime.errors import TilewrightError
-
-
-class UnknownTargetError(OptionError):
-    """A target's name that is in no instruction set's table."""
-
-    code = "TW0401"
 
 
 class CodegenError(TilewrightError):

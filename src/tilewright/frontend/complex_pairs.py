@@ -1,7 +1,7 @@
 """Complex tensors as pairs of real ones.
 
 In: real nodes. Out: ``Pair`` values, and their parts along a last axis, as ``view_as_real`` lays them out.
-Not its business: the meaning of calls on them (``aten_complex``).
+Not its business: the meaning of calls on them (``torch.aten.complex``).
 """
 
 from __future__ import annotations

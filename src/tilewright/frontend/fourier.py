@@ -1,6 +1,6 @@
 """Fourier transforms along the last axis, of a known length as products with small matrices or as NumPy's sums.
 
-In: pairs. Out: pairs, unscaled. Not its business: axes and scaling (``aten_fft``, ``onnx_ops_signal``), lengths
+In: pairs. Out: pairs, unscaled. Not its business: axes and scaling (``torch.aten.fft``, ``onnx.ops.signal``), lengths
 that a call decides (``fourier_symbolic``), passes over small factors (``fourier_passes``).
 
 ``transform``: a length ``n = n1 * n2`` goes in two steps (Cooley and Tukey 1965): with ``j = j1*n2 + j2`` and

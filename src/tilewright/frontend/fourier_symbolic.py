@@ -20,8 +20,8 @@ from tilewright import ops
 from tilewright.core.expr import Dim, ceildiv
 from tilewright.core.graph import Builder, Node
 from tilewright.core.types import DType, f64, i64
-from tilewright.frontend.aten_call import cast, dim_scalar, reshape
 from tilewright.frontend.complex_pairs import Pair
+from tilewright.frontend.torch.aten.call import cast, dim_scalar, reshape
 
 ROWS = 64
 """Transforms of so many elements are products with a constant matrix; those along the rows are as long as the rest."""

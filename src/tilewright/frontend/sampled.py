@@ -1,7 +1,7 @@
 """Elements of images at computed places, for all channels: one by one, or as rows of channels.
 
 In: an image, and its elements' places for points of each result. Out: nodes. Not its business: where the places are,
-and how much each element weighs (``aten_sample``, ``onnx_ops_sampling``).
+and how much each element weighs (``torch.aten.sample``, ``onnx.ops.sampling``).
 
 A channel's elements at scattered places are gathered, a cache line for each. Where channels of an element lie next to
 each other, one load has all of them. It takes two transposes, of the image and of the result, which pays where many

@@ -15,8 +15,8 @@ from tilewright.core.diag import OptionError
 from tilewright.core.graph import Graph
 from tilewright.core.specialize import fix_symbols
 from tilewright.core.types import Array
-from tilewright.frontend import onnx as onnx_frontend
-from tilewright.frontend import torch as torch_frontend
+from tilewright.frontend.onnx import importer as onnx_frontend
+from tilewright.frontend.torch import export as torch_frontend
 from tilewright.runtime.files import FileContent
 from tilewright.runtime.structure import FLAT, Convention
 

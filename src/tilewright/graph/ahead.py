@@ -1,7 +1,7 @@
 """The pass ``project-ahead``: a recurrence projects its own results for the next layer, in its loop over time.
 
 In: a graph with scans (``ops.recurrence``) and products of their results by constants. Out: scans that give those
-products too. Not its business: how both run beside each other (``ops.recurrence``, ``tile.rules.beside``).
+products too. Not its business: how both run beside each other (``ops.recurrence``, ``choose.strategies.beside``).
 
 A scan of one sequence reads all its weights at every step, and multiplies half of the time while they arrive; the next
 layer's projection is a product that multiplies all the time. In one loop they take little more than the longer of the

@@ -2,8 +2,8 @@
 
 In: a graph in f32. Out: the same function with operands of contractions rounded to bf16, and the recurrent weights of
 scans over time, whose kernels then round the state that they multiply; sums, their results and all
-other arithmetic stay in f32. Not its business: how pairs of bf16 are multiplied (``tile.rules.dots``), models whose
-tensors are bf16 already: those compute as they say.
+other arithmetic stay in f32. Not its business: how pairs of bf16 are multiplied (``choose.strategies.dots``), models
+whose tensors are bf16 already: those compute as they say.
 
 Where values are rounded: weights at compile time; any other operand where it is made, so that the conversion ends the
 kernel that makes it. A value is rounded once: its other readers read the rounded one too, and widen it. Values that no

@@ -2,7 +2,7 @@
 
 In: what each call of a program takes, needs and holds in memory, in an order that is right. Out: the calls in runs,
 each of one call or of several that may run in any order or at once. Not its business: addresses (``partition.memory``,
-which counts a run as one step, so that no memory of one call is another's), threads (``codegen.beside``).
+which counts a run as one step, so that no memory of one call is another's), threads (``codegen.cpu.beside``).
 
 Alone, a kernel leaves threads idle at its end, where its last iterations come out uneven, or all the time, where it is
 too small to share out or works in order; and every kernel costs a fork. A run ends when the work of all its calls is

@@ -2,7 +2,8 @@
 
 In: a decomposed graph in order, with facts and readers. Out: for each node between the two products (the first
 included), the second. Attention is the best-known one: scores, softmax, weighted sum of values. By structure only.
-Not its business: which kernel the second product itself is in (``partition.fuse``), loops (``tile.rules.chain``).
+Not its business: which kernel the second product itself is in (``partition.fuse``), loops
+(``choose.strategies.chain``).
 
 A chain is one when every value between the products is read by the chain alone; rows of the first product are rows of
 the second, whose reduction walks their elements; at least one reduction along the rows lies between (a plain product of

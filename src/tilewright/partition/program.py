@@ -1,7 +1,7 @@
 """A program: the steps that run a graph, each with the memory it reads and writes.
 
-In: (by ``partition.plan``) groups, kernels and the arena plan. Out: plain records that ``codegen.program`` turns into
-one function per program, and the report reads.
+In: (by ``partition.plan``) groups, kernels and the arena plan. Out: plain records that ``codegen.cpu.program`` turns
+into one function per program, and the report reads.
 Not its business: how kernels work inside.
 
 A program runs with ``args`` (input pointers, then output pointers), the table of dimensions, the weights and an arena.

@@ -1,7 +1,8 @@
 """Projections in a graph: a product, point by point, of what a window makes, where nothing else reads the window's.
 
 In: the graph's nodes in order, their facts, who reads them. Out: the nodes to put into the product's kernel.
-Not its business: what else joins the group (``partition.fuse``), how its loops share rows (``tile.rules.projected``).
+Not its business: what else joins the group (``partition.fuse``), how its loops share rows
+(``choose.strategies.projected``).
 
 A depthwise convolution, with the arithmetic on its elements, before a pointwise one. As two kernels they send the
 window's result through memory; as one they do not, but go through small blocks of rows: what the window's blocks share

@@ -1,7 +1,7 @@
 """Windows in a graph: a product or convolution whose elements, changed one by one, a window alone slides over.
 
 In: the graph's nodes in order, their facts, who reads them. Out: the nodes to put into the window's kernel.
-Not its business: what else joins the group (``partition.fuse``), whether loops share rows (``tile.rules.ring``).
+Not its business: what else joins the group (``partition.fuse``), whether loops share rows (``choose.strategies.ring``).
 
 An expanding convolution before a depthwise one, a stem before a pooling. Only where what lies between is so large that
 it would go to memory and come back.

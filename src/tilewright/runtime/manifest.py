@@ -102,7 +102,7 @@ class WeightsSpec:
 class ScratchSpec:
     """Bytes that kernels need beside their parameters: ``fixed`` ones, and ``per_thread`` for each thread of the call.
 
-    Of a model they lie in front of the arena; a thread's include its flag (``codegen.scratch``).
+    Of a model they lie in front of the arena; a thread's include its flag (``codegen.cpu.scratch``).
     """
 
     fixed: int = 0

@@ -3,7 +3,7 @@
 In: names of routines, as entry functions spell them. Out: addresses of ``i32 name(ptr arrays, ptr sizes)``, which does
 what an op's own kernel does and returns 0, or returns 1 where the library is missing or gives up: then the caller runs
 the kernel. ``arrays`` are the op's operands and results, row by row, ``sizes`` the number of matrices and their sizes.
-Not its business: which ops have a routine (``ops``), the call (``codegen.program``).
+Not its business: which ops have a routine (``ops``), the call (``codegen.cpu.program``).
 
 The library is PyTorch's where PyTorch is loaded (results are then eager's, signs of vectors included), else SciPy's
 where it is installed; ``TILEWRIGHT_LAPACK=off`` wants none. It uses threads as it was told to, not as the model was.

@@ -1,7 +1,7 @@
 """How a long call notices Ctrl-C, as LLVM IR text behind the thread pool's.
 
 In: nothing. Out: text that needs ``@now`` of ``pool`` and ``PYTHON_SYMBOLS``. Not its business: where a program asks
-(``codegen.program``), what becomes of the exception (``model``, ``entry_ir``).
+(``codegen.cpu.program``), what becomes of the exception (``model``, ``entry_ir``).
 
 ``i32 tw_poll(ptr due)`` is called between two kernels; ``due`` is a word of the call's own that begins with 0. The
 signal's handler in C has only left a note in the interpreter, and that can't be read without the interpreter's lock. So

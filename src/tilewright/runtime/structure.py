@@ -1,7 +1,7 @@
 """How a model is called: arguments and results as tuples, lists, dicts and records, and what stays from call to call.
 
 In: trees that say where each tensor stands. Out: the tensors of nested arguments in the model's order; nested results
-from the model's tensors. Not its business: where a tree comes from (``frontend.torch_structure``), reading arrays
+from the model's tensors. Not its business: where a tree comes from (``frontend.torch.structure``), reading arrays
 (``arguments``).
 
 A record is any other container: a dataclass, a named tuple, a model's output class. In the process that compiled the

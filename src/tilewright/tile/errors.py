@@ -1,7 +1,7 @@
 """Typed errors of the tile level.
 
 In: which loop, stage or statement broke which rule. Out: exceptions with a stable code and a remedy.
-Not its business: catching them (``tile.default`` falls back to a simpler schedule).
+Not its business: catching them (``choose.default`` falls back to a simpler schedule).
 """
 
 from __future__ import annotations

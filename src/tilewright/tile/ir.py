@@ -2,7 +2,7 @@
 
 In: a ``core.compute.Computation`` lowered by ``tile.lower``; rewritten only by the primitives of ``tile.schedule``.
 Out: a ``Kernel`` that ``tile.interp`` runs and ``codegen`` turns into LLVM text.
-Not its business: which schedule is good (``tile.default``), or how a target spells an operation.
+Not its business: which schedule is good (``choose.default``), or how a target spells an operation.
 
 Grammar (the whole of it)::
 

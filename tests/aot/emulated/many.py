@@ -17,18 +17,18 @@ from typing import Any
 import numpy as np
 
 from aot.emulated.platforms import Platform
-from tilewright import deploy
 from tilewright.aot.export import Exported, ExportOptions, export
 from tilewright.aot.header import common_text
-from tilewright.conformance import onnx as suite
+from tilewright.build import deploy
+from tilewright.build.options import Clock, Options
 from tilewright.core.diag import CompileError
 from tilewright.core.types import Array
-from tilewright.frontend.onnx_given import NeedsCall
+from tilewright.frontend.onnx.given import NeedsCall
 from tilewright.frontend.source import import_source
-from tilewright.options import Clock, Options
 from tilewright.runtime.manifest import Manifest, TensorSpec
 from tilewright.runtime.shapes import ShapeBinder
 from tilewright.runtime.values import dtype_of
+from tilewright.tools.conformance import onnx as suite
 
 _FUNCTIONS = {
     "info": "const tw_model_info *(*info)(void)",

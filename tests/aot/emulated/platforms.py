@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from tilewright.codegen.isa import x86
+from tilewright.target import x86
 
 HERE = Path(__file__).parent
 NATIVE = "env"  # runs a program as it is

@@ -1,7 +1,7 @@
 """Schedules as a file: the steps of each kernel under the kernel's name, as text that a person can edit.
 
 In: text, or kernels with their steps. Out: a ``ScheduleBook``, whose ``problems`` list every line that can't be read;
-text; a kernel made by its own steps. Not its business: which steps are good (``tile.default``).
+text; a kernel made by its own steps. Not its business: which steps are good (``choose.default``).
 
 The form, with a comment behind ``//``; ``docs/schedules.md`` describes the steps::
 

@@ -1,7 +1,7 @@
 """Primitives that give a reduction partial results: rfactor, spread.
 
 In: a kernel, the name of the buffer that is reduced, a loop of the reduction. Out: a kernel that means the same but for
-the order of a sum, or a ``ScheduleError``. Not its business: which reductions want that (``tile.rules``).
+the order of a sum, or a ``ScheduleError``. Not its business: which reductions want that (``choose.strategies``).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A schedule as data: a list of (primitive, arguments) that prints and replays; ``book`` has its file.
 
 In: steps. Out: kernels; text. Replaying on the same unscheduled kernel gives the identical kernel.
-Not its business: choosing steps (``tile.default``).
+Not its business: choosing steps (``choose.default``).
 """
 
 from __future__ import annotations

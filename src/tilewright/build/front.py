@@ -1,0 +1,102 @@
+"""``tilewright.compile``: what an earlier compile has made is found by the runtime alone.
+
+In: what the user wrote. Out: a compiled model, from the cache or by ``driver``, which is imported only then: the whole
+compiler takes longer to import than a model takes to load. Not its business: anything else.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from tilewright.runtime.answers import Keyed, find_answer, keyed_source, question
+from tilewright.runtime.artifact import Artifact
+from tilewright.runtime.cache import Cache
+from tilewright.runtime.host import misfit
+from tilewright.runtime.model import CompiledModel, LoadedModel
+from tilewright.runtime.threads import checked_threads
+
+
+def compile(
+    source: Any,
+    example_inputs: Any = None,
+    *,
+    dynamic_shapes: Any = None,
+    input_shapes: Mapping[str, Sequence[int | str]] | None = None,
+    fix_dims: Mapping[str, int] | None = None,
+    threads: int | None = None,
+    target: str = "native",
+    precision: str = "fp32",
+    optimize: int | str = 2,
+    accuracy: str = "default",
+    schedule: str | os.PathLike[str] | None = None,
+    cache: bool = True,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> CompiledModel:
+    """Compile a model to native code.
+
+    ``source`` is the path, bytes or ``ModelProto`` of an ONNX model, a ``torch.nn.Module`` (with ``example_inputs``, in
+    order or a dict by name, and, for symbolic sizes, ``dynamic_shapes`` as ``torch.export`` takes them), an
+    ``ExportedProgram`` or the path of one (``.pt2``), or a ``Graph``.
+    ``input_shapes`` fixes or renames dimensions of an ONNX model's inputs; ``fix_dims`` gives symbolic dimensions a
+    number. ``threads`` is the most threads a call uses (default: what affinity, container quota and
+    ``TILEWRIGHT_THREADS`` allow). With ``precision="bf16"`` products and convolutions read operands rounded to bf16 and
+    sum in f32; all else stays in f32. ``optimize="size"`` gives little code and small weights, at the cost of speed.
+    ``accuracy="exact"`` keeps every convolution a plain sum; the default takes Winograd's form where that pays and its
+    error stays within 1e-4 of the largest output. ``schedule`` is a file of schedules (``docs/schedules.md``) for some
+    or all kernels. ``progress`` is told a stage's name, steps done and steps in all, 0 where their number
+    is not known.
+
+    Raises ``CompileError`` listing every problem of the model, ``OptionError`` for an option.
+    """
+    asked: dict[str, Any] = {"example_inputs": example_inputs, "dynamic_shapes": dynamic_shapes}
+    options: dict[str, Any] = {
+        "target": target, "precision": precision, "optimize": optimize, "accuracy": accuracy, "schedule": schedule,
+    }  # fmt: skip
+    sizes: dict[str, Any] = {"input_shapes": input_shapes, "fix_dims": fix_dims, "threads": threads}
+    keyed = Keyed(source)
+    if cache and schedule is None and example_inputs is None and dynamic_shapes is None:
+        keyed, found = _known(keyed, input_shapes, fix_dims, threads, (target, precision, optimize, accuracy))
+        if found is not None:
+            found.exporter = partial(_export, source, **asked, **sizes, **options)
+            return found
+    from tilewright.build import driver
+
+    return driver.compile(source, **asked, **sizes, **options, cache=cache, progress=progress, keyed=keyed)
+
+
+def _known(
+    keyed: Keyed,
+    input_shapes: Mapping[str, Sequence[int | str]] | None,
+    fix_dims: Mapping[str, int] | None,
+    threads: int | None,
+    options: tuple[object, ...],
+) -> tuple[Keyed, CompiledModel | None]:
+    """What an earlier compile has stored; with what was found out about the source on the way."""
+    start, store = time.perf_counter(), Cache()
+    keyed = keyed_source(keyed.source, store, input_shapes, fix_dims)
+    known = time.perf_counter()
+    artifact = find_answer(store, question(keyed.key, *options)) if keyed.key else None
+    if artifact is None:
+        return keyed, None
+    read = time.perf_counter()
+    model = _ready(artifact, checked_threads(threads))
+    spent = {"key": known - start, "cache": read - known, "link": time.perf_counter() - read}
+    model.manifest.report.update(seconds={name: round(s, 6) for name, s in spent.items()}, from_cache=True)
+    return keyed, model
+
+
+def _ready(artifact: Artifact, threads: int | None) -> CompiledModel:
+    if misfit(artifact.manifest.target) is not None:
+        return CompiledModel(artifact.manifest, artifact.objects, artifact.weights)
+    return LoadedModel(artifact.manifest, artifact.objects, artifact.weights, threads=threads)
+
+
+def _export(source: Any, folder: str | os.PathLike[str], **options: Any) -> Any:
+    """``tilewright.export``, loaded by the first export."""
+    from tilewright.build.deploy import export
+
+    return export(source, folder, **options)

@@ -1,0 +1,237 @@
+"""From the computations that a plan asks for to their object code, each distinct one made once.
+
+In: computations, a target, perhaps a file of schedules. Out: ``KernelSpec`` for the planner, then objects, in order.
+Not its business: which ops share a kernel (``partition``), by which rules one is scheduled (``tile``).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from hashlib import sha256
+
+from tilewright.build.options import Clock, Options
+from tilewright.choose.default import OnBroken, Scheduled, forgive, refuse, schedule_by, schedule_with_steps
+from tilewright.choose.shares import times_of
+from tilewright.codegen.cpu.dot import dots_of
+from tilewright.codegen.cpu.llvm import compile_text, emit
+from tilewright.core.expr import to_text
+from tilewright.core.passes import Pass, run_pipeline
+from tilewright.core.types import Array, product
+from tilewright.partition.computation import GroupComputation
+from tilewright.partition.plan import KernelSpec, Packing, Planner
+from tilewright.partition.program import Call
+from tilewright.partition.projections import Core
+from tilewright.partition.work import Work, products_of, work_of
+from tilewright.runtime.artifact import ObjectImage
+from tilewright.runtime.env import read_environment
+from tilewright.runtime.errors import ResourceError
+from tilewright.runtime.manifest import ScratchSpec
+from tilewright.target.target import Target
+from tilewright.target.tile import Machine
+from tilewright.tile.errors import ScheduleFileError
+from tilewright.tile.ir import Kernel, Packed, Role, Space
+from tilewright.tile.pack import pack_into, packing_computation
+from tilewright.tile.schedule import Schedule
+from tilewright.tile.schedule.book import ScheduleBook, no_code, unknown_kernel
+from tilewright.tile.verify import verify
+
+
+@dataclass(frozen=True)
+class Checks:
+    """What the compiler checks of itself on the way: the code does not depend on it.
+
+    ``verify``: graphs after every pass, and every kernel. ``on_broken``: what becomes of a rule with a mistake.
+    """
+
+    verify: bool = False
+    on_broken: OnBroken = forgive
+
+
+LENIENT, STRICT = Checks(), Checks(verify=True, on_broken=refuse)
+
+
+def default_checks() -> Checks:
+    """As the environment says (``TILEWRIGHT_STRICT``)."""
+    return STRICT if read_environment().strict_compiler else LENIENT
+
+
+class KernelBuilder:
+    """Schedules each distinct computation once and compiles it once.
+
+    LLVM works in a thread of its own (its library releases Python's lock), while this one schedules and emits the next
+    kernel: two cores share a compile without worker processes.
+    """
+
+    def __init__(self, target: Target, clock: Clock, schedules: str = "", checks: Checks = LENIENT) -> None:
+        self.target = target
+        self.checks = checks
+        self.book = ScheduleBook.parse(schedules)
+        self.problems = list(self.book.problems)
+        self.schedules: dict[str, Schedule] = {}
+        self.groups: dict[str, GroupComputation] = {}
+        self.machine = machine_of(target)
+        self.clock = clock
+        self.kernels: dict[str, Kernel] = {}
+        self.specs: dict[str, KernelSpec] = {}
+        self.labels: dict[str, str] = {}
+        self.scratch: dict[str, ScratchSpec] = {}
+        self.sizes: dict[str, int] = {}
+        self.work: dict[str, Work | None] = {}
+        self.products: dict[str, tuple[str, ...]] = {}
+        self.beside: set[str] = set()
+        self.process = os.getpid()
+
+    def planner(self, passes: Sequence[Pass], options: Options) -> Planner:
+        """A planner that asks this builder for kernels, and whose sub-graphs go through ``passes``."""
+        fuse, large = options.optimize != 0, self.machine.large_bytes
+        n_cores = self.target.n_cores if fuse and self.target.has_threads else 1
+        core = Core(self.machine.l2_bytes, self.machine.vector_bytes, self.machine.fma_ports)
+        optimise = partial(run_pipeline, passes=passes, check=self.checks.verify)
+        return Planner(self.schedule, optimise, fuse=fuse, large=large, core=core, n_cores=n_cores)
+
+    def finish_plan(self, planner: Planner) -> None:
+        """Note which kernels run beside others, and raise everything that is wrong with the book."""
+        for program, _ in planner.plans:
+            for b in program.beside:
+                self.beside.update(s.kernel for s in program.steps[b.first :][: len(b.members)] if isinstance(s, Call))
+        self._check_book()
+
+    def schedule(self, made: GroupComputation, label: str) -> KernelSpec:
+        """The kernel of a computation; equal computations share one."""
+        spec = self.specs.get(made.text)
+        if spec is None:
+            name = "k_" + sha256(made.text.encode()).hexdigest()[:16]
+            with self.clock.stage("schedule"):
+                kernel = self._scheduled(made, name)
+            spec = self.specs[made.text] = _spec(kernel, made, self.machine)
+            self.kernels[name] = kernel
+            self.groups[name] = made
+            self.labels[name] = label
+            self.work[name] = work_of(made)
+            self.products[name] = products_of(made)
+        return spec
+
+    def _scheduled(self, made: GroupComputation, name: str) -> Kernel:
+        """By the book where it has the kernel, else by the rules; a mistake in the book waits for ``finish_plan``."""
+        found: Scheduled | None = None
+        if name in self.book.lines:
+            lines = self.book.lines[name]
+            try:
+                found = schedule_by(made.computation, self.machine, made.constants, name, lines)
+                emit(found.kernel, self.target)
+            except ScheduleFileError as e:
+                self.problems += e.problems
+                found = None
+            except Exception as e:
+                self.problems.append(no_code(self.book.heads[name], name, e))
+                found = None
+        if found is None:
+            found = schedule_with_steps(made.computation, self.machine, made.constants, name, self.checks.on_broken)
+        if self.checks.verify:
+            verify(found.kernel)
+        self.schedules[name] = found.schedule
+        return found.kernel
+
+    def _check_book(self) -> None:
+        """Raise everything that is wrong with the book, kernels that the model lacks included."""
+        names = list(self.kernels)
+        strange = [unknown_kernel(n, k, names) for k, n in self.book.heads.items() if k not in self.kernels]
+        if self.problems or strange:
+            raise ScheduleFileError(sorted([*self.problems, *strange], key=lambda p: p.loc.line))
+
+    def start(self) -> list[tuple[str, Future[bytes]]]:
+        """Emit every kernel, in order of first use, and leave the rest to LLVM's thread."""
+        pending: list[tuple[str, Future[bytes]]] = []
+        llvm = ThreadPoolExecutor(1, thread_name_prefix="tilewright-llvm")
+        for k, name in enumerate(self.kernels):
+            self.clock.tell("kernels", k, len(self.kernels))
+            pending.append((name, llvm.submit(compile_text, self._emitted(name), self.target)))
+        llvm.shutdown(wait=False)
+        return pending
+
+    def texts(self) -> dict[str, str]:
+        """The module of every kernel by name, in order of first use."""
+        found: dict[str, str] = {}
+        for k, name in enumerate(self.kernels):
+            self.clock.tell("kernels", k, len(self.kernels))
+            found[name] = self._emitted(name)
+        return found
+
+    def most_scratch(self) -> ScratchSpec:
+        """Enough for each kernel that was emitted."""
+        return ScratchSpec.most(self.scratch.values())
+
+    def _emitted(self, name: str) -> str:
+        with self.clock.stage("emit"):
+            made = emit(self.kernels[name], self.target, part=name in self.beside)
+        self.scratch[name] = made.scratch
+        return made.text
+
+    def finish(self, pending: Sequence[tuple[str, Future[bytes]]]) -> list[ObjectImage]:
+        """Object code of every kernel that was started; ``ResourceError`` in a child forked since, without threads."""
+        if os.getpid() != self.process:
+            remedy = "compile again in this process, or fork before compiling"
+            raise ResourceError("this process was forked in the middle of a compile", remedy=remedy)
+        images = []
+        with self.clock.stage("llvm (wait)"):
+            for k, (name, made) in enumerate(pending):
+                self.clock.tell("llvm (wait)", k, len(pending))
+                images.append(ObjectImage(name, made.result()))
+        self.sizes = {image.name: len(image.data) for image in images}
+        return images
+
+    def parameter_counts(self) -> dict[str, int]:
+        return {name: len(kernel.params) for name, kernel in self.kernels.items()}
+
+
+def _spec(kernel: Kernel, made: GroupComputation, machine: Machine) -> KernelSpec:
+    """Parameters are matched with the computation's inputs by name; several layouts of one constant may be read."""
+    places = {p.buffer: p for p in kernel.places}
+    position = {b.name: k for k, b in enumerate(made.computation.inputs)}
+    packed = {p.param: p for p in kernel.packed}
+    reads = tuple(
+        (position[packed[b].source.name], _packing(packed[b])) if b in packed else (position[b.name], None)
+        for b in kernel.params
+        if b in packed or b.name in position
+    )
+    rest = kernel.params[len(reads) + len(made.computation.outputs) :]
+    assert all(places[b].role is Role.TMP and places[b].space is Space.GLOBAL for b in rest)
+    scratch = tuple(product(b.shape) * b.dtype.n_bytes for b in rest)
+    return KernelSpec(kernel.name, kernel.sizes, scratch, reads, times_of(kernel, machine))
+
+
+def _packing(packed: Packed) -> Packing:
+    n = product(packed.param.shape) * packed.param.dtype.n_bytes
+    assert isinstance(n, int)
+    shapes = f"{packed.param.shape} {packed.source.shape}"
+    layout = f"{shapes} {[s.name for s in packed.grid]} {[to_text(i) for i in packed.index]}"
+    fill = partial(_fill, packed)
+    return Packing(layout, n, fill, packing_computation(packed))
+
+
+def _fill(packed: Packed, out: Array, array: Array) -> None:
+    pack_into(out.view(array.dtype), packed, array)
+
+
+def machine_of(target: Target) -> Machine:
+    """The part of a target that schedules look at."""
+    return Machine(
+        vector_bytes=target.vector_bytes,
+        n_vector_registers=target.n_vector_registers,
+        fma_ports=target.fma_ports,
+        has_fma=target.has_fma,
+        has_masks=target.has_masks,
+        has_prefetch=target.has_prefetch,
+        load_ports=target.load_ports,
+        issue_width=target.issue_width,
+        l1_bytes=target.l1_bytes,
+        l2_bytes=target.l2_bytes,
+        llc_bytes=target.llc_bytes,
+        n_cores=target.n_cores,
+        dots=dots_of(target),
+        max_copies=target.max_copies,
+    )

@@ -1,0 +1,152 @@
+"""What a user chooses about a compile, and the clock that says where its time went.
+
+In: the options of ``compile``, ``export`` and the command line. Out: ``Options``, checked, and their passes.
+Not its business: what a stage does with them.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from tilewright.core.diag import OptionError
+from tilewright.core.passes import Pass
+from tilewright.graph.pipeline import passes_for
+from tilewright.graph.precision import Precision
+from tilewright.target.target import Target
+
+PRECISIONS: tuple[str, ...] = ("fp32", "bf16")
+ACCURACIES: tuple[str, ...] = ("default", "exact")
+SIZE = "size"
+LEVELS = (0, 1, 2, SIZE)
+Level = int | str
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Options:
+    """Everything besides the model that decides the code; all of it is part of the cache key.
+
+    ``target`` is a name that ``Target.parse`` knows; ``optimize`` is 0 (a kernel per op), 1 (no layout changes),
+    2, or "size": all passes, and of every choice the one with less code and smaller weights.
+    ``precision`` "bf16" lets products and convolutions of f32 read bf16 (``graph.precision``).
+    ``accuracy`` "default" allows forms whose error stays within 1e-4 of the largest output, "exact" none of them.
+    ``schedule`` is the text of a file of schedules (``tile.schedule.book``); kernels that it leaves out get the rules'.
+    """
+
+    target: str = "native"
+    precision: str = "fp32"
+    optimize: Level = 2
+    accuracy: str = "default"
+    schedule: str = ""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.target, str):
+            raise OptionError(f"target={self.target!r:.80} is no name", remedy="use a name that Target.parse knows")
+        if self.accuracy not in ACCURACIES:
+            raise OptionError(f"accuracy {self.accuracy!r} is not offered", remedy=f"use one of {list(ACCURACIES)}")
+        if self.precision not in PRECISIONS:
+            raise OptionError(f"precision {self.precision!r} is not offered", remedy=f"use one of {list(PRECISIONS)}")
+        if type(self.optimize) not in (int, str) or self.optimize not in LEVELS:
+            raise OptionError(f"optimize={self.optimize!r} is not a level", remedy='use 0, 1, 2 or "size"')
+
+    @property
+    def machine(self) -> Target:
+        """The target as the level wants it."""
+        target = Target.parse(self.target)
+        return target.for_size() if self.optimize == SIZE else target
+
+    def shown(self) -> dict[str, Any]:
+        """What a report says of them: of schedules a digest."""
+        fields = asdict(self)
+        if text := fields.pop("schedule"):
+            fields["schedule"] = sha256(text.encode()).hexdigest()[:16]
+        return fields
+
+
+def read_schedule(path: str | os.PathLike[str] | None) -> str:
+    """The text of a file of schedules; ``OptionError`` when it can't be read."""
+    if path is None:
+        return ""
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, TypeError, ValueError) as e:
+        is_text = not isinstance(e, UnicodeDecodeError)
+        why = (e.strerror if isinstance(e, OSError) else e) if is_text else "it is not text"
+        remedy = "write one with `tilewright ir MODEL --stage schedule -o FILE`"
+        shown = os.fspath(path) if isinstance(path, os.PathLike) else path
+        raise OptionError(f"the schedules {shown!r:.200} can't be read: {why}", remedy=remedy) from e
+
+
+def check_sizes_given(fix_dims: Any, input_shapes: Any) -> None:
+    """``OptionError`` unless sizes are numbers by name, and shapes sequences of numbers and names by name."""
+    if fix_dims is not None:
+        is_right = isinstance(fix_dims, Mapping) and all(
+            isinstance(name, str) and _is_size(size) for name, size in fix_dims.items()
+        )
+        if not is_right:
+            raise OptionError(f"fix_dims={fix_dims!r:.80} has no sizes by name", remedy='write {"batch": 4}')
+    if input_shapes is not None:
+        is_right = isinstance(input_shapes, Mapping) and all(
+            isinstance(name, str) and isinstance(shape, tuple | list) and all(map(_is_dim, shape))
+            for name, shape in input_shapes.items()
+        )
+        if not is_right:
+            remedy = 'write {"x": (4, "width")}'
+            raise OptionError(f"input_shapes={input_shapes!r:.80} has no shapes by name", remedy=remedy)
+
+
+def _is_size(value: Any) -> bool:
+    return hasattr(type(value), "__index__") and not isinstance(value, bool)
+
+
+def _is_dim(value: Any) -> bool:
+    return isinstance(value, str) or _is_size(value)
+
+
+@dataclass
+class Clock:
+    """Seconds spent per stage of one compile; a stage within another does not count for that one."""
+
+    progress: Progress | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
+    _inner: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.progress is not None and not callable(self.progress):
+            raise OptionError(f"progress={self.progress!r:.80} can't be called", remedy="pass a function, or None")
+
+    def tell(self, stage: str, done: int, total: int) -> None:
+        """Report progress to whoever listens; a ``total`` of 0 says that the number of steps is not known."""
+        if self.progress is not None:
+            self.progress(stage, done, total)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Add the time of a block to a stage, and say that it begins."""
+        self.tell(name, 0, 0)
+        outer, self._inner = self._inner, 0.0
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            took = time.perf_counter() - start
+            self.seconds[name] = self.seconds.get(name, 0.0) + took - self._inner
+            self._inner = outer + took
+
+
+def graph_passes(options: Options, target: Target) -> tuple[Pass, ...]:
+    """The passes that the options ask for."""
+    level = options.optimize if isinstance(options.optimize, int) else 2
+    lanes = target.lanes(4) if options.accuracy == "default" and options.optimize != SIZE else 0
+    if options.precision == "bf16":
+        return (*passes_for(level, lanes=lanes, per_lane=2 if target.has_bf16 else 1), Precision())
+    return passes_for(
+        level, lanes=lanes, n_cores=target.n_cores, multiplies=target.multiplies, l2_bytes=target.l2_bytes
+    )

@@ -1,0 +1,378 @@
+"""Which stages of a computation one rule schedules together.
+
+In: the stages of a normalised computation. Out: clusters in an order that respects what reads what.
+Not its business: how a cluster is scheduled (``rules``).
+
+Kinds, by structure: ``contract``: a reduction with an operand contiguous along its last output axis, and the one plain
+stage that alone reads it over as many points; ``rows``: reductions along the contiguous axis with the plain stages
+around them that only they use; ``chain``: a contraction whose operand is a temporary, made from another reduction
+through reductions along the axis that the contraction walks; ``ring``: a contraction through a window, and the one
+before it that makes what the window slides over; ``projected``: a product, point by point, of what a window makes, and
+what is made for the window as in a ring; ``plane``: sums over windows of a plane, lanes along its rows, by
+constants, and the plain stage that makes the padded plane; ``transformed``: a product whose operand two plain stages
+make for it, with the plain stage that reads it and the root that reads that one; ``pointwise``: a plain stage;
+``other``: folds with a state, scatters: plain loops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from math import prod
+
+from tilewright.choose.cost import MAX_UNROLLED
+from tilewright.core.compute import Buffer, Computation, Load, Stage, Value, buffers_of_value
+from tilewright.core.compute import walk as walk_value
+from tilewright.core.expr import Dim, Sym, symbols
+from tilewright.core.types import product
+from tilewright.tile.affine import group_along, linear, period, stride_along
+
+MAX_TAPS = 128
+MAX_STRIDE = 3
+"""Elements so far apart, a vector of them, are brought together by two shuffles."""
+TRANSFORMED_STAGES, PRODUCT = 5, 2
+"""How many stages a transformed product has, and which of them is the product."""
+
+
+class Kind(Enum):
+    """What rule a cluster is for."""
+
+    CONTRACT = "contract"
+    ROWS = "rows"
+    CHAIN = "chain"
+    RING = "ring"
+    PLANE = "plane"
+    PROJECTED = "projected"
+    TRANSFORMED = "transformed"
+    POINTWISE = "pointwise"
+    OTHER = "other"
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Stages that one rule schedules together; the last one is the root.
+
+    Of a chain, a ring or a projection: ``last`` is the last contraction; ``has_lanes`` says that the first one's last
+    axis can be lanes too.
+    """
+
+    stages: tuple[Stage, ...]
+    kind: Kind
+    last: Stage | None = None
+    has_lanes: bool = False
+
+    @property
+    def root(self) -> Stage:
+        return self.stages[-1]
+
+
+def clusters_of(
+    stages: list[Stage], computation: Computation, constants: Container[Buffer], *, chains: bool = True
+) -> list[Cluster]:
+    """Every stage in exactly one cluster, roots in the computation's order; ``chains``: may there be such clusters?"""
+    reads = {id(s): _read_by(s) for s in stages}
+    readers = {t: [s for s in stages if t in reads[id(s)]] for t in computation.temps}
+    kinds = {id(s): _kind(s, constants) for s in stages}
+    taken: set[int] = set()
+    found: list[Cluster] = []
+    for root in reversed(stages):
+        if id(root) in taken:
+            continue
+        around = transformed_to(root, stages, computation) if chains else None
+        if around is not None and not taken & {id(s) for s in around}:
+            taken |= {id(s) for s in around}
+            found.append(Cluster(tuple(around), Kind.TRANSFORMED))
+            continue
+        group, kind, last = [root], kinds[id(root)], None
+        epilogue = _contraction_of(root, stages, readers, kinds, taken) if kind is Kind.POINTWISE else None
+        if epilogue is not None:
+            group, kind = [epilogue, root], Kind.CONTRACT
+        if chains and kind is Kind.CONTRACT and (chain := _chain(group, stages, readers, kinds, taken)):
+            last, group, kind = group[0], chain, Kind.CHAIN
+        before = ring_before(group[0], stages, computation) if chains and kind is Kind.CONTRACT else []
+        if before and kinds[id(before[0])] is Kind.CONTRACT and not taken & {id(s) for s in before}:
+            last, group, kind = group[0], [*before, *group], Kind.RING
+        plane = plane_before(group[0], stages, computation, constants) if chains and kind is Kind.CONTRACT else None
+        if plane is not None and id(plane) not in taken:
+            group, kind = [plane, *group], Kind.PLANE
+        before = projection_before(group[0], stages, computation) if chains and kind is Kind.CONTRACT else []
+        if before and _are_contractions(before, kinds) and not taken & {id(s) for s in before}:
+            last, group, kind = group[0], [*before, *group], Kind.PROJECTED
+        if kind in (Kind.POINTWISE, Kind.ROWS):
+            group = _row_group(root, stages, readers, kinds, taken)
+            kind = Kind.ROWS if any(s.reduction for s in group) else Kind.POINTWISE
+            group = group if kind is Kind.ROWS else [root]
+        taken |= {id(s) for s in group}
+        found.append(Cluster(tuple(group), kind, last, kinds[id(group[0])] is Kind.CONTRACT))
+    return found[::-1]
+
+
+def _read_by(s: Stage) -> frozenset[Buffer]:
+    return frozenset[Buffer]().union(*map(buffers_of_value, s.values))
+
+
+def _kind(s: Stage, constants: Container[Buffer]) -> Kind:
+    if s.update is not None or any(isinstance(i, Value) for i in s.index):
+        return Kind.OTHER
+    if s.reduction is None:
+        return Kind.POINTWISE
+    if not isinstance(s.reduction.op, str) or not s.reduction.axes:
+        return Kind.OTHER
+    return Kind.CONTRACT if _has_lanes(s, constants) else Kind.ROWS
+
+
+def _has_lanes(s: Stage, constants: Container[Buffer]) -> bool:
+    """Can the last output axis be lanes?
+
+    Among the loads that the reduction walks, one is contiguous along it or what windows slide over, lies in groups of
+    the reduction beside each other, or is a constant that depends on it (it will be packed); and no run-time operand
+    jumps along it while it is contiguous along the reduction.
+    """
+    if not s.axes or s.reduction is None:
+        return False
+    last = s.axes[-1].sym
+    good = False
+    for x in walk_value(s.expr):
+        if not isinstance(x, Load):
+            continue
+        along = [stride_along(x.buffer, x.index, a.sym) for a in s.reduction.axes]
+        if all(c == 0 for c in along):
+            continue
+        stride = stride_along(x.buffer, x.index, last)
+        groups = [group_along(x.buffer, x.index, a.sym) for a in s.reduction.axes]
+        is_packed = stride != 0 and x.buffer in constants
+        if stride == 1 or _slides(stride, along, s) or (stride in groups and stride != 0) or is_packed:
+            good = True
+        elif stride != 0 and 1 in along and not _repeats(x, last):
+            return False
+    return good
+
+
+def _slides(stride: Dim | None, along: Sequence[Dim | None], s: Stage) -> bool:
+    """Do windows a few elements apart slide over the operand? Single rows that lie behind each other don't slide."""
+    assert s.reduction is not None
+    rows = [a.extent for a in s.reduction.axes]
+    return stride in range(2, MAX_STRIDE + 1) and 1 in along and is_window(s, weighted=True) and rows != [stride]
+
+
+def _repeats(x: Load, sym: Sym) -> bool:
+    """Do neighbours along ``sym`` read the same element, as the output channels of one group do?"""
+    offset = linear(x.buffer, x.index)
+    return offset is not None and period(offset, sym) is not None
+
+
+def is_window(stage: Stage, *, weighted: bool = False) -> bool:
+    """A short reduction, of numeric extents, over values that all differ along the last axis: depthwise, pooling.
+
+    ``weighted``: or over such ones and others that are the same along it, the weights of a plane.
+    """
+    return _is_short(stage, weighted=weighted) and all(isinstance(a.extent, int) for a in stage.axes)
+
+
+def _is_short(stage: Stage, *, weighted: bool = False) -> bool:
+    """Is it a window, of any size?"""
+    reduced = stage.reduction.axes if stage.reduction else ()
+    taps = [a.extent for a in reduced if isinstance(a.extent, int)]
+    if not stage.axes or len(taps) < len(reduced) or not taps or taps[-1] > MAX_UNROLLED or prod(taps) > MAX_TAPS:
+        return False
+    loads = [x for v in stage.exprs for x in walk_value(v) if isinstance(x, Load)]
+    strides = [stride_along(x.buffer, x.index, stage.axes[-1].sym) for x in loads]
+    return None not in strides and (weighted or 0 not in strides)
+
+
+def ring_before(window: Stage, stages: Sequence[Stage], computation: Computation) -> list[Stage]:
+    """The reduction, and the plain stage that alone reads it, that make the one temporary over which a window slides.
+
+    Empty when there are no such two: the window reads the temporary at other places of the last axis than it writes,
+    something else reads it too, or it is not made element by element from the reduction's.
+    """
+    if not is_window(window):
+        return []
+    slid = [x for x in _loads(window.expr) if x.buffer in computation.temps]
+    if len(slid) != 1 or slid[0].index[-1] != window.axes[-1].sym:
+        return []
+    strip = _only_maker(slid[0].buffer, window, stages)
+    if (
+        strip is None
+        or strip.reduction is not None
+        or [i for i in strip.index if i != 0] != [a.sym for a in strip.axes]
+    ):
+        return []
+    read = [x for x in _loads(strip.expr) if x.buffer in computation.temps and x.index == strip.index]
+    for x in dict.fromkeys(read):
+        source = _only_maker(x.buffer, strip, stages)
+        if source is not None and source.reduction is not None and source.out.shape == strip.out.shape:
+            return [source, strip]
+    return []
+
+
+def plane_before(
+    window: Stage, stages: Sequence[Stage], computation: Computation, constants: Container[Buffer]
+) -> Stage | None:
+    """The plain stage that makes the one temporary over whose rows a window slides, which only taps are summed of.
+
+    None when there is no such stage: other axes than the window's are summed, the rest of what is read is no constant
+    or differs along the rows, or there is no axis outside of the plane.
+    """
+    if window.reduction is None or not window.axes:
+        return None
+    loads = _loads(window.expr)
+    slid, others = ([x for x in loads if (x.buffer in computation.temps) is is_temp] for is_temp in (True, False))
+    if len(slid) != 1 or any(x.buffer not in constants for x in others) or not _walks_plane(slid[0], window):
+        return None
+    if any(stride_along(x.buffer, x.index, window.axes[-1].sym) != 0 for x in others):
+        return None
+    maker = _only_maker(slid[0].buffer, window, stages)
+    return maker if maker is not None and maker.reduction is None else None
+
+
+def _walks_plane(x: Load, window: Stage) -> bool:
+    """Does every axis of the reduction slide along a dimension together with one of the last axes of the result?"""
+    assert window.reduction is not None
+    reduced, axes = {a.sym for a in window.reduction.axes}, [a.sym for a in window.axes]
+    slid = [symbols(i) for i in x.index if not isinstance(i, Value) and symbols(i) & reduced]
+    own = [s for i in slid for s in axes if s in i]
+    return 0 < len(slid) == len(reduced) == len(own) < len(axes) and own == axes[len(axes) - len(own) :]
+
+
+def projection_before(product: Stage, stages: Sequence[Stage], computation: Computation) -> list[Stage]:
+    """The window, and the plain stage that alone reads it, if any, of whose result a product reads point by point.
+
+    Before them what is made for the window alone (:func:`ring_before`). Empty when the product does not read a
+    temporary's last axis along its one reduction, and the others by loops of its own, or no window makes it.
+    """
+    reduced = product.reduction.axes if product.reduction and product.reduction.op == "add" else ()
+    own = [a.sym for a in product.axes]
+    for x in _loads(product.expr) if len(reduced) == 1 else []:
+        rows = [i for i in x.index[:-1] if i != 0]
+        if x.buffer not in computation.temps or x.index[-1:] != (reduced[0].sym,) or rows != own[:-1]:
+            continue
+        made = _only_maker(x.buffer, product, stages)
+        found = [made] if made is not None else []
+        if made is not None and made.reduction is None:
+            same = (y.buffer for y in _loads(made.expr) if y.buffer in computation.temps and y.index == made.index)
+            makers = (_only_maker(t, made, stages) for t in dict.fromkeys(same))
+            found = next(([w, made] for w in makers if w is not None and w.reduction is not None), [])
+        if found and _is_short(found[0]):
+            return [*ring_before(found[0], stages, computation), *found]
+    return []
+
+
+def _are_contractions(group: Sequence[Stage], kinds: dict[int, Kind]) -> bool:
+    return all(kinds[id(s)] is Kind.CONTRACT for s in group if s.reduction)
+
+
+def _only_maker(t: Buffer, reader: Stage, stages: Sequence[Stage]) -> Stage | None:
+    """The stage that alone writes a temporary, when ``reader`` alone reads it."""
+    makers = [s for s in stages if t in s.outs]
+    users = [s for s in stages if t in _read_by(s)]
+    plain = len(makers) == 1 and len(makers[0].outs) == 1 and makers[0].update is None
+    return makers[0] if plain and users == [reader] else None
+
+
+def transformed_to(root: Stage, stages: Sequence[Stage], computation: Computation) -> list[Stage] | None:
+    """The five stages of a transformed product that ends at ``root``.
+
+    Each but the last writes a temporary that the next alone reads: plain, plain, a product of what the second wrote and
+    something else, plain, plain (the root).
+    """
+    found = [root]
+    while len(found) < TRANSFORMED_STAGES:
+        reads = _read_by(found[0])
+        makers = [s for s in stages if s.out in reads and s.out in computation.temps]
+        if len(makers) != 1 or not _is_link(makers[0], found[0], stages, is_product=len(found) == PRODUCT):
+            return None
+        found.insert(0, makers[0])
+    return found if root.reduction is None and root.update is None else None
+
+
+def _is_link(s: Stage, reader: Stage, stages: Sequence[Stage], *, is_product: bool) -> bool:
+    readers = [x for x in stages if s.out in _read_by(x)]
+    fits = s.reduction is not None and s.reduction.op == "add" if is_product else s.reduction is None
+    return fits and readers == [reader] and s.update is None and len(s.outs) == 1
+
+
+def _single_reader(t: Buffer, root: Stage, readers: dict[Buffer, list[Stage]]) -> bool:
+    return len(readers.get(t, [])) == 1 and readers[t][0] is root
+
+
+def _contraction_of(
+    root: Stage, stages: list[Stage], readers: dict[Buffer, list[Stage]], kinds: dict[int, Kind], taken: set[int]
+) -> Stage | None:
+    """The contraction that only ``root`` reads, over as many points: ``root`` is its epilogue."""
+    for s in stages:
+        if id(s) in taken or kinds[id(s)] is not Kind.CONTRACT or len(s.outs) != 1:
+            continue
+        same = product([a.extent for a in root.axes]) == product([a.extent for a in s.axes])
+        if same and s.out in readers and _single_reader(s.out, root, readers):
+            return s
+    return None
+
+
+def _row_group(
+    root: Stage, stages: list[Stage], readers: dict[Buffer, list[Stage]], kinds: dict[int, Kind], taken: set[int]
+) -> list[Stage]:
+    """``root`` and, transitively, the row reductions and plain stages that only the group reads."""
+    group = [root]
+    for s in reversed(stages[: stages.index(root)]):
+        users = readers.get(s.out)
+        fits = kinds[id(s)] in (Kind.ROWS, Kind.POINTWISE) and id(s) not in taken and len(s.outs) == 1
+        if fits and users and all(any(u is g for g in group) for u in users) and _writes_once(s, stages):
+            group.insert(0, s)
+    return group
+
+
+def _chain(
+    group: list[Stage],
+    stages: list[Stage],
+    readers: dict[Buffer, list[Stage]],
+    kinds: dict[int, Kind],
+    taken: set[int],
+) -> list[Stage] | None:
+    """``group`` and all that leads to its contraction's operand, back to the reduction that makes as many elements.
+
+    None when there is no such reduction, or nothing along the rows lies between.
+    """
+    last = group[0]
+    assert last.reduction is not None
+    walked = {a.sym for a in last.reduction.axes}
+    operand = next((x.buffer for x in _loads(last.expr) if x.buffer in readers and x.index[-1] in walked), None)
+    makers = [s for s in stages if operand is not None and operand in s.outs]
+    if len(makers) != 1 or len(walked) != 1 or makers[0].reduction is not None:
+        return None
+    space = [a.extent for a in makers[0].axes]
+    source: Stage | None = None
+    chain = list(group)
+    has_row = False
+    for s in reversed(stages[: stages.index(group[-1])]):
+        users = readers.get(s.out, [])
+        if s in chain or not users or not all(any(u is g for g in chain) for u in users):
+            continue
+        if id(s) in taken or len(s.outs) != 1 or kinds[id(s)] is Kind.OTHER or not _writes_once(s, stages):
+            return None
+        extents = [a.extent for a in s.axes]
+        if s.reduction is not None and extents == space:
+            if source is not None:
+                return None
+            source = s
+        elif s.reduction is not None:
+            if kinds[id(s)] is not Kind.ROWS or extents != space[:-1]:
+                return None
+            has_row = True
+        chain.insert(0, s)
+    if source is None or not has_row:
+        return None
+    made = {source.out}
+    for s in chain:
+        if not made.isdisjoint(_read_by(s)):
+            made.add(s.out)
+    return [s for s in chain if s.out in made]  # not what other operands are made from: that is done once
+
+
+def _loads(v: Value) -> list[Load]:
+    return [x for x in walk_value(v) if isinstance(x, Load)]
+
+
+def _writes_once(s: Stage, stages: list[Stage]) -> bool:
+    return sum(1 for x in stages if s.out in x.outs) == 1

@@ -1,0 +1,201 @@
+"""The cost model: how many cycles a register tile takes over a whole box, and whether threads pay.
+
+In: the operands of a reduction as linear offsets, extents, a ``Machine``. Out: the best ``Tile``; estimates.
+Not its business: applying the tile (``rules``).
+
+A tile of ``rows x rows2 x vectors`` accumulators costs, per step of the serial reduction loops, the largest of: FMAs by
+port, loads by port, the latency of the accumulators' chains, issue slots; plus a little per load, more for a vector of
+a panel that streams from the second-level cache. Loads are *distinct* values in the tile, counted from the affine
+offsets, so windows that slide and operands that repeat need no special case.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import product as cartesian
+from math import prod
+
+from tilewright.core.expr import Dim, Sym
+from tilewright.target.tile import MANY_COPIES, Machine
+from tilewright.tile.affine import coefficient
+
+ASSUMED_EXTENT = 512
+LOAD_COST = 0.05
+PANEL_LOAD_COST = 0.2
+EXTRA_SHAPE = 0.02
+EXTRA_WINDOW = 0.1
+MIN_WINDOW_ROWS = 4
+FORK_MICROSECONDS = 8.0
+MAX_UNROLLED = 32
+CACHE_LINE = 64
+FAR = 1 << 24
+"""Bytes of a step whose length is not known are counted as more."""
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One load of the reduction's body: its element offset, and its stride along the lanes (None: not affine)."""
+
+    offset: Dim
+    lane_stride: int | None
+    is_constant: bool = False
+
+    def step(self, sym: Sym) -> int:
+        """How far one step of ``sym`` moves; an unknown distance counts as far."""
+        c = coefficient(self.offset, sym)
+        return c if isinstance(c, int) else 1 << 20
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Accumulators: ``rows`` of the row loop, ``rows2`` of a second one, ``vectors`` of the lane loop."""
+
+    rows: int = 1
+    rows2: int = 1
+    vectors: int = 1
+    cycles: float = field(default=0.0, compare=False)
+
+
+@dataclass(frozen=True)
+class Box:
+    """What a register tile is chosen for; extents of None are known at run time only.
+
+    ``registers_per_element``: where an element is wider than a register, as doubles are for some scalar machines.
+    """
+
+    lanes: Sym
+    n_lanes: int | None
+    row: Sym | None
+    n_rows: int | None
+    row2: Sym | None
+    n_rows2: int | None
+    unrolled: tuple[tuple[Sym, int], ...]
+    operands: tuple[Operand, ...]
+    registers_per_operand: int = 1
+    registers_per_element: int = 1
+
+
+def choose_tile(box: Box, machine: Machine, width: int, vectors: int | None = None) -> Tile:
+    """The tile with the fewest modelled cycles over the box; ``width`` is the vector width in elements.
+
+    ``vectors``: only tiles of as many vectors, where there are any.
+    """
+    best: Tile | None = None
+    found = list(_candidates(box, machine, width))
+    for rows, rows2, vectors in [t for t in found if t[2] == vectors] or found:
+        cycles = _box_cycles(box, machine, width, rows, rows2, vectors)
+        if best is None or cycles < best.cycles:
+            best = Tile(rows, rows2, vectors, cycles)
+    return best or Tile()
+
+
+def _candidates(box: Box, machine: Machine, width: int) -> Iterator[tuple[int, int, int]]:
+    registers = machine.n_vector_registers // box.registers_per_element
+    max_vectors = 8 if box.n_lanes is None else min(8, -(-box.n_lanes // width))
+    window = bool(box.unrolled)
+    limit = (registers // 4) if window else registers
+    limit = min(limit, machine.max_copies // prod(n for _, n in box.unrolled))
+    if window and (box.n_rows is None or box.n_rows >= MIN_WINDOW_ROWS):
+        max_vectors = 1  # a window shares nothing between vectors, and every one multiplies the border's versions
+    for vectors in range(1, max_vectors + 1):
+        for rows2 in _counts(box.row2, box.n_rows2, 2 if window else 4):
+            for rows in _counts(box.row, box.n_rows, registers):
+                if not _fit_sets(box, machine, width, rows, rows2):
+                    continue
+                accumulators = rows * rows2 * vectors
+                held = 0 if window else vectors + 1 if rows * rows2 > 1 else 2
+                held *= box.registers_per_operand
+                if accumulators + held <= limit or accumulators == 1:
+                    yield rows, rows2, vectors
+
+
+def _fit_sets(box: Box, machine: Machine, width: int, rows: int, rows2: int) -> bool:
+    """Does no set of the first-level cache get more lines of an operand's rows than it has ways?
+
+    Rows a multiple of ``set_span`` apart fall into one set, and would throw each other out at every step.
+    """
+    n_bytes, ways = machine.vector_bytes // width, machine.l1_bytes // machine.set_span
+    if rows * rows2 <= ways:
+        return True
+    for op in box.operands:
+        steps = [0 if s is None else op.step(s) * n_bytes for s in (box.row, box.row2)]
+        if op.lane_stride == 0 and max(steps) < FAR and any(steps):
+            places = {(steps[0] * i + steps[1] * j) // CACHE_LINE for i in range(rows) for j in range(rows2)}
+            counts = Counter(line % (machine.set_span // CACHE_LINE) for line in places)
+            if max(counts.values()) > ways:
+                return False
+    return True
+
+
+def _counts(sym: Sym | None, extent: int | None, limit: int) -> list[int]:
+    """Tile sizes worth trying: those that balance the rows, 127 as nine 13s and a 10 rather than 9x14+1."""
+    if sym is None:
+        return [1]
+    if extent is None:
+        return list(range(1, limit + 1))
+    if extent >= limit * limit:  # then each of them is ``extent`` split evenly, and counting takes long
+        return list(range(1, limit + 1))
+    return sorted({-(-extent // n) for n in range(1, extent + 1) if -(-extent // n) <= limit} | {1})
+
+
+def _box_cycles(box: Box, machine: Machine, width: int, rows: int, rows2: int, vectors: int) -> float:
+    shapes = 0
+    total = 0.0
+    row_parts, row2_parts = _parts(box.n_rows, rows), _parts(box.n_rows2, rows2)
+    n_vectors = None if box.n_lanes is None else -(-box.n_lanes // width)
+    for (m, cm), (m2, cm2), (v, cv) in cartesian(row_parts, row2_parts, _parts(n_vectors, vectors)):
+        shapes += 1
+        total += cm * cm2 * cv * _step_cycles(box, machine, m, m2, v)
+    extra = (EXTRA_WINDOW if box.unrolled else EXTRA_SHAPE) * MANY_COPIES / machine.max_copies
+    return total * (1 + extra * (shapes - 1))
+
+
+def _parts(extent: int | None, size: int) -> list[tuple[int, float]]:
+    """(tile size, how many) covering the extent; run-time extents count as ``ASSUMED_EXTENT`` in full tiles."""
+    if extent is None:
+        return [(size, ASSUMED_EXTENT / size)]
+    parts = [(size, float(extent // size))] if extent >= size else []
+    return parts + ([(extent % size, 1.0)] if extent % size else [])
+
+
+def _step_cycles(box: Box, machine: Machine, rows: int, rows2: int, vectors: int) -> float:
+    copies = 1
+    for _, n in box.unrolled:
+        copies *= n
+    fmas = rows * rows2 * vectors * copies
+    each = [(distinct(box, op, rows, rows2) * _vectors_of(op, vectors), op.lane_stride != 0) for op in box.operands]
+    loads = sum(n for n, _ in each)
+    latency = machine.fma_latency * copies
+    busy = max(fmas / machine.fma_ports, loads / machine.load_ports, latency, (fmas + loads) / machine.issue_width)
+    return busy + sum(n * (PANEL_LOAD_COST if is_panel else LOAD_COST) for n, is_panel in each)
+
+
+def _vectors_of(op: Operand, vectors: int) -> int:
+    return vectors if op.lane_stride != 0 else 1
+
+
+def distinct(box: Box, op: Operand, rows: int, rows2: int) -> int:
+    """How many elements of an operand a tile reads in one step: neighbours share them."""
+    walks = [(op.step(s), n) for s, n in box.unrolled]
+    walks += [(op.step(s), n) for s, n in ((box.row, rows), (box.row2, rows2)) if s is not None]
+    places = {0}
+    for step, n in walks:
+        if step:
+            places = {p + step * k for p in places for k in range(n)}
+    return len(places)
+
+
+def pays_threads(operations: float, machine: Machine, width: int) -> bool:
+    """Is the work, in element operations, long enough to wake other threads?"""
+    cycles = operations / (width * machine.fma_ports)
+    return machine.n_cores > 1 and cycles / (machine.ghz * 1000) > FORK_MICROSECONDS
+
+
+def estimate(extents: Sequence[Dim]) -> float:
+    """The number of points of a nest; run-time extents count as ``ASSUMED_EXTENT``."""
+    total = 1.0
+    for e in extents:
+        total *= e if isinstance(e, int) else ASSUMED_EXTENT
+    return total

@@ -1,0 +1,251 @@
+"""The default schedule: rules over a computation's structure and the machine's capabilities.
+
+In: a ``Computation``, a ``Machine``, and which inputs are compile-time constants. Out: a ``Kernel``; also the schedule.
+Not its business: instructions.
+
+Every computation gets a correct kernel. A rule that does not fit raises ``ScheduleError``; then the next simpler rule
+is tried, plain serial loops at last, and the reason is kept in the kernel's ``notes``. A rule that raises anything else
+has a mistake: that is ``RuleBroke``, unless the caller wants a kernel all the same (``forgive``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import groupby
+
+from tilewright.choose.clusters import Cluster, Kind, clusters_of
+from tilewright.choose.normalize import normalize
+from tilewright.choose.strategies.beside import beside, pairs
+from tilewright.choose.strategies.chain import chain
+from tilewright.choose.strategies.columns import are_few_columns
+from tilewright.choose.strategies.constants import pack_constants
+from tilewright.choose.strategies.contract import attempt, contract
+from tilewright.choose.strategies.copies import copied
+from tilewright.choose.strategies.hints import hint_operands
+from tilewright.choose.strategies.narrow import narrow
+from tilewright.choose.strategies.padding import skip_padding
+from tilewright.choose.strategies.panels import lay_in_panels
+from tilewright.choose.strategies.plane import plane
+from tilewright.choose.strategies.pointwise import plain, pointwise
+from tilewright.choose.strategies.projected import projected
+from tilewright.choose.strategies.ring import ring
+from tilewright.choose.strategies.row_sums import row_sums
+from tilewright.choose.strategies.rows import rows
+from tilewright.choose.strategies.short_rows import few_columns, short_rows
+from tilewright.choose.strategies.transformed import Transformed, transformed
+from tilewright.choose.strategies.turned_rows import turned_rows
+from tilewright.core.compute import Buffer, Computation, Load, Serial, Stage
+from tilewright.target.tile import Machine
+from tilewright.tile.errors import RuleBroke, ScheduleError
+from tilewright.tile.ir import Kernel
+from tilewright.tile.lower import lower
+from tilewright.tile.schedule import Builder, Schedule
+from tilewright.tile.schedule.book import Line, apply_lines
+
+RULE_BROKE = "a rule broke"
+OnBroken = Callable[[RuleBroke], None]
+
+
+def refuse(broken: RuleBroke) -> None:
+    """Let nobody overlook that a rule broke."""
+    raise broken
+
+
+def forgive(broken: RuleBroke) -> None:
+    """Go on with the next simpler rule, and keep a note: a slow kernel serves users better than none."""
+
+
+@dataclass(frozen=True)
+class Scheduled:
+    """A kernel, and how it came about: ``schedule.apply(lower(computation, ...))`` gives it again."""
+
+    kernel: Kernel
+    computation: Computation
+    schedule: Schedule
+
+
+def schedule(
+    computation: Computation, machine: Machine, constants: Container[Buffer] = (), name: str = "kernel"
+) -> Kernel:
+    """A fast and correct kernel for any computation."""
+    return schedule_with_steps(computation, machine, constants, name).kernel
+
+
+def schedule_with_steps(
+    computation: Computation,
+    machine: Machine,
+    constants: Container[Buffer] = (),
+    name: str = "kernel",
+    on_broken: OnBroken = refuse,
+) -> Scheduled:
+    """:func:`schedule`, with the normalised computation and the steps that were applied to it."""
+    normal, known = _normal(computation, machine, constants)
+    builder = Builder(lower(normal, name, known))
+    notes: list[str] = []
+    work = _Work(builder, machine, normal, known, notes, on_broken)
+    work.fix_vectors(normal.items)
+    work.items(normal.items)
+    skip_padding(builder)
+    pack_constants(builder, machine)
+    lay_in_panels(builder)
+    hint_operands(builder, machine)
+    kernel = replace(builder.kernel, notes=tuple(notes))
+    return Scheduled(kernel, normal, builder.schedule)
+
+
+def schedule_by(
+    computation: Computation, machine: Machine, constants: Container[Buffer], name: str, lines: Sequence[Line]
+) -> Scheduled:
+    """The kernel that a file's steps make; ``ScheduleFileError`` names the step that is not legal."""
+    normal, known = _normal(computation, machine, constants)
+    kernel = apply_lines(lower(normal, name, known), lines)
+    return Scheduled(kernel, normal, Schedule(tuple(line.step for line in lines)))
+
+
+def _normal(
+    computation: Computation, machine: Machine, constants: Container[Buffer]
+) -> tuple[Computation, list[Buffer]]:
+    """The computation that steps are written for, and its inputs that are compile-time constants."""
+    fixed = {b.name for b in computation.inputs if b in constants}
+    normal = normalize(computation, constants, machine.dots, machine.vector_bytes if machine.has_masks else 0)
+    return normal, [b for b in normal.inputs if b.name in fixed]
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What scheduling a computation goes on; ``vectors``: of a tile that reads a constant, where another fixed them."""
+
+    b: Builder
+    machine: Machine
+    computation: Computation
+    constants: Container[Buffer]
+    notes: list[str]
+    on_broken: OnBroken
+    vectors: dict[Buffer, int] = field(default_factory=dict)
+
+    def clusters(self, stages: Sequence[Stage], *, chains: bool = True) -> list[Cluster]:
+        return clusters_of(list(stages), self.computation, self.constants, chains=chains)
+
+    def items(self, items: Sequence[Stage | Serial], *, is_inside: bool = False) -> None:
+        """Runs of stages in clusters; a serial loop keeps its order, and the stages inside are scheduled at every step.
+
+        Inside of one (``is_inside``), two products that share nothing may run beside each other.
+        """
+        for run in _runs(items):
+            if isinstance(run, Serial):
+                self.items(run.body, is_inside=True)
+                continue
+            clusters = self.clusters(run)
+            pair = next(pairs(clusters, self.machine, self.constants), None) if is_inside else None
+            if pair is not None and self.tried(pair.clusters[1], partial(beside, self.b, self.machine, pair)):
+                done = [c.stages[0] for c in pair.clusters]
+                clusters = self.clusters([s for s in run if all(s is not d for d in done)])
+            for cluster in sorted(clusters, key=self.is_copy):  # those behind what reads them
+                self.cluster(cluster)
+
+    def is_copy(self, cluster: Cluster) -> bool:
+        """Is it elements of one buffer in a temporary, in another order, in a kernel round one product?"""
+        root = cluster.root
+        is_lone = len(cluster.stages) == 1 and cluster.kind is Kind.POINTWISE and root.reduction is None
+        if not is_lone or root.out not in self.computation.temps or not isinstance(root.expr, Load):
+            return False
+        return sum(isinstance(s, Stage) and s.reduction is not None for s in self.computation.items) == 1
+
+    def fix_vectors(self, items: Sequence[Stage | Serial]) -> None:
+        """What pairs of products ask of the constants that they read holds for all readers: they are packed once."""
+        for run in _runs(items):
+            if isinstance(run, Serial):
+                self.fix_vectors(run.body)
+                stages = [x for x in run.body if isinstance(x, Stage)]
+                for pair in pairs(self.clusters(stages), self.machine, self.constants) if len(stages) > 1 else ():
+                    self.vectors.update(pair.vectors)
+
+    def cluster(self, cluster: Cluster) -> None:
+        """Try the rules that may fit, best first."""
+        if not any(self.tried(cluster, rule) for rule in self.rules(cluster)):
+            plain(self.b, self.machine, [s.name for stage in cluster.stages for s in stage.outs])
+
+    def tried(self, cluster: Cluster, rule: Callable[[], None]) -> bool:
+        """Did a rule fit? One that does not leaves no trace but a note."""
+        mark = self.b.mark()
+        try:
+            rule()
+            return True
+        except ScheduleError as e:
+            self.notes.append(f"{cluster.root.out.name}: {e.message}")
+        except (ArithmeticError, AssertionError, LookupError, StopIteration, TypeError, ValueError) as e:
+            self.on_broken(RuleBroke(self.b.kernel.name, cluster.root.out.name, e))
+            self.notes.append(f"{cluster.root.out.name}: {RULE_BROKE}: {type(e).__name__}: {e}")
+        self.b.back(mark)
+        return False
+
+    def rules(self, cluster: Cluster) -> list[Callable[[], None]]:
+        b, machine = self.b, self.machine
+        names = [s.out.name for s in cluster.stages]
+        root = cluster.root
+
+        def apart_of_chain() -> None:
+            for part in self.clusters(cluster.stages, chains=False):
+                self.cluster(part)
+
+        def without_product() -> None:
+            product = next(k for k, s in enumerate(cluster.stages) if s is cluster.last)
+            for part in (cluster.stages[:product], cluster.stages[product:]):
+                for c in self.clusters(part):
+                    self.cluster(c)
+
+        def apart() -> None:
+            for s in cluster.stages:
+                self.cluster(Cluster((s,), cluster.kind if s.reduction else Kind.POINTWISE))
+
+        def by_rows() -> None:
+            if not any(attempt(b, partial(rule, b, machine, names)) for rule in (short_rows, turned_rows)):
+                rows(b, machine, names)
+
+        alone = len(names) == 1
+        top = None if alone else names[1]
+
+        def product() -> None:
+            if any(attempt(b, partial(rule, b, machine, names[0], top)) for rule in (narrow, few_columns)):
+                return
+            if are_few_columns(machine, cluster.stages[0], self.constants) and attempt(b, by_rows):
+                return
+            contract(b, machine, names[0], top, vectors=self.vectors)
+
+        if 0 in root.out.shape:
+            return []  # nothing to compute, and nothing to divide costs by
+        if cluster.kind is Kind.CHAIN:
+            return [lambda: chain(b, machine, cluster), apart_of_chain]
+        if cluster.kind is Kind.RING:
+            return [lambda: ring(b, machine, cluster), apart_of_chain]
+        if cluster.kind is Kind.PLANE:
+            return [lambda: plane(b, machine, names), apart_of_chain]
+        if cluster.kind is Kind.PROJECTED:
+            return [lambda: projected(b, machine, cluster), without_product]
+        if cluster.kind is Kind.TRANSFORMED:
+            return [lambda: transformed(b, machine, Transformed(*names)), apart_of_chain]
+        if cluster.kind is Kind.CONTRACT:
+            return [product, by_rows if alone else apart]
+        if cluster.kind is Kind.ROWS:
+            tiles = [
+                lambda: narrow(b, machine, names[0], top, has_lanes=False),
+                lambda: row_sums(b, machine, names[0], top),
+            ]
+            first = tiles if len(names) <= 2 else []
+            return [*first, by_rows] if alone else [*first, by_rows, apart]
+        if self.is_copy(cluster):
+            return [lambda: copied(b, machine, names[0])]
+        if root.reduction is None:
+            return [lambda: pointwise(b, machine, names[0])]
+        return []
+
+
+def _runs(items: Sequence[Stage | Serial]) -> Iterator[Serial | list[Stage]]:
+    """Serial loops, and between them the stages that stand together."""
+    for is_serial, run in groupby(items, lambda x: isinstance(x, Serial)):
+        if is_serial:
+            yield from (x for x in run if isinstance(x, Serial))
+        else:
+            yield [x for x in run if isinstance(x, Stage)]

@@ -1,0 +1,411 @@
+"""Rewrites of a computation before it becomes loops: fewer axes, no padding guards inside reductions.
+
+In: ``Computation``. Out: an equal ``Computation`` that schedules better.
+Not its business: loops and targets.
+
+Rewrites, each a function: ``drop_unit_axes``; ``inline`` (a temporary with one reader becomes part of it);
+``order_reductions`` (reduction axes by falling stride of what is read); ``materialize_guards`` (a padded operand of a
+reduction becomes a padded copy); ``collapse`` (adjacent axes that every access walks as one become one);
+``join_columns`` (a window's columns and channels become one axis where channels leave lanes idle); ``free_maxima``
+(maxima that need not carry NaN do not).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from dataclasses import replace
+from math import lcm
+
+from tilewright.choose.clusters import PRODUCT, is_window, projection_before, ring_before, transformed_to
+from tilewright.choose.collapse import collapse, neighbours
+from tilewright.choose.cost import estimate
+from tilewright.choose.extremes import free_maxima
+from tilewright.choose.relayout import relay_operands
+from tilewright.core.compute import (
+    Axis,
+    Binary,
+    Buffer,
+    Cast,
+    Computation,
+    Inside,
+    Load,
+    Select,
+    Serial,
+    Stage,
+    Value,
+    buffers_of_value,
+    loop_symbol,
+    operands,
+    rewrite_value,
+    substitute_index,
+    substitute_value,
+    walk,
+)
+from tilewright.core.expr import Dim, Sym, bounds, symbol_order, symbols
+from tilewright.target.tile import Dot
+from tilewright.tile.affine import coefficient, linear, stride_along
+
+MAX_INLINE_NODES = 400
+TABLE_NODES, REPEATED = 8, 8
+SAME_SETS, LINE = 1024, 64
+"""Bytes between rows of which few stay in a first-level cache beside each other; bytes by which they move apart."""
+CHEAP = ("add", "sub", "mul")
+MIN_JOINED_AXES = 3
+IDLE = 1.15
+"""Lanes in vectors of channels to channels, from where on columns and channels become one axis."""
+MAX_PERIOD = 640
+"""Lanes after which a window's weights repeat: so many stand in memory for each tap."""
+
+
+def normalize(
+    computation: Computation, constants: Container[Buffer] = (), dots: Sequence[Dot] = (), vector_bytes: int = 0
+) -> Computation:
+    """All rewrites in order; ``dots`` are the dot products that the machine has, ``vector_bytes`` the size
+    of vectors whose lanes can be masked (0: it has none).
+
+    A computation with serial loops keeps its shape: only unit axes go.
+    """
+    computation = drop_unit_axes(computation)
+    if any(isinstance(x, Serial) for x in computation.items):
+        return computation
+    computation = inline(computation)
+    computation = relay_operands(order_reductions(computation, constants), constants, dots)
+    computation = drop_unit_axes(materialize_guards(computation, _transformed_products(computation)))
+    stages = stages_of(computation)
+    if any(transformed_to(s, stages, computation) for s in stages):
+        return computation  # its rule walks tiles axis by axis
+    rings = [ring_before(s, stages, computation) for s in stages]
+    if not any(rings) and not any(projection_before(s, stages, computation) for s in stages):
+        computation = join_columns(computation, constants, vector_bytes)
+    return free_maxima(collapse(computation, constants, {found[-1].out.name for found in rings if found}))
+
+
+def stages_of(computation: Computation) -> tuple[Stage, ...]:
+    """The items of a computation without serial loops."""
+    return tuple(x for x in computation.items if isinstance(x, Stage))
+
+
+def map_stage(stage: Stage, dims: dict[Sym, Dim], axes: tuple[Axis, ...], reduced: tuple[Axis, ...] | None) -> Stage:
+    """``stage`` over other axes, with symbols replaced everywhere."""
+    red = stage.reduction
+    if red is not None and reduced is not None:
+        red = replace(red, axes=reduced, init=tuple(substitute_value(v, dims) for v in red.init))
+    return replace(
+        stage,
+        axes=axes,
+        index=tuple(substitute_index(i, dims) for i in stage.index),
+        exprs=tuple(substitute_value(v, dims) for v in stage.exprs),
+        reduction=red,
+    )
+
+
+def drop_unit_axes(computation: Computation) -> Computation:
+    """``for i<1`` -> ``i = 0`` in every stage; a stage keeps at least no axes at all."""
+
+    def go(item: Stage | Serial) -> Stage | Serial:
+        if isinstance(item, Serial):
+            return replace(item, body=tuple(go(x) for x in item.body))
+        reduced = item.reduction.axes if item.reduction else ()
+        dims: dict[Sym, Dim] = {a.sym: 0 for a in (*item.axes, *reduced) if a.extent == 1}
+        if not dims:
+            return item
+        axes = tuple(a for a in item.axes if a.sym not in dims)
+        return map_stage(item, dims, axes, tuple(a for a in reduced if a.sym not in dims))
+
+    return replace(computation, items=tuple(go(x) for x in computation.items))
+
+
+def order_reductions(computation: Computation, constants: Container[Buffer]) -> Computation:
+    """Axes of a commutative reduction in the order of falling strides of the widest run-time operand."""
+
+    def go(item: Stage | Serial) -> Stage | Serial:
+        if isinstance(item, Serial) or item.reduction is None or not isinstance(item.reduction.op, str):
+            return item
+        axes = item.reduction.axes
+        stride = {a.sym: _stride(item.exprs[0], a.sym, constants) for a in axes}
+        independent = all(not symbols(a.extent) & {b.sym for b in axes} for a in axes)
+        if not independent or len(axes) < 2:
+            return item
+        ordered = tuple(sorted(axes, key=lambda a: -stride[a.sym]))
+        return replace(item, reduction=replace(item.reduction, axes=ordered))
+
+    return replace(computation, items=tuple(go(x) for x in computation.items))
+
+
+def _stride(v: Value, sym: Sym, constants: Container[Buffer]) -> int:
+    best = 0
+    for x in walk(v):
+        if isinstance(x, Load) and x.buffer not in constants:
+            offset = linear(x.buffer, x.index)
+            c = None if offset is None else coefficient(offset, sym)
+            if c is not None and not isinstance(c, int):
+                c = bounds(c)[1] or 1 << 30
+            best = max(best, abs(c or 0))
+    return best
+
+
+def inline(computation: Computation) -> Computation:
+    """A temporary that one plain stage assigns once and one later plain stage reads is computed where it is read.
+
+    Not when: its stage reduces, updates or scatters; the reader is a reduction that would repeat arithmetic beyond
+    widening a load, or does not go along the temporary's last axis; it is read at a run-time index; what it reads is
+    written in between; the result would be very large; it is a table of positions that is read many times over. From
+    the last temporary back: two readers may have become one by then. Of an input and a result for its row (``_again``)
+    several readers compute it each: they read the input, which is there, and no copy of it has to be written.
+    """
+    items = list(stages_of(computation))
+    temps = list(computation.temps)
+    for t in reversed(computation.temps):
+        makers = [s for s in items if t in s.outs]
+        users = [s for s in items if any(t in buffers_of_value(v) for v in s.values)]
+        if len(makers) != 1 or not users or (len(users) > 1 and not _again(makers[0], items, computation.inputs)):
+            continue
+        maker = makers[0]
+        if any(items.index(maker) >= items.index(user) or not _may_inline(maker, user, items) for user in users):
+            continue
+
+        def leaf(x: Value, t: Buffer = t, maker: Stage = maker) -> Value | None:
+            if isinstance(x, Load) and x.buffer is t:
+                pairs = zip(maker.index, x.index, strict=True)
+                dims = {s: i for s, i in pairs if isinstance(s, Sym) and not isinstance(i, Value)}
+                return substitute_value(maker.expr, dims)
+            return None
+
+        def untouched(x: Value, t: Buffer = t) -> bool:
+            return t not in buffers_of_value(x)
+
+        for user in users:
+            new = replace(user, exprs=tuple(rewrite_value(v, leaf, keep=untouched) for v in user.exprs))
+            items[items.index(user)] = new
+        items.remove(maker)
+        temps.remove(t)
+    return replace(computation, items=tuple(items), temps=tuple(temps))
+
+
+def _again(maker: Stage, items: Sequence[Stage], inputs: Container[Buffer]) -> bool:
+    """Is it one operation on an input's elements in their order and a reduction's result for each row of them?"""
+    v = maker.exprs[0]
+    if not isinstance(v, Binary) or not isinstance(v.a, Load) or not isinstance(v.b, Load) or not maker.axes:
+        return False
+    reduced = {b for s in items if s.reduction is not None for b in s.outs}
+    x, row = (v.a, v.b) if v.b.buffer in reduced else (v.b, v.a)
+    if x.buffer not in inputs or row.buffer not in reduced or x.dtype.bits < 32 or v.op not in CHEAP:
+        return False
+    last = maker.axes[-1].sym
+    along = [i for i in row.index if isinstance(i, Value) or last in symbols(i)]
+    return not along and stride_along(x.buffer, x.index, last) == 1
+
+
+def _may_inline(maker: Stage, user: Stage, items: list[Stage]) -> bool:
+    if maker.reduction or maker.update or len(maker.outs) != 1:
+        return False
+    t = maker.out
+    if not _fills(maker):
+        return False
+    reads = [x for v in user.values for x in walk(v) if isinstance(x, Load) and x.buffer is t]
+    in_exprs = [x for v in user.exprs for x in walk(v) if isinstance(x, Load) and x.buffer is t]
+    if len(reads) != len(in_exprs) or any(isinstance(i, Value) for x in reads for i in x.index):
+        return False
+    between = items[items.index(maker) + 1 : items.index(user)]
+    sources = buffers_of_value(maker.expr)
+    if any(b in sources for s in between for b in s.outs):
+        return False
+    size = sum(1 for _ in walk(maker.expr))
+    points, places = (estimate([a.extent for a in s.axes]) for s in (user, maker))
+    if _is_table(maker, size) and points >= REPEATED * places:
+        return False
+    if user.reduction is not None:
+        v = maker.expr
+        if isinstance(v, Load) or (isinstance(v, Cast) and isinstance(v.a, Load) and v.a.dtype.bits <= v.dtype.bits):
+            return True
+        return isinstance(user.reduction.op, str) and _goes_along(user, reads)
+    return len({x.index for x in reads}) * size <= MAX_INLINE_NODES and (len(reads) == 1 or size <= 8)
+
+
+def _is_table(maker: Stage, size: int) -> bool:
+    """Is it arithmetic on positions along one axis, more of it than reading the result takes?"""
+    return len(maker.axes) == 1 and size > TABLE_NODES and not buffers_of_value(maker.expr)
+
+
+def _goes_along(user: Stage, reads: Sequence[Load]) -> bool:
+    """Does the one load read another element at every step, along the last axis in the innermost loop?"""
+    reduced = user.reduction.axes if user.reduction else ()
+    walked = [a.sym for a in (*user.axes, *reduced)]
+    if len(reads) != 1 or not reduced:
+        return False
+    index = [i for i in reads[0].index if i != 0]
+    return sorted(map(str, index)) == sorted(map(str, walked)) and index[-1:] == [reduced[-1].sym]
+
+
+def _fills(maker: Stage) -> bool:
+    """Does the stage write every element once: each dimension by an axis of its own over all of it, or at 0 of 1?"""
+    extents = {a.sym: a.extent for a in maker.axes}
+    used: list[Sym] = []
+    for i, d in zip(maker.index, maker.out.shape, strict=True):
+        if isinstance(i, Sym) and i in extents and extents[i] == d:
+            used.append(i)
+        elif i != 0 or d != 1:
+            return False
+    return len(used) == len(set(used)) == len(maker.axes)
+
+
+def join_columns(computation: Computation, constants: Container[Buffer], vector_bytes: int) -> Computation:
+    """A window's columns and channels as one axis, where channels alone would leave too many lanes idle.
+
+    Neighbours of the last column follow in memory, so vectors go on through it: 17 channels take 17 vectors for 16
+    columns, not 32. The taps' outer axis goes innermost: neighbouring rows share what it walks.
+    """
+    for k, s in enumerate(stages_of(computation)):
+        if not is_window(s) or len(s.axes) < MIN_JOINED_AXES or s.reduction is None:
+            continue
+        lanes = vector_bytes // s.out.dtype.n_bytes
+        columns, channels = (a.extent for a in s.axes[-2:])
+        if not isinstance(columns, int) or not isinstance(channels, int) or not lanes or columns * channels < lanes:
+            continue
+        if channels * IDLE <= -(-channels // lanes) * lanes and lcm(channels, lanes) <= MAX_PERIOD:
+            joined = neighbours(computation, constants, k)
+            if joined is not None:
+                return _outer_taps_inside(joined, k)
+    return computation
+
+
+def _outer_taps_inside(computation: Computation, k: int) -> Computation:
+    items = list(stages_of(computation))
+    red = items[k].reduction
+    assert red is not None
+    items[k] = replace(items[k], reduction=replace(red, axes=red.axes[::-1]))
+    return replace(computation, items=tuple(items))
+
+
+# --- padding --------------------------------------------------------------------------------------------------------
+
+
+def _transformed_products(computation: Computation) -> set[int]:
+    """The products whose operand plain stages make for them: their rule brings maker and product together."""
+    stages = stages_of(computation)
+    chains = [transformed_to(s, stages, computation) for s in stages]
+    return {id(chain[PRODUCT]) for chain in chains if chain is not None}
+
+
+def materialize_guards(computation: Computation, kept: Container[int] = ()) -> Computation:
+    """``sum(select(inside(ih...), X[n, ih, iw, c], 0) * w)`` -> a padded copy of X, then ``sum(XP[n, ih+p, ...] * w)``.
+
+    Guards in an inner loop multiply its code; the copy costs a few per cent. Not when: the guarded value has no single
+    load, or a guard is not an index of that load up to a sign and a constant; or the stage is a window, whose work is
+    too little to pay for a copy: the emitter makes pieces for its borders; or its identity is among ``kept``.
+    """
+    items: list[Stage | Serial] = []
+    temps = list(computation.temps)
+    for item in computation.items:
+        is_fold = isinstance(item, Stage) and item.reduction is not None and bool(item.reduction.axes)
+        if isinstance(item, Stage) and is_fold and not is_window(item) and id(item) not in kept:
+            for select in _guarded(item):
+                made = _padded(item, select, len(temps))
+                if made is not None:
+                    stage, load = made
+                    items.append(stage)
+                    temps.append(stage.out)
+                    item = _replaced(item, select, load)
+        items.append(item)
+    return replace(computation, items=tuple(items), temps=tuple(temps))
+
+
+def _guarded(stage: Stage) -> list[Select]:
+    found = [x for v in stage.exprs for x in walk(v) if isinstance(x, Select) and isinstance(x.cond, Inside)]
+    nested = {y for x in found for o in operands(x) for y in walk(o)}
+    return [x for x in found if x not in nested]
+
+
+def _replaced(stage: Stage, old: Value, new: Value) -> Stage:
+    return replace(stage, exprs=tuple(rewrite_value(v, lambda x: new if x == old else None) for v in stage.exprs))
+
+
+def _padded(stage: Stage, select: Select, serial: int) -> tuple[Stage, Load] | None:
+    found = {x for x in walk(select) if isinstance(x, Load)}
+    assert isinstance(select.cond, Inside)
+    if len(found) != 1:
+        return None
+    load = found.pop()
+    extents = {a.sym: a.extent for a in (*stage.axes, *(stage.reduction.axes if stage.reduction else ()))}
+    axes: list[Axis] = []
+    shifts: list[Dim] = []
+    values: list[tuple[Dim, Dim]] = []
+    for d, e in enumerate(load.index):
+        span = None if isinstance(e, Value) else _span(e, extents)
+        if span is None or isinstance(e, Value):
+            return None
+        lo, size = span
+        sym = loop_symbol(f"p{d}", size)
+        axes.append(Axis(sym, size))
+        shifts.append(lo)
+        values.append((e, sym + lo))
+    guards = [_as_function(g, values, extents) for g in select.cond.exprs]
+    own = {a.sym for a in axes}
+    rest = {s for x in walk(select) if not isinstance(x, Load | Inside) for s in _own_symbols(x)}
+    if any(g is None for g in guards) or rest & extents.keys():
+        return None
+    at = tuple(v for _, v in values)
+    inner = rewrite_value(select.a, lambda x: Load(x.buffer, at) if isinstance(x, Load) else None)
+    value = Select(Inside(tuple(g for g in guards if g is not None)), inner, select.b)
+    name = f"{load.buffer.name}_pad{serial}"
+    temp = Buffer(name, select.dtype, _apart(stage, load, [a.extent for a in axes]))
+    if len(own) != len(axes):
+        return None
+    copy = Stage((temp,), tuple(axes), tuple(a.sym for a in axes), (value,))
+    index = tuple(e - lo for (e, _), lo in zip(values, shifts, strict=True))
+    return copy, Load(temp, index)
+
+
+def _apart(stage: Stage, load: Load, shape: list[Dim]) -> tuple[Dim, ...]:
+    """The shape of a copy whose rows don't fall into few sets of a cache, where groups of channels read parts of them.
+
+    A part of a row is a line or so: at steps of 2 KiB, 24 of them fill what two sets of a first-level cache hold.
+    """
+    *outer, last = shape
+    reduced = {a.sym for a in stage.reduction.axes} if stage.reduction else set()
+    is_part = bool(outer) and not isinstance(load.index[-1], Value) and not symbols(load.index[-1]) <= reduced
+    if is_part and isinstance(last, int) and last * load.dtype.n_bytes % SAME_SETS == 0:
+        last += LINE // load.dtype.n_bytes
+    return (*outer, last)
+
+
+def _own_symbols(x: Value) -> frozenset[Sym]:
+    return symbols(x.expr) if hasattr(x, "expr") else frozenset()
+
+
+def _span(e: Dim, extents: dict[Sym, Dim]) -> tuple[Dim, Dim] | None:
+    """Lowest value and number of values of ``e`` over the axes."""
+    lo: Dim = e
+    width: Dim = 1
+    for s in sorted(symbols(e) & extents.keys(), key=symbol_order):
+        c = coefficient(e, s)
+        if symbols(extents[s]) & extents.keys():
+            return None
+        if not isinstance(c, int):
+            low, high = bounds(e)
+            return None if low is None or high is None else (low, high - low + 1)
+        lo = lo - c * s + (c * (extents[s] - 1) if c < 0 else 0)
+        width = width + abs(c) * (extents[s] - 1)
+    return lo, width
+
+
+def _as_function(g: Dim, values: list[tuple[Dim, Dim]], own: Container[Sym]) -> Dim | None:
+    """The guard in terms of the new axes, when it is a sum of multiples of the load's indices and no ``own`` axis."""
+    found: Dim = 0
+    for e, new in values:
+        for c in _multiples(g, e):
+            rest = g - c * e
+            if not symbols(rest) & symbols(e):
+                found, g = found + c * new, rest
+                break
+    return None if any(s in own for s in symbols(g)) else found + g
+
+
+def _multiples(g: Dim, e: Dim) -> list[int]:
+    """What ``e`` may be times in ``g``."""
+    found = []
+    for s in sorted(symbols(g) & symbols(e), key=lambda s: s.name)[:1]:
+        whole, part = coefficient(g, s), coefficient(e, s)
+        if isinstance(whole, int) and isinstance(part, int) and part and whole % part == 0:
+            found.append(whole // part)
+    return [*found, 1, -1] if symbols(g) & symbols(e) else []

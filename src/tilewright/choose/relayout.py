@@ -1,0 +1,178 @@
+"""Run-time operands of a product that lie badly for lanes: copied once, transposed, in groups, or row by row.
+
+In: a normalised ``Computation``. Out: an equal one in which such an operand is read from a copy that lanes can walk.
+Not its business: constants (``schedule.pack`` re-lays them at compile time), padding (``normalize``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from dataclasses import replace
+from functools import partial
+
+from tilewright.choose.cost import estimate
+from tilewright.core.compute import (
+    Axis,
+    Binary,
+    Buffer,
+    Cast,
+    Computation,
+    Const,
+    Inside,
+    Load,
+    Select,
+    Serial,
+    Stage,
+    Value,
+    loop_symbol,
+    rewrite_value,
+    substitute_value,
+    walk,
+)
+from tilewright.core.expr import Dim, Sym, ceildiv, floordiv, is_nonneg, mod, symbols
+from tilewright.core.types import product
+from tilewright.target.tile import Dot
+from tilewright.tile.affine import is_affine, stride_along
+
+MIN_ROWS = 16
+MIN_SCATTERED_ROWS = 320
+"""Results that share rows which are brought together. Heads of 64 columns in one matrix, Zen 5, attention of 128 to 256
+positions 0.98 to 0.99 times as fast, of 384 1.03, of 1,024 (causal) 1.24, of 4,096 1.3."""
+MIN_LANES = 8
+
+
+def relay_operands(
+    computation: Computation, constants: Container[Buffer] = (), dots: Sequence[Dot] = ()
+) -> Computation:
+    """``sum_k A[i, k] * B[j, k]`` -> ``B_t[k, j] = B[j, k]; sum_k A[i, k] * B_t[k, j]``.
+
+    So that the last output axis can be lanes. Where a dot product fits the types, in its groups, whichever way B lies:
+    ``B_t[k2, j, d] = B[j, g*k2 + d]; sum_k A[i, k] * B_t[k // g, j, k % g]``. Rows that lie apart, as a head's do in
+    a matrix of several, would fall into few sets of a cache; they are brought together where ``MIN_SCATTERED_ROWS``
+    results share them. Not when: B is a constant; fewer than ``MIN_ROWS`` results share an element of B, or there are
+    fewer than ``MIN_LANES`` lanes (the copy would not pay); the copy would be larger than B; B's indices are no sums of
+    loops; every operand depends on the last axis.
+    """
+    items: list[Stage | Serial] = []
+    temps = list(computation.temps)
+    for item in computation.items:
+        found = _relaid(item, constants, dots, len(temps)) if isinstance(item, Stage) else None
+        if found is not None and isinstance(item, Stage):
+            load, copy, there = found
+            items.insert(_first_place(items, load.buffer), copy)
+            temps.append(copy.out)
+            item = replace(item, exprs=tuple(rewrite_value(v, partial(_swap, load, there)) for v in item.exprs))
+        items.append(item)
+    return replace(computation, items=tuple(items), temps=tuple(temps))
+
+
+def _first_place(items: Sequence[Stage | Serial], buffer: Buffer) -> int:
+    """Behind the last of ``items`` that writes ``buffer``."""
+    made = [k for k, x in enumerate(items) if isinstance(x, Stage) and buffer in x.outs]
+    return made[-1] + 1 if made else 0
+
+
+def _relaid(
+    stage: Stage, constants: Container[Buffer], dots: Sequence[Dot], serial: int
+) -> tuple[Load, Stage, Load] | None:
+    """The load to be replaced, the stage that copies its buffer, the load that replaces it."""
+    grouped = _group_operand(stage, constants, dots)
+    if grouped is not None:
+        return grouped[0], *_in_groups(stage, *grouped, serial)
+    load = _lane_operand(stage, constants)
+    return None if load is None else (load, *_copied(stage, load, serial))
+
+
+def _swap(load: Load, there: Load, x: Value) -> Value | None:
+    return there if x == load else None
+
+
+def _lane_operand(stage: Stage, constants: Container[Buffer]) -> Load | None:
+    """The one load to be copied."""
+    if stage.reduction is None or stage.reduction.op != "add" or len(stage.axes) < 2 or stage.update is not None:
+        return None
+    last = stage.axes[-1]
+    loads = dict.fromkeys(x for v in stage.exprs for x in walk(v) if isinstance(x, Load))
+    turned = [x for x in loads if _depends(x, last.sym)]
+    if len(turned) != 1 or len(loads) != 2 or estimate([last.extent]) < MIN_LANES:
+        return None
+    load = turned[0]
+    walked = _walked(stage, load)
+    is_window = not is_nonneg(product(load.buffer.shape) - product([a.extent for a in walked]))
+    if load.buffer in constants or is_window or not _walks(load, {a.sym for a in walked}):
+        return None
+    along = [stride_along(load.buffer, load.index, a.sym) for a in stage.reduction.axes]
+    rows = estimate([a.extent for a in stage.axes if a not in walked])
+    if stride_along(load.buffer, load.index, last.sym) == 1:
+        steps = [abs(n) for n in along if isinstance(n, int)]  # rows of one of several heads lie apart
+        are_apart = bool(steps) and min(steps) >= 2 * estimate([last.extent])
+        return load if are_apart and rows >= MIN_SCATTERED_ROWS else None
+    return load if 1 in along and rows >= MIN_ROWS else None
+
+
+def _walked(stage: Stage, load: Load) -> list[Axis]:
+    """The axes that the access depends on: of the result, of the reduction, and the last one of the result."""
+    assert stage.reduction is not None
+    order = [*stage.axes[:-1], *stage.reduction.axes, stage.axes[-1]]
+    return [a for a in order if _depends(load, a.sym)]
+
+
+def _group_operand(stage: Stage, constants: Container[Buffer], dots: Sequence[Dot]) -> tuple[Load, int] | None:
+    """The run-time operand of a dot product that lanes walk, and the size of its groups."""
+    red, value = stage.reduction, stage.exprs[0]
+    if red is None or red.op != "add" or len(red.axes) != 1 or stage.update is not None or len(stage.axes) < 2:
+        return None
+    last, along = stage.axes[-1], red.axes[0].sym
+    if not isinstance(value, Binary) or value.op != "mul" or estimate([last.extent]) < MIN_LANES:
+        return None
+    loads = [v.a for v in (value.a, value.b) if isinstance(v, Cast) and isinstance(v.a, Load)]
+    walking = [x for x in loads if _depends(x, last.sym)]
+    shared = [x for x in loads if not _depends(x, last.sym)]
+    if len(walking) != 1 or len(shared) != 1 or walking[0].buffer in constants:
+        return None
+    load, other = walking[0], shared[0]
+    types = (other.dtype, load.dtype, value.dtype)
+    group = next((d.group for d in dots if (d.left, d.right, d.result) == types), 0)
+    known = {a.sym for a in (*stage.axes, *red.axes)}
+    if not group or stride_along(other.buffer, other.index, along) != 1 or not _walks(load, known):
+        return None
+    rows = [a.extent for a in stage.axes if not _depends(load, a.sym)]
+    count = red.axes[0].extent
+    return (load, group) if estimate(rows) >= MIN_ROWS and not (isinstance(count, int) and count < group) else None
+
+
+def _walks(load: Load, known: set[Sym]) -> bool:
+    """Is every index a sum of loops times numbers?"""
+    return all(not isinstance(i, Value) and is_affine(i, known) and symbols(i) <= known for i in load.index)
+
+
+def _in_groups(stage: Stage, load: Load, group: int, serial: int) -> tuple[Stage, Load]:
+    """A copy whose last dimensions are groups of the reduction, the lanes, and the members of a group."""
+    assert stage.reduction is not None
+    (along,), last = stage.reduction.axes, stage.axes[-1]
+    lead = [a for a in stage.axes[:-1] if _depends(load, a.sym)]
+    n_groups = ceildiv(along.extent, group)
+    extents: list[Dim] = [*[a.extent for a in lead], n_groups, last.extent, group]
+    axes = tuple(Axis(loop_symbol(f"t{d}", n), n) for d, n in enumerate(extents))
+    *own, at, lane, member = (a.sym for a in axes)
+    temp = Buffer(f"{load.buffer.name}_g{serial}", load.dtype, tuple(extents))
+    k = at * group + member
+    dims: dict[Sym, Dim] = {**{a.sym: s for a, s in zip(lead, own, strict=True)}, along.sym: k, last.sym: lane}
+    value: Value = substitute_value(load, dims)
+    if not is_nonneg(along.extent - n_groups * group):
+        value = Select(Inside((along.extent - 1 - k,)), value, Const(0, load.dtype))
+    index = (*[a.sym for a in lead], floordiv(along.sym, group), last.sym, mod(along.sym, group))
+    return Stage((temp,), axes, tuple(a.sym for a in axes), (value,)), Load(temp, index)
+
+
+def _depends(x: Load, sym: Sym) -> bool:
+    return stride_along(x.buffer, x.index, sym) != 0
+
+
+def _copied(stage: Stage, load: Load, serial: int) -> tuple[Stage, Load]:
+    """The stage that copies with the lanes' dimension last, and the load that replaces ``load``."""
+    walked = _walked(stage, load)
+    axes = tuple(Axis(loop_symbol(f"t{d}", a.extent), a.extent) for d, a in enumerate(walked))
+    temp = Buffer(f"{load.buffer.name}_t{serial}", load.dtype, tuple(a.extent for a in axes))
+    source = substitute_value(load, {a.sym: own.sym for a, own in zip(walked, axes, strict=True)})
+    return Stage((temp,), axes, tuple(a.sym for a in axes), (source,)), Load(temp, tuple(a.sym for a in walked))

@@ -1,0 +1,236 @@
+"""The rule for chains: a contraction, reductions along its rows, and a contraction that walks the rows (attention).
+
+In: a builder and the stages of the chain: the first contraction, what lies between, the last contraction and, when it
+is fused, its epilogue. Out: steps. Not its business: register tiles (``contract``), passes over one row (``rows``).
+
+Before: a nest per stage, each over all rows. After: ``for batches: for a block of rows``: the block's part of the first
+contraction by register tiles into a strip of scratch; row by row the passes between (for a softmax: the maximum, then
+exponential and sum in one); the last contraction and its epilogue by register tiles from the strip. What lies between
+the contractions exists for one block of rows only, in one strip, which stays in the second-level cache. Elements that
+a guard hides from every row of the block (the keys after a query) are not computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import dataclass
+from functools import partial
+
+from tilewright.choose.clusters import Cluster
+from tilewright.choose.cost import estimate, pays_threads
+from tilewright.choose.strategies.contract import attempt, cached_name, contract, min_tasks
+from tilewright.choose.strategies.narrow import narrow
+from tilewright.choose.strategies.operands import root_terms
+from tilewright.choose.strategies.rows import passes, rows
+from tilewright.choose.strategies.threads import parallel
+from tilewright.choose.strategies.view import find_body, n_operations, nests, only_nest
+from tilewright.core.compute import Stage, Value, loads
+from tilewright.core.expr import Sym, substitute, symbol_order, symbols
+from tilewright.target.tile import Machine
+from tilewright.tile.errors import ScheduleError
+from tilewright.tile.ir import For, Loop, Stmt, Update, walk
+from tilewright.tile.rewrite import loads_of, written
+from tilewright.tile.schedule import Builder
+from tilewright.tile.schedule.tree import find_place
+
+BLOCK_ROWS = 24
+MIN_BLOCK_ROWS, MAX_BLOCK_ROWS = 12, 32
+STRIP_SHARE = 4
+"""A strip takes at most this part of the second-level cache, unless that would be less than ``MIN_STRIP_ROWS`` rows."""
+MIN_STRIP_ROWS = 16
+"""Two tiles: with one, every panel of keys is read once and not again, 0.3 to 0.5 as fast from 8,192 keys on."""
+MAX_STRIP_BYTES = 1 << 18
+"""Every thread has scratch of its own; larger strips go to the arena."""
+
+
+@dataclass(frozen=True)
+class _Chain:
+    """Names of buffers: ``source`` is the first contraction and ``strip`` the stage that alone reads it, ``last`` and
+    ``root`` the second's; ``between`` is all the rest, from the strip's readers on, in order."""
+
+    source: str
+    strip: str
+    between: tuple[str, ...]
+    last: str
+    root: str
+    is_contraction: bool
+
+
+def chain(b: Builder, machine: Machine, cluster: Cluster) -> None:
+    """Schedule all stages of a chain at blocks of rows of the last one."""
+    work = sum(_work(s) for s in cluster.stages)
+    c = _parts(b, cluster)
+    order, inner, is_block = _block(b, machine, c)
+    at = order[-1]
+    late = [n for n in c.between if _reads(b, c.root, n)]
+    early = [n for n in (c.source, c.strip, *c.between) if n not in late]
+    for name in [*late, c.last, *reversed(early)]:
+        _bring(b, name, at, is_block)
+        attempt(b, partial(_trim, b, name, at))
+    if pays_threads(work, machine, machine.vector_bytes // 4):  # before uneven tiles hide that rows are apart
+        parallel(b, machine, order[:2])
+    if c.is_contraction:
+        contract(b, machine, c.source, c.strip, threads=False)
+    elif not attempt(b, partial(narrow, b, machine, c.source, c.strip, has_lanes=False, threads=False)):
+        rows(b, machine, [c.source, c.strip], threads=False)
+    contract(b, machine, c.last, c.root, threads=False)
+    apart = {_name(s) for s in find_body(b.kernel, at) if isinstance(s, For) and not _writes((s,)) <= {*c.between}}
+    for name in early[2:]:
+        attempt(b, partial(b.do, "reuse", name, c.strip))
+    for name in (c.strip, *c.between):
+        attempt(b, partial(_align, b, machine, name))
+    _passes_between(b, machine, {c.strip, *c.between}, at, len(inner), apart)
+
+
+def _bring(b: Builder, name: str, at: str, is_block: bool) -> None:
+    """Compute a stage's part for one block: in scratch of the thread, or, where its size is only known at run time or
+    large, in memory that the next block uses again."""
+
+    def in_scratch() -> None:
+        b.do("compute_at", name, at, "local")
+        buffer = find_place(b.kernel, name, "chain").buffer
+        if estimate(buffer.shape) * buffer.dtype.n_bytes > MAX_STRIP_BYTES:
+            raise ScheduleError("chain", name, "a strip of it is too large for scratch")
+
+    if not attempt(b, in_scratch):
+        b.do("compute_at", name, at, "global")
+        for dim in range(len(find_place(b.kernel, name, "chain").buffer.shape) if is_block else 0):
+            attempt(b, partial(b.do, "fold", name, dim, at))
+
+
+def _align(b: Builder, machine: Machine, name: str) -> None:
+    """Rows longer than a vector begin on one."""
+    buffer = find_place(b.kernel, name, "chain").buffer
+    lanes, last = machine.lanes(buffer.dtype), buffer.shape[-1]
+    if len(buffer.shape) > 1 and isinstance(last, int) and last > lanes and last % lanes:
+        b.do("align", name, lanes)
+
+
+def _trim(b: Builder, name: str, at: str) -> None:
+    """Reductions along the rows end where the block's last row does, when a guard says that there is such an end."""
+    b.do("trim", nests(b.kernel, name)[-1].loops[-1].sym.name, at)
+
+
+def _work(s: Stage) -> float:
+    reduced = s.reduction.axes if s.reduction else ()
+    return estimate([a.extent for a in (*s.axes, *reduced)]) * sum(n_operations(v) + 1 for v in s.exprs)
+
+
+def _parts(b: Builder, cluster: Cluster) -> _Chain:
+    """Names of the parts; a contraction that no stage reads as its epilogue gets a copy to be that."""
+    first, root = cluster.stages[0], cluster.root.out.name
+    assert cluster.last is not None
+    users = [s for s in cluster.stages if any(x.buffer is first.out for v in s.exprs for x in loads(v))]
+    source, strip, last = first.out.name, users[0].out.name, cluster.last.out.name
+    if len(users) != 1 or users[0].reduction is not None:
+        b.do("cache", source)
+        source, strip = cached_name(b, source), source
+    if last == root:
+        b.do("cache", root)
+        last = cached_name(b, root)
+    named = {source, strip, last, root}
+    between = tuple(s.out.name for s in cluster.stages if s.out.name not in named)
+    return _Chain(source, strip, between, last, root, cluster.has_lanes)
+
+
+def _reads(b: Builder, reader: str, name: str) -> bool:
+    return any(x.buffer.name == name for s in only_nest(b.kernel, reader).leaf for x in loads_of(s))
+
+
+def _block(b: Builder, machine: Machine, c: _Chain) -> tuple[list[str], list[str], bool]:
+    """Order the root's loops: batches, those that feed all threads first; blocks of rows; rows of a block, lanes.
+
+    Returns the loops outside of a block, its rows, and whether there are blocks.
+    """
+    top = only_nest(b.kernel, c.root)
+    *loops, lanes = top.loops
+    rows_inside: list[Loop] = []
+    for loop in reversed(_row_loops(b, c)):
+        if not isinstance(loop.extent, int) or loop.extent * estimate([x.extent for x in rows_inside]) > MAX_BLOCK_ROWS:
+            if not rows_inside:
+                rows_inside.append(loop)
+            break
+        rows_inside.insert(0, loop)
+    inside = [x.sym.name for x in rows_inside]
+    batches = [x for x in loops if x not in rows_inside]
+    batches.sort(key=lambda x: not (isinstance(x.extent, int) and x.extent >= min_tasks(machine)))
+    outside = [x.sym.name for x in batches]
+    if len(loops) > 0:
+        b.do("reorder", *outside, *inside, lanes.sym.name)
+    size = _block_rows(b, machine, c, rows_inside)
+    if size:
+        b.do("split", inside[0], size, "shift" if isinstance(rows_inside[0].extent, int) else "min")
+        outside.append(f"{inside[0]}_o")
+        inside = [f"{inside[0]}_i"]
+    if not outside:
+        raise ScheduleError("chain", c.root, "one block of one batch: nothing to put the strip at")
+    return outside, inside, bool(size)
+
+
+def _row_loops(b: Builder, c: _Chain) -> list[Loop]:
+    """The root's loops on which an operand of the last contraction does not depend, in the other's order."""
+    dims = root_terms(b, c.last, c.root)
+    update = nests(b.kernel, c.last)[-1].leaf[-1]
+    assert isinstance(update, Update)
+    loops = {x.sym: x for x in only_nest(b.kernel, c.root).loops[:-1]}
+    found: dict[Sym, Loop] = {}
+    for x in loads(update.value):
+        index = [substitute(i, dims) for i in x.index if not isinstance(i, Value)]
+        others = [y for y in loads(update.value) if y is not x]
+        used = {s for y in others for i in y.index if not isinstance(i, Value) for s in symbols(substitute(i, dims))}
+        walked = [s for i in index for s in sorted(symbols(i), key=symbol_order)]
+        found |= {s: loops[s] for s in walked if s in loops and s not in used}
+    return list(found.values())
+
+
+def _block_rows(b: Builder, machine: Machine, c: _Chain, inside: list[Loop]) -> int:
+    """How many rows a block has; 0: all of them. A number that divides the rows where there is one near."""
+    strip = find_place(b.kernel, c.strip, "chain").buffer
+    row_bytes = estimate(strip.shape[-1:]) * strip.dtype.n_bytes
+    most = max(int(machine.l2_bytes / STRIP_SHARE / row_bytes), MIN_STRIP_ROWS)
+    n = estimate([x.extent for x in inside])
+    if not inside or n <= min(most, MAX_BLOCK_ROWS):
+        return 0
+    if len(inside) > 1:
+        raise ScheduleError("chain", c.strip, "its rows are several loops")
+    extent = inside[0].extent
+    if not isinstance(extent, int):
+        return min(BLOCK_ROWS, most)
+    good = [r for r in range(MIN_BLOCK_ROWS, min(MAX_BLOCK_ROWS, most) + 1) if extent % r == 0]
+    if good:
+        return min(good, key=lambda r: (abs(r - BLOCK_ROWS), -r))
+    return -(-extent // -(-extent // min(BLOCK_ROWS, most)))
+
+
+def _passes_between(
+    b: Builder, machine: Machine, names: Container[str], loop: str, depth: int, apart: Container[str] = ()
+) -> None:
+    """Row by row: the nests that write ``names`` share their row loops, and their passes become vectors.
+
+    Not the loops ``apart``: the contractions'.
+    """
+    if depth == 0:
+        passes(b, machine, loop)
+        return
+
+    def is_pass(s: Stmt) -> bool:
+        return isinstance(s, For) and _name(s) not in apart and all(n in names for n in _writes((s,)))
+
+    k = 0
+    while k + 1 < len(body := find_body(b.kernel, loop)):
+        first, second = body[k], body[k + 1]
+        both = is_pass(first) and is_pass(second)
+        if not both or not attempt(b, partial(b.do, "merge", _name(first), _name(second))):
+            k += 1
+    for s in find_body(b.kernel, loop):
+        if is_pass(s):
+            _passes_between(b, machine, names, _name(s), depth - 1)
+
+
+def _name(s: Stmt) -> str:
+    assert isinstance(s, For)
+    return s.loop.sym.name
+
+
+def _writes(body: tuple[Stmt, ...]) -> set[str]:
+    return {x.name for s in walk(body) for x in written(s)}

@@ -1,0 +1,180 @@
+"""Columns of a product that fill no vector, all there are or those behind full vectors: sums along the reduction.
+
+In: a stage; a builder, the columns' own accumulator and loops. Out: whether it fits; steps. Not its business: the full
+vectors (``contract``), products that are sums along the reduction altogether (``rows``).
+
+One column more than fills vectors would take a vector of its own at every step of the reduction, with most of its
+lanes idle: 17 columns at the price of 24 or 32. As a sum along the reduction, a vector of its steps at a time, it costs
+little more than its share; partial sums are added up once for each result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from math import prod
+
+from tilewright.choose.cost import Operand, estimate
+from tilewright.choose.strategies.view import find_body, nest_with
+from tilewright.core.compute import Binary, Buffer, Const, Inside, Load, Select, Stage, Value
+from tilewright.core.expr import Dim
+from tilewright.target.tile import Machine
+from tilewright.tile.affine import stride_along
+from tilewright.tile.ir import Loop, Update
+from tilewright.tile.schedule import Builder
+from tilewright.tile.schedule.tree import find_loop, most_iterations, uses
+
+PARTIAL_VECTORS = 4
+ADDING_UP = 12
+"""Cycles for adding up the partial sums of a result."""
+ADDING_MANY = 4
+"""The same for each of many results, whose sums don't wait for each other."""
+NARROW = 0.5
+"""A vector of few lanes is worth at least this part of a full one's time, before a copy of its operand pays."""
+WORTH = 0.05
+"""The part of the whole product that has to be saved."""
+MIN_ROWS, MIN_ROWS_OF_COPIES = 8, 16
+"""Rows that share a column's operand, below which nothing is saved; and, of a run-time one, less than a copy costs."""
+MAX_DEPTH = 1 << 13
+"""Steps of the reduction for which a run-time operand's column is copied into scratch."""
+
+
+def are_few_columns(machine: Machine, stage: Stage, constants: Container[Buffer]) -> bool:
+    """Is every result of a product better a sum along the reduction, since its columns fill no vector?
+
+    As lanes, three columns take a multiply-add for every step, a chain of them where one row has to wait for each. It
+    fits sums over one axis of numeric extent of an element that neighbours follow, the same for all columns, times a
+    constant (it will be packed), both of the sums' own type.
+    """
+    reduction, value, dtype = stage.reduction, stage.exprs[0], stage.out.dtype
+    if reduction is None or reduction.op != "add" or len(reduction.axes) != 1 or not stage.axes or not dtype.is_float:
+        return False
+    depth, columns, width = reduction.axes[0].extent, stage.axes[-1].extent, machine.lanes(dtype)
+    if not isinstance(depth, int) or not isinstance(columns, int) or columns >= width or not isinstance(value, Binary):
+        return False
+    if value.op != "mul" or not isinstance(value.a, Load) or not isinstance(value.b, Load):
+        return False
+    shared = [x for x in (value.a, value.b) if x.buffer not in constants]
+    if len(shared) != 1 or {value.a.dtype, value.b.dtype} != {dtype}:
+        return False
+    strides = [stride_along(shared[0].buffer, shared[0].index, a.sym) for a in (stage.axes[-1], reduction.axes[0])]
+    rows = estimate([a.extent for a in stage.axes[:-1]])
+    each = max(2 / machine.load_ports, 1 / machine.fma_ports)
+    apart = columns * (-(-depth // width) * each + ADDING_UP)
+    return strides == [0, 1] and apart < depth * max(1 / machine.fma_ports, machine.fma_latency / rows)
+
+
+def columns_apart(
+    machine: Machine,
+    update: Update,
+    operands: Sequence[Operand],
+    reduced: Sequence[Loop],
+    columns: Dim,
+    rows: float,
+    width: int,
+) -> int:
+    """How many of the ``columns`` go along the reduction: all behind the full vectors, or none.
+
+    It fits sums of products of two elements of the sums' own type, many rows to share each column, and a reduction of
+    numeric extents whose innermost loop walks neighbours of the operand that has no columns.
+    """
+    value, sizes = update.value, [x.extent for x in reduced if isinstance(x.extent, int)]
+    if not isinstance(value, Binary) or value.op != "mul" or update.op != "add" or not update.buffer.dtype.is_float:
+        return 0
+    factors = [_unguarded(x, reduced) for x in (value.a, value.b)]
+    if not all(isinstance(x, Load) for x in factors):
+        return 0
+    if not isinstance(columns, int) or len(sizes) < len(reduced) or not sizes or len(operands) != 2:
+        return 0
+    last = reduced[-1].sym
+    shared = [op for op in operands if op.lane_stride == 0]
+    walking = [op for op in operands if op.lane_stride != 0]
+    n = columns % width
+    if len(shared) != 1 or columns < width or n == 0 or shared[0].step(last) != 1:
+        return 0
+    copied, steps = not walking[0].is_constant, prod(sizes[:-1]) * -(-sizes[-1] // width)
+    vector = prod(sizes) / machine.fma_ports
+    if copied:
+        if factors != [value.a, value.b] or len(reduced) > 1 or sizes[-1] > MAX_DEPTH or rows < MIN_ROWS_OF_COPIES:
+            return 0
+        vector *= NARROW
+        apart = n * (steps * max(2 / machine.load_ports, 1 / machine.fma_ports) + ADDING_UP)
+    else:
+        sums = _sums(machine)
+        if n > sums or rows < MIN_ROWS:
+            return 0
+        apart = n * (steps * max((1 / n + n / sums) / machine.load_ports, 1 / machine.fma_ports) + ADDING_MANY)
+    whole = columns // width * prod(sizes) / machine.fma_ports + vector
+    return n if apart + WORTH * whole < vector else 0
+
+
+def _unguarded(v: Value, reduced: Sequence[Loop]) -> Value:
+    """What a guard lets through that is the same along the innermost loop of the reduction, where it leaves a zero."""
+    if isinstance(v, Select) and isinstance(v.cond, Inside) and v.b == Const(0, v.dtype):
+        return v if uses(v.cond, reduced[-1].sym) else v.a
+    return v
+
+
+def along_reduction(
+    b: Builder,
+    machine: Machine,
+    acc: str,
+    outer: Sequence[str],
+    rows: Sequence[str],
+    column: str,
+    width: int,
+    copied: str,
+) -> list[str]:
+    """Sums of the columns in partial vectors, a register tile of rows and columns at a time; returns the outer loops.
+
+    The root's loops are ``outer``, ``rows`` and ``column``. The operand ``copied`` (if any) is copied for each column;
+    in scratch of the thread when that is inside of a loop that threads share.
+    """
+    tile: list[str] = []
+    walkers = [*outer, *([column, *rows] if copied else [*rows, column])]
+    if len(walkers) > 1:
+        b.do("reorder", *walkers)
+    if not copied:
+        walkers, tile = _row_tile(b, rows, _sums(machine) // _most(b, column))
+        walkers, tile = [*outer, *walkers], [*tile, column]
+    if not walkers:  # a loop of one iteration around the tile
+        b.do("split", tile[0], _most(b, tile[0]))
+        walkers, tile[0] = [f"{tile[0]}_o"], f"{tile[0]}_i"
+    for name in tile:
+        b.do("kind", name, "unroll")
+    b.do("compute_at", acc, walkers[-1], "reg")
+    nest = nest_with(find_body(b.kernel, walkers[-1]), acc, Update)
+    reduced = [x.sym.name for x in nest.loops][len(tile) :]
+    if copied:
+        b.do("stage", copied, column, "local" if walkers[0] != column else "global")
+        b.do("rfactor", acc, reduced[-1], min(PARTIAL_VECTORS, machine.max_copies), width, *reduced[:-1][:1])
+    else:
+        b.do("spread", acc, nest.loops[0].sym.name, reduced[-1], width)
+    return walkers
+
+
+def _sums(machine: Machine) -> int:
+    """Partial sums of a tile of rows and columns, whose multiply-adds share what they load."""
+    return min(machine.n_vector_registers // 2, machine.max_copies)
+
+
+def _row_tile(b: Builder, rows: Sequence[str], most: int) -> tuple[list[str], list[str]]:
+    """At most so many iterations of the innermost row loops as a tile: the loops outside of it, and its own."""
+    walkers: list[str] = []
+    tile: list[str] = []
+    for row in reversed(rows):
+        extent = _most(b, row)
+        size = -(-extent // -(-extent // max(most, 1)))
+        if size == 1:
+            walkers.insert(0, row)
+        elif size == extent:
+            tile.insert(0, row)
+        else:
+            b.do("split", row, size)
+            walkers.insert(0, f"{row}_o")
+            tile.insert(0, f"{row}_i")
+        most //= size
+    return walkers, tile
+
+
+def _most(b: Builder, loop: str) -> int:
+    return most_iterations(find_loop(b.kernel, loop, "columns").loop)

@@ -1,0 +1,174 @@
+"""Constants that reductions read: packed in the order in which they are walked, with hints at what comes next.
+
+In: a builder whose stages all have their loops. Out: steps. Not its business: those loops (``contract`` and others).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from tilewright.choose.cost import CACHE_LINE, estimate
+from tilewright.choose.strategies.contract import attempt
+from tilewright.choose.strategies.view import find_body
+from tilewright.core.compute import Buffer, IndexLike, Load, Value
+from tilewright.core.compute import walk as walk_value
+from tilewright.core.expr import Binary, Sym, symbols, terms_of
+from tilewright.target.tile import Machine
+from tilewright.tile.affine import stride_along
+from tilewright.tile.ir import For, Kernel, Kind, Loop, Role, Store, Update, walk
+from tilewright.tile.rewrite import loads_of
+from tilewright.tile.schedule import Builder
+from tilewright.tile.schedule.operands import paths_to
+from tilewright.tile.schedule.tree import find_place, fresh, most_iterations
+
+AHEAD_BYTES = 2048
+"""How far ahead of what it multiplies a loop asks for a constant that lies in the order of its steps."""
+KEPT = 3
+"""Walked back and forth, constants are read faster up to so many times the first-level cache."""
+
+
+def pack_constants(b: Builder, machine: Machine) -> None:
+    """Once every stage has its loops: constants that reductions read, in the order in which all their readers walk.
+
+    Panels that only pass through the second-level cache get hints at the next one. Those are walked forth and back, and
+    those of which the first level keeps a part. That comes after all packing: nests that read the same constant in one
+    order share one copy, whichever way they then walk it. What lies well in several orders stays as it is, with hints
+    at what comes in a while where it passes through that cache.
+    """
+    packed: dict[str, float] = {}
+    for name in constants_read(b):
+        new, mark, before = fresh(b.kernel, f"{name}_p"), b.mark(), b.kernel
+        if attempt(b, partial(b.do, "pack", name)):
+            if sum(p.source.name == name for p in b.kernel.packed) > 1 and _is_dense(before, name):
+                b.back(mark)
+                _stream(b, machine, name)
+                continue
+            buffer = find_place(b.kernel, new, "pack").buffer
+            packed[new] = estimate(buffer.shape) * buffer.dtype.n_bytes
+    for name, n_bytes in packed.items():
+        if n_bytes > machine.l2_bytes / 2:
+            attempt(b, partial(_prefetch, b, machine, name))
+        if n_bytes > machine.l2_bytes / 2 or 1 < n_bytes / machine.l1_bytes <= KEPT:
+            attempt(b, partial(_alternate, b, name))
+
+
+def _is_dense(kernel: Kernel, name: str) -> bool:
+    """Does every nest that reads the constant, in whichever order, read a run behind the last one in each step?
+
+    Packed for several orders it would be there as often, and lie no better.
+    """
+    found = paths_to(kernel.body, find_place(kernel, name, "pack").buffer, ())
+    return all(_is_run(path, load) for path, load in found)
+
+
+def _is_run(path: Sequence[Loop], load: Load) -> bool:
+    """Are what copies and lanes of the innermost serial loop read neighbours, and its steps one behind the other?"""
+    run = 1
+    for x in reversed(path):
+        step = stride_along(load.buffer, load.index, x.sym)
+        if step == 0 and x.kind is not Kind.SERIAL:
+            continue
+        if not isinstance(step, int) or abs(step) != run:
+            return False
+        if x.kind is Kind.SERIAL:
+            return True
+        run *= most_iterations(x)
+    return False
+
+
+def _stream(b: Builder, machine: Machine, name: str) -> None:
+    """Hints at what comes in a while of a constant that the second-level cache does not keep."""
+    buffer = find_place(b.kernel, name, "stream").buffer
+    if estimate(buffer.shape) * buffer.dtype.n_bytes <= machine.l2_bytes / 2:
+        return
+    line = max(CACHE_LINE // buffer.dtype.n_bytes, 1)
+    for path, load in list(paths_to(b.kernel.body, buffer, ())):
+        inner = next(x for x in reversed(path) if x.kind is Kind.SERIAL)
+        step = stride_along(buffer, load.index, inner.sym)
+        steps = -(-AHEAD_BYTES // (abs(step) * buffer.dtype.n_bytes)) if isinstance(step, int) else 1
+        attempt(b, partial(b.do, "stream", name, inner.sym.name, steps, line))
+
+
+def _prefetch(b: Builder, machine: Machine, packed: str) -> None:
+    """For every nest that walks panels: the loop that counts panels is the first index of the packed operand.
+
+    Where that counts more than a panel's worth of cache (a batch of operands), it is the next index that is outside of
+    the reduction. A panel that is read once streams through, and the machine's own prefetching keeps up with that.
+    """
+    buffer = find_place(b.kernel, packed, "prefetch").buffer
+    line = max(CACHE_LINE // buffer.dtype.n_bytes, 1)
+    for path, load in paths_to(b.kernel.body, buffer, ()):
+        serial = [x for x in path if x.kind in (Kind.SERIAL, Kind.PARALLEL)]
+        names = [x.sym.name for x in serial]
+        depth = _panel_depth(b, machine, buffer, load, names)
+        panel = load.index[depth]
+        if not isinstance(panel, Sym) or panel.name not in names:
+            continue
+        below = serial[names.index(panel.name) + 1 :]
+        spread = [x for x in below if not any(not isinstance(i, Value) and x.sym in symbols(i) for i in load.index)]
+        if below and below[-1] not in spread and any(x.extent != 1 for x in spread):
+            b.do("prefetch", packed, panel.name, below[-1].sym.name, line, spread[-1].sym.name)
+
+
+def _alternate(b: Builder, packed: str) -> None:
+    """A loop that walks all panels at every step (of time, or a block of rows): forwards, then backwards.
+
+    The panels read last are then read from the cache. Not where the last one is ragged: walked backwards it comes first
+    in every other step, so that no range of the loop would be known to be free of masks.
+    """
+    buffer = find_place(b.kernel, packed, "alternate").buffer
+    for path, load in paths_to(b.kernel.body, buffer, ()):
+        names = [x.sym.name for x in path]
+        panel = load.index[0]
+        if isinstance(panel, Sym) and panel.name in names[1:]:
+            around = path[names.index(panel.name) - 1]
+            before = {s for i in load.index if not isinstance(i, Value) for s in symbols(i)}
+            if around.kind is Kind.SERIAL and around.sym not in before and not _is_ragged(b, panel):
+                b.do("alternate", panel.name, around.sym.name)
+
+
+def _is_ragged(b: Builder, loop: Sym) -> bool:
+    """Do extents in the loop depend on its iteration?"""
+    return any(isinstance(s, For) and loop in symbols(s.loop.extent) for s in walk(find_body(b.kernel, loop.name)))
+
+
+def _panel_depth(b: Builder, machine: Machine, buffer: Buffer, load: Load, loops: list[str]) -> int:
+    """Which index of a packed operand counts panels: the first below which less than a share of the cache lies."""
+    depth = 0
+    while depth + 1 < len(load.index):
+        n_bytes = estimate(buffer.shape[depth + 1 :]) * buffer.dtype.n_bytes
+        following = load.index[depth + 1]
+        if n_bytes <= machine.l2_bytes / 16 or not isinstance(following, Sym) or following.name not in loops:
+            break
+        if _is_reduced(b, following.name):
+            break
+        depth += 1
+    return depth
+
+
+def _is_reduced(b: Builder, loop: str) -> bool:
+    """Do sums go on from one iteration of the loop to the next: nothing in it starts them?"""
+    body = find_body(b.kernel, loop)
+    updated = {s.buffer for s in walk(body) if isinstance(s, Update)}
+    return not updated & {s.buffer for s in walk(body) if isinstance(s, Store)}
+
+
+def constants_read(b: Builder) -> list[str]:
+    """Constants that an update reads with a dependence on lanes or rows, or a store at remainders: worth packing."""
+    found: list[str] = []
+    fixed = {p.buffer for p in b.kernel.places if p.role is Role.CONST}
+    for s in walk(b.kernel.body):
+        if isinstance(s, Update):
+            for x in walk_value(s.value):
+                if isinstance(x, Load) and x.buffer in fixed and x.buffer.name not in found and len(x.index) > 1:
+                    found.append(x.buffer.name)
+        elif isinstance(s, Store):
+            for x in loads_of(s):
+                if x.buffer in fixed and x.buffer.name not in found and any(map(_is_remainder, x.index)):
+                    found.append(x.buffer.name)
+    return found
+
+
+def _is_remainder(i: IndexLike) -> bool:
+    return not isinstance(i, Value) and any(isinstance(a, Binary) and a.op == "mod" for a, _ in terms_of(i))

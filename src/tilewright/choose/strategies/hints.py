@@ -1,0 +1,114 @@
+"""Rules for hints while a tile's sums are made: at what the epilogue reads (a residual), at the next tile's operand.
+
+In: a builder whose stages all have their loops. Out: steps. Not its business: panels of constants (``constants``).
+
+A tile reads its part of a residual once, a few lines of each of its rows, which no hardware prefetcher foresees; when
+the epilogue comes to them, the sums wait in registers and nothing else can be done. Asked for all at once they would
+hold up the reduction's own loads, so its steps ask for one line each. Likewise the rows that the next tile multiplies,
+where they come from memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from tilewright.choose.cost import CACHE_LINE, estimate
+from tilewright.choose.strategies.contract import attempt
+from tilewright.core.compute import Buffer, Load
+from tilewright.target.tile import Machine
+from tilewright.tile.affine import stride_along
+from tilewright.tile.ir import For, Kind, Loop, Prefetch, Role, Space, Stmt, Store, Update, walk
+from tilewright.tile.rewrite import Body, loads_of, loops_of, symbols_of_index, written
+from tilewright.tile.schedule import Builder
+
+MIN_STEPS = 16
+"""Steps of a reduction that takes long enough for lines to come from memory."""
+MIN_TILES = 4
+"""Of so many tiles in a row or more, all but the last know what is read next."""
+BUSY = 0.75
+"""The part of a step's loads at which there is no room for another hint."""
+
+
+def hint_operands(b: Builder, machine: Machine) -> None:
+    """Tiles of long reductions ask for operands that no near cache holds.
+
+    Every tile for what its epilogue reads of operands beyond the first-level cache; tiles in a row for what the next
+    one multiplies of operands so large that they come from memory.
+    """
+    if not machine.has_prefetch:
+        return
+    for inner, buffer in list(_read_next(b, machine)):
+        _hint(b, inner, buffer, machine.llc_bytes // 8)
+    for inner, buffer in list(_read_behind(b)):
+        _hint(b, inner, buffer, machine.l1_bytes)
+
+
+def _hint(b: Builder, inner: str, buffer: Buffer, cache_bytes: int) -> None:
+    if estimate(buffer.shape) * buffer.dtype.n_bytes > cache_bytes:
+        line = max(CACHE_LINE // buffer.dtype.n_bytes, 1)
+        attempt(b, partial(b.do, "hint", buffer.name, inner, line))
+
+
+def _read_next(b: Builder, machine: Machine) -> Iterator[tuple[str, Buffer]]:
+    """The inner loops of reductions, and operands of which every tile multiplies a part of its own.
+
+    A part that shares the first-level cache with the next one. Not where sums go on in memory, a part of the
+    reduction at a time: its operands are read again for every panel, and stay in a nearer cache than the last one.
+    """
+    fixed = {p.buffer for p in b.kernel.places if p.role is Role.CONST or p.space is not Space.GLOBAL}
+    for tile in (s for s in walk(b.kernel.body) if isinstance(s, For) and s.loop.kind in (Kind.SERIAL, Kind.PARALLEL)):
+        for s in (s for s in tile.body if isinstance(s, For) and [s.loop] == _steps(s)):
+            updates = [u for u in walk(s.body) if isinstance(u, Update)]
+            is_long = estimate([tile.loop.extent]) >= MIN_TILES and estimate([s.loop.extent]) >= MIN_STEPS
+            if not _begins(tile, s) or not is_long or _busy(s, updates, machine):
+                continue
+            for x in {x.buffer: x for u in updates for x in loads_of(u)}.values():
+                used = symbols_of_index(x.index)
+                n_bytes = estimate([y.extent for y in loops_of((s,)) if y.sym in used]) * x.buffer.dtype.n_bytes
+                if x.buffer not in fixed and tile.loop.sym in used and n_bytes <= machine.l1_bytes * 2 / 3:
+                    yield s.loop.sym.name, x.buffer
+
+
+def _begins(tile: For, sums: Stmt) -> bool:
+    """Are all sums of the nest begun in the tile: none go on in memory, a part of the reduction at a time?"""
+    stores = [x for s in tile.body for x in walk((s,)) if isinstance(x, Store) and not list(loads_of(x))]
+    return {u.buffer for u in walk((sums,)) if isinstance(u, Update)} <= {t for x in stores for t in written(x)}
+
+
+def _busy(s: For, updates: list[Update], machine: Machine) -> bool:
+    """Do a step's loads, with the hints that it has and two more, take most of the time of its products?"""
+    copies = [x for x in loops_of(s.body) if x.kind in (Kind.UNROLL, Kind.STEP)]
+    n_products = estimate([x.extent for x in copies]) * len(updates)
+    loads = [[x.extent for x in copies if x.sym in symbols_of_index(y.index)] for u in updates for y in loads_of(u)]
+    n_loads = sum(estimate(n) for n in loads) + sum(isinstance(x, Prefetch) for x in s.body) + 2
+    return n_loads / machine.load_ports > BUSY * n_products / machine.fma_ports
+
+
+def _read_behind(b: Builder) -> Iterator[tuple[str, Buffer]]:
+    """The inner loops of reductions in loops over tiles, and what is read in lanes behind them."""
+    fixed = {p.buffer for p in b.kernel.places if p.role is Role.CONST or p.space is not Space.GLOBAL}
+    for tile in (s for s in walk(b.kernel.body) if isinstance(s, For) and s.loop.kind in (Kind.SERIAL, Kind.PARALLEL)):
+        at, steps = next(((k, x) for k, s in enumerate(tile.body) if (x := _steps(s))), (0, []))
+        if estimate([x.extent for x in steps]) < MIN_STEPS or not _begins(tile, tile.body[at]):
+            continue
+        changed = {t for s in walk(tile.body) for t in written(s)}
+        before = {x.buffer for s in walk(tile.body[: at + 1]) for x in loads_of(s)}
+        behind = [x for x in _in_lanes(tile.body[at + 1 :]) if x.buffer not in fixed | changed | before]
+        for buffer in dict.fromkeys(x.buffer for x in behind):
+            yield steps[-1].sym.name, buffer
+
+
+def _steps(s: Stmt) -> list[Loop]:
+    """The serial loops around the updates of a tile's sums, where the statement is such a nest."""
+    updates = [x for x in walk((s,)) if isinstance(x, Update)]
+    serial = [x for x in loops_of((s,)) if x.kind is Kind.SERIAL]
+    own = {a for u in updates for a in symbols_of_index(u.index)}
+    return [x for x in serial if x.sym not in own] if updates else []
+
+
+def _in_lanes(body: Body) -> list[Load]:
+    """What stores read with lanes side by side."""
+    lanes = [x.sym for x in loops_of(body) if x.kind is Kind.VECTOR]
+    loads = [x for s in walk(body) if isinstance(s, Store) for x in loads_of(s)]
+    return [x for x in loads if any(stride_along(x.buffer, x.index, lane) == 1 for lane in lanes)]

@@ -1,0 +1,55 @@
+"""The rule for reductions that read padding: taps of a window that lie in it as a whole are left out.
+
+In: a builder whose stages all have their loops, before any is walked back and forth (``constants``). Out: steps. Not
+its business: how padding is made (``normalize``).
+
+A tile's loop over the channels of a tap reads nothing but zeros where the tap's row, or all of the columns that the
+tile reads, lie beyond the image. That is a small part of a window of neighbours, and most of one whose dilation comes
+near the image's size: of 3x3 taps 18 apart over 28x28 pixels two thirds, of taps next to each other over 7x7 pixels a
+tenth.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from tilewright.choose.cost import estimate
+from tilewright.choose.strategies.contract import attempt
+from tilewright.core.expr import Dim, symbols
+from tilewright.tile.affine import coefficient, without
+from tilewright.tile.ir import For, Kind, Loop, walk
+from tilewright.tile.rewrite import loops_of
+from tilewright.tile.schedule import Builder
+from tilewright.tile.schedule.trim import skipped_below
+
+LEAST = 1 / 32
+"""Of the products that are left out: below this they don't pay for asking."""
+MIN_STEPS = 16
+"""Steps of the loop that is asked for."""
+MAX_POINTS = 1 << 20
+"""Of the loops around: where a guard has more, it is not looked at."""
+
+
+def skip_padding(b: Builder) -> None:
+    """Innermost serial loops of reductions run only where they read more than padding, if enough of them don't."""
+    loops = {x.sym: x for x in loops_of(b.kernel.body)}
+    for s in list(walk(b.kernel.body)):
+        if isinstance(s, For) and s.loop.kind is Kind.SERIAL and estimate([s.loop.extent]) >= MIN_STEPS:
+            if any(x.kind is Kind.SERIAL for x in loops_of(s.body)):
+                continue
+            guards = skipped_below(b.kernel, s)
+            shares = [_share_hidden(g, [x for a, x in loops.items() if a in symbols(g)]) for g in guards]
+            if max(shares, default=0) >= LEAST:
+                attempt(b, partial(b.do, "skip", s.loop.sym.name))
+
+
+def _share_hidden(guard: Dim, loops: list[Loop]) -> float:
+    """At which share of the loops' iterations a guard is below 0; 0 where that is not known."""
+    steps, sizes = [coefficient(guard, x.sym) for x in loops], [x.extent for x in loops]
+    base = without(guard, [x.sym for x in loops])
+    if not all(isinstance(n, int) for n in (base, *steps, *sizes)) or estimate(sizes) > MAX_POINTS:
+        return 0.0
+    at = sum(np.ogrid[tuple(slice(n) for n in sizes)][k] * c for k, c in enumerate(steps))
+    return float(np.mean(np.asarray(at) + base < 0))

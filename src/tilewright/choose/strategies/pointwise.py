@@ -1,0 +1,485 @@
+"""The rule for nests without reductions: vectors along the last axis, unrolled, outermost loop over threads.
+
+A last axis of 2 to 4 elements that lie beside each other makes vectors together with the one before it. Where an
+operand lies along another axis than the result, blocks of that axis are unrolled inside, so that whole rows of it are
+loaded and transposed in registers.
+
+In: a builder and the buffer that the nest writes. Out: steps. Not its business: reductions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import gcd, lcm
+
+from tilewright.choose.cost import estimate, pays_threads
+from tilewright.choose.strategies.butterflies import butterflies, choosing_loops
+from tilewright.choose.strategies.threads import parallel
+from tilewright.choose.strategies.view import (
+    depends,
+    may_vectorize,
+    n_arithmetic,
+    n_operations,
+    statement_of,
+    vector_width,
+)
+from tilewright.core.compute import Buffer, Value
+from tilewright.core.expr import Binary, Dim, Sym, const_of, evaluate, floordiv, mod, symbols, terms_of
+from tilewright.target.tile import MANY_COPIES, Machine
+from tilewright.tile.affine import coefficient, stride_along
+from tilewright.tile.errors import ScheduleError
+from tilewright.tile.ir import For, Kind, Loop, Store, Update, walk
+from tilewright.tile.rewrite import Body, dims_of, loads_of, values_of, written
+from tilewright.tile.schedule import Builder
+from tilewright.tile.schedule.tree import Nest, find_loop, find_place, fresh, nest_of, writers
+
+UNROLL_OPERATIONS = 24
+MOST_VECTORS = 8
+MOVED_BYTE = 1.3
+"""A byte that is read or written takes a core as long as this many operations."""
+MAX_RUNS = 8
+MIN_MERGED_ROWS = 16
+"""Of a concatenation: threads share rows that are written part after part."""
+MAX_PART_BYTES = 4096
+"""Longer parts are streams of their own."""
+GROUPS = (2, 3, 4)
+TRANSPOSED_OPERATIONS = 6
+SMALLEST_BLOCK = 4
+FEW_BEHIND = 0.125
+"""Up to this part of a block, elements behind full blocks are loaded one by one: transposing them takes a whole one."""
+
+
+def pointwise(b: Builder, machine: Machine, buffer: str, *, threads: bool = True) -> None:
+    """``out[i.., j] = e``: j in vectors, a few unrolled; with ``threads`` the outermost loop over them where it pays.
+
+    All plain nests that write the buffer and that no rule has touched yet: a concatenation has several, and a state
+    that a loop over time updates has one before the loop and one in it. Parts of rows are written row by row.
+    """
+    place = find_place(b.kernel, buffer, "pointwise").buffer
+    row = _parts_of_rows(b, machine, _nests_in(b.kernel.body, place))
+    for nest in _nests_in(b.kernel.body, place):
+        if nest.loops and all(x.kind is Kind.SERIAL for x in nest.loops) and len(nest.leaf) == 1:
+            _one(b, machine, nest, threads=threads and row is None)
+    n_bytes = estimate(place.shape) * place.dtype.n_bytes
+    if row is not None and threads and pays_threads(n_bytes * MOVED_BYTE, machine, 1):
+        parallel(b, machine, [row])
+
+
+def _parts_of_rows(b: Builder, machine: Machine, found: list[Nest]) -> str | None:
+    """Merge the outermost loop of all nests, each of which copies a part of every row; its name, None where it stays.
+
+    What they write then is one stream, not one with gaps for each of them.
+    """
+    if len(found) < 2 or not all(_copies_in_order(machine, nest) for nest in found):
+        return None
+    loops = [nest.loops[0] for nest in found]
+    rows, n = loops[0].sym.name, loops[0].extent
+    if not isinstance(n, int) or n < MIN_MERGED_ROWS:
+        return None
+    mark = b.mark()
+    try:
+        for loop in loops[1:]:
+            b.do("merge", rows, loop.sym.name)
+    except ScheduleError:
+        b.back(mark)
+        return None
+    return rows
+
+
+def _copies_in_order(machine: Machine, nest: Nest) -> bool:
+    """Are the elements that its last loop writes and reads neighbours, a vector of them to a page?"""
+    if len(nest.loops) < 2 or any(x.kind is not Kind.SERIAL for x in nest.loops):
+        return False
+    leaf, last = nest.leaf[0], nest.loops[-1]
+    if not isinstance(leaf, Store) or not isinstance(last.extent, int):
+        return False
+    if last.extent < vector_width(machine, nest.leaf) or last.extent * leaf.buffer.dtype.n_bytes > MAX_PART_BYTES:
+        return False
+    places = [(leaf.buffer, leaf.index), *((x.buffer, x.index) for x in loads_of(leaf))]
+    return all(stride_along(buffer, index, last.sym) == 1 for buffer, index in places)
+
+
+def _nests_in(body: Body, buffer: Buffer) -> list[Nest]:
+    """Every nest that writes the buffer, in loops around several statements too."""
+    found: list[Nest] = []
+    for s in writers(body, buffer):
+        nest = nest_of(s)
+        found.extend([nest] if len(nest.leaf) == 1 else _nests_in(nest.leaf, buffer))
+    return found
+
+
+def _one(b: Builder, machine: Machine, nest: Nest, *, threads: bool) -> None:
+    leaf = statement_of(nest)
+    last = nest.loops[-1]
+    width = vector_width(machine, nest.leaf)
+    if not isinstance(leaf, Store) or any(isinstance(i, Value) for i in leaf.index):
+        if width > 1 and _writes_a_row(nest) and may_vectorize(nest.leaf, last.sym):
+            vectorize(b, machine, last.sym.name, last.extent, width, 4)
+        return
+    work = sum(n_operations(v) + 2 for v in values_of(leaf))
+    points = estimate([x.extent for x in nest.loops])
+    read = dict.fromkeys(x.buffer for x in loads_of(leaf))
+    n_bytes = sum(min(estimate(x.shape), points) * x.dtype.n_bytes for x in (leaf.buffer, *read))
+    total = points * sum(n_arithmetic(v) + 2 for v in values_of(leaf)) + n_bytes * MOVED_BYTE
+    threads = threads and pays_threads(total, machine, width)
+    names = [x.sym.name for x in nest.loops]
+    if choosing := choosing_loops(nest, leaf):
+        butterflies(b, machine, nest, choosing, width, threads)
+        return
+    if pieces := _cut_at_seams(b, nest, width) or _cut_at_edges(b, nest, width):
+        for name, extent in pieces:
+            piece = nest_of(find_loop(b.kernel, name, "pointwise"))
+            if may_vectorize(piece.leaf, piece.loops[0].sym, gathers=_reads_others(leaf)):
+                vectorize(b, machine, name, extent, width, 4)
+            elif block := _repeating_block(piece, width):
+                _repeated(b, machine, piece.loops[0], width, block)
+        outer = []
+        names = names[:-1]
+    elif _is_group(nest, leaf, width):
+        b.do("kind", names[-1], "vector")
+        names = names[:-1]
+        assert isinstance(last.extent, int)
+        block = width // last.extent if width % last.extent == 0 else width
+        across = _axis_across(nest, leaf, width, last.extent * estimate([nest.loops[-2].extent]))
+        if across and isinstance(across.extent, int) and across not in nest.loops[-2:]:
+            _transpose_groups(b, machine, nest, across, block, width, threads)
+            return
+        outer = vectorize(b, machine, names[-1], nest.loops[-2].extent, block, 1)
+    elif may_vectorize(nest.leaf, last.sym, gathers=_reads_others(leaf)) and width > 1:
+        if across := _axis_across(nest, leaf, width, last.extent):
+            _transpose(b, machine, names, across, last.extent, width, threads)
+            return
+        if threads:  # before the last loop is cut: its blocks of vectors hide that rows are apart
+            parallel(b, machine, names[:-1][:2])
+        unrolled = 1
+        while unrolled < MOST_VECTORS and work * unrolled * 2 <= UNROLL_OPERATIONS * 2:
+            unrolled *= 2
+        outer = vectorize(b, machine, names[-1], last.extent, width, unrolled)
+    elif width > 1 and (block := _repeating_block(nest, width)):
+        outer = _repeated(b, machine, last, width, block)
+    else:
+        outer = [names[-1]]
+    if threads:
+        parallel(b, machine, [*names[:-1], *outer][:2])
+
+
+def _cut_at_seams(b: Builder, nest: Nest, width: int) -> list[tuple[str, int]]:
+    """Cut the last loop into runs over which every index is plain; their loops and extents, empty when it has none.
+
+    Not for loops of a vector or less, whose lanes all are constants, nor for ones that would fall into many pieces.
+    """
+    return _cut_at(b, nest, width, _seam)
+
+
+def _cut_at_edges(b: Builder, nest: Nest, width: int) -> list[tuple[str, int]]:
+    """Likewise where minima and maxima alone change form, when each run then repeats itself after some vectors.
+
+    So grows an image by means of neighbours: ``x[min(max((j + 1) // 2 - 1, 0) + 1, 27)]`` has an edge at either end.
+    """
+    mark = b.mark()
+    done = _cut_at(b, nest, width, _edge)
+    if all(_repeating_block(nest_of(find_loop(b.kernel, name, "pointwise")), width) for name, _ in done):
+        return done
+    b.back(mark)
+    return []
+
+
+def _cut_at(b: Builder, nest: Nest, width: int, place: Callable[[Body, Sym, int], int | None]) -> list[tuple[str, int]]:
+    """Cut the last loop where ``place`` says, and what is left of it again."""
+    last = nest.loops[-1]
+    if not isinstance(last.extent, int) or last.extent <= width:
+        return []
+    mark = b.mark()
+    done: list[tuple[str, int]] = []
+    left = [last.sym.name]
+    while left:
+        name = left.pop()
+        loop = find_loop(b.kernel, name, "pointwise")
+        extent = loop.loop.extent
+        assert isinstance(extent, int)
+        seam = place(loop.body, loop.loop.sym, extent)
+        if seam is None:
+            done.append((name, extent))
+        else:
+            first, second = fresh(b.kernel, f"{name}_a"), fresh(b.kernel, f"{name}_b")
+            b.do("cut", name, seam)
+            left += [second, first]
+        if len(done) + len(left) > MAX_RUNS:
+            b.back(mark)
+            return []
+    return done if len(done) > 1 else []
+
+
+def _seam(body: Body, sym: Sym, extent: int) -> int | None:
+    """The first place inside of the loop where a quotient, remainder, minimum or maximum in an index changes form."""
+    atoms = {
+        atom
+        for s in walk(body)
+        for x in loads_of(s)
+        for i in x.index
+        if not isinstance(i, Value)
+        for atom in _changing(i, sym)
+    }
+    found = {_changes_at(atom, sym) for atom in atoms}
+    return min((at for at in found if at is not None and 0 < at < extent), default=None)
+
+
+def _edge(body: Body, sym: Sym, extent: int) -> int | None:
+    """The first place inside of the loop where a minimum or maximum in an index becomes its other operand."""
+    indices = [i for s in walk(body) for x in loads_of(s) for i in x.index if not isinstance(i, Value)]
+    found = [_edge_of(atom, sym, extent) for i in indices for atom in _extremes(i, sym)]
+    return min((at for at in found if at is not None), default=None)
+
+
+def _extremes(e: Dim, sym: Sym) -> list[Binary]:
+    """The minima and maxima of ``sym`` in an expression."""
+    atoms = [a for a, _ in terms_of(e) if isinstance(a, Binary) and sym in symbols(a)]
+    inner = [x for a in atoms for x in (*_extremes(a.a, sym), *_extremes(a.b, sym))]
+    return inner + [a for a in atoms if a.op in ("min", "max")]
+
+
+def _edge_of(atom: Binary, sym: Sym, extent: int) -> int | None:
+    """The least value of ``sym`` from which on its operands compare otherwise than at 0; they differ by what grows."""
+    e = atom.a - atom.b
+    if symbols(e) != {sym} or not (_is_growing(e, sym) or _is_growing(-1 * e, sym)):
+        return None
+    low, high = 0, extent - 1
+    is_less = evaluate(e, {sym: low}) < 0
+    if (evaluate(e, {sym: high}) < 0) == is_less:
+        return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if (evaluate(e, {sym: middle}) < 0) == is_less else (low, middle)
+    return high
+
+
+def _is_growing(e: Dim, sym: Sym) -> bool:
+    """Does it never fall as ``sym`` grows: a sum of it and of quotients, minima and maxima of such sums?"""
+    for atom, factor in terms_of(e):
+        if isinstance(atom, Binary) and atom.op in ("floordiv", "min", "max"):
+            fits = _is_growing(atom.a, sym) and (
+                _is_growing(atom.b, sym) if atom.op != "floordiv" else isinstance(atom.b, int) and atom.b > 0
+            )
+        else:
+            fits = atom == sym
+        if not fits or factor < 0:
+            return False
+    return True
+
+
+def _changing(e: Dim, sym: Sym) -> list[Binary]:
+    """The quotients, remainders, minima and maxima of ``sym`` in an expression, inner ones first."""
+    if isinstance(e, int) or sym not in symbols(e):
+        return []
+    found: list[Binary] = []
+    for atom, _ in terms_of(e):
+        if isinstance(atom, Binary):
+            inner = [*_changing(atom.a, sym), *_changing(atom.b, sym)]
+            found += inner or [atom]
+    return found
+
+
+def _changes_at(atom: Binary, sym: Sym) -> int | None:
+    """The least positive value of ``sym`` from which on the atom is another form; None when other symbols decide."""
+    compared = atom.op in ("min", "max")
+    e = atom.a - atom.b if compared else atom.a
+    step = coefficient(e, sym)
+    if not isinstance(step, int) or step == 0 or symbols(e) != {sym} or not (compared or isinstance(atom.b, int)):
+        return None
+    start = const_of(e)
+    unit = 1 if compared else atom.b
+    assert isinstance(unit, int)
+    if unit <= 0:
+        return None
+    edge = 0 if compared else (start // unit + (step > 0)) * unit
+    at = -((start - edge) // step) if step > 0 else (start - edge) // -step + 1
+    return at if compared or at > 0 else None
+
+
+def _repeating_block(nest: Nest, width: int) -> int:
+    """Iterations of the last loop after which quotients and remainders in loads are at the same phase again; or 0.
+
+    ``x[j // 3]``, as an image grows, is a shuffle of known elements in each vector of a block of 48. 0 where other
+    loops decide the phase, blocks are large, or an index of another form, or of the result, is not affine.
+    """
+    sym, block, leaf = nest.loops[-1].sym, width, nest.leaf[0]
+    assert isinstance(leaf, Store)
+    written = [i for i in leaf.index if not isinstance(i, Value)]
+    read = [i for x in loads_of(leaf) for i in x.index if not isinstance(i, Value)]
+    others = [d for d in dims_of(leaf, besides={x.buffer for x in loads_of(leaf)}) if d not in written]
+    if not _reads_others(leaf) or any(coefficient(d, sym) is None for d in (*written, *others)):
+        return 0
+    if any(depends(i, sym) for x in loads_of(leaf) for i in x.index if isinstance(i, Value)):
+        return 0
+    for atom, _ in (t for d in read for t in terms_of(d)):
+        if atom == sym or sym not in symbols(atom):
+            continue
+        if not isinstance(atom, Binary) or atom.op not in ("floordiv", "mod") or symbols(atom.a) != {sym}:
+            return 0
+        step = coefficient(atom.a, sym)
+        if not isinstance(atom.b, int) or not isinstance(step, int) or atom.b <= 0:
+            return 0
+        block = lcm(block, atom.b // gcd(step, atom.b))
+    return block if block <= MOST_VECTORS * width else 0
+
+
+def _repeated(b: Builder, machine: Machine, last: Loop, width: int, block: int) -> list[str]:
+    """Vectors along a loop in blocks, each vector of which is at a phase of its own; the loop that walks the blocks."""
+    name = last.sym.name
+    if isinstance(last.extent, int) and width < last.extent <= block:
+        b.do("split", name, width)
+        b.do("kind", f"{name}_i", "vector")
+        b.do("kind", f"{name}_o", "unroll")
+        return []
+    return vectorize(b, machine, name, last.extent, width, block // width)
+
+
+def _is_group(nest: Nest, leaf: Store, width: int) -> bool:
+    """Are the two last axes a contiguous run of the result in which the last one is a small part of a vector?"""
+    if len(nest.loops) < 2 or nest.loops[-1].extent not in GROUPS or width <= GROUPS[-1]:
+        return False
+    outer, inner = nest.loops[-2:]
+    strides = [stride_along(leaf.buffer, leaf.index, x.sym) for x in (outer, inner)]
+    return strides == [inner.extent, 1] and all(may_vectorize(nest.leaf, x.sym) for x in (outer, inner))
+
+
+def _reads_others(leaf: Store) -> bool:
+    """Is nothing read of the buffer that is written, so that each lane may read wherever its data say?"""
+    return all(x.buffer is not leaf.buffer for x in loads_of(leaf))
+
+
+def _axis_across(nest: Nest, leaf: Store, width: int, extent: Dim | float) -> Loop | None:
+    """The loop along which an operand's elements lie that jumps along the last one, whose vectors have ``extent``."""
+    last = nest.loops[-1].sym
+    if _is_few(extent, width) or n_operations(leaf.value) > TRANSPOSED_OPERATIONS:
+        return None
+    for x in loads_of(leaf):
+        if x.buffer is leaf.buffer or stride_along(x.buffer, x.index, last) in (0, 1, None):
+            continue
+        for loop in nest.loops[:-1]:
+            if stride_along(x.buffer, x.index, loop.sym) == 1:
+                return None if _is_few(loop.extent, width) else loop
+    return None
+
+
+def _is_few(extent: Dim | float, width: int) -> bool:
+    return isinstance(extent, int) and extent < min(width, SMALLEST_BLOCK)
+
+
+def _transpose(
+    b: Builder, machine: Machine, names: list[str], across: Loop, extent: Dim, width: int, threads: bool
+) -> None:
+    """Vectors along the last loop for blocks of ``across`` at a time; the last block begins within the one before.
+
+    Axes of run-time size, or of few elements behind full blocks: full blocks, then the rest by vectors along the last
+    loop, without a transposition.
+    """
+    loop, last, n = across.sym.name, names[-1], across.extent
+    block = min([width, *(1 << (x.bit_length() - 1) for x in (n, extent) if isinstance(x, int))])
+    if not isinstance(extent, int):
+        names, last, extent = _full(b, machine, names, last, width)
+    if not isinstance(n, int) or (n > block and 0 < n % block <= block * FEW_BEHIND):
+        names, loop, n = _full(b, machine, names, loop, block)
+    b.do("split", loop, block, "shift" if mod(n, block) != 0 else "min")
+    walkers = vectorize(b, machine, last, extent, width, 1)
+    inside = f"{last}_i" if walkers else last
+    b.do("kind", f"{loop}_i", "unroll")
+    outer = [f"{loop}_o" if name == loop else name for name in names[:-1]]
+    order = [*outer, *walkers, f"{loop}_i", inside]
+    b.do("reorder", *order)
+    if threads:
+        parallel(b, machine, order[:2])
+
+
+def _transpose_groups(
+    b: Builder, machine: Machine, nest: Nest, across: Loop, block: int, width: int, threads: bool
+) -> None:
+    """Vectors along the two last loops, ``block`` steps of the outer one, for blocks of ``across`` at a time."""
+    *names, vectors, group = (x.sym.name for x in nest.loops)
+    loop, n = across.sym.name, estimate([across.extent])
+    size = min(width, 1 << (int(n).bit_length() - 1))
+    b.do("split", loop, size, "shift" if n % size else "min")
+    walkers = vectorize(b, machine, vectors, nest.loops[-2].extent, block, 1)
+    b.do("kind", f"{loop}_i", "unroll")
+    outer = [f"{loop}_o" if name == loop else name for name in names]
+    order = [*outer, *walkers, f"{loop}_i", f"{vectors}_i" if walkers else vectors, group]
+    b.do("reorder", *order)
+    if threads:
+        parallel(b, machine, order[:2])
+
+
+def _full(b: Builder, machine: Machine, names: list[str], loop: str, size: int) -> tuple[list[str], str, Dim]:
+    """A nest's loop in full blocks: the new loops' names, that loop's, its extent.
+
+    The rest becomes a nest of its own, in vectors. The loop goes outermost for that.
+    """
+    order = [loop, *(n for n in names if n != loop)]
+    if len(order) > 1:
+        b.do("reorder", *order)
+    full, rest = fresh(b.kernel, f"{loop}_f"), [fresh(b.kernel, f"{n}_t") for n in names]
+    b.do("divide", loop, size)
+    names = [full if n == loop else n for n in names]
+    if len(names) > 1:
+        b.do("reorder", *names)
+        b.do("reorder", *rest)
+    extents = {x.loop.sym.name: x.loop.extent for x in _fors(b)}
+    vectorize(b, machine, rest[-1], extents[rest[-1]], size, 1)
+    return names, full, extents[full]
+
+
+def plain(b: Builder, machine: Machine, buffers: list[str]) -> None:
+    """Nests that no rule fits stay as they are; the outermost loop runs over threads where that is legal and pays."""
+    for s in b.kernel.body:
+        nest = nest_of(s)
+        names = {x.name for leaf in nest.leaf for x in written(leaf)}
+        if not nest.loops or not names & set(buffers) or any(x.kind is not Kind.SERIAL for x in nest.loops):
+            continue
+        work = estimate([x.extent for x in nest.loops]) * 2
+        if pays_threads(work, machine, 1):
+            parallel(b, machine, [nest.loops[0].sym.name])
+
+
+def _writes_a_row(nest: Nest) -> bool:
+    """Does the last loop walk neighbours of what is written, wherever that starts, and is nothing else of it read?"""
+    if len(nest.leaf) != 1:
+        return False
+    leaf, sym = nest.leaf[0], nest.loops[-1].sym
+    if not isinstance(leaf, Store | Update) or not leaf.index or leaf.index[-1] != sym:
+        return False
+    fixed = [i for i in leaf.index[:-1] if not isinstance(i, Value)]
+    return not any(sym in symbols(i) for i in fixed) and all(x.buffer is not leaf.buffer for x in loads_of(leaf))
+
+
+def vectorize(b: Builder, machine: Machine, loop: str, extent: Dim, width: int, unrolled: int) -> list[str]:
+    """Split a loop into blocks of ``unrolled`` vectors or fewer; returns the loops that walk the blocks."""
+    unrolled = min(unrolled, max(MOST_VECTORS * machine.max_copies // MANY_COPIES, 1))
+    if not isinstance(extent, int):
+        while unrolled > 1 and floordiv(extent, width * unrolled) == 0:
+            unrolled //= 2
+        if unrolled == 1 or mod(extent, width * unrolled) == 0:
+            return _vectors(b, loop, width, unrolled)
+        b.do("divide", loop, width * unrolled)
+        _vectors(b, f"{loop}_t", width, 1)
+        return _vectors(b, f"{loop}_f", width, unrolled)
+    if extent <= width:
+        b.do("kind", loop, "vector")
+        return []
+    while unrolled > 1 and extent < width * unrolled:
+        unrolled //= 2
+    return _vectors(b, loop, width, unrolled)
+
+
+def _vectors(b: Builder, loop: str, width: int, unrolled: int) -> list[str]:
+    if unrolled > 1:
+        b.do("split", loop, width * unrolled)
+        b.do("split", f"{loop}_i", width)
+        b.do("kind", f"{loop}_i_i", "vector")
+        b.do("kind", f"{loop}_i_o", "unroll")
+    else:
+        b.do("split", loop, width)
+        b.do("kind", f"{loop}_i", "vector")
+    return [f"{loop}_o"]
+
+
+def _fors(b: Builder) -> list[For]:
+    return [s for s in walk(b.kernel.body) if isinstance(s, For)]

@@ -1,0 +1,125 @@
+"""The rule for a window over what another reduction makes: row by row, through a ring of the rows that it spans.
+
+In: a builder and the stages: a reduction and the plain stage that reads it, the window's reduction, and the plain
+stage that reads that one, if any (an expanding convolution and a depthwise one or a pooling). Out: steps.
+Not its business: register tiles (``contract``).
+
+Before: a nest per stage, over the whole image. After: ``for part (parallel): for row: (for each new row: the first
+reduction); the window``. What lies between the two exists for as many rows as the window spans only, and never goes to
+memory. Each part computes the rows that its first window shares with the part before again. Where the ring would be
+too large for the second-level cache, the channels are cut into blocks, one after the other (or on threads, without
+parts). It pays where the whole is much larger than that cache, and sending it through memory takes longer than
+computing rows again.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from tilewright.choose.clusters import Cluster
+from tilewright.choose.cost import estimate, pays_threads
+from tilewright.choose.strategies.contract import attempt, cached_name, contract
+from tilewright.choose.strategies.view import find_body, nest_with, only_nest
+from tilewright.core.compute import Stage
+from tilewright.core.estimates import BYTES_PER_CYCLE
+from tilewright.target.tile import Machine
+from tilewright.tile.errors import ScheduleError
+from tilewright.tile.ir import Loop, Store
+from tilewright.tile.schedule import Builder
+from tilewright.tile.schedule.tree import find_loop, find_place
+
+RING_SHARE = 4
+"""A ring takes at most this part of the second-level cache."""
+MOST_BLOCKS = 8
+MAX_RING_BYTES = 1 << 18
+"""Every thread has one of its own."""
+
+
+def ring(b: Builder, machine: Machine, cluster: Cluster) -> None:
+    """Schedule the stages at rows of the last one. ``ScheduleError`` when it does not fit or does not pay."""
+    source, strip = cluster.stages[0].out.name, cluster.stages[1].out.name
+    assert cluster.last is not None
+    window, root = cluster.last.out.name, cluster.root.out.name
+    if bytes_of(b, strip) < machine.large_bytes:
+        raise ScheduleError("ring", strip, "most of it stays in the second-level cache")
+    if window == root:
+        b.do("cache", root)
+        window = cached_name(b, root)
+    loops = range(len(only_nest(b.kernel, root).loops) - 1)
+    choices = [(n, k) for n in range(1, MOST_BLOCKS + 1) for k in loops]
+    if not any(attempt(b, partial(_at, b, machine, cluster, (source, strip, window, root), k, n)) for n, k in choices):
+        raise ScheduleError("ring", strip, "no window slides along a loop of its own, or its rows are too large")
+    contract(b, machine, source, strip, threads=False)
+    contract(b, machine, window, root, threads=False)
+
+
+def _at(
+    b: Builder, machine: Machine, cluster: Cluster, names: tuple[str, str, str, str], k: int, n_blocks: int
+) -> None:
+    """Bring all under the root's loop number ``k``, for one of ``n_blocks`` blocks of the last axis after the other."""
+    _, strip, window, root = names
+    whole = find_place(b.kernel, strip, "ring").buffer
+    loops = only_nest(b.kernel, root).loops
+    row, outer = loops[k], [x.sym.name for x in loops[:k]]
+    if n_blocks > 1:
+        outer.insert(0, _blocks(b, machine.lanes(whole.dtype), loops, n_blocks))
+    work = sum(work_of(s) for s in cluster.stages)
+    loop, parts = shared_rows(b, machine, outer, row, work, machine.lanes(whole.dtype))
+    b.do("compute_at", window, loop, "local")
+    again, most = (parts - 1) / estimate([row.extent]), min(machine.l2_bytes / RING_SHARE, MAX_RING_BYTES)
+    in_ring(b, machine, cluster.stages[0], strip, loop, again, most)
+
+
+def shared_rows(b: Builder, machine: Machine, outer: list[str], row: Loop, work: float, width: int) -> tuple[str, int]:
+    """Threads share the first of ``outer``, or parts of the loop ``row``; a part's loop, and how many parts."""
+    loop = row.sym.name
+    if not pays_threads(work, machine, width):
+        return loop, 1
+    if outer and estimate([find_loop(b.kernel, outer[0], "ring").loop.extent]) >= machine.n_cores:
+        b.do("kind", outer[0], "parallel")
+    elif isinstance(row.extent, int) and row.extent > machine.n_cores:
+        b.do("split", loop, -(-row.extent // machine.n_cores))
+        b.do("kind", f"{loop}_o", "parallel")
+        return f"{loop}_i", machine.n_cores
+    return loop, 1
+
+
+def in_ring(
+    b: Builder, machine: Machine, source: Stage, strip: str, loop: str, again: float, most_bytes: float
+) -> None:
+    """Keep ``strip`` as a ring of rows at ``loop``, and compute ``source`` for each new row of it.
+
+    ``again``: for each row of the ring, the part of all rows that other threads compute too. ``ScheduleError`` where
+    the ring takes more than ``most_bytes``, or computing rows again longer than memory.
+    """
+    whole = find_place(b.kernel, strip, "ring").buffer
+    b.do("ring", strip, loop)
+    kept = find_place(b.kernel, strip, "ring").buffer
+    if bytes_of(b, strip) > most_bytes:
+        raise ScheduleError("ring", strip, f"a ring of {kept.shape} is too large")
+    cycles = again * estimate(kept.shape[:1]) * work_of(source) / (machine.lanes(whole.dtype) * machine.fma_ports)
+    if cycles > 2 * estimate(whole.shape) * whole.dtype.n_bytes / BYTES_PER_CYCLE:
+        raise ScheduleError("ring", strip, "computing rows again takes longer than memory does")
+    new = nest_with(find_body(b.kernel, loop), strip, Store).loops[0]
+    b.do("compute_at", source.out.name, new.sym.name, "local")
+
+
+def _blocks(b: Builder, width: int, loops: tuple[Loop, ...], n: int) -> str:
+    """Cut the last loop into ``n`` equal blocks of whole vectors, outermost; their loop."""
+    last, extent = loops[-1].sym.name, loops[-1].extent
+    if not isinstance(extent, int) or extent % (n * width):
+        raise ScheduleError("ring", last, f"{extent} are not {n} equal blocks of vectors")
+    b.do("split", last, extent // n)
+    b.do("reorder", f"{last}_o", *[x.sym.name for x in loops[:-1]], f"{last}_i")
+    return f"{last}_o"
+
+
+def bytes_of(b: Builder, name: str) -> float:
+    """The size of a buffer."""
+    buffer = find_place(b.kernel, name, "ring").buffer
+    return estimate(buffer.shape) * buffer.dtype.n_bytes
+
+
+def work_of(s: Stage) -> float:
+    """Multiplications and additions of a stage."""
+    return estimate([a.extent for a in (*s.axes, *(s.reduction.axes if s.reduction else ()))])

@@ -1,0 +1,63 @@
+"""The rule for sums of many rows, each of a few vectors: the lanes of several rows are folded together.
+
+In: a builder, the reduced buffer and, when the epilogue is fused, the buffer of the stage that reads it. Out: steps.
+Not its business: several reductions of one row (``rows``), sums of products (``narrow``).
+
+A mean of 7x7 is four loads, and as many shuffles and additions to fold the lanes of one sum; folded together
+(``codegen.cpu.sums``), those of 16 rows take 30 shuffles and 15 additions. Before: ``for row: for k: t[row] += x[row,
+k]``. After: ``for row_o: for k_o: for row_i (copied): p[row_i, lane] += x[...]``, the folds, and the epilogue with rows
+as lanes.
+"""
+
+from __future__ import annotations
+
+from tilewright.choose.cost import estimate, pays_threads
+from tilewright.choose.strategies.contract import copied_apart
+from tilewright.choose.strategies.operands import operands_of, reduced_loops, update_of
+from tilewright.choose.strategies.threads import parallel
+from tilewright.choose.strategies.view import find_body, may_vectorize, nest_with, only_nest, vector_width
+from tilewright.core.compute import Load
+from tilewright.target.tile import Machine
+from tilewright.tile.errors import ScheduleError
+from tilewright.tile.ir import Store, Update
+from tilewright.tile.schedule import Builder
+
+MOST_VECTORS = 4
+"""Of a row: of more, folding is little of the work, and rows side by side are many streams."""
+MIN_BLOCKS, MIN_LANES = 4, 8
+
+
+def row_sums(b: Builder, machine: Machine, reduced: str, root: str | None) -> None:
+    """Schedule the sum ``reduced`` together with the stage ``root`` that reads it (None: alone).
+
+    ``ScheduleError`` where it is anything but a sum of the elements of rows, one behind the other, of known size.
+    """
+    if root is None:
+        root, reduced = reduced, copied_apart(b, reduced)
+    top, update, along = only_nest(b.kernel, root), update_of(b, reduced), reduced_loops(b, reduced)
+    width = vector_width(machine, (*top.leaf, update))
+    if not top.loops or len(along) != 1 or not all(isinstance(s, Store) for s in top.leaf):
+        raise ScheduleError("row_sums", reduced, "no one loop along rows below an assignment")
+    row, n = top.loops[-1], along[0].extent
+    if not isinstance(n, int) or not isinstance(row.extent, int) or not width < n <= MOST_VECTORS * width:
+        raise ScheduleError("row_sums", reduced, f"{row.extent} rows of {n}")
+    if row.extent < MIN_BLOCKS * width or width < MIN_LANES or not update.buffer.dtype.is_float:
+        raise ScheduleError("row_sums", reduced, f"{row.extent} rows of {update.buffer.dtype}, {width} are a vector")
+    n_bytes = estimate([x.extent for x in top.loops]) * n * update.buffer.dtype.n_bytes
+    if n_bytes > machine.l2_bytes / 2:
+        raise ScheduleError("row_sums", reduced, "rows from beyond the caches are read one after the other")
+    loads = operands_of(b, reduced, root, row.sym)
+    if [x.step(along[0].sym) for x in loads] != [1] or not isinstance(update.value, Load):
+        raise ScheduleError("row_sums", reduced, "not the elements of one operand as they lie")
+    if not may_vectorize(top.leaf, row.sym):
+        raise ScheduleError("row_sums", reduced, "the epilogue has no lanes")
+    outer, block = [x.sym.name for x in top.loops[:-1]], f"{row.sym.name}_o"
+    b.do("split", row.sym.name, width, "shift")
+    b.do("kind", f"{row.sym.name}_i", "unroll")
+    b.do("compute_at", reduced, block, "reg")
+    nest = nest_with(find_body(b.kernel, block), reduced, Update)
+    b.do("spread", reduced, nest.loops[0].sym.name, along[0].sym.name, width)
+    b.do("kind", f"{along[0].sym.name}_o", "unroll")
+    b.do("kind", f"{row.sym.name}_i", "vector")
+    if pays_threads(estimate([x.extent for x in (*top.loops, *along)]), machine, width):
+        parallel(b, machine, [*outer, block][:2])

@@ -1,0 +1,236 @@
+"""The rule for rows: one or several reductions along the contiguous axis, and element-wise stages over the same rows.
+
+In: a builder, the buffers of the stages in order (the last is the root). Out: steps.
+Not its business: reductions whose last output axis is contiguous (``contract``).
+
+Before: one nest per stage (softmax: maximum, exponential, sum, quotient). After: ``for row (parallel)``: every stage at
+that row, results of reductions in registers, element-wise temporaries in a row of scratch; each reduction in partial
+sums of four vectors; neighbouring passes over the row merge (the exponential and its sum).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from tilewright.choose.cost import CACHE_LINE, estimate, pays_threads
+from tilewright.choose.strategies.constants import constants_read
+from tilewright.choose.strategies.contract import attempt, cached_name
+from tilewright.choose.strategies.pointwise import vectorize
+from tilewright.choose.strategies.threads import parallel
+from tilewright.choose.strategies.view import (
+    find_body,
+    may_vectorize,
+    n_operations,
+    nests,
+    only_nest,
+    statement_of,
+    vector_width,
+)
+from tilewright.core.compute import Buffer, Load, Value
+from tilewright.core.expr import Sym, symbols
+from tilewright.target.tile import Machine
+from tilewright.tile.affine import stride_along
+from tilewright.tile.errors import ScheduleError
+from tilewright.tile.ir import Fold, For, Kind, Role, Space, Store, Update, walk
+from tilewright.tile.rewrite import Body, loads_of, values_of
+from tilewright.tile.schedule import Builder
+from tilewright.tile.schedule.tree import Nest, find_loop, find_place, nest_of
+
+PARTIAL_VECTORS = 4
+MAX_ROW_BYTES = 1 << 16
+MIN_STEPS = 8
+"""Of a pass over a row that is worth asking for."""
+
+
+def rows(b: Builder, machine: Machine, buffers: list[str], *, threads: bool = True) -> None:
+    """Schedule all stages together at the rows of the last one; without ``threads`` no loop is made parallel."""
+    root = buffers[-1]
+    temps = with_plain_root(b, buffers)
+    nest = only_nest(b.kernel, root)
+    work = work_of(b, [*temps, root])
+    row = row_loop(b, nest, set(temps))
+    if row is None:
+        _top_level(b, machine, temps, root)
+        return
+    for name in reversed(temps):
+        b.do("compute_at", name, row, _space(b, name, row))
+    passes(b, machine, row)
+    _ask_for_next(b, machine, row)
+    if threads and pays_threads(work, machine, machine.vector_bytes // 4):
+        parallel(b, machine, [x.sym.name for x in nest.loops][:2])
+
+
+def with_plain_root(b: Builder, buffers: list[str]) -> list[str]:
+    """All buffers but the last, with what that becomes a copy of where it is reduced; else it is a plain assignment."""
+    root, temps = buffers[-1], buffers[:-1]
+    if any(isinstance(s, Update) and s.buffer.name == root for s in walk(b.kernel.body)):
+        b.do("cache", root)
+        temps = [*temps, cached_name(b, root)]
+    if not isinstance(statement_of(only_nest(b.kernel, root)), Store):
+        raise ScheduleError("rows", root, "the last stage is not a plain assignment")
+    return temps
+
+
+def n_reductions(b: Builder, buffers: list[str]) -> int:
+    """How many of the buffers are reduced."""
+    return sum(any(isinstance(s, Update) for nest in nests(b.kernel, name) for s in nest.leaf) for name in buffers)
+
+
+def work_of(b: Builder, buffers: list[str]) -> float:
+    """Operations of all nests that write one of the buffers."""
+    total = 0.0
+    for s in b.kernel.body:
+        nest = nest_of(s)
+        for leaf in nest.leaf:
+            if isinstance(leaf, Store | Update) and leaf.buffer.name in buffers:
+                cost = sum(n_operations(v) + 1 for v in values_of(leaf))
+                total += estimate([x.extent for x in nest.loops]) * cost
+    return total
+
+
+def row_loop(b: Builder, nest: Nest, temps: set[str]) -> str | None:
+    """The deepest loop of the root that a reduced temporary's index uses; None when there is one row only."""
+    reduced = {s.buffer.name for s in walk(b.kernel.body) if isinstance(s, Update) and s.buffer.name in temps}
+    used: set[Sym] = set()
+    for leaf in nest.leaf:
+        for x in loads_of(leaf):
+            if x.buffer.name in reduced:
+                used |= {s for i in x.index if not isinstance(i, Value) for s in symbols(i)}
+            elif x.buffer.name in temps and not reduced & _direct(nest):
+                used |= {s for i in x.index[:-1] if not isinstance(i, Value) for s in symbols(i)}
+    deep = [x.sym.name for x in nest.loops if x.sym in used]
+    return deep[-1] if deep else None
+
+
+def _direct(nest: Nest) -> set[str]:
+    return {x.buffer.name for leaf in nest.leaf for x in loads_of(leaf)}
+
+
+def _is_scalar(b: Builder, name: str, row: str) -> bool:
+    """Does the row's body read the buffer at one element only?"""
+    body = find_body(b.kernel, row)
+    inner = {s.loop.sym for s in walk(body) if isinstance(s, For)}
+    for s in walk(body):
+        for x in loads_of(s):
+            if x.buffer.name == name and any(isinstance(i, Value) or symbols(i) & inner for i in x.index):
+                return False
+    return True
+
+
+def _space(b: Builder, name: str, row: str) -> str:
+    """Registers for one element, scratch for a row of known moderate size, else a row of the whole buffer."""
+    if _is_scalar(b, name, row):
+        return "reg"
+    buffer = find_place(b.kernel, name, "rows").buffer
+    n = buffer.shape[-1]
+    return "local" if isinstance(n, int) and n * buffer.dtype.n_bytes <= MAX_ROW_BYTES else "global"
+
+
+def _top_level(b: Builder, machine: Machine, temps: list[str], root: str) -> None:
+    """A single row: the nests stay where they are; results of reductions become registers."""
+    for name in temps:
+        place = find_place(b.kernel, name, "rows")
+        if estimate(place.buffer.shape) == 1:
+            b.do("place", name, "reg")
+    _merge_passes(b, None)
+    wanted = {*temps, root}
+    chosen = [s for s in b.kernel.body if _names_written((s,)) & wanted]
+    for s in chosen:
+        _inner(b, machine, nest_of(s))
+
+
+def _names_written(body: Body) -> set[str]:
+    return {s.buffer.name for s in walk(body) if isinstance(s, Store | Update)}
+
+
+def passes(b: Builder, machine: Machine, row: str) -> None:
+    """Merge neighbouring passes of the loop ``row``, then give every pass of the row its vectors."""
+    _merge_passes(b, row)
+    for s in find_body(b.kernel, row):
+        if isinstance(s, For):
+            _inner(b, machine, nest_of(s))
+
+
+def _ask_for_next(b: Builder, machine: Machine, row: str) -> None:
+    """The last reducing pass that reads a row of an operand asks for the next row, a step for what the same step reads.
+
+    The machine's own prefetching ends at a page's end or learns that a row is over too late, and meets each row anew.
+    """
+    asked = set[Buffer]()
+    for s in reversed(find_body(b.kernel, row)):
+        if (
+            not isinstance(s, For)
+            or s.loop.kind is not Kind.SERIAL
+            or not any(isinstance(x, Update) for x in walk(s.body))
+        ):
+            continue
+        for load in (x for leaf in walk(s.body) if isinstance(leaf, Store | Update) for x in loads_of(leaf)):
+            if load.buffer not in asked:
+                asked.add(load.buffer)
+                steps = _steps_to_next(b, machine, load, row, s.loop.sym)
+                line = max(CACHE_LINE // load.buffer.dtype.n_bytes, 1)
+                if steps >= MIN_STEPS:
+                    attempt(b, partial(b.do, "stream", load.buffer.name, s.loop.sym.name, steps, line))
+
+
+def _steps_to_next(b: Builder, machine: Machine, load: Load, row: str, sym: Sym) -> int:
+    """Steps of ``sym`` from a place to the same in the next row; 0 where caches hold the operand, or not its rows."""
+    buffer = load.buffer
+    along_row = find_loop(b.kernel, row, "rows").loop.sym
+    length, step = (stride_along(buffer, load.index, x) for x in (along_row, sym))
+    place = find_place(b.kernel, buffer.name, "rows")
+    is_streamed = place.space is Space.GLOBAL and place.role is not Role.CONST  # constants are laid in order later
+    if not is_streamed or estimate(buffer.shape) * buffer.dtype.n_bytes <= machine.l2_bytes:
+        return 0
+    if not isinstance(length, int) or not isinstance(step, int) or step <= 0:
+        return 0
+    return round(length / step) if length * buffer.dtype.n_bytes <= machine.l2_bytes // 4 else 0
+
+
+def _merge_passes(b: Builder, row: str | None) -> None:
+    """An element-wise pass before a reducing one over the same extent joins it; what starts the sum goes first.
+
+    Without ``row`` the passes are those of a kernel of one row.
+    """
+
+    def passes_now() -> Body:
+        return b.kernel.body if row is None else find_body(b.kernel, row)
+
+    body = passes_now()
+    k = 0
+    while k + 1 < len(body):
+        first = body[k]
+        k += 1
+        second = next((s for s in body[k:] if not isinstance(s, Store)), None)
+        if not isinstance(first, For) or not isinstance(second, For) or first.loop.extent != second.loop.extent:
+            continue
+        if any(isinstance(x, For) for x in (*first.body, *second.body)):
+            continue
+        if not all(isinstance(x, Store) for x in first.body) or not isinstance(second.body[-1], Update):
+            continue
+        mark = b.mark()
+        try:
+            b.do("merge", first.loop.sym.name, second.loop.sym.name)
+            body, k = passes_now(), 0
+        except ScheduleError:
+            b.back(mark)
+
+
+def _inner(b: Builder, machine: Machine, nest: Nest) -> None:
+    """Vectors for the innermost loop of one pass: partial results for a reduction, plain lanes otherwise."""
+    if not nest.loops or any(isinstance(s, Fold | For) for s in nest.leaf):
+        return
+    loop = nest.loops[-1]
+    packed = [find_place(b.kernel, name, "rows").buffer for name in constants_read(b)]
+    if loop.kind is not Kind.SERIAL or not may_vectorize(nest.leaf, loop.sym, packed=packed):
+        return
+    width = vector_width(machine, nest.leaf)
+    if width == 1:
+        return
+    last = nest.leaf[-1]
+    name = loop.sym.name
+    if isinstance(last, Update) and not any(not isinstance(i, Value) and loop.sym in symbols(i) for i in last.index):
+        b.do("rfactor", last.buffer.name, name, min(PARTIAL_VECTORS, machine.max_copies), width)
+    elif all(isinstance(s, Store) for s in nest.leaf):
+        operations = sum(n_operations(v) for s in nest.leaf for v in values_of(s))
+        vectorize(b, machine, name, loop.extent, width, 4 if operations <= 12 else 2)

@@ -1,0 +1,87 @@
+"""Which loops run on all threads: the outermost that may, and with it the next where its iterations are few.
+
+In: a builder and loops in order, outermost first. Out: ``kind`` steps. Not its business: whether threads pay
+(``choose.cost``), how iterations are dealt (``codegen.cpu.parallel``).
+"""
+
+from __future__ import annotations
+
+from tilewright.choose.cost import estimate, pays_threads
+from tilewright.target.tile import Machine
+from tilewright.tile.errors import ScheduleError
+from tilewright.tile.ir import For, Kind
+from tilewright.tile.rewrite import loops_of
+from tilewright.tile.schedule import Builder
+from tilewright.tile.schedule.tree import find_loop
+
+EVEN_TASKS = 16
+"""With so many iterations for each core, what a parallel loop leaves uneven is little."""
+MIN_TASKS = 4
+"""A loop of fewer iterations gives way to one inside of it, where there is one that may."""
+
+
+def parallel(b: Builder, machine: Machine, loops: list[str]) -> None:
+    """Run the first of ``loops`` that may on all threads, together with the loop inside of it where that is needed.
+
+    It goes outside of those that may not (the steps of a running sum), or threads would be called at each iteration;
+    where it cannot, that has to pay.
+    """
+    for least in (MIN_TASKS, 2):
+        for k, name in enumerate(loops):
+            mark = b.mark()
+            if _is_called_seldom(b, machine, loops[:k], name) and _may(b, name):
+                join(b, machine, name)
+                if _n_tasks(b, name) >= least:
+                    return
+            b.back(mark)
+
+
+def join(b: Builder, machine: Machine, name: str) -> None:
+    """Where the parallel loop ``name`` has few iterations, the loop that it repeats becomes parallel, too, if it may.
+
+    The two are shared out as one loop, which comes out more even. An innermost loop is left for lanes.
+    """
+    outer = find_loop(b.kernel, name, "join")
+    inner = outer.body[0]
+    is_few = isinstance(outer.loop.extent, int) and outer.loop.extent < EVEN_TASKS * machine.n_cores
+    if not is_few or len(outer.body) > 1 or not isinstance(inner, For) or inner.loop.kind is not Kind.SERIAL:
+        return
+    if any(isinstance(s, For) for s in inner.body):
+        _may(b, inner.loop.sym.name)
+
+
+def _is_called_seldom(b: Builder, machine: Machine, outer: list[str], name: str) -> bool:
+    """Are no loops of ``outer`` around that have to stay serial, once ``name`` has moved; or is there work in each?"""
+    mark = b.mark()
+    held = [n for n in outer if not _may(b, n)]
+    b.back(mark)
+    if not held:
+        return True
+    try:
+        b.do("reorder", name, *outer)
+        return True
+    except ScheduleError:
+        b.back(mark)
+    loop = find_loop(b.kernel, name, "kind")
+    points = estimate([loop.loop.extent, *(x.extent for x in loops_of(loop.body))])
+    return pays_threads(points, machine, 1)
+
+
+def _may(b: Builder, name: str) -> bool:
+    if find_loop(b.kernel, name, "kind").loop.kind is Kind.PARALLEL:
+        return True
+    mark = b.mark()
+    try:
+        b.do("kind", name, "parallel")
+    except ScheduleError:
+        b.back(mark)
+        return False
+    return True
+
+
+def _n_tasks(b: Builder, name: str) -> float:
+    """Iterations of a parallel loop and of the one that was joined to it."""
+    outer = find_loop(b.kernel, name, "join")
+    inner = outer.body[0]
+    joined = [inner.loop.extent] if isinstance(inner, For) and inner.loop.kind is Kind.PARALLEL else []
+    return estimate([outer.loop.extent, *joined])

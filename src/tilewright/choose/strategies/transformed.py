@@ -1,0 +1,364 @@
+"""The rule for a product between plain stages: what is made for it and of it stays in the second-level cache.
+
+In: a builder and the buffers of the stages in order: two stages that make the product's operand, the product, a stage
+that reads it, the root. Out: steps. Not its business: the product's own tile (``contract``), whether such a form pays.
+
+Before: one nest per stage over the whole image (Winograd: columns, points, products, rows, results). After, in blocks:
+``for block (parallel): (for channels: columns, points); products; for tile: rows, results``. A block is as many tiles
+as keep points and products in the second-level cache. Several cores get blocks that fall on them evenly, also where a
+cache would hold all. Where the constant operand is so large that reading it for every block costs more than sending
+points and products through memory, there are no blocks, and each phase is parallel. Where the number of tiles is known
+at run time only there always are blocks, of a size that is a number; those too large for scratch lie in memory that
+every block uses again. Where channels take turns (the phases of a transposed convolution), the loops over turns are
+inside of a tile, unless blocks would be of few tiles then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from math import prod
+
+from tilewright.choose.cost import estimate, pays_threads
+from tilewright.choose.strategies.contract import attempt, contract, min_tasks
+from tilewright.choose.strategies.threads import parallel
+from tilewright.choose.strategies.view import find_body, nest_with, nests, only_nest, statement_of, vector_width
+from tilewright.core.compute import IndexLike, Inside, Load, Select, Value
+from tilewright.core.compute import walk as walk_value
+from tilewright.core.expr import Binary, Dim, Sym, ceildiv, symbols, terms_of
+from tilewright.target.tile import Machine
+from tilewright.tile.errors import ScheduleError
+from tilewright.tile.ir import Loop, Role, Store, Update
+from tilewright.tile.rewrite import Body, loads_of, symbols_of_index, values_of
+from tilewright.tile.schedule import Builder
+from tilewright.tile.schedule.tree import Nest, find_place
+
+BLOCK_SHARE = 0.75
+"""The part of the second-level cache that a block's points, products and constants may take."""
+MAX_BLOCK_BYTES = 1 << 20
+MAX_BEFORE, BESIDE = 8, 4
+"""Tiles of a block along the last two walks, where their number is known at run time only (of the first, at most)."""
+LARGE_PART = 0.6
+"""Blocks of one size take one form of the code: uneven ones are taken where equal ones are smaller by this factor."""
+HIDDEN = 0.3
+"""Reading constants beside the products costs this part of what traffic of its own would."""
+EXCHANGED = 1.25
+"""What phases cost that exchange their values between cores, with a join after each, by what even blocks cost."""
+MAX_TASKS = 8
+"""Blocks for each core, from which on they are even enough."""
+FEW_TILES = 8
+"""Fewer tiles of a block than these are too few to read the constants of all phases at once for."""
+EVENER = 1.06
+"""Blocks that share the work better are taken from this factor on."""
+
+
+@dataclass(frozen=True)
+class Transformed:
+    """The buffers of the five stages, in order; ``first`` is read by ``operand`` only, and so on."""
+
+    first: str
+    operand: str
+    product: str
+    after: str
+    root: str
+
+
+@dataclass(frozen=True)
+class _Walk:
+    """A loop of the root over the elements of tiles: ``n_tiles`` of ``factor`` elements each."""
+
+    loop: str
+    factor: int
+    n_tiles: Dim
+
+
+def transformed(b: Builder, machine: Machine, names: Transformed) -> None:
+    """Schedule the five stages together. ``ScheduleError`` when the structure does not fit."""
+    top = only_nest(b.kernel, names.root)
+    if not isinstance(statement_of(top), Store):
+        raise ScheduleError("transformed", names.root, "the last stage is not a plain assignment")
+    width = vector_width(machine, top.leaf)
+    walks = _walks(top, names.after)
+    slid = _slid(b, names, top)
+    turns = _turns(names, top)
+    batch = [x for x in top.loops[:-1] if x.sym.name not in {*slid, *turns, *(w.loop for w in walks)}]
+    sizes = _block(b, machine, names, walks, batch)
+    if turns and (sizes is None or prod(sizes) < FEW_TILES):
+        batch, turns = [x for x in top.loops[:-1] if x in batch or x.sym.name in turns], []
+        sizes = _block(b, machine, names, walks, batch)
+    threads = pays_threads(_work(b, names.product), machine, width)
+    outer, tiles, inner = _split_root(b, machine, walks, sizes, [x.sym.name for x in batch])
+    tiles, inner = [*slid, *tiles], [*inner, *turns]
+    lanes = top.loops[-1].sym.name
+    b.do("reorder", *outer, *tiles, *inner, lanes)
+    b.do("compute_at", names.after, tiles[-1], "local")
+    if turns:
+        _join_channels(b, names.after, tiles[-1], len(turns) + 1)
+    if outer:
+        for name in (names.product, names.operand):
+            _bring(b, name, outer)
+    _results(b, names, tiles[-1], turns, width)
+    made = _operand(b, names, outer[-1] if outer else "", width)
+    contract(b, machine, names.product, None)
+    if threads:
+        for loops in [outer] if outer else [made, tiles]:
+            parallel(b, machine, loops)
+
+
+def _bring(b: Builder, name: str, blocks: list[str]) -> None:
+    """Compute the part for one block in scratch of the thread, or, too large for that, in memory used again."""
+
+    def in_scratch() -> None:
+        b.do("compute_at", name, blocks[-1], "local")
+        if _bytes(b, name) > MAX_BLOCK_BYTES:
+            raise ScheduleError("transformed", name, "a block of it is too large for scratch")
+
+    if not attempt(b, in_scratch):
+        b.do("compute_at", name, blocks[-1], "global")
+        for loop in blocks:
+            for dim in range(len(find_place(b.kernel, name, "transformed").buffer.shape)):
+                if attempt(b, partial(b.do, "fold", name, dim, loop)):
+                    break
+
+
+def _walks(top: Nest, read: str) -> list[_Walk]:
+    """The root's loops that it reads ``read`` by the quotient of, outermost first."""
+    factors: dict[Sym, int] = {}
+    for s in top.leaf:
+        for x in loads_of(s):
+            for i in x.index if x.buffer.name == read else ():
+                for atom, _ in [] if isinstance(i, Value) else terms_of(i):
+                    if isinstance(atom, Binary) and isinstance(atom.a, Sym) and isinstance(atom.b, int):
+                        factors[atom.a] = atom.b
+    found: list[_Walk] = []
+    for loop in top.loops[:-1]:
+        n = loop.extent
+        if loop.sym in factors:
+            found.append(_Walk(loop.sym.name, factors[loop.sym], ceildiv(n, factors[loop.sym])))
+    if not found:
+        raise ScheduleError("transformed", read, "nothing walks tiles of it")
+    return found
+
+
+def _slid(b: Builder, names: Transformed, top: Nest) -> list[str]:
+    """The root's loops along which the product's terms overlap, as the taps of a volume's depth do.
+
+    They stay whole in every block: cut, what lies at the cuts would be transformed for both sides.
+    """
+    product = statement_of(nests(b.kernel, names.product)[-1])
+    assert isinstance(product, Update)
+    own = {i for i in product.index if isinstance(i, Sym)}
+    loads = [x for x in walk_value(product.value) if isinstance(x, Load) and x.buffer.name == names.operand]
+    places = [symbols(i) for x in loads for i in x.index if not isinstance(i, Value)]
+    found = {s for used in places if len(used) > 1 for s in used & own}
+    for reader, made in ((names.after, names.product), (names.root, names.after)):
+        nest = only_nest(b.kernel, reader)
+        at = {d for d, i in enumerate(_written(b, made)) if i in found}
+        found = {
+            s
+            for x in (x for statement in nest.leaf for x in loads_of(statement) if x.buffer.name == made)
+            for d in at
+            for s in symbols_of_index(x.index[d : d + 1])
+        }
+    return [x.sym.name for x in top.loops if x.sym in found]
+
+
+def _turns(names: Transformed, top: Nest) -> list[str]:
+    """The root's loops that walk channels of what it reads, beside the last: phases of a transposed convolution.
+
+    They are inside of a tile, whose products are of all channels; so no point is made twice.
+    """
+    *outer, last = top.loops
+    loads = [x for s in top.leaf for x in loads_of(s) if x.buffer.name == names.after]
+    channels = {s for x in loads for s in symbols_of_index(x.index[-1:])}
+    others = {s for x in loads for s in symbols_of_index(x.index[:-1])}
+    return [x.sym.name for x in outer if last.sym in channels and x.sym in channels - others]
+
+
+def _join_channels(b: Builder, after: str, tile: str, n: int) -> None:
+    """The nest of ``after`` at a tile: its ``n`` loops over channels as one."""
+    nest = nest_with(find_body(b.kernel, tile), after, Store)
+    store = statement_of(nest)
+    assert isinstance(store, Store)
+    used = symbols_of_index(store.index[-1:])
+    channels = [x.sym.name for x in nest.loops if x.sym in used]
+    b.do("reorder", *(x.sym.name for x in nest.loops if x.sym not in used), *channels)
+    for _ in range(n - 1):
+        *channels, outer, inner = channels
+        b.do("fuse", outer, inner)
+        channels.append(f"{outer}_{inner}")
+
+
+def _written(b: Builder, name: str) -> tuple[IndexLike, ...]:
+    statement = statement_of(nests(b.kernel, name)[-1])
+    assert isinstance(statement, Store | Update)
+    return statement.index
+
+
+def _work(b: Builder, product: str) -> float:
+    return estimate([x.extent for x in nests(b.kernel, product)[-1].loops])
+
+
+def _block(
+    b: Builder, machine: Machine, names: Transformed, walks: list[_Walk], batch: list[Loop]
+) -> tuple[int, ...] | None:
+    """How many tiles of each walk make a block; None: no blocks."""
+    n_tiles = estimate([w.n_tiles for w in walks]) * estimate([x.extent for x in batch])
+    total = sum(_bytes(b, name) for name in (names.operand, names.product))
+    constants = _constant_bytes(b, names.product)
+    limit = min(machine.l2_bytes * BLOCK_SHARE, MAX_BLOCK_BYTES) - min(constants, machine.l2_bytes * BLOCK_SHARE / 3)
+    fit = most = int(limit * n_tiles / total)
+    sizes: list[int] = []
+    counts = [w.n_tiles for w in walks if isinstance(w.n_tiles, int)]
+    if len(counts) < len(walks):
+        return _ragged_block(walks, max(most, int(constants * HIDDEN / 2 * n_tiles / total)))
+    for count in reversed(counts):
+        sizes.insert(0, _part_of(count, min(count, most)))
+        most = most // max(sizes[0], 1) if sizes[0] == count else 1
+    most_blocks = 1 + 2 * total / max(constants * HIDDEN, 1)
+    found = tuple(sizes) if 0 not in sizes and 2 <= n_tiles / estimate(sizes) <= most_blocks else None
+    return _shared(counts, found, fit, most_blocks, machine.n_cores) if machine.n_cores > 1 and not batch else found
+
+
+def _shared(
+    counts: Sequence[int], sizes: tuple[int, ...] | None, fit: int, most_blocks: float, n_cores: int
+) -> tuple[int, ...] | None:
+    """``sizes``, or blocks of at most ``fit`` tiles that ``n_cores`` finish sooner; None: phases for the whole image.
+
+    A block keeps its points and products on one core, which waits for no other between its phases. The last block
+    of the first walk may be smaller where the others are whole: else blocks are not seen to write apart.
+    """
+    least = _longest(counts, sizes, n_cores) if sizes else prod(counts) / n_cores * EXCHANGED
+    even = product(*([n for n in range(1, count + 1) if count % n == 0] for count in counts))
+    for other in [*even, *((n, *counts[1:]) for n in range(1, counts[0] + 1))]:
+        n_blocks = prod(-(-count // n) for count, n in zip(counts, other, strict=True))
+        if prod(other) <= fit and n_cores <= n_blocks <= min(most_blocks, MAX_TASKS * n_cores):
+            takes = _longest(counts, other, n_cores)
+            if takes * EVENER < least:
+                least, sizes = takes * EVENER, other
+    return sizes
+
+
+def _longest(counts: Sequence[int], sizes: Sequence[int], n_cores: int) -> float:
+    """Tiles of the core that has most to do; one more for each block, for reading constants again."""
+    parts = [[min(n, count - at) for at in range(0, count, n)] for count, n in zip(counts, sizes, strict=True)]
+    loads = [0] * n_cores
+    for block in product(*parts):
+        loads[loads.index(min(loads))] += prod(block) + 1
+    return max(loads)
+
+
+def _part_of(count: int, most: int) -> int:
+    """At most ``most`` of ``count`` tiles: a divisor where a large one fits, else parts as even as can be; 0: none."""
+    if most < 1:
+        return 0
+    divisor = max(n for n in range(1, most + 1) if count % n == 0)
+    even = -(-count // -(-count // most))
+    return divisor if divisor >= LARGE_PART * even else even
+
+
+def _ragged_block(walks: list[_Walk], most: int) -> tuple[int, ...]:
+    """Tiles of each walk, where numbers of tiles are known at run time only: ``BESIDE`` of the last walk.
+
+    Of the walk before it, as many as fit; few, since small images fill only a part.
+    """
+    sizes = [min(n, MAX_BEFORE) if isinstance(n := w.n_tiles, int) else MAX_BEFORE for w in walks]
+    before = [min(n, max(most // BESIDE, 1)) for n in sizes[-2:-1]]
+    return (*[1 for _ in sizes[:-2]], *before, BESIDE)
+
+
+def _bytes(b: Builder, name: str) -> float:
+    buffer = find_place(b.kernel, name, "transformed").buffer
+    return estimate(buffer.shape) * buffer.dtype.n_bytes
+
+
+def _constant_bytes(b: Builder, product: str) -> float:
+    update = statement_of(nests(b.kernel, product)[-1])
+    assert isinstance(update, Update)
+    fixed = {p.buffer for p in b.kernel.places if p.role is Role.CONST}
+    return sum(_bytes(b, x.buffer.name) for x in walk_value(update.value) if isinstance(x, Load) and x.buffer in fixed)
+
+
+def _split_root(
+    b: Builder, machine: Machine, walks: list[_Walk], sizes: tuple[int, ...] | None, batch: list[str]
+) -> tuple[list[str], list[str], list[str]]:
+    """The root's loops over blocks (the one with tasks enough for the threads first), tiles, elements of a tile."""
+    outer: dict[str, float] = {}
+    tiles: list[str] = []
+    inner: list[str] = []
+    for k, w in enumerate(walks):
+        b.do("split", w.loop, w.factor)
+        inner.append(f"{w.loop}_i")
+        tiles.append(f"{w.loop}_o")
+        if sizes is not None:
+            b.do("split", tiles[-1], sizes[k])
+            outer[f"{w.loop}_o_o"] = estimate([w.n_tiles]) / sizes[k]
+            tiles[-1] = f"{w.loop}_o_i"
+    if sizes is None:
+        return [], [*batch, *tiles], inner
+    order = sorted(outer, key=lambda n: -min(outer[n], min_tasks(machine)))
+    return [*order, *batch], tiles, inner
+
+
+def _results(b: Builder, names: Transformed, tile: str, turns: list[str], width: int) -> None:
+    """At a tile: one loop over vectors of channels, with the stage after the product and the root inside.
+
+    Where channels take turns, a loop for each: the root's vectors are parts of a turn.
+    """
+    vectors: list[str] = []
+    for name, outer in ((names.after, []), (names.root, turns)):
+        nest = nest_with(find_body(b.kernel, tile), name, Store)
+        vectors.append(_in_vectors(b, nest, outer, width))
+    if not turns:
+        b.do("merge", *vectors)
+
+
+def _operand(b: Builder, names: Transformed, at: str, width: int) -> list[str]:
+    """The product's operand, by vectors of channels, and the stage before it at each; returns the outer loops."""
+    first, nest = only_nest(b.kernel, names.first), nest_with(_body(b, at), names.operand, Store)
+    store = statement_of(first)
+    assert isinstance(store, Store)
+    rows = _selecting(first)
+    shared = [d for d, i in enumerate(store.index[:-1]) if i not in rows]
+    places = [x.index for s in nest.leaf for x in loads_of(s) if x.buffer.name == names.first]
+    fixed = [i for i in (places[0][d] for d in shared) if all(i in p for p in places)]
+    used = frozenset().union(*(symbols(i) for i in fixed if not isinstance(i, Value)))
+    outer = [x.sym.name for x in nest.loops[:-1] if x.sym in used]
+    vector = _in_vectors(b, nest, outer, width)
+    b.do("compute_at", names.first, vector, "local")
+    nest = nest_with(find_body(b.kernel, vector), names.first, Store)
+    _ordered(b, [], nest, nest.loops[-1].sym.name)
+    return [*outer, vector]
+
+
+def _body(b: Builder, at: str) -> Body:
+    return find_body(b.kernel, at) if at else b.kernel.body
+
+
+def _in_vectors(b: Builder, nest: Nest, outer: list[str], width: int) -> str:
+    """``outer``, vectors of the last loop, the rest of the nest, lanes; returns the loop over vectors."""
+    last = nest.loops[-1]
+    name, n = last.sym.name, last.extent
+    b.do("split", name, min(width, n) if isinstance(n, int) else width)
+    _ordered(b, [*outer, f"{name}_o"], nest, f"{name}_i")
+    return f"{name}_o"
+
+
+def _ordered(b: Builder, outer: list[str], nest: Nest, lanes: str) -> None:
+    """``outer``, the nest's other loops, those that select a row of a matrix (copied: rows share sums), lanes."""
+    rows = [x.sym.name for x in nest.loops[:-1] if x.sym in _selecting(nest)]
+    rest = [x.sym.name for x in nest.loops[:-1] if x.sym.name not in (*outer, *rows)]
+    if len(order := [*outer, *rest, *rows, lanes]) > 1:
+        b.do("reorder", *order)
+    for name in rows:
+        b.do("kind", name, "unroll")
+    b.do("kind", lanes, "vector")
+
+
+def _selecting(nest: Nest) -> frozenset[Sym]:
+    """What chooses between sums in the nest's values, apart from the guards of single loads."""
+    values = [y for s in nest.leaf for v in values_of(s) for y in walk_value(v) if isinstance(y, Select)]
+    conditions = [v.cond for v in values if isinstance(v.cond, Inside) and not isinstance(v.a, Load)]
+    return frozenset().union(*(symbols(e) for c in conditions for e in c.exprs))

@@ -1,0 +1,133 @@
+"""Calls side by side: one fork and one join around several kernels.
+
+In: a ``Beside`` and its calls. Out: in the function at hand a call of the thread pool, and a function for a task.
+Not its business: which calls (``partition.beside``), a kernel's parts (``codegen.cpu.llvm`` emits ``NAME.part``).
+
+The task's context is the program's own parameters, so that a task finds addresses as the program does. Threads have
+tasks in equal number, in the pool's order (``runtime.pool``: each begins with its own range): first the calls that are
+run whole, dealt out like cards, the longest first; then every other call's chunks, the same part of each kernel for a
+thread, so that it finds what it wrote in its own cache. Who is done early takes tasks of others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tilewright.codegen.cpu.scratch import FLAG_BYTES, with_slot
+from tilewright.core.expr import Dim
+from tilewright.partition.program import Beside, Call, Step
+
+if TYPE_CHECKING:
+    from tilewright.codegen.cpu.program import Function
+
+_CONTEXT = {
+    "args": "ptr", "dims": "ptr", "weights": "ptr", "arena": "ptr", "scratch": "ptr",
+    "threads": "i64", "n_tasks": "i64",
+}  # fmt: skip
+
+
+def emit(fn: Function, run: Beside, steps: Sequence[Step]) -> None:
+    """Run ``steps`` side by side, or in order where there is one thread or too many."""
+    calls = [s for s in steps if isinstance(s, Call)]
+    number = fn.module.n_beside
+    fn.module.n_beside += 1
+    n_whole = sum(extent is None for extent, _ in run.members)
+    n_chunks = sum(n for extent, n in run.members if extent is not None)
+    _define_task(fn, number, run, calls, n_whole, n_chunks)
+    beside, in_turn, done = (f"{word}_{number}" for word in ("beside", "in_turn", "beside_done"))
+    several = fn.let("icmp sgt i32 %threads, 1")
+    if run.most_threads:
+        several = fn.let(f"and i1 {several}, {fn.let(f'icmp sle i32 %threads, {run.most_threads}')}")
+    fn.write(f"br i1 {several}, label %{beside}, label %{in_turn}")
+    fn.label(in_turn)
+    fn.forget()
+    fn.steps(steps)
+    fn.write(f"br label %{done}")
+    fn.label(beside)
+    context = fn.fresh()
+    fn.entry.append(f"  {context} = alloca [{len(_CONTEXT)} x i64], align 16")
+    threads = fn.let("zext i32 %threads to i64")
+    each = fn.let(f"add i64 {_share(fn, n_whole, threads)}, {n_chunks}")
+    n_tasks = fn.let(f"mul i64 {each}, {threads}")
+    known = {"threads": threads, "n_tasks": n_tasks}
+    for k, (name, kind) in enumerate(_CONTEXT.items()):
+        at = fn.let(f"getelementptr i64, ptr {context}, i64 {k}")
+        fn.write(f"store {kind} {known.get(name, f'%{name}')}, ptr {at}")
+    fn.write(f"call void @tw_parallel_for(ptr @tw_beside{number}, ptr {context}, i64 {n_tasks}, i32 %threads)")
+    fn.write(f"br label %{done}")
+    fn.label(done)
+    fn.forget()
+
+
+def _share(fn: Function, n_whole: int, threads: str) -> str:
+    """How many of the calls that are run whole a thread gets, at most."""
+    above = fn.let(f"add i64 {threads}, {n_whole - 1}")
+    return fn.let(f"udiv i64 {above}, {threads}")
+
+
+def _define_task(caller: Function, number: int, run: Beside, calls: list[Call], n_whole: int, n_chunks: int) -> None:
+    """``tw_beside<number>(context, task)`` finds scratch for a task, ``tw_beside<number>_at(..., scratch)`` runs it."""
+    fn = type(caller)(caller.module)
+    _load_context(fn)
+    n_dealt = _share(fn, n_whole, "%threads")
+    each = fn.let(f"add i64 {n_dealt}, {n_chunks}")
+    thread, place = fn.let(f"udiv i64 %task, {each}"), fn.let(f"urem i64 %task, {each}")
+    chunk = fn.let(f"sub i64 {place}, {n_dealt}")
+    card = fn.let(f"add i64 {fn.let(f'mul i64 {place}, %threads')}, {thread}")
+    is_card = fn.let(f"icmp slt i64 {chunk}, 0")
+    cards = " ".join(f"i64 {k}, label %call{k}" for k in range(n_whole))
+    places = [n_whole + k for k, (_, n) in enumerate(run.members[n_whole:]) for _ in range(n)]
+    chunks = " ".join(f"i64 {c}, label %call{k}" for c, k in enumerate(places))
+    fn.write(f"br i1 {is_card}, label %cards, label %chunks")
+    fn.label("cards")
+    fn.write(f"switch i64 {card}, label %out [ {cards} ]")
+    fn.label("chunks")
+    fn.write(f"switch i64 {chunk}, label %out [ {chunks} ]")
+    for k, (call, (extent, n)) in enumerate(zip(calls, run.members, strict=True)):
+        fn.label(f"call{k}")
+        fn.forget()
+        if extent is None:
+            _call(fn, call, "0", "1")
+        else:
+            _call_chunk(fn, k, call, extent, n, thread, fn.let(f"sub i64 {chunk}, {places.index(k)}"))
+    fn.label("out")
+    body = "\n".join(["entry:", *fn.entry, *fn.lines, "  ret void", "}"])
+    name, module = f"@tw_beside{number}", fn.module
+    module.functions.append(f"define internal void {name}_at(ptr %context, i64 %task, ptr %slot) nounwind {{\n{body}")
+    fn = type(caller)(module)
+    run_task = f"  call void {name}_at(ptr %context, i64 %task, ptr %slot)"
+    n_bytes = module.scratch.per_thread - FLAG_BYTES
+    if n_bytes > 0:
+        _load_context(fn)
+        fn.write("%slots = getelementptr i8, ptr %scratch, i64 0")
+        fn.lines += with_slot(run_task, n_bytes)
+    else:
+        fn.lines.append(run_task.replace("%slot", "null"))
+    body = "\n".join(["entry:", *fn.lines, "  ret void", "}"])
+    module.functions.append(f"define internal void {name}(ptr %context, i64 %task) nounwind {{\n{body}")
+
+
+def _load_context(fn: Function) -> None:
+    for k, (name, kind) in enumerate(_CONTEXT.items()):
+        fn.write(f"%{name} = load {kind}, ptr {fn.let(f'getelementptr i64, ptr %context, i64 {k}')}")
+
+
+def _call_chunk(fn: Function, k: int, call: Call, extent: Dim, n: int, thread: str, chunk: str) -> None:
+    """Chunk number ``chunk`` of the ``n`` that ``thread`` has: its even part of the iterations, which may be none."""
+    index = fn.let(f"add i64 {fn.let(f'mul i64 {thread}, {n}')}, {chunk}")
+    total = fn.let(f"mul i64 %threads, {n}")
+    size = fn.dim(extent)
+    first = fn.let(f"udiv i64 {fn.let(f'mul i64 {size}, {index}')}, {total}")
+    following = fn.let(f"add i64 {index}, 1")
+    end = fn.let(f"udiv i64 {fn.let(f'mul i64 {size}, {following}')}, {total}")
+    fn.write(f"br i1 {fn.let(f'icmp ult i64 {first}, {end}')}, label %some{k}, label %out")
+    fn.label(f"some{k}")
+    _call(fn, call, first, end)
+
+
+def _call(fn: Function, call: Call, first: str, end: str) -> None:
+    fn.module.parts[call.kernel] = None
+    values = [*fn.arguments(call), f"i64 {first}", f"i64 {end}", "ptr %slot"]
+    fn.write(f'call void @"{call.kernel}.part"({", ".join(values)})')
+    fn.write("br label %out")

@@ -1,0 +1,179 @@
+"""Dot products: groups of narrow elements multiplied and summed into one wide lane.
+
+In: a ``dot`` loop inside lanes. Out: one instruction where the target has it, and pairs of bf16 by shifts where not;
+the operands must lie as the instruction reads them. Not its business: every other case, which ``loops`` copies out.
+
+The pattern: ``acc[lane] += wide(a[4*k + d]) * wide(b[.., 4*lane + d])`` over ``d`` with ``a`` the same in all lanes and
+both neighbours in ``d``: u8 by i8 into i32 in groups of 4 (``vpdpbusd``, AArch64's ``usdot`` or ``sdot``), bf16 by bf16
+into f32 in groups of 2 (``vdpbf16ps``, which flushes denormals and rounds sums as the instruction does). A pair of bf16
+in a 32-bit word is two f32 by a shift and a mask, so targets without the instruction read the same layout. A last,
+shorter group is a whole one with zeros, where the operand that walks has room for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from tilewright.codegen.cpu.lanes import Lanes
+from tilewright.codegen.cpu.types import VALUE_TYPE, vector
+from tilewright.codegen.cpu.writer import Val
+from tilewright.core import types
+from tilewright.core.compute import Binary, Cast, Load, Value
+from tilewright.target.target import Target
+from tilewright.target.tile import Dot
+from tilewright.tile.ir import For, Update
+
+if TYPE_CHECKING:
+    from tilewright.codegen.cpu.function import Function
+    from tilewright.codegen.cpu.memory import Plan
+
+BYTES = Dot(types.u8, types.i8, types.i32, 4)
+BF16_PAIRS = Dot(types.bf16, types.bf16, types.f32, 2)
+BF16_BY_SHIFTS = replace(BF16_PAIRS, registers=2)
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """LLVM's name of a dot product up to the vector's width, and its operands' element type."""
+
+    name: str
+    element: str
+
+
+INSTRUCTIONS = {
+    BYTES: Instruction("llvm.x86.avx512.vpdpbusd", "i8"),
+    BF16_PAIRS: Instruction("llvm.x86.avx512bf16.dpbf16ps", "bfloat"),
+}
+
+
+_EACH_BYTE = -0x7F7F7F80
+"""0x80 in every byte of a word."""
+
+
+def dots_of(target: Target) -> tuple[Dot, ...]:
+    """The dot products for which operands should lie in groups: all that :func:`emit` has a fast form of."""
+    pairs = BF16_PAIRS if target.has_bf16 else BF16_BY_SHIFTS
+    return (BYTES, pairs) if target.has_vnni or target.has_dotprod else (pairs,)
+
+
+@dataclass(frozen=True)
+class _Operands:
+    """The plan of the operand that lanes share, and of the one that walks along them; is the latter's last dimension
+    a group?"""
+
+    shared: Plan
+    walking: Plan
+    has_room: bool
+
+
+def emit(fn: Function, f: For, extent: object, ctx: Lanes) -> bool:
+    """Emit the loop as one dot product; False, and nothing emitted, when it does not have the pattern."""
+    if not ctx.syms or ctx.guard is not None or ctx.count * 32 not in (128, 256, 512):
+        return False
+    if len(f.body) != 1 or not isinstance(f.body[0], Update) or f.body[0].op != "add":
+        return False
+    update = f.body[0]
+    for dot in dots_of(fn.module.target):
+        loads = _operands(update, dot)
+        found = None if loads is None else _fits(fn, f, update, loads, dot, ctx)
+        if found is None or not isinstance(extent, int):
+            continue
+        if dot is BYTES and not fn.module.target.has_vnni and ctx.count != 4:  # AArch64's has 128 bits
+            continue
+        if extent == dot.group or (extent < dot.group and found.has_room):
+            _emit(fn, f, update, found, dot, extent, ctx)
+            return True
+    return False
+
+
+def _operands(update: Update, dot: Dot) -> tuple[Load, Load] | None:
+    """The two loads, the one of the left type first."""
+    v = update.value
+    if update.buffer.dtype is not dot.result or not isinstance(v, Binary) or v.op != "mul":
+        return None
+    a, b = _narrow(v.a), _narrow(v.b)
+    if a is None or b is None:
+        return None
+    if (a.dtype, b.dtype) == (dot.left, dot.right):
+        return a, b
+    return (b, a) if (b.dtype, a.dtype) == (dot.left, dot.right) else None
+
+
+def _narrow(v: Value) -> Load | None:
+    return v.a if isinstance(v, Cast) and isinstance(v.a, Load) else None
+
+
+def _fits(fn: Function, f: For, update: Update, loads: tuple[Load, Load], dot: Dot, ctx: Lanes) -> _Operands | None:
+    """One operand equal in all lanes and one that walks over groups; operands of one type may be swapped."""
+    step = fn.space.id_of(f.loop.sym)
+    target = fn.plan(update, update.buffer, update.index)
+    plans = [fn.plan(x, x.buffer, x.index) for x in loads]
+    if dict(target.lin.terms).get(step) or any(p.dynamic or not ctx.is_regular(p.lin) for p in [target, *plans]):
+        return None
+    if any(dict(p.lin.terms).get(step) != 1 or id(p.buffer) in fn.registers.groups for p in plans):
+        return None
+    walks = tuple([dot.group * lane for lane in range(ctx.count)])
+    orders = [plans, plans[::-1]] if dot.left is dot.right else [plans]
+    for shared, walking in orders:
+        if ctx.pattern(shared.lin) is None and ctx.pattern(walking.lin) == walks:
+            load = next(x for x in loads if x.buffer is walking.buffer)
+            return _Operands(shared, walking, load.buffer.shape[-1] == dot.group and load.index[-1] == f.loop.sym)
+    return None
+
+
+def _emit(fn: Function, f: For, update: Update, operands: _Operands, dot: Dot, extent: int, ctx: Lanes) -> None:
+    n, bits = ctx.count, 32 // dot.group * extent
+    fn.space.bind_const(f.loop.sym, 0)
+    left = fn.address(operands.shared, ctx)
+    word = fn.memory.load_words(left, 0, ctx) if bits == 32 else fn.memory.load_part(left, bits // 8)
+    a = fn.arith.splat(word, "i32", n)
+    b = fn.memory.load_words(fn.address(operands.walking, ctx), n, ctx)
+    if bits < 32:
+        b = fn.arith.instruction("and", "i32", b, Val(str((1 << bits) - 1), 0, 0))
+    plan = fn.plan(update, update.buffer, update.index)
+    old = fn.arith.splat(fn.read(plan, ctx, {}), VALUE_TYPE[dot.result], n)
+    new = _shifted(fn, old, a, b) if dot is BF16_BY_SHIFTS else _instruction(fn, old, a, b, dot)
+    fn.write(plan, new, ctx, {})
+    fn.space.unbind(f.loop.sym)
+
+
+def _instruction(fn: Function, old: Val, a: Val, b: Val, dot: Dot) -> Val:
+    target = fn.module.target
+    if target.has_i8mm or target.has_dotprod:
+        return _neon(fn, old, a, b)
+    n, how = old.lanes, INSTRUCTIONS[dot]
+    wide, narrow = vector(VALUE_TYPE[dot.result], n), vector(how.element, n * dot.group)
+    x, y = (fn.arith.writer.pure(f"bitcast <{n} x i32> {v.text} to {narrow}", v.level) for v in (a, b))
+    call = f"call {wide} @{how.name}.{n * 32}({wide} {old.text}, {narrow} {x}, {narrow} {y})"
+    return Val(fn.writer.fresh(call), fn.writer.level, n)
+
+
+def _neon(fn: Function, old: Val, a: Val, b: Val) -> Val:
+    """u8 by i8 on AArch64: ``usdot``; or ``sdot`` of ``a - 128``, and 128 times the sums of ``b``, which rows share."""
+    if fn.module.target.has_i8mm:
+        return _neon_dot(fn, "usdot", old, a, b)
+    zero = Val("zeroinitializer", 0, old.lanes)
+    sums = _neon_dot(fn, "sdot", zero, fn.arith.splat(Val(str(_EACH_BYTE), 0, 0), "i32", old.lanes), b)
+    signed = fn.arith.instruction("xor", "i32", a, Val(str(_EACH_BYTE), 0, 0))
+    return fn.arith.instruction("sub", "i32", _neon_dot(fn, "sdot", old, signed, b), sums)
+
+
+def _neon_dot(fn: Function, name: str, old: Val, a: Val, b: Val) -> Val:
+    """The instruction on 128 bits; ``a`` and ``b`` are words of four bytes."""
+    pure, level = fn.arith.writer.pure, max(old.level, a.level, b.level)
+    x, y = (pure(f"bitcast <4 x i32> {v.text} to <16 x i8>", v.level) for v in (a, b))
+    operands = f"<4 x i32> {old.text}, <16 x i8> {x}, <16 x i8> {y}"
+    return Val(pure(f"call <4 x i32> @llvm.aarch64.neon.{name}.v4i32.v16i8({operands})", level), level, 4)
+
+
+def _shifted(fn: Function, old: Val, a: Val, b: Val) -> Val:
+    """``old + low(a) * low(b) + high(a) * high(b)`` for words that hold two bf16 each."""
+    new = old
+    for op, number in (("shl", 16), ("and", -0x10000)):
+        x, y = (
+            fn.arith.convert("bitcast", fn.arith.instruction(op, "i32", v, Val(str(number), 0, 0)), "i32", "float")
+            for v in (a, b)
+        )
+        new = fn.arith.fma(types.f32, x, y, new)
+    return new

@@ -1,0 +1,513 @@
+"""The entry function: LLVM text that runs a program's steps in order.
+
+In: a ``partition.program.Program`` and the slots of the dimension table. Out: a module with ``tw_run``, ``tw_plan`` and
+a function per sub-program, to be linked with the kernels' objects.
+Not its business: calls side by side (``codegen.cpu.beside``), kernels (``codegen.cpu.llvm``), how the functions are
+called (``runtime``).
+
+``i32 tw_run(ptr args, ptr dims, ptr weights, ptr memory, i32 threads)`` returns 0, or the number of a check that does
+not hold; ``memory`` has the kernels' scratch for so many threads (``codegen.cpu.scratch``), and behind it the arena.
+Of a program that may take long, ``tw_run`` asks ``tw_poll`` (``runtime.stop_ir``) now and then between two kernels
+whether to go on, and returns what it says where not. How long it has been since the last time is told by the points
+that kernels compute, since a clock would cost a short call more than that. ``dims`` then has two places more: points
+since then, and a place of ``tw_poll``'s.
+``void tw_plan(ptr dims, ptr out)`` writes the arena's bytes, then every dimension of every output; where any of them is
+beyond 64 bits, the arena's bytes are -1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from tilewright.codegen.cpu import beside
+from tilewright.codegen.cpu.parallel import POOL
+from tilewright.codegen.cpu.scratch import FLAG_BYTES, zero_flags
+from tilewright.core.expr import Atom, Binary, Dim, Mul, Sym, const_of, terms_of
+from tilewright.partition.program import (
+    Branch,
+    Call,
+    Copy,
+    LetDim,
+    Pointer,
+    Program,
+    Repeat,
+    Require,
+    Routine,
+    SetDim,
+    Step,
+)
+from tilewright.runtime.manifest import ScratchSpec
+from tilewright.target.target import Target
+
+POLL_SLOTS = 2
+POLL_POINTS = 10_000_000
+"""A millisecond of a matrix product, a tenth of a second of one scalar function after another."""
+TURN_POINTS = 1_000
+"""What a loop's turn counts beside its kernels: a poll every ten thousand turns."""
+
+_RUN = "define i32 @tw_run(ptr %args, ptr %dims, ptr %weights, ptr %memory, i32 %threads)"
+_SUB = "define internal i32 @{}(ptr %args, ptr %dims, ptr %weights, ptr %arena, i32 %threads, ptr %scratch)"
+
+
+def emit_program(
+    program: Program,
+    slots: Mapping[str, int],
+    output_shapes: Sequence[Sequence[Dim]],
+    target: Target,
+    kernels: Mapping[str, int],
+    scratch: ScratchSpec,
+    cycles: Mapping[str, int] | None = None,
+    routines: Collection[str] = (),
+    points: Mapping[str, Dim] | None = None,
+) -> str:
+    """The module's text; ``slots`` gives each symbol's place in ``dims``, ``kernels`` each kernel's parameter count,
+    ``scratch`` what is enough for each of them, ``routines`` which routines of libraries whoever links it offers.
+
+    With ``cycles``, the time of a kernel's calls, in ticks of the CPU's counter, is added to its place in ``dims``;
+    then every call is made by itself. With ``points``, those of each kernel's call, the program can be stopped.
+    """
+    module = Module(slots, cycles or {}, scratch, frozenset(routines), points)
+    module.function(program, _RUN, scratch)
+    module.plan(program, output_shapes)
+    head = [f'target triple = "{target.triple}"', "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)"]
+    head.append("declare i64 @llvm.readcyclecounter()")
+    if module.n_beside:
+        head.append(POOL)
+    if module.stoppable:
+        head.append("declare i32 @tw_poll(ptr)")
+    for d in ("smin", "smax"):
+        head.append(f"declare i64 @llvm.{d}.i64(i64, i64)")
+    head += [f"declare {{i64, i1}} @llvm.s{op}.with.overflow.i64(i64, i64)" for op in ("add", "mul")]
+    declared = [f'declare void @"{k}"({_signature(n, module.n_sizes.get(k, 0))}, i32, ptr)' for k, n in kernels.items()]
+    for k in module.parts:
+        declared.append(f'declare void @"{k}.part"({_signature(kernels[k], module.n_sizes[k])}, i64, i64, ptr)')
+    declared += [f"declare i32 @{symbol}(ptr, ptr)" for symbol in sorted(module.routines)]
+    return "\n".join([*head, *declared, *module.functions]) + "\n"
+
+
+def _signature(n_params: int, n_sizes: int) -> str:
+    return ", ".join(["ptr"] * n_params + ["i64"] * n_sizes)
+
+
+def poll_slots(text: str, n_slots: int) -> int:
+    """How many places behind its ``n_slots`` dimensions a module uses.
+
+    A sub-program counts its points whether or not the program that calls it turns out to poll.
+    """
+    return POLL_SLOTS if f"ptr %dims, i64 {n_slots}\n" in text else 0
+
+
+class Module:
+    """Functions emitted so far; a sub-program is emitted once, by identity."""
+
+    def __init__(
+        self,
+        slots: Mapping[str, int],
+        cycles: Mapping[str, int],
+        scratch: ScratchSpec,
+        routines: frozenset[str],
+        points: Mapping[str, Dim] | None,
+    ) -> None:
+        self.slots = slots
+        self.routines = routines
+        self.points = points
+        self.stoppable: set[str] = set()
+        self.cycles = cycles
+        self.scratch = scratch
+        self.functions: list[str] = []
+        self.names: dict[int, str] = {}
+        self.n_sizes: dict[str, int] = {}
+        self.parts: dict[str, None] = {}
+        self.n_beside = 0
+
+    def function(self, program: Program, head: str, scratch: ScratchSpec | None = None) -> None:
+        """With ``scratch``, it and the arena are parts of ``%memory``."""
+        fn = Function(self)
+        at = 0
+        for run in [] if self.cycles else program.beside:
+            fn.steps(program.steps[at : run.first])
+            at = run.first + len(run.members)
+            beside.emit(fn, run, program.steps[run.first : at])
+        fn.steps(program.steps[at:])
+        split = [] if scratch is None else _split_memory(scratch)
+        if scratch is None:
+            fn.count(fn.points)
+        if fn.is_stoppable:
+            self.stoppable.add(head)
+        body = "\n".join(["entry:", *fn.entry, *split, *fn.lines, "  ret i32 0", "}"])
+        self.functions.append(f"{head} nounwind {{\n{body}")
+
+    def sub(self, program: Program) -> str:
+        if id(program) not in self.names:
+            name = self.names[id(program)] = f"tw_sub{len(self.names)}"
+            self.function(program, _SUB.format(name))
+        return self.names[id(program)]
+
+    def plan(self, program: Program, output_shapes: Sequence[Sequence[Dim]]) -> None:
+        fn = CheckedFunction(self)
+        values = [program.arena_bytes, *(d for shape in output_shapes for d in shape)]
+        for k, d in enumerate(values):
+            fn.write(f"%w{k} = getelementptr i64, ptr %out, i64 {k}")
+            fn.write(f"store i64 {fn.dim(d)}, ptr %w{k}")
+        if fn.is_beyond:
+            fn.write(f"store i64 {fn.let(f'select i1 {fn.is_beyond}, i64 -1, i64 {fn.dim(values[0])}')}, ptr %w0")
+        body = "\n".join(["entry:", *fn.lines, "  ret void", "}"])
+        self.functions.append(f"define void @tw_plan(ptr %dims, ptr %out) nounwind {{\n{body}")
+
+
+def _split_memory(scratch: ScratchSpec) -> list[str]:
+    """``%scratch`` and ``%arena`` from ``%memory`` and ``%threads``."""
+    start, end, lines = "0", str(scratch.fixed), list[str]()
+    if scratch.per_thread:
+        start, end = "%start", "%end"
+        lines = ["  %count = zext i32 %threads to i64", *zero_flags("%count")]
+        lines += [f"  %start = mul i64 %count, {FLAG_BYTES}", f"  %slots = mul i64 %count, {scratch.per_thread}"]
+        lines += [f"  %end = add i64 %slots, {scratch.fixed}"]
+    found = {"scratch": start, "arena": end}
+    return lines + [f"  %{name} = getelementptr i8, ptr %memory, i64 {at}" for name, at in found.items()]
+
+
+class Function:
+    """One function being written."""
+
+    def __init__(self, module: Module) -> None:
+        self.module = module
+        self.entry: list[str] = []  # allocations: a frame of fixed size
+        self.lines: list[str] = []
+        self.n = 0
+        self.memo: dict[Dim, str] = {}
+        self.pointers: dict[Pointer, str] = {}
+        self.points: Dim = 0  # of calls since the last poll, not counted yet where the code runs
+        self.is_stoppable = False
+
+    def write(self, text: str) -> None:
+        self.lines.append("  " + text)
+
+    def fresh(self) -> str:
+        self.n += 1
+        return f"%v{self.n}"
+
+    def let(self, text: str) -> str:
+        name = self.fresh()
+        self.write(f"{name} = {text}")
+        return name
+
+    def sum_of(self, x: str, y: str) -> str:
+        return self.let(f"add i64 {x}, {y}")
+
+    def product_of(self, x: str, y: str) -> str:
+        return self.let(f"mul i64 {x}, {y}")
+
+    def forget(self) -> None:
+        """Values computed so far may not dominate what follows, or a dimension has changed."""
+        self.memo.clear()
+        self.pointers.clear()
+
+    # --- dimensions and addresses
+
+    def dim(self, d: Dim) -> str:
+        if isinstance(d, int):
+            return str(d)
+        if d not in self.memo:
+            self.memo[d] = self._atom(d) if isinstance(d, Atom) else self._sum(d)
+        return self.memo[d]
+
+    def _sum(self, d: Dim) -> str:
+        total = str(const_of(d))
+        for atom, coef in terms_of(d):
+            term = self.dim(atom)
+            term = term if coef == 1 else self.product_of(term, str(coef))
+            total = term if total == "0" else self.sum_of(total, term)
+        return total
+
+    def _atom(self, a: Atom) -> str:
+        if isinstance(a, Sym):
+            at = self.let(f"getelementptr i64, ptr %dims, i64 {self.module.slots[a.name]}")
+            return self.let(f"load i64, ptr {at}")
+        if isinstance(a, Mul):
+            total = self.dim(a.factors[0])
+            for f in a.factors[1:]:
+                total = self.product_of(total, self.dim(f))
+            return total
+        assert isinstance(a, Binary)
+        x, y = self.dim(a.a), self.dim(a.b)
+        if a.op in ("min", "max"):
+            return self.let(f"call i64 @llvm.s{a.op}.i64(i64 {x}, i64 {y})")
+        return self._floored(a.op, x, y)
+
+    def _floored(self, op: str, x: str, y: str) -> str:
+        """Quotient rounded down or remainder with the divisor's sign; a zero divisor counts as one."""
+        is_zero = self.let(f"icmp eq i64 {y}, 0")
+        safe = self.let(f"select i1 {is_zero}, i64 1, i64 {y}")
+        rest = self.let(f"srem i64 {x}, {safe}")
+        mixed = self.let(f"xor i64 {rest}, {safe}")
+        negative = self.let(f"icmp slt i64 {mixed}, 0")
+        nonzero = self.let(f"icmp ne i64 {rest}, 0")
+        adjust = self.let(f"and i1 {negative}, {nonzero}")
+        if op == "mod":
+            return self.let(f"select i1 {adjust}, i64 {self.let(f'add i64 {rest}, {safe}')}, i64 {rest}")
+        quotient = self.let(f"sdiv i64 {x}, {safe}")
+        return self.let(f"sub i64 {quotient}, {self.let(f'zext i1 {adjust} to i64')}")
+
+    def pointer(self, p: Pointer) -> str:
+        if p not in self.pointers:
+            if p.base == "arg":
+                at = self.let(f"getelementptr ptr, ptr %args, i64 {p.offset}")
+                self.pointers[p] = self.let(f"load ptr, ptr {at}")
+            else:
+                self.pointers[p] = self.let(f"getelementptr i8, ptr %{p.base}, i64 {self.dim(p.offset)}")
+        return self.pointers[p]
+
+    # --- steps
+
+    def steps(self, steps: Sequence[Step]) -> None:
+        for step in steps:
+            if isinstance(step, Call | Branch | Repeat):
+                self.pause()
+            self.step(step)
+            if isinstance(step, Call) and self.module.points is not None:
+                self.points += self.module.points.get(step.kernel, 0)
+
+    # --- stopping
+
+    def pause(self) -> None:
+        """Poll if the calls so far may have taken long. Nothing is done for few points that are known here."""
+        points = self.points
+        if isinstance(points, int) and points < POLL_POINTS:
+            return
+        self.points = 0
+        if isinstance(points, int):
+            self.poll()
+        else:
+            self.poll_if_many(self.count(points))
+
+    def turn(self) -> None:
+        """Poll if a loop's turns so far may have taken long."""
+        self.poll_if_many(self.count(TURN_POINTS))
+
+    def poll_if_many(self, points: str) -> None:
+        self.n += 1
+        ask, go = f"ask{self.n}", f"on{self.n}"
+        over = self.let(f"icmp ugt i64 {points}, {POLL_POINTS}")
+        self.write(f"br i1 {over}, label %{ask}, label %{go}")
+        self.label(ask)
+        self.write(f"store i64 0, ptr {self.poll_slot(0)}")
+        self.poll(go)
+
+    def count(self, points: Dim) -> str:
+        """Add points where the code runs; returns how many there are since the last poll."""
+        if points == 0:
+            return "0"
+        slot = self.poll_slot(0)
+        total = self.let(f"add i64 {self.let(f'load i64, ptr {slot}')}, {self.dim(points)}")
+        self.write(f"store i64 {total}, ptr {slot}")
+        return total
+
+    def poll(self, go: str = "") -> None:
+        """Ask whether to go on."""
+        self.stop_if(self.let(f"call i32 @tw_poll(ptr {self.poll_slot(1)})"), go)
+
+    def poll_slot(self, k: int) -> str:
+        return self.let(f"getelementptr i64, ptr %dims, i64 {len(self.module.slots) + k}")
+
+    def stop_if(self, code: str, go: str = "") -> None:
+        """Return the code of a call that is not 0; else go on at the label ``go``."""
+        self.is_stoppable = True
+        self.n += 1
+        stop, go = f"stop{self.n}", go or f"on{self.n}"
+        self.write(f"br i1 {self.let(f'icmp ne i32 {code}, 0')}, label %{stop}, label %{go}")
+        self.label(stop)
+        self.write(f"ret i32 {code}")
+        self.label(go)
+
+    # --- one step
+
+    def step(self, step: Step) -> None:
+        match step:
+            case Call():
+                self.call(step)
+            case Copy():
+                self.copy(self.pointer(step.source), self.pointer(step.target), step.n_bytes)
+            case SetDim():
+                self.set_dim(step.symbol, self.let(f"load i64, ptr {self.pointer(step.source)}"))
+            case LetDim():
+                self.set_dim(step.symbol, self.dim(step.value))
+            case Branch():
+                self.branch(step)
+            case Repeat():
+                self.repeat(step)
+            case Require():
+                self.require(step)
+
+    def require(self, step: Require) -> None:
+        flag = self.let(f"load i8, ptr {self.pointer(step.cond)}")
+        test = self.let(f"icmp ne i8 {flag}, 0")
+        self.n += 1
+        holds, fails = f"holds{self.n}", f"fails{self.n}"
+        self.write(f"br i1 {test}, label %{holds}, label %{fails}")
+        self.label(fails)
+        self.write(f"ret i32 {step.code}")
+        self.label(holds)
+
+    def call(self, step: Call) -> None:
+        """A kernel; or a routine, and the kernel where that declines."""
+        values = [*self.arguments(step), "i32 %threads", "ptr %scratch"]
+        call, slot = f'call void @"{step.kernel}"({", ".join(values)})', self.module.cycles.get(step.kernel)
+        if step.routine is None or step.routine.symbol not in self.module.routines:
+            self.timed(lambda: self.write(call), slot)
+        else:
+            routine = step.routine
+            self.timed(lambda: self.routine_or(routine, call), slot)
+
+    def routine_or(self, routine: Routine, call: str) -> None:
+        table = self.argument_table([self.pointer(p) for p in routine.args])
+        sizes = self.fresh()
+        self.entry.append(f"  {sizes} = alloca [{len(routine.sizes)} x i64]")
+        for k, d in enumerate(routine.sizes):
+            self.write(f"store i64 {self.dim(d)}, ptr {self.let(f'getelementptr i64, ptr {sizes}, i64 {k}')}")
+        is_left = self.let(f"icmp ne i32 {self.let(f'call i32 @{routine.symbol}(ptr {table}, ptr {sizes})')}, 0")
+        self.n += 1
+        own, done = f"own{self.n}", f"done{self.n}"
+        self.write(f"br i1 {is_left}, label %{own}, label %{done}")
+        self.label(own)
+        self.write(call)
+        self.write(f"br label %{done}")
+        self.label(done)
+
+    def arguments(self, call: Call) -> list[str]:
+        """A kernel's parameters, without threads and scratch."""
+        self.module.n_sizes[call.kernel] = len(call.sizes)
+        return [f"ptr {self.pointer(p)}" for p in call.args] + [f"i64 {self.dim(s)}" for s in call.sizes]
+
+    def set_dim(self, symbol: Sym, value: str) -> None:
+        at = self.let(f"getelementptr i64, ptr %dims, i64 {self.module.slots[symbol.name]}")
+        self.write(f"store i64 {value}, ptr {at}")
+        self.forget()
+
+    def timed(self, write_call: Callable[[], None], slot: int | None) -> None:
+        """A call; with a slot, its ticks are added there."""
+        if slot is None:
+            write_call()
+            return
+        start = self.let("call i64 @llvm.readcyclecounter()")
+        write_call()
+        ticks = self.let(f"sub i64 {self.let('call i64 @llvm.readcyclecounter()')}, {start}")
+        at = self.let(f"getelementptr i64, ptr %dims, i64 {slot}")
+        total = self.let(f"add i64 {self.let(f'load i64, ptr {at}')}, {ticks}")
+        self.write(f"store i64 {total}, ptr {at}")
+
+    def copy(self, source: str, target: str, n_bytes: Dim) -> None:
+        self.write(f"call void @llvm.memcpy.p0.p0.i64(ptr {target}, ptr {source}, i64 {self.dim(n_bytes)}, i1 false)")
+
+    def argument_table(self, values: Sequence[str]) -> str:
+        table = self.fresh()
+        self.entry.append(f"  {table} = alloca [{max(len(values), 1)} x ptr]")
+        for k, v in enumerate(values):
+            self.write(f"store ptr {v}, ptr {self.let(f'getelementptr ptr, ptr {table}, i64 {k}')}")
+        return table
+
+    def call_sub(self, program: Program, table: str, scratch: str) -> None:
+        name = self.module.sub(program)
+        call = f"call i32 @{name}(ptr {table}, ptr %dims, ptr %weights, ptr {scratch}, i32 %threads, ptr %scratch)"
+        code = self.let(call)
+        if _SUB.format(name) in self.module.stoppable:
+            self.stop_if(code)
+
+    def label(self, name: str) -> None:
+        self.lines.append(f"{name}:")
+
+    def branch(self, step: Branch) -> None:
+        table = self.argument_table([self.pointer(p) for p in step.args])
+        scratch = self.pointer(step.scratch)
+        flag = self.let(f"load i8, ptr {self.pointer(step.cond)}")
+        test = self.let(f"icmp ne i8 {flag}, 0")
+        self.n += 1
+        yes, no, done = f"then{self.n}", f"else{self.n}", f"done{self.n}"
+        self.write(f"br i1 {test}, label %{yes}, label %{no}")
+        for label, program, dims in (
+            (yes, step.then_program, step.then_dims),
+            (no, step.else_program, step.else_dims),
+        ):
+            self.label(label)
+            self.forget()
+            self.call_sub(program, table, scratch)
+            for d in dims:
+                self.step(d)
+            self.write(f"br label %{done}")
+        self.label(done)
+        self.forget()
+
+    def repeat(self, step: Repeat) -> None:
+        """Carried values ping-pong between two buffers: the argument table's input and output entries swap."""
+        for c in step.carried:
+            self.copy(self.pointer(c.start), self.pointer(c.buffers[0]), c.n_bytes)
+        self.copy(self.pointer(step.cond), self.pointer(step.cond_buffers[0]), 1)
+        pairs = [step.cond_buffers, *(c.buffers for c in step.carried)]
+        firsts, seconds = [self.pointer(p[0]) for p in pairs], [self.pointer(p[1]) for p in pairs]
+        results = [self.pointer(s.result) for s in step.scanned]
+        captures = [self.pointer(p) for p in step.captures]
+        ends = [(self.pointer(c.result), c.n_bytes) for c in step.carried]
+        sizes = [self.dim(s.n_bytes) for s in step.scanned]
+        for _, n in ends:
+            self.dim(n)
+        iteration, scratch = self.pointer(step.iteration), self.pointer(step.scratch)
+        count = self.pointer(step.count)
+        table = self.argument_table([iteration, *firsts, *captures, *seconds, *results])
+        at_in = [self.let(f"getelementptr ptr, ptr {table}, i64 {1 + k}") for k in range(len(pairs))]
+        base = 1 + len(pairs) + len(captures)
+        at_out = [self.let(f"getelementptr ptr, ptr {table}, i64 {base + k}") for k in range(len(pairs))]
+        base += len(pairs)
+        at_scan = [self.let(f"getelementptr ptr, ptr {table}, i64 {base + k}") for k in range(len(results))]
+        trips = self.let(f"load i64, ptr {self.pointer(step.trips)}")
+        self.write(f"store i64 0, ptr {iteration}")
+        self.n += 1
+        test, body, done = f"test{self.n}", f"body{self.n}", f"end{self.n}"
+        self.write(f"br label %{test}")
+        self.label(test)
+        i = self.let(f"load i64, ptr {iteration}")
+        flag = self.let(f"load i8, ptr {self.let(f'load ptr, ptr {at_in[0]}')}")
+        more = self.let(f"icmp slt i64 {i}, {trips}")
+        wanted = self.let(f"icmp ne i8 {flag}, 0")
+        self.write(f"br i1 {self.let(f'and i1 {more}, {wanted}')}, label %{body}, label %{done}")
+        self.label(body)
+        for result, size, at in zip(results, sizes, at_scan, strict=True):
+            here = self.let(f"getelementptr i8, ptr {result}, i64 {self.let(f'mul i64 {i}, {size}')}")
+            self.write(f"store ptr {here}, ptr {at}")
+        self.call_sub(step.body, table, scratch)
+        for a, b in zip(at_in, at_out, strict=True):
+            x, y = self.let(f"load ptr, ptr {a}"), self.let(f"load ptr, ptr {b}")
+            self.write(f"store ptr {y}, ptr {a}")
+            self.write(f"store ptr {x}, ptr {b}")
+        self.write(f"store i64 {self.let(f'add i64 {i}, 1')}, ptr {iteration}")
+        if self.module.points is not None:
+            self.turn()
+        self.write(f"br label %{test}")
+        self.label(done)
+        for (result, n), at in zip(ends, at_in[1:], strict=True):
+            self.copy(self.let(f"load ptr, ptr {at}"), result, n)
+        self.write(f"store i64 {self.let(f'load i64, ptr {iteration}')}, ptr {count}")
+        self.forget()
+
+
+class CheckedFunction(Function):
+    """The same with sums and products that are watched: ``is_beyond`` is an i1, whether any left 64 bits, or ""."""
+
+    def __init__(self, module: Module) -> None:
+        super().__init__(module)
+        self.is_beyond = ""
+
+    def sum_of(self, x: str, y: str) -> str:
+        return self._watched("add", x, y)
+
+    def product_of(self, x: str, y: str) -> str:
+        return self._watched("mul", x, y)
+
+    def _floored(self, op: str, x: str, y: str) -> str:
+        """What left 64 bits is divided as zero: the least number divided by -1 would end the process."""
+        return super()._floored(op, self.let(f"select i1 {self.is_beyond}, i64 0, i64 {x}") if self.is_beyond else x, y)
+
+    def _watched(self, op: str, x: str, y: str) -> str:
+        pair = self.let(f"call {{i64, i1}} @llvm.s{op}.with.overflow.i64(i64 {x}, i64 {y})")
+        value, is_beyond = (self.let(f"extractvalue {{i64, i1}} {pair}, {k}") for k in range(2))
+        self.is_beyond = self.let(f"or i1 {self.is_beyond}, {is_beyond}") if self.is_beyond else is_beyond
+        return value

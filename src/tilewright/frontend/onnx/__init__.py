@@ -1,0 +1,1 @@
+"""ONNX models into the graph IR."""

@@ -1,0 +1,1 @@
+"""Converters of classical machine learning (``ai.onnx.ml``)."""

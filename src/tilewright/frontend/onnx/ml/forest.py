@@ -1,0 +1,191 @@
+"""Trees as tables, and the walk through all of them at once.
+
+In: nodes with tests, children and roots, in any order. Out: ``Forest``, whose tables are laid out level by level, and
+nodes of the graph IR that lead every row to its leaf in every tree. Not its business: attributes, what leaves hold
+(``onnx.ml.trees``).
+
+Form. The two children of a test lie side by side, so a step is ``child[place] + holds``: a row's place in a tree needs
+three look-ups (feature, split, child) and one of the row itself. A leaf is its own child and its test never holds (its
+split is NaN), so trees of any depth are walked in as many steps as the deepest needs. All orders of comparison become
+``<=`` by turning the test around or taking the next smaller split; only tests of equality and membership keep a form of
+their own. With many rows trees come before rows in the tables of places, so that one tree's tables serve all rows
+before the next tree's and lanes hold rows; with few rows lanes hold trees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from tilewright import ops
+from tilewright.core.expr import Dim, Sym
+from tilewright.core.graph import Graph, Node
+from tilewright.core.types import Array, DType, i32
+from tilewright.frontend.onnx.arithmetic import Formula
+from tilewright.frontend.onnx.call import Call
+
+MAX_DEPTH = 4096
+DAMAGED = "the model is damaged; export it again"
+LEQ, LT, GTE, GT, EQ, NEQ, MEMBER, LEAF = range(8)
+
+
+class Tests(NamedTuple):
+    """Nodes in any order: of a leaf only ``mode`` and its number count.
+
+    ``on_true`` and ``on_false`` are numbers of nodes; ``nan_holds`` says where NaN passes the test; ``members``
+    has a row for each node, padded with NaN, where any node tests membership.
+    """
+
+    mode: Array
+    feature: Array
+    split: Array
+    on_true: Array
+    on_false: Array
+    nan_holds: Array
+    members: Array | None
+    roots: Array
+
+
+class Forest(NamedTuple):
+    """Tables over places. ``node`` is the number of the node at a place, ``tree`` the number of its tree.
+
+    ``kind`` is LEQ, EQ or MEMBER; the roots are the first places.
+    """
+
+    feature: Array
+    split: Array
+    child: Array
+    kind: Array
+    nan_holds: Array
+    members: Array | None
+    node: Array
+    tree: Array
+    n_trees: int
+    depth: int
+
+    @property
+    def is_leaf(self) -> Array:
+        return np.equal(self.child, np.arange(len(self.child)))
+
+
+def forest_of(c: Call, tests: Tests, dtype: DType) -> Forest:
+    """The tables, splits in ``dtype``; refuses cycles and trees beyond ``MAX_DEPTH``."""
+    n = len(tests.mode)
+    split, turned, nan_holds = _as_leq(tests, dtype)
+    low, high = (np.where(turned, a, b) for a, b in ((tests.on_true, tests.on_false), (tests.on_false, tests.on_true)))
+    level, trees = tests.roots, np.arange(len(tests.roots))
+    nodes, owners, children, total, depth = [level], [trees], [], len(level), 0
+    while True:
+        inner = tests.mode[level] != LEAF
+        here = total - len(level) + np.arange(len(level))
+        children.append(np.where(inner, total + 2 * (np.cumsum(inner) - 1), here))
+        if not inner.any():
+            break
+        parents = level[inner]
+        level = np.stack([low[parents], high[parents]], 1).reshape(-1)
+        trees = np.repeat(trees[inner], 2)
+        total, depth = total + len(level), depth + 1
+        if depth > MAX_DEPTH or total > 8 * n + 1024:
+            c.refuse(f"its nodes form cycles or trees of a depth beyond {MAX_DEPTH}", DAMAGED)
+        nodes.append(level)
+        owners.append(trees)
+    node, child = np.concatenate(nodes), np.concatenate(children)
+    is_leaf = tests.mode[node] == LEAF
+    kind = np.where(np.isin(tests.mode, (EQ, NEQ)), EQ, np.where(tests.mode == MEMBER, MEMBER, LEQ))
+    return Forest(
+        np.where(is_leaf, 0, tests.feature[node]).astype(np.int32),
+        np.where(is_leaf, np.nan, split[node]).astype(dtype.numpy),
+        child.astype(np.int32),
+        np.where(is_leaf, LEQ, kind[node]).astype(np.uint8),
+        ~is_leaf & nan_holds[node],
+        None if tests.members is None else np.where(is_leaf[:, None], np.nan, tests.members[node]).astype(dtype.numpy),
+        node,
+        np.concatenate(owners),
+        len(tests.roots),
+        depth,
+    )
+
+
+def _as_leq(tests: Tests, dtype: DType) -> tuple[Array, Array, Array]:
+    """Splits for ``<=``, which tests are turned around, and where NaN passes what they are then."""
+    split = tests.split.astype(dtype.numpy)
+    below = np.nextafter(split, np.array(-np.inf, split.dtype))
+    below = np.where(split == -np.inf, np.array(np.nan, split.dtype), below)  # nothing is smaller
+    split = np.where(np.isin(tests.mode, (LT, GTE)), below, split)
+    turned = np.isin(tests.mode, (GT, GTE, NEQ))
+    passes = tests.nan_holds | (tests.mode == NEQ)
+    return split, turned, passes ^ turned
+
+
+class Tables(NamedTuple):
+    """A forest's tables as constants, each there once; those that no test needs are None."""
+
+    feature: Node
+    split: Node
+    child: Node
+    kind: Node | None
+    nan_holds: Node | None
+    members: Node | None
+    n_trees: int
+    depth: int
+
+
+def tables_of(c: Call, forest: Forest) -> Tables:
+    kind = c.array(forest.kind) if forest.kind.any() else None
+    nan_holds = c.array(forest.nan_holds) if forest.nan_holds.any() else None
+    members = None if forest.members is None else c.array(forest.members)
+    numbers = (c.array(forest.feature), c.array(forest.split), c.array(forest.child))
+    return Tables(*numbers, kind, nan_holds, members, forest.n_trees, forest.depth)
+
+
+def leaves_reached(c: Call, tables: Tables, x: Node, axis: int) -> Node:
+    """The place of the leaf that each row of ``x`` reaches in each tree, i32; trees lie along ``axis``, 0 or 1."""
+    shape: list[Dim] = [x.shape[0], x.shape[0]]
+    shape[axis] = tables.n_trees
+    features = x if axis else c.transpose(x, (1, 0))
+    roots = c.align(c.const(np.arange(tables.n_trees, dtype=np.int32), i32), axis, 2)
+    place = c.expand(roots, shape)
+    for _ in range(tables.depth):
+        place = _step(c, tables, features, place, axis)
+    return place
+
+
+def _step(c: Call, tables: Tables, features: Node, place: Node, axis: int) -> Node:
+    m = Formula(c)
+
+    def at(table: Node) -> Node:
+        return c(ops.gather, table, place, axis=0)
+
+    value, split = c(ops.gather_elements, features, at(tables.feature), axis=axis), at(tables.split)
+    holds = m.le(value, split)
+    if tables.kind is not None:
+        kind = at(tables.kind)
+        holds = c(ops.where, m.eq(kind, EQ), m.eq(value, split), holds)
+        if tables.members is not None:
+            hits = m.eq(c.reshape(value, (*value.shape, 1)), at(tables.members))
+            found = c(ops.reduce_any, hits, axes=(2,), keepdims=False)
+            holds = c(ops.where, m.eq(kind, MEMBER), found, holds)
+    if tables.nan_holds is not None:
+        holds = c(ops.logical_or, holds, m.both(m.ne(value, value), at(tables.nan_holds)))
+    return m.add(at(tables.child), c.cast(holds, i32))
+
+
+FEW_ROWS = 4
+
+
+def by_rows(c: Call, x: Node, given: Callable[[Node, int], list[Node]]) -> list[Node]:
+    """What ``given`` makes of ``x`` with trees along axis 1 for few rows, along axis 0 for many; told by each call."""
+    n_rows, m = x.shape[0], Formula(c)
+    if isinstance(n_rows, int):
+        return given(x, 1 if n_rows < FEW_ROWS else 0)
+    branches = []
+    for axis in (1, 0):
+        inner = c.emitter.pool.input("rows", x.type.with_shape((Sym(c.emitter.fresh("rows"), 0), x.shape[1])))
+        outputs = given(inner, axis)
+        names = tuple(f"y{k}" for k in range(len(outputs)))
+        branches.append(Graph("few" if axis else "many", c.emitter.pool, (inner,), tuple(outputs), names))
+    few = m.lt(c.dim_value(n_rows), FEW_ROWS)
+    attrs = {"then_branch": branches[0], "else_branch": branches[1], "name": c.emitter.fresh("rows")}
+    return list(c.results(c.emitter.pool.add(ops.if_, (few, x), attrs, c.loc)))

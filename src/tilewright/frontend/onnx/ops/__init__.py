@@ -1,0 +1,1 @@
+"""Converters of the standard's own ops, a file for each kind."""

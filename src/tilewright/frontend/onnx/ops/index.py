@@ -1,0 +1,226 @@
+"""Converters of ONNX ops whose positions are data: gather, scatter, selection, sorting.
+
+In: a ``Call``. Out: nodes of the graph IR. Not its business: slices with known bounds (``onnx.ops.movement``).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tilewright import ops
+from tilewright.core.expr import Dim
+from tilewright.core.graph import Node
+from tilewright.core.types import bool_, f32, i64, product
+from tilewright.frontend.index_checks import index_check
+from tilewright.frontend.onnx.arithmetic import Formula
+from tilewright.frontend.onnx.call import Call, Results, Table
+from tilewright.frontend.onnx.shapes import is_symbolic
+
+MAX_UNIQUE_WIDTH = 64  # elements of a row: one sort for each
+REDUCTIONS = ("none", "add", "mul", "min", "max")
+
+
+def _axis(c: Call, default: int = 0) -> int:
+    return c.axis(c.int_("axis", default), len(c.x(0).shape))
+
+
+def _gather(c: Call) -> Node:
+    x, indices, axis = c.x(0), c.x(1), _axis(c)
+    if x.shape:
+        found = index_check(c, c.dim_value, x.shape, indices, axis, -1 * x.shape[axis], c.loc)
+        if found is not None:
+            c.host.check(*found)
+    return c(ops.gather, x, indices, axis=axis)
+
+
+def _gather_elements(c: Call) -> Node:
+    return c(ops.gather_elements, c.x(0), c.x(1), axis=_axis(c))
+
+
+def _gather_nd(c: Call) -> Node:
+    return c(ops.gather_nd, c.x(0), c.x(1), batch_dims=c.int_("batch_dims", 0))
+
+
+def _scatter_elements(c: Call) -> Node:
+    reduction = c.choice("reduction", REDUCTIONS, "none")
+    return c(ops.scatter_elements, c.x(0), c.x(1), c.x(2), axis=_axis(c), reduction=reduction)
+
+
+def _scatter_nd(c: Call) -> Node:
+    return c(ops.scatter_nd, c.x(0), c.x(1), c.x(2), reduction=c.choice("reduction", REDUCTIONS, "none"))
+
+
+def _one_hot(c: Call) -> Node:
+    indices, off_on = c.x(0), c.x(2)
+    depth = c.sizes(c.cast(c.x(1), i64), "depth")[0]
+    axis = c.axis(c.int_("axis", -1), len(indices.shape) + 1)
+    return c(ops.one_hot, c.cast(indices, i64), off_on, depth=depth, axis=axis)
+
+
+def _top_k(c: Call) -> Results:
+    x = c.x(0)
+    axis = _axis(c, -1)
+    k: Dim = c.int_("k") if c.opset < 10 else c.sizes(c.x(1), "k")[0]
+    c.assume(x.shape[axis] - k)
+    return c.results(
+        c(ops.top_k, x, k=k, axis=axis, largest=c.flag("largest", True), sorted=c.flag("sorted", True))
+    )  # fmt: skip
+
+
+def nonzero(c: Call, x: Node) -> Node:
+    """Positions of elements that are not zero, i64[rank, n]; n is a new symbol unless ``x`` is known."""
+    known = c.emitter.values(x)
+    if known is not None and not is_symbolic(known):
+        return c.array(np.array(np.nonzero(known.astype(bool)), np.int64))
+    return c.results(c(ops.nonzero, x, count=c.emitter.fresh("n_nonzero")))[0]
+
+
+def _non_zero(c: Call) -> Node:
+    x = c.x(0)
+    return nonzero(c, x if x.shape else c.reshape(x, (1,)))
+
+
+def _compress(c: Call) -> Node:
+    """The slices where a condition holds."""
+    x, condition = c.x(0), c.x(1)
+    axis = 0
+    if c.has("axis"):
+        axis = _axis(c)
+    else:
+        x = c.reshape(x, (x.type.n_elements,))
+    places = nonzero(c, condition)
+    return c(ops.gather, x, c.reshape(places, (places.shape[1],)), axis=axis)
+
+
+def steps_along(c: Call, x: Node, axis: int) -> Node:
+    """0, 1, 2... along ``axis``, of size 1 elsewhere."""
+    return c.align(c(ops.iota, extent=x.shape[axis], dtype=i64), axis, len(x.shape))
+
+
+def _along(c: Call, x: Node, axis: int, rank: int) -> Node:
+    return c.align(c.cast(x, i64), axis, rank)
+
+
+def _reverse_sequence(c: Call) -> Node:
+    """The first ``lengths[b]`` steps of each batch row in opposite order."""
+    x, lengths = c.x(0), c.x(1)
+    rank = len(x.shape)
+    batch, time = c.axis(c.int_("batch_axis", 1), rank), c.axis(c.int_("time_axis", 0), rank)
+    if batch == time:
+        c.refuse("batch_axis and time_axis are the same")
+    step, length = steps_along(c, x, time), _along(c, lengths, batch, rank)
+    turned = c(ops.sub, c(ops.sub, length, c.const(1, i64)), step)
+    places = c(ops.where, c(ops.lt, step, length), turned, step)
+    return c(ops.gather_elements, x, c.expand(places, x.shape), axis=time)
+
+
+def _tensor_scatter(c: Call) -> Node:
+    """A cache with an update written at a position per batch row."""
+    cache, update, starts = c.x(0), c.x(1), c.opt(2)
+    rank = len(cache.shape)
+    axis = c.axis(c.int_("axis", -2), rank)
+    if axis == 0:
+        c.refuse("axis=0 is the batch")
+    circular = c.choice("mode", ("linear", "circular"), "linear") == "circular"
+    offset = steps_along(c, cache, axis)
+    if starts is not None:
+        offset = c(ops.sub, offset, _along(c, starts, 0, rank))
+    if circular:
+        offset = c(ops.mod, offset, c.dim_value(cache.shape[axis]))
+    length = c.dim_value(update.shape[axis])
+    inside = c(ops.logical_and, c(ops.ge, offset, c.const(0, i64)), c(ops.lt, offset, length))
+    place = c(ops.where, inside, offset, c.const(0, i64))
+    spread = [*cache.shape]
+    taken = c(ops.gather_elements, update, c.expand(place, spread), axis=axis)
+    return c(ops.where, inside, taken, cache)
+
+
+def _non_max_suppression(c: Call) -> Node:
+    boxes, scores, limit = c.x(0), c.x(1), c.opt(2)
+    center = c.int_("center_point_box", 0) != 0
+    most = int(c.number(limit, "max_output_boxes_per_class")) if limit is not None else 0
+    if most < 1 or 0 in scores.shape:
+        return c.full(0, i64, (0, 3))
+    thresholds = []
+    for k, default in ((3, 0.0), (4, -np.inf)):
+        given = c.opt(k)
+        thresholds.append(c.reshape(given, ()) if given is not None else c.const(default, f32))
+    n = scores.shape[2]
+    most = min(most, n) if isinstance(n, int) else min(most, 1 << 31)
+    order = c.results(c(ops.sort, scores, axis=2, descending=True))[1]
+    form = {"limit": most, "center": center, "count": c.emitter.fresh("n_boxes")}
+    return c.results(c(ops.suppress, boxes, scores, order, *thresholds, **form))[0]
+
+
+def _differ_from_before(c: Call, rows: Node) -> Node:
+    """Which rows are not equal to the one before; the first is not."""
+    m = Formula(c)
+    n, first = rows.shape[0], c.full(True, bool_, (1,))
+    if n == 1:
+        return first
+    here, before = c.slice_axis(rows, 0, 1, n), c.slice_axis(rows, 0, 0, n - 1)
+    differs = m.ne(here, before)
+    if rows.dtype.is_float:  # NaN equals NaN
+        both_nan = m.both(c(ops.isnan, here), c(ops.isnan, before))
+        differs = m.both(differs, c(ops.logical_not, both_nan))
+    return c(ops.concat, first, c(ops.reduce_any, differs, axes=(1,), keepdims=False), axis=0)
+
+
+def _unique(c: Call) -> Results:
+    x = c.x(0)
+    axis = c.axis(c.int_("axis"), len(x.shape)) if c.has("axis") else None
+    return unique(c, x, axis, is_sorted=c.flag("sorted", True))
+
+
+def unique(c: Call, x: Node, axis: int | None, *, is_sorted: bool) -> list[Node]:
+    """Distinct elements or slices, the place of the first of each, of which kind each is, how many there are of each.
+
+    Sorted, equal neighbours fall together; the first of each kind stands for it.
+    """
+    m = Formula(c)
+    rows = c.transpose(x, [axis, *(k for k in range(len(x.shape)) if k != axis)]) if axis is not None else x
+    n: Dim = rows.shape[0] if axis is not None else x.type.n_elements
+    width = product(rows.shape[1:]) if axis is not None else 1
+    if n == 0:
+        return [x if axis is not None else c.reshape(x, (0,)), *(c.full(0, i64, (0,)) for _ in range(3))]
+    if not isinstance(width, int) or width > MAX_UNIQUE_WIDTH:
+        c.refuse(f"rows of {width} elements are not compared", f"at most {MAX_UNIQUE_WIDTH} are")
+    flat = c.reshape(rows, (n, width))
+    order = m.steps(n)
+    for k in reversed(range(width)):
+        column = c.reshape(c.slice_axis(flat, 1, k, k + 1), (n,))
+        ranks = c.results(c(ops.sort, c(ops.gather, column, order, axis=0), axis=0))[1]
+        order = c(ops.gather, order, ranks, axis=0)
+    ordered = c(ops.gather, flat, order, axis=0)
+    starts = _differ_from_before(c, ordered)
+    kind = m.sub(c(ops.cumsum, c.cast(starts, i64), axis=0), 1)  # of every element in sorted order
+    places = nonzero(c, starts)
+    count = places.shape[1]
+    firsts = c(ops.gather, order, c.reshape(places, (count,)), axis=0)
+    counts = c(ops.scatter_elements, c.full(0, i64, (count,)), kind, c.full(1, i64, (n,)), axis=0, reduction="add")
+    if not is_sorted:
+        firsts, by_place = c.results(c(ops.sort, firsts, axis=0))
+        counts = c(ops.gather, counts, by_place, axis=0)
+        ranks = c(ops.scatter_elements, c.full(0, i64, (count,)), by_place, m.steps(count), axis=0)
+        kind = c(ops.gather, ranks, kind, axis=0)
+    inverse = c(ops.scatter_elements, c.full(0, i64, (n,)), order, kind, axis=0)
+    values = c(ops.gather, x if axis is not None else c.reshape(x, (n,)), firsts, axis=axis or 0)
+    return [values, firsts, inverse, counts]
+
+
+TABLE: Table = {
+    "Compress": _compress,
+    "Gather": _gather,
+    "GatherElements": _gather_elements,
+    "GatherND": _gather_nd,
+    "NonMaxSuppression": _non_max_suppression,
+    "NonZero": _non_zero,
+    "OneHot": _one_hot,
+    "ReverseSequence": _reverse_sequence,
+    "Scatter": _scatter_elements,
+    "ScatterElements": _scatter_elements,
+    "ScatterND": _scatter_nd,
+    "TensorScatter": _tensor_scatter,
+    "TopK": _top_k,
+    "Unique": _unique,
+}

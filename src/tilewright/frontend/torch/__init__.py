@@ -1,0 +1,1 @@
+"""PyTorch programs into the graph IR."""

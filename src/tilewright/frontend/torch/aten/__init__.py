@@ -1,0 +1,1 @@
+"""Converters of ATen calls, a file for each kind."""

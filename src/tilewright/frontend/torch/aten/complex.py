@@ -1,0 +1,297 @@
+"""ATen on complex tensors, which are pairs of real ones.
+
+In: calls whose arguments or results hold pairs. Out: pairs, or nodes where the result is real.
+Not its business: Fourier transforms (``fft``). Calls that move elements are the real converters, once for each
+part.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from tilewright import ops
+from tilewright.core.graph import Builder, Node
+from tilewright.core.types import bool_
+from tilewright.frontend.complex_pairs import Pair, from_parts, join_parts
+from tilewright.frontend.fourier import product
+from tilewright.frontend.torch.aten import fft, index, movement, reduce, source
+from tilewright.frontend.torch.aten.call import Call, Result, as_node, cast, expand
+from tilewright.frontend.torch.aten.elementwise import TABLE as ELEMENTWISE
+
+Convert = Callable[[Call], Result]
+
+
+def _pair(c: Call, name: str) -> Pair:
+    return as_pair(c, c[name])
+
+
+def as_pair(c: Call, x: Any) -> Pair:
+    """A tensor or number as a pair of the call's component dtype."""
+    if isinstance(x, Pair):
+        return Pair(cast(c.b, x.re, c.dtype), cast(c.b, x.im, c.dtype))
+    if isinstance(x, complex):
+        return Pair(c.b.const(x.real, c.dtype), c.b.const(x.imag, c.dtype))
+    re = as_node(c.b, x, c.dtype)
+    return Pair(re, _zeros(c.b, re))
+
+
+def _zeros(b: Builder, like: Node) -> Node:
+    return b(ops.full, value=0.0, dtype=like.dtype, shape=like.shape)
+
+
+# --- part by part ---------------------------------------------------------------------------------------------------
+
+
+def _each_part(convert: Convert) -> Convert:
+    """A call that is linear in its complex operands with real coefficients: once for each part."""
+
+    def once(c: Call) -> Result:
+        real = convert(replace(c, args=_parts(c, c.args, 0)))
+        imaginary = convert(replace(c, args=_parts(c, c.args, 1)))
+        if isinstance(real, Node) and isinstance(imaginary, Node):
+            return Pair(real, imaginary)
+        assert isinstance(real, Sequence) and isinstance(imaginary, Sequence)
+        pairs: list[Node | Pair | None] = []
+        for a, b in zip(real, imaginary, strict=True):
+            pairs.append(Pair(a, b) if isinstance(a, Node) and isinstance(b, Node) else None)
+        return pairs
+
+    return once
+
+
+def _parts(c: Call, args: Mapping[str, Any], k: int) -> dict[str, Any]:
+    """Arguments with every pair and complex number replaced by its part; tensors beside them are real."""
+
+    def part(name: str, x: Any) -> Any:
+        if isinstance(x, list):
+            return [part(name, i) for i in x]
+        if isinstance(x, Pair):
+            return (x.re, x.im)[k]
+        if isinstance(x, complex):
+            return (x.real, x.imag)[k]
+        is_operand = name in ("self", "other", "tensors", "src", "values", "source", "value", "fill_value", "mat2")
+        if k == 1 and is_operand and isinstance(x, Node) and x.dtype.is_float:
+            return _zeros(c.b, x)
+        if k == 1 and name in ("value", "fill_value") and isinstance(x, bool | int | float):
+            return 0
+        return x
+
+    return {name: part(name, x) for name, x in args.items()}
+
+
+# --- arithmetic -----------------------------------------------------------------------------------------------------
+
+
+def _mul(c: Call) -> Result:
+    x, y = c["self"], c["other"]
+    for real, other in ((x, y), (y, x)):
+        if isinstance(real, Node | bool | int | float):
+            z, factor = as_pair(c, other), as_node(c.b, real, c.dtype)
+            return Pair(c.b(ops.mul, z.re, factor), c.b(ops.mul, z.im, factor))
+    return product(c.b, as_pair(c, x), as_pair(c, y))
+
+
+def _sum(sign: int) -> Convert:
+    def convert(c: Call) -> Result:
+        x, y = _pair(c, "self"), _pair(c, "other")
+        alpha = c.args.get("alpha", 1)
+        if alpha != 1:
+            y = product(c.b, y, as_pair(c, alpha))
+        op = ops.add if sign > 0 else ops.sub
+        return Pair(c.b(op, x.re, y.re), c.b(op, x.im, y.im))
+
+    return convert
+
+
+def quotient(b: Builder, x: Pair, y: Pair) -> Pair:
+    """``x / y``, scaled by the larger part of ``y`` so that nothing overflows on the way (Smith 1962)."""
+    swap = b(ops.gt, b(ops.abs, y.im), b(ops.abs, y.re))
+    large, small = b(ops.where, swap, y.im, y.re), b(ops.where, swap, y.re, y.im)
+    ratio = b(ops.div, small, large)
+    scale = b(ops.add, large, b(ops.mul, small, ratio))
+    first = b(ops.where, swap, x.im, x.re)
+    second = b(ops.where, swap, x.re, x.im)
+    real = b(ops.div, b(ops.add, first, b(ops.mul, second, ratio)), scale)
+    other = b(ops.div, b(ops.sub, second, b(ops.mul, first, ratio)), scale)
+    return Pair(real, b(ops.where, swap, b(ops.neg, other), other))
+
+
+def _div(c: Call) -> Result:
+    x = _pair(c, "self")
+    if isinstance(c["other"], Node | bool | int | float):
+        y = as_node(c.b, c["other"], c.dtype)
+        return Pair(c.b(ops.div, x.re, y), c.b(ops.div, x.im, y))
+    return quotient(c.b, x, _pair(c, "other"))
+
+
+def _reciprocal(c: Call) -> Result:
+    x = _pair(c, "self")
+    one = c.b.const(1, c.dtype)
+    return quotient(c.b, Pair(one, c.b.const(0, c.dtype)), x)
+
+
+def _conj(c: Call) -> Result:
+    x = c["self"]
+    return Pair(x.re, c.b(ops.neg, x.im)) if isinstance(x, Pair) else x
+
+
+def magnitude(b: Builder, x: Pair) -> Node:
+    """``|x|`` without overflow of squares."""
+    u, v = b(ops.abs, x.re), b(ops.abs, x.im)
+    large, small = b(ops.maximum, u, v), b(ops.minimum, u, v)
+    zero, one = b.const(0, x.dtype), b.const(1, x.dtype)
+    safe = b(ops.where, b(ops.eq, large, zero), one, large)
+    ratio = b(ops.div, small, safe)
+    size = b(ops.mul, large, b(ops.sqrt, b(ops.add, one, b(ops.mul, ratio, ratio))))
+    infinite = b(ops.logical_or, b(ops.isinf, x.re), b(ops.isinf, x.im))
+    return b(ops.where, infinite, b.const(math.inf, x.dtype), size)
+
+
+def _abs(c: Call) -> Result:
+    return cast(c.b, magnitude(c.b, c["self"]), c.dtype)
+
+
+def _angle(c: Call) -> Result:
+    return c.b(ops.atan2, c["self"].im, c["self"].re)
+
+
+def _exp(c: Call) -> Result:
+    x = _pair(c, "self")
+    size = c.b(ops.exp, x.re)
+    return Pair(c.b(ops.mul, size, c.b(ops.cos, x.im)), c.b(ops.mul, size, c.b(ops.sin, x.im)))
+
+
+def _complex(c: Call) -> Result:
+    re, im = c.tensor("real", c.dtype), c.tensor("imag", c.dtype)
+    return Pair(expand(c.b, re, c.shape), expand(c.b, im, c.shape))
+
+
+def _polar(c: Call) -> Result:
+    size, angle = c.tensor("abs", c.dtype), c.tensor("angle", c.dtype)
+    parts = (c.b(ops.mul, size, c.b(f, angle)) for f in (ops.cos, ops.sin))
+    return Pair(*(expand(c.b, part, c.shape) for part in parts))
+
+
+def _to(c: Call) -> Result:
+    """Between complex dtypes, from a real one, or to a real one, which drops the imaginary part."""
+    return _pair(c, "self")
+
+
+def _to_real(c: Call) -> Result:
+    x = c["self"]
+    return cast(c.b, x.re, c.dtype) if isinstance(x, Pair) else cast(c.b, x, c.dtype)
+
+
+def _predicate(of: Callable[[Call, Node], Node], join: Any) -> Convert:
+    def convert(c: Call) -> Result:
+        x = c["self"]
+        return c.b(join, of(c, x.re), of(c, x.im))
+
+    return convert
+
+
+def _equal(is_equal: bool) -> Convert:
+    def convert(c: Call) -> Result:
+        dtype = next(x.dtype for x in (c["self"], c["other"]) if isinstance(x, Pair))
+        x, y = (as_pair(replace(c, results=(c.out.with_dtype(dtype),)), c[n]) for n in ("self", "other"))
+        op, join = (ops.eq, ops.logical_and) if is_equal else (ops.ne, ops.logical_or)
+        return c.b(join, c.b(op, x.re, y.re), c.b(op, x.im, y.im))
+
+    return convert
+
+
+def _matmul(c: Call) -> Pair:
+    names = ("self", "mat2") if "mat2" in c.args else ("self", "other" if "other" in c.args else "vec")
+    return _product_of(c, *names)
+
+
+def _product_of(c: Call, left: str, right: str) -> Pair:
+    x, y = (_pair(c, n) for n in (left, right))
+    m = ops.matmul
+    real = c.b(ops.sub, c.b(m, x.re, y.re), c.b(m, x.im, y.im))
+    return Pair(real, c.b(ops.add, c.b(m, x.re, y.im), c.b(m, x.im, y.re)))
+
+
+def _add_product(left: str, right: str) -> Convert:
+    """``beta * self + alpha * (left @ right)``; nothing of ``self`` where beta is 0, not even its NaN."""
+
+    def convert(c: Call) -> Pair:
+        y = _product_of(c, left, right)
+        if c["alpha"] != 1:
+            y = product(c.b, y, as_pair(c, c["alpha"]))
+        if c["beta"] == 0:
+            return y
+        x = _pair(c, "self")
+        x = x if c["beta"] == 1 else product(c.b, x, as_pair(c, c["beta"]))
+        return Pair(c.b(ops.add, y.re, x.re), c.b(ops.add, y.im, x.im))
+
+    return convert
+
+
+def _sgn(c: Call) -> Result:
+    x = _pair(c, "self")
+    size = magnitude(c.b, x)
+    zero = c.b.const(0, c.dtype)
+    is_zero = c.b(ops.eq, size, zero)
+    safe = c.b(ops.where, is_zero, c.b.const(1, c.dtype), size)
+    return Pair(*(c.b(ops.where, is_zero, zero, c.b(ops.div, part, safe)) for part in (x.re, x.im)))
+
+
+def _isfinite(c: Call, x: Node) -> Node:
+    return c.b(ops.lt, c.b(ops.abs, x), c.b.const(math.inf, x.dtype))
+
+
+def _either_way(complex_result: Convert, real_result: Convert) -> Convert:
+    """By whether the result is complex: a dtype change that drops a part has none."""
+    return lambda c: complex_result(c) if c.is_complex else real_result(c)
+
+
+_MOVES = (
+    "view.default", "reshape.default", "_unsafe_view.default", "permute.default", "expand.default", "slice.Tensor",
+    "select.int", "cat.default", "unsqueeze.default", "squeeze.dim", "squeeze.dims", "squeeze.default",
+    "transpose.int", "t.default", "constant_pad_nd.default", "roll.default", "flip.default", "index_select.default",
+    "index.Tensor", "gather.default", "diagonal.default", "unbind.int", "split.Tensor", "split_with_sizes.default",
+    "repeat.default", "as_strided.default", "stack.default", "where.self", "clone.default", "alias.default",
+    "detach.default", "contiguous.default", "neg.default", "lift_fresh_copy.default", "select_scatter.default",
+    "slice_scatter.default", "copy.default", "unfold.default", "index_put.default", "_unsafe_index_put.default",
+    "scatter.src", "scatter_add.default", "masked_fill.Scalar", "masked_fill.Tensor", "tril.default", "triu.default",
+    "sum.default", "sum.dim_IntList", "mean.default", "mean.dim", "cumsum.default", "full.default",
+    "full_like.default", "zeros.default", "zeros_like.default", "new_zeros.default", "empty.memory_format",
+    "empty_like.default", "new_empty.default", "empty_strided.default", "new_empty_strided.default",
+    "empty_permuted.default", "new_full.default", "fill.Scalar", "fill.Tensor", "view.dtype", "index_add.default",
+    "_unsafe_index.Tensor",
+)  # fmt: skip
+_REAL: Mapping[str, Convert] = {
+    name: convert
+    for table in (ELEMENTWISE, movement.TABLE, index.TABLE, reduce.TABLE, source.TABLE)
+    for name, convert in table.items()
+}
+
+COMPLEX: Mapping[str, Convert] = {
+    **{name: _each_part(_REAL[name]) for name in _MOVES if name in _REAL},
+    **fft.TABLE,
+    "mul.Tensor": _mul, "mul.Scalar": _mul, "add.Tensor": _sum(1), "add.Scalar": _sum(1), "sub.Tensor": _sum(-1),
+    "sub.Scalar": _sum(-1), "div.Tensor": _div, "div.Scalar": _div, "reciprocal.default": _reciprocal,
+    "_conj.default": _conj, "_conj_physical.default": _conj, "conj_physical.default": _conj,
+    "resolve_conj.default": lambda c: c["self"], "resolve_neg.default": lambda c: c["self"],
+    "abs.default": _abs, "angle.default": _angle, "exp.default": _exp, "sgn.default": _sgn,
+    "complex.default": _complex, "polar.default": _polar,
+    "real.default": lambda c: c["self"].re, "imag.default": lambda c: c["self"].im,
+    "view_as_real.default": lambda c: join_parts(c.b, c["self"]),
+    "view_as_complex.default": lambda c: from_parts(c.b, c.tensor("self")),
+    "view_as_real_copy.default": lambda c: join_parts(c.b, c["self"]),
+    "view_as_complex_copy.default": lambda c: from_parts(c.b, c.tensor("self")),
+    "_to_copy.default": _either_way(_to, _to_real), "prims.convert_element_type.default": _either_way(
+        lambda c: _pair(c, "a"), lambda c: cast(c.b, c["a"].re, c.dtype)),
+    "isfinite.default": _predicate(_isfinite, ops.logical_and),
+    "isnan.default": _predicate(lambda c, x: c.b(ops.isnan, x), ops.logical_or),
+    "isinf.default": _predicate(lambda c, x: c.b(ops.isinf, x), ops.logical_or),
+    "logical_not.default": _predicate(lambda c, x: c.b(ops.logical_not, cast(c.b, x, bool_)), ops.logical_and),
+    "eq.Tensor": _equal(True), "eq.Scalar": _equal(True), "ne.Tensor": _equal(False), "ne.Scalar": _equal(False),
+    "mm.default": _matmul, "bmm.default": _matmul, "mv.default": _matmul, "dot.default": _matmul,
+    "addmm.default": _add_product("mat1", "mat2"), "baddbmm.default": _add_product("batch1", "batch2"),
+    "addmv.default": _add_product("mat", "vec"),
+}  # fmt: skip

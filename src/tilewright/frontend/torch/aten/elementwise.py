@@ -1,0 +1,512 @@
+"""Element-wise ATen: arithmetic, comparisons, logic, activations, conversions.
+
+In: calls. Out: nodes. Operands are cast to the dtype in which ATen computes: the result's, or for comparisons the
+promoted one. Not its business: ops that move or reduce elements.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+from tilewright import ops
+from tilewright.core.expr import Dim
+from tilewright.core.graph import Builder, Graph, Node, Pool
+from tilewright.core.opdef import OpDef
+from tilewright.core.types import DTYPES, TensorType, bool_, f64, i16, i32, i64
+from tilewright.frontend.torch.aten.call import (
+    Call,
+    Result,
+    Unsupported,
+    as_node,
+    cast,
+    expand,
+    promote,
+    reshape,
+    slice_axis,
+)
+from tilewright.frontend.torch.aten.random import dropped
+
+Convert = Callable[[Call], Result]
+
+
+def _unary(op: OpDef) -> Convert:
+    return lambda c: c.b(op, c.tensor("self", c.dtype))
+
+
+def _sign(c: Call) -> Node:
+    """True is its own sign; NaN and zeros of either sign give 0."""
+    x = c.tensor("self")
+    if c.dtype is bool_:
+        return x
+    if not c.dtype.is_float:
+        return c.b(ops.sign, x)
+    zero = c.b.const(0.0, x.dtype)
+    above, below = (cast(c.b, c.b(op, x, zero), x.dtype) for op in (ops.gt, ops.lt))
+    return c.b(ops.sub, above, below)
+
+
+def _rounding(op: OpDef) -> Convert:
+    """Integers are already round."""
+    return lambda c: c.b(op, c.tensor("self")) if c.dtype.is_float else c.tensor("self")
+
+
+def _binary(op: OpDef, left: str = "self", right: str = "other") -> Convert:
+    return lambda c: c.b(op, c.tensor(left, c.dtype), c.tensor(right, c.dtype))
+
+
+def _compare(op: OpDef) -> Convert:
+    def convert(c: Call) -> Node:
+        dtype = promote(c["self"], c["other"])
+        return c.b(op, c.tensor("self", dtype), c.tensor("other", dtype))
+
+    return convert
+
+
+def _logical(op: OpDef) -> Convert:
+    return lambda c: c.b(op, c.tensor("self", bool_), c.tensor("other", bool_))
+
+
+def _sum(op: OpDef) -> Convert:
+    """``self + alpha * other`` and its relatives."""
+
+    def convert(c: Call) -> Node:
+        x, y = c.tensor("self", c.dtype), c.tensor("other", c.dtype)
+        if c["alpha"] != 1:
+            y = c.b(ops.mul, y, c.tensor("alpha", c.dtype))
+        return c.b(op, x, y)
+
+    return convert
+
+
+def _rsub(c: Call) -> Node:
+    x = c.tensor("self", c.dtype)
+    if c["alpha"] != 1:
+        x = c.b(ops.mul, x, c.tensor("alpha", c.dtype))
+    return c.b(ops.sub, c.tensor("other", c.dtype), x)
+
+
+def _div_mode(c: Call) -> Node:
+    x, y = c.tensor("self", c.dtype), c.tensor("other", c.dtype)
+    mode = c["rounding_mode"]
+    if mode == "floor":
+        return c.b(ops.floor_div, x, y)
+    quotient = c.b(ops.div, x, y)
+    return c.b(ops.trunc, quotient) if mode == "trunc" and c.dtype.is_float else quotient
+
+
+def _square(c: Call) -> Node:
+    x = c.tensor("self", c.dtype)
+    return c.b(ops.mul, x, x)
+
+
+def _pow_scalar(c: Call) -> Node:
+    if c["exponent"] == 2:
+        return _square(c)
+    return c.b(ops.pow, c.tensor("self", c.dtype), c.tensor("exponent", c.dtype))
+
+
+def _sign_bit(c: Call) -> Node:
+    return _is_negative(c.b, c.tensor("self"))
+
+
+def _is_negative(b: Builder, x: Node) -> Node:
+    """The sign's bit, which zeros and NaN have too."""
+    if not x.dtype.is_float:
+        return b(ops.lt, x, b.const(0, x.dtype))
+    integer = next(d for d in DTYPES if d.kind == "int" and d.bits == x.dtype.bits)
+    return b(ops.lt, b(ops.bitcast, x, dtype=integer), b.const(0, integer))
+
+
+def _log10(c: Call) -> Node:
+    return c.b(ops.mul, c.b(ops.log, c.tensor("self", c.dtype)), c.b.const(1 / math.log(10), c.dtype))
+
+
+def _round(c: Call) -> Node:
+    if not c.dtype.is_float:
+        return c.tensor("self")
+    digits = c.args.get("decimals", 0)
+    if digits == 0:
+        return c.b(ops.round, c.tensor("self"))
+    scale = c.b.const(10.0 ** abs(digits), c.dtype)
+    up, down = (ops.mul, ops.div) if digits > 0 else (ops.div, ops.mul)
+    return c.b(down, c.b(ops.round, c.b(up, c.tensor("self"), scale)), scale)
+
+
+def _predicate(op: OpDef) -> Convert:
+    """A question about floats; no integer is NaN or infinite."""
+
+    def convert(c: Call) -> Node:
+        x = c.tensor("self")
+        return c.b(op, x) if x.dtype.is_float else expand(c.b, c.b.const(False, bool_), x.shape)
+
+    return convert
+
+
+def _isfinite(c: Call) -> Node:
+    x = c.tensor("self")
+    if not x.dtype.is_float:
+        return expand(c.b, c.b.const(True, bool_), x.shape)
+    return c.b(ops.lt, c.b(ops.abs, x), c.b.const(math.inf, x.dtype))
+
+
+def _bitwise(op: OpDef, on_bool: OpDef) -> Convert:
+    return lambda c: c.b(on_bool if c.dtype is bool_ else op, c.tensor("self", c.dtype), c.tensor("other", c.dtype))
+
+
+def _clamp(c: Call) -> Node:
+    x, lo, hi = c.tensor("self", c.dtype), c.optional("min", c.dtype), c.optional("max", c.dtype)
+    if lo is not None and hi is not None:
+        return c.b(ops.clamp, x, lo, hi)
+    if lo is not None:
+        return c.b(ops.maximum, x, lo)
+    return x if hi is None else c.b(ops.minimum, x, hi)
+
+
+def _hardtanh(c: Call) -> Node:
+    return c.b(ops.clamp, c.tensor("self"), c.tensor("min_val", c.dtype), c.tensor("max_val", c.dtype))
+
+
+def _relu6(c: Call) -> Node:
+    return c.b(ops.clamp, c.tensor("self"), c.b.const(0, c.dtype), c.b.const(6, c.dtype))
+
+
+def _where(c: Call) -> Node:
+    return c.b(ops.where, c.tensor("condition", bool_), c.tensor("self", c.dtype), c.tensor("other", c.dtype))
+
+
+def _masked_fill(c: Call) -> Node:
+    return c.b(ops.where, c.tensor("mask", bool_), c.tensor("value", c.dtype), c.tensor("self"))
+
+
+def _lerp(c: Call) -> Node:
+    """From the nearer end, as PyTorch does: at weight 1 the result is ``end`` itself."""
+    b, x, y, w = c.b, c.tensor("self"), c.tensor("end", c.dtype), c.tensor("weight", c.dtype)
+    step = b(ops.sub, y, x)
+    from_start = b(ops.add, x, b(ops.mul, w, step))
+    from_end = b(ops.sub, y, b(ops.mul, step, b(ops.sub, b.const(1, c.dtype), w)))
+    if isinstance(c["weight"], int | float):
+        return from_start if abs(c["weight"]) < 0.5 else from_end
+    return b(ops.where, b(ops.lt, b(ops.abs, w), b.const(0.5, c.dtype)), from_start, from_end)
+
+
+def _addcmul(op: OpDef) -> Convert:
+    """``self + value * tensor1 op tensor2``."""
+
+    def convert(c: Call) -> Node:
+        term = c.b(op, c.tensor("tensor1", c.dtype), c.tensor("tensor2", c.dtype))
+        if c["value"] != 1:
+            term = c.b(ops.mul, term, c.tensor("value", c.dtype))
+        return c.b(ops.add, c.tensor("self", c.dtype), term)
+
+    return convert
+
+
+def _dropout(c: Call) -> Result:
+    """Dropout outside of training is the identity."""
+    x = c.tensor("self" if "self" in c.args else "input")  # ``dropout_`` names it otherwise
+    if c["train"] and c["p"] != 0:
+        made = dropped(c, x, float(c["p"]))
+        return made[0] if len(c.results) == 1 else made
+    return x if len(c.results) == 1 else (x, None)
+
+
+def _to(c: Call) -> Node:
+    """A conversion; device and memory format do not exist here."""
+    return c.tensor("self", c.dtype)
+
+
+def _truth(c: Call) -> Node:
+    return c.b(ops.logical_not, c.tensor("self", bool_))
+
+
+# --- activations ----------------------------------------------------------------------------------------------------
+
+
+def _gelu(c: Call) -> Node:
+    return c.b(ops.gelu, c.tensor("self"), approximate=c["approximate"])
+
+
+def _leaky_relu(c: Call) -> Node:
+    return c.b(ops.leaky_relu, c.tensor("self"), alpha=float(c.static("negative_slope")))
+
+
+def _rrelu(c: Call) -> Result:
+    """Outside of training the slope is the middle of its range, and the noise is handed on."""
+    if c["training"]:
+        raise Unsupported("a slope drawn at random in training mode", "call module.eval() before compiling")
+    slope = (float(c.static("lower")) + float(c.static("upper"))) / 2
+    y = c.b(ops.leaky_relu, c.tensor("self"), alpha=slope)
+    return y if len(c.results) == 1 else (y, c.tensor("noise"))
+
+
+def _elu(c: Call) -> Node:
+    """``scale * (x or alpha * (exp(x * input_scale) - 1))``."""
+    x, alpha, scale, inner = c.tensor("self"), c.static("alpha"), c.static("scale"), c.static("input_scale")
+    if inner == 1:
+        y = c.b(ops.elu, x, alpha=float(alpha))
+    else:
+        below = c.b(ops.expm1, c.b(ops.mul, x, c.b.const(inner, c.dtype)))
+        below = c.b(ops.mul, below, c.b.const(alpha, c.dtype))
+        y = c.b(ops.where, c.b(ops.gt, x, c.b.const(0, c.dtype)), x, below)
+    return y if scale == 1 else c.b(ops.mul, y, c.b.const(scale, c.dtype))
+
+
+def _celu(c: Call) -> Node:
+    return c.b(ops.celu, c.tensor("self"), alpha=float(c.static("alpha")))
+
+
+def _hardsigmoid(c: Call) -> Node:
+    return c.b(ops.hard_sigmoid, c.tensor("self"), alpha=1 / 6, beta=0.5)
+
+
+LINEAR_SOFTPLUS = 20
+"""From here on softplus is its operand in f32 (and differs by 2e-9 in f64), so that PyTorch's default means nothing."""
+
+
+def _softplus(c: Call) -> Node:
+    x, beta = c.tensor("self"), c.static("beta")
+    scale = c.b.const(beta, c.dtype)
+    scaled = x if beta == 1 else c.b(ops.mul, x, scale)
+    y = c.b(ops.softplus, scaled)
+    y = y if beta == 1 else c.b(ops.div, y, scale)
+    threshold = c.static("threshold")
+    if threshold >= LINEAR_SOFTPLUS:
+        return y
+    return c.b(ops.where, c.b(ops.gt, scaled, c.b.const(threshold, c.dtype)), x, y)
+
+
+def _log_sigmoid(c: Call) -> Result:
+    y = c.b(ops.neg, c.b(ops.softplus, c.b(ops.neg, c.tensor("self"))))
+    return y if len(c.results) == 1 else (y, None)
+
+
+def _prelu(c: Call) -> Node:
+    x, slope = c.tensor("self"), c.tensor("weight")
+    if slope.shape and len(slope.shape) == 1 and slope.shape[0] != 1 and len(x.shape) > 1:
+        ones: tuple[Dim, ...] = (1,) * (len(x.shape) - 2)
+        slope = reshape(c.b, slope, (slope.shape[0], *ones))
+    return c.b(ops.prelu, x, slope)
+
+
+def _glu(c: Call) -> Node:
+    x = c.tensor("self")
+    axis = c.axis(len(x.shape))
+    size = c.shape[axis]
+    halves = [slice_axis(c.b, x, axis, start, size) for start in (0, size)]
+    return c.b(ops.mul, halves[0], c.b(ops.sigmoid, halves[1]))
+
+
+def _threshold(c: Call) -> Node:
+    x = c.tensor("self")
+    return c.b(ops.where, c.b(ops.le, x, c.tensor("threshold", c.dtype)), c.tensor("value", c.dtype), x)
+
+
+def _relu_like(c: Call) -> Node:
+    x = c.tensor("self")
+    return c.b(ops.relu, x) if x.dtype.is_float else c.b(ops.maximum, x, c.b.const(0, x.dtype))
+
+
+def _threshold_backward(c: Call) -> Node:
+    x, grad = c.tensor("self"), c.tensor("grad_output")
+    below = c.b(ops.le, x, c.tensor("threshold", x.dtype))
+    return c.b(ops.where, below, c.b.const(0, grad.dtype), grad)
+
+
+def _scalar_tensor(c: Call) -> Node:
+    return as_node(c.b, c["s"], c.dtype)
+
+
+def _logit(c: Call) -> Node:
+    x = c.tensor("self", c.dtype)
+    if c["eps"] is not None:
+        eps = c.static("eps")
+        x = c.b(ops.clamp, x, c.b.const(eps, c.dtype), c.b.const(1 - eps, c.dtype))
+    return c.b(ops.log, c.b(ops.div, x, c.b(ops.sub, c.b.const(1, c.dtype), x)))
+
+
+def _xlogy(c: Call) -> Node:
+    x, y = c.tensor("self", c.dtype), c.tensor("other", c.dtype)
+    zero = c.b.const(0, c.dtype)
+    product = c.b(ops.where, c.b(ops.eq, x, zero), zero, c.b(ops.mul, x, c.b(ops.log, y)))
+    return c.b(ops.where, c.b(ops.isnan, y), y, product)
+
+
+def _nan_ignoring(op: OpDef, beyond: OpDef) -> Convert:
+    """The other operand where one is NaN; of equal ones, such as zeros of both signs, the first."""
+
+    def convert(c: Call) -> Node:
+        x, y = c.tensor("self", c.dtype), c.tensor("other", c.dtype)
+        if not c.dtype.is_float:
+            return c.b(op, x, y)
+        return c.b(ops.where, c.b(ops.logical_or, c.b(ops.isnan, x), c.b(beyond, y, x)), y, x)
+
+    return convert
+
+
+def _angle(c: Call) -> Node:
+    """0 or pi by the sign; NaN of NaN."""
+    x = c.tensor("self", c.dtype)
+    y = c.b(ops.where, c.b(ops.lt, x, c.b.const(0, c.dtype)), c.b.const(math.pi, c.dtype), c.b.const(0, c.dtype))
+    return c.b(ops.where, c.b(ops.isnan, x), x, y)
+
+
+def _hypot(c: Call) -> Node:
+    """Scaled by the larger operand, so that no square overflows."""
+    x, y = (c.b(ops.abs, c.tensor(n, c.dtype)) for n in ("self", "other"))
+    large, small = c.b(ops.maximum, x, y), c.b(ops.minimum, x, y)
+    zero, one, infinity = (c.b.const(v, c.dtype) for v in (0, 1, math.inf))
+    ratio = c.b(ops.div, small, c.b(ops.where, c.b(ops.eq, large, zero), one, large))
+    size = c.b(ops.mul, large, c.b(ops.sqrt, c.b(ops.add, one, c.b(ops.mul, ratio, ratio))))
+    infinite = c.b(ops.logical_or, c.b(ops.eq, x, infinity), c.b(ops.eq, y, infinity))
+    return c.b(ops.where, infinite, infinity, size)
+
+
+def _nextafter(c: Call) -> Node:
+    """The neighbour towards ``other``: one step of the bits, which are ordered as the sizes are."""
+    b, x, y = c.b, c.tensor("self", c.dtype), c.tensor("other", c.dtype)
+    integer = {16: i16, 32: i32, 64: i64}[c.dtype.bits]
+    x, y = expand(b, x, c.shape), expand(b, y, c.shape)
+    zero, one = b.const(0, c.dtype), b.const(1, integer)
+    bits = b(ops.bitcast, x, dtype=integer)
+    grows = b(ops.eq, b(ops.lt, x, y), b(ops.gt, x, zero))
+    moved = b(ops.bitcast, b(ops.where, grows, b(ops.add, bits, one), b(ops.sub, bits, one)), dtype=c.dtype)
+    least = b(ops.bitcast, expand(b, one, c.shape), dtype=c.dtype)
+    from_zero = b(ops.where, b(ops.lt, y, zero), b(ops.neg, least), least)
+    moved = b(ops.where, b(ops.eq, x, zero), from_zero, moved)
+    moved = b(ops.where, b(ops.eq, x, y), y, moved)
+    undefined = b(ops.logical_or, b(ops.isnan, x), b(ops.isnan, y))
+    return b(ops.where, undefined, b.const(math.nan, c.dtype), moved)
+
+
+def _frexp(c: Call) -> Result:
+    """Mantissa in 0.5 .. 1 and exponent, from the bits in f64, where only f64's own subnormals need scaling."""
+    b, x = c.b, cast(c.b, c.tensor("self"), f64)
+    size = b(ops.abs, x)
+    is_tiny = b(ops.lt, size, b.const(2.0**-1022, f64))
+    bits = b(ops.bitcast, b(ops.where, is_tiny, b(ops.mul, x, b.const(2.0**54, f64)), x), dtype=i64)
+    mask = 0x7FF << 52
+    exponent = b(ops.bitwise_and, b(ops.shift_right, bits, b.const(52, i64)), b.const(0x7FF, i64))
+    exponent = b(ops.sub, exponent, b(ops.where, is_tiny, b.const(1022 + 54, i64), b.const(1022, i64)))
+    kept = b(ops.bitwise_and, bits, b.const(~mask, i64))
+    mantissa = b(ops.bitcast, b(ops.bitwise_or, kept, b.const(1022 << 52, i64)), dtype=f64)
+    plain = b(ops.logical_and, b(ops.gt, size, b.const(0, f64)), b(ops.lt, size, b.const(math.inf, f64)))
+    exponent = b(ops.where, plain, exponent, b.const(0, i64))
+    return cast(b, b(ops.where, plain, mantissa, x), c.dtype), cast(b, exponent, i32)
+
+
+def _divisor(c: Call) -> Node:
+    """The greatest common divisor by Euclid's algorithm, until no element has a remainder."""
+    b = c.b
+    x, y = (b(ops.abs, expand(b, c.tensor(n, c.dtype), c.shape)) for n in ("self", "other"))
+    pool = Pool()
+    inner = Builder(pool, b.loc)
+    i, going = pool.input("i", TensorType(i64, ())), pool.input("going", TensorType(bool_, ()))
+    large, small = pool.input("large", x.type), pool.input("small", y.type)
+    zero, one = inner.const(0, c.dtype), inner.const(1, c.dtype)
+    is_moving = inner(ops.ne, small, zero)
+    rest = inner(ops.mod, large, inner(ops.where, is_moving, small, one))
+    after = inner(ops.where, is_moving, small, large), inner(ops.where, is_moving, rest, zero)
+    axes = tuple(range(len(c.shape)))
+    remains = inner(ops.ne, after[1], zero)
+    again = inner(ops.reduce_any, remains, axes=axes, keepdims=False) if axes else remains
+    body = Graph("euclid", pool, (i, going, large, small), (again, *after), ("again", "new_large", "new_small"))
+    limit = b.const(2 * c.dtype.bits, i64)  # Fibonacci numbers take the longest, 1.44 steps a bit
+    return b.results(b(ops.loop, limit, b.const(True, bool_), x, y, body=body, n_carried=2))[0]
+
+
+def _multiple(c: Call) -> Node:
+    """The least common multiple; 0 where both are 0."""
+    b = c.b
+    x, y = (expand(b, c.tensor(n, c.dtype), c.shape) for n in ("self", "other"))
+    divisor = _divisor(c)
+    none = b(ops.eq, divisor, b.const(0, c.dtype))
+    part = b(ops.div, x, b(ops.where, none, b.const(1, c.dtype), divisor))
+    return b(ops.abs, b(ops.mul, part, y))
+
+
+def _copysign(c: Call) -> Node:
+    x, y = c.b(ops.abs, c.tensor("self", c.dtype)), c.tensor("other", c.dtype)
+    return c.b(ops.where, _is_negative(c.b, y), c.b(ops.neg, x), x)
+
+
+_UNARY: Mapping[str, OpDef] = {
+    "abs": ops.abs, "neg": ops.neg, "exp": ops.exp, "exp2": ops.exp2,
+    "expm1": ops.expm1, "log": ops.log, "log2": ops.log2, "log1p": ops.log1p, "sqrt": ops.sqrt, "rsqrt": ops.rsqrt,
+    "reciprocal": ops.reciprocal, "sin": ops.sin, "cos": ops.cos, "tan": ops.tan, "asin": ops.asin, "acos": ops.acos,
+    "atan": ops.atan, "sinh": ops.sinh, "cosh": ops.cosh, "tanh": ops.tanh, "asinh": ops.asinh, "acosh": ops.acosh,
+    "atanh": ops.atanh, "erf": ops.erf, "bitwise_not": ops.bitwise_not, "sigmoid": ops.sigmoid, "silu": ops.silu,
+    "mish": ops.mish, "hardswish": ops.hard_swish, "softsign": ops.softsign,
+}  # fmt: skip
+_BINARY: Mapping[str, OpDef] = {
+    "mul.Tensor": ops.mul, "mul.Scalar": ops.mul, "div.Tensor": ops.div, "div.Scalar": ops.div,
+    "true_divide.Tensor": ops.div, "floor_divide.default": ops.floor_div, "floor_divide.Scalar": ops.floor_div,
+    "remainder.Tensor": ops.mod, "remainder.Scalar": ops.mod, "fmod.Tensor": ops.fmod, "fmod.Scalar": ops.fmod,
+    "max.other": ops.maximum, "min.other": ops.minimum,
+    "maximum.default": ops.maximum, "minimum.default": ops.minimum, "atan2.default": ops.atan2,
+    "bitwise_left_shift.Tensor": ops.shift_left, "bitwise_right_shift.Tensor": ops.shift_right,
+    "bitwise_left_shift.Tensor_Scalar": ops.shift_left, "bitwise_right_shift.Tensor_Scalar": ops.shift_right,
+    "__lshift__.Scalar": ops.shift_left, "__rshift__.Scalar": ops.shift_right,
+    "__lshift__.Tensor": ops.shift_left, "__rshift__.Tensor": ops.shift_right,
+}  # fmt: skip
+_COMPARE: Mapping[str, OpDef] = {
+    "eq": ops.eq, "ne": ops.ne, "lt": ops.lt, "le": ops.le, "gt": ops.gt, "ge": ops.ge,
+}  # fmt: skip
+_LOGIC: Mapping[str, OpDef] = {
+    "logical_and": ops.logical_and,
+    "logical_or": ops.logical_or,
+    "logical_xor": ops.logical_xor,
+}
+_BITS: Mapping[str, tuple[OpDef, OpDef]] = {
+    "bitwise_and": (ops.bitwise_and, ops.logical_and),
+    "bitwise_or": (ops.bitwise_or, ops.logical_or),
+    "bitwise_xor": (ops.bitwise_xor, ops.logical_xor),
+}
+_ROUNDING: Mapping[str, OpDef] = {"floor": ops.floor, "ceil": ops.ceil, "trunc": ops.trunc}
+
+TABLE: Mapping[str, Convert] = {
+    **{f"{name}.default": _unary(op) for name, op in _UNARY.items()},
+    **{f"{name}.default": _rounding(op) for name, op in _ROUNDING.items()},
+    **{name: _binary(op) for name, op in _BINARY.items()},
+    **{f"{name}.{kind}": _compare(op) for name, op in _COMPARE.items() for kind in ("Tensor", "Scalar")},
+    **{f"{name}.default": _logical(op) for name, op in _LOGIC.items()},
+    **{f"{name}.{kind}": _bitwise(*pair) for name, pair in _BITS.items() for kind in ("Tensor", "Scalar")},
+    **{f"__{name.removeprefix('bitwise_')}__.{kind}": _bitwise(*pair)
+       for name, pair in _BITS.items() for kind in ("Tensor", "Scalar")},
+    "add.Tensor": _sum(ops.add), "add.Scalar": _sum(ops.add), "sub.Tensor": _sum(ops.sub),
+    "sub.Scalar": _sum(ops.sub), "rsub.Tensor": _rsub, "rsub.Scalar": _rsub,
+    "div.Tensor_mode": _div_mode, "div.Scalar_mode": _div_mode,
+    "pow.Tensor_Tensor": _binary(ops.pow, right="exponent"), "pow.Scalar": _binary(ops.pow, right="exponent"),
+    "pow.Tensor_Scalar": _pow_scalar, "square.default": _square,
+    "sign.default": _sign, "sgn.default": _sign,
+    "log10.default": _log10, "round.default": _round, "round.decimals": _round, "signbit.default": _sign_bit,
+    "isnan.default": _predicate(ops.isnan), "isinf.default": _predicate(ops.isinf), "isfinite.default": _isfinite,
+    "logical_not.default": _truth, "logit.default": _logit, "xlogy.Tensor": _xlogy,
+    "gcd.default": _divisor, "lcm.default": _multiple, "frexp.Tensor": _frexp,
+    "nextafter.default": _nextafter, "angle.default": _angle, "hypot.default": _hypot,
+    "fmax.default": _nan_ignoring(ops.maximum, ops.gt),
+    "fmin.default": _nan_ignoring(ops.minimum, ops.lt), "prims.fmax.default": _nan_ignoring(ops.maximum, ops.gt),
+    "prims.fmin.default": _nan_ignoring(ops.minimum, ops.lt),
+    "copysign.Tensor": _copysign, "copysign.Scalar": _copysign,
+    "clamp.default": _clamp, "clamp.Tensor": _clamp, "clamp_min.default": lambda c: c.b(
+        ops.maximum, c.tensor("self", c.dtype), c.tensor("min", c.dtype)
+    ), "clamp_max.default": lambda c: c.b(ops.minimum, c.tensor("self", c.dtype), c.tensor("max", c.dtype)),
+    "hardtanh.default": _hardtanh, "relu6.default": _relu6, "relu.default": _relu_like,
+    "where.self": _where, "where.ScalarOther": _where, "where.ScalarSelf": _where, "where.Scalar": _where,
+    "masked_fill.Scalar": _masked_fill, "masked_fill.Tensor": _masked_fill,
+    "lerp.Scalar": _lerp, "lerp.Tensor": _lerp, "addcmul.default": _addcmul(ops.mul),
+    "addcdiv.default": _addcmul(ops.div),
+    "_to_copy.default": _to, "to.dtype": _to, "to.device": _to, "to.dtype_layout": _to, "to.other": _to,
+    "clone.default": _to, "contiguous.default": _to, "alias.default": _to, "detach.default": _to,
+    "detach_copy.default": _to, "alias_copy.default": _to, "lift_fresh_copy.default": _to, "lift_fresh.default": _to,
+    "lift.default": _to, "dropout.default": _dropout, "native_dropout.default": _dropout,
+    "type_as.default": _to, "positive.default": _to, "real.default": _to, "conj.default": _to, "_conj.default": _to,
+    "_conj_physical.default": _to, "conj_physical.default": _to, "resolve_conj.default": _to,
+    "resolve_neg.default": _to,
+    "rrelu.default": _rrelu, "rrelu_with_noise.default": _rrelu, "rrelu_with_noise_functional.default": _rrelu,
+    "gelu.default": _gelu, "leaky_relu.default": _leaky_relu, "elu.default": _elu, "celu.default": _celu,
+    "hardsigmoid.default": _hardsigmoid, "softplus.default": _softplus, "log_sigmoid.default": _log_sigmoid,
+    "log_sigmoid_forward.default": _log_sigmoid, "prelu.default": _prelu, "_prelu_kernel.default": _prelu,
+    "glu.default": _glu, "threshold.default": _threshold, "threshold_backward.default": _threshold_backward,
+    "scalar_tensor.default": _scalar_tensor, "prims.convert_element_type.default": lambda c: c.tensor("a", c.dtype),
+}  # fmt: skip

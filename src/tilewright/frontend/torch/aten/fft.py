@@ -1,0 +1,99 @@
+"""ATen's Fourier transforms: ``_fft_r2c``, ``_fft_c2c`` and ``_fft_c2r`` over any axes.
+
+In: calls on reals or pairs. Out: pairs, or nodes of reals; a ``SlowWarning`` where a length is symbolic.
+Not its business: shifts and windows, which ATen spells out; how one axis is transformed (``fourier``).
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+
+from tilewright import ops
+from tilewright.core.expr import Dim
+from tilewright.core.graph import Builder, Node
+from tilewright.core.types import f64, product
+from tilewright.frontend.complex_pairs import Pair
+from tilewright.frontend.fourier import mirrored, transform, transform_of_real, transform_to_real
+from tilewright.frontend.torch.aten.call import Call, Result, Unsupported, cast, dim_scalar, transpose
+
+
+class SlowWarning(UserWarning):
+    """A call has a form here that takes many times PyTorch's time; the text says what to do."""
+
+
+def _fft_c2c(c: Call) -> Result:
+    x = c["self"]
+    assert isinstance(x, Pair)
+    axes = [d % len(x.shape) for d in c["dim"]]
+    _look_at_lengths(c, [x.shape[a] for a in axes])
+    for axis in axes:
+        x = _transform(c.b, x, axis, -1 if c["forward"] else 1)
+    return Pair(*(_scaled(c, part, [x.shape[a] for a in axes]) for part in (x.re, x.im)))
+
+
+def _fft_r2c(c: Call) -> Result:
+    x = c.tensor("self")
+    axes = [d % len(x.shape) for d in c["dim"]]
+    _look_at_lengths(c, [x.shape[a] for a in axes])
+    ahead, back = _to_end(len(x.shape), axes[-1])
+    made = transform_of_real(c.b, transpose(c.b, x, ahead), -1)
+    if not c["onesided"]:  # the other axes, which would end the symmetry, come later
+        made = mirrored(c.b, made, x.shape[axes[-1]])
+    made = Pair(*(transpose(c.b, part, back) for part in (made.re, made.im)))
+    for axis in axes[:-1]:
+        made = _transform(c.b, made, axis, -1)
+    return Pair(*(_scaled(c, part, [x.shape[a] for a in axes]) for part in (made.re, made.im)))
+
+
+def _fft_c2r(c: Call) -> Result:
+    x = c["self"]
+    assert isinstance(x, Pair)
+    axes, n = [d % len(x.shape) for d in c["dim"]], c["last_dim_size"]
+    _look_at_lengths(c, [*(x.shape[a] for a in axes[:-1]), n])
+    for axis in axes[:-1]:
+        x = _transform(c.b, x, axis, 1)
+    ahead, back = _to_end(len(x.shape), axes[-1])
+    made = transform_to_real(c.b, Pair(*(transpose(c.b, part, ahead) for part in (x.re, x.im))), n, 1)
+    return _scaled(c, transpose(c.b, made, back), [*(x.shape[a] for a in axes[:-1]), n])
+
+
+def _scaled(c: Call, x: Node, sizes: Sequence[Dim]) -> Node:
+    """Scaled as the call says for transforms of these lengths."""
+    n, mode = product(sizes), c["normalization"]
+    if mode == 0 or n == 0:
+        return x
+    if isinstance(n, int):
+        return c.b(ops.mul, x, c.b.const(1 / math.sqrt(n) if mode == 1 else 1 / n, x.dtype))
+    count = dim_scalar(c.b, n, f64)
+    scale = c.b(ops.reciprocal, c.b(ops.sqrt, count) if mode == 1 else count)
+    return c.b(ops.mul, x, cast(c.b, scale, x.dtype))
+
+
+def _look_at_lengths(c: Call, sizes: Sequence[Dim]) -> None:
+    """Symbolic ones are left to PyTorch where it is there, and warned of elsewhere; Python shows a warning once."""
+    if not all(isinstance(n, int) for n in sizes):
+        cost = "a Fourier transform of a symbolic length takes 10 to 200 times PyTorch's time"
+        remedy = "fix that length, as torch._dynamo.mark_static(x, axis) does"
+        if c.has_peer:
+            raise Unsupported(cost, remedy)
+        warnings.warn(f"{c.name} at {c.b.loc}: {cost}; {remedy}", SlowWarning, stacklevel=2)
+
+
+def _transform(b: Builder, x: Pair, axis: int, sign: int) -> Pair:
+    """The unscaled transform along one axis; ``sign`` is the exponent's."""
+    ahead, back = _to_end(len(x.shape), axis)
+    made = transform(b, Pair(transpose(b, x.re, ahead), transpose(b, x.im, ahead)), sign)
+    return Pair(transpose(b, made.re, back), transpose(b, made.im, back))
+
+
+def _to_end(rank: int, axis: int) -> tuple[list[int], list[int]]:
+    """The permutation that moves an axis to the end, and the one back."""
+    ahead = [*(k for k in range(rank) if k != axis), axis]
+    return ahead, [ahead.index(k) for k in range(rank)]
+
+
+TABLE: Mapping[str, Callable[[Call], Result]] = {
+    "_fft_c2c.default": _fft_c2c, "_fft_r2c.default": _fft_r2c, "_fft_c2r.default": _fft_c2r,
+}  # fmt: skip

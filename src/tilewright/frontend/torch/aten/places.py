@@ -1,0 +1,221 @@
+"""ATen's calls whose result's size only data decide: where a mask holds, what stands there, which values there are.
+
+In: calls, whose results have a symbol of PyTorch's for the unknown size. Out: nodes with a symbol of ours, which the
+mask's number of elements bounds; ``fx`` makes the two one. Not its business: assignment by a mask, whose result has
+the operand's shape (``torch.aten.index``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from tilewright import ops
+from tilewright.core.expr import Dim, Sym
+from tilewright.core.graph import Builder, Graph, Node, Pool
+from tilewright.core.types import TensorType, bool_, i64, product
+from tilewright.frontend.torch.aten.call import (
+    Call,
+    Result,
+    Unsupported,
+    cast,
+    dim_scalar,
+    expand,
+    norm_axis,
+    reshape,
+    slice_axis,
+    transpose,
+)
+from tilewright.frontend.torch.fx.symbols import is_decided_by_data
+from tilewright.ops.value_bounds import bounds_of
+
+Convert = Callable[[Call], Result]
+
+UNBOUNDED = "a size that nothing bounds"
+"""The rule that a call breaks whose result's size only data decide, where no memory can be planned for it."""
+
+
+def places(c: Call, mask: Node) -> Node:
+    """Where ``mask`` holds, ``i64[n, rank]`` in row-major order; ``n`` is the call's data-dependent size."""
+    found, _ = c.b.results(c.b(ops.argwhere, mask, count=unknown_size(c)))
+    return found
+
+
+def unknown_size(c: Call) -> str:
+    """The name of the call's data-dependent size."""
+    unknown = sorted({d.name for t in c.results if t for d in t.shape if isinstance(d, Sym) and is_decided_by_data(d)})
+    if len(unknown) != 1:
+        raise Unsupported(f"a result {c.out} of which data decide a size that PyTorch fixes", "use torch.where")
+    return unknown[0]
+
+
+def size_of(c: Call, value: Node) -> Dim:
+    """The integer ``value`` as the call's data-dependent size, bounded by the program's promise or its arithmetic."""
+    name = unknown_size(c)
+    promised = next(d.hi for t in c.results if t for d in t.shape if isinstance(d, Sym) and d.name == name)
+    most = bounds_of(value)[1] if promised is None else promised
+    if most is None:
+        remedy = "clamp what it is computed of, or promise torch._check(result.shape[0] <= n)"
+        raise Unsupported(UNBOUNDED, remedy)
+    marker, _ = c.b.results(c.b(ops.as_size, reshape(c.b, value, ()), count=name, most=most))
+    return marker.shape[1]
+
+
+def slice_by_data(c: Call, x: Node, axis: int, step: int) -> Node:
+    """A slice of which data decide where it begins or ends; its size is at most that of the whole axis."""
+    b, n = c.b, dim_scalar(c.b, x.shape[axis], i64)
+    start, end = (_inside(c, c[name], n, default) for name, default in (("start", 0), ("end", x.shape[axis])))
+    size = c.shape[axis]
+    if isinstance(size, Sym) and is_decided_by_data(size):
+        length = b(ops.maximum, b(ops.sub, end, start), b.const(0, i64))
+        length = b(ops.floor_div, b(ops.add, length, b.const(step - 1, i64)), b.const(step, i64))
+        marker, _ = b.results(b(ops.as_size, length, count=size.name, most=x.shape[axis]))
+        size = marker.shape[1]
+    if c["start"] is None or (isinstance(c["start"], int) and c["start"] == 0):
+        return slice_axis(b, x, axis, 0, size, step)
+    at = b(ops.add, start, b(ops.mul, b(ops.iota, extent=size, dtype=i64), b.const(step, i64)))
+    return b(ops.gather, x, at, axis=axis)
+
+
+def _inside(c: Call, index: Dim | Node | None, n: Node, default: Dim) -> Node:
+    """An end of a slice as Python means it: negative counts from the end, and the result lies in ``0..n``."""
+    b, zero = c.b, c.b.const(0, i64)
+    at = default if index is None else index
+    at = reshape(b, cast(b, at, i64), ()) if isinstance(at, Node) else dim_scalar(b, at, i64)
+    at = b(ops.where, b(ops.lt, at, zero), b(ops.add, at, n), at)
+    return b(ops.minimum, b(ops.maximum, at, zero), n)
+
+
+def _bincount(c: Call) -> Node:
+    """How often each number occurs, or the sum of its weights; elements that are no place do not count.
+
+    A ``minlength`` that is the result's own size is that size, which was found before (``torch_compile.sizes``).
+    """
+    b, x = c.b, c.tensor("self", i64)
+    n = c["minlength"]
+    if not isinstance(n, Sym) or n.name != unknown_size(c):
+        needed = b.const(c.static("minlength"), i64)
+        if x.type.n_elements != 0:
+            most = b(ops.reduce_max, x, axes=(0,), keepdims=False)
+            needed = b(ops.maximum, needed, b(ops.add, most, b.const(1, i64)))
+        n = size_of(c, needed)
+    end = dim_scalar(b, n, i64)
+    inside = b(ops.logical_and, b(ops.ge, x, b.const(0, i64)), b(ops.lt, x, end))
+    weights = c.optional("weights", c.dtype)
+    added = weights if weights is not None else b(ops.full, value=1.0, dtype=c.dtype, shape=x.shape)
+    counts = b(ops.full, value=0.0, dtype=c.dtype, shape=(n + 1,))
+    counts = b(ops.scatter_elements, counts, b(ops.where, inside, x, end), added, axis=0, reduction="add")
+    return slice_axis(b, counts, 0, 0, n)
+
+
+def _nonzero(c: Call) -> Node:
+    x = c.tensor("self")
+    if x.type.n_elements == 0:
+        return _nothing(c)[0]
+    if not x.shape:
+        return reshape(c.b, places(c, reshape(c.b, x, (1,))), c.shape)
+    return places(c, x)
+
+
+def _masked_select(c: Call) -> Node:
+    x, mask = c.tensor("self"), c.tensor("mask", bool_)
+    shape = _broadcast(c, x, mask)
+    at = places(c, reshape(c.b, expand(c.b, mask, shape), (product(shape),)))
+    return c.b(ops.gather_nd, reshape(c.b, expand(c.b, x, shape), (product(shape),)), at)
+
+
+def _broadcast(c: Call, x: Node, mask: Node) -> tuple[Dim, ...]:
+    return c.b(ops.logical_and, cast(c.b, x, bool_), mask).shape
+
+
+def _nothing(c: Call) -> list[Node]:
+    """The results for an operand without elements, whose sizes PyTorch knows."""
+    return [c.b(ops.full, value=0.0, dtype=t.dtype, shape=t.shape) for t in c.results if t is not None]
+
+
+def _unique(c: Call) -> Result:
+    """Sorted, equal neighbours fall together. Values, the place of each element among them, how often each occurs."""
+    x = c.tensor("self")
+    n = x.type.n_elements
+    if n == 0:
+        return _nothing(c)
+    ordered, order = c.b.results(c.b(ops.sort, reshape(c.b, x, (n,)), axis=0))
+    values, kind, counts = _runs(c, ordered)
+    return _asked_for(c, values, reshape(c.b, _put(c.b, kind, order), x.shape), counts)
+
+
+def _unique_dim(c: Call) -> Result:
+    """As ``_unique`` for the slices along an axis, which are compared element by element."""
+    x = c.tensor("self")
+    if x.type.n_elements == 0:
+        return _nothing(c)
+    axis = norm_axis(c["dim"], len(x.shape))
+    order = _order_of_slices(c.b, x, axis)
+    values, kind, counts = _runs(c, c.b(ops.gather, x, order, axis=axis), axis)
+    return _asked_for(c, values, _put(c.b, kind, order), counts)
+
+
+def _put(b: Builder, x: Node, order: Node) -> Node:
+    """``x`` back in the order before it was sorted."""
+    untouched = b(ops.full, value=0.0, dtype=x.dtype, shape=x.shape)
+    return b(ops.scatter_elements, untouched, order, x, axis=0)
+
+
+def _order_of_slices(b: Builder, x: Node, axis: int) -> Node:
+    """The lexicographic order of slices along ``axis``: stably sorted by each of their elements, the last one first."""
+    n = x.shape[axis]
+    slices = transpose(b, x, (*(k for k in range(len(x.shape)) if k != axis), axis))
+    m = product(slices.shape[:-1])
+    pool = Pool()
+    inner = Builder(pool, b.loc)
+    i, going = pool.input("i", TensorType(i64, ())), pool.input("going", TensorType(bool_, ()))
+    order = pool.input("order", TensorType(i64, (n,)))
+    columns, last = pool.input("columns", TensorType(x.dtype, (m, n))), pool.input("last", TensorType(i64, ()))
+    column = inner(ops.gather, columns, inner(ops.sub, last, i), axis=0)
+    _, finer = inner.results(inner(ops.sort, inner(ops.gather, column, order, axis=0), axis=0))
+    outputs = (going, inner(ops.gather, order, finer, axis=0))
+    body = Graph("by_one_element", pool, (i, going, order, columns, last), outputs, ("going_on", "ordered"))
+    count = dim_scalar(b, m, i64)
+    start, whole = b(ops.iota, extent=n, dtype=i64), reshape(b, slices, (m, n))
+    operands = (count, b.const(True, bool_), start, whole, b(ops.sub, count, b.const(1, i64)))
+    return b.results(b(ops.loop, *operands, body=body, n_carried=1))[0]
+
+
+def _asked_for(c: Call, values: Node, inverse: Node, counts: Node) -> Result:
+    """Places and counts that nobody asked for are empty tensors."""
+    empty = c.b(ops.full, value=0.0, dtype=i64, shape=(0,))
+    unasked = [t is not None and t.shape == (0,) for t in c.results]
+    return values, empty if unasked[1] else inverse, empty if unasked[2] else counts
+
+
+def _unique_consecutive(c: Call) -> Result:
+    x = c.tensor("self")
+    if x.type.n_elements == 0:
+        return _nothing(c)
+    if c["dim"] is not None:
+        return _asked_for(c, *_runs(c, x, norm_axis(c["dim"], len(x.shape))))
+    values, kind, counts = _runs(c, reshape(c.b, x, (x.type.n_elements,)))
+    return _asked_for(c, values, reshape(c.b, kind, x.shape), counts)
+
+
+def _runs(c: Call, x: Node, axis: int = 0) -> tuple[Node, Node, Node]:
+    """Of each run of equal slices: the slice, the number of the run for every slice, and the length."""
+    n = x.shape[axis]
+    at = c.b(ops.iota, extent=n, dtype=i64)
+    others = tuple(k for k in range(len(x.shape)) if k != axis)
+    before = c.b(ops.gather, x, c.b(ops.maximum, c.b(ops.sub, at, c.b.const(1, i64)), c.b.const(0, i64)), axis=axis)
+    differs = c.b(ops.reduce_any, c.b(ops.ne, x, before), axes=others, keepdims=False)
+    starts = c.b(ops.logical_or, c.b(ops.eq, at, c.b.const(0, i64)), differs)
+    kind = c.b(ops.sub, c.b(ops.cumsum, cast(c.b, starts, i64), axis=0), c.b.const(1, i64))
+    found = places(c, starts)
+    count = found.shape[0]
+    zeros = c.b(ops.full, value=0.0, dtype=i64, shape=(count,))
+    ones = c.b(ops.full, value=1.0, dtype=i64, shape=(n,))
+    lengths = c.b(ops.scatter_elements, zeros, kind, ones, axis=0, reduction="add")
+    return c.b(ops.gather, x, reshape(c.b, found, (count,)), axis=axis), kind, lengths
+
+
+TABLE: Mapping[str, Convert] = {
+    "nonzero.default": _nonzero, "masked_select.default": _masked_select, "_unique2.default": _unique,
+    "unique_dim.default": _unique_dim,
+    "unique_consecutive.default": _unique_consecutive, "bincount.default": _bincount,
+}  # fmt: skip

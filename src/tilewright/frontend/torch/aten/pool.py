@@ -1,0 +1,168 @@
+"""ATen's pooling and resampling of images.
+
+In: calls. Out: nodes. Rounding sizes up becomes extra padding at the end. Not its business: adaptive pooling
+(``torch.aten.adaptive``), antialiased resampling (``torch.aten.antialias``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from tilewright import ops
+from tilewright.core.expr import Expr
+from tilewright.core.graph import Node
+from tilewright.core.types import i64, product
+from tilewright.frontend.torch.aten.call import Call, Result, Unsupported, dim_scalar, reshape, slice_axis
+
+Convert = Callable[[Call], Result]
+
+
+def batched(c: Call, n: int) -> Node:
+    """The operand with a batch axis."""
+    x = c.tensor("self")
+    return reshape(c.b, x, (1, *x.shape)) if len(x.shape) == n + 1 else x
+
+
+def window_of(c: Call, n: int) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """Kernel, strides (the kernel where none are given) and padding."""
+    kernel = c.pair("kernel_size", n)
+    return kernel, c.pair("stride", n) if c["stride"] else kernel, c.pair("padding", n)
+
+
+def _overhang(c: Call, x: Node, n: int, reach: list[int], strides: tuple[int, ...], pads: tuple[int, ...]) -> list[int]:
+    """By how much the last window leaves the padded input, per axis: what rounding the size up costs.
+
+    Of a symbolic size the most that it can be, which is less than a stride.
+    """
+    extra = []
+    for size, out, r, s, p in zip(x.shape[-n:], c.shape[-n:], reach, strides, pads, strict=True):
+        over = (out - 1) * s + r - size - 2 * p
+        extra.append(s - 1 if isinstance(over, Expr) else max(over, 0))
+    return extra
+
+
+def _cut(c: Call, y: Node, n: int) -> Node:
+    """The result's windows; of a symbolic size there may be one more, which begins beyond the operand."""
+    for axis, out in zip(range(len(y.shape) - n, len(y.shape)), c.shape[-n:], strict=True):
+        y = slice_axis(c.b, y, axis, 0, out)
+    return reshape(c.b, y, c.shape)
+
+
+def _max_pool(n: int) -> Convert:
+    def convert(c: Call) -> Result:
+        x = batched(c, n)
+        kernel, strides, pads = window_of(c, n)
+        dilations = c.pair("dilation", n)
+        extra = [0] * n
+        if c["ceil_mode"]:
+            reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
+            extra = _overhang(c, x, n, reach, strides, pads)
+        window = {
+            "kernel": kernel, "strides": strides, "dilations": dilations, "layout": "NCHW",
+            "pads": tuple((p, p + e) for p, e in zip(pads, extra, strict=True)),
+        }  # fmt: skip
+        values = _cut(c, c.b(ops.max_pool, x, **window), n)
+        if len(c.results) == 1:
+            return values
+        flat = c.b.results(c.b(ops.max_pool_indices, x, **window))[1]
+        plane = dim_scalar(c.b, product(x.shape[2:]), i64)
+        return values, _cut(c, c.b(ops.mod, flat, plane), n)
+
+    return convert
+
+
+def _whole_mean(c: Call, x: Node, n: int) -> Node:
+    """Means of integers, cut towards zero: exact sums over tables of places, by counts known now."""
+    b = c.b
+    kernel, strides, pads = window_of(c, n)
+    sizes = [d for d in x.shape[-n:] if isinstance(d, int)]
+    outs = [d for d in c.shape[-n:] if isinstance(d, int)]
+    if len(sizes) != n or len(outs) != n:
+        raise Unsupported("integer means over a symbolic size", "make the spatial dimensions static")
+    places, counts, is_inside = np.zeros((1, 1), np.int64), np.ones((1,), np.int64), np.ones((1, 1), bool)
+    for size, out, k, stride, pad in zip(sizes, outs, kernel, strides, pads, strict=True):
+        start = np.arange(out) * stride - pad
+        along = start[:, None] + np.arange(k)
+        held = (along >= 0) & (along < size)
+        ends = np.minimum(start + k, size + pad)
+        count = ends - start if c["count_include_pad"] else held.sum(1)
+        n_rows, n_columns = places.shape[0] * out, places.shape[1] * k
+        places = places[:, None, :, None] * size + np.clip(along, 0, max(size - 1, 0))[None, :, None, :]
+        is_inside = is_inside[:, None, :, None] & held[None, :, None, :]
+        places, is_inside = places.reshape(n_rows, n_columns), is_inside.reshape(n_rows, n_columns)
+        counts = (counts[:, None] * count).ravel()
+    if c.args.get("divisor_override"):
+        counts = np.full_like(counts, c["divisor_override"])
+    flat = reshape(b, x, (*x.shape[:-n], math.prod(sizes)))
+    windows = b(ops.gather, flat, b.const(places), axis=len(flat.shape) - 1)
+    windows = b(ops.where, b.const(is_inside), windows, b.const(0, x.dtype))
+    sums = b(ops.reduce_sum, windows, axes=(len(windows.shape) - 1,), keepdims=False)
+    return reshape(b, b(ops.div, sums, b.const(np.where(counts == 0, 1, counts).astype(x.dtype.numpy))), c.shape)
+
+
+def _avg_pool(n: int) -> Convert:
+    def convert(c: Call) -> Node:
+        x = batched(c, n)
+        if x.dtype.is_integer:
+            return _whole_mean(c, x, n)
+        kernel, strides, pads = window_of(c, n)
+        extra = tuple(_overhang(c, x, n, list(kernel), strides, pads)) if c["ceil_mode"] else (0,) * n
+        divisor = c.args.get("divisor_override") or 0
+        y = c.b(
+            ops.avg_pool, x, kernel=kernel, strides=strides, pads=tuple((p, p) for p in pads), layout="NCHW",
+            count_include_pad=bool(c["count_include_pad"]), divisor=abs(divisor),
+            ceil_pads=extra if any(extra) else (),
+        )  # fmt: skip
+        return _cut(c, c.b(ops.neg, y) if divisor < 0 else y, n)
+
+    return convert
+
+
+def _resize(mode: str, n: int, *, exact: bool = False) -> Convert:
+    """``upsample_*``: the scale that PyTorch uses is the given factor, else the ratio of sizes."""
+
+    def convert(c: Call) -> Node:
+        x = c.tensor("self") if "self" in c.args else c.tensor("input")
+        align = bool(c.args.get("align_corners"))
+        coordinates = "align_corners" if align else "half_pixel"
+        if mode == "nearest" and not exact:
+            coordinates = "asymmetric"
+        return c.b(
+            ops.resize, x, sizes=c.shape, scales=() if align else _scales(c, x, n), mode=mode,
+            coordinate_mode=coordinates, nearest_mode="round_prefer_ceil" if exact else "floor", cubic_coeff=-0.75,
+            exclude_outside=False,
+        )  # fmt: skip
+
+    return convert
+
+
+def _scales(c: Call, x: Node, n: int) -> tuple[float, ...]:
+    """One factor per axis; sizes' ratio where none was given, which then must be static."""
+    factors = c.args.get("scale_factors")
+    if factors is None:
+        given = [c.args.get(name) for name in ("scales_d", "scales_h", "scales_w", "scales")]
+        factors = [f for f in given if f is not None]
+    if len(factors) != n or not all(isinstance(f, float | int) for f in factors):
+        pairs = list(zip(x.shape[-n:], c.shape[-n:], strict=True))
+        if not all(isinstance(a, int) and isinstance(b, int) for a, b in pairs):
+            return ()
+        factors = [b / a for a, b in pairs]  # type: ignore[operator]
+    return (*(1.0,) * (len(x.shape) - n), *(float(f) for f in factors))
+
+
+_AXES = {1: "linear", 2: "bilinear", 3: "trilinear"}
+
+TABLE: Mapping[str, Convert] = {
+    "max_pool1d.default": _max_pool(1), "max_pool2d.default": _max_pool(2), "max_pool3d.default": _max_pool(3),
+    "max_pool1d_with_indices.default": _max_pool(1),
+    "max_pool2d_with_indices.default": _max_pool(2), "max_pool3d_with_indices.default": _max_pool(3),
+    **{f"avg_pool{n}d.default": _avg_pool(n) for n in (1, 2, 3)},
+    **{f"upsample_nearest{n}d.{kind}": _resize("nearest", n) for n in (1, 2, 3) for kind in ("vec", "default")},
+    **{f"_upsample_nearest_exact{n}d.{kind}": _resize("nearest", n, exact=True)
+       for n in (1, 2, 3) for kind in ("vec", "default")},
+    **{f"upsample_{_AXES[n]}{n}d.{kind}": _resize("linear", n) for n in (1, 2, 3) for kind in ("vec", "default")},
+    **{f"upsample_bicubic2d.{kind}": _resize("cubic", 2) for kind in ("vec", "default")},
+}  # fmt: skip

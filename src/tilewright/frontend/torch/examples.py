@@ -1,0 +1,106 @@
+"""Why a PyTorch module can't be captured on its example inputs, in words that say what to change.
+
+In: a module and example inputs before ``torch.export`` sees them; or what it raised. Out: an ``OptionError`` or
+``ImportFailed`` with a remedy of its own for each mistake. Not its business: capturing (``frontend.torch.export``).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+from tilewright.core.diag import ImportFailed, OptionError
+
+if TYPE_CHECKING:
+    import torch
+
+QUANTISED = ("torch.ao.nn.quantized", "torch.ao.nn.sparse.quantized", "torch.ao.nn.intrinsic.quantized")
+"""Packages of PyTorch whose modules hold packed weights."""
+
+
+def check_examples(module: torch.nn.Module, inputs: Any) -> None:
+    """Raise for what can be told before the module is captured."""
+    import torch
+    from torch.utils import _pytree as pytree
+
+    name = type(module).__name__
+    if isinstance(module, torch.jit.ScriptModule):
+        remedy = "compile the nn.Module that was scripted or traced; a script has no Python left to capture"
+        raise ImportFailed(f"{name} is a TorchScript module", remedy=remedy)
+    if isinstance(inputs, str | bytes) or not isinstance(inputs, Sequence | Mapping):
+        rule = f"example_inputs is of type {type(inputs).__qualname__}, not a tuple of arguments"
+        raise OptionError(rule, remedy="write a tuple, also around one tensor: example_inputs=(x,)")
+    quantised = [path for path, m in module.named_modules() if type(m).__module__.startswith(QUANTISED)]
+    quantised = [path for path in quantised if path.rpartition(".")[0] not in quantised]
+    if quantised:
+        remedy = "compile the float module with precision='bf16', or an ONNX model quantised by ONNX Runtime's tools"
+        raise ImportFailed(f"{_listed(quantised)} of {name} hold PyTorch's packed quantised weights", remedy=remedy)
+    _check_names(module, inputs)
+    leaves = pytree.tree_leaves(dict(inputs) if isinstance(inputs, Mapping) else tuple(inputs))
+    check_has_elements(name, {**dict(module.named_parameters()), **dict(module.named_buffers())})
+    if any(isinstance(x, torch.Tensor) and x.is_meta for x in leaves):
+        raise OptionError("example_inputs has a meta tensor", remedy="make the example inputs with device='cpu'")
+    arrays = [type(x).__qualname__ for x in leaves if hasattr(x, "__array__") and not isinstance(x, torch.Tensor)]
+    if arrays:
+        rule = f"example_inputs has a {arrays[0]} where PyTorch takes tensors"
+        raise OptionError(rule, remedy="write torch.from_numpy(x) or torch.as_tensor(x)")
+
+
+def check_has_elements(name: str, tensors: Mapping[str, Any]) -> None:
+    """``ImportFailed`` where weights are meta tensors, which have shapes alone."""
+    if empty := [path for path, tensor in tensors.items() if getattr(tensor, "is_meta", False)]:
+        remedy = "give them elements: module.to_empty(device='cpu'), then module.load_state_dict(...)"
+        raise ImportFailed(f"{_listed(empty)} of {name} are meta tensors, which have no elements", remedy=remedy)
+
+
+def capture_failure(module: torch.nn.Module, error: Exception) -> ImportFailed:
+    """What to tell of an exception by ``torch.export``."""
+    text = f"torch.export can't capture {type(module).__name__}: {error}"
+    return ImportFailed(text, remedy=_remedy(f"{type(error).__name__} {error}"))
+
+
+def _remedy(text: str) -> str:
+    otherwise = "torch.compile(module, backend='tilewright') compiles the parts that it can"
+    words = text.lower()
+    if "data-dependent" in words or "datadependent" in words or "control flow" in words:
+        return f"keep Python control flow in forward free of data; {otherwise}"
+    if "dynamic_shapes" in words or "constraints violated" in words:
+        return "write dynamic_shapes as torch.export takes it: by the names of forward's arguments, or in their order"
+    if "same device" in words:
+        return "bring the module and the example inputs to the CPU: module.cpu(), x.cpu()"
+    return f"check that module(*example_inputs) runs in PyTorch; {otherwise}"
+
+
+def _check_names(module: torch.nn.Module, inputs: Any) -> None:
+    """``OptionError`` where ``forward`` can't be called with the examples."""
+    if module._forward_pre_hooks:  # which may give it other arguments
+        return
+    try:
+        signature = inspect.signature(module.forward)
+    except (TypeError, ValueError):  # a callable that tells nothing about itself
+        return
+    try:
+        if isinstance(inputs, Mapping):
+            signature.bind(**inputs)
+        else:
+            signature.bind(*inputs)
+    except TypeError as error:
+        hints = list(_spelled(signature, inputs)) if isinstance(inputs, Mapping) else []
+        takes = f"{type(module).__name__}.forward takes {signature}"
+        raise OptionError(
+            f"example_inputs do not fit the module: {error}", remedy="; ".join([*hints, f"give what {takes}"])
+        ) from error
+
+
+def _spelled(signature: inspect.Signature, inputs: Mapping[Any, Any]) -> Iterator[str]:
+    for name in inputs:
+        if name not in signature.parameters:
+            near = get_close_matches(str(name), signature.parameters, 1)
+            yield f"write {near[0]!r} for {name!r}" if near else f"leave out {name!r}"
+
+
+def _listed(paths: list[str]) -> str:
+    shown = [path or "the module itself" for path in paths]
+    return ", ".join(shown[:3]) + (f" and {len(shown) - 3} more" if len(shown) > 3 else "")

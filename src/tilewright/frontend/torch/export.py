@@ -1,0 +1,444 @@
+"""PyTorch programs into the graph IR, by way of ``torch.export``.
+
+In: an ``ExportedProgram``, or a module with example inputs. Out: a ``Graph`` whose weights are constants, inputs keep
+the names of ``forward``'s arguments, and dynamic dimensions are symbols with bounds.
+Not its business: ``torch.compile`` (``torch_compile``); the meaning of single calls (``torch.aten``).
+"""
+
+from __future__ import annotations
+
+import inspect
+import io
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from tilewright.core.diag import UNKNOWN, ImportFailed, Loc, OptionError, Problem
+from tilewright.core.graph import Builder, Graph, Node, Pool
+from tilewright.core.types import Array, i64
+from tilewright.frontend.complex_pairs import COMPLEX_PARTS, HALF_PARTS, Pair, join_parts
+from tilewright.frontend.torch.aten.call import Draws, SymFloat, Unsupported, as_node, dim_scalar
+from tilewright.frontend.torch.aten.table import KEPT_WHOLE, TAKEN_APART
+from tilewright.frontend.torch.custom_ops import DECOMPOSITIONS
+from tilewright.frontend.torch.examples import capture_failure, check_examples, check_has_elements
+from tilewright.frontend.torch.fx.guards import Promises, promised
+from tilewright.frontend.torch.fx.inplace import NO_WRITES, writes_of
+from tilewright.frontend.torch.fx.symbols import SymbolTable, lone_symbol
+from tilewright.frontend.torch.fx.walk import FAILED, IGNORED, TOKEN, Failed, Importer
+from tilewright.frontend.torch.guards import guards_of
+from tilewright.frontend.torch.structure import module_names, parameters_of, register_containers, result_of
+from tilewright.frontend.torch.tensors import to_numpy
+from tilewright.runtime.errors import InputError
+from tilewright.runtime.files import map_file
+from tilewright.runtime.formats import EXPORTED, recognise
+from tilewright.runtime.structure import FLAT, Convention, State
+
+if TYPE_CHECKING:
+    import torch
+    from torch.export import ExportedProgram
+
+STATE_WRITES = frozenset({"BUFFER_MUTATION", "PARAMETER_MUTATION"})
+"""What a program does to its module's own tensors."""
+
+RANDOM = ""
+"""In place of a tensor's name: the state of the random numbers."""
+
+Examples: TypeAlias = "Sequence[Any] | Mapping[str, Any]"
+"""Arguments of a module's ``forward``, in order or by name."""
+
+
+def import_module(
+    module: torch.nn.Module, example_inputs: Examples, dynamic_shapes: Any = None, *, name: str | None = None
+) -> Graph:
+    """The graph of ``module`` in evaluation mode on inputs like ``example_inputs``.
+
+    ``dynamic_shapes`` is ``torch.export.export``'s. Raises ``ImportFailed`` with every unsupported call.
+    """
+    return import_called(module, example_inputs, dynamic_shapes, name=name).graph
+
+
+def import_called(
+    module: torch.nn.Module, example_inputs: Examples, dynamic_shapes: Any = None, *, name: str | None = None
+) -> Imported:
+    """:func:`import_module`, with how the module is called."""
+    program = export_module(module, example_inputs, dynamic_shapes)
+    dimensions = _dimension_names(program, _specs(module, example_inputs, dynamic_shapes))
+    args, _ = _arguments(example_inputs)
+    names = module_names(inspect.signature(module.forward).parameters, len(args))
+    return import_with_values(
+        program, name=name or type(module).__name__, dimension_names=dimensions, argument_names=names
+    )
+
+
+def export_module(module: torch.nn.Module, inputs: Examples, dynamic_shapes: Any = None) -> ExportedProgram:
+    """The program of ``module`` in evaluation mode."""
+    import torch
+
+    check_examples(module, inputs)
+    register_containers()
+    with torch.no_grad(), _evaluating(module):
+        return _export(module, inputs, dynamic_shapes)
+
+
+def _arguments(inputs: Examples) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What ``forward`` is called with: arguments in order, arguments by name."""
+    return ((), dict(inputs)) if isinstance(inputs, Mapping) else (tuple(inputs), {})
+
+
+def _export(module: torch.nn.Module, inputs: Examples, dynamic_shapes: Any) -> ExportedProgram:
+    """Capture by ``torch.export``; relations between sizes that it can't prove become run-time constraints."""
+    import torch
+
+    args, kwargs = _distinct(*_arguments(inputs))
+    export = partial(torch.export.export, module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
+    try:
+        return export()
+    except Exception as e:  # it raises many kinds, all of which say why the module can't be captured
+        if dynamic_shapes:
+            with suppress(Exception):
+                return export(prefer_deferred_runtime_asserts_over_guards=True)
+        raise capture_failure(module, e) from e
+
+
+def _distinct(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments, where a tensor that is given twice is two: ``torch.export`` would take one for both ever after."""
+    import torch
+    from torch.utils import _pytree as pytree
+
+    seen: set[int] = set()
+
+    def one(x: Any) -> Any:
+        if not isinstance(x, torch.Tensor):
+            return x
+        is_new = id(x) not in seen
+        seen.add(id(x))
+        return x if is_new else x.detach().clone()
+
+    made: tuple[tuple[Any, ...], dict[str, Any]] = pytree.tree_map(one, (args, kwargs))
+    return made
+
+
+def load_program(path: Path, data: bytes | None = None) -> ExportedProgram:
+    """An exported program of a ``.pt2`` file, or of its bytes where they have been read."""
+    if not path.is_file():
+        raise InputError(f"there is no file {path}", remedy="check the path")
+    found = recognise(map_file(path)[0] if data is None else memoryview(data))
+    if found is not EXPORTED:  # of which PyTorch would log a trace first
+        why, remedy = (f": it is {found.what}", found.remedy) if found else ("", "write it with torch.export.save")
+        raise InputError(f"{path} holds no exported program{why}", remedy=remedy)
+    try:
+        import torch
+    except ImportError as e:
+        raise OptionError(f"{path} needs PyTorch", remedy='pip install "tilewright[torch]"') from e
+    try:
+        return torch.export.load(path if data is None else io.BytesIO(data))
+    except Exception as e:  # it raises many kinds for a file that is not one
+        raise InputError(f"{path} holds no exported program: {e}", remedy="write it with torch.export.save") from e
+
+
+def import_exported(
+    program: ExportedProgram, *, name: str = "main", dimension_names: Mapping[str, str] | None = None
+) -> Graph:
+    """The graph of an exported program; programs of the training dialect are functionalised first."""
+    return import_with_values(program, name=name, dimension_names=dimension_names).graph
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A graph with the program that was read, functional, and the node behind each fx node that has one.
+
+    What in-place calls write, and what they write to, is not among ``nodes``. ``start`` has the arrays with which the
+    convention's state begins. ``complex_inputs`` and ``complex_outputs`` name what the graph has as parts of complex
+    numbers along a last axis.
+    """
+
+    graph: Graph
+    program: ExportedProgram
+    nodes: Mapping[Any, Node]
+    convention: Convention = FLAT
+    start: tuple[Array, ...] = ()
+    complex_inputs: frozenset[str] = frozenset()
+    complex_outputs: frozenset[str] = frozenset()
+
+
+def import_with_values(
+    program: ExportedProgram,
+    *,
+    name: str = "main",
+    dimension_names: Mapping[str, str] | None = None,
+    argument_names: Sequence[str] = (),
+) -> Imported:
+    """:func:`import_exported`, for those who want to know what became of each call, and how the program is called."""
+    check_has_elements("the exported program", program.state_dict)
+    writes = writes_of(program.graph, IGNORED) if program.dialect == "TRAINING" else NO_WRITES
+    given = program
+    if writes is None:
+        program, writes = _decomposed(program), NO_WRITES
+    symbols = SymbolTable(dimension_names, _place_names(program, dimension_names or {}))
+    symbols.add_ranges(program.range_constraints, down_to=1)
+    importer = Importer(Pool(), symbols, program.graph_module)
+    importer.checks = {}
+    importer.draws = Draws(importer.pool, _unused("random_state", {n.name for n in program.graph.nodes}))
+    _read_guards(importer, given, program)
+    importer.read_assertions(program.graph)
+    inputs, kept = _bind_inputs(importer, program)
+    outputs = importer.run(program.graph, writes)
+    if importer.draws.first is not None:
+        kept[RANDOM] = _Kept(importer.draws.first, np.array([_seed(), 0], np.uint64))
+    nodes, names, convention, complex_outputs = _bind_outputs(importer, program, outputs, inputs, kept, argument_names)
+    if importer.problems:
+        raise ImportFailed(
+            f"{len(importer.problems)} calls of the PyTorch program have no form here", importer.problems
+        )
+    every = (*inputs, *(k.node for k in kept.values()))
+    graph = Graph(name, importer.pool, every, nodes, names, tuple(importer.constraints)).with_checks(importer.checks)
+    changed = writes.changing
+    values = {k: v for k, v in importer.env.items() if isinstance(v, Node) and k not in changed}
+    start = tuple(k.start for k in kept.values())
+    return Imported(graph, program, values, convention, start, frozenset(importer.complex_inputs), complex_outputs)
+
+
+def _read_guards(importer: Importer, given: ExportedProgram, program: ExportedProgram) -> None:
+    """Let callers keep what the program was traced under; PyTorch loses some of it as it makes ``program`` of it."""
+    try:
+        guards = [*guards_of(given), *(guards_of(program) if program is not given else [])]
+        for guard in guards:
+            importer.require(guard.condition, f"the guard {guard.text}")
+        equal = promised((guard.condition for guard in guards), program.range_constraints).equal
+        importer.symbols.promise(Promises(equal))
+    except Unsupported as e:
+        importer.add_problems([Problem(Loc("the exported program"), "guard", e.rule, e.remedy)])
+
+
+def _seed() -> int:
+    """What PyTorch's generator was seeded with."""
+    import torch
+
+    return torch.initial_seed() % (1 << 64)
+
+
+def _decomposed(program: ExportedProgram) -> ExportedProgram:
+    """Functional core ATen with our composites kept whole."""
+    import torch
+    from torch._decomp import decomposition_table
+
+    table = torch.export.default_decompositions()
+    for kept in KEPT_WHOLE:
+        packet, overload = kept.split(".")
+        table.pop(getattr(getattr(torch.ops.aten, packet), overload), None)
+    table.update({op: f for op, f in decomposition_table.items() if str(op).removeprefix("aten.") in TAKEN_APART})
+    table.update(DECOMPOSITIONS)
+    try:
+        with torch.no_grad():
+            functional: ExportedProgram = program.run_decompositions(table)
+    except Exception as e:  # as above
+        raise ImportFailed(f"PyTorch can't make the program functional: {e}", remedy="see PyTorch's message") from e
+    return functional
+
+
+@contextmanager
+def _evaluating(module: torch.nn.Module) -> Iterator[None]:
+    """Evaluation mode; each submodule gets its own mode back."""
+    modes = [(m, m.training) for m in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for m, mode in modes:
+            m.training = mode
+
+
+# --- inputs and outputs ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """A tensor of the module's that the program writes to: the graph's input, and what it holds at first."""
+
+    node: Node
+    start: Array
+
+
+def _bind_inputs(importer: Importer, program: ExportedProgram) -> tuple[tuple[Node, ...], dict[str, _Kept]]:
+    """Placeholders: weights become constants, the user's tensors become inputs, as does what is written to."""
+    inputs: list[Node] = []
+    kept: dict[str, _Kept] = {}
+    written = {s.target for s in program.graph_signature.output_specs if s.kind.name in STATE_WRITES}
+    placeholders = [n for n in program.graph.nodes if n.op == "placeholder"]
+    taken = {n.name for n in placeholders} | ({importer.draws.name} if importer.draws else set())
+    for spec, node in zip(program.graph_signature.input_specs, placeholders, strict=True):
+        kind = spec.kind.name
+        try:
+            if kind in ("PARAMETER", "BUFFER", "CONSTANT_TENSOR") and spec.target in written:
+                name = _unused(re.sub(r"\W+", "_", str(spec.target)), taken)
+                entry = importer.input(node, name, Loc(f'state "{spec.target}"'))
+                kept[str(spec.target)] = _Kept(entry, to_numpy(_stored(program, spec.target)).copy())
+            elif kind in ("PARAMETER", "BUFFER", "CONSTANT_TENSOR"):
+                importer.env[node] = importer.constant(_stored(program, spec.target), Loc(f'weight "{spec.target}"'))
+            elif kind == "USER_INPUT" and type(spec.arg).__name__ == "TensorArgument":
+                inputs.append(importer.input(node, node.name, Loc(f'input "{node.name}"')))
+            elif kind == "USER_INPUT" and type(spec.arg).__name__ == "ConstantArgument":
+                importer.env[node] = spec.arg.value
+            elif kind == "TOKEN":
+                importer.env[node] = TOKEN
+            else:
+                raise Unsupported(f"an input of kind {kind} ({type(spec.arg).__name__})", "pass tensors")
+        except Unsupported as e:
+            importer.env[node] = FAILED
+            importer.fail(node, Problem(Loc(f'input "{node.name}"'), "input", e.rule, e.remedy))
+    return tuple(inputs), kept
+
+
+def _unused(name: str, taken: set[str]) -> str:
+    """A name that is not ``taken`` yet, made of ``name``; it is from now on."""
+    while name in taken:
+        name += "_"
+    taken.add(name)
+    return name
+
+
+def _stored(program: ExportedProgram, target: str | None) -> torch.Tensor:
+    """A weight, buffer or lifted constant."""
+    assert target is not None
+    found: torch.Tensor = program.state_dict[target] if target in program.state_dict else program.constants[target]
+    return found
+
+
+def _bind_outputs(
+    importer: Importer,
+    program: ExportedProgram,
+    values: Sequence[Any],
+    inputs: Sequence[Node],
+    kept: Mapping[str, _Kept],
+    argument_names: Sequence[str],
+) -> tuple[tuple[Node, ...], tuple[str, ...], Convention, frozenset[str]]:
+    """The user's outputs in order, then what the program leaves in its own state and in its inputs; the names, and
+    those of complex numbers.
+
+    A program that writes to anything else is not a function, which is a problem.
+    """
+    b = importer.builder(UNKNOWN)
+    user: list[Any] = []
+    state: dict[str, Any] = {RANDOM: importer.draws.state} if importer.draws and RANDOM in kept else {}
+    written: dict[int, Any] = {}
+    places = {n.attrs["name"]: k for k, n in enumerate(inputs)}
+    for spec, value in zip(program.graph_signature.output_specs, values, strict=True):
+        kind = spec.kind.name
+        if kind == "USER_OUTPUT":
+            user.append(None if isinstance(value, str) else value)
+        elif kind in STATE_WRITES:
+            state[str(spec.target)] = value
+        elif kind == "USER_INPUT_MUTATION" and spec.target in places:
+            written[places[spec.target]] = value
+        elif kind != "TOKEN":
+            what = f"{kind.lower().replace('_', ' ')} of {spec.target}"
+            remedy = "take the state as an input and return its new value as an output"
+            importer.add_problems([Problem(Loc(f'state "{spec.target}"'), "in-place write", what, remedy)])
+    names = _output_names(program, len(user))
+    for n, v in zip(names, user, strict=True):
+        if isinstance(v, Pair) and v.dtype not in COMPLEX_PARTS:
+            rule = "complex numbers of half precision"
+            importer.add_problems([Problem(Loc(f'output "{n}"'), "output", rule, HALF_PARTS)])
+    made = [(n, v) for n, v in zip(names, user, strict=True) if v is not None and not isinstance(v, Failed)]
+    taken = {n for n, _ in made}
+    rows = [State(k.node.attrs["name"], _unused(f"{k.node.attrs['name']}_next", taken)) for k in kept.values()]
+    after = [(row.output, state[target]) for row, target in zip(rows, kept, strict=True)]
+    after += [(_unused(f"{inputs[k].attrs['name']}_after", taken), v) for k, v in written.items()]
+    every = [*made, *((n, v) for n, v in after if v is not FAILED)]
+    convention = Convention(
+        parameters_of(program, argument_names, list(places)), result_of(program, user), tuple(rows), tuple(written)
+    )
+    is_complex = frozenset(n for n, v in every if isinstance(v, Pair))
+    return tuple(_output_node(b, v) for _, v in every), tuple(n for n, _ in every), convention, is_complex
+
+
+def _output_node(b: Builder, value: Any) -> Node:
+    if isinstance(value, Pair):
+        return join_parts(b, value)
+    if isinstance(value, Node | SymFloat | bool | float | int):
+        return as_node(b, value)
+    return dim_scalar(b, value, i64)
+
+
+def _output_names(program: ExportedProgram, n: int) -> list[str]:
+    """Names from the keys of the module's result, else numbers."""
+    from torch.utils import _pytree as pytree
+
+    if n == 1:
+        return ["output"]
+    spec = program.call_spec.out_spec
+    try:
+        assert spec is not None
+        paths, _ = pytree.tree_flatten_with_path(pytree.tree_unflatten(list(range(n)), spec))
+    except Exception:  # a user's own container that can't be rebuilt from numbers: plain names do
+        return [f"output_{i}" for i in range(n)]
+    texts = [re.sub(r"\W+", "_", pytree.keystr(path)).strip("_") for path, _ in paths]
+    return [t if t and not t[0].isdigit() else f"output_{t or i}" for i, t in enumerate(texts)]
+
+
+# --- names of dimensions --------------------------------------------------------------------------------------------
+
+
+def _specs(module: torch.nn.Module, inputs: Examples, dynamic_shapes: Any) -> list[Any]:
+    """The shape spec of each tensor input, in the order of the placeholders."""
+    import torch
+
+    if not dynamic_shapes:
+        return []
+    args, kwargs = _arguments(inputs)
+    bound = inspect.signature(module.forward).bind(*args, **kwargs).arguments
+    if isinstance(dynamic_shapes, Mapping):
+        dynamic_shapes = [dynamic_shapes.get(k) for k in bound]
+    found: list[Any] = []
+
+    def visit(value: Any, spec: Any) -> None:
+        if isinstance(value, torch.Tensor):
+            found.append(spec)
+        elif isinstance(value, Mapping):
+            for k in value:
+                visit(value[k], spec.get(k) if spec else None)
+        elif isinstance(value, tuple | list):
+            for i, v in enumerate(value):
+                visit(v, spec[i] if spec else None)
+
+    visit(list(bound.values()), dynamic_shapes)
+    return found
+
+
+def _dimension_names(program: ExportedProgram, specs: Sequence[Any]) -> dict[str, str]:
+    """The user's names for PyTorch's symbols, where a dimension is a symbol and its spec a named ``Dim``."""
+    names: dict[str, str] = {}
+    tensors = [
+        n for n in program.graph.nodes if n.op == "placeholder" and n.name in program.graph_signature.user_inputs
+    ]
+    for node, spec in zip(tensors, specs, strict=False):
+        entries = spec.items() if isinstance(spec, Mapping) else enumerate(spec or ())
+        for axis, dim in entries:
+            size = node.meta["val"].shape[axis]
+            expression = getattr(getattr(size, "node", None), "expr", None)
+            if expression is not None and expression.is_Symbol and isinstance(getattr(dim, "__name__", None), str):
+                names[expression.name] = dim.__name__
+    return names
+
+
+def _place_names(program: ExportedProgram, given: Mapping[str, str]) -> dict[str, str]:
+    """A name made of its place for each of PyTorch's symbols that is a size of an input and that the user did not name.
+
+    PyTorch's own (``s77``) is a number made of the place, and a file of an exported program keeps no other.
+    """
+    names: dict[str, str] = {}
+    taken = set(given.values())
+    for node in program.graph.nodes:
+        if node.op != "placeholder" or node.name not in program.graph_signature.user_inputs:
+            continue
+        for axis, size in enumerate(getattr(node.meta.get("val"), "shape", ())):
+            symbol = lone_symbol(size)
+            if symbol is not None and symbol not in given and symbol not in names:
+                names[symbol] = _unused(f"{node.name}_dim{axis}", taken)
+    return names

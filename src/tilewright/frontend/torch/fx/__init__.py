@@ -1,0 +1,1 @@
+"""Programs as PyTorch traces them: calls, sizes, conditions, places."""

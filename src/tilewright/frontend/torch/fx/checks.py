@@ -1,0 +1,163 @@
+"""What a program asserts of values, and where it looks something up by values.
+
+In: fx nodes. Out: conditions, as fx nodes or sympy relations, and the lookups whose indices may be out of range.
+Not its business: assertions about sizes alone, which are constraints of the graph (``fx``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tilewright import ops
+from tilewright.core.expr import Dim
+from tilewright.core.graph import Builder, Node
+from tilewright.core.opdef import OpDef
+from tilewright.core.types import f64, i64
+from tilewright.frontend.complex_pairs import Pair
+from tilewright.frontend.torch.aten.call import Unsupported, cast, dim_scalar
+from tilewright.frontend.torch.fx.floats import float_node
+from tilewright.frontend.torch.fx.symbols import SymbolTable, is_about_data
+
+_OF_TENSORS = frozenset({
+    "aten._assert_async.default", "aten._assert_async.msg", "aten._functional_assert_async.msg",
+})  # fmt: skip
+_OF_NUMBERS = frozenset({"aten._assert_scalar.default", "aten._functional_assert_scalar.default"})
+_RANGES = frozenset({"aten.sym_constrain_range.default"})
+
+
+def is_about_values(node: Any) -> bool:
+    """Is it an assertion that the values of a call decide?"""
+    name, args = _call(node)
+    if name in _OF_TENSORS:
+        return hasattr(args[0], "op")
+    if name not in _OF_NUMBERS and name not in _RANGES:
+        return False
+    expression = _expression(args[0])
+    return hasattr(expression, "free_symbols") and is_about_data(expression)
+
+
+def asserted_values(node: Any) -> Iterator[tuple[Any, str]]:
+    """The conditions of an assertion, each an fx node or a sympy relation, with the text of a failure."""
+    import sympy
+
+    name, args = _call(node)
+    if name in _RANGES:
+        low, high = ([*args[1:], None, None][:2]) if len(args) > 1 else (node.kwargs.get("min"), node.kwargs.get("max"))
+        x = _expression(args[0])
+        text = f"{x} is outside of {'' if low is None else low}..{'' if high is None else high}"
+        yield from ((sympy.Ge(x, low), text) for _ in range(low is not None))
+        yield from ((sympy.Le(x, high), text) for _ in range(high is not None))
+        return
+    text = next((a for a in args[1:] if isinstance(a, str)), "an assertion of the program does not hold")
+    if name in _OF_TENSORS:
+        yield args[0], text
+        return
+    condition = _expression(args[0])
+    if text.startswith("Runtime assertion failed for expression"):  # PyTorch's own, with names of its nodes
+        found = ", ".join(sorted(s.name for s in condition.free_symbols if is_about_data(s)))
+        text = f"{condition} must hold, where the data decide {found}"
+    yield condition, text
+
+
+def promises_of(condition: Any) -> Iterator[tuple[str, Any]]:
+    """Data's symbols with the most that a condition says each is: a size that is known before the data."""
+    kind = type(condition).__name__
+    if kind == "And":
+        for part in condition.args:
+            yield from promises_of(part)
+    if kind in ("LessThan", "StrictLessThan", "GreaterThan", "StrictGreaterThan"):
+        less, more = condition.args if kind.endswith("LessThan") else condition.args[::-1]
+        if getattr(less, "is_Symbol", False) and is_about_data(less) and not is_about_data(more) and more.is_integer:
+            yield less.name, more - 1 if kind.startswith("Strict") else more
+
+
+def _call(node: Any) -> tuple[str, tuple[Any, ...]]:
+    """The call's name and arguments, also where PyTorch keeps it in order by a token."""
+    if str(node.target) == "with_effects":
+        return str(node.args[1]), tuple(node.args[2:])
+    return str(node.target), tuple(node.args)
+
+
+def _expression(x: Any) -> Any:
+    value = x.meta.get("val") if hasattr(x, "meta") else x
+    return getattr(getattr(value, "node", None), "expr", None)
+
+
+# --- conditions -----------------------------------------------------------------------------------------------------
+
+_RELATIONS: Mapping[str, OpDef] = {
+    "Equality": ops.eq, "Unequality": ops.ne, "GreaterThan": ops.ge, "LessThan": ops.le,
+    "StrictGreaterThan": ops.gt, "StrictLessThan": ops.lt,
+}  # fmt: skip
+_JOINED: Mapping[str, OpDef] = {"And": ops.logical_and, "Or": ops.logical_or}
+
+
+def truth(b: Builder, symbols: SymbolTable, numbers: Mapping[str, Node], e: Any) -> Node:
+    """A sympy condition as a 0-d bool; ``numbers`` are the symbols that tensors' elements are."""
+    kind = type(e).__name__
+    if kind in _JOINED:
+        first, *rest = (truth(b, symbols, numbers, a) for a in e.args)
+        for x in rest:
+            first = b(_JOINED[kind], first, x)
+        return first
+    if kind == "Not":
+        return b(ops.logical_not, truth(b, symbols, numbers, e.args[0]))
+    if kind not in _RELATIONS:
+        raise Unsupported(f"the assertion {e}", "compare numbers by == != < <= > and >=")
+    is_whole = all(a.is_integer for a in e.args)
+    sides = [integer_node(b, symbols, numbers, a) if is_whole else _float(b, symbols, numbers, a) for a in e.args]
+    return b(_RELATIONS[kind], *sides)
+
+
+def _float(b: Builder, symbols: SymbolTable, numbers: Mapping[str, Node], e: Any) -> Node:
+    return cast(b, float_node(b, symbols, numbers, e), f64)
+
+
+_INTEGERS: Mapping[str, OpDef] = {
+    "Add": ops.add, "Mul": ops.mul, "Max": ops.maximum, "Min": ops.minimum, "FloorDiv": ops.floor_div,
+    "CleanDiv": ops.floor_div, "Mod": ops.mod, "PythonMod": ops.mod,
+}  # fmt: skip
+
+
+def integer_node(b: Builder, symbols: SymbolTable, numbers: Mapping[str, Node], e: Any) -> Node:
+    """A sympy integer as a 0-d i64."""
+    if getattr(e, "is_Symbol", False) and e.name in numbers:
+        return cast(b, numbers[e.name], i64)
+    if not any(s.name in numbers for s in e.free_symbols):
+        return dim_scalar(b, symbols.dim(e), i64)
+    kind = type(e).__name__
+    if kind == "Piecewise" and type(e.args[-1].args[1]).__name__ == "BooleanTrue":
+        value = integer_node(b, symbols, numbers, e.args[-1].args[0])
+        for choice, condition in reversed([piece.args for piece in e.args[:-1]]):
+            holds = truth(b, symbols, numbers, condition)
+            value = b(ops.where, holds, integer_node(b, symbols, numbers, choice), value)
+        return value
+    if kind not in _INTEGERS:
+        raise Unsupported(f"an assertion over {e}", "use + - * // % min and max on numbers")
+    first, *rest = (integer_node(b, symbols, numbers, a) for a in e.args)
+    for x in rest:
+        first = b(_INTEGERS[kind], first, x)
+    return first
+
+
+# --- lookups --------------------------------------------------------------------------------------------------------
+
+
+def lookup_of(name: str, args: Mapping[str, Any]) -> tuple[tuple[Dim, ...], Node, int, Dim] | None:
+    """Shape of the table, indices, axis and least index of a call that looks up rows."""
+    if name == "embedding.default":
+        table, indices, axis, least = args["weight"], args["indices"], 0, False
+    elif name == "index_select.default":
+        table, indices, axis, least = args["self"], args["index"], args["dim"], False
+    elif name == "index.Tensor":
+        table, given = args["self"], [(k, i) for k, i in enumerate(args["indices"]) if i is not None]
+        if len(given) != 1:
+            return None
+        (axis, indices), least = given[0], True
+    else:
+        return None
+    if not isinstance(table, Node | Pair) or not isinstance(indices, Node) or not table.shape:
+        return None
+    axis %= len(table.shape)
+    return table.shape, indices, axis, -1 * table.shape[axis] if least else 0

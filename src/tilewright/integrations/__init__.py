@@ -1,0 +1,1 @@
+"""Tilewright inside other systems: each calls the compiler as a user would."""

@@ -1,0 +1,44 @@
+"""Arguments of a captured graph by the names that the program has for them, and those that nobody may read.
+
+In: the graph as Dynamo captured it, the functional graph that AOTAutograd made of it, values. Out: names beside the
+functional graph's inputs; ``InputError`` for a tensor without memory. Not its business: what else can be wrong with an
+argument, of which compiled code tells (``runtime.values``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from tilewright.frontend.torch.tensors import CUT_SHORT, GIVE_MEMORY
+from tilewright.runtime.errors import InputError
+from tilewright.runtime.values import is_cut_short
+
+_NAME = "tilewright_argument"
+
+
+def argument_names(captured: Any) -> list[str]:
+    """The program's expression for each input of a graph of Dynamo's, which writes ``L['x']`` for a local ``x``."""
+    found = []
+    for node in captured.graph.nodes:
+        if node.op == "placeholder":
+            source = getattr(node, "_dynamo_source", None)
+            name = str(getattr(source, "name", None) or node.name)
+            found.append(re.sub(r"\b[LG]\['(\w+)'\]", r"\1", name))
+    return found
+
+
+def name_arguments(functional: Any, names: Sequence[str]) -> None:
+    """Note the names at the inputs of a functional graph, as far as these are inputs of the captured one."""
+    for node in functional.graph.nodes:
+        index = getattr(node.meta.get("desc"), "idx", None)
+        if node.op == "placeholder" and isinstance(index, int) and index < len(names):
+            node.meta[_NAME] = names[index]
+
+
+def refuse_cut_short(value: Any, node: Any) -> None:
+    """Raise ``InputError`` where the value of an input is a tensor that is larger than its memory."""
+    if hasattr(value, "untyped_storage") and is_cut_short(value):
+        name = node.meta.get(_NAME, node.name)
+        raise InputError(f"argument {name} of shape {list(value.shape)} {CUT_SHORT}", remedy=GIVE_MEMORY) from None

@@ -1,0 +1,310 @@
+"""``torch.compile(module, backend="tilewright")``: graphs that Dynamo captures, made functional by AOTAutograd.
+
+In: an fx graph and example inputs. Out: a callable from tensors to tensors. Inference graphs have their weights
+frozen into the compiled model; weights that changed are noticed before the next call (``torch_compile.weights``), and
+the graph is compiled again. Graphs that need gradients take their weights as run-time inputs; the backward graph is
+compiled like any other when it first runs.
+Not its business: what ATen calls mean (``fx``, ``torch.aten``); calls that have no form here (``torch_compile.plan``).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tilewright.core.diag import OptionError
+from tilewright.core.graph import Graph
+from tilewright.frontend.torch.aten.table import CONVERTERS, TAKEN_APART
+from tilewright.frontend.torch.custom_ops import DECOMPOSITIONS
+from tilewright.frontend.torch.fx.views import separate_views
+from tilewright.integrations.torch_compile.arguments import argument_names, name_arguments
+from tilewright.integrations.torch_compile.capture import watch
+from tilewright.integrations.torch_compile.flex import spell_out_attention
+from tilewright.integrations.torch_compile.plan import Execute, OnFallback, plan_graph, warn_of_fallback
+from tilewright.integrations.torch_compile.recurrence import keep_recurrences_whole
+from tilewright.integrations.torch_compile.weights import FrozenWeights, may_freeze
+from tilewright.integrations.torch_compile.widths import guard_widths
+from tilewright.runtime.env import read_environment
+from tilewright.runtime.once import ForkLock
+
+if TYPE_CHECKING:
+    import torch
+    from torch.fx import GraphModule
+
+CompileGraph = Callable[..., Execute]
+"""``compile_graph(graph, **options)``."""
+
+TRAINING_ONLY = frozenset({"native_batch_norm.default", "native_dropout.default", "dropout.default"})
+"""Calls whose training form only PyTorch's decomposition expresses."""
+
+
+MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+"""What ``torch.compile`` calls ``mode``. All give the same code: schedules follow from a model of the machine, not from
+trials, and calls go through a native entry. Measured schedules come from ``tilewright tune`` and the option
+``schedule``."""
+
+OWN_OPTIONS = ("fallback", "freeze")
+"""Options that say how a captured graph is taken, beside those of ``driver.compile_graph``."""
+
+
+def backend(
+    gm: GraphModule, example_inputs: Sequence[Any], *, mode: str = "default", options: Mapping[str, Any] | None = None
+) -> Callable[..., Any]:
+    """The entry point that ``torch.compile`` calls; ``options`` are those of ``driver.compile_graph``, but for
+    ``schedule``, which is a path, and ``OWN_OPTIONS``. ``OptionError`` for others."""
+    from tilewright.build.driver import OFFERED, compile_graph
+    from tilewright.build.options import Options, read_schedule
+
+    given = dict(options or {})
+    if unknown := sorted(given.keys() - {*OFFERED, *OWN_OPTIONS}):
+        known = ", ".join([*OFFERED, *OWN_OPTIONS])
+        raise OptionError(f"there is no option {unknown[0]!r} here", remedy=f"use some of {known}")
+    if "schedule" in given:
+        given["schedule"] = read_schedule(given["schedule"])
+    Options(**{name: value for name, value in given.items() if name not in ("threads", *OWN_OPTIONS)})
+    return make_backend(compile_graph)(gm, example_inputs, mode=mode, options=given)
+
+
+def make_backend(
+    compile_graph: CompileGraph, on_fallback: OnFallback = warn_of_fallback
+) -> Callable[..., Callable[..., Any]]:
+    """A Dynamo back end over any way to make a graph callable: ``compile_graph(graph, **options)`` on arrays.
+
+    ``on_fallback`` is told of the calls that PyTorch is left to run; by default each warns once. The option
+    ``fallback=False``, or ``TILEWRIGHT_STRICT=1``, makes them an error.
+    """
+
+    def compile_captured(
+        gm: GraphModule,
+        example_inputs: Sequence[Any],
+        *,
+        mode: str = "default",
+        options: Mapping[str, Any] | None = None,
+    ) -> Callable[..., Any]:
+        from torch._dynamo.backends.common import aot_autograd
+
+        if mode not in MODES:
+            raise OptionError(f"mode {mode!r} is not offered", remedy=f"use one of {list(MODES)}")
+        given = dict(options or {})
+        freeze = given.pop("freeze", None)
+        if freeze not in (None, True, False):
+            raise OptionError(f"freeze can't be {freeze!r}", remedy="use True, False, or leave it out")
+        keep_recurrences_whole(gm)
+        spell_out_attention(gm)
+        guard_widths(gm)
+        strict = not given.pop("fallback", not read_environment().strict)
+
+        def compile_now(graph: Graph) -> Execute:
+            return compile_graph(graph, **given)
+
+        plan = partial(plan_graph, compile_now=compile_now, on_fallback=on_fallback, strict=strict)
+
+        names = argument_names(gm)
+
+        def inference(functional: GraphModule, fakes: Sequence[Any]) -> Callable[..., Any]:
+            name_arguments(functional, names)
+            tensors = {} if freeze is False else _freezable(functional, example_inputs)
+            return _boxed(_Compiled(functional, plan, tensors, is_promised=freeze is True))
+
+        def forward(functional: GraphModule, fakes: Sequence[Any]) -> Callable[..., Any]:
+            name_arguments(functional, names)
+            return _boxed(_Compiled(functional, plan, {}))
+
+        def backward(functional: GraphModule, fakes: Sequence[Any]) -> Callable[..., Any]:
+            return _boxed(_Compiled(functional, plan, {}, lazy=True))
+
+        table = {**_decompositions(), **DECOMPOSITIONS}
+        compiler = aot_autograd(
+            fw_compiler=forward, bw_compiler=backward, inference_compiler=inference, decompositions=table
+        )
+        result: Callable[..., Any] = compiler(gm, example_inputs)
+        return result
+
+    compile_captured.is_tilewright = True  # type: ignore[attr-defined]
+    watch()
+    return compile_captured
+
+
+backend.is_tilewright = True  # type: ignore[attr-defined]
+
+
+@functools.cache
+def _decompositions() -> dict[Any, Any]:
+    """PyTorch's decompositions of everything that has no converter here; making the table takes 0.1 s."""
+    import torch
+    from torch._decomp import core_aten_decompositions, decomposition_table
+
+    table = dict(core_aten_decompositions().items())
+    table.update({op: f for op, f in decomposition_table.items() if _name(op) in TAKEN_APART})
+    table[torch.ops.aten.native_dropout.default] = _native_dropout
+    with suppress(ImportError):  # PyTorch 2.13 and newer; the module makes its ops when it is first imported
+        import torch.nn.modules.linear_cross_entropy
+
+        table[torch.ops.torch_nn._linear_cross_entropy_batch_chunked.default] = _linear_cross_entropy
+        table[torch.ops.torch_nn._linear_cross_entropy_batch_chunked_no_reduction.default] = _linear_cross_entropies
+    table = {op: f for op, f in table.items() if _name(op) not in CONVERTERS or _name(op) in TRAINING_ONLY}
+    table[torch.ops.aten.unique_consecutive.default] = _unique_consecutive
+    return table
+
+
+def _unique_consecutive(
+    x: torch.Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
+) -> Any:
+    """Along an axis counted from the first: PyTorch 2.13 propagates a wrong shape where it is counted from the last."""
+    import torch
+
+    if dim is None or dim >= 0:
+        return NotImplemented
+    return torch.ops.aten.unique_consecutive.default(x, return_inverse, return_counts, dim + x.dim())
+
+
+def _native_dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """As PyTorch's own kernel draws the mask, so that a seed gives the same one; its decomposition draws another."""
+    import torch
+
+    if train is False:
+        return x.clone(), torch.ones_like(x, dtype=torch.bool)
+    mask = torch.bernoulli(torch.empty(x.shape, dtype=torch.bool), 1 - p)
+    return x * mask * (0.0 if p == 1 else 1 / (1 - p)), mask
+
+
+def _linear_cross_entropies(
+    input: torch.Tensor,
+    linear_weight: torch.Tensor,
+    target: torch.Tensor,
+    linear_bias: torch.Tensor | None,
+    weight: torch.Tensor | None,
+    ignore_index: int,
+    batch_chunk_size: int,
+    acc_policy: str,
+    acc_dtype: torch.dtype,
+    reduction: str = "none",
+    label_smoothing: float = 0.0,
+) -> torch.Tensor:
+    """The product and the loss in one piece: chunks save memory that a compiled loss does not need."""
+    from torch.nn import functional
+
+    bias, weight = (None if t is None else t.to(acc_dtype) for t in (linear_bias, weight))
+    logits = functional.linear(input.to(acc_dtype), linear_weight.to(acc_dtype), bias)
+    loss = functional.cross_entropy(
+        logits, target, weight, ignore_index=ignore_index, reduction=reduction, label_smoothing=label_smoothing
+    )
+    return loss.to(input.dtype)
+
+
+def _linear_cross_entropy(
+    input: torch.Tensor,
+    linear_weight: torch.Tensor,
+    target: torch.Tensor,
+    linear_bias: torch.Tensor | None,
+    weight: torch.Tensor | None,
+    reduction: str,
+    ignore_index: int,
+    label_smoothing: float,
+    batch_chunk_size: int,
+    acc_policy: str,
+    acc_dtype: torch.dtype,
+    allow_retain_graph: bool,
+    *gradients: bool,
+) -> Any:
+    """As above, with empty gradients; where any is wanted PyTorch's own code computes them with the loss."""
+    if any(gradients):
+        return NotImplemented
+    loss = _linear_cross_entropies(
+        input, linear_weight, target, linear_bias, weight, ignore_index, batch_chunk_size, acc_policy, acc_dtype,
+        reduction, label_smoothing,
+    )  # fmt: skip
+    nothing = input.new_empty((0, 0))
+    return loss, nothing, input.new_empty((0, 0)), input.new_empty((0,))
+
+
+def _name(op: Any) -> str:
+    return str(op).removeprefix("aten.")
+
+
+def _freezable(functional: GraphModule, example_inputs: Sequence[Any]) -> dict[int, torch.Tensor]:
+    """Positions of inputs that are weights which the graph does not write to, with their tensors."""
+    import torch
+
+    context = torch._guards.TracingContext.try_get()
+    meta = context.fw_metadata if context is not None else None
+    n_placeholders = sum(n.op == "placeholder" for n in functional.graph.nodes)
+    if meta is None or n_placeholders != len(example_inputs):
+        return {}
+    written = {i for i, info in enumerate(meta.input_info) if info.mutates_data or info.mutates_metadata}
+    static = [i for i in meta.static_input_indices if i < len(example_inputs) and i not in written]
+    return {i: example_inputs[i] for i in static if may_freeze(example_inputs[i])}
+
+
+class _Code(NamedTuple):
+    """Code, and the weights that it holds."""
+
+    frozen: FrozenWeights
+    run: Callable[[Sequence[Any]], list[Any]]
+
+
+class _Compiled:
+    """One functional graph as a callable on flat arguments; compiles again when a frozen weight has changed.
+
+    Threads: a call checks the weights of the very code that it then runs. Where they have changed, one thread compiles,
+    and the others wait for it.
+    """
+
+    def __init__(
+        self,
+        functional: GraphModule,
+        plan: Callable[[GraphModule, dict[int, torch.Tensor]], Callable[[Sequence[Any]], list[Any]]],
+        weights: dict[int, torch.Tensor],
+        *,
+        is_promised: bool = False,
+        lazy: bool = False,
+    ) -> None:
+        """``weights`` may be frozen; ``is_promised``: they never change."""
+        self._functional = functional
+        self._plan = plan
+        self._is_promised = is_promised
+        self._views = separate_views(functional)
+        self._guard = ForkLock()
+        self._code = None if lazy else self._compile(weights)
+
+    def _compile(self, weights: dict[int, torch.Tensor]) -> _Code:
+        """Code that holds ``weights``; one that holds none where they are written to meanwhile."""
+        from torch.utils._python_dispatch import _disable_current_modes
+
+        with _disable_current_modes():  # AOTAutograd compiles under its fake tensors; weights are real
+            frozen = FrozenWeights(weights, is_promised=self._is_promised)
+            run = self._plan(self._functional, weights)
+            return _Code(frozen, run) if frozen.is_ready() else self._compile({})
+
+    def _renewed(self, args: tuple[Any, ...]) -> _Code:
+        """Code for the weights as they are now."""
+        with self._guard.lock:
+            code = self._code
+            if code is None or not code.frozen.are_current(args):
+                code = self._code = self._compile(code.frozen.replaced(args) if code is not None else {})
+            return code
+
+    def __call__(self, *args: Any) -> list[Any]:
+        code = self._code
+        if code is None or not code[0].are_current(args):  # by its place: a name takes longer, in every call
+            code = self._renewed(args)
+        results = code[1](args)
+        return results if self._views is None else self._views(args, results)
+
+
+def _boxed(compiled: _Compiled) -> Callable[[list[Any]], list[Any]]:
+    """The calling convention of AOTAutograd: one list, which may be emptied to free what nobody else holds."""
+
+    def call(args: list[Any]) -> list[Any]:
+        given = tuple(args)
+        args.clear()
+        return compiled(*given)
+
+    call._boxed_call = True  # type: ignore[attr-defined]
+    return call
+
+
+watch()  # PyTorch imports this file when ``torch.compile`` names the back end, and traces afterwards

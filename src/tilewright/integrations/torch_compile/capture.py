@@ -1,0 +1,130 @@
+"""What Dynamo captures for this back end: more than it does by default, and a word where it captures nothing.
+
+In: the start and the end of Dynamo's work on a frame. Out: settings of Dynamo for that time, and a ``FallbackWarning``
+for a frame, or a call where Dynamo breaks the graph, that is left to Python: Dynamo says so only in its logs.
+Not its business: graphs that were captured (``torch_compile``).
+
+PyTorch looks a back end up when ``torch.compile`` is called, and calls it when a graph is captured; in between it tells
+a back end nothing. So callbacks of ``torch._dynamo.callback``, which hears of every frame, ask whose frame it is. Other
+back ends keep their settings: those are changed and put back around each frame of ours.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+from tilewright.integrations.torch_compile.recurrence import keep_lengths_symbolic
+
+SETTINGS = {"allow_rnn": True, "capture_dynamic_output_shape_ops": True}
+"""Modules of recurrences are one call each (``torch_compile.recurrence``); a graph finds the places where a mask is
+true."""
+
+ASKED_FOR = ("torch._dynamo.graph_break", "torch.compiler.disable", "torch._dynamo.disable")
+"""What users write to break a graph; such breaks are not told."""
+
+
+@dataclass
+class _Before:
+    """Dynamo as it was before the frame that it works on. Its own lock lets one thread work at a time."""
+
+    settings: dict[str, Any] = field(default_factory=dict)
+    n_breaks: dict[str, int] = field(default_factory=dict)
+
+
+_before = _Before()
+
+
+class FallbackWarning(UserWarning):
+    """A call that has no form in Tilewright is left to PyTorch; the text names the call, the line and the reason."""
+
+
+def watch() -> None:
+    """Follow Dynamo from now on; ``torch._dynamo.reset`` forgets callbacks, and these are put back."""
+    from torch._dynamo.callback import callback_handler
+
+    if _start in callback_handler.start_callbacks:
+        return
+    forget = callback_handler.clear
+
+    def clear() -> None:
+        forget()
+        register()
+
+    def register() -> None:
+        callback_handler.register_start_callback(_start)
+        callback_handler.register_end_callback(_end)
+
+    register()
+    callback_handler.clear = clear  # type: ignore[method-assign]
+
+
+def _start(_: Any) -> None:
+    import torch._dynamo.config as config
+    from torch._dynamo.utils import counters
+
+    if _is_frame_of_ours():
+        keep_lengths_symbolic(_is_frame_of_ours)
+        _before.n_breaks = dict(counters["graph_break"])
+        for name, value in SETTINGS.items():
+            _before.settings[name] = getattr(config, name)
+            setattr(config, name, value)
+
+
+def _end(_: Any) -> None:
+    import torch._dynamo.config as config
+    from torch._dynamo.exc import Unsupported
+    from torch._dynamo.utils import counters
+
+    while _before.settings:
+        setattr(config, *_before.settings.popitem())
+    error, frame = sys.exc_info()[1], _frame_of_ours()
+    if frame is None or frame["one_graph"]:
+        return  # users of ``fullgraph=True`` get Dynamo's error
+    code = frame["code"]
+    place = f"{code.co_qualname} at {code.co_filename}:{code.co_firstlineno}"
+    if isinstance(error, Unsupported):
+        _tell(f"{place} runs in PyTorch, not in Tilewright: Dynamo captured no graph of it", str(error))
+    elif error is None:
+        breaks = counters["graph_break"]
+        for text in [text for text, n in breaks.items() if n > _before.n_breaks.get(text, 0)]:
+            _tell(f"a call in {place} runs in PyTorch, not in Tilewright: Dynamo broke the graph there", text)
+
+
+def _tell(what: str, text: str) -> None:
+    if not any(name in text for name in ASKED_FOR):
+        warnings.warn(f"{what} ({_reason(text)})", FallbackWarning, stacklevel=4)
+
+
+def _reason(text: str) -> str:
+    """The first lines of Dynamo's explanation: what, and why."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    why = [line.removeprefix("Explanation: ") for line in lines[1:] if line.startswith("Explanation: ")]
+    return ": ".join([*lines[:1], *why[:1]])
+
+
+def _frame_of_ours() -> dict[str, Any] | None:
+    """What Dynamo knows of the frame that it works on, if that is for a back end of ours."""
+    from torch._dynamo import convert_frame
+
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code is not convert_frame._compile.__code__:
+        frame = frame.f_back
+    if frame is None:
+        return None
+    known = frame.f_locals
+    return known if _is_ours(known.get("compiler_fn")) else None
+
+
+def _is_frame_of_ours() -> bool:
+    return _frame_of_ours() is not None
+
+
+def _is_ours(compiler: Any) -> bool:
+    """PyTorch wraps a back end, once or several times."""
+    while compiler is not None and not getattr(compiler, "is_tilewright", False):
+        compiler = getattr(compiler, "_torchdynamo_orig_backend", None) or getattr(compiler, "compiler_fn", None)
+    return compiler is not None

@@ -1,0 +1,369 @@
+"""One compiled piece of a captured graph: its graph IR, how arguments reach it, and how results leave it.
+
+In: fx nodes, those that they read, those that are read of them, weights known now. Out: a ``PieceProgram``, or the
+calls that have no form here. Not its business: running it, and what happens to calls without a form
+(``torch_compile``).
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tilewright.core.diag import Loc, Problem
+from tilewright.core.expr import Dim, Sym, maximum, substitute, symbols
+from tilewright.core.graph import Builder, Graph, Node, Pool
+from tilewright.core.types import Array, TensorType, bool_, f64, i64
+from tilewright.frontend.complex_pairs import Pair, from_parts, join_parts
+from tilewright.frontend.torch.aten.call import SymFloat, Unsupported, dim_scalar
+from tilewright.frontend.torch.fx.guards import Promises
+from tilewright.frontend.torch.fx.locations import location_of
+from tilewright.frontend.torch.fx.strided import STRIDED
+from tilewright.frontend.torch.fx.symbols import SymbolTable, lone_symbol
+from tilewright.frontend.torch.fx.walk import FAILED, Importer, OnFault
+from tilewright.frontend.torch.tensors import carrier, to_numpy, to_torch
+from tilewright.runtime.once import computed
+
+if TYPE_CHECKING:
+    import torch
+
+Take = Callable[[Sequence[Any]], Array]
+Size = Callable[[Sequence[Any]], int]
+Give = Callable[[Sequence[Any], Sequence[Array]], Any]
+
+
+@dataclass(frozen=True)
+class _TakeTensor:
+    """The argument's memory."""
+
+    position: int
+    is_plain: bool
+    """Whether a compiled model understands the argument as it is: real numbers in this machine's memory."""
+
+    def __call__(self, args: Sequence[Any]) -> Array:
+        return to_numpy(args[self.position])
+
+
+@dataclass(frozen=True)
+class _GiveTensor:
+    """A tensor over the output's memory."""
+
+    k: int
+    is_complex: bool
+
+    def __call__(self, args: Sequence[Any], arrays: Sequence[Array]) -> Any:
+        return to_torch(arrays[self.k], self.is_complex)
+
+
+@dataclass(frozen=True)
+class PieceProgram:
+    """A graph, how to get its inputs from the piece's arguments, and how to make results from its outputs."""
+
+    graph: Graph
+    takes: tuple[Take, ...]
+    gives: tuple[Give, ...]
+
+    @computed
+    def positions(self) -> tuple[int, ...] | None:
+        """The arguments to call a compiled model with, where its results are then the piece's; else None."""
+        found = [take.position for take in self.takes if isinstance(take, _TakeTensor) and take.is_plain]
+        wanted = [_GiveTensor(k, is_complex=False) for k in range(len(self.graph.outputs))]
+        return tuple(found) if len(found) == len(self.takes) > 0 and list(self.gives) == wanted != [] else None
+
+
+def import_piece(
+    owner: Any,
+    nodes: Sequence[Any],
+    inputs: Sequence[Any],
+    outputs: Sequence[Any],
+    frozen: Mapping[Any, torch.Tensor],
+    promises: Promises | None = None,
+    on_fault: OnFault | None = None,
+    has_peer: bool = False,
+) -> tuple[PieceProgram | None, dict[Any, Problem]]:
+    """The program of fx nodes; or None, and the calls that have no form here with the reasons.
+
+    ``outputs`` may hold numbers beside fx nodes. ``frozen`` gives inputs that are constants. ``promises`` are
+    those of the whole graph's sizes. ``on_fault`` makes a problem of an error that a converter did not mean to raise.
+    With ``has_peer`` PyTorch runs what is refused.
+    """
+    importer = Importer(Pool(), SymbolTable(promises=promises), owner)
+    importer.on_fault, importer.has_peer = on_fault, has_peer
+    importer.symbols.compute_the_rest()
+    bound, takes, parts = _bind(importer, inputs, frozen)
+    importer.convert_nodes(nodes)
+    failed = dict(importer.failed)
+    for node in nodes:
+        unbound = [x for x in node.all_input_nodes if x in importer.failed and x in inputs]
+        if unbound and node not in failed:
+            failed[node] = importer.failed[unbound[0]]
+    failed = {n: p for n, p in failed.items() if n.op != "placeholder" and n not in inputs}
+    if failed:
+        return None, failed
+    made, gives = _results(importer, inputs, outputs, parts)
+    if importer.failed:
+        return None, importer.failed
+    if not _bind_computed(importer, inputs, bound, takes):
+        return None, {}
+    names = tuple(f"output_{i}" for i in range(len(made)))
+    graph = Graph("dynamo", importer.pool, tuple(bound), tuple(made), names)
+    return PieceProgram(graph, tuple(takes), tuple(gives)), {}
+
+
+def _bind(
+    importer: Importer, placeholders: Sequence[Any], frozen: Mapping[Any, torch.Tensor]
+) -> tuple[list[Node], list[Take], dict[Sym, Size]]:
+    """Tensors become inputs or constants; integers are dimensions that tensors' shapes or a carrier provide; floats are
+    0-d f64 tensors. An integer that may be negative is the difference of what it is above 0 and below; expressions of
+    it are read after that is settled, and shapes after all integers."""
+    inputs: list[Node] = []
+    takes: list[Take] = []
+    sizes: dict[Sym, Size] = {}
+    for i, node in sorted(enumerate(placeholders), key=lambda pair: _rank(pair[1].meta.get("val"))):
+        value = node.meta.get("val")
+        loc = Loc(f'input "{node.name}"')
+        try:
+            if node in frozen:
+                importer.env[node] = importer.constant(frozen[node], Loc(f'weight "{node.name}"'))
+            elif hasattr(value, "dtype") and hasattr(value, "shape"):
+                entry = importer.pool.input(node.name, _input_type(importer, value), loc)
+                importer.env[node] = _split(importer, entry) if value.is_complex() else entry
+                inputs.append(entry)
+                takes.append(_TakeTensor(i, is_plain=value.device.type == "cpu" and not value.is_complex()))
+            elif type(value).__name__ == "SymInt":
+                importer.env[node], parts = importer.symbols.integer(value)
+                sizes |= {size: partial(_integer, i, sign) for size, sign in parts}
+            elif type(value).__name__ == "SymFloat":
+                entry = importer.pool.input(node.name, TensorType(f64, ()), loc)
+                importer.env[node] = SymFloat(entry)
+                if (symbol := lone_symbol(value)) is not None:
+                    importer.numbers[symbol] = entry
+                inputs.append(entry)
+                takes.append(lambda args, i=i: np.asarray(args[i], np.float64))  # type: ignore[misc]
+            else:
+                importer.env[node] = value
+        except Unsupported as e:
+            importer.env[node] = FAILED
+            importer.fail(node, Problem(loc, "input", e.rule, e.remedy))
+    known = {d for n in inputs for d in n.shape if isinstance(d, Sym)}
+    for size, given in sizes.items():
+        if size not in known:
+            inputs.append(importer.pool.input(f"{size.name}_size", TensorType(bool_, (size,))))
+            takes.append(partial(_take_size, given))
+    return inputs, takes, sizes
+
+
+def _rank(value: Any) -> int:
+    """When to bind an argument: symbols before their expressions, and both before the shapes that are made of them."""
+    if type(value).__name__ != "SymInt":
+        return 2
+    return 0 if lone_symbol(value) is not None else 1
+
+
+def _integer(i: int, sign: int, args: Sequence[Any]) -> int:
+    """Of an argument of either sign what it is above 0, or below."""
+    return max(sign * int(args[i]), 0)
+
+
+def _take_size(given: Size, args: Sequence[Any]) -> Array:
+    return carrier(given(args))
+
+
+def _bind_computed(importer: Importer, placeholders: Sequence[Any], inputs: list[Node], takes: list[Take]) -> bool:
+    """Sizes without a form here, such as ``int(h * 0.7)``, come in as carriers that each call works out.
+
+    False where the arguments do not have the sizes that they are computed of.
+    """
+    homes = _argument_homes(placeholders)
+    known = {d for n in inputs for d in n.shape if isinstance(d, Sym)}
+    for expression, size in (importer.symbols.computed or {}).items():
+        if size in known:
+            continue
+        over = sorted(expression.free_symbols, key=str)
+        if any(s not in homes for s in over):
+            return False
+        inputs.append(importer.pool.input(f"{size.name}_size", TensorType(bool_, (size,))))
+        takes.append(partial(_take_computed, _evaluator(expression, over), [homes[s] for s in over]))
+    return True
+
+
+def _argument_homes(placeholders: Sequence[Any]) -> dict[Any, tuple[int, int | None]]:
+    """Where the arguments hold PyTorch's symbolic sizes: the argument, and its axis unless it is the number itself."""
+    found: dict[Any, tuple[int, int | None]] = {}
+    for i, node in enumerate(placeholders):
+        value = node.meta.get("val")
+        sizes = {None: value} if type(value).__name__ == "SymInt" else dict(enumerate(getattr(value, "shape", ())))
+        for axis, size in sizes.items():
+            expression = getattr(getattr(size, "node", None), "expr", None)
+            if expression is not None:
+                found.setdefault(expression, (i, axis))
+    return found
+
+
+def _evaluator(expression: Any, symbols: Sequence[Any]) -> Callable[..., int]:
+    """The value of a sympy expression at numbers for its symbols."""
+    import sympy
+
+    @functools.lru_cache(maxsize=256)
+    def value(*sizes: int) -> int:
+        return int(expression.xreplace({s: sympy.Integer(n) for s, n in zip(symbols, sizes, strict=True)}))
+
+    return value
+
+
+def _take_computed(value: Callable[..., int], homes: Sequence[tuple[int, int | None]], args: Sequence[Any]) -> Array:
+    return carrier(value(*(_size_at(i, axis, args) for i, axis in homes)))
+
+
+def _input_type(importer: Importer, fake: Any) -> TensorType:
+    """A complex tensor comes in as its parts along a last axis."""
+    type_ = importer.type_of(fake)
+    return type_.with_shape((*type_.shape, 2)) if fake.is_complex() else type_
+
+
+def _split(importer: Importer, entry: Node) -> Pair:
+    return from_parts(Builder(importer.pool, entry.loc), entry)
+
+
+def _results(
+    importer: Importer, inputs: Sequence[Any], wanted: Sequence[Any], parts: Mapping[Sym, Size]
+) -> tuple[list[Node], list[Give]]:
+    """One graph output per distinct value; inputs that are results pass by the compiled code.
+
+    ``parts`` are symbols that are parts of integer arguments.
+    Results that are different tensors of the program stay so where their values are one: callers may write to each.
+    """
+    b = Builder(importer.pool)
+    first: dict[Node, Any] = {}
+    position = {node: i for i, node in enumerate(inputs)}
+    outputs: list[Node] = []
+    gives: list[Give] = []
+    for source in wanted:
+        value = importer.env.get(source, source) if hasattr(source, "op") else source
+        if source in position:
+            gives.append(lambda args, arrays, i=position[source]: args[i])  # type: ignore[misc]
+        elif value is None or isinstance(value, bool | int | float):
+            gives.append(lambda args, arrays, v=value: v)  # type: ignore[misc]
+        else:
+            node = _output_node(b, value)
+            if node not in outputs:
+                outputs.append(node)
+            is_tensor = isinstance(value, Node | Pair) and hasattr(source.meta.get("val"), "stride")
+            try:
+                give = _give(outputs.index(node), is_tensor, source, importer, inputs, parts)
+                is_another = is_tensor and first.setdefault(node, source) is not source
+                gives.append(partial(_give_copy, give) if is_another else give)
+            except Unsupported as e:
+                importer.fail(source, Problem(location_of(source), str(source.target), e.rule, e.remedy))
+    return outputs, gives
+
+
+def _give_copy(give: Give, args: Sequence[Any], arrays: Sequence[Array]) -> torch.Tensor:
+    result: torch.Tensor = give(args, arrays).clone()
+    return result
+
+
+def _output_node(b: Builder, value: Any) -> Node:
+    if isinstance(value, Pair):
+        return join_parts(b, value)
+    if isinstance(value, SymFloat):
+        return value.node
+    return value if isinstance(value, Node) else dim_scalar(b, value, i64)
+
+
+def _give(
+    k: int, is_tensor: bool, source: Any, importer: Importer, inputs: Sequence[Any], parts: Mapping[Sym, Size]
+) -> Give:
+    if not is_tensor:
+        return lambda args, arrays: arrays[k].item()
+    is_complex = source.meta["val"].is_complex()
+    placed = _placement(importer, source)
+    if placed is not None:
+        homes = {**parts, **_homes(importer, inputs)}
+        shape, strides, offset = placed
+        over = frozenset[Sym]().union(*(symbols(d) for d in (*strides, offset)))
+        if over - set(shape) - homes.keys():
+            raise Unsupported("a view of which data decide where it lies", "copy it by clone()")
+        return partial(_give_placed, k, is_complex, shape, strides, offset, homes)
+    order = _stride_order(source.meta["val"])
+    if order is None:
+        return _GiveTensor(k, is_complex)
+    back = [order.index(i) for i in range(len(order))]
+    return lambda args, arrays: to_torch(arrays[k], is_complex).permute(order).contiguous().permute(back).data
+
+
+def _placement(importer: Importer, source: Any) -> tuple[tuple[Dim, ...], tuple[Dim, ...], Dim] | None:
+    """Sizes, strides and offset of a result that is no row-major tensor of its own, where somebody relies on them.
+
+    AOTAutograd makes a result that aliases an argument, of symbolic size, from nothing but these three; and PyTorch may
+    be left to run a call that speaks of the result's memory, gaps included.
+    """
+    fake = source.meta["val"]
+    is_static = all(isinstance(n, int) for n in (*fake.shape, *fake.stride(), fake.storage_offset()))
+    if is_static and not any(str(user.target) in STRIDED for user in source.users):
+        return None
+    shape, strides = ([importer.symbols.dim(n) for n in of] for of in (fake.shape, fake.stride()))
+    offset = importer.symbols.dim(fake.storage_offset())
+    step: Dim = 1
+    safe_step: Dim = 1  # PyTorch takes a size of which it knows nothing for 1 where it is 0
+    is_dense = offset == 0
+    for d, stride in zip(reversed(shape), reversed(strides), strict=True):
+        is_dense &= d == 1 or stride in (step, safe_step)
+        step, safe_step = step * d, safe_step * maximum(d, 1)
+    return None if is_dense else (tuple(shape), tuple(strides), offset)
+
+
+def _homes(importer: Importer, inputs: Sequence[Any]) -> dict[Sym, Size]:
+    """How to read those of our symbols that the arguments hold as they are."""
+    found = {importer.symbols.dim(e): home for e, home in reversed(_argument_homes(inputs).items())}
+    return {d: partial(_size_at, *home) for d, home in found.items() if isinstance(d, Sym)}
+
+
+def _size_at(i: int, axis: int | None, args: Sequence[Any]) -> int:
+    return int(args[i] if axis is None else args[i].shape[axis])
+
+
+def _give_placed(
+    k: int,
+    is_complex: bool,
+    shape: Sequence[Dim],
+    strides: Sequence[Dim],
+    offset: Dim,
+    homes: Mapping[Sym, Size],
+    args: Sequence[Any],
+    arrays: Sequence[Array],
+) -> torch.Tensor:
+    """Result ``k`` at the strides and the offset that it was traced with."""
+    import torch
+
+    x = to_torch(arrays[k], is_complex)
+    known: dict[Sym, Dim] = {d: n for d, n in zip(shape, x.shape, strict=True) if isinstance(d, Sym)}
+    known |= {s: given(args) for s, given in homes.items()}
+    steps = [int(substitute(s, known)) for s in strides]  # type: ignore[arg-type]
+    start = int(substitute(offset, known))  # type: ignore[arg-type]
+    length = start + 1 + sum((n - 1) * s for n, s in zip(x.shape, steps, strict=True)) if x.numel() else start
+    y = torch.empty(length, dtype=x.dtype).as_strided(x.shape, steps, start).data  # nobody's view: see ``to_torch``
+    written = y
+    for axis, s in enumerate(steps):
+        if s == 0 and x.shape[axis] > 1:  # one element stands for all
+            written, x = written.narrow(axis, 0, 1), x.narrow(axis, 0, 1)
+    written.copy_(x)
+    return y
+
+
+def _stride_order(fake: Any) -> list[int] | None:
+    """The axes from the slowest to the fastest where that is not the row-major order: callers were traced with it."""
+    hints = [s if isinstance(s, int) else s.node.hint for s in fake.stride()]
+    sizes = [s if isinstance(s, int) else s.node.hint for s in fake.shape]
+    if any(h is None for h in (*hints, *sizes)):
+        return None
+    moving = [i for i in range(len(hints)) if sizes[i] != 1]
+    if all(hints[a] >= hints[b] for a, b in itertools.pairwise(moving)):
+        return None
+    return sorted(range(len(hints)), key=lambda i: -hints[i])

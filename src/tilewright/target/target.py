@@ -1,0 +1,185 @@
+"""The machine that code is made for: capabilities that passes and schedules read, never names.
+
+In: ``"native"`` or a machine's name. Out: a frozen ``Target``. Not its business: what an instruction looks like
+(``codegen.cpu.llvm``).
+"""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
+
+import llvmlite.binding as llvm
+
+from tilewright.runtime.host import cache_sizes
+from tilewright.runtime.threads import available_cpus
+from tilewright.target import aarch64, arm, riscv, wasm, x86
+from tilewright.target.errors import UnknownTargetError
+from tilewright.target.isa import Machine
+
+_TABLE: dict[str, Machine] = {
+    **x86.MACHINES,
+    **aarch64.MACHINES,
+    **arm.MACHINES,
+    **riscv.MACHINES,
+    **wasm.MACHINES,
+}
+SMALL_COPIES = 4
+_TRIPLES = {
+    ("x86_64", "windows"): "x86_64-pc-windows-msvc",
+    ("x86_64", "macos"): "x86_64-apple-macosx11.0.0",
+    ("aarch64", "windows"): "aarch64-pc-windows-msvc",
+    ("aarch64", "macos"): "arm64-apple-macosx11.0.0",
+}
+"""Other systems by instruction set and the name that a target's ends with."""
+_ALIASES: dict[str, str] = {alias: name for name, m in _TABLE.items() for alias in m.aliases}
+
+
+@dataclass(frozen=True)
+class Target:
+    """What the code generator and the schedules may rely on. ``name`` is for people; nothing compares it.
+
+    ``features`` is LLVM's feature string; ``abi``, ``code_model``, ``relocation`` and ``attributes`` are what else it
+    must be told (``target.isa``). ``has_threads``: a parallel loop may ask the thread pool. ``has_f64``:
+    instructions for double precision. ``has_fma``: for ``a * b + c``, of double precision where there is that;
+    ``fma_ports`` units for it take a vector every ``fma_cycles``.
+    ``has_masks``: masked loads, stores and arithmetic are as cheap as plain ones. ``has_gather``: a gather beats scalar
+    loads. ``loses_gathers``: LLVM aborts where a gather turns out to be dead (``codegen.cpu.refusals``).
+    ``has_scalef``: one instruction for ``x * 2**n`` and one for ``x - rint(x)``. ``has_round``: instructions for
+    floor, ceil, trunc, rint. ``has_f16c``: for half precision conversion. ``has_saturation``: conversions of floats
+    to integers saturate by themselves. ``has_vnni``: four bytes times four, unsigned by signed, into 32 bits;
+    ``has_i8mm``: the same of AArch64, ``has_dotprod``: its signed by signed alone.
+    ``load_ports`` take a vector from memory in a cycle each, ``issue_width`` operations begin in one.
+    ``has_prefetch``: an instruction that asks for a line ahead does something.
+    ``max_copies`` is the most copies of a loop's body that a kernel may hold.
+    """
+
+    name: str
+    triple: str
+    cpu: str
+    features: str
+    abi: str
+    code_model: str
+    relocation: str
+    attributes: str
+    pointer_bytes: int
+    vector_bytes: int
+    n_vector_registers: int
+    has_threads: bool
+    has_f64: bool
+    has_fma: bool
+    fma_ports: int
+    fma_cycles: int
+    load_ports: int
+    issue_width: float
+    has_masks: bool
+    has_gather: bool
+    loses_gathers: bool
+    has_scalef: bool
+    has_round: bool
+    has_f16c: bool
+    has_bf16: bool
+    has_saturation: bool
+    has_vnni: bool
+    has_dotprod: bool
+    has_i8mm: bool
+    has_prefetch: bool
+    l1_bytes: int
+    l2_bytes: int
+    llc_bytes: int
+    n_cores: int
+    max_copies: int
+
+    @staticmethod
+    def parse(name: str) -> Target:
+        """The target called ``name``, or ``native``; raises :class:`UnknownTargetError` listing the valid names.
+
+        A machine that runs Linux may be asked for with another system: ``x86-64-v3-windows``, ``aarch64-macos``.
+        """
+        if not isinstance(name, str):
+            raise UnknownTargetError(f"there is no target {name!r:.80}", remedy=_remedy("native"))
+        if name == "native":
+            return Target.host()
+        canonical = _ALIASES.get(name, name)
+        machine = _TABLE.get(canonical) or _on_other_system(name)
+        if machine is None:
+            raise UnknownTargetError(f"there is no target {name!r}", remedy=_remedy(name))
+        return _from_machine(canonical, machine, n_cores=available_cpus())
+
+    @staticmethod
+    def host() -> Target:
+        """The computer at hand: its CPU model, features and caches."""
+        cpu = llvm.get_host_cpu_name()
+        features = llvm.get_host_cpu_features()
+        if platform.machine().lower() in ("x86_64", "amd64"):
+            flags = {name for name, on in features.items() if on}
+            machine = x86.from_features(cpu, features.flatten(), flags)
+        else:
+            machine = Machine(llvm.get_default_triple(), cpu, features.flatten(), has_fma=True, has_round=True)
+        l1, l2, llc = _host_caches(machine)
+        target = _from_machine("native", machine, n_cores=available_cpus())
+        return replace(target, l1_bytes=l1, l2_bytes=l2, llc_bytes=llc)
+
+    def for_size(self) -> Target:
+        """The same machine with small code: one thread, few copies of loops' bodies, short instructions."""
+        attributes = f"{self.attributes} minsize optsize".lstrip()
+        return replace(self, attributes=attributes, max_copies=SMALL_COPIES, n_cores=1)
+
+    def lanes(self, n_bytes: int) -> int:
+        """How many elements of ``n_bytes`` fit in one vector register."""
+        return max(self.vector_bytes // n_bytes, 1)
+
+    @property
+    def multiplies(self) -> int:
+        """How many f32 a core multiplies and adds in a cycle."""
+        return self.lanes(4) * self.fma_ports // self.fma_cycles
+
+    @property
+    def is_native(self) -> bool:
+        """Can code for this target run in this process? True only for :meth:`host`; a named target may be too new."""
+        return self.name == "native"
+
+
+def target_names() -> list[str]:
+    """Every name that :meth:`Target.parse` accepts."""
+    return ["native", *sorted([*_TABLE, *_ALIASES])]
+
+
+def named_targets() -> list[Target]:
+    """Every machine that has a name here, with that name, in the order of its instruction set's file."""
+    return [Target.parse(name) for name in _TABLE]
+
+
+def aliases_of(name: str) -> tuple[str, ...]:
+    """Other names of a machine."""
+    return _TABLE[name].aliases
+
+
+def _remedy(name: str) -> str:
+    """What to write instead of an unknown name: the name that it is likely a spelling of, and how to see them all."""
+    spelled = name.strip().lower().replace("_", "-")
+    near = [known for known in target_names() if spelled.startswith(known)]
+    near = [max(near, key=len)] if near else get_close_matches(spelled, target_names(), 1)
+    known = f"use one of: {', '.join(target_names())}; behind those of x86-64 and AArch64 may stand -windows or -macos"
+    return f"did you mean {near[0]}? Else {known}" if near else known
+
+
+def _on_other_system(name: str) -> Machine | None:
+    """The machine ``NAME-SYSTEM`` for a system other than the table's."""
+    stem, _, system = name.rpartition("-")
+    machine = _TABLE.get(_ALIASES.get(stem, stem))
+    triple = None if machine is None else _TRIPLES.get((machine.triple.split("-")[0], system))
+    return None if machine is None or triple is None else replace(machine, triple=triple)
+
+
+def _from_machine(name: str, machine: Machine, n_cores: int) -> Target:
+    facts = {f.name: getattr(machine, f.name) for f in fields(machine) if f.name != "aliases"}
+    return Target(name=name, n_cores=n_cores, **facts)
+
+
+def _host_caches(fallback: Machine) -> tuple[int, int, int]:
+    """L1 data, L2 and last-level cache in bytes."""
+    sizes = cache_sizes()
+    l1, l2 = sizes.get(1, fallback.l1_bytes), sizes.get(2, fallback.l2_bytes)
+    return l1, l2, sizes[max(sizes)] if sizes else fallback.llc_bytes

@@ -1,0 +1,123 @@
+"""x86-64: the named levels, and how a host's feature flags map to capabilities.
+
+In: LLVM's feature names. Out: ``Machine`` rows and capability fields. Not its business: reading the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import replace
+
+from tilewright.target.isa import Machine
+
+TRIPLE = "x86_64-unknown-linux-gnu"
+
+_SSE2 = Machine(TRIPLE, "x86-64", fma_ports=1, has_saturation=False)
+_AVX2 = replace(_SSE2, cpu="haswell", vector_bytes=32, has_fma=True, fma_ports=2, has_round=True, has_f16c=True)
+_AVX512 = Machine(
+    TRIPLE,
+    "skylake-avx512",
+    vector_bytes=64,
+    n_vector_registers=32,
+    has_fma=True,
+    has_masks=True,
+    has_gather=True,
+    has_scalef=True,
+    has_round=True,
+    has_f16c=True,
+    has_saturation=False,
+    l2_bytes=1 << 20,
+    llc_bytes=32 << 20,
+)
+
+MACHINES: dict[str, Machine] = {
+    "x86-64": replace(_SSE2, aliases=("sse2",)),
+    "x86-64-v2": replace(_SSE2, cpu="x86-64-v2", has_round=True, aliases=("nehalem",)),
+    "x86-64-v3": replace(_AVX2, aliases=("haswell", "avx2")),
+    "x86-64-v4": replace(_AVX512, aliases=("skylake-avx512", "avx512")),
+    "cascadelake": replace(_AVX512, cpu="cascadelake", has_vnni=True),
+    "sapphirerapids": replace(
+        _AVX512, cpu="sapphirerapids", has_vnni=True, has_bf16=True, l1_bytes=48 << 10, l2_bytes=2 << 20
+    ),
+    "znver4": replace(_AVX512, cpu="znver4", fma_cycles=2, has_vnni=True, has_bf16=True),
+    "znver5": replace(_AVX512, cpu="znver5", has_vnni=True, has_bf16=True, l1_bytes=48 << 10),
+}
+
+
+EAX, EBX, ECX, EDX = range(4)
+WORDS = {
+    "basic": (1, 0, ECX), "extended": (7, 0, EBX), "extended_c": (7, 0, ECX), "extended_d": (7, 0, EDX),
+    "extended_1": (7, 1, EAX), "amd": (0x80000001, 0, ECX),
+}  # fmt: skip
+"""What a CPU says of itself, by ``cpuid``'s leaf, subleaf and register. Another word, ``saved``, is ``xgetbv`` 0: the
+registers that the system saves."""
+_FEATURES = {
+    "basic": {"sse3": 0, "ssse3": 9, "fma": 12, "cx16": 13, "sse4.1": 19, "sse4.2": 20, "movbe": 22, "popcnt": 23,
+              "avx": 28, "f16c": 29},
+    "extended": {"bmi": 3, "avx2": 5, "bmi2": 8, "avx512f": 16, "avx512dq": 17, "avx512ifma": 21, "avx512cd": 28,
+                 "avx512bw": 30, "avx512vl": 31},
+    "extended_c": {"avx512vbmi": 1, "avx512vbmi2": 6, "gfni": 8, "avx512vnni": 11, "avx512bitalg": 12,
+                   "avx512vpopcntdq": 14},
+    "extended_d": {"avx512vp2intersect": 8, "avx512fp16": 23},
+    "extended_1": {"avxvnni": 4, "avx512bf16": 5},
+    "amd": {"sahf": 0, "lzcnt": 5, "xop": 11, "fma4": 16, "tbm": 21},
+}  # fmt: skip
+"""The bit of each feature whose instructions LLVM chooses by itself. Others (``aes``, ``sha``, ``rdrnd``) need a call
+of their own, which we never make."""
+_OSXSAVE = 27
+
+
+def _bits(*numbers: int) -> int:
+    return sum(1 << n for n in numbers)
+
+
+_V2 = {"basic": _bits(0, 9, 13, 19, 20, 23), "amd": _bits(0)}
+_V3 = {
+    "basic": _V2["basic"] | _bits(12, 22, 27, 28, 29), "extended": _bits(3, 5, 8), "amd": _bits(0, 5),
+    "saved": _bits(1, 2),
+}  # fmt: skip
+_V4 = _V3 | {"extended": _V3["extended"] | _bits(16, 17, 28, 30, 31), "saved": _bits(1, 2, 5, 6, 7)}
+NEEDS: dict[str, dict[str, int]] = {"x86-64": {}, "x86-64-v2": _V2, "haswell": _V3, "skylake-avx512": _V4}
+"""By CPU, the bits of each word that its code relies on: the psABI's levels. v2: SSE3, SSSE3, CMPXCHG16B, SSE4.1,
+SSE4.2, POPCNT, LAHF. v3: FMA, MOVBE, XSAVE, AVX, F16C, BMI1, AVX2, BMI2, LZCNT. v4: AVX-512 F, DQ, CD, BW, VL."""
+_NEWER = ("avx512vbmi", "avx512vbmi2", "gfni", "avx512bitalg", "avx512vpopcntdq", "avx512ifma", "avx512bf16")
+_BEYOND_V4 = {
+    "cascadelake": ("avx512vnni",),
+    "sapphirerapids": ("avx512vnni", *_NEWER, "avx512fp16", "avxvnni"),
+    "znver4": ("avx512vnni", *_NEWER),
+    "znver5": ("avx512vnni", *_NEWER, "avxvnni", "avx512vp2intersect"),
+}
+"""What LLVM takes these CPUs to have besides level 4."""
+LEVELS = ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4")
+
+
+def needs_of(cpu: str, features: Set[str]) -> dict[str, int]:
+    """By word, the bits that a CPU must show to run code for ``cpu`` with LLVM's ``features`` on."""
+    if cpu in NEEDS:
+        return NEEDS[cpu]
+    needs = dict(_V4 if cpu in _BEYOND_V4 else {})
+    asked = features | set(_BEYOND_V4.get(cpu, ()))
+    for word, bits in _FEATURES.items():
+        found = _bits(*(bit for name, bit in bits.items() if name in asked))
+        if found:
+            needs[word] = needs.get(word, 0) | found
+    if "avx" in asked:
+        needs["basic"] |= _bits(_OSXSAVE)
+        needs["saved"] = _V4["saved"] if "avx512f" in asked else _V3["saved"]
+    return needs
+
+
+def from_features(cpu: str, features: str, flags: Set[str]) -> Machine:
+    """The capabilities that a host's flags give; ``flags`` holds the enabled ones."""
+    wide = {"avx512f", "avx512vl", "avx512bw", "avx512dq"} <= flags
+    base = _AVX512 if wide else _AVX2 if {"avx2", "fma"} <= flags else _SSE2
+    return replace(
+        base,
+        cpu=cpu,
+        features=features,
+        fma_cycles=MACHINES[cpu].fma_cycles if wide and cpu in MACHINES else 1,
+        has_round="sse4.1" in flags,
+        has_f16c="f16c" in flags,
+        has_bf16=wide and "avx512bf16" in flags,
+        has_vnni=wide and "avx512vnni" in flags,
+    )

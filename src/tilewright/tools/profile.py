@@ -1,0 +1,110 @@
+"""Where the time of a model goes: each kernel's share, and how near it is to what the machine can do at all.
+
+In: a graph with fixed sizes, and inputs. Out: ``Profile``. Not its business: whole-model latency (``benchmarks``).
+
+Code built for this runs one kernel at a time, never two side by side, and adds the ticks of every kernel call to
+counters behind the dimensions. A kernel's limit is the roofline (Williams, Waterman and Patterson, 2009): the larger of
+its operations at the measured peak and its bytes at the measured bandwidth; weights count as read from memory when all
+weights together exceed the last-level cache.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.build.driver import build
+from tilewright.build.options import Clock, Options
+from tilewright.codegen.cpu.peak import PeakMeter
+from tilewright.core.graph import Graph
+from tilewright.core.types import Array
+from tilewright.runtime.model import LoadedModel
+from tilewright.runtime.threads import default_threads
+from tilewright.target.target import Target
+
+CACHED_BYTES = 512 << 10
+"""How much is read again and again to measure the bandwidth of a kernel's activations: they stay in cached memory."""
+
+
+@dataclass(frozen=True)
+class KernelTime:
+    """All calls of one kernel in one run. ``limit`` is None where the work isn't known before the call.
+
+    ``seconds`` and ``limit`` are seconds, ``flops`` operations, ``n_bytes`` bytes read and written at least.
+    """
+
+    name: str
+    ops: tuple[str, ...]
+    calls: int
+    seconds: float
+    flops: int | None
+    n_bytes: int | None
+    limit: float | None
+    locations: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Kernels by time, longest first; ``seconds`` is the whole call's median, what is outside of kernels included."""
+
+    kernels: tuple[KernelTime, ...]
+    seconds: float
+    fma_gflops: float
+    memory_gb_per_s: float
+    cache_gb_per_s: float
+
+
+def profile(
+    graph: Graph, inputs: Sequence[Array], options: Options, *, threads: int | None = None, seconds: float = 1.0
+) -> Profile:
+    """Compile ``graph`` with counters, run it on ``inputs`` for about ``seconds``, and set times beside limits.
+
+    Rates are measured in the same run, on one core; compute and cached reads scale with ``threads``.
+    Raises what compiling and calling raise.
+    """
+    n_threads = threads or default_threads()
+    artifact = build(graph, options, Clock(), profile=True)
+    model = LoadedModel(artifact.manifest, artifact.objects, artifact.weights, threads=n_threads)
+    rows = artifact.manifest.report["kernels"]
+    meter = PeakMeter(Target.parse(options.target))
+    model(*inputs)
+    times: list[float] = []
+    counts: list[list[int]] = []
+    stop = time.perf_counter() + seconds
+    while not times or time.perf_counter() < stop:
+        start = time.perf_counter()
+        counts.append(model.counters(inputs, len(rows)))
+        times.append(time.perf_counter() - start)
+    ticks = [statistics.median(c) for c in zip(*counts, strict=True)]
+    rate = meter.ticks_per_second()
+    peak = meter.measure()
+    cached = meter.read_gb_per_s(CACHED_BYTES)
+    is_cold = artifact.weights.nbytes > meter.target.llc_bytes
+    rates = _Rates(
+        peak.fma_gflops * 1e9 * n_threads,
+        (peak.read_gb_per_s if is_cold else cached * n_threads) * 1e9,
+        cached * 1e9 * n_threads,
+    )
+    kernels = [_kernel_time(row, n / rate, rates) for row, n in zip(rows, ticks, strict=True)]
+    kernels.sort(key=lambda k: -k.seconds)
+    return Profile(tuple(kernels), statistics.median(times), peak.fma_gflops, peak.read_gb_per_s, cached)
+
+
+@dataclass(frozen=True)
+class _Rates:
+    flops: float
+    weights: float
+    operands: float
+
+
+def _kernel_time(row: dict[str, Any], seconds: float, rates: _Rates) -> KernelTime:
+    work, calls = row["work"], row["calls"]
+    flops = n_bytes = limit = None
+    if work is not None:
+        flops, n_bytes = work["flops"] * calls, (work["constant_bytes"] + work["operand_bytes"]) * calls
+        moved = work["constant_bytes"] / rates.weights + work["operand_bytes"] / rates.operands
+        limit = max(work["flops"] / rates.flops, moved) * calls
+    return KernelTime(row["name"], tuple(row["ops"]), calls, seconds, flops, n_bytes, limit, tuple(row["locations"]))
