@@ -505,8 +505,8 @@ def _infer_reflect(ts: Types, a: Attrs) -> TensorType:
 
 def _ref_reflect(xs: Sequence[Array], a: Attrs) -> Array:
     vectors, made = rows_of(xs[0]), rows_of(xs[2]).copy()
-    taus = xs[1].reshape(len(vectors), -1).astype(np.float64)
-    count = taus.shape[1]
+    count = xs[1].shape[-1]
+    taus = xs[1].reshape(len(vectors), count).astype(np.float64)
     for b in range(len(made)):
         for k in range(count) if a.transposed else range(count - 1, -1, -1):
             v = np.concatenate([np.zeros(k), [1.0], vectors[b, k + 1 :, k]])
