@@ -116,10 +116,10 @@ def kernels_shared() -> Iterator[None]:
     """
     schedule, emit = kernels.schedule_with_steps, kernels.emit
 
-    def schedule_once(computation, machine, constants, name):
+    def schedule_once(computation, machine, constants, name, on_broken):
         key = name, machine
         if key not in _SCHEDULED:
-            _SCHEDULED[key] = schedule(computation, machine, constants, name)
+            _SCHEDULED[key] = schedule(computation, machine, constants, name, on_broken)
         return _SCHEDULED[key]
 
     def emit_once(kernel: Kernel, target: Target, *, part: bool = False) -> Emitted:
