@@ -167,3 +167,17 @@ def test_nan_infinity_shape_and_dtype_count() -> None:
 def test_ulps_count_representable_values(dtype: object, one_up: float) -> None:
     one = np.array([1.0, -1.0, 0.0], dtype)
     assert judge(one, np.array([1.0 + one_up, -1.0, -0.0], dtype)).max_ulp == 1
+
+
+def test_places_of_equal_elements_are_told_from_wrong_ones() -> None:
+    """PyTorch's topk keeps no order among equal elements: the op is named, and that what it found is right."""
+
+    class Nearest(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.topk(6, largest=False).indices + 1
+
+    order = torch.randperm(50, generator=torch.Generator().manual_seed(0))
+    x = order.remainder(5).float().reshape(1, 50)
+    assert not torch.equal(x.topk(6, largest=False).indices, x.sort(stable=True).indices[:, :6])
+    fault = tw.compare(Nearest(), (x,), against="torch").fault
+    assert fault is not None and (fault.stage, fault.op) == ("import", "top_k") and "equal" in fault.detail

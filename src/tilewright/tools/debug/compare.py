@@ -23,7 +23,7 @@ from tilewright import ops
 from tilewright.build.options import Level, Options
 from tilewright.core.diag import UNKNOWN, CompileError, ImportFailed, OptionError
 from tilewright.core.evaluate import bind_inputs
-from tilewright.core.graph import Graph
+from tilewright.core.graph import PROJ, Graph, Node
 from tilewright.core.specialize import fix_symbols
 from tilewright.core.text import load_graph
 from tilewright.core.types import Array
@@ -213,6 +213,9 @@ def _array(value: Any) -> Array:
 # --- against a peer -------------------------------------------------------------------------------------------------
 
 
+OTHER_PLACES = "its other result is right: where elements are equal, the order of their places is free"
+
+
 @dataclass(frozen=True)
 class _Imported:
     """The imported graph's values beside the peer's."""
@@ -240,7 +243,7 @@ def _compare_values(peer: Peer, inputs: Sequence[Array]) -> _Imported:
         got = by.of(v.node)
         spread = [o.of(v.node) for o in moved]
         found = judge(v.array, got, spread, base=got, epsilon=epsilon, roundings=roundings)
-        return Row(f"{v.name} ({v.node.op.name})", v.node.loc, found)
+        return Row(f"{v.name} ({_computing(v.node).op.name})", v.node.loc, found)
 
     for v in peer.values:
         row = judged(v, ours, others)
@@ -248,12 +251,20 @@ def _compare_values(peer: Peer, inputs: Sequence[Array]) -> _Imported:
             steps = steps or steps_from(every, inputs, {p.node: p.array for p in peer.values})
             alone = judged(v, *steps)
             if alone.difference.is_bad:
-                fault = Fault("import", v.name, v.node.op.name, v.node.loc, row.difference)
+                op = _computing(v.node).op.name
+                same = [w for w in peer.values if w.node is not v.node and _computing(w.node) is _computing(v.node)]
+                detail = OTHER_PLACES if any(not judged(w, ours, others).difference.is_bad for w in same) else ""
+                fault = Fault("import", v.name, op, v.node.loc, row.difference, detail=detail)
                 return _Imported((*rows, row), tuple(amplified), fault)
             amplified.append(row)
             row = alone
         rows.append(row)
     return _Imported(tuple(rows), tuple(amplified))
+
+
+def _computing(node: Node) -> Node:
+    """The node that computes a value: of several results, the one that they are read from."""
+    return node.inputs[0] if node.op is PROJ else node
 
 
 def _all_outputs(peer: Peer) -> tuple[tuple[Any, ...], tuple[str, ...]]:
