@@ -95,7 +95,7 @@ from tilewright.ops.fourier import fourier_pass
 from tilewright.ops.grouped import grouped_matmul
 from tilewright.ops.index import dynamic_slice, gather, gather_elements, gather_nd, one_hot
 from tilewright.ops.ldl import ldl, solve_ldl
-from tilewright.ops.linalg import cholesky, geqrf, lu, orthogonal, pivot_order, reflect, solve_triangular
+from tilewright.ops.linalg import cholesky, lu, pivot_order, solve_triangular
 from tilewright.ops.movement import (
     concat,
     depth_to_space,
@@ -121,6 +121,7 @@ from tilewright.ops.norm import (
 )
 from tilewright.ops.order import argwhere, nonzero, ranked, sort, top_k
 from tilewright.ops.pool import avg_pool, max_pool, max_pool_indices
+from tilewright.ops.qr import geqrf, orthogonal, reflect
 from tilewright.ops.quant import dequantize_linear, dynamic_quantize_linear, quantize_linear
 from tilewright.ops.random import random_normal, random_uniform
 from tilewright.ops.recurrence import gru_scan, lstm_scan, rnn_scan

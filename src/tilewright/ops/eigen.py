@@ -37,19 +37,16 @@ from tilewright.core.types import Array, TensorType
 from tilewright.ops.linalg import (
     batched,
     check_matrices,
-    factor_by_reflections,
     fold,
-    geqrf,
     is_at,
     is_before,
     matrices,
     over,
-    reflect,
-    reflected,
     rows_of,
     smaller_side,
     square_samples,
 )
+from tilewright.ops.qr import factor_by_reflections, geqrf, reflect, reflected
 from tilewright.ops.rules import Types
 from tilewright.ops.stages import Items, write
 
