@@ -114,3 +114,11 @@ def test_named_cpus_beyond_a_level() -> None:
     assert all(zen[word] & bits == bits for word, bits in v4.items())
     assert zen["extended_c"] & 1 << 11 and zen["extended_1"] & 1 << 5  # dot products of bytes, and of bfloat16
     assert x86.needs_of("x86-64", frozenset()) == {}
+
+
+def test_what_a_virtual_machine_hides_is_not_needed() -> None:
+    """The host may be called znver4 and have no AVX-512: LLVM is told so, and the code is for what is left."""
+    hidden = {f for bits in x86._FEATURES.values() for f in bits if f.startswith("avx512")}
+    assert x86.needs_of("znver4", frozenset(), hidden) == {**x86.NEEDS["haswell"], "extended_c": 1 << 8}  # and GFNI
+    assert x86.needs_of("haswell", frozenset()) == x86.NEEDS["haswell"]
+    assert x86.needs_of("haswell", frozenset(), {"avx2", "fma"})["extended"] == 1 << 3 | 1 << 8

@@ -128,8 +128,11 @@ calls_tasks:
 \tpop\t{r7, pc}
 """,
         {
-            "deep2": 16, "deep": 16 + 16 + 64 + 24 + 16, "returns_early": 16 + 16 + 28 + 16,
-            "by_a_literal": 20 + 3564 + 16, "calls_tasks": 8 + 16,
+            "deep2": 16,
+            "deep": 16 + 16 + 64 + 24 + 16,
+            "returns_early": 16 + 16 + 28 + 16,
+            "by_a_literal": 20 + 3564 + 16,
+            "calls_tasks": 8 + 16,
         },
     ),
     "wasm32-unknown-unknown": (

@@ -59,10 +59,10 @@ def _linux_words(long: str) -> str:
 
 @dataclass(frozen=True)
 class _Questions:
-    """How a kind of machine is asked: ``needs`` by CPU and features, the functions that read a word, and the
-    attributes of code that any machine of the kind runs."""
+    """How a kind of machine is asked: ``needs`` by CPU, features that are on and others that are off, the functions
+    that read a word, and the attributes of code that any machine of the kind runs."""
 
-    needs: Callable[[str, Set[str]], dict[str, int]]
+    needs: Callable[[str, Set[str], Set[str]], dict[str, int]]
     text: str
     plain: str
 
@@ -88,7 +88,9 @@ def _questions(target: Target) -> _Questions | None:
 def needs_of(target: Target) -> dict[str, int]:
     """By word, the bits that a CPU must show; empty where nothing is to ask."""
     of = _questions(target)
-    return {} if of is None else of.needs(target.cpu, {f[1:] for f in target.features.split(",") if f.startswith("+")})
+    features = target.features.split(",")
+    on, off = ({f[1:] for f in features if f.startswith(sign)} for sign in "+-")
+    return {} if of is None else of.needs(target.cpu, on, off)
 
 
 def plain_attributes(target: Target) -> str:

@@ -46,9 +46,9 @@ _BITS = {
 _IN_CPU = {cpu: ("lse", "rdm", "fullfp16", "dotprod") for cpu in ("cortex-a75", "neoverse-n1")}
 
 
-def needs_of(cpu: str, features: Set[str]) -> dict[str, int]:
-    """By word, the bits that Linux must show for code for ``cpu`` with LLVM's ``features`` on."""
+def needs_of(cpu: str, on: Set[str], off: Set[str] = frozenset()) -> dict[str, int]:
+    """By word, the bits that Linux must show for code for ``cpu`` with LLVM's features ``on`` and others ``off``."""
     needs: dict[str, int] = {}
-    for word, bit in (_BITS[f] for f in sorted(features | set(_IN_CPU.get(cpu, ()))) if f in _BITS):
+    for word, bit in (_BITS[f] for f in sorted((on | set(_IN_CPU.get(cpu, ()))) - off) if f in _BITS):
         needs[word] = needs.get(word, 0) | 1 << bit
     return needs

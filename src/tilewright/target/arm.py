@@ -40,7 +40,7 @@ _NEON_BIT, _VFPV4_BIT, _DIVIDE_BITS = 1 << 12, 1 << 16, 3 << 17
 """Of Linux's word about the CPU."""
 
 
-def needs_of(cpu: str, features: Set[str]) -> dict[str, int]:
-    """By word, the bits that Linux must show for Armv7 code for ``cpu`` with LLVM's ``features`` on."""
+def needs_of(cpu: str, on: Set[str], off: Set[str] = frozenset()) -> dict[str, int]:
+    """By word, the bits that Linux must show for Armv7 code for ``cpu`` with LLVM's features ``on``."""
     newer = _VFPV4_BIT | _DIVIDE_BITS if cpu == "cortex-a7" else 0
-    return {"hwcap": newer | (_NEON_BIT if "neon" in features else 0)}
+    return {"hwcap": newer | (_NEON_BIT if "neon" in on - off else 0)}

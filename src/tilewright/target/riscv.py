@@ -24,6 +24,6 @@ MACHINES: dict[str, Machine] = {
 }
 
 
-def needs_of(cpu: str, features: Set[str]) -> dict[str, int]:
-    """By word, the bits that Linux must show for code with LLVM's ``features`` on."""
-    return {"vectors": 1} if "v" in features else {}
+def needs_of(cpu: str, on: Set[str], off: Set[str] = frozenset()) -> dict[str, int]:
+    """By word, the bits that Linux must show for code with LLVM's features ``on``."""
+    return {"vectors": 1} if "v" in on - off else {}

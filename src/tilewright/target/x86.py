@@ -91,20 +91,21 @@ _BEYOND_V4 = {
 LEVELS = ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4")
 
 
-def needs_of(cpu: str, features: Set[str]) -> dict[str, int]:
-    """By word, the bits that a CPU must show to run code for ``cpu`` with LLVM's ``features`` on."""
-    if cpu in NEEDS:
-        return NEEDS[cpu]
-    needs = dict(_V4 if cpu in _BEYOND_V4 else {})
-    asked = features | set(_BEYOND_V4.get(cpu, ()))
+def needs_of(cpu: str, on: Set[str], off: Set[str] = frozenset()) -> dict[str, int]:
+    """By word, the bits that a CPU must show to run code for ``cpu`` with LLVM's features ``on`` and others ``off``.
+
+    A virtual machine may hide what its CPU has: LLVM names the CPU and switches those features off.
+    """
+    needs = dict(NEEDS.get(cpu, _V4 if cpu in _BEYOND_V4 else {}))
+    asked = (on | set(_BEYOND_V4.get(cpu, ()))) - off
     for word, bits in _FEATURES.items():
-        found = _bits(*(bit for name, bit in bits.items() if name in asked))
-        if found:
-            needs[word] = needs.get(word, 0) | found
-    if "avx" in asked:
-        needs["basic"] |= _bits(_OSXSAVE)
-        needs["saved"] = _V4["saved"] if "avx512f" in asked else _V3["saved"]
-    return needs
+        wanted, hidden = (_bits(*(bit for name, bit in bits.items() if name in names)) for names in (asked, off))
+        needs[word] = (needs.get(word, 0) | wanted) & ~hidden
+    has_avx = needs["basic"] >> _FEATURES["basic"]["avx"] & 1
+    has_avx512 = needs["extended"] >> _FEATURES["extended"]["avx512f"] & 1
+    needs["basic"] = needs["basic"] & ~_bits(_OSXSAVE) | has_avx << _OSXSAVE
+    needs["saved"] = 0 if not has_avx else _V4["saved"] if has_avx512 else _V3["saved"]
+    return {word: bits for word, bits in needs.items() if bits}
 
 
 def from_features(cpu: str, features: str, flags: Set[str]) -> Machine:
