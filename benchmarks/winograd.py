@@ -19,7 +19,7 @@ from tilewright.build import driver
 from tilewright.codegen.cpu.peak import PeakMeter
 from tilewright.core.graph import Graph, Pool
 from tilewright.core.types import TensorType, f32
-from tilewright.graph.winograd import Winograd
+from tilewright.graph.forms.winograd import Winograd
 from tilewright.ops.winograd import transformed_weights
 from tilewright.target.target import Target
 

@@ -557,7 +557,7 @@ def test_compare_refuses_what_it_can_not_do(cli: Cli, linear: Path, tmp_path: Pa
 FLIPPED = """
 from tilewright import ops
 from tilewright.core.rewrite import Rule, RuleTable
-from tilewright.graph import canonicalize
+from tilewright.graph.canonical import canonicalize
 
 
 def wrong(b, node):

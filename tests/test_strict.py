@@ -19,7 +19,7 @@ from tilewright.core.graph import Graph, Node
 from tilewright.core.passes import Journal
 from tilewright.core.text import save_graph
 from tilewright.core.types import TensorType, f64
-from tilewright.graph.canonicalize import Canonicalize
+from tilewright.graph.canonical.canonicalize import Canonicalize
 from tilewright.runtime.env import read_environment
 from tilewright.tile.errors import RuleBroke
 from tilewright.tools.debug.flow import compare_graph

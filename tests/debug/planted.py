@@ -283,7 +283,7 @@ class Bug:
 
 
 def canonicalize(where: str, old: str, new: str, net: Callable[[], Made], rule: str) -> Bug:
-    return Bug(f"graph.{where}", old, new, net, "pass", f"canonicalize {rule}")
+    return Bug(f"graph.canonical.{where}", old, new, net, "pass", f"canonicalize {rule}")
 
 
 CHANNELS = 8
@@ -319,32 +319,33 @@ BUGS = (
     canonicalize("movement:_pad", "(a + c, d + e)", "(a + e, d + c)",
                  point(lambda n, x: n(ops.pad, n(ops.pad, x, (v := n.value(0.0)), pads=((1, 0), (0, 2))), v,
                                       pads=((0, 0), (3, 0)))), "pad"),
-    Bug("graph.fold:_fold", "return b.const(np.asarray(results))", "return b.const(np.asarray(results)[::-1])",
+    Bug("graph.canonical.fold:_fold",
+        "return b.const(np.asarray(results))", "return b.const(np.asarray(results)[::-1])",
         point(lambda n, x: n(ops.add, x, n(ops.exp, n.const(19)))), "pass", "fold-constants"),
-    Bug("graph.affine:_batch_norm", "bias - mean * factor", "bias - mean",
+    Bug("graph.forms.affine:_batch_norm", "bias - mean * factor", "bias - mean",
         image(lambda n, x: n(ops.batch_norm, x, *(n.b.const(n.rng.random(8).astype(np.float32)) for _ in range(4)),
                              axis=1, epsilon=0.01)), "pass", "fold-affine"),
-    Bug("graph.affine:_scale_result", "b(ops.add, scaled, b(node.op, shift, c))", "b(ops.add, scaled, shift)",
+    Bug("graph.forms.affine:_scale_result", "b(ops.add, scaled, b(node.op, shift, c))", "b(ops.add, scaled, shift)",
         point(lambda n, x: n(ops.mul, n(ops.add, n(ops.matmul, x, n.const(19, 6)), n.const(6)), n.const(6))),
         "pass", "fold-affine"),
-    Bug("graph.affine:_scaled_result", "weight * scale.reshape(-1, *[1] * (weight.ndim - 1))",
+    Bug("graph.forms.affine:_scaled_result", "weight * scale.reshape(-1, *[1] * (weight.ndim - 1))",
         "weight * scale.reshape(1, -1, *[1] * (weight.ndim - 2))",
         image(lambda n, x: n(ops.mul, conv(n, x, n.const(8, 8, 3, 3)), n.const(8, 1, 1))), "pass", "fold-affine"),
-    Bug("graph.affine:_scale_operand", "weight * scale.reshape(-1, 1)", "weight * scale",
+    Bug("graph.forms.affine:_scale_operand", "weight * scale.reshape(-1, 1)", "weight * scale",
         point(lambda n, x: n(ops.matmul, n(ops.mul, x, n.const(19)), n.const(19, 19))), "pass", "fold-affine"),
-    Bug("graph.layout:Transposes.window", "inverse(to_last(rank))", "to_last(rank)",
+    Bug("graph.forms.layout:Transposes.window", "inverse(to_last(rank))", "to_last(rank)",
         image(lambda n, x: conv(n, x, n.const(8, 8, 3, 3)), 8), "pass", "layout"),
-    Bug("graph.layout:Transposes.window", "b(node.op, x, *node.inputs[1:]",
+    Bug("graph.forms.layout:Transposes.window", "b(node.op, x, *node.inputs[1:]",
         "b(node.op, b(ops.neg, x), *node.inputs[1:]", branch_with_window, "pass", "layout conv"),
-    Bug("graph.layout:moved", "result[p] = values[k]", "result[k] = values[p]",
+    Bug("graph.forms.layout:moved", "result[p] = values[k]", "result[k] = values[p]",
         image(lambda n, x: conv(n, n(ops.pad, conv(n, x, n.const(8, 8, 3, 3)), n.value(1.0),
                                      pads=((0, 0), (0, 0), (1, 0), (0, 1))), n.const(8, 8, 3, 3))), "pass", "layout"),
-    Bug("graph.hoist:_transpose", "(k, k + 1) if k == at", "(k + 1, k) if k == at",
+    Bug("graph.forms.hoist:_transpose", "(k, k + 1) if k == at", "(k + 1, k) if k == at",
         point(lambda n, x: n(ops.transpose, n(ops.reshape, n(ops.matmul, x, n.const(4, 5)), shape=(2, 9, 5)),
                              perm=(0, 2, 1)), 2, 3, 3, 4), "pass", "hoist-arithmetic"),
-    Bug("graph.recognise:_silu", "b(ops.silu, x)", "b(ops.sigmoid, x)",
+    Bug("graph.recognise.composites:_silu", "b(ops.silu, x)", "b(ops.sigmoid, x)",
         point(lambda n, x: n(ops.mul, x, n(ops.sigmoid, x))), "pass", "recognise"),
-    Bug("graph.recognise_attention:_unscaled", "factor * number if", "factor / number if",
+    Bug("graph.recognise.attention:_unscaled", "factor * number if", "factor / number if",
         attention, "pass", "recognise"),
     Bug("ops.norm:_scale_to_one", "_k(b, epsilon, x)", "_k(b, 0.0, x)",
         point(lambda n, x: n(ops.rms_norm, x, n.const(19), axis=1, epsilon=0.5)), "pass",

@@ -18,7 +18,7 @@ from tilewright.tools.debug.onnx_part import save_onnx
 from tilewright.tools.debug.predicate import Failure
 from tilewright.tools.debug.reduce import Reduced, checker
 
-SIGN = ("graph.arithmetic:_sub", "b.const(np.negative(array))", "b.const(array)")
+SIGN = ("graph.canonical.arithmetic:_sub", "b.const(np.negative(array))", "b.const(array)")
 TAIL = ("tile.schedule.loops:split", "minimum(factor, n - base)", "minimum(factor, n - base - 1)")
 REFUSAL = (
     "codegen.cpu.arith:Arith.fma",

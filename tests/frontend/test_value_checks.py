@@ -39,9 +39,7 @@ def test_indices_of_onnx_models(dtype: type) -> None:
     for wrong in (100, -101, np.iinfo(dtype).max, np.iinfo(dtype).min):
         ids = np.array([1, wrong, 2], dtype)
         for _ in range(3):  # the third would be the native entry's
-            with pytest.raises(
-                ExecutionError, match=r'"words" \(Gather\): .*input "ids" is outside of -100\.\.99'
-            ):
+            with pytest.raises(ExecutionError, match=r'"words" \(Gather\): .*input "ids" is outside of -100\.\.99'):
                 made(ids)
 
 

@@ -8,9 +8,9 @@ from graph.showing import assert_same, graph_of, n_of, show
 from tilewright import ops
 from tilewright.core.passes import run_pipeline
 from tilewright.core.types import f32
-from tilewright.graph.affine import FoldAffine
-from tilewright.graph.canonicalize import Canonicalize
-from tilewright.graph.fold import FoldConstants
+from tilewright.graph.canonical.canonicalize import Canonicalize
+from tilewright.graph.canonical.fold import FoldConstants
+from tilewright.graph.forms.affine import FoldAffine
 
 X = "f32[2,4,6,6]"
 

@@ -7,7 +7,7 @@ from graph.showing import assert_same, graph_of
 from tilewright import ops
 from tilewright.core.expr import Sym
 from tilewright.core.types import TensorType, f32, f64
-from tilewright.graph.ahead import MAX_WEIGHTS, ProjectAhead, most_weights
+from tilewright.graph.forms.ahead import MAX_WEIGHTS, ProjectAhead, most_weights
 from tilewright.graph.pipeline import passes_for
 from tilewright.target.target import Target
 

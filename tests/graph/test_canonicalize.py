@@ -8,7 +8,7 @@ from tilewright import ops
 from tilewright.core.expr import Sym
 from tilewright.core.types import TensorType, bool_, f16, f32, f64, i8, i32, i64
 from tilewright.core.verify import verify
-from tilewright.graph.canonicalize import Canonicalize
+from tilewright.graph.canonical.canonicalize import Canonicalize
 
 F, M, INT, B = "f32[4]", "f32[2,3]", "i32[4]", "bool[4]"
 N = Sym("n", 1, 64)

@@ -5,7 +5,7 @@ import numpy as np
 from graph.showing import assert_same, graph_of, n_of, show
 from tilewright import ops
 from tilewright.core.types import f32, i64
-from tilewright.graph.fold import FoldConstants, transposed
+from tilewright.graph.canonical.fold import FoldConstants, transposed
 
 
 def folded(build, *types, **options):

@@ -9,7 +9,7 @@ from tilewright.core import types
 from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.types import TensorType
 from tilewright.graph.decompose import Decompose
-from tilewright.graph.hoist import HoistArithmetic
+from tilewright.graph.forms.hoist import HoistArithmetic
 from tilewright.graph.interp import run
 
 

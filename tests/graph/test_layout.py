@@ -8,11 +8,11 @@ from graph.showing import assert_same, graph_of, n_of, show
 from tilewright import ops
 from tilewright.core.passes import run_pipeline
 from tilewright.core.types import f32
-from tilewright.graph.affine import FoldAffine
-from tilewright.graph.canonicalize import Canonicalize
+from tilewright.graph.canonical.canonicalize import Canonicalize
+from tilewright.graph.canonical.fold import FoldConstants
 from tilewright.graph.decompose import Decompose
-from tilewright.graph.fold import FoldConstants
-from tilewright.graph.layout import Layout
+from tilewright.graph.forms.affine import FoldAffine
+from tilewright.graph.forms.layout import Layout
 from tilewright.graph.pipeline import LAID_OUT
 
 CLEAN = (Canonicalize(), FoldConstants())

@@ -3,7 +3,7 @@
 from graph.networks import NETWORKS, Net
 from graph.showing import assert_same, graph_of, n_of, show
 from tilewright import ops
-from tilewright.graph.merge import MergeMatmuls
+from tilewright.graph.forms.merge import MergeMatmuls
 from tilewright.graph.pipeline import passes_for
 
 

@@ -11,8 +11,8 @@ from tilewright import ops
 from tilewright.core.expr import Sym
 from tilewright.core.passes import run_pipeline
 from tilewright.core.types import TensorType, f32
+from tilewright.graph.forms.planes import InPlanes
 from tilewright.graph.pipeline import passes_for
-from tilewright.graph.planes import InPlanes
 
 
 def lone(shape, n_out, groups=1, activation=None, **attrs):

@@ -9,10 +9,10 @@ from graph.showing import assert_same, graph_of, show
 from tilewright import ops
 from tilewright.core.expr import Sym
 from tilewright.core.types import TensorType, f32, i32
-from tilewright.graph.canonicalize import Canonicalize
+from tilewright.graph.canonical.canonicalize import Canonicalize
+from tilewright.graph.canonical.fold import FoldConstants
 from tilewright.graph.decompose import Decompose
-from tilewright.graph.fold import FoldConstants
-from tilewright.graph.recognise import Recognise
+from tilewright.graph.recognise.composites import Recognise
 
 M = "f32[2,8]"
 N = Sym("n", 1, 64)

@@ -11,8 +11,8 @@ from tilewright import ops
 from tilewright.build.driver import compile_graph
 from tilewright.core.expr import Sym
 from tilewright.core.types import TensorType, f32, f64
+from tilewright.graph.forms.scan_panels import ScanPanels
 from tilewright.graph.pipeline import passes_for
-from tilewright.graph.scan_panels import ScanPanels
 
 
 def panels(graph, **options):

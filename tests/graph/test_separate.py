@@ -10,7 +10,7 @@ from graph.showing import assert_same, graph_of, n_of
 from tilewright import ops
 from tilewright.core.expr import Sym
 from tilewright.core.types import TensorType, bf16, f32, i32
-from tilewright.graph.separate import SeparateWindows
+from tilewright.graph.forms.separate import SeparateWindows
 
 
 def pool(op, shape, dtype=f32, **attrs):

@@ -9,7 +9,7 @@ from graph.showing import assert_same, graph_of, n_of
 from tilewright import ops
 from tilewright.core.expr import Sym
 from tilewright.core.types import TensorType, f32, i8, i32
-from tilewright.graph.taps import FewTaps
+from tilewright.graph.forms.taps import FewTaps
 
 
 def conv(shape, n_out, kernel, groups=1, dtype=f32, **attrs):

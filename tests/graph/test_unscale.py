@@ -9,9 +9,9 @@ from graph.showing import assert_same, graph_of
 from tilewright import ops
 from tilewright.core.graph import CONST
 from tilewright.core.passes import run_pipeline
-from tilewright.graph.canonicalize import Canonicalize
-from tilewright.graph.fold import FoldConstants
-from tilewright.graph.unscale import MIN_PRODUCTS, UnscaleWeights
+from tilewright.graph.canonical.canonicalize import Canonicalize
+from tilewright.graph.canonical.fold import FoldConstants
+from tilewright.graph.forms.unscale import MIN_PRODUCTS, UnscaleWeights
 
 WINDOW = {"strides": (1, 1), "pads": ((1, 1), (1, 1)), "dilations": (1, 1)}
 

@@ -8,8 +8,8 @@ from tilewright import ops
 from tilewright.core.expr import Sym
 from tilewright.core.passes import parse_pipeline, print_pipeline, run_pipeline
 from tilewright.core.types import TensorType, f32, f64
+from tilewright.graph.forms.winograd import Winograd, expected_error
 from tilewright.graph.pipeline import PASSES, passes_for
-from tilewright.graph.winograd import Winograd, expected_error
 from tilewright.ops.winograd import transformed_weights, transforms
 
 BATCH = Sym("batch", 1)

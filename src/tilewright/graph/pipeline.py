@@ -7,23 +7,23 @@ In: the level, and the composites that later stages have kernels for. Out: passe
 from __future__ import annotations
 
 from tilewright.core.passes import Pass
-from tilewright.graph.affine import FoldAffine
-from tilewright.graph.ahead import ProjectAhead, most_weights
-from tilewright.graph.canonicalize import Canonicalize
+from tilewright.graph.canonical.canonicalize import Canonicalize
+from tilewright.graph.canonical.fold import FoldConstants
 from tilewright.graph.decompose import Decompose
-from tilewright.graph.fold import FoldConstants
-from tilewright.graph.hoist import HoistArithmetic
-from tilewright.graph.layout import Layout
-from tilewright.graph.merge import MergeMatmuls
-from tilewright.graph.phases import SharePhases
-from tilewright.graph.planes import InPlanes
+from tilewright.graph.forms.affine import FoldAffine
+from tilewright.graph.forms.ahead import ProjectAhead, most_weights
+from tilewright.graph.forms.hoist import HoistArithmetic
+from tilewright.graph.forms.layout import Layout
+from tilewright.graph.forms.merge import MergeMatmuls
+from tilewright.graph.forms.phases import SharePhases
+from tilewright.graph.forms.planes import InPlanes
+from tilewright.graph.forms.scan_panels import ScanPanels
+from tilewright.graph.forms.separate import SeparateWindows
+from tilewright.graph.forms.taps import FewTaps
+from tilewright.graph.forms.unscale import UnscaleWeights
+from tilewright.graph.forms.winograd import Winograd
 from tilewright.graph.precision import Precision
-from tilewright.graph.recognise import Recognise
-from tilewright.graph.scan_panels import ScanPanels
-from tilewright.graph.separate import SeparateWindows
-from tilewright.graph.taps import FewTaps
-from tilewright.graph.unscale import UnscaleWeights
-from tilewright.graph.winograd import Winograd
+from tilewright.graph.recognise.composites import Recognise
 
 LAID_OUT = ("conv_transpose",)
 """Composites whose pieces would not show which layout they are best in."""

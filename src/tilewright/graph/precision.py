@@ -24,7 +24,7 @@ from tilewright.core.opdef import Trait
 from tilewright.core.passes import Pass
 from tilewright.core.rewrite import Fired, Journal
 from tilewright.core.types import Array
-from tilewright.graph.scans import SCANS
+from tilewright.graph.forms.scans import SCANS
 
 MIN_DEPTH = 8
 """A sum of fewer products is not worth a conversion of what it reads."""

@@ -4,7 +4,7 @@ In: activations (N, ..., H, W, C) and weights that are transformed already (AH, 
 K). Each of the last two spatial axes is cut into tiles of ``m`` results, or, where the weights have one element along
 it (``A`` is 1), is left as it is. Axes before them ("leading", the depth of a volume) slide as in a plain convolution:
 their taps are summed where the channels are, among transformed tiles. Not its business: when it pays and whether its
-error is small enough (``graph.winograd``), loops (``tile``).
+error is small enough (``graph.forms.winograd``), loops (``tile``).
 
 A tile of ``m x m`` results of an ``r x r`` kernel is ``A_t [(G w G_t) * (B_t d B)] A`` with ``d`` the ``a x a`` inputs
 that it reads, ``a = m + r - 1`` (Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", 2015). The
@@ -39,8 +39,8 @@ POINTS: Mapping[int, tuple[float, ...]] = {
 }
 """Interpolation points by how many a size needs, infinity aside; even numbers of them do without 0: pairs, as above.
 
-Of the points in a grid of twentieths these give the least error, by ``graph.winograd.expected_error``: F(5x5, 3x3)
-2.4 times that of F(4x4, 3x3), and F(3x3, 3x3) half of it.
+Of the points in a grid of twentieths these give the least error, by ``graph.forms.winograd.expected_error``:
+F(5x5, 3x3) 2.4 times that of F(4x4, 3x3), and F(3x3, 3x3) half of it.
 """
 BLOCK = 1024  # weights that are transformed at a time: cached, and too few for BLAS to start threads
 

@@ -90,9 +90,7 @@ def compare(
         tell(f"values of {against}", 0, 1)
         values = _compare_values(peer, arrays)
         if values.fault is not None:
-            return Comparison(
-                graph.name, against, values=values.rows, fault=values.fault, amplified=values.amplified
-            )
+            return Comparison(graph.name, against, values=values.rows, fault=values.fault, amplified=values.amplified)
     if isolate:
         found = _isolated(graph, arrays, options, threads, seconds, tell)
     else:

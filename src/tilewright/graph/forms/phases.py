@@ -1,7 +1,7 @@
 """The pass ``share-phases``: a transposed convolution's phases share Winograd's points where that is faster.
 
 In: a graph whose transposed convolutions are channels-last composites. Out: the same function within the error that
-``graph.winograd`` allows. Not its business: those where it does not pay, which stay for ``decompose``; what the points
+``winograd`` allows. Not its business: those where it does not pay, which stay for ``decompose``; what the points
 are (``ops.winograd``).
 
 Where the stride does not divide the kernel, some phases see a tap more than others. Each kind of phase by itself is a
@@ -23,7 +23,7 @@ from tilewright.core.graph import CONST, Graph, Node
 from tilewright.core.passes import Pass
 from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
 from tilewright.core.types import Array
-from tilewright.graph.winograd import ASSUMED_SIZE, CACHE_BYTES, Winograd, best_tiling, convolution_cycles
+from tilewright.graph.forms.winograd import ASSUMED_SIZE, CACHE_BYTES, Winograd, best_tiling, convolution_cycles
 from tilewright.ops.convolution import by_phases, phases_apart, phases_together
 
 

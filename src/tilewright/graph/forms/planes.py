@@ -1,7 +1,7 @@
 """The pass ``in-planes``: lone 1x1 convolutions on images in N, C order are products; some other windows stay in it.
 
 In: a graph after ``layout``. Out: an equal graph. Not its business: which convolutions are channels-last
-(``graph.layout``), the product's loops (``tile``).
+(``layout``), the product's loops (``tile``).
 
 Where the image comes and goes in N, C order there is another way than channels last: weights times planes, with pixels
 in the lanes, and nothing is transposed. It pays where channels leave lanes idle (17 of 32), or where so few are summed
@@ -48,7 +48,7 @@ from tilewright.core.passes import Pass
 from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
 from tilewright.core.types import product
 from tilewright.graph.facts import inverse
-from tilewright.graph.layout import PER_AXIS, to_last
+from tilewright.graph.forms.layout import PER_AXIS, to_last
 
 IDLE = 1.15
 """How many times as many lanes channels must leave idle as pixels do, where many channels are summed."""

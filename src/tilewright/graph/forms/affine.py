@@ -1,7 +1,7 @@
 """The pass ``fold-affine``: scales and shifts by constants go into the weights and biases of contractions.
 
 In: a graph. Out: a graph where a batch norm after a convolution is a bias, and a scale beside a product of matrices is
-in its weight. Not its business: constants beside constants (``graph.fold``), and integer ops.
+in its weight. Not its business: constants beside constants (``canonical.fold``), and integer ops.
 
 Weights change by one rounding of their dtype. A bias stays an addition after the contraction: it is an epilogue.
 """

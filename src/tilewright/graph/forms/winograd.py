@@ -2,7 +2,7 @@
 
 In: a graph whose convolutions are channels-last. Out: the same function within the stated error; the weights are
 transformed now. Not its business: the arithmetic of the tiles (``ops.winograd``), loops (``tile``), sequences and
-dilated images as plain images (``graph.images``).
+dilated images as plain images (``images``).
 
 By modelled cycles: products, transforms of tiles, and streaming of the weights, which grow to 16/9 or 36/9. By error:
 the rounding of a tile's products is amplified by the output transform. From the weights at hand and inputs that are
@@ -26,7 +26,7 @@ from tilewright.core.graph import CONST, Graph, Node
 from tilewright.core.passes import Pass
 from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
 from tilewright.core.types import Array
-from tilewright.graph.images import Image, as_image
+from tilewright.graph.forms.images import Image, as_image
 from tilewright.ops.winograd import POINTS, results_along, transformed_weights, transforms_of
 
 TILES = (5, 4, 3, 2)

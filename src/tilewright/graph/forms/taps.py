@@ -1,7 +1,7 @@
 """The pass ``few-taps``: taps of a convolution that never see the image are dropped, and one tap is a multiplication.
 
 In: a graph. Out: an equal graph. Not its business: taps that some results see and others don't
-(``choose.strategies.padding``), layouts (``graph.layout``).
+(``choose.strategies.padding``), layouts (``layout``).
 
 Of a 3x3 kernel with padding on an image of one pixel, only the middle tap ever meets it: a ninth of the products. A
 kernel of one tap that mixes no channels is a scale for each channel, and one that reads a single channel is an outer

@@ -17,8 +17,8 @@ from tilewright.core.opdef import OpDef
 from tilewright.core.passes import Pass
 from tilewright.core.rewrite import Journal, P, Rewriting, Rule, RuleTable, Var, const, rewrite
 from tilewright.core.types import product
-from tilewright.graph import recognise_attention, recognise_norm
 from tilewright.graph.facts import factors, is_near, is_scalar, scalar, without
+from tilewright.graph.recognise import attention, norm
 
 X = Var("x")
 ONE = const("one", lambda n: is_scalar(n, 1))
@@ -171,8 +171,8 @@ TABLE = RuleTable(
         Rule("hard-swish", (ops.mul,), _hard_swish, "x relu6(x + 3) / 6"),
         Rule("hard-swish-by-division", (ops.div,), _hard_swish_by_division, "x relu6(x + 3) / 6"),
         Rule("hard-swish-inner", (ops.mul,), _hard_swish_inner_division, "x relu6(x + 3) / 6"),
-        *recognise_norm.RULES,
-        *recognise_attention.RULES,
+        *norm.RULES,
+        *attention.RULES,
     )
 )
 

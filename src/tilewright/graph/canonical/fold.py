@@ -1,7 +1,7 @@
 """The pass ``fold-constants``: what only constants decide is computed at compile time, by the ops' references.
 
 In: a graph. Out: a graph where such nodes are constants. Not its business: identities with one constant operand
-(``graph.canonicalize``), and folding scales into weights (``graph.affine``).
+(``canonicalize``), and folding scales into weights (``forms.affine``).
 """
 
 from __future__ import annotations

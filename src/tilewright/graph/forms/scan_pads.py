@@ -1,4 +1,4 @@
-"""Recurrences with more hidden units than they need, all zero, so that their number divides (``graph.scan_panels``).
+"""Recurrences with more hidden units than they need, all zero, so that their number divides (``scan_panels``).
 
 In: operands of a plain scan. Out: those of one with so many units; its results without the units that were added. Not
 its business: how many, and what the scan does with its weights.

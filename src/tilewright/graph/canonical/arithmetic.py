@@ -1,7 +1,7 @@
 """Rules of ``canonicalize`` for element-wise ops: identities, operand order, strength reduction, merging.
 
 In: one element-wise node over normal operands. Out: an equal, cheaper or more regular node.
-Not its business: views and copies (``graph.movement``), and folding of constants (``graph.fold``).
+Not its business: views and copies (``movement``), and folding of constants (``fold``).
 
 On floats a rule is exact for every value except where its ``why`` says otherwise: signs of zero are not kept, and NaN
 where the plain formula would give NaN only for infinite operands is not kept either.

@@ -1,7 +1,7 @@
 """The pass ``unscale-weights``: weights that a call scales stay constant; their operand and result are scaled instead.
 
 In: a graph. Out: an equal graph where such contractions have constant weights, which are packed, transformed (Winograd)
-and rounded at compile time. Not its business: constant scales (``graph.affine``), weights that are sums of several.
+and rounded at compile time. Not its business: constant scales (``affine``), weights that are sums of several.
 
 A style-modulated convolution (Karras et al., 2020, section 2.2) multiplies its weight by a number for each input
 channel, and then by one for each output channel. Both commute with the sum: ``sum_c x[c] (w[o, c] s[c]) d[o]`` is

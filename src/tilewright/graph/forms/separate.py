@@ -1,6 +1,6 @@
 """The pass ``separate-windows``: a pool over a large window becomes one pool for each axis.
 
-In: a graph. Out: an equal graph, means within rounding. Not its business: layouts (``graph.layout``), loops (``tile``).
+In: a graph. Out: an equal graph, means within rounding. Not its business: layouts (``layout``), loops (``tile``).
 
 The maximum over 5 x 5 elements is that over 5 of the maxima over 5: 10 steps a result, not 25; so are means, since how
 many elements count is a product over the axes. The first pool runs along the outermost axis, where whole rows of

@@ -1,10 +1,10 @@
 """The pass ``canonicalize``: one form for equal things, and nothing that does nothing.
 
 In: a graph. Out: an equal graph. Cases: identities, operand order, strength reduction and clamps of element-wise ops
-(``graph.arithmetic``); no-op and chained views, copies, windows and reductions (``graph.movement``); sizes and
-positions that are known dimensions (``graph.shapes``); products in index notation (``graph.einsum``); orders of
-elements (``graph.order``); results that are not read (``graph.unread``). Not its business: evaluating constants
-(``graph.fold``).
+(``arithmetic``); no-op and chained views, copies, windows and reductions (``movement``); sizes and
+positions that are known dimensions (``shapes``); products in index notation (``einsum``); orders of
+elements (``order``); results that are not read (``unread``). Not its business: evaluating constants
+(``fold``).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import ClassVar
 from tilewright.core.graph import Graph
 from tilewright.core.passes import Pass
 from tilewright.core.rewrite import Journal, RuleTable, rewrite
-from tilewright.graph import arithmetic, einsum, movement, order, shapes, unread
+from tilewright.graph.canonical import arithmetic, einsum, movement, order, shapes, unread
 
 TABLE = RuleTable((*arithmetic.RULES, *movement.RULES, *shapes.RULES, *einsum.RULES, *order.RULES, *unread.RULES))
 FAST_TABLE = RuleTable((*TABLE.rules, *arithmetic.FAST_RULES))

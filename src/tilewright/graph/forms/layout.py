@@ -29,8 +29,8 @@ from tilewright.core.passes import Pass
 from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
 from tilewright.core.shapes import reshape_groups
 from tilewright.core.types import product
+from tilewright.graph.canonical.movement import REDUCTIONS
 from tilewright.graph.facts import ELEMENTWISE, inverse
-from tilewright.graph.movement import REDUCTIONS
 
 Perm = tuple[int, ...]
 MAX_CHANNELS, MIN_COLUMNS, MIN_DEPTH = 8, 16, 128

@@ -1,6 +1,6 @@
 """Scans over time (``ops.recurrence``) as the passes see them: which of them may take their work in another order.
 
-In: nodes. Out: answers. Not its business: what is done with them (``graph.ahead``, ``graph.scan_panels``).
+In: nodes. Out: answers. Not its business: what is done with them (``ahead``, ``scan_panels``).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Convolutions as convolutions of images without dilation, the form that ``winograd`` can tile.
 
 In: a channels-last convolution of stride 1, of sequences, images or volumes, maybe dilated. Out: ``Image``: an equal
-convolution of images, and the way back to the result. Not its business: whether that pays (``graph.winograd``).
+convolution of images, and the way back to the result. Not its business: whether that pays (``winograd``).
 
 A sequence dilated by ``d`` is an image of ``d`` columns, row by row: ``x[q * d + p]`` stands in row ``q`` and column
 ``p``, and the taps lie below each other. That is a view. An image dilated along both axes is ``dy * dx`` images, one of

@@ -1,7 +1,7 @@
 """The pass ``hoist-arithmetic``: arithmetic moves above what rearranges a product, to be its epilogue.
 
 In: a graph. Out: an equal graph. Not its business: fusion itself (``partition.fuse``), other moves of reshapes
-(``graph.canonicalize``).
+(``canonical.canonicalize``).
 """
 
 from __future__ import annotations

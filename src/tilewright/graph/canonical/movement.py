@@ -1,7 +1,7 @@
 """Rules of ``canonicalize`` for ops that move elements: no-ops go, chains merge, views are reshapes.
 
 In: one view, copy, reduction or padded window over normal operands. Out: an equal, cheaper or more regular node.
-Not its business: arithmetic (``graph.arithmetic``), and moving transposes past other ops (``graph.layout``).
+Not its business: arithmetic (``arithmetic``), and moving transposes past other ops (``forms.layout``).
 """
 
 from __future__ import annotations

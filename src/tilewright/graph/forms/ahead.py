@@ -24,7 +24,7 @@ from tilewright.core.graph import CONST, PROJ, Builder, Graph, Node
 from tilewright.core.passes import Pass
 from tilewright.core.rewrite import Fired, Journal
 from tilewright.core.types import Array, product
-from tilewright.graph.scans import is_plain_scan, recurrent_weights
+from tilewright.graph.forms.scans import is_plain_scan, recurrent_weights
 
 MIN_BLOCKS = 4
 """Of steps; the first is not overlapped, and the last block is projected behind the loop."""

@@ -1,7 +1,7 @@
 """Rules of ``recognise`` for attention and rotary embedding.
 
 In: the last node of a formula: the product of weights and values, or a rotation's sum. Out: the composite.
-Not its business: the pieces that are composites themselves (softmax, ``graph.recognise_norm``).
+Not its business: the pieces that are composites themselves (softmax, ``norm``).
 """
 
 from __future__ import annotations
