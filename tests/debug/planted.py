@@ -276,6 +276,8 @@ class Bug:
     stage: str
     name: str
     options: dict[str, Any] = field(default_factory=dict)
+    needs: str = ""
+    """The capability of a target without which the edited lines emit nothing."""
 
     @property
     def id(self) -> str:
@@ -424,13 +426,13 @@ BUGS = (
         point(lambda n, x: n(ops.cast, x, dtype=f32), dtype=i32), "codegen", "cast"),
     Bug("codegen.cpu.loops:Loops._ragged", "point[-1] < extent", "point[-1] < extent - 1",
         point(lambda n, x: n(ops.exp, x), 3, 45), "codegen", "exp"),
-    Bug("codegen.cpu.function:Function._tree", "if v.lanes % 2 else None", "if False else None",
-        point(lambda n, x: n(ops.reduce_sum, x, axes=(1,), keepdims=False), 6, 13), "codegen", "reduce_sum"),
+    Bug("codegen.cpu.function:Function._tree", "list(range(half, 2 * half))", "list(range(half))",
+        point(lambda n, x: n(ops.reduce_sum, x, axes=(1,), keepdims=False), 6, 64), "codegen", "reduce_sum"),
     Bug("codegen.cpu.index:IndexSpace._division", "Val(str(divisor - 1), 0, 0)", "Val(str(divisor), 0, 0)",
         point(lambda n, x: n(ops.depth_to_space, x, block=2), 1, 8, 5, 3), "codegen", "depth_to_space"),
     Bug("codegen.cpu.dot:_emit", "Val(str((1 << bits) - 1), 0, 0)",
         "Val(str((1 << bits - 8) - 1), 0, 0)", narrow_product,
-        "codegen", "matmul"),
+        "codegen", "matmul", needs="has_vnni"),
     # threads
     Bug("codegen.cpu.parallel:_dispatch", "add i64 {extent.text}, {chunk}",
         "add i64 {extent.text}, 1", wide_sum, "threads",
