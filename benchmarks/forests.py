@@ -1,6 +1,6 @@
 """Ensembles of trees beside ONNX Runtime: one thread each, CPU time, in turn in one process.
 
-    python -m benchmarks.forests                  the forests of docs/measurements-kernels.md
+    python -m benchmarks.forests                  the forests of docs/layers.md
     python -m benchmarks.forests --rounds 20
 
 In: nothing. Out: for each forest its size and compile time, and for each batch our microseconds and ONNX Runtime's time

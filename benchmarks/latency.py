@@ -4,7 +4,7 @@
     python -m benchmarks.latency resnet50 bert_base --precision bf16
     python -m benchmarks.latency resnet50 bert_base --isa avx2
     python -m benchmarks.latency all --threads 1 2 --folder models --json record.json
-    python -m benchmarks.page record.json docs/performance.md
+    python -m benchmarks.page record.json --command "python -m benchmarks.latency ..." --commit .. --date ..
 
 In: names from ``benchmarks.zoo``. Out: a line per model (``--json`` for a record) of median milliseconds per inference,
 the ratio of each engine's time to ours, and our share of the fp32 FMA peak measured in the same run. With bf16 each

@@ -2,7 +2,7 @@
 
     python -m benchmarks.odd_shapes                 every family
     python -m benchmarks.odd_shapes conv gru        families whose name contains a word
-    python -m benchmarks.odd_shapes --output x.md   the table of docs/measurements-kernels.md besides
+    python -m benchmarks.odd_shapes --output x.md   a table of all shapes besides
 
 In: nothing. Out: a line for every odd shape: its microseconds, the share of its round neighbour's speed per unit of
 work (at least 0.8 is wanted), and eager PyTorch's time over ours; all three timed in turn in one process. Odd and round

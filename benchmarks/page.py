@@ -1,66 +1,38 @@
-"""The page of latencies: from the records of ``benchmarks.latency`` to Markdown tables and plots.
+"""Latencies as figures: from the records of ``benchmarks.latency`` to ``docs/figures/*.json``, and plots of kernels.
 
-    python -m benchmarks.page record.json docs/performance.md --command "python -m benchmarks.latency ..."
-    python -m benchmarks.page a.json b.json docs/performance.md --kernels resnet50.json
+    python -m benchmarks.page main.json bf16.json --command "python -m benchmarks.latency ..." --machine zen5 \\
+        --load "no other work" --commit 1d55db0 --date 2026-11-23
+    python -m benchmarks.page --kernels resnet50.json
+    python -m benchmarks.figures        (writes the pages and the plots of latencies from these data)
 
-In: JSON records of one or more runs; for rooflines, what ``tilewright bench --kernels --json`` printed. Out: a page
-with a table and a plot per run, restriction, precision and number of threads, and geometric means; the plots lie
-beside it, in ``figures/``.
-Not its business: measuring, drawing (``benchmarks/plots.py``).
+In: JSON records of one or more runs, in the order of their commands; for rooflines, what ``tilewright bench --kernels
+--json`` printed. Out: a figure per run, restriction, precision and number of threads, beside the others.
+Not its business: measuring, pages and plots of figures (``benchmarks/figures.py``), drawing (``benchmarks/plots.py``).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
-from math import exp, log, nan
 from pathlib import Path
 from typing import Any
 
 from benchmarks import plots
 from benchmarks.engines import ENGINES
+from benchmarks.figures import FOLDER, RATIO, geometric_mean, write
 
 PEERS = [name for name in ENGINES if name != "tilewright"]
-INTRO = """
-    Latency of one inference beside other engines on the same machine, in one run: each engine in a process of its own,
-    rounds interleaved, medians. Made by `python -m benchmarks.page`; a machine with other work on it moves times by
-    some per cent, so read ratios. The share of peak counts FLOPs as PyTorch's counter does: those of the direct form of
-    a convolution, nothing for an LSTM.
-"""
 RESTRICTED = """
     Our code is compiled for an AVX2 CPU (`--target haswell`), and peers are held to AVX2: PyTorch, XLA, IREE and TVM by
     their own switches, ONNX Runtime and OpenVINO, which have none for all of their code, by what `cpuid` answers them
-    (`benchmarks/restricted.py`). The peak is that of AVX2 code here.
+    (`benchmarks/restricted.py`). The peak is that of AVX2 code.
 """
-ROOFLINES = """
-    Every kernel of a net, `tilewright bench MODEL --kernels --json`: operations by the bytes that it must move at least
-    against its rate. The lines are the FMA peak and the bandwidths of memory and caches measured in that run; a dot's
-    area is its share of the time. Winograd's products count the operations that they do, not those of the direct form.
-"""
+NOT_A_NET = "mlp_micro"
+"""A net of half a microsecond: its ratio is that of a call's cost, so a second mean leaves it out."""
 
 Record = dict[str, Any]
-
-
-def page(runs: Sequence[Sequence[Record]], commands: Sequence[str], machine: str, rooflines: Sequence[Path]) -> str:
-    """The whole page; its plots by :func:`draw`."""
-    lines = ["# Performance", "", filled(INTRO), "", filled(machine), "", "```", *commands, "```"]
-    for title, name, records in sections(runs):
-        lines += ["", f"## {title}", ""]
-        if records[0].get("isa") == "avx2":
-            lines += [filled(RESTRICTED), ""]
-        lines += [*table(records), "", f"![{title}: ratios and shares of peak](figures/{name}.svg)"]
-        lines += absent(records)
-    if rooflines:
-        lines += ["", "## Kernels", "", filled(ROOFLINES)]
-        lines += [f"\n![{path.stem}: kernels](figures/kernels_{path.stem}.svg)" for path in rooflines]
-    return "\n".join(lines) + "\n"
-
-
-def filled(text: str) -> str:
-    return textwrap.fill(" ".join(text.split()), 118)
 
 
 def sections(runs: Sequence[Sequence[Record]]) -> list[tuple[str, str, list[Record]]]:
@@ -87,66 +59,88 @@ def ratios_of(r: Record) -> dict[str, float]:
     return {e: r["ratio"][e] for e in PEERS if e in r["ratio"]}
 
 
-def table(records: Sequence[Record]) -> list[str]:
-    """A row per net: our time, each engine's time divided by ours, the best of them, and our share of the FMA peak."""
+def figure(title: str, records: Sequence[Record], measured: Mapping[str, Any]) -> dict[str, Any]:
+    """The figure of one table; ``measured`` says by which command, where and when."""
     engines = [e for e in PEERS if any(e in r["ratio"] for r in records)]
-    titles = [ENGINES[e].title for e in engines]
-    head = ["net", "Tilewright ms", *(f"{t} / ours" for t in titles), "best peer / ours", "share of FMA peak"]
-    rows = [head, ["---"] * len(head)]
-    best: dict[str, float] = {}
+    names = [f"{ENGINES[e].title} / ours" for e in engines]
+    columns: list[dict[str, Any]] = [{"name": "net"}, {"name": "Tilewright", "unit": "ms"}]
+    columns += [{"name": name, "unit": RATIO, "digits": 2} for name in names]
+    if len(engines) > 1:
+        columns.append({"name": "best peer / ours", "unit": RATIO, "digits": 2, "least_of": names})
+    columns.append({"name": "share of FMA peak", "digits": 2})
+    rows = []
     for r in records:
-        others = ratios_of(r)
-        if others:
-            best[r["model"]] = min(others.values())
-        cells = [f"{others[e]:.2f}" if e in others else "n/a" for e in engines]
-        own = r["median_ms"].get("tilewright", nan)
-        share = r["share_of_peak"]
-        ours = [f"{best[r['model']]:.2f}" if others else "n/a", "n/a" if share is None else f"{share:.2f}"]
-        rows.append([r["model"], f"{own:.4g}", *cells, *ours])
-    means = [geometric_mean([r["ratio"][e] for r in records if e in r["ratio"]]) for e in engines]
-    rows.append(["geometric mean", "", *(f"{m:.2f}" for m in means), f"{geometric_mean(list(best.values())):.2f}", ""])
-    return [f"| {' | '.join(row)} |" for row in rows]
+        own, share = r["median_ms"].get("tilewright"), r["share_of_peak"]
+        ratios = [rounded(r["ratio"].get(e), 3) for e in engines]
+        rows.append([r["model"], None if own is None else float(f"{own:.4g}"), *ratios, rounded(share, 3)])
+    restricted = [" ".join(RESTRICTED.split())] if records[0].get("isa") == "avx2" else []
+    mean: list[list[str]] = [[], [NOT_A_NET]] if any(r["model"] == NOT_A_NET for r in records) else [[]]
+    said = {"title": title, "conclude": conclusion(records), **measured}
+    return {
+        **said, "notes": " ".join([*restricted, *absent(records)]), "mean": mean, "plot": "ratios",
+        "columns": columns, "rows": rows,
+    }  # fmt: skip
+
+
+def rounded(x: float | None, digits: int) -> float | None:
+    return None if x is None else round(x, digits)
+
+
+def conclusion(records: Sequence[Record]) -> str:
+    """What the table says, from its numbers."""
+    best = {r["model"]: min(found.values()) for r in records if (found := ratios_of(r))}
+    ahead = [x for x in best.values() if x > 1]
+    last = min(best, key=lambda net: best[net])
+    mean = geometric_mean([x for net, x in best.items() if net != NOT_A_NET])
+    return (
+        f"Ours is the fastest on {len(ahead)} of {len(best)} nets: the fastest other engine takes {mean:.2f} times as "
+        f"long in the geometric mean, and at least {best[last]:.2f} times ({last})."
+    )
 
 
 def absent(records: Sequence[Record]) -> list[str]:
-    """What is n/a, and why; reasons that are the same for every net in one line."""
+    """Which cells are empty, and why; reasons that are the same for every net in one sentence."""
     reasons: dict[tuple[str, str], list[str]] = {}
     for r in records:
         for engine, why in r.get("failed", {}).items():
             reasons.setdefault((engine, why), []).append(r["model"])
-    lines = []
+    sentences = []
     for (engine, why), nets in reasons.items():
         which = "" if len(nets) == len(records) else f" on {', '.join(nets)}"
-        lines.append(f"- {ENGINES[engine].title}{which}: {why.replace('|', '/')}")
-    return ["", "n/a:", "", *lines] if lines else []
+        sentences.append(f"Not run: {ENGINES[engine].title}{which}, {why.replace('|', '/').rstrip('.')}.")
+    return sentences
 
 
-def draw(runs: Sequence[Sequence[Record]], rooflines: Sequence[Path], folder: Path) -> None:
-    """Write every plot of the page."""
-    folder.mkdir(parents=True, exist_ok=True)
-    titles = {e: ENGINES[e].title for e in PEERS}
-    for _, name, records in sections(runs):
-        rows = [(r["model"], ratios_of(r), r["share_of_peak"]) for r in records]
-        (folder / f"{name}.svg").write_text(plots.ratios(rows, titles))
+def write_figures(runs: Sequence[Sequence[Record]], measured: Sequence[Mapping[str, Any]], folder: Path) -> None:
+    """A file for each table; ``measured`` has an entry for each run."""
+    of_run = {id(r): said for run, said in zip(runs, measured, strict=True) for r in run}
+    for title, name, records in sections(runs):
+        write(folder / f"{name}.json", figure(title, records, of_run[id(records[0])]))
+
+
+def draw(rooflines: Sequence[Path], folder: Path) -> None:
+    """The plots of kernels, whose records are too long to keep."""
     for path in rooflines:
         (folder / f"kernels_{path.stem}.svg").write_text(plots.roofline(json.loads(path.read_text()), path.stem))
 
 
-def geometric_mean(ratios: Sequence[float]) -> float:
-    return exp(sum(map(log, ratios)) / len(ratios)) if ratios else nan
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("records", nargs="+", type=Path)
-    parser.add_argument("page", type=Path)
+    parser.add_argument("records", nargs="*", type=Path)
     parser.add_argument("--kernels", type=Path, nargs="*", default=[], help="records of `tilewright bench --kernels`")
-    parser.add_argument("--command", action="append", default=[], help="what made a record; stands on the page")
-    parser.add_argument("--machine", default="", help="a sentence on the machine")
+    parser.add_argument("--command", action="append", default=[], help="what made a record, one for each")
+    parser.add_argument("--machine", default="zen5", help="a name in docs/figures/machines.json")
+    parser.add_argument("--load", default="no other work", help="what else the machine did")
+    parser.add_argument("--commit", default="", help="of the code that was measured")
+    parser.add_argument("--date", default="", help="YYYY-MM-DD")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="where figures lie")
     a = parser.parse_args()
-    runs = [json.loads(path.read_text()) for path in a.records]
-    a.page.write_text(page(runs, a.command, a.machine, a.kernels))
-    draw(runs, a.kernels, a.page.parent / "figures")
+    if a.records and (len(a.command) != len(a.records) or not a.commit or not a.date):
+        parser.error("records need --commit, --date and one --command each")
+    where = {"machine": a.machine, "load": a.load, "commit": a.commit, "date": a.date}
+    measured = [{"command": [command], **where} for command in a.command]
+    write_figures([json.loads(path.read_text()) for path in a.records], measured, a.folder)
+    draw(a.kernels, a.folder)
 
 
 if __name__ == "__main__":
