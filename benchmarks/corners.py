@@ -1,19 +1,23 @@
 """Corners that were slow once, beside eager PyTorch: decompositions, kernels known at run time, Fourier, backward.
 
-    python -m benchmarks.corners               every corner, 1 thread, two minutes
-    python -m benchmarks.corners conv svd      corners whose name contains a word
-    python -m benchmarks.corners --repeat 3    the whole table three times
+    python -m benchmarks.corners                          every corner, 1 thread, two minutes
+    python -m benchmarks.corners conv svd                 corners whose name contains a word
+    python -m benchmarks.corners --only "svd 64x64"       one corner; may be given more than once
+    python -m benchmarks.corners --repeat 3 --json FILE   the whole table three times, and the figures as data
 
 In: nothing. Out: a line for every corner: our microseconds, eager's, ours over eager's; what takes more than 1.2 of
-eager's time is marked. Both are called in turn in one process, and the shortest call of each counts.
+eager's time is marked. Both are called in turn in one process, and the shortest call of each counts. With ``--json`` a
+list of such lines as objects: ``name``, ``ours_us``, ``eager_us``, ``ratio``.
 Not its business: ops that were never slow (``benchmarks/ops.py``), whole nets (``benchmarks/latency.py``).
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -102,6 +106,11 @@ def as_complex(x: torch.Tensor) -> torch.Tensor:
     return torch.view_as_complex(x)
 
 
+def of_pairs(transform: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+    """A function of complex numbers as one of pairs of real ones."""
+    return lambda x: torch.view_as_real(transform(as_complex(x)))
+
+
 def numbers() -> Corners:
     def product(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return torch.view_as_real(as_complex(x) @ as_complex(y))
@@ -119,12 +128,50 @@ def numbers() -> Corners:
     for n in (1024, 4096, 6000, 16384, 65536):
         made[f"rfft {n}"] = (spectrum, (randn(n),))
         made[f"irfft {n}"] = (back, (randn(n // 2 + 1, 2),))
-    made["rfft 16x16384"] = (spectrum, (randn(16, 16384),))
+    for shape in ((16, 16384), (256, 256), (64, 512), (37, 1000)):
+        name, n = "x".join(map(str, shape)), shape[-1]
+        made[f"rfft {name}"] = (spectrum, (randn(*shape),))
+        made[f"irfft {name}"] = (back, (randn(*shape[:-1], n // 2 + 1, 2),))
+        made[f"fft {name}"] = (of_pairs(torch.fft.fft), (randn(*shape, 2),))
+        made[f"fft2 {name}"] = (of_pairs(torch.fft.fft2), (randn(*shape, 2),))
+        made[f"rfft2 {name}"] = (lambda x: torch.view_as_real(torch.fft.rfft2(x)), (randn(*shape),))
+    made["fft 65536"] = (of_pairs(torch.fft.fft), (randn(65536, 2),))
     x = torch.rand(512, 512) * 1.98 - 0.99
     made |= {
         f"erfinv {name}": (torch.erfinv, (y,)) for name, y in (("f32", x), ("f64", x.double()), ("500", x[0, :500]))
     }
     return made
+
+
+def pools() -> Corners:
+    """Adaptive pools whose windows differ, and the gradients of pools by their operand, indices given."""
+    aten, image, small = torch.ops.aten, randn(8, 64, 56, 56), randn(8, 64, 30, 30)
+    made: Corners = {}
+    for n, out in ((10, 7), (5, 7), (30, 7), (13, 6)):
+        mean = partial(F.adaptive_avg_pool2d, output_size=out)
+        made[f"adaptive mean {n}x{n} to {out}"] = (mean, (randn(8, 64, n, n),))
+    for out in (5, 7, 15):
+        kept, at = F.adaptive_max_pool2d(small, out, return_indices=True)
+        grad = randn(8, 64, out, out)
+        made[f"adaptive mean's gradient 30x30 to {out}"] = (aten._adaptive_avg_pool2d_backward, (grad, small))
+        made[f"adaptive maximum's gradient 30x30 to {out}"] = (aten.adaptive_max_pool2d_backward, (grad, small, at))
+    for kernel, stride, pad in ((3, 2, 1), (3, 1, 1), (2, 2, 0)):
+        kept, at = F.max_pool2d(image, kernel, stride, pad, return_indices=True)
+        name = f"gradient {kernel}x{kernel} stride {stride}"
+        window = ([kernel, kernel], [stride, stride], [pad, pad])
+        made[f"maximum's {name}"] = (max_gradient(*window), (torch.randn_like(kept), image, at))
+        made[f"mean's {name}"] = (mean_gradient(*window), (torch.randn_like(kept), image))
+    return made
+
+
+def max_gradient(kernel: list[int], stride: list[int], pad: list[int]) -> Callable[..., torch.Tensor]:
+    call = torch.ops.aten.max_pool2d_with_indices_backward
+    return lambda grad, x, at: call(grad, x, kernel, stride, pad, [1, 1], False, at)
+
+
+def mean_gradient(kernel: list[int], stride: list[int], pad: list[int]) -> Callable[..., torch.Tensor]:
+    call = torch.ops.aten.avg_pool2d_backward
+    return lambda grad, x: call(grad, x, kernel, stride, pad, False, True, None)
 
 
 class SmallNet(nn.Module):
@@ -190,29 +237,48 @@ def training_calls(model: nn.Module, x: torch.Tensor) -> Calls:
     return step(model, torch.compile(model, backend="tilewright"), x), step(model, model, x)
 
 
+def all_makers() -> dict[str, Callable[[], Calls]]:
+    """What compiles each corner, and gives our call and eager's."""
+    corners = {**decompositions(), **convolutions(), **numbers(), **pools()}
+    makers: dict[str, Callable[[], Calls]] = {n: partial(calls_of, n, *corner) for n, corner in corners.items()}
+    return makers | {n: partial(training_calls, *corner) for n, corner in training().items()}
+
+
+def chosen_makers(words: list[str], only: list[str]) -> dict[str, Callable[[], Calls]]:
+    """The corners named ``only``, and those whose name contains one of ``words``; all of them without either."""
+    makers = all_makers()
+    if unknown := [name for name in only if name not in makers]:
+        raise SystemExit(f"no corner is named {unknown[0]!r}; without --only the names of all are printed")
+    if not words and not only:
+        return makers
+    return {n: make for n, make in makers.items() if n in only or any(word in n for word in words)}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("words", nargs="*")
+    parser.add_argument("words", nargs="*", help="corners whose name contains one of these (default: all)")
+    parser.add_argument("--only", action="append", default=[], metavar="NAME", help="the corner of this name")
     parser.add_argument("--seconds", type=float, default=0.5, help="for each corner")
-    parser.add_argument("--repeat", type=int, default=1)
+    parser.add_argument("--repeat", type=int, default=1, help="how often the table is made")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="where to write the figures as data")
     args = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    corners = {**decompositions(), **convolutions(), **numbers()}
+    rows: list[dict[str, Any]] = []
+    makers = chosen_makers(args.words, args.only)
     for _ in range(args.repeat):
         ratios = []
-        makers: dict[str, Callable[[], Calls]] = {n: partial(calls_of, n, *corner) for n, corner in corners.items()}
-        makers |= {n: partial(training_calls, *corner) for n, corner in training().items()}
         for name, make in makers.items():
-            if args.words and not any(word in name for word in args.words):
-                continue
             calls = make()
             with torch.set_grad_enabled(name.startswith("training")):
                 ours, eager = (1e6 * t for t in best_times(calls, args.seconds))
             ratios.append(ours / eager)
+            rows.append({"name": name, "ours_us": ours, "eager_us": eager, "ratio": ours / eager})
             mark = "  <--" if ours > LIMIT * eager else ""
-            print(f"{name:34} {ours:10.1f} us  eager {eager:10.1f} us  {ours / eager:8.2f}{mark}", flush=True)
+            print(f"{name:40} {ours:10.1f} us  eager {eager:10.1f} us  {ours / eager:8.2f}{mark}", flush=True)
         print(f"{len(ratios)} corners, geometric mean {geometric_mean(ratios):.2f} of eager's time")
+    if args.json:
+        args.json.write_text(json.dumps(rows, indent=1) + "\n")
 
 
 if __name__ == "__main__":

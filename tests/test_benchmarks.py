@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import platform
 import subprocess
 import sys
@@ -62,3 +63,21 @@ def test_a_restricted_package_is_told_that_there_is_no_avx512(tmp_path: Path, mo
     assert str(tmp_path / "asks.avx2") in file
     assert model_held == model
     assert int(features_held) == int(features) & ~AVX512
+
+
+def test_one_corner_is_measured_and_written_down(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from benchmarks import corners
+
+    name, figures = "complex matmul 32", tmp_path / "figures.json"
+    command = ["corners", "--only", name, "--seconds", "0.01", "--json", str(figures)]
+    monkeypatch.setattr(sys, "argv", command)
+    corners.main()
+    assert capsys.readouterr().out.startswith(name)
+    (row,) = json.loads(figures.read_text())
+    assert row["name"] == name
+    assert row["ratio"] == pytest.approx(row["ours_us"] / row["eager_us"])
+    monkeypatch.setattr(sys, "argv", ["corners", "--only", "no such corner"])
+    with pytest.raises(SystemExit, match="no corner is named 'no such corner'"):
+        corners.main()
