@@ -5,6 +5,7 @@ import re
 
 import llvmlite.binding as llvm
 import numpy as np
+import pytest
 
 from tilewright.codegen.cpu import llvm as codegen
 from tilewright.codegen.cpu.scratch import start_of
@@ -27,11 +28,20 @@ def _pool(task, context, n_tasks, threads):
         run(context, i)
 
 
+def runs_here(target: Target) -> bool:
+    """Whether this CPU has the registers and instructions that code for ``target`` uses."""
+    has = [name for name in dir(target) if name.startswith("has_") and getattr(target, name)]
+    return target.vector_bytes <= HOST.vector_bytes and all(getattr(HOST, name) for name in has)
+
+
 class Native:
-    """A compiled kernel; call it with arrays in the order of its parameters, then sizes."""
+    """A compiled kernel; call it with arrays in the order of its parameters, then sizes.
+
+    What is said of the code holds for every target; a call skips the test where this CPU can't run it.
+    """
 
     def __init__(self, kernel, target=HOST, object_bytes=None):
-        self.kernel = kernel
+        self.kernel, self.target = kernel, target
         made = codegen.emit(kernel, target)
         self.scratch = made.scratch
         self.code = object_bytes or codegen.compile_text(made.text, target)
@@ -44,6 +54,8 @@ class Native:
         self.function = ctypes.CFUNCTYPE(None, *types)(self.library[kernel.name])
 
     def __call__(self, *arrays, sizes=(), threads=1):
+        if not runs_here(self.target):
+            pytest.skip(f"this CPU can't run code for {self.target.name}")
         for a, b in zip(arrays, self.kernel.params, strict=True):
             assert a.flags.c_contiguous and a.dtype == b.dtype.numpy, b
         scratch, start = aligned_buffer(self.scratch.n_bytes(threads))

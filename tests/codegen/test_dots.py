@@ -5,7 +5,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from codegen.native import HOST, Native, innermost_loop_spills
+from codegen.native import HOST, Native, innermost_loop_spills, runs_here
 from tilewright.build.kernels import machine_of
 from tilewright.choose.default import RULE_BROKE, schedule
 from tilewright.codegen.cpu import llvm
@@ -18,6 +18,7 @@ from tilewright.tile.pack import packed_array
 from tilewright.tile.verify import verify
 
 TARGETS = (HOST, *map(Target.parse, ("x86-64-v4", "x86-64-v3", "x86-64")))
+RUNNABLE = [target for target in TARGETS if runs_here(target)]
 BF16, BYTES = (types.bf16, types.bf16, types.f32), (types.u8, types.i8, types.i32)
 SIZES = st.integers(1, 70)
 
@@ -53,7 +54,7 @@ def check(m, n, k, kinds, target):
 
 
 @settings(max_examples=25, deadline=None)
-@given(SIZES, SIZES, st.integers(1, 40), st.sampled_from(TARGETS))
+@given(SIZES, SIZES, st.integers(1, 40), st.sampled_from(RUNNABLE))
 @example(37, 100, 257, HOST)
 @example(12, 32, 3000, HOST)  # a panel that is walked in parts
 @example(1, 300, 65, HOST)
@@ -119,7 +120,7 @@ def check_batched(heads, m, n, k, turned, target, symbolic):
 
 
 @settings(max_examples=20, deadline=None)
-@given(st.integers(1, 3), SIZES, SIZES, st.integers(1, 40), st.booleans(), st.sampled_from(TARGETS), st.booleans())
+@given(st.integers(1, 3), SIZES, SIZES, st.integers(1, 40), st.booleans(), st.sampled_from(RUNNABLE), st.booleans())
 @example(2, 33, 40, 21, True, HOST, False)
 @example(2, 33, 40, 21, False, HOST, False)
 @example(2, 33, 40, 21, False, HOST, True)

@@ -26,7 +26,8 @@ def u8(*shape: int) -> np.ndarray:
 
 
 def i8(*shape: int) -> np.ndarray:
-    return RNG.integers(-128, 128, shape).astype(np.int8)
+    """Of seven bits: on CPUs without VNNI ONNX Runtime's own sums of two products stop at 16 bits beyond them."""
+    return RNG.integers(-64, 64, shape).astype(np.int8)
 
 
 def i32(values: Any) -> np.ndarray:
