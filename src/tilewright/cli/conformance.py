@@ -6,6 +6,7 @@ gave a wrong answer, crashed, hung or failed without a reason. Not its business:
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
@@ -21,10 +22,10 @@ from tilewright.cli.compile_run import Json
 from tilewright.core.diag import OptionError
 from tilewright.runtime.files import write_text
 from tilewright.target.target import Target
-from tilewright.tools.conformance import workers
-from tilewright.tools.conformance.coverage import updated_page
+from tilewright.tools.conformance import coverage, workers
 from tilewright.tools.conformance.outcome import Outcome, by_group, by_tag, counts, read_json, table, write_json
 
+PAGE = Path("docs/coverage.md")
 SAVE_SECONDS = 60.0  # a run of hours that is stopped goes on with --resume
 
 
@@ -64,13 +65,28 @@ def register(app: typer.Typer) -> None:
 
 def page_command(
     outcomes: Annotated[Path, typer.Argument(help="A file that --output wrote.", show_default=False)],
-    page: Annotated[Path, typer.Option(help="The page to write.")] = Path("docs/coverage.md"),
+    page: Annotated[Path, typer.Option(help="The page to write; its data lie in a folder beside it.")] = PAGE,
+    note: Annotated[
+        str, typer.Option(help="What a reader should know of the run: its commit, its date, its limits.")
+    ] = "",
 ) -> None:
-    """Write a suite's section of the coverage page from its outcomes."""
+    """Keep a suite's run as data, and write the coverage page from all that are kept."""
     facts, found = read_json(outcomes)
     show.check_writable(page)
-    old = page.read_text(encoding="utf-8") if page.exists() else ""
-    write_text(page, updated_page(old, facts, found))
+    made = coverage.record(facts, found, note)
+    folder = page.with_suffix("")
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / f"{made['suite']}.json", json_text(made))
+    write_text(page, coverage.page(kept_records(folder)))
+
+
+def kept_records(folder: Path) -> list[coverage.Record]:
+    """The records of all suites, in the order of their names."""
+    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
+
+
+def json_text(made: coverage.Record) -> str:
+    return json.dumps(made, indent=1, ensure_ascii=False) + "\n"
 
 
 def _command(known: Known) -> Callable[..., None]:
@@ -81,7 +97,7 @@ def _command(known: Known) -> Callable[..., None]:
         output: Annotated[Path | None, typer.Option(help="Write all outcomes to this JSON file.")] = None,
         resume: Annotated[bool, typer.Option(help="Run only what --output's file lacks.")] = False,
         verbose: Annotated[bool, typer.Option("--verbose", "-v", help="List every case that did not pass.")] = False,
-        json: Json = False,
+        as_json: Json = False,
     ) -> None:
         missing = [p for p in known.packages if find_spec(p) is None]
         if missing:
@@ -101,9 +117,9 @@ def _command(known: Known) -> Callable[..., None]:
             if output is not None:
                 write_json(output, suite.NAME, outcomes, facts)
 
-        outcomes = _run(known.module, suite.NAME, cases, jobs, seconds, found, save, quiet=json)
+        outcomes = _run(known.module, suite.NAME, cases, jobs, seconds, found, save, quiet=as_json)
         save(outcomes)
-        if json:
+        if as_json:
             show.emit_json({"facts": facts, "counts": counts(outcomes), "outcomes": [vars(o) for o in outcomes]})
         else:
             _print(suite.NAME, outcomes, verbose)
