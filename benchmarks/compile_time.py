@@ -28,7 +28,7 @@ def ours(path: Path, cache: Path) -> dict[str, dict[str, float]]:
     import tilewright
     from tilewright.build import driver
     from tilewright.runtime.cache import Cache
-    from tilewright.runtime.model import LoadedModel
+    from tilewright.runtime.python.model import LoadedModel
 
     tilewright.compile(path, cache=False)  # modules imported, LLVM initialised
     result = {}

@@ -21,7 +21,7 @@ import time
 
 import numpy as np
 
-from tilewright.runtime.linker import LinkedLibrary, compile_ir, link
+from tilewright.runtime.cpu.linker import LinkedLibrary, compile_ir, link
 
 MEETING = """
 define internal void @meeting(ptr %ctx, i64 %task) {

@@ -31,7 +31,7 @@ from tilewright.codegen.cpu.peak import PeakMeter
 from tilewright.core import types
 from tilewright.core.compute import Buffer, Computation
 from tilewright.core.types import Array
-from tilewright.runtime.linker import link
+from tilewright.runtime.cpu.linker import link
 from tilewright.target.target import Target
 from tilewright.tile.pack import packed_array
 

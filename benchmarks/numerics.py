@@ -28,7 +28,7 @@ from tilewright.core import types
 from tilewright.core.expr import Sym
 from tilewright.core.graph import Builder, Graph, Pool
 from tilewright.core.types import Array, DType, TensorType
-from tilewright.runtime.model import LoadedModel
+from tilewright.runtime.python.model import LoadedModel
 
 Function = Callable[[Array], Array]
 CHUNK = 1 << 15

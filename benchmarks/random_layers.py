@@ -32,7 +32,7 @@ from torch import nn
 from torch.nn import functional
 
 import tilewright
-from tilewright.runtime.model import CompiledModel
+from tilewright.runtime.python.model import CompiledModel
 
 Layer = tuple[str, nn.Module, Tensors]
 CHANNELS = (3, 8, 16, 17, 24, 32, 48, 64, 96, 100, 128, 160, 192, 256, 320, 384, 512, 768, 1024)

@@ -22,9 +22,9 @@ import tilewright as tw
 from tilewright.build.deploy import export_modules
 from tilewright.build.options import Clock, Options
 from tilewright.frontend.source import import_source
-from tilewright.runtime import routines
+from tilewright.runtime.cpu import routines
+from tilewright.runtime.cpu.linker import link_text
 from tilewright.runtime.errors import ArtifactError
-from tilewright.runtime.linker import link_text
 
 QUICK, MANY = 6, 500
 

@@ -12,7 +12,7 @@ import small_models
 import tilewright as tw
 from tilewright.build.driver import compile_graph
 from tilewright.build.options import Clock
-from tilewright.runtime.model import CompiledModel, LoadedModel
+from tilewright.runtime.python.model import CompiledModel, LoadedModel
 
 
 @pytest.fixture(autouse=True)

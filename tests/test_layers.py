@@ -6,8 +6,9 @@ of a foreign library (in a frontend, the command line, a package's `__init__`) o
 """
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,13 +37,17 @@ LAYERS = {
     "__main__": 11,
 }
 
+RUNTIME_ROOMS = ("runtime", "runtime.cpu", "runtime.python")
+"""What is stored, what works with this process's machine code, and what serves calls from Python: none imports a later
+one. A model in a shared library (`runtime/library.py`) is called from Python too; its documented name is at the top."""
+
 LAZY_FOLDERS = ("frontend/", "integrations/", "tools/conformance/", "cli/")
 LAZY_FILES: dict[str, str] = {
     "build/front.py": "the compiler is loaded only where the cache has no answer",
     "build/driver.py": "ahead-of-time export is loaded only where a model is exported",
     "tools/debug/onnx_part.py": "ONNX is loaded only for ONNX models",
     "tools/debug/peers.py": "PyTorch, ONNX and ONNX Runtime are loaded only where a comparison asks for them",
-    "runtime/routines.py": "SciPy is loaded only for models that decompose matrices, where it is installed",
+    "runtime/cpu/routines.py": "SciPy is loaded only for models that decompose matrices, where it is installed",
     "runtime/signature.py": "cryptography is an extra: only who signs or checks a signature needs it",
 }
 
@@ -138,6 +143,39 @@ def test_imports_point_down(path: Path) -> None:
         if other and not may_import(unit, other):
             wrong.append(f"line {line}: {unit} imports {module}")
     assert wrong == []
+
+
+def test_rooms_of_the_runtime_have_an_order() -> None:
+    rooms = [f"tilewright.{room}" for room in RUNTIME_ROOMS]
+    wrong = []
+    for path in (PACKAGE / "runtime").rglob("*.py"):
+        own = ".".join(path.relative_to(SOURCE).parent.parts)
+        if relative_path(path) == "runtime/library.py" or path.name == "__init__.py":
+            continue
+        for module, line, _ in imports(path):
+            later = [r for r in rooms[rooms.index(own) + 1 :] if module == r or module.startswith(f"{r}.")]
+            wrong += [f"{relative_path(path)} line {line}: {module}"] if later else []
+    assert wrong == []
+
+
+def test_no_imports_go_in_a_circle() -> None:
+    """Between files, when Python loads them: imports for type checkers are not counted, nor those in functions."""
+    names = {".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__"): path for path in FILES}
+    needs = {name: set(loaded(path, names)) - {name} for name, path in names.items()}
+    assert list(TopologicalSorter(needs).static_order())  # raises CycleError, which names the circle
+
+
+def loaded(path: Path, names: Container[str]) -> Iterator[str]:
+    """Which of `names` importing a file loads; `from package import name` may name a module."""
+    for node in parsed(path).body:
+        match node:
+            case ast.ImportFrom(module=str(module), names=aliases, level=0):
+                found = [f"{module}.{a.name}" if f"{module}.{a.name}" in names else module for a in aliases]
+            case ast.Import(names=aliases):
+                found = [a.name for a in aliases]
+            case _:
+                continue
+        yield from (name for name in found if name in names)
 
 
 @every_file

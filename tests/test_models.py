@@ -14,7 +14,7 @@ import torch
 from benchmarks import zoo
 
 import tilewright as tw
-from tilewright.runtime.model import LoadedModel
+from tilewright.runtime.python.model import LoadedModel
 
 BOUND = 1e-4
 QUICK_ONNX = {"mlp", "resnet50", "bert_base", "llama_decode"}  # PyTorch's exporter is what costs the time here

@@ -16,7 +16,7 @@ from frontend.onnx_build import info, model, node
 from small_models import convnet, language_model, numbers
 from tilewright.build.driver import compile_graph
 from tilewright.core.evaluate import evaluate_graph
-from tilewright.runtime.model import LoadedModel
+from tilewright.runtime.python.model import LoadedModel
 
 ROOT = Path(__file__).parents[1]
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
@@ -136,7 +136,7 @@ def test_two_models_share_one_pool(saved: Path) -> None:
         import sys
         import numpy as np
         import tilewright as tw
-        from tilewright.runtime.linker import pool_workers
+        from tilewright.runtime.cpu.linker import pool_workers
         a, b = (tw.load(sys.argv[1], threads=3) for _ in range(2))
         x = np.ones((8, 100, 64), np.float32)
         assert np.array_equal(a(x), b(x))
@@ -151,7 +151,7 @@ def test_one_cpu_gives_one_thread(saved: Path) -> None:
         import numpy as np
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
         import tilewright as tw
-        from tilewright.runtime.linker import pool_workers
+        from tilewright.runtime.cpu.linker import pool_workers
         m = tw.load(sys.argv[1])
         m(np.ones((8, 100, 64), np.float32))
         print(m.threads, pool_workers(), len(os.listdir("/proc/self/task")))

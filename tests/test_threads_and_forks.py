@@ -16,7 +16,8 @@ THREADS = """
     from small_models import language_model
     from tilewright.core.evaluate import evaluate_graph
     from tilewright.build.driver import compile_graph
-    from tilewright.runtime import entry, linker
+    from tilewright.runtime.python import entry
+    from tilewright.runtime.cpu import linker
 
     n_models, n_threads, path, kind = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
     as_given = as_array = lambda x: x
@@ -190,7 +191,7 @@ BUSY = """
     import llvmlite.binding.ffi as ffi
     from small_models import language_model
     from tilewright.build.driver import compile_graph
-    from tilewright.runtime import llvm_fork
+    from tilewright.runtime.cpu import llvm_fork
     from tilewright.runtime.errors import ResourceError
 
     x = __import__("numpy").ones((1, 2, 64), "float32")

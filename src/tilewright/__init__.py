@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         ResourceError,
         TilewrightError,
     )
-    from tilewright.runtime.model import LoadedModel, load
+    from tilewright.runtime.python.model import LoadedModel, load
     from tilewright.target.target import Target
     from tilewright.tools.debug.compare import compare
     from tilewright.tools.debug.reduce import reduce
@@ -36,8 +36,8 @@ _HOMES = {
     "compare": "tools.debug.compare",
     "reduce": "tools.debug.reduce",
     "refresh": "integrations.torch_compile.weights",
-    "load": "runtime.model",
-    "LoadedModel": "runtime.model",
+    "load": "runtime.python.model",
+    "LoadedModel": "runtime.python.model",
     "decompose": "frontend.torch.custom_ops",
     "FallbackWarning": "integrations.torch_compile.capture",
     "Target": "target.target",

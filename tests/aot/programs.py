@@ -14,7 +14,7 @@ import pytest
 from tilewright.aot.elf import ElfObject
 from tilewright.aot.export import Exported
 from tilewright.core.types import Array
-from tilewright.runtime.model import CompiledModel
+from tilewright.runtime.python.model import CompiledModel
 from tilewright.runtime.shapes import ShapeBinder
 
 ROOT = Path(__file__).parents[2]

@@ -16,8 +16,8 @@ from tilewright.build.driver import compile_graph
 from tilewright.graph.interp import run
 from tilewright.integrations.torch_compile import weights as dynamo_weights
 from tilewright.integrations.torch_compile.backend import make_backend
-from tilewright.runtime import watch
-from tilewright.runtime.pages import page_tracker
+from tilewright.runtime.python import watch
+from tilewright.runtime.python.pages import page_tracker
 
 
 def interpreted(graph: Any, **options: Any) -> Any:

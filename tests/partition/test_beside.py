@@ -15,7 +15,7 @@ from tilewright.core.estimates import Times
 from tilewright.frontend.source import import_source
 from tilewright.partition.beside import Item, arrange
 from tilewright.partition.program import Call
-from tilewright.runtime.model import LoadedModel
+from tilewright.runtime.python.model import LoadedModel
 from tilewright.target.target import Target
 
 

@@ -17,7 +17,7 @@ from runtime.tiny import TARGET, scale_model, scale_parts
 from tilewright.runtime import artifact
 from tilewright.runtime.errors import ArtifactError
 from tilewright.runtime.manifest import TargetSpec
-from tilewright.runtime.model import LoadedModel, load
+from tilewright.runtime.python.model import LoadedModel, load
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
 

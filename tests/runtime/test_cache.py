@@ -19,7 +19,7 @@ from tilewright.runtime.artifact import Artifact
 from tilewright.runtime.cache import Cache
 from tilewright.runtime.digest import digest_bytes
 from tilewright.runtime.files import write_atomically
-from tilewright.runtime.model import LoadedModel
+from tilewright.runtime.python.model import LoadedModel
 
 X = np.ones((2, 4), np.float32)
 

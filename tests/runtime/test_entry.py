@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.tiny import copy_model, gate_model, scale_model
-from tilewright.runtime import entry
 from tilewright.runtime.errors import ExecutionError, InputError
 from tilewright.runtime.manifest import TensorSpec
-from tilewright.runtime.model import LoadedModel
+from tilewright.runtime.python import entry
+from tilewright.runtime.python.model import LoadedModel
 
 DTYPES = ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "float16", "bfloat16", "float32", "float64"]
 

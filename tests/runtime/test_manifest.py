@@ -19,8 +19,8 @@ from tilewright.runtime.manifest import (
     TensorSpec,
     WeightsSpec,
 )
-from tilewright.runtime.model import LoadedModel
 from tilewright.runtime.plan import Planner
+from tilewright.runtime.python.model import LoadedModel
 
 
 def full_manifest() -> Manifest:

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.tiny import scale_model
-from tilewright.runtime.memory import RECYCLED_FROM, ResultPool
 from tilewright.runtime.plan import OutputPlan
+from tilewright.runtime.python.memory import RECYCLED_FROM, ResultPool
 from tilewright.runtime.values import ALIGNMENT, Array, address_of
 
 LARGE = 4 * RECYCLED_FROM

@@ -87,7 +87,7 @@ def test_one_cpu_gives_one_worker(monkeypatch: pytest.MonkeyPatch) -> None:
         sys.path.insert(0, "tests")
         import numpy as np
         from runtime.tiny import scale_model
-        from tilewright.runtime.linker import pool_workers
+        from tilewright.runtime.cpu.linker import pool_workers
         model = scale_model(threads=None)
         assert model.threads == 1
         assert model(np.ones((64, 4), np.float32)).min() == 12

@@ -27,11 +27,11 @@ from tilewright.aot.system import System, system_of
 from tilewright.aot.weights_file import weights_header
 from tilewright.core.diag import OptionError
 from tilewright.core.types import Array
+from tilewright.runtime.cpu.pool import MAX_THREADS
 from tilewright.runtime.digest import digest_bytes
 from tilewright.runtime.files import write_atomically
 from tilewright.runtime.host import misfit
 from tilewright.runtime.manifest import Manifest, TargetSpec
-from tilewright.runtime.pool import MAX_THREADS
 from tilewright.target.target import Target
 
 WEIGHTS = ("auto", "embedded", "file")

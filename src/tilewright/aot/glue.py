@@ -1,4 +1,4 @@
-"""The C functions of an exported model, as LLVM text: what ``runtime.plan`` and ``runtime.model`` do, in native code.
+"""The C functions of an exported model, as LLVM text: what ``runtime.python`` does, in native code.
 
 In: an ``Interface`` and a ``System``. Out: a module's text that defines ``NAME_info``, ``NAME_bind``,
 ``NAME_workspace``, ``NAME_input_shape``, ``NAME_output_shape``, ``NAME_create``, ``NAME_run``, ``NAME_result_shape``,

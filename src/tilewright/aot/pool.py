@@ -1,13 +1,13 @@
 """The threads of an exported object: the runtime's pool, or a loop where there is none.
 
 In: a ``System`` and how many threads a model may use. Out: LLVM text that defines ``tw_parallel_for``.
-Not its business: how the pool works (``runtime.pool``).
+Not its business: how the pool works (``runtime.cpu.pool``).
 """
 
 from __future__ import annotations
 
 from tilewright.aot.system import System
-from tilewright.runtime.pool import pool_ir
+from tilewright.runtime.cpu.pool import pool_ir
 
 POOL_SYMBOLS = ("tw_parallel_for", "tw_pool_reset", "tw_pool_spin", "tw_pool_workers")
 

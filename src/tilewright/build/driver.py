@@ -57,7 +57,7 @@ from tilewright.runtime.manifest import (
     TargetSpec,
     TensorSpec,
 )
-from tilewright.runtime.model import CompiledModel, LoadedModel
+from tilewright.runtime.python.model import CompiledModel, LoadedModel
 from tilewright.runtime.structure import Convention
 from tilewright.runtime.threads import checked_threads, default_threads
 from tilewright.runtime.version import __version__

@@ -16,7 +16,7 @@ from tilewright.runtime.answers import Keyed, find_answer, keyed_source, questio
 from tilewright.runtime.artifact import Artifact
 from tilewright.runtime.cache import Cache
 from tilewright.runtime.host import misfit
-from tilewright.runtime.model import CompiledModel, LoadedModel
+from tilewright.runtime.python.model import CompiledModel, LoadedModel
 from tilewright.runtime.threads import checked_threads
 
 

@@ -35,14 +35,14 @@ from tilewright.frontend.onnx.given import (
     Sizes,
 )
 from tilewright.frontend.onnx.importer import InputShapes, declared_inputs, import_for_call
-from tilewright.runtime.arguments import checked_feeds
 from tilewright.runtime.errors import InputError, Violation
 from tilewright.runtime.fields import MAX_INTEGER
 from tilewright.runtime.manifest import Manifest, TargetSpec, TensorSpec
-from tilewright.runtime.model import CompiledModel, LoadedModel
 from tilewright.runtime.once import ForkLock
 from tilewright.runtime.plan import input_error
-from tilewright.runtime.report import Report
+from tilewright.runtime.python.arguments import checked_feeds
+from tilewright.runtime.python.model import CompiledModel, LoadedModel
+from tilewright.runtime.python.report import Report
 from tilewright.runtime.values import as_array, read_safely
 
 MAX_KEPT = 64

@@ -26,7 +26,7 @@ from tilewright.frontend.onnx import table as onnx_ops
 from tilewright.frontend.torch.aten import table as aten
 from tilewright.runtime import artifact
 from tilewright.runtime.cache import Cache
-from tilewright.runtime.model import CompiledModel
+from tilewright.runtime.python.model import CompiledModel
 from tilewright.runtime.threads import default_threads
 from tilewright.target.target import Target, aliases_of, named_targets
 

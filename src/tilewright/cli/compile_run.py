@@ -19,7 +19,7 @@ from tilewright.core.diag import OptionError
 from tilewright.core.types import Array
 from tilewright.runtime.errors import InputError
 from tilewright.runtime.files import replacing
-from tilewright.runtime.model import CompiledModel, load
+from tilewright.runtime.python.model import CompiledModel, load
 
 _KINDS = "A model: ONNX (.onnx), an exported PyTorch program (.pt2), a graph's text (.txt)"
 Model = Annotated[Path, typer.Argument(help=f"{_KINDS} or compiled (.tw).", show_default=False)]

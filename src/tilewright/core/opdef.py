@@ -85,8 +85,8 @@ class OpDef:
     ``operands`` are names; a last name that starts with ``*`` takes any number. ``reference`` is the meaning, in
     NumPy, on concrete arrays and attributes without symbols. ``samples`` draws valid calls from a generator.
     ``bound`` is for ops whose data decide a size, which their attribute ``count`` names: the most that it can be.
-    ``routine`` is for an op with a ``kernel`` that a library has too: its name in ``runtime.routines``, and the sizes
-    that it is told, or None where the kernel is better. Where the process has that library, it is called instead.
+    ``routine`` is for an op with a ``kernel`` that a library has too: its name in ``runtime.cpu.routines``, and the
+    sizes that it is told, or None where the kernel is better. Where the process has that library, it is called instead.
     """
 
     name: str

@@ -3,7 +3,7 @@
 In: batches of matrices ``[..., m, n]``, f32 or f64. Out: values in order, and vectors.
 Not its business: what is made of them (pseudo-inverse, rank), which frontends spell.
 
-Where the process has LAPACK it is called (``runtime.routines``). The kernels are for where it is not: Jacobi's
+Where the process has LAPACK it is called (``runtime.cpu.routines``). The kernels are for where it is not: Jacobi's
 rotations, cyclic for eigenvalues and one-sided for singular values (Hestenes), in f64, ``SWEEPS`` times through all
 pairs, which is beyond convergence. Right, not fast. Signs of vectors, and vectors of equal values, are left open by the
 definitions: the two ways differ in them.

@@ -4,7 +4,7 @@ In: batches of matrices ``[..., m, n]``, f32 or f64. Out: factors in LAPACK's la
 Not its business: what is made of factors (inverse, determinant, solve), which frontends spell; QR (``qr``),
 eigenvalues (``eigen``).
 
-Where the process has LAPACK it is called (``runtime.routines``). The kernels are for where it is not: outer-product
+Where the process has LAPACK it is called (``runtime.cpu.routines``). The kernels are for where it is not: outer-product
 forms of Cholesky and LU (Golub and Van Loan, 3.2 and 4.2). Right, not fast: no blocking.
 """
 

@@ -37,7 +37,7 @@ from tilewright.partition.program import (
 )
 from tilewright.partition.projections import Core
 from tilewright.partition.weights import Fill, Weights
-from tilewright.runtime.routines import PREFIX
+from tilewright.runtime.cpu.routines import PREFIX
 
 Result = tuple[Node, int]
 LAY_OUT = "lay_out"

@@ -27,7 +27,7 @@ class Pointer:
 
 @dataclass(frozen=True)
 class Routine:
-    """A library's form of a kernel (``runtime.routines``): its symbol, the op's operands and results, and its sizes."""
+    """A library's form of a kernel (``runtime.cpu.routines``): symbol, operands and results of the op, sizes."""
 
     symbol: str
     args: tuple[Pointer, ...]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     )
     from tilewright.runtime.library import LibraryModel
     from tilewright.runtime.manifest import Manifest
-    from tilewright.runtime.model import CompiledModel, LoadedModel, load
+    from tilewright.runtime.python.model import CompiledModel, LoadedModel, load
 
 __all__ = [
     "Artifact",
@@ -53,11 +53,11 @@ _HOME = {
     "Environment": "env",
     "ExecutionError": "errors",
     "InputError": "errors",
-    "CompiledModel": "model",
+    "CompiledModel": "python.model",
     "LibraryModel": "library",
-    "LoadedModel": "model",
+    "LoadedModel": "python.model",
     "Violation": "errors",
-    "load": "model",
+    "load": "python.model",
     "Manifest": "manifest",
     "ObjectImage": "artifact",
     "ResourceError": "errors",

@@ -20,12 +20,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from tilewright.runtime.arguments import ArgumentReader, checked_feeds
 from tilewright.runtime.errors import ArtifactError, ExecutionError, InputError, ResourceError, Violation
 from tilewright.runtime.manifest import Manifest, SymbolSpec, TargetSpec, TensorSpec
-from tilewright.runtime.memory import ResultPool
 from tilewright.runtime.once import ForkLock, in_forked_child
 from tilewright.runtime.plan import OutputPlan, Planner
+from tilewright.runtime.python.arguments import ArgumentReader, checked_feeds
+from tilewright.runtime.python.memory import ResultPool
 from tilewright.runtime.record import check_files
 from tilewright.runtime.signature import check_signature
 from tilewright.runtime.threads import checked_threads

@@ -21,7 +21,7 @@ from tilewright.build.options import Clock, Options
 from tilewright.codegen.cpu.peak import PeakMeter
 from tilewright.core.graph import Graph
 from tilewright.core.types import Array
-from tilewright.runtime.model import LoadedModel
+from tilewright.runtime.python.model import LoadedModel
 from tilewright.runtime.threads import default_threads
 from tilewright.target.target import Target
 

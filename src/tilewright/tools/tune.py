@@ -24,7 +24,7 @@ from tilewright.choose.default import schedule_with_steps
 from tilewright.core.diag import OptionError
 from tilewright.core.graph import Graph
 from tilewright.core.types import Array
-from tilewright.runtime.model import LoadedModel
+from tilewright.runtime.python.model import LoadedModel
 from tilewright.runtime.threads import default_threads
 from tilewright.target.target import Target
 from tilewright.target.tile import Machine

@@ -4,9 +4,9 @@ In: a ``Beside`` and its calls. Out: in the function at hand a call of the threa
 Not its business: which calls (``partition.beside``), a kernel's parts (``codegen.cpu.llvm`` emits ``NAME.part``).
 
 The task's context is the program's own parameters, so that a task finds addresses as the program does. Threads have
-tasks in equal number, in the pool's order (``runtime.pool``: each begins with its own range): first the calls that are
-run whole, dealt out like cards, the longest first; then every other call's chunks, the same part of each kernel for a
-thread, so that it finds what it wrote in its own cache. Who is done early takes tasks of others.
+tasks in equal number, in the pool's order (``runtime.cpu.pool``: each begins with its own range): first the calls that
+are run whole, dealt out like cards, the longest first; then every other call's chunks, the same part of each kernel for
+a thread, so that it finds what it wrote in its own cache. Who is done early takes tasks of others.
 """
 
 from __future__ import annotations

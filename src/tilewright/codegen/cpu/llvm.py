@@ -27,7 +27,7 @@ from tilewright.codegen.cpu.scratch import FLAG_BYTES
 from tilewright.codegen.cpu.split import Splits
 from tilewright.codegen.cpu.writer import Val
 from tilewright.codegen.errors import CodegenError
-from tilewright.runtime.llvm_fork import check_llvm
+from tilewright.runtime.cpu.llvm_fork import check_llvm
 from tilewright.runtime.manifest import ScratchSpec
 from tilewright.runtime.once import ForkLock, once
 from tilewright.target.target import Target

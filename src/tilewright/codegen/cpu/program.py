@@ -7,7 +7,7 @@ called (``runtime``).
 
 ``i32 tw_run(ptr args, ptr dims, ptr weights, ptr memory, i32 threads)`` returns 0, or the number of a check that does
 not hold; ``memory`` has the kernels' scratch for so many threads (``codegen.cpu.scratch``), and behind it the arena.
-Of a program that may take long, ``tw_run`` asks ``tw_poll`` (``runtime.stop_ir``) now and then between two kernels
+Of a program that may take long, ``tw_run`` asks ``tw_poll`` (``runtime.cpu.stop_ir``) now and then between two kernels
 whether to go on, and returns what it says where not. How long it has been since the last time is told by the points
 that kernels compute, since a clock would cost a short call more than that. ``dims`` then has two places more: points
 since then, and a place of ``tw_poll``'s.

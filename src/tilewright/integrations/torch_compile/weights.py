@@ -1,7 +1,7 @@
 """Weights that a captured graph has taken for constants, and whether they still are what they were.
 
 In: the tensors, and the arguments of calls. Out: whether to compile again, and with which constants. Not its business:
-how changes are noticed (``runtime.watch``), compiling (``torch_compile``).
+how changes are noticed (``runtime.python.watch``), compiling (``torch_compile``).
 
 Code for new weights is worth its compile where the weights before them lasted as long as theirs took. Weights that
 change faster than that are inputs from then on: such code is slower, and never out of date.
@@ -12,8 +12,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from tilewright.runtime.python.watch import Watch
 from tilewright.runtime.values import is_cut_short
-from tilewright.runtime.watch import Watch
 
 if TYPE_CHECKING:
     import torch

@@ -20,7 +20,7 @@ from tilewright.core.graph import Graph
 from tilewright.core.passes import Pass
 from tilewright.core.types import Array
 from tilewright.runtime.artifact import Artifact
-from tilewright.runtime.model import LoadedModel
+from tilewright.runtime.python.model import LoadedModel
 from tilewright.runtime.threads import default_threads
 from tilewright.tile.errors import RuleBroke
 from tilewright.tools.debug.kernel import BROKEN

@@ -21,7 +21,7 @@ from tilewright.core.expr import Dim, Sym, evaluate
 from tilewright.core.types import Array
 from tilewright.partition.program import Branch, Call, Copy, LetDim, Pointer, Program, Repeat, SetDim, Step
 from tilewright.runtime.artifact import ObjectImage
-from tilewright.runtime.linker import link
+from tilewright.runtime.cpu.linker import link
 from tilewright.runtime.manifest import ScratchSpec
 from tilewright.runtime.values import aligned_buffer
 from tilewright.tile.ir import Kernel

@@ -19,14 +19,14 @@ from typing import Any
 import llvmlite
 import llvmlite.binding as llvm
 
-from tilewright.runtime import stop_ir
 from tilewright.runtime.cache import Cache
+from tilewright.runtime.cpu import stop_ir
+from tilewright.runtime.cpu.llvm_fork import check_llvm
+from tilewright.runtime.cpu.pool import POOL_ABIS, pool_abi, pool_ir
+from tilewright.runtime.cpu.routines import addresses
 from tilewright.runtime.env import read_environment
 from tilewright.runtime.errors import ArtifactError
-from tilewright.runtime.llvm_fork import check_llvm
 from tilewright.runtime.once import MAKING, in_forked_child, once
-from tilewright.runtime.pool import POOL_ABIS, pool_abi, pool_ir
-from tilewright.runtime.routines import addresses
 
 POOL_SYMBOLS = ("tw_parallel_for", "tw_pool_reset", "tw_pool_spin", "tw_pool_workers")
 

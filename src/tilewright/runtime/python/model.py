@@ -20,21 +20,22 @@ from typing import Any, Self
 import numpy as np
 
 from tilewright.runtime import artifact as artifacts
-from tilewright.runtime.arguments import ArgumentReader, checked_feeds
 from tilewright.runtime.artifact import ObjectImage
-from tilewright.runtime.entry import Entries, Entry
+from tilewright.runtime.cpu.linker import link, raise_stopped
+from tilewright.runtime.cpu.pool import MAX_THREADS
+from tilewright.runtime.cpu.stop_ir import STOPPED
 from tilewright.runtime.errors import ArtifactError, ExecutionError, InputError, ResourceError, Violation
 from tilewright.runtime.files import writing
 from tilewright.runtime.host import check_target
-from tilewright.runtime.linker import link, raise_stopped
 from tilewright.runtime.manifest import Manifest, SymbolSpec, TensorSpec
-from tilewright.runtime.memory import FramePool, ResultPool
 from tilewright.runtime.once import ForkLock, computed
 from tilewright.runtime.plan import Plan, Planner
-from tilewright.runtime.pool import MAX_THREADS
-from tilewright.runtime.report import Report
+from tilewright.runtime.python.arguments import ArgumentReader, checked_feeds
+from tilewright.runtime.python.entry import Entries, Entry
+from tilewright.runtime.python.memory import FramePool, ResultPool
+from tilewright.runtime.python.report import Report
+from tilewright.runtime.python.written import Written, plain_are_apart, read_outputs, tell_tensors, written_inputs
 from tilewright.runtime.shapes import Shape
-from tilewright.runtime.stop_ir import STOPPED
 from tilewright.runtime.structure import Convention, Misfit, build
 from tilewright.runtime.threads import checked_threads, default_threads
 from tilewright.runtime.values import (
@@ -51,7 +52,6 @@ from tilewright.runtime.values import (
     tensor_types,
     to_tensor,
 )
-from tilewright.runtime.written import Written, plain_are_apart, read_outputs, tell_tensors, written_inputs
 
 PLANS_KEPT = 512
 _CONTAINERS = (tuple, list, Mapping)

@@ -33,12 +33,20 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.runtime.linker import LinkedLibrary, link_text
+from tilewright.runtime.cpu.linker import LinkedLibrary, link_text
+from tilewright.runtime.cpu.watch_ir import PYTHON_SYMBOLS, TensorLayout, watch_ir
 from tilewright.runtime.once import ForkLock, in_forked_child, once
-from tilewright.runtime.pages import PAGEMAP_SCAN, SCAN_WORDS, Range, forget_pages, page_ranges, page_tracker, question
-from tilewright.runtime.tensor_layout import tensor_layout
+from tilewright.runtime.python.pages import (
+    PAGEMAP_SCAN,
+    SCAN_WORDS,
+    Range,
+    forget_pages,
+    page_ranges,
+    page_tracker,
+    question,
+)
+from tilewright.runtime.python.tensor_layout import tensor_layout
 from tilewright.runtime.values import Array
-from tilewright.runtime.watch_ir import PYTHON_SYMBOLS, TensorLayout, watch_ir
 
 PIECE_BYTES = 4096
 WORD_BYTES = 8

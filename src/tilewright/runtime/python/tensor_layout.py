@@ -14,8 +14,8 @@ import platform
 import sys
 from typing import Any
 
+from tilewright.runtime.cpu.watch_ir import TensorLayout
 from tilewright.runtime.once import once
-from tilewright.runtime.watch_ir import TensorLayout
 
 _IMPL_WORDS = 20
 """Of a ``TensorImpl``, which has more, and holds its storage offset among them."""

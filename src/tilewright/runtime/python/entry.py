@@ -20,13 +20,13 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.runtime.entry_ir import PYTHON_SYMBOLS, entry_ir
-from tilewright.runtime.linker import link_text, pool, python_symbols
-from tilewright.runtime.memory import RECYCLED_FROM, ResultPool
+from tilewright.runtime.cpu.entry_ir import PYTHON_SYMBOLS, entry_ir
+from tilewright.runtime.cpu.linker import link_text, pool, python_symbols
 from tilewright.runtime.once import ForkLock, in_forked_child, once
 from tilewright.runtime.plan import OutputPlan, Plan
+from tilewright.runtime.python.memory import RECYCLED_FROM, ResultPool
+from tilewright.runtime.python.tensor_layout import tensor_layout
 from tilewright.runtime.shapes import Shape
-from tilewright.runtime.tensor_layout import tensor_layout
 from tilewright.runtime.values import aligned_buffer, to_tensor
 
 Entry = Callable[..., Any]
