@@ -1,5 +1,6 @@
 """Figures in the docs: each says where it is from, and the pages are what the data give."""
 
+import ast
 import json
 import re
 from datetime import date
@@ -9,6 +10,7 @@ import pytest
 from benchmarks import figures
 
 ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "tilewright"
 FOUND = figures.figures()
 COMMAND = re.compile(r"python -m (benchmarks\.\w+)|tilewright (\w+)")
 
@@ -63,3 +65,24 @@ def test_the_first_page_quotes_the_data() -> None:
         nets, best = figure.column("net"), figure.column("best peer / ours")
         mean = figures.geometric_mean([float(x) for net, x in zip(nets, best, strict=True) if x and net != "mlp_micro"])
         assert f"{mean:.2f} times" in text, name
+
+
+TIMING = re.compile(r"\b\d+\.\d+\b|\b\d+ us\b|\b\d+ ms\b")
+ARGUED = {"pool.py": "when a worker sleeps follows from these times alone"}
+CITED = re.compile(r'``docs/(\w+\.md)``\s*\("([^"]+)"')
+
+
+@pytest.mark.parametrize("folder", sorted(p.name for p in PACKAGE.iterdir() if p.is_dir() and p.name != "__pycache__"))
+def test_docstrings_give_the_idea_and_pages_the_timings(folder: str) -> None:
+    """A page that a docstring cites has the heading that it names."""
+    wrong = []
+    for path in sorted((PACKAGE / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Expr(value=ast.Constant(value=str(text))):
+                    if len(TIMING.findall(text)) > 5 and path.name not in ARGUED:
+                        wrong.append(f"{path.name}:{node.lineno}: a table of timings belongs into docs/figures")
+                    for page, heading in CITED.findall(text):
+                        if f"## {' '.join(heading.split())}\n" not in (ROOT / "docs" / page).read_text():
+                            wrong.append(f"{path.name}:{node.lineno}: {page} has no heading {heading!r}")
+    assert wrong == []

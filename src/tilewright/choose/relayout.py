@@ -36,8 +36,8 @@ from tilewright.tile.affine import is_affine, stride_along
 
 MIN_ROWS = 16
 MIN_SCATTERED_ROWS = 320
-"""Results that share rows which are brought together. Heads of 64 columns in one matrix, Zen 5, attention of 128 to 256
-positions 0.98 to 0.99 times as fast, of 384 1.03, of 1,024 (causal) 1.24, of 4,096 1.3."""
+"""Results that share rows which are brought together. Below, as for heads of 64 columns in one matrix and 256 rows,
+the copy takes longer than it saves (``docs/choices.md``, "Heads in one matrix")."""
 MIN_LANES = 8
 
 

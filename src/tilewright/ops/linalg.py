@@ -44,9 +44,8 @@ from tilewright.ops.rules import Types
 from tilewright.ops.stages import Items, clamped, index_value, write
 
 SMALL_SIDE = 64
-"""Rows of matrices up to which our QR factors and triangular systems are faster than a call of LAPACK with its copies,
-measured with f32 on a Zen 4: 512 systems of 3x3 in 27 us to 66, of 64x64 in 11.7 to 14.3, QR of 64x64 in 49 to 74, of
-128x128 in 462 to 320. Cholesky's and LU's routines are no slower at any size."""
+"""Rows of matrices up to which our QR factors and triangular systems are faster than a call of LAPACK with its copies
+(``docs/choices.md``, "Small matrices"). Cholesky's and LU's routines are no slower at any size."""
 
 
 def where_large(name: str, first: TensorType, *further: Dim) -> tuple[str, tuple[Dim, ...]] | None:

@@ -42,8 +42,7 @@ def most_weights(multiplies: int, l2_bytes: int) -> int:
     many f32 in a cycle.
 
     With over ``SLOW`` a block's product takes as long as its weights from beyond the second-level cache, so that in one
-    loop with the scan's own both take longer. Zen 5, 32 in a cycle, one / other: LSTM of 512 with 4 MB and 8 MB of
-    weights 1.05, of 256 1.06, GRU of 256 1.08 times as long as apart; LSTM of 128, 0.75 MB together, 0.95.
+    loop with the scan's own both take longer (``docs/choices.md``, "Recurrent scans").
     """
     return MAX_WEIGHTS if multiplies <= SLOW else min(MAX_WEIGHTS, l2_bytes // 4)
 

@@ -4,32 +4,20 @@ In: a graph after ``layout``. Out: an equal graph. Not its business: which convo
 (``layout``), the product's loops (``tile``).
 
 Where the image comes and goes in N, C order there is another way than channels last: weights times planes, with pixels
-in the lanes, and nothing is transposed. It pays where channels leave lanes idle (17 of 32), or where so few are summed
-that transposes take long beside them. Measured on Zen 5, one thread, 37 x 37 pixels, 257 to 17 channels: 96 to 58 us;
-56 x 56, 64 to 256: 636 to 468; but 256 to 64 552 to 620, and 7 x 7, 512 to 2048, 463 to 697. Few channels, or groups
-of few, leave the most idle: 37 x 37, 100 to 3 20.3 to 6.9; 112 x 112, 3 to 8 19.8 to 6.4; 25 x 25, 90 to 90 in 6 groups
-17.0 to 9.2, in 30 17.9 to 5.5; 28 x 28, 240 to 120 in 30 47.6 to 12.5; 7 x 7, 2048 to 8 15.4 to 10.3.
+in the lanes, and nothing is transposed. It pays in four cases, whose limits are the constants below. Each limit lies
+between sizes that became faster and sizes that became slower: ``docs/choices.md`` ("Windows and planes") has both.
 
-Of a sequence, whose taps are neighbours in its lanes, the same holds for any kernel of stride 1: of 1000 places 17 to
-17 channels, 3 taps, 19.6 to 11.4 us; 37 to 37, 5 taps, 85 to 62; 16 to 16 12.1 to 10.4; but 32 to 32 27.8 to 30.0, 64
-to 64 79 to 107: with more channels that fill vectors Winograd's form is ahead.
+- 1x1 convolutions, where channels leave lanes idle (17 of 32), or where so few are summed that transposes take long
+  beside them. Few channels, or groups of few, leave the most idle.
+- Convolutions of a sequence with stride 1, whose taps are neighbours in its lanes, likewise. With more channels, which
+  fill vectors, Winograd's form is ahead.
+- Convolutions of an image where few planes are summed, because transposes, and what few channels or small groups leave
+  idle, take longer than reading every plane again for each channel.
+- Windows that don't mix channels, where transposes take longer than what the lanes lose that a row of pixels leaves
+  idle: depthwise convolutions and pools of few taps on large images, and pools whose windows don't overlap. Rows of 17
+  pixels leave half of two vectors idle, which pays on large images only.
 
-Of an image, where few planes are summed: then transposes, and what few channels or small groups leave idle, take longer
-than reading every plane again for each channel. 3x3 of 37 x 37, 36 channels in 12 groups 37.7 to 22.1 us; 57 x 57, 100
-in 25 243 to 171; 28 x 28, 256 in 32 202 to 193; 64 x 64, 3 to 3 18.6 to 5.1; 57 x 57, 3 to 17 31.6 to 16.3, 6 to 24
-60.6 to 41.1; 5x5 of 64 x 64, 3 to 3 45.5 to 10.0; but 57 x 57, 16 to 16 44.1 to 75.1, 8 to 32 47.5 to 71.2; 17 x 17, 3
-to 16 2.0 to 2.6; 1x7 of 57 x 57, 3 to 8 12.5 to 17.2; 7x7 of 32 x 32, 32 in 8 groups 75 to 113.
-
-And for windows that don't mix channels: transposes take longer than what the lanes lose that a row of pixels leaves
-idle. Depthwise 3x3 of 28 x 28, 512 channels 304 to 64 us, of 14 x 14, 256 26 to 14; 5x5 of 28 x 28, 128 48 to 38; but
-7x7 of 56 x 56, 96 284 to 329; 3 x 3 of stride 2 of 56 x 56, 144 71 to 55, but 5x5 of 28 x 28, 240 36 to 75. Of pools
-those of few taps on large images, 3x3 maxima of 112 x 112, 32 166 to 76, of stride 2, 64 397 to 66; and those whose
-windows don't overlap: 2 x 2 of 56 x 56, 64 37 to 13, of 7 x 7, 1024 17 to 9. Rows of 17 pixels leave half of two
-vectors idle, and pay where the image is large: depthwise 3x3 of 17 x 17, 1000 channels 90 to 70, 512 110 to 39 (a power
-of two between pixels), 256 37 to 22, but 200 15.7 to 17.1 and 144 10.6 to 12.7; 5x5 of 1000 128 to 175.
-
-An image that is enlarged and then brought into N, C order is brought there first: 21 planes of 32 x 32 to 256 x 256 645
-us to 270.
+An image that is enlarged and then brought into N, C order is brought there first, while it is small.
 """
 
 from __future__ import annotations

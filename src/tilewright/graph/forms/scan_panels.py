@@ -39,13 +39,10 @@ SHARED_BYTES = 1 << 19
 class ScanPanels(Pass):
     """Gives scans of a few sequences their weights in panels.
 
-    Zen 5, one thread, time before over after, one sequence: LSTM of 128 hidden units 1.36, 256 1.32, 512 1.69, 650
-    1.94, 1024 1.35, GRU of 256 1.35, 512 1.67, RNN of 512 1.43; LSTM of 512 with 2 sequences 1.4, with 3 1.26. It
-    does not fire on scans that are not plain (``scans``), on fewer than ``MIN_BYTES`` of weights or more than
-    ``MAX_ROWS`` sequences, on sizes whose panels would be ``MAX_IDLE`` zeros, and, with several of
-    ``n_cores``, on scans without others to run beside that are worth sharing: GRU of 256 with two threads 0.78, LSTM
-    of 128 1.52, 256 and 512 1.0, GRU of 512 1.03. Units of zeros may fill up the last panel (``scan_pads``):
-    LSTM of 257 1.47, 181 1.22, GRU of 257 1.33, 151 1.20, LSTM of 449 with 2 sequences 1.75, with 3 1.29. A core that
+    ``docs/choices.md`` ("Recurrent scans") says what it is worth. It does not fire on scans that are not plain
+    (``scans``), on fewer than ``MIN_BYTES`` of weights or more than ``MAX_ROWS`` sequences, on sizes whose panels would
+    be ``MAX_IDLE`` zeros, and, with several of ``n_cores``, on scans without others to run beside that are worth
+    sharing. Units of zeros may fill up the last panel (``scan_pads``). A core that
     multiplies no more than ``SLOW`` f32 in a cycle, or several sequences, works as long as the second-level cache
     takes to read: then weights must come from beyond that. ``lanes`` is the number of f32 in a vector, ``multiplies``
     what a core multiplies in a cycle.
