@@ -453,7 +453,7 @@ BUGS = (
         "weights", "in1_p"),
     Bug("partition.plan:GraphPlan._call", "range(len(group.root.types))", "reversed(range(len(group.root.types)))",
         sorted_values, "weights", "arguments"),
-    Bug("partition.control:_branch", "for g in _branches(node)", "for g in _branches(node)[::-1]", branch, "partition",
+    Bug("partition.control:_branch", "= _branches(node)", "= _branches(node)[::-1]", branch, "partition",
         "if_"),
     Bug("codegen.cpu.program:Function.branch", "label %{yes}, label %{no}",
         "label %{no}, label %{yes}", branch, "entry",

@@ -323,10 +323,8 @@ def split_graph(
 ) -> SplitGraph:
     """Split a graph that is optimised already; sub-graphs of its control flow still go through ``passes``."""
     kernels = KernelBuilder(target, clock, options.schedule, checks)
-    planner = kernels.planner(passes, options)
     with clock.stage("partition"):
-        program = planner.program(graph, graph.name)
-        kernels.finish_plan(planner)
+        planner, program = kernels.plan(graph, passes, options)
     return SplitGraph(graph, program, kernels, planner, dimension_slots(graph, program))
 
 
@@ -509,9 +507,7 @@ def kernel_texts(graph: Graph, options: Options, stage: str, only: str) -> Itera
     """The text of each kernel at a stage: ``kernels``, ``schedule``, ``tile``, ``llvm``, ``asm``; or the entry's."""
     target = options.machine
     made = KernelBuilder(target, Clock(), options.schedule, default_checks())
-    planner = made.planner(graph_passes(options, target), options)
-    program = planner.program(graph, graph.name)
-    made.finish_plan(planner)
+    _, program = made.plan(graph, graph_passes(options, target), options)
     if stage == "entry":
         slots, shapes = dimension_slots(graph, program), [n.shape for _, n in graph.results()]
         made.texts()

@@ -19,11 +19,12 @@ from tilewright.choose.shares import times_of
 from tilewright.codegen.cpu.dot import dots_of
 from tilewright.codegen.cpu.llvm import compile_text, emit
 from tilewright.core.expr import to_text
+from tilewright.core.graph import Graph
 from tilewright.core.passes import Pass, run_pipeline
-from tilewright.core.types import Array, product
+from tilewright.core.types import product
 from tilewright.partition.computation import GroupComputation
-from tilewright.partition.plan import KernelSpec, Packing, Planner
-from tilewright.partition.program import Call
+from tilewright.partition.plan import KernelSpec, KernelWanted, Packing, Planner
+from tilewright.partition.program import Call, Program
 from tilewright.partition.projections import Core
 from tilewright.partition.work import Work, products_of, work_of
 from tilewright.runtime.artifact import ObjectImage
@@ -34,7 +35,7 @@ from tilewright.target.target import Target
 from tilewright.target.tile import Machine
 from tilewright.tile.errors import ScheduleFileError
 from tilewright.tile.ir import Kernel, Packed, Role, Space
-from tilewright.tile.pack import pack_into, packing_computation
+from tilewright.tile.pack import pack_bytes, packing_computation
 from tilewright.tile.schedule import Schedule
 from tilewright.tile.schedule.book import ScheduleBook, no_code, unknown_kernel
 from tilewright.tile.verify import verify
@@ -85,15 +86,31 @@ class KernelBuilder:
         self.beside: set[str] = set()
         self.process = os.getpid()
 
-    def planner(self, passes: Sequence[Pass], options: Options) -> Planner:
-        """A planner that asks this builder for kernels, and whose sub-graphs go through ``passes``."""
+    def plan(self, graph: Graph, passes: Sequence[Pass], options: Options) -> tuple[Planner, Program]:
+        """The program of a graph: a planner's questions are answered here, sub-graphs go through ``passes``."""
+        planner = self._planner(options)
+        asking = planner.program(graph, graph.name)
+        answer: KernelSpec | Graph | None = None
+        while True:
+            try:
+                wanted = asking.send(answer)
+            except StopIteration as finished:
+                program: Program = finished.value
+                break
+            if isinstance(wanted, KernelWanted):
+                answer = self.schedule(wanted.made, wanted.label)
+            else:
+                answer = run_pipeline(wanted.graph, passes, check=self.checks.verify)
+        self._finish_plan(planner)
+        return planner, program
+
+    def _planner(self, options: Options) -> Planner:
         fuse, large = options.optimize != 0, self.machine.large_bytes
         n_cores = self.target.n_cores if fuse and self.target.has_threads else 1
         core = Core(self.machine.l2_bytes, self.machine.vector_bytes, self.machine.fma_ports)
-        optimise = partial(run_pipeline, passes=passes, check=self.checks.verify)
-        return Planner(self.schedule, optimise, fuse=fuse, large=large, core=core, n_cores=n_cores)
+        return Planner(fuse=fuse, large=large, core=core, n_cores=n_cores)
 
-    def finish_plan(self, planner: Planner) -> None:
+    def _finish_plan(self, planner: Planner) -> None:
         """Note which kernels run beside others, and raise everything that is wrong with the book."""
         for program, _ in planner.plans:
             for b in program.beside:
@@ -116,7 +133,7 @@ class KernelBuilder:
         return spec
 
     def _scheduled(self, made: GroupComputation, name: str) -> Kernel:
-        """By the book where it has the kernel, else by the rules; a mistake in the book waits for ``finish_plan``."""
+        """By the book where it has the kernel, else by the rules; a mistake in the book waits for ``_finish_plan``."""
         found: Scheduled | None = None
         if name in self.book.lines:
             lines = self.book.lines[name]
@@ -209,12 +226,7 @@ def _packing(packed: Packed) -> Packing:
     assert isinstance(n, int)
     shapes = f"{packed.param.shape} {packed.source.shape}"
     layout = f"{shapes} {[s.name for s in packed.grid]} {[to_text(i) for i in packed.index]}"
-    fill = partial(_fill, packed)
-    return Packing(layout, n, fill, packing_computation(packed))
-
-
-def _fill(packed: Packed, out: Array, array: Array) -> None:
-    pack_into(out.view(array.dtype), packed, array)
+    return Packing(layout, n, partial(pack_bytes, packed), packing_computation(packed))
 
 
 def machine_of(target: Target) -> Machine:

@@ -20,7 +20,7 @@ from tilewright.ops.value_bounds import bounds_of
 from tilewright.partition.program import Branch, Carried, LetDim, Pointer, Repeat, Scanned, SetDim, Step
 
 if TYPE_CHECKING:
-    from tilewright.partition.plan import GraphPlan
+    from tilewright.partition.plan import Asking, GraphPlan
 
 
 def data_dims(node: Node) -> list[tuple[Sym, Dim]]:
@@ -45,11 +45,11 @@ def _inner_dims(graph: Graph) -> list[tuple[Sym, Dim]]:
     return list(found.items())
 
 
-def plan_control(plan: GraphPlan, node: Node, step: int) -> list[Callable[[], Step]]:
-    """The steps of a control node; its results already have homes."""
-    if "then_branch" in node.attrs:
-        return _branch(plan, node, step)
-    return _repeat(plan, node, step)
+def plan_control(plan: GraphPlan, node: Node, step: int) -> Asking:
+    """Makers of the steps of a control node, by questions for its sub-graphs; its results already have homes."""
+    steps_of = _branch if "then_branch" in node.attrs else _repeat
+    makers: list[Callable[[], Step]] = yield from steps_of(plan, node, step)
+    return makers
 
 
 def _closed(graph: Graph, operands: Sequence[TensorType], what: str) -> Graph:
@@ -74,10 +74,10 @@ def _joined_dims(node: Node) -> list[tuple[Sym, Dim, Dim]]:
     return [(s, p, q) for s, (p, q) in found.items()]
 
 
-def _branch(plan: GraphPlan, node: Node, step: int) -> list[Callable[[], Step]]:
-    then_program, else_program = (
-        plan.planner.program(plan.planner.prepare(g), f"{plan.name}.{node.serial}.{g.name}") for g in _branches(node)
-    )
+def _branch(plan: GraphPlan, node: Node, step: int) -> Asking:
+    then_graph, else_graph = _branches(node)
+    then_program = yield from plan.planner.sub_program(then_graph, f"{plan.name}.{node.serial}.{then_graph.name}")
+    else_program = yield from plan.planner.sub_program(else_graph, f"{plan.name}.{node.serial}.{else_graph.name}")
     scratch = plan.reserve(_larger(then_program.arena_bytes, else_program.arena_bytes), step)
     dims = _joined_dims(node)
 
@@ -132,9 +132,9 @@ def _repeat_dims(node: Node) -> list[tuple[Sym, Dim]]:
     return [] if most is None else [(s, maximum(most, 0)) for s in found]
 
 
-def _repeat(plan: GraphPlan, node: Node, step: int) -> list[Callable[[], Step]]:
+def _repeat(plan: GraphPlan, node: Node, step: int) -> Asking:
     body, n_carried = _body(node), node.attrs.n_carried
-    program = plan.planner.program(plan.planner.prepare(body), f"{plan.name}.{node.serial}.body")
+    program = yield from plan.planner.sub_program(body, f"{plan.name}.{node.serial}.body")
     carried = node.inputs[2 : 2 + n_carried]
     buffers = [(plan.reserve(c.type.n_bytes, step), plan.reserve(c.type.n_bytes, step)) for c in carried]
     cond = plan.reserve(1, step), plan.reserve(1, step)

@@ -1,15 +1,20 @@
 """From groups to a program: which step reads and writes which memory, in what order.
 
-In: a decomposed graph and a function that schedules a computation. Out: a ``Program`` whose pointers are final, the
-weights that its kernels read, and a record of each kernel for the report.
+In: a decomposed graph. Out: a ``Program`` whose pointers are final, the weights that its kernels read, and a record of
+each kernel for the report.
 Not its business: fusion (``partition.fuse``), offsets in the arena (``partition.memory``), code (``codegen``).
+
+What a plan needs from stages above it, a kernel's schedule and a sub-graph's optimisation, it asks for: planning is a
+generator that yields a :class:`KernelWanted` or a :class:`GraphWanted` and goes on when it is sent the answer. So who
+wires the stages (``build``) calls the planner and the scheduler in turn, and neither calls the other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any, TypeAlias
 
 from tilewright.core.compute import Computation
 from tilewright.core.diag import Loc, join_locs
@@ -76,20 +81,33 @@ class KernelSpec:
     times: Times | None = None
 
 
-Scheduler = Callable[[GroupComputation, str], KernelSpec]
+@dataclass(frozen=True)
+class KernelWanted:
+    """A question for the ``KernelSpec`` of a computation; ``label`` is what the report calls it."""
+
+    made: GroupComputation
+    label: str
+
+
+@dataclass(frozen=True)
+class GraphWanted:
+    """A question for a sub-graph as the passes leave it."""
+
+    graph: Graph
+
+
+Asking: TypeAlias = Generator[KernelWanted | GraphWanted, Any, Any]
 
 
 @dataclass
 class Planner:
-    """Shared by a graph and its sub-graphs: the weights, the scheduler (which makes equal kernels once), the passes.
+    """Shared by a graph and its sub-graphs: the weights, and what planning knows of the machine.
 
     Results of ``large`` bytes or more go to memory. ``caps`` gives each symbol that the data decide the largest value
     it can take. ``plans`` has, in order of their end, the plan behind every program made so far. Kernels run side by
     side where that saves some of ``n_cores`` time.
     """
 
-    schedule: Scheduler
-    prepare: Callable[[Graph], Graph]
     fuse: bool = True
     large: int = LARGE
     core: Core = CORE
@@ -98,12 +116,16 @@ class Planner:
     caps: dict[Sym, Dim] = field(default_factory=dict)
     plans: list[tuple[Program, GraphPlan]] = field(default_factory=list)
 
-    def program(self, graph: Graph, name: str) -> Program:
-        """The program of one graph."""
+    def program(self, graph: Graph, name: str) -> Generator[KernelWanted | GraphWanted, Any, Program]:
+        """The program of one graph that the passes went over."""
         plan = GraphPlan(self, graph, name)
-        made = plan.program()
+        made: Program = yield from plan.program()
         self.plans.append((made, plan))
         return made
+
+    def sub_program(self, graph: Graph, name: str) -> Generator[KernelWanted | GraphWanted, Any, Program]:
+        """The program of a sub-graph, which the passes go over first."""
+        return (yield from self.program((yield GraphWanted(graph)), name))
 
 
 @dataclass(frozen=True)
@@ -137,8 +159,11 @@ class GraphPlan:
         self.steps: list[list[Callable[[], Step]]] = []
         self.caps = planner.caps
 
-    def program(self) -> Program:
-        scheduled = [self._schedule(g) for g in self.parts.groups]
+    def program(self) -> Asking:
+        """The ``Program``, by questions."""
+        scheduled: list[_Scheduled] = []
+        for group in self.parts.groups:
+            scheduled.append((yield from self._schedule(group)))
         runs = self._arrange(scheduled)
         self.parts = replace(self.parts, groups=tuple(scheduled[k].group for run in runs for k in run.calls))
         beside: list[Beside] = []
@@ -146,7 +171,7 @@ class GraphPlan:
             if run.members:
                 beside.append(Beside(sum(map(len, self.steps)), run.members, run.most_threads))
             for k in run.calls:
-                self._place(scheduled[k], step)
+                yield from self._place(scheduled[k], step)
         end = len(runs)
         for node in (*(node for node, _ in self.copies), *self.graph.conditions()):
             self.touch(node, end)
@@ -214,7 +239,7 @@ class GraphPlan:
 
     # --- steps
 
-    def _schedule(self, group: Group) -> _Scheduled:
+    def _schedule(self, group: Group) -> Asking:
         node = group.root
         dims = data_dims(node)
         self.caps.update((symbol, largest(cap, self.caps)) for symbol, cap in dims)
@@ -222,18 +247,12 @@ class GraphPlan:
             return _Scheduled(group, dims)
         made = computation_of(group, self.parts.facts, self.order)
         label = "_".join(n.op.name for n in sorted(group.members, key=self.order.__getitem__))
-        spec = self.planner.schedule(made, label)
-        laid_out = {
-            k: (packing, self._layout_kernel(made.inputs[at], packing))
-            for k, (at, packing) in enumerate(spec.reads)
-            if packing is not None and self.resolve(made.inputs[at])[0].op is not CONST
-        }
+        spec: KernelSpec = yield KernelWanted(made, label)
+        laid_out: dict[int, tuple[Packing, KernelSpec]] = {}
+        for k, (at, packing) in enumerate(spec.reads):
+            if packing is not None and self.resolve(made.inputs[at])[0].op is not CONST:
+                laid_out[k] = packing, (yield _layout_kernel(made.inputs[at], packing))
         return _Scheduled(group, dims, made, spec, laid_out)
-
-    def _layout_kernel(self, node: Node, packing: Packing) -> KernelSpec:
-        """The kernel that lays a run-time operand out as another kernel reads it."""
-        c = packing.computation
-        return self.planner.schedule(GroupComputation(c, (node,), frozenset(), computation_text(c)), LAY_OUT)
 
     def _arrange(self, scheduled: list[_Scheduled]) -> list[Run]:
         """Which groups run at one time, in an order that is right."""
@@ -260,7 +279,7 @@ class GraphPlan:
             items.append(Item(before, own, scratch, times, root in kept))
         return arrange(items, self.planner.n_cores)
 
-    def _place(self, s: _Scheduled, step: int) -> None:
+    def _place(self, s: _Scheduled, step: int) -> Asking:
         """Memory and steps of a group; what is placed at one ``step`` shares no memory."""
         node = s.group.root
         for k, t in enumerate(node.types):
@@ -268,7 +287,7 @@ class GraphPlan:
         if s.made is None or s.spec is None:
             for i in node.inputs:
                 self.touch(i, step)
-            self.steps.append(plan_control(self, node, step))
+            self.steps.append((yield from plan_control(self, node, step)))
             return
         for i in s.made.inputs:
             self.touch(i, step)
@@ -327,6 +346,12 @@ class GraphPlan:
         data, weights = home.attrs.data, self.planner.weights
         at = weights.add(data, packing.layout, packing.n_bytes, packing.fill, label=home.loc.text)
         return Pointer("weights", at)
+
+
+def _layout_kernel(node: Node, packing: Packing) -> KernelWanted:
+    """The kernel that lays a run-time operand out as another kernel reads it."""
+    c = packing.computation
+    return KernelWanted(GroupComputation(c, (node,), frozenset(), computation_text(c)), LAY_OUT)
 
 
 def _assumed(n_bytes: Dim) -> int:

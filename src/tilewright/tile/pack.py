@@ -55,6 +55,11 @@ def pack_into(out: Array, packed: Packed, source: Array) -> None:
         out[...] = _gathered(source, grid, index, grid_shape)
 
 
+def pack_bytes(packed: Packed, out: Array, array: Array) -> None:
+    """``pack_into`` for memory that has no dtype yet: ``out`` is ``uint8``."""
+    pack_into(out.view(array.dtype), packed, array)
+
+
 def _without_quotients(
     packed: Packed, shape: tuple[int, ...]
 ) -> tuple[tuple[Sym, ...], tuple[Dim, ...], tuple[int, ...]]:
