@@ -1,7 +1,8 @@
 """The rule for a nest whose short loops choose among values made of the same elements: all of them at one time.
 
 ``out[k, j] = (a[j] + b[j] if k == 0 else a[j] - b[j])``, and so every pass of a Fourier transform: the loop ``k`` is
-copied inside of vectors of ``j``, each copy knows its value, and what copies share is computed once for a vector.
+copied inside of vectors of ``j``, each copy knows its value, and what copies share is computed once for a vector
+(``codegen.cpu.shared``).
 
 In: a builder and a nest. Out: steps. Not its business: which expression is best (``ops.butterflies``).
 """
@@ -49,6 +50,6 @@ def butterflies(b: Builder, machine: Machine, nest: Nest, choosing: list[str], w
         outer, inner = [*outer, f"{last}_o"], [f"{last}_i"]
     for name in choosing:
         b.do("kind", name, "unroll")
-    b.do("reorder", *outer, *choosing, *inner)
+    b.do("reorder", *outer, *inner, *choosing)
     if threads:
         parallel(b, machine, outer[:2])

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tilewright.codegen.cpu import dot, parallel, split
+from tilewright.codegen.cpu import dot, parallel, shared, split
 from tilewright.codegen.cpu.analysis import MAX_LANES_PER_BYTE, MAX_UNROLL
 from tilewright.codegen.cpu.lanes import Lanes, Patterns, mask_of
 from tilewright.codegen.cpu.registers import Key, NarrowError, Slot
@@ -218,6 +218,8 @@ class Loops:
     def _copies(self, f: For, extent: Dim, ctx: Lanes) -> None:
         """Unrolled copies; those that may not exist at run time sit behind a branch."""
         if f.loop.kind is Kind.DOT and dot.emit(self.fn, f, extent, ctx):
+            return
+        if f.loop.kind is Kind.UNROLL and shared.emit(self.fn, f, ctx):
             return
         hi = self._upper(f)
         if hi is None or hi > MAX_UNROLL:
