@@ -6,7 +6,8 @@ Not its business: other lengths (``fourier``), what a pass computes (``ops.fouri
 Every pass takes ``r`` elements that lie apart, and neighbours of all of them are lanes of vectors. After Stockham, a
 pass puts its ``r`` results in front of those neighbours, so that the last pass leaves everything in order. Two forms:
 
-* by batch: the signals are turned over, ``[n, batch]``, the batch is the neighbours, and all is turned back at the end;
+* by batch: the signals are turned over, ``[n, batch]``, the batch is the neighbours, and all is turned back at the end,
+  in blocks of a cache line of signals where the batch has whole ones;
 * by rows: ``n = n1 * n2``, and neighbours along ``n2`` are lanes for the passes over ``n1``; after one transposition
   those along ``n1`` are for the passes over ``n2`` (the four steps of Gentleman and Sande 1966).
 
@@ -37,6 +38,9 @@ LARGEST_PRIME = 13
 MOVED = 2.0
 """What reading or writing a part of an element costs, in additions."""
 FEWEST_LANES = 8
+LINE = 16
+"""Signals side by side in a block: f32 numbers of a cache line. Among all signals of a large batch elements lie whole
+pages apart, on the same few lines of the cache, and each pass of radix 16 takes two to five times as long."""
 
 
 def fits(n: int, batch: Dim) -> bool:
@@ -54,8 +58,9 @@ def complex_transform(b: Builder, x: Pair, sign: int) -> Pair:
     outer, n = x.shape[:-1], _length(x.re)
     batch = product(outer)
     if _is_by_batch(batch):
-        made = _columns(b, b(ops.reshape, _over(b, x, batch), shape=(1, n, 1, 2, batch)), "armcs", n, sign)
-        made = b(ops.transpose, b(ops.reshape, made, shape=(2, n, batch)), perm=(2, 1, 0))
+        blocks, lanes = _blocks(batch)
+        made = _columns(b, b(ops.reshape, _over(b, x, batch), shape=(blocks, n, 1, 2, lanes)), "armcs", n, sign)
+        made = b(ops.transpose, b(ops.reshape, made, shape=(blocks, 2, n, lanes)), perm=(0, 3, 2, 1))
         return from_parts(b, b(ops.reshape, made, shape=(*outer, n, 2)))
     made = _rows(b, _joined(b, (x.re, x.im), (batch, 1, n)), n, sign)
     return Pair(*(b(ops.reshape, _cut(b, made, 1, k, 1), shape=(*outer, n)) for k in range(2)))
@@ -69,17 +74,18 @@ def transform_of_real(b: Builder, x: Node, sign: int) -> Pair:
     rest, half = n // r, r // 2 + 1
     table = b.const(_table(sign, half, rest, n, "m" if by_batch else "s"), x.dtype)
     if by_batch:
-        x = b(ops.transpose, b(ops.reshape, x, shape=(batch, n)), perm=(1, 0))
-        x = b(ops.reshape, x, shape=(1, r, rest, 1, batch))
+        blocks, lanes = _blocks(batch)
+        x = b(ops.transpose, b(ops.reshape, x, shape=(blocks, lanes, n)), perm=(0, 2, 1))
+        x = b(ops.reshape, x, shape=(blocks, r, rest, 1, lanes))
         x = _pass(b, x, r, sign, "real", "armcs", "amcrs", table if rest > 1 else None)
         if rest > 1:
-            x = _columns(b, b(ops.reshape, x, shape=(1, rest, 1, 2, half * batch)), "armcs", rest, sign)
-        x = b(ops.transpose, b(ops.reshape, x, shape=(2, rest, half, batch)), perm=(1, 2, 0, 3))
-        return _back(b, _cut(b, _unfolded(b, x, r, 2), 0, 0, n_out), (*outer, n_out))
+            x = _columns(b, b(ops.reshape, x, shape=(blocks, rest, 1, 2, half * lanes)), "armcs", rest, sign)
+        x = b(ops.transpose, b(ops.reshape, x, shape=(blocks, 2, rest, half, lanes)), perm=(0, 2, 3, 1, 4))
+        return _back(b, _cut(b, _unfolded(b, x, r, 1), 1, 0, n_out), (*outer, n_out))
     x = _pass(b, b(ops.reshape, x, shape=(batch, r, 1, 1, rest)), r, sign, "real", "armcs", "armcs", table)
     x = _rows(b, b(ops.reshape, x, shape=(batch * half, 2, rest)), rest, sign)
     x = b(ops.transpose, b(ops.reshape, x, shape=(batch, half, 2, rest)), perm=(3, 1, 2, 0))
-    x = b(ops.transpose, _cut(b, _unfolded(b, x, r, 2), 0, 0, n_out), perm=(2, 0, 1))
+    x = b(ops.transpose, _cut(b, _unfolded(b, x, r, 0), 0, 0, n_out), perm=(2, 0, 1))
     return from_parts(b, b(ops.reshape, x, shape=(*outer, n_out, 2)))
 
 
@@ -91,16 +97,19 @@ def transform_to_real(b: Builder, x: Pair, n: int, sign: int) -> Node:
     rest, half = n // r, r // 2 + 1
     table = b.const(_table(sign, half, rest, n, "m" if by_batch else "s"), x.dtype)
     if by_batch:
-        y = b(ops.reshape, _over(b, x, batch), shape=(n // 2 + 1, 2, batch))
-        y = _cut(b, b(ops.reshape, _whole(b, y, n, 0, 1), shape=(rest, r, 2, batch)), 1, 0, half)
+        blocks, lanes = _blocks(batch)
+        y = b(ops.reshape, _over(b, x, batch), shape=(blocks, n // 2 + 1, 2, lanes))
+        y = _cut(b, b(ops.reshape, _whole(b, y, n, 1, 2), shape=(blocks, rest, r, 2, lanes)), 2, 0, half)
         if rest > 1:
-            y = b(ops.reshape, b(ops.transpose, y, perm=(2, 0, 1, 3)), shape=(1, 2, rest, 1, half * batch))
-            y = b(ops.reshape, _columns(b, y, "acrms", rest, sign), shape=(1, 2, rest, half, batch))
+            y = b(ops.transpose, y, perm=(0, 3, 1, 2, 4))
+            y = _columns(b, b(ops.reshape, y, shape=(blocks, 2, rest, 1, half * lanes)), "acrms", rest, sign)
+            y = b(ops.reshape, y, shape=(blocks, 2, rest, half, lanes))
             y = _pass(b, y, r, sign, "hermitian", "acmrs", "armcs", table)
         else:
-            y = b(ops.reshape, y, shape=(1, half, 1, 2, batch))
+            y = b(ops.reshape, y, shape=(blocks, half, 1, 2, lanes))
             y = _pass(b, y, r, sign, "hermitian", "armcs", "armcs")
-        return b(ops.reshape, b(ops.transpose, b(ops.reshape, y, shape=(n, batch)), perm=(1, 0)), shape=(*outer, n))
+        y = b(ops.transpose, b(ops.reshape, y, shape=(blocks, n, lanes)), perm=(0, 2, 1))
+        return b(ops.reshape, y, shape=(*outer, n))
     whole = [mirrored(b, b(ops.reshape, part, shape=(batch, n // 2 + 1)), n, k) for k, part in enumerate((x.re, x.im))]
     folded = [_cut(b, b(ops.reshape, part, shape=(batch, rest, r)), 2, 0, half) for part in whole]
     turned = [b(ops.transpose, part, perm=(0, 2, 1)) for part in folded]
@@ -238,18 +247,23 @@ def _length(x: Node) -> int:
     return n
 
 
+def _blocks(batch: Dim) -> tuple[Dim, Dim]:
+    """Blocks of signals, and signals side by side in each: lines of the cache where they come out even."""
+    return (batch // LINE, LINE) if isinstance(batch, int) and batch % LINE == 0 else (1, batch)
+
+
 def _over(b: Builder, x: Pair, batch: Dim) -> Node:
-    """``[n, 2, batch]`` of a batch of signals."""
-    n = _length(x.re)
-    rows = b(ops.reshape, join_parts(b, x), shape=(batch, 2 * n))
-    return b(ops.transpose, rows, perm=(1, 0))
+    """``[blocks, n * 2, lanes]`` of a batch of signals."""
+    blocks, lanes = _blocks(batch)
+    rows = b(ops.reshape, join_parts(b, x), shape=(blocks, lanes, 2 * _length(x.re)))
+    return b(ops.transpose, rows, perm=(0, 2, 1))
 
 
 def _back(b: Builder, x: Node, shape: tuple[Dim, ...]) -> Pair:
-    """The pair of ``shape`` of what lies as ``[n, 2, batch]``."""
-    n, batch = shape[-1], product(shape[:-1])
+    """The pair of ``shape`` of what lies as ``[blocks, n, 2, lanes]``."""
+    n, (blocks, lanes) = shape[-1], _blocks(product(shape[:-1]))
     assert isinstance(n, int)
-    rows = b(ops.transpose, b(ops.reshape, x, shape=(2 * n, batch)), perm=(1, 0))
+    rows = b(ops.transpose, b(ops.reshape, x, shape=(blocks, 2 * n, lanes)), perm=(0, 2, 1))
     return from_parts(b, b(ops.reshape, rows, shape=(*shape, 2)))
 
 
@@ -267,13 +281,13 @@ def _cut(b: Builder, x: Node, axis: int, start: int, count: int) -> Node:
     return b(ops.slice, x, starts=starts, stops=stops, steps=(1,) * len(x.shape))
 
 
-def _unfolded(b: Builder, x: Node, r: int, part_axis: int) -> Node:
-    """``[n, 2, batch]`` of ``[n // r, r // 2 + 1, 2, batch]``, the places that are no multiple of ``r`` and so on."""
-    rest, others = int(x.shape[0]), (r - 1) // 2  # type: ignore[arg-type]
+def _unfolded(b: Builder, x: Node, r: int, axis: int) -> Node:
+    """``[.., n, 2, lanes]`` of ``[.., n // r, r // 2 + 1, 2, lanes]``, whose ``n // r`` is ``axis``."""
+    rest, others = int(x.shape[axis]), (r - 1) // 2  # type: ignore[arg-type]
     if others > 0:
-        mirror = b(ops.reverse, _cut(b, x, 1, 1, others), axes=(0, 1))
-        x = b(ops.concat, x, _conjugate(b, mirror, part_axis), axis=1)
-    return b(ops.reshape, x, shape=(rest * r, *x.shape[2:]))
+        mirror = b(ops.reverse, _cut(b, x, axis + 1, 1, others), axes=(axis, axis + 1))
+        x = b(ops.concat, x, _conjugate(b, mirror, axis + 2), axis=axis + 1)
+    return b(ops.reshape, x, shape=(*x.shape[:axis], rest * r, *x.shape[axis + 2 :]))
 
 
 def _whole(b: Builder, x: Node, n: int, axis: int, part_axis: int) -> Node:
