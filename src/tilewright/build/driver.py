@@ -324,7 +324,7 @@ def split_graph(
     """Split a graph that is optimised already; sub-graphs of its control flow still go through ``passes``."""
     kernels = KernelBuilder(target, clock, options.schedule, checks)
     with clock.stage("partition"):
-        planner, program = kernels.plan(graph, passes, options)
+        program, planner = kernels.plan(graph, passes, options)
     return SplitGraph(graph, program, kernels, planner, dimension_slots(graph, program))
 
 
@@ -507,7 +507,7 @@ def kernel_texts(graph: Graph, options: Options, stage: str, only: str) -> Itera
     """The text of each kernel at a stage: ``kernels``, ``schedule``, ``tile``, ``llvm``, ``asm``; or the entry's."""
     target = options.machine
     made = KernelBuilder(target, Clock(), options.schedule, default_checks())
-    _, program = made.plan(graph, graph_passes(options, target), options)
+    program, _ = made.plan(graph, graph_passes(options, target), options)
     if stage == "entry":
         slots, shapes = dimension_slots(graph, program), [n.shape for _, n in graph.results()]
         made.texts()

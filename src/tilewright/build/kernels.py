@@ -1,7 +1,7 @@
-"""From the computations that a plan asks for to their object code, each distinct one made once.
+"""From an optimised graph to a program of kernels and to their object code, each distinct one made once.
 
-In: computations, a target, perhaps a file of schedules. Out: ``KernelSpec`` for the planner, then objects, in order.
-Not its business: which ops share a kernel (``partition``), by which rules one is scheduled (``tile``).
+In: a graph, a target, perhaps a file of schedules. Out: a program, then objects, in order.
+Not its business: which ops share a kernel (``partition``), by which rules one is scheduled (``choose``).
 """
 
 from __future__ import annotations
@@ -14,18 +14,20 @@ from functools import partial
 from hashlib import sha256
 
 from tilewright.build.options import Clock, Options
-from tilewright.choose.default import OnBroken, Scheduled, forgive, refuse, schedule_by, schedule_with_steps
+from tilewright.choose.default import OnBroken, forgive, refuse, schedule_by, schedule_with_steps
 from tilewright.choose.shares import times_of
 from tilewright.codegen.cpu.dot import dots_of
 from tilewright.codegen.cpu.llvm import compile_text, emit
 from tilewright.core.expr import to_text
-from tilewright.core.graph import Graph
+from tilewright.core.graph import CONST, Graph, Node
 from tilewright.core.passes import Pass, run_pipeline
 from tilewright.core.types import product
-from tilewright.partition.computation import GroupComputation
-from tilewright.partition.plan import KernelSpec, KernelWanted, Packing, Planner
+from tilewright.partition.computation import GroupComputation, computation_text
+from tilewright.partition.grouped import Grouped, GroupedGraph, group_graph, optimise_inner
+from tilewright.partition.plan import Planner
 from tilewright.partition.program import Call, Program
 from tilewright.partition.projections import Core
+from tilewright.partition.scheduled import LAY_OUT, KernelSpec, Packing, ScheduledGraph, ScheduledGroup
 from tilewright.partition.work import Work, products_of, work_of
 from tilewright.runtime.artifact import ObjectImage
 from tilewright.runtime.env import read_environment
@@ -86,36 +88,45 @@ class KernelBuilder:
         self.beside: set[str] = set()
         self.process = os.getpid()
 
-    def plan(self, graph: Graph, passes: Sequence[Pass], options: Options) -> tuple[Planner, Program]:
-        """The program of a graph: a planner's questions are answered here, sub-graphs go through ``passes``."""
-        planner = self._planner(options)
-        asking = planner.program(graph, graph.name)
-        answer: KernelSpec | Graph | None = None
-        while True:
-            try:
-                wanted = asking.send(answer)
-            except StopIteration as finished:
-                program: Program = finished.value
-                break
-            if isinstance(wanted, KernelWanted):
-                answer = self.schedule(wanted.made, wanted.label)
-            else:
-                answer = run_pipeline(wanted.graph, passes, check=self.checks.verify)
-        self._finish_plan(planner)
-        return planner, program
+    def plan(self, graph: Graph, passes: Sequence[Pass], options: Options) -> tuple[Program, Planner]:
+        """The program of an optimised graph; graphs within its control flow go through ``passes`` first.
 
-    def _planner(self, options: Options) -> Planner:
+        Raises everything that is wrong with the file of schedules.
+        """
+        optimise = partial(run_pipeline, passes=passes, check=self.checks.verify)
         fuse, large = options.optimize != 0, self.machine.large_bytes
-        n_cores = self.target.n_cores if fuse and self.target.has_threads else 1
         core = Core(self.machine.l2_bytes, self.machine.vector_bytes, self.machine.fma_ports)
-        return Planner(fuse=fuse, large=large, core=core, n_cores=n_cores)
-
-    def _finish_plan(self, planner: Planner) -> None:
-        """Note which kernels run beside others, and raise everything that is wrong with the book."""
-        for program, _ in planner.plans:
-            for b in program.beside:
-                self.beside.update(s.kernel for s in program.steps[b.first :][: len(b.members)] if isinstance(s, Call))
+        grouped = group_graph(graph, optimise_inner(graph, optimise), fuse=fuse, large=large, core=core)
+        planner = Planner(self.target.n_cores if fuse and self.target.has_threads else 1)
+        program = planner.program(self.schedule_groups(grouped), graph.name)
+        for made, _ in planner.plans:
+            for b in made.beside:
+                self.beside.update(s.kernel for s in made.steps[b.first :][: len(b.members)] if isinstance(s, Call))
         self._check_book()
+        return program, planner
+
+    def schedule_groups(self, of: GroupedGraph) -> ScheduledGraph:
+        """Every group with its kernel, and with those that lay run-time operands out as that one reads them."""
+
+        def scheduled(grouped: Grouped) -> ScheduledGroup:
+            made = grouped.made
+            if made is None:
+                return ScheduledGroup(grouped)
+            spec = self.schedule(made, grouped.label)
+            laid_out = {
+                k: (packing, self._layout_kernel(made.inputs[at], packing))
+                for k, (at, packing) in enumerate(spec.reads)
+                if packing is not None and of.resolve(made.inputs[at])[0].op is not CONST
+            }
+            return ScheduledGroup(grouped, spec, laid_out)
+
+        groups = tuple(map(scheduled, of.groups))
+        return ScheduledGraph(of, groups, {n: tuple(map(self.schedule_groups, g)) for n, g in of.inner.items()})
+
+    def _layout_kernel(self, node: Node, packing: Packing) -> KernelSpec:
+        """The kernel that lays a run-time operand out as another kernel reads it."""
+        c = packing.computation
+        return self.schedule(GroupComputation(c, (node,), frozenset(), computation_text(c)), LAY_OUT)
 
     def schedule(self, made: GroupComputation, label: str) -> KernelSpec:
         """The kernel of a computation; equal computations share one."""
@@ -133,8 +144,8 @@ class KernelBuilder:
         return spec
 
     def _scheduled(self, made: GroupComputation, name: str) -> Kernel:
-        """By the book where it has the kernel, else by the rules; a mistake in the book waits for ``_finish_plan``."""
-        found: Scheduled | None = None
+        """By the book where it has the kernel, else by the rules; a mistake in the book waits for the plan's end."""
+        found = None
         if name in self.book.lines:
             lines = self.book.lines[name]
             try:

@@ -24,8 +24,9 @@ from tilewright.core.shapes import bind_shape
 from tilewright.core.types import Array, product
 from tilewright.partition.computation import computation_of
 from tilewright.partition.fuse import Group
-from tilewright.partition.plan import LAY_OUT, GraphPlan, KernelSpec
+from tilewright.partition.plan import GraphPlan
 from tilewright.partition.program import Branch, Call, Program, Repeat, Step
+from tilewright.partition.scheduled import LAY_OUT, KernelSpec
 from tilewright.tile.pack import packed_array
 from tilewright.tools.debug.kernel import Case, diagnose, front
 from tilewright.tools.debug.machine import Frame, Machine, Memory, Native, bytes_at, bytes_of
@@ -75,11 +76,11 @@ class _Walk:
     ) -> None:
         self.parts, self.program, self.plan, self.values = parts, program, plan, values
         self.machine, self.how = machine, how
-        self.caps = {s: machine.size(d) for s, d in plan.caps.items() if s not in machine.sizes}
+        self.caps = {s: machine.size(d) for s, d in parts.split.planner.caps.items() if s not in machine.sizes}
         sizes = {**machine.sizes, **self.caps}
         machine.sizes = sizes
-        self.inputs = [Memory.of(values.of(n)) for n in plan.graph.inputs]
-        self.outputs = [Memory(machine.size(n.type.n_bytes)) for n in plan.graph.outputs]
+        self.inputs = [Memory.of(values.of(n)) for n in plan.of.graph.inputs]
+        self.outputs = [Memory(machine.size(n.type.n_bytes)) for n in plan.of.graph.outputs]
         self.arena = Memory(machine.size(program.arena_bytes))
         self.frame = Frame(tuple(m.address for m in (*self.inputs, *self.outputs)), self.arena.address)
         self.writers: list[tuple[int, int, str]] = []
@@ -88,7 +89,7 @@ class _Walk:
         rows: list[Row] = []
         groups = list(self._groups())
         for k, (group, steps) in enumerate(groups):
-            members = sorted(group.members, key=self.plan.order.__getitem__)
+            members = sorted(group.members, key=self.plan.of.order.__getitem__)
             name, loc = " ".join(n.op.name for n in members), join_locs([n.loc for n in members])
             tell(f"{name} at {loc}", k, len(groups))
             fault = self._misread(group, steps, name, loc)
@@ -105,7 +106,7 @@ class _Walk:
     def _groups(self) -> Iterator[tuple[Group, tuple[Step, ...]]]:
         """Groups with their steps, which stand in the program in the same order."""
         at = 0
-        for group, makers in zip(self.plan.parts.groups, self.plan.steps, strict=True):
+        for group, makers in zip(self.plan.groups, self.plan.steps, strict=True):
             yield group, self.program.steps[at : at + len(makers)]
             at += len(makers)
 
@@ -144,7 +145,7 @@ class _Walk:
                 case Call() if step.ops == (LAY_OUT,):  # it has one operand: what the call behind it reads in a layout
                     pass
                 case Call():
-                    made = computation_of(group, self.plan.parts.facts, self.plan.order)
+                    made = computation_of(group, self.plan.of.parts.facts, self.plan.of.order)
                     spec = self.parts.split.kernels.specs[made.text]
                     for (k, packing), pointer in zip(spec.reads, step.args, strict=False):
                         if packing is None:
@@ -176,20 +177,20 @@ class _Walk:
 
     def _false_view(self, node: Node) -> Node | None:
         """The view on the way to a node's memory that has other elements than what it is a view of."""
-        while node in self.plan.parts.views:
-            inner = self.plan.parts.views[node]
+        while node in self.plan.of.parts.views:
+            inner = self.plan.of.parts.views[node]
             if not np.array_equal(bytes_of(self.values.of(node)), bytes_of(self.values.of(inner))):
                 return node
             node = inner
         return None
 
     def _source(self, node: Node) -> Node:
-        return self.plan.resolve(node)[0]
+        return self.plan.of.resolve(node)[0]
 
     def _wrong_weights(self, group: Group, step: Call, name: str, loc: Loc) -> Fault | None:
         """Do re-laid constants lie where the kernel reads them?"""
         kernel = self.parts.split.kernels.kernels[step.kernel]
-        made = computation_of(group, self.plan.parts.facts, self.plan.order)
+        made = computation_of(group, self.plan.of.parts.facts, self.plan.of.order)
         by_name = {b.name: n for b, n in zip(made.computation.inputs, made.inputs, strict=True)}
         packed = {p.param: p for p in kernel.packed}
         for b, pointer in zip(kernel.params, step.args, strict=True):
@@ -226,13 +227,13 @@ class _Walk:
         return difference, fault
 
     def _place(self, root: Node, k: int) -> int:
-        return self.machine.address(self.plan.result_pointer((root, k)), self.frame)
+        return self.machine.address(self.plan.places.result_pointer((root, k)), self.frame)
 
     def _result(self, root: Node, k: int, address: int, like: Array) -> Array:
         return bytes_at(address, like.nbytes).copy().view(like.dtype).reshape(like.shape)
 
     def _case(self, group: Group, sizes: dict[Sym, int]) -> Case:
-        facts, order = self.plan.parts.facts, self.plan.order
+        facts, order = self.plan.of.parts.facts, self.plan.of.order
         return Case(group, facts, order, self.values, sizes, self.parts.split.kernels.target, self.machine.threads)
 
     def _outside(
@@ -297,7 +298,7 @@ class _Walk:
             fault = self._inside(step.body, node.attrs["body"], given)
             if fault is not None:
                 return fault
-            results = values_of(_plan_of(self.parts, step.body).graph, given).outputs()
+            results = values_of(_plan_of(self.parts, step.body).of.graph, given).outputs()
             go, carried = results[0], list(results[1 : 1 + n])
         return None
 
@@ -307,7 +308,7 @@ class _Walk:
         if checked.fault is not None:
             return checked.fault
         plan = _plan_of(self.parts, program)
-        values = values_of(plan.graph, given)
+        values = values_of(plan.of.graph, given)
         machine = Machine(self.machine.native, self.parts.weights, values.sizes, self.machine.threads)
         return _Walk(self.parts, program, plan, values, machine, self.how).run(lambda *_: None).fault
 
@@ -315,11 +316,11 @@ class _Walk:
 
     def _wrong_output(self) -> Fault | None:
         """After every kernel was right: are all outputs where the caller looks for them?"""
-        for k, node in enumerate(self.plan.graph.outputs):
+        for k, node in enumerate(self.plan.of.graph.outputs):
             want = self.values.of(node)
             got = front(self.outputs[k].array((want.size,), want.dtype), want)
             if not np.array_equal(bytes_of(got), bytes_of(want)):
-                problem = Difference(problem=f'output "{self.plan.graph.output_names[k]}" is not where it is read')
+                problem = Difference(problem=f'output "{self.plan.of.graph.output_names[k]}" is not where it is read')
                 return Fault("memory", "outputs", node.op.name, node.loc, problem)
         return None
 
