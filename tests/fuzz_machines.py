@@ -20,7 +20,7 @@ from tilewright.core.diag import CompileError
 from tilewright.core.expr import Sym
 from tilewright.core.graph import Node
 from tilewright.core.types import Array
-from tilewright.target import aarch64, arm, riscv, wasm, x86
+from tilewright.target.target import named_targets
 from tilewright.tools.conformance.outcome import Status
 from tilewright.tools.conformance.workers import Case
 
@@ -28,7 +28,7 @@ NAME = "machines"
 COUNT = 20_000
 TARGETS_PER_SEED = 3
 LARGEST_SIZE = 150
-MACHINES = (*x86.MACHINES, *aarch64.MACHINES, *arm.MACHINES, *riscv.MACHINES, *wasm.MACHINES)
+MACHINES = tuple(t.name for t in named_targets())
 WITH_BF16 = ("znver4", "sapphirerapids", "native")
 TYPES = (*types.DTYPES, types.bf16, types.f16, types.bf16, types.i16, types.i8)
 

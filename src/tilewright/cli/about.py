@@ -28,7 +28,7 @@ from tilewright.runtime import artifact
 from tilewright.runtime.cache import Cache
 from tilewright.runtime.python.model import CompiledModel
 from tilewright.runtime.threads import default_threads
-from tilewright.target.target import Target, aliases_of, named_targets
+from tilewright.target.target import Target, named_targets
 
 CAPABILITIES = ("fma", "masks", "f16c", "bf16", "vnni")
 PACKAGES = ("numpy", "llvmlite", "ml_dtypes", "onnx", "torch", "onnxruntime")
@@ -107,7 +107,7 @@ def _target_row(t: Target) -> dict[str, str]:
     able = [n for n in (*CAPABILITIES, "f64", "dotprod", "i8mm") if getattr(t, f"has_{n}")]
     return {
         "target": t.name,
-        "also": "" if t.is_native else ", ".join(aliases_of(t.name)),
+        "also": "" if t.is_native else ", ".join(t.aliases),
         "triple": t.triple,
         "cpu": t.cpu,
         "vector bits": str(t.vector_bytes * 8),

@@ -1,6 +1,6 @@
 """32-bit Arm: Armv7-A with NEON under Linux, and Cortex-M without an operating system.
 
-In: nothing. Out: ``Machine`` rows. Not its business: boards, memory maps, start-up code.
+In: a machine of which nothing is known. Out: rows of ``Target``. Not its business: boards, memory maps, start-up code.
 
 NEON on Armv7 flushes denormal numbers to zero. Cortex-M4's and M33's registers are single floats; M0+ and M3 have no
 floating point, and M4, M33 none of double precision: LLVM then calls the compiler's run-time library.
@@ -10,31 +10,47 @@ from __future__ import annotations
 
 from collections.abc import Set
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from tilewright.target.isa import Machine
+if TYPE_CHECKING:
+    from tilewright.target.target import Target
 
-_NEON = Machine("armv7-unknown-linux-gnueabihf", "generic", "+neon", pointer_bytes=4, fma_ports=1, l2_bytes=512 << 10)
-_BARE = Machine(
-    "thumbv7em-unknown-none-eabihf", "cortex-m4", relocation="static", pointer_bytes=4, vector_bytes=4,
-    n_vector_registers=32, has_threads=False, has_f64=False, has_fma=True, fma_ports=1, l1_bytes=16 << 10,
-    l2_bytes=64 << 10, llc_bytes=64 << 10, load_ports=1, issue_width=1.0, has_prefetch=False,
-)  # fmt: skip
-_SOFT = replace(_BARE, has_fma=False, n_vector_registers=8)
 
-MACHINES: dict[str, Machine] = {
-    "armv7-neon": replace(_NEON, aliases=("armv7",)),
-    "cortex-a7": replace(_NEON, cpu="cortex-a7", has_fma=True),
-    "cortex-a9": replace(_NEON, cpu="cortex-a9"),
-    "cortex-m0plus": replace(_SOFT, triple="thumbv6m-unknown-none-eabi", cpu="cortex-m0plus", aliases=("cortex-m0",)),
-    "cortex-m3": replace(_SOFT, triple="thumbv7m-unknown-none-eabi", cpu="cortex-m3"),
-    "cortex-m4": _BARE,
-    "cortex-m7": replace(_BARE, cpu="cortex-m7", has_f64=True, has_round=True, issue_width=2.0),
-    "cortex-m33": replace(_BARE, triple="thumbv8m.main-unknown-none-eabihf", cpu="cortex-m33"),
-    "cortex-m55": replace(
-        _BARE, triple="thumbv8.1m.main-unknown-none-eabihf", cpu="cortex-m55", vector_bytes=16, n_vector_registers=8,
-        has_f64=True, has_round=True, has_masks=True, loses_gathers=True,
-    ),
-}  # fmt: skip
+def machines(unknown: Target) -> dict[str, Target]:
+    """Each machine by name: what is ``unknown`` with what is known."""
+    neon = replace(
+        unknown,
+        triple="armv7-unknown-linux-gnueabihf",
+        cpu="generic",
+        features="+neon",
+        pointer_bytes=4,
+        fma_ports=1,
+        l2_bytes=512 << 10,
+    )
+    bare = replace(
+        unknown, triple="thumbv7em-unknown-none-eabihf", cpu="cortex-m4", relocation="static", pointer_bytes=4,
+        vector_bytes=4, n_vector_registers=32, has_threads=False, has_f64=False, has_fma=True, fma_ports=1,
+        l1_bytes=16 << 10, l2_bytes=64 << 10, llc_bytes=64 << 10, load_ports=1, issue_width=1.0, has_prefetch=False,
+    )  # fmt: skip
+    soft = replace(bare, has_fma=False, n_vector_registers=8)
+
+    return {
+        "armv7-neon": replace(neon, aliases=("armv7",)),
+        "cortex-a7": replace(neon, cpu="cortex-a7", has_fma=True),
+        "cortex-a9": replace(neon, cpu="cortex-a9"),
+        "cortex-m0plus": replace(
+            soft, triple="thumbv6m-unknown-none-eabi", cpu="cortex-m0plus", aliases=("cortex-m0",)
+        ),
+        "cortex-m3": replace(soft, triple="thumbv7m-unknown-none-eabi", cpu="cortex-m3"),
+        "cortex-m4": bare,
+        "cortex-m7": replace(bare, cpu="cortex-m7", has_f64=True, has_round=True, issue_width=2.0),
+        "cortex-m33": replace(bare, triple="thumbv8m.main-unknown-none-eabihf", cpu="cortex-m33"),
+        "cortex-m55": replace(
+            bare, triple="thumbv8.1m.main-unknown-none-eabihf", cpu="cortex-m55", vector_bytes=16, n_vector_registers=8,
+            has_f64=True, has_round=True, has_masks=True, loses_gathers=True,
+        ),
+    }  # fmt: skip
+
 
 _NEON_BIT, _VFPV4_BIT, _DIVIDE_BITS = 1 << 12, 1 << 16, 3 << 17
 """Of Linux's word about the CPU."""

@@ -1,13 +1,13 @@
-"""The machine that code is made for: capabilities that passes and schedules read, never names.
+"""The machine that code is made for, as one frozen record: capabilities that every stage reads, never names.
 
-In: ``"native"`` or a machine's name. Out: a frozen ``Target``. Not its business: what an instruction looks like
-(``codegen.cpu.llvm``).
+In: ``"native"`` or a machine's name. Out: a ``Target``. Not its business: what a CPU can do (a row in the file of its
+instruction set), what an instruction looks like (``codegen.cpu.llvm``).
 """
 
 from __future__ import annotations
 
 import platform
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
 import llvmlite.binding as llvm
@@ -16,15 +16,8 @@ from tilewright.runtime.host import cache_sizes
 from tilewright.runtime.threads import available_cpus
 from tilewright.target import aarch64, arm, riscv, wasm, x86
 from tilewright.target.errors import UnknownTargetError
-from tilewright.target.isa import Machine
+from tilewright.target.tile import MANY_COPIES
 
-_TABLE: dict[str, Machine] = {
-    **x86.MACHINES,
-    **aarch64.MACHINES,
-    **arm.MACHINES,
-    **riscv.MACHINES,
-    **wasm.MACHINES,
-}
 SMALL_COPIES = 4
 _TRIPLES = {
     ("x86_64", "windows"): "x86_64-pc-windows-msvc",
@@ -33,15 +26,15 @@ _TRIPLES = {
     ("aarch64", "macos"): "arm64-apple-macosx11.0.0",
 }
 """Other systems by instruction set and the name that a target's ends with."""
-_ALIASES: dict[str, str] = {alias: name for name, m in _TABLE.items() for alias in m.aliases}
 
 
 @dataclass(frozen=True)
 class Target:
-    """What the code generator and the schedules may rely on. ``name`` is for people; nothing compares it.
+    """What every stage may rely on. ``name`` and ``aliases`` are for people; nothing compares them.
 
     ``features`` is LLVM's feature string; ``abi``, ``code_model``, ``relocation`` and ``attributes`` are what else it
-    must be told (``target.isa``). ``has_threads``: a parallel loop may ask the thread pool. ``has_f64``:
+    must be told: the convention of calls where the triple leaves a choice, the models of code and of relocation, and
+    what every function says of itself. ``has_threads``: a parallel loop may ask the thread pool. ``has_f64``:
     instructions for double precision. ``has_fma``: for ``a * b + c``, of double precision where there is that;
     ``fma_ports`` units for it take a vector every ``fma_cycles``.
     ``has_masks``: masked loads, stores and arithmetic are as cheap as plain ones. ``has_gather``: a gather beats scalar
@@ -55,41 +48,42 @@ class Target:
     ``max_copies`` is the most copies of a loop's body that a kernel may hold.
     """
 
-    name: str
     triple: str
     cpu: str
-    features: str
-    abi: str
-    code_model: str
-    relocation: str
-    attributes: str
-    pointer_bytes: int
-    vector_bytes: int
-    n_vector_registers: int
-    has_threads: bool
-    has_f64: bool
-    has_fma: bool
-    fma_ports: int
-    fma_cycles: int
-    load_ports: int
-    issue_width: float
-    has_masks: bool
-    has_gather: bool
-    loses_gathers: bool
-    has_scalef: bool
-    has_round: bool
-    has_f16c: bool
-    has_bf16: bool
-    has_saturation: bool
-    has_vnni: bool
-    has_dotprod: bool
-    has_i8mm: bool
-    has_prefetch: bool
-    l1_bytes: int
-    l2_bytes: int
-    llc_bytes: int
-    n_cores: int
-    max_copies: int
+    features: str = ""
+    abi: str = ""
+    code_model: str = "default"
+    relocation: str = "pic"
+    attributes: str = ""
+    pointer_bytes: int = 8
+    vector_bytes: int = 16
+    n_vector_registers: int = 16
+    has_threads: bool = True
+    has_f64: bool = True
+    has_fma: bool = False
+    fma_ports: int = 2
+    fma_cycles: int = 1
+    load_ports: int = 2
+    issue_width: float = 4.0
+    has_masks: bool = False
+    has_gather: bool = False
+    loses_gathers: bool = False
+    has_scalef: bool = False
+    has_round: bool = False
+    has_f16c: bool = False
+    has_bf16: bool = False
+    has_saturation: bool = True
+    has_vnni: bool = False
+    has_dotprod: bool = False
+    has_i8mm: bool = False
+    has_prefetch: bool = True
+    l1_bytes: int = 32 << 10
+    l2_bytes: int = 256 << 10
+    llc_bytes: int = 8 << 20
+    n_cores: int = 1
+    max_copies: int = MANY_COPIES
+    name: str = ""
+    aliases: tuple[str, ...] = ()
 
     @staticmethod
     def parse(name: str) -> Target:
@@ -105,7 +99,7 @@ class Target:
         machine = _TABLE.get(canonical) or _on_other_system(name)
         if machine is None:
             raise UnknownTargetError(f"there is no target {name!r}", remedy=_remedy(name))
-        return _from_machine(canonical, machine, n_cores=available_cpus())
+        return replace(machine, name=canonical, n_cores=available_cpus())
 
     @staticmethod
     def host() -> Target:
@@ -114,12 +108,11 @@ class Target:
         features = llvm.get_host_cpu_features()
         if platform.machine().lower() in ("x86_64", "amd64"):
             flags = {name for name, on in features.items() if on}
-            machine = x86.from_features(cpu, features.flatten(), flags)
+            machine = x86.from_features(_TABLE, cpu, features.flatten(), flags)
         else:
-            machine = Machine(llvm.get_default_triple(), cpu, features.flatten(), has_fma=True, has_round=True)
+            machine = Target(llvm.get_default_triple(), cpu, features.flatten(), has_fma=True, has_round=True)
         l1, l2, llc = _host_caches(machine)
-        target = _from_machine("native", machine, n_cores=available_cpus())
-        return replace(target, l1_bytes=l1, l2_bytes=l2, llc_bytes=llc)
+        return replace(machine, name="native", n_cores=available_cpus(), l1_bytes=l1, l2_bytes=l2, llc_bytes=llc)
 
     def for_size(self) -> Target:
         """The same machine with small code: one thread, few copies of loops' bodies, short instructions."""
@@ -141,6 +134,18 @@ class Target:
         return self.name == "native"
 
 
+_UNKNOWN = Target("", "")
+"""What a row says nothing about is as here."""
+_TABLE: dict[str, Target] = {
+    **x86.machines(_UNKNOWN),
+    **aarch64.machines(_UNKNOWN),
+    **arm.machines(_UNKNOWN),
+    **riscv.machines(_UNKNOWN),
+    **wasm.machines(_UNKNOWN),
+}
+_ALIASES: dict[str, str] = {alias: name for name, m in _TABLE.items() for alias in m.aliases}
+
+
 def target_names() -> list[str]:
     """Every name that :meth:`Target.parse` accepts."""
     return ["native", *sorted([*_TABLE, *_ALIASES])]
@@ -149,11 +154,6 @@ def target_names() -> list[str]:
 def named_targets() -> list[Target]:
     """Every machine that has a name here, with that name, in the order of its instruction set's file."""
     return [Target.parse(name) for name in _TABLE]
-
-
-def aliases_of(name: str) -> tuple[str, ...]:
-    """Other names of a machine."""
-    return _TABLE[name].aliases
 
 
 def _remedy(name: str) -> str:
@@ -165,7 +165,7 @@ def _remedy(name: str) -> str:
     return f"did you mean {near[0]}? Else {known}" if near else known
 
 
-def _on_other_system(name: str) -> Machine | None:
+def _on_other_system(name: str) -> Target | None:
     """The machine ``NAME-SYSTEM`` for a system other than the table's."""
     stem, _, system = name.rpartition("-")
     machine = _TABLE.get(_ALIASES.get(stem, stem))
@@ -173,12 +173,7 @@ def _on_other_system(name: str) -> Machine | None:
     return None if machine is None or triple is None else replace(machine, triple=triple)
 
 
-def _from_machine(name: str, machine: Machine, n_cores: int) -> Target:
-    facts = {f.name: getattr(machine, f.name) for f in fields(machine) if f.name != "aliases"}
-    return Target(name=name, n_cores=n_cores, **facts)
-
-
-def _host_caches(fallback: Machine) -> tuple[int, int, int]:
+def _host_caches(fallback: Target) -> tuple[int, int, int]:
     """L1 data, L2 and last-level cache in bytes."""
     sizes = cache_sizes()
     l1, l2 = sizes.get(1, fallback.l1_bytes), sizes.get(2, fallback.l2_bytes)

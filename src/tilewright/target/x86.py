@@ -1,47 +1,54 @@
 """x86-64: the named levels, and how a host's feature flags map to capabilities.
 
-In: LLVM's feature names. Out: ``Machine`` rows and capability fields. Not its business: reading the host.
+In: a machine of which nothing is known, LLVM's feature names. Out:
+rows of ``Target`` and capability fields. Not its business: reading the host.
 """
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from tilewright.target.isa import Machine
+if TYPE_CHECKING:
+    from tilewright.target.target import Target
 
 TRIPLE = "x86_64-unknown-linux-gnu"
 
-_SSE2 = Machine(TRIPLE, "x86-64", fma_ports=1, has_saturation=False)
-_AVX2 = replace(_SSE2, cpu="haswell", vector_bytes=32, has_fma=True, fma_ports=2, has_round=True, has_f16c=True)
-_AVX512 = Machine(
-    TRIPLE,
-    "skylake-avx512",
-    vector_bytes=64,
-    n_vector_registers=32,
-    has_fma=True,
-    has_masks=True,
-    has_gather=True,
-    has_scalef=True,
-    has_round=True,
-    has_f16c=True,
-    has_saturation=False,
-    l2_bytes=1 << 20,
-    llc_bytes=32 << 20,
-)
 
-MACHINES: dict[str, Machine] = {
-    "x86-64": replace(_SSE2, aliases=("sse2",)),
-    "x86-64-v2": replace(_SSE2, cpu="x86-64-v2", has_round=True, aliases=("nehalem",)),
-    "x86-64-v3": replace(_AVX2, aliases=("haswell", "avx2")),
-    "x86-64-v4": replace(_AVX512, aliases=("skylake-avx512", "avx512")),
-    "cascadelake": replace(_AVX512, cpu="cascadelake", has_vnni=True),
-    "sapphirerapids": replace(
-        _AVX512, cpu="sapphirerapids", has_vnni=True, has_bf16=True, l1_bytes=48 << 10, l2_bytes=2 << 20
-    ),
-    "znver4": replace(_AVX512, cpu="znver4", fma_cycles=2, has_vnni=True, has_bf16=True),
-    "znver5": replace(_AVX512, cpu="znver5", has_vnni=True, has_bf16=True, l1_bytes=48 << 10),
-}
+def machines(unknown: Target) -> dict[str, Target]:
+    """Each machine by name: what is ``unknown`` with what is known."""
+    sse2 = replace(unknown, triple=TRIPLE, cpu="x86-64", fma_ports=1, has_saturation=False)
+    avx2 = replace(sse2, cpu="haswell", vector_bytes=32, has_fma=True, fma_ports=2, has_round=True, has_f16c=True)
+    avx512 = replace(
+        unknown,
+        triple=TRIPLE,
+        cpu="skylake-avx512",
+        vector_bytes=64,
+        n_vector_registers=32,
+        has_fma=True,
+        has_masks=True,
+        has_gather=True,
+        has_scalef=True,
+        has_round=True,
+        has_f16c=True,
+        has_saturation=False,
+        l2_bytes=1 << 20,
+        llc_bytes=32 << 20,
+    )
+
+    return {
+        "x86-64": replace(sse2, aliases=("sse2",)),
+        "x86-64-v2": replace(sse2, cpu="x86-64-v2", has_round=True, aliases=("nehalem",)),
+        "x86-64-v3": replace(avx2, aliases=("haswell", "avx2")),
+        "x86-64-v4": replace(avx512, aliases=("skylake-avx512", "avx512")),
+        "cascadelake": replace(avx512, cpu="cascadelake", has_vnni=True),
+        "sapphirerapids": replace(
+            avx512, cpu="sapphirerapids", has_vnni=True, has_bf16=True, l1_bytes=48 << 10, l2_bytes=2 << 20
+        ),
+        "znver4": replace(avx512, cpu="znver4", fma_cycles=2, has_vnni=True, has_bf16=True),
+        "znver5": replace(avx512, cpu="znver5", has_vnni=True, has_bf16=True, l1_bytes=48 << 10),
+    }
 
 
 EAX, EBX, ECX, EDX = range(4)
@@ -108,17 +115,18 @@ def needs_of(cpu: str, on: Set[str], off: Set[str] = frozenset()) -> dict[str, i
     return {word: bits for word, bits in needs.items() if bits}
 
 
-def from_features(cpu: str, features: str, flags: Set[str]) -> Machine:
-    """The capabilities that a host's flags give; ``flags`` holds the enabled ones."""
+def from_features(rows: Mapping[str, Target], cpu: str, features: str, flags: Set[str]) -> Target:
+    """The capabilities that a host's flags give; ``flags`` holds the enabled ones, ``rows`` every machine by name."""
     wide = {"avx512f", "avx512vl", "avx512bw", "avx512dq"} <= flags
-    base = _AVX512 if wide else _AVX2 if {"avx2", "fma"} <= flags else _SSE2
+    base = "x86-64-v4" if wide else "x86-64-v3" if {"avx2", "fma"} <= flags else "x86-64"
     return replace(
-        base,
+        rows[base],
         cpu=cpu,
         features=features,
-        fma_cycles=MACHINES[cpu].fma_cycles if wide and cpu in MACHINES else 1,
+        fma_cycles=rows[cpu].fma_cycles if wide and cpu in rows else 1,
         has_round="sse4.1" in flags,
         has_f16c="f16c" in flags,
         has_bf16=wide and "avx512bf16" in flags,
         has_vnni=wide and "avx512vnni" in flags,
+        aliases=(),
     )
