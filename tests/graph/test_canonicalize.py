@@ -18,6 +18,13 @@ def k(b, value, dtype=f32):
     return b.const(value, dtype)
 
 
+def moved_place(b, x, at, axis):
+    """One of two places of the last axis, transposed, with an axis for it."""
+    part = b(ops.slice, x, starts=(0, 0, at), stops=(*x.shape[:2], at + 1), steps=(1, 1, 1))
+    turned = b(ops.transpose, b(ops.reshape, part, shape=x.shape[:2]), perm=(1, 0))
+    return b(ops.reshape, turned, shape=(*turned.shape[:axis], 1, *turned.shape[axis:]))
+
+
 CASES = {
     # elements of whole rows
     "gather of rows": (
@@ -256,6 +263,14 @@ CASES = {
                        b(ops.slice, x, starts=(0,), stops=(2,), steps=(1,)), axis=0), [F],
         "concat(slice(x, starts=(3), stops=(4), steps=(1)), slice(x, starts=(0), stops=(2), steps=(1)), axis=0)",
     ),
+    "concat of places, each transposed": (
+        lambda b, x: b(ops.concat, *(moved_place(b, x, at, 2) for at in range(2)), axis=2), ["f32[3,4,2]"],
+        "transpose(x, perm=(1, 0, 2))",
+    ),
+    "concat of places to the front": (
+        lambda b, x: b(ops.concat, *(moved_place(b, x, at, 0) for at in range(2)), axis=0), ["f32[3,4,2]"],
+        "transpose(x, perm=(2, 1, 0))",
+    ),
     "concat one": (lambda b, x: b(ops.concat, x, axis=0), [F], "x"),
     "concat empty": (lambda b, x, y: b(ops.concat, x, y, axis=0), [F, "f32[0]"], "x"),
     "concat nested": (
@@ -361,3 +376,10 @@ def test_sizes_that_data_decide_keep_what_brings_them_in():
     after = Canonicalize().run(before)
     verify(after)
     assert show(after) == show(before)
+
+
+def test_places_joined_in_another_order_are_not_the_whole():
+    before = graph_of(lambda b, x: b(ops.concat, *(moved_place(b, x, at, 2) for at in (1, 0)), axis=2), "f32[3,4,2]")
+    after = Canonicalize().run(before)
+    assert show(after).startswith("concat")
+    assert_same(before, after)

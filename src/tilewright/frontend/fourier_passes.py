@@ -98,8 +98,8 @@ def transform_to_real(b: Builder, x: Pair, n: int, sign: int) -> Node:
     table = b.const(_table(sign, half, rest, n, "m" if by_batch else "s"), x.dtype)
     if by_batch:
         blocks, lanes = _blocks(batch)
-        y = b(ops.reshape, _over(b, x, batch), shape=(blocks, n // 2 + 1, 2, lanes))
-        y = _cut(b, b(ops.reshape, _whole(b, y, n, 1, 2), shape=(blocks, rest, r, 2, lanes)), 2, 0, half)
+        y = _whole(b, _over(b, x, batch), n, 1, 2)
+        y = _cut(b, b(ops.reshape, y, shape=(blocks, rest, r, 2, lanes)), 2, 0, half)
         if rest > 1:
             y = b(ops.transpose, y, perm=(0, 3, 1, 2, 4))
             y = _columns(b, b(ops.reshape, y, shape=(blocks, 2, rest, 1, half * lanes)), "acrms", rest, sign)
@@ -253,17 +253,16 @@ def _blocks(batch: Dim) -> tuple[Dim, Dim]:
 
 
 def _over(b: Builder, x: Pair, batch: Dim) -> Node:
-    """``[blocks, n * 2, lanes]`` of a batch of signals."""
+    """``[blocks, n, 2, lanes]`` of a batch of signals."""
     blocks, lanes = _blocks(batch)
-    rows = b(ops.reshape, join_parts(b, x), shape=(blocks, lanes, 2 * _length(x.re)))
-    return b(ops.transpose, rows, perm=(0, 2, 1))
+    rows = b(ops.reshape, join_parts(b, x), shape=(blocks, lanes, _length(x.re), 2))
+    return b(ops.transpose, rows, perm=(0, 2, 3, 1))
 
 
 def _back(b: Builder, x: Node, shape: tuple[Dim, ...]) -> Pair:
     """The pair of ``shape`` of what lies as ``[blocks, n, 2, lanes]``."""
     n, (blocks, lanes) = shape[-1], _blocks(product(shape[:-1]))
-    assert isinstance(n, int)
-    rows = b(ops.transpose, b(ops.reshape, x, shape=(blocks, 2 * n, lanes)), perm=(0, 2, 1))
+    rows = b(ops.transpose, b(ops.reshape, x, shape=(blocks, n, 2, lanes)), perm=(0, 3, 1, 2))
     return from_parts(b, b(ops.reshape, rows, shape=(*shape, 2)))
 
 

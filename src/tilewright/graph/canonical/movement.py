@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -249,7 +250,7 @@ def _concat(b: Rewriting, node: Node) -> Node | None:
     if any(x.op is ops.concat and x.attrs["axis"] == axis for x in node.inputs):
         flat = [y for x in node.inputs for y in (x.inputs if x.op is ops.concat and x.attrs["axis"] == axis else (x,))]
         return b(ops.concat, *flat, axis=axis)
-    return _rolled(b, node, axis) or _concat_of_slices(b, node.inputs, axis, node)
+    return _rolled(b, node, axis) or _concat_of_slices(b, node.inputs, axis, node) or _moved_apart(b, node, axis)
 
 
 def _rolled(b: Rewriting, node: Node, axis: int) -> Node | None:
@@ -280,6 +281,52 @@ def _concat_of_slices(b: Rewriting, xs: Sequence[Node], axis: int, node: Node) -
         rest = (*xs[:k], whole, *xs[k + 2 :])
         return b(ops.concat, *rest, axis=axis) if len(rest) > 1 else whole
     return None
+
+
+class _Place(NamedTuple):
+    """Place ``at`` of an axis of ``x``, and the order in which what is left of its other axes is read."""
+
+    x: Node
+    axis: int
+    at: Dim
+    perm: tuple[int, ...]
+
+
+def _moved_apart(b: Rewriting, node: Node, axis: int) -> Node | None:
+    """Places of an axis, taken apart, each transposed alike, and joined again: all of them transposed.
+
+    So the parts of complex numbers move, which lie next to each other.
+    """
+    places = [_moved_place(x, axis) for x in node.inputs]
+    first = places[0]
+    if first is None or first.x.shape[first.axis] != len(places):
+        return None
+    if any(p != first._replace(at=k) for k, p in enumerate(places)):
+        return None
+    others = [k for k in range(first.x.type.rank) if k != first.axis]
+    moved = [others[k] for k in first.perm]
+    return b(ops.transpose, first.x, perm=(*moved[:axis], first.axis, *moved[axis:]))
+
+
+def _moved_place(node: Node, axis: int) -> _Place | None:
+    """What ``node`` is, whose length along ``axis`` is 1, if it is one place of another node, transposed or not."""
+    shape = (*node.shape[:axis], *node.shape[axis + 1 :])
+    if node.op is not ops.reshape or node.shape[axis] != 1:
+        return None
+    x, perm = node.inputs[0], tuple(range(len(shape)))
+    if x.op is ops.transpose and x.shape == shape:
+        perm, x = x.attrs["perm"], x.inputs[0]
+        shape = x.shape
+        if x.op is not ops.reshape:
+            return None
+        x = x.inputs[0]
+    if x.op is not ops.slice or set(x.attrs["steps"]) != {1}:
+        return None
+    source, starts = x.inputs[0], x.attrs["starts"]
+    cut = [k for k, (n, left) in enumerate(zip(source.shape, x.shape, strict=True)) if n != left]
+    if len(cut) != 1 or x.shape[cut[0]] != 1 or shape != (*x.shape[: cut[0]], *x.shape[cut[0] + 1 :]):
+        return None
+    return _Place(source, cut[0], starts[cut[0]], perm)
 
 
 def _tile(b: Rewriting, node: Node) -> Node | None:
