@@ -3,6 +3,9 @@
 In: a ``Kernel``, arrays for its parameters and values for its sizes. Out: the output arrays are written in place.
 Not its business: speed; use small sizes. Every access is checked against its buffer's bounds.
 
+Statements become closures once. What changes while they run, loop variables and a combiner's operands, lies in a list
+at places that are known then, because looking a symbol up by its hash would take longer than the arithmetic.
+
 Values follow ``core.compute``: integers wrap, ``div``/``rem`` truncate, ``min``/``max`` carry NaN, float-to-integer
 casts truncate and saturate, a load under a false ``Inside`` guard does not happen.
 """
@@ -10,6 +13,7 @@ casts truncate and saturate, a load under a false ``Inside`` guard does not happ
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -38,7 +42,7 @@ from tilewright.core.types import Array, DType
 from tilewright.tile.errors import TileRunError
 from tilewright.tile.ir import Fold, For, If, Kernel, Kind, Prefetch, Space, Stmt, Store, Update
 
-Env = dict[Any, int]
+Env = list[Any]
 ValueFn = Callable[[Env], Any]
 DimFn = Callable[[Env], int]
 StmtFn = Callable[[Env], None]
@@ -52,18 +56,22 @@ def run(
     ``reverse`` runs parallel loops backwards: a kernel whose iterations are independent gives the same result.
     Raises ``TileRunError`` for a missing or wrongly shaped array and for an access out of bounds.
     """
-    env: Env = {s: dict(sizes or {})[s.name] for s in kernel.sizes}
+    given = {s: dict(sizes or {})[s.name] for s in kernel.sizes}
     memory: dict[Buffer, Array] = {}
     for place in kernel.places:
         buffer = place.buffer
-        shape = tuple(evaluate(d, env) for d in buffer.shape)
+        shape = tuple(evaluate(d, given) for d in buffer.shape)
         if place.table is not None:
             memory[buffer] = np.asarray(place.table).reshape(shape)
         elif place.space is Space.GLOBAL and buffer.name in arrays:
             memory[buffer] = _bound(buffer, arrays[buffer.name], shape)
         else:
             memory[buffer] = _garbage(shape, buffer.dtype)
-    program = [_Compiler(memory, reverse).stmt(s) for s in kernel.body]
+    compiler = _Compiler(memory, reverse)
+    for size in given:
+        compiler.slot(size)
+    program = [compiler.stmt(s) for s in kernel.body]
+    env: Env = [*given.values(), *[None] * (len(compiler.slots) - len(given))]
     with np.errstate(all="ignore"):
         for step in program:
             step(env)
@@ -83,10 +91,15 @@ def _garbage(shape: tuple[int, ...], dtype: DType) -> Array:
 
 
 class _Compiler:
-    """Turns statements into closures over the memory; loop variables live in the environment."""
+    """Turns statements into closures over the memory; sizes, loop variables and operands have slots of a list."""
 
     def __init__(self, memory: dict[Buffer, Array], reverse: bool) -> None:
         self.memory, self.reverse = memory, reverse
+        self.slots: dict[Sym | str, int] = {}
+
+    def slot(self, name: Sym | str) -> int:
+        """Where a symbol's value lies, or that of a combiner's operand."""
+        return self.slots.setdefault(name, len(self.slots))
 
     def stmt(self, s: Stmt) -> StmtFn:
         match s:
@@ -104,14 +117,14 @@ class _Compiler:
                 return lambda env: None
 
     def _for(self, s: For) -> StmtFn:
-        sym, extent = s.loop.sym, dim_fn(s.loop.extent)
+        slot, extent = self.slot(s.loop.sym), self.dim(s.loop.extent)
         body = [self.stmt(x) for x in s.body]
         backwards = self.reverse and s.loop.kind is Kind.PARALLEL
 
         def go(env: Env) -> None:
             n = extent(env)
             for i in range(n - 1, -1, -1) if backwards else range(n):
-                env[sym] = i
+                env[slot] = i
                 for step in body:
                     step(env)
 
@@ -148,30 +161,52 @@ class _Compiler:
     def _fold(self, s: Fold) -> StmtFn:
         arrays, at = [self.memory[b] for b in s.buffers], self._index(s.buffers[0], s.index)
         values = [self.value(v) for v in s.values]
-        c, results = s.combiner, [self.value(v) for v in s.combiner.result]
+        c = s.combiner
+        results = [self.value(v) for v in c.result]
+        operands = [self.slot(p.name) for p in (*c.state, *c.value)]
 
         def go(env: Env) -> None:
             i = at(env)
-            scope: Env = dict(env)
-            scope.update({("%", p.name): a[i] for p, a in zip(c.state, arrays, strict=True)})
-            scope.update({("%", p.name): v(env) for p, v in zip(c.value, values, strict=True)})
-            new = [r(scope) for r in results]
-            for a, v in zip(arrays, new, strict=True):
-                a[i] = v
+            for slot, x in zip(operands, [*(a[i] for a in arrays), *(v(env) for v in values)], strict=True):
+                env[slot] = x
+            new = [r(env) for r in results]
+            for a, x in zip(arrays, new, strict=True):
+                a[i] = x
 
         return go
 
     def _index(self, buffer: Buffer, index: tuple[IndexLike, ...]) -> Callable[[Env], tuple[int, ...]]:
-        parts = [self.value(i) if isinstance(i, Value) else dim_fn(i) for i in index]
+        parts = [self._position(i) for i in index]
         shape = self.memory[buffer].shape
+        assert len(parts) == len(shape), buffer
 
-        def at(env: Env) -> tuple[int, ...]:
-            i = tuple(int(p(env)) for p in parts)
-            if not all(0 <= x < n for x, n in zip(i, shape, strict=True)):
-                raise TileRunError(f"{buffer} accessed at {i}, outside of {shape}")
-            return i
+        def outside(env: Env) -> TileRunError:
+            return TileRunError(f"{buffer} accessed at {tuple(p(env) for p in parts)}, outside of {shape}")
 
-        return at
+        return _checked(parts, shape, outside)
+
+    def _position(self, i: IndexLike) -> DimFn:
+        if not isinstance(i, Value):
+            return self.dim(i)
+        value = self.value(i)
+        return lambda env: int(value(env))
+
+    def dim(self, e: Dim) -> DimFn:
+        """A closure that evaluates an index expression."""
+        if isinstance(e, int):
+            return lambda env: e
+        if isinstance(e, Sym):
+            return operator.itemgetter(self.slot(e))
+        if isinstance(e, Mul):
+            factors = [self.dim(f) for f in e.factors]
+            return lambda env: math.prod([f(env) for f in factors])
+        if isinstance(e, DimBinary):
+            a, b = self.dim(e.a), self.dim(e.b)
+            return _DIM_OPS[e.op](a, b)
+        const, terms = e.const, [(self.dim(a), c) for a, c in e.terms]
+        if all(isinstance(a, Sym) for a, _ in e.terms) and len(terms) <= 2:
+            return _few_terms(const, [(self.slot(a), c) for a, c in e.terms if isinstance(a, Sym)])
+        return lambda env: const + sum([c * f(env) for f, c in terms])
 
     def value(self, v: Value) -> ValueFn:
         match v:
@@ -179,13 +214,12 @@ class _Compiler:
                 literal = v.dtype.numpy.type(v.value)
                 return lambda env: literal
             case Param():
-                key = ("%", v.name)
-                return lambda env: env[key]
+                return operator.itemgetter(self.slot(v.name))
             case Index():
-                number = dim_fn(v.expr)
+                number = self.dim(v.expr)
                 return lambda env: np.int64(number(env))
             case Inside():
-                tests = [dim_fn(e) for e in v.exprs]
+                tests = [self.dim(e) for e in v.exprs]
                 return lambda env: np.bool_(all(t(env) >= 0 for t in tests))
             case Load():
                 array, at = self.memory[v.buffer], self._index(v.buffer, v.index)
@@ -218,20 +252,42 @@ class _Compiler:
 # --- index expressions ----------------------------------------------------------------------------------------------
 
 
-def dim_fn(e: Dim) -> DimFn:
-    """A closure that evaluates an index expression; faster than substituting every time."""
-    if isinstance(e, int):
-        return lambda env: e
-    if isinstance(e, Sym):
-        return lambda env: env[e]
-    if isinstance(e, Mul):
-        factors = [dim_fn(f) for f in e.factors]
-        return lambda env: math.prod(f(env) for f in factors)
-    if isinstance(e, DimBinary):
-        a, b = dim_fn(e.a), dim_fn(e.b)
-        return _DIM_OPS[e.op](a, b)
-    terms, const = [(dim_fn(a), c) for a, c in e.terms], e.const
-    return lambda env: const + sum(c * f(env) for f, c in terms)
+def _checked(
+    parts: list[DimFn], shape: tuple[int, ...], outside: Callable[[Env], TileRunError]
+) -> Callable[[Env], tuple[int, ...]]:
+    """An index of all parts; two at a time without a loop, as this is what a kernel's run spends its time on."""
+    match parts, shape:
+        case [], _:
+            return lambda env: ()
+        case [first], (n0,):
+
+            def one(env: Env) -> tuple[int, ...]:
+                x = first(env)
+                if not 0 <= x < n0:
+                    raise outside(env)
+                return (x,)
+
+            return one
+        case [first, second], (n0, n1):
+
+            def two(env: Env) -> tuple[int, ...]:
+                x, y = first(env), second(env)
+                if not (0 <= x < n0 and 0 <= y < n1):
+                    raise outside(env)
+                return x, y
+
+            return two
+    head, tail = _checked(parts[:2], shape[:2], outside), _checked(parts[2:], shape[2:], outside)
+    return lambda env: head(env) + tail(env)
+
+
+def _few_terms(const: int, terms: list[tuple[int, int]]) -> DimFn:
+    """A sum of one or two symbols by their slots, which most indices are."""
+    if len(terms) == 1:
+        ((slot, c),) = terms
+        return lambda env: const + c * env[slot]
+    (slot, c), (slot2, c2) = terms
+    return lambda env: const + c * env[slot] + c2 * env[slot2]
 
 
 _DIM_OPS: Mapping[str, Callable[[DimFn, DimFn], DimFn]] = {
@@ -308,6 +364,8 @@ def _binary_fn(op: str, dtype: DType) -> Callable[[Any, Any], Any]:
     if dtype.is_integer and op in _INTEGER:
         integer = _INTEGER[op]
         return lambda a, b: _wrap(integer(int(a), int(b)), dtype)
+    if op in _SCALAR and dtype in (types.f32, types.f64):
+        return _SCALAR[op]  # elements are NumPy's scalars, whose own operators keep the type
     function = _BINARY[op]
     return lambda a, b: result(function(a, b))
 
@@ -359,6 +417,12 @@ _BINARY: Mapping[str, Callable[[Any, Any], Any]] = {
     "larger": lambda a, b: a if a > b else b,
     "pow": np.power,
     "atan2": np.arctan2,
+}
+_SCALAR: Mapping[str, Callable[[Any, Any], Any]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "div": operator.truediv,
 }
 _COMPARE: Mapping[str, Callable[[Any, Any], Any]] = {
     "eq": np.equal,
