@@ -129,6 +129,16 @@ def test_phases_that_take_turns_are_how_a_product_is_written() -> None:
         assert (n.kernels(y) == wanted) == (channels == 32)
 
 
+def test_what_a_scatter_begins_with_is_filled_in_by_its_kernel() -> None:
+    n = Net()
+    index = n.pool.const(np.zeros((4, 2), np.int64))
+    zeros = n.b(ops.expand, n.b.const(0.0, types.f32), shape=(4, 9))
+    y = n.b(ops.scatter_elements, zeros, index, n.input(4, 2), axis=1, reduction="add")
+    assert n.kernels(y) == [["expand", "scatter_elements"]]
+    row = n.b(ops.expand, n.input(9), shape=(4, 9))
+    assert ["scatter_elements"] in n.kernels(n.b(ops.scatter_elements, row, index, n.weight(4, 2), axis=1))
+
+
 def test_residual_joins_the_last_product() -> None:
     n = Net()
     x = n.input(4, 32)

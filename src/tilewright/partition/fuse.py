@@ -21,6 +21,7 @@ groups stay convex, and when the group's shape allows it:
 * a permutation before or behind rows that the data choose, and arithmetic on them, is a kernel of its own;
 * a permutation after which neither rows nor sums of a product lie next to each other is a kernel of its own, and so is
   a choice of elements that lie apart, such as the real parts of complex numbers;
+* a number that a scatter's result begins with is part of the scatter;
 * index maps and widening conversions are cheap and are repeated in every reader, products included; arithmetic with
   readers in two groups is computed once, and so are long chains of it that would be repeated many times.
 """
@@ -30,7 +31,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tilewright.core.compute import IndexLike, Value
+from tilewright.core.compute import IndexLike, Load, Stage, Value
 from tilewright.core.expr import Dim, Sym, is_nonneg, symbols, terms_of
 from tilewright.core.graph import CONST, PROJ, Graph, Node
 from tilewright.core.types import product
@@ -203,7 +204,9 @@ class _Fuser:
     def _accepts(self, group: Group, node: Node) -> bool:
         facts = self.facts[node]
         readers = [(r, k) for r, k in self.readers[node] if r in group.members]
-        if self.facts[group.root].form is Form.OPAQUE or group.cost + facts.cost > MAX_GROUP_COST:
+        if self.facts[group.root].form is Form.OPAQUE:
+            return self._begins_with(group.root, node)
+        if group.cost + facts.cost > MAX_GROUP_COST:
             return False
         if node in self.chains:
             return True  # its readers are all in this group, so the whole chain is
@@ -214,6 +217,17 @@ class _Fuser:
         if facts.form is Form.ROW:
             return self._fits_rows(group, node, readers) or self._fits_epilogue(group, node, readers)
         return all(self._may_feed(group, node, reader, k) for reader, k in readers)
+
+    def _begins_with(self, root: Node, node: Node) -> bool:
+        """Is ``node`` one number, which ``root``, such as a scatter, first fills its result with?"""
+        facts, is_number = self.facts[root], all(map(scalar_constant, node.inputs))
+        if self.facts[node].form is not Form.MOVE or not is_number or root.inputs.count(node) != 1:
+            return False
+        if not facts.items or not all(isinstance(s, Stage) for s in facts.items):
+            return False
+        operand, first = root.inputs.index(node), facts.items[0]
+        is_copy = isinstance(first, Stage) and isinstance(first.expr, Load)
+        return is_copy and facts.reads(operand) == [first.expr]  # type: ignore[union-attr]
 
     def _may_feed(self, group: Group, node: Node, reader: Node, operand: int) -> bool:
         """May ``node`` be computed inside ``reader`` at every place that reads it?"""
