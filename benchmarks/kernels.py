@@ -24,7 +24,6 @@ from typing import Any
 import numpy as np
 from benchmarks import computations
 
-from tilewright.build.kernels import machine_of
 from tilewright.choose.default import schedule
 from tilewright.codegen.cpu.llvm import assembly_of_text, compile_text, emit
 from tilewright.codegen.cpu.peak import PeakMeter
@@ -164,7 +163,7 @@ def measure(case: Case, target: Target, meter: PeakMeter, threads: int, seconds:
     """One row of the table."""
     clock = [time.perf_counter()]
     fixed = [b for b in case.computation.inputs if b.name in case.constants]
-    kernel = schedule(case.computation, machine_of(target), fixed, "row")
+    kernel = schedule(case.computation, target, fixed, "row")
     clock.append(time.perf_counter())
     made = emit(kernel, target)
     text = made.text

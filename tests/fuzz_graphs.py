@@ -29,7 +29,6 @@ from tilewright.core.opdef import Trait
 from tilewright.core.passes import run_pipeline
 from tilewright.graph.pipeline import passes_for
 from tilewright.target.target import Target
-from tilewright.target.tile import Machine
 from tilewright.tile.ir import Kernel
 from tilewright.tools.conformance.outcome import Status
 from tilewright.tools.conformance.workers import Case
@@ -103,7 +102,7 @@ def run(case: RandomGraph, *, threads: int, **how: object) -> None:
     case.assert_close([np.asarray(g) for g in got])
 
 
-_SCHEDULED: dict[tuple[str, Machine], Scheduled] = {}
+_SCHEDULED: dict[tuple[str, Target], Scheduled] = {}
 _TEXTS: dict[tuple[str, Target, bool], Emitted] = {}
 
 

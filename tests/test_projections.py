@@ -20,7 +20,7 @@ from tilewright.core.expr import Dim, Sym
 from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.types import DType, TensorType
 from tilewright.partition import projections
-from tilewright.target.tile import Machine
+from tilewright.target.target import Target
 
 PLAIN = {"strides": (1, 1), "pads": ((0, 0),) * 2, "dilations": (1, 1), "layout": "NHWC"}
 FEW = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -37,7 +37,7 @@ def _projections_pay(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def _rings_pay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Machine, "large_bytes", 0)
+    monkeypatch.setattr(Target, "large_bytes", 0)
     monkeypatch.setattr(ring, "BYTES_PER_CYCLE", 1e-9)
 
 

@@ -8,7 +8,6 @@ import pytest
 from codegen.native import innermost_loops
 from tilewright import ops
 from tilewright.build.driver import compile_graph, graph_passes, kernel_texts
-from tilewright.build.kernels import machine_of
 from tilewright.build.options import Options
 from tilewright.choose.default import schedule_with_steps
 from tilewright.core import types
@@ -93,7 +92,7 @@ def scan(hidden, behind=0, panel=0):
     items = tuple(op.kernel(ins, outs, Attrs(op.complete_attrs({"behind": behind, "panel": panel}))))
     temps = dict.fromkeys(b for s in stages_of(items) for b in s.outs if b not in outs)
     computation = Computation(ins, outs, items, tuple(temps))
-    machine = replace(machine_of(Target.parse("x86-64-v4")), n_cores=1)
+    machine = replace(Target.parse("x86-64-v4"), n_cores=1)
     return schedule_with_steps(computation, machine, constants=(ins[1], *ins[4:]))
 
 

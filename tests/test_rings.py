@@ -13,13 +13,13 @@ from tilewright.core import types
 from tilewright.core.evaluate import evaluate_graph
 from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.types import DType, TensorType
-from tilewright.target.tile import Machine
+from tilewright.target.target import Target
 
 
 @pytest.fixture(autouse=True)
 def _rings_pay(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of small maps, too, on threads."""
-    monkeypatch.setattr(Machine, "large_bytes", 0)
+    monkeypatch.setattr(Target, "large_bytes", 0)
     monkeypatch.setattr(ring, "BYTES_PER_CYCLE", 1e-9)
     monkeypatch.setattr(cost, "FORK_MICROSECONDS", 0.0)
 

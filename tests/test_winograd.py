@@ -11,7 +11,6 @@ import torch
 import tilewright as tw
 from tilewright import ops
 from tilewright.build import driver
-from tilewright.build.kernels import machine_of
 from tilewright.build.options import Clock, Options
 from tilewright.choose.default import RULE_BROKE, schedule_with_steps
 from tilewright.choose.shares import whole_extent
@@ -345,7 +344,7 @@ def test_blocks_fall_evenly_on_the_cores(size, channels, n_cores, blocks):
     given = {"tile": 4, "pads": ((1, 1), (1, 1)), "strides": (), "dilations": ()}
     stages = op.compute((x, w), (y,), Attrs(op.complete_attrs(given)))
     temps = tuple(b for s in stages for b in s.outs if b is not y)
-    machine = replace(machine_of(Target.parse("x86-64-v4")), n_cores=n_cores, ghz=1e-3)
+    machine = replace(Target.parse("x86-64-v4"), n_cores=n_cores, ghz=1e-3)
     kernel = schedule_with_steps(Computation((x, w), (y,), stages, temps), machine, constants=(w,)).kernel
     assert whole_extent(kernel) == blocks
 

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from codegen.native import HOST, Native
 from codegen.test_lying_across import Fenced
 from tile.kernels import convolution, matmul
-from tilewright.build.kernels import machine_of
 from tilewright.choose.default import RULE_BROKE, schedule
 from tilewright.target.target import Target
 from tilewright.tile.ir import Space
@@ -22,7 +21,7 @@ every_target = pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 
 def run(computation, target, arrays, at_end):
     """The kernel's result with its second input as a constant, and whether it has a tile of partial sums."""
-    tree = schedule(computation, machine_of(target), computation.inputs[1:2])
+    tree = schedule(computation, target, computation.inputs[1:2])
     assert not any(RULE_BROKE in note for note in tree.notes), tree.notes
     (out,) = computation.outputs
     given = arrays | {p.param.name: packed_array(p, arrays[p.source.name]) for p in tree.packed}
@@ -38,7 +37,7 @@ def run(computation, target, arrays, at_end):
 @given(rows=st.integers(8, 16), behind=st.integers(1, 3), depth=st.integers(12, 60), at_end=st.booleans())
 @settings(max_examples=10, deadline=None)
 def test_products(target, rows, behind, depth, at_end):
-    width = machine_of(target).vector_bytes // 4
+    width = target.vector_bytes // 4
     rng, n = np.random.default_rng(depth), width + min(behind, width - 1)
     a, b = rng.standard_normal((rows, depth), np.float32), rng.standard_normal((depth, n), np.float32)
     got, is_tiled = run(matmul(rows, n, depth, False), target, {"A": a, "B": b}, at_end)

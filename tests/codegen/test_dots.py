@@ -6,7 +6,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from codegen.native import HOST, Native, innermost_loop_spills, runs_here
-from tilewright.build.kernels import machine_of
 from tilewright.choose.default import RULE_BROKE, schedule
 from tilewright.codegen.cpu import llvm
 from tilewright.core import types
@@ -31,7 +30,7 @@ def product(m, n, k, kinds, target) -> Kernel:
     (i, j), (x,) = syms(axes), syms(reduced)
     value = Cast(a[i, x], result) * Cast(b[x, j], result)
     stage = Stage((c,), axes, (i, j), (value,), Reduction(reduced, "add", (Const(0, result),)))
-    kernel = schedule(Computation((a, b), (c,), (stage,)), machine_of(target), (b,))
+    kernel = schedule(Computation((a, b), (c,), (stage,)), target, (b,))
     verify(kernel)
     assert not [n for n in kernel.notes if RULE_BROKE in n]
     return kernel
@@ -100,7 +99,7 @@ def batched(heads, m, n, k, turned, target, symbolic=False):
     (h, i, j), (x,) = syms(axes), syms(reduced)
     value = Cast(a[h, i, x], types.f32) * Cast(b[h, j, x] if turned else b[h, x, j], types.f32)
     stage = Stage((c,), axes, (h, i, j), (value,), Reduction(reduced, "add", (Const(0, types.f32),)))
-    return schedule(Computation((a, b), (c,), (stage,)), machine_of(target), ())
+    return schedule(Computation((a, b), (c,), (stage,)), target, ())
 
 
 def check_batched(heads, m, n, k, turned, target, symbolic):

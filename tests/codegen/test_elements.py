@@ -42,7 +42,7 @@ def both_ways(make, n_results, dtype, inputs, target, result):
     """A kernel that stores ``make(i)``'s values for every element: one loop by scalars, one in lanes."""
     out = Buffer("out", result, (2, n_results, N))
     i, o = Sym("i", 0, N - 1), Sym("o", 0)
-    lanes = target.lanes(dtype.n_bytes)
+    lanes = target.lanes(dtype)
     lane = Sym("l", 0, lanes - 1)
     scalar = [Store(out, (0, n, i), v) for n, v in enumerate(make(i))]
     at = lanes * o + lane

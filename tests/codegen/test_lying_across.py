@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from codegen.native import HOST, Native
 from tile.kernels import layer_norm, transpose
-from tilewright.build.kernels import machine_of
 from tilewright.choose.default import schedule
 from tilewright.codegen.cpu import llvm as codegen
 from tilewright.core import types
@@ -28,7 +27,7 @@ def test_transposes(rows, columns, target):
     x = np.arange(rows * columns, dtype=np.float32).reshape(rows, columns)
     # Memory behind the operand is another array's: what a block reads beyond a row must lie inside the operand.
     out = np.zeros((columns, rows), np.float32)
-    Native(schedule(transpose(rows, columns), machine_of(target)), target)(x, out)
+    Native(schedule(transpose(rows, columns), target), target)(x, out)
     np.testing.assert_array_equal(out, x.T)
 
 
@@ -46,14 +45,14 @@ def turns(n: int, channels: int, phases: int) -> Computation:
 def test_phases_that_take_turns(n, channels, phases, target):
     x = np.arange(n * phases * channels, dtype=np.float32).reshape(n, phases, channels)
     out = np.zeros((channels, n, phases), np.float32)
-    Native(schedule(turns(n, channels, phases), machine_of(target)), target)(x, out)
+    Native(schedule(turns(n, channels, phases), target), target)(x, out)
     np.testing.assert_array_equal(out, x.transpose(2, 0, 1))
 
 
 def test_turns_gather_nothing():
     target = Target.parse("x86-64-v4")
     for phases in (2, 4):
-        assert "gather" not in codegen.emit_kernel(schedule(turns(32, 64, phases), machine_of(target)), target)
+        assert "gather" not in codegen.emit_kernel(schedule(turns(32, 64, phases), target), target)
 
 
 class Fenced:
@@ -84,14 +83,14 @@ def test_a_few_channels_beside_each_other(target, few, many, swapped, at_end, dt
     rows, columns = (many, few) if swapped else (few, many)
     x = (np.arange(rows * columns) % 100).astype(dtype.numpy).reshape(rows, columns)
     given, out = Fenced(x, at_end), Fenced(np.zeros((columns, rows), x.dtype), at_end)
-    Native(schedule(transpose(rows, columns, dtype), machine_of(target)), target)(given.array, out.array)
+    Native(schedule(transpose(rows, columns, dtype), target), target)(given.array, out.array)
     np.testing.assert_array_equal(out.array, x.T)
 
 
 def test_planes_of_three_channels_are_read_in_vectors():
     (target,) = (t for t in TARGETS if t.name == "x86-64-v4")
     for shape in ((3, 1000), (1000, 3)):
-        text = codegen.assembly(schedule(transpose(*shape), machine_of(target)), target)
+        text = codegen.assembly(schedule(transpose(*shape), target), target)
         assert "vpermt2ps" in text
         assert text.count("vgather") <= 3, "for what is left behind full vectors"
 
@@ -100,7 +99,7 @@ def test_planes_of_three_channels_are_read_in_vectors():
 @pytest.mark.parametrize("columns", [3, 5, 6, 12, 13, 24])
 def test_lanes_that_are_no_power_of_two(columns, target):
     x, out = np.arange(5.0 * columns, dtype=np.float32).reshape(columns, 5), np.zeros((5, columns), np.float32)
-    Native(schedule(transpose(columns, 5), machine_of(target)), target)(x, out)
+    Native(schedule(transpose(columns, 5), target), target)(x, out)
     np.testing.assert_array_equal(out, x.T)
 
 
@@ -110,7 +109,7 @@ def test_batches_of_any_size(batch):
     axes = axes_for((n, 37, 21))
     i, j, k = syms(axes)
     y = Buffer("Y", types.f32, (n, 37, 21))
-    tree = schedule(Computation((x,), (y,), (Stage((y,), axes, (i, j, k), (x[i, k, j],)),)), machine_of(HOST))
+    tree = schedule(Computation((x,), (y,), (Stage((y,), axes, (i, j, k), (x[i, k, j],)),)), HOST)
     values, out = np.arange(batch * 21 * 37, dtype=np.float32).reshape(batch, 21, 37), np.zeros((batch, 37, 21), "f")
     Native(tree)(values, out, sizes=(batch,))
     np.testing.assert_array_equal(out, values.transpose(0, 2, 1))
@@ -125,7 +124,7 @@ ROWS, COLUMNS = Sym("A", 0), Sym("B", 0)
 def test_sizes_known_at_run_time(shape, target):
     x, y, axes = Buffer("X", types.f32, shape), Buffer("Y", types.f32, shape[::-1]), axes_for(shape[::-1])
     i, j = syms(axes)
-    tree = schedule(Computation((x,), (y,), (Stage((y,), axes, (i, j), (x[j, i],)),)), machine_of(target))
+    tree = schedule(Computation((x,), (y,), (Stage((y,), axes, (i, j), (x[j, i],)),)), target)
     assert not tree.notes
     native = Native(tree, target)
     for r, c in ((0, 3), (1, 1), (16, 16), (5, 33), (47, 16), (64, 50)):
@@ -138,9 +137,7 @@ def test_sizes_known_at_run_time(shape, target):
 
 def test_a_transpose_gathers_nothing():
     target = Target.parse("x86-64-v4")
-    assembly = codegen.assembly_of_text(
-        codegen.emit_kernel(schedule(transpose(48, 64), machine_of(target)), target), target
-    )
+    assembly = codegen.assembly_of_text(codegen.emit_kernel(schedule(transpose(48, 64), target), target), target)
     assert "gather" not in assembly and "vpermt2" in assembly
 
 
@@ -149,7 +146,7 @@ def test_rows_end_in_scratch_of_their_own(width):
     """The last vector of a local row is written whole, and what it holds beyond the row takes no part."""
     rng = np.random.default_rng(width)
     x, scale, out = rng.standard_normal((9, width), np.float32), np.ones(width, np.float32), np.zeros((9, width), "f")
-    Native(schedule(layer_norm(9, width), machine_of(HOST)), HOST)(x, scale, out)
+    Native(schedule(layer_norm(9, width), HOST), HOST)(x, scale, out)
     z = x.astype("d")
     expected = (z - z.mean(1, keepdims=True)) / np.sqrt(z.var(1, keepdims=True) + 1e-5)
     np.testing.assert_allclose(out, expected, rtol=1e-5, atol=2e-6)

@@ -69,7 +69,7 @@ def exact(name, x):
 
 def apply(make, inputs, target, dtype):
     """Run an element-wise value over arrays whose length is a multiple of 64."""
-    n, lanes = inputs[0].size, target.lanes(dtype.n_bytes)
+    n, lanes = inputs[0].size, target.lanes(dtype)
     o, lane = Sym("o", 0, n // lanes - 1), Sym("l", 0, lanes - 1)
     buffers = [Buffer(f"x{k}", dtype, (n,)) for k in range(len(inputs))]
     out = Buffer("out", dtype, (n,))

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from codegen.native import HOST, Native
 from codegen.test_lying_across import Fenced
-from tilewright.build.kernels import machine_of
 from tilewright.choose.default import RULE_BROKE, schedule
 from tilewright.codegen.cpu import llvm as codegen
 from tilewright.core import types
@@ -41,7 +40,7 @@ def products(batch: int, m: int, n: int, k: int, dtype: types.DType = types.f32)
 def test_products_of_small_matrices(target, batch, m, n, k, at_end, dtype):
     random = np.random.default_rng(n)
     x, w = (random.integers(-4, 5, size).astype(dtype.numpy) for size in ((batch, m, k), (batch, k, n)))
-    tree = schedule(products(batch, m, n, k, dtype), machine_of(target))
+    tree = schedule(products(batch, m, n, k, dtype), target)
     assert not any(RULE_BROKE in note for note in tree.notes), tree.notes
     a, b, out = Fenced(x, at_end), Fenced(w, at_end), Fenced(np.zeros((batch, m, n), dtype.numpy), at_end)
     Native(tree, target)(a.array, b.array, out.array)
@@ -50,7 +49,7 @@ def test_products_of_small_matrices(target, batch, m, n, k, at_end, dtype):
 
 @pytest.mark.parametrize(("target", "in_parts"), [(WIDE, False), (Target.parse("x86-64-v3"), True)])
 def test_whole_where_masks_are_cheap(target, in_parts):
-    text = codegen.emit_kernel(schedule(products(20, 3, 7, 5), machine_of(target)), target)
+    text = codegen.emit_kernel(schedule(products(20, 3, 7, 5), target), target)
     assert bool(re.search(r"load <7 x float>", text)) == in_parts
     assert bool(re.search(r"masked\.load\.v8f32", text)) != in_parts
     assert bool(re.search(r"masked\.store\.v8f32", text)) != in_parts

@@ -16,17 +16,12 @@ from tilewright.core.shapes import concrete
 from tilewright.core.types import tensor_type_of
 from tilewright.ops import ALL
 from tilewright.target.target import Target
-from tilewright.target.tile import Machine
 from tilewright.tile.lower import lower
 
 OPS = [op for op in ALL if (op.compute or op.kernel) and op.samples]
 OTHERS = [Target.parse("x86-64-v3"), Target.parse("x86-64")]
 N_SAMPLES = 2
 TOLERANCE = {"float16": 3e-3, "bfloat16": 2e-2, "float32": 1e-5, "float64": 1e-12}
-
-
-def machine(target):
-    return Machine(target.vector_bytes, target.n_vector_registers, target.fma_ports, target.has_fma, target.has_masks)
 
 
 def computation_of(op, sample):
@@ -63,5 +58,5 @@ def test_native_agrees_with_the_reference(op):
     for k, sample in enumerate(samples):
         computation, expected, env = computation_of(op, sample)
         for target in (HOST, OTHERS[k % 2]):
-            check(schedule(computation, machine(target)), computation, sample, expected, env, target)
+            check(schedule(computation, target), computation, sample, expected, env, target)
         check(lower(computation), computation, sample, expected, env, HOST)

@@ -6,7 +6,6 @@ import pytest
 from benchmarks.computations import convolution, matmul
 
 from codegen.native import innermost_loops
-from tilewright.build.kernels import machine_of
 from tilewright.choose.default import schedule
 from tilewright.codegen.cpu import llvm
 from tilewright.target.target import Target
@@ -32,7 +31,7 @@ def test_product_loops_keep_their_vectors_in_registers(name: str, target: Target
     computation = COMPUTATIONS[name]
     weights = [b for b in computation.inputs if b.name in ("B", "W")]
     assert weights
-    asm = llvm.assembly(schedule(computation, machine_of(target), weights), target)
+    asm = llvm.assembly(schedule(computation, target, weights), target)
     loops = [loop for loop in innermost_loops(asm) if sum(bool(PRODUCT.search(x)) for x in loop) > 1]
     assert loops
     assert [x for loop in loops for x in loop if SPILL.search(x)] == []

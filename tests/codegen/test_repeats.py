@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from codegen.native import HOST, Native
-from tilewright.build.kernels import machine_of
 from tilewright.choose.default import schedule
 from tilewright.core import types
 from tilewright.core.compute import Buffer, Computation, Stage, axes_for, syms
@@ -38,7 +37,7 @@ def tiled(columns: int, count: int) -> Computation:
 def test_grown_images(rows, columns, factor, target):
     x = np.arange(rows * columns, dtype=np.float32).reshape(rows, columns)
     out = np.zeros((rows * factor, columns * factor), np.float32)
-    Native(schedule(grown(rows, columns, factor), machine_of(target)), target)(x, out)
+    Native(schedule(grown(rows, columns, factor), target), target)(x, out)
     np.testing.assert_array_equal(out, x.repeat(factor, 0).repeat(factor, 1))
 
 
@@ -47,7 +46,7 @@ def test_grown_images(rows, columns, factor, target):
 @settings(max_examples=15, deadline=None)
 def test_tiled_rows(columns, count, target):
     x, out = np.arange(columns, dtype=np.float32), np.zeros(columns * count, np.float32)
-    Native(schedule(tiled(columns, count), machine_of(target)), target)(x, out)
+    Native(schedule(tiled(columns, count), target), target)(x, out)
     np.testing.assert_array_equal(out, np.tile(x, count))
 
 
@@ -67,17 +66,17 @@ def between(columns: int, factor: int, shift: int) -> Computation:
 def test_neighbours_of_a_grown_row(columns, factor, shift, target):
     x = np.arange(3 * columns, dtype=np.float32).reshape(3, columns)
     out = np.zeros((3, columns * factor), np.float32)
-    Native(schedule(between(columns, factor, shift), machine_of(target)), target)(x, out)
+    Native(schedule(between(columns, factor, shift), target), target)(x, out)
     left = np.clip((np.arange(columns * factor) + shift) // factor - 1, 0, columns - 1)
     np.testing.assert_array_equal(out, x[:, left] + x[:, np.minimum(left + 1, columns - 1)])
 
 
 def test_runs_between_edges_are_lanes():
-    kernel = schedule(between(60, 2, 1), machine_of(Target.parse("x86-64-v4")))
+    kernel = schedule(between(60, 2, 1), Target.parse("x86-64-v4"))
     assert sum(isinstance(s, For) and s.loop.kind is Kind.VECTOR for s in walk(kernel.body)) >= 2
 
 
 @pytest.mark.parametrize("factor", [2, 3, 4, 5])
 def test_they_are_lanes(factor):
-    kernel = schedule(grown(8, 60, factor), machine_of(Target.parse("x86-64-v4")))
+    kernel = schedule(grown(8, 60, factor), Target.parse("x86-64-v4"))
     assert any(isinstance(s, For) and s.loop.kind is Kind.VECTOR for s in walk(kernel.body))

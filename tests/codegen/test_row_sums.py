@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from codegen.test_short_rows import TARGETS, WIDE, run
 from tile.kernels import reduction
-from tilewright.build.kernels import machine_of
 from tilewright.choose.default import schedule
 from tilewright.codegen.cpu import llvm as codegen
 from tilewright.core import types
@@ -31,7 +30,7 @@ def means(rows, columns):
 def test_rows_are_reduced(target, rows, columns, op, dtype, at_end):
     made = means(rows, columns) if op == "mean" else reduction((rows, columns), 1, op, dtype)
     x = np.random.default_rng(rows).standard_normal((rows, columns)).astype("f" if op == "mean" else dtype.numpy)
-    got = run(schedule(made, machine_of(target)), target, x, shape=(rows,), at_end=at_end)
+    got = run(schedule(made, target), target, x, shape=(rows,), at_end=at_end)
     want = {"add": np.sum, "max": np.max, "mean": np.mean}[op](x.astype("d"), axis=1)
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-4)
 
@@ -43,7 +42,7 @@ def test_rows_are_reduced(target, rows, columns, op, dtype, at_end):
 )  # fmt: skip
 def test_where_lanes_are_folded_together(rows, columns, together):
     """Not for few rows, rows of a vector or of more than four, nor what is beyond half the second-level cache."""
-    tree = schedule(means(rows, columns), machine_of(WIDE))
+    tree = schedule(means(rows, columns), WIDE)
     assert any(p.buffer.shape == (16, 16) for p in tree.places) == together
     if together:
         assert codegen.assembly(tree, WIDE).count("vextract") < 16

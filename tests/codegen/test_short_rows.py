@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from codegen.native import HOST, Native
 from codegen.test_lying_across import Fenced
 from tile.kernels import layer_norm, reduction, softmax
-from tilewright.build.kernels import machine_of
 from tilewright.choose.default import RULE_BROKE, schedule
 from tilewright.codegen.cpu import llvm as codegen
 from tilewright.core import types
@@ -32,12 +31,12 @@ def run(tree, target, *arrays, shape, at_end):
 @settings(max_examples=20, deadline=None)
 def test_softmax_and_layer_norm(target, rows, columns, at_end):
     x = np.random.default_rng(rows).standard_normal((rows, columns), np.float32)
-    got = run(schedule(softmax(rows, columns), machine_of(target)), target, x, shape=x.shape, at_end=at_end)
+    got = run(schedule(softmax(rows, columns), target), target, x, shape=x.shape, at_end=at_end)
     e = np.exp(x.astype("d") - x.max(1, keepdims=True))
     np.testing.assert_allclose(got, e / e.sum(1, keepdims=True), rtol=1e-5, atol=1e-7)
     scale, tree = (
         np.linspace(0.5, 2, columns, dtype=np.float32),
-        schedule(layer_norm(rows, columns), machine_of(target)),
+        schedule(layer_norm(rows, columns), target),
     )
     got, z = run(tree, target, x, scale, shape=x.shape, at_end=at_end), x.astype("d")
     want = (z - z.mean(1, keepdims=True)) / np.sqrt(z.var(1, keepdims=True) + 1e-5) * scale
@@ -52,20 +51,20 @@ def test_softmax_and_layer_norm(target, rows, columns, at_end):
 @settings(max_examples=30, deadline=None)
 def test_sums_and_maxima_along_either_axis(target, rows, columns, axis, op, dtype, at_end):
     x = (np.arange(rows * columns) * 7 % 19 - 9).astype(dtype.numpy).reshape(rows, columns)
-    tree = schedule(reduction((rows, columns), axis, op, dtype), machine_of(target))
+    tree = schedule(reduction((rows, columns), axis, op, dtype), target)
     got = run(tree, target, x, shape=(x.shape[1 - axis],), at_end=at_end)
     np.testing.assert_array_equal(got, x.sum(axis) if op == "add" else x.max(axis))
 
 
 @pytest.mark.parametrize(("axis", "shuffles"), [(1, 6), (0, 6)])
 def test_three_columns_are_three_loads_and_their_shuffles(axis, shuffles):
-    text = codegen.assembly(schedule(reduction((1600, 3), axis, "add"), machine_of(WIDE)), WIDE)
+    text = codegen.assembly(schedule(reduction((1600, 3), axis, "add"), WIDE), WIDE)
     assert text.count("vpermt2ps") == shuffles
     assert "gather" not in text
 
 
 def test_what_a_row_has_once_is_computed_once():
-    text = codegen.assembly(schedule(layer_norm(160, 3), machine_of(WIDE)), WIDE)
+    text = codegen.assembly(schedule(layer_norm(160, 3), WIDE), WIDE)
     assert text.count("vsqrtps") + text.count("vrsqrt14ps") == 1
 
 
@@ -73,7 +72,7 @@ def test_what_a_row_has_once_is_computed_once():
 def test_longer_rows_go_in_blocks_where_there_is_more_to_do(columns, n_sums, blocks):
     """A row has one sum before its mean is taken off, two in a softmax; a block of rows has a loop of its own."""
     made = softmax(160, columns) if n_sums == 2 else centred(160, columns)
-    tree = schedule(made, machine_of(WIDE))
+    tree = schedule(made, WIDE)
     copied = [s for s in walk(tree.body) if isinstance(s, For) and s.loop.kind is Kind.UNROLL]
     assert any(s.loop.extent == columns for s in copied) == blocks
 

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from codegen.native import HOST, Native
-from tilewright.build.kernels import machine_of
 from tilewright.choose.strategies.narrow import narrow
 from tilewright.codegen.cpu import llvm as codegen
 from tilewright.core import types
@@ -29,7 +28,7 @@ def scores(target, keys, queries, depth, dtype=types.f32):
     (i, j), (d,) = syms(axes), syms(along)
     product = Stage((out,), axes, (i, j), (k[i, d] * q[j, d],), Reduction(along, "add", (Const(0, dtype),)))
     b = Builder(lower(Computation((k, q), (out,), (product,))))
-    narrow(b, machine_of(target), "S", None, has_lanes=False, threads=False)
+    narrow(b, target, "S", None, has_lanes=False, threads=False)
     return b.kernel
 
 

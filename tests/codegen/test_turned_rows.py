@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from codegen.native import HOST
 from codegen.test_short_rows import TARGETS, WIDE, centred, run
 from tile.kernels import check_default, layer_norm, softmax
-from tilewright.build.kernels import machine_of
 from tilewright.choose.default import schedule
 from tilewright.codegen.cpu import llvm as codegen
 from tilewright.core import types
@@ -53,11 +52,10 @@ def expected(x):
 @settings(max_examples=20, deadline=None)
 def test_softmax_and_layer_norm(target, rows, columns, at_end):
     x = np.random.default_rng(rows).standard_normal((rows, columns), np.float32)
-    machine = machine_of(target)
     e = np.exp(x.astype(np.float64) - x.max(1, keepdims=True))
-    got = run(schedule(softmax(rows, columns), machine), target, x, shape=x.shape, at_end=at_end)
+    got = run(schedule(softmax(rows, columns), target), target, x, shape=x.shape, at_end=at_end)
     np.testing.assert_allclose(got, e / e.sum(1, keepdims=True), rtol=1e-5, atol=1e-7)
-    got = run(schedule(log_softmax(rows, columns), machine), target, x, shape=(1, *x.shape), at_end=at_end)
+    got = run(schedule(log_softmax(rows, columns), target), target, x, shape=(1, *x.shape), at_end=at_end)
     np.testing.assert_allclose(got[0], expected(x), rtol=1e-5, atol=2e-6)
 
 
@@ -67,7 +65,7 @@ def test_narrow_floats_and_columns_numbers(dtype, heads, rows, columns):
     rng = np.random.default_rng(columns)
     x, bias = (rng.standard_normal(s).astype(dtype.numpy) for s in ((heads, rows, columns), (columns,)))
     made = log_softmax(rows, columns, dtype, heads=heads, biased=True)
-    got = run(schedule(made, machine_of(HOST)), HOST, x, bias, shape=x.shape, at_end=True)
+    got = run(schedule(made, HOST), HOST, x, bias, shape=x.shape, at_end=True)
     want = expected(x.astype(np.float32) + bias.astype(np.float32))
     np.testing.assert_allclose(np.asarray(got, np.float32), want, rtol=0.02, atol=0.02)
 
@@ -75,7 +73,7 @@ def test_narrow_floats_and_columns_numbers(dtype, heads, rows, columns):
 @given(rows=st.integers(16, 40), columns=st.integers(9, 40), heads=st.integers(1, 3), biased=st.booleans())
 @settings(max_examples=10, deadline=None)
 def test_the_schedule_means_what_the_loops_mean(rows, columns, heads, biased):
-    check_default(log_softmax(rows, columns, heads=heads, biased=biased), machine=machine_of(WIDE))
+    check_default(log_softmax(rows, columns, heads=heads, biased=biased), machine=WIDE)
 
 
 @pytest.mark.parametrize(
@@ -88,9 +86,9 @@ def test_the_schedule_means_what_the_loops_mean(rows, columns, heads, biased):
 )  # fmt: skip
 def test_where_it_pays(made, turned):
     """Not for longer rows, few of them, one reduction, nor rows of 40 elements and more from beyond the caches."""
-    assert is_turned(schedule(made, machine_of(WIDE))) == turned
+    assert is_turned(schedule(made, WIDE)) == turned
 
 
 def test_no_lanes_are_folded():
-    text = codegen.assembly(schedule(log_softmax(160, 32), machine_of(WIDE)), WIDE)
+    text = codegen.assembly(schedule(log_softmax(160, 32), WIDE), WIDE)
     assert "zmm" in text and "vextractf" not in text

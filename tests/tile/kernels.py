@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from benchmarks.computations import ZERO, F, convolution, layer_norm, matmul, relu, softmax
@@ -11,17 +12,17 @@ from tilewright.choose.default import RULE_BROKE, schedule_with_steps
 from tilewright.core import types
 from tilewright.core.compute import Axis, Buffer, Computation, Const, Reduction, Stage, axes_for, syms
 from tilewright.core.expr import Dim, Sym, evaluate
-from tilewright.target.tile import Machine
+from tilewright.target.target import Target
 from tilewright.tile.interp import run
 from tilewright.tile.ir import Kernel
 from tilewright.tile.lower import lower
 from tilewright.tile.pack import packed_array
 from tilewright.tile.verify import verify
 
-SMALL = Machine(vector_bytes=16, n_vector_registers=16)
-WIDE = Machine()
-SCALAR = Machine(
-    vector_bytes=4, n_vector_registers=32, fma_ports=1, has_masks=False, has_prefetch=False, load_ports=1,
+WIDE = replace(Target.parse("x86-64-v4"), n_cores=2)
+SMALL = replace(WIDE, vector_bytes=16, n_vector_registers=16)
+SCALAR = replace(
+    WIDE, vector_bytes=4, n_vector_registers=32, fma_ports=1, has_masks=False, has_prefetch=False, load_ports=1,
     issue_width=1.0, n_cores=1,
 )  # fmt: skip
 """A microcontroller: registers of one element."""
@@ -83,7 +84,7 @@ def outputs(
 
 
 def check_default(
-    computation: Computation, *constants: str, sizes: Mapping[str, int] | None = None, machine: Machine = SMALL
+    computation: Computation, *constants: str, sizes: Mapping[str, int] | None = None, machine: Target = SMALL
 ) -> Kernel:
     """The default schedule computes what the plain loops compute, satisfies the spec, and gives its kernel back."""
     fixed = constants_of(computation, *constants)

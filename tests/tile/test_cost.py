@@ -7,7 +7,7 @@ import pytest
 from tilewright.choose.cost import Box, Operand, choose_tile
 from tilewright.choose.strategies.contract import even_chunks
 from tilewright.core.expr import Sym
-from tilewright.target.tile import Machine
+from tilewright.target.target import Target
 
 LANES, ROW, ROW2 = Sym("n", 0, 1023), Sym("x", 0, 13), Sym("y", 0, 13)
 KIBIBYTE = 256
@@ -18,7 +18,7 @@ def tile(step: int, step2: int) -> tuple[int, int, int]:
     """Rows, second rows and vectors for 14 x 14 pixels ``step`` and ``step2`` elements apart, 1024 columns."""
     pixels = Operand(ROW * step + ROW2 * step2, 0)
     weights = Operand(LANES * 1, 1, is_constant=True)
-    chosen = choose_tile(Box(LANES, 1024, ROW, 14, ROW2, 14, (), (pixels, weights)), Machine(), 16)
+    chosen = choose_tile(Box(LANES, 1024, ROW, 14, ROW2, 14, (), (pixels, weights)), Target.parse("x86-64-v4"), 16)
     return chosen.rows, chosen.rows2, chosen.vectors
 
 

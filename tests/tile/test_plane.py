@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from codegen.native import Native
 from tile.kernels import SMALL, WIDE, F, check_default
 from tilewright import ops
-from tilewright.build.kernels import machine_of
 from tilewright.choose.default import schedule, schedule_with_steps
 from tilewright.codegen.cpu import llvm as codegen
 from tilewright.core.compute import Buffer, Computation
@@ -71,7 +70,7 @@ def test_rows_share_taps_and_lanes_are_columns():
 def test_borders_of_strided_windows_gather_nothing(name):
     target = Target.parse(name)
     for size in (28, 56, 112):
-        kernel = schedule(pool(4, size, 3, 2, pad=1), machine_of(target))
+        kernel = schedule(pool(4, size, 3, 2, pad=1), target)
         assert "gather" not in codegen.emit_kernel(kernel, target)
         x = np.random.default_rng(0).standard_normal((1, 4, size, size)).astype(np.float32)
         out = np.zeros((1, 4, size // 2, size // 2), np.float32)

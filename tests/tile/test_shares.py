@@ -10,10 +10,10 @@ from tilewright.core.compute import Buffer, Computation
 from tilewright.core.graph import Attrs
 from tilewright.core.types import f32
 from tilewright.ops import matmul
-from tilewright.target.tile import Machine
+from tilewright.target.target import Target
 from tilewright.tile.text import parse_kernel
 
-MACHINE = Machine(n_cores=2)
+MACHINE = dataclasses.replace(Target.parse("x86-64-v4"), n_cores=2)
 LANES = MACHINE.vector_bytes // 4
 
 OVER_TIME = """

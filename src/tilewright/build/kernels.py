@@ -16,7 +16,6 @@ from hashlib import sha256
 from tilewright.build.options import Clock, Options
 from tilewright.choose.default import OnBroken, forgive, refuse, schedule_by, schedule_with_steps
 from tilewright.choose.shares import times_of
-from tilewright.codegen.cpu.dot import dots_of
 from tilewright.codegen.cpu.llvm import compile_text, emit
 from tilewright.core.expr import to_text
 from tilewright.core.graph import CONST, Graph, Node
@@ -34,7 +33,6 @@ from tilewright.runtime.env import read_environment
 from tilewright.runtime.errors import ResourceError
 from tilewright.runtime.manifest import ScratchSpec
 from tilewright.target.target import Target
-from tilewright.target.tile import Machine
 from tilewright.tile.errors import ScheduleFileError
 from tilewright.tile.ir import Kernel, Packed, Role, Space
 from tilewright.tile.pack import pack_bytes, packing_computation
@@ -76,7 +74,6 @@ class KernelBuilder:
         self.problems = list(self.book.problems)
         self.schedules: dict[str, Schedule] = {}
         self.groups: dict[str, GroupComputation] = {}
-        self.machine = machine_of(target)
         self.clock = clock
         self.kernels: dict[str, Kernel] = {}
         self.specs: dict[str, KernelSpec] = {}
@@ -94,8 +91,8 @@ class KernelBuilder:
         Raises everything that is wrong with the file of schedules.
         """
         optimise = partial(run_pipeline, passes=passes, check=self.checks.verify)
-        fuse, large = options.optimize != 0, self.machine.large_bytes
-        core = Core(self.machine.l2_bytes, self.machine.vector_bytes, self.machine.fma_ports)
+        fuse, large = options.optimize != 0, self.target.large_bytes
+        core = Core(self.target.l2_bytes, self.target.vector_bytes, self.target.fma_ports)
         grouped = group_graph(graph, optimise_inner(graph, optimise), fuse=fuse, large=large, core=core)
         planner = Planner(self.target.n_cores if fuse and self.target.has_threads else 1)
         program = planner.program(self.schedule_groups(grouped), graph.name)
@@ -135,7 +132,7 @@ class KernelBuilder:
             name = "k_" + sha256(made.text.encode()).hexdigest()[:16]
             with self.clock.stage("schedule"):
                 kernel = self._scheduled(made, name)
-            spec = self.specs[made.text] = _spec(kernel, made, self.machine)
+            spec = self.specs[made.text] = _spec(kernel, made, self.target)
             self.kernels[name] = kernel
             self.groups[name] = made
             self.labels[name] = label
@@ -149,7 +146,7 @@ class KernelBuilder:
         if name in self.book.lines:
             lines = self.book.lines[name]
             try:
-                found = schedule_by(made.computation, self.machine, made.constants, name, lines)
+                found = schedule_by(made.computation, self.target, made.constants, name, lines)
                 emit(found.kernel, self.target)
             except ScheduleFileError as e:
                 self.problems += e.problems
@@ -158,7 +155,7 @@ class KernelBuilder:
                 self.problems.append(no_code(self.book.heads[name], name, e))
                 found = None
         if found is None:
-            found = schedule_with_steps(made.computation, self.machine, made.constants, name, self.checks.on_broken)
+            found = schedule_with_steps(made.computation, self.target, made.constants, name, self.checks.on_broken)
         if self.checks.verify:
             verify(found.kernel)
         self.schedules[name] = found.schedule
@@ -216,7 +213,7 @@ class KernelBuilder:
         return {name: len(kernel.params) for name, kernel in self.kernels.items()}
 
 
-def _spec(kernel: Kernel, made: GroupComputation, machine: Machine) -> KernelSpec:
+def _spec(kernel: Kernel, made: GroupComputation, target: Target) -> KernelSpec:
     """Parameters are matched with the computation's inputs by name; several layouts of one constant may be read."""
     places = {p.buffer: p for p in kernel.places}
     position = {b.name: k for k, b in enumerate(made.computation.inputs)}
@@ -229,7 +226,7 @@ def _spec(kernel: Kernel, made: GroupComputation, machine: Machine) -> KernelSpe
     rest = kernel.params[len(reads) + len(made.computation.outputs) :]
     assert all(places[b].role is Role.TMP and places[b].space is Space.GLOBAL for b in rest)
     scratch = tuple(product(b.shape) * b.dtype.n_bytes for b in rest)
-    return KernelSpec(kernel.name, kernel.sizes, scratch, reads, times_of(kernel, machine))
+    return KernelSpec(kernel.name, kernel.sizes, scratch, reads, times_of(kernel, target))
 
 
 def _packing(packed: Packed) -> Packing:
@@ -238,23 +235,3 @@ def _packing(packed: Packed) -> Packing:
     shapes = f"{packed.param.shape} {packed.source.shape}"
     layout = f"{shapes} {[s.name for s in packed.grid]} {[to_text(i) for i in packed.index]}"
     return Packing(layout, n, partial(pack_bytes, packed), packing_computation(packed))
-
-
-def machine_of(target: Target) -> Machine:
-    """The part of a target that schedules look at."""
-    return Machine(
-        vector_bytes=target.vector_bytes,
-        n_vector_registers=target.n_vector_registers,
-        fma_ports=target.fma_ports,
-        has_fma=target.has_fma,
-        has_masks=target.has_masks,
-        has_prefetch=target.has_prefetch,
-        load_ports=target.load_ports,
-        issue_width=target.issue_width,
-        l1_bytes=target.l1_bytes,
-        l2_bytes=target.l2_bytes,
-        llc_bytes=target.llc_bytes,
-        n_cores=target.n_cores,
-        dots=dots_of(target),
-        max_copies=target.max_copies,
-    )

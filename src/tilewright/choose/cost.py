@@ -1,6 +1,6 @@
 """The cost model: how many cycles a register tile takes over a whole box, and whether threads pay.
 
-In: the operands of a reduction as linear offsets, extents, a ``Machine``. Out: the best ``Tile``; estimates.
+In: the operands of a reduction as linear offsets, extents, a ``Target``. Out: the best ``Tile``; estimates.
 Not its business: applying the tile (``rules``).
 
 A tile of ``rows x rows2 x vectors`` accumulators costs, per step of the serial reduction loops, the largest of: FMAs by
@@ -18,7 +18,7 @@ from itertools import product as cartesian
 from math import prod
 
 from tilewright.core.expr import Dim, Sym
-from tilewright.target.tile import MANY_COPIES, Machine
+from tilewright.target.target import MANY_COPIES, Target
 from tilewright.tile.affine import coefficient
 
 ASSUMED_EXTENT = 512
@@ -77,7 +77,7 @@ class Box:
     registers_per_element: int = 1
 
 
-def choose_tile(box: Box, machine: Machine, width: int, vectors: int | None = None) -> Tile:
+def choose_tile(box: Box, machine: Target, width: int, vectors: int | None = None) -> Tile:
     """The tile with the fewest modelled cycles over the box; ``width`` is the vector width in elements.
 
     ``vectors``: only tiles of as many vectors, where there are any.
@@ -91,7 +91,7 @@ def choose_tile(box: Box, machine: Machine, width: int, vectors: int | None = No
     return best or Tile()
 
 
-def _candidates(box: Box, machine: Machine, width: int) -> Iterator[tuple[int, int, int]]:
+def _candidates(box: Box, machine: Target, width: int) -> Iterator[tuple[int, int, int]]:
     registers = machine.n_vector_registers // box.registers_per_element
     max_vectors = 8 if box.n_lanes is None else min(8, -(-box.n_lanes // width))
     window = bool(box.unrolled)
@@ -111,7 +111,7 @@ def _candidates(box: Box, machine: Machine, width: int) -> Iterator[tuple[int, i
                     yield rows, rows2, vectors
 
 
-def _fit_sets(box: Box, machine: Machine, width: int, rows: int, rows2: int) -> bool:
+def _fit_sets(box: Box, machine: Target, width: int, rows: int, rows2: int) -> bool:
     """Does no set of the first-level cache get more lines of an operand's rows than it has ways?
 
     Rows a multiple of ``set_span`` apart fall into one set, and would throw each other out at every step.
@@ -140,7 +140,7 @@ def _counts(sym: Sym | None, extent: int | None, limit: int) -> list[int]:
     return sorted({-(-extent // n) for n in range(1, extent + 1) if -(-extent // n) <= limit} | {1})
 
 
-def _box_cycles(box: Box, machine: Machine, width: int, rows: int, rows2: int, vectors: int) -> float:
+def _box_cycles(box: Box, machine: Target, width: int, rows: int, rows2: int, vectors: int) -> float:
     shapes = 0
     total = 0.0
     row_parts, row2_parts = _parts(box.n_rows, rows), _parts(box.n_rows2, rows2)
@@ -160,7 +160,7 @@ def _parts(extent: int | None, size: int) -> list[tuple[int, float]]:
     return parts + ([(extent % size, 1.0)] if extent % size else [])
 
 
-def _step_cycles(box: Box, machine: Machine, rows: int, rows2: int, vectors: int) -> float:
+def _step_cycles(box: Box, machine: Target, rows: int, rows2: int, vectors: int) -> float:
     copies = 1
     for _, n in box.unrolled:
         copies *= n
@@ -187,7 +187,7 @@ def distinct(box: Box, op: Operand, rows: int, rows2: int) -> int:
     return len(places)
 
 
-def pays_threads(operations: float, machine: Machine, width: int) -> bool:
+def pays_threads(operations: float, machine: Target, width: int) -> bool:
     """Is the work, in element operations, long enough to wake other threads?"""
     cycles = operations / (width * machine.fma_ports)
     return machine.n_cores > 1 and cycles / (machine.ghz * 1000) > FORK_MICROSECONDS

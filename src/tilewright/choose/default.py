@@ -1,6 +1,6 @@
 """The default schedule: rules over a computation's structure and the machine's capabilities.
 
-In: a ``Computation``, a ``Machine``, and which inputs are compile-time constants. Out: a ``Kernel``; also the schedule.
+In: a ``Computation``, a ``Target``, and which inputs are compile-time constants. Out: a ``Kernel``; also the schedule.
 Not its business: instructions.
 
 Every computation gets a correct kernel. A rule that does not fit raises ``ScheduleError``; then the next simpler rule
@@ -37,7 +37,7 @@ from tilewright.choose.strategies.short_rows import few_columns, short_rows
 from tilewright.choose.strategies.transformed import Transformed, transformed
 from tilewright.choose.strategies.turned_rows import turned_rows
 from tilewright.core.compute import Buffer, Computation, Load, Serial, Stage
-from tilewright.target.tile import Machine
+from tilewright.target.target import Target
 from tilewright.tile.errors import RuleBroke, ScheduleError
 from tilewright.tile.ir import Kernel
 from tilewright.tile.lower import lower
@@ -67,7 +67,7 @@ class Scheduled:
 
 
 def schedule(
-    computation: Computation, machine: Machine, constants: Container[Buffer] = (), name: str = "kernel"
+    computation: Computation, machine: Target, constants: Container[Buffer] = (), name: str = "kernel"
 ) -> Kernel:
     """A fast and correct kernel for any computation."""
     return schedule_with_steps(computation, machine, constants, name).kernel
@@ -75,7 +75,7 @@ def schedule(
 
 def schedule_with_steps(
     computation: Computation,
-    machine: Machine,
+    machine: Target,
     constants: Container[Buffer] = (),
     name: str = "kernel",
     on_broken: OnBroken = refuse,
@@ -96,7 +96,7 @@ def schedule_with_steps(
 
 
 def schedule_by(
-    computation: Computation, machine: Machine, constants: Container[Buffer], name: str, lines: Sequence[Line]
+    computation: Computation, machine: Target, constants: Container[Buffer], name: str, lines: Sequence[Line]
 ) -> Scheduled:
     """The kernel that a file's steps make; ``ScheduleFileError`` names the step that is not legal."""
     normal, known = _normal(computation, machine, constants)
@@ -105,7 +105,7 @@ def schedule_by(
 
 
 def _normal(
-    computation: Computation, machine: Machine, constants: Container[Buffer]
+    computation: Computation, machine: Target, constants: Container[Buffer]
 ) -> tuple[Computation, list[Buffer]]:
     """The computation that steps are written for, and its inputs that are compile-time constants."""
     fixed = {b.name for b in computation.inputs if b in constants}
@@ -118,7 +118,7 @@ class _Work:
     """What scheduling a computation goes on; ``vectors``: of a tile that reads a constant, where another fixed them."""
 
     b: Builder
-    machine: Machine
+    machine: Target
     computation: Computation
     constants: Container[Buffer]
     notes: list[str]

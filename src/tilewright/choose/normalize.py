@@ -42,7 +42,7 @@ from tilewright.core.compute import (
     walk,
 )
 from tilewright.core.expr import Dim, Sym, bounds, symbol_order, symbols
-from tilewright.target.tile import Dot
+from tilewright.target.dots import Dot
 from tilewright.tile.affine import coefficient, linear, stride_along
 
 MAX_INLINE_NODES = 400

@@ -31,7 +31,7 @@ from tilewright.core.compute import (
 )
 from tilewright.core.expr import Dim, Sym, ceildiv, floordiv, is_nonneg, mod, symbols
 from tilewright.core.types import product
-from tilewright.target.tile import Dot
+from tilewright.target.dots import Dot
 from tilewright.tile.affine import is_affine, stride_along
 
 MIN_ROWS = 16

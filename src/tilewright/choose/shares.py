@@ -1,6 +1,6 @@
 """How a kernel's work falls on threads: what is shared out, and an estimate of the time on one thread and on all.
 
-In: a scheduled ``Kernel``, a ``Machine``. Out: ``Times``. Not its business: choosing (``choose.strategies.threads``),
+In: a scheduled ``Kernel``, a ``Target``. Out: ``Times``. Not its business: choosing (``choose.strategies.threads``),
 what else could run meanwhile (``partition.beside``).
 """
 
@@ -12,7 +12,7 @@ from tilewright.core.compute import Buffer, Load, Value
 from tilewright.core.compute import walk as walk_value
 from tilewright.core.estimates import FORK_CYCLES, Times
 from tilewright.core.expr import Dim, symbols
-from tilewright.target.tile import Machine
+from tilewright.target.target import Target
 from tilewright.tile.ir import For, If, Kernel, Kind, Loop, Role, Stmt, Update, walk
 from tilewright.tile.rewrite import values_of, written
 
@@ -20,7 +20,7 @@ MOVING = 2
 """What an element's loads and stores cost, in operations."""
 
 
-def times_of(kernel: Kernel, machine: Machine) -> Times:
+def times_of(kernel: Kernel, machine: Target) -> Times:
     """The estimates for one call; sizes known at run time only count as :func:`estimate` does."""
     threaded = any(isinstance(s, For) and s.loop.kind is Kind.PARALLEL for s in walk(kernel.body))
     fixed = frozenset(p.buffer for p in kernel.places if p.role is Role.CONST)
@@ -47,7 +47,7 @@ def joined(f: For) -> For | None:
     return None if f.loop.sym in symbols(inner.loop.extent) else inner
 
 
-def _alone(body: tuple[Stmt, ...], machine: Machine, fixed: frozenset[Buffer]) -> float:
+def _alone(body: tuple[Stmt, ...], machine: Target, fixed: frozenset[Buffer]) -> float:
     """Cycles with all threads at every parallel loop, each of which ends when its last iteration does."""
     total = 0.0
     for s in body:
@@ -62,7 +62,7 @@ def _alone(body: tuple[Stmt, ...], machine: Machine, fixed: frozenset[Buffer]) -
     return total
 
 
-def _work(body: tuple[Stmt, ...], machine: Machine, fixed: frozenset[Buffer], around: tuple[Loop, ...] = ()) -> float:
+def _work(body: tuple[Stmt, ...], machine: Target, fixed: frozenset[Buffer], around: tuple[Loop, ...] = ()) -> float:
     """Cycles of all iterations of the loops ``around`` a body; it is bound by its arithmetic or by its constants."""
     total = 0.0
     for s in body:
@@ -88,7 +88,7 @@ def _constants(s: Stmt, fixed: frozenset[Buffer]) -> list[Load]:
     return [x for v in values_of(s) for x in walk_value(v) if isinstance(x, Load) and x.buffer in fixed]
 
 
-def _streamed(s: Stmt, machine: Machine, fixed: frozenset[Buffer], around: tuple[Loop, ...]) -> float:
+def _streamed(s: Stmt, machine: Target, fixed: frozenset[Buffer], around: tuple[Loop, ...]) -> float:
     """Bytes of constants that come from beyond the second-level cache; a part that fits in it is read again there."""
     total = 0.0
     for load in _constants(s, fixed):

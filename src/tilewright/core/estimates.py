@@ -1,7 +1,7 @@
 """What the planner of kernels and their schedules must estimate alike: times of a call, a core's memory, its cache.
 
 In: nothing. Out: ``Times``, and constants. Not its business: a machine's own sizes
-(``target.tile``), the estimates (``partition.beside``, ``partition.projections``, ``choose.shares``,
+(``target.target``), the estimates (``partition.beside``, ``partition.projections``, ``choose.shares``,
 ``choose.strategies``).
 """
 

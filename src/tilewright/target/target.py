@@ -12,12 +12,15 @@ from difflib import get_close_matches
 
 import llvmlite.binding as llvm
 
+from tilewright.core.types import DType, f32
 from tilewright.runtime.host import cache_sizes
 from tilewright.runtime.threads import available_cpus
 from tilewright.target import aarch64, arm, riscv, wasm, x86
+from tilewright.target.dots import BF16_BY_SHIFTS, BF16_PAIRS, BYTES, Dot
 from tilewright.target.errors import UnknownTargetError
-from tilewright.target.tile import MANY_COPIES
 
+MANY_COPIES = 256
+"""More copies of a loop's body than any rule makes."""
 SMALL_COPIES = 4
 _TRIPLES = {
     ("x86_64", "windows"): "x86_64-pc-windows-msvc",
@@ -36,14 +39,16 @@ class Target:
     must be told: the convention of calls where the triple leaves a choice, the models of code and of relocation, and
     what every function says of itself. ``has_threads``: a parallel loop may ask the thread pool. ``has_f64``:
     instructions for double precision. ``has_fma``: for ``a * b + c``, of double precision where there is that;
-    ``fma_ports`` units for it take a vector every ``fma_cycles``.
+    ``fma_ports`` units for it take a vector every ``fma_cycles``, and give the sum ``fma_latency`` cycles later.
     ``has_masks``: masked loads, stores and arithmetic are as cheap as plain ones. ``has_gather``: a gather beats scalar
     loads. ``loses_gathers``: LLVM aborts where a gather turns out to be dead (``codegen.cpu.refusals``).
     ``has_scalef``: one instruction for ``x * 2**n`` and one for ``x - rint(x)``. ``has_round``: instructions for
     floor, ceil, trunc, rint. ``has_f16c``: for half precision conversion. ``has_saturation``: conversions of floats
     to integers saturate by themselves. ``has_vnni``: four bytes times four, unsigned by signed, into 32 bits;
     ``has_i8mm``: the same of AArch64, ``has_dotprod``: its signed by signed alone.
-    ``load_ports`` take a vector from memory in a cycle each, ``issue_width`` operations begin in one.
+    ``load_ports`` take a vector from memory in a cycle each, ``issue_width`` operations begin in one, of which
+    ``ghz`` thousand millions make a second. Addresses ``set_span`` bytes apart fall into the same set of the
+    first-level cache.
     ``has_prefetch``: an instruction that asks for a line ahead does something.
     ``max_copies`` is the most copies of a loop's body that a kernel may hold.
     """
@@ -63,8 +68,10 @@ class Target:
     has_fma: bool = False
     fma_ports: int = 2
     fma_cycles: int = 1
+    fma_latency: int = 4
     load_ports: int = 2
     issue_width: float = 4.0
+    ghz: float = 2.5
     has_masks: bool = False
     has_gather: bool = False
     loses_gathers: bool = False
@@ -80,6 +87,7 @@ class Target:
     l1_bytes: int = 32 << 10
     l2_bytes: int = 256 << 10
     llc_bytes: int = 8 << 20
+    set_span: int = 4096
     n_cores: int = 1
     max_copies: int = MANY_COPIES
     name: str = ""
@@ -119,14 +127,25 @@ class Target:
         attributes = f"{self.attributes} minsize optsize".lstrip()
         return replace(self, attributes=attributes, max_copies=SMALL_COPIES, n_cores=1)
 
-    def lanes(self, n_bytes: int) -> int:
-        """How many elements of ``n_bytes`` fit in one vector register."""
-        return max(self.vector_bytes // n_bytes, 1)
+    def lanes(self, dtype: DType) -> int:
+        """How many elements of ``dtype`` fill one vector register (at least 1)."""
+        return max(self.vector_bytes // dtype.n_bytes, 1)
 
     @property
     def multiplies(self) -> int:
         """How many f32 a core multiplies and adds in a cycle."""
-        return self.lanes(4) * self.fma_ports // self.fma_cycles
+        return self.lanes(f32) * self.fma_ports // self.fma_cycles
+
+    @property
+    def large_bytes(self) -> int:
+        """From so many on, a result goes to memory and comes back: the second-level cache keeps little of it."""
+        return 2 * self.l2_bytes
+
+    @property
+    def dots(self) -> tuple[Dot, ...]:
+        """The groups of narrow products that are cheaper than widening each element."""
+        pairs = BF16_PAIRS if self.has_bf16 else BF16_BY_SHIFTS
+        return (BYTES, pairs) if self.has_vnni or self.has_dotprod else (pairs,)
 
     @property
     def is_native(self) -> bool:

@@ -27,7 +27,6 @@ from tilewright.core.types import Array
 from tilewright.runtime.python.model import LoadedModel
 from tilewright.runtime.threads import default_threads
 from tilewright.target.target import Target
-from tilewright.target.tile import Machine
 from tilewright.tile.schedule import Schedule
 from tilewright.tile.schedule.book import schedule_text
 
@@ -107,7 +106,7 @@ def _check(graph: Graph, options: Options) -> None:
         raise OptionError(f"code for {options.target!r} can't be measured here", remedy="tune on that machine")
 
 
-def _machines(m: Machine) -> Iterator[Machine]:
+def _machines(m: Target) -> Iterator[Target]:
     """``m``, and machines a little unlike it, on which the cost model weighs tiles and blocks otherwise."""
     yield m
     for registers in (m.n_vector_registers * 7 // 8, m.n_vector_registers * 3 // 4, m.n_vector_registers // 2):
@@ -124,7 +123,7 @@ def _machines(m: Machine) -> Iterator[Machine]:
 def _candidates(kernels: KernelBuilder, name: str) -> Iterator[Schedule]:
     """Schedules of a kernel that differ from the one it has, and from each other."""
     made, seen = kernels.groups[name], {kernels.schedules[name]}
-    for machine in _machines(kernels.machine):
+    for machine in _machines(kernels.target):
         found = schedule_with_steps(made.computation, machine, made.constants, name, kernels.checks.on_broken).schedule
         if found not in seen:
             seen.add(found)

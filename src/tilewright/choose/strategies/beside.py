@@ -22,7 +22,7 @@ from tilewright.choose.strategies.threads import parallel
 from tilewright.choose.strategies.view import find_body
 from tilewright.core.compute import Buffer, Load, Stage
 from tilewright.core.compute import walk as walk_value
-from tilewright.target.tile import Machine
+from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For
 from tilewright.tile.ir import Kind as LoopKind
@@ -52,7 +52,7 @@ class _Product:
     depth: int
 
 
-def pairs(clusters: Sequence[Cluster], machine: Machine, constants: Container[Buffer]) -> Iterator[Beside]:
+def pairs(clusters: Sequence[Cluster], machine: Target, constants: Container[Buffer]) -> Iterator[Beside]:
     """Neighbours that this rule takes; at most one pair for a cluster."""
     taken: Cluster | None = None
     for one, other in pairwise(clusters):
@@ -100,7 +100,7 @@ def _touched(s: Stage) -> set[Buffer]:
     return {*s.outs, *(x.buffer for v in values for x in walk_value(v) if isinstance(x, Load))}
 
 
-def _vectors(streamed: _Product, block: _Product, machine: Machine, width: int) -> tuple[int, int] | None:
+def _vectors(streamed: _Product, block: _Product, machine: Target, width: int) -> tuple[int, int] | None:
     """Vectors of both tiles that give equally many tiles and fit the registers together; the most sums win."""
     if streamed.rows != 1 or block.rows == 1:
         return None
@@ -114,7 +114,7 @@ def _vectors(streamed: _Product, block: _Product, machine: Machine, width: int) 
     return None
 
 
-def beside(b: Builder, machine: Machine, pair: Beside) -> None:
+def beside(b: Builder, machine: Target, pair: Beside) -> None:
     """Schedule both products; then one loop over tiles, and one over the reduction, for the two."""
     first, second = (
         contract(b, machine, c.stages[0].out.name, None, threads=False, vectors=pair.vectors) for c in pair.clusters

@@ -26,7 +26,7 @@ from tilewright.choose.strategies.threads import parallel
 from tilewright.choose.strategies.view import find_body, n_operations, nests, only_nest
 from tilewright.core.compute import Stage, Value, loads
 from tilewright.core.expr import Sym, substitute, symbol_order, symbols
-from tilewright.target.tile import Machine
+from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, Loop, Stmt, Update, walk
 from tilewright.tile.rewrite import loads_of, written
@@ -56,7 +56,7 @@ class _Chain:
     is_contraction: bool
 
 
-def chain(b: Builder, machine: Machine, cluster: Cluster) -> None:
+def chain(b: Builder, machine: Target, cluster: Cluster) -> None:
     """Schedule all stages of a chain at blocks of rows of the last one."""
     work = sum(_work(s) for s in cluster.stages)
     c = _parts(b, cluster)
@@ -98,7 +98,7 @@ def _bring(b: Builder, name: str, at: str, is_block: bool) -> None:
             attempt(b, partial(b.do, "fold", name, dim, at))
 
 
-def _align(b: Builder, machine: Machine, name: str) -> None:
+def _align(b: Builder, machine: Target, name: str) -> None:
     """Rows longer than a vector begin on one."""
     buffer = find_place(b.kernel, name, "chain").buffer
     lanes, last = machine.lanes(buffer.dtype), buffer.shape[-1]
@@ -137,7 +137,7 @@ def _reads(b: Builder, reader: str, name: str) -> bool:
     return any(x.buffer.name == name for s in only_nest(b.kernel, reader).leaf for x in loads_of(s))
 
 
-def _block(b: Builder, machine: Machine, c: _Chain) -> tuple[list[str], list[str], bool]:
+def _block(b: Builder, machine: Target, c: _Chain) -> tuple[list[str], list[str], bool]:
     """Order the root's loops: batches, those that feed all threads first; blocks of rows; rows of a block, lanes.
 
     Returns the loops outside of a block, its rows, and whether there are blocks.
@@ -183,7 +183,7 @@ def _row_loops(b: Builder, c: _Chain) -> list[Loop]:
     return list(found.values())
 
 
-def _block_rows(b: Builder, machine: Machine, c: _Chain, inside: list[Loop]) -> int:
+def _block_rows(b: Builder, machine: Target, c: _Chain, inside: list[Loop]) -> int:
     """How many rows a block has; 0: all of them. A number that divides the rows where there is one near."""
     strip = find_place(b.kernel, c.strip, "chain").buffer
     row_bytes = estimate(strip.shape[-1:]) * strip.dtype.n_bytes
@@ -203,7 +203,7 @@ def _block_rows(b: Builder, machine: Machine, c: _Chain, inside: list[Loop]) -> 
 
 
 def _passes_between(
-    b: Builder, machine: Machine, names: Container[str], loop: str, depth: int, apart: Container[str] = ()
+    b: Builder, machine: Target, names: Container[str], loop: str, depth: int, apart: Container[str] = ()
 ) -> None:
     """Row by row: the nests that write ``names`` share their row loops, and their passes become vectors.
 

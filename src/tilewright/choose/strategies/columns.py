@@ -17,7 +17,7 @@ from tilewright.choose.cost import Operand, estimate
 from tilewright.choose.strategies.view import find_body, nest_with
 from tilewright.core.compute import Binary, Buffer, Const, Inside, Load, Select, Stage, Value
 from tilewright.core.expr import Dim
-from tilewright.target.tile import Machine
+from tilewright.target.target import Target
 from tilewright.tile.affine import stride_along
 from tilewright.tile.ir import Loop, Update
 from tilewright.tile.schedule import Builder
@@ -38,7 +38,7 @@ MAX_DEPTH = 1 << 13
 """Steps of the reduction for which a run-time operand's column is copied into scratch."""
 
 
-def are_few_columns(machine: Machine, stage: Stage, constants: Container[Buffer]) -> bool:
+def are_few_columns(machine: Target, stage: Stage, constants: Container[Buffer]) -> bool:
     """Is every result of a product better a sum along the reduction, since its columns fill no vector?
 
     As lanes, three columns take a multiply-add for every step, a chain of them where one row has to wait for each. It
@@ -64,7 +64,7 @@ def are_few_columns(machine: Machine, stage: Stage, constants: Container[Buffer]
 
 
 def columns_apart(
-    machine: Machine,
+    machine: Target,
     update: Update,
     operands: Sequence[Operand],
     reduced: Sequence[Loop],
@@ -116,7 +116,7 @@ def _unguarded(v: Value, reduced: Sequence[Loop]) -> Value:
 
 def along_reduction(
     b: Builder,
-    machine: Machine,
+    machine: Target,
     acc: str,
     outer: Sequence[str],
     rows: Sequence[str],
@@ -152,7 +152,7 @@ def along_reduction(
     return walkers
 
 
-def _sums(machine: Machine) -> int:
+def _sums(machine: Target) -> int:
     """Partial sums of a tile of rows and columns, whose multiply-adds share what they load."""
     return min(machine.n_vector_registers // 2, machine.max_copies)
 

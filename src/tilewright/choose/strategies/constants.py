@@ -14,7 +14,7 @@ from tilewright.choose.strategies.view import find_body
 from tilewright.core.compute import Buffer, IndexLike, Load, Value
 from tilewright.core.compute import walk as walk_value
 from tilewright.core.expr import Binary, Sym, symbols, terms_of
-from tilewright.target.tile import Machine
+from tilewright.target.target import Target
 from tilewright.tile.affine import stride_along
 from tilewright.tile.ir import For, Kernel, Kind, Loop, Role, Store, Update, walk
 from tilewright.tile.rewrite import loads_of
@@ -28,7 +28,7 @@ KEPT = 3
 """Walked back and forth, constants are read faster up to so many times the first-level cache."""
 
 
-def pack_constants(b: Builder, machine: Machine) -> None:
+def pack_constants(b: Builder, machine: Target) -> None:
     """Once every stage has its loops: constants that reductions read, in the order in which all their readers walk.
 
     Panels that only pass through the second-level cache get hints at the next one. Those are walked forth and back, and
@@ -77,7 +77,7 @@ def _is_run(path: Sequence[Loop], load: Load) -> bool:
     return False
 
 
-def _stream(b: Builder, machine: Machine, name: str) -> None:
+def _stream(b: Builder, machine: Target, name: str) -> None:
     """Hints at what comes in a while of a constant that the second-level cache does not keep."""
     buffer = find_place(b.kernel, name, "stream").buffer
     if estimate(buffer.shape) * buffer.dtype.n_bytes <= machine.l2_bytes / 2:
@@ -90,7 +90,7 @@ def _stream(b: Builder, machine: Machine, name: str) -> None:
         attempt(b, partial(b.do, "stream", name, inner.sym.name, steps, line))
 
 
-def _prefetch(b: Builder, machine: Machine, packed: str) -> None:
+def _prefetch(b: Builder, machine: Target, packed: str) -> None:
     """For every nest that walks panels: the loop that counts panels is the first index of the packed operand.
 
     Where that counts more than a panel's worth of cache (a batch of operands), it is the next index that is outside of
@@ -133,7 +133,7 @@ def _is_ragged(b: Builder, loop: Sym) -> bool:
     return any(isinstance(s, For) and loop in symbols(s.loop.extent) for s in walk(find_body(b.kernel, loop.name)))
 
 
-def _panel_depth(b: Builder, machine: Machine, buffer: Buffer, load: Load, loops: list[str]) -> int:
+def _panel_depth(b: Builder, machine: Target, buffer: Buffer, load: Load, loops: list[str]) -> int:
     """Which index of a packed operand counts panels: the first below which less than a share of the cache lies."""
     depth = 0
     while depth + 1 < len(load.index):

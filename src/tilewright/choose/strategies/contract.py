@@ -44,7 +44,7 @@ from tilewright.choose.strategies.view import (
 from tilewright.core.compute import Buffer, Load, Select, Value, symbols_of_value
 from tilewright.core.compute import walk as walk_value
 from tilewright.core.expr import Dim, Sym, bounds, floordiv, mod, substitute, symbols
-from tilewright.target.tile import Machine
+from tilewright.target.target import Target
 from tilewright.tile.affine import linear, period, remainder
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, Kind, Loop, Role, Store, Update, walk
@@ -62,7 +62,7 @@ WORK_PER_BYTE = 1.0
 """A byte of an operand costs a core as long as this many operations: what a product of few rows is bound by."""
 
 
-def min_tasks(machine: Machine) -> int:
+def min_tasks(machine: Target) -> int:
     """How many iterations a parallel loop should have at least."""
     return TASKS_PER_CORE * machine.n_cores
 
@@ -101,7 +101,7 @@ class Plan:
 
 def contract(
     b: Builder,
-    machine: Machine,
+    machine: Target,
     reduced: str,
     root: str | None,
     *,
@@ -159,7 +159,7 @@ def cached_name(b: Builder, root: str) -> str:
 
 def plan_contraction(
     b: Builder,
-    machine: Machine,
+    machine: Target,
     acc: str,
     root: str,
     vectors: Mapping[Buffer, int] = NO_VECTORS,
@@ -248,7 +248,7 @@ def _guarded(b: Builder, acc: str, root: str) -> frozenset[Sym]:
 
 
 def _copied(
-    reduced: list[Loop], operands: tuple[Operand, ...], lanes: Sym, machine: Machine
+    reduced: list[Loop], operands: tuple[Operand, ...], lanes: Sym, machine: Target
 ) -> tuple[list[Loop], list[Loop]]:
     """Reduction loops of a window that become copies: (each in a block of its own, together in one block).
 
@@ -283,7 +283,7 @@ def _moves_weights(loop: Loop, operands: tuple[Operand, ...]) -> bool:
     return any(op.lane_stride == 0 and op.step(loop.sym) for op in operands)
 
 
-def _taps_of_plane(reduced: list[Loop], machine: Machine) -> tuple[list[Loop], list[Loop]]:
+def _taps_of_plane(reduced: list[Loop], machine: Target) -> tuple[list[Loop], list[Loop]]:
     """Loops of such a window that become copies, of all rows of a tile: (each in a block of its own, together in one).
 
     A block for each row of taps: with all of them in one, what is read for the last is held from the start.
@@ -301,7 +301,7 @@ def _overlaps(loop: Loop, reduced: list[Loop], operands: tuple[Operand, ...]) ->
 
 
 def _in_plane(
-    box: Box, machine: Machine, width: int, tile: Tile, reduced: list[Loop], slid: list[Loop]
+    box: Box, machine: Target, width: int, tile: Tile, reduced: list[Loop], slid: list[Loop]
 ) -> tuple[Tile, list[Loop]]:
     """Rows and columns of the result at once, with copies of all taps: what a row of the tile reads serves the others.
 
@@ -337,7 +337,7 @@ def _shared_by_rows(b: Builder, acc: str, root: str, outermost: list[Sym]) -> fl
     return most
 
 
-def _row_chunks(b: Builder, machine: Machine, acc: str, rows: list[Loop], lanes: Loop, tile: Tile, width: int) -> int:
+def _row_chunks(b: Builder, machine: Target, acc: str, rows: list[Loop], lanes: Loop, tile: Tile, width: int) -> int:
     """Into how many parts the outermost row loop is cut, so that what the rows read stays in the second-level cache.
 
     A chunk reads all panels again; it pays when that is less than reading all rows again for every panel.
@@ -357,7 +357,7 @@ def _row_chunks(b: Builder, machine: Machine, acc: str, rows: list[Loop], lanes:
     return wanted if wanted <= steps // 2 and panel_bytes * wanted < 0.7 * row_bytes * n_panels else 1
 
 
-def _short_chunks(b: Builder, machine: Machine, acc: str, rows: list[Loop], lanes: Loop, tile: Tile, width: int) -> int:
+def _short_chunks(b: Builder, machine: Target, acc: str, rows: list[Loop], lanes: Loop, tile: Tile, width: int) -> int:
     """Into how many parts the only row loop is cut where all panels stay in the second-level cache.
 
     Results larger than that cache go to memory, and neither they nor what the rows read come from it at the pace of
@@ -405,7 +405,7 @@ def _sym(loop: Loop | None) -> Sym | None:
     return None if loop is None else loop.sym
 
 
-def _panels_first(machine: Machine, b: Builder, acc: str) -> bool:
+def _panels_first(machine: Target, b: Builder, acc: str) -> bool:
     """Lane blocks outside of rows when the operand that rows share is too large to stay in the second-level cache."""
     update = statement_of(nests(b.kernel, acc)[-1])
     assert isinstance(update, Update)
@@ -436,7 +436,7 @@ class _Piece:
 _Resize = Callable[[_Piece, int], _Piece]
 
 
-def _pieces(b: Builder, machine: Machine, plan: Plan) -> list[str]:
+def _pieces(b: Builder, machine: Target, plan: Plan) -> list[str]:
     """Divide run-time extents into full tiles and rests; every piece gets its own accumulator and its own tile."""
     names = {x.sym.name: x.sym.name for x in (*plan.outer, plan.lanes)}
     pieces = [_Piece(plan.acc, names, plan.tile, plan.width)]
@@ -459,7 +459,7 @@ def _pieces(b: Builder, machine: Machine, plan: Plan) -> list[str]:
     return [order[0] for order in orders]
 
 
-def _columns(b: Builder, machine: Machine, plan: Plan, piece: _Piece, whole: _Piece, order: list[str]) -> None:
+def _columns(b: Builder, machine: Target, plan: Plan, piece: _Piece, whole: _Piece, order: list[str]) -> None:
     """Columns behind the full vectors, beside them in the loops outside of a tile that both have."""
     loads = [x for x in walk_value(update_of(b, piece.acc).value) if isinstance(x, Load)]
     pairs = zip(loads, plan.operands, strict=True)
@@ -560,7 +560,7 @@ def _kind(b: Builder, loop: str) -> Kind:
     return find_loop(b.kernel, loop, "contract").loop.kind
 
 
-def _tile(b: Builder, machine: Machine, plan: Plan, piece: _Piece) -> list[str]:
+def _tile(b: Builder, machine: Target, plan: Plan, piece: _Piece) -> list[str]:
     """Split and order one root nest, and bring its accumulator into the tile; returns the loops outside of the tile."""
     tile, acc = piece.tile, piece.acc
     lane = piece.loops[plan.lanes.sym.name]
@@ -650,7 +650,7 @@ def _split_rows(b: Builder, loop: str, size: int) -> tuple[list[str], list[str]]
     return [f"{loop}_o"], [f"{loop}_i"]
 
 
-def _order(b: Builder, machine: Machine, plan: Plan, batch: list[str], blocks: list[str], rows: list[str]) -> list[str]:
+def _order(b: Builder, machine: Target, plan: Plan, batch: list[str], blocks: list[str], rows: list[str]) -> list[str]:
     """Outer loops: batch; then, with large panels, chunks of rows, lane blocks, rows; else rows, lane blocks, last row.
 
     Windows: rows, lane blocks; lane blocks first if the rows that a block's window spans stay in the first-level cache.
@@ -672,7 +672,7 @@ def _order(b: Builder, machine: Machine, plan: Plan, batch: list[str], blocks: l
     return order
 
 
-def _block_depth(b: Builder, machine: Machine, plan: Plan, piece: _Piece, blocks: list[str], order: list[str]) -> int:
+def _block_depth(b: Builder, machine: Target, plan: Plan, piece: _Piece, blocks: list[str], order: list[str]) -> int:
     """How many steps of a long reduction are done for all rows before the next ones: part of a panel stays cached.
 
     0 when the whole panel stays in the second-level cache, too few rows share it, or their sums are large.
@@ -693,7 +693,7 @@ def _block_depth(b: Builder, machine: Machine, plan: Plan, piece: _Piece, blocks
     return depth + -depth % plan.group
 
 
-def _whole_rows(b: Builder, machine: Machine, plan: Plan, blocks: list[str], order: list[str]) -> int:
+def _whole_rows(b: Builder, machine: Target, plan: Plan, blocks: list[str], order: list[str]) -> int:
     """How many steps of a reduction are done for all lane blocks before the next ones, where one tile has all rows.
 
     Then an operand that a call brings, the values of a cache by the weights of a few queries, is read once, from

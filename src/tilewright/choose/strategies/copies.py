@@ -20,7 +20,7 @@ from tilewright.choose.strategies.pointwise import pointwise
 from tilewright.choose.strategies.view import only_nest, statement_of
 from tilewright.core.compute import IndexLike, Load, Value
 from tilewright.core.expr import Sym, is_nonneg, terms_of
-from tilewright.target.tile import Machine
+from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Kind, Loop, Space, Store, Update, walk
 from tilewright.tile.rewrite import loads_of
@@ -32,7 +32,7 @@ SHARE = 2
 """The part of the second-level cache that the part of a copy that is being read may take."""
 
 
-def copied(b: Builder, machine: Machine, name: str) -> None:
+def copied(b: Builder, machine: Target, name: str) -> None:
     """Schedule a copy; inside of the outer loops of the products that each read another part of it, if they do.
 
     As a whole where it fits in the first-level cache, a part does not fit in the second, a part is more than a panel,
@@ -43,7 +43,7 @@ def copied(b: Builder, machine: Machine, name: str) -> None:
         pointwise(b, machine, name)
 
 
-def _where_read(b: Builder, machine: Machine, name: str) -> None:
+def _where_read(b: Builder, machine: Target, name: str) -> None:
     place = find_place(b.kernel, name, "copies")
     readers = [s for s in walk(b.kernel.body) if any(x.buffer is place.buffer for x in loads_of(s))]
     if place.space is not Space.GLOBAL or not readers or not all(isinstance(s, Update) for s in readers):

@@ -10,12 +10,13 @@ from collections.abc import Sequence
 
 from tilewright.choose.cost import Operand
 from tilewright.core.compute import Binary, Cast, Load, Value, walk
-from tilewright.target.tile import Dot, Machine
+from tilewright.target.dots import Dot
+from tilewright.target.target import Target
 from tilewright.tile.affine import group_along
 from tilewright.tile.ir import Loop, Update
 
 
-def dot_for(machine: Machine, update: Update, operands: Sequence[Operand], reduced: Sequence[Loop]) -> Dot | None:
+def dot_for(machine: Target, update: Update, operands: Sequence[Operand], reduced: Sequence[Loop]) -> Dot | None:
     """The machine's dot product for groups of steps of the innermost reduction loop; None when it has none that fits.
 
     It fits ``acc += wide(a) * wide(b)`` when the operand that all lanes share lies contiguous along that loop, and the
@@ -37,7 +38,7 @@ def dot_for(machine: Machine, update: Update, operands: Sequence[Operand], reduc
     return None
 
 
-def is_dot(machine: Machine, update: Update) -> bool:
+def is_dot(machine: Target, update: Update) -> bool:
     """Has the machine a dot product for the types of what is multiplied and added up?"""
     loads = _narrow_loads(update)
     if len(loads) != 2:
@@ -58,6 +59,6 @@ def _is_widened(*values: Value) -> bool:
     return all(isinstance(v, Cast) and isinstance(v.a, Load) for v in values)
 
 
-def _dot(machine: Machine, left: object, right: object, update: Update) -> Dot | None:
+def _dot(machine: Target, left: object, right: object, update: Update) -> Dot | None:
     result = update.buffer.dtype
     return next((d for d in machine.dots if (d.left, d.right, d.result) == (left, right, result)), None)

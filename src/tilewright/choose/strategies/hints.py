@@ -16,7 +16,7 @@ from functools import partial
 from tilewright.choose.cost import CACHE_LINE, estimate
 from tilewright.choose.strategies.contract import attempt
 from tilewright.core.compute import Buffer, Load
-from tilewright.target.tile import Machine
+from tilewright.target.target import Target
 from tilewright.tile.affine import stride_along
 from tilewright.tile.ir import For, Kind, Loop, Prefetch, Role, Space, Stmt, Store, Update, walk
 from tilewright.tile.rewrite import Body, loads_of, loops_of, symbols_of_index, written
@@ -30,7 +30,7 @@ BUSY = 0.75
 """The part of a step's loads at which there is no room for another hint."""
 
 
-def hint_operands(b: Builder, machine: Machine) -> None:
+def hint_operands(b: Builder, machine: Target) -> None:
     """Tiles of long reductions ask for operands that no near cache holds.
 
     Every tile for what its epilogue reads of operands beyond the first-level cache; tiles in a row for what the next
@@ -50,7 +50,7 @@ def _hint(b: Builder, inner: str, buffer: Buffer, cache_bytes: int) -> None:
         attempt(b, partial(b.do, "hint", buffer.name, inner, line))
 
 
-def _read_next(b: Builder, machine: Machine) -> Iterator[tuple[str, Buffer]]:
+def _read_next(b: Builder, machine: Target) -> Iterator[tuple[str, Buffer]]:
     """The inner loops of reductions, and operands of which every tile multiplies a part of its own.
 
     A part that shares the first-level cache with the next one. Not where sums go on in memory, a part of the
@@ -76,7 +76,7 @@ def _begins(tile: For, sums: Stmt) -> bool:
     return {u.buffer for u in walk((sums,)) if isinstance(u, Update)} <= {t for x in stores for t in written(x)}
 
 
-def _busy(s: For, updates: list[Update], machine: Machine) -> bool:
+def _busy(s: For, updates: list[Update], machine: Target) -> bool:
     """Do a step's loads, with the hints that it has and two more, take most of the time of its products?"""
     copies = [x for x in loops_of(s.body) if x.kind in (Kind.UNROLL, Kind.STEP)]
     n_products = estimate([x.extent for x in copies]) * len(updates)

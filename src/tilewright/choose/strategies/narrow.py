@@ -21,7 +21,7 @@ from tilewright.choose.strategies.operands import group_size, operands_of, reduc
 from tilewright.choose.strategies.threads import parallel
 from tilewright.choose.strategies.view import find_body, n_arithmetic, nest_with, only_nest, statement_of, vector_width
 from tilewright.core.compute import Binary, Load
-from tilewright.target.tile import Machine
+from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Loop, Store, Update
 from tilewright.tile.schedule import Builder
@@ -48,7 +48,7 @@ class _Form:
 
 
 def narrow(
-    b: Builder, machine: Machine, reduced: str, root: str | None, *, has_lanes: bool = True, threads: bool = True
+    b: Builder, machine: Target, reduced: str, root: str | None, *, has_lanes: bool = True, threads: bool = True
 ) -> None:
     """Schedule the reduction ``reduced`` together with the stage ``root`` that reads it (None: alone).
 
@@ -112,7 +112,7 @@ def _split_rows(b: Builder, acc: str, root: str) -> list[str]:
     return [f"{name}_o"]
 
 
-def _form(b: Builder, machine: Machine, acc: str, root: str, has_lanes: bool) -> _Form:
+def _form(b: Builder, machine: Target, acc: str, root: str, has_lanes: bool) -> _Form:
     top, update = only_nest(b.kernel, root), update_of(b, acc)
     leaf, value = statement_of(top), update.value
     reduced = reduced_loops(b, acc)

@@ -15,7 +15,7 @@ from tilewright.choose.strategies.view import nests, only_nest, statement_of, ve
 from tilewright.core.compute import Load, Value, symbols_of_value
 from tilewright.core.compute import walk as walk_value
 from tilewright.core.expr import Dim, Sym, substitute, symbols
-from tilewright.target.tile import Machine
+from tilewright.target.target import Target
 from tilewright.tile.affine import coefficient, linear, period, remainder
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Loop, Role, Update
@@ -107,7 +107,7 @@ def _common(sizes: Iterable[int | None]) -> int | None:
     return found.pop() if len(found) == 1 else None
 
 
-def split_groups(b: Builder, machine: Machine, acc: str, root: str) -> None:
+def split_groups(b: Builder, machine: Target, acc: str, root: str) -> None:
     """Lanes in groups that share an operand (a convolution's): no vector holds a part of a group beside another group.
 
     Then a group of vectors reads one element for all lanes, and a vector of whole groups one for each, by a shuffle.

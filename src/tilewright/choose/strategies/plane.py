@@ -17,7 +17,7 @@ from tilewright.choose.strategies.threads import parallel
 from tilewright.choose.strategies.view import only_nest
 from tilewright.core.compute import Value
 from tilewright.core.expr import symbols
-from tilewright.target.tile import Machine
+from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.rewrite import loads_of
 from tilewright.tile.schedule import Builder
@@ -26,7 +26,7 @@ SHARE = 4
 """A padded plane takes at most this part of the second-level cache."""
 
 
-def plane(b: Builder, machine: Machine, names: list[str]) -> None:
+def plane(b: Builder, machine: Target, names: list[str]) -> None:
     """Schedule the stages plane by plane. ``ScheduleError`` where planes are too large for the second-level cache."""
     padded, window, *roots = names
     root = roots[0] if roots else window

@@ -25,7 +25,7 @@ from tilewright.choose.strategies.view import (
 )
 from tilewright.core.compute import Buffer, Value
 from tilewright.core.expr import Binary, Dim, Sym, const_of, evaluate, floordiv, mod, symbols, terms_of
-from tilewright.target.tile import MANY_COPIES, Machine
+from tilewright.target.target import MANY_COPIES, Target
 from tilewright.tile.affine import coefficient, stride_along
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, Kind, Loop, Store, Update, walk
@@ -49,7 +49,7 @@ FEW_BEHIND = 0.125
 """Up to this part of a block, elements behind full blocks are loaded one by one: transposing them takes a whole one."""
 
 
-def pointwise(b: Builder, machine: Machine, buffer: str, *, threads: bool = True) -> None:
+def pointwise(b: Builder, machine: Target, buffer: str, *, threads: bool = True) -> None:
     """``out[i.., j] = e``: j in vectors, a few unrolled; with ``threads`` the outermost loop over them where it pays.
 
     All plain nests that write the buffer and that no rule has touched yet: a concatenation has several, and a state
@@ -65,7 +65,7 @@ def pointwise(b: Builder, machine: Machine, buffer: str, *, threads: bool = True
         parallel(b, machine, [row])
 
 
-def _parts_of_rows(b: Builder, machine: Machine, found: list[Nest]) -> str | None:
+def _parts_of_rows(b: Builder, machine: Target, found: list[Nest]) -> str | None:
     """Merge the outermost loop of all nests, each of which copies a part of every row; its name, None where it stays.
 
     What they write then is one stream, not one with gaps for each of them.
@@ -86,7 +86,7 @@ def _parts_of_rows(b: Builder, machine: Machine, found: list[Nest]) -> str | Non
     return rows
 
 
-def _copies_in_order(machine: Machine, nest: Nest) -> bool:
+def _copies_in_order(machine: Target, nest: Nest) -> bool:
     """Are the elements that its last loop writes and reads neighbours, a vector of them to a page?"""
     if len(nest.loops) < 2 or any(x.kind is not Kind.SERIAL for x in nest.loops):
         return False
@@ -108,7 +108,7 @@ def _nests_in(body: Body, buffer: Buffer) -> list[Nest]:
     return found
 
 
-def _one(b: Builder, machine: Machine, nest: Nest, *, threads: bool) -> None:
+def _one(b: Builder, machine: Target, nest: Nest, *, threads: bool) -> None:
     leaf = statement_of(nest)
     last = nest.loops[-1]
     width = vector_width(machine, nest.leaf)
@@ -323,7 +323,7 @@ def _repeating_block(nest: Nest, width: int) -> int:
     return block if block <= MOST_VECTORS * width else 0
 
 
-def _repeated(b: Builder, machine: Machine, last: Loop, width: int, block: int) -> list[str]:
+def _repeated(b: Builder, machine: Target, last: Loop, width: int, block: int) -> list[str]:
     """Vectors along a loop in blocks, each vector of which is at a phase of its own; the loop that walks the blocks."""
     name = last.sym.name
     if isinstance(last.extent, int) and width < last.extent <= block:
@@ -367,7 +367,7 @@ def _is_few(extent: Dim | float, width: int) -> bool:
 
 
 def _transpose(
-    b: Builder, machine: Machine, names: list[str], across: Loop, extent: Dim, width: int, threads: bool
+    b: Builder, machine: Target, names: list[str], across: Loop, extent: Dim, width: int, threads: bool
 ) -> None:
     """Vectors along the last loop for blocks of ``across`` at a time; the last block begins within the one before.
 
@@ -392,7 +392,7 @@ def _transpose(
 
 
 def _transpose_groups(
-    b: Builder, machine: Machine, nest: Nest, across: Loop, block: int, width: int, threads: bool
+    b: Builder, machine: Target, nest: Nest, across: Loop, block: int, width: int, threads: bool
 ) -> None:
     """Vectors along the two last loops, ``block`` steps of the outer one, for blocks of ``across`` at a time."""
     *names, vectors, group = (x.sym.name for x in nest.loops)
@@ -408,7 +408,7 @@ def _transpose_groups(
         parallel(b, machine, order[:2])
 
 
-def _full(b: Builder, machine: Machine, names: list[str], loop: str, size: int) -> tuple[list[str], str, Dim]:
+def _full(b: Builder, machine: Target, names: list[str], loop: str, size: int) -> tuple[list[str], str, Dim]:
     """A nest's loop in full blocks: the new loops' names, that loop's, its extent.
 
     The rest becomes a nest of its own, in vectors. The loop goes outermost for that.
@@ -427,7 +427,7 @@ def _full(b: Builder, machine: Machine, names: list[str], loop: str, size: int) 
     return names, full, extents[full]
 
 
-def plain(b: Builder, machine: Machine, buffers: list[str]) -> None:
+def plain(b: Builder, machine: Target, buffers: list[str]) -> None:
     """Nests that no rule fits stay as they are; the outermost loop runs over threads where that is legal and pays."""
     for s in b.kernel.body:
         nest = nest_of(s)
@@ -450,7 +450,7 @@ def _writes_a_row(nest: Nest) -> bool:
     return not any(sym in symbols(i) for i in fixed) and all(x.buffer is not leaf.buffer for x in loads_of(leaf))
 
 
-def vectorize(b: Builder, machine: Machine, loop: str, extent: Dim, width: int, unrolled: int) -> list[str]:
+def vectorize(b: Builder, machine: Target, loop: str, extent: Dim, width: int, unrolled: int) -> list[str]:
     """Split a loop into blocks of ``unrolled`` vectors or fewer; returns the loops that walk the blocks."""
     unrolled = min(unrolled, max(MOST_VECTORS * machine.max_copies // MANY_COPIES, 1))
     if not isinstance(extent, int):

@@ -25,7 +25,7 @@ from tilewright.choose.strategies.threads import parallel
 from tilewright.choose.strategies.view import only_nest
 from tilewright.core.compute import Stage
 from tilewright.core.estimates import BLOCK_SHARE, RING_SHARE
-from tilewright.target.tile import Machine
+from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.schedule import Builder
 from tilewright.tile.schedule.tree import find_loop, find_place
@@ -49,7 +49,7 @@ class _Parts:
     source: tuple[Stage, ...]
 
 
-def projected(b: Builder, machine: Machine, cluster: Cluster) -> None:
+def projected(b: Builder, machine: Target, cluster: Cluster) -> None:
     """Schedule the stages at blocks of rows of the last one. ``ScheduleError`` when it does not fit."""
     parts = _parts(b, cluster)
     work = sum(work_of(s) for s in cluster.stages)
@@ -80,7 +80,7 @@ def _apart(b: Builder, reduction: Stage, reader: Stage) -> str:
     return cached_name(b, reader.out.name)
 
 
-def _at(b: Builder, machine: Machine, parts: _Parts, work: float, k: int, n: int, ragged: bool) -> None:
+def _at(b: Builder, machine: Target, parts: _Parts, work: float, k: int, n: int, ragged: bool) -> None:
     """Bring all under blocks of ``n`` rows, along the root's loop number ``k``; ``ragged``: the last one is shorter."""
     loops = only_nest(b.kernel, parts.root).loops
     outer, rows = [x.sym.name for x in loops[:k] if isinstance(x.extent, int)], loops[k]

@@ -22,7 +22,7 @@ from tilewright.choose.strategies.contract import attempt, cached_name, contract
 from tilewright.choose.strategies.view import find_body, nest_with, only_nest
 from tilewright.core.compute import Stage
 from tilewright.core.estimates import BYTES_PER_CYCLE
-from tilewright.target.tile import Machine
+from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Loop, Store
 from tilewright.tile.schedule import Builder
@@ -35,7 +35,7 @@ MAX_RING_BYTES = 1 << 18
 """Every thread has one of its own."""
 
 
-def ring(b: Builder, machine: Machine, cluster: Cluster) -> None:
+def ring(b: Builder, machine: Target, cluster: Cluster) -> None:
     """Schedule the stages at rows of the last one. ``ScheduleError`` when it does not fit or does not pay."""
     source, strip = cluster.stages[0].out.name, cluster.stages[1].out.name
     assert cluster.last is not None
@@ -53,9 +53,7 @@ def ring(b: Builder, machine: Machine, cluster: Cluster) -> None:
     contract(b, machine, window, root, threads=False)
 
 
-def _at(
-    b: Builder, machine: Machine, cluster: Cluster, names: tuple[str, str, str, str], k: int, n_blocks: int
-) -> None:
+def _at(b: Builder, machine: Target, cluster: Cluster, names: tuple[str, str, str, str], k: int, n_blocks: int) -> None:
     """Bring all under the root's loop number ``k``, for one of ``n_blocks`` blocks of the last axis after the other."""
     _, strip, window, root = names
     whole = find_place(b.kernel, strip, "ring").buffer
@@ -70,7 +68,7 @@ def _at(
     in_ring(b, machine, cluster.stages[0], strip, loop, again, most)
 
 
-def shared_rows(b: Builder, machine: Machine, outer: list[str], row: Loop, work: float, width: int) -> tuple[str, int]:
+def shared_rows(b: Builder, machine: Target, outer: list[str], row: Loop, work: float, width: int) -> tuple[str, int]:
     """Threads share the first of ``outer``, or parts of the loop ``row``; a part's loop, and how many parts."""
     loop = row.sym.name
     if not pays_threads(work, machine, width):
@@ -84,9 +82,7 @@ def shared_rows(b: Builder, machine: Machine, outer: list[str], row: Loop, work:
     return loop, 1
 
 
-def in_ring(
-    b: Builder, machine: Machine, source: Stage, strip: str, loop: str, again: float, most_bytes: float
-) -> None:
+def in_ring(b: Builder, machine: Target, source: Stage, strip: str, loop: str, again: float, most_bytes: float) -> None:
     """Keep ``strip`` as a ring of rows at ``loop``, and compute ``source`` for each new row of it.
 
     ``again``: for each row of the ring, the part of all rows that other threads compute too. ``ScheduleError`` where

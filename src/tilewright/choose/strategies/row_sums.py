@@ -17,7 +17,7 @@ from tilewright.choose.strategies.operands import operands_of, reduced_loops, up
 from tilewright.choose.strategies.threads import parallel
 from tilewright.choose.strategies.view import find_body, may_vectorize, nest_with, only_nest, vector_width
 from tilewright.core.compute import Load
-from tilewright.target.tile import Machine
+from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Store, Update
 from tilewright.tile.schedule import Builder
@@ -27,7 +27,7 @@ MOST_VECTORS = 4
 MIN_BLOCKS, MIN_LANES = 4, 8
 
 
-def row_sums(b: Builder, machine: Machine, reduced: str, root: str | None) -> None:
+def row_sums(b: Builder, machine: Target, reduced: str, root: str | None) -> None:
     """Schedule the sum ``reduced`` together with the stage ``root`` that reads it (None: alone).
 
     ``ScheduleError`` where it is anything but a sum of the elements of rows, one behind the other, of known size.

@@ -28,7 +28,7 @@ from tilewright.choose.strategies.view import (
 )
 from tilewright.core.compute import Buffer, Load, Value
 from tilewright.core.expr import Sym, symbols
-from tilewright.target.tile import Machine
+from tilewright.target.target import Target
 from tilewright.tile.affine import stride_along
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Fold, For, Kind, Role, Space, Store, Update, walk
@@ -42,7 +42,7 @@ MIN_STEPS = 8
 """Of a pass over a row that is worth asking for."""
 
 
-def rows(b: Builder, machine: Machine, buffers: list[str], *, threads: bool = True) -> None:
+def rows(b: Builder, machine: Target, buffers: list[str], *, threads: bool = True) -> None:
     """Schedule all stages together at the rows of the last one; without ``threads`` no loop is made parallel."""
     root = buffers[-1]
     temps = with_plain_root(b, buffers)
@@ -126,7 +126,7 @@ def _space(b: Builder, name: str, row: str) -> str:
     return "local" if isinstance(n, int) and n * buffer.dtype.n_bytes <= MAX_ROW_BYTES else "global"
 
 
-def _top_level(b: Builder, machine: Machine, temps: list[str], root: str) -> None:
+def _top_level(b: Builder, machine: Target, temps: list[str], root: str) -> None:
     """A single row: the nests stay where they are; results of reductions become registers."""
     for name in temps:
         place = find_place(b.kernel, name, "rows")
@@ -143,7 +143,7 @@ def _names_written(body: Body) -> set[str]:
     return {s.buffer.name for s in walk(body) if isinstance(s, Store | Update)}
 
 
-def passes(b: Builder, machine: Machine, row: str) -> None:
+def passes(b: Builder, machine: Target, row: str) -> None:
     """Merge neighbouring passes of the loop ``row``, then give every pass of the row its vectors."""
     _merge_passes(b, row)
     for s in find_body(b.kernel, row):
@@ -151,7 +151,7 @@ def passes(b: Builder, machine: Machine, row: str) -> None:
             _inner(b, machine, nest_of(s))
 
 
-def _ask_for_next(b: Builder, machine: Machine, row: str) -> None:
+def _ask_for_next(b: Builder, machine: Target, row: str) -> None:
     """The last reducing pass that reads a row of an operand asks for the next row, a step for what the same step reads.
 
     The machine's own prefetching ends at a page's end or learns that a row is over too late, and meets each row anew.
@@ -173,7 +173,7 @@ def _ask_for_next(b: Builder, machine: Machine, row: str) -> None:
                     attempt(b, partial(b.do, "stream", load.buffer.name, s.loop.sym.name, steps, line))
 
 
-def _steps_to_next(b: Builder, machine: Machine, load: Load, row: str, sym: Sym) -> int:
+def _steps_to_next(b: Builder, machine: Target, load: Load, row: str, sym: Sym) -> int:
     """Steps of ``sym`` from a place to the same in the next row; 0 where caches hold the operand, or not its rows."""
     buffer = load.buffer
     along_row = find_loop(b.kernel, row, "rows").loop.sym
@@ -216,7 +216,7 @@ def _merge_passes(b: Builder, row: str | None) -> None:
             b.back(mark)
 
 
-def _inner(b: Builder, machine: Machine, nest: Nest) -> None:
+def _inner(b: Builder, machine: Target, nest: Nest) -> None:
     """Vectors for the innermost loop of one pass: partial results for a reduction, plain lanes otherwise."""
     if not nest.loops or any(isinstance(s, Fold | For) for s in nest.leaf):
         return

@@ -19,7 +19,7 @@ from tilewright.choose.strategies.pointwise import GROUPS
 from tilewright.choose.strategies.rows import n_reductions, row_loop, with_plain_root, work_of
 from tilewright.choose.strategies.threads import parallel
 from tilewright.choose.strategies.view import find_body, may_vectorize, nest_with, only_nest, vector_width
-from tilewright.target.tile import Machine
+from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Kind, Store, Update, walk
 from tilewright.tile.rewrite import loads_of
@@ -32,7 +32,7 @@ MIN_VECTORS = 4
 """Of rows that are reduced column by column: adding up their lanes costs as much as so many."""
 
 
-def short_rows(b: Builder, machine: Machine, buffers: list[str]) -> None:
+def short_rows(b: Builder, machine: Target, buffers: list[str]) -> None:
     """Schedule all stages together at blocks of as many rows as a vector has lanes.
 
     ``ScheduleError`` where rows are longer than ``MOST_COLUMNS``, fewer than lanes, or known at run time only.
@@ -61,7 +61,7 @@ def short_rows(b: Builder, machine: Machine, buffers: list[str]) -> None:
         parallel(b, machine, [at if x is found else x.sym.name for x in nest.loops][:2])
 
 
-def few_columns(b: Builder, machine: Machine, reduced: str, root: str | None) -> None:
+def few_columns(b: Builder, machine: Target, reduced: str, root: str | None) -> None:
     """Reduce rows of two to four elements, one row after the other in memory, to one of them; steps as of ``narrow``.
 
     ``ScheduleError`` where the reduction is another one, or has fewer rows than make vectors worth adding up.

@@ -7,7 +7,7 @@ In: a builder and loops in order, outermost first. Out: ``kind`` steps. Not its 
 from __future__ import annotations
 
 from tilewright.choose.cost import estimate, pays_threads
-from tilewright.target.tile import Machine
+from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, Kind
 from tilewright.tile.rewrite import loops_of
@@ -20,7 +20,7 @@ MIN_TASKS = 4
 """A loop of fewer iterations gives way to one inside of it, where there is one that may."""
 
 
-def parallel(b: Builder, machine: Machine, loops: list[str]) -> None:
+def parallel(b: Builder, machine: Target, loops: list[str]) -> None:
     """Run the first of ``loops`` that may on all threads, together with the loop inside of it where that is needed.
 
     It goes outside of those that may not (the steps of a running sum), or threads would be called at each iteration;
@@ -36,7 +36,7 @@ def parallel(b: Builder, machine: Machine, loops: list[str]) -> None:
             b.back(mark)
 
 
-def join(b: Builder, machine: Machine, name: str) -> None:
+def join(b: Builder, machine: Target, name: str) -> None:
     """Where the parallel loop ``name`` has few iterations, the loop that it repeats becomes parallel, too, if it may.
 
     The two are shared out as one loop, which comes out more even. An innermost loop is left for lanes.
@@ -50,7 +50,7 @@ def join(b: Builder, machine: Machine, name: str) -> None:
         _may(b, inner.loop.sym.name)
 
 
-def _is_called_seldom(b: Builder, machine: Machine, outer: list[str], name: str) -> bool:
+def _is_called_seldom(b: Builder, machine: Target, outer: list[str], name: str) -> bool:
     """Are no loops of ``outer`` around that have to stay serial, once ``name`` has moved; or is there work in each?"""
     mark = b.mark()
     held = [n for n in outer if not _may(b, n)]

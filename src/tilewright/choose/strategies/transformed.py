@@ -28,7 +28,7 @@ from tilewright.choose.strategies.view import find_body, nest_with, nests, only_
 from tilewright.core.compute import IndexLike, Inside, Load, Select, Value
 from tilewright.core.compute import walk as walk_value
 from tilewright.core.expr import Binary, Dim, Sym, ceildiv, symbols, terms_of
-from tilewright.target.tile import Machine
+from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Loop, Role, Store, Update
 from tilewright.tile.rewrite import Body, loads_of, symbols_of_index, values_of
@@ -74,7 +74,7 @@ class _Walk:
     n_tiles: Dim
 
 
-def transformed(b: Builder, machine: Machine, names: Transformed) -> None:
+def transformed(b: Builder, machine: Target, names: Transformed) -> None:
     """Schedule the five stages together. ``ScheduleError`` when the structure does not fit."""
     top = only_nest(b.kernel, names.root)
     if not isinstance(statement_of(top), Store):
@@ -202,7 +202,7 @@ def _work(b: Builder, product: str) -> float:
 
 
 def _block(
-    b: Builder, machine: Machine, names: Transformed, walks: list[_Walk], batch: list[Loop]
+    b: Builder, machine: Target, names: Transformed, walks: list[_Walk], batch: list[Loop]
 ) -> tuple[int, ...] | None:
     """How many tiles of each walk make a block; None: no blocks."""
     n_tiles = estimate([w.n_tiles for w in walks]) * estimate([x.extent for x in batch])
@@ -282,7 +282,7 @@ def _constant_bytes(b: Builder, product: str) -> float:
 
 
 def _split_root(
-    b: Builder, machine: Machine, walks: list[_Walk], sizes: tuple[int, ...] | None, batch: list[str]
+    b: Builder, machine: Target, walks: list[_Walk], sizes: tuple[int, ...] | None, batch: list[str]
 ) -> tuple[list[str], list[str], list[str]]:
     """The root's loops over blocks (the one with tasks enough for the threads first), tiles, elements of a tile."""
     outer: dict[str, float] = {}

@@ -19,7 +19,7 @@ from tilewright.choose.strategies.threads import parallel
 from tilewright.choose.strategies.view import find_body, may_vectorize, nests, only_nest, vector_width
 from tilewright.core.compute import Value
 from tilewright.core.expr import symbols
-from tilewright.target.tile import Machine
+from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Role, Store, Update, walk
 from tilewright.tile.rewrite import loads_of
@@ -38,7 +38,7 @@ MAX_IDLE = 0.125
 """Rows that two blocks compute, for each that is."""
 
 
-def turned_rows(b: Builder, machine: Machine, buffers: list[str]) -> None:
+def turned_rows(b: Builder, machine: Target, buffers: list[str]) -> None:
     """Schedule all stages together at blocks of as many rows as a vector has lanes, each block turned.
 
     ``ScheduleError`` where rows are longer than ``MOST_COLUMNS``, fewer than lanes, or known at run time only.

@@ -11,7 +11,7 @@ from tilewright.core import types
 from tilewright.core.compute import Buffer, Index, Load, Unary, Value
 from tilewright.core.compute import walk as walk_value
 from tilewright.core.expr import Dim, Sym, symbols
-from tilewright.target.tile import Machine
+from tilewright.target.target import Target
 from tilewright.tile.affine import coefficient
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Fold, For, Kernel, Prefetch, Stmt, Store, Update, walk
@@ -53,7 +53,7 @@ def find_body(kernel: Kernel, loop: str) -> Body:
     raise ScheduleError("rule", loop, "no such loop")
 
 
-def vector_width(machine: Machine, body: Body) -> int:
+def vector_width(machine: Target, body: Body) -> int:
     """Lanes by the widest element that the statements touch."""
     return max(machine.vector_bytes // widest_bytes(body), 1)
 

@@ -12,7 +12,7 @@ shorter group is a whole one with zeros, where the operand that walks has room f
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tilewright.codegen.cpu.lanes import Lanes
@@ -20,17 +20,12 @@ from tilewright.codegen.cpu.types import VALUE_TYPE, vector
 from tilewright.codegen.cpu.writer import Val
 from tilewright.core import types
 from tilewright.core.compute import Binary, Cast, Load, Value
-from tilewright.target.target import Target
-from tilewright.target.tile import Dot
+from tilewright.target.dots import BF16_BY_SHIFTS, BF16_PAIRS, BYTES, Dot
 from tilewright.tile.ir import For, Update
 
 if TYPE_CHECKING:
     from tilewright.codegen.cpu.function import Function
     from tilewright.codegen.cpu.memory import Plan
-
-BYTES = Dot(types.u8, types.i8, types.i32, 4)
-BF16_PAIRS = Dot(types.bf16, types.bf16, types.f32, 2)
-BF16_BY_SHIFTS = replace(BF16_PAIRS, registers=2)
 
 
 @dataclass(frozen=True)
@@ -51,12 +46,6 @@ _EACH_BYTE = -0x7F7F7F80
 """0x80 in every byte of a word."""
 
 
-def dots_of(target: Target) -> tuple[Dot, ...]:
-    """The dot products for which operands should lie in groups: all that :func:`emit` has a fast form of."""
-    pairs = BF16_PAIRS if target.has_bf16 else BF16_BY_SHIFTS
-    return (BYTES, pairs) if target.has_vnni or target.has_dotprod else (pairs,)
-
-
 @dataclass(frozen=True)
 class _Operands:
     """The plan of the operand that lanes share, and of the one that walks along them; is the latter's last dimension
@@ -74,7 +63,7 @@ def emit(fn: Function, f: For, extent: object, ctx: Lanes) -> bool:
     if len(f.body) != 1 or not isinstance(f.body[0], Update) or f.body[0].op != "add":
         return False
     update = f.body[0]
-    for dot in dots_of(fn.module.target):
+    for dot in fn.module.target.dots:
         loads = _operands(update, dot)
         found = None if loads is None else _fits(fn, f, update, loads, dot, ctx)
         if found is None or not isinstance(extent, int):

@@ -16,6 +16,7 @@ import llvmlite.binding as llvm
 import numpy as np
 
 from tilewright.codegen.cpu.llvm import compile_text, target_machine
+from tilewright.core.types import f32
 from tilewright.target.target import Target
 
 _ITERATIONS = 20_000
@@ -40,7 +41,7 @@ class PeakMeter:
 
     def __init__(self, target: Target) -> None:
         self.target = target
-        self.lanes = target.lanes(4)
+        self.lanes = target.lanes(f32)
         self.accumulators = min(20, target.n_vector_registers - 4)
         machine = target_machine(target)
         self._jit = llvm.create_lljit_compiler(machine, use_jit_link=True)

@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tilewright.build.kernels import machine_of
 from tilewright.choose.default import Scheduled, schedule_with_steps
 from tilewright.codegen.cpu.llvm import compile_text, emit
 from tilewright.core.compute import Combiner, Computation, Serial, Stage, Unary, walk
@@ -209,7 +208,7 @@ def diagnose(case: Case, seen: Difference, kernel_name: str) -> Fault:
             node, alone = culprit
             return fault("op", node.op.name, alone, op=node.op.name, loc=node.loc, detail="" if small else TOO_LARGE)
         return fault("fusion", case.group.root.op.name, found, detail="each op alone is right")
-    scheduled = schedule_with_steps(made.computation, machine_of(case.target), made.constants, kernel_name)
+    scheduled = schedule_with_steps(made.computation, case.target, made.constants, kernel_name)
     base = lower(scheduled.computation, kernel_name, [b for b in scheduled.computation.inputs if b in made.constants])
     return (
         _before_code(forms, scheduled, base, run, fault, small=small)

@@ -1,0 +1,32 @@
+"""Dot products of narrow elements, as patterns: what schedules lay operands out for, and code is emitted for.
+
+In: nothing. Out: ``Dot`` and those that there are. Not its business: which a machine has (``target.target``), its
+instruction (``codegen.cpu.dot``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tilewright.core import types
+from tilewright.core.types import DType
+
+
+@dataclass(frozen=True)
+class Dot:
+    """A dot product inside lanes: ``group`` products of narrow elements added to one ``result``.
+
+    ``left`` is the element type of the operand that all lanes share, ``right`` of the one that walks along the lanes.
+    ``registers`` is how many an operand's group takes while it is multiplied: 1 with an instruction for the group.
+    """
+
+    left: DType
+    right: DType
+    result: DType
+    group: int
+    registers: int = 1
+
+
+BYTES = Dot(types.u8, types.i8, types.i32, 4)
+BF16_PAIRS = Dot(types.bf16, types.bf16, types.f32, 2)
+BF16_BY_SHIFTS = replace(BF16_PAIRS, registers=2)
