@@ -4,10 +4,13 @@ import numpy as np
 import pytest
 
 from ops.oracle import case_id, check_case, check_symbolic, sample_cases
+from tilewright import ops
+from tilewright.build import driver
+from tilewright.build.options import Options
 from tilewright.core import types as T
 from tilewright.core.diag import OpError
 from tilewright.core.expr import Sym
-from tilewright.core.graph import Attrs
+from tilewright.core.graph import Attrs, Builder, Graph, Pool
 from tilewright.core.types import TensorType
 from tilewright.ops import scatter as sc
 
@@ -61,3 +64,39 @@ def test_other_dtypes_add(dtype) -> None:
 def test_refused(op, shapes, attrs) -> None:
     with pytest.raises(OpError):
         op.infer([TensorType(T.i64, s) for s in shapes], Attrs(attrs))
+
+
+def scattered_rows(axis: int) -> Graph:
+    """Numbers added to zeros at places along ``axis`` that the data choose."""
+    pool = Pool()
+    at, updates = pool.input("at", TensorType(T.i64, (40, 5))), pool.input("updates", TensorType(T.f32, (40, 5)))
+    b = Builder(pool)
+    zeros = b(ops.expand, b.const(0.0, T.f32), shape=(40, 9))
+    y = b(ops.scatter_elements, zeros, at, updates, axis=axis, reduction="add")
+    return Graph("scattered", pool, (at, updates), (y,), ("y",))
+
+
+def test_rows_are_changed_right_after_they_are_filled() -> None:
+    """Row by row, and so on threads; where a row may be changed for any other one, all are filled before."""
+    text = "\n".join(driver.kernel_texts(scattered_rows(1), Options(), "tile", "scatter"))
+    assert text.count("\n    for ") == 1
+    text = "\n".join(driver.kernel_texts(scattered_rows(0), Options(), "tile", "scatter"))
+    assert text.count("\n    for ") == 2
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_rows_that_are_filled_and_changed_are_right(axis: int) -> None:
+    rng = np.random.default_rng(axis)
+    at, updates = rng.integers(-9, 9, (40, 5)), rng.standard_normal((40, 5)).astype(np.float32)
+    wanted = np.zeros((40, 9), np.float32)
+    rows, columns = np.indices(at.shape)
+    place = (rows, at % 9) if axis else (np.where(at < 0, at + 40, at), columns)
+    np.add.at(wanted, place, updates)
+    found = driver.compile_graph(scattered_rows(axis), threads=2)(at, updates)
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_an_element_is_found_by_its_address_scale() -> None:
+    """Its size is no number that is multiplied anew for each place."""
+    text = "\n".join(driver.kernel_texts(scattered_rows(1), Options(), "llvm", "scatter"))
+    assert "mul nsw i64 1," not in text

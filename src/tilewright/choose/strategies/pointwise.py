@@ -53,10 +53,12 @@ def pointwise(b: Builder, machine: Target, buffer: str, *, threads: bool = True)
     """``out[i.., j] = e``: j in vectors, a few unrolled; with ``threads`` the outermost loop over them where it pays.
 
     All plain nests that write the buffer and that no rule has touched yet: a concatenation has several, and a state
-    that a loop over time updates has one before the loop and one in it. Parts of rows are written row by row.
+    that a loop over time updates has one before the loop and one in it. Parts of rows are written row by row, and rows
+    that a scatter fills and changes.
     """
     place = find_place(b.kernel, buffer, "pointwise").buffer
-    row = _parts_of_rows(b, machine, _nests_in(b.kernel.body, place))
+    nests = _nests_in(b.kernel.body, place)
+    row = _parts_of_rows(b, machine, nests) or _changed_rows(b, nests)
     for nest in _nests_in(b.kernel.body, place):
         if nest.loops and all(x.kind is Kind.SERIAL for x in nest.loops) and len(nest.leaf) == 1:
             _one(b, machine, nest, threads=threads and row is None)
@@ -72,18 +74,30 @@ def _parts_of_rows(b: Builder, machine: Target, found: list[Nest]) -> str | None
     """
     if len(found) < 2 or not all(_copies_in_order(machine, nest) for nest in found):
         return None
-    loops = [nest.loops[0] for nest in found]
-    rows, n = loops[0].sym.name, loops[0].extent
-    if not isinstance(n, int) or n < MIN_MERGED_ROWS:
+    n = found[0].loops[0].extent
+    return _merged(b, found) if isinstance(n, int) and n >= MIN_MERGED_ROWS else None
+
+
+def _changed_rows(b: Builder, found: list[Nest]) -> str | None:
+    """Likewise where rows are filled, and then changed at places that the data choose: while they are in the cache."""
+    if len(found) < 2 or any(not nest.loops or nest.loops[0].kind is not Kind.SERIAL for nest in found):
         return None
+    leaves = [nest.leaf[0] for nest in found[1:] if len(nest.leaf) == 1]
+    is_scattered = any(isinstance(i, Value) for x in leaves if isinstance(x, Store | Update) for i in x.index)
+    return _merged(b, found) if is_scattered else None
+
+
+def _merged(b: Builder, found: list[Nest]) -> str | None:
+    """One outermost loop for all nests; its name, or None where an iteration needs other ones of the nests before."""
+    first, *others = (nest.loops[0].sym.name for nest in found)
     mark = b.mark()
     try:
-        for loop in loops[1:]:
-            b.do("merge", rows, loop.sym.name)
+        for other in others:
+            b.do("merge", first, other)
     except ScheduleError:
         b.back(mark)
         return None
-    return rows
+    return first
 
 
 def _copies_in_order(machine: Target, nest: Nest) -> bool:

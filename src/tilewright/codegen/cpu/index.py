@@ -276,7 +276,9 @@ class IndexSpace:
         return total if e.const == 0 else self._op("add nsw", total, Val(str(e.const), 0, 0))
 
     def scaled(self, v: Val, coef: int) -> Val:
-        """``v * coef``."""
+        """``v * coef``; of a number a number, which an address takes in as its scale."""
+        if not v.text.startswith("%"):
+            return Val(str(int(v.text) * coef), 0, 0)
         return v if coef == 1 else self._op("mul nsw", v, Val(str(coef), 0, 0))
 
     def _op(self, op: str, a: Val, b: Val) -> Val:
