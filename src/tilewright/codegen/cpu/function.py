@@ -22,7 +22,7 @@ from tilewright.codegen.cpu.registers import Registers
 from tilewright.codegen.cpu.scratch import Locals
 from tilewright.codegen.cpu.split import Splits
 from tilewright.codegen.cpu.sums import fold_together
-from tilewright.codegen.cpu.types import MEMORY_TYPE, VALUE_TYPE, literal
+from tilewright.codegen.cpu.types import MEMORY_TYPE, VALUE_TYPE, literal, vector
 from tilewright.codegen.cpu.values import Memo, Values
 from tilewright.codegen.cpu.writer import Val, Writer
 from tilewright.codegen.errors import CodegenError
@@ -251,6 +251,8 @@ class Function:
             case Store():
                 memo: Memo = {}
                 value = self.values.value(self.module.expand(s.value), ctx, memo)
+                if not self.module.target.has_masks and _keeps_some(s):
+                    self.use(value, s.buffer.dtype)  # LLVM makes it a masked store, which takes AMD's cores 12 cycles
                 self.write(self.plan(s, s.buffer, s.index), value, ctx, memo)
             case Update():
                 self._update(s, ctx)
@@ -261,6 +263,12 @@ class Function:
             case Prefetch():
                 if not ctx.syms or ctx.is_regular(self.plan(s, s.buffer, s.index).lin):
                     self.memory.prefetch(self._address(self.plan(s, s.buffer, s.index), ctx, {}))
+
+    def use(self, value: Val, dtype: DType) -> None:
+        """A use of a vector that makes no code: LLVM moves nothing across it, and folds the value into nothing else."""
+        if value.lanes and value.text.startswith("%"):
+            self.module.declarations.add("declare void @llvm.fake.use(...)")
+            self.writer.emit(f"call void (...) @llvm.fake.use({vector(VALUE_TYPE[dtype], value.lanes)} {value.text})")
 
     def _update(self, s: Update, ctx: Lanes) -> None:
         value = self.values.settled(self.module.expand(s.value), ctx)
@@ -425,6 +433,12 @@ class Function:
             self.body(s.body, self.values.guarded(ctx, bit))
         else:
             self.loops.branch(bit, lambda: self.body(s.body, ctx))
+
+
+def _keeps_some(s: Store) -> bool:
+    """Does the statement write elements that it reads, some of them as they are?"""
+    sides = (s.value.a, s.value.b) if isinstance(s.value, Select) else ()
+    return any(isinstance(x, Load) and x.buffer is s.buffer and x.index == s.index for x in sides)
 
 
 def identity(op: str, dtype: DType) -> int | float:

@@ -17,12 +17,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tilewright.codegen.cpu.lanes import Lanes
-from tilewright.codegen.cpu.types import VALUE_TYPE, vector
 from tilewright.codegen.cpu.values import Memo
-from tilewright.codegen.cpu.writer import Val
 from tilewright.core.compute import Binary, Bitcast, Cast, Const, Fma, Load, Unary, Value, operands, symbols_of_value
 from tilewright.core.expr import Sym
-from tilewright.core.types import DType
 from tilewright.tile.ir import For, Kind, Store
 
 if TYPE_CHECKING:
@@ -57,19 +54,9 @@ def emit(fn: Function, f: For, ctx: Lanes) -> bool:
                 _bind(fn, loops, point)
                 fn.write(fn.plan(store, store.buffer, store.index), value, ctx, memo)
                 _unbind(fn, loops)
-            if part in waiting or part is run[-1]:
-                _keep_order(fn, value, part.dtype)
+            if part in waiting or part is run[-1]:  # in any order LLVM reads all elements first, and spills them
+                fn.use(value, part.dtype)
     return True
-
-
-def _keep_order(fn: Function, value: Val, dtype: DType) -> None:
-    """A place that LLVM's scheduler moves nothing across: it would read all elements first, and store last.
-
-    For a transform of 16 elements in 16 registers it then spilled 81 times, and with these places 29 times.
-    """
-    if value.lanes and value.text.startswith("%"):
-        fn.module.declarations.add("declare void @llvm.fake.use(...)")
-        fn.writer.emit(f"call void (...) @llvm.fake.use({vector(VALUE_TYPE[dtype], value.lanes)} {value.text})")
 
 
 def _copies_of(f: For) -> tuple[list[tuple[Sym, int]], Store] | None:

@@ -116,6 +116,9 @@ class Values:
         raise CodegenError(f"unknown value {type(v).__name__}")
 
     def _binary(self, v: Binary, ctx: Lanes, memo: Memo) -> Val:
+        places = _places(v)
+        if places is not None:
+            return self._are_nonneg(v, (places,), ctx)
         a = self.value(v.a, ctx, memo)
         if v.op == "mul" and isinstance(v.b, Unary) and v.b.op == "pow2i" and self._can_scale(v):
             return self.arith.scalef(v.dtype, a, self.value(v.b.a, ctx, memo))
@@ -267,8 +270,12 @@ class Values:
         return bool(ctx.syms) and (not ctx.is_regular(lin) or ctx.pattern(lin) is not None)
 
     def _inside(self, v: Inside, ctx: Lanes) -> Val:
+        return self._are_nonneg(v, v.exprs, ctx)
+
+    def _are_nonneg(self, v: Value, exprs: tuple[Dim, ...], ctx: Lanes) -> Val:
+        """Are all these expressions, the conditions of ``v``, at least 0?"""
         result = Val("true", 0, 0)
-        for lin in self._prepared(v, v.exprs):
+        for lin in self._prepared(v, exprs):
             status = self.space.status(lin)
             if status is False:
                 return Val("false", 0, 0)
@@ -303,6 +310,14 @@ class LaneValues(Protocol):
 
     def lane_values(self, e: Dim, ctx: Lanes) -> Val:
         """One ``i64`` a lane."""
+
+
+def _places(v: Binary) -> Dim | None:
+    """What is at least 0 where the order of two places holds, which lanes can tell in half the bits of an index."""
+    if v.op not in ("lt", "le", "gt", "ge") or not isinstance(v.a, Index) or not isinstance(v.b, Index):
+        return None
+    apart = v.b.expr - v.a.expr if v.op in ("lt", "le") else v.a.expr - v.b.expr
+    return apart - 1 if v.op in ("lt", "gt") else apart
 
 
 def _unknown(v: Value, memo: Memo) -> dict[Value, None] | None:
