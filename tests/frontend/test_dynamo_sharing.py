@@ -146,3 +146,77 @@ def test_a_result_is_not_a_view_of_how_it_was_made(is_dynamic: bool) -> None:
         torch._dynamo.reset()
         got = torch.compile(of, backend=backend, dynamic=is_dynamic)(torch.arange(24.0).reshape(6, 4).t())
         assert [t._base for t in got] == [None] * len(got)
+
+
+WRITES = ["a.add_(3)", "a[a > 0] += 3", "a.copy_(a * 2)", "a[0] = 7", "a[..., 1:] += 1", "y.add_(1)"]
+
+
+@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize("view", ["y[:]", "y.t()", "y[1:]", "y.flatten()", "y.T.reshape(-1)", "y.diagonal()"])
+def test_writes_to_one_of_two_views_of_an_argument(view: str, write: str) -> None:
+    """What two views of an argument share is written by a graph that is given both: PyTorch runs that one."""
+    f = function(f"""def f(y):
+    b = y[:]
+    torch._dynamo.graph_break()
+    a = {view}
+    {write}
+    return a, b + 1, b[...], a[None]""")
+    torch._dynamo.reset()
+    for _ in range(2):  # the second call is the first to meet what was compiled
+        given = [(torch.arange(16.0) - 5).reshape(4, 4).t() for _ in range(2)]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FallbackWarning)
+            got = [given[0], *torch.compile(f, backend="tilewright", dynamic=False)(given[0])]
+        wanted = [given[1], *f(given[1])]
+        assert all(map(torch.equal, got, wanted))
+        assert places(got) == places(wanted)
+
+
+def test_arguments_that_overlap_are_left_to_pytorch_where_the_graph_writes() -> None:
+    def f(y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        before = y.squeeze()
+        torch._dynamo.graph_break()
+        after = y[:]
+        after[after > 0] += 3
+        return before + 1, after
+
+    torch._dynamo.reset()
+    with pytest.warns(FallbackWarning, match="share memory, and the graph writes there; pass a copy"):
+        got = torch.compile(f, backend="tilewright")((torch.arange(16.0) - 5).reshape(4, 4).t())
+    torch.testing.assert_close(got, f((torch.arange(16.0) - 5).reshape(4, 4).t()))
+
+
+def test_where_arguments_lie_is_asked_in_each_call() -> None:
+    """Compiled for arguments that lie apart; then some come that overlap, and again some that do not."""
+
+    def f(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        a.mul_(3)
+        a[1:] += 1
+        return b * 2, a + b
+
+    def apart() -> list[torch.Tensor]:
+        return [torch.arange(6.0), torch.arange(6.0) + 1]
+
+    def overlapping() -> list[torch.Tensor]:
+        x = torch.arange(10.0)
+        return [x[1:7], x[0:6]]
+
+    for is_dynamic in (False, True):
+        torch._dynamo.reset()
+        compiled = torch.compile(f, backend="tilewright", dynamic=is_dynamic)
+        for make in (apart, overlapping, apart, overlapping):
+            got, wanted = make(), make()
+            with warnings.catch_warnings(record=True) as told:
+                warnings.simplefilter("always")
+                results = compiled(*got)
+            torch.testing.assert_close([*results, *got], [*f(*wanted), *wanted])
+            assert make is overlapping or not told
+
+
+def test_arguments_that_overlap_and_are_not_written_are_compiled() -> None:
+    x = torch.arange(10.0)
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda a, b, c: (a + b, c.add_(1)), backend="tilewright")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert torch.equal(compiled(x[1:7], x[:6], torch.zeros(2))[0], x[1:7] + x[:6])

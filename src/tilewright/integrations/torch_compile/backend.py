@@ -10,6 +10,7 @@ Not its business: what ATen calls mean (``fx``, ``torch.aten``); calls that have
 from __future__ import annotations
 
 import functools
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -20,10 +21,18 @@ from tilewright.core.graph import Graph
 from tilewright.frontend.torch.aten.table import CONVERTERS, TAKEN_APART
 from tilewright.frontend.torch.custom_ops import DECOMPOSITIONS
 from tilewright.frontend.torch.fx.views import separate_views
+from tilewright.integrations.torch_compile.apart import REMEDY, ArgumentsOverlap, WrittenArguments
 from tilewright.integrations.torch_compile.arguments import argument_names, name_arguments
 from tilewright.integrations.torch_compile.capture import watch
+from tilewright.integrations.torch_compile.faults import Faults, InternalError, first_line
 from tilewright.integrations.torch_compile.flex import spell_out_attention
-from tilewright.integrations.torch_compile.plan import Execute, OnFallback, plan_graph, warn_of_fallback
+from tilewright.integrations.torch_compile.plan import (
+    Execute,
+    OnFallback,
+    plan_graph,
+    refuse_fallback,
+    warn_of_fallback,
+)
 from tilewright.integrations.torch_compile.recurrence import keep_recurrences_whole
 from tilewright.integrations.torch_compile.weights import FrozenWeights, may_freeze
 from tilewright.integrations.torch_compile.widths import guard_widths
@@ -103,13 +112,16 @@ def make_backend(
         plan = partial(plan_graph, compile_now=compile_now, on_fallback=on_fallback, strict=strict)
 
         names = argument_names(gm)
+        written = WrittenArguments(names)
 
         def inference(functional: GraphModule, fakes: Sequence[Any]) -> Callable[..., Any]:
+            written.find(gm, example_inputs)
             name_arguments(functional, names)
             tensors = {} if freeze is False else _freezable(functional, example_inputs)
             return _boxed(_Compiled(functional, plan, tensors, is_promised=freeze is True))
 
         def forward(functional: GraphModule, fakes: Sequence[Any]) -> Callable[..., Any]:
+            written.find(gm, example_inputs)
             name_arguments(functional, names)
             return _boxed(_Compiled(functional, plan, {}))
 
@@ -120,8 +132,15 @@ def make_backend(
         compiler = aot_autograd(
             fw_compiler=forward, bw_compiler=backward, inference_compiler=inference, decompositions=table
         )
-        result: Callable[..., Any] = compiler(gm, example_inputs)
-        return result
+        eager = _LeftToPyTorch(gm, refuse_fallback if strict else on_fallback)
+        try:
+            result: Callable[..., Any] = compiler(gm, example_inputs)
+        except Exception as error:
+            if strict or _is_for_dynamo(error):
+                raise
+            eager.tell_of(error)
+            return eager
+        return partial(_call_apart, result, eager, written) if written.written else result
 
     compile_captured.is_tilewright = True  # type: ignore[attr-defined]
     watch()
@@ -293,6 +312,55 @@ class _Compiled:
             code = self._renewed(args)
         results = code[1](args)
         return results if self._views is None else self._views(args, results)
+
+
+class _LeftToPyTorch:
+    """A captured graph as a callable that PyTorch runs; ``react`` is told of the first reason for it."""
+
+    def __init__(self, gm: GraphModule, react: OnFallback) -> None:
+        self._gm = gm
+        self._react = react
+        self._is_told = False
+
+    def __call__(self, *args: Any) -> Any:
+        return self._gm(*args)
+
+    def tell_of(self, error: Exception) -> None:
+        """Raises what ``react`` raises: where nothing may fall back, ``ImportFailed``."""
+        if self._is_told:
+            return
+        self._is_told = True
+        faults = Faults(self._gm, strict=False)
+        nodes = [n for n in self._gm.graph.nodes if n.op not in ("placeholder", "output", "get_attr")]
+        if isinstance(error, ArgumentsOverlap):
+            problem = faults.about(nodes, f"{error} share memory, and the graph writes there", REMEDY)
+        elif _is_of_pytorch(error):
+            what = f"{type(error).__name__}: {first_line(error)}"
+            problem = faults.about(nodes, f"PyTorch failed to trace the graph for a compiler ({what})")
+        else:
+            problem = faults.problem(error, nodes)
+        self._react([problem])
+
+
+def _is_for_dynamo(error: Exception) -> bool:
+    """Does the error tell Dynamo to go another way, or the user of an option or, as a warning does, of a fallback?"""
+    from torch._dynamo.exc import TorchDynamoException, exceptions_allowed_to_be_fallback
+
+    passed_on = (TorchDynamoException, *exceptions_allowed_to_be_fallback, OptionError, InternalError, Warning)
+    return isinstance(error, passed_on)
+
+
+def _is_of_pytorch(error: Exception) -> bool:
+    """Was no code of ours running below the call of AOTAutograd?"""
+    modules = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return not any(name.startswith("tilewright.") for name in modules[1:])
+
+
+def _call_apart(compiled: Callable[..., Any], eager: _LeftToPyTorch, written: WrittenArguments, *args: Any) -> Any:
+    if (found := written.overlap(args)) is None:
+        return compiled(*args)
+    eager.tell_of(ArgumentsOverlap(found))
+    return eager(*args)
 
 
 def _boxed(compiled: _Compiled) -> Callable[[list[Any]], list[Any]]:

@@ -55,14 +55,18 @@ class Faults:
 
     def problem(self, error: Exception, nodes: Sequence[Any], graph: Graph | None = None) -> Problem:
         """Why PyTorch runs ``nodes``. ``graph`` is what was compiled, where the error came after importing."""
-        first = nodes[0] if nodes else next(iter(self.functional.graph.nodes))
-        others = f" (and {len(nodes) - 1} more)" if len(nodes) > 1 else ""
         place = self._write(error, graph)
-        rule = f"the compiler failed with {type(error).__name__}: {_first_line(error)}; {place}"
-        problem = Problem(location_of(first), f"{first.target}{others}", rule, HOW_TO_REPORT)
+        rule = f"the compiler failed with {type(error).__name__}: {first_line(error)}; {place}"
+        problem = self.about(nodes, rule, HOW_TO_REPORT)
         if self.strict:
             raise InternalError("the compiler failed on a captured graph", [problem]) from error
         return problem
+
+    def about(self, nodes: Sequence[Any], rule: str, remedy: str = "") -> Problem:
+        """A reason that ``nodes`` have in common, at the first of them."""
+        first = nodes[0] if nodes else next(iter(self.functional.graph.nodes))
+        others = f" (and {len(nodes) - 1} more)" if len(nodes) > 1 else ""
+        return Problem(location_of(first), f"{first.target}{others}", rule, remedy)
 
     def _write(self, error: Exception, graph: Graph | None) -> str:
         """Write what a report needs; say where it is."""
@@ -77,11 +81,12 @@ class Faults:
             if graph is not None:
                 _write_graph(graph, folder)
         except Exception as e:  # a report is a courtesy: whatever stops it must not stop the program
-            return f"a report could not be written ({type(e).__name__}: {_first_line(e)})"
+            return f"a report could not be written ({type(e).__name__}: {first_line(e)})"
         return f"a report is in {folder}"
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """Of its text; empty where it has none."""
     return next(iter(str(error).splitlines()), "")
 
 
@@ -96,7 +101,7 @@ def _inputs_text(functional: Any) -> str:
     lines = []
     for node in functional.graph.nodes:
         if node.op == "placeholder":
-            value = node.meta.get("val")
+            value = node.meta.get("val", node.meta.get("example_value"))  # of AOTAutograd, or of Dynamo
             is_tensor = hasattr(value, "stride")
             what = f"{value.dtype} {list(value.shape)} strides {list(value.stride())}" if is_tensor else repr(value)
             lines.append(f"{node.name}: {what}")

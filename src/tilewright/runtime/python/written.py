@@ -61,7 +61,7 @@ def written_inputs(given: Sequence[Any], specs: Sequence[TensorSpec], indices: S
     memory = [memory_of(value, spec) for value, spec in zip(given, specs, strict=True)]
     wrong = [found for k in indices if (found := _unwritable(given[k], memory[k], specs[k])) is not None]
     named = {k: (specs[k].name, m) for k, m in enumerate(memory) if isinstance(m, np.ndarray)}
-    for one, other in _overlaps(named, set(indices)):
+    for one, other in overlapping(named, set(indices)):
         rule = f"the model writes to {specs[one].name}, which shares memory with {specs[other].name}"
         wrong.append(Violation(specs[one].name, "overlaps another argument", rule, "pass a copy of one of them"))
     if wrong:
@@ -96,7 +96,7 @@ def read_outputs(
         array = memory_of(value, TensorSpec(name, "", ()))
         if isinstance(array, np.ndarray):
             everything[k] = name, array
-    for one, other in _overlaps(everything, set(found)):
+    for one, other in overlapping(everything, set(found)):
         rule = f"outputs have memory of their own, this shares some with {everything[other][0]}"
         wrong.append(Violation(found[one][0], "overlaps another argument", rule, "pass another array"))
     if wrong:
@@ -190,7 +190,7 @@ def _unwritable(value: Any, memory: Array | Violation, spec: TensorSpec) -> Viol
     if is_tensor(value) and value.is_inference() and not sys.modules["torch"].is_inference_mode_enabled():
         remedy = "pass tensor.clone(), or call within torch.inference_mode()"
         return Violation(spec.name, "a tensor of inference mode", rule, remedy)
-    if not _has_places_of_its_own(memory):
+    if not has_places_of_its_own(memory):
         rule += ", elements of which share a place here"
         return Violation(spec.name, "overlaps itself", rule, "pass a copy, as x.clone() or x.copy()")
     return None
@@ -211,7 +211,7 @@ def _misfit(value: Any, array: Array, spec: TensorSpec, plan: OutputPlan) -> Vio
     return None
 
 
-def _overlaps(arrays: Mapping[int, tuple[str, Array]], written: set[int]) -> Iterator[tuple[int, int]]:
+def overlapping(arrays: Mapping[int, tuple[str, Array]], written: set[int]) -> Iterator[tuple[int, int]]:
     """Pairs of numbers of arrays that share an element, the first of which is written to.
 
     A sweep over the arrays by their first byte compares only those whose ranges of bytes meet.
@@ -242,7 +242,7 @@ def _share(a: Array, b: Array) -> bool:
         return True
 
 
-def _has_places_of_its_own(array: Array) -> bool:
+def has_places_of_its_own(array: Array) -> bool:
     """Whether each element of an array has a place of its own."""
     if array.flags.c_contiguous or array.size < 2:
         return True

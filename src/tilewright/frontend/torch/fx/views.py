@@ -184,9 +184,20 @@ def viewed(node: Any) -> Any:
     if node.target is operator.getitem:
         source = node.args[0]
         return source if viewed(source) is not None else None
-    if not getattr(node.target, "is_view", False) or not hasattr(node.args[0], "op"):
+    if not _may_view(node.target) or not hasattr(node.args[0], "op"):
         return None
     return node.args[0] if _storage(node) == _storage(node.args[0]) else None  # some, as reshape, may also copy
+
+
+def _may_view(target: Any) -> bool:
+    """Does PyTorch's schema say so, or is it the call that gives a copy's elements another shape without saying so?
+
+    ``reshape`` of what has to be copied is ``_unsafe_view`` of the copy. Where the program then writes to it, what was
+    written comes back as the copy's shape, and each later view of it by an ``_unsafe_view`` of its own.
+    """
+    import torch
+
+    return bool(getattr(target, "is_view", False)) or target is torch.ops.aten._unsafe_view.default
 
 
 def _storage(node: Any) -> Any:

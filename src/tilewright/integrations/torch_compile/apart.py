@@ -1,0 +1,116 @@
+"""Captured graphs that write to an argument: compiled for arguments that lie apart, and PyTorch's for others.
+
+In: what AOTAutograd found out about a captured graph, and the tensors of a call. Out: ``ArgumentsOverlap`` while the
+graph is compiled, and before a call the names of two arguments that share an element that the graph writes to.
+Not its business: PyTorch running the graph in their place (``torch_compile.backend``).
+
+A functional graph computes everything from its arguments as they came, and stores what was written to them in the end.
+That is the program's meaning only where nobody else reads the written memory. For other arguments AOTAutograd puts a
+base in the place of all that share memory, but makes results that are views of it wrongly (in most programs), takes
+some arguments that overlap for separate ones, and looks at a call's arguments no more once a graph is compiled.
+
+A module's parameters and buffers stay where they are between calls, and may be hundreds: asking where each lies takes
+longer than a small model. They are looked at again only when another argument lies elsewhere than in the last call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.core.types import Array
+from tilewright.runtime.python.written import has_places_of_its_own, overlapping
+
+REMEDY = "pass a copy of one of them, or write to a new tensor"
+
+
+class ArgumentsOverlap(Exception):
+    """The graph writes to one of two arguments, of these names, that share memory. Never reaches a user."""
+
+
+@dataclass
+class WrittenArguments:
+    """The arguments of a captured graph that it writes to; none before ``find`` was called."""
+
+    names: Sequence[str]
+    """Of all its arguments."""
+
+    written: frozenset[int] = frozenset()
+    _tensors: tuple[int, ...] = ()
+    _moving: tuple[int, ...] = ()
+    """Those of the tensors that are no parameters or buffers of a module."""
+    _numbers: tuple[int, ...] = ()
+    _apart: list[int] | None = None
+    """Where the moving arguments of the last call lay, of which none overlapped; None before the first."""
+
+    def find(self, captured: Any, examples: Sequence[Any]) -> None:
+        """Ask AOTAutograd, while it compiles the graph; raises ``ArgumentsOverlap`` where that is told of ``examples``.
+
+        AOTAutograd knows the graph's own weights as arguments before the others, and fewer arguments than there are
+        where it has put a base in the place of some.
+        """
+        import torch
+
+        context = torch._guards.TracingContext.try_get()
+        meta = context.fw_metadata if context is not None else None
+        if meta is None:
+            return
+        n_own = sum(1 for _ in captured.named_parameters(remove_duplicate=False))
+        n_own += sum(1 for _ in captured.named_buffers(remove_duplicate=False))
+        is_merged = len(meta.input_info) < n_own + len(examples)
+        infos = meta.input_info[n_own:]
+        self.written = frozenset(i for i in range(len(examples)) if is_merged or infos[i].mutates_data)
+        self._tensors = tuple(i for i, x in enumerate(examples) if _lies_in_memory(x))
+        static = {i - n_own for i in meta.static_input_indices or ()}
+        self._moving = tuple(i for i in self._tensors if i not in static)
+        self._numbers = tuple(i for i, x in enumerate(examples) if isinstance(x, int | torch.SymInt))
+        found = self.overlap(examples)
+        self._apart = None  # examples have symbols for sizes
+        if found is not None or is_merged:
+            raise ArgumentsOverlap(found or "arguments")
+
+    def overlap(self, args: Sequence[Any]) -> str | None:
+        """The names of two arguments that share an element that is written to; None where all lie apart.
+
+        Sizes that change between calls are arguments, too: equal numbers and addresses mean equal places.
+        """
+        places = [args[i].data_ptr() for i in self._moving]
+        places += [args[i] for i in self._numbers]
+        if places == self._apart:
+            return None
+        arrays = {i: (self.names[i], _places_of(args[i])) for i in self._tensors if args[i].data_ptr()}
+        for i in self.written & arrays.keys():
+            if not has_places_of_its_own(arrays[i][1]):
+                return f"elements of {self.names[i]}"
+        for one, other in overlapping(arrays, set(self.written)):
+            return f"{self.names[one]} and {self.names[other]}"
+        self._apart = places
+        return None
+
+
+def _lies_in_memory(value: Any) -> bool:
+    import torch
+
+    return isinstance(value, torch.Tensor) and value.layout is torch.strided and value.device.type == "cpu"
+
+
+class _Memory:
+    """A tensor's memory as NumPy's array interface describes it, in elements that nobody reads."""
+
+    def __init__(self, tensor: Any) -> None:
+        n_bytes = tensor.element_size()
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": f"|V{n_bytes}",
+            "data": (tensor.data_ptr(), False),
+            "shape": tuple(tensor.shape),
+            "strides": tuple(n * n_bytes for n in tensor.stride()),
+        }
+
+
+def _places_of(tensor: Any) -> Array:
+    """The places of a tensor's elements as an array, whatever their dtype, also of one that needs a gradient."""
+    return np.asarray(_Memory(tensor))
