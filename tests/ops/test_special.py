@@ -13,6 +13,7 @@ import torch
 from tilewright import ops
 from tilewright.build import driver
 from tilewright.core import types
+from tilewright.core.compute import Buffer, Stage, Value, operands
 from tilewright.core.graph import Attrs, Builder, Graph, Pool
 from tilewright.core.opdef import OpDef
 from tilewright.core.types import TensorType
@@ -157,3 +158,16 @@ def test_bessel_functions_at_infinity() -> None:
     for op, want in wanted.items():
         for dtype in (np.float32, np.float64):
             np.testing.assert_allclose(compiled_values(op, x.astype(dtype)), want, rtol=1e-15, err_msg=op.name)
+
+
+def test_a_polynomial_is_two_chains() -> None:
+    """A chain of additions and products waits for each: half as many follow each other as there are terms."""
+    x, out = Buffer("x", types.f64, (4,)), Buffer("out", types.f64, (4,))
+    assert ops.polynomial.compute is not None
+    (stage,) = ops.polynomial.compute((x,), (out,), Attrs({"coefficients": (1.0,) * 20}))
+    assert isinstance(stage, Stage)
+
+    def depth(v: Value) -> int:
+        return max((1 + depth(part) for part in operands(v)), default=0)
+
+    assert depth(stage.expr) <= 12

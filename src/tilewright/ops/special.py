@@ -32,6 +32,14 @@ from tilewright.ops.samples import unary_samples
 
 
 def _polynomial_value(x: Value, coefficients: Sequence[float]) -> Value:
+    """Even and odd powers apart, each by Horner's rule in ``x * x``: of two chains a core computes both at a time."""
+    if len(coefficients) <= 2:
+        return _horner_value(x, coefficients)
+    square = x * x
+    return Fma(_horner_value(square, coefficients[1::2]), x, _horner_value(square, coefficients[::2]))
+
+
+def _horner_value(x: Value, coefficients: Sequence[float]) -> Value:
     result: Value = Const(coefficients[-1], x.dtype)
     for c in coefficients[-2::-1]:
         result = Fma(result, x, Const(c, x.dtype))
@@ -73,7 +81,7 @@ polynomial = OpDef(
     compute=_polynomial_compute,
     traits=frozenset({Trait.ELEMENTWISE}),
     samples=_polynomial_samples,
-    doc="A polynomial by Horner's rule; coefficients from the lowest power on.",
+    doc="A polynomial; coefficients from the lowest power on.",
 )
 
 
