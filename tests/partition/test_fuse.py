@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,7 +15,10 @@ from tilewright.core.opdef import OpDef
 from tilewright.core.types import TensorType
 from tilewright.graph.decompose import Decompose
 from tilewright.partition.fuse import partition
-from tilewright.partition.projections import Core
+from tilewright.target.target import Target
+
+WIDE = Target.parse("x86-64-v4")
+SMALL_CACHE = replace(WIDE, l2_bytes=1 << 19)
 
 
 class Net:
@@ -33,11 +36,11 @@ class Net:
     def weight(self, *shape: int) -> Node:
         return self.pool.const(np.random.default_rng(len(shape)).standard_normal(shape).astype(np.float32))
 
-    def kernels(self, *outputs: Node, **how: Any) -> list[list[str]]:
+    def kernels(self, *outputs: Node, target: Target = WIDE, fuse: bool = True) -> list[list[str]]:
         graph = Graph("g", self.pool, tuple(self.inputs), outputs, tuple(f"y{k}" for k in range(len(outputs))))
         graph = Decompose().run(graph)
         order = graph.nodes()
-        return [[n.op.name for n in order if n in g.members] for g in partition(graph, **how).groups]
+        return [[n.op.name for n in order if n in g.members] for g in partition(graph, target, fuse=fuse).groups]
 
 
 def test_epilogue_joins_its_product() -> None:
@@ -246,13 +249,13 @@ def depthwise(n: Net, x: Node, k: int, stride: int) -> Node:
 def test_a_window_over_a_large_map_has_what_makes_the_map(k: int, stride: int) -> None:
     n = Net()
     y = n.b(ops.relu, depthwise(n, expanded(n, 64, 64), k, stride))
-    assert n.kernels(y, large=1 << 20) == [["conv", "maximum", "conv", "maximum"]]
+    assert n.kernels(y, target=SMALL_CACHE) == [["conv", "maximum", "conv", "maximum"]]
 
 
 @pytest.mark.parametrize(("h", "k", "stride"), [(16, 3, 1), (64, 2, 2), (64, 1, 1)])
 def test_small_maps_and_windows_that_do_not_overlap_are_read_from_memory(h: int, k: int, stride: int) -> None:
     n = Net()
-    assert n.kernels(depthwise(n, expanded(n, h, 64), k, stride), large=1 << 20) == [["conv", "maximum"], ["conv"]]
+    assert n.kernels(depthwise(n, expanded(n, h, 64), k, stride), target=SMALL_CACHE) == [["conv", "maximum"], ["conv"]]
 
 
 def projection(n: Net, h: int, channels: int, out: int, batch: int | Sym = 1) -> tuple[Node, Node]:
@@ -291,10 +294,10 @@ def test_a_window_is_made_for_a_product_where_memory_takes_long(
 def test_what_decides_a_projection_is_the_core() -> None:
     n = Net()
     _, y = projection(n, 256, 32, 16)
-    assert len(n.kernels(y, core=Core(vector_bytes=16))) == 2  # arithmetic takes longer there
-    assert len(n.kernels(y, core=Core(l2_bytes=1 << 24))) == 2
+    assert len(n.kernels(y, target=replace(WIDE, vector_bytes=16))) == 2  # arithmetic takes longer there
+    assert len(n.kernels(y, target=replace(WIDE, l2_bytes=1 << 24))) == 2
     _, y = projection(n, 56, 144, 24)
-    assert len(n.kernels(y, core=Core(l2_bytes=1 << 19))) == 1
+    assert len(n.kernels(y, target=replace(WIDE, l2_bytes=1 << 19))) == 1
 
 
 def test_a_product_of_other_places_than_its_own_is_apart() -> None:
@@ -322,7 +325,7 @@ def test_an_inverted_residual_over_large_maps_is_one_kernel(h: int, channels: in
 def test_a_map_that_something_else_reads_is_written() -> None:
     n = Net()
     x = expanded(n, 64, 64)
-    assert n.kernels(depthwise(n, x, 3, 1), n.b(ops.exp, x), large=1 << 20)[0] == ["conv", "maximum"]
+    assert n.kernels(depthwise(n, x, 3, 1), n.b(ops.exp, x), target=SMALL_CACHE)[0] == ["conv", "maximum"]
 
 
 def test_long_chains_that_would_be_repeated_get_a_kernel() -> None:

@@ -25,7 +25,6 @@ from tilewright.partition.computation import GroupComputation, computation_text
 from tilewright.partition.grouped import Grouped, GroupedGraph, group_graph, optimise_inner
 from tilewright.partition.plan import Planner
 from tilewright.partition.program import Call, Program
-from tilewright.partition.projections import Core
 from tilewright.partition.scheduled import LAY_OUT, KernelSpec, Packing, ScheduledGraph, ScheduledGroup
 from tilewright.partition.work import Work, products_of, work_of
 from tilewright.runtime.artifact import ObjectImage
@@ -91,9 +90,8 @@ class KernelBuilder:
         Raises everything that is wrong with the file of schedules.
         """
         optimise = partial(run_pipeline, passes=passes, check=self.checks.verify)
-        fuse, large = options.optimize != 0, self.target.large_bytes
-        core = Core(self.target.l2_bytes, self.target.vector_bytes, self.target.fma_ports)
-        grouped = group_graph(graph, optimise_inner(graph, optimise), fuse=fuse, large=large, core=core)
+        fuse = options.optimize != 0
+        grouped = group_graph(graph, optimise_inner(graph, optimise), self.target, fuse=fuse)
         planner = Planner(self.target.n_cores if fuse and self.target.has_threads else 1)
         program = planner.program(self.schedule_groups(grouped), graph.name)
         for made, _ in planner.plans:

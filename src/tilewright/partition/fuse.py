@@ -37,12 +37,10 @@ from tilewright.core.graph import CONST, PROJ, Graph, Node
 from tilewright.core.types import product
 from tilewright.partition.chains import find_chains
 from tilewright.partition.facts import Facts, Form, facts_of, row_space
-from tilewright.partition.projections import Core, find_projections
+from tilewright.partition.projections import find_projections
 from tilewright.partition.windows import find_windows
+from tilewright.target.target import Target
 
-LARGE = 1 << 21
-"""Bytes that no second-level cache of a common machine keeps."""
-CORE = Core()
 WORTH_A_COPY = 8
 """Times that each element of an operand is read, from where on a copy in another order costs little."""
 LONG_ROW = 16
@@ -82,14 +80,14 @@ class Partition:
     facts: dict[Node, Facts]
 
 
-def partition(graph: Graph, *, fuse: bool = True, large: int = LARGE, core: Core = CORE) -> Partition:
+def partition(graph: Graph, target: Target, *, fuse: bool = True) -> Partition:
     """Split a decomposed graph into kernels; with ``fuse=False`` each node is one.
 
-    A result of ``large`` bytes or more is better not written to memory when a window is all that reads it; ``core``
-    decides it for what a window makes for a product.
+    A result that ``target``'s caches don't keep is better not written to memory when a window is all that reads it, or
+    a product all that reads a window's.
     """
     order = graph.nodes()
-    fuser = _Fuser({n: facts_of(n) for n in order}, order, set(graph.outputs), fuse, large, core)
+    fuser = _Fuser({n: facts_of(n) for n in order}, order, set(graph.outputs), target, fuse=fuse)
     for node in reversed(order):
         fuser.place(node)
     index = {n: k for k, n in enumerate(order)}
@@ -101,7 +99,7 @@ class _Fuser:
     """The state of one pass over a graph."""
 
     def __init__(
-        self, facts: dict[Node, Facts], order: list[Node], outputs: set[Node], fuse: bool, large: int, core: Core
+        self, facts: dict[Node, Facts], order: list[Node], outputs: set[Node], target: Target, *, fuse: bool
     ) -> None:
         self.facts = facts
         self.outputs = outputs
@@ -130,8 +128,8 @@ class _Fuser:
             self.made_of[n] = self._cost_so_far(n)
         self.chains = find_chains(order, facts, self.readers, self.is_pinned) if fuse else {}
         if fuse:
-            self.chains |= find_windows(order, facts, self.readers, {*self.is_pinned, *self.chains}, large)
-            self.chains |= find_projections(order, facts, self.readers, self.is_pinned, self.chains, core)
+            self.chains |= find_windows(order, facts, self.readers, {*self.is_pinned, *self.chains}, target.large_bytes)
+            self.chains |= find_projections(order, facts, self.readers, self.is_pinned, self.chains, target)
 
     def _continues(self, node: Node) -> bool:
         """Is ``node`` arithmetic over the very elements of a product or convolution, or of such arithmetic?

@@ -14,9 +14,9 @@ from tilewright.core.expr import Dim, Sym
 from tilewright.core.graph import PROJ, Graph, Node
 from tilewright.core.opdef import Trait
 from tilewright.partition.computation import GroupComputation, computation_of
-from tilewright.partition.fuse import CORE, LARGE, Group, Partition, partition
+from tilewright.partition.fuse import Group, Partition, partition
 from tilewright.partition.inner import data_dims, inner_graphs
-from tilewright.partition.projections import Core
+from tilewright.target.target import Target
 
 Result = tuple[Node, int]
 """A node and which of its results."""
@@ -66,11 +66,9 @@ def optimise_inner(graph: Graph, optimise: Callable[[Graph], Graph]) -> dict[Nod
     return found
 
 
-def group_graph(
-    graph: Graph, inner: InnerGraphs, *, fuse: bool = True, large: int = LARGE, core: Core = CORE
-) -> GroupedGraph:
-    """Groups of one graph and of its control flow. Results of ``large`` bytes or more go to memory."""
-    parts = partition(graph, fuse=fuse, large=large, core=core)
+def group_graph(graph: Graph, inner: InnerGraphs, target: Target, *, fuse: bool = True) -> GroupedGraph:
+    """Groups of one graph and of its control flow, for one machine."""
+    parts = partition(graph, target, fuse=fuse)
     order = {n: k for k, n in enumerate(graph.nodes())}
 
     def grouped(group: Group) -> Grouped:
@@ -81,7 +79,5 @@ def group_graph(
         return Grouped(group, dims, label, computation_of(group, parts.facts, order))
 
     controls = [g.root for g in parts.groups if Trait.CONTROL in g.root.op.traits]
-    deeper = {
-        node: tuple(group_graph(g, inner, fuse=fuse, large=large, core=core) for g in inner[node]) for node in controls
-    }
+    deeper = {node: tuple(group_graph(g, inner, target, fuse=fuse) for g in inner[node]) for node in controls}
     return GroupedGraph(graph, parts, order, tuple(map(grouped, parts.groups)), deeper)

@@ -13,7 +13,6 @@ results, few taps and few channels of the product.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 
 from tilewright.core.compute import Value
@@ -23,6 +22,7 @@ from tilewright.core.graph import CONST, Node
 from tilewright.partition.chains import Readers
 from tilewright.partition.facts import Facts, Form
 from tilewright.partition.windows import made_for, reach, slides
+from tilewright.target.target import Target
 
 WEIGHTS_SHARE = 4
 """The product's weights take at most this part of the second-level cache: they are read for every block of rows."""
@@ -32,22 +32,13 @@ LEAST_SHARE = 0.2
 """Of the arithmetic's time, what memory takes at least where one kernel is faster than two."""
 
 
-@dataclass(frozen=True)
-class Core:
-    """What the estimate asks of a core: its second-level cache, its vectors, multiply-adds of vectors a cycle."""
-
-    l2_bytes: int = 1 << 20
-    vector_bytes: int = 64
-    fma_ports: int = 2
-
-
 def find_projections(
     order: Sequence[Node],
     facts: Mapping[Node, Facts],
     readers: Readers,
     pinned: Collection[Node],
     taken: Mapping[Node, Node],
-    core: Core,
+    target: Target,
 ) -> dict[Node, Node]:
     """The product that each window, with the arithmetic on its elements, is computed for, where that pays.
 
@@ -58,7 +49,7 @@ def find_projections(
         if facts[product].form is not Form.CONTRACT or product in taken:
             continue
         for made in _read_by_points(product, facts[product]):
-            if not _is_long(product, made, core):
+            if not _is_long(product, made, target):
                 continue
             members = made_for(product, made, order, facts, readers)
             if not members or any(n in pinned or n in taken for n in members):
@@ -66,8 +57,8 @@ def find_projections(
             window = members[0]
             slid = [k for k in range(len(window.inputs)) if slides(facts[window], k)]
             is_ring = any(taken.get(window.inputs[k]) is window for k in slid)
-            fits = slid and _fits(facts[window], window, slid[0], core, is_ring)
-            if fits and _pays(facts[window], product, made, core):
+            fits = slid and _fits(facts[window], window, slid[0], target, is_ring)
+            if fits and _pays(facts[window], product, made, target):
                 found.update(dict.fromkeys(members, product))
     return found
 
@@ -90,29 +81,29 @@ def _read_by_points(product: Node, facts: Facts) -> Iterator[Node]:
             yield made
 
 
-def _is_long(product: Node, made: Node, core: Core) -> bool:
+def _is_long(product: Node, made: Node, target: Target) -> bool:
     """Does what is made leave the second-level cache, while the product's weights stay? A batch may be one."""
     weights = _size([product.shape[-1], made.shape[-1]]) * made.dtype.n_bytes
-    return _size(made.shape) * made.dtype.n_bytes > core.l2_bytes and weights <= core.l2_bytes / WEIGHTS_SHARE
+    return _size(made.shape) * made.dtype.n_bytes > target.l2_bytes and weights <= target.l2_bytes / WEIGHTS_SHARE
 
 
-def _fits(facts: Facts, window: Node, operand: int, core: Core, is_ring: bool) -> bool:
+def _fits(facts: Facts, window: Node, operand: int, target: Target, is_ring: bool) -> bool:
     """Do two rows of the window fit, and with ``is_ring`` the rows that they are made of?"""
     dim, n_rows = reach(facts, operand, BLOCK_ROWS)
     rows = BLOCK_ROWS * _size(window.shape[dim + 1 :]) * window.dtype.n_bytes
     slid = window.inputs[operand]
     kept = n_rows * _size(slid.shape[dim + 1 :]) * slid.dtype.n_bytes if is_ring else 0
-    return rows <= core.l2_bytes / BLOCK_SHARE and kept <= core.l2_bytes / RING_SHARE
+    return rows <= target.l2_bytes / BLOCK_SHARE and kept <= target.l2_bytes / RING_SHARE
 
 
-def _pays(window: Facts, product: Node, made: Node, core: Core) -> bool:
+def _pays(window: Facts, product: Node, made: Node, target: Target) -> bool:
     """Does the way of ``made`` to memory and back take long beside the arithmetic on it?"""
     assert window.main.reduction is not None
-    lanes = max(core.vector_bytes // made.dtype.n_bytes, 1)
+    lanes = target.lanes(made.dtype)
     width = -(-_size(product.shape[-1:]) // lanes) * lanes
     taps = _size([a.extent for a in window.main.reduction.axes])
-    arithmetic = _size(made.shape) * (taps + width) / (lanes * core.fma_ports)
-    beyond = _size(made.shape) * made.dtype.n_bytes - core.l2_bytes
+    arithmetic = _size(made.shape) * (taps + width) / (lanes * target.fma_ports)
+    beyond = _size(made.shape) * made.dtype.n_bytes - target.l2_bytes
     return 2 * beyond / BYTES_PER_CYCLE >= LEAST_SHARE * arithmetic
 
 
