@@ -146,8 +146,7 @@ def graph_passes(options: Options, target: Target) -> tuple[Pass, ...]:
     """The passes that the options ask for."""
     level = options.optimize if isinstance(options.optimize, int) else 2
     lanes = target.lanes(f32) if options.accuracy == "default" and options.optimize != SIZE else 0
+    machine = {"n_cores": target.n_cores, "multiplies": target.multiplies, "l2_bytes": target.l2_bytes}
     if options.precision == "bf16":
-        return (*passes_for(level, lanes=lanes, per_lane=2 if target.has_bf16 else 1), Precision())
-    return passes_for(
-        level, lanes=lanes, n_cores=target.n_cores, multiplies=target.multiplies, l2_bytes=target.l2_bytes
-    )
+        return (*passes_for(level, lanes=lanes, per_lane=2 if target.has_bf16 else 1, **machine), Precision())
+    return passes_for(level, lanes=lanes, **machine)
