@@ -11,6 +11,8 @@ from tilewright.graph.forms.ahead import MAX_WEIGHTS, ProjectAhead, most_weights
 from tilewright.graph.pipeline import passes_for
 from tilewright.target.target import Target
 
+WIDE = Target.parse("x86-64-v4")
+
 GATES = {"lstm": 4, "gru": 3, "rnn": 1}
 
 
@@ -90,5 +92,5 @@ def test_machines_that_multiply_fast_do_so_beside_weights_in_the_second_level_ca
 
 
 def test_it_is_for_machines_with_vectors_and_plain_products():
-    assert ProjectAhead(8) in passes_for(2, lanes=8)
-    assert not any(isinstance(p, ProjectAhead) for p in (*passes_for(2), *passes_for(2, lanes=16, per_lane=2)))
+    assert any(isinstance(p, ProjectAhead) for p in passes_for(2, target=WIDE))
+    assert not any(isinstance(p, ProjectAhead) for p in (*passes_for(2), *passes_for(2, target=WIDE, per_lane=2)))

@@ -13,6 +13,9 @@ from tilewright.core.passes import run_pipeline
 from tilewright.core.types import TensorType, f32
 from tilewright.graph.forms.planes import InPlanes
 from tilewright.graph.pipeline import passes_for
+from tilewright.target.target import Target
+
+WIDE = Target.parse("x86-64-v4")
 
 
 def lone(shape, n_out, groups=1, activation=None, **attrs):
@@ -31,7 +34,7 @@ def lone(shape, n_out, groups=1, activation=None, **attrs):
 
 
 def optimised(graph):
-    return run_pipeline(graph, passes_for(2, lanes=16))
+    return run_pipeline(graph, passes_for(2, target=WIDE))
 
 
 def is_product(graph):
@@ -108,7 +111,7 @@ def test_narrow_convolutions_on_images_keep_their_order(shape, n_out, kernel, at
 
 def test_of_narrow_products_windows_alone_are_in_planes():
     def narrow(graph):
-        after = run_pipeline(graph, passes_for(2, lanes=16, per_lane=2))
+        after = run_pipeline(graph, passes_for(2, target=WIDE, per_lane=2))
         return n_of(after, ops.transpose) > 0
 
     shape, pads = (1, 64, 56, 56), ((1, 1), (1, 1))

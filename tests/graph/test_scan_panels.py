@@ -13,6 +13,9 @@ from tilewright.core.expr import Sym
 from tilewright.core.types import TensorType, f32, f64
 from tilewright.graph.forms.scan_panels import ScanPanels
 from tilewright.graph.pipeline import passes_for
+from tilewright.target.target import Target
+
+WIDE = Target.parse("x86-64-v4")
 
 
 def panels(graph, **options):
@@ -118,9 +121,9 @@ def test_many_cores_share_a_large_scan_that_runs_alone():
 
 
 def test_the_default_passes_put_it_before_projecting_ahead():
-    names = [p.name for p in passes_for(2, lanes=16)]
+    names = [p.name for p in passes_for(2, target=WIDE)]
     assert names.index("scan-panels") < names.index("project-ahead")
-    assert "scan-panels" not in [p.name for p in (*passes_for(2), *passes_for(2, lanes=16, per_lane=2))]
+    assert "scan-panels" not in [p.name for p in (*passes_for(2), *passes_for(2, target=WIDE, per_lane=2))]
 
 
 @pytest.mark.parametrize("name", list(GATES))

@@ -11,6 +11,7 @@ from tilewright.core.types import TensorType, f32, f64
 from tilewright.graph.forms.winograd import Winograd, expected_error
 from tilewright.graph.pipeline import PASSES, passes_for
 from tilewright.ops.winograd import transformed_weights, transforms
+from tilewright.target.target import Target
 
 BATCH = Sym("batch", 1)
 LAPLACE = np.array([[0, 1, 0], [1, -4, 1], [0, 1, 0]], np.float32)
@@ -158,7 +159,7 @@ def test_the_meaning_of_a_volume_stays():
 
 def test_only_with_a_vector_width_does_a_pipeline_hold_it():
     assert all(p.name != "winograd" for k in (0, 1, 2) for p in passes_for(k))
-    passes = passes_for(2, lanes=8)
+    passes = passes_for(2, target=Target.parse("x86-64-v3"))
     assert Winograd(lanes=8) in passes
     assert parse_pipeline(print_pipeline(passes), PASSES) == passes
     assert n_of(run_pipeline(convolution(random(64, 64, 3, 3)), passes), ops.winograd_conv) == 1

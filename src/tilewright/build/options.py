@@ -17,7 +17,6 @@ from typing import Any
 
 from tilewright.core.diag import OptionError
 from tilewright.core.passes import Pass
-from tilewright.core.types import f32
 from tilewright.graph.pipeline import passes_for
 from tilewright.graph.precision import Precision
 from tilewright.target.target import Target
@@ -145,8 +144,7 @@ class Clock:
 def graph_passes(options: Options, target: Target) -> tuple[Pass, ...]:
     """The passes that the options ask for."""
     level = options.optimize if isinstance(options.optimize, int) else 2
-    lanes = target.lanes(f32) if options.accuracy == "default" and options.optimize != SIZE else 0
-    machine = {"n_cores": target.n_cores, "multiplies": target.multiplies, "l2_bytes": target.l2_bytes}
+    known = target if options.accuracy == "default" and options.optimize != SIZE else None
     if options.precision == "bf16":
-        return (*passes_for(level, lanes=lanes, per_lane=2 if target.has_bf16 else 1, **machine), Precision())
-    return passes_for(level, lanes=lanes, **machine)
+        return (*passes_for(level, target=known, per_lane=2 if target.has_bf16 else 1), Precision())
+    return passes_for(level, target=known)

@@ -7,11 +7,12 @@ In: the level, and the composites that later stages have kernels for. Out: passe
 from __future__ import annotations
 
 from tilewright.core.passes import Pass
+from tilewright.core.types import f32
 from tilewright.graph.canonical.canonicalize import Canonicalize
 from tilewright.graph.canonical.fold import FoldConstants
 from tilewright.graph.decompose import Decompose
 from tilewright.graph.forms.affine import FoldAffine
-from tilewright.graph.forms.ahead import ProjectAhead, most_weights
+from tilewright.graph.forms.ahead import ProjectAhead
 from tilewright.graph.forms.hoist import HoistArithmetic
 from tilewright.graph.forms.layout import Layout
 from tilewright.graph.forms.merge import MergeMatmuls
@@ -24,6 +25,7 @@ from tilewright.graph.forms.unscale import UnscaleWeights
 from tilewright.graph.forms.winograd import Winograd
 from tilewright.graph.precision import Precision
 from tilewright.graph.recognise.composites import Recognise
+from tilewright.target.target import Target
 
 LAID_OUT = ("conv_transpose",)
 """Composites whose pieces would not show which layout they are best in."""
@@ -50,22 +52,13 @@ PASSES: tuple[type[Pass], ...] = (
 
 
 def passes_for(
-    optimize: int,
-    keep: tuple[str, ...] = (),
-    *,
-    lanes: int = 0,
-    per_lane: int = 1,
-    n_cores: int = 1,
-    multiplies: int = 16,
-    l2_bytes: int = 1 << 20,
+    optimize: int, keep: tuple[str, ...] = (), target: Target | None = None, *, per_lane: int = 1
 ) -> tuple[Pass, ...]:
     """The passes of level ``optimize``: 0 only makes the graph runnable, 1 cleans it, 2 is everything.
 
-    ``keep`` names the composites that stay whole. ``lanes`` is how many f32 fill a vector of the machine, or 0
-    when results must be those of plain sums: then nothing is rewritten to forms with a larger error; ``per_lane`` is
-    how many products of a lane a plain sum adds at once, ``n_cores`` how many threads share a call, ``multiplies`` how
-    many f32 a core multiplies in a cycle, ``l2_bytes`` its second-level cache. ``merge-matmuls`` is in no level: it is
-    for those who ask for it.
+    ``keep`` names the composites that stay whole. ``target`` is the machine, or None when results must be those of
+    plain sums: then nothing is rewritten to forms with a larger error. ``per_lane`` is how many products of a lane a
+    plain sum adds at once. ``merge-matmuls`` is in no level: it is for those who ask for it.
     """
     if optimize == 0:
         return (Decompose(),)
@@ -77,7 +70,7 @@ def passes_for(
             Canonicalize(),
             FoldConstants(),
         )
-    most = most_weights(multiplies, l2_bytes)
+    lanes = 0 if target is None else target.lanes(f32)
     return (
         Canonicalize(),  # one form for equal things: the next passes look for forms
         FoldConstants(),  # and for constants
@@ -98,7 +91,7 @@ def passes_for(
         FoldConstants(),  # weights of phases
         *((InPlanes(lanes, per_lane),) if lanes else ()),  # when it is known which stand alone
         *((Winograd(lanes, per_lane),) if lanes else ()),  # when the layout and the weights are final
-        *((ScanPanels(lanes, n_cores, multiplies, l2_bytes),) if lanes > 1 and per_lane == 1 else ()),
-        *((ProjectAhead(lanes, n_cores, most),) if lanes and per_lane == 1 else ()),  # scans that stay as they are
+        *((ScanPanels.on(target),) if target is not None and lanes > 1 and per_lane == 1 else ()),
+        *((ProjectAhead.on(target),) if target is not None and per_lane == 1 else ()),  # scans that stay as they are
         HoistArithmetic(),  # to where a product can take it along
     )

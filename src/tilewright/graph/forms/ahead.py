@@ -25,6 +25,7 @@ from tilewright.core.passes import Pass
 from tilewright.core.rewrite import Fired, Journal
 from tilewright.core.types import Array, product
 from tilewright.graph.forms.scans import is_plain_scan, recurrent_weights
+from tilewright.target.target import Target
 
 MIN_BLOCKS = 4
 """Of steps; the first is not overlapped, and the last block is projected behind the loop."""
@@ -62,6 +63,12 @@ class ProjectAhead(Pass):
     lanes: int = 16
     n_cores: int = 1
     most: int = MAX_WEIGHTS
+
+    @staticmethod
+    def on(target: Target) -> ProjectAhead:
+        """The pass for a machine."""
+        most = most_weights(target.multiplies, target.l2_bytes)
+        return ProjectAhead(target.lanes(types.f32), target.n_cores, most)
 
     def run(self, graph: Graph, journal: Journal | None = None) -> Graph:
         most = len(graph.nodes()) if self.n_cores == 1 else 1

@@ -16,9 +16,11 @@ from typing import ClassVar
 from tilewright.core.graph import PROJ, Builder, Graph, Node
 from tilewright.core.passes import Pass
 from tilewright.core.rewrite import Fired, Journal, count_reads
+from tilewright.core.types import f32
 from tilewright.graph.forms.scan_pads import Padding, keeps_zeros
 from tilewright.graph.forms.scans import SCANS, is_plain_scan, recurrent_weights
 from tilewright.ops.recurrence import in_panels
+from tilewright.target.target import Target
 
 MIN_SUMS, ENOUGH_SUMS = 6, 8
 """Vectors of sums of a panel: fewer don't hide the latency of their chains."""
@@ -53,6 +55,11 @@ class ScanPanels(Pass):
     n_cores: int = 1
     multiplies: int = 32
     l2_bytes: int = 1 << 20
+
+    @staticmethod
+    def on(target: Target) -> ScanPanels:
+        """The pass for a machine."""
+        return ScanPanels(target.lanes(f32), target.n_cores, target.multiplies, target.l2_bytes)
 
     def run(self, graph: Graph, journal: Journal | None = None) -> Graph:
         level: dict[Node, int] = {}
