@@ -39,18 +39,18 @@ def net(name="lstm", *, steps=40, batch=1, hidden=64, dtype=f32, n_dirs=2, width
     return graph_of(build, TensorType(dtype, (steps, batch, GATES[name] * hidden)))
 
 
-def blocks_of(graph, lanes=16):
-    after = ProjectAhead(lanes).run(graph)
+def blocks_of(graph, **options):
+    after = ProjectAhead(**options).run(graph)
     assert (after is graph) == all(not n.attrs.get("behind") for n in after.nodes())
     return [n.attrs["behind"] for n in after.nodes() if n.op.name.endswith("_scan")]
 
 
 @pytest.mark.parametrize("name", list(GATES))
-@pytest.mark.parametrize("lanes", [4, 16])
-def test_scans_project_for_the_next_layer(name, lanes):
+@pytest.mark.parametrize("lanes, registers, steps", [(4, 16, 4), (4, 32, 8), (16, 32, 8)])
+def test_scans_project_for_the_next_layer(name, lanes, registers, steps):
     graph = net(name, hidden=128, widths=(128 * GATES[name],) * 2)
-    after = ProjectAhead(lanes).run(graph)
-    assert blocks_of(graph, lanes) == [8 if lanes == 16 else 4] * 2
+    after = ProjectAhead(lanes, registers=registers).run(graph)
+    assert blocks_of(graph, lanes=lanes, registers=registers) == [steps] * 2
     assert all(n.op is not ops.matmul for n in after.nodes())
     assert_same(graph, after, rtol=1e-4, atol=1e-4)
 

@@ -11,6 +11,7 @@ from tilewright import ops
 from tilewright.build.driver import compile_graph
 from tilewright.core.expr import Sym
 from tilewright.core.types import TensorType, f32, f64
+from tilewright.graph.forms.ahead import ProjectAhead
 from tilewright.graph.forms.scan_panels import ScanPanels
 from tilewright.graph.pipeline import passes_for
 from tilewright.target.target import Target
@@ -24,12 +25,12 @@ def panels(graph, **options):
 
 
 @pytest.mark.parametrize("name", list(GATES))
-@pytest.mark.parametrize(("lanes", "steps"), [(4, 9), (8, 8), (16, 41)])
-def test_panels_give_the_same_results(name, lanes, steps):
+@pytest.mark.parametrize(("lanes", "registers", "steps"), [(4, 16, 9), (4, 32, 9), (8, 16, 8), (16, 32, 41)])
+def test_panels_give_the_same_results(name, lanes, registers, steps):
     hidden = {"lstm": 96, "gru": 128, "rnn": 256}[name]
     graph = net(name, hidden=hidden, steps=steps, widths=(16,))
-    after = ScanPanels(lanes).run(graph)
-    assert all(0 < n < hidden for n in panels(graph, lanes=lanes))
+    after = ScanPanels(lanes, registers=registers).run(graph)
+    assert all(0 < n < hidden for n in panels(graph, lanes=lanes, registers=registers))
     assert_same(graph, after, rtol=1e-4, atol=1e-4)
 
 
@@ -107,9 +108,9 @@ def layer(name, how="product", steps=7, inputs=5, **attrs):
 
 
 def test_a_core_that_multiplies_slowly_has_weights_from_beyond_its_cache():
-    assert not any(panels(net(hidden=128), lanes=8, multiplies=16))
-    assert all(panels(net(hidden=256), lanes=8, multiplies=16))
-    assert not any(panels(net(hidden=512, batch=2), lanes=8, multiplies=16))
+    assert not any(panels(net(hidden=128), lanes=8, registers=16, multiplies=16))
+    assert all(panels(net(hidden=256), lanes=8, registers=16, multiplies=16))
+    assert not any(panels(net(hidden=512, batch=2), lanes=8, registers=16, multiplies=16))
 
 
 def test_many_cores_share_a_large_scan_that_runs_alone():
@@ -118,6 +119,12 @@ def test_many_cores_share_a_large_scan_that_runs_alone():
     assert all(panels(net(hidden=128, n_dirs=1), n_cores=4))
     assert not any(panels(net("gru", hidden=256, n_dirs=1), n_cores=2))  # each core keeps its half in its cache
     assert all(panels(net("gru", hidden=256, n_dirs=2), n_cores=2))
+
+
+@pytest.mark.parametrize("target, registers", [("aarch64", 32), ("x86-64-v3", 16), ("x86-64-v4", 32)])
+def test_registers_are_the_machines_however_wide_they_are(target, registers):
+    machine = Target.parse(target)
+    assert ScanPanels.on(machine).registers == ProjectAhead.on(machine).registers == registers
 
 
 def test_the_default_passes_put_it_before_projecting_ahead():

@@ -34,6 +34,8 @@ MIN_WEIGHTS, MAX_WEIGHTS = 1 << 14, 1 << 22
 memory at every block, while a product by itself reads them once."""
 MAX_STREAMED = 8
 """Vectors of the scan's own tile."""
+MANY_REGISTERS = 32
+"""With fewer, blocks of eight steps leave too few registers for the scan's own tile."""
 SLOW = 16
 """f32 that a core multiplies in a cycle: twice what the last-level cache gives it."""
 
@@ -55,7 +57,8 @@ class ProjectAhead(Pass):
     It does not fire on batches (their products do enough with every weight), on sequences with lengths or of fewer than
     ``MIN_BLOCKS`` blocks of steps, on dtypes other than f32, on GRUs whose reset gate comes before the product, on
     recurrent weights that are computed or small, on over ``most`` elements of weights, and where the columns don't
-    give as many tiles as the scan has. A sequence's length may be symbolic. ``lanes`` is the number of f32 in a vector.
+    give as many tiles as the scan has. A sequence's length may be symbolic. ``lanes`` is the number of f32 in a vector,
+    ``registers`` how many vectors a core keeps.
     With more than one of ``n_cores`` the scans of two directions run side by side and leave the product to all cores.
     """
 
@@ -63,12 +66,13 @@ class ProjectAhead(Pass):
     lanes: int = 16
     n_cores: int = 1
     most: int = MAX_WEIGHTS
+    registers: int = 32
 
     @staticmethod
     def on(target: Target) -> ProjectAhead:
         """The pass for a machine."""
         most = most_weights(target.multiplies, target.l2_bytes)
-        return ProjectAhead(target.lanes(types.f32), target.n_cores, most)
+        return ProjectAhead(target.lanes(types.f32), target.n_cores, most, target.n_vector_registers)
 
     def run(self, graph: Graph, journal: Journal | None = None) -> Graph:
         most = len(graph.nodes()) if self.n_cores == 1 else 1
@@ -93,14 +97,13 @@ class ProjectAhead(Pass):
         steps, _, own_columns = scan.inputs[0].shape
         if _n_weights(scan) + _hidden(scan) * n_columns > self.most:
             return 0
-        registers, sizes = (32, (8, 4)) if self.lanes >= 16 else (16, (4,))
-        for behind in sizes:
+        for behind in (8, 4) if self.registers >= MANY_REGISTERS else (4,):
             long = not isinstance(steps, int) or steps >= MIN_BLOCKS * behind
             if long and isinstance(own_columns, int) and n_columns % behind == 0:
                 for own in range(MAX_STREAMED, 1, -1):
                     tiles, rest = divmod(own_columns, own * self.lanes)
                     share, odd = divmod(n_columns // behind, max(tiles, 1) * self.lanes)
-                    if not rest and not odd and tiles > 1 and own + (behind + 1) * share + 2 <= registers:
+                    if not rest and not odd and tiles > 1 and own + (behind + 1) * share + 2 <= self.registers:
                         return behind
         return 0
 

@@ -47,7 +47,7 @@ class ScanPanels(Pass):
     sharing. Units of zeros may fill up the last panel (``scan_pads``). A core that
     multiplies no more than ``SLOW`` f32 in a cycle, or several sequences, works as long as the second-level cache
     takes to read: then weights must come from beyond that. ``lanes`` is the number of f32 in a vector, ``multiplies``
-    what a core multiplies in a cycle.
+    what a core multiplies in a cycle, ``registers`` how many vectors it keeps.
     """
 
     name: ClassVar[str] = "scan-panels"
@@ -55,11 +55,14 @@ class ScanPanels(Pass):
     n_cores: int = 1
     multiplies: int = 32
     l2_bytes: int = 1 << 20
+    registers: int = 32
 
     @staticmethod
     def on(target: Target) -> ScanPanels:
         """The pass for a machine."""
-        return ScanPanels(target.lanes(f32), target.n_cores, target.multiplies, target.l2_bytes)
+        return ScanPanels(
+            target.lanes(f32), target.n_cores, target.multiplies, target.l2_bytes, target.n_vector_registers
+        )
 
     def run(self, graph: Graph, journal: Journal | None = None) -> Graph:
         level: dict[Node, int] = {}
@@ -107,7 +110,7 @@ class ScanPanels(Pass):
             return 0
         if isinstance(n_steps, int) and n_steps < MIN_STEPS:
             return 0
-        most = 24 if self.lanes >= 16 else 12  # of 32 and 16 registers
+        most = self.registers * 3 // 4  # the rest hold weights and what they are multiplied by
         may_pad = keeps_zeros(scan)
         found = []
         for panel in range(1, -(-hidden // MIN_PANELS) + 1):
