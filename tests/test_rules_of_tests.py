@@ -1,4 +1,8 @@
-"""A test for other machines is skipped where a tool is missing, and fails where ``TILEWRIGHT_REQUIRE`` wants it run."""
+"""What the tests' own rules do.
+
+A test for other machines is skipped where a tool is missing, and fails where ``TILEWRIGHT_REQUIRE`` wants it run. One
+with a marker ``timeout`` has that time from ``faulthandler_timeout`` too.
+"""
 
 import os
 import shutil
@@ -39,3 +43,22 @@ def test_what_is_required_fails_instead(required: str, said: str, tmp_path: Path
     ran = subprocess.run(command, check=False, capture_output=True, text=True, env=environment, timeout=100)
     assert said in ran.stdout, ran.stdout
     assert ("no such-emulator; TILEWRIGHT_REQUIRE=emulation wants it run" in ran.stdout) == (required == "emulation")
+
+
+SLEEPS = """
+import time
+import pytest
+@pytest.mark.timeout({seconds})
+def test_sleeps(): time.sleep(1)
+"""
+
+
+@pytest.mark.parametrize(("marked", "said"), [("30", "1 passed"), ("0", "Timeout (0:00:00.5")])
+def test_a_test_has_the_time_that_it_asks_for(marked: str, said: str, tmp_path: Path) -> None:
+    shutil.copy(Path(__file__).parent / "conftest.py", tmp_path)
+    (tmp_path / "test_some.py").write_text(SLEEPS.format(seconds=marked))
+    options = "faulthandler_timeout = 0.5\nfaulthandler_exit_on_timeout = true\n"
+    (tmp_path / "pytest.ini").write_text(f"[pytest]\n{options}")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
+    ran = subprocess.run(command, check=False, capture_output=True, text=True, timeout=100)
+    assert said in ran.stdout + ran.stderr, ran.stdout + ran.stderr
