@@ -37,5 +37,15 @@ def language_model() -> Graph:
     return _graph("language_model", shape, transformer)
 
 
+def perceptron() -> Graph:
+    """Two layers on rows of 64; what compiles soonest and still has kernels of products."""
+
+    def body(b: Builder, x: Node) -> Node:
+        net = Net(b)
+        return net.linear(net.relu(net.linear(x, 64)), 64)
+
+    return _graph("perceptron", (Sym("rows", 1), 64), body)
+
+
 def numbers(*shape: int, seed: int = 0) -> Array:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
