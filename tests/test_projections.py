@@ -7,13 +7,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from machines import change_machines
 from test_rings import check
 from tilewright import ops
 from tilewright.build import driver
 from tilewright.build.driver import compile_graph
 from tilewright.build.options import Options
-from tilewright.choose import cost
-from tilewright.choose.strategies import projected, ring
+from tilewright.choose.strategies import projected
 from tilewright.core import types
 from tilewright.core.evaluate import evaluate_graph
 from tilewright.core.expr import Dim, Sym
@@ -32,13 +32,13 @@ def _projections_pay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(projections, "_is_long", lambda *_: True)
     monkeypatch.setattr(projections, "_fits", lambda *_: True)
     monkeypatch.setattr(projections, "LEAST_SHARE", -1e30)
-    monkeypatch.setattr(cost, "FORK_MICROSECONDS", 0.0)
+    change_machines(monkeypatch, wake_us=0.0)
 
 
 @pytest.fixture
 def _rings_pay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Target, "large_bytes", 0)
-    monkeypatch.setattr(ring, "BYTES_PER_CYCLE", 1e-9)
+    change_machines(monkeypatch, llc_bytes_per_cycle=1e-9)
 
 
 def block(

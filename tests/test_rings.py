@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from machines import change_machines
 from tilewright import ops
 from tilewright.build.driver import compile_graph
-from tilewright.choose import cost
-from tilewright.choose.strategies import ring
 from tilewright.core import types
 from tilewright.core.evaluate import evaluate_graph
 from tilewright.core.graph import Builder, Graph, Node, Pool
@@ -20,8 +19,7 @@ from tilewright.target.target import Target
 def _rings_pay(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of small maps, too, on threads."""
     monkeypatch.setattr(Target, "large_bytes", 0)
-    monkeypatch.setattr(ring, "BYTES_PER_CYCLE", 1e-9)
-    monkeypatch.setattr(cost, "FORK_MICROSECONDS", 0.0)
+    change_machines(monkeypatch, llc_bytes_per_cycle=1e-9, wake_us=0.0)
 
 
 def net(kind: str, n: int, h: int, w: int, channels: int, k: int, stride: int, dtype: DType = types.f32) -> Graph:

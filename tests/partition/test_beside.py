@@ -24,8 +24,11 @@ def item(needs=(), work=1e5, alone=None, extent=None, n_bytes=64, moves=True):
     return Item(frozenset(needs), n_bytes, 0, times)
 
 
-def calls(items, n_cores=2):
-    return [run.calls for run in arrange(items, n_cores)]
+TWO_CORES = dataclasses.replace(Target.parse("x86-64-v4"), n_cores=2)
+
+
+def calls(items, target=TWO_CORES):
+    return [run.calls for run in arrange(items, target)]
 
 
 def test_kernels_on_one_thread_run_beside_each_other():
@@ -36,7 +39,7 @@ def test_kernels_on_one_thread_run_beside_each_other():
 
 def test_uneven_kernels_are_filled_up_by_others():
     uneven, fine = item(work=3e6, alone=2e6, extent=3), item(work=3e6, alone=1.5e6, extent=500)
-    (run,) = arrange([fine, uneven], 2)
+    (run,) = arrange([fine, uneven], TWO_CORES)
     assert run.calls == (1, 0) and run.members[0] == (3, 2) and run.most_threads == 0
     even = item(work=3e6, alone=1.5e6, extent=500)
     assert calls([even, even]) == [(0,), (1,)]
@@ -45,7 +48,7 @@ def test_uneven_kernels_are_filled_up_by_others():
 def test_what_a_partner_needs_comes_first():
     """Two directions of a recurrent layer: each has a product before it."""
     product, scan = item(work=3e6, alone=1.5e6, extent=64), item({0}, work=6e6, alone=4e6)
-    runs = arrange([product, scan, product, dataclasses.replace(scan, needs=frozenset({2})), item({1, 3})], 2)
+    runs = arrange([product, scan, product, dataclasses.replace(scan, needs=frozenset({2})), item({1, 3})], TWO_CORES)
     assert [r.calls for r in runs] == [(0,), (2,), (1, 3), (4,)]
     assert runs[2].most_threads == 2
 
@@ -81,7 +84,7 @@ def test_any_arrangement_keeps_the_order_of_what_needs_each_other(data):
         extent = data.draw(st.sampled_from([None, 1, 3, 64]))
         alone = data.draw(st.sampled_from([None, 0.5 * work, 0.8 * work])) if extent is None else 0.6 * work
         items.append(item(needs, work, alone, extent, data.draw(st.integers(0, 999)), data.draw(st.integers(0, 9)) > 0))
-    runs = calls(items, data.draw(st.integers(2, 5)))
+    runs = calls(items, dataclasses.replace(TWO_CORES, n_cores=data.draw(st.integers(2, 5))))
     assert sorted(itertools.chain(*runs)) == list(range(len(items)))
     done = set()
     for run in runs:

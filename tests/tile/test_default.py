@@ -23,7 +23,6 @@ from tile.kernels import (
     transpose,
 )
 from tilewright import ops
-from tilewright.choose.cost import CACHE_LINE
 from tilewright.choose.default import schedule, schedule_with_steps
 from tilewright.core import types
 from tilewright.core.compute import (
@@ -422,7 +421,7 @@ def test_of_many_constant_matrices_the_next_one_is_hinted_at_once():
         inside = sum(s.loop.extent * hints(s.body) for s in body if isinstance(s, For))
         return inside + sum(isinstance(s, Prefetch) for s in body)
 
-    n_lines = n * n * depth * width * F.n_bytes // CACHE_LINE
+    n_lines = n * n * depth * width * F.n_bytes // machine.line_bytes
     assert n_lines <= hints(kernel.body) <= 2 * n_lines
 
 

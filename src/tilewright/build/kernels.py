@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
 
@@ -92,7 +92,7 @@ class KernelBuilder:
         optimise = partial(run_pipeline, passes=passes, check=self.checks.verify)
         fuse = options.optimize != 0
         grouped = group_graph(graph, optimise_inner(graph, optimise), self.target, fuse=fuse)
-        planner = Planner(self.target.n_cores if fuse and self.target.has_threads else 1)
+        planner = Planner(self.target if fuse and self.target.has_threads else replace(self.target, n_cores=1))
         program = planner.program(self.schedule_groups(grouped), graph.name)
         for made, _ in planner.plans:
             for b in made.beside:

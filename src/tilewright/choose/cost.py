@@ -27,9 +27,7 @@ PANEL_LOAD_COST = 0.2
 EXTRA_SHAPE = 0.02
 EXTRA_WINDOW = 0.1
 MIN_WINDOW_ROWS = 4
-FORK_MICROSECONDS = 8.0
 MAX_UNROLLED = 32
-CACHE_LINE = 64
 FAR = 1 << 24
 """Bytes of a step whose length is not known are counted as more."""
 
@@ -122,8 +120,8 @@ def _fit_sets(box: Box, machine: Target, width: int, rows: int, rows2: int) -> b
     for op in box.operands:
         steps = [0 if s is None else op.step(s) * n_bytes for s in (box.row, box.row2)]
         if op.lane_stride == 0 and max(steps) < FAR and any(steps):
-            places = {(steps[0] * i + steps[1] * j) // CACHE_LINE for i in range(rows) for j in range(rows2)}
-            counts = Counter(line % (machine.set_span // CACHE_LINE) for line in places)
+            places = {(steps[0] * i + steps[1] * j) // machine.line_bytes for i in range(rows) for j in range(rows2)}
+            counts = Counter(line % (machine.set_span // machine.line_bytes) for line in places)
             if max(counts.values()) > ways:
                 return False
     return True
@@ -190,7 +188,7 @@ def distinct(box: Box, op: Operand, rows: int, rows2: int) -> int:
 def pays_threads(operations: float, machine: Target, width: int) -> bool:
     """Is the work, in element operations, long enough to wake other threads?"""
     cycles = operations / (width * machine.fma_ports)
-    return machine.n_cores > 1 and cycles / (machine.ghz * 1000) > FORK_MICROSECONDS
+    return machine.n_cores > 1 and cycles / (machine.ghz * 1000) > machine.wake_us
 
 
 def estimate(extents: Sequence[Dim]) -> float:

@@ -10,7 +10,7 @@ from tilewright.choose.cost import estimate
 from tilewright.choose.strategies.view import n_arithmetic
 from tilewright.core.compute import Buffer, Load, Value
 from tilewright.core.compute import walk as walk_value
-from tilewright.core.estimates import FORK_CYCLES, Times
+from tilewright.core.estimates import Times
 from tilewright.core.expr import Dim, symbols
 from tilewright.target.target import Target
 from tilewright.tile.ir import For, If, Kernel, Kind, Loop, Role, Stmt, Update, walk
@@ -54,7 +54,7 @@ def _alone(body: tuple[Stmt, ...], machine: Target, fixed: frozenset[Buffer]) ->
         if isinstance(s, For) and s.loop.kind is Kind.PARALLEL:
             inner = joined(s)
             n = estimate([s.loop.extent] if inner is None else [s.loop.extent, inner.loop.extent])
-            total += _work((s,), machine, fixed) / max(n, 1.0) * -(-n // machine.n_cores) + FORK_CYCLES
+            total += _work((s,), machine, fixed) / max(n, 1.0) * -(-n // machine.n_cores) + machine.fork_cycles
         elif isinstance(s, For):
             total += estimate([s.loop.extent]) * _alone(s.body, machine, fixed)
         else:

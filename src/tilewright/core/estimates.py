@@ -1,4 +1,4 @@
-"""What the planner of kernels and their schedules must estimate alike: times of a call, a core's memory, its cache.
+"""What the planner of kernels and their schedules must estimate alike: times of a call, shares of its cache.
 
 In: nothing. Out: ``Times``, and constants. Not its business: a machine's own sizes
 (``target.target``), the estimates (``partition.beside``, ``partition.projections``, ``choose.shares``,
@@ -11,10 +11,6 @@ from dataclasses import dataclass
 
 from tilewright.core.expr import Dim
 
-FORK_CYCLES = 1500.0
-"""A fork of waiting threads, and their join."""
-BYTES_PER_CYCLE = 16
-"""How fast a core writes what does not stay in its second-level cache, and reads it back."""
 BLOCK_SHARE, RING_SHARE = 6, 2
 """A block of a window's rows that one kernel projects, and a ring of the rows that it is made of, take at most these
 parts of the second-level cache."""

@@ -70,7 +70,6 @@ def passes_for(
             Canonicalize(),
             FoldConstants(),
         )
-    lanes = 0 if target is None else target.lanes(f32)
     return (
         Canonicalize(),  # one form for equal things: the next passes look for forms
         FoldConstants(),  # and for constants
@@ -85,13 +84,13 @@ def passes_for(
         SeparateWindows(),  # large pools axis by axis
         FewTaps(),  # convolutions that are arithmetic need no layout
         Layout(),  # channels last, as few transposes as possible
-        *((SharePhases(lanes, per_lane),) if lanes else ()),  # before they are apart
+        *((SharePhases.on(target, per_lane),) if target is not None else ()),  # before they are apart
         Decompose(keep),  # in the layout that was chosen
         Canonicalize(),  # transposes of ones are reshapes
         FoldConstants(),  # weights of phases
-        *((InPlanes(lanes, per_lane),) if lanes else ()),  # when it is known which stand alone
-        *((Winograd(lanes, per_lane),) if lanes else ()),  # when the layout and the weights are final
-        *((ScanPanels.on(target),) if target is not None and lanes > 1 and per_lane == 1 else ()),
+        *((InPlanes(target.lanes(f32), per_lane),) if target is not None else ()),  # when it is known which stand alone
+        *((Winograd.on(target, per_lane),) if target is not None else ()),  # when the layout and the weights are final
+        *((ScanPanels.on(target),) if target is not None and target.lanes(f32) > 1 and per_lane == 1 else ()),
         *((ProjectAhead.on(target),) if target is not None and per_lane == 1 else ()),  # scans that stay as they are
         HoistArithmetic(),  # to where a product can take it along
     )

@@ -15,8 +15,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tilewright.core.estimates import FORK_CYCLES, Times
+from tilewright.core.estimates import Times
 from tilewright.core.expr import Dim
+from tilewright.target.target import Target
 
 WINDOW = 16
 """How many calls ahead a partner is looked for."""
@@ -55,15 +56,15 @@ class Run:
     most_threads: int = 0
 
 
-def arrange(items: Sequence[Item], n_cores: int) -> list[Run]:
+def arrange(items: Sequence[Item], target: Target) -> list[Run]:
     """Runs in an order that is right."""
-    return _Arrangement(items, n_cores).runs()
+    return _Arrangement(items, target).runs()
 
 
 @dataclass
 class _Arrangement:
     items: Sequence[Item]
-    n_cores: int
+    target: Target
     in_use: list[float] = field(default_factory=list)
     moved: dict[int, set[int]] = field(default_factory=dict)
     """What runs early so that two calls can run side by side, and these two: it does not take one of them itself."""
@@ -132,7 +133,7 @@ class _Arrangement:
         for k in ahead[1:]:
             before = self._missing(k, done)
             free = bool(before) and ahead[0] not in before and before <= {*ahead}
-            idle = [t.alone - t.work / self.n_cores for t in self._times([ahead[0], k])]
+            idle = [t.alone - t.work / self.target.n_cores for t in self._times([ahead[0], k])]
             if free and self._gain([ahead[0], k]) > max(idle) and self._fits(ahead[0], [*sorted(before), k], peak):
                 found[k] = [j for j in ahead if j in before]
         if not found:
@@ -178,12 +179,12 @@ class _Arrangement:
         if len(times) < 2:
             return 0.0
         parts = [(t.work / n, n) for t in times if (n := _n_units(t)) > 1]
-        longest = max((unit * -(-n // self.n_cores) for unit, n in parts), default=0.0)
-        threads = [0.0] * self.n_cores
+        longest = max((unit * -(-n // self.target.n_cores) for unit, n in parts), default=0.0)
+        threads = [0.0] * self.target.n_cores
         for work in sorted((t.work for t in times if _n_units(t) == 1), reverse=True):
             threads[threads.index(min(threads))] += work
-        together = max(sum(t.work for t in times) / self.n_cores, longest, *threads)
-        together += min((unit for unit, _ in parts), default=0.0) / 2 + FORK_CYCLES
+        together = max(sum(t.work for t in times) / self.target.n_cores, longest, *threads)
+        together += min((unit for unit, _ in parts), default=0.0) / 2 + self.target.fork_cycles
         return sum(t.alone for t in times) - together
 
     def _shared(self, calls: Sequence[int]) -> Run:
@@ -194,11 +195,12 @@ class _Arrangement:
             (k for k in calls if times[k].extent is not None), key=lambda k: -times[k].work / _n_units(times[k])
         )
         total = sum(t.work for t in times.values())
-        grain = max(total / (self.n_cores * CHUNKS), FORK_CYCLES)
+        grain = max(total / (self.target.n_cores * CHUNKS), self.target.fork_cycles)
         members: list[tuple[Dim | None, int]] = [(None, 1) for _ in whole]
         for k in parts:
-            wanted = round(times[k].work / self.n_cores / grain)
-            members.append((times[k].extent, min(max(wanted, 1), CHUNKS, -(-_n_units(times[k]) // self.n_cores))))
+            wanted = round(times[k].work / self.target.n_cores / grain)
+            most_chunks = min(CHUNKS, -(-_n_units(times[k]) // self.target.n_cores))
+            members.append((times[k].extent, min(max(wanted, 1), most_chunks)))
         threaded = [times[k].work for k in whole if times[k].uses_threads]
         most = max(int(total / max(threaded)), 2) if threaded else 0
         return Run((*whole, *parts), tuple(members), most)

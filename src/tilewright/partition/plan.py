@@ -27,6 +27,7 @@ from tilewright.partition.program import Beside, Call, Copy, LetDim, Pointer, Pr
 from tilewright.partition.scheduled import LAY_OUT, KernelSpec, Packing, ScheduledGraph, ScheduledGroup
 from tilewright.partition.weights import Weights
 from tilewright.runtime.cpu.routines import PREFIX
+from tilewright.target.target import Target
 
 ASSUMED_SIZE = 512
 """What a size counts as that only a call knows, where memory is compared."""
@@ -37,10 +38,10 @@ class Planner:
     """Shared by a graph and those of its control flow: the weights, and the symbols that data decide.
 
     ``caps`` gives each such symbol the largest value it can take. ``plans`` has, in order of their end, the plan behind
-    every program made so far. Kernels run side by side where that saves some of ``n_cores`` time.
+    every program made so far. Kernels run side by side where that saves some time of the cores of ``target``.
     """
 
-    n_cores: int = 1
+    target: Target
     weights: Weights = field(default_factory=Weights)
     caps: dict[Sym, Dim] = field(default_factory=dict)
     plans: list[tuple[Program, GraphPlan]] = field(default_factory=list)
@@ -93,7 +94,7 @@ class GraphPlan:
     def _arrange(self) -> list[Run]:
         """Which groups run at one time, in an order that is right."""
         scheduled, places = self.scheduled.groups, self.places
-        if self.planner.n_cores < 2:
+        if self.planner.target.n_cores < 2:
             return [Run((k,)) for k in range(len(scheduled))]
         makers = {s.grouped.group.root: k for k, s in enumerate(scheduled)}
         needs = [
@@ -114,7 +115,7 @@ class GraphPlan:
             has_more_steps = s.grouped.dims or s.laid_out or root.op.routine is not None
             times = s.spec.times if s.spec and not has_more_steps else None
             items.append(Item(before, own, scratch, times, root in kept))
-        return arrange(items, self.planner.n_cores)
+        return arrange(items, self.planner.target)
 
     def _place(self, s: ScheduledGroup, step: int) -> None:
         """Memory and steps of a group; what is placed at one ``step`` shares no memory."""

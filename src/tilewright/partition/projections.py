@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import prod
 
 from tilewright.core.compute import Value
-from tilewright.core.estimates import BLOCK_SHARE, BYTES_PER_CYCLE, RING_SHARE
+from tilewright.core.estimates import BLOCK_SHARE, RING_SHARE
 from tilewright.core.expr import Dim, Sym, substitute
 from tilewright.core.graph import CONST, Node
 from tilewright.partition.chains import Readers
@@ -104,7 +104,7 @@ def _pays(window: Facts, product: Node, made: Node, target: Target) -> bool:
     taps = _size([a.extent for a in window.main.reduction.axes])
     arithmetic = _size(made.shape) * (taps + width) / (lanes * target.fma_ports)
     beyond = _size(made.shape) * made.dtype.n_bytes - target.l2_bytes
-    return 2 * beyond / BYTES_PER_CYCLE >= LEAST_SHARE * arithmetic
+    return beyond / target.llc_bytes_per_cycle >= LEAST_SHARE * arithmetic
 
 
 def _size(extents: Sequence[Dim]) -> int:

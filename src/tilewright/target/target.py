@@ -48,7 +48,9 @@ class Target:
     ``has_i8mm``: the same of AArch64, ``has_dotprod``: its signed by signed alone.
     ``load_ports`` take a vector from memory in a cycle each, ``issue_width`` operations begin in one, of which
     ``ghz`` thousand millions make a second. Addresses ``set_span`` bytes apart fall into the same set of the
-    first-level cache.
+    first-level cache. Caches read and write lines of ``line_bytes``. A core reads ``llc_bytes_per_cycle`` from the
+    cache behind its second-level one, and writes as many meanwhile; ``memory_gb_per_s`` from memory. Sleeping threads
+    take ``wake_us`` to begin; a loop shared among waiting ones takes ``fork_cycles`` besides its iterations.
     ``has_prefetch``: an instruction that asks for a line ahead does something.
     ``max_copies`` is the most copies of a loop's body that a kernel may hold.
     """
@@ -88,6 +90,11 @@ class Target:
     l2_bytes: int = 256 << 10
     llc_bytes: int = 8 << 20
     set_span: int = 4096
+    line_bytes: int = 64
+    llc_bytes_per_cycle: float = 8.0
+    memory_gb_per_s: float = 11.25
+    wake_us: float = 8.0
+    fork_cycles: float = 1500.0
     n_cores: int = 1
     max_copies: int = MANY_COPIES
     name: str = ""
@@ -135,6 +142,15 @@ class Target:
     def multiplies(self) -> int:
         """How many f32 a core multiplies and adds in a cycle."""
         return self.lanes(f32) * self.fma_ports // self.fma_cycles
+
+    def line(self, dtype: DType) -> int:
+        """How many elements of ``dtype`` a line of a cache holds (at least 1)."""
+        return max(self.line_bytes // dtype.n_bytes, 1)
+
+    @property
+    def memory_bytes_per_cycle(self) -> float:
+        """What a core reads from memory."""
+        return self.memory_gb_per_s / self.ghz
 
     @property
     def large_bytes(self) -> int:

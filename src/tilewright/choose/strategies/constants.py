@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from tilewright.choose.cost import CACHE_LINE, estimate
+from tilewright.choose.cost import estimate
 from tilewright.choose.strategies.contract import attempt
 from tilewright.choose.strategies.view import find_body
 from tilewright.core.compute import Buffer, IndexLike, Load, Value
@@ -82,7 +82,7 @@ def _stream(b: Builder, machine: Target, name: str) -> None:
     buffer = find_place(b.kernel, name, "stream").buffer
     if estimate(buffer.shape) * buffer.dtype.n_bytes <= machine.l2_bytes / 2:
         return
-    line = max(CACHE_LINE // buffer.dtype.n_bytes, 1)
+    line = machine.line(buffer.dtype)
     for path, load in list(paths_to(b.kernel.body, buffer, ())):
         inner = next(x for x in reversed(path) if x.kind is Kind.SERIAL)
         step = stride_along(buffer, load.index, inner.sym)
@@ -97,7 +97,7 @@ def _prefetch(b: Builder, machine: Target, packed: str) -> None:
     the reduction. A panel that is read once streams through, and the machine's own prefetching keeps up with that.
     """
     buffer = find_place(b.kernel, packed, "prefetch").buffer
-    line = max(CACHE_LINE // buffer.dtype.n_bytes, 1)
+    line = machine.line(buffer.dtype)
     for path, load in paths_to(b.kernel.body, buffer, ()):
         serial = [x for x in path if x.kind in (Kind.SERIAL, Kind.PARALLEL)]
         names = [x.sym.name for x in serial]

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from tilewright.choose.cost import CACHE_LINE, estimate
+from tilewright.choose.cost import estimate
 from tilewright.choose.strategies.contract import attempt
 from tilewright.core.compute import Buffer, Load
 from tilewright.target.target import Target
@@ -39,14 +39,14 @@ def hint_operands(b: Builder, machine: Target) -> None:
     if not machine.has_prefetch:
         return
     for inner, buffer in list(_read_next(b, machine)):
-        _hint(b, inner, buffer, machine.llc_bytes // 8)
+        _hint(b, machine, inner, buffer, machine.llc_bytes // 8)
     for inner, buffer in list(_read_behind(b)):
-        _hint(b, inner, buffer, machine.l1_bytes)
+        _hint(b, machine, inner, buffer, machine.l1_bytes)
 
 
-def _hint(b: Builder, inner: str, buffer: Buffer, cache_bytes: int) -> None:
+def _hint(b: Builder, machine: Target, inner: str, buffer: Buffer, cache_bytes: int) -> None:
     if estimate(buffer.shape) * buffer.dtype.n_bytes > cache_bytes:
-        line = max(CACHE_LINE // buffer.dtype.n_bytes, 1)
+        line = machine.line(buffer.dtype)
         attempt(b, partial(b.do, "hint", buffer.name, inner, line))
 
 

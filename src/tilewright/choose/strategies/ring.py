@@ -21,7 +21,6 @@ from tilewright.choose.cost import estimate, pays_threads
 from tilewright.choose.strategies.contract import attempt, cached_name, contract
 from tilewright.choose.strategies.view import find_body, nest_with, only_nest
 from tilewright.core.compute import Stage
-from tilewright.core.estimates import BYTES_PER_CYCLE
 from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Loop, Store
@@ -94,7 +93,7 @@ def in_ring(b: Builder, machine: Target, source: Stage, strip: str, loop: str, a
     if bytes_of(b, strip) > most_bytes:
         raise ScheduleError("ring", strip, f"a ring of {kept.shape} is too large")
     cycles = again * estimate(kept.shape[:1]) * work_of(source) / (machine.lanes(whole.dtype) * machine.fma_ports)
-    if cycles > 2 * estimate(whole.shape) * whole.dtype.n_bytes / BYTES_PER_CYCLE:
+    if cycles > estimate(whole.shape) * whole.dtype.n_bytes / machine.llc_bytes_per_cycle:
         raise ScheduleError("ring", strip, "computing rows again takes longer than memory does")
     new = nest_with(find_body(b.kernel, loop), strip, Store).loops[0]
     b.do("compute_at", source.out.name, new.sym.name, "local")

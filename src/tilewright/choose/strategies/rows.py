@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from tilewright.choose.cost import CACHE_LINE, estimate, pays_threads
+from tilewright.choose.cost import estimate, pays_threads
 from tilewright.choose.strategies.constants import constants_read
 from tilewright.choose.strategies.contract import attempt, cached_name
 from tilewright.choose.strategies.pointwise import vectorize
@@ -168,7 +168,7 @@ def _ask_for_next(b: Builder, machine: Target, row: str) -> None:
             if load.buffer not in asked:
                 asked.add(load.buffer)
                 steps = _steps_to_next(b, machine, load, row, s.loop.sym)
-                line = max(CACHE_LINE // load.buffer.dtype.n_bytes, 1)
+                line = machine.line(load.buffer.dtype)
                 if steps >= MIN_STEPS:
                     attempt(b, partial(b.do, "stream", load.buffer.name, s.loop.sym.name, steps, line))
 

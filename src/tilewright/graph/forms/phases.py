@@ -12,7 +12,7 @@ anyway (``docs/promises.md``); in a plain sum a zero would turn them into NaN, s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import prod
 from typing import Any, ClassVar
 
@@ -23,8 +23,9 @@ from tilewright.core.graph import CONST, Graph, Node
 from tilewright.core.passes import Pass
 from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
 from tilewright.core.types import Array
-from tilewright.graph.forms.winograd import ASSUMED_SIZE, CACHE_BYTES, Winograd, best_tiling, convolution_cycles
+from tilewright.graph.forms.winograd import ASSUMED_SIZE, Winograd, best_tiling, convolution_cycles
 from tilewright.ops.convolution import by_phases, phases_apart, phases_together
+from tilewright.target.target import Target
 
 
 @dataclass(frozen=True)
@@ -39,9 +40,16 @@ class SharePhases(Pass):
     lanes: int = 16
     per_lane: int = 1
     max_error: float = 1e-5
+    cache_bytes: float = 8.0
+    memory_bytes: float = 4.5
+
+    @staticmethod
+    def on(target: Target, per_lane: int) -> SharePhases:
+        """The pass for a machine."""
+        return SharePhases(**asdict(Winograd.on(target, per_lane)))
 
     def run(self, graph: Graph, journal: Journal | None = None) -> Graph:
-        options = Winograd(self.lanes, self.per_lane, self.max_error)
+        options = Winograd(**asdict(self))
         why = "the same sums by interpolation, within the error of f32"
         rule = Rule("share-phases", (ops.conv_transpose,), lambda b, node: _together(b, node, options), why)
         return rewrite(graph, RuleTable([rule]), journal)
@@ -66,16 +74,17 @@ def _together(b: Rewriting, node: Node, options: Winograd) -> Node | None:
         return None
     by_phases(b, x, w, a, apart, noted)
     n_joined = sum(len(kinds) > 1 for kinds in apart)
-    if shared.cycles >= sum(convolution_cycles(b, conv, options) for conv in made) + _moved(node, n_joined + 1):
+    alone = sum(convolution_cycles(b, conv, options) for conv in made)
+    if shared.cycles >= alone + _moved(node, n_joined + 1, options):
         return None
     return by_phases(b, x, w, a, together, lambda *_, **__: shared.made())
 
 
-def _moved(node: Node, n_times: int) -> float:
+def _moved(node: Node, n_times: int, options: Winograd) -> float:
     """Modelled cycles in which results are read and written ``n_times``: joined along each axis, then in turns."""
     size = prod(d if isinstance(d, int) else ASSUMED_SIZE for d in node.shape[1:])
     batch = node.shape[0] if isinstance(node.shape[0], int) else 1
-    return 2 * 4 * n_times * batch * size / CACHE_BYTES
+    return 2 * 4 * n_times * batch * size / options.cache_bytes
 
 
 def _value(node: Node) -> Array:

@@ -28,6 +28,7 @@ from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
 from tilewright.core.types import Array
 from tilewright.graph.forms.images import Image, as_image
 from tilewright.ops.winograd import POINTS, results_along, transformed_weights, transforms_of
+from tilewright.target.target import Target
 
 TILES = (5, 4, 3, 2)
 TRANSFORM_CYCLES = 12.0
@@ -36,12 +37,8 @@ FEW_POINTS, ROW_CYCLES = 6, 18.0
 """The same along one axis only, of more points than these: 14 to 21 on sequences of 64 to 256 channels."""
 BLOCK_BYTES, REREAD_SHARE = 1 << 19, 0.3
 """The points and products of a block of tiles; the part of reading the weights for each that is beside no product."""
-CACHE_BYTES = 8.0
-"""Bytes that come from the cache behind a core's own per cycle."""
 MOVE_CYCLES = 4.0
 """Of a vector that is copied to where an image without dilation has it, or its result back."""
-STREAM_BYTES = 4.5
-"""Bytes of weights that arrive from memory per cycle."""
 WAITED_FOR = 0.3
 """The part of the transformed weights' streaming that goes on beside no product: every point begins with its own."""
 PRECISER = 0.95
@@ -65,13 +62,26 @@ class Winograd(Pass):
     than f32, on sequences, planes or dilated images of symbolic size, on images of a single tile, or where a place has
     fewer results than a vector holds. Of plain images batch, height and width may be symbolic; the image then counts
     as ``ASSUMED_SIZE`` long. ``lanes`` is the number of f32 in a vector; ``per_lane`` is how many products of one
-    lane the direct form adds at once (2 in bf16).
+    lane the direct form adds at once (2 in bf16). ``cache_bytes`` and ``memory_bytes`` come in a cycle from the cache
+    behind a core's own and from memory.
     """
 
     name: ClassVar[str] = "winograd"
     lanes: int = 16
     per_lane: int = 1
     max_error: float = 1e-5
+    cache_bytes: float = 8.0
+    memory_bytes: float = 4.5
+
+    @staticmethod
+    def on(target: Target, per_lane: int) -> Winograd:
+        """The pass for a machine."""
+        return Winograd(
+            target.lanes(types.f32),
+            per_lane,
+            cache_bytes=target.llc_bytes_per_cycle,
+            memory_bytes=target.memory_bytes_per_cycle,
+        )
 
     def run(self, graph: Graph, journal: Journal | None = None) -> Graph:
         def tiled(b: Rewriting, node: Node) -> Node | None:
@@ -101,8 +111,8 @@ def best_tiling(b: Rewriting, node: Node, options: Winograd) -> Tiling | None:
     image = as_image(b, node)
     if image is None:
         return None
-    direct = direct_cycles(node, options.lanes) / options.per_lane
-    found = {m: tiled_cycles(image, m, options.lanes) for m in TILES if _gives(image, m)}
+    direct = direct_cycles(node, options) / options.per_lane
+    found = {m: tiled_cycles(image, m, options) for m in TILES if _gives(image, m)}
     taps = max(image.weights.shape[-2:])
     for m in sorted(found, key=lambda m: found[m] * (1 if m + taps - 1 <= FEW_POINTS else 1 / PRECISER)):
         if found[m] > direct * ADVANTAGE:
@@ -120,7 +130,7 @@ def _tiles(b: Rewriting, image: Image, u: Array, m: int) -> Node:
 def convolution_cycles(b: Rewriting, node: Node, options: Winograd) -> float:
     """Modelled cycles of a convolution in the form that the pass gives it."""
     found = best_tiling(b, node, options)
-    return direct_cycles(node, options.lanes) / options.per_lane if found is None else found.cycles
+    return direct_cycles(node, options) / options.per_lane if found is None else found.cycles
 
 
 def _fits(node: Node) -> bool:
@@ -146,17 +156,18 @@ def _gives(image: Image, m: int) -> bool:
     return bool(axes) and all(m + r - 2 in POINTS and not (isinstance(n, int) and n <= m) for r, n in axes)
 
 
-def direct_cycles(node: Node, lanes: int) -> float:
+def direct_cycles(node: Node, options: Winograd) -> float:
     """Modelled cycles of a convolution per image, one vector operation each."""
     n_out, n_in, *taps = (d if isinstance(d, int) else 1 for d in node.inputs[1].shape)
     images = prod(d if isinstance(d, int) else 1 for d in (node.shape[0], *node.shape[1:-3]))
     places = images * prod(d if isinstance(d, int) else ASSUMED_SIZE for d in node.shape[1:-1][-2:])
-    products = places * prod(taps) * n_in * -(-n_out // lanes)
-    return float(max(products, 4 * prod(taps) * n_in * n_out / STREAM_BYTES))
+    products = places * prod(taps) * n_in * -(-n_out // options.lanes)
+    return float(max(products, 4 * prod(taps) * n_in * n_out / options.memory_bytes))
 
 
-def tiled_cycles(image: Image, tile: int, lanes: int) -> float:
+def tiled_cycles(image: Image, tile: int, options: Winograd) -> float:
     """:func:`direct_cycles` of tiles of ``tile`` results along each axis that has taps."""
+    lanes = options.lanes
     batch, *planes = (d if isinstance(d, int) else 1 for d in image.shape[:-3])
     height, width, n_out = (d if isinstance(d, int) else ASSUMED_SIZE for d in image.shape[-3:])
     images = prod(d if isinstance(d, int) else 1 for d in image.x.shape[1:-3])
@@ -167,12 +178,12 @@ def tiled_cycles(image: Image, tile: int, lanes: int) -> float:
     n_tiles = batch * -(-height // tile_high) * -(-width // tile_wide)
     products = n_tiles * prod(planes) * points * prod(taps) * n_in * vectors_out
     weights = 4 * points * prod(taps) * n_in * n_out
-    stream = weights / STREAM_BYTES
+    stream = weights / options.memory_bytes
     read_and_written = images * vectors_in + prod(planes) * vectors_out
     element = ROW_CYCLES if min(high, wide) == 1 and points > FEW_POINTS else TRANSFORM_CYCLES
     moved = n_tiles * points * read_and_written * element + image.moved / lanes * MOVE_CYCLES
     made = 4 * n_tiles * points * (images * n_in + prod(planes) * n_out)
-    again = min(max(made / BLOCK_BYTES - 1, 0) * weights * REREAD_SHARE, 2 * made) / CACHE_BYTES
+    again = min(max(made / BLOCK_BYTES - 1, 0) * weights * REREAD_SHARE, 2 * made) / options.cache_bytes
     return float(max(products, stream) + WAITED_FOR * stream + moved + again)
 
 
