@@ -28,6 +28,8 @@ EXTRA_SHAPE = 0.02
 EXTRA_WINDOW = 0.1
 MIN_WINDOW_ROWS = 4
 MAX_UNROLLED = 32
+WORK_PER_BYTE = 1.0
+"""A byte of an operand costs a core as long as this many operations: what a product of few rows is bound by."""
 FAR = 1 << 24
 """Bytes of a step whose length is not known are counted as more."""
 

@@ -21,7 +21,7 @@ from tilewright.choose.strategies.beside import beside, pairs
 from tilewright.choose.strategies.chain import chain
 from tilewright.choose.strategies.columns import are_few_columns
 from tilewright.choose.strategies.constants import pack_constants
-from tilewright.choose.strategies.contract import attempt, contract
+from tilewright.choose.strategies.contract import contract
 from tilewright.choose.strategies.copies import copied
 from tilewright.choose.strategies.hints import hint_operands
 from tilewright.choose.strategies.narrow import narrow
@@ -34,6 +34,7 @@ from tilewright.choose.strategies.ring import ring
 from tilewright.choose.strategies.row_sums import row_sums
 from tilewright.choose.strategies.rows import rows
 from tilewright.choose.strategies.short_rows import few_columns, short_rows
+from tilewright.choose.strategies.steps import attempt
 from tilewright.choose.strategies.transformed import Transformed, transformed
 from tilewright.choose.strategies.turned_rows import turned_rows
 from tilewright.core.compute import Buffer, Computation, Load, Serial, Stage

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from tilewright.choose.clusters import Cluster, Kind
-from tilewright.choose.cost import pays_threads
-from tilewright.choose.strategies.contract import WORK_PER_BYTE, contract
+from tilewright.choose.cost import WORK_PER_BYTE, pays_threads
+from tilewright.choose.strategies.contract import contract
 from tilewright.choose.strategies.threads import parallel
 from tilewright.choose.strategies.view import find_body
 from tilewright.core.compute import Buffer, Load, Stage

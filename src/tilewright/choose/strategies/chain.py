@@ -18,11 +18,12 @@ from functools import partial
 
 from tilewright.choose.clusters import Cluster
 from tilewright.choose.cost import estimate, pays_threads
-from tilewright.choose.strategies.contract import attempt, cached_name, contract, min_tasks
+from tilewright.choose.strategies.contract import contract
 from tilewright.choose.strategies.narrow import narrow
 from tilewright.choose.strategies.operands import root_terms
 from tilewright.choose.strategies.rows import passes, rows
-from tilewright.choose.strategies.threads import parallel
+from tilewright.choose.strategies.steps import attempt, cached_name
+from tilewright.choose.strategies.threads import min_tasks, parallel
 from tilewright.choose.strategies.view import find_body, n_operations, nests, only_nest
 from tilewright.core.compute import Stage, Value, loads
 from tilewright.core.expr import Sym, substitute, symbol_order, symbols

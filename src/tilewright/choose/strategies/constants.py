@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from tilewright.choose.cost import estimate
-from tilewright.choose.strategies.contract import attempt
+from tilewright.choose.strategies.steps import attempt
 from tilewright.choose.strategies.view import find_body
 from tilewright.core.compute import Buffer, IndexLike, Load, Value
 from tilewright.core.compute import walk as walk_value

@@ -15,8 +15,8 @@ from functools import partial
 from itertools import pairwise
 
 from tilewright.choose.cost import estimate
-from tilewright.choose.strategies.contract import attempt
 from tilewright.choose.strategies.pointwise import pointwise
+from tilewright.choose.strategies.steps import attempt
 from tilewright.choose.strategies.view import only_nest, statement_of
 from tilewright.core.compute import IndexLike, Load, Value
 from tilewright.core.expr import Sym, is_nonneg, terms_of

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from tilewright.choose.cost import estimate
-from tilewright.choose.strategies.contract import attempt
+from tilewright.choose.strategies.steps import attempt
 from tilewright.core.compute import Buffer, Load
 from tilewright.target.target import Target
 from tilewright.tile.affine import stride_along

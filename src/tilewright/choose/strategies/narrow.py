@@ -16,8 +16,8 @@ from math import prod
 
 from tilewright.choose.cost import MAX_UNROLLED, estimate, pays_threads
 from tilewright.choose.strategies.columns import ADDING_UP
-from tilewright.choose.strategies.contract import copied_apart
 from tilewright.choose.strategies.operands import group_size, operands_of, reduced_loops, update_of
+from tilewright.choose.strategies.steps import copied_apart
 from tilewright.choose.strategies.threads import parallel
 from tilewright.choose.strategies.view import find_body, n_arithmetic, nest_with, only_nest, statement_of, vector_width
 from tilewright.core.compute import Binary, Load

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from tilewright.choose.strategies.contract import attempt
+from tilewright.choose.strategies.steps import attempt
 from tilewright.core.compute import Buffer, IndexLike, Load, Value
 from tilewright.core.expr import Dim, Sym, is_nonneg, symbols, terms_of
 from tilewright.tile.errors import ScheduleError

@@ -10,9 +10,10 @@ all planes, then the windows. After: ``for plane: (P[row, column] = ..; the wind
 from __future__ import annotations
 
 from tilewright.choose.cost import estimate, pays_threads
-from tilewright.choose.strategies.contract import contract, copied_apart
+from tilewright.choose.strategies.contract import contract
 from tilewright.choose.strategies.operands import reduced_loops, update_of
 from tilewright.choose.strategies.pointwise import pointwise
+from tilewright.choose.strategies.steps import copied_apart
 from tilewright.choose.strategies.threads import parallel
 from tilewright.choose.strategies.view import only_nest
 from tilewright.core.compute import Value

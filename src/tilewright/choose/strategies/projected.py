@@ -19,8 +19,9 @@ from functools import partial
 
 from tilewright.choose.clusters import Cluster
 from tilewright.choose.cost import estimate, pays_threads
-from tilewright.choose.strategies.contract import attempt, cached_name, contract
+from tilewright.choose.strategies.contract import contract
 from tilewright.choose.strategies.ring import bytes_of, in_ring, shared_rows, work_of
+from tilewright.choose.strategies.steps import attempt, cached_name
 from tilewright.choose.strategies.threads import parallel
 from tilewright.choose.strategies.view import only_nest
 from tilewright.core.compute import Stage

@@ -18,7 +18,8 @@ from functools import partial
 
 from tilewright.choose.clusters import Cluster
 from tilewright.choose.cost import estimate, pays_threads
-from tilewright.choose.strategies.contract import attempt, cached_name, contract
+from tilewright.choose.strategies.contract import contract
+from tilewright.choose.strategies.steps import attempt, cached_name
 from tilewright.choose.strategies.view import find_body, nest_with, only_nest
 from tilewright.core.compute import Stage
 from tilewright.target.target import Target

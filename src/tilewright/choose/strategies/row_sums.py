@@ -12,8 +12,8 @@ as lanes.
 from __future__ import annotations
 
 from tilewright.choose.cost import estimate, pays_threads
-from tilewright.choose.strategies.contract import copied_apart
 from tilewright.choose.strategies.operands import operands_of, reduced_loops, update_of
+from tilewright.choose.strategies.steps import copied_apart
 from tilewright.choose.strategies.threads import parallel
 from tilewright.choose.strategies.view import find_body, may_vectorize, nest_with, only_nest, vector_width
 from tilewright.core.compute import Load

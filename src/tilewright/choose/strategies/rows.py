@@ -14,8 +14,8 @@ from functools import partial
 
 from tilewright.choose.cost import estimate, pays_threads
 from tilewright.choose.strategies.constants import constants_read
-from tilewright.choose.strategies.contract import attempt, cached_name
 from tilewright.choose.strategies.pointwise import vectorize
+from tilewright.choose.strategies.steps import attempt, cached_name
 from tilewright.choose.strategies.threads import parallel
 from tilewright.choose.strategies.view import (
     find_body,

@@ -19,6 +19,14 @@ EVEN_TASKS = 16
 MIN_TASKS = 4
 """A loop of fewer iterations gives way to one inside of it, where there is one that may."""
 
+TASKS_PER_CORE = 2
+"""Iterations of a parallel loop for each core, at least."""
+
+
+def min_tasks(machine: Target) -> int:
+    """How many iterations a parallel loop should have at least."""
+    return TASKS_PER_CORE * machine.n_cores
+
 
 def parallel(b: Builder, machine: Target, loops: list[str]) -> None:
     """Run the first of ``loops`` that may on all threads, together with the loop inside of it where that is needed.

@@ -22,8 +22,9 @@ from itertools import product
 from math import prod
 
 from tilewright.choose.cost import estimate, pays_threads
-from tilewright.choose.strategies.contract import attempt, contract, min_tasks
-from tilewright.choose.strategies.threads import parallel
+from tilewright.choose.strategies.contract import contract
+from tilewright.choose.strategies.steps import attempt
+from tilewright.choose.strategies.threads import min_tasks, parallel
 from tilewright.choose.strategies.view import find_body, nest_with, nests, only_nest, statement_of, vector_width
 from tilewright.core.compute import IndexLike, Inside, Load, Select, Value
 from tilewright.core.compute import walk as walk_value

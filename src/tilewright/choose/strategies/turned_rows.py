@@ -13,8 +13,8 @@ vector of all rows' results; and the way back.
 from __future__ import annotations
 
 from tilewright.choose.cost import estimate, pays_threads
-from tilewright.choose.strategies.contract import cached_name
 from tilewright.choose.strategies.rows import n_reductions, row_loop, with_plain_root, work_of
+from tilewright.choose.strategies.steps import cached_name
 from tilewright.choose.strategies.threads import parallel
 from tilewright.choose.strategies.view import find_body, may_vectorize, nests, only_nest, vector_width
 from tilewright.core.compute import Value

@@ -1,0 +1,196 @@
+"""Roles of a reduction's loops and its register tile: what the rule ``contract`` decides before it writes steps.
+
+In: a builder, the reduced buffer and the stage that reads it. Out: a ``ContractionPlan``.
+Not its business: writing steps (``contract``, ``contract_tile``), the cost of a tile (``choose.cost``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from tilewright.choose.clusters import MAX_STRIDE
+from tilewright.choose.cost import WORK_PER_BYTE, Box, Operand, Tile, choose_tile, estimate
+from tilewright.choose.strategies.columns import columns_apart
+from tilewright.choose.strategies.contract_caches import (
+    is_constant,
+    panels_first,
+    row_chunks,
+    shared_by_rows,
+    short_chunks,
+)
+from tilewright.choose.strategies.contract_windows import (
+    copied_loops,
+    in_plane,
+    moves_weights,
+    overlaps,
+    slides_over_plane,
+    taps_of_plane,
+)
+from tilewright.choose.strategies.dots import dot_for
+from tilewright.choose.strategies.operands import operands_of, reduced_loops, root_terms, update_of
+from tilewright.choose.strategies.view import (
+    may_vectorize,
+    n_arithmetic,
+    nests,
+    only_nest,
+    statement_of,
+    vector_width,
+    widest_bytes,
+)
+from tilewright.core.compute import Buffer, Load, Select, symbols_of_value
+from tilewright.core.compute import walk as walk_value
+from tilewright.core.expr import Sym, symbols
+from tilewright.target.target import Target
+from tilewright.tile.affine import linear, remainder
+from tilewright.tile.errors import ScheduleError
+from tilewright.tile.ir import Loop, Store, Update
+from tilewright.tile.schedule import Builder
+
+HEAVY_OPERATIONS = 10
+NO_VECTORS: Mapping[Buffer, int] = MappingProxyType({})
+
+
+@dataclass
+class ContractionPlan:
+    """What the rule decided; loops by name."""
+
+    acc: str
+    root: str
+    lanes: Loop
+    rows: Loop | None
+    rows2: Loop | None
+    below: list[Loop]
+    outer: list[Loop]
+    reduced: list[Loop]
+    stepped: list[Loop]
+    slid: list[Loop]
+    tile: Tile
+    width: int
+    is_heavy: bool
+    work: float
+    panels_first: bool
+    n_chunks: int
+    is_slice_small: bool
+    group: int
+    n_apart: int
+    guarded: frozenset[Sym]
+    operands: tuple[Operand, ...]
+
+    @property
+    def is_window(self) -> bool:
+        """Are copies of reduction loops inside of the lanes?"""
+        return bool(self.stepped or self.slid)
+
+
+def plan_contraction(
+    b: Builder,
+    machine: Target,
+    acc: str,
+    root: str,
+    vectors: Mapping[Buffer, int] = NO_VECTORS,
+    *,
+    apart: bool = True,
+) -> ContractionPlan:
+    """Roles of the loops and the register tile; with ``apart`` columns behind full vectors may go without.
+
+    ``vectors`` fixes the width of a tile that reads a constant. ``ScheduleError`` when the structure does not fit.
+    """
+    top = only_nest(b.kernel, root)
+    leaf = statement_of(top)
+    update = statement_of(nests(b.kernel, acc)[-1])
+    if not isinstance(leaf, Store) or not isinstance(update, Update) or not top.loops:
+        raise ScheduleError("contract", acc, "not an update by one operation below an assignment")
+    lanes = top.loops[-1]
+    operands = operands_of(b, acc, root, lanes.sym)
+    reduced = reduced_loops(b, acc)
+    dot = dot_for(machine, update, operands, reduced)
+    if dot is None and not any(_may_be_lanes(op) for op in operands):
+        raise ScheduleError("contract", acc, "no operand is contiguous along the last axis")
+    if not may_vectorize(top.leaf, lanes.sym, packed=_repeating(b, leaf, lanes.sym)):
+        raise ScheduleError("contract", acc, "the epilogue's indices are not affine in the last axis")
+    width, wide = vector_width(machine, (*top.leaf, update)), widest_bytes((*top.leaf, update))
+    rest = [x for x in top.loops[:-1]]
+    free = [x for x in rest if isinstance(lanes.extent, int) or x.sym not in symbols(lanes.extent)]
+    rows = [x for x in free if any(op.lane_stride != 0 and op.step(x.sym) == 0 for op in operands)]
+    row = rows[-1] if rows else None
+    row2 = rows[-2] if len(rows) > 1 else None
+    everything = all(op.lane_stride != 0 for op in operands)
+    stepped, slid = copied_loops(reduced, operands, lanes.sym, machine) if everything else ([], [])
+    is_plane = not rows and not everything and slides_over_plane(operands, reduced, lanes)
+    if is_plane:
+        rows = [x for x in free if any(op.step(x.sym) for op in operands) and not moves_weights(x, operands)]
+        row, row2 = rows[-1] if rows else None, None
+        stepped, slid = taps_of_plane(reduced, machine)
+    dot = None if stepped or slid else dot
+    unrolled = tuple((x.sym, x.extent) for x in (*stepped, *slid) if isinstance(x.extent, int))
+    n_rows, columns = estimate([x.extent for x in rows]), lanes.extent
+    n_apart = columns_apart(machine, update, operands, reduced, columns, n_rows, width) if apart else 0
+    box = Box(
+        lanes.sym,
+        columns - n_apart if n_apart and isinstance(columns, int) else known_iterations(lanes),
+        _sym(row),
+        known_iterations(row),
+        _sym(row2),
+        known_iterations(row2),
+        unrolled,
+        operands,
+        dot.registers if dot else 1,
+        max(wide // machine.vector_bytes, 1),
+    )
+    fixed = [n for x in walk_value(update.value) if isinstance(x, Load) and (n := vectors.get(x.buffer))]
+    tile = choose_tile(box, machine, width, fixed[0] if fixed else None)
+    work = estimate([x.extent for x in (*top.loops, *reduced)]) + estimate([x.extent for x in top.loops]) * 4
+    work = max(work, _bytes_read(update) * WORK_PER_BYTE)
+    heavy = n_arithmetic(leaf.value) > HEAVY_OPERATIONS and tile.rows * tile.rows2 * tile.vectors > 4
+    heavy = heavy and not stepped and not slid  # few sums: they stay in registers
+    panels = panels_first(machine, b, acc)
+    below = [] if rows or not slid else [x for x in rest if overlaps(x, reduced, operands)]
+    shared = shared_by_rows(b, acc, root, [x.sym for x in (*rows, *below)[:1]])
+    small = shared / estimate([lanes.extent]) * tile.vectors * machine.vector_bytes <= machine.l1_bytes / 2
+    if slid and not stepped and not small and not is_plane:
+        tile, slid = in_plane(box, machine, width, tile, reduced, slid)
+    cut = row_chunks if panels else short_chunks
+    chunks = cut(b, machine, acc, rows, lanes, tile, width)
+    return ContractionPlan(
+        acc, root, lanes, row, row2, below, rest, reduced, stepped, slid, tile, width, heavy, work, panels, chunks,
+        small, dot.group if dot else 1, n_apart, _guarded(b, acc, root), operands,
+    )  # fmt: skip
+
+
+def _repeating(b: Builder, leaf: Store, lanes: Sym) -> set[Buffer]:
+    """Constants that the lanes read again and again: they will be packed as often as a block of lanes reads them."""
+    found = [x for x in walk_value(leaf.value) if isinstance(x, Load) and is_constant(b, x)]
+    offsets = [(x.buffer, linear(x.buffer, x.index)) for x in found]
+    return {buffer for buffer, e in offsets if e is not None and remainder(e, lanes) is not None}
+
+
+def _guarded(b: Builder, acc: str, root: str) -> frozenset[Sym]:
+    """The root's loops that guards of the reduction's terms depend on, as a volume's depth."""
+    dims = root_terms(b, acc, root)
+    guards = [x.cond for x in walk_value(update_of(b, acc).value) if isinstance(x, Select)]
+    used = {s for g in guards for s in symbols_of_value(g)}
+    return frozenset(s for own in used for s in symbols(dims.get(own, own)))
+
+
+def _may_be_lanes(op: Operand) -> bool:
+    """Neighbours, or elements a few apart, which shuffles bring together; a constant is packed."""
+    return op.lane_stride in range(1, MAX_STRIDE + 1) or (op.is_constant and op.lane_stride != 0)
+
+
+def known_iterations(loop: Loop | None) -> int | None:
+    """Iterations of a loop, or the most of them for a part of a split loop; None: known at run time only."""
+    if loop is None:
+        return 1
+    return loop.extent if isinstance(loop.extent, int) else None if loop.sym.hi is None else loop.sym.hi + 1
+
+
+def _bytes_read(update: Update) -> float:
+    """The size of all operands."""
+    buffers = {x.buffer for x in walk_value(update.value) if isinstance(x, Load)}
+    return sum(estimate(b.shape) * b.dtype.n_bytes for b in buffers)
+
+
+def _sym(loop: Loop | None) -> Sym | None:
+    return None if loop is None else loop.sym

@@ -1,0 +1,269 @@
+"""Steps of one tile of a reduction: splits, the order of loops, the sums in registers, depth by depth where that pays.
+
+In: a builder, a plan, a piece of the root's box. Out: steps, and the loops outside of the tile.
+Not its business: the plan (``contract_plan``), pieces of run-time extents (``contract``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from tilewright.choose.cost import Tile, estimate, pays_threads
+from tilewright.choose.strategies.contract_caches import MIN_SHARING_TILES
+from tilewright.choose.strategies.contract_plan import ContractionPlan, known_iterations
+from tilewright.choose.strategies.steps import attempt, cached_name
+from tilewright.choose.strategies.threads import min_tasks, parallel
+from tilewright.choose.strategies.view import find_body, nest_with, nests, only_nest, statement_of
+from tilewright.core.compute import Value
+from tilewright.core.expr import Dim, symbols
+from tilewright.target.target import Target
+from tilewright.tile.ir import For, Kind, Loop, Update, walk
+from tilewright.tile.rewrite import loads_of
+from tilewright.tile.schedule import Builder
+from tilewright.tile.schedule.tree import find_loop, most_iterations
+
+PANEL_SHARE = 4
+"""A panel, or the sums beside it, stay cached up to this part of the second-level cache."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One part of the box: its accumulator, its root's loops by their original names, its tile."""
+
+    acc: str
+    loops: dict[str, str]
+    tile: Tile
+    width: int
+
+
+def extent_of(b: Builder, loop: str) -> Dim:
+    return next(s.loop.extent for s in walk(b.kernel.body) if isinstance(s, For) and s.loop.sym.name == loop)
+
+
+def tile_piece(b: Builder, machine: Target, plan: ContractionPlan, piece: Piece) -> list[str]:
+    """Split and order one root nest, and bring its accumulator into the tile; returns the loops outside of the tile."""
+    tile, acc = piece.tile, piece.acc
+    lane = piece.loops[plan.lanes.sym.name]
+    blocks, vectors, lanes = _split_lanes(b, lane, tile.vectors, piece.width)
+    outer: list[str] = []
+    inner: list[str] = []
+    for loop in plan.outer:
+        name = piece.loops[loop.sym.name]
+        size = tile.rows if loop is plan.rows else tile.rows2 if loop is plan.rows2 else 1
+        walker, part = _split_rows(b, name, size)
+        outer.extend(walker)
+        inner.extend(part)
+    pairs = zip(_names(plan, piece), plan.outer, strict=True)
+    batch = [n for n, x in pairs if not is_row(plan, x) and x not in plan.below]
+    rows = [n for n in outer if n not in batch]
+    order = _order(b, machine, plan, batch, blocks, rows)
+    tiled = [*inner, *vectors, lanes]
+    if not order:  # the whole is one tile: a loop of one iteration around it
+        b.do("split", tiled[0], max(_number_of(b, tiled[0]), 1))
+        order, tiled[0] = [f"{tiled[0]}_o"], f"{tiled[0]}_i"
+    inner, lanes = tiled[: len(inner)], tiled[-1]
+    if len(order) + len(tiled) > 1:
+        b.do("reorder", *order, *tiled)
+    for name in tiled[:-1]:
+        b.do("kind", name, "unroll")
+    b.do("kind", lanes, "vector")
+    at = order[-1]
+    at_blocks, depth = blocks[-1:], _block_depth(b, machine, plan, piece, blocks, order)
+    if not depth and not rows:
+        at_blocks, depth = order[-2:-1], _whole_rows(b, machine, plan, blocks, order)
+    if depth and attempt(b, partial(_blocked, b, plan, acc, at_blocks, depth)):
+        pass
+    elif plan.is_heavy:
+        b.do("cache", acc)
+        held = cached_name(b, acc)
+        b.do("compute_at", acc, at, "local")
+        b.do("compute_at", held, at, "reg")
+        _arrange(b, plan, held, at)
+    else:
+        b.do("compute_at", acc, at, "reg")
+        _arrange(b, plan, acc, at)
+    if plan.is_heavy:
+        for name in inner:
+            b.do("kind", name, "serial")
+    if pays_threads(plan.work, machine, plan.width):
+        parallel(b, machine, order[:2])
+    return order
+
+
+def _names(plan: ContractionPlan, piece: Piece) -> list[str]:
+    return [piece.loops[x.sym.name] for x in plan.outer]
+
+
+def is_row(plan: ContractionPlan, loop: Loop) -> bool:
+    return loop is plan.rows or loop is plan.rows2
+
+
+def _number_of(b: Builder, loop: str) -> int:
+    e = extent_of(b, loop)
+    return e if isinstance(e, int) else 1
+
+
+def _split_lanes(b: Builder, lane: str, vectors: int, width: int) -> tuple[list[str], list[str], str]:
+    """(block loops, vector loops, lane loop) after splitting the lane axis."""
+    loop = find_loop(b.kernel, lane, "contract").loop
+    n = known_iterations(loop)
+    blocks: list[str] = []
+    if n is None or n > vectors * width:
+        b.do("split", lane, vectors * width)
+        blocks, lane = [f"{lane}_o"], f"{lane}_i"
+        many = vectors > 1
+    else:
+        many = n > width
+    if not many:
+        return blocks, [], lane
+    b.do("split", lane, width)
+    return blocks, [f"{lane}_o"], f"{lane}_i"
+
+
+def _split_rows(b: Builder, loop: str, size: int) -> tuple[list[str], list[str]]:
+    n = extent_of(b, loop)
+    if size == 1:
+        return [loop], []
+    if isinstance(n, int) and n <= size:
+        return [], [loop]
+    b.do("split", loop, size)
+    return [f"{loop}_o"], [f"{loop}_i"]
+
+
+def _order(
+    b: Builder, machine: Target, plan: ContractionPlan, batch: list[str], blocks: list[str], rows: list[str]
+) -> list[str]:
+    """Outer loops: batch; then, with large panels, chunks of rows, lane blocks, rows; else rows, lane blocks, last row.
+
+    Windows: rows, lane blocks; lane blocks first if the rows that a block's window spans stay in the first-level cache.
+    When the first has too few iterations for the threads, the loop with the most comes first.
+    """
+    if plan.is_window:
+        order = [*batch, *blocks, *rows] if plan.is_slice_small else [*batch, *rows, *blocks]
+    elif plan.n_chunks > 1 and rows and isinstance(extent_of(b, rows[0]), int):
+        b.do("split", rows[0], -(-_number_of(b, rows[0]) // plan.n_chunks))
+        order = [*batch, f"{rows[0]}_o", *blocks, f"{rows[0]}_i", *rows[1:]]
+    elif plan.panels_first or len(rows) < 2:
+        order = [*batch, *blocks, *rows]
+    else:
+        order = [*batch, *rows[:-1], *blocks, rows[-1]]
+    if order and estimate([extent_of(b, order[0])]) < min_tasks(machine):
+        free = [n for n in order if not any(s.name in order for s in symbols(extent_of(b, n)))]
+        widest = max(free, key=lambda n: min(estimate([extent_of(b, n)]), min_tasks(machine)))
+        order = [widest, *(n for n in order if n != widest)]
+    return order
+
+
+def _block_depth(
+    b: Builder, machine: Target, plan: ContractionPlan, piece: Piece, blocks: list[str], order: list[str]
+) -> int:
+    """How many steps of a long reduction are done for all rows before the next ones: part of a panel stays cached.
+
+    0 when the whole panel stays in the second-level cache, too few rows share it, or their sums are large.
+    """
+    if not blocks or len(plan.reduced) != 1 or plan.is_window or order[-1] == blocks[-1]:
+        return 0
+    count = plan.reduced[0].extent
+    inside = order[order.index(blocks[-1]) + 1 :]
+    step = piece.tile.vectors * machine.vector_bytes // plan.group
+    if not isinstance(count, int) or count * step <= machine.l2_bytes / PANEL_SHARE:
+        return 0
+    tiles = estimate([extent_of(b, n) for n in inside])
+    sums = tiles * piece.tile.rows * piece.tile.rows2 * step * plan.group
+    if tiles < MIN_SHARING_TILES or sums > machine.l2_bytes / PANEL_SHARE:
+        return 0
+    parts = -(-count * step * PANEL_SHARE // machine.l2_bytes)
+    depth = -(-count // parts)
+    return depth + -depth % plan.group
+
+
+def _whole_rows(b: Builder, machine: Target, plan: ContractionPlan, blocks: list[str], order: list[str]) -> int:
+    """How many steps of a reduction are done for all lane blocks before the next ones, where one tile has all rows.
+
+    Then an operand that a call brings, the values of a cache by the weights of a few queries, is read once, from
+    memory: whole rows of it follow each other, where one block after the other would read a part of every row. 0 where
+    the operand is small, there are several tiles of rows, or the tile's block is a row.
+    """
+    if blocks != order[-1:] or len(plan.reduced) != 1 or plan.is_window or plan.group > 1:
+        return 0
+    if len(order) == 1 and pays_threads(plan.work, machine, plan.width):
+        return 0  # blocks are shared by threads
+    count, columns, along = plan.reduced[0].extent, plan.lanes.extent, plan.reduced[0].sym
+    brought = [op for op in plan.operands if op.lane_stride == 1 and not op.is_constant and op.step(along)]
+    if not brought or not isinstance(count, int) or not isinstance(columns, int):
+        return 0
+    row_bytes = columns * machine.vector_bytes // plan.width
+    update = nests(b.kernel, plan.acc)[-1].leaf[-1]
+    read = [x.buffer for x in loads_of(update)]
+    if max(estimate(x.shape) * x.dtype.n_bytes for x in read) <= machine.l2_bytes:  # the heads of a cache together
+        return 0
+    return max(machine.l1_bytes // 2 // row_bytes, 1)
+
+
+def _blocked(b: Builder, plan: ContractionPlan, acc: str, around: list[str], depth: int) -> None:
+    """Sums of all rows of a lane block stay in memory; a part of the reduction walks them through registers.
+
+    At the loop ``around``; without one, at a loop of one iteration around the root's nest.
+    """
+    if not around:
+        top = only_nest(b.kernel, plan.root).loops[0].sym.name
+        b.do("split", top, max(_number_of(b, top), 1))
+        around = [f"{top}_o"]
+    (at,) = around
+    b.do("compute_at", acc, at, "local")
+    nest = nest_with(find_body(b.kernel, at), acc, Update)
+    reduced = next(x.sym.name for x in nest.loops if _is_copy_of(x, plan.reduced[0]))
+    rest = [x for x in nest.loops if x.sym.name != reduced]
+    walkers = [x.sym.name for x in rest if x.kind is Kind.SERIAL]
+    tiled = [x.sym.name for x in rest if x.kind is not Kind.SERIAL]
+    b.do("split", reduced, depth)
+    inside, innermost = _grouped(b, plan, f"{reduced}_i")
+    b.do("reorder", f"{reduced}_o", *walkers, inside, *tiled, *innermost)
+    b.do("accumulate", acc, inside)
+
+
+def _grouped(b: Builder, plan: ContractionPlan, reduced: str) -> tuple[str, list[str]]:
+    """The reduction loop outside of the tile, and the one inside of the lanes that is a group of narrow products."""
+    if plan.group == 1:
+        return reduced, []
+    b.do("split", reduced, plan.group)
+    b.do("kind", f"{reduced}_i", "dot")
+    return f"{reduced}_o", [f"{reduced}_i"]
+
+
+def _arrange(b: Builder, plan: ContractionPlan, acc: str, at: str) -> None:
+    """The update's nest: serial reduction loops, rows and vectors (the fewer inside: they stay in registers), lanes.
+
+    With a window, its last loop is copied too, below the vectors: neighbours share what it slides over.
+    """
+    nest = nest_with(find_body(b.kernel, at), acc, Update)
+    update = statement_of(nest)
+    assert isinstance(update, Update)
+    reduced = [x.sym.name for x in nest.loops if any(_is_copy_of(x, r) for r in plan.reduced)]
+    tiled = [x for x in nest.loops if x.sym.name not in reduced]
+    lanes = [x.sym.name for x in tiled if x.kind is Kind.VECTOR]
+    along = symbols(update.index[-1]) if not isinstance(update.index[-1], Value) else frozenset()
+    vectors = [x for x in tiled if x.sym.name not in lanes and x.sym in along]
+    rows = [x for x in tiled if x.sym not in along]
+    n_rows = estimate([most_iterations(x) for x in rows])
+    across = [*vectors, *rows] if n_rows < estimate([most_iterations(x) for x in vectors]) else [*rows, *vectors]
+    names = [x.sym.name for x in across]
+    if plan.is_window:
+        stepped = [n for n, x in zip(reduced, plan.reduced, strict=True) if x in plan.stepped]
+        slid = [n for n, x in zip(reduced, plan.reduced, strict=True) if x in plan.slid]
+        slow = [n for n in reduced if n not in (*stepped, *slid)]
+        order = [*slow, *[x.sym.name for x in vectors], *lanes, *stepped, *slid, *[x.sym.name for x in rows]]
+        kinds = {**dict.fromkeys(stepped, "step"), **dict.fromkeys(slid, "unroll")}
+    else:
+        outside, innermost = _grouped(b, plan, reduced[-1])
+        order, kinds = [*reduced[:-1], outside, *names, *lanes, *innermost], {}
+    for name, kind in kinds.items():
+        b.do("kind", name, kind)
+    if len(order) > 1:
+        b.do("reorder", *order)
+
+
+def _is_copy_of(x: Loop, reduced: Loop) -> bool:
+    """Is ``x`` a reduction loop or a copy of it (``fork`` gives the suffix)?"""
+    return x.sym.name == reduced.sym.name or x.sym.name.startswith(f"{reduced.sym.name}_f")
