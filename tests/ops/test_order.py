@@ -1,4 +1,4 @@
-"""Ordering and selection: stability, NaN, sizes on both sides of the algorithm's switch, sizes the data decide."""
+"""Ordering and selection: stability, NaN, every algorithm, sizes the data decide."""
 
 import numpy as np
 import pytest
@@ -50,8 +50,9 @@ def test_nan_is_greatest_as_in_torch() -> None:
 def test_dtypes_at_their_limits(dtype, largest) -> None:
     x = np.random.default_rng(1).integers(0, 100, 70).astype(dtype.numpy)
     x[:2] = [dtype.max, dtype.min]
-    check_op(so.top_k, (x,), {"k": 3, "axis": 0, "largest": largest})
-    check_op(so.sort, (x[:7],), {"axis": 0, "descending": largest})
+    for algorithm in so.ALGORITHMS if so.can_select(dtype, 3) else (so.DIGITS, so.COUNTING):
+        check_op(so.top_k, (x,), {"k": 3, "axis": 0, "largest": largest, "algorithm": algorithm})
+    check_op(so.sort, (x[:7],), {"axis": 0, "descending": largest, "algorithm": so.COUNTING})
 
 
 @pytest.mark.parametrize("dtype", [T.i8, T.bf16, T.u32, T.i64, T.f64], ids=str)
@@ -63,7 +64,7 @@ def test_sorting_by_digits(dtype) -> None:
 @pytest.mark.parametrize("n", [256, 515])
 def test_selection_over_several_blocks(n) -> None:
     x = np.random.default_rng(n).integers(-20, 20, (1, n)).astype(np.float32)
-    _, order = check_op(so.top_k, (x,), {"k": 5, "axis": 1})
+    _, order = check_op(so.top_k, (x,), {"k": 5, "axis": 1, "algorithm": so.SELECTING})
     expected = torch.sort(torch.tensor(x), dim=1, descending=True, stable=True).indices[:, :5]
     np.testing.assert_array_equal(order, expected.numpy())
 
@@ -75,20 +76,23 @@ def test_selection_with_ties_and_the_greatest_of_all(data, n, k, largest, of) ->
     numbers = [0, 1, of.max, of.min, *([np.nan, -0.0, np.inf] if of.is_float else [])]
     few = data.draw(st.lists(st.sampled_from(numbers), min_size=1, max_size=3))
     x = np.array(data.draw(st.lists(st.sampled_from(few), min_size=n, max_size=n))).astype(of.numpy)
-    check_op(so.top_k, (x,), {"k": k, "axis": 0, "largest": largest})
+    check_op(so.top_k, (x,), {"k": k, "axis": 0, "largest": largest, "algorithm": so.SELECTING})
 
 
 @pytest.mark.parametrize(("dtype", "narrow"), [(T.f32, T.i32), (T.bf16, T.i32), (T.u8, T.u8)], ids=str)
 def test_only_one_number_of_a_block_is_packed_with_its_position(dtype, narrow) -> None:
     x, values, order = Buffer("x", dtype, (500,)), Buffer("v", dtype, (5,)), Buffer("o", T.i64, (5,))
-    items = so.top_k.kernel((x,), (values, order), Attrs(so.top_k.complete_attrs({"k": 5, "axis": 0})))
+    items = so.top_k.kernel(
+        (x,), (values, order), Attrs(so.top_k.complete_attrs({"k": 5, "axis": 0, "algorithm": so.SELECTING}))
+    )
     made = {b.dtype for s in items if isinstance(s, Stage) for b in s.outs if len(b.shape) == 2}
     assert made == {narrow}
 
 
 def test_selection_of_a_symbolic_length() -> None:
     x = np.random.default_rng(0).standard_normal((2, 300)).astype(np.float32)
-    check_symbolic(so.top_k, (x,), (TensorType(T.f32, (Sym("B", 0), S)),), {"k": 2, "axis": 1, "largest": False})
+    attrs = {"k": 2, "axis": 1, "largest": False, "algorithm": so.SELECTING}
+    check_symbolic(so.top_k, (x,), (TensorType(T.f32, (Sym("B", 0), S)),), attrs)
 
 
 def test_symbolic_k() -> None:
@@ -113,6 +117,8 @@ def test_nonzero_defines_a_symbol_for_its_users() -> None:
         (so.sort, (2,), {"axis": 1}),
         (so.top_k, (2,), {"axis": 0, "k": 3}),
         (so.top_k, (2,), {"axis": 0, "k": -1}),
+        (so.sort, (2,), {"axis": 0, "algorithm": "bubbles"}),
+        (so.sort, (S,), {"axis": 0, "algorithm": so.SELECTING}),
         (so.argwhere, (), {"count": "n"}),
         (so.argwhere, (2,), {"count": "a b"}),
     ],

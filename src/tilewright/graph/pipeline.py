@@ -16,6 +16,7 @@ from tilewright.graph.forms.ahead import ProjectAhead
 from tilewright.graph.forms.hoist import HoistArithmetic
 from tilewright.graph.forms.layout import Layout
 from tilewright.graph.forms.merge import MergeMatmuls
+from tilewright.graph.forms.ordering import Ordering
 from tilewright.graph.forms.phases import SharePhases
 from tilewright.graph.forms.planes import InPlanes
 from tilewright.graph.forms.scan_panels import ScanPanels
@@ -36,6 +37,7 @@ PASSES: tuple[type[Pass], ...] = (
     Recognise,
     FoldAffine,
     UnscaleWeights,
+    Ordering,
     Decompose,
     SeparateWindows,
     FewTaps,
@@ -78,6 +80,7 @@ def passes_for(
         FoldAffine(),  # batch norms and scales into weights
         UnscaleWeights(),  # weights that would be made in each call
         FoldConstants(),  # the biases that it summed
+        Ordering(),  # algorithms of sorts
         Decompose((*keep, *LAID_OUT)),  # all but those that have a better kernel
         Canonicalize(),
         FoldConstants(),

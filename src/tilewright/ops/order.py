@@ -7,11 +7,11 @@ Order: NaN is greater than every number and equal to NaN, -0.0 equals 0.0, and e
 directions. Elements are compared by integer keys; a key of up to 32 bits shares one i64 with its position (an axis has
 at most 2**32 elements), so that keys are distinct and one comparison settles order and ties.
 
-Up to ``MAX_COUNTED`` elements an element's rank is counted against all others. A ``top_k`` of few
-then takes the least key ``k`` times, each time looking again at one block only, of about the square root of ``n``. Else
-a radix sort moves the elements once per byte of the key. All work for any size, also a symbolic one. Of 100 000 f32,
-the radix sort took a fifteenth of the time of merging passes. One element of a given rank is found bit by bit, by
-counting smaller keys (``ranked``).
+There are three algorithms, which all work for any size, also a symbolic one; which is the fastest for a size is asked
+elsewhere (``graph.forms.ordering``). By ``digits``, a radix sort moves the elements once per byte of the key: of
+100 000 f32 it took a fifteenth of the time of merging passes. By ``counting``, every element is compared with all
+others. By ``selecting``, a ``top_k`` takes the least key ``k`` times, each time looking again at one block only, of
+about the square root of ``n``. One element of a given rank is found bit by bit, by counting smaller keys (``ranked``).
 """
 
 from __future__ import annotations
@@ -52,10 +52,7 @@ from tilewright.ops.movement import transpose
 from tilewright.ops.rules import Types, check_not_negative, check_same_dims
 from tilewright.ops.stages import Items, as_i64, assign, clamped, copy_from, index_value, write
 
-MAX_COUNTED = 64  # elements: up to here n^2 comparisons beat log2(n) passes
-MAX_SELECTED = 64  # results: up to here top_k of a run-time number of elements selects one after another
-MOVED_BY_RADIX = 48  # cycles for an element; four keys are compared in one
-SELECTED = 64  # cycles for a result, besides comparing
+DIGITS, COUNTING, SELECTING = ALGORITHMS = ("digits", "counting", "selecting")
 LEAST_BLOCK, LARGEST_BLOCK = 16, 128
 DIGIT_BITS = 8
 N_DIGITS = 1 << DIGIT_BITS
@@ -117,27 +114,31 @@ def _ref_order(x: Array, axis: int, descending: bool) -> Array:
 # --- three algorithms: each gives the position of the element of every rank ------------------------------------------
 
 
-def _ordered(x: Buffer, axis: int, descending: bool, prefix: str, k: Dim) -> tuple[Items, Position]:
+def can_select(dtype: types.DType, k: Dim) -> bool:
+    """Can so many elements be selected? The steps of a known number are a loop; keys share a number with positions."""
+    return isinstance(k, int) and _is_packed(dtype)
+
+
+def _check_algorithm(t: TensorType, algorithm: str, k: Dim) -> None:
+    if algorithm not in ALGORITHMS:
+        raise OpError(f"algorithm {algorithm!r} is none of {', '.join(ALGORITHMS)}")
+    if algorithm == SELECTING and not can_select(t.dtype, k):
+        raise OpError(f"a known number of elements of at most 4 bytes are selected, not {k} of {t.dtype}")
+
+
+def _ordered(x: Buffer, axis: int, descending: bool, prefix: str, algorithm: str, k: Dim) -> tuple[Items, Position]:
     """Stages after which ``position(row, rank)`` is where, along ``axis``, the element of a rank below ``k`` lies."""
-    n = x.shape[axis]
-    if isinstance(n, int) and n <= MAX_COUNTED:
+    if algorithm == COUNTING:
         return _by_counting(x, axis, descending, prefix)
-    if isinstance(k, int) and _is_packed(x.dtype) and _is_few(k, n):
+    if algorithm == SELECTING and isinstance(k, int):
         return _by_selecting(x, axis, descending, prefix, k)
     return _by_digits(x, axis, descending, prefix)
 
 
-def _block(n: Dim) -> int:
+def block_of(n: Dim) -> int:
     """Elements of a block, a power of two: with blocks as many as each has elements, a step looks at the fewest."""
     half = n.bit_length() // 2 if isinstance(n, int) else 16
     return min(max(1 << half, LEAST_BLOCK), LARGEST_BLOCK)
-
-
-def _is_few(k: int, n: Dim) -> bool:
-    """Whether selecting ``k`` takes less time than moving all ``n`` elements about."""
-    if not isinstance(n, int):
-        return k <= MAX_SELECTED
-    return k * (SELECTED + (_block(n) + n // _block(n)) // 4) <= MOVED_BY_RADIX * n
 
 
 def _rows(x: Buffer, axis: int) -> tuple[Dim, ...]:
@@ -175,7 +176,7 @@ def _by_selecting(x: Buffer, axis: int, descending: bool, prefix: str, k: int) -
     the first that is not below. What fills the last block up is the last of all elements, behind equal ones.
     """
     n, rows = x.shape[axis], _rows(x, axis)
-    size = _block(n)
+    size = block_of(n)
     n_blocks, to_block = ceildiv(n, size), _constant(size.bit_length() - 1)
     narrow = _key(Const(0, x.dtype), descending).dtype
     keys, lowest = Buffer(f"{prefix}_keys", narrow, (*rows, n_blocks, size)), Const(narrow.max, narrow)
@@ -296,6 +297,7 @@ def _gather_ranks(x: Buffer, outs: tuple[Buffer, ...], axis: int, position: Posi
 
 def _infer_sort(ts: Types, a: Attrs) -> tuple[TensorType, ...]:
     check_axis(a.axis, ts[0].rank)
+    _check_algorithm(ts[0], a.algorithm, ts[0].shape[a.axis])
     return ts[0], ts[0].with_dtype(types.i64)
 
 
@@ -305,7 +307,7 @@ def _ref_sort(xs: Sequence[Array], a: Attrs) -> tuple[Array, ...]:
 
 
 def _sort_kernel(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs) -> Items:
-    items, position = _ordered(ins[0], a.axis, a.descending, outs[0].name, ins[0].shape[a.axis])
+    items, position = _ordered(ins[0], a.axis, a.descending, outs[0].name, a.algorithm, ins[0].shape[a.axis])
     return items + _gather_ranks(ins[0], outs, a.axis, position)
 
 
@@ -317,7 +319,8 @@ def _with_specials(x: Array) -> Array:
 def _sort_samples(rng: np.random.Generator) -> Iterator[Sample]:
     x = _with_specials(rng.standard_normal((3, 5)).astype(np.float32))
     for axis, descending in [(0, False), (1, True), (1, False)]:
-        yield Sample((x,), {"axis": axis, "descending": descending})
+        for algorithm in (COUNTING, DIGITS):
+            yield Sample((x,), {"axis": axis, "descending": descending, "algorithm": algorithm})
     yield Sample((rng.integers(-3, 3, (2, 67, 2)),), {"axis": 1, "descending": True})
     yield Sample((_with_specials(rng.standard_normal(130).astype(np.float16)),), {"axis": 0})
     yield Sample((np.array([True, False, True]),), {"axis": 0, "descending": False})
@@ -327,12 +330,18 @@ def _sort_samples(rng: np.random.Generator) -> Iterator[Sample]:
 sort = OpDef(
     "sort",
     ("x",),
-    {"axis": AttrDef("int"), "descending": AttrDef("bool", False), "stable": AttrDef("bool", True)},
+    {
+        "axis": AttrDef("int"),
+        "descending": AttrDef("bool", False),
+        "stable": AttrDef("bool", True),
+        "algorithm": AttrDef("str", DIGITS),
+    },
     _infer_sort,
     _ref_sort,
     kernel=_sort_kernel,
     samples=_sort_samples,
-    doc="Elements along an axis in order, and the positions that they came from. Always stable, whatever is asked.",
+    doc="Elements along an axis in order, and the positions that they came from. Always stable, whatever is asked. "
+    "``algorithm``: digits, counting or selecting; the results are the same.",
 )
 
 
@@ -343,6 +352,7 @@ def _infer_top_k(ts: Types, a: Attrs) -> tuple[TensorType, ...]:
     if surely_negative(shape[a.axis] - a.k):
         raise OpError(f"k = {a.k} is more than {ts[0]} has along axis {a.axis}")
     shape[a.axis] = a.k
+    _check_algorithm(ts[0], a.algorithm, a.k)
     return ts[0].with_shape(shape), TensorType(types.i64, tuple(shape))
 
 
@@ -352,14 +362,15 @@ def _ref_top_k(xs: Sequence[Array], a: Attrs) -> tuple[Array, ...]:
 
 
 def _top_k_kernel(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs) -> Items:
-    items, position = _ordered(ins[0], a.axis, a.largest, outs[0].name, a.k)
+    items, position = _ordered(ins[0], a.axis, a.largest, outs[0].name, a.algorithm, a.k)
     return items + _gather_ranks(ins[0], outs, a.axis, position)
 
 
 def _top_k_samples(rng: np.random.Generator) -> Iterator[Sample]:
     x = _with_specials(rng.standard_normal((3, 5)).astype(np.float32))
     for k, axis, largest in [(2, 1, True), (3, 0, True), (1, 1, False), (0, 1, True), (5, 1, False)]:
-        yield Sample((x,), {"k": k, "axis": axis, "largest": largest})
+        for algorithm in ALGORITHMS:
+            yield Sample((x,), {"k": k, "axis": axis, "largest": largest, "algorithm": algorithm})
     yield Sample((rng.integers(0, 9, (2, 90)).astype(np.uint8),), {"k": 4, "axis": 1})
     yield Sample((np.zeros((0, 3), np.float32),), {"k": 2, "axis": 1})
 
@@ -372,13 +383,14 @@ top_k = OpDef(
         "axis": AttrDef("int"),
         "largest": AttrDef("bool", True),
         "sorted": AttrDef("bool", True),
+        "algorithm": AttrDef("str", DIGITS),
     },
     _infer_top_k,
     _ref_top_k,
     kernel=_top_k_kernel,
     samples=_top_k_samples,
     doc="The first k elements along an axis in descending (largest) or ascending order, and their positions. Always "
-    "sorted, whatever is asked; of equal elements the earlier comes first.",
+    "sorted, whatever is asked; of equal elements the earlier comes first. ``algorithm`` as of sort.",
 )
 
 # --- the element of a rank ------------------------------------------------------------------------------------------

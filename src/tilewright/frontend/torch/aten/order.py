@@ -26,9 +26,11 @@ from tilewright.frontend.torch.aten.call import (
     transpose,
 )
 from tilewright.frontend.torch.aten.places import size_of
-from tilewright.ops.order import MAX_COUNTED
 
 Convert = Callable[[Call], Result]
+
+FEW_EDGES = 64
+"""So many at most are all compared with each value: that takes less time than halving them."""
 
 
 def _is_nan(b: Builder, x: Node) -> Node:
@@ -44,13 +46,8 @@ def _positions(b: Builder, x: Node, axis: int) -> Node:
 
 def _of_rank(b: Builder, x: Node, axis: int, k: Node) -> tuple[Node, Node]:
     """The element at rank ``k``, which has extent 1 along the axis, and its position."""
-    n = x.shape[axis]
-    if isinstance(n, int) and n <= MAX_COUNTED:  # all ranks at once, by comparing all with all
-        parts = b.results(b(ops.sort, x, axis=axis, descending=False, stable=True))
-        values, indices = (b(ops.gather_elements, p, k, axis=axis) for p in parts)
-    else:
-        values, indices = b.results(b(ops.ranked, x, k, axis=axis))
-    return values, indices
+    value, position = b.results(b(ops.ranked, x, k, axis=axis))
+    return value, position
 
 
 def _nan_position(b: Builder, x: Node, axis: int) -> tuple[Node, Node]:
@@ -181,7 +178,7 @@ def counted(b: Builder, edges: Node, x: Node, right: bool) -> Node:
     ``edges`` are in order along their last axis: of many, half are left out at a time.
     """
     n, m = edges.shape[-1], x.shape[-1]
-    if isinstance(n, int) and n > MAX_COUNTED:
+    if isinstance(n, int) and n > FEW_EDGES:
         return _halved(b, edges, x, right, n)
     edge = reshape(b, edges, (*edges.shape[:-1], 1, n))
     value = reshape(b, x, (*x.shape[:-1], m, 1))
