@@ -493,6 +493,15 @@ def test_targets_are_listed_by_the_names_that_options_take(cli: Cli, linear: Pat
     assert made["report"]["target"] == "x86-64-v3"
 
 
+def test_a_target_shows_its_numbers_and_where_they_are_from(cli: Cli) -> None:
+    shown = {n["number"]: n for n in json.loads(cli("targets", "znver4", "--json").out)["numbers"]}
+    assert shown["fma_cycles"]["value"] == 2 and "57647" in shown["fma_cycles"]["source"]
+    assert shown["ghz"] == {"number": "ghz", "value": 2.5, "unit": "GHz", "source": "assumed"}
+    assert "57647" in cli("targets", "znver4").out
+    ran = cli("targets", "zenver4")
+    assert ran.code == 2 and "did you mean znver4?" in ran.err
+
+
 def test_bench_names_an_engine_that_fails(cli: Cli, linear: Path) -> None:
     pytest.importorskip("onnxruntime")
     model = linear_model()

@@ -58,8 +58,8 @@ class Options:
 
     @property
     def machine(self) -> Target:
-        """The target as the level wants it."""
-        target = Target.parse(self.target)
+        """The target as choices read it, and as the level wants it."""
+        target = Target.parse(self.target).judged()
         return target.for_size() if self.optimize == SIZE else target
 
     def shown(self) -> dict[str, Any]:

@@ -1,14 +1,12 @@
-"""``tilewright inspect``, ``ops``, ``cache`` and ``doctor``: what is in a model, in the compiler, on this machine.
+"""``tilewright inspect``, ``ops`` and ``cache``: what is in a model, in the compiler, on the disk.
 
 In: a model file or nothing. Out: tables. Not its business: compiling.
 """
 
 from __future__ import annotations
 
-import platform
 from collections import Counter
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -18,7 +16,6 @@ from tilewright import ops
 from tilewright.build import driver
 from tilewright.cli import show
 from tilewright.cli.compile_run import Json, Model
-from tilewright.codegen.cpu.peak import measure_peak
 from tilewright.core.diag import OptionError
 from tilewright.core.graph import CONST, Graph
 from tilewright.core.opdef import OpDef
@@ -27,20 +24,13 @@ from tilewright.frontend.torch.aten import table as aten
 from tilewright.runtime import artifact
 from tilewright.runtime.cache import Cache
 from tilewright.runtime.python.model import CompiledModel
-from tilewright.runtime.threads import default_threads
-from tilewright.target.target import Target, named_targets
-
-CAPABILITIES = ("fma", "masks", "f16c", "bf16", "vnni")
-PACKAGES = ("numpy", "llvmlite", "ml_dtypes", "onnx", "torch", "onnxruntime")
 
 
 def register(app: typer.Typer) -> None:
     """Add this module's commands."""
     app.command("inspect")(inspect_command)
     app.command("ops")(ops_command)
-    app.command("targets")(targets_command)
     app.command("cache")(cache_command)
-    app.command("doctor")(doctor_command)
 
 
 def inspect_command(model: Model, json: Json = False) -> None:
@@ -90,29 +80,6 @@ def _artifact_facts(path: Path) -> dict[str, Any]:
         "kernels": dict(kernels.most_common()),
         "weights_bytes": report["memory"]["weights_bytes"],
         "target": f"{made.manifest.target.cpu} ({made.manifest.target.triple})",
-    }
-
-
-def targets_command(json: Json = False) -> None:
-    """List the machines that --target knows."""
-    rows = [_target_row(t) for t in (Target.host(), *named_targets())]
-    if json:
-        show.emit_json(rows)
-        return
-    show.table(f"{len(rows)} targets", list(rows[0]), [list(r.values()) for r in rows])
-    show.line("Behind a name of x86-64 or AArch64 may stand another system: -windows or -macos.")
-
-
-def _target_row(t: Target) -> dict[str, str]:
-    able = [n for n in (*CAPABILITIES, "f64", "dotprod", "i8mm") if getattr(t, f"has_{n}")]
-    return {
-        "target": t.name,
-        "also": "" if t.is_native else ", ".join(t.aliases),
-        "triple": t.triple,
-        "cpu": t.cpu,
-        "vector bits": str(t.vector_bytes * 8),
-        "threads": "yes" if t.has_threads else "no",
-        "capabilities": " ".join(able),
     }
 
 
@@ -197,37 +164,3 @@ def cache_command(
     show.table(
         f"{len(rows)} entries, {total}, in {folder}", ("kind", "digest", "bytes"), [list(r.values()) for r in rows]
     )
-
-
-def doctor_command(json: Json = False) -> None:
-    """Show this machine: cores, FMA peak, bandwidth, versions."""
-    target = Target.host()
-    peak = measure_peak(target)
-    facts = {
-        "tilewright": version("tilewright"),
-        "python": platform.python_version(),
-        "cpu": target.cpu,
-        "triple": target.triple,
-        "vector": f"{target.vector_bytes * 8} bits, {target.n_vector_registers} registers",
-        "capabilities": ", ".join(n for n in CAPABILITIES if getattr(target, f"has_{n}")),
-        "caches": " / ".join(show.human_bytes(n) for n in (target.l1_bytes, target.l2_bytes, target.llc_bytes)),
-        "cores": target.n_cores,
-        "threads": default_threads(),
-        "fma_gflops": round(peak.fma_gflops, 1),
-        "read_gb_per_s": round(peak.read_gb_per_s, 1),
-        **{name: _version(name) for name in PACKAGES},
-    }
-    if json:
-        show.emit_json(facts)
-        return
-    titles = {"fma_gflops": "fma peak of a core", "read_gb_per_s": "memory reads of a core"}
-    units = {"fma_gflops": "GFLOP/s", "read_gb_per_s": "GB/s"}
-    rows = [(titles.get(k, k), f"{v} {units[k]}" if k in units else str(v)) for k, v in facts.items()]
-    show.table("this machine", ("what", "value"), rows)
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"

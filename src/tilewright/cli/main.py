@@ -13,7 +13,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from tilewright.cli import about, aot, bench, compile_run, conformance, debug, ir, sign, tune
+from tilewright.cli import about, aot, bench, compile_run, conformance, debug, ir, machines, sign, tune
 from tilewright.core.diag import OptionError
 from tilewright.runtime.errors import FileError, TilewrightError
 
@@ -31,6 +31,7 @@ bench.register(app)
 tune.register(app)
 ir.register(app)
 about.register(app)
+machines.register(app)
 sign.register(app)
 conformance.register(app)
 debug.register(app)

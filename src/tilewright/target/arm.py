@@ -12,6 +12,8 @@ from collections.abc import Set
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tilewright.target.sources import ARM_MANUAL, INSTRUCTION_SET, LLVM
+
 if TYPE_CHECKING:
     from tilewright.target.target import Target
 
@@ -19,21 +21,15 @@ if TYPE_CHECKING:
 def machines(unknown: Target) -> dict[str, Target]:
     """Each machine by name: what is ``unknown`` with what is known."""
     neon = replace(
-        unknown,
-        triple="armv7-unknown-linux-gnueabihf",
-        cpu="generic",
-        features="+neon",
-        pointer_bytes=4,
-        fma_ports=1,
+        unknown, triple="armv7-unknown-linux-gnueabihf", cpu="generic", features="+neon", pointer_bytes=4, fma_ports=1,
         l2_bytes=512 << 10,
-    )
+    ).known(INSTRUCTION_SET, vector_bytes=16, n_vector_registers=16, n_general_registers=15)  # fmt: skip
     bare = replace(
         unknown, triple="thumbv7em-unknown-none-eabihf", cpu="cortex-m4", relocation="static", pointer_bytes=4,
-        vector_bytes=4, n_vector_registers=32, has_threads=False, has_f64=False, has_fma=True, fma_ports=1,
-        l1_bytes=16 << 10, l2_bytes=64 << 10, llc_bytes=64 << 10, load_ports=1, issue_width=1.0, has_prefetch=False,
-    )  # fmt: skip
-    soft = replace(bare, has_fma=False, n_vector_registers=8)
-
+        has_threads=False, has_f64=False, has_fma=True, fma_ports=1, l1_bytes=16 << 10, l2_bytes=64 << 10,
+        llc_bytes=64 << 10, load_ports=1, issue_width=1.0, has_prefetch=False,
+    ).known(INSTRUCTION_SET, vector_bytes=4, n_vector_registers=32, n_general_registers=15)  # fmt: skip
+    soft = replace(bare, has_fma=False).known(INSTRUCTION_SET, n_vector_registers=8)  # of the general ones
     return {
         "armv7-neon": replace(neon, aliases=("armv7",)),
         "cortex-a7": replace(neon, cpu="cortex-a7", has_fma=True),
@@ -42,13 +38,19 @@ def machines(unknown: Target) -> dict[str, Target]:
             soft, triple="thumbv6m-unknown-none-eabi", cpu="cortex-m0plus", aliases=("cortex-m0",)
         ),
         "cortex-m3": replace(soft, triple="thumbv7m-unknown-none-eabi", cpu="cortex-m3"),
-        "cortex-m4": bare,
-        "cortex-m7": replace(bare, cpu="cortex-m7", has_f64=True, has_round=True, issue_width=2.0),
+        "cortex-m4": bare.known(
+            ARM_MANUAL.format("Cortex-M4"), issue_width=1, fma_cycles=3, fma_latency=3, load_cycles=2, store_cycles=2
+        ),
+        "cortex-m7": replace(bare, cpu="cortex-m7", has_f64=True, has_round=True, issue_width=2.0).known(
+            LLVM.format("ARMScheduleM7.td"), issue_width=2, fma_latency=3, load_ports=2, store_ports=1
+        ),
         "cortex-m33": replace(bare, triple="thumbv8m.main-unknown-none-eabihf", cpu="cortex-m33"),
         "cortex-m55": replace(
-            bare, triple="thumbv8.1m.main-unknown-none-eabihf", cpu="cortex-m55", vector_bytes=16, n_vector_registers=8,
-            has_f64=True, has_round=True, has_masks=True, loses_gathers=True,
-        ),
+            bare, triple="thumbv8.1m.main-unknown-none-eabihf", cpu="cortex-m55", has_f64=True, has_round=True,
+            has_masks=True, loses_gathers=True,
+        )
+        .known(INSTRUCTION_SET, vector_bytes=16, n_vector_registers=8, n_mask_registers=1)
+        .known(LLVM.format("ARMScheduleM55.td"), fma_cycles=2, load_cycles=2, store_cycles=2),
     }  # fmt: skip
 
 

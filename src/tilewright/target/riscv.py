@@ -12,6 +12,8 @@ from collections.abc import Set
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tilewright.target.sources import INSTRUCTION_SET
+
 if TYPE_CHECKING:
     from tilewright.target.target import Target
 
@@ -20,11 +22,12 @@ def machines(unknown: Target) -> dict[str, Target]:
     """Each machine by name: what is ``unknown`` with what is known."""
     gc = replace(
         unknown, triple="riscv64-unknown-linux-gnu", cpu="generic-rv64", features="+m,+a,+f,+d,+c", abi="lp64d",
-        code_model="medium", vector_bytes=4, n_vector_registers=32, has_fma=True, fma_ports=1,
-    )  # fmt: skip
+        code_model="medium", has_fma=True, fma_ports=1,
+    ).known(INSTRUCTION_SET, vector_bytes=4, n_vector_registers=32, n_general_registers=31)  # fmt: skip
+    gcv = replace(gc, features="+m,+a,+f,+d,+c,+v", has_masks=True)
     return {
         "rv64gc": replace(gc, aliases=("riscv64",)),
-        "rv64gcv": replace(gc, features="+m,+a,+f,+d,+c,+v", vector_bytes=16, has_masks=True),
+        "rv64gcv": gcv.known(INSTRUCTION_SET, vector_bytes=16, n_mask_registers=1),
     }
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import platform
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from typing import Any
 
 import llvmlite.binding as llvm
 
@@ -18,10 +19,29 @@ from tilewright.runtime.threads import available_cpus
 from tilewright.target import aarch64, arm, riscv, wasm, x86
 from tilewright.target.dots import BF16_BY_SHIFTS, BF16_PAIRS, BYTES, Dot
 from tilewright.target.errors import UnknownTargetError
+from tilewright.target.sources import ASSUMED, SYSTEM
 
 MANY_COPIES = 256
 """More copies of a loop's body than any rule makes."""
 SMALL_COPIES = 4
+NUMBERS = {
+    "vector_bytes": "B", "n_vector_registers": "", "n_mask_registers": "", "n_general_registers": "",
+    "fma_ports": "", "fma_cycles": "cycles", "fma_latency": "cycles", "load_ports": "", "load_cycles": "cycles",
+    "store_ports": "", "store_cycles": "cycles", "issue_width": "per cycle", "ghz": "GHz", "l1_bytes": "B",
+    "set_span": "B", "l2_bytes": "B", "l2_ways": "", "llc_bytes": "B", "llc_ways": "", "line_bytes": "B",
+    "l2_bytes_per_cycle": "B/cycle", "llc_bytes_per_cycle": "B/cycle", "memory_gb_per_s": "GB/s",
+    "memory_gb_per_s_all": "GB/s", "wake_us": "us", "fork_cycles": "cycles",
+}  # fmt: skip
+"""The record's numbers that describe a CPU, with their units."""
+UNREAD = (
+    "fma_latency", "load_ports", "issue_width", "ghz", "set_span", "line_bytes", "l2_bytes_per_cycle",
+    "llc_bytes_per_cycle", "memory_gb_per_s", "wake_us", "fork_cycles",
+)  # fmt: skip
+"""Numbers that choices take from a CPU's family instead of from its own row, until it is measured what each changes."""
+OF_THE_WIDTH = ("load_cycles", "store_cycles")
+"""Numbers that a CPU's row gives for its widest vectors, which a virtual machine may hide."""
+LISTED = ("store_ports", "l2_ways", "llc_ways", "memory_gb_per_s_all", *OF_THE_WIDTH)
+"""Numbers that no choice reads."""
 _TRIPLES = {
     ("x86_64", "windows"): "x86_64-pc-windows-msvc",
     ("x86_64", "macos"): "x86_64-apple-macosx11.0.0",
@@ -35,24 +55,32 @@ _TRIPLES = {
 class Target:
     """What every stage may rely on. ``name`` and ``aliases`` are for people; nothing compares them.
 
-    ``features`` is LLVM's feature string; ``abi``, ``code_model``, ``relocation`` and ``attributes`` are what else it
-    must be told: the convention of calls where the triple leaves a choice, the models of code and of relocation, and
-    what every function says of itself. ``has_threads``: a parallel loop may ask the thread pool. ``has_f64``:
-    instructions for double precision. ``has_fma``: for ``a * b + c``, of double precision where there is that;
-    ``fma_ports`` units for it take a vector every ``fma_cycles``, and give the sum ``fma_latency`` cycles later.
-    ``has_masks``: masked loads, stores and arithmetic are as cheap as plain ones. ``has_gather``: a gather beats scalar
-    loads. ``loses_gathers``: LLVM aborts where a gather turns out to be dead (``codegen.cpu.refusals``).
-    ``has_scalef``: one instruction for ``x * 2**n`` and one for ``x - rint(x)``. ``has_round``: instructions for
-    floor, ceil, trunc, rint. ``has_f16c``: for half precision conversion. ``has_saturation``: conversions of floats
-    to integers saturate by themselves. ``has_vnni``: four bytes times four, unsigned by signed, into 32 bits;
-    ``has_i8mm``: the same of AArch64, ``has_dotprod``: its signed by signed alone.
-    ``load_ports`` take a vector from memory in a cycle each, ``issue_width`` operations begin in one, of which
-    ``ghz`` thousand millions make a second. Addresses ``set_span`` bytes apart fall into the same set of the
-    first-level cache. Caches read and write lines of ``line_bytes``. A core reads ``llc_bytes_per_cycle`` from the
-    cache behind its second-level one, and writes as many meanwhile; ``memory_gb_per_s`` from memory. Sleeping threads
-    take ``wake_us`` to begin; a loop shared among waiting ones takes ``fork_cycles`` besides its iterations.
-    ``has_prefetch``: an instruction that asks for a line ahead does something.
-    ``max_copies`` is the most copies of a loop's body that a kernel may hold.
+    For LLVM: ``features`` is its feature string; ``abi``, ``code_model``, ``relocation`` and ``attributes`` are the
+    convention of calls where the triple leaves a choice, the models of code and of relocation, and what every function
+    says of itself. ``max_copies`` is the most copies of a loop's body that a kernel may hold.
+
+    What it can do: ``has_threads``: a parallel loop may ask the thread pool. ``has_f64``: instructions for double
+    precision. ``has_fma``: for ``a * b + c``, of double precision where there is that. ``has_masks``: masked loads,
+    stores and arithmetic are as cheap as plain ones. ``has_gather``: a gather beats scalar loads. ``loses_gathers``:
+    LLVM aborts where a gather turns out to be dead (``codegen.cpu.refusals``). ``has_scalef``: one instruction for
+    ``x * 2**n`` and one for ``x - rint(x)``. ``has_round``: instructions for floor, ceil, trunc, rint. ``has_f16c``:
+    for half precision conversion. ``has_saturation``: conversions of floats to integers saturate by themselves.
+    ``has_vnni``: four bytes times four, unsigned by signed, into 32 bits; ``has_i8mm``: the same of AArch64,
+    ``has_dotprod``: its signed by signed alone. ``has_prefetch``: an instruction that asks for a line ahead does
+    something.
+
+    How fast it is, one core unless it says otherwise: ``fma_ports`` units multiply and add, each a vector in
+    ``fma_cycles``; the next multiply-add of a sum begins ``fma_latency`` cycles after the last. ``load_ports`` and
+    ``store_ports`` move a vector in ``load_cycles`` and ``store_cycles`` each. ``issue_width`` operations begin in a
+    cycle, of which ``ghz`` thousand millions make a second.
+    Caches read and write lines of ``line_bytes``; addresses ``set_span`` bytes apart fall into the same set of the
+    first-level one. A core reads ``l2_bytes_per_cycle`` from its second-level cache and ``llc_bytes_per_cycle`` from
+    the one behind it, to which it writes as many meanwhile; ``memory_gb_per_s`` from memory, and all cores together
+    ``memory_gb_per_s_all``. Sleeping threads take ``wake_us`` to begin; a loop shared among waiting ones takes
+    ``fork_cycles`` besides its iterations.
+
+    ``sources`` says where a number is from, by its name; of those that it leaves out it is assumed. ``assumed`` has
+    what choices take in place of some of them (:meth:`judged`).
     """
 
     triple: str
@@ -62,18 +90,16 @@ class Target:
     code_model: str = "default"
     relocation: str = "pic"
     attributes: str = ""
+    max_copies: int = MANY_COPIES
     pointer_bytes: int = 8
     vector_bytes: int = 16
     n_vector_registers: int = 16
+    n_mask_registers: int = 0
+    n_general_registers: int = 16
+
     has_threads: bool = True
     has_f64: bool = True
     has_fma: bool = False
-    fma_ports: int = 2
-    fma_cycles: int = 1
-    fma_latency: int = 4
-    load_ports: int = 2
-    issue_width: float = 4.0
-    ghz: float = 2.5
     has_masks: bool = False
     has_gather: bool = False
     loses_gathers: bool = False
@@ -86,19 +112,35 @@ class Target:
     has_dotprod: bool = False
     has_i8mm: bool = False
     has_prefetch: bool = True
+
+    n_cores: int = 1
+    fma_ports: int = 2
+    fma_cycles: int = 1
+    fma_latency: float = 4
+    load_ports: int = 2
+    load_cycles: int = 1
+    store_ports: int = 1
+    store_cycles: int = 1
+    issue_width: float = 4.0
+    ghz: float = 2.5
     l1_bytes: int = 32 << 10
-    l2_bytes: int = 256 << 10
-    llc_bytes: int = 8 << 20
     set_span: int = 4096
+    l2_bytes: int = 256 << 10
+    l2_ways: int = 8
+    llc_bytes: int = 8 << 20
+    llc_ways: int = 16
     line_bytes: int = 64
+    l2_bytes_per_cycle: float = 64.0
     llc_bytes_per_cycle: float = 8.0
     memory_gb_per_s: float = 11.25
+    memory_gb_per_s_all: float = 22.5
     wake_us: float = 8.0
     fork_cycles: float = 1500.0
-    n_cores: int = 1
-    max_copies: int = MANY_COPIES
+
     name: str = ""
     aliases: tuple[str, ...] = ()
+    sources: tuple[tuple[str, str], ...] = ()
+    assumed: tuple[tuple[str, float], ...] = ()
 
     @staticmethod
     def parse(name: str) -> Target:
@@ -126,8 +168,31 @@ class Target:
             machine = x86.from_features(_TABLE, cpu, features.flatten(), flags)
         else:
             machine = Target(llvm.get_default_triple(), cpu, features.flatten(), has_fma=True, has_round=True)
-        l1, l2, llc = _host_caches(machine)
-        return replace(machine, name="native", n_cores=available_cpus(), l1_bytes=l1, l2_bytes=l2, llc_bytes=llc)
+        row = _TABLE.get(cpu, machine)
+        own = {*UNREAD, *LISTED} - ({*OF_THE_WIDTH} if row.vector_bytes != machine.vector_bytes else set())
+        for number, source in row.sources:
+            if number in own:
+                machine = machine.known(source, **{number: getattr(row, number)})
+        return replace(machine.known(SYSTEM, **_host_caches()), name="native", n_cores=available_cpus())
+
+    def known(self, source: str, **numbers: float) -> Target:
+        """The same machine with ``numbers`` that ``source`` gives: a document that a reader can open, or a measurement.
+
+        Those that choices do not read yet (``UNREAD``) keep what they were for :meth:`judged`.
+        """
+        kept = {name: getattr(self, name) for name in numbers if name in UNREAD} | dict(self.assumed)
+        sources = dict(self.sources) | dict.fromkeys(numbers, source)
+        changes: dict[str, Any] = {**numbers, "sources": tuple(sources.items()), "assumed": tuple(kept.items())}
+        return replace(self, **changes)
+
+    def judged(self) -> Target:
+        """The machine that choices are made for: where its own numbers are not read yet, with those of its family."""
+        changes: dict[str, Any] = dict(self.assumed)
+        return replace(self, **changes, assumed=(), sources=())
+
+    def source_of(self, number: str) -> str:
+        """Where a number is from: a document, a measurement, or that it is assumed."""
+        return dict(self.sources).get(number, ASSUMED)
 
     def for_size(self) -> Target:
         """The same machine with small code: one thread, few copies of loops' bodies, short instructions."""
@@ -142,6 +207,16 @@ class Target:
     def multiplies(self) -> int:
         """How many f32 a core multiplies and adds in a cycle."""
         return self.lanes(f32) * self.fma_ports // self.fma_cycles
+
+    @property
+    def load_bytes_per_cycle(self) -> float:
+        """What a core reads from its first-level cache."""
+        return self.vector_bytes * self.load_ports / self.load_cycles
+
+    @property
+    def store_bytes_per_cycle(self) -> float:
+        """What a core writes to its first-level cache."""
+        return self.vector_bytes * self.store_ports / self.store_cycles
 
     def line(self, dtype: DType) -> int:
         """How many elements of ``dtype`` a line of a cache holds (at least 1)."""
@@ -208,8 +283,8 @@ def _on_other_system(name: str) -> Target | None:
     return None if machine is None or triple is None else replace(machine, triple=triple)
 
 
-def _host_caches(fallback: Target) -> tuple[int, int, int]:
-    """L1 data, L2 and last-level cache in bytes."""
+def _host_caches() -> dict[str, int]:
+    """First-level, second-level and last cache in bytes, as far as the system tells."""
     sizes = cache_sizes()
-    l1, l2 = sizes.get(1, fallback.l1_bytes), sizes.get(2, fallback.l2_bytes)
-    return l1, l2, sizes[max(sizes)] if sizes else fallback.llc_bytes
+    found = {"l1_bytes": sizes.get(1), "l2_bytes": sizes.get(2), "llc_bytes": sizes[max(sizes)] if sizes else None}
+    return {name: n_bytes for name, n_bytes in found.items() if n_bytes is not None}

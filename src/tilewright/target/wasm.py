@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tilewright.target.sources import INSTRUCTION_SET
+
 if TYPE_CHECKING:
     from tilewright.target.target import Target
 
@@ -23,5 +25,5 @@ def machines(unknown: Target) -> dict[str, Target]:
         "wasm32-simd128": replace(
             unknown, triple="wasm32-unknown-unknown", cpu="generic", features=_FEATURES, relocation="static",
             pointer_bytes=4, has_threads=False, has_round=True, aliases=("wasm32", "wasm"),
-        ),
+        ).known(INSTRUCTION_SET, vector_bytes=16),
     }  # fmt: skip

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Set
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tilewright.target.sources import AMD_ZEN3, AMD_ZEN4, AMD_ZEN5, INSTRUCTION_SET, INTEL, UOPS
+
 if TYPE_CHECKING:
     from tilewright.target.target import Target
 
@@ -18,36 +20,87 @@ TRIPLE = "x86_64-unknown-linux-gnu"
 
 def machines(unknown: Target) -> dict[str, Target]:
     """Each machine by name: what is ``unknown`` with what is known."""
-    sse2 = replace(unknown, triple=TRIPLE, cpu="x86-64", fma_ports=1, has_saturation=False)
-    avx2 = replace(sse2, cpu="haswell", vector_bytes=32, has_fma=True, fma_ports=2, has_round=True, has_f16c=True)
+    sse2 = replace(unknown, triple=TRIPLE, cpu="x86-64", fma_ports=1, has_saturation=False).known(
+        INSTRUCTION_SET, vector_bytes=16, n_vector_registers=16, n_mask_registers=0, n_general_registers=16
+    )
+    avx2 = replace(sse2, cpu="haswell", has_fma=True, fma_ports=2, has_round=True, has_f16c=True).known(
+        INSTRUCTION_SET, vector_bytes=32
+    )
     avx512 = replace(
-        unknown,
-        triple=TRIPLE,
+        avx2,
         cpu="skylake-avx512",
-        vector_bytes=64,
-        n_vector_registers=32,
-        has_fma=True,
         has_masks=True,
         has_gather=True,
         has_scalef=True,
-        has_round=True,
-        has_f16c=True,
-        has_saturation=False,
         l2_bytes=1 << 20,
         llc_bytes=32 << 20,
-    )
-
+    ).known(INSTRUCTION_SET, vector_bytes=64, n_vector_registers=32, n_mask_registers=8)
+    vnni = replace(avx512, has_vnni=True)
     return {
         "x86-64": replace(sse2, aliases=("sse2",)),
         "x86-64-v2": replace(sse2, cpu="x86-64-v2", has_round=True, aliases=("nehalem",)),
-        "x86-64-v3": replace(avx2, aliases=("haswell", "avx2")),
-        "x86-64-v4": replace(avx512, aliases=("skylake-avx512", "avx512")),
-        "cascadelake": replace(avx512, cpu="cascadelake", has_vnni=True),
-        "sapphirerapids": replace(
-            avx512, cpu="sapphirerapids", has_vnni=True, has_bf16=True, l1_bytes=48 << 10, l2_bytes=2 << 20
-        ),
-        "znver4": replace(avx512, cpu="znver4", fma_cycles=2, has_vnni=True, has_bf16=True),
-        "znver5": replace(avx512, cpu="znver5", has_vnni=True, has_bf16=True, l1_bytes=48 << 10),
+        "x86-64-v3": replace(avx2, aliases=("avx2",)),
+        "x86-64-v4": replace(avx512, aliases=("avx512",)),
+        **_of_intel(avx2, avx512, vnni),
+        **_of_amd(avx2, replace(vnni, has_bf16=True)),
+    }
+
+
+def _of_intel(avx2: Target, avx512: Target, vnni: Target) -> dict[str, Target]:
+    """Ports move what the manual calls their width in a cycle; a vector of 64 bytes is stored by two of 32."""
+    haswell = avx2.known(
+        INTEL.format("Haswell"), issue_width=4, load_ports=2, load_cycles=1, store_ports=1, store_cycles=1,
+        l1_bytes=32 << 10, set_span=4 << 10, l2_bytes=256 << 10, l2_ways=8, line_bytes=64, l2_bytes_per_cycle=64,
+    ).known(UOPS.format("YMM"), fma_ports=2, fma_cycles=1, fma_latency=5)  # fmt: skip
+    golden_cove = avx2.known(
+        INTEL.format("Golden Cove"), issue_width=6, load_ports=3, load_cycles=1, store_ports=2, store_cycles=1,
+        l1_bytes=48 << 10, set_span=4 << 10, l2_bytes=1280 << 10, l2_ways=10, line_bytes=64, l2_bytes_per_cycle=64,
+    ).known(UOPS.format("YMM"), fma_ports=2, fma_cycles=1, fma_latency=4)  # fmt: skip
+    wide = {"load_ports": 2, "load_cycles": 1, "store_ports": 1, "store_cycles": 1, "set_span": 4 << 10}
+    skylake = avx512.known(
+        INTEL.format("Skylake Server"), **wide, issue_width=4, l1_bytes=32 << 10, l2_bytes=1 << 20, l2_ways=16,
+        llc_ways=11, line_bytes=64, l2_bytes_per_cycle=64, llc_bytes_per_cycle=16,
+    ).known(UOPS.format("ZMM"), fma_ports=2, fma_cycles=1, fma_latency=4)  # fmt: skip
+    icelake = vnni.known(
+        INTEL.format("Ice Lake"), **wide, issue_width=5, l1_bytes=48 << 10, l2_bytes=1280 << 10, l2_ways=20,
+        llc_ways=12, line_bytes=64, l2_bytes_per_cycle=64,
+    ).known(UOPS.format("ZMM"), fma_ports=2, fma_cycles=1, fma_latency=4)  # fmt: skip
+    sapphire = vnni.known(
+        INTEL.format("Golden Cove"), **wide, issue_width=6, l1_bytes=48 << 10, l2_bytes=2 << 20, l2_ways=16,
+        llc_ways=15, line_bytes=64, l2_bytes_per_cycle=64,
+    ).known(UOPS.format("ZMM"), fma_ports=2, fma_cycles=1, fma_latency=4)  # fmt: skip
+    return {
+        "haswell": haswell,
+        "alderlake": replace(golden_cove, cpu="alderlake"),
+        "skylake-avx512": skylake,
+        "cascadelake": replace(skylake, cpu="cascadelake", has_vnni=True),
+        "icelake-server": replace(icelake, cpu="icelake-server", aliases=("icelake",)),
+        "sapphirerapids": replace(sapphire, cpu="sapphirerapids", has_bf16=True),
+    }
+
+
+def _of_amd(avx2: Target, avx512: Target) -> dict[str, Target]:
+    """Zen 4 takes vectors of 64 bytes through units of 32, in two cycles."""
+    zen = {"load_ports": 2, "store_ports": 1, "set_span": 4 << 10, "line_bytes": 64, "llc_bytes": 32 << 20,
+           "llc_ways": 16, "fma_ports": 2, "fma_latency": 4}  # fmt: skip
+    whole = {"fma_cycles": 1, "load_cycles": 1, "store_cycles": 1}
+    halves = dict.fromkeys(whole, 2)
+    zen3 = avx2.known(
+        AMD_ZEN3, **zen, **whole, issue_width=6,
+        l1_bytes=32 << 10, l2_bytes=512 << 10, l2_ways=8, l2_bytes_per_cycle=32,
+    )  # fmt: skip
+    zen4 = avx512.known(
+        AMD_ZEN4, **zen, **halves, issue_width=6,
+        l1_bytes=32 << 10, l2_bytes=1 << 20, l2_ways=8, l2_bytes_per_cycle=32,
+    )  # fmt: skip
+    zen5 = avx512.known(
+        AMD_ZEN5, **zen, **whole, issue_width=8,
+        l1_bytes=48 << 10, l2_bytes=1 << 20, l2_ways=16, l2_bytes_per_cycle=64,
+    )  # fmt: skip
+    return {
+        "znver3": replace(zen3, cpu="znver3"),
+        "znver4": replace(zen4, cpu="znver4"),
+        "znver5": replace(zen5, cpu="znver5"),
     }
 
 
@@ -88,13 +141,16 @@ NEEDS: dict[str, dict[str, int]] = {"x86-64": {}, "x86-64-v2": _V2, "haswell": _
 """By CPU, the bits of each word that its code relies on: the psABI's levels. v2: SSE3, SSSE3, CMPXCHG16B, SSE4.1,
 SSE4.2, POPCNT, LAHF. v3: FMA, MOVBE, XSAVE, AVX, F16C, BMI1, AVX2, BMI2, LZCNT. v4: AVX-512 F, DQ, CD, BW, VL."""
 _NEWER = ("avx512vbmi", "avx512vbmi2", "gfni", "avx512bitalg", "avx512vpopcntdq", "avx512ifma", "avx512bf16")
-_BEYOND_V4 = {
+_BEYOND: dict[str, tuple[str, ...]] = {
+    "znver3": (),
+    "alderlake": ("gfni", "avxvnni"),
     "cascadelake": ("avx512vnni",),
+    "icelake-server": ("avx512vnni", *_NEWER[:-1]),
     "sapphirerapids": ("avx512vnni", *_NEWER, "avx512fp16", "avxvnni"),
     "znver4": ("avx512vnni", *_NEWER),
     "znver5": ("avx512vnni", *_NEWER, "avxvnni", "avx512vp2intersect"),
 }
-"""What LLVM takes these CPUs to have besides level 4."""
+"""What LLVM takes these CPUs to have besides level 4, or level 3 where that is no AVX-512."""
 LEVELS = ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4")
 
 
@@ -103,8 +159,10 @@ def needs_of(cpu: str, on: Set[str], off: Set[str] = frozenset()) -> dict[str, i
 
     A virtual machine may hide what its CPU has: LLVM names the CPU and switches those features off.
     """
-    needs = dict(NEEDS.get(cpu, _V4 if cpu in _BEYOND_V4 else {}))
-    asked = (on | set(_BEYOND_V4.get(cpu, ()))) - off
+    beyond = _BEYOND.get(cpu, ())
+    level = {} if cpu not in _BEYOND else _V4 if "avx512vnni" in beyond else _V3
+    needs = dict(NEEDS.get(cpu, level))
+    asked = (on | set(beyond)) - off
     for word, bits in _FEATURES.items():
         wanted, hidden = (_bits(*(bit for name, bit in bits.items() if name in names)) for names in (asked, off))
         needs[word] = (needs.get(word, 0) | wanted) & ~hidden

@@ -74,7 +74,7 @@ def tune(
     """
     _check(graph, options)
     n_threads = threads or default_threads()
-    kernels = optimise_and_split(graph, options, Target.parse(options.target), Clock()).kernels
+    kernels = optimise_and_split(graph, options, Target.parse(options.target).judged(), Clock()).kernels
     best = dict(kernels.schedules)
 
     def counted(chosen: Mapping[str, Schedule]) -> _Counted:
