@@ -26,6 +26,7 @@ from tilewright.integrations.torch_compile.arguments import argument_names, name
 from tilewright.integrations.torch_compile.capture import watch
 from tilewright.integrations.torch_compile.faults import Faults, InternalError, first_line
 from tilewright.integrations.torch_compile.flex import spell_out_attention
+from tilewright.integrations.torch_compile.gradients import GRADIENTS
 from tilewright.integrations.torch_compile.plan import (
     Execute,
     OnFallback,
@@ -166,6 +167,9 @@ def _decompositions() -> dict[Any, Any]:
         table[torch.ops.torch_nn._linear_cross_entropy_batch_chunked_no_reduction.default] = _linear_cross_entropies
     table = {op: f for op, f in table.items() if _name(op) not in CONVERTERS or _name(op) in TRAINING_ONLY}
     table[torch.ops.aten.unique_consecutive.default] = _unique_consecutive
+    for name, how in GRADIENTS.items():
+        packet, overload = name.split(".")
+        table[getattr(getattr(torch.ops.aten, packet), overload)] = how
     return table
 
 

@@ -277,6 +277,7 @@ def _embedding_bag(c: Call) -> Result:
         bags, marks = (reshape(b, x, (n, step, x.shape[1])) for x in (rows, kept))
         found = b(ops.reduce_max if name == "amax" else ops.reduce_sum, bags, axes=(1,), keepdims=False)
         counts = b(ops.reduce_sum, marks, axes=(1,), keepdims=False)
+        owner = reshape(b, expand(b, reshape(b, b(ops.iota, extent=n, dtype=i64), (n, 1)), (n, step)), (n * step,))
     else:
         starts = slice_axis(b, offsets, 0, 0, n)
         owner = counted(b, starts, b(ops.iota, extent=rows.shape[0], dtype=i64), True)
@@ -286,7 +287,26 @@ def _embedding_bag(c: Call) -> Result:
     is_empty = b(ops.eq, counts, b.const(0, weight.dtype))
     if name == "mean":
         found = b(ops.div, found, b(ops.where, is_empty, b.const(1, weight.dtype), counts))
-    return b(ops.where, is_empty, b.const(0, weight.dtype), found), None, None, None
+    result = b(ops.where, is_empty, b.const(0, weight.dtype), found)
+    if c.name.endswith("forward_only.default"):
+        return result, None, None, None
+    sizes, places = c.results[2], c.results[3]  # what a backward call takes
+    assert sizes is not None and places is not None
+    kept_each = cast(b, reshape(b, counts, (n,)), sizes.dtype)
+    if name != "amax":
+        return result, None, kept_each, None
+    return result, None, kept_each, cast(b, _greatest(b, rows, found, indices, owner), places.dtype)
+
+
+def _greatest(b: Builder, rows: Node, found: Node, indices: Node, owner: Node) -> Node:
+    """The row of the table from which each bag's greatest elements come, the first of equals; 0 for an empty bag."""
+    n, none = found.shape[0], rows.shape[0]
+    is_greatest = b(ops.eq, rows, b(ops.gather, found, owner, axis=0))
+    place = reshape(b, b(ops.iota, extent=none, dtype=i64), (none, 1))
+    place = b(ops.where, is_greatest, place, as_node(b, none, i64))
+    first = _folded(b, place, owner, n, "amin", as_node(b, none, i64))
+    padded = b(ops.concat, indices, b(ops.full, value=0, dtype=i64, shape=(1,)), axis=0)
+    return b(ops.gather, padded, first, axis=0)
 
 
 def _embedding_renorm(c: Call) -> Node:
