@@ -72,6 +72,17 @@ def bags(draw: st.DrawFn) -> Case:
 
 
 @st.composite
+def determinants(draw: st.DrawFn) -> Case:
+    """Of matrices that lie by rows, and by columns: PyTorch hands factors of one or of its transpose on."""
+    n = draw(st.integers(1, 5))
+    x = numbers(draw, *(draw(st.integers(1, 3)) for _ in range(draw(st.integers(0, 2)))), n, n)
+    if draw(st.booleans()):
+        x = x.detach().mT.contiguous().mT.requires_grad_()
+    function = draw(st.sampled_from([torch.linalg.det, torch.logdet, lambda x: torch.linalg.slogdet(x)[1]]))
+    return function, [x]
+
+
+@st.composite
 def copies(draw: st.DrawFn) -> Case:
     """Edges repeated, or cut off; elements laid where a mask is true; weights of a direction and a length."""
     kind, dtype = draw(st.sampled_from(["pad", "scatter", "weight"])), draw(DTYPES)
@@ -89,7 +100,8 @@ def copies(draw: st.DrawFn) -> Case:
     return lambda v, g: torch._weight_norm(v, g, axis), [x, lengths]
 
 
-FAMILIES = {"samplings": samplings, "distances": distances, "bags": bags, "copies": copies}
+FAMILIES = {"samplings": samplings, "distances": distances, "bags": bags, "determinants": determinants,
+            "copies": copies}  # fmt: skip
 
 
 @pytest.mark.parametrize("family", FAMILIES)

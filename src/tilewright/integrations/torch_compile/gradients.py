@@ -1,7 +1,8 @@
 """Gradients by PyTorch's own calls, for ATen's backward calls that PyTorch does not take apart.
 
-In: the arguments of such a call. Out: ``GRADIENTS``, decompositions by the names of overloads. Not its business:
-gradients that need a form of their own (``torch.aten.backward``, ``torch.aten.pool_backward``).
+In: the arguments of such a call. Out: ``GRADIENTS``, decompositions by the names of overloads; among them forward calls
+whose results mean to a backward call what depends on strides. Not its business: gradients that need a form of their own
+(``torch.aten.backward``, ``torch.aten.pool_backward``).
 """
 
 from __future__ import annotations
@@ -54,6 +55,34 @@ def _pdist_backward(grad: Tensor, x: Tensor, p: float, distance: Tensor) -> Any:
     left, right = torch.triu_indices(x.shape[0], x.shape[0], 1, device=x.device)
     found = _by_difference(grad, x[left] - x[right], distance, p)
     return torch.zeros_like(x).index_add(0, left, found).index_add(0, right, -found)
+
+
+# --- determinants ---------------------------------------------------------------------------------------------------
+
+
+def _factors(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Factors and pivots as backward calls take them, which for a contiguous real matrix are its transpose's, and 1 or
+    -1 by the number of rows that were swapped."""
+    import torch
+
+    made, pivots, _ = torch.linalg.lu_factor_ex(x.mT if x.is_contiguous() else x)
+    own = torch.arange(1, x.shape[-1] + 1, dtype=pivots.dtype, device=x.device)
+    return made, pivots, torch.where(pivots == own, 1.0, -1.0).to(x.dtype).prod(-1)
+
+
+def _det(x: Tensor) -> Any:
+    if x.is_complex():
+        return NotImplemented
+    made, pivots, parity = _factors(x)
+    return made.diagonal(0, -2, -1).prod(-1) * parity, made, pivots
+
+
+def _slogdet(x: Tensor) -> Any:
+    if x.is_complex():
+        return NotImplemented
+    made, pivots, parity = _factors(x)
+    diagonal = made.diagonal(0, -2, -1)
+    return diagonal.sign().prod(-1) * parity, diagonal.abs().log().sum(-1), made, pivots
 
 
 # --- copies and scales ----------------------------------------------------------------------------------------------
@@ -246,6 +275,8 @@ def _grid_sampler_backward(
 
 
 GRADIENTS: Mapping[str, Callable[..., Any]] = {
+    "_linalg_det.default": _det,
+    "_linalg_slogdet.default": _slogdet,
     **{f"replication_pad{n}d_backward.default": _replication_pad_backward for n in (1, 2, 3)},
     "masked_scatter_backward.default": _masked_scatter_backward,
     "rrelu_with_noise_backward.default": _rrelu_backward,
