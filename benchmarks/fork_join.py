@@ -21,24 +21,8 @@ import time
 
 import numpy as np
 
+from tilewright.codegen.cpu.calibrate import MEETING
 from tilewright.runtime.cpu.linker import LinkedLibrary, compile_ir, link
-
-MEETING = """
-define internal void @meeting(ptr %ctx, i64 %task) {
-entry:
-  %at = getelementptr i64, ptr %ctx, i64 8
-  %n = load i64, ptr %at
-  atomicrmw add ptr %ctx, i64 1 seq_cst
-  br label %wait
-wait:
-  %begun = load atomic i64, ptr %ctx seq_cst, align 8
-  %all = icmp sge i64 %begun, %n
-  br i1 %all, label %end, label %wait
-end:
-  ret void
-}
-"""
-"""A task that waits until all have begun: word 0 of its context counts them, word 8 (the next line) holds how many."""
 
 IR = (
     MEETING

@@ -14,6 +14,7 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 
 import tilewright
+from tilewright.cli import machines
 from tilewright.cli.main import main
 from tilewright.frontend.onnx.table import CONVERTERS
 
@@ -311,6 +312,28 @@ def test_doctor_measures_this_machine(cli: Cli) -> None:
     facts = json.loads(cli("doctor", "--json").out)
     assert facts["tilewright"] == tilewright.__version__
     assert facts["fma_gflops"] > 0 and facts["read_gb_per_s"] > 0 and facts["cores"] >= facts["threads"] >= 1
+
+
+def test_doctor_keeps_what_it_measures(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machines, "measure_numbers", lambda target: {"ghz": 3.125, "l2_store_bytes_per_cycle": 17.0})
+    assert json.loads(cli("doctor", "--json").out)["calibrated"] is False
+    made = json.loads(cli("doctor", "--calibrate", "--json").out)
+    ghz, stores = made["numbers"]
+    assert (ghz["measured"], ghz["unit"], ghz["record"]) == (3.125, "GHz", 2.5) and stores["record"] is None
+    assert "3.125" in cli("doctor", "--calibrate").out
+    shown = {n["number"]: n for n in json.loads(cli("targets", "native", "--json").out)["numbers"]}
+    assert shown["ghz"]["value"] == 3.125 and shown["ghz"]["source"] == "measured here"
+    assert json.loads(cli("doctor", "--json").out)["calibrated"] is True
+
+    Path(made["file"]).write_text("{")
+    ran = cli("doctor", "--json")
+    assert ran.code == 0 and json.loads(ran.out)["calibrated"] is False
+    assert "[TW0403]" in ran.err and "doctor --calibrate" in ran.err
+
+    monkeypatch.setenv("TILEWRIGHT_CACHE", "off")
+    assert "not kept: the cache is turned off" in cli("doctor", "--calibrate").out
+    ran = cli("doctor", "--calibrate=yes")
+    assert ran.code == 2 and "--calibrate" in ran.err
 
 
 # --- ir -------------------------------------------------------------------------------------------------------------

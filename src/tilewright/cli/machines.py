@@ -13,8 +13,13 @@ import typer
 
 from tilewright.cli import show
 from tilewright.cli.compile_run import Json
+from tilewright.codegen.cpu.calibrate import calibrate as measure_numbers
 from tilewright.codegen.cpu.peak import measure_peak
+from tilewright.runtime.cache import Cache
 from tilewright.runtime.threads import default_threads
+from tilewright.target.calibration import RATES, store_calibration, stored_calibration, with_measured
+from tilewright.target.errors import CalibrationError
+from tilewright.target.sources import MEASURED
 from tilewright.target.target import NUMBERS, Target, named_targets
 
 CAPABILITIES = ("fma", "masks", "f16c", "bf16", "vnni")
@@ -33,7 +38,7 @@ def targets_command(
 ) -> None:
     """List the machines that --target knows, or one's numbers."""
     if name is not None:
-        _show_numbers(Target.parse(name), json)
+        _show_numbers(_this_machine() if name == "native" else Target.parse(name), json)
         return
     rows = [_target_row(t) for t in (Target.host(), *named_targets())]
     if json:
@@ -68,9 +73,17 @@ def _show_numbers(target: Target, json: bool) -> None:
     show.table(title, ("number", "value", "unit", "source"), [list(r.values()) for r in rows])
 
 
-def doctor_command(json: Json = False) -> None:
+def doctor_command(
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate", help="Measure clock, FMA, caches, memory and forks, and keep the numbers.")
+    ] = False,
+    json: Json = False,
+) -> None:
     """Show this machine: cores, FMA peak, bandwidth, versions."""
-    target = Target.host()
+    if calibrate:
+        _calibrate(json)
+        return
+    target = _this_machine()
     peak = measure_peak(target)
     facts = {
         "tilewright": version("tilewright"),
@@ -84,6 +97,7 @@ def doctor_command(json: Json = False) -> None:
         "threads": default_threads(),
         "fma_gflops": round(peak.fma_gflops, 1),
         "read_gb_per_s": round(peak.read_gb_per_s, 1),
+        "calibrated": target.source_of("ghz") == MEASURED,
         **{name: _version(name) for name in PACKAGES},
     }
     if json:
@@ -91,8 +105,39 @@ def doctor_command(json: Json = False) -> None:
         return
     titles = {"fma_gflops": "fma peak of a core", "read_gb_per_s": "memory reads of a core"}
     units = {"fma_gflops": "GFLOP/s", "read_gb_per_s": "GB/s"}
-    rows = [(titles.get(k, k), f"{v} {units[k]}" if k in units else str(v)) for k, v in facts.items()]
+    words = {True: "yes", False: "no: tilewright doctor --calibrate"}
+    shown = {**facts, "calibrated": words[bool(facts["calibrated"])]}
+    rows = [(titles.get(k, k), f"{v} {units[k]}" if k in units else str(v)) for k, v in shown.items()]
     show.table("this machine", ("what", "value"), rows)
+
+
+def _calibrate(json: bool) -> None:
+    """Measure, keep, and show what the record said beside what was measured."""
+    target, cache = Target.host(), Cache()
+    numbers = measure_numbers(target)
+    path = None if cache.problem or cache.directory is None else store_calibration(target, cache.directory, numbers)
+    rows = [
+        {"number": name, "record": getattr(target, name, None), "measured": measured, "unit": RATES[name],
+         "source of the record's": target.source_of(name) if name in NUMBERS else ""}
+        for name, measured in numbers.items()
+    ]  # fmt: skip
+    if json:
+        show.emit_json({"cpu": target.cpu, "file": path, "problem": cache.problem, "numbers": rows})
+        return
+    show.table(f"{target.cpu}, measured", list(rows[0]), [list(r.values()) for r in rows])
+    show.line(f"not kept: {cache.problem}" if path is None else f"kept in {path}")
+
+
+def _this_machine() -> Target:
+    """The host's record with what was measured of it; a file that can't be used is a warning."""
+    target, cache = Target.host(), Cache()
+    if cache.problem or cache.directory is None:
+        return target
+    try:
+        return with_measured(target, stored_calibration(target, cache.directory))
+    except CalibrationError as error:
+        typer.echo(f"warning: {error}", err=True)
+        return target
 
 
 def _version(package: str) -> str:

@@ -6,6 +6,7 @@ Not its business: choosing a target for new code (the compiler's).
 
 from __future__ import annotations
 
+import platform
 from functools import lru_cache
 from pathlib import Path
 
@@ -51,6 +52,16 @@ def machine_text() -> str:
     features = llvm.get_host_cpu_features().flatten()
     known = [llvm.get_process_triple(), llvm.get_host_cpu_name(), features, available_cpus()]
     return repr([*known, sorted(cache_sizes().items())])
+
+
+@lru_cache(1)
+def cpu_model() -> str:
+    """The CPU's name as its maker writes it, as Linux or the system tells it; may be empty."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().split("\n")
+    except OSError:
+        return platform.processor()
+    return next((x.partition(":")[2].strip() for x in lines if x.startswith("model name")), platform.processor())
 
 
 def cache_sizes() -> dict[int, int]:

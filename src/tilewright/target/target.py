@@ -171,16 +171,16 @@ class Target:
         row = _TABLE.get(cpu, machine)
         own = {*UNREAD, *LISTED} - ({*OF_THE_WIDTH} if row.vector_bytes != machine.vector_bytes else set())
         for number, source in row.sources:
-            if number in own:
+            if number in own or getattr(row, number) == getattr(machine, number):
                 machine = machine.known(source, **{number: getattr(row, number)})
         return replace(machine.known(SYSTEM, **_host_caches()), name="native", n_cores=available_cpus())
 
     def known(self, source: str, **numbers: float) -> Target:
         """The same machine with ``numbers`` that ``source`` gives: a document that a reader can open, or a measurement.
 
-        Those that choices do not read yet (``UNREAD``) keep what they were for :meth:`judged`.
+        Those that choices do not read yet (``UNREAD``) or at all keep what they were for :meth:`judged`.
         """
-        kept = {name: getattr(self, name) for name in numbers if name in UNREAD} | dict(self.assumed)
+        kept = {name: getattr(self, name) for name in numbers if name in (*UNREAD, *LISTED)} | dict(self.assumed)
         sources = dict(self.sources) | dict.fromkeys(numbers, source)
         changes: dict[str, Any] = {**numbers, "sources": tuple(sources.items()), "assumed": tuple(kept.items())}
         return replace(self, **changes)
@@ -207,6 +207,11 @@ class Target:
     def multiplies(self) -> int:
         """How many f32 a core multiplies and adds in a cycle."""
         return self.lanes(f32) * self.fma_ports // self.fma_cycles
+
+    @property
+    def fmas_per_cycle(self) -> float:
+        """How many vectors a core multiplies and adds in a cycle."""
+        return self.fma_ports / self.fma_cycles
 
     @property
     def load_bytes_per_cycle(self) -> float:

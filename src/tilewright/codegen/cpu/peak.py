@@ -61,13 +61,13 @@ class PeakMeter:
     def fma_gflops(self, seconds: float = 0.02) -> float:
         """fp32 multiply-adds on registers, two operations each (multiply and add where there is no fused one)."""
         flops = 2.0 * self.accumulators * self.lanes * _ITERATIONS
-        return flops / _best(lambda: self._fma(self._seed.ctypes.data, _ITERATIONS), seconds) / 1e9
+        return flops / best_seconds(lambda: self._fma(self._seed.ctypes.data, _ITERATIONS), seconds) / 1e9
 
     def read_gb_per_s(self, n_bytes: int = _READ_BYTES, seconds: float = 0.1) -> float:
         """Reading ``n_bytes`` in order, again and again: from memory when they exceed the caches."""
         data: np.ndarray[Any, np.dtype[np.uint8]] = np.ones(n_bytes + 64, np.uint8)
         start, block = -(-data.ctypes.data // 64) * 64, 8 * self.target.vector_bytes
-        return n_bytes / _best(lambda: self._read(start, n_bytes // block), seconds) / 1e9
+        return n_bytes / best_seconds(lambda: self._read(start, n_bytes // block), seconds) / 1e9
 
     def ticks_per_second(self, seconds: float = 0.02) -> float:
         """The rate of the counter that profiling code reads (on x86 the time-stamp counter)."""
@@ -121,7 +121,8 @@ def measure_peak(target: Target | None = None) -> Peak:
     return PeakMeter(target or Target.host()).measure()
 
 
-def _best(run: Callable[[], None], seconds: float) -> float:
+def best_seconds(run: Callable[[], object], seconds: float) -> float:
+    """The least time of a call, of as many as begin within ``seconds``; at least one, besides the first."""
     run()
     best, stop = float("inf"), time.perf_counter() + seconds
     while time.perf_counter() < stop or best == float("inf"):
