@@ -26,7 +26,7 @@ IMPORT = "import time; s = time.perf_counter(); import tilewright; print(time.pe
 def ours(path: Path, cache: Path) -> dict[str, dict[str, float]]:
     """Seconds of a cold compile per stage, and of a second compile of the same file."""
     import tilewright
-    from tilewright.build import driver
+    from tilewright.build import driver, texts
     from tilewright.runtime.cache import Cache
     from tilewright.runtime.python.model import LoadedModel
 
@@ -36,7 +36,7 @@ def ours(path: Path, cache: Path) -> dict[str, dict[str, float]]:
     model = driver.compile(path, cache=False)
     result["cold"] = {"total": time.perf_counter() - start, **model.report()["seconds"]}
     store = Cache(cache)
-    store.put_artifact("key", driver.build(driver.read_graph(path), Options(), Clock()))
+    store.put_artifact("key", driver.build(texts.read_graph(path), Options(), Clock()))
     start = time.perf_counter()
     found = store.get_artifact("key")
     assert found is not None

@@ -21,7 +21,7 @@ from contractions import contraction
 from edges import edge_graph
 from graphs import RandomGraph, random_graph
 from networks import network
-from tilewright.build import driver, kernels
+from tilewright.build import assemble, driver, kernels, keys
 from tilewright.choose.default import RULE_BROKE, Scheduled
 from tilewright.codegen.cpu.llvm import Emitted
 from tilewright.core.graph import Graph
@@ -88,7 +88,7 @@ def same_at_levels_1_and_2(graph: Graph) -> bool:
     """Do both levels' passes give one graph? Then all else that the compiler does is the same too."""
     if any(Trait.CONTROL in n.op.traits for n in graph.nodes()):
         return False
-    one, two = (driver.graph_key(run_pipeline(graph, passes_for(level))) for level in (1, 2))
+    one, two = (keys.graph_key(run_pipeline(graph, passes_for(level))) for level in (1, 2))
     return one == two
 
 
@@ -128,7 +128,7 @@ def kernels_shared() -> Iterator[None]:
         return _TEXTS[key]
 
     once = {"schedule_with_steps": schedule_once, "emit": emit_once, "compile_text": _compiled_once}
-    with mock.patch.multiple(kernels, **once), mock.patch.object(driver, "compile_text", _compiled_once):
+    with mock.patch.multiple(kernels, **once), mock.patch.object(assemble, "compile_text", _compiled_once):
         yield
 
 

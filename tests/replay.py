@@ -111,7 +111,7 @@ def quick_targets(name: str, targets: Sequence[str]) -> tuple[str, ...]:
 
 def pieces(graph: object, target: str) -> Pieces:
     """Everything that the compiler decides about a graph before LLVM sees it."""
-    from tilewright.build.driver import optimise_and_split
+    from tilewright.build.kernels import optimise_and_split
     from tilewright.build.options import Clock, Options
     from tilewright.tile.schedule.book import schedule_text
 

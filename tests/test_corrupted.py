@@ -9,7 +9,7 @@ import pytest
 
 from corrupted import Corrupted, corrupted_graphs, corrupted_kernels
 from nests import NESTS
-from tilewright.build.driver import optimise_and_split
+from tilewright.build.kernels import optimise_and_split
 from tilewright.build.options import Clock, Options
 from tilewright.core.diag import VerifyError
 from tilewright.core.graph import Graph

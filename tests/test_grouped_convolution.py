@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tilewright import ops
-from tilewright.build import driver
+from tilewright.build import driver, texts
 from tilewright.build.options import Options
 from tilewright.choose.normalize import normalize
 from tilewright.core import types
@@ -65,23 +65,23 @@ def test_groups_of_every_size(target, precision, error, c_in, c_out, groups, siz
 
 @pytest.mark.parametrize("per_group", [4, 8, 16])
 def test_whole_groups_are_shuffled_not_gathered(per_group):
-    graph = driver.optimise(grouped(64, 64, 64 // per_group, 14, 3, 1), Options("x86-64-v4"), None)
-    assembly = "\n".join(driver.kernel_texts(graph, Options("x86-64-v4"), "asm", "conv"))
+    graph = texts.optimise(grouped(64, 64, 64 // per_group, 14, 3, 1), Options("x86-64-v4"), None)
+    assembly = "\n".join(texts.kernel_texts(graph, Options("x86-64-v4"), "asm", "conv"))
     assert "vfmadd" in assembly and "vgather" not in assembly
 
 
 @pytest.mark.parametrize("per_group", [17, 37, 100, 257])
 def test_large_groups_of_any_size_share_each_input(per_group):
-    graph = driver.optimise(grouped(2 * per_group, 2 * per_group, 2, 7, 1, 1), Options("x86-64-v4"), None)
-    assembly = "\n".join(driver.kernel_texts(graph, Options("x86-64-v4"), "asm", "conv"))
+    graph = texts.optimise(grouped(2 * per_group, 2 * per_group, 2, 7, 1, 1), Options("x86-64-v4"), None)
+    assembly = "\n".join(texts.kernel_texts(graph, Options("x86-64-v4"), "asm", "conv"))
     assert "vfmadd" in assembly and "vgather" not in assembly and "idiv" not in assembly
 
 
 @pytest.mark.parametrize("per_group", [8, 16, 32])
 def test_groups_of_narrow_products(per_group):
     options = Options("znver4", precision="bf16")
-    graph = driver.optimise(grouped(64, 64, 64 // per_group, 14, 3, 1), options, None)
-    assert any("vdpbf16ps" in x for x in driver.kernel_texts(graph, options, "asm", "conv"))
+    graph = texts.optimise(grouped(64, 64, 64 // per_group, 14, 3, 1), options, None)
+    assert any("vdpbf16ps" in x for x in texts.kernel_texts(graph, options, "asm", "conv"))
 
 
 @pytest.mark.parametrize(("c_in", "groups", "is_apart"), [(512, 32, True), (512, 1, False), (480, 32, False)])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from machines import change_machines
 from test_rings import check
 from tilewright import ops
-from tilewright.build import driver
+from tilewright.build import texts
 from tilewright.build.driver import compile_graph
 from tilewright.build.options import Options
 from tilewright.choose.strategies import projected
@@ -82,7 +82,7 @@ def block(
 def text(graph: Graph, stage: str, target: str, precision: str = "fp32") -> str:
     """Its kernels, of which there is one."""
     options = Options(target=target, precision=precision)
-    found = "".join(driver.kernel_texts(driver.optimise(graph, options, None), options, stage, ""))
+    found = "".join(texts.kernel_texts(texts.optimise(graph, options, None), options, stage, ""))
     assert found.count("// k_") == 1, found
     return found
 
@@ -196,8 +196,8 @@ def test_what_does_not_fit_is_scheduled_apart(monkeypatch: pytest.MonkeyPatch, e
 
 def test_schedules_are_read_back() -> None:
     graph = block((1, 14, 14, 24), 12, expand=32)
-    saved = driver.schedules(graph, Options())
-    assert "compute_at" in saved and driver.schedules(graph, Options(schedule=saved)) == saved
+    saved = texts.schedules(graph, Options())
+    assert "compute_at" in saved and texts.schedules(graph, Options(schedule=saved)) == saved
     x = np.random.default_rng(0).standard_normal((1, 14, 14, 24)).astype(np.float32)
     loaded = compile_graph(graph, schedule=saved)
     np.testing.assert_array_equal(np.asarray(loaded(x)), np.asarray(compile_graph(graph)(x)))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import tilewright as tw
 from tilewright import ops
-from tilewright.build import driver
+from tilewright.build import driver, kernels
 from tilewright.build.options import Clock, Options
 from tilewright.core.evaluate import evaluate_graph
 from tilewright.core.graph import Builder, Graph, Pool
@@ -92,7 +92,7 @@ def test_a_run_time_kernel_has_the_schedule_of_a_constant_one() -> None:
     node = graph.outputs[0].inputs[0]
     fixed = Graph("fixed", pool.pool, (x,), (pool(ops.relu, pool(node.op, x, w, **node.attrs)),), ("y",))
     wide = Options(target="x86-64-v4")  # where both are channels last
-    made = [driver.optimise_and_split(g, wide, wide.machine, Clock()).kernels for g in (graph, fixed)]
+    made = [kernels.optimise_and_split(g, wide, wide.machine, Clock()).kernels for g in (graph, fixed)]
     schedules = [{name: k.schedules[name] for name, label in k.labels.items() if "conv" in label} for k in made]
     assert schedules[0] == schedules[1]
 

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from typer.testing import CliRunner
 
 import tilewright
-from tilewright.build import driver
+from tilewright.build import driver, texts
 from tilewright.build.options import Clock, Options
 from tilewright.cli.main import app
 from tilewright.core.diag import OptionError
@@ -66,19 +66,19 @@ def test_what_was_saved_gives_the_same_code(net: Path, saved: Path) -> None:
     rules = tilewright.compile(net, cache=False)
     book = tilewright.compile(net, schedule=saved, cache=False)
     np.testing.assert_array_equal(book(X), rules(X))
-    graph = driver.read_graph(net)
+    graph = texts.read_graph(net)
     assert code(graph, saved.read_text()) == code(graph, "")
 
 
 def test_an_edited_tile_makes_other_code_and_the_same_numbers(net: Path, saved: Path) -> None:
-    graph = driver.read_graph(net)
-    assert saved.read_text() == driver.schedules(graph, Options())
+    graph = texts.read_graph(net)
+    assert saved.read_text() == texts.schedules(graph, Options())
     found = re.search(r"split\((i0_\w+), (\d+)\)", saved.read_text())
     assert found is not None
     other = 3 if int(found[2]) != 3 else 2
     edited = saved.read_text().replace(found[0], f"split({found[1]}, {other})", 1)
     saved.write_text(edited)
-    assert driver.schedules(graph, Options(schedule=edited)) == edited
+    assert texts.schedules(graph, Options(schedule=edited)) == edited
     model = tilewright.compile(net, schedule=saved, cache=False)
     np.testing.assert_allclose(model(X), expected(), rtol=1e-4, atol=1e-5)
     assert code(graph, edited) != code(graph, "")
@@ -215,7 +215,7 @@ def test_tuning_without_a_gain_writes_nothing(net: Path, monkeypatch: pytest.Mon
 
 
 def test_tuning_measures_fixed_sizes_on_this_machine(net: Path) -> None:
-    graph = driver.read_graph(net)
+    graph = texts.read_graph(net)
     with pytest.raises(OptionError, match="can't be measured here"):
         tune(graph, [X], Options(target="aarch64"))
     model = onnx.load(net)

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from nests import NESTS
-from tilewright.build import driver
+from tilewright.build import driver, kernels
 from tilewright.build.options import Clock, Options
 from tilewright.choose import default
 from tilewright.cli.main import app
@@ -88,7 +88,7 @@ def test_a_rule_that_breaks_is_a_fault_to_a_comparison(monkeypatch: pytest.Monke
 @pytest.mark.usefixtures("broken_pass")
 def test_a_pass_that_breaks_the_graph_is_named() -> None:
     with pytest.raises(VerifyError, match=r"after pass \d+, canonicalize") as caught:
-        driver.optimise_and_split(net(), Options(), Options().machine, Clock())
+        kernels.optimise_and_split(net(), Options(), Options().machine, Clock())
     assert "maximum" in str(caught.value)
 
 

@@ -10,7 +10,7 @@ import torch
 
 import tilewright as tw
 from tilewright import ops
-from tilewright.build import driver
+from tilewright.build import driver, kernels, texts
 from tilewright.build.options import Clock, Options
 from tilewright.choose.default import RULE_BROKE, schedule_with_steps
 from tilewright.choose.shares import whole_extent
@@ -247,8 +247,8 @@ def test_code_for_images_of_any_size_stays_small():
     w, bias, options = random(32, 32, 3, 3), random(32, seed=1), Options(target="x86-64-v4")
     lines = []
     for h, wide in ((40, 40), (Sym("h", 1), Sym("w", 1))):
-        graph = driver.optimise(tiled((1, h, wide, 32), w, bias, 4, ((1, 1), (1, 1))), options, None)
-        lines.append(sum(t.count("\n") for t in driver.kernel_texts(graph, options, "llvm", "winograd")))
+        graph = texts.optimise(tiled((1, h, wide, 32), w, bias, 4, ((1, 1), (1, 1))), options, None)
+        lines.append(sum(t.count("\n") for t in texts.kernel_texts(graph, options, "llvm", "winograd")))
     assert lines[1] < 3 * lines[0]
 
 
@@ -357,7 +357,7 @@ def test_products_and_transforms_stay_in_registers(size, m):
     h, w, n_in, n_out = size
     graph = tiled((1, h, w, n_in), random(n_out, n_in, 3, 3), random(n_out), m, ((1, 1), (1, 1)))
     graph = run_pipeline(graph, passes_for(2))
-    text = "\n".join(driver.kernel_texts(graph, Options(target="x86-64-v4"), "asm", "winograd"))
+    text = "\n".join(texts.kernel_texts(graph, Options(target="x86-64-v4"), "asm", "winograd"))
     loops = sorted(innermost_loops(text), key=lambda loop: -sum("vfmadd" in line for line in loop))
     assert sum("vfmadd" in line for line in loops[0]) >= 16
     assert not any("(%rsp" in line or "(%rbp)" in line for line in loops[0])
@@ -384,11 +384,11 @@ def test_the_phases_of_a_transposed_convolution_share_their_points(n_in, n_out, 
     )
     graph = import_source(torch.export.export(layer, (x,)))
     wide = Options(target="x86-64-v4")
-    labels = driver.optimise_and_split(graph, wide, wide.machine, Clock()).kernels.labels.values()
+    labels = kernels.optimise_and_split(graph, wide, wide.machine, Clock()).kernels.labels.values()
     if inside is None:
         assert sum("concat" in label for label in labels) == 2
     else:
-        assert ("  fuse(" in driver.schedules(graph, wide)) == inside
+        assert ("  fuse(" in texts.schedules(graph, wide)) == inside
         assert sum("winograd_conv" in label for label in labels) == 1
     model = driver.compile_graph(graph)
     notes = [note for k in model.report()["kernels"] for note in k["notes"]]

@@ -15,6 +15,7 @@ import tilewright as tw
 from aot.in_process import ObjectModel
 from tilewright.build import driver
 from tilewright.target import x86
+from tilewright.target.target import Target
 
 SEED, QUICK, MANY = 7_000_000, 24, 1000
 
@@ -75,7 +76,7 @@ def test_digits_without_a_compiler(tmp_path: Path) -> None:
 @pytest.mark.parametrize("bit", [22, None])
 def test_other_cpus_are_refused(bit: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bit 22 of the extended word was withdrawn: no CPU shows it. (Without it, the same object runs.)"""
-    if platform.machine() != "x86_64" or not driver.Target.host().has_fma:
+    if platform.machine() != "x86_64" or not Target.host().has_fma:
         pytest.skip("the object would not run here anyway")
     needs = dict(x86.NEEDS["haswell"])
     if bit is not None:
@@ -96,7 +97,7 @@ def test_a_native_object_asks_for_every_feature(
     is_there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not only for a level: the code may use what this CPU has beyond one. (Bit 22: as above.)"""
-    if platform.machine() != "x86_64" or not driver.Target.host().has_fma:
+    if platform.machine() != "x86_64" or not Target.host().has_fma:
         pytest.skip("a CPU without features to ask for")
     if not is_there:
         monkeypatch.setitem(x86._FEATURES, "extended", {**x86._FEATURES["extended"], "bmi2": 22})

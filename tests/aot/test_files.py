@@ -24,10 +24,12 @@ from tilewright.aot.export import Exported, public_names
 from tilewright.aot.interface import c_name, unique_macros
 from tilewright.aot.parts import parts_of
 from tilewright.aot.pool import POOL_SYMBOLS
-from tilewright.build import deploy, driver
+from tilewright.build import deploy, texts
 from tilewright.build.options import Clock, Options
 from tilewright.core.diag import OptionError
+from tilewright.frontend.source import import_source
 from tilewright.runtime.record import check_files
+from tilewright.target.target import Target
 
 DIGITS = ROOT / "examples" / "digits" / "digits.onnx"
 LIBC = {"madvise", "free", "malloc", "memcmp", "memcpy", "memmove", "memset"}
@@ -166,8 +168,8 @@ def test_equal_input_gives_equal_bytes(weights: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("triple", ["x86_64-pc-windows-msvc", "arm64-apple-macosx11", "x86_64-unknown-linux-gnu"])
 def test_weights_are_in_objects_of_every_format(triple: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also of formats whose weights go through LLVM: the object is the size of what it says that it holds."""
-    target = replace(driver.Target.parse("x86-64-v3" if "x86" in triple else "aarch64"), triple=triple)
-    graph = driver.read_graph(DIGITS)
+    target = replace(Target.parse("x86-64-v3" if "x86" in triple else "aarch64"), triple=triple)
+    graph = texts.read_graph(DIGITS)
     modules = deploy.build_modules(graph, Options(), target, Clock())
     made = exporting.export(modules, tmp_path, exporting.ExportOptions())
     assert sum(row.n_bytes for row in made.sizes) == made.object.stat().st_size > modules.weights.nbytes
@@ -178,7 +180,7 @@ def test_weights_are_in_objects_of_every_format(triple: str, tmp_path: Path, mon
 @pytest.mark.parametrize("triple", ["thumbv7em-none-eabihf", "aarch64-unknown-none", "x86_64-unknown-none"])
 def test_without_a_system_nothing_is_asked_for(triple: str, tmp_path: Path) -> None:
     """A loop copies its carried values with memcpy: the object brings its own, weakly."""
-    target = replace(driver.Target.parse("x86-64" if "x86" in triple else "aarch64"), triple=triple)
+    target = replace(Target.parse("x86-64" if "x86" in triple else "aarch64"), triple=triple)
     if triple.startswith("thumb"):
         target = replace(target, cpu="cortex-m4", features="")
     nodes = [onnx.helper.make_node("Loop", ["n", "", "x"], ["y"], body=_doubling())]
@@ -186,7 +188,7 @@ def test_without_a_system_nothing_is_asked_for(triple: str, tmp_path: Path) -> N
         onnx.helper.make_tensor_value_info("n", 7, []), onnx.helper.make_tensor_value_info("x", 1, [40])],
         [onnx.helper.make_tensor_value_info("y", 1, [40])])  # fmt: skip
     model = onnx.helper.make_model(graph, ir_version=10, opset_imports=[onnx.helper.make_opsetid("", 21)])
-    imported = driver.import_source(model, None, None, None)
+    imported = import_source(model, None, None, None)
     modules = deploy.build_modules(imported, Options(), target, Clock())
     made = exporting.export(modules, tmp_path, exporting.ExportOptions())
     elf = ElfObject(made.object.read_bytes())

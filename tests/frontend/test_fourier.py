@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import tilewright as tw
 from frontend.onnx_build import info, model, node
 from tilewright import ops
-from tilewright.build import driver
+from tilewright.build import texts
 from tilewright.build.options import Options
 from tilewright.core.graph import Builder, Graph, Pool
 from tilewright.core.types import TensorType, f32, f64
@@ -131,7 +131,7 @@ class OfPlanes(torch.nn.Module):
 def test_transforms_of_planes_move_pairs_whole() -> None:
     """Real and imaginary parts are taken apart and joined again nowhere between the transforms of two axes."""
     x = np.random.default_rng(0).standard_normal((32, 48, 2)).astype(np.float32)
-    graph = driver.optimise(import_module(OfPlanes(), (torch.from_numpy(x),)), Options(), None)
+    graph = texts.optimise(import_module(OfPlanes(), (torch.from_numpy(x),)), Options(), None)
     assert ops.concat not in {n.op for n in graph.nodes()}
     wanted = np.fft.fft2(x[..., 0] + 1j * x[..., 1].astype(np.float64))
     got = np.asarray(tw.compile(OfPlanes(), example_inputs=(torch.from_numpy(x),), cache=False)(x))
@@ -144,5 +144,5 @@ def test_a_pass_computes_all_results_of_a_vector_together() -> None:
     x = pool.input("x", TensorType(f32, (1, 8, 1, 2, 64)))
     (y,) = pool.results(pool.add(ops.fourier_pass, [x], ops.fourier_pass.complete_attrs({"n": 8, "sign": -1})))
     graph = Graph("g", pool, (x,), (y,), ("y",))
-    text = "\n".join(driver.kernel_texts(graph, Options(target="x86-64-v4"), "asm", "fourier"))
+    text = "\n".join(texts.kernel_texts(graph, Options(target="x86-64-v4"), "asm", "fourier"))
     assert len(re.findall(r"\(%rdi,.*%zmm", text)) == 16

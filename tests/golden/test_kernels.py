@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from nests import NESTS
-from tilewright.build.driver import optimise_and_split
+from tilewright.build.kernels import optimise_and_split
 from tilewright.build.options import Clock, Options
 from tilewright.codegen.cpu.llvm import compile_text
 from tilewright.core.text import print_graph

@@ -5,7 +5,7 @@ import pytest
 
 from ops.oracle import case_id, check_case, check_symbolic, sample_cases
 from tilewright import ops
-from tilewright.build import driver
+from tilewright.build import driver, texts
 from tilewright.build.options import Options
 from tilewright.core import types as T
 from tilewright.core.diag import OpError
@@ -78,9 +78,9 @@ def scattered_rows(axis: int) -> Graph:
 
 def test_rows_are_changed_right_after_they_are_filled() -> None:
     """Row by row, and so on threads; where a row may be changed for any other one, all are filled before."""
-    text = "\n".join(driver.kernel_texts(scattered_rows(1), Options(), "tile", "scatter"))
+    text = "\n".join(texts.kernel_texts(scattered_rows(1), Options(), "tile", "scatter"))
     assert text.count("\n    for ") == 1
-    text = "\n".join(driver.kernel_texts(scattered_rows(0), Options(), "tile", "scatter"))
+    text = "\n".join(texts.kernel_texts(scattered_rows(0), Options(), "tile", "scatter"))
     assert text.count("\n    for ") == 2
 
 
@@ -98,5 +98,5 @@ def test_rows_that_are_filled_and_changed_are_right(axis: int) -> None:
 
 def test_an_element_is_found_by_its_address_scale() -> None:
     """Its size is no number that is multiplied anew for each place."""
-    text = "\n".join(driver.kernel_texts(scattered_rows(1), Options(), "llvm", "scatter"))
+    text = "\n".join(texts.kernel_texts(scattered_rows(1), Options(), "llvm", "scatter"))
     assert "mul nsw i64 1," not in text

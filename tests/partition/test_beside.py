@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tilewright.build import driver
+from tilewright.build import driver, kernels
 from tilewright.build.options import Clock, Options
 from tilewright.core.estimates import Times
 from tilewright.frontend.source import import_source
@@ -122,7 +122,7 @@ def test_any_number_of_threads_gives_the_same_bits(branches, target, monkeypatch
     wide = dataclasses.replace(Target.parse(target), n_cores=2)
     monkeypatch.setattr(Options, "machine", wide)
     artifact = driver.build(graph, Options(target=target), Clock())
-    program = driver.optimise_and_split(graph, Options(target=target), wide, Clock()).program
+    program = kernels.optimise_and_split(graph, Options(target=target), wide, Clock()).program
     assert any(len(b.members) > 2 for b in program.beside)
     for b in program.beside:
         written = [p for s in program.steps[b.first :][: len(b.members)] if isinstance(s, Call) for p in s.args[-1:]]

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from nests import NESTS
-from tilewright.build import driver
+from tilewright.build import texts
 from tilewright.build.options import Options
 from tilewright.core.text import save_graph
 from tilewright.runtime.files import replacing, write_text
@@ -54,7 +54,7 @@ def test_no_module_writes_in_place() -> None:
 
 
 def write_dump(folder: Path) -> None:
-    driver.dump_stages(NESTS["softmax"](), Options(target="x86-64"), folder)
+    texts.dump_stages(NESTS["softmax"](), Options(target="x86-64"), folder)
 
 
 def write_graph(folder: Path) -> None:

@@ -1,7 +1,7 @@
 """``tw.export``: a source model in, an object file and a C header out, for programs without Python.
 
-In: what ``driver.compile`` takes, and what the files should be. Out: a folder's files. Not its business: compiling
-(``driver``), the files' content (``aot``). Nothing that only compiles and runs imports this module.
+In: what ``driver.compile`` takes, and what the files should be. Out: a folder's files. Not its business: kernels
+(``kernels``), the files' content (``aot``). Nothing that only compiles and runs imports this module.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from tilewright.aot.dispatch import level_target, merge
 from tilewright.aot.export import Exported, ExportOptions, Modules
 from tilewright.aot.export import export as write_export
 from tilewright.aot.interface import c_name
-from tilewright.build.driver import optimise_and_split, with_complex, with_start
+from tilewright.build.kernels import optimise_and_split
+from tilewright.build.manifest import manifest_of, with_complex, with_start
 from tilewright.build.options import SIZE, Clock, Level, Options, Progress, check_sizes_given, read_schedule
 from tilewright.core.diag import OptionError
 from tilewright.core.graph import Graph
@@ -114,7 +115,7 @@ def build_modules(graph: Graph, options: Options, target: Target, clock: Clock) 
     texts = {"entry": split.entry(None), **kernels}
     with clock.stage("weights"):
         weights = split.planner.weights.blob()
-    manifest = split.manifest(options, weights.nbytes, len(split.slots))
+    manifest = manifest_of(split, options, weights.nbytes, len(split.slots))
     return Modules(manifest, target, texts, weights, split.planner.weights.rows(), {})
 
 

@@ -7,26 +7,29 @@ Not its business: which ops share a kernel (``partition``), by which rules one i
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
 
-from tilewright.build.options import Clock, Options
+from tilewright.build.options import Clock, Options, graph_passes
 from tilewright.choose.default import OnBroken, forgive, refuse, schedule_by, schedule_with_steps
 from tilewright.choose.shares import times_of
 from tilewright.codegen.cpu.llvm import compile_text, emit
-from tilewright.core.expr import to_text
+from tilewright.codegen.cpu.program import emit_program
+from tilewright.core.expr import largest, to_text
 from tilewright.core.graph import CONST, Graph, Node
 from tilewright.core.passes import Pass, run_pipeline
 from tilewright.core.types import product
+from tilewright.core.verify import verify as verify_graph
+from tilewright.graph.limits import check_sizes
 from tilewright.partition.computation import GroupComputation, computation_text
 from tilewright.partition.grouped import Grouped, GroupedGraph, group_graph, optimise_inner
 from tilewright.partition.plan import Planner
-from tilewright.partition.program import Call, Program
+from tilewright.partition.program import Call, Program, dimension_slots, walk_steps
 from tilewright.partition.scheduled import LAY_OUT, KernelSpec, Packing, ScheduledGraph, ScheduledGroup
-from tilewright.partition.work import Work, products_of, work_of
+from tilewright.partition.work import Work, points_of, products_of, work_of
 from tilewright.runtime.artifact import ObjectImage
 from tilewright.runtime.env import read_environment
 from tilewright.runtime.errors import ResourceError
@@ -233,3 +236,62 @@ def _packing(packed: Packed) -> Packing:
     shapes = f"{packed.param.shape} {packed.source.shape}"
     layout = f"{shapes} {[s.name for s in packed.grid]} {[to_text(i) for i in packed.index]}"
     return Packing(layout, n, partial(pack_bytes, packed), packing_computation(packed))
+
+
+# --- a graph in kernels ---
+
+
+@dataclass
+class SplitGraph:
+    """A graph as a program of kernels: everything that is decided before LLVM."""
+
+    graph: Graph
+    program: Program
+    kernels: KernelBuilder
+    planner: Planner
+    slots: dict[str, int]
+
+    @property
+    def routines(self) -> tuple[str, ...]:
+        """The routines of libraries that the program would call."""
+        calls = (s for s in walk_steps(self.program) if isinstance(s, Call))
+        return tuple(sorted({c.routine.symbol for c in calls if c.routine is not None}))
+
+    def entry(
+        self, cycles: Mapping[str, int] | None, routines: Sequence[str] = (), *, is_stoppable: bool = False
+    ) -> str:
+        """The entry's module, once the kernels are emitted; it calls those ``routines`` that the loader offers.
+
+        ``is_stoppable``: for a Python process, where a signal can stop it.
+        """
+        shapes = [[largest(d, self.planner.caps) for d in n.shape] for _, n in self.graph.results()]
+        made = self.kernels
+        points = {name: points_of(group) for name, group in made.groups.items()} if is_stoppable else None
+        return emit_program(
+            self.program, self.slots, shapes, made.target, made.parameter_counts(), made.most_scratch(), cycles,
+            routines, points,
+        )  # fmt: skip
+
+
+def optimise_and_split(
+    graph: Graph, options: Options, target: Target, clock: Clock, checks: Checks | None = None
+) -> SplitGraph:
+    """Optimise, split into kernels and schedule them; the graph that comes in is verified whatever the ``checks``."""
+    checks = checks or default_checks()
+    passes = graph_passes(options, target)
+    with clock.stage("graph"):
+        verify_graph(graph)
+        check_sizes(graph)
+        graph = run_pipeline(graph, passes, check=checks.verify)
+        check_sizes(graph)
+    return split_graph(graph, passes, options, target, clock, checks)
+
+
+def split_graph(
+    graph: Graph, passes: Sequence[Pass], options: Options, target: Target, clock: Clock, checks: Checks
+) -> SplitGraph:
+    """Split a graph that is optimised already; sub-graphs of its control flow still go through ``passes``."""
+    kernels = KernelBuilder(target, clock, options.schedule, checks)
+    with clock.stage("partition"):
+        program, planner = kernels.plan(graph, passes, options)
+    return SplitGraph(graph, program, kernels, planner, dimension_slots(graph, program))

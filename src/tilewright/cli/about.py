@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from tilewright import ops
-from tilewright.build import driver
+from tilewright.build import texts
 from tilewright.cli import show
 from tilewright.cli.compile_run import Json, Model
 from tilewright.core.diag import OptionError
@@ -35,7 +35,7 @@ def register(app: typer.Typer) -> None:
 
 def inspect_command(model: Model, json: Json = False) -> None:
     """Show a model's inputs, outputs, ops and weights."""
-    facts = _artifact_facts(model) if model.suffix == ".tw" else _graph_facts(driver.read_graph(model))
+    facts = _artifact_facts(model) if model.suffix == ".tw" else _graph_facts(texts.read_graph(model))
     if json:
         show.emit_json(facts)
         return

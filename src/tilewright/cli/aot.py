@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from tilewright.build import driver
+from tilewright.build import texts
 from tilewright.cli import inputs, show
 from tilewright.cli.compile_run import Accuracy, Fix, Json, Optimize, PrecisionOption, ScheduleFile, Source, Target
 from tilewright.core.diag import OptionError
@@ -65,7 +65,7 @@ def aot_command(
         raise OptionError(f"code for {', '.join(alone)} has no threads, not {threads}", remedy="leave out --threads")
     is_text = model.suffix == ".txt"
     made = deploy.export(
-        driver.read_graph(model) if is_text else model,
+        texts.read_graph(model) if is_text else model,
         output,
         name=c_name(model.stem) if name is None and is_text else name,
         target=target,

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tilewright.build import driver
+from tilewright.build import manifest, texts
 from tilewright.build.options import Options, read_schedule
 from tilewright.cli import inputs, show
 from tilewright.cli.compile_run import (
@@ -130,8 +130,8 @@ class _Given:
 def _kernels(path: Path, given: _Given, options: Options, threads: int, seconds: float, json: bool) -> None:
     if path.suffix == ".tw":
         raise OptionError(f"{path} was compiled without counters", remedy="give the model that it was made of")
-    graph = driver.read_graph(path, fix_dims=given.sizes)
-    specs = tuple(driver.tensor_spec(name, n) for name, n in zip(graph.input_names, graph.inputs, strict=True))
+    graph = texts.read_graph(path, fix_dims=given.sizes)
+    specs = tuple(manifest.tensor_spec(name, n) for name, n in zip(graph.input_names, graph.inputs, strict=True))
     symbols = tuple(SymbolSpec(s.name, s.lo or 0, s.hi) for s in graph.symbols())
     arrays = inputs.gather(given.files, specs, symbols, {}, given.seed)
     found = profile(graph, list(arrays.values()), options, threads=threads, seconds=seconds)

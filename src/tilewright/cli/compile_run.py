@@ -12,7 +12,7 @@ import numpy as np
 import typer
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-from tilewright.build import driver
+from tilewright.build import driver, texts
 from tilewright.build.options import Level
 from tilewright.cli import inputs, show
 from tilewright.core.diag import OptionError
@@ -88,7 +88,7 @@ def obtain(
         if fix:
             raise OptionError(f"{path} is compiled already: its sizes are fixed", remedy="give its source model")
         return load(path, threads=threads)
-    source = driver.read_graph(path) if path.suffix == ".txt" else path
+    source = texts.read_graph(path) if path.suffix == ".txt" else path
     err = show.console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
     with Progress(*columns, console=err, transient=True, disable=quiet or not err.is_terminal) as bar:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from tilewright.build import driver
+from tilewright.build import manifest, texts
 from tilewright.cli import inputs, show
 from tilewright.cli.compile_run import (
     Accuracy,
@@ -180,12 +180,12 @@ def _read(model: Path, fixed: dict[str, int]) -> tuple[Any, Graph]:
     if model.suffix == ".pt2":
         program, graph = import_program(model)
         return program, fix_symbols(graph, fixed)
-    return model, driver.read_graph(model, fix_dims=fixed).unchecked()
+    return model, texts.read_graph(model, fix_dims=fixed).unchecked()
 
 
 def gather(graph: Graph, files: list[str], sizes: dict[str, int], seed: int) -> dict[str, Array]:
     """Inputs of a graph from files, the rest drawn at random."""
-    specs = [driver.tensor_spec(name, n) for name, n in zip(graph.input_names, graph.inputs, strict=True)]
+    specs = [manifest.tensor_spec(name, n) for name, n in zip(graph.input_names, graph.inputs, strict=True)]
     symbols = [SymbolSpec(s.name, s.lo or 0, s.hi) for s in graph.symbols()]
     return inputs.gather(files, specs, symbols, sizes, seed)
 

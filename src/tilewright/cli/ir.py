@@ -12,13 +12,13 @@ from typing import Annotated, Literal
 
 import typer
 
-from tilewright.build import driver
+from tilewright.build import texts
 from tilewright.build.options import Options, read_schedule
 from tilewright.cli import inputs, show
 from tilewright.cli.compile_run import Accuracy, Fix, Json, Optimize, PrecisionOption, ScheduleFile, Source, Target
 from tilewright.codegen.cpu.llvm import assembly, emit_kernel
 from tilewright.core.diag import OptionError
-from tilewright.core.text import save_graph
+from tilewright.core.text import print_graph, save_graph
 from tilewright.runtime.errors import InputError
 from tilewright.runtime.files import write_text
 from tilewright.target import target as targets
@@ -70,28 +70,28 @@ def ir_command(
     if model.suffix == ".txt" and (text := _tile_text(model)):
         _write(list(_kernel_forms(text, stage, target)), output)
         return
-    graph = driver.read_graph(model, fix_dims=inputs.parse_sizes(fix, "--fix"))
+    graph = texts.read_graph(model, fix_dims=inputs.parse_sizes(fix, "--fix"))
     if dump is not None:
-        driver.dump_stages(graph, options, dump, pass_pipeline)
+        texts.dump_stages(graph, options, dump, pass_pipeline)
         show.line(f"wrote {len(list(dump.iterdir()))} files to {dump}")
         return
-    texts: list[str] = []
-    done = driver.optimise(graph, options, pass_pipeline, after=print_after, show=texts.append)
+    shown: list[str] = []
+    done = texts.optimise(graph, options, pass_pipeline, after=print_after, show=shown.append)
     if stage != "graph":
-        texts = list(driver.kernel_texts(done, options, stage, kernel))
-        if not texts:
+        shown = list(texts.kernel_texts(done, options, stage, kernel))
+        if not shown:
             raise OptionError(f"no kernel's name or ops contain {kernel!r}", remedy="see --stage kernels without it")
     elif not print_after and output is not None:
         save_graph(done, output)
         return
     elif not print_after:
-        texts = [driver.print_graph(done)]
-    _write(texts, output)
+        shown = [print_graph(done)]
+    _write(shown, output)
 
 
 def passes_command(json: Json = False) -> None:
     """List the graph passes and the levels that use them."""
-    rows = driver.pass_table()
+    rows = texts.pass_table()
     if json:
         show.emit_json(rows)
     else:

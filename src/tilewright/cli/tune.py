@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from tilewright.build import driver
+from tilewright.build import manifest, texts
 from tilewright.build.options import Options, read_schedule
 from tilewright.cli import inputs, show
 from tilewright.cli.compile_run import (
@@ -64,8 +64,8 @@ def tune_command(
     if model.suffix == ".tw":
         raise InputError(f"{model} is compiled already", remedy="tune the model that it was made of")
     path = show.check_writable(output or model.with_suffix(".schedule"))
-    graph = driver.read_graph(model, fix_dims=inputs.parse_sizes(fix, "--fix"))
-    specs = [driver.tensor_spec(name, n) for name, n in zip(graph.input_names, graph.inputs, strict=True)]
+    graph = texts.read_graph(model, fix_dims=inputs.parse_sizes(fix, "--fix"))
+    specs = [manifest.tensor_spec(name, n) for name, n in zip(graph.input_names, graph.inputs, strict=True)]
     options = Options("native", precision, optimize, accuracy, read_schedule(schedule))
     arrays = [] if graph.symbols() else list(inputs.gather(input, specs, (), {}, seed).values())
     found = tune(graph, arrays, options, threads=threads, seconds=seconds)

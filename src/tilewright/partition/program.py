@@ -10,11 +10,13 @@ Sub-graphs of control flow are programs of their own, called with pointers into 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from tilewright.core.diag import Loc
-from tilewright.core.expr import Dim, Sym
+from tilewright.core.expr import Dim, Sym, symbol_order, symbols
+from tilewright.core.graph import Graph
 
 
 @dataclass(frozen=True)
@@ -167,3 +169,31 @@ class Program:
     arena_bytes: Dim
     lower_bound: int | None
     beside: tuple[Beside, ...] = ()
+
+
+def walk_steps(program: Program) -> Iterator[Any]:
+    """Every step, those of sub-programs included."""
+    for step in program.steps:
+        yield step
+        match step:
+            case Branch():
+                yield from walk_steps(step.then_program)
+                yield from walk_steps(step.else_program)
+            case Repeat():
+                yield from walk_steps(step.body)
+
+
+def dimension_slots(graph: Graph, program: Program) -> dict[str, int]:
+    """Places in the table of dimensions: symbols of the inputs first, then those that the data decide."""
+    names = dict.fromkeys(s.name for s in graph.symbols())
+    for n in graph.outputs:  # the loader reads these back, right behind the inputs'
+        names.update(dict.fromkeys(sorted(s.name for d in n.shape for s in symbols(d))))
+    for n in graph.nodes():
+        for t in n.types:
+            names.update(dict.fromkeys(s.name for d in t.shape for s in sorted(symbols(d), key=symbol_order)))
+    for step in walk_steps(program):
+        if isinstance(step, Call):
+            names.update(dict.fromkeys(s.name for s in step.sizes))
+        if isinstance(step, LetDim | SetDim):
+            names.setdefault(step.symbol.name)
+    return {name: k for k, name in enumerate(names)}

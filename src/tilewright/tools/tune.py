@@ -17,8 +17,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tilewright.build.driver import build, optimise_and_split
-from tilewright.build.kernels import KernelBuilder
+from tilewright.build.driver import build
+from tilewright.build.kernels import KernelBuilder, optimise_and_split
 from tilewright.build.options import Clock, Options
 from tilewright.choose.default import schedule_with_steps
 from tilewright.core.diag import OptionError

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tilewright.build.driver import Parts, assemble, make_parts, split_graph
-from tilewright.build.kernels import Checks
+from tilewright.build.assemble import Parts, assemble, make_parts
+from tilewright.build.kernels import Checks, split_graph
 from tilewright.build.options import Clock, Options, graph_passes
 from tilewright.choose.default import refuse
 from tilewright.core.diag import UNKNOWN, CompileError

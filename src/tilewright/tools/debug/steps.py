@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tilewright.build.driver import Parts
+from tilewright.build.assemble import Parts
 from tilewright.core.diag import Loc, join_locs
 from tilewright.core.expr import Sym, evaluate
 from tilewright.core.graph import CONST, Graph, Node
