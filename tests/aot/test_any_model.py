@@ -14,6 +14,7 @@ import small_models
 import tilewright as tw
 from aot.in_process import ObjectModel
 from tilewright.build import driver
+from tilewright.codegen.cpu.llvm import assembly_of_text
 from tilewright.target import x86
 from tilewright.target.target import Target
 
@@ -117,9 +118,36 @@ def test_named_cpus_beyond_a_level() -> None:
     assert x86.needs_of("x86-64", frozenset()) == {}
 
 
+@pytest.mark.parametrize("name", ["alderlake", "cascadelake", "icelake-server", "sapphirerapids", "znver3", "znver5"])
+def test_every_named_cpu_needs_its_level(name: str) -> None:
+    target = Target.parse(name)
+    level = x86.NEEDS["skylake-avx512" if target.vector_bytes == 64 else "haswell"]
+    needs = x86.needs_of(target.cpu, frozenset())
+    assert all(needs[word] & bits == bits for word, bits in level.items())
+    assert bool(needs.get("extended_c", 0) >> 11 & 1) == target.has_vnni
+    assert bool(needs["extended"] >> 16 & 1) == (target.vector_bytes == 64)
+
+
+TAKEN_OUT = """define <8 x i16> @f(<8 x i16> %x) {
+  %y = shufflevector <8 x i16> %x, <8 x i16> zeroinitializer,
+    <8 x i32> <i32 1, i32 8, i32 8, i32 8, i32 poison, i32 poison, i32 poison, i32 poison>
+  ret <8 x i16> %y
+}"""
+
+
+@pytest.mark.parametrize("name", ["znver3", "znver4", "znver5", "sapphirerapids"])
+def test_instructions_that_only_amd_has_are_asked_for(name: str) -> None:
+    """LLVM takes elements out by ``extrq`` where it may: on any other CPU that ends the process."""
+    target = Target.parse(name)
+    is_taken = "extrq" in assembly_of_text(TAKEN_OUT, target)
+    assert is_taken == name.startswith("znver") == bool(x86.needs_of(target.cpu, frozenset())["amd"] >> 6 & 1)
+
+
 def test_what_a_virtual_machine_hides_is_not_needed() -> None:
     """The host may be called znver4 and have no AVX-512: LLVM is told so, and the code is for what is left."""
     hidden = {f for bits in x86._FEATURES.values() for f in bits if f.startswith("avx512")}
-    assert x86.needs_of("znver4", frozenset(), hidden) == {**x86.NEEDS["haswell"], "extended_c": 1 << 8}  # and GFNI
+    v3 = x86.NEEDS["haswell"]
+    left = {**v3, "extended_c": 1 << 8, "amd": v3["amd"] | 1 << 6}  # and GFNI, and SSE4a
+    assert x86.needs_of("znver4", frozenset(), hidden) == left
     assert x86.needs_of("haswell", frozenset()) == x86.NEEDS["haswell"]
     assert x86.needs_of("haswell", frozenset(), {"avx2", "fma"})["extended"] == 1 << 3 | 1 << 8

@@ -120,7 +120,7 @@ _FEATURES = {
                    "avx512vpopcntdq": 14},
     "extended_d": {"avx512vp2intersect": 8, "avx512fp16": 23},
     "extended_1": {"avxvnni": 4, "avx512bf16": 5},
-    "amd": {"sahf": 0, "lzcnt": 5, "xop": 11, "fma4": 16, "tbm": 21},
+    "amd": {"sahf": 0, "lzcnt": 5, "sse4a": 6, "xop": 11, "fma4": 16, "tbm": 21},
 }  # fmt: skip
 """The bit of each feature whose instructions LLVM chooses by itself. Others (``aes``, ``sha``, ``rdrnd``) need a call
 of their own, which we never make."""
@@ -142,13 +142,13 @@ NEEDS: dict[str, dict[str, int]] = {"x86-64": {}, "x86-64-v2": _V2, "haswell": _
 SSE4.2, POPCNT, LAHF. v3: FMA, MOVBE, XSAVE, AVX, F16C, BMI1, AVX2, BMI2, LZCNT. v4: AVX-512 F, DQ, CD, BW, VL."""
 _NEWER = ("avx512vbmi", "avx512vbmi2", "gfni", "avx512bitalg", "avx512vpopcntdq", "avx512ifma", "avx512bf16")
 _BEYOND: dict[str, tuple[str, ...]] = {
-    "znver3": (),
+    "znver3": ("sse4a",),
     "alderlake": ("gfni", "avxvnni"),
     "cascadelake": ("avx512vnni",),
     "icelake-server": ("avx512vnni", *_NEWER[:-1]),
     "sapphirerapids": ("avx512vnni", *_NEWER, "avx512fp16", "avxvnni"),
-    "znver4": ("avx512vnni", *_NEWER),
-    "znver5": ("avx512vnni", *_NEWER, "avxvnni", "avx512vp2intersect"),
+    "znver4": ("sse4a", "avx512vnni", *_NEWER),
+    "znver5": ("sse4a", "avx512vnni", *_NEWER, "avxvnni", "avx512vp2intersect"),
 }
 """What LLVM takes these CPUs to have besides level 4, or level 3 where that is no AVX-512."""
 LEVELS = ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4")
