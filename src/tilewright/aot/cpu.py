@@ -107,7 +107,7 @@ def cpu_text(target: Target, name: str) -> str:
     lines = [
         f"@{name}_cpu_answer = internal global i32 0",
         f"define internal i1 @{name}_cpu_is_fit() nounwind {plain} {{",
-        f"  %known = load atomic i32, ptr @{name}_cpu_answer monotonic, align 4",
+        f"  %known = load atomic i32, ptr @{name}_cpu_answer monotonic, align 4",  # 0 not asked yet, 1 fit, 2 not
         "  %is_known = icmp ne i32 %known, 0",
         "  br i1 %is_known, label %told, label %find",
         "told:",
@@ -131,4 +131,5 @@ def cpu_text(target: Target, name: str) -> str:
         "}",
         "",
     ]
+    # the questions, too, run before it is known what the CPU has
     return of.text.replace("nounwind {", f"nounwind {plain} {{") + "\n".join(lines)

@@ -59,21 +59,22 @@ def merge(levels: Sequence[Modules]) -> Modules:
     seen: set[int] = set()
     for n, (level, region) in enumerate(zip(levels, regions, strict=True)):
         for name, text in level.texts.items():
-            texts[f"{name}.{n}"] = _renamed(text, n)
+            texts[f"{name}.{n}"] = _renamed(text, n)  # each level has a `tw_run`, and may name a kernel as another does
         for kernel in level.manifest.report["kernels"]:
             kernels.append({**kernel, "name": f"{kernel['name']}_{n}", "ops": [*kernel["ops"], level.target.cpu]})
-        if region.offset not in seen:
+        if region.offset not in seen:  # equal weights are stored once, so their bytes count once
             seen.add(region.offset)
             rows += [(f"{label} ({level.target.cpu})", size) for label, size in level.weight_rows]
     arenas = [m.manifest.report["memory"]["arena_bytes"] for m in levels]
+    # a symbolic arena is a formula: which level's is largest depends on the sizes
     arena = max(arenas) if all(isinstance(a, int) for a in arenas) else f"max({', '.join(map(str, arenas))})"
-    scratch = ScratchSpec.most(m.manifest.scratch for m in levels)
+    scratch = ScratchSpec.most(m.manifest.scratch for m in levels)  # a handle has room for whichever level it runs
     memory = {
         **base.manifest.report["memory"], "arena_bytes": arena, "weights_bytes": int(weights.nbytes),
         "scratch_bytes": scratch.fixed, "scratch_bytes_per_thread": scratch.per_thread,
     }  # fmt: skip
     report = {**base.manifest.report, "kernels": kernels, "n_kernels": len(kernels), "memory": memory}
-    n_dims = max(m.manifest.n_dims for m in levels)
+    n_dims = max(m.manifest.n_dims for m in levels)  # the slots behind the sizes are each level's own
     manifest = replace(base.manifest, report=report, n_dims=n_dims, scratch=scratch)
     return replace(base, manifest=manifest, texts=texts, weights=weights, weight_rows=rows)
 
@@ -138,7 +139,7 @@ def _level(cpus: Sequence[str]) -> list[str]:
     ]
     result = "0"
     for n, cpu in enumerate(cpus):
-        if n == 0:
+        if n == 0:  # the plainest level needs nothing, and is the answer where no other is met
             continue
         met = "true"
         for word, bits in x86.NEEDS[cpu].items():
@@ -146,6 +147,7 @@ def _level(cpus: Sequence[str]) -> list[str]:
             lines.append(f"  %e{n}.{word} = icmp eq i32 %m{n}.{word}, {bits}")
             lines.append(f"  %a{n}.{word} = and i1 {met}, %e{n}.{word}")
             met = f"%a{n}.{word}"
+        # from the plainest up: a later level that is met takes the place of those before it
         lines.append(f"  %l{n} = select i1 {met}, i32 {n}, i32 {result}")
         result = f"%l{n}"
     return [*lines, f"  store atomic i32 {result}, ptr @tw_known_level monotonic, align 4", f"  ret i32 {result}", "}"]

@@ -104,6 +104,7 @@ def export(modules: Modules, folder: Path, options: ExportOptions) -> Exported:
     of = _interface(modules, options, system)
     weights = modules.weights.data
     data, pieces, of = _object(modules, of, system)
+    # a second piece is weights, which stand behind the object and are not in `data`
     sizes = size_rows(data, of.name, _labels(modules.manifest), modules.weight_rows, len(weights) * (len(pieces) - 1))
     header = header_text(of, system).encode()
     elf = ElfObject(data) if system.object_format == "ELF" else None
@@ -116,10 +117,11 @@ def export(modules: Modules, folder: Path, options: ExportOptions) -> Exported:
         named["archive"] = f"lib{of.name}.a"
         contents["archive"] = archive_pieces(named["object"], pieces, elf.defined())
     paths = {role: folder / named[role] for role in contents}
+    # not durable: after a loss of power one can export again
     for role, content in contents.items():
         write_atomically(paths[role], content, durable=False)
     entries = [entry_of(role, paths[role], content) for role, content in contents.items()]
-    if options.shared:
+    if options.shared:  # here, as the linker reads the object from the disk
         library = paths["library"] = folder / library_name(of.name, modules.target.triple, system)
         link_shared(
             paths["object"].resolve(), library.resolve(), name=of.name, triple=modules.target.triple, system=system,
@@ -129,7 +131,7 @@ def export(modules: Modules, folder: Path, options: ExportOptions) -> Exported:
     report = modules.manifest.report
     needed = elf.undefined() if elf else []
     record = record_text(of, entries, sizes, modules.source, report["options"], needed)
-    paths["record"] = folder / f"{of.name}.json"
+    paths["record"] = folder / f"{of.name}.json"  # last, as it holds the digests of all other files
     write_atomically(paths["record"], [record.encode()], durable=False)
     return Exported(
         of.name, paths["object"], paths["header"], paths["record"], paths.get("weights"), paths.get("library"),

@@ -248,6 +248,7 @@ class _Glue:
                 self.need(w, shape, f"the shape of input {spec.name!r}")
                 given |= {(i, d): w.load(shape, 8 * d) for d in range(len(spec.shape))}
         values: dict[str, str] = {}
+        # one dimension tells each symbol; every other one is compared with what follows from the symbols
         for symbol, expr, input_, dim in self.binder.sources():
             values[symbol] = self.solved(w, symbol, expr, given[input_, dim], values, self.where(input_, dim))
         for (i, d), size in given.items():
@@ -256,7 +257,7 @@ class _Glue:
                 continue  # where the symbol was read
             text = f"{self.where(i, d)}: the model is compiled for {self.manifest.inputs[i].shape[d]}"
             wrong = w.let(f"icmp ne i64 {size}, {w.size(wanted, values)}")
-            self.need_within(w)
+            self.need_within(w)  # before the comparison, as a size that wrapped around may be equal
             w.return_if(wrong, self.of.status("TW_ERROR_SHAPE", text))
         if self.manifest.symbols:
             self.need(w, "%dims", "dims")
@@ -342,21 +343,21 @@ class _Glue:
         """``NAME_create(handle, memory, bytes, weights, threads)``."""
         w = self.function("create", "ptr %handle, ptr %memory, i64 %bytes, ptr %weights, i32 %threads")
         self.need(w, "%handle", "handle")
-        w.store("null", "%handle", 0, "ptr")
+        w.store("null", "%handle", 0, "ptr")  # who ignores the status meets NULL, not an older handle
         self.need_cpu(w)
         few = self.of.status("TW_ERROR_MEMORY", f"a handle takes {self.of.arena_at} bytes and the arena")
         w.return_if(w.let(f"icmp slt i64 %bytes, {self.of.arena_at}"), few)
-        if self.system.pointer_bytes < 8:
+        if self.system.pointer_bytes < 8:  # sizes have 64 bits in the C interface, on every machine
             many = self.of.status("TW_ERROR_MEMORY", "so many bytes are beyond this machine's addresses")
             w.return_if(w.let(f"icmp sgt i64 %bytes, {self.most_bytes}"), many)
         weights = self.chosen_weights(w)
         self.aligned(w, weights, "weights")
         self.aligned(w, "%memory", "memory")
-        block, owned = self.memory(w)
+        block, owned = self.memory(w)  # behind the last check: a return after it would lose the memory
         w.store(w.let(f"sub i64 %bytes, {self.of.arena_at}"), block, CAPACITY)
         w.store(weights, block, WEIGHTS, "ptr")
         w.store(owned, block, OWNED, "ptr")
-        default = w.let("icmp slt i32 %threads, 1")
+        default = w.let("icmp slt i32 %threads, 1")  # 0 and below: as many as the export allows
         most = self.of.max_threads
         above = w.let(f"icmp sgt i32 %threads, {most}")
         w.store(
@@ -400,8 +401,8 @@ class _Glue:
             most = w.let(f"call i64 @llvm.smax.i64(i64 %bytes, i64 {huge})")
             room = w.let(f"select i1 {is_large}, i64 {most}, i64 %bytes")
             alignment = w.let(f"select i1 {is_large}, i64 {HUGE}, i64 {ALIGNMENT}")
-        wanted = w.let(f"add i64 {room}, {alignment}")
-        if self.system.pointer_bytes == 4:
+        wanted = w.let(f"add i64 {room}, {alignment}")  # malloc aligns to 16 bytes at most: the start moves up
+        if self.system.pointer_bytes == 4:  # `create` has refused what 32 bits do not hold
             wanted = w.let(f"trunc i64 {wanted} to i32")
         found = w.let(f"call ptr @malloc({self.system.size_type} {wanted})")
         w.return_if(w.let(f"icmp eq ptr {found}, null"), self.of.status("TW_ERROR_MEMORY", "malloc gave no memory"))
@@ -439,6 +440,7 @@ class _Glue:
         sizes = self.planned(w)
         text = f"the handle's memory is too small for this call: {self.of.name}_workspace says how much it takes"
         few = self.of.status("TW_ERROR_MEMORY", text)
+        # the handle may have been made for smaller inputs
         w.return_if(w.let(f"icmp sgt i64 {w.load(sizes)}, {w.load('%handle', CAPACITY)}"), few)
         values = self.symbols(w)
         shapes = self.tensor_sizes(w, values, sizes)
@@ -460,11 +462,11 @@ class _Glue:
         call = f"call i32 @tw_run(ptr {args}, ptr {dims}, ptr {weights}, ptr {memory}, i32 {threads})"
         code = w.let(call)
         for number, text in enumerate(self.manifest.failures):
-            if number:
+            if number:  # the first stands for success
                 place = f" at {self.manifest.locations[number]}" if self.manifest.locations else ""
                 w.return_if(w.let(f"icmp eq i32 {code}, {number}"), self.of.status("TW_ERROR_RUN", text + place))
         failed = w.let(f"icmp ne i32 {code}, 0")
-        other = self.of.status("TW_ERROR_RUN")
+        other = self.of.status("TW_ERROR_RUN")  # for a code without a text
         w.emit(f"ret i32 {w.let(f'select i1 {failed}, i32 {other}, i32 0')}")
         return w.text()
 

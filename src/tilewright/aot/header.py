@@ -167,7 +167,7 @@ def header_text(of: Interface, system: System) -> str:
     m = of.manifest
     features = f"\n * Needs the CPU features {' '.join(m.target.features)}." if m.target.features else ""
     has_file = not of.embedded and of.weights_bytes > 0
-    maps_file = has_file and system.files != ""
+    maps_file = has_file and system.files != ""  # without files the caller brings the weights into memory
     more = _STATE.substitute(name=of.name) if of.state else ""
     more += _FILES.substitute(name=of.name) if maps_file else ""
     more += _POOL.substitute(name=of.name) if of.max_threads > 1 else ""

@@ -92,7 +92,7 @@ def _mach_o(data: bytes) -> Iterator[Part]:
         command, size = struct.unpack_from("<II", data, at)
         if command == _SEGMENT:
             (count,) = struct.unpack_from("<I", data, at + 64)
-            for k in range(count):
+            for k in range(count):  # a section's 80 bytes stand behind the segment's 72
                 name, segment, address, n, relocations, flags = struct.unpack_from(
                     "<16s16sQQ12xII12x", data, at + 72 + 80 * k
                 )
@@ -104,8 +104,9 @@ def _mach_o(data: bytes) -> Iterator[Part]:
     places: dict[int, list[tuple[int, str]]] = {}
     for k in range(n_symbols):
         name_at, kind, section, value = struct.unpack_from("<IBB2xQ", data, symbols + 16 * k)
-        if kind & 0x0E == 0x0E and not kind & 0xE0:
+        if kind & 0x0E == 0x0E and not kind & 0xE0:  # in a section (N_SECT), and not a debugger's (N_STAB)
             places.setdefault(section, []).append((value, _text(data, strings + name_at).removeprefix("_")))
+    # symbols count sections from 1; their values are addresses, not places within a section
     for k, (name, address, n, relocations, flags) in enumerate(sections, 1):
         if flags & _MACH_O_KIND not in _MACH_O_NO_FILE:
             is_code = bool(flags & _MACH_O_CODE)

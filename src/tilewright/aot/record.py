@@ -32,6 +32,7 @@ def record_text(
 ) -> str:
     """The record as JSON, keys in order."""
     m, report = of.manifest, of.manifest.report or {}
+    # a row's name is the kernel's symbol, then its ops
     by_kernel = {row.name.split()[0]: row.n_bytes for row in sizes if row.kind == "kernel"}
     rows = report.get("kernels", [])
     return _dumps({

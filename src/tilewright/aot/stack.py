@@ -325,6 +325,7 @@ def _follow(lines: list[str], rules: Rules, addresses: set[str]) -> _Function:
     for line in lines:
         label = _LABEL.match(line)
         if label:
+            # behind an end a label that nothing has jumped to is for a later jump: of the whole frame
             state.depth = at_label.get(label[1], deepest if ended else state.depth)
             ended = False
             continue
@@ -345,14 +346,14 @@ def _follow(lines: list[str], rules: Rules, addresses: set[str]) -> _Function:
             made.most = None
             return made
         deepest = max(deepest, state.depth)
-        for target in _LOCAL.findall(line):
+        for target in _LOCAL.findall(line):  # the first is enough: all come at one depth, as frames have a fixed size
             at_label.setdefault(target, state.depth)
         called = rules.call.match(line)
-        if called and not _LOCAL.fullmatch(called[1]):
+        if called and not _LOCAL.fullmatch(called[1]):  # the patterns of calls fit some jumps within the function
             made.calls[called[1]] = max(made.calls.get(called[1], 0), state.depth + rules.pushed)
         elif rules.indirect.match(line):
             made.by_address = max(made.by_address, state.depth + rules.pushed)
-        elif not called:
+        elif not called:  # a name in any other instruction: its address is taken
             addresses.update(re.findall(_NAME, line))
         ended = bool(rules.ends.match(line))
     made.most = deepest

@@ -158,6 +158,7 @@ def _map(of: Interface, n_header: int, total: int, calls: _Calls, attributes: st
     w.store("null", "%weights", 0, "ptr")
     file, is_unread = calls.opened(w)
     w.return_if(is_unread, of.status("TW_ERROR_WEIGHTS", "the weights file can't be opened"))
+    # before anything is read: behind the end of a file that is cut short a map gives SIGBUS
     fits = w.let(f"icmp eq i64 {calls.size(w, file)}, {total}")
     right, wrong = w.label("right"), w.label("wrong")
     w.emit(f"br i1 {fits}, label %{right}, label %{wrong}")
@@ -166,6 +167,7 @@ def _map(of: Interface, n_header: int, total: int, calls: _Calls, attributes: st
     w.emit(f"ret i32 {foreign}")
     w.start(right)
     base = calls.mapped(w, file, total, of.status("TW_ERROR_MEMORY", "the weights file can't be mapped"))
+    # the header has the fingerprint of the weights, so that they need not be read
     order = w.let(f"call i32 @memcmp(ptr {base}, ptr @{of.name}_header, i64 {n_header})")
     same, other = w.label("same"), w.label("other")
     w.emit(f"br i1 {w.let(f'icmp eq i32 {order}, 0')}, label %{same}, label %{other}")
