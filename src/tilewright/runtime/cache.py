@@ -149,6 +149,7 @@ class Cache:
                 self.put_artifact(key_text, artifact)
             finally:
                 with MAKING:
+                    # a later compile of the same model may have put its own there
                     if _writers.get(path) is threading.current_thread():
                         del _writers[path]
 

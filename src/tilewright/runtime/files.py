@@ -51,7 +51,9 @@ def replacing(path: Path, *, durable: bool = False, mode: int = 0o666) -> Iterat
         with open(path, "wb") as file:
             yield file
         return
+    # beside it, since a rename stays within one file system; cut, as names have 255 bytes at most
     temporary = path.with_name(f".{path.name[:200]}.{os.getpid()}.{secrets.token_hex(6)}{TEMPORARY}")
+    # not by tempfile, whose files are their owner's alone whatever the umask says
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         with os.fdopen(fd, "wb") as file:

@@ -116,16 +116,18 @@ class LibraryModel:
         file = Path(path)
         self.name = name or file.name.split(".")[0].removeprefix("lib")
         if key is not None:
-            _check_signed(file, self.name, key)
+            _check_signed(file, self.name, key)  # before loading, which runs the library's constructors
         self._library = self._opened(file)
-        self._threads = checked_threads(threads) or 0
+        self._threads = checked_threads(threads) or 0  # 0: as many as the export allows
         info = self._facts(file)
         self._all_inputs, self._all_outputs = (_tensors(t, n) for t, n in _both(info))
+        # libraries of before there were states end earlier
         n_state = info.n_state if info.struct_bytes >= ctypes.sizeof(_ModelInfo) else 0
         self._kept = [(info.state[k].input, info.state[k].output) for k in range(n_state)]
         self.inputs = tuple(_without(self._all_inputs, [i for i, _ in self._kept]))
         self.outputs = tuple(_without(self._all_outputs, [o for _, o in self._kept]))
         self.symbols = tuple(_symbol(info.symbols[k]) for k in range(info.n_symbols))
+        # for reading arguments, so without outputs: their shapes are the library's business
         manifest = Manifest(
             info.compiler_version.decode(), TargetSpec(info.target.decode(), info.cpu.decode()), self._all_inputs, (),
             self.symbols, n_dims=len(self.symbols),

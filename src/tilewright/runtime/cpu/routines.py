@@ -483,11 +483,13 @@ class _Writer:
                     places[k] = self.copied(k, a)
                 case Vector():
                     places[k] = self.here(k, a.array, self.product(a.length, 4 if a.is_integer else self.n_bytes))
+                # the op's result is the code itself: `%info` stays 0, so that nothing fails
                 case Info() if a.give is not None:
                     at = self.let(f"getelementptr ptr, ptr %arrays, i64 {a.give}")
                     places[k] = self.let(f"getelementptr i32, ptr {self.let(f'load ptr, ptr {at}')}, i64 %b")
-        self.write("store i32 0, ptr %info")
+        self.write("store i32 0, ptr %info")  # routines of BLAS have none and leave the 0
         self.call(places)
+        # the caller then runs the kernel, which writes all results anew: those so far do no harm
         failed = self.let(f"icmp ne i32 {self.let('load i32, ptr %info')}, 0")
         self.write(f"br i1 {failed}, label %failed, label %good")
         self.lines.append("good:")

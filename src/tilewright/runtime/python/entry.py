@@ -141,11 +141,13 @@ class Entries:
             maker = self._maker(is_tensor, output)
             if maker is not None:
                 owned.append(maker)
+                # CPython's ids are addresses; `owned` keeps what they point to
                 fields.maker, fields.maker_args[:] = id(maker[0]), [id(maker[1]), id(maker[2])]
-        arena, offset = aligned_buffer(work_bytes)
+        arena, offset = aligned_buffer(work_bytes)  # one for all calls: the code declines a second while one runs
         tables: dict[str, ctypes.Array[Any]] = {
             "table": (ctypes.c_int64 * max(len(inputs) + len(outputs), 1))(),
             "dims": (ctypes.c_int64 * max(len(plan.dims), 1))(),
+            # what each call fills `dims` with, which the model writes to
             "start": (ctypes.c_int64 * max(len(plan.dims), 1))(*plan.dims),
             "inputs": (_TensorFields * max(len(inputs), 1))(*(fields for fields, _ in inputs)),
             "outputs": (_TensorFields * max(len(outputs), 1))(*(fields for fields, _ in outputs)),

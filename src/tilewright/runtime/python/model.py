@@ -193,7 +193,7 @@ class LoadedModel(CompiledModel):
         self, manifest: Manifest, objects: Sequence[ObjectImage], weights: Any, *, threads: int | None = None
     ) -> None:
         """``threads`` is the most that a call uses; by default what affinity, quota and environment allow."""
-        check_target(manifest.target)
+        check_target(manifest.target)  # before code for another machine is linked
         super().__init__(manifest, objects, weights)
         planner = self._planner
         self.threads = min(checked_threads(threads) or default_threads(), MAX_THREADS)
@@ -201,6 +201,7 @@ class LoadedModel(CompiledModel):
         run_at, weights_at = self._library.addresses["tw_run"], self._weights.ctypes.data
         self._run = _RUN(run_at)
         tw_plan = _PLAN(self._library.addresses["tw_plan"])
+        # over `planner` and not over a method: a cycle through `self` would hold the weights until a collection
         self._plan = functools.lru_cache(PLANS_KEPT)(lambda shapes: planner.plan(shapes, tw_plan))
         n_args = len(manifest.inputs) + len(manifest.outputs)
         self._frames = FramePool(n_args, manifest.n_dims, weights_at, self.threads)
@@ -210,6 +211,7 @@ class LoadedModel(CompiledModel):
         self._types = array_types(self._dtypes)
         self._all_dtypes = [*self._dtypes, *(dtype_of(spec.dtype) for spec in self.outputs)]
         self._all_types = array_types(self._all_dtypes)
+        # to compare is quicker than to hash, and the second in a row gets a native entry
         self._last: tuple[tuple[Shape, ...], Plan] | None = None
         self._entries = Entries(run_at, weights_at, self.threads, self._dtypes, self._results)
         self._entry: Entry | None = None
@@ -407,17 +409,18 @@ class LoadedModel(CompiledModel):
             assert given is not None  # or it could not have been read
             is_apart = False
             places = [address_of(a) for a in arrays], tuple([a.shape for a in arrays])
-        if is_apart:
+        if is_apart:  # plain memory without overlap is filled as it is; else each argument is looked at
             written = [Written(given[k], given[k]) for k in convention.written]
         else:
             written = written_inputs(given, self.inputs, convention.written)
         addresses, shapes = places
         n, n_state = len(self.outputs), len(convention.state)
-        with self._guard.lock:
+        with self._guard.lock:  # calls take turns: each starts from the state that the last one left
             kept = self._state
             results = self._run_at(
                 [*addresses, *[address_of(a) for a in kept]], (*shapes, *[a.shape for a in kept]), None
             )
+            # anything that may raise comes before the first write
             shown = [to_tensor(r) if has_tensors else r for r in results[:n]]
             for place, value in zip(written, results[n + n_state :], strict=True):
                 place.fill(value)
@@ -447,13 +450,14 @@ class LoadedModel(CompiledModel):
 
         ``out`` are arrays for the results; none where ``addresses`` have the results' places too.
         """
-        last = self._last
+        last = self._last  # read once: another thread may put its own there between two looks
         if last is not None and last[0] == shapes:
             plan = last[1]
         else:
             plan = self._plan(shapes)
-            if plan.is_empty:
+            if plan.is_empty:  # nothing to fill, and code that may be for larger sizes
                 return self._results.arrays(plan.outputs) if out is None else out
+            # one tuple, so that no thread sees the shapes of one call with the plan of another
             self._last = shapes, plan
         try:
             frame = self._frames.take(plan.arena_bytes + self._scratch_bytes)
@@ -467,7 +471,7 @@ class LoadedModel(CompiledModel):
             if plan.dims:
                 frame.dims[:] = plan.dims
             code = self._run(*frame.call)
-            dims = frame.dims[:] if plan.is_dynamic else []
+            dims = frame.dims[:] if plan.is_dynamic else []  # a copy: the frame may be another call's right after
         finally:
             self._frames.give(frame)
         if code:

@@ -78,6 +78,7 @@ def read_outputs(
     """
     arrays = _listed(given, len(specs))
     values = [*((True, value) for value in arrays), *((False, value) for value in inputs.values())]
+    # what nearly every call is; the rest finds words for what is wrong, or takes longer to see that nothing is
     if _are_apart(values) and all(map(_is_output, arrays, plans)):
         memory = [v if type(v) is np.ndarray else memory_of(v, s) for v, s in zip(arrays, specs, strict=True)]
         if not any(isinstance(m, Violation) for m in memory):
@@ -93,7 +94,7 @@ def read_outputs(
             found[k] = f"out: {spec.name}", array
     everything = dict(found)
     for k, (name, value) in enumerate(inputs.items(), len(specs)):
-        array = memory_of(value, TensorSpec(name, "", ()))
+        array = memory_of(value, TensorSpec(name, "", ()))  # only its place matters, so any dtype and shape will do
         if isinstance(array, np.ndarray):
             everything[k] = name, array
     for one, other in overlapping(everything, set(found)):
