@@ -100,8 +100,10 @@ def make_backend(
             raise OptionError(f"mode {mode!r} is not offered", remedy=f"use one of {list(MODES)}")
         given = dict(options or {})
         freeze = given.pop("freeze", None)
+        # None: freeze, and look at the weights before each call; True: they never change
         if freeze not in (None, True, False):
             raise OptionError(f"freeze can't be {freeze!r}", remedy="use True, False, or leave it out")
+        # before AOTAutograd traces: it leaves no recurrence in one piece, and then Dynamo collects no more guards
         keep_recurrences_whole(gm)
         spell_out_attention(gm)
         guard_widths(gm)
@@ -127,9 +129,9 @@ def make_backend(
             return _boxed(_Compiled(functional, plan, {}))
 
         def backward(functional: GraphModule, fakes: Sequence[Any]) -> Callable[..., Any]:
-            return _boxed(_Compiled(functional, plan, {}, lazy=True))
+            return _boxed(_Compiled(functional, plan, {}, lazy=True))  # compiled when it first runs, if it ever does
 
-        table = {**_decompositions(), **DECOMPOSITIONS}
+        table = {**_decompositions(), **DECOMPOSITIONS}  # ours take the place of PyTorch's
         compiler = aot_autograd(
             fw_compiler=forward, bw_compiler=backward, inference_compiler=inference, decompositions=table
         )
@@ -137,10 +139,11 @@ def make_backend(
         try:
             result: Callable[..., Any] = compiler(gm, example_inputs)
         except Exception as error:
-            if strict or _is_for_dynamo(error):
+            if strict or _is_for_dynamo(error):  # Dynamo's own signals, as for a graph break, must reach it
                 raise
             eager.tell_of(error)
             return eager
+        # only graphs that write pay for looking at addresses
         return partial(_call_apart, result, eager, written) if written.written else result
 
     compile_captured.is_tilewright = True  # type: ignore[attr-defined]

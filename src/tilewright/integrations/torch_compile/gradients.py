@@ -245,6 +245,7 @@ def _grid_sampler_backward(
     import torch
 
     n, sizes, points = x.dim() - 2, x.shape[2:], grid.shape[1:-1]
+    # sums of many products, which half precision would round one by one
     wide = torch.float64 if grid.dtype == torch.float64 else torch.float32
     rows, image = grad.to(wide).flatten(2), x.to(wide).flatten(2)
     scales = [(size - 1 if align else size) / 2 for size in sizes]
@@ -257,16 +258,18 @@ def _grid_sampler_backward(
         flat, is_inside = torch.zeros_like(corner[0][0], dtype=torch.int64), torch.ones_like(corner[0][0])
         for (place, _, _), size in zip(corner, sizes, strict=True):
             is_inside = is_inside * ((place >= 0) & (place <= size - 1))
+            # taps beyond the image are clamped, as `gather` needs a place, and have the weight 0
             flat = flat * size + place.to(torch.int64).clamp(0, size - 1)
         flat = flat.unsqueeze(1).expand(rows.shape)
         if wanted[0]:
             weight = math.prod((w for _, w, _ in corner), start=is_inside)
             by_image = by_image.scatter_add(2, flat, rows * weight.unsqueeze(1))
-        if wanted[1] and mode != NEAREST:
+        if wanted[1] and mode != NEAREST:  # the nearest element does not change with the coordinate
             value = (image.gather(2, flat) * rows).sum(1) * is_inside
             for k in range(n):
                 others = (w for j, (_, w, _) in enumerate(corner) if j != k)
                 by_grid[k] = by_grid[k] + math.prod(others, start=value * corner[k][2])
+    # the chain rule for the step from [-1, 1] to elements
     moved = torch.stack([by_grid[k] * scales[k] for k in reversed(range(n))], -1)
     return (
         by_image.reshape(x.shape).to(x.dtype) if wanted[0] else None,

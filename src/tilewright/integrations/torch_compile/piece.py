@@ -100,6 +100,7 @@ def import_piece(
     importer.convert_nodes(nodes)
     failed = dict(importer.failed)
     for node in nodes:
+        # PyTorch can't be left an argument: the calls that read one without a form are to blame
         unbound = [x for x in node.all_input_nodes if x in importer.failed and x in inputs]
         if unbound and node not in failed:
             failed[node] = importer.failed[unbound[0]]
@@ -110,7 +111,7 @@ def import_piece(
     if importer.failed:
         return None, importer.failed
     if not _bind_computed(importer, inputs, bound, takes):
-        return None, {}
+        return None, {}  # nobody to blame: every call will be PyTorch's
     names = tuple(f"output_{i}" for i in range(len(made)))
     graph = Graph("dynamo", importer.pool, tuple(bound), tuple(made), names)
     return PieceProgram(graph, tuple(takes), tuple(gives)), {}
@@ -142,7 +143,7 @@ def _bind(
             elif type(value).__name__ == "SymFloat":
                 entry = importer.pool.input(node.name, TensorType(f64, ()), loc)
                 importer.env[node] = SymFloat(entry)
-                if (symbol := lone_symbol(value)) is not None:
+                if (symbol := lone_symbol(value)) is not None:  # by which expressions of this number find it
                     importer.numbers[symbol] = entry
                 inputs.append(entry)
                 takes.append(lambda args, i=i: np.asarray(args[i], np.float64))  # type: ignore[misc]
@@ -153,7 +154,7 @@ def _bind(
             importer.fail(node, Problem(loc, "input", e.rule, e.remedy))
     known = {d for n in inputs for d in n.shape if isinstance(d, Sym)}
     for size, given in sizes.items():
-        if size not in known:
+        if size not in known:  # else a tensor's shape says it
             inputs.append(importer.pool.input(f"{size.name}_size", TensorType(bool_, (size,))))
             takes.append(partial(_take_size, given))
     return inputs, takes, sizes
@@ -246,7 +247,7 @@ def _results(
     gives: list[Give] = []
     for source in wanted:
         value = importer.env.get(source, source) if hasattr(source, "op") else source
-        if source in position:
+        if source in position:  # the very argument, as eager PyTorch returns it
             gives.append(lambda args, arrays, i=position[source]: args[i])  # type: ignore[misc]
         elif value is None or isinstance(value, bool | int | float):
             gives.append(lambda args, arrays, v=value: v)  # type: ignore[misc]

@@ -132,13 +132,14 @@ def plan_graph(
     make_row_major(functional.graph)
     try:
         run, problems = _planned(functional, frozen, compile_now, on_fallback, faults)
-    except (OptionError, InternalError):
+    except (OptionError, InternalError):  # the user's own mistake, and what `strict` asks for
         raise
     except Exception as e:
         if strict and is_refusal(e):
             raise
         nodes = [n for n in functional.graph.nodes if n.op not in ("placeholder", "output")]
         problems = getattr(e, "problems", ()) if is_refusal(e) else [faults.problem(e, nodes)]
+        # there are no pieces: PyTorch runs the whole graph
         run = partial(_run_steps, *_ends(functional), [partial(_run_eagerly, functional, nodes)])
     if problems:
         react = refuse_fallback if strict else on_fallback
@@ -164,11 +165,12 @@ def _planned(
     placeholders, wanted = _ends(functional)
     weights = {placeholders[i]: t for i, t in frozen.items()}
     draws = [n for n in graph.nodes if _name(n) in DRAWS or _is_check(n)]
+    # operands without data: nothing to compile
     shapes = [n.args[0] for n in draws if _name(n) in SHAPE_ONLY and _name(n.args[0]) == "empty_strided.default"]
     refused = _Refusals({}, frozenset([*shapes, *draws]), faults, promises_of(graph))
-    while True:
+    while True:  # each turn refuses more calls, at last all of them
         n_refused = len(refused.nodes)
-        if not refused.nodes:
+        if not refused.nodes:  # what nearly every graph is: one piece
             whole = _whole(functional, placeholders, wanted, weights, compile_now, on_fallback, refused)
             if whole is not None:
                 return whole, []

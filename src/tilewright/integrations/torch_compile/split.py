@@ -43,6 +43,7 @@ def split(graph: Any, eager: Collection[Any], ordered: Collection[Any] = ()) -> 
         nodes = [n for n in graph.nodes if stages.get(n) == stage]
         is_compiled = stage % 2 == 0
         if is_compiled:
+            # sizes are cheap: each piece computes them for itself
             nodes = [n for n in graph.nodes if n in set(sizes) or stages.get(n) == stage]
         mine = set(nodes)
         read = dict.fromkeys(
@@ -51,6 +52,7 @@ def split(graph: Any, eager: Collection[Any], ordered: Collection[Any] = ()) -> 
         )  # fmt: skip
         inputs = [x for x in read if x not in mine]
         if is_compiled:
+            # shapes may speak of a number that no call reads
             numbers = (n for n in graph.nodes if _is_symbolic(n) and n not in read)
             inputs += [n for n in numbers if n.op == "placeholder" or (n in eager and stages[n] < stage)]
         outputs = [n for n in nodes if n in wanted and stages.get(n) == stage]
