@@ -70,7 +70,7 @@ def profile(
     model = LoadedModel(artifact.manifest, artifact.objects, artifact.weights, threads=n_threads)
     rows = artifact.manifest.report["kernels"]
     meter = PeakMeter(Target.parse(options.target))
-    model(*inputs)
+    model(*inputs)  # a first call touches new pages
     times: list[float] = []
     counts: list[list[int]] = []
     stop = time.perf_counter() + seconds
@@ -85,6 +85,7 @@ def profile(
     is_cold = artifact.weights.nbytes > meter.target.llc_bytes
     rates = _Rates(
         peak.fma_gflops * 1e9 * n_threads,
+        # threads share the memory, each has its own share of the cache
         (peak.read_gb_per_s if is_cold else cached * n_threads) * 1e9,
         cached * 1e9 * n_threads,
     )

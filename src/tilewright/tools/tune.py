@@ -82,12 +82,14 @@ def tune(
 
     current = counted(best)
     ticks = current.minima(inputs, FEWEST_CALLS)
+    # the others' times are mostly noise, and weigh nothing
     worth = [name for name in best if ticks[name] >= SMALLEST_SHARE * sum(ticks.values())]
     candidates = {name: list(_candidates(kernels, name)) for name in worth}
     rounds = max((len(c) for c in candidates.values()), default=0)
     for k in range(rounds):
         tell("round", k, rounds)
         tried = {name: found[k] for name, found in candidates.items() if k < len(found)}
+        # all kernels change at once, and each is judged by its own ticks
         now, then = _in_turn([current, counted({**best, **tried})], inputs, seconds / (rounds + 2))
         faster = {name: found for name, found in tried.items() if _is_faster(then[name], now[name])}
         if faster:
@@ -191,6 +193,7 @@ def _confirmed(
             ticks[k].append(model.ticks(inputs))
             calls[k].append(time.perf_counter() - start)
     before, after = (statistics.median(c) for c in calls)
+    # the usual call and the best one: a busy machine sways either
     if not text or after >= before or min(calls[1]) >= min(calls[0]):
         return Tuned("", (), n_candidates, before, before)
     least = [[min(c) for c in zip(*t, strict=True)] for t in ticks]

@@ -112,7 +112,7 @@ def run_entry(name: str, n_samples: int | None) -> tuple[Status, str]:
     """Run samples of the entry and dtype called ``name``; all without ``n_samples``."""
     op, dtype = _entries()[name]
     warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
+    torch.set_num_threads(1)  # workers share the cores
     samples = _spread(list(op.sample_inputs("cpu", dtype, requires_grad=False)), n_samples)
     run = Run()
     known: list[Known] = []
@@ -129,7 +129,7 @@ def run_entry(name: str, n_samples: int | None) -> tuple[Status, str]:
                 problem = _run_alone(op, one, run)
                 if problem:
                     return "wrong", f"sample {one.k} of {len(samples)}, {_describe(one.sample)}: {problem}"
-    if run.fallbacks:
+    if run.fallbacks:  # ours, so it counts before what Dynamo does
         return "refused", "left to PyTorch: " + "; ".join(f"{op}: {rule}" for op, rule in run.fallbacks.items())
     if run.breaks:
         return "skipped", "Dynamo breaks the graph: " + "; ".join(run.breaks)
@@ -260,7 +260,7 @@ def _run_alone(op: Any, one: Known, run: Run) -> str:
     try:
         got = compiled(ours, True)
     except Exception as error:
-        if _succeeds(lambda: compiled("aot_eager", True)):
+        if _succeeds(lambda: compiled("aot_eager", True)):  # another back end gets the whole graph: the break is ours
             raise
         run.breaks[_reason(str(error))] = ""
         got = compiled(ours, False)

@@ -81,6 +81,7 @@ def run_cases(
             for worker in workers:
                 if worker.case is None and worker.ready and queue:
                     worker.give(queue.popleft(), seconds)
+            # until something answers, or the first limit is over
             nearest = min(w.deadline for w in workers) - time.monotonic()
             wait([w.pipe for w in workers], max(nearest, 0.0))
             for worker in list(workers):
@@ -92,7 +93,7 @@ def run_cases(
                         raise OptionError(f"a worker of {module} can't start: {worker.why}", remedy="see its output")
                     worker.end()
                     workers.remove(worker)
-    finally:
+    finally:  # also where the reader of the outcomes stops early
         for worker in workers:
             worker.end()
 

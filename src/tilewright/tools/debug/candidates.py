@@ -111,6 +111,7 @@ class Candidate:
             if n.op is CONST:
                 made[n] = pool.add(CONST, (), {"data": Data(_front(n.attrs["data"].array, old, new))}, n.loc)
             else:
+                # an axis that happens to be `old` changes too: a candidate has to be valid, not to mean the same
                 attrs = {k: _resized(v, old, new) if n.op.attrs[k].kind in SIZES else v for k, v in n.attrs.items()}
                 made[n] = pool.add(n.op, [made[i] for i in n.inputs], attrs, n.loc)
         g = self.graph

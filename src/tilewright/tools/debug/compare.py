@@ -86,10 +86,10 @@ def compare(
     tell = progress or silent
     values = _Imported()
     if peer is not None:
-        refuse_random(graph)
+        refuse_random(graph)  # two generators never draw the same
         tell(f"values of {against}", 0, 1)
         values = _compare_values(peer, arrays)
-        if values.fault is not None:
+        if values.fault is not None:  # every later layer would show it again
             return Comparison(graph.name, against, values=values.rows, fault=values.fault, amplified=values.amplified)
     if isolate:
         found = _isolated(graph, arrays, options, threads, seconds, tell)
@@ -159,10 +159,10 @@ def _import(
         named = dict(zip(graph.input_names, _arrays(graph, inputs), strict=True))
         ask = ask_torch if is_program else partial(ask_onnxruntime, input_shapes=input_shapes, fix_dims=fix_dims)
         peer = ask(source, named)
-        graph = peer.graph
-    if not is_onnx:
+        graph = peer.graph  # whose nodes the peer's values are tied to
+    if not is_onnx:  # `onnx_graph` has fixed them while importing
         graph = fix_symbols(graph, fix_dims)
-    graph = graph.unchecked()
+    graph = graph.unchecked()  # only results are compared, not what the program asserts
     return peer, graph, _arrays(graph, inputs)
 
 
@@ -246,6 +246,7 @@ def _compare_values(peer: Peer, inputs: Sequence[Array]) -> _Imported:
     for v in peer.values:
         row = judged(v, ours, others)
         if row.difference.is_bad:
+            # only when something differs: each op again, on the peer's own operands
             steps = steps or steps_from(every, inputs, {p.node: p.array for p in peer.values})
             alone = judged(v, *steps)
             if alone.difference.is_bad:
@@ -255,7 +256,7 @@ def _compare_values(peer: Peer, inputs: Sequence[Array]) -> _Imported:
                 fault = Fault("import", v.name, op, v.node.loc, row.difference, detail=detail)
                 return _Imported((*rows, row), tuple(amplified), fault)
             amplified.append(row)
-            row = alone
+            row = alone  # the table shows what the op itself did
         rows.append(row)
     return _Imported(tuple(rows), tuple(amplified))
 

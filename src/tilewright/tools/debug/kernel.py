@@ -202,7 +202,7 @@ def diagnose(case: Case, seen: Difference, kernel_name: str) -> Fault:
     small = forms.cost(lowered) <= INTERPRETED
     run = forms.interpreted if small else forms.native
     found = run(lowered)
-    if found.is_bad:
+    if found.is_bad:  # plain loops of the very stages are wrong: no schedule has touched them
         culprit = _wrong_alone(case, small=small)
         if culprit is not None:
             node, alone = culprit
@@ -210,6 +210,7 @@ def diagnose(case: Case, seen: Difference, kernel_name: str) -> Fault:
         return fault("fusion", case.group.root.op.name, found, detail="each op alone is right")
     scheduled = schedule_with_steps(made.computation, case.target, made.constants, kernel_name)
     base = lower(scheduled.computation, kernel_name, [b for b in scheduled.computation.inputs if b in made.constants])
+    # step by step, in their order: the first fault explains those behind it
     return (
         _before_code(forms, scheduled, base, run, fault, small=small)
         or _in_code(forms, made, scheduled, base, fault)

@@ -86,6 +86,7 @@ def check_passes(graph: Graph, inputs: Sequence[Array], passes: Sequence[Pass], 
         return tuple((n, found.get(k + 1)) for k, n in enumerate(names))
 
     if last and look(last).is_bad:
+        # a graph that has gone wrong stays wrong, as later passes keep what it means
         low, high = 0, last
         while high - low > 1:
             middle = (low + high) // 2
@@ -93,7 +94,7 @@ def check_passes(graph: Graph, inputs: Sequence[Array], passes: Sequence[Pass], 
         fault = _blame(passes[high - 1], graphs[high - 1], inputs, room, look(high))
         return Checked(graphs[-1], table(), fault)
     if broken is not None:
-        p = passes[last]
+        p = passes[last]  # the pass that raised has left no graph
         op, rule, loc = _raising(p, graphs[last])
         return Checked(graphs[-1], table(), Fault("pass", p.name, op, loc, Difference(problem=broken), rule))
     return Checked(graphs[-1], table(), None)
@@ -167,7 +168,7 @@ def _first_bad_node(
 
     def look(n: int) -> Difference:
         part = prefix(before, nodes[:n])
-        if part is None:
+        if part is None:  # inputs and constants only, which no pass gets wrong
             return Difference()
         try:
             return Checker(part, inputs, room).difference(p.run(part))
@@ -185,4 +186,5 @@ def _first_bad_node(
         else:
             low = middle
     node = nodes[high - 1]
+    # one of several results names the op that has them
     return (node.inputs[0] if node.op is PROJ else node), found

@@ -150,11 +150,12 @@ def ask_torch(program: ExportedProgram, inputs: Mapping[str, Array]) -> Peer:
             result = super().run_node(n)
             node = imported.nodes.get(n)
             if node is not None and isinstance(result, torch.Tensor) and n.op == "call_function":
+                # copied, as a later call may write to the tensor in place
                 found.append(PeerValue(n.name, node, np.array(to_numpy(result))))
             return result
 
     arguments = []
-    read = imported.program
+    read = imported.program  # PyTorch may have rewritten the one that was given
     placeholders = [n for n in read.graph.nodes if n.op == "placeholder"]
     for spec, node in zip(read.graph_signature.input_specs, placeholders, strict=True):
         if spec.kind.name in ("PARAMETER", "BUFFER", "CONSTANT_TENSOR"):

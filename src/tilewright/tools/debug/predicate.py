@@ -62,7 +62,7 @@ def check_graph(graph: Graph, inputs: Sequence[Array], options: Options, *, thre
             answer = model(*inputs)
             got = list(answer) if isinstance(answer, tuple) else [answer]
             content = b"".join(np.asarray(g).tobytes() for g in got)
-            if content in seen:
+            if content in seen:  # judging takes longer than running
                 continue
             seen.add(content)
             found = worst(judge_run(graph, inputs, want, got, room))

@@ -115,6 +115,7 @@ def reduce(
         search = _Search(test, limit, progress or (lambda *_: None))
         failure = search.begin(start)
         found = search.run(start)
+        # for a report of what is left; a failure that needs luck may stay away
         final = search.test(found) if found is not start else failure
     return Reduced(found, final if final.is_like(failure) else failure, options, threads, start.n_ops, search.n_tried)
 

@@ -108,12 +108,13 @@ def judge(
     with np.errstate(all="ignore"):
         same = (have == wide) | (np.isnan(have) & np.isnan(wide))
         error = np.where(same, 0.0, np.abs(have.astype(np.float64) - wide.astype(np.float64)))
-        error = np.where(np.isnan(error), np.inf, error)
+        error = np.where(np.isnan(error), np.inf, error)  # NaN on one side only
         if not dtype.is_float:  # 64-bit integers may differ by less than a float64 can tell
             error = np.where(same, 0.0, np.maximum(error, 1.0 if dtype.is_integer else 0.0))
         if dtype.is_float:
             reach = max((np.nan_to_num(np.abs(o - middle), posinf=0.0).max() for o in spread), default=0.0)
             scale = np.nan_to_num(np.abs(wide), nan=0.0, posinf=0.0).max()
+            # the element's own roundings, those of its operands, and where terms as large as the largest cancel
             limit = roundings * (epsilon * np.nan_to_num(np.abs(wide), posinf=0.0) + reach + epsilon * scale)
             open_ = np.zeros(want.shape, np.bool_)
             for o in spread:  # other roundings overflow here, or do not
@@ -124,6 +125,7 @@ def judge(
             for o in spread:
                 open_ |= o != middle
         bad = (error > limit) & ~open_
+        # the worst of the wrong; where none is, of those that other roundings leave alone
         ranked = np.where(bad, error, -1.0) if bad.any() else np.where(open_, -1.0, error)
         worst = tuple(int(i) for i in np.unravel_index(int(np.argmax(ranked)), want.shape))
         relative = np.where(same, 0.0, error / np.abs(wide.astype(np.float64)))
