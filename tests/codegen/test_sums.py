@@ -14,7 +14,7 @@ from tilewright.core import types
 from tilewright.core.compute import Buffer, Computation, Const, Reduction, Stage, axes_for, syms
 from tilewright.target.target import Target
 from tilewright.tile.lower import lower
-from tilewright.tile.schedule import Builder
+from tilewright.tile.schedule import ScheduleBuilder
 
 WIDE = Target.parse("x86-64-v4")
 TARGETS = [HOST, WIDE, Target.parse("x86-64-v3"), Target.parse("x86-64")]
@@ -27,7 +27,7 @@ def scores(target, keys, queries, depth, dtype=types.f32):
     axes, along = axes_for(out.shape), axes_for((depth,), "d")
     (i, j), (d,) = syms(axes), syms(along)
     product = Stage((out,), axes, (i, j), (k[i, d] * q[j, d],), Reduction(along, "add", (Const(0, dtype),)))
-    b = Builder(lower(Computation((k, q), (out,), (product,))))
+    b = ScheduleBuilder(lower(Computation((k, q), (out,), (product,))))
     narrow(b, target, "S", None, has_lanes=False, threads=False)
     return b.kernel
 

@@ -14,7 +14,7 @@ from tilewright.build.options import Clock, Options
 from tilewright.core.estimates import Times
 from tilewright.frontend.source import import_source
 from tilewright.partition.beside import Item, arrange
-from tilewright.partition.program import Call
+from tilewright.partition.program import KernelCall
 from tilewright.runtime.python.model import LoadedModel
 from tilewright.target.target import Target
 
@@ -125,7 +125,9 @@ def test_any_number_of_threads_gives_the_same_bits(branches, target, monkeypatch
     program = kernels.optimise_and_split(graph, Options(target=target), wide, Clock()).program
     assert any(len(b.members) > 2 for b in program.beside)
     for b in program.beside:
-        written = [p for s in program.steps[b.first :][: len(b.members)] if isinstance(s, Call) for p in s.args[-1:]]
+        written = [
+            p for s in program.steps[b.first :][: len(b.members)] if isinstance(s, KernelCall) for p in s.args[-1:]
+        ]
         assert len(set(written)) == len(b.members)
     results = [
         LoadedModel(artifact.manifest, artifact.objects, artifact.weights, threads=n)(*given) for n in (1, 2, 3, 5)

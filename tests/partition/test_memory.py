@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilewright.core.expr import Dim, Sym, evaluate
-from tilewright.partition.memory import Plan, Storage, plan_memory
+from tilewright.partition.memory import MemoryPlan, Storage, plan_memory
 
 B = Sym("B", 1)
 lives = st.tuples(st.integers(0, 12), st.integers(0, 5))
@@ -18,7 +18,7 @@ def _storages(sizes: list[tuple[Dim, tuple[int, int]]]) -> list[Storage]:
     return [Storage(n, first, first + length) for n, (first, length) in sizes]
 
 
-def _check(storages: list[Storage], plan: Plan, values: dict[Sym, int]) -> None:
+def _check(storages: list[Storage], plan: MemoryPlan, values: dict[Sym, int]) -> None:
     placed = [(evaluate(o, values), evaluate(s.n_bytes, values)) for o, s in zip(plan.offsets, storages, strict=True)]
     total = evaluate(plan.n_bytes, values)
     for (at, n), s in zip(placed, storages, strict=True):

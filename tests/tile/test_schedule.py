@@ -26,14 +26,14 @@ from tilewright.tile.errors import ScheduleError, ScheduleFileError, TileTextErr
 from tilewright.tile.ir import For, If, Kind, Prefetch, Store, walk
 from tilewright.tile.lower import lower
 from tilewright.tile.rewrite import loops_of
-from tilewright.tile.schedule import Builder, Schedule, Step
+from tilewright.tile.schedule import Schedule, ScheduleBuilder, Step
 from tilewright.tile.schedule.book import Line, ScheduleBook, apply_lines, read_step, schedule_text
 from tilewright.tile.text import kernel_text, parse_kernel
 from tilewright.tile.verify import verify
 
 
 def build(computation, *steps, constants=()):
-    b = Builder(lower(computation, "k", constants_of(computation, *constants)))
+    b = ScheduleBuilder(lower(computation, "k", constants_of(computation, *constants)))
     for primitive, *args in steps:
         b.do(primitive, *args)
     verify(b.kernel)
@@ -509,7 +509,7 @@ KERNELS = st.sampled_from(
 @given(computation=KERNELS, steps=st.lists(STEPS, max_size=10))
 @settings(max_examples=120, deadline=None)
 def test_random_legal_schedules_keep_the_meaning(computation, steps):
-    b = Builder(lower(computation, "k"))
+    b = ScheduleBuilder(lower(computation, "k"))
     for primitive, *args in steps:
         known = names(b.kernel)
         chosen = [

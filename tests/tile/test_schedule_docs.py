@@ -17,7 +17,7 @@ from tile.test_schedule import masked_rows, padded_taps, rows_twice, three_rows
 from tilewright.core.compute import Computation
 from tilewright.tile.ir import Kernel
 from tilewright.tile.lower import lower
-from tilewright.tile.schedule import PRIMITIVES, Builder
+from tilewright.tile.schedule import PRIMITIVES, ScheduleBuilder
 from tilewright.tile.schedule.book import read_step, signature
 from tilewright.tile.text import kernel_text
 
@@ -99,7 +99,7 @@ def split_nests(body: str) -> list[str]:
 
 def section(name: str) -> str:
     computation, step, before = EXAMPLES[name]
-    b = Builder(lower(computation, "k", constants_of(computation, "B")))
+    b = ScheduleBuilder(lower(computation, "k", constants_of(computation, "B")))
     for text in before:
         b.do(read_step(text).primitive, *read_step(text).args)
     old = b.kernel

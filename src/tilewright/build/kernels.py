@@ -26,10 +26,10 @@ from tilewright.core.verify import verify as verify_graph
 from tilewright.graph.limits import check_sizes
 from tilewright.partition.computation import GroupComputation, computation_text
 from tilewright.partition.grouped import Grouped, GroupedGraph, group_graph, optimise_inner
-from tilewright.partition.plan import Planner
-from tilewright.partition.program import Call, Program, dimension_slots, walk_steps
+from tilewright.partition.plan import ProgramPlanner
+from tilewright.partition.program import KernelCall, Program, dimension_slots, walk_steps
 from tilewright.partition.scheduled import LAY_OUT, KernelSpec, Packing, ScheduledGraph, ScheduledGroup
-from tilewright.partition.work import Work, points_of, products_of, work_of
+from tilewright.partition.work import KernelWork, points_of, products_of, work_of
 from tilewright.runtime.artifact import ObjectImage
 from tilewright.runtime.env import read_environment
 from tilewright.runtime.errors import ResourceError
@@ -82,12 +82,12 @@ class KernelBuilder:
         self.labels: dict[str, str] = {}
         self.scratch: dict[str, ScratchSpec] = {}
         self.sizes: dict[str, int] = {}
-        self.work: dict[str, Work | None] = {}
+        self.work: dict[str, KernelWork | None] = {}
         self.products: dict[str, tuple[str, ...]] = {}
         self.beside: set[str] = set()
         self.process = os.getpid()
 
-    def plan(self, graph: Graph, passes: Sequence[Pass], options: Options) -> tuple[Program, Planner]:
+    def plan(self, graph: Graph, passes: Sequence[Pass], options: Options) -> tuple[Program, ProgramPlanner]:
         """The program of an optimised graph; graphs within its control flow go through ``passes`` first.
 
         Raises everything that is wrong with the file of schedules.
@@ -95,11 +95,13 @@ class KernelBuilder:
         optimise = partial(run_pipeline, passes=passes, check=self.checks.verify)
         fuse = options.optimize != 0
         grouped = group_graph(graph, optimise_inner(graph, optimise), self.target, fuse=fuse)
-        planner = Planner(self.target if fuse and self.target.has_threads else replace(self.target, n_cores=1))
+        planner = ProgramPlanner(self.target if fuse and self.target.has_threads else replace(self.target, n_cores=1))
         program = planner.program(self.schedule_groups(grouped), graph.name)
         for made, _ in planner.plans:
             for b in made.beside:
-                self.beside.update(s.kernel for s in made.steps[b.first :][: len(b.members)] if isinstance(s, Call))
+                self.beside.update(
+                    s.kernel for s in made.steps[b.first :][: len(b.members)] if isinstance(s, KernelCall)
+                )
         self._check_book()
         return program, planner
 
@@ -248,13 +250,13 @@ class SplitGraph:
     graph: Graph
     program: Program
     kernels: KernelBuilder
-    planner: Planner
+    planner: ProgramPlanner
     slots: dict[str, int]
 
     @property
     def routines(self) -> tuple[str, ...]:
         """The routines of libraries that the program would call."""
-        calls = (s for s in walk_steps(self.program) if isinstance(s, Call))
+        calls = (s for s in walk_steps(self.program) if isinstance(s, KernelCall))
         return tuple(sorted({c.routine.symbol for c in calls if c.routine is not None}))
 
     def entry(

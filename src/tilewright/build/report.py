@@ -12,16 +12,16 @@ from tilewright.build.kernels import KernelBuilder
 from tilewright.build.options import Options
 from tilewright.core.expr import to_text
 from tilewright.core.graph import Graph
-from tilewright.partition.program import Call, Program, Repeat, walk_steps
+from tilewright.partition.program import KernelCall, Program, Repeat, walk_steps
 
 
 def make_report(
     graph: Graph, program: Program, kernels: KernelBuilder, options: Options, weights_bytes: int
 ) -> dict[str, Any]:
     """What a person may want to know of the compile, as JSON values."""
-    calls = [s for s in walk_steps(program) if isinstance(s, Call)]
+    calls = [s for s in walk_steps(program) if isinstance(s, KernelCall)]
     loops = [s.body for s in walk_steps(program) if isinstance(s, Repeat)]
-    repeated = {s.kernel for body in loops for s in walk_steps(body) if isinstance(s, Call)}
+    repeated = {s.kernel for body in loops for s in walk_steps(body) if isinstance(s, KernelCall)}
     rows = []
     for name, kernel in kernels.kernels.items():
         mine = [c for c in calls if c.kernel == name]

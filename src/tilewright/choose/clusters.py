@@ -35,7 +35,7 @@ TRANSFORMED_STAGES, PRODUCT = 5, 2
 """How many stages a transformed product has, and which of them is the product."""
 
 
-class Kind(Enum):
+class ClusterKind(Enum):
     """What rule a cluster is for."""
 
     CONTRACT = "contract"
@@ -58,7 +58,7 @@ class Cluster:
     """
 
     stages: tuple[Stage, ...]
-    kind: Kind
+    kind: ClusterKind
     last: Stage | None = None
     has_lanes: bool = False
 
@@ -82,29 +82,31 @@ def clusters_of(
         around = transformed_to(root, stages, computation) if chains else None
         if around is not None and not taken & {id(s) for s in around}:
             taken |= {id(s) for s in around}
-            found.append(Cluster(tuple(around), Kind.TRANSFORMED))
+            found.append(Cluster(tuple(around), ClusterKind.TRANSFORMED))
             continue
         group, kind, last = [root], kinds[id(root)], None
-        epilogue = _contraction_of(root, stages, readers, kinds, taken) if kind is Kind.POINTWISE else None
+        epilogue = _contraction_of(root, stages, readers, kinds, taken) if kind is ClusterKind.POINTWISE else None
         if epilogue is not None:
-            group, kind = [epilogue, root], Kind.CONTRACT
-        if chains and kind is Kind.CONTRACT and (chain := _chain(group, stages, readers, kinds, taken)):
-            last, group, kind = group[0], chain, Kind.CHAIN
-        before = ring_before(group[0], stages, computation) if chains and kind is Kind.CONTRACT else []
-        if before and kinds[id(before[0])] is Kind.CONTRACT and not taken & {id(s) for s in before}:
-            last, group, kind = group[0], [*before, *group], Kind.RING
-        plane = plane_before(group[0], stages, computation, constants) if chains and kind is Kind.CONTRACT else None
+            group, kind = [epilogue, root], ClusterKind.CONTRACT
+        if chains and kind is ClusterKind.CONTRACT and (chain := _chain(group, stages, readers, kinds, taken)):
+            last, group, kind = group[0], chain, ClusterKind.CHAIN
+        before = ring_before(group[0], stages, computation) if chains and kind is ClusterKind.CONTRACT else []
+        if before and kinds[id(before[0])] is ClusterKind.CONTRACT and not taken & {id(s) for s in before}:
+            last, group, kind = group[0], [*before, *group], ClusterKind.RING
+        plane = (
+            plane_before(group[0], stages, computation, constants) if chains and kind is ClusterKind.CONTRACT else None
+        )
         if plane is not None and id(plane) not in taken:
-            group, kind = [plane, *group], Kind.PLANE
-        before = projection_before(group[0], stages, computation) if chains and kind is Kind.CONTRACT else []
+            group, kind = [plane, *group], ClusterKind.PLANE
+        before = projection_before(group[0], stages, computation) if chains and kind is ClusterKind.CONTRACT else []
         if before and _are_contractions(before, kinds) and not taken & {id(s) for s in before}:
-            last, group, kind = group[0], [*before, *group], Kind.PROJECTED
-        if kind in (Kind.POINTWISE, Kind.ROWS):
+            last, group, kind = group[0], [*before, *group], ClusterKind.PROJECTED
+        if kind in (ClusterKind.POINTWISE, ClusterKind.ROWS):
             group = _row_group(root, stages, readers, kinds, taken)
-            kind = Kind.ROWS if any(s.reduction for s in group) else Kind.POINTWISE
-            group = group if kind is Kind.ROWS else [root]
+            kind = ClusterKind.ROWS if any(s.reduction for s in group) else ClusterKind.POINTWISE
+            group = group if kind is ClusterKind.ROWS else [root]
         taken |= {id(s) for s in group}
-        found.append(Cluster(tuple(group), kind, last, kinds[id(group[0])] is Kind.CONTRACT))
+        found.append(Cluster(tuple(group), kind, last, kinds[id(group[0])] is ClusterKind.CONTRACT))
     return found[::-1]
 
 
@@ -112,14 +114,14 @@ def _read_by(s: Stage) -> frozenset[Buffer]:
     return frozenset[Buffer]().union(*map(buffers_of_value, s.values))
 
 
-def _kind(s: Stage, constants: Container[Buffer]) -> Kind:
+def _kind(s: Stage, constants: Container[Buffer]) -> ClusterKind:
     if s.update is not None or any(isinstance(i, Value) for i in s.index):
-        return Kind.OTHER
+        return ClusterKind.OTHER
     if s.reduction is None:
-        return Kind.POINTWISE
+        return ClusterKind.POINTWISE
     if not isinstance(s.reduction.op, str) or not s.reduction.axes:
-        return Kind.OTHER
-    return Kind.CONTRACT if _has_lanes(s, constants) else Kind.ROWS
+        return ClusterKind.OTHER
+    return ClusterKind.CONTRACT if _has_lanes(s, constants) else ClusterKind.ROWS
 
 
 def _has_lanes(s: Stage, constants: Container[Buffer]) -> bool:
@@ -259,8 +261,8 @@ def projection_before(product: Stage, stages: Sequence[Stage], computation: Comp
     return []
 
 
-def _are_contractions(group: Sequence[Stage], kinds: dict[int, Kind]) -> bool:
-    return all(kinds[id(s)] is Kind.CONTRACT for s in group if s.reduction)
+def _are_contractions(group: Sequence[Stage], kinds: dict[int, ClusterKind]) -> bool:
+    return all(kinds[id(s)] is ClusterKind.CONTRACT for s in group if s.reduction)
 
 
 def _only_maker(t: Buffer, reader: Stage, stages: Sequence[Stage]) -> Stage | None:
@@ -298,11 +300,11 @@ def _single_reader(t: Buffer, root: Stage, readers: dict[Buffer, list[Stage]]) -
 
 
 def _contraction_of(
-    root: Stage, stages: list[Stage], readers: dict[Buffer, list[Stage]], kinds: dict[int, Kind], taken: set[int]
+    root: Stage, stages: list[Stage], readers: dict[Buffer, list[Stage]], kinds: dict[int, ClusterKind], taken: set[int]
 ) -> Stage | None:
     """The contraction that only ``root`` reads, over as many points: ``root`` is its epilogue."""
     for s in stages:
-        if id(s) in taken or kinds[id(s)] is not Kind.CONTRACT or len(s.outs) != 1:
+        if id(s) in taken or kinds[id(s)] is not ClusterKind.CONTRACT or len(s.outs) != 1:
             continue
         same = product([a.extent for a in root.axes]) == product([a.extent for a in s.axes])
         if same and s.out in readers and _single_reader(s.out, root, readers):
@@ -311,13 +313,13 @@ def _contraction_of(
 
 
 def _row_group(
-    root: Stage, stages: list[Stage], readers: dict[Buffer, list[Stage]], kinds: dict[int, Kind], taken: set[int]
+    root: Stage, stages: list[Stage], readers: dict[Buffer, list[Stage]], kinds: dict[int, ClusterKind], taken: set[int]
 ) -> list[Stage]:
     """``root`` and, transitively, the row reductions and plain stages that only the group reads."""
     group = [root]
     for s in reversed(stages[: stages.index(root)]):
         users = readers.get(s.out)
-        fits = kinds[id(s)] in (Kind.ROWS, Kind.POINTWISE) and id(s) not in taken and len(s.outs) == 1
+        fits = kinds[id(s)] in (ClusterKind.ROWS, ClusterKind.POINTWISE) and id(s) not in taken and len(s.outs) == 1
         if fits and users and all(any(u is g for g in group) for u in users) and _writes_once(s, stages):
             group.insert(0, s)
     return group
@@ -327,7 +329,7 @@ def _chain(
     group: list[Stage],
     stages: list[Stage],
     readers: dict[Buffer, list[Stage]],
-    kinds: dict[int, Kind],
+    kinds: dict[int, ClusterKind],
     taken: set[int],
 ) -> list[Stage] | None:
     """``group`` and all that leads to its contraction's operand, back to the reduction that makes as many elements.
@@ -349,7 +351,7 @@ def _chain(
         users = readers.get(s.out, [])
         if s in chain or not users or not all(any(u is g for g in chain) for u in users):
             continue
-        if id(s) in taken or len(s.outs) != 1 or kinds[id(s)] is Kind.OTHER or not _writes_once(s, stages):
+        if id(s) in taken or len(s.outs) != 1 or kinds[id(s)] is ClusterKind.OTHER or not _writes_once(s, stages):
             return None
         extents = [a.extent for a in s.axes]
         if s.reduction is not None and extents == space:
@@ -357,7 +359,7 @@ def _chain(
                 return None
             source = s
         elif s.reduction is not None:
-            if kinds[id(s)] is not Kind.ROWS or extents != space[:-1]:
+            if kinds[id(s)] is not ClusterKind.ROWS or extents != space[:-1]:
                 return None
             has_row = True
         chain.insert(0, s)

@@ -93,7 +93,7 @@ def _pairs(stage: Stage) -> list[tuple[Axis, Axis]]:
 
 
 @dataclass
-class _Plan:
+class _AxisMerge:
     """A set of axis pairs (per stage) and buffer dimensions to merge together."""
 
     pairs: dict[int, tuple[Axis, Axis]] = field(default_factory=dict)
@@ -182,12 +182,12 @@ def _plan(
     kept: Container[str],
     *,
     repeats: bool = False,
-) -> _Plan | None:
+) -> _AxisMerge | None:
     """Everything that must merge together with axes ``a`` and ``b`` of stage ``k``; None when something forbids it.
 
     With ``repeats`` constants may walk one axis of a pair only.
     """
-    plan = _Plan()
+    plan = _AxisMerge()
     pending = [(k, a, b)]
     while pending:
         k, a, b = pending.pop()

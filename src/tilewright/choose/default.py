@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
 
-from tilewright.choose.clusters import Cluster, Kind, clusters_of
+from tilewright.choose.clusters import Cluster, ClusterKind, clusters_of
 from tilewright.choose.normalize import normalize
 from tilewright.choose.strategies.beside import beside, pairs
 from tilewright.choose.strategies.chain import chain
@@ -42,7 +42,7 @@ from tilewright.target.target import Target
 from tilewright.tile.errors import RuleBroke, ScheduleError
 from tilewright.tile.ir import Kernel
 from tilewright.tile.lower import lower
-from tilewright.tile.schedule import Builder, Schedule
+from tilewright.tile.schedule import Schedule, ScheduleBuilder
 from tilewright.tile.schedule.book import Line, apply_lines
 
 RULE_BROKE = "a rule broke"
@@ -83,7 +83,7 @@ def schedule_with_steps(
 ) -> Scheduled:
     """:func:`schedule`, with the normalised computation and the steps that were applied to it."""
     normal, known = _normal(computation, machine, constants)
-    builder = Builder(lower(normal, name, known))
+    builder = ScheduleBuilder(lower(normal, name, known))
     notes: list[str] = []
     work = _Work(builder, machine, normal, known, notes, on_broken)
     work.fix_vectors(normal.items)
@@ -118,7 +118,7 @@ def _normal(
 class _Work:
     """What scheduling a computation goes on; ``vectors``: of a tile that reads a constant, where another fixed them."""
 
-    b: Builder
+    b: ScheduleBuilder
     machine: Target
     computation: Computation
     constants: Container[Buffer]
@@ -149,7 +149,7 @@ class _Work:
     def is_copy(self, cluster: Cluster) -> bool:
         """Is it elements of one buffer in a temporary, in another order, in a kernel round one product?"""
         root = cluster.root
-        is_lone = len(cluster.stages) == 1 and cluster.kind is Kind.POINTWISE and root.reduction is None
+        is_lone = len(cluster.stages) == 1 and cluster.kind is ClusterKind.POINTWISE and root.reduction is None
         if not is_lone or root.out not in self.computation.temps or not isinstance(root.expr, Load):
             return False
         return sum(isinstance(s, Stage) and s.reduction is not None for s in self.computation.items) == 1
@@ -199,7 +199,7 @@ class _Work:
 
         def apart() -> None:
             for s in cluster.stages:
-                self.cluster(Cluster((s,), cluster.kind if s.reduction else Kind.POINTWISE))
+                self.cluster(Cluster((s,), cluster.kind if s.reduction else ClusterKind.POINTWISE))
 
         def by_rows() -> None:
             if not any(attempt(b, partial(rule, b, machine, names)) for rule in (short_rows, turned_rows)):
@@ -217,19 +217,19 @@ class _Work:
 
         if 0 in root.out.shape:
             return []  # nothing to compute, and nothing to divide costs by
-        if cluster.kind is Kind.CHAIN:
+        if cluster.kind is ClusterKind.CHAIN:
             return [lambda: chain(b, machine, cluster), apart_of_chain]
-        if cluster.kind is Kind.RING:
+        if cluster.kind is ClusterKind.RING:
             return [lambda: ring(b, machine, cluster), apart_of_chain]
-        if cluster.kind is Kind.PLANE:
+        if cluster.kind is ClusterKind.PLANE:
             return [lambda: plane(b, machine, names), apart_of_chain]
-        if cluster.kind is Kind.PROJECTED:
+        if cluster.kind is ClusterKind.PROJECTED:
             return [lambda: projected(b, machine, cluster), without_product]
-        if cluster.kind is Kind.TRANSFORMED:
+        if cluster.kind is ClusterKind.TRANSFORMED:
             return [lambda: transformed(b, machine, Transformed(*names)), apart_of_chain]
-        if cluster.kind is Kind.CONTRACT:
+        if cluster.kind is ClusterKind.CONTRACT:
             return [product, by_rows if alone else apart]
-        if cluster.kind is Kind.ROWS:
+        if cluster.kind is ClusterKind.ROWS:
             tiles = [
                 lambda: narrow(b, machine, names[0], top, has_lanes=False),
                 lambda: row_sums(b, machine, names[0], top),

@@ -139,7 +139,7 @@ class Mul(Atom):
         super().__init__(("mul", *factors))
 
 
-class Binary(Atom):
+class BinaryExpr(Atom):
     """``op(a, b)`` for op in ``floordiv``, ``mod``, ``min``, ``max``."""
 
     __slots__ = ("a", "b", "op")
@@ -167,7 +167,7 @@ def _linear(const: int, coefs: dict[Atom, int]) -> Dim:
 def _without_remainders(e: Dim) -> Dim:
     """``a - a % n`` is ``a // n * n``, which is how sizes rounded up to a multiple are written: ``s + -s % n``."""
     for atom, coef in terms_of(e):
-        if isinstance(atom, Binary) and atom.op == "mod":
+        if isinstance(atom, BinaryExpr) and atom.op == "mod":
             whole = terms_of(atom.a)
             if whole and const_of(atom.a) == 0 and all(coef_of(e, x) == -coef * c for x, c in whole):
                 rest = _linear(const_of(e), {x: c for x, c in terms_of(e) if x != atom and not coef_of(atom.a, x)})
@@ -220,7 +220,7 @@ def _atom_bounds(atom: Atom, env: Mapping[Sym, Interval] | None) -> Interval:
         return (env.get(atom) if env else None) or (atom.lo, atom.hi)
     if isinstance(atom, Mul):
         return _mul_bounds(atom.factors, env)
-    assert isinstance(atom, Binary)
+    assert isinstance(atom, BinaryExpr)
     (a_lo, a_hi), (b_lo, b_hi) = bounds(atom.a, env), bounds(atom.b, env)
     if atom.op == "mod":
         if b_lo is None or b_lo <= 0:
@@ -343,9 +343,9 @@ def floordiv(a: Dim, b: Dim) -> Dim:
             return q + floordiv(_floor_terms(r, g), b // g)
         if len(terms_of(r)) == 1:
             atom, c = terms_of(r)[0]
-            if c == 1 and isinstance(atom, Binary) and atom.op == "floordiv" and isinstance(atom.b, int):
+            if c == 1 and isinstance(atom, BinaryExpr) and atom.op == "floordiv" and isinstance(atom.b, int):
                 return q + floordiv(atom.a + const_of(r) * atom.b, atom.b * b)
-    return q + Binary("floordiv", r, b)
+    return q + BinaryExpr("floordiv", r, b)
 
 
 def _floor_terms(r: Dim, g: int) -> Dim:
@@ -364,9 +364,9 @@ def mod(a: Dim, b: Dim) -> Dim:
         return r
     if isinstance(b, int):
         for atom, c in terms_of(r):
-            if isinstance(atom, Binary) and atom.op == "mod" and isinstance(atom.b, int) and c * atom.b % b == 0:
+            if isinstance(atom, BinaryExpr) and atom.op == "mod" and isinstance(atom.b, int) and c * atom.b % b == 0:
                 return mod(r - c * atom + c * atom.a, b)
-    return Binary("mod", r, b)
+    return BinaryExpr("mod", r, b)
 
 
 def ceildiv(a: Dim, b: Dim) -> Dim:
@@ -382,7 +382,7 @@ def minimum(a: Dim, b: Dim) -> Dim:
         return a
     if is_nonneg(a - b):
         return b
-    return Binary("min", *_commuted(a, b))
+    return BinaryExpr("min", *_commuted(a, b))
 
 
 def maximum(a: Dim, b: Dim) -> Dim:
@@ -393,7 +393,7 @@ def maximum(a: Dim, b: Dim) -> Dim:
         return b
     if is_nonneg(a - b):
         return a
-    return Binary("max", *_commuted(a, b))
+    return BinaryExpr("max", *_commuted(a, b))
 
 
 def _commuted(a: Dim, b: Dim) -> tuple[Dim, Dim]:
@@ -432,7 +432,7 @@ _NO_SYMBOLS: frozenset[Sym] = frozenset()
 def _parts(e: Expr) -> Iterable[Dim]:
     if isinstance(e, Mul):
         return e.factors
-    return (e.a, e.b) if isinstance(e, Binary) else [atom for atom, _ in e.terms]
+    return (e.a, e.b) if isinstance(e, BinaryExpr) else [atom for atom, _ in e.terms]
 
 
 def limits(e: Dim) -> Iterator[tuple[Expr, int]]:
@@ -440,7 +440,7 @@ def limits(e: Dim) -> Iterator[tuple[Expr, int]]:
     if isinstance(e, int):
         return
     parts = tuple(_parts(e)) if not isinstance(e, Sym) else ()
-    if isinstance(e, Binary) and e.op in ("min", "max"):
+    if isinstance(e, BinaryExpr) and e.op in ("min", "max"):
         for a, b in (parts, parts[::-1]):
             if isinstance(a, Expr) and isinstance(b, int):
                 yield a, b
@@ -466,7 +466,7 @@ def _substitute_atom(atom: Atom, values: Mapping[Sym, Dim]) -> Dim:
         for f in atom.factors:
             total = total * _substitute_atom(f, values)
         return total
-    assert isinstance(atom, Binary)
+    assert isinstance(atom, BinaryExpr)
     return _BINARY[atom.op](substitute(atom.a, values), substitute(atom.b, values))
 
 
@@ -497,7 +497,7 @@ def _extreme_atom(atom: Atom, caps: Mapping[Sym, Dim], *, most: bool) -> Dim:
         for f in atom.factors:
             total = total * _extreme_atom(f, caps, most=most)
         return total
-    assert isinstance(atom, Binary)
+    assert isinstance(atom, BinaryExpr)
     if atom.op == "mod":
         return _extreme(atom.b, caps, most=True) - 1 if most else 0
     if atom.op == "floordiv":
@@ -532,7 +532,7 @@ def _text_of(e: Expr) -> str:
         return e.name
     if isinstance(e, Mul):
         return "*".join(_operand(f) for f in e.factors)
-    if isinstance(e, Binary):
+    if isinstance(e, BinaryExpr):
         if e.op in ("min", "max"):
             return f"{e.op}({to_text(e.a)}, {to_text(e.b)})"
         return f"{_operand(e.a)} {'//' if e.op == 'floordiv' else '%'} {_operand(e.b)}"
@@ -543,16 +543,18 @@ def _text_of(e: Expr) -> str:
 
 
 def _operand(e: Dim) -> str:
-    bare = isinstance(e, Sym) or (isinstance(e, int) and e >= 0) or (isinstance(e, Binary) and e.op in ("min", "max"))
+    bare = (
+        isinstance(e, Sym) or (isinstance(e, int) and e >= 0) or (isinstance(e, BinaryExpr) and e.op in ("min", "max"))
+    )
     return to_text(e) if bare else f"({to_text(e)})"
 
 
 def _term(atom: Atom, coef: int) -> str:
     if coef == 1:
-        return _operand(atom) if isinstance(atom, Binary) else to_text(atom)
+        return _operand(atom) if isinstance(atom, BinaryExpr) else to_text(atom)
     if coef == -1:
-        return f"-{_operand(atom) if isinstance(atom, Binary) else to_text(atom)}"
-    return f"{coef}*{_operand(atom) if isinstance(atom, Binary) else to_text(atom)}"
+        return f"-{_operand(atom) if isinstance(atom, BinaryExpr) else to_text(atom)}"
+    return f"{coef}*{_operand(atom) if isinstance(atom, BinaryExpr) else to_text(atom)}"
 
 
 def parse(text: str, symbol: Callable[[str], Dim]) -> Dim:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tilewright.core.expr import Binary, Dim, Expr, const_of, is_nonneg, terms_of, to_text
+from tilewright.core.expr import BinaryExpr, Dim, Expr, const_of, is_nonneg, terms_of, to_text
 
 
 def rules_of(constraints: Iterable[Expr]) -> list[str]:
@@ -47,7 +47,7 @@ def _choice(e: Expr) -> tuple[str, Dim, Dim] | None:
     if len(terms_of(e)) != 1:
         return None
     (atom, coef), *_ = terms_of(e)
-    if not isinstance(atom, Binary) or atom.op not in ("min", "max") or coef not in (1, -1):
+    if not isinstance(atom, BinaryExpr) or atom.op not in ("min", "max") or coef not in (1, -1):
         return None
     op = atom.op if coef == 1 else {"min": "max", "max": "min"}[atom.op]
     return op, atom.a * coef + const_of(e), atom.b * coef + const_of(e)
@@ -55,7 +55,7 @@ def _choice(e: Expr) -> tuple[str, Dim, Dim] | None:
 
 def _is_remainder(e: Dim) -> bool:
     """Is it a remainder? Those by a size are never below 0."""
-    return isinstance(e, Binary) and e.op == "mod"
+    return isinstance(e, BinaryExpr) and e.op == "mod"
 
 
 def _compared(e: Dim, relation: str) -> str:

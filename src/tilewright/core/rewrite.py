@@ -108,7 +108,7 @@ def rewrite(graph: Graph, rules: RuleTable | Sequence[Rule], journal: Journal | 
     table = rules if isinstance(rules, RuleTable) else RuleTable(rules)
     if not table.rules:
         return graph
-    return _Walk(graph, table, [] if journal is None else journal).run()
+    return _BottomUp(graph, table, [] if journal is None else journal).run()
 
 
 def map_subgraphs(node: Node, pool: Pool, transform: Callable[[Graph], Graph]) -> Node:
@@ -117,7 +117,7 @@ def map_subgraphs(node: Node, pool: Pool, transform: Callable[[Graph], Graph]) -
     return pool.add(node.op, node.inputs, {**node.attrs, **changed}, node.loc) if changed else node
 
 
-class _Walk:
+class _BottomUp:
     """One bottom-up rewrite of one graph.
 
     ``final`` maps a node to its normal form; ``split`` a node with several results to a node per result; ``pending`` a

@@ -18,7 +18,7 @@ from tilewright.core.types import Array
 
 
 @dataclass(frozen=True)
-class Cell:
+class GateFunction:
     """One function: its meaning ``f(x, alpha, beta)`` in both forms, and ONNX's default parameters."""
 
     array: Callable[[Array, float, float], Array]
@@ -31,7 +31,7 @@ class Cell:
 class Activation:
     """A cell with its parameters."""
 
-    cell: Cell
+    cell: GateFunction
     alpha: float
     beta: float
 
@@ -60,33 +60,35 @@ def _softplus(x: Value) -> Value:
     return _at_least(x, 0.0) + Unary("log1p", Unary("exp", -Unary("abs", x)))
 
 
-CELLS: dict[str, Cell] = {
-    "Relu": Cell(lambda x, a, b: np.maximum(x, 0), lambda x, a, b: _at_least(x, 0.0)),
-    "Tanh": Cell(lambda x, a, b: np.tanh(x), lambda x, a, b: Unary("tanh", x)),
-    "Sigmoid": Cell(lambda x, a, b: 1 / (1 + np.exp(-x)), lambda x, a, b: _c(x, 1.0) / (_c(x, 1.0) + Unary("exp", -x))),
-    "Affine": Cell(lambda x, a, b: a * x + b, lambda x, a, b: _c(x, a) * x + _c(x, b), 1.0),
-    "LeakyRelu": Cell(
+CELLS: dict[str, GateFunction] = {
+    "Relu": GateFunction(lambda x, a, b: np.maximum(x, 0), lambda x, a, b: _at_least(x, 0.0)),
+    "Tanh": GateFunction(lambda x, a, b: np.tanh(x), lambda x, a, b: Unary("tanh", x)),
+    "Sigmoid": GateFunction(
+        lambda x, a, b: 1 / (1 + np.exp(-x)), lambda x, a, b: _c(x, 1.0) / (_c(x, 1.0) + Unary("exp", -x))
+    ),
+    "Affine": GateFunction(lambda x, a, b: a * x + b, lambda x, a, b: _c(x, a) * x + _c(x, b), 1.0),
+    "LeakyRelu": GateFunction(
         lambda x, a, b: np.where(x >= 0, x, a * x), lambda x, a, b: Select(_non_negative(x), x, _c(x, a) * x), 0.01
     ),
-    "ThresholdedRelu": Cell(
+    "ThresholdedRelu": GateFunction(
         lambda x, a, b: np.where(x > a, x, 0), lambda x, a, b: Select(Binary("gt", x, _c(x, a)), x, _c(x, 0.0)), 1.0
     ),
-    "ScaledTanh": Cell(
+    "ScaledTanh": GateFunction(
         lambda x, a, b: a * np.tanh(b * x), lambda x, a, b: _c(x, a) * Unary("tanh", _c(x, b) * x), 1.0, 1.0
     ),
-    "HardSigmoid": Cell(
+    "HardSigmoid": GateFunction(
         lambda x, a, b: np.clip(a * x + b, 0, 1),
         lambda x, a, b: Binary("min", _at_least(_c(x, a) * x + _c(x, b), 0.0), _c(x, 1.0)),
         0.2,
         0.5,
     ),
-    "Elu": Cell(
+    "Elu": GateFunction(
         lambda x, a, b: np.where(x >= 0, x, a * np.expm1(np.minimum(x, 0))),
         lambda x, a, b: Select(_non_negative(x), x, _c(x, a) * Unary("expm1", Binary("min", x, _c(x, 0.0)))),
         1.0,
     ),
-    "Softsign": Cell(lambda x, a, b: x / (1 + np.abs(x)), lambda x, a, b: x / (_c(x, 1.0) + Unary("abs", x))),
-    "Softplus": Cell(
+    "Softsign": GateFunction(lambda x, a, b: x / (1 + np.abs(x)), lambda x, a, b: x / (_c(x, 1.0) + Unary("abs", x))),
+    "Softplus": GateFunction(
         lambda x, a, b: np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))),
         lambda x, a, b: _softplus(x),
     ),

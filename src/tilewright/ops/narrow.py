@@ -55,7 +55,7 @@ ROUNDINGS = ("nearest", "up", "down")
 
 
 @dataclass(frozen=True)
-class Format:
+class FloatFormat:
     """A float format: mantissa bits, exponent bias, the codes of infinity (0 of none) and NaN, whether -0 exists."""
 
     mantissa: int
@@ -66,11 +66,11 @@ class Format:
 
 
 FORMATS = {
-    types.f8e4m3fn: Format(3, 7, 0, 0x7F),
-    types.f8e4m3fnuz: Format(3, 8, 0, 0x80, False),
-    types.f8e5m2: Format(2, 15, 0x7C, 0x7E),
-    types.f8e5m2fnuz: Format(2, 16, 0, 0x80, False),
-    types.f4e2m1: Format(1, 1, 0, 0x08),
+    types.f8e4m3fn: FloatFormat(3, 7, 0, 0x7F),
+    types.f8e4m3fnuz: FloatFormat(3, 8, 0, 0x80, False),
+    types.f8e5m2: FloatFormat(2, 15, 0x7C, 0x7E),
+    types.f8e5m2fnuz: FloatFormat(2, 16, 0, 0x80, False),
+    types.f4e2m1: FloatFormat(1, 1, 0, 0x08),
 }
 
 
@@ -176,7 +176,7 @@ def _power_code(b: Builder, x: Node, a: Attrs) -> Node:
     return b(where, b(eq, exponent, _int(b, 0xFF)), exponent, b(add, exponent, step))
 
 
-def _float_code(b: Builder, x: Node, f: Format, a: Attrs) -> Node:
+def _float_code(b: Builder, x: Node, f: FloatFormat, a: Attrs) -> Node:
     """Round the magnitude to a whole number of the spacing where it lies, then read the code off the f32 bits."""
     bits, size = b(bitcast, x, dtype=types.i32), b(abs_, x)
     least, top = 1 - f.bias, b.const(a.dtype.max, types.f32)

@@ -25,7 +25,7 @@ from tilewright.core.opdef import AttrDef, OpDef, Sample
 from tilewright.core.types import Array, TensorType
 from tilewright.ops.common import cast_to, check_dtype, narrowed, wide
 from tilewright.ops.rules import Types, check_not_negative
-from tilewright.ops.sampling import Arrays, ResizedAxis, Values, low_index, ratio, resized_axes, taps_of
+from tilewright.ops.sampling import Arrays, ResizedAxis, ValueArithmetic, low_index, ratio, resized_axes, taps_of
 from tilewright.ops.stages import Items, assign, write
 
 MODES = ("nearest", "linear", "cubic")
@@ -85,7 +85,7 @@ def _nearest_index(ax: ResizedAxis) -> Callable[[Dim], Dim] | None:
 
 
 @dataclass(frozen=True)
-class _Plan:
+class _AxisReads:
     """How one axis is read: per tap the index at an output position, and its weight; when that lies outside."""
 
     k: int
@@ -94,11 +94,11 @@ class _Plan:
     outside: Callable[[Dim], Value] | None = None
 
 
-def _planned(ax: ResizedAxis, prefix: str, real: types.DType) -> tuple[Items, _Plan]:
+def _planned(ax: ResizedAxis, prefix: str, real: types.DType) -> tuple[Items, _AxisReads]:
     """Stages that fill the tables of an axis, and how to read them."""
     nearest = _nearest_index(ax) if ax.attrs.mode == "nearest" else None
     if nearest is not None:
-        return [], _Plan(ax.k, [nearest])
+        return [], _AxisReads(ax.k, [nearest])
     if ax.attrs.mode != "nearest" and low_index(ax, 0) is not None:
         return _placed(ax, prefix, real)
     items: Items = []
@@ -109,24 +109,26 @@ def _planned(ax: ResizedAxis, prefix: str, real: types.DType) -> tuple[Items, _P
         return lambda o: buffer[o]
 
     def index(tap: int) -> Callable[[Dim], Value]:
-        return table(f"index{tap}_", types.i64, lambda o: Cast(taps_of(Values(), o, ax).indices[tap], types.i64))
+        return table(
+            f"index{tap}_", types.i64, lambda o: Cast(taps_of(ValueArithmetic(), o, ax).indices[tap], types.i64)
+        )
 
     def weight(tap: int) -> Callable[[Dim], Value]:
-        return table(f"weight{tap}_", real, lambda o: cast_to(taps_of(Values(), o, ax).weights[tap], real))
+        return table(f"weight{tap}_", real, lambda o: cast_to(taps_of(ValueArithmetic(), o, ax).weights[tap], real))
 
     def is_outside(o: Value) -> Value:
-        flag = taps_of(Values(), o, ax).outside
+        flag = taps_of(ValueArithmetic(), o, ax).outside
         assert isinstance(flag, Value)
         return flag
 
-    sketch = taps_of(Values(), Const(0, types.f32), ax)
+    sketch = taps_of(ValueArithmetic(), Const(0, types.f32), ax)
     indices = [index(t) for t in range(len(sketch.indices))]
     weights = [weight(t) for t in range(len(sketch.weights))]
     outside = None if sketch.outside is None else table("outside", types.bool_, is_outside)
-    return items, _Plan(ax.k, indices, weights, outside)
+    return items, _AxisReads(ax.k, indices, weights, outside)
 
 
-def _placed(ax: ResizedAxis, prefix: str, real: types.DType) -> tuple[Items, _Plan]:
+def _placed(ax: ResizedAxis, prefix: str, real: types.DType) -> tuple[Items, _AxisReads]:
     """A plan whose indices are index expressions; only its weights are in tables."""
     first = 0 if ax.attrs.mode == "linear" else -1
     last = ax.n_in - 1
@@ -146,13 +148,13 @@ def _placed(ax: ResizedAxis, prefix: str, real: types.DType) -> tuple[Items, _Pl
         buffer = Buffer(f"{prefix}_weight{tap}_{ax.k}", real, (ax.n_out,))
 
         def of(at: Sequence[Dim]) -> Value:
-            return cast_to(taps_of(Values(), _number(at[0]), ax, _number(low(at[0]))).weights[tap], real)
+            return cast_to(taps_of(ValueArithmetic(), _number(at[0]), ax, _number(low(at[0]))).weights[tap], real)
 
         items.extend(assign(buffer, of))
         return lambda o: buffer[o]
 
     n_taps = 2 if first == 0 else 4
-    plan = _Plan(ax.k, [index(t) for t in range(n_taps)], [weight(t) for t in range(n_taps)])
+    plan = _AxisReads(ax.k, [index(t) for t in range(n_taps)], [weight(t) for t in range(n_taps)])
     return items, plan
 
 
@@ -160,7 +162,7 @@ def _number(e: Dim) -> Value:
     return Const(e, types.f32) if isinstance(e, int) else Cast(Index(e), types.f32)
 
 
-def _read(x: Buffer, at: Sequence[Dim], plans: Sequence[_Plan], real: types.DType) -> Value:
+def _read(x: Buffer, at: Sequence[Dim], plans: Sequence[_AxisReads], real: types.DType) -> Value:
     """The element that nearest plans name, or the weighted sum of the taps of one plan."""
     index: list[IndexLike] = list(at)
     for p in plans:
@@ -177,7 +179,7 @@ def _read(x: Buffer, at: Sequence[Dim], plans: Sequence[_Plan], real: types.DTyp
     return total
 
 
-def _extrapolated(v: Value, at: Sequence[Dim], plans: Sequence[_Plan], a: Attrs) -> Value:
+def _extrapolated(v: Value, at: Sequence[Dim], plans: Sequence[_AxisReads], a: Attrs) -> Value:
     for p in plans:
         if p.outside is not None:
             v = Select(p.outside(at[p.k]), Const(a.extrapolation, v.dtype), v)
@@ -188,7 +190,7 @@ def _resize_compute(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs)
     (x,), (out,) = ins, outs
     real = wide(x.dtype)
     items: Items = []
-    plans: list[_Plan] = []
+    plans: list[_AxisReads] = []
     for ax in resized_axes(x.shape, a):
         tables, plan = _planned(ax, out.name, real)
         items += tables

@@ -52,7 +52,7 @@ class Arrays:
         return np.maximum(np.minimum(x, hi), lo)
 
 
-class Values:
+class ValueArithmetic:
     """f32 arithmetic on element values."""
 
     def const(self, c: float) -> Number:
@@ -80,7 +80,7 @@ class Values:
         return Binary("max", Binary("min", x, hi), lo)
 
 
-Arithmetic: TypeAlias = Arrays | Values
+Arithmetic: TypeAlias = Arrays | ValueArithmetic
 
 
 @dataclass(frozen=True)

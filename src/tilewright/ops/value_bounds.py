@@ -30,10 +30,10 @@ def bounds_of(node: Node, outside: Mapping[Node, Node] | None = None) -> Range:
 
     ``outside`` has, for inputs of a sub-graph, the nodes outside that they stand for.
     """
-    return _Finder(outside or {}).range(node, 0)
+    return _BoundsFinder(outside or {}).range(node, 0)
 
 
-class _Finder:
+class _BoundsFinder:
     def __init__(self, outside: Mapping[Node, Node]) -> None:
         self.outside = outside
         self.known: dict[Node, Range] = {}

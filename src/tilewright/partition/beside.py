@@ -48,7 +48,7 @@ class Item:
 
 
 @dataclass(frozen=True)
-class Run:
+class CallGroup:
     """Positions of calls, and, where there are several, how each is shared out (``program.Beside`` says how)."""
 
     calls: tuple[int, ...]
@@ -56,7 +56,7 @@ class Run:
     most_threads: int = 0
 
 
-def arrange(items: Sequence[Item], target: Target) -> list[Run]:
+def arrange(items: Sequence[Item], target: Target) -> list[CallGroup]:
     """Runs in an order that is right."""
     return _Arrangement(items, target).runs()
 
@@ -69,25 +69,25 @@ class _Arrangement:
     moved: dict[int, set[int]] = field(default_factory=dict)
     """What runs early so that two calls can run side by side, and these two: it does not take one of them itself."""
 
-    def runs(self) -> list[Run]:
-        apart = [Run((k,)) for k in range(len(self.items))]
+    def runs(self) -> list[CallGroup]:
+        apart = [CallGroup((k,)) for k in range(len(self.items))]
         self.in_use = self._memory(apart)
         peak = max(self.in_use, default=0.0)
         peak += min(peak, SLACK)
         left = list(range(len(self.items)))
         done: set[int] = set()
-        found: list[Run] = []
+        found: list[CallGroup] = []
         while left:
             if first := self._to_do_before(left, done, peak):
                 left = [*first, *(k for k in left if k not in first)]
                 continue
             calls = self._run(left, done, peak)
-            found.append(self._shared(calls) if len(calls) > 1 else Run(tuple(calls)))
+            found.append(self._shared(calls) if len(calls) > 1 else CallGroup(tuple(calls)))
             done.update(calls)
             left = [k for k in left if k not in done]
         return found if max(self._memory(found), default=0.0) <= peak else apart
 
-    def _memory(self, runs: Sequence[Run]) -> list[float]:
+    def _memory(self, runs: Sequence[CallGroup]) -> list[float]:
         """Bytes in use at each run."""
         at = {k: t for t, run in enumerate(runs) for k in run.calls}
         last = dict(at)
@@ -187,7 +187,7 @@ class _Arrangement:
         together += min((unit for unit, _ in parts), default=0.0) / 2 + self.target.fork_cycles
         return sum(t.alone for t in times) - together
 
-    def _shared(self, calls: Sequence[int]) -> Run:
+    def _shared(self, calls: Sequence[int]) -> CallGroup:
         """Chunks of about equal cost; calls that are run whole come first, the longest first."""
         times = {k: t for k in calls if (t := self.items[k].times) is not None}
         whole = sorted((k for k in calls if times[k].extent is None), key=lambda k: -times[k].work)
@@ -203,7 +203,7 @@ class _Arrangement:
             members.append((times[k].extent, min(max(wanted, 1), most_chunks)))
         threaded = [times[k].work for k in whole if times[k].uses_threads]
         most = max(int(total / max(threaded)), 2) if threaded else 0
-        return Run((*whole, *parts), tuple(members), most)
+        return CallGroup((*whole, *parts), tuple(members), most)
 
 
 def _n_units(t: Times) -> int:

@@ -28,8 +28,7 @@ from tilewright.core.compute import (
     syms,
     walk,
 )
-from tilewright.core.expr import Binary as DimBinary
-from tilewright.core.expr import Dim, Sym, coef_of, substitute, symbols, terms_of
+from tilewright.core.expr import BinaryExpr, Dim, Sym, coef_of, substitute, symbols, terms_of
 from tilewright.core.graph import Node
 from tilewright.core.opdef import Trait
 from tilewright.core.types import product
@@ -309,4 +308,4 @@ def is_affine(v: Value) -> bool:
 
 
 def _is_affine_dim(e: Dim) -> bool:
-    return all(isinstance(a, Sym) or not isinstance(a, DimBinary) for a, _ in terms_of(e))
+    return all(isinstance(a, Sym) or not isinstance(a, BinaryExpr) for a, _ in terms_of(e))

@@ -32,7 +32,7 @@ class Storage:
 
 
 @dataclass(frozen=True)
-class Plan:
+class MemoryPlan:
     """``offsets`` follow the order of the storages. ``lower_bound`` is the largest sum of sizes alive at one step."""
 
     offsets: tuple[Dim, ...]
@@ -40,7 +40,7 @@ class Plan:
     lower_bound: int | None
 
 
-def plan_memory(storages: Sequence[Storage]) -> Plan:
+def plan_memory(storages: Sequence[Storage]) -> MemoryPlan:
     """Place every storage; none overlaps another that is alive at the same step."""
     sizes = [_aligned(s.n_bytes) for s in storages]
     static = [k for k, n in enumerate(sizes) if isinstance(n, int)]
@@ -49,7 +49,7 @@ def plan_memory(storages: Sequence[Storage]) -> Plan:
     total = _place_symbolic(storages, sizes, offsets, end)
     known = all(isinstance(s.n_bytes, int) for s in storages)  # a few symbolic bytes may align to a fixed number
     bound = _lower_bound(storages) if known else None
-    return Plan(tuple(offsets[k] for k in range(len(storages))), total, bound)
+    return MemoryPlan(tuple(offsets[k] for k in range(len(storages))), total, bound)
 
 
 def _aligned(n: Dim) -> Dim:

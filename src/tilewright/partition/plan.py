@@ -16,14 +16,25 @@ from tilewright.core.diag import Loc, join_locs
 from tilewright.core.expr import Dim, Sym, evaluate, largest, symbols
 from tilewright.core.graph import Node
 from tilewright.core.types import product
-from tilewright.partition.beside import Item, Run, arrange
+from tilewright.partition.beside import CallGroup, Item, arrange
 from tilewright.partition.computation import GroupComputation
 from tilewright.partition.control import plan_control
 from tilewright.partition.fuse import Group
 from tilewright.partition.inner import inner_graphs
 from tilewright.partition.memory import plan_memory
 from tilewright.partition.places import Places
-from tilewright.partition.program import Beside, Call, Copy, LetDim, Pointer, Program, Require, Routine, SetDim, Step
+from tilewright.partition.program import (
+    Beside,
+    Copy,
+    KernelCall,
+    LetDim,
+    Pointer,
+    Program,
+    Require,
+    RoutineCall,
+    SetDim,
+    Step,
+)
 from tilewright.partition.scheduled import LAY_OUT, KernelSpec, Packing, ScheduledGraph, ScheduledGroup
 from tilewright.partition.weights import Weights
 from tilewright.runtime.cpu.routines import PREFIX
@@ -34,7 +45,7 @@ ASSUMED_SIZE = 512
 
 
 @dataclass
-class Planner:
+class ProgramPlanner:
     """Shared by a graph and those of its control flow: the weights, and the symbols that data decide.
 
     ``caps`` gives each such symbol the largest value it can take. ``plans`` has, in order of their end, the plan behind
@@ -57,7 +68,7 @@ class Planner:
 class GraphPlan:
     """The planning of one graph: steps are made with symbolic places, and get addresses when all lives are known."""
 
-    def __init__(self, planner: Planner, scheduled: ScheduledGraph, name: str) -> None:
+    def __init__(self, planner: ProgramPlanner, scheduled: ScheduledGraph, name: str) -> None:
         self.planner = planner
         self.scheduled = scheduled
         self.of = scheduled.of
@@ -91,11 +102,11 @@ class GraphPlan:
         n_inputs, n_outputs = len(graph.inputs), graph.n_results
         return Program(self.name, n_inputs, n_outputs, tuple(steps), plan.n_bytes, plan.lower_bound, tuple(beside))
 
-    def _arrange(self) -> list[Run]:
+    def _arrange(self) -> list[CallGroup]:
         """Which groups run at one time, in an order that is right."""
         scheduled, places = self.scheduled.groups, self.places
         if self.planner.target.n_cores < 2:
-            return [Run((k,)) for k in range(len(scheduled))]
+            return [CallGroup((k,)) for k in range(len(scheduled))]
         makers = {s.grouped.group.root: k for k, s in enumerate(scheduled)}
         needs = [
             frozenset(
@@ -146,8 +157,8 @@ class GraphPlan:
         graphs = self.scheduled.inner[node]
         return [self.planner.program(g, name) for g, name in zip(graphs, names, strict=True)]
 
-    def _lay_out(self, node: Node, spec: KernelSpec, places: list[Callable[[], Pointer]], loc: Loc) -> Call:
-        return Call(spec.name, (self.places.pointer(node), *(p() for p in places)), spec.sizes, loc, (LAY_OUT,))
+    def _lay_out(self, node: Node, spec: KernelSpec, places: list[Callable[[], Pointer]], loc: Loc) -> KernelCall:
+        return KernelCall(spec.name, (self.places.pointer(node), *(p() for p in places)), spec.sizes, loc, (LAY_OUT,))
 
     def _call(
         self,
@@ -156,7 +167,7 @@ class GraphPlan:
         spec: KernelSpec,
         laid_out: dict[int, Callable[[], Pointer]],
         scratch: list[Callable[[], Pointer]],
-    ) -> Call:
+    ) -> KernelCall:
         args = [
             laid_out[k]() if k in laid_out else self._parameter(made.inputs[at], packing)
             for k, (at, packing) in enumerate(spec.reads)
@@ -166,9 +177,9 @@ class GraphPlan:
         members = sorted(group.members, key=self.of.order.__getitem__)
         loc = join_locs([n.loc for n in members])
         names = tuple(n.op.name for n in members)
-        return Call(spec.name, tuple(args), spec.sizes, loc, names, self._routine(group.root))
+        return KernelCall(spec.name, tuple(args), spec.sizes, loc, names, self._routine(group.root))
 
-    def _routine(self, node: Node) -> Routine | None:
+    def _routine(self, node: Node) -> RoutineCall | None:
         """A library's form of a node, which is a group of its own."""
         found = node.op.routine and node.op.routine([i.type for i in node.inputs], node.attrs)
         if found is None:
@@ -177,7 +188,7 @@ class GraphPlan:
         args = [self.places.pointer(i) for i in node.inputs]
         args += [self.places.result_pointer((node, k)) for k in range(len(node.types))]
         batch = product(node.inputs[0].shape[:-2])
-        return Routine(f"{PREFIX}{name}_{node.inputs[0].dtype}", tuple(args), (batch, *sizes))
+        return RoutineCall(f"{PREFIX}{name}_{node.inputs[0].dtype}", tuple(args), (batch, *sizes))
 
     def _set_dim(self, symbol: Sym, node: Node) -> Step:
         """The count is the last result of an op whose sizes its data decide."""

@@ -28,7 +28,7 @@ class Pointer:
 
 
 @dataclass(frozen=True)
-class Routine:
+class RoutineCall:
     """A library's form of a kernel (``runtime.cpu.routines``): symbol, operands and results of the op, sizes."""
 
     symbol: str
@@ -37,7 +37,7 @@ class Routine:
 
 
 @dataclass(frozen=True)
-class Call:
+class KernelCall:
     """Run a kernel. ``kernel`` is its symbol; ``sizes`` are its symbolic dimensions in order.
 
     With ``routine``, the kernel runs only where that declines.
@@ -48,7 +48,7 @@ class Call:
     sizes: tuple[Sym, ...]
     loc: Loc
     ops: tuple[str, ...] = ()
-    routine: Routine | None = None
+    routine: RoutineCall | None = None
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class Require:
     code: int
 
 
-Step: TypeAlias = Call | Copy | SetDim | LetDim | Branch | Repeat | Require
+Step: TypeAlias = KernelCall | Copy | SetDim | LetDim | Branch | Repeat | Require
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ def dimension_slots(graph: Graph, program: Program) -> dict[str, int]:
         for t in n.types:
             names.update(dict.fromkeys(s.name for d in t.shape for s in sorted(symbols(d), key=symbol_order)))
     for step in walk_steps(program):
-        if isinstance(step, Call):
+        if isinstance(step, KernelCall):
             names.update(dict.fromkeys(s.name for s in step.sizes))
         if isinstance(step, LetDim | SetDim):
             names.setdefault(step.symbol.name)

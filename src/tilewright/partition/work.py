@@ -1,6 +1,6 @@
 """How much a kernel has to do at least: floating-point operations, and bytes that must cross its border.
 
-In: a ``GroupComputation``. Out: ``Work``. Not its business: how long that takes (``profile``).
+In: a ``GroupComputation``. Out: ``KernelWork``. Not its business: how long that takes (``profile``).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FREE_OPS = COMPARE_OPS | {"and", "or", "xor", "shl", "shr", "not", "isnan"}
 
 
 @dataclass(frozen=True)
-class Work:
+class KernelWork:
     """Of one call: ``flops`` (an elementary function counts as one), bytes of constants read, bytes of other operands.
 
     An operand that is read in part (a gather) counts the elements that are read, at most all of it once.
@@ -40,7 +40,7 @@ class Work:
     operand_bytes: int
 
 
-def work_of(made: GroupComputation) -> Work | None:
+def work_of(made: GroupComputation) -> KernelWork | None:
     """The work of a kernel whose sizes are all numbers; None when one is symbolic."""
     flops = 0
     reads: dict[Buffer, int] = {}
@@ -63,7 +63,7 @@ def work_of(made: GroupComputation) -> Work | None:
             constants += n_bytes
         else:
             operands += n_bytes
-    return Work(flops, constants, operands)
+    return KernelWork(flops, constants, operands)
 
 
 def points_of(made: GroupComputation) -> Dim:

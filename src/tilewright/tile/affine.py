@@ -9,7 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from tilewright.core.compute import Buffer, IndexLike, Value
-from tilewright.core.expr import Binary, Dim, Mul, Sym, bounds, const_of, floordiv, mod, substitute, symbols, terms_of
+from tilewright.core.expr import (
+    BinaryExpr,
+    Dim,
+    Mul,
+    Sym,
+    bounds,
+    const_of,
+    floordiv,
+    mod,
+    substitute,
+    symbols,
+    terms_of,
+)
 
 
 def coefficient(e: Dim, sym: Sym) -> Dim | None:
@@ -37,7 +49,7 @@ def period(e: Dim, sym: Sym) -> int | None:
     for atom, _ in terms_of(e):
         if sym not in symbols(atom):
             continue
-        if not isinstance(atom, Binary) or atom.op != "floordiv" or atom.a != sym or not isinstance(atom.b, int):
+        if not isinstance(atom, BinaryExpr) or atom.op != "floordiv" or atom.a != sym or not isinstance(atom.b, int):
             return None
         found.add(atom.b)
     return found.pop() if len(found) == 1 else None
@@ -47,7 +59,7 @@ def remainder(e: Dim, sym: Sym) -> int | None:
     """``k`` when ``e`` depends on ``sym`` only through ``sym % k``: it repeats. None otherwise."""
     found = {a for a, _ in terms_of(e) if sym in symbols(a)}
     atom = found.pop() if len(found) == 1 else None
-    if isinstance(atom, Binary) and atom.op == "mod" and atom.a == sym and isinstance(atom.b, int):
+    if isinstance(atom, BinaryExpr) and atom.op == "mod" and atom.a == sym and isinstance(atom.b, int):
         return atom.b
     return None
 
@@ -108,7 +120,7 @@ def settled(e: Dim, extents: Mapping[Sym, Dim]) -> Dim:
 
 
 def _settled_atom(atom: Dim, extents: Mapping[Sym, Dim]) -> Dim:
-    if not isinstance(atom, Binary) or atom.op not in ("floordiv", "mod") or not isinstance(atom.b, int):
+    if not isinstance(atom, BinaryExpr) or atom.op not in ("floordiv", "mod") or not isinstance(atom.b, int):
         return atom
     a, b = settled(atom.a, extents), atom.b
     lo, hi = bounds(a)[0], _greatest(a, extents)
@@ -130,7 +142,7 @@ def _greatest(e: Dim, extents: Mapping[Sym, Dim]) -> int | None:
 
 def _no_less(e: Dim) -> Iterator[Dim]:
     """Expressions without minima, each at least ``e``: every choice of their operands."""
-    least = next((a for a, c in terms_of(e) if c == 1 and isinstance(a, Binary) and a.op == "min"), None)
+    least = next((a for a, c in terms_of(e) if c == 1 and isinstance(a, BinaryExpr) and a.op == "min"), None)
     if least is None:
         yield e
     else:

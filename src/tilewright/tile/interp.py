@@ -36,8 +36,7 @@ from tilewright.core.compute import (
     Unary,
     Value,
 )
-from tilewright.core.expr import Binary as DimBinary
-from tilewright.core.expr import Dim, Mul, Sym, evaluate
+from tilewright.core.expr import BinaryExpr, Dim, Mul, Sym, evaluate
 from tilewright.core.types import Array, DType
 from tilewright.tile.errors import TileRunError
 from tilewright.tile.ir import Fold, For, If, Kernel, Kind, Prefetch, Space, Stmt, Store, Update
@@ -200,7 +199,7 @@ class _Compiler:
         if isinstance(e, Mul):
             factors = [self.dim(f) for f in e.factors]
             return lambda env: math.prod([f(env) for f in factors])
-        if isinstance(e, DimBinary):
+        if isinstance(e, BinaryExpr):
             a, b = self.dim(e.a), self.dim(e.b)
             return _DIM_OPS[e.op](a, b)
         const, terms = e.const, [(self.dim(a), c) for a, c in e.terms]

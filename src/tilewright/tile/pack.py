@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilewright.core.compute import Buffer, Computation, Const, Inside, Load, Select, Stage, Value, axes_for, syms
-from tilewright.core.expr import Binary, Dim, Mul, Sym, bounds, coef_of, const_of, is_nonneg, substitute, terms_of
+from tilewright.core.expr import BinaryExpr, Dim, Mul, Sym, bounds, coef_of, const_of, is_nonneg, substitute, terms_of
 from tilewright.core.types import Array
 from tilewright.tile.ir import Packed
 
@@ -81,7 +81,7 @@ def _without_quotients(
 def _divisors(e: Dim, s: Sym) -> Iterator[int]:
     """Every ``n`` of an ``s // n`` or ``s % n`` in a sum."""
     for atom, _ in terms_of(e):
-        if isinstance(atom, Binary) and atom.op in ("floordiv", "mod") and isinstance(atom.b, int):
+        if isinstance(atom, BinaryExpr) and atom.op in ("floordiv", "mod") and isinstance(atom.b, int):
             if atom.a == s:
                 yield atom.b
             else:
@@ -167,7 +167,7 @@ def _evaluate(e: Dim, axes: Mapping[Sym, Array]) -> Array | int:
         for f in e.factors:
             result = result * _evaluate(f, axes)
         return result
-    if isinstance(e, Binary):
+    if isinstance(e, BinaryExpr):
         a, b = _evaluate(e.a, axes), _evaluate(e.b, axes)
         return {"floordiv": np.floor_divide, "mod": np.mod, "min": np.minimum, "max": np.maximum}[e.op](a, b)
     total: Array | int = e.const

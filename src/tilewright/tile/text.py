@@ -150,10 +150,10 @@ def _value(v: Value) -> str:
 
 def parse_kernel(text: str) -> Kernel:
     """Read :func:`kernel_text`'s form. Raises ``TileTextError`` with the line's number and content."""
-    return _Reader(text).kernel()
+    return _KernelReader(text).kernel()
 
 
-class _Reader:
+class _KernelReader:
     """Reads line by line; symbols and buffers are known once they were introduced."""
 
     def __init__(self, text: str) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tilewright.choose.clusters import Cluster, Kind
+from tilewright.choose.clusters import Cluster, ClusterKind
 from tilewright.choose.cost import WORK_PER_BYTE, pays_threads
 from tilewright.choose.strategies.contract import contract
 from tilewright.choose.strategies.threads import parallel
@@ -24,16 +24,15 @@ from tilewright.core.compute import Buffer, Load, Stage
 from tilewright.core.compute import walk as walk_value
 from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleError
-from tilewright.tile.ir import For
-from tilewright.tile.ir import Kind as LoopKind
-from tilewright.tile.schedule import Builder
+from tilewright.tile.ir import For, Kind
+from tilewright.tile.schedule import ScheduleBuilder
 
 MAX_STREAMED = 8
 """Vectors of the product of one row: as many sums hide the latency of their chains."""
 
 
 @dataclass(frozen=True)
-class Beside:
+class ProductPair:
     """Two neighbouring clusters that start with a product each; what follows the products is not for this rule.
 
     ``vectors`` maps the constant that each of them reads to the vectors of its tile, so that both have equally many.
@@ -52,7 +51,7 @@ class _Product:
     depth: int
 
 
-def pairs(clusters: Sequence[Cluster], machine: Target, constants: Container[Buffer]) -> Iterator[Beside]:
+def pairs(clusters: Sequence[Cluster], machine: Target, constants: Container[Buffer]) -> Iterator[ProductPair]:
     """Neighbours that this rule takes; at most one pair for a cluster."""
     taken: Cluster | None = None
     for one, other in pairwise(clusters):
@@ -70,7 +69,7 @@ def pairs(clusters: Sequence[Cluster], machine: Target, constants: Container[Buf
         if vectors is not None:
             taken = other
             work = _work(first) + _work(second)
-            yield Beside((one, other), {streamed.weights: vectors[0], block.weights: vectors[1]}, work)
+            yield ProductPair((one, other), {streamed.weights: vectors[0], block.weights: vectors[1]}, work)
 
 
 def _work(p: _Product) -> float:
@@ -81,7 +80,7 @@ def _work(p: _Product) -> float:
 def _product(cluster: Cluster, constants: Container[Buffer]) -> _Product | None:
     """What a cluster multiplies, where it is rows by a constant and all sizes are numbers."""
     s = cluster.stages[0]
-    if cluster.kind is not Kind.CONTRACT or s.reduction is None or len(s.reduction.axes) != 1 or len(s.axes) > 2:
+    if cluster.kind is not ClusterKind.CONTRACT or s.reduction is None or len(s.reduction.axes) != 1 or len(s.axes) > 2:
         return None
     weights = [x.buffer for x in walk_value(s.expr) if isinstance(x, Load) and x.buffer in constants]
     rows, columns, depth = (s.axes[0].extent if len(s.axes) > 1 else 1), s.axes[-1].extent, s.reduction.axes[0].extent
@@ -114,7 +113,7 @@ def _vectors(streamed: _Product, block: _Product, machine: Target, width: int) -
     return None
 
 
-def beside(b: Builder, machine: Target, pair: Beside) -> None:
+def beside(b: ScheduleBuilder, machine: Target, pair: ProductPair) -> None:
     """Schedule both products; then one loop over tiles, and one over the reduction, for the two."""
     first, second = (
         contract(b, machine, c.stages[0].out.name, None, threads=False, vectors=pair.vectors) for c in pair.clusters
@@ -129,4 +128,4 @@ def beside(b: Builder, machine: Target, pair: Beside) -> None:
 
 
 def _is_serial(loop: For) -> bool:
-    return loop.loop.kind is LoopKind.SERIAL
+    return loop.loop.kind is Kind.SERIAL

@@ -15,7 +15,7 @@ from tilewright.core.compute import Inside, Load, Select, Value, symbols_of_valu
 from tilewright.core.expr import symbols
 from tilewright.target.target import Target
 from tilewright.tile.ir import Store
-from tilewright.tile.schedule import Builder
+from tilewright.tile.schedule import ScheduleBuilder
 from tilewright.tile.schedule.tree import Nest
 
 
@@ -35,7 +35,9 @@ def _choices(v: Value) -> list[Inside]:
     return [v.cond, *_choices(v.a), *_choices(v.b)]
 
 
-def butterflies(b: Builder, machine: Target, nest: Nest, choosing: list[str], width: int, threads: bool) -> None:
+def butterflies(
+    b: ScheduleBuilder, machine: Target, nest: Nest, choosing: list[str], width: int, threads: bool
+) -> None:
     """Copy ``choosing`` inside of vectors along the last loop."""
     *outer, last = (x.sym.name for x in nest.loops)
     outer = [name for name in outer if name not in choosing]

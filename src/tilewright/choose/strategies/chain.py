@@ -31,7 +31,7 @@ from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, Loop, Stmt, Update, walk
 from tilewright.tile.rewrite import loads_of, written
-from tilewright.tile.schedule import Builder
+from tilewright.tile.schedule import ScheduleBuilder
 from tilewright.tile.schedule.tree import find_place
 
 BLOCK_ROWS = 24
@@ -57,7 +57,7 @@ class _Chain:
     is_contraction: bool
 
 
-def chain(b: Builder, machine: Target, cluster: Cluster) -> None:
+def chain(b: ScheduleBuilder, machine: Target, cluster: Cluster) -> None:
     """Schedule all stages of a chain at blocks of rows of the last one."""
     work = sum(_work(s) for s in cluster.stages)
     c = _parts(b, cluster)
@@ -83,7 +83,7 @@ def chain(b: Builder, machine: Target, cluster: Cluster) -> None:
     _passes_between(b, machine, {c.strip, *c.between}, at, len(inner), apart)
 
 
-def _bring(b: Builder, name: str, at: str, is_block: bool) -> None:
+def _bring(b: ScheduleBuilder, name: str, at: str, is_block: bool) -> None:
     """Compute a stage's part for one block: in scratch of the thread, or, where its size is only known at run time or
     large, in memory that the next block uses again."""
 
@@ -99,7 +99,7 @@ def _bring(b: Builder, name: str, at: str, is_block: bool) -> None:
             attempt(b, partial(b.do, "fold", name, dim, at))
 
 
-def _align(b: Builder, machine: Target, name: str) -> None:
+def _align(b: ScheduleBuilder, machine: Target, name: str) -> None:
     """Rows longer than a vector begin on one."""
     buffer = find_place(b.kernel, name, "chain").buffer
     lanes, last = machine.lanes(buffer.dtype), buffer.shape[-1]
@@ -107,7 +107,7 @@ def _align(b: Builder, machine: Target, name: str) -> None:
         b.do("align", name, lanes)
 
 
-def _trim(b: Builder, name: str, at: str) -> None:
+def _trim(b: ScheduleBuilder, name: str, at: str) -> None:
     """Reductions along the rows end where the block's last row does, when a guard says that there is such an end."""
     b.do("trim", nests(b.kernel, name)[-1].loops[-1].sym.name, at)
 
@@ -117,7 +117,7 @@ def _work(s: Stage) -> float:
     return estimate([a.extent for a in (*s.axes, *reduced)]) * sum(n_operations(v) + 1 for v in s.exprs)
 
 
-def _parts(b: Builder, cluster: Cluster) -> _Chain:
+def _parts(b: ScheduleBuilder, cluster: Cluster) -> _Chain:
     """Names of the parts; a contraction that no stage reads as its epilogue gets a copy to be that."""
     first, root = cluster.stages[0], cluster.root.out.name
     assert cluster.last is not None
@@ -134,11 +134,11 @@ def _parts(b: Builder, cluster: Cluster) -> _Chain:
     return _Chain(source, strip, between, last, root, cluster.has_lanes)
 
 
-def _reads(b: Builder, reader: str, name: str) -> bool:
+def _reads(b: ScheduleBuilder, reader: str, name: str) -> bool:
     return any(x.buffer.name == name for s in only_nest(b.kernel, reader).leaf for x in loads_of(s))
 
 
-def _block(b: Builder, machine: Target, c: _Chain) -> tuple[list[str], list[str], bool]:
+def _block(b: ScheduleBuilder, machine: Target, c: _Chain) -> tuple[list[str], list[str], bool]:
     """Order the root's loops: batches, those that feed all threads first; blocks of rows; rows of a block, lanes.
 
     Returns the loops outside of a block, its rows, and whether there are blocks.
@@ -168,7 +168,7 @@ def _block(b: Builder, machine: Target, c: _Chain) -> tuple[list[str], list[str]
     return outside, inside, bool(size)
 
 
-def _row_loops(b: Builder, c: _Chain) -> list[Loop]:
+def _row_loops(b: ScheduleBuilder, c: _Chain) -> list[Loop]:
     """The root's loops on which an operand of the last contraction does not depend, in the other's order."""
     dims = root_terms(b, c.last, c.root)
     update = nests(b.kernel, c.last)[-1].leaf[-1]
@@ -184,7 +184,7 @@ def _row_loops(b: Builder, c: _Chain) -> list[Loop]:
     return list(found.values())
 
 
-def _block_rows(b: Builder, machine: Target, c: _Chain, inside: list[Loop]) -> int:
+def _block_rows(b: ScheduleBuilder, machine: Target, c: _Chain, inside: list[Loop]) -> int:
     """How many rows a block has; 0: all of them. A number that divides the rows where there is one near."""
     strip = find_place(b.kernel, c.strip, "chain").buffer
     row_bytes = estimate(strip.shape[-1:]) * strip.dtype.n_bytes
@@ -204,7 +204,7 @@ def _block_rows(b: Builder, machine: Target, c: _Chain, inside: list[Loop]) -> i
 
 
 def _passes_between(
-    b: Builder, machine: Target, names: Container[str], loop: str, depth: int, apart: Container[str] = ()
+    b: ScheduleBuilder, machine: Target, names: Container[str], loop: str, depth: int, apart: Container[str] = ()
 ) -> None:
     """Row by row: the nests that write ``names`` share their row loops, and their passes become vectors.
 

@@ -20,7 +20,7 @@ from tilewright.core.expr import Dim
 from tilewright.target.target import Target
 from tilewright.tile.affine import stride_along
 from tilewright.tile.ir import Loop, Update
-from tilewright.tile.schedule import Builder
+from tilewright.tile.schedule import ScheduleBuilder
 from tilewright.tile.schedule.tree import find_loop, most_iterations, uses
 
 PARTIAL_VECTORS = 4
@@ -115,7 +115,7 @@ def _unguarded(v: Value, reduced: Sequence[Loop]) -> Value:
 
 
 def along_reduction(
-    b: Builder,
+    b: ScheduleBuilder,
     machine: Target,
     acc: str,
     outer: Sequence[str],
@@ -157,7 +157,7 @@ def _sums(machine: Target) -> int:
     return min(machine.n_vector_registers // 2, machine.max_copies)
 
 
-def _row_tile(b: Builder, rows: Sequence[str], most: int) -> tuple[list[str], list[str]]:
+def _row_tile(b: ScheduleBuilder, rows: Sequence[str], most: int) -> tuple[list[str], list[str]]:
     """At most so many iterations of the innermost row loops as a tile: the loops outside of it, and its own."""
     walkers: list[str] = []
     tile: list[str] = []
@@ -176,5 +176,5 @@ def _row_tile(b: Builder, rows: Sequence[str], most: int) -> tuple[list[str], li
     return walkers, tile
 
 
-def _most(b: Builder, loop: str) -> int:
+def _most(b: ScheduleBuilder, loop: str) -> int:
     return most_iterations(find_loop(b.kernel, loop, "columns").loop)

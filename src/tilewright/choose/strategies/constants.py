@@ -13,12 +13,12 @@ from tilewright.choose.strategies.steps import attempt
 from tilewright.choose.strategies.view import find_body
 from tilewright.core.compute import Buffer, IndexLike, Load, Value
 from tilewright.core.compute import walk as walk_value
-from tilewright.core.expr import Binary, Sym, symbols, terms_of
+from tilewright.core.expr import BinaryExpr, Sym, symbols, terms_of
 from tilewright.target.target import Target
 from tilewright.tile.affine import stride_along
 from tilewright.tile.ir import For, Kernel, Kind, Loop, Role, Store, Update, walk
 from tilewright.tile.rewrite import loads_of
-from tilewright.tile.schedule import Builder
+from tilewright.tile.schedule import ScheduleBuilder
 from tilewright.tile.schedule.operands import paths_to
 from tilewright.tile.schedule.tree import find_place, fresh, most_iterations
 
@@ -28,7 +28,7 @@ KEPT = 3
 """Walked back and forth, constants are read faster up to so many times the first-level cache."""
 
 
-def pack_constants(b: Builder, machine: Target) -> None:
+def pack_constants(b: ScheduleBuilder, machine: Target) -> None:
     """Once every stage has its loops: constants that reductions read, in the order in which all their readers walk.
 
     Panels that only pass through the second-level cache get hints at the next one. Those are walked forth and back, and
@@ -77,7 +77,7 @@ def _is_run(path: Sequence[Loop], load: Load) -> bool:
     return False
 
 
-def _stream(b: Builder, machine: Target, name: str) -> None:
+def _stream(b: ScheduleBuilder, machine: Target, name: str) -> None:
     """Hints at what comes in a while of a constant that the second-level cache does not keep."""
     buffer = find_place(b.kernel, name, "stream").buffer
     if estimate(buffer.shape) * buffer.dtype.n_bytes <= machine.l2_bytes / 2:
@@ -90,7 +90,7 @@ def _stream(b: Builder, machine: Target, name: str) -> None:
         attempt(b, partial(b.do, "stream", name, inner.sym.name, steps, line))
 
 
-def _prefetch(b: Builder, machine: Target, packed: str) -> None:
+def _prefetch(b: ScheduleBuilder, machine: Target, packed: str) -> None:
     """For every nest that walks panels: the loop that counts panels is the first index of the packed operand.
 
     Where that counts more than a panel's worth of cache (a batch of operands), it is the next index that is outside of
@@ -111,7 +111,7 @@ def _prefetch(b: Builder, machine: Target, packed: str) -> None:
             b.do("prefetch", packed, panel.name, below[-1].sym.name, line, spread[-1].sym.name)
 
 
-def _alternate(b: Builder, packed: str) -> None:
+def _alternate(b: ScheduleBuilder, packed: str) -> None:
     """A loop that walks all panels at every step (of time, or a block of rows): forwards, then backwards.
 
     The panels read last are then read from the cache. Not where the last one is ragged: walked backwards it comes first
@@ -128,12 +128,12 @@ def _alternate(b: Builder, packed: str) -> None:
                 b.do("alternate", panel.name, around.sym.name)
 
 
-def _is_ragged(b: Builder, loop: Sym) -> bool:
+def _is_ragged(b: ScheduleBuilder, loop: Sym) -> bool:
     """Do extents in the loop depend on its iteration?"""
     return any(isinstance(s, For) and loop in symbols(s.loop.extent) for s in walk(find_body(b.kernel, loop.name)))
 
 
-def _panel_depth(b: Builder, machine: Target, buffer: Buffer, load: Load, loops: list[str]) -> int:
+def _panel_depth(b: ScheduleBuilder, machine: Target, buffer: Buffer, load: Load, loops: list[str]) -> int:
     """Which index of a packed operand counts panels: the first below which less than a share of the cache lies."""
     depth = 0
     while depth + 1 < len(load.index):
@@ -147,14 +147,14 @@ def _panel_depth(b: Builder, machine: Target, buffer: Buffer, load: Load, loops:
     return depth
 
 
-def _is_reduced(b: Builder, loop: str) -> bool:
+def _is_reduced(b: ScheduleBuilder, loop: str) -> bool:
     """Do sums go on from one iteration of the loop to the next: nothing in it starts them?"""
     body = find_body(b.kernel, loop)
     updated = {s.buffer for s in walk(body) if isinstance(s, Update)}
     return not updated & {s.buffer for s in walk(body) if isinstance(s, Store)}
 
 
-def constants_read(b: Builder) -> list[str]:
+def constants_read(b: ScheduleBuilder) -> list[str]:
     """Constants that an update reads with a dependence on lanes or rows, or a store at remainders: worth packing."""
     found: list[str] = []
     fixed = {p.buffer for p in b.kernel.places if p.role is Role.CONST}
@@ -171,4 +171,4 @@ def constants_read(b: Builder) -> list[str]:
 
 
 def _is_remainder(i: IndexLike) -> bool:
-    return not isinstance(i, Value) and any(isinstance(a, Binary) and a.op == "mod" for a, _ in terms_of(i))
+    return not isinstance(i, Value) and any(isinstance(a, BinaryExpr) and a.op == "mod" for a, _ in terms_of(i))

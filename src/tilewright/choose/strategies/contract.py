@@ -19,7 +19,7 @@ from functools import partial
 from tilewright.choose.cost import Tile, pays_threads
 from tilewright.choose.strategies.columns import along_reduction
 from tilewright.choose.strategies.contract_plan import NO_VECTORS, ContractionPlan, plan_contraction
-from tilewright.choose.strategies.contract_tile import Piece, extent_of, is_row, tile_piece
+from tilewright.choose.strategies.contract_tile import BoxPiece, extent_of, is_row, tile_piece
 from tilewright.choose.strategies.operands import split_groups, update_of
 from tilewright.choose.strategies.steps import attempt, copied_apart
 from tilewright.choose.strategies.threads import parallel
@@ -29,14 +29,14 @@ from tilewright.core.expr import floordiv, mod
 from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Kind
-from tilewright.tile.schedule import Builder
+from tilewright.tile.schedule import ScheduleBuilder
 from tilewright.tile.schedule.tree import find_loop, fresh
 
-_Resize = Callable[[Piece, int], Piece]
+_Resize = Callable[[BoxPiece, int], BoxPiece]
 
 
 def contract(
-    b: Builder,
+    b: ScheduleBuilder,
     machine: Target,
     reduced: str,
     root: str | None,
@@ -66,12 +66,12 @@ def _threaded(plan: ContractionPlan, *, threads: bool) -> ContractionPlan:
     return plan if threads else replace(plan, work=0.0)
 
 
-def _pieces(b: Builder, machine: Target, plan: ContractionPlan) -> list[str]:
+def _pieces(b: ScheduleBuilder, machine: Target, plan: ContractionPlan) -> list[str]:
     """Divide run-time extents into full tiles and rests; every piece gets its own accumulator and its own tile."""
     names = {x.sym.name: x.sym.name for x in (*plan.outer, plan.lanes)}
-    pieces = [Piece(plan.acc, names, plan.tile, plan.width)]
+    pieces = [BoxPiece(plan.acc, names, plan.tile, plan.width)]
     block = plan.tile.vectors * plan.width
-    rest: list[Piece] = []
+    rest: list[BoxPiece] = []
     if plan.n_apart:
         pieces[0], *rest = _divide(b, pieces[0], plan.lanes.sym.name, plan.width)
     if not isinstance(plan.lanes.extent, int) and plan.tile.vectors > 1:
@@ -89,7 +89,9 @@ def _pieces(b: Builder, machine: Target, plan: ContractionPlan) -> list[str]:
     return [order[0] for order in orders]
 
 
-def _columns(b: Builder, machine: Target, plan: ContractionPlan, piece: Piece, whole: Piece, order: list[str]) -> None:
+def _columns(
+    b: ScheduleBuilder, machine: Target, plan: ContractionPlan, piece: BoxPiece, whole: BoxPiece, order: list[str]
+) -> None:
     """Columns behind the full vectors, beside them in the loops outside of a tile that both have."""
     loads = [x for x in walk_value(update_of(b, piece.acc).value) if isinstance(x, Load)]
     pairs = zip(loads, plan.operands, strict=True)
@@ -118,7 +120,7 @@ def _columns(b: Builder, machine: Target, plan: ContractionPlan, piece: Piece, w
             break
 
 
-def _share_panels(b: Builder, loops: list[str]) -> None:
+def _share_panels(b: ScheduleBuilder, loops: list[str]) -> None:
     """Neighbouring pieces that walk the same lane blocks outermost walk them together, so a panel is read once."""
     first = loops[0]
     for other in loops[1:]:
@@ -130,23 +132,25 @@ def _share_panels(b: Builder, loops: list[str]) -> None:
             first = other
 
 
-def _with_lanes(piece: Piece, size: int) -> Piece:
+def _with_lanes(piece: BoxPiece, size: int) -> BoxPiece:
     """Full blocks, or (size 1) single vectors, the last one ragged."""
     t = piece.tile
-    return Piece(piece.acc, piece.loops, Tile(t.rows, t.rows2, max(size // piece.width, 1)), piece.width)
+    return BoxPiece(piece.acc, piece.loops, Tile(t.rows, t.rows2, max(size // piece.width, 1)), piece.width)
 
 
-def _with_rows(piece: Piece, size: int) -> Piece:
-    return Piece(piece.acc, piece.loops, Tile(size, piece.tile.rows2, piece.tile.vectors), piece.width)
+def _with_rows(piece: BoxPiece, size: int) -> BoxPiece:
+    return BoxPiece(piece.acc, piece.loops, Tile(size, piece.tile.rows2, piece.tile.vectors), piece.width)
 
 
-def _with_rows2(piece: Piece, size: int) -> Piece:
-    return Piece(piece.acc, piece.loops, Tile(piece.tile.rows, size, piece.tile.vectors), piece.width)
+def _with_rows2(piece: BoxPiece, size: int) -> BoxPiece:
+    return BoxPiece(piece.acc, piece.loops, Tile(piece.tile.rows, size, piece.tile.vectors), piece.width)
 
 
-def _divided(b: Builder, pieces: list[Piece], loop: str, sizes: list[int], resize: _Resize) -> list[Piece]:
+def _divided(
+    b: ScheduleBuilder, pieces: list[BoxPiece], loop: str, sizes: list[int], resize: _Resize
+) -> list[BoxPiece]:
     """Each piece becomes: full tiles of every size in turn, then single iterations; not those that never happen."""
-    done: list[Piece] = []
+    done: list[BoxPiece] = []
     for piece in pieces:
         rest = piece
         for size in sizes:
@@ -162,7 +166,7 @@ def _divided(b: Builder, pieces: list[Piece], loop: str, sizes: list[int], resiz
     return done
 
 
-def _divide(b: Builder, piece: Piece, loop: str, size: int) -> tuple[Piece, Piece]:
+def _divide(b: ScheduleBuilder, piece: BoxPiece, loop: str, size: int) -> tuple[BoxPiece, BoxPiece]:
     """Divide a loop of the piece's root nest; the rest reads a fork of the accumulator.
 
     The nest must start at the divided loop, so it is moved outermost first.
@@ -176,8 +180,8 @@ def _divide(b: Builder, piece: Piece, loop: str, size: int) -> tuple[Piece, Piec
     b.do("divide", target, size)
     forked = fresh(b.kernel, f"{piece.acc}_f")
     b.do("fork", piece.acc, rest[loop])
-    return Piece(piece.acc, full, piece.tile, piece.width), Piece(forked, rest, piece.tile, piece.width)
+    return BoxPiece(piece.acc, full, piece.tile, piece.width), BoxPiece(forked, rest, piece.tile, piece.width)
 
 
-def _kind(b: Builder, loop: str) -> Kind:
+def _kind(b: ScheduleBuilder, loop: str) -> Kind:
     return find_loop(b.kernel, loop, "contract").loop.kind

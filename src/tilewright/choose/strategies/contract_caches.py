@@ -14,7 +14,7 @@ from tilewright.core.compute import walk as walk_value
 from tilewright.core.expr import Sym, bounds, substitute
 from tilewright.target.target import Target
 from tilewright.tile.ir import Loop, Role, Update
-from tilewright.tile.schedule import Builder
+from tilewright.tile.schedule import ScheduleBuilder
 
 RESIDENT = 0.6
 """The part of the second-level cache that rows may take, beside panels and results."""
@@ -22,7 +22,7 @@ MIN_SHARING_TILES = 4
 """So many tiles of rows share what stays in a cache at least."""
 
 
-def shared_by_rows(b: Builder, acc: str, root: str, outermost: list[Sym]) -> float:
+def shared_by_rows(b: ScheduleBuilder, acc: str, root: str, outermost: list[Sym]) -> float:
     """The most elements of an operand that one iteration of the outermost row loop reads: the rows of a window.
 
     The next iteration reads most of them again.
@@ -40,7 +40,9 @@ def shared_by_rows(b: Builder, acc: str, root: str, outermost: list[Sym]) -> flo
     return most
 
 
-def row_chunks(b: Builder, machine: Target, acc: str, rows: list[Loop], lanes: Loop, tile: Tile, width: int) -> int:
+def row_chunks(
+    b: ScheduleBuilder, machine: Target, acc: str, rows: list[Loop], lanes: Loop, tile: Tile, width: int
+) -> int:
     """Into how many parts the outermost row loop is cut, so that what the rows read stays in the second-level cache.
 
     A chunk reads all panels again; it pays when that is less than reading all rows again for every panel.
@@ -60,7 +62,9 @@ def row_chunks(b: Builder, machine: Target, acc: str, rows: list[Loop], lanes: L
     return wanted if wanted <= steps // 2 and panel_bytes * wanted < 0.7 * row_bytes * n_panels else 1
 
 
-def short_chunks(b: Builder, machine: Target, acc: str, rows: list[Loop], lanes: Loop, tile: Tile, width: int) -> int:
+def short_chunks(
+    b: ScheduleBuilder, machine: Target, acc: str, rows: list[Loop], lanes: Loop, tile: Tile, width: int
+) -> int:
     """Into how many parts the only row loop is cut where all panels stay in the second-level cache.
 
     Results larger than that cache go to memory, and neither they nor what the rows read come from it at the pace of
@@ -91,7 +95,7 @@ def even_chunks(steps: int, least: int, n_cores: int) -> int:
     return min(range(least, 2 * least + 1), key=longest)
 
 
-def panels_first(machine: Target, b: Builder, acc: str) -> bool:
+def panels_first(machine: Target, b: ScheduleBuilder, acc: str) -> bool:
     """Lane blocks outside of rows when the operand that rows share is too large to stay in the second-level cache."""
     update = statement_of(nests(b.kernel, acc)[-1])
     assert isinstance(update, Update)
@@ -102,5 +106,5 @@ def panels_first(machine: Target, b: Builder, acc: str) -> bool:
     return size > machine.l2_bytes / 2
 
 
-def is_constant(b: Builder, x: Load) -> bool:
+def is_constant(b: ScheduleBuilder, x: Load) -> bool:
     return any(p.buffer is x.buffer and p.role is Role.CONST for p in b.kernel.places)

@@ -46,7 +46,7 @@ from tilewright.target.target import Target
 from tilewright.tile.affine import linear, remainder
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Loop, Store, Update
-from tilewright.tile.schedule import Builder
+from tilewright.tile.schedule import ScheduleBuilder
 
 HEAVY_OPERATIONS = 10
 NO_VECTORS: Mapping[Buffer, int] = MappingProxyType({})
@@ -85,7 +85,7 @@ class ContractionPlan:
 
 
 def plan_contraction(
-    b: Builder,
+    b: ScheduleBuilder,
     machine: Target,
     acc: str,
     root: str,
@@ -159,14 +159,14 @@ def plan_contraction(
     )  # fmt: skip
 
 
-def _repeating(b: Builder, leaf: Store, lanes: Sym) -> set[Buffer]:
+def _repeating(b: ScheduleBuilder, leaf: Store, lanes: Sym) -> set[Buffer]:
     """Constants that the lanes read again and again: they will be packed as often as a block of lanes reads them."""
     found = [x for x in walk_value(leaf.value) if isinstance(x, Load) and is_constant(b, x)]
     offsets = [(x.buffer, linear(x.buffer, x.index)) for x in found]
     return {buffer for buffer, e in offsets if e is not None and remainder(e, lanes) is not None}
 
 
-def _guarded(b: Builder, acc: str, root: str) -> frozenset[Sym]:
+def _guarded(b: ScheduleBuilder, acc: str, root: str) -> frozenset[Sym]:
     """The root's loops that guards of the reduction's terms depend on, as a volume's depth."""
     dims = root_terms(b, acc, root)
     guards = [x.cond for x in walk_value(update_of(b, acc).value) if isinstance(x, Select)]

@@ -20,7 +20,7 @@ from tilewright.core.expr import Dim, symbols
 from tilewright.target.target import Target
 from tilewright.tile.ir import For, Kind, Loop, Update, walk
 from tilewright.tile.rewrite import loads_of
-from tilewright.tile.schedule import Builder
+from tilewright.tile.schedule import ScheduleBuilder
 from tilewright.tile.schedule.tree import find_loop, most_iterations
 
 PANEL_SHARE = 4
@@ -28,7 +28,7 @@ PANEL_SHARE = 4
 
 
 @dataclass(frozen=True)
-class Piece:
+class BoxPiece:
     """One part of the box: its accumulator, its root's loops by their original names, its tile."""
 
     acc: str
@@ -37,11 +37,11 @@ class Piece:
     width: int
 
 
-def extent_of(b: Builder, loop: str) -> Dim:
+def extent_of(b: ScheduleBuilder, loop: str) -> Dim:
     return next(s.loop.extent for s in walk(b.kernel.body) if isinstance(s, For) and s.loop.sym.name == loop)
 
 
-def tile_piece(b: Builder, machine: Target, plan: ContractionPlan, piece: Piece) -> list[str]:
+def tile_piece(b: ScheduleBuilder, machine: Target, plan: ContractionPlan, piece: BoxPiece) -> list[str]:
     """Split and order one root nest, and bring its accumulator into the tile; returns the loops outside of the tile."""
     tile, acc = piece.tile, piece.acc
     lane = piece.loops[plan.lanes.sym.name]
@@ -91,7 +91,7 @@ def tile_piece(b: Builder, machine: Target, plan: ContractionPlan, piece: Piece)
     return order
 
 
-def _names(plan: ContractionPlan, piece: Piece) -> list[str]:
+def _names(plan: ContractionPlan, piece: BoxPiece) -> list[str]:
     return [piece.loops[x.sym.name] for x in plan.outer]
 
 
@@ -99,12 +99,12 @@ def is_row(plan: ContractionPlan, loop: Loop) -> bool:
     return loop is plan.rows or loop is plan.rows2
 
 
-def _number_of(b: Builder, loop: str) -> int:
+def _number_of(b: ScheduleBuilder, loop: str) -> int:
     e = extent_of(b, loop)
     return e if isinstance(e, int) else 1
 
 
-def _split_lanes(b: Builder, lane: str, vectors: int, width: int) -> tuple[list[str], list[str], str]:
+def _split_lanes(b: ScheduleBuilder, lane: str, vectors: int, width: int) -> tuple[list[str], list[str], str]:
     """(block loops, vector loops, lane loop) after splitting the lane axis."""
     loop = find_loop(b.kernel, lane, "contract").loop
     n = known_iterations(loop)
@@ -121,7 +121,7 @@ def _split_lanes(b: Builder, lane: str, vectors: int, width: int) -> tuple[list[
     return blocks, [f"{lane}_o"], f"{lane}_i"
 
 
-def _split_rows(b: Builder, loop: str, size: int) -> tuple[list[str], list[str]]:
+def _split_rows(b: ScheduleBuilder, loop: str, size: int) -> tuple[list[str], list[str]]:
     n = extent_of(b, loop)
     if size == 1:
         return [loop], []
@@ -132,7 +132,7 @@ def _split_rows(b: Builder, loop: str, size: int) -> tuple[list[str], list[str]]
 
 
 def _order(
-    b: Builder, machine: Target, plan: ContractionPlan, batch: list[str], blocks: list[str], rows: list[str]
+    b: ScheduleBuilder, machine: Target, plan: ContractionPlan, batch: list[str], blocks: list[str], rows: list[str]
 ) -> list[str]:
     """Outer loops: batch; then, with large panels, chunks of rows, lane blocks, rows; else rows, lane blocks, last row.
 
@@ -156,7 +156,7 @@ def _order(
 
 
 def _block_depth(
-    b: Builder, machine: Target, plan: ContractionPlan, piece: Piece, blocks: list[str], order: list[str]
+    b: ScheduleBuilder, machine: Target, plan: ContractionPlan, piece: BoxPiece, blocks: list[str], order: list[str]
 ) -> int:
     """How many steps of a long reduction are done for all rows before the next ones: part of a panel stays cached.
 
@@ -178,7 +178,7 @@ def _block_depth(
     return depth + -depth % plan.group
 
 
-def _whole_rows(b: Builder, machine: Target, plan: ContractionPlan, blocks: list[str], order: list[str]) -> int:
+def _whole_rows(b: ScheduleBuilder, machine: Target, plan: ContractionPlan, blocks: list[str], order: list[str]) -> int:
     """How many steps of a reduction are done for all lane blocks before the next ones, where one tile has all rows.
 
     Then an operand that a call brings, the values of a cache by the weights of a few queries, is read once, from
@@ -201,7 +201,7 @@ def _whole_rows(b: Builder, machine: Target, plan: ContractionPlan, blocks: list
     return max(machine.l1_bytes // 2 // row_bytes, 1)
 
 
-def _blocked(b: Builder, plan: ContractionPlan, acc: str, around: list[str], depth: int) -> None:
+def _blocked(b: ScheduleBuilder, plan: ContractionPlan, acc: str, around: list[str], depth: int) -> None:
     """Sums of all rows of a lane block stay in memory; a part of the reduction walks them through registers.
 
     At the loop ``around``; without one, at a loop of one iteration around the root's nest.
@@ -223,7 +223,7 @@ def _blocked(b: Builder, plan: ContractionPlan, acc: str, around: list[str], dep
     b.do("accumulate", acc, inside)
 
 
-def _grouped(b: Builder, plan: ContractionPlan, reduced: str) -> tuple[str, list[str]]:
+def _grouped(b: ScheduleBuilder, plan: ContractionPlan, reduced: str) -> tuple[str, list[str]]:
     """The reduction loop outside of the tile, and the one inside of the lanes that is a group of narrow products."""
     if plan.group == 1:
         return reduced, []
@@ -232,7 +232,7 @@ def _grouped(b: Builder, plan: ContractionPlan, reduced: str) -> tuple[str, list
     return f"{reduced}_o", [f"{reduced}_i"]
 
 
-def _arrange(b: Builder, plan: ContractionPlan, acc: str, at: str) -> None:
+def _arrange(b: ScheduleBuilder, plan: ContractionPlan, acc: str, at: str) -> None:
     """The update's nest: serial reduction loops, rows and vectors (the fewer inside: they stay in registers), lanes.
 
     With a window, its last loop is copied too, below the vectors: neighbours share what it slides over.

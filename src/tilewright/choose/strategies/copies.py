@@ -24,7 +24,7 @@ from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Kind, Loop, Space, Store, Update, walk
 from tilewright.tile.rewrite import loads_of
-from tilewright.tile.schedule import Builder
+from tilewright.tile.schedule import ScheduleBuilder
 from tilewright.tile.schedule.operands import paths_to
 from tilewright.tile.schedule.tree import Nest, find_place
 
@@ -32,7 +32,7 @@ SHARE = 2
 """The part of the second-level cache that the part of a copy that is being read may take."""
 
 
-def copied(b: Builder, machine: Target, name: str) -> None:
+def copied(b: ScheduleBuilder, machine: Target, name: str) -> None:
     """Schedule a copy; inside of the outer loops of the products that each read another part of it, if they do.
 
     As a whole where it fits in the first-level cache, a part does not fit in the second, a part is more than a panel,
@@ -43,7 +43,7 @@ def copied(b: Builder, machine: Target, name: str) -> None:
         pointwise(b, machine, name)
 
 
-def _where_read(b: Builder, machine: Target, name: str) -> None:
+def _where_read(b: ScheduleBuilder, machine: Target, name: str) -> None:
     place = find_place(b.kernel, name, "copies")
     readers = [s for s in walk(b.kernel.body) if any(x.buffer is place.buffer for x in loads_of(s))]
     if place.space is not Space.GLOBAL or not readers or not all(isinstance(s, Update) for s in readers):
@@ -65,7 +65,7 @@ def _walks_panels(inner: Sequence[Loop], load: Load) -> bool:
     return any(x.kind in (Kind.SERIAL, Kind.PARALLEL) and _step(load.index[-1], x.sym) for x in inner)
 
 
-def _plain(b: Builder, name: str) -> None:
+def _plain(b: ScheduleBuilder, name: str) -> None:
     """The copy's loops, which are those of the products' tile, become serial ones, one for each dimension."""
     for loop in only_nest(b.kernel, name).loops:
         if loop.kind in (Kind.VECTOR, Kind.UNROLL):

@@ -20,7 +20,7 @@ from tilewright.target.target import Target
 from tilewright.tile.affine import stride_along
 from tilewright.tile.ir import For, Kind, Loop, Prefetch, Role, Space, Stmt, Store, Update, walk
 from tilewright.tile.rewrite import Body, loads_of, loops_of, symbols_of_index, written
-from tilewright.tile.schedule import Builder
+from tilewright.tile.schedule import ScheduleBuilder
 
 MIN_STEPS = 16
 """Steps of a reduction that takes long enough for lines to come from memory."""
@@ -30,7 +30,7 @@ BUSY = 0.75
 """The part of a step's loads at which there is no room for another hint."""
 
 
-def hint_operands(b: Builder, machine: Target) -> None:
+def hint_operands(b: ScheduleBuilder, machine: Target) -> None:
     """Tiles of long reductions ask for operands that no near cache holds.
 
     Every tile for what its epilogue reads of operands beyond the first-level cache; tiles in a row for what the next
@@ -44,13 +44,13 @@ def hint_operands(b: Builder, machine: Target) -> None:
         _hint(b, machine, inner, buffer, machine.l1_bytes)
 
 
-def _hint(b: Builder, machine: Target, inner: str, buffer: Buffer, cache_bytes: int) -> None:
+def _hint(b: ScheduleBuilder, machine: Target, inner: str, buffer: Buffer, cache_bytes: int) -> None:
     if estimate(buffer.shape) * buffer.dtype.n_bytes > cache_bytes:
         line = machine.line(buffer.dtype)
         attempt(b, partial(b.do, "hint", buffer.name, inner, line))
 
 
-def _read_next(b: Builder, machine: Target) -> Iterator[tuple[str, Buffer]]:
+def _read_next(b: ScheduleBuilder, machine: Target) -> Iterator[tuple[str, Buffer]]:
     """The inner loops of reductions, and operands of which every tile multiplies a part of its own.
 
     A part that shares the first-level cache with the next one. Not where sums go on in memory, a part of the
@@ -85,7 +85,7 @@ def _busy(s: For, updates: list[Update], machine: Target) -> bool:
     return n_loads / machine.load_ports > BUSY * n_products / machine.fma_ports
 
 
-def _read_behind(b: Builder) -> Iterator[tuple[str, Buffer]]:
+def _read_behind(b: ScheduleBuilder) -> Iterator[tuple[str, Buffer]]:
     """The inner loops of reductions in loops over tiles, and what is read in lanes behind them."""
     fixed = {p.buffer for p in b.kernel.places if p.role is Role.CONST or p.space is not Space.GLOBAL}
     for tile in (s for s in walk(b.kernel.body) if isinstance(s, For) and s.loop.kind in (Kind.SERIAL, Kind.PARALLEL)):

@@ -24,7 +24,7 @@ from tilewright.core.compute import Binary, Load
 from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Loop, Store, Update
-from tilewright.tile.schedule import Builder
+from tilewright.tile.schedule import ScheduleBuilder
 
 MAX_COLUMNS = 8
 WORTH = 0.7
@@ -48,7 +48,7 @@ class _Form:
 
 
 def narrow(
-    b: Builder, machine: Target, reduced: str, root: str | None, *, has_lanes: bool = True, threads: bool = True
+    b: ScheduleBuilder, machine: Target, reduced: str, root: str | None, *, has_lanes: bool = True, threads: bool = True
 ) -> None:
     """Schedule the reduction ``reduced`` together with the stage ``root`` that reads it (None: alone).
 
@@ -84,7 +84,7 @@ def narrow(
         parallel(b, machine, outer[:2])
 
 
-def _split_groups(b: Builder, acc: str, root: str) -> None:
+def _split_groups(b: ScheduleBuilder, acc: str, root: str) -> None:
     """Columns of one group, where an operand is the same for all of them."""
     top = only_nest(b.kernel, root)
     if not top.loops:
@@ -95,7 +95,7 @@ def _split_groups(b: Builder, acc: str, root: str) -> None:
         b.do("split", lanes.sym.name, size)
 
 
-def _split_rows(b: Builder, acc: str, root: str) -> list[str]:
+def _split_rows(b: ScheduleBuilder, acc: str, root: str) -> list[str]:
     """More rows of the operand that is the same for them than are columns of a tile: blocks of them; their loop.
 
     It goes inside of the others, so that all rows go by a tile's elements of the other operand while they are cached.
@@ -112,7 +112,7 @@ def _split_rows(b: Builder, acc: str, root: str) -> list[str]:
     return [f"{name}_o"]
 
 
-def _form(b: Builder, machine: Target, acc: str, root: str, has_lanes: bool) -> _Form:
+def _form(b: ScheduleBuilder, machine: Target, acc: str, root: str, has_lanes: bool) -> _Form:
     top, update = only_nest(b.kernel, root), update_of(b, acc)
     leaf, value = statement_of(top), update.value
     reduced = reduced_loops(b, acc)

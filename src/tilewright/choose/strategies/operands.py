@@ -19,7 +19,7 @@ from tilewright.target.target import Target
 from tilewright.tile.affine import coefficient, linear, period, remainder
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Loop, Role, Update
-from tilewright.tile.schedule import Builder
+from tilewright.tile.schedule import ScheduleBuilder
 from tilewright.tile.schedule.tree import find_place, readers
 
 FAR = 1 << 20
@@ -28,7 +28,7 @@ SHUFFLED = 2
 """Vectors whose elements one shuffle brings together."""
 
 
-def own_loops(b: Builder, acc: str) -> list[Loop]:
+def own_loops(b: ScheduleBuilder, acc: str) -> list[Loop]:
     """The loops of the update's nest that walk the accumulator."""
     nest, update = nests(b.kernel, acc)[-1], update_of(b, acc)
     used = {s for i in update.index if not isinstance(i, Value) for s in symbols(i)}
@@ -38,19 +38,19 @@ def own_loops(b: Builder, acc: str) -> list[Loop]:
     return own
 
 
-def reduced_loops(b: Builder, acc: str) -> list[Loop]:
+def reduced_loops(b: ScheduleBuilder, acc: str) -> list[Loop]:
     """The loops of the update's nest that walk the reduction, inside of all that walk the accumulator."""
     return list(nests(b.kernel, acc)[-1].loops[len(own_loops(b, acc)) :])
 
 
-def update_of(b: Builder, acc: str) -> Update:
+def update_of(b: ScheduleBuilder, acc: str) -> Update:
     """The statement that adds to the accumulator."""
     update = statement_of(nests(b.kernel, acc)[-1])
     assert isinstance(update, Update)
     return update
 
 
-def root_terms(b: Builder, acc: str, root: str) -> dict[Sym, Dim]:
+def root_terms(b: ScheduleBuilder, acc: str, root: str) -> dict[Sym, Dim]:
     """The loops that walk the accumulator, in terms of the root's loops."""
     top, update = only_nest(b.kernel, root), update_of(b, acc)
     place = find_place(b.kernel, acc, "contract")
@@ -66,7 +66,7 @@ def root_terms(b: Builder, acc: str, root: str) -> dict[Sym, Dim]:
     return dims
 
 
-def operands_of(b: Builder, acc: str, root: str, lanes: Sym) -> tuple[Operand, ...]:
+def operands_of(b: ScheduleBuilder, acc: str, root: str, lanes: Sym) -> tuple[Operand, ...]:
     """The update's loads, as offsets in terms of the root's loops. What a run-time index names lies anywhere: as if it
     jumped along all loops that the index depends on, of which the lanes may not be one.
     """
@@ -91,12 +91,12 @@ def operands_of(b: Builder, acc: str, root: str, lanes: Sym) -> tuple[Operand, .
     return tuple(found)
 
 
-def group_size(b: Builder, acc: str, root: str, lanes: Sym) -> int | None:
+def group_size(b: ScheduleBuilder, acc: str, root: str, lanes: Sym) -> int | None:
     """How many neighbouring lanes read the same elements of what they don't walk evenly, a group's input; or None."""
     return _common(period(e, lanes) for e in _uneven(b, acc, root, lanes))
 
 
-def _uneven(b: Builder, acc: str, root: str, lanes: Sym) -> list[Dim]:
+def _uneven(b: ScheduleBuilder, acc: str, root: str, lanes: Sym) -> list[Dim]:
     """The offsets of operands that are not affine in the lanes."""
     return [op.offset for op in operands_of(b, acc, root, lanes) if op.lane_stride is None]
 
@@ -107,7 +107,7 @@ def _common(sizes: Iterable[int | None]) -> int | None:
     return found.pop() if len(found) == 1 else None
 
 
-def split_groups(b: Builder, machine: Target, acc: str, root: str) -> None:
+def split_groups(b: ScheduleBuilder, machine: Target, acc: str, root: str) -> None:
     """Lanes in groups that share an operand (a convolution's): no vector holds a part of a group beside another group.
 
     Then a group of vectors reads one element for all lanes, and a vector of whole groups one for each, by a shuffle.
@@ -131,7 +131,7 @@ def split_groups(b: Builder, machine: Target, acc: str, root: str) -> None:
         b.do("split", lanes.sym.name, block)
 
 
-def _split_periods(b: Builder, acc: str, root: str, lanes: Loop, width: int) -> None:
+def _split_periods(b: ScheduleBuilder, acc: str, root: str, lanes: Loop, width: int) -> None:
     """Lanes along which a constant repeats, in blocks after which vectors meet it at the same places again."""
     size = _common(remainder(e, lanes.sym) for e in _uneven(b, acc, root, lanes.sym))
     if size is not None and estimate([lanes.extent]) > (block := lcm(size, width)):

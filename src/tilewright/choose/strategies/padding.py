@@ -21,7 +21,7 @@ from tilewright.core.expr import Dim, symbols
 from tilewright.tile.affine import coefficient, without
 from tilewright.tile.ir import For, Kind, Loop, walk
 from tilewright.tile.rewrite import loops_of
-from tilewright.tile.schedule import Builder
+from tilewright.tile.schedule import ScheduleBuilder
 from tilewright.tile.schedule.trim import skipped_below
 
 LEAST = 1 / 32
@@ -32,7 +32,7 @@ MAX_POINTS = 1 << 20
 """Of the loops around: where a guard has more, it is not looked at."""
 
 
-def skip_padding(b: Builder) -> None:
+def skip_padding(b: ScheduleBuilder) -> None:
     """Innermost serial loops of reductions run only where they read more than padding, if enough of them don't."""
     loops = {x.sym: x for x in loops_of(b.kernel.body)}
     for s in list(walk(b.kernel.body)):

@@ -19,12 +19,12 @@ from tilewright.core.expr import Dim, Sym, is_nonneg, symbols, terms_of
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, If, Kind, Loop, Role, Space, Store, Update, walk
 from tilewright.tile.rewrite import Body, loads_of, written
-from tilewright.tile.schedule import Builder
+from tilewright.tile.schedule import ScheduleBuilder
 from tilewright.tile.schedule.operands import paths_to
 from tilewright.tile.schedule.tree import find_place
 
 
-def lay_in_panels(b: Builder) -> None:
+def lay_in_panels(b: ScheduleBuilder) -> None:
     """Every temporary in memory that stores alone write and products alone read, all of them walking the same panels.
 
     (Of run-time sizes they do not: rests of tiles walk narrower ones.)
@@ -36,13 +36,13 @@ def lay_in_panels(b: Builder) -> None:
                 attempt(b, partial(_lay, b, name))
 
 
-def _is_operand(b: Builder, buffer: Buffer) -> bool:
+def _is_operand(b: ScheduleBuilder, buffer: Buffer) -> bool:
     makers = [s for s in walk(b.kernel.body) if buffer in written(s)]
     readers = [s for s in walk(b.kernel.body) if any(x.buffer is buffer for x in loads_of(s))]
     return all(isinstance(s, Store) for s in makers) and bool(readers) and all(isinstance(s, Update) for s in readers)
 
 
-def _lay(b: Builder, name: str) -> None:
+def _lay(b: ScheduleBuilder, name: str) -> None:
     buffer = find_place(b.kernel, name, "panels").buffer
     found = {_panel(path, load) for path, load in paths_to(b.kernel.body, buffer, ())}
     if len(found) != 1:
@@ -58,7 +58,7 @@ def _lay(b: Builder, name: str) -> None:
         attempt(b, partial(_fill_in_order, b, path, panel[:-2]))
 
 
-def _fill_in_order(b: Builder, path: tuple[Loop, ...], panel: tuple[IndexLike, ...]) -> None:
+def _fill_in_order(b: ScheduleBuilder, path: tuple[Loop, ...], panel: tuple[IndexLike, ...]) -> None:
     """The loops that say which panel is written go outside of those that walk inside of one."""
     which = {s for i in panel if not isinstance(i, Value) for s in symbols(i)}
     order = sorted(path, key=lambda x: x.sym not in which)
@@ -112,7 +112,7 @@ def _stores(body: Body, buffer: Buffer, path: tuple[Loop, ...]) -> list[tuple[tu
     return found
 
 
-def _split_at(b: Builder, path: tuple[Loop, ...], index: IndexLike, block: int) -> None:
+def _split_at(b: ScheduleBuilder, path: tuple[Loop, ...], index: IndexLike, block: int) -> None:
     """A loop that goes through several blocks in steps smaller than a block becomes one over blocks and one inside."""
     loops = {x.sym: x for x in path if x.kind in (Kind.SERIAL, Kind.PARALLEL)}
     for atom, step in _terms(index):

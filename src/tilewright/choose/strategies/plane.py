@@ -21,13 +21,13 @@ from tilewright.core.expr import symbols
 from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.rewrite import loads_of
-from tilewright.tile.schedule import Builder
+from tilewright.tile.schedule import ScheduleBuilder
 
 SHARE = 4
 """A padded plane takes at most this part of the second-level cache."""
 
 
-def plane(b: Builder, machine: Target, names: list[str]) -> None:
+def plane(b: ScheduleBuilder, machine: Target, names: list[str]) -> None:
     """Schedule the stages plane by plane. ``ScheduleError`` where planes are too large for the second-level cache."""
     padded, window, *roots = names
     root = roots[0] if roots else window

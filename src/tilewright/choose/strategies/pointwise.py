@@ -24,13 +24,13 @@ from tilewright.choose.strategies.view import (
     vector_width,
 )
 from tilewright.core.compute import Buffer, Value
-from tilewright.core.expr import Binary, Dim, Sym, const_of, evaluate, floordiv, mod, symbols, terms_of
+from tilewright.core.expr import BinaryExpr, Dim, Sym, const_of, evaluate, floordiv, mod, symbols, terms_of
 from tilewright.target.target import MANY_COPIES, Target
 from tilewright.tile.affine import coefficient, stride_along
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, Kind, Loop, Store, Update, walk
 from tilewright.tile.rewrite import Body, dims_of, loads_of, values_of, written
-from tilewright.tile.schedule import Builder
+from tilewright.tile.schedule import ScheduleBuilder
 from tilewright.tile.schedule.tree import Nest, find_loop, find_place, fresh, nest_of, writers
 
 UNROLL_OPERATIONS = 24
@@ -49,7 +49,7 @@ FEW_BEHIND = 0.125
 """Up to this part of a block, elements behind full blocks are loaded one by one: transposing them takes a whole one."""
 
 
-def pointwise(b: Builder, machine: Target, buffer: str, *, threads: bool = True) -> None:
+def pointwise(b: ScheduleBuilder, machine: Target, buffer: str, *, threads: bool = True) -> None:
     """``out[i.., j] = e``: j in vectors, a few unrolled; with ``threads`` the outermost loop over them where it pays.
 
     All plain nests that write the buffer and that no rule has touched yet: a concatenation has several, and a state
@@ -67,7 +67,7 @@ def pointwise(b: Builder, machine: Target, buffer: str, *, threads: bool = True)
         parallel(b, machine, [row])
 
 
-def _parts_of_rows(b: Builder, machine: Target, found: list[Nest]) -> str | None:
+def _parts_of_rows(b: ScheduleBuilder, machine: Target, found: list[Nest]) -> str | None:
     """Merge the outermost loop of all nests, each of which copies a part of every row; its name, None where it stays.
 
     What they write then is one stream, not one with gaps for each of them.
@@ -78,7 +78,7 @@ def _parts_of_rows(b: Builder, machine: Target, found: list[Nest]) -> str | None
     return _merged(b, found) if isinstance(n, int) and n >= MIN_MERGED_ROWS else None
 
 
-def _changed_rows(b: Builder, found: list[Nest]) -> str | None:
+def _changed_rows(b: ScheduleBuilder, found: list[Nest]) -> str | None:
     """Likewise where rows are filled, and then changed at places that the data choose: while they are in the cache."""
     if len(found) < 2 or any(not nest.loops or nest.loops[0].kind is not Kind.SERIAL for nest in found):
         return None
@@ -87,7 +87,7 @@ def _changed_rows(b: Builder, found: list[Nest]) -> str | None:
     return _merged(b, found) if is_scattered else None
 
 
-def _merged(b: Builder, found: list[Nest]) -> str | None:
+def _merged(b: ScheduleBuilder, found: list[Nest]) -> str | None:
     """One outermost loop for all nests; its name, or None where an iteration needs other ones of the nests before."""
     first, *others = (nest.loops[0].sym.name for nest in found)
     mark = b.mark()
@@ -122,7 +122,7 @@ def _nests_in(body: Body, buffer: Buffer) -> list[Nest]:
     return found
 
 
-def _one(b: Builder, machine: Target, nest: Nest, *, threads: bool) -> None:
+def _one(b: ScheduleBuilder, machine: Target, nest: Nest, *, threads: bool) -> None:
     leaf = statement_of(nest)
     last = nest.loops[-1]
     width = vector_width(machine, nest.leaf)
@@ -177,7 +177,7 @@ def _one(b: Builder, machine: Target, nest: Nest, *, threads: bool) -> None:
         parallel(b, machine, [*names[:-1], *outer][:2])
 
 
-def _cut_at_seams(b: Builder, nest: Nest, width: int) -> list[tuple[str, int]]:
+def _cut_at_seams(b: ScheduleBuilder, nest: Nest, width: int) -> list[tuple[str, int]]:
     """Cut the last loop into runs over which every index is plain; their loops and extents, empty when it has none.
 
     Not for loops of a vector or less, whose lanes all are constants, nor for ones that would fall into many pieces.
@@ -185,7 +185,7 @@ def _cut_at_seams(b: Builder, nest: Nest, width: int) -> list[tuple[str, int]]:
     return _cut_at(b, nest, width, _seam)
 
 
-def _cut_at_edges(b: Builder, nest: Nest, width: int) -> list[tuple[str, int]]:
+def _cut_at_edges(b: ScheduleBuilder, nest: Nest, width: int) -> list[tuple[str, int]]:
     """Likewise where minima and maxima alone change form, when each run then repeats itself after some vectors.
 
     So grows an image by means of neighbours: ``x[min(max((j + 1) // 2 - 1, 0) + 1, 27)]`` has an edge at either end.
@@ -198,7 +198,9 @@ def _cut_at_edges(b: Builder, nest: Nest, width: int) -> list[tuple[str, int]]:
     return []
 
 
-def _cut_at(b: Builder, nest: Nest, width: int, place: Callable[[Body, Sym, int], int | None]) -> list[tuple[str, int]]:
+def _cut_at(
+    b: ScheduleBuilder, nest: Nest, width: int, place: Callable[[Body, Sym, int], int | None]
+) -> list[tuple[str, int]]:
     """Cut the last loop where ``place`` says, and what is left of it again."""
     last = nest.loops[-1]
     if not isinstance(last.extent, int) or last.extent <= width:
@@ -245,14 +247,14 @@ def _edge(body: Body, sym: Sym, extent: int) -> int | None:
     return min((at for at in found if at is not None), default=None)
 
 
-def _extremes(e: Dim, sym: Sym) -> list[Binary]:
+def _extremes(e: Dim, sym: Sym) -> list[BinaryExpr]:
     """The minima and maxima of ``sym`` in an expression."""
-    atoms = [a for a, _ in terms_of(e) if isinstance(a, Binary) and sym in symbols(a)]
+    atoms = [a for a, _ in terms_of(e) if isinstance(a, BinaryExpr) and sym in symbols(a)]
     inner = [x for a in atoms for x in (*_extremes(a.a, sym), *_extremes(a.b, sym))]
     return inner + [a for a in atoms if a.op in ("min", "max")]
 
 
-def _edge_of(atom: Binary, sym: Sym, extent: int) -> int | None:
+def _edge_of(atom: BinaryExpr, sym: Sym, extent: int) -> int | None:
     """The least value of ``sym`` from which on its operands compare otherwise than at 0; they differ by what grows."""
     e = atom.a - atom.b
     if symbols(e) != {sym} or not (_is_growing(e, sym) or _is_growing(-1 * e, sym)):
@@ -270,7 +272,7 @@ def _edge_of(atom: Binary, sym: Sym, extent: int) -> int | None:
 def _is_growing(e: Dim, sym: Sym) -> bool:
     """Does it never fall as ``sym`` grows: a sum of it and of quotients, minima and maxima of such sums?"""
     for atom, factor in terms_of(e):
-        if isinstance(atom, Binary) and atom.op in ("floordiv", "min", "max"):
+        if isinstance(atom, BinaryExpr) and atom.op in ("floordiv", "min", "max"):
             fits = _is_growing(atom.a, sym) and (
                 _is_growing(atom.b, sym) if atom.op != "floordiv" else isinstance(atom.b, int) and atom.b > 0
             )
@@ -281,19 +283,19 @@ def _is_growing(e: Dim, sym: Sym) -> bool:
     return True
 
 
-def _changing(e: Dim, sym: Sym) -> list[Binary]:
+def _changing(e: Dim, sym: Sym) -> list[BinaryExpr]:
     """The quotients, remainders, minima and maxima of ``sym`` in an expression, inner ones first."""
     if isinstance(e, int) or sym not in symbols(e):
         return []
-    found: list[Binary] = []
+    found: list[BinaryExpr] = []
     for atom, _ in terms_of(e):
-        if isinstance(atom, Binary):
+        if isinstance(atom, BinaryExpr):
             inner = [*_changing(atom.a, sym), *_changing(atom.b, sym)]
             found += inner or [atom]
     return found
 
 
-def _changes_at(atom: Binary, sym: Sym) -> int | None:
+def _changes_at(atom: BinaryExpr, sym: Sym) -> int | None:
     """The least positive value of ``sym`` from which on the atom is another form; None when other symbols decide."""
     compared = atom.op in ("min", "max")
     e = atom.a - atom.b if compared else atom.a
@@ -328,7 +330,7 @@ def _repeating_block(nest: Nest, width: int) -> int:
     for atom, _ in (t for d in read for t in terms_of(d)):
         if atom == sym or sym not in symbols(atom):
             continue
-        if not isinstance(atom, Binary) or atom.op not in ("floordiv", "mod") or symbols(atom.a) != {sym}:
+        if not isinstance(atom, BinaryExpr) or atom.op not in ("floordiv", "mod") or symbols(atom.a) != {sym}:
             return 0
         step = coefficient(atom.a, sym)
         if not isinstance(atom.b, int) or not isinstance(step, int) or atom.b <= 0:
@@ -337,7 +339,7 @@ def _repeating_block(nest: Nest, width: int) -> int:
     return block if block <= MOST_VECTORS * width else 0
 
 
-def _repeated(b: Builder, machine: Target, last: Loop, width: int, block: int) -> list[str]:
+def _repeated(b: ScheduleBuilder, machine: Target, last: Loop, width: int, block: int) -> list[str]:
     """Vectors along a loop in blocks, each vector of which is at a phase of its own; the loop that walks the blocks."""
     name = last.sym.name
     if isinstance(last.extent, int) and width < last.extent <= block:
@@ -381,7 +383,7 @@ def _is_few(extent: Dim | float, width: int) -> bool:
 
 
 def _transpose(
-    b: Builder, machine: Target, names: list[str], across: Loop, extent: Dim, width: int, threads: bool
+    b: ScheduleBuilder, machine: Target, names: list[str], across: Loop, extent: Dim, width: int, threads: bool
 ) -> None:
     """Vectors along the last loop for blocks of ``across`` at a time; the last block begins within the one before.
 
@@ -406,7 +408,7 @@ def _transpose(
 
 
 def _transpose_groups(
-    b: Builder, machine: Target, nest: Nest, across: Loop, block: int, width: int, threads: bool
+    b: ScheduleBuilder, machine: Target, nest: Nest, across: Loop, block: int, width: int, threads: bool
 ) -> None:
     """Vectors along the two last loops, ``block`` steps of the outer one, for blocks of ``across`` at a time."""
     *names, vectors, group = (x.sym.name for x in nest.loops)
@@ -422,7 +424,7 @@ def _transpose_groups(
         parallel(b, machine, order[:2])
 
 
-def _full(b: Builder, machine: Target, names: list[str], loop: str, size: int) -> tuple[list[str], str, Dim]:
+def _full(b: ScheduleBuilder, machine: Target, names: list[str], loop: str, size: int) -> tuple[list[str], str, Dim]:
     """A nest's loop in full blocks: the new loops' names, that loop's, its extent.
 
     The rest becomes a nest of its own, in vectors. The loop goes outermost for that.
@@ -441,7 +443,7 @@ def _full(b: Builder, machine: Target, names: list[str], loop: str, size: int) -
     return names, full, extents[full]
 
 
-def plain(b: Builder, machine: Target, buffers: list[str]) -> None:
+def plain(b: ScheduleBuilder, machine: Target, buffers: list[str]) -> None:
     """Nests that no rule fits stay as they are; the outermost loop runs over threads where that is legal and pays."""
     for s in b.kernel.body:
         nest = nest_of(s)
@@ -464,7 +466,7 @@ def _writes_a_row(nest: Nest) -> bool:
     return not any(sym in symbols(i) for i in fixed) and all(x.buffer is not leaf.buffer for x in loads_of(leaf))
 
 
-def vectorize(b: Builder, machine: Target, loop: str, extent: Dim, width: int, unrolled: int) -> list[str]:
+def vectorize(b: ScheduleBuilder, machine: Target, loop: str, extent: Dim, width: int, unrolled: int) -> list[str]:
     """Split a loop into blocks of ``unrolled`` vectors or fewer; returns the loops that walk the blocks."""
     unrolled = min(unrolled, max(MOST_VECTORS * machine.max_copies // MANY_COPIES, 1))
     if not isinstance(extent, int):
@@ -483,7 +485,7 @@ def vectorize(b: Builder, machine: Target, loop: str, extent: Dim, width: int, u
     return _vectors(b, loop, width, unrolled)
 
 
-def _vectors(b: Builder, loop: str, width: int, unrolled: int) -> list[str]:
+def _vectors(b: ScheduleBuilder, loop: str, width: int, unrolled: int) -> list[str]:
     if unrolled > 1:
         b.do("split", loop, width * unrolled)
         b.do("split", f"{loop}_i", width)
@@ -495,5 +497,5 @@ def _vectors(b: Builder, loop: str, width: int, unrolled: int) -> list[str]:
     return [f"{loop}_o"]
 
 
-def _fors(b: Builder) -> list[For]:
+def _fors(b: ScheduleBuilder) -> list[For]:
     return [s for s in walk(b.kernel.body) if isinstance(s, For)]

@@ -28,7 +28,7 @@ from tilewright.core.compute import Stage
 from tilewright.core.estimates import BLOCK_SHARE, RING_SHARE
 from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleError
-from tilewright.tile.schedule import Builder
+from tilewright.tile.schedule import ScheduleBuilder
 from tilewright.tile.schedule.tree import find_loop, find_place
 
 MAX_RING_BYTES = 1 << 19
@@ -50,7 +50,7 @@ class _Parts:
     source: tuple[Stage, ...]
 
 
-def projected(b: Builder, machine: Target, cluster: Cluster) -> None:
+def projected(b: ScheduleBuilder, machine: Target, cluster: Cluster) -> None:
     """Schedule the stages at blocks of rows of the last one. ``ScheduleError`` when it does not fit."""
     parts = _parts(b, cluster)
     work = sum(work_of(s) for s in cluster.stages)
@@ -63,7 +63,7 @@ def projected(b: Builder, machine: Target, cluster: Cluster) -> None:
     contract(b, machine, parts.product, parts.root, threads=False)
 
 
-def _parts(b: Builder, cluster: Cluster) -> _Parts:
+def _parts(b: ScheduleBuilder, cluster: Cluster) -> _Parts:
     assert cluster.last is not None
     n_before = next(k for k, s in enumerate(cluster.stages) if s is cluster.last)
     made = cluster.stages[n_before - 1]
@@ -73,7 +73,7 @@ def _parts(b: Builder, cluster: Cluster) -> _Parts:
     return _Parts(_apart(b, window, made), made.out.name, product, cluster.root.out.name, source)
 
 
-def _apart(b: Builder, reduction: Stage, reader: Stage) -> str:
+def _apart(b: ScheduleBuilder, reduction: Stage, reader: Stage) -> str:
     """What the reduction sums up in: where no stage reads it, a copy of it becomes its reader."""
     if reduction is not reader:
         return reduction.out.name
@@ -81,7 +81,7 @@ def _apart(b: Builder, reduction: Stage, reader: Stage) -> str:
     return cached_name(b, reader.out.name)
 
 
-def _at(b: Builder, machine: Target, parts: _Parts, work: float, k: int, n: int, ragged: bool) -> None:
+def _at(b: ScheduleBuilder, machine: Target, parts: _Parts, work: float, k: int, n: int, ragged: bool) -> None:
     """Bring all under blocks of ``n`` rows, along the root's loop number ``k``; ``ragged``: the last one is shorter."""
     loops = only_nest(b.kernel, parts.root).loops
     outer, rows = [x.sym.name for x in loops[:k] if isinstance(x.extent, int)], loops[k]

@@ -25,7 +25,7 @@ from tilewright.core.compute import Stage
 from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Loop, Store
-from tilewright.tile.schedule import Builder
+from tilewright.tile.schedule import ScheduleBuilder
 from tilewright.tile.schedule.tree import find_loop, find_place
 
 RING_SHARE = 4
@@ -35,7 +35,7 @@ MAX_RING_BYTES = 1 << 18
 """Every thread has one of its own."""
 
 
-def ring(b: Builder, machine: Target, cluster: Cluster) -> None:
+def ring(b: ScheduleBuilder, machine: Target, cluster: Cluster) -> None:
     """Schedule the stages at rows of the last one. ``ScheduleError`` when it does not fit or does not pay."""
     source, strip = cluster.stages[0].out.name, cluster.stages[1].out.name
     assert cluster.last is not None
@@ -53,7 +53,9 @@ def ring(b: Builder, machine: Target, cluster: Cluster) -> None:
     contract(b, machine, window, root, threads=False)
 
 
-def _at(b: Builder, machine: Target, cluster: Cluster, names: tuple[str, str, str, str], k: int, n_blocks: int) -> None:
+def _at(
+    b: ScheduleBuilder, machine: Target, cluster: Cluster, names: tuple[str, str, str, str], k: int, n_blocks: int
+) -> None:
     """Bring all under the root's loop number ``k``, for one of ``n_blocks`` blocks of the last axis after the other."""
     _, strip, window, root = names
     whole = find_place(b.kernel, strip, "ring").buffer
@@ -68,7 +70,9 @@ def _at(b: Builder, machine: Target, cluster: Cluster, names: tuple[str, str, st
     in_ring(b, machine, cluster.stages[0], strip, loop, again, most)
 
 
-def shared_rows(b: Builder, machine: Target, outer: list[str], row: Loop, work: float, width: int) -> tuple[str, int]:
+def shared_rows(
+    b: ScheduleBuilder, machine: Target, outer: list[str], row: Loop, work: float, width: int
+) -> tuple[str, int]:
     """Threads share the first of ``outer``, or parts of the loop ``row``; a part's loop, and how many parts."""
     loop = row.sym.name
     if not pays_threads(work, machine, width):
@@ -82,7 +86,9 @@ def shared_rows(b: Builder, machine: Target, outer: list[str], row: Loop, work: 
     return loop, 1
 
 
-def in_ring(b: Builder, machine: Target, source: Stage, strip: str, loop: str, again: float, most_bytes: float) -> None:
+def in_ring(
+    b: ScheduleBuilder, machine: Target, source: Stage, strip: str, loop: str, again: float, most_bytes: float
+) -> None:
     """Keep ``strip`` as a ring of rows at ``loop``, and compute ``source`` for each new row of it.
 
     ``again``: for each row of the ring, the part of all rows that other threads compute too. ``ScheduleError`` where
@@ -100,7 +106,7 @@ def in_ring(b: Builder, machine: Target, source: Stage, strip: str, loop: str, a
     b.do("compute_at", source.out.name, new.sym.name, "local")
 
 
-def _blocks(b: Builder, width: int, loops: tuple[Loop, ...], n: int) -> str:
+def _blocks(b: ScheduleBuilder, width: int, loops: tuple[Loop, ...], n: int) -> str:
     """Cut the last loop into ``n`` equal blocks of whole vectors, outermost; their loop."""
     last, extent = loops[-1].sym.name, loops[-1].extent
     if not isinstance(extent, int) or extent % (n * width):
@@ -110,7 +116,7 @@ def _blocks(b: Builder, width: int, loops: tuple[Loop, ...], n: int) -> str:
     return f"{last}_o"
 
 
-def bytes_of(b: Builder, name: str) -> float:
+def bytes_of(b: ScheduleBuilder, name: str) -> float:
     """The size of a buffer."""
     buffer = find_place(b.kernel, name, "ring").buffer
     return estimate(buffer.shape) * buffer.dtype.n_bytes

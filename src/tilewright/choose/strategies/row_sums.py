@@ -20,14 +20,14 @@ from tilewright.core.compute import Load
 from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Store, Update
-from tilewright.tile.schedule import Builder
+from tilewright.tile.schedule import ScheduleBuilder
 
 MOST_VECTORS = 4
 """Of a row: of more, folding is little of the work, and rows side by side are many streams."""
 MIN_BLOCKS, MIN_LANES = 4, 8
 
 
-def row_sums(b: Builder, machine: Target, reduced: str, root: str | None) -> None:
+def row_sums(b: ScheduleBuilder, machine: Target, reduced: str, root: str | None) -> None:
     """Schedule the sum ``reduced`` together with the stage ``root`` that reads it (None: alone).
 
     ``ScheduleError`` where it is anything but a sum of the elements of rows, one behind the other, of known size.

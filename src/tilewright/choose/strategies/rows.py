@@ -33,7 +33,7 @@ from tilewright.tile.affine import stride_along
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Fold, For, Kind, Role, Space, Store, Update, walk
 from tilewright.tile.rewrite import Body, loads_of, values_of
-from tilewright.tile.schedule import Builder
+from tilewright.tile.schedule import ScheduleBuilder
 from tilewright.tile.schedule.tree import Nest, find_loop, find_place, nest_of
 
 PARTIAL_VECTORS = 4
@@ -42,7 +42,7 @@ MIN_STEPS = 8
 """Of a pass over a row that is worth asking for."""
 
 
-def rows(b: Builder, machine: Target, buffers: list[str], *, threads: bool = True) -> None:
+def rows(b: ScheduleBuilder, machine: Target, buffers: list[str], *, threads: bool = True) -> None:
     """Schedule all stages together at the rows of the last one; without ``threads`` no loop is made parallel."""
     root = buffers[-1]
     temps = with_plain_root(b, buffers)
@@ -60,7 +60,7 @@ def rows(b: Builder, machine: Target, buffers: list[str], *, threads: bool = Tru
         parallel(b, machine, [x.sym.name for x in nest.loops][:2])
 
 
-def with_plain_root(b: Builder, buffers: list[str]) -> list[str]:
+def with_plain_root(b: ScheduleBuilder, buffers: list[str]) -> list[str]:
     """All buffers but the last, with what that becomes a copy of where it is reduced; else it is a plain assignment."""
     root, temps = buffers[-1], buffers[:-1]
     if any(isinstance(s, Update) and s.buffer.name == root for s in walk(b.kernel.body)):
@@ -71,12 +71,12 @@ def with_plain_root(b: Builder, buffers: list[str]) -> list[str]:
     return temps
 
 
-def n_reductions(b: Builder, buffers: list[str]) -> int:
+def n_reductions(b: ScheduleBuilder, buffers: list[str]) -> int:
     """How many of the buffers are reduced."""
     return sum(any(isinstance(s, Update) for nest in nests(b.kernel, name) for s in nest.leaf) for name in buffers)
 
 
-def work_of(b: Builder, buffers: list[str]) -> float:
+def work_of(b: ScheduleBuilder, buffers: list[str]) -> float:
     """Operations of all nests that write one of the buffers."""
     total = 0.0
     for s in b.kernel.body:
@@ -88,7 +88,7 @@ def work_of(b: Builder, buffers: list[str]) -> float:
     return total
 
 
-def row_loop(b: Builder, nest: Nest, temps: set[str]) -> str | None:
+def row_loop(b: ScheduleBuilder, nest: Nest, temps: set[str]) -> str | None:
     """The deepest loop of the root that a reduced temporary's index uses; None when there is one row only."""
     reduced = {s.buffer.name for s in walk(b.kernel.body) if isinstance(s, Update) and s.buffer.name in temps}
     used: set[Sym] = set()
@@ -106,7 +106,7 @@ def _direct(nest: Nest) -> set[str]:
     return {x.buffer.name for leaf in nest.leaf for x in loads_of(leaf)}
 
 
-def _is_scalar(b: Builder, name: str, row: str) -> bool:
+def _is_scalar(b: ScheduleBuilder, name: str, row: str) -> bool:
     """Does the row's body read the buffer at one element only?"""
     body = find_body(b.kernel, row)
     inner = {s.loop.sym for s in walk(body) if isinstance(s, For)}
@@ -117,7 +117,7 @@ def _is_scalar(b: Builder, name: str, row: str) -> bool:
     return True
 
 
-def _space(b: Builder, name: str, row: str) -> str:
+def _space(b: ScheduleBuilder, name: str, row: str) -> str:
     """Registers for one element, scratch for a row of known moderate size, else a row of the whole buffer."""
     if _is_scalar(b, name, row):
         return "reg"
@@ -126,7 +126,7 @@ def _space(b: Builder, name: str, row: str) -> str:
     return "local" if isinstance(n, int) and n * buffer.dtype.n_bytes <= MAX_ROW_BYTES else "global"
 
 
-def _top_level(b: Builder, machine: Target, temps: list[str], root: str) -> None:
+def _top_level(b: ScheduleBuilder, machine: Target, temps: list[str], root: str) -> None:
     """A single row: the nests stay where they are; results of reductions become registers."""
     for name in temps:
         place = find_place(b.kernel, name, "rows")
@@ -143,7 +143,7 @@ def _names_written(body: Body) -> set[str]:
     return {s.buffer.name for s in walk(body) if isinstance(s, Store | Update)}
 
 
-def passes(b: Builder, machine: Target, row: str) -> None:
+def passes(b: ScheduleBuilder, machine: Target, row: str) -> None:
     """Merge neighbouring passes of the loop ``row``, then give every pass of the row its vectors."""
     _merge_passes(b, row)
     for s in find_body(b.kernel, row):
@@ -151,7 +151,7 @@ def passes(b: Builder, machine: Target, row: str) -> None:
             _inner(b, machine, nest_of(s))
 
 
-def _ask_for_next(b: Builder, machine: Target, row: str) -> None:
+def _ask_for_next(b: ScheduleBuilder, machine: Target, row: str) -> None:
     """The last reducing pass that reads a row of an operand asks for the next row, a step for what the same step reads.
 
     The machine's own prefetching ends at a page's end or learns that a row is over too late, and meets each row anew.
@@ -173,7 +173,7 @@ def _ask_for_next(b: Builder, machine: Target, row: str) -> None:
                     attempt(b, partial(b.do, "stream", load.buffer.name, s.loop.sym.name, steps, line))
 
 
-def _steps_to_next(b: Builder, machine: Target, load: Load, row: str, sym: Sym) -> int:
+def _steps_to_next(b: ScheduleBuilder, machine: Target, load: Load, row: str, sym: Sym) -> int:
     """Steps of ``sym`` from a place to the same in the next row; 0 where caches hold the operand, or not its rows."""
     buffer = load.buffer
     along_row = find_loop(b.kernel, row, "rows").loop.sym
@@ -187,7 +187,7 @@ def _steps_to_next(b: Builder, machine: Target, load: Load, row: str, sym: Sym) 
     return round(length / step) if length * buffer.dtype.n_bytes <= machine.l2_bytes // 4 else 0
 
 
-def _merge_passes(b: Builder, row: str | None) -> None:
+def _merge_passes(b: ScheduleBuilder, row: str | None) -> None:
     """An element-wise pass before a reducing one over the same extent joins it; what starts the sum goes first.
 
     Without ``row`` the passes are those of a kernel of one row.
@@ -216,7 +216,7 @@ def _merge_passes(b: Builder, row: str | None) -> None:
             b.back(mark)
 
 
-def _inner(b: Builder, machine: Target, nest: Nest) -> None:
+def _inner(b: ScheduleBuilder, machine: Target, nest: Nest) -> None:
     """Vectors for the innermost loop of one pass: partial results for a reduction, plain lanes otherwise."""
     if not nest.loops or any(isinstance(s, Fold | For) for s in nest.leaf):
         return

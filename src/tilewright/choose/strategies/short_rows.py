@@ -23,7 +23,7 @@ from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Kind, Store, Update, walk
 from tilewright.tile.rewrite import loads_of
-from tilewright.tile.schedule import Builder
+from tilewright.tile.schedule import ScheduleBuilder
 from tilewright.tile.schedule.tree import Nest, nest_of
 
 MOST_COLUMNS = (GROUPS[-1], 8, 12)
@@ -32,7 +32,7 @@ MIN_VECTORS = 4
 """Of rows that are reduced column by column: adding up their lanes costs as much as so many."""
 
 
-def short_rows(b: Builder, machine: Target, buffers: list[str]) -> None:
+def short_rows(b: ScheduleBuilder, machine: Target, buffers: list[str]) -> None:
     """Schedule all stages together at blocks of as many rows as a vector has lanes.
 
     ``ScheduleError`` where rows are longer than ``MOST_COLUMNS``, fewer than lanes, or known at run time only.
@@ -61,7 +61,7 @@ def short_rows(b: Builder, machine: Target, buffers: list[str]) -> None:
         parallel(b, machine, [at if x is found else x.sym.name for x in nest.loops][:2])
 
 
-def few_columns(b: Builder, machine: Target, reduced: str, root: str | None) -> None:
+def few_columns(b: ScheduleBuilder, machine: Target, reduced: str, root: str | None) -> None:
     """Reduce rows of two to four elements, one row after the other in memory, to one of them; steps as of ``narrow``.
 
     ``ScheduleError`` where the reduction is another one, or has fewer rows than make vectors worth adding up.
@@ -92,7 +92,7 @@ def few_columns(b: Builder, machine: Target, reduced: str, root: str | None) -> 
         parallel(b, machine, outer[:2])
 
 
-def _lanes(b: Builder, nest: Nest, width: int, most: int) -> None:
+def _lanes(b: ScheduleBuilder, nest: Nest, width: int, most: int) -> None:
     """The nest of one stage in a block: rows and columns, or rows alone, as lanes; a reduction's columns copied.
 
     ``most`` columns at most.

@@ -11,10 +11,10 @@ from tilewright.choose.strategies.view import only_nest, statement_of
 from tilewright.core.compute import Load
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Store
-from tilewright.tile.schedule import Builder
+from tilewright.tile.schedule import ScheduleBuilder
 
 
-def attempt(b: Builder, action: Callable[[], None]) -> bool:
+def attempt(b: ScheduleBuilder, action: Callable[[], None]) -> bool:
     """Do ``action``, or nothing at all when one of its steps is not legal."""
     mark = b.mark()
     try:
@@ -25,7 +25,7 @@ def attempt(b: Builder, action: Callable[[], None]) -> bool:
     return True
 
 
-def copied_apart(b: Builder, reduced: str) -> str:
+def copied_apart(b: ScheduleBuilder, reduced: str) -> str:
     """Give a reduction that no stage reads a copy as its root; the name of what is reduced then."""
     b.do("cache", reduced)
     for loop in only_nest(b.kernel, reduced).loops[:-1]:
@@ -34,7 +34,7 @@ def copied_apart(b: Builder, reduced: str) -> str:
     return cached_name(b, reduced)
 
 
-def cached_name(b: Builder, root: str) -> str:
+def cached_name(b: ScheduleBuilder, root: str) -> str:
     """What ``cache`` called the buffer that ``root`` now copies."""
     leaf = statement_of(only_nest(b.kernel, root))
     assert isinstance(leaf, Store) and isinstance(leaf.value, Load)

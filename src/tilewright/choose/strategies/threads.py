@@ -11,7 +11,7 @@ from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, Kind
 from tilewright.tile.rewrite import loops_of
-from tilewright.tile.schedule import Builder
+from tilewright.tile.schedule import ScheduleBuilder
 from tilewright.tile.schedule.tree import find_loop
 
 EVEN_TASKS = 16
@@ -28,7 +28,7 @@ def min_tasks(machine: Target) -> int:
     return TASKS_PER_CORE * machine.n_cores
 
 
-def parallel(b: Builder, machine: Target, loops: list[str]) -> None:
+def parallel(b: ScheduleBuilder, machine: Target, loops: list[str]) -> None:
     """Run the first of ``loops`` that may on all threads, together with the loop inside of it where that is needed.
 
     It goes outside of those that may not (the steps of a running sum), or threads would be called at each iteration;
@@ -44,7 +44,7 @@ def parallel(b: Builder, machine: Target, loops: list[str]) -> None:
             b.back(mark)
 
 
-def join(b: Builder, machine: Target, name: str) -> None:
+def join(b: ScheduleBuilder, machine: Target, name: str) -> None:
     """Where the parallel loop ``name`` has few iterations, the loop that it repeats becomes parallel, too, if it may.
 
     The two are shared out as one loop, which comes out more even. An innermost loop is left for lanes.
@@ -58,7 +58,7 @@ def join(b: Builder, machine: Target, name: str) -> None:
         _may(b, inner.loop.sym.name)
 
 
-def _is_called_seldom(b: Builder, machine: Target, outer: list[str], name: str) -> bool:
+def _is_called_seldom(b: ScheduleBuilder, machine: Target, outer: list[str], name: str) -> bool:
     """Are no loops of ``outer`` around that have to stay serial, once ``name`` has moved; or is there work in each?"""
     mark = b.mark()
     held = [n for n in outer if not _may(b, n)]
@@ -75,7 +75,7 @@ def _is_called_seldom(b: Builder, machine: Target, outer: list[str], name: str) 
     return pays_threads(points, machine, 1)
 
 
-def _may(b: Builder, name: str) -> bool:
+def _may(b: ScheduleBuilder, name: str) -> bool:
     if find_loop(b.kernel, name, "kind").loop.kind is Kind.PARALLEL:
         return True
     mark = b.mark()
@@ -87,7 +87,7 @@ def _may(b: Builder, name: str) -> bool:
     return True
 
 
-def _n_tasks(b: Builder, name: str) -> float:
+def _n_tasks(b: ScheduleBuilder, name: str) -> float:
     """Iterations of a parallel loop and of the one that was joined to it."""
     outer = find_loop(b.kernel, name, "join")
     inner = outer.body[0]

@@ -28,12 +28,12 @@ from tilewright.choose.strategies.threads import min_tasks, parallel
 from tilewright.choose.strategies.view import find_body, nest_with, nests, only_nest, statement_of, vector_width
 from tilewright.core.compute import IndexLike, Inside, Load, Select, Value
 from tilewright.core.compute import walk as walk_value
-from tilewright.core.expr import Binary, Dim, Sym, ceildiv, symbols, terms_of
+from tilewright.core.expr import BinaryExpr, Dim, Sym, ceildiv, symbols, terms_of
 from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Loop, Role, Store, Update
 from tilewright.tile.rewrite import Body, loads_of, symbols_of_index, values_of
-from tilewright.tile.schedule import Builder
+from tilewright.tile.schedule import ScheduleBuilder
 from tilewright.tile.schedule.tree import Nest, find_place
 
 BLOCK_SHARE = 0.75
@@ -67,7 +67,7 @@ class Transformed:
 
 
 @dataclass(frozen=True)
-class _Walk:
+class _TileWalk:
     """A loop of the root over the elements of tiles: ``n_tiles`` of ``factor`` elements each."""
 
     loop: str
@@ -75,7 +75,7 @@ class _Walk:
     n_tiles: Dim
 
 
-def transformed(b: Builder, machine: Target, names: Transformed) -> None:
+def transformed(b: ScheduleBuilder, machine: Target, names: Transformed) -> None:
     """Schedule the five stages together. ``ScheduleError`` when the structure does not fit."""
     top = only_nest(b.kernel, names.root)
     if not isinstance(statement_of(top), Store):
@@ -108,7 +108,7 @@ def transformed(b: Builder, machine: Target, names: Transformed) -> None:
             parallel(b, machine, loops)
 
 
-def _bring(b: Builder, name: str, blocks: list[str]) -> None:
+def _bring(b: ScheduleBuilder, name: str, blocks: list[str]) -> None:
     """Compute the part for one block in scratch of the thread, or, too large for that, in memory used again."""
 
     def in_scratch() -> None:
@@ -124,26 +124,26 @@ def _bring(b: Builder, name: str, blocks: list[str]) -> None:
                     break
 
 
-def _walks(top: Nest, read: str) -> list[_Walk]:
+def _walks(top: Nest, read: str) -> list[_TileWalk]:
     """The root's loops that it reads ``read`` by the quotient of, outermost first."""
     factors: dict[Sym, int] = {}
     for s in top.leaf:
         for x in loads_of(s):
             for i in x.index if x.buffer.name == read else ():
                 for atom, _ in [] if isinstance(i, Value) else terms_of(i):
-                    if isinstance(atom, Binary) and isinstance(atom.a, Sym) and isinstance(atom.b, int):
+                    if isinstance(atom, BinaryExpr) and isinstance(atom.a, Sym) and isinstance(atom.b, int):
                         factors[atom.a] = atom.b
-    found: list[_Walk] = []
+    found: list[_TileWalk] = []
     for loop in top.loops[:-1]:
         n = loop.extent
         if loop.sym in factors:
-            found.append(_Walk(loop.sym.name, factors[loop.sym], ceildiv(n, factors[loop.sym])))
+            found.append(_TileWalk(loop.sym.name, factors[loop.sym], ceildiv(n, factors[loop.sym])))
     if not found:
         raise ScheduleError("transformed", read, "nothing walks tiles of it")
     return found
 
 
-def _slid(b: Builder, names: Transformed, top: Nest) -> list[str]:
+def _slid(b: ScheduleBuilder, names: Transformed, top: Nest) -> list[str]:
     """The root's loops along which the product's terms overlap, as the taps of a volume's depth do.
 
     They stay whole in every block: cut, what lies at the cuts would be transformed for both sides.
@@ -178,7 +178,7 @@ def _turns(names: Transformed, top: Nest) -> list[str]:
     return [x.sym.name for x in outer if last.sym in channels and x.sym in channels - others]
 
 
-def _join_channels(b: Builder, after: str, tile: str, n: int) -> None:
+def _join_channels(b: ScheduleBuilder, after: str, tile: str, n: int) -> None:
     """The nest of ``after`` at a tile: its ``n`` loops over channels as one."""
     nest = nest_with(find_body(b.kernel, tile), after, Store)
     store = statement_of(nest)
@@ -192,18 +192,18 @@ def _join_channels(b: Builder, after: str, tile: str, n: int) -> None:
         channels.append(f"{outer}_{inner}")
 
 
-def _written(b: Builder, name: str) -> tuple[IndexLike, ...]:
+def _written(b: ScheduleBuilder, name: str) -> tuple[IndexLike, ...]:
     statement = statement_of(nests(b.kernel, name)[-1])
     assert isinstance(statement, Store | Update)
     return statement.index
 
 
-def _work(b: Builder, product: str) -> float:
+def _work(b: ScheduleBuilder, product: str) -> float:
     return estimate([x.extent for x in nests(b.kernel, product)[-1].loops])
 
 
 def _block(
-    b: Builder, machine: Target, names: Transformed, walks: list[_Walk], batch: list[Loop]
+    b: ScheduleBuilder, machine: Target, names: Transformed, walks: list[_TileWalk], batch: list[Loop]
 ) -> tuple[int, ...] | None:
     """How many tiles of each walk make a block; None: no blocks."""
     n_tiles = estimate([w.n_tiles for w in walks]) * estimate([x.extent for x in batch])
@@ -260,7 +260,7 @@ def _part_of(count: int, most: int) -> int:
     return divisor if divisor >= LARGE_PART * even else even
 
 
-def _ragged_block(walks: list[_Walk], most: int) -> tuple[int, ...]:
+def _ragged_block(walks: list[_TileWalk], most: int) -> tuple[int, ...]:
     """Tiles of each walk, where numbers of tiles are known at run time only: ``BESIDE`` of the last walk.
 
     Of the walk before it, as many as fit; few, since small images fill only a part.
@@ -270,12 +270,12 @@ def _ragged_block(walks: list[_Walk], most: int) -> tuple[int, ...]:
     return (*[1 for _ in sizes[:-2]], *before, BESIDE)
 
 
-def _bytes(b: Builder, name: str) -> float:
+def _bytes(b: ScheduleBuilder, name: str) -> float:
     buffer = find_place(b.kernel, name, "transformed").buffer
     return estimate(buffer.shape) * buffer.dtype.n_bytes
 
 
-def _constant_bytes(b: Builder, product: str) -> float:
+def _constant_bytes(b: ScheduleBuilder, product: str) -> float:
     update = statement_of(nests(b.kernel, product)[-1])
     assert isinstance(update, Update)
     fixed = {p.buffer for p in b.kernel.places if p.role is Role.CONST}
@@ -283,7 +283,7 @@ def _constant_bytes(b: Builder, product: str) -> float:
 
 
 def _split_root(
-    b: Builder, machine: Target, walks: list[_Walk], sizes: tuple[int, ...] | None, batch: list[str]
+    b: ScheduleBuilder, machine: Target, walks: list[_TileWalk], sizes: tuple[int, ...] | None, batch: list[str]
 ) -> tuple[list[str], list[str], list[str]]:
     """The root's loops over blocks (the one with tasks enough for the threads first), tiles, elements of a tile."""
     outer: dict[str, float] = {}
@@ -303,7 +303,7 @@ def _split_root(
     return [*order, *batch], tiles, inner
 
 
-def _results(b: Builder, names: Transformed, tile: str, turns: list[str], width: int) -> None:
+def _results(b: ScheduleBuilder, names: Transformed, tile: str, turns: list[str], width: int) -> None:
     """At a tile: one loop over vectors of channels, with the stage after the product and the root inside.
 
     Where channels take turns, a loop for each: the root's vectors are parts of a turn.
@@ -316,7 +316,7 @@ def _results(b: Builder, names: Transformed, tile: str, turns: list[str], width:
         b.do("merge", *vectors)
 
 
-def _operand(b: Builder, names: Transformed, at: str, width: int) -> list[str]:
+def _operand(b: ScheduleBuilder, names: Transformed, at: str, width: int) -> list[str]:
     """The product's operand, by vectors of channels, and the stage before it at each; returns the outer loops."""
     first, nest = only_nest(b.kernel, names.first), nest_with(_body(b, at), names.operand, Store)
     store = statement_of(first)
@@ -334,11 +334,11 @@ def _operand(b: Builder, names: Transformed, at: str, width: int) -> list[str]:
     return [*outer, vector]
 
 
-def _body(b: Builder, at: str) -> Body:
+def _body(b: ScheduleBuilder, at: str) -> Body:
     return find_body(b.kernel, at) if at else b.kernel.body
 
 
-def _in_vectors(b: Builder, nest: Nest, outer: list[str], width: int) -> str:
+def _in_vectors(b: ScheduleBuilder, nest: Nest, outer: list[str], width: int) -> str:
     """``outer``, vectors of the last loop, the rest of the nest, lanes; returns the loop over vectors."""
     last = nest.loops[-1]
     name, n = last.sym.name, last.extent
@@ -347,7 +347,7 @@ def _in_vectors(b: Builder, nest: Nest, outer: list[str], width: int) -> str:
     return f"{name}_o"
 
 
-def _ordered(b: Builder, outer: list[str], nest: Nest, lanes: str) -> None:
+def _ordered(b: ScheduleBuilder, outer: list[str], nest: Nest, lanes: str) -> None:
     """``outer``, the nest's other loops, those that select a row of a matrix (copied: rows share sums), lanes."""
     rows = [x.sym.name for x in nest.loops[:-1] if x.sym in _selecting(nest)]
     rest = [x.sym.name for x in nest.loops[:-1] if x.sym.name not in (*outer, *rows)]

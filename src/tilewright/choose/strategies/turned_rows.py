@@ -23,7 +23,7 @@ from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Role, Store, Update, walk
 from tilewright.tile.rewrite import loads_of
-from tilewright.tile.schedule import Builder
+from tilewright.tile.schedule import ScheduleBuilder
 from tilewright.tile.schedule.tree import Nest, find_place, nest_of
 
 MIN_LANES, MOST_COLUMNS = 8, 64
@@ -38,7 +38,7 @@ MAX_IDLE = 0.125
 """Rows that two blocks compute, for each that is."""
 
 
-def turned_rows(b: Builder, machine: Target, buffers: list[str]) -> None:
+def turned_rows(b: ScheduleBuilder, machine: Target, buffers: list[str]) -> None:
     """Schedule all stages together at blocks of as many rows as a vector has lanes, each block turned.
 
     ``ScheduleError`` where rows are longer than ``MOST_COLUMNS``, fewer than lanes, or known at run time only.
@@ -82,7 +82,7 @@ def turned_rows(b: Builder, machine: Target, buffers: list[str]) -> None:
         parallel(b, machine, [at if x is row else x.sym.name for x in back.loops[:-1]][:2])
 
 
-def _fetched(b: Builder, temps: list[str]) -> list[str]:
+def _fetched(b: ScheduleBuilder, temps: list[str]) -> list[str]:
     """Copies of the inputs of which every row has elements of its own, one behind the other."""
     found: list[str] = []
     for name in temps:
@@ -100,7 +100,7 @@ def _fetched(b: Builder, temps: list[str]) -> list[str]:
     return copies
 
 
-def _lanes(b: Builder, nest: Nest, width: int) -> None:
+def _lanes(b: ScheduleBuilder, nest: Nest, width: int) -> None:
     """Vectors for one nest of a block: rows as lanes, but columns on the way back, where they lie beside each other."""
     loops, leaf = [x for x in nest.loops if x.extent != 1], nest.leaf[0]
     is_plain = len(nest.leaf) == 1 and isinstance(leaf, Store | Update) and 1 <= len(loops) <= 2
@@ -131,7 +131,7 @@ def _lanes(b: Builder, nest: Nest, width: int) -> None:
     b.do("kind", copies, "unroll")
 
 
-def _partials(b: Builder, buffer: str, row: str, column: str) -> None:
+def _partials(b: ScheduleBuilder, buffer: str, row: str, column: str) -> None:
     """A vector of rows for each of ``UNROLLED`` partial results, so that not every one waits for the one before."""
     b.do("kind", row, "unroll")
     b.do("spread", buffer, row, column, UNROLLED)

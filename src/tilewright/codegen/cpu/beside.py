@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from tilewright.codegen.cpu.scratch import FLAG_BYTES, with_slot
 from tilewright.core.expr import Dim
-from tilewright.partition.program import Beside, Call, Step
+from tilewright.partition.program import Beside, KernelCall, Step
 
 if TYPE_CHECKING:
     from tilewright.codegen.cpu.program import Function
@@ -29,7 +29,7 @@ _CONTEXT = {
 
 def emit(fn: Function, run: Beside, steps: Sequence[Step]) -> None:
     """Run ``steps`` side by side, or in order where there is one thread or too many."""
-    calls = [s for s in steps if isinstance(s, Call)]
+    calls = [s for s in steps if isinstance(s, KernelCall)]
     number = fn.module.n_beside
     fn.module.n_beside += 1
     n_whole = sum(extent is None for extent, _ in run.members)
@@ -66,7 +66,9 @@ def _share(fn: Function, n_whole: int, threads: str) -> str:
     return fn.let(f"udiv i64 {above}, {threads}")
 
 
-def _define_task(caller: Function, number: int, run: Beside, calls: list[Call], n_whole: int, n_chunks: int) -> None:
+def _define_task(
+    caller: Function, number: int, run: Beside, calls: list[KernelCall], n_whole: int, n_chunks: int
+) -> None:
     """``tw_beside<number>(context, task)`` finds scratch for a task, ``tw_beside<number>_at(..., scratch)`` runs it."""
     fn = type(caller)(caller.module)
     _load_context(fn)
@@ -113,7 +115,7 @@ def _load_context(fn: Function) -> None:
         fn.write(f"%{name} = load {kind}, ptr {fn.let(f'getelementptr i64, ptr %context, i64 {k}')}")
 
 
-def _call_chunk(fn: Function, k: int, call: Call, extent: Dim, n: int, thread: str, chunk: str) -> None:
+def _call_chunk(fn: Function, k: int, call: KernelCall, extent: Dim, n: int, thread: str, chunk: str) -> None:
     """Chunk number ``chunk`` of the ``n`` that ``thread`` has: its even part of the iterations, which may be none."""
     index = fn.let(f"add i64 {fn.let(f'mul i64 {thread}, {n}')}, {chunk}")
     total = fn.let(f"mul i64 %threads, {n}")
@@ -126,7 +128,7 @@ def _call_chunk(fn: Function, k: int, call: Call, extent: Dim, n: int, thread: s
     _call(fn, call, first, end)
 
 
-def _call(fn: Function, call: Call, first: str, end: str) -> None:
+def _call(fn: Function, call: KernelCall, first: str, end: str) -> None:
     fn.module.parts[call.kernel] = None
     values = [*fn.arguments(call), f"i64 {first}", f"i64 {end}", "ptr %slot"]
     fn.write(f'call void @"{call.kernel}.part"({", ".join(values)})')

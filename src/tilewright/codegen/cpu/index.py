@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from tilewright.codegen.cpu.writer import Val, Writer
 from tilewright.core import expr
-from tilewright.core.expr import Atom, Binary, Dim, Expr, Interval, Mul, Sym
+from tilewright.core.expr import Atom, BinaryExpr, Dim, Expr, Interval, Mul, Sym
 
 
 class Lin(NamedTuple):
@@ -232,7 +232,7 @@ class IndexSpace:
         return total
 
     def _resolve_atom(self, atom: Atom) -> Dim:
-        if isinstance(atom, Binary):
+        if isinstance(atom, BinaryExpr):
             a, b = self.resolve(atom.a), self.resolve(atom.b)
             if atom.op in ("min", "max"):
                 b_wins = self.proved(a - b) if atom.op == "min" else self.proved(b - a)
@@ -297,7 +297,7 @@ class IndexSpace:
             for f in factors[1:]:
                 total = self._op("mul nsw", total, f)
             return total
-        assert isinstance(atom, Binary)
+        assert isinstance(atom, BinaryExpr)
         if atom.op in ("floordiv", "mod"):
             return self._division(atom)
         a, b = self.value(atom.a), self.value(atom.b)
@@ -305,7 +305,7 @@ class IndexSpace:
         call = f"call i64 @llvm.s{atom.op}.i64(i64 {a.text}, i64 {b.text})"
         return Val(self.writer.pure(call, level), level, 0)
 
-    def _division(self, atom: Binary) -> Val:
+    def _division(self, atom: BinaryExpr) -> Val:
         """Floor division and remainder by a positive divisor; a run-time divisor of 0 counts as 1."""
         a = self.value(atom.a)
         lo = self.bounds(atom.a)[0]

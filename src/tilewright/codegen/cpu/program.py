@@ -22,17 +22,17 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from tilewright.codegen.cpu import beside
 from tilewright.codegen.cpu.parallel import POOL
 from tilewright.codegen.cpu.scratch import FLAG_BYTES, zero_flags
-from tilewright.core.expr import Atom, Binary, Dim, Mul, Sym, const_of, terms_of
+from tilewright.core.expr import Atom, BinaryExpr, Dim, Mul, Sym, const_of, terms_of
 from tilewright.partition.program import (
     Branch,
-    Call,
     Copy,
+    KernelCall,
     LetDim,
     Pointer,
     Program,
     Repeat,
     Require,
-    Routine,
+    RoutineCall,
     SetDim,
     Step,
 )
@@ -229,7 +229,7 @@ class Function:
             for f in a.factors[1:]:
                 total = self.product_of(total, self.dim(f))
             return total
-        assert isinstance(a, Binary)
+        assert isinstance(a, BinaryExpr)
         x, y = self.dim(a.a), self.dim(a.b)
         if a.op in ("min", "max"):
             return self.let(f"call i64 @llvm.s{a.op}.i64(i64 {x}, i64 {y})")
@@ -262,10 +262,10 @@ class Function:
 
     def steps(self, steps: Sequence[Step]) -> None:
         for step in steps:
-            if isinstance(step, Call | Branch | Repeat):
+            if isinstance(step, KernelCall | Branch | Repeat):
                 self.pause()
             self.step(step)
-            if isinstance(step, Call) and self.module.points is not None:
+            if isinstance(step, KernelCall) and self.module.points is not None:
                 self.points += self.module.points.get(step.kernel, 0)
 
     # --- stopping
@@ -324,7 +324,7 @@ class Function:
 
     def step(self, step: Step) -> None:
         match step:
-            case Call():
+            case KernelCall():
                 self.call(step)
             case Copy():
                 self.copy(self.pointer(step.source), self.pointer(step.target), step.n_bytes)
@@ -349,7 +349,7 @@ class Function:
         self.write(f"ret i32 {step.code}")
         self.label(holds)
 
-    def call(self, step: Call) -> None:
+    def call(self, step: KernelCall) -> None:
         """A kernel; or a routine, and the kernel where that declines."""
         values = [*self.arguments(step), "i32 %threads", "ptr %scratch"]
         call, slot = f'call void @"{step.kernel}"({", ".join(values)})', self.module.cycles.get(step.kernel)
@@ -359,7 +359,7 @@ class Function:
             routine = step.routine
             self.timed(lambda: self.routine_or(routine, call), slot)
 
-    def routine_or(self, routine: Routine, call: str) -> None:
+    def routine_or(self, routine: RoutineCall, call: str) -> None:
         table = self.argument_table([self.pointer(p) for p in routine.args])
         sizes = self.fresh()
         self.entry.append(f"  {sizes} = alloca [{len(routine.sizes)} x i64]")
@@ -374,7 +374,7 @@ class Function:
         self.write(f"br label %{done}")
         self.label(done)
 
-    def arguments(self, call: Call) -> list[str]:
+    def arguments(self, call: KernelCall) -> list[str]:
         """A kernel's parameters, without threads and scratch."""
         self.module.n_sizes[call.kernel] = len(call.sizes)
         return [f"ptr {self.pointer(p)}" for p in call.args] + [f"i64 {self.dim(s)}" for s in call.sizes]

@@ -18,7 +18,7 @@ from tilewright.codegen.cpu.index import IndexSpace
 from tilewright.core import expr
 from tilewright.core.compute import Index as IndexValue
 from tilewright.core.compute import IndexLike, Inside, Load, Value, walk
-from tilewright.core.expr import Atom, Binary, Dim, Interval, Mul, Sym
+from tilewright.core.expr import Atom, BinaryExpr, Dim, Interval, Mul, Sym
 from tilewright.tile.ir import Fold, For, If, Kind, Prefetch, Stmt, Store, Update
 
 MAX_PIECES = 9
@@ -117,8 +117,8 @@ def _linear_in(e: Dim, sym: Sym) -> Dim | None:
     if not inside:
         return e
     (atom, coef), *more = inside
-    divides = isinstance(atom, Binary) and atom.op == "floordiv" and isinstance(atom.b, int) and abs(coef) == 1
-    if more or not divides or not isinstance(atom, Binary) or not isinstance(atom.b, int):
+    divides = isinstance(atom, BinaryExpr) and atom.op == "floordiv" and isinstance(atom.b, int) and abs(coef) == 1
+    if more or not divides or not isinstance(atom, BinaryExpr) or not isinstance(atom.b, int):
         return None
     rest = e - coef * atom
     if coef == 1:
@@ -271,7 +271,7 @@ def _index_choices(index: tuple[IndexLike, ...]) -> Iterator[Dim]:
 def _choices(e: Dim) -> Iterator[Dim]:
     """``a - b`` for every minimum or maximum of ``a`` and ``b`` inside ``e``."""
     for atom, _ in expr.terms_of(e):
-        if isinstance(atom, Binary):
+        if isinstance(atom, BinaryExpr):
             yield from _choices(atom.a)
             yield from _choices(atom.b)
             if atom.op == "min":

@@ -80,8 +80,8 @@ def is_long(e: Dim, limit: int = MAX_ATOMS) -> bool:
             n += 1
             if isinstance(atom, expr.Mul):
                 n += len(atom.factors)
-                stack.extend(f for f in atom.factors if isinstance(f, expr.Binary))
-            elif isinstance(atom, expr.Binary):
+                stack.extend(f for f in atom.factors if isinstance(f, expr.BinaryExpr))
+            elif isinstance(atom, expr.BinaryExpr):
                 stack += [atom.a, atom.b]
     return n > limit
 

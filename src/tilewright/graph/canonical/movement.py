@@ -283,7 +283,7 @@ def _concat_of_slices(b: Rewriting, xs: Sequence[Node], axis: int, node: Node) -
     return None
 
 
-class _Place(NamedTuple):
+class _AxisPlace(NamedTuple):
     """Place ``at`` of an axis of ``x``, and the order in which what is left of its other axes is read."""
 
     x: Node
@@ -308,7 +308,7 @@ def _moved_apart(b: Rewriting, node: Node, axis: int) -> Node | None:
     return b(ops.transpose, first.x, perm=(*moved[:axis], first.axis, *moved[axis:]))
 
 
-def _moved_place(node: Node, axis: int) -> _Place | None:
+def _moved_place(node: Node, axis: int) -> _AxisPlace | None:
     """What ``node`` is, whose length along ``axis`` is 1, if it is one place of another node, transposed or not."""
     shape = (*node.shape[:axis], *node.shape[axis + 1 :])
     if node.op is not ops.reshape or node.shape[axis] != 1:
@@ -326,7 +326,7 @@ def _moved_place(node: Node, axis: int) -> _Place | None:
     cut = [k for k, (n, left) in enumerate(zip(source.shape, x.shape, strict=True)) if n != left]
     if len(cut) != 1 or x.shape[cut[0]] != 1 or shape != (*x.shape[: cut[0]], *x.shape[cut[0] + 1 :]):
         return None
-    return _Place(source, cut[0], starts[cut[0]], perm)
+    return _AxisPlace(source, cut[0], starts[cut[0]], perm)
 
 
 def _tile(b: Rewriting, node: Node) -> Node | None:

@@ -1,7 +1,7 @@
 """Convolutions as convolutions of images without dilation, the form that ``winograd`` can tile.
 
-In: a channels-last convolution of stride 1, of sequences, images or volumes, maybe dilated. Out: ``Image``: an equal
-convolution of images, and the way back to the result. Not its business: whether that pays (``winograd``).
+In: a channels-last convolution of stride 1, of sequences, images or volumes, maybe dilated. Out: an ``ImageForm``:
+an equal convolution of images, and the way back to the result. Not its business: whether that pays (``winograd``).
 
 A sequence dilated by ``d`` is an image of ``d`` columns, row by row: ``x[q * d + p]`` stands in row ``q`` and column
 ``p``, and the taps lie below each other. That is a view. An image dilated along both axes is ``dy * dx`` images, one of
@@ -25,7 +25,7 @@ SEQUENCE, PICTURE = 3, 4
 
 
 @dataclass(frozen=True)
-class Image:
+class ImageForm:
     """``back(convolution of x by weights)`` is the result; ``attrs`` has pads, and what leading axes slide by.
 
     ``shape`` is the convolution's own result's, ``moved`` counts elements that the views cost a copy of.
@@ -39,7 +39,7 @@ class Image:
     moved: int
 
 
-def as_image(b: Rewriting, node: Node) -> Image | None:
+def as_image(b: Rewriting, node: Node) -> ImageForm | None:
     """The image form of a convolution whose weights are constant and whose sizes, but for the batch, are numbers."""
     x, a = node.inputs[0], node.attrs
     weights: Array = node.inputs[1].attrs["data"].array
@@ -49,11 +49,11 @@ def as_image(b: Rewriting, node: Node) -> Image | None:
         return _sequence(b, node, weights, dilations[0])
     slides = {name: a[name][:-2] for name in ("strides", "dilations")}
     if set(dilations[-2:]) == {1}:
-        return Image(x, weights, {"pads": a["pads"], **slides}, node.shape, lambda y: y, 0)
+        return ImageForm(x, weights, {"pads": a["pads"], **slides}, node.shape, lambda y: y, 0)
     return _phases(b, node, weights, dilations) if x.type.rank == PICTURE else None
 
 
-def _sequence(b: Rewriting, node: Node, weights: Array, dilation: int) -> Image:
+def _sequence(b: Rewriting, node: Node, weights: Array, dilation: int) -> ImageForm:
     """One row for taps that are neighbours, else rows as long as their distance."""
     x, (n_batch, length, n_out), n_taps = node.inputs[0], node.shape, weights.shape[2]
     ((lo, hi),) = node.attrs["pads"]
@@ -65,7 +65,7 @@ def _sequence(b: Rewriting, node: Node, weights: Array, dilation: int) -> Image:
         def flat(y: Node) -> Node:
             return b(ops.reshape, y, shape=node.shape)
 
-        return Image(row, weights[:, :, None], attrs, (n_batch, 1, length, n_out), flat, 0)
+        return ImageForm(row, weights[:, :, None], attrs, (n_batch, 1, length, n_out), flat, 0)
     above, before = (lo // dilation, 0) if lo % dilation == 0 else (0, lo)
     n_rows, n_results = -(-(before + x.shape[1]) // dilation), -(-length // dilation)
     around = (before, n_rows * dilation - before - x.shape[1])
@@ -78,10 +78,10 @@ def _sequence(b: Rewriting, node: Node, weights: Array, dilation: int) -> Image:
         return _cut(b, b(ops.reshape, y, shape=(n_batch, n_results * dilation, n_out)), node)
 
     moved = 0 if whole is x else _numbers(whole)
-    return Image(rows, weights[..., None], attrs, shape, back, moved)
+    return ImageForm(rows, weights[..., None], attrs, shape, back, moved)
 
 
-def _phases(b: Rewriting, node: Node, weights: Array, dilations: tuple[int, ...]) -> Image:
+def _phases(b: Rewriting, node: Node, weights: Array, dilations: tuple[int, ...]) -> ImageForm:
     """The pixels whose places are equal modulo the dilations are an image of their own."""
     x, (n_batch, *results, n_out) = node.inputs[0], node.shape
     counts = [-(-n // d) for n, d in zip(results, dilations, strict=True)]
@@ -103,7 +103,7 @@ def _phases(b: Rewriting, node: Node, weights: Array, dilations: tuple[int, ...]
 
     shape = (n_batch * (dy * dx), *counts, n_out)
     moved = 2 * _numbers(whole) * (n_in + n_out) // n_in
-    return Image(images, weights, {"pads": ((0, 0), (0, 0))}, shape, back, moved)
+    return ImageForm(images, weights, {"pads": ((0, 0), (0, 0))}, shape, back, moved)
 
 
 def _numbers(node: Node) -> int:

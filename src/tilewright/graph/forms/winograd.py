@@ -26,7 +26,7 @@ from tilewright.core.graph import CONST, Graph, Node
 from tilewright.core.passes import Pass
 from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
 from tilewright.core.types import Array
-from tilewright.graph.forms.images import Image, as_image
+from tilewright.graph.forms.images import ImageForm, as_image
 from tilewright.ops.winograd import POINTS, results_along, transformed_weights, transforms_of
 from tilewright.target.target import Target
 
@@ -123,7 +123,7 @@ def best_tiling(b: Rewriting, node: Node, options: Winograd) -> Tiling | None:
     return None
 
 
-def _tiles(b: Rewriting, image: Image, u: Array, m: int) -> Node:
+def _tiles(b: Rewriting, image: ImageForm, u: Array, m: int) -> Node:
     return image.back(b(ops.winograd_conv, image.x, b.const(u), tile=m, **image.attrs))
 
 
@@ -150,7 +150,7 @@ def _fits(node: Node) -> bool:
     )
 
 
-def _gives(image: Image, m: int) -> bool:
+def _gives(image: ImageForm, m: int) -> bool:
     """Are there points for tiles of ``m`` results along the axes that have taps, and several such tiles?"""
     axes = [(r, n) for r, n in zip(image.weights.shape[-2:], image.shape[-3:-1], strict=True) if r > 1]
     return bool(axes) and all(m + r - 2 in POINTS and not (isinstance(n, int) and n <= m) for r, n in axes)
@@ -165,7 +165,7 @@ def direct_cycles(node: Node, options: Winograd) -> float:
     return float(max(products, 4 * prod(taps) * n_in * n_out / options.memory_bytes))
 
 
-def tiled_cycles(image: Image, tile: int, options: Winograd) -> float:
+def tiled_cycles(image: ImageForm, tile: int, options: Winograd) -> float:
     """:func:`direct_cycles` of tiles of ``tile`` results along each axis that has taps."""
     lanes = options.lanes
     batch, *planes = (d if isinstance(d, int) else 1 for d in image.shape[:-3])

@@ -88,7 +88,7 @@ def apply_step(kernel: Kernel, step: Step) -> Kernel:
         raise ScheduleError(step.primitive, str(step), f"wrong arguments: {e}") from e
 
 
-class Builder:
+class ScheduleBuilder:
     """A kernel together with the steps that made it: what rules write schedules with."""
 
     def __init__(self, kernel: Kernel) -> None:

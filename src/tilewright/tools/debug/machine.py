@@ -19,7 +19,7 @@ import numpy as np
 from tilewright.codegen.cpu.scratch import start_of
 from tilewright.core.expr import Dim, Sym, evaluate
 from tilewright.core.types import Array
-from tilewright.partition.program import Branch, Call, Copy, LetDim, Pointer, Program, Repeat, SetDim, Step
+from tilewright.partition.program import Branch, Copy, KernelCall, LetDim, Pointer, Program, Repeat, SetDim, Step
 from tilewright.runtime.artifact import ObjectImage
 from tilewright.runtime.cpu.linker import link
 from tilewright.runtime.manifest import ScratchSpec
@@ -132,7 +132,7 @@ class Machine:
     def step(self, step: Step, frame: Frame) -> None:
         """One step, those of its sub-programs included."""
         match step:
-            case Call():
+            case KernelCall():
                 addresses = [self.address(p, frame) for p in step.args]
                 self.native(step.kernel, addresses, [self.sizes[s] for s in step.sizes], self.threads)
             case Copy():

@@ -25,7 +25,7 @@ from tilewright.core.types import Array, product
 from tilewright.partition.computation import computation_of
 from tilewright.partition.fuse import Group
 from tilewright.partition.plan import GraphPlan
-from tilewright.partition.program import Branch, Call, Program, Repeat, Step
+from tilewright.partition.program import Branch, KernelCall, Program, Repeat, Step
 from tilewright.partition.scheduled import LAY_OUT, KernelSpec
 from tilewright.tile.pack import packed_array
 from tilewright.tools.debug.kernel import Case, diagnose, front
@@ -120,7 +120,7 @@ class _Walk:
                 continue
             return self._explain(node, address, want.size, name, loc)
         for step in steps:
-            fault = self._wrong_weights(group, step, name, loc) if isinstance(step, Call) else None
+            fault = self._wrong_weights(group, step, name, loc) if isinstance(step, KernelCall) else None
             if fault is not None:
                 return fault
         return self._overlap(group, steps, name, loc)
@@ -142,9 +142,11 @@ class _Walk:
         """The nodes that a group's step reads as they are, and where it reads them."""
         for step in steps:
             match step:
-                case Call() if step.ops == (LAY_OUT,):  # it has one operand: what the call behind it reads in a layout
+                case KernelCall() if step.ops == (
+                    LAY_OUT,
+                ):  # it has one operand: what the call behind it reads in a layout
                     pass
-                case Call():
+                case KernelCall():
                     made = computation_of(group, self.plan.of.parts.facts, self.plan.of.order)
                     spec = self.parts.split.kernels.specs[made.text]
                     for (k, packing), pointer in zip(spec.reads, step.args, strict=False):
@@ -187,7 +189,7 @@ class _Walk:
     def _source(self, node: Node) -> Node:
         return self.plan.of.resolve(node)[0]
 
-    def _wrong_weights(self, group: Group, step: Call, name: str, loc: Loc) -> Fault | None:
+    def _wrong_weights(self, group: Group, step: KernelCall, name: str, loc: Loc) -> Fault | None:
         """Do re-laid constants lie where the kernel reads them?"""
         kernel = self.parts.split.kernels.kernels[step.kernel]
         made = computation_of(group, self.plan.of.parts.facts, self.plan.of.order)
@@ -211,7 +213,7 @@ class _Walk:
         at_call = dict(self.machine.sizes)
         for step in steps:
             self.machine.step(step, self.frame)
-            if isinstance(step, Call):
+            if isinstance(step, KernelCall):
                 at_call = {**self.machine.sizes, **self.caps}
         wanted = self.values.results(group.root)
         got = [self._result(group.root, k, places[k], w) for k, w in enumerate(wanted)]
@@ -248,7 +250,7 @@ class _Walk:
         changed = before != self.arena.bytes
         own = [(p, evaluate(t.n_bytes, sizes)) for p, t in zip(places, group.root.types, strict=True)]
         for step in steps:
-            if isinstance(step, Call):
+            if isinstance(step, KernelCall):
                 kernel = self.parts.split.kernels.kernels[step.kernel]
                 n_results = 0 if step.ops == (LAY_OUT,) else len(group.root.types)
                 scratch = slice(len(self._spec(step.kernel).reads) + n_results, None)
@@ -268,7 +270,7 @@ class _Walk:
     ) -> Fault:
         if Trait.CONTROL in group.root.op.traits:
             return self._why_control(group, steps, seen, name, loc)
-        kernel = next(s.kernel for s in reversed(steps) if isinstance(s, Call))
+        kernel = next(s.kernel for s in reversed(steps) if isinstance(s, KernelCall))
         return diagnose(self._case(group, sizes), seen, kernel)
 
     # --- control flow
