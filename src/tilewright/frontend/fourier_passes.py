@@ -99,13 +99,14 @@ def transform_to_real(b: Builder, x: Pair, n: int, sign: int) -> Node:
     if by_batch:
         blocks, lanes = _blocks(batch)
         y = _whole(b, _over(b, x, batch), n, 1, 2)
+        # of every r neighbours the upper ones are conjugates of lower ones, which the last pass does without
         y = _cut(b, b(ops.reshape, y, shape=(blocks, rest, r, 2, lanes)), 2, 0, half)
         if rest > 1:
-            y = b(ops.transpose, y, perm=(0, 3, 1, 2, 4))
+            y = b(ops.transpose, y, perm=(0, 3, 1, 2, 4))  # the half of r becomes neighbours, as lanes are
             y = _columns(b, b(ops.reshape, y, shape=(blocks, 2, rest, 1, half * lanes)), "acrms", rest, sign)
             y = b(ops.reshape, y, shape=(blocks, 2, rest, half, lanes))
             y = _pass(b, y, r, sign, "hermitian", "acmrs", "armcs", table)
-        else:
+        else:  # one pass does it all, and has no turns
             y = b(ops.reshape, y, shape=(blocks, half, 1, 2, lanes))
             y = _pass(b, y, r, sign, "hermitian", "armcs", "armcs")
         y = b(ops.transpose, b(ops.reshape, y, shape=(blocks, n, lanes)), perm=(0, 2, 1))

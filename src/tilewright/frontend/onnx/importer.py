@@ -159,17 +159,18 @@ def _attempt(
     walker = Walker(pool, TensorReader(source.folder), header.functions)
     scope = Scope()
     inputs = header.inputs(pool, scope)
-    walker.problems = header.problems
+    walker.problems = header.problems  # one list, in the order of the file
     walker.undecided = header.undecided
     walker.emitter.decidable = header.decidable
     for node, values in header.sizes:
         walker.emitter.note(node, values)
     walker.input_symbols = _symbols(inputs)
-    if header.fatal:
+    if header.fatal:  # nodes would complain of inputs that are not there
         return header.problems + header.strings, {}, walker.waits_for()
     outputs = walker.graph(model.graph, scope, Frame(header.opsets), source.numbers)
     walker.problems += header.strings
     if walker.problems:
+        # sizes that the nodes need equal: the next attempt knows them
         return walker.problems, solve(walker.emitter.wanted_equal, walker.input_symbols), walker.waits_for()
     found: list[Node] = []
     names: list[str] = []
@@ -262,9 +263,9 @@ class _Header:
         given, type_proto = self._facts.get(info.name), info.type
         if _element_code(type_proto) == STRING:
             self.strings.append(Problem(loc, "model", STRINGS_RULE, STRINGS_REMEDY))
-            scope.names[info.name] = STRINGS
+            scope.names[info.name] = STRINGS  # not fatal yet: nodes that read it are named, too
             return []
-        if isinstance(given, Nothing):
+        if isinstance(given, Nothing):  # an optional that the call leaves empty
             scope.bind(info.name, Absent())
             return []
         if type_proto.WhichOneof("value") == "optional_type":
@@ -288,15 +289,17 @@ class _Header:
         node = pool.input(info.name, type_, loc)
         scope.bind(info.name, node)
         if isinstance(given, Elements):
+            # nodes read the values; the input stays, as calls still pass it
             scope.names[info.name] = pool.const(given.array(type_.dtype.numpy), None, loc)
             return [node]
         size = type_.n_elements
         if type_.rank <= 1 and (not isinstance(size, int) or size <= MAX_ELEMENTS):
-            self.decidable.add(node)
+            self.decidable.add(node)  # small enough to be a shape or a condition that a call may settle
         if isinstance(given, Sizes):
             symbols = [self._sym(f"{info.name}_v{k}", 0) for k in range(given.n)]
             shape = [d for d in type_.shape if isinstance(d, int)]
             self.sizes.append((node, as_values(symbols).reshape(shape)))
+            # the values come in once more, as the shape of a tensor without elements
             return [node, pool.input(f"{info.name}.sizes", TensorType(u8, (*symbols, 0)), loc)]
         return [node]
 

@@ -267,6 +267,7 @@ class Walker:
                     )
                 producer.setdefault(name, i)
         needs = [sorted({producer[n] for n in names_read(node) if n in producer}) for node in nodes]
+        # what no output needs may well have no form here
         live, stack = set[int](), [producer[n] for n in outputs if n in producer]
         while stack:
             i = stack.pop()
@@ -279,7 +280,7 @@ class Walker:
             for j in needs[i]:
                 users[j].append(i)
         ready = [i for i in live if not waiting[i]]
-        heapq.heapify(ready)
+        heapq.heapify(ready)  # of those that can be next the first in the file: problems come in its order
         order: list[int] = []
         while ready:
             i = heapq.heappop(ready)
@@ -295,6 +296,7 @@ class Walker:
                 where, "graph", f"{len(stuck)} nodes form or follow a cycle: {names}", "a graph must be acyclic"
             )
             for i in stuck:
+                # told once, not again by every reader
                 scope.names.update({name: BROKEN for name in nodes[i].output if name})
         return order
 
@@ -340,6 +342,7 @@ class Walker:
             broken |= isinstance(value, Broken)
             strings += [f'{k} ("{name}")'] if isinstance(value, Strings) else []
             operands.append(None if isinstance(value, Broken) else value)
+        # the model's own comes before an op of that name
         function = self.functions.get((node.domain, node.op_type, getattr(node, "overload", "")))
         if function is not None:
             return None if broken else self._call_function(function, operands, attributes, loc, frame, scope)
@@ -349,6 +352,7 @@ class Walker:
         schema = check_schema(node, domain, opset, attributes)
         if strings and (domain, node.op_type) not in REFUSED and (schema or converter):
             raise Refused(f"operand {', '.join(strings)} {STRINGS_RULE}{written(node)}", STRINGS_REMEDY)
+        # an op that nobody knows is a problem of its own, also behind another
         if converter is None and (broken or not (schema and has_body(schema))):
             if broken and schema and has_body(schema):
                 return None
@@ -360,7 +364,7 @@ class Walker:
         if converter is not None:
             try:
                 return _run(converter, call)
-            except UseDefinition:
+            except UseDefinition:  # a form that the converter leaves to ONNX's own definition
                 if not (schema and has_body(schema)):
                     raise unsupported(node, domain, opset) from None
         return self._expand(schema, node, call, operands, attributes, loc, frame, scope)
@@ -386,14 +390,16 @@ class Walker:
         """The function's nodes in the place of the call."""
         if frame.depth >= MAX_DEPTH:
             raise Refused(f"functions are nested more than {MAX_DEPTH} deep", "a function must not call itself")
-        bound = {a.name: a for a in function.attribute_proto} | dict(attributes)
+        bound = {a.name: a for a in function.attribute_proto} | dict(attributes)  # defaults, then what the call says
         opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in function.opset_import}
+        # a function's nodes are written in opsets of its own
         inner = Frame(opsets or frame.opsets, bound, f" in {loc}", frame.depth + 1)
         scope = Scope(caller=caller)
         for k, name in enumerate(function.input):
             value = operands[k] if k < len(operands) else None
             if value is not None:
                 scope.bind(name, value)
+        # a reader of an operand that is left out must find it left out, and no unknown name
         absent = set(function.input) - scope.names.keys()
         nodes = [without_operands(n, absent) for n in function.node] if absent else function.node
         n_before = len(self.problems)
@@ -455,7 +461,7 @@ class _BoundHost:
         return _whole([BROKEN] if made is None else [BROKEN if v is None else v for v in made])
 
     def bodies(self, specs: Sequence[BodySpec]) -> Body:
-        captures: dict[Node, Node] = {}
+        captures: dict[Node, Node] = {}  # shared: both branches of an If take the same inputs
         made: list[tuple[BodySpec, list[Node], list[Node]]] = []
         for spec in specs:
             graph = spec.graph
@@ -465,11 +471,11 @@ class _BoundHost:
             if len(operands) != len(graph.input):
                 raise Refused(f"the sub-graph takes {len(graph.input)} inputs, not {len(operands)}")
             for formal in formals:
-                scope.house(formal)
+                scope.house(formal)  # a size that the body uses may be told by its own inputs
             for info, operand in zip(graph.input, operands, strict=True):
                 scope.bind(info.name, operand)
             emitter = self.walker.emitter
-            homes, emitter.homes = emitter.homes, Homes()
+            homes, emitter.homes = emitter.homes, Homes()  # nodes are tied to sizes of their own graph only
             try:
                 outputs = _whole(self.walker.graph(graph, scope, self._deeper()))
                 results = [v for v in outputs if isinstance(v, Node)]
@@ -478,7 +484,7 @@ class _BoundHost:
                 results = spec.finish(results) if spec.finish else results
             finally:
                 emitter.homes = homes
-            self.walker.close(scope, formals, results)
+            self.walker.close(scope, formals, results)  # may capture more, so inputs are listed after it
             made.append((spec, formals, results))
         extra = tuple(captures.values())
         pool = self.walker.emitter.pool

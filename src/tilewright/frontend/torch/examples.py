@@ -33,6 +33,7 @@ def check_examples(module: torch.nn.Module, inputs: Any) -> None:
         rule = f"example_inputs is of type {type(inputs).__qualname__}, not a tuple of arguments"
         raise OptionError(rule, remedy="write a tuple, also around one tensor: example_inputs=(x,)")
     quantised = [path for path, m in module.named_modules() if type(m).__module__.startswith(QUANTISED)]
+    # of nested ones the outer one says enough
     quantised = [path for path in quantised if path.rpartition(".")[0] not in quantised]
     if quantised:
         remedy = "compile the float module with precision='bf16', or an ONNX model quantised by ONNX Runtime's tools"

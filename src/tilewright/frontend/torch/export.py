@@ -178,18 +178,18 @@ def import_with_values(
     check_has_elements("the exported program", program.state_dict)
     writes = writes_of(program.graph, IGNORED) if program.dialect == "TRAINING" else NO_WRITES
     given = program
-    if writes is None:
+    if writes is None:  # a write that only PyTorch's rewriting can follow
         program, writes = _decomposed(program), NO_WRITES
     symbols = SymbolTable(dimension_names, _place_names(program, dimension_names or {}))
     symbols.add_ranges(program.range_constraints, down_to=1)
     importer = Importer(Pool(), symbols, program.graph_module)
     importer.checks = {}
     importer.draws = Draws(importer.pool, _unused("random_state", {n.name for n in program.graph.nodes}))
-    _read_guards(importer, given, program)
+    _read_guards(importer, given, program)  # before the calls, whose sizes may rest on them
     importer.read_assertions(program.graph)
     inputs, kept = _bind_inputs(importer, program)
     outputs = importer.run(program.graph, writes)
-    if importer.draws.first is not None:
+    if importer.draws.first is not None:  # the generator's state is an input like the module's own
         kept[RANDOM] = _Kept(importer.draws.first, np.array([_seed(), 0], np.uint64))
     nodes, names, convention, complex_outputs = _bind_outputs(importer, program, outputs, inputs, kept, argument_names)
     if importer.problems:
@@ -199,6 +199,7 @@ def import_with_values(
     every = (*inputs, *(k.node for k in kept.values()))
     graph = Graph(name, importer.pool, every, nodes, names, tuple(importer.constraints)).with_checks(importer.checks)
     changed = writes.changing
+    # a node that is written to has no one value to compare
     values = {k: v for k, v in importer.env.items() if isinstance(v, Node) and k not in changed}
     start = tuple(k.start for k in kept.values())
     return Imported(graph, program, values, convention, start, frozenset(importer.complex_inputs), complex_outputs)
@@ -277,6 +278,7 @@ def _bind_inputs(importer: Importer, program: ExportedProgram) -> tuple[tuple[No
         try:
             if kind in ("PARAMETER", "BUFFER", "CONSTANT_TENSOR") and spec.target in written:
                 name = _unused(re.sub(r"\W+", "_", str(spec.target)), taken)
+                # what is written to can't be a constant: it comes in, and begins as it was stored
                 entry = importer.input(node, name, Loc(f'state "{spec.target}"'))
                 kept[str(spec.target)] = _Kept(entry, to_numpy(_stored(program, spec.target)).copy())
             elif kind in ("PARAMETER", "BUFFER", "CONSTANT_TENSOR"):
@@ -285,12 +287,12 @@ def _bind_inputs(importer: Importer, program: ExportedProgram) -> tuple[tuple[No
                 inputs.append(importer.input(node, node.name, Loc(f'input "{node.name}"')))
             elif kind == "USER_INPUT" and type(spec.arg).__name__ == "ConstantArgument":
                 importer.env[node] = spec.arg.value
-            elif kind == "TOKEN":
+            elif kind == "TOKEN":  # orders calls without a result, which are left out
                 importer.env[node] = TOKEN
             else:
                 raise Unsupported(f"an input of kind {kind} ({type(spec.arg).__name__})", "pass tensors")
         except Unsupported as e:
-            importer.env[node] = FAILED
+            importer.env[node] = FAILED  # calls that read it are silent
             importer.fail(node, Problem(Loc(f'input "{node.name}"'), "input", e.rule, e.remedy))
     return tuple(inputs), kept
 
@@ -331,7 +333,7 @@ def _bind_outputs(
     for spec, value in zip(program.graph_signature.output_specs, values, strict=True):
         kind = spec.kind.name
         if kind == "USER_OUTPUT":
-            user.append(None if isinstance(value, str) else value)
+            user.append(None if isinstance(value, str) else value)  # text is put back by the convention
         elif kind in STATE_WRITES:
             state[str(spec.target)] = value
         elif kind == "USER_INPUT_MUTATION" and spec.target in places:
@@ -342,12 +344,13 @@ def _bind_outputs(
             importer.add_problems([Problem(Loc(f'state "{spec.target}"'), "in-place write", what, remedy)])
     names = _output_names(program, len(user))
     for n, v in zip(names, user, strict=True):
-        if isinstance(v, Pair) and v.dtype not in COMPLEX_PARTS:
+        if isinstance(v, Pair) and v.dtype not in COMPLEX_PARTS:  # NumPy has no such type
             rule = "complex numbers of half precision"
             importer.add_problems([Problem(Loc(f'output "{n}"'), "output", rule, HALF_PARTS)])
     made = [(n, v) for n, v in zip(names, user, strict=True) if v is not None and not isinstance(v, Failed)]
     taken = {n for n, _ in made}
     rows = [State(k.node.attrs["name"], _unused(f"{k.node.attrs['name']}_next", taken)) for k in kept.values()]
+    # in the order of `kept`, as rows and inputs are
     after = [(row.output, state[target]) for row, target in zip(rows, kept, strict=True)]
     after += [(_unused(f"{inputs[k].attrs['name']}_after", taken), v) for k, v in written.items()]
     every = [*made, *((n, v) for n, v in after if v is not FAILED)]

@@ -55,6 +55,7 @@ def _sources(program: ExportedProgram) -> Iterator[tuple[str, Any]]:
     ]
     if spec is None or len(inputs) != spec.num_leaves:
         return
+    # numbers in the places of the tensors, so that each path says which
     leaves = pytree.tree_unflatten(list(range(len(inputs))), spec)
     signature = program.module_call_graph[0].signature if program.module_call_graph else None
     names = list(getattr(signature, "forward_arg_names", None) or [])
@@ -63,7 +64,7 @@ def _sources(program: ExportedProgram) -> Iterator[tuple[str, Any]]:
         yield f"L['flat_args'][{k}]", inputs[k]
         group, first, *rest = path
         tail = pytree.keystr(tuple(rest))
-        if group.idx == 1:
+        if group.idx == 1:  # by name
             yield f"L{pytree.keystr((first,))}{tail}", inputs[k]
             continue
         name = names[first.idx] if first.idx < len(names) else ""
@@ -116,7 +117,7 @@ class _Reader:
                 return _sympy(getattr(self._input(of), _sized(attr))()[k])
             case ast.Call(func=ast.Attribute(value=of, attr="storage_offset")):
                 return _sympy(self._input(of).storage_offset())
-            case ast.Subscript():
+            case ast.Subscript():  # a number that is an argument itself
                 return _sympy(self._input(node))
         raise _unreadable(ast.unparse(node))
 

@@ -115,7 +115,7 @@ def _self_attention(c: Call, projected: Node, mask: Node | None, past: Node | No
         k, v = join(c, (old[0], k), 2), join(c, (old[1], v), 2)
     biases = [] if mask is None else [_hidden(c, mask, q.shape[2], k.shape[2], q.shape[0], q)]
     biases += [] if bias is None else [bias]
-    c.ignore("mask_filter_value")
+    c.ignore("mask_filter_value")  # which only a mask reads
     visible = causal_mask(c, q.shape[2], k.shape[2], before) if c.flag("unidirectional") else None
     y = _attended(c, q, k, v, biases, visible)
     if not c.wants(1):
@@ -274,7 +274,7 @@ def _group_query(c: Call) -> Results:
     q, k, v = _grouped(c, heads, kv_heads)
     batch, length, size = q.shape[0], q.shape[2], q.shape[3]
     epsilon = c.float_("qk_norm_epsilon", 1e-6)
-    for at, i in ((0, 14), (1, 15)):
+    for at, i in ((0, 14), (1, 15)):  # queries have a weight of their own, keys another
         weight = c.opt(i)
         if weight is not None:
             q, k = (rms_norm(c, t, weight, 3, epsilon) if at == n else t for n, t in enumerate((q, k)))
@@ -284,7 +284,7 @@ def _group_query(c: Call) -> Results:
         positions = c.opt(9) or m.add(before, c.reshape(m.steps(length), (1, length)))
         cos, sin, interleaved = c.x(7), c.x(8), c.flag("rotary_interleaved")
         part = cos.shape[1] * 2
-        part = part if isinstance(part, int) and part != size else 0
+        part = part if isinstance(part, int) and part != size else 0  # 0: the whole head turns
         q, k = (_turned(c, t, positions, cos, sin, part, interleaved) for t in (q, k))
     c.ignore("rotary_interleaved")
     total = c.sizes(c.reshape(c.x(6), ()), "total_sequence_length")[0]

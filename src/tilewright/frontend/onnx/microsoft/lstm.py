@@ -114,8 +114,8 @@ def _text(c: Call, attrs: dict[str, Any], d: int, *, reverse: bool, peep: bool, 
     clip = attrs["clip"]
 
     def gate(result: str, function: str, cell: str) -> list[str]:
-        made, at = list[str](), f"g{result}" if result != "g" else "gc"
-        if peep and cell:
+        made, at = list[str](), f"g{result}" if result != "g" else "gc"  # ONNX calls the cell's gate c, as the state
+        if peep and cell:  # the cell's gate has no peephole
             made += [f"p{result} = Mul ({cell}, p_{result})", f"q{result} = Add ({at}, p{result})"]
             at = f"q{result}"
         if clip:
@@ -127,11 +127,12 @@ def _text(c: Call, attrs: dict[str, Any], d: int, *, reverse: bool, peep: bool, 
             at = f"k{result}"
         return [*made, f"{result} = {function} ({at})"]
 
+    # input and forget gate may be coupled: f = 1 - i
     forget = ["unit = Constant <value = float {1}> ()", "f = Sub (unit, i)"] if attrs["input_forget"] else (
         gate("f", f, "cp")
     )  # fmt: skip
     state = ["hn = Identity (ht)", "cn = Identity (ct)", "row = Identity (ht)"]
-    if lengths:
+    if lengths:  # behind a row's end its state stays as it is, and its output is 0
         state = [
             "short = Less (at, lengths)",
             "ends = Constant <value = int64[1] {1}> ()",
@@ -142,8 +143,9 @@ def _text(c: Call, attrs: dict[str, Any], d: int, *, reverse: bool, peep: bool, 
             "row = Where (live, ht, nothing)",
         ]
     turn = "ReverseSequence <batch_axis = 1, time_axis = 0>"
-    wide = "long = Cast <to = 7> (lengths)"
+    wide = "long = Cast <to = 7> (lengths)"  # ReverseSequence takes lengths of 64 bits
     before, after = ["xs = Identity (x)"], ["y = Identity (rows)"]
+    # each row is turned within its own length, which the scan's directions can't say
     if reverse and lengths:
         before, after = [wide, f"xs = {turn} (x, long)"], [f"y = {turn} (rows, long)"]
     gates = [*gate("i", f, "cp"), *forget, *gate("g", g, "")]

@@ -111,7 +111,7 @@ def _gather_block_quantized(c: Call) -> Node:
     m = Formula(c)
     data, indices, scales, zeros = c.x(0), c.x(1), c.x(2), c.opt(3)
     packed = data.dtype is u8
-    bits = _bits(c) if packed else 4
+    bits = _bits(c) if packed else 4  # types of 4 bits say it themselves
     c.ignore("bits")
     if not packed and data.dtype not in WHOLE:
         c.refuse(f"data of {data.dtype} is not supported", "quantise to 2-, 4- or 8-bit integers")
@@ -121,13 +121,15 @@ def _gather_block_quantized(c: Call) -> Node:
     n = data.shape[along]
     if packed:
         data = _unpacked(c, data, bits)
+        # the last byte of a row may hold more than there are
         zeros = None if zeros is None else c.slice_axis(_unpacked(c, zeros, bits), rank - 1, 0, scales.shape[-1])
+    # without zero points: the middle of the codes, or 0 where these have a sign
     zero = c.full(1 << (bits - 1) if packed else 0, u8, scales.shape) if zeros is None else zeros
     data, zero = (c.cast(t, f32) for t in (data, zero))
     taken = [c(ops.gather, t, indices, axis=along) for t in (data, scales, zero)]
     last = rank - 1 + len(indices.shape) - 1
-    place = by + len(indices.shape) - 1 if by > along else by
-    order = [k for k in range(last + 1) if k != place] + [place]
+    place = by + len(indices.shape) - 1 if by > along else by  # the indices' axes have come in place of one before it
+    order = [k for k in range(last + 1) if k != place] + [place]  # blocks are spread along the last axis
     if by == along:
         c.refuse("quantize_axis and gather_axis are the same", "quantise along another axis")
     data, scale, zero = (c.transpose(t, order) for t in taken)
@@ -238,12 +240,12 @@ def _activated(
         gate, linear = y, _through(c, rows, weights[2], biases[2], group)
     else:
         n, half = y.shape[0], expr.floordiv(y.shape[1], 2)
-        if fusion == 1:
+        if fusion == 1:  # gate and linear part alternate; else one lies behind the other
             pairs = c.reshape(y, (n, half, 2))
             gate, linear = m.row(pairs, 0), m.row(pairs, 1)
         else:
             gate, linear = c.slice_axis(y, 1, 0, half), c.slice_axis(y, 1, half, y.shape[1])
-    if limit != float("inf"):
+    if limit != float("inf"):  # the gate only from above
         gate, linear = m.min(gate, limit), m.clip(linear, -limit, limit)
     return m.mul(m.mul(gate, c(ops.sigmoid, m.mul(gate, alpha))), m.add(linear, beta))
 

@@ -80,6 +80,7 @@ def forest_of(c: Call, tests: Tests, dtype: DType) -> Forest:
     while True:
         inner = tests.mode[level] != LEAF
         here = total - len(level) + np.arange(len(level))
+        # the next level begins at `total`, the two children side by side
         children.append(np.where(inner, total + 2 * (np.cumsum(inner) - 1), here))
         if not inner.any():
             break
@@ -87,6 +88,7 @@ def forest_of(c: Call, tests: Tests, dtype: DType) -> Forest:
         level = np.stack([low[parents], high[parents]], 1).reshape(-1)
         trees = np.repeat(trees[inner], 2)
         total, depth = total + len(level), depth + 1
+        # a node is laid out for each of its parents, so nodes with several may double from level to level
         if depth > MAX_DEPTH or total > 8 * n + 1024:
             c.refuse(f"its nodes form cycles or trees of a depth beyond {MAX_DEPTH}", DAMAGED)
         nodes.append(level)
@@ -99,7 +101,7 @@ def forest_of(c: Call, tests: Tests, dtype: DType) -> Forest:
         np.where(is_leaf, np.nan, split[node]).astype(dtype.numpy),
         child.astype(np.int32),
         np.where(is_leaf, LEQ, kind[node]).astype(np.uint8),
-        ~is_leaf & nan_holds[node],
+        ~is_leaf & nan_holds[node],  # NaN must not lead on from a leaf
         None if tests.members is None else np.where(is_leaf[:, None], np.nan, tests.members[node]).astype(dtype.numpy),
         node,
         np.concatenate(owners),

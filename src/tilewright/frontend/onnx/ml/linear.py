@@ -163,6 +163,7 @@ def _by_duels(c: Call, x: Node, classes: Array, per_class: Array) -> tuple[Node 
     n_duels = len(duels.first)
     if len(rho) != n_duels or len(slope) != len(offset) or len(slope) not in (0, n_duels):
         c.refuse(f"attributes rho, prob_a and prob_b must have a number for each of {n_duels} pairs of classes")
+    # ONNX has rho with the sign turned: it is added
     scores = m.add(product(c, _similarity(c, x, vectors), weights), c.const(rho, f32))
     kind = transform(c)
     label = None
@@ -170,9 +171,11 @@ def _by_duels(c: Call, x: Node, classes: Array, per_class: Array) -> tuple[Node 
         wins = np.zeros((2, n, n_duels), np.float32)
         wins[0, duels.first, np.arange(n_duels)] = wins[1, duels.second, np.arange(n_duels)] = 1
         won = c.cast(m.gt(scores, 0.0), f32)
+        # each pair votes for one of its two: a product counts those won, another those lost
         votes = m.add(product(c, won, wins[0]), product(c, m.sub(1.0, won), wins[1]))
         label = label_at(c, classes, best(c, votes))
     if len(slope):
+        # Platt 1999: 1 / (1 + exp(a * score + b))
         sure = m.add(m.mul(scores, c.const(slope, f32)), c.const(offset, f32))
         return label, transformed(c, _coupled(c, c(ops.sigmoid, c(ops.neg, sure)), duels, n), kind)
     if n == 2:

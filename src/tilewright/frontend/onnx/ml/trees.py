@@ -136,7 +136,7 @@ def _named_nodes(c: Call, what: str) -> tuple[Tests, Votes]:
     ``what`` begins the names of the leaves' lists.
     """
     words = c.strs("nodes_modes")
-    mode_of = {name: k for k, name in enumerate(_MODES) if name != "BRANCH_MEMBER"}
+    mode_of = {name: k for k, name in enumerate(_MODES) if name != "BRANCH_MEMBER"}  # the older ops know no membership
     if unknown := set(words) - mode_of.keys():
         c.refuse(f"attribute nodes_modes has {sorted(unknown)[0]!r}, which is no mode")
     mode = np.array([mode_of[w] for w in words], np.uint8)
@@ -154,7 +154,8 @@ def _named_nodes(c: Call, what: str) -> tuple[Tests, Votes]:
     inner = mode != LEAF
     sides = [np.zeros(n, np.int64) for _ in range(2)]
     for side, ids in zip(sides, (on_true, on_false), strict=True):
-        side[inner] = find(tree[inner], ids[inner])
+        side[inner] = find(tree[inner], ids[inner])  # of a leaf the lists may name anything
+    # the first node of each tree, trees in the order of the file
     roots = np.sort(np.unique(tree, return_index=True)[1])
     leaf_tree, leaf_number, target = (np.array(c.ints(f"{what}_{k}"), np.int64) for k in ("treeids", "nodeids", "ids"))
     weight = _numbers(c, f"{what}_weights")
@@ -237,7 +238,7 @@ def _of_two(c: Call, found: Totals, votes: Votes, base: Array, kind: str, classe
     m = Formula(c)
     first, second = (c.slice_axis(found.scores, 1, k, k + 1) for k in range(2))
     has_first, has_second = (c.slice_axis(found.present, 1, k, k + 1) for k in range(2))
-    is_lone = len(np.unique(votes.target)) == 1
+    is_lone = len(np.unique(votes.target)) == 1  # one score stands for both classes
     complement = is_lone and bool((votes.weight >= 0).all())
     if len(base) == 2:
         shifted = m.add(first, float(base[1]))

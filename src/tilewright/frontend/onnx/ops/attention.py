@@ -52,6 +52,7 @@ def _full_mask(c: Call, mask: Node, n_keys: Dim) -> Node:
 
 
 def _attention(c: Call) -> Results:
+    # lengths of the keys, the scores as a result
     if c.value(6) is not None or c.wants(3) or c.has("softmax_precision"):
         raise UseDefinition
     if c.int_("left_window_size", -1) != -1 or c.int_("right_window_size", -1) != -1:
@@ -70,12 +71,14 @@ def _attention(c: Call) -> Results:
         past = past_key.shape[2]
         k, v = join(c, (past_key, k), 2), join(c, (past_value, v), 2)
     size = q.shape[-1]
+    # 0 stands for the default
     scale = c.float_("scale", 0.0) or (1 / math.sqrt(size) if isinstance(size, int) and size else 1.0)
     n_queries, n_keys = q.shape[2], k.shape[2]
     causal = c.flag("is_causal")
     if mask is not None:
         mask = _full_mask(c, mask, n_keys)
     if causal and (past != 0 or mask is not None):
+        # the op's own flag knows of no past, and `_guarded` must see everything that hides a key
         visible = causal_mask(c, n_queries, n_keys, past)
         if mask is None:
             mask = visible

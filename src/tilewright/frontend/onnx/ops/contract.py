@@ -164,15 +164,16 @@ def _conv_transpose(c: Call) -> Node:
     extra = c.ints("output_padding", [0] * n)
     auto = c.choice("auto_pad", AUTO_PADS, "NOTSET")
     wanted: list[Dim] = list(c.ints("output_shape")) if c.has("output_shape") else []
-    wanted = wanted[-n:] if len(wanted) == n + 2 else wanted
+    wanted = wanted[-n:] if len(wanted) == n + 2 else wanted  # some exporters give batch and channels, too
     if len(extra) != n or (wanted and len(wanted) != n):
         c.refuse(f"output_padding and output_shape need {n} numbers")
-    if not wanted and auto.startswith("SAME"):
+    if not wanted and auto.startswith("SAME"):  # by definition as large as the operand times the strides
         c.ignore("pads")
         wanted = [size * s for size, s in zip(x.shape[2:], strides, strict=True)]
     if wanted:
         c.ignore("pads")
         pads: Pads = tuple(
+            # what the result has too much is cut off, by auto_pad's rule
             _transposed_pads((size - 1) * s + e + (k - 1) * d + 1 - out, auto)
             for size, s, e, k, d, out in zip(x.shape[2:], strides, extra, kernel, dilations, wanted, strict=True)
         )

@@ -70,11 +70,13 @@ def _loop(c: Call) -> Results:
     n_trips = _known_count(c, trip)
     if n_trips is None and trip is not None and len(c.graph("body").output) - 1 > len(carried):
         c.decided(trip, "the trip count")
+    # no loop at all: sizes in it stay as they are known
     if n_trips is not None and n_trips <= 1 and (start is None or c.emitter.values(start) is not None):
         return _unrolled(c, n_trips, start, carried)
     tensors = [v for v in carried if isinstance(v, Node)]
     if len(tensors) < len(carried):
         if n_trips is None:
+            # one that only appends stacks its rows instead
             if (appended := _appending(c.graph("body"), carried)) is not None:
                 return _stacking(c, trip, start, carried, *appended)
             if trip is not None:
@@ -84,7 +86,7 @@ def _loop(c: Call) -> Results:
     mark = c.host.mark()
     try:
         return _closed_loop(c, trip, start, tensors)
-    except (Refused, CompileError):
+    except (Refused, CompileError):  # a value changes its rank, say, which single steps may
         if n_trips is None or n_trips > MAX_UNROLLED:
             raise
         c.host.reset(mark)
@@ -155,9 +157,11 @@ def _closed_loop(
     def finish(outputs: list[Node]) -> list[Node]:
         if len(outputs) < 1 + len(carried):
             c.refuse(f"its body gives {len(outputs)} results for {len(carried)} carried values")
+        # without a start the condition is not looked at
         again = c.const(True, bool_) if start is None else c.reshape(as_bool(c, outputs[0]), ())
         return [again, *(x for k, x in enumerate(outputs[1:]) if k not in same)]
 
+    # each time at least one more dimension becomes a symbol, so that this ends
     for _ in range(2 + sum(t.rank for t in types)):
         made = c.host.bodies([BodySpec(proto, (count.type, go.type, *types), bind, finish)])
         given = [n.type for n in made.graphs[0].outputs[1 : 1 + len(types)]]
@@ -167,16 +171,16 @@ def _closed_loop(
         types = wider
     graph = made.graphs[0]
     through = frozenset(k for k in range(len(types)) if graph.outputs[1 + k] is graph.inputs[2 + k])
-    if through and not same:
+    if through and not same:  # what no iteration changes comes in from outside, as what it is
         return _closed_loop(c, trip, start, carried, through, body)
-    counted = trips(c.emitter, graph, go, varying)
+    counted = trips(c.emitter, graph, go, varying)  # a condition like `i < n` is a trip count
     if counted is not None and c.emitter.values(count) is not None:
         most = c.dims(count, "the trip count")[0]
         count = c.dim_value(counted if most == FOREVER else expr.minimum(counted, most))
         go = c.const(True, bool_)
         graph = dataclasses.replace(graph, outputs=(go, *graph.outputs[1:]))
     always = _is_true(c, go) and (graph.outputs[0] is graph.inputs[1] or _is_true(c, graph.outputs[0]))
-    length: Dim = -1
+    length: Dim = -1  # how many rows are stacked: not known where a condition may end it
     if always and c.emitter.values(count) is not None:
         length = expr.maximum(c.dims(count, "the trip count")[0], 0)
     if length == FOREVER:
@@ -223,9 +227,10 @@ def _unrolled(c: Call, n_trips: int, start: Node | None, carried: Sequence[Value
         if start is not None:
             if not isinstance(again, Node):
                 c.refuse("its condition is not a tensor")
-            going = bool(c.number(again, "the loop's condition"))
+            going = bool(c.number(again, "the loop's condition"))  # known while importing, or it can't be unrolled
         step += 1
     if n_scanned > 0 and not scanned[0]:
+        # no trip: only what the rows would be like is wanted
         outputs = c.host.inline(graph, [c.const(0, i64), c.const(True, bool_), *values])
         shapes = [out for out in outputs[1 + len(values) :] if isinstance(out, Node)]
         return [*values, *(c.full(0, out.dtype, (0, *out.shape)) for out in shapes)]
@@ -258,6 +263,7 @@ def _scan(c: Call) -> Results:
 def _scanned(c: Call, states: Sequence[Node], sources: Sequence[Node]) -> list[Node]:
     graph, n_states, n_scanned = c.graph("body"), len(states), len(sources)
     axes = [c.axis(a, len(s.shape)) for a, s in zip(_flags(c, "scan_input_axes", n_scanned), sources, strict=True)]
+    # opset 8 has one attribute of directions
     backward = _flags(c, "scan_input_directions" if c.opset >= 9 else "directions", n_scanned)
     n_outputs = len(graph.output) - n_states
     out_axes, out_backward = _flags(c, "scan_output_axes", n_outputs), _flags(c, "scan_output_directions", n_outputs)

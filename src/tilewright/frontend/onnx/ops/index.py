@@ -187,6 +187,7 @@ def unique(c: Call, x: Node, axis: int | None, *, is_sorted: bool) -> list[Node]
         c.refuse(f"rows of {width} elements are not compared", f"at most {MAX_UNIQUE_WIDTH} are")
     flat = c.reshape(rows, (n, width))
     order = m.steps(n)
+    # stable sorts by one column after the other, the last first, leave rows in order
     for k in reversed(range(width)):
         column = c.reshape(c.slice_axis(flat, 1, k, k + 1), (n,))
         ranks = c.results(c(ops.sort, c(ops.gather, column, order, axis=0), axis=0))[1]
@@ -198,7 +199,7 @@ def unique(c: Call, x: Node, axis: int | None, *, is_sorted: bool) -> list[Node]
     count = places.shape[1]
     firsts = c(ops.gather, order, c.reshape(places, (count,)), axis=0)
     counts = c(ops.scatter_elements, c.full(0, i64, (count,)), kind, c.full(1, i64, (n,)), axis=0, reduction="add")
-    if not is_sorted:
+    if not is_sorted:  # kinds in the order in which each is first met
         firsts, by_place = c.results(c(ops.sort, firsts, axis=0))
         counts = c(ops.gather, counts, by_place, axis=0)
         ranks = c(ops.scatter_elements, c.full(0, i64, (count,)), by_place, m.steps(count), axis=0)

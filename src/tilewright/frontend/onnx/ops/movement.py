@@ -24,6 +24,7 @@ def _reshape(c: Call) -> Node:
     allow_zero = c.opset >= 14 and c.flag("allowzero")
     shape: list[Dim] = []
     free: int | None = None
+    # dimensions on both sides cancel, so that what is left for -1 is as simple as it can be
     rest_in: list[Dim] = list(x.shape)
     rest_out: list[Dim] = []
     for k, d in enumerate(wanted):
@@ -47,7 +48,7 @@ def _reshape(c: Call) -> Node:
     total, given = product(rest_in), product(rest_out)
     if free is not None:
         shape[free] = _inferred(c, total, given)
-        c.assume(expr.mod(total, given) * -1)
+        c.assume(expr.mod(total, given) * -1)  # it has to come out even
     else:
         c.assume_equal(total, given)
     return c.reshape(x, shape)
@@ -250,7 +251,7 @@ def _moving_slice(c: Call, x: Node, axes_node: Node | None, steps_node: Node | N
         c.refuse("starts, ends, axes and steps must have one entry per axis, and steps must not be 0")
     if sizes is None or any(s != 1 for s in steps):
         for bound, what in ((start, "the start of the slice"), (end, "the end of the slice")):
-            c.decided(bound, what)
+            c.decided(bound, what)  # a call's values may tell it
         bounds = zip(c.elements(start, "the start"), c.elements(end, "the end"), strict=True)
         for axis, (a, b), step in zip(axes, bounds, steps, strict=True):
             x = _slice_by_data(c, x, axis, _number(c, a), _number(c, b), step)

@@ -49,6 +49,7 @@ def _roi_align(c: Call) -> Node:
     mode = c.choice("mode", ("avg", "max"), "avg")
     bins = c.int_("output_height", 1), c.int_("output_width", 1)
     ratio = c.int_("sampling_ratio", 0)
+    # before, no attribute, and nothing moved by half an element
     default = "half_pixel" if c.opset >= 16 else "output_half_pixel"
     half = c.choice("coordinate_transformation_mode", ("half_pixel", "output_half_pixel"), default) == "half_pixel"
     corners = m.sub(m.mul(c.cast(rois, f32), c.float_("spatial_scale", 1.0)), 0.5 if half else 0.0)
@@ -56,7 +57,7 @@ def _roi_align(c: Call) -> Node:
     for k in range(2):
         start, end = m.row(corners, 1 - k), m.row(corners, 3 - k)
         length = m.sub(end, start)
-        length = length if half else m.max(length, 1.0)
+        length = length if half else m.max(length, 1.0)  # without the half regions have at least one element
         size = x.shape[2 + k]
         axes.append(
             _regular(c, start, length, size, bins[k], ratio)
@@ -92,6 +93,7 @@ def _by_length(c: Call, start: Node, length: Node, size: Dim, bins: int) -> _Sam
     regions = start.shape[0]
     length = m.div(length, float(bins))
     count = m.max(c(ops.ceil, length), 0.0)
+    # of no sample: anything but a division by 0
     step = c.reshape(m.where(m.gt(count, 0.0), m.div(length, m.max(count, 1.0)), 1.0), (regions, 1))
     first = m.add(c.reshape(start, (regions, 1)), m.mul(c.reshape(length, (regions, 1)), m.steps(bins, f32)))
 
@@ -131,7 +133,7 @@ def _sampled(c: Call, x: Node, batches: Node, axes: list[_Samples], mode: str) -
     def across(of: Node) -> Node:
         return c.reshape(of, (of.shape[0], 1, 1, *of.shape[1:]))
 
-    source = c.reshape(
+    source = c.reshape(  # batch, rows and columns are one axis: a tap is one gather for all channels
         c.cast(c.transpose(x, (1, 0, 2, 3)), f32), (x.shape[1], product((x.shape[0], x.shape[2], x.shape[3])))
     )
     start = c.reshape(c.cast(batches, i64), (*batches.shape, 1, 1, 1, 1))

@@ -72,6 +72,7 @@ def _resize(c: Call) -> Node:
     x = c.x(0)
     rank = len(x.shape)
     since_11 = c.opset >= 11
+    # opset 11 put `roi` before the scales
     scales_node, sizes_node = _operand(c, 2 if since_11 else 1), _operand(c, 3) if since_11 else None
     axes = c.axes(c.ints("axes", range(rank)), rank)
     crop = c.str_("coordinate_transformation_mode", "") == "tf_crop_and_resize"
@@ -81,12 +82,12 @@ def _resize(c: Call) -> Node:
         if len(ends) != 2 * len(axes):
             c.refuse(f"roi has {len(ends)} numbers for {len(axes)} axes")
         for k, axis in enumerate(axes):
-            roi[axis] = (ends[k], ends[k + len(axes)])
+            roi[axis] = (ends[k], ends[k + len(axes)])  # all starts, then all ends
     if scales_node is not None:
         scales = _scales_of(c, scales_node)
         if len(scales) != len(axes):
             c.refuse(f"{len(scales)} scales for {len(axes)} axes")
-        c.ignore("keep_aspect_ratio_policy")
+        c.ignore("keep_aspect_ratio_policy")  # which is about sizes
         spans = [roi[a][1] - roi[a][0] for a in axes]
         sizes = [_scaled(x.shape[a], s * span) for a, s, span in zip(axes, scales, spans, strict=True)]
         if not since_11 and c.str_("mode", "nearest") == "nearest":

@@ -82,10 +82,11 @@ def grid_sample(c: Call) -> Node:
     shape = x.shape[2:]
     taps = []
     for k, size in enumerate(shape):
+        # -1 and 1 are the centres of the outermost elements, or their outer edges
         low, high = (m.node(0.0, real), _size(c, size, real, -1.0)) if align else (
             m.node(-0.5, real), _size(c, size, real, -0.5)
         )  # fmt: skip
-        along = m.row(places, n_axes - 1 - k)
+        along = m.row(places, n_axes - 1 - k)  # a grid gives x before y
         scaled = m.mul(m.add(along, 1.0), 0.5)
         at = (
             m.mul(scaled, _size(c, size, real, -1.0)) if align else m.sub(m.mul(scaled, _size(c, size, real, 0.0)), 0.5)
@@ -190,6 +191,7 @@ def _deform_conv(c: Call) -> Node:
     taps = []
     for k in range(2):
         steps = np.arange(kernel[k]) * dilations[k] - pads[k]
+        # taps row by row, as the offsets have them
         base = np.repeat(steps, kernel[1]) if k == 0 else np.tile(steps, kernel[0])
         grid = m.mul(m.steps(out[k], real), float(strides[k]))
         along = c.reshape(grid, (out[0], 1) if k == 0 else (1, out[1]))

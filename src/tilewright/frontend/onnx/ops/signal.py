@@ -60,6 +60,7 @@ def fourier(c: Call, x: Node, n: Dim, *, inverse: bool, onesided: bool) -> Node:
     found = found[:1] if inverse and onesided else found
     if inverse:
         size = c.cast(c.dim_value(n), x.dtype)
+        # NumPy multiplies by the factor, which rounds otherwise
         found = [m.mul(p, m.div(1.0, size)) if in_order else m.div(p, size) for p in found]
     columns = [c.reshape(p, (*p.shape, 1)) for p in found]
     y = columns[0] if len(columns) == 1 else c(ops.concat, *columns, axis=axis + 1)
@@ -181,7 +182,7 @@ def _det(c: Call) -> Node:
         pivot_row = c(ops.gather_elements, x, place, axis=len(batch))
         pivot = c.reshape(c.slice_axis(pivot_row, len(batch) + 1, 0, 1), batch)
         swapped = m.ne(c.reshape(at, batch), c.const(0, i64))
-        total = m.mul(total, m.where(swapped, c(ops.neg, pivot), pivot))
+        total = m.mul(total, m.where(swapped, c(ops.neg, pivot), pivot))  # each exchange of rows turns the sign
         if size == 1:
             break
         first = c.slice_axis(x, len(batch), 0, 1)
@@ -189,6 +190,7 @@ def _det(c: Call) -> Node:
         rows = c.reshape(m.steps(size), (size, 1))
         is_pivot = m.eq(c.slice_axis(rows, 0, 1, size), c.reshape(at, (*batch, 1, 1)))
         rest = m.where(is_pivot, first, rest)  # the first row takes the pivot row's place
+        # a pivot of 0 has made the result 0: the rest must only not be NaN
         safe = m.where(m.eq(pivot, 0.0), 1.0, pivot)
         factor = m.div(c.slice_axis(rest, len(batch) + 1, 0, 1), c.reshape(safe, (*batch, 1, 1)))
         rest = m.sub(rest, m.mul(factor, pivot_row))

@@ -33,11 +33,13 @@ def _tf_idf(c: Call) -> Node:
     first = 0
     for length, (begin, end) in enumerate(zip(starts, [*starts[1:], len(pool)], strict=True), 1):
         grams = np.array(pool[begin:end], np.int64).reshape(-1, length)
+        # counted on also for lengths that are left out
         targets, first = columns[first : first + len(grams)], first + len(grams)
         if not least <= length <= most or not len(grams):
             continue
         if min(targets) < 0:
             c.refuse("ngram_indexes must not be negative")
+        # a single item has no gaps: each skip would count it again
         for skip in range(1 if length == 1 else max_skip + 1):
             reach = (length - 1) * (skip + 1)
             if isinstance(n_items, int) and n_items <= reach:
@@ -50,6 +52,7 @@ def _tf_idf(c: Call) -> Node:
             for s in same[1:]:
                 hits = m.both(hits, s)
             found = c(ops.reduce_sum, c.cast(hits, f32), axes=(1,), keepdims=False)
+            # several n-grams may share a column: a product adds their counts up
             spread = np.zeros((len(grams), n_columns), np.float32)
             spread[np.arange(len(grams)), targets] = 1
             total = m.add(total, c(ops.matmul, found, c.const(spread, f32)))

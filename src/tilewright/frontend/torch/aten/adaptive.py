@@ -69,6 +69,7 @@ def _adaptive_max(c: Call, x: Node, sizes: tuple[Dim, ...], outs: tuple[Dim, ...
     y = b(ops.reduce_max, windows, axes=(axis,), keepdims=False)
     if len(c.results) == 1:
         return reshape(b, y, c.shape)
+    # the first of equals: a place that is repeated gives the same index anyway
     best = b(ops.argmax, windows, axis=axis, keepdims=True)
     tables = b(ops.expand, b.const(table), shape=(*lead, *table.shape))
     index = b(ops.gather_elements, tables, best, axis=axis)

@@ -148,7 +148,7 @@ def _conv_of_symbolic_groups(
         window_size(size, k, s, p, d)
         for size, k, s, p, d in zip(x.shape[2:], kernel, strides, pads, dilations, strict=True)
     ]
-    taps = []
+    taps = []  # `conv` wants a number of groups: windows are cut out and multiplied as matrices
     for tap in itertools.product(*map(range, kernel)):
         taken = padded
         for axis in range(n):

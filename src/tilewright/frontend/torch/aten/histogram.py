@@ -64,7 +64,7 @@ def _counts(c: Call, points: Node, edges: Sequence[Node]) -> Node:
     total = 1
     for size in shape:
         total *= size
-    at = b(ops.where, inside, at, b.const(total, i64))
+    at = b(ops.where, inside, at, b.const(total, i64))  # a place behind the bins for what does not count
     weight = c.optional("weight", points.dtype)
     weight = b(ops.full, value=1.0, dtype=points.dtype, shape=(n,)) if weight is None else reshape(b, weight, (n,))
     found = b(ops.full, value=0.0, dtype=points.dtype, shape=(total + 1,))

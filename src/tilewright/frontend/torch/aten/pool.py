@@ -87,7 +87,7 @@ def _whole_mean(c: Call, x: Node, n: int) -> Node:
         start = np.arange(out) * stride - pad
         along = start[:, None] + np.arange(k)
         held = (along >= 0) & (along < size)
-        ends = np.minimum(start + k, size + pad)
+        ends = np.minimum(start + k, size + pad)  # what ceil_mode adds behind the padding never counts
         count = ends - start if c["count_include_pad"] else held.sum(1)
         n_rows, n_columns = places.shape[0] * out, places.shape[1] * k
         places = places[:, None, :, None] * size + np.clip(along, 0, max(size - 1, 0))[None, :, None, :]
@@ -98,6 +98,7 @@ def _whole_mean(c: Call, x: Node, n: int) -> Node:
         counts = np.full_like(counts, c["divisor_override"])
     flat = reshape(b, x, (*x.shape[:-n], math.prod(sizes)))
     windows = b(ops.gather, flat, b.const(places), axis=len(flat.shape) - 1)
+    # places outside were clamped to an element
     windows = b(ops.where, b.const(is_inside), windows, b.const(0, x.dtype))
     sums = b(ops.reduce_sum, windows, axes=(len(windows.shape) - 1,), keepdims=False)
     return reshape(b, b(ops.div, sums, b.const(np.where(counts == 0, 1, counts).astype(x.dtype.numpy))), c.shape)

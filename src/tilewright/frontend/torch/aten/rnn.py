@@ -89,7 +89,7 @@ def _layers(c: Call, cell: Cell, states: list[Node]) -> Result:
     for layer in range(c["num_layers"]):
         w, r, bias = _weights(c, cell, params[layer * per_layer : (layer + 1) * per_layer], hidden)
         first = [slice_axis(c.b, s, 0, layer * directions, directions) for s in states]
-        extra = {"linear_before_reset": True} if cell.op is ops.gru else {}
+        extra = {"linear_before_reset": True} if cell.op is ops.gru else {}  # PyTorch's reset gate works on the product
         node = c.b(
             cell.op, x, w, r, bias, *first, hidden=hidden, activations=cell.activations * directions,
             direction="bidirectional" if directions == 2 else "forward", **extra,
@@ -98,6 +98,7 @@ def _layers(c: Call, cell: Cell, states: list[Node]) -> Result:
         for found, state in zip(lasts, last, strict=True):
             found.append(cast(c.b, state, x.dtype))
         steps, _, batch, _ = y.shape
+        # both directions' features are the next layer's input
         x = reshape(c.b, transpose(c.b, y, (0, 2, 1, 3)), (steps, batch, directions * hidden))
     out = transpose(c.b, x, (1, 0, 2)) if c["batch_first"] else x
     return out, *(s[0] if len(s) == 1 else c.b(ops.concat, *s, axis=0) for s in lasts)

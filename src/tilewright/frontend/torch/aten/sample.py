@@ -185,7 +185,7 @@ def _fractional_max_pool(c: Call) -> Result:
     if 0 in sizes:
         return tuple(b(ops.full, value=0.0, dtype=t.dtype, shape=t.shape) for t in c.results if t is not None)
     lead, spatial, outs = x.shape[:2], sizes[2:], list(c["output_size"])
-    columns = [1, 0] if n == 2 else list(range(n))
+    columns = [1, 0] if n == 2 else list(range(n))  # PyTorch's samples are for x, y of images, but in order for volumes
     base: Node | None = None
     for axis, size in enumerate(spatial):
         starts = _window_starts(c, x, axis, columns[axis], size)
@@ -193,6 +193,7 @@ def _fractional_max_pool(c: Call) -> Result:
         starts = reshape(b, starts, (*lead, *(outs[k] if k == axis else 1 for k in range(n)), 1))
         base = starts if base is None else b(ops.add, base, starts)
     assert base is not None
+    # places of a window's elements, counted from its first
     inside = np.arange(math.prod(spatial)).reshape(spatial)[tuple(slice(k) for k in c["kernel_size"])].ravel()
     places = b(ops.add, base, b.const(inside.astype(np.int64)))
     windows = b(ops.gather_elements, reshape(b, x, (*lead, math.prod(spatial))),
@@ -234,7 +235,7 @@ def _segment_reduce(c: Call) -> Node:
         return expand(b, empty, c.shape)
     ends = b(ops.cumsum, given, axis=axis) if lengths is not None else slice_axis(b, given, axis, 1, n)
     place = expand(b, b(ops.iota, extent=x.shape[axis], dtype=i64), (*lead, x.shape[axis]))
-    owner = counted(b, ends, place, True)
+    owner = counted(b, ends, place, True)  # as many segments end at or before an element as come before its own
     if lengths is None:  # what lies before the first offset is nobody's
         is_before = b(ops.lt, place, slice_axis(b, given, axis, 0, 1))
         owner = b(ops.where, is_before, as_node(b, n, i64), owner)
@@ -272,7 +273,7 @@ def _embedding_bag(c: Call) -> Result:
         is_kept = b(ops.ne, indices, b.const(c["padding_idx"], i64))
         is_kept = reshape(b, is_kept, (rows.shape[0], 1))
         rows, kept = b(ops.where, is_kept, rows, start), cast(b, is_kept, weight.dtype)
-    step = _step(offsets)
+    step = _step(offsets)  # bags of one size are an axis: no scattering
     if step is not None and rows.shape[0] == n * step:
         bags, marks = (reshape(b, x, (n, step, x.shape[1])) for x in (rows, kept))
         found = b(ops.reduce_max if name == "amax" else ops.reduce_sum, bags, axes=(1,), keepdims=False)

@@ -102,15 +102,18 @@ def _incomplete_gamma(upper: bool) -> Convert:
         total = _until_settled(b, {"total": first, "term": first}, {"x": low_x, "a": low_a}, _series_step)
         high_a, high_x = b(ops.where, is_high, a, one), b(ops.where, is_high, x, _k(b, 3))
         d = b(ops.div, one, b(ops.add, b(ops.sub, high_x, high_a), one))
-        start = {"h": d, "c": expand(b, _k(b, 1e290), c.shape), "d": d}
+        start = {"h": d, "c": expand(b, _k(b, 1e290), c.shape), "d": d}  # Lentz begins with c infinite
         tail = _until_settled(b, start, {"x": high_x, "a": high_a}, _fraction_step)
         safe_a, safe_x = b(ops.where, usable, a, one), b(ops.where, usable, x, one)
         exponent = b(ops.sub, b(ops.mul, safe_a, b(ops.log, safe_x)), safe_x)
+        # x**a * exp(-x) / gamma(a), by logarithms, as each may overflow alone
         scale = b(ops.exp, b(ops.sub, exponent, b(ops.lgamma, safe_a)))
         found = b(ops.mul, scale, b(ops.where, is_low, total, tail))
         is_own = is_high if upper else is_low
+        # both functions add up to 1: the one that was not computed follows from the other
         found = b(ops.where, is_own, found, b(ops.sub, one, found))
         full, none = (zero, one) if upper else (one, zero)  # where x outgrows a, and the other way round
+        # a or x is 0 or infinite
         at_edge = b(ops.where, b(ops.logical_or, b(ops.eq, a, zero), b(ops.eq, x, infinity)), full, none)
         both = [b(ops.logical_and, b(ops.eq, a, v), b(ops.eq, x, v)) for v in (zero, infinity)]
         negative = b(ops.logical_not, b(ops.logical_and, b(ops.ge, a, zero), b(ops.ge, x, zero)))

@@ -43,7 +43,7 @@ def nonnegative_when(condition: Any, convert: Convert, range_of: Callable[[str],
     if kind not in _RELATIONS:
         raise Unsupported(f"the condition {condition}", "compare sizes by == != < <= > and >=")
     if len(condition.free_symbols) == 1 and _has_floats(condition):
-        found = _searched(condition, range_of)
+        found = _searched(condition, range_of)  # exact, rounding included; not so for several sizes
         if found is not None:
             (symbol,) = condition.free_symbols
             return _within(found, convert(symbol))
@@ -125,7 +125,7 @@ def _searched(condition: Any, range_of: Callable[[str], Range]) -> tuple[int, in
     least, most = range_of(symbol.name)
     end = min(MOST_SIZE if most is None else most, MOST_SIZE)
     wanted = _value(number, {})
-    if direction < 0:
+    if direction < 0:  # compared times -1, where the order is the other way
         kind = _MIRRORED[kind]
 
     def at_least(bound: Any, is_strict: bool) -> int:

@@ -89,6 +89,7 @@ def writes_of(graph: Any, ignored: frozenset[str]) -> Writes | None:
         if node.op != "call_function":
             return None
         if not name.startswith("aten."):
+            # a call that is not ATen's may do anything with a tensor that it gets
             if node.target is not operator.getitem and _is_tensor(node):
                 return None
             may_be_shared.update(root(x) for x in node.all_input_nodes)
@@ -97,11 +98,11 @@ def writes_of(graph: Any, ignored: frozenset[str]) -> Writes | None:
         elif is_in_place(node):
             target = node.args[0]
             at = root(target)
-            if at not in fresh or at in may_be_shared or _n_written(node) != 1:
+            if at not in fresh or at in may_be_shared or _n_written(node) != 1:  # another name may see the write
                 return None
             if (target is not at and _is_complex(at)) or _changes_shape_only(node):
                 return None
-            targets[node] = targets.get(target, target)
+            targets[node] = targets.get(target, target)  # what a call in place gives is its operand again
         elif functional_name(name) in UNDONE and root(node.args[0]) in fresh:
             bases[node] = targets.get(node.args[0], node.args[0])
         elif _may_alias(node):

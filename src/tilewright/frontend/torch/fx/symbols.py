@@ -210,15 +210,15 @@ class SymbolTable:
             for a in e.args[1:]:
                 result = _FUNCTIONS[kind](result, self._convert(a))
             return result
-        if kind == "ModularIndexing":
+        if kind == "ModularIndexing":  # Inductor's name for (base // divisor) % modulus
             base, divisor, modulus = (self._convert(a) for a in e.args)
             return mod(floordiv(base, divisor), modulus)
-        if kind in ("Identity", "ToInt"):
+        if kind in ("Identity", "ToInt"):  # of a whole number: itself
             return self._convert(e.args[0])
         found = rounded(e, self._convert)
         if found is not None:
             return found
-        return self._computed(e)
+        return self._computed(e)  # last: callers can work out what has no form here
 
     def _computed(self, e: Any) -> Sym:
         """A symbol for a size that callers work out."""
