@@ -14,6 +14,7 @@ from tilewright.core.compute import Buffer, Computation
 from tilewright.core.evaluate import evaluate_graph
 from tilewright.core.graph import Attrs, Builder, Graph, Pool
 from tilewright.core.types import TensorType
+from tilewright.target.target import Target
 
 TARGETS = ("native", "x86-64-v3", "x86-64")
 
@@ -91,5 +92,5 @@ def test_rows_of_which_groups_read_parts_lie_in_different_sets_of_a_cache(c_in, 
     x, w, y = (Buffer(name, types.f32, shape) for name, shape in zip("xwy", shapes, strict=True))
     attrs = {"strides": (1, 1), "pads": ((1, 1), (1, 1)), "dilations": (1, 1), "groups": groups}
     stages = ops.conv.compute((x, w), (y,), Attrs({**attrs, "layout": "NHWC", "out_dtype": None}))
-    (copy,) = normalize(Computation((x, w), (y,), stages), (w,)).temps
+    (copy,) = normalize(Computation((x, w), (y,), stages), Target.parse("x86-64"), (w,)).temps
     assert np.prod(copy.shape) == 8 * 8 * (c_in + 16 * is_apart)

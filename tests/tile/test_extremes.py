@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tile.kernels import SMALL, ZERO, F, softmax
+from tile.kernels import SMALL, WIDE, ZERO, F, softmax
 from tile.test_chain import attention
 from tilewright.choose.default import schedule_with_steps
 from tilewright.choose.normalize import normalize
@@ -20,7 +20,7 @@ ROWS, COLUMNS = 3, 5
 
 
 def of(computation):
-    return [s.reduction.op for s in normalize(computation).items if s.reduction]
+    return [s.reduction.op for s in normalize(computation, WIDE).items if s.reduction]
 
 
 @pytest.mark.parametrize(

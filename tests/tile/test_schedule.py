@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tile.kernels import ZERO, F, constants_of, convolution, elementwise, matmul, outputs, reduction, softmax
+from tile.kernels import WIDE, ZERO, F, constants_of, convolution, elementwise, matmul, outputs, reduction, softmax
 from tilewright.core.compute import (
     Buffer,
     Computation,
@@ -173,7 +173,7 @@ def test_compute_at_takes_the_hull_of_a_window():
     computation = convolution((1, 6, 6, 2), 3, (3, 3), 1, 1)
     from tilewright.choose.normalize import normalize
 
-    normal = normalize(computation)
+    normal = normalize(computation, WIDE)
     (pad,) = [b.name for b in normal.temps if "pad" in b.name]
     kernel = same(normal, ("compute_at", pad, "i1_1", "local"))
     (padded,) = [p.buffer for p in kernel.places if p.buffer.name == pad]

@@ -110,7 +110,7 @@ def _normal(
 ) -> tuple[Computation, list[Buffer]]:
     """The computation that steps are written for, and its inputs that are compile-time constants."""
     fixed = {b.name for b in computation.inputs if b in constants}
-    normal = normalize(computation, constants, machine.dots, machine.vector_bytes if machine.has_masks else 0)
+    normal = normalize(computation, machine, constants)
     return normal, [b for b in normal.inputs if b.name in fixed]
 
 

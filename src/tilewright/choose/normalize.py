@@ -42,13 +42,13 @@ from tilewright.core.compute import (
     walk,
 )
 from tilewright.core.expr import Dim, Sym, bounds, symbol_order, symbols
-from tilewright.target.dots import Dot
+from tilewright.target.target import Target
 from tilewright.tile.affine import coefficient, linear, stride_along
 
 MAX_INLINE_NODES = 400
 TABLE_NODES, REPEATED = 8, 8
-SAME_SETS, LINE = 1024, 64
-"""Bytes between rows of which few stay in a first-level cache beside each other; bytes by which they move apart."""
+FEW_SETS = 4
+"""Of a first-level cache: few of rows that fall into no more stay there beside each other."""
 CHEAP = ("add", "sub", "mul")
 MIN_JOINED_AXES = 3
 IDLE = 1.15
@@ -57,11 +57,8 @@ MAX_PERIOD = 640
 """Lanes after which a window's weights repeat: so many stand in memory for each tap."""
 
 
-def normalize(
-    computation: Computation, constants: Container[Buffer] = (), dots: Sequence[Dot] = (), vector_bytes: int = 0
-) -> Computation:
-    """All rewrites in order; ``dots`` are the dot products that the machine has, ``vector_bytes`` the size
-    of vectors whose lanes can be masked (0: it has none).
+def normalize(computation: Computation, machine: Target, constants: Container[Buffer] = ()) -> Computation:
+    """All rewrites in order.
 
     A computation with serial loops keeps its shape: only unit axes go.
     """
@@ -69,14 +66,14 @@ def normalize(
     if any(isinstance(x, Serial) for x in computation.items):
         return computation
     computation = inline(computation)
-    computation = relay_operands(order_reductions(computation, constants), constants, dots)
-    computation = drop_unit_axes(materialize_guards(computation, _transformed_products(computation)))
+    computation = relay_operands(order_reductions(computation, constants), constants, machine.dots)
+    computation = drop_unit_axes(materialize_guards(computation, machine, _transformed_products(computation)))
     stages = stages_of(computation)
     if any(transformed_to(s, stages, computation) for s in stages):
         return computation  # its rule walks tiles axis by axis
     rings = [ring_before(s, stages, computation) for s in stages]
-    if not any(rings) and not any(projection_before(s, stages, computation) for s in stages):
-        computation = join_columns(computation, constants, vector_bytes)
+    if machine.has_masks and not any(rings) and not any(projection_before(s, stages, computation) for s in stages):
+        computation = join_columns(computation, machine, constants)
     return free_maxima(collapse(computation, constants, {found[-1].out.name for found in rings if found}))
 
 
@@ -249,7 +246,7 @@ def _fills(maker: Stage) -> bool:
     return len(used) == len(set(used)) == len(maker.axes)
 
 
-def join_columns(computation: Computation, constants: Container[Buffer], vector_bytes: int) -> Computation:
+def join_columns(computation: Computation, machine: Target, constants: Container[Buffer]) -> Computation:
     """A window's columns and channels as one axis, where channels alone would leave too many lanes idle.
 
     Neighbours of the last column follow in memory, so vectors go on through it: 17 channels take 17 vectors for 16
@@ -258,7 +255,7 @@ def join_columns(computation: Computation, constants: Container[Buffer], vector_
     for k, s in enumerate(stages_of(computation)):
         if not is_window(s) or len(s.axes) < MIN_JOINED_AXES or s.reduction is None:
             continue
-        lanes = vector_bytes // s.out.dtype.n_bytes
+        lanes = machine.vector_bytes // s.out.dtype.n_bytes
         columns, channels = (a.extent for a in s.axes[-2:])
         if not isinstance(columns, int) or not isinstance(channels, int) or not lanes or columns * channels < lanes:
             continue
@@ -287,7 +284,7 @@ def _transformed_products(computation: Computation) -> set[int]:
     return {id(chain[PRODUCT]) for chain in chains if chain is not None}
 
 
-def materialize_guards(computation: Computation, kept: Container[int] = ()) -> Computation:
+def materialize_guards(computation: Computation, machine: Target, kept: Container[int] = ()) -> Computation:
     """``sum(select(inside(ih...), X[n, ih, iw, c], 0) * w)`` -> a padded copy of X, then ``sum(XP[n, ih+p, ...] * w)``.
 
     Guards in an inner loop multiply its code; the copy costs a few per cent. Not when: the guarded value has no single
@@ -300,7 +297,7 @@ def materialize_guards(computation: Computation, kept: Container[int] = ()) -> C
         is_fold = isinstance(item, Stage) and item.reduction is not None and bool(item.reduction.axes)
         if isinstance(item, Stage) and is_fold and not is_window(item) and id(item) not in kept:
             for select in _guarded(item):
-                made = _padded(item, select, len(temps))
+                made = _padded(item, select, machine, len(temps))
                 if made is not None:
                     stage, load = made
                     items.append(stage)
@@ -320,7 +317,7 @@ def _replaced(stage: Stage, old: Value, new: Value) -> Stage:
     return replace(stage, exprs=tuple(rewrite_value(v, lambda x: new if x == old else None) for v in stage.exprs))
 
 
-def _padded(stage: Stage, select: Select, serial: int) -> tuple[Stage, Load] | None:
+def _padded(stage: Stage, select: Select, machine: Target, serial: int) -> tuple[Stage, Load] | None:
     found = {x for x in walk(select) if isinstance(x, Load)}
     assert isinstance(select.cond, Inside)
     if len(found) != 1:
@@ -348,7 +345,7 @@ def _padded(stage: Stage, select: Select, serial: int) -> tuple[Stage, Load] | N
     inner = rewrite_value(select.a, lambda x: Load(x.buffer, at) if isinstance(x, Load) else None)
     value = Select(Inside(tuple(g for g in guards if g is not None)), inner, select.b)
     name = f"{load.buffer.name}_pad{serial}"
-    temp = Buffer(name, select.dtype, _apart(stage, load, [a.extent for a in axes]))
+    temp = Buffer(name, select.dtype, _apart(stage, load, machine, [a.extent for a in axes]))
     if len(own) != len(axes):
         return None
     copy = Stage((temp,), tuple(axes), tuple(a.sym for a in axes), (value,))
@@ -356,7 +353,7 @@ def _padded(stage: Stage, select: Select, serial: int) -> tuple[Stage, Load] | N
     return copy, Load(temp, index)
 
 
-def _apart(stage: Stage, load: Load, shape: list[Dim]) -> tuple[Dim, ...]:
+def _apart(stage: Stage, load: Load, machine: Target, shape: list[Dim]) -> tuple[Dim, ...]:
     """The shape of a copy whose rows don't fall into few sets of a cache, where groups of channels read parts of them.
 
     A part of a row is a line or so: at steps of 2 KiB, 24 of them fill what two sets of a first-level cache hold.
@@ -364,8 +361,8 @@ def _apart(stage: Stage, load: Load, shape: list[Dim]) -> tuple[Dim, ...]:
     *outer, last = shape
     reduced = {a.sym for a in stage.reduction.axes} if stage.reduction else set()
     is_part = bool(outer) and not isinstance(load.index[-1], Value) and not symbols(load.index[-1]) <= reduced
-    if is_part and isinstance(last, int) and last * load.dtype.n_bytes % SAME_SETS == 0:
-        last += LINE // load.dtype.n_bytes
+    if is_part and isinstance(last, int) and last * load.dtype.n_bytes % (machine.set_span // FEW_SETS) == 0:
+        last += machine.line(load.dtype)
     return (*outer, last)
 
 

@@ -29,8 +29,6 @@ MAX_IDLE = 0.2
 MIN_PANELS, MIN_STEPS, MAX_ROWS = 4, 4, 3
 MIN_BYTES = 1 << 17
 """Of recurrent weights: fewer are read from the first-level cache for the most part."""
-SLOW = 16
-"""f32 that a core multiplies in a cycle: as many as it reads from the second-level cache."""
 FEW_CORES = 2
 """So many threads that read their parts of the weights from a far cache take as long as one that reads half of all."""
 SHARED_BYTES = 1 << 19
@@ -44,10 +42,10 @@ class ScanPanels(Pass):
     ``docs/choices.md`` ("Recurrent scans") says what it is worth. It does not fire on scans that are not plain
     (``scans``), on fewer than ``MIN_BYTES`` of weights or more than ``MAX_ROWS`` sequences, on sizes whose panels would
     be ``MAX_IDLE`` zeros, and, with several of ``n_cores``, on scans without others to run beside that are worth
-    sharing. Units of zeros may fill up the last panel (``scan_pads``). A core that
-    multiplies no more than ``SLOW`` f32 in a cycle, or several sequences, works as long as the second-level cache
-    takes to read: then weights must come from beyond that. ``lanes`` is the number of f32 in a vector, ``multiplies``
-    what a core multiplies in a cycle, ``registers`` how many vectors it keeps.
+    sharing. Units of zeros may fill up the last panel (``scan_pads``). A core that ``multiplies`` no more f32 in a
+    cycle than it ``reads`` from its second-level cache, or several sequences, works as long as that cache takes to
+    read: then weights must come from beyond it. ``lanes`` is the number of f32 in a vector, ``registers`` how many
+    vectors a core keeps.
     """
 
     name: ClassVar[str] = "scan-panels"
@@ -56,13 +54,15 @@ class ScanPanels(Pass):
     multiplies: int = 32
     l2_bytes: int = 1 << 20
     registers: int = 32
+    reads: float = 16.0
 
     @staticmethod
     def on(target: Target) -> ScanPanels:
         """The pass for a machine."""
         return ScanPanels(
-            target.lanes(f32), target.n_cores, target.multiplies, target.l2_bytes, target.n_vector_registers
-        )
+            target.lanes(f32), target.n_cores, target.multiplies, target.l2_bytes, target.n_vector_registers,
+            target.l2_bytes_per_cycle / f32.n_bytes,
+        )  # fmt: skip
 
     def run(self, graph: Graph, journal: Journal | None = None) -> Graph:
         level: dict[Node, int] = {}
@@ -103,7 +103,7 @@ class ScanPanels(Pass):
         """Hidden units of a panel, or 0 where the scan stays as it is: the fewest that keep lanes and chains busy."""
         weights, (n_steps, n_rows, _) = recurrent_weights(scan), scan.inputs[0].shape
         hidden, columns = weights.shape
-        is_slow = self.multiplies <= SLOW
+        is_slow = self.multiplies <= self.reads
         if not isinstance(n_rows, int) or not 1 <= n_rows <= (1 if is_slow else MAX_ROWS):
             return 0
         if weights.nbytes < (self.l2_bytes if is_slow or n_rows > 1 else MIN_BYTES):
