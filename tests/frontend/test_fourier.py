@@ -141,7 +141,7 @@ def test_transforms_of_planes_move_pairs_whole() -> None:
 def test_a_pass_computes_all_results_of_a_vector_together() -> None:
     """Each element is loaded once for all the results that it is part of."""
     pool = Pool()
-    x = pool.input("x", TensorType(f32, (1, 8, 1, 2, 64)))
+    x = pool.input("x", TensorType(f32, (1, 8, 1, 1, 2, 64)))
     (y,) = pool.results(pool.add(ops.fourier_pass, [x], ops.fourier_pass.complete_attrs({"n": 8, "sign": -1})))
     graph = Graph("g", pool, (x,), (y,), ("y",))
     text = "\n".join(texts.kernel_texts(graph, Options(target="x86-64-v4"), "asm", "fourier"))

@@ -1,7 +1,7 @@
 """Fourier transforms along the last axis, of a known length as products with small matrices or as NumPy's sums.
 
 In: pairs. Out: pairs, unscaled. Not its business: axes and scaling (``torch.aten.fft``, ``onnx.ops.signal``), lengths
-that a call decides (``fourier_symbolic``), passes over small factors (``fourier_passes``).
+that a call decides (``fourier_symbolic``), lengths of small factors (``ops.fourier``).
 
 ``transform``: a length ``n = n1 * n2`` goes in two steps (Cooley and Tukey 1965): with ``j = j1*n2 + j2`` and
 ``k = k1 + n1*k2``, products with the ``n1 x n1`` matrix over ``j1``, a twist by ``exp(-2 pi i j2 k1 / n)``, and the
@@ -24,8 +24,9 @@ from tilewright.core.expr import Dim, floordiv
 from tilewright.core.graph import Builder, Node
 from tilewright.core.types import Array
 from tilewright.core.types import product as product_of
-from tilewright.frontend import fourier_passes, fourier_symbolic
-from tilewright.frontend.complex_pairs import Pair
+from tilewright.frontend import fourier_symbolic
+from tilewright.frontend.complex_pairs import Pair, from_parts, join_parts
+from tilewright.ops.fourier import fits, fits_real
 
 DIRECT = 32
 LARGEST_MATRIX = 768
@@ -37,8 +38,8 @@ def transform(b: Builder, x: Pair, sign: int) -> Pair:
     n = x.shape[-1]
     if not isinstance(n, int):
         return fourier_symbolic.transform(b, x, sign)
-    if fourier_passes.fits(n, product_of(x.shape[:-1])):
-        return fourier_passes.complex_transform(b, x, sign)
+    if fits(n, product_of(x.shape[:-1])):
+        return from_parts(b, b(ops.fourier, join_parts(b, x), n=n, sign=sign))
     n1 = _factor(n)
     if n1 == n:
         return _by_chirp(b, x, n, sign) if n > LARGEST_MATRIX else _times(b, x, *_matrix(n, sign))
@@ -58,8 +59,8 @@ def transform(b: Builder, x: Pair, sign: int) -> Pair:
 def transform_of_real(b: Builder, x: Node, sign: int) -> Pair:
     """The first half, ``n // 2 + 1`` elements, of the transform of a real node's last axis."""
     n, outer = x.shape[-1], x.shape[:-1]
-    if isinstance(n, int) and fourier_passes.fits_real(n, product_of(outer)):
-        return fourier_passes.transform_of_real(b, x, sign)
+    if isinstance(n, int) and fits_real(n, product_of(outer)):
+        return from_parts(b, b(ops.fourier, x, n=n, sign=sign, form="real"))
     made = transform(b, Pair(x, b(ops.full, value=0.0, dtype=x.dtype, shape=x.shape)), sign)
     return Pair(*(_first(b, part, floordiv(n, 2) + 1) for part in (made.re, made.im)))
 
@@ -67,8 +68,8 @@ def transform_of_real(b: Builder, x: Node, sign: int) -> Pair:
 def transform_to_real(b: Builder, x: Pair, n: Dim, sign: int) -> Node:
     """The real signals of length ``n`` of whose transforms ``x`` is the first half."""
     half = Pair(*(_first(b, part, floordiv(n, 2) + 1) for part in (x.re, x.im)))
-    if isinstance(n, int) and fourier_passes.fits_real(n, product_of(x.shape[:-1])):
-        return fourier_passes.transform_to_real(b, half, n, sign)
+    if isinstance(n, int) and fits_real(n, product_of(x.shape[:-1])):
+        return b(ops.fourier, join_parts(b, half), n=n, sign=sign, form="hermitian")
     return transform(b, mirrored(b, half, n), sign).re
 
 
@@ -76,7 +77,14 @@ def mirrored(b: Builder, half: Pair, n: Dim) -> Pair:
     """All ``n`` elements of a Hermitian signal of which the first half is given."""
     if not isinstance(n, int):
         return fourier_symbolic.mirrored(b, half, n)
-    return Pair(*(fourier_passes.mirrored(b, part, n, k) for k, part in enumerate((half.re, half.im))))
+    others = (n - 1) // 2
+    if others == 0:
+        return Pair(*(_first(b, part, n) for part in (half.re, half.im)))
+    axis, ones = len(half.shape) - 1, (1,) * len(half.shape)
+    starts, stops = (*(0,) * axis, 1), (*half.shape[:-1], 1 + others)
+    tails = (b(ops.slice, part, starts=starts, stops=stops, steps=ones) for part in (half.re, half.im))
+    re, im = (b(ops.reverse, tail, axes=(axis,)) for tail in tails)
+    return Pair(b(ops.concat, half.re, re, axis=axis), b(ops.concat, half.im, b(ops.neg, im), axis=axis))
 
 
 def _first(b: Builder, x: Node, count: Dim) -> Node:

@@ -13,6 +13,7 @@ from tilewright.graph.canonical.fold import FoldConstants
 from tilewright.graph.decompose import Decompose
 from tilewright.graph.forms.affine import FoldAffine
 from tilewright.graph.forms.ahead import ProjectAhead
+from tilewright.graph.forms.fourier import FourierBlocks
 from tilewright.graph.forms.hoist import HoistArithmetic
 from tilewright.graph.forms.layout import Layout
 from tilewright.graph.forms.merge import MergeMatmuls
@@ -38,6 +39,7 @@ PASSES: tuple[type[Pass], ...] = (
     FoldAffine,
     UnscaleWeights,
     Ordering,
+    FourierBlocks,
     Decompose,
     SeparateWindows,
     FewTaps,
@@ -81,6 +83,7 @@ def passes_for(
         UnscaleWeights(),  # weights that would be made in each call
         FoldConstants(),  # the biases that it summed
         Ordering(),  # algorithms of sorts
+        *((FourierBlocks(target),) if target is not None else ()),
         Decompose((*keep, *LAID_OUT)),  # all but those that have a better kernel
         Canonicalize(),
         FoldConstants(),

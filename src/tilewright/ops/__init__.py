@@ -91,7 +91,8 @@ from tilewright.ops.elementwise import (
     trunc,
     where,
 )
-from tilewright.ops.fourier import fourier_pass
+from tilewright.ops.fourier import fourier
+from tilewright.ops.fourier_pass import fourier_pass
 from tilewright.ops.grouped import grouped_matmul
 from tilewright.ops.index import dynamic_slice, gather, gather_elements, gather_nd, one_hot
 from tilewright.ops.ldl import ldl, solve_ldl
@@ -203,7 +204,7 @@ ALL: tuple[OpDef, ...] = (
     matmul, einsum, grouped_matmul, conv, conv_transpose, winograd_conv, max_pool, avg_pool, max_pool_indices,
     # linear algebra
     cholesky, lu, pivot_order, solve_triangular, geqrf, reflect, orthogonal, eigh, eigvalsh, svd, svdvals, ldl,
-    solve_ldl, fourier_pass,
+    solve_ldl, fourier, fourier_pass,
     # normalisation, softmax, attention
     batch_norm, layer_norm, rms_norm, group_norm, instance_norm, lrn, l2_normalize, softmax, log_softmax, attention,
     rotary,

@@ -2,7 +2,7 @@
 
 In: values of the elements. Out: values of the transform's elements, unscaled. A part that is known to be zero is None,
 so that of real operands nothing is computed that is zero, and of results that are real nothing imaginary.
-Not its business: which element lies where (``ops.fourier``).
+Not its business: which element lies where (``ops.fourier_pass``).
 
 A length ``r1 * r2`` goes in two steps as in ``frontend.fourier``. A prime ``p`` sums pairs ``x[k], x[p - k]``, whose
 cosines are equal and whose sines are opposite: ``(p - 1)**2`` products instead of four times as many.

@@ -1,162 +1,379 @@
-"""One pass of a fast Fourier transform: many small transforms of elements that lie apart, and their turns.
+"""Fourier transforms of the last axis, of a known length without large prime factors, in passes of small ones.
 
-In: an array of the five axes below, and a table of complex factors. Out: the same, in an order of axes that the next
-pass reads. Not its business: the passes of a length and their tables (``frontend.fourier``).
+In: the type, arrays or nodes of signals. Out: the op's type rule, NumPy meaning and passes. Not its business: other
+lengths (``frontend.fourier``), what a pass computes (``ops.fourier_pass``).
 
-The axes, each called by a letter: ``r``, the elements of one small transform and then its results; ``c``, real and
-imaginary part (1 long where all is real); ``a``, ``m`` and ``s``: transforms beside each other, of which ``s`` is
-always last and makes vectors.
+Every pass takes ``r`` elements that lie apart, and neighbours of all of them are lanes of vectors. After Stockham, a
+pass puts its ``r`` results in front of those neighbours, so that the last pass leaves everything in order. Two forms:
+
+* by batch: blocks of signals are turned over, ``[n, 2, block]``, those of a block are the lanes, and all is turned
+  back at the end. ``r`` elements lie a power of two apart, in the same few sets of a cache: where both parts of a
+  number are one line, and a vector takes it whole, no line has to stay until it is read again;
+* by rows: ``n = n1 * n2``, and neighbours along ``n2`` are lanes for the passes over ``n1``; after one transposition
+  those along ``n1`` are for the passes over ``n2`` (the four steps of Gentleman and Sande 1966).
+
+Of real signals the first pass makes only the first half of its results, and the rest of the work has half the size;
+towards real signals all runs backwards.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
+from functools import cache
 
 import numpy as np
 
 from tilewright.core import types
-from tilewright.core.compute import Buffer, Const, Inside, Load, Select, Stage, Value
-from tilewright.core.diag import OpError
-from tilewright.core.expr import Dim, Sym, is_nonneg
-from tilewright.core.graph import Attrs
+from tilewright.core.compute import Buffer, Const, Fma, Load, Value, walk
+from tilewright.core.expr import Dim
+from tilewright.core.graph import Attrs, Builder, Node
 from tilewright.core.opdef import AttrDef, OpDef, Sample
-from tilewright.core.types import Array, TensorType
-from tilewright.ops.butterflies import Number, Part, to_real, transformed
-from tilewright.ops.common import axis_over, check, check_dtype, check_equal_dtypes, check_rank
+from tilewright.core.types import Array, TensorType, product
+from tilewright.ops.butterflies import Number, transformed
+from tilewright.ops.common import check, check_dtype, check_rank
+from tilewright.ops.elementwise import mul
+from tilewright.ops.fourier_pass import FORMS, fourier_pass
+from tilewright.ops.movement import concat, reshape, reverse, transpose
 from tilewright.ops.rules import Types
+from tilewright.ops.window import slice_
 
-AXES = "armcs"
-FORMS = ("complex", "real", "hermitian")
+LARGEST_RADIX = 16
+"""Its elements and results, two parts each, fill the 32 registers that wide vectors have."""
+LARGEST_PRIME = 13
+MOVED = 2.0
+"""What reading or writing a part of an element costs, in additions."""
+FEWEST_LANES = 8
+BLOCK = 16
+"""Signals side by side where nothing is known of a machine: f32 numbers of a cache line."""
 
 
-def sides(n: int, form: str) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Elements and parts that a small transform of ``n`` reads, and those that it writes."""
-    half = n // 2 + 1
-    return {
-        "complex": ((n, 2), (n, 2)), "real": ((n, 1), (half, 2)), "hermitian": ((half, 2), (n, 1)),
-    }[form]  # fmt: skip
+def fits(n: int, batch: Dim) -> bool:
+    """Is there a form in passes for a batch of signals of length ``n``?"""
+    return n > 1 and radices(n) is not None and (_is_by_batch(batch) or _halves(n) is not None)
 
 
-def turned_rows(n: int, form: str) -> int:
-    """How many elements of a small transform a table may turn: those on the side that is complex."""
-    return n if form == "complex" else n // 2 + 1
+def fits_real(n: int, batch: Dim) -> bool:
+    """Likewise for real signals, or to them."""
+    return fits(n, batch) and bool(_real_radices(n, _is_by_batch(batch)))
+
+
+# --- the op ---------------------------------------------------------------------------------------------------------
 
 
 def _infer(ts: Types, a: Attrs) -> TensorType:
-    x, *turns = ts
-    check_equal_dtypes(ts)
+    (x,) = ts
     check_dtype(x, (types.f32, types.f64))
-    check_rank(x, 5, most=5)
-    check(a.form in FORMS and a.n > 0, lambda: f"{a.form} transforms of {a.n} are not among {', '.join(FORMS)}")
-    for name in ("reads", "writes"):
-        check(
-            sorted(a[name]) == sorted(AXES) and a[name][-1] == "s",
-            lambda: f"{name} is {a[name]!r}, which is no order of {AXES!r} that ends with s",  # noqa: B023
-        )
-    (n_in, c_in), (n_out, c_out) = sides(a.n, a.form)
-    size = dict(zip(a.reads, x.shape, strict=True))
-    check(size["r"] == n_in and size["c"] == c_in, lambda: f"{x} has no {n_in} elements of {c_in} parts")
-    if len(turns) > 1:
-        raise OpError(f"takes one table of turns, not {len(turns)}")
-    for t in turns:
-        rows = turned_rows(a.n, a.form)
-        check(
-            t.rank == 4
-            and t.shape[0] in (rows, rows - 1)
-            and t.shape[1] in (1, size["m"])
-            and t.shape[2] == 2
-            and t.shape[3] in (1, size["s"]),
-            lambda: f"the turns {t} are not for {rows} x {size['m']} x 2 x {size['s']}",  # noqa: B023
-        )
-    size |= {"r": n_out, "c": c_out}
-    return x.with_shape(tuple(size[axis] for axis in a.writes))
+    check(a.form in FORMS, lambda: f"form {a.form!r} is not among {', '.join(FORMS)}")
+    check(abs(a.sign) == 1, lambda: f"the exponent's sign is 1 or -1, not {a.sign}")
+    check(a.block > 0, lambda: f"blocks of {a.block} signals")
+    check_rank(x, 1 if a.form == "real" else 2)
+    read, written = _ends(a.n, a.form)
+    check(x.shape[x.rank - len(read) :] == read, lambda: f"{x} does not end with {read}")
+    outer = x.shape[: x.rank - len(read)]
+    fit = (fits if a.form == "complex" else fits_real)(a.n, product(outer))
+    check(fit, lambda: f"{product(outer)} signals of {a.n} elements have no form in passes")
+    return x.with_shape((*outer, *written))
+
+
+def _ends(n: int, form: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The last axes that are read and written."""
+    whole, half = (n, 2), (n // 2 + 1, 2)
+    return {"complex": (whole, whole), "real": ((n,), half), "hermitian": (half, (n,))}[form]
 
 
 def _reference(xs: Sequence[Array], a: Attrs) -> Array:
-    x = np.transpose(xs[0], [a.reads.index(axis) for axis in AXES]).astype(np.float64)
-    turns: Array = np.ones(1)
-    if len(xs) > 1:
-        turns = xs[1][:, :, 0] + 1j * xs[1][:, :, 1].astype(np.float64)
-        first = np.ones((turned_rows(a.n, a.form) - len(turns), *turns.shape[1:]))
-        turns = np.concatenate([first, turns])
-    z = x[:, :, :, 0] + (1j * x[:, :, :, 1] if a.form != "real" else 0)  # a r m s
+    x = xs[0].astype(np.float64)
+    if a.form != "real":
+        x = x[..., 0] + 1j * x[..., 1]
     if a.form == "hermitian":
-        z = z * turns
-        made = np.fft.irfft(z if a.sign > 0 else z.conj(), a.n, axis=1) * a.n
-        y = made[:, :, :, None]
+        return np.asarray(np.fft.irfft(x if a.sign > 0 else x.conj(), a.n) * a.n).astype(xs[0].dtype)
+    made = np.fft.fft(x if a.sign < 0 else x.conj())[..., : _ends(a.n, a.form)[1][0]]
+    made = made if a.sign < 0 else made.conj()
+    return np.stack([made.real, made.imag], -1).astype(xs[0].dtype)
+
+
+def _decompose(b: Builder, xs: tuple[Node, ...], a: Attrs) -> Node:
+    (x,), n = xs, a.n
+    read, written = _ends(n, a.form)
+    outer = x.shape[: len(x.shape) - len(read)]
+    batch = product(outer)
+    flat = b(reshape, x, shape=(batch, *read))
+    if _is_by_batch(batch):
+        is_whole = isinstance(batch, int) and batch % a.block == 0
+        blocks, lanes = (batch // a.block, a.block) if is_whole else (1, batch)
+        made = _BY_BATCH[a.form](b, b(reshape, flat, shape=(blocks, lanes, *read)), n, a.sign, is_whole)
     else:
-        angle = a.sign * 2j * np.pi * np.outer(np.arange(sides(a.n, a.form)[1][0]), np.arange(a.n)) / a.n
-        made = np.einsum("kj,ajms->akms", np.exp(angle), z) * turns
-        y = np.stack([made.real, made.imag], 3)
-    return np.transpose(y, [AXES.index(axis) for axis in a.writes]).astype(xs[0].dtype)
-
-
-def _kernel(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs) -> list[Stage]:
-    (x, *tables), (out,) = ins, outs
-    axes = {letter: axis_over(d, letter) for letter, d in zip(a.writes, out.shape, strict=True)}
-    at = {letter: axis.sym for letter, axis in axes.items()}
-
-    def turn(k: int, v: Number) -> Number:
-        for table in tables:
-            n_rows, n_m, _, n_s = table.shape
-            row = k - turned_rows(a.n, a.form) + n_rows
-            if is_nonneg(row):
-                m, s = 0 if n_m == 1 else at["m"], 0 if n_s == 1 else at["s"]
-                v = v.times(Load(table, (row, m, 0, s)), Load(table, (row, m, 1, s)))
-        return v
-
-    def element(k: int) -> Number:
-        parts: list[Part] = [None, None]
-        for c in range(n_parts):
-            index: dict[str, Dim] = {**at, "r": k, "c": c}
-            parts[c] = Load(x, tuple(index[letter] for letter in a.reads))
-        return Number(*parts)
-
-    (n_in, n_parts), (n_out, c_out) = sides(a.n, a.form)
-    given = [element(k) for k in range(n_in)]
-    if a.form == "hermitian":
-        made = to_real([turn(k, v) for k, v in enumerate(given)], a.n, a.sign)
-    else:
-        made = [turn(k, v) for k, v in enumerate(transformed(given, a.sign))]
-    zero: Value = Const(0, out.dtype)
-    columns = [[v or zero for v in (made[k].re, made[k].im)][:c_out] for k in range(n_out)]
-    chosen = one_of(at["r"], [one_of(at["c"], parts) for parts in columns])
-    return [Stage((out,), tuple(axes.values()), tuple(at.values()), (chosen,))]
-
-
-def one_of(at: Sym, values: Sequence[Value]) -> Value:
-    """``values[at]``; decided when the code is made, where ``at`` is a number then."""
-    chosen = values[-1]
-    for k in reversed(range(len(values) - 1)):
-        chosen = Select(Inside((k - at,)), values[k], chosen)
-    return chosen
+        made = _BY_ROWS[a.form](b, flat, n, a.sign)
+    return b(reshape, made, shape=(*outer, *written))
 
 
 def _samples(rng: np.random.Generator) -> Iterator[Sample]:
     for form in FORMS:
-        for n in (1, 2, 3, 4, 6, 7, 8, 15, 16):
-            (n_in, c_in), _ = sides(n, form)
-            size = {"a": 2, "r": n_in, "m": 3, "c": c_in, "s": 5}
-            for reads, writes, sign, wide in (("armcs", "amcrs", -1, (3, 1)), ("acrms", "armcs", 1, (1, 5))):
-                x = rng.standard_normal([size[axis] for axis in reads])
-                m, s = wide
-                turns = rng.standard_normal((turned_rows(n, form) - (m == 3), m, 2, s))
-                yield Sample((x, turns), {"n": n, "sign": sign, "form": form, "reads": reads, "writes": writes})
-    yield Sample((rng.standard_normal((1, 4, 1, 2, 20)).astype(np.float32),), {"n": 4, "sign": -1})
+        for batch, n in ((8, 6), (16, 35), (24, 64), (1, 128), (2, 240)):
+            if form == "complex" or fits_real(n, batch):
+                x = rng.standard_normal((batch, *_ends(n, form)[0]))
+                yield Sample((x,), {"n": n, "sign": -1 if batch % 3 else 1, "form": form, "block": 8})
+    yield Sample((rng.standard_normal((2, 8, 12, 2)).astype(np.float32),), {"n": 12, "sign": 1})
 
 
-fourier_pass = OpDef(
-    "fourier_pass",
-    ("x", "*turns"),
+fourier = OpDef(
+    "fourier",
+    ("x",),
     {
         "n": AttrDef("int"), "sign": AttrDef("int"), "form": AttrDef("str", "complex"),
-        "reads": AttrDef("str", AXES), "writes": AttrDef("str", AXES),
+        "block": AttrDef("int", BLOCK),
     },
     _infer,
     _reference,
-    kernel=_kernel,
+    decompose=_decompose,
     samples=_samples,
-    doc="Small transforms along r, unscaled, of complex numbers (in parts along c), of real ones (the first half of "
-    "the results) or to real ones (from that half). Complex results, and what becomes real, are multiplied by turns[r, "
-    "m, c, s], of all r or of all but the first.",
+    doc="Fourier transforms of length n along the last axis, unscaled, with an exponent of that sign: of complex "
+    "numbers in pairs along an axis behind it; of real ones, the first n // 2 + 1 results; or to real ones, from "
+    "these. ``block`` is how many signals of a large batch lie side by side meanwhile.",
 )  # fmt: skip
+
+
+# --- by batch: [blocks, lanes, ..] ----------------------------------------------------------------------------------
+
+
+def _complex_by_batch(b: Builder, x: Node, n: int, sign: int, is_whole: bool) -> Node:
+    blocks, lanes = x.shape[:2]
+    y = b(reshape, b(transpose, x, perm=(0, 2, 3, 1)), shape=(blocks, n, 1, 1, 2, lanes))
+    y = _columns(b, y, "armbcs", n, sign, in_pairs=is_whole)
+    shape, back = ((blocks, n, 2, lanes), (0, 3, 1, 2)) if is_whole else ((blocks, 2, n, lanes), (0, 3, 2, 1))
+    return b(transpose, b(reshape, y, shape=shape), perm=back)
+
+
+def _real_by_batch(b: Builder, x: Node, n: int, sign: int, is_whole: bool) -> Node:
+    blocks, lanes = x.shape[:2]
+    r = _real_radix(n, by_batch=True)
+    rest, half = n // r, r // 2 + 1
+    y = b(reshape, b(transpose, x, perm=(0, 2, 1)), shape=(blocks, r, rest, 1, 1, lanes))
+    turns = _turns(b, y, sign, half, rest, n, "m")
+    y = _pass(b, y, r, sign, "real", "armbcs", "amrbcs" if is_whole else "acmrbs", turns)
+    y = _along(b, y, rest, half, lanes, sign, is_whole)
+    if not is_whole:
+        y = b(transpose, y, perm=(0, 2, 3, 1, 4))
+    return b(transpose, _cut(b, _unfolded(b, y, r, 1), 1, 0, n // 2 + 1), perm=(0, 3, 1, 2))
+
+
+def _hermitian_by_batch(b: Builder, x: Node, n: int, sign: int, is_whole: bool) -> Node:
+    blocks, lanes = x.shape[:2]
+    r = _real_radix(n, by_batch=True)
+    rest, half = n // r, r // 2 + 1
+    y = _whole(b, b(transpose, x, perm=(0, 2, 3, 1)), n, 1, 2)
+    # of every r neighbours the upper ones are conjugates of lower ones, which the last pass does without
+    y = _cut(b, b(reshape, y, shape=(blocks, rest, r, 2, lanes)), 2, 0, half)
+    if not is_whole:  # the half of r becomes neighbours, as lanes are
+        y = b(transpose, y, perm=(0, 3, 1, 2, 4))
+    y = _along(b, y, rest, half, lanes, sign, is_whole)
+    shape = (blocks, rest, half, 1, 2, lanes) if is_whole else (blocks, 2, rest, half, 1, lanes)
+    turns = _turns(b, y, sign, half, rest, n, "m")
+    reads = "amrbcs" if is_whole else "acmrbs"
+    y = _pass(b, b(reshape, y, shape=shape), r, sign, "hermitian", reads, "armbcs", turns)
+    return b(transpose, b(reshape, y, shape=(blocks, n, lanes)), perm=(0, 2, 1))
+
+
+def _along(b: Builder, x: Node, n: int, beside: int, lanes: Dim, sign: int, is_whole: bool) -> Node:
+    """Transforms of ``[blocks, n, beside, 2, lanes]``; of a ragged batch ``[blocks, 2, n, beside, lanes]``.
+
+    Vectors of a ragged batch go on from one row into the next: there rows become longer with every pass.
+    """
+    blocks = x.shape[0]
+    shape: tuple[Dim, ...] = (blocks, n, 1, beside, 2, lanes) if is_whole else (blocks, 2, n, 1, 1, beside * lanes)
+    y = b(reshape, x, shape=shape)
+    if n > 1:
+        y = _columns(b, y, "armbcs" if is_whole else "acrmbs", n, sign, in_pairs=is_whole)
+    return b(reshape, y, shape=(blocks, n, beside, 2, lanes) if is_whole else (blocks, 2, n, beside, lanes))
+
+
+# --- by rows: [batch, ..] -------------------------------------------------------------------------------------------
+
+
+def _complex_by_rows(b: Builder, x: Node, n: int, sign: int) -> Node:
+    return b(transpose, _rows(b, b(transpose, x, perm=(0, 2, 1)), n, sign), perm=(0, 2, 1))
+
+
+def _real_by_rows(b: Builder, x: Node, n: int, sign: int) -> Node:
+    batch, r = x.shape[0], _real_radix(n, by_batch=False)
+    rest, half = n // r, r // 2 + 1
+    y = b(reshape, x, shape=(batch, r, 1, 1, 1, rest))
+    y = _pass(b, y, r, sign, "real", "armbcs", "armbcs", _turns(b, y, sign, half, rest, n, "s"))
+    y = _rows(b, b(reshape, y, shape=(batch * half, 2, rest)), rest, sign)
+    y = b(transpose, b(reshape, y, shape=(batch, half, 2, rest)), perm=(3, 1, 2, 0))
+    return b(transpose, _cut(b, _unfolded(b, y, r, 0), 0, 0, n // 2 + 1), perm=(2, 0, 1))
+
+
+def _hermitian_by_rows(b: Builder, x: Node, n: int, sign: int) -> Node:
+    batch, r = x.shape[0], _real_radix(n, by_batch=False)
+    rest, half = n // r, r // 2 + 1
+    y = _cut(b, b(reshape, _whole(b, x, n, 1, 2), shape=(batch, rest, r, 2)), 2, 0, half)
+    y = b(reshape, b(transpose, y, perm=(0, 2, 3, 1)), shape=(batch * half, 2, rest))
+    y = b(reshape, _rows(b, y, rest, sign), shape=(batch, half, 2, 1, 1, rest))
+    return _pass(b, y, r, sign, "hermitian", "arcmbs", "armbcs", _turns(b, y, sign, half, rest, n, "s"))
+
+
+_BY_BATCH = {"complex": _complex_by_batch, "real": _real_by_batch, "hermitian": _hermitian_by_batch}
+_BY_ROWS = {"complex": _complex_by_rows, "real": _real_by_rows, "hermitian": _hermitian_by_rows}
+
+
+# --- passes ---------------------------------------------------------------------------------------------------------
+
+
+def _columns(
+    b: Builder, x: Node, reads: str, n: int, sign: int, *, in_pairs: bool = False, last: Array | None = None
+) -> Node:
+    """Transforms of length ``n`` along r of all neighbours, ``m`` being 1, in order in front of what lay behind them.
+
+    Results ``in_pairs`` have the parts of a number beside each other, ``[a, n, b, 2, s]``. Else rows become longer with
+    every pass, to ``[a, 2, n, s]``. ``last`` are turns of the results, by their place and the neighbour's.
+    """
+    size = dict(zip(reads, x.shape, strict=True))
+    batch, beside, lanes, left = size["a"], size["b"], size["s"], n
+    chosen = radices(n)
+    assert chosen is not None
+    for r in chosen:
+        rest = left // r
+        shape = {"a": batch, "r": r, "m": rest, "b": beside, "c": 2, "s": lanes}
+        x = b(reshape, x, shape=tuple(shape[axis] for axis in reads))
+        table = _turns(b, x, sign, r, rest, left, "m")
+        if rest == 1 and last is not None:
+            table = b.const(np.moveaxis(last.reshape(r, 1, -1, 2), -1, 2), x.dtype)
+        x = _pass(b, x, r, sign, "complex", reads, "amrbcs" if in_pairs else "amcrbs", table)
+        left, reads = rest, "armbcs"
+        beside, lanes = (beside * r, lanes) if in_pairs else (beside, lanes * r)
+    return x
+
+
+def _rows(b: Builder, x: Node, n: int, sign: int) -> Node:
+    """Transforms of rows ``[a, 2, n]``."""
+    batch = x.shape[0]
+    halves = _halves(n)
+    assert halves is not None
+    n1, n2 = halves
+    turns = _angles(np.outer(np.arange(n1), np.arange(n2)), sign, n)
+    x = _columns(b, b(reshape, x, shape=(batch, 2, n1, 1, 1, n2)), "acrmbs", n1, sign, last=turns)
+    x = b(transpose, b(reshape, x, shape=(batch, 2, n1, n2)), perm=(0, 1, 3, 2))
+    x = _columns(b, b(reshape, x, shape=(batch, 2, n2, 1, 1, n1)), "acrmbs", n2, sign)
+    return b(reshape, x, shape=(batch, 2, n))
+
+
+def _pass(
+    b: Builder, x: Node, r: int, sign: int, form: str, reads: str, writes: str, table: Node | None = None
+) -> Node:
+    turns = () if table is None else (table,)
+    return b(fourier_pass, x, *turns, n=r, sign=sign, form=form, reads=reads, writes=writes)
+
+
+def _turns(b: Builder, x: Node, sign: int, rows: int, columns: int, n: int, axis: str) -> Node | None:
+    """The table of a pass, or None where nothing is turned."""
+    return b.const(_table(sign, rows, columns, n, axis), x.dtype) if columns > 1 else None
+
+
+def _table(sign: int, rows: int, columns: int, n: int, axis: str) -> Array:
+    """``exp(sign 2 pi i j k / n)`` for 0 < j < rows, and k < columns along m or s: a table of a pass."""
+    turns = np.moveaxis(_angles(np.outer(np.arange(1, rows), np.arange(columns)), sign, n), -1, 1)
+    return turns[:, None] if axis == "s" else np.moveaxis(turns, 1, 2)[..., None]
+
+
+def _angles(turns: Array, sign: int, n: int) -> Array:
+    angle = sign * 2 * math.pi * (turns % n) / n
+    return np.stack([np.cos(angle), np.sin(angle)], -1)
+
+
+# --- choices --------------------------------------------------------------------------------------------------------
+
+
+def _is_by_batch(batch: Dim) -> bool:
+    """Are there enough signals for a vector? Of a number that is not known, yes."""
+    return not isinstance(batch, int) or batch >= FEWEST_LANES
+
+
+@cache
+def radices(n: int) -> tuple[int, ...] | None:
+    """The cheapest passes of a length, the largest first; None where a prime factor is too large."""
+    found = _cheapest(n)
+    return None if found is None else tuple(sorted(found[1], reverse=True))
+
+
+@cache
+def _cheapest(n: int) -> tuple[float, tuple[int, ...]] | None:
+    """Price for each element, and the passes."""
+    if n == 1:
+        return 0.0, ()
+    found = []
+    for r in range(2, LARGEST_RADIX + 1):
+        rest = _cheapest(n // r) if n % r == 0 and _largest_prime(r) <= LARGEST_PRIME else None
+        if rest is not None:
+            found.append((_price(r) / r + rest[0], (r, *rest[1])))
+    return min(found, default=None)
+
+
+@cache
+def _price(r: int) -> float:
+    """Additions and products of a pass for ``r`` elements, and what moving them costs."""
+    x = Buffer("x", types.f64, (2, r))
+    made = transformed([Number(Load(x, (0, k)), Load(x, (1, k))) for k in range(r)], -1)
+    parts = [part for v in made for part in (v.re, v.im) if part is not None]
+    seen: set[Value] = set()
+    for part in parts:
+        seen.update(walk(part))
+    turned = 6 * (r - 1)
+    return sum(1 + isinstance(v, Fma) for v in seen if not isinstance(v, Load | Const)) + turned + 4 * r * MOVED
+
+
+def _largest_prime(n: int) -> int:
+    return max((p for p in range(2, n + 1) if n % p == 0 and all(p % q for q in range(2, p))), default=1)
+
+
+@cache
+def _halves(n: int) -> tuple[int, int] | None:
+    """Two factors, both with lanes enough, as equal as they can be; None without such."""
+    found = [d for d in range(FEWEST_LANES, math.isqrt(n) + 1) if n % d == 0 and radices(d) and radices(n // d)]
+    return (n // found[-1], found[-1]) if found else None
+
+
+def _real_radix(n: int, by_batch: bool) -> int:
+    """The radix of the pass that has real numbers on one side: an even one saves most."""
+    chosen = radices(n) or ()
+    return max(_real_radices(n, by_batch), key=lambda r: (r % 2 == 0, r in chosen, r))
+
+
+def _real_radices(n: int, by_batch: bool) -> list[int]:
+    able = [r for r in range(2, LARGEST_RADIX + 1) if n % r == 0 and radices(r) and radices(n // r) is not None]
+    return [r for r in able if by_batch or _halves(n // r) is not None]
+
+
+# --- moving ---------------------------------------------------------------------------------------------------------
+
+
+def _cut(b: Builder, x: Node, axis: int, start: int, count: int) -> Node:
+    """``count`` places of an axis."""
+    axis %= len(x.shape)
+    starts = tuple(start if k == axis else 0 for k in range(len(x.shape)))
+    stops = tuple(start + count if k == axis else d for k, d in enumerate(x.shape))
+    return b(slice_, x, starts=starts, stops=stops, steps=(1,) * len(x.shape))
+
+
+def _unfolded(b: Builder, x: Node, r: int, axis: int) -> Node:
+    """``[.., n, 2, lanes]`` of ``[.., n // r, r // 2 + 1, 2, lanes]``, whose ``n // r`` is ``axis``."""
+    rest, others = int(x.shape[axis]), (r - 1) // 2  # type: ignore[arg-type]
+    if others > 0:
+        mirror = b(reverse, _cut(b, x, axis + 1, 1, others), axes=(axis, axis + 1))
+        x = b(concat, x, _conjugate(b, mirror, axis + 2), axis=axis + 1)
+    return b(reshape, x, shape=(*x.shape[:axis], rest * r, *x.shape[axis + 2 :]))
+
+
+def _whole(b: Builder, x: Node, n: int, axis: int, part_axis: int) -> Node:
+    """All ``n`` elements along an axis of which the first half is given."""
+    others = (n - 1) // 2
+    if others == 0:
+        return _cut(b, x, axis, 0, n)
+    tail = _conjugate(b, b(reverse, _cut(b, x, axis, 1, others), axes=(axis,)), part_axis)
+    return b(concat, x, tail, axis=axis)
+
+
+def _conjugate(b: Builder, x: Node, axis: int) -> Node:
+    signs = np.array([1.0, -1.0]).reshape(2, *[1] * (len(x.shape) - axis - 1))
+    return b(mul, x, b.const(signs, x.dtype))

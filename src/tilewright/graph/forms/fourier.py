@@ -1,0 +1,41 @@
+"""The pass ``fourier-blocks``: how many signals of a batch lie side by side while they are transformed.
+
+In: a graph with ``fourier``. Out: an equal graph whose transforms name their block. Not its business: the passes of a
+transform (``ops.fourier``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tilewright import ops
+from tilewright.core.graph import Graph, Node
+from tilewright.core.passes import Pass
+from tilewright.core.rewrite import Journal, Rewriting, Rule, rewrite
+from tilewright.core.types import DType
+from tilewright.target.target import Target
+
+
+@dataclass(frozen=True)
+class FourierBlocks(Pass):
+    """Makes blocks of a vector of signals, or of as many as fill a line with both parts of their numbers.
+
+    A line then holds what one vector, or a few in a row, read of an element, and is not asked for again: a pass reads
+    elements that lie a power of two apart, and a cache keeps few of those lines at a time.
+    """
+
+    name: ClassVar[str] = "fourier-blocks"
+    target: Target
+
+    def run(self, graph: Graph, journal: Journal | None = None) -> Graph:
+        rule = Rule("block-of-signals", (ops.fourier,), self._named, "signals are transformed apart from each other")
+        return rewrite(graph, (rule,), journal)
+
+    def _named(self, b: Rewriting, node: Node) -> Node | None:
+        block = self.block(node.dtype)
+        return None if node.attrs["block"] == block else b(ops.fourier, *node.inputs, **{**node.attrs, "block": block})
+
+    def block(self, dtype: DType) -> int:
+        """Signals of a block."""
+        return max(self.target.lanes(dtype), self.target.line(dtype) // 2)
