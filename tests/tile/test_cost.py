@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tilewright.choose.cost import Box, Operand, choose_tile
+from tilewright.choose.cost.tile import Box, Operand, choose_tile
 from tilewright.choose.strategies.contract_caches import even_chunks
 from tilewright.core.expr import Sym
 from tilewright.target.target import Target

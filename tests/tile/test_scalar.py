@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tile.kernels import SCALAR, check_default, convolution, layer_norm, matmul, softmax
-from tilewright.choose.cost import Box, Operand, choose_tile
+from tilewright.choose.cost.tile import Box, Operand, choose_tile
 from tilewright.choose.default import schedule
 from tilewright.core import types
 from tilewright.core.expr import Sym

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from enum import Enum
 from math import prod
 
-from tilewright.choose.cost import MAX_UNROLLED
+from tilewright.choose.cost.tile import MAX_UNROLLED
 from tilewright.core.compute import Buffer, Computation, Load, Stage, Value, buffers_of_value
 from tilewright.core.compute import walk as walk_value
 from tilewright.core.expr import Dim, Sym, symbols

@@ -18,7 +18,7 @@ from math import lcm
 
 from tilewright.choose.clusters import PRODUCT, is_window, projection_before, ring_before, transformed_to
 from tilewright.choose.collapse import collapse, neighbours
-from tilewright.choose.cost import estimate
+from tilewright.choose.cost.tile import estimate
 from tilewright.choose.extremes import free_maxima
 from tilewright.choose.relayout import relay_operands
 from tilewright.core.compute import (

@@ -10,7 +10,7 @@ from collections.abc import Container, Sequence
 from dataclasses import replace
 from functools import partial
 
-from tilewright.choose.cost import estimate
+from tilewright.choose.cost.tile import estimate
 from tilewright.core.compute import (
     Axis,
     Binary,

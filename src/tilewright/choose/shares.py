@@ -6,7 +6,7 @@ what else could run meanwhile (``partition.beside``).
 
 from __future__ import annotations
 
-from tilewright.choose.cost import estimate
+from tilewright.choose.cost.tile import estimate
 from tilewright.choose.strategies.view import n_arithmetic
 from tilewright.core.compute import Buffer, Load, Value
 from tilewright.core.compute import walk as walk_value

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from tilewright.choose.clusters import Cluster, ClusterKind
-from tilewright.choose.cost import WORK_PER_BYTE, pays_threads
+from tilewright.choose.cost.tile import WORK_PER_BYTE, pays_threads
 from tilewright.choose.strategies.contract import contract
 from tilewright.choose.strategies.threads import parallel
 from tilewright.choose.strategies.view import find_body

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from tilewright.choose.clusters import Cluster
-from tilewright.choose.cost import estimate, pays_threads
+from tilewright.choose.cost.tile import estimate, pays_threads
 from tilewright.choose.strategies.contract import contract
 from tilewright.choose.strategies.narrow import narrow
 from tilewright.choose.strategies.operands import root_terms

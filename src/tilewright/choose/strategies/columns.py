@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from math import prod
 
-from tilewright.choose.cost import Operand, estimate
+from tilewright.choose.cost.tile import Operand, estimate
 from tilewright.choose.strategies.view import find_body, nest_with
 from tilewright.core.compute import Binary, Buffer, Const, Inside, Load, Select, Stage, Value
 from tilewright.core.expr import Dim

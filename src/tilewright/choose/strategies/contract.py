@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
-from tilewright.choose.cost import Tile, pays_threads
+from tilewright.choose.cost.tile import Tile, pays_threads
 from tilewright.choose.strategies.columns import along_reduction
 from tilewright.choose.strategies.contract_plan import NO_VECTORS, ContractionPlan, plan_contraction
 from tilewright.choose.strategies.contract_tile import BoxPiece, extent_of, is_row, tile_piece

@@ -5,7 +5,7 @@ In: a builder, the reduced buffer, its tile. Out: counts and answers. Not its bu
 
 from __future__ import annotations
 
-from tilewright.choose.cost import Tile, estimate
+from tilewright.choose.cost.tile import Tile, estimate
 from tilewright.choose.strategies.operands import own_loops, root_terms, update_of
 from tilewright.choose.strategies.threads import min_tasks
 from tilewright.choose.strategies.view import nests, statement_of

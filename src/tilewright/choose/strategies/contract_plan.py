@@ -1,7 +1,7 @@
 """Roles of a reduction's loops and its register tile: what the rule ``contract`` decides before it writes steps.
 
 In: a builder, the reduced buffer and the stage that reads it. Out: a ``ContractionPlan``.
-Not its business: writing steps (``contract``, ``contract_tile``), the cost of a tile (``choose.cost``).
+Not its business: writing steps (``contract``, ``contract_tile``), the cost of a tile (``choose.cost.tile``).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from tilewright.choose.clusters import MAX_STRIDE
-from tilewright.choose.cost import WORK_PER_BYTE, Box, Operand, Tile, choose_tile, estimate
+from tilewright.choose.cost.tile import WORK_PER_BYTE, Box, Operand, Tile, choose_tile, estimate
 from tilewright.choose.strategies.columns import columns_apart
 from tilewright.choose.strategies.contract_caches import (
     is_constant,

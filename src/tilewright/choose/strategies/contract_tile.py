@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from tilewright.choose.cost import Tile, estimate, pays_threads
+from tilewright.choose.cost.tile import Tile, estimate, pays_threads
 from tilewright.choose.strategies.contract_caches import MIN_SHARING_TILES
 from tilewright.choose.strategies.contract_plan import ContractionPlan, known_iterations
 from tilewright.choose.strategies.steps import attempt, cached_name

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilewright.choose.cost import MAX_UNROLLED, Box, Operand, Tile, choose_tile, distinct, estimate
+from tilewright.choose.cost.tile import MAX_UNROLLED, Box, Operand, Tile, choose_tile, distinct, estimate
 from tilewright.core.expr import Sym
 from tilewright.target.target import Target
 from tilewright.tile.affine import period

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
 
-from tilewright.choose.cost import estimate
+from tilewright.choose.cost.tile import estimate
 from tilewright.choose.strategies.pointwise import pointwise
 from tilewright.choose.strategies.steps import attempt
 from tilewright.choose.strategies.view import only_nest, statement_of

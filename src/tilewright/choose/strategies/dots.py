@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilewright.choose.cost import Operand
+from tilewright.choose.cost.tile import Operand
 from tilewright.core.compute import Binary, Cast, Load, Value, walk
 from tilewright.target.dots import Dot
 from tilewright.target.target import Target

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from tilewright.choose.cost import estimate
+from tilewright.choose.cost.tile import estimate
 from tilewright.choose.strategies.steps import attempt
 from tilewright.core.compute import Buffer, Load
 from tilewright.target.target import Target

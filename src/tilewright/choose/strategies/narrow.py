@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from tilewright.choose.cost import MAX_UNROLLED, estimate, pays_threads
+from tilewright.choose.cost.tile import MAX_UNROLLED, estimate, pays_threads
 from tilewright.choose.strategies.columns import ADDING_UP
 from tilewright.choose.strategies.operands import group_size, operands_of, reduced_loops, update_of
 from tilewright.choose.strategies.steps import copied_apart

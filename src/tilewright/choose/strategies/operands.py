@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import lcm
 
-from tilewright.choose.cost import Operand, estimate
+from tilewright.choose.cost.tile import Operand, estimate
 from tilewright.choose.strategies.dots import is_dot
 from tilewright.choose.strategies.view import nests, only_nest, statement_of, vector_width
 from tilewright.core.compute import Load, Value, symbols_of_value

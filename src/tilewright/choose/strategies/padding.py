@@ -15,7 +15,7 @@ from functools import partial
 
 import numpy as np
 
-from tilewright.choose.cost import estimate
+from tilewright.choose.cost.tile import estimate
 from tilewright.choose.strategies.steps import attempt
 from tilewright.core.expr import Dim, symbols
 from tilewright.tile.affine import coefficient, without

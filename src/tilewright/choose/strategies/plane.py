@@ -9,7 +9,7 @@ all planes, then the windows. After: ``for plane: (P[row, column] = ..; the wind
 
 from __future__ import annotations
 
-from tilewright.choose.cost import estimate, pays_threads
+from tilewright.choose.cost.tile import estimate, pays_threads
 from tilewright.choose.strategies.contract import contract
 from tilewright.choose.strategies.operands import reduced_loops, update_of
 from tilewright.choose.strategies.pointwise import pointwise

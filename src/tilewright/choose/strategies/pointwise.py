@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import gcd, lcm
 
-from tilewright.choose.cost import estimate, pays_threads
+from tilewright.choose.cost.tile import estimate, pays_threads
 from tilewright.choose.strategies.butterflies import butterflies, choosing_loops
 from tilewright.choose.strategies.threads import parallel
 from tilewright.choose.strategies.view import (

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from tilewright.choose.clusters import Cluster
-from tilewright.choose.cost import estimate, pays_threads
+from tilewright.choose.cost.tile import estimate, pays_threads
 from tilewright.choose.strategies.contract import contract
 from tilewright.choose.strategies.ring import bytes_of, in_ring, shared_rows, work_of
 from tilewright.choose.strategies.steps import attempt, cached_name

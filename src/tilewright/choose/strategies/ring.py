@@ -17,7 +17,7 @@ from __future__ import annotations
 from functools import partial
 
 from tilewright.choose.clusters import Cluster
-from tilewright.choose.cost import estimate, pays_threads
+from tilewright.choose.cost.tile import estimate, pays_threads
 from tilewright.choose.strategies.contract import contract
 from tilewright.choose.strategies.steps import attempt, cached_name
 from tilewright.choose.strategies.view import find_body, nest_with, only_nest

@@ -11,7 +11,7 @@ as lanes.
 
 from __future__ import annotations
 
-from tilewright.choose.cost import estimate, pays_threads
+from tilewright.choose.cost.tile import estimate, pays_threads
 from tilewright.choose.strategies.operands import operands_of, reduced_loops, update_of
 from tilewright.choose.strategies.steps import copied_apart
 from tilewright.choose.strategies.threads import parallel

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from tilewright.choose.cost import estimate, pays_threads
+from tilewright.choose.cost.tile import estimate, pays_threads
 from tilewright.choose.strategies.constants import constants_read
 from tilewright.choose.strategies.pointwise import vectorize
 from tilewright.choose.strategies.steps import attempt, cached_name

@@ -12,7 +12,7 @@ reduction of all rows, column by column, goes over that many rows at a time, int
 
 from __future__ import annotations
 
-from tilewright.choose.cost import estimate, pays_threads
+from tilewright.choose.cost.tile import estimate, pays_threads
 from tilewright.choose.strategies.operands import operands_of, reduced_loops, update_of
 from tilewright.choose.strategies.pointwise import GROUPS
 from tilewright.choose.strategies.rows import n_reductions, row_loop, with_plain_root, work_of

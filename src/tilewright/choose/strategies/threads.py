@@ -1,12 +1,12 @@
 """Which loops run on all threads: the outermost that may, and with it the next where its iterations are few.
 
 In: a builder and loops in order, outermost first. Out: ``kind`` steps. Not its business: whether threads pay
-(``choose.cost``), how iterations are dealt (``codegen.cpu.parallel``).
+(``choose.cost.tile``), how iterations are dealt (``codegen.cpu.parallel``).
 """
 
 from __future__ import annotations
 
-from tilewright.choose.cost import estimate, pays_threads
+from tilewright.choose.cost.tile import estimate, pays_threads
 from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, Kind

@@ -21,7 +21,7 @@ from functools import partial
 from itertools import product
 from math import prod
 
-from tilewright.choose.cost import estimate, pays_threads
+from tilewright.choose.cost.tile import estimate, pays_threads
 from tilewright.choose.strategies.contract import contract
 from tilewright.choose.strategies.steps import attempt
 from tilewright.choose.strategies.threads import min_tasks, parallel

@@ -12,7 +12,7 @@ vector of all rows' results; and the way back.
 
 from __future__ import annotations
 
-from tilewright.choose.cost import estimate, pays_threads
+from tilewright.choose.cost.tile import estimate, pays_threads
 from tilewright.choose.strategies.rows import n_reductions, row_loop, with_plain_root, work_of
 from tilewright.choose.strategies.steps import cached_name
 from tilewright.choose.strategies.threads import parallel

@@ -1,7 +1,7 @@
 """The cost model: how many cycles a register tile takes over a whole box, and whether threads pay.
 
 In: the operands of a reduction as linear offsets, extents, a ``Target``. Out: the best ``Tile``; estimates.
-Not its business: applying the tile (``rules``).
+Not its business: applying the tile (``choose.strategies``).
 
 A tile of ``rows x rows2 x vectors`` accumulators costs, per step of the serial reduction loops, the largest of: FMAs by
 port, loads by port, the latency of the accumulators' chains, issue slots; plus a little per load, more for a vector of
