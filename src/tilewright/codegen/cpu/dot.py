@@ -24,8 +24,8 @@ from tilewright.target.dots import BF16_BY_SHIFTS, BF16_PAIRS, BYTES, Dot
 from tilewright.tile.ir import For, Update
 
 if TYPE_CHECKING:
+    from tilewright.codegen.cpu.addresses import Mention
     from tilewright.codegen.cpu.function import Function
-    from tilewright.codegen.cpu.memory import Plan
 
 
 @dataclass(frozen=True)
@@ -48,11 +48,11 @@ _EACH_BYTE = -0x7F7F7F80
 
 @dataclass(frozen=True)
 class _Operands:
-    """The plan of the operand that lanes share, and of the one that walks along them; is the latter's last dimension
+    """The mention of the operand that lanes share, and of the one that walks along them; is the latter's last dimension
     a group?"""
 
-    shared: Plan
-    walking: Plan
+    shared: Mention
+    walking: Mention
     has_room: bool
 
 
@@ -96,14 +96,14 @@ def _narrow(v: Value) -> Load | None:
 def _fits(fn: Function, f: For, update: Update, loads: tuple[Load, Load], dot: Dot, ctx: Lanes) -> _Operands | None:
     """One operand equal in all lanes and one that walks over groups; operands of one type may be swapped."""
     step = fn.space.id_of(f.loop.sym)
-    target = fn.plan(update, update.buffer, update.index)
-    plans = [fn.plan(x, x.buffer, x.index) for x in loads]
-    if dict(target.lin.terms).get(step) or any(p.dynamic or not ctx.is_regular(p.lin) for p in [target, *plans]):
+    target = fn.mention(update, update.buffer, update.index)
+    mentions = [fn.mention(x, x.buffer, x.index) for x in loads]
+    if dict(target.lin.terms).get(step) or any(p.dynamic or not ctx.is_regular(p.lin) for p in [target, *mentions]):
         return None
-    if any(dict(p.lin.terms).get(step) != 1 or id(p.buffer) in fn.registers.groups for p in plans):
+    if any(dict(p.lin.terms).get(step) != 1 or id(p.buffer) in fn.registers.groups for p in mentions):
         return None
     walks = tuple([dot.group * lane for lane in range(ctx.count)])
-    orders = [plans, plans[::-1]] if dot.left is dot.right else [plans]
+    orders = [mentions, mentions[::-1]] if dot.left is dot.right else [mentions]
     for shared, walking in orders:
         if ctx.pattern(shared.lin) is None and ctx.pattern(walking.lin) == walks:
             load = next(x for x in loads if x.buffer is walking.buffer)
@@ -120,10 +120,10 @@ def _emit(fn: Function, f: For, update: Update, operands: _Operands, dot: Dot, e
     b = fn.memory.load_words(fn.address(operands.walking, ctx), n, ctx)
     if bits < 32:
         b = fn.arith.instruction("and", "i32", b, Val(str((1 << bits) - 1), 0, 0))
-    plan = fn.plan(update, update.buffer, update.index)
-    old = fn.arith.splat(fn.read(plan, ctx, {}), VALUE_TYPE[dot.result], n)
+    mention = fn.mention(update, update.buffer, update.index)
+    old = fn.arith.splat(fn.read(mention, ctx, {}), VALUE_TYPE[dot.result], n)
     new = _shifted(fn, old, a, b) if dot is BF16_BY_SHIFTS else _instruction(fn, old, a, b, dot)
-    fn.write(plan, new, ctx, {})
+    fn.write(mention, new, ctx, {})
     fn.space.unbind(f.loop.sym)
 
 

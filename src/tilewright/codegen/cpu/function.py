@@ -11,13 +11,13 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from tilewright.codegen.cpu import convert
+from tilewright.codegen.cpu.addresses import Address, Addresses, Mention
 from tilewright.codegen.cpu.analysis import Analysis, flatten
 from tilewright.codegen.cpu.arith import Arith
 from tilewright.codegen.cpu.index import IndexSpace
 from tilewright.codegen.cpu.lanes import Lanes
 from tilewright.codegen.cpu.loops import Loops
-from tilewright.codegen.cpu.memory import Memory, Plan
-from tilewright.codegen.cpu.memory import Place as Address
+from tilewright.codegen.cpu.memory import Memory
 from tilewright.codegen.cpu.registers import Registers
 from tilewright.codegen.cpu.scratch import Locals
 from tilewright.codegen.cpu.split import Splits
@@ -122,14 +122,15 @@ class Function:
         self.writer = Writer()
         self.space = IndexSpace(self.writer)
         self.arith = Arith(self.writer, module.target)
-        self.memory = Memory(self.arith, self.space, self.base, module.zeros)
+        self.addresses = Addresses(self.arith, self.space, self.base)
+        self.memory = Memory(self.arith, self.addresses, module.zeros)
         self.registers = Registers(self.arith, module.analysis.registers)
-        self.values = Values(self.arith, self.space, self, self.memory)
+        self.values = Values(self.arith, self.space, self, self.addresses)
         self.loops = Loops(self)
         self.bases: dict[int, Val] = {}
         self.locals = Locals()
         self.sums: list[Sum] | None = None
-        self._plans: dict[tuple[int, int], tuple[object, Plan]] = {}
+        self._mentions: dict[tuple[int, int], tuple[object, Mention]] = {}
 
     # --- buffers ----------------------------------------------------------------------------------------------------
 
@@ -154,7 +155,7 @@ class Function:
         if hi is None:
             raise CodegenError(f"scratch buffer {buffer.name} has no bounded size", remedy="give its dimensions bounds")
         name, lanes = self.writer.name(), max(self.module.target.vector_bytes // buffer.dtype.n_bytes, 1)
-        room = self.memory.rooms[buffer] = -(-max(hi, 1) // lanes) * lanes
+        room = self.addresses.rooms[buffer] = -(-max(hi, 1) // lanes) * lanes
         offset = self.locals.place(room * buffer.dtype.n_bytes)
         if offset is None:
             self.writer.entry.append(f"  {name} = alloca [{room} x {element}], align 64")
@@ -162,70 +163,72 @@ class Function:
             self.writer.entry.append(f"  {name} = getelementptr i8, ptr %scratch, i64 {offset}")
         return Val(name, 0, 0)
 
-    def plan(self, owner: object, buffer: Buffer, index: tuple[IndexLike, ...], n: int = 0) -> Plan:
+    def mention(self, owner: object, buffer: Buffer, index: tuple[IndexLike, ...], n: int = 0) -> Mention:
         """The prepared access of a load or statement (its ``n``-th)."""
-        found = self._plans.get((id(owner), n))
+        found = self._mentions.get((id(owner), n))
         if found is None:
             strides: list[Dim] = [1]
             for d in reversed(buffer.shape[1:]):
                 strides.append(strides[-1] * d)
             pairs = list(zip(index, reversed(strides), strict=True)) if buffer.shape else []
             dynamic = tuple([(self.module.expand(i), stride) for i, stride in pairs if isinstance(i, Value)])
-            plan = Plan(buffer, self.space.lin(flatten(buffer, index)), dynamic)
-            found = self._plans[id(owner), n] = (owner, plan)
+            mention = Mention(buffer, self.space.lin(flatten(buffer, index)), dynamic)
+            found = self._mentions[id(owner), n] = (owner, mention)
         return found[1]
 
     def load(self, v: Load, ctx: Lanes, memo: Memo) -> Val:
         """Read a buffer, wherever it lives."""
-        return self.read(self.plan(v, v.buffer, v.index), ctx, memo)
+        return self.read(self.mention(v, v.buffer, v.index), ctx, memo)
 
-    def read(self, plan: Plan, ctx: Lanes, memo: Memo) -> Val:
+    def read(self, mention: Mention, ctx: Lanes, memo: Memo) -> Val:
         """The present value of an access."""
-        buffer = plan.buffer
+        buffer = mention.buffer
         if id(buffer) in self.registers.groups:
-            return self.registers.read(buffer, self._offset(plan, ctx), ctx.pattern(plan.lin) if ctx.syms else None)
+            return self.registers.read(
+                buffer, self._offset(mention, ctx), ctx.pattern(mention.lin) if ctx.syms else None
+            )
         place = self.analysis.places.get(id(buffer))
-        if place is not None and place.space is Space.TABLE and place.table is not None and not plan.dynamic:
-            offset = self._constant_offset(plan, ctx)
+        if place is not None and place.space is Space.TABLE and place.table is not None and not mention.dynamic:
+            offset = self._constant_offset(mention, ctx)
             if offset is not None:
-                return self.memory.literal(place.table, buffer, offset, ctx.pattern(plan.lin) if ctx.syms else None)
-        return self.memory.load(self._address(plan, ctx, memo), ctx)
+                return self.memory.literal(place.table, buffer, offset, ctx.pattern(mention.lin) if ctx.syms else None)
+        return self.memory.load(self._address(mention, ctx, memo), ctx)
 
-    def write(self, plan: Plan, value: Val, ctx: Lanes, memo: Memo) -> None:
+    def write(self, mention: Mention, value: Val, ctx: Lanes, memo: Memo) -> None:
         """Set an access to a value."""
-        if id(plan.buffer) in self.registers.groups:
-            pattern = ctx.pattern(plan.lin) if ctx.syms else None
-            self.registers.write(plan.buffer, self._offset(plan, ctx), pattern, value, ctx.mask)
+        if id(mention.buffer) in self.registers.groups:
+            pattern = ctx.pattern(mention.lin) if ctx.syms else None
+            self.registers.write(mention.buffer, self._offset(mention, ctx), pattern, value, ctx.mask)
         else:
-            self.memory.store(self._address(plan, ctx, memo), value, ctx)
+            self.memory.store(self._address(mention, ctx, memo), value, ctx)
 
-    def _address(self, plan: Plan, ctx: Lanes, memo: Memo) -> Address:
-        return self.memory.locate(plan, ctx, lambda v: self._as_i64(v, ctx, memo))
+    def _address(self, mention: Mention, ctx: Lanes, memo: Memo) -> Address:
+        return self.addresses.locate(mention, ctx, lambda v: self._as_i64(v, ctx, memo))
 
-    def address(self, plan: Plan, ctx: Lanes) -> Address:
+    def address(self, mention: Mention, ctx: Lanes) -> Address:
         """Where an access without run-time indices lies."""
-        return self._address(plan, ctx, {})
+        return self._address(mention, ctx, {})
 
     def _as_i64(self, v: Value, ctx: Lanes, memo: Memo) -> Val:
         return convert.cast(self.arith, self.values.value(v, ctx, memo), v.dtype, types.i64)
 
-    def _offset(self, plan: Plan, ctx: Lanes) -> int:
-        offset = self._constant_offset(plan, ctx)
+    def _offset(self, mention: Mention, ctx: Lanes) -> int:
+        offset = self._constant_offset(mention, ctx)
         if offset is None:
-            raise CodegenError(f"register buffer {plan.buffer.name} is indexed at run time: {plan.lin.dim}")
+            raise CodegenError(f"register buffer {mention.buffer.name} is indexed at run time: {mention.lin.dim}")
         return offset
 
-    def _constant_offset(self, plan: Plan, ctx: Lanes) -> int | None:
-        offset = plan.lin.const
-        for sid, coef in plan.lin.terms:
+    def _constant_offset(self, mention: Mention, ctx: Lanes) -> int | None:
+        offset = mention.lin.const
+        for sid, coef in mention.lin.terms:
             number = self.space.const[sid]
             if number is not None:
                 offset += coef * number
             elif sid not in ctx.sids:
                 return None
-        if not ctx.is_regular(plan.lin):
+        if not ctx.is_regular(mention.lin):
             return None
-        for atom, coef in plan.lin.others:
+        for atom, coef in mention.lin.others:
             resolved = self.space.resolve(atom)
             if not isinstance(resolved, int):
                 return None
@@ -253,7 +256,7 @@ class Function:
                 value = self.values.value(self.module.expand(s.value), ctx, memo)
                 if not self.module.target.has_masks and _keeps_some(s):
                     self.use(value, s.buffer.dtype)  # LLVM makes it a masked store, which takes AMD's cores 12 cycles
-                self.write(self.plan(s, s.buffer, s.index), value, ctx, memo)
+                self.write(self.mention(s, s.buffer, s.index), value, ctx, memo)
             case Update():
                 self._update(s, ctx)
             case Fold():
@@ -261,8 +264,8 @@ class Function:
             case If():
                 self._if(s, ctx)
             case Prefetch():
-                if not ctx.syms or ctx.is_regular(self.plan(s, s.buffer, s.index).lin):
-                    self.memory.prefetch(self._address(self.plan(s, s.buffer, s.index), ctx, {}))
+                if not ctx.syms or ctx.is_regular(self.mention(s, s.buffer, s.index).lin):
+                    self.memory.prefetch(self._address(self.mention(s, s.buffer, s.index), ctx, {}))
 
     def use(self, value: Val, dtype: DType) -> None:
         """A use of a vector that makes no code: LLVM moves nothing across it, and folds the value into nothing else."""
@@ -274,21 +277,21 @@ class Function:
         value = self.values.settled(self.module.expand(s.value), ctx)
         if s.op == "add" and self.values.vanishes(value, ctx):
             return
-        plan = self.plan(s, s.buffer, s.index)
+        mention = self.mention(s, s.buffer, s.index)
         memo: Memo = {}
-        if ctx.syms and not self._distinct(plan, ctx):
-            self._reduce_lanes(s, plan, self.values.value(value, ctx, memo), ctx)
+        if ctx.syms and not self._distinct(mention, ctx):
+            self._reduce_lanes(s, mention, self.values.value(value, ctx, memo), ctx)
             return
         dtype = s.buffer.dtype
         if ctx.mask is not None and len(ctx.syms) == 1 and self.adds_zeros(s, ctx.syms[0], ctx.count):
             ctx = replace(ctx, zeroed=True)
         if s.op == "add" and isinstance(value, Binary) and value.op == "mul" and dtype.is_float:
             a, b = self.values.value(value.a, ctx, memo), self.values.value(value.b, ctx, memo)
-            new = self.arith.fma(dtype, a, b, self.read(plan, ctx, memo))
+            new = self.arith.fma(dtype, a, b, self.read(mention, ctx, memo))
         else:
             v = self.values.value(value, ctx, memo)
-            new = self.arith.binary(s.op, dtype, self.read(plan, ctx, memo), v)
-        self.write(plan, new, replace(ctx, mask=None) if ctx.zeroed else ctx, memo)
+            new = self.arith.binary(s.op, dtype, self.read(mention, ctx, memo), v)
+        self.write(mention, new, replace(ctx, mask=None) if ctx.zeroed else ctx, memo)
 
     def adds_zeros(self, s: Stmt, lane: Sym, n: int) -> bool:
         """Would lanes that do not run add products of zeros to whole registers of ``n``, if what they load were zero?
@@ -317,14 +320,14 @@ class Function:
             return False
         return not any(isinstance(i, Value) for i in v.index) and coefficient(flatten(v.buffer, v.index), lane) == 1
 
-    def _distinct(self, plan: Plan, ctx: Lanes) -> bool:
+    def _distinct(self, mention: Mention, ctx: Lanes) -> bool:
         """Does every lane update another element? An index that is not linear in the lanes is taken to differ."""
-        if not ctx.is_regular(plan.lin):
+        if not ctx.is_regular(mention.lin):
             return False
-        pattern = ctx.pattern(plan.lin)
+        pattern = ctx.pattern(mention.lin)
         return pattern is not None and len(set(pattern)) == len(pattern)
 
-    def _reduce_lanes(self, s: Update, plan: Plan, value: Val, ctx: Lanes) -> None:
+    def _reduce_lanes(self, s: Update, mention: Mention, value: Val, ctx: Lanes) -> None:
         """Fold lanes that update the same element, in a tree of shuffles; then update each element once."""
         dtype, n = s.buffer.dtype, ctx.count
         element = VALUE_TYPE[dtype]
@@ -332,18 +335,18 @@ class Function:
         if ctx.mask is not None:
             value = self.arith.choose(ctx.mask, value, self.arith.const(identity(s.op, dtype), dtype), element)
         intervals = [self.space.interval[sid] for sid in ctx.sids]
-        groups = self._groups(plan, ctx)
+        groups = self._groups(mention, ctx)
         if self.sums is not None and len(groups) == 1 and n & (n - 1) == 0:
             for sym, number in zip(ctx.syms, groups[0][0], strict=True):
                 self.space.bind_const(sym, number)
-            self.sums.append(Sum(s, self._offset(plan, NO_LANES), value))
+            self.sums.append(Sum(s, self._offset(mention, NO_LANES), value))
             groups = []
         for point, lanes in groups:
             part = self._tree(s.op, dtype, self.arith.pick(value, element, lanes))
             for sym, number in zip(ctx.syms, point, strict=True):
                 self.space.bind_const(sym, number)
-            old = self.read(plan, NO_LANES, {})
-            self.write(plan, self.arith.binary(s.op, dtype, old, part), NO_LANES, {})
+            old = self.read(mention, NO_LANES, {})
+            self.write(mention, self.arith.binary(s.op, dtype, old, part), NO_LANES, {})
         for sym, interval in zip(ctx.syms, intervals, strict=True):
             self.space.bind_lane(sym, interval)
 
@@ -377,12 +380,12 @@ class Function:
                 new = self.arith.binary(x.update.op, dtype, old, part)
                 self.registers.write(x.update.buffer, x.offset, None, new, None)
 
-    def _groups(self, plan: Plan, ctx: Lanes) -> list[tuple[tuple[int, ...], list[int]]]:
+    def _groups(self, mention: Mention, ctx: Lanes) -> list[tuple[tuple[int, ...], list[int]]]:
         """Lanes that update the same element, with a point of the vector loops at which that element lies."""
         points = ctx.points()
-        if not ctx.is_regular(plan.lin):
+        if not ctx.is_regular(mention.lin):
             return [(point, [lane]) for lane, point in enumerate(points)]
-        pattern = ctx.pattern(plan.lin) or (0,) * len(points)
+        pattern = ctx.pattern(mention.lin) or (0,) * len(points)
         return [
             (points[pattern.index(p)], [lane for lane, q in enumerate(pattern) if q == p]) for p in sorted(set(pattern))
         ]
@@ -411,15 +414,15 @@ class Function:
 
     def _fold(self, s: Fold, ctx: Lanes) -> None:
         memo: Memo = {}
-        plans = [self.plan(s, b, s.index, n) for n, b in enumerate(s.buffers)]
+        mentions = [self.mention(s, b, s.index, n) for n, b in enumerate(s.buffers)]
         values = [self.values.value(self.module.expand(v), ctx, memo) for v in s.values]
-        old = [self.read(p, ctx, memo) for p in plans]
+        old = [self.read(p, ctx, memo) for p in mentions]
         self.values.params.update(zip(s.combiner.state, old, strict=True))
         self.values.params.update(zip(s.combiner.value, values, strict=True))
         inner: Memo = {}
         new = [self.values.value(self.module.expand(r), ctx, inner) for r in s.combiner.result]
-        for plan, v in zip(plans, new, strict=True):
-            self.write(plan, v, ctx, memo)
+        for mention, v in zip(mentions, new, strict=True):
+            self.write(mention, v, ctx, memo)
 
     def _if(self, s: If, ctx: Lanes) -> None:
         cond = self.module.expand(s.cond)

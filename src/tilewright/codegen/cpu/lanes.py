@@ -47,6 +47,11 @@ class Lanes:
             n *= e
         return n
 
+    @property
+    def all_live_run(self) -> bool:
+        """Is the mask no more than the lanes from ``live`` on?"""
+        return self.live is not None and not self.may_be_empty
+
     def outer(self) -> Lanes:
         """The lanes without the innermost loop's, where all run."""
         return replace(

@@ -52,7 +52,7 @@ def emit(fn: Function, f: For, ctx: Lanes) -> bool:
             value = fn.values.value(part, ctx, memo)
             for point in waiting.get(part, ()):
                 _bind(fn, loops, point)
-                fn.write(fn.plan(store, store.buffer, store.index), value, ctx, memo)
+                fn.write(fn.mention(store, store.buffer, store.index), value, ctx, memo)
                 _unbind(fn, loops)
             if part in waiting or part is run[-1]:  # in any order LLVM reads all elements first, and spills them
                 fn.use(value, part.dtype)

@@ -1,0 +1,272 @@
+"""Where an access lies: its address for lane 0, and how far every other lane is from that.
+
+In: accesses prepared as :class:`Mention`, the open lanes. Out: an :class:`Address`. Not its business: reading and
+writing (``memory``).
+
+An address is base, plus stride times variable at that variable's level, plus the constant at the use, so that what a
+loop does not change is computed outside of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tilewright.codegen.cpu.arith import Arith
+from tilewright.codegen.cpu.index import IndexSpace, Lin
+from tilewright.codegen.cpu.lanes import Lanes
+from tilewright.codegen.cpu.writer import Val
+from tilewright.core import expr, types
+from tilewright.core.compute import Buffer, Value
+from tilewright.core.expr import Dim
+
+
+@dataclass(frozen=True, eq=False)
+class Mention:
+    """One mention of a buffer: its position as a sum, and run-time indices with their strides."""
+
+    buffer: Buffer
+    lin: Lin
+    dynamic: tuple[tuple[Value, Dim], ...]
+
+
+TRIPLE = 3
+"""Copies which read neighbours three apart share one load of all of them; fewer or more are columns of rows."""
+
+
+@dataclass(frozen=True)
+class Address:
+    """``pointer + offset`` bytes for lane 0; ``pattern`` gives the other lanes in elements, ``lanes`` each lane's own
+    element distance where that is not constant (an ``i64`` vector).
+
+    ``fits``: every lane, running or not, lies inside the buffer. ``pointer`` is a multiple of ``unit`` elements from
+    the buffer's start, and so is the buffer's size (0: unknown). ``column``: this is copy ``column[0]`` of
+    ``column[1]`` copies of a loop body which read neighbours, all inside the buffer. ``spare``: the lanes that do not
+    run lie behind the buffer's last element, in memory of its own, so that they may be read and written too. ``rows``:
+    of a column whose ``lanes`` are so many run-time elements apart, those distances one by one.
+    """
+
+    buffer: Buffer
+    pointer: Val
+    offset: int
+    pattern: tuple[int, ...] | None = None
+    lanes: Val | None = None
+    fits: bool = False
+    unit: int = 0
+    column: tuple[int, int] | None = None
+    spare: bool = False
+    rows: tuple[Val, ...] = ()
+
+    @property
+    def n_lanes(self) -> int:
+        """0 for one element that all lanes share."""
+        return self.lanes.lanes if self.lanes else len(self.pattern) if self.pattern else 0
+
+
+class Addresses:
+    """Addresses in one function. ``rooms`` has the elements that a local buffer's memory really holds."""
+
+    def __init__(self, arith: Arith, space: IndexSpace, base_of: Callable[[Buffer], Val]) -> None:
+        self.arith = arith
+        self.space = space
+        self.writer = arith.writer
+        self.base_of = base_of
+        self.rooms: dict[Buffer, int] = {}
+        self._known: dict[tuple[str, int], str] = {}
+        self._parts: dict[tuple[object, ...], tuple[Dim, tuple[Dim, ...]]] = {}
+        self._block = ""
+
+    def locate(self, mention: Mention, ctx: Lanes, index_value: Callable[[Value], Val]) -> Address:
+        """The address of an access under the present bindings; lane variables count as 0 in its pointer."""
+        lin, size = mention.lin, mention.buffer.dtype.n_bytes
+        pointer, offset = self.base_of(mention.buffer), lin.const
+        regular = ctx.is_regular(lin)
+        runs: list[tuple[int, str, int]] = []
+        for sid, coef in lin.terms:
+            number = self.space.const[sid]
+            if number is not None:
+                offset += coef * number
+            elif sid not in ctx.sids:
+                run = self.space.run[sid]
+                assert run is not None, f"a loop variable of {mention.buffer.name}'s index is not open"
+                runs.append((run[1], run[0], coef))
+        pattern = ctx.pattern(lin) if ctx.syms else None
+        distances: tuple[Dim, ...] = ()
+        if regular:
+            for atom, coef in lin.others:
+                offset += self._other(atom, coef, runs)
+        else:
+            first, distances = self._lane_parts(mention, ctx)
+            offset += self._other(first, 1, runs)
+            numbers = tuple([d for d in distances if isinstance(d, int)])
+            regular = len(numbers) == len(distances)
+            pattern = numbers if regular and any(numbers) else None
+        runs.sort()  # what the outer loops decide is added first, so that an inner loop adds only its own part
+        for level, name, coef in runs:
+            step = self.space.scaled(Val(name, level, 0), coef * size)
+            pointer = self.advance(pointer, step)
+        lanes = None if regular else self._lane_vector(distances)
+        if mention.dynamic:
+            return self._dynamic(mention, Address(mention.buffer, pointer, offset * size, pattern, lanes), index_value)
+        fits = ctx.mask is not None and not ctx.zeroed and regular and self._fits(mention, ctx)
+        unit = math.gcd(*[coef for _, _, coef in runs], _n_elements(mention.buffer)) if pattern else 0
+        is_spread = lanes is not None or (pattern is not None and max(pattern) >= 2 * len(pattern))
+        column = self._column(mention, ctx, None if lanes else pattern) if is_spread else None
+        rows = tuple([self.space.value(d) for d in distances]) if lanes is not None and column is not None else ()
+        spare = not runs and self._ends_here(mention.buffer, offset, pattern, ctx)
+        pattern = None if lanes else pattern
+        return Address(mention.buffer, pointer, offset * size, pattern, lanes, fits, unit, column, spare, rows)
+
+    def _ends_here(self, buffer: Buffer, offset: int, pattern: tuple[int, ...] | None, ctx: Lanes) -> bool:
+        """Is the buffer's last element the last lane that runs, with room for the others behind it?"""
+        if ctx.mask is None or ctx.zeroed or not ctx.all_live_run or ctx.guard is not None or len(ctx.syms) > 1:
+            return False
+        return (
+            pattern == tuple(range(ctx.count))
+            and offset + (ctx.live or 0) == _n_elements(buffer)
+            and offset + ctx.count <= self.rooms.get(buffer, 0)
+        )
+
+    def _column(self, mention: Mention, ctx: Lanes, pattern: tuple[int, ...] | None) -> tuple[int, int] | None:
+        """Which copy of how many, where an unrolled loop walks along memory and every copy's place is in the buffer."""
+        # Rows are read whole: a lane that must not be read would be.
+        if ctx.guard is not None or (ctx.mask is not None and not (ctx.all_live_run and len(ctx.syms) == 1)):
+            return None
+        if ctx.count & (ctx.count - 1):
+            return None
+        is_triple = ctx.mask is None and pattern == tuple(range(0, 3 * ctx.count, 3))
+        for sid, coef in mention.lin.terms:
+            n, at = self.space.copies.get(sid, 0), self.space.const[sid]
+            is_power = n > 1 and n & (n - 1) == 0 and ctx.count % n == 0
+            if coef == 1 and at is not None and (is_power or (n == TRIPLE and is_triple)):
+                is_read = sid in self.space.plain and ctx.mask is None
+                return (at, n) if is_read or self._fits(mention, ctx, sid) else None
+        return None
+
+    def _fits(self, mention: Mention, ctx: Lanes, copied: int | None = None) -> bool:
+        """Do all lanes (and all copies of ``copied``) lie in the buffer, as far as intervals tell?
+
+        With a first dimension that is known at run time only: do they lie where the other dimensions' first place does?
+        """
+        size = _n_elements(mention.buffer)
+        row = 0 if size else types.product(mention.buffer.shape[1:])
+        if not isinstance(row, int) or not (size or row):
+            return False
+        low = high = mention.lin.const
+        for sid, coef in mention.lin.terms:
+            lane = ctx.sids.index(sid) if sid in ctx.sids else -1
+            if row and coef % row == 0 and lane < 0 and sid != copied:
+                continue  # it moves whole rows, of which there are as many as the caller says
+            a, b = self.space.interval[sid] if lane < 0 else (0, ctx.extents[lane] - 1)
+            if sid == copied:
+                a, b = 0, self.space.copies[sid] - 1
+            elif copied is not None and lane >= 0 and ctx.live:
+                b = ctx.live - 1
+            if a is None or b is None:
+                return False
+            low, high = low + min(coef * a, coef * b), high + max(coef * a, coef * b)
+        for atom, coef in mention.lin.others:
+            a, b = self.space.bounds(atom * coef)
+            if a is None or b is None or not expr.symbols(atom).isdisjoint(ctx.syms):
+                return False
+            low, high = low + a, high + b
+        return low >= 0 and high < (size or row)
+
+    def _other(self, atom: Dim, coef: int, runs: list[tuple[int, str, int]]) -> int:
+        resolved = self.space.resolve(atom)
+        for a, c in expr.terms_of(resolved):
+            v = self.space.value(a)
+            runs.append((v.level, v.text, c * coef))
+        return expr.const_of(resolved) * coef
+
+    def at(self, pointer: str, offset: int) -> str:
+        """A pointer so many bytes behind another."""
+        if not offset:
+            return pointer
+        if self._block != self.writer.block:  # what one block computed need not have run where another does
+            self._block = self.writer.block
+            self._known.clear()
+        key = (pointer, offset)
+        name = self._known.get(key)
+        if name is None:
+            name = self._known[key] = self.writer.fresh(f"getelementptr i8, ptr {key[0]}, i64 {offset}")
+        return name
+
+    def pointer(self, address: Address, offset: int | None = None) -> str:
+        """A pointer to lane 0's element, or ``offset`` bytes from the address's own pointer."""
+        return self.at(address.pointer.text, address.offset if offset is None else offset)
+
+    def advance(self, pointer: Val, n_bytes: Val) -> Val:
+        """The same by a number of bytes that is known at run time, computed in the outermost loop that knows it."""
+        level = max(pointer.level, n_bytes.level)
+        text = f"getelementptr i8, ptr {pointer.text}, i64 {n_bytes.text}"
+        return Val(self.writer.pure(text, level), level, 0)
+
+    def _lane_parts(self, mention: Mention, ctx: Lanes) -> tuple[Dim, tuple[Dim, ...]]:
+        """For an index that is not linear in the lanes: what the lanes decide in lane 0, and each lane's distance."""
+        key = (id(mention), self.space.situation(mention.lin.dim), ctx.extents, ctx.live)
+        if key not in self._parts:
+            parts = self._per_lane(_lanes_part(mention.lin.others, mention.lin.terms, ctx), ctx)
+            self._parts[key] = (parts[0], tuple([p - parts[0] for p in parts]))
+        return self._parts[key]
+
+    def _per_lane(self, e: Dim, ctx: Lanes) -> list[Dim]:
+        points = [dict(zip(ctx.syms, point, strict=True)) for point in ctx.live_points()]
+        return [self.space.resolve(expr.substitute(e, point)) for point in points]
+
+    def lane_values(self, e: Dim, ctx: Lanes) -> Val:
+        """An index expression of the lane variables as an ``i64`` vector."""
+        parts = self._per_lane(e, ctx)
+        numbers = [d for d in [p - parts[0] for p in parts] if isinstance(d, int)]
+        if len(numbers) < len(parts):
+            return self._lane_vector(tuple(parts))
+        first = self.arith.splat(self.space.value(parts[0]), "i64", len(parts))
+        if not any(numbers):
+            return first
+        steps = Val(f"<{', '.join([f'i64 {n}' for n in numbers])}>", 0, len(parts))
+        return self.arith.instruction("add", "i64", first, steps)
+
+    def _lane_vector(self, parts: tuple[Dim, ...]) -> Val:
+        """One computed number a lane."""
+        result, ty = Val("poison", 0, len(parts)), f"<{len(parts)} x i64>"
+        for lane, p in enumerate(parts):
+            v = self.space.value(p)
+            level = max(result.level, v.level)
+            name = self.writer.pure(f"insertelement {ty} {result.text}, i64 {v.text}, i64 {lane}", level)
+            result = Val(name, level, len(parts))
+        return result
+
+    def _dynamic(self, mention: Mention, address: Address, index_value: Callable[[Value], Val]) -> Address:
+        """Add run-time indices: to the pointer when all lanes agree, else to each lane's distance."""
+        pointer, lanes = address.pointer, address.lanes
+        for value, stride in mention.dynamic:
+            index = index_value(value)
+            step = self.space.value(stride)
+            if not index.lanes:
+                n = self.arith.instruction("mul", "i64", index, self.space.scaled(step, mention.buffer.dtype.n_bytes))
+                pointer = self.advance(pointer, n)
+                continue
+            part = self.arith.instruction("mul", "i64", index, step)
+            lanes = part if lanes is None else self.arith.instruction("add", "i64", lanes, part)
+        if lanes is not None and address.pattern is not None:
+            steps = Val(f"<{', '.join([f'i64 {n}' for n in address.pattern])}>", 0, len(address.pattern))
+            lanes = self.arith.instruction("add", "i64", lanes, steps)
+        return Address(address.buffer, pointer, address.offset, None if lanes else address.pattern, lanes)
+
+
+def _n_elements(buffer: Buffer) -> int:
+    """The size of a buffer, 0 when it is known at run time only."""
+    size = types.product(buffer.shape)
+    return size if isinstance(size, int) else 0
+
+
+def _lanes_part(others: tuple[tuple[expr.Atom, int], ...], terms: tuple[tuple[int, int], ...], ctx: Lanes) -> Dim:
+    """The part of a sum that the lanes change, as an expression of the lane variables and others."""
+    total: Dim = 0
+    for atom, coef in others:
+        total = total + atom * coef
+    for sid, coef in terms:
+        if sid in ctx.sids:
+            total = total + ctx.syms[ctx.sids.index(sid)] * coef
+    return total
