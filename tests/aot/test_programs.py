@@ -21,7 +21,7 @@ import tilewright as tw
 from aot import programs
 from tilewright.aot import system
 from tilewright.core.types import Array
-from tilewright.runtime.cpu.pool import POOL_ABIS
+from tilewright.runtime.cpu.pool_systems import POOL_ABIS
 
 DIGITS = programs.ROOT / "examples" / "digits" / "digits.onnx"
 QUICK = ("resnet50", "mobilenet_v2", "bert_base", "llama_decode", "lstm")

@@ -13,7 +13,8 @@ from benchmarks.fork_join import MEETING
 
 from runtime.tiny import object_of, scale_model
 from tilewright.runtime.cpu.linker import link, pool, pool_workers, set_spin
-from tilewright.runtime.cpu.pool import CHUNKS, DEFAULT_SPIN_NS, POOL_ABIS, RANGES, pool_ir
+from tilewright.runtime.cpu.pool import CHUNKS, DEFAULT_SPIN_NS, RANGES, pool_ir
+from tilewright.runtime.cpu.pool_systems import POOL_ABIS
 
 # count(counts, n, threads): counts[task] += 1, no atomics: a task that runs twice at once may lose one, which shows too
 # nest(counts, n, threads): each of n tasks forks 3 tasks of its own

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import llvmlite.binding as llvm
 
-from tilewright.runtime.cpu.pool import PoolAbi, pool_abi
+from tilewright.runtime.cpu.pool_systems import PoolAbi, pool_abi
 
 _DARWIN = ("darwin", "macos", "ios")
 

@@ -22,7 +22,8 @@ import llvmlite.binding as llvm
 from tilewright.runtime.cache import Cache
 from tilewright.runtime.cpu import stop_ir
 from tilewright.runtime.cpu.llvm_fork import check_llvm
-from tilewright.runtime.cpu.pool import POOL_ABIS, pool_abi, pool_ir
+from tilewright.runtime.cpu.pool import pool_ir
+from tilewright.runtime.cpu.pool_systems import POOL_ABIS, pool_abi
 from tilewright.runtime.cpu.routines import addresses
 from tilewright.runtime.env import read_environment
 from tilewright.runtime.errors import ArtifactError
