@@ -26,6 +26,7 @@ from benchmarks import (
     other_nets_more,
     other_nets_sizes,
     other_nets_unseen,
+    other_nets_unseen_misc,
     other_nets_unseen_vision,
     other_nets_vision,
 )
@@ -41,6 +42,7 @@ NETS = (
     | other_nets_sizes.NETS
     | other_nets_unseen_vision.NETS
     | other_nets_unseen.NETS
+    | other_nets_unseen_misc.NETS
 )
 PEERS = ("onnxruntime", "openvino")
 TURN = 0.15

@@ -1,7 +1,8 @@
-"""Nets for text, sound, series, tables, graphs and control of a second sweep, written without looking at the compiler.
+"""Nets for text, sound, series and tables of a second sweep, written without looking at the compiler.
 
 In: nothing. Out: ``NETS[name]()`` gives a module and its inputs, with random weights. Not its business: measuring
-(``other_nets.py``), nets for images (``other_nets_unseen_vision.py``).
+(``other_nets.py``), nets for images (``other_nets_unseen_vision.py``), for points, fields and control
+(``other_nets_unseen_misc.py``).
 """
 
 from __future__ import annotations
@@ -422,170 +423,6 @@ def interest() -> tuple[nn.Module, Tensors]:
     return Interest(), (randint(0, 5000, (64,)), randint(0, 5000, (64, 50)))
 
 
-class Siren(nn.Module):
-    """A picture as a function: sines of layers of coordinates."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers, self.out = (
-            nn.ModuleList(nn.Linear(a, b) for a, b in pairwise((2, 128, 128, 128))),
-            nn.Linear(128, 3),
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = 30 * x
-        for layer in self.layers:
-            x = torch.sin(layer(x))
-        return self.out(x)
-
-
-def siren() -> tuple[nn.Module, Tensors]:
-    return Siren(), (rand(4096, 2),)
-
-
-class Denoiser(nn.Module):
-    """Diffusion over rows of a table or actions: sines of the step, four layers that each get the time."""
-
-    def __init__(self, c: int = 256) -> None:
-        super().__init__()
-        self.enter, self.out, self.time = (
-            nn.Linear(20, c),
-            nn.Linear(c, 20),
-            nn.Sequential(nn.Linear(64, c), nn.Mish(), nn.Linear(c, c)),
-        )
-        self.layers, self.times = (nn.ModuleList(nn.Linear(c, c) for _ in range(4)) for _ in range(2))
-        self.register_buffer("rates", torch.exp(torch.linspace(0, -9.2, 32)))
-
-    def forward(self, x: Tensor, step: Tensor) -> Tensor:
-        angles = step[:, None].float() * self.rates
-        time = self.time(torch.cat([angles.sin(), angles.cos()], 1))
-        y = self.enter(x)
-        for layer, to in zip(self.layers, self.times, strict=True):
-            y = y + F.mish(layer(y) + to(time))
-        return self.out(y)
-
-
-def denoiser() -> tuple[nn.Module, Tensors]:
-    return Denoiser(), (randn(64, 20), randint(0, 1000, (64,)))
-
-
-class Actor(nn.Module):
-    """SAC's policy: a mean and a bounded deviation, the action squashed."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body, self.mean, self.scale = (
-            nn.Sequential(nn.Linear(17, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU()),
-            nn.Linear(256, 6),
-            nn.Linear(256, 6),
-        )
-
-    def forward(self, x: Tensor, noise: Tensor) -> Tensor:
-        y = self.body(x)
-        return torch.tanh(self.mean(y) + self.scale(y).clamp(-20, 2).exp() * noise)
-
-
-def policy() -> tuple[nn.Module, Tensors]:
-    return Actor(), (randn(1, 17), randn(1, 6))
-
-
-def policy_b256() -> tuple[nn.Module, Tensors]:
-    return Actor(), (randn(256, 17), randn(256, 6))
-
-
-class RungeKutta(nn.Module):
-    """A neural differential equation: ten steps of the classical method."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.slope = nn.Sequential(nn.Linear(32, 64), nn.Tanh(), nn.Linear(64, 32))
-
-    def forward(self, x: Tensor) -> Tensor:
-        for _ in range(10):
-            a = self.slope(x)
-            b = self.slope(x + 0.05 * a)
-            c = self.slope(x + 0.05 * b)
-            x = x + (a + 2 * b + 2 * c + self.slope(x + 0.1 * c)) * (0.1 / 6)
-        return x
-
-
-def neural_ode() -> tuple[nn.Module, Tensors]:
-    return RungeKutta(), (randn(64, 32),)
-
-
-class Coupling(nn.Module):
-    """RealNVP: six couplings, each half scaled and moved by a net of the other; the logarithm of the determinant."""
-
-    def __init__(self, c: int = 32) -> None:
-        super().__init__()
-        self.nets = nn.ModuleList(nn.Sequential(nn.Linear(c, 128), nn.ReLU(), nn.Linear(128, 2 * c)) for _ in range(6))
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        a, b = x.chunk(2, 1)
-        determinant = torch.zeros(x.shape[0])
-        for net in self.nets:
-            scale, move = net(a).chunk(2, 1)
-            scale = torch.tanh(scale)
-            a, b = b * scale.exp() + move, a
-            determinant = determinant + scale.sum(1)
-        return torch.cat([a, b], 1), determinant
-
-
-def normalizing_flow() -> tuple[nn.Module, Tensors]:
-    return Coupling(), (randn(128, 64),)
-
-
-class SetTransformer(nn.Module):
-    """Points attend to 16 learned ones and back, twice; one learned query gathers all."""
-
-    def __init__(self, c: int = 128) -> None:
-        super().__init__()
-        self.enter, self.seeds, self.query = (
-            nn.Linear(3, c),
-            nn.Parameter(randn(2, 16, c)),
-            nn.Parameter(randn(1, 1, c)),
-        )
-        self.attend = nn.ModuleList(nn.MultiheadAttention(c, 4, batch_first=True) for _ in range(5))
-        self.feeds = nn.ModuleList(Residual(nn.Linear(c, c), nn.ReLU()) for _ in range(5))
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.enter(x)
-        for k in range(2):
-            seeds = self._step(2 * k, self.seeds[k].expand(x.shape[0], -1, -1), x)
-            x = self._step(2 * k + 1, x, seeds)
-        return self._step(4, self.query.expand(x.shape[0], -1, -1), x)[:, 0]
-
-    def _step(self, k: int, queries: Tensor, x: Tensor) -> Tensor:
-        return self.feeds[k](queries + self.attend[k](queries, x, x, need_weights=False)[0])
-
-
-def set_transformer() -> tuple[nn.Module, Tensors]:
-    return SetTransformer(), (randn(4, 256, 3),)
-
-
-class Matching(nn.Module):
-    """SuperGlue: two sets of descriptors attend to each other, then eight turns of normalising rows and columns."""
-
-    def __init__(self, c: int = 128) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(nn.TransformerDecoderLayer(c, 4, 2 * c, 0.0, batch_first=True) for _ in range(2))
-        self.out = nn.Linear(c, c)
-
-    def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        for layer in self.layers:
-            x, y = layer(x, y), layer(y, x)
-        scores = self.out(x) @ self.out(y).transpose(1, 2) / 11.3
-        u, v = torch.zeros(1, x.shape[1], 1), torch.zeros(1, 1, y.shape[1])
-        for _ in range(8):
-            u = -torch.logsumexp(scores + v, 2, keepdim=True)
-            v = -torch.logsumexp(scores + u, 1, keepdim=True)
-        return scores + u + v
-
-
-def matching() -> tuple[nn.Module, Tensors]:
-    return Matching(), (randn(1, 256, 128), randn(1, 200, 128))
-
-
 def sequence_classifier() -> tuple[nn.Module, Tensors]:
     """InceptionTime's neighbour: a fully convolutional net over a series."""
     layers = [
@@ -618,8 +455,7 @@ NETS: dict[str, Net] = {
         net.__name__: net
         for net in (
             experts, experts_step, retnet, rwkv_step, whisper_step, encodec, demucs, deepspeech, temporal_fusion,
-            informer, tabtransformer, cross_network, interest, siren, denoiser, policy, policy_b256, neural_ode,
-            normalizing_flow, set_transformer, matching, sequence_classifier, keyword_spotter,
+            informer, tabtransformer, cross_network, interest, sequence_classifier, keyword_spotter,
         )
     },
 }  # fmt: skip

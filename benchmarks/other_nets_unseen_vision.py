@@ -1,4 +1,4 @@
-"""Nets for images, volumes and points of a second sweep, written without looking at the compiler; random weights.
+"""Nets for images and volumes of a second sweep, written without looking at the compiler; random weights.
 
 In: nothing. Out: ``NETS[name]()`` gives a module and its inputs. Not its business: measuring (``other_nets.py``).
 """
@@ -524,26 +524,6 @@ def x3d() -> tuple[nn.Module, Tensors]:
     return nn.Sequential(*stem, nn.ReLU(), *[block() for _ in range(3)]), (randn(1, 3, 8, 128, 128),)
 
 
-class EdgeConv(nn.Module):
-    """DGCNN: the twenty nearest points of each, a layer of the differences, the largest."""
-
-    def __init__(self, c: int, out: int) -> None:
-        super().__init__()
-        self.layer = conv(2 * c, out, 1, act=partial(nn.LeakyReLU, 0.2))
-
-    def forward(self, x: Tensor) -> Tensor:
-        batch, c, n = x.shape
-        squares = (x * x).sum(1)
-        near = (2 * x.transpose(1, 2) @ x - squares[:, :, None] - squares[:, None, :]).topk(20, -1)[1]
-        neighbours = x.gather(2, near.view(batch, 1, -1).expand(-1, c, -1)).view(batch, c, n, 20)
-        centre = x[:, :, :, None].expand(-1, -1, -1, 20)
-        return self.layer(torch.cat([neighbours - centre, centre], 1)).max(-1)[0]
-
-
-def dgcnn() -> tuple[nn.Module, Tensors]:
-    return nn.Sequential(EdgeConv(3, 64), EdgeConv(64, 64), EdgeConv(64, 128)), (randn(1, 3, 512),)
-
-
 class VqVae(nn.Module):
     """An encoder, the nearest of 512 codes for every pixel, a decoder."""
 
@@ -565,43 +545,6 @@ class VqVae(nn.Module):
 
 def vqvae() -> tuple[nn.Module, Tensors]:
     return VqVae(), (randn(1, 3, 128, 128),)
-
-
-def alphazero() -> tuple[nn.Module, Tensors]:
-    blocks = [nn.Sequential(Residual(conv(64, 64), conv(64, 64, act=nn.Identity)), nn.ReLU()) for _ in range(5)]
-    return nn.Sequential(conv(17, 64), *blocks, conv(64, 2, 1), nn.Flatten(), nn.Linear(722, 362)), (
-        randn(8, 17, 19, 19),
-    )
-
-
-class Dueling(nn.Module):
-    """An agent that plays Atari: three convolutions, a value and advantages."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = nn.Sequential(
-            nn.Conv2d(4, 32, 8, 4),
-            nn.ReLU(),
-            nn.Conv2d(32, 64, 4, 2),
-            nn.ReLU(),
-            nn.Conv2d(64, 64, 3),
-            nn.ReLU(),
-            nn.Flatten(),
-        )
-        self.value, self.gain = (nn.Sequential(nn.Linear(3136, 512), nn.ReLU(), nn.Linear(512, n)) for n in (1, 18))
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.body(x / 255)
-        gain = self.gain(y)
-        return self.value(y) + gain - gain.mean(1, keepdim=True)
-
-
-def atari() -> tuple[nn.Module, Tensors]:
-    return Dueling(), (randn(1, 4, 84, 84),)
-
-
-def atari_b32() -> tuple[nn.Module, Tensors]:
-    return Dueling(), (randn(32, 4, 84, 84),)
 
 
 def mobilevit_v2() -> tuple[nn.Module, Tensors]:
@@ -647,7 +590,7 @@ NETS: dict[str, Net] = {
     net.__name__: net
     for net in (
         repvgg, maxvit, xcit, resnest, hrnet, fpn, centernet, detr, unet_nested, cross_unet, edsr, mask_decoder,
-        convmixer, replknet, nafnet, efficientvit, optical_flow, x3d, dgcnn, vqvae, alphazero, atari, atari_b32,
+        convmixer, replknet, nafnet, efficientvit, optical_flow, x3d, vqvae,
         mobilevit_v2, convnext_v2, beit, sam_encoder, hiera,
     )
 }  # fmt: skip

@@ -3,96 +3,16 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import onnx
 import pytest
 import torch
-from onnx import TensorProto, helper, numpy_helper
 
 import tilewright
+from cli.models import RNG, Cli, expected, linear_model
 from tilewright.cli import machines
-from tilewright.cli.main import main
-from tilewright.frontend.onnx.table import CONVERTERS
-
-RNG = np.random.default_rng(7)
-WEIGHT = RNG.standard_normal((24, 5)).astype(np.float32)
-BIAS = RNG.standard_normal(5).astype(np.float32)
-
-
-class Ran(NamedTuple):
-    """What a command left: exit code, standard output, standard error."""
-
-    code: int
-    out: str
-    err: str
-
-
-Cli = Callable[..., Ran]
-
-
-@pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Cli:
-    """``tilewright ARGUMENTS`` in this process, with a disk cache of its own."""
-    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
-
-    def run(*args: object) -> Ran:
-        monkeypatch.setattr(sys, "argv", ["tilewright", *map(str, args)])
-        try:
-            main()
-            code = 0
-        except SystemExit as e:
-            code = e.code if isinstance(e.code, int) else 0 if e.code is None else 1
-        return Ran(code, *capsys.readouterr())
-
-    return run
-
-
-def linear_model() -> onnx.ModelProto:
-    """``relu(x @ w + b)`` with a symbolic number of rows."""
-    nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["p"], name="product"),
-        helper.make_node("Add", ["p", "b"], ["s"], name="shift"),
-        helper.make_node("Relu", ["s"], ["y"], name="gate"),
-    ]
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", 24])
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["rows", 5])
-    constants = [numpy_helper.from_array(WEIGHT, "w"), numpy_helper.from_array(BIAS, "b")]
-    graph = helper.make_graph(nodes, "linear", [x], [y], constants)
-    return helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18)])
-
-
-def pair_model() -> onnx.ModelProto:
-    """Two inputs, two outputs, one of integers."""
-    nodes = [helper.make_node("Sub", ["a", "b"], ["d"]), helper.make_node("Shape", ["a"], ["n"])]
-    shape = ["rows", 3]
-    inputs = [helper.make_tensor_value_info(k, TensorProto.FLOAT, shape) for k in "ab"]
-    outputs = [helper.make_tensor_value_info("d", TensorProto.FLOAT, shape)]
-    outputs.append(helper.make_tensor_value_info("n", TensorProto.INT64, [2]))
-    graph = helper.make_graph(nodes, "pair", inputs, outputs)
-    return helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18)])
-
-
-@pytest.fixture
-def linear(tmp_path: Path) -> Path:
-    path = tmp_path / "linear.onnx"
-    onnx.save(linear_model(), path)
-    return path
-
-
-@pytest.fixture
-def pair(tmp_path: Path) -> Path:
-    path = tmp_path / "pair.onnx"
-    onnx.save(pair_model(), path)
-    return path
-
-
-def expected(x: np.ndarray) -> np.ndarray:
-    return np.maximum(x @ WEIGHT + BIAS, 0)
-
 
 # --- compile, run ---------------------------------------------------------------------------------------------------
 
@@ -554,90 +474,3 @@ def test_version(cli: Cli) -> None:
     assert cli("--version") == (0, f"tilewright {tilewright.__version__}\n", "")
     ran = subprocess.run([sys.executable, "-m", "tilewright", "--version"], capture_output=True, text=True, check=True)
     assert ran.stdout == f"tilewright {tilewright.__version__}\n"
-
-
-# --- compare --------------------------------------------------------------------------------------------------------
-
-
-def test_compare_agrees_and_says_so(cli: Cli, linear: Path) -> None:
-    ran = cli("compare", linear, "--size", "rows=3")
-    assert (ran.code, ran.err) == (0, "")
-    assert "matmul add maximum" in ran.out and "linear agrees with reference: 1 kernels, 1 outputs." in ran.out
-    found = json.loads(cli("compare", linear, "--against", "onnxruntime", "--json").out)
-    assert found["agrees"] and [v["name"] for v in found["values"]] == ["p (matmul)", "s (add)", "y (relu)"]
-
-
-def test_compare_exits_with_3_where_it_finds_a_difference(
-    cli: Cli, linear: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(CONVERTERS, ("", "Add"), CONVERTERS["", "Sub"])
-    ran = cli("compare", linear, "--against", "onnxruntime")
-    assert ran.code == 3
-    assert "stage   import" in ran.out and 'node "shift" (Add)' in ran.out
-
-
-def test_compare_refuses_what_it_can_not_do(cli: Cli, linear: Path, tmp_path: Path) -> None:
-    assert cli("compare", linear, "--against", "torch").code == 2
-    assert "no file" in cli("compare", tmp_path / "none.onnx").err
-    assert cli("compare", linear, "--against", "nobody").code == 2
-    (tmp_path / "a.pt2").write_bytes(b"no program")
-    assert "exported program" in cli("compare", tmp_path / "a.pt2").err
-
-
-# --- reduce, and faults in the process that compares ----------------------------------------------------------------
-
-FLIPPED = """
-from tilewright import ops
-from tilewright.core.rewrite import Rule, RuleTable
-from tilewright.graph.canonical import canonicalize
-
-
-def wrong(b, node):
-    x, y = node.inputs
-    return b(ops.sub, x, y) if node.op is ops.add else None
-
-
-canonicalize.TABLE = RuleTable((Rule("wrong", (ops.add,), wrong, "it is not"),))
-"""
-ABORTING = """
-import os
-import tilewright.tools.debug.machine as machine
-
-machine.Native.__call__ = lambda *args: os.abort()
-"""
-
-
-@pytest.fixture
-def plant(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], None]:
-    """Code that the processes to come run as they start: a compiler with a mistake."""
-
-    def write(code: str) -> None:
-        folder = tmp_path / "site"
-        folder.mkdir()
-        (folder / "sitecustomize.py").write_text(code)
-        monkeypatch.setenv("PYTHONPATH", str(folder))
-
-    return write
-
-
-def test_reduce_leaves_the_op_that_goes_wrong(
-    cli: Cli, linear: Path, plant: Callable[[str], None], tmp_path: Path
-) -> None:
-    assert cli("reduce", linear).err.startswith("error: [TW0206] there is nothing to reduce: the model does not fail")
-    plant(FLIPPED)
-    ran = cli("reduce", linear, "-o", tmp_path / "small", "--size", "rows=3")
-    assert (ran.code, ran.err) == (0, "")
-    assert "3 ops before, 1 after" in ran.out and 'loc("node \\"shift\\" (Add)")' in ran.out
-    command = ran.out.strip().splitlines()[-1].split()
-    again = cli(*command[1:])
-    assert again.code == 3
-    assert "by      canonicalize, rule wrong" in again.out and 'node "shift" (Add)' in again.out
-    part = onnx.load(tmp_path / "small" / "model.onnx")
-    assert [n.op_type for n in part.graph.node] == ["Add"]
-
-
-def test_compare_survives_native_code_that_does_not(cli: Cli, linear: Path, plant: Callable[[str], None]) -> None:
-    plant(ABORTING)
-    found = json.loads(cli("compare", linear, "--json").out)
-    assert (found["agrees"], found["fault"]["stage"]) == (False, "crash")
-    assert "matmul add maximum" in found["fault"]["name"] and "signal 6" in found["fault"]["difference"]["problem"]
