@@ -65,7 +65,7 @@ fuzz: $(STAMP)-dev  ## random graphs, code for every machine, damaged files; goe
 replay: $(STAMP)-dev  ## is the emitted code byte-equal to the last commit's? REPLAY_ARGS="--base HEAD~1" for another
 	$(ONE_THREAD) PYTHONPATH=src:tests:. $(RUN) -m replay --jobs $(JOBS) $(REPLAY_ARGS)
 
-moves: $(STAMP)-dev  ## do the last commits that say [moves] emit their parents' code? MOVES_ARGS="--since REV" for more
+moves: $(STAMP)-dev  ## do the branch's commits that say [moves] emit their parents' code? MOVES_ARGS="--since REV" for others
 	$(ONE_THREAD) PYTHONPATH=src:tests:. $(RUN) -m replay_moves --quick --jobs $(JOBS) $(MOVES_ARGS)
 
 bench: $(STAMP)-bench  ## latency and compile time beside the peers, interleaved

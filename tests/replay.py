@@ -31,7 +31,7 @@ import tarfile
 import tempfile
 import warnings
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -42,6 +42,8 @@ DOTS = ("cascadelake", "aarch64-dotprod")
 """Targets with an instruction for products of bytes, for the nests of a quick run."""
 QUICK = re.compile(r"nest/|zoo/(?!unet|inception|densenet|efficientnet)|dynamic/(mlp|lstm|bert|resnet50$)|odd/|random/")
 """The models of a quick run: all but those of many kernels like the others'."""
+NESTS_ONLY = "^nest/"
+FULL = "full/"
 N_CORES = 4
 """Of every target, whatever this computer has."""
 SHOWN_LINES = 30
@@ -80,16 +82,15 @@ def compare(old: Path, new: Path, wanted: str = "") -> tuple[int, int]:
 
 def record(folder: Path, only: str, targets: Sequence[str], part: int, parts: int, *, quick: bool = False) -> None:
     """Write the pieces of every model of the corpus for every target, a file each; ``part`` of ``parts``."""
-    from replay_corpus import CORPUS, FULL
-
     warnings.simplefilter("ignore")
     folder.mkdir(parents=True, exist_ok=True)
-    wanted = [n for n in CORPUS if re.search(only, n) and (only.startswith(FULL) or not n.startswith(FULL))]
+    corpus = models(only)
+    wanted = [n for n in corpus if re.search(only, n) and (only.startswith(FULL) or not n.startswith(FULL))]
     if quick:
         wanted = [n for n in wanted if QUICK.match(n)]
     for name in wanted[part::parts]:
         try:
-            graph = CORPUS[name]()
+            graph = corpus[name]()
         except Exception as e:  # what PyTorch cannot trace is the same in both states
             print(f"{name} is left out: {type(e).__name__}: {e}"[:200], file=sys.stderr)
             continue
@@ -100,6 +101,17 @@ def record(folder: Path, only: str, targets: Sequence[str], part: int, parts: in
                 made = {"refused": f"{type(e).__name__}: {e}"}
             text = json.dumps(made)
             (folder / f"{name.replace('/', '~')} {target}.gz").write_bytes(gzip.compress(text.encode(), 1, mtime=0))
+
+
+def models(only: str) -> Mapping[str, Callable[[], object]]:
+    """The corpus; for nests alone it is made without PyTorch, which takes seconds to load."""
+    if only == NESTS_ONLY:
+        from nests import NESTS
+
+        return {f"nest/{name}": make for name, make in NESTS.items()}
+    from replay_corpus import CORPUS
+
+    return CORPUS
 
 
 def quick_targets(name: str, targets: Sequence[str]) -> tuple[str, ...]:
@@ -188,8 +200,13 @@ def check_out(revision: str, folder: Path) -> None:
         tar.extractall(folder, filter="data")
 
 
-def record_apart(tree: Path, folder: Path, options: argparse.Namespace) -> None:
-    """Record a tree in processes of its own, with its own recorder and corpus where it has them."""
+def record_apart(
+    tree: Path, folder: Path, options: argparse.Namespace, only: str | None = None, part: int = 0, parts: int = 1
+) -> None:
+    """Record a tree in processes of its own, with its own recorder and corpus where it has them; a part of the models.
+
+    What recorders of older states understand is all that this hands to them.
+    """
     own = tree / "tests" / "replay.py"
     if not own.exists() or RECORDER not in own.read_text():
         shutil.copy(ROOT / "tests" / "replay.py", own)
@@ -205,14 +222,15 @@ def record_apart(tree: Path, folder: Path, options: argparse.Namespace) -> None:
         "--record",
         str(folder),
         "--only",
-        options.only,
+        options.only if only is None else only,
         "--targets",
         *options.targets,
         *(["--quick"] if options.quick else []),
     ]
+    jobs = options.jobs
     running = [
-        subprocess.Popen([*command, "--part", str(k), "--parts", str(options.jobs)], cwd=tree, env=environment)
-        for k in range(options.jobs)
+        subprocess.Popen([*command, "--part", str(k), "--parts", str(parts * jobs)], cwd=tree, env=environment)
+        for k in range(part * jobs, (part + 1) * jobs)
     ]
     if any([process.wait() for process in running]):
         raise SystemExit(f"recording {tree} failed")

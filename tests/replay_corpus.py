@@ -20,13 +20,13 @@ from contractions import contraction
 from graphs import random_graph
 from nests import NESTS
 from networks import network
+from replay import FULL
 from tilewright.core.graph import Graph
 from tilewright.frontend.torch.export import import_module
 
 RANDOM_GRAPHS = 60
 RANDOM_NETWORKS = 40
 RANDOM_CONTRACTIONS = 40
-FULL = "full/"
 
 
 def _zoo(name: str, *, small: bool, dynamic: bool = False) -> Graph:

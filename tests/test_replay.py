@@ -3,6 +3,7 @@
 ``make moves`` finds the commits that say ``[moves]``, and fails where their parent is not there.
 """
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -71,9 +72,13 @@ def test_a_quick_run_takes_every_kind_of_model_and_every_target() -> None:
 # --- commits that say [moves] ---------------------------------------------------------------------------------------
 
 
-def git(folder: Path, *command: str) -> str:
+def git(folder: Path, *command: str, at_s: str = "") -> str:
     names = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
-    done = subprocess.run(["git", *names, *command], cwd=folder, check=True, capture_output=True, text=True)
+    when = {"GIT_COMMITTER_DATE": f"{at_s} +0000"} if at_s else {}
+    environment = {**os.environ, **when}  # noqa: TID251
+    done = subprocess.run(
+        ["git", *names, *command], cwd=folder, check=True, capture_output=True, text=True, env=environment
+    )
     return done.stdout.strip()
 
 
@@ -95,11 +100,28 @@ def subjects(commits: list[replay_moves.Commit]) -> list[str]:
 
 
 def test_commits_that_say_so_are_found(repository: Path) -> None:
-    assert subjects(replay_moves.claims(repository)) == ["d: [moves] two", "e: [moves] three"]
-    assert subjects(replay_moves.claims(repository, "HEAD~1")) == ["e: [moves] three"]
-    assert len(replay_moves.claims(repository, "HEAD~4")) == 3
+    """Wherever they stand among others, the newest first."""
     git(repository, "commit", "-q", "--allow-empty", "-m", "another thing")
-    assert replay_moves.claims(repository) == []
+    assert subjects(replay_moves.claims(repository)) == ["e: [moves] three", "d: [moves] two", "a: (b) [moves] one"]
+    assert subjects(replay_moves.claims(repository, "HEAD~2")) == ["e: [moves] three"]
+    assert len(replay_moves.claims(repository, "HEAD~5")) == 3
+
+
+def test_without_a_base_a_day_of_commits_is_looked_at(repository: Path) -> None:
+    later = str(int(git(repository, "log", "-1", "--format=%ct")) + replay_moves.DAY_S)
+    git(repository, "commit", "-q", "--allow-empty", "-m", "[moves] a day later", at_s=later)
+    assert subjects(replay_moves.claims(repository)) == ["[moves] a day later"]
+
+
+def test_of_a_branch_its_own_commits_are_looked_at(repository: Path, tmp_path: Path) -> None:
+    git(tmp_path, "clone", "-q", repository.as_uri(), "clone")
+    clone = tmp_path / "clone"
+    assert replay_moves.branch_point(repository) == replay_moves.branch_point(clone) == ""
+    start = git(clone, "rev-parse", "HEAD")
+    git(clone, "commit", "-q", "--allow-empty", "-m", "[moves] here")
+    git(clone, "commit", "-q", "--allow-empty", "-m", "and more")
+    assert replay_moves.branch_point(clone) == start
+    assert subjects(replay_moves.claims(clone, start)) == ["[moves] here"]
 
 
 @pytest.mark.parametrize("depth", [1, 2])
@@ -128,28 +150,49 @@ options, _ = p.parse_known_args()
 folder = pathlib.Path(options.record)
 folder.mkdir(exist_ok=True)
 text = pathlib.Path("src/file").read_text()
-if options.part == 0:
+if options.part in (0, 2):
     (folder / "net cpu.gz").write_bytes(gzip.compress(json.dumps({"k_1 llvm": text[0]}).encode()))
 # recorder 2
 """
 
 
-def test_a_commit_that_changes_code_is_named(repository: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    """With a recorder that writes the first letter of a source file for the code."""
+@pytest.fixture
+def claimed(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two commits that claim to move, the first of them rightly, with a recorder that writes the first letter of a
+    source file for the code."""
     for name, text in {"tests/replay.py": RECORDER, "benchmarks/x": "", "pyproject.toml": ""}.items():
         (repository / name).parent.mkdir(exist_ok=True)
         (repository / name).write_text(text)
-    for text, subject in (("ab", "start"), ("ac", "[moves] rightly"), ("bc", "[moves] wrongly")):
+    for text, subject in (("ab", "start"), ("ac", "[moves] rightly"), ("bc", "[moves] wrongly"), ("bd", "and more")):
         (repository / "src" / "file").write_text(text)
         git(repository, "add", ".")
         git(repository, "commit", "-q", "-m", subject)
-    monkeypatch.setattr(replay, "ROOT", repository)
-    monkeypatch.setattr(sys, "argv", ["replay_moves"])
     for name in ("nests.py", "replay_corpus.py"):
         (repository / "tests" / name).write_text("")
+    monkeypatch.setattr(replay, "ROOT", repository)
+    return repository
+
+
+def run_moves(monkeypatch: pytest.MonkeyPatch, *options: str) -> object:
+    monkeypatch.setattr(sys, "argv", ["replay_moves", "--since", "HEAD~3", *options])
     with pytest.raises(SystemExit) as stopped:
         replay_moves.main()
+    return stopped.value.code
+
+
+def test_a_commit_that_changes_code_is_named(claimed: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    assert run_moves(monkeypatch) == 1
     said = capsys.readouterr().out
-    assert stopped.value.code == 1
-    assert "([moves] rightly): 1 compiles compared with its parent, 0 differ" in said
+    assert said.startswith("2 commits say [moves], of those since HEAD~3\n")
+    assert said.count("([moves] rightly): 1 compiles compared with its parent, 0 differ") == 2  # nests, other models
     assert "net cpu: k_1 llvm differs" in said and "([moves] wrongly): 1 compiles compared with its parent, 1 d" in said
+
+
+def test_commits_that_time_does_not_reach_are_named(claimed: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    """The newest has its nests compared whatever the time."""
+    assert run_moves(monkeypatch, "--seconds", "1e-9") == 1
+    first, second, *_ = (c.name[:12] for c in replay_moves.claims(claimed, "HEAD~3"))
+    said = capsys.readouterr().out
+    assert "([moves] wrongly): 1 compiles compared" in said and "rightly): 1" not in said
+    assert f"out of time before the nests of {second}; --seconds 0" in said
+    assert f"out of time before the other models of {first}, {second};" in said
