@@ -102,8 +102,6 @@ IN_ORDER = {"list", "tuple", "enumerate", "iter", "zip", "map", "join", "extend"
 MADE = {"union", "intersection", "difference", "symmetric_difference"}
 ALLOWED = {
     ("ops/fourier.py", "_infer"): "the attribute is a text, a letter for each axis",
-    ("ops/fourier.py", "_kernel"): "the attribute is a text",
-    ("ops/fourier.py", "_reference"): "the attribute is a text",
     ("partition/projections.py", "_read_by_points"): "a set of one",
     ("runtime/expressions.py", "is_line"): "one value for all",
     ("tile/schedule/stages.py", "fold"): "replaced by one number",

@@ -16,7 +16,7 @@ from tilewright.tile.affine import coefficient
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Fold, For, Kernel, Prefetch, Stmt, Store, Update, walk
 from tilewright.tile.math import UNARY
-from tilewright.tile.rewrite import Body, dims_of, loads_of, values_of, written
+from tilewright.tile.rewrite import Body, dims_of, loads_of, values_of
 from tilewright.tile.schedule.tree import Nest, find_place, makers_of, nest_of
 
 FUNCTION_OPERATIONS = 8
@@ -123,8 +123,3 @@ def statement_of(nest: Nest) -> Stmt:
     if len(nest.leaf) != 1:
         raise ScheduleError("rule", "", "the nest holds several statements")
     return nest.leaf[0]
-
-
-def writes(s: Stmt) -> set[Buffer]:
-    """All buffers written in or under a statement."""
-    return {b for x in walk((s,)) for b in written(x)}
