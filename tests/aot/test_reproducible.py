@@ -101,7 +101,6 @@ ORDER_FREE = {
 IN_ORDER = {"list", "tuple", "enumerate", "iter", "zip", "map", "join", "extend", "fromkeys", "deque", "chain", "array"}
 MADE = {"union", "intersection", "difference", "symmetric_difference"}
 ALLOWED = {
-    ("ops/fourier.py", "_infer"): "the attribute is a text, a letter for each axis",
     ("partition/projections.py", "_read_by_points"): "a set of one",
     ("runtime/expressions.py", "is_line"): "one value for all",
     ("tile/schedule/stages.py", "fold"): "replaced by one number",
