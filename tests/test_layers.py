@@ -198,6 +198,16 @@ def test_files_are_short() -> None:
     assert len(found) > len(FILES) and {name: n for name, n in lengths.items() if n > MAX_LINES} == {}
 
 
+def test_every_class_has_one_home() -> None:
+    """So that a reader who meets a name knows which it is, and a search for it finds one thing. Nested classes too."""
+    homes: dict[str, list[str]] = {}
+    for path in FILES:
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name, []).append(f"{relative_path(path)} line {node.lineno}")
+    assert len(homes) > 400 and {name: at for name, at in homes.items() if len(at) > 1} == {}
+
+
 @every_file
 def test_only_one_file_reads_the_environment(path: Path) -> None:
     """Ruff bans it too; this also sees what a `noqa` would hide."""

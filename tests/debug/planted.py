@@ -426,7 +426,7 @@ BUGS = (
         point(lambda n, x: n(ops.cast, x, dtype=f32), dtype=i32), "codegen", "cast"),
     Bug("codegen.cpu.loops:Loops._ragged", "point[-1] < extent", "point[-1] < extent - 1",
         point(lambda n, x: n(ops.exp, x), 3, 45), "codegen", "exp"),
-    Bug("codegen.cpu.function:Function._tree", "list(range(half, 2 * half))", "list(range(half))",
+    Bug("codegen.cpu.function:KernelFunction._tree", "list(range(half, 2 * half))", "list(range(half))",
         point(lambda n, x: n(ops.reduce_sum, x, axes=(1,), keepdims=False), 6, 64), "codegen", "reduce_sum"),
     Bug("codegen.cpu.index:IndexSpace._division", "Val(str(divisor - 1), 0, 0)", "Val(str(divisor), 0, 0)",
         point(lambda n, x: n(ops.depth_to_space, x, block=2), 1, 8, 5, 3), "codegen", "depth_to_space"),

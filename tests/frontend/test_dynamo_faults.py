@@ -13,7 +13,7 @@ from tilewright import ops
 from tilewright.core.diag import OptionError
 from tilewright.core.graph import Graph
 from tilewright.core.text import load_graph
-from tilewright.frontend.torch.aten.call import Call
+from tilewright.frontend.torch.aten.call import AtenCall
 from tilewright.frontend.torch.fx import walk as fx
 from tilewright.graph.interp import run
 from tilewright.integrations.torch_compile.backend import MODES, make_backend
@@ -77,7 +77,7 @@ def test_the_piece_falls_back_and_a_report_is_written(tmp_path: Path) -> None:
 
 
 def test_only_the_call_falls_back_whose_converter_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(c: Call) -> Any:
+    def broken(c: AtenCall) -> Any:
         return {}[c.name]
 
     monkeypatch.setitem(fx.CONVERTERS, "cosh.default", broken)  # type: ignore[index]

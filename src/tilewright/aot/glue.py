@@ -20,7 +20,7 @@ from tilewright.aot.interface import ABI_VERSION, ALIGNMENT, DTYPES, HANDLE_BYTE
 from tilewright.aot.system import System
 from tilewright.aot.weights_file import mapping_text
 from tilewright.aot.writer import FunctionWriter
-from tilewright.runtime.expressions import Expr, parse_rule
+from tilewright.runtime.expressions import ParsedExpr, parse_rule
 from tilewright.runtime.manifest import Manifest, TensorSpec
 from tilewright.runtime.shapes import MAX_VALUE, ShapeBinder, compile_size, spoken
 from tilewright.runtime.values import dtype_of
@@ -253,7 +253,7 @@ class _Glue:
             values[symbol] = self.solved(w, symbol, expr, given[input_, dim], values, self.where(input_, dim))
         for (i, d), size in given.items():
             wanted = compile_size(self.manifest.inputs[i].shape[d])
-            if isinstance(wanted, Expr) and wanted.text.strip() in values and values[wanted.text.strip()] == size:
+            if isinstance(wanted, ParsedExpr) and wanted.text.strip() in values and values[wanted.text.strip()] == size:
                 continue  # where the symbol was read
             text = f"{self.where(i, d)}: the model is compiled for {self.manifest.inputs[i].shape[d]}"
             wrong = w.let(f"icmp ne i64 {size}, {w.size(wanted, values)}")
@@ -270,7 +270,7 @@ class _Glue:
         return f"input {self.manifest.inputs[i].name!r}, dimension {d}"
 
     def solved(
-        self, w: FunctionWriter, symbol: str, expr: Expr, given: str, known: Mapping[str, str], where: str
+        self, w: FunctionWriter, symbol: str, expr: ParsedExpr, given: str, known: Mapping[str, str], where: str
     ) -> str:
         """The symbol for which ``a * symbol + b`` is the given size; returns a status where there is none."""
         if expr.text.strip() == symbol:

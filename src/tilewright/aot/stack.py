@@ -25,7 +25,7 @@ _NAME = r'"?([A-Za-z_.$][\w.$]*)"?'
 
 
 @dataclass
-class State:
+class StackState:
     """``depth``: bytes below the entry. Registers: the depths they hold in ``known``, their numbers in ``numbers``."""
 
     depth: int = 0
@@ -54,7 +54,7 @@ class State:
         self.depth = (self.depth if register == "sp" else self.known[register]) + max((mask & -mask) - at_entry, 0)
 
 
-Effect = Callable[[State, re.Match[str]], None]
+Effect = Callable[[StackState, re.Match[str]], None]
 
 
 @dataclass(frozen=True)
@@ -78,14 +78,14 @@ def _number(text: str) -> int:
 
 
 def _push(n: int) -> Effect:
-    def effect(s: State, m: re.Match[str]) -> None:
+    def effect(s: StackState, m: re.Match[str]) -> None:
         s.depth += n
 
     return effect
 
 
 def _moved(sign: int) -> Effect:
-    def effect(s: State, m: re.Match[str]) -> None:
+    def effect(s: StackState, m: re.Match[str]) -> None:
         s.depth += sign * _number(m[1]) << (int(m[2]) if m.lastindex and m.lastindex > 1 and m[2] else 0)
 
     return effect
@@ -94,14 +94,14 @@ def _moved(sign: int) -> Effect:
 def _listed(sign: int) -> Effect:
     """Registers in braces: d registers have 8 bytes, q 16, all others 4."""
 
-    def effect(s: State, m: re.Match[str]) -> None:
+    def effect(s: StackState, m: re.Match[str]) -> None:
         for name in m[1].split(","):
             s.depth += sign * {"d": 8, "q": 16}.get(name.strip()[0], 4)
 
     return effect
 
 
-def _nothing(s: State, m: re.Match[str]) -> None:
+def _nothing(s: StackState, m: re.Match[str]) -> None:
     """No change that lasts."""
 
 
@@ -213,27 +213,27 @@ _RISCV = Rules(
 )  # fmt: skip
 
 
-def _held(s: State, m: re.Match[str]) -> None:
+def _held(s: StackState, m: re.Match[str]) -> None:
     """WebAssembly's stack pointer goes to a local on its way to a subtraction: ``reads`` while it is the last value."""
     if "reads" in s.numbers and "lowered" not in s.numbers:
         s.numbers[f"local {m[1]}"] = 1
 
 
-def _read(s: State, m: re.Match[str]) -> None:
+def _read(s: StackState, m: re.Match[str]) -> None:
     if f"local {m[1]}" in s.numbers:
         s.numbers["reads"] = 1
     else:
         s.forget("reads")
 
 
-def _lowered(s: State, m: re.Match[str]) -> None:
+def _lowered(s: StackState, m: re.Match[str]) -> None:
     """The first subtraction is the frame."""
     if "reads" in s.numbers and "lowered" not in s.numbers:
         s.depth += s.numbers["constant"]
         s.numbers["lowered"] = 1
 
 
-def _rounded(s: State, m: re.Match[str]) -> None:
+def _rounded(s: StackState, m: re.Match[str]) -> None:
     if "reads" in s.numbers and "lowered" in s.numbers:
         s.align("sp", s.numbers["constant"], 16)
         s.forget("reads")
@@ -321,7 +321,7 @@ def _signed(word: int) -> int:
 
 
 def _follow(lines: list[str], rules: Rules, addresses: set[str]) -> _Function:
-    made, state, at_label, deepest, ended = _Function(), State(), dict[str, int](), 0, False
+    made, state, at_label, deepest, ended = _Function(), StackState(), dict[str, int](), 0, False
     for line in lines:
         label = _LABEL.match(line)
         if label:

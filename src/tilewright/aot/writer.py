@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping, Sequence
 
-from tilewright.runtime.expressions import Expr
+from tilewright.runtime.expressions import ParsedExpr
 
 _COMPARE: dict[type[ast.cmpop], str] = {
     ast.Eq: "eq", ast.NotEq: "ne", ast.Lt: "slt", ast.LtE: "sle", ast.Gt: "sgt", ast.GtE: "sge",
@@ -99,11 +99,11 @@ class FunctionWriter:
 
     # --- expressions
 
-    def size(self, size: int | Expr, symbols: Mapping[str, str]) -> str:
+    def size(self, size: int | ParsedExpr, symbols: Mapping[str, str]) -> str:
         """The value of a size; ``symbols`` are registers by name."""
         return str(size) if isinstance(size, int) else self._size(size.tree, symbols)
 
-    def rule(self, rule: Expr, symbols: Mapping[str, str]) -> str:
+    def rule(self, rule: ParsedExpr, symbols: Mapping[str, str]) -> str:
         """An i1: does the rule hold?"""
         return self._rule(rule.tree, symbols)
 

@@ -29,7 +29,7 @@ PAGE = Path("docs/coverage.md")
 SAVE_SECONDS = 60.0  # a run of hours that is stopped goes on with --resume
 
 
-class Known(NamedTuple):
+class SuiteEntry(NamedTuple):
     """A suite's module, the packages it needs, the extra that brings them, and what it is."""
 
     module: str
@@ -39,12 +39,12 @@ class Known(NamedTuple):
 
 
 SUITES = {
-    "onnx": Known("tilewright.tools.conformance.onnx", ("onnx",), "onnx", "The onnx package's own backend tests."),
-    "torch": Known("tilewright.tools.conformance.torch", ("torch",), "torch", "PyTorch's operator database."),
-    "torch-all": Known(
+    "onnx": SuiteEntry("tilewright.tools.conformance.onnx", ("onnx",), "onnx", "The onnx package's own backend tests."),
+    "torch": SuiteEntry("tilewright.tools.conformance.torch", ("torch",), "torch", "PyTorch's operator database."),
+    "torch-all": SuiteEntry(
         "tilewright.tools.conformance.torch_all", ("torch",), "torch", "PyTorch's operator database, every sample."
     ),
-    "hf": Known(
+    "hf": SuiteEntry(
         "tilewright.tools.conformance.hf",
         ("torch", "transformers"),
         "dev",
@@ -89,7 +89,7 @@ def json_text(made: coverage.Record) -> str:
     return json.dumps(made, indent=1, ensure_ascii=False) + "\n"
 
 
-def _command(known: Known) -> Callable[..., None]:
+def _command(known: SuiteEntry) -> Callable[..., None]:
     def command(
         only: Annotated[str, typer.Option(metavar="PATTERN", help="Cases whose name or group it finds.")] = "",
         jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Worker processes.")] = 1,
@@ -156,7 +156,7 @@ def _run(
     return [found[c.name] for c in cases]
 
 
-def _facts(known: Known) -> dict[str, Any]:
+def _facts(known: SuiteEntry) -> dict[str, Any]:
     """Versions and the machine's kind: what a result depends on."""
     packages = ("tilewright", "numpy", "llvmlite", "ml_dtypes", *known.packages)
     return {"versions": {p: _version(p) for p in packages}, "cpu": Target.host().cpu}

@@ -93,7 +93,7 @@ def _import_sized(source: Source, example_inputs: Examples | None, dynamic_shape
     )
 
 
-def _called(made: torch_frontend.Imported) -> Called:
+def _called(made: torch_frontend.ImportedProgram) -> Called:
     return Called(made.graph, made.convention, made.start, made.complex_inputs, made.complex_outputs)
 
 

@@ -1,7 +1,7 @@
 """Integer expressions over symbol names, as manifests spell shapes and constraints.
 
 In: text in Python's syntax, limited to names, integers, ``+ - * // %``, ``min``, ``max``, and for rules comparisons
-joined by ``and``, ``or``, ``not``. Out: immutable ``Expr`` objects that evaluate, and that solve for one symbol.
+joined by ``and``, ``or``, ``not``. Out: immutable ``ParsedExpr`` objects that evaluate, and that solve for one symbol.
 Not its business: which symbols exist (``shapes``). Nothing is ever executed: the text goes through ``ast`` only.
 """
 
@@ -38,7 +38,7 @@ _FOLD: dict[str, Callable[..., int]] = {"min": min, "max": max}
 
 
 @dataclass(frozen=True, slots=True)
-class Expr:
+class ParsedExpr:
     """A parsed expression: its text, the symbols in it, and a closure that evaluates it.
 
     ``value(bindings)`` raises ``ZeroDivisionError`` for a division by zero and ``KeyError`` for a missing symbol.
@@ -61,17 +61,17 @@ class Expr:
         return _line(self.tree, symbol, dict.fromkeys(self.symbols - {symbol}, 1)) is not None
 
 
-def parse_size(text: str) -> Expr:
+def parse_size(text: str) -> ParsedExpr:
     """Parse a size such as ``2*n + 1``; ``ValueError`` says what is wrong with it."""
     return _parse(text, _size)
 
 
-def parse_rule(text: str) -> Expr:
+def parse_rule(text: str) -> ParsedExpr:
     """Parse a rule such as ``n % 8 == 0 and n <= m``; its value is 0 or 1."""
     return _parse(text, _rule)
 
 
-def _parse(text: str, build: Callable[[ast.expr], Eval]) -> Expr:
+def _parse(text: str, build: Callable[[ast.expr], Eval]) -> ParsedExpr:
     if len(text) > MAX_TEXT:
         raise ValueError(f"an expression of {len(text)} characters is too long")
     try:
@@ -81,7 +81,7 @@ def _parse(text: str, build: Callable[[ast.expr], Eval]) -> Expr:
     except (SyntaxError, RecursionError, MemoryError) as error:
         raise ValueError(f"{text[:80]!r} is not an expression: {error}") from error
     names = frozenset(n.id for n in ast.walk(tree) if isinstance(n, ast.Name)) - _FOLD.keys()
-    return Expr(text, names, value, tree)
+    return ParsedExpr(text, names, value, tree)
 
 
 def _check_depth(tree: ast.AST) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.runtime.errors import ExecutionError, InputError, Violation
-from tilewright.runtime.expressions import Expr
+from tilewright.runtime.expressions import ParsedExpr
 from tilewright.runtime.manifest import MAX_DIMS, Manifest
 from tilewright.runtime.shapes import MAX_VALUE, Shape, ShapeBinder, compile_size, evaluate
 from tilewright.runtime.values import dtype_of
@@ -31,7 +31,7 @@ class OutputPlan:
     dtype: np.dtype[Any]
     shape: Shape
     n_bytes: int
-    sizes: tuple[int | Expr, ...] | None
+    sizes: tuple[int | ParsedExpr, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Planner:
         self._computed = computed
         self._n_planned = [o.n_planned for o in manifest.outputs]
         self._outputs = [
-            (dtype_of(o.dtype), sizes, any(isinstance(s, Expr) and s.symbols & computed.keys() for s in sizes))
+            (dtype_of(o.dtype), sizes, any(isinstance(s, ParsedExpr) and s.symbols & computed.keys() for s in sizes))
             for o in manifest.outputs
             for sizes in [tuple(compile_size(s) for s in o.shape)]
         ]
@@ -161,5 +161,5 @@ def check_manifest(manifest: Manifest) -> None:
     sizes += [(s.hi, given) for s in manifest.computed if s.hi is not None]
     for size, known in sizes:
         expr = compile_size(size)
-        if isinstance(expr, Expr) and not expr.symbols <= known:
+        if isinstance(expr, ParsedExpr) and not expr.symbols <= known:
             raise ValueError(f"{expr.text!r} uses {sorted(expr.symbols - known)}, which no input determines")

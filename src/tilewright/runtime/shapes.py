@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tilewright.runtime.errors import Violation
-from tilewright.runtime.expressions import Expr, parse_rule, parse_size
+from tilewright.runtime.expressions import ParsedExpr, parse_rule, parse_size
 from tilewright.runtime.manifest import Constraint, Dim, SymbolSpec, TensorSpec
 
 Shape = tuple[int, ...]
@@ -24,7 +24,7 @@ class _Place:
 
     input: int
     dim: int
-    size: int | Expr
+    size: int | ParsedExpr
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class _Source:
 
     symbol: str
     place: _Place
-    expr: Expr
+    expr: ParsedExpr
 
 
 class ShapeBinder:
@@ -49,12 +49,14 @@ class ShapeBinder:
         ]
         self._rules = [(parse_rule(c.rule), c.reason) for c in constraints]
         names = {s.name for s in symbols}
-        for expr in [p.size for p in self._places if isinstance(p.size, Expr)] + [rule for rule, _ in self._rules]:
+        for expr in [p.size for p in self._places if isinstance(p.size, ParsedExpr)] + [
+            rule for rule, _ in self._rules
+        ]:
             if unknown := expr.symbols - names:
                 raise ValueError(f"{expr.text!r} uses {sorted(unknown)}, which are not symbols of the inputs")
         self._sources = _find_sources(self._places, [s.name for s in symbols])
 
-    def sources(self) -> list[tuple[str, Expr, int, int]]:
+    def sources(self) -> list[tuple[str, ParsedExpr, int, int]]:
         """Each symbol with the size, input and dimension to solve for it, in an order in which each can be."""
         return [(s.symbol, s.expr, s.place.input, s.place.dim) for s in self._sources]
 
@@ -142,7 +144,7 @@ class ShapeBinder:
                 dim=place.dim if place else None, symbol=", ".join(names),
             )  # fmt: skip
 
-    def _because(self, size: Expr, values: Mapping[str, int]) -> str:
+    def _because(self, size: ParsedExpr, values: Mapping[str, int]) -> str:
         """Where the values of an expression's symbols came from."""
         causes = []
         for name in sorted(size.symbols & values.keys()):
@@ -161,7 +163,7 @@ class ShapeBinder:
         return next(source for source in self._sources if source.symbol == symbol)
 
 
-def spoken(rule: Expr) -> str:
+def spoken(rule: ParsedExpr) -> str:
     """A rule in words, where it is one of the common ones; else its text."""
     match rule.tree:
         case ast.Compare(left=ast.Name(id=name), ops=[op], comparators=[ast.Constant(value=int(number))]):
@@ -182,12 +184,12 @@ _WORDS: Mapping[type[ast.cmpop], str] = {
 }  # fmt: skip
 
 
-def compile_size(size: Dim) -> int | Expr:
+def compile_size(size: Dim) -> int | ParsedExpr:
     """A size ready to evaluate: numbers stay numbers."""
     return size if isinstance(size, int) else parse_size(size)
 
 
-def evaluate(size: int | Expr, values: Mapping[str, int]) -> int | None:
+def evaluate(size: int | ParsedExpr, values: Mapping[str, int]) -> int | None:
     """Its value; None where a symbol is missing or a divisor is zero."""
     if isinstance(size, int):
         return size
@@ -211,7 +213,7 @@ def _find_sources(places: Sequence[_Place], symbols: Sequence[str]) -> list[_Sou
     Plain occurrences come first; after them lines in one symbol that is not found yet, the others known.
     """
     sources: dict[str, _Source] = {}
-    sized = [(p, p.size) for p in places if isinstance(p.size, Expr)]
+    sized = [(p, p.size) for p in places if isinstance(p.size, ParsedExpr)]
     for place, expr in sized:
         name = expr.text.strip()
         if name in expr.symbols:

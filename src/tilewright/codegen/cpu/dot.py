@@ -25,7 +25,7 @@ from tilewright.tile.ir import For, Update
 
 if TYPE_CHECKING:
     from tilewright.codegen.cpu.addresses import Mention
-    from tilewright.codegen.cpu.function import Function
+    from tilewright.codegen.cpu.function import KernelFunction
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class _Operands:
     has_room: bool
 
 
-def emit(fn: Function, f: For, extent: object, ctx: Lanes) -> bool:
+def emit(fn: KernelFunction, f: For, extent: object, ctx: Lanes) -> bool:
     """Emit the loop as one dot product; False, and nothing emitted, when it does not have the pattern."""
     if not ctx.syms or ctx.guard is not None or ctx.count * 32 not in (128, 256, 512):
         return False
@@ -93,7 +93,9 @@ def _narrow(v: Value) -> Load | None:
     return v.a if isinstance(v, Cast) and isinstance(v.a, Load) else None
 
 
-def _fits(fn: Function, f: For, update: Update, loads: tuple[Load, Load], dot: Dot, ctx: Lanes) -> _Operands | None:
+def _fits(
+    fn: KernelFunction, f: For, update: Update, loads: tuple[Load, Load], dot: Dot, ctx: Lanes
+) -> _Operands | None:
     """One operand equal in all lanes and one that walks over groups; operands of one type may be swapped."""
     step = fn.space.id_of(f.loop.sym)
     target = fn.mention(update, update.buffer, update.index)
@@ -111,7 +113,7 @@ def _fits(fn: Function, f: For, update: Update, loads: tuple[Load, Load], dot: D
     return None
 
 
-def _emit(fn: Function, f: For, update: Update, operands: _Operands, dot: Dot, extent: int, ctx: Lanes) -> None:
+def _emit(fn: KernelFunction, f: For, update: Update, operands: _Operands, dot: Dot, extent: int, ctx: Lanes) -> None:
     n, bits = ctx.count, 32 // dot.group * extent
     fn.space.bind_const(f.loop.sym, 0)
     left = fn.address(operands.shared, ctx)
@@ -127,7 +129,7 @@ def _emit(fn: Function, f: For, update: Update, operands: _Operands, dot: Dot, e
     fn.space.unbind(f.loop.sym)
 
 
-def _instruction(fn: Function, old: Val, a: Val, b: Val, dot: Dot) -> Val:
+def _instruction(fn: KernelFunction, old: Val, a: Val, b: Val, dot: Dot) -> Val:
     target = fn.module.target
     if target.has_i8mm or target.has_dotprod:
         return _neon(fn, old, a, b)
@@ -138,7 +140,7 @@ def _instruction(fn: Function, old: Val, a: Val, b: Val, dot: Dot) -> Val:
     return Val(fn.writer.fresh(call), fn.writer.level, n)
 
 
-def _neon(fn: Function, old: Val, a: Val, b: Val) -> Val:
+def _neon(fn: KernelFunction, old: Val, a: Val, b: Val) -> Val:
     """u8 by i8 on AArch64: ``usdot``; or ``sdot`` of ``a - 128``, and 128 times the sums of ``b``, which rows share."""
     if fn.module.target.has_i8mm:
         return _neon_dot(fn, "usdot", old, a, b)
@@ -148,7 +150,7 @@ def _neon(fn: Function, old: Val, a: Val, b: Val) -> Val:
     return fn.arith.instruction("sub", "i32", _neon_dot(fn, "sdot", old, signed, b), sums)
 
 
-def _neon_dot(fn: Function, name: str, old: Val, a: Val, b: Val) -> Val:
+def _neon_dot(fn: KernelFunction, name: str, old: Val, a: Val, b: Val) -> Val:
     """The instruction on 128 bits; ``a`` and ``b`` are words of four bytes."""
     pure, level = fn.arith.writer.pure, max(old.level, a.level, b.level)
     x, y = (pure(f"bitcast <4 x i32> {v.text} to <16 x i8>", v.level) for v in (a, b))
@@ -156,7 +158,7 @@ def _neon_dot(fn: Function, name: str, old: Val, a: Val, b: Val) -> Val:
     return Val(pure(f"call <4 x i32> @llvm.aarch64.neon.{name}.v4i32.v16i8({operands})", level), level, 4)
 
 
-def _shifted(fn: Function, old: Val, a: Val, b: Val) -> Val:
+def _shifted(fn: KernelFunction, old: Val, a: Val, b: Val) -> Val:
     """``old + low(a) * low(b) + high(a) * high(b)`` for words that hold two bf16 each."""
     new = old
     for op, number in (("shl", 16), ("and", -0x10000)):

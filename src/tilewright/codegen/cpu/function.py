@@ -39,7 +39,7 @@ NO_LANES = Lanes()
 
 
 @dataclass
-class Module:
+class KernelModule:
     """What the functions of one kernel share."""
 
     kernel: Kernel
@@ -112,10 +112,10 @@ class Sum(NamedTuple):
     value: Val
 
 
-class Function:
+class KernelFunction:
     """Emits statements into one function. Bases of buffers are set by whoever opens the function."""
 
-    def __init__(self, module: Module, in_task: bool = False) -> None:
+    def __init__(self, module: KernelModule, in_task: bool = False) -> None:
         self.module = module
         self.analysis = module.analysis
         self.in_task = in_task

@@ -19,7 +19,7 @@ import llvmlite.binding as llvm
 
 from tilewright.choose.shares import whole_extent
 from tilewright.codegen.cpu.analysis import analyse
-from tilewright.codegen.cpu.function import Function, Module
+from tilewright.codegen.cpu.function import KernelFunction, KernelModule
 from tilewright.codegen.cpu.lanes import Lanes
 from tilewright.codegen.cpu.refusals import refuse_fatal
 from tilewright.codegen.cpu.registers import NarrowError
@@ -75,7 +75,7 @@ def _emit_narrow(kernel: Kernel, target: Target, part: bool) -> Emitted:
 
 def _emit(kernel: Kernel, target: Target, *, narrow: bool, part: bool) -> Emitted:
     splits = Splits(kernel.body, kernel.sizes)
-    module = Module(kernel, target, analyse(kernel, target), splits, has_narrow_tails=narrow)
+    module = KernelModule(kernel, target, analyse(kernel, target), splits, has_narrow_tails=narrow)
     module.has_part = part and whole_extent(kernel) is not None
     is_whole = part and not module.has_part
     own = _define(module, f'@"{kernel.name}"', "i32 %threads", in_task=False)
@@ -85,9 +85,9 @@ def _emit(kernel: Kernel, target: Target, *, narrow: bool, part: bool) -> Emitte
     return Emitted(module.text(), ScratchSpec(own, module.task_bytes and module.task_bytes + FLAG_BYTES))
 
 
-def _define(module: Module, name: str, last: str, *, in_task: bool) -> int:
+def _define(module: KernelModule, name: str, last: str, *, in_task: bool) -> int:
     """The kernel's body as a function, in a task with its parallel loops on one thread; returns its scratch's bytes."""
-    fn = Function(module, in_task)
+    fn = KernelFunction(module, in_task)
     parameters = []
     for n, buffer in enumerate(module.kernel.params):
         fn.bases[id(buffer)] = Val(f"%p{n}", 0, 0)

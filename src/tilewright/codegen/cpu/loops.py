@@ -22,7 +22,7 @@ from tilewright.core.expr import Dim, Interval, Sym
 from tilewright.tile.ir import For, Kind, Stmt, Store, walk
 
 if TYPE_CHECKING:
-    from tilewright.codegen.cpu.function import Function
+    from tilewright.codegen.cpu.function import KernelFunction
 
 SMALLEST_BYTES = 16
 """Vector registers may be narrower than the widest, down to this."""
@@ -33,7 +33,7 @@ MOST_NARROW = (1 << 31) - 1
 class Loops:
     """Emits the loops of one function."""
 
-    def __init__(self, fn: Function) -> None:
+    def __init__(self, fn: KernelFunction) -> None:
         self.fn = fn
         self.windows: dict[int, tuple[Dim, Dim]] = {}
         """Loops of which only a range of iterations is wanted, by identity."""
@@ -63,14 +63,14 @@ class Loops:
             self._once(f, 0, ctx)
             return
         conditions = fn.module.splits.of(f)
-        whole = split.Piece(0, extent)
+        whole = split.RangePiece(0, extent)
         fn.space.bind_run(sym, "", 0, self._interval(f, whole))
         found = split.pieces(fn.space, sym, extent, conditions) if conditions else [whole]
         fn.space.unbind(sym)
         for piece in found:
             self._piece(f, piece, ctx, window)
 
-    def _piece(self, f: For, piece: split.Piece, ctx: Lanes, window: tuple[Dim, Dim] | None) -> None:
+    def _piece(self, f: For, piece: split.RangePiece, ctx: Lanes, window: tuple[Dim, Dim] | None) -> None:
         lo, hi = piece.lo, piece.hi
         if isinstance(lo, int) and isinstance(hi, int) and hi - lo == 1:
             if window is None:
@@ -108,7 +108,7 @@ class Loops:
             self.fn.registers.forget(buffer)
         self.fn.body(f.body, ctx)
 
-    def _interval(self, f: For, piece: split.Piece) -> Interval:
+    def _interval(self, f: For, piece: split.RangePiece) -> Interval:
         """Numeric bounds of the variable in a piece."""
         low, high = self.fn.space.bounds(piece.lo)[0], self.fn.space.bounds(piece.hi)[1]
         limit = self._upper(f)

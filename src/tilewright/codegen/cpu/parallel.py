@@ -23,13 +23,13 @@ from tilewright.core.expr import Dim, Sym, ceildiv, floordiv
 from tilewright.tile.ir import For, Space
 
 if TYPE_CHECKING:
-    from tilewright.codegen.cpu.function import Function, Module
+    from tilewright.codegen.cpu.function import KernelFunction, KernelModule
 
 CHUNKS_PER_THREAD = 8
 POOL = "declare void @tw_parallel_for(ptr, ptr, i64, i32)"
 
 
-def emit(fn: Function, f: For, extent: Dim) -> None:
+def emit(fn: KernelFunction, f: For, extent: Dim) -> None:
     """Emit a parallel loop in ``fn``."""
     module = fn.module
     number = module.n_tasks
@@ -54,7 +54,7 @@ def emit(fn: Function, f: For, extent: Dim) -> None:
     module.declarations.add(POOL)
 
 
-def _define_part(module: Module, body: str, arguments: list[str], task_bytes: int) -> None:
+def _define_part(module: KernelModule, body: str, arguments: list[str], task_bytes: int) -> None:
     """``NAME.part(ptr param..., i64 size..., i64 first, i64 end, ptr scratch)``: iterations of the loop that is all."""
     module.has_part = False
     parameters = [f"ptr %p{n}" for n in range(len(module.kernel.params))]
@@ -66,7 +66,7 @@ def _define_part(module: Module, body: str, arguments: list[str], task_bytes: in
     module.functions.append("\n".join([head, call, "  ret void", "}"]))
 
 
-def _buffers(fn: Function, f: For) -> list[Buffer]:
+def _buffers(fn: KernelFunction, f: For) -> list[Buffer]:
     """Buffers that exist outside the loop and are mentioned inside."""
     outside = fn.analysis.outside.get(id(f), set())
     used = fn.analysis.used.get(id(f), {})
@@ -82,7 +82,14 @@ def _buffers(fn: Function, f: For) -> list[Buffer]:
 
 
 def _define_body(
-    fn: Function, f: For, extent: Dim, joined: For | None, width: Dim, name: str, buffers: list[Buffer], syms: list[Sym]
+    fn: KernelFunction,
+    f: For,
+    extent: Dim,
+    joined: For | None,
+    width: Dim,
+    name: str,
+    buffers: list[Buffer],
+    syms: list[Sym],
 ) -> int:
     """``name(buffers..., symbols..., first, end, scratch)``: iterations ``first <= i < end`` of ``f`` and ``joined``
     as one. Returns the scratch's bytes; without any it is not passed."""
@@ -117,7 +124,7 @@ def _define_body(
     return inner.locals.in_scratch
 
 
-def _define_task(fn: Function, body: str, task: str, kinds: list[str], task_bytes: int) -> None:
+def _define_task(fn: KernelFunction, body: str, task: str, kinds: list[str], task_bytes: int) -> None:
     """``task(context, i)``: unpack the context and run chunk ``i``."""
     lines = [f"define internal void {task}(ptr %context, i64 %task) {fn.module.attributes} {{", "entry:"]
     rest = {"chunk": "i64", "extent": "i64"}
@@ -137,7 +144,7 @@ def _define_task(fn: Function, body: str, task: str, kinds: list[str], task_byte
     fn.module.functions.append("\n".join([*lines, "  ret void", "}"]))
 
 
-def _dispatch(fn: Function, body: str, task: str, arguments: list[str], extent: Val, task_bytes: int) -> None:
+def _dispatch(fn: KernelFunction, body: str, task: str, arguments: list[str], extent: Val, task_bytes: int) -> None:
     """Call the body directly for one thread, else hand chunks to the pool."""
     w = fn.writer
     threaded, direct, check, after = w.label("threaded"), w.label("direct"), w.label("check"), w.label("after")

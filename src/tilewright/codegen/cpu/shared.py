@@ -23,13 +23,13 @@ from tilewright.core.expr import Sym
 from tilewright.tile.ir import For, Kind, Store
 
 if TYPE_CHECKING:
-    from tilewright.codegen.cpu.function import Function
+    from tilewright.codegen.cpu.function import KernelFunction
 
 MOST_COPIES = 128
 """More are stored one by one: looking for the next element takes a time that grows with the square of their parts."""
 
 
-def emit(fn: Function, f: For, ctx: Lanes) -> bool:
+def emit(fn: KernelFunction, f: For, ctx: Lanes) -> bool:
     """Emit the loops at once where their copies share parts; False, and nothing emitted, where they do not."""
     found = _copies_of(f)
     if found is None:
@@ -75,12 +75,12 @@ def _copies_of(f: For) -> tuple[list[tuple[Sym, int]], Store] | None:
         f = inner
 
 
-def _bind(fn: Function, loops: Sequence[tuple[Sym, int]], point: Sequence[int]) -> None:
+def _bind(fn: KernelFunction, loops: Sequence[tuple[Sym, int]], point: Sequence[int]) -> None:
     for (sym, _), number in zip(loops, point, strict=True):
         fn.space.bind_const(sym, number)
 
 
-def _unbind(fn: Function, loops: Sequence[tuple[Sym, int]]) -> None:
+def _unbind(fn: KernelFunction, loops: Sequence[tuple[Sym, int]]) -> None:
     for sym, _ in loops:
         fn.space.unbind(sym)
 

@@ -49,7 +49,7 @@ class Cut:
 
 
 @dataclass(frozen=True)
-class Piece:
+class RangePiece:
     """Part of a loop's range, and expressions that are >= 0 in it."""
 
     lo: Dim
@@ -57,20 +57,20 @@ class Piece:
     facts: tuple[Dim, ...] = ()
 
 
-def pieces(space: IndexSpace, sym: Sym, extent: Dim, conditions: list[Condition]) -> list[Piece]:
+def pieces(space: IndexSpace, sym: Sym, extent: Dim, conditions: list[Condition]) -> list[RangePiece]:
     """Cut ``0 <= sym < extent``; one piece when nothing is gained or the pieces would be too many."""
     lo, hi = 0, extent
     cuts = _cuts(space, sym, lo, hi, conditions)
     if not cuts or len(cuts) >= MAX_PIECES:
-        return [Piece(lo, hi)]
-    result: list[Piece] = []
+        return [RangePiece(lo, hi)]
+    result: list[RangePiece] = []
     start: Dim = lo
     for n in range(len(cuts) + 1):
         stop = hi if n == len(cuts) else expr.maximum(start, expr.minimum(cuts[n].at, hi))
         facts = [c.above for c in cuts[:n]]
         facts += [c.below for m, c in enumerate(cuts[n:]) if m == 0 or space.proved(c.at - cuts[n].at)]
         if not (isinstance(start, int) and isinstance(stop, int) and start >= stop):
-            result.append(Piece(start, stop, tuple([f for f in facts if not isinstance(f, int)])))
+            result.append(RangePiece(start, stop, tuple([f for f in facts if not isinstance(f, int)])))
         start = stop
     return result
 

@@ -23,7 +23,7 @@ class Val(NamedTuple):
     lanes: int
 
 
-class Scope:
+class OpenBlock:
     """One open loop body or branch."""
 
     __slots__ = ("indices", "known", "out", "sink")
@@ -39,8 +39,8 @@ class Writer:
     """Collects the body of one function."""
 
     def __init__(self) -> None:
-        self.root = Scope()
-        self.scopes: list[Scope] = [self.root]
+        self.root = OpenBlock()
+        self.scopes: list[OpenBlock] = [self.root]
         self.entry: Lines = []
         self.block = "entry"
         self.n_lines = 0
@@ -99,7 +99,7 @@ class Writer:
         outer = self.scopes[-1]
         outer.sink = []
         outer.out.append(outer.sink)
-        self.scopes.append(Scope())
+        self.scopes.append(OpenBlock())
 
     def close_scope(self) -> None:
         """Leave the innermost scope; its lines follow what the outer scope has so far."""

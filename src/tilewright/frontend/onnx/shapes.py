@@ -1,8 +1,8 @@
 """Arithmetic on the values of small tensors that models compute shapes with, while the model is imported.
 
 In: an op and its operands' values as object arrays of dimensions. Out: the result's value as an object array, or None
-when it can't be told. An element is an ``int``, a ``float``, a symbolic ``Expr``, or a ``Ratio`` (a symbolic dimension
-times a fraction, from models that scale sizes in floating point).
+when it can't be told. An element is an ``int``, a ``float``, a symbolic ``Expr``, or a ``SymbolicRatio`` (a symbolic
+dimension times a fraction, from models that scale sizes in floating point).
 Not its business: constants alone (the emitter folds those with the op's reference) and making nodes.
 """
 
@@ -29,24 +29,24 @@ MAX_VALUES = 4096
 MAX_ATOMS = 128
 
 
-class Undecided(Exception):
+class NoClosedForm(Exception):
     """The value depends on a symbol in a way that has no closed form here."""
 
 
 @dataclass(frozen=True)
-class Ratio:
+class SymbolicRatio:
     """``numerator / denominator`` with a symbolic numerator, exactly."""
 
     numerator: Expr
     denominator: int
 
 
-Scalar: TypeAlias = "int | float | Expr | Ratio"
+Scalar: TypeAlias = "int | float | Expr | SymbolicRatio"
 
 
 def is_symbolic(values: Values) -> bool:
     """True when an element is not a plain number."""
-    return any(isinstance(v, Expr | Ratio) for v in values.flat)
+    return any(isinstance(v, Expr | SymbolicRatio) for v in values.flat)
 
 
 def as_values(items: Sequence[Any]) -> Values:
@@ -64,9 +64,13 @@ def evaluate(op: OpDef, operands: Sequence[Values], attrs: Attrs, result: Tensor
         return None
     try:
         value = rule(operands, attrs, result)
-    except (Undecided, ZeroDivisionError, OverflowError):
+    except (NoClosedForm, ZeroDivisionError, OverflowError):
         return None
-    if any(is_long(v.numerator if isinstance(v, Ratio) else v) for v in value.flat if isinstance(v, Expr | Ratio)):
+    if any(
+        is_long(v.numerator if isinstance(v, SymbolicRatio) else v)
+        for v in value.flat
+        if isinstance(v, Expr | SymbolicRatio)
+    ):
         return None
     shape = tuple(d for d in result.shape if isinstance(d, int))
     return value if value.shape == shape else None
@@ -91,16 +95,16 @@ def is_long(e: Dim, limit: int = MAX_ATOMS) -> bool:
 
 def _parts(x: Scalar) -> tuple[Dim, int]:
     """Numerator and denominator of an exact value; floats must be fractions of small denominator."""
-    if isinstance(x, Ratio):
+    if isinstance(x, SymbolicRatio):
         return x.numerator, x.denominator
     if isinstance(x, float):
         if not math.isfinite(x):
-            raise Undecided
+            raise NoClosedForm
         f = Fraction(x)
         if f.denominator > 1 << 16:
             f = f.limit_denominator(1024)  # 1/3 as a float stands for the third
             if float(f) != x and np.float32(float(f)) != np.float32(x):
-                raise Undecided
+                raise NoClosedForm
         return f.numerator, f.denominator
     return x, 1
 
@@ -111,7 +115,7 @@ def _ratio(num: Dim, den: int) -> Scalar:
     shared = math.gcd(den, num.const, *(c for _, c in num.terms))
     if shared > 1:
         num, den = expr.floordiv(num, shared), den // shared
-    return num if den == 1 or isinstance(num, int) else Ratio(num, den)
+    return num if den == 1 or isinstance(num, int) else SymbolicRatio(num, den)
 
 
 def _add(a: Scalar, b: Scalar) -> Scalar:
@@ -130,7 +134,7 @@ def _mul(a: Scalar, b: Scalar) -> Scalar:
         return a * b
     (p, q), (r, s) = _parts(a), _parts(b)
     if len(expr.terms_of(p)) * len(expr.terms_of(r)) > MAX_ATOMS:
-        raise Undecided
+        raise NoClosedForm
     return _ratio(p * r, q * s)
 
 
@@ -140,7 +144,7 @@ def _int_div(a: Scalar, b: Scalar) -> Scalar:
         return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
     p, r = _dim(a), _dim(b)
     if not is_nonneg(p) or not is_nonneg(r - 1):
-        raise Undecided
+        raise NoClosedForm
     return expr.floordiv(p, r)
 
 
@@ -152,7 +156,7 @@ def _float_div(a: Scalar, b: Scalar) -> Scalar:
         whole, rest = expr.floordiv(p * s, r), expr.mod(p * s, r)
         if rest == 0:
             return _ratio(whole, q)
-        raise Undecided
+        raise NoClosedForm
     if r < 0:
         p, r = p * -1, -r
     return _ratio(p * s, q * r)
@@ -161,7 +165,7 @@ def _float_div(a: Scalar, b: Scalar) -> Scalar:
 def _dim(x: Scalar) -> Dim:
     if isinstance(x, int | Expr):
         return x
-    raise Undecided
+    raise NoClosedForm
 
 
 def _floor(x: Scalar) -> Scalar:
@@ -182,7 +186,7 @@ def _whole(x: Scalar) -> Scalar:
     """Rounding by an unspecified rule: only values that are whole already have one."""
     if isinstance(x, int | Expr):
         return x
-    raise Undecided
+    raise NoClosedForm
 
 
 def _sign(x: Scalar) -> int:
@@ -195,7 +199,7 @@ def _sign(x: Scalar) -> int:
         return 1
     if hi is not None and hi < 0:
         return -1
-    raise Undecided
+    raise NoClosedForm
 
 
 def _at_least(a: Scalar, b: Scalar) -> bool:
@@ -207,7 +211,7 @@ def _at_least(a: Scalar, b: Scalar) -> bool:
         return True
     if is_nonneg(num * -1 - 1):
         return False
-    raise Undecided
+    raise NoClosedForm
 
 
 def _equal(a: Scalar, b: Scalar) -> bool:
@@ -258,8 +262,8 @@ def _cast(xs: Sequence[Values], attrs: Attrs, result: TensorType) -> Values:
     def truncated(x: Scalar) -> Scalar:
         if isinstance(x, float):
             return int(x)
-        if isinstance(x, Ratio) and not is_nonneg(x.numerator):
-            raise Undecided
+        if isinstance(x, SymbolicRatio) and not is_nonneg(x.numerator):
+            raise NoClosedForm
         return _floor(x)
 
     return _each(truncated)(xs, attrs, result)
@@ -288,18 +292,18 @@ def _slice(xs: Sequence[Values], a: Attrs, result: TensorType) -> Values:
     at = []
     for start, stop, step in zip(a.starts, a.stops, a.steps, strict=True):
         if not isinstance(start, int) or not isinstance(stop, int):
-            raise Undecided
+            raise NoClosedForm
         at.append(slice(start, None if step < 0 and stop < 0 else stop, step))
     return xs[0][tuple(at)]
 
 
 def _gather(xs: Sequence[Values], a: Attrs, result: TensorType) -> Values:
     if not all(isinstance(i, int) for i in xs[1].flat):
-        raise Undecided
+        raise NoClosedForm
     indices = xs[1].astype(np.int64)
     n = xs[0].shape[a.axis]
     if ((indices < -n) | (indices >= n)).any():
-        raise Undecided
+        raise NoClosedForm
     taken = np.empty(indices.shape + tuple(n for k, n in enumerate(xs[0].shape) if k != a.axis), object)
     taken[...] = np.moveaxis(xs[0], a.axis, 0)[indices]
     return np.moveaxis(taken, list(range(indices.ndim)), list(range(a.axis, a.axis + indices.ndim)))

@@ -65,7 +65,7 @@ def import_module(
 
 def import_called(
     module: torch.nn.Module, example_inputs: Examples, dynamic_shapes: Any = None, *, name: str | None = None
-) -> Imported:
+) -> ImportedProgram:
     """:func:`import_module`, with how the module is called."""
     program = export_module(module, example_inputs, dynamic_shapes)
     dimensions = _dimension_names(program, _specs(module, example_inputs, dynamic_shapes))
@@ -150,7 +150,7 @@ def import_exported(
 
 
 @dataclass(frozen=True)
-class Imported:
+class ImportedProgram:
     """A graph with the program that was read, functional, and the node behind each fx node that has one.
 
     What in-place calls write, and what they write to, is not among ``nodes``. ``start`` has the arrays with which the
@@ -173,7 +173,7 @@ def import_with_values(
     name: str = "main",
     dimension_names: Mapping[str, str] | None = None,
     argument_names: Sequence[str] = (),
-) -> Imported:
+) -> ImportedProgram:
     """:func:`import_exported`, for those who want to know what became of each call, and how the program is called."""
     check_has_elements("the exported program", program.state_dict)
     writes = writes_of(program.graph, IGNORED) if program.dialect == "TRAINING" else NO_WRITES
@@ -202,7 +202,9 @@ def import_with_values(
     # a node that is written to has no one value to compare
     values = {k: v for k, v in importer.env.items() if isinstance(v, Node) and k not in changed}
     start = tuple(k.start for k in kept.values())
-    return Imported(graph, program, values, convention, start, frozenset(importer.complex_inputs), complex_outputs)
+    return ImportedProgram(
+        graph, program, values, convention, start, frozenset(importer.complex_inputs), complex_outputs
+    )
 
 
 def _read_guards(importer: Importer, given: ExportedProgram, program: ExportedProgram) -> None:

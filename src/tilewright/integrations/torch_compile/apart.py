@@ -97,7 +97,7 @@ def _lies_in_memory(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.layout is torch.strided and value.device.type == "cpu"
 
 
-class _Memory:
+class _TensorMemory:
     """A tensor's memory as NumPy's array interface describes it, in elements that nobody reads."""
 
     def __init__(self, tensor: Any) -> None:
@@ -113,4 +113,4 @@ class _Memory:
 
 def _places_of(tensor: Any) -> Array:
     """The places of a tensor's elements as an array, whatever their dtype, also of one that needs a gradient."""
-    return np.asarray(_Memory(tensor))
+    return np.asarray(_TensorMemory(tensor))

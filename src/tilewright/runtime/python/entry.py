@@ -24,6 +24,7 @@ from tilewright.runtime.cpu.entry_ir import PYTHON_SYMBOLS, entry_ir
 from tilewright.runtime.cpu.linker import link_text, pool, python_symbols
 from tilewright.runtime.once import ForkLock, in_forked_child, once
 from tilewright.runtime.plan import OutputPlan, Plan
+from tilewright.runtime.python.built_in import FASTCALL, MethodDef, built_in
 from tilewright.runtime.python.memory import RECYCLED_FROM, ResultPool
 from tilewright.runtime.python.tensor_layout import tensor_layout
 from tilewright.runtime.shapes import Shape
@@ -74,13 +75,7 @@ class _CallFields(ctypes.Structure):
     )  # fmt: skip
 
 
-class _MethodDef(ctypes.Structure):
-    """``PyMethodDef`` (Python/C API, "Common Object Structures")."""
-
-    _fields_ = (("name", ctypes.c_char_p), ("code", _POINTER), ("flags", ctypes.c_int), ("doc", ctypes.c_char_p))
-
-
-class _Call(bytearray):
+class _NativeCall(bytearray):
     """Memory of ``_CallFields``, with all that the addresses in it belong to."""
 
     owned: tuple[Any, ...] = ()
@@ -90,7 +85,7 @@ class _Call(bytearray):
     __hash__ = object.__hash__  # type: ignore[assignment]
 
 
-_calls: weakref.WeakSet[_Call] = weakref.WeakSet()
+_calls: weakref.WeakSet[_NativeCall] = weakref.WeakSet()
 
 
 @in_forked_child
@@ -153,7 +148,7 @@ class Entries:
             "outputs": (_TensorFields * max(len(outputs), 1))(*(fields for fields, _ in outputs)),
             "results": (_POINTER * max(len(outputs), 1))(),
         }
-        call = _Call(ctypes.sizeof(_CallFields))
+        call = _NativeCall(ctypes.sizeof(_CallFields))
         call.fields = _CallFields.from_buffer(call)
         values: dict[str, int] = {name: ctypes.addressof(table) for name, table in tables.items()}
         values |= self._fixed | {"arena": arena.ctypes.data + offset, "is_neg": id(_IS_NEG)}
@@ -164,7 +159,10 @@ class Entries:
             setattr(call.fields, name, value)
         call.owned = (arena, tables, inputs, outputs, owned)
         _calls.add(call)
-        return _built_in(call)
+        code = _code()
+        assert code is not None, "entries are made where there is code"
+        made: Entry = built_in(code, call)
+        return made
 
     def _maker(self, is_tensor: bool, output: OutputPlan) -> tuple[Callable[..., Any], Any, Any] | None:
         """A function of two arguments that makes a result, and these; None for PyTorch's allocator."""
@@ -223,11 +221,10 @@ def _exchange() -> dict[str, int] | None:
 
 
 _IS_NEG = "is_neg"
-_METH_FASTCALL = 0x80
 
 
 @once
-def _code() -> _MethodDef | None:
+def _code() -> MethodDef | None:
     """The native function; None for an interpreter that works otherwise than its text supposes."""
     has_lock = getattr(sys, "_is_gil_enabled", lambda: True)()
     if platform.python_implementation() != "CPython" or not has_lock or not _arrays_are_known():
@@ -235,13 +232,13 @@ def _code() -> _MethodDef | None:
     imports = python_symbols(PYTHON_SYMBOLS) | {"tw_stopped": pool().addresses["tw_stopped"]}
     library = link_text("entry", entry_ir(object.__basicsize__), ("tw_call",), imports)
     library.keep_forever()
-    return _MethodDef(b"tw_call", library.addresses["tw_call"], _METH_FASTCALL, None)
+    return MethodDef(b"tw_call", library.addresses["tw_call"], FASTCALL, None)
 
 
 def _arrays_are_known() -> bool:
     """Do NumPy's arrays have the fields that ``entry_ir`` reads?"""
 
-    class Fields(ctypes.Structure):
+    class ArrayFields(ctypes.Structure):
         _fields_ = (
             ("head", ctypes.c_char * object.__basicsize__), ("data", _POINTER), ("rank", ctypes.c_int),
             ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", _POINTER), ("base", _POINTER), ("dtype", _POINTER),
@@ -249,19 +246,9 @@ def _arrays_are_known() -> bool:
         )  # fmt: skip
 
     probe = np.zeros((2, 3, 5), np.float32)
-    if np.ndarray.__basicsize__ < ctypes.sizeof(Fields) or ctypes.sizeof(_POINTER) != 8:
+    if np.ndarray.__basicsize__ < ctypes.sizeof(ArrayFields) or ctypes.sizeof(_POINTER) != 8:
         return False
-    found = Fields.from_address(id(probe))
+    found = ArrayFields.from_address(id(probe))
     if (found.data, found.rank, found.dtype) != (probe.ctypes.data, 3, id(probe.dtype)):
         return False
     return tuple(found.shape[:3]) == probe.shape and found.flags == probe.flags.num
-
-
-def _built_in(call: _Call) -> Entry:
-    """The native function with ``call`` as its self, which it keeps."""
-    new = ctypes.pythonapi.PyCFunction_NewEx
-    new.restype, new.argtypes = ctypes.py_object, (_POINTER, ctypes.py_object, _POINTER)
-    code = _code()
-    assert code is not None, "entries are made where there is code"
-    made: Entry = new(ctypes.addressof(code), call, None)
-    return made

@@ -25,7 +25,7 @@ RECYCLED_FROM = 32 << 10
 """Bytes from which a result's memory is used again: smaller blocks stay with the allocator between calls anyway."""
 
 
-class Frame:
+class CallMemory:
     """The tables and scratch memory of one running call; ``call`` are the native function's prebuilt arguments."""
 
     __slots__ = ("_arena", "_fixed", "args", "call", "capacity", "dims")
@@ -55,19 +55,19 @@ class FramePool:
 
     def __init__(self, n_args: int, n_dims: int, weights: int, threads: int) -> None:
         self._shape = (n_args, n_dims, weights, threads)
-        self._free: deque[Frame] = deque(maxlen=KEPT)
+        self._free: deque[CallMemory] = deque(maxlen=KEPT)
 
-    def take(self, arena_bytes: int) -> Frame:
+    def take(self, arena_bytes: int) -> CallMemory:
         """A frame that no other call has, with an arena of at least ``arena_bytes``."""
         try:
             frame = self._free.pop()
         except IndexError:
-            frame = Frame(*self._shape)
+            frame = CallMemory(*self._shape)
         if frame.capacity < arena_bytes:
             frame.grow(arena_bytes)
         return frame
 
-    def give(self, frame: Frame) -> None:
+    def give(self, frame: CallMemory) -> None:
         """Give a frame back; the oldest kept one is dropped when there are enough."""
         self._free.append(frame)
 

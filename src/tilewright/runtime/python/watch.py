@@ -36,6 +36,7 @@ import numpy as np
 from tilewright.runtime.cpu.linker import LinkedLibrary, link_text
 from tilewright.runtime.cpu.watch_ir import PYTHON_SYMBOLS, TensorLayout, watch_ir
 from tilewright.runtime.once import ForkLock, in_forked_child, once
+from tilewright.runtime.python.built_in import ONE_ARGUMENT, MethodDef, built_in
 from tilewright.runtime.python.pages import (
     PAGEMAP_SCAN,
     SCAN_WORDS,
@@ -64,7 +65,6 @@ WRITTEN, FORKED, CHANGED = 1, 2, 3
 """Alarms: another watch took note of written pages; this is another process, whose pages are not watched yet; a closer
 look has found a change."""
 
-_METH_O = 8
 _FIELDS = (
     "weights", "words", "pieces", "ranges", "ioctl", "n_weights", "n_words", "n_pieces", "n_ranges", "turn", "file",
     "request", "alarm", "hot", "n_hot",
@@ -263,7 +263,7 @@ class Watch:
 
     def _looker(self, memory: _Memory) -> Callable[[tuple[Any, ...]], bool]:
         """The quick look at ``memory``; where PyTorch's objects are not known, Python looks at them."""
-        quick = _built_in(self._library, memory)
+        quick: Callable[[tuple[Any, ...]], bool] = built_in(_method(self._library.addresses["tw_unchanged"]), memory)
         return quick if self._layout is not None else lambda args: self._identity(args) == self._seen and quick(args)
 
     def _start_pages(self) -> None:
@@ -411,12 +411,6 @@ def _weight(layout: TensorLayout, position: int, tensor: Any) -> tuple[int, ...]
     )  # fmt: skip
 
 
-class _MethodDef(ctypes.Structure):
-    """``PyMethodDef`` (Python/C API, "Common Object Structures")."""
-
-    _fields_ = (("name", ctypes.c_char_p), ("code", ctypes.c_void_p), ("flags", ctypes.c_int), ("doc", ctypes.c_char_p))
-
-
 @once
 def _code() -> tuple[LinkedLibrary, TensorLayout | None]:
     layout = tensor_layout()
@@ -429,14 +423,5 @@ def _code() -> tuple[LinkedLibrary, TensorLayout | None]:
 
 
 @once
-def _method(address: int) -> _MethodDef:
-    return _MethodDef(b"tw_unchanged", address, _METH_O, None)
-
-
-def _built_in(library: LinkedLibrary, memory: _Memory) -> Callable[[tuple[Any, ...]], bool]:
-    """The native function with ``memory`` as its self, which it keeps."""
-    new = ctypes.pythonapi.PyCFunction_NewEx
-    new.restype, new.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
-    method = _method(library.addresses["tw_unchanged"])
-    made: Callable[[tuple[Any, ...]], bool] = new(ctypes.addressof(method), memory, None)
-    return made
+def _method(address: int) -> MethodDef:
+    return MethodDef(b"tw_unchanged", address, ONE_ARGUMENT, None)

@@ -78,7 +78,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Known:
+class SampleInEager:
     """A sample, its number, and what eager PyTorch makes of it: the result, and the arguments afterwards."""
 
     k: int
@@ -115,10 +115,10 @@ def run_entry(name: str, n_samples: int | None) -> tuple[Status, str]:
     torch.set_num_threads(1)  # workers share the cores
     samples = _spread(list(op.sample_inputs("cpu", dtype, requires_grad=False)), n_samples)
     run = Run()
-    known: list[Known] = []
+    known: list[SampleInEager] = []
     for k, sample in enumerate(samples):
         with suppress(Exception):  # eager PyTorch refuses: jiterator on a CPU
-            known.append(Known(k, sample, *_call(op.op, sample)))
+            known.append(SampleInEager(k, sample, *_call(op.op, sample)))
     if not known:
         return "skipped", "eager PyTorch runs no sample here"
     with _unmeasured():
@@ -143,7 +143,7 @@ def _spread(samples: list[Any], n: int | None) -> list[Any]:
     return [samples[round(i * (len(samples) - 1) / max(n - 1, 1))] for i in range(n)]
 
 
-def _batched(found: Sequence[Known], n: int) -> Iterator[list[Known]]:
+def _batched(found: Sequence[SampleInEager], n: int) -> Iterator[list[SampleInEager]]:
     rest = iter(found)
     while part := list(islice(rest, n)):
         yield part
@@ -223,7 +223,7 @@ def _unmeasured() -> Iterator[None]:
         module.profile_guard_manager = kept
 
 
-def _are_right_together(op: Any, part: Sequence[Known]) -> bool:
+def _are_right_together(op: Any, part: Sequence[SampleInEager]) -> bool:
     """Does one function of all the samples compile whole and give what eager gives for each?"""
     f, run = op.op, Run()
     dynamo.reset()
@@ -246,7 +246,7 @@ def _are_right_together(op: Any, part: Sequence[Known]) -> bool:
     )
 
 
-def _run_alone(op: Any, one: Known, run: Run) -> str:
+def _run_alone(op: Any, one: SampleInEager, run: Run) -> str:
     """Run a sample compiled; how it differs from eager PyTorch, or nothing."""
     f, ours = op.op, make_backend(compile_graph, run.note)
 
@@ -270,7 +270,7 @@ def _run_alone(op: Any, one: Known, run: Run) -> str:
             captured = compiled("aot_eager", False)
         except Exception:
             return problem
-        return problem if _problem(op, Known(one.k, one.sample, *captured), *got) else ""
+        return problem if _problem(op, SampleInEager(one.k, one.sample, *captured), *got) else ""
     return ""
 
 
@@ -282,7 +282,7 @@ def _succeeds(f: Callable[[], Any]) -> bool:
     return True
 
 
-def _problem(op: Any, want: Known, got: Any, got_arguments: list[Any]) -> str:
+def _problem(op: Any, want: SampleInEager, got: Any, got_arguments: list[Any]) -> str:
     """How a result and the arguments after the call differ from what is wanted, or nothing."""
     if op.name in UNINITIALISED or op.name.removeprefix("new_").startswith("empty"):
         return _metadata(got, want.result)

@@ -18,7 +18,7 @@ from tilewright.core.opdef import AttrKind
 from tilewright.core.rewrite import replace
 from tilewright.core.types import Array, TensorType, tensor_type_of
 from tilewright.tools.debug.passes import prefix
-from tilewright.tools.debug.values import Values, values_of
+from tilewright.tools.debug.values import NodeValues, values_of
 
 SIZES: frozenset[AttrKind] = frozenset({"dim", "dims", "int", "ints", "pads"})
 """Kinds of attributes in which a size may stand."""
@@ -42,7 +42,7 @@ class Candidate:
         constants = (n.attrs["data"].array.size for n in self.graph.nodes() if n.op is CONST)
         return sum(int(a.size) for a in self.inputs) + sum(map(int, constants))
 
-    def values(self) -> Values:
+    def values(self) -> NodeValues:
         """Every node's value by the references."""
         return values_of(self.graph, self.inputs)
 
@@ -64,14 +64,14 @@ class Candidate:
         part = prefix(self.graph, self.graph.nodes()[:n_nodes])
         return None if part is None else self.over(part.outputs)
 
-    def back(self, n_cut: int, values: Values) -> Candidate | None:
+    def back(self, n_cut: int, values: NodeValues) -> Candidate | None:
         """Without the first nodes: what later ones read of them becomes inputs."""
         nodes = self.graph.nodes()
         cut = {n for n in nodes[:n_cut] if n.op not in (INPUT, CONST)}
         read = {i for n in nodes[n_cut:] for i in n.inputs if i in cut}
         return self.fed([n for n in nodes if n in read and len(n.types) == 1], values)
 
-    def fed(self, nodes: Sequence[Node], values: Values) -> Candidate | None:
+    def fed(self, nodes: Sequence[Node], values: NodeValues) -> Candidate | None:
         """The values of ``nodes`` come in as inputs."""
         fresh: dict[Node, Node] = {}
         taken = {n.attrs["name"] for n in self.graph.inputs}

@@ -44,7 +44,7 @@ from tilewright.tools.debug.peers import (
 )
 from tilewright.tools.debug.report import Comparison, Fault, Row
 from tilewright.tools.debug.tolerance import EPSILON, ROUNDINGS, Difference, judge
-from tilewright.tools.debug.values import Values, coarsest, other_values, steps_from, values_of
+from tilewright.tools.debug.values import NodeValues, coarsest, other_values, steps_from, values_of
 from tilewright.tools.debug.worker import Died, Tell, Worker
 
 KINDS = {k.__name__: k for k in (CompileError, ImportFailed, InputError, OptionError, ExecutionError, ResourceError)}
@@ -235,9 +235,9 @@ def _compare_values(peer: Peer, inputs: Sequence[Array]) -> _Imported:
     epsilon, roundings = (EPSILON[dtype], ROUNDINGS[dtype]) if dtype is not None else (0.0, 1.0)
     rows: list[Row] = []
     amplified: list[Row] = []
-    steps: tuple[Values, Sequence[Values]] | None = None
+    steps: tuple[NodeValues, Sequence[NodeValues]] | None = None
 
-    def judged(v: PeerValue, by: Values, moved: Sequence[Values]) -> Row:
+    def judged(v: PeerValue, by: NodeValues, moved: Sequence[NodeValues]) -> Row:
         got = by.of(v.node)
         spread = [o.of(v.node) for o in moved]
         found = judge(v.array, got, spread, base=got, epsilon=epsilon, roundings=roundings)

@@ -29,7 +29,7 @@ from tilewright.tools.debug.passes import ROOM, check_passes
 from tilewright.tools.debug.report import Comparison, Fault, Row
 from tilewright.tools.debug.steps import How, Tell, judge_run, walk_program
 from tilewright.tools.debug.tolerance import Difference
-from tilewright.tools.debug.values import Values, values_of
+from tilewright.tools.debug.values import NodeValues, values_of
 
 CHECKS = Checks(on_broken=refuse)
 """A kernel that breaks the specification is found by following it, and the step that broke it with it."""
@@ -93,7 +93,7 @@ def _stage_that_raised(e: Exception) -> Fault:
 
 
 def _whole(
-    made: Comparison, parts: Parts, values: Values, inputs: Sequence[Array], options: Options, threads: int
+    made: Comparison, parts: Parts, values: NodeValues, inputs: Sequence[Array], options: Options, threads: int
 ) -> Comparison:
     """The entry function with one thread and with several; each kernel was right."""
     graph = parts.split.graph
@@ -116,7 +116,7 @@ def _whole(
     return dataclasses.replace(made, outputs=rows)
 
 
-def _run_whole(artifact: Artifact, values: Values, inputs: Sequence[Array], threads: int) -> tuple[Row, ...]:
+def _run_whole(artifact: Artifact, values: NodeValues, inputs: Sequence[Array], threads: int) -> tuple[Row, ...]:
     """A row for each output, and one for each input that the run has changed."""
     model = LoadedModel(artifact.manifest, artifact.objects, artifact.weights, threads=threads)
     graph, want = values.graph, values.outputs()

@@ -34,11 +34,11 @@ from tilewright.tile.ir import For, If, Kernel, Stmt
 from tilewright.tile.lower import lower
 from tilewright.tile.pack import packed_array
 from tilewright.tile.schedule import Schedule
-from tilewright.tools.debug.machine import Memory, Native
+from tilewright.tools.debug.machine import GuardedMemory, Native
 from tilewright.tools.debug.report import Fault
 from tilewright.tools.debug.report import Stage as Where
 from tilewright.tools.debug.tolerance import Difference, judge
-from tilewright.tools.debug.values import Part, Values, worst
+from tilewright.tools.debug.values import GraphPart, NodeValues, worst
 
 INTERPRETED = 400_000
 """Statements up to which a kernel runs in the interpreter, at a few microseconds each."""
@@ -48,7 +48,7 @@ TOO_LARGE = "too large to interpret, so this may be the step or its machine code
 
 
 @dataclass(frozen=True)
-class Case:
+class GroupForms:
     """A group of one graph with everything that it takes to run any of its forms.
 
     ``sizes`` are the dimensions while the kernel runs; those that its data decide have their largest values.
@@ -57,7 +57,7 @@ class Case:
     group: Group
     facts: dict[Node, Facts]
     order: dict[Node, int]
-    values: Values
+    values: NodeValues
     sizes: Mapping[Sym, int]
     target: Target
     threads: int
@@ -68,9 +68,9 @@ class Case:
         return tuple(sorted(self.group.members, key=self.order.__getitem__))
 
     @property
-    def part(self) -> Part:
+    def part(self) -> GraphPart:
         """What the group computes."""
-        return Part(self.group.root, self.members, max(self._terms(n) for n in self.members))
+        return GraphPart(self.group.root, self.members, max(self._terms(n) for n in self.members))
 
     @property
     def loc(self) -> Loc:
@@ -86,7 +86,7 @@ class Case:
         """The group as a computation."""
         return computation_of(self.group, self.facts, self.order)
 
-    def alone(self, node: Node) -> Case:
+    def alone(self, node: Node) -> GroupForms:
         """One member as a kernel of its own."""
         return replace(self, group=Group(node, {node}))
 
@@ -105,7 +105,7 @@ class Case:
 class Forms:
     """Runs kernels of one case and judges their results."""
 
-    def __init__(self, case: Case, made: GroupComputation) -> None:
+    def __init__(self, case: GroupForms, made: GroupComputation) -> None:
         self.case, self.part = case, case.part
         self.inputs = {b.name: case.values.of(n) for b, n in zip(made.computation.inputs, made.inputs, strict=True)}
         self.n_outputs = len(made.computation.outputs)
@@ -141,9 +141,9 @@ class Forms:
         for b in kernel.params:
             shape = self._shape(b.shape)
             memories[b.name] = (
-                Memory.of(arrays[b.name])
+                GuardedMemory.of(arrays[b.name])
                 if b.name in arrays
-                else Memory(int(np.prod(shape, dtype=np.int64)) * b.dtype.n_bytes)
+                else GuardedMemory(int(np.prod(shape, dtype=np.int64)) * b.dtype.n_bytes)
             )
         sizes = [self.case.sizes[s] for s in kernel.sizes]
         native(kernel.name, [m.address for m in memories.values()], sizes, threads)
@@ -186,7 +186,7 @@ def front(buffer: Array, like: Array) -> Array:
     return buffer.reshape(-1)[: like.size].reshape(like.shape)
 
 
-def diagnose(case: Case, seen: Difference, kernel_name: str) -> Fault:
+def diagnose(case: GroupForms, seen: Difference, kernel_name: str) -> Fault:
     """Why the kernel of ``case`` gave ``seen``."""
 
     def fault(where: Where, name: str, found: Difference, *, op: str = "", detail: str = "", loc: Loc | None = None,
@@ -221,7 +221,7 @@ def diagnose(case: Case, seen: Difference, kernel_name: str) -> Fault:
 MakeFault = Callable[..., Fault]
 
 
-def _wrong_alone(case: Case, *, small: bool) -> tuple[Node, Difference] | None:
+def _wrong_alone(case: GroupForms, *, small: bool) -> tuple[Node, Difference] | None:
     """The first member whose own stages differ from its reference."""
     for node in case.members:
         if len(node.types) > 1 and node is not case.group.root:
@@ -298,7 +298,7 @@ def _in_code(
     return None
 
 
-def _wrong_in_plain_code(case: Case) -> Node | None:
+def _wrong_in_plain_code(case: GroupForms) -> Node | None:
     for node in case.members:
         if len(node.types) == 1 or node is case.group.root:
             alone = case.alone(node)

@@ -32,7 +32,7 @@ POISON = 0xFF
 """What memory holds before it is written: NaN in every float, -1 or the largest in every integer."""
 
 
-class Memory:
+class GuardedMemory:
     """``n_bytes`` on a cache line between two guards, all poison."""
 
     def __init__(self, n_bytes: int) -> None:
@@ -43,9 +43,9 @@ class Memory:
         self.address = int(self._buffer.ctypes.data) + start + GUARD
 
     @staticmethod
-    def of(array: Array) -> Memory:
+    def of(array: Array) -> GuardedMemory:
         """A copy of an array's elements."""
-        made = Memory(array.nbytes)
+        made = GuardedMemory(array.nbytes)
         made.bytes[:] = bytes_of(array)
         return made
 
@@ -87,7 +87,7 @@ class Native:
 
     def __call__(self, name: str, addresses: Sequence[int], sizes: Sequence[int], threads: int) -> None:
         needs = self._scratch[name]
-        memory, start = Memory(needs.n_bytes(threads)), start_of(needs, threads)
+        memory, start = GuardedMemory(needs.n_bytes(threads)), start_of(needs, threads)
         memory.bytes[:start] = 0
         self._functions[name](*addresses, *sizes, threads, memory.address + start)
         self.is_intact &= memory.is_intact
@@ -99,7 +99,7 @@ def _signature(n_params: int, n_sizes: int) -> Any:
 
 
 @dataclass(frozen=True)
-class Frame:
+class ProgramMemory:
     """Where a program's arguments and its arena are."""
 
     arguments: tuple[int, ...]
@@ -111,25 +111,25 @@ class Machine:
 
     def __init__(self, native: Native, weights: Array, sizes: Mapping[Sym, int], threads: int) -> None:
         self.native, self.threads = native, threads
-        self.weights = Memory.of(weights)
+        self.weights = GuardedMemory.of(weights)
         self.sizes = dict(sizes)
 
     def size(self, d: Dim) -> int:
         """A dimension's value."""
         return evaluate(d, self.sizes)
 
-    def address(self, p: Pointer, frame: Frame) -> int:
+    def address(self, p: Pointer, frame: ProgramMemory) -> int:
         """Where a pointer of a program points."""
         if p.base == "arg":
             return frame.arguments[self.size(p.offset)]
         return (self.weights.address if p.base == "weights" else frame.arena) + self.size(p.offset)
 
-    def run(self, program: Program, frame: Frame) -> None:
+    def run(self, program: Program, frame: ProgramMemory) -> None:
         """All steps of a program."""
         for step in program.steps:
             self.step(step, frame)
 
-    def step(self, step: Step, frame: Frame) -> None:
+    def step(self, step: Step, frame: ProgramMemory) -> None:
         """One step, those of its sub-programs included."""
         match step:
             case KernelCall():
@@ -149,15 +149,15 @@ class Machine:
     def _copy(self, source: int, target: int, n_bytes: int) -> None:
         bytes_at(target, n_bytes)[:] = bytes_at(source, n_bytes)
 
-    def _branch(self, step: Branch, frame: Frame) -> None:
+    def _branch(self, step: Branch, frame: ProgramMemory) -> None:
         is_true = bool(bytes_at(self.address(step.cond, frame), 1)[0])
         arguments = tuple(self.address(p, frame) for p in step.args)
-        inner = Frame(arguments, self.address(step.scratch, frame))
+        inner = ProgramMemory(arguments, self.address(step.scratch, frame))
         self.run(step.then_program if is_true else step.else_program, inner)
         for let in step.then_dims if is_true else step.else_dims:
             self.step(let, inner)
 
-    def _repeat(self, step: Repeat, frame: Frame) -> None:
+    def _repeat(self, step: Repeat, frame: ProgramMemory) -> None:
         """Carried values go to and fro between two buffers, as the entry function does it."""
         sizes = [self.size(c.n_bytes) for c in step.carried]
         pairs = [[self.address(p, frame) for p in c] for c in (step.cond_buffers, *(c.buffers for c in step.carried))]
@@ -173,7 +173,7 @@ class Machine:
             bytes_at(iteration, 8).view(np.int64)[0] = i
             firsts, seconds = [p[0] for p in pairs], [p[1] for p in pairs]
             appended = [address + i * n for address, n in scanned]
-            self.run(step.body, Frame((iteration, *firsts, *captures, *seconds, *appended), scratch))
+            self.run(step.body, ProgramMemory((iteration, *firsts, *captures, *seconds, *appended), scratch))
             pairs = [p[::-1] for p in pairs]
             i += 1
         for c, (first, _), n in zip(step.carried, pairs[1:], sizes, strict=True):

@@ -22,7 +22,7 @@ from tilewright.core.types import Array
 from tilewright.tools.debug.kernel import BROKEN
 from tilewright.tools.debug.report import Fault
 from tilewright.tools.debug.tolerance import EPSILON, Difference
-from tilewright.tools.debug.values import Values, coarsest, judge_outputs, other_values, values_of, worst
+from tilewright.tools.debug.values import NodeValues, coarsest, judge_outputs, other_values, values_of, worst
 
 ROOM = 1e-4
 """Of the largest output: what forms with a larger error may cost (``accuracy="default"``)."""
@@ -43,7 +43,7 @@ class Checker:
     def __init__(self, graph: Graph, inputs: Sequence[Array], room: float) -> None:
         self.graph, self.inputs, self.room = graph, inputs, room
         self.want = values_of(graph, inputs).outputs()
-        self._others: dict[float, tuple[Values, Values]] = {}
+        self._others: dict[float, tuple[NodeValues, NodeValues]] = {}
 
     def difference(self, graph: Graph) -> Difference:
         """Of the outputs, the worst."""
@@ -62,7 +62,7 @@ class Checker:
         now, before = coarsest(graph.nodes()), coarsest(self.graph.nodes())
         return EPSILON[now] if now is not None and before is not None and EPSILON[now] > EPSILON[before] else 0.0
 
-    def _other(self, epsilon: float) -> tuple[Values, Values]:
+    def _other(self, epsilon: float) -> tuple[NodeValues, NodeValues]:
         if epsilon not in self._others:
             self._others[epsilon] = other_values(self.graph, self.inputs, epsilon)
         return self._others[epsilon]

@@ -28,12 +28,12 @@ from tilewright.partition.plan import GraphPlan
 from tilewright.partition.program import Branch, KernelCall, Program, Repeat, Step
 from tilewright.partition.scheduled import LAY_OUT, KernelSpec
 from tilewright.tile.pack import packed_array
-from tilewright.tools.debug.kernel import Case, diagnose, front
-from tilewright.tools.debug.machine import Frame, Machine, Memory, Native, bytes_at, bytes_of
+from tilewright.tools.debug.kernel import GroupForms, diagnose, front
+from tilewright.tools.debug.machine import GuardedMemory, Machine, Native, ProgramMemory, bytes_at, bytes_of
 from tilewright.tools.debug.passes import check_passes
 from tilewright.tools.debug.report import Fault, Row
 from tilewright.tools.debug.tolerance import Difference
-from tilewright.tools.debug.values import Values, judge_outputs, other_values, values_of
+from tilewright.tools.debug.values import NodeValues, judge_outputs, other_values, values_of
 
 Tell = Callable[[str, int, int], None]
 MAX_ITERATIONS = 16
@@ -56,7 +56,7 @@ class How:
     room: float
 
 
-def walk_program(parts: Parts, values: Values, threads: int, how: How, tell: Tell) -> Walked:
+def walk_program(parts: Parts, values: NodeValues, threads: int, how: How, tell: Tell) -> Walked:
     """Run every step of the main program on true values; stops at the first fault."""
     kernels = parts.split.kernels
     native = Native(kernels.kernels, parts.objects, kernels.scratch)
@@ -72,17 +72,17 @@ class _Walk:
     """One program, its plan and its memory."""
 
     def __init__(
-        self, parts: Parts, program: Program, plan: GraphPlan, values: Values, machine: Machine, how: How
+        self, parts: Parts, program: Program, plan: GraphPlan, values: NodeValues, machine: Machine, how: How
     ) -> None:
         self.parts, self.program, self.plan, self.values = parts, program, plan, values
         self.machine, self.how = machine, how
         self.caps = {s: machine.size(d) for s, d in parts.split.planner.caps.items() if s not in machine.sizes}
         sizes = {**machine.sizes, **self.caps}
         machine.sizes = sizes
-        self.inputs = [Memory.of(values.of(n)) for n in plan.of.graph.inputs]
-        self.outputs = [Memory(machine.size(n.type.n_bytes)) for n in plan.of.graph.outputs]
-        self.arena = Memory(machine.size(program.arena_bytes))
-        self.frame = Frame(tuple(m.address for m in (*self.inputs, *self.outputs)), self.arena.address)
+        self.inputs = [GuardedMemory.of(values.of(n)) for n in plan.of.graph.inputs]
+        self.outputs = [GuardedMemory(machine.size(n.type.n_bytes)) for n in plan.of.graph.outputs]
+        self.arena = GuardedMemory(machine.size(program.arena_bytes))
+        self.frame = ProgramMemory(tuple(m.address for m in (*self.inputs, *self.outputs)), self.arena.address)
         self.writers: list[tuple[int, int, str]] = []
 
     def run(self, tell: Tell) -> Walked:
@@ -234,9 +234,11 @@ class _Walk:
     def _result(self, root: Node, k: int, address: int, like: Array) -> Array:
         return bytes_at(address, like.nbytes).copy().view(like.dtype).reshape(like.shape)
 
-    def _case(self, group: Group, sizes: dict[Sym, int]) -> Case:
+    def _case(self, group: Group, sizes: dict[Sym, int]) -> GroupForms:
         facts, order = self.plan.of.parts.facts, self.plan.of.order
-        return Case(group, facts, order, self.values, sizes, self.parts.split.kernels.target, self.machine.threads)
+        return GroupForms(
+            group, facts, order, self.values, sizes, self.parts.split.kernels.target, self.machine.threads
+        )
 
     def _outside(
         self, group: Group, steps: Sequence[Step], before: Array, places: Sequence[int], sizes: dict[Sym, int]

@@ -31,7 +31,7 @@ SUMMED_AS_THEY_ARE = (types.f32, types.f64)
 
 
 @dataclass(frozen=True)
-class Values:
+class NodeValues:
     """Of every node of ``graph``, as one array per result, and of every symbol."""
 
     graph: Graph
@@ -54,12 +54,12 @@ class Values:
         return tuple(self.of(n) for n in self.graph.outputs)
 
 
-def values_of(graph: Graph, inputs: Sequence[Array]) -> Values:
+def values_of(graph: Graph, inputs: Sequence[Array]) -> NodeValues:
     """By the references; raises what they raise."""
-    return Values(graph, *evaluate_every(graph, inputs))
+    return NodeValues(graph, *evaluate_every(graph, inputs))
 
 
-def other_values(graph: Graph, inputs: Sequence[Array], epsilon: float = 0.0) -> tuple[Values, Values]:
+def other_values(graph: Graph, inputs: Sequence[Array], epsilon: float = 0.0) -> tuple[NodeValues, NodeValues]:
     """The same for inputs a little away, and with every op rounding otherwise.
 
     ``epsilon`` is a unit in the last place coarser than the graph's own that the roundings then have.
@@ -70,10 +70,12 @@ def other_values(graph: Graph, inputs: Sequence[Array], epsilon: float = 0.0) ->
         return value if _only_moves(node) and not epsilon else nudged(value, rng, epsilon)
 
     moved = evaluate_every(graph, [nudged(a, None, epsilon) for a in inputs])
-    return Values(graph, *moved), Values(graph, *evaluate_every(graph, inputs, rounded))
+    return NodeValues(graph, *moved), NodeValues(graph, *evaluate_every(graph, inputs, rounded))
 
 
-def steps_from(graph: Graph, inputs: Sequence[Array], given: Mapping[Node, Array]) -> tuple[Values, list[Values]]:
+def steps_from(
+    graph: Graph, inputs: Sequence[Array], given: Mapping[Node, Array]
+) -> tuple[NodeValues, list[NodeValues]]:
     """Every node's value of the values ``given`` for what it reads, and the same of those a little away."""
     rng = np.random.default_rng(SEED)
     exact = _steps(graph, inputs, given, lambda a: a)
@@ -82,7 +84,7 @@ def steps_from(graph: Graph, inputs: Sequence[Array], given: Mapping[Node, Array
 
 def _steps(
     graph: Graph, inputs: Sequence[Array], given: Mapping[Node, Array], moved: Callable[[Array], Array]
-) -> Values:
+) -> NodeValues:
     found: dict[Node, Array | tuple[Array, ...]] = dict(zip(graph.inputs, inputs, strict=True))
 
     def change(node: Node, value: Array) -> Array:
@@ -91,7 +93,7 @@ def _steps(
         return moved(known) if known is not None and known.shape == value.shape else value
 
     _, sizes = evaluate_every(graph, inputs, change)
-    return Values(graph, found, sizes)
+    return NodeValues(graph, found, sizes)
 
 
 def _only_moves(node: Node) -> bool:
@@ -129,7 +131,7 @@ def judge_outputs(graph: Graph, want: Sequence[Array], got: Sequence[Array], oth
 
 
 @dataclass(frozen=True)
-class Part:
+class GraphPart:
     """Some nodes of a graph that compute ``root`` from values around them: what one kernel does.
 
     ``length`` is how many terms its longest sum has.
@@ -139,7 +141,7 @@ class Part:
     members: tuple[Node, ...]
     length: int = 1
 
-    def others(self, values: Values) -> list[tuple[Array, ...]]:
+    def others(self, values: NodeValues) -> list[tuple[Array, ...]]:
         """The root's results with other roundings, of the operands and of every member."""
         rng = np.random.default_rng(SEED)
         pool = values.graph.pool
@@ -157,7 +159,7 @@ class Part:
         found.append(tuple(nudged(a, rng) for a in evaluate_nodes(roots, known, values.sizes)))
         return found
 
-    def judge(self, values: Values, got: Sequence[Array]) -> Difference:
+    def judge(self, values: NodeValues, got: Sequence[Array]) -> Difference:
         """The worst of the root's results, computed from the true values around the part."""
         want = values.results(self.root)
         dtype = coarsest(self.members)

@@ -15,14 +15,14 @@ from tilewright.core.expr import Dim
 from tilewright.core.graph import Node
 from tilewright.core.types import Array, f32, i64, product
 from tilewright.frontend.banded import banded_sum
-from tilewright.frontend.torch.aten.call import Call, Result, cast, dim_scalar, reshape
+from tilewright.frontend.torch.aten.call import AtenCall, Result, cast, dim_scalar, reshape
 from tilewright.frontend.torch.aten.pool import batched
 
-Convert = Callable[[Call], Result]
+Convert = Callable[[AtenCall], Result]
 
 
 def _adaptive(n: int, is_max: bool) -> Convert:
-    def convert(c: Call) -> Result:
+    def convert(c: AtenCall) -> Result:
         x = batched(c, n)
         sizes, outs = x.shape[-n:], c.shape[-n:]
         rank = len(x.shape)
@@ -47,7 +47,7 @@ def _adaptive(n: int, is_max: bool) -> Convert:
     return convert
 
 
-def _adaptive_max(c: Call, x: Node, sizes: tuple[Dim, ...], outs: tuple[Dim, ...]) -> Result:
+def _adaptive_max(c: AtenCall, x: Node, sizes: tuple[Dim, ...], outs: tuple[Dim, ...]) -> Result:
     """Windows as tables of positions; shorter ones repeat their first place."""
     b, n = c.b, len(sizes)
     table = np.zeros((1, 1), np.int64)
@@ -76,7 +76,7 @@ def _adaptive_max(c: Call, x: Node, sizes: tuple[Dim, ...], outs: tuple[Dim, ...
     return reshape(b, y, c.shape), reshape(b, index, c.shape)
 
 
-def _average_by_windows(c: Call, x: Node, sizes: tuple[Dim, ...], outs: tuple[Dim, ...]) -> Node:
+def _average_by_windows(c: AtenCall, x: Node, sizes: tuple[Dim, ...], outs: tuple[Dim, ...]) -> Node:
     """Adaptive windows overlap unevenly: along each axis the means are sums with weights of their own."""
     dtype, n = x.dtype, len(sizes)
     x = x if dtype.bits >= 32 else cast(c.b, x, f32)
@@ -96,7 +96,7 @@ def window_weights(size: int, out: int) -> Array:
     return weights
 
 
-def window_ends(c: Call, size: Dim, out: Dim) -> tuple[Node, Node]:
+def window_ends(c: AtenCall, size: Dim, out: Dim) -> tuple[Node, Node]:
     """Where the windows along an axis begin and end, i64[out]."""
     b = c.b
     at = b(ops.iota, extent=out, dtype=i64)
@@ -106,7 +106,7 @@ def window_ends(c: Call, size: Dim, out: Dim) -> tuple[Node, Node]:
     return start, b(ops.floor_div, b(ops.add, after, b(ops.sub, k, b.const(1, i64))), k)
 
 
-def _spread(c: Call, x: Node, axis: int, size: Dim, out: Dim, filler: float) -> Node:
+def _spread(c: AtenCall, x: Node, axis: int, size: Dim, out: Dim, filler: float) -> Node:
     """``x`` with an axis of windows before ``axis``, and ``filler`` for what is outside of each."""
     b = c.b
     start, end = (reshape(b, e, (out, 1)) for e in window_ends(c, size, out))
@@ -116,7 +116,7 @@ def _spread(c: Call, x: Node, axis: int, size: Dim, out: Dim, filler: float) -> 
     return b(ops.where, mask, reshape(b, x, (*x.shape[:axis], 1, *x.shape[axis:])), b.const(filler, x.dtype))
 
 
-def _average_by_masks(c: Call, x: Node, sizes: tuple[Dim, ...], outs: tuple[Dim, ...]) -> Node:
+def _average_by_masks(c: AtenCall, x: Node, sizes: tuple[Dim, ...], outs: tuple[Dim, ...]) -> Node:
     """The mean of each window, axis by axis."""
     b, first = c.b, len(x.shape) - len(sizes)
     for axis, (size, out) in enumerate(zip(sizes, outs, strict=True), first):
@@ -127,7 +127,7 @@ def _average_by_masks(c: Call, x: Node, sizes: tuple[Dim, ...], outs: tuple[Dim,
     return reshape(b, x, c.shape)
 
 
-def _greatest_by_masks(c: Call, x: Node, sizes: tuple[Dim, ...], outs: tuple[Dim, ...]) -> Result:
+def _greatest_by_masks(c: AtenCall, x: Node, sizes: tuple[Dim, ...], outs: tuple[Dim, ...]) -> Result:
     """The greatest element of each window and its place in the plane, from the last axis to the first: of equal ones
     the first in row-major order."""
     b, first = c.b, len(x.shape) - len(sizes)

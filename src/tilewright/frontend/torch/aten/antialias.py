@@ -17,9 +17,9 @@ from tilewright.core.expr import Dim, floordiv, maximum
 from tilewright.core.graph import Builder, Node
 from tilewright.core.types import Array, f64, i64
 from tilewright.frontend.banded import banded_sum
-from tilewright.frontend.torch.aten.call import Call, Result, Unsupported, cast, dim_scalar, reshape
+from tilewright.frontend.torch.aten.call import AtenCall, Result, Unsupported, cast, dim_scalar, reshape
 
-Convert = Callable[[Call], Result]
+Convert = Callable[[AtenCall], Result]
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class _Axis:
         return floordiv(2 * reach * maximum(size, out), maximum(out, 1)) + 2
 
     def most_readers(self, reach: int) -> Dim:
-        """How many windows from ``_Windows.first_reader`` on may hold one element."""
+        """How many windows from ``_AxisWindows.first_reader`` on may hold one element."""
         if self.factor is not None and not self.align_corners:
             step = 1 / self.factor
             return math.floor((2 * reach * max(step, 1.0) + 1) / step) + 3
@@ -95,7 +95,7 @@ def _known_weights(axis: _Axis, filter: _Filter) -> Array:
     return np.asarray(weights / weights.sum(1, keepdims=True))
 
 
-class _Windows:
+class _AxisWindows:
     """The windows of an axis as nodes: where they begin, and how much an element weighs in one."""
 
     def __init__(self, b: Builder, axis: _Axis, filter: _Filter) -> None:
@@ -179,7 +179,7 @@ def _summed(b: Builder, x: Node, axis: int, places: Node, weights: Node) -> Node
 # --- calls ----------------------------------------------------------------------------------------------------------
 
 
-def _axes(c: Call, sizes: tuple[Dim, ...], outs: tuple[Dim, ...]) -> list[_Axis]:
+def _axes(c: AtenCall, sizes: tuple[Dim, ...], outs: tuple[Dim, ...]) -> list[_Axis]:
     factors = c.args.get("scale_factors") or [c.args.get("scales_h"), c.args.get("scales_w")]
     if not all(f is None or isinstance(f, int | float) for f in factors):
         raise Unsupported("antialiased resampling by a computed factor", "give the size instead")
@@ -193,7 +193,7 @@ def _is_known(axis: _Axis) -> bool:
 
 
 def _resampled(filter: _Filter) -> Convert:
-    def convert(c: Call) -> Node:
+    def convert(c: AtenCall) -> Node:
         x = c.tensor("self") if "self" in c.args else c.tensor("input")
         if not x.dtype.is_float:
             raise Unsupported(f"antialiased resampling of {x.dtype}", "resample floating-point numbers")
@@ -201,20 +201,20 @@ def _resampled(filter: _Filter) -> Convert:
             if _is_known(axis):
                 x = banded_sum(c.b, x, k, _known_weights(axis, filter))
             else:
-                x = _summed(c.b, x, k, *_Windows(c.b, axis, filter).read())
+                x = _summed(c.b, x, k, *_AxisWindows(c.b, axis, filter).read())
         return x
 
     return convert
 
 
 def _gradient(filter: _Filter) -> Convert:
-    def convert(c: Call) -> Node:
+    def convert(c: AtenCall) -> Node:
         grad = c.tensor("grad_output")
         for k, axis in enumerate(_axes(c, c.shape[-2:], grad.shape[-2:]), len(grad.shape) - 2):
             if _is_known(axis):
                 grad = banded_sum(c.b, grad, k, _known_weights(axis, filter).T)
             else:
-                grad = _summed(c.b, grad, k, *_Windows(c.b, axis, filter).readers())
+                grad = _summed(c.b, grad, k, *_AxisWindows(c.b, axis, filter).readers())
         return grad
 
     return convert

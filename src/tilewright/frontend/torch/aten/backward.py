@@ -18,7 +18,7 @@ from tilewright.core.expr import floordiv
 from tilewright.core.graph import Builder, Node
 from tilewright.core.types import bool_, f32, product
 from tilewright.frontend.torch.aten.call import (
-    Call,
+    AtenCall,
     Result,
     Unsupported,
     cast,
@@ -28,10 +28,10 @@ from tilewright.frontend.torch.aten.call import (
     transpose,
 )
 
-Convert = Callable[[Call], Result]
+Convert = Callable[[AtenCall], Result]
 
 
-def _convolution_backward(c: Call) -> Result:
+def _convolution_backward(c: AtenCall) -> Result:
     """Gradients by the input, the weight and the bias; those that ``output_mask`` wants."""
     grad, x, w = c.tensor("grad_output"), c.tensor("input"), c.tensor("weight")
     n = len(w.shape) - 2
@@ -42,7 +42,7 @@ def _convolution_backward(c: Call) -> Result:
     return by_input, by_weight, by_bias
 
 
-def _by_input(c: Call, grad: Node, x: Node, w: Node) -> Node:
+def _by_input(c: AtenCall, grad: Node, x: Node, w: Node) -> Node:
     """What the other kind of convolution gives, but for places that padding of the output added."""
     n = len(w.shape) - 2
     strides, pads, dilations = c.pair("stride", n), c.pair("padding", n), c.pair("dilation", n)
@@ -66,7 +66,7 @@ def _by_input(c: Call, grad: Node, x: Node, w: Node) -> Node:
     return found
 
 
-def _by_weight(c: Call, grad: Node, x: Node, w: Node) -> Node:
+def _by_weight(c: AtenCall, grad: Node, x: Node, w: Node) -> Node:
     """``sum over places of what[place * stride + tap] * at[place]``: a transposed one slides over its gradient."""
     slid, at = (grad, x) if c["transposed"] else (x, grad)
     kernel = tuple(k for k in w.shape[2:] if isinstance(k, int))
@@ -95,7 +95,7 @@ def _by_weight(c: Call, grad: Node, x: Node, w: Node) -> Node:
     return transpose(b, found, (0, n + 1, *range(1, n + 1)))
 
 
-def _by_weight_of_symbolic_size(c: Call, slid: Node, at: Node, w: Node) -> Node:
+def _by_weight_of_symbolic_size(c: AtenCall, slid: Node, at: Node, w: Node) -> Node:
     """The same sums as a convolution: samples are its channels, ``at`` its weight, and its taps lie strides apart."""
     b, n, groups = c.b, len(w.shape) - 2, c.static("groups")
     window = {
@@ -119,7 +119,7 @@ def _by_weight_of_symbolic_size(c: Call, slid: Node, at: Node, w: Node) -> Node:
 LAST_SWAPPED = (0, 1, 3, 2)
 
 
-def attention_scores(c: Call, q: Node, k: Node) -> tuple[Node, Node]:
+def attention_scores(c: AtenCall, q: Node, k: Node) -> tuple[Node, Node]:
     """Scaled scores in f32 at least, with -inf where a query must not see a key; and the scale."""
     b, scale = c.b, c.args.get("scale")
     dtype = f32 if q.dtype.bits < 32 else q.dtype
@@ -149,13 +149,13 @@ def _sharing(b: Builder, x: Node, k: Node) -> Node:
     return reshape(b, x, (x.shape[0], k.shape[1], floordiv(x.shape[1], k.shape[1]) * x.shape[2], x.shape[3]))
 
 
-def log_sums(c: Call, q: Node, k: Node) -> Node:
+def log_sums(c: AtenCall, q: Node, k: Node) -> Node:
     """The logarithms of the sums of exponentials of each query's scores, which a backward call takes."""
     scores, _ = attention_scores(c, q, k)
     return c.b(ops.logsumexp, scores, axes=(3,), keepdims=False)
 
 
-def _attention_backward(c: Call) -> Result:
+def _attention_backward(c: AtenCall) -> Result:
     """From ``weights = exp(scores - log_sums)``, as in FlashAttention (Dao et al., 2022)."""
     if c["dropout_p"] != 0:  # PyTorch takes attention with dropout apart; this call is never traced with it
         raise Unsupported("the gradient of attention with dropout", "set the dropout to 0")

@@ -76,7 +76,7 @@ class Draws:
 
 
 @dataclass(frozen=True)
-class Call:
+class AtenCall:
     """``args`` holds every argument of the schema, defaults filled in; ``results`` one type per tensor result."""
 
     b: Builder

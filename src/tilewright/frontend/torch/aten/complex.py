@@ -18,17 +18,17 @@ from tilewright.core.types import bool_
 from tilewright.frontend.complex_pairs import Pair, from_parts, join_parts
 from tilewright.frontend.fourier import product
 from tilewright.frontend.torch.aten import fft, index, movement, reduce, source
-from tilewright.frontend.torch.aten.call import Call, Result, as_node, cast, expand
+from tilewright.frontend.torch.aten.call import AtenCall, Result, as_node, cast, expand
 from tilewright.frontend.torch.aten.elementwise import TABLE as ELEMENTWISE
 
-Convert = Callable[[Call], Result]
+Convert = Callable[[AtenCall], Result]
 
 
-def _pair(c: Call, name: str) -> Pair:
+def _pair(c: AtenCall, name: str) -> Pair:
     return as_pair(c, c[name])
 
 
-def as_pair(c: Call, x: Any) -> Pair:
+def as_pair(c: AtenCall, x: Any) -> Pair:
     """A tensor or number as a pair of the call's component dtype."""
     if isinstance(x, Pair):
         return Pair(cast(c.b, x.re, c.dtype), cast(c.b, x.im, c.dtype))
@@ -48,7 +48,7 @@ def _zeros(b: Builder, like: Node) -> Node:
 def _each_part(convert: Convert) -> Convert:
     """A call that is linear in its complex operands with real coefficients: once for each part."""
 
-    def once(c: Call) -> Result:
+    def once(c: AtenCall) -> Result:
         real = convert(replace(c, args=_parts(c, c.args, 0)))
         imaginary = convert(replace(c, args=_parts(c, c.args, 1)))
         if isinstance(real, Node) and isinstance(imaginary, Node):
@@ -62,7 +62,7 @@ def _each_part(convert: Convert) -> Convert:
     return once
 
 
-def _parts(c: Call, args: Mapping[str, Any], k: int) -> dict[str, Any]:
+def _parts(c: AtenCall, args: Mapping[str, Any], k: int) -> dict[str, Any]:
     """Arguments with every pair and complex number replaced by its part; tensors beside them are real."""
 
     def part(name: str, x: Any) -> Any:
@@ -85,7 +85,7 @@ def _parts(c: Call, args: Mapping[str, Any], k: int) -> dict[str, Any]:
 # --- arithmetic -----------------------------------------------------------------------------------------------------
 
 
-def _mul(c: Call) -> Result:
+def _mul(c: AtenCall) -> Result:
     x, y = c["self"], c["other"]
     for real, other in ((x, y), (y, x)):
         if isinstance(real, Node | bool | int | float):
@@ -95,7 +95,7 @@ def _mul(c: Call) -> Result:
 
 
 def _sum(sign: int) -> Convert:
-    def convert(c: Call) -> Result:
+    def convert(c: AtenCall) -> Result:
         x, y = _pair(c, "self"), _pair(c, "other")
         alpha = c.args.get("alpha", 1)
         if alpha != 1:
@@ -119,7 +119,7 @@ def quotient(b: Builder, x: Pair, y: Pair) -> Pair:
     return Pair(real, b(ops.where, swap, b(ops.neg, other), other))
 
 
-def _div(c: Call) -> Result:
+def _div(c: AtenCall) -> Result:
     x = _pair(c, "self")
     if isinstance(c["other"], Node | bool | int | float):
         y = as_node(c.b, c["other"], c.dtype)
@@ -127,13 +127,13 @@ def _div(c: Call) -> Result:
     return quotient(c.b, x, _pair(c, "other"))
 
 
-def _reciprocal(c: Call) -> Result:
+def _reciprocal(c: AtenCall) -> Result:
     x = _pair(c, "self")
     one = c.b.const(1, c.dtype)
     return quotient(c.b, Pair(one, c.b.const(0, c.dtype)), x)
 
 
-def _conj(c: Call) -> Result:
+def _conj(c: AtenCall) -> Result:
     x = c["self"]
     return Pair(x.re, c.b(ops.neg, x.im)) if isinstance(x, Pair) else x
 
@@ -150,43 +150,43 @@ def magnitude(b: Builder, x: Pair) -> Node:
     return b(ops.where, infinite, b.const(math.inf, x.dtype), size)
 
 
-def _abs(c: Call) -> Result:
+def _abs(c: AtenCall) -> Result:
     return cast(c.b, magnitude(c.b, c["self"]), c.dtype)
 
 
-def _angle(c: Call) -> Result:
+def _angle(c: AtenCall) -> Result:
     return c.b(ops.atan2, c["self"].im, c["self"].re)
 
 
-def _exp(c: Call) -> Result:
+def _exp(c: AtenCall) -> Result:
     x = _pair(c, "self")
     size = c.b(ops.exp, x.re)
     return Pair(c.b(ops.mul, size, c.b(ops.cos, x.im)), c.b(ops.mul, size, c.b(ops.sin, x.im)))
 
 
-def _complex(c: Call) -> Result:
+def _complex(c: AtenCall) -> Result:
     re, im = c.tensor("real", c.dtype), c.tensor("imag", c.dtype)
     return Pair(expand(c.b, re, c.shape), expand(c.b, im, c.shape))
 
 
-def _polar(c: Call) -> Result:
+def _polar(c: AtenCall) -> Result:
     size, angle = c.tensor("abs", c.dtype), c.tensor("angle", c.dtype)
     parts = (c.b(ops.mul, size, c.b(f, angle)) for f in (ops.cos, ops.sin))
     return Pair(*(expand(c.b, part, c.shape) for part in parts))
 
 
-def _to(c: Call) -> Result:
+def _to(c: AtenCall) -> Result:
     """Between complex dtypes, from a real one, or to a real one, which drops the imaginary part."""
     return _pair(c, "self")
 
 
-def _to_real(c: Call) -> Result:
+def _to_real(c: AtenCall) -> Result:
     x = c["self"]
     return cast(c.b, x.re, c.dtype) if isinstance(x, Pair) else cast(c.b, x, c.dtype)
 
 
-def _predicate(of: Callable[[Call, Node], Node], join: Any) -> Convert:
-    def convert(c: Call) -> Result:
+def _predicate(of: Callable[[AtenCall, Node], Node], join: Any) -> Convert:
+    def convert(c: AtenCall) -> Result:
         x = c["self"]
         return c.b(join, of(c, x.re), of(c, x.im))
 
@@ -194,7 +194,7 @@ def _predicate(of: Callable[[Call, Node], Node], join: Any) -> Convert:
 
 
 def _equal(is_equal: bool) -> Convert:
-    def convert(c: Call) -> Result:
+    def convert(c: AtenCall) -> Result:
         dtype = next(x.dtype for x in (c["self"], c["other"]) if isinstance(x, Pair))
         x, y = (as_pair(replace(c, results=(c.out.with_dtype(dtype),)), c[n]) for n in ("self", "other"))
         op, join = (ops.eq, ops.logical_and) if is_equal else (ops.ne, ops.logical_or)
@@ -203,12 +203,12 @@ def _equal(is_equal: bool) -> Convert:
     return convert
 
 
-def _matmul(c: Call) -> Pair:
+def _matmul(c: AtenCall) -> Pair:
     names = ("self", "mat2") if "mat2" in c.args else ("self", "other" if "other" in c.args else "vec")
     return _product_of(c, *names)
 
 
-def _product_of(c: Call, left: str, right: str) -> Pair:
+def _product_of(c: AtenCall, left: str, right: str) -> Pair:
     x, y = (_pair(c, n) for n in (left, right))
     m = ops.matmul
     real = c.b(ops.sub, c.b(m, x.re, y.re), c.b(m, x.im, y.im))
@@ -218,7 +218,7 @@ def _product_of(c: Call, left: str, right: str) -> Pair:
 def _add_product(left: str, right: str) -> Convert:
     """``beta * self + alpha * (left @ right)``; nothing of ``self`` where beta is 0, not even its NaN."""
 
-    def convert(c: Call) -> Pair:
+    def convert(c: AtenCall) -> Pair:
         y = _product_of(c, left, right)
         if c["alpha"] != 1:
             y = product(c.b, y, as_pair(c, c["alpha"]))
@@ -231,7 +231,7 @@ def _add_product(left: str, right: str) -> Convert:
     return convert
 
 
-def _sgn(c: Call) -> Result:
+def _sgn(c: AtenCall) -> Result:
     x = _pair(c, "self")
     size = magnitude(c.b, x)
     zero = c.b.const(0, c.dtype)
@@ -240,7 +240,7 @@ def _sgn(c: Call) -> Result:
     return Pair(*(c.b(ops.where, is_zero, zero, c.b(ops.div, part, safe)) for part in (x.re, x.im)))
 
 
-def _isfinite(c: Call, x: Node) -> Node:
+def _isfinite(c: AtenCall, x: Node) -> Node:
     return c.b(ops.lt, c.b(ops.abs, x), c.b.const(math.inf, x.dtype))
 
 

@@ -14,7 +14,7 @@ from tilewright.core.expr import Dim, Expr, floordiv
 from tilewright.core.graph import Node
 from tilewright.core.types import i32, i64, product
 from tilewright.frontend.torch.aten.call import (
-    Call,
+    AtenCall,
     Result,
     Unsupported,
     cast,
@@ -25,15 +25,15 @@ from tilewright.frontend.torch.aten.call import (
 )
 from tilewright.ops.convolution import window_size
 
-Convert = Callable[[Call], Result]
+Convert = Callable[[AtenCall], Result]
 
 
-def swap_last(c: Call, x: Node) -> Node:
+def swap_last(c: AtenCall, x: Node) -> Node:
     rank = len(x.shape)
     return transpose(c.b, x, [*range(rank - 2), rank - 1, rank - 2])
 
 
-def _matmul_of(c: Call, a: Node, b: Node) -> Node:
+def _matmul_of(c: AtenCall, a: Node, b: Node) -> Node:
     """NumPy's matmul with vectors allowed."""
     left = reshape(c.b, a, (1, *a.shape)) if len(a.shape) == 1 else a
     right = reshape(c.b, b, (*b.shape, 1)) if len(b.shape) == 1 else b
@@ -53,7 +53,7 @@ def _product(left: str, right: str) -> Convert:
 def _add_product(left: str, right: str) -> Convert:
     """``beta * self + alpha * (left @ right)``."""
 
-    def convert(c: Call) -> Node:
+    def convert(c: AtenCall) -> Node:
         y = _matmul_of(c, c.tensor(left, c.dtype), c.tensor(right, c.dtype))
         if c["alpha"] != 1:
             y = c.b(ops.mul, y, c.tensor("alpha", c.dtype))
@@ -65,17 +65,17 @@ def _add_product(left: str, right: str) -> Convert:
     return convert
 
 
-def _linear(c: Call) -> Node:
+def _linear(c: AtenCall) -> Node:
     x, weight, bias = c.tensor("input"), c.tensor("weight"), c.optional("bias")
     y = _matmul_of(c, x, swap_last(c, weight) if len(weight.shape) == 2 else weight)
     return y if bias is None else c.b(ops.add, y, bias)
 
 
-def _product_of_int8(c: Call) -> Node:
+def _product_of_int8(c: AtenCall) -> Node:
     return c.b(ops.matmul, c.tensor("self"), c.tensor("mat2"), out_dtype=i32)
 
 
-def _outer(c: Call) -> Node:
+def _outer(c: AtenCall) -> Node:
     x, y = c.tensor("self", c.dtype), c.tensor("vec2", c.dtype)
     return c.b(ops.mul, reshape(c.b, x, (*x.shape, 1)), y)
 
@@ -83,7 +83,7 @@ def _outer(c: Call) -> Node:
 def _grouped(rows: str, stack: str) -> Convert:
     """Rows up to each of the rising ``offs`` take its matrix; rows behind the last take none and give zeros."""
 
-    def convert(c: Call) -> Node:
+    def convert(c: AtenCall) -> Node:
         x, weights, ends = c.tensor(rows), c.tensor(stack), c.optional("offs", i64)
         if len(x.shape) != 2 or len(weights.shape) != 3 or ends is None or c.args.get("bias") is not None:
             raise Unsupported("takes rows, a stack of matrices and the rows' ends", "use torch.bmm for other forms")
@@ -99,13 +99,13 @@ def _grouped(rows: str, stack: str) -> Convert:
     return convert
 
 
-def _convolution(c: Call) -> Node:
+def _convolution(c: AtenCall) -> Node:
     """Every convolution of ATen: any number of axes, groups, transposed or not."""
     transposed = bool(c.args.get("transposed", False))
     return _conv(c, transposed, c["output_padding"] if transposed else None)
 
 
-def _conv(c: Call, transposed: bool, output_padding: object) -> Node:
+def _conv(c: AtenCall, transposed: bool, output_padding: object) -> Node:
     x, weight, bias = c.tensor("input"), c.tensor("weight"), c.optional("bias")
     n = len(weight.shape) - 2
     if len(x.shape) == n + 1:
@@ -130,7 +130,7 @@ def _conv(c: Call, transposed: bool, output_padding: object) -> Node:
 
 
 def _conv_of_symbolic_groups(
-    c: Call,
+    c: AtenCall,
     x: Node,
     weight: Node,
     strides: Sequence[int],
@@ -159,7 +159,7 @@ def _conv_of_symbolic_groups(
     return reshape(c.b, y, (x.shape[0], n_out, *sizes))
 
 
-def _conv_pads(c: Call, weight: Node, dilations: tuple[int, ...], n: int) -> tuple[tuple[Dim, Dim], ...]:
+def _conv_pads(c: AtenCall, weight: Node, dilations: tuple[int, ...], n: int) -> tuple[tuple[Dim, Dim], ...]:
     given = c["padding"]
     if given == "valid":
         return ((0, 0),) * n
@@ -171,7 +171,7 @@ def _conv_pads(c: Call, weight: Node, dilations: tuple[int, ...], n: int) -> tup
     return tuple((t // 2, t - t // 2) for t in totals)
 
 
-def _sum_of_products(c: Call) -> Node:
+def _sum_of_products(c: AtenCall) -> Node:
     """``beta * self + alpha * sum(batch1 @ batch2)``."""
     total = c.b(ops.matmul, c.tensor("batch1", c.dtype), c.tensor("batch2", c.dtype))
     total = c.b(ops.reduce_sum, total, axes=(0,), keepdims=False)
@@ -183,7 +183,7 @@ def _sum_of_products(c: Call) -> Node:
     return c.b(ops.add, total, x if c["beta"] == 1 else c.b(ops.mul, x, c.tensor("beta", c.dtype)))
 
 
-def _trilinear(c: Call) -> Node:
+def _trilinear(c: AtenCall) -> Node:
     """Three operands with new axes, multiplied and summed."""
     product: Node | None = None
     for k in (1, 2, 3):

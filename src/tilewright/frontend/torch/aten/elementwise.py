@@ -15,7 +15,7 @@ from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.opdef import OpDef
 from tilewright.core.types import DTYPES, TensorType, bool_, f64, i16, i32, i64
 from tilewright.frontend.torch.aten.call import (
-    Call,
+    AtenCall,
     Result,
     Unsupported,
     as_node,
@@ -27,14 +27,14 @@ from tilewright.frontend.torch.aten.call import (
 )
 from tilewright.frontend.torch.aten.random import dropped
 
-Convert = Callable[[Call], Result]
+Convert = Callable[[AtenCall], Result]
 
 
 def _unary(op: OpDef) -> Convert:
     return lambda c: c.b(op, c.tensor("self", c.dtype))
 
 
-def _sign(c: Call) -> Node:
+def _sign(c: AtenCall) -> Node:
     """True is its own sign; NaN and zeros of either sign give 0."""
     x = c.tensor("self")
     if c.dtype is bool_:
@@ -56,7 +56,7 @@ def _binary(op: OpDef, left: str = "self", right: str = "other") -> Convert:
 
 
 def _compare(op: OpDef) -> Convert:
-    def convert(c: Call) -> Node:
+    def convert(c: AtenCall) -> Node:
         dtype = promote(c["self"], c["other"])
         return c.b(op, c.tensor("self", dtype), c.tensor("other", dtype))
 
@@ -70,7 +70,7 @@ def _logical(op: OpDef) -> Convert:
 def _sum(op: OpDef) -> Convert:
     """``self + alpha * other`` and its relatives."""
 
-    def convert(c: Call) -> Node:
+    def convert(c: AtenCall) -> Node:
         x, y = c.tensor("self", c.dtype), c.tensor("other", c.dtype)
         if c["alpha"] != 1:
             y = c.b(ops.mul, y, c.tensor("alpha", c.dtype))
@@ -79,14 +79,14 @@ def _sum(op: OpDef) -> Convert:
     return convert
 
 
-def _rsub(c: Call) -> Node:
+def _rsub(c: AtenCall) -> Node:
     x = c.tensor("self", c.dtype)
     if c["alpha"] != 1:
         x = c.b(ops.mul, x, c.tensor("alpha", c.dtype))
     return c.b(ops.sub, c.tensor("other", c.dtype), x)
 
 
-def _div_mode(c: Call) -> Node:
+def _div_mode(c: AtenCall) -> Node:
     x, y = c.tensor("self", c.dtype), c.tensor("other", c.dtype)
     mode = c["rounding_mode"]
     if mode == "floor":
@@ -95,18 +95,18 @@ def _div_mode(c: Call) -> Node:
     return c.b(ops.trunc, quotient) if mode == "trunc" and c.dtype.is_float else quotient
 
 
-def _square(c: Call) -> Node:
+def _square(c: AtenCall) -> Node:
     x = c.tensor("self", c.dtype)
     return c.b(ops.mul, x, x)
 
 
-def _pow_scalar(c: Call) -> Node:
+def _pow_scalar(c: AtenCall) -> Node:
     if c["exponent"] == 2:
         return _square(c)
     return c.b(ops.pow, c.tensor("self", c.dtype), c.tensor("exponent", c.dtype))
 
 
-def _sign_bit(c: Call) -> Node:
+def _sign_bit(c: AtenCall) -> Node:
     return _is_negative(c.b, c.tensor("self"))
 
 
@@ -118,11 +118,11 @@ def _is_negative(b: Builder, x: Node) -> Node:
     return b(ops.lt, b(ops.bitcast, x, dtype=integer), b.const(0, integer))
 
 
-def _log10(c: Call) -> Node:
+def _log10(c: AtenCall) -> Node:
     return c.b(ops.mul, c.b(ops.log, c.tensor("self", c.dtype)), c.b.const(1 / math.log(10), c.dtype))
 
 
-def _round(c: Call) -> Node:
+def _round(c: AtenCall) -> Node:
     if not c.dtype.is_float:
         return c.tensor("self")
     digits = c.args.get("decimals", 0)
@@ -136,14 +136,14 @@ def _round(c: Call) -> Node:
 def _predicate(op: OpDef) -> Convert:
     """A question about floats; no integer is NaN or infinite."""
 
-    def convert(c: Call) -> Node:
+    def convert(c: AtenCall) -> Node:
         x = c.tensor("self")
         return c.b(op, x) if x.dtype.is_float else expand(c.b, c.b.const(False, bool_), x.shape)
 
     return convert
 
 
-def _isfinite(c: Call) -> Node:
+def _isfinite(c: AtenCall) -> Node:
     x = c.tensor("self")
     if not x.dtype.is_float:
         return expand(c.b, c.b.const(True, bool_), x.shape)
@@ -154,7 +154,7 @@ def _bitwise(op: OpDef, on_bool: OpDef) -> Convert:
     return lambda c: c.b(on_bool if c.dtype is bool_ else op, c.tensor("self", c.dtype), c.tensor("other", c.dtype))
 
 
-def _clamp(c: Call) -> Node:
+def _clamp(c: AtenCall) -> Node:
     x, lo, hi = c.tensor("self", c.dtype), c.optional("min", c.dtype), c.optional("max", c.dtype)
     if lo is not None and hi is not None:
         return c.b(ops.clamp, x, lo, hi)
@@ -163,23 +163,23 @@ def _clamp(c: Call) -> Node:
     return x if hi is None else c.b(ops.minimum, x, hi)
 
 
-def _hardtanh(c: Call) -> Node:
+def _hardtanh(c: AtenCall) -> Node:
     return c.b(ops.clamp, c.tensor("self"), c.tensor("min_val", c.dtype), c.tensor("max_val", c.dtype))
 
 
-def _relu6(c: Call) -> Node:
+def _relu6(c: AtenCall) -> Node:
     return c.b(ops.clamp, c.tensor("self"), c.b.const(0, c.dtype), c.b.const(6, c.dtype))
 
 
-def _where(c: Call) -> Node:
+def _where(c: AtenCall) -> Node:
     return c.b(ops.where, c.tensor("condition", bool_), c.tensor("self", c.dtype), c.tensor("other", c.dtype))
 
 
-def _masked_fill(c: Call) -> Node:
+def _masked_fill(c: AtenCall) -> Node:
     return c.b(ops.where, c.tensor("mask", bool_), c.tensor("value", c.dtype), c.tensor("self"))
 
 
-def _lerp(c: Call) -> Node:
+def _lerp(c: AtenCall) -> Node:
     """From the nearer end, as PyTorch does: at weight 1 the result is ``end`` itself."""
     b, x, y, w = c.b, c.tensor("self"), c.tensor("end", c.dtype), c.tensor("weight", c.dtype)
     step = b(ops.sub, y, x)
@@ -193,7 +193,7 @@ def _lerp(c: Call) -> Node:
 def _addcmul(op: OpDef) -> Convert:
     """``self + value * tensor1 op tensor2``."""
 
-    def convert(c: Call) -> Node:
+    def convert(c: AtenCall) -> Node:
         term = c.b(op, c.tensor("tensor1", c.dtype), c.tensor("tensor2", c.dtype))
         if c["value"] != 1:
             term = c.b(ops.mul, term, c.tensor("value", c.dtype))
@@ -202,7 +202,7 @@ def _addcmul(op: OpDef) -> Convert:
     return convert
 
 
-def _dropout(c: Call) -> Result:
+def _dropout(c: AtenCall) -> Result:
     """Dropout outside of training is the identity."""
     x = c.tensor("self" if "self" in c.args else "input")  # ``dropout_`` names it otherwise
     if c["train"] and c["p"] != 0:
@@ -211,27 +211,27 @@ def _dropout(c: Call) -> Result:
     return x if len(c.results) == 1 else (x, None)
 
 
-def _to(c: Call) -> Node:
+def _to(c: AtenCall) -> Node:
     """A conversion; device and memory format do not exist here."""
     return c.tensor("self", c.dtype)
 
 
-def _truth(c: Call) -> Node:
+def _truth(c: AtenCall) -> Node:
     return c.b(ops.logical_not, c.tensor("self", bool_))
 
 
 # --- activations ----------------------------------------------------------------------------------------------------
 
 
-def _gelu(c: Call) -> Node:
+def _gelu(c: AtenCall) -> Node:
     return c.b(ops.gelu, c.tensor("self"), approximate=c["approximate"])
 
 
-def _leaky_relu(c: Call) -> Node:
+def _leaky_relu(c: AtenCall) -> Node:
     return c.b(ops.leaky_relu, c.tensor("self"), alpha=float(c.static("negative_slope")))
 
 
-def _rrelu(c: Call) -> Result:
+def _rrelu(c: AtenCall) -> Result:
     """Outside of training the slope is the middle of its range, and the noise is handed on."""
     if c["training"]:
         raise Unsupported("a slope drawn at random in training mode", "call module.eval() before compiling")
@@ -240,7 +240,7 @@ def _rrelu(c: Call) -> Result:
     return y if len(c.results) == 1 else (y, c.tensor("noise"))
 
 
-def _elu(c: Call) -> Node:
+def _elu(c: AtenCall) -> Node:
     """``scale * (x or alpha * (exp(x * input_scale) - 1))``."""
     x, alpha, scale, inner = c.tensor("self"), c.static("alpha"), c.static("scale"), c.static("input_scale")
     if inner == 1:
@@ -252,11 +252,11 @@ def _elu(c: Call) -> Node:
     return y if scale == 1 else c.b(ops.mul, y, c.b.const(scale, c.dtype))
 
 
-def _celu(c: Call) -> Node:
+def _celu(c: AtenCall) -> Node:
     return c.b(ops.celu, c.tensor("self"), alpha=float(c.static("alpha")))
 
 
-def _hardsigmoid(c: Call) -> Node:
+def _hardsigmoid(c: AtenCall) -> Node:
     return c.b(ops.hard_sigmoid, c.tensor("self"), alpha=1 / 6, beta=0.5)
 
 
@@ -264,7 +264,7 @@ LINEAR_SOFTPLUS = 20
 """From here on softplus is its operand in f32 (and differs by 2e-9 in f64), so that PyTorch's default means nothing."""
 
 
-def _softplus(c: Call) -> Node:
+def _softplus(c: AtenCall) -> Node:
     x, beta = c.tensor("self"), c.static("beta")
     scale = c.b.const(beta, c.dtype)
     scaled = x if beta == 1 else c.b(ops.mul, x, scale)
@@ -276,12 +276,12 @@ def _softplus(c: Call) -> Node:
     return c.b(ops.where, c.b(ops.gt, scaled, c.b.const(threshold, c.dtype)), x, y)
 
 
-def _log_sigmoid(c: Call) -> Result:
+def _log_sigmoid(c: AtenCall) -> Result:
     y = c.b(ops.neg, c.b(ops.softplus, c.b(ops.neg, c.tensor("self"))))
     return y if len(c.results) == 1 else (y, None)
 
 
-def _prelu(c: Call) -> Node:
+def _prelu(c: AtenCall) -> Node:
     x, slope = c.tensor("self"), c.tensor("weight")
     if slope.shape and len(slope.shape) == 1 and slope.shape[0] != 1 and len(x.shape) > 1:
         ones: tuple[Dim, ...] = (1,) * (len(x.shape) - 2)
@@ -289,7 +289,7 @@ def _prelu(c: Call) -> Node:
     return c.b(ops.prelu, x, slope)
 
 
-def _glu(c: Call) -> Node:
+def _glu(c: AtenCall) -> Node:
     x = c.tensor("self")
     axis = c.axis(len(x.shape))
     size = c.shape[axis]
@@ -297,27 +297,27 @@ def _glu(c: Call) -> Node:
     return c.b(ops.mul, halves[0], c.b(ops.sigmoid, halves[1]))
 
 
-def _threshold(c: Call) -> Node:
+def _threshold(c: AtenCall) -> Node:
     x = c.tensor("self")
     return c.b(ops.where, c.b(ops.le, x, c.tensor("threshold", c.dtype)), c.tensor("value", c.dtype), x)
 
 
-def _relu_like(c: Call) -> Node:
+def _relu_like(c: AtenCall) -> Node:
     x = c.tensor("self")
     return c.b(ops.relu, x) if x.dtype.is_float else c.b(ops.maximum, x, c.b.const(0, x.dtype))
 
 
-def _threshold_backward(c: Call) -> Node:
+def _threshold_backward(c: AtenCall) -> Node:
     x, grad = c.tensor("self"), c.tensor("grad_output")
     below = c.b(ops.le, x, c.tensor("threshold", x.dtype))
     return c.b(ops.where, below, c.b.const(0, grad.dtype), grad)
 
 
-def _scalar_tensor(c: Call) -> Node:
+def _scalar_tensor(c: AtenCall) -> Node:
     return as_node(c.b, c["s"], c.dtype)
 
 
-def _logit(c: Call) -> Node:
+def _logit(c: AtenCall) -> Node:
     x = c.tensor("self", c.dtype)
     if c["eps"] is not None:
         eps = c.static("eps")
@@ -325,7 +325,7 @@ def _logit(c: Call) -> Node:
     return c.b(ops.log, c.b(ops.div, x, c.b(ops.sub, c.b.const(1, c.dtype), x)))
 
 
-def _xlogy(c: Call) -> Node:
+def _xlogy(c: AtenCall) -> Node:
     x, y = c.tensor("self", c.dtype), c.tensor("other", c.dtype)
     zero = c.b.const(0, c.dtype)
     product = c.b(ops.where, c.b(ops.eq, x, zero), zero, c.b(ops.mul, x, c.b(ops.log, y)))
@@ -335,7 +335,7 @@ def _xlogy(c: Call) -> Node:
 def _nan_ignoring(op: OpDef, beyond: OpDef) -> Convert:
     """The other operand where one is NaN; of equal ones, such as zeros of both signs, the first."""
 
-    def convert(c: Call) -> Node:
+    def convert(c: AtenCall) -> Node:
         x, y = c.tensor("self", c.dtype), c.tensor("other", c.dtype)
         if not c.dtype.is_float:
             return c.b(op, x, y)
@@ -344,14 +344,14 @@ def _nan_ignoring(op: OpDef, beyond: OpDef) -> Convert:
     return convert
 
 
-def _angle(c: Call) -> Node:
+def _angle(c: AtenCall) -> Node:
     """0 or pi by the sign; NaN of NaN."""
     x = c.tensor("self", c.dtype)
     y = c.b(ops.where, c.b(ops.lt, x, c.b.const(0, c.dtype)), c.b.const(math.pi, c.dtype), c.b.const(0, c.dtype))
     return c.b(ops.where, c.b(ops.isnan, x), x, y)
 
 
-def _hypot(c: Call) -> Node:
+def _hypot(c: AtenCall) -> Node:
     """Scaled by the larger operand, so that no square overflows."""
     x, y = (c.b(ops.abs, c.tensor(n, c.dtype)) for n in ("self", "other"))
     large, small = c.b(ops.maximum, x, y), c.b(ops.minimum, x, y)
@@ -362,7 +362,7 @@ def _hypot(c: Call) -> Node:
     return c.b(ops.where, infinite, infinity, size)
 
 
-def _nextafter(c: Call) -> Node:
+def _nextafter(c: AtenCall) -> Node:
     """The neighbour towards ``other``: one step of the bits, which are ordered as the sizes are."""
     b, x, y = c.b, c.tensor("self", c.dtype), c.tensor("other", c.dtype)
     integer = {16: i16, 32: i32, 64: i64}[c.dtype.bits]
@@ -379,7 +379,7 @@ def _nextafter(c: Call) -> Node:
     return b(ops.where, undefined, b.const(math.nan, c.dtype), moved)
 
 
-def _frexp(c: Call) -> Result:
+def _frexp(c: AtenCall) -> Result:
     """Mantissa in 0.5 .. 1 and exponent, from the bits in f64, where only f64's own subnormals need scaling."""
     b, x = c.b, cast(c.b, c.tensor("self"), f64)
     size = b(ops.abs, x)
@@ -395,7 +395,7 @@ def _frexp(c: Call) -> Result:
     return cast(b, b(ops.where, plain, mantissa, x), c.dtype), cast(b, exponent, i32)
 
 
-def _divisor(c: Call) -> Node:
+def _divisor(c: AtenCall) -> Node:
     """The greatest common divisor by Euclid's algorithm, until no element has a remainder."""
     b = c.b
     x, y = (b(ops.abs, expand(b, c.tensor(n, c.dtype), c.shape)) for n in ("self", "other"))
@@ -415,7 +415,7 @@ def _divisor(c: Call) -> Node:
     return b.results(b(ops.loop, limit, b.const(True, bool_), x, y, body=body, n_carried=2))[0]
 
 
-def _multiple(c: Call) -> Node:
+def _multiple(c: AtenCall) -> Node:
     """The least common multiple; 0 where both are 0."""
     b = c.b
     x, y = (expand(b, c.tensor(n, c.dtype), c.shape) for n in ("self", "other"))
@@ -425,7 +425,7 @@ def _multiple(c: Call) -> Node:
     return b(ops.abs, b(ops.mul, part, y))
 
 
-def _copysign(c: Call) -> Node:
+def _copysign(c: AtenCall) -> Node:
     x, y = c.b(ops.abs, c.tensor("self", c.dtype)), c.tensor("other", c.dtype)
     return c.b(ops.where, _is_negative(c.b, y), c.b(ops.neg, x), x)
 

@@ -15,19 +15,19 @@ from collections.abc import Callable, Mapping
 from tilewright import ops
 from tilewright.core.graph import Node
 from tilewright.core.types import bool_
-from tilewright.frontend.torch.aten.call import Call, Result, Unsupported, cast, reshape, slice_axis, transpose
+from tilewright.frontend.torch.aten.call import AtenCall, Result, Unsupported, cast, reshape, slice_axis, transpose
 
-Convert = Callable[[Call], Result]
+Convert = Callable[[AtenCall], Result]
 
 OF_QUERIES, OF_KEYS, OF_ALL = 0, 1, 2
 """``mask_type``: (queries, keys); (batch, keys); (batch, heads, queries, keys)."""
 
 
-def _linear(c: Call, x: Node, weight: Node, bias: Node) -> Node:
+def _linear(c: AtenCall, x: Node, weight: Node, bias: Node) -> Node:
     return c.b(ops.add, c.b(ops.matmul, x, transpose(c.b, weight, (1, 0))), bias)
 
 
-def _projected(c: Call, x: Node, part: int, n_parts: int = 1) -> Node:
+def _projected(c: AtenCall, x: Node, part: int, n_parts: int = 1) -> Node:
     """``x`` by that part, or those, of the packed weights of queries, keys and values."""
     size = c["embed_dim"]
     weight, bias = (
@@ -36,7 +36,7 @@ def _projected(c: Call, x: Node, part: int, n_parts: int = 1) -> Node:
     return _linear(c, x, weight, bias)
 
 
-def _projections(c: Call, query: Node, key: Node, value: Node) -> list[Node]:
+def _projections(c: AtenCall, query: Node, key: Node, value: Node) -> list[Node]:
     """Queries, keys and values: one product where they are of one tensor."""
     if query is key and key is value:
         packed = _projected(c, query, 0, 3)
@@ -44,13 +44,13 @@ def _projections(c: Call, query: Node, key: Node, value: Node) -> list[Node]:
     return [_projected(c, x, k) for k, x in enumerate((query, key, value))]
 
 
-def _heads(c: Call, x: Node, n_heads: int) -> Node:
+def _heads(c: AtenCall, x: Node, n_heads: int) -> Node:
     batch, length, width = x.shape
     assert isinstance(width, int)
     return transpose(c.b, reshape(c.b, x, (batch, length, n_heads, width // n_heads)), (0, 2, 1, 3))
 
 
-def _open(c: Call) -> Node | None:
+def _open(c: AtenCall) -> Node | None:
     """Which keys each query sees, against (batch, heads, queries, keys); None where it sees all."""
     mask, kind = c.optional("mask"), c["mask_type"]
     if mask is None:
@@ -63,7 +63,7 @@ def _open(c: Call) -> Node | None:
     return c.b(ops.logical_not, mask if mask.dtype is bool_ else cast(c.b, mask, bool_))
 
 
-def _attended(c: Call, n_heads: int, query: Node, key: Node, value: Node) -> tuple[Node, Node, Node]:
+def _attended(c: AtenCall, n_heads: int, query: Node, key: Node, value: Node) -> tuple[Node, Node, Node]:
     """The projected result of attention, and the queries and keys of its heads."""
     q, k, v = (_heads(c, x, n_heads) for x in _projections(c, query, key, value))
     open_, width = _open(c), q.shape[-1]
@@ -74,7 +74,7 @@ def _attended(c: Call, n_heads: int, query: Node, key: Node, value: Node) -> tup
     return _linear(c, y, c.tensor("proj_weight", y.dtype), c.tensor("proj_bias", y.dtype)), q, k
 
 
-def _weights(c: Call, q: Node, k: Node) -> Node:
+def _weights(c: AtenCall, q: Node, k: Node) -> Node:
     """How much each query attends to each key: of every head, or their mean."""
     width, open_ = q.shape[-1], _open(c)
     assert isinstance(width, int)
@@ -86,13 +86,13 @@ def _weights(c: Call, q: Node, k: Node) -> Node:
     return c.b(ops.reduce_mean, weights, axes=(1,), keepdims=False) if c["average_attn_weights"] else weights
 
 
-def _attention(c: Call) -> Result:
+def _attention(c: AtenCall) -> Result:
     query, key, value = (c.tensor(name) for name in ("query", "key", "value"))
     y, q, k = _attended(c, c["num_head"], query, key, value)
     return y, _weights(c, q, k) if c["need_weights"] else None
 
 
-def _layer(c: Call) -> Node:
+def _layer(c: AtenCall) -> Node:
     """Attention and a block of two products, each added to what it reads; norms before both, or behind."""
     x, is_first = c.tensor("src"), c["norm_first"]
 

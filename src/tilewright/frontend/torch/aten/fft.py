@@ -16,14 +16,14 @@ from tilewright.core.graph import Builder, Node
 from tilewright.core.types import f64, product
 from tilewright.frontend.complex_pairs import Pair
 from tilewright.frontend.fourier import mirrored, transform, transform_of_real, transform_to_real
-from tilewright.frontend.torch.aten.call import Call, Result, Unsupported, cast, dim_scalar, transpose
+from tilewright.frontend.torch.aten.call import AtenCall, Result, Unsupported, cast, dim_scalar, transpose
 
 
 class SlowWarning(UserWarning):
     """A call has a form here that takes many times PyTorch's time; the text says what to do."""
 
 
-def _fft_c2c(c: Call) -> Result:
+def _fft_c2c(c: AtenCall) -> Result:
     x = c["self"]
     assert isinstance(x, Pair)
     axes = [d % len(x.shape) for d in c["dim"]]
@@ -33,7 +33,7 @@ def _fft_c2c(c: Call) -> Result:
     return Pair(*(_scaled(c, part, [x.shape[a] for a in axes]) for part in (x.re, x.im)))
 
 
-def _fft_r2c(c: Call) -> Result:
+def _fft_r2c(c: AtenCall) -> Result:
     x = c.tensor("self")
     axes = [d % len(x.shape) for d in c["dim"]]
     _look_at_lengths(c, [x.shape[a] for a in axes])
@@ -47,7 +47,7 @@ def _fft_r2c(c: Call) -> Result:
     return Pair(*(_scaled(c, part, [x.shape[a] for a in axes]) for part in (made.re, made.im)))
 
 
-def _fft_c2r(c: Call) -> Result:
+def _fft_c2r(c: AtenCall) -> Result:
     x = c["self"]
     assert isinstance(x, Pair)
     axes, n = [d % len(x.shape) for d in c["dim"]], c["last_dim_size"]
@@ -59,7 +59,7 @@ def _fft_c2r(c: Call) -> Result:
     return _scaled(c, transpose(c.b, made, back), [*(x.shape[a] for a in axes[:-1]), n])
 
 
-def _scaled(c: Call, x: Node, sizes: Sequence[Dim]) -> Node:
+def _scaled(c: AtenCall, x: Node, sizes: Sequence[Dim]) -> Node:
     """Scaled as the call says for transforms of these lengths."""
     n, mode = product(sizes), c["normalization"]
     if mode == 0 or n == 0:
@@ -71,7 +71,7 @@ def _scaled(c: Call, x: Node, sizes: Sequence[Dim]) -> Node:
     return c.b(ops.mul, x, cast(c.b, scale, x.dtype))
 
 
-def _look_at_lengths(c: Call, sizes: Sequence[Dim]) -> None:
+def _look_at_lengths(c: AtenCall, sizes: Sequence[Dim]) -> None:
     """Symbolic ones are left to PyTorch where it is there, and warned of elsewhere; Python shows a warning once."""
     if not all(isinstance(n, int) for n in sizes):
         cost = "a Fourier transform of a symbolic length takes 10 to 200 times PyTorch's time"
@@ -94,6 +94,6 @@ def _to_end(rank: int, axis: int) -> tuple[list[int], list[int]]:
     return ahead, [ahead.index(k) for k in range(rank)]
 
 
-TABLE: Mapping[str, Callable[[Call], Result]] = {
+TABLE: Mapping[str, Callable[[AtenCall], Result]] = {
     "_fft_c2c.default": _fft_c2c, "_fft_r2c.default": _fft_r2c, "_fft_c2r.default": _fft_c2r,
 }  # fmt: skip

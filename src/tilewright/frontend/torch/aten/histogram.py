@@ -1,6 +1,6 @@
 """ATen's histograms in one and several dimensions.
 
-In: a ``Call``. Out: nodes of the graph IR. Not its business: ``histc``, which has equal bins only
+In: a ``AtenCall``. Out: nodes of the graph IR. Not its business: ``histc``, which has equal bins only
 (``torch.aten.order``).
 
 A value belongs to the bin whose lower edge is the last that is not above it; the last edge belongs to the last bin, and
@@ -14,13 +14,13 @@ from collections.abc import Callable, Mapping, Sequence
 from tilewright import ops
 from tilewright.core.graph import Builder, Node
 from tilewright.core.types import f64, i64
-from tilewright.frontend.torch.aten.call import Call, Result, Unsupported, cast, reshape, slice_axis
+from tilewright.frontend.torch.aten.call import AtenCall, Result, Unsupported, cast, reshape, slice_axis
 from tilewright.frontend.torch.aten.order import counted
 
-Convert = Callable[[Call], Result]
+Convert = Callable[[AtenCall], Result]
 
 
-def _equal_edges(c: Call, points: Node, bins: Sequence[int]) -> list[Node]:
+def _equal_edges(c: AtenCall, points: Node, bins: Sequence[int]) -> list[Node]:
     """Edges of equal bins along each dimension of ``points[n, d]``, over the given range or that of the values."""
     b, given = c.b, c["range"]
     edges: list[Node] = []
@@ -43,7 +43,7 @@ def _equal_edges(c: Call, points: Node, bins: Sequence[int]) -> list[Node]:
     return edges
 
 
-def _counts(c: Call, points: Node, edges: Sequence[Node]) -> Node:
+def _counts(c: AtenCall, points: Node, edges: Sequence[Node]) -> Node:
     """How many of ``points[n, d]``, or how much of their weights, lie in each bin; by volume for a density."""
     b = c.b
     n = points.shape[0]
@@ -84,38 +84,38 @@ def _density(b: Builder, found: Node, edges: Sequence[Node]) -> Node:
     return found
 
 
-def _column(c: Call) -> Node:
+def _column(c: AtenCall) -> Node:
     x = c.tensor("self")
     return reshape(c.b, x, (x.type.n_elements, 1))
 
 
-def _histogram(c: Call) -> Result:
+def _histogram(c: AtenCall) -> Result:
     points = _column(c)
     edges = _equal_edges(c, points, [c.static("bins")])
     return _counts(c, points, edges), edges[0]
 
 
-def _histogram_of_edges(c: Call) -> Result:
+def _histogram_of_edges(c: AtenCall) -> Result:
     edges = c.tensor("bins")
     return _counts(c, _column(c), [edges]), edges
 
 
-def _points(c: Call) -> Node:
+def _points(c: AtenCall) -> Node:
     x = c.tensor("self")
     n = x.type.with_shape(x.shape[:-1]).n_elements
     return reshape(c.b, x, (n, x.shape[-1]))
 
 
-def _edges_only(c: Call) -> Result:
+def _edges_only(c: AtenCall) -> Result:
     return tuple(_equal_edges(c, _points(c), c["bins"]))
 
 
-def _from_counts(c: Call) -> Node:
+def _from_counts(c: AtenCall) -> Node:
     points = _points(c)
     return _counts(c, points, _equal_edges(c, points, c["bins"]))
 
 
-def _from_edges(c: Call) -> Node:
+def _from_edges(c: AtenCall) -> Node:
     return _counts(c, _points(c), c.tensors("bins"))
 
 

@@ -11,26 +11,35 @@ from collections.abc import Callable, Mapping
 from tilewright import ops
 from tilewright.core.graph import Node
 from tilewright.core.types import bool_, i64
-from tilewright.frontend.torch.aten.call import Call, Result, Unsupported, cast, expand, reshape, slice_axis, transpose
+from tilewright.frontend.torch.aten.call import (
+    AtenCall,
+    Result,
+    Unsupported,
+    cast,
+    expand,
+    reshape,
+    slice_axis,
+    transpose,
+)
 from tilewright.frontend.torch.aten.places import places
 from tilewright.frontend.torch.aten.scatter import masked_put
 
-Convert = Callable[[Call], Result]
+Convert = Callable[[AtenCall], Result]
 MASK_REMEDY = "use torch.where(mask, ...) or a multiplication with the mask, which keep the shape"
 
 
-def _embedding(c: Call) -> Node:
+def _embedding(c: AtenCall) -> Node:
     return c.b(ops.gather, c.tensor("weight"), c.tensor("indices"), axis=0)
 
 
-def _index_select(c: Call) -> Node:
+def _index_select(c: AtenCall) -> Node:
     x, index = c.tensor("self"), c.tensor("index")
     if not x.shape:
         return x
     return c.b(ops.gather, x, reshape(c.b, index, (index.type.n_elements,)), axis=c.axis(len(x.shape)))
 
 
-def _gather(c: Call) -> Node:
+def _gather(c: AtenCall) -> Node:
     x, index = c.tensor("self"), c.tensor("index")
     if not x.shape:
         return expand(c.b, x, index.shape)
@@ -39,7 +48,7 @@ def _gather(c: Call) -> Node:
     return c.b(ops.gather_elements, x, index, axis=c.axis(len(x.shape)))
 
 
-def _indices(c: Call) -> list[Node | None]:
+def _indices(c: AtenCall) -> list[Node | None]:
     """The index of each axis of the operand; a mask is as many as it has axes."""
     found: list[Node | None] = []
     for i in c["indices"]:
@@ -53,7 +62,7 @@ def _indices(c: Call) -> list[Node | None]:
     return found
 
 
-def _joined(c: Call, indices: list[Node]) -> Node:
+def _joined(c: AtenCall, indices: list[Node]) -> Node:
     """Index tensors broadcast together, one column each, for the nd forms."""
     shape = indices[0].shape
     for other in indices[1:]:
@@ -66,7 +75,7 @@ def _axes_first(rank: int, axes: list[int]) -> list[int]:
     return [*axes, *(k for k in range(rank) if k not in axes)]
 
 
-def _index(c: Call) -> Node:
+def _index(c: AtenCall) -> Node:
     """Advanced indexing: indexed axes that stand together stay in place, others move to the front."""
     x, indices = c.tensor("self"), _indices(c)
     axes = [k for k, i in enumerate(indices) if i is not None]
@@ -83,7 +92,7 @@ def _index(c: Call) -> Node:
     return transpose(c.b, y, order)
 
 
-def _index_put(c: Call) -> Node:
+def _index_put(c: AtenCall) -> Node:
     """Advanced assignment; a boolean mask with one value is a ``where``."""
     x, values = c.tensor("self"), c.tensor("values", c.dtype)
     masks = [i for i in c["indices"] if isinstance(i, Node) and i.dtype is bool_]
@@ -105,7 +114,7 @@ def _index_put(c: Call) -> Node:
     return transpose(c.b, y, [order.index(k) for k in range(len(order))])
 
 
-def _masked_put(c: Call, x: Node, masks: list[Node], values: Node) -> Node:
+def _masked_put(c: AtenCall, x: Node, masks: list[Node], values: Node) -> Node:
     given = [i for i in c["indices"] if i is not None]
     if len(given) != 1 or c["indices"][0] is None:
         raise Unsupported("a boolean mask beside or behind other axes", MASK_REMEDY)
@@ -113,7 +122,7 @@ def _masked_put(c: Call, x: Node, masks: list[Node], values: Node) -> Node:
 
 
 def _scatter_elements(reduction: str) -> Convert:
-    def convert(c: Call) -> Node:
+    def convert(c: AtenCall) -> Node:
         x, index = c.tensor("self"), c.tensor("index")
         axis = c.axis(len(x.shape))
         if "src" in c.args:
@@ -131,12 +140,12 @@ def _scatter_elements(reduction: str) -> Convert:
     return convert
 
 
-def _first(c: Call, x: Node, axis: int, n: object) -> Node:
+def _first(c: AtenCall, x: Node, axis: int, n: object) -> Node:
     stops = tuple(n if k == axis else d for k, d in enumerate(x.shape))
     return c.b(ops.slice, x, starts=(0,) * len(stops), stops=stops, steps=(1,) * len(stops))
 
 
-def _index_add(c: Call) -> Node:
+def _index_add(c: AtenCall) -> Node:
     x, index, src = c.tensor("self"), c.tensor("index"), c.tensor("source", c.dtype)
     shape = x.shape
     if not shape:

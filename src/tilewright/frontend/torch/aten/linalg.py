@@ -17,9 +17,18 @@ from tilewright import ops
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.types import DType, TensorType, bool_, f64, i64
-from tilewright.frontend.torch.aten.call import Call, Result, Unsupported, as_node, cast, expand, reshape, slice_axis
+from tilewright.frontend.torch.aten.call import (
+    AtenCall,
+    Result,
+    Unsupported,
+    as_node,
+    cast,
+    expand,
+    reshape,
+    slice_axis,
+)
 
-Convert = Callable[[Call], Result]
+Convert = Callable[[AtenCall], Result]
 
 
 def _swap(b: Builder, x: Node) -> Node:
@@ -68,31 +77,31 @@ def _solve_triangular(
 # --- Cholesky -------------------------------------------------------------------------------------------------------
 
 
-def _factor(c: Call, x: Node, upper: bool) -> tuple[Node, Node]:
+def _factor(c: AtenCall, x: Node, upper: bool) -> tuple[Node, Node]:
     lower, info = c.b.results(c.b(ops.cholesky, _swap(c.b, x) if upper else x))
     return (_swap(c.b, lower) if upper else lower), info
 
 
-def _cholesky_ex(c: Call) -> Result:
+def _cholesky_ex(c: AtenCall) -> Result:
     return _factor(c, c.tensor("self"), bool(c["upper"]))
 
 
-def _cholesky(c: Call) -> Result:
+def _cholesky(c: AtenCall) -> Result:
     return _factor(c, c.tensor("self"), bool(c["upper"]))[0]
 
 
-def _by_factor(c: Call, factor: Node, right: Node, upper: bool) -> Node:
+def _by_factor(c: AtenCall, factor: Node, right: Node, upper: bool) -> Node:
     first = _solve_triangular(c.b, factor, right, upper, transposed=upper)
     return _solve_triangular(c.b, factor, first, upper, transposed=not upper)
 
 
-def _cholesky_solve(c: Call) -> Result:
+def _cholesky_solve(c: AtenCall) -> Result:
     batch = c.shape[:-2]
     factor, right = _batched(c.b, c.tensor("input2"), batch), _batched(c.b, c.tensor("self"), batch)
     return _by_factor(c, factor, right, bool(c["upper"]))
 
 
-def _cholesky_inverse(c: Call) -> Result:
+def _cholesky_inverse(c: AtenCall) -> Result:
     x = c.tensor("self")
     one = _eye(c.b, x.shape[-1], x.shape[-1], x.shape[:-2], x.dtype)
     return _by_factor(c, x, one, bool(c["upper"]))
@@ -101,14 +110,14 @@ def _cholesky_inverse(c: Call) -> Result:
 # --- LU -------------------------------------------------------------------------------------------------------------
 
 
-def _lu(c: Call, x: Node) -> tuple[Node, ...]:
+def _lu(c: AtenCall, x: Node) -> tuple[Node, ...]:
     """The factors, the pivots, and the first zero pivot."""
     if not c.args.get("pivot", True):
         raise Unsupported("LU without pivots", "PyTorch has it on GPUs only")
     return c.b.results(c.b(ops.lu, x))
 
 
-def _lu_factor_ex(c: Call) -> Result:
+def _lu_factor_ex(c: AtenCall) -> Result:
     return _lu(c, c.tensor("A"))
 
 
@@ -131,12 +140,12 @@ def _unpacked(b: Builder, made: Node, order: Node) -> tuple[Node, Node, Node]:
     return cast(b, same, made.dtype), lower, upper
 
 
-def _linalg_lu(c: Call) -> Result:
+def _linalg_lu(c: AtenCall) -> Result:
     made, pivots, _ = _lu(c, c.tensor("A"))
     return _unpacked(c.b, made, _order(c.b, made, pivots))
 
 
-def _lu_unpack(c: Call) -> Result:
+def _lu_unpack(c: AtenCall) -> Result:
     made = c.tensor("LU_data")
     parts: list[Node] = list(_unpacked(c.b, made, _order(c.b, made, c.tensor("LU_pivots"))))
     wanted = (c["unpack_pivots"], c["unpack_data"], c["unpack_data"])
@@ -165,7 +174,7 @@ def _solution(b: Builder, made: Node, order: Node, right: Node, left: bool, adjo
     return _swap(b, _by_lu(b, made, order, _swap(b, right), transposed=not adjoint))
 
 
-def _solve_ex(c: Call) -> Result:
+def _solve_ex(c: AtenCall) -> Result:
     a, right = c.tensor("A"), c.tensor("B")
     made, pivots, info = _lu(c, a)
     is_vector = len(c.shape) == len(a.shape) - 1
@@ -178,7 +187,7 @@ def _solve_ex(c: Call) -> Result:
     return reshape(c.b, x, c.shape), made, pivots, info
 
 
-def _lu_solve(c: Call) -> Result:
+def _lu_solve(c: AtenCall) -> Result:
     made, pivots, right = c.tensor("LU"), c.tensor("pivots"), c.tensor("B")
     batch = c.shape[:-2]
     order = _order(c.b, made, pivots)
@@ -187,7 +196,7 @@ def _lu_solve(c: Call) -> Result:
     return _solution(c.b, made, order, right, bool(c["left"]), bool(c["adjoint"]))
 
 
-def _inv_ex(c: Call) -> Result:
+def _inv_ex(c: AtenCall) -> Result:
     a = c.tensor("A")
     made, pivots, info = _lu(c, a)
     one = _eye(c.b, a.shape[-1], a.shape[-1], a.shape[:-2], a.dtype)
@@ -202,14 +211,14 @@ def _parity(b: Builder, pivots: Node, dtype: DType) -> Node:
     return b(ops.reduce_prod, signs, axes=(len(pivots.shape) - 1,), keepdims=False)
 
 
-def _det(c: Call) -> Result:
+def _det(c: AtenCall) -> Result:
     made, pivots, _ = _lu(c, c.tensor("A"))
     diagonal = _diagonal(c.b, made)
     size = c.b(ops.reduce_prod, diagonal, axes=(len(diagonal.shape) - 1,), keepdims=False)
     return c.b(ops.mul, size, _parity(c.b, pivots, made.dtype)), made, pivots
 
 
-def _slogdet(c: Call) -> Result:
+def _slogdet(c: AtenCall) -> Result:
     made, pivots, _ = _lu(c, c.tensor("A"))
     diagonal = _diagonal(c.b, made)
     last = (len(diagonal.shape) - 1,)
@@ -222,13 +231,13 @@ def _slogdet(c: Call) -> Result:
 # --- LDL ------------------------------------------------------------------------------------------------------------
 
 
-def _ldl_factor_ex(c: Call) -> Result:
+def _ldl_factor_ex(c: AtenCall) -> Result:
     x = c.tensor("self")
     factors, pivots, info = c.b.results(c.b(ops.ldl, cast(c.b, x, f64)))
     return cast(c.b, factors, x.dtype), pivots, info
 
 
-def _ldl_solve(c: Call) -> Result:
+def _ldl_solve(c: AtenCall) -> Result:
     batch, pivots = c.shape[:-2], c.tensor("pivots")
     factors, right = (_batched(c.b, cast(c.b, c.tensor(name), f64), batch) for name in ("LD", "B"))
     return cast(c.b, c.b(ops.solve_ldl, factors, expand(c.b, pivots, (*batch, pivots.shape[-1])), right), c.dtype)
@@ -237,7 +246,7 @@ def _ldl_solve(c: Call) -> Result:
 # --- triangular systems ---------------------------------------------------------------------------------------------
 
 
-def _linalg_solve_triangular(c: Call) -> Result:
+def _linalg_solve_triangular(c: AtenCall) -> Result:
     batch = c.shape[:-2]
     a, right = _batched(c.b, c.tensor("self"), batch), _batched(c.b, c.tensor("B"), batch)
     upper, unit = bool(c["upper"]), bool(c["unitriangular"])
@@ -246,7 +255,7 @@ def _linalg_solve_triangular(c: Call) -> Result:
     return _swap(c.b, _solve_triangular(c.b, a, _swap(c.b, right), upper, unit=unit, transposed=True))
 
 
-def _triangular_solve(c: Call) -> Result:
+def _triangular_solve(c: AtenCall) -> Result:
     batch = c.shape[:-2]
     a, right = _batched(c.b, c.tensor("A"), batch), _batched(c.b, c.tensor("self"), batch)
     options = {"unit": bool(c["unitriangular"]), "transposed": bool(c["transpose"])}
@@ -256,7 +265,7 @@ def _triangular_solve(c: Call) -> Result:
 # --- QR -------------------------------------------------------------------------------------------------------------
 
 
-def _geqrf(c: Call) -> Result:
+def _geqrf(c: AtenCall) -> Result:
     return c.b.results(c.b(ops.geqrf, c.tensor("self")))
 
 
@@ -267,7 +276,7 @@ def _orthogonal(b: Builder, packed: Node, taus: Node, columns: Dim) -> Node:
     return b(ops.reflect, packed, taus, _eye(b, packed.shape[-2], columns, packed.shape[:-2], packed.dtype))
 
 
-def _qr(c: Call) -> Result:
+def _qr(c: AtenCall) -> Result:
     b, x = c.b, c.tensor("A")
     packed, taus = b.results(b(ops.geqrf, x))
     k, rank = taus.shape[-1], len(x.shape)
@@ -278,12 +287,12 @@ def _qr(c: Call) -> Result:
     return _orthogonal(b, packed, taus, rows), upper
 
 
-def _householder_product(c: Call) -> Result:
+def _householder_product(c: AtenCall) -> Result:
     x, taus = c.tensor("input"), c.tensor("tau")
     return _orthogonal(c.b, x, taus, x.shape[-1])
 
 
-def _ormqr(c: Call) -> Result:
+def _ormqr(c: AtenCall) -> Result:
     packed, taus, other = c.tensor("self"), c.tensor("input2"), c.tensor("input3")
     left, transposed = bool(c["left"]), bool(c["transpose"])
     if left:
@@ -294,7 +303,7 @@ def _ormqr(c: Call) -> Result:
 # --- eigenvalues and singular values --------------------------------------------------------------------------------
 
 
-def _eigh(c: Call) -> Result:
+def _eigh(c: AtenCall) -> Result:
     b, x = c.b, c.tensor("A")
     lower = _swap(b, x) if c["UPLO"].upper() == "U" else x
     if c["compute_v"]:
@@ -302,13 +311,13 @@ def _eigh(c: Call) -> Result:
     return b(ops.eigvalsh, lower), b(ops.full, value=0.0, dtype=x.dtype, shape=_shape(c, 1))
 
 
-def _shape(c: Call, k: int) -> tuple[Dim, ...]:
+def _shape(c: AtenCall, k: int) -> tuple[Dim, ...]:
     t = c.results[k]
     assert t is not None
     return t.shape
 
 
-def _svd(c: Call) -> Result:
+def _svd(c: AtenCall) -> Result:
     b, x = c.b, c.tensor("A")
     if c["compute_uv"]:
         return b.results(b(ops.svd, x, full=bool(c["full_matrices"])))
@@ -316,7 +325,7 @@ def _svd(c: Call) -> Result:
     return u, b(ops.svdvals, x), vh
 
 
-def _pinv(c: Call) -> Result:
+def _pinv(c: AtenCall) -> Result:
     b, x = c.b, c.tensor("self")
     if x.type.n_elements == 0:
         return b(ops.full, value=0.0, dtype=c.dtype, shape=c.shape)
@@ -333,7 +342,7 @@ def _pinv(c: Call) -> Result:
     return b(ops.matmul, scaled, _swap(b, u))
 
 
-def _tolerances(c: Call, x: Node) -> tuple[Node, Node]:
+def _tolerances(c: AtenCall, x: Node) -> tuple[Node, Node]:
     """Absolute and relative, with an axis for the singular values; a relative one is the default only without both."""
     b = c.b
 
@@ -352,7 +361,7 @@ def _tolerances(c: Call, x: Node) -> tuple[Node, Node]:
 TAYLOR_TERMS = 18
 
 
-def _matrix_exp(c: Call) -> Result:
+def _matrix_exp(c: AtenCall) -> Result:
     """Taylor's series of a matrix scaled to norm 1 at most, squared as often as it was halved."""
     b, x = c.b, c.tensor("self")
     if x.type.n_elements == 0:

@@ -17,7 +17,7 @@ from tilewright.core.expr import Dim, Sym, ceildiv, is_nonneg, maximum, symbols
 from tilewright.core.graph import INPUT, Node
 from tilewright.core.types import i64
 from tilewright.frontend.torch.aten.call import (
-    Call,
+    AtenCall,
     Result,
     Unsupported,
     cast,
@@ -32,23 +32,23 @@ from tilewright.frontend.torch.aten.call import (
 from tilewright.frontend.torch.aten.places import slice_by_data
 from tilewright.frontend.torch.fx.symbols import is_decided_by_data
 
-Convert = Callable[[Call], Result]
+Convert = Callable[[AtenCall], Result]
 
 
-def _view(c: Call) -> Node:
+def _view(c: AtenCall) -> Node:
     return reshape(c.b, c.tensor("self"), c.shape)
 
 
-def _expand(c: Call) -> Node:
+def _expand(c: AtenCall) -> Node:
     return expand(c.b, c.tensor("self"), c.shape)
 
 
-def _permute(c: Call) -> Node:
+def _permute(c: AtenCall) -> Node:
     x = c.tensor("self")
     return transpose(c.b, x, [norm_axis(d, len(x.shape)) for d in c["dims"]])
 
 
-def _transpose(c: Call) -> Node:
+def _transpose(c: AtenCall) -> Node:
     x = c.tensor("self")
     perm = list(range(len(x.shape)))
     if perm:
@@ -57,12 +57,12 @@ def _transpose(c: Call) -> Node:
     return transpose(c.b, x, perm)
 
 
-def _t(c: Call) -> Node:
+def _t(c: AtenCall) -> Node:
     x = c.tensor("self")
     return transpose(c.b, x, range(len(x.shape))[::-1])
 
 
-def _movedim(c: Call) -> Node:
+def _movedim(c: AtenCall) -> Node:
     x = c.tensor("self")
     rank = len(x.shape)
     source = [norm_axis(d, rank) for d in c["source"]]
@@ -71,7 +71,7 @@ def _movedim(c: Call) -> Node:
     return transpose(c.b, x, [source[target.index(d)] if d in target else next(rest) for d in range(rank)])
 
 
-def _slice(c: Call) -> Node:
+def _slice(c: AtenCall) -> Node:
     x = c.tensor("self")
     axis, step = c.axis(len(x.shape)), c["step"]
     whole, size = x.shape[axis], c.shape[axis]
@@ -87,13 +87,13 @@ def _slice(c: Call) -> Node:
     return slice_axis(c.b, x, axis, start, size, step)
 
 
-def _every(c: Call, x: Node, axis: int, start: Dim) -> Node:
+def _every(c: AtenCall, x: Node, axis: int, start: Dim) -> Node:
     """Elements along an axis from ``start``, a symbolic step apart."""
     at = c.b(ops.mul, c.b(ops.iota, extent=c.shape[axis], dtype=i64), c.tensor("step", i64))
     return c.b(ops.gather, x, c.b(ops.add, at, dim_scalar(c.b, start, i64)), axis=axis)
 
 
-def _select(c: Call) -> Node:
+def _select(c: AtenCall) -> Node:
     x = c.tensor("self")
     axis = c.axis(len(x.shape))
     if isinstance(c["index"], Node):
@@ -103,7 +103,7 @@ def _select(c: Call) -> Node:
     return reshape(c.b, slice_axis(c.b, x, axis, start, 1), c.shape)
 
 
-def _pieces(c: Call, sizes: Sequence[Dim], axis: int) -> list[Node]:
+def _pieces(c: AtenCall, sizes: Sequence[Dim], axis: int) -> list[Node]:
     x = c.tensor("self")
     pieces: list[Node] = []
     start: Dim = 0
@@ -113,19 +113,19 @@ def _pieces(c: Call, sizes: Sequence[Dim], axis: int) -> list[Node]:
     return pieces
 
 
-def _split(c: Call) -> Result:
+def _split(c: AtenCall) -> Result:
     """Sizes come from the results' shapes."""
     axis = c.axis(len(c.shape))
     return _pieces(c, [t.shape[axis] for t in c.results if t is not None], axis)
 
 
-def _unbind(c: Call) -> Result:
+def _unbind(c: AtenCall) -> Result:
     axis = c.axis(len(c.shape) + 1)
     pieces = _pieces(c, [1] * len(c.results), axis)
     return [reshape(c.b, p, c.shape) for p in pieces]
 
 
-def _cat(c: Call) -> Node:
+def _cat(c: AtenCall) -> Node:
     """Empty 1-D tensors count as nothing, whatever the others' rank."""
     xs = c.tensors("tensors", c.dtype)
     rank = len(c.shape)
@@ -135,20 +135,20 @@ def _cat(c: Call) -> Node:
     return xs[0] if len(xs) == 1 else c.b(ops.concat, *xs, axis=norm_axis(c["dim"], rank))
 
 
-def _stack(c: Call) -> Node:
+def _stack(c: AtenCall) -> Node:
     xs = c.tensors("tensors", c.dtype)
     axis = norm_axis(c["dim"], len(c.shape))
     xs = [reshape(c.b, x, (*x.shape[:axis], 1, *x.shape[axis:])) for x in xs]
     return xs[0] if len(xs) == 1 else c.b(ops.concat, *xs, axis=axis)
 
 
-def _flip(c: Call) -> Node:
+def _flip(c: AtenCall) -> Node:
     x = c.tensor("self")
     axes = tuple(sorted(norm_axis(d, len(x.shape)) for d in c["dims"]))
     return c.b(ops.reverse, x, axes=axes) if axes and x.shape else x
 
 
-def _roll(c: Call) -> Node:
+def _roll(c: AtenCall) -> Node:
     x = c.tensor("self")
     shifts = [c["shifts"]] if isinstance(c["shifts"], int) else list(c["shifts"])
     if not c["dims"]:
@@ -158,7 +158,7 @@ def _roll(c: Call) -> Node:
     return c.b(ops.roll, x, shifts=tuple(shifts), axes=tuple(axes))
 
 
-def _repeat(c: Call) -> Node:
+def _repeat(c: AtenCall) -> Node:
     x, repeats = c.tensor("self"), tuple(c.args["repeats"] if "repeats" in c.args else c.args["dims"])
     lead = max(len(repeats) - len(x.shape), 0)
     repeats = (1,) * (len(x.shape) - len(repeats)) + repeats
@@ -166,21 +166,21 @@ def _repeat(c: Call) -> Node:
     return x if all(r == 1 for r in repeats) else c.b(ops.tile, x, repeats=repeats)
 
 
-def _pads(c: Call, name: str, rank: int) -> tuple[tuple[Dim, Dim], ...]:
+def _pads(c: AtenCall, name: str, rank: int) -> tuple[tuple[Dim, Dim], ...]:
     """PyTorch pads from the last axis backwards."""
     given = list(c[name])
     pairs = [(given[i], given[i + 1]) for i in range(0, len(given), 2)]
     return ((0, 0),) * (rank - len(pairs)) + tuple(reversed(pairs))
 
 
-def _constant_pad(c: Call) -> Node:
+def _constant_pad(c: AtenCall) -> Node:
     x = c.tensor("self")
     value = c["value"] if c["value"] is not None else 0
     return c.b(ops.pad, x, c.b.const(value, x.dtype), pads=_pads(c, "pad", len(x.shape)), mode="constant")
 
 
 def _mode_pad(mode: str) -> Convert:
-    def convert(c: Call) -> Node:
+    def convert(c: AtenCall) -> Node:
         x = c.tensor("self")
         return c.b(ops.pad, x, c.b.const(0, x.dtype), pads=_pads(c, "padding", len(x.shape)), mode=mode)
 
@@ -192,7 +192,7 @@ MAX_ROWS = 8
 _PAD_MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}
 
 
-def _pad(c: Call) -> Node:
+def _pad(c: AtenCall) -> Node:
     if c["mode"] not in _PAD_MODES:
         raise Unsupported(f"padding mode {c['mode']}", f"use one of {', '.join(_PAD_MODES)}")
     x = c.tensor("self")
@@ -204,7 +204,7 @@ def _triangle(upper: bool) -> Convert:
     return lambda c: c.b(ops.trilu, c.tensor("self"), k=c["diagonal"], upper=upper)
 
 
-def _gather_flat(c: Call, x: Node, positions: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> Node:
+def _gather_flat(c: AtenCall, x: Node, positions: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> Node:
     """The elements of a static ``x`` at row-major positions."""
     flat = reshape(c.b, x, (x.type.n_elements,))
     return c.b(ops.gather, flat, c.b.const(positions), axis=0)
@@ -216,7 +216,7 @@ def _static_shape(x: Node) -> tuple[int, ...]:
     return tuple(d for d in x.shape if isinstance(d, int))
 
 
-def _as_strided(c: Call) -> Node:
+def _as_strided(c: AtenCall) -> Node:
     """A view by strides of the dense operand: the elements' positions are known, so it is a gather."""
     x = c.tensor("self")
     given = (*c["size"], *c["stride"], *x.shape, c["storage_offset"] or 0)
@@ -234,7 +234,7 @@ def _as_strided(c: Call) -> Node:
     return _gather_flat(c, x, np.broadcast_to(at, size))
 
 
-def _by_symbolic_strides(c: Call, x: Node) -> Node:
+def _by_symbolic_strides(c: AtenCall, x: Node) -> Node:
     """The same with positions that each call works out."""
     rank = len(c.shape)
     start = 0 if c["storage_offset"] is None else c["storage_offset"]
@@ -256,7 +256,7 @@ def _is_argument(x: Node) -> bool:
     return _is_argument(x.inputs[0]) if x.op is ops.transpose else x.op is INPUT
 
 
-def _diagonal(c: Call) -> Node:
+def _diagonal(c: AtenCall) -> Node:
     x = c.tensor("self")
     if not x.type.is_static:
         return _symbolic_diagonal(c, x)
@@ -265,7 +265,7 @@ def _diagonal(c: Call) -> Node:
     return _gather_flat(c, x, np.diagonal(at, c["offset"], c["dim1"], c["dim2"]))
 
 
-def _symbolic_diagonal(c: Call, x: Node) -> Node:
+def _symbolic_diagonal(c: AtenCall, x: Node) -> Node:
     """The first column of the matrix's elements, from the diagonal's first on, in rows one longer than the matrix's."""
     rank, offset, length = len(x.shape), c["offset"], c.shape[-1]
     pair = [norm_axis(c[name], rank) for name in ("dim1", "dim2")]
@@ -280,7 +280,7 @@ def _symbolic_diagonal(c: Call, x: Node) -> Node:
     return reshape(c.b, slice_axis(c.b, rows, len(lead) + 1, 0, 1), c.shape)
 
 
-def _unfold(c: Call) -> Node:
+def _unfold(c: AtenCall) -> Node:
     """Windows along an axis, on a new last axis."""
     x = c.tensor("self")
     if not x.shape:
@@ -297,7 +297,7 @@ def _unfold(c: Call) -> Node:
     return transpose(c.b, y, [*range(axis + 1), *range(axis + 2, rank), axis + 1])
 
 
-def _windows_of_rows(c: Call, x: Node, size: int, step: int, n_rows: int) -> Node:
+def _windows_of_rows(c: AtenCall, x: Node, size: int, step: int, n_rows: int) -> Node:
     """Windows along the last axis as ``n_rows`` rows of ``step`` elements each, the last one cut: runs are copied."""
     count, length, rank = c.shape[-2], x.shape[-1], len(x.shape)
     whole = (count + n_rows - 1) * step
@@ -312,7 +312,7 @@ def _windows_of_rows(c: Call, x: Node, size: int, step: int, n_rows: int) -> Nod
     return parts[0] if n_rows == 1 else c.b(ops.concat, *parts, axis=rank)
 
 
-def _slice_scatter(c: Call) -> Node:
+def _slice_scatter(c: AtenCall) -> Node:
     """``self`` with a slice replaced."""
     x, src = c.tensor("self"), c.tensor("src", c.dtype)
     axis, step = c.axis(len(x.shape)), c.static("step")
@@ -327,7 +327,7 @@ def _slice_scatter(c: Call) -> Node:
     return _replace(c, x, src, axis, start)
 
 
-def _replace(c: Call, x: Node, src: Node, axis: int, start: Dim) -> Node:
+def _replace(c: AtenCall, x: Node, src: Node, axis: int, start: Dim) -> Node:
     """``x`` with ``src`` in place of as many elements from ``start``."""
     n, size = src.shape[axis], x.shape[axis]
     parts = [slice_axis(c.b, x, axis, 0, start)] if start != 0 else []
@@ -337,7 +337,7 @@ def _replace(c: Call, x: Node, src: Node, axis: int, start: Dim) -> Node:
     return parts[0] if len(parts) == 1 else c.b(ops.concat, *parts, axis=axis)
 
 
-def _select_scatter(c: Call) -> Node:
+def _select_scatter(c: AtenCall) -> Node:
     x, src = c.tensor("self"), c.tensor("src", c.dtype)
     axis = c.axis(len(x.shape))
     if isinstance(c["index"], Node):
@@ -347,15 +347,15 @@ def _select_scatter(c: Call) -> Node:
     return _replace(c, x, src, axis, start)
 
 
-def _pixel_shuffle(c: Call) -> Node:
+def _pixel_shuffle(c: AtenCall) -> Node:
     return _blocks(c, ops.depth_to_space, "upscale_factor")
 
 
-def _pixel_unshuffle(c: Call) -> Node:
+def _pixel_unshuffle(c: AtenCall) -> Node:
     return _blocks(c, ops.space_to_depth, "downscale_factor")
 
 
-def _blocks(c: Call, op: object, factor: str) -> Node:
+def _blocks(c: AtenCall, op: object, factor: str) -> Node:
     x = c.tensor("self")
     if len(x.shape) != 4:
         raise Unsupported("takes batches of images", "add a batch dimension")
@@ -363,12 +363,12 @@ def _blocks(c: Call, op: object, factor: str) -> Node:
     return c.b(chosen, x, block=c.static(factor), mode="CRD")
 
 
-def _copy(c: Call) -> Node:
+def _copy(c: AtenCall) -> Node:
     """``copy`` and ``fill`` after functionalisation: the source in the target's shape and dtype."""
     return expand(c.b, cast(c.b, c.tensor("src"), c.dtype), c.shape)
 
 
-def _broadcast_all(c: Call) -> Result:
+def _broadcast_all(c: AtenCall) -> Result:
     return [expand(c.b, x, t.shape) for x, t in zip(c.tensors("tensors"), c.results, strict=True) if t is not None]
 
 
@@ -381,7 +381,7 @@ TABLE: Mapping[str, Convert] = {
     "expand.default": _expand, "expand_copy.default": _expand, "expand_as.default": _expand,
     "broadcast_to.default": _expand,
     "permute.default": _permute, "permute_copy.default": _permute, "transpose.int": _transpose,
-    "swapaxes.default": lambda c: _transpose(Call(c.b, c.name, {
+    "swapaxes.default": lambda c: _transpose(AtenCall(c.b, c.name, {
         "self": c["self"], "dim0": c["axis0"], "dim1": c["axis1"]}, c.results)),
     "transpose_copy.int": _transpose, "t.default": _t, "t_copy.default": _t, "movedim.intlist": _movedim,
     "numpy_T.default": _t,

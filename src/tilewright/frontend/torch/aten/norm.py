@@ -16,18 +16,18 @@ from tilewright.core.expr import Dim
 from tilewright.core.graph import Node
 from tilewright.core.types import bool_, f32
 from tilewright.frontend.torch.aten.backward import log_sums
-from tilewright.frontend.torch.aten.call import Call, Result, Unsupported, cast, dim_scalar, reshape
+from tilewright.frontend.torch.aten.call import AtenCall, Result, Unsupported, cast, dim_scalar, reshape
 
-Convert = Callable[[Call], Result]
+Convert = Callable[[AtenCall], Result]
 
 
-def _filled(c: Call, given: Node | None, value: float, like: Node, n: Dim) -> Node:
+def _filled(c: AtenCall, given: Node | None, value: float, like: Node, n: Dim) -> Node:
     """An affine parameter, or what its absence means."""
     return given if given is not None else c.b(ops.full, value=value, dtype=like.dtype, shape=(n,))
 
 
 def _batch_norm(mean: str, var: str) -> Convert:
-    def convert(c: Call) -> Result:
+    def convert(c: AtenCall) -> Result:
         if c.args.get("training"):
             if c[mean] is not None:
                 raise Unsupported("batch norm in training mode", "call module.eval() before compiling")
@@ -43,7 +43,7 @@ def _batch_norm(mean: str, var: str) -> Convert:
     return convert
 
 
-def _empty(c: Call) -> list[Node | None]:
+def _empty(c: AtenCall) -> list[Node | None]:
     """Statistics that nobody keeps outside of training: tensors without elements."""
     return [
         c.b(ops.full, value=0.0, dtype=t.dtype, shape=t.shape) if t is not None and t.shape == (0,) else None
@@ -51,7 +51,7 @@ def _empty(c: Call) -> list[Node | None]:
     ]
 
 
-def _instance_norm(c: Call) -> Result:
+def _instance_norm(c: AtenCall) -> Result:
     """Statistics of each channel of each sample, whatever batch norm calls them."""
     if not c["use_input_stats"]:
         return _batch_norm("running_mean", "running_var")(c)
@@ -62,7 +62,7 @@ def _instance_norm(c: Call) -> Result:
     return c.b(ops.instance_norm, x, scale, bias, epsilon=float(c["eps"]))
 
 
-def _batch_stats_norm(c: Call) -> Result:
+def _batch_stats_norm(c: AtenCall) -> Result:
     """Batch norm with the batch's own statistics: what instance norm becomes when PyTorch takes it apart."""
     x = c.tensor("input")
     axes = tuple(k for k in range(len(x.shape)) if k != 1)
@@ -82,17 +82,17 @@ def _batch_stats_norm(c: Call) -> Result:
     return cast(c.b, y, x.dtype), *(cast(c.b, s, d) for s, d in zip(kept, types, strict=True))
 
 
-def _rsqrt(c: Call, var: Node, eps: float) -> Node:
+def _rsqrt(c: AtenCall, var: Node, eps: float) -> Node:
     return c.b(ops.rsqrt, c.b(ops.add, var, c.b.const(eps, var.dtype)))
 
 
-def _statistics(c: Call, x: Node, axes: Sequence[int], eps: float) -> tuple[Node, Node]:
+def _statistics(c: AtenCall, x: Node, axes: Sequence[int], eps: float) -> tuple[Node, Node]:
     """Mean and reciprocal deviation, which training graphs keep."""
     mean = c.b(ops.reduce_mean, x, axes=tuple(axes), keepdims=True)
     return mean, _rsqrt(c, c.b(ops.variance, x, axes=tuple(axes), keepdims=True, correction=0.0), eps)
 
 
-def _layer_norm(c: Call) -> Result:
+def _layer_norm(c: AtenCall) -> Result:
     """Over any number of last axes: weights of several axes are flat for a flat last axis."""
     x, n = c.tensor("input"), len(c["normalized_shape"])
     rank = len(x.shape)
@@ -108,7 +108,7 @@ def _layer_norm(c: Call) -> Result:
     return y, *_statistics(c, x, range(rank - n, rank), c["eps"])
 
 
-def _rms_norm(c: Call) -> Result:
+def _rms_norm(c: AtenCall) -> Result:
     x, n = c.tensor("input"), len(c["normalized_shape"])
     rank = len(x.shape)
     eps = c.args.get("eps")
@@ -120,7 +120,7 @@ def _rms_norm(c: Call) -> Result:
     return y if len(c.results) == 1 else (y, None)
 
 
-def _group_norm(c: Call) -> Result:
+def _group_norm(c: AtenCall) -> Result:
     x = c.tensor("input")
     n = x.shape[1]
     groups = c["group"] if "group" in c.args else c["num_groups"]
@@ -141,7 +141,7 @@ def _group_norm(c: Call) -> Result:
 # --- attention ------------------------------------------------------------------------------------------------------
 
 
-def _heads(c: Call, name: str) -> Node:
+def _heads(c: AtenCall, name: str) -> Node:
     """A query, key or value as batch, heads, length, width."""
     x = c.tensor(name)
     rank = len(x.shape)
@@ -155,7 +155,7 @@ def _heads(c: Call, name: str) -> Node:
     return reshape(c.b, x, (flat, heads, *x.shape[-2:]))
 
 
-def _mask(c: Call, mask: Node, rank: int) -> Node:
+def _mask(c: AtenCall, mask: Node, rank: int) -> Node:
     """A mask against four axes."""
     if len(mask.shape) <= 4:
         return mask
@@ -164,7 +164,7 @@ def _mask(c: Call, mask: Node, rank: int) -> Node:
     raise Unsupported(f"an attention mask of {len(mask.shape)} axes", "use one of at most 4 axes")
 
 
-def _attention(c: Call) -> Result:
+def _attention(c: AtenCall) -> Result:
     """Scaled dot-product attention; a query that may attend to nothing gives zeros, as PyTorch's does."""
     if c["dropout_p"] != 0:
         raise Unsupported("attention with dropout", "call module.eval() before compiling")
@@ -186,14 +186,14 @@ def _attention(c: Call) -> Result:
     return y if len(c.results) == 1 else (y, *(None,) * (len(c.results) - 1))
 
 
-def _flash_attention(c: Call) -> Result:
+def _flash_attention(c: AtenCall) -> Result:
     """With what a backward call takes: nothing is computed for it where nobody reads it."""
     found = _attention(c)
     assert isinstance(found, tuple)
     return found[0], log_sums(c, c.tensor("query"), c.tensor("key"))
 
 
-def _zero_dead_rows(c: Call, y: Node, mask: Node) -> Node:
+def _zero_dead_rows(c: AtenCall, y: Node, mask: Node) -> Node:
     """Zeros where a query's whole row is masked: the op gives NaN there."""
     open_ = mask if mask.dtype is bool_ else c.b(ops.gt, mask, c.b.const(-math.inf, mask.dtype))
     if len(open_.shape) < 2:

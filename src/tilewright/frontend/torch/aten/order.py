@@ -16,7 +16,7 @@ from tilewright.core.graph import CONST, Builder, Node
 from tilewright.core.opdef import OpDef
 from tilewright.core.types import bool_, f32, f64, i32, i64
 from tilewright.frontend.torch.aten.call import (
-    Call,
+    AtenCall,
     Result,
     as_node,
     cast,
@@ -27,7 +27,7 @@ from tilewright.frontend.torch.aten.call import (
 )
 from tilewright.frontend.torch.aten.places import size_of
 
-Convert = Callable[[Call], Result]
+Convert = Callable[[AtenCall], Result]
 
 FEW_EDGES = 64
 """So many at most are all compared with each value: that takes less time than halving them."""
@@ -80,7 +80,7 @@ def _statistic(x: Node, axis: int, b: Builder, kind: str, rank: int = 0) -> tupl
 
 
 def _along(kind: str) -> Convert:
-    def convert(c: Call) -> Result:
+    def convert(c: AtenCall) -> Result:
         x = c.tensor("self")
         if not x.shape:
             return x, c.b.const(0, i64)
@@ -93,7 +93,7 @@ def _along(kind: str) -> Convert:
 
 
 def _of_all(kind: str) -> Convert:
-    def convert(c: Call) -> Node:
+    def convert(c: AtenCall) -> Node:
         x = c.tensor("self")
         n = x.type.n_elements
         if n == 0:
@@ -104,7 +104,7 @@ def _of_all(kind: str) -> Convert:
     return convert
 
 
-def _mode(c: Call) -> Result:
+def _mode(c: AtenCall) -> Result:
     """The most frequent value, the least of several, and the last place where it stands."""
     b, x = c.b, c.tensor("self")
     if not x.shape:
@@ -129,7 +129,7 @@ def _mode(c: Call) -> Result:
 def _running(op: OpDef) -> Convert:
     """A running extreme and where it last was: places that equal it, carried on."""
 
-    def convert(c: Call) -> Result:
+    def convert(c: AtenCall) -> Result:
         b, x = c.b, c.tensor("self")
         if not x.shape:
             return x, b.const(0, i64)
@@ -146,7 +146,7 @@ def _running(op: OpDef) -> Convert:
     return convert
 
 
-def _logcumsumexp(c: Call) -> Node:
+def _logcumsumexp(c: AtenCall) -> Node:
     """Sums of ``exp(x - m)`` for the running maximum ``m``; what came before shrinks where it grows."""
     b, x = c.b, c.tensor("self", c.dtype)
     if not x.shape:
@@ -221,7 +221,7 @@ def _may_hold_nan(edges: Node) -> bool:
     return edges.dtype.is_float
 
 
-def _search(c: Call, edges: Node, x: Node, right: bool) -> Node:
+def _search(c: AtenCall, edges: Node, x: Node, right: bool) -> Node:
     """One row of edges for all values, or a row for each row of them."""
     if x.dtype is not edges.dtype:
         wide = f64 if x.dtype.is_float or edges.dtype.is_float else i64
@@ -236,18 +236,18 @@ def _search(c: Call, edges: Node, x: Node, right: bool) -> Node:
     return cast(c.b, reshape(c.b, found, shape), i32 if c["out_int32"] else i64)
 
 
-def _searchsorted(c: Call) -> Node:
+def _searchsorted(c: AtenCall) -> Node:
     edges, x = c.tensor("sorted_sequence"), as_node(c.b, c["self"])
     if c["sorter"] is not None:
         edges = c.b(ops.gather_elements, edges, c.tensor("sorter"), axis=len(edges.shape) - 1)
     return _search(c, edges, x, bool(c["right"]) or c["side"] == "right")
 
 
-def _bucketize(c: Call) -> Node:
+def _bucketize(c: AtenCall) -> Node:
     return _search(c, c.tensor("boundaries"), as_node(c.b, c["self"]), bool(c["right"]))
 
 
-def _histc(c: Call) -> Node:
+def _histc(c: AtenCall) -> Node:
     """Equal bins from the least to the greatest, or between bounds; values outside do not count."""
     b, x, bins = c.b, c.tensor("self"), c.static("bins")
     low, high = c.static("min"), c.static("max")
@@ -270,7 +270,7 @@ def _histc(c: Call) -> Node:
     return slice_axis(b, counts, 0, 0, bins)
 
 
-def _repeat_interleave(c: Call) -> Node:
+def _repeat_interleave(c: AtenCall) -> Node:
     """The index of what is repeated, for each result; where their number is not given, something must bound it."""
     repeats = c.tensor("repeats", i64)
     n: Dim = c.shape[0]

@@ -14,7 +14,7 @@ from tilewright.core.expr import Dim, Sym
 from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.types import TensorType, bool_, i64, product
 from tilewright.frontend.torch.aten.call import (
-    Call,
+    AtenCall,
     Result,
     Unsupported,
     cast,
@@ -28,19 +28,19 @@ from tilewright.frontend.torch.aten.call import (
 from tilewright.frontend.torch.fx.symbols import is_decided_by_data
 from tilewright.ops.value_bounds import bounds_of
 
-Convert = Callable[[Call], Result]
+Convert = Callable[[AtenCall], Result]
 
 UNBOUNDED = "a size that nothing bounds"
 """The rule that a call breaks whose result's size only data decide, where no memory can be planned for it."""
 
 
-def places(c: Call, mask: Node) -> Node:
+def places(c: AtenCall, mask: Node) -> Node:
     """Where ``mask`` holds, ``i64[n, rank]`` in row-major order; ``n`` is the call's data-dependent size."""
     found, _ = c.b.results(c.b(ops.argwhere, mask, count=unknown_size(c)))
     return found
 
 
-def unknown_size(c: Call) -> str:
+def unknown_size(c: AtenCall) -> str:
     """The name of the call's data-dependent size."""
     unknown = sorted({d.name for t in c.results if t for d in t.shape if isinstance(d, Sym) and is_decided_by_data(d)})
     if len(unknown) != 1:
@@ -48,7 +48,7 @@ def unknown_size(c: Call) -> str:
     return unknown[0]
 
 
-def size_of(c: Call, value: Node) -> Dim:
+def size_of(c: AtenCall, value: Node) -> Dim:
     """The integer ``value`` as the call's data-dependent size, bounded by the program's promise or its arithmetic."""
     name = unknown_size(c)
     promised = next(d.hi for t in c.results if t for d in t.shape if isinstance(d, Sym) and d.name == name)
@@ -60,7 +60,7 @@ def size_of(c: Call, value: Node) -> Dim:
     return marker.shape[1]
 
 
-def slice_by_data(c: Call, x: Node, axis: int, step: int) -> Node:
+def slice_by_data(c: AtenCall, x: Node, axis: int, step: int) -> Node:
     """A slice of which data decide where it begins or ends; its size is at most that of the whole axis."""
     b, n = c.b, dim_scalar(c.b, x.shape[axis], i64)
     start, end = (_inside(c, c[name], n, default) for name, default in (("start", 0), ("end", x.shape[axis])))
@@ -76,7 +76,7 @@ def slice_by_data(c: Call, x: Node, axis: int, step: int) -> Node:
     return b(ops.gather, x, at, axis=axis)
 
 
-def _inside(c: Call, index: Dim | Node | None, n: Node, default: Dim) -> Node:
+def _inside(c: AtenCall, index: Dim | Node | None, n: Node, default: Dim) -> Node:
     """An end of a slice as Python means it: negative counts from the end, and the result lies in ``0..n``."""
     b, zero = c.b, c.b.const(0, i64)
     at = default if index is None else index
@@ -85,7 +85,7 @@ def _inside(c: Call, index: Dim | Node | None, n: Node, default: Dim) -> Node:
     return b(ops.minimum, b(ops.maximum, at, zero), n)
 
 
-def _bincount(c: Call) -> Node:
+def _bincount(c: AtenCall) -> Node:
     """How often each number occurs, or the sum of its weights; elements that are no place do not count.
 
     A ``minlength`` that is the result's own size is that size, which was found before (``torch_compile.sizes``).
@@ -107,7 +107,7 @@ def _bincount(c: Call) -> Node:
     return slice_axis(b, counts, 0, 0, n)
 
 
-def _nonzero(c: Call) -> Node:
+def _nonzero(c: AtenCall) -> Node:
     x = c.tensor("self")
     if x.type.n_elements == 0:
         return _nothing(c)[0]
@@ -116,23 +116,23 @@ def _nonzero(c: Call) -> Node:
     return places(c, x)
 
 
-def _masked_select(c: Call) -> Node:
+def _masked_select(c: AtenCall) -> Node:
     x, mask = c.tensor("self"), c.tensor("mask", bool_)
     shape = _broadcast(c, x, mask)
     at = places(c, reshape(c.b, expand(c.b, mask, shape), (product(shape),)))
     return c.b(ops.gather_nd, reshape(c.b, expand(c.b, x, shape), (product(shape),)), at)
 
 
-def _broadcast(c: Call, x: Node, mask: Node) -> tuple[Dim, ...]:
+def _broadcast(c: AtenCall, x: Node, mask: Node) -> tuple[Dim, ...]:
     return c.b(ops.logical_and, cast(c.b, x, bool_), mask).shape
 
 
-def _nothing(c: Call) -> list[Node]:
+def _nothing(c: AtenCall) -> list[Node]:
     """The results for an operand without elements, whose sizes PyTorch knows."""
     return [c.b(ops.full, value=0.0, dtype=t.dtype, shape=t.shape) for t in c.results if t is not None]
 
 
-def _unique(c: Call) -> Result:
+def _unique(c: AtenCall) -> Result:
     """Sorted, equal neighbours fall together. Values, the place of each element among them, how often each occurs."""
     x = c.tensor("self")
     n = x.type.n_elements
@@ -143,7 +143,7 @@ def _unique(c: Call) -> Result:
     return _asked_for(c, values, reshape(c.b, _put(c.b, kind, order), x.shape), counts)
 
 
-def _unique_dim(c: Call) -> Result:
+def _unique_dim(c: AtenCall) -> Result:
     """As ``_unique`` for the slices along an axis, which are compared element by element."""
     x = c.tensor("self")
     if x.type.n_elements == 0:
@@ -180,14 +180,14 @@ def _order_of_slices(b: Builder, x: Node, axis: int) -> Node:
     return b.results(b(ops.loop, *operands, body=body, n_carried=1))[0]
 
 
-def _asked_for(c: Call, values: Node, inverse: Node, counts: Node) -> Result:
+def _asked_for(c: AtenCall, values: Node, inverse: Node, counts: Node) -> Result:
     """Places and counts that nobody asked for are empty tensors."""
     empty = c.b(ops.full, value=0.0, dtype=i64, shape=(0,))
     unasked = [t is not None and t.shape == (0,) for t in c.results]
     return values, empty if unasked[1] else inverse, empty if unasked[2] else counts
 
 
-def _unique_consecutive(c: Call) -> Result:
+def _unique_consecutive(c: AtenCall) -> Result:
     x = c.tensor("self")
     if x.type.n_elements == 0:
         return _nothing(c)
@@ -197,7 +197,7 @@ def _unique_consecutive(c: Call) -> Result:
     return _asked_for(c, values, reshape(c.b, kind, x.shape), counts)
 
 
-def _runs(c: Call, x: Node, axis: int = 0) -> tuple[Node, Node, Node]:
+def _runs(c: AtenCall, x: Node, axis: int = 0) -> tuple[Node, Node, Node]:
     """Of each run of equal slices: the slice, the number of the run for every slice, and the length."""
     n = x.shape[axis]
     at = c.b(ops.iota, extent=n, dtype=i64)

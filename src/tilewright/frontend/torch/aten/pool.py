@@ -15,24 +15,26 @@ from tilewright import ops
 from tilewright.core.expr import Expr
 from tilewright.core.graph import Node
 from tilewright.core.types import i64, product
-from tilewright.frontend.torch.aten.call import Call, Result, Unsupported, dim_scalar, reshape, slice_axis
+from tilewright.frontend.torch.aten.call import AtenCall, Result, Unsupported, dim_scalar, reshape, slice_axis
 
-Convert = Callable[[Call], Result]
+Convert = Callable[[AtenCall], Result]
 
 
-def batched(c: Call, n: int) -> Node:
+def batched(c: AtenCall, n: int) -> Node:
     """The operand with a batch axis."""
     x = c.tensor("self")
     return reshape(c.b, x, (1, *x.shape)) if len(x.shape) == n + 1 else x
 
 
-def window_of(c: Call, n: int) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+def window_of(c: AtenCall, n: int) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
     """Kernel, strides (the kernel where none are given) and padding."""
     kernel = c.pair("kernel_size", n)
     return kernel, c.pair("stride", n) if c["stride"] else kernel, c.pair("padding", n)
 
 
-def _overhang(c: Call, x: Node, n: int, reach: list[int], strides: tuple[int, ...], pads: tuple[int, ...]) -> list[int]:
+def _overhang(
+    c: AtenCall, x: Node, n: int, reach: list[int], strides: tuple[int, ...], pads: tuple[int, ...]
+) -> list[int]:
     """By how much the last window leaves the padded input, per axis: what rounding the size up costs.
 
     Of a symbolic size the most that it can be, which is less than a stride.
@@ -44,7 +46,7 @@ def _overhang(c: Call, x: Node, n: int, reach: list[int], strides: tuple[int, ..
     return extra
 
 
-def _cut(c: Call, y: Node, n: int) -> Node:
+def _cut(c: AtenCall, y: Node, n: int) -> Node:
     """The result's windows; of a symbolic size there may be one more, which begins beyond the operand."""
     for axis, out in zip(range(len(y.shape) - n, len(y.shape)), c.shape[-n:], strict=True):
         y = slice_axis(c.b, y, axis, 0, out)
@@ -52,7 +54,7 @@ def _cut(c: Call, y: Node, n: int) -> Node:
 
 
 def _max_pool(n: int) -> Convert:
-    def convert(c: Call) -> Result:
+    def convert(c: AtenCall) -> Result:
         x = batched(c, n)
         kernel, strides, pads = window_of(c, n)
         dilations = c.pair("dilation", n)
@@ -74,7 +76,7 @@ def _max_pool(n: int) -> Convert:
     return convert
 
 
-def _whole_mean(c: Call, x: Node, n: int) -> Node:
+def _whole_mean(c: AtenCall, x: Node, n: int) -> Node:
     """Means of integers, cut towards zero: exact sums over tables of places, by counts known now."""
     b = c.b
     kernel, strides, pads = window_of(c, n)
@@ -105,7 +107,7 @@ def _whole_mean(c: Call, x: Node, n: int) -> Node:
 
 
 def _avg_pool(n: int) -> Convert:
-    def convert(c: Call) -> Node:
+    def convert(c: AtenCall) -> Node:
         x = batched(c, n)
         if x.dtype.is_integer:
             return _whole_mean(c, x, n)
@@ -125,7 +127,7 @@ def _avg_pool(n: int) -> Convert:
 def _resize(mode: str, n: int, *, exact: bool = False) -> Convert:
     """``upsample_*``: the scale that PyTorch uses is the given factor, else the ratio of sizes."""
 
-    def convert(c: Call) -> Node:
+    def convert(c: AtenCall) -> Node:
         x = c.tensor("self") if "self" in c.args else c.tensor("input")
         align = bool(c.args.get("align_corners"))
         coordinates = "align_corners" if align else "half_pixel"
@@ -140,7 +142,7 @@ def _resize(mode: str, n: int, *, exact: bool = False) -> Convert:
     return convert
 
 
-def _scales(c: Call, x: Node, n: int) -> tuple[float, ...]:
+def _scales(c: AtenCall, x: Node, n: int) -> tuple[float, ...]:
     """One factor per axis; sizes' ratio where none was given, which then must be static."""
     factors = c.args.get("scale_factors")
     if factors is None:

@@ -16,7 +16,7 @@ from tilewright.core.types import DType, f32, i64, product
 from tilewright.frontend.banded import banded_sum
 from tilewright.frontend.torch.aten.adaptive import window_ends, window_weights
 from tilewright.frontend.torch.aten.call import (
-    Call,
+    AtenCall,
     Result,
     cast,
     dim_scalar,
@@ -26,16 +26,16 @@ from tilewright.frontend.torch.aten.call import (
 )
 from tilewright.frontend.torch.aten.pool import window_of
 
-Convert = Callable[[Call], Result]
+Convert = Callable[[AtenCall], Result]
 
 
-def _planes(c: Call, n: int, dtype: DType) -> tuple[Node, tuple[Dim, ...]]:
+def _planes(c: AtenCall, n: int, dtype: DType) -> tuple[Node, tuple[Dim, ...]]:
     """The gradient as one channel of many samples, and the sizes of the operand's planes."""
     grad = c.tensor("grad_output", dtype)
     return reshape(c.b, grad, (product(grad.shape[:-n]), 1, *grad.shape[-n:])), c["self"].shape[-n:]
 
 
-def _wide(c: Call) -> DType:
+def _wide(c: AtenCall) -> DType:
     """The dtype to add up in."""
     return f32 if c.dtype.bits < 32 else c.dtype
 
@@ -44,7 +44,7 @@ def _wide(c: Call) -> DType:
 
 
 def _avg_pool(n: int) -> Convert:
-    def convert(c: Call) -> Node:
+    def convert(c: AtenCall) -> Node:
         dtype = _wide(c)
         grad, sizes = _planes(c, n, dtype)
         outs = grad.shape[2:]
@@ -60,7 +60,7 @@ def _avg_pool(n: int) -> Convert:
     return convert
 
 
-def _counts(c: Call, out: Dim, size: Dim, kernel: int, stride: int, pad: int, with_pads: bool) -> Node:
+def _counts(c: AtenCall, out: Dim, size: Dim, kernel: int, stride: int, pad: int, with_pads: bool) -> Node:
     """How many places of an axis count in each window, i64[out]."""
     b = c.b
     start = b(ops.sub, b(ops.mul, b(ops.iota, extent=out, dtype=i64), b.const(stride, i64)), b.const(pad, i64))
@@ -71,7 +71,7 @@ def _counts(c: Call, out: Dim, size: Dim, kernel: int, stride: int, pad: int, wi
 
 
 def _sums(
-    c: Call, grad: Node, sizes: Sequence[Dim], kernel: Sequence[int], strides: Sequence[int], pads: Sequence[int]
+    c: AtenCall, grad: Node, sizes: Sequence[Dim], kernel: Sequence[int], strides: Sequence[int], pads: Sequence[int]
 ) -> Node:
     """For each place the sum of the gradients of the windows that it lies in.
 
@@ -91,7 +91,7 @@ def _sums(
     return grad
 
 
-def _spaced(c: Call, x: Node, axis: int, stride: int) -> Node:
+def _spaced(c: AtenCall, x: Node, axis: int, stride: int) -> Node:
     """``x`` with ``stride - 1`` zeros behind each place of an axis."""
     b, n = c.b, x.shape[axis]
     apart = reshape(b, x, (*x.shape[: axis + 1], 1, *x.shape[axis + 1 :]))
@@ -101,7 +101,7 @@ def _spaced(c: Call, x: Node, axis: int, stride: int) -> Node:
 
 
 def _adaptive_avg(n: int) -> Convert:
-    def convert(c: Call) -> Node:
+    def convert(c: AtenCall) -> Node:
         grad, sizes = _planes(c, n, _wide(c))
         for axis in reversed(range(n)):  # the last one, whose elements are read one by one, while there are few
             grad = _spread_mean(c, grad, axis + 2, sizes[axis])
@@ -110,7 +110,7 @@ def _adaptive_avg(n: int) -> Convert:
     return convert
 
 
-def _spread_mean(c: Call, grad: Node, axis: int, size: Dim) -> Node:
+def _spread_mean(c: AtenCall, grad: Node, axis: int, size: Dim) -> Node:
     """Along an axis, for each of ``size`` places the sum of what the windows that hold it give each of theirs."""
     b, out = c.b, grad.shape[axis]
     before, after = grad.shape[:axis], grad.shape[axis + 1 :]
@@ -137,7 +137,7 @@ def _spread_mean(c: Call, grad: Node, axis: int, size: Dim) -> Node:
 def _by_places(n: int) -> Convert:
     """Each gradient is added where its window's greatest element is; places count within a plane."""
 
-    def convert(c: Call) -> Node:
+    def convert(c: AtenCall) -> Node:
         b, dtype = c.b, _wide(c)
         grad, sizes = _planes(c, n, dtype)
         shape = (grad.shape[0], product(grad.shape[2:]))

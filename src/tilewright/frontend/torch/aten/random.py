@@ -14,14 +14,14 @@ from tilewright.core.expr import Dim
 from tilewright.core.graph import Node
 from tilewright.core.opdef import OpDef
 from tilewright.core.types import DType, bool_, f32, f64, i64
-from tilewright.frontend.torch.aten.call import Call, Result, Unsupported, cast, expand, reshape
+from tilewright.frontend.torch.aten.call import AtenCall, Result, Unsupported, cast, expand, reshape
 
-Convert = Callable[[Call], Result]
+Convert = Callable[[AtenCall], Result]
 WIDEST_RANGE = 1 << 53
 """Of integers: as many as an f64 between 0 and 1 tells apart."""
 
 
-def _drawn(c: Call, op: OpDef, shape: Sequence[Dim], dtype: DType) -> Node:
+def _drawn(c: AtenCall, op: OpDef, shape: Sequence[Dim], dtype: DType) -> Node:
     """Numbers by the program's state, which moves on."""
     if c.draws is None:
         remedy = "draw them outside and pass them in as an input"
@@ -30,39 +30,39 @@ def _drawn(c: Call, op: OpDef, shape: Sequence[Dim], dtype: DType) -> Node:
     return values
 
 
-def uniform(c: Call, dtype: DType, shape: Sequence[Dim] | None = None) -> Node:
+def uniform(c: AtenCall, dtype: DType, shape: Sequence[Dim] | None = None) -> Node:
     """Evenly spread numbers in [0, 1), of the result's shape."""
     return _drawn(c, ops.random_uniform, c.shape if shape is None else shape, dtype)
 
 
-def _wide(c: Call) -> DType:
+def _wide(c: AtenCall) -> DType:
     return f64 if c.dtype is f64 else f32
 
 
-def _scaled(c: Call, x: Node, scale: Node, offset: Node) -> Node:
+def _scaled(c: AtenCall, x: Node, scale: Node, offset: Node) -> Node:
     return cast(c.b, c.b(ops.add, c.b(ops.mul, x, scale), offset), c.dtype)
 
 
-def _rand(c: Call) -> Node:
+def _rand(c: AtenCall) -> Node:
     return uniform(c, c.dtype)
 
 
-def _randn(c: Call) -> Node:
+def _randn(c: AtenCall) -> Node:
     return _drawn(c, ops.random_normal, c.shape, c.dtype)
 
 
-def _uniform(c: Call) -> Node:
+def _uniform(c: AtenCall) -> Node:
     first, last = (c.b.const(c.static(name), _wide(c)) for name in ("from", "to"))
     return _scaled(c, uniform(c, _wide(c)), c.b(ops.sub, last, first), first)
 
 
-def _normal(c: Call) -> Node:
+def _normal(c: AtenCall) -> Node:
     """Means and deviations are numbers or tensors."""
     mean, std = (c.tensor(name, _wide(c)) for name in ("mean", "std"))
     return _scaled(c, _drawn(c, ops.random_normal, c.shape, _wide(c)), std, mean)
 
 
-def _randint(c: Call) -> Node:
+def _randint(c: AtenCall) -> Node:
     low, high = c.static("low") if "low" in c.args else 0, c.static("high")
     if high - low > WIDEST_RANGE:
         raise Unsupported(f"random integers out of {high - low}", "draw from fewer than 2**53")
@@ -71,24 +71,24 @@ def _randint(c: Call) -> Node:
     return cast(b, b(ops.add, at, b.const(low, i64)), c.dtype)
 
 
-def _bernoulli(c: Call) -> Node:
+def _bernoulli(c: AtenCall) -> Node:
     """1 with the probability ``p``, or each element's own."""
     p = c.tensor("p" if "p" in c.args else "self", _wide(c))
     return cast(c.b, c.b(ops.lt, uniform(c, _wide(c)), p), c.dtype)
 
 
-def _exponential(c: Call) -> Node:
+def _exponential(c: AtenCall) -> Node:
     u = uniform(c, _wide(c))
     waits = c.b(ops.neg, c.b(ops.log1p, c.b(ops.neg, u)))
     return cast(c.b, c.b(ops.div, waits, c.b.const(c.static("lambd"), _wide(c))), c.dtype)
 
 
-def _randperm(c: Call) -> Node:
+def _randperm(c: AtenCall) -> Node:
     _, order = c.b.results(c.b(ops.sort, uniform(c, f64), axis=0))
     return cast(c.b, order, c.dtype)
 
 
-def _multinomial(c: Call) -> Node:
+def _multinomial(c: AtenCall) -> Node:
     """The elements that arrive first, each after a wait whose mean is 1 by its weight."""
     b, n = c.b, c["num_samples"]
     weights = c.tensor("self", f64)
@@ -105,7 +105,7 @@ def _multinomial(c: Call) -> Node:
     return b(ops.gather, order, b(ops.iota, extent=n, dtype=i64), axis=len(rows))
 
 
-def dropped(c: Call, x: Node, p: float) -> tuple[Node, Node]:
+def dropped(c: AtenCall, x: Node, p: float) -> tuple[Node, Node]:
     """``x`` with each element zero by probability ``p``, the others larger for it; and where it was kept."""
     b = c.b
     kept = b(ops.ge, uniform(c, f32, x.shape), b.const(p, f32))

@@ -14,15 +14,15 @@ from tilewright import ops
 from tilewright.core.graph import Node
 from tilewright.core.opdef import OpDef
 from tilewright.core.types import bool_, f32, f64, i64, u8
-from tilewright.frontend.torch.aten.call import Call, Result, Unsupported, cast, norm_axis, reshape
+from tilewright.frontend.torch.aten.call import AtenCall, Result, Unsupported, cast, norm_axis, reshape
 
-Convert = Callable[[Call], Result]
+Convert = Callable[[AtenCall], Result]
 
 
 def _reduce(op: OpDef, truth: OpDef | None = None) -> Convert:
     """Reductions that compute in the result's dtype; ``truth`` is what ``op`` means of booleans."""
 
-    def convert(c: Call) -> Node:
+    def convert(c: AtenCall) -> Node:
         x = c.tensor("self", c.dtype)
         chosen = truth if truth is not None and c.dtype == bool_ else op
         return c.b(chosen, x, axes=c.axes(len(x.shape)), keepdims=bool(c.args.get("keepdim", False)))
@@ -31,7 +31,7 @@ def _reduce(op: OpDef, truth: OpDef | None = None) -> Convert:
 
 
 def _truth(op: OpDef) -> Convert:
-    def convert(c: Call) -> Node:
+    def convert(c: AtenCall) -> Node:
         x = c.tensor("self", bool_)
         y = c.b(op, x, axes=c.axes(len(x.shape)), keepdims=bool(c.args.get("keepdim", False)))
         return cast(c.b, y, c.dtype)
@@ -42,7 +42,7 @@ def _truth(op: OpDef) -> Convert:
 def _extreme(reduce: OpDef, arg: OpDef) -> Convert:
     """``max.dim``: values and where they were."""
 
-    def convert(c: Call) -> Result:
+    def convert(c: AtenCall) -> Result:
         x, keep = c.tensor("self"), bool(c["keepdim"])
         if not x.shape:
             return x, c.b.const(0, i64)
@@ -55,7 +55,7 @@ def _extreme(reduce: OpDef, arg: OpDef) -> Convert:
 
 
 def _arg(op: OpDef) -> Convert:
-    def convert(c: Call) -> Node:
+    def convert(c: AtenCall) -> Node:
         x, keep = c.tensor("self"), bool(c["keepdim"])
         if c["dim"] is None:
             flat = reshape(c.b, x, (x.type.n_elements,))
@@ -67,12 +67,12 @@ def _arg(op: OpDef) -> Convert:
     return convert
 
 
-def _correction(c: Call) -> float:
+def _correction(c: AtenCall) -> float:
     given = c.args.get("correction", 1 if c.args.get("unbiased", True) else 0)
     return 1 if given is None else given
 
 
-def _variance(c: Call) -> tuple[Node, Node]:
+def _variance(c: AtenCall) -> tuple[Node, Node]:
     """The variance and its operand."""
     x = c.tensor("self", c.dtype)
     keep = bool(c.args.get("keepdim", False))
@@ -80,21 +80,21 @@ def _variance(c: Call) -> tuple[Node, Node]:
     return c.b(ops.variance, x, axes=axes, keepdims=keep, correction=float(_correction(c))), x
 
 
-def _std(c: Call) -> Node:
+def _std(c: AtenCall) -> Node:
     return c.b(ops.sqrt, _variance(c)[0])
 
 
-def _var_mean(c: Call) -> Result:
+def _var_mean(c: AtenCall) -> Result:
     variance, x = _variance(c)
     return variance, c.b(ops.reduce_mean, x, axes=c.axes(len(x.shape)), keepdims=bool(c.args.get("keepdim", False)))
 
 
-def _logsumexp(c: Call) -> Node:
+def _logsumexp(c: AtenCall) -> Node:
     x = c.tensor("self", c.dtype)
     return c.b(ops.logsumexp, x, axes=c.axes(len(x.shape)), keepdims=bool(c["keepdim"]))
 
 
-def _norm(c: Call) -> Node:
+def _norm(c: AtenCall) -> Node:
     """A vector norm of any order."""
     name = "ord" if "ord" in c.args else "p"
     order = 2 if c.args.get(name) is None else c.static(name)
@@ -102,7 +102,7 @@ def _norm(c: Call) -> Node:
     return _norm_over(c, x, order, c.axes(len(x.shape)), bool(c.args.get("keepdim", False)))
 
 
-def _norm_over(c: Call, x: Node, order: float, axes: tuple[int, ...], keep: bool) -> Node:
+def _norm_over(c: AtenCall, x: Node, order: float, axes: tuple[int, ...], keep: bool) -> Node:
     if order in (1, 2):
         return c.b(ops.reduce_l1 if order == 1 else ops.reduce_l2, x, axes=axes, keepdims=keep)
     size = c.b(ops.abs, x)
@@ -115,7 +115,7 @@ def _norm_over(c: Call, x: Node, order: float, axes: tuple[int, ...], keep: bool
     return c.b(ops.pow, total, c.b.const(1 / order, x.dtype))
 
 
-def _length(c: Call, difference: Node, order: float, axis: int) -> Node:
+def _length(c: AtenCall, difference: Node, order: float, axis: int) -> Node:
     """The norm of differences along an axis; that of order 0 counts those that are not 0, and is NaN where one is."""
     if order == 0:
         size = c.b(ops.ceil, c.b(ops.abs, difference))
@@ -124,7 +124,7 @@ def _length(c: Call, difference: Node, order: float, axis: int) -> Node:
     return _norm_over(c, difference, order, (axis,), False)
 
 
-def _cdist(c: Call) -> Node:
+def _cdist(c: AtenCall) -> Node:
     """Distances between all rows of two batches."""
     x, y = c.tensor("x1", c.dtype), c.tensor("x2", c.dtype)
     p = c.static("p")
@@ -134,7 +134,7 @@ def _cdist(c: Call) -> Node:
     return _length(c, difference, p, len(difference.shape) - 1)
 
 
-def _pdist(c: Call) -> Node:
+def _pdist(c: AtenCall) -> Node:
     """Distances between the rows of a matrix, each pair once."""
     x = c.tensor("self")
     if not isinstance(x.shape[0], int):
@@ -144,7 +144,7 @@ def _pdist(c: Call) -> Node:
     return _length(c, c.b(ops.sub, left, right), c.static("p"), 1)
 
 
-def _hash(c: Call) -> Node:
+def _hash(c: AtenCall) -> Node:
     """The exclusive or of all elements' 64 bits: floats as f64, each bit by the parity of its sum."""
     b, x = c.b, c.tensor("self")
     if c["mode"] != 0:
@@ -165,7 +165,7 @@ def _scan(op: OpDef) -> Convert:
     """Running sums and products; of f32 they are in f64, as PyTorch's are: products that underflow and come back, and
     the ends of long sums, would differ in their first digits."""
 
-    def convert(c: Call) -> Result:
+    def convert(c: AtenCall) -> Result:
         x = c.tensor("self", c.dtype)
         wide = cast(c.b, x, f64) if x.dtype is f32 else x
         y = cast(c.b, c.b(op, wide, axis=c.axis(len(x.shape))), x.dtype) if x.shape else x
@@ -175,7 +175,7 @@ def _scan(op: OpDef) -> Convert:
 
 
 def _softmax(op: OpDef) -> Convert:
-    def convert(c: Call) -> Node:
+    def convert(c: AtenCall) -> Node:
         x = c.tensor("self", c.dtype)
         if not x.shape:
             return reshape(c.b, c.b(op, reshape(c.b, x, (1,)), axis=0), ())
@@ -184,7 +184,7 @@ def _softmax(op: OpDef) -> Convert:
     return convert
 
 
-def _safe_softmax(c: Call) -> Node:
+def _safe_softmax(c: AtenCall) -> Node:
     """Softmax with zeros, not NaN, in rows that hold only minus infinity."""
     x = c.tensor("self", c.dtype)
     axis = c.axis(len(x.shape))
@@ -193,7 +193,7 @@ def _safe_softmax(c: Call) -> Node:
     return c.b(ops.where, row, c.b(ops.softmax, x, axis=axis), c.b.const(0, x.dtype))
 
 
-def _topk(c: Call) -> Result:
+def _topk(c: AtenCall) -> Result:
     x, k = c.tensor("self"), c["k"]
     if isinstance(k, Node):
         raise Unsupported("top-k with a k that is data", "make k a Python number")
@@ -203,7 +203,7 @@ def _topk(c: Call) -> Result:
     return c.b.results(c.b(ops.top_k, x, k=k, axis=axis, largest=bool(c["largest"]), sorted=bool(c["sorted"])))
 
 
-def _sort(c: Call) -> tuple[Node, ...]:
+def _sort(c: AtenCall) -> tuple[Node, ...]:
     x = c.tensor("self")
     if not x.shape:
         return x, c.b.const(0, i64)
@@ -212,7 +212,7 @@ def _sort(c: Call) -> tuple[Node, ...]:
     return c.b.results(c.b(ops.sort, x, axis=axis, descending=bool(c["descending"]), stable=stable))
 
 
-def _argsort(c: Call) -> Node:
+def _argsort(c: AtenCall) -> Node:
     found = _sort(c)
     assert isinstance(found, tuple)
     return found[1]

@@ -13,9 +13,9 @@ from tilewright import ops
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Node
 from tilewright.core.opdef import OpDef
-from tilewright.frontend.torch.aten.call import Call, Result, Unsupported, cast, reshape, slice_axis, transpose
+from tilewright.frontend.torch.aten.call import AtenCall, Result, Unsupported, cast, reshape, slice_axis, transpose
 
-Convert = Callable[[Call], Result]
+Convert = Callable[[AtenCall], Result]
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def _gru_cell() -> Cell:
     return Cell(ops.gru, (1, 0, 2), ("Sigmoid", "Tanh"), 1)
 
 
-def _gate_order(c: Call, x: Node, gates: Sequence[int]) -> Node:
+def _gate_order(c: AtenCall, x: Node, gates: Sequence[int]) -> Node:
     """Blocks of rows in ONNX's order."""
     if len(gates) == 1:
         return x
@@ -48,13 +48,13 @@ def _gate_order(c: Call, x: Node, gates: Sequence[int]) -> Node:
     return c.b(ops.concat, *(slice_axis(c.b, x, 0, g * size, size) for g in gates), axis=0)
 
 
-def _stacked(c: Call, parts: Sequence[Node]) -> Node:
+def _stacked(c: AtenCall, parts: Sequence[Node]) -> Node:
     """Directions on a new axis 0."""
     rows = [reshape(c.b, p, (1, *p.shape)) for p in parts]
     return rows[0] if len(rows) == 1 else c.b(ops.concat, *rows, axis=0)
 
 
-def _weights(c: Call, cell: Cell, params: Sequence[Node], hidden: Dim) -> tuple[Node, Node, Node]:
+def _weights(c: AtenCall, cell: Cell, params: Sequence[Node], hidden: Dim) -> tuple[Node, Node, Node]:
     """W, R and the joined biases of one layer, over its directions."""
     w, r, bias = [], [], []
     per_direction = 4 if c["has_biases"] else 2
@@ -67,14 +67,14 @@ def _weights(c: Call, cell: Cell, params: Sequence[Node], hidden: Dim) -> tuple[
     return _stacked(c, w), _stacked(c, r), _stacked(c, bias)
 
 
-def _input(c: Call) -> Node:
+def _input(c: AtenCall) -> Node:
     """What all layers begin with, in a mode that has a form here."""
     if c["train"] and c["dropout"]:
         raise Unsupported("dropout between recurrent layers in training mode", "call module.eval() before compiling")
     return c.tensor("input")
 
 
-def _layers(c: Call, cell: Cell, states: list[Node]) -> Result:
+def _layers(c: AtenCall, cell: Cell, states: list[Node]) -> Result:
     """Output, then the last states: ``states`` are (layers * directions, batch, hidden)."""
     x = _input(c)
     if len(x.shape) != 3:
@@ -104,12 +104,12 @@ def _layers(c: Call, cell: Cell, states: list[Node]) -> Result:
     return out, *(s[0] if len(s) == 1 else c.b(ops.concat, *s, axis=0) for s in lasts)
 
 
-def _lstm(c: Call) -> Result:
+def _lstm(c: AtenCall) -> Result:
     states = c.tensors("hx")
     return _layers(c, _lstm_cell(), states) if states[0].shape[2] == states[1].shape[2] else _projected(c, *states)
 
 
-def _projected(c: Call, h: Node, cell: Node) -> Result:
+def _projected(c: AtenCall, h: Node, cell: Node) -> Result:
     """An LSTM whose output is projected onto fewer features (Sak et al. 2014, arXiv 1402.1128), step after step."""
     b, x, params = c.b, _input(c), c.tensors("params")
     x = transpose(b, x, (1, 0, 2)) if c["batch_first"] else x
@@ -133,7 +133,7 @@ def _projected(c: Call, h: Node, cell: Node) -> Result:
 
 
 def _projected_direction(
-    c: Call, x: Node, weights: Sequence[Node], h: Node, cell: Node, *, backwards: bool
+    c: AtenCall, x: Node, weights: Sequence[Node], h: Node, cell: Node, *, backwards: bool
 ) -> tuple[Node, Node, Node]:
     """Outputs of all steps (T, N, P), then the last states; PyTorch's gates are i, f, g, o."""
     b, (w, r, *biases, projection) = c.b, weights
@@ -155,7 +155,7 @@ def _projected_direction(
     return b(ops.concat, *(outputs[::-1] if backwards else outputs), axis=0), h, cell
 
 
-def _gru(c: Call) -> Result:
+def _gru(c: AtenCall) -> Result:
     return _layers(c, _gru_cell(), [_state(c)])
 
 
@@ -163,7 +163,7 @@ def _rnn(activation: str) -> Convert:
     return lambda c: _layers(c, Cell(ops.rnn, (0,), (activation,), 1), [_state(c)])
 
 
-def _state(c: Call) -> Node:
+def _state(c: AtenCall) -> Node:
     """The first state, alone or as a list of one."""
     return c.tensors("hx")[0] if isinstance(c["hx"], list) else c.tensor("hx")
 

@@ -19,7 +19,7 @@ from tilewright.core.graph import CONST, Builder, Node
 from tilewright.core.types import bool_, f32, i32, i64, product
 from tilewright.frontend.sampled import Image
 from tilewright.frontend.torch.aten.call import (
-    Call,
+    AtenCall,
     Result,
     Unsupported,
     as_node,
@@ -32,7 +32,7 @@ from tilewright.frontend.torch.aten.call import (
 from tilewright.frontend.torch.aten.order import counted
 from tilewright.frontend.torch.aten.scatter import REDUCTIONS, start_of
 
-Convert = Callable[[Call], Result]
+Convert = Callable[[AtenCall], Result]
 NEAREST_MODE, CUBIC_MODE, CUBIC = 1, 2, -0.75
 
 
@@ -112,7 +112,7 @@ def _taps(b: Builder, at: Node, size: Dim, mode: int, padding: int, align: bool)
     return [(floor, b(ops.sub, one, part)), (b(ops.add, floor, one), part)]
 
 
-def _grid_sampler(c: Call) -> Node:
+def _grid_sampler(c: AtenCall) -> Node:
     """Each result is the nearest element to a coordinate, or those around it weighted by nearness."""
     b, x, grid = c.b, c.tensor("input"), c.tensor("grid")
     sizes = x.shape[2:]
@@ -159,7 +159,7 @@ def _corner(b: Builder, image: Image, sizes: Sequence[Dim], at: list[Node], is_n
 # --- windows at random places ---------------------------------------------------------------------------------------
 
 
-def _window_starts(c: Call, x: Node, axis: int, column: int, size: int) -> Node:
+def _window_starts(c: AtenCall, x: Node, axis: int, column: int, size: int) -> Node:
     """Where the windows along one axis start (Graham 2014), for each image and channel."""
     b, samples = c.b, c.tensor("random_samples", x.dtype)
     pool, count = c["kernel_size"][axis], c["output_size"][axis]
@@ -174,7 +174,7 @@ def _window_starts(c: Call, x: Node, axis: int, column: int, size: int) -> Node:
     return b(ops.concat, starts, last, axis=2)
 
 
-def _fractional_max_pool(c: Call) -> Result:
+def _fractional_max_pool(c: AtenCall) -> Result:
     """The greatest element of each window, and its place."""
     b, n = c.b, len(c["kernel_size"])
     x = c.tensor("self")
@@ -220,7 +220,7 @@ def _folded(b: Builder, rows: Node, owner: Node, n: Dim, name: str, initial: Nod
     return slice_axis(b, folded, axis, 0, n)
 
 
-def _segment_reduce(c: Call) -> Node:
+def _segment_reduce(c: AtenCall) -> Node:
     """Segments along one axis; each row of the axes before it has lengths, or offsets, of its own."""
     b, x, axis = c.b, c.tensor("data"), c.static("axis")
     lengths, offsets = c.optional("lengths", i64), c.optional("offsets", i64)
@@ -256,7 +256,7 @@ def _step(offsets: Node) -> int | None:
     return int(offsets.inputs[1].attrs["data"].array.item())
 
 
-def _embedding_bag(c: Call) -> Result:
+def _embedding_bag(c: AtenCall) -> Result:
     b, weight = c.b, c.tensor("weight")
     indices, offsets = c.tensor("indices", i64), c.tensor("offsets", i64)
     mode, n = c.static("mode"), c.shape[0]
@@ -310,7 +310,7 @@ def _greatest(b: Builder, rows: Node, found: Node, indices: Node, owner: Node) -
     return b(ops.gather, padded, first, axis=0)
 
 
-def _embedding_renorm(c: Call) -> Node:
+def _embedding_renorm(c: AtenCall) -> Node:
     """Rows that are looked up and longer than allowed, made as long as allowed."""
     b, x, p = c.b, c.tensor("self"), c.static("norm_type")
     indices = c.tensor("indices", i64)

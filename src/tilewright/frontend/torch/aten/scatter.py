@@ -14,9 +14,18 @@ from tilewright import ops
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Node
 from tilewright.core.types import Array, DType, bool_, i64
-from tilewright.frontend.torch.aten.call import Call, Result, Unsupported, as_node, cast, expand, reshape, slice_axis
+from tilewright.frontend.torch.aten.call import (
+    AtenCall,
+    Result,
+    Unsupported,
+    as_node,
+    cast,
+    expand,
+    reshape,
+    slice_axis,
+)
 
-Convert = Callable[[Call], Result]
+Convert = Callable[[AtenCall], Result]
 
 REDUCTIONS: Mapping[str, str] = {"sum": "add", "prod": "mul", "mean": "add", "amin": "min", "amax": "max"}
 
@@ -34,7 +43,7 @@ def start_of(name: str, dtype: DType) -> float | int | bool:
     return dtype.max if name == "amin" else dtype.min
 
 
-def _scattered(c: Call, x: Node, index: Node, src: Node, axis: int, name: str, include_self: bool) -> Node:
+def _scattered(c: AtenCall, x: Node, index: Node, src: Node, axis: int, name: str, include_self: bool) -> Node:
     """Fold ``src`` into ``x``; without ``include_self``, what is written to at all starts anew."""
     b = c.b
     if name not in REDUCTIONS:
@@ -55,7 +64,7 @@ def _scattered(c: Call, x: Node, index: Node, src: Node, axis: int, name: str, i
     return cast(b, y, bool_) if flag else y
 
 
-def _scatter_reduce(c: Call) -> Node:
+def _scatter_reduce(c: AtenCall) -> Node:
     x, index, src = c.tensor("self"), c.tensor("index"), c.tensor("src", c.dtype)
     shape = x.shape
     if not shape:
@@ -68,7 +77,7 @@ def _scatter_reduce(c: Call) -> Node:
     return reshape(c.b, _scattered(c, x, index, src, axis, c["reduce"], bool(c["include_self"])), shape)
 
 
-def _index_reduce(c: Call) -> Node:
+def _index_reduce(c: AtenCall) -> Node:
     x, index, src = c.tensor("self"), c.tensor("index"), c.tensor("source", c.dtype)
     shape = x.shape
     if not shape:
@@ -80,11 +89,11 @@ def _index_reduce(c: Call) -> Node:
     return reshape(c.b, _scattered(c, x, at, src, axis, name, bool(c["include_self"])), shape)
 
 
-def _flat(c: Call, x: Node) -> Node:
+def _flat(c: AtenCall, x: Node) -> Node:
     return reshape(c.b, x, (x.type.n_elements,))
 
 
-def _put(c: Call) -> Node:
+def _put(c: AtenCall) -> Node:
     """Assignment at row-major positions."""
     x, index, src = c.tensor("self"), c.tensor("index"), c.tensor("source", c.dtype)
     if x.type.n_elements == 0:
@@ -94,13 +103,13 @@ def _put(c: Call) -> Node:
     return reshape(c.b, flat, x.shape)
 
 
-def _rank_among_set(c: Call, flat: Node) -> Node:
+def _rank_among_set(c: AtenCall, flat: Node) -> Node:
     """For each element of a flat mask, how many before it are set."""
     ones = cast(c.b, flat, i64)
     return c.b(ops.sub, c.b(ops.cumsum, ones, axis=0), ones)
 
 
-def _masked_scatter(c: Call) -> Node:
+def _masked_scatter(c: AtenCall) -> Node:
     """The set elements take the source's in order."""
     x, src = c.tensor("self"), c.tensor("source")
     x = expand(c.b, x, c.shape)
@@ -111,7 +120,7 @@ def _masked_scatter(c: Call) -> Node:
     return reshape(c.b, c.b(ops.where, mask, taken, _flat(c, x)), c.shape)
 
 
-def masked_put(c: Call, x: Node, mask: Node, values: Node) -> Node:
+def masked_put(c: AtenCall, x: Node, mask: Node, values: Node) -> Node:
     """``x[mask] = values`` for a mask over the leading axes: set places take rows of the values in order."""
     b, depth = c.b, len(mask.shape)
     rest = x.shape[depth:]
@@ -132,7 +141,7 @@ def masked_put(c: Call, x: Node, mask: Node, values: Node) -> Node:
     return reshape(b, b(ops.where, chosen, taken, rows), x.shape)
 
 
-def _with_positions(c: Call, x: Node, src: Node, positions: Array) -> Node:
+def _with_positions(c: AtenCall, x: Node, src: Node, positions: Array) -> Node:
     """``x`` with ``src`` at row-major positions that are known now."""
     n = x.type.n_elements
     if not isinstance(n, int):
@@ -150,12 +159,12 @@ def _positions(x: Node) -> Array:
     return np.arange(n, dtype=np.int64).reshape([d for d in x.shape if isinstance(d, int)])
 
 
-def _diagonal_scatter(c: Call) -> Node:
+def _diagonal_scatter(c: AtenCall) -> Node:
     x, src = c.tensor("self"), c.tensor("src", c.dtype)
     return _with_positions(c, x, src, np.diagonal(_positions(x), c["offset"], c["dim1"], c["dim2"]))
 
 
-def _as_strided_scatter(c: Call) -> Node:
+def _as_strided_scatter(c: AtenCall) -> Node:
     x, src = c.tensor("self"), c.tensor("src", c.dtype)
     size, stride, start = list(c["size"]), list(c["stride"]), c["storage_offset"]
     start = 0 if start is None else start  # the truth of a symbolic offset is unknown
@@ -169,7 +178,7 @@ def _as_strided_scatter(c: Call) -> Node:
     return _with_positions(c, x, src, np.broadcast_to(at, size))
 
 
-def _at_strides(c: Call, x: Node, src: Node, size: Sequence[Dim], stride: Sequence[Dim], start: Dim) -> Node:
+def _at_strides(c: AtenCall, x: Node, src: Node, size: Sequence[Dim], stride: Sequence[Dim], start: Dim) -> Node:
     """``x`` with ``src`` at positions that only a call's sizes tell."""
     b = c.b
     at = as_node(b, start, i64)
@@ -181,7 +190,7 @@ def _at_strides(c: Call, x: Node, src: Node, size: Sequence[Dim], stride: Sequen
     return reshape(b, made, x.shape)
 
 
-def _nonzero_static(c: Call) -> Node:
+def _nonzero_static(c: AtenCall) -> Node:
     """The first ``size`` places that are not zero; the rest holds the fill value."""
     b, x = c.b, c.tensor("self", bool_)
     rows, fill = c.static("size"), as_node(b, c["fill_value"], i64)
@@ -206,7 +215,7 @@ def _nonzero_static(c: Call) -> Node:
     return b(ops.where, is_set, places, fill)
 
 
-def _index_fill(c: Call) -> Node:
+def _index_fill(c: AtenCall) -> Node:
     x, index = c.tensor("self"), c.tensor("index")
     value = c.tensor("value", c.dtype)
     if not x.shape:

@@ -13,12 +13,12 @@ from tilewright import ops
 from tilewright.core.expr import Expr
 from tilewright.core.graph import Node
 from tilewright.core.types import bool_, f64, i64
-from tilewright.frontend.torch.aten.call import Call, Result, Unsupported, as_node, cast, expand, reshape
+from tilewright.frontend.torch.aten.call import AtenCall, Result, Unsupported, as_node, cast, expand, reshape
 
-Convert = Callable[[Call], Result]
+Convert = Callable[[AtenCall], Result]
 
 
-def _filled(c: Call, value: object) -> Node:
+def _filled(c: AtenCall, value: object) -> Node:
     if isinstance(value, bool | int | float) and not (isinstance(value, int) and abs(value) > 2**53):
         number = float(bool(value)) if c.dtype is bool_ else float(value)
         return c.b(ops.full, value=number, dtype=c.dtype, shape=c.shape)
@@ -34,7 +34,7 @@ def _constant(value: float) -> Convert:
     return lambda c: _filled(c, value)
 
 
-def _arange(c: Call) -> Node:
+def _arange(c: AtenCall) -> Node:
     """``start + i * step``, in f64 where the result is a float as PyTorch does."""
     start, step = c.args.get("start", 0), c.args.get("step", 1)
     if c.dtype.is_integer and start == 0 and step == 1:
@@ -48,7 +48,7 @@ def _arange(c: Call) -> Node:
     return cast(c.b, x, c.dtype)
 
 
-def _linspace(c: Call) -> Node:
+def _linspace(c: AtenCall) -> Node:
     """Counted from both ends, so that the last value is exact; the ends of a range of integers are integers."""
     n = c.shape[0]
     if isinstance(n, Expr):
@@ -62,7 +62,7 @@ def _linspace(c: Call) -> Node:
     return cast(c.b, c.b(ops.where, c.b(ops.lt, i, c.b.const(n / 2, f64)), rising, falling), c.dtype)
 
 
-def _eye(c: Call) -> Node:
+def _eye(c: AtenCall) -> Node:
     rows, columns = (c.b(ops.iota, extent=d, dtype=i64) for d in c.shape)
     same = c.b(ops.eq, reshape(c.b, rows, (c.shape[0], 1)), columns)
     return cast(c.b, same, c.dtype)
@@ -72,7 +72,7 @@ def _tri_indices(upper: bool) -> Convert:
     """Rows and columns of a triangle's places, row by row."""
     indices = np.triu_indices if upper else np.tril_indices
 
-    def convert(c: Call) -> Node:
+    def convert(c: AtenCall) -> Node:
         places = indices(c.static("row"), c.static("offset"), c.static("col"))
         return c.b.const(np.stack(places).astype(c.dtype.numpy))
 

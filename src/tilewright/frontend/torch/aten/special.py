@@ -13,9 +13,9 @@ from tilewright import ops
 from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.opdef import OpDef
 from tilewright.core.types import TensorType, bool_, f64, i64
-from tilewright.frontend.torch.aten.call import Call, Result, cast, expand, reshape
+from tilewright.frontend.torch.aten.call import AtenCall, Result, cast, expand, reshape
 
-Convert = Callable[[Call], Result]
+Convert = Callable[[AtenCall], Result]
 Settle = Callable[[Builder, Mapping[str, Node], Node], tuple[dict[str, Node], Node]]
 """One step from named values and its number (from 1): the state after it, and what still moves."""
 
@@ -24,11 +24,11 @@ def _unary(op: OpDef) -> Convert:
     return lambda c: c.b(op, c.tensor("self" if "self" in c.args else "x", c.dtype))
 
 
-def _zeta(c: Call) -> Node:
+def _zeta(c: AtenCall) -> Node:
     return c.b(ops.zeta, c.tensor("self", c.dtype), c.tensor("other", c.dtype))
 
 
-def _polygamma(c: Call) -> Node:
+def _polygamma(c: AtenCall) -> Node:
     """``(-1)**(n + 1) * n! * zeta(n + 1, x)``."""
     n, x = c.static("n"), c.tensor("self", c.dtype)
     if n == 0:
@@ -88,7 +88,7 @@ def _fraction_step(b: Builder, v: Mapping[str, Node], k: Node) -> tuple[dict[str
 def _incomplete_gamma(upper: bool) -> Convert:
     """Series below ``a + 1``, continued fraction above, in f64; where one is not used it runs on harmless values."""
 
-    def convert(c: Call) -> Node:
+    def convert(c: AtenCall) -> Node:
         b = c.b
         a, x = (expand(b, cast(b, c.tensor(n, c.dtype), f64), c.shape) for n in ("self", "other"))
         zero, one, infinity, nan = (_k(b, v) for v in (0, 1, math.inf, math.nan))
@@ -193,7 +193,7 @@ def _orthogonal(family: str, is_shifted: bool = False) -> Convert:
     """
     start, step = _FAMILIES[family]
 
-    def convert(c: Call) -> Node:
+    def convert(c: AtenCall) -> Node:
         b = c.b
         x = expand(b, cast(b, c.tensor("x", c.dtype), f64), c.shape)
         degree = b(ops.trunc, expand(b, cast(b, c.tensor("n", c.dtype), f64), c.shape))

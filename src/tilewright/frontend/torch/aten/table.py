@@ -33,9 +33,9 @@ from tilewright.frontend.torch.aten import (
     source,
     special,
 )
-from tilewright.frontend.torch.aten.call import Call, Result
+from tilewright.frontend.torch.aten.call import AtenCall, Result
 
-FAMILIES: Mapping[str, Mapping[str, Callable[[Call], Result]]] = {
+FAMILIES: Mapping[str, Mapping[str, Callable[[AtenCall], Result]]] = {
     "element-wise": elementwise.TABLE,
     "reduction": reduce.TABLE,
     "movement": movement.TABLE,
@@ -59,7 +59,7 @@ FAMILIES: Mapping[str, Mapping[str, Callable[[Call], Result]]] = {
     "linear algebra": linalg.TABLE,
     "sampling and segments": sample.TABLE,
 }
-CONVERTERS: Mapping[str, Callable[[Call], Result]] = {
+CONVERTERS: Mapping[str, Callable[[AtenCall], Result]] = {
     name: convert for table in FAMILIES.values() for name, convert in table.items()
 }
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from tilewright.core.graph import Builder, Node
-from tilewright.frontend.torch.aten.call import Call, norm_axis, reshape, transpose
+from tilewright.frontend.torch.aten.call import AtenCall, norm_axis, reshape, transpose
 from tilewright.frontend.torch.aten.table import CONVERTERS
 
 Undo: TypeAlias = Callable[[Builder, Mapping[str, Any], Node, Node], Node]
@@ -122,7 +122,7 @@ def _by(name: str) -> Undo:
     """By the call that writes what the view reads."""
 
     def undo(b: Builder, args: Mapping[str, Any], base: Node, value: Node) -> Node:
-        made = CONVERTERS[name](Call(b, f"aten.{name}", {**args, "self": base, "src": value}, (base.type,)))
+        made = CONVERTERS[name](AtenCall(b, f"aten.{name}", {**args, "self": base, "src": value}, (base.type,)))
         assert isinstance(made, Node)
         return made
 

@@ -22,7 +22,7 @@ from tilewright.frontend.complex_pairs import COMPLEX_PARTS, HALF_PARTS, Pair, f
 from tilewright.frontend.homes import Homes, TyingBuilder
 from tilewright.frontend.index_checks import index_check
 from tilewright.frontend.torch.aten.call import (
-    Call,
+    AtenCall,
     Draws,
     Result,
     SymFloat,
@@ -352,7 +352,7 @@ class Importer:
         types = tuple(None if v is None else self.type_of(v) for v in results)
         gives_complex = is_complex_tensor(results[0]) if results else False
         b = self.builder(location_of(node))
-        made = convert(Call(b, name, args, types, gives_complex, self.draws, self.has_peer))
+        made = convert(AtenCall(b, name, args, types, gives_complex, self.draws, self.has_peer))
         _check_results(made, types)
         self._bind_sizes(made, types)
         if self.checks is not None and (found := lookup_of(functional_name(name), args)) is not None:
