@@ -13,8 +13,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+import small_models
+import tilewright as tw
 from runtime.tiny import TARGET, scale_model, scale_parts
-from tilewright.runtime import artifact
+from tilewright.runtime import artifact, host
 from tilewright.runtime.errors import ArtifactError
 from tilewright.runtime.manifest import TargetSpec
 from tilewright.runtime.python.model import LoadedModel, load
@@ -179,6 +181,29 @@ def test_other_machines(target: TargetSpec, words: str, tmp_path: Path) -> None:
     assert artifact.load(tmp_path / "m.tw").manifest.target == target, "tools can look at it"
     with pytest.raises(ArtifactError, match=words):
         load(tmp_path / "m.tw")
+
+
+@pytest.mark.parametrize(
+    ("name", "some"),
+    [("x86-64", set()), ("x86-64-v3", {"avx2", "fma", "bmi2"}), ("x86-64-v4", {"avx512f", "avx512vl"}),
+     ("znver4", {"avx512vnni", "sse4a"}), ("neoverse-n1", {"dotprod"}), ("aarch64-sve", {"sve"})],
+)  # fmt: skip
+def test_a_named_target_says_what_it_needs(name: str, some: set[str]) -> None:
+    """Code for AVX-512 was run on a CPU without it, and ended the process: the name alone did not tell the loader."""
+    found = set(tw.compile(small_models.perceptron(), target=name, cache=False).manifest.target.features)
+    assert some <= found and bool(some) == bool(found - {"neon"})
+
+
+def test_a_file_for_a_cpu_that_this_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    triple, flags = host._host()
+    monkeypatch.setattr(host, "_host", lambda: (triple, flags - {"avx512f"}))
+    if not triple.startswith("x86_64"):
+        pytest.skip("for x86-64")
+    model = tw.compile(small_models.perceptron(), target="x86-64-v4", cache=False)
+    model.save(tmp_path / "m.tw")
+    for use in (lambda: model(X), lambda: load(tmp_path / "m.tw")):
+        with pytest.raises(ArtifactError, match=r"lacks: .*avx512f"):
+            use()
 
 
 def test_objects_that_do_not_link() -> None:

@@ -29,7 +29,10 @@ from tilewright.runtime.manifest import (
 )
 from tilewright.runtime.structure import Convention
 from tilewright.runtime.version import __version__
+from tilewright.target import aarch64, x86
 from tilewright.target.target import Target
+
+_OF_A_NAME = (("x86_64-", x86.features_of), ("aarch64-", aarch64.features_of))
 
 
 def manifest_of(split: SplitGraph, options: Options, weights_bytes: int, n_dims: int) -> Manifest:
@@ -66,7 +69,10 @@ def _size(d: Dim | None) -> int | str | None:
 
 
 def _features(target: Target) -> tuple[str, ...]:
-    return tuple(f[1:] for f in target.features.split(",") if f.startswith("+"))
+    """LLVM's names of what a CPU must have: those that the target lists, and those that its CPU's name stands for."""
+    on, off = ({f[1:] for f in target.features.split(",") if f.startswith(sign)} for sign in "+-")
+    named = next((of for start, of in _OF_A_NAME if target.triple.startswith(start)), None)
+    return tuple(sorted(on.union(named(target.cpu, on, off) if named else ())))
 
 
 def with_convention(artifact: Artifact, called: Called | None) -> Artifact:

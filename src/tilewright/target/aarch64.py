@@ -104,6 +104,11 @@ _IN_CPU = {
 def needs_of(cpu: str, on: Set[str], off: Set[str] = frozenset()) -> dict[str, int]:
     """By word, the bits that Linux must show for code for ``cpu`` with LLVM's features ``on`` and others ``off``."""
     needs: dict[str, int] = {}
-    for word, bit in (_BITS[f] for f in sorted((on | set(_IN_CPU.get(cpu, ()))) - off) if f in _BITS):
+    for word, bit in (_BITS[f] for f in features_of(cpu, on, off)):
         needs[word] = needs.get(word, 0) | 1 << bit
     return needs
+
+
+def features_of(cpu: str, on: Set[str], off: Set[str] = frozenset()) -> tuple[str, ...]:
+    """LLVM's names of what ``needs_of`` asks Linux for."""
+    return tuple(sorted(f for f in (on | set(_IN_CPU.get(cpu, ()))) - off if f in _BITS))

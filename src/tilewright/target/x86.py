@@ -173,6 +173,13 @@ def needs_of(cpu: str, on: Set[str], off: Set[str] = frozenset()) -> dict[str, i
     return {word: bits for word, bits in needs.items() if bits}
 
 
+def features_of(cpu: str, on: Set[str], off: Set[str] = frozenset()) -> tuple[str, ...]:
+    """LLVM's names of what ``needs_of`` asks a CPU for."""
+    needs = needs_of(cpu, on, off)
+    found = (n for word, bits in _FEATURES.items() for n, bit in bits.items() if needs.get(word, 0) >> bit & 1)
+    return tuple(sorted(found))
+
+
 def from_features(rows: Mapping[str, Target], cpu: str, features: str, flags: Set[str]) -> Target:
     """The capabilities that a host's flags give; ``flags`` holds the enabled ones, ``rows`` every machine by name."""
     wide = {"avx512f", "avx512vl", "avx512bw", "avx512dq"} <= flags
