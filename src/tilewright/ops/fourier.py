@@ -155,16 +155,14 @@ def _real_by_batch(b: Builder, x: Node, n: int, sign: int, is_whole: bool) -> No
     y = _along(b, y, rest, half, lanes, sign, is_whole)
     if not is_whole:
         y = b(transpose, y, perm=(0, 2, 3, 1, 4))
-    return b(transpose, _cut(b, _unfolded(b, y, r, 1), 1, 0, n // 2 + 1), perm=(0, 3, 1, 2))
+    return b(transpose, _first_half(b, y, r, 1), perm=(0, 3, 1, 2))
 
 
 def _hermitian_by_batch(b: Builder, x: Node, n: int, sign: int, is_whole: bool) -> Node:
     blocks, lanes = x.shape[:2]
     r = _real_radix(n, by_batch=True)
     rest, half = n // r, r // 2 + 1
-    y = _whole(b, b(transpose, x, perm=(0, 2, 3, 1)), n, 1, 2)
-    # of every r neighbours the upper ones are conjugates of lower ones, which the last pass does without
-    y = _cut(b, b(reshape, y, shape=(blocks, rest, r, 2, lanes)), 2, 0, half)
+    y = _folded(b, b(transpose, x, perm=(0, 2, 3, 1)), n, r)
     if not is_whole:  # the half of r becomes neighbours, as lanes are
         y = b(transpose, y, perm=(0, 3, 1, 2, 4))
     y = _along(b, y, rest, half, lanes, sign, is_whole)
@@ -202,7 +200,7 @@ def _real_by_rows(b: Builder, x: Node, n: int, sign: int) -> Node:
     y = _pass(b, y, r, sign, "real", "armbcs", "armbcs", _turns(b, y, sign, half, rest, n, "s"))
     y = _rows(b, b(reshape, y, shape=(batch * half, 2, rest)), rest, sign)
     y = b(transpose, b(reshape, y, shape=(batch, half, 2, rest)), perm=(3, 1, 2, 0))
-    return b(transpose, _cut(b, _unfolded(b, y, r, 0), 0, 0, n // 2 + 1), perm=(2, 0, 1))
+    return b(transpose, _first_half(b, y, r, 0), perm=(2, 0, 1))
 
 
 def _hermitian_by_rows(b: Builder, x: Node, n: int, sign: int) -> Node:
@@ -356,13 +354,39 @@ def _cut(b: Builder, x: Node, axis: int, start: int, count: int) -> Node:
     return b(slice_, x, starts=starts, stops=stops, steps=(1,) * len(x.shape))
 
 
-def _unfolded(b: Builder, x: Node, r: int, axis: int) -> Node:
-    """``[.., n, 2, lanes]`` of ``[.., n // r, r // 2 + 1, 2, lanes]``, whose ``n // r`` is ``axis``."""
+def _first_half(b: Builder, x: Node, r: int, axis: int) -> Node:
+    """The first ``n // 2 + 1`` of ``[.., n, 2, lanes]``, of ``[.., n // r, r // 2 + 1, 2, lanes]`` at ``axis``.
+
+    Rows of ``r`` end in conjugates of what mirrored rows begin with.
+    """
     rest, others = int(x.shape[axis]), (r - 1) // 2  # type: ignore[arg-type]
+    last = rest * r // 2
+    rows = last // r + 1
+    y = _cut(b, x, axis, 0, rows)
     if others > 0:
-        mirror = b(reverse, _cut(b, x, axis + 1, 1, others), axes=(axis, axis + 1))
-        x = b(concat, x, _conjugate(b, mirror, axis + 2), axis=axis + 1)
-    return b(reshape, x, shape=(*x.shape[:axis], rest * r, *x.shape[axis + 2 :]))
+        far = _cut(b, _cut(b, x, axis, rest - rows, rows), axis + 1, 1, others)
+        y = b(concat, y, _conjugate(b, b(reverse, far, axes=(axis, axis + 1)), axis + 2), axis=axis + 1)
+    y = b(reshape, y, shape=(*x.shape[:axis], rows * r, *x.shape[axis + 2 :]))
+    return _cut(b, y, axis, 0, last + 1)
+
+
+def _folded(b: Builder, x: Node, n: int, r: int) -> Node:
+    """``[batch, n // r, r // 2 + 1, 2, ..]`` of ``[batch, n // 2 + 1, 2, ..]``: the first half of each row of ``r``.
+
+    The upper ones of ``r`` neighbours are conjugates of lower ones, which the last pass does without; and the rows
+    beyond the middle are conjugates of those before it, read from their ends.
+    """
+    (batch, _, *tail), half, rows = x.shape, r // 2 + 1, n // 2 // r
+    parts: list[Node] = []
+    if rows:
+        shape = (batch, rows, r, *tail)
+        parts.append(_cut(b, b(reshape, _cut(b, x, 1, 0, rows * r), shape=shape), 2, 0, half))
+    if n // r % 2:  # a row lies across the middle
+        parts.append(b(reshape, _cut(b, x, 1, rows * r, half), shape=(batch, 1, half, *tail)))
+    if rows:
+        ends = _cut(b, b(reshape, _cut(b, x, 1, 1, rows * r), shape=shape), 2, r - half, half)
+        parts.append(_conjugate(b, b(reverse, ends, axes=(1, 2)), 3))
+    return b(concat, *parts, axis=1) if len(parts) > 1 else parts[0]
 
 
 def _whole(b: Builder, x: Node, n: int, axis: int, part_axis: int) -> Node:
