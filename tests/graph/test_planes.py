@@ -9,6 +9,7 @@ import tilewright
 from graph.showing import assert_same, graph_of, n_of
 from tilewright import ops
 from tilewright.core.expr import Sym
+from tilewright.core.graph import Builder, Graph, Pool
 from tilewright.core.passes import run_pipeline
 from tilewright.core.types import TensorType, f32
 from tilewright.graph.forms.planes import InPlanes
@@ -210,6 +211,28 @@ def test_windows_stay_as_they_came(shape, windows):
     graph = window(shape, *windows, kernel=3 if len(shape) < 5 else 2)
     after = optimised(graph)
     assert n_of(after, ops.transpose) == 0
+    assert_same(graph, after, rtol=1e-4, atol=1e-4)
+
+
+def correlation(shape, kernel):
+    """A depthwise convolution whose weights are an input, as in trackers that compare an image with a template."""
+    b = Builder(Pool())
+    x = b.pool.input("x", TensorType(f32, shape))
+    w = b.pool.input("w", TensorType(f32, (shape[1], 1, kernel, kernel)))
+    ones, zeros = (1, 1), ((0, 0),) * 2
+    y = b(ops.conv, x, w, strides=ones, pads=zeros, dilations=ones, groups=shape[1])
+    return Graph("g", b.pool, (x, w), (y,), ("y",))
+
+
+@pytest.mark.parametrize(
+    ("shape", "kernel", "stays"),
+    [((1, 256, 29, 29), 5, True), ((2, 96, 30, 34), 3, True), ((1, 256, 10, 10), 3, False), ((1, 8, 40, 40), 7, False)],
+)
+def test_weights_known_at_run_time_stay_as_they_came_too(shape, kernel, stays):
+    """The image was transposed there and back around them, which took longer than the windows."""
+    graph = correlation(shape, kernel)
+    after = optimised(graph)
+    assert (n_of(after, ops.transpose) == 0) is stays
     assert_same(graph, after, rtol=1e-4, atol=1e-4)
 
 

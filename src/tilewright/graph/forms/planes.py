@@ -74,10 +74,11 @@ class InPlanes(Pass):
     On sequences it is ``f(conv(x, w))``, for kernels of any size and dilation, with any padding, of stride 1 and one
     group, where channels leave more lanes idle than places do, or at most a vector of them is summed.
 
-    Depthwise convolutions and pools, one behind the other too, stay as they were, where rows fill vectors (of large
-    images also where they are little more than one) and strides are at most ``MOST_STRIDE``: convolutions of few taps,
-    pools without overlap, and others where the image has ``MIN_ELEMENTS`` times the square of a window's taps. They
-    alone do where a lane adds several products at once (``per_lane``): those are of neighbouring channels.
+    Depthwise convolutions (of weights known at run time, too) and pools, one behind the other too, stay as they were,
+    where rows fill vectors (of large images also where they are little more than one) and strides are at most
+    ``MOST_STRIDE``: convolutions of few taps, pools without overlap, and others where the image has ``MIN_ELEMENTS``
+    times the square of a window's taps. They alone do where a lane adds several products at once (``per_lane``): those
+    are of neighbouring channels.
 
     ``transpose(resize(x))`` becomes ``resize(transpose(x))`` where the resize makes known sizes larger and nothing
     else reads it.
@@ -161,7 +162,7 @@ def _windows(b: Rewriting, x: Node, lanes: int) -> tuple[Node, list[Node]] | Non
 
 
 def _is_window(node: Node, lanes: int) -> bool:
-    """A pool, or a depthwise convolution with constant weights, that is faster with pixels in the lanes."""
+    """A pool, or a depthwise convolution, that is faster with pixels in the lanes."""
     if node.op not in WINDOWS or node.attrs["layout"] != "NHWC" or max(node.attrs["strides"]) > MOST_STRIDE:
         return False
     x, a = node.inputs[0], node.attrs
@@ -173,10 +174,11 @@ def _is_window(node: Node, lanes: int) -> bool:
     idle = _idle(columns, lanes)
     if node.op is ops.conv:
         w = node.inputs[1]
-        is_depthwise = w.op is CONST and w.shape[:2] == (x.shape[-1], 1) and a["groups"] == x.shape[-1]
+        taps = [n for n in w.shape[2:] if isinstance(n, int)]
+        is_depthwise = w.shape[:2] == (x.shape[-1], 1) and a["groups"] == x.shape[-1] and len(taps) == w.type.rank - 2
         if not is_depthwise or a["out_dtype"] is not None or not w.dtype.is_float:
             return False
-        n_taps = prod(w.attrs["data"].array.shape[2:])
+        n_taps = prod(taps)
         is_large = columns >= lanes and elements >= LARGE and n_taps <= FEW_TAPS
         return n_taps * a["strides"][-1] <= MOST_TAPS and idle <= (MOST_IDLE_LARGE if is_large else MOST_IDLE)
     if all(k <= s for k, s in zip(a["kernel"], a["strides"], strict=True)):
