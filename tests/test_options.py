@@ -31,12 +31,12 @@ def small_model() -> bytes:
 SMALL = small_model()
 ODD: list[Any] = [
     5, -1, 1.5, float("nan"), True, None, "zz", "", "a\0b", b"x", [1], ("x",), {"a": 1}, {1: 2}, {"rows": "b"},
-    {"rows": -1}, {"rows": 1.5}, {"rows": None}, {"rows": 3}, {"x": 5}, {"x": [None]}, {"x": (3, 2)}, object(),
-    np.float32(1), np.int64(2), ..., ".", "/proc/none/x", Path("none") / "x", [], {},
+    {"rows": [1, 2]}, {"rows": -1}, {"rows": 1.5}, {"rows": None}, {"rows": 3}, {"x": 5}, {"x": [None]}, {"x": (3, 2)},
+    object(), np.float32(1), np.int64(2), ..., ".", "/proc/none/x", Path("none") / "x", [], {},
 ]  # fmt: skip
 COMPILES = [
     "target", "precision", "optimize", "accuracy", "schedule", "fix_dims", "input_shapes", "threads", "example_inputs",
-    "dynamic_shapes", "progress", "cache",
+    "dynamic_shapes", "progress", "cache", "specialize",
 ]  # fmt: skip
 EXPORTS = [*(name for name in COMPILES if name != "cache"), "name", "weights", "shared", "static"]
 CALLS = [
@@ -93,6 +93,14 @@ def test_every_option_with_every_odd_value(folder: Path) -> None:
         ({"fix_dims": {"rows": "4"}}, "no sizes by name"),
         ({"input_shapes": {"x": 4}}, "no shapes by name"),
         ({"progress": 5}, "can't be called"),
+        ({"specialize": 5}, "no sizes by name"),
+        ({"specialize": {"rows": 5}}, "no list of sizes"),
+        ({"specialize": {"rows": [4, 4]}}, "4 is there twice"),
+        ({"specialize": {"rows": [-1]}}, "-1 is no size"),
+        ({"specialize": {"rows": []}}, "no sizes in the list"),
+        ({"specialize": {"rows": range(1, 66)}}, "at most 64"),
+        ({"specialize": [{}]}, "names no size"),
+        ({"specialize": {"cols": [2]}}, r"no symbolic dimension 'cols': the model has rows \(x\[0\]\)"),
     ],
 )
 def test_what_is_said(options: dict[str, Any], part: str) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -65,18 +65,34 @@ def merge(levels: Sequence[Modules]) -> Modules:
         if region.offset not in seen:  # equal weights are stored once, so their bytes count once
             seen.add(region.offset)
             rows += [(f"{label} ({level.target.cpu})", size) for label, size in level.weight_rows]
-    arenas = [m.manifest.report["memory"]["arena_bytes"] for m in levels]
-    # a symbolic arena is a formula: which level's is largest depends on the sizes
-    arena = max(arenas) if all(isinstance(a, int) for a in arenas) else f"max({', '.join(map(str, arenas))})"
+    arena = _largest([m.manifest.report["memory"]["arena_bytes"] for m in levels])
     scratch = ScratchSpec.most(m.manifest.scratch for m in levels)  # a handle has room for whichever level it runs
     memory = {
         **base.manifest.report["memory"], "arena_bytes": arena, "weights_bytes": int(weights.nbytes),
         "scratch_bytes": scratch.fixed, "scratch_bytes_per_thread": scratch.per_thread,
     }  # fmt: skip
     report = {**base.manifest.report, "kernels": kernels, "n_kernels": len(kernels), "memory": memory}
+    if "exact_sizes" in report:
+        report["exact_sizes"] = _exact_sizes(levels)
     n_dims = max(m.manifest.n_dims for m in levels)  # the slots behind the sizes are each level's own
     manifest = replace(base.manifest, report=report, n_dims=n_dims, scratch=scratch)
     return replace(base, manifest=manifest, texts=texts, weights=weights, weight_rows=rows)
+
+
+def _largest(arenas: Sequence[int | str]) -> int | str:
+    """Bytes that are enough for each level; a symbolic arena is a formula, and sizes decide which is the largest."""
+    known = [a for a in arenas if isinstance(a, int)]
+    return max(known) if len(known) == len(arenas) else f"max({', '.join(map(str, arenas))})"
+
+
+def _exact_sizes(levels: Sequence[Modules]) -> list[dict[str, Any]]:
+    """The sizes that have code of their own, with the kernels and the memory of all levels."""
+    found = []
+    for rows in zip(*(m.manifest.report["exact_sizes"] for m in levels), strict=True):
+        calls = {f"{name}_{n}": count for n, row in enumerate(rows) for name, count in row["calls"].items()}
+        arena = _largest([row["arena_bytes"] for row in rows])
+        found.append({"sizes": rows[0]["sizes"], "calls": calls, "arena_bytes": arena})
+    return found
 
 
 def _regions(levels: Sequence[Modules]) -> tuple[list[Region], np.ndarray[tuple[int], np.dtype[np.uint8]]]:
@@ -97,7 +113,8 @@ def _regions(levels: Sequence[Modules]) -> tuple[list[Region], np.ndarray[tuple[
 
 def _renamed(text: str, n: int) -> str:
     """A level's functions under names of their own (a dot and a number is what LLVM itself makes names differ by)."""
-    return re.sub(r'@("k_[0-9a-f]+|tw_run\b|tw_plan\b|tw_sub\d+\b|tw_beside\d+(?:_at)?\b)', rf"@\g<1>_{n}", text)
+    own = r"tw_run\b|tw_plan\b|tw_(?:sub|sized)\d+\b|tw_beside\d+(?:_at)?\b"
+    return re.sub(rf'@("k_[0-9a-f]+|{own})', rf"@\g<1>_{n}", text)
 
 
 def _choice(targets: Sequence[Target], regions: Sequence[Region]) -> str:

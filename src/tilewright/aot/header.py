@@ -221,6 +221,9 @@ def _facts(of: Interface) -> list[str]:
         lines.append(f"sizes that the data decide (see result_shape): {names}")
     scratch = f", {of.scratch_bytes} of the kernels' own" if of.scratch_bytes else ""
     lines.append(f"working memory: {_comment(str(of.arena_bytes))} bytes{scratch}, and {of.scratch_at} for the handle")
+    for row in (m.report or {}).get("exact_sizes", ()):
+        sizes = ", ".join(f"{_comment(name)} = {size}" for name, size in row["sizes"].items())
+        lines.append(f"  {_comment(str(row['arena_bytes']))} bytes where {sizes}, for which there is other code")
     lines.append(f"weights: {of.weights_bytes} bytes")
     lines.append(_stack(of))
     return [line for long in lines for line in _split(long)]

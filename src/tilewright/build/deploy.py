@@ -18,6 +18,7 @@ from tilewright.aot.dispatch import level_target, merge
 from tilewright.aot.export import Exported, ExportOptions, Modules
 from tilewright.aot.export import export as write_export
 from tilewright.aot.interface import c_name
+from tilewright.build.exact import read_exact_sizes
 from tilewright.build.kernels import optimise_and_split
 from tilewright.build.manifest import manifest_of, with_complex, with_start
 from tilewright.build.options import SIZE, Clock, Level, Options, Progress, check_sizes_given, read_schedule
@@ -50,6 +51,7 @@ def export(
     optimize: Level = 2,
     accuracy: str = "default",
     schedule: str | os.PathLike[str] | None = None,
+    specialize: Mapping[str, Sequence[int]] | Sequence[Mapping[str, int]] | None = None,
     shared: bool = False,
     static: bool = False,
     progress: Progress | None = None,
@@ -67,7 +69,7 @@ def export(
     """
     if schedule is not None and "," in target:
         raise OptionError(f"a file of schedules is for one target, not {target!r}", remedy="export each level alone")
-    options = Options(target, precision, optimize, accuracy, read_schedule(schedule))
+    options = Options(target, precision, optimize, accuracy, read_schedule(schedule), read_exact_sizes(specialize))
     threads = checked_threads(threads)
     check_sizes_given(fix_dims, input_shapes)
     if name is not None and not isinstance(name, str):

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from tilewright.build.assemble import assemble, make_parts
+from tilewright.build.exact import fitting, read_exact_sizes
 from tilewright.build.kernels import STRICT, Checks, optimise_and_split
 from tilewright.build.keys import cache_key, graph_key
 from tilewright.build.manifest import with_convention
@@ -25,7 +26,7 @@ from tilewright.core.graph import Graph
 from tilewright.frontend.onnx.file import read_model
 from tilewright.frontend.onnx.given import NeedsCall
 from tilewright.frontend.source import Called, Examples, Source, import_called
-from tilewright.runtime.answers import Keyed, keyed_source, question, remember_answer
+from tilewright.runtime.answers import Keyed, asked_sizes, keyed_source, question, remember_answer
 from tilewright.runtime.artifact import Artifact
 from tilewright.runtime.cache import Cache
 from tilewright.runtime.host import misfit
@@ -46,6 +47,7 @@ def compile(
     optimize: Level = 2,
     accuracy: str = "default",
     schedule: str | os.PathLike[str] | None = None,
+    specialize: Any = None,
     cache: bool = True,
     progress: Progress | None = None,
     keyed: Keyed | None = None,
@@ -55,7 +57,7 @@ def compile(
 
     With ``verify`` the model is compiled anew, and checked after every pass.
     """
-    options = Options(target, precision, optimize, accuracy, read_schedule(schedule))
+    options = Options(target, precision, optimize, accuracy, read_schedule(schedule), read_exact_sizes(specialize))
     threads = checked_threads(threads)
     check_sizes_given(fix_dims, input_shapes)
     clock = Clock(progress)
@@ -81,7 +83,7 @@ def compile(
                 with clock.stage("store"):
                     store.put_artifact_soon(cache_key(key, options), artifact)
     if store and keyed.key and not options.schedule:
-        asked = question(keyed.key, target, precision, optimize, accuracy)
+        asked = question(keyed.key, target, precision, optimize, accuracy, *asked_sizes(specialize))
         remember_answer(store, asked, cache_key(keyed.key, options))
     made = _ready(with_convention(artifact, called), threads, clock, from_cache=found is not None)
     made.exporter = partial(
@@ -109,7 +111,8 @@ def _per_call(
     """A model that compiles when a call says what its structure depends on."""
 
     def compile_one(graph: Graph) -> CompiledModel:
-        return compile_graph(graph, threads=threads, **asdict(options))
+        fitted = {**asdict(options), "specialize": fitting(graph, options.specialize)}
+        return compile_graph(graph, threads=threads, **fitted)
 
     n_threads = threads or default_threads()
     return SpecializedModel(read_model(source), needs, compile_one, input_shapes, fix_dims, n_threads)

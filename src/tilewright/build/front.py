@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from tilewright.runtime.answers import Keyed, find_answer, keyed_source, question
+from tilewright.runtime.answers import Keyed, asked_sizes, find_answer, keyed_source, question
 from tilewright.runtime.artifact import Artifact
 from tilewright.runtime.cache import Cache
 from tilewright.runtime.host import misfit
@@ -33,6 +33,7 @@ def compile(
     optimize: int | str = 2,
     accuracy: str = "default",
     schedule: str | os.PathLike[str] | None = None,
+    specialize: Mapping[str, Sequence[int]] | Sequence[Mapping[str, int]] | None = None,
     cache: bool = True,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> CompiledModel:
@@ -47,19 +48,23 @@ def compile(
     sum in f32; all else stays in f32. ``optimize="size"`` gives little code and small weights, at the cost of speed.
     ``accuracy="exact"`` keeps every convolution a plain sum; the default takes Winograd's form where that pays and its
     error stays within 1e-4 of the largest output. ``schedule`` is a file of schedules (``docs/schedules.md``) for some
-    or all kernels. ``progress`` is told a stage's name, steps done and steps in all, 0 where their number
-    is not known.
+    or all kernels. ``specialize`` gives sizes that get code of their own beside the code for all sizes, in the same
+    model: ``{"batch": [1, 8]}``, of several names every combination; or a list of combinations, ``[{"batch": 1,
+    "length": 128}]``. A name is a symbolic dimension's, or ``"INPUT[AXIS]"``. ``progress`` is told a stage's name,
+    steps done and steps in all, 0 where their number is not known.
 
     Raises ``CompileError`` listing every problem of the model, ``OptionError`` for an option.
     """
     asked: dict[str, Any] = {"example_inputs": example_inputs, "dynamic_shapes": dynamic_shapes}
     options: dict[str, Any] = {
         "target": target, "precision": precision, "optimize": optimize, "accuracy": accuracy, "schedule": schedule,
+        "specialize": specialize,
     }  # fmt: skip
     sizes: dict[str, Any] = {"input_shapes": input_shapes, "fix_dims": fix_dims, "threads": threads}
     keyed = Keyed(source)
     if cache and schedule is None and example_inputs is None and dynamic_shapes is None:
-        keyed, found = _known(keyed, input_shapes, fix_dims, threads, (target, precision, optimize, accuracy))
+        choices = (target, precision, optimize, accuracy, *asked_sizes(specialize))
+        keyed, found = _known(keyed, input_shapes, fix_dims, threads, choices)
         if found is not None:
             found.exporter = partial(_export, source, **asked, **sizes, **options)
             return found

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
 
+from tilewright.build.exact import Sizes, exact_graphs
 from tilewright.build.options import Clock, Options, graph_passes
 from tilewright.choose.default import OnBroken, forgive, refuse, schedule_by, schedule_with_steps
 from tilewright.choose.shares import times_of
@@ -27,8 +28,9 @@ from tilewright.graph.limits import check_sizes
 from tilewright.partition.computation import GroupComputation, computation_text
 from tilewright.partition.grouped import Grouped, GroupedGraph, group_graph, optimise_inner
 from tilewright.partition.plan import ProgramPlanner
-from tilewright.partition.program import KernelCall, Program, dimension_slots, walk_steps
+from tilewright.partition.program import KernelCall, Program, SizedProgram, dimension_slots, walk_steps
 from tilewright.partition.scheduled import LAY_OUT, KernelSpec, Packing, ScheduledGraph, ScheduledGroup
+from tilewright.partition.weights import Weights
 from tilewright.partition.work import KernelWork, points_of, products_of, work_of
 from tilewright.runtime.artifact import ObjectImage
 from tilewright.runtime.env import read_environment
@@ -69,7 +71,14 @@ class KernelBuilder:
     kernel: two cores share a compile without worker processes.
     """
 
-    def __init__(self, target: Target, clock: Clock, schedules: str = "", checks: Checks = LENIENT) -> None:
+    def __init__(
+        self,
+        target: Target,
+        clock: Clock,
+        schedules: str = "",
+        checks: Checks = LENIENT,
+        weights: Weights | None = None,
+    ) -> None:
         self.target = target
         self.checks = checks
         self.book = ScheduleBook.parse(schedules)
@@ -85,24 +94,25 @@ class KernelBuilder:
         self.work: dict[str, KernelWork | None] = {}
         self.products: dict[str, tuple[str, ...]] = {}
         self.beside: set[str] = set()
+        self.weights = weights or Weights()
         self.process = os.getpid()
 
     def plan(self, graph: Graph, passes: Sequence[Pass], options: Options) -> tuple[Program, ProgramPlanner]:
         """The program of an optimised graph; graphs within its control flow go through ``passes`` first.
 
-        Raises everything that is wrong with the file of schedules.
+        Programs of one builder share kernels and weights. Mistakes in the file of schedules wait for ``check_book``.
         """
         optimise = partial(run_pipeline, passes=passes, check=self.checks.verify)
         fuse = options.optimize != 0
         grouped = group_graph(graph, optimise_inner(graph, optimise), self.target, fuse=fuse)
-        planner = ProgramPlanner(self.target if fuse and self.target.has_threads else replace(self.target, n_cores=1))
+        shared = self.target if fuse and self.target.has_threads else replace(self.target, n_cores=1)
+        planner = ProgramPlanner(shared, self.weights)
         program = planner.program(self.schedule_groups(grouped), graph.name)
         for made, _ in planner.plans:
             for b in made.beside:
                 self.beside.update(
                     s.kernel for s in made.steps[b.first :][: len(b.members)] if isinstance(s, KernelCall)
                 )
-        self._check_book()
         return program, planner
 
     def schedule_groups(self, of: GroupedGraph) -> ScheduledGraph:
@@ -164,7 +174,7 @@ class KernelBuilder:
         self.schedules[name] = found.schedule
         return found.kernel
 
-    def _check_book(self) -> None:
+    def check_book(self) -> None:
         """Raise everything that is wrong with the book, kernels that the model lacks included."""
         names = list(self.kernels)
         strange = [unknown_kernel(n, k, names) for k, n in self.book.heads.items() if k not in self.kernels]
@@ -245,18 +255,27 @@ def _packing(packed: Packed) -> Packing:
 
 @dataclass
 class SplitGraph:
-    """A graph as a program of kernels: everything that is decided before LLVM."""
+    """A graph as a program of kernels: everything that is decided before LLVM.
+
+    ``exact`` are programs of the same kernels and weights for certain sizes, of which a call takes the first that fits.
+    """
 
     graph: Graph
     program: Program
     kernels: KernelBuilder
     planner: ProgramPlanner
     slots: dict[str, int]
+    exact: tuple[SizedProgram, ...] = ()
+
+    @property
+    def programs(self) -> tuple[Program, ...]:
+        """The general program, then those for certain sizes."""
+        return (self.program, *(e.program for e in self.exact))
 
     @property
     def routines(self) -> tuple[str, ...]:
-        """The routines of libraries that the program would call."""
-        calls = (s for s in walk_steps(self.program) if isinstance(s, KernelCall))
+        """The routines of libraries that the programs would call."""
+        calls = (s for p in self.programs for s in walk_steps(p) if isinstance(s, KernelCall))
         return tuple(sorted({c.routine.symbol for c in calls if c.routine is not None}))
 
     def entry(
@@ -271,7 +290,7 @@ class SplitGraph:
         points = {name: points_of(group) for name, group in made.groups.items()} if is_stoppable else None
         return emit_program(
             self.program, self.slots, shapes, made.target, made.parameter_counts(), made.most_scratch(), cycles,
-            routines, points,
+            routines, points, self.exact,
         )  # fmt: skip
 
 
@@ -281,19 +300,37 @@ def optimise_and_split(
     """Optimise, split into kernels and schedule them; the graph that comes in is verified whatever the ``checks``."""
     checks = checks or default_checks()
     passes = graph_passes(options, target)
+
+    def optimised(of: Graph) -> Graph:
+        check_sizes(of)
+        done = run_pipeline(of, passes, check=checks.verify)
+        check_sizes(done)
+        return done
+
     with clock.stage("graph"):
         verify_graph(graph)
-        check_sizes(graph)
-        graph = run_pipeline(graph, passes, check=checks.verify)
-        check_sizes(graph)
-    return split_graph(graph, passes, options, target, clock, checks)
+        exact = [(sizes, optimised(g)) for sizes, g in exact_graphs(graph, options.specialize)]
+        graph = optimised(graph)
+    return split_graph(graph, passes, options, target, clock, checks, exact)
 
 
 def split_graph(
-    graph: Graph, passes: Sequence[Pass], options: Options, target: Target, clock: Clock, checks: Checks
+    graph: Graph,
+    passes: Sequence[Pass],
+    options: Options,
+    target: Target,
+    clock: Clock,
+    checks: Checks,
+    exact: Sequence[tuple[Sizes, Graph]] = (),
 ) -> SplitGraph:
-    """Split a graph that is optimised already; sub-graphs of its control flow still go through ``passes``."""
-    kernels = KernelBuilder(target, clock, options.schedule, checks)
+    """Split a graph that is optimised already; sub-graphs of its control flow still go through ``passes``.
+
+    ``exact`` is the same graph for certain sizes, optimised for them: it gets programs beside the general one.
+    """
+    kernels = KernelBuilder(target, clock, options.schedule, checks, Weights(by_content=bool(exact)))
     with clock.stage("partition"):
         program, planner = kernels.plan(graph, passes, options)
-    return SplitGraph(graph, program, kernels, planner, dimension_slots(graph, program))
+        sized = tuple(SizedProgram(sizes, kernels.plan(g, passes, options)[0]) for sizes, g in exact)
+        kernels.check_book()
+    pairs = [(graph, program), *((g, s.program) for (_, g), s in zip(exact, sized, strict=True))]
+    return SplitGraph(graph, program, kernels, planner, dimension_slots(pairs), sized)

@@ -15,6 +15,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from tilewright.build.exact import Sizes, read_exact_sizes
 from tilewright.core.diag import OptionError
 from tilewright.core.passes import Pass
 from tilewright.graph.pipeline import passes_for
@@ -38,6 +39,7 @@ class Options:
     ``precision`` "bf16" lets products and convolutions of f32 read bf16 (``graph.precision``).
     ``accuracy`` "default" allows forms whose error stays within 1e-4 of the largest output, "exact" none of them.
     ``schedule`` is the text of a file of schedules (``tile.schedule.book``); kernels that it leaves out get the rules'.
+    ``specialize`` has combinations of sizes that get code of their own beside the general code (``build.exact``).
     """
 
     target: str = "native"
@@ -45,6 +47,7 @@ class Options:
     optimize: Level = 2
     accuracy: str = "default"
     schedule: str = ""
+    specialize: tuple[Sizes, ...] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.target, str):
@@ -55,6 +58,7 @@ class Options:
             raise OptionError(f"precision {self.precision!r} is not offered", remedy=f"use one of {list(PRECISIONS)}")
         if type(self.optimize) not in (int, str) or self.optimize not in LEVELS:
             raise OptionError(f"optimize={self.optimize!r} is not a level", remedy='use 0, 1, 2 or "size"')
+        object.__setattr__(self, "specialize", read_exact_sizes(self.specialize))
 
     @property
     def machine(self) -> Target:
@@ -67,6 +71,8 @@ class Options:
         fields = asdict(self)
         if text := fields.pop("schedule"):
             fields["schedule"] = sha256(text.encode()).hexdigest()[:16]
+        if not fields["specialize"]:
+            del fields["specialize"]
         return fields
 
 

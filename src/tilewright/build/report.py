@@ -5,20 +5,31 @@ In: a graph in kernels. Out: a dict of JSON values. Not its business: showing it
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from tilewright.build.kernels import KernelBuilder
 from tilewright.build.options import Options
-from tilewright.core.expr import to_text
+from tilewright.core.expr import Dim, to_text
 from tilewright.core.graph import Graph
-from tilewright.partition.program import KernelCall, Program, Repeat, walk_steps
+from tilewright.partition.program import KernelCall, Program, Repeat, SizedProgram, walk_steps
 
 
 def make_report(
-    graph: Graph, program: Program, kernels: KernelBuilder, options: Options, weights_bytes: int
+    graph: Graph,
+    program: Program,
+    kernels: KernelBuilder,
+    options: Options,
+    weights_bytes: int,
+    exact: Sequence[SizedProgram] = (),
 ) -> dict[str, Any]:
-    """What a person may want to know of the compile, as JSON values."""
+    """What a person may want to know of the compile, as JSON values.
+
+    A kernel's row has the calls of the general program; where there are others, for ``exact`` sizes, ``exact_sizes``
+    has how often each of them calls which kernel.
+    """
     calls = [s for s in walk_steps(program) if isinstance(s, KernelCall)]
     loops = [s.body for s in walk_steps(program) if isinstance(s, Repeat)]
     repeated = {s.kernel for body in loops for s in walk_steps(body) if isinstance(s, KernelCall)}
@@ -36,8 +47,15 @@ def make_report(
             "notes": list(kernel.notes),
             "work": None if work is None else asdict(work),
         })  # fmt: skip
-    arena = program.arena_bytes
     scratch = kernels.most_scratch()
+    sized = [
+        {
+            "sizes": dict(s.sizes),
+            "calls": dict(Counter(c.kernel for c in walk_steps(s.program) if isinstance(c, KernelCall))),
+            "arena_bytes": _size(s.program.arena_bytes),
+        }
+        for s in exact
+    ]
     return {
         "model": graph.name,
         "options": options.shown(),
@@ -47,10 +65,15 @@ def make_report(
         "n_kernels": len(rows),
         "kernels": rows,
         "memory": {
-            "arena_bytes": arena if isinstance(arena, int) else to_text(arena),
+            "arena_bytes": _size(program.arena_bytes),
             "lower_bound_bytes": program.lower_bound,
             "scratch_bytes": scratch.fixed,
             "scratch_bytes_per_thread": scratch.per_thread,
             "weights_bytes": weights_bytes,
         },
+        **({"exact_sizes": sized} if sized else {}),
     }
+
+
+def _size(d: Dim) -> int | str:
+    return d if isinstance(d, int) else to_text(d)

@@ -71,8 +71,9 @@ def kernel_texts(graph: Graph, options: Options, stage: str, only: str) -> Itera
     target = options.machine
     made = KernelBuilder(target, Clock(), options.schedule, default_checks())
     program, _ = made.plan(graph, graph_passes(options, target), options)
+    made.check_book()
     if stage == "entry":
-        slots, shapes = dimension_slots(graph, program), [n.shape for _, n in graph.results()]
+        slots, shapes = dimension_slots([(graph, program)]), [n.shape for _, n in graph.results()]
         made.texts()
         yield emit_program(program, slots, shapes, target, made.parameter_counts(), made.most_scratch())
         return

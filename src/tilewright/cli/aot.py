@@ -13,7 +13,17 @@ import typer
 
 from tilewright.build import texts
 from tilewright.cli import inputs, show
-from tilewright.cli.compile_run import Accuracy, Fix, Json, Optimize, PrecisionOption, ScheduleFile, Source, Target
+from tilewright.cli.compile_run import (
+    Accuracy,
+    Fix,
+    Json,
+    Optimize,
+    PrecisionOption,
+    ScheduleFile,
+    Source,
+    Specialize,
+    Target,
+)
 from tilewright.core.diag import OptionError
 from tilewright.runtime.errors import InputError
 from tilewright.runtime.signature import sign_file
@@ -48,6 +58,7 @@ def aot_command(
     accuracy: Accuracy = "default",
     schedule: ScheduleFile = None,
     fix: Fix = [],  # noqa: B006
+    specialize: Specialize = [],  # noqa: B006
     shared: Shared = False,
     static: Static = False,
     byte_table: ByteTable = False,
@@ -76,6 +87,7 @@ def aot_command(
         accuracy=accuracy,
         schedule=schedule,
         fix_dims=inputs.parse_sizes(fix, "--fix"),
+        specialize=inputs.parse_specialize(specialize),
         shared=shared,
         static=static,
     )

@@ -19,7 +19,7 @@ from tilewright.core.diag import OptionError
 from tilewright.core.types import Array
 from tilewright.runtime.errors import InputError
 from tilewright.runtime.files import replacing
-from tilewright.runtime.python.model import CompiledModel, load
+from tilewright.runtime.python.model import CompiledModel, LoadedModel, load
 
 _KINDS = "A model: ONNX (.onnx), an exported PyTorch program (.pt2), a graph's text (.txt)"
 Model = Annotated[Path, typer.Argument(help=f"{_KINDS} or compiled (.tw).", show_default=False)]
@@ -54,6 +54,18 @@ ScheduleFile = Annotated[
     Path | None,
     typer.Option("--schedule", metavar="FILE", help="Schedules of kernels, as `ir --stage schedule` prints them."),
 ]
+Specialize = Annotated[
+    list[str],
+    typer.Option(
+        "--specialize", metavar="NAME=NUMBER,...",
+        help="Sizes that get code of their own beside the code for all: batch=1,8, or @FILE of `run --profile-sizes`. "
+        "Of several names every combination.",
+    ),
+]  # fmt: skip
+ProfileSizes = Annotated[
+    Path | None,
+    typer.Option("--profile-sizes", metavar="FILE", help="Add this run's sizes to a file for --specialize @FILE."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 Verify = Annotated[bool, typer.Option("--verify", help="Compile anew, and check the model after every pass.")]
 NoCache = Annotated[bool, typer.Option("--no-cache", help="Neither read nor write the disk cache.")]
@@ -77,6 +89,7 @@ def obtain(
     schedule: Path | None = None,
     cache: bool = True,
     fix: dict[str, int] | None = None,
+    specialize: Any = None,
     quiet: bool = False,
     verify: bool = False,
 ) -> CompiledModel:
@@ -87,6 +100,8 @@ def obtain(
             raise OptionError(f"{path} is compiled already: its schedules are fixed", remedy="give its source model")
         if fix:
             raise OptionError(f"{path} is compiled already: its sizes are fixed", remedy="give its source model")
+        if specialize:
+            raise OptionError(f"{path} is compiled already: its code is made", remedy="give its source model")
         return load(path, threads=threads)
     source = texts.read_graph(path) if path.suffix == ".txt" else path
     err = show.console(stderr=True)
@@ -105,6 +120,7 @@ def obtain(
             precision=precision,
             accuracy=accuracy,
             schedule=schedule,
+            specialize=specialize,
             cache=cache,
             fix_dims=fix,
             progress=tell,
@@ -124,6 +140,7 @@ def compile_command(
     accuracy: Accuracy = "default",
     schedule: ScheduleFile = None,
     fix: Fix = [],  # noqa: B006
+    specialize: Specialize = [],  # noqa: B006
     no_cache: NoCache = False,
     verify: Verify = False,
     json: Json = False,
@@ -143,6 +160,7 @@ def compile_command(
         schedule=schedule,
         cache=not no_cache,
         fix=fixed,
+        specialize=inputs.parse_specialize(specialize),
         quiet=json,
         verify=verify,
     )
@@ -161,6 +179,7 @@ def run_command(
     seed: Seed = 0,
     threads: Threads = None,
     precision: PrecisionOption = "fp32",
+    profile_sizes: ProfileSizes = None,
     json: Json = False,
 ) -> None:
     """Run a model on arrays from files or on random ones."""
@@ -169,7 +188,7 @@ def run_command(
     sizes = inputs.parse_sizes(size, "--size")
     made = obtain(model, threads=threads, precision=precision, quiet=json)
     arrays = inputs.gather(input, made.inputs, made.symbols, sizes, seed)
-    results = made.run(arrays)
+    results = _counted(made, arrays, profile_sizes)
     if output is not None:
         with replacing(output if output.suffix == ".npz" else Path(f"{output}.npz")) as file:
             np.savez(file, **results)
@@ -178,6 +197,16 @@ def run_command(
         show.emit_json(rows)
     else:
         show.table("outputs", ("name", "dtype", "shape", "min", "mean", "max"), [list(r.values()) for r in rows])
+
+
+def _counted(model: CompiledModel, arrays: dict[str, Array], path: Path | None) -> dict[str, Any]:
+    """The outputs; the sizes of the call are added to a file where there is to be one."""
+    if path is None or not isinstance(model, LoadedModel):
+        return model.run(arrays)
+    with model.profile_sizes() as seen:
+        results = model.run(arrays)
+    seen.write(path)
+    return results
 
 
 def _range(x: Array) -> dict[str, float | int | None]:

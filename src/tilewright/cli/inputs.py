@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -18,6 +19,7 @@ from tilewright.core.expr import Sym, evaluate, parse
 from tilewright.core.types import Array
 from tilewright.runtime.errors import InputError
 from tilewright.runtime.manifest import COMPLEX_OF, SymbolSpec, TensorSpec
+from tilewright.runtime.python.seen_sizes import read_sizes
 
 DEFAULT_SIZE = 8
 """A symbolic dimension's size when nobody gives one (within its bounds)."""
@@ -40,6 +42,21 @@ def parse_sizes(texts: Sequence[str], option: str) -> dict[str, int]:
             raise typer.BadParameter(f"{text!r} is not NAME=NUMBER", param_hint=repr(option))
         sizes[name] = int(value)
     return sizes
+
+
+def parse_specialize(texts: Sequence[str]) -> dict[str, list[int]] | list[dict[str, int]] | None:
+    """``["batch=1,8"]`` -> ``{"batch": [1, 8]}``; ``["@FILE"]`` -> the list in a file of sizes."""
+    if len(texts) == 1 and texts[0].startswith("@"):
+        return read_sizes(Path(texts[0][1:]))
+    found: dict[str, list[int]] = {}
+    for text in texts:
+        name, _, values = text.partition("=")
+        numbers = values.split(",")
+        if not (name and all(n.isascii() and n.isdigit() for n in numbers)):
+            remedy = "NAME=NUMBER,NUMBER,... (or one @FILE alone)"
+            raise typer.BadParameter(f"{text!r} is not {remedy}", param_hint="'--specialize'")
+        found.setdefault(name, []).extend(map(int, numbers))
+    return found or None
 
 
 def load_inputs(files: Sequence[str], specs: Sequence[TensorSpec]) -> dict[str, Array]:

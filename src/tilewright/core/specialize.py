@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from tilewright.core.diag import OptionError
 from tilewright.core.expr import Dim, Expr, Sym, substitute, symbols
-from tilewright.core.graph import Graph, Node
+from tilewright.core.graph import Attrs, Graph, Node
 from tilewright.core.relations import rule_of
 
 
@@ -39,11 +39,18 @@ def chosen(symbols: Iterable[Sym], sizes: Mapping[str, int]) -> dict[Sym, Dim]:
 
 
 def substitute_symbols(graph: Graph, values: Mapping[Sym, Dim]) -> Graph:
-    """The graph over other dimensions, types inferred anew."""
+    """The graph over other dimensions, types inferred anew; itself where it has none of them.
+
+    So are the graphs within its control flow, but for symbols that are a size of an input there: those are names that a
+    graph has for its operands' sizes, whatever they are outside.
+    """
     new: dict[Node, Node] = {}
     for n in (*graph.inputs, *graph.nodes()):
         if n not in new:
-            new[n] = graph.pool.add(n.op, [new[i] for i in n.inputs], n.attrs.substituted(values), n.loc)
+            attrs = _attrs_over(n.attrs.substituted(values), values)
+            new[n] = graph.pool.add(n.op, [new[i] for i in n.inputs], attrs, n.loc)
+    if all(new[n] is n for n in (*graph.inputs, *graph.outputs)):
+        return graph
     constraints = tuple(e for c in graph.constraints if isinstance(e := substitute(c, values), Expr))
     return Graph(
         graph.name,
@@ -54,3 +61,14 @@ def substitute_symbols(graph: Graph, values: Mapping[Sym, Dim]) -> Graph:
         constraints,
         graph.checks,
     )
+
+
+def _attrs_over(attrs: Attrs, values: Mapping[Sym, Dim]) -> Attrs:
+    """Attributes whose graphs are over other dimensions."""
+    inner = {k: _inner_over(v, values) for k, v in attrs.items() if isinstance(v, Graph)}
+    return Attrs({**attrs, **inner}) if inner else attrs
+
+
+def _inner_over(graph: Graph, values: Mapping[Sym, Dim]) -> Graph:
+    own = {d for n in graph.inputs for d in n.shape}
+    return substitute_symbols(graph, {s: d for s, d in values.items() if s not in own})

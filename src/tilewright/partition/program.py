@@ -10,7 +10,7 @@ Sub-graphs of control flow are programs of their own, called with pointers into 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -171,6 +171,14 @@ class Program:
     beside: tuple[Beside, ...] = ()
 
 
+@dataclass(frozen=True)
+class SizedProgram:
+    """A program for the calls in which each symbol of ``sizes`` has its value; it knows the others as they come."""
+
+    sizes: tuple[tuple[str, int], ...]
+    program: Program
+
+
 def walk_steps(program: Program) -> Iterator[Any]:
     """Every step, those of sub-programs included."""
     for step in program.steps:
@@ -183,17 +191,22 @@ def walk_steps(program: Program) -> Iterator[Any]:
                 yield from walk_steps(step.body)
 
 
-def dimension_slots(graph: Graph, program: Program) -> dict[str, int]:
-    """Places in the table of dimensions: symbols of the inputs first, then those that the data decide."""
-    names = dict.fromkeys(s.name for s in graph.symbols())
-    for n in graph.outputs:  # the loader reads these back, right behind the inputs'
+def dimension_slots(programs: Sequence[tuple[Graph, Program]]) -> dict[str, int]:
+    """Places in the table of dimensions: symbols of the inputs first, then those that the data decide.
+
+    The first graph is the one that callers know.
+    """
+    first, _ = programs[0]
+    names = dict.fromkeys(s.name for s in first.symbols())
+    for n in first.outputs:  # the loader reads these back, right behind the inputs'
         names.update(dict.fromkeys(sorted(s.name for d in n.shape for s in symbols(d))))
-    for n in graph.nodes():
-        for t in n.types:
-            names.update(dict.fromkeys(s.name for d in t.shape for s in sorted(symbols(d), key=symbol_order)))
-    for step in walk_steps(program):
-        if isinstance(step, KernelCall):
-            names.update(dict.fromkeys(s.name for s in step.sizes))
-        if isinstance(step, LetDim | SetDim):
-            names.setdefault(step.symbol.name)
+    for graph, program in programs:
+        for n in graph.nodes():
+            for t in n.types:
+                names.update(dict.fromkeys(s.name for d in t.shape for s in sorted(symbols(d), key=symbol_order)))
+        for step in walk_steps(program):
+            if isinstance(step, KernelCall):
+                names.update(dict.fromkeys(s.name for s in step.sizes))
+            if isinstance(step, LetDim | SetDim):
+                names.setdefault(step.symbol.name)
     return {name: k for k, name in enumerate(names)}

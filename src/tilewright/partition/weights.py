@@ -15,18 +15,26 @@ from tilewright.core.graph import Data
 from tilewright.core.types import Array
 from tilewright.partition.memory import ALIGNMENT
 
+N_COMPARED = 64
+"""Elements of a constant by which it is looked for among others of its shape."""
 Fill = Callable[[Array, Array], None]
 """``fill(out, array)``: write an array in the layout of a kernel into its place, ``uint8`` and all zeros."""
 
 
 @dataclass
 class Weights:
-    """Collects constants; an equal constant in an equal layout is stored once."""
+    """Collects constants; an equal constant in an equal layout is stored once.
 
+    Large constants are equal when they are one object. With ``by_content`` they also are when their bytes are: several
+    programs of one model each fold the same constants, and get arrays of their own.
+    """
+
+    by_content: bool = False
     n_bytes: int = 0
     _offsets: dict[tuple[object, str], int] = field(default_factory=dict)
     _fills: list[tuple[int, int, Data, Fill]] = field(default_factory=list)
     _labels: list[str] = field(default_factory=list)
+    _alike: dict[tuple[object, ...], list[Data]] = field(default_factory=dict)
 
     def add(
         self, data: Data, layout: str = "", n_bytes: int | None = None, fill: Fill | None = None, *, label: str = ""
@@ -35,6 +43,7 @@ class Weights:
 
         ``label`` is for reports: where the constant comes from.
         """
+        data = self._known(data) if self.by_content else data
         key = (data, layout)
         if key not in self._offsets:
             self._offsets[key] = self.n_bytes
@@ -43,6 +52,18 @@ class Weights:
             self._labels.append(label)
             self.n_bytes += -(-size // ALIGNMENT) * ALIGNMENT
         return self._offsets[key]
+
+    def _known(self, data: Data) -> Data:
+        """The first constant with the bytes of this one; a few of them tell nearly all others apart."""
+        array = data.array
+        flat = array.reshape(-1)
+        few = flat[:: max(flat.size // N_COMPARED, 1)].tobytes()
+        alike = self._alike.setdefault((array.dtype, array.shape, few), [])
+        for other in alike:
+            if other.array is array or np.array_equal(_bytes(other.array), _bytes(array)):
+                return other
+        alike.append(data)
+        return data
 
     def rows(self) -> list[tuple[str, int]]:
         """Each constant's label and bytes, in the order in which they lie."""
@@ -57,6 +78,11 @@ class Weights:
             if size:
                 fill(blob[offset : offset + size], data.array)
         return blob
+
+
+def _bytes(array: Array) -> Array:
+    """The bytes as numbers: NaNs are equal to themselves, and zeros of two signs are not."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 def _as_it_is(out: Array, array: Array) -> None:

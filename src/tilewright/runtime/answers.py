@@ -80,6 +80,11 @@ def question(key: str, *options: object) -> str:
     return "\n".join([compiler_text(), key, repr(options), machine_text()])
 
 
+def asked_sizes(specialize: object) -> tuple[object, ...]:
+    """The part of a question that says which sizes get code of their own; nothing where none do."""
+    return () if specialize is None else (repr(specialize),)
+
+
 def find_answer(store: Cache, asked: str) -> Artifact | None:
     """The compiled model that was stored for a question, checked."""
     key = store.get(_KIND, asked)

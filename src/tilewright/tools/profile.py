@@ -21,7 +21,9 @@ from tilewright.build.options import Clock, Options
 from tilewright.codegen.cpu.peak import PeakMeter
 from tilewright.core.graph import Graph
 from tilewright.core.types import Array
+from tilewright.runtime.manifest import Manifest
 from tilewright.runtime.python.model import LoadedModel
+from tilewright.runtime.shapes import Shape, ShapeBinder
 from tilewright.runtime.threads import default_threads
 from tilewright.target.target import Target
 
@@ -89,9 +91,21 @@ def profile(
         (peak.read_gb_per_s if is_cold else cached * n_threads) * 1e9,
         cached * 1e9 * n_threads,
     )
-    kernels = [_kernel_time(row, n / rate, rates) for row, n in zip(rows, ticks, strict=True)]
+    calls = _calls(artifact.manifest, [a.shape for a in inputs])
+    timed = zip([{**row, "calls": calls.get(row["name"], 0)} for row in rows], ticks, strict=True)
+    kernels = [_kernel_time(row, n / rate, rates) for row, n in timed if row["calls"]]
     kernels.sort(key=lambda k: -k.seconds)
     return Profile(tuple(kernels), statistics.median(times), peak.fma_gflops, peak.read_gb_per_s, cached)
+
+
+def _calls(manifest: Manifest, shapes: Sequence[Shape]) -> dict[str, int]:
+    """How often the program that takes inputs of these shapes calls each kernel."""
+    values, _ = ShapeBinder(manifest.inputs, manifest.symbols, manifest.constraints).bind(shapes)
+    for row in manifest.report.get("exact_sizes", ()):
+        if row["sizes"].items() <= values.items():
+            found: dict[str, int] = row["calls"]
+            return found
+    return {row["name"]: row["calls"] for row in manifest.report["kernels"]}
 
 
 @dataclass(frozen=True)

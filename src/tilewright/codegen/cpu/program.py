@@ -1,7 +1,7 @@
 """The entry function: LLVM text that runs a program's steps in order.
 
 In: a ``partition.program.Program`` and the slots of the dimension table. Out: a module with ``tw_run``, ``tw_plan`` and
-a function per sub-program, to be linked with the kernels' objects.
+a function per sub-program and per program for certain sizes, to be linked with the kernels' objects.
 Not its business: calls side by side (``codegen.cpu.beside``), kernels (``codegen.cpu.llvm``), how the functions are
 called (``runtime``).
 
@@ -34,6 +34,7 @@ from tilewright.partition.program import (
     Require,
     RoutineCall,
     SetDim,
+    SizedProgram,
     Step,
 )
 from tilewright.runtime.manifest import ScratchSpec
@@ -46,6 +47,7 @@ TURN_POINTS = 1_000
 """What a loop's turn counts beside its kernels: a poll every ten thousand turns."""
 
 _RUN = "define i32 @tw_run(ptr %args, ptr %dims, ptr %weights, ptr %memory, i32 %threads)"
+_SIZED = "define internal i32 @tw_sized{}(ptr %args, ptr %dims, ptr %weights, ptr %memory, i32 %threads)"
 _SUB = "define internal i32 @{}(ptr %args, ptr %dims, ptr %weights, ptr %arena, i32 %threads, ptr %scratch)"
 
 
@@ -59,16 +61,22 @@ def emit_program(
     cycles: Mapping[str, int] | None = None,
     routines: Collection[str] = (),
     points: Mapping[str, Dim] | None = None,
+    exact: Sequence[SizedProgram] = (),
 ) -> str:
     """The module's text; ``slots`` gives each symbol's place in ``dims``, ``kernels`` each kernel's parameter count,
     ``scratch`` what is enough for each of them, ``routines`` which routines of libraries whoever links it offers.
 
     With ``cycles``, the time of a kernel's calls, in ticks of the CPU's counter, is added to its place in ``dims``;
     then every call is made by itself. With ``points``, those of each kernel's call, the program can be stopped.
+    ``exact`` are programs that take the place of ``program`` in calls of their sizes, the first that fits.
     """
     module = Module(slots, cycles or {}, scratch, frozenset(routines), points)
-    module.function(program, _RUN, scratch)
-    module.plan(program, output_shapes)
+    for at, sized in enumerate(exact):
+        module.function(sized.program, _SIZED.format(at), scratch)
+    module.function(program, _SIZED.format(len(exact)) if exact else _RUN, scratch)
+    if exact:
+        module.choice(exact)
+    module.plan(program, output_shapes, exact)
     head = [f'target triple = "{target.triple}"', "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)"]
     head.append("declare i64 @llvm.readcyclecounter()")
     if module.n_beside:
@@ -137,20 +145,40 @@ class Module:
         body = "\n".join(["entry:", *fn.entry, *split, *fn.lines, "  ret i32 0", "}"])
         self.functions.append(f"{head} nounwind {{\n{body}")
 
+    def choice(self, exact: Sequence[SizedProgram]) -> None:
+        """``tw_run`` of several programs: the first whose sizes a call has, else the last, which is for all."""
+        fn = Function(self)
+        for k, sized in enumerate(exact):
+            fn.write(f"br i1 {fn.is_exact(sized.sizes)}, label %is{k}, label %not{k}")
+            fn.label(f"is{k}")
+            fn.leave_to(k)
+            fn.label(f"not{k}")
+        fn.leave_to(len(exact))
+        body = "\n".join(["entry:", *fn.lines, "}"])
+        self.functions.append(f"{_RUN} nounwind {{\n{body}")
+
     def sub(self, program: Program) -> str:
         if id(program) not in self.names:
             name = self.names[id(program)] = f"tw_sub{len(self.names)}"
             self.function(program, _SUB.format(name))
         return self.names[id(program)]
 
-    def plan(self, program: Program, output_shapes: Sequence[Sequence[Dim]]) -> None:
+    def plan(
+        self, program: Program, output_shapes: Sequence[Sequence[Dim]], exact: Sequence[SizedProgram] = ()
+    ) -> None:
         fn = CheckedFunction(self)
         values = [program.arena_bytes, *(d for shape in output_shapes for d in shape)]
         for k, d in enumerate(values):
             fn.write(f"%w{k} = getelementptr i64, ptr %out, i64 {k}")
             fn.write(f"store i64 {fn.dim(d)}, ptr %w{k}")
+        arena = fn.dim(values[0])
+        for sized in reversed(exact):  # the first that fits is chosen last
+            own = fn.dim(sized.program.arena_bytes)
+            arena = fn.let(f"select i1 {fn.is_exact(sized.sizes)}, i64 {own}, i64 {arena}")
         if fn.is_beyond:
-            fn.write(f"store i64 {fn.let(f'select i1 {fn.is_beyond}, i64 -1, i64 {fn.dim(values[0])}')}, ptr %w0")
+            arena = fn.let(f"select i1 {fn.is_beyond}, i64 -1, i64 {arena}")
+        if fn.is_beyond or exact:
+            fn.write(f"store i64 {arena}, ptr %w0")
         body = "\n".join(["entry:", *fn.lines, "  ret void", "}"])
         self.functions.append(f"define void @tw_plan(ptr %dims, ptr %out) nounwind {{\n{body}")
 
@@ -257,6 +285,22 @@ class Function:
             else:
                 self.pointers[p] = self.let(f"getelementptr i8, ptr %{p.base}, i64 {self.dim(p.offset)}")
         return self.pointers[p]
+
+    # --- programs for certain sizes
+
+    def is_exact(self, sizes: Sequence[tuple[str, int]]) -> str:
+        """An i1: whether each symbol has its value."""
+        found = ""
+        for name, size in sizes:
+            at = self.let(f"getelementptr i64, ptr %dims, i64 {self.module.slots[name]}")
+            same = self.let(f"icmp eq i64 {self.let(f'load i64, ptr {at}')}, {size}")
+            found = self.let(f"and i1 {found}, {same}") if found else same
+        return found
+
+    def leave_to(self, k: int) -> None:
+        """End with what program number ``k`` returns."""
+        call = f"i32 @tw_sized{k}(ptr %args, ptr %dims, ptr %weights, ptr %memory, i32 %threads)"
+        self.write(f"ret i32 {self.let(f'tail call {call}')}")
 
     # --- steps
 

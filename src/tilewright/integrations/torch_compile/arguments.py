@@ -29,12 +29,18 @@ def argument_names(captured: Any) -> list[str]:
     return found
 
 
-def name_arguments(functional: Any, names: Sequence[str]) -> None:
-    """Note the names at the inputs of a functional graph, as far as these are inputs of the captured one."""
+def name_arguments(functional: Any, names: Sequence[str]) -> dict[str, str]:
+    """Note the names at the inputs of a functional graph, as far as these are inputs of the captured one.
+
+    Returns what the graph calls its inputs, by these names.
+    """
+    found = {}
     for node in functional.graph.nodes:
         index = getattr(node.meta.get("desc"), "idx", None)
         if node.op == "placeholder" and isinstance(index, int) and index < len(names):
             node.meta[_NAME] = names[index]
+            found[names[index]] = node.name
+    return found
 
 
 def refuse_cut_short(value: Any, node: Any) -> None:

@@ -16,6 +16,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tilewright.build.exact import fitting, read_exact_sizes, with_inputs
 from tilewright.core.diag import OptionError
 from tilewright.core.graph import Graph
 from tilewright.frontend.torch.aten.table import CONVERTERS, TAKEN_APART
@@ -109,8 +110,15 @@ def make_backend(
         guard_widths(gm)
         strict = not given.pop("fallback", not read_environment().strict)
 
+        exact = read_exact_sizes(given.pop("specialize", None))
+        inputs: dict[str, str] = {}
+
         def compile_now(graph: Graph) -> Execute:
-            return compile_graph(graph, **given)
+            if not exact:
+                return compile_graph(graph, **given)
+            # one option for all graphs of a program: each has its own sizes, and some of them are numbers
+            own = fitting(graph, [with_inputs(sizes, inputs) for sizes in exact])
+            return compile_graph(graph, **given, specialize=own)
 
         plan = partial(plan_graph, compile_now=compile_now, on_fallback=on_fallback, strict=strict)
 
@@ -119,13 +127,13 @@ def make_backend(
 
         def inference(functional: GraphModule, fakes: Sequence[Any]) -> Callable[..., Any]:
             written.find(gm, example_inputs)
-            name_arguments(functional, names)
+            inputs.update(name_arguments(functional, names))
             tensors = {} if freeze is False else _freezable(functional, example_inputs)
             return _boxed(_Compiled(functional, plan, tensors, is_promised=freeze is True))
 
         def forward(functional: GraphModule, fakes: Sequence[Any]) -> Callable[..., Any]:
             written.find(gm, example_inputs)
-            name_arguments(functional, names)
+            inputs.update(name_arguments(functional, names))
             return _boxed(_Compiled(functional, plan, {}))
 
         def backward(functional: GraphModule, fakes: Sequence[Any]) -> Callable[..., Any]:

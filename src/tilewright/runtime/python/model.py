@@ -14,7 +14,8 @@ import ctypes
 import functools
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Self
 
 import numpy as np
@@ -34,6 +35,7 @@ from tilewright.runtime.python.arguments import ArgumentReader, checked_feeds
 from tilewright.runtime.python.entry import Entries, Entry
 from tilewright.runtime.python.memory import FramePool, ResultPool
 from tilewright.runtime.python.report import Report
+from tilewright.runtime.python.seen_sizes import SeenSizes
 from tilewright.runtime.python.written import Written, plain_are_apart, read_outputs, tell_tensors, written_inputs
 from tilewright.runtime.shapes import Shape
 from tilewright.runtime.structure import Convention, Misfit, build
@@ -220,6 +222,7 @@ class LoadedModel(CompiledModel):
         self._has_effects = bool(manifest.convention.state or manifest.convention.written)
         self._writes = [k in manifest.convention.written for k in range(len(self.inputs))]
         self._guard = ForkLock()
+        self._seen: SeenSizes | None = None
         self.reset()
 
     def __repr__(self) -> str:
@@ -250,6 +253,18 @@ class LoadedModel(CompiledModel):
         feeds = feeds if type(feeds) is dict else checked_feeds(feeds)
         results = self._results_of((), feeds, None)
         return {spec.name: result for spec, result in zip(self.outputs, results, strict=True)}
+
+    @contextmanager
+    def profile_sizes(self) -> Iterator[SeenSizes]:
+        """Count the sizes of the calls within the block: ``seen.most()`` is what ``specialize`` of a compile takes.
+
+        Every call takes the long way meanwhile, some microseconds.
+        """
+        before, self._seen, self._entry = self._seen, SeenSizes(), None
+        try:
+            yield self._seen
+        finally:
+            self._seen = before
 
     @property
     def state(self) -> dict[str, Array]:
@@ -441,7 +456,7 @@ class LoadedModel(CompiledModel):
     def _find_entry(self, is_tensor: bool, shapes: tuple[Shape, ...]) -> None:
         """Let calls like this one, the second with these shapes in a row, go the short way from now on."""
         last = self._last
-        if last is not None and last[0] == shapes:
+        if last is not None and last[0] == shapes and self._seen is None:
             work_bytes = last[1].arena_bytes + self._scratch_bytes
             self._entry = self._entries.find(is_tensor, shapes, last[1], work_bytes)
 
@@ -459,6 +474,8 @@ class LoadedModel(CompiledModel):
                 return self._results.arrays(plan.outputs) if out is None else out
             # one tuple, so that no thread sees the shapes of one call with the plan of another
             self._last = shapes, plan
+        if (seen := self._seen) is not None:
+            seen.add(plan.symbols)
         try:
             frame = self._frames.take(plan.arena_bytes + self._scratch_bytes)
             results = self._results.arrays(plan.outputs) if out is None else out

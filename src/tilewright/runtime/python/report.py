@@ -14,7 +14,7 @@ class Report(dict[str, Any]):
     def __str__(self) -> str:
         if "kernels" not in self:
             return dict.__repr__(self)
-        lines = [*self._head(), "", *self._kernels(), "", *self._memory(), "", *self._time()]
+        lines = [*self._head(), "", *self._kernels(), "", *self._memory(), *self._exact(), "", *self._time()]
         return "\n".join(lines)
 
     def _head(self) -> list[str]:
@@ -39,6 +39,15 @@ class Report(dict[str, Any]):
         lines = ["memory (bytes)", f"  activations {arena}{over}", f"  weights     {m['weights_bytes']}"]
         fixed, each = m.get("scratch_bytes", 0), m.get("scratch_bytes_per_thread", 0)
         return [*lines, f"  scratch     {fixed}, and {each} for each thread"] if fixed or each else lines
+
+    def _exact(self) -> list[str]:
+        """The sizes that have code of their own."""
+        rows = self.get("exact_sizes") or []
+        lines = ["", "code for exact sizes (kernel calls, activations in bytes)"] if rows else []
+        for row in rows:
+            sizes = ", ".join(f"{name}={size}" for name, size in row["sizes"].items())
+            lines.append(f"  {sum(row['calls'].values()):>4} {row['arena_bytes']:>10}  {sizes}")
+        return lines
 
     def _time(self) -> list[str]:
         seconds = self["seconds"]
