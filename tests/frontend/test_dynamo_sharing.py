@@ -75,6 +75,20 @@ def test_complex_views_share_memory() -> None:
     assert outcome(f, make_backend(interpreted), is_dynamic=False) is None
 
 
+def test_views_that_negate_are_compiled_and_written_through() -> None:
+    def f(z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        part = z.imag  # of a conjugated view: a view that negates
+        part.add_(2.0)
+        return part * 3, torch.view_as_real(z.resolve_conj())
+
+    numbers = torch.randn(2, 3, dtype=torch.complex64)
+    mine, theirs = numbers.clone().conj(), numbers.clone().conj()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FallbackWarning)
+        got = torch.compile(f, backend="tilewright")(mine)
+    torch.testing.assert_close((got, mine), (f(theirs), theirs))
+
+
 def test_a_tensor_that_is_returned_twice_is_one() -> None:
     f = function("""def f(x, y):
     a = y + 1

@@ -431,7 +431,7 @@ def _copysign(c: AtenCall) -> Node:
 
 
 _UNARY: Mapping[str, OpDef] = {
-    "abs": ops.abs, "neg": ops.neg, "exp": ops.exp, "exp2": ops.exp2,
+    "abs": ops.abs, "neg": ops.neg, "_neg_view": ops.neg, "exp": ops.exp, "exp2": ops.exp2,
     "expm1": ops.expm1, "log": ops.log, "log2": ops.log2, "log1p": ops.log1p, "sqrt": ops.sqrt, "rsqrt": ops.rsqrt,
     "reciprocal": ops.reciprocal, "sin": ops.sin, "cos": ops.cos, "tan": ops.tan, "asin": ops.asin, "acos": ops.acos,
     "atan": ops.atan, "sinh": ops.sinh, "cosh": ops.cosh, "tanh": ops.tanh, "asinh": ops.asinh, "acosh": ops.acosh,
