@@ -115,6 +115,82 @@ def test_eight_threads_compile_at_once_in_a_fresh_process() -> None:
     assert run_python(COMPILES).strip() == "0 []"
 
 
+TRACES = """
+    import sys, threading
+    import torch
+    import tilewright as tw
+
+    def net(seed):
+        torch.manual_seed(seed)
+        return torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.GELU(), torch.nn.Dropout(), torch.nn.Linear(8, 4))
+
+    torch._dynamo.lookup_backend("tilewright")  # whose own first time is for one thread
+    sys.setswitchinterval(1e-5)
+    n = {0: torch.export.Dim("n")}
+    x, of_all, problems, start = torch.randn(3, 6), net(100), [], threading.Barrier(6)
+    nets = [of_all if k % 3 == 2 else net(k).eval() for k in range(6)]
+    with torch.no_grad():
+        expected = [m.eval()(x) for m in nets]
+    of_all.train()
+
+    def compiler(k):
+        try:
+            start.wait()
+            if k % 3 == 1:
+                with torch.no_grad():
+                    got = torch.compile(nets[k], backend="tilewright")(x)
+            else:
+                got = tw.compile(nets[k], (x,), dynamic_shapes=(n,))(x)
+            torch.testing.assert_close(torch.as_tensor(got), expected[k])
+        except BaseException as error:
+            problems.append(error)
+
+    threads = [threading.Thread(target=compiler, args=(k,)) for k in range(6)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    print(len(problems), problems[:1], of_all.training)
+"""
+
+
+def test_threads_trace_modules_by_turns() -> None:
+    pytest.importorskip("torch")
+    assert run_python(TRACES).strip() == "0 [] True"
+
+
+TRACING_FORK = """
+    import os, threading, warnings
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import torch
+    import tilewright as tw
+    from tilewright.frontend.torch.tracing import tracing
+
+    held, done = threading.Event(), threading.Event()
+
+    def trace():
+        with tracing():
+            held.set()
+            done.wait()
+
+    thread = threading.Thread(target=trace)
+    thread.start()
+    held.wait()
+    if not (child := os.fork()):
+        tw.compile(torch.nn.Linear(2, 2), (torch.ones(1, 2),))
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    done.set()
+    thread.join()
+    print(status)
+"""
+
+
+def test_a_child_traces_though_its_parent_did() -> None:
+    pytest.importorskip("torch")
+    assert run_python(TRACING_FORK).strip() == "0"
+
+
 FORKS = """
     import os, select, signal, sys, threading, time, warnings
     warnings.simplefilter("ignore", DeprecationWarning)

@@ -34,6 +34,7 @@ from tilewright.frontend.torch.fx.walk import FAILED, IGNORED, TOKEN, Failed, Im
 from tilewright.frontend.torch.guards import guards_of
 from tilewright.frontend.torch.structure import module_names, parameters_of, register_containers, result_of
 from tilewright.frontend.torch.tensors import to_numpy
+from tilewright.frontend.torch.tracing import tracing
 from tilewright.runtime.errors import InputError
 from tilewright.runtime.files import map_file
 from tilewright.runtime.formats import EXPORTED, recognise
@@ -82,7 +83,7 @@ def export_module(module: torch.nn.Module, inputs: Examples, dynamic_shapes: Any
 
     check_examples(module, inputs)
     register_containers()
-    with torch.no_grad(), _evaluating(module):
+    with tracing(), torch.no_grad(), _evaluating(module):
         return _export(module, inputs, dynamic_shapes)
 
 
@@ -137,7 +138,8 @@ def load_program(path: Path, data: bytes | None = None) -> ExportedProgram:
     except ImportError as e:
         raise OptionError(f"{path} needs PyTorch", remedy='pip install "tilewright[torch]"') from e
     try:
-        return torch.export.load(path if data is None else io.BytesIO(data))
+        with tracing():
+            return torch.export.load(path if data is None else io.BytesIO(data))
     except Exception as e:  # it raises many kinds for a file that is not one
         raise InputError(f"{path} holds no exported program: {e}", remedy="write it with torch.export.save") from e
 
@@ -238,7 +240,7 @@ def _decomposed(program: ExportedProgram) -> ExportedProgram:
     table.update({op: f for op, f in decomposition_table.items() if str(op).removeprefix("aten.") in TAKEN_APART})
     table.update(DECOMPOSITIONS)
     try:
-        with torch.no_grad():
+        with tracing(), torch.no_grad():
             functional: ExportedProgram = program.run_decompositions(table)
     except Exception as e:  # as above
         raise ImportFailed(f"PyTorch can't make the program functional: {e}", remedy="see PyTorch's message") from e

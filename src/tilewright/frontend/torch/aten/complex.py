@@ -256,13 +256,13 @@ _MOVES = (
     "index.Tensor", "gather.default", "diagonal.default", "unbind.int", "split.Tensor", "split_with_sizes.default",
     "repeat.default", "as_strided.default", "stack.default", "where.self", "clone.default", "alias.default",
     "detach.default", "contiguous.default", "neg.default", "_neg_view.default", "lift_fresh_copy.default",
-    "select_scatter.default", "slice_scatter.default", "copy.default", "unfold.default", "index_put.default", "_unsafe_index_put.default",
-    "scatter.src", "scatter_add.default", "masked_fill.Scalar", "masked_fill.Tensor", "tril.default", "triu.default",
-    "sum.default", "sum.dim_IntList", "mean.default", "mean.dim", "cumsum.default", "full.default",
-    "full_like.default", "zeros.default", "zeros_like.default", "new_zeros.default", "empty.memory_format",
-    "empty_like.default", "new_empty.default", "empty_strided.default", "new_empty_strided.default",
-    "empty_permuted.default", "new_full.default", "fill.Scalar", "fill.Tensor", "view.dtype", "index_add.default",
-    "_unsafe_index.Tensor",
+    "select_scatter.default", "slice_scatter.default", "copy.default", "unfold.default", "index_put.default",
+    "_unsafe_index_put.default", "scatter.src", "scatter_add.default", "masked_fill.Scalar", "masked_fill.Tensor",
+    "tril.default", "triu.default", "sum.default", "sum.dim_IntList", "mean.default", "mean.dim", "cumsum.default",
+    "full.default", "full_like.default", "zeros.default", "zeros_like.default", "new_zeros.default",
+    "empty.memory_format", "empty_like.default", "new_empty.default", "empty_strided.default",
+    "new_empty_strided.default", "empty_permuted.default", "new_full.default", "fill.Scalar", "fill.Tensor",
+    "view.dtype", "index_add.default", "_unsafe_index.Tensor",
 )  # fmt: skip
 _REAL: Mapping[str, Convert] = {
     name: convert
