@@ -256,3 +256,62 @@ def test_ends_and_numbers_of_either_sign_that_data_decide(f: Callable[..., Any])
 
 def test_a_view_of_which_data_decide_where_it_lies() -> None:
     check_captured(lambda x: x[x[0].item() : x[1].item()], torch.tensor([1, 4, 9, 9, 9]))
+
+
+def _places_or_all(x: torch.Tensor) -> torch.Tensor:
+    places = torch.where(x > 0)[0]
+    if places.numel() == 0:
+        return x
+    return x[places] * 2
+
+
+def _experts(x: torch.Tensor) -> torch.Tensor:
+    out = torch.zeros_like(x)
+    for expert in range(3):
+        places = torch.where(x.round() == expert)[0]
+        if places.numel():
+            out.index_add_(0, places, x[places] * (expert + 1))
+    return out
+
+
+def _narrowed(x: torch.Tensor) -> torch.Tensor:
+    kept = x[x > 0]
+    while len(kept) > 3:
+        kept = kept[kept > kept.mean()]
+    return kept
+
+
+def _pairs(x: torch.Tensor) -> torch.Tensor:
+    kept = x[x > 0]
+    return kept.reshape(-1, 2).sum(1) if kept.numel() % 2 == 0 else kept
+
+
+def _mean(x: torch.Tensor) -> torch.Tensor:
+    kept = x[x > 0]
+    return kept.sum() / (kept.numel() or 1)
+
+
+def _told(x: torch.Tensor) -> Any:
+    kept = x[x > 0]
+    n = kept.shape[0]
+    return n > 2, not n, 1 < n < 5, n == x.shape[0]
+
+
+@pytest.mark.parametrize("is_dynamic", [False, True])
+@pytest.mark.parametrize("f", [_places_or_all, _experts, _narrowed, _pairs, _mean, _told])
+def test_a_size_that_data_decide_decides_a_branch(f: Callable[..., Any], is_dynamic: bool) -> None:
+    torch._dynamo.reset()
+    compiled = torch.compile(f, backend="tilewright", dynamic=is_dynamic, options={"fallback": False})
+    for x in ([1.0, -1, 2, 3, 0.5, -2], [-1.0, -1, -2, -3, -0.5, -2], [1.0, 1, 2, 3, 0.5, 2]):
+        torch.testing.assert_close(compiled(torch.tensor(x)), f(torch.tensor(x)))
+
+
+def test_a_condition_on_sizes_is_a_result() -> None:
+    class Model(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            n = x.shape[0]
+            return torch.cond(n > 3, lambda x: x * 3, lambda x: x + 1, (x,)), n > 3
+
+    model = tw.compile(Model(), (torch.ones(5),), dynamic_shapes=({0: torch.export.Dim("n", min=2)},), cache=False)
+    for n in (5, 3):
+        torch.testing.assert_close(model(torch.ones(n)), Model()(torch.ones(n)))

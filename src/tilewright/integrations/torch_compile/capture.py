@@ -11,6 +11,7 @@ back ends keep their settings: those are changed and put back around each frame 
 
 from __future__ import annotations
 
+import functools
 import sys
 import warnings
 from dataclasses import dataclass, field
@@ -68,6 +69,7 @@ def _start(_: Any) -> None:
 
     if _is_frame_of_ours():
         keep_lengths_symbolic(_is_frame_of_ours)
+        _break_where_a_size_decides()
         _before.n_breaks = dict(counters["graph_break"])
         for name, value in SETTINGS.items():
             _before.settings[name] = getattr(config, name)
@@ -92,6 +94,28 @@ def _end(_: Any) -> None:
         breaks = counters["graph_break"]
         for text in [text for text, n in breaks.items() if n > _before.n_breaks.get(text, 0)]:
             _tell(f"a call in {place} runs in PyTorch, not in Tilewright: Dynamo broke the graph there", text)
+
+
+@functools.cache
+def _break_where_a_size_decides() -> None:
+    """Let ``if size:`` of a size that data decide break the graph, as ``if size > 0:`` does.
+
+    Dynamo catches one kind of error there and asks by a function that raises another, which the user would get as soon
+    as graphs have sizes that data decide (``SETTINGS``).
+    """
+    import torch._dynamo.symbolic_convert as convert
+    from torch._dynamo.exc import UserError, UserErrorType
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+    asked = convert.guard_bool  # type: ignore[attr-defined]
+
+    def guard_bool(condition: Any) -> Any:
+        try:
+            return asked(condition)
+        except GuardOnDataDependentSymNode as e:
+            raise UserError(UserErrorType.ANTI_PATTERN, str(e)) from e
+
+    setattr(convert, "guard_bool", guard_bool)  # noqa: B010 - PyTorch does not export it
 
 
 def _tell(what: str, text: str) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilewright.core.diag import Loc, Problem
+from tilewright.core.diag import UNKNOWN, Loc, Problem
 from tilewright.core.expr import Dim, Sym, maximum, substitute, symbols
 from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.types import Array, TensorType, bool_, f64, i64
@@ -240,7 +240,7 @@ def _results(
     ``parts`` are symbols that are parts of integer arguments.
     Results that are different tensors of the program stay so where their values are one: callers may write to each.
     """
-    b = Builder(importer.pool)
+    b = importer.builder(UNKNOWN)  # ties a size that data decide to what decides it
     first: dict[Node, Any] = {}
     position = {node: i for i, node in enumerate(inputs)}
     outputs: list[Node] = []

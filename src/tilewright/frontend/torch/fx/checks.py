@@ -13,7 +13,7 @@ from tilewright import ops
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Builder, Node
 from tilewright.core.opdef import OpDef
-from tilewright.core.types import f64, i64
+from tilewright.core.types import bool_, f64, i64
 from tilewright.frontend.complex_pairs import Pair
 from tilewright.frontend.torch.aten.call import Unsupported, cast, dim_scalar
 from tilewright.frontend.torch.fx.floats import float_node
@@ -101,6 +101,8 @@ def truth(b: Builder, symbols: SymbolTable, numbers: Mapping[str, Node], e: Any)
         for x in rest:
             first = b(_JOINED[kind], first, x)
         return first
+    if kind in ("BooleanTrue", "BooleanFalse"):
+        return b.const(kind == "BooleanTrue", bool_)
     if kind == "Not":
         return b(ops.logical_not, truth(b, symbols, numbers, e.args[0]))
     if kind not in _RELATIONS:

@@ -403,7 +403,7 @@ class Importer:
         if kind == "SymInt":
             return self.symbols.dim(value)
         if kind == "SymBool":
-            return None
+            return truth(self.builder(loc), self.symbols, self.numbers, value.node.expr)
         return SymFloat(float_node(self.builder(loc), self.symbols, self.numbers, value.node.expr))
 
     def _item(self, node: Any) -> Any:
