@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 from codegen.native import HOST, Native
 from codegen.test_lying_across import Fenced
-from tile.kernels import convolution, matmul
+from tile.kernels import convolution, matmul, partial_sums
 from tilewright.choose.default import RULE_BROKE, schedule
 from tilewright.target.target import Target
-from tilewright.tile.ir import Space
 from tilewright.tile.pack import packed_array
 
 TARGETS = [HOST, Target.parse("x86-64-v4"), Target.parse("x86-64-v3"), Target.parse("x86-64")]
@@ -29,8 +28,7 @@ def run(computation, target, arrays, at_end):
     fenced = {name: Fenced(x, at_end) for name, x in given.items() if x.nbytes <= mmap.PAGESIZE}
     given |= {name: f.array for name, f in fenced.items()}
     Native(tree, target)(*(given[b.name] for b in tree.params))
-    partial = [p.buffer for p in tree.places if p.space is Space.REG and p.buffer.name.endswith("_f_p")]
-    return given[out.name], any(len(b.shape) > 2 for b in partial)
+    return given[out.name], any(len(b.shape) > 2 for b in partial_sums(tree))
 
 
 @every_target

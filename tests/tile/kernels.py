@@ -14,9 +14,10 @@ from tilewright.core.compute import Axis, Buffer, Computation, Const, Reduction,
 from tilewright.core.expr import Dim, Sym, evaluate
 from tilewright.target.target import Target
 from tilewright.tile.interp import run
-from tilewright.tile.ir import Kernel
+from tilewright.tile.ir import Kernel, Space, Update, walk
 from tilewright.tile.lower import lower
 from tilewright.tile.pack import packed_array
+from tilewright.tile.rewrite import loads_of
 from tilewright.tile.verify import verify
 
 WIDE = replace(Target.parse("x86-64-v4"), n_cores=2)
@@ -96,6 +97,13 @@ def check_default(
     for a, b in zip(want, got, strict=True):
         np.testing.assert_allclose(b, a, rtol=1e-4, atol=1e-4)
     return result.kernel
+
+
+def partial_sums(kernel: Kernel) -> list[Buffer]:
+    """Buffers in registers that are summed up in others: what a reduction is made in when its steps are lanes."""
+    registers = {p.buffer for p in kernel.places if p.space is Space.REG}
+    updates = [s for s in walk(kernel.body) if isinstance(s, Update)]
+    return list(dict.fromkeys(x.buffer for s in updates for x in loads_of(s) if x.buffer in registers))
 
 
 def axis(name: str, extent: Dim) -> Axis:

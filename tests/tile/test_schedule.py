@@ -1,6 +1,8 @@
 """Primitives keep the meaning of a kernel or refuse with a reason; random schedules of legal steps compute the same."""
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,8 +30,11 @@ from tilewright.tile.lower import lower
 from tilewright.tile.rewrite import loops_of
 from tilewright.tile.schedule import Schedule, ScheduleBuilder, Step
 from tilewright.tile.schedule.book import Line, ScheduleBook, apply_lines, read_step, schedule_text
+from tilewright.tile.schedule.tree import find_loop
 from tilewright.tile.text import kernel_text, parse_kernel
 from tilewright.tile.verify import verify
+
+CHOOSE = Path(__file__).parents[2] / "src" / "tilewright" / "choose"
 
 
 def build(computation, *steps, constants=()):
@@ -533,3 +538,35 @@ def n_is_loop(primitive, position):
         if primitive in ("split", "kind", "divide", "cut")
         else primitive in ("reorder", "merge") or position == 1
     )
+
+
+# --- what steps made
+
+
+def test_steps_hand_back_what_they_made():
+    """So that no rule has to know how a primitive spells the names of its loops and buffers."""
+    b = ScheduleBuilder(lower(matmul(5, 6, 7)))
+    outer, inner = b.split("k0", 3)
+    assert [x.kind for x in loops_of(b.kernel.body) if x.sym.name in (outer, inner)] == [Kind.SERIAL] * 2
+    assert b.do("kind", inner, "unroll").loops == ()
+    full, rest = b.do("divide", outer, 2).loops[:2]
+    assert [find_loop(b.kernel, x, "divide").loop.extent for x in (full, rest)] == [2, 1]
+    cached = b.do("cache", "T").buffer
+    assert cached in [p.buffer.name for p in b.kernel.places] and b.do("split", "i1", 2).loops != ()
+
+
+def test_a_name_that_is_taken_does_not_change_what_is_handed_back():
+    x, y = Buffer("i0_o", F, (8,)), Buffer("Y", F, (8,))
+    axes = axes_for(x.shape)
+    b = ScheduleBuilder(lower(Computation((x,), (y,), (Stage((y,), axes, syms(axes), (x[syms(axes)],)),))))
+    (loop,) = names(b.kernel)
+    assert list(b.split(loop, 4)) == names(b.kernel) and x.name not in names(b.kernel)
+
+
+def test_no_rule_spells_the_name_of_a_loop():
+    """A name that a rule makes is that of a buffer which it makes itself."""
+    spelled = re.compile(r'f"\{[^}]*\}_[a-z0-9]+')
+    found = [
+        f"{path.name}: {m[0]}" for path in sorted(CHOOSE.rglob("*.py")) for m in spelled.finditer(path.read_text())
+    ]
+    assert len(found) <= 3 and all("buffer.name" in x for x in found), found

@@ -47,9 +47,9 @@ def butterflies(
     elif isinstance(last_loop.extent, int) and last_loop.extent <= width:
         b.do("kind", last, "vector")
     else:
-        b.do("split", last, width)
-        b.do("kind", f"{last}_i", "vector")
-        outer, inner = [*outer, f"{last}_o"], [f"{last}_i"]
+        vectors, lanes = b.split(last, width)
+        b.do("kind", lanes, "vector")
+        outer, inner = [*outer, vectors], [lanes]
     for name in choosing:
         b.do("kind", name, "unroll")
     b.do("reorder", *outer, *inner, *choosing)

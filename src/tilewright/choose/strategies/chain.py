@@ -160,9 +160,9 @@ def _block(b: ScheduleBuilder, machine: Target, c: _Chain) -> tuple[list[str], l
         b.do("reorder", *outside, *inside, lanes.sym.name)
     size = _block_rows(b, machine, c, rows_inside)
     if size:
-        b.do("split", inside[0], size, "shift" if isinstance(rows_inside[0].extent, int) else "min")
-        outside.append(f"{inside[0]}_o")
-        inside = [f"{inside[0]}_i"]
+        block, row = b.split(inside[0], size, "shift" if isinstance(rows_inside[0].extent, int) else "min")
+        outside.append(block)
+        inside = [row]
     if not outside:
         raise ScheduleError("chain", c.root, "one block of one batch: nothing to put the strip at")
     return outside, inside, bool(size)

@@ -137,8 +137,8 @@ def along_reduction(
         walkers, tile = _row_tile(b, rows, _sums(machine) // _most(b, column))
         walkers, tile = [*outer, *walkers], [*tile, column]
     if not walkers:  # a loop of one iteration around the tile
-        b.do("split", tile[0], _most(b, tile[0]))
-        walkers, tile[0] = [f"{tile[0]}_o"], f"{tile[0]}_i"
+        around, tile[0] = b.split(tile[0], _most(b, tile[0]))
+        walkers = [around]
     for name in tile:
         b.do("kind", name, "unroll")
     b.do("compute_at", acc, walkers[-1], "reg")
@@ -169,9 +169,9 @@ def _row_tile(b: ScheduleBuilder, rows: Sequence[str], most: int) -> tuple[list[
         elif size == extent:
             tile.insert(0, row)
         else:
-            b.do("split", row, size)
-            walkers.insert(0, f"{row}_o")
-            tile.insert(0, f"{row}_i")
+            walker, part = b.split(row, size)
+            walkers.insert(0, walker)
+            tile.insert(0, part)
         most //= size
     return walkers, tile
 

@@ -18,9 +18,9 @@ from tilewright.target.target import Target
 from tilewright.tile.affine import stride_along
 from tilewright.tile.ir import For, Kernel, Kind, Loop, Role, Store, Update, walk
 from tilewright.tile.rewrite import loads_of
-from tilewright.tile.schedule import ScheduleBuilder
+from tilewright.tile.schedule import Made, ScheduleBuilder
 from tilewright.tile.schedule.operands import paths_to
-from tilewright.tile.schedule.tree import find_place, fresh, most_iterations
+from tilewright.tile.schedule.tree import find_place, most_iterations
 
 AHEAD_BYTES = 2048
 """How far ahead of what it multiplies a loop asks for a constant that lies in the order of its steps."""
@@ -38,12 +38,13 @@ def pack_constants(b: ScheduleBuilder, machine: Target) -> None:
     """
     packed: dict[str, float] = {}
     for name in constants_read(b):
-        new, mark, before = fresh(b.kernel, f"{name}_p"), b.mark(), b.kernel
+        mark, before = b.mark(), b.kernel
         if attempt(b, partial(b.do, "pack", name)):
             if sum(p.source.name == name for p in b.kernel.packed) > 1 and _is_dense(before, name):
                 b.back(mark)
                 _stream(b, machine, name)
                 continue
+            new, *_ = Made(before, b.kernel).buffers
             buffer = find_place(b.kernel, new, "pack").buffer
             packed[new] = estimate(buffer.shape) * buffer.dtype.n_bytes
     for name, n_bytes in packed.items():

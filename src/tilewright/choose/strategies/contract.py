@@ -19,7 +19,7 @@ from functools import partial
 from tilewright.choose.cost.tile import Tile, pays_threads
 from tilewright.choose.strategies.columns import along_reduction
 from tilewright.choose.strategies.contract_plan import NO_VECTORS, ContractionPlan, plan_contraction
-from tilewright.choose.strategies.contract_tile import BoxPiece, extent_of, is_row, tile_piece
+from tilewright.choose.strategies.contract_tile import BoxPiece, TiledOrder, extent_of, is_row, tile_piece
 from tilewright.choose.strategies.operands import split_groups, update_of
 from tilewright.choose.strategies.steps import attempt, copied_apart
 from tilewright.choose.strategies.threads import parallel
@@ -29,8 +29,9 @@ from tilewright.core.expr import floordiv, mod
 from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Kind
+from tilewright.tile.rewrite import loops_of
 from tilewright.tile.schedule import ScheduleBuilder
-from tilewright.tile.schedule.tree import find_loop, fresh
+from tilewright.tile.schedule.tree import find_loop, find_place, home_of, writers
 
 _Resize = Callable[[BoxPiece, int], BoxPiece]
 
@@ -69,7 +70,8 @@ def _threaded(plan: ContractionPlan, *, threads: bool) -> ContractionPlan:
 def _pieces(b: ScheduleBuilder, machine: Target, plan: ContractionPlan) -> list[str]:
     """Divide run-time extents into full tiles and rests; every piece gets its own accumulator and its own tile."""
     names = {x.sym.name: x.sym.name for x in (*plan.outer, plan.lanes)}
-    pieces = [BoxPiece(plan.acc, names, plan.tile, plan.width)]
+    reduced = {x.sym.name: x.sym.name for x in plan.reduced}
+    pieces = [BoxPiece(plan.acc, names, reduced, plan.tile, plan.width)]
     block = plan.tile.vectors * plan.width
     rest: list[BoxPiece] = []
     if plan.n_apart:
@@ -83,14 +85,14 @@ def _pieces(b: ScheduleBuilder, machine: Target, plan: ContractionPlan) -> list[
         pieces = _divided(b, pieces, plan.rows2.sym.name, [plan.tile.rows2], _with_rows2)
     orders = [tile_piece(b, machine, plan, piece) for piece in pieces]
     if plan.panels_first:
-        _share_panels(b, [order[0] for order in orders])
+        _share_panels(b, [order.loops[0] for order in orders])
     for piece in rest:
         _columns(b, machine, plan, piece, pieces[0], orders[0])
-    return [order[0] for order in orders]
+    return [order.loops[0] for order in orders]
 
 
 def _columns(
-    b: ScheduleBuilder, machine: Target, plan: ContractionPlan, piece: BoxPiece, whole: BoxPiece, order: list[str]
+    b: ScheduleBuilder, machine: Target, plan: ContractionPlan, piece: BoxPiece, whole: BoxPiece, order: TiledOrder
 ) -> None:
     """Columns behind the full vectors, beside them in the loops outside of a tile that both have."""
     loads = [x for x in walk_value(update_of(b, piece.acc).value) if isinstance(x, Load)]
@@ -98,14 +100,14 @@ def _columns(
     copied = [x.buffer.name for x, op in pairs if op.lane_stride and not op.is_constant]
     shared: list[str] = []
     inside = {x.sym: piece.loops[x.sym.name] for x in plan.outer}
-    for name in order:
-        loop = next((x for x in plan.outer if name in (n := whole.loops[x.sym.name], f"{n}_o")), None)
+    for name in order.loops:
+        walked = order.of.get(name)
+        loop = next((x for x in plan.outer if whole.loops[x.sym.name] == walked), None)
         if loop is None or (copied and is_row(plan, loop)):
             break
         mine = inside.pop(loop.sym)
-        if name != whole.loops[loop.sym.name]:
-            b.do("split", mine, whole.tile.rows if loop is plan.rows else whole.tile.rows2)
-            inside[loop.sym], mine = f"{mine}_i", f"{mine}_o"
+        if name != walked:
+            mine, inside[loop.sym] = b.split(mine, whole.tile.rows if loop is plan.rows else whole.tile.rows2)
         shared.append(mine)
     column = piece.loops[plan.lanes.sym.name]
     batch = [inside[x.sym] for x in plan.outer if x.sym in inside and not is_row(plan, x)]
@@ -114,7 +116,7 @@ def _columns(
     walkers = along_reduction(b, machine, piece.acc, [*shared, *batch], rows, column, plan.width, "".join(copied))
     if pays_threads(plan.work, machine, plan.width):
         parallel(b, machine, walkers[:2])
-    for first, second in zip(order, shared, strict=False):
+    for first, second in zip(order.loops, shared, strict=False):
         same_kind = _kind(b, first) is _kind(b, second)
         if not same_kind or not attempt(b, partial(b.do, "merge", first, second)):
             break
@@ -135,15 +137,15 @@ def _share_panels(b: ScheduleBuilder, loops: list[str]) -> None:
 def _with_lanes(piece: BoxPiece, size: int) -> BoxPiece:
     """Full blocks, or (size 1) single vectors, the last one ragged."""
     t = piece.tile
-    return BoxPiece(piece.acc, piece.loops, Tile(t.rows, t.rows2, max(size // piece.width, 1)), piece.width)
+    return replace(piece, tile=Tile(t.rows, t.rows2, max(size // piece.width, 1)))
 
 
 def _with_rows(piece: BoxPiece, size: int) -> BoxPiece:
-    return BoxPiece(piece.acc, piece.loops, Tile(size, piece.tile.rows2, piece.tile.vectors), piece.width)
+    return replace(piece, tile=Tile(size, piece.tile.rows2, piece.tile.vectors))
 
 
 def _with_rows2(piece: BoxPiece, size: int) -> BoxPiece:
-    return BoxPiece(piece.acc, piece.loops, Tile(piece.tile.rows, size, piece.tile.vectors), piece.width)
+    return replace(piece, tile=Tile(piece.tile.rows, size, piece.tile.vectors))
 
 
 def _divided(
@@ -175,12 +177,17 @@ def _divide(b: ScheduleBuilder, piece: BoxPiece, loop: str, size: int) -> tuple[
     order = [target, *(n for n in piece.loops.values() if n != target)]
     if len(order) > 1:
         b.do("reorder", *order)
-    rest = {k: fresh(b.kernel, f"{v}_t") for k, v in piece.loops.items()}
-    full = {**piece.loops, loop: fresh(b.kernel, f"{target}_f")}
-    b.do("divide", target, size)
-    forked = fresh(b.kernel, f"{piece.acc}_f")
-    b.do("fork", piece.acc, rest[loop])
-    return BoxPiece(piece.acc, full, piece.tile, piece.width), BoxPiece(forked, rest, piece.tile, piece.width)
+    full, *copies = b.do("divide", target, size).loops
+    copy_of = dict(zip(order, copies, strict=True))
+    rest = {k: copy_of[v] for k, v in piece.loops.items()}
+    acc = find_place(b.kernel, piece.acc, "contract").buffer
+    sums = loops_of(tuple(writers(home_of(b.kernel.body, acc), acc)))
+    forked = b.do("fork", piece.acc, rest[loop])
+    copy_of = dict(zip([x.sym.name for x in sums], forked.loops, strict=True))
+    return (
+        replace(piece, loops={**piece.loops, loop: full}),
+        replace(piece, acc=forked.buffer, loops=rest, reduced={k: copy_of[v] for k, v in piece.reduced.items()}),
+    )
 
 
 def _kind(b: ScheduleBuilder, loop: str) -> Kind:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from tilewright.choose.cost.tile import Tile, estimate, pays_threads
 from tilewright.choose.strategies.contract_caches import MIN_SHARING_TILES
@@ -29,39 +30,50 @@ PANEL_SHARE = 4
 
 @dataclass(frozen=True)
 class BoxPiece:
-    """One part of the box: its accumulator, its root's loops by their original names, its tile."""
+    """A part of the box: its accumulator, the loops of its root and of its sums by their original names, its tile."""
 
     acc: str
     loops: dict[str, str]
+    reduced: dict[str, str]
     tile: Tile
     width: int
+
+
+class TiledOrder(NamedTuple):
+    """The loops outside of a tile, the outermost first; ``of`` has which loop of the piece each walks in tiles."""
+
+    loops: list[str]
+    of: dict[str, str]
 
 
 def extent_of(b: ScheduleBuilder, loop: str) -> Dim:
     return next(s.loop.extent for s in walk(b.kernel.body) if isinstance(s, For) and s.loop.sym.name == loop)
 
 
-def tile_piece(b: ScheduleBuilder, machine: Target, plan: ContractionPlan, piece: BoxPiece) -> list[str]:
+def tile_piece(b: ScheduleBuilder, machine: Target, plan: ContractionPlan, piece: BoxPiece) -> TiledOrder:
     """Split and order one root nest, and bring its accumulator into the tile; returns the loops outside of the tile."""
     tile, acc = piece.tile, piece.acc
     lane = piece.loops[plan.lanes.sym.name]
     blocks, vectors, lanes = _split_lanes(b, lane, tile.vectors, piece.width)
     outer: list[str] = []
     inner: list[str] = []
+    walked: dict[str, str] = {}
     for loop in plan.outer:
         name = piece.loops[loop.sym.name]
         size = tile.rows if loop is plan.rows else tile.rows2 if loop is plan.rows2 else 1
         walker, part = _split_rows(b, name, size)
         outer.extend(walker)
         inner.extend(part)
+        walked |= dict.fromkeys(walker, name)
     pairs = zip(_names(plan, piece), plan.outer, strict=True)
     batch = [n for n, x in pairs if not is_row(plan, x) and x not in plan.below]
     rows = [n for n in outer if n not in batch]
     order = _order(b, machine, plan, batch, blocks, rows)
     tiled = [*inner, *vectors, lanes]
     if not order:  # the whole is one tile: a loop of one iteration around it
-        b.do("split", tiled[0], max(_number_of(b, tiled[0]), 1))
-        order, tiled[0] = [f"{tiled[0]}_o"], f"{tiled[0]}_i"
+        whole = tiled[0]
+        around, tiled[0] = b.split(whole, max(_number_of(b, whole), 1))
+        order, walked = [around], {around: whole}
     inner, lanes = tiled[: len(inner)], tiled[-1]
     if len(order) + len(tiled) > 1:
         b.do("reorder", *order, *tiled)
@@ -72,23 +84,23 @@ def tile_piece(b: ScheduleBuilder, machine: Target, plan: ContractionPlan, piece
     at_blocks, depth = blocks[-1:], _block_depth(b, machine, plan, piece, blocks, order)
     if not depth and not rows:
         at_blocks, depth = order[-2:-1], _whole_rows(b, machine, plan, blocks, order)
-    if depth and attempt(b, partial(_blocked, b, plan, acc, at_blocks, depth)):
+    if depth and attempt(b, partial(_blocked, b, plan, piece, at_blocks, depth)):
         pass
     elif plan.is_heavy:
         b.do("cache", acc)
         held = cached_name(b, acc)
         b.do("compute_at", acc, at, "local")
         b.do("compute_at", held, at, "reg")
-        _arrange(b, plan, held, at)
+        _arrange(b, plan, piece, held, at)
     else:
         b.do("compute_at", acc, at, "reg")
-        _arrange(b, plan, acc, at)
+        _arrange(b, plan, piece, acc, at)
     if plan.is_heavy:
         for name in inner:
             b.do("kind", name, "serial")
     if pays_threads(plan.work, machine, plan.width):
         parallel(b, machine, order[:2])
-    return order
+    return TiledOrder(order, walked)
 
 
 def _names(plan: ContractionPlan, piece: BoxPiece) -> list[str]:
@@ -110,15 +122,15 @@ def _split_lanes(b: ScheduleBuilder, lane: str, vectors: int, width: int) -> tup
     n = known_iterations(loop)
     blocks: list[str] = []
     if n is None or n > vectors * width:
-        b.do("split", lane, vectors * width)
-        blocks, lane = [f"{lane}_o"], f"{lane}_i"
+        block, lane = b.split(lane, vectors * width)
+        blocks = [block]
         many = vectors > 1
     else:
         many = n > width
     if not many:
         return blocks, [], lane
-    b.do("split", lane, width)
-    return blocks, [f"{lane}_o"], f"{lane}_i"
+    vector, lane = b.split(lane, width)
+    return blocks, [vector], lane
 
 
 def _split_rows(b: ScheduleBuilder, loop: str, size: int) -> tuple[list[str], list[str]]:
@@ -127,8 +139,8 @@ def _split_rows(b: ScheduleBuilder, loop: str, size: int) -> tuple[list[str], li
         return [loop], []
     if isinstance(n, int) and n <= size:
         return [], [loop]
-    b.do("split", loop, size)
-    return [f"{loop}_o"], [f"{loop}_i"]
+    tiles, part = b.split(loop, size)
+    return [tiles], [part]
 
 
 def _order(
@@ -142,8 +154,8 @@ def _order(
     if plan.is_window:
         order = [*batch, *blocks, *rows] if plan.is_slice_small else [*batch, *rows, *blocks]
     elif plan.n_chunks > 1 and rows and isinstance(extent_of(b, rows[0]), int):
-        b.do("split", rows[0], -(-_number_of(b, rows[0]) // plan.n_chunks))
-        order = [*batch, f"{rows[0]}_o", *blocks, f"{rows[0]}_i", *rows[1:]]
+        chunks, inside = b.split(rows[0], -(-_number_of(b, rows[0]) // plan.n_chunks))
+        order = [*batch, chunks, *blocks, inside, *rows[1:]]
     elif plan.panels_first or len(rows) < 2:
         order = [*batch, *blocks, *rows]
     else:
@@ -201,25 +213,24 @@ def _whole_rows(b: ScheduleBuilder, machine: Target, plan: ContractionPlan, bloc
     return max(machine.l1_bytes // 2 // row_bytes, 1)
 
 
-def _blocked(b: ScheduleBuilder, plan: ContractionPlan, acc: str, around: list[str], depth: int) -> None:
+def _blocked(b: ScheduleBuilder, plan: ContractionPlan, piece: BoxPiece, around: list[str], depth: int) -> None:
     """Sums of all rows of a lane block stay in memory; a part of the reduction walks them through registers.
 
     At the loop ``around``; without one, at a loop of one iteration around the root's nest.
     """
     if not around:
         top = only_nest(b.kernel, plan.root).loops[0].sym.name
-        b.do("split", top, max(_number_of(b, top), 1))
-        around = [f"{top}_o"]
-    (at,) = around
+        around = [b.split(top, max(_number_of(b, top), 1))[0]]
+    (at,), acc = around, piece.acc
     b.do("compute_at", acc, at, "local")
     nest = nest_with(find_body(b.kernel, at), acc, Update)
-    reduced = next(x.sym.name for x in nest.loops if _is_copy_of(x, plan.reduced[0]))
+    reduced = piece.reduced[plan.reduced[0].sym.name]
     rest = [x for x in nest.loops if x.sym.name != reduced]
     walkers = [x.sym.name for x in rest if x.kind is Kind.SERIAL]
     tiled = [x.sym.name for x in rest if x.kind is not Kind.SERIAL]
-    b.do("split", reduced, depth)
-    inside, innermost = _grouped(b, plan, f"{reduced}_i")
-    b.do("reorder", f"{reduced}_o", *walkers, inside, *tiled, *innermost)
+    parts, part = b.split(reduced, depth)
+    inside, innermost = _grouped(b, plan, part)
+    b.do("reorder", parts, *walkers, inside, *tiled, *innermost)
     b.do("accumulate", acc, inside)
 
 
@@ -227,12 +238,12 @@ def _grouped(b: ScheduleBuilder, plan: ContractionPlan, reduced: str) -> tuple[s
     """The reduction loop outside of the tile, and the one inside of the lanes that is a group of narrow products."""
     if plan.group == 1:
         return reduced, []
-    b.do("split", reduced, plan.group)
-    b.do("kind", f"{reduced}_i", "dot")
-    return f"{reduced}_o", [f"{reduced}_i"]
+    groups, group = b.split(reduced, plan.group)
+    b.do("kind", group, "dot")
+    return groups, [group]
 
 
-def _arrange(b: ScheduleBuilder, plan: ContractionPlan, acc: str, at: str) -> None:
+def _arrange(b: ScheduleBuilder, plan: ContractionPlan, piece: BoxPiece, acc: str, at: str) -> None:
     """The update's nest: serial reduction loops, rows and vectors (the fewer inside: they stay in registers), lanes.
 
     With a window, its last loop is copied too, below the vectors: neighbours share what it slides over.
@@ -240,7 +251,8 @@ def _arrange(b: ScheduleBuilder, plan: ContractionPlan, acc: str, at: str) -> No
     nest = nest_with(find_body(b.kernel, at), acc, Update)
     update = statement_of(nest)
     assert isinstance(update, Update)
-    reduced = [x.sym.name for x in nest.loops if any(_is_copy_of(x, r) for r in plan.reduced)]
+    own = set(piece.reduced.values())
+    reduced = [x.sym.name for x in nest.loops if x.sym.name in own]
     tiled = [x for x in nest.loops if x.sym.name not in reduced]
     lanes = [x.sym.name for x in tiled if x.kind is Kind.VECTOR]
     along = symbols(update.index[-1]) if not isinstance(update.index[-1], Value) else frozenset()
@@ -262,8 +274,3 @@ def _arrange(b: ScheduleBuilder, plan: ContractionPlan, acc: str, at: str) -> No
         b.do("kind", name, kind)
     if len(order) > 1:
         b.do("reorder", *order)
-
-
-def _is_copy_of(x: Loop, reduced: Loop) -> bool:
-    """Is ``x`` a reduction loop or a copy of it (``fork`` gives the suffix)?"""
-    return x.sym.name == reduced.sym.name or x.sym.name.startswith(f"{reduced.sym.name}_f")

@@ -67,13 +67,13 @@ def narrow(
         if form.rows.extent == form.n_rows:
             outer, rows = [n for n in outer if n != name], [name]
         else:
-            b.do("split", name, form.n_rows)
-            outer, rows = [f"{name}_o" if n == name else n for n in outer], [f"{name}_i"]
+            block, row = b.split(name, form.n_rows)
+            outer, rows = [block if n == name else n for n in outer], [row]
     tile = [*rows, form.columns.sym.name]
     outer = [n for n in outer if n not in blocks] + blocks
     if not outer:  # the whole is one tile: a loop of one iteration around it
-        b.do("split", tile[0], form.n_rows if rows else form.n_columns)
-        outer, tile[0] = [f"{tile[0]}_o"], f"{tile[0]}_i"
+        around, tile[0] = b.split(tile[0], form.n_rows if rows else form.n_columns)
+        outer = [around]
     b.do("reorder", *outer, *tile)
     for name in tile:
         b.do("kind", name, "unroll")
@@ -108,8 +108,8 @@ def _split_rows(b: ScheduleBuilder, acc: str, root: str) -> list[str]:
     assert isinstance(least.extent, int)
     name, n = least.sym.name, least.extent
     size = -(-n // -(-n // MAX_COLUMNS))
-    b.do("split", name, size, "shift" if n % size else "min")
-    return [f"{name}_o"]
+    block, _ = b.split(name, size, "shift" if n % size else "min")
+    return [block]
 
 
 def _form(b: ScheduleBuilder, machine: Target, acc: str, root: str, has_lanes: bool) -> _Form:

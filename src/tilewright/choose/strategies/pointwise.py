@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import gcd, lcm
+from typing import NamedTuple
 
 from tilewright.choose.cost.tile import estimate, pays_threads
 from tilewright.choose.strategies.butterflies import butterflies, choosing_loops
@@ -31,7 +32,7 @@ from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, Kind, Loop, Store, Update, walk
 from tilewright.tile.rewrite import Body, dims_of, loads_of, values_of, written
 from tilewright.tile.schedule import ScheduleBuilder
-from tilewright.tile.schedule.tree import Nest, find_loop, find_place, fresh, nest_of, writers
+from tilewright.tile.schedule.tree import Nest, find_loop, find_place, nest_of, writers
 
 UNROLL_OPERATIONS = 24
 MOST_VECTORS = 8
@@ -158,7 +159,7 @@ def _one(b: ScheduleBuilder, machine: Target, nest: Nest, *, threads: bool) -> N
         if across and isinstance(across.extent, int) and across not in nest.loops[-2:]:
             _transpose_groups(b, machine, nest, across, block, width, threads)
             return
-        outer = vectorize(b, machine, names[-1], nest.loops[-2].extent, block, 1)
+        outer = vectorize(b, machine, names[-1], nest.loops[-2].extent, block, 1).walkers
     elif may_vectorize(nest.leaf, last.sym, gathers=_reads_others(leaf)) and width > 1:
         if across := _axis_across(nest, leaf, width, last.extent):
             _transpose(b, machine, names, across, last.extent, width, threads)
@@ -168,7 +169,7 @@ def _one(b: ScheduleBuilder, machine: Target, nest: Nest, *, threads: bool) -> N
         unrolled = 1
         while unrolled < MOST_VECTORS and work * unrolled * 2 <= UNROLL_OPERATIONS * 2:
             unrolled *= 2
-        outer = vectorize(b, machine, names[-1], last.extent, width, unrolled)
+        outer = vectorize(b, machine, names[-1], last.extent, width, unrolled).walkers
     elif width > 1 and (block := _repeating_block(nest, width)):
         outer = _repeated(b, machine, last, width, block)
     else:
@@ -217,8 +218,7 @@ def _cut_at(
         if seam is None:
             done.append((name, extent))
         else:
-            first, second = fresh(b.kernel, f"{name}_a"), fresh(b.kernel, f"{name}_b")
-            b.do("cut", name, seam)
+            first, second = b.do("cut", name, seam).loops
             left += [second, first]
         if len(done) + len(left) > MAX_RUNS:
             b.back(mark)
@@ -343,11 +343,11 @@ def _repeated(b: ScheduleBuilder, machine: Target, last: Loop, width: int, block
     """Vectors along a loop in blocks, each vector of which is at a phase of its own; the loop that walks the blocks."""
     name = last.sym.name
     if isinstance(last.extent, int) and width < last.extent <= block:
-        b.do("split", name, width)
-        b.do("kind", f"{name}_i", "vector")
-        b.do("kind", f"{name}_o", "unroll")
+        vectors, lanes = b.split(name, width)
+        b.do("kind", lanes, "vector")
+        b.do("kind", vectors, "unroll")
         return []
-    return vectorize(b, machine, name, last.extent, width, block // width)
+    return vectorize(b, machine, name, last.extent, width, block // width).walkers
 
 
 def _is_group(nest: Nest, leaf: Store, width: int) -> bool:
@@ -396,12 +396,11 @@ def _transpose(
         names, last, extent = _full(b, machine, names, last, width)
     if not isinstance(n, int) or (n > block and 0 < n % block <= block * FEW_BEHIND):
         names, loop, n = _full(b, machine, names, loop, block)
-    b.do("split", loop, block, "shift" if mod(n, block) != 0 else "min")
-    walkers = vectorize(b, machine, last, extent, width, 1)
-    inside = f"{last}_i" if walkers else last
-    b.do("kind", f"{loop}_i", "unroll")
-    outer = [f"{loop}_o" if name == loop else name for name in names[:-1]]
-    order = [*outer, *walkers, f"{loop}_i", inside]
+    blocks, copies = b.split(loop, block, "shift" if mod(n, block) != 0 else "min")
+    walkers, lanes = vectorize(b, machine, last, extent, width, 1)
+    b.do("kind", copies, "unroll")
+    outer = [blocks if name == loop else name for name in names[:-1]]
+    order = [*outer, *walkers, copies, lanes]
     b.do("reorder", *order)
     if threads:
         parallel(b, machine, order[:2])
@@ -414,11 +413,11 @@ def _transpose_groups(
     *names, vectors, group = (x.sym.name for x in nest.loops)
     loop, n = across.sym.name, estimate([across.extent])
     size = min(width, 1 << (int(n).bit_length() - 1))
-    b.do("split", loop, size, "shift" if n % size else "min")
-    walkers = vectorize(b, machine, vectors, nest.loops[-2].extent, block, 1)
-    b.do("kind", f"{loop}_i", "unroll")
-    outer = [f"{loop}_o" if name == loop else name for name in names]
-    order = [*outer, *walkers, f"{loop}_i", f"{vectors}_i" if walkers else vectors, group]
+    blocks, copies = b.split(loop, size, "shift" if n % size else "min")
+    walkers, lanes = vectorize(b, machine, vectors, nest.loops[-2].extent, block, 1)
+    b.do("kind", copies, "unroll")
+    outer = [blocks if name == loop else name for name in names]
+    order = [*outer, *walkers, copies, lanes, group]
     b.do("reorder", *order)
     if threads:
         parallel(b, machine, order[:2])
@@ -432,9 +431,9 @@ def _full(b: ScheduleBuilder, machine: Target, names: list[str], loop: str, size
     order = [loop, *(n for n in names if n != loop)]
     if len(order) > 1:
         b.do("reorder", *order)
-    full, rest = fresh(b.kernel, f"{loop}_f"), [fresh(b.kernel, f"{n}_t") for n in names]
-    b.do("divide", loop, size)
-    names = [full if n == loop else n for n in names]
+    full, *copies = b.do("divide", loop, size).loops
+    copy_of = dict(zip(order, copies, strict=True))
+    names, rest = [full if n == loop else n for n in names], [copy_of[n] for n in names]
     if len(names) > 1:
         b.do("reorder", *names)
         b.do("reorder", *rest)
@@ -466,35 +465,42 @@ def _writes_a_row(nest: Nest) -> bool:
     return not any(sym in symbols(i) for i in fixed) and all(x.buffer is not leaf.buffer for x in loads_of(leaf))
 
 
-def vectorize(b: ScheduleBuilder, machine: Target, loop: str, extent: Dim, width: int, unrolled: int) -> list[str]:
-    """Split a loop into blocks of ``unrolled`` vectors or fewer; returns the loops that walk the blocks."""
+class Vectors(NamedTuple):
+    """Of a loop in vectors: the loops that walk blocks of vectors (none for a single vector), and the lanes."""
+
+    walkers: list[str]
+    lanes: str
+
+
+def vectorize(b: ScheduleBuilder, machine: Target, loop: str, extent: Dim, width: int, unrolled: int) -> Vectors:
+    """Split a loop into blocks of ``unrolled`` vectors or fewer; of a divided loop, those of its full blocks."""
     unrolled = min(unrolled, max(MOST_VECTORS * machine.max_copies // MANY_COPIES, 1))
     if not isinstance(extent, int):
         while unrolled > 1 and floordiv(extent, width * unrolled) == 0:
             unrolled //= 2
         if unrolled == 1 or mod(extent, width * unrolled) == 0:
             return _vectors(b, loop, width, unrolled)
-        b.do("divide", loop, width * unrolled)
-        _vectors(b, f"{loop}_t", width, 1)
-        return _vectors(b, f"{loop}_f", width, unrolled)
+        full, rest, *_ = b.do("divide", loop, width * unrolled).loops
+        _vectors(b, rest, width, 1)
+        return _vectors(b, full, width, unrolled)
     if extent <= width:
         b.do("kind", loop, "vector")
-        return []
+        return Vectors([], loop)
     while unrolled > 1 and extent < width * unrolled:
         unrolled //= 2
     return _vectors(b, loop, width, unrolled)
 
 
-def _vectors(b: ScheduleBuilder, loop: str, width: int, unrolled: int) -> list[str]:
+def _vectors(b: ScheduleBuilder, loop: str, width: int, unrolled: int) -> Vectors:
     if unrolled > 1:
-        b.do("split", loop, width * unrolled)
-        b.do("split", f"{loop}_i", width)
-        b.do("kind", f"{loop}_i_i", "vector")
-        b.do("kind", f"{loop}_i_o", "unroll")
+        walker, block = b.split(loop, width * unrolled)
+        copies, lanes = b.split(block, width)
+        b.do("kind", lanes, "vector")
+        b.do("kind", copies, "unroll")
     else:
-        b.do("split", loop, width)
-        b.do("kind", f"{loop}_i", "vector")
-    return [f"{loop}_o"]
+        walker, lanes = b.split(loop, width)
+        b.do("kind", lanes, "vector")
+    return Vectors([walker], lanes)
 
 
 def _fors(b: ScheduleBuilder) -> list[For]:

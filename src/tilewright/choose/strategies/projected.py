@@ -89,8 +89,8 @@ def _at(b: ScheduleBuilder, machine: Target, parts: _Parts, work: float, k: int,
     if not isinstance(rows.extent, int) or rows.extent < n or (rows.extent % n != 0) is not ragged:
         raise ScheduleError("projected", parts.made, f"{rows.extent} rows are not blocks of {n}")
     if n > 1:
-        b.do("split", rows.sym.name, n)
-        rows = find_loop(b.kernel, f"{rows.sym.name}_o", "projected").loop
+        block, _ = b.split(rows.sym.name, n)
+        rows = find_loop(b.kernel, block, "projected").loop
     width = machine.lanes(find_place(b.kernel, parts.root, "projected").buffer.dtype)
     at, n_parts = rows.sym.name, 1
     if parts.source:

@@ -80,9 +80,9 @@ def shared_rows(
     if outer and estimate([find_loop(b.kernel, outer[0], "ring").loop.extent]) >= machine.n_cores:
         b.do("kind", outer[0], "parallel")
     elif isinstance(row.extent, int) and row.extent > machine.n_cores:
-        b.do("split", loop, -(-row.extent // machine.n_cores))
-        b.do("kind", f"{loop}_o", "parallel")
-        return f"{loop}_i", machine.n_cores
+        part, rows = b.split(loop, -(-row.extent // machine.n_cores))
+        b.do("kind", part, "parallel")
+        return rows, machine.n_cores
     return loop, 1
 
 
@@ -111,9 +111,9 @@ def _blocks(b: ScheduleBuilder, width: int, loops: tuple[Loop, ...], n: int) -> 
     last, extent = loops[-1].sym.name, loops[-1].extent
     if not isinstance(extent, int) or extent % (n * width):
         raise ScheduleError("ring", last, f"{extent} are not {n} equal blocks of vectors")
-    b.do("split", last, extent // n)
-    b.do("reorder", f"{last}_o", *[x.sym.name for x in loops[:-1]], f"{last}_i")
-    return f"{last}_o"
+    block, inside = b.split(last, extent // n)
+    b.do("reorder", block, *[x.sym.name for x in loops[:-1]], inside)
+    return block
 
 
 def bytes_of(b: ScheduleBuilder, name: str) -> float:

@@ -51,13 +51,14 @@ def row_sums(b: ScheduleBuilder, machine: Target, reduced: str, root: str | None
         raise ScheduleError("row_sums", reduced, "not the elements of one operand as they lie")
     if not may_vectorize(top.leaf, row.sym):
         raise ScheduleError("row_sums", reduced, "the epilogue has no lanes")
-    outer, block = [x.sym.name for x in top.loops[:-1]], f"{row.sym.name}_o"
-    b.do("split", row.sym.name, width, "shift")
-    b.do("kind", f"{row.sym.name}_i", "unroll")
+    outer = [x.sym.name for x in top.loops[:-1]]
+    block, lane = b.split(row.sym.name, width, "shift")
+    b.do("kind", lane, "unroll")
     b.do("compute_at", reduced, block, "reg")
     nest = nest_with(find_body(b.kernel, block), reduced, Update)
-    b.do("spread", reduced, nest.loops[0].sym.name, along[0].sym.name, width)
-    b.do("kind", f"{along[0].sym.name}_o", "unroll")
-    b.do("kind", f"{row.sym.name}_i", "vector")
+    partial_sums = b.do("spread", reduced, nest.loops[0].sym.name, along[0].sym.name, width).buffer
+    vectors = nest_with(find_body(b.kernel, block), partial_sums, Update).loops[0]
+    b.do("kind", vectors.sym.name, "unroll")
+    b.do("kind", lane, "vector")
     if pays_threads(estimate([x.extent for x in (*top.loops, *along)]), machine, width):
         parallel(b, machine, [*outer, block][:2])

@@ -48,8 +48,7 @@ def short_rows(b: ScheduleBuilder, machine: Target, buffers: list[str]) -> None:
     width = vector_width(machine, tuple(s for s in walk(b.kernel.body) if isinstance(s, Store | Update)))
     if width <= GROUPS[-1] or not isinstance(found.extent, int) or found.extent < width:
         raise ScheduleError("short_rows", root, f"{found.extent} rows, of which {width} are a vector")
-    at = f"{found.sym.name}_o"
-    b.do("split", found.sym.name, width, "shift")
+    at, _ = b.split(found.sym.name, width, "shift")
     only_sums = found is nest.loops[-1] and len(temps) == 1
     n_sums = n_reductions(b, temps)
     most = MOST_COLUMNS[0 if only_sums else min(n_sums, 2)]
@@ -82,8 +81,8 @@ def few_columns(b: ScheduleBuilder, machine: Target, reduced: str, root: str | N
         raise ScheduleError("few_columns", reduced, "not one operand whose rows lie behind each other")
     outer, tile = [x.sym.name for x in top.loops[:-1]], columns.sym.name
     if not outer:  # a loop of one iteration around the columns
-        b.do("split", tile, n)
-        outer, tile = [f"{tile}_o"], f"{tile}_i"
+        around, tile = b.split(tile, n)
+        outer = [around]
     b.do("kind", tile, "unroll")
     b.do("compute_at", reduced, outer[-1], "reg")
     nest = nest_with(find_body(b.kernel, outer[-1]), reduced, Update)

@@ -14,7 +14,7 @@ from tilewright.tile.ir import Store
 from tilewright.tile.schedule import ScheduleBuilder
 
 
-def attempt(b: ScheduleBuilder, action: Callable[[], None]) -> bool:
+def attempt(b: ScheduleBuilder, action: Callable[[], object]) -> bool:
     """Do ``action``, or nothing at all when one of its steps is not legal."""
     mark = b.mark()
     try:

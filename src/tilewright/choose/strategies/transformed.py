@@ -290,13 +290,12 @@ def _split_root(
     tiles: list[str] = []
     inner: list[str] = []
     for k, w in enumerate(walks):
-        b.do("split", w.loop, w.factor)
-        inner.append(f"{w.loop}_i")
-        tiles.append(f"{w.loop}_o")
+        tile, element = b.split(w.loop, w.factor)
+        inner.append(element)
         if sizes is not None:
-            b.do("split", tiles[-1], sizes[k])
-            outer[f"{w.loop}_o_o"] = estimate([w.n_tiles]) / sizes[k]
-            tiles[-1] = f"{w.loop}_o_i"
+            block, tile = b.split(tile, sizes[k])
+            outer[block] = estimate([w.n_tiles]) / sizes[k]
+        tiles.append(tile)
     if sizes is None:
         return [], [*batch, *tiles], inner
     order = sorted(outer, key=lambda n: -min(outer[n], min_tasks(machine)))
@@ -342,9 +341,9 @@ def _in_vectors(b: ScheduleBuilder, nest: Nest, outer: list[str], width: int) ->
     """``outer``, vectors of the last loop, the rest of the nest, lanes; returns the loop over vectors."""
     last = nest.loops[-1]
     name, n = last.sym.name, last.extent
-    b.do("split", name, min(width, n) if isinstance(n, int) else width)
-    _ordered(b, [*outer, f"{name}_o"], nest, f"{name}_i")
-    return f"{name}_o"
+    vectors, lanes = b.split(name, min(width, n) if isinstance(n, int) else width)
+    _ordered(b, [*outer, vectors], nest, lanes)
+    return vectors
 
 
 def _ordered(b: ScheduleBuilder, outer: list[str], nest: Nest, lanes: str) -> None:

@@ -66,8 +66,7 @@ def turned_rows(b: ScheduleBuilder, machine: Target, buffers: list[str]) -> None
         raise ScheduleError("turned_rows", root, f"{len(fetched)} inputs to turn for {n_sums} reductions")
     back = only_nest(b.kernel, root)
     row, column = back.loops[-2:]
-    at = f"{row.sym.name}_o"
-    b.do("split", row.sym.name, width, "shift")
+    at, _ = b.split(row.sym.name, width, "shift")
     n_dims = len(find_place(b.kernel, root, "turned_rows").buffer.shape)
     for each in [*reversed(temps), *fetched]:
         shape = find_place(b.kernel, each, "turned_rows").buffer.shape
@@ -95,8 +94,7 @@ def _fetched(b: ScheduleBuilder, temps: list[str]) -> list[str]:
                         found.append(x.buffer.name)
     copies: list[str] = []
     for name in found:
-        b.do("fetch", name)
-        copies.append(b.kernel.places[-1].buffer.name)
+        copies.append(b.do("fetch", name).buffer)
     return copies
 
 
@@ -116,17 +114,17 @@ def _lanes(b: ScheduleBuilder, nest: Nest, width: int) -> None:
         _partials(b, leaf.buffer.name, row, column)
         return
     if find_place(b.kernel, leaf.buffer.name, "turned_rows").role is Role.OUT:  # the way back
-        b.do("split", column, width)
-        lanes, copies = f"{column}_i", row
-        b.do("reorder", f"{column}_o", copies, lanes)
+        vectors, lanes = b.split(column, width)
+        copies = row
+        b.do("reorder", vectors, copies, lanes)
     else:
         is_way_in = any(find_place(b.kernel, x.buffer.name, "turned_rows").role is Role.IN for x in loads_of(leaf))
         n = int(estimate([loops[1].extent]))
         block = min(width, 1 << n.bit_length() - 1) if is_way_in else UNROLLED
         rest = n % block
         b.do("reorder", column, row)
-        b.do("split", column, block, "shift" if is_way_in and rest & (rest - 1) else "min")
-        lanes, copies = row, f"{column}_i"
+        _, copies = b.split(column, block, "shift" if is_way_in and rest & (rest - 1) else "min")
+        lanes = row
     b.do("kind", lanes, "vector")
     b.do("kind", copies, "unroll")
 
@@ -134,11 +132,11 @@ def _lanes(b: ScheduleBuilder, nest: Nest, width: int) -> None:
 def _partials(b: ScheduleBuilder, buffer: str, row: str, column: str) -> None:
     """A vector of rows for each of ``UNROLLED`` partial results, so that not every one waits for the one before."""
     b.do("kind", row, "unroll")
-    b.do("spread", buffer, row, column, UNROLLED)
-    part = b.kernel.places[-1].buffer.name
+    made = b.do("spread", buffer, row, column, UNROLLED)
+    part = made.buffer
     b.do("turn", part, len(find_place(b.kernel, part, "turned_rows").buffer.shape) - 2)
-    for suffix in ("s", "l", "e"):
-        rows = row if suffix == "l" else f"{row}_{suffix}"
-        b.do("reorder", f"{column}_{suffix}", rows)
-        b.do("kind", f"{column}_{suffix}", "unroll")
+    rows_before, before, _, each, rows_after, after = made.loops  # the third walks the blocks of columns
+    for rows, columns in ((rows_before, before), (row, each), (rows_after, after)):
+        b.do("reorder", columns, rows)
+        b.do("kind", columns, "unroll")
         b.do("kind", rows, "vector")

@@ -4,6 +4,6 @@ In: an unscheduled ``Kernel`` and steps. Out: a scheduled ``Kernel``.
 Not its business: which steps are good (``choose.default``).
 """
 
-from tilewright.tile.schedule.script import PRIMITIVES, Schedule, ScheduleBuilder, Step, apply_step
+from tilewright.tile.schedule.script import PRIMITIVES, Made, Schedule, ScheduleBuilder, Step, apply_step
 
-__all__ = ["PRIMITIVES", "Schedule", "ScheduleBuilder", "Step", "apply_step"]
+__all__ = ["PRIMITIVES", "Made", "Schedule", "ScheduleBuilder", "Step", "apply_step"]

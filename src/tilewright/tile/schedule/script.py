@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Kernel
+from tilewright.tile.rewrite import loops_of
 from tilewright.tile.schedule import loops, memory, operands, partials, stages, trim
 
 Arg: TypeAlias = str | int
@@ -88,6 +89,32 @@ def apply_step(kernel: Kernel, step: Step) -> Kernel:
         raise ScheduleError(step.primitive, str(step), f"wrong arguments: {e}") from e
 
 
+@dataclass(frozen=True)
+class Made:
+    """What steps made of a kernel: handles on its new parts, which are their names."""
+
+    before: Kernel
+    after: Kernel
+
+    @property
+    def loops(self) -> tuple[str, ...]:
+        """Loops that were not there before, in the order of the text: of a split the outer one, then the inner one."""
+        old = {x.sym.name for x in loops_of(self.before.body)}
+        return tuple([x.sym.name for x in loops_of(self.after.body) if x.sym.name not in old])
+
+    @property
+    def buffers(self) -> tuple[str, ...]:
+        """Buffers that were not there before, in the order of the kernel's places."""
+        old = {p.buffer.name for p in self.before.places}
+        return tuple([p.buffer.name for p in self.after.places if p.buffer.name not in old])
+
+    @property
+    def buffer(self) -> str:
+        """The one buffer that was not there before."""
+        (new,) = self.buffers
+        return new
+
+
 class ScheduleBuilder:
     """A kernel together with the steps that made it: what rules write schedules with."""
 
@@ -95,11 +122,17 @@ class ScheduleBuilder:
         self.kernel = kernel
         self.steps: list[Step] = []
 
-    def do(self, primitive: str, *args: Arg) -> None:
-        """Apply and record one step."""
-        step = Step(primitive, args)
-        self.kernel = apply_step(self.kernel, step)
+    def do(self, primitive: str, *args: Arg) -> Made:
+        """Apply and record one step; what it made."""
+        step, before = Step(primitive, args), self.kernel
+        self.kernel = apply_step(before, step)
         self.steps.append(step)
+        return Made(before, self.kernel)
+
+    def split(self, loop: str, factor: int, *tail: str) -> tuple[str, str]:
+        """:func:`loops.split`: the outer loop and the inner one."""
+        outer, inner = self.do("split", loop, factor, *tail).loops
+        return outer, inner
 
     def mark(self) -> tuple[Kernel, int]:
         """A point to return to with :meth:`back`."""
