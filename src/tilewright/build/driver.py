@@ -61,6 +61,7 @@ def compile(
     threads = checked_threads(threads)
     check_sizes_given(fix_dims, input_shapes)
     clock = Clock(progress)
+    # A model from the cache was not checked now.
     store = Cache() if cache and not verify else None
     keyed, artifact = _look_up(keyed or Keyed(source), store, input_shapes, fix_dims, options, clock)
     key, found = keyed.key, artifact
@@ -72,6 +73,7 @@ def compile(
                 graph = called.graph
         except NeedsCall as needs:
             return _per_call(keyed.source, needs, options, input_shapes, fix_dims, threads)
+        # A source that has no digest, a module in memory, is known by its graph once that is read.
         if store and key is None:
             with clock.stage("key"):
                 key = graph_key(graph)
@@ -83,6 +85,7 @@ def compile(
                 with clock.stage("store"):
                     store.put_artifact_soon(cache_key(key, options), artifact)
     if store and keyed.key and not options.schedule:
+        # The next process finds the artefact by this question, without loading the compiler.
         asked = question(keyed.key, target, precision, optimize, accuracy, *asked_sizes(specialize))
         remember_answer(store, asked, cache_key(keyed.key, options))
     made = _ready(with_convention(artifact, called), threads, clock, from_cache=found is not None)

@@ -36,6 +36,7 @@ def make_report(
     rows = []
     for name, kernel in kernels.kernels.items():
         mine = [c for c in calls if c.kernel == name]
+        # How often a loop goes round is known at run time only.
         work = None if name in repeated else kernels.work[name]
         rows.append({
             "name": name,

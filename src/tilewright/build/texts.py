@@ -74,6 +74,7 @@ def kernel_texts(graph: Graph, options: Options, stage: str, only: str) -> Itera
     made.check_book()
     if stage == "entry":
         slots, shapes = dimension_slots([(graph, program)]), [n.shape for _, n in graph.results()]
+        # Code first: from it is known what the entry passes to a kernel, and how much scratch there is.
         made.texts()
         yield emit_program(program, slots, shapes, target, made.parameter_counts(), made.most_scratch())
         return

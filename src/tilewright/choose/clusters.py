@@ -79,6 +79,8 @@ def clusters_of(
     for root in reversed(stages):
         if id(root) in taken:
             continue
+        # From the last stage back: a root takes the stages that it can hold, and what is left becomes roots of its own.
+        # The rules that hold most stages are asked first.
         around = transformed_to(root, stages, computation) if chains else None
         if around is not None and not taken & {id(s) for s in around}:
             taken |= {id(s) for s in around}
@@ -89,6 +91,7 @@ def clusters_of(
         if epilogue is not None:
             group, kind = [epilogue, root], ClusterKind.CONTRACT
         if chains and kind is ClusterKind.CONTRACT and (chain := _chain(group, stages, readers, kinds, taken)):
+            # A chain of products keeps what lies between them in strips; its epilogue was found before.
             last, group, kind = group[0], chain, ClusterKind.CHAIN
         before = ring_before(group[0], stages, computation) if chains and kind is ClusterKind.CONTRACT else []
         if before and kinds[id(before[0])] is ClusterKind.CONTRACT and not taken & {id(s) for s in before}:
@@ -101,6 +104,7 @@ def clusters_of(
         before = projection_before(group[0], stages, computation) if chains and kind is ClusterKind.CONTRACT else []
         if before and _are_contractions(before, kinds) and not taken & {id(s) for s in before}:
             last, group, kind = group[0], [*before, *group], ClusterKind.PROJECTED
+        # What no contraction took goes row by row where a reduction is among it, alone otherwise.
         if kind in (ClusterKind.POINTWISE, ClusterKind.ROWS):
             group = _row_group(root, stages, readers, kinds, taken)
             kind = ClusterKind.ROWS if any(s.reduction for s in group) else ClusterKind.POINTWISE

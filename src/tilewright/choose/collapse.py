@@ -120,7 +120,9 @@ class _AxisMerge:
             a, b = pair
             extent = a.extent * b.extent
             sym = loop_sym(f"{a.sym.name}{b.sym.name}", extent)
+            # A merged buffer has one index for the pair: all of it in the second axis's place, nothing in the first's.
             joint = {a.sym: 0, b.sym: sym}
+            # A buffer that keeps its dimensions needs both axes back, by a division.
             divided = {a.sym: floordiv(sym, b.extent), b.sym: mod(sym, b.extent)}
             axes, reduced = (_joined(x, pair, Axis(sym, extent)) for x in (axes, reduced))
 
@@ -191,6 +193,7 @@ def _plan(
     pending = [(k, a, b)]
     while pending:
         k, a, b = pending.pop()
+        # A stage that is reached by two buffers must merge the same two axes for both.
         if k in plan.pairs:
             if plan.pairs[k] != (a, b):
                 return None
@@ -204,11 +207,13 @@ def _plan(
             if d == -1:
                 continue
             if d is None or plan.merges.get(buffer, d) != d:
+                # Only a constant is repacked, so that the division of its index costs nothing at run time.
                 if is_write or buffer not in constants or (a in stage.axes and not repeats):
                     return None
                 plan.divided.add(buffer)
             elif buffer.name in kept:
                 return None
+            # Whoever else touches the buffer sees it with one dimension fewer, and merges along.
             elif d >= 0 and buffer not in plan.merges:
                 plan.merges[buffer] = d
                 follow = _followers(stages, buffer, d)

@@ -155,6 +155,7 @@ def inline(computation: Computation) -> Computation:
     for t in reversed(computation.temps):
         makers = [s for s in items if t in s.outs]
         users = [s for s in items if any(t in buffers_of_value(v) for v in s.values)]
+        # Several writers leave parts of it; several readers would repeat the work, unless that is cheaper than a copy.
         if len(makers) != 1 or not users or (len(users) > 1 and not _again(makers[0], items, computation.inputs)):
             continue
         maker = makers[0]
@@ -171,6 +172,7 @@ def inline(computation: Computation) -> Computation:
         def untouched(x: Value, t: Buffer = t) -> bool:
             return t not in buffers_of_value(x)
 
+        # Readers keep their places in the order, which is legal: nothing in between writes what the maker reads.
         for user in users:
             new = replace(user, exprs=tuple(rewrite_value(v, leaf, keep=untouched) for v in user.exprs))
             items[items.index(user)] = new
@@ -328,6 +330,7 @@ def _padded(stage: Stage, select: Select, machine: Target, serial: int) -> tuple
     shifts: list[Dim] = []
     values: list[tuple[Dim, Dim]] = []
     for d, e in enumerate(load.index):
+        # The copy holds the whole range that any iteration reads, from the least place on.
         span = None if isinstance(e, Value) else _span(e, extents)
         if span is None or isinstance(e, Value):
             return None
@@ -339,6 +342,7 @@ def _padded(stage: Stage, select: Select, machine: Target, serial: int) -> tuple
     guards = [_as_function(g, values, extents) for g in select.cond.exprs]
     own = {a.sym for a in axes}
     rest = {s for x in walk(select) if not isinstance(x, Load | Inside) for s in _own_symbols(x)}
+    # A guard must be told from the place alone, as the copy has no loops of the stage.
     if any(g is None for g in guards) or rest & extents.keys():
         return None
     at = tuple(v for _, v in values)

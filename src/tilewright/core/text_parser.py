@@ -168,6 +168,7 @@ class Parser:
             try:
                 raw = bytes.fromhex(self.string())
             except ValueError:
+                # Too few for any shape but an empty one, of which nothing is read.
                 raw = b""
             if len(raw) != n * dtype.n_bytes:
                 self.at = start
@@ -179,6 +180,7 @@ class Parser:
             self.at = start
             raise self.fail(f"{n} numbers instead of {len(values)}")
         try:
+            # Python's integers have no largest one: NumPy's refusal of one that does not fit is the check.
             wide = np.array(values, np.float64) if dtype.is_float else np.array(values, object)
             return Data(wide.astype(dtype.numpy).reshape(shape))
         except OverflowError:

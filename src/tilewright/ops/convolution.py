@@ -249,6 +249,7 @@ def by_phases(
     rank, n, depth = len(x.shape), len(x.shape) - 2, w.shape[1]
     axes = spatial_axes(a.layout, rank)
     out = _infer_transpose([x.type, w.type], a).shape
+    # Places of the result before it is cropped, and the blocks of a stride that they lie in.
     ends = [lo + out[axis] for axis, (lo, _) in zip(axes, a.pads, strict=True)]
     first = [floordiv(lo, s) for (lo, _), s in zip(a.pads, a.strides, strict=True)]
     counts = [ceildiv(end, s) - f for end, s, f in zip(ends, a.strides, first, strict=True)]
@@ -259,6 +260,7 @@ def by_phases(
         phases = (a.groups, *[len(kind.phases) for kind in chosen], depth)
         shape = (x.shape[0], *phases, *counts) if is_first else (x.shape[0], *counts, *phases)
         if any(kind.n_taps == 0 for kind in chosen):
+            # A phase that no tap reaches, where the stride is larger than the kernel.
             return b(full, value=0.0, dtype=x.dtype, shape=shape)
         pads = [
             (kind.n_taps - 1 - f, m + f - x.shape[axis])
@@ -270,6 +272,7 @@ def by_phases(
 
     y = _joined(b, of, kinds, (), 2 if is_first else n + 2)
     if is_first:
+        # Each axis's phases go right behind its blocks, so that a reshape interleaves them.
         turns = (0, 1, n + 2, *[axis for k in range(n) for axis in (n + 3 + k, 2 + k)])
     else:
         turns = (0, *[axis for k in range(n) for axis in (1 + k, n + 2 + k)], n + 1, 2 * n + 2)

@@ -274,6 +274,7 @@ def _rotated(x: Buffer, at: tuple[Sym, ...], name: str, vectors: bool) -> tuple[
     of the rotations, the columns' lengths, and the place of each."""
     m, n = x.shape[-2:]
     assert isinstance(m, int) and isinstance(n, int)
+    # Of the wide one the transpose, so that there are at most as many columns as rows to make orthogonal.
     rows, columns = max(m, n), min(m, n)
     made = Buffer(f"{name}_made", types.f64, (rows, columns))
     turned = Buffer(f"{name}_turned", types.f64, (columns, columns))
@@ -286,6 +287,7 @@ def _rotated(x: Buffer, at: tuple[Sym, ...], name: str, vectors: bool) -> tuple[
         def dot(out: Buffer, i: Dim, j: Dim) -> Stage:
             return fold(out, rows, lambda _, r: made[r, i] * made[r, j], "add", ZERO)
 
+        # One-sided Jacobi: the angle that makes two columns orthogonal, from their lengths and their product.
         cosine, sine = _rotation(*(s[()] for s in sums))
         return (
             *(dot(out, i, j) for out, i, j in zip(sums, (p, q, p), (p, q, q), strict=True)),

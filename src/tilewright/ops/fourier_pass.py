@@ -47,6 +47,7 @@ def _infer(ts: Types, a: Attrs) -> TensorType:
     check_equal_dtypes(ts)
     check_dtype(x, (types.f32, types.f64))
     check_rank(x, 6, most=6)
+    # First what the attributes say alone, then whether the operands fit them.
     check(a.form in FORMS and a.n > 0, lambda: f"{a.form} transforms of {a.n} are not among {', '.join(FORMS)}")
     for name in ("reads", "writes"):
         check(
@@ -98,6 +99,7 @@ def _kernel(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs) -> list
 
     def turn(k: int, v: Number) -> Number:
         for table in tables:
+            # A table may leave out its first row, of ones, and one turn may be for all of an axis.
             n_rows, n_m, _, n_s = table.shape
             row = k - turned_rows(a.n, a.form) + n_rows
             if is_nonneg(row):
@@ -119,6 +121,7 @@ def _kernel(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs) -> list
     else:
         made = [turn(k, v) for k, v in enumerate(transformed(given, a.sign))]
     zero: Value = Const(0, out.dtype)
+    # A part that is known to be nothing is stored as zero.
     columns = [[v or zero for v in (made[k].re, made[k].im)][:c_out] for k in range(n_out)]
     chosen = one_of(at["r"], [one_of(at["c"], parts) for parts in columns])
     return [Stage((out,), tuple(axes.values()), tuple(at.values()), (chosen,))]

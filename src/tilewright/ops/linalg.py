@@ -252,15 +252,18 @@ def _lu_body(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs, at: tu
     step = (
         fold(largest, m, lambda _, r: Select(
             is_before(k.sym - 1, r), Unary("abs", entry(r, k.sym)), Const(-1, x.dtype)), "max", Const(-1, x.dtype)),
+        # The first of equal pivots, as LAPACK's idamax takes it.
         fold(place, m, lambda _, r: Select(
             Binary("and", is_before(k.sym - 1, r), Binary("eq", Unary("abs", entry(r, k.sym)), largest[()])),
             Index(r), Const(i64.max, i64)), "min", Const(i64.max, i64)),
+        # NaN equals nothing, so that no place was found: the row stays.
         write(place, (), (), Select(Binary("lt", p, index_value(m)), p, Index(k.sym))),
         write(pivots, (), (*at, k.sym), Cast(Binary("add", p, Const(1, i64)), types.i32)),
         over(first, (n,), lambda j: ((j,), entry(k.sym, j))),
         over(second, (n,), lambda j: ((j,), entry(p, j))),
         over(lu_, (n,), lambda j: ((*at, p, j), first[j])),
         over(lu_, (n,), lambda j: ((*at, k.sym, j), second[j])),
+        # LAPACK reports the first zero pivot, and goes on with the other columns.
         write(info, (), at, Select(is_first, Cast(Index(k.sym + 1), types.i32), Load(info, at))),
         over(column, (m,), lambda i: ((i,), Select(
             is_before(k.sym, i), Select(singular, entry(i, k.sym), entry(i, k.sym) / pivot), zero))),

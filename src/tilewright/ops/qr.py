@@ -85,10 +85,12 @@ def factor_by_reflections(x: Buffer, made: Buffer, taus: Buffer, at: tuple[Sym, 
         return Load(made, (*at, i, j))
 
     alpha = entry(k.sym, k.sym)
+    # A column with nothing below its diagonal is left as it is, with a reflection of tau 0, as LAPACK does.
     is_done = Binary("eq", rest[()], zero)
     root = Unary("sqrt", alpha * alpha + rest[()])
     step = (
         fold(rest, m, lambda _, r: Select(is_before(k.sym, r), entry(r, k.sym) * entry(r, k.sym), zero), "add", zero),
+        # Of the sign that makes alpha - beta a sum of two numbers of one sign: nothing cancels.
         write(beta, (), (), Select(is_done, alpha, Select(Binary("lt", alpha, zero), root, -root))),
         write(tau, (), (), Select(is_done, zero, (beta[()] - alpha) / Select(is_done, one, beta[()]))),
         write(scale, (), (), Select(is_done, zero, one / Select(is_done, one, alpha - beta[()]))),

@@ -376,6 +376,7 @@ def cumulative(
         axes, n = axes_for(x.shape), x.shape[a.axis]
 
         def at(step: Dim, row: Sequence[Dim] = syms(axes)) -> tuple[Dim, ...]:
+            # Steps count from the end that is summed up first.
             place = n - 1 - step if a.reverse else step
             return tuple(place if k == a.axis else i for k, i in enumerate(row))
 
@@ -405,11 +406,13 @@ def cumulative(
             parts = Buffer(f"{out.name}_runs", dtype, (length, *(s.extent for s in others), runs))
             before = Buffer(f"{out.name}_before", dtype, (*(s.extent for s in others), runs))
             t, u, r = axis_over(length, "t"), axis_over(maximum(length - 1, 0), "u"), axis_over(runs, "r")
+            # Before the first run, or with runs of no element, there is nothing.
             whole = Inside((r.sym - 1, length - 1))
             total = Binary(op, Load(before, (*row, r.sym - 1)), Load(parts, (length - 1, *row, r.sym - 1)))
             given, left = Load(before, (*row, r.sym)), Load(parts, (t.sym - a.exclusive, *row, r.sym))
             joined: Value = Binary(op, given, left)
             if a.exclusive:
+                # The first place of a run gets what lies before the run alone.
                 joined = Select(Inside((t.sym - 1,)), joined, given)
             step = Binary(op, Load(parts, (u.sym, *row, r.sym)), Load(parts, (u.sym + 1, *row, r.sym)))
             place = r.sym * length + t.sym
@@ -423,8 +426,10 @@ def cumulative(
 
         inner, rows = product(x.shape[a.axis + 1 :]), product([s.extent for s in others])
         is_long = not isinstance(n, int) or n >= LEAST_IN_RUNS
+        # With many elements behind the axis, those of one place are neighbours, and lanes as they lie.
         is_across = is_long and isinstance(inner, int) and inner < RUNS // 2
         if is_across and isinstance(rows, int) and rows >= RUNS:
+            # Rows enough to be lanes: one run, laid across.
             steps = in_runs(1)
         else:
             steps = in_runs(RUNS) if is_across and in_any_order else one_by_one(0)

@@ -96,6 +96,7 @@ class _AxisReads:
 
 def _planned(ax: ResizedAxis, prefix: str, real: types.DType) -> tuple[Items, _AxisReads]:
     """Stages that fill the tables of an axis, and how to read them."""
+    # A whole ratio gives the place as an index expression, which needs no table and no gather.
     nearest = _nearest_index(ax) if ax.attrs.mode == "nearest" else None
     if nearest is not None:
         return [], _AxisReads(ax.k, [nearest])
@@ -121,6 +122,7 @@ def _planned(ax: ResizedAxis, prefix: str, real: types.DType) -> tuple[Items, _A
         assert isinstance(flag, Value)
         return flag
 
+    # How many taps there are does not depend on the place.
     sketch = taps_of(ValueArithmetic(), Const(0, types.f32), ax)
     indices = [index(t) for t in range(len(sketch.indices))]
     weights = [weight(t) for t in range(len(sketch.weights))]

@@ -81,6 +81,7 @@ def _infer(ts: Types, a: Attrs, family: _Family) -> tuple[TensorType, ...]:
     if a.direction not in DIRECTIONS or a.layout not in (0, 1):
         raise OpError(f"direction {a.direction!r} must be one of {', '.join(DIRECTIONS)} and layout {a.layout} 0 or 1")
     x, w, r, b = ts[:4]
+    # Optional operands are told apart by their types: peepholes are floats, lengths are integers.
     states, optional = ts[4 : 4 + family.n_states], ts[4 + family.n_states :]
     check_dtype(x, types.FLOATS, "x")
     n_dirs, gates = len(_reversals(a)), family.n_gates * a.hidden

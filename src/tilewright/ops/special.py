@@ -470,10 +470,12 @@ def _special(
 
     def reference(xs: Sequence[Array], a: Attrs) -> Array:
         with np.errstate(all="ignore"):
+            # The same function of NumPy's numbers: it is one text for meaning and code.
             wide = np.broadcast_arrays(*(x.astype(np.float64) for x in xs))
             return narrowed(np.asarray(function(_ArrayNumbers(), *wide)), types.dtype_of(xs[0].dtype))
 
     def decompose(b: Builder, xs: tuple[Node, ...], a: Attrs) -> Node:
+        # Polynomials for f64 hold for f32 as well, at more steps than its digits need.
         dtype, chosen = (types.f64, function) if short is None or xs[0].dtype is types.f64 else (types.f32, short)
         wide = [_Term(b, x if x.dtype is dtype else b(e.cast, x, dtype=dtype)) for x in xs]
         found: Node = chosen(_GraphNumbers(b, dtype), *wide).node

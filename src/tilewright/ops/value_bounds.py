@@ -45,6 +45,7 @@ class _BoundsFinder:
         return self.known[node]
 
     def _by_op(self, node: Node, depth: int) -> Range:
+        # An input of a body is what the graph outside hands to it.
         if node in self.outside:
             return self.range(self.outside[node], depth + 1)
         if node.op is CONST:
@@ -66,6 +67,7 @@ class _BoundsFinder:
             return _joined([self.range(i, depth + 1) for i in node.inputs[1:]])
         if node.op in (ops.argmax, ops.argmin):
             return 0, node.inputs[0].shape[node.attrs.axis] - 1
+        # A sum lies within as many times the range; with no element it is 0, which is why both ends count.
         if node.op in (ops.reduce_sum, ops.cumsum):
             axes = node.attrs.axes if node.op is ops.reduce_sum else (node.attrs.axis,)
             count = product([node.inputs[0].shape[a] for a in axes])

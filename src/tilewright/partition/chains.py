@@ -49,11 +49,13 @@ def _chain_from(
     last: Node | None = None
     pending = {r for r, _ in readers[first]}
     while pending:
+        # In the graph's order, so that a node's inputs are members before it is looked at.
         node = min(pending, key=position.__getitem__)
         pending.remove(node)
         f = facts[node]
         inside = [i for i in node.inputs if i in members]
         if last is not None and _is_over(node, last, facts):
+            # Behind the product only numbers for whole rows are left to read: the rows themselves are gone.
             if any(i.shape != kept for i in inside) or not all(_is_over(r, last, facts) for r, _ in readers[last]):
                 return [], None
         elif (f.is_elementwise and node.shape in (space, kept)) or _reduces(f, node, space):

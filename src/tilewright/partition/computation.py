@@ -49,6 +49,7 @@ class GroupComputation:
 
 def computation_of(group: Group, facts: dict[Node, Facts], order: dict[Node, int]) -> GroupComputation:
     """Concatenate the members' stages, connect their buffers and give canonical names."""
+    # The graph's order, so that equal groups have equal texts.
     members = sorted(group.members, key=lambda n: order[n])
     results: dict[Node, Buffer] = {}
     sources: dict[Node, Buffer] = {}
@@ -69,6 +70,7 @@ def computation_of(group: Group, facts: dict[Node, Facts], order: dict[Node, int
             to[f.outs[0]] = results[node]
         for b in _written(f.items):
             if b not in to:
+                # What stages of one op hand to each other.
                 fresh = Buffer(f"t{len(temps)}", b.dtype, b.shape)
                 temps.append(fresh)
                 to[b] = fresh

@@ -52,13 +52,16 @@ def _repeat(places: Places, node: Node, programs: Sequence[Program], step: int) 
     body, n_carried = loop_body(node), node.attrs.n_carried
     (program,) = programs
     carried = node.inputs[2 : 2 + n_carried]
+    # Two of each, because an iteration reads one while it writes the other.
     buffers = [(places.reserve(c.type.n_bytes, step), places.reserve(c.type.n_bytes, step)) for c in carried]
     cond = places.reserve(1, step), places.reserve(1, step)
     iteration, count = places.reserve(8, step), places.reserve(8, step)
+    # One arena for all iterations, which come one after the other.
     scratch = places.reserve(program.arena_bytes, step)
 
     def make() -> Step:
         return Repeat(
+            # Addresses exist only when all reservations have been laid out.
             trips=places.pointer(node.inputs[0]),
             cond=places.pointer(node.inputs[1]),
             body=program,

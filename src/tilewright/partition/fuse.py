@@ -123,9 +123,11 @@ class _Fuser:
             space = self._space_of_row_value(n)
             if space is not None:
                 self.row_values[n] = space
+        # In the graph's order: what a node costs builds on what its inputs cost.
         self.made_of: dict[Node, int] = {}
         for n in order:
             self.made_of[n] = self._cost_so_far(n)
+        # Before groups are made, since a chain holds nodes that would be roots; the first kind to find one keeps it.
         self.chains = find_chains(order, facts, self.readers, self.is_pinned) if fuse else {}
         if fuse:
             self.chains |= find_windows(order, facts, self.readers, {*self.is_pinned, *self.chains}, target.large_bytes)

@@ -69,6 +69,7 @@ def rewrite_accesses(body: Body, change: Callable[[Buffer, tuple[IndexLike, ...]
     """Replace accesses: ``change(buffer, index)`` gives the new place of a load or of a write, None keeps it."""
 
     def value(v: Value) -> Value:
+        # A load may be an index of another one: places inside of values change as well.
         return rewrite_value(v, lambda x: change(x.buffer, x.index) if isinstance(x, Load) else None)
 
     def index(ix: tuple[IndexLike, ...]) -> tuple[IndexLike, ...]:
@@ -92,6 +93,7 @@ def rewrite_accesses(body: Body, change: Callable[[Buffer, tuple[IndexLike, ...]
                 return Prefetch(*place(s.buffer, index(s.index)))
             case Fold():
                 ix = index(s.index)
+                # One index for all buffers of a state: they have one shape and move together.
                 moved = [place(b, ix) for b in s.buffers]
                 values = tuple(value(v) for v in s.values)
                 return Fold(tuple(b for b, _ in moved), moved[0][1], s.combiner, values)

@@ -96,13 +96,16 @@ def columns_apart(
     if copied:
         if factors != [value.a, value.b] or len(reduced) > 1 or sizes[-1] > MAX_DEPTH or rows < MIN_ROWS_OF_COPIES:
             return 0
+        # Two loads a step, of a row and of a copied column, against a last vector that is mostly idle.
         vector *= NARROW
         apart = n * (steps * max(2 / machine.load_ports, 1 / machine.fma_ports) + ADDING_UP)
     else:
+        # A tile of rows and columns shares its loads: fewer for each sum, the more rows it has.
         sums = _sums(machine)
         if n > sums or rows < MIN_ROWS:
             return 0
         apart = n * (steps * max((1 / n + n / sums) / machine.load_ports, 1 / machine.fma_ports) + ADDING_MANY)
+    # The full vectors cost the same in both; a gain that is small beside them is within the model's error.
     whole = columns // width * prod(sizes) / machine.fma_ports + vector
     return n if apart + WORTH * whole < vector else 0
 

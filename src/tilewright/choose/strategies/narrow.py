@@ -124,6 +124,7 @@ def _form(b: ScheduleBuilder, machine: Target, acc: str, root: str, has_lanes: b
     if any(not isinstance(x, Load) or x.dtype is not update.buffer.dtype for x in (value.a, value.b)):
         raise ScheduleError("narrow", acc, "no products of elements of the sums' own type")
     width = vector_width(machine, (*top.leaf, update))
+    # More columns than half a vector would fill lanes well enough by themselves.
     few = [x for x in top.loops if isinstance(x.extent, int) and 1 < x.extent <= min(MAX_COLUMNS, width // 2)]
     columns = few[-1] if few and not has_lanes else top.loops[-1]
     n = columns.extent
@@ -139,13 +140,17 @@ def _form(b: ScheduleBuilder, machine: Target, acc: str, root: str, has_lanes: b
         raise ScheduleError("narrow", acc, "no loop of the reduction along which both operands are contiguous")
     along, depth = fits[-1], sizes[reduced.index(fits[-1])]
     outer = [x for x in top.loops if x is not columns]
+    # Rows that read the same elements of the operand with few columns share its loads in one tile.
     free = [x for x in outer if isinstance(x.extent, int) and x.extent > 1 and walking[0].step(x.sym) == 0]
     rows = free[-1] if free else None
+    # One register for each sum, one for each column's elements, one for the row's.
     most = max(min((machine.n_vector_registers - n - 1) // n, MAX_UNROLLED // n), 1)
     extent = rows.extent if rows is not None and isinstance(rows.extent, int) else 1
     n_rows = -(-extent // -(-extent // most))
     if n_rows * n < MIN_SUMS:
         raise ScheduleError("narrow", acc, f"{n_rows * n} sums, each of which waits for itself")
+    # Cycles of one result: partial vectors along the reduction and adding them up, or a step for each of its elements
+    # with all columns as lanes.
     operations = n_arithmetic(leaf.value)
     steps = prod(sizes) // depth * -(-depth // width)
     mine = steps / machine.fma_ports + ADDING_UP + operations

@@ -44,6 +44,7 @@ def row_sums(b: ScheduleBuilder, machine: Target, reduced: str, root: str | None
     if row.extent < MIN_BLOCKS * width or width < MIN_LANES or not update.buffer.dtype.is_float:
         raise ScheduleError("row_sums", reduced, f"{row.extent} rows of {update.buffer.dtype}, {width} are a vector")
     n_bytes = estimate([x.extent for x in top.loops]) * n * update.buffer.dtype.n_bytes
+    # A block reads as many rows at a time as a vector has lanes, which is slow from beyond the caches.
     if n_bytes > machine.l2_bytes / 2:
         raise ScheduleError("row_sums", reduced, "rows from beyond the caches are read one after the other")
     loads = operands_of(b, reduced, root, row.sym)
@@ -52,6 +53,8 @@ def row_sums(b: ScheduleBuilder, machine: Target, reduced: str, root: str | None
     if not may_vectorize(top.leaf, row.sym):
         raise ScheduleError("row_sums", reduced, "the epilogue has no lanes")
     outer = [x.sym.name for x in top.loops[:-1]]
+    # The last block begins within the one before, so that all are full. Rows are copied while they are summed up, and
+    # lanes when their sums are added up across and go through the epilogue.
     block, lane = b.split(row.sym.name, width, "shift")
     b.do("kind", lane, "unroll")
     b.do("compute_at", reduced, block, "reg")

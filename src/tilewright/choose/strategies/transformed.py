@@ -86,6 +86,7 @@ def transformed(b: ScheduleBuilder, machine: Target, names: Transformed) -> None
     turns = _turns(names, top)
     batch = [x for x in top.loops[:-1] if x.sym.name not in {*slid, *turns, *(w.loop for w in walks)}]
     sizes = _block(b, machine, names, walks, batch)
+    # Channels that take turns pay where a block holds many tiles; otherwise they are walked like any other loop.
     if turns and (sizes is None or prod(sizes) < FEW_TILES):
         batch, turns = [x for x in top.loops[:-1] if x in batch or x.sym.name in turns], []
         sizes = _block(b, machine, names, walks, batch)
@@ -97,11 +98,13 @@ def transformed(b: ScheduleBuilder, machine: Target, names: Transformed) -> None
     b.do("compute_at", names.after, tiles[-1], "local")
     if turns:
         _join_channels(b, names.after, tiles[-1], len(turns) + 1)
+    # At a block: points of all its tiles are products of one matrix, whose operands stay in the near cache.
     if outer:
         for name in (names.product, names.operand):
             _bring(b, name, outer)
     _results(b, names, tiles[-1], turns, width)
     made = _operand(b, names, outer[-1] if outer else "", width)
+    # The product's rule comes last, because it sees the box that is left at a block.
     contract(b, machine, names.product, None)
     if threads:
         for loops in [outer] if outer else [made, tiles]:

@@ -61,15 +61,18 @@ def turned_rows(b: ScheduleBuilder, machine: Target, buffers: list[str]) -> None
     temps = [*temps, cached_name(b, root)]
     fetched = _fetched(b, temps)
     turned = estimate([column.extent]) * (len(fetched) + 1)
+    # Turning costs more where rows come from beyond the near caches, so that more sums must pay for it.
     is_near = turned * estimate([x.extent for x in nest.loops[:-1]]) * 4 <= machine.l2_bytes
     if n_sums < MIN_SUMS or turned > (NEAR if is_near else FAR) * n_sums:
         raise ScheduleError("turned_rows", root, f"{len(fetched)} inputs to turn for {n_sums} reductions")
+    # What was the root is now read by a copy, which writes rows again and is the way back.
     back = only_nest(b.kernel, root)
     row, column = back.loops[-2:]
     at, _ = b.split(row.sym.name, width, "shift")
     n_dims = len(find_place(b.kernel, root, "turned_rows").buffer.shape)
     for each in [*reversed(temps), *fetched]:
         shape = find_place(b.kernel, each, "turned_rows").buffer.shape
+        # What has a place for each column lies in memory, rows as its last dimension; a number a row fits a register.
         walks_columns = shape[-1:] == (column.extent,) and (each in fetched or len(shape) == n_dims)
         b.do("compute_at", each, at, "local" if walks_columns or each in fetched else "reg")
         n_left = len(find_place(b.kernel, each, "turned_rows").buffer.shape)

@@ -32,6 +32,7 @@ def emit(fn: Function, run: Beside, steps: Sequence[Step]) -> None:
     calls = [s for s in steps if isinstance(s, KernelCall)]
     number = fn.module.n_beside
     fn.module.n_beside += 1
+    # Calls that run whole are dealt like cards; those whose loop is shared out come in chunks, to each thread its own.
     n_whole = sum(extent is None for extent, _ in run.members)
     n_chunks = sum(n for extent, n in run.members if extent is not None)
     _define_task(fn, number, run, calls, n_whole, n_chunks)
@@ -45,6 +46,7 @@ def emit(fn: Function, run: Beside, steps: Sequence[Step]) -> None:
     fn.steps(steps)
     fn.write(f"br label %{done}")
     fn.label(beside)
+    # In the entry block, so that a call in a loop takes its stack once.
     context = fn.fresh()
     fn.entry.append(f"  {context} = alloca [{len(_CONTEXT)} x i64], align 16")
     threads = fn.let("zext i32 %threads to i64")
@@ -76,6 +78,7 @@ def _define_task(
     each = fn.let(f"add i64 {n_dealt}, {n_chunks}")
     thread, place = fn.let(f"udiv i64 %task, {each}"), fn.let(f"urem i64 %task, {each}")
     chunk = fn.let(f"sub i64 {place}, {n_dealt}")
+    # Cards go round: thread t gets t, t + threads, and so on, as the pool gives each thread neighbours first.
     card = fn.let(f"add i64 {fn.let(f'mul i64 {place}, %threads')}, {thread}")
     is_card = fn.let(f"icmp slt i64 {chunk}, 0")
     cards = " ".join(f"i64 {k}, label %call{k}" for k in range(n_whole))
@@ -97,6 +100,7 @@ def _define_task(
     body = "\n".join(["entry:", *fn.entry, *fn.lines, "  ret void", "}"])
     name, module = f"@tw_beside{number}", fn.module
     module.functions.append(f"define internal void {name}_at(ptr %context, i64 %task, ptr %slot) nounwind {{\n{body}")
+    # A second function, which the pool calls, finds scratch of the thread for the first.
     fn = type(caller)(module)
     run_task = f"  call void {name}_at(ptr %context, i64 %task, ptr %slot)"
     n_bytes = module.scratch.per_thread - FLAG_BYTES

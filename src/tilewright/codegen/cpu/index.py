@@ -313,6 +313,7 @@ class IndexSpace:
         divisor = self.resolve(atom.b)
         if isinstance(divisor, int) and divisor > 0:
             b = Val(str(divisor), 0, 0)
+            # Both round toward minus infinity, as the language does, for negative numbers too.
             if divisor & (divisor - 1) == 0:
                 if atom.op == "mod":
                     return self._op("and", a, Val(str(divisor - 1), 0, 0))
@@ -321,9 +322,11 @@ class IndexSpace:
             b = self.value(divisor)
             b_lo = self.bounds(divisor)[0]
             if b_lo is None or b_lo < 1:
+                # A size may be 0 where no iteration runs, and a division by it would end the process all the same.
                 b = Val(self.writer.pure(f"call i64 @llvm.smax.i64(i64 {b.text}, i64 1)", b.level), b.level, 0)
         if is_nonneg:
             return self._op("udiv" if atom.op == "floordiv" else "urem", a, b)
+        # The machine truncates: a negative remainder is moved up by one divisor, and the quotient down by one.
         r = self._op("srem", a, b)
         level = r.level
         negative = self.writer.pure(f"icmp slt i64 {r.text}, 0", level)

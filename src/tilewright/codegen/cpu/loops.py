@@ -132,6 +132,7 @@ class Loops:
         w.open_scope()
         w.emit(f"br i1 {enter.text}, label %{loop}, label %{after}" if guarded else f"br label %{loop}")
         w.start_block(loop)
+        # What a phi takes from the end of the body is known only when that is written.
         phis = w.placeholder()
         variable, following = w.name(), w.name()
         fn.space.bind_run(f.loop.sym, variable, w.level, interval)
@@ -140,6 +141,7 @@ class Loops:
         self._body(f, ctx)
         fn.space.release(mark)
         fn.space.unbind(f.loop.sym)
+        # The counter may be narrower than what indices are made of.
         counter, kind = (w.name(), "i32") if self._is_narrow(start, interval) else (variable, "i64")
         end = stop.text if kind == "i64" or _is_literal(stop) else w.pure(f"trunc i64 {stop.text} to i32", stop.level)
         w.scopes[-1].out.append(f"  {following} = add nuw nsw {kind} {counter}, 1")
@@ -155,6 +157,7 @@ class Loops:
             phis.append(f"  {variable} = zext nneg i32 {counter} to i64")
         w.close_scope()
         w.start_block(after)
+        # Register buffers of this loop alone end with it: no phi behind the loop keeps them alive.
         mine = fn.analysis.used.get(id(f), {}).keys() - fn.analysis.outside.get(id(f), set())
         for key in [k for k in fn.registers.state if k[0] in mine]:
             del fn.registers.state[key]

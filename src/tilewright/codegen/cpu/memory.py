@@ -160,6 +160,7 @@ class Memory:
         n, size = len(pattern), address.buffer.dtype.n_bytes
         if pattern == tuple(range(n)):
             return self._load_vector(address, element, n, ctx)
+        # Copies three apart read interleaved elements, of pixels for example: one wide load serves all three.
         if address.column and address.column[1] == TRIPLE and element == VALUE_TYPE[address.buffer.dtype]:
             at = address.column[0]
             run = replace(address, offset=address.offset - at * size, pattern=tuple(range(TRIPLE * n)), column=None)
@@ -167,6 +168,7 @@ class Memory:
         bits = self._running(ctx, n)
         running = [p for p, runs in zip(pattern, bits, strict=True) if runs] if bits else []
         low, high = min(running, default=0), max(running, default=0)
+        # Up to three vectors and shuffles take less than a load for each lane.
         if bits and running and high - low < 3 * n:
             lanes = [p - low if runs else 0 for p, runs in zip(pattern, bits, strict=True)]
             return self._load_shuffled(address, lanes, element, address.offset + low * size, ctx)
@@ -176,11 +178,13 @@ class Memory:
             return self._load_pairs(address, pattern, ctx)
         if address.column and len(set(pattern)) == n:
             at, width = address.column
+            # Lanes that never run read the last row again, which is there.
             live = pattern[: ctx.live] if ctx.mask is not None else pattern
             start = address.offset - at * size
             rows = tuple([(address.pointer.text, start + r * size) for r in (*live, *live[-1:] * (n - len(live)))])
             return self._transposed(address, element, rows, at, 1, width)
         distances = Val(f"<{', '.join([f'i64 {p}' for p in pattern])}>", 0, n)
+        # There are gathers of words and of what is larger alone.
         if ctx.mask is None and not (self.arith.target.has_gather and size >= 4):
             return self._load_each(address, pattern, element, ctx)
         return self._gather(address, distances, element, ctx)

@@ -93,6 +93,7 @@ def _define_body(
 ) -> int:
     """``name(buffers..., symbols..., first, end, scratch)``: iterations ``first <= i < end`` of ``f`` and ``joined``
     as one. Returns the scratch's bytes; without any it is not passed."""
+    # A function of its own: one thread calls it for all iterations, the pool's tasks for their chunks.
     inner = type(fn)(fn.module, in_task=True)
     parameters = []
     for n, b in enumerate(buffers):
@@ -108,9 +109,11 @@ def _define_body(
     hi = fn.space.bounds(extent * width)[1]
     inner.space.bind_run(first, "%first", 0, (0, None if hi is None else max(hi - 1, 0)))
     inner.space.bind_run(end, "%end", 0, (1, hi))
+    # A chunk lies within the loop and is not empty, from which guards inside may follow.
     inner.space.assume([*fn.space.facts, extent * width - end, end - 1 - first])
     window: tuple[Dim, Dim] | None = (first, end)
     if joined is not None:
+        # A chunk may begin and end inside of a row of the outer loop.
         window = (floordiv(first, width), ceildiv(end, width))
         inner.loops.windows[id(joined)] = (first - width * f.loop.sym, end - width * f.loop.sym)
     elif extent == 1:
@@ -162,6 +165,7 @@ def _dispatch(fn: KernelFunction, body: str, task: str, arguments: list[str], ex
     w.start_block(threaded)
     threads = w.fresh("zext i32 %threads to i64")
     slots = w.fresh(f"mul i64 {threads}, {CHUNKS_PER_THREAD}")
+    # Several chunks for each thread: one that is held up leaves the rest to others.
     share = w.fresh(f"udiv i64 {extent.text}, {slots}")
     chunk = w.fresh(f"call i64 @llvm.smax.i64(i64 {share}, i64 1)")
     above = w.fresh(f"add i64 {extent.text}, {chunk}")
@@ -170,6 +174,7 @@ def _dispatch(fn: KernelFunction, body: str, task: str, arguments: list[str], ex
     told = [*arguments, f"i64 {chunk}", f"i64 {extent.text}"]
     if task_bytes:
         told += ["ptr %scratch", "ptr %slots", f"i64 {threads}", f"i64 {n_tasks}"]
+    # On the stack of the caller, which waits until all tasks are done.
     context = w.name()
     w.entry.append(f"  {context} = alloca [{len(told)} x i64], align 16")
     for n, argument in enumerate(told):

@@ -86,6 +86,7 @@ class Values:
     def _evaluate(self, v: Value, ctx: Lanes, memo: Memo) -> Val:
         arith = self.arith
         if len(ctx.syms) > 1 and ctx.mask is None and _is_operation(v) and _follows(v, ctx.syms[:-1], ctx.syms[-1]):
+            # What only the outer of two vector loops changes is computed in fewer lanes, and then repeated.
             once = self.value(v, ctx.outer(), {})
             lanes = [k // ctx.extents[-1] for k in range(ctx.count)]
             return arith.pick(once, VALUE_TYPE[v.dtype], lanes) if once.lanes else once

@@ -65,6 +65,7 @@ class ScanPanels(Pass):
         )  # fmt: skip
 
     def run(self, graph: Graph, journal: Journal | None = None) -> Graph:
+        # Scans of one level don't wait for each other, and run beside each other on the threads that one would use.
         level: dict[Node, int] = {}
         for n in graph.nodes():
             level[n] = max((level[i] for i in n.inputs), default=0) + (n.op in SCANS)
@@ -78,6 +79,7 @@ class ScanPanels(Pass):
             if panel:
                 b, weights = Builder(graph.pool, n.loc), recurrent_weights(n)
                 hidden = weights.shape[0]
+                # Padded to whole panels, which one loop walks.
                 units = -(-hidden // panel) * panel
                 if units > hidden:
                     wider[n] = by = Padding(b, new, reads, hidden, units)

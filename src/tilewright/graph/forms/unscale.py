@@ -94,6 +94,7 @@ def _convolution(b: Rewriting, node: Node) -> Node | None:
     groups, n_taps = node.attrs["groups"], node.type.rank - 2
     if w.op is CONST or not _is_plain(node) or node.attrs["layout"] != "NCHW":
         return None
+    # A convolution for each image of the batch is written as one with groups, whose weights are scaled for each image.
     if w.op is ops.reshape and w.inputs[0].shape == (groups, node.shape[1] // groups, *w.shape[1:]):
         w = w.inputs[0]
     elif groups != 1:
@@ -102,6 +103,7 @@ def _convolution(b: Rewriting, node: Node) -> Node | None:
     outs, ins = rank - n_taps - 2, rank - n_taps - 1
 
     def allowed(shape: tuple[Dim, ...]) -> bool:
+        # A factor of each input channel can go to the input, one of each output channel to the result.
         return all(n == 1 for n in shape[ins + 1 :]) and 1 in (shape[outs], shape[ins])
 
     found = _scaled(w, allowed)
@@ -112,6 +114,7 @@ def _convolution(b: Rewriting, node: Node) -> Node | None:
         return None
     before, after = _split(found, ins, rank)
     products = product(weight.shape) // weight.shape[1] if isinstance(weight.shape[1], int) else 0
+    # Scaling the input costs a pass over it, scaling the weights one over them.
     if before and not _pays(x, weight, products):
         return None
 
@@ -139,6 +142,7 @@ def _product(b: Rewriting, node: Node) -> Node | None:
     batch = tuple(node.shape[:-2])
 
     def allowed(shape: tuple[Dim, ...]) -> bool:
+        # Factors of a batch of matrices fit where each has operands of its own.
         fits = all(n == 1 for n in shape[:-2]) or (rank == node.type.rank and tuple(x.shape[:-2]) == batch)
         return fits and 1 in (shape[outs], shape[ins])
 

@@ -37,6 +37,7 @@ class Scores:
 
 def _attention(b: Rewriting, node: Node) -> Node | None:
     weights, v = node.inputs
+    # Weights that somebody else reads have to be there anyway.
     if not b.read_once(weights):
         return None
     weights, is_guarded = _unguarded(b, weights)
@@ -51,6 +52,7 @@ def _attention(b: Rewriting, node: Node) -> Node | None:
     k, factor_inner = _unscaled(_swap_last(b, k_transposed))
     k, group_k = _unrepeated(k)
     v, group_v = _unrepeated(v)
+    # Keys and values must share heads alike.
     if group_k != group_v or q.shape[:-2] != found.product.shape[:-2] or node.dtype is not q.dtype:
         return None
     masks, causal = _masks(b, found.masks, weights.shape)
@@ -60,6 +62,7 @@ def _attention(b: Rewriting, node: Node) -> Node | None:
     operands = [*[x for x in qkv if x is not None], *(_lifted(b, m, node.type.rank) for m in masks)]
     scale = found.scale * factor_q * factor_k * factor_inner
     out = b(ops.attention, *operands, scale=scale, causal=causal, softcap=found.softcap)
+    # Softmax of a row that is all minus infinity is NaN, for which the model's guard puts 0.
     if is_guarded and any(_may_hide_all(m) for m in masks):
         out = b(ops.where, b(ops.isnan, out), b.const(0.0, out.dtype), out)
     return out if out.shape == node.shape else b(ops.reshape, out, shape=node.shape)
@@ -337,6 +340,7 @@ def _half(b: Rewriting, angle: Node) -> Node | None:
     if angle.op is ops.concat:
         same = len(angle.inputs) == 2 and angle.inputs[0] is angle.inputs[1]
         return angle.inputs[0] if same and angle.attrs["axis"] == angle.type.rank - 1 else None
+    # Ops that treat both halves alike: the half of their first input makes the half of their result.
     inner = _half(b, angle.inputs[0]) if angle.inputs else None
     if inner is None:
         return None

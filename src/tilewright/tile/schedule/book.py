@@ -67,6 +67,7 @@ class ScheduleBook:
                 here = head[1]
                 if here in heads:
                     problems.append(_problem(number, here, "", f"line {heads[here]} begins a schedule of it already"))
+                # Reading goes on after a mistake, so that one look shows all of them.
                 heads.setdefault(here, number)
                 lines.setdefault(here, [])
                 continue
@@ -80,6 +81,7 @@ class ScheduleBook:
                 lines[here].append(Line(number, step))
             else:
                 problems.append(_problem(number, "", line, "it stands before the first kernel's name", _FORM))
+        # Steps build on each other: a schedule with one line that can't be read is not applied at all.
         good = {name: tuple(x) for name, x in lines.items() if name not in broken}
         return ScheduleBook(good, heads, tuple(problems))
 

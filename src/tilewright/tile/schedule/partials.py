@@ -60,6 +60,7 @@ def rfactor(kernel: Kernel, buffer: str, loop: str, unrolled: int, lanes: int, a
     others = target.body[:-1]
     if not all(isinstance(s, Store) for s in others):
         raise ScheduleError("rfactor", where, "the loop holds more than stores and the update")
+    # Stores go along with the steps that read them, so that these may be exchanged too.
     check_exchange(target.body, [target.loop.sym], "rfactor", where)
     top, walkers = target, [target.loop]
     if around:
@@ -77,6 +78,7 @@ def rfactor(kernel: Kernel, buffer: str, loop: str, unrolled: int, lanes: int, a
         raise ScheduleError("rfactor", where, f"{unrolled} is not a power of two")
     n = target.loop.extent
     if isinstance(n, int):
+        # Partials that no step fills would be folded in for nothing.
         while unrolled > 1 and n < unrolled * lanes:
             unrolled //= 2
         lanes = min(lanes, max(n, 1))
@@ -105,6 +107,7 @@ def spread(kernel: Kernel, buffer: str, around: str, loop: str, lanes: int) -> K
         raise ScheduleError("spread", where, f"{around} holds more than one update of the buffer")
     if any(isinstance(i, Value) for i in update.index) or any(x.buffer is update.buffer for x in loads_of(update)):
         raise ScheduleError("spread", where, "the updated element is named at run time, or its value reads the buffer")
+    # Loops of the tile say which sum, all others are steps of the reduction.
     own = {s for i in update.index if not isinstance(i, Value) for s in symbols(i)}
     tile, reduced = [x for x in nest.loops if x.sym in own], [x for x in nest.loops if x.sym not in own]
     if not any(x.sym.name == loop for x in reduced):
@@ -112,6 +115,7 @@ def spread(kernel: Kernel, buffer: str, around: str, loop: str, lanes: int) -> K
     if any(x.kind is not Kind.UNROLL for x in tile):
         raise ScheduleError("spread", where, "registers have no run-time index: unroll the loops of the tile first")
     walked, inside = {x.sym for x in reduced}, {x.sym for x in tile}
+    # Both orders must walk the same steps: the tile goes inside of all reduction loops, and back out for the start.
     if any(symbols(x.extent) & walked for x in tile) or any(symbols(x.extent) & inside for x in reduced):
         raise ScheduleError("spread", where, "extents of the tile and of the reduction depend on each other")
     if lanes < 1 or not all(isinstance(n, int) for n in update.buffer.shape):
@@ -134,6 +138,7 @@ def spread(kernel: Kernel, buffer: str, around: str, loop: str, lanes: int) -> K
     start = over_tile("s", lanes, lambda at, v: Store(part, (*at, v), identity))
     end = over_tile("e", lanes, lambda at, v: Update(update.buffer, at, update.op, Load(part, (*at, v))))
     outer = new_loop(name(f"{loop}_o"), ceildiv(old.extent, lanes))
+    # The last block is ragged, and its idle lanes keep the identity.
     rest = old.extent - outer.sym * lanes
     width = lanes if mod(old.extent, lanes) == 0 else minimum(lanes, rest)
     lane = Loop(Sym(name(f"{loop}_l"), 0, lanes - 1), width, Kind.VECTOR)

@@ -72,6 +72,7 @@ def cache(kernel: Kernel, buffer: str) -> Kernel:
     names = [fresh(kernel, f"{identifier(buffer)}_w{d}") for d in range(len(old.shape))]
     loops = tuple(new_loop(n, e) for n, e in zip(names, extents, strict=True))
     at = tuple(x.sym for x in loops)
+    # Loops of one element behind the last real one would hide from rules that it goes along memory.
     behind = next((d for d in range(len(loops), 0, -1) if extents[d - 1] != 1), 0)
     order = (*loops[behind:], *loops[:behind])
     copy = Nest(order, (Store(old, at, Load(new, at)),)).wrap() if loops else Store(old, (), Load(new, ()))
@@ -172,6 +173,7 @@ def compute_at(kernel: Kernel, buffer: str, loop: str, space: str = "local") -> 
     names = [f"{identifier(buffer)}{d}" for d in range(len(old.shape))]
     sides = [side_of(loads, d, inner, names[d], where) for d in range(len(old.shape))]
     around = {x.sym: x.extent - 1 for x in loops_of(kernel.body)}
+    # A box as large as the whole needs no base, whatever the loops outside are at.
     sides = [_filled(side, extent, around) for side, extent in zip(sides, old.shape, strict=True)]
     _check_guarded(kernel, at.body, old, sides, where)
     whole = Space(space) is Space.GLOBAL
@@ -182,6 +184,7 @@ def compute_at(kernel: Kernel, buffer: str, loop: str, space: str = "local") -> 
     if _is_in_lanes(kernel, at) and any(x.kind in (Kind.SERIAL, Kind.PARALLEL) for x in loops_of(nests)):
         raise ScheduleError("compute_at", where, "a serial loop would move into lanes")
     body = rewrite_accesses(at.body, lambda b, ix: Load(new, _rebased(ix, shift)) if b is old else None)
+    # Right before its first reader, so that statements before it keep their operands.
     first = _first_use(body, new)
     moved_at = For(at.loop, (*body[:first], *nests, *body[first:]))
     result = replace_stmt(kernel, at, moved_at).body
@@ -416,6 +419,7 @@ def _moved(
         if d is None:
             loops.append(Loop(loop.sym, substitute(loop.extent, dims), loop.kind))
             continue
+        # Walking the box where only a part was written would write more than before.
         if loop.extent != old.shape[d] and not sides[d].is_exact:
             raise ScheduleError("compute_at", where, f"its nest writes only {loop.extent} of {old.shape[d]} elements")
         side = sides[d]
@@ -429,6 +433,7 @@ def _moved(
     leaf = substitute_body(nest.leaf, dims)
     leaf = rewrite_accesses(leaf, lambda b, ix: Load(new, _rebased(ix, shift)) if b is old else None)
     extents = {x.sym: x.extent for x in loops}
+    # Bounds of the new loops settle minima and maxima that the old ones left open.
     leaf = rewrite_accesses(leaf, lambda b, ix: Load(b, tuple(_settled(i, extents) for i in ix)))
     if not loops:
         return leaf[0] if len(leaf) == 1 else For(new_loop(fresh(kernel, "once"), 1), leaf)
