@@ -109,11 +109,16 @@ ALLOWED = {
 
 
 @functools.cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@functools.cache
 def set_makers() -> frozenset[str]:
     """Names of functions, and of annotated attributes, that are sets wherever the package says what they are."""
     found: dict[str, set[bool]] = {}
     for path in PACKAGE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.FunctionDef) and node.returns is not None:
                 found.setdefault(node.name, set()).add(is_set_type(node.returns))
             elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Attribute):
@@ -216,7 +221,7 @@ def is_call_of(e: ast.expr, names: set[str]) -> bool:
 
 def walks() -> Iterator[tuple[str, str, int]]:
     for path in sorted(PACKAGE.rglob("*.py")):
-        for function, line in Walks(ast.parse(path.read_text())).found:
+        for function, line in Walks(parsed(path)).found:
             yield path.relative_to(PACKAGE).as_posix(), function, line
 
 

@@ -1,4 +1,4 @@
-"""ONNX's official backend tests: two of every op in the quick run, all of them in the slow one."""
+"""ONNX's official backend tests: one of every op in the quick run, all of them in the slow one."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def bad(outcomes: list[Outcome]) -> list[str]:
 
 
 @pytest.mark.timeout(400)
-def test_two_of_every_op() -> None:
+def test_one_of_every_op() -> None:
     groups: dict[str, list[workers.Case]] = {}
     for case in suite.cases():
         if not case.group.startswith("(") or case.group == "(simple)":
             groups.setdefault(case.group, []).append(case)
-    chosen = [c for cases in groups.values() for c in (cases[0], cases[-1])]
-    found = list(workers.run_cases(MODULE, list(dict.fromkeys(chosen)), jobs=2))
+    chosen = [cases[len(cases) // 2] for cases in groups.values()]
+    found = list(workers.run_cases(MODULE, chosen, jobs=2))
     assert bad(found) == []
     assert share_passed(found) > 0.93
 

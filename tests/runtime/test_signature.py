@@ -25,11 +25,18 @@ def key_pair(folder: Path, name: str) -> tuple[Path, Path]:
     return private, public
 
 
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    path = tmp_path_factory.mktemp("model") / "net.tw"
+    tw.compile(small_models.language_model(), threads=1, cache=False).save(path)
+    return path.read_bytes()
+
+
 @pytest.fixture
-def signed(tmp_path: Path) -> tuple[Path, Path]:
+def signed(model: bytes, tmp_path: Path) -> tuple[Path, Path]:
     """A signed model and the signer's public key."""
     path = tmp_path / "net.tw"
-    tw.compile(small_models.language_model(), threads=1, cache=False).save(path)
+    path.write_bytes(model)
     private, public = key_pair(tmp_path, "ours")
     assert sign_file(path, private) == signature_path(path)
     return path, public
