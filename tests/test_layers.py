@@ -6,6 +6,10 @@ of a foreign library (in a frontend, the command line, a package's `__init__`) o
 """
 
 import ast
+import io
+import re
+import tokenize
+from collections import Counter
 from collections.abc import Container, Iterator
 from functools import cache
 from graphlib import TopologicalSorter
@@ -55,6 +59,9 @@ LAZY_FILES: dict[str, str] = {
 ENVIRONMENT_READER = "runtime/env.py"
 ENVIRONMENT_NAMES = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"}
 MAX_LINES = 600
+LONG = 25
+"""Lines of a function from which on it needs comments."""
+DIRECTIVE = re.compile(r"# ?(?:noqa|type:|fmt:|---)")
 
 
 class Import(NamedTuple):
@@ -196,6 +203,30 @@ def test_files_are_short() -> None:
     found = [path for folder in ("src", "tests", "benchmarks", "examples") for path in (ROOT / folder).rglob("*.py")]
     lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in found}
     assert len(found) > len(FILES) and {name: n for name, n in lengths.items() if n > MAX_LINES} == {}
+
+
+def comment_lines(path: Path) -> set[int]:
+    """Lines with a comment that a person reads: no directive of a tool, no heading."""
+    tokens = tokenize.generate_tokens(io.StringIO(path.read_text()).readline)
+    found = [t for t in tokens if t.type == tokenize.COMMENT and not DIRECTIVE.match(t.string)]
+    return {t.start[0] for t in found}
+
+
+def test_long_functions_say_why() -> None:
+    """Of lines below the docstring. A share is no measure of what a comment is worth, and 0.4 % were of too little."""
+    lines, said = Counter[str](), Counter[str]()
+    for path in FILES:
+        comments = comment_lines(path)
+        for node in ast.walk(parsed(path)):
+            if not isinstance(node, ast.FunctionDef):
+                continue
+            first = node.body[0].lineno if ast.get_docstring(node) is None else (node.body[0].end_lineno or 0) + 1
+            inside = range(first, (node.end_lineno or 0) + 1)
+            if len(inside) >= LONG:
+                lines[unit_of_file(path)] += len(inside)
+                said[unit_of_file(path)] += len(comments.intersection(inside))
+    assert said.total() >= 0.04 * lines.total() > 0
+    assert {unit: said[unit] / n for unit, n in lines.items() if said[unit] < 0.03 * n} == {}
 
 
 def test_every_class_has_one_home() -> None:

@@ -71,6 +71,7 @@ def aot_command(
 
     if model.suffix == ".tw":
         raise InputError(f"{model} is compiled already", remedy="export the model that it was made of")
+    # Bare metal and WebAssembly without threads: asking for two would be answered by one.
     alone = [t for t in target.split(",") if not Machine.parse(t).has_threads]
     if threads is not None and threads > 1 and alone:
         raise OptionError(f"code for {', '.join(alone)} has no threads, not {threads}", remedy="leave out --threads")

@@ -98,6 +98,7 @@ def bench_command(
     arrays = inputs.gather(input, made.inputs, made.symbols, sizes, seed)
     runs: dict[str, Run] = {"tilewright": lambda: made.run(arrays)}
     for name, make in engines.items():
+        # All engines start before any is measured: loading one would disturb another's turn.
         runs[name] = _started(name, make, model, arrays, n_threads)
     times = interleave(runs, seconds)
     own = statistics.median(times["tilewright"])

@@ -106,6 +106,7 @@ def obtain(
     source = texts.read_graph(path) if path.suffix == ".txt" else path
     err = show.console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    # On standard error, and only where somebody looks, so that output can be piped.
     with Progress(*columns, console=err, transient=True, disable=quiet or not err.is_terminal) as bar:
         task = bar.add_task(f"compiling {path.name}", total=None)
 

@@ -111,6 +111,7 @@ def _command(known: SuiteEntry) -> Callable[..., None]:
         suite = workers.load_suite(known.module)
         cases = workers.select(suite.cases(), only)
         facts = {**_facts(known), "only": only, "cases": len(suite.cases())}
+        # Outcomes of a run that was stopped; a case that is gone from the suite is left out.
         found = {o.name: o for o in read_json(output)[1]} if resume and output is not None and output.exists() else {}
 
         def save(outcomes: list[Outcome]) -> None:

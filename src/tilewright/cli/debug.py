@@ -133,6 +133,7 @@ def reduce_command(
     """
     source, graph = _read(model, inputs.parse_sizes(fix, "--fix"))
     folder = output or model.with_name(f"{model.name.split('.')[0]}-reduced")
+    # Before minutes of work, not after them.
     if folder.exists() and not folder.is_dir():
         raise InputError(f"can't write {folder}: it is a file", remedy="name a folder")
     arrays = gather(graph, input, inputs.parse_sizes(size, "--size"), seed)
@@ -152,6 +153,7 @@ def reduce_command(
         command = found.save(folder)
         onnx = None
         if model.suffix == ".onnx":
+            # The ONNX model must fail in the same way, or it is not written.
             with checker(found.options, threads=threads, isolate=True, seconds=seconds) as test:
                 onnx = save_onnx(found, source, arrays, folder, test)
     facts = {

@@ -67,6 +67,7 @@ def ir_command(
         show.check_writable(output)
     if model.suffix == ".tw":
         raise InputError(f"{model} is machine code", remedy="give the model that it was compiled from")
+    # A text may be a graph or kernels; kernels have left the graph behind and go on from there.
     if model.suffix == ".txt" and (text := _tile_text(model)):
         _write(list(_kernel_forms(text, stage, target)), output)
         return

@@ -84,6 +84,7 @@ def doctor_command(
         _calibrate(json)
         return
     target = _this_machine()
+    # Always measured anew: what a calibration kept may be of a quieter hour.
     peak = measure_peak(target)
     facts = {
         "tilewright": version("tilewright"),

@@ -286,6 +286,7 @@ def _solve_body(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs, at:
         def less(i: Dim, j: Dim) -> Value:
             return x(i, k) * y(k, j) + Select(is_block, x(i, after) * y(after, j), zero)
 
+        # The block's inverse, scaled by its off-diagonal element as in sytrs: no product of two pivots overflows.
         side = Select(is_block, x(after, k), one)
         d22, d11 = x(k, k) / side, x(after, after) / side
         scale = one / Select(is_block, d11 * d22 - one, one)
@@ -298,6 +299,7 @@ def _solve_body(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs, at:
             *swap(k),
             over(made, (n, width), lambda i, j: ((*at, i, j), Select(
                 _both(goes, Binary("lt", last, index_value(i))), y(i, j) - less(i, j), y(i, j)))),
+            # Both rows of a block before either is written: each needs the other as it was.
             over(first, (width,), lambda j: ((j,), Select(
                 is_block, solved(d11, k, after, j), y(k, j) / x(k, k)))),
             over(second, (width,), lambda j: ((j,), Select(
@@ -323,6 +325,7 @@ def _solve_body(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs, at:
 
     before = Axis(loop_symbol("before", n), n)
     k = before.sym
+    # A negative pivot stands twice, once for each column of its block: the second one does nothing.
     was_block = _both(is_before(0, k), Binary("eq", kind[maximum(k - 1, 0)], Const(2, i32)))
     taken = Select(Binary("lt", Load(pivots, (*at, k)), Const(0, i32)), Const(2, i32), Const(1, i32))
     return [
@@ -330,6 +333,7 @@ def _solve_body(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs, at:
         over(kind, (n,), lambda i: ((i,), Const(0, i32))),
         Serial(before, (write(kind, (), (k,), Select(was_block, Const(0, i32), taken)),)),
         Serial(down, tuple(forward(down.sym))),
+        # Backward the swaps are undone after a step, forward they are done before it.
         Serial(up, tuple(backward(n - 1 - up.sym))),
     ]
 

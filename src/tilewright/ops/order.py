@@ -193,6 +193,7 @@ def _by_selecting(x: Buffer, axis: int, descending: bool, prefix: str, k: int) -
 
     def key_at(at: Sequence[Dim]) -> Value:
         i = at[-2] * size + at[-1]
+        # Behind the last element stand the largest keys, which are never taken before one that is there.
         return Select(Inside((n - 1 - i,)), _key(Load(x, _at(at[:-2], axis, i)), descending), lowest)
 
     def behind(floor: Buffer, comparison: str) -> Callable[[Sequence[Dim]], Value]:
@@ -212,6 +213,7 @@ def _by_selecting(x: Buffer, axis: int, descending: bool, prefix: str, k: int) -
     axes = axes_for(rows)
     row = syms(axes)
     step = (
+        # The block with the least key, its least element, and then what that block offers next.
         least(bound, lambda row: Load(best, (*row, g.sym)), g, none),
         least(last, behind(bound, "ge"), e, none),
         write(order, axes, (*row, j.sym), _unpacked(Load(last, row))),
@@ -247,6 +249,7 @@ def _by_digits(x: Buffer, axis: int, descending: bool, prefix: str) -> tuple[Ite
     old, new = mod(p.sym, 2), mod(p.sym + 1, 2)
     shift = Cast(Index(p.sym * DIGIT_BITS), key_type)
     digit = as_i64(Binary("and", Binary("shr", Load(keys, (old, i)), shift), Const(N_DIGITS - 1, key_type)))
+    # Where the digit's elements go next: it moves on with each, which keeps equal digits in their order.
     target = Load(start, (digit,))
 
     place = (

@@ -205,11 +205,13 @@ def _lstm_kernel(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs) ->
 
         def gate(k: int, b: Sym, j: Sym, seen: int | None) -> Value:
             """The input of gate ``k`` of i, o, f, c; ``seen`` is its part of the peephole weights."""
+            # Gates of one unit lie a block of units apart, so that a block of a gate is a run of lanes.
             x: Value = gates[b, j + s.units * k]
             return x if peephole is None or seen is None else x + peephole[s.first + j + hidden * seen] * kept(b, j)
 
         def new_c(b: Sym, j: Sym) -> Value:
             i = s.activate(f, gate(0, b, j, 0))
+            # With coupled gates what is let in is forgotten, and the forget gate has no use.
             keep = Const(1, i.dtype) - i if a.input_forget else s.activate(f, gate(2, b, j, 2))
             return keep * kept(b, j) + i * s.activate(g, gate(3, b, j, None))
 
@@ -268,6 +270,7 @@ def _gru_kernel(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs) -> 
             return (*products, *cell(s, gates))
         reset, part, axes = s.temp("reset", 1), s.temp("part", 1), s.cell_axes
         b, j = syms(axes)
+        # The state is scaled before the candidate's product, which is a second one that waits for the gates.
         scaled = write(reset, axes, (b, j), r(s, gates, b, j) * h[b, j])
         return (*products, scaled, *s.product(part, reset, hidden * 2, s.projected), *cell(s, gates, part))
 

@@ -227,6 +227,7 @@ def _compute(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], attrs: Attrs) ->
     (high, wide), lead = transforms_of(u.shape, attrs.tile), _leading(u.shape, attrs)
     n_batch, n_y, n_x = x.shape[0], ceildiv(out.shape[-3], mh), ceildiv(out.shape[-2], mw)
     if mw > 1 and not (isinstance(n_y, int) and isinstance(n_x, int)):
+        # A whole number of runs, so that a block of tiles has a size that is a number.
         n_x = ceildiv(n_x, BESIDE) * BESIDE
     n, ty, tx, c, k = (
         axis_over(e, s) for e, s in zip((n_batch, n_y, n_x, depth, width), ("n", "y", "x", "c", "k"), strict=True)
@@ -239,6 +240,7 @@ def _compute(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], attrs: Attrs) ->
     )
     plane, image = [z.sym for z in planes], [z.sym for z in images]
 
+    # Vertically first: neighbouring tiles share the columns of their input.
     columns = Buffer("columns", dtype, (n_batch, *x.shape[1:-3], n_y, ah, column.extent, depth))
     inputs = [
         _padded(x, (n.sym, *plane, ty.sym * mh + i, column.sym, c.sym), out.shape, (mh, mw), attrs.pads[-2:])
@@ -247,6 +249,7 @@ def _compute(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], attrs: Attrs) ->
     axes: tuple[Axis, ...] = (n, *planes, ty, at, column, c)
     first = Stage((columns,), axes, tuple(s.sym for s in axes), (_one_of(at.sym, applied(high.b_t, inputs)),))
 
+    # Points outermost: for each there is one product of matrices, of all tiles by the channels.
     points = Buffer("points", dtype, (ah, aw, n_batch, n_y, n_x, *x.shape[1:-3], depth))
     inputs = [Load(columns, (n.sym, *plane, ty.sym, at.sym, tx.sym * mw + j, c.sym)) for j in range(aw)]
     axes = (at, to, n, ty, tx, *planes, c)

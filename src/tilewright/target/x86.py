@@ -56,6 +56,7 @@ def _of_intel(avx2: Target, avx512: Target, vnni: Target) -> dict[str, Target]:
         INTEL.format("Golden Cove"), issue_width=6, load_ports=3, load_cycles=1, store_ports=2, store_cycles=1,
         l1_bytes=48 << 10, set_span=4 << 10, l2_bytes=1280 << 10, l2_ways=10, line_bytes=64, l2_bytes_per_cycle=64,
     ).known(UOPS.format("YMM"), fma_ports=2, fma_cycles=1, fma_latency=4)  # fmt: skip
+    # With 64-byte vectors; the third load port of later cores moves 32 bytes alone.
     wide = {"load_ports": 2, "load_cycles": 1, "store_ports": 1, "store_cycles": 1, "set_span": 4 << 10}
     skylake = avx512.known(
         INTEL.format("Skylake Server"), **wide, issue_width=4, l1_bytes=32 << 10, l2_bytes=1 << 20, l2_ways=16,

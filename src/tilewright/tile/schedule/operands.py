@@ -215,11 +215,13 @@ def prefetch(kernel: Kernel, buffer: str, panel: str, inner: str, line: int, spr
     path = next(p for p, x in paths_to(kernel.body, spot.buffer, ()) if x is load or x.index == load.index)
     names = [x.sym.name for x in path]
     around = path[: names.index(inner) + 1]
+    # Copied loops are no steps: what they touch belongs to the step that they are in.
     walkers = [x for x in around if x.kind is Kind.SERIAL and any(x.sym == i for i in load.index[depth + 1 :])]
     rest = product(spot.buffer.shape[depth + 1 :])
     steps, n = product([x.extent for x in walkers]), _flat(walkers)
     if not isinstance(rest, int) or not isinstance(steps, int) or steps < 1 or target.loop.sym not in symbols(n):
         raise ScheduleError("prefetch", where, "the panel's size is not known at compile time")
+    # A panel with more lines than steps leaves some of them to other iterations of the loop between.
     turns, places = max(rest // (steps * line), 1), [n * line]
     if spread and turns > 1:
         sharing = find_loop(kernel, spread, "prefetch").loop

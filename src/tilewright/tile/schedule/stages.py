@@ -476,6 +476,7 @@ def fold(kernel: Kernel, buffer: str, dim: int, loop: str) -> Kernel:
     old, where = spot.buffer, f"{buffer}, {dim}, {loop}"
     if spot.role is not Role.TMP or target.loop.kind is not Kind.SERIAL:
         raise ScheduleError("fold", where, "only a temporary, over a serial loop")
+    # A place that is used again must hold nothing that somebody still wants.
     inside = [s for s in walk(target.body) if _accesses(s, old)]
     if len(inside) != sum(1 for s in walk(kernel.body) if _accesses(s, old)) or not starts_fresh(target.body, old):
         raise ScheduleError("fold", where, "what one iteration leaves is seen by another, or outside of the loop")
@@ -489,6 +490,7 @@ def fold(kernel: Kernel, buffer: str, dim: int, loop: str) -> Kernel:
             raise ScheduleError("fold", where, f"the range of {e} inside the loop is not known at compile time")
         bases.add(base)
         size = max(size, hi + 1)
+    # One origin for all accesses, or they would fall on each other's places.
     if len(bases) != 1:
         raise ScheduleError("fold", where, "its accesses begin at different places")
     base = bases.pop()
@@ -534,6 +536,7 @@ def accumulate(kernel: Kernel, buffer: str, loop: str) -> Kernel:
     inner = loops_of(target.body)
     name = fresh(kernel, f"{identifier(buffer)}_a")
     sides = [side_of(loads, d, inner, f"{name}_{d}", where) for d in range(len(old.shape))]
+    # A register is named by code, not by a number at run time.
     if any(x.kind not in COPIED for side in sides for x in side.loops):
         raise ScheduleError("accumulate", where, "registers have no run-time index: unroll the loops inside first")
     new = replace(_shrunk(old, sides, Space.REG, where), name=name)
@@ -547,6 +550,7 @@ def accumulate(kernel: Kernel, buffer: str, loop: str) -> Kernel:
             loops.append(Loop(sym, substitute(x.extent, dims), x.kind))
             dims[x.sym] = sym
         offsets = [substitute(side.offset, dims) for side in sides]
+        # In memory where the loop's box begins, in registers from 0 on.
         far = tuple(side.base + o for side, o in zip(sides, offsets, strict=True))
         near = tuple(o for side, o in zip(sides, offsets, strict=True) if side.loops) or (0,)
         leaf = Store(old, far, Load(new, near)) if back else Store(new, near, Load(old, far))
