@@ -24,7 +24,8 @@ from math import prod
 from tilewright.choose.cost.tile import MAX_UNROLLED
 from tilewright.core.compute import Buffer, Computation, Load, Stage, Value, buffers_of_value
 from tilewright.core.compute import walk as walk_value
-from tilewright.core.expr import Dim, Sym, symbols
+from tilewright.core.expr import Dim, Sym
+from tilewright.core.indices import chosen, symbols_at
 from tilewright.core.types import product
 from tilewright.tile.affine import group_along, linear, period, stride_along
 
@@ -119,7 +120,7 @@ def _read_by(s: Stage) -> frozenset[Buffer]:
 
 
 def _kind(s: Stage, constants: Container[Buffer]) -> ClusterKind:
-    if s.update is not None or any(isinstance(i, Value) for i in s.index):
+    if s.update is not None or chosen(s.index):
         return ClusterKind.OTHER
     if s.reduction is None:
         return ClusterKind.POINTWISE
@@ -237,7 +238,7 @@ def _walks_plane(x: Load, window: Stage) -> bool:
     """Does every axis of the reduction slide along a dimension together with one of the last axes of the result?"""
     assert window.reduction is not None
     reduced, axes = {a.sym for a in window.reduction.axes}, [a.sym for a in window.axes]
-    slid = [symbols(i) for i in x.index if not isinstance(i, Value) and symbols(i) & reduced]
+    slid = [s for i in x.index if (s := symbols_at(i)) & reduced]
     own = [s for i in slid for s in axes if s in i]
     return 0 < len(slid) == len(reduced) == len(own) < len(axes) and own == axes[len(axes) - len(own) :]
 

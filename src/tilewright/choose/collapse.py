@@ -34,6 +34,7 @@ from tilewright.core.compute import (
     walk,
 )
 from tilewright.core.expr import Dim, Sym, floordiv, mod, substitute, symbols
+from tilewright.core.indices import chosen, placed
 from tilewright.tile.affine import coefficient
 from tilewright.tile.rewrite import loop_sym
 
@@ -227,7 +228,7 @@ def _plan(
 
 def _values(stage: Stage) -> list[Value]:
     values = [*stage.exprs, *(stage.reduction.init if stage.reduction else ())]
-    return values + [i for i in stage.index if isinstance(i, Value)]
+    return [*values, *chosen(stage.index)]
 
 
 def _accesses(stage: Stage) -> list[_Access]:
@@ -288,7 +289,7 @@ def _where(buffer: Buffer, index: tuple[IndexLike, ...], a: Axis, b: Axis) -> in
 
 def _exprs(x: Value) -> tuple[Dim, ...]:
     if isinstance(x, Load):
-        return tuple(i for i in x.index if not isinstance(i, Value))
+        return placed(x.index)
     return x.exprs if isinstance(x, Inside) else (x.expr,) if isinstance(x, Index) else ()
 
 

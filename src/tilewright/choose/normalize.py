@@ -42,6 +42,7 @@ from tilewright.core.compute import (
     walk,
 )
 from tilewright.core.expr import Dim, Sym, bounds, symbol_order, symbols
+from tilewright.core.indices import chosen, symbols_at
 from tilewright.target.target import Target
 from tilewright.tile.affine import coefficient, linear, stride_along
 
@@ -203,7 +204,7 @@ def _may_inline(maker: Stage, user: Stage, items: list[Stage]) -> bool:
         return False
     reads = [x for v in user.values for x in walk(v) if isinstance(x, Load) and x.buffer is t]
     in_exprs = [x for v in user.exprs for x in walk(v) if isinstance(x, Load) and x.buffer is t]
-    if len(reads) != len(in_exprs) or any(isinstance(i, Value) for x in reads for i in x.index):
+    if len(reads) != len(in_exprs) or any(chosen(x.index) for x in reads):
         return False
     between = items[items.index(maker) + 1 : items.index(user)]
     sources = buffers_of_value(maker.expr)
@@ -364,7 +365,7 @@ def _apart(stage: Stage, load: Load, machine: Target, shape: list[Dim]) -> tuple
     """
     *outer, last = shape
     reduced = {a.sym for a in stage.reduction.axes} if stage.reduction else set()
-    is_part = bool(outer) and not isinstance(load.index[-1], Value) and not symbols(load.index[-1]) <= reduced
+    is_part = bool(outer) and not symbols_at(load.index[-1]) <= reduced
     if is_part and isinstance(last, int) and last * load.dtype.n_bytes % (machine.set_span // FEW_SETS) == 0:
         last += machine.line(load.dtype)
     return (*outer, last)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from tilewright.choose.cost.tile import estimate
 from tilewright.choose.strategies.view import n_arithmetic
-from tilewright.core.compute import Buffer, Load, Value
+from tilewright.core.compute import Buffer, Load
 from tilewright.core.compute import walk as walk_value
 from tilewright.core.estimates import Times
 from tilewright.core.expr import Dim, symbols
+from tilewright.core.indices import symbols_in
 from tilewright.target.target import Target
 from tilewright.tile.ir import For, If, Kernel, Kind, Loop, Role, Stmt, Update, walk
 from tilewright.tile.rewrite import values_of, written
@@ -92,7 +93,7 @@ def _streamed(s: Stmt, machine: Target, fixed: frozenset[Buffer], around: tuple[
     """Bytes of constants that come from beyond the second-level cache; a part that fits in it is read again there."""
     total = 0.0
     for load in _constants(s, fixed):
-        walked = {x for i in load.index if not isinstance(i, Value) for x in symbols(i)}
+        walked = symbols_in(load.index)
         held = moved = float(load.buffer.dtype.n_bytes)
         for loop in reversed(around):
             n = estimate([_most(loop)])

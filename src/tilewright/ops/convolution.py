@@ -20,6 +20,7 @@ from tilewright.core import types
 from tilewright.core.compute import Axis, Buffer, Const, Inside, Load, Select, Stage, Value
 from tilewright.core.expr import Dim, ceildiv, floordiv, mod
 from tilewright.core.graph import Attrs, Builder, Node
+from tilewright.core.indices import are_known
 from tilewright.core.opdef import AttrDef, OpDef, Sample, Trait
 from tilewright.core.types import Array, TensorType
 from tilewright.ops.common import axis_over, cast_to, check, check_equal_dims, check_rank, fail, fold, narrowed
@@ -231,7 +232,7 @@ def _infer_transpose(ts: Sequence[TensorType], a: Attrs) -> TensorType:
 def _decompose_transpose(b: Builder, inputs: tuple[Node, ...], a: Attrs) -> Node:
     """A convolution with the mirrored weights: of all phases of the result at once, or of the input with zeros."""
     x, w = inputs
-    is_plain = all(isinstance(k, int) for k in w.shape[2:]) and all(d == 1 for d in a.dilations)
+    is_plain = are_known(w.shape[2:]) and all(d == 1 for d in a.dilations)
     if not is_plain or max(a.strides) == 1:
         return _by_zeros(b, x, w, a)
     return by_phases(b, x, w, a, phases_apart(w.shape[2:], a.strides), partial(b, conv))

@@ -16,6 +16,7 @@ from tilewright.core.compute import Buffer, Const, Load, Stage
 from tilewright.core.diag import OpError
 from tilewright.core.expr import Dim, Sym
 from tilewright.core.graph import Attrs
+from tilewright.core.indices import known
 from tilewright.core.opdef import AttrDef, OpDef, Sample
 from tilewright.core.types import Array, TensorType
 from tilewright.ops.rules import Types, check_integers
@@ -51,7 +52,7 @@ def _infer_as_size(ts: Types, a: Attrs) -> tuple[TensorType, ...]:
         raise OpError(f"takes a scalar, not {ts[0]}", remedy="take one element")
     if not a.count.isidentifier():
         raise OpError(f"count {a.count!r} names a symbol and must be an identifier")
-    size = Sym(a.count, 0, a.most if isinstance(a.most, int) else None)
+    size = Sym(a.count, 0, known(a.most, None))
     return TensorType(types.bool_, (0, size)), TensorType(types.i64, ())
 
 

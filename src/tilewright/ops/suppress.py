@@ -31,6 +31,7 @@ from tilewright.core.compute import (
 from tilewright.core.diag import OpError
 from tilewright.core.expr import Dim, Sym, minimum
 from tilewright.core.graph import Attrs
+from tilewright.core.indices import known
 from tilewright.core.opdef import AttrDef, OpDef, Sample
 from tilewright.core.types import Array, TensorType
 from tilewright.ops.rules import Types
@@ -48,7 +49,7 @@ def _infer(ts: Types, a: Attrs) -> tuple[TensorType, ...]:
     if a.limit < 1 or not a.count.isidentifier():
         raise OpError(f"limit {a.limit} must be positive, and count {a.count!r} an identifier")
     most = _most(ts, a)
-    count = Sym(a.count, 0, most if isinstance(most, int) else None)
+    count = Sym(a.count, 0, known(most, None))
     return TensorType(types.i64, (count, 3)), TensorType(types.i64, ())
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 from tilewright.core.estimates import Times
 from tilewright.core.expr import Dim
+from tilewright.core.indices import known
 from tilewright.target.target import Target
 
 WINDOW = 16
@@ -208,4 +209,4 @@ class _Arrangement:
 
 def _n_units(t: Times) -> int:
     """The pieces that a call may be cut into; a number known at run time only counts as many."""
-    return 1 if t.extent is None else t.extent if isinstance(t.extent, int) else MANY
+    return 1 if t.extent is None else known(t.extent, MANY)

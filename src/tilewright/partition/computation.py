@@ -26,6 +26,7 @@ from tilewright.core.compute import (
 )
 from tilewright.core.expr import Sym, is_nonneg, symbols, to_text
 from tilewright.core.graph import CONST, Node
+from tilewright.core.indices import are_known
 from tilewright.core.types import dtype_of, product
 from tilewright.partition.facts import Facts
 from tilewright.partition.fuse import WORTH_A_COPY, Group, scalar_constant
@@ -91,7 +92,7 @@ def window_weights(group: Group, facts: dict[Node, Facts]) -> set[Node]:
                 continue
             while operand in group.members and len(operand.inputs) == 1:
                 operand = operand.inputs[0]
-            is_static = all(isinstance(d, int) for d in operand.shape)
+            is_static = are_known(operand.shape)
             if operand not in group.members and operand.op is not CONST and is_static:
                 found.add(operand)
     return found

@@ -30,6 +30,7 @@ from tilewright.core.compute import (
 )
 from tilewright.core.expr import BinaryExpr, Dim, Sym, coef_of, substitute, symbols, terms_of
 from tilewright.core.graph import Node
+from tilewright.core.indices import chosen, placed, symbols_in
 from tilewright.core.opdef import Trait
 from tilewright.core.types import product
 
@@ -151,7 +152,7 @@ class Facts:
         x = self.main.expr if self.items and isinstance(self.items[-1], Stage) else None
         if self.form not in (Form.MOVE, Form.POINT) or not isinstance(x, Load):
             return False
-        return x.index[-1:] == self.main.index[-1:] and any(isinstance(i, Value) for i in x.index)
+        return x.index[-1:] == self.main.index[-1:] and bool(chosen(x.index))
 
     def slides(self, operand: int) -> bool:
         """Is the operand read with the last axis of what is made walking its last axis: through a window that moves, or
@@ -161,7 +162,7 @@ class Facts:
         single = {a.sym: 0 for a in (*main.axes, *(main.reduction.axes if main.reduction else ())) if a.extent == 1}
 
         def plain(index: Sequence[IndexLike]) -> list[Dim]:
-            return [substitute(i, single) for i in index if not isinstance(i, Value)]
+            return [substitute(i, single) for i in placed(index)]
 
         for s in [s for s in self.items if isinstance(s, Stage)]:
             for x in [x for v in s.exprs for x in walk(v) if isinstance(x, Load) and x.buffer is buffer]:
@@ -197,7 +198,7 @@ class Facts:
             for i in x.index
             if not isinstance(i, Value) and symbols(i) & reduced and len(terms_of(i)) > 1
         ]
-        own = {s for x in found if x.buffer is buffer for i in x.index if not isinstance(i, Value) for s in symbols(i)}
+        own = {s for x in found if x.buffer is buffer for s in symbols_in(x.index)}
         return bool(own) and any(places and not places & own for places in moving)
 
     @property
@@ -255,7 +256,7 @@ def _form(items: Sequence[Stage | Serial], outs: Sequence[Buffer], node: Node) -
 def _is_plain(s: Stage) -> bool:
     """One output, each element written once at a place that the axes give, by a named reduction at most."""
     custom = s.reduction is not None and not isinstance(s.reduction.op, str)
-    scatters = any(isinstance(i, Value) for i in s.index)
+    scatters = bool(chosen(s.index))
     whole = product([a.extent for a in s.axes]) == product(s.out.shape)
     return len(s.outs) == 1 and s.update is None and not custom and not scatters and whole
 

@@ -32,8 +32,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tilewright.core.compute import IndexLike, Load, Stage, Value
-from tilewright.core.expr import Dim, Sym, is_nonneg, symbols, terms_of
+from tilewright.core.expr import Dim, Sym, is_nonneg
 from tilewright.core.graph import CONST, PROJ, Graph, Node
+from tilewright.core.indices import symbols_at, terms_at
 from tilewright.core.types import product
 from tilewright.partition.chains import find_chains
 from tilewright.partition.facts import Facts, Form, facts_of, row_space
@@ -312,7 +313,7 @@ class _Fuser:
             return bool(walkers) and not walkers & summed and all(walkers <= other for other in every)
         written = facts.main.index
         places = [x.index[axis] for x in facts.reads(operand)]
-        steps = [s for i in places if not isinstance(i, Value) for s, n in terms_of(i) if n == 1 and s in written]
+        steps = [s for i in places for s, n in terms_at(i) if n == 1 and s in written]
         further = [(r, k) for r, k in self.readers[reader] if self._reads_often(group, r)]
         return len(steps) == 1 and all(self._is_batch(group, written.index(steps[0]), r, k) for r, k in further)
 
@@ -376,7 +377,7 @@ class _Fuser:
 
 
 def _symbols_of(index: IndexLike) -> frozenset[Sym]:
-    return frozenset() if isinstance(index, Value) else symbols(index)
+    return symbols_at(index)
 
 
 def _repeats(points: Dim, node: Node) -> bool:

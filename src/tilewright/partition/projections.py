@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import prod
 
-from tilewright.core.compute import Value
 from tilewright.core.estimates import BLOCK_SHARE, RING_SHARE
 from tilewright.core.expr import Dim, Sym, substitute
 from tilewright.core.graph import CONST, Node
+from tilewright.core.indices import placed
 from tilewright.partition.chains import Readers
 from tilewright.partition.facts import Facts, Form
 from tilewright.partition.windows import made_for, reach, slides
@@ -76,7 +76,7 @@ def _read_by_points(product: Node, facts: Facts) -> Iterator[Node]:
         places = {x.index for x in facts.reads(k)}
         if len(places) != 1 or len(reduced) != 1 or lanes == 0 or not all(i.op is CONST for i in others):
             continue
-        at = [substitute(i, single) for i in next(iter(places)) if not isinstance(i, Value)]
+        at = [substitute(i, single) for i in placed(next(iter(places)))]
         if at == [*rows, reduced[0]]:
             yield made
 

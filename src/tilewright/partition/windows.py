@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from tilewright.core.compute import Stage, Value
 from tilewright.core.expr import Dim, Sym, coef_of, substitute, symbols
 from tilewright.core.graph import Node
+from tilewright.core.indices import placed
 from tilewright.partition.chains import Readers
 from tilewright.partition.facts import Facts, Form
 
@@ -39,11 +40,11 @@ def slides(window: Facts, operand: int) -> bool:
     """Is it a reduction whose windows over the operand overlap, each channel by itself?"""
     if window.form is not Form.CONTRACT or len(window.items) != 1 or not window.slides(operand):
         return False
-    if not any(_overlaps(window.main, i) for x in window.reads(operand) for i in x.index if not isinstance(i, Value)):
+    if not any(_overlaps(window.main, i) for x in window.reads(operand) for i in placed(x.index)):
         return False
     main = window.main
     single: dict[Sym, Dim] = {a.sym: 0 for a in main.reduction.axes if a.extent == 1} if main.reduction else {}
-    last = [i for i in (main.index[-1], *(x.index[-1] for x in window.reads(operand))) if not isinstance(i, Value)]
+    last = placed((main.index[-1], *(x.index[-1] for x in window.reads(operand))))
     return len({substitute(i, single) for i in last}) == 1
 
 

@@ -25,6 +25,7 @@ from tilewright.core.compute import (
     walk as walk_value,
 )
 from tilewright.core.expr import Dim, Sym, bounds, substitute, symbols
+from tilewright.core.indices import chosen, placed, symbols_in
 from tilewright.tile.ir import Fold, For, If, Loop, Prefetch, Stmt, Store, Update, walk
 
 Body = tuple[Stmt, ...]
@@ -116,14 +117,14 @@ def values_of(s: Stmt) -> Iterator[Value]:
     match s:
         case Store() | Update():
             yield s.value
-            yield from (i for i in s.index if isinstance(i, Value))
+            yield from chosen(s.index)
         case Fold():
             yield from s.values
-            yield from (i for i in s.index if isinstance(i, Value))
+            yield from chosen(s.index)
         case If():
             yield s.cond
         case Prefetch():
-            yield from (i for i in s.index if isinstance(i, Value))
+            yield from chosen(s.index)
 
 
 def loads_of(s: Stmt) -> Iterator[Load]:
@@ -139,7 +140,7 @@ def reads(s: Stmt, buffer: Buffer) -> bool:
 
 def symbols_of_index(index: tuple[IndexLike, ...]) -> set[Sym]:
     """The symbols of an access's index expressions; parts that the data decide have none."""
-    return {a for i in index if not isinstance(i, Value) for a in symbols(i)}
+    return symbols_in(index)
 
 
 def dims_of(s: Stmt, besides: Container[Buffer] = ()) -> Iterator[Dim]:
@@ -148,12 +149,12 @@ def dims_of(s: Stmt, besides: Container[Buffer] = ()) -> Iterator[Dim]:
         yield s.loop.extent
         return
     if isinstance(s, Store | Update | Fold | Prefetch):
-        yield from (i for i in s.index if not isinstance(i, Value))
+        yield from placed(s.index)
     for v in values_of(s):
         for x in walk_value(v):
             if isinstance(x, Load):
                 if x.buffer not in besides:
-                    yield from (i for i in x.index if not isinstance(i, Value))
+                    yield from placed(x.index)
             elif isinstance(x, Index):
                 yield x.expr
             elif isinstance(x, Inside):

@@ -18,6 +18,7 @@ from itertools import product as cartesian
 from math import prod
 
 from tilewright.core.expr import Dim, Sym
+from tilewright.core.indices import known
 from tilewright.target.target import MANY_COPIES, Target
 from tilewright.tile.affine import coefficient
 
@@ -45,7 +46,7 @@ class Operand:
     def step(self, sym: Sym) -> int:
         """How far one step of ``sym`` moves; an unknown distance counts as far."""
         c = coefficient(self.offset, sym)
-        return c if isinstance(c, int) else 1 << 20
+        return known(c, 1 << 20)
 
 
 @dataclass(frozen=True)
@@ -197,5 +198,5 @@ def estimate(extents: Sequence[Dim]) -> float:
     """The number of points of a nest; run-time extents count as ``ASSUMED_EXTENT``."""
     total = 1.0
     for e in extents:
-        total *= e if isinstance(e, int) else ASSUMED_EXTENT
+        total *= known(e, ASSUMED_EXTENT)
     return total

@@ -25,8 +25,9 @@ from tilewright.choose.strategies.rows import passes, rows
 from tilewright.choose.strategies.steps import attempt, cached_name
 from tilewright.choose.strategies.threads import min_tasks, parallel
 from tilewright.choose.strategies.view import find_body, n_operations, nests, only_nest
-from tilewright.core.compute import Stage, Value, loads
+from tilewright.core.compute import Stage, loads
 from tilewright.core.expr import Sym, substitute, symbol_order, symbols
+from tilewright.core.indices import placed
 from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, Loop, Stmt, Update, walk
@@ -176,9 +177,9 @@ def _row_loops(b: ScheduleBuilder, c: _Chain) -> list[Loop]:
     loops = {x.sym: x for x in only_nest(b.kernel, c.root).loops[:-1]}
     found: dict[Sym, Loop] = {}
     for x in loads(update.value):
-        index = [substitute(i, dims) for i in x.index if not isinstance(i, Value)]
+        index = [substitute(i, dims) for i in placed(x.index)]
         others = [y for y in loads(update.value) if y is not x]
-        used = {s for y in others for i in y.index if not isinstance(i, Value) for s in symbols(substitute(i, dims))}
+        used = {s for y in others for i in placed(y.index) for s in symbols(substitute(i, dims))}
         walked = [s for i in index for s in sorted(symbols(i), key=symbol_order)]
         found |= {s: loops[s] for s in walked if s in loops and s not in used}
     return list(found.values())

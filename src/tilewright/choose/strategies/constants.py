@@ -11,9 +11,10 @@ from functools import partial
 from tilewright.choose.cost.tile import estimate
 from tilewright.choose.strategies.steps import attempt
 from tilewright.choose.strategies.view import find_body
-from tilewright.core.compute import Buffer, IndexLike, Load, Value
+from tilewright.core.compute import Buffer, IndexLike, Load
 from tilewright.core.compute import walk as walk_value
-from tilewright.core.expr import BinaryExpr, Sym, symbols, terms_of
+from tilewright.core.expr import BinaryExpr, Sym, symbols
+from tilewright.core.indices import symbols_at, symbols_in, terms_at
 from tilewright.target.target import Target
 from tilewright.tile.affine import stride_along
 from tilewright.tile.ir import For, Kernel, Kind, Loop, Role, Store, Update, walk
@@ -107,7 +108,7 @@ def _prefetch(b: ScheduleBuilder, machine: Target, packed: str) -> None:
         if not isinstance(panel, Sym) or panel.name not in names:
             continue
         below = serial[names.index(panel.name) + 1 :]
-        spread = [x for x in below if not any(not isinstance(i, Value) and x.sym in symbols(i) for i in load.index)]
+        spread = [x for x in below if not any(x.sym in symbols_at(i) for i in load.index)]
         if below and below[-1] not in spread and any(x.extent != 1 for x in spread):
             b.do("prefetch", packed, panel.name, below[-1].sym.name, line, spread[-1].sym.name)
 
@@ -124,7 +125,7 @@ def _alternate(b: ScheduleBuilder, packed: str) -> None:
         panel = load.index[0]
         if isinstance(panel, Sym) and panel.name in names[1:]:
             around = path[names.index(panel.name) - 1]
-            before = {s for i in load.index if not isinstance(i, Value) for s in symbols(i)}
+            before = symbols_in(load.index)
             if around.kind is Kind.SERIAL and around.sym not in before and not _is_ragged(b, panel):
                 b.do("alternate", panel.name, around.sym.name)
 
@@ -172,4 +173,4 @@ def constants_read(b: ScheduleBuilder) -> list[str]:
 
 
 def _is_remainder(i: IndexLike) -> bool:
-    return not isinstance(i, Value) and any(isinstance(a, BinaryExpr) and a.op == "mod" for a, _ in terms_of(i))
+    return any(isinstance(a, BinaryExpr) and a.op == "mod" for a, _ in terms_at(i))

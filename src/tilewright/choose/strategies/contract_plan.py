@@ -42,6 +42,7 @@ from tilewright.choose.strategies.view import (
 from tilewright.core.compute import Buffer, Load, Select, symbols_of_value
 from tilewright.core.compute import walk as walk_value
 from tilewright.core.expr import Sym, symbols
+from tilewright.core.indices import known
 from tilewright.target.target import Target
 from tilewright.tile.affine import linear, remainder
 from tilewright.tile.errors import ScheduleError
@@ -183,7 +184,8 @@ def known_iterations(loop: Loop | None) -> int | None:
     """Iterations of a loop, or the most of them for a part of a split loop; None: known at run time only."""
     if loop is None:
         return 1
-    return loop.extent if isinstance(loop.extent, int) else None if loop.sym.hi is None else loop.sym.hi + 1
+    most = None if loop.sym.hi is None else loop.sym.hi + 1
+    return known(loop.extent, most)
 
 
 def _bytes_read(update: Update) -> float:

@@ -16,8 +16,8 @@ from tilewright.choose.strategies.contract_plan import ContractionPlan, known_it
 from tilewright.choose.strategies.steps import attempt, cached_name
 from tilewright.choose.strategies.threads import min_tasks, parallel
 from tilewright.choose.strategies.view import find_body, nest_with, nests, only_nest, statement_of
-from tilewright.core.compute import Value
 from tilewright.core.expr import Dim, symbols
+from tilewright.core.indices import known, symbols_at
 from tilewright.target.target import Target
 from tilewright.tile.ir import For, Kind, Loop, Update, walk
 from tilewright.tile.rewrite import loads_of
@@ -113,7 +113,7 @@ def is_row(plan: ContractionPlan, loop: Loop) -> bool:
 
 def _number_of(b: ScheduleBuilder, loop: str) -> int:
     e = extent_of(b, loop)
-    return e if isinstance(e, int) else 1
+    return known(e, 1)
 
 
 def _split_lanes(b: ScheduleBuilder, lane: str, vectors: int, width: int) -> tuple[list[str], list[str], str]:
@@ -255,7 +255,7 @@ def _arrange(b: ScheduleBuilder, plan: ContractionPlan, piece: BoxPiece, acc: st
     reduced = [x.sym.name for x in nest.loops if x.sym.name in own]
     tiled = [x for x in nest.loops if x.sym.name not in reduced]
     lanes = [x.sym.name for x in tiled if x.kind is Kind.VECTOR]
-    along = symbols(update.index[-1]) if not isinstance(update.index[-1], Value) else frozenset()
+    along = symbols_at(update.index[-1])
     vectors = [x for x in tiled if x.sym.name not in lanes and x.sym in along]
     rows = [x for x in tiled if x.sym not in along]
     n_rows = estimate([most_iterations(x) for x in rows])

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from tilewright.choose.cost.tile import MAX_UNROLLED, Box, Operand, Tile, choose_tile, distinct, estimate
 from tilewright.core.expr import Sym
+from tilewright.core.indices import are_known
 from tilewright.target.target import Target
 from tilewright.tile.affine import period
 from tilewright.tile.ir import Loop
@@ -27,7 +28,7 @@ def copied_loops(
     stepped, slid = (reduced[-1:], reduced[-2:-1]) if is_grouped else ([], reduced[-1:])
     for choice in ((stepped, slid), (stepped, [])):
         sizes = [x.extent for part in choice for x in part]
-        if all(isinstance(n, int) for n in sizes) and 1 < estimate(sizes) <= min(machine.max_copies, MAX_UNROLLED):
+        if are_known(sizes) and 1 < estimate(sizes) <= min(machine.max_copies, MAX_UNROLLED):
             return choice
     return [], []
 
@@ -53,7 +54,7 @@ def taps_of_plane(reduced: list[Loop], machine: Target) -> tuple[list[Loop], lis
     """
     for n in (2, 1):
         sizes = [x.extent for x in reduced[-n:]]
-        if all(isinstance(x, int) for x in sizes) and 1 < estimate(sizes) <= min(machine.max_copies // 4, MAX_UNROLLED):
+        if are_known(sizes) and 1 < estimate(sizes) <= min(machine.max_copies // 4, MAX_UNROLLED):
             return reduced[-n:-1], reduced[-1:]
     return [], []
 
@@ -73,7 +74,7 @@ def in_plane(
     """
     taps = [x.extent for x in reduced[-2:]]
     rows = (box.n_rows, box.n_rows2)
-    if len(taps) < 2 or box.row2 is None or not all(isinstance(n, int) for n in (*taps, *rows)):
+    if len(taps) < 2 or box.row2 is None or not are_known((*taps, *rows)):
         return tile, slid
     copied = tuple((x.sym, x.extent) for x in reduced[-2:] if isinstance(x.extent, int))
     wide = choose_tile(replace(box, unrolled=copied), machine, width)

@@ -18,8 +18,9 @@ from tilewright.choose.cost.tile import estimate
 from tilewright.choose.strategies.pointwise import pointwise
 from tilewright.choose.strategies.steps import attempt
 from tilewright.choose.strategies.view import only_nest, statement_of
-from tilewright.core.compute import IndexLike, Load, Value
-from tilewright.core.expr import Sym, is_nonneg, terms_of
+from tilewright.core.compute import IndexLike, Load
+from tilewright.core.expr import Sym, is_nonneg
+from tilewright.core.indices import terms_at
 from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Kind, Loop, Space, Store, Update, walk
@@ -111,4 +112,4 @@ def _is_alone(inner: Sequence[Loop], loop: Loop, load: Load) -> bool:
 
 def _step(i: IndexLike, sym: Sym) -> int:
     """How far one step of a loop moves an index."""
-    return 0 if isinstance(i, Value) else next((c for a, c in terms_of(i) if a is sym or a == sym), 0)
+    return next((c for a, c in terms_at(i) if a is sym or a == sym), 0)

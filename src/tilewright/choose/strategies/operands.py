@@ -15,6 +15,7 @@ from tilewright.choose.strategies.view import nests, only_nest, statement_of, ve
 from tilewright.core.compute import Load, Value, symbols_of_value
 from tilewright.core.compute import walk as walk_value
 from tilewright.core.expr import Dim, Sym, substitute, symbols
+from tilewright.core.indices import chosen, known, symbols_in
 from tilewright.target.target import Target
 from tilewright.tile.affine import coefficient, linear, period, remainder
 from tilewright.tile.errors import ScheduleError
@@ -31,7 +32,7 @@ SHUFFLED = 2
 def own_loops(b: ScheduleBuilder, acc: str) -> list[Loop]:
     """The loops of the update's nest that walk the accumulator."""
     nest, update = nests(b.kernel, acc)[-1], update_of(b, acc)
-    used = {s for i in update.index if not isinstance(i, Value) for s in symbols(i)}
+    used = symbols_in(update.index)
     own = [x for x in nest.loops if x.sym in used]
     if list(nest.loops[: len(own)]) != own:
         raise ScheduleError("contract", acc, "its reduction loops are not innermost")
@@ -76,7 +77,7 @@ def operands_of(b: ScheduleBuilder, acc: str, root: str, lanes: Sym) -> tuple[Op
     found: list[Operand] = []
     for x in walk_value(update.value):
         if isinstance(x, Load):
-            run_time = [i for i in x.index if isinstance(i, Value)]
+            run_time = chosen(x.index)
             offset = linear(x.buffer, tuple(0 if isinstance(i, Value) else i for i in x.index))
             assert offset is not None
             names = frozenset[Sym]().union(*map(symbols_of_value, run_time))
@@ -87,7 +88,7 @@ def operands_of(b: ScheduleBuilder, acc: str, root: str, lanes: Sym) -> tuple[Op
                 raise ScheduleError("contract", acc, "lanes read an operand at run-time indices of their own")
             c = coefficient(offset, lanes)
             is_packed = roles[x.buffer] is Role.CONST and not run_time
-            found.append(Operand(offset, c if isinstance(c, int) else None, is_packed))
+            found.append(Operand(offset, known(c, None), is_packed))
     return tuple(found)
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from tilewright.choose.cost.tile import estimate
 from tilewright.choose.strategies.steps import attempt
 from tilewright.core.expr import Dim, symbols
+from tilewright.core.indices import are_known
 from tilewright.tile.affine import coefficient, without
 from tilewright.tile.ir import For, Kind, Loop, walk
 from tilewright.tile.rewrite import loops_of
@@ -49,7 +50,7 @@ def _share_hidden(guard: Dim, loops: list[Loop]) -> float:
     """At which share of the loops' iterations a guard is below 0; 0 where that is not known."""
     steps, sizes = [coefficient(guard, x.sym) for x in loops], [x.extent for x in loops]
     base = without(guard, [x.sym for x in loops])
-    if not all(isinstance(n, int) for n in (base, *steps, *sizes)) or estimate(sizes) > MAX_POINTS:
+    if not are_known((base, *steps, *sizes)) or estimate(sizes) > MAX_POINTS:
         return 0.0
     at = sum(np.ogrid[tuple(slice(n) for n in sizes)][k] * c for k, c in enumerate(steps))
     return float(np.mean(np.asarray(at) + base < 0))

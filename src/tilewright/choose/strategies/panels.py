@@ -14,8 +14,9 @@ from __future__ import annotations
 from functools import partial
 
 from tilewright.choose.strategies.steps import attempt
-from tilewright.core.compute import Buffer, IndexLike, Load, Value
-from tilewright.core.expr import Dim, Sym, is_nonneg, symbols, terms_of
+from tilewright.core.compute import Buffer, IndexLike, Load
+from tilewright.core.expr import Sym, is_nonneg
+from tilewright.core.indices import symbols_in, terms_at
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, If, Kind, Loop, Role, Space, Store, Update, walk
 from tilewright.tile.rewrite import Body, loads_of, written
@@ -60,7 +61,7 @@ def _lay(b: ScheduleBuilder, name: str) -> None:
 
 def _fill_in_order(b: ScheduleBuilder, path: tuple[Loop, ...], panel: tuple[IndexLike, ...]) -> None:
     """The loops that say which panel is written go outside of those that walk inside of one."""
-    which = {s for i in panel if not isinstance(i, Value) for s in symbols(i)}
+    which = symbols_in(panel)
     order = sorted(path, key=lambda x: x.sym not in which)
     if order != list(path):
         b.do("reorder", *[x.sym.name for x in order])
@@ -84,18 +85,18 @@ def _panel(path: tuple[Loop, ...], load: Load) -> tuple[int, int, int]:
 
 
 def _step(i: IndexLike, syms: list[Sym]) -> int:
-    return 0 if isinstance(i, Value) else next((c for a, c in terms_of(i) if a in syms), 0)
+    return next((c for a, c in terms_at(i) if a in syms), 0)
 
 
 def _loops_of(i: IndexLike, syms: list[Sym], below: int | None = None) -> list[Sym]:
     """Of ``syms``, those that move the index, by less than ``below`` at a step."""
-    terms = [] if isinstance(i, Value) else terms_of(i)
+    terms = terms_at(i)
     return [a for a, c in terms if isinstance(a, Sym) and a in syms and (below is None or c < below)]
 
 
 def _next_step(i: IndexLike, syms: list[Sym], above: int) -> int:
     """The smallest step of a loop over ``above``; 0 when there is none."""
-    steps = [] if isinstance(i, Value) else [c for a, c in terms_of(i) if a in syms and c > above]
+    steps = [c for a, c in terms_at(i) if a in syms and c > above]
     return min(steps, default=0)
 
 
@@ -115,11 +116,7 @@ def _stores(body: Body, buffer: Buffer, path: tuple[Loop, ...]) -> list[tuple[tu
 def _split_at(b: ScheduleBuilder, path: tuple[Loop, ...], index: IndexLike, block: int) -> None:
     """A loop that goes through several blocks in steps smaller than a block becomes one over blocks and one inside."""
     loops = {x.sym: x for x in path if x.kind in (Kind.SERIAL, Kind.PARALLEL)}
-    for atom, step in _terms(index):
+    for atom, step in terms_at(index):
         small = isinstance(atom, Sym) and atom in loops and 0 < step < block and block % step == 0
         if small and isinstance(atom, Sym) and not is_nonneg(block - step * loops[atom].extent):
             b.do("split", atom.name, block // step)
-
-
-def _terms(i: IndexLike) -> list[tuple[Dim, int]]:
-    return [] if isinstance(i, Value) else list(terms_of(i))

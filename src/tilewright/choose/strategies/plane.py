@@ -16,8 +16,7 @@ from tilewright.choose.strategies.pointwise import pointwise
 from tilewright.choose.strategies.steps import copied_apart
 from tilewright.choose.strategies.threads import parallel
 from tilewright.choose.strategies.view import only_nest
-from tilewright.core.compute import Value
-from tilewright.core.expr import symbols
+from tilewright.core.indices import symbols_at
 from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.rewrite import loads_of
@@ -35,7 +34,7 @@ def plane(b: ScheduleBuilder, machine: Target, names: list[str]) -> None:
         window = copied_apart(b, window)
     reduced = {x.sym for x in reduced_loops(b, window)}
     (load,) = [x for x in loads_of(update_of(b, window)) if x.buffer.name == padded]
-    n_slid = sum(1 for i in load.index if not isinstance(i, Value) and symbols(i) & reduced)
+    n_slid = sum(1 for i in load.index if symbols_at(i) & reduced)
     loops = only_nest(b.kernel, root).loops
     outer = [x.sym.name for x in loops[: len(loops) - n_slid]]
     size = estimate(load.buffer.shape[len(load.index) - n_slid :]) * load.buffer.dtype.n_bytes

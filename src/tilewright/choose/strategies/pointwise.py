@@ -24,8 +24,9 @@ from tilewright.choose.strategies.view import (
     statement_of,
     vector_width,
 )
-from tilewright.core.compute import Buffer, Value
+from tilewright.core.compute import Buffer
 from tilewright.core.expr import BinaryExpr, Dim, Sym, const_of, evaluate, floordiv, mod, symbols, terms_of
+from tilewright.core.indices import chosen, placed
 from tilewright.target.target import MANY_COPIES, Target
 from tilewright.tile.affine import coefficient, stride_along
 from tilewright.tile.errors import ScheduleError
@@ -84,7 +85,7 @@ def _changed_rows(b: ScheduleBuilder, found: list[Nest]) -> str | None:
     if len(found) < 2 or any(not nest.loops or nest.loops[0].kind is not Kind.SERIAL for nest in found):
         return None
     leaves = [nest.leaf[0] for nest in found[1:] if len(nest.leaf) == 1]
-    is_scattered = any(isinstance(i, Value) for x in leaves if isinstance(x, Store | Update) for i in x.index)
+    is_scattered = any(chosen(x.index) for x in leaves if isinstance(x, Store | Update))
     return _merged(b, found) if is_scattered else None
 
 
@@ -127,7 +128,7 @@ def _one(b: ScheduleBuilder, machine: Target, nest: Nest, *, threads: bool) -> N
     leaf = statement_of(nest)
     last = nest.loops[-1]
     width = vector_width(machine, nest.leaf)
-    if not isinstance(leaf, Store) or any(isinstance(i, Value) for i in leaf.index):
+    if not isinstance(leaf, Store) or chosen(leaf.index):
         if width > 1 and _writes_a_row(nest) and may_vectorize(nest.leaf, last.sym):
             vectorize(b, machine, last.sym.name, last.extent, width, 4)
         return
@@ -228,21 +229,14 @@ def _cut_at(
 
 def _seam(body: Body, sym: Sym, extent: int) -> int | None:
     """The first place inside of the loop where a quotient, remainder, minimum or maximum in an index changes form."""
-    atoms = {
-        atom
-        for s in walk(body)
-        for x in loads_of(s)
-        for i in x.index
-        if not isinstance(i, Value)
-        for atom in _changing(i, sym)
-    }
+    atoms = {atom for s in walk(body) for x in loads_of(s) for i in placed(x.index) for atom in _changing(i, sym)}
     found = {_changes_at(atom, sym) for atom in atoms}
     return min((at for at in found if at is not None and 0 < at < extent), default=None)
 
 
 def _edge(body: Body, sym: Sym, extent: int) -> int | None:
     """The first place inside of the loop where a minimum or maximum in an index becomes its other operand."""
-    indices = [i for s in walk(body) for x in loads_of(s) for i in x.index if not isinstance(i, Value)]
+    indices = [i for s in walk(body) for x in loads_of(s) for i in placed(x.index)]
     found = [_edge_of(atom, sym, extent) for i in indices for atom in _extremes(i, sym)]
     return min((at for at in found if at is not None), default=None)
 
@@ -320,12 +314,12 @@ def _repeating_block(nest: Nest, width: int) -> int:
     """
     sym, block, leaf = nest.loops[-1].sym, width, nest.leaf[0]
     assert isinstance(leaf, Store)
-    written = [i for i in leaf.index if not isinstance(i, Value)]
-    read = [i for x in loads_of(leaf) for i in x.index if not isinstance(i, Value)]
+    written = list(placed(leaf.index))
+    read = [i for x in loads_of(leaf) for i in placed(x.index)]
     others = [d for d in dims_of(leaf, besides={x.buffer for x in loads_of(leaf)}) if d not in written]
     if not _reads_others(leaf) or any(coefficient(d, sym) is None for d in (*written, *others)):
         return 0
-    if any(depends(i, sym) for x in loads_of(leaf) for i in x.index if isinstance(i, Value)):
+    if any(depends(i, sym) for x in loads_of(leaf) for i in chosen(x.index)):
         return 0
     for atom, _ in (t for d in read for t in terms_of(d)):
         if atom == sym or sym not in symbols(atom):
@@ -461,7 +455,7 @@ def _writes_a_row(nest: Nest) -> bool:
     leaf, sym = nest.leaf[0], nest.loops[-1].sym
     if not isinstance(leaf, Store | Update) or not leaf.index or leaf.index[-1] != sym:
         return False
-    fixed = [i for i in leaf.index[:-1] if not isinstance(i, Value)]
+    fixed = placed(leaf.index[:-1])
     return not any(sym in symbols(i) for i in fixed) and all(x.buffer is not leaf.buffer for x in loads_of(leaf))
 
 

@@ -28,6 +28,7 @@ from tilewright.choose.strategies.view import (
 )
 from tilewright.core.compute import Buffer, Load, Value
 from tilewright.core.expr import Sym, symbols
+from tilewright.core.indices import symbols_at, symbols_in
 from tilewright.target.target import Target
 from tilewright.tile.affine import stride_along
 from tilewright.tile.errors import ScheduleError
@@ -95,9 +96,9 @@ def row_loop(b: ScheduleBuilder, nest: Nest, temps: set[str]) -> str | None:
     for leaf in nest.leaf:
         for x in loads_of(leaf):
             if x.buffer.name in reduced:
-                used |= {s for i in x.index if not isinstance(i, Value) for s in symbols(i)}
+                used |= symbols_in(x.index)
             elif x.buffer.name in temps and not reduced & _direct(nest):
-                used |= {s for i in x.index[:-1] if not isinstance(i, Value) for s in symbols(i)}
+                used |= symbols_in(x.index[:-1])
     deep = [x.sym.name for x in nest.loops if x.sym in used]
     return deep[-1] if deep else None
 
@@ -229,7 +230,7 @@ def _inner(b: ScheduleBuilder, machine: Target, nest: Nest) -> None:
         return
     last = nest.leaf[-1]
     name = loop.sym.name
-    if isinstance(last, Update) and not any(not isinstance(i, Value) and loop.sym in symbols(i) for i in last.index):
+    if isinstance(last, Update) and not any(loop.sym in symbols_at(i) for i in last.index):
         b.do("rfactor", last.buffer.name, name, min(PARTIAL_VECTORS, machine.max_copies), width)
     elif all(isinstance(s, Store) for s in nest.leaf):
         operations = sum(n_operations(v) for s in nest.leaf for v in values_of(s))

@@ -26,9 +26,10 @@ from tilewright.choose.strategies.contract import contract
 from tilewright.choose.strategies.steps import attempt
 from tilewright.choose.strategies.threads import min_tasks, parallel
 from tilewright.choose.strategies.view import find_body, nest_with, nests, only_nest, statement_of, vector_width
-from tilewright.core.compute import IndexLike, Inside, Load, Select, Value
+from tilewright.core.compute import IndexLike, Inside, Load, Select
 from tilewright.core.compute import walk as walk_value
-from tilewright.core.expr import BinaryExpr, Dim, Sym, ceildiv, symbols, terms_of
+from tilewright.core.expr import BinaryExpr, Dim, Sym, ceildiv, symbols
+from tilewright.core.indices import placed, symbols_in, terms_at
 from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Loop, Role, Store, Update
@@ -133,7 +134,7 @@ def _walks(top: Nest, read: str) -> list[_TileWalk]:
     for s in top.leaf:
         for x in loads_of(s):
             for i in x.index if x.buffer.name == read else ():
-                for atom, _ in [] if isinstance(i, Value) else terms_of(i):
+                for atom, _ in terms_at(i):
                     if isinstance(atom, BinaryExpr) and isinstance(atom.a, Sym) and isinstance(atom.b, int):
                         factors[atom.a] = atom.b
     found: list[_TileWalk] = []
@@ -155,7 +156,7 @@ def _slid(b: ScheduleBuilder, names: Transformed, top: Nest) -> list[str]:
     assert isinstance(product, Update)
     own = {i for i in product.index if isinstance(i, Sym)}
     loads = [x for x in walk_value(product.value) if isinstance(x, Load) and x.buffer.name == names.operand]
-    places = [symbols(i) for x in loads for i in x.index if not isinstance(i, Value)]
+    places = [symbols(i) for x in loads for i in placed(x.index)]
     found = {s for used in places if len(used) > 1 for s in used & own}
     for reader, made in ((names.after, names.product), (names.root, names.after)):
         nest = only_nest(b.kernel, reader)
@@ -327,7 +328,7 @@ def _operand(b: ScheduleBuilder, names: Transformed, at: str, width: int) -> lis
     shared = [d for d, i in enumerate(store.index[:-1]) if i not in rows]
     places = [x.index for s in nest.leaf for x in loads_of(s) if x.buffer.name == names.first]
     fixed = [i for i in (places[0][d] for d in shared) if all(i in p for p in places)]
-    used = frozenset().union(*(symbols(i) for i in fixed if not isinstance(i, Value)))
+    used = symbols_in(fixed)
     outer = [x.sym.name for x in nest.loops[:-1] if x.sym in used]
     vector = _in_vectors(b, nest, outer, width)
     b.do("compute_at", names.first, vector, "local")

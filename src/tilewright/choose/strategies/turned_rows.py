@@ -17,8 +17,7 @@ from tilewright.choose.strategies.rows import n_reductions, row_loop, with_plain
 from tilewright.choose.strategies.steps import cached_name
 from tilewright.choose.strategies.threads import parallel
 from tilewright.choose.strategies.view import find_body, may_vectorize, nests, only_nest, vector_width
-from tilewright.core.compute import Value
-from tilewright.core.expr import symbols
+from tilewright.core.indices import known, symbols_at
 from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Role, Store, Update, walk
@@ -53,7 +52,7 @@ def turned_rows(b: ScheduleBuilder, machine: Target, buffers: list[str]) -> None
         raise ScheduleError("turned_rows", root, "not one row of elements for each result of a reduction")
     row, column = nest.loops[-2:]
     is_wide = isinstance(column.extent, int) and width // 2 < column.extent <= MOST_COLUMNS
-    n_rows = row.extent if isinstance(row.extent, int) else 0
+    n_rows = known(row.extent, 0)
     if not is_wide or width < MIN_LANES or -(-n_rows // width) * width > (1 + MAX_IDLE) * n_rows or n_rows < width:
         raise ScheduleError("turned_rows", root, f"{row.extent} rows of {column.extent} are no blocks of {width}")
     n_sums = n_reductions(b, temps)
@@ -92,7 +91,7 @@ def _fetched(b: ScheduleBuilder, temps: list[str]) -> list[str]:
             for leaf in nest.leaf:
                 for x in loads_of(leaf):
                     spot = find_place(b.kernel, x.buffer.name, "turned_rows")
-                    walked = [i for i in x.index if not isinstance(i, Value) and symbols(i)]
+                    walked = [i for i in x.index if symbols_at(i)]
                     if spot.role is Role.IN and len(walked) > 1 and x.buffer.name not in found:
                         found.append(x.buffer.name)
     copies: list[str] = []

@@ -11,6 +11,7 @@ from tilewright.core import types
 from tilewright.core.compute import Buffer, Index, Load, Unary, Value
 from tilewright.core.compute import walk as walk_value
 from tilewright.core.expr import Dim, Sym, symbols
+from tilewright.core.indices import placed
 from tilewright.target.target import Target
 from tilewright.tile.affine import coefficient
 from tilewright.tile.errors import ScheduleError
@@ -97,7 +98,7 @@ def depends(v: Value, sym: Sym) -> bool:
     for x in walk_value(v):
         dims: tuple[Dim, ...] = ()
         if isinstance(x, Load):
-            dims = tuple(i for i in x.index if not isinstance(i, Value))
+            dims = placed(x.index)
         elif hasattr(x, "exprs"):
             dims = x.exprs
         elif hasattr(x, "expr"):

@@ -20,6 +20,7 @@ from tilewright.codegen.cpu.writer import Val
 from tilewright.core import expr, types
 from tilewright.core.compute import Buffer, Value
 from tilewright.core.expr import Dim
+from tilewright.core.indices import known
 
 
 @dataclass(frozen=True, eq=False)
@@ -258,7 +259,7 @@ class Addresses:
 def _n_elements(buffer: Buffer) -> int:
     """The size of a buffer, 0 when it is known at run time only."""
     size = types.product(buffer.shape)
-    return size if isinstance(size, int) else 0
+    return known(size, 0)
 
 
 def _lanes_part(others: tuple[tuple[expr.Atom, int], ...], terms: tuple[tuple[int, int], ...], ctx: Lanes) -> Dim:

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 from tilewright.core import expr
 from tilewright.core.compute import Buffer, IndexLike, Inside, Load, Value, walk
-from tilewright.core.expr import Dim, Sym, symbols, terms_of
+from tilewright.core.expr import Dim, Sym, symbols
+from tilewright.core.indices import chosen, placed, symbols_at, terms_at
 from tilewright.target.target import Target
 from tilewright.tile.ir import Fold, For, If, Kernel, Kind, Place, Prefetch, Space, Stmt, Store, Update
 
@@ -121,7 +122,7 @@ def _register_lanes(found: list[Access], depth: int, result: Analysis) -> int | 
 
 def _access_lanes(a: Access, depth: int, result: Analysis) -> int | None:
     """Lanes of a contiguous aligned access, 0 for any other in constant positions, None for a run-time position."""
-    if any(isinstance(i, Value) for i in a.index):
+    if chosen(a.index):
         return None
     if any(f.loop.kind is Kind.PARALLEL for f in a.path[depth:]):
         return None
@@ -187,9 +188,9 @@ def _runs_in_lanes(s: Stmt, sym: Sym) -> bool:
         case Store():
             return _depends(s.index, sym)
         case Update():
-            return not any(isinstance(i, Value) for i in s.index) or _is_apart(s.index, sym)
+            return not chosen(s.index) or _is_apart(s.index, sym)
         case Fold():
-            return _depends(s.index, sym) and not any(isinstance(i, Value) for i in s.index)
+            return _depends(s.index, sym) and not chosen(s.index)
     return True
 
 
@@ -199,9 +200,9 @@ def _depends(index: tuple[IndexLike, ...], sym: Sym) -> bool:
 
 def _is_apart(index: tuple[IndexLike, ...], sym: Sym) -> bool:
     """Do lanes of ``sym`` write to places apart, wherever the run-time indices, the same for all lanes, point?"""
-    if any(isinstance(i, Value) and sym in value_symbols(i) for i in index):
+    if any(sym in value_symbols(i) for i in chosen(index)):
         return False
-    terms = [terms_of(i) for i in index if not isinstance(i, Value) and sym in symbols(i)]
+    terms = [terms_at(i) for i in index if sym in symbols_at(i)]
     return len(terms) == 1 and all(a == sym or sym not in symbols(a) for a, _ in terms[0])
 
 
@@ -214,7 +215,7 @@ def value_dims(v: Value) -> Iterator[Dim]:
     """Every index expression in a value."""
     for x in walk(v):
         if isinstance(x, Load):
-            yield from (i for i in x.index if not isinstance(i, Value))
+            yield from placed(x.index)
         elif isinstance(x, Inside):
             yield from x.exprs
         elif hasattr(x, "expr"):
@@ -239,13 +240,13 @@ def statement_values(s: Stmt) -> tuple[Value, ...]:
     """The values that a statement evaluates itself, run-time indices included."""
     match s:
         case Store() | Update():
-            return (s.value, *[i for i in s.index if isinstance(i, Value)])
+            return (s.value, *chosen(s.index))
         case Fold():
-            return (*s.values, *[i for i in s.index if isinstance(i, Value)])
+            return (*s.values, *chosen(s.index))
         case If():
             return (s.cond,)
         case Prefetch():
-            return tuple([i for i in s.index if isinstance(i, Value)])
+            return chosen(s.index)
     return ()
 
 

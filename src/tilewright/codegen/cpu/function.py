@@ -28,7 +28,8 @@ from tilewright.codegen.cpu.writer import Val, Writer
 from tilewright.codegen.errors import CodegenError
 from tilewright.core import expr, types
 from tilewright.core.compute import Binary, Buffer, IndexLike, Load, Select, Value, symbols_of_value
-from tilewright.core.expr import Dim, Sym, symbols
+from tilewright.core.expr import Dim, Sym
+from tilewright.core.indices import chosen, symbols_in
 from tilewright.core.types import DType
 from tilewright.target.target import Target
 from tilewright.tile import math as tile_math
@@ -318,7 +319,7 @@ class KernelFunction:
         """Does every lane load the neighbour of the one before, from memory?"""
         if not isinstance(v, Load) or id(v.buffer) in self.registers.groups:
             return False
-        return not any(isinstance(i, Value) for i in v.index) and coefficient(flatten(v.buffer, v.index), lane) == 1
+        return not chosen(v.index) and coefficient(flatten(v.buffer, v.index), lane) == 1
 
     def _distinct(self, mention: Mention, ctx: Lanes) -> bool:
         """Does every lane update another element? An index that is not linear in the lanes is taken to differ."""
@@ -360,7 +361,7 @@ class KernelFunction:
         if len(f.body) > 1 or not isinstance(s, Update) or not isinstance(s.value, Load) or not s.value.dtype.is_float:
             return False
         lane, held = f.loop.sym, self.registers.groups
-        folds = not any(isinstance(i, Value) or lane in symbols(i) for i in s.index)
+        folds = not chosen(s.index) and lane not in symbols_in(s.index)
         apart = {*kinds[:-1]} == {Kind.UNROLL} and kinds[-1] is Kind.VECTOR
         return apart and folds and id(s.buffer) in held and id(s.value.buffer) in held
 

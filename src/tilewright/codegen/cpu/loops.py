@@ -19,6 +19,7 @@ from tilewright.codegen.cpu.types import VALUE_TYPE, vector
 from tilewright.codegen.cpu.writer import Val
 from tilewright.core import expr
 from tilewright.core.expr import Dim, Interval, Sym
+from tilewright.core.indices import known
 from tilewright.tile.ir import For, Kind, Stmt, Store, walk
 
 if TYPE_CHECKING:
@@ -311,7 +312,7 @@ class Loops:
         sids, extents = (*ctx.sids, sid), (*ctx.extents, n)
         patterns = self._patterns.setdefault((sids, extents), {})
         syms = (*ctx.syms, sym)
-        live = extent if isinstance(extent, int) else None
+        live = known(extent, None)
         inner = Lanes(syms, sids, extents, None, ctx.guard, ctx.may_be_empty, live, _patterns=patterns)
         ragged = self._ragged(extent, n, inner)
         if old is not None and ragged is not None:

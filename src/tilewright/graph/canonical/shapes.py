@@ -17,6 +17,7 @@ from tilewright import ops
 from tilewright.core import types
 from tilewright.core.expr import Dim, bounds, floordiv, is_nonneg, maximum, minimum, mod, symbols
 from tilewright.core.graph import CONST, Node
+from tilewright.core.indices import are_known
 from tilewright.core.opdef import OpDef
 from tilewright.core.rewrite import Rewriting, Rule
 from tilewright.core.types import product
@@ -73,7 +74,7 @@ def dims_of(node: Node) -> tuple[Dim, ...] | None:
 
 def _holds(b: Rewriting, node: Node, dims: Sequence[Dim]) -> Node | None:
     """``node`` as known dimensions; None where it already is in that form, or where data decide one of them."""
-    if all(isinstance(d, int) for d in dims):
+    if are_known(dims):
         return b.const(np.array(dims, np.int64).reshape([int(d) for d in _ints(node.shape)]))
     if not all(symbols(d) <= b.sizes for d in dims):
         return None
@@ -101,7 +102,7 @@ def _has_symbol(node: Node) -> bool:
 
 def _dim_values(b: Rewriting, node: Node) -> Node | None:
     dims = node.attrs["dims"]
-    return b.const(np.array(dims, np.int64)) if all(isinstance(d, int) for d in dims) else None
+    return b.const(np.array(dims, np.int64)) if are_known(dims) else None
 
 
 def _broadcast(node: Node, x: Node, dims: Sequence[Dim]) -> list[Dim]:

@@ -21,6 +21,7 @@ from tilewright import ops
 from tilewright.core import types
 from tilewright.core.expr import Dim
 from tilewright.core.graph import CONST, PROJ, Builder, Graph, Node
+from tilewright.core.indices import known
 from tilewright.core.passes import Pass
 from tilewright.core.rewrite import Fired, Journal
 from tilewright.core.types import Array, product
@@ -139,7 +140,7 @@ def _behind_views(node: Node) -> Node:
 
 def _hidden(scan: Node) -> int:
     n: Dim = scan.inputs[1].shape[0]
-    return n if isinstance(n, int) else -1
+    return known(n, -1)
 
 
 def _takes_part(scan: Node) -> bool:

@@ -20,6 +20,7 @@ import numpy as np
 
 from tilewright import ops
 from tilewright.core.graph import CONST, Graph, Node
+from tilewright.core.indices import known
 from tilewright.core.passes import Pass
 from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
 from tilewright.core.types import Array
@@ -82,8 +83,8 @@ def _together(b: Rewriting, node: Node, options: Winograd) -> Node | None:
 
 def _moved(node: Node, n_times: int, options: Winograd) -> float:
     """Modelled cycles in which results are read and written ``n_times``: joined along each axis, then in turns."""
-    size = prod(d if isinstance(d, int) else ASSUMED_SIZE for d in node.shape[1:])
-    batch = node.shape[0] if isinstance(node.shape[0], int) else 1
+    size = prod(known(d, ASSUMED_SIZE) for d in node.shape[1:])
+    batch = known(node.shape[0], 1)
     return 2 * 4 * n_times * batch * size / options.cache_bytes
 
 

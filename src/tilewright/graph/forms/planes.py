@@ -31,6 +31,7 @@ import numpy as np
 
 from tilewright import ops
 from tilewright.core.graph import CONST, Graph, Node
+from tilewright.core.indices import are_known
 from tilewright.core.opdef import Trait
 from tilewright.core.passes import Pass
 from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
@@ -222,7 +223,7 @@ def _is_lone(conv: Node) -> bool:
     is_renamed = x.op is ops.reshape and x.shape[-1] == 1 and x.inputs[0].shape == (x.shape[0], 1, *x.shape[1:-1])
     if not (_is_moved(x) or is_renamed) or set(a["strides"]) != {1}:
         return False
-    return all(isinstance(n, int) for n in (*conv.shape[1:-1], *x.shape[1:])) and 0 not in conv.shape
+    return are_known((*conv.shape[1:-1], *x.shape[1:])) and 0 not in conv.shape
 
 
 def _is_pointwise(conv: Node, lanes: int) -> bool:

@@ -23,6 +23,7 @@ import numpy as np
 from tilewright import ops
 from tilewright.core import types
 from tilewright.core.graph import CONST, Graph, Node
+from tilewright.core.indices import are_known, known
 from tilewright.core.passes import Pass
 from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
 from tilewright.core.types import Array
@@ -145,7 +146,7 @@ def _fits(node: Node) -> bool:
         and a["layout"] == "NHWC"
         and w.op is CONST
         and x.dtype is w.dtype is types.f32
-        and all(isinstance(n, int) for n in numbers)
+        and are_known(numbers)
         and 0 not in node.shape
     )
 
@@ -158,9 +159,9 @@ def _gives(image: ImageForm, m: int) -> bool:
 
 def direct_cycles(node: Node, options: Winograd) -> float:
     """Modelled cycles of a convolution per image, one vector operation each."""
-    n_out, n_in, *taps = (d if isinstance(d, int) else 1 for d in node.inputs[1].shape)
-    images = prod(d if isinstance(d, int) else 1 for d in (node.shape[0], *node.shape[1:-3]))
-    places = images * prod(d if isinstance(d, int) else ASSUMED_SIZE for d in node.shape[1:-1][-2:])
+    n_out, n_in, *taps = (known(d, 1) for d in node.inputs[1].shape)
+    images = prod(known(d, 1) for d in (node.shape[0], *node.shape[1:-3]))
+    places = images * prod(known(d, ASSUMED_SIZE) for d in node.shape[1:-1][-2:])
     products = places * prod(taps) * n_in * -(-n_out // options.lanes)
     return float(max(products, 4 * prod(taps) * n_in * n_out / options.memory_bytes))
 
@@ -168,9 +169,9 @@ def direct_cycles(node: Node, options: Winograd) -> float:
 def tiled_cycles(image: ImageForm, tile: int, options: Winograd) -> float:
     """:func:`direct_cycles` of tiles of ``tile`` results along each axis that has taps."""
     lanes = options.lanes
-    batch, *planes = (d if isinstance(d, int) else 1 for d in image.shape[:-3])
-    height, width, n_out = (d if isinstance(d, int) else ASSUMED_SIZE for d in image.shape[-3:])
-    images = prod(d if isinstance(d, int) else 1 for d in image.x.shape[1:-3])
+    batch, *planes = (known(d, 1) for d in image.shape[:-3])
+    height, width, n_out = (known(d, ASSUMED_SIZE) for d in image.shape[-3:])
+    images = prod(known(d, 1) for d in image.x.shape[1:-3])
     _, n_in, *taps, high, wide = image.weights.shape
     vectors_in, vectors_out = -(-n_in // lanes), -(-n_out // lanes)
     tile_high, tile_wide = results_along(high, tile), results_along(wide, tile)

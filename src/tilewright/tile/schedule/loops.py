@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from tilewright.core.compute import Buffer, IndexLike, Load, Value
 from tilewright.core.expr import Dim, Sym, ceildiv, floordiv, is_nonneg, minimum, mod, substitute, symbol_order, symbols
+from tilewright.core.indices import chosen, placed, symbols_in
 from tilewright.tile.affine import coefficient, without
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Fold, For, If, Kernel, Kind, Loop, Prefetch, Space, Stmt, Store, Update, walk
@@ -170,7 +171,7 @@ def _write_kind(s: Store | Update | Fold) -> str:
 
 
 def _mentions(index: tuple[IndexLike, ...], over: list[Sym]) -> bool:
-    return any(isinstance(i, Value) or bool(symbols(i) & set(over)) for i in index)
+    return bool(chosen(index)) or not symbols_in(index).isdisjoint(over)
 
 
 def decided_by(d: Dim, over: set[Sym], inner: set[Sym]) -> set[Sym]:
@@ -204,7 +205,7 @@ def apart(indices: list[tuple[IndexLike, ...]], over: list[Sym], inner: set[Sym]
     rank = len(indices[0])
     for d in range(rank):
         column = [ix[d] for ix in indices]
-        dims = [i for i in column if not isinstance(i, Value)]
+        dims = placed(column)
         if len(dims) == len(column) and len({without(i, inner) for i in dims}) == 1:
             rest -= set[Sym].intersection(*[decided_by(i, rest, inner) for i in dims])
     return not rest

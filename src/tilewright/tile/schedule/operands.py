@@ -12,6 +12,7 @@ from math import prod
 
 from tilewright.core.compute import Buffer, IndexLike, Load, Value
 from tilewright.core.expr import Dim, Sym, ceildiv, floordiv, mod, substitute, symbols
+from tilewright.core.indices import chosen, placed, symbols_in
 from tilewright.core.types import product
 from tilewright.tile.affine import is_affine, stride_along
 from tilewright.tile.errors import ScheduleError
@@ -133,12 +134,12 @@ def stage(kernel: Kernel, buffer: str, loop: str, space: str = "local", order: s
     if spot.role in (Role.OUT, Role.TMP):
         raise ScheduleError("stage", where, "only an input or a constant keeps its content while it is copied")
     path, load = paths[0]
-    loops = [x for x in path if any(x.sym in symbols(i) for i in load.index if not isinstance(i, Value))]
+    loops = [x for x in path if x.sym in symbols_in(load.index)]
     if order == "source":
         loops.sort(key=lambda x: -_distance(load, x.sym))
     else:
         loops.sort(key=lambda x: x.kind in (Kind.VECTOR, Kind.DOT))
-    if any(isinstance(i, Value) for i in load.index) or any(x.sym.hi is None for x in loops):
+    if chosen(load.index) or any(x.sym.hi is None for x in loops):
         raise ScheduleError("stage", where, "its index, or a loop that walks it, has no bound known at compile time")
     free = {x.sym for x in path} - {x.sym for x in loops}
     if any(symbols(x.extent) & free for x in loops):
@@ -151,7 +152,7 @@ def stage(kernel: Kernel, buffer: str, loop: str, space: str = "local", order: s
         sym = Sym(fresh(kernel, f"{x.sym.name}_{new.name}"), x.sym.lo, x.sym.hi)
         fresh_loops.append(Loop(sym, substitute(x.extent, copies), x.kind))
         copies[x.sym] = sym
-    source = Load(old, tuple(substitute(i, copies) for i in load.index if not isinstance(i, Value)))
+    source = Load(old, tuple(substitute(i, copies) for i in placed(load.index)))
     target = tuple(copies[x.sym] for x in loops) or (0,)
     copy = Nest(tuple(fresh_loops), (Store(new, target, source),)).wrap() if loops else Store(new, target, source)
     here = Load(new, tuple(x.sym for x in loops) or (0,))
@@ -313,7 +314,7 @@ def _one_place(nest: Stmt, buffer: Buffer) -> tuple[tuple[Dim, ...], list[Loop]]
     if len({x.index for _, x in found}) != 1:
         return None
     path, load = found[0]
-    index = tuple(i for i in load.index if not isinstance(i, Value))
+    index = placed(load.index)
     used = symbols_of_index(index)
     return (index, [x for x in path if x.sym in used]) if len(index) == len(buffer.shape) else None
 

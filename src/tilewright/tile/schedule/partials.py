@@ -13,6 +13,7 @@ from math import inf
 from tilewright.core import types
 from tilewright.core.compute import Buffer, Const, IndexLike, Load, Value
 from tilewright.core.expr import Dim, Sym, ceildiv, floordiv, minimum, mod, substitute, symbols
+from tilewright.core.indices import are_known, chosen, symbols_in
 from tilewright.core.types import DType
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, Kernel, Kind, Loop, Place, Space, Stmt, Store, Update
@@ -70,7 +71,7 @@ def rfactor(kernel: Kernel, buffer: str, loop: str, unrolled: int, lanes: int, a
             raise ScheduleError("rfactor", where, f"{around} holds more than the loop")
         walkers = list(nest.loops)
     walked = {x.sym for x in walkers}
-    if any(isinstance(i, Value) or walked & symbols(i) for i in update.index):
+    if chosen(update.index) or walked & symbols_in(update.index):
         raise ScheduleError("rfactor", where, "the updated element depends on the loop")
     if any(x.buffer is update.buffer for x in loads_of(update)):
         raise ScheduleError("rfactor", where, "the value reads the buffer")
@@ -105,10 +106,10 @@ def spread(kernel: Kernel, buffer: str, around: str, loop: str, lanes: int) -> K
     update = nest.leaf[0]
     if len(nest.leaf) != 1 or not isinstance(update, Update) or update.buffer.name != buffer:
         raise ScheduleError("spread", where, f"{around} holds more than one update of the buffer")
-    if any(isinstance(i, Value) for i in update.index) or any(x.buffer is update.buffer for x in loads_of(update)):
+    if chosen(update.index) or any(x.buffer is update.buffer for x in loads_of(update)):
         raise ScheduleError("spread", where, "the updated element is named at run time, or its value reads the buffer")
     # Loops of the tile say which sum, all others are steps of the reduction.
-    own = {s for i in update.index if not isinstance(i, Value) for s in symbols(i)}
+    own = symbols_in(update.index)
     tile, reduced = [x for x in nest.loops if x.sym in own], [x for x in nest.loops if x.sym not in own]
     if not any(x.sym.name == loop for x in reduced):
         raise ScheduleError("spread", where, "it is no loop of the reduction in this nest")
@@ -118,7 +119,7 @@ def spread(kernel: Kernel, buffer: str, around: str, loop: str, lanes: int) -> K
     # Both orders must walk the same steps: the tile goes inside of all reduction loops, and back out for the start.
     if any(symbols(x.extent) & walked for x in tile) or any(symbols(x.extent) & inside for x in reduced):
         raise ScheduleError("spread", where, "extents of the tile and of the reduction depend on each other")
-    if lanes < 1 or not all(isinstance(n, int) for n in update.buffer.shape):
+    if lanes < 1 or not are_known(update.buffer.shape):
         raise ScheduleError("spread", where, f"no vectors of {lanes} for a buffer of {update.buffer.shape}")
     old = next(x for x in reduced if x.sym.name == loop)
     part = Buffer(fresh(kernel, f"{identifier(buffer)}_p"), update.buffer.dtype, (*update.buffer.shape, lanes))

@@ -23,6 +23,7 @@ from tilewright.core.expr import (
     substitute,
     symbols,
 )
+from tilewright.core.indices import are_known, chosen, symbols_at, symbols_in
 from tilewright.tile.affine import coefficient, settled, without
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Fold, For, If, Kernel, Kind, Loop, Place, Role, Space, Stmt, Store, Update, walk
@@ -141,7 +142,7 @@ def place(kernel: Kernel, buffer: str, space: str) -> Kernel:
     old = find_place(kernel, buffer, "place")
     if old.role is not Role.TMP:
         raise ScheduleError("place", buffer, f"a parameter of role {old.role.value} stays global")
-    if Space(space) is not Space.GLOBAL and not all(isinstance(d, int) for d in old.buffer.shape):
+    if Space(space) is not Space.GLOBAL and not are_known(old.buffer.shape):
         raise ScheduleError("place", buffer, f"{old.buffer} has a size that is known at run time only")
     places = tuple(replace(p, space=Space(space)) if p is old else p for p in kernel.places)
     return replace(kernel, places=places)
@@ -218,7 +219,7 @@ def ring(kernel: Kernel, buffer: str, loop: str) -> Kernel:
     loads = list(readers(at.body, old))
     if not loads:
         raise ScheduleError("ring", where, "the loop's body does not read it")
-    moving = {d for x in loads for d, i in enumerate(x.index) if not isinstance(i, Value) and v in symbols(i)}
+    moving = {d for x in loads for d, i in enumerate(x.index) if v in symbols_at(i)}
     if len(moving) != 1:
         raise ScheduleError("ring", where, f"{len(moving)} of its indices move with the loop")
     dim, inner = moving.pop(), loops_of(at.body)
@@ -278,7 +279,7 @@ def _window(indices: Sequence[IndexLike], inner: set[Sym], v: Sym, where: str) -
         raise ScheduleError("ring", where, "its reads do not all move by one positive number")
     first = bases[0][0]
     shifts = [base - first for base, _, _ in bases]
-    if not all(isinstance(x, int) for x in shifts):
+    if not are_known(shifts):
         raise ScheduleError("ring", where, "the distance between its reads is not known at compile time")
     lows = [x + lo for x, (_, lo, _) in zip(shifts, bases, strict=True) if isinstance(x, int)]
     highs = [x + hi for x, (_, _, hi) in zip(shifts, bases, strict=True) if isinstance(x, int)]
@@ -386,7 +387,7 @@ _ONE = (Loop(Sym("once", 0, 0), 1),)
 
 def _shrunk(old: Buffer, sides: list[Side], space: Space, where: str) -> Buffer:
     shape = tuple(s.size for s in sides if s.loops) or (1,)
-    if space is not Space.GLOBAL and not all(isinstance(d, int) for d in shape):
+    if space is not Space.GLOBAL and not are_known(shape):
         raise ScheduleError("compute_at", where, f"the box {shape} has no size known at compile time")
     return Buffer(old.name, old.dtype, shape)
 
@@ -531,7 +532,7 @@ def accumulate(kernel: Kernel, buffer: str, loop: str) -> Kernel:
     if not updates or any(not isinstance(s, Update) for s in updates) or any(True for _ in readers(target.body, old)):
         raise ScheduleError("accumulate", where, "the loop does not simply update it")
     loads = [Load(old, s.index) for s in updates if isinstance(s, Update)]
-    if any(isinstance(i, Value) or target.loop.sym in symbols(i) for x in loads for i in x.index):
+    if any(chosen(x.index) or target.loop.sym in symbols_in(x.index) for x in loads):
         raise ScheduleError("accumulate", where, "the updated elements change from iteration to iteration")
     inner = loops_of(target.body)
     name = fresh(kernel, f"{identifier(buffer)}_a")
