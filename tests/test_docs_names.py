@@ -1,9 +1,10 @@
 """What the pages name is there: paths, names of code, commands with their options, targets of make.
 
 Read are README, ``docs/*.md`` and the decision records: text between backticks, and blocks of shell commands. A name in
-capitals (``NAME.json``) stands for any.
+capitals (``NAME.json``) stands for any. Of the sources, the texts below names and at the top of files.
 """
 
+import ast
 import importlib
 import re
 import shlex
@@ -16,12 +17,13 @@ import typer.main
 
 import tilewright
 from test_docs import DOCS, README, ROOT
-from test_layers import LAYERS, PACKAGE
+from test_layers import FILES, LAYERS, PACKAGE, parsed, relative_path
 from tilewright.cli.main import app
 from tilewright.runtime.python.model import CompiledModel, LoadedModel
 
 PAGES = [README, *sorted(DOCS.glob("*.md")), *sorted((DOCS / "adr").glob("*.md"))]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+DOUBLE = re.compile(r"``([^`\n]+)``")
 INLINE = re.compile(r"`([^`\n]+)`")
 PATH = re.compile(r"(?:[\w-]+/)+[\w.-]+\.(?:py|c|h|mjs|json|md|svg|onnx|toml)")
 DOTTED = re.compile(r"[a-z_]\w*(?:\.[A-Za-z_]\w*)+")
@@ -83,6 +85,30 @@ def test_names_of_code_exist(page: Path) -> None:
     suffixes = (".py", ".onnx", ".tw", ".npz", ".txt")
     named = {m[0] for x in inline(page) if (m := DOTTED.match(x)) and not m[0].endswith(suffixes)}
     assert sorted(name for name in named if not resolves(name)) == []
+
+
+def docstrings() -> Iterator[tuple[str, str]]:
+    """Every text that stands alone in the sources, below a name or at the top, with the place of its end."""
+    for path in FILES:
+        for node in ast.walk(parsed(path)):
+            match node:
+                case ast.Expr(value=ast.Constant(value=str(text))):
+                    yield f"{relative_path(path)} line {node.end_lineno}", text
+
+
+def test_docstrings_name_what_exists() -> None:
+    """Modules with their folder, what is in them, and files."""
+    wrong, seen = [], 0
+    for place, text in docstrings():
+        for name in DOUBLE.findall(text):
+            if PATH.fullmatch(name) and name.endswith(".py"):
+                seen += 1
+                roots = (ROOT, PACKAGE, ROOT / "tests", PACKAGE / Path(place).parent)
+                wrong += [] if any((root / name).exists() for root in roots) else [f"{place}: {name}"]
+            elif DOTTED.fullmatch(name) and name.split(".")[0] in LAYERS:
+                seen += 1
+                wrong += [] if resolves(name) else [f"{place}: {name}"]
+    assert seen > 60 and wrong == []
 
 
 def problem(words: list[str]) -> str | None:

@@ -1,5 +1,5 @@
 """What is known of machines.
 
-In: nothing, or a name. Out: rows of facts, a file for each instruction set (``isa`` has their type), and the ``Target``
-that a user's name or this computer gives. ``tile`` is what schedules are judged by. Not its business: choosing by them.
+In: nothing, or a name. Out: the one record ``Target``, a row of it for each CPU in a file for each instruction
+set, and the record that a user's name or this computer gives. Not its business: choosing by them.
 """
