@@ -14,7 +14,7 @@ from graphs import random_graph
 from tilewright import ops
 from tilewright.core.types import DTYPES
 
-QUICK, BLOCK = 200, 20
+QUICK, BLOCK = 140, 20
 SEED_OF_QUICK = 1_000_000  # apart from the seeds that `make fuzz` draws
 
 

@@ -24,7 +24,8 @@ from tilewright.core.types import Array
 from tilewright.runtime.cpu.pool_systems import POOL_ABIS
 
 DIGITS = programs.ROOT / "examples" / "digits" / "digits.onnx"
-QUICK = ("resnet50", "mobilenet_v2", "bert_base", "llama_decode", "lstm")
+QUICK = ("resnet50", "llama_decode", "lstm")
+FULL_SIZE = (*QUICK, "mobilenet_v2", "bert_base")
 
 pytestmark = programs.needs_cc
 
@@ -64,7 +65,7 @@ def test_networks(name: str, weights: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize("name", FULL_SIZE)
 def test_full_size_networks(name: str, tmp_path: Path) -> None:
     net = zoo.build(name)
     model = tw.compile(net.module, example_inputs=net.inputs, threads=2, cache=False)
