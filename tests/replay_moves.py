@@ -27,7 +27,7 @@ import replay
 MARK = "[moves]"
 MAIN = "origin/HEAD"
 DAY_S = 24 * 60 * 60
-SECONDS = 150.0
+SECONDS = 120.0
 """What CI gives to these comparisons, beside the twelve minutes of its tests."""
 NESTS, OTHERS = replay.NESTS_ONLY, "^(?!nest/|full/)"
 """Which models, by their names."""
