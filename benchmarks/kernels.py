@@ -27,6 +27,7 @@ from benchmarks import computations
 from tilewright.choose.default import schedule
 from tilewright.codegen.cpu.llvm import assembly_of_text, compile_text, emit
 from tilewright.codegen.cpu.peak import PeakMeter
+from tilewright.codegen.cpu.scratch import start_of
 from tilewright.core import types
 from tilewright.core.compute import Buffer, Computation
 from tilewright.core.types import Array
@@ -180,7 +181,7 @@ def measure(case: Case, target: Target, meter: PeakMeter, threads: int, seconds:
     function: Any = signature(library.addresses["row"])
     pointers = [given[b.name].ctypes.data for b in kernel.params]
     scratch = aligned(np.zeros(made.scratch.n_bytes(threads), np.uint8))
-    at = scratch.ctypes.data + made.scratch.start(threads)
+    at = scratch.ctypes.data + start_of(made.scratch, threads)
     peak = meter.fma_gflops()
     function(*pointers, threads, at)
     best, stop = float("inf"), time.perf_counter() + seconds
