@@ -10,10 +10,11 @@ has a mistake: that is ``RuleBroke``, unless the caller wants a kernel all the s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
+from types import MappingProxyType
 
 from tilewright.choose.clusters import Cluster, ClusterKind, clusters_of
 from tilewright.choose.normalize import normalize
@@ -34,7 +35,6 @@ from tilewright.choose.strategies.ring import ring
 from tilewright.choose.strategies.row_sums import row_sums
 from tilewright.choose.strategies.rows import rows
 from tilewright.choose.strategies.short_rows import few_columns, short_rows
-from tilewright.choose.strategies.steps import attempt
 from tilewright.choose.strategies.transformed import Transformed, transformed
 from tilewright.choose.strategies.turned_rows import turned_rows
 from tilewright.core.compute import Buffer, Computation, Load, Serial, Stage
@@ -46,6 +46,8 @@ from tilewright.tile.schedule import Schedule, ScheduleBuilder
 from tilewright.tile.schedule.book import Line, apply_lines
 
 RULE_BROKE = "a rule broke"
+PLAIN = "plain"
+"""The strategy that fits everything: the loops as they are, with lanes where that is possible."""
 OnBroken = Callable[[RuleBroke], None]
 
 
@@ -59,12 +61,34 @@ def forgive(broken: RuleBroke) -> None:
 
 
 @dataclass(frozen=True)
+class Strategy:
+    """A way to schedule some stages: ``apply`` does, or raises ``ScheduleError`` where it does not fit.
+
+    That one does not fit is worth a note unless it ``is_quiet``: it is for few kernels, and nobody misses it.
+    """
+
+    name: str
+    apply: Callable[[], object]
+    is_quiet: bool = False
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What a cluster, by the buffer that it makes, could be scheduled by, and which of those strategies did it."""
+
+    root: str
+    strategies: tuple[str, ...]
+    taken: str
+
+
+@dataclass(frozen=True)
 class Scheduled:
     """A kernel, and how it came about: ``schedule.apply(lower(computation, ...))`` gives it again."""
 
     kernel: Kernel
     computation: Computation
     schedule: Schedule
+    tried: tuple[Tried, ...] = ()
 
 
 def schedule(
@@ -80,12 +104,16 @@ def schedule_with_steps(
     constants: Container[Buffer] = (),
     name: str = "kernel",
     on_broken: OnBroken = refuse,
+    first: Mapping[str, str] = MappingProxyType({}),
 ) -> Scheduled:
-    """:func:`schedule`, with the normalised computation and the steps that were applied to it."""
+    """:func:`schedule`, with the normalised computation and the steps that were applied to it.
+
+    ``first`` has, by the buffer that a cluster makes, the strategy to try before all others of its list.
+    """
     normal, known = _normal(computation, machine, constants)
     builder = ScheduleBuilder(lower(normal, name, known))
     notes: list[str] = []
-    work = _Work(builder, machine, normal, known, notes, on_broken)
+    work = _Work(builder, machine, normal, known, notes, on_broken, first)
     work.fix_vectors(normal.items)
     work.items(normal.items)
     skip_padding(builder)
@@ -93,7 +121,7 @@ def schedule_with_steps(
     lay_in_panels(builder)
     hint_operands(builder, machine)
     kernel = replace(builder.kernel, notes=tuple(notes))
-    return Scheduled(kernel, normal, builder.schedule)
+    return Scheduled(kernel, normal, builder.schedule, tuple(work.done))
 
 
 def schedule_by(
@@ -124,7 +152,9 @@ class _Work:
     constants: Container[Buffer]
     notes: list[str]
     on_broken: OnBroken
+    first: Mapping[str, str]
     vectors: dict[Buffer, int] = field(default_factory=dict)
+    done: list[Tried] = field(default_factory=list)
 
     def clusters(self, stages: Sequence[Stage], *, chains: bool = True) -> list[Cluster]:
         return clusters_of(list(stages), self.computation, self.constants, chains=chains)
@@ -140,7 +170,9 @@ class _Work:
                 continue
             clusters = self.clusters(run)
             pair = next(pairs(clusters, self.machine, self.constants), None) if is_inside else None
-            if pair is not None and self.tried(pair.clusters[1], partial(beside, self.b, self.machine, pair)):
+            if pair is not None and self.tried(
+                pair.clusters[1], Strategy("beside", partial(beside, self.b, self.machine, pair))
+            ):
                 done = [c.stages[0] for c in pair.clusters]
                 clusters = self.clusters([s for s in run if all(s is not d for d in done)])
             for cluster in sorted(clusters, key=self.is_copy):  # those behind what reads them
@@ -164,30 +196,39 @@ class _Work:
                     self.vectors.update(pair.vectors)
 
     def cluster(self, cluster: Cluster) -> None:
-        """Try the rules that may fit, best first."""
-        if not any(self.tried(cluster, rule) for rule in self.rules(cluster)):
+        """Try the strategies that may fit, best first."""
+        found, root = self.strategies(cluster), cluster.root.out.name
+        wanted = self.first.get(root)
+        found.sort(key=lambda x: x.name != wanted)
+        at = len(self.done)
+        taken = next((x.name for x in found if self.tried(cluster, x)), PLAIN)
+        if taken is PLAIN:
             plain(self.b, self.machine, [s.name for stage in cluster.stages for s in stage.outs])
+        self.done.insert(at, Tried(root, tuple(x.name for x in found), taken))
 
-    def tried(self, cluster: Cluster, rule: Callable[[], None]) -> bool:
-        """Did a rule fit? One that does not leaves no trace but a note."""
-        mark = self.b.mark()
+    def tried(self, cluster: Cluster, strategy: Strategy) -> bool:
+        """Did a strategy fit? One that does not leaves no trace but a note."""
+        mark, n_done = self.b.mark(), len(self.done)
         try:
-            rule()
+            strategy.apply()
             return True
         except ScheduleError as e:
-            self.notes.append(f"{cluster.root.out.name}: {e.message}")
+            if not strategy.is_quiet:
+                self.notes.append(f"{cluster.root.out.name}: {e.message}")
         except (ArithmeticError, AssertionError, LookupError, StopIteration, TypeError, ValueError) as e:
             self.on_broken(RuleBroke(self.b.kernel.name, cluster.root.out.name, e))
             self.notes.append(f"{cluster.root.out.name}: {RULE_BROKE}: {type(e).__name__}: {e}")
         self.b.back(mark)
+        del self.done[n_done:]
         return False
 
-    def rules(self, cluster: Cluster) -> list[Callable[[], None]]:
+    def strategies(self, cluster: Cluster) -> list[Strategy]:
+        """What may fit a cluster by its structure, best first."""
         b, machine = self.b, self.machine
         names = [s.out.name for s in cluster.stages]
         root = cluster.root
 
-        def apart_of_chain() -> None:
+        def parts_of_chain() -> None:
             for part in self.clusters(cluster.stages, chains=False):
                 self.cluster(part)
 
@@ -197,49 +238,56 @@ class _Work:
                 for c in self.clusters(part):
                     self.cluster(c)
 
-        def apart() -> None:
+        def stages_apart() -> None:
             for s in cluster.stages:
                 self.cluster(Cluster((s,), cluster.kind if s.reduction else ClusterKind.POINTWISE))
 
-        def by_rows() -> None:
-            if not any(attempt(b, partial(rule, b, machine, names)) for rule in (short_rows, turned_rows)):
-                rows(b, machine, names)
-
         alone = len(names) == 1
         top = None if alone else names[1]
-
-        def product() -> None:
-            if any(attempt(b, partial(rule, b, machine, names[0], top)) for rule in (narrow, few_columns)):
-                return
-            if are_few_columns(machine, cluster.stages[0], self.constants) and attempt(b, by_rows):
-                return
-            contract(b, machine, names[0], top, vectors=self.vectors)
-
+        apart = Strategy("apart", stages_apart)
+        apart_of_chain = Strategy("apart", parts_of_chain)
+        by_rows = [
+            Strategy("short-rows", partial(short_rows, b, machine, names), is_quiet=True),
+            Strategy("turned-rows", partial(turned_rows, b, machine, names), is_quiet=True),
+            Strategy("rows", partial(rows, b, machine, names)),
+        ]
         if 0 in root.out.shape:
             return []  # nothing to compute, and nothing to divide costs by
-        if cluster.kind is ClusterKind.CHAIN:
-            return [lambda: chain(b, machine, cluster), apart_of_chain]
-        if cluster.kind is ClusterKind.RING:
-            return [lambda: ring(b, machine, cluster), apart_of_chain]
-        if cluster.kind is ClusterKind.PLANE:
-            return [lambda: plane(b, machine, names), apart_of_chain]
-        if cluster.kind is ClusterKind.PROJECTED:
-            return [lambda: projected(b, machine, cluster), without_product]
-        if cluster.kind is ClusterKind.TRANSFORMED:
-            return [lambda: transformed(b, machine, Transformed(*names)), apart_of_chain]
-        if cluster.kind is ClusterKind.CONTRACT:
-            return [product, by_rows if alone else apart]
-        if cluster.kind is ClusterKind.ROWS:
-            tiles = [
-                lambda: narrow(b, machine, names[0], top, has_lanes=False),
-                lambda: row_sums(b, machine, names[0], top),
-            ]
-            first = tiles if len(names) <= 2 else []
-            return [*first, by_rows] if alone else [*first, by_rows, apart]
+        match cluster.kind:
+            case ClusterKind.CHAIN:
+                return [Strategy("chain", partial(chain, b, machine, cluster)), apart_of_chain]
+            case ClusterKind.RING:
+                return [Strategy("ring", partial(ring, b, machine, cluster)), apart_of_chain]
+            case ClusterKind.PLANE:
+                return [Strategy("plane", partial(plane, b, machine, names)), apart_of_chain]
+            case ClusterKind.PROJECTED:
+                return [
+                    Strategy("projected", partial(projected, b, machine, cluster)),
+                    Strategy("apart", without_product),
+                ]
+            case ClusterKind.TRANSFORMED:
+                found = Transformed(*names)
+                return [Strategy("transformed", partial(transformed, b, machine, found)), apart_of_chain]
+            case ClusterKind.CONTRACT:
+                few = are_few_columns(machine, cluster.stages[0], self.constants)
+                return [
+                    Strategy("narrow", partial(narrow, b, machine, names[0], top), is_quiet=True),
+                    Strategy("few-columns", partial(few_columns, b, machine, names[0], top), is_quiet=True),
+                    *([replace(x, is_quiet=True) for x in by_rows] if few else []),
+                    Strategy("contract", partial(contract, b, machine, names[0], top, vectors=self.vectors)),
+                    *([] if few else by_rows if alone else []),
+                    *([] if alone else [apart]),
+                ]
+            case ClusterKind.ROWS:
+                sums = [
+                    Strategy("narrow", partial(narrow, b, machine, names[0], top, has_lanes=False)),
+                    Strategy("row-sums", partial(row_sums, b, machine, names[0], top)),
+                ]
+                return [*(sums if len(names) <= 2 else []), *by_rows, *([] if alone else [apart])]
         if self.is_copy(cluster):
-            return [lambda: copied(b, machine, names[0])]
+            return [Strategy("copied", partial(copied, b, machine, names[0]))]
         if root.reduction is None:
-            return [lambda: pointwise(b, machine, names[0])]
+            return [Strategy("pointwise", partial(pointwise, b, machine, names[0]))]
         return []
 
 
