@@ -3,8 +3,7 @@
 In: a graph with fixed sizes, and inputs. Out: ``Tuned``: the text of a file of schedules for the kernels that gained.
 Not its business: what a schedule may be (``tile.schedule``), the rules' first choice (``choose.default``).
 
-A kernel's candidates are what the rules choose for machines a little unlike this one: with fewer registers, smaller or
-larger caches, fewer load ports, another latency. So each is a whole schedule, with its rests and packing. A round
+A kernel's candidates are those of ``choose.candidates``: whole schedules, with their rests and packing. A round
 compiles the model with the next candidate of every kernel, and calls it and the best one so far in turn: a kernel is
 timed where it runs, with the weights as cold as they are there. A candidate is taken when it is faster by
 more than ``MARGIN``, by its least and its median time; at the end the whole model must be faster too.
@@ -20,7 +19,7 @@ from dataclasses import dataclass, replace
 from tilewright.build.driver import build
 from tilewright.build.kernels import KernelBuilder, optimise_and_split
 from tilewright.build.options import Clock, Options
-from tilewright.choose.default import schedule_with_steps
+from tilewright.choose.candidates import candidates
 from tilewright.core.diag import OptionError
 from tilewright.core.graph import Graph
 from tilewright.core.types import Array
@@ -108,28 +107,12 @@ def _check(graph: Graph, options: Options) -> None:
         raise OptionError(f"code for {options.target!r} can't be measured here", remedy="tune on that machine")
 
 
-def _machines(m: Target) -> Iterator[Target]:
-    """``m``, and machines a little unlike it, on which the cost model weighs tiles and blocks otherwise."""
-    yield m
-    for registers in (m.n_vector_registers * 7 // 8, m.n_vector_registers * 3 // 4, m.n_vector_registers // 2):
-        yield replace(m, n_vector_registers=registers)
-    for latency in (m.fma_latency * 2, m.fma_latency // 2):
-        yield replace(m, fma_latency=latency)
-    yield replace(m, load_ports=1)
-    for factor in (4, 2):
-        yield replace(m, l2_bytes=m.l2_bytes // factor)
-        yield replace(m, l2_bytes=m.l2_bytes * factor)
-    yield replace(m, l1_bytes=m.l1_bytes // 2)
-
-
 def _candidates(kernels: KernelBuilder, name: str) -> Iterator[Schedule]:
     """Schedules of a kernel that differ from the one it has, and from each other."""
-    made, seen = kernels.groups[name], {kernels.schedules[name]}
-    for machine in _machines(kernels.target):
-        found = schedule_with_steps(made.computation, machine, made.constants, name, kernels.checks.on_broken).schedule
-        if found not in seen:
-            seen.add(found)
-            yield found
+    made = kernels.groups[name]
+    for found in candidates(made.computation, kernels.target, made.constants, name, kernels.checks.on_broken):
+        if found.scheduled.schedule != kernels.schedules[name]:
+            yield found.scheduled.schedule
 
 
 def _text(chosen: Mapping[str, Schedule], of: Mapping[str, Schedule], kernels: KernelBuilder) -> str:
