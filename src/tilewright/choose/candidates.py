@@ -1,6 +1,6 @@
 """Every schedule that the strategies can give a computation: what is to choose from.
 
-In: a ``Computation``, a ``Target``, its constants. Out: ``Candidate``s that differ, the default one first.
+In: a ``Computation``, a ``Target``, its constants. Out: ``ScheduleCandidate``s that differ, the default one first.
 Not its business: which is the fastest (``choose.cost.price``, or a measurement).
 
 A strategy that fits may not be the one that the default takes, so each of a cluster's strategies comes first once. And
@@ -20,7 +20,7 @@ from tilewright.target.target import Target
 
 
 @dataclass(frozen=True)
-class Candidate:
+class ScheduleCandidate:
     """A schedule and how it came about: ``made`` names the strategy that came first, or the machine's difference."""
 
     made: str
@@ -33,11 +33,11 @@ def candidates(
     constants: Container[Buffer],
     name: str = "kernel",
     on_broken: OnBroken = refuse,
-) -> Iterator[Candidate]:
+) -> Iterator[ScheduleCandidate]:
     """The schedules of a computation that differ from each other, one at a time."""
     default = schedule_with_steps(computation, target, constants, name, on_broken)
     seen = {default.schedule}
-    yield Candidate("default", default)
+    yield ScheduleCandidate("default", default)
     for tried in default.tried:
         for strategy in tried.strategies:
             if strategy != tried.taken:
@@ -45,12 +45,12 @@ def candidates(
                 found = schedule_with_steps(computation, target, constants, name, on_broken, first)
                 if found.schedule not in seen:
                     seen.add(found.schedule)
-                    yield Candidate(strategy, found)
+                    yield ScheduleCandidate(strategy, found)
     for label, machine in variants(target):
         found = schedule_with_steps(computation, machine, constants, name, on_broken)
         if found.schedule not in seen:
             seen.add(found.schedule)
-            yield Candidate(label, found)
+            yield ScheduleCandidate(label, found)
 
 
 def variants(m: Target) -> Iterator[tuple[str, Target]]:

@@ -144,12 +144,13 @@ def _kernels(path: Path, given: _Given, options: Options, threads: int, seconds:
         share = None if k.limit is None else k.limit / k.seconds
         gflops = None if k.flops is None else k.flops / k.seconds / 1e9
         moved = None if k.n_bytes is None else k.n_bytes / k.seconds / 1e9
-        rows.append([k.seconds / found.seconds, k.seconds * 1e6, k.calls, gflops, moved, share, " ".join(k.ops)])
+        price = None if k.price is None else k.price * 1e6
+        rows.append([k.seconds / found.seconds, k.seconds * 1e6, price, k.calls, gflops, moved, share, " ".join(k.ops)])
     title = (
         f"{path.name}, {threads} thread(s), {found.seconds * 1e3:.4g} ms a run; one core here: {found.fma_gflops:.0f} "
         f"GFLOP/s, {found.memory_gb_per_s:.0f} GB/s of memory, {found.cache_gb_per_s:.0f} GB/s cached"
     )
-    show.table(title, ("share", "us", "calls", "GFLOP/s", "GB/s", "of limit", "ops"), rows)
+    show.table(title, ("share", "us", "price, us", "calls", "GFLOP/s", "GB/s", "of limit", "ops"), rows)
     if any(k.limit is None for k in found.kernels):
         show.line(_unknown_work([s.name for s in symbols]))
 

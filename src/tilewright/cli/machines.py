@@ -38,7 +38,7 @@ def targets_command(
 ) -> None:
     """List the machines that --target knows, or one's numbers."""
     if name is not None:
-        _show_numbers(_this_machine() if name == "native" else Target.parse(name), json)
+        _show_numbers(this_machine() if name == "native" else Target.parse(name), json)
         return
     rows = [_target_row(t) for t in (Target.host(), *named_targets())]
     if json:
@@ -83,7 +83,7 @@ def doctor_command(
     if calibrate:
         _calibrate(json)
         return
-    target = _this_machine()
+    target = this_machine()
     # Always measured anew: what a calibration kept may be of a quieter hour.
     peak = measure_peak(target)
     facts = {
@@ -129,7 +129,7 @@ def _calibrate(json: bool) -> None:
     show.line(f"not kept: {cache.problem}" if path is None else f"kept in {path}")
 
 
-def _this_machine() -> Target:
+def this_machine() -> Target:
     """The host's record with what was measured of it; a file that can't be used is a warning."""
     target, cache = Target.host(), Cache()
     if cache.problem or cache.directory is None:

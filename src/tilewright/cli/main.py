@@ -13,7 +13,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from tilewright.cli import about, aot, bench, compile_run, conformance, debug, ir, machines, sign, tune
+from tilewright.cli import about, aot, bench, compile_run, conformance, debug, explain, ir, machines, sign, tune
 from tilewright.core.diag import OptionError
 from tilewright.runtime.errors import FileError, TilewrightError
 
@@ -29,6 +29,7 @@ compile_run.register(app)
 aot.register(app)
 bench.register(app)
 tune.register(app)
+explain.register(app)
 ir.register(app)
 about.register(app)
 machines.register(app)

@@ -12,15 +12,17 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from tilewright.build.driver import build
+from tilewright.build.assemble import assemble, make_parts
+from tilewright.build.kernels import KernelBuilder, optimise_and_split
 from tilewright.build.options import Clock, Options
-from tilewright.codegen.cpu.peak import PeakMeter
+from tilewright.choose.cost.price import price_of
+from tilewright.codegen.cpu.peak import Peak, PeakMeter
 from tilewright.core.graph import Graph
-from tilewright.core.types import Array
+from tilewright.core.types import Array, f32
 from tilewright.runtime.manifest import Manifest
 from tilewright.runtime.python.model import LoadedModel
 from tilewright.runtime.shapes import Shape, ShapeBinder
@@ -35,7 +37,8 @@ CACHED_BYTES = 512 << 10
 class KernelTime:
     """All calls of one kernel in one run. ``limit`` is None where the work isn't known before the call.
 
-    ``seconds`` and ``limit`` are seconds, ``flops`` operations, ``n_bytes`` bytes read and written at least.
+    ``seconds``, ``limit`` and ``price`` are seconds, ``flops`` operations, ``n_bytes`` bytes read and written at least.
+    ``price`` is what the compiler expects; None for a kernel whose sizes the data decide.
     """
 
     name: str
@@ -45,6 +48,7 @@ class KernelTime:
     flops: int | None
     n_bytes: int | None
     limit: float | None
+    price: float | None
     locations: tuple[str, ...]
 
 
@@ -68,7 +72,9 @@ def profile(
     Raises what compiling and calling raise.
     """
     n_threads = threads or default_threads()
-    artifact = build(graph, options, Clock(), profile=True)
+    clock = Clock()
+    parts = make_parts(optimise_and_split(graph, options, options.machine, clock), clock)
+    artifact = assemble(parts, options, clock, profile=True)
     model = LoadedModel(artifact.manifest, artifact.objects, artifact.weights, threads=n_threads)
     rows = artifact.manifest.report["kernels"]
     meter = PeakMeter(Target.parse(options.target))
@@ -84,6 +90,7 @@ def profile(
     rate = meter.ticks_per_second()
     peak = meter.measure()
     cached = meter.read_gb_per_s(CACHED_BYTES)
+    prices = _prices(parts.split.kernels, peak, n_threads)
     is_cold = artifact.weights.nbytes > meter.target.llc_bytes
     rates = _Rates(
         peak.fma_gflops * 1e9 * n_threads,
@@ -93,7 +100,7 @@ def profile(
     )
     calls = _calls(artifact.manifest, [a.shape for a in inputs])
     timed = zip([{**row, "calls": calls.get(row["name"], 0)} for row in rows], ticks, strict=True)
-    kernels = [_kernel_time(row, n / rate, rates) for row, n in timed if row["calls"]]
+    kernels = [_kernel_time(row, n / rate, rates, prices) for row, n in timed if row["calls"]]
     kernels.sort(key=lambda k: -k.seconds)
     return Profile(tuple(kernels), statistics.median(times), peak.fma_gflops, peak.read_gb_per_s, cached)
 
@@ -115,11 +122,25 @@ class _Rates:
     operands: float
 
 
-def _kernel_time(row: dict[str, Any], seconds: float, rates: _Rates) -> KernelTime:
+def _prices(made: KernelBuilder, peak: Peak, n_threads: int) -> dict[str, float]:
+    """What the compiler expects of a call of each kernel of known sizes, on a core as fast as this one is now."""
+    target = Target.host()
+    ghz = peak.fma_gflops / (2 * target.lanes(f32) * target.fmas_per_cycle)
+    target = replace(target, ghz=ghz, memory_gb_per_s=peak.read_gb_per_s)
+    return {
+        name: price_of(kernel, target, n_threads=n_threads).seconds
+        for name, kernel in made.kernels.items()
+        if not kernel.sizes
+    }
+
+
+def _kernel_time(row: dict[str, Any], seconds: float, rates: _Rates, prices: Mapping[str, float]) -> KernelTime:
     work, calls = row["work"], row["calls"]
     flops = n_bytes = limit = None
     if work is not None:
         flops, n_bytes = work["flops"] * calls, (work["constant_bytes"] + work["operand_bytes"]) * calls
         moved = work["constant_bytes"] / rates.weights + work["operand_bytes"] / rates.operands
         limit = max(work["flops"] / rates.flops, moved) * calls
-    return KernelTime(row["name"], tuple(row["ops"]), calls, seconds, flops, n_bytes, limit, tuple(row["locations"]))
+    price = prices[row["name"]] * calls if row["name"] in prices else None
+    ops, locations = tuple(row["ops"]), tuple(row["locations"])
+    return KernelTime(row["name"], ops, calls, seconds, flops, n_bytes, limit, price, locations)

@@ -1,0 +1,166 @@
+"""The loops of a scheduled kernel for given sizes: how often each runs, and how many iterations it has on average.
+
+In: a kernel's body and numbers for its symbolic sizes. Out: ``RunTimeLoop`` and ``Around`` for every statement.
+Not its business: what a statement costs (``choose.cost.operations``, ``choose.cost.traffic``).
+
+Extents may depend on loops outside: tiles whose last one is ragged, triangles. An average over those is taken, exact
+where they have few iterations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import product
+from math import prod
+
+from tilewright.core.compute import Buffer, IndexLike, Inside, Value
+from tilewright.core.expr import Dim, Sym, evaluate, substitute, symbols
+from tilewright.tile.affine import linear
+from tilewright.tile.ir import Kind, Loop
+
+MOST_VALUES = 64
+"""Loops of more iterations are looked at in as many places, and at their end, where the ragged tile is."""
+MOST_CORNERS = 24
+"""The same for conditions, which may depend on several loops."""
+
+
+@dataclass
+class RunTimeLoop:
+    """A loop that runs, with its body (loops inside aside); the kernel's own body is one of a single iteration.
+
+    ``entries`` and ``iterations`` are per call. ``counts`` has the instructions of an iteration by class, ``chain`` the
+    cycles for which an iteration waits for the one before. ``kept`` has the registers of each buffer that lives in
+    them, ``held`` those that each load fills.
+    ``moved`` has the bytes per call that statements directly in the body bring from behind each cache.
+    """
+
+    loop: Loop | None
+    outer: RunTimeLoop | None
+    entries: float = 1.0
+    iterations: float = 1.0
+    counts: dict[str, float] = field(default_factory=dict)
+    chain: float = 0.0
+    kept: dict[Buffer, float] = field(default_factory=dict)
+    held: list[float] = field(default_factory=list)
+    moved: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
+    has_loops: bool = False
+
+    @property
+    def is_parallel(self) -> bool:
+        return self.loop is not None and self.loop.kind is Kind.PARALLEL
+
+    @property
+    def live(self) -> float:
+        """Vector registers in use at once: of the loads, all but one wait for the others."""
+        return sum(self.kept.values()) + (sum(self.held) - max(self.held) + 1 if self.held else 0.0)
+
+    def add(self, kind: str, count: float) -> None:
+        """``count`` more instructions of a class in every iteration."""
+        self.counts[kind] = self.counts.get(kind, 0.0) + count
+
+
+@dataclass(frozen=True)
+class Around:
+    """The loops around a statement: ``running`` outer ones first, with their average extents in ``extents``.
+
+    ``copies`` has the average number of copies of each loop that is copied, ``blocks`` names those between whose copies
+    a basic block ends; ``lanes`` has the registers' elements along each loop of lanes and ``dots`` the loops that are
+    one instruction.
+    """
+
+    running: tuple[RunTimeLoop, ...]
+    depths: Mapping[Sym, int]
+    extents: Mapping[Sym, float]
+    copies: Mapping[Sym, float]
+    blocks: frozenset[Sym]
+    lanes: Mapping[Sym, int]
+    dots: Mapping[Sym, float]
+
+    @property
+    def n_lanes(self) -> int:
+        return prod(self.lanes.values())
+
+    @property
+    def n_copies(self) -> float:
+        """Copies of a statement, on average."""
+        return prod(self.copies.values())
+
+
+class CallSizes:
+    """Numbers for the sizes of a kernel, and averages of what depends on its loops."""
+
+    def __init__(self, sizes: Mapping[Sym, int]) -> None:
+        self.sizes = sizes
+        self._known: dict[Dim, Dim] = {}
+
+    def known(self, d: Dim) -> Dim:
+        """``d`` with sizes as numbers; a number where no loop is left in it."""
+        if isinstance(d, int):
+            return d
+        found = self._known.get(d)
+        if found is None:
+            found = self._known[d] = substitute(d, dict(self.sizes))
+        return found
+
+    def offset(self, buffer: Buffer, index: tuple[IndexLike, ...]) -> Dim:
+        """The element offset of an access, with indices that the data decide at zero."""
+        offset = linear(buffer, tuple(0 if isinstance(i, Value) else i for i in index))
+        assert offset is not None
+        return self.known(offset)
+
+    def elements(self, buffer: Buffer) -> int:
+        """How many elements a buffer has."""
+        n = 1
+        for d in buffer.shape:
+            known = self.known(d)
+            n *= known if isinstance(known, int) else 1
+        return n
+
+    def average(self, d: Dim, loops: Mapping[Sym, Dim]) -> float:
+        """The mean of ``d`` over the iterations of the loops that it depends on, none below zero."""
+        known = self.known(d)
+        if isinstance(known, int):
+            return float(max(known, 0))
+        syms = sorted(symbols(known), key=lambda s: s.name)
+        total = weight = 0.0
+        for point in product(*(self._values(s, loops) for s in syms)):
+            share = prod(w for _, w in point)
+            value = evaluate(known, {s: v for s, (v, _) in zip(syms, point, strict=True)})
+            total += share * max(value, 0)
+            weight += share
+        return total / weight if weight else 0.0
+
+    def share(self, cond: Value, loops: Mapping[Sym, Dim]) -> float:
+        """The part of its loops' iterations in which a condition on places holds; 1 of one that the data decide."""
+        if not isinstance(cond, Inside):
+            return 1.0
+        exprs = [self.known(e) for e in cond.exprs]
+        syms = sorted(frozenset[Sym]().union(*map(symbols, exprs)), key=lambda s: s.name)
+        held = total = 0.0
+        for point in product(*(self._values(s, loops, MOST_CORNERS) for s in syms)):
+            share = prod(w for _, w in point)
+            env = {s: v for s, (v, _) in zip(syms, point, strict=True)}
+            total += share
+            held += share * all(evaluate(e, env) >= 0 for e in exprs)
+        return held / total if total else 1.0
+
+    def most(self, d: Dim, loops: Mapping[Sym, Dim]) -> int:
+        """The greatest value of ``d``: at an end of each loop that it depends on."""
+        known = self.known(d)
+        if isinstance(known, int):
+            return max(known, 0)
+        syms = sorted(symbols(known), key=lambda s: s.name)
+        ends = [[v for v, _ in self._values(s, loops)] for s in syms]
+        corners = product(*([e[0], e[-1]] for e in ends))
+        return max((evaluate(known, dict(zip(syms, c, strict=True))) for c in corners), default=0)
+
+    def _values(self, sym: Sym, loops: Mapping[Sym, Dim], most: int = MOST_VALUES) -> list[tuple[int, float]]:
+        """Values of a loop's variable, with the number of iterations that each stands for."""
+        extent = loops.get(sym)
+        n = 1 if extent is None else round(self.average(extent, loops))
+        if n <= most:
+            return [(k, 1.0) for k in range(max(n, 1))]
+        step = (n - 2) / (most - 2)
+        inner = sorted({round(k * step) for k in range(most - 1)})
+        return [*((k, (n - 1) / len(inner)) for k in inner), (n - 1, 1.0)]

@@ -1,0 +1,172 @@
+"""Where the bytes of a kernel come from: what each cache has to get from behind it in one call.
+
+In: the accesses of a kernel with the loops around them. Out: bytes per call that each loop's own statements bring from
+behind the first-level cache, the second-level one, the last one. Not its business: instructions
+(``choose.cost.operations``), how long it takes (``choose.cost.price``).
+
+A loop's body touches so many different lines in one iteration. Where a cache holds all of them, the next iteration
+finds what it touches again, and the loop brings each line once; where it does not, every iteration brings its own
+again. This is the reuse distance of a cache that throws out what was used longest ago (Mattson, Gecsei, Slutz and
+Traiger, Evaluation techniques for storage hierarchies, 1970), taken for a loop at once instead of access by access.
+Lines that lie in few sets of a cache take as much of it as if they had filled all sets alike. A call is one more loop
+around the kernel: what a cache can hold of the whole is there when the next one begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import gcd
+
+from tilewright.choose.cost.nest import RunTimeLoop
+from tilewright.core.compute import Buffer
+from tilewright.core.expr import Sym
+from tilewright.target.target import Target
+
+N_LEVELS = 3
+
+
+@dataclass(frozen=True)
+class CacheLevel:
+    """``n_bytes`` that it holds; addresses ``span`` bytes apart fall into the same set; ``line`` bytes move at once."""
+
+    n_bytes: int
+    span: int
+    line: int
+
+
+def levels_of(target: Target, n_threads: int = 1) -> tuple[CacheLevel, ...]:
+    """First-level, second-level and last cache of one core; threads share the last one."""
+    line = target.line_bytes
+    return (
+        CacheLevel(target.l1_bytes, target.set_span, line),
+        CacheLevel(target.l2_bytes, max(target.l2_bytes // target.l2_ways, line), line),
+        CacheLevel(target.llc_bytes // n_threads, max(target.llc_bytes // target.llc_ways, line), line),
+    )
+
+
+class Area:
+    """The places that an access touches: elements of ``n_bytes`` at sums of multiples of ``steps``.
+
+    ``steps`` has distances in bytes, the least first, each with how many places there are of it; ``size`` is the whole
+    buffer's bytes. Places form ``n_runs`` runs of neighbours, which lie multiples of ``apart`` bytes from each other;
+    ``lines`` of a cache hold them. ``reach`` is how far the end of the last place is from the first.
+    """
+
+    __slots__ = ("apart", "lines", "n_bytes", "n_runs", "reach", "size", "steps")
+
+    def __init__(self, n_bytes: int, size: float, line: int, steps: tuple[tuple[int, float], ...] = ()) -> None:
+        self.n_bytes, self.size, self.steps = n_bytes, size, steps
+        run, reach = float(n_bytes), float(n_bytes)
+        self.n_runs, self.apart = 1.0, 0
+        for step, count in steps:
+            reach += step * (count - 1)
+            if step <= run or step <= line:
+                run += step * (count - 1)
+            else:
+                self.n_runs *= count
+                self.apart = gcd(self.apart, step)
+        run, self.reach = min(run, size), min(reach, size)
+        # A run that begins anywhere in a line reaches into one more than its bytes fill.
+        each = -(-run // line) if self.apart % line == 0 else (run - n_bytes) / line + 1
+        self.lines = float(min(self.n_runs * max(each, 1.0), size // line + 1))
+
+    def over(self, step: int, count: float, line: int) -> Area:
+        """What ``count`` iterations touch, each ``step`` bytes behind the one before."""
+        if step == 0 or count <= 1:
+            return self
+        return Area(self.n_bytes, self.size, line, tuple(sorted((*self.steps, (abs(step), count)))))
+
+    def room(self, level: CacheLevel) -> float:
+        """Bytes of a cache that holding the lines takes."""
+        lines = self.lines
+        if self.n_runs > 1 and self.apart >= level.line:
+            starts = level.span // gcd(self.apart, level.span)  # sets that runs begin in, if there are enough runs
+            sets = min(min(starts, self.n_runs) * (lines / self.n_runs), level.span / level.line)
+            if lines > sets:
+                return lines * level.span / sets
+        return lines * level.line
+
+
+@dataclass
+class Touch:
+    """One mention of a buffer, in the body of the loop ``node``.
+
+    ``walks`` has how many bytes an iteration of each loop around moves on (None: to where the data say), ``start`` is
+    where it begins. ``moved`` has the bytes that it brings from behind each cache, in all loops looked at so far.
+    """
+
+    buffer: Buffer
+    node: RunTimeLoop
+    area: Area
+    walks: Mapping[Sym, int | None]
+    start: int
+    is_write: bool
+    moved: list[float] = field(default_factory=lambda: [0.0] * N_LEVELS)
+
+
+def together(accesses: Sequence[Touch], levels: Sequence[CacheLevel]) -> None:
+    """Statements one after the other: the later finds what the earlier touched, where a cache holds all of them."""
+    if len(accesses) < 2:
+        return
+    for k, level in enumerate(levels):
+        groups = _groups(accesses, level)
+        if sum(rooms for _, rooms in groups) > level.n_bytes:
+            continue
+        for group, _ in groups:
+            had = 0.0
+            for a in group:
+                lines = a.area.lines
+                a.moved[k] *= max(1 - had / lines, 0.0)
+                had = max(had, lines)
+
+
+def repeated(accesses: Sequence[Touch], sym: Sym, count: float, levels: Sequence[CacheLevel]) -> None:
+    """A loop of ``count`` iterations over ``sym`` around the accesses."""
+    fits, line = [_room(accesses, level) <= level.n_bytes for level in levels], levels[0].line
+    for a in accesses:
+        step = a.walks.get(sym, 0)
+        # Places that the data decide are other lines each time, until the buffer has no more.
+        wider = a.area.over(max(line, a.area.n_bytes) if step is None else step, count, line)
+        for k in range(len(levels)):
+            every_time = a.moved[k] * count
+            if fits[k] and every_time:
+                grown = wider.lines / a.area.lines
+                a.moved[k] = min(every_time, a.moved[k] * max(grown, 1.0))
+            else:
+                a.moved[k] = every_time
+        a.area = wider
+
+
+def settle(accesses: Sequence[Touch], levels: Sequence[CacheLevel]) -> None:
+    """Calls follow each other, and a cache that can hold the whole brings nothing; add the rest up in the loops.
+
+    A line that is written is read before and written back later.
+    """
+    for k, level in enumerate(levels):
+        if _room(accesses, level) > level.n_bytes:
+            for a in accesses:
+                a.node.moved[k] += a.moved[k] * (2.0 if a.is_write else 1.0)
+
+
+def _room(accesses: Sequence[Touch], level: CacheLevel) -> float:
+    return sum(rooms for _, rooms in _groups(accesses, level))
+
+
+def _groups(accesses: Sequence[Touch], level: CacheLevel) -> list[tuple[list[Touch], float]]:
+    """Accesses that touch the same part of a buffer, with the room that the largest of them takes."""
+    found: list[tuple[list[Touch], float]] = []
+    by_buffer: dict[Buffer, list[int]] = {}
+    for a in accesses:
+        room = a.area.room(level)
+        for at in by_buffer.setdefault(a.buffer, []):
+            group, most = found[at]
+            first = group[0]
+            if abs(first.start - a.start) < max(first.area.reach, a.area.reach, level.line):
+                group.append(a)
+                found[at] = group, max(most, room)
+                break
+        else:
+            by_buffer[a.buffer].append(len(found))
+            found.append(([a], room))
+    return found

@@ -1,0 +1,152 @@
+"""Features of scheduled kernels: counts beside a walk through every iteration, bytes beside what arithmetic says."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from benchmarks import computations
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from contractions import contraction
+from nests import NESTS
+from tilewright.build.kernels import optimise_and_split
+from tilewright.build.options import Clock, Options
+from tilewright.choose.cost.features import Features, features_of
+from tilewright.choose.cost.nest import MOST_VALUES, CallSizes
+from tilewright.choose.default import schedule
+from tilewright.core import types
+from tilewright.core.compute import Buffer, Computation, Inside, Stage, axes_for, syms
+from tilewright.core.expr import Sym, ceildiv, evaluate, minimum
+from tilewright.target.target import Target
+from tilewright.tile.errors import ScheduleError
+from tilewright.tile.ir import For, If, Kernel, Kind, Stmt
+
+AVX2 = Target.parse("x86-64-v3")
+TARGETS = ("x86-64-v4", "x86-64-v3", "aarch64", "cortex-m4")
+SIZE = st.integers(12, 90)
+
+
+def kernels(graph: object, target: str) -> list[Kernel]:
+    options = Options(target=target)
+    made = optimise_and_split(graph, options, options.machine, Clock()).kernels  # type: ignore[arg-type]
+    return [k for k in made.kernels.values() if not k.sizes]
+
+
+def iterations(kernel: Kernel, sizes: dict[Sym, int]) -> Counter[str]:
+    """Iterations of every loop that runs, by walking through all of them; copies of a body run it as often."""
+    counts: Counter[str] = Counter()
+
+    def walk(body: tuple[Stmt, ...], env: dict[Sym, int], lanes: bool) -> None:
+        for s in body:
+            if isinstance(s, If) and isinstance(s.cond, Inside) and all(evaluate(e, env) >= 0 for e in s.cond.exprs):
+                walk(s.body, env, lanes)
+            if not isinstance(s, For):
+                continue
+            n, kind = max(evaluate(s.loop.extent, env), 0), s.loop.kind
+            if kind is Kind.VECTOR:
+                walk(s.body, {**env, s.loop.sym: 0}, True)
+                continue
+            if kind in (Kind.SERIAL, Kind.PARALLEL) and not lanes:
+                counts[s.loop.sym.name] += n
+            for k in range(n):
+                walk(s.body, {**env, s.loop.sym: k}, lanes)
+
+    walk(kernel.body, dict(sizes), False)
+    return counts
+
+
+def counted(features: Features) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for row in features.rows:
+        if row.loop is not None:
+            found[row.loop.sym.name] += round(row.iterations)
+    return found
+
+
+def assert_iterations_are_right(kernel: Kernel, target: Target) -> None:
+    found, want = counted(features_of(kernel, target)), iterations(kernel, {})
+    assert found.keys() == {n for n, k in want.items() if k} | (found.keys() & want.keys())
+    for name, n in want.items():
+        assert found[name] == pytest.approx(n, rel=0.02, abs=1), name
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("kind", NESTS)
+def test_loops_run_as_often_as_a_walk_through_them_finds(kind, target):
+    for kernel in kernels(NESTS[kind](), target):
+        assert_iterations_are_right(kernel, Options(target=target).machine)
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.integers(0, 10_000))
+def test_loops_of_random_contractions_run_as_often(seed):
+    for kernel in kernels(contraction(seed).graph, "x86-64-v3"):
+        assert_iterations_are_right(kernel, AVX2)
+
+
+@given(st.integers(1, 500), st.integers(1, 40))
+def test_the_average_of_ragged_tiles_is_exact(n, tile):
+    outer = Sym("o", 0, None)
+    loops = {outer: ceildiv(n, tile)}
+    average = CallSizes({}).average(minimum(tile, n - tile * outer), loops)
+    n_tiles = -(-n // tile)
+    assert average * n_tiles == pytest.approx(n, rel=1e-6 if n_tiles <= MOST_VALUES else 0.02)
+    assert CallSizes({}).most(minimum(tile, n - tile * outer), loops) == min(tile, n)
+
+
+@settings(max_examples=12, deadline=None)
+@given(SIZE, st.integers(1, 90), SIZE)
+def test_a_product_has_a_multiply_add_for_every_vector(m, n, k):
+    """Of the columns' last vector some lanes may be idle."""
+    computation = computations.matmul(m, n, k)
+    kernel = schedule(computation, AVX2, [b for b in computation.inputs if b.name == "B"])
+    multiplied = features_of(kernel, AVX2).total("multiply")
+    lanes = AVX2.lanes(types.f32)
+    assert m * n * k / lanes * 0.999 <= multiplied <= m * k * -(-n // lanes) * 1.001
+
+
+def copy(n: int) -> Computation:
+    x, y = Buffer("x", types.f32, (n,)), Buffer("y", types.f32, (n,))
+    axes = axes_for((n,))
+    return Computation((x,), (y,), (Stage((y,), axes, syms(axes), (x[syms(axes)],)),))
+
+
+@pytest.mark.parametrize(("n_bytes", "level"), [(4 << 10, 0), (120 << 10, 1), (2 << 20, 2), (64 << 20, 3)])
+def test_what_a_cache_holds_is_not_brought_from_behind_it(n_bytes, level):
+    """A copy reads a line of one array, and reads and writes back a line of the other."""
+    found = features_of(schedule(copy(n_bytes // 4), AVX2), AVX2)
+    for k in range(3):
+        assert found.moved(k) == pytest.approx(3 * n_bytes if k < level else 0, rel=0.01)
+
+
+def test_larger_caches_bring_less_and_sets_crowd():
+    computation = computations.matmul(250, 250, 250)
+    kernel = schedule(computation, AVX2)
+    moved = [features_of(kernel, replace(AVX2, l2_bytes=n << 10)).moved(1) for n in (8, 256, 1024)]
+    assert moved[0] > moved[1] >= moved[2] == 0
+
+    def column(apart: int) -> Features:
+        """Eight columns, one after the other: lines are used again if all of a column's stay."""
+        x, y = Buffer("x", types.f32, (64, apart)), Buffer("y", types.f32, (8, 64))
+        axes = axes_for((8, 64))
+        i, j = syms(axes)
+        return features_of(schedule(Computation((x,), (y,), (Stage((y,), axes, (i, j), (x[j, i],)),)), AVX2), AVX2)
+
+    assert column(1024).moved(0) > 3 * column(1040).moved(0)
+
+
+def test_sizes_of_the_call_are_numbers_that_are_given():
+    n = Sym("n", 1, None)
+    kernel = schedule(computations.softmax(n, 128), AVX2)
+    few, many = (features_of(kernel, AVX2, {n: k}) for k in (10, 1000))
+    assert many.total("multiply") == pytest.approx(100 * few.total("multiply"))
+    with pytest.raises(ScheduleError, match="no number for n"):
+        features_of(kernel, AVX2)
+
+
+def test_what_registers_do_not_hold_is_stored_and_loaded():
+    computation = computations.matmul(64, 64, 64)
+    kernel = schedule(computation, AVX2, [b for b in computation.inputs if b.name == "B"])
+    few = features_of(kernel, replace(AVX2, n_vector_registers=8))
+    assert few.total("store") > 2 * features_of(kernel, AVX2).total("store")
