@@ -2,7 +2,7 @@
 
     python -m benchmarks.kernel_times --seed 77 --seconds 300 -o unseen.xz
     python -m benchmarks.regret unseen.xz
-    python -m benchmarks.regret unseen.xz --json docs/figures/regret.json
+    python -m benchmarks.regret unseen.xz --figure docs/figures/regret.json
 
 In: files of ``benchmarks.kernel_times`` with kernels that no coefficient was fitted to. Out: the distribution for all
 kernels and for each family, beside that of the schedules that the compiler takes today, and the kernels whose choice
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from benchmarks.figures import write
 from benchmarks.fit_price import Measured, read
 
 from tilewright.choose.cost.price import FITTED, Coefficients, price
@@ -62,7 +63,7 @@ def bound(m: Measured, candidate: int) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("files", nargs="+", type=Path)
-    parser.add_argument("--json", type=Path, help="write the rows of families as data")
+    parser.add_argument("--figure", type=Path, help="put the rows of families in the place of this figure's")
     a = parser.parse_args()
     rows = regrets(read(a.files))
     families = sorted({r.kernel.family for r in rows})
@@ -75,14 +76,16 @@ def main() -> None:
     for r in sorted(rows, key=lambda r: -r.by_price)[:SHOWN]:
         taken, best = (f"{r.kernel.made[k]} ({bound(r.kernel, k)})" for k in (r.taken, r.best))
         print(f"{r.by_price:5.2f}  {r.kernel.layer[:60]:60s} took {taken}, best {best}")
-    if a.json:
-        a.json.write_text(json.dumps([_row(name, part) for name, part in (*parts.items(), ("all", rows))], indent=1))
+    if a.figure:
+        figure = json.loads(a.figure.read_text())
+        figure["rows"] = [figure_row(name, part) for name, part in (*parts.items(), ("all", rows))]
+        write(a.figure, figure)
 
 
-def _row(name: str, rows: Sequence[Regret]) -> list[object]:
+def figure_row(name: str, rows: Sequence[Regret]) -> list[object]:
+    """A family's row: how many kernels, then mean, 95th percentile and worst, by price and today."""
     both = [np.array([getattr(r, k) for r in rows]) for k in ("by_price", "by_default")]
-    numbers = [round(float(x), 3) for v in both for x in (v.mean(), np.quantile(v, 0.95), v.max())]
-    return [name, len(rows), *numbers]
+    return [name, len(rows), *(round(float(x), 3) for v in both for x in (v.mean(), np.quantile(v, 0.95), v.max()))]
 
 
 if __name__ == "__main__":

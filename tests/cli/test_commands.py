@@ -148,9 +148,39 @@ def test_a_model_without_kernels_is_measured_too(cli: Cli, tmp_path: Path) -> No
     path.write_text('graph "same" {\n  %0 = input "x" : f32[2]\n  return "y": %0\n}\n')
     assert cli("bench", path, "--kernels", "--seconds", 0.01, "--threads", 1).code == 0
     assert cli("tune", path, "--seconds", 0.01, "--threads", 1).code == 0
+    assert cli("explain", path).code == 0
 
 
-@pytest.mark.parametrize("command", ["compile", "run", "bench", "tune", "aot", "inspect", "ir", "compare", "reduce"])
+def test_explain_says_what_there_was_and_what_it_costs(cli: Cli, linear: Path) -> None:
+    sized = ("--size", "rows=64", "--threads", 1)
+    shown = cli("explain", linear, *sized)
+    assert shown.code == 0 and "matmul_add_maximum" in shown.out and "ms by price" in shown.out
+    (kernel,) = json.loads(cli("explain", linear, *sized, "--json").out)
+    assert [a["is_chosen"] for a in kernel["alternatives"]].count(True) == 1 and kernel["alternatives"][0]["is_chosen"]
+    assert all(a["price"]["seconds"] > 0 for a in kernel["alternatives"])
+    candidates = cli("explain", linear, *sized, "--kernel", "matmul").out
+    assert "chosen" in candidates and "arithmetic" in candidates
+    assert candidates.count("\n") > len(kernel["alternatives"])
+
+
+def test_explain_wants_sizes_and_names_that_there_are(cli: Cli, linear: Path) -> None:
+    unsized = cli("explain", linear)
+    assert unsized.code == 2 and "--size rows=..." in unsized.err
+    other = cli("explain", linear, "--size", "rows=4", "--kernel", "softmax")
+    assert other.code == 2 and "no kernel's name or ops contain 'softmax'" in other.err
+
+
+def test_bench_shows_prices_beside_times(cli: Cli, linear: Path) -> None:
+    how = ("--kernels", "--seconds", 0.01, "--threads", 1, "--json")
+    (sized,) = json.loads(cli("bench", linear, *how, "--size", "rows=64").out)["kernels"]
+    assert sized["price"] > 0
+    (unsized,) = json.loads(cli("bench", linear, *how).out)["kernels"]
+    assert unsized["price"] is None
+
+
+@pytest.mark.parametrize(
+    "command", ["compile", "run", "bench", "tune", "explain", "aot", "inspect", "ir", "compare", "reduce"]
+)
 def test_a_folder_in_place_of_a_model(cli: Cli, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for folder in (".", tmp_path, ".."):

@@ -64,7 +64,7 @@ def explain_command(
     machine = this_machine() if target == "native" else None
     found = explain(texts.read_graph(model, fix_dims=sizes), options, threads=threads, machine=machine)
     chosen = [e for e in found if kernel in e.name or kernel in e.ops]
-    if not chosen:
+    if kernel and not chosen:
         raise OptionError(f"no kernel's name or ops contain {kernel!r}", remedy="see all of them without --kernel")
     if json:
         show.emit_json([asdict(e) for e in chosen])
