@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from frontend.gradients import Function, check_gradients
+from tilewright.integrations.torch_compile import piece
 
 QUICK, MANY = 2, 500
 Case = tuple[Function, list[torch.Tensor]]
@@ -123,3 +124,23 @@ def _check(family: str, n: int) -> None:
         check_gradients(*case)
 
     check()
+
+
+def test_a_training_step_hands_tensors_on_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights that forward code gives back, and a transposed one that it keeps, had every argument made an array."""
+
+    def no_arrays(x: object) -> object:
+        raise AssertionError("an argument became an array")
+
+    monkeypatch.setattr(piece, "to_numpy", no_arrays)
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 6))
+    x, w = torch.randn(5, 6, requires_grad=True), torch.randn(6, 6, requires_grad=True)
+
+    def loss(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return (model(x) @ w.mT).square().sum()
+
+    compiled = torch.compile(loss, backend="tilewright", options={"fallback": False})
+    for _ in range(3):
+        found, want = (torch.autograd.grad(f(x, w), [x, w, *model.parameters()]) for f in (compiled, loss))
+        torch.testing.assert_close(found, want, rtol=1e-4, atol=1e-5)

@@ -38,14 +38,25 @@ def to_numpy(tensor: Tensor) -> Array:
     """A row-major array of the tensor's numbers, sharing its memory where it is dense already."""
     import torch
 
-    if is_cut_short(tensor):
-        raise InputError(f"a tensor of shape {list(tensor.shape)} {CUT_SHORT}", remedy=GIVE_MEMORY)
+    _check_memory(tensor)
     tensor = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor)
     if tensor.dtype is torch.bfloat16:
         return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
     return np.asarray(tensor.numpy())
+
+
+def row_major(tensor: Tensor) -> Tensor:
+    """The tensor, or its numbers in row-major order where they lie otherwise."""
+    _check_memory(tensor)
+    return tensor.contiguous()
+
+
+def _check_memory(tensor: Tensor) -> None:
+    """PyTorch's own copies read what lies behind a storage that is too short."""
+    if is_cut_short(tensor):
+        raise InputError(f"a tensor of shape {list(tensor.shape)} {CUT_SHORT}", remedy=GIVE_MEMORY)
 
 
 def to_torch(array: Array, is_complex: bool = False) -> Tensor:

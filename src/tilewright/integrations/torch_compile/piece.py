@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from tilewright.frontend.torch.fx.locations import location_of
 from tilewright.frontend.torch.fx.strided import STRIDED
 from tilewright.frontend.torch.fx.symbols import SymbolTable, lone_symbol
 from tilewright.frontend.torch.fx.walk import FAILED, Importer, OnFault
-from tilewright.frontend.torch.tensors import carrier, to_numpy, to_torch
+from tilewright.frontend.torch.tensors import carrier, row_major, to_numpy, to_torch
 from tilewright.runtime.once import computed
 
 if TYPE_CHECKING:
@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
 Take = Callable[[Sequence[Any]], Array]
 Size = Callable[[Sequence[Any]], int]
-Give = Callable[[Sequence[Any], Sequence[Array]], Any]
+Result: TypeAlias = "Array | torch.Tensor"
+Give = Callable[[Sequence[Any], Sequence[Result]], Any]
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,13 @@ class _TakeTensor:
 
     position: int
     is_plain: bool
-    """Whether a compiled model understands the argument as it is: real numbers in this machine's memory."""
+    """Whether a compiled model understands the argument: real numbers in this machine's memory."""
+    is_row_major: bool
+    """False where it is known to lie otherwise than the compiled code reads it: to copy it first is the shorter way."""
+
+    def tensor(self, args: Sequence[Any]) -> torch.Tensor:
+        given: torch.Tensor = args[self.position]
+        return given if self.is_row_major else row_major(given)
 
     def __call__(self, args: Sequence[Any]) -> Array:
         return to_numpy(args[self.position])
@@ -57,8 +64,17 @@ class _GiveTensor:
     k: int
     is_complex: bool
 
-    def __call__(self, args: Sequence[Any], arrays: Sequence[Array]) -> Any:
-        return to_torch(arrays[self.k], self.is_complex)
+    def __call__(self, args: Sequence[Any], results: Sequence[Result]) -> Any:
+        return _as_tensor(results[self.k], self.is_complex)
+
+
+def _as_tensor(result: Result, is_complex: bool) -> torch.Tensor:
+    """A tensor over the result's memory, which is nobody's view, as ``to_torch`` has it."""
+    import torch
+
+    if isinstance(result, np.ndarray):
+        return to_torch(result, is_complex)
+    return torch.view_as_complex(result).data if is_complex else result
 
 
 @dataclass(frozen=True)
@@ -70,11 +86,18 @@ class PieceProgram:
     gives: tuple[Give, ...]
 
     @computed
-    def positions(self) -> tuple[int, ...] | None:
-        """The arguments to call a compiled model with, where its results are then the piece's; else None."""
-        found = [take.position for take in self.takes if isinstance(take, _TakeTensor) and take.is_plain]
+    def handed(self) -> tuple[Callable[[Sequence[Any]], Any], ...]:
+        """As ``takes``, for a compiled model that understands tensors: those that it takes are handed on as they are.
+
+        One at least is then a tensor, so that its results are tensors; else these are ``takes``.
+        """
+        return tuple(take.tensor if isinstance(take, _TakeTensor) and take.is_plain else take for take in self.takes)
+
+    @computed
+    def gives_results(self) -> bool:
+        """Are the results of a call of all tensors the piece's own, in order?"""
         wanted = [_GiveTensor(k, is_complex=False) for k in range(len(self.graph.outputs))]
-        return tuple(found) if len(found) == len(self.takes) > 0 and list(self.gives) == wanted != [] else None
+        return list(self.gives) == wanted and any(isinstance(t, _TakeTensor) and t.is_plain for t in self.takes)
 
 
 def import_piece(
@@ -136,7 +159,8 @@ def _bind(
                 entry = importer.pool.input(node.name, _input_type(importer, value), loc)
                 importer.env[node] = _split(importer, entry) if value.is_complex() else entry
                 inputs.append(entry)
-                takes.append(_TakeTensor(i, is_plain=value.device.type == "cpu" and not value.is_complex()))
+                is_plain = value.device.type == "cpu" and not value.is_complex()
+                takes.append(_TakeTensor(i, is_plain, _is_row_major(value)))
             elif type(value).__name__ == "SymInt":
                 importer.env[node], parts = importer.symbols.integer(value)
                 sizes |= {size: partial(_integer, i, sign) for size, sign in parts}
@@ -228,6 +252,11 @@ def _input_type(importer: Importer, fake: Any) -> TensorType:
     return type_.with_shape((*type_.shape, 2)) if fake.is_complex() else type_
 
 
+def _is_row_major(fake: Any) -> bool:
+    """Does it lie so, or may it? To ask PyTorch of symbolic sizes would make a guard of the answer."""
+    return not all(isinstance(n, int) for n in (*fake.shape, *fake.stride())) or bool(fake.is_contiguous())
+
+
 def _split(importer: Importer, entry: Node) -> Pair:
     return from_parts(Builder(importer.pool, entry.loc), entry)
 
@@ -248,9 +277,9 @@ def _results(
     for source in wanted:
         value = importer.env.get(source, source) if hasattr(source, "op") else source
         if source in position:  # the very argument, as eager PyTorch returns it
-            gives.append(lambda args, arrays, i=position[source]: args[i])  # type: ignore[misc]
+            gives.append(lambda args, results, i=position[source]: args[i])  # type: ignore[misc]
         elif value is None or isinstance(value, bool | int | float):
-            gives.append(lambda args, arrays, v=value: v)  # type: ignore[misc]
+            gives.append(lambda args, results, v=value: v)  # type: ignore[misc]
         else:
             node = _output_node(b, value)
             if node not in outputs:
@@ -265,8 +294,8 @@ def _results(
     return outputs, gives
 
 
-def _give_copy(give: Give, args: Sequence[Any], arrays: Sequence[Array]) -> torch.Tensor:
-    result: torch.Tensor = give(args, arrays).clone()
+def _give_copy(give: Give, args: Sequence[Any], results: Sequence[Result]) -> torch.Tensor:
+    result: torch.Tensor = give(args, results).clone()
     return result
 
 
@@ -282,7 +311,7 @@ def _give(
     k: int, is_tensor: bool, source: Any, importer: Importer, inputs: Sequence[Any], parts: Mapping[Sym, Size]
 ) -> Give:
     if not is_tensor:
-        return lambda args, arrays: arrays[k].item()
+        return lambda args, results: results[k].item()
     is_complex = source.meta["val"].is_complex()
     placed = _placement(importer, source)
     if placed is not None:
@@ -296,7 +325,7 @@ def _give(
     if order is None:
         return _GiveTensor(k, is_complex)
     back = [order.index(i) for i in range(len(order))]
-    return lambda args, arrays: to_torch(arrays[k], is_complex).permute(order).contiguous().permute(back).data
+    return lambda args, results: _as_tensor(results[k], is_complex).permute(order).contiguous().permute(back).data
 
 
 def _placement(importer: Importer, source: Any) -> tuple[tuple[Dim, ...], tuple[Dim, ...], Dim] | None:
@@ -338,12 +367,12 @@ def _give_placed(
     offset: Dim,
     homes: Mapping[Sym, Size],
     args: Sequence[Any],
-    arrays: Sequence[Array],
+    results: Sequence[Result],
 ) -> torch.Tensor:
     """Result ``k`` at the strides and the offset that it was traced with."""
     import torch
 
-    x = to_torch(arrays[k], is_complex)
+    x = _as_tensor(results[k], is_complex)
     known: dict[Sym, Dim] = {d: n for d, n in zip(shape, x.shape, strict=True) if isinstance(d, Sym)}
     known |= {s: given(args) for s, given in homes.items()}
     steps = [int(substitute(s, known)) for s in strides]  # type: ignore[arg-type]

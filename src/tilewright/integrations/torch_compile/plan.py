@@ -20,8 +20,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from tilewright.core.diag import CompileError, ImportFailed, OptionError, Problem
 from tilewright.core.graph import Graph
 from tilewright.core.types import Array
@@ -275,12 +273,12 @@ def _nothing(*arrays: Array) -> Sequence[Array]:
 
 def _run_program(program: PieceProgram, execute: Execute, rescue: _Rescue, args: Sequence[Any]) -> list[Any]:
     try:
-        if program.positions is not None and getattr(execute, "understands_tensors", False):
-            results = execute(*[args[i] for i in program.positions])
-            return [results] if len(program.gives) == 1 else list(results)
-        found = execute(*(take(args) for take in program.takes))
-        arrays = (found,) if isinstance(found, np.ndarray) else found
-        return [give(args, arrays) for give in program.gives]
+        takes_tensors = getattr(execute, "understands_tensors", False)
+        found: Any = execute(*[take(args) for take in (program.handed if takes_tensors else program.takes)])
+        results = [found] if len(program.graph.outputs) == 1 else found
+        if takes_tensors and program.gives_results:
+            return list(results)
+        return [give(args, results) for give in program.gives]
     except Exception as e:
         return rescue(e, args)
 
