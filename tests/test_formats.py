@@ -75,6 +75,11 @@ FILES: dict[str, tuple[Callable[[], bytes], str, str]] = {
     "gzip": (lambda: gzip.compress(b"model"), "a compressed file", "unpack"),
     "tar": (lambda: tarfile.TarInfo("m").tobuf() + bytes(1024), "an archive", "unpack"),
     "json": (lambda: b'{\n  "architectures": ["Bert"]}', "JSON", ".onnx"),
+    "empty": (lambda: b"", "an empty file", "again"),
+    "ort": (lambda: b"\x18\x00\x00\x00ORTM" + bytes(64), "ONNX Runtime's own format", "converted from"),
+    "png": (lambda: b"\x89PNG\r\n\x1a\n" + bytes(64), "an image", "--input"),
+    "jpeg": (lambda: b"\xff\xd8\xff\xe0" + bytes(64), "an image", "--input"),
+    "python": (lambda: b"#!/usr/bin/python\n\nimport torch\n", "a Python program", "tilewright.compile(module"),
     "elf": (lambda: b"\x7fELF" + bytes(64), "machine code", "made of"),
 }  # fmt: skip
 

@@ -58,6 +58,11 @@ PACKED = Format("a compressed file or an archive", "unpack it, and give the mode
 JSON = Format("JSON, perhaps a model's configuration", "give the model's own file (.onnx or .pt2)")
 OBJECT = Format("machine code", "give the model that it was made of; exported libraries load as runtime.library says")
 
+EMPTY = Format("an empty file", "export or download it again")
+ORT = Format("in ONNX Runtime's own format (.ort)", "give the ONNX model that it was converted from")
+IMAGE = Format("an image", "give the model; arrays go to --input")
+PYTHON = Format("a Python program", f"run it, and {MODULE} in it")
+
 _MAGIC: tuple[tuple[bytes, Format], ...] = (
     (b"GGUF", GGUF),
     (b"ML\xefR", STABLEHLO),
@@ -69,6 +74,8 @@ _MAGIC: tuple[tuple[bytes, Format], ...] = (
     (b"\xfd7zXZ\x00", PACKED),
     (b"\x28\xb5\x2f\xfd", PACKED),
     (b"7z\xbc\xaf\x27\x1c", PACKED),
+    (b"\x89PNG\r\n", IMAGE),
+    (b"\xff\xd8\xff", IMAGE),
     (b"\x7fELF", OBJECT),
     (b"\xcf\xfa\xed\xfe", OBJECT),
     (b"MZ", OBJECT),
@@ -79,6 +86,7 @@ _TEXTS: tuple[tuple[str, Format], ...] = (
     (r"<\?xml|<[a-z]+[ >]", XML),
     (r"(//[^\n]*\n|#[\w.]+\s*=[^\n]*\n|\s)*(builtin\.)?module\b[^\n]*\{|(//[^\n]*\n|\s)*func\.func\b", STABLEHLO),
     (r"[{\[]\s*[\"{\[\]}]", JSON),
+    (r"(#[^\n]*\n|\s)*(import \w|from [\w.]+ import |\"\"\")", PYTHON),
 )
 _IN_ZIPS: tuple[tuple[bytes, Format], ...] = (
     (b"serialized_exported_program", EXPORTED),
@@ -93,11 +101,15 @@ _IN_ZIPS: tuple[tuple[bytes, Format], ...] = (
 def recognise(data: memoryview) -> Format | None:
     """What a file with these bytes is, if it is one of those that people have in a model's place."""
     head = bytes(data[:4096])
+    if not head:
+        return EMPTY
     for magic, found in _MAGIC:
         if head.startswith(magic):
             return found
     if head[4:8] == b"TFL3":
         return TFLITE
+    if head[4:8] == b"ORTM":
+        return ORT
     if head.startswith(b"PK\x03\x04"):
         names = head + bytes(data[-TAIL_BYTES:])
         return next((found for part, found in _IN_ZIPS if part in names), PACKED)
