@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tilewright.runtime.errors import InputError
+from tilewright.runtime.errors import FileError, InputError
 
 UNBOUNDED = 10_000
 """Columns of an output that is not a terminal: nothing there is cut or wrapped."""
@@ -79,11 +79,11 @@ def check_model(path: Path) -> Path:
 
 
 def check_writable(path: Path) -> Path:
-    """``path``, where a file can be written; raises ``InputError`` before any work is done for nothing."""
+    """``path``, where a file can be written; raises ``FileError`` before any work is done for nothing."""
     if path.is_dir():
-        raise InputError(f"can't write {path}: it is a folder", remedy="name a file")
+        raise FileError(f"can't write {path}: it is a folder", remedy="name a file")
     if not path.parent.is_dir():
-        raise InputError(f"can't write {path}: there is no folder {path.parent}", remedy="make the folder first")
+        raise FileError(f"can't write {path}: there is no folder {path.parent}", remedy="make the folder first")
     return path
 
 
