@@ -77,7 +77,6 @@ def relative_path(path: Path) -> str:
 
 
 FILES = sorted(PACKAGE.rglob("*.py"))
-every_file = pytest.mark.parametrize("path", FILES, ids=relative_path)
 
 
 @cache
@@ -142,14 +141,14 @@ def test_every_module_has_a_layer() -> None:
     assert {unit_of_file(path) for path in FILES} == LAYERS.keys()
 
 
-@every_file
-def test_imports_point_down(path: Path) -> None:
-    unit = unit_of_file(path)
+def test_imports_point_down() -> None:
     wrong = []
-    for module, line, _ in imports(path):
-        other = unit_of_module(module)
-        if other and not may_import(unit, other):
-            wrong.append(f"line {line}: {unit} imports {module}")
+    for path in FILES:
+        unit = unit_of_file(path)
+        for module, line, _ in imports(path):
+            other = unit_of_module(module)
+            if other and not may_import(unit, other):
+                wrong.append(f"{relative_path(path)} line {line}: {unit} imports {module}")
     assert wrong == []
 
 
@@ -186,12 +185,13 @@ def loaded(path: Path, names: Container[str]) -> Iterator[str]:
         yield from (name for name in found if name in names)
 
 
-@every_file
-def test_imports_stand_at_the_top(path: Path) -> None:
-    name = relative_path(path)
-    if name.startswith(LAZY_FOLDERS) or name.endswith("__init__.py") or name in LAZY_FILES:
-        return
-    assert [f"line {line}: {module}" for module, line, inside_function in imports(path) if inside_function] == []
+def test_imports_stand_at_the_top() -> None:
+    wrong = []
+    for path in FILES:
+        name = relative_path(path)
+        if not (name.startswith(LAZY_FOLDERS) or name.endswith("__init__.py") or name in LAZY_FILES):
+            wrong += [f"{name} line {line}: {module}" for module, line, is_inside in imports(path) if is_inside]
+    assert wrong == []
 
 
 def test_reasons_name_existing_files() -> None:
@@ -239,13 +239,11 @@ def test_every_class_has_one_home() -> None:
     assert len(homes) > 400 and {name: at for name, at in homes.items() if len(at) > 1} == {}
 
 
-@every_file
-def test_only_one_file_reads_the_environment(path: Path) -> None:
+def test_only_one_file_reads_the_environment() -> None:
     """Ruff bans it too; this also sees what a `noqa` would hide."""
-    if relative_path(path) == ENVIRONMENT_READER:
-        return
-    readers = [node for node in ast.walk(parsed(path)) if reads_environment(node)]
-    assert [ast.unparse(node) for node in readers] == []
+    others = [path for path in FILES if relative_path(path) != ENVIRONMENT_READER]
+    readers = [(relative_path(p), ast.unparse(n)) for p in others for n in ast.walk(parsed(p)) if reads_environment(n)]
+    assert readers == []
 
 
 def reads_environment(node: ast.AST) -> bool:

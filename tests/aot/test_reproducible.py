@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 import pytest
@@ -126,8 +127,18 @@ def set_makers() -> frozenset[str]:
     return frozenset(name for name, kinds in found.items() if kinds == {True})
 
 
+@functools.cache
+def all_makers() -> frozenset[str]:
+    return frozenset({"set", "frozenset", *MADE, *set_makers()})
+
+
 def is_set_type(annotation: ast.expr) -> bool:
-    return ast.unparse(annotation).split("[")[0] in ("set", "frozenset", "AbstractSet", "MutableSet")
+    match annotation:
+        case ast.Name(id=name):
+            return name in ("set", "frozenset", "AbstractSet", "MutableSet")
+        case ast.Subscript(value=inner) | ast.BinOp(left=inner):  # set[int], set[int] | None
+            return is_set_type(inner)
+    return False
 
 
 class Walks(ast.NodeVisitor):
@@ -170,7 +181,7 @@ class Walks(ast.NodeVisitor):
             case ast.Call(func=ast.Subscript(value=made)):
                 return isinstance(made, ast.Name) and made.id in ("set", "frozenset")
             case ast.Call():
-                return is_call_of(e, {"set", "frozenset", *MADE, *set_makers()})
+                return is_call_of(e, all_makers())
         return False
 
     def walked(self, e: ast.expr) -> None:
@@ -212,7 +223,7 @@ class Walks(ast.NodeVisitor):
     visit_DictComp = visit_ListComp
 
 
-def is_call_of(e: ast.expr, names: set[str]) -> bool:
+def is_call_of(e: ast.expr, names: AbstractSet[str]) -> bool:
     match e:
         case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
             return name in names

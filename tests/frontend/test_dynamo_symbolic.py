@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from frontend.symbolic_programs import program
 from tilewright.integrations.torch_compile.capture import FallbackWarning
 
-QUICK, ALL = 2, 500
+QUICK, ALL = 1, 500
 
 
 def check(f: Callable[..., Any], *calls: tuple[Any, ...], strict: bool = True) -> None:

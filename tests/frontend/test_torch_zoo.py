@@ -5,7 +5,7 @@ from benchmarks import zoo
 
 from frontend.torch_compare import check, compare
 
-QUICK = ("mlp", "lstm", "resnet50", "vit_b16", "llama_decode")
+QUICK = ("mlp", "lstm", "resnet50", "vit_b16")
 
 
 @pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in zoo.MODELS])
