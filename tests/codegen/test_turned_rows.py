@@ -11,7 +11,8 @@ from tile.kernels import check_default, layer_norm, softmax
 from tilewright.choose.default import schedule
 from tilewright.codegen.cpu import llvm as codegen
 from tilewright.core import types
-from tilewright.core.compute import Buffer, Cast, Computation, Const, Reduction, Stage, Unary, axes_for, syms
+from tilewright.core.compute import Buffer, Cast, Computation, Const, Load, Reduction, Stage, Unary, axes_for, syms
+from tilewright.tile.ir import Role, Store, walk
 
 
 def log_softmax(rows, columns, dtype=types.f32, *, heads=1, biased=False):
@@ -38,7 +39,10 @@ def log_softmax(rows, columns, dtype=types.f32, *, heads=1, biased=False):
 
 
 def is_turned(kernel):
-    return any(p.buffer.name == "X_f" for p in kernel.places)
+    """Are rows of an input copied as they are, into another order?"""
+    given = {p.buffer for p in kernel.places if p.role is Role.IN}
+    copied = [s.value.buffer for s in walk(kernel.body) if isinstance(s, Store) and isinstance(s.value, Load)]
+    return not given.isdisjoint(copied)
 
 
 def expected(x):
