@@ -162,6 +162,13 @@ def test_few_elements_behind_full_blocks_are_not_transposed(rows, blocks):
     assert sum(isinstance(s, Store) for s in walk(kernel.body)) == blocks
 
 
+@pytest.mark.parametrize("most", [3, 7, 15])
+def test_a_size_that_never_fills_a_block_is_not_divided(most):
+    """Full blocks and a rest have no loop for the blocks, which broke the rule."""
+    for rows, columns in ((40, Sym("n", 2, most)), (Sym("n", 2, most), 40)):
+        assert not schedule_with_steps(transpose(rows, columns), WIDE).kernel.notes
+
+
 @pytest.mark.parametrize("columns", [3, 17, 33, 100])
 def test_columns_of_one_tile_are_lanes_of_their_sums(columns):
     kernel = check_default(reduction((50, columns), 0, "add"), machine=WIDE)

@@ -373,7 +373,10 @@ def _axis_across(nest: Nest, leaf: Store, width: int, extent: Dim | float) -> Lo
 
 
 def _is_few(extent: Dim | float, width: int) -> bool:
-    return isinstance(extent, int) and extent < min(width, SMALLEST_BLOCK)
+    """Too few elements for blocks; of a number known at run time, where it never fills one."""
+    if isinstance(extent, int | float):
+        return isinstance(extent, int) and extent < min(width, SMALLEST_BLOCK)
+    return floordiv(extent, width) == 0
 
 
 def _transpose(
