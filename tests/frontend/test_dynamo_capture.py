@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -145,6 +146,40 @@ def test_a_loop_over_experts_is_captured() -> None:
             x = torch.randn(6, 8)
             assert_close(compiled(x), net(x))
     assert "matmul" in recorder.ops
+
+
+@pytest.mark.parametrize("is_dynamic", [False, True])
+@pytest.mark.parametrize(
+    ("mode", "options"),
+    [
+        ("nearest", {"scale_factor": 2.0}), ("nearest-exact", {"size": (5, 4)}), ("bilinear", {"scale_factor": 1.7}),
+        ("bilinear", {"size": (7, 9), "align_corners": True}), ("bicubic", {"size": (4, 5)}),
+    ],
+)  # fmt: skip
+def test_a_resampling_is_one_op(mode: str, options: dict[str, Any], is_dynamic: bool) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.interpolate(x * 2, mode=mode, **options)
+
+    recorder = Recorder()
+    compiled = recorder.compile(f, dynamic=is_dynamic)
+    for n in (6, 8) if is_dynamic else (6,):
+        x = torch.randn(1, 2, n, n + 1)
+        assert_close(compiled(x), f(x))
+    assert "resize" in recorder.ops and "gather" not in recorder.ops and not recorder.told
+
+
+def test_an_infinity_beside_a_number_is_resampled() -> None:
+    x = torch.tensor([[[1.0, torch.inf, 2.0, 3.0, 4.0]]])
+    f = partial(torch.nn.functional.interpolate, size=9, mode="linear")
+    torch.testing.assert_close(Recorder().compile(f)(x), f(x), equal_nan=True)
+
+
+def test_a_resampling_has_a_gradient() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.interpolate(x, scale_factor=2, mode="bilinear").square().sum()
+
+    x = torch.randn(1, 2, 4, 5, requires_grad=True)
+    assert_close(torch.autograd.grad(Recorder().compile(f)(x), x), torch.autograd.grad(f(x), x))
 
 
 def suppress(boxes: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:

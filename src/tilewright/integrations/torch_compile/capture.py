@@ -19,6 +19,7 @@ from types import FrameType
 from typing import Any
 
 from tilewright.integrations.torch_compile.recurrence import keep_lengths_symbolic
+from tilewright.integrations.torch_compile.resampling import keep_resamplings_whole
 
 SETTINGS = {"allow_rnn": True, "capture_dynamic_output_shape_ops": True}
 """Modules of recurrences are one call each (``torch_compile.recurrence``); a graph finds the places where a mask is
@@ -69,6 +70,7 @@ def _start(_: Any) -> None:
 
     if _is_frame_of_ours():
         keep_lengths_symbolic(_is_frame_of_ours)
+        keep_resamplings_whole(_is_frame_of_ours)
         _break_where_a_size_decides()
         _before.n_breaks = dict(counters["graph_break"])
         for name, value in SETTINGS.items():
