@@ -51,6 +51,15 @@ def test_images_may_have_symbolic_sizes(size):
     assert tile_of(convolution(random(64, 64, 3, 3), size)) == 4
 
 
+@pytest.mark.parametrize(("channels", "size"), [(32, 8), (64, 4), (64, 8), (128, 8), (256, 7), (512, 7)])
+def test_a_batch_that_only_a_call_knows_gets_the_form_of_several_images(channels, size):
+    """One image's form differs, because it waits for weights; a batch known to be one image keeps that."""
+    w = random(channels, channels, 3, 3)
+    forms = {n: tile_of(convolution(w, (size, size), n), lanes=8) for n in (1, 8, 64)}
+    assert tile_of(convolution(w, (size, size), BATCH), lanes=8) == forms[8] == forms[64]
+    assert tile_of(convolution(w, (size, size), Sym("one", 1, 1)), lanes=8) == forms[1]
+
+
 @pytest.mark.parametrize(("size", "tile"), [(9, 3), (17, 5), (36, 4), (37, 5), (56, 4), (57, 5), (113, 5)])
 def test_tiles_that_divide_an_image_best(size, tile):
     assert tile_of(convolution(random(96, 96, 3, 3), (size, size), 3)) == tile

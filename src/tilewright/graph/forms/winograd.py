@@ -16,12 +16,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from math import prod
+from statistics import geometric_mean
 from typing import ClassVar
 
 import numpy as np
 
 from tilewright import ops
 from tilewright.core import types
+from tilewright.core.expr import Dim, Sym, evaluate, symbols
 from tilewright.core.graph import CONST, Graph, Node
 from tilewright.core.indices import are_known, known
 from tilewright.core.passes import Pass
@@ -48,6 +50,9 @@ ADVANTAGE = 0.9
 """A tiled form must be modelled at no more than this part of the direct form's cycles."""
 INPUT_MEAN = 2.0
 """The mean of inputs in standard deviations, of one sign in all channels: worse than what follows a ReLU."""
+LOG_MOST_IMAGES = 6
+"""Of the largest batch, as a power of 2, that forms are compared for where only a call knows the batch. In larger ones
+they compare as in this: so many images share the weights that reading these no longer counts."""
 ASSUMED_SIZE = 32
 """Of an image's axis that is known at run time only."""
 EPSILON = 2.0**-24
@@ -62,9 +67,9 @@ class Winograd(Pass):
     It does not fire on larger kernels, on other strides or groups, on weights known at run time only, on dtypes other
     than f32, on sequences, planes or dilated images of symbolic size, on images of a single tile, or where a place has
     fewer results than a vector holds. Of plain images batch, height and width may be symbolic; the image then counts
-    as ``ASSUMED_SIZE`` long. ``lanes`` is the number of f32 in a vector; ``per_lane`` is how many products of one
-    lane the direct form adds at once (2 in bf16). ``cache_bytes`` and ``memory_bytes`` come in a cycle from the cache
-    behind a core's own and from memory.
+    as ``ASSUMED_SIZE`` long, and forms are compared over batches of many sizes (``over_batches``). ``lanes`` is the
+    number of f32 in a vector; ``per_lane`` is how many products of one lane the direct form adds at once (2 in bf16).
+    ``cache_bytes`` and ``memory_bytes`` come in a cycle from the cache behind a core's own and from memory.
     """
 
     name: ClassVar[str] = "winograd"
@@ -157,10 +162,32 @@ def _gives(image: ImageForm, m: int) -> bool:
     return bool(axes) and all(m + r - 2 in POINTS and not (isinstance(n, int) and n <= m) for r, n in axes)
 
 
+def over_batches(batch: Dim, cycles: Callable[[int], float]) -> float:
+    """The cycles of a batch; where only a call knows it, their geometric mean over powers of 2 that it may be.
+
+    The form with the least mean is best over all of these batches by its factor over the others, small batches and
+    large ones counting alike: one image of small planes waits for its weights, and many images share them.
+    """
+    if isinstance(batch, int):
+        return cycles(batch)
+    sizes = [{s: _within(s, 1 << k) for s in symbols(batch)} for k in range(LOG_MOST_IMAGES + 1)]
+    return geometric_mean(cycles(n) for n in dict.fromkeys(max(evaluate(batch, known_as), 1) for known_as in sizes))
+
+
+def _within(symbol: Sym, size: int) -> int:
+    """The size in the symbol's range that is nearest."""
+    size = max(size, symbol.lo or 0)
+    return size if symbol.hi is None else min(size, symbol.hi)
+
+
 def direct_cycles(node: Node, options: Winograd) -> float:
-    """Modelled cycles of a convolution per image, one vector operation each."""
+    """Modelled cycles of a convolution, one vector operation each."""
+    return over_batches(node.shape[0], partial(_direct_cycles, node, options))
+
+
+def _direct_cycles(node: Node, options: Winograd, batch: int) -> float:
     n_out, n_in, *taps = (known(d, 1) for d in node.inputs[1].shape)
-    images = prod(known(d, 1) for d in (node.shape[0], *node.shape[1:-3]))
+    images = batch * prod(known(d, 1) for d in node.shape[1:-3])
     places = images * prod(known(d, ASSUMED_SIZE) for d in node.shape[1:-1][-2:])
     products = places * prod(taps) * n_in * -(-n_out // options.lanes)
     return float(max(products, 4 * prod(taps) * n_in * n_out / options.memory_bytes))
@@ -168,8 +195,12 @@ def direct_cycles(node: Node, options: Winograd) -> float:
 
 def tiled_cycles(image: ImageForm, tile: int, options: Winograd) -> float:
     """:func:`direct_cycles` of tiles of ``tile`` results along each axis that has taps."""
+    return over_batches(image.shape[0], partial(_tiled_cycles, image, tile, options))
+
+
+def _tiled_cycles(image: ImageForm, tile: int, options: Winograd, batch: int) -> float:
     lanes = options.lanes
-    batch, *planes = (known(d, 1) for d in image.shape[:-3])
+    planes = [known(d, 1) for d in image.shape[1:-3]]
     height, width, n_out = (known(d, ASSUMED_SIZE) for d in image.shape[-3:])
     images = prod(known(d, 1) for d in image.x.shape[1:-3])
     _, n_in, *taps, high, wide = image.weights.shape
