@@ -22,7 +22,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from benchmarks import newcomer_functions, newcomer_geometry, newcomer_language, newcomer_science, newcomer_vision
+from benchmarks import (
+    newcomer_functions,
+    newcomer_geometry,
+    newcomer_language,
+    newcomer_pictures,
+    newcomer_science,
+    newcomer_sequences,
+    newcomer_vision,
+)
 from benchmarks.newcomer_cases import Newcomer, joined
 
 import tilewright
@@ -32,7 +40,15 @@ from tilewright.tools.conformance.outcome import STATUSES, Outcome, Status, by_g
 from tilewright.tools.conformance.workers import Case, run_cases, select
 
 NAME = "newcomer"
-TABLES = (newcomer_vision, newcomer_geometry, newcomer_language, newcomer_science, newcomer_functions)
+TABLES = (
+    newcomer_vision,
+    newcomer_geometry,
+    newcomer_language,
+    newcomer_science,
+    newcomer_functions,
+    newcomer_pictures,
+    newcomer_sequences,
+)
 NEWCOMERS = joined([module.CASES for module in TABLES])
 TIMES_EAGER = 16.0
 """How much farther from the f64 result than eager PyTorch an f32 result may lie: sums are added up in another order."""

@@ -156,7 +156,7 @@ class DisentangledAttention(nn.Module):
         return ((q @ k.mT + to_place + from_place) / math.sqrt(24)).softmax(-1) @ v
 
 
-@CASES.module(lambda n: (randn(1, 1, 8), torch.tensor([n])), 3, 5)
+@CASES.module(lambda n: (randn(1, 1, 8), torch.tensor([n])), 3)
 class StaticCache(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -486,7 +486,7 @@ def value_support(x: Tensor) -> tuple[Tensor, Tensor]:
     y = torch.sign(x) * (torch.sqrt(torch.abs(x) + 1) - 1) + 0.001 * x
     y = y.clamp(-3, 3)
     low = y.floor()
-    logits = torch.zeros(x.shape[0], 7)
+    logits = x.new_zeros(x.shape[0], 7)
     logits.scatter_(1, (low + 3).long()[:, None], (1 - (y - low))[:, None])
     above = (low + 4).clamp(max=6)
     logits.scatter_add_(1, above.long()[:, None], (y - low)[:, None])
