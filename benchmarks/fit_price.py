@@ -48,6 +48,8 @@ LEAST_SECONDS = 4e-7
 REACH = 8.0
 """How far from its start a coefficient may go, as a factor."""
 MOST = {"overlap": 12.0, "waiting": 1.5, "near": 1.5, "far": 1.5, "beyond": 1.5}
+LEAST = {"waiting": 0.15, "end": 1.0, "scalar": 1.0}
+"""Few of the measured kernels wait for chains or divide integers: what they say too little of is not nothing."""
 OUTLIER = 0.2
 """Errors above this count by their size, not by its square: a machine that was busy for a moment is no rule."""
 
@@ -149,8 +151,9 @@ def fit(found: Sequence[Measured], start: Coefficients = FITTED) -> Coefficients
 
     x0 = np.log([getattr(start, n) for n in names()])
     low, high = x0 - np.log(REACH), x0 + np.log(REACH)
-    for name, most in MOST.items():
-        high[names().index(name)] = np.log(most)
+    for limit, numbers in ((low, LEAST), (high, MOST)):
+        for name, number in numbers.items():
+            limit[names().index(name)] = np.log(number)
     x0 = np.clip(x0, low + 1e-6, high - 1e-6)
     best = least_squares(residuals, x0, bounds=(low, high), loss="soft_l1", f_scale=OUTLIER)
     return Coefficients(**{n: float(f"{v:.3g}") for n, v in zip(names(), np.exp(best.x), strict=True)})

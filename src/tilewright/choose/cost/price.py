@@ -39,20 +39,20 @@ class Coefficients:
     part of the bandwidth behind the first-level, second-level and last cache that loops reach.
     """
 
-    simple: float = 0.657
-    divide: float = 6.07
-    convert: float = 2.03
-    shuffle: float = 0.125
-    scalar: float = 1.0
-    element: float = 0.952
-    partial: float = 2.23
-    turn: float = 2.8
+    simple: float = 0.761
+    divide: float = 6.85
+    convert: float = 2.27
+    shuffle: float = 0.0159
+    scalar: float = 7.98
+    element: float = 1.05
+    partial: float = 3.97
+    turn: float = 1.81
     end: float = 1.0
-    call: float = 160.0
-    waiting: float = 0.159
-    overlap: float = 2.48
-    near: float = 1.5
-    far: float = 1.23
+    call: float = 177.0
+    waiting: float = 0.15
+    overlap: float = 2.62
+    near: float = 1.45
+    far: float = 1.13
     beyond: float = 1.5
 
 
