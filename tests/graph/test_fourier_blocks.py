@@ -17,7 +17,7 @@ from tilewright.target.target import Target
 )
 def test_a_line_holds_both_parts_of_what_a_vector_takes(target, dtype, block) -> None:
     graph = graph_of(lambda b, x: b(ops.fourier, x, n=12, sign=-1), TensorType(dtype, (32, 12, 2)))
-    made = FourierBlocks(Target.parse(target)).run(graph)
+    made = FourierBlocks.on(Target.parse(target)).run(graph)
     assert made.outputs[0].attrs["block"] == block
     x = np.random.default_rng(0).standard_normal((32, 12, 2)).astype(dtype.numpy)
     (found,) = evaluate_graph(made, [x])

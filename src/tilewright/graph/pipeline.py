@@ -83,7 +83,7 @@ def passes_for(
         UnscaleWeights(),  # weights that would be made in each call
         FoldConstants(),  # the biases that it summed
         Ordering(),  # algorithms of sorts
-        *((FourierBlocks(target),) if target is not None else ()),
+        *((FourierBlocks.on(target),) if target is not None else ()),
         Decompose((*keep, *LAID_OUT)),  # all but those that have a better kernel
         Canonicalize(),
         FoldConstants(),

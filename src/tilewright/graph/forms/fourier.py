@@ -26,7 +26,13 @@ class FourierBlocks(Pass):
     """
 
     name: ClassVar[str] = "fourier-blocks"
-    target: Target
+    vector_bytes: int = 64
+    line_bytes: int = 64
+
+    @staticmethod
+    def on(target: Target) -> FourierBlocks:
+        """With the numbers of a machine."""
+        return FourierBlocks(target.vector_bytes, target.line_bytes)
 
     def run(self, graph: Graph, journal: Journal | None = None) -> Graph:
         rule = Rule("block-of-signals", (ops.fourier,), self._named, "signals are transformed apart from each other")
@@ -38,4 +44,4 @@ class FourierBlocks(Pass):
 
     def block(self, dtype: DType) -> int:
         """Signals of a block."""
-        return max(self.target.lanes(dtype), self.target.line(dtype) // 2)
+        return max(self.vector_bytes // dtype.n_bytes, self.line_bytes // dtype.n_bytes // 2, 1)
