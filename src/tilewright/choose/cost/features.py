@@ -161,7 +161,7 @@ class _FeatureWalk:
         used = symbols(offset)
         walks: dict[Sym, int | None] = {s: self._step(offset, s, around) * n_bytes for s in around.extents if s in used}
         by_data = frozenset[Sym]().union(*(symbols_of_value(i) for i in index if isinstance(i, Value)))
-        walks |= {s: None for s in by_data if s in around.extents}
+        walks |= {s: None for s in around.extents if s in by_data}
         start = evaluate(offset, dict.fromkeys(used, 0)) * n_bytes
         area = Area(n_bytes, float(max(self.sizes.elements(buffer) * n_bytes, n_bytes)), self.target.line_bytes)
         access = Touch(buffer, around.running[-1], area, walks, start, is_write)

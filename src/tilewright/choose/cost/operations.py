@@ -14,7 +14,7 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
-from math import ceil, log2
+from math import ceil, log2, prod
 
 from tilewright.choose.cost.nest import Around, CallSizes
 from tilewright.core import types
@@ -185,7 +185,7 @@ class Operations:
 
     def _distinct(self, v: Load, part: Evaluated, around: Around) -> float:
         """Different elements among the copies of a load: windows that slide over each other share them."""
-        moving = [s for s in part.copies if s in around.copies]
+        moving = [s for s in around.copies if s in part.copies]
         n = 1.0
         for s in moving:
             n *= around.copies[s]
@@ -291,9 +291,7 @@ class Operations:
     # --- counting ---
 
     def _add(self, part: Evaluated, kind: str, count: float, around: Around) -> None:
-        n = count
-        for s in part.copies:
-            n *= around.copies.get(s, 1.0)
+        n = count * prod(m for s, m in around.copies.items() if s in part.copies)
         around.running[min(part.depth, len(around.running) - 1)].add(kind, n)
 
     def _registers(self, dtype: DType, part: Evaluated, around: Around, *, in_memory: bool = False) -> float:
