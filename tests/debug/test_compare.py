@@ -1,5 +1,6 @@
 """A comparison agrees where nothing is wrong, and says what is wrong where something is."""
 
+import subprocess
 import sys
 
 import numpy as np
@@ -118,10 +119,29 @@ def test_inputs_that_do_not_fit_are_named() -> None:
         tw.compare(linear_model(), [X], against="oracle")
 
 
-def test_a_process_that_takes_too_long_or_dies_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def exponential() -> Graph:
     b = Builder(Pool())
     x = b.pool.input("x", TensorType(f32, (4,)))
-    graph = Graph("g", b.pool, (x,), (b(ops.exp, x),), ("y",))
+    return Graph("g", b.pool, (x,), (b(ops.exp, x),), ("y",))
+
+
+def test_lines_that_come_together_are_all_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two lines in one piece are announced once, and the second one must not be waited for."""
+    lines = '{"at": ["op", 0, 1]}\\n{"failure": {}}\\n'
+    script = f"import os, sys; sys.stdin.readline(); os.write(1, b'{lines}'); sys.stdin.readline()"
+    start, told = subprocess.Popen, []
+    monkeypatch.setattr(subprocess, "Popen", lambda args, **how: start([sys.executable, "-c", script], **how))
+
+    def tell(stage: str, done: int, total: int) -> None:
+        told.append((stage, done, total))
+
+    with Worker() as worker:
+        answer = worker.ask("check", exponential(), [np.zeros(4, np.float32)], Options(), seconds=30, tell=tell)
+    assert answer == {"failure": {}} and told == [("op", 0, 1)]
+
+
+def test_a_process_that_takes_too_long_or_dies_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = exponential()
     with Worker() as worker:
         with pytest.raises(Died, match="it ran longer"):
             worker.ask("check", graph, [np.zeros(4, np.float32)], Options(), seconds=0.01)

@@ -34,6 +34,7 @@ from tilewright.tools.debug.predicate import check_graph
 
 Tell = Callable[[str, int, int], None]
 GRAPH, INPUTS, REQUEST = "graph.tw.txt", "inputs.npz", "request.json"
+CHUNK = 1 << 16
 TAIL = 2000
 """Characters of a dead process's last words that are kept."""
 
@@ -119,15 +120,19 @@ class Worker:
             process.stdin.flush()
         except OSError:
             self._die(doing)
+        read = b""  # past Python's buffer: a line that waited there would never be announced
         with selectors.DefaultSelector() as selector:
             selector.register(process.stdout, selectors.EVENT_READ)
             while True:
-                if not selector.select(None if stop is None else max(stop - time.monotonic(), 0.0)):
-                    self.end()
-                    raise Died(f"it ran longer than {seconds:g} s", doing)
-                line = process.stdout.readline()
-                if not line:
-                    self._die(doing)
+                while b"\n" not in read:
+                    if not selector.select(None if stop is None else max(stop - time.monotonic(), 0.0)):
+                        self.end()
+                        raise Died(f"it ran longer than {seconds:g} s", doing)
+                    more = os.read(process.stdout.fileno(), CHUNK)
+                    if not more:
+                        self._die(doing)
+                    read += more
+                line, _, read = read.partition(b"\n")
                 answer: dict[str, Any] = json.loads(line)
                 if "at" not in answer:
                     return answer
