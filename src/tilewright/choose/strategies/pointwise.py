@@ -429,6 +429,8 @@ def _full(b: ScheduleBuilder, machine: Target, names: list[str], loop: str, size
     if len(order) > 1:
         b.do("reorder", *order)
     full, *copies = b.do("divide", loop, size).loops
+    if len(copies) != len(order):  # whatever the size is, blocks leave nothing, or there are none
+        raise ScheduleError("pointwise", loop, f"blocks of {size} and a rest are not both there")
     copy_of = dict(zip(order, copies, strict=True))
     names, rest = [full if n == loop else n for n in names], [copy_of[n] for n in names]
     if len(names) > 1:
