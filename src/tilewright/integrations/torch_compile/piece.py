@@ -74,7 +74,11 @@ def _as_tensor(result: Result, is_complex: bool) -> torch.Tensor:
 
     if isinstance(result, np.ndarray):
         return to_torch(result, is_complex)
-    return torch.view_as_complex(result).data if is_complex else result
+    if not is_complex:
+        return result
+    if result.stride(-1) != 1:  # a result without elements may have any strides
+        result = torch.empty(result.shape, dtype=result.dtype).copy_(result)
+    return torch.view_as_complex(result).data
 
 
 @dataclass(frozen=True)
