@@ -6,7 +6,6 @@ In: a graph with fixed sizes, options. Out: ``Explanation``s. Not its business: 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilewright.build.kernels import optimise_and_split
@@ -71,8 +70,3 @@ def explain(
             ordered = sorted(rows, key=lambda r: (not r.is_chosen, r.price.seconds))
             found.append(Explanation(name, builder.labels[name], calls.count(name), tuple(ordered)))
     return tuple(sorted(found, key=lambda e: -e.chosen.seconds * e.calls))
-
-
-def disagreements(found: Sequence[Explanation]) -> list[Explanation]:
-    """Kernels for which another candidate has a lower price than the one that is taken."""
-    return [e for e in found if any(a.price.seconds < e.chosen.seconds for a in e.alternatives)]

@@ -1,4 +1,4 @@
-"""What a scheduled kernel asks of a machine, for given sizes: instructions, bytes, waiting, forks, code.
+"""What a scheduled kernel asks of a machine, for given sizes: instructions, bytes, waiting, forks.
 
 In: a ``Kernel``, a ``Target``, numbers for its symbolic sizes. Out: ``Features``, one row for each loop that runs.
 Not its business: how long that takes (``choose.cost.price``), which schedule to take (``choose.default``).
@@ -24,8 +24,6 @@ from tilewright.tile.ir import Fold, For, If, Kernel, Kind, Loop, Place, Space, 
 from tilewright.tile.rewrite import loads_of
 
 NOT_MEMORY = (Space.REG, Space.TABLE)
-INSTRUCTION_BYTES = 6.0
-"""Of one instruction with vectors and an address, on average: for the size of code."""
 
 
 @dataclass(frozen=True)
@@ -33,14 +31,12 @@ class Features:
     """Rows for every loop that runs, outer ones first: the first row is the kernel's own body.
 
     ``forks`` is how often a call shares a loop out among threads, ``n_shares`` the iterations that they share, at the
-    least; ``code_bytes`` estimates the machine code, ``packed_bytes`` what was laid out before the first call.
+    least.
     """
 
     rows: tuple[RunTimeLoop, ...]
     forks: float
     n_shares: float
-    code_bytes: float
-    packed_bytes: int
 
     def total(self, kind: str) -> float:
         """Instructions of a class in one call."""
@@ -82,9 +78,7 @@ class _FeatureWalk:
     def features(self) -> Features:
         for row in self.rows:
             self._spill(row)
-        n = sum(sum(r.counts.values()) for r in self.rows)
-        packed = sum(self.sizes.elements(p.param) * p.param.dtype.n_bytes for p in self.kernel.packed)
-        return Features(tuple(self.rows), self.forks, self.n_shares, n * INSTRUCTION_BYTES, packed)
+        return Features(tuple(self.rows), self.forks, self.n_shares)
 
     # --- statements ---
 
