@@ -2,13 +2,17 @@
 
 In: the command line. Out: the option ``--update-golden``; an environment in which the compiler verifies what it has
 after every pass, and a rule that breaks is an error; where ``TILEWRIGHT_REQUIRE`` names the marker ``emulation``, tests
-that have it fail instead of being skipped; a test that asks for more time has it from the watch over native code too.
+that have it fail instead of being skipped; a test that asks for more time has it from the watch over native code too;
+the processor time of every test, the largest printed at the end, and a failure where one is over ``--cpu-limit``.
 Not its business: what a test does with the option (``golden``).
 """
 
 import faulthandler
+import json
 import os
+from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from _pytest.faulthandler import fault_handler_stderr_fd_key, get_timeout_config_value
@@ -18,6 +22,8 @@ REQUIRED = os.environ.get("TILEWRIGHT_REQUIRE", "").replace(",", " ").split()  #
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write the golden files instead of comparing")
+    parser.addoption("--cpu-limit", type=float, help="fail a test that takes more seconds of processor time than this")
+    parser.addoption("--cpu-times", help="write the processor time of every test to this file, as JSON")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -27,12 +33,47 @@ def _strict() -> Iterator[None]:
         yield
 
 
+CPU_SECONDS = pytest.StashKey[dict[str, float]]()  # of each test that ended, by its name
+STARTED = pytest.StashKey[float]()
+SHOWN = 12
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[CPU_SECONDS] = {}
+    config.pluginmanager.register(_Ended(config.stash[CPU_SECONDS]))
+
+
+class _Ended:
+    """Collects what the reports say, which come from the workers' processes too."""
+
+    def __init__(self, seconds: dict[str, float]) -> None:
+        self.seconds = seconds
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.seconds.update({report.nodeid: value for name, value in report.user_properties if name == "cpu_seconds"})
+
+
+def _cpu_seconds() -> float:
+    """Processor time of this process, its threads, and the processes that it started and waited for."""
+    return sum(os.times()[:4])
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    seconds = config.stash[CPU_SECONDS]
+    if path := config.getoption("--cpu-times"):
+        Path(path).write_text(json.dumps(seconds, indent=0))
+    terminalreporter.section(f"{sum(seconds.values()):.0f} s of processor time in {len(seconds)} tests; the largest")
+    for name, value in Counter(seconds).most_common(SHOWN):
+        terminalreporter.line(f"{value:7.1f} s  {name}")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> None:
     """Move the end that ``faulthandler_timeout`` set a moment ago behind the one of the test's marker ``timeout``.
 
     That option is one for all tests, and would end a test of an hour, and its worker with it, after minutes.
     """
+    item.stash[STARTED] = _cpu_seconds()
     marker, watch = item.get_closest_marker("timeout"), get_timeout_config_value(item.config)
     seconds = (marker.args or (marker.kwargs["timeout"],))[0] if marker else 0
     if seconds and 0 < watch < seconds + 60:  # Python's own end comes first, and leaves a report
@@ -48,4 +89,15 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
         why = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
         report.outcome = "failed"
         report.longrepr = f"{why}; TILEWRIGHT_REQUIRE={required[0]} wants it run (docs/deploy.md names the tools)"
+    if report.when == "teardown":
+        _judge_time(item, report)
     return report
+
+
+def _judge_time(item: pytest.Item, report: pytest.TestReport) -> None:
+    """Note a test's processor time, its fixtures' included. A test marked ``slow`` may take what it needs."""
+    seconds, limit = _cpu_seconds() - item.stash[STARTED], item.config.getoption("--cpu-limit")
+    report.user_properties.append(("cpu_seconds", seconds))
+    if report.passed and limit and seconds > limit and not item.get_closest_marker("slow"):
+        report.outcome = "failed"
+        report.longrepr = f"{seconds:.1f} s of processor time; --cpu-limit is {limit:g}: do less, or mark it slow"
