@@ -3,7 +3,8 @@
 In: the command line. Out: the option ``--update-golden``; an environment in which the compiler verifies what it has
 after every pass, and a rule that breaks is an error; where ``TILEWRIGHT_REQUIRE`` names the marker ``emulation``, tests
 that have it fail instead of being skipped; a test that asks for more time has it from the watch over native code too;
-the processor time of every test, the largest printed at the end, and a failure where one is over ``--cpu-limit``.
+the processor time of every test, the largest printed at the end, and a failure where one is over ``--cpu-limit``; of
+the cases of a test marked ``one_in(n)`` all but every n-th marked ``slow``.
 Not its business: what a test does with the option (``golden``).
 """
 
@@ -24,6 +25,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write the golden files instead of comparing")
     parser.addoption("--cpu-limit", type=float, help="fail a test that takes more seconds of processor time than this")
     parser.addoption("--cpu-times", help="write the processor time of every test to this file, as JSON")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave every n-th case of a test marked ``one_in(n)`` to quick runs; by its place, so every run has the same."""
+    places = Counter[str]()
+    for item in items:
+        if marker := item.get_closest_marker("one_in"):
+            test = item.nodeid.split("[")[0]
+            if places[test] % marker.args[0]:
+                item.add_marker("slow")
+            places[test] += 1
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -50,7 +63,8 @@ class _Ended:
         self.seconds = seconds
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self.seconds.update({report.nodeid: value for name, value in report.user_properties if name == "cpu_seconds"})
+        if (value := dict(report.user_properties).get("cpu_seconds")) is not None:
+            self.seconds[report.nodeid] = float(str(value))
 
 
 def _cpu_seconds() -> float:

@@ -38,6 +38,7 @@ def grouped(c_in: int, c_out: int, groups: int, size: int, kernel: int, stride: 
     return Graph("grouped", b.pool, (x,), (conv(y, weight(3, c_out, 1, 1), 1, 1, 1),), ("y",))
 
 
+@pytest.mark.one_in(7)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(("precision", "error"), [("fp32", 2e-5), ("bf16", 2e-2)])
 @pytest.mark.parametrize(

@@ -126,6 +126,7 @@ def test_any_size_of_a_whole_chain(n, h, w, middle, k, stride, residual) -> None
     check(block((n, h, w, 6), 6, k, stride, expand=middle, residual=residual))
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("target", ["native", "x86-64-v3", "x86-64"])
 @pytest.mark.parametrize(("k", "stride", "expand"), [(3, 1, 0), (5, 2, 0), (3, 1, 33), (3, 2, 32)])
 @pytest.mark.usefixtures("_rings_pay")

@@ -56,6 +56,7 @@ def reference(name, x, hidden, direction):
     return op.reference([x, *weights(name, hidden, n_inputs, n_dirs), *states], attrs)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", list(GATES))
 @pytest.mark.parametrize(("batch", "direction"), [(1, "forward"), (8, "reverse"), (3, "bidirectional")])
 def test_any_number_of_steps_and_threads(name, batch, direction):
@@ -68,6 +69,7 @@ def test_any_number_of_steps_and_threads(name, batch, direction):
             assert a.tobytes() == b.tobytes()
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("target", ["native", "x86-64-v3", "x86-64"])
 @pytest.mark.parametrize("name", list(GATES))
 @pytest.mark.parametrize(("hidden", "batch", "direction"), [(101, 3, "bidirectional"), (208, 1, "forward")])
@@ -146,6 +148,7 @@ def layers(name, hidden, n_inputs, batch, target, threads):
     return graph, compile_graph(graph, threads=threads, target=target)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", list(GATES))
 @pytest.mark.parametrize("target", ["native", "haswell", "x86-64"])
 def test_layers_that_project_ahead(name, target):

@@ -53,12 +53,14 @@ def check(graph: Graph, target: str = "native", tolerance: float = 1e-4) -> None
     np.testing.assert_allclose(one.astype("d"), want.astype("d"), rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("target", ["native", "x86-64-v3", "x86-64"])
 @pytest.mark.parametrize(("kind", "k", "stride"), [("depthwise", 3, 1), ("depthwise", 5, 2), ("max", 3, 2)])
 def test_every_target(target: str, kind: str, k: int, stride: int) -> None:
     check(net(kind, 1, 17, 14, 33, k, stride), target)
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize(("h", "w", "channels", "n"), [(3, 3, 1, 1), (7, 30, 17, 2), (14, 5, 100, 1), (9, 9, 48, 3)])
 @pytest.mark.parametrize(("kind", "k", "stride"), [("depthwise", 3, 2), ("avg", 3, 1), ("depthwise", 2, 1)])
 def test_odd_sizes(kind: str, k: int, stride: int, h: int, w: int, channels: int, n: int) -> None:

@@ -1,7 +1,8 @@
 """What the tests' own rules do.
 
 A test for other machines is skipped where a tool is missing, and fails where ``TILEWRIGHT_REQUIRE`` wants it run. One
-with a marker ``timeout`` has that time from ``faulthandler_timeout`` too.
+with a marker ``timeout`` has that time from ``faulthandler_timeout`` too. Of one marked ``one_in(n)`` a quick run has
+every n-th case, and ``--cpu-limit`` fails a case that takes more processor time.
 """
 
 import os
@@ -62,3 +63,26 @@ def test_a_test_has_the_time_that_it_asks_for(marked: str, said: str, tmp_path: 
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
     ran = subprocess.run(command, check=False, capture_output=True, text=True, timeout=100)
     assert said in ran.stdout + ran.stderr, ran.stdout + ran.stderr
+
+
+CASES = """
+import pytest
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize("n", range(7))
+def test_some(n): sum(range(20_000_000)) if n == 6 else None
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [(["-m", "not slow"], "3 passed, 4 deselected"), ([], "7 passed"), (["--cpu-limit", "0.1"], "7 passed, 1 error")],
+)
+def test_some_cases_are_slow_and_a_quick_one_has_a_limit(options: list[str], said: str, tmp_path: Path) -> None:
+    shutil.copy(Path(__file__).parent / "conftest.py", tmp_path)
+    (tmp_path / "test_some.py").write_text(CASES)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    one_in(n)\n    slow\n")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, str(tmp_path)]
+    ran = subprocess.run(command, check=False, capture_output=True, text=True, timeout=100)
+    assert said in ran.stdout, ran.stdout
+    assert ("--cpu-limit is 0.1: do less, or mark it slow" in ran.stdout) == ("--cpu-limit" in options)
+    assert "of processor time in" in ran.stdout

@@ -81,6 +81,7 @@ def check(
         assert float(np.abs(got - want).max()) <= 2e-5 * float(np.abs(want).max())
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("m", [2, 3, 4, 5])
 @pytest.mark.parametrize(
     ("size", "channels", "batch", "pad"),
@@ -131,6 +132,7 @@ def check_volume(
         assert float(np.abs(got - want).max()) <= 2e-5 * float(np.abs(want).max())
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("size", "channels", "batch", "pad", "slides"),
     [
@@ -205,6 +207,7 @@ def test_no_number_becomes_another_where_the_input_is_not_finite():
     assert np.isfinite(got[0, 8:, 8:]).all()
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("m", [2, 4])
 @pytest.mark.parametrize(
     ("n_in", "n_out", "h", "w"),
@@ -263,6 +266,7 @@ def test_deep_nets_stay_within_the_bound_of_eager(channels, depth, size):
     assert float(np.abs(np.asarray(model(x.numpy())) - want).max()) <= 1e-5 * float(np.abs(want).max())
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("layer", "size"),
     [

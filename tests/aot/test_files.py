@@ -85,6 +85,7 @@ OTHERS = (
 )
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("weights", ["embedded", "file"])
 @pytest.mark.parametrize("target", OTHERS)
 def test_sizes_of_other_targets_add_up(target: str, weights: str, tmp_path: Path) -> None:

@@ -197,6 +197,7 @@ def test_depths_of_instructions(triple: str) -> None:
     assert stack_of(asm, triple).n_bytes == want
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("target", [t for t in target_names() if t.startswith(("cortex-m", "armv7")) or t == "rv64gc"])
 def test_every_small_machine_has_a_bound(target: str, tmp_path: Path) -> None:
     """Where stacks are small; a vector's length that only the CPU knows leaves none."""

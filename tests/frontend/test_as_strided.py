@@ -47,6 +47,7 @@ CASES: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], Callable[[], torc
 }  # fmt: skip
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("is_dynamic", [False, True])
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.filterwarnings("ignore")  # of calls that PyTorch runs

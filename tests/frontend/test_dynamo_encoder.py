@@ -24,6 +24,7 @@ def layer(**options: Any) -> torch.nn.TransformerEncoderLayer:
     return torch.nn.TransformerEncoderLayer(16, 4, 24, batch_first=True, **options).eval()
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 @pytest.mark.parametrize("norm_first", [False, True])
 def test_a_layer(activation: str, norm_first: bool) -> None:

@@ -53,6 +53,7 @@ def test_500_random_functions_of_views() -> None:
         check(seed)
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("is_dynamic", [False, True])
 @pytest.mark.parametrize(
     "write",
@@ -165,6 +166,7 @@ def test_a_result_is_not_a_view_of_how_it_was_made(is_dynamic: bool) -> None:
 WRITES = ["a.add_(3)", "a[a > 0] += 3", "a.copy_(a * 2)", "a[0] = 7", "a[..., 1:] += 1", "y.add_(1)"]
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("write", WRITES)
 @pytest.mark.parametrize("view", ["y[:]", "y.t()", "y[1:]", "y.flatten()", "y.T.reshape(-1)", "y.diagonal()"])
 def test_writes_to_one_of_two_views_of_an_argument(view: str, write: str) -> None:

@@ -49,6 +49,7 @@ HOLDERS: dict[str, Callable[[Array], object]] = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", HOLDERS)
 def test_memory_that_somebody_holds_is_left_alone(name: str) -> None:
     model, x = scale_model(), np.ones((LARGE // 8, 4), np.float32)
