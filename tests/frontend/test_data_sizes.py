@@ -14,6 +14,7 @@ from onnx import NodeProto, helper
 
 import tilewright as tw
 from frontend.onnx_build import BOOL, I64, graph, info, model, node, runtime_answers
+from tilewright.integrations.torch_compile.capture import FallbackWarning
 
 COUNT = (node("NonZero", ["x"], ["n"]), node("Shape", ["n"], ["s"], start=1, end=2))
 MANY = [np.array([[1, 0, 2.0], [0, 3, 0]], np.float32), np.zeros((2, 3), np.float32), np.ones((2, 3), np.float32)]
@@ -315,3 +316,34 @@ def test_a_condition_on_sizes_is_a_result() -> None:
     model = tw.compile(Model(), (torch.ones(5),), dynamic_shapes=({0: torch.export.Dim("n", min=2)},), cache=False)
     for n in (5, 3):
         torch.testing.assert_close(model(torch.ones(n)), Model()(torch.ones(n)))
+
+
+def _filled(x: torch.Tensor) -> torch.Tensor:
+    y = x.clone()
+    y[: x[x > 0].shape[0] > 2] = 7.0
+    return y
+
+
+@pytest.mark.parametrize("is_set_by_user", [False, True])
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: x[x[x > 0].shape[0] > 2 :] * 2,
+        lambda x: x[:: 1 + (x[x > 0].shape[0] > 2)] + x[: x[x > 0].shape[0] == 3].sum(),
+        lambda x: [x, x * 2, x * 3, x * 4, x * 5, x * 6, x * 7][x[x > 0].shape[0]],
+        lambda x: torch.arange(x[x > 0].shape[0] > 2) + x.sum(),
+        lambda x: x * ((x[x > 0].shape[0] > 2) ^ True),
+        lambda x: x[x[x > 0].clamp(max=3).long().tolist()],
+        _filled,
+    ],
+)
+def test_a_size_that_data_decide_where_python_wants_a_number(f: Callable[..., Any], is_set_by_user: bool) -> None:
+    """Dynamo raises on each; the graph breaks in front of it instead, also where the user asked for such sizes."""
+    torch._dynamo.reset()
+    compiled = torch.compile(f, backend="tilewright")
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=is_set_by_user):
+        with pytest.warns(FallbackWarning):
+            compiled(torch.tensor([1.0, -1, 2, 3, 0.5, -2]))
+        for x in ([1.0, -1, 2, 3, 0.5, -2], [-1.0, -1, -2, -3, -0.5, -2], [1.0, 1, 2, 3, 0.5, 2]):
+            torch.testing.assert_close(compiled(torch.tensor(x)), f(torch.tensor(x)))
+        assert torch._dynamo.config.capture_dynamic_output_shape_ops is is_set_by_user

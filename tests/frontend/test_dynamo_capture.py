@@ -231,3 +231,41 @@ def test_other_back_ends_keep_dynamo_s_settings() -> None:
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("error", FallbackWarning)
         torch.compile(torch.nn.GRU(3, 3), backend=other)(torch.randn(2, 2, 3))
+
+
+def _head(x: torch.Tensor) -> torch.Tensor:
+    return x[: x[x > 0].numel() > 3] * 2
+
+
+def _columns(x: torch.Tensor) -> torch.Tensor:
+    return x[:, (x.nonzero().shape[0] > 3) :, None] * 2
+
+
+def _one_of(x: torch.Tensor) -> torch.Tensor:
+    return [x, -x][x[x > 0].numel() > 3]
+
+
+@pytest.mark.parametrize("f", [_head, _columns, _one_of])
+def test_a_bool_of_a_data_size_as_an_index_is_told_and_right(f: Callable[..., Any]) -> None:
+    """Dynamo itself fails there once a graph has sizes that data decide."""
+    torch._dynamo.reset()
+    compiled = torch.compile(f, backend="tilewright")
+    with pytest.warns(FallbackWarning, match="Dynamo"):
+        for x in (torch.ones(3, 4), -torch.ones(3, 4), torch.eye(3, 4)):
+            assert_close(compiled(x), f(x))
+
+
+def test_where_dynamo_fails_for_good_python_s_own_error_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x @ torch.ones(5, 5)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(f, backend="tilewright")
+    for _ in range(2):
+        with pytest.warns(FallbackWarning, match="failed to trace"), pytest.raises(RuntimeError, match="mat1 and mat2"):
+            compiled(torch.ones(4, 2))
+    assert_close(compiled(torch.ones(4, 5)), f(torch.ones(4, 5)))
+    monkeypatch.setenv("TILEWRIGHT_STRICT", "1")
+    torch._dynamo.reset()
+    with pytest.raises(torch._dynamo.exc.TorchRuntimeError):
+        compiled(torch.ones(4, 2))
