@@ -236,3 +236,14 @@ def test_arguments_that_overlap_and_are_not_written_are_compiled() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert torch.equal(compiled(x[1:7], x[:6], torch.zeros(2))[0], x[1:7] + x[:6])
+
+
+@pytest.mark.parametrize("text", [
+    "v = y.expand(2, *y.shape); v.zero_(); return v, y * 2",
+    "a = y + y; v = a[0].expand(4, 4); v.fill_(3); return v, a",
+])  # fmt: skip
+def test_writes_that_pytorch_s_tracing_loses_are_left_to_pytorch(text: str) -> None:
+    f = function(f"def f(x, y):\n    {text}")
+    torch._dynamo.reset()
+    with pytest.warns(FallbackWarning, match="tracing loses"):
+        assert difference(f, torch.compile(f, backend=make_backend(interpreted))) is None

@@ -1,7 +1,8 @@
 """Captured graphs that write to an argument: compiled for arguments that lie apart, and PyTorch's for others.
 
 In: what AOTAutograd found out about a captured graph, and the tensors of a call. Out: ``ArgumentsOverlap`` while the
-graph is compiled, and before a call the names of two arguments that share an element that the graph writes to.
+graph is compiled, and before a call the names of two arguments that share an element that the graph writes to;
+``WritesLost`` before AOTAutograd sees a graph whose writes it loses.
 Not its business: PyTorch running the graph in their place (``torch_compile.backend``).
 
 A functional graph computes everything from its arguments as they came, and stores what was written to them in the end.
@@ -27,8 +28,43 @@ from tilewright.runtime.python.written import has_places_of_its_own, overlapping
 REMEDY = "pass a copy of one of them, or write to a new tensor"
 
 
+_OPERATORS_THAT_WRITE = frozenset(
+    ("setitem", "iadd", "iand", "ifloordiv", "ilshift", "imatmul", "imod", "imul", "ior", "ipow", "irshift", "isub",
+     "itruediv", "ixor")
+)  # fmt: skip
+"""Functions of ``operator`` that ``x[0] = 1`` and ``x += 1`` call."""
+
+
 class ArgumentsOverlap(Exception):
     """The graph writes to one of two arguments, of these names, that share memory. Never reaches a user."""
+
+
+class WritesLost(Exception):
+    """AOTAutograd would lose what the graph does to a tensor, as the text says. Never reaches a user."""
+
+
+def refuse_writes_that_are_lost(captured: Any) -> None:
+    """Raises ``WritesLost`` for programs that AOTAutograd of PyTorch 2.13 makes another one of.
+
+    It finds no write to a view in which elements lie on each other (``x.expand(2, 3).zero_()``).
+    """
+    for node in captured.graph.nodes:
+        to: Any = node.args[0] if node.args else None
+        if not hasattr(to, "meta") or not _writes(node.target):
+            continue
+        written = to.meta.get("example_value")
+        if _lies_in_memory(written) and _lies_on_itself(written):
+            raise WritesLost(f"{to.name}, whose elements share memory, is written")
+
+
+def _writes(target: Any) -> bool:
+    """May what a node of a captured graph calls write to its first argument?"""
+    name = target if isinstance(target, str) else getattr(target, "__name__", "")
+    return name in _OPERATORS_THAT_WRITE or (name.endswith("_") and not name.endswith("__"))
+
+
+def _lies_on_itself(tensor: Any) -> bool:
+    return any(isinstance(n, int) and n > 1 and s == 0 for n, s in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 @dataclass

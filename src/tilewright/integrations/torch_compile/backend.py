@@ -22,7 +22,13 @@ from tilewright.core.graph import Graph
 from tilewright.frontend.torch.aten.table import CONVERTERS, TAKEN_APART
 from tilewright.frontend.torch.custom_ops import DECOMPOSITIONS
 from tilewright.frontend.torch.fx.views import separate_views
-from tilewright.integrations.torch_compile.apart import REMEDY, ArgumentsOverlap, WrittenArguments
+from tilewright.integrations.torch_compile.apart import (
+    REMEDY,
+    ArgumentsOverlap,
+    WritesLost,
+    WrittenArguments,
+    refuse_writes_that_are_lost,
+)
 from tilewright.integrations.torch_compile.arguments import argument_names, name_arguments
 from tilewright.integrations.torch_compile.capture import watch
 from tilewright.integrations.torch_compile.faults import Faults, InternalError, first_line
@@ -145,6 +151,7 @@ def make_backend(
         )
         eager = _LeftToPyTorch(gm, refuse_fallback if strict else on_fallback)
         try:
+            refuse_writes_that_are_lost(gm)
             result: Callable[..., Any] = compiler(gm, example_inputs)
         except Exception as error:
             if strict or _is_for_dynamo(error):  # Dynamo's own signals, as for a graph break, must reach it
@@ -349,6 +356,8 @@ class _LeftToPyTorch:
         nodes = [n for n in self._gm.graph.nodes if n.op not in ("placeholder", "output", "get_attr")]
         if isinstance(error, ArgumentsOverlap):
             problem = faults.about(nodes, f"{error} share memory, and the graph writes there", REMEDY)
+        elif isinstance(error, WritesLost):
+            problem = faults.about(nodes, f"{error}, which PyTorch's tracing loses", "write to a new tensor")
         elif _is_of_pytorch(error):
             what = f"{type(error).__name__}: {first_line(error)}"
             problem = faults.about(nodes, f"PyTorch failed to trace the graph for a compiler ({what})")
