@@ -21,6 +21,7 @@ from tilewright.choose.collapse import collapse, neighbours
 from tilewright.choose.cost.tile import estimate
 from tilewright.choose.extremes import free_maxima
 from tilewright.choose.relayout import relay_operands
+from tilewright.choose.widen import widen_shared
 from tilewright.core.compute import (
     Axis,
     Binary,
@@ -66,9 +67,10 @@ def normalize(computation: Computation, machine: Target, constants: Container[Bu
     computation = drop_unit_axes(computation)
     if any(isinstance(x, Serial) for x in computation.items):
         return computation
-    computation = inline(computation)
-    computation = relay_operands(order_reductions(computation, constants), constants, machine.dots)
-    computation = drop_unit_axes(materialize_guards(computation, machine, _transformed_products(computation)))
+    computation = widen_shared(order_reductions(inline(computation), constants), machine.dots)
+    computation = relay_operands(computation, constants, machine.dots)
+    computation = materialize_guards(computation, machine, _transformed_products(computation))
+    computation = drop_unit_axes(widen_shared(computation, machine.dots))  # what is padded, in one copy
     stages = stages_of(computation)
     if any(transformed_to(s, stages, computation) for s in stages):
         return computation  # its rule walks tiles axis by axis

@@ -18,6 +18,7 @@ class Dot:
 
     ``left`` is the element type of the operand that all lanes share, ``right`` of the one that walks along the lanes.
     ``registers`` is how many an operand's group takes while it is multiplied: 1 with an instruction for the group.
+    ``adds_apart``: the instruction does not add to the sums, which takes one more, and a register between the two.
     """
 
     left: DType
@@ -25,8 +26,17 @@ class Dot:
     result: DType
     group: int
     registers: int = 1
+    adds_apart: bool = False
+
+    @property
+    def widens(self) -> bool:
+        """Is the walking operand narrower than what is multiplied, and widened when it is read?"""
+        return self.right.n_bytes < self.left.n_bytes
 
 
 BYTES = Dot(types.u8, types.i8, types.i32, 4)
+WORDS = Dot(types.i16, types.i16, types.i32, 2, adds_apart=True)
+WORDS_BY_BYTES = tuple([replace(WORDS, right=narrow) for narrow in (types.i8, types.u8)])
+"""Each byte of the walking operand becomes 16 bits in a register: no product is too large, as pairs of bytes can be."""
 BF16_PAIRS = Dot(types.bf16, types.bf16, types.f32, 2)
 BF16_BY_SHIFTS = replace(BF16_PAIRS, registers=2)

@@ -17,7 +17,7 @@ from tilewright.core.types import DType, f32
 from tilewright.runtime.host import cache_sizes
 from tilewright.runtime.threads import available_cpus
 from tilewright.target import aarch64, arm, riscv, wasm, x86
-from tilewright.target.dots import BF16_BY_SHIFTS, BF16_PAIRS, BYTES, Dot
+from tilewright.target.dots import BF16_BY_SHIFTS, BF16_PAIRS, BYTES, WORDS, WORDS_BY_BYTES, Dot
 from tilewright.target.errors import UnknownTargetError
 from tilewright.target.sources import ASSUMED, SYSTEM
 
@@ -66,8 +66,8 @@ class Target:
     ``x * 2**n`` and one for ``x - rint(x)``. ``has_round``: instructions for floor, ceil, trunc, rint. ``has_f16c``:
     for half precision conversion. ``has_saturation``: conversions of floats to integers saturate by themselves.
     ``has_vnni``: four bytes times four, unsigned by signed, into 32 bits; ``has_i8mm``: the same of AArch64,
-    ``has_dotprod``: its signed by signed alone. ``has_prefetch``: an instruction that asks for a line ahead does
-    something.
+    ``has_dotprod``: its signed by signed alone. ``has_word_pairs``: two 16-bit integers times two, into 32 bits.
+    ``has_prefetch``: an instruction that asks for a line ahead does something.
 
     How fast it is, one core unless it says otherwise: ``fma_ports`` units multiply and add, each a vector in
     ``fma_cycles``; the next multiply-add of a sum begins ``fma_latency`` cycles after the last. ``load_ports`` and
@@ -111,6 +111,7 @@ class Target:
     has_vnni: bool = False
     has_dotprod: bool = False
     has_i8mm: bool = False
+    has_word_pairs: bool = False
     has_prefetch: bool = True
 
     n_cores: int = 1
@@ -239,9 +240,10 @@ class Target:
 
     @property
     def dots(self) -> tuple[Dot, ...]:
-        """The groups of narrow products that are cheaper than widening each element."""
-        pairs = BF16_PAIRS if self.has_bf16 else BF16_BY_SHIFTS
-        return (BYTES, pairs) if self.has_vnni or self.has_dotprod else (pairs,)
+        """The groups of narrow products that are cheaper than widening each element, the cheapest first."""
+        integers = (BYTES,) if self.has_vnni or self.has_dotprod else ()
+        words = (WORDS, *WORDS_BY_BYTES) if self.has_word_pairs else ()
+        return (*integers, *words, BF16_PAIRS if self.has_bf16 else BF16_BY_SHIFTS)
 
     @property
     def is_native(self) -> bool:

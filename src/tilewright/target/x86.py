@@ -20,7 +20,7 @@ TRIPLE = "x86_64-unknown-linux-gnu"
 
 def machines(unknown: Target) -> dict[str, Target]:
     """Each machine by name: what is ``unknown`` with what is known."""
-    sse2 = replace(unknown, triple=TRIPLE, cpu="x86-64", fma_ports=1, has_saturation=False).known(
+    sse2 = replace(unknown, triple=TRIPLE, cpu="x86-64", fma_ports=1, has_saturation=False, has_word_pairs=True).known(
         INSTRUCTION_SET, vector_bytes=16, n_vector_registers=16, n_mask_registers=0, n_general_registers=16
     )
     avx2 = replace(sse2, cpu="haswell", has_fma=True, fma_ports=2, has_round=True, has_f16c=True).known(

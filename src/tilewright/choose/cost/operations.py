@@ -140,6 +140,8 @@ class Operations:
         if dot is not None:  # a group of narrow elements is read as one wide one
             node.add("load", n * (self._registers(dot.result, part, around) if part.is_vector else 1))
             node.add("simple", n * (dot.registers - 1) * 2)
+            if dot.widens and part.is_vector:
+                self._add(part, "convert", self._registers(dot.result, part, around), around)
             node.held.append(n * dot.registers)
             if dot.registers > 1:
                 node.kept[MASK] = 1.0
@@ -245,6 +247,8 @@ class Operations:
         node = around.running[-1]
         if dot is not None:
             n *= dot.registers / dot.group
+        if dot is not None and dot.adds_apart:
+            node.add("simple", n)
         node.add("multiply" if dot is not None or fused or s.op == "mul" else "simple", n)
         if is_sum_of_lanes:
             steps = log2(max(around.n_lanes, 2))

@@ -4,10 +4,12 @@ In: a ``dot`` loop inside lanes. Out: one instruction where the target has it, a
 the operands must lie as the instruction reads them. Not its business: every other case, which ``loops`` copies out.
 
 The pattern: ``acc[lane] += wide(a[4*k + d]) * wide(b[.., 4*lane + d])`` over ``d`` with ``a`` the same in all lanes and
-both neighbours in ``d``: u8 by i8 into i32 in groups of 4 (``vpdpbusd``, AArch64's ``usdot`` or ``sdot``), bf16 by bf16
-into f32 in groups of 2 (``vdpbf16ps``, which flushes denormals and rounds sums as the instruction does). A pair of bf16
-in a 32-bit word is two f32 by a shift and a mask, so targets without the instruction read the same layout. A last,
-shorter group is a whole one with zeros, where the operand that walks has room for it.
+both neighbours in ``d``: u8 by i8 into i32 in groups of 4 (``vpdpbusd``, AArch64's ``usdot`` or ``sdot``); i16 by i16
+into i32 in groups of 2 (``vpmaddwd``, WebAssembly's ``i32x4.dot_i16x8_s``), also with bytes along the lanes, which are
+widened as they are loaded (sums of two products of bytes in 16 bits, ``vpmaddubsw``, would saturate); bf16 by bf16 into
+f32 in groups of 2 (``vdpbf16ps``, which flushes denormals and rounds sums as the instruction does). A pair of bf16 in a
+32-bit word is two f32 by a shift and a mask, so targets without the instruction read the same layout. A last, shorter
+group is a whole one with zeros, where the operand that walks has room for it.
 """
 
 from __future__ import annotations
@@ -42,6 +44,8 @@ INSTRUCTIONS = {
 }
 
 
+PAIRS = {4: "llvm.x86.sse2.pmadd.wd", 8: "llvm.x86.avx2.pmadd.wd", 16: "llvm.x86.avx512.pmaddw.d.512"}
+"""Pairs of 16-bit integers on x86, by lanes."""
 _EACH_BYTE = -0x7F7F7F80
 """0x80 in every byte of a word."""
 
@@ -115,16 +119,22 @@ def _fits(
 
 def _emit(fn: KernelFunction, f: For, update: Update, operands: _Operands, dot: Dot, extent: int, ctx: Lanes) -> None:
     n, bits = ctx.count, 32 // dot.group * extent
+    each = 8 * dot.right.n_bytes * dot.group
     fn.space.bind_const(f.loop.sym, 0)
     left = fn.address(operands.shared, ctx)
     word = fn.memory.load_words(left, 0, ctx) if bits == 32 else fn.memory.load_part(left, bits // 8)
     a = fn.arith.splat(word, "i32", n)
-    b = fn.memory.load_words(fn.address(operands.walking, ctx), n, ctx)
+    b = fn.memory.load_words(fn.address(operands.walking, ctx), n, ctx, each)
+    if dot.widens:
+        b = _widened(fn, b, dot, each)
     if bits < 32:
         b = fn.arith.instruction("and", "i32", b, Val(str((1 << bits) - 1), 0, 0))
     mention = fn.mention(update, update.buffer, update.index)
     old = fn.arith.splat(fn.read(mention, ctx, {}), VALUE_TYPE[dot.result], n)
-    new = _shifted(fn, old, a, b) if dot is BF16_BY_SHIFTS else _instruction(fn, old, a, b, dot)
+    if dot is BF16_BY_SHIFTS:
+        new = _shifted(fn, old, a, b)
+    else:
+        new = _pairs(fn, old, a, b) if dot.adds_apart else _instruction(fn, old, a, b, dot)
     fn.write(mention, new, ctx, {})
     fn.space.unbind(f.loop.sym)
 
@@ -138,6 +148,26 @@ def _instruction(fn: KernelFunction, old: Val, a: Val, b: Val, dot: Dot) -> Val:
     x, y = (fn.arith.writer.pure(f"bitcast <{n} x i32> {v.text} to {narrow}", v.level) for v in (a, b))
     call = f"call {wide} @{how.name}.{n * 32}({wide} {old.text}, {narrow} {x}, {narrow} {y})"
     return Val(fn.writer.fresh(call), fn.writer.level, n)
+
+
+def _widened(fn: KernelFunction, b: Val, dot: Dot, bits: int) -> Val:
+    """Groups of ``bits`` bits as words of 32: each element with its sign, or without where it has none."""
+    n, narrow, wide = b.lanes, f"i{8 * dot.right.n_bytes}", f"i{8 * dot.left.n_bytes}"
+    pure, count = fn.arith.writer.pure, b.lanes * dot.group
+    x = pure(f"bitcast <{n} x i{bits}> {b.text} to <{count} x {narrow}>", b.level)
+    how = "sext" if dot.right.is_signed else "zext"
+    y = pure(f"{how} <{count} x {narrow}> {x} to <{count} x {wide}>", b.level)
+    return Val(pure(f"bitcast <{count} x {wide}> {y} to <{n} x i32>", b.level), b.level, n)
+
+
+def _pairs(fn: KernelFunction, old: Val, a: Val, b: Val) -> Val:
+    """Words of two 16-bit integers each: the sums of their two products, added to the sums so far."""
+    n, level = old.lanes, max(a.level, b.level)
+    pure = fn.arith.writer.pure
+    x, y = (pure(f"bitcast <{n} x i32> {v.text} to <{2 * n} x i16>", v.level) for v in (a, b))
+    name = PAIRS[n] if fn.module.target.triple.startswith("x86") else "llvm.wasm.dot"
+    call = pure(f"call <{n} x i32> @{name}(<{2 * n} x i16> {x}, <{2 * n} x i16> {y})", level)
+    return fn.arith.instruction("add", "i32", old, Val(call, level, n))
 
 
 def _neon(fn: KernelFunction, old: Val, a: Val, b: Val) -> Val:

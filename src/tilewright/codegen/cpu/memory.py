@@ -80,20 +80,20 @@ class Memory:
                 return self.arith.pick(known.value, VALUE_TYPE[address.buffer.dtype], lanes)
         return None
 
-    def load_words(self, address: Address, n: int, ctx: Lanes) -> Val:
-        """``n`` 32-bit words (0: one scalar) from ``address`` on, whatever their elements are."""
+    def load_words(self, address: Address, n: int, ctx: Lanes, bits: int = 32) -> Val:
+        """``n`` words of ``bits`` bits (0: one scalar) from ``address`` on, whatever their elements are."""
         self._enter_block()
         masked = ctx.mask is not None and n > 0
-        key = ("words", address.pointer.text, address.offset, n, ctx.mask.text if ctx.mask and masked else None)
+        key = ("words", bits, address.pointer.text, address.offset, n, ctx.mask.text if ctx.mask and masked else None)
         known = self.known.setdefault(id(address.buffer), {})
         if key not in known:
-            ty, pointer = vector("i32", n), self.addresses.pointer(address)
+            ty, pointer = vector(f"i{bits}", n), self.addresses.pointer(address)
             if ctx.mask is not None and masked:
                 operands = f"ptr align 1 {pointer}, <{n} x i1> {ctx.mask.text}, {ty} zeroinitializer"
-                value = self._here(f"call {ty} @llvm.masked.load.v{n}i32.p0({operands})", n)
+                value = self._here(f"call {ty} @llvm.masked.load.v{n}i{bits}.p0({operands})", n)
             else:
                 value = self._here(f"load {ty}, ptr {pointer}, align 1", n)
-            known[key] = Held(value, address.pointer.text, address.offset, address.offset + 4 * max(n, 1))
+            known[key] = Held(value, address.pointer.text, address.offset, address.offset + bits // 8 * max(n, 1))
         return known[key].value
 
     def load_part(self, address: Address, n_bytes: int) -> Val:

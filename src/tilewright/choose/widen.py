@@ -1,0 +1,114 @@
+"""Shared operands of integer products: widened once where the machine multiplies pairs of 16-bit integers.
+
+In: a normalised ``Computation``. Out: an equal one whose products of bytes read the operand that lanes share from a
+copy of 16 bits. Not its business: the operand that walks along the lanes (weights stay bytes and are widened in
+registers, ``codegen.cpu.dot``), its layout (``relayout``, ``schedule.pack``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tilewright.choose.cost.tile import estimate
+from tilewright.choose.relayout import MIN_LANES
+from tilewright.core import types
+from tilewright.core.compute import (
+    Axis,
+    Binary,
+    Buffer,
+    Cast,
+    Computation,
+    Load,
+    Serial,
+    Stage,
+    Value,
+    buffers_of_value,
+    loop_symbol,
+    rewrite_value,
+)
+from tilewright.target.dots import Dot
+from tilewright.tile.affine import stride_along
+
+
+def widen_shared(computation: Computation, dots: Sequence[Dot]) -> Computation:
+    """``sum_k A[i, k] * B[k, j]`` of bytes -> ``A_w = i16(A); sum_k A_w[i, k] * B[k, j]``.
+
+    A copy of A that a stage of this computation makes alone for the product, a padded one, becomes wide itself. Not
+    when: a dot product fits the bytes as they are, or none fits the wider type; fewer than ``MIN_LANES`` results share
+    an element of A.
+    """
+    items, temps = list(computation.items), list(computation.temps)
+    for stage in [s for s in computation.items if isinstance(s, Stage)]:
+        load = _widened(stage, dots)
+        if load is None:
+            continue
+        maker = _only_maker(items, temps, load.buffer)
+        if maker is None:
+            copy = _copy(load.buffer, len(temps))
+            items.insert(_behind_makers(items, load.buffer), copy)
+        else:
+            wide = replace(load.buffer, dtype=types.i16)
+            copy = replace(maker, outs=(wide,), exprs=(Cast(maker.expr, types.i16),))
+            items[_place(items, maker)] = copy
+            temps.remove(load.buffer)
+        temps.append(copy.out)
+        items[_place(items, stage)] = _reading(stage, load.buffer, copy.out)
+    return replace(computation, items=tuple(items), temps=tuple(temps))
+
+
+def _place(items: Sequence[Stage | Serial], stage: Stage) -> int:
+    return next(k for k, x in enumerate(items) if x is stage)
+
+
+def _widened(stage: Stage, dots: Sequence[Dot]) -> Load | None:
+    """The load of bytes that all lanes share, where only a wider one has a dot product."""
+    red, value = stage.reduction, stage.exprs[0]
+    if red is None or red.op != "add" or stage.update is not None or len(stage.axes) < 2 or not red.axes:
+        return None
+    if not isinstance(value, Binary) or value.op != "mul" or estimate([stage.axes[-1].extent]) < MIN_LANES:
+        return None
+    loads = [v.a for v in (value.a, value.b) if isinstance(v, Cast) and isinstance(v.a, Load)]
+    last, along = stage.axes[-1].sym, red.axes[-1].sym
+    walking = [x for x in loads if stride_along(x.buffer, x.index, last) != 0]
+    shared = [x for x in loads if stride_along(x.buffer, x.index, last) == 0]
+    if len(walking) != 1 or len(shared) != 1 or shared[0].dtype not in (types.i8, types.u8):
+        return None
+    kinds = {(d.left, d.right, d.result) for d in dots}
+    rest = (walking[0].dtype, value.dtype)
+    if (shared[0].dtype, *rest) in kinds or (types.i16, *rest) not in kinds:
+        return None
+    return shared[0] if stride_along(shared[0].buffer, shared[0].index, along) == 1 else None
+
+
+def _only_maker(items: Sequence[Stage | Serial], temps: Sequence[Buffer], buffer: Buffer) -> Stage | None:
+    """The stage that makes a temporary which one stage reads, where there is one of each."""
+    if buffer not in temps or any(isinstance(s, Serial) for s in items):
+        return None
+    stages = [s for s in items if isinstance(s, Stage)]
+    makers = [s for s in stages if buffer in s.outs]
+    readers = [s for s in stages if any(buffer in buffers_of_value(v) for v in s.values)]
+    return makers[0] if len(makers) == len(readers) == 1 and makers[0].reduction is None else None
+
+
+def _behind_makers(items: Sequence[Stage | Serial], buffer: Buffer) -> int:
+    made = [k for k, s in enumerate(items) if isinstance(s, Stage) and buffer in s.outs]
+    return made[-1] + 1 if made else 0
+
+
+def _copy(buffer: Buffer, serial: int) -> Stage:
+    axes = tuple(Axis(loop_symbol(f"w{d}", n), n) for d, n in enumerate(buffer.shape))
+    index = tuple(a.sym for a in axes)
+    return Stage(
+        (Buffer(f"{buffer.name}_w{serial}", types.i16, buffer.shape),), axes, index,
+        (Cast(Load(buffer, index), types.i16),),
+    )  # fmt: skip
+
+
+def _reading(stage: Stage, old: Buffer, new: Buffer) -> Stage:
+    """The stage with the loads of one buffer from another."""
+
+    def swapped(x: Value) -> Value | None:
+        return Load(new, x.index) if isinstance(x, Load) and x.buffer is old else None
+
+    return replace(stage, exprs=tuple(rewrite_value(v, swapped) for v in stage.exprs))
