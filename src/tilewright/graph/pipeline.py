@@ -15,6 +15,7 @@ from tilewright.graph.forms.affine import FoldAffine
 from tilewright.graph.forms.ahead import ProjectAhead
 from tilewright.graph.forms.fourier import FourierBlocks
 from tilewright.graph.forms.hoist import HoistArithmetic
+from tilewright.graph.forms.integers import IntegerProducts
 from tilewright.graph.forms.layout import Layout
 from tilewright.graph.forms.merge import MergeMatmuls
 from tilewright.graph.forms.ordering import Ordering
@@ -34,6 +35,7 @@ LAID_OUT = ("conv_transpose",)
 
 PASSES: tuple[type[Pass], ...] = (
     Canonicalize,
+    IntegerProducts,
     FoldConstants,
     Recognise,
     FoldAffine,
@@ -76,6 +78,7 @@ def passes_for(
         )
     return (
         Canonicalize(),  # one form for equal things: the next passes look for forms
+        IntegerProducts.on(target) if target is not None else IntegerProducts(floats=False),  # while weights are bytes
         FoldConstants(),  # and for constants
         Canonicalize(),  # what folding laid bare
         Recognise(),  # composites in their pieces

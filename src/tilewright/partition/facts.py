@@ -99,6 +99,28 @@ class Facts:
         return isinstance(v, Cast) and isinstance(v.a, Load) and v.dtype.is_float and v.a.dtype.bits < v.dtype.bits
 
     @property
+    def is_padding(self) -> bool:
+        """Is it one operand's elements at their distances, with something else around them?"""
+        v = self.main.expr if self.form is Form.MOVE else None
+        if not isinstance(v, Select) or not isinstance(v.cond, Inside) or not isinstance(v.a, Load):
+            return False
+        at, written = placed(v.a.index), placed(self.main.index)
+        is_whole = len(at) == len(v.a.index) == len(written) and len(self.items) == 1
+        return is_whole and all(not symbols(i - w) for i, w in zip(at, written, strict=True))
+
+    def is_walked_by_window(self, operand: int) -> bool:
+        """Is the operand of a reduction read at sums of the places of its result and of its reduction?"""
+        found = [i for x in self.reads(operand) for i in x.index]
+        return self.form is Form.CONTRACT and any(not isinstance(i, Value) and len(terms_of(i)) > 1 for i in found)
+
+    def is_shared(self, operand: int) -> bool:
+        """Is the operand of a reduction the same for all places along the last axis of its result?"""
+        if self.form is not Form.CONTRACT or not self.main.axes:
+            return False
+        last = self.main.axes[-1].sym
+        return all(last not in symbols_in(x.index) for x in self.reads(operand))
+
+    @property
     def is_elementwise(self) -> bool:
         """Does a plain stage read each operand at the written position only, or at 0 where the operand is broadcast?"""
         if self.form not in (Form.POINT, Form.MOVE):

@@ -244,6 +244,10 @@ class _Fuser:
         if self._reads_often(group, reader):
             if self._lies_across(group, node, reader, operand) or self._lies_apart(group, node, reader):
                 return False
+            if facts.walks_memory is not None and node.dtype.bits <= 8 and into.is_shared(operand):
+                return False  # groups of bytes along the sum are multiplied at once, and must lie next to each other
+            if facts.is_padding and into.is_walked_by_window(operand):
+                return True  # it makes the padded copy itself, as of what it pads
             return facts.is_widening or (facts.form in (Form.MOVE, Form.VIEW) and facts.is_affine and facts.cost == 0)
         if any(not facts.is_affine or isinstance(i, Value) for x in into.reads(operand) for i in x.index):
             return facts.form is not Form.POINT or not _repeats(into.n_points, node)

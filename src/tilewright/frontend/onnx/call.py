@@ -191,7 +191,9 @@ class Emitter:
         return self.note(node, values)
 
     def _folded(self, node: Node) -> Node | None:
-        """The constant that a small node over constants has as its value."""
+        """The constant that a small node over constants has as its value; dequantised weights stay in their bytes."""
+        if node.op is ops.dequantize_linear:
+            return None
         arrays = [x.attrs.data.array for x in node.inputs if x.op is CONST]
         if len(arrays) != len(node.inputs) or sum(a.size for a in arrays) > MAX_FOLDED_OPERAND:
             return None

@@ -39,6 +39,7 @@ CONVOLUTIONS = (ops.conv, ops.conv_transpose)
 WINDOWS = (*CONVOLUTIONS, ops.max_pool, ops.avg_pool)
 ALONG_AXIS = (
     ops.softmax, ops.log_softmax, ops.cumsum, ops.cumprod, ops.cummax, ops.cummin, ops.l2_normalize, ops.batch_norm,
+    ops.quantize_linear, ops.dequantize_linear,
 )  # fmt: skip
 ALONG_AXES = (ops.roll, ops.reverse)
 PER_AXIS: dict[OpDef, tuple[str, ...]] = {
@@ -208,7 +209,7 @@ class Transposes:
 
     def along_axis(self, b: Rewriting, node: Node) -> Node | None:
         found = self.source(node.inputs[0])
-        if not found:
+        if not found or node.attrs.get("block_size"):  # scales by blocks lie along all axes
             return None
         y, perm = found
         result = b(node.op, y, *node.inputs[1:], **{**node.attrs, "axis": perm[node.attrs["axis"]]})
