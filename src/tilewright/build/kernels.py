@@ -15,6 +15,7 @@ from hashlib import sha256
 
 from tilewright.build.exact import Sizes, exact_graphs
 from tilewright.build.options import Clock, Options, graph_passes
+from tilewright.choose.cheapest import cheapest
 from tilewright.choose.default import OnBroken, forgive, refuse, schedule_by, schedule_with_steps
 from tilewright.choose.shares import times_of
 from tilewright.codegen.cpu.llvm import compile_text, emit
@@ -69,6 +70,8 @@ class KernelBuilder:
 
     LLVM works in a thread of its own (its library releases Python's lock), while this one schedules and emits the next
     kernel: two cores share a compile without worker processes.
+
+    With the numbers of ``priced`` schedules are chosen by price, else by the rules.
     """
 
     def __init__(
@@ -78,8 +81,10 @@ class KernelBuilder:
         schedules: str = "",
         checks: Checks = LENIENT,
         weights: Weights | None = None,
+        priced: Target | None = None,
     ) -> None:
         self.target = target
+        self.priced = priced
         self.checks = checks
         self.book = ScheduleBook.parse(schedules)
         self.problems = list(self.book.problems)
@@ -168,7 +173,8 @@ class KernelBuilder:
                 self.problems.append(no_code(self.book.heads[name], name, e))
                 found = None
         if found is None:
-            found = schedule_with_steps(made.computation, self.target, made.constants, name, self.checks.on_broken)
+            parts = (made.computation, self.target, made.constants, name, self.checks.on_broken)
+            found = schedule_with_steps(*parts) if self.priced is None else cheapest(*parts, machine=self.priced)
         if self.checks.verify:
             verify(found.kernel)
         self.schedules[name] = found.schedule
@@ -327,7 +333,7 @@ def split_graph(
 
     ``exact`` is the same graph for certain sizes, optimised for them: it gets programs beside the general one.
     """
-    kernels = KernelBuilder(target, clock, options.schedule, checks, Weights(by_content=bool(exact)))
+    kernels = KernelBuilder(target, clock, options.schedule, checks, Weights(by_content=bool(exact)), options.priced)
     with clock.stage("partition"):
         program, planner = kernels.plan(graph, passes, options)
         sized = tuple(SizedProgram(sizes, kernels.plan(g, passes, options)[0]) for sizes, g in exact)

@@ -25,7 +25,8 @@ from tilewright.target.target import Target
 PRECISIONS: tuple[str, ...] = ("fp32", "bf16")
 ACCURACIES: tuple[str, ...] = ("default", "exact")
 SIZE = "size"
-LEVELS = (0, 1, 2, SIZE)
+BY_PRICE = 3
+LEVELS = (0, 1, 2, BY_PRICE, SIZE)
 Level = int | str
 Progress = Callable[[str, int, int], None]
 
@@ -35,7 +36,8 @@ class Options:
     """Everything besides the model that decides the code; all of it is part of the cache key.
 
     ``target`` is a name that ``Target.parse`` knows; ``optimize`` is 0 (a kernel per op), 1 (no layout changes),
-    2, or "size": all passes, and of every choice the one with less code and smaller weights.
+    2 (all passes), 3 (all passes, and of a kernel's schedules the one with the least price), or "size": all passes, and
+    of every choice the one with less code and smaller weights.
     ``precision`` "bf16" lets products and convolutions of f32 read bf16 (``graph.precision``).
     ``accuracy`` "default" allows forms whose error stays within 1e-4 of the largest output, "exact" none of them.
     ``schedule`` is the text of a file of schedules (``tile.schedule.book``); kernels that it leaves out get the rules'.
@@ -57,7 +59,7 @@ class Options:
         if self.precision not in PRECISIONS:
             raise OptionError(f"precision {self.precision!r} is not offered", remedy=f"use one of {list(PRECISIONS)}")
         if type(self.optimize) not in (int, str) or self.optimize not in LEVELS:
-            raise OptionError(f"optimize={self.optimize!r} is not a level", remedy='use 0, 1, 2 or "size"')
+            raise OptionError(f"optimize={self.optimize!r} is not a level", remedy='use 0, 1, 2, 3 or "size"')
         object.__setattr__(self, "specialize", read_exact_sizes(self.specialize))
 
     @property
@@ -65,6 +67,11 @@ class Options:
         """The target as choices read it, and as the level wants it."""
         target = Target.parse(self.target).judged()
         return target.for_size() if self.optimize == SIZE else target
+
+    @property
+    def priced(self) -> Target | None:
+        """The target whose numbers schedules are priced by; None where the rules choose."""
+        return Target.parse(self.target) if self.optimize == BY_PRICE else None
 
     def shown(self) -> dict[str, Any]:
         """What a report says of them: of schedules a digest."""

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tilewright import ops
 from tilewright.build.kernels import KernelBuilder, default_checks
-from tilewright.build.options import Clock, Options, graph_passes
+from tilewright.build.options import LEVELS, Clock, Options, graph_passes
 from tilewright.codegen.cpu.llvm import assembly, emit_kernel
 from tilewright.codegen.cpu.program import emit_program
 from tilewright.core.diag import OptionError
@@ -69,7 +69,7 @@ def optimise(
 def kernel_texts(graph: Graph, options: Options, stage: str, only: str) -> Iterator[str]:
     """The text of each kernel at a stage: ``kernels``, ``schedule``, ``tile``, ``llvm``, ``asm``; or the entry's."""
     target = options.machine
-    made = KernelBuilder(target, Clock(), options.schedule, default_checks())
+    made = KernelBuilder(target, Clock(), options.schedule, default_checks(), priced=options.priced)
     program, _ = made.plan(graph, graph_passes(options, target), options)
     made.check_book()
     if stage == "entry":
@@ -131,7 +131,8 @@ def dump_if_asked(graph: Graph, options: Options) -> None:
 
 def pass_table() -> list[dict[str, str]]:
     """Every pass with the optimisation levels that use it and the first line of its docstring."""
-    levels = {k: {p.name for p in graph_passes(Options(optimize=k), Target.host())} for k in (0, 1, 2)}
+    numbers = [k for k in LEVELS if isinstance(k, int)]
+    levels = {k: {p.name for p in graph_passes(Options(optimize=k), Target.host())} for k in numbers}
     return [
         {
             "name": cls.name,

@@ -32,7 +32,8 @@ Optimize = Annotated[
     Any,
     typer.Option(
         "--optimize", "-O", parser=inputs.parse_level, metavar="LEVEL",
-        help="0: a kernel per op; 1: fused; 2: all; size: all, with the smallest code and weights.",
+        help="0: a kernel per op; 1: fused; 2: all; 3: all, schedules by price (compiles for longer); "
+        "size: all, with the smallest code and weights.",
     ),
 ]  # fmt: skip
 PrecisionOption = Annotated[str, typer.Option("--precision", help="What products and convolutions read: fp32 or bf16.")]

@@ -57,6 +57,8 @@ class Coefficients:
 
 
 FITTED = Coefficients()
+DOUBT = 0.05
+"""The part of a price by which two prices must differ to be told apart: nearer ones are as often wrong as right."""
 
 
 @dataclass(frozen=True)
