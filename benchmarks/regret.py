@@ -78,7 +78,7 @@ def main() -> None:
         print(line(name, part))
     others = [r.by_price / r.by_default for r in rows if r.taken]
     better, worse = sum(x < 1 - TOLD_APART for x in others), sum(x > 1 + TOLD_APART for x in others)
-    print(f"\n{len(others)} have another schedule than today: {better} are faster by {TOLD_APART:.0%}, {worse} slower\n")
+    print(f"\n{len(others)} have another schedule: {better} are faster by {TOLD_APART:.0%}, {worse} slower\n")
     for r in sorted(rows, key=lambda r: -r.by_price)[:SHOWN]:
         taken, best = (f"{r.kernel.made[k]} ({bound(r.kernel, k)})" for k in (r.taken, r.best))
         print(f"{r.by_price:5.2f}  {r.kernel.layer[:60]:60s} took {taken}, best {best}")
