@@ -51,7 +51,7 @@ def offset_within(node: Any, offset: Any) -> Any:
 
 def _read_base(graph: Any, node: Any) -> None:
     of = node.args[0]
-    while _is_same_elements(of, base := viewed(of)):
+    while _is_same_elements(of, base := _tensor_viewed(of)):
         of = base
     if of is node.args[0]:
         return
@@ -62,6 +62,12 @@ def _read_base(graph: Any, node: Any) -> None:
         if not isinstance(start, int):
             return
     node.args, node.kwargs = (of, size, stride, start), {}
+
+
+def _tensor_viewed(node: Any) -> Any:
+    """The tensor that a call gives a view of, also as one of the parts that ``split`` or ``unbind`` lists."""
+    base = viewed(node)
+    return viewed(base) if base is not None and isinstance(base.meta.get("val"), list | tuple) else base
 
 
 def _is_same_elements(view: Any, base: Any) -> bool:
