@@ -33,7 +33,6 @@ CASES: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], Callable[[], torc
     "an argument with gaps": (lambda x: x.as_strided((3,), (1,)) + 1, lambda: rows()[:, ::2]),
     "one of the rows": (lambda x: x.unbind()[0].as_strided((2, 2), (2, 1)) + 1, lambda: rows().t()),
     "a part of a value": (lambda x: (x * 2).t().split(2)[1].as_strided((2, 2), (3, 1)) + 1, rows),
-    "a chunk's row": (lambda x: x.chunk(2)[1].unbind()[0].as_strided((2, 3), (2, 1)) + 1, lambda: rows().t()),
     "complex numbers": (
         lambda x: torch.view_as_real(torch.complex(x, x + 1).t().as_strided((2, 3), (3, 1))) + 1, rows),
     "a scatter": (lambda x: torch.as_strided_scatter(x, torch.zeros(4), (4,), (1,)) + 1, lambda: rows().t()),
