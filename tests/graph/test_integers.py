@@ -124,3 +124,34 @@ def test_sums_that_might_not_fit_stay_floats():
         return b(ops.matmul, dequantised(b, x, 0.5, 1), dequantised(b, constant(b, depth, 1), axis=0))
 
     assert products(rewritten(build, f"u8[1,{depth}]")) == ["f32 f32 f32"]
+
+
+def test_what_a_deep_net_is_made_of_is_looked_at_once():
+    """Each block reads the one before it twice, so a look at all that an operand is made of takes 2**60 steps."""
+
+    def build(b, x):
+        s, zero = b.const(np.float32(0.5)), b.const(np.uint8(3))
+        w = constant(b, 4, 4)
+        for _ in range(60):
+            y = b(
+                ops.matmul,
+                dequantised(b, b(ops.quantize_linear, x, s, zero, dtype=types.u8, axis=0), 0.5, 3),
+                dequantised(b, w, 2),
+            )
+            x = b(ops.add, y, x)
+        return x
+
+    graph = graph_of(build, "f32[4,4]")
+    after = run_pipeline(graph, (Canonicalize(), IntegerProducts()))
+    assert products(after) == ["u8 i8 i32"] * 60
+
+
+def test_weights_that_the_graph_quantises_and_turns_are_constants():
+    def build(b, x):
+        w = b.const(np.random.default_rng(1).standard_normal((5, 7)).astype(np.float32))
+        stored = b(ops.quantize_linear, w, b.const(np.float32(0.05)), b.const(np.int8(0)), dtype=types.i8, axis=0)
+        turned = b(ops.transpose, dequantised(b, stored, 0.05), perm=(1, 0))
+        return b(ops.matmul, dequantised(b, x, 0.5, 3), turned)
+
+    after = rewritten(build, "u8[3,7]")
+    assert products(after) == ["u8 i8 i32"] and n_of(after, ops.quantize_linear) == 0

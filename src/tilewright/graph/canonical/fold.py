@@ -6,6 +6,7 @@ In: a graph. Out: a graph where such nodes are constants. Not its business: iden
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from tilewright import ops
 from tilewright.core.graph import CONST, Graph, Node
-from tilewright.core.opdef import Trait
+from tilewright.core.opdef import OpDef, Trait
 from tilewright.core.passes import Pass
 from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
 from tilewright.core.types import Array
@@ -43,13 +44,16 @@ class FoldConstants(Pass):
     max_bytes: int = 1 << 30
 
     def run(self, graph: Graph, journal: Journal | None = None) -> Graph:
-        return rewrite(graph, _table(self.max_bytes), journal)
+        return rewrite(graph, RuleTable([fold_rule(self.max_bytes)]), journal)
 
 
-def _table(max_bytes: int) -> RuleTable:
-    roots = tuple(op for op in ops.ALL if not op.traits & UNFIT)
-    why = "the reference is the op's meaning"
-    return RuleTable([Rule("fold", roots, lambda b, node: _fold(b, node, max_bytes), why)])
+def fold_rule(max_bytes: int, kept: Container[OpDef] = ()) -> Rule:
+    """What :class:`FoldConstants` does, but for ops that are ``kept``: for passes whose rules look at constants.
+
+    Operands are folded before what reads them, so such a rule meets constants where constants decide.
+    """
+    roots = tuple(op for op in ops.ALL if not op.traits & UNFIT and op not in kept)
+    return Rule("fold", roots, lambda b, node: _fold(b, node, max_bytes), "the reference is the op's meaning")
 
 
 def _fold(b: Rewriting, node: Node, max_bytes: int) -> Node | tuple[Node, ...] | None:

@@ -22,19 +22,18 @@ from tilewright import ops
 from tilewright.core import types
 from tilewright.core.expr import Dim
 from tilewright.core.graph import CONST, Graph, Node
-from tilewright.core.opdef import Trait
 from tilewright.core.passes import Pass
 from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
 from tilewright.core.types import Array, DType, product
-from tilewright.graph.canonical.fold import UNFIT
+from tilewright.graph.canonical.fold import FoldConstants, fold_rule
 from tilewright.graph.facts import array_of
 from tilewright.target.dots import BYTES
 from tilewright.target.target import Target
 
 BYTE = (types.i8, types.u8)
-FLIP = 128
+FLIP = -int(np.iinfo(np.int8).min)
 """What is added to an i8, or taken from a u8, to get the same bits but the sign's in the other type."""
-SUM_LIMIT = 1 << 31
+SUM_LIMIT = int(np.iinfo(np.int32).max)
 
 
 @dataclass(frozen=True)
@@ -79,6 +78,7 @@ def _table(options: IntegerProducts) -> RuleTable:
     why = "a sum of products of differences is a sum of four sums"
     return RuleTable(
         [
+            fold_rule(FoldConstants.max_bytes, kept=(ops.dequantize_linear,)),  # what the graph does to weights
             Rule("integer-matmul", (ops.matmul,), lambda b, node: _matmul(b, node, options), why),
             Rule("integer-conv", (ops.conv,), lambda b, node: _conv(b, node, options), why),
         ]
@@ -110,7 +110,7 @@ def _stored(b: Rewriting, node: Node) -> _Stored | None:
             return None
         return _with_zero(b, found, zero if node.op is ops.sub else b.const(-_numbers(zero)))
     if node.op is ops.cast and node.dtype is types.i32 and node.inputs[0].dtype in BYTE:
-        return _Stored(_known(b, node.inputs[0]))
+        return _Stored(node.inputs[0])
     return None
 
 
@@ -140,10 +140,10 @@ def _dequantised(b: Rewriting, node: Node) -> _Stored | None:
         return None
     if node.attrs["block_size"]:
         return None
-    zero = _known(b, b(ops.cast, _known(b, zero), dtype=types.i32))
+    zero = _known(b, b(ops.cast, zero, dtype=types.i32))
     numbers = array_of(zero)
     point = None if numbers is not None and not numbers.any() else zero
-    return _Stored(_known(b, x), point, scale, node.attrs["axis"] if scale.type.rank else None)
+    return _Stored(x, point, scale, node.attrs["axis"] if scale.type.rank else None)
 
 
 def _with_zero(b: Rewriting, x: _Stored, zero: Node) -> _Stored | None:
@@ -167,21 +167,12 @@ def _numbers(node: Node) -> Array:
 
 
 def _known(b: Rewriting, node: Node) -> Node:
-    """``node``, as a constant where constants decide it."""
-    array = _evaluated(node)
-    return node if array is None or node.op is CONST else b.const(array)
-
-
-def _evaluated(node: Node) -> Array | None:
-    if node.op is CONST:
-        return array_of(node)
-    if not node.inputs or len(node.types) != 1 or node.op.traits & {*UNFIT, Trait.CONTROL}:
-        return None
-    operands = [_evaluated(i) for i in node.inputs]
-    if any(x is None for x in operands):
-        return None
+    """``node``, as a constant where its operands are constants; those that the graph has were folded before."""
+    operands = [array_of(x) for x in node.inputs]
+    if not operands or any(x is None for x in operands):
+        return node
     with np.errstate(all="ignore"):
-        return np.asarray(node.op.reference([x for x in operands if x is not None], node.attrs))
+        return b.const(np.asarray(node.op.reference([x for x in operands if x is not None], node.attrs)))
 
 
 def _flipped(b: Rewriting, x: _Stored, dtype: DType) -> _Stored:
@@ -189,7 +180,8 @@ def _flipped(b: Rewriting, x: _Stored, dtype: DType) -> _Stored:
     if x.number.dtype is dtype or x.number.dtype not in BYTE:
         return x
     step = FLIP if dtype is types.u8 else -FLIP
-    bits = b(ops.bitwise_xor, b(ops.bitcast, x.number, dtype=types.u8), b.const(FLIP, types.u8))
+    unsigned = _known(b, b(ops.bitcast, x.number, dtype=types.u8))
+    bits = _known(b, b(ops.bitwise_xor, unsigned, b.const(FLIP, types.u8)))
     zero = b.const(step, types.i32) if x.zero is None else b(ops.add, x.zero, b.const(step, types.i32))
     if x.axis is not None and x.zero is None:
         zero = b.const(np.full(_length(x), step, np.int32))
@@ -239,7 +231,7 @@ def _fits(node: Node, left: _Stored, right: _Stored, depth: Dim) -> bool:
     """Is every sum a number of 32 bits? Those of integers wrap around by definition."""
     if node.dtype is types.i32:
         return True
-    return isinstance(depth, int) and depth * _greatest(left) * _greatest(right) < SUM_LIMIT
+    return isinstance(depth, int) and depth * _greatest(left) * _greatest(right) <= SUM_LIMIT
 
 
 def _greatest(x: _Stored) -> int:
@@ -268,7 +260,7 @@ def _matmul(b: Rewriting, node: Node, options: IntegerProducts) -> Node | None:
 
 def _upright(b: Rewriting, x: Node | None) -> Node | None:
     """A vector along rows as a column."""
-    return x if x is None or x.type.rank == 0 else b(ops.reshape, x, shape=(x.shape[0], 1))
+    return x if x is None or x.type.rank == 0 else _known(b, b(ops.reshape, x, shape=(x.shape[0], 1)))
 
 
 def _sums(b: Rewriting, x: Node, *axes: int) -> Node:
@@ -310,12 +302,12 @@ def _conv(b: Rewriting, node: Node, options: IntegerProducts) -> Node | None:
     y = b(ops.conv, x, right.number, **{**a, "pads": pads, "out_dtype": types.i32})
     if zero is not None:
         rank = node.type.rank
-        sums = b(ops.mul, zero, _sums(b, right.number, *range(1, rank)))
-        y = b(ops.sub, y, _known(b, _by_channel(b, sums, rank)))
+        sums = _known(b, b(ops.mul, zero, _sums(b, right.number, *range(1, rank))))
+        y = b(ops.sub, y, _by_channel(b, sums, rank))
     first, second = (None if s is None else _by_channel(b, s, node.type.rank) for s in (left.scale, right.scale))
     return _scaled(b, y, first, second, node)
 
 
 def _by_channel(b: Rewriting, x: Node, rank: int) -> Node:
     """One number, or one for each channel of a channels-first tensor."""
-    return x if x.type.rank == 0 else b(ops.reshape, x, shape=(x.shape[0], *[1] * (rank - 2)))
+    return x if x.type.rank == 0 else _known(b, b(ops.reshape, x, shape=(x.shape[0], *[1] * (rank - 2))))
