@@ -20,7 +20,7 @@ from tilewright.choose.clusters import PRODUCT, is_window, projection_before, ri
 from tilewright.choose.collapse import collapse, neighbours
 from tilewright.choose.cost.tile import estimate
 from tilewright.choose.extremes import free_maxima
-from tilewright.choose.relayout import relay_operands
+from tilewright.choose.relayout import copy_of, relay_operands
 from tilewright.choose.widen import widen_shared
 from tilewright.core.compute import (
     Axis,
@@ -351,8 +351,8 @@ def _padded(stage: Stage, select: Select, machine: Target, serial: int) -> tuple
     at = tuple(v for _, v in values)
     inner = rewrite_value(select.a, lambda x: Load(x.buffer, at) if isinstance(x, Load) else None)
     value = Select(Inside(tuple(g for g in guards if g is not None)), inner, select.b)
-    name = f"{load.buffer.name}_pad{serial}"
-    temp = Buffer(name, select.dtype, _apart(stage, load, machine, [a.extent for a in axes]))
+    shape = _apart(stage, load, machine, [a.extent for a in axes])
+    temp = copy_of(load.buffer, f"pad{serial}", select.dtype, shape)
     if len(own) != len(axes):
         return None
     copy = Stage((temp,), tuple(axes), tuple(a.sym for a in axes), (value,))

@@ -30,7 +30,7 @@ from tilewright.core.compute import (
     walk,
 )
 from tilewright.core.expr import Dim, Sym, ceildiv, floordiv, is_nonneg, mod, symbols
-from tilewright.core.types import product
+from tilewright.core.types import DType, product
 from tilewright.target.dots import Dot
 from tilewright.tile.affine import is_affine, stride_along
 
@@ -59,17 +59,22 @@ def relay_operands(
         found = _relaid(item, constants, dots, len(temps)) if isinstance(item, Stage) else None
         if found is not None and isinstance(item, Stage):
             load, copy, there = found
-            items.insert(_first_place(items, load.buffer), copy)
+            items.insert(first_place(items, load.buffer), copy)
             temps.append(copy.out)
             item = replace(item, exprs=tuple(rewrite_value(v, partial(_swap, load, there)) for v in item.exprs))
         items.append(item)
     return replace(computation, items=tuple(items), temps=tuple(temps))
 
 
-def _first_place(items: Sequence[Stage | Serial], buffer: Buffer) -> int:
+def first_place(items: Sequence[Stage | Serial], buffer: Buffer) -> int:
     """Behind the last of ``items`` that writes ``buffer``."""
     made = [k for k, x in enumerate(items) if isinstance(x, Stage) and buffer in x.outs]
     return made[-1] + 1 if made else 0
+
+
+def copy_of(buffer: Buffer, kind: str, dtype: DType, shape: Sequence[Dim]) -> Buffer:
+    """A buffer for a copy of another one; ``kind`` tells the copies of a buffer apart."""
+    return Buffer(f"{buffer.name}_{kind}", dtype, tuple(shape))
 
 
 def _relaid(
@@ -117,21 +122,30 @@ def _walked(stage: Stage, load: Load) -> list[Axis]:
     return [a for a in order if _depends(load, a.sym)]
 
 
-def _group_operand(stage: Stage, constants: Container[Buffer], dots: Sequence[Dot]) -> tuple[Load, int] | None:
-    """The run-time operand of a dot product that lanes walk, and the size of its groups."""
+def dot_operands(stage: Stage) -> tuple[Load, Load] | None:
+    """Of a sum of products of two widened loads: the one that walks along the lanes, and the one that they share.
+
+    None for another stage, and for one of fewer than ``MIN_LANES`` lanes.
+    """
     red, value = stage.reduction, stage.exprs[0]
-    if red is None or red.op != "add" or len(red.axes) != 1 or stage.update is not None or len(stage.axes) < 2:
+    if red is None or red.op != "add" or not red.axes or stage.update is not None or len(stage.axes) < 2:
         return None
-    last, along = stage.axes[-1], red.axes[0].sym
+    last = stage.axes[-1]
     if not isinstance(value, Binary) or value.op != "mul" or estimate([last.extent]) < MIN_LANES:
         return None
     loads = [v.a for v in (value.a, value.b) if isinstance(v, Cast) and isinstance(v.a, Load)]
     walking = [x for x in loads if _depends(x, last.sym)]
     shared = [x for x in loads if not _depends(x, last.sym)]
-    if len(walking) != 1 or len(shared) != 1 or walking[0].buffer in constants:
+    return (walking[0], shared[0]) if len(walking) == len(shared) == 1 else None
+
+
+def _group_operand(stage: Stage, constants: Container[Buffer], dots: Sequence[Dot]) -> tuple[Load, int] | None:
+    """The run-time operand of a dot product that lanes walk, and the size of its groups."""
+    red, found = stage.reduction, dot_operands(stage)
+    if found is None or red is None or len(red.axes) != 1 or found[0].buffer in constants:
         return None
-    load, other = walking[0], shared[0]
-    types = (other.dtype, load.dtype, value.dtype)
+    (load, other), along = found, red.axes[0].sym
+    types = (other.dtype, load.dtype, stage.exprs[0].dtype)
     group = next((d.group for d in dots if (d.left, d.right, d.result) == types), 0)
     known = {a.sym for a in (*stage.axes, *red.axes)}
     if not group or stride_along(other.buffer, other.index, along) != 1 or not _walks(load, known):
@@ -155,7 +169,7 @@ def _in_groups(stage: Stage, load: Load, group: int, serial: int) -> tuple[Stage
     extents: list[Dim] = [*[a.extent for a in lead], n_groups, last.extent, group]
     axes = tuple(Axis(loop_symbol(f"t{d}", n), n) for d, n in enumerate(extents))
     *own, at, lane, member = (a.sym for a in axes)
-    temp = Buffer(f"{load.buffer.name}_g{serial}", load.dtype, tuple(extents))
+    temp = copy_of(load.buffer, f"g{serial}", load.dtype, extents)
     k = at * group + member
     dims: dict[Sym, Dim] = {**{a.sym: s for a, s in zip(lead, own, strict=True)}, along.sym: k, last.sym: lane}
     value: Value = substitute_value(load, dims)
@@ -173,6 +187,6 @@ def _copied(stage: Stage, load: Load, serial: int) -> tuple[Stage, Load]:
     """The stage that copies with the lanes' dimension last, and the load that replaces ``load``."""
     walked = _walked(stage, load)
     axes = tuple(Axis(loop_symbol(f"t{d}", a.extent), a.extent) for d, a in enumerate(walked))
-    temp = Buffer(f"{load.buffer.name}_t{serial}", load.dtype, tuple(a.extent for a in axes))
+    temp = copy_of(load.buffer, f"t{serial}", load.dtype, [a.extent for a in axes])
     source = substitute_value(load, {a.sym: own.sym for a, own in zip(walked, axes, strict=True)})
     return Stage((temp,), axes, tuple(a.sym for a in axes), (source,)), Load(temp, tuple(a.sym for a in walked))

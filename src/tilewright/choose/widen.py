@@ -10,12 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tilewright.choose.cost.tile import estimate
-from tilewright.choose.relayout import MIN_LANES
+from tilewright.choose.relayout import copy_of, dot_operands, first_place
 from tilewright.core import types
 from tilewright.core.compute import (
     Axis,
-    Binary,
     Buffer,
     Cast,
     Computation,
@@ -46,7 +44,7 @@ def widen_shared(computation: Computation, dots: Sequence[Dot]) -> Computation:
         maker = _only_maker(items, temps, load.buffer)
         if maker is None:
             copy = _copy(load.buffer, len(temps))
-            items.insert(_behind_makers(items, load.buffer), copy)
+            items.insert(first_place(items, load.buffer), copy)
         else:
             wide = replace(load.buffer, dtype=types.i16)
             copy = replace(maker, outs=(wide,), exprs=(Cast(maker.expr, types.i16),))
@@ -63,22 +61,17 @@ def _place(items: Sequence[Stage | Serial], stage: Stage) -> int:
 
 def _widened(stage: Stage, dots: Sequence[Dot]) -> Load | None:
     """The load of bytes that all lanes share, where only a wider one has a dot product."""
-    red, value = stage.reduction, stage.exprs[0]
-    if red is None or red.op != "add" or stage.update is not None or len(stage.axes) < 2 or not red.axes:
+    found = dot_operands(stage)
+    if found is None or found[1].dtype not in (types.i8, types.u8):
         return None
-    if not isinstance(value, Binary) or value.op != "mul" or estimate([stage.axes[-1].extent]) < MIN_LANES:
-        return None
-    loads = [v.a for v in (value.a, value.b) if isinstance(v, Cast) and isinstance(v.a, Load)]
-    last, along = stage.axes[-1].sym, red.axes[-1].sym
-    walking = [x for x in loads if stride_along(x.buffer, x.index, last) != 0]
-    shared = [x for x in loads if stride_along(x.buffer, x.index, last) == 0]
-    if len(walking) != 1 or len(shared) != 1 or shared[0].dtype not in (types.i8, types.u8):
-        return None
+    walking, shared = found
     kinds = {(d.left, d.right, d.result) for d in dots}
-    rest = (walking[0].dtype, value.dtype)
-    if (shared[0].dtype, *rest) in kinds or (types.i16, *rest) not in kinds:
+    rest = (walking.dtype, stage.exprs[0].dtype)
+    if (shared.dtype, *rest) in kinds or (types.i16, *rest) not in kinds:
         return None
-    return shared[0] if stride_along(shared[0].buffer, shared[0].index, along) == 1 else None
+    assert stage.reduction is not None
+    along = stage.reduction.axes[-1].sym
+    return shared if stride_along(shared.buffer, shared.index, along) == 1 else None
 
 
 def _only_maker(items: Sequence[Stage | Serial], temps: Sequence[Buffer], buffer: Buffer) -> Stage | None:
@@ -91,18 +84,11 @@ def _only_maker(items: Sequence[Stage | Serial], temps: Sequence[Buffer], buffer
     return makers[0] if len(makers) == len(readers) == 1 and makers[0].reduction is None else None
 
 
-def _behind_makers(items: Sequence[Stage | Serial], buffer: Buffer) -> int:
-    made = [k for k, s in enumerate(items) if isinstance(s, Stage) and buffer in s.outs]
-    return made[-1] + 1 if made else 0
-
-
 def _copy(buffer: Buffer, serial: int) -> Stage:
     axes = tuple(Axis(loop_symbol(f"w{d}", n), n) for d, n in enumerate(buffer.shape))
     index = tuple(a.sym for a in axes)
-    return Stage(
-        (Buffer(f"{buffer.name}_w{serial}", types.i16, buffer.shape),), axes, index,
-        (Cast(Load(buffer, index), types.i16),),
-    )  # fmt: skip
+    temp = copy_of(buffer, f"w{serial}", types.i16, buffer.shape)
+    return Stage((temp,), axes, index, (Cast(Load(buffer, index), types.i16),))
 
 
 def _reading(stage: Stage, old: Buffer, new: Buffer) -> Stage:
