@@ -15,6 +15,7 @@ from hashlib import sha256
 
 from tilewright.build.exact import Sizes, exact_graphs
 from tilewright.build.options import Clock, Options, graph_passes
+from tilewright.choose.candidates import candidates
 from tilewright.choose.cheapest import cheapest
 from tilewright.choose.default import OnBroken, forgive, refuse, schedule_by, schedule_with_steps
 from tilewright.choose.shares import times_of
@@ -174,7 +175,7 @@ class KernelBuilder:
                 found = None
         if found is None:
             parts = (made.computation, self.target, made.constants, name, self.checks.on_broken)
-            found = schedule_with_steps(*parts) if self.priced is None else cheapest(*parts, machine=self.priced)
+            found = cheapest(candidates(*parts), self.priced) if self.priced else schedule_with_steps(*parts)
         if self.checks.verify:
             verify(found.kernel)
         self.schedules[name] = found.schedule

@@ -1,6 +1,6 @@
 """The schedule that the price takes: of all candidates of a kernel, the one that should take the least time.
 
-In: a ``Computation``, two records of its machine. Out: what was scheduled. Not its business: which schedules there are
+In: the candidates of a kernel, its machine. Out: what was scheduled. Not its business: which schedules there are
 (``choose.candidates``), what one costs (``choose.cost.price``).
 
 A call may use one thread or all of them, and the code is the same: what counts is the geometric mean of both prices. A
@@ -10,37 +10,30 @@ cheaper by more than that.
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Iterable
 from math import prod
 
-from tilewright.choose.candidates import candidates
+from tilewright.choose.candidates import ScheduleCandidate
 from tilewright.choose.cost.price import DOUBT, price_of
-from tilewright.choose.default import OnBroken, Scheduled, refuse
-from tilewright.core.compute import Buffer, Computation
+from tilewright.choose.default import Scheduled
 from tilewright.target.target import Target
 from tilewright.tile.ir import Kernel
 
 
-def cheapest(
-    computation: Computation,
-    target: Target,
-    constants: Container[Buffer],
-    name: str = "kernel",
-    on_broken: OnBroken = refuse,
-    *,
-    machine: Target | None = None,
-) -> Scheduled:
-    """The candidate with the least price by the numbers of ``machine`` (default: ``target``, which schedules go by).
+def cheapest(found: Iterable[ScheduleCandidate], machine: Target) -> Scheduled:
+    """Of the candidates of a kernel, the default one first, that with the least price by the numbers of ``machine``.
 
-    A computation with symbolic sizes keeps the default: what its schedules cost is another question for every size.
+    A kernel with symbolic sizes keeps the default, and no other candidate is asked for: what its schedules cost is
+    another question for every size.
     """
-    found = (c.scheduled for c in candidates(computation, target, constants, name, on_broken))
-    default = next(found)
+    made = (c.scheduled for c in found)
+    default = next(made)
     if default.kernel.sizes:
         return default
-    prices = {of: _seconds(of.kernel, machine or target) for of in (default, *found)}
-    best = min(prices, key=lambda of: prices[of])
-    return best if prices[best] < prices[default] * (1 - DOUBT) else default
+    usual = _seconds(default.kernel, machine)
+    others = ((_seconds(x.kernel, machine), x) for x in made)
+    seconds, best = min(others, key=lambda pair: pair[0], default=(usual, default))
+    return best if seconds < usual * (1 - DOUBT) else default
 
 
 def _seconds(kernel: Kernel, machine: Target) -> float:
