@@ -244,7 +244,7 @@ class _Fuser:
         if self._reads_often(group, reader):
             if self._lies_across(group, node, reader, operand) or self._lies_apart(group, node, reader):
                 return False
-            if facts.walks_memory is not None and node.dtype.bits <= 8 and into.is_shared(operand):
+            if facts.walks_memory is not None and node.dtype.n_bytes == 1 and into.is_shared(operand):
                 return False  # groups of bytes along the sum are multiplied at once, and must lie next to each other
             if facts.is_padding and into.is_walked_by_window(operand):
                 return True  # it makes the padded copy itself, as of what it pads

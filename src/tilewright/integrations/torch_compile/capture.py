@@ -1,8 +1,8 @@
 """What Dynamo captures for this back end: more than it does by default, and a word where it captures nothing.
 
-In: the start and the end of Dynamo's work on a frame. Out: settings of Dynamo for that time, less of them
-where it fails, and a ``FallbackWarning`` for a frame, or a call where Dynamo breaks the graph, that is left
-to Python: Dynamo says so only in its logs.
+In: the start and the end of Dynamo's work on a frame. Out: settings of Dynamo for that time, less of them where it
+fails, and a ``FallbackWarning`` for a frame, or a call where Dynamo breaks the graph, that is left to Python: Dynamo
+says so only in its logs.
 Not its business: graphs that were captured (``torch_compile``).
 
 PyTorch looks a back end up when ``torch.compile`` is called, and calls it when a graph is captured; in between it tells
@@ -92,18 +92,13 @@ def _start(_: Any) -> None:
             setattr(config, name, value)
 
 
-def _put_back() -> None:
-    import torch._dynamo.config as config
-
-    while _before.settings:
-        setattr(config, *_before.settings.popitem())
-
-
 def _end(_: Any) -> None:
+    import torch._dynamo.config as config
     from torch._dynamo.exc import Unsupported
     from torch._dynamo.utils import counters
 
-    _put_back()
+    while _before.settings:
+        setattr(config, *_before.settings.popitem())
     error, frame = sys.exc_info()[1], _frame_of_ours()
     if frame is None or frame["one_graph"]:
         return  # users of ``fullgraph=True`` get Dynamo's error
