@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from benchmarks.interleaved import best_times
+from benchmarks.interleaved import best_times, onnxruntime_session
 from onnx import TensorProto, helper, numpy_helper
 
 PREFILL = [
@@ -99,15 +99,12 @@ def in_torch(arrays: Sequence[Any], heads: int | None, causal: bool, precision: 
 
 def runners(model: onnx.ModelProto, arrays: Sequence[Any], precision: str) -> tuple[dict[str, Callable[[], Any]], Any]:
     """What runs the model once, by engine; and our report."""
-    import onnxruntime
     import openvino
 
     import tilewright
 
     ours = tilewright.compile(model, cache=False, threads=1, precision=precision)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = onnxruntime_session(model.SerializeToString())
     feed = {i.name: x for i, x in zip(session.get_inputs(), arrays, strict=True)}
     with tempfile.NamedTemporaryFile(suffix=".onnx") as file:
         onnx.save(model, file.name)

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from benchmarks.interleaved import best_times
+from benchmarks.interleaved import best_times, geometric_mean
 from benchmarks.latency import prepare
 
 import tilewright
@@ -68,7 +68,7 @@ def main() -> None:
             line += f"   call {before * 1e3:8.2f} ms, by price {after * 1e3:8.2f} ms, {ratios[-1]:.3f} times as fast"
         print(line, flush=True)
     if ratios:
-        print(f"geometric mean {np.exp(np.mean(np.log(ratios))):.3f}")
+        print(f"geometric mean {geometric_mean(ratios):.3f}")
 
 
 if __name__ == "__main__":

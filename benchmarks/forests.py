@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
+from benchmarks.interleaved import onnxruntime_session
 from onnx import TensorProto, helper
 
 import tilewright as tw
@@ -70,14 +70,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=8)
     rounds = parser.parse_args().rounds
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
     for n_trees, depth, n_features, grows in FORESTS:
         m = forest(n_trees, depth, n_features, grows)
         start = time.process_time()
         ours = tw.compile(m, cache=False, threads=1)
         spent = time.process_time() - start
-        session = onnxruntime.InferenceSession(m.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        session = onnxruntime_session(m.SerializeToString())
         runs: tuple[Callable[[Any], Any], ...] = (ours, lambda x, s=session: s.run(None, {"x": x}))
         print(f"{n_trees} trees of depth {depth}: {m.ByteSize() / 1e6:.1f} MB, compiled in {spent:.2f} s of CPU time")
         for n in BATCHES:

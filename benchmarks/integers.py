@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
-from benchmarks.interleaved import best_times
+from benchmarks.interleaved import best_times, onnxruntime_session
 from onnx import TensorProto, helper, numpy_helper
 
 import tilewright
@@ -42,9 +41,9 @@ class Model:
         return name
 
     def quantised(self, x: str) -> str:
-        return (
-            x if self.form == "f32" else self.add("DequantizeLinear", self.add("QuantizeLinear", x, "s", "z"), "s", "z")
-        )
+        if self.form == "f32":
+            return x
+        return self.add("DequantizeLinear", self.add("QuantizeLinear", x, "s", "z"), "s", "z")
 
     def layer(self, op: str, shape: tuple[int, ...], axis: int, **attrs: Any) -> None:
         """A product or convolution with bias and, but in the QLinear form, ReLU; weights of ``shape`` per channel."""
@@ -110,9 +109,7 @@ def cases() -> Iterator[tuple[str, Callable[[str], tuple[onnx.ModelProto, dict[s
 
 def runtime(m: onnx.ModelProto, feeds: Mapping[str, Any]) -> Callable[[], Any]:
     """A call of ONNX Runtime with one thread."""
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    session = onnxruntime.InferenceSession(m.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = onnxruntime_session(m.SerializeToString())
     return lambda: session.run(None, feeds)
 
 

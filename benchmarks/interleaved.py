@@ -58,5 +58,14 @@ def compiled(module: torch.nn.Module, inputs: Tensors, threads: int = 1) -> Call
     return lambda: model(*arrays)
 
 
+def onnxruntime_session(model: bytes | str, threads: int = 1) -> Any:
+    """ONNX Runtime on the CPU for a model's bytes or path."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
 def geometric_mean(ratios: Sequence[float]) -> float:
     return math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else math.nan

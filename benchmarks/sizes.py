@@ -27,7 +27,7 @@ import onnx
 import torch
 from benchmarks import zoo
 from benchmarks.engines import Run
-from benchmarks.interleaved import best_times, geometric_mean
+from benchmarks.interleaved import best_times, geometric_mean, onnxruntime_session
 from benchmarks.other_nets import TURN
 
 import tilewright
@@ -72,14 +72,6 @@ def dynamic_file(model: zoo.ZooModel, path: Path) -> None:
     onnx.save(zoo.to_onnx(resized(model, {name: 3 + k for k, name in enumerate(sorted(names))}), dynamic=True), path)
 
 
-def onnxruntime_of(path: Path, threads: int) -> Any:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-
-
 def prepare(path: Path, all_sizes: list[Sizes], threads: int) -> None:
     """Leave the code for all sizes and for each in the disk cache."""
     for fixed in (None, *all_sizes):
@@ -91,7 +83,7 @@ def measure(
 ) -> Iterator[dict[str, Any]]:
     """A row for each size."""
     torch.set_num_threads(threads)
-    session = onnxruntime_of(path, threads)
+    session = onnxruntime_session(str(path), threads)
     general = tilewright.compile(path, threads=threads)
     for sizes in all_sizes:
         arrays: list[Any] = [x.numpy() for x in resized(model, sizes).inputs]
