@@ -21,7 +21,7 @@ import numpy as np
 from benchmarks.figures import write
 from benchmarks.fit_price import Measured, read
 
-from tilewright.choose.cost.price import DOUBT, FITTED, Coefficients, price
+from tilewright.choose.cost.price import FITTED, Coefficients, cheapest_of, price
 
 SHOWN = 10
 TOLD_APART = 0.05
@@ -43,9 +43,7 @@ def regrets(found: Sequence[Measured], c: Coefficients = FITTED) -> list[Regret]
     """What each choice costs, for kernels that have something to choose from."""
     rows = []
     for m in (m for m in found if len(m.made) > 1):
-        prices, best = m.priced(c), int(np.argmin(m.seconds))
-        taken = int(np.argmin(prices))
-        taken = taken if prices[taken] < prices[0] * (1 - DOUBT) else 0  # as ``choose.cheapest`` does
+        taken, best = cheapest_of(m.priced(c)), int(np.argmin(m.seconds))
         least = m.seconds[best]
         rows.append(Regret(m, taken, best, float(m.seconds[taken] / least), float(m.seconds[0] / least)))
     return rows

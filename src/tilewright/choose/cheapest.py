@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from math import prod
 
 from tilewright.choose.candidates import ScheduleCandidate
-from tilewright.choose.cost.price import DOUBT, price_of
+from tilewright.choose.cost.price import cheapest_of, price_of
 from tilewright.choose.default import Scheduled
 from tilewright.target.target import Target
 from tilewright.tile.ir import Kernel
@@ -26,14 +26,12 @@ def cheapest(found: Iterable[ScheduleCandidate], machine: Target) -> Scheduled:
     A kernel with symbolic sizes keeps the default, and no other candidate is asked for: what its schedules cost is
     another question for every size.
     """
-    made = (c.scheduled for c in found)
-    default = next(made)
+    others = (c.scheduled for c in found)
+    default = next(others)
     if default.kernel.sizes:
         return default
-    usual = _seconds(default.kernel, machine)
-    others = ((_seconds(x.kernel, machine), x) for x in made)
-    seconds, best = min(others, key=lambda pair: pair[0], default=(usual, default))
-    return best if seconds < usual * (1 - DOUBT) else default
+    made = [default, *others]
+    return made[cheapest_of([_seconds(x.kernel, machine) for x in made])]
 
 
 def _seconds(kernel: Kernel, machine: Target) -> float:

@@ -14,7 +14,7 @@ these are the coefficients, fitted to measured kernels by ``benchmarks/fit_price
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from math import ceil
 from types import MappingProxyType
@@ -106,6 +106,12 @@ def price(features: Features, target: Target, n_threads: int = 1, c: Coefficient
         cycles += spent["forks"]
     hertz = target.ghz * 1e9
     return Price(cycles / hertz, {name: value / hertz for name, value in spent.items()})
+
+
+def cheapest_of(prices: Sequence[float]) -> int:
+    """Which of a kernel's candidates a choice by price takes. The first, the default one, stays if in doubt."""
+    least = min(range(len(prices)), key=lambda k: prices[k])
+    return least if prices[least] < prices[0] * (1 - DOUBT) else 0
 
 
 def row_cycles(row: RunTimeLoop, target: Target, c: Coefficients) -> dict[str, Any]:
