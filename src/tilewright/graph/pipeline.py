@@ -6,6 +6,7 @@ In: the level, and the composites that later stages have kernels for. Out: passe
 
 from __future__ import annotations
 
+from tilewright import ops
 from tilewright.core.passes import Pass
 from tilewright.core.types import f32
 from tilewright.graph.canonical.canonicalize import Canonicalize
@@ -78,8 +79,9 @@ def passes_for(
         )
     return (
         Canonicalize(),  # one form for equal things: the next passes look for forms
-        IntegerProducts.on(target) if target is not None else IntegerProducts(floats=False),  # while weights are bytes
-        FoldConstants(),  # and for constants
+        FoldConstants(kept=(ops.dequantize_linear.name,)),  # and for constants; those that are bytes stay bytes
+        IntegerProducts.on(target) if target is not None else IntegerProducts(floats=False),
+        FoldConstants(),
         Canonicalize(),  # what folding laid bare
         Recognise(),  # composites in their pieces
         FoldAffine(),  # batch norms and scales into weights

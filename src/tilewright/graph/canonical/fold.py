@@ -6,7 +6,6 @@ In: a graph. Out: a graph where such nodes are constants. Not its business: iden
 
 from __future__ import annotations
 
-from collections.abc import Container
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,7 +13,7 @@ import numpy as np
 
 from tilewright import ops
 from tilewright.core.graph import CONST, Graph, Node
-from tilewright.core.opdef import OpDef, Trait
+from tilewright.core.opdef import Trait
 from tilewright.core.passes import Pass
 from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
 from tilewright.core.types import Array
@@ -36,24 +35,22 @@ class FoldConstants(Pass):
 
     It does not fire when the result is larger than ``max_bytes``, or larger than its operands by more than 64 KiB (an
     int8 weight stays int8, a broadcast bias stays a bias; padding may make it four times as large, and what is read
-    from a table 1 MiB larger); for ramps and expansions when it is larger than 4 KiB; for random ops, control flow, and
-    attributes with symbols.
+    from a table 1 MiB larger); for ramps and expansions when it is larger than 4 KiB; for random ops, control flow,
+    attributes with symbols, and ops whose names are ``kept``.
     """
 
     name: ClassVar[str] = "fold-constants"
     max_bytes: int = 1 << 30
+    kept: tuple[str, ...] = ()
 
     def run(self, graph: Graph, journal: Journal | None = None) -> Graph:
-        return rewrite(graph, RuleTable([fold_rule(self.max_bytes)]), journal)
+        return rewrite(graph, _table(self), journal)
 
 
-def fold_rule(max_bytes: int, kept: Container[OpDef] = ()) -> Rule:
-    """What :class:`FoldConstants` does, but for ops that are ``kept``: for passes whose rules look at constants.
-
-    Operands are folded before what reads them, so such a rule meets constants where constants decide.
-    """
-    roots = tuple(op for op in ops.ALL if not op.traits & UNFIT and op not in kept)
-    return Rule("fold", roots, lambda b, node: _fold(b, node, max_bytes), "the reference is the op's meaning")
+def _table(options: FoldConstants) -> RuleTable:
+    roots = tuple(op for op in ops.ALL if not op.traits & UNFIT and op.name not in options.kept)
+    why = "the reference is the op's meaning"
+    return RuleTable([Rule("fold", roots, lambda b, node: _fold(b, node, options.max_bytes), why)])
 
 
 def _fold(b: Rewriting, node: Node, max_bytes: int) -> Node | tuple[Node, ...] | None:

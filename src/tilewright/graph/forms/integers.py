@@ -25,7 +25,6 @@ from tilewright.core.graph import CONST, Graph, Node
 from tilewright.core.passes import Pass
 from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
 from tilewright.core.types import Array, DType, product
-from tilewright.graph.canonical.fold import FoldConstants, fold_rule
 from tilewright.graph.facts import array_of
 from tilewright.target.dots import BYTES
 from tilewright.target.target import Target
@@ -78,7 +77,6 @@ def _table(options: IntegerProducts) -> RuleTable:
     why = "a sum of products of differences is a sum of four sums"
     return RuleTable(
         [
-            fold_rule(FoldConstants.max_bytes, kept=(ops.dequantize_linear,)),  # what the graph does to weights
             Rule("integer-matmul", (ops.matmul,), lambda b, node: _matmul(b, node, options), why),
             Rule("integer-conv", (ops.conv,), lambda b, node: _conv(b, node, options), why),
         ]
@@ -167,7 +165,7 @@ def _numbers(node: Node) -> Array:
 
 
 def _known(b: Rewriting, node: Node) -> Node:
-    """``node``, as a constant where its operands are constants; those that the graph has were folded before."""
+    """``node``, as a constant where its operands are constants; those of the graph were folded before this pass."""
     operands = [array_of(x) for x in node.inputs]
     if not operands or any(x is None for x in operands):
         return node
