@@ -1,5 +1,6 @@
 """``as_strided`` reads and writes memory, whatever the order in which its operand's elements lie there."""
 
+import math
 import random
 from collections.abc import Callable
 
@@ -33,6 +34,7 @@ CASES: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], Callable[[], torc
     "an argument with gaps": (lambda x: x.as_strided((3,), (1,)) + 1, lambda: rows()[:, ::2]),
     "one of the rows": (lambda x: x.unbind()[0].as_strided((2, 2), (2, 1)) + 1, lambda: rows().t()),
     "a part of a value": (lambda x: (x * 2).t().split(2)[1].as_strided((2, 2), (3, 1)) + 1, rows),
+    "a chunk's row": (lambda x: x.chunk(2)[1].unbind()[0].as_strided((2, 3), (2, 1)) + 1, lambda: rows().t()),
     "complex numbers": (
         lambda x: torch.view_as_real(torch.complex(x, x + 1).t().as_strided((2, 3), (3, 1))) + 1, rows),
     "a scatter": (lambda x: torch.as_strided_scatter(x, torch.zeros(4), (4,), (1,)) + 1, lambda: rows().t()),
@@ -60,6 +62,22 @@ def test_strides_are_those_of_memory(case: str, is_dynamic: bool) -> None:
     got = torch.compile(f, backend=make_backend(interpreted), dynamic=is_dynamic)(given)
     assert torch.equal(got, f(wanted))
     assert torch.equal(given, wanted)
+
+
+@pytest.mark.parametrize("is_dynamic", [False, True])
+@pytest.mark.filterwarnings("ignore")
+def test_an_offset_is_from_the_start_of_the_calls_memory(is_dynamic: bool) -> None:
+    """Where an argument begins in its memory is no guard of PyTorch's."""
+
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x.as_strided((3,), (1,), 5) + 1, x[1:].as_strided((3,), (1,)) + 1
+
+    torch._dynamo.reset()
+    compiled = torch.compile(f, backend=make_backend(interpreted), dynamic=is_dynamic)
+    for start in (0, 3, 4):
+        x = torch.arange(24.0)[start : start + 12]
+        for got, wanted in zip(compiled(x), f(x), strict=True):
+            assert torch.equal(got, wanted)
 
 
 def test_a_model_is_refused_whose_strides_are_not_those_of_elements() -> None:
@@ -102,3 +120,79 @@ def check_scatter(choose: random.Random) -> None:
     torch._dynamo.reset()
     got = torch.compile(scatter, backend=make_backend(interpreted), dynamic=False)(base)
     assert torch.equal(got, scatter(base))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("seed", range(6))
+def test_random_views(seed: int) -> None:
+    check_views(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.filterwarnings("ignore")
+def test_500_random_views() -> None:
+    for seed in range(500):
+        check_views(seed)
+
+
+def check_views(seed: int) -> None:
+    """A view of an argument that is itself one, or of a value, and a read somewhere in its memory."""
+    choose = random.Random(seed)
+    shape = [choose.randint(2, 5) for _ in range(choose.randint(1, 3))]
+    whole = torch.arange(float(math.prod(shape))).reshape(shape)
+    given = whole
+    for _ in range(choose.randint(0, 2)):
+        given = random_step(choose, given, VIEWS)(given)
+    steps, y = [], given
+    for _ in range(choose.randint(1, 4)):
+        steps.append(random_step(choose, y, VIEWS + OTHERS))
+        y = steps[-1](y)
+    offset = choose.choice([None, choose.randrange(y.untyped_storage().nbytes() // y.element_size())])
+    left = y.untyped_storage().nbytes() // y.element_size() - 1 - (y.storage_offset() if offset is None else offset)
+    size, stride = [], []
+    for _ in range(choose.randint(1, 2)):
+        stride.append(choose.randint(1, 4))
+        size.append(choose.randint(1, min(3, 1 + left // stride[-1])))
+        left -= (size[-1] - 1) * stride[-1]
+
+    def read(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        for step in steps:
+            x = step(x)
+        return x.as_strided(size, stride, offset) + 1, x + 1
+
+    for is_dynamic in (False, True):
+        torch._dynamo.reset()
+        compiled = torch.compile(read, backend=make_backend(interpreted), dynamic=is_dynamic)
+        for got, wanted in zip(compiled(given), read(given), strict=True):
+            assert torch.equal(got, wanted)
+
+
+Step = Callable[[torch.Tensor], torch.Tensor]
+VIEWS = ("transpose", "cut", "chunk", "split", "unbind", "unfold", "diagonal")
+OTHERS = ("words", "expand", "parts", "product")
+
+
+def random_step(choose: random.Random, x: torch.Tensor, kinds: tuple[str, ...]) -> Step:
+    """A call that ``x`` allows; the tensor itself where it allows none of the kind drawn."""
+    kind, axis = choose.choice(kinds), choose.randrange(max(x.dim(), 1))
+    n = x.shape[axis] if x.dim() else 1
+    start, step = choose.randrange(n), choose.randint(1, 2)
+    if n == 1 or (x.dtype != torch.float32 and kind in ("words", "parts")):
+        return lambda y: y
+    if x.dim() == 1 and kind in ("transpose", "unbind", "diagonal"):
+        return lambda y: y
+    calls: dict[str, Step] = {
+        "transpose": lambda y: y.transpose(0, -1),
+        "cut": lambda y: y[(slice(None),) * axis + (slice(start, None, step),)],
+        "chunk": lambda y: y.chunk(2, axis)[start % 2],
+        "split": lambda y: y.split(2, axis)[start // 2],
+        "unbind": lambda y: y.unbind(axis)[start],
+        "unfold": lambda y: y.unfold(axis, 2, 1),
+        "diagonal": lambda y: y.diagonal(),
+        "words": lambda y: y.view(torch.int32),
+        "expand": lambda y: y.unsqueeze(0).expand(2, *y.shape),
+        "parts": lambda y: torch.view_as_real(torch.complex(y, y + 1)),
+        "product": lambda y: y * 2,
+    }
+    return calls[kind]

@@ -24,7 +24,7 @@ from tilewright.frontend.complex_pairs import Pair, from_parts, join_parts
 from tilewright.frontend.torch.aten.call import SymFloat, Unsupported, dim_scalar
 from tilewright.frontend.torch.fx.guards import Promises
 from tilewright.frontend.torch.fx.locations import location_of
-from tilewright.frontend.torch.fx.strided import STRIDED
+from tilewright.frontend.torch.fx.strided import is_all_of_its_memory, readers_of_memory
 from tilewright.frontend.torch.fx.symbols import SymbolTable, lone_symbol
 from tilewright.frontend.torch.fx.walk import FAILED, Importer, OnFault
 from tilewright.frontend.torch.tensors import carrier, row_major, to_numpy, to_torch
@@ -333,14 +333,15 @@ def _give(
 
 
 def _placement(importer: Importer, source: Any) -> tuple[tuple[Dim, ...], tuple[Dim, ...], Dim] | None:
-    """Sizes, strides and offset of a result that is no row-major tensor of its own, where somebody relies on them.
+    """Sizes, strides and offset of a result of symbolic size that is no row-major tensor of its own.
 
-    AOTAutograd makes a result that aliases an argument, of symbolic size, from nothing but these three; and PyTorch may
-    be left to run a call that speaks of the result's memory, gaps included.
+    AOTAutograd makes a result that aliases an argument from nothing but these three.
+    Raises ``Unsupported`` where PyTorch will read memory beside the elements, which is not ours to give.
     """
     fake = source.meta["val"]
-    is_static = all(isinstance(n, int) for n in (*fake.shape, *fake.stride(), fake.storage_offset()))
-    if is_static and not any(str(user.target) in STRIDED for user in source.users):
+    if not is_all_of_its_memory(source) and any(user not in importer.env for user in readers_of_memory(source)):
+        raise Unsupported("a call that PyTorch runs reads more of the memory than the elements", "use slices")
+    if all(isinstance(n, int) for n in (*fake.shape, *fake.stride(), fake.storage_offset())):
         return None
     shape, strides = ([importer.symbols.dim(n) for n in of] for of in (fake.shape, fake.stride()))
     offset = importer.symbols.dim(fake.storage_offset())

@@ -127,9 +127,9 @@ def plan_graph(
     """
     faults = Faults(functional, strict)
     _detach_draws(functional.graph)
-    make_row_major(functional.graph)
+    absolute = make_row_major(functional.graph)
     try:
-        run, problems = _planned(functional, frozen, compile_now, on_fallback, faults)
+        run, problems = _planned(functional, absolute, frozen, compile_now, on_fallback, faults)
     except (OptionError, InternalError):  # the user's own mistake, and what `strict` asks for
         raise
     except Exception as e:
@@ -153,19 +153,20 @@ def _ends(functional: GraphModule) -> tuple[list[Any], Sequence[Any]]:
 
 def _planned(
     functional: GraphModule,
+    left: Sequence[Any],
     frozen: Mapping[int, torch.Tensor],
     compile_now: Callable[[Graph], Execute],
     on_fallback: OnFallback,
     faults: Faults,
 ) -> tuple[Callable[[Sequence[Any]], list[Any]], Sequence[Problem]]:
-    """The function, and why it leaves calls to PyTorch."""
+    """The function, and why it leaves calls to PyTorch besides those of ``left``."""
     graph = functional.graph
     placeholders, wanted = _ends(functional)
     weights = {placeholders[i]: t for i, t in frozen.items()}
     draws = [n for n in graph.nodes if _name(n) in DRAWS or _is_check(n)]
     # operands without data: nothing to compile
     shapes = [n.args[0] for n in draws if _name(n) in SHAPE_ONLY and _name(n.args[0]) == "empty_strided.default"]
-    refused = _Refusals({}, frozenset([*shapes, *draws]), faults, promises_of(graph))
+    refused = _Refusals({}, frozenset([*shapes, *draws, *left]), faults, promises_of(graph))
     while True:  # each turn refuses more calls, at last all of them
         n_refused = len(refused.nodes)
         if not refused.nodes:  # what nearly every graph is: one piece

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from tilewright import ops
-from tilewright.core.expr import Dim, Sym, ceildiv, is_nonneg, maximum, symbols
-from tilewright.core.graph import INPUT, Node
+from tilewright.core.expr import Dim, Sym, ceildiv, maximum, symbols
+from tilewright.core.graph import Node
 from tilewright.core.types import i64
 from tilewright.frontend.torch.aten.call import (
     AtenCall,
@@ -219,12 +219,12 @@ def _static_shape(x: Node) -> tuple[int, ...]:
 def _as_strided(c: AtenCall) -> Node:
     """A view by strides of the dense operand: the elements' positions are known, so it is a gather."""
     x = c.tensor("self")
-    given = (*c["size"], *c["stride"], *x.shape, c["storage_offset"] or 0)
+    given = (*c["size"], *c["stride"], *x.shape, c["storage_offset"])
     if not all(isinstance(n, int) for n in given):
         return _by_symbolic_strides(c, x)
     size, stride = c.pair("size", len(c.shape)), c.pair("stride", len(c.shape))
     n = math.prod(_static_shape(x))
-    at = np.asarray(c["storage_offset"] or 0, np.int64)
+    at = np.asarray(c["storage_offset"], np.int64)
     for k, (count, step) in enumerate(zip(size, stride, strict=True)):
         at = at + (np.arange(count, dtype=np.int64) * step).reshape([-1 if j == k else 1 for j in range(len(size))])
     if at.size and not 0 <= at.min() <= at.max() < n:
@@ -237,23 +237,12 @@ def _as_strided(c: AtenCall) -> Node:
 def _by_symbolic_strides(c: AtenCall, x: Node) -> Node:
     """The same with positions that each call works out."""
     rank = len(c.shape)
-    start = 0 if c["storage_offset"] is None else c["storage_offset"]
-    last: Dim = start
-    for count, step in zip(c.shape, c["stride"], strict=True):
-        last = last + (count - 1) * step
-    if _is_argument(x) and not is_nonneg(x.type.n_elements - last - 1):
-        raise Unsupported("elements of memory that the operand may not have", "give as_strided the whole tensor")
-    at = dim_scalar(c.b, start, i64)
+    at = dim_scalar(c.b, c["storage_offset"], i64)
     for k, (count, step) in enumerate(zip(c.shape, c["stride"], strict=True)):
         along = c.b(ops.mul, c.b(ops.iota, extent=count, dtype=i64), dim_scalar(c.b, step, i64))
         along = reshape(c.b, along, tuple(count if j == k else 1 for j in range(rank)))
         at = c.b(ops.add, at, along)
     return c.b(ops.gather, reshape(c.b, x, (x.type.n_elements,)), expand(c.b, at, c.shape), axis=0)
-
-
-def _is_argument(x: Node) -> bool:
-    """Is it an input of the graph, in whichever order of axes? Of other tensors PyTorch has compared the sizes."""
-    return _is_argument(x.inputs[0]) if x.op is ops.transpose else x.op is INPUT
 
 
 def _diagonal(c: AtenCall) -> Node:

@@ -167,7 +167,6 @@ def _diagonal_scatter(c: AtenCall) -> Node:
 def _as_strided_scatter(c: AtenCall) -> Node:
     x, src = c.tensor("self"), c.tensor("src", c.dtype)
     size, stride, start = list(c["size"]), list(c["stride"]), c["storage_offset"]
-    start = 0 if start is None else start  # the truth of a symbolic offset is unknown
     if not all(isinstance(n, int) for n in (*size, *stride, start, *x.shape)):
         return _at_strides(c, x, src, size, stride, start)
     at = np.asarray(start, np.int64)

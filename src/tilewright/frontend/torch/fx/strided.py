@@ -5,13 +5,18 @@ In: an fx graph of functional calls with PyTorch's fake values. Out: the same gr
 (``torch.aten.movement``, ``torch.aten.scatter``).
 
 A view's memory is its base's, so the call is made upon that. A base whose axes lie densely in another order is permuted
-into that order. To PyTorch neither changes anything, since all views of a base have its memory.
+into that order. To PyTorch neither changes anything, since all views of a base have its memory. Nothing is counted from
+the start of an argument's memory: where in it an argument begins is another place in each call.
 """
 
 from __future__ import annotations
 
+import math
+import operator
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from tilewright.core.expr import Dim, is_nonneg
 from tilewright.frontend.torch.aten.call import Unsupported
 from tilewright.frontend.torch.fx.views import expression, viewed
 
@@ -20,13 +25,21 @@ STRIDED = READS | {"aten.as_strided_scatter.default"}
 """Calls that take sizes, strides and an offset in the operand's memory."""
 
 
-def make_row_major(graph: Any) -> None:
-    """Give the calls of ``STRIDED`` operands in row-major order, as far as there are any."""
-    for node in list(graph.nodes):
+def make_row_major(graph: Any) -> list[Any]:
+    """Give the calls of ``STRIDED`` operands in row-major order, as far as there are any.
+
+    Returns those that are PyTorch's: they count from the start of an argument's memory, which begins elsewhere in the
+    next call.
+    """
+    calls = [node for node in graph.nodes if str(node.target) in STRIDED]
+    absolute = [n for n in calls if _offset(n) is not None and _base(n.args[0]).op == "placeholder"]
+    for node in calls:
+        if node in absolute:
+            continue
         if str(node.target) in READS:
             _read_base(graph, node)
-        if str(node.target) in STRIDED:
-            _permute(graph, node)
+        _permute(graph, node)
+    return absolute
 
 
 def is_row_major(node: Any) -> bool:
@@ -35,33 +48,82 @@ def is_row_major(node: Any) -> bool:
     return order is not None and order == sorted(order)
 
 
-def offset_within(node: Any, offset: Any) -> Any:
-    """Where the memory of a call's operand is its elements in row-major order: ``offset`` counted from the first.
+def is_all_of_its_memory(node: Any) -> bool:
+    """Does an fx node give a tensor of its own whose memory holds its elements, in any order, and nothing else?"""
+    fake = node.meta["val"]
+    return viewed(node) is None and expression(fake.storage_offset()) == 0 and _order(fake) is not None
 
-    Raises ``Unsupported`` where it is not.
+
+def readers_of_memory(node: Any) -> list[Any]:
+    """The calls of ``STRIDED`` upon what an fx node gives, or upon views of that."""
+    views = [user for user in node.users if viewed(user) is node]
+    found = [user for user in node.users if str(user.target) in STRIDED and user.args[0] is node]
+    return found + [reader for view in views for reader in readers_of_memory(view)]
+
+
+def offset_within(node: Any, args: Mapping[str, Any], dim: Callable[[Any], Dim]) -> Dim:
+    """Where a call upon elements that lie in row-major order begins, counted from the first of them.
+
+    ``args`` are its arguments by name, ``dim`` reads PyTorch's sizes. Raises ``Unsupported`` where the operand lies
+    otherwise, or where the call may reach memory beside it: of a tensor that has no more, PyTorch compared the sizes.
     """
-    if is_row_major(node.args[0]):
-        start = node.args[0].meta["val"].storage_offset()
-        if offset is None or (isinstance(start, int) and start == 0):
-            return offset
-        if isinstance(start, int) and isinstance(offset, int) and offset >= start:
-            return offset - start
-    raise Unsupported("strides in memory that are not those of the operand's elements", "use slices and permutes")
+    fake, base = node.args[0].meta["val"], _base(node.args[0])
+    if not is_row_major(node.args[0]):
+        raise Unsupported("strides in memory that are not those of the operand's elements", "use slices and permutes")
+    begins: Dim = 0 if args["storage_offset"] is None else args["storage_offset"] - dim(fake.storage_offset())
+    last = begins
+    for count, step in zip(args["size"], args["stride"], strict=True):
+        last = last + (count - 1) * step
+    has_more = base.op == "placeholder" or not is_all_of_its_memory(base)
+    if not is_nonneg(begins) or (has_more and not is_nonneg(math.prod(map(dim, fake.shape)) - last - 1)):
+        raise Unsupported("elements of memory that the operand may not have", "give as_strided the whole tensor")
+    return begins
 
 
 def _read_base(graph: Any, node: Any) -> None:
-    of = node.args[0]
-    while _is_same_elements(of, base := _tensor_viewed(of)):
-        of = base
-    if of is node.args[0]:
+    """Let a call read the memory of what its operand is a view of, as far as that lies densely."""
+    view, base = node.args[0], _base(node.args[0])
+    order = _order(base.meta["val"])
+    if view is base or order is None:
         return
-    size, stride, *offset = node.args[1:]
-    start = offset[0] if offset and offset[0] is not None else node.kwargs.get("storage_offset")
-    if start is None:
-        start = node.args[0].meta["val"].storage_offset()
-        if not isinstance(start, int):
-            return
-    node.args, node.kwargs = (of, size, stride, start), {}
+    with graph.inserting_before(node):
+        operand = base if _offset(node) is not None else _memory_from(graph, view, base, order)
+    node.replace_input_with(view, operand)
+
+
+def _memory_from(graph: Any, view: Any, base: Any, order: list[int]) -> Any:
+    """The elements of the dense ``base`` as they lie in memory, from where ``view`` begins."""
+    import torch
+
+    aten = torch.ops.aten
+    of, at = base.meta["val"], view.meta["val"].storage_offset()
+    n = math.prod(of.shape)
+    begin = start = at - of.storage_offset()
+
+    def call(target: Any, *args: Any, val: Any) -> Any:
+        made = graph.call_function(target, args)
+        made.meta = {**view.meta, "val": val}
+        return made
+
+    if not isinstance(start, int):
+        begins = [call(aten.sym_storage_offset.default, x, val=x.meta["val"].storage_offset()) for x in (view, base)]
+        begin = call(operator.sub, *begins, val=start)
+    permuted = call(aten.permute.default, base, order, val=of.permute(order))
+    flat = call(aten.reshape.default, permuted, [-1], val=of.as_strided((n,), (1,)))
+    return call(aten.slice.Tensor, flat, 0, begin, val=of.as_strided((n - start,), (1,), at))
+
+
+def _base(node: Any) -> Any:
+    """What a value is a view of, as far as it counts its memory in the same elements."""
+    while _is_same_elements(node, base := _tensor_viewed(node)):
+        node = base
+    return node
+
+
+def _offset(node: Any) -> Any:
+    """Where a call begins, counted from the start of the memory; None where it begins with its operand."""
+    names = [argument.name for argument in node.target._schema.arguments]
+    return (dict(zip(names, node.args, strict=False)) | node.kwargs).get("storage_offset")
 
 
 def _tensor_viewed(node: Any) -> Any:

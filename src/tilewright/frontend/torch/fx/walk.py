@@ -348,7 +348,7 @@ class Importer:
         if convert is None or (is_in_place(node) and node not in self.writes.targets):
             raise _unsupported(name, is_complex=is_complex, is_known=convert is not None)
         if name in STRIDED:
-            args["storage_offset"] = offset_within(node, args["storage_offset"])
+            args["storage_offset"] = offset_within(node, args, self.symbols.dim)
         types = tuple(None if v is None else self.type_of(v) for v in results)
         gives_complex = is_complex_tensor(results[0]) if results else False
         b = self.builder(location_of(node))
