@@ -46,6 +46,7 @@ class ClusterKind(Enum):
     PLANE = "plane"
     PROJECTED = "projected"
     TRANSFORMED = "transformed"
+    NESTED = "nested"
     POINTWISE = "pointwise"
     OTHER = "other"
 
@@ -88,6 +89,11 @@ def clusters_of(
             found.append(Cluster(tuple(around), ClusterKind.TRANSFORMED))
             continue
         group, kind, last = [root], kinds[id(root)], None
+        terms = terms_before(root, stages, computation, constants) if chains and kind is ClusterKind.CONTRACT else None
+        if terms is not None and kinds[id(terms)] is ClusterKind.CONTRACT and id(terms) not in taken:
+            taken |= {id(terms), id(root)}
+            found.append(Cluster((terms, root), ClusterKind.NESTED))
+            continue
         epilogue = _contraction_of(root, stages, readers, kinds, taken) if kind is ClusterKind.POINTWISE else None
         if epilogue is not None:
             group, kind = [epilogue, root], ClusterKind.CONTRACT
@@ -292,6 +298,25 @@ def transformed_to(root: Stage, stages: Sequence[Stage], computation: Computatio
             return None
         found.insert(0, makers[0])
     return found if root.reduction is None and root.update is None else None
+
+
+def terms_before(
+    root: Stage, stages: Sequence[Stage], computation: Computation, constants: Container[Buffer]
+) -> Stage | None:
+    """The product with a constant whose sums are terms of ``root``'s: a temporary, each element of which it reads once.
+
+    None when there is no such stage.
+    """
+    assert root.reduction is not None
+    walked = {a.sym for a in (*root.axes, *root.reduction.axes) if a.extent != 1}
+    for x in _loads(root.expr):
+        places = [i for i, d in zip(x.index, x.buffer.shape, strict=True) if d != 1]
+        if x.buffer not in computation.temps or len(places) != len(walked) or set(places) != walked:
+            continue
+        maker = _only_maker(x.buffer, root, stages)
+        if maker is not None and maker.reduction is not None and any(y.buffer in constants for y in _loads(maker.expr)):
+            return maker
+    return None
 
 
 def _is_link(s: Stage, reader: Stage, stages: Sequence[Stage], *, is_product: bool) -> bool:

@@ -26,6 +26,7 @@ from tilewright.choose.strategies.contract import contract
 from tilewright.choose.strategies.copies import copied
 from tilewright.choose.strategies.hints import hint_operands
 from tilewright.choose.strategies.narrow import narrow
+from tilewright.choose.strategies.nested import nested
 from tilewright.choose.strategies.padding import skip_padding
 from tilewright.choose.strategies.panels import lay_in_panels
 from tilewright.choose.strategies.plane import plane
@@ -268,6 +269,8 @@ class _Work:
             case ClusterKind.TRANSFORMED:
                 found = Transformed(*names)
                 return [Strategy("transformed", partial(transformed, b, machine, found)), apart_of_chain]
+            case ClusterKind.NESTED:
+                return [Strategy("nested", partial(nested, b, machine, *names)), apart_of_chain]
             case ClusterKind.CONTRACT:
                 few = are_few_columns(machine, cluster.stages[0], self.constants)
                 return [

@@ -11,7 +11,7 @@ from functools import partial
 from tilewright.choose.cost.tile import estimate
 from tilewright.choose.strategies.steps import attempt
 from tilewright.choose.strategies.view import find_body
-from tilewright.core.compute import Buffer, IndexLike, Load
+from tilewright.core.compute import Binary, Buffer, IndexLike, Load
 from tilewright.core.compute import walk as walk_value
 from tilewright.core.expr import BinaryExpr, Sym, symbols
 from tilewright.core.indices import symbols_at, symbols_in, terms_at
@@ -35,7 +35,8 @@ def pack_constants(b: ScheduleBuilder, machine: Target) -> None:
     Panels that only pass through the second-level cache get hints at the next one. Those are walked forth and back, and
     those of which the first level keeps a part. That comes after all packing: nests that read the same constant in one
     order share one copy, whichever way they then walk it. What lies well in several orders stays as it is, with hints
-    at what comes in a while where it passes through that cache.
+    at what comes in a while where it passes through that cache. So do words of which a step unpacks several numbers:
+    that takes a core about as long as memory takes to bring them, and what it asks for by itself comes too late.
     """
     packed: dict[str, float] = {}
     for name in constants_read(b):
@@ -51,6 +52,8 @@ def pack_constants(b: ScheduleBuilder, machine: Target) -> None:
     for name, n_bytes in packed.items():
         if n_bytes > machine.l2_bytes / 2:
             attempt(b, partial(_prefetch, b, machine, name))
+            if _is_unpacked(b, name):
+                _stream(b, machine, name)
         if n_bytes > machine.l2_bytes / 2 or 1 < n_bytes / machine.l1_bytes <= KEPT:
             attempt(b, partial(_alternate, b, name))
 
@@ -77,6 +80,13 @@ def _is_run(path: Sequence[Loop], load: Load) -> bool:
             return True
         run *= most_iterations(x)
     return False
+
+
+def _is_unpacked(b: ScheduleBuilder, name: str) -> bool:
+    """Do products multiply parts of the constant's elements?"""
+    updates = [s.value for s in walk(b.kernel.body) if isinstance(s, Update)]
+    masks = [x for v in updates for x in walk_value(v) if isinstance(x, Binary) and x.op == "and"]
+    return any(isinstance(x.a, Load) and x.a.buffer.name == name for x in masks)
 
 
 def _stream(b: ScheduleBuilder, machine: Target, name: str) -> None:

@@ -1,0 +1,101 @@
+"""Products with matrices of few bits: exact codes, schedules without inner sums in memory, every machine's code."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tilewright import ops
+from tilewright.build.driver import compile_graph
+from tilewright.choose.default import schedule_with_steps
+from tilewright.codegen.cpu.llvm import compile_text, emit
+from tilewright.core.compute import Buffer, Computation
+from tilewright.core.diag import TilewrightError
+from tilewright.core.graph import Attrs, Builder, Graph, Pool
+from tilewright.core.types import Array, TensorType, f32, i8, i32, tensor_type_of
+from tilewright.ops import coded
+from tilewright.target.target import Target
+from tilewright.tile.ir import Space
+
+GROUP = 32
+
+
+def matrix(bits: int, depth: int, n_words: int, seed: int = 0) -> tuple[Array, Array, Array]:
+    """Random words, scales in half precision, and one zero point in the middle of the codes."""
+    rng = np.random.default_rng(seed)
+    per_word = coded.WORD_BITS // bits
+    codes = rng.integers(0, 1 << bits, (depth, per_word * n_words))
+    scales = rng.uniform(0.5, 1, (depth // GROUP, per_word, n_words)).astype(np.float16)
+    return coded.packed(codes, bits), scales, coded.signed_zeros(np.full((1, per_word, 1), 1 << (bits - 1)), bits)
+
+
+def product(x: Array, constants: tuple[Array, ...], bits: int) -> Graph:
+    pool = Pool()
+    b, x_in = Builder(pool), pool.input("x", tensor_type_of(x))
+    y = b(ops.coded_matmul, x_in, *map(b.const, constants), bits=bits)
+    return Graph("coded", pool, (x_in,), (y,), ("y",))
+
+
+@pytest.mark.parametrize("bits", coded.BITS)
+def test_words_hold_every_code(bits: int) -> None:
+    codes = np.random.default_rng(0).integers(0, 1 << bits, (5, 64))
+    fields = coded.unpacked(coded.packed(codes, bits), bits)
+    fields[:, -1] += 1 << (bits - 1)  # the highest code of a word is kept with a sign
+    np.testing.assert_array_equal(fields.reshape(5, 64), codes)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 13])
+@pytest.mark.parametrize("bits", coded.BITS)
+def test_native_code_is_right_to_the_rounding_of_f32(bits: int, rows: int) -> None:
+    constants = matrix(bits, 96, 21)
+    x = np.random.default_rng(1).standard_normal((rows, 96)).astype(np.float32)
+    wide = coded.matrix_of(*constants, bits).astype(np.float64)
+    got = np.asarray(compile_graph(product(x, constants, bits), threads=2)(x))
+    np.testing.assert_allclose(got, np.tensordot(x, wide, 1), atol=4e-6 * float(np.abs(x).sum(1).max()) * 2**bits)
+
+
+def computation(rows: int, bits: int) -> tuple[Computation, tuple[Buffer, ...]]:
+    per_word = coded.WORD_BITS // bits
+    x, words = Buffer("x", f32, (rows, 128)), Buffer("words", i32, (128, 64))
+    scales, zeros = Buffer("scales", f32, (128 // GROUP, per_word, 64)), Buffer("zeros", i8, (1, per_word, 1))
+    out = Buffer("out", f32, (rows, per_word, 64))
+    assert ops.coded_matmul.kernel is not None
+    stages = ops.coded_matmul.kernel((x, words, scales, zeros), (out,), Attrs({"bits": bits}))
+    temps = tuple(s.out for s in stages[:-1])  # type: ignore[union-attr]
+    return Computation((x, words, scales, zeros), (out,), tuple(stages), temps), (words, scales, zeros)
+
+
+@pytest.mark.parametrize("target", ["x86-64", "x86-64-v3", "x86-64-v4", "aarch64", "cortex-m4", "wasm32"])
+@pytest.mark.parametrize(("rows", "bits"), [(1, 4), (1, 8), (24, 4)])
+def test_sums_of_groups_stay_in_registers(target: str, rows: int, bits: int) -> None:
+    made, constants = computation(rows, bits)
+    machine = Target.parse(target).judged()
+    kernel = schedule_with_steps(made, machine, constants).kernel
+    assert next(p.space for p in kernel.places if p.buffer.name == "out_codes") is Space.REG
+    assert compile_text(emit(kernel, machine).text, machine)
+
+
+def test_one_and_many_rows_read_the_same_packed_words() -> None:
+    made = [schedule_with_steps(*_machine_first(rows)).kernel.packed for rows in (1, 24)]
+    words = [next(p for p in packed if p.source.name == "words") for packed in made]
+    assert words[0].param.shape == words[1].param.shape
+    assert list(map(str, words[0].index)) == list(map(str, words[1].index))
+
+
+def _machine_first(rows: int) -> tuple[Computation, Target, tuple[Buffer, ...]]:
+    made, constants = computation(rows, 4)
+    return made, Target.parse("x86-64-v3").judged(), constants
+
+
+def test_what_does_not_fit_together_is_refused() -> None:
+    x = TensorType(f32, (1, 96))
+    words, scales, zeros = map(tensor_type_of, matrix(4, 96, 2))
+    for operands, what in (
+        ((x, words, TensorType(scales.dtype, (5, 8, 2)), zeros), "whole number of rows"),
+        ((x, words, TensorType(scales.dtype, (3, 4, 2)), zeros), "codes"),
+        ((TensorType(f32, (1, 64)), words, scales, zeros), "columns"),
+    ):
+        pool = Pool()
+        inputs = [pool.input(f"x{k}", t) for k, t in enumerate(operands)]
+        with pytest.raises(TilewrightError, match=what):
+            Builder(pool)(ops.coded_matmul, *inputs, bits=4)
