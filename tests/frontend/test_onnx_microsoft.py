@@ -399,9 +399,9 @@ def test_linear_quantisation_of_its_own_domain() -> None:
 
 
 @pytest.mark.parametrize("bits", [2, 4, 8])
-@pytest.mark.parametrize(("k", "block"), [(48, 16), (33, 32)])
-def test_product_with_weights_by_bits(bits, k, block) -> None:
-    n, n_blocks = 6, -(-k // block)
+@pytest.mark.parametrize(("n", "k", "block"), [(16, 48, 16), (6, 33, 32)])
+def test_product_with_weights_by_bits(bits, n, k, block) -> None:
+    n_blocks = -(-k // block)
     constants = {"b": u8(n, n_blocks, block * bits // 8), "s": RNG.uniform(0.01, 0.1, (n, n_blocks)).astype(np.float32)}
     packed = {"z": u8(n * -(-n_blocks * bits // 8))}
     form, feeds, dims = {"N": n, "K": k, "block_size": block, "bits": bits}, {"a": f32(2, 3, k)}, {"a": ["B", "S", k]}

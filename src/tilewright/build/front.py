@@ -45,7 +45,9 @@ def compile(
     ``input_shapes`` fixes or renames dimensions of an ONNX model's inputs; ``fix_dims`` gives symbolic dimensions a
     number. ``threads`` is the most threads a call uses (default: what affinity, container quota and
     ``TILEWRIGHT_THREADS`` allow). With ``precision="bf16"`` products and convolutions read operands rounded to bf16 and
-    sum in f32; all else stays in f32. ``optimize="size"`` gives little code and small weights, at the cost of speed;
+    sum in f32; all else stays in f32. ``"int8"`` and ``"int4"`` store the weights of products and embeddings in so many
+    bits, with a scale for each group of 32 (``"int4-64"``, ``"int4-128"``: of so many), and compute in f32.
+    ``optimize="size"`` gives little code and small weights, at the cost of speed;
     ``optimize=3`` compares what all schedules of a kernel should cost, which takes several times as long to compile.
     ``accuracy="exact"`` keeps every convolution a plain sum; the default takes Winograd's form where that pays and its
     error stays within 1e-4 of the largest output. ``schedule`` is a file of schedules (``docs/schedules.md``) for some

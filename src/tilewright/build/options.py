@@ -20,9 +20,19 @@ from tilewright.core.diag import OptionError
 from tilewright.core.passes import Pass
 from tilewright.graph.pipeline import passes_for
 from tilewright.graph.precision import Precision
+from tilewright.graph.quantize.weights import QuantizeWeights
+from tilewright.ops.coded import BITS
 from tilewright.target.target import Target
 
-PRECISIONS: tuple[str, ...] = ("fp32", "bf16")
+GROUPS = (32, 64, 128)
+"""Weights that share a scale."""
+FEW_BITS = {
+    f"int{bits}{f'-{group}' if group != GROUPS[0] else ''}": QuantizeWeights(bits, group)
+    for bits in BITS[::-1]
+    for group in GROUPS
+}
+"""Precisions that store weights as codes; ``int4-64`` has groups of 64, ``int4`` the smallest."""
+PRECISIONS: tuple[str, ...] = ("fp32", "bf16", *FEW_BITS)
 ACCURACIES: tuple[str, ...] = ("default", "exact")
 SIZE = "size"
 BY_PRICE = 3
@@ -38,7 +48,8 @@ class Options:
     ``target`` is a name that ``Target.parse`` knows; ``optimize`` is 0 (a kernel per op), 1 (no layout changes),
     2 (all passes), 3 (all passes, and of a kernel's schedules the one with the least price), or "size": all passes, and
     of every choice the one with less code and smaller weights.
-    ``precision`` "bf16" lets products and convolutions of f32 read bf16 (``graph.precision``).
+    ``precision`` "bf16" lets products and convolutions of f32 read bf16 (``graph.precision``); one of ``FEW_BITS``
+    stores weights that products read as codes of 8 or 4 bits (``graph.quantize.weights``).
     ``accuracy`` "default" allows forms whose error stays within 1e-4 of the largest output, "exact" none of them.
     ``schedule`` is the text of a file of schedules (``tile.schedule.book``); kernels that it leaves out get the rules'.
     ``specialize`` has combinations of sizes that get code of their own beside the general code (``build.exact``).
@@ -157,7 +168,8 @@ class Clock:
 def graph_passes(options: Options, target: Target) -> tuple[Pass, ...]:
     """The passes that the options ask for."""
     level = options.optimize if isinstance(options.optimize, int) else 2
+    few = (FEW_BITS[options.precision],) if options.precision in FEW_BITS else ()
     known = target if options.accuracy == "default" and options.optimize != SIZE else None
     if options.precision == "bf16":
         return (*passes_for(level, target=known, per_lane=2 if target.has_bf16 else 1), Precision())
-    return passes_for(level, target=known)
+    return (*few, *passes_for(level, target=known))

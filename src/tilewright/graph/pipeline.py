@@ -14,6 +14,7 @@ from tilewright.graph.canonical.fold import FoldConstants
 from tilewright.graph.decompose import Decompose
 from tilewright.graph.forms.affine import FoldAffine
 from tilewright.graph.forms.ahead import ProjectAhead
+from tilewright.graph.forms.coded import CodedProducts
 from tilewright.graph.forms.fourier import FourierBlocks
 from tilewright.graph.forms.hoist import HoistArithmetic
 from tilewright.graph.forms.integers import IntegerProducts
@@ -28,6 +29,7 @@ from tilewright.graph.forms.taps import FewTaps
 from tilewright.graph.forms.unscale import UnscaleWeights
 from tilewright.graph.forms.winograd import Winograd
 from tilewright.graph.precision import Precision
+from tilewright.graph.quantize.weights import QuantizeWeights
 from tilewright.graph.recognise.composites import Recognise
 from tilewright.target.target import Target
 
@@ -35,8 +37,10 @@ LAID_OUT = ("conv_transpose",)
 """Composites whose pieces would not show which layout they are best in."""
 
 PASSES: tuple[type[Pass], ...] = (
+    QuantizeWeights,
     Canonicalize,
     IntegerProducts,
+    CodedProducts,
     FoldConstants,
     Recognise,
     FoldAffine,
@@ -81,6 +85,7 @@ def passes_for(
         Canonicalize(),  # one form for equal things: the next passes look for forms
         FoldConstants(kept=(ops.dequantize_linear.name,)),  # and for constants; those that are bytes stay bytes
         IntegerProducts.on(target) if target is not None else IntegerProducts(floats=False),
+        CodedProducts(),  # those that are left whose weights are codes
         FoldConstants(),
         Canonicalize(),  # what folding laid bare
         Recognise(),  # composites in their pieces

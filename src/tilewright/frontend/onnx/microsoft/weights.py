@@ -1,7 +1,8 @@
 """Converters of ONNX Runtime's ops over weights packed by bits or chosen by a router.
 
-In: a ``Call`` with weights of 2, 4 or 8 bits packed in bytes, low bits first. Out: nodes of the graph IR: one byte a
-weight, dequantised by blocks in front of an ordinary product. Not its business: 8-bit products (``..._quant``).
+In: a ``Call`` with weights of 2, 4 or 8 bits packed in bytes, low bits first. Out: nodes of the graph IR: products with
+codes, or one byte a weight, dequantised by blocks in front of a product. Not its business: products of 8-bit operands
+(``..._quant``).
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ import numpy as np
 from tilewright import ops
 from tilewright.core import expr
 from tilewright.core.expr import Dim
-from tilewright.core.graph import Node
-from tilewright.core.types import WHOLE, f32, i64, product, u8
+from tilewright.core.graph import CONST, Node
+from tilewright.core.types import WHOLE, Array, f32, i64, product, u8
 from tilewright.frontend.onnx.arithmetic import Formula
 from tilewright.frontend.onnx.call import Call, Table
 from tilewright.frontend.onnx.ops.contract import matmul
+from tilewright.ops import coded
 
 BITS = (2, 4, 8)
 # The 16 numbers of bitsandbytes' types, by their codes.
@@ -83,10 +85,45 @@ def _bits_matmul(c: Call) -> Node:
     if n < 1 or k < 1 or block < 1:
         c.refuse(f"N={n}, K={k} and block_size={block} must be positive")
     n_blocks = -(-k // block)
+    if (y := _coded_matmul(c, bits, n, k, block)) is not None:
+        return y
     codes = c.reshape(_unpacked(c, c.reshape(b, (n, n_blocks, block * bits // 8)), bits), (n, n_blocks * block))
     real = _real(c, c.slice_axis(codes, 1, 0, k), c.reshape(scales, (n, n_blocks)), zeros, block, bits)
     y, bias = matmul(c, a, c.transpose(c.cast(real, a.dtype), (1, 0))), c.opt(5)
     return y if bias is None else c(ops.add, y, bias)
+
+
+def _coded_matmul(c: Call, bits: int, n: int, k: int, block: int) -> Node | None:
+    """The product of f32 rows with constant codes as it is stored, where blocks are whole and columns fill words."""
+    a, scales, zeros, bias = c.x(0), c.x(2), c.opt(3), c.opt(5)
+    stored = [None if p is None else _array(p) for p in (c.x(1), scales, zeros)]
+    is_known = all(s is not None for s, p in zip(stored, (c.x(1), scales, zeros), strict=True) if p is not None)
+    fits = bits in coded.BITS and k % block == 0 and n % (coded.WORD_BITS // bits) == 0
+    if not is_known or not fits or a.dtype is not f32 or (zeros is not None and zeros.dtype.is_float):
+        return None
+    per_word, n_blocks = coded.WORD_BITS // bits, k // block
+    codes, steps, points = stored
+    assert codes is not None and steps is not None
+    words = coded.packed(_fields(codes.reshape(n, -1), bits).T, bits)
+    steps = np.ascontiguousarray(steps.reshape(n, n_blocks).T).reshape(n_blocks, per_word, -1)
+    middle = np.full((1, per_word, 1), 1 << (bits - 1))
+    if points is not None:
+        middle = _fields(points.reshape(n, -1), bits)[:, :n_blocks].T.reshape(steps.shape)
+    rows = c.reshape(a, (product(a.shape[:-1]), k))
+    operands = map(c.array, (words, steps, coded.signed_zeros(middle, bits)))
+    y = c.reshape(c(ops.coded_matmul, rows, *operands, bits=bits), (*a.shape[:-1], n))
+    return y if bias is None else c(ops.add, y, bias)
+
+
+def _array(x: Node) -> Array | None:
+    found: Array | None = x.attrs["data"].array if x.op is CONST else None
+    return found
+
+
+def _fields(packed: Array, bits: int) -> Array:
+    """Bytes u8[n, bytes] as their codes u8[n, codes], the lowest bits first."""
+    parts = [packed >> (bits * j) & ((1 << bits) - 1) for j in range(8 // bits)]
+    return np.stack(parts, axis=-1).reshape(len(packed), -1).astype(np.uint8)
 
 
 def _table_matmul(c: Call) -> Node:

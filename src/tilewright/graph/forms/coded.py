@@ -1,0 +1,89 @@
+"""The pass ``coded-products``: products with dequantised constants read the codes that are stored.
+
+In: a graph with products whose right operand is a constant behind ``dequantize_linear`` in blocks along the sum, or one
+scale for a column. Out: the same products as ``coded_matmul``. Not its business: operands that are both quantised
+(``forms.integers``), which runs before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from tilewright import ops
+from tilewright.core import types
+from tilewright.core.expr import Dim
+from tilewright.core.graph import Builder, Graph, Node
+from tilewright.core.passes import Pass
+from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
+from tilewright.core.types import Array, product
+from tilewright.graph.facts import array_of
+from tilewright.graph.quantize.codes import Coded, coded
+from tilewright.ops.coded import BITS, WORD_BITS
+
+
+@dataclass(frozen=True)
+class CodedProducts(Pass):
+    """``matmul(x, dequantize_linear(codes, scales, zeros))`` becomes ``coded_matmul(x, words, scales, zeros)``.
+
+    Also behind a transpose. It does not fire where codes, scales or zero points are no constants, x is no f32, the
+    scales are one for each row, groups along the sum are not whole, or columns fill no whole words.
+    """
+
+    name: ClassVar[str] = "coded-products"
+
+    def run(self, graph: Graph, journal: Journal | None = None) -> Graph:
+        return rewrite(graph, _TABLE, journal)
+
+
+def coded_product(b: Builder, x: Node, matrix: Coded, bits: int) -> Node:
+    """``x @ matrix`` over the last axis of ``x``, f32[..., K]; f32[..., N]."""
+    rows = b(ops.reshape, x, shape=(product(x.shape[:-1]), x.shape[-1]))
+    y = b(ops.coded_matmul, rows, *map(b.const, matrix), bits=bits)
+    columns: Dim = product(y.shape[1:])
+    return b(ops.reshape, y, shape=(*x.shape[:-1], columns))
+
+
+def _product(b: Rewriting, node: Node) -> Node | None:
+    x, w = node.inputs
+    if x.dtype is not types.f32 or node.dtype is not types.f32 or w.type.rank != 2:
+        return None
+    is_turned = w.op is ops.transpose
+    found = _stored(w.inputs[0] if is_turned else w, 1 if is_turned else 0)
+    if found is None:
+        return None
+    codes, scales, zeros = found
+    bits = next((n for n in BITS if codes.max(initial=0) < 1 << n), None)
+    if bits is None or codes.shape[1] % (WORD_BITS // bits) or not codes.size:
+        return None
+    return coded_product(b, x, coded(codes, scales, zeros, bits), bits)
+
+
+def _stored(node: Node, along: int) -> tuple[Array, Array, Array] | None:
+    """Unsigned codes u8[K, N], scales and zero points [groups, N] of a dequantised constant, K ``along`` which axis."""
+    if node.op is not ops.dequantize_linear:
+        return None
+    codes, scales, zeros = map(array_of, node.inputs)
+    if codes is None or scales is None or zeros is None or node.inputs[0].dtype not in (types.i8, types.u8):
+        return None
+    axis, block = node.attrs["axis"], node.attrs["block_size"]
+    if scales.ndim == 0:
+        scales, zeros = np.full(codes.shape[1 - along], scales), np.full(codes.shape[1 - along], zeros)
+    elif (axis != along or codes.shape[along] % block) if block else axis == along:
+        return None
+    if scales.ndim == 1:
+        scales, zeros = (np.expand_dims(a, along) for a in (scales, zeros))
+    if along == 1:
+        codes, scales, zeros = codes.T, scales.T, zeros.T
+    low = min(int(codes.min(initial=0)), int(zeros.min(initial=0)))
+    shifted = zeros.astype(np.int16) - low
+    wide = codes.astype(np.int16) - low
+    same = shifted[:1, :1] if (shifted == shifted[:1, :1]).all() else shifted
+    return wide.astype(np.uint8), scales.astype(np.float32), same
+
+
+_TABLE = RuleTable(
+    [Rule("coded-product", (ops.matmul,), _product, "coded_matmul is the product with the dequantised matrix")]
+)

@@ -1,0 +1,1 @@
+"""Graphs in fewer bits: which numbers are stored for which tensors."""
