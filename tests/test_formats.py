@@ -48,10 +48,10 @@ FILES: dict[str, tuple[Callable[[], bytes], str, str]] = {
     "tflite": (lambda: b"\x1c\x00\x00\x00TFL3" + bytes(64), "TensorFlow Lite", "tf2onnx"),
     "safetensors": (safetensors, "a safetensors file", "load_model"),
     "stablehlo text": (
-        lambda: b'#loc = loc("x")\nmodule @jit_f attributes {mhlo.num_replicas = 1 : i32} {\n}\n', "MLIR", "module",
+        lambda: b'#loc = loc("x")\nmodule @jit_f attributes {mhlo.num_replicas = 1 : i32} {\n}\n', "MLIR", ".mlir",
     ),
-    "stablehlo plain": (lambda: b"// by hand\n\nmodule {\n  func.func @main() { return }\n}", "MLIR", "ONNX"),
-    "stablehlo bytecode": (lambda: b"ML\xefR\x01StableHLO_v1" + bytes(64), "MLIR", "ONNX"),
+    "stablehlo plain": (lambda: b"// by hand\n\nmodule {\n  func.func @main() { return }\n}", "MLIR", ".mlir"),
+    "stablehlo bytecode": (lambda: b"ML\xefR\x01StableHLO_v1" + bytes(64), "MLIR", ".mlirbc"),
     "checkpoint": (lambda: written(lambda f: torch.save({"w": torch.ones(2)}, f)), "checkpoint", "load_state_dict"),
     "old checkpoint": (
         lambda: written(lambda f: torch.save({"w": torch.ones(2)}, f, _use_new_zipfile_serialization=False)),

@@ -16,13 +16,15 @@ from tilewright.core.graph import Graph
 from tilewright.core.specialize import fix_symbols
 from tilewright.core.types import Array
 from tilewright.frontend.onnx import importer as onnx_frontend
+from tilewright.frontend.stablehlo import importer as stablehlo_frontend
 from tilewright.frontend.torch import export as torch_frontend
 from tilewright.runtime.files import FileContent
 from tilewright.runtime.structure import FLAT, Convention
 
 Source = Any
-"""A path (``.pt2`` of an exported program, else of an ONNX model), ``bytes``, ``onnx.ModelProto``, ``torch.nn.Module``,
-``torch.export.ExportedProgram`` or ``Graph``. Within the compiler also a file that was read, ``FileContent``."""
+"""A path (``.pt2`` of an exported PyTorch program, ``.mlir`` or ``.mlirbc`` of a StableHLO one, else of an ONNX model),
+``bytes``, ``onnx.ModelProto``, ``torch.nn.Module``, ``torch.export.ExportedProgram``, ``jax.export.Exported`` or
+``Graph``. Within the compiler also a file that was read, ``FileContent``."""
 
 Examples = torch_frontend.Examples
 
@@ -69,10 +71,25 @@ def import_called(
         source = torch_frontend.load_program(Path(source))
     if isinstance(source, FileContent) and source.path.suffix == ".pt2":
         source = torch_frontend.load_program(source.path, source.data)
+    module = _stablehlo(source)
+    if module is not None:
+        found = Called(module.graph, module.convention, (), module.complex_inputs, module.complex_outputs)
+        return replace(found, graph=fix_symbols(found.graph, fix_dims or {}))
     if isinstance(source, str | Path | FileContent | bytes) or is_a(source, "onnx", "ModelProto"):
         return Called(onnx_frontend.import_onnx(source, input_shapes=input_shapes, fix_dims=fix_dims))
     found = _import_sized(source, example_inputs, dynamic_shapes)
     return replace(found, graph=fix_symbols(found.graph, fix_dims or {}))
+
+
+def _stablehlo(source: Source) -> stablehlo_frontend.ImportedModule | None:
+    """The program of a StableHLO source; None for any other source."""
+    if isinstance(source, str | Path) and Path(source).suffix in stablehlo_frontend.SUFFIXES:
+        return stablehlo_frontend.import_file(Path(source))
+    if isinstance(source, FileContent) and source.path.suffix in stablehlo_frontend.SUFFIXES:
+        return stablehlo_frontend.import_file(source.path, bytes(source.data))
+    if is_a(source, "jax.export", "Exported"):
+        return stablehlo_frontend.import_exported(source)
+    return None
 
 
 def _import_sized(source: Source, example_inputs: Examples | None, dynamic_shapes: Any) -> Called:
@@ -89,7 +106,8 @@ def _import_sized(source: Source, example_inputs: Examples | None, dynamic_shape
         return _called(torch_frontend.import_called(source, example_inputs, dynamic_shapes))
     raise OptionError(
         f"can't compile a {type(source).__module__}.{type(source).__qualname__}",
-        remedy="pass an ONNX path, bytes or ModelProto, a torch.nn.Module, an ExportedProgram or a Graph",
+        remedy="pass an ONNX path, bytes or ModelProto, a torch.nn.Module, an ExportedProgram, a StableHLO file, "
+        "jax.export's Exported or a Graph",
     )
 
 

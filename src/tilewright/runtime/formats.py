@@ -35,7 +35,7 @@ SAFETENSORS = Format(
 )
 COMPILED = Format("compiled by Tilewright already", "load it: tilewright.load(path), or tilewright run PATH")
 STABLEHLO = Format(
-    "an MLIR module such as StableHLO, which is not read here", "give the PyTorch module or the ONNX model behind it"
+    "an MLIR module such as StableHLO", "name the file .mlir (text) or .mlirbc (bytecode)"
 )
 TORCHSCRIPT = Format("a TorchScript program", f"{MODULE} that was scripted or traced; its Python is not in the file")
 EXPORTED = Format("an exported PyTorch program", "name it with the suffix .pt2")

@@ -1,0 +1,1 @@
+"""StableHLO programs, which JAX writes, into the graph IR."""

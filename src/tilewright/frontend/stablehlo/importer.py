@@ -1,0 +1,180 @@
+"""StableHLO programs into the graph IR: modules of MLIR, files of them, and what ``jax.export`` makes.
+
+In: an ``Exported``, or the text or bytecode of a module. Out: a ``Graph`` whose inputs have the names of the program's
+arguments, and how it is called; or one ``ImportFailed`` that lists everything that stops the import.
+Not its business: walking operations (``walk``), and which op each becomes (``ops``).
+
+MLIR's Python bindings read the module; they come with JAX. A symbolic size of ``jax.export`` is a symbol of ours of the
+same name and at least 1, as JAX has it; of a module that says only that a size is dynamic, one called
+``<input>_d<axis>``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tilewright.core.diag import ImportFailed, Loc, OptionError, Problem
+from tilewright.core.expr import Dim, Expr, Sym
+from tilewright.core.graph import Builder, Graph, Node, Pool
+from tilewright.core.types import TensorType
+from tilewright.frontend.complex_pairs import Pair, from_parts, join_parts
+from tilewright.frontend.stablehlo.operation import NoForm, Value, value_type
+from tilewright.frontend.stablehlo.sizes import Shape, argument_shapes
+from tilewright.frontend.stablehlo.structure import convention_of
+from tilewright.frontend.stablehlo.walk import BlockWalker, Lost, ValueScope
+from tilewright.runtime.files import map_file
+from tilewright.runtime.structure import FLAT, Convention
+
+SUFFIXES = (".mlir", ".mlirbc", ".stablehlo")
+"""What the names of StableHLO's files end in."""
+
+BYTECODE = b"ML\xefR"
+"""How MLIR's bytecode begins."""
+
+INSTALL = 'pip install "tilewright[jax]"'
+
+
+@dataclass(frozen=True)
+class ImportedModule:
+    """A graph, how it is called, and the names of inputs and outputs that are parts of complex numbers."""
+
+    graph: Graph
+    convention: Convention = FLAT
+    complex_inputs: frozenset[str] = frozenset()
+    complex_outputs: frozenset[str] = frozenset()
+
+
+def import_exported(exported: Any) -> ImportedModule:
+    """The graph of a ``jax.export.Exported``, called with arguments of the structure that it was exported with."""
+    module = parse(exported.mlir_module_serialized, exported.fun_name)
+    kept = exported.module_kept_var_idx
+    avals = [exported.in_avals[k] for k in kept]
+    made = import_module(module, exported.fun_name, argument_shapes(avals))
+    names, results = made.graph.input_names, len(made.graph.outputs)
+    convention = convention_of(exported.in_tree, exported.out_tree, list(kept), names, results)
+    return ImportedModule(made.graph, convention, made.complex_inputs, made.complex_outputs)
+
+
+def import_file(path: Path, data: bytes | None = None) -> ImportedModule:
+    """The graph of a file's module, text or bytecode."""
+    from_file = bytes(map_file(path)[0]) if data is None else data
+    return import_module(parse(from_file, str(path)), path.stem)
+
+
+def parse(data: bytes, where: str) -> Any:
+    """MLIR's module of a text or of bytecode; ``ImportFailed`` for anything else, with what MLIR says of it."""
+    try:
+        from jax.extend.mlir import deserialize_portable_artifact, ir
+        from jax.interpreters import mlir
+    except ImportError as e:
+        raise OptionError(f"{where} is a StableHLO program, which MLIR's bindings read", remedy=INSTALL) from e
+    context = mlir.make_ir_context()
+    with context:
+        try:
+            if data.startswith(BYTECODE):
+                return deserialize_portable_artifact(data, context)
+            return ir.Module.parse(data.decode("utf-8"))
+        except (ir.MLIRError, RuntimeError, ValueError) as e:
+            problem = Problem(Loc(where), "module", str(e).strip() or "MLIR can't read it", "export it anew")
+            raise ImportFailed("the StableHLO module can't be read", [problem]) from e
+
+
+def import_module(module: Any, name: str, shapes: Sequence[Shape] | None = None) -> ImportedModule:
+    """The graph of ``@main``, the function called so or the only public one."""
+    functions = {
+        op.operation.attributes["sym_name"].value: op.operation
+        for op in module.body.operations
+        if op.operation.name == "func.func"
+    }
+    main = _main_of(functions)
+    pool = Pool()
+    walker = BlockWalker(functions, ValueScope(pool))
+    inputs, arguments, complex_inputs = _inputs(walker, main, shapes)
+    outputs = walker.block(main.regions[0].blocks[0], arguments)
+    if walker.problems:
+        raise ImportFailed(
+            f"{len(walker.problems)} operations of the StableHLO program have no form here", walker.problems
+        )
+    made = [x for x in outputs if not isinstance(x, Lost)]
+    nodes = tuple(join_parts(Builder(pool), x) if isinstance(x, Pair) else x for x in made)
+    names = _result_names(main, len(nodes))
+    complex_outputs = frozenset(n for n, x in zip(names, made, strict=True) if isinstance(x, Pair))
+    graph = Graph(re.sub(r"\W+", "_", name) or "main", pool, tuple(inputs), nodes, names)
+    return ImportedModule(graph, FLAT, frozenset(complex_inputs), complex_outputs)
+
+
+def _main_of(functions: dict[str, Any]) -> Any:
+    public = [
+        f
+        for f in functions.values()
+        if "sym_visibility" not in f.attributes or f.attributes["sym_visibility"].value == "public"
+    ]
+    main = functions.get("main") or (public[0] if len(public) == 1 else None)
+    if main is None or not main.regions[0].blocks:
+        problem = Problem(Loc("the module"), "func.func", f"no function @main among {sorted(functions)}", "name one so")
+        raise ImportFailed("the StableHLO module can't be called", [problem])
+    return main
+
+
+def _inputs(
+    walker: BlockWalker, main: Any, shapes: Sequence[Shape] | None
+) -> tuple[list[Node], list[Value | Lost], list[str]]:
+    """An input for each argument; complex ones as their parts along a last axis."""
+    inputs: list[Node] = []
+    values: list[Value | Lost] = []
+    complex_inputs: list[str] = []
+    taken: set[str] = set()
+    for k, argument in enumerate(main.regions[0].blocks[0].arguments):
+        name = _argument_name(argument, k, taken)
+        loc = Loc(f'input "{name}"')
+        try:
+            t = value_type(argument.type)
+        except NoForm as e:
+            walker.problems.append(Problem(loc, "input", e.rule, e.remedy))
+            values.append(Lost())
+            continue
+        given = shapes[k] if shapes is not None else [None] * len(t.shape)
+        shape = tuple(_dim(n, d, f"{name}_d{a}") for a, (n, d) in enumerate(zip(t.shape, given, strict=True)))
+        node = walker.scope.pool.input(name, TensorType(t.dtype, (*shape, 2) if t.is_complex else shape), loc)
+        inputs.append(node)
+        values.append(from_parts(Builder(walker.scope.pool, loc), node) if t.is_complex else node)
+        complex_inputs += [name] if t.is_complex else []
+    return inputs, values, complex_inputs
+
+
+def _dim(stated: int | None, given: Dim | None, name: str) -> Dim:
+    """A size: the number that the program states, else what the export says, else a symbol."""
+    if stated is not None:
+        return stated
+    return given if isinstance(given, int | Expr) else Sym(name, 1)
+
+
+def _argument_name(argument: Any, k: int, taken: set[str]) -> str:
+    """The user's name for an argument, where the program keeps it: ``params['w']`` is ``params_w``."""
+    found = re.match(r'loc\("([^"]+)"\)$', str(argument.location))
+    name = re.sub(r"\W+", "_", found.group(1)).strip("_") if found else ""
+    name = name if name and not name[0].isdigit() else f"arg{k}"
+    while name in taken:
+        name += "_"
+    taken.add(name)
+    return name
+
+
+def _result_names(main: Any, n: int) -> tuple[str, ...]:
+    """The places of results in what the function gives, where the program keeps them: ``result['a']`` is ``a``."""
+    names: list[str] = []
+    attributes = list(main.attributes["res_attrs"]) if "res_attrs" in main.attributes else []
+    for k in range(n):
+        info = attributes[k] if k < len(attributes) else {}
+        text = info["jax.result_info"].value if "jax.result_info" in info else ""
+        name = re.sub(r"\W+", "_", text.removeprefix("result")).strip("_")
+        if not name or name[0].isdigit():
+            name = "output" if n == 1 else f"output_{name or k}"
+        while name in names:
+            name += "_"
+        names.append(name)
+    return tuple(names)

@@ -1,0 +1,136 @@
+"""What a program's integers are where they are sizes, constants, or the steps of a loop.
+
+In: nodes of one graph. Out: for an integer node of few elements, its elements as numbers and expressions of sizes, or
+None where the data decide. Shapes that StableHLO computes (dynamic broadcasts and reshapes), the counters of loops and
+the conditions on them are read this way. Not its business: tensors of any other kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from tilewright import ops
+from tilewright.core.expr import Dim, bounds, floordiv, maximum, minimum, mod
+from tilewright.core.graph import CONST, Node
+from tilewright.core.opdef import OpDef
+from tilewright.core.types import bool_
+
+Elements = tuple[Dim, ...]
+MOST_ELEMENTS = 64
+"""As many as no shape has axes."""
+
+
+class Known:
+    """Elements by node; what is noted by :meth:`note` comes first, all else follows from the nodes' own ops."""
+
+    def __init__(self) -> None:
+        self._found: dict[Node, Elements | None] = {}
+
+    def note(self, node: Node, elements: Elements) -> None:
+        """Let ``node`` have these elements: the counter of a loop."""
+        self._found[node] = elements
+
+    def of(self, node: Node) -> Elements | None:
+        """The elements of ``node`` in row-major order; None where they are not known."""
+        if node not in self._found:
+            found = self._elements(node)
+            if found is not None and not all(_fits(e, node) for e in found):
+                found = None
+            self._found[node] = found
+        return self._found[node]
+
+    def one(self, node: Node) -> Dim | None:
+        """The only element of ``node``."""
+        found = self.of(node)
+        return found[0] if found is not None and len(found) == 1 else None
+
+    def truth(self, node: Node) -> bool | None:
+        """Whether a 0-d condition always or never holds; None where neither is sure."""
+        found = self.one(node) if node.dtype is bool_ else None
+        return bool(found) if isinstance(found, int) else None
+
+    def _elements(self, node: Node) -> Elements | None:
+        if node.dtype.is_float or node.dtype.is_narrow or node.op.bound is not None:
+            return None
+        if node.op is CONST:
+            array = node.attrs["data"].array
+            return tuple(int(i) for i in array.ravel()) if array.size <= MOST_ELEMENTS else None
+        if node.op is ops.dim_values:
+            return tuple(node.attrs["dims"])
+        if node.op in _SAME:
+            return self.of(node.inputs[0])
+        if node.op is ops.concat and len(node.shape) == 1:
+            parts = [self.of(x) for x in node.inputs]
+            return None if any(p is None for p in parts) else tuple(e for p in parts if p is not None for e in p)
+        if node.op is ops.slice and len(node.shape) == 1:
+            return self._slice(node)
+        if node.op in _TWO:
+            return self._pairwise(_TWO[node.op], *node.inputs)
+        return None
+
+    def _slice(self, node: Node) -> Elements | None:
+        whole, (start,), (stop,), (step,) = (
+            self.of(node.inputs[0]),
+            *(node.attrs[k] for k in ("starts", "stops", "steps")),
+        )
+        are_numbers = whole is not None and isinstance(start, int) and isinstance(stop, int) and step > 0
+        return whole[start:stop:step] if are_numbers and whole is not None else None
+
+    def _pairwise(self, of: Callable[[Dim, Dim], Dim | None], a: Node, b: Node) -> Elements | None:
+        x, y = self.of(a), self.of(b)
+        if x is None or y is None or a.shape != b.shape:
+            return None
+        found = [of(p, q) for p, q in zip(x, y, strict=True)]
+        return None if any(e is None for e in found) else tuple(e for e in found if e is not None)
+
+
+def _fits(e: Dim, node: Node) -> bool:
+    """Is ``e`` what ``node`` holds? Integers that wrap, and conditions that are neither 0 nor 1, are not followed."""
+    return not isinstance(e, int) or node.dtype.min <= e <= node.dtype.max
+
+
+def _below(a: Dim, b: Dim) -> Dim | None:
+    """1 where ``a < b`` is sure, 0 where it is surely not."""
+    lo, hi = bounds(b - a)
+    if lo is not None and lo > 0:
+        return 1
+    return 0 if hi is not None and hi <= 0 else None
+
+
+def _equal(a: Dim, b: Dim) -> Dim | None:
+    if a == b:
+        return 1
+    lo, hi = bounds(a - b)
+    return 0 if (lo is not None and lo > 0) or (hi is not None and hi < 0) else None
+
+
+def _not(x: Dim | None) -> Dim | None:
+    return None if x is None else 1 - x
+
+
+def _quotient(a: Dim, b: Dim) -> Dim | None:
+    """Towards zero, which is downwards for sizes."""
+    low, high = bounds(a)[0], bounds(b)[0]
+    return floordiv(a, b) if low is not None and low >= 0 and high is not None and high > 0 else None
+
+
+def _rest(a: Dim, b: Dim) -> Dim | None:
+    return None if _quotient(a, b) is None else mod(a, b)
+
+
+_SAME = frozenset({ops.cast, ops.reshape})
+_TWO: Mapping[OpDef, Callable[[Dim, Dim], Dim | None]] = {
+    ops.add: lambda a, b: a + b,
+    ops.sub: lambda a, b: a - b,
+    ops.mul: lambda a, b: a * b,
+    ops.div: _quotient,
+    ops.fmod: _rest,
+    ops.maximum: maximum,
+    ops.minimum: minimum,
+    ops.lt: _below,
+    ops.gt: lambda a, b: _below(b, a),
+    ops.ge: lambda a, b: _not(_below(a, b)),
+    ops.le: lambda a, b: _not(_below(b, a)),
+    ops.eq: _equal,
+    ops.ne: lambda a, b: _not(_equal(a, b)),
+}

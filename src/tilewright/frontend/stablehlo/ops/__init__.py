@@ -1,0 +1,1 @@
+"""What each op of StableHLO becomes, a file for each family."""

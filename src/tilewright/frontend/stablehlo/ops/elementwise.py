@@ -1,0 +1,466 @@
+"""StableHLO's element-wise operations: arithmetic, comparisons, bits, conversions, on real and complex numbers.
+
+In: calls whose operands have one shape, or are 0-d among others. Out: nodes or pairs.
+Not its business: functions that CHLO adds (``special``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from tilewright import ops
+from tilewright.core.graph import Node
+from tilewright.core.opdef import OpDef
+from tilewright.core.types import DType, bool_, dtype_named, f32, u8
+from tilewright.frontend.complex_pairs import Pair
+from tilewright.frontend.fourier import product
+from tilewright.frontend.stablehlo.operation import NoForm, Operation, Result, Value
+from tilewright.frontend.torch.aten.complex import magnitude, quotient
+
+Convert = Callable[[Operation], Result]
+
+
+def one(op: OpDef) -> Convert:
+    """An operation on one real operand."""
+    return lambda c: c.b(op, c.node(0))
+
+
+def two(op: OpDef) -> Convert:
+    """An operation on two real operands."""
+    return lambda c: c.b(op, c.node(0), c.node(1))
+
+
+def either(real: Convert, of_pairs: Callable[..., Pair | Node]) -> Convert:
+    """``real`` on real operands; ``of_pairs(call, *pairs)`` where one is complex."""
+
+    def convert(c: Operation) -> Result:
+        if not any(isinstance(x, Pair) for x in c.operands):
+            return real(c)
+        return of_pairs(c, *(as_pair(c, x) for x in c.operands))
+
+    return convert
+
+
+def as_pair(c: Operation, x: Value) -> Pair:
+    """A real tensor as a complex one."""
+    return x if isinstance(x, Pair) else Pair(x, c.expand(c.b.const(0, x.dtype), x.shape))
+
+
+def each_part(op: OpDef) -> Callable[..., Pair]:
+    """The real op on both parts."""
+    return lambda c, *xs: Pair(c.b(op, *(x.re for x in xs)), c.b(op, *(x.im for x in xs)))
+
+
+def logical_or_bits(logical: OpDef, bits: OpDef) -> Convert:
+    return lambda c: c.b(logical if c.node(0).dtype is bool_ else bits, *c.nodes())
+
+
+# --- arithmetic -----------------------------------------------------------------------------------------------------
+
+
+def _divide(c: Operation) -> Node:
+    """Integers truncate; as XLA has it, -1 is what a division by 0 gives."""
+    a, b = c.nodes()
+    made = c.b(ops.div, a, b)
+    return made if a.dtype.is_float else _unless_zero(c, b, made, c.b.const(_ones(a.dtype), a.dtype))
+
+
+def _remainder(c: Operation) -> Node:
+    """With the sign of the dividend, which is also what division by 0 leaves."""
+    a, b = c.nodes()
+    made = c.b(ops.fmod, a, b)
+    return made if a.dtype.is_float else _unless_zero(c, b, made, a)
+
+
+def _ones(dtype: DType) -> int:
+    """All bits set."""
+    return -1 if dtype.is_signed else int(dtype.max)
+
+
+def _unless_zero(c: Operation, divisor: Node, made: Node, otherwise: Node) -> Node:
+    return c.b(ops.where, c.b(ops.eq, divisor, c.b.const(0, divisor.dtype)), otherwise, made)
+
+
+def _negate(c: Operation) -> Node:
+    x = c.node(0)
+    return c.b(ops.neg, x) if x.dtype.is_signed else c.b(ops.sub, c.b.const(0, x.dtype), x)
+
+
+def _abs(c: Operation) -> Node:
+    x = c.operands[0]
+    return magnitude(c.b, x) if isinstance(x, Pair) else c.b(ops.abs, x)
+
+
+def _sign(c: Operation, x: Pair) -> Pair:
+    size = magnitude(c.b, x)
+    zero = c.b(ops.eq, size, c.b.const(0, x.dtype))
+    safe = c.b(ops.where, zero, c.b.const(1, x.dtype), size)
+    return Pair(c.b(ops.div, x.re, safe), c.b(ops.div, x.im, safe))
+
+
+def _round_away(c: Operation) -> Node:
+    """Half away from zero."""
+    x = c.node(0)
+    size = c.b(ops.abs, x)
+    down = c.b(ops.floor, size)
+    up = c.b(ops.ge, c.b(ops.sub, size, down), c.b.const(0.5, x.dtype))
+    rounded = c.b(ops.add, down, c.cast(up, x.dtype))
+    return c.b(ops.where, c.b(ops.lt, x, c.b.const(0, x.dtype)), c.b(ops.neg, rounded), rounded)
+
+
+def _cbrt(c: Operation) -> Node:
+    """The root of the magnitude, and a step of Newton's, which mends what the power has lost."""
+    x = c.node(0)
+    size = c.b(ops.abs, x)
+    root = c.b(ops.pow, size, c.b.const(1 / 3, x.dtype))
+    square = c.b(ops.mul, root, root)
+    wrong = c.b(ops.sub, c.b(ops.mul, square, root), size)
+    step = c.b(ops.div, wrong, c.b(ops.mul, square, c.b.const(3, x.dtype)))
+    is_plain = c.b(ops.logical_and, c.b(ops.gt, root, c.b.const(0, x.dtype)), _is_finite(c, step))
+    root = c.b(ops.where, is_plain, c.b(ops.sub, root, step), root)
+    return c.b(ops.where, c.b(ops.lt, x, c.b.const(0, x.dtype)), c.b(ops.neg, root), root)
+
+
+def _is_finite(c: Operation, x: Node) -> Node:
+    return c.b(ops.logical_not, c.b(ops.logical_or, c.b(ops.isnan, x), c.b(ops.isinf, x)))
+
+
+def _clamp(c: Operation) -> Node:
+    low, x, high = c.nodes()
+    return c.b(ops.clamp, x, low, high)
+
+
+# --- complex numbers ------------------------------------------------------------------------------------------------
+
+
+def _exp(c: Operation, x: Pair) -> Pair:
+    size = c.b(ops.exp, x.re)
+    return Pair(c.b(ops.mul, size, c.b(ops.cos, x.im)), c.b(ops.mul, size, c.b(ops.sin, x.im)))
+
+
+def _log(c: Operation, x: Pair) -> Pair:
+    return Pair(c.b(ops.log, magnitude(c.b, x)), c.b(ops.atan2, x.im, x.re))
+
+
+def _polar(c: Operation, size: Node, angle: Node) -> Pair:
+    return Pair(c.b(ops.mul, size, c.b(ops.cos, angle)), c.b(ops.mul, size, c.b(ops.sin, angle)))
+
+
+def _sqrt(c: Operation, x: Pair) -> Pair:
+    """By the larger of ``|x| + re`` and ``|x| - re``, so that nothing cancels."""
+    zero = c.b.const(0, x.dtype)
+    size = magnitude(c.b, x)
+    half = c.b(ops.mul, c.b(ops.add, size, c.b(ops.abs, x.re)), c.b.const(0.5, x.dtype))
+    large = c.b(ops.sqrt, half)
+    safe = c.b(ops.where, c.b(ops.eq, large, zero), c.b.const(1, x.dtype), large)
+    small = c.b(ops.div, c.b(ops.mul, c.b(ops.abs, x.im), c.b.const(0.5, x.dtype)), safe)
+    is_right = c.b(ops.ge, x.re, zero)
+    im = c.b(ops.where, is_right, small, large)
+    im = c.b(ops.where, c.b(ops.lt, x.im, zero), c.b(ops.neg, im), im)
+    return Pair(c.b(ops.where, is_right, large, small), im)
+
+
+def _rsqrt(c: Operation, x: Pair) -> Pair:
+    one_ = Pair(c.b.const(1, x.dtype), c.b.const(0, x.dtype))
+    return quotient(c.b, one_, _sqrt(c, x))
+
+
+def _power(c: Operation, x: Pair, y: Pair) -> Pair:
+    made = _exp(c, product(c.b, _log(c, x), y))
+    zero = c.b(ops.eq, magnitude(c.b, x), c.b.const(0, x.dtype))
+    none = c.b.const(0, x.dtype)
+    is_one = c.b(ops.eq, magnitude(c.b, y), none)
+    at_zero = c.b(ops.where, is_one, c.b.const(1, x.dtype), none)
+    return Pair(c.b(ops.where, zero, at_zero, made.re), c.b(ops.where, zero, none, made.im))
+
+
+def _sine(c: Operation, x: Pair) -> Pair:
+    re = c.b(ops.mul, c.b(ops.sin, x.re), c.b(ops.cosh, x.im))
+    return Pair(re, c.b(ops.mul, c.b(ops.cos, x.re), c.b(ops.sinh, x.im)))
+
+
+def _cosine(c: Operation, x: Pair) -> Pair:
+    re = c.b(ops.mul, c.b(ops.cos, x.re), c.b(ops.cosh, x.im))
+    return Pair(re, c.b(ops.neg, c.b(ops.mul, c.b(ops.sin, x.re), c.b(ops.sinh, x.im))))
+
+
+def _tanh(c: Operation, x: Pair) -> Pair:
+    """``(tanh a + i tan b) / (1 + i tanh a tan b)``."""
+    a, t = c.b(ops.tanh, x.re), c.b(ops.tan, x.im)
+    return quotient(c.b, Pair(a, t), Pair(c.b.const(1, x.dtype), c.b(ops.mul, a, t)))
+
+
+def _expm1(c: Operation, x: Pair) -> Pair:
+    """``expm1(a) cos(b) - 2 sin(b / 2) ** 2``, which keeps small numbers."""
+    half = c.b(ops.sin, c.b(ops.mul, x.im, c.b.const(0.5, x.dtype)))
+    lost = c.b(ops.mul, c.b.const(2, x.dtype), c.b(ops.mul, half, half))
+    re = c.b(ops.sub, c.b(ops.mul, c.b(ops.expm1, x.re), c.b(ops.cos, x.im)), lost)
+    return Pair(re, c.b(ops.mul, c.b(ops.exp, x.re), c.b(ops.sin, x.im)))
+
+
+def _log1p(c: Operation, x: Pair) -> Pair:
+    return _log(c, Pair(c.b(ops.add, x.re, c.b.const(1, x.dtype)), x.im))
+
+
+def _logistic(c: Operation, x: Pair) -> Pair:
+    one_ = c.b.const(1, x.dtype)
+    e = _exp(c, Pair(c.b(ops.neg, x.re), c.b(ops.neg, x.im)))
+    return quotient(c.b, Pair(one_, c.b.const(0, x.dtype)), Pair(c.b(ops.add, one_, e.re), e.im))
+
+
+def _complex(c: Operation) -> Pair:
+    return Pair(c.node(0), c.node(1))
+
+
+def _real(c: Operation) -> Node:
+    x = c.operands[0]
+    return x.re if isinstance(x, Pair) else x
+
+
+def _imag(c: Operation) -> Node:
+    x = c.operands[0]
+    return x.im if isinstance(x, Pair) else c.b(ops.sub, x, x)
+
+
+# --- comparisons and choices ----------------------------------------------------------------------------------------
+
+COMPARISONS: Mapping[str, OpDef] = {
+    "EQ": ops.eq, "NE": ops.ne, "LT": ops.lt, "LE": ops.le, "GT": ops.gt, "GE": ops.ge,
+}  # fmt: skip
+
+
+def direction(c: Operation) -> str:
+    """``LT`` of ``#stablehlo<comparison_direction LT>``."""
+    return c.text("comparison_direction").rstrip(">").split()[-1]
+
+
+def _compare(c: Operation) -> Node:
+    op = COMPARISONS[direction(c)]
+    a, b = c.operands
+    if isinstance(a, Pair) or isinstance(b, Pair):
+        x, y = as_pair(c, a), as_pair(c, b)
+        join = ops.logical_or if op is ops.ne else ops.logical_and
+        return c.b(join, c.b(op, x.re, y.re), c.b(op, x.im, y.im))
+    if c.has("compare_type") and "TOTALORDER" in c.text("compare_type"):
+        a, b = total_order(c, a), total_order(c, b)
+    return c.b(op, a, b)
+
+
+def total_order(c: Operation, x: Node) -> Node:
+    """Integers in the order of IEEE 754's totalOrder of floats: -NaN, -inf, ..., -0, 0, ..., inf, NaN."""
+    if not x.dtype.is_float:
+        return x
+    dtype = dtype_named(f"i{x.dtype.bits}")
+    bits = c.b(ops.bitcast, x, dtype=dtype)
+    sign = c.b(ops.shift_right, bits, c.b.const(dtype.bits - 1, dtype))
+    return c.b(ops.bitwise_xor, bits, c.b(ops.bitwise_and, sign, c.b.const(dtype.max, dtype)))
+
+
+def _select(c: Operation) -> Value:
+    """One of two values; where the condition is known, that one."""
+    condition, a, b = c.node(0), c.operands[1], c.operands[2]
+    truth = c.known.truth(condition)
+    if truth is not None:
+        return a if truth else b
+    if isinstance(a, Pair) or isinstance(b, Pair):
+        x, y = as_pair(c, a), as_pair(c, b)
+        return Pair(c.b(ops.where, condition, x.re, y.re), c.b(ops.where, condition, x.im, y.im))
+    return c.b(ops.where, condition, a, b)
+
+
+# --- bits and conversions -------------------------------------------------------------------------------------------
+
+
+def _shift_right(to_sign: bool) -> Convert:
+    """A shift that keeps the sign, or does not: as of the signed or the unsigned type of that width."""
+
+    def convert(c: Operation) -> Node:
+        x, n = c.nodes()
+        dtype = dtype_named(f"{'i' if to_sign else 'u'}{x.dtype.bits}")
+        if dtype is x.dtype:
+            return c.b(ops.shift_right, x, n)
+        made = c.b(ops.shift_right, c.b(ops.bitcast, x, dtype=dtype), c.b(ops.bitcast, n, dtype=dtype))
+        return c.b(ops.bitcast, made, dtype=x.dtype)
+
+    return convert
+
+
+def _popcount(c: Operation) -> Node:
+    """Sums of bits side by side: of 2, 4, then 8, and of all bytes by a product (Warren, Hacker's Delight)."""
+    x = c.node(0)
+    dtype = dtype_named(f"u{x.dtype.bits}")
+    x = x if x.dtype is dtype else c.b(ops.bitcast, x, dtype=dtype)
+
+    def mask(byte: int) -> Node:
+        return c.b.const(int.from_bytes(bytes([byte]) * dtype.n_bytes, "little"), dtype)
+
+    def right(x: Node, n: int) -> Node:
+        return c.b(ops.shift_right, x, c.b.const(n, dtype))
+
+    x = c.b(ops.sub, x, c.b(ops.bitwise_and, right(x, 1), mask(0x55)))
+    x = c.b(ops.add, c.b(ops.bitwise_and, x, mask(0x33)), c.b(ops.bitwise_and, right(x, 2), mask(0x33)))
+    x = c.b(ops.bitwise_and, c.b(ops.add, x, right(x, 4)), mask(0x0F))
+    x = right(c.b(ops.mul, x, mask(0x01)), dtype.bits - 8)
+    return c.cast(x, c.type().dtype)
+
+
+def _leading_zeros(c: Operation) -> Node:
+    """The bits below the highest one are set, then those that are not set are counted."""
+    x = c.node(0)
+    dtype = dtype_named(f"u{x.dtype.bits}")
+    bits = x if x.dtype is dtype else c.b(ops.bitcast, x, dtype=dtype)
+    count = c.b.const(0, dtype)
+    for k in range(dtype.bits):  # a bit at a place shows once everything above it is shifted out
+        above = c.b(ops.shift_right, bits, c.b.const(k, dtype))
+        count = c.b(ops.add, count, c.cast(c.b(ops.eq, above, c.b.const(0, dtype)), dtype))
+    return c.cast(count, c.type().dtype)
+
+
+def convert(c: Operation) -> Value:
+    """Another element type."""
+    x, target = c.operands[0], c.type()
+    if target.is_complex:
+        pair = as_pair(c, x)
+        return Pair(c.cast(pair.re, target.dtype), c.cast(pair.im, target.dtype))
+    if isinstance(x, Pair):
+        x = x.re
+    if x.dtype.is_narrow and x.dtype.name[0] == "f":
+        return c.cast(c.b(ops.decode, x), target.dtype)
+    if target.dtype.is_narrow and target.dtype.name[0] == "f":
+        return c.b(ops.encode, c.cast(x, f32), dtype=target.dtype, saturate=False)
+    return c.cast(x, target.dtype)
+
+
+def _bitcast(c: Operation) -> Value:
+    """The same bits; of another width, the parts along a last axis."""
+    x, target = c.operands[0], c.type()
+    if isinstance(x, Pair) or target.is_complex:
+        raise NoForm("the bits of complex numbers", "take them apart with real and imag")
+    if x.dtype is bool_ or target.dtype is bool_:
+        raise NoForm("the bits of booleans", "convert them")
+    if x.dtype.bits == target.dtype.bits:
+        return x if x.dtype is target.dtype else c.b(ops.bitcast, x, dtype=target.dtype)
+    if x.dtype.is_narrow or target.dtype.is_narrow:
+        raise NoForm(f"bits of {x.dtype} as {target.dtype}", "convert them")
+    return _narrower(c, x, target.dtype) if x.dtype.bits > target.dtype.bits else _wider(c, x, target.dtype)
+
+
+def _narrower(c: Operation, x: Node, target: DType) -> Node:
+    whole, part = dtype_named(f"u{x.dtype.bits}"), dtype_named(f"u{target.bits}")
+    bits = x if x.dtype is whole else c.b(ops.bitcast, x, dtype=whole)
+    parts = [
+        c.reshape(c.cast(c.b(ops.shift_right, bits, c.b.const(k * part.bits, whole)), part), (*x.shape, 1))
+        for k in range(whole.bits // part.bits)
+    ]
+    made = c.b(ops.concat, *parts, axis=len(x.shape))
+    return made if target is part else c.b(ops.bitcast, made, dtype=target)
+
+
+def _wider(c: Operation, x: Node, target: DType) -> Node:
+    part, whole = dtype_named(f"u{x.dtype.bits}"), dtype_named(f"u{target.bits}")
+    bits = c.cast(x if x.dtype is part else c.b(ops.bitcast, x, dtype=part), whole)
+    axis, made = len(x.shape) - 1, c.b.const(0, whole)
+    for k in range(whole.bits // part.bits):
+        piece = c.reshape(c.slice(bits, axis, k, k + 1), x.shape[:-1])
+        made = c.b(ops.bitwise_or, made, c.b(ops.shift_left, piece, c.b.const(k * part.bits, whole)))
+    return made if target is whole else c.b(ops.bitcast, made, dtype=target)
+
+
+def _reduce_precision(c: Operation) -> Node:
+    """Round to fewer bits of exponent and mantissa, as the spec has it: to even, beyond the largest to infinity."""
+    x = c.node(0)
+    exponent, mantissa = c.integer("exponent_bits"), c.integer("mantissa_bits")
+    same = {(5, 10): "f16", (8, 7): "bf16", (8, 23): "f32", (11, 52): "f64"}.get((exponent, mantissa))
+    if same is None:
+        raise NoForm(f"{exponent} bits of exponent and {mantissa} of mantissa", "use those of f16, bf16, f32")
+    dtype = dtype_named(same)
+    return x if dtype.bits >= x.dtype.bits else c.cast(c.cast(x, dtype), x.dtype)
+
+
+def _not(c: Operation) -> Node:
+    x = c.node(0)
+    return c.b(ops.logical_not if x.dtype is bool_ else ops.bitwise_not, x)
+
+
+def _bools_as_bytes(real: Convert) -> Convert:
+    """Comparisons of booleans are those of bytes."""
+
+    def convert(c: Operation) -> Result:
+        if any(isinstance(x, Node) and x.dtype is bool_ for x in c.operands):
+            given = tuple(c.cast(x, u8) if isinstance(x, Node) else x for x in c.operands)
+            return real(Operation(c.walker, c.b, c.op, given))
+        return real(c)
+
+    return convert
+
+
+def _all_same(c: Operation) -> Result:
+    return c.operands
+
+
+def _map(c: Operation) -> Result:
+    return c.walker.apply(c.op.regions[0], c.operands)
+
+
+def _quotient(c: Operation, x: Pair, y: Pair) -> Pair:
+    return quotient(c.b, x, y)
+
+
+def _product(c: Operation, x: Pair, y: Pair) -> Pair:
+    return product(c.b, x, y)
+
+
+TABLE: Mapping[str, Convert] = {
+    f"stablehlo.{name}": made
+    for name, made in {
+        "add": either(two(ops.add), each_part(ops.add)),
+        "subtract": either(two(ops.sub), each_part(ops.sub)),
+        "multiply": either(two(ops.mul), _product),
+        "divide": either(_divide, _quotient),
+        "remainder": _remainder,
+        "power": either(two(ops.pow), _power),
+        "maximum": two(ops.maximum),
+        "minimum": two(ops.minimum),
+        "atan2": two(ops.atan2),
+        "and": logical_or_bits(ops.logical_and, ops.bitwise_and),
+        "or": logical_or_bits(ops.logical_or, ops.bitwise_or),
+        "xor": logical_or_bits(ops.logical_xor, ops.bitwise_xor),
+        "not": _not,
+        "shift_left": two(ops.shift_left),
+        "shift_right_logical": _shift_right(to_sign=False),
+        "shift_right_arithmetic": _shift_right(to_sign=True),
+        "abs": _abs,
+        "cbrt": _cbrt,
+        "ceil": one(ops.ceil),
+        "floor": one(ops.floor),
+        "cosine": either(one(ops.cos), _cosine),
+        "sine": either(one(ops.sin), _sine),
+        "tan": one(ops.tan),
+        "tanh": either(one(ops.tanh), _tanh),
+        "exponential": either(one(ops.exp), _exp),
+        "exponential_minus_one": either(one(ops.expm1), _expm1),
+        "log": either(one(ops.log), _log),
+        "log_plus_one": either(one(ops.log1p), _log1p),
+        "logistic": either(one(ops.sigmoid), _logistic),
+        "negate": either(_negate, each_part(ops.neg)),
+        "round_nearest_afz": _round_away,
+        "round_nearest_even": one(ops.round),
+        "rsqrt": either(one(ops.rsqrt), _rsqrt),
+        "sqrt": either(one(ops.sqrt), _sqrt),
+        "sign": either(one(ops.sign), _sign),
+        "is_finite": lambda c: _is_finite(c, c.node(0)),
+        "popcnt": _popcount,
+        "count_leading_zeros": _leading_zeros,
+        "clamp": _clamp,
+        "complex": _complex,
+        "real": _real,
+        "imag": _imag,
+        "compare": _bools_as_bytes(_compare),
+        "select": _select,
+        "convert": convert,
+        "bitcast_convert": _bitcast,
+        "reduce_precision": _reduce_precision,
+        "optimization_barrier": _all_same,
+        "map": _map,
+    }.items()
+}

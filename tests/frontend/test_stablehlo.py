@@ -1,0 +1,135 @@
+"""StableHLO programs: what JAX exports gives JAX's own results, files are read, and what has no form is named.
+
+Integers and keys are equal bit by bit; floats are within the tolerance of their type.
+"""
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import export
+from typer.testing import CliRunner
+
+import tilewright as tw
+from frontend.jax_nets import CASES
+from tilewright.cli.main import app
+from tilewright.frontend.stablehlo.importer import import_exported, import_module
+
+TOLERANCE = {np.dtype(np.float16): 2e-3, np.dtype(jnp.bfloat16): 2e-2}
+
+
+def assert_equal(got, want):
+    """Trees of one structure with equal leaves."""
+    got, want = jax.tree_util.tree_leaves(got), jax.tree_util.tree_leaves(want)
+    for ours, theirs in zip(got, map(np.asarray, want), strict=True):
+        ours = np.asarray(ours)
+        assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
+        if theirs.dtype.kind in "iub":
+            np.testing.assert_array_equal(ours, theirs)
+        else:
+            wide = np.complex128 if theirs.dtype.kind == "c" else np.float64
+            tolerance = TOLERANCE.get(theirs.dtype, 2e-5)
+            np.testing.assert_allclose(ours.astype(wide), theirs.astype(wide), rtol=tolerance, atol=tolerance)
+
+
+def exported(function, *arguments):
+    return export.export(jax.jit(function, keep_unused=True))(*arguments)
+
+
+@pytest.mark.one_in(20)
+@pytest.mark.parametrize("name", CASES)
+def test_gives_what_jax_gives(name: str) -> None:
+    function, arguments = CASES[name]
+    model = tw.compile(exported(function, *arguments), threads=1, cache=False)
+    assert_equal(model(*arguments), jax.jit(function)(*arguments))
+
+
+def test_trees_of_arguments_and_results() -> None:
+    def f(params, x):
+        return {"y": x @ params["w"] + params["b"], "parts": (x, [x * 2])}
+
+    params, x = {"w": np.eye(3, dtype=np.float32), "b": np.ones(3, np.float32)}, np.ones((2, 3), np.float32)
+    model = tw.compile(exported(f, params, x), cache=False)
+    made = model(params, x)
+    assert set(made) == {"y", "parts"} and isinstance(made["parts"], tuple) and isinstance(made["parts"][1], list)
+    assert_equal(made, f(params, x))
+    assert [s.name for s in model.inputs] == ["params_b", "params_w", "x"]
+
+
+def test_symbolic_sizes_stay_symbolic() -> None:
+    n, m = export.symbolic_shape("n, m")
+
+    def f(x):
+        return jnp.concatenate([x, x * 2]).reshape(-1).sum() + jnp.ones((x.shape[0], 3)) * x.shape[1]
+
+    model = tw.compile(export.export(jax.jit(f))(jax.ShapeDtypeStruct((n, m), np.float32)), cache=False)
+    assert [str(d) for d in model.inputs[0].shape] == ["n", "m"]
+    for shape in ((2, 3), (5, 4)):
+        x = np.ones(shape, np.float32)
+        assert_equal(model(x), f(x))
+
+
+@pytest.mark.parametrize("suffix", [".mlir", ".mlirbc"])
+def test_files(tmp_path: Path, suffix: str) -> None:
+    program = exported(lambda x: jnp.tanh(x) @ x.T, np.ones((2, 3), np.float32))
+    path = tmp_path / f"model{suffix}"
+    if suffix == ".mlir":
+        path.write_text(program.mlir_module())
+    else:
+        path.write_bytes(program.mlir_module_serialized)
+    x = np.arange(6, dtype=np.float32).reshape(2, 3) / 6
+    assert_equal(tw.compile(path)(x), np.tanh(x) @ x.T)
+    ran = CliRunner().invoke(app, ["compile", str(path), "-o", str(tmp_path / "model.tw")])
+    assert ran.exit_code == 0, ran.output
+    assert_equal(tw.load(tmp_path / "model.tw")(x), np.tanh(x) @ x.T)
+
+
+MODULE = """module {
+  func.func @main(%x: tensor<2x3xf32>) -> tensor<2x3xf32> {
+    %0 = stablehlo.add %x, %x : tensor<2x3xf32>
+    return %0 : tensor<2x3xf32>
+  }
+}
+"""
+BROKEN = {
+    "empty": b"",
+    "no text": b"\xff\xfe\x00",
+    "cut": MODULE[:90].encode(),
+    "another dialect": MODULE.replace("stablehlo.add", "nowhere.add").encode(),
+    "wrong types": MODULE.replace("-> tensor<2x3xf32> {", "-> tensor<9xf32> {").encode(),
+    "no main": MODULE.replace("func.func @main", "func.func private @other").encode(),
+    "declared only": b"module { func.func private @main(tensor<f32>) -> tensor<f32> }",
+    "bytecode cut": b"ML\xefR\x0dStableHLO_v1.15",
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_broken_files_are_import_failures(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "model.mlir"
+    path.write_bytes(BROKEN[name])
+    with pytest.raises(tw.ImportFailed, match="StableHLO module"):
+        tw.compile(path, cache=False)
+
+
+def test_all_that_has_no_form_is_named_with_the_line() -> None:
+    def f(x):
+        x = jax.pure_callback(np.sin, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+        return jax.random.bits(jax.random.key(0, impl="rbg"), (3,)), x
+
+    program = jax.jit(f).lower(np.ones(3, np.float32)).compiler_ir("stablehlo")
+    path = Path(__file__)
+    with pytest.raises(tw.ImportFailed) as failed:
+        import_module(program, "f")
+    ops = [p.op for p in failed.value.problems]
+    assert ops == ["stablehlo.custom_call", "stablehlo.rng_bit_generator"]
+    assert failed.value.problems[0].loc.file == str(path) and "in " in failed.value.problems[0].loc.text
+    assert all(p.remedy for p in failed.value.problems)
+
+
+def test_a_scan_copies_no_rows() -> None:
+    """The stack of a scan's results is the loop's own, not a tensor that each trip copies."""
+    graph = import_exported(exported(*[CASES["scan"][0], *CASES["scan"][1]])).graph
+    (loop,) = [n for n in graph.nodes() if n.op.name == "loop"]
+    assert loop.attrs.n_carried == 1 and loop.attrs.length == 4
