@@ -172,6 +172,17 @@ def test_no_imports_go_in_a_circle() -> None:
     assert list(TopologicalSorter(needs).static_order())  # raises CycleError, which names the circle
 
 
+def test_rooms_beside_each_other_go_in_no_circle() -> None:
+    """Between folders: one and the folders inside it are one house, whose page may call its rooms and they its words."""
+    names = {".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__"): path for path in FILES}
+    needs: dict[Path, set[Path]] = {path.parent: set() for path in FILES}
+    for path in FILES:
+        needs[path.parent] |= {names[name].parent for name in loaded(path, names)}
+    for folder, used in needs.items():
+        used -= {folder, *folder.parents, *(f for f in used if folder in f.parents)}
+    assert list(TopologicalSorter(needs).static_order())  # raises CycleError, which names the circle
+
+
 def loaded(path: Path, names: Container[str]) -> Iterator[str]:
     """Which of `names` importing a file loads; `from package import name` may name a module."""
     for node in parsed(path).body:

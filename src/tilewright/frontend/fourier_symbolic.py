@@ -21,7 +21,8 @@ from tilewright.core.expr import Dim, ceildiv
 from tilewright.core.graph import Builder, Node
 from tilewright.core.types import DType, f64, i64
 from tilewright.frontend.complex_pairs import Pair
-from tilewright.frontend.torch.aten.call import cast, dim_scalar, reshape
+from tilewright.frontend.nodes import dim_scalar, reshape
+from tilewright.frontend.torch.aten.call import cast
 
 ROWS = 64
 """Transforms of so many elements are products with a constant matrix; those along the rows are as long as the rest."""

@@ -23,7 +23,8 @@ from tilewright.core.diag import UNKNOWN, ImportFailed, Loc, OptionError, Proble
 from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.types import Array, i64
 from tilewright.frontend.complex_pairs import COMPLEX_PARTS, HALF_PARTS, Pair, join_parts
-from tilewright.frontend.torch.aten.call import Draws, SymFloat, Unsupported, as_node, dim_scalar
+from tilewright.frontend.nodes import dim_scalar
+from tilewright.frontend.torch.aten.call import Draws, SymFloat, Unsupported, as_node
 from tilewright.frontend.torch.aten.table import KEPT_WHOLE, TAKEN_APART
 from tilewright.frontend.torch.custom_ops import DECOMPOSITIONS
 from tilewright.frontend.torch.examples import capture_failure, check_examples, check_has_elements

@@ -21,7 +21,8 @@ from tilewright.core.expr import Dim, Sym, maximum, substitute, symbols
 from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.types import Array, TensorType, bool_, f64, i64
 from tilewright.frontend.complex_pairs import Pair, from_parts, join_parts
-from tilewright.frontend.torch.aten.call import SymFloat, Unsupported, dim_scalar
+from tilewright.frontend.nodes import dim_scalar
+from tilewright.frontend.torch.aten.call import SymFloat, Unsupported
 from tilewright.frontend.torch.fx.guards import Promises
 from tilewright.frontend.torch.fx.locations import location_of
 from tilewright.frontend.torch.fx.strided import is_all_of_its_memory, readers_of_memory

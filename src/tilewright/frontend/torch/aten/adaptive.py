@@ -15,7 +15,8 @@ from tilewright.core.expr import Dim
 from tilewright.core.graph import Node
 from tilewright.core.types import Array, f32, i64, product
 from tilewright.frontend.banded import banded_sum
-from tilewright.frontend.torch.aten.call import AtenCall, Result, cast, dim_scalar, reshape
+from tilewright.frontend.nodes import dim_scalar, reshape
+from tilewright.frontend.torch.aten.call import AtenCall, Result, cast
 from tilewright.frontend.torch.aten.pool import batched
 
 Convert = Callable[[AtenCall], Result]

@@ -17,7 +17,8 @@ from tilewright.core.expr import Dim, floordiv, maximum
 from tilewright.core.graph import Builder, Node
 from tilewright.core.types import Array, f64, i64
 from tilewright.frontend.banded import banded_sum
-from tilewright.frontend.torch.aten.call import AtenCall, Result, Unsupported, cast, dim_scalar, reshape
+from tilewright.frontend.nodes import dim_scalar, reshape
+from tilewright.frontend.torch.aten.call import AtenCall, Result, Unsupported, cast
 
 Convert = Callable[[AtenCall], Result]
 

@@ -17,16 +17,8 @@ from tilewright import ops
 from tilewright.core.expr import floordiv
 from tilewright.core.graph import Builder, Node
 from tilewright.core.types import bool_, f32, product
-from tilewright.frontend.torch.aten.call import (
-    AtenCall,
-    Result,
-    Unsupported,
-    cast,
-    dim_scalar,
-    reshape,
-    slice_axis,
-    transpose,
-)
+from tilewright.frontend.nodes import dim_scalar, reshape, slice_axis, transpose
+from tilewright.frontend.torch.aten.call import AtenCall, Result, Unsupported, cast
 
 Convert = Callable[[AtenCall], Result]
 

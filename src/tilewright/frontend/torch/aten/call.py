@@ -7,17 +7,19 @@ Not its business: which op a call becomes (``torch.aten``), or walking the progr
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
+from typing import Any, TypeGuard
 
 from tilewright import ops
 from tilewright.core.diag import Loc
-from tilewright.core.expr import Dim, Expr, is_nonneg, maximum, minimum
+from tilewright.core.expr import Dim, Expr, Sym, is_nonneg, maximum, minimum
 from tilewright.core.graph import Builder, Node, Pool
 from tilewright.core.types import DTYPES, DType, TensorType, bool_, f32, i32, i64, u32, u64
 from tilewright.frontend.complex_pairs import Pair
+from tilewright.frontend.nodes import dim_scalar
 
 Result = Node | Pair | Sequence[Node | Pair | None]
 """What a converter returns: the only result, or all of them; ``None`` for one that has no form here."""
@@ -30,6 +32,9 @@ DTYPE_OF_TORCH: Mapping[str, DType] = {
     "torch.bfloat16": next(d for d in DTYPES if d.name == "bf16"),
 }
 """Our dtype by the text of PyTorch's."""
+
+BY_DATA = re.compile(r"u\d+")
+"""What PyTorch calls a size that only data decide."""
 
 
 class Unsupported(Exception):
@@ -172,36 +177,6 @@ def cast(b: Builder, x: Node, dtype: DType) -> Node:
     return x if x.dtype is dtype else b(ops.cast, x, dtype=dtype)
 
 
-def dim_scalar(b: Builder, dim: Dim, dtype: DType) -> Node:
-    """A dimension as a 0-d tensor."""
-    if isinstance(dim, int):
-        return b.const(dim, dtype)
-    return cast(b, b(ops.reshape, b(ops.dim_values, dims=(dim,)), shape=()), dtype)
-
-
-def reshape(b: Builder, x: Node, shape: Sequence[Dim]) -> Node:
-    return x if x.shape == tuple(shape) else b(ops.reshape, x, shape=tuple(shape))
-
-
-def expand(b: Builder, x: Node, shape: Sequence[Dim]) -> Node:
-    return x if x.shape == tuple(shape) else b(ops.expand, x, shape=tuple(shape))
-
-
-def transpose(b: Builder, x: Node, perm: Sequence[int]) -> Node:
-    return x if list(perm) == list(range(len(perm))) else b(ops.transpose, x, perm=tuple(perm))
-
-
-def slice_axis(b: Builder, x: Node, axis: int, start: Dim, length: Dim, step: int = 1) -> Node:
-    """``length`` elements along one axis from ``start``, which lies inside."""
-    if start == 0 and step == 1 and length == x.shape[axis]:
-        return x
-    starts: list[Dim] = [0] * len(x.shape)
-    stops, steps = list(x.shape), [1] * len(x.shape)
-    starts[axis], steps[axis] = start, step
-    stops[axis] = start if length == 0 else start + (length - 1) * step + 1
-    return b(ops.slice, x, starts=tuple(starts), stops=tuple(stops), steps=tuple(steps))
-
-
 def clamp_index(index: Dim | Node | None, size: Dim, default: Dim) -> Dim:
     """A slice bound as Python means it: negative counts from the end, and the result lies in ``0..size``."""
     if index is None:
@@ -220,6 +195,11 @@ def norm_axis(axis: Any, rank: int) -> int:
     if not isinstance(axis, int):
         raise Unsupported("a symbolic axis", "make it a constant")
     return axis + max(rank, 1) if axis < 0 else axis
+
+
+def is_decided_by_data(size: Dim) -> TypeGuard[Sym]:
+    """Is it one of the sizes that only data decide?"""
+    return isinstance(size, Sym) and BY_DATA.fullmatch(size.name) is not None
 
 
 # --- dtype promotion ------------------------------------------------------------------------------------------------

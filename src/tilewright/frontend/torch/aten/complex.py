@@ -17,8 +17,9 @@ from tilewright.core.graph import Builder, Node
 from tilewright.core.types import bool_
 from tilewright.frontend.complex_pairs import Pair, from_parts, join_parts
 from tilewright.frontend.fourier import product
+from tilewright.frontend.nodes import expand
 from tilewright.frontend.torch.aten import fft, index, movement, reduce, source
-from tilewright.frontend.torch.aten.call import AtenCall, Result, as_node, cast, expand
+from tilewright.frontend.torch.aten.call import AtenCall, Result, as_node, cast
 from tilewright.frontend.torch.aten.elementwise import TABLE as ELEMENTWISE
 
 Convert = Callable[[AtenCall], Result]

@@ -13,16 +13,8 @@ from tilewright import ops
 from tilewright.core.expr import Dim, Expr, floordiv
 from tilewright.core.graph import Node
 from tilewright.core.types import i32, i64, product
-from tilewright.frontend.torch.aten.call import (
-    AtenCall,
-    Result,
-    Unsupported,
-    cast,
-    dim_scalar,
-    reshape,
-    slice_axis,
-    transpose,
-)
+from tilewright.frontend.nodes import dim_scalar, reshape, slice_axis, transpose
+from tilewright.frontend.torch.aten.call import AtenCall, Result, Unsupported, cast
 from tilewright.ops.convolution import window_size
 
 Convert = Callable[[AtenCall], Result]

@@ -14,17 +14,8 @@ from tilewright.core.expr import Dim
 from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.opdef import OpDef
 from tilewright.core.types import DTYPES, TensorType, bool_, f64, i16, i32, i64
-from tilewright.frontend.torch.aten.call import (
-    AtenCall,
-    Result,
-    Unsupported,
-    as_node,
-    cast,
-    expand,
-    promote,
-    reshape,
-    slice_axis,
-)
+from tilewright.frontend.nodes import expand, reshape, slice_axis
+from tilewright.frontend.torch.aten.call import AtenCall, Result, Unsupported, as_node, cast, promote
 from tilewright.frontend.torch.aten.random import dropped
 
 Convert = Callable[[AtenCall], Result]

@@ -16,7 +16,8 @@ from tilewright.core.graph import Builder, Node
 from tilewright.core.types import f64, product
 from tilewright.frontend.complex_pairs import Pair
 from tilewright.frontend.fourier import mirrored, transform, transform_of_real, transform_to_real
-from tilewright.frontend.torch.aten.call import AtenCall, Result, Unsupported, cast, dim_scalar, transpose
+from tilewright.frontend.nodes import dim_scalar, transpose
+from tilewright.frontend.torch.aten.call import AtenCall, Result, Unsupported, cast
 
 
 class SlowWarning(UserWarning):

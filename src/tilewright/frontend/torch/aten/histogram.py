@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from tilewright import ops
 from tilewright.core.graph import Builder, Node
 from tilewright.core.types import f64, i64
-from tilewright.frontend.torch.aten.call import AtenCall, Result, Unsupported, cast, reshape, slice_axis
+from tilewright.frontend.nodes import reshape, slice_axis
+from tilewright.frontend.torch.aten.call import AtenCall, Result, Unsupported, cast
 from tilewright.frontend.torch.aten.order import counted
 
 Convert = Callable[[AtenCall], Result]

@@ -11,16 +11,8 @@ from collections.abc import Callable, Mapping
 from tilewright import ops
 from tilewright.core.graph import Node
 from tilewright.core.types import bool_, i64
-from tilewright.frontend.torch.aten.call import (
-    AtenCall,
-    Result,
-    Unsupported,
-    cast,
-    expand,
-    reshape,
-    slice_axis,
-    transpose,
-)
+from tilewright.frontend.nodes import expand, reshape, slice_axis, transpose
+from tilewright.frontend.torch.aten.call import AtenCall, Result, Unsupported, cast
 from tilewright.frontend.torch.aten.places import places
 from tilewright.frontend.torch.aten.scatter import masked_put
 

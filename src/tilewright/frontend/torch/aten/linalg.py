@@ -17,16 +17,8 @@ from tilewright import ops
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.types import DType, TensorType, bool_, f64, i64
-from tilewright.frontend.torch.aten.call import (
-    AtenCall,
-    Result,
-    Unsupported,
-    as_node,
-    cast,
-    expand,
-    reshape,
-    slice_axis,
-)
+from tilewright.frontend.nodes import expand, reshape, slice_axis
+from tilewright.frontend.torch.aten.call import AtenCall, Result, Unsupported, as_node, cast
 
 Convert = Callable[[AtenCall], Result]
 

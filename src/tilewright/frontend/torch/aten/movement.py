@@ -13,24 +13,20 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from tilewright import ops
-from tilewright.core.expr import Dim, Sym, ceildiv, maximum, symbols
+from tilewright.core.expr import Dim, ceildiv, maximum, symbols
 from tilewright.core.graph import Node
 from tilewright.core.types import i64
+from tilewright.frontend.nodes import dim_scalar, expand, reshape, slice_axis, transpose
 from tilewright.frontend.torch.aten.call import (
     AtenCall,
     Result,
     Unsupported,
     cast,
     clamp_index,
-    dim_scalar,
-    expand,
+    is_decided_by_data,
     norm_axis,
-    reshape,
-    slice_axis,
-    transpose,
 )
 from tilewright.frontend.torch.aten.places import slice_by_data
-from tilewright.frontend.torch.fx.symbols import is_decided_by_data
 
 Convert = Callable[[AtenCall], Result]
 
@@ -80,7 +76,7 @@ def _slice(c: AtenCall) -> Node:
     if isinstance(c["start"], Node) or isinstance(c["end"], Node):
         return slice_by_data(c, x, axis, step)
     start = clamp_index(c["start"], whole, 0)
-    if isinstance(size, Sym) and is_decided_by_data(size) and size not in symbols(whole):
+    if is_decided_by_data(size) and size not in symbols(whole):
         stop = clamp_index(c["end"], whole, whole)
         if size not in symbols(stop):  # a new symbol of PyTorch's for what is known here
             size = ceildiv(maximum(stop - start, 0), step)

@@ -15,8 +15,9 @@ from tilewright import ops
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Node
 from tilewright.core.types import bool_, f32
+from tilewright.frontend.nodes import dim_scalar, reshape
 from tilewright.frontend.torch.aten.backward import log_sums
-from tilewright.frontend.torch.aten.call import AtenCall, Result, Unsupported, cast, dim_scalar, reshape
+from tilewright.frontend.torch.aten.call import AtenCall, Result, Unsupported, cast
 
 Convert = Callable[[AtenCall], Result]
 

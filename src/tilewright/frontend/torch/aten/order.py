@@ -15,16 +15,8 @@ from tilewright.core.expr import Dim, maximum
 from tilewright.core.graph import CONST, Builder, Node
 from tilewright.core.opdef import OpDef
 from tilewright.core.types import bool_, f32, f64, i32, i64
-from tilewright.frontend.torch.aten.call import (
-    AtenCall,
-    Result,
-    as_node,
-    cast,
-    expand,
-    reshape,
-    slice_axis,
-    transpose,
-)
+from tilewright.frontend.nodes import expand, reshape, slice_axis, transpose
+from tilewright.frontend.torch.aten.call import AtenCall, Result, as_node, cast
 from tilewright.frontend.torch.aten.places import size_of
 
 Convert = Callable[[AtenCall], Result]

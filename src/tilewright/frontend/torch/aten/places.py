@@ -13,19 +13,15 @@ from tilewright import ops
 from tilewright.core.expr import Dim, Sym
 from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.types import TensorType, bool_, i64, product
+from tilewright.frontend.nodes import dim_scalar, expand, reshape, slice_axis, transpose
 from tilewright.frontend.torch.aten.call import (
     AtenCall,
     Result,
     Unsupported,
     cast,
-    dim_scalar,
-    expand,
+    is_decided_by_data,
     norm_axis,
-    reshape,
-    slice_axis,
-    transpose,
 )
-from tilewright.frontend.torch.fx.symbols import is_decided_by_data
 from tilewright.ops.value_bounds import bounds_of
 
 Convert = Callable[[AtenCall], Result]
@@ -42,7 +38,7 @@ def places(c: AtenCall, mask: Node) -> Node:
 
 def unknown_size(c: AtenCall) -> str:
     """The name of the call's data-dependent size."""
-    unknown = sorted({d.name for t in c.results if t for d in t.shape if isinstance(d, Sym) and is_decided_by_data(d)})
+    unknown = sorted({d.name for t in c.results if t for d in t.shape if is_decided_by_data(d)})
     if len(unknown) != 1:
         raise Unsupported(f"a result {c.out} of which data decide a size that PyTorch fixes", "use torch.where")
     return unknown[0]
@@ -65,7 +61,7 @@ def slice_by_data(c: AtenCall, x: Node, axis: int, step: int) -> Node:
     b, n = c.b, dim_scalar(c.b, x.shape[axis], i64)
     start, end = (_inside(c, c[name], n, default) for name, default in (("start", 0), ("end", x.shape[axis])))
     size = c.shape[axis]
-    if isinstance(size, Sym) and is_decided_by_data(size):
+    if is_decided_by_data(size):
         length = b(ops.maximum, b(ops.sub, end, start), b.const(0, i64))
         length = b(ops.floor_div, b(ops.add, length, b.const(step - 1, i64)), b.const(step, i64))
         marker, _ = b.results(b(ops.as_size, length, count=size.name, most=x.shape[axis]))

@@ -15,7 +15,8 @@ from tilewright import ops
 from tilewright.core.expr import Expr
 from tilewright.core.graph import Node
 from tilewright.core.types import i64, product
-from tilewright.frontend.torch.aten.call import AtenCall, Result, Unsupported, dim_scalar, reshape, slice_axis
+from tilewright.frontend.nodes import dim_scalar, reshape, slice_axis
+from tilewright.frontend.torch.aten.call import AtenCall, Result, Unsupported
 
 Convert = Callable[[AtenCall], Result]
 

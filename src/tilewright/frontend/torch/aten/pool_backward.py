@@ -14,16 +14,9 @@ from tilewright.core.expr import Dim
 from tilewright.core.graph import Node
 from tilewright.core.types import DType, f32, i64, product
 from tilewright.frontend.banded import banded_sum
+from tilewright.frontend.nodes import dim_scalar, expand, reshape, slice_axis
 from tilewright.frontend.torch.aten.adaptive import window_ends, window_weights
-from tilewright.frontend.torch.aten.call import (
-    AtenCall,
-    Result,
-    cast,
-    dim_scalar,
-    expand,
-    reshape,
-    slice_axis,
-)
+from tilewright.frontend.torch.aten.call import AtenCall, Result, cast
 from tilewright.frontend.torch.aten.pool import window_of
 
 Convert = Callable[[AtenCall], Result]

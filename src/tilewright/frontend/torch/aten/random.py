@@ -14,7 +14,8 @@ from tilewright.core.expr import Dim
 from tilewright.core.graph import Node
 from tilewright.core.opdef import OpDef
 from tilewright.core.types import DType, bool_, f32, f64, i64
-from tilewright.frontend.torch.aten.call import AtenCall, Result, Unsupported, cast, expand, reshape
+from tilewright.frontend.nodes import expand, reshape
+from tilewright.frontend.torch.aten.call import AtenCall, Result, Unsupported, cast
 
 Convert = Callable[[AtenCall], Result]
 WIDEST_RANGE = 1 << 53

@@ -14,7 +14,8 @@ from tilewright import ops
 from tilewright.core.graph import Node
 from tilewright.core.opdef import OpDef
 from tilewright.core.types import bool_, f32, f64, i64, u8
-from tilewright.frontend.torch.aten.call import AtenCall, Result, Unsupported, cast, norm_axis, reshape
+from tilewright.frontend.nodes import reshape
+from tilewright.frontend.torch.aten.call import AtenCall, Result, Unsupported, cast, norm_axis
 
 Convert = Callable[[AtenCall], Result]
 

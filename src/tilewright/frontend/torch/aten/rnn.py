@@ -13,7 +13,8 @@ from tilewright import ops
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Node
 from tilewright.core.opdef import OpDef
-from tilewright.frontend.torch.aten.call import AtenCall, Result, Unsupported, cast, reshape, slice_axis, transpose
+from tilewright.frontend.nodes import reshape, slice_axis, transpose
+from tilewright.frontend.torch.aten.call import AtenCall, Result, Unsupported, cast
 
 Convert = Callable[[AtenCall], Result]
 

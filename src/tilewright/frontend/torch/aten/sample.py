@@ -17,18 +17,9 @@ from tilewright import ops
 from tilewright.core.expr import Dim
 from tilewright.core.graph import CONST, Builder, Node
 from tilewright.core.types import bool_, f32, i32, i64, product
+from tilewright.frontend.nodes import dim_scalar, expand, reshape, slice_axis
 from tilewright.frontend.sampled import Image
-from tilewright.frontend.torch.aten.call import (
-    AtenCall,
-    Result,
-    Unsupported,
-    as_node,
-    cast,
-    dim_scalar,
-    expand,
-    reshape,
-    slice_axis,
-)
+from tilewright.frontend.torch.aten.call import AtenCall, Result, Unsupported, as_node, cast
 from tilewright.frontend.torch.aten.order import counted
 from tilewright.frontend.torch.aten.scatter import REDUCTIONS, start_of
 

@@ -13,7 +13,8 @@ from tilewright import ops
 from tilewright.core.expr import Expr
 from tilewright.core.graph import Node
 from tilewright.core.types import bool_, f64, i64
-from tilewright.frontend.torch.aten.call import AtenCall, Result, Unsupported, as_node, cast, expand, reshape
+from tilewright.frontend.nodes import expand, reshape
+from tilewright.frontend.torch.aten.call import AtenCall, Result, Unsupported, as_node, cast
 
 Convert = Callable[[AtenCall], Result]
 

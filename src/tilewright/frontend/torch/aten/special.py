@@ -13,7 +13,8 @@ from tilewright import ops
 from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.opdef import OpDef
 from tilewright.core.types import TensorType, bool_, f64, i64
-from tilewright.frontend.torch.aten.call import AtenCall, Result, cast, expand, reshape
+from tilewright.frontend.nodes import expand, reshape
+from tilewright.frontend.torch.aten.call import AtenCall, Result, cast
 
 Convert = Callable[[AtenCall], Result]
 Settle = Callable[[Builder, Mapping[str, Node], Node], tuple[dict[str, Node], Node]]

@@ -15,7 +15,8 @@ from tilewright.core.graph import Builder, Node
 from tilewright.core.opdef import OpDef
 from tilewright.core.types import bool_, f64, i64
 from tilewright.frontend.complex_pairs import Pair
-from tilewright.frontend.torch.aten.call import Unsupported, cast, dim_scalar
+from tilewright.frontend.nodes import dim_scalar
+from tilewright.frontend.torch.aten.call import Unsupported, cast
 from tilewright.frontend.torch.fx.floats import float_node
 from tilewright.frontend.torch.fx.symbols import SymbolTable, is_about_data
 

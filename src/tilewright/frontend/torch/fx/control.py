@@ -15,7 +15,8 @@ from tilewright.core.diag import Loc
 from tilewright.core.expr import Sym
 from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.types import TensorType, bool_, i64
-from tilewright.frontend.torch.aten.call import SymFloat, Unsupported, as_node, dim_scalar, reshape
+from tilewright.frontend.nodes import dim_scalar, reshape
+from tilewright.frontend.torch.aten.call import SymFloat, Unsupported, as_node
 
 if TYPE_CHECKING:
     from tilewright.frontend.torch.fx.walk import Importer

@@ -13,7 +13,8 @@ from tilewright import ops
 from tilewright.core.graph import Builder, Node
 from tilewright.core.opdef import OpDef
 from tilewright.core.types import f64
-from tilewright.frontend.torch.aten.call import Unsupported, cast, dim_scalar
+from tilewright.frontend.nodes import dim_scalar
+from tilewright.frontend.torch.aten.call import Unsupported, cast
 from tilewright.frontend.torch.fx.symbols import SymbolTable
 
 _FUNCTIONS: dict[str, OpDef] = {

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from tilewright.core.graph import Builder, Node
-from tilewright.frontend.torch.aten.call import AtenCall, norm_axis, reshape, transpose
+from tilewright.frontend.nodes import reshape, transpose
+from tilewright.frontend.torch.aten.call import AtenCall, norm_axis
 from tilewright.frontend.torch.aten.table import CONVERTERS
 
 Undo: TypeAlias = Callable[[Builder, Mapping[str, Any], Node, Node], Node]

@@ -13,12 +13,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tilewright.core.expr import Dim, Sym, ceildiv, floordiv, maximum, minimum, mod
-from tilewright.frontend.torch.aten.call import Unsupported
+from tilewright.frontend.torch.aten.call import BY_DATA, Unsupported
 from tilewright.frontend.torch.fx.conditions import nonnegative_when
 from tilewright.frontend.torch.fx.guards import Promises
 from tilewright.frontend.torch.fx.rounded import rounded
 
-_BY_DATA = re.compile(r"u\d+")
 _FLOAT_BY_DATA = re.compile(r"zuf\d+")
 UNBOUNDED = 2**62  # PyTorch writes "no upper bound" as a huge number or as infinity
 
@@ -131,7 +130,7 @@ class SymbolTable:
         if type(condition).__name__ != "Equality":
             return False
         for a, b in (condition.args, condition.args[::-1]):
-            if not getattr(a, "is_Symbol", False) or _BY_DATA.fullmatch(a.name):
+            if not getattr(a, "is_Symbol", False) or BY_DATA.fullmatch(a.name):
                 continue
             is_new = a.name not in self._symbols and a.name not in self._equal
             if is_new and a not in b.free_symbols and self._is_size(b):
@@ -148,7 +147,7 @@ class SymbolTable:
         if type(condition).__name__ != "Equality" or len(condition.free_symbols) != 1:
             return False
         (symbol,) = condition.free_symbols
-        if _BY_DATA.fullmatch(symbol.name) or symbol.name in self._symbols or symbol.name in self._equal:
+        if BY_DATA.fullmatch(symbol.name) or symbol.name in self._symbols or symbol.name in self._equal:
             return False
         old = self._ranges.get(symbol.name, (0, None))
         points = _turning_points(condition, symbol)
@@ -224,7 +223,7 @@ class SymbolTable:
         """A symbol for a size that callers work out."""
         if self.computed is not None and e in self.computed:
             return self.computed[e]
-        by_data = any(_BY_DATA.fullmatch(s.name) or _FLOAT_BY_DATA.fullmatch(s.name) for s in e.free_symbols)
+        by_data = any(BY_DATA.fullmatch(s.name) or _FLOAT_BY_DATA.fullmatch(s.name) for s in e.free_symbols)
         if self.computed is None or self._environment is None or by_data or not getattr(e, "is_integer", False):
             raise Unsupported(f"the size expression {e}", "use + - * // % min and max on sizes")
         least = _finite(self._environment.bound_sympy(e).lower)
@@ -255,7 +254,7 @@ class SymbolTable:
 def _never_negative(e: Any) -> bool:
     """Is it made of sizes and numbers of 0 and above by operations that keep it so?"""
     if getattr(e, "is_Symbol", False):
-        return not _BY_DATA.fullmatch(e.name)
+        return not BY_DATA.fullmatch(e.name)
     if getattr(e, "is_Number", False):
         return bool(e >= 0)
     kind = type(e).__name__
@@ -283,19 +282,14 @@ def _below(e: Any) -> list[Any]:
     return [e, *(x for a in e.args for x in _below(a))]
 
 
-def is_decided_by_data(symbol: Sym) -> bool:
-    """Is it one of PyTorch's unbacked symbols?"""
-    return _BY_DATA.fullmatch(symbol.name) is not None
-
-
 def is_about_data(condition: Any) -> bool:
     """Does a sympy condition speak of what only data decide?"""
-    return any(_BY_DATA.fullmatch(s.name) or _FLOAT_BY_DATA.fullmatch(s.name) for s in condition.free_symbols)
+    return any(BY_DATA.fullmatch(s.name) or _FLOAT_BY_DATA.fullmatch(s.name) for s in condition.free_symbols)
 
 
 def is_found_in_data(size: Any) -> bool:
     """Does an unbacked symbol occur in a ``SymInt``, ``SymFloat`` or ``SymBool``?"""
-    return is_found_in_floats(size) or any(_BY_DATA.fullmatch(name) for name in _names(size))
+    return is_found_in_floats(size) or any(BY_DATA.fullmatch(name) for name in _names(size))
 
 
 def is_found_in_floats(size: Any) -> bool:

@@ -21,6 +21,7 @@ from tilewright.core.types import TensorType, bool_, i64
 from tilewright.frontend.complex_pairs import COMPLEX_PARTS, HALF_PARTS, Pair, from_parts
 from tilewright.frontend.homes import Homes, TyingBuilder
 from tilewright.frontend.index_checks import index_check
+from tilewright.frontend.nodes import dim_scalar, reshape
 from tilewright.frontend.torch.aten.call import (
     AtenCall,
     Draws,
@@ -28,9 +29,8 @@ from tilewright.frontend.torch.aten.call import (
     SymFloat,
     Unsupported,
     cast,
-    dim_scalar,
     dtype_from_torch,
-    reshape,
+    is_decided_by_data,
 )
 from tilewright.frontend.torch.aten.complex import COMPLEX
 from tilewright.frontend.torch.aten.places import UNBOUNDED
@@ -41,7 +41,7 @@ from tilewright.frontend.torch.fx.floats import float_node
 from tilewright.frontend.torch.fx.inplace import NO_WRITES, Writes, functional_name, is_in_place, put_back
 from tilewright.frontend.torch.fx.locations import location_of
 from tilewright.frontend.torch.fx.strided import STRIDED, offset_within
-from tilewright.frontend.torch.fx.symbols import SymbolTable, is_about_data, is_decided_by_data, lone_symbol
+from tilewright.frontend.torch.fx.symbols import SymbolTable, is_about_data, lone_symbol
 from tilewright.frontend.torch.tensors import is_complex_tensor, part_dtype, to_numpy
 from tilewright.ops.value_bounds import bounds_of
 
@@ -368,7 +368,7 @@ class Importer:
             node = value.re if isinstance(value, Pair) else value
             if node is not None and type_ is not None:
                 for size, symbol in zip(node.shape, type_.shape, strict=True):
-                    if isinstance(symbol, Sym) and size != symbol and is_decided_by_data(symbol):
+                    if size != symbol and is_decided_by_data(symbol):
                         self.symbols.bind(symbol, size)
 
     def _arguments(self, node: Any) -> dict[str, Any]:

@@ -1,0 +1,45 @@
+"""Nodes that every frontend makes, and does without where they would change nothing.
+
+In: a builder at the location of the call that is converted. Out: a node of ours.
+Not its business: what an operand of PyTorch's or ONNX's means (``torch.aten.call``, ``onnx.call``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright import ops
+from tilewright.core.expr import Dim
+from tilewright.core.graph import Builder, Node
+from tilewright.core.types import DType
+
+
+def dim_scalar(b: Builder, dim: Dim, dtype: DType) -> Node:
+    """A dimension as a 0-d tensor."""
+    if isinstance(dim, int):
+        return b.const(dim, dtype)
+    number = b(ops.reshape, b(ops.dim_values, dims=(dim,)), shape=())
+    return number if number.dtype is dtype else b(ops.cast, number, dtype=dtype)
+
+
+def reshape(b: Builder, x: Node, shape: Sequence[Dim]) -> Node:
+    return x if x.shape == tuple(shape) else b(ops.reshape, x, shape=tuple(shape))
+
+
+def expand(b: Builder, x: Node, shape: Sequence[Dim]) -> Node:
+    return x if x.shape == tuple(shape) else b(ops.expand, x, shape=tuple(shape))
+
+
+def transpose(b: Builder, x: Node, perm: Sequence[int]) -> Node:
+    return x if list(perm) == list(range(len(perm))) else b(ops.transpose, x, perm=tuple(perm))
+
+
+def slice_axis(b: Builder, x: Node, axis: int, start: Dim, length: Dim, step: int = 1) -> Node:
+    """``length`` elements along one axis from ``start``, which lies inside."""
+    if start == 0 and step == 1 and length == x.shape[axis]:
+        return x
+    starts: list[Dim] = [0] * len(x.shape)
+    stops, steps = list(x.shape), [1] * len(x.shape)
+    starts[axis], steps[axis] = start, step
+    stops[axis] = start if length == 0 else start + (length - 1) * step + 1
+    return b(ops.slice, x, starts=tuple(starts), stops=tuple(stops), steps=tuple(steps))
