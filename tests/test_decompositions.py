@@ -161,6 +161,7 @@ def test_matrices_that_are_not_small(of: Callable[[torch.Tensor], None], shape: 
     check(torch.randn(*shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64), of)
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("shape", [(0, 0), (0, 3, 3), (2, 0, 0)])
 @pytest.mark.parametrize("function", [torch.linalg.eigh, torch.linalg.eigvalsh, torch.linalg.svdvals, torch.linalg.qr])
 def test_nothing_to_decompose(shape: tuple[int, ...], function: Callable[..., Any]) -> None:

@@ -23,7 +23,7 @@ QUICK_TORCH = {*zoo.MODELS} - {
     "bart_decoder", "video_resnet",
 }  # fmt: skip
 """One net of each family: the others differ from these in sizes, or by layers that nets of another family have."""
-QUICK_VARYING = {"llama", "t5_encoder"}
+QUICK_VARYING = {"llama"}
 
 
 def mark_slow(quick: set[str]) -> list[Any]:

@@ -25,6 +25,7 @@ def test_random_graphs(block: int) -> None:
         check(SEED_OF_QUICK + k, LEVELS)
 
 
+@pytest.mark.slow
 def test_the_generator_reaches_every_op_and_dtype() -> None:
     missing_ops, missing_dtypes = set(ops.ALL), set(DTYPES)
     for seed in range(6000):

@@ -271,6 +271,7 @@ int main(void) {
     assert ran.stdout == tw.compile(graph, threads=1, cache=False)(x).tobytes()
 
 
+@pytest.mark.one_in(3)
 @programs.needs_cc
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("graph", [small_models.convnet, small_models.language_model])

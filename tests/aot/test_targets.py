@@ -46,6 +46,7 @@ Linux's word on the CPU where the code needs more than any CPU of the kind has."
 FUNCTIONS = {"info", "bind", "workspace", "input_shape", "output_shape", "create", "run", "result_shape", "destroy"}
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("target", KINDS)
 def test_format_and_symbols(target: str, tmp_path: Path) -> None:
     made = tw.export(DIGITS, tmp_path, target=target, fix_dims={"batch": 1}, name="digits")
@@ -106,6 +107,7 @@ POSIX = {"pthread_create", "pthread_mutex_lock", "pthread_cond_wait", "pthread_c
 WINDOWS = {"CreateThread", "AcquireSRWLockExclusive", "SleepConditionVariableSRW", "WakeAllConditionVariable"}
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("target", ["apple-m1", "x86-64-macos", "armv7", "x86-64-v3-windows", "wasm32"])
 def test_threads_where_the_system_has_them(target: str, tmp_path: Path) -> None:
     """Without Linux's futex; where there are none, more threads than one are not promised."""

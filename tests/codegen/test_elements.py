@@ -96,6 +96,7 @@ def test_comparisons(dtype, target):
     agree(both_ways(make, n_results, dtype, [a, b], target, types.bool_), [x, y], target)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @pytest.mark.parametrize("dtype", types.DTYPES, ids=str)
 def test_casts(dtype, target):

@@ -74,7 +74,8 @@ def test_one_column() -> None:
     assert not torch.allclose(resample(x, *arguments), right), "mended there: draw one column above, too"
 
 
-@pytest.mark.parametrize("mode", [*FILTERS[:2], pytest.param(FILTERS[2], marks=pytest.mark.slow)])
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize("mode", FILTERS)
 def test_one_compiled_resampling_takes_every_size(mode: str) -> None:
     generator = torch.Generator().manual_seed(0)
     shapes = ((1, 2, 12, 10), (2, 3, 5, 19))

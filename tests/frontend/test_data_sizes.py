@@ -298,6 +298,7 @@ def _told(x: torch.Tensor) -> Any:
     return n > 2, not n, 1 < n < 5, n == x.shape[0]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("is_dynamic", [False, True])
 @pytest.mark.parametrize("f", [_places_or_all, _experts, _narrowed, _pairs, _mean, _told])
 def test_a_size_that_data_decide_decides_a_branch(f: Callable[..., Any], is_dynamic: bool) -> None:

@@ -46,6 +46,7 @@ def assert_close(a: Any, b: Any) -> None:
     torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("kind", "options"), [
     ("LSTM", {"batch_first": True}),
     ("LSTM", {"num_layers": 2, "bidirectional": True}),
@@ -148,6 +149,7 @@ def test_a_loop_over_experts_is_captured() -> None:
     assert "matmul" in recorder.ops
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("is_dynamic", [False, True])
 @pytest.mark.parametrize(
     ("mode", "options"),

@@ -20,7 +20,7 @@ from tilewright.frontend.complex_pairs import Pair
 from tilewright.frontend.fourier import transform
 from tilewright.frontend.torch.aten.fft import SlowWarning
 
-QUICK, MANY = 40, 500
+QUICK, MANY = 15, 500
 
 
 @cache

@@ -155,6 +155,7 @@ def test_any_such_convolution_gives_the_same(data):
     assert_same(graph, optimised(graph), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("shape", "n_out", "attrs"),
     [

@@ -194,6 +194,7 @@ def in_tiles(x, w, m):
     return got, want
 
 
+@pytest.mark.one_in(7)
 @pytest.mark.parametrize(("m", "r"), [(2, 3), (3, 3), (4, 3), (5, 3), (2, 5), (3, 5), (3, 4), (4, 4), (5, 2)])
 @pytest.mark.parametrize(("channels", "mean"), [(3, 0), (64, 0), (64, 2), (512, 0)])
 @pytest.mark.parametrize("kind", ["random", "positive", "laplace", "one", "uneven"])

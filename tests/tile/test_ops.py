@@ -30,19 +30,21 @@ COMPUTED = [op for op in OPS if not op.decompose]
 
 
 @pytest.mark.parametrize("op", COMPUTED, ids=lambda op: op.name)
-def test_every_op(op):
-    check(op, SMALL, WIDE)
+@pytest.mark.parametrize("n_calls", [1, pytest.param(MOST_CALLS, marks=pytest.mark.slow)], ids=["one", "all"])
+def test_every_op(op, n_calls):
+    """The last of them in a quick run, in which others compile the first and the second."""
+    check(op, SMALL, WIDE, n_calls)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("op", COMPUTED, ids=lambda op: op.name)
 def test_every_op_without_vectors(op):
-    check(op, SCALAR, SCALAR)
+    check(op, SCALAR, SCALAR, MOST_CALLS)
 
 
-def check(op, machine, other):
+def check(op, machine, other, n_calls):
     """Scheduled kernels compute what the plain loops do: with operands, and with the last ones as constants."""
-    for call in sample_calls(op)[:MOST_CALLS]:
+    for call in sample_calls(op)[:MOST_CALLS][-n_calls:]:
         computation = computation_of(op, call)
         arrays = {b.name: np.array(a, order="C") for b, a in zip(computation.inputs, call.arrays, strict=True)}
         arrays |= {b.name: np.zeros(b.shape, b.dtype.numpy) for b in computation.outputs}
