@@ -18,8 +18,8 @@ import pytest
 
 import small_models
 import tilewright as tw
+from test_layers import FILES, PACKAGE, parsed
 
-PACKAGE = Path(__file__).parents[2] / "src" / "tilewright"
 NETS = (
     "convnet", "language_model", *(f"network:{seed}" for seed in (0, 1, 2, 3, 4, 6, 9, 12, 15, 18)),
     *(f"edges:{seed}" for seed in range(4)), *(f"wide:{seed}" for seed in range(4)),
@@ -110,15 +110,10 @@ ALLOWED = {
 
 
 @functools.cache
-def parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
-
-
-@functools.cache
 def set_makers() -> frozenset[str]:
     """Names of functions, and of annotated attributes, that are sets wherever the package says what they are."""
     found: dict[str, set[bool]] = {}
-    for path in PACKAGE.rglob("*.py"):
+    for path in FILES:
         for node in ast.walk(parsed(path)):
             if isinstance(node, ast.FunctionDef) and node.returns is not None:
                 found.setdefault(node.name, set()).add(is_set_type(node.returns))
@@ -231,7 +226,7 @@ def is_call_of(e: ast.expr, names: AbstractSet[str]) -> bool:
 
 
 def walks() -> Iterator[tuple[str, str, int]]:
-    for path in sorted(PACKAGE.rglob("*.py")):
+    for path in FILES:
         for function, line in Walks(parsed(path)).found:
             yield path.relative_to(PACKAGE).as_posix(), function, line
 
