@@ -8,7 +8,7 @@ scale for a column. Out: the same products as ``coded_matmul``. Not its business
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -20,8 +20,7 @@ from tilewright.core.passes import Pass
 from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
 from tilewright.core.types import Array, product
 from tilewright.graph.facts import array_of
-from tilewright.graph.quantize.codes import Coded, coded
-from tilewright.ops.coded import BITS, WORD_BITS
+from tilewright.ops.coded import BITS, WORD_BITS, packed, signed_zeros
 
 
 @dataclass(frozen=True)
@@ -36,6 +35,32 @@ class CodedProducts(Pass):
 
     def run(self, graph: Graph, journal: Journal | None = None) -> Graph:
         return rewrite(graph, _TABLE, journal)
+
+
+class Coded(NamedTuple):
+    """A matrix ``f32[K, N]`` as the operands of ``coded_matmul``; columns in the order of the matrix."""
+
+    words: Array
+    scales: Array
+    zeros: Array
+
+
+def coded(codes: Array, scales: Array, zeros: Array, bits: int) -> Coded:
+    """Unsigned codes u8[K, N], scales f32[groups, N] and zero points [groups or 1, N or 1] as operands."""
+    n_groups, n = scales.shape
+    per_word = WORD_BITS // bits
+    spread = np.broadcast_to(zeros, (zeros.shape[0], n)).reshape(zeros.shape[0], per_word, n // per_word)
+    if zeros.size == 1:
+        spread = spread[:, :, :1]
+    stored = half_where_exact(scales).reshape(n_groups, per_word, n // per_word)
+    return Coded(packed(codes, bits), stored, signed_zeros(spread, bits))
+
+
+def half_where_exact(scales: Array) -> Array:
+    """Scales in half precision where that holds all of them; scales that will be stored so were rounded before."""
+    with np.errstate(over="ignore"):
+        half = scales.astype(np.float16)
+    return half if np.array_equal(half.astype(np.float32), scales) else scales
 
 
 def coded_product(b: Builder, x: Node, matrix: Coded, bits: int) -> Node:

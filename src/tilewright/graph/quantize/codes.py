@@ -6,41 +6,13 @@ Not its business: which weights get codes (``graph.quantize.weights``).
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from tilewright.core.types import Array
-from tilewright.ops.coded import WORD_BITS, packed, signed_zeros
+from tilewright.graph.forms.coded import Coded, coded
 
 ROWS_AT_ONCE = 1024
 """What rounding needs beside the weights is in proportion to so many rows, not to the matrix."""
-
-
-class Coded(NamedTuple):
-    """A matrix ``f32[K, N]`` as the operands of ``coded_matmul``; columns in the order of the matrix."""
-
-    words: Array
-    scales: Array
-    zeros: Array
-
-
-def coded(codes: Array, scales: Array, zeros: Array, bits: int) -> Coded:
-    """Unsigned codes u8[K, N], scales f32[groups, N] and zero points [groups or 1, N or 1] as operands."""
-    n_groups, n = scales.shape
-    per_word = WORD_BITS // bits
-    spread = np.broadcast_to(zeros, (zeros.shape[0], n)).reshape(zeros.shape[0], per_word, n // per_word)
-    if zeros.size == 1:
-        spread = spread[:, :, :1]
-    stored = half_where_exact(scales).reshape(n_groups, per_word, n // per_word)
-    return Coded(packed(codes, bits), stored, signed_zeros(spread, bits))
-
-
-def half_where_exact(scales: Array) -> Array:
-    """Scales in half precision where that holds all of them; scales that will be stored so were rounded before."""
-    with np.errstate(over="ignore"):
-        half = scales.astype(np.float16)
-    return half if np.array_equal(half.astype(np.float32), scales) else scales
 
 
 def scales_of(groups: Array, bits: int) -> Array:

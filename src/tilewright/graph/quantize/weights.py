@@ -19,8 +19,8 @@ from tilewright.core.passes import Pass
 from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
 from tilewright.core.types import Array
 from tilewright.graph.facts import array_of
-from tilewright.graph.forms.coded import coded_product
-from tilewright.graph.quantize.codes import half_where_exact, rounded, rounded_rows
+from tilewright.graph.forms.coded import coded_product, half_where_exact
+from tilewright.graph.quantize.codes import rounded, rounded_rows
 from tilewright.ops.coded import WORD_BITS
 
 
