@@ -12,6 +12,7 @@ from tilewright.runtime.once import MAKING
 from tilewright.runtime.version import __version__
 
 if TYPE_CHECKING:
+    from tilewright.build.decoder import decoder
     from tilewright.build.deploy import export
     from tilewright.build.front import compile
     from tilewright.core.diag import CompileError, ImportFailed, OptionError
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "compile": "build.front",
+    "decoder": "build.decoder",
     "export": "build.deploy",
     "compare": "tools.debug.compare",
     "reduce": "tools.debug.reduce",
@@ -66,6 +68,7 @@ __all__ = [
     "__version__",
     "compare",
     "compile",
+    "decoder",
     "decompose",
     "export",
     "load",

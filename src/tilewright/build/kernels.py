@@ -14,14 +14,14 @@ from functools import partial
 from hashlib import sha256
 
 from tilewright.build.exact import Sizes, exact_graphs
-from tilewright.build.options import Clock, Options, graph_passes
+from tilewright.build.options import Clock, Options, graph_passes, storing_passes
 from tilewright.choose.candidates import candidates
 from tilewright.choose.cheapest import cheapest
 from tilewright.choose.default import OnBroken, forgive, refuse, schedule_by, schedule_with_steps
 from tilewright.choose.shares import times_of
 from tilewright.codegen.cpu.llvm import compile_text, emit
 from tilewright.codegen.cpu.program import emit_program
-from tilewright.core.expr import largest, to_text
+from tilewright.core.expr import largest
 from tilewright.core.graph import CONST, Graph, Node
 from tilewright.core.passes import Pass, run_pipeline
 from tilewright.core.types import product
@@ -41,7 +41,7 @@ from tilewright.runtime.manifest import ScratchSpec
 from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleFileError
 from tilewright.tile.ir import Kernel, Packed, Role, Space
-from tilewright.tile.pack import pack_bytes, packing_computation
+from tilewright.tile.pack import layout_text, pack_bytes, packing_computation
 from tilewright.tile.schedule import Schedule
 from tilewright.tile.schedule.book import ScheduleBook, no_code, unknown_kernel
 from tilewright.tile.verify import verify
@@ -252,9 +252,7 @@ def _spec(kernel: Kernel, made: GroupComputation, target: Target) -> KernelSpec:
 def _packing(packed: Packed) -> Packing:
     n = product(packed.param.shape) * packed.param.dtype.n_bytes
     assert isinstance(n, int)
-    shapes = f"{packed.param.shape} {packed.source.shape}"
-    layout = f"{shapes} {[s.name for s in packed.grid]} {[to_text(i) for i in packed.index]}"
-    return Packing(layout, n, partial(pack_bytes, packed), packing_computation(packed))
+    return Packing(layout_text(packed), n, partial(pack_bytes, packed), packing_computation(packed))
 
 
 # --- a graph in kernels ---
@@ -316,6 +314,7 @@ def optimise_and_split(
 
     with clock.stage("graph"):
         verify_graph(graph)
+        graph = run_pipeline(graph, storing_passes(options), check=checks.verify)
         exact = [(sizes, optimised(g)) for sizes, g in exact_graphs(graph, options.specialize)]
         graph = optimised(graph)
     return split_graph(graph, passes, options, target, clock, checks, exact)

@@ -165,11 +165,15 @@ class Clock:
             self._inner = outer + took
 
 
+def storing_passes(options: Options) -> tuple[Pass, ...]:
+    """The passes that decide in which bits weights are stored: before all others, and once for all sizes."""
+    return (FEW_BITS[options.precision],) if options.precision in FEW_BITS else ()
+
+
 def graph_passes(options: Options, target: Target) -> tuple[Pass, ...]:
     """The passes that the options ask for."""
     level = options.optimize if isinstance(options.optimize, int) else 2
-    few = (FEW_BITS[options.precision],) if options.precision in FEW_BITS else ()
     known = target if options.accuracy == "default" and options.optimize != SIZE else None
     if options.precision == "bf16":
         return (*passes_for(level, target=known, per_lane=2 if target.has_bf16 else 1), Precision())
-    return (*few, *passes_for(level, target=known))
+    return passes_for(level, target=known)

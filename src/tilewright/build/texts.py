@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tilewright import ops
 from tilewright.build.kernels import KernelBuilder, default_checks
-from tilewright.build.options import LEVELS, Clock, Options, graph_passes
+from tilewright.build.options import LEVELS, Clock, Options, graph_passes, storing_passes
 from tilewright.codegen.cpu.llvm import assembly, emit_kernel
 from tilewright.codegen.cpu.program import emit_program
 from tilewright.core.diag import OptionError
@@ -48,7 +48,9 @@ def read_graph(path: Path, *, fix_dims: Mapping[str, int] | None = None) -> Grap
 
 def chosen_passes(options: Options, passes: str | None) -> tuple[Pass, ...]:
     """The level's passes, or those that the text ``passes`` spells."""
-    return graph_passes(options, options.machine) if passes is None else parse_pipeline(passes, PASSES)
+    if passes is not None:
+        return parse_pipeline(passes, PASSES)
+    return (*storing_passes(options), *graph_passes(options, options.machine))
 
 
 def optimise(

@@ -12,7 +12,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilewright.core.compute import Buffer, Computation, Const, Inside, Load, Select, Stage, Value, axes_for, syms
-from tilewright.core.expr import BinaryExpr, Dim, Mul, Sym, bounds, coef_of, const_of, is_nonneg, substitute, terms_of
+from tilewright.core.expr import (
+    BinaryExpr,
+    Dim,
+    Mul,
+    Sym,
+    bounds,
+    coef_of,
+    const_of,
+    is_nonneg,
+    substitute,
+    symbols,
+    terms_of,
+    to_text,
+)
 from tilewright.core.types import Array
 from tilewright.tile.ir import Packed
 
@@ -32,6 +45,33 @@ def packing_computation(packed: Packed) -> Computation:
     if guards:
         value = Select(Inside(guards), value, Const(0, source.dtype))
     return Computation((source,), (target,), (Stage((target,), axes, syms(axes), (value,)),))
+
+
+def layout_text(packed: Packed) -> str:
+    """What tells layouts apart: equal for recipes that put the same elements in the same order.
+
+    A dimension of one element, and the bounds between dimensions that walk on where the next one ends, say nothing.
+    """
+    sizes = [int(d) for d in packed.param.shape if isinstance(d, int)]
+    grid = [(s, n) for s, n in zip(packed.grid, sizes, strict=True) if n != 1]
+    index = [substitute(e, {s: 0 for s, n in zip(packed.grid, sizes, strict=True) if n == 1}) for e in packed.index]
+    at = 0
+    while at + 1 < len(grid):
+        (outer, n), (inner, step) = grid[at : at + 2]
+        if all(_walks_on(e, outer, inner, step) for e in index):
+            index = [substitute(e, {outer: 0}) for e in index]
+            grid[at : at + 2] = [(inner, n * step)]
+        else:
+            at += 1
+    names = {s: Sym(f"d{k}") for k, (s, _) in enumerate(grid)}
+    places = [to_text(substitute(e, names)) for e in index]
+    return f"{packed.source.shape} {[n for _, n in grid]} {places}"
+
+
+def _walks_on(e: Dim, outer: Sym, inner: Sym, step: int) -> bool:
+    """Does a step of ``outer`` go as far as ``step`` steps of ``inner``, both of which ``e`` is affine in?"""
+    used = [a for a, _ in terms_of(e) if not isinstance(a, Sym) and {outer, inner} & symbols(a)]
+    return not used and coef_of(e, outer) == step * coef_of(e, inner)
 
 
 def packed_array(packed: Packed, source: Array) -> Array:

@@ -35,6 +35,7 @@ from tilewright.target.target import Target
 from tilewright.tile import math as tile_math
 from tilewright.tile.affine import coefficient
 from tilewright.tile.ir import Fold, For, If, Kernel, Kind, Prefetch, Space, Stmt, Store, Update
+from tilewright.tile.schedule.tree import nest_of
 
 NO_LANES = Lanes()
 
@@ -243,6 +244,20 @@ class KernelFunction:
         for s in body:
             self.statement(s, ctx)
 
+    def outermost(self, s: Stmt) -> None:
+        """Emit a statement of the kernel's own; a copy of an operand, not where the result is the same memory.
+
+        Who calls the kernel so appends to a buffer in place: what is written behind the copy is all that changes.
+        """
+        kernel, pair = self.module.kernel, _copied(s)
+        if pair is None or len(kernel.body) == 1 or not all(b in kernel.params for b in pair):
+            self.statement(s, Lanes())
+            return
+        source, target = map(self.base, pair)
+        bit = Val(self.writer.name(), 0, 0)
+        self.writer.emit(f"{bit.text} = icmp ne ptr {source.text}, {target.text}")
+        self.loops.branch(bit, lambda: self.statement(s, Lanes()))
+
     def statement(self, s: Stmt, ctx: Lanes) -> None:
         """Emit one statement."""
         match s:
@@ -437,6 +452,18 @@ class KernelFunction:
             self.body(s.body, self.values.guarded(ctx, bit))
         else:
             self.loops.branch(bit, lambda: self.body(s.body, ctx))
+
+
+def _copied(s: Stmt) -> tuple[Buffer, Buffer] | None:
+    """The buffers that a nest copies from and to, element by element at the same places; None for any other."""
+    nest = nest_of(s)
+    store = nest.leaf[0]
+    is_copy = isinstance(store, Store) and isinstance(store.value, Load) and len(nest.leaf) == 1 and bool(nest.loops)
+    if not is_copy or not isinstance(store, Store) or not isinstance(store.value, Load):
+        return None
+    source = store.value
+    same = source.index == store.index and source.buffer.shape == store.buffer.shape
+    return (source.buffer, store.buffer) if same else None
 
 
 def _keeps_some(s: Store) -> bool:

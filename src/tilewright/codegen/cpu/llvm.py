@@ -20,7 +20,6 @@ import llvmlite.binding as llvm
 from tilewright.choose.shares import whole_extent
 from tilewright.codegen.cpu.analysis import analyse
 from tilewright.codegen.cpu.function import KernelFunction, KernelModule
-from tilewright.codegen.cpu.lanes import Lanes
 from tilewright.codegen.cpu.refusals import refuse_fatal
 from tilewright.codegen.cpu.registers import NarrowError
 from tilewright.codegen.cpu.scratch import FLAG_BYTES
@@ -95,7 +94,8 @@ def _define(module: KernelModule, name: str, last: str, *, in_task: bool) -> int
     for n, sym in enumerate(module.kernel.sizes):
         fn.space.bind_run(sym, f"%n{n}", 0, (sym.lo, sym.hi))
         parameters.append(f"i64 %n{n}")
-    fn.body(module.kernel.body, Lanes())
+    for s in module.kernel.body:
+        fn.outermost(s)
     fn.writer.emit("ret void")
     own = fn.locals.in_scratch
     if module.task_bytes and not in_task:

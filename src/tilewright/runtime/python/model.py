@@ -299,6 +299,14 @@ class LoadedModel(CompiledModel):
             made._state = [a.copy() for a in self._state]
         return made
 
+    def run_over(self, arrays: Sequence[Array], results: Sequence[Array]) -> None:
+        """Run on plain arrays, with results into ``results``, which are not checked.
+
+        One of them may be the memory of an input that the code copies and then writes to in places: the copy is left
+        out then. No other step may read that input.
+        """
+        self._execute(arrays, list(results))
+
     def counters(self, args: Sequence[Array], n: int) -> list[int]:
         """Run on plain arrays; the last ``n`` slots of the table of dimensions, where profiling code counts."""
         plan = self._plan(tuple([a.shape for a in args]))

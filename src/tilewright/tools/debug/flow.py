@@ -13,11 +13,11 @@ import numpy as np
 
 from tilewright.build.assemble import Parts, assemble, make_parts
 from tilewright.build.kernels import Checks, split_graph
-from tilewright.build.options import Clock, Options, graph_passes
+from tilewright.build.options import Clock, Options, graph_passes, storing_passes
 from tilewright.choose.default import refuse
 from tilewright.core.diag import UNKNOWN, CompileError
 from tilewright.core.graph import Graph
-from tilewright.core.passes import Pass
+from tilewright.core.passes import Pass, run_pipeline
 from tilewright.core.types import Array
 from tilewright.runtime.artifact import Artifact
 from tilewright.runtime.python.model import LoadedModel
@@ -49,6 +49,7 @@ def compare_graph(
     passes = graph_passes(options, options.machine)
     room = ROOM if options.accuracy == "default" else 0.0
     tell("passes", 0, 1)
+    graph = run_pipeline(graph, storing_passes(options))  # what the user gave away is no fault
     values_of(graph, inputs)  # inputs that do not fit are the caller's mistake and no fault
     checked = check_passes(graph, inputs, passes, room)
     made = Comparison(graph.name, "reference", passes=checked.passes, fault=checked.fault)

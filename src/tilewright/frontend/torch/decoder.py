@@ -1,0 +1,94 @@
+"""One step of a causal language model of transformers, as a module that takes and gives its cache.
+
+In: a model. Out: a module with plain tensors in and out, and example inputs. Not its business: compiling it, the loop
+over tokens (``runtime.python.decoder``).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tilewright.core.diag import OptionError
+
+if TYPE_CHECKING:
+    import torch
+
+
+class DecoderStep(NamedTuple):
+    """A module ``(tokens, start, last, *cache) -> (logits, *cache)``, arguments for it, and its dynamic shapes.
+
+    ``tokens`` is i64[1, T] with T from 1 on, ``start`` the place of the first, ``last`` i64[1] the number of the one
+    whose logits f32[1, words] are wanted. Each layer has two caches f32[places, 1, heads, width].
+    """
+
+    module: torch.nn.Module
+    arguments: tuple[Any, ...]
+    dynamic_shapes: dict[str, Any]
+
+
+def decoder_step(model: torch.nn.Module, places: int, chunk: int) -> DecoderStep:
+    """The step of a model with a cache of ``places``; ``OptionError`` for a model that is no causal language model."""
+    import torch
+    import transformers
+
+    if not isinstance(model, transformers.PreTrainedModel) or not model.can_generate():
+        raise OptionError(
+            f"{type(model).__name__} is no causal language model of transformers",
+            remedy="pass a model such as LlamaForCausalLM",
+        )
+    window, kinds = (getattr(model.config, name, None) for name in ("sliding_window", "layer_types"))
+    if window is not None and window < places and "sliding_attention" in list(kinds or ()):
+        raise OptionError(
+            f"attention over a window of {window} tokens is not offered", remedy=f"use max_length={window}"
+        )
+
+    layer: Any = transformers.cache_utils.DynamicLayer
+
+    class Kept(transformers.cache_utils.Cache):
+        """What layers append to: caches of all places, or, to learn their shapes, nothing."""
+
+        def __init__(self, pairs: list[Any], at: Any) -> None:
+            self.pairs, self.at = pairs, at
+            self.made: list[Any] = []
+            self.layers = [layer() for _ in pairs]
+
+        def update(self, key_states: Any, value_states: Any, layer_idx: int, *_: Any, **__: Any) -> Any:
+            if not self.pairs:
+                self.made.append((key_states, value_states))
+                return key_states, value_states
+            # Places come first, so that a token's keys are neighbours in memory and appending writes one row.
+            new = [
+                torch.index_copy(old, 0, self.at, x.permute(2, 0, 1, 3))
+                for old, x in zip(self.pairs[layer_idx], (key_states, value_states), strict=True)
+            ]
+            self.made.append(new)
+            return tuple(x.permute(1, 2, 0, 3) for x in new)
+
+        def get_seq_length(self, *_: Any, **__: Any) -> int:
+            return 0
+
+    class Step(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, tokens: Any, start: Any, last: Any, *cache: Any) -> Any:
+            at = start + torch.arange(tokens.shape[1])
+            seen = torch.arange(places)[None, :] <= at[:, None]
+            mask = torch.where(seen, 0.0, torch.finfo(torch.float32).min)[None, None]
+            kept = Kept(list(zip(cache[::2], cache[1::2], strict=True)), at)
+            logits = self.model(
+                input_ids=tokens, attention_mask=mask, position_ids=at[None], past_key_values=kept, use_cache=True,
+                logits_to_keep=last,
+            ).logits  # fmt: skip
+            return logits[:, 0], *[x for pair in kept.made for x in pair]
+
+    learnt = Kept([], None)
+    with torch.no_grad():
+        token = torch.zeros((1, 1), dtype=torch.int64)
+        model(input_ids=token, position_ids=token, attention_mask=torch.zeros(1, 1, 1, 1), past_key_values=learnt)
+    cache = [torch.zeros(places, 1, x.shape[1], x.shape[3]) for pair in learnt.made for x in pair]
+    tokens, at = torch.zeros((1, chunk), dtype=torch.int64), torch.tensor(0)
+    length = torch.export.Dim("tokens", min=1, max=chunk)
+    shapes = {"tokens": {1: length}, "start": None, "last": None, "cache": (None,) * len(cache)}
+    return DecoderStep(Step().eval(), (tokens, at, torch.zeros(1, dtype=torch.int64), *cache), shapes)

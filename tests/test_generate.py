@@ -1,0 +1,122 @@
+"""``tilewright.decoder``: greedy tokens are transformers', the cache is appended in place, drawing follows its rule."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright
+from tilewright.build.options import Options
+from tilewright.core.diag import OptionError
+from tilewright.runtime.errors import InputError
+from tilewright.runtime.python.decoder import Decoder, _drawn
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+N_WORDS = 96
+
+
+def model(kind: str) -> Any:
+    """A decoder of one layer with weights so large that tokens differ."""
+    torch.manual_seed(0)
+    if kind == "llama":
+        config = transformers.LlamaConfig(
+            vocab_size=N_WORDS, hidden_size=64, intermediate_size=96, num_hidden_layers=1, num_attention_heads=4,
+            num_key_value_heads=2, initializer_range=0.4, eos_token_id=None,
+        )  # fmt: skip
+        return transformers.LlamaForCausalLM(config).eval()
+    config = transformers.GPT2Config(
+        vocab_size=N_WORDS, n_embd=32, n_layer=1, n_head=2, n_positions=64, initializer_range=0.4, bos_token_id=None,
+        eos_token_id=None,
+    )  # fmt: skip
+    return transformers.GPT2LMHeadModel(config).eval()
+
+
+@cache
+def small() -> tuple[Any, Decoder]:
+    made = model("gpt2")
+    return made, tilewright.decoder(made, max_length=40, chunk=8, cache=False, threads=1)
+
+
+def check_greedy(made: Any, decoder: Decoder) -> None:
+    for n in (1, 8, 19):
+        prompt = np.random.default_rng(n).integers(0, N_WORDS, n)
+        want = made.generate(torch.tensor(prompt)[None], max_new_tokens=12, do_sample=False, pad_token_id=0)[0].numpy()
+        np.testing.assert_array_equal(decoder.generate(prompt, max_new_tokens=12), want)
+
+
+def test_greedy_tokens_are_those_of_transformers() -> None:
+    check_greedy(*small())
+
+
+@pytest.mark.slow
+def test_a_decoder_with_rotated_positions_and_shared_heads() -> None:
+    made = model("llama")
+    check_greedy(made, tilewright.decoder(made, max_length=40, chunk=8, cache=False))
+
+
+@pytest.mark.slow
+def test_few_bits_generate_what_the_quantised_model_does() -> None:
+    """One code path for a prompt and for a token: the same tokens, whichever way a prompt is cut."""
+    made = model("llama")
+    one = tilewright.decoder(made, max_length=40, chunk=8, cache=False, precision="int4")
+    other = tilewright.decoder(made, max_length=40, chunk=5, cache=False, precision="int4")
+    prompt = np.arange(11)
+    np.testing.assert_array_equal(one.generate(prompt, max_new_tokens=9), other.generate(prompt, max_new_tokens=9))
+    assert one.model.report()["options"]["precision"] == Options(precision="int4").precision
+
+
+def test_a_token_writes_its_own_row_of_the_cache() -> None:
+    _, decoder = small()
+    decoder.prefill(np.arange(5))
+    before = [c.copy() for c in decoder._cache]
+    places = [c.ctypes.data for c in decoder._cache]
+    decoder.step(7, 5)
+    assert [c.ctypes.data for c in decoder._cache] == places
+    for old, new in zip(before, decoder._cache, strict=True):
+        assert [k for k in range(len(new)) if not np.array_equal(old[k], new[k])] == [5]
+
+
+def test_drawing_follows_the_seed_and_ends_at_a_stop() -> None:
+    _, decoder = small()
+    options: dict[str, Any] = {"max_new_tokens": 16, "temperature": 5.0, "top_k": 40, "top_p": 0.95}
+    first, again, other = (decoder.generate([3, 4], seed=s, **options) for s in (1, 1, 2))
+    np.testing.assert_array_equal(first, again)
+    assert first.tolist() != other.tolist()
+    stopped = decoder.generate([3, 4], seed=1, stop=[int(first[6])], **options)
+    assert stopped.tolist() == first[: first.tolist().index(first[6], 2) + 1].tolist()
+
+
+def test_few_and_likely_tokens_are_drawn_by_their_probability() -> None:
+    logits = np.log(np.array([0.1, 0.4, 0.2, 0.3], np.float32))
+    rng = np.random.default_rng(0)
+
+    def shares(temperature: float, top_k: int, top_p: float) -> list[float]:
+        drawn = [_drawn(logits, temperature, top_k, top_p, rng) for _ in range(4000)]
+        return [drawn.count(k) / len(drawn) for k in range(4)]
+
+    np.testing.assert_allclose(shares(1, 0, 1), [0.1, 0.4, 0.2, 0.3], atol=0.04)
+    np.testing.assert_allclose(shares(1, 2, 1), [0, 4 / 7, 0, 3 / 7], atol=0.04)
+    np.testing.assert_allclose(shares(1, 0, 0.75), [0, 4 / 9, 2 / 9, 3 / 9], atol=0.04)
+    np.testing.assert_allclose(shares(0.5, 0, 1), np.array([0.01, 0.16, 0.04, 0.09]) / 0.3, atol=0.04)
+
+
+def test_what_can_not_be_generated_is_refused() -> None:
+    _, decoder = small()
+    for tokens, options, what in (
+        ([], {}, "row of whole numbers"),
+        ([N_WORDS], {}, f"no token {N_WORDS}"),
+        ([1], {"max_new_tokens": 1000}, "don't fit a cache of 40"),
+        ([1], {"temperature": -1.0}, "temperature=-1.0"),
+        ([1], {"top_p": 0.0}, "top_p=0.0"),
+    ):
+        with pytest.raises(InputError, match=what):
+            decoder.generate(tokens, **{"max_new_tokens": 2, **options})
+    with pytest.raises(OptionError, match="no causal language model"):
+        tilewright.decoder(torch.nn.Linear(2, 2))
+    with pytest.raises(OptionError, match="chunk=0"):
+        tilewright.decoder(model("llama"), chunk=0)
