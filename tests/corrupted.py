@@ -15,8 +15,22 @@ from tilewright.core.diag import Loc
 from tilewright.core.expr import Sym
 from tilewright.core.graph import INPUT, Attrs, Graph, Node, Pool
 from tilewright.core.types import DType, TensorType
-from tilewright.tile.ir import NESTS, For, Kernel, Kind, Loop, Place, Prefetch, Role, Space, Stmt, Store, Update, walk
-from tilewright.tile.rewrite import written
+from tilewright.tile.ir import (
+    NESTS,
+    For,
+    Kernel,
+    Kind,
+    Loop,
+    Place,
+    Prefetch,
+    Role,
+    Space,
+    Stmt,
+    Store,
+    Update,
+    walk,
+    written,
+)
 
 STRANGER = Sym("stranger", 1)
 

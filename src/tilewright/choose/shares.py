@@ -14,8 +14,8 @@ from tilewright.core.estimates import Times
 from tilewright.core.expr import Dim, symbols
 from tilewright.core.indices import symbols_in
 from tilewright.target.target import Target
-from tilewright.tile.ir import For, If, Kernel, Kind, Loop, Role, Stmt, Update, walk
-from tilewright.tile.rewrite import values_of, written
+from tilewright.tile.ir import For, If, Kernel, Kind, Loop, Role, Stmt, Update, walk, written
+from tilewright.tile.rewrite import values_of
 
 MOVING = 2
 """What an element's loads and stores cost, in operations."""

@@ -52,10 +52,11 @@ class Buffer:
 class Value:
     """A scalar computed for one point of a stage's domain. Immutable; equal when structurally equal."""
 
-    __slots__ = ("_buffers", "_hash", "_symbols", "dtype", "key")
+    __slots__ = ("_buffers", "_hash", "_loads", "_symbols", "dtype", "key")
     fields: ClassVar[tuple[str, ...]] = ()
     _symbols: frozenset[Sym] | None
     _buffers: frozenset[Buffer] | None
+    _loads: tuple[Load, ...] | None
     dtype: DType
     key: tuple[object, ...]
 
@@ -63,7 +64,7 @@ class Value:
         self.dtype = dtype
         self.key = (type(self).__name__, dtype, *key)
         self._hash = hash(self.key)
-        self._symbols = self._buffers = None
+        self._symbols = self._buffers = self._loads = None
 
     def __hash__(self) -> int:
         return self._hash
@@ -380,9 +381,11 @@ def buffers_of_value(v: Value) -> frozenset[Buffer]:
     return v._buffers
 
 
-def loads(v: Value) -> list[Load]:
-    """Every distinct load in ``v``."""
-    return [x for x in walk(v) if isinstance(x, Load)]
+def loads(v: Value) -> tuple[Load, ...]:
+    """Every distinct load in ``v``, in the order of a walk; found once per value."""
+    if v._loads is None:
+        v._loads = tuple([x for x in walk(v) if isinstance(x, Load)])
+    return v._loads
 
 
 def rewrite_value(

@@ -450,7 +450,7 @@ def limits(e: Dim) -> Iterator[tuple[Expr, int]]:
 
 def substitute(e: Dim, values: Mapping[Sym, Dim]) -> Dim:
     """``e`` with symbols replaced, simplified again."""
-    if isinstance(e, int) or not values:
+    if isinstance(e, int) or symbols(e).isdisjoint(values):
         return e
     total: Dim = e.const
     for atom, coef in e.terms:

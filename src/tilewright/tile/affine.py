@@ -27,6 +27,8 @@ from tilewright.core.expr import (
 def coefficient(e: Dim, sym: Sym) -> Dim | None:
     """``c`` when ``e == c*sym + rest`` and neither depends on ``sym``; None when ``e`` is not affine in it."""
     total: Dim = 0
+    if sym not in symbols(e):
+        return total
     for atom, coef in terms_of(e):
         if atom == sym:
             total = total + coef

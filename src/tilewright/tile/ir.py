@@ -31,6 +31,7 @@ from typing import TypeAlias
 from tilewright.core.compute import Buffer, Combiner, IndexLike, Value
 from tilewright.core.expr import Dim, Sym
 from tilewright.core.types import Array
+from tilewright.runtime.once import computed
 
 
 class Kind(Enum):
@@ -86,6 +87,16 @@ class For:
     loop: Loop
     body: tuple[Stmt, ...]
 
+    @computed
+    def loops(self) -> tuple[Loop, ...]:
+        """This loop and all below, in program order; found once for what steps leave as it is."""
+        return (self.loop, *_loops_below(self.body))
+
+    @computed
+    def writes(self) -> frozenset[Buffer]:
+        """The buffers that statements below write."""
+        return _written_below(self.body)
+
 
 @dataclass(frozen=True)
 class Store:
@@ -119,6 +130,16 @@ class If:
     cond: Value
     body: tuple[Stmt, ...]
 
+    @computed
+    def loops(self) -> tuple[Loop, ...]:
+        """All loops below, in program order."""
+        return _loops_below(self.body)
+
+    @computed
+    def writes(self) -> frozenset[Buffer]:
+        """The buffers that statements below write."""
+        return _written_below(self.body)
+
 
 @dataclass(frozen=True)
 class Prefetch:
@@ -131,6 +152,24 @@ class Prefetch:
 Stmt: TypeAlias = "For | Store | Update | Fold | If | Prefetch"
 NESTS = (For, If)
 """The statements that hold others, in their ``body``."""
+
+
+def _loops_below(body: tuple[Stmt, ...]) -> tuple[Loop, ...]:
+    return tuple([loop for s in body if isinstance(s, NESTS) for loop in s.loops])
+
+
+def _written_below(body: tuple[Stmt, ...]) -> frozenset[Buffer]:
+    return frozenset[Buffer]().union(*[s.writes if isinstance(s, NESTS) else written(s) for s in body])
+
+
+def written(s: Stmt) -> tuple[Buffer, ...]:
+    """The buffers that one statement (not its children) writes."""
+    match s:
+        case Store() | Update():
+            return (s.buffer,)
+        case Fold():
+            return s.buffers
+    return ()
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from tilewright.core.compute import (
     Load,
     Value,
     buffers_of_value,
+    loads,
     rewrite_value,
     substitute_index,
     substitute_value,
@@ -26,7 +27,7 @@ from tilewright.core.compute import (
 )
 from tilewright.core.expr import Dim, Sym, bounds, substitute, symbols
 from tilewright.core.indices import chosen, placed, symbols_in
-from tilewright.tile.ir import Fold, For, If, Loop, Prefetch, Stmt, Store, Update, walk
+from tilewright.tile.ir import NESTS, Fold, For, If, Loop, Prefetch, Stmt, Store, Update, walk
 
 Body = tuple[Stmt, ...]
 
@@ -102,16 +103,6 @@ def rewrite_accesses(body: Body, change: Callable[[Buffer, tuple[IndexLike, ...]
     return tuple(go(s) for s in body)
 
 
-def written(s: Stmt) -> tuple[Buffer, ...]:
-    """The buffers that one statement (not its children) writes."""
-    match s:
-        case Store() | Update():
-            return (s.buffer,)
-        case Fold():
-            return s.buffers
-    return ()
-
-
 def values_of(s: Stmt) -> Iterator[Value]:
     """The values that one statement (not its children) evaluates, run-time indices included."""
     match s:
@@ -130,7 +121,7 @@ def values_of(s: Stmt) -> Iterator[Value]:
 def loads_of(s: Stmt) -> Iterator[Load]:
     """The loads of one statement (not of its children)."""
     for v in values_of(s):
-        yield from (x for x in walk_value(v) if isinstance(x, Load))
+        yield from loads(v)
 
 
 def reads(s: Stmt, buffer: Buffer) -> bool:
@@ -177,7 +168,7 @@ def symbols_of(body: Body) -> frozenset[Sym]:
 
 def loops_of(body: Body) -> list[Loop]:
     """Every loop, in program order."""
-    return [s.loop for s in walk(body) if isinstance(s, For)]
+    return [loop for s in body if isinstance(s, NESTS) for loop in s.loops]
 
 
 def sizes_of(kernel_body: Body, buffers: Iterator[Buffer] | tuple[Buffer, ...]) -> tuple[Sym, ...]:

@@ -18,8 +18,23 @@ from tilewright.core.compute import REDUCE_OPS, Binary, Buffer, IndexLike, Param
 from tilewright.core.compute import walk as walk_value
 from tilewright.core.expr import Sym, bounds, symbols
 from tilewright.tile.errors import TileVerifyError
-from tilewright.tile.ir import Fold, For, If, Kernel, Kind, Place, Prefetch, Role, Space, Stmt, Store, Update, walk
-from tilewright.tile.rewrite import Body, dims_of, loads_of, values_of, written
+from tilewright.tile.ir import (
+    Fold,
+    For,
+    If,
+    Kernel,
+    Kind,
+    Place,
+    Prefetch,
+    Role,
+    Space,
+    Stmt,
+    Store,
+    Update,
+    walk,
+    written,
+)
+from tilewright.tile.rewrite import Body, dims_of, loads_of, values_of
 
 COPIED = (Kind.UNROLL, Kind.STEP, Kind.VECTOR, Kind.DOT)
 

@@ -42,11 +42,14 @@ class Operand:
     offset: Dim
     lane_stride: int | None
     is_constant: bool = False
+    _steps: dict[Sym, int] = field(default_factory=dict, compare=False, repr=False)
 
     def step(self, sym: Sym) -> int:
         """How far one step of ``sym`` moves; an unknown distance counts as far."""
-        c = coefficient(self.offset, sym)
-        return known(c, 1 << 20)
+        found = self._steps.get(sym)
+        if found is None:
+            found = self._steps[sym] = known(coefficient(self.offset, sym), 1 << 20)
+        return found
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,8 @@ from tilewright.core.expr import Sym, substitute, symbol_order, symbols
 from tilewright.core.indices import placed
 from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleError
-from tilewright.tile.ir import For, Loop, Stmt, Update, walk
-from tilewright.tile.rewrite import loads_of, written
+from tilewright.tile.ir import For, Loop, Stmt, Update, walk, written
+from tilewright.tile.rewrite import loads_of
 from tilewright.tile.schedule import ScheduleBuilder
 from tilewright.tile.schedule.tree import find_place
 

@@ -18,8 +18,8 @@ from tilewright.choose.strategies.steps import attempt
 from tilewright.core.compute import Buffer, Load
 from tilewright.target.target import Target
 from tilewright.tile.affine import stride_along
-from tilewright.tile.ir import For, Kind, Loop, Prefetch, Role, Space, Stmt, Store, Update, walk
-from tilewright.tile.rewrite import Body, loads_of, loops_of, symbols_of_index, written
+from tilewright.tile.ir import For, Kind, Loop, Prefetch, Role, Space, Stmt, Store, Update, walk, written
+from tilewright.tile.rewrite import Body, loads_of, loops_of, symbols_of_index
 from tilewright.tile.schedule import ScheduleBuilder
 
 MIN_STEPS = 16

@@ -18,8 +18,8 @@ from tilewright.core.compute import Buffer, IndexLike, Load
 from tilewright.core.expr import Sym, is_nonneg
 from tilewright.core.indices import symbols_in, terms_at
 from tilewright.tile.errors import ScheduleError
-from tilewright.tile.ir import For, If, Kind, Loop, Role, Space, Store, Update, walk
-from tilewright.tile.rewrite import Body, loads_of, written
+from tilewright.tile.ir import For, If, Kind, Loop, Role, Space, Store, Update, walk, written
+from tilewright.tile.rewrite import Body, loads_of
 from tilewright.tile.schedule import ScheduleBuilder
 from tilewright.tile.schedule.operands import paths_to
 from tilewright.tile.schedule.tree import find_place

@@ -30,8 +30,8 @@ from tilewright.core.indices import chosen, placed
 from tilewright.target.target import MANY_COPIES, Target
 from tilewright.tile.affine import coefficient, stride_along
 from tilewright.tile.errors import ScheduleError
-from tilewright.tile.ir import For, Kind, Loop, Store, Update, walk
-from tilewright.tile.rewrite import Body, dims_of, loads_of, values_of, written
+from tilewright.tile.ir import For, Kind, Loop, Store, Update, walk, written
+from tilewright.tile.rewrite import Body, dims_of, loads_of, values_of
 from tilewright.tile.schedule import ScheduleBuilder
 from tilewright.tile.schedule.tree import Nest, find_loop, find_place, nest_of, writers
 

@@ -13,8 +13,8 @@ from tilewright.core.expr import Dim, Sym, ceildiv, floordiv, is_nonneg, minimum
 from tilewright.core.indices import chosen, placed, symbols_in
 from tilewright.tile.affine import coefficient, without
 from tilewright.tile.errors import ScheduleError
-from tilewright.tile.ir import Fold, For, If, Kernel, Kind, Loop, Prefetch, Space, Stmt, Store, Update, walk
-from tilewright.tile.rewrite import Body, loads_of, loops_of, reads, rewrite_accesses, substitute_body, written
+from tilewright.tile.ir import Fold, For, If, Kernel, Kind, Loop, Prefetch, Space, Stmt, Store, Update, walk, written
+from tilewright.tile.rewrite import Body, loads_of, loops_of, reads, rewrite_accesses, substitute_body
 from tilewright.tile.schedule.tree import (
     Nest,
     edit,

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from tilewright.core.compute import Buffer, Load
 from tilewright.tile.errors import ScheduleError
-from tilewright.tile.ir import Kernel, Place, Role, Space, Store, walk
-from tilewright.tile.rewrite import loads_of, rewrite_accesses, written
+from tilewright.tile.ir import Kernel, Place, Role, Space, Store, walk, written
+from tilewright.tile.rewrite import loads_of, rewrite_accesses
 from tilewright.tile.schedule.loops import starts_fresh
 from tilewright.tile.schedule.tree import (
     Nest,

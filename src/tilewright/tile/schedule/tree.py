@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from tilewright.core.compute import Buffer, Load, Value, symbols_of_value
 from tilewright.core.expr import Dim, Sym
 from tilewright.tile.errors import ScheduleError
-from tilewright.tile.ir import For, If, Kernel, Kind, Loop, Place, Stmt, walk
-from tilewright.tile.rewrite import Body, loads_of, loop_sym, loops_of, reads, sizes_of, written
+from tilewright.tile.ir import NESTS, For, If, Kernel, Kind, Loop, Place, Stmt, walk, written
+from tilewright.tile.rewrite import Body, loads_of, loop_sym, loops_of, reads, sizes_of
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,12 @@ def nest_of(s: Stmt) -> Nest:
 
 def find_loop(kernel: Kernel, name: str, primitive: str) -> For:
     """The loop called ``name``."""
-    for s in walk(kernel.body):
+    body = kernel.body
+    while inside := [s for s in body if isinstance(s, NESTS) and any([x.sym.name == name for x in s.loops])]:
+        s = inside[0]
         if isinstance(s, For) and s.loop.sym.name == name:
             return s
+        body = s.body
     raise ScheduleError(
         primitive, name, f"{kernel.name} has no loop of this name", remedy=_known(loops_of(kernel.body))
     )
@@ -70,9 +73,12 @@ def find_place(kernel: Kernel, name: str, primitive: str) -> Place:
 def edit(body: Body, target: Stmt, change: Callable[[Stmt], Body]) -> Body:
     """``body`` with the one statement ``target`` (by identity) replaced by ``change(target)``."""
     out: list[Stmt] = []
+    loop = target.loop if isinstance(target, For) else None
     for s in body:
         if s is target:
             out.extend(change(s))
+        elif loop is not None and isinstance(s, NESTS) and not any([x is loop for x in s.loops]):
+            out.append(s)
         elif isinstance(s, For):
             inner = edit(s.body, target, change)
             out.append(s if inner is s.body else For(s.loop, inner))
@@ -146,7 +152,7 @@ def enclosing(body: Body, target: Stmt) -> tuple[For | If, ...]:
 
 def writers(body: Body, buffer: Buffer) -> list[Stmt]:
     """The statements of ``body`` itself (not deeper) in or under which ``buffer`` is written."""
-    return [s for s in body if any(buffer in written(x) for x in walk((s,)))]
+    return [s for s in body if buffer in (s.writes if isinstance(s, NESTS) else written(s))]
 
 
 def makers_of(body: Body, buffer: Buffer) -> list[Stmt]:

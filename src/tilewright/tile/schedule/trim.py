@@ -18,8 +18,8 @@ from tilewright.core.compute import Binary, Cast, Const, Inside, Load, Select, U
 from tilewright.core.expr import Dim, Sym, bounds, const_of, floordiv, is_nonneg, maximum, minimum, substitute, symbols
 from tilewright.tile.affine import coefficient
 from tilewright.tile.errors import ScheduleError
-from tilewright.tile.ir import For, If, Kernel, Loop, Prefetch, Store, Update, walk
-from tilewright.tile.rewrite import loops_of, written
+from tilewright.tile.ir import For, If, Kernel, Loop, Prefetch, Store, Update, walk, written
+from tilewright.tile.rewrite import loops_of
 from tilewright.tile.schedule.partials import identity_of
 from tilewright.tile.schedule.tree import enclosing, find_loop, nest_of, replace_stmt
 
