@@ -375,8 +375,12 @@ STOP = """
     x = np.random.default_rng(0).standard_normal((500, 500)).astype(np.float32)
     if sys.argv[1] == "symbolic":
         assert np.array_equal(model(x[:1]), x[:1])
+    if sys.argv[1] == "one kernel":
+        from test_recurrent import layer
+        model = layer("rnn", 512, 1, 2, "forward", threads=1)
+        x = np.random.default_rng(0).standard_normal((20_000, 2, 1)).astype(np.float32)
+    assert model.manifest.n_dims == len(model.manifest.symbols) + 2, "what polls need lies behind the sizes"
     want = model(x)
-    assert np.array_equal(want, x)
     start = time.process_time()
     model(x)
     whole = time.process_time() - start
@@ -404,13 +408,13 @@ STOP = """
         except Alarm:
             late.append(time.process_time() - sent)
         sender.join()
-    assert np.array_equal(model(x), want)
+    assert all(map(np.array_equal, model(x), want))
     print(min(late), whole)
 """
 
 
-@pytest.mark.parametrize("kind", ["fixed", "symbolic"])
-def test_a_signal_stops_a_long_call_between_kernels(kind: str) -> None:
+@pytest.mark.parametrize("kind", ["fixed", "symbolic", "one kernel"])
+def test_a_signal_stops_a_long_call(kind: str) -> None:
     """CPU time, of which a loaded machine takes none, from the signal to the exception; the model works on."""
     late, whole = map(float, run_python(STOP, kind).split())
     assert late < 0.3 < whole

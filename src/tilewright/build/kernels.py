@@ -100,6 +100,7 @@ class KernelBuilder:
         self.work: dict[str, KernelWork | None] = {}
         self.products: dict[str, tuple[str, ...]] = {}
         self.beside: set[str] = set()
+        self.stoppable: set[str] = set()
         self.weights = weights or Weights()
         self.process = os.getpid()
 
@@ -194,7 +195,7 @@ class KernelBuilder:
         llvm = ThreadPoolExecutor(1, thread_name_prefix="tilewright-llvm")
         for k, name in enumerate(self.kernels):
             self.clock.tell("kernels", k, len(self.kernels))
-            pending.append((name, llvm.submit(compile_text, self._emitted(name), self.target)))
+            pending.append((name, llvm.submit(compile_text, self._emitted(name, polls=True), self.target)))
         llvm.shutdown(wait=False)
         return pending
 
@@ -203,17 +204,19 @@ class KernelBuilder:
         found: dict[str, str] = {}
         for k, name in enumerate(self.kernels):
             self.clock.tell("kernels", k, len(self.kernels))
-            found[name] = self._emitted(name)
+            found[name] = self._emitted(name, polls=False)
         return found
 
     def most_scratch(self) -> ScratchSpec:
         """Enough for each kernel that was emitted."""
         return ScratchSpec.most(self.scratch.values())
 
-    def _emitted(self, name: str) -> str:
+    def _emitted(self, name: str, *, polls: bool) -> str:
         with self.clock.stage("emit"):
-            made = emit(self.kernels[name], self.target, part=name in self.beside)
+            made = emit(self.kernels[name], self.target, part=name in self.beside, polls=polls)
         self.scratch[name] = made.scratch
+        if made.is_stoppable:
+            self.stoppable.add(name)
         return made.text
 
     def finish(self, pending: Sequence[tuple[str, Future[bytes]]]) -> list[ObjectImage]:
@@ -295,7 +298,7 @@ class SplitGraph:
         points = {name: points_of(group) for name, group in made.groups.items()} if is_stoppable else None
         return emit_program(
             self.program, self.slots, shapes, made.target, made.parameter_counts(), made.most_scratch(), cycles,
-            routines, points, self.exact,
+            routines, points, self.exact, made.stoppable,
         )  # fmt: skip
 
 

@@ -24,10 +24,18 @@ MOVING = 2
 def times_of(kernel: Kernel, machine: Target) -> Times:
     """The estimates for one call; sizes known at run time only count as :func:`estimate` does."""
     threaded = any(isinstance(s, For) and s.loop.kind is Kind.PARALLEL for s in walk(kernel.body))
-    fixed = frozenset(p.buffer for p in kernel.places if p.role is Role.CONST)
-    work = _work(kernel.body, machine, fixed)
-    alone = _alone(kernel.body, machine, fixed) if threaded else work
+    work = cycles_of(kernel.body, kernel, machine)
+    alone = _alone(kernel.body, machine, _fixed(kernel)) if threaded else work
     return Times(work, alone, whole_extent(kernel), threaded)
+
+
+def cycles_of(body: tuple[Stmt, ...], kernel: Kernel, machine: Target) -> float:
+    """The estimate for statements of a kernel on one thread."""
+    return _work(body, machine, _fixed(kernel))
+
+
+def _fixed(kernel: Kernel) -> frozenset[Buffer]:
+    return frozenset(p.buffer for p in kernel.places if p.role is Role.CONST)
 
 
 def whole_extent(kernel: Kernel) -> Dim | None:

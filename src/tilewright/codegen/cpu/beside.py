@@ -57,6 +57,7 @@ def emit(fn: Function, run: Beside, steps: Sequence[Step]) -> None:
         at = fn.let(f"getelementptr i64, ptr {context}, i64 {k}")
         fn.write(f"store {kind} {known.get(name, f'%{name}')}, ptr {at}")
     fn.write(f"call void @tw_parallel_for(ptr @tw_beside{number}, ptr {context}, i64 {n_tasks}, i32 %threads)")
+    fn.leave_if_stopped(calls)
     fn.write(f"br label %{done}")
     fn.label(done)
     fn.forget()

@@ -117,8 +117,9 @@ class Sum(NamedTuple):
 class KernelFunction:
     """Emits statements into one function. Bases of buffers are set by whoever opens the function."""
 
-    def __init__(self, module: KernelModule, in_task: bool = False) -> None:
+    def __init__(self, module: KernelModule, in_task: bool = False, has_polls: bool = False) -> None:
         self.module = module
+        self.has_polls = has_polls
         self.analysis = module.analysis
         self.in_task = in_task
         self.writer = Writer()

@@ -20,6 +20,7 @@ import llvmlite.binding as llvm
 from tilewright.choose.shares import whole_extent
 from tilewright.codegen.cpu.analysis import analyse
 from tilewright.codegen.cpu.function import KernelFunction, KernelModule
+from tilewright.codegen.cpu.polls import POLL_KERNEL
 from tilewright.codegen.cpu.refusals import refuse_fatal
 from tilewright.codegen.cpu.registers import NarrowError
 from tilewright.codegen.cpu.scratch import FLAG_BYTES
@@ -43,6 +44,8 @@ class Emitted:
 
     text: str
     scratch: ScratchSpec
+    is_stoppable: bool
+    """May the function return early?"""
 
 
 def emit_kernel(kernel: Kernel, target: Target) -> str:
@@ -50,43 +53,44 @@ def emit_kernel(kernel: Kernel, target: Target) -> str:
     return emit(kernel, target).text
 
 
-def emit(kernel: Kernel, target: Target, *, part: bool = False) -> Emitted:
-    """A kernel's module; with ``part`` also ``NAME.part``."""
+def emit(kernel: Kernel, target: Target, *, part: bool = False, polls: bool = False) -> Emitted:
+    """A kernel's module; with ``part`` also ``NAME.part``, with ``polls`` a signal may stop what takes long."""
     try:
-        return _emit_narrow(kernel, target, part)
+        return _emit_narrow(kernel, target, part, polls)
     except RecursionError:  # an expression thousands of operations deep: rare, and no reason to refuse
         with _deeply.lock:
             limit = sys.getrecursionlimit()
             sys.setrecursionlimit(max(_DEEP, limit))
             try:
-                return _emit_narrow(kernel, target, part)
+                return _emit_narrow(kernel, target, part, polls)
             finally:
                 sys.setrecursionlimit(limit)
 
 
-def _emit_narrow(kernel: Kernel, target: Target, part: bool) -> Emitted:
+def _emit_narrow(kernel: Kernel, target: Target, part: bool, polls: bool) -> Emitted:
     """With ends of rows in smaller registers, where nothing needs those in full."""
     try:
-        return _emit(kernel, target, narrow=target.has_masks, part=part)
+        return _emit(kernel, target, narrow=target.has_masks, part=part, polls=polls)
     except NarrowError:
-        return _emit(kernel, target, narrow=False, part=part)
+        return _emit(kernel, target, narrow=False, part=part, polls=polls)
 
 
-def _emit(kernel: Kernel, target: Target, *, narrow: bool, part: bool) -> Emitted:
+def _emit(kernel: Kernel, target: Target, *, narrow: bool, part: bool, polls: bool) -> Emitted:
     splits = Splits(kernel.body, kernel.sizes)
     module = KernelModule(kernel, target, analyse(kernel, target), splits, has_narrow_tails=narrow)
     module.has_part = part and whole_extent(kernel) is not None
     is_whole = part and not module.has_part
-    own = _define(module, f'@"{kernel.name}"', "i32 %threads", in_task=False)
+    own = _define(module, f'@"{kernel.name}"', "i32 %threads", in_task=False, polls=polls)
     if is_whole or module.has_part:  # all of it, on the thread that calls
-        alone = _define(module, module.symbol("part"), "i64 %first, i64 %end", in_task=True)
+        alone = _define(module, module.symbol("part"), "i64 %first, i64 %end", in_task=True, polls=False)
         module.task_bytes = max(module.task_bytes, alone)
-    return Emitted(module.text(), ScratchSpec(own, module.task_bytes and module.task_bytes + FLAG_BYTES))
+    scratch = ScratchSpec(own, module.task_bytes and module.task_bytes + FLAG_BYTES)
+    return Emitted(module.text(), scratch, POLL_KERNEL in module.declarations)
 
 
-def _define(module: KernelModule, name: str, last: str, *, in_task: bool) -> int:
+def _define(module: KernelModule, name: str, last: str, *, in_task: bool, polls: bool) -> int:
     """The kernel's body as a function, in a task with its parallel loops on one thread; returns its scratch's bytes."""
-    fn = KernelFunction(module, in_task)
+    fn = KernelFunction(module, in_task, polls)
     parameters = []
     for n, buffer in enumerate(module.kernel.params):
         fn.bases[id(buffer)] = Val(f"%p{n}", 0, 0)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tilewright.codegen.cpu import dot, parallel, shared, split
+from tilewright.codegen.cpu import dot, parallel, polls, shared, split
 from tilewright.codegen.cpu.analysis import MAX_LANES_PER_BYTE, MAX_UNROLL
 from tilewright.codegen.cpu.lanes import Lanes, Patterns, mask_of
 from tilewright.codegen.cpu.registers import Key, NarrowError, Slot
@@ -124,6 +124,7 @@ class Loops:
         """The loop itself, tested at the bottom; a test in front where it may run zero times."""
         fn, w = self.fn, self.fn.writer
         start, stop = fn.space.value(lo), fn.space.value(hi)
+        turns = self._turns_between_polls(f)
         enter = Val("", 0, 0)
         if guarded:
             level = max(start.level, stop.level)
@@ -140,6 +141,8 @@ class Loops:
         mark = fn.space.assume(facts)
         carried = self._open_phis(f)
         self._body(f, ctx)
+        if turns:
+            polls.emit(fn, variable, turns)
         fn.space.release(mark)
         fn.space.unbind(f.loop.sym)
         # The counter may be narrower than what indices are made of.
@@ -163,6 +166,11 @@ class Loops:
         for key in [k for k in fn.registers.state if k[0] in mine]:
             del fn.registers.state[key]
         self._close(saved, before if guarded else None, latch)
+
+    def _turns_between_polls(self, f: For) -> int:
+        """0 where the loop does not ask: an inner one, whose registers a call would spill, or a short one."""
+        is_asked = self.fn.has_polls and self.fn.writer.level == 0 and polls.is_long(self.fn.module, f)
+        return polls.turns_between(self.fn.module, f) if is_asked else 0
 
     def _is_narrow(self, start: Val, interval: Interval) -> bool:
         """May the loop count in 32 bits? Where addresses have as many: half the registers and instructions there."""

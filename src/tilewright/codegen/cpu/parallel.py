@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tilewright.choose.shares import joined
+from tilewright.codegen.cpu import polls
 from tilewright.codegen.cpu.lanes import Lanes
 from tilewright.codegen.cpu.scratch import with_slot
 from tilewright.codegen.cpu.writer import Val
@@ -43,7 +44,8 @@ def emit(fn: KernelFunction, f: For, extent: Dim) -> None:
     width = 1 if inner is None else fn.space.resolve(inner.loop.extent)
     if width == 0:
         return
-    task_bytes = _define_body(fn, f, extent, inner, width, body, buffers, syms)
+    has_polls = fn.has_polls and polls.is_long(module, f)
+    task_bytes = _define_body(fn, f, extent, inner, width, body, buffers, syms, has_polls)
     module.task_bytes = max(module.task_bytes, task_bytes)
     _define_task(fn, body, task, [a.split()[0] for a in arguments], task_bytes)
     if module.has_part and f is module.kernel.body[0]:
@@ -51,6 +53,8 @@ def emit(fn: KernelFunction, f: For, extent: Dim) -> None:
     stop = fn.space.value(extent * width)
     fn.memory.forget()
     _dispatch(fn, body, task, arguments, stop, task_bytes)
+    if has_polls:
+        polls.leave_if_stopped(fn)
     module.declarations.add(POOL)
 
 
@@ -90,11 +94,12 @@ def _define_body(
     name: str,
     buffers: list[Buffer],
     syms: list[Sym],
+    has_polls: bool,
 ) -> int:
     """``name(buffers..., symbols..., first, end, scratch)``: iterations ``first <= i < end`` of ``f`` and ``joined``
     as one. Returns the scratch's bytes; without any it is not passed."""
     # A function of its own: one thread calls it for all iterations, the pool's tasks for their chunks.
-    inner = type(fn)(fn.module, in_task=True)
+    inner = type(fn)(fn.module, in_task=True, has_polls=has_polls)
     parameters = []
     for n, b in enumerate(buffers):
         inner.bases[id(b)] = Val(f"%p{n}", 0, 0)
@@ -118,6 +123,8 @@ def _define_body(
         inner.loops.windows[id(joined)] = (first - width * f.loop.sym, end - width * f.loop.sym)
     elif extent == 1:
         window = None
+    if has_polls:
+        polls.leave_if_stopped(inner)
     inner.loops.serial(f, extent, Lanes(), window)
     inner.writer.emit("ret void")
     slot = ["ptr noalias %scratch"] if inner.locals.in_scratch else []

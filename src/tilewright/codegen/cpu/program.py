@@ -21,6 +21,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from tilewright.codegen.cpu import beside
 from tilewright.codegen.cpu.parallel import POOL
+from tilewright.codegen.cpu.polls import ASK
 from tilewright.codegen.cpu.scratch import FLAG_BYTES, zero_flags
 from tilewright.core.expr import Atom, BinaryExpr, Dim, Mul, Sym, const_of, terms_of
 from tilewright.partition.program import (
@@ -62,6 +63,7 @@ def emit_program(
     routines: Collection[str] = (),
     points: Mapping[str, Dim] | None = None,
     exact: Sequence[SizedProgram] = (),
+    stoppable: Collection[str] = (),
 ) -> str:
     """The module's text; ``slots`` gives each symbol's place in ``dims``, ``kernels`` each kernel's parameter count,
     ``scratch`` what is enough for each of them, ``routines`` which routines of libraries whoever links it offers.
@@ -69,8 +71,9 @@ def emit_program(
     With ``cycles``, the time of a kernel's calls, in ticks of the CPU's counter, is added to its place in ``dims``;
     then every call is made by itself. With ``points``, those of each kernel's call, the program can be stopped.
     ``exact`` are programs that take the place of ``program`` in calls of their sizes, the first that fits.
+    ``stoppable`` kernels return early where a signal stops them, and the program does then.
     """
-    module = Module(slots, cycles or {}, scratch, frozenset(routines), points)
+    module = Module(slots, cycles or {}, scratch, frozenset(routines), points, frozenset(stoppable))
     for at, sized in enumerate(exact):
         module.function(sized.program, _SIZED.format(at), scratch)
     module.function(program, _SIZED.format(len(exact)) if exact else _RUN, scratch)
@@ -83,6 +86,7 @@ def emit_program(
         head.append(POOL)
     if module.stoppable:
         head.append("declare i32 @tw_poll(ptr)")
+        head.append("declare i32 @tw_poll_kernel()")
     for d in ("smin", "smax"):
         head.append(f"declare i64 @llvm.{d}.i64(i64, i64)")
     head += [f"declare {{i64, i1}} @llvm.s{op}.with.overflow.i64(i64, i64)" for op in ("add", "mul")]
@@ -102,7 +106,8 @@ def poll_slots(text: str, n_slots: int) -> int:
 
     A sub-program counts its points whether or not the program that calls it turns out to poll.
     """
-    return POLL_SLOTS if f"ptr %dims, i64 {n_slots}\n" in text else 0
+    used = any(f"ptr %dims, i64 {n_slots + k}\n" in text for k in range(POLL_SLOTS))
+    return POLL_SLOTS if used else 0
 
 
 class Module:
@@ -115,10 +120,12 @@ class Module:
         scratch: ScratchSpec,
         routines: frozenset[str],
         points: Mapping[str, Dim] | None,
+        stoppable_kernels: frozenset[str],
     ) -> None:
         self.slots = slots
         self.routines = routines
         self.points = points
+        self.stoppable_kernels = stoppable_kernels
         self.stoppable: set[str] = set()
         self.cycles = cycles
         self.scratch = scratch
@@ -364,6 +371,11 @@ class Function:
         self.write(f"ret i32 {code}")
         self.label(go)
 
+    def leave_if_stopped(self, calls: Sequence[KernelCall]) -> None:
+        """Return where one of these calls may have returned early, and did."""
+        if any(call.kernel in self.module.stoppable_kernels for call in calls):
+            self.stop_if(self.let(ASK))
+
     # --- one step
 
     def step(self, step: Step) -> None:
@@ -402,6 +414,7 @@ class Function:
         else:
             routine = step.routine
             self.timed(lambda: self.routine_or(routine, call), slot)
+        self.leave_if_stopped([step])
 
     def routine_or(self, routine: RoutineCall, call: str) -> None:
         table = self.argument_table([self.pointer(p) for p in routine.args])

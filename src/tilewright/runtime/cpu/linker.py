@@ -58,7 +58,7 @@ def link(
     Raises ``ArtifactError`` when an object is not one for this machine, or a symbol is missing or defined twice.
     """
     shared = pool().addresses
-    imports = {name: shared[name] for name in ("tw_parallel_for", "tw_poll")}
+    imports = {name: shared[name] for name in ("tw_parallel_for", "tw_poll", "tw_poll_kernel")}
     return _link(objects, exports, imports | addresses(routines, link_text))
 
 

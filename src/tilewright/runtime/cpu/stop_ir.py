@@ -8,6 +8,8 @@ signal's handler in C has only left a note in the interpreter, and that can't be
 in the main thread, the only one that runs Python's handlers, and every tenth of a second, this takes the lock and lets
 them run. Where one raises, the exception is kept, the program returns at once, and whoever called it lets
 ``tw_stopped`` raise it. Anywhere else it costs a comparison.
+``i32 tw_poll_kernel()`` is called by a kernel that takes long, and by the program when that returns: what it said to
+the kernel it says again to the program.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ PYTHON_SYMBOLS = (
     "PyThread_get_thread_ident", "PyGILState_Ensure", "PyGILState_Release", "PyErr_CheckSignals", "PyErr_Fetch",
     "PyErr_Restore",
 )  # fmt: skip
-EXPORTS = ("tw_poll", "tw_poll_main", "tw_stopped")
+EXPORTS = ("tw_poll", "tw_poll_kernel", "tw_poll_main", "tw_stopped")
 STOPPED = -1
 """What a program returns that was stopped."""
 EVERY_NS = 100_000_000
@@ -32,12 +34,13 @@ def has_python_symbols() -> bool:
 
 def stop_ir() -> str:
     """The text for this interpreter; where it can't be called, nothing is ever stopped."""
-    return _IR.substitute(every=EVERY_NS) if has_python_symbols() else _NEVER
+    return _IR.substitute(every=EVERY_NS, stopped=STOPPED) if has_python_symbols() else _NEVER
 
 
 _IR = string.Template(r"""
 @main_thread = internal global i64 0
 @stopped = internal global [3 x ptr] zeroinitializer
+@kernel_due = internal global i64 0
 declare i64 @PyThread_get_thread_ident()
 declare i32 @PyGILState_Ensure()
 declare void @PyGILState_Release(i32)
@@ -83,6 +86,26 @@ go:
   ret i32 0
 }
 
+; Only the main thread stops, and what it keeps is raised before it begins anything else.
+define i32 @tw_poll_kernel() {
+entry:
+  %main = load atomic i64, ptr @main_thread monotonic, align 8
+  %me = call i64 @PyThread_get_thread_ident()
+  %is_main = icmp eq i64 %main, %me
+  br i1 %is_main, label %look, label %go
+look:
+  %kept = load ptr, ptr @stopped
+  %is_stopped = icmp ne ptr %kept, null
+  br i1 %is_stopped, label %leave, label %ask
+ask:
+  %answer = call i32 @tw_poll(ptr @kernel_due)
+  ret i32 %answer
+leave:
+  ret i32 $stopped
+go:
+  ret i32 0
+}
+
 ; Raise what was kept; for whoever holds the interpreter's lock. Only the main thread keeps anything.
 define ptr @tw_stopped() {
   %type = load ptr, ptr @stopped
@@ -101,6 +124,9 @@ define void @tw_poll_main(i64 %thread) {
 
 _NEVER = """
 define i32 @tw_poll(ptr %due) {
+  ret i32 0
+}
+define i32 @tw_poll_kernel() {
   ret i32 0
 }
 define ptr @tw_stopped() {
