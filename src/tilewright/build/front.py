@@ -48,7 +48,8 @@ def compile(
     sum in f32; all else stays in f32. ``"int8"`` and ``"int4"`` store the weights of products and embeddings in so many
     bits, with a scale for each group of 32 (``"int4-64"``, ``"int4-128"``: of so many), and compute in f32.
     ``optimize="size"`` gives little code and small weights, at the cost of speed;
-    ``optimize=3`` compares what all schedules of a kernel should cost, which takes several times as long to compile.
+    ``optimize=3`` compares what the schedules of a kernel should cost, which takes two to three times as long to
+    compile, for recurrences up to ten times.
     ``accuracy="exact"`` keeps every convolution a plain sum; the default takes Winograd's form where that pays and its
     error stays within 1e-4 of the largest output. ``schedule`` is a file of schedules (``docs/schedules.md``) for some
     or all kernels. ``specialize`` gives sizes that get code of their own beside the code for all sizes, in the same

@@ -176,7 +176,11 @@ class KernelBuilder:
                 found = None
         if found is None:
             parts = (made.computation, self.target, made.constants, name, self.checks.on_broken)
-            found = cheapest(candidates(*parts), self.priced) if self.priced else schedule_with_steps(*parts)
+            found = (
+                cheapest(candidates(*parts, machine=self.priced), self.priced)
+                if self.priced
+                else schedule_with_steps(*parts)
+            )
         if self.checks.verify:
             verify(found.kernel)
         self.schedules[name] = found.schedule

@@ -23,6 +23,7 @@ from tilewright.choose.strategies.chain import chain
 from tilewright.choose.strategies.columns import are_few_columns
 from tilewright.choose.strategies.constants import pack_constants
 from tilewright.choose.strategies.contract import contract
+from tilewright.choose.strategies.contract_space import Arrange, as_the_rules_do
 from tilewright.choose.strategies.copies import copied
 from tilewright.choose.strategies.hints import hint_operands
 from tilewright.choose.strategies.narrow import narrow
@@ -106,15 +107,17 @@ def schedule_with_steps(
     name: str = "kernel",
     on_broken: OnBroken = refuse,
     first: Mapping[str, str] = MappingProxyType({}),
+    arrange: Arrange = as_the_rules_do,
 ) -> Scheduled:
     """:func:`schedule`, with the normalised computation and the steps that were applied to it.
 
-    ``first`` has, by the buffer that a cluster makes, the strategy to try before all others of its list.
+    ``first`` has, by the buffer that a cluster makes, the strategy to try before all others of its list. ``arrange``
+    may take another tile and order of loops than the rules for a contraction that stands alone.
     """
     normal, known = _normal(computation, machine, constants)
     builder = ScheduleBuilder(lower(normal, name, known))
     notes: list[str] = []
-    work = _Work(builder, machine, normal, known, notes, on_broken, first)
+    work = _Work(builder, machine, normal, known, notes, on_broken, first, arrange)
     work.fix_vectors(normal.items)
     work.items(normal.items)
     skip_padding(builder)
@@ -154,6 +157,7 @@ class _Work:
     notes: list[str]
     on_broken: OnBroken
     first: Mapping[str, str]
+    arrange: Arrange
     vectors: dict[Buffer, int] = field(default_factory=dict)
     done: list[Tried] = field(default_factory=list)
 
@@ -277,7 +281,10 @@ class _Work:
                     Strategy("narrow", partial(narrow, b, machine, names[0], top), is_quiet=True),
                     Strategy("few-columns", partial(few_columns, b, machine, names[0], top), is_quiet=True),
                     *([replace(x, is_quiet=True) for x in by_rows] if few else []),
-                    Strategy("contract", partial(contract, b, machine, names[0], top, vectors=self.vectors)),
+                    Strategy(
+                        "contract",
+                        partial(contract, b, machine, names[0], top, vectors=self.vectors, arrange=self.arrange),
+                    ),
                     *([] if few else by_rows if alone else []),
                     *([] if alone else [apart]),
                 ]

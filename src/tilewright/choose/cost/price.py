@@ -131,10 +131,15 @@ def row_cycles(row: RunTimeLoop, target: Target, c: Coefficients) -> dict[str, A
         "stores": n * weighed(store=1.0, partial=c.partial) * target.store_cycles / target.store_ports,
         "issue": n * (sum(counts.values()) + turn) / target.issue_width,
         "chains": n * row.chain * c.waiting,
-        "L2": row.moved[0] / (target.l2_bytes_per_cycle * c.near),
-        "last cache": row.moved[1] / (target.llc_bytes_per_cycle * c.far),
-        "memory": row.moved[2] / (target.memory_bytes_per_cycle * c.beyond),
+        **dict(zip(("L2", "last cache", "memory"), memory_cycles(row.moved, target, c), strict=True)),
     }
+
+
+def memory_cycles(moved: Sequence[Any], target: Target, c: Coefficients) -> tuple[Any, Any, Any]:
+    """Cycles that bytes from behind each cache take, the nearest cache first."""
+    near = moved[0] / (target.l2_bytes_per_cycle * c.near)
+    far = moved[1] / (target.llc_bytes_per_cycle * c.far)
+    return near, far, moved[2] / (target.memory_bytes_per_cycle * c.beyond)
 
 
 def joined(resources: Mapping[str, Any], c: Coefficients) -> Any:

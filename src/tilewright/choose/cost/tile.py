@@ -87,7 +87,7 @@ def choose_tile(box: Box, machine: Target, width: int, vectors: int | None = Non
     ``vectors``: only tiles of as many vectors, where there are any.
     """
     best: Tile | None = None
-    found = list(_candidates(box, machine, width))
+    found = list(tiles_of(box, machine, width))
     for rows, rows2, vectors in [t for t in found if t[2] == vectors] or found:
         cycles = _box_cycles(box, machine, width, rows, rows2, vectors)
         if best is None or cycles < best.cycles:
@@ -95,7 +95,8 @@ def choose_tile(box: Box, machine: Target, width: int, vectors: int | None = Non
     return best or Tile()
 
 
-def _candidates(box: Box, machine: Target, width: int) -> Iterator[tuple[int, int, int]]:
+def tiles_of(box: Box, machine: Target, width: int) -> Iterator[tuple[int, int, int]]:
+    """Rows, second rows and vectors of the tiles whose sums fit the registers and whose rows fit the cache's sets."""
     registers = machine.n_vector_registers // box.registers_per_element
     max_vectors = 8 if box.n_lanes is None else min(8, -(-box.n_lanes // width))
     window = bool(box.unrolled)
@@ -184,6 +185,11 @@ def distinct(box: Box, op: Operand, rows: int, rows2: int) -> int:
     """How many elements of an operand a tile reads in one step: neighbours share them."""
     walks = [(op.step(s), n) for s, n in box.unrolled]
     walks += [(op.step(s), n) for s, n in ((box.row, rows), (box.row2, rows2)) if s is not None]
+    return distinct_places(walks)
+
+
+def distinct_places(walks: Sequence[tuple[int, int]]) -> int:
+    """How many places there are at sums of multiples: of each (step, count), up to count - 1 times the step."""
     places = {0}
     for step, n in walks:
         if step:

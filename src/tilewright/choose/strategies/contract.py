@@ -19,6 +19,7 @@ from functools import partial
 from tilewright.choose.cost.tile import Tile, pays_threads
 from tilewright.choose.strategies.columns import along_reduction
 from tilewright.choose.strategies.contract_plan import NO_VECTORS, ContractionPlan, plan_contraction
+from tilewright.choose.strategies.contract_space import Arrange, as_the_rules_do
 from tilewright.choose.strategies.contract_tile import BoxPiece, TiledOrder, extent_of, is_row, tile_piece
 from tilewright.choose.strategies.operands import split_groups, update_of
 from tilewright.choose.strategies.steps import attempt, copied_apart
@@ -44,27 +45,24 @@ def contract(
     *,
     threads: bool = True,
     vectors: Mapping[Buffer, int] = NO_VECTORS,
+    arrange: Arrange = as_the_rules_do,
 ) -> list[str]:
     """Schedule the reduction ``reduced`` together with the stage ``root`` that reads it (None: alone).
 
     Returns the outermost loop of every piece. Without ``threads`` all loops stay on the thread that runs them: they
-    are inside of what others share. ``vectors`` fixes the width of tiles that read the constants named there.
+    are inside of what others share. ``vectors`` fixes the width of tiles that read the constants named there;
+    ``arrange`` may take another tile and order than the rules.
     """
     if root is None:
         root, reduced = reduced, copied_apart(b, reduced)
     split_groups(b, machine, reduced, root)
-    plan = _threaded(plan_contraction(b, machine, reduced, root, vectors), threads=threads)
+    plan = plan_contraction(b, machine, reduced, root, vectors, arrange=arrange, threads=threads)
     outermost: list[str] = []
     if plan.n_apart:
         if attempt(b, lambda: outermost.extend(_pieces(b, machine, plan))):
             return outermost
-        plain = plan_contraction(b, machine, reduced, root, vectors, apart=False)
-        return _pieces(b, machine, _threaded(plain, threads=threads))
+        return _pieces(b, machine, plan_contraction(b, machine, reduced, root, vectors, threads=threads, apart=False))
     return _pieces(b, machine, plan)
-
-
-def _threaded(plan: ContractionPlan, *, threads: bool) -> ContractionPlan:
-    return plan if threads else replace(plan, work=0.0)
 
 
 def _pieces(b: ScheduleBuilder, machine: Target, plan: ContractionPlan) -> list[str]:
@@ -84,7 +82,7 @@ def _pieces(b: ScheduleBuilder, machine: Target, plan: ContractionPlan) -> list[
     if plan.rows2 is not None and not isinstance(plan.rows2.extent, int) and plan.tile.rows2 > 1:
         pieces = _divided(b, pieces, plan.rows2.sym.name, [plan.tile.rows2], _with_rows2)
     orders = [tile_piece(b, machine, plan, piece) for piece in pieces]
-    if plan.panels_first:
+    if plan.order.panels_first:
         _share_panels(b, [order.loops[0] for order in orders])
     for piece in rest:
         _columns(b, machine, plan, piece, pieces[0], orders[0])

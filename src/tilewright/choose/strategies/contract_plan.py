@@ -6,12 +6,22 @@ Not its business: writing steps (``contract``, ``contract_tile``), the cost of a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from tilewright.choose.clusters import MAX_STRIDE
-from tilewright.choose.cost.tile import WORK_PER_BYTE, Box, Operand, Tile, choose_tile, estimate
+from tilewright.choose.cost.sketch import Contraction
+from tilewright.choose.cost.tile import (
+    WORK_PER_BYTE,
+    Box,
+    Operand,
+    Tile,
+    choose_tile,
+    estimate,
+    pays_threads,
+    tiles_of,
+)
 from tilewright.choose.strategies.columns import columns_apart
 from tilewright.choose.strategies.contract_caches import (
     is_constant,
@@ -19,6 +29,15 @@ from tilewright.choose.strategies.contract_caches import (
     row_chunks,
     shared_by_rows,
     short_chunks,
+)
+from tilewright.choose.strategies.contract_space import (
+    Arrange,
+    Order,
+    Outside,
+    TileSpace,
+    access,
+    access_at,
+    as_the_rules_do,
 )
 from tilewright.choose.strategies.contract_windows import (
     copied_loops,
@@ -39,10 +58,11 @@ from tilewright.choose.strategies.view import (
     vector_width,
     widest_bytes,
 )
-from tilewright.core.compute import Buffer, Load, Select, symbols_of_value
+from tilewright.core.compute import Buffer, Load, Select, loads, symbols_of_value
 from tilewright.core.compute import walk as walk_value
 from tilewright.core.expr import Sym, symbols
-from tilewright.core.indices import known
+from tilewright.core.indices import are_known, known
+from tilewright.target.dots import Dot
 from tilewright.target.target import Target
 from tilewright.tile.affine import linear, remainder
 from tilewright.tile.errors import ScheduleError
@@ -71,9 +91,7 @@ class ContractionPlan:
     width: int
     is_heavy: bool
     work: float
-    panels_first: bool
-    n_chunks: int
-    is_slice_small: bool
+    order: Order
     group: int
     n_apart: int
     guarded: frozenset[Sym]
@@ -92,11 +110,14 @@ def plan_contraction(
     root: str,
     vectors: Mapping[Buffer, int] = NO_VECTORS,
     *,
+    arrange: Arrange = as_the_rules_do,
+    threads: bool = True,
     apart: bool = True,
 ) -> ContractionPlan:
-    """Roles of the loops and the register tile; with ``apart`` columns behind full vectors may go without.
+    """Roles of the loops, the register tile, the order; with ``apart`` columns behind full vectors may go without.
 
-    ``vectors`` fixes the width of a tile that reads a constant. ``ScheduleError`` when the structure does not fit.
+    ``vectors`` fixes the width of a tile that reads a constant; ``arrange`` may take another tile and order than the
+    rules. Without ``threads`` there is no work for them. ``ScheduleError`` when the structure does not fit.
     """
     top = only_nest(b.kernel, root)
     leaf = statement_of(top)
@@ -153,11 +174,64 @@ def plan_contraction(
     if slid and not stepped and not small and not is_plane:
         tile, slid = in_plane(box, machine, width, tile, reduced, slid)
     cut = row_chunks if panels else short_chunks
-    chunks = cut(b, machine, acc, rows, lanes, tile, width)
+    chunks = 1 if stepped or slid else cut(b, machine, acc, rows, lanes, tile, width)
+    order = Order(small if stepped or slid else panels, chunks)
+    work = work if threads else 0.0
+    if not (fixed or n_apart or heavy or is_plane) and are_known([x.extent for x in (*rest, lanes, *reduced)]):
+        walked = [x.sym for x in (row, row2, *below) if x is not None]
+        space = TileSpace(
+            _in_numbers(update, leaf, rest, lanes, row, row2, reduced, (*stepped, *slid), operands, dot, width),
+            Outside(
+                tuple(x.sym for x in rest if x.sym not in walked),
+                tuple(x.sym for x in rest if x.sym in walked),
+                bool(stepped or slid),
+                pays_threads(work, machine, width),
+            ),
+            tuple(tiles_of(box, machine, width)),
+        )
+        taken = arrange(space)
+        tile, order = (tile, order) if taken is None else (taken.tile, taken.order)
     return ContractionPlan(
-        acc, root, lanes, row, row2, below, rest, reduced, stepped, slid, tile, width, heavy, work, panels, chunks,
-        small, dot.group if dot else 1, n_apart, _guarded(b, acc, root), operands,
+        acc, root, lanes, row, row2, below, rest, reduced, stepped, slid, tile, width, heavy, work, order,
+        dot.group if dot else 1, n_apart, _guarded(b, acc, root), operands,
     )  # fmt: skip
+
+
+def _in_numbers(
+    update: Update,
+    leaf: Store,
+    outer: Sequence[Loop],
+    lanes: Loop,
+    row: Loop | None,
+    row2: Loop | None,
+    reduced: Sequence[Loop],
+    unrolled: Sequence[Loop],
+    operands: Sequence[Operand],
+    dot: Dot | None,
+    width: int,
+) -> Contraction:
+    """What a sketch is made of, where all sizes are known."""
+    extents = {x.sym: known(x.extent, 1) for x in (*outer, lanes, *reduced)}
+    read = [x for x in loads(leaf.value) if x.buffer is not update.buffer]
+    pairs = zip(loads(update.value), operands, strict=True)
+    return Contraction(
+        {x.sym: extents[x.sym] for x in outer},
+        _sym(row),
+        _sym(row2),
+        lanes.sym,
+        extents[lanes.sym],
+        tuple((x.sym, extents[x.sym]) for x in reduced if x not in unrolled),
+        tuple((x.sym, extents[x.sym]) for x in unrolled),
+        tuple(access_at(x.buffer, op.offset, extents, is_packed=op.is_constant) for x, op in pairs),
+        (
+            access(leaf.buffer, leaf.index, extents, is_write=True),
+            *(access(x.buffer, x.index, extents) for x in read),
+        ),
+        float(n_arithmetic(leaf.value)),
+        width,
+        dot.group if dot else 1,
+        dot.registers if dot else 1,
+    )
 
 
 def _repeating(b: ScheduleBuilder, leaf: Store, lanes: Sym) -> set[Buffer]:

@@ -6,15 +6,16 @@ Not its business: the plan (``contract_plan``), pieces of run-time extents (``co
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
 from tilewright.choose.cost.tile import Tile, estimate, pays_threads
 from tilewright.choose.strategies.contract_caches import MIN_SHARING_TILES
 from tilewright.choose.strategies.contract_plan import ContractionPlan, known_iterations
+from tilewright.choose.strategies.contract_space import ordered
 from tilewright.choose.strategies.steps import attempt, cached_name
-from tilewright.choose.strategies.threads import min_tasks, parallel
+from tilewright.choose.strategies.threads import parallel
 from tilewright.choose.strategies.view import find_body, nest_with, nests, only_nest, statement_of
 from tilewright.core.expr import Dim, symbols
 from tilewright.core.indices import known, symbols_at
@@ -68,7 +69,7 @@ def tile_piece(b: ScheduleBuilder, machine: Target, plan: ContractionPlan, piece
     pairs = zip(_names(plan, piece), plan.outer, strict=True)
     batch = [n for n, x in pairs if not is_row(plan, x) and x not in plan.below]
     rows = [n for n in outer if n not in batch]
-    order = _order(b, machine, plan, batch, blocks, rows)
+    order = _ordered(b, machine, plan, batch, blocks, rows)
     tiled = [*inner, *vectors, lanes]
     if not order:  # the whole is one tile: a loop of one iteration around it
         whole = tiled[0]
@@ -143,28 +144,22 @@ def _split_rows(b: ScheduleBuilder, loop: str, size: int) -> tuple[list[str], li
     return [tiles], [part]
 
 
-def _order(
+def _ordered(
     b: ScheduleBuilder, machine: Target, plan: ContractionPlan, batch: list[str], blocks: list[str], rows: list[str]
 ) -> list[str]:
-    """Outer loops: batch; then, with large panels, chunks of rows, lane blocks, rows; else rows, lane blocks, last row.
+    """The loops outside of the tile in the plan's order."""
 
-    Windows: rows, lane blocks; lane blocks first if the rows that a block's window spans stay in the first-level cache.
-    When the first has too few iterations for the threads, the loop with the most comes first.
-    """
-    if plan.is_window:
-        order = [*batch, *blocks, *rows] if plan.is_slice_small else [*batch, *rows, *blocks]
-    elif plan.n_chunks > 1 and rows and isinstance(extent_of(b, rows[0]), int):
-        chunks, inside = b.split(rows[0], -(-_number_of(b, rows[0]) // plan.n_chunks))
-        order = [*batch, chunks, *blocks, inside, *rows[1:]]
-    elif plan.panels_first or len(rows) < 2:
-        order = [*batch, *blocks, *rows]
-    else:
-        order = [*batch, *rows[:-1], *blocks, rows[-1]]
-    if order and estimate([extent_of(b, order[0])]) < min_tasks(machine):
-        free = [n for n in order if not any(s.name in order for s in symbols(extent_of(b, n)))]
-        widest = max(free, key=lambda n: min(estimate([extent_of(b, n)]), min_tasks(machine)))
-        order = [widest, *(n for n in order if n != widest)]
-    return order
+    def chunked(loop: str, n_chunks: int) -> tuple[str, str]:
+        return b.split(loop, -(-_number_of(b, loop) // n_chunks))
+
+    def count(loop: str) -> float:
+        extent = extent_of(b, loop)
+        return 0 if symbols(extent) & inner else estimate([extent])
+
+    inner = {find_loop(b.kernel, n, "contract").loop.sym for n in (*batch, *blocks, *rows)}
+    is_cut = bool(rows) and isinstance(extent_of(b, rows[0]), int)
+    order = plan.order if is_cut else replace(plan.order, n_chunks=1)
+    return ordered(order, machine, batch, blocks, rows, chunked, count, is_window=plan.is_window)
 
 
 def _block_depth(
@@ -174,6 +169,8 @@ def _block_depth(
 
     0 when the whole panel stays in the second-level cache, too few rows share it, or their sums are large.
     """
+    if plan.order.depth is not None and blocks and order[-1] != blocks[-1]:
+        return plan.order.depth
     if not blocks or len(plan.reduced) != 1 or plan.is_window or order[-1] == blocks[-1]:
         return 0
     count = plan.reduced[0].extent

@@ -1,0 +1,337 @@
+"""The price of a register tile before it is scheduled: the same model as a scheduled kernel's, from numbers alone.
+
+In: a reduction's loops and accesses as numbers, a tile, the order of the loops outside of it. Out: seconds.
+Not its business: which tiles there are (``choose.strategies``), scheduled kernels (``choose.cost.features``).
+
+A scheduled kernel takes milliseconds to make and to price, a sketch a tenth of one. It counts what
+``choose.cost.features`` would: the instructions of a step of the reduction, the chain of its sums, iterations, and the
+bytes that each cache brings by the reuse distance of every loop. Parts of a ragged tile count as they are. The
+coefficients are those of the price.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product as cartesian
+from math import ceil, prod
+
+from tilewright.choose.cost.nest import RunTimeLoop
+from tilewright.choose.cost.price import FITTED, joined, memory_cycles, row_cycles
+from tilewright.choose.cost.tile import distinct_places
+from tilewright.choose.cost.traffic import Area, CacheLevel, levels_of
+from tilewright.core.expr import Sym
+from tilewright.target.target import Target
+from tilewright.tile.ir import Loop
+
+_ROW = Loop(Sym("row"), 1)
+
+
+@dataclass(frozen=True)
+class NestAccess:
+    """A mention of a buffer of ``size`` bytes; ``steps`` has the bytes that each loop moves it on.
+
+    A packed operand lies as the tile reads it, one block of lanes after the other.
+    """
+
+    n_bytes: int
+    size: float
+    steps: Mapping[Sym, int]
+    is_packed: bool = False
+    is_write: bool = False
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """A reduction in numbers: loops with their iterations, accesses, and what a step of it takes.
+
+    ``reduced`` loops run outside of the tile, ``unrolled`` ones are copies inside of it. ``operands`` are read in every
+    step, ``others`` once for each result, where ``n_arithmetic`` operations make it from the sum. ``width`` lanes fill
+    a register. ``group`` steps of the reduction are one instruction, and a sum takes ``registers``.
+    """
+
+    outer: Mapping[Sym, int]
+    row: Sym | None
+    row2: Sym | None
+    lanes: Sym
+    n_lanes: int
+    reduced: tuple[tuple[Sym, int], ...]
+    unrolled: tuple[tuple[Sym, int], ...]
+    operands: tuple[NestAccess, ...]
+    others: tuple[NestAccess, ...]
+    n_arithmetic: float
+    width: int
+    group: int = 1
+    registers: int = 1
+
+    @property
+    def n_batches(self) -> int:
+        return prod(n for s, n in self.outer.items() if s not in (self.row, self.row2))
+
+    @property
+    def n_copies(self) -> int:
+        return prod(n for _, n in self.unrolled)
+
+    @property
+    def n_steps(self) -> int:
+        """Iterations of the reduction outside of the tile."""
+        return prod(-(-n // self.group) if k == 0 else n for k, (_, n) in enumerate(reversed(self.reduced)))
+
+
+@dataclass(frozen=True)
+class Walk:
+    """A loop outside of the tile: ``count`` iterations, each of which moves ``sym`` on by ``size``."""
+
+    sym: Sym
+    count: int
+    size: int
+
+
+@dataclass(frozen=True)
+class TilePart:
+    """Tiles of one size of a ragged tiling: ``weight`` of the whole work, the times it is entered.
+
+    ``busy`` has what resources other than memory take, as the price joins them: the sum of their powers.
+    """
+
+    weight: float
+    entries: float
+    busy: float
+
+
+@dataclass(frozen=True)
+class TileSketch:
+    """A tile of a contraction, priced with all data in the first-level cache: ``least_cycles``, for any order."""
+
+    of: Contraction
+    rows: int
+    rows2: int
+    vectors: int
+    parts: tuple[TilePart, ...]
+    least_cycles: float
+
+    @property
+    def block(self) -> int:
+        """Lanes of a tile."""
+        return self.vectors * self.of.width
+
+    def size(self, loop: Sym) -> int:
+        """Iterations of a loop that a tile takes at once."""
+        return self.rows if loop is self.of.row else self.rows2 if loop is self.of.row2 else 1
+
+
+def sketch_tile(of: Contraction, target: Target, rows: int, rows2: int, vectors: int) -> TileSketch:
+    """The instructions of a tile's steps, with every part of a ragged one by itself."""
+    sizes = (
+        _parts(1 if of.row is None else of.outer[of.row], rows),
+        _parts(1 if of.row2 is None else of.outer[of.row2], rows2),
+        _parts(-(-of.n_lanes // of.width), vectors),
+    )
+    found, least = [], 0.0
+    inner = -(-of.reduced[-1][1] // of.group) if of.reduced else 1
+    points = prod(sum(m * n for m, n in part) for part in sizes)
+    for (m, cm), (m2, cm2), (v, cv) in cartesian(*sizes):
+        n = cm * cm2 * cv
+        steps = float(n * of.n_batches * of.n_steps)
+        counts = _step(of, target, m, m2, v)
+        row = RunTimeLoop(_ROW, None, steps / inner, steps, counts, target.fma_latency * of.n_copies)
+        resources = row_cycles(row, target, FITTED)
+        part = TilePart(m * m2 * v * n / points, row.entries, sum(x**FITTED.overlap for x in resources.values()))
+        found.append(part)
+        least += joined(resources, FITTED) + row.entries * FITTED.end
+    return TileSketch(of, rows, rows2, vectors, tuple(found), least)
+
+
+def _parts(extent: int, size: int) -> list[tuple[int, int]]:
+    """(tile size, how many) covering the extent."""
+    parts = [(size, extent // size)] if extent >= size else []
+    return parts + ([(extent % size, 1)] if extent % size else [])
+
+
+def _step(of: Contraction, target: Target, rows: int, rows2: int, vectors: int) -> dict[str, float]:
+    """Instructions of one step of the reduction."""
+    n_sums = rows * rows2 * vectors * of.registers
+    counts = {"multiply": float(n_sums * of.n_copies)}
+    walks = [*of.unrolled, *((s, n) for s, n in ((of.row, rows), (of.row2, rows2)) if s is not None)]
+    held = []
+    for x in of.operands:
+        lane = abs(x.steps.get(of.lanes, 0))
+        n = distinct_places([(x.steps.get(s, 0), m) for s, m in walks]) * (vectors if lane else 1)
+        held.append(n * (of.registers if lane else 1))
+        if x.is_packed or lane <= x.n_bytes:
+            loads = {"load": held[-1]}
+        elif lane <= x.n_bytes * of.width:
+            loads = {"load": n * lane // x.n_bytes, "shuffle": n * lane // x.n_bytes}
+        else:
+            loads = {"element": n * of.width}
+        for kind, m in loads.items():
+            counts[kind] = counts.get(kind, 0.0) + m
+    spilled = n_sums + sum(held) - max(held) + 1 - target.n_vector_registers
+    if spilled > 0:
+        counts["load"] = counts.get("load", 0.0) + spilled
+        counts["store"] = float(spilled)
+    return counts
+
+
+@dataclass
+class _Moving:
+    """An access within the loops looked at so far: the places touched, bytes brought from behind each cache."""
+
+    area: Area
+    steps: Mapping[Sym, int]
+    is_write: bool = False
+    moved: list[float] = field(default_factory=list)
+
+
+class _Loops:
+    """Accesses in a growing nest of loops: what each cache brings, by the reuse distance (``choose.cost.traffic``)."""
+
+    def __init__(self, levels: Sequence[CacheLevel]) -> None:
+        self.levels = levels
+        self.line = levels[0].line
+        self.accesses: list[_Moving] = []
+        self.n_full = 0
+
+    def touch(self, area: Area, steps: Mapping[Sym, int], *, is_write: bool = False) -> None:
+        self.accesses.append(_Moving(area, steps, is_write, [area.lines * self.line] * len(self.levels)))
+
+    def fill(self) -> int:
+        """How many of the caches, the nearest first, can't hold what was touched: more loops never make it less."""
+        while self.n_full < len(self.levels):
+            level = self.levels[self.n_full]
+            if sum(a.area.room(level) for a in self.accesses) <= level.n_bytes:
+                break
+            self.n_full += 1
+        return self.n_full
+
+    def repeat(self, sym: Sym, count: int, size: int = 1) -> None:
+        """A loop around all accesses, of which each iteration moves ``sym`` on by ``size``."""
+        if count == 1:
+            return
+        n_full = self.fill()
+        for a in self.accesses:
+            step = a.steps.get(sym, 0)
+            wider = a.area.over(step * size, count, self.line) if step else a.area
+            grown = min(max(wider.lines / a.area.lines, 1.0), count)
+            a.moved = [m * (count if k < n_full else grown) for k, m in enumerate(a.moved)]
+            a.area = wider
+
+    def join(self, other: _Loops) -> None:
+        """What ``other`` touched comes behind."""
+        self.accesses += other.accesses
+        self.n_full = max(self.n_full, other.n_full)
+
+    def settle(self) -> list[float]:
+        """Bytes of a call from behind each cache: one that holds the whole has it from the call before."""
+        n_full = self.fill()
+        return [
+            sum(a.moved[k] * (2.0 if a.is_write else 1.0) for a in self.accesses) if k < n_full else 0.0
+            for k in range(len(self.levels))
+        ]
+
+
+def sketch(tile: TileSketch, walks: Sequence[Walk], depth: int, target: Target, *, is_shared: bool) -> float:
+    """Seconds of a call with this tile: the mean, in logarithms, of one thread and all where they share the first walk.
+
+    With a ``depth`` all tiles inside of the last walk along the lanes do so many steps of the reduction before the
+    next ones; their sums wait in memory.
+    """
+    parts = -(-tile.of.reduced[-1][1] // depth) if depth else 1
+    *near, alone, among_all = _moved(tile, walks, depth, parts, target)
+    outside = _outside(tile, walks, parts if depth else 0, target)
+    n_shares = walks[0].count if walks else 1
+    counts = (1, target.n_cores) if is_shared and target.n_cores > 1 else (1,)
+    seconds = []
+    for n in counts:
+        memory = memory_cycles([*near, alone if n == 1 else among_all], target, FITTED)
+        cycles = outside
+        for p in tile.parts:
+            busy = p.busy + sum((m * p.weight) ** FITTED.overlap for m in memory)
+            cycles += busy ** (1 / FITTED.overlap) + p.entries * parts * FITTED.end
+        if n > 1:
+            cycles = cycles / (n_shares / ceil(n_shares / n)) + target.fork_cycles
+        seconds.append((cycles + FITTED.call) / (target.ghz * 1e9))
+    return float(prod(seconds) ** (1 / len(seconds)))
+
+
+def _moved(tile: TileSketch, walks: Sequence[Walk], depth: int, parts: int, target: Target) -> list[float]:
+    """Bytes of a call from behind each cache, the last one first whole and then as a thread's share of it."""
+    of, line = tile.of, target.line_bytes
+    loops = _Loops((*levels_of(target), levels_of(target, target.n_cores)[-1]))
+    for x in of.operands:
+        loops.touch(_area(x, tile, line, of.unrolled), _steps(x, tile))
+    results = _Loops(loops.levels)
+    for x in of.others:
+        results.touch(_area(x, tile, line, ()), x.steps, is_write=x.is_write)
+    for k, (sym, n) in enumerate(reversed(of.reduced)):
+        loops.repeat(sym, depth if depth and k == 0 else n)
+    last_block = max((k for k, w in enumerate(walks) if w.sym is of.lanes), default=-1)
+    outside, inside = (walks[: last_block + 1], walks[last_block + 1 :]) if depth else (walks, ())
+    if depth:
+        _touch_sums(loops, tile, inside, target)
+    for w in reversed(inside):
+        loops.repeat(w.sym, w.count, w.size)
+        results.repeat(w.sym, w.count, w.size)
+    if depth:
+        loops.repeat(of.reduced[-1][0], parts, depth)
+    loops.join(results)
+    for w in reversed(outside):
+        loops.repeat(w.sym, w.count, w.size)
+    return loops.settle()
+
+
+def _outside(tile: TileSketch, walks: Sequence[Walk], parts: int, target: Target) -> float:
+    """Cycles of the loops outside of the reduction, and of what makes results of the sums."""
+    of, entries, cycles = tile.of, 1.0, 0.0
+    for w in walks:
+        cycles += entries * FITTED.end + entries * w.count * FITTED.turn / target.issue_width
+        entries *= w.count
+    vectors = prod(of.outer.values()) * -(-of.n_lanes // of.width)
+    n = float(vectors * of.registers)
+    counts = {"store": n * (1 + parts), "load": n * (len(of.others) - 1 + parts), "simple": n * of.n_arithmetic}
+    return cycles + float(joined(row_cycles(RunTimeLoop(None, None, counts=counts), target, FITTED), FITTED))
+
+
+def _area(x: NestAccess, tile: TileSketch, line: int, copies: Sequence[tuple[Sym, int]]) -> Area:
+    """What one step of the tile, or its end, touches of a buffer."""
+    of = tile.of
+    area = Area(x.n_bytes, max(x.size, float(x.n_bytes)), line)
+    lane = x.steps.get(of.lanes, 0)
+    if lane:
+        area = area.over(x.n_bytes if x.is_packed else lane, min(tile.block, of.n_lanes), line)
+    for sym, n in (*copies, (of.row, tile.rows), (of.row2, tile.rows2)):
+        if sym is not None and n > 1:
+            area = area.over(x.steps.get(sym, 0), n, line)
+    return area
+
+
+def _steps(x: NestAccess, tile: TileSketch) -> Mapping[Sym, int]:
+    """Bytes that each loop moves on; of a packed operand by the layout that the tile asks for."""
+    if not x.is_packed:
+        return x.steps
+    of = tile.of
+    step = tile.block * x.n_bytes
+    found: dict[Sym, int] = {}
+    for s, n in reversed((*of.reduced, *of.unrolled)):
+        if x.steps.get(s):
+            found[s] = step
+            step *= n
+    found[of.lanes] = step // tile.block
+    step *= -(-of.n_lanes // tile.block)
+    for s, n in reversed(list(of.outer.items())):
+        if x.steps.get(s):
+            found[s] = step
+            step *= n
+    return found
+
+
+def _touch_sums(loops: _Loops, tile: TileSketch, inside: Sequence[Walk], target: Target) -> None:
+    """The sums of all tiles within a block of lanes lie one behind the other."""
+    n_bytes = target.vector_bytes * tile.rows * tile.rows2 * tile.vectors * tile.of.registers
+    steps: dict[Sym, int] = {}
+    step = n_bytes
+    for w in reversed(inside):
+        steps[w.sym] = -(-step // w.size)
+        step *= w.count
+    area = Area(target.vector_bytes, float(step), target.line_bytes)
+    loops.touch(area.over(target.vector_bytes, n_bytes // target.vector_bytes, target.line_bytes), steps, is_write=True)

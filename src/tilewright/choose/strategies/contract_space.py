@@ -1,0 +1,206 @@
+"""Tiles and orders of loops that a contraction may have, and what the sketch of each costs.
+
+In: a contraction in numbers, its loops by what they do; a machine. Out: an ``Arrangement``; loops in an order. Not its
+business: prices (``choose.cost.sketch``), what the rules take (``contract_plan``), steps (``contract_tile``).
+
+What stays in which cache follows from the order: a panel of lanes that all rows read, rows that all panels read, a
+chunk of rows with the panels that they share, a part of the reduction with the sums that wait for the next part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import TypeAlias, TypeVar
+
+from tilewright.choose.cost.sketch import Contraction, NestAccess, TileSketch, Walk, sketch, sketch_tile
+from tilewright.choose.cost.tile import FAR, Tile
+from tilewright.choose.strategies.threads import min_tasks
+from tilewright.core.compute import Buffer, IndexLike, Value
+from tilewright.core.expr import Dim, Sym, symbols
+from tilewright.core.indices import known
+from tilewright.target.target import Target
+from tilewright.tile.affine import coefficient, linear
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Order:
+    """Lanes outside of all rows (``panels_first``), or of the last row loop only; or chunks of rows outside of both.
+
+    ``depth`` steps of the reduction are done for all rows of a panel before the next ones; 0: all steps at once, None:
+    as the rules have it.
+    """
+
+    panels_first: bool = True
+    n_chunks: int = 1
+    depth: int | None = None
+
+
+@dataclass(frozen=True)
+class Outside:
+    """Loops outside of a tile by what they do: ``batch`` first, then ``rows``, which tiles walk.
+
+    ``is_window``: the tile holds copies of the reduction's loops. ``is_shared``: threads share the outermost loop.
+    """
+
+    batch: tuple[Sym, ...]
+    rows: tuple[Sym, ...]
+    is_window: bool
+    is_shared: bool
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """A register tile and the order of the loops outside of it; ``seconds`` by its sketch."""
+
+    tile: Tile
+    order: Order
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class TileSpace:
+    """What there is to choose for a contraction: ``tiles`` have rows, second rows and vectors."""
+
+    of: Contraction
+    outside: Outside
+    tiles: tuple[tuple[int, int, int], ...]
+
+
+Arrange: TypeAlias = Callable[[TileSpace], Arrangement | None]
+"""Takes an arrangement of the space; None: as the rules do."""
+
+
+def as_the_rules_do(_: TileSpace) -> None:
+    """Leave the choice to the rules."""
+
+
+def cheapest_arrangements(space: TileSpace, machine: Target, most: int) -> list[Arrangement]:
+    """At most so many arrangements with the least prices, the cheapest first, each with a tile of its own.
+
+    What a tile's steps take in the first-level cache is a bound for all orders: tiles come by it, and only those are
+    priced whose bound is below the best prices so far. Orders are compared for the first tile, since what is best for
+    one tile is nearly so for all, and again for the best.
+    """
+    tiles = sorted((sketch_tile(space.of, machine, *sizes) for sizes in space.tiles), key=lambda t: t.least_cycles)
+    found: list[tuple[Arrangement, TileSketch]] = []
+    for tile in tiles:
+        if len(found) == most and _least_seconds(space, tile, machine) >= found[-1][0].seconds:
+            break
+        known_order = found[0][0].order if found else None
+        a = _best_order(space, tile, machine) if known_order is None else _priced(space, tile, known_order, machine)
+        found = sorted([*found, (a, tile)], key=lambda x: x[0].seconds)[:most]
+    return sorted((_best_order(space, tile, machine) for _, tile in found), key=lambda a: a.seconds)
+
+
+def _best_order(space: TileSpace, tile: TileSketch, machine: Target) -> Arrangement:
+    return min((_priced(space, tile, o, machine) for o in orders(tile, space.outside)), key=lambda a: a.seconds)
+
+
+def _priced(space: TileSpace, tile: TileSketch, order: Order, machine: Target) -> Arrangement:
+    walks = walks_of(tile, space.outside, order, machine)
+    seconds = sketch(tile, walks, order.depth or 0, machine, is_shared=space.outside.is_shared)
+    return Arrangement(Tile(tile.rows, tile.rows2, tile.vectors), order, seconds)
+
+
+def _least_seconds(space: TileSpace, tile: TileSketch, machine: Target) -> float:
+    """A bound of a tile's price: all threads together are at most so many times as fast as one."""
+    n = machine.n_cores if space.outside.is_shared else 1
+    return float(tile.least_cycles / (machine.ghz * 1e9) / n**0.5)
+
+
+def orders(tile: TileSketch, outside: Outside) -> Iterator[Order]:
+    """The orders that there are: chunks and parts of the reduction by halves."""
+    of, is_blocked = tile.of, tile.of.n_lanes > tile.block
+    if len(outside.rows) > 1 and is_blocked:
+        yield Order(panels_first=False, depth=0)
+    yield Order(depth=0)
+    rows = [] if outside.is_window or not is_blocked else [s for s in outside.rows if _walks(tile, s)]
+    if rows:
+        n, steps = 2, _walks(tile, rows[0])[0].count
+        while n < 2 * steps:
+            yield Order(n_chunks=min(n, steps), depth=0)
+            n *= 2
+    if rows and len(of.reduced) == 1:
+        depth = of.reduced[-1][1]
+        while depth > of.group:
+            depth = -(-depth // 2)
+            yield Order(depth=depth + -depth % of.group)
+
+
+def _walks(tile: TileSketch, loop: Sym) -> list[Walk]:
+    """The loop over the tiles of a loop; none where one tile takes it whole."""
+    size, n = tile.size(loop), tile.of.outer[loop]
+    return [] if size > 1 and n <= size else [Walk(loop, -(-n // size), size)]
+
+
+def walks_of(tile: TileSketch, outside: Outside, order: Order, machine: Target) -> list[Walk]:
+    """The loops outside of the tile, the outermost first."""
+    of = tile.of
+
+    def chunked(rows: Walk, n_chunks: int) -> tuple[Walk, Walk]:
+        inside = -(-rows.count // n_chunks)
+        return Walk(rows.sym, -(-rows.count // inside), rows.size * inside), replace(rows, count=inside)
+
+    blocks = [Walk(of.lanes, -(-of.n_lanes // tile.block), tile.block)] if of.n_lanes > tile.block else []
+    batch = [w for s in outside.batch for w in _walks(tile, s)]
+    rows = [w for s in outside.rows for w in _walks(tile, s)]
+    return ordered(order, machine, batch, blocks, rows, chunked, lambda w: w.count, is_window=outside.is_window)
+
+
+def ordered(
+    order: Order,
+    machine: Target,
+    batch: list[T],
+    blocks: list[T],
+    rows: list[T],
+    chunked: Callable[[T, int], tuple[T, T]],
+    count: Callable[[T], float],
+    *,
+    is_window: bool,
+) -> list[T]:
+    """Loops in an order, the outermost first.
+
+    ``chunked`` cuts the first row loop into a loop over chunks and one inside. When the first loop has too few
+    iterations for the threads, the loop with the most comes first; ``count`` is 0 of one that depends on others.
+    """
+    inside: T | None = None
+    if order.n_chunks > 1 and rows:
+        chunks, inside = chunked(rows[0], order.n_chunks)
+        found = [*batch, chunks, *blocks, inside, *rows[1:]]
+    elif order.panels_first or not (is_window or len(rows) > 1):
+        found = [*batch, *blocks, *rows]
+    elif is_window:
+        found = [*batch, *rows, *blocks]
+    else:
+        found = [*batch, *rows[:-1], *blocks, rows[-1]]
+    if found and count(found[0]) < min_tasks(machine):
+        widest = max((x for x in found if x is not inside), key=lambda x: min(count(x), min_tasks(machine)))
+        found = [widest, *(x for x in found if x is not widest)]
+    return found
+
+
+def access(
+    buffer: Buffer,
+    index: Sequence[IndexLike],
+    extents: Mapping[Sym, int],
+    *,
+    is_write: bool = False,
+) -> NestAccess:
+    """An access of the root's nest in numbers; run-time indices name its beginning."""
+    offset = linear(buffer, tuple(0 if isinstance(i, Value) else i for i in index))
+    assert offset is not None
+    return access_at(buffer, offset, extents, is_write=is_write)
+
+
+def access_at(
+    buffer: Buffer, offset: Dim, extents: Mapping[Sym, int], *, is_packed: bool = False, is_write: bool = False
+) -> NestAccess:
+    """An access at an element offset in numbers; a step that is not known is far."""
+    n_bytes = buffer.dtype.n_bytes
+    steps = {s: known(coefficient(offset, s), FAR) * n_bytes for s in symbols(offset) if s in extents}
+    size = prod(known(d, 1) for d in buffer.shape) * n_bytes
+    return NestAccess(n_bytes, float(size), steps, is_packed, is_write)

@@ -1,0 +1,61 @@
+"""The price of a tile before it is scheduled: near the scheduled kernel's, in every order of its loops."""
+
+from dataclasses import replace
+
+import pytest
+from benchmarks import computations
+
+from tilewright.choose.cost.price import price_of
+from tilewright.choose.cost.sketch import sketch, sketch_tile
+from tilewright.choose.cost.tile import Tile
+from tilewright.choose.default import schedule_with_steps
+from tilewright.choose.strategies.contract_space import Arrangement, cheapest_arrangements, orders, walks_of
+from tilewright.target.target import Target
+
+ZEN = replace(Target.parse("znver3"), n_cores=1)
+BIG_CACHES = replace(ZEN, l1_bytes=4 << 20, l2_bytes=4 << 20)
+SMALL_CACHES = replace(ZEN, l1_bytes=4 << 10, l2_bytes=32 << 10, llc_bytes=256 << 10)
+
+
+def product(*shape):
+    """A product of constants, and what there is to choose for it."""
+    c = computations.matmul(*shape)
+    constants, seen = [b for b in c.inputs if b.name == "B"], []
+    schedule_with_steps(c, ZEN, constants, arrange=seen.append)
+    return c, constants, seen[0]
+
+
+@pytest.mark.parametrize(("machine", "off"), [(ZEN, 0.1), (SMALL_CACHES, 0.2)], ids=["zen", "small caches"])
+@pytest.mark.parametrize("shape", [(120, 240, 480), (24, 96, 1024), (576, 48, 64)])
+def test_a_sketch_is_near_the_price_of_the_scheduled_kernel(shape, machine, off):
+    c, constants, space = product(*shape)
+    likely = sorted(space.tiles, key=lambda sizes: sketch_tile(space.of, machine, *sizes).least_cycles)
+    for sizes in likely[:2]:
+        tile = sketch_tile(space.of, machine, *sizes)
+        for order in orders(tile, space.outside):
+            if 0 < order.depth < 48:  # sums that come and go at every few steps share lines of a cache
+                continue
+            taken = Arrangement(Tile(*sizes), order)
+            kernel = schedule_with_steps(c, ZEN, constants, arrange=lambda _, taken=taken: taken).kernel
+            walks = walks_of(tile, space.outside, order, machine)
+            seconds = sketch(tile, walks, order.depth, machine, is_shared=False)
+            assert seconds == pytest.approx(price_of(kernel, machine).seconds, rel=off), taken
+
+
+def test_the_cheapest_tile_and_order_follow_what_the_caches_hold():
+    *_, space = product(120, 240, 480)
+    whole, parts = (cheapest_arrangements(space, m, 1)[0].order for m in (BIG_CACHES, SMALL_CACHES))
+    assert (whole.n_chunks, whole.depth) == (1, 0)
+    assert parts.n_chunks > 1 or parts.depth > 0
+
+
+def test_what_is_ranked_first_has_the_least_price_of_all_tiles_in_its_order():
+    *_, space = product(77, 130, 200)
+    best, *others = cheapest_arrangements(space, ZEN, 3)
+    assert [a.seconds for a in others] == sorted(a.seconds for a in others)
+    for sizes in space.tiles:
+        tile = sketch_tile(space.of, ZEN, *sizes)
+        walks = walks_of(tile, space.outside, best.order, ZEN)
+        seconds = sketch(tile, walks, best.order.depth, ZEN, is_shared=False)
+        assert tile.least_cycles / (ZEN.ghz * 1e9) <= seconds
+        assert best.seconds <= seconds
