@@ -62,6 +62,12 @@ def test_calls_give_the_same_with_and_without(name: str, n: int, kind: str) -> N
     assert x.nbytes < entry.RECYCLED_FROM or all(a % 64 == 0 for a in addresses)
 
 
+def test_read_only_arrays_have_an_entry() -> None:
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    x.flags.writeable = False
+    assert np.array_equal(prepared(scale_model(), x)(x), 2 * x + 10)
+
+
 def test_several_results_and_no_argument() -> None:
     specs = [TensorSpec("a", "float32", (2,)), TensorSpec("b", "int32", (3,))]
     outputs = [TensorSpec("p", "float32", (2,)), TensorSpec("q", "int32", (3,))]

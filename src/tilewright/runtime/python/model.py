@@ -363,6 +363,9 @@ class LoadedModel(CompiledModel):
         if given and is_tensor(given[0]) and (places := plain_tensors(given, self._tensor_types)) is not None:
             self._find_entry(True, places[1])
             return [to_tensor(r) for r in self._run_at(*places, None)]
+        if all([type(x) is np.ndarray and x.dtype.kind != "V" for x in given]):
+            # Python has no quick way to a read-only array's address; the native entry reads it all the same.
+            self._find_entry(False, tuple([x.shape for x in given]))
         return self._call_any(args, kwargs, given, None)
 
     def _call_any(
