@@ -29,7 +29,7 @@ PATH = re.compile(r"(?:[\w-]+/)+[\w.-]+\.(?:py|c|h|mjs|json|md|svg|onnx|toml)")
 DOTTED = re.compile(r"[a-z_]\w*(?:\.[A-Za-z_]\w*)+")
 PLACEHOLDER = re.compile(r"\b[A-Z]{4,}\b")
 SHORT = {"tw": "tilewright", "np": "numpy"}
-FOREIGN = ("torch", "numpy", "functools", "ml_dtypes", "copy")
+FOREIGN = ("torch", "jax", "numpy", "functools", "ml_dtypes", "copy")
 OPTION = re.compile(r"--?[a-z][\w-]*")
 MADE = "out/"
 """A folder that examples write."""
@@ -64,7 +64,7 @@ def resolves(name: str) -> bool:
     if first in ("m", "model"):
         return any(hasattr(kind, rest[0]) for kind in (CompiledModel, LoadedModel))
     root = SHORT.get(first, first)
-    if root in LAYERS or root == "ops":
+    if (root in LAYERS and root not in FOREIGN) or root == "ops":
         root = f"tilewright.{root}"
     elif root not in (*FOREIGN, "tilewright"):
         return True

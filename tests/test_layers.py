@@ -35,6 +35,7 @@ LAYERS = {
     "build": 7,
     "integrations": 8,
     "tools": 9,
+    "jax": 9,
     "cli": 10,
     "__init__": 11,
     "__main__": 11,

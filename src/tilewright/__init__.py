@@ -79,6 +79,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import the module that owns ``name`` on first use."""
+    if name == "jax":  # a room of its own, as JAX's names are JAX's
+        return import_module("tilewright.jax")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'tilewright' has no attribute {name!r}")

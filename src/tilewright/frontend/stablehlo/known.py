@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from tilewright import ops
-from tilewright.core.expr import Dim, bounds, floordiv, maximum, minimum, mod
+from tilewright.core.expr import Dim, Sym, bounds, floordiv, maximum, minimum, mod, symbols
 from tilewright.core.graph import CONST, Node
 from tilewright.core.opdef import OpDef
 from tilewright.core.types import bool_
 
 Elements = tuple[Dim, ...]
+TRIP = Sym("trip", 0)
+"""The number of the trip in a loop's body. A graph has one: what it reads of the graph around it is not known to it."""
 MOST_ELEMENTS = 64
 """As many as no shape has axes."""
 
@@ -26,9 +28,20 @@ class Known:
     def __init__(self) -> None:
         self._found: dict[Node, Elements | None] = {}
 
-    def note(self, node: Node, elements: Elements) -> None:
-        """Let ``node`` have these elements: the counter of a loop."""
-        self._found[node] = elements
+    def count(self, node: Node, last: int | None, first: Dim = 0) -> None:
+        """Let ``node`` be the number of a loop's trip, from ``first`` on; ``last`` is the last number from 0 on."""
+        self._found[node] = (Sym(TRIP.name, 0, last) + first,)
+
+    def sizes(self, node: Node) -> Elements | None:
+        """The elements of ``node`` where they are the same in every trip, so that shapes may be made of them."""
+        found = self.of(node)
+        is_fixed = found is not None and all(s.name != TRIP.name for e in found for s in symbols(e))
+        return found if is_fixed else None
+
+    def size(self, node: Node) -> Dim | None:
+        """The only one of :meth:`sizes`."""
+        found = self.sizes(node)
+        return found[0] if found is not None and len(found) == 1 else None
 
     def of(self, node: Node) -> Elements | None:
         """The elements of ``node`` in row-major order; None where they are not known."""

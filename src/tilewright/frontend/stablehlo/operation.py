@@ -142,7 +142,7 @@ class Operation:
 
     def dims_of(self, x: Node, what: str) -> tuple[Dim, ...]:
         """The integers in ``x``, which must be sizes."""
-        found = self.known.of(x)
+        found = self.known.sizes(x)
         if found is None:
             raise NoForm(f"{what} is a size that the data decide", "compute sizes from shapes")
         return found

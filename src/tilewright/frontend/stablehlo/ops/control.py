@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright import ops
-from tilewright.core.expr import Dim, Sym, bounds, maximum
+from tilewright.core.expr import Dim, bounds, maximum
 from tilewright.core.graph import Builder, Graph, Node, Pool, topological
 from tilewright.core.types import TensorType, bool_, i64
 from tilewright.frontend.complex_pairs import Pair
 from tilewright.frontend.stablehlo.operation import NoForm, Operation, Result, Value
+from tilewright.frontend.stablehlo.ops.source import array_of
 
 Convert = Callable[[Operation], Result]
 
@@ -168,7 +169,7 @@ def _counter_of(
     c: Operation, condition: Any, body: Any, state: Sequence[Value], constant: set[int]
 ) -> _TripCounter | None:
     """The counter of ``for (i = start; i < end; i += 1)``, where a while is one."""
-    *before, last = [op.operation for op in condition.operations]
+    *before, last = [op.operation for op in condition.operations if op.operation.name != "stablehlo.constant"]
     if len(before) != 1 or before[0].name != "stablehlo.compare" or last.operands[0] != before[0].results[0]:
         return None
     left, right = before[0].operands
@@ -180,15 +181,28 @@ def _counter_of(
     step = list(body.operations)[-1].operation.operands[place].owner
     if not isinstance(start, Node) or start.shape or not start.dtype.is_integer or not _adds_one(c, step, body, place):
         return None
-    end = state[arguments.index(right)] if right in arguments else c.walker.scope.find(right)
-    if (right in arguments and arguments.index(right) not in constant) or not isinstance(end, Node):
+    end = _outside(c, right, arguments, state, constant)
+    if not isinstance(end, Node):
         return None
-    n_start, n_end = c.known.one(start), c.known.one(end)
+    n_start, n_end = c.known.size(start), c.known.size(end)
     if n_start is not None and n_end is not None:
         n_trips = maximum(n_end - n_start, 0)
         return _TripCounter(place, start, c.reshape(c.dims([n_trips]), ()), n_trips)
     trips = c.b(ops.maximum, c.b(ops.sub, c.cast(end, i64), c.cast(start, i64)), c.b.const(0, i64))
     return _TripCounter(place, start, trips, None)
+
+
+def _outside(
+    c: Operation, value: Any, arguments: Sequence[Any], state: Sequence[Value], constant: set[int]
+) -> Value | None:
+    """A value that a region reads and no trip changes, as it is outside of the loop."""
+    if value in arguments:
+        place = arguments.index(value)
+        return state[place] if place in constant else None
+    if getattr(value.owner, "name", "") == "stablehlo.constant":
+        return c.b.const(array_of(value.owner.attributes["value"]))
+    found = c.walker.scope.find(value)
+    return found if isinstance(found, Node | Pair) else None
 
 
 def _adds_one(c: Operation, step: Any, body: Any, place: int) -> bool:
@@ -198,14 +212,8 @@ def _adds_one(c: Operation, step: Any, body: Any, place: int) -> bool:
     terms = list(step.operands)
     if body.arguments[place] not in terms:
         return False
-    (other,) = [x for x in terms if x != body.arguments[place]] or [None]
-    if other is None:
-        return False
-    owner = other.owner
-    if getattr(owner, "name", "") == "stablehlo.constant":
-        value = owner.attributes["value"]
-        return bool(value.is_splat) and int(value.get_splat_value().value) == 1
-    found = c.walker.scope.find(other)
+    others = [x for x in terms if x != body.arguments[place]]
+    found = _outside(c, others[0], list(body.arguments), (), set()) if others else None
     return isinstance(found, Node) and c.known.one(found) == 1
 
 
@@ -213,15 +221,15 @@ def _count(c: Operation, inner: Operation, i: Node, counter: _TripCounter) -> No
     """The counter within the loop: the number of the trip and where it starts."""
     start = inner.walker.scope.inner(counter.start)
     assert isinstance(start, Node)
-    first = c.known.one(counter.start)
+    first = c.known.size(counter.start)
     node = inner.cast(i, counter.start.dtype)
     if first != 0:
         node = inner.b(ops.add, node, start)
     if first is not None and counter.n_trips is not None:
         last = bounds(counter.n_trips)[1]
-        trip = Sym(f"trip_{i.serial}_{id(inner.walker.scope) % 100000}", 0, None if last is None else max(last - 1, 0))
-        inner.known.note(i, (trip,))
-        inner.known.note(node, (trip + first,))
+        last = None if last is None else max(last - 1, 0)
+        inner.known.count(i, last)
+        inner.known.count(node, last, first)
     return node
 
 

@@ -124,4 +124,4 @@ def _custom_call(c: Operation) -> Result:
     raise NoForm(f"a call of {target}, which has no form here", "write it by operations of jax.numpy or jax.lax")
 
 
-TABLE: Mapping[str, Convert] = {"stablehlo.custom_call": _custom_call}
+TABLE: Mapping[str, Convert] = {"stablehlo.custom_call": _custom_call, "sdy.sharding_constraint": _same}

@@ -1,0 +1,1 @@
+"""Functions of JAX, compiled as ``jax.jit`` would."""

@@ -1,0 +1,82 @@
+"""Arrays between JAX and a compiled model: their memory, and what tells one signature from another.
+
+In: leaves of a call's arguments; a model's results. Out: NumPy arrays over the leaves' memory; JAX's arrays over the
+results'. Not its business: which model a call runs (``jit``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from tilewright.core.types import Array
+
+try:
+    # 10 us less for each result than jax.dlpack.from_dlpack, which does the same after checks of other devices
+    from jaxlib._jax import dlpack_managed_tensor_to_buffer as _adopt
+except ImportError:
+    _adopt = None
+
+Give = Callable[[Array], Any]
+_arrays: set[type[Any]] = set()
+"""JAX's own classes of arrays that have been seen: to ask each array anew what it is takes longer."""
+_IN_DLPACK = "biuf"
+"""NumPy's kinds that its own DLPack knows."""
+
+
+def kind_of(leaf: Any) -> Any:
+    """What a function is traced for: shape, element type, and whether a number yields to other types."""
+    kind = type(leaf)
+    if kind in _arrays:
+        return leaf.shape, leaf.dtype, leaf.weak_type
+    if kind is np.ndarray:
+        return leaf.shape, leaf.dtype
+    if kind in (bool, int, float, complex):
+        return kind
+    if isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer) and hasattr(leaf, "weak_type"):
+        _arrays.add(kind)
+        return leaf.shape, leaf.dtype, leaf.weak_type
+    return tuple(np.shape(leaf)), jax.numpy.result_type(leaf)
+
+
+def is_keys(dtype: Any) -> bool:
+    """Are these JAX's random keys?"""
+    return bool(jax.numpy.issubdtype(dtype, jax.dtypes.prng_key))
+
+
+def taker(dtype: np.dtype[Any], is_complex: bool) -> Callable[[Any], Array]:
+    """What makes an argument of a leaf: its memory; complex numbers as their parts along a last axis."""
+
+    def numbers(leaf: Any) -> Array:
+        return np.asarray(leaf, dtype)
+
+    def keys_or_numbers(leaf: Any) -> Array:
+        data = jax.random.key_data(leaf) if is_keys(getattr(leaf, "dtype", dtype)) else leaf
+        return np.asarray(data, dtype)
+
+    def parts(leaf: Any) -> Array:
+        whole = np.ascontiguousarray(np.asarray(leaf, np.result_type(dtype, np.complex64)))
+        return whole.view(dtype).reshape(*whole.shape, 2)
+
+    return parts if is_complex else keys_or_numbers if dtype == np.uint32 else numbers
+
+
+def giver(dtype: Any, is_complex: bool) -> Give:
+    """What makes JAX's array of a result, over its memory where JAX takes it."""
+    device = jax.local_devices(backend="cpu")[0]
+
+    def copied(a: Array) -> Any:
+        return jax.device_put(a, device)
+
+    def adopted(a: Array) -> Any:
+        return _adopt(a.__dlpack__(), device, None) if a.size else copied(a)
+
+    if is_keys(dtype):
+        implementation = jax.random.key_impl(jax.random.key(0)) if str(dtype) == "key<fry>" else str(dtype)[4:-1]
+        return lambda a: jax.random.wrap_key_data(copied(a), impl=implementation)
+    if is_complex:
+        return lambda a: copied(a.view(np.dtype(dtype)).reshape(a.shape[:-1]))
+    return adopted if _adopt is not None and np.dtype(dtype).kind in _IN_DLPACK else copied

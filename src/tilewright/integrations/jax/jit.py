@@ -1,0 +1,191 @@
+"""``tilewright.jax.jit``: a drop-in for ``jax.jit`` on the CPU.
+
+In: a Python function over JAX's arrays. Out: a function that is called like it. JAX traces and lowers it once for each
+signature (structure, shapes, element types, weak types, static arguments); what that gives is compiled by Tilewright,
+and every other call goes straight to the compiled code. So ``vmap``, ``grad``, ``scan`` and random keys inside mean
+what they mean to JAX. Not its business: reading StableHLO (``frontend.stablehlo``).
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax.extend.source_info_util import register_exclusion
+
+from tilewright.build import driver
+from tilewright.core.types import Array
+from tilewright.frontend.stablehlo.importer import import_module
+from tilewright.integrations.jax.arrays import Give, giver, kind_of, taker
+from tilewright.runtime.errors import InputError
+from tilewright.runtime.once import ForkLock
+from tilewright.runtime.python.model import CompiledModel
+
+register_exclusion(__file__)  # what comes of the user's lines names them, not these
+
+_flatten = jax.tree_util.tree_flatten
+_unflatten = jax.tree_util.tree_unflatten
+Names = str | Sequence[str] | None
+Places = int | Sequence[int] | None
+
+
+def jit(
+    function: Callable[..., Any] | None = None,
+    *,
+    static_argnums: Places = None,
+    static_argnames: Names = None,
+    donate_argnums: Places = None,
+    donate_argnames: Names = None,
+    **options: Any,
+) -> Any:
+    """``function``, compiled for the CPU by Tilewright when it is first called with arguments of a kind.
+
+    Arguments are trees of arrays, NumPy's and numbers among them, as ``jax.jit`` takes them; results are JAX's arrays.
+    ``static_argnums`` and ``static_argnames`` name arguments that are no arrays: each of their values (hashable) is
+    compiled for. Donated arguments stay valid. ``options`` are those of ``tilewright.compile``: ``threads``,
+    ``precision``, ``optimize``, ``cache`` and others. Without a function it is a decorator that has these options.
+
+    A call raises ``ImportFailed`` with every operation that has no form here and the line of the function that it comes
+    from, ``InputError`` for arguments that JAX can't take, and for a call within another transformation of JAX.
+    """
+    if function is None:
+        return functools.partial(
+            jit, static_argnums=static_argnums, static_argnames=static_argnames, donate_argnums=donate_argnums,
+            donate_argnames=donate_argnames, **options,
+        )  # fmt: skip
+    return Jitted(function, _places(static_argnums), _names(static_argnames), options)
+
+
+def _places(given: Places) -> tuple[int, ...]:
+    return () if given is None else (given,) if isinstance(given, int) else tuple(given)
+
+
+def _names(given: Names) -> tuple[str, ...]:
+    return () if given is None else (given,) if isinstance(given, str) else tuple(given)
+
+
+@dataclass(frozen=True)
+class _CompiledSignature:
+    """A function for one signature: its model, what makes the model's arguments, and what makes results."""
+
+    model: CompiledModel
+    takes: tuple[Callable[[Any], Array], ...]
+    gives: tuple[Give, ...]
+    tree: Any
+
+    is_leaf: bool
+    """Is the result one array, in no container?"""
+
+    def __call__(self, leaves: Sequence[Any]) -> Any:
+        gives = self.gives
+        made: Any = self.model(*[take(x) for take, x in zip(self.takes, leaves, strict=True)]) if gives else ()
+        if self.is_leaf:
+            return gives[0](made)
+        results = (made,) if len(gives) == 1 else made
+        return _unflatten(self.tree, [give(a) for give, a in zip(gives, results, strict=True)])
+
+
+class Jitted:
+    """A function with what has been compiled of it, by signature. May be called by many threads at once."""
+
+    def __init__(
+        self, function: Callable[..., Any], places: tuple[int, ...], names: tuple[str, ...], options: Mapping[str, Any]
+    ) -> None:
+        functools.update_wrapper(self, function)
+        self._static = _static_of(function, places, names)
+        places, names = self._static or ((), ())
+        # None where there are none: JAX finds the names of places, and the places of names, where it is told one.
+        self._traced: Any = jax.jit(
+            function, static_argnums=places or None, static_argnames=names or None, keep_unused=True
+        )
+        self._options = dict(options)
+        self._found: dict[Any, _CompiledSignature] = {}
+        self._guard = ForkLock()
+
+    def __get__(self, owner: Any, kind: Any = None) -> Any:
+        """As a method: the object is the first argument, which must then be a tree or static."""
+        return self if owner is None else functools.partial(self, owner)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The function's results, as JAX's arrays."""
+        given, static = self._split(*self._static, args, kwargs) if self._static else ((args, kwargs), ())
+        leaves, tree = _flatten(given)
+        try:
+            key = (tree, static, jax.config.read("jax_enable_x64"), *[kind_of(x) for x in leaves])
+            found = self._found.get(key)
+        except TypeError as e:
+            raise _unusable(e, leaves, static) from e
+        if found is None:
+            found = self._compiled(key, leaves, args, kwargs)
+        return found(leaves)
+
+    @staticmethod
+    def _split(
+        places: Sequence[int], names: Sequence[str], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, tuple[Any, ...]]:
+        """The arguments that are trees of arrays; the static ones, by place or name."""
+        traced = tuple(x for k, x in enumerate(args) if k not in places)
+        by_name = {k: x for k, x in kwargs.items() if k not in names}
+        static = [(k, args[k]) for k in places if k < len(args)]
+        return (traced, by_name), (*static, *((k, kwargs[k]) for k in names if k in kwargs))
+
+    def _compiled(
+        self, key: Any, leaves: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> _CompiledSignature:
+        if any(isinstance(x, jax.core.Tracer) for x in leaves):
+            raise InputError(
+                f"{self.__name__} is compiled by tilewright.jax.jit, and was called within a transformation of JAX",
+                remedy="transform the plain function, f.__wrapped__, and compile what that gives",
+            )
+        with self._guard.lock:
+            if key not in self._found:
+                self._found[key] = self._made(args, kwargs)
+            return self._found[key]
+
+    def _made(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _CompiledSignature:
+        try:
+            lowered = self._traced.lower(*args, **kwargs)
+        except TypeError as e:
+            raise InputError(f"JAX can't trace {self.__name__}: {e}", remedy="see JAX's message") from e
+        made = import_module(lowered.compiler_ir("stablehlo"), self.__name__)
+        infos, tree = _flatten(lowered.out_info)
+        graph = made.graph
+        takes = tuple(taker(n.dtype.numpy, n.attrs["name"] in made.complex_inputs) for n in graph.inputs)
+        gives = tuple(
+            giver(info.dtype, name in made.complex_outputs)
+            for info, name in zip(infos, graph.output_names, strict=True)
+        )
+        is_leaf = bool(jax.tree_util.treedef_is_leaf(tree))
+        return _CompiledSignature(driver.compile(graph, **self._options), takes, gives, tree, is_leaf)
+
+    __name__: str
+
+
+def _static_of(
+    function: Callable[..., Any], places: tuple[int, ...], names: tuple[str, ...]
+) -> tuple[tuple[int, ...], tuple[str, ...]] | None:
+    """Places and names of the static arguments, each by the other too where the signature says so; None of none."""
+    if not places and not names:
+        return None
+    try:
+        known = list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):  # a built-in without a signature
+        return places, names
+    counted = {k % len(known) for k in places} | {known.index(n) for n in names if n in known}
+    return tuple(sorted(counted)), tuple(dict.fromkeys([*names, *(known[k] for k in sorted(counted))]))
+
+
+def _unusable(error: TypeError, leaves: Sequence[Any], static: tuple[Any, ...]) -> InputError:
+    """What is wrong with arguments of which no signature can be made."""
+    for k, value in static:
+        try:
+            hash(value)
+        except TypeError:
+            return InputError(f"the static argument {k!r} is not hashable", remedy="pass a tuple or a frozen dataclass")
+    known = (bool, int, float, complex)
+    kind = next((type(x).__name__ for x in leaves if not hasattr(x, "dtype") and not isinstance(x, known)), "value")
+    return InputError(f"an argument is a {kind}, which is no array: {error}", remedy="name it in static_argnames")

@@ -1,0 +1,89 @@
+"""``tilewright.jax.jit``: called as ``jax.jit``'s functions are, compiled once for each signature, typed errors."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tilewright as tw
+from frontend.test_stablehlo import assert_equal
+from tilewright.jax import jit
+
+SMALL = partial(jit, threads=1, cache=False)
+
+
+def n_compiled(function) -> int:
+    return len(function._found)
+
+
+def test_trees_in_and_out() -> None:
+    @SMALL
+    def f(params, x, *, scale):
+        return {"y": (x @ params["w"] + params["b"][0]) * scale, "none": None}, x
+
+    params, x = {"w": jnp.eye(3), "b": [jnp.ones(3)]}, np.ones((2, 3), np.float32)
+    made = f(params, x, scale=2.0)
+    assert jax.tree_util.tree_structure(made) == jax.tree_util.tree_structure(f.__wrapped__(params, x, scale=2.0))
+    assert all(isinstance(leaf, jax.Array) for leaf in jax.tree_util.tree_leaves(made))
+    assert_equal(made, f.__wrapped__(params, x, scale=2.0))
+
+
+def test_one_compile_for_each_signature() -> None:
+    f = SMALL(lambda x: x + 1)
+    for x in (jnp.ones(3), jnp.zeros(3), np.ones(3, np.float32), jnp.ones(4), 1, 2, 1.5, jnp.asarray(1.5)):
+        assert_equal(f(x), jnp.asarray(x) + 1)
+    # Arrays of JAX and of NumPy, of two sizes; whole numbers; numbers; a strong number.
+    assert n_compiled(f) == 6
+
+
+def test_static_arguments_by_place_and_name() -> None:
+    for f in (SMALL(pow, static_argnums=1), jit(static_argnames="n", threads=1)(lambda x, n: x**n)):
+        name = "exp" if f.__wrapped__ is pow else "n"
+        x = jnp.arange(3.0)
+        assert_equal((f(x, 2), f(x, **{name: 3}), f(x, 2)), (x**2, x**3, x**2))
+        assert n_compiled(f) <= 3
+    with pytest.raises(tw.InputError, match=r"static argument 1 is not hashable"):
+        SMALL(lambda x, n: x, static_argnums=1)(x, [1])
+
+
+def test_what_jax_makes_of_functions_inside() -> None:
+    weights = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+    def loss(w, x):
+        return jax.vmap(lambda row: jnp.tanh(row @ w).sum())(x + jnp.asarray(weights)).sum()
+
+    w, x = jnp.ones((3, 2)), jnp.zeros((2, 3))
+    assert_equal(SMALL(jax.value_and_grad(loss))(w, x), jax.value_and_grad(loss)(w, x))
+
+
+def test_keys_complex_numbers_and_small_floats() -> None:
+    def f(key, z):
+        first, second = jax.random.split(key)
+        return second, jax.random.bits(first, (3,)), z * 2j, z.real.astype(jnp.bfloat16), jnp.zeros((0, 2)), z.real > 0
+
+    key, z = jax.random.key(3), jnp.asarray([1 + 2j, 3 - 1j])
+    made, want = SMALL(f)(key, z), f(key, z)
+    assert made[0].dtype == want[0].dtype
+    assert_equal((jax.random.key_data(made[0]), *made[1:]), (jax.random.key_data(want[0]), *want[1:]))
+    assert_equal(SMALL(jax.random.key_data)(made[0]), jax.random.key_data(want[0]))
+
+
+def test_results_stay_when_the_function_is_called_again() -> None:
+    f = SMALL(lambda x: x + 1, donate_argnums=0)
+    results = [f(jnp.full(1000, float(k))) for k in range(5)]
+    assert [float(r[0]) for r in results] == [1, 2, 3, 4, 5]
+    assert_equal(jax.jit(lambda a, b: a + b)(results[0], results[1]), np.full(1000, 3, np.float32))
+
+
+def test_errors_are_typed() -> None:
+    f = SMALL(lambda x: x + 1)
+    with pytest.raises(tw.InputError, match="within a transformation of JAX"):
+        jax.grad(lambda x: f(x).sum())(jnp.ones(3))
+    with pytest.raises(tw.InputError, match="is a str"):
+        f("a")
+    with pytest.raises(tw.InputError, match="can't trace"):
+        SMALL(lambda x, y: x)(jnp.ones(3))
+    with pytest.raises(tw.ImportFailed, match=r"test_jax_jit.py:\d+ in .*: it calls back to Python"):
+        SMALL(lambda x: jax.pure_callback(np.sin, x, x))(jnp.ones(3))
