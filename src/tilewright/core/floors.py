@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tilewright.core.expr import Atom, BinaryExpr, Dim, const_of, floordiv, terms_of
+from tilewright.core.expr import BinaryExpr, Dim, const_of, floordiv, terms_of
 
 
 def simplest(e: Dim) -> Dim:
@@ -41,7 +41,7 @@ def _others(e: Dim) -> Iterator[Dim]:
         if isinstance(atom, BinaryExpr) and atom.op == "floordiv" and isinstance(atom.b, int) and atom.b > 0:
             yield e - coef * (atom + _other_part(atom.a, atom.b))
             if atom.b <= _length(e) + 1 and 0 <= const_of(atom.a) < atom.b:  # else too few are parts of one sum
-                yield e - coef * (atom + _other_parts(atom, atom.a, atom.b))
+                yield e - coef * (atom + _other_parts(atom.a, atom.b))
 
 
 def _other_part(a: Dim, b: int) -> Dim:
@@ -50,7 +50,7 @@ def _other_part(a: Dim, b: int) -> Dim:
     return floordiv(whole * b - a + (b - 1), b) - whole
 
 
-def _other_parts(atom: Atom, a: Dim, b: int) -> Dim:
-    """``-atom``, the quotient of ``a`` by ``b``, by the other quotients with the same terms."""
+def _other_parts(a: Dim, b: int) -> Dim:
+    """``-(a // b)`` by the other quotients with the same terms."""
     start = a - const_of(a)
     return sum((floordiv(start + k, b) for k in range(b) if k != const_of(a)), start=0) - start

@@ -153,7 +153,7 @@ class _BottomUp:
             self.settle(node, final[current])
             return None
         if current is not node and self.pending:
-            self.check_progress(node, (current,))
+            self.check_progress((current,))
         made = self.fire(current) if current.op in self.table.by_root else None
         if made is None:
             final[current] = current
@@ -163,7 +163,7 @@ class _BottomUp:
         self.pending[node] = self.pending[current] = (current, made)
         for m in made:
             self.reads.setdefault(m, 0)  # it takes over the node's readers, and has no others
-        self.check_progress(node, made)
+        self.check_progress(made)
         return made
 
     def normalize(self, roots: Sequence[Node]) -> None:
@@ -178,14 +178,14 @@ class _BottomUp:
                 self.resolve(node)
                 stack.pop()
             elif todo := [i for i in node.inputs if i not in final]:
-                self.check_progress(node, todo)
+                self.check_progress(todo)
                 stack.extend(reversed(todo))
             elif made := self.visit(node):
                 stack.extend(m for m in reversed(made) if m not in final)
             else:
                 stack.pop()
 
-    def check_progress(self, node: Node, needed: Sequence[Node]) -> None:
+    def check_progress(self, needed: Sequence[Node]) -> None:
         """A node that needs one whose own rewriting is still open would wait for ever."""
         for n in needed:
             if n in self.pending:

@@ -28,7 +28,6 @@ groups stay convex, and when the group's shape allows it:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tilewright.core.compute import IndexLike, Load, Stage, Value
@@ -212,11 +211,11 @@ class _Fuser:
         if node in self.chains:
             return True  # its readers are all in this group, so the whole chain is
         if facts.form is Form.CONTRACT:
-            return self._fits_epilogue(group, node, readers)
+            return self._fits_epilogue(group, node)
         if group.anchor is not None and node in self.epilogues:
             return False  # it costs nothing where the product is written
         if facts.form is Form.ROW:
-            return self._fits_rows(group, node, readers) or self._fits_epilogue(group, node, readers)
+            return self._fits_rows(group, node) or self._fits_epilogue(group, node)
         return all(self._may_feed(group, node, reader, k) for reader, k in readers)
 
     def _begins_with(self, root: Node, node: Node) -> bool:
@@ -328,7 +327,7 @@ class _Fuser:
         further = [(r, k) for r, k in self.readers[reader] if reader in group.operands and r in group.members]
         return any(self._slides(group, r, k) for r, k in further)
 
-    def _fits_epilogue(self, group: Group, node: Node, readers: Iterable[tuple[Node, int]]) -> bool:
+    def _fits_epilogue(self, group: Group, node: Node) -> bool:
         """``group`` is plain arithmetic over the elements of ``node``, each read where it is written."""
         if group.anchor is not None:
             return False
@@ -365,7 +364,7 @@ class _Fuser:
                     stack.append(reader)
         return found
 
-    def _fits_rows(self, group: Group, node: Node, readers: Iterable[tuple[Node, int]]) -> bool:
+    def _fits_rows(self, group: Group, node: Node) -> bool:
         """``node`` reduces the space that the group's arithmetic or its other reductions run over."""
         space, axes = row_space(self.facts[node])
         if group.anchor is not None:

@@ -76,8 +76,8 @@ class Operations:
         """Count one statement; loops and the bodies of conditions are the caller's."""
         match s:
             case Store():
-                part = self.value(s.value, around)
-                self._store(s.buffer, s.index, part, around)
+                self.value(s.value, around)
+                self._store(s.buffer, s.index, around)
             case Update():
                 self._update(s, around)
             case Fold():
@@ -206,7 +206,7 @@ class Operations:
 
     # --- effects ---
 
-    def _store(self, buffer: Buffer, index: tuple[Dim | Value, ...], part: Evaluated, around: Around) -> None:
+    def _store(self, buffer: Buffer, index: tuple[Dim | Value, ...], around: Around) -> None:
         for i in index:
             if isinstance(i, Value):
                 self.value(i, around)
@@ -260,7 +260,7 @@ class Operations:
         else:
             for k, count in self._accesses(s.buffer.dtype, self._stride(s.buffer, s.index, around), target, around):
                 node.add(k, count * around.n_copies)
-            self._store(s.buffer, s.index, target, around)
+            self._store(s.buffer, s.index, around)
 
     def _fold(self, s: Fold, around: Around) -> None:
         for v in s.values:
@@ -276,7 +276,7 @@ class Operations:
         for b in s.buffers:
             if self.places[b].space is not Space.REG:
                 around.running[-1].add("load", around.n_copies)
-                self._store(b, s.index, whole, around)
+                self._store(b, s.index, around)
 
     def _chain(self, buffer: Buffer, used: frozenset[Sym], around: Around) -> None:
         """Updates of one element in one iteration wait for each other, and for those of the iteration before."""

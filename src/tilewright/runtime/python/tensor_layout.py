@@ -41,11 +41,11 @@ def _probe(torch: Any) -> TensorLayout | None:
     whole = torch.frombuffer(memory, dtype=torch.uint8)
     tensors = [whole[n:] for n in _ODD_OFFSETS]
     tensors += [torch.nn.Parameter(torch.zeros(40000)).detach()[n:] for n in _ODD_OFFSETS]
-    found = {_layout(torch, t) for t in tensors}
+    found = {_layout(t) for t in tensors}
     return found.pop() if len(found) == 1 else None
 
 
-def _layout(torch: Any, tensor: Any) -> TensorLayout | None:
+def _layout(tensor: Any) -> TensorLayout | None:
     n_object_words = type(tensor).__basicsize__ // 8
     storage = tensor.untyped_storage()
     words = _words(tensor._cdata, _IMPL_WORDS)

@@ -216,7 +216,7 @@ class _Walk:
             if isinstance(step, KernelCall):
                 at_call = {**self.machine.sizes, **self.caps}
         wanted = self.values.results(group.root)
-        got = [self._result(group.root, k, places[k], w) for k, w in enumerate(wanted)]
+        got = [_result(place, w) for place, w in zip(places, wanted, strict=True)]
         difference = self._case(group, at_call).part.judge(self.values, got)
         if not difference.is_bad:
             difference = self._outside(group, steps, before, places, at_call) or difference
@@ -230,9 +230,6 @@ class _Walk:
 
     def _place(self, root: Node, k: int) -> int:
         return self.machine.address(self.plan.places.result_pointer((root, k)), self.frame)
-
-    def _result(self, root: Node, k: int, address: int, like: Array) -> Array:
-        return bytes_at(address, like.nbytes).copy().view(like.dtype).reshape(like.shape)
 
     def _case(self, group: Group, sizes: dict[Sym, int]) -> GroupForms:
         facts, order = self.plan.of.parts.facts, self.plan.of.order
@@ -334,3 +331,7 @@ def judge_run(graph: Graph, inputs: Sequence[Array], want: Sequence[Array], got:
     """The outputs of a whole run, whose roundings add up."""
     moved, rounded = other_values(graph, inputs)
     return judge_outputs(graph, want, got, [moved.outputs(), rounded.outputs()], room)
+
+
+def _result(address: int, like: Array) -> Array:
+    return bytes_at(address, like.nbytes).copy().view(like.dtype).reshape(like.shape)
