@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from tilewright.target.target import Target
     from tilewright.tools.debug.compare import compare
     from tilewright.tools.debug.reduce import reduce
+    from tilewright.tools.weights import quantize_weights
 
 _HOMES = {
     "compile": "build.front",
@@ -37,6 +38,7 @@ _HOMES = {
     "export": "build.deploy",
     "compare": "tools.debug.compare",
     "reduce": "tools.debug.reduce",
+    "quantize_weights": "tools.weights",
     "refresh": "integrations.torch_compile.weights",
     "load": "runtime.python.model",
     "LoadedModel": "runtime.python.model",
@@ -72,6 +74,7 @@ __all__ = [
     "decompose",
     "export",
     "load",
+    "quantize_weights",
     "reduce",
     "refresh",
 ]

@@ -33,6 +33,7 @@ from tilewright.cli.compile_run import (
     Threads,
     obtain,
 )
+from tilewright.cli.tokens import bench_tokens
 from tilewright.core.diag import OptionError
 from tilewright.core.types import Array
 from tilewright.runtime.errors import ExecutionError, TilewrightError
@@ -66,6 +67,9 @@ def bench_command(
     schedule: ScheduleFile = None,
     seconds: Annotated[float, typer.Option(min=0.0, help="Time for each engine.")] = 2.0,
     kernels: Annotated[bool, typer.Option("--kernels", help="Each kernel's time beside its roofline limit.")] = False,
+    tokens: Annotated[
+        bool, typer.Option("--tokens", help="Tokens per second of a language model in transformers' format.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Measure latency, alone or beside other engines.
@@ -73,6 +77,9 @@ def bench_command(
     With --against, engines take turns within one run, so that a busy machine slows all of them; read the ratios.
     With --kernels, the model is compiled with counters, for the sizes that --size and --fix give.
     """
+    if tokens:
+        bench_tokens(model, precision, threads or default_threads(), json=json)
+        return
     fixed = inputs.parse_sizes(fix, "--fix")
     if kernels:
         if against:

@@ -141,8 +141,8 @@ class Calibrator:
             data = _aligned(n_bytes)
             found[read] = self._gb_per_s("read", data) / ghz
             found[f"{level}store_bytes_per_cycle"] = self._gb_per_s("write", data) / ghz
+        found["memory_gb_per_s"] = self.memory_gb_per_s(1)
         data = _aligned(self._memory_bytes())
-        found["memory_gb_per_s"] = self._gb_per_s("read", data)
         found["memory_store_gb_per_s"] = self._gb_per_s("write", data)
         return found
 
@@ -163,6 +163,12 @@ class Calibrator:
             "fork_cycles": float(np.median(hot)) * self.ghz() * 1e9,
             "wake_us": min(cold) * 1e6,
         }
+
+    def memory_gb_per_s(self, n_threads: int) -> float:
+        """What one thread, or several at once, read from memory."""
+        if n_threads > 1:
+            return self._all_gb_per_s(n_threads)
+        return self._gb_per_s("read", _aligned(self._memory_bytes()))
 
     def _memory_bytes(self) -> int:
         return min(max(2 * self.target.llc_bytes, MIN_MEMORY_BYTES), MAX_MEMORY_BYTES)

@@ -7,7 +7,9 @@ each group. Activations stay in f32. Not its business: choosing codes (``graph.q
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import ClassVar
 
 import numpy as np
@@ -19,8 +21,9 @@ from tilewright.core.passes import Pass
 from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
 from tilewright.core.types import Array
 from tilewright.graph.facts import array_of
-from tilewright.graph.forms.coded import coded_product, half_where_exact
+from tilewright.graph.forms.coded import coded, coded_product, half_where_exact
 from tilewright.graph.quantize.codes import rounded, rounded_rows
+from tilewright.graph.quantize.gptq import gptq_rows
 from tilewright.ops.coded import WORD_BITS
 
 
@@ -37,11 +40,18 @@ class QuantizeWeights(Pass):
     bits: int = 8
     group: int = 32
 
-    def run(self, graph: Graph, journal: Journal | None = None) -> Graph:
+    def run(
+        self, graph: Graph, journal: Journal | None = None, moments: Mapping[int, Array] = MappingProxyType({})
+    ) -> Graph:
+        """The graph with codes.
+
+        ``moments`` has, by the address of weights, the sum of ``x x^T`` over what a product multiplied them by for some
+        data: then GPTQ chooses their codes (``graph.quantize.gptq``).
+        """
         depths = {len(m) for node in graph.nodes() if (m := self.matrix_of(node)) is not None}
         why = "the user asked for weights of few bits"
         rules = [
-            Rule("quantize-product", (ops.matmul,), self._product, why),
+            Rule("quantize-product", (ops.matmul,), lambda b, node: self._product(b, node, moments), why),
             Rule("quantize-table", (ops.gather,), lambda b, node: self._rows(b, node, depths), why),
         ]
         return rewrite(graph, RuleTable(rules), journal)
@@ -59,11 +69,16 @@ class QuantizeWeights(Pass):
         fits = not len(matrix) % self.group and not matrix.shape[1] % (WORD_BITS // self.bits)
         return matrix if fits and matrix.size else None
 
-    def _product(self, b: Rewriting, node: Node) -> Node | None:
+    def _product(self, b: Rewriting, node: Node, moments: Mapping[int, Array]) -> Node | None:
         matrix = self.matrix_of(node)
         if matrix is None:
             return None
-        return coded_product(b, node.inputs[0], rounded(matrix, self.bits, self.group), self.bits)
+        known = moments.get(matrix.ctypes.data)
+        if known is None:
+            return coded_product(b, node.inputs[0], rounded(matrix, self.bits, self.group), self.bits)
+        codes, steps = gptq_rows(matrix.T, known, self.bits, self.group)
+        middle = np.array([[1 << (self.bits - 1)]])
+        return coded_product(b, node.inputs[0], coded(codes.T, steps.T, middle, self.bits), self.bits)
 
     def _rows(self, b: Rewriting, node: Node, depths: set[int]) -> Node | None:
         """Rows of codes, and the scales of each, are taken and dequantised."""

@@ -1,0 +1,69 @@
+"""``tilewright.quantize_weights``: weights of few bits that keep the results for a user's data.
+
+In: a model and data. Out: a graph to compile, whose products read codes. Not its business: codes without data
+(``precision="int4"``), arithmetic of few bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright.build.driver import compile_graph
+from tilewright.core.diag import OptionError
+from tilewright.core.graph import Graph, Node
+from tilewright.core.types import Array
+from tilewright.frontend.source import import_source
+from tilewright.graph.quantize.weights import QuantizeWeights
+from tilewright.ops.coded import BITS
+
+
+def quantize_weights(
+    source: Any,
+    data: Iterable[Any],
+    *,
+    example_inputs: Any = None,
+    dynamic_shapes: Any = None,
+    bits: int = 4,
+    group: int = 32,
+) -> Graph:
+    """A model with products whose weights are codes of ``bits``, chosen by GPTQ for ``data``; ``compile`` takes it.
+
+    ``source``, ``example_inputs`` and ``dynamic_shapes`` are as for ``compile``. ``data`` gives the arguments of calls,
+    each a sequence or, by name, a dict; a few hundred rows per weight matrix are enough. What is kept of them is a
+    matrix f64[K, K] for every product that sums over K. ``OptionError`` for other numbers of bits, odd groups, and data
+    that are empty or hold numbers that are not finite; ``InputError`` for data that don't fit the model.
+    """
+    if bits not in BITS or group < 1 or group % 2:
+        raise OptionError(f"bits={bits!r:.40}, group={group!r:.40} are not offered", remedy="use 4 or 8, and 32 or 64")
+    graph = import_source(source, example_inputs, dynamic_shapes)
+    plain = QuantizeWeights(bits, group)
+    found = [(m, n.inputs[0]) for n in graph.nodes() if (m := plain.matrix_of(n)) is not None]
+    moments = _moments(graph, found, data)
+    return plain.run(graph, moments=moments)
+
+
+def _moments(graph: Graph, found: Sequence[tuple[Array, Node]], data: Iterable[Any]) -> dict[int, Array]:
+    """The sums of ``x x^T`` over all left operands of each matrix, by the matrix's address."""
+    operands = list(dict.fromkeys(x for _, x in found))
+    names = tuple(f"x{k}" for k in range(len(operands)))
+    watched = compile_graph(Graph(graph.name, graph.pool, graph.inputs, tuple(operands), names, graph.constraints))
+    sums: list[Any] = [np.zeros((x.shape[-1],) * 2) for x in operands]
+    n_calls = 0
+    for given in data:
+        n_calls += 1
+        results = watched(**given) if isinstance(given, Mapping) else watched(*given)
+        for k, x in enumerate(results if isinstance(results, tuple) else (results,)):
+            rows = np.asarray(x, np.float64).reshape(-1, len(sums[k]))
+            sums[k] += rows.T @ rows
+    if not n_calls or not all(np.isfinite(s).all() for s in sums):
+        what = "are empty" if not n_calls else "lead to numbers that are not finite"
+        raise OptionError(f"the data {what}", remedy="pass a list of calls' arguments as the model gets them")
+    by_operand = dict(zip(operands, sums, strict=True))
+    moments: dict[int, Array] = {}
+    for matrix, x in found:
+        at = matrix.ctypes.data
+        moments[at] = moments[at] + by_operand[x] if at in moments else by_operand[x]
+    return moments
