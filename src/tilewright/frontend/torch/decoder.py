@@ -67,7 +67,7 @@ def decoder_step(model: torch.nn.Module, places: int, chunk: int) -> DecoderStep
         def get_seq_length(self, *_: Any, **__: Any) -> int:
             return 0
 
-    class Step(torch.nn.Module):
+    class OneStep(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.model = model
@@ -91,4 +91,4 @@ def decoder_step(model: torch.nn.Module, places: int, chunk: int) -> DecoderStep
     tokens, at = torch.zeros((1, chunk), dtype=torch.int64), torch.tensor(0)
     length = torch.export.Dim("tokens", min=1, max=chunk)
     shapes = {"tokens": {1: length}, "start": None, "last": None, "cache": (None,) * len(cache)}
-    return DecoderStep(Step().eval(), (tokens, at, torch.zeros(1, dtype=torch.int64), *cache), shapes)
+    return DecoderStep(OneStep().eval(), (tokens, at, torch.zeros(1, dtype=torch.int64), *cache), shapes)
