@@ -9,7 +9,7 @@ import pytest
 
 from tilewright import ops
 from tilewright.core import types
-from tilewright.core.expr import Sym
+from tilewright.core.expr import Dim, Sym
 from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.opdef import OpDef
 from tilewright.core.types import TensorType
@@ -233,9 +233,9 @@ def test_products_without_reductions_between_or_with_constants_are_apart() -> No
 NHWC = {"dilations": (1, 1), "layout": "NHWC"}
 
 
-def expanded(n: Net, h: int, channels: int) -> Node:
+def expanded(n: Net, h: Dim, channels: int, batch: Dim = 1) -> Node:
     product = n.b(
-        ops.conv, n.input(1, h, h, 4), n.weight(channels, 4, 1, 1), strides=(1, 1), pads=((0, 0),) * 2, **NHWC
+        ops.conv, n.input(batch, h, h, 4), n.weight(channels, 4, 1, 1), strides=(1, 1), pads=((0, 0),) * 2, **NHWC
     )
     return n.b(ops.relu, product)
 
@@ -258,6 +258,14 @@ def test_small_maps_and_windows_that_do_not_overlap_are_read_from_memory(h: int,
     assert n.kernels(depthwise(n, expanded(n, h, 64), k, stride), target=SMALL_CACHE) == [["conv", "maximum"], ["conv"]]
 
 
+@pytest.mark.parametrize(("h", "is_one"), [(64, True), (24, True), (4, False), (Sym("h", 3), False)])
+def test_a_window_over_images_of_a_run_time_number(h: Dim, is_one: bool) -> None:
+    """A mean over batches is large where one image is not; where a call decides more, it is read from memory."""
+    n = Net()
+    y = n.b(ops.relu, depthwise(n, expanded(n, h, 64, Sym("n", 1)), 3, 1))
+    assert (len(n.kernels(y, target=SMALL_CACHE)) == 1) is is_one
+
+
 def projection(n: Net, h: int, channels: int, out: int, batch: int | Sym = 1) -> tuple[Node, Node]:
     """What a depthwise convolution makes, and a pointwise one of it."""
     made = n.b(ops.relu, depthwise(n, n.input(batch, h, h, channels), 3, 1))
@@ -274,7 +282,8 @@ def projection(n: Net, h: int, channels: int, out: int, batch: int | Sym = 1) ->
         (256, 32, 16, Sym("n", 1), True),
         (56, 144, 24, 1, False),  # little more than the cache holds
         (28, 192, 32, 1, False),  # less
-        (28, 192, 32, Sym("n", 1), False),
+        (28, 192, 32, Sym("n", 1), True),
+        (28, 192, 32, Sym("n", 1, 2), False),
         (112, 32, 128, 8, False),  # memory is fast beside so many products
         (14, 576, 96, 8, False),
         (64, 8192, 16, 1, False),  # weights beside which rows find no place

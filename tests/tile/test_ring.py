@@ -183,3 +183,13 @@ def test_what_the_cache_holds_is_no_ring():
 def test_batches_begin_anew():
     computation = expanded(3, 20, 4, 2, 4)
     assert local(check_default(computation, "A", machine=tight(computation, 2)), "u") == (3, 4, 4)
+
+
+@pytest.mark.parametrize("n_cores", [1, 2])
+def test_images_of_a_run_time_number_share_their_rows(n_cores):
+    computation = expanded(Sym("N"), 30, 6, 3, 8)
+    machine = tight(expanded(1, 30, 6, 3, 8), n_cores)
+    for n in (1, 3):
+        kernel = check_default(computation, "A", "W", "bias", machine=machine, sizes={"N": n})
+    assert local(kernel, "u") == (3, 6, 8) and not kernel.notes
+    assert sum(x.kind is Kind.PARALLEL for x in loops_of(kernel.body)) == n_cores - 1

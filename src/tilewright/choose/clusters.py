@@ -176,11 +176,23 @@ def _repeats(x: Load, sym: Sym) -> bool:
 
 
 def is_window(stage: Stage, *, weighted: bool = False) -> bool:
-    """A short reduction, of numeric extents, over values that all differ along the last axis: depthwise, pooling.
+    """A short reduction over values that all differ along the last axis, for any batch: depthwise, pooling.
 
     ``weighted``: or over such ones and others that are the same along it, the weights of a plane.
     """
-    return _is_short(stage, weighted=weighted) and all(isinstance(a.extent, int) for a in stage.axes)
+    if not _is_short(stage, weighted=weighted):
+        return False
+    *others, last = stage.axes
+    slid = _slid_along(stage)
+    return all(isinstance(a.extent, int) for a in (last, *(a for a in others if a.sym in slid)))
+
+
+def _slid_along(stage: Stage) -> set[Sym]:
+    """The symbols that share a place with one of the reduction's: windows step along them, and borders cut them."""
+    assert stage.reduction is not None
+    reduced = {a.sym for a in stage.reduction.axes}
+    places = [symbols_at(i) for v in stage.exprs for x in walk_value(v) if isinstance(x, Load) for i in x.index]
+    return {s for found in places if found & reduced for s in found}
 
 
 def _is_short(stage: Stage, *, weighted: bool = False) -> bool:

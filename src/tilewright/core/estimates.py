@@ -1,15 +1,17 @@
 """What the planner of kernels and their schedules must estimate alike: times of a call, shares of its cache.
 
-In: nothing. Out: ``Times``, and constants. Not its business: a machine's own sizes
+In: nothing. Out: ``Times``, means over batches, and constants. Not its business: a machine's own sizes
 (``target.target``), the estimates (``partition.beside``, ``partition.projections``, ``choose.shares``,
 ``choose.strategies``).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import geometric_mean
 
-from tilewright.core.expr import Dim
+from tilewright.core.expr import Dim, Sym, evaluate, symbols
 
 BLOCK_SHARE, RING_SHARE = 6, 2
 """A block of a window's rows that one kernel projects, and a ring of the rows that it is made of, take at most these
@@ -28,3 +30,26 @@ class Times:
     alone: float
     extent: Dim | None = None
     uses_threads: bool = False
+
+
+LOG_MOST_IMAGES = 6
+"""Of the largest batch, as a power of 2, that is thought of where only a call knows the batch. In larger ones choices
+fall as in this: so many images share the weights that reading these no longer counts."""
+
+
+def over_batches(batch: Dim, cost: Callable[[int], float]) -> float:
+    """The cost of a batch; where only a call knows it, the geometric mean over powers of 2 that it may be.
+
+    The form with the least mean is best over all of these batches by its factor over the others, small batches and
+    large ones counting alike: one image of small planes waits for its weights, and many images share them.
+    """
+    if isinstance(batch, int):
+        return cost(batch)
+    sizes = [{s: nearest_size(s, 1 << k) for s in symbols(batch)} for k in range(LOG_MOST_IMAGES + 1)]
+    return geometric_mean(cost(n) for n in dict.fromkeys(max(evaluate(batch, known_as), 1) for known_as in sizes))
+
+
+def nearest_size(symbol: Sym, size: int) -> int:
+    """The size in the symbol's range that is nearest."""
+    size = max(size, symbol.lo or 0)
+    return size if symbol.hi is None else min(size, symbol.hi)

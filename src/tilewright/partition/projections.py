@@ -21,7 +21,7 @@ from tilewright.core.graph import CONST, Node
 from tilewright.core.indices import placed
 from tilewright.partition.chains import Readers
 from tilewright.partition.facts import Facts, Form
-from tilewright.partition.windows import made_for, reach, slides
+from tilewright.partition.windows import bytes_of_batch, made_for, reach, slides
 from tilewright.target.target import Target
 
 WEIGHTS_SHARE = 4
@@ -82,9 +82,9 @@ def _read_by_points(product: Node, facts: Facts) -> Iterator[Node]:
 
 
 def _is_long(product: Node, made: Node, target: Target) -> bool:
-    """Does what is made leave the second-level cache, while the product's weights stay? A batch may be one."""
+    """Does what is made leave the second-level cache, while the product's weights stay?"""
     weights = _size([product.shape[-1], made.shape[-1]]) * made.dtype.n_bytes
-    return _size(made.shape) * made.dtype.n_bytes > target.l2_bytes and weights <= target.l2_bytes / WEIGHTS_SHARE
+    return bytes_of_batch(made) > target.l2_bytes and weights <= target.l2_bytes / WEIGHTS_SHARE
 
 
 def _fits(facts: Facts, window: Node, operand: int, target: Target, is_ring: bool) -> bool:
@@ -102,8 +102,9 @@ def _pays(window: Facts, product: Node, made: Node, target: Target) -> bool:
     lanes = target.lanes(made.dtype)
     width = -(-_size(product.shape[-1:]) // lanes) * lanes
     taps = _size([a.extent for a in window.main.reduction.axes])
-    arithmetic = _size(made.shape) * (taps + width) / (lanes * target.fma_ports)
-    beyond = _size(made.shape) * made.dtype.n_bytes - target.l2_bytes
+    n_bytes = bytes_of_batch(made)
+    arithmetic = n_bytes / made.dtype.n_bytes * (taps + width) / (lanes * target.fma_ports)
+    beyond = n_bytes - target.l2_bytes
     return beyond / target.llc_bytes_per_cycle >= LEAST_SHARE * arithmetic
 
 

@@ -12,9 +12,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from tilewright.core.compute import Stage, Value
+from tilewright.core.estimates import over_batches
 from tilewright.core.expr import Dim, Sym, coef_of, substitute, symbols
 from tilewright.core.graph import Node
 from tilewright.core.indices import placed
+from tilewright.core.types import product
 from tilewright.partition.chains import Readers
 from tilewright.partition.facts import Facts, Form
 
@@ -27,13 +29,18 @@ def find_windows(
     for window in order:
         if facts[window].form is Form.CONTRACT and len(facts[window].items) == 1 and window not in found:
             for k, slid in enumerate(window.inputs):
-                n_bytes = slid.type.n_bytes
-                if isinstance(n_bytes, int) and n_bytes >= large and slides(facts[window], k):
+                if bytes_of_batch(slid) >= large and slides(facts[window], k):
                     members = made_for(window, slid, order, facts, readers)
                     members = members if facts[slid].is_elementwise else []
                     if not any(n in pinned or n in found for n in members):
                         found.update(dict.fromkeys(members, window))
     return found
+
+
+def bytes_of_batch(images: Node) -> float:
+    """What a batch takes, one of a run-time size as a mean of sizes; 0 where a call decides more than the batch."""
+    batch, one = product(images.shape[:1]), product(images.shape[1:])
+    return over_batches(batch, lambda n: n * one * images.dtype.n_bytes) if isinstance(one, int) else 0
 
 
 def slides(window: Facts, operand: int) -> bool:

@@ -60,7 +60,7 @@ def _at(
     _, strip, window, root = names
     whole = find_place(b.kernel, strip, "ring").buffer
     loops = only_nest(b.kernel, root).loops
-    row, outer = loops[k], [x.sym.name for x in loops[:k]]
+    row, outer = loops[k], [x.sym.name for x in loops[:k] if isinstance(x.extent, int)]
     if n_blocks > 1:
         outer.insert(0, _blocks(b, machine.lanes(whole.dtype), loops, n_blocks))
     work = sum(work_of(s) for s in cluster.stages)

@@ -16,14 +16,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from math import prod
-from statistics import geometric_mean
 from typing import ClassVar
 
 import numpy as np
 
 from tilewright import ops
 from tilewright.core import types
-from tilewright.core.expr import Dim, Sym, evaluate, symbols
+from tilewright.core.estimates import over_batches
 from tilewright.core.graph import CONST, Graph, Node
 from tilewright.core.indices import are_known, known
 from tilewright.core.passes import Pass
@@ -50,9 +49,6 @@ ADVANTAGE = 0.9
 """A tiled form must be modelled at no more than this part of the direct form's cycles."""
 INPUT_MEAN = 2.0
 """The mean of inputs in standard deviations, of one sign in all channels: worse than what follows a ReLU."""
-LOG_MOST_IMAGES = 6
-"""Of the largest batch, as a power of 2, that forms are compared for where only a call knows the batch. In larger ones
-they compare as in this: so many images share the weights that reading these no longer counts."""
 ASSUMED_SIZE = 32
 """Of an image's axis that is known at run time only."""
 EPSILON = 2.0**-24
@@ -160,24 +156,6 @@ def _gives(image: ImageForm, m: int) -> bool:
     """Are there points for tiles of ``m`` results along the axes that have taps, and several such tiles?"""
     axes = [(r, n) for r, n in zip(image.weights.shape[-2:], image.shape[-3:-1], strict=True) if r > 1]
     return bool(axes) and all(m + r - 2 in POINTS and not (isinstance(n, int) and n <= m) for r, n in axes)
-
-
-def over_batches(batch: Dim, cycles: Callable[[int], float]) -> float:
-    """The cycles of a batch; where only a call knows it, their geometric mean over powers of 2 that it may be.
-
-    The form with the least mean is best over all of these batches by its factor over the others, small batches and
-    large ones counting alike: one image of small planes waits for its weights, and many images share them.
-    """
-    if isinstance(batch, int):
-        return cycles(batch)
-    sizes = [{s: _within(s, 1 << k) for s in symbols(batch)} for k in range(LOG_MOST_IMAGES + 1)]
-    return geometric_mean(cycles(n) for n in dict.fromkeys(max(evaluate(batch, known_as), 1) for known_as in sizes))
-
-
-def _within(symbol: Sym, size: int) -> int:
-    """The size in the symbol's range that is nearest."""
-    size = max(size, symbol.lo or 0)
-    return size if symbol.hi is None else min(size, symbol.hi)
 
 
 def direct_cycles(node: Node, options: Winograd) -> float:
