@@ -51,3 +51,11 @@ def test_a_chain_needs_two_buffers() -> None:
 def test_a_symbolic_chain_needs_two_buffers() -> None:
     storages = [Storage(B * 64, k, k + 1) for k in range(20)]
     assert plan_memory(storages).n_bytes == B * 128
+
+
+def test_a_symbolic_plan_fills_gaps_as_a_static_one_does() -> None:
+    """A large value's place is free again for two small ones, though a small one that lives on is born between."""
+    sizes = [(8, 0, 1), (2, 1, 9), (4, 2, 9), (4, 2, 9)]
+    storages = [Storage(B * 64 * n, first, last) for n, first, last in sizes]
+    assert plan_memory(storages).n_bytes == B * 640
+    assert plan_memory([Storage(64 * n, first, last) for n, first, last in sizes]).n_bytes == 640

@@ -5,8 +5,7 @@ no plan can beat. Not its business: what the steps do.
 
 Sizes known at compile time are placed largest first at the lowest offset that is free during their life (the greedy
 by size of Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020), in a few orders. Sizes
-that depend on symbols share slots in order of birth: a slot is reused when its owner is dead, and grows to the larger
-of both.
+that depend on symbols are placed behind those in the same way, where the symbols' ranges prove that a place is free.
 """
 
 from __future__ import annotations
@@ -14,8 +13,10 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 
-from tilewright.core.expr import Dim, floordiv, is_nonneg, maximum
+from tilewright.core.estimates import LOG_MOST_IMAGES, nearest_size
+from tilewright.core.expr import Dim, evaluate, floordiv, is_nonneg, maximum, symbols
 
 ALIGNMENT = 64
 MAX_REPAIRS = 32
@@ -43,10 +44,11 @@ class MemoryPlan:
 def plan_memory(storages: Sequence[Storage]) -> MemoryPlan:
     """Place every storage; none overlaps another that is alive at the same step."""
     sizes = [_aligned(s.n_bytes) for s in storages]
-    static = [k for k, n in enumerate(sizes) if isinstance(n, int)]
-    offsets: dict[int, Dim] = {}
-    end = _place_static(storages, {k: n for k in static if isinstance(n := sizes[k], int)}, offsets)
-    total = _place_symbolic(storages, sizes, offsets, end)
+    static = {k: n for k, n in enumerate(sizes) if isinstance(n, int)}
+    end, placed = _pack_in_order(storages, static, _best_order(storages, static))
+    offsets: dict[int, Dim] = dict(placed)
+    moving = {k: n for k, n in enumerate(sizes) if k not in static}
+    total = _place_symbolic(storages, moving, offsets, end) if moving else end
     known = all(isinstance(s.n_bytes, int) for s in storages)  # a few symbolic bytes may align to a fixed number
     bound = _lower_bound(storages) if known else None
     return MemoryPlan(tuple(offsets[k] for k in range(len(storages))), total, bound)
@@ -60,23 +62,22 @@ def _overlap(a: Storage, b: Storage) -> bool:
     return a.first <= b.last and b.first <= a.last
 
 
-def _place_static(storages: Sequence[Storage], sizes: dict[int, int], offsets: dict[int, Dim]) -> int:
+def _best_order(storages: Sequence[Storage], sizes: dict[int, int]) -> Sequence[int]:
     """The best of a few orders; then what ended up on top is placed first, as long as that may still help."""
     bound = _lower_bound([Storage(n, storages[k].first, storages[k].last) for k, n in sizes.items()])
     by_size = sorted(sizes, key=lambda k: (-sizes[k], storages[k].first))
     by_life = sorted(sizes, key=lambda k: (-(storages[k].last - storages[k].first), -sizes[k]))
-    best_top, best = min((_pack_in_order(storages, sizes, order) for order in (by_size, by_life)), key=lambda r: r[0])
+    best_top, best = min(((_pack_in_order(storages, sizes, o)[0], o) for o in (by_size, by_life)), key=lambda r: r[0])
     order = by_size
     for _ in range(MAX_REPAIRS):
         if best_top <= bound:
             break
         top, placed = _pack_in_order(storages, sizes, order)
         if top < best_top:
-            best_top, best = top, placed
+            best_top, best = top, order
         highest = max(order, key=lambda k: placed[k] + sizes[k])
         order = [highest, *(k for k in order if k != highest)]
-    offsets.update(best)
-    return best_top
+    return best
 
 
 def _pack_in_order(
@@ -99,29 +100,33 @@ def _pack_in_order(
     return top, offsets
 
 
-def _place_symbolic(storages: Sequence[Storage], sizes: list[Dim], offsets: dict[int, Dim], start: int) -> Dim:
-    slots: list[tuple[Dim, int]] = []  # size, last step of the owner
-    home: dict[int, int] = {}
-    moving = sorted((k for k in range(len(storages)) if k not in offsets), key=lambda k: storages[k].first)
-    for k in moving:
-        free = [j for j, (_, last) in enumerate(slots) if last < storages[k].first]
-        fits = [j for j in free if _comparable(slots[j][0], sizes[k])]
-        slot = min(fits or free, key=lambda j: slots[j][0] != sizes[k], default=None)
-        if slot is None:
-            slots.append((sizes[k], storages[k].last))
-            home[k] = len(slots) - 1
-        else:
-            slots[slot] = (maximum(slots[slot][0], sizes[k]), storages[k].last)
-            home[k] = slot
-    starts: list[Dim] = [start]
-    for size, _ in slots:
-        starts.append(starts[-1] + size)
-    offsets.update({k: starts[j] for k, j in home.items()})
-    return starts[-1]
+def _place_symbolic(storages: Sequence[Storage], sizes: dict[int, Dim], offsets: dict[int, Dim], start: int) -> Dim:
+    """Behind ``start``, in the order that is best for sizes of a call: each where it is free during its life.
 
+    That is the lowest place at an end of another storage of which the symbols' ranges prove that it is free for every
+    size; or the one behind all that are alive.
+    """
+    values = {s: nearest_size(s, 1 << LOG_MOST_IMAGES) for n in sizes.values() for s in symbols(n)}
+    proofs: dict[tuple[Dim, Dim], bool] = {}
 
-def _comparable(a: Dim, b: Dim) -> bool:
-    return is_nonneg(a - b) or is_nonneg(b - a)
+    def is_below(end: Dim, lo: Dim) -> bool:
+        if evaluate(end, values) > evaluate(lo, values):
+            return False
+        if (end, lo) not in proofs:
+            proofs[end, lo] = is_nonneg(lo - end)
+        return proofs[end, lo]
+
+    placed: list[int] = []
+    top: Dim = start
+    for k in _best_order(storages, {k: evaluate(n, values) for k, n in sizes.items()}):
+        alive = [(offsets[j], offsets[j] + sizes[j]) for j in placed if _overlap(storages[k], storages[j])]
+        ends = sorted(dict.fromkeys([start, *(hi for _, hi in alive)]), key=lambda e: evaluate(e, values))
+        free = (at for at in ends if all(is_below(hi, at) or is_below(at + sizes[k], lo) for lo, hi in alive))
+        at = next(free, None)
+        offsets[k] = reduce(maximum, ends) if at is None else at
+        placed.append(k)
+        top = maximum(top, offsets[k] + sizes[k])
+    return top
 
 
 def _lower_bound(storages: Sequence[Storage]) -> int:
