@@ -7,7 +7,8 @@ Not its business: reductions along the contiguous axis (``rows``), packing (``co
 2. Choose the register tile by modelled cycles (``cost``). 3. Split, reorder; the reduction goes ``compute_at`` the
 tile, into registers; its reduction loops go outside of the tile; groups of narrow products go inside of the lanes.
 4. One outer loop for the threads.
-Run-time extents: full tiles, then tiles of 4 rows, then single rows; full lane blocks, then vectors, the last ragged.
+Run-time extents: full tiles of rows, then one of the few rows that are left; full lane blocks, then vectors, the last
+ragged.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from math import ceil
 
 from tilewright.choose.cost.tile import Tile, pays_threads
 from tilewright.choose.strategies.columns import along_reduction
@@ -77,8 +79,7 @@ def _pieces(b: ScheduleBuilder, machine: Target, plan: ContractionPlan) -> list[
     if not isinstance(plan.lanes.extent, int) and plan.tile.vectors > 1:
         pieces = _divided(b, pieces, plan.lanes.sym.name, [block], _with_lanes)
     if plan.rows is not None and not isinstance(plan.rows.extent, int):
-        sizes = [n for n in dict.fromkeys((plan.tile.rows, 4)) if 1 < n <= plan.tile.rows]
-        pieces = _divided(b, pieces, plan.rows.sym.name, sizes, _with_rows)
+        pieces = _divided(b, pieces, plan.rows.sym.name, _sizes(plan.tile, machine), _with_rows)
     if plan.rows2 is not None and not isinstance(plan.rows2.extent, int) and plan.tile.rows2 > 1:
         pieces = _divided(b, pieces, plan.rows2.sym.name, [plan.tile.rows2], _with_rows2)
     orders = [tile_piece(b, machine, plan, piece) for piece in pieces]
@@ -87,6 +88,16 @@ def _pieces(b: ScheduleBuilder, machine: Target, plan: ContractionPlan) -> list[
     for piece in rest:
         _columns(b, machine, plan, piece, pieces[0], orders[0])
     return [order.loops[0] for order in orders]
+
+
+def _sizes(tile: Tile, machine: Target) -> list[int]:
+    """Rows of tiles for a run-time number of them: full ones, then every number that waits for its chains of additions.
+
+    Such a tile takes as long as one row does, so that a rest in two of them would take twice as long as in one. From
+    where the units are busy, a tile of more rows saves nothing.
+    """
+    busy = ceil(machine.fma_latency * machine.fmas_per_cycle / (tile.rows2 * tile.vectors))
+    return [tile.rows, *range(min(busy, tile.rows - 1), 1, -1)]
 
 
 def _columns(
