@@ -34,9 +34,7 @@ SAFETENSORS = Format(
     f"load them into their module by safetensors.torch.load_model, and {MODULE}",
 )
 COMPILED = Format("compiled by Tilewright already", "load it: tilewright.load(path), or tilewright run PATH")
-STABLEHLO = Format(
-    "an MLIR module such as StableHLO", "name the file .mlir (text) or .mlirbc (bytecode)"
-)
+STABLEHLO = Format("an MLIR module such as StableHLO", "name the file .mlir (text) or .mlirbc (bytecode)")
 TORCHSCRIPT = Format("a TorchScript program", f"{MODULE} that was scripted or traced; its Python is not in the file")
 EXPORTED = Format("an exported PyTorch program", "name it with the suffix .pt2")
 PICKLED = Format(
