@@ -40,7 +40,7 @@ def seeded(layers: int) -> Any:
 def with_threads(made: Decoder, threads: int) -> Decoder:
     """The same code and weights for another number of threads."""
     m = made.model
-    return Decoder(LoadedModel(m.manifest, m._objects, m._weights, threads=threads), made.chunk)
+    return Decoder(LoadedModel(m.manifest, m._objects, m._weights, threads=threads), made.chunk, made.max_length)
 
 
 def main() -> None:

@@ -105,6 +105,15 @@ def test_few_and_likely_tokens_are_drawn_by_their_probability() -> None:
     np.testing.assert_allclose(shares(0.5, 0, 1), np.array([0.01, 0.16, 0.04, 0.09]) / 0.3, atol=0.04)
 
 
+def test_a_stream_ends_where_another_takes_the_cache() -> None:
+    _, decoder = small()
+    stream = decoder.stream([3, 4], max_new_tokens=8)
+    next(stream)
+    decoder.generate([5], max_new_tokens=2)
+    with pytest.raises(InputError, match="used for other tokens"):
+        next(stream)
+
+
 def test_what_can_not_be_generated_is_refused() -> None:
     _, decoder = small()
     for tokens, options, what in (
@@ -120,3 +129,5 @@ def test_what_can_not_be_generated_is_refused() -> None:
         tilewright.decoder(torch.nn.Linear(2, 2))
     with pytest.raises(OptionError, match="chunk=0"):
         tilewright.decoder(model("llama"), chunk=0)
+    with pytest.raises(OptionError, match="max_length=65, but the model has 64 positions"):
+        tilewright.decoder(model("gpt2"), max_length=65)

@@ -14,11 +14,14 @@ from tilewright.frontend.torch.decoder import decoder_step
 from tilewright.runtime.python.decoder import Decoder
 from tilewright.runtime.python.model import LoadedModel
 
+MOST_TOKENS = 2048
+"""What a cache holds unless more are asked for."""
+
 
 def decoder(
     model: Any,
     *,
-    max_length: int = 2048,
+    max_length: int | None = None,
     chunk: int = 64,
     precision: str = "fp32",
     threads: int | None = None,
@@ -26,15 +29,19 @@ def decoder(
 ) -> Decoder:
     """Compile a causal language model of transformers, such as a ``LlamaForCausalLM``, for generating.
 
-    The cache holds ``max_length`` tokens (rounded up to whole chunks), in f32. There is code for one token and for
-    ``chunk`` of them, in which prompts are read; both read the same weights. ``precision``, ``threads`` and ``cache``
-    are as for ``compile``. ``OptionError`` for an option or a model that this can't be done for; ``CompileError`` as
-    ``compile`` raises.
+    The cache holds ``max_length`` tokens, in f32: by default those that the model has positions for, but at most
+    ``MOST_TOKENS``. There is code for one token and for ``chunk`` of them, in which prompts are read; both read the
+    same weights. ``precision``, ``threads`` and ``cache`` are as for ``compile``. ``OptionError`` for an option or a
+    model that this can't be done for; ``CompileError`` as ``compile`` raises.
     """
+    positions = getattr(getattr(model, "config", None), "max_position_embeddings", None)
+    max_length = min(positions or MOST_TOKENS, MOST_TOKENS) if max_length is None else max_length
     numbers: dict[str, Any] = {"max_length": max_length, "chunk": chunk}
     for name, value in numbers.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise OptionError(f"{name}={value!r:.80} is no number of tokens", remedy="use 1 or more")
+    if positions is not None and max_length > positions:
+        raise OptionError(f"max_length={max_length}, but the model has {positions} positions", remedy="use no more")
     chunk = min(max(chunk, 2), max(max_length, 2))
     step = decoder_step(model, -(-max_length // chunk) * chunk, chunk)
     made = compile(
@@ -42,4 +49,4 @@ def decoder(
         cache=cache, specialize={"tokens": [1, chunk]},
     )  # fmt: skip
     assert isinstance(made, LoadedModel)
-    return Decoder(made, chunk)
+    return Decoder(made, chunk, max_length)

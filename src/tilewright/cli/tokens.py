@@ -31,7 +31,7 @@ def bench_tokens(path: Path, precision: str, threads: int, *, json: bool) -> Non
         model = models.from_pretrained(folder, local_files_only=True)
     else:
         model = models.from_config(config)
-    made = decoder(model.eval().float(), max_length=1024, precision=precision, threads=threads)
+    made = decoder(model.eval().float(), precision=precision, threads=threads)
     rates = token_rates(made, product_bytes(model, precision))
     if json:
         show.emit_json(asdict(rates) | {"share": rates.share})

@@ -26,28 +26,24 @@ N_PLAIN = 3
 
 
 class Decoder:
-    """A compiled decoder with a cache for ``max_length`` tokens; generating takes turns.
+    """A compiled decoder with a cache for ``max_length`` tokens, prompt and answer together; generating takes turns.
 
     A prompt goes through ``chunk`` tokens at a time, the last of them filled up with tokens that nothing looks at: each
     of their places is overwritten before a token behind it is computed.
     """
 
-    def __init__(self, model: LoadedModel, chunk: int) -> None:
-        self.model, self.chunk = model, chunk
+    def __init__(self, model: LoadedModel, chunk: int, max_length: int) -> None:
+        self.model, self.chunk, self.max_length = model, chunk, max_length
         specs = model.inputs[N_PLAIN:]
         shapes = [tuple(d for d in s.shape if isinstance(d, int)) for s in specs]
         self._cache = [np.zeros(shape, spec.dtype) for shape, spec in zip(shapes, specs, strict=True)]
         shape = tuple(d for d in model.outputs[0].shape if isinstance(d, int))
         self._logits = np.zeros(shape, np.float32)
         self._guard = ForkLock()
+        self._owner = object()
 
     def __repr__(self) -> str:
         return f"<Decoder of {self.n_words} words, {self.max_length} tokens, {self.model.threads} threads>"
-
-    @property
-    def max_length(self) -> int:
-        """How many tokens, of prompt and answer together, the cache holds."""
-        return len(self._cache[0])
 
     @property
     def n_words(self) -> int:
@@ -89,7 +85,11 @@ class Decoder:
         seed: int = 0,
         stop: Sequence[int] = (),
     ) -> Iterator[int]:
-        """The tokens that :meth:`generate` appends, each as soon as it is known. Others wait until the last one."""
+        """The tokens that :meth:`generate` appends, each as soon as it is known.
+
+        Other threads wait until the last one; what generates in between, in this thread, ends this stream with an
+        ``InputError``, because the cache is then the other's.
+        """
         prompt = self._checked(tokens)
         if len(prompt) + max_new_tokens > self.max_length or max_new_tokens < 0:
             rule = f"{len(prompt)} tokens and {max_new_tokens} new ones don't fit a cache of {self.max_length}"
@@ -99,12 +99,16 @@ class Decoder:
             raise InputError(rule, remedy="use a temperature and top_k of 0 or more, and a top_p above 0, at most 1")
         rng = np.random.default_rng(seed)
         with self._guard.lock:
+            self._owner = mine = object()
             logits = self.prefill(prompt)
             for place in range(len(prompt), len(prompt) + max_new_tokens):
                 token = _drawn(logits, temperature, top_k, top_p, rng)
                 yield token
                 if token in stop or place + 1 == len(prompt) + max_new_tokens:
                     return
+                if self._owner is not mine:
+                    rule = "the cache was used for other tokens before this stream ended"
+                    raise InputError(rule, remedy="end one stream before the next, or make a decoder for each")
                 logits = self.step(token, place)
 
     def prefill(self, prompt: Tokens) -> Logits:
