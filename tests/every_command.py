@@ -52,6 +52,7 @@ WALK: tuple[tuple[str, int, str], ...] = (
     ("ops --of onnx", -1, ONNX),
     *((f"{command} model.onnx", -1, ONNX) for command in (
         "compile", "run", "bench", "bench --kernels", "tune", "aot -o out", "inspect", "ir", "compare", "reduce",
+        "quantize --data x.npy",
     )),
     *((f"{command} program.pt2", -1, TORCH) for command in ("compile", "run", "aot -o out", "inspect", "compare")),
     ("compare model.onnx --against onnxruntime", -1, "pip install"),

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from tilewright.target.target import Target
     from tilewright.tools.debug.compare import compare
     from tilewright.tools.debug.reduce import reduce
+    from tilewright.tools.quantize.quantize import CalibrationWarning, quantize
     from tilewright.tools.weights import quantize_weights
 
 _HOMES = {
@@ -38,6 +39,8 @@ _HOMES = {
     "export": "build.deploy",
     "compare": "tools.debug.compare",
     "reduce": "tools.debug.reduce",
+    "quantize": "tools.quantize.quantize",
+    "CalibrationWarning": "tools.quantize.quantize",
     "quantize_weights": "tools.weights",
     "refresh": "integrations.torch_compile.weights",
     "load": "runtime.python.model",
@@ -57,6 +60,7 @@ _HOMES = {
 
 __all__ = [
     "ArtifactError",
+    "CalibrationWarning",
     "CompileError",
     "ExecutionError",
     "FallbackWarning",
@@ -74,6 +78,7 @@ __all__ = [
     "decompose",
     "export",
     "load",
+    "quantize",
     "quantize_weights",
     "reduce",
     "refresh",

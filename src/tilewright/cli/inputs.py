@@ -5,7 +5,6 @@ In: input specs, ``--input`` and ``--size`` arguments. Out: arrays in the model'
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from tilewright.core.types import Array
 from tilewright.runtime.errors import InputError
 from tilewright.runtime.manifest import COMPLEX_OF, SymbolSpec, TensorSpec
 from tilewright.runtime.python.seen_sizes import read_sizes
+from tilewright.tools.quantize.batches import read_arrays
 
 DEFAULT_SIZE = 8
 """A symbolic dimension's size when nobody gives one (within its bounds)."""
@@ -64,7 +64,7 @@ def load_inputs(files: Sequence[str], specs: Sequence[TensorSpec]) -> dict[str, 
     found: dict[str, Array] = {}
     for text in files:
         name, _, path = text.rpartition("=")
-        content = _load(path)
+        content = read_arrays(path)
         if isinstance(content, dict):
             found.update(content)
         elif name or len(specs) == 1:
@@ -83,21 +83,6 @@ def _as_parts(a: Array, spec: TensorSpec) -> Array:
     if COMPLEX_OF.get(spec.dtype) != a.dtype.name or len(spec.shape) != a.ndim + 1:
         return a
     return np.ascontiguousarray(a)[..., None].view(spec.dtype)
-
-
-def _load(path: str) -> Array | dict[str, Array]:
-    """One array of an ``.npy`` file, or those of an ``.npz`` by their names."""
-    remedy = "save arrays with numpy.save or numpy.savez"
-    try:
-        content = np.load(path, allow_pickle=False)
-        if isinstance(content, np.lib.npyio.NpzFile):
-            with content:
-                return {k: content[k] for k in content.files}
-    except OSError as e:
-        raise InputError(f"can't read {path}: {e.strerror or e}", remedy=remedy) from e
-    except (ValueError, EOFError, zipfile.BadZipFile) as e:
-        raise InputError(f"{path} is not a NumPy file of plain arrays", remedy=remedy) from e
-    return np.asarray(content)
 
 
 def _as_bfloat16(a: Array) -> Array:

@@ -13,7 +13,20 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from tilewright.cli import about, aot, bench, compile_run, conformance, debug, explain, ir, machines, sign, tune
+from tilewright.cli import (
+    about,
+    aot,
+    bench,
+    compile_run,
+    conformance,
+    debug,
+    explain,
+    ir,
+    machines,
+    quantize,
+    sign,
+    tune,
+)
 from tilewright.core.diag import OptionError
 from tilewright.runtime.errors import FileError, TilewrightError
 
@@ -29,6 +42,7 @@ compile_run.register(app)
 aot.register(app)
 bench.register(app)
 tune.register(app)
+quantize.register(app)
 explain.register(app)
 ir.register(app)
 about.register(app)

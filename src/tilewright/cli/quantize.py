@@ -1,0 +1,79 @@
+"""``tilewright quantize``: a model and samples in, an ONNX model of 8-bit products and a table out.
+
+In: a model's file and a file of samples. Out: an ONNX file, and what happened to each layer. Not its business: how
+(``tools.quantize``).
+"""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tilewright.build import texts
+from tilewright.cli import inputs, show
+from tilewright.cli.compile_run import Fix, Json, Source
+from tilewright.runtime.errors import InputError
+from tilewright.tools.quantize.quantize import CalibrationWarning, quantize
+from tilewright.tools.quantize.scheme import OFFERED, PER_CHANNEL
+
+
+def register(app: typer.Typer) -> None:
+    """Add this module's command."""
+    app.command("quantize")(quantize_command)
+
+
+def _one_of(name: str) -> str:
+    return ", ".join(map(str, OFFERED[name]))
+
+
+def quantize_command(
+    model: Source,
+    data: Annotated[
+        Path,
+        typer.Option(
+            "--data", "-d", help="Samples: an .npz file of arrays by input name, or an .npy file; first axis: samples."
+        ),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="The file to write (default: the model's name with .int8.onnx)."),
+    ] = None,
+    activations: Annotated[str, typer.Option(help=f"Types of activations: {_one_of('activations')}.")] = "u8",
+    weights: Annotated[str, typer.Option(help=f"Scales of weights: {_one_of('weights')}.")] = PER_CHANNEL,
+    weight_bits: Annotated[
+        int, typer.Option(help=f"Bits of weights: {_one_of('weight_bits')}; 7 for ONNX Runtime on x86 without VNNI.")
+    ] = 8,
+    observer: Annotated[str, typer.Option(help=f"How ranges are chosen: {_one_of('observer')}.")] = "minmax",
+    bias_correction: Annotated[
+        bool, typer.Option("--bias-correction", help="Take each layer's mean error out of its bias.")
+    ] = False,
+    spare: Annotated[
+        list[str], typer.Option("--spare", metavar="LAYER", help="A layer that stays f32. May be repeated.")
+    ] = [],  # noqa: B006
+    fix: Fix = [],  # noqa: B006
+    json: Json = False,
+) -> None:
+    """Quantise a model to 8 bits by what its tensors hold on samples, and write it as ONNX.
+
+    The file has QuantizeLinear and DequantizeLinear, which other runtimes read too. The table says for each layer in
+    which type it multiplies, its signal to noise, what share of its operand lies beyond its range, and why one stays.
+    """
+    show.check_model(model)
+    if model.suffix == ".tw":
+        raise InputError(f"{model} is compiled already", remedy="quantise the model that it was made of")
+    path = show.check_writable(output or model.with_suffix(".int8.onnx"))
+    graph = texts.read_graph(model, fix_dims=inputs.parse_sizes(fix, "--fix"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CalibrationWarning)  # the report has them
+        found = quantize(
+            graph, data, activations=activations, weights=weights, weight_bits=weight_bits, observer=observer,
+            bias_correction=bias_correction, spare=spare,
+        )  # fmt: skip
+    found.save(path)
+    if json:
+        show.emit_json({"output": str(path), **found.report.to_dict()})
+    else:
+        show.line(f"{found.report}\nwrote {path}")

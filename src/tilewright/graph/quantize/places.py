@@ -1,0 +1,150 @@
+"""Where a graph is quantised: which products multiply bytes, and which tensors are bytes between them.
+
+In: a graph in f32. Out: its layers with the reasons of those that stay, and groups of tensors that share a scale.
+Not its business: scales (``encoding``), and writing the quantised graph (``insert``).
+
+A tensor is stored in bytes where a layer multiplies it. Where an op only moves numbers or takes the greatest of them,
+its operand has the same scale as its result, so that the op works on bytes; a sum or a mean between quantised tensors
+reads bytes of their own scale. Whoever else reads such a tensor still reads the numbers that were not rounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tilewright import ops
+from tilewright.core import types
+from tilewright.core.graph import CONST, Graph, Node
+from tilewright.core.opdef import Trait
+from tilewright.core.types import Array
+from tilewright.graph.facts import array_of
+
+MOVING = (
+    ops.reshape, ops.transpose, ops.slice, ops.concat, ops.reverse, ops.roll, ops.tile, ops.expand,
+    ops.depth_to_space, ops.space_to_depth, ops.gather, ops.pad,
+)  # fmt: skip
+"""Ops whose results are numbers of their operands; ``pad`` adds zeros."""
+RECURRENT = (ops.lstm, ops.gru, ops.rnn)
+PRODUCTS = (ops.matmul, ops.conv, ops.conv_transpose, ops.einsum, ops.grouped_matmul, *RECURRENT)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A product with constant weights; ``axis`` is their axis of output channels."""
+
+    node: Node
+    weights: Array
+    axis: int
+
+    @property
+    def name(self) -> str:
+        """Where it comes from."""
+        return str(self.node.loc)
+
+
+def kept_reason(node: Node) -> str | None:
+    """Why a product can't multiply bytes; None for one that can."""
+    if node.op not in (ops.matmul, ops.conv):
+        return f"{node.op.name} has no form in integers"
+    x, w = node.inputs
+    if {x.dtype, w.dtype, node.dtype} != {types.f32}:
+        return f"it computes in {node.dtype}, and only f32 is quantised"
+    if w.op is not CONST:
+        return "both operands are made by the call: there are no weights"
+    if x.op is CONST:
+        return "both operands are constants"
+    return None
+
+
+def layers_of(graph: Graph) -> tuple[list[Layer], list[tuple[Node, str]]]:
+    """The layers that can be quantised, in order, and the products that can't with the reason."""
+    layers, kept = [], []
+    for node in graph.nodes():
+        if node.op not in PRODUCTS:
+            continue
+        reason = kept_reason(node)
+        if reason is not None:
+            kept.append((node, reason))
+            continue
+        weights = array_of(node.inputs[1])
+        assert weights is not None
+        layers.append(Layer(node, weights, 0 if node.op is ops.conv else weights.ndim - 1))
+    return layers, kept
+
+
+def shares_scale(node: Node) -> bool:
+    """Is the byte of each element of the result a byte of an operand, when both have one scale?"""
+    if node.op is ops.pad:
+        value = array_of(node.inputs[1])
+        return node.attrs["mode"] != "constant" or (value is not None and not value.any())
+    if node.op is ops.resize:
+        inside = node.attrs["coordinate_mode"] != "tf_crop_and_resize"
+        return bool(node.attrs["mode"] == "nearest" and inside)
+    return node.op is ops.max_pool or node.op in MOVING
+
+
+def _averages(node: Node) -> bool:
+    """Does the op compute means or sums of operands that should be stored in bytes, like its result?"""
+    if node.op is ops.add:
+        return all(x.op is not CONST and x.shape == node.shape for x in node.inputs)
+    return node.op in (ops.avg_pool, ops.reduce_mean) or node.op is ops.resize
+
+
+@dataclass
+class ByteTensors:
+    """Groups of tensors that have one scale: ``group[tensor]`` is the last tensor of its group.
+
+    ``readers`` are the nodes that read the bytes of tensors which are stored in bytes.
+    """
+
+    group: dict[Node, Node] = field(default_factory=dict)
+    readers: set[Node] = field(default_factory=set)
+
+    def members(self) -> dict[Node, list[Node]]:
+        """The tensors of each group, by its last tensor."""
+        found: dict[Node, list[Node]] = {}
+        for tensor in self.group:
+            found.setdefault(self.group_of(tensor), []).append(tensor)
+        return found
+
+    def group_of(self, tensor: Node) -> Node:
+        """The tensor that names the group of a tensor."""
+        while self.group[tensor] is not tensor:
+            tensor = self.group[tensor]
+        return tensor
+
+    def add(self, tensor: Node) -> None:
+        """A tensor with a scale of its own, unless it has one already."""
+        self.group.setdefault(tensor, tensor)
+
+    def join(self, tensor: Node, other: Node) -> None:
+        """``tensor`` gets the scale of ``other``, with whatever shares it already."""
+        if tensor in self.group:
+            self.group[self.group_of(tensor)] = self.group_of(other)
+        else:
+            self.group[tensor] = self.group_of(other)
+
+
+def places_of(graph: Graph, layers: Sequence[Layer]) -> ByteTensors:
+    """The tensors of ``graph`` that are stored in bytes when these layers multiply bytes."""
+    places = ByteTensors()
+    multiplied = {layer.node for layer in layers}
+    stored: set[Node] = set()  # tensors in bytes, and what a function of one operand makes them of
+    for node in reversed(graph.nodes()):  # readers before what they read
+        is_stored = node in places.group or node in stored
+        real = [x for x in node.inputs if x.dtype is types.f32 and x.op is not CONST]
+        if node in multiplied:
+            places.add(node.inputs[0])
+        elif node in places.group and shares_scale(node):
+            for x in real:
+                places.join(x, node)
+        elif is_stored and _averages(node):
+            for x in real:
+                places.add(x)
+        elif is_stored and Trait.ELEMENTWISE in node.op.traits:
+            stored.update(real[: len(real) == 1])
+        else:
+            continue
+        places.readers.add(node)
+    return places

@@ -1,0 +1,154 @@
+"""What calibration data make of a graph: histograms of tensors, errors of layers, errors of the model.
+
+In: graphs and batches. Out: histograms and sums of squares. Every measurement is a graph of its own that is compiled,
+so that data stream through native code. Not its business: what follows from the numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilewright import ops
+from tilewright.build.driver import compile_graph
+from tilewright.core import types
+from tilewright.core.graph import Builder, Graph, Node
+from tilewright.core.types import Array, TensorType
+from tilewright.graph.forms.affine import result_axis
+from tilewright.graph.quantize.encoding import ByteWeights, Encoding, decibels
+from tilewright.graph.quantize.insert import quantised_layer
+from tilewright.graph.quantize.observe import Histogram
+from tilewright.graph.quantize.places import ByteTensors, Layer
+from tilewright.runtime.errors import InputError
+from tilewright.tools.quantize.batches import Batch
+
+WHICH = "which layer"
+"""The input that says which layer is quantised. No model has one of this name: it is no identifier."""
+
+Tell = Callable[[str, int, int], None]
+
+
+def observe(
+    graph: Graph, tensors: Sequence[Node], batches: Iterable[Batch], tell: Tell
+) -> tuple[dict[Node, Histogram], int]:
+    """A histogram of each tensor over all batches, and their number.
+
+    Raises ``InputError`` naming the batch and the tensor for numbers that are not finite, and for no batches at all.
+    """
+    found = {x: Histogram() for x in tensors}
+    inputs = {n.attrs["name"]: n for n in graph.inputs}
+    model = compile_graph(_showing(graph, tensors))
+    n = 0
+    for n, batch in enumerate(batches, 1):
+        for name, array in batch.items():
+            _check_finite(array, f"input {name!r}", n, inputs[name].dtype.is_float)
+        for x, array in zip(tensors, model.run(batch).values(), strict=True):
+            _check_finite(array, f"the result of {x.loc}", n, is_float=True)
+            found[x].add(array)
+        tell("calibrate", n, 0)
+    if n == 0 or any(h.n == 0 for h in found.values()):
+        raise InputError("the calibration data are empty", remedy="give at least one batch with samples")
+    return found, n
+
+
+def _showing(graph: Graph, outputs: Sequence[Node], inputs: Sequence[Node] = ()) -> Graph:
+    """A graph with other results, and more inputs."""
+    names = tuple(f"t{k}" for k in range(len(outputs)))
+    return Graph(graph.name, graph.pool, (*graph.inputs, *inputs), tuple(outputs), names, graph.constraints)
+
+
+def _check_finite(array: Array, what: str, batch: int, is_float: bool) -> None:
+    if is_float and not np.isfinite(array).all():
+        raise InputError(
+            f"calibration batch {batch}: {what} has numbers that are not finite",
+            remedy="leave such samples out: a range can't be chosen for them",
+        )
+
+
+@dataclass
+class LayerError:
+    """Sums of squares of a layer's result and of its error, and its mean error in each channel."""
+
+    signal: float = 0.0
+    noise: float = 0.0
+    shift: Array | float = 0.0
+
+    @property
+    def sqnr_db(self) -> float:
+        return decibels(self.signal, self.noise)
+
+
+def layer_errors(
+    graph: Graph,
+    layers: Sequence[Layer],
+    places: ByteTensors,
+    encodings: Mapping[Node, Encoding],
+    weights: Mapping[Node, ByteWeights],
+    batches: Sequence[Batch],
+    tell: Tell,
+) -> dict[Node, LayerError]:
+    """What rounding its operand and its weights does to each layer, when nothing before it was rounded."""
+    found = {layer.node: LayerError() for layer in layers}
+    outputs = []
+    for layer in layers:
+        b = Builder(graph.pool, layer.node.loc)
+        y = layer.node
+        error = b(ops.sub, y, quantised_layer(b, layer, encodings[places.group_of(y.inputs[0])], weights[y]))
+        axes = tuple(range(y.type.rank))
+        others = tuple(k for k in axes if k != result_axis(y))
+        outputs += [_power(b, y), _power(b, error), b(ops.reduce_mean, error, axes=others)]
+    model = compile_graph(_showing(graph, outputs))
+    for n, batch in enumerate(batches, 1):
+        numbers = list(model.run(batch).values())
+        for k, seen in enumerate(found.values()):
+            signal, noise, shift = numbers[3 * k : 3 * k + 3]
+            seen.signal += float(signal)
+            seen.noise += float(noise)
+            seen.shift = seen.shift + np.asarray(shift) / len(batches)
+        tell("measure layers", n, len(batches))
+    return found
+
+
+def _power(b: Builder, x: Node) -> Node:
+    return b(ops.reduce_sum, b(ops.mul, x, x), axes=tuple(range(x.type.rank)))
+
+
+def model_errors(
+    graph: Graph,
+    layers: Sequence[Layer],
+    places: ByteTensors,
+    encodings: Mapping[Node, Encoding],
+    weights: Mapping[Node, ByteWeights],
+    batches: Sequence[Batch],
+    tell: Tell,
+) -> dict[Node, float]:
+    """The model's signal over its error in decibels when one layer alone is quantised, for each layer.
+
+    One graph computes every layer both ways and takes the rounded one where a number that the call gives says so.
+    """
+    pool = graph.pool
+    which = pool.input(WHICH, TensorType(types.i32, ()))
+    numbers = {layer.node: k for k, layer in enumerate(layers)}
+    made: dict[Node, Node] = {}
+    for node in graph.nodes():
+        b = Builder(pool, node.loc)
+        made[node] = plain = pool.with_inputs(node, tuple(made[x] for x in node.inputs))
+        if node in numbers:
+            k = numbers[node]
+            found = Layer(plain, layers[k].weights, layers[k].axis)
+            rounded = quantised_layer(b, found, encodings[places.group_of(node.inputs[0])], weights[node])
+            made[node] = b(ops.where, b(ops.eq, which, b.const(k, types.i32)), rounded, plain)
+    results = [made[n] for _, n in graph.results() if n.dtype.is_float]
+    model = compile_graph(_showing(graph, results, (which,)))
+    powers = {node: [0.0, 0.0] for node in numbers}
+    for n, batch in enumerate(batches, 1):
+        plain_results = list(model.run({**batch, WHICH: np.int32(-1)}).values())
+        for node, k in numbers.items():
+            rounded_results = model.run({**batch, WHICH: np.int32(k)}).values()
+            for a, b_ in zip(plain_results, rounded_results, strict=True):
+                powers[node][0] += float(np.square(a, dtype=np.float64).sum())
+                powers[node][1] += float(np.square(a.astype(np.float64) - b_).sum())
+        tell("measure the model", n, len(batches))
+    return {node: decibels(signal, noise) for node, (signal, noise) in powers.items()}

@@ -1,0 +1,152 @@
+"""A graph with all that was measured of it, and the quantised graphs that follow from that.
+
+In: a graph, its layers, histograms of its tensors. Out: the quantised graph without the layers that are spared, which
+layers those should be, and what the report says. Not its business: running over data (``measure``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tilewright.build.driver import compile_graph
+from tilewright.core.graph import Graph, Node
+from tilewright.core.types import Array
+from tilewright.graph.quantize.encoding import ByteWeights, Encoding, decibels, encoding_of, weights_of
+from tilewright.graph.quantize.insert import insert
+from tilewright.graph.quantize.observe import OBSERVERS, Histogram
+from tilewright.graph.quantize.places import ByteTensors, Layer, places_of
+from tilewright.tools.quantize.batches import Batch
+from tilewright.tools.quantize.measure import LayerError, Tell, layer_errors, model_errors
+from tilewright.tools.quantize.report import LayerReport
+from tilewright.tools.quantize.scheme import Scheme
+
+Evaluate = Callable[[Any], float]
+SPARED = "spared: it disturbs the model's results most"
+
+
+@dataclass
+class Measured:
+    """``seen`` has a histogram of every tensor that is stored in bytes when all layers are quantised."""
+
+    graph: Graph
+    layers: Sequence[Layer]
+    scheme: Scheme
+    seen: Mapping[Node, Histogram]
+    weights: dict[Node, ByteWeights] = field(default_factory=dict)
+    errors: Mapping[Node, LayerError] = field(default_factory=dict)
+    model_sqnr_db: Mapping[Node, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.weights = {x.node: self._weights(x, self.scheme.per_channel) for x in self.layers}
+        self.places = places_of(self.graph, self.layers)
+        self.encodings = self._encodings(self.places)
+
+    def measure(self, batches: Sequence[Batch], tell: Tell) -> None:
+        """Each layer's own error."""
+        found = (self.graph, self.layers, self.places, self.encodings, self.weights)
+        self.errors = layer_errors(*found, batches, tell)
+
+    def rank(self, batches: Sequence[Batch], tell: Tell) -> None:
+        """What each layer alone does to the model's results."""
+        found = (self.graph, self.layers, self.places, self.encodings, self.weights)
+        self.model_sqnr_db = model_errors(*found, batches, tell)
+
+    def _weights(self, layer: Layer, per_channel: bool) -> ByteWeights:
+        return weights_of(layer.weights, layer.axis if per_channel else None, self.scheme.weight_bits)
+
+    def _encodings(self, places: ByteTensors) -> dict[Node, Encoding]:
+        """An encoding for each group of tensors, of what was seen of all of them."""
+        return {last: self._encoding(members) for last, members in places.members().items()}
+
+    def _encoding(self, members: Sequence[Node]) -> Encoding:
+        together = Histogram()
+        for x in members:
+            together.merge(self.seen[x])
+        return encoding_of(OBSERVERS[self.scheme.observer](together, self.scheme.dtype), self.scheme.dtype)
+
+    def graph_without(self, spared: Collection[Node]) -> Graph:
+        """The quantised graph, in which the spared layers compute in f32."""
+        layers = [x for x in self.layers if x.node not in spared]
+        places = places_of(self.graph, layers)
+        corrected = layers if self.scheme.bias_correction else []
+        corrections = {x.node: np.asarray(self.errors[x.node].shift) for x in corrected}
+        return insert(self.graph, layers, places, self._encodings(places), self.weights, corrections)
+
+    def spare_until(
+        self, spared: Mapping[Node, str], max_drop: float, evaluate: Evaluate, tell: Tell
+    ) -> tuple[dict[Node, str], float, float]:
+        """The layers to spare, with the scores of the f32 model and of the quantised one.
+
+        The number of layers doubles until the drop holds, and is then narrowed down by halves.
+        """
+        order = [x.node for x in self.layers if x.node not in spared]
+        order.sort(key=self.model_sqnr_db.__getitem__)
+        before = float(evaluate(compile_graph(self.graph)))
+        scores: dict[int, float] = {}
+
+        def holds(n: int) -> bool:
+            made = self.graph_without({*spared, *order[:n]})
+            scores[n] = float(evaluate(compile_graph(made)))
+            tell("spare layers", n, len(order))
+            return before - scores[n] <= max_drop
+
+        too_few, enough = -1, 0
+        while not holds(enough) and enough < len(order):
+            too_few, enough = enough, min(max(2 * enough, 1), len(order))
+        while enough - too_few > 1:
+            middle = (too_few + enough) // 2
+            if holds(middle):
+                enough = middle
+            else:
+                too_few = middle
+        return {**spared, **dict.fromkeys(order[:enough], SPARED)}, before, scores[enough]
+
+    def warnings(self) -> tuple[str, ...]:
+        """Tensors of which the data say nothing."""
+        return tuple(
+            f"{x.loc}: every number is {h.low:.6g} in all calibration data, so its range says nothing"
+            for x, h in self.seen.items()
+            if h.low == h.high
+        )
+
+    def reports(self, spared: Mapping[Node, str], kept: Sequence[tuple[Node, str]]) -> tuple[LayerReport, ...]:
+        """Every product of the graph in order."""
+        by_node = {x.node: x for x in self.layers}
+        reasons = dict(kept)
+        return tuple(
+            self._report(by_node[n], spared.get(n))
+            if n in by_node
+            else LayerReport(str(n.loc), n.op.name, str(n.types[0].dtype), reasons[n])
+            for n in self.graph.nodes()
+            if n in by_node or n in reasons
+        )
+
+    def _report(self, layer: Layer, why_spared: str | None) -> LayerReport:
+        node, error = layer.node, self.errors[layer.node]
+        x = node.inputs[0]
+        covered = self.encodings[self.places.group_of(x)].covered
+        kind = f"{self.scheme.dtype} x i8" if why_spared is None else str(node.dtype)
+        why = self._note(layer) if why_spared is None else why_spared
+        return LayerReport(
+            layer.name, node.op.name, kind, why, error.sqnr_db, self.seen[x].outside(covered),
+            self.model_sqnr_db.get(node),
+        )  # fmt: skip
+
+    def _note(self, layer: Layer) -> str:
+        """Says so where one scale for all weights would have been better than one for each channel."""
+        one = self._weights(layer, per_channel=False)
+        power = float(np.square(layer.weights, dtype=np.float64).sum())
+        each_db, one_db = (
+            decibels(power, _squares(w.rounded() - layer.weights)) for w in (self.weights[layer.node], one)
+        )
+        if each_db >= one_db:
+            return ""
+        return f"weights: {each_db:.1f} dB per channel, {one_db:.1f} dB with one scale"
+
+
+def _squares(x: Array) -> float:
+    return float(np.square(x, dtype=np.float64).sum())

@@ -1,0 +1,141 @@
+"""``tilewright.quantize``: a model in f32 and data in, a graph of 8-bit products and a report out.
+
+In: what the user wrote. Out: a ``QuantizedGraph``. The steps stand in order in ``quantize``.
+Not its business: what a step does.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+from tilewright.core.diag import OptionError
+from tilewright.core.graph import Graph, Node
+from tilewright.core.passes import run_pipeline
+from tilewright.frontend.onnx.writer.model import save_onnx
+from tilewright.frontend.source import import_called
+from tilewright.graph.canonical.canonicalize import Canonicalize
+from tilewright.graph.canonical.fold import FoldConstants
+from tilewright.graph.forms.affine import FoldAffine
+from tilewright.graph.quantize.places import Layer, layers_of, places_of
+from tilewright.runtime.files import writing
+from tilewright.tools.quantize.batches import batches_of
+from tilewright.tools.quantize.measure import Tell, observe
+from tilewright.tools.quantize.measured import Evaluate, Measured
+from tilewright.tools.quantize.report import QuantizeReport
+from tilewright.tools.quantize.scheme import PER_CHANNEL, Scheme
+
+
+class CalibrationWarning(UserWarning):
+    """The calibration data say too little of a tensor; the text names it."""
+
+
+@dataclass(frozen=True, eq=False)
+class QuantizedGraph(Graph):
+    """A graph like any other, with the report of how it was quantised."""
+
+    report: QuantizeReport = field(default=QuantizeReport((), 0))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the graph as an ONNX model with ``QuantizeLinear`` and ``DequantizeLinear``.
+
+        Raises ``CompileError`` naming nodes that ONNX has no op for, ``FileError`` where the file can't be written.
+        """
+        with writing(path):
+            save_onnx(self, Path(path))
+
+
+def quantize(
+    source: Any,
+    data: Any,
+    *,
+    example_inputs: Any = None,
+    dynamic_shapes: Any = None,
+    input_shapes: Mapping[str, Sequence[int | str]] | None = None,
+    fix_dims: Mapping[str, int] | None = None,
+    activations: str = "u8",
+    weights: str = PER_CHANNEL,
+    weight_bits: int = 8,
+    observer: str = "minmax",
+    bias_correction: bool = False,
+    spare: Collection[str] = (),
+    max_drop: float | None = None,
+    evaluate: Evaluate | None = None,
+    batch_size: int = 32,
+    measured_batches: int = 8,
+    progress: Tell | None = None,
+) -> QuantizedGraph:
+    """Quantise a model's products and convolutions to 8 bits, by what its tensors hold on ``data``.
+
+    ``source`` and the four options after ``data`` are those of ``tilewright.compile``. ``data`` are samples without
+    labels: an array or a dict of arrays by input name, whose first axis is cut into batches (of ``batch_size`` where
+    the model's is symbolic), the path of an ``.npy`` or ``.npz`` file of such, or any iterable of batches, read once.
+    ``activations`` are ``"u8"`` or ``"i8"``, with a zero point; weights are i8 without one, with a scale for each
+    output channel (``weights="per-channel"``) or one for all (``"per-tensor"``). With ``weight_bits=7`` they are from
+    -63 to 63, for ONNX Runtime on x86 without VNNI, whose sums of two products saturate with more; Tilewright's sums
+    are exact with 8. ``observer`` chooses ranges: ``"minmax"``,
+    ``"percentile"`` (all but one number in 10,000), ``"entropy"`` or ``"mse"``. ``bias_correction`` takes each layer's
+    mean error out of its bias (Nagel et al., Data-Free Quantization, 2019). Layers named in ``spare`` stay f32.
+
+    With ``max_drop``, ``evaluate(model)`` is asked for a score of compiled models (greater is better), and as many
+    layers as needed stay f32, the ones that disturb the model's results most first, until the score is at most
+    ``max_drop`` below that of the f32 model. Errors of layers are measured on the first ``measured_batches`` batches.
+    ``progress`` is told a step, how much is done and how much there is, 0 where that is not known.
+
+    Returns a graph to compile, export or save; its ``report`` has every layer. Warns with ``CalibrationWarning`` naming
+    tensors that are constant in all data. Raises ``InputError`` for data that are empty, not finite or not the model's,
+    ``OptionError`` for options, ``CompileError`` for the model.
+    """
+    scheme = Scheme(activations, weights, weight_bits, observer, bias_correction)
+    if (max_drop is None) != (evaluate is None):
+        raise OptionError("max_drop and evaluate go together", remedy="give both, or neither")
+    called = import_called(source, example_inputs, dynamic_shapes, input_shapes, fix_dims)
+    if called.convention.state or called.convention.written:
+        raise OptionError("a model that keeps state can't be quantised", remedy="quantise a function of its inputs")
+    graph = prepared(called.graph)
+    layers, kept = layers_of(graph)
+    spared = _spared(spare, layers)
+    tell = progress or _tell_nobody
+    batches = batches_of(data, graph.inputs, batch_size)
+    first = list(islice(batches, measured_batches))
+    seen, n_batches = observe(graph, list(places_of(graph, layers).group), chain(first, batches), tell)
+    found = Measured(graph, layers, scheme, seen)
+    found.measure(first, tell)
+    scores: tuple[float, ...] = ()
+    if max_drop is not None and evaluate is not None:
+        found.rank(first, tell)
+        spared, *pair = found.spare_until(spared, max_drop, evaluate, tell)
+        scores = tuple(pair)
+    texts = found.warnings()
+    for text in texts:
+        warnings.warn(text, CalibrationWarning, stacklevel=2)
+    made = found.graph_without(spared)
+    report = QuantizeReport(found.reports(spared, kept), n_batches, texts, asdict(scheme), *scores)
+    return QuantizedGraph(
+        made.name, made.pool, made.inputs, made.outputs, made.output_names, made.constraints, made.checks, report
+    )
+
+
+def _tell_nobody(stage: str, done: int, total: int) -> None:
+    """Progress, where nobody listens."""
+
+
+def _spared(names: Collection[str], layers: Sequence[Layer]) -> dict[Node, str]:
+    """The layers of these names; ``OptionError`` for a name that no layer has."""
+    unknown = sorted(set(names) - {x.name for x in layers})
+    if unknown:
+        shown = ", ".join(repr(x.name) for x in layers[:20])
+        raise OptionError(f"there is no layer {unknown[0]!r} to spare", remedy=f"the layers are {shown}")
+    return {x.node: "spared as asked" for x in layers if x.name in names}
+
+
+def prepared(graph: Graph) -> Graph:
+    """The graph with constants folded and batch norms within weights, which are quantised as they are then."""
+    fold = (FoldAffine(), FoldConstants())
+    # A batch norm leaves a sum of constants beside the bias, and the next round makes one of the two.
+    return run_pipeline(graph, (Canonicalize(), FoldConstants(), *fold, *fold, Canonicalize()))

@@ -1,0 +1,76 @@
+"""What quantising did to each layer: a table to read, and the same as plain values.
+
+In: what was measured. Out: text, and dicts for JSON. Not its business: measuring.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class LayerReport:
+    """A product of the model, what it multiplies now, and what that costs.
+
+    ``type`` is ``"u8 x i8"`` or ``"f32"``; ``why`` says why it is f32, or what else is to be known. ``sqnr_db`` is the
+    power of the layer's result over that of its error, with an operand that has no error yet; ``saturated`` the share
+    of the operand's numbers beyond the range that has integers. ``model_sqnr_db`` is the power of the model's results
+    over that of their error when only this layer is quantised. None is what was not measured.
+    """
+
+    name: str
+    op: str
+    type: str
+    why: str = ""
+    sqnr_db: float | None = None
+    saturated: float | None = None
+    model_sqnr_db: float | None = None
+
+
+@dataclass(frozen=True)
+class QuantizeReport:
+    """Every layer in the order of the model, what the accuracy did, and warnings that name tensors.
+
+    ``score`` and ``score_before`` are what ``evaluate`` gave, where it was given.
+    """
+
+    layers: tuple[LayerReport, ...]
+    n_batches: int
+    warnings: tuple[str, ...] = ()
+    options: dict[str, Any] = field(default_factory=dict)
+    score_before: float | None = None
+    score: float | None = None
+
+    @property
+    def n_quantised(self) -> int:
+        return sum(layer.type != "f32" for layer in self.layers)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, which ``json.dumps`` takes."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        head = f"{self.n_quantised} of {len(self.layers)} products in 8 bits, ranges of {self.n_batches} batches"
+        if self.score is not None:
+            head += f"; score {self.score_before:.6g} before, {self.score:.6g} now"
+        rows = [("layer", "op", "type", "SQNR dB", "saturated", "model dB", "why")]
+        rows += [
+            (x.name, x.op, x.type, _number(x.sqnr_db), _share(x.saturated), _number(x.model_sqnr_db), x.why)
+            for x in self.layers
+        ]
+        return "\n".join([head, *_aligned(rows), *(f"warning: {text}" for text in self.warnings)])
+
+
+def _number(x: float | None) -> str:
+    return "" if x is None else f"{x:.1f}"
+
+
+def _share(x: float | None) -> str:
+    return "" if x is None else f"{x:.3%}"
+
+
+def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(n) for cell, n in zip(row, widths, strict=True)).rstrip() for row in rows]

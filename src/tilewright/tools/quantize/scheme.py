@@ -1,0 +1,51 @@
+"""How numbers become 8 bits: what a user chooses.
+
+In: options. Out: a ``Scheme``, checked. Not its business: what they do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.core import types
+from tilewright.core.diag import OptionError
+from tilewright.core.types import DType
+from tilewright.graph.quantize.observe import OBSERVERS
+
+PER_CHANNEL, PER_TENSOR = "per-channel", "per-tensor"
+ACTIVATIONS: dict[str, DType] = {"u8": types.u8, "i8": types.i8}
+OFFERED: dict[str, tuple[str | int, ...]] = {
+    "activations": tuple(ACTIVATIONS),
+    "weights": (PER_CHANNEL, PER_TENSOR),
+    "weight_bits": (8, 7),
+    "observer": tuple(OBSERVERS),
+}
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """Types of activations, scales of weights, and how ranges are chosen.
+
+    Raises ``OptionError`` for what is not offered.
+    """
+
+    activations: str = "u8"
+    weights: str = PER_CHANNEL
+    weight_bits: int = 8
+    observer: str = "minmax"
+    bias_correction: bool = False
+
+    def __post_init__(self) -> None:
+        for name, offered in OFFERED.items():
+            if getattr(self, name) not in offered:
+                text = f"{name}={getattr(self, name)!r:.80} is not offered"
+                raise OptionError(text, remedy=f"use one of {list(offered)}")
+
+    @property
+    def dtype(self) -> DType:
+        """The type of activations."""
+        return ACTIVATIONS[self.activations]
+
+    @property
+    def per_channel(self) -> bool:
+        return self.weights == PER_CHANNEL

@@ -1,0 +1,233 @@
+"""`tilewright.quantize`: what is quantised, how well, what the report says, and what wrong data lead to."""
+
+import json
+import warnings
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from graph.networks import Net
+from small_models import convnet, numbers
+from tilewright import ops
+from tilewright.core.diag import Loc
+from tilewright.core.evaluate import evaluate_graph
+from tilewright.core.expr import Sym
+from tilewright.core.graph import CONST, Builder, Graph, Pool
+from tilewright.core.types import TensorType, f32, i8, i32, u8
+from tilewright.frontend.onnx.importer import import_onnx
+from tilewright.frontend.onnx.writer.model import save_onnx
+from tilewright.graph.quantize.places import layers_of, places_of
+from tilewright.tools.quantize.quantize import prepared
+
+IMAGES = (Sym("n", 1), 3, 8, 8)
+ROWS = (Sym("n", 1), 8)
+
+
+def small(body, shape=IMAGES, name="small"):
+    b = Builder(Pool())
+    x = b.pool.input("x", TensorType(f32, shape), Loc('input "x"'))
+    return Graph(name, b.pool, (x,), (body(b, x),), ("y",))
+
+
+def pooled(b, x):
+    """A convolution, a pool, two branches that are joined, a mean and a product."""
+    net = Net(b.at(Loc("stem")))
+    y = net.relu(net.batch_norm(net.bias(net.conv(x, 8))))
+    y = b(ops.max_pool, y, kernel=(2, 2), strides=(2, 2), pads=((0, 0),) * 2)
+    branch = Net(b.at(Loc("branch")), 1).conv(y, 4, kernel=1)
+    y = b(ops.concat, y, branch, axis=1)
+    y = Net(b.at(Loc("head")), 2).conv(y, 8)
+    return Net(b.at(Loc("linear")), 3).linear(b(ops.reduce_mean, y, axes=(2, 3)), 10)
+
+
+def perceptron(b, x):
+    first = Net(b.at(Loc("first"))).linear(x, 16)
+    return Net(b.at(Loc("second")), 1).linear(b(ops.relu, first), 10)
+
+
+def sqnr(graph, quantised, *arrays):
+    (y,), (z,) = evaluate_graph(graph, arrays), evaluate_graph(quantised, arrays)
+    return 10 * np.log10(np.square(y).sum() / np.square(y - z).sum())
+
+
+def of_op(graph, op):
+    return [n for n in graph.nodes() if n.op is op]
+
+
+@pytest.fixture(scope="module")
+def found():
+    return tw.quantize(small(pooled), numbers(16, 3, 8, 8), weight_bits=7)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"observer": "percentile"}, {"observer": "entropy"}, {"observer": "mse"}, {"bias_correction": True},
+        {"activations": "i8"}, {"weights": "per-tensor"},
+    ],
+    ids=lambda options: "-".join(map(str, options.values())),
+)  # fmt: skip
+def test_the_quantised_graph_is_near_the_graph_it_was_made_of(options):
+    graph, x = small(perceptron, ROWS), numbers(4096, 8)
+    assert sqnr(graph, tw.quantize(graph, x, batch_size=4096, **options), x) > 22
+
+
+def test_native_code_means_what_the_graph_means(found):
+    x = numbers(3, 3, 8, 8, seed=1)
+    assert found.report.n_quantised == 4
+    assert sqnr(small(pooled), found, x) > 22
+    np.testing.assert_allclose(np.asarray(tw.compile(found, cache=False)(x)), evaluate_graph(found, [x])[0], atol=0.02)
+
+
+def test_weights_are_bytes_and_biases_steps_of_their_sums(found):
+    kernels = [n.inputs[1] for n in found.nodes() if n.op in (ops.conv, ops.matmul)]
+    assert {k.op for k in kernels} == {ops.dequantize_linear}
+    assert {k.inputs[0].dtype for k in kernels} == {i8}
+    assert {n.dtype for n in of_op(found, ops.quantize_linear)} == {u8}
+    stored = [n.inputs[0] for n in of_op(found, ops.dequantize_linear)]
+    assert sorted(x.shape for x in stored if x.dtype is i32) == [(8,), (10,)]
+
+
+def test_tensors_that_are_only_moved_share_a_scale(found):
+    (pool,), (joined,) = of_op(found, ops.max_pool), of_op(found, ops.concat)
+    read = (*pool.inputs, *joined.inputs)
+    assert {x.op for x in read} == {ops.dequantize_linear}
+    assert len({x.inputs[1] for x in read}) == 1
+
+
+def test_a_residual_is_a_sum_of_bytes_and_a_mean_reads_bytes():
+    graph = prepared(convnet())
+    places = places_of(graph, layers_of(graph)[0])
+    (residual,) = [n for n in of_op(graph, ops.add) if not any(x.op is CONST for x in n.inputs)]
+    (mean,) = of_op(graph, ops.reduce_mean)
+    assert {*residual.inputs, *mean.inputs} <= places.group.keys()
+    assert {residual, mean} <= places.readers
+
+
+def test_other_runtimes_compute_the_same_numbers_from_the_file(found, tmp_path):
+    found.save(tmp_path / "q.onnx")
+    x = numbers(3, 3, 8, 8, seed=1)
+    (expected,) = evaluate_graph(found, [x])
+    np.testing.assert_allclose(evaluate_graph(import_onnx(tmp_path / "q.onnx"), [x])[0], expected, atol=1e-5)
+    ort = pytest.importorskip("onnxruntime")
+    session = ort.InferenceSession(tmp_path / "q.onnx", providers=["CPUExecutionProvider"])
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], expected, atol=0.02)
+
+
+def test_the_report_has_a_line_for_each_product_and_says_why_one_stays():
+    def body(b, x):
+        y = Net(b.at(Loc("first"))).linear(x, 16)
+        z = b.at(Loc("scores"))(ops.matmul, y, b(ops.transpose, y, perm=(1, 0)))
+        return Net(b.at(Loc("second")), 1).conv(b(ops.reshape, z, shape=(1, 1, 4, 4)), 2)
+
+    found = tw.quantize(small(body, (4, 8)), numbers(4, 8)).report
+    assert [(x.name, x.type) for x in found.layers] == [("first", "u8 x i8"), ("scores", "f32"), ("second", "u8 x i8")]
+    assert found.layers[1].why == "both operands are made by the call: there are no weights"
+    assert found.layers[0].sqnr_db > 30
+    assert json.loads(json.dumps(found.to_dict()))["layers"][0]["op"] == "matmul"
+    assert "2 of 3 products in 8 bits" in str(found)
+
+
+def test_planted_saturation_is_reported():
+    x = numbers(20_000, 8)
+    x[:10] *= 1e4
+    layers = tw.quantize(small(perceptron, ROWS), x, observer="percentile", batch_size=5000).report.layers
+    assert 5e-5 < layers[0].saturated <= 1e-4  # all that the observer may leave out
+
+
+def outlying(b, x):
+    """The second of three layers adds up channels of which one is a thousand times larger."""
+    first = Net(b.at(Loc("first"))).linear(x, 16)
+    scale = b.const(np.array([1000.0] + [1.0] * 15, np.float32))
+    y = b(ops.mul, b(ops.tanh, first), scale)
+    weights = np.random.default_rng(5).standard_normal((16, 16)).astype(np.float32)
+    weights[0] = 0.0
+    y = b.at(Loc("outlier"))(ops.matmul, b(ops.add, y, b.const(np.ones(16, np.float32))), b.const(weights))
+    return Net(b.at(Loc("last")), 2).linear(b(ops.tanh, y), 4)
+
+
+def test_a_planted_outlier_layer_is_found_and_spared():
+    graph, x = small(outlying, ROWS), numbers(64, 8)
+    (expected,) = evaluate_graph(graph, [x])
+
+    def evaluate(model):
+        return -float(np.abs(np.asarray(model(x)) - expected).max())
+
+    found = tw.quantize(graph, x, max_drop=0.2, evaluate=evaluate).report
+    assert [x.name for x in found.layers if x.type == "f32"] == ["outlier"]
+    assert found.score_before - found.score <= 0.2
+    assert min(found.layers, key=lambda layer: layer.model_sqnr_db).name == "outlier"
+
+
+def test_layers_that_are_named_stay():
+    graph = small(perceptron, ROWS)
+    found = tw.quantize(graph, numbers(4, 8), spare=["first"]).report
+    assert [(x.type, x.why) for x in found.layers] == [("f32", "spared as asked"), ("u8 x i8", "")]
+    with pytest.raises(tw.OptionError, match="no layer 'third' to spare"):
+        tw.quantize(graph, numbers(4, 8), spare=["third"])
+
+
+def generator():
+    yield numbers(4, 8)
+    yield {"x": numbers(2, 8)}
+    yield (numbers(1, 8),)
+
+
+@pytest.mark.parametrize("form", ["array", "dict", "npz", "generator"])
+def test_forms_of_calibration_data(form, tmp_path):
+    np.savez(tmp_path / "data.npz", x=numbers(96, 8))
+    data = {
+        "array": numbers(96, 8), "dict": {"x": numbers(96, 8)}, "npz": tmp_path / "data.npz", "generator": generator(),
+    }[form]  # fmt: skip
+    told = []
+    found = tw.quantize(small(perceptron, ROWS), data, measured_batches=2, progress=lambda *args: told.append(args))
+    assert found.report.n_batches == 3
+    assert ("calibrate", 3, 0) in told
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ([], "the calibration data are empty"),
+        (np.zeros((0, 8), np.float32), "the calibration data are empty"),
+        ([np.full((2, 8), np.nan, np.float32)], "batch 1: input 'x' has numbers that are not finite"),
+        ([np.zeros((2, 7), np.float32)], "input 'x', dimension 1"),
+        ({"z": np.zeros((2, 8), np.float32)}, r"calibration data has \['z'\], and the model takes \['x'\]"),
+        ([(np.zeros((2, 8), np.float32),) * 2], "a batch has 2 arrays"),
+        (3, "calibration data can't be a int"),
+        ("nothing.npz", "can't read nothing.npz"),
+    ],
+)
+def test_wrong_data(data, message):
+    with pytest.raises(tw.InputError, match=message):
+        tw.quantize(small(perceptron, ROWS), data)
+
+
+def test_data_that_are_constant_are_warned_of():
+    with pytest.warns(tw.CalibrationWarning, match='input "x": every number is 1 in all calibration data'):
+        tw.quantize(small(perceptron, ROWS), np.ones((4, 8), np.float32))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", tw.CalibrationWarning)
+        tw.quantize(small(perceptron, ROWS), numbers(4, 8))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"observer": "best"}, {"activations": "u4"}, {"weights": "per-row"}, {"max_drop": 0.1}, {"weight_bits": 5}],
+)
+def test_wrong_options(options):
+    with pytest.raises(tw.OptionError):
+        tw.quantize(small(perceptron, ROWS), numbers(4, 8), **options)
+
+
+def test_the_command_writes_a_model_and_a_table(tmp_path, cli):
+    model, data = tmp_path / "m.onnx", tmp_path / "data.npy"
+    save_onnx(small(perceptron, ROWS), model)
+    np.save(data, numbers(64, 8))
+    ran = cli("quantize", model, "--data", data, "--observer", "mse")
+    assert ran.code == 0
+    assert "2 of 2 products in 8 bits, ranges of 2 batches" in ran.out
+    assert len(of_op(import_onnx(tmp_path / "m.int8.onnx"), ops.quantize_linear)) == 2
+    assert cli("quantize", model, "--data", data, "--observer", "best").code == 2
+    assert cli("quantize", model, "--data", tmp_path / "none.npz").code == 1
