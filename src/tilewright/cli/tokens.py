@@ -24,7 +24,9 @@ def bench_tokens(path: Path, precision: str, threads: int, *, json: bool) -> Non
         raise OptionError("--tokens needs transformers", remedy="pip install transformers") from error
     folder = path if path.is_dir() else path.parent
     if not (folder / "config.json").is_file():
-        raise OptionError(f"{folder} has no config.json", remedy="pass the folder of a model of transformers")
+        raise OptionError(
+            f"there is no config.json in or beside {path}", remedy="pass the folder of a model of transformers"
+        )
     models: Any = transformers.AutoModelForCausalLM
     config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
     if any(folder.glob("*.safetensors")):
