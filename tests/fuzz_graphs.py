@@ -103,7 +103,7 @@ def run(case: RandomGraph, *, threads: int, **how: object) -> None:
 
 
 _SCHEDULED: dict[tuple[str, Target], Scheduled] = {}
-_TEXTS: dict[tuple[str, Target, bool], Emitted] = {}
+_TEXTS: dict[tuple[str, Target, bool, bool], Emitted] = {}
 
 
 @contextmanager
@@ -121,10 +121,10 @@ def kernels_shared() -> Iterator[None]:
             _SCHEDULED[key] = schedule(computation, machine, constants, name, on_broken)
         return _SCHEDULED[key]
 
-    def emit_once(kernel: Kernel, target: Target, *, part: bool = False) -> Emitted:
-        key = kernel.name, target, part
+    def emit_once(kernel: Kernel, target: Target, *, part: bool = False, polls: bool = False) -> Emitted:
+        key = kernel.name, target, part, polls
         if key not in _TEXTS:
-            _TEXTS[key] = emit(kernel, target, part=part)
+            _TEXTS[key] = emit(kernel, target, part=part, polls=polls)
         return _TEXTS[key]
 
     once = {"schedule_with_steps": schedule_once, "emit": emit_once, "compile_text": _compiled_once}

@@ -28,7 +28,9 @@ ANY = frozenset(range(8))
 LEFT_OPEN: dict[OpDef, frozenset[int]] = {
     **dict.fromkeys(MATRICES, ANY),
     ops.winograd_conv: ANY,
+    ops.fourier: ANY,
     ops.fourier_pass: ANY,
+    ops.coded_matmul: ANY,
     ops.conv: frozenset({1}),
     ops.conv_transpose: frozenset({1}),
     ops.batch_norm: frozenset({1, 2, 3, 4}),

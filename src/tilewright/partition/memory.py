@@ -5,7 +5,8 @@ no plan can beat. Not its business: what the steps do.
 
 Sizes known at compile time are placed largest first at the lowest offset that is free during their life (the greedy
 by size of Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020), in a few orders. Sizes
-that depend on symbols are placed behind those in the same way, where the symbols' ranges prove that a place is free.
+that depend on symbols are placed behind those in the same way, where the symbols' ranges prove that a place is free;
+else they share slots in order of birth.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ def _place_symbolic(storages: Sequence[Storage], sizes: dict[int, Dim], offsets:
     """Behind ``start``, in the order that is best for sizes of a call: each where it is free during its life.
 
     That is the lowest place at an end of another storage of which the symbols' ranges prove that it is free for every
-    size; or the one behind all that are alive.
+    size. Where they prove too little, storages share slots.
     """
     values = {s: nearest_size(s, 1 << LOG_MOST_IMAGES) for n in sizes.values() for s in symbols(n)}
     proofs: dict[tuple[Dim, Dim], bool] = {}
@@ -116,17 +117,42 @@ def _place_symbolic(storages: Sequence[Storage], sizes: dict[int, Dim], offsets:
             proofs[end, lo] = is_nonneg(lo - end)
         return proofs[end, lo]
 
-    placed: list[int] = []
-    top: Dim = start
+    found: dict[int, Dim] = {}
     for k in _best_order(storages, {k: evaluate(n, values) for k, n in sizes.items()}):
-        alive = [(offsets[j], offsets[j] + sizes[j]) for j in placed if _overlap(storages[k], storages[j])]
+        alive = [(at, at + sizes[j]) for j, at in found.items() if _overlap(storages[k], storages[j])]
         ends = sorted(dict.fromkeys([start, *(hi for _, hi in alive)]), key=lambda e: evaluate(e, values))
         free = (at for at in ends if all(is_below(hi, at) or is_below(at + sizes[k], lo) for lo, hi in alive))
         at = next(free, None)
-        offsets[k] = reduce(maximum, ends) if at is None else at
-        placed.append(k)
-        top = maximum(top, offsets[k] + sizes[k])
-    return top
+        if at is None:
+            return _share_slots(storages, sizes, offsets, start)
+        found[k] = at
+    offsets.update(found)
+    return reduce(maximum, dict.fromkeys(at + sizes[k] for k, at in found.items()))
+
+
+def _share_slots(storages: Sequence[Storage], sizes: dict[int, Dim], offsets: dict[int, Dim], start: int) -> Dim:
+    """In order of birth: a slot is used again when its owner is dead, and grows to the larger of both."""
+    slots: list[tuple[Dim, int]] = []  # size, last step of the owner
+    home: dict[int, int] = {}
+    for k in sorted(sizes, key=lambda k: storages[k].first):
+        free = [j for j, (_, last) in enumerate(slots) if last < storages[k].first]
+        fits = [j for j in free if _comparable(slots[j][0], sizes[k])]
+        slot = min(fits or free, key=lambda j: slots[j][0] != sizes[k], default=None)
+        if slot is None:
+            slots.append((sizes[k], storages[k].last))
+            home[k] = len(slots) - 1
+        else:
+            slots[slot] = (maximum(slots[slot][0], sizes[k]), storages[k].last)
+            home[k] = slot
+    starts: list[Dim] = [start]
+    for size, _ in slots:
+        starts.append(starts[-1] + size)
+    offsets.update({k: starts[j] for k, j in home.items()})
+    return starts[-1]
+
+
+def _comparable(a: Dim, b: Dim) -> bool:
+    return is_nonneg(a - b) or is_nonneg(b - a)
 
 
 def _lower_bound(storages: Sequence[Storage]) -> int:

@@ -93,7 +93,7 @@ class For:
         return (self.loop, *_loops_below(self.body))
 
     @computed
-    def writes(self) -> frozenset[Buffer]:
+    def written(self) -> frozenset[Buffer]:
         """The buffers that statements below write."""
         return _written_below(self.body)
 
@@ -136,7 +136,7 @@ class If:
         return _loops_below(self.body)
 
     @computed
-    def writes(self) -> frozenset[Buffer]:
+    def written(self) -> frozenset[Buffer]:
         """The buffers that statements below write."""
         return _written_below(self.body)
 
@@ -159,7 +159,7 @@ def _loops_below(body: tuple[Stmt, ...]) -> tuple[Loop, ...]:
 
 
 def _written_below(body: tuple[Stmt, ...]) -> frozenset[Buffer]:
-    return frozenset[Buffer]().union(*[s.writes if isinstance(s, NESTS) else written(s) for s in body])
+    return frozenset[Buffer]().union(*[s.written if isinstance(s, NESTS) else written(s) for s in body])
 
 
 def written(s: Stmt) -> tuple[Buffer, ...]:

@@ -145,7 +145,7 @@ def _tiles(machine: Target, n_rows: int, n_codes: int, vectors: int) -> Iterator
     """Tiles that fit the registers, their rows as even as can be; one sum where no more do."""
     yield _Tile(1, 1, vectors)
     for codes in (c for c in range(1, n_codes + 1) if n_codes % c == 0):
-        for rows in {-(-n_rows // parts) for parts in range(1, n_rows + 1)}:
+        for rows in dict.fromkeys(-(-n_rows // parts) for parts in range(1, n_rows + 1)):
             if rows * codes * vectors + SPARE <= machine.n_vector_registers:
                 yield _Tile(rows, codes, vectors)
 

@@ -152,7 +152,7 @@ def enclosing(body: Body, target: Stmt) -> tuple[For | If, ...]:
 
 def writers(body: Body, buffer: Buffer) -> list[Stmt]:
     """The statements of ``body`` itself (not deeper) in or under which ``buffer`` is written."""
-    return [s for s in body if buffer in (s.writes if isinstance(s, NESTS) else written(s))]
+    return [s for s in body if buffer in (s.written if isinstance(s, NESTS) else written(s))]
 
 
 def makers_of(body: Body, buffer: Buffer) -> list[Stmt]:

@@ -138,7 +138,7 @@ def _while(c: Operation) -> Result:
     for k in sorted(own):
         nodes = [pool.input(f"carried_{k}_{n}", x.type, c.b.loc) for n, x in enumerate(flat([state[k]]))]
         now[k], carried = like([state[k]], nodes)[0], [*carried, *nodes]
-    for k in constant:
+    for k in sorted(constant):
         held = child.scope.inner(state[k])
         assert isinstance(held, Node | Pair)
         now[k] = held
