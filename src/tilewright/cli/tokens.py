@@ -29,6 +29,7 @@ def bench_tokens(path: Path, precision: str, threads: int, *, json: bool) -> Non
         )
     models: Any = transformers.AutoModelForCausalLM
     config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
+    # Rates don't depend on what the weights are, so a configuration alone is enough.
     if any(folder.glob("*.safetensors")):
         model = models.from_pretrained(folder, local_files_only=True)
     else:
