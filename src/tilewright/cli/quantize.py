@@ -56,7 +56,7 @@ def quantize_command(
     fix: Fix = [],  # noqa: B006
     json: Json = False,
 ) -> None:
-    """Quantise a model to 8 bits by what its tensors hold on samples, and write it as ONNX.
+    """Quantise a model to 8 bits by samples, and write it as ONNX.
 
     The file has QuantizeLinear and DequantizeLinear, which other runtimes read too. The table says for each layer in
     which type it multiplies, its signal to noise, what share of its operand lies beyond its range, and why one stays.
