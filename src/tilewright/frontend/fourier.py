@@ -25,7 +25,8 @@ from tilewright.core.graph import Builder, Node
 from tilewright.core.types import Array
 from tilewright.core.types import product as product_of
 from tilewright.frontend import fourier_symbolic
-from tilewright.frontend.complex_pairs import Pair, from_parts, join_parts
+from tilewright.frontend.complex_pairs import Pair, from_parts, join_parts, product
+from tilewright.frontend.nodes import transpose
 from tilewright.ops.fourier import fits, fits_real
 
 DIRECT = 32
@@ -92,10 +93,17 @@ def _first(b: Builder, x: Node, count: Dim) -> Node:
     return b(ops.slice, x, starts=zeros, stops=(*x.shape[:-1], count), steps=ones)
 
 
-def product(b: Builder, x: Pair, y: Pair) -> Pair:
-    """The complex product, element by element."""
-    real = b(ops.sub, b(ops.mul, x.re, y.re), b(ops.mul, x.im, y.im))
-    return Pair(real, b(ops.add, b(ops.mul, x.re, y.im), b(ops.mul, x.im, y.re)))
+def transform_along(b: Builder, x: Pair, axis: int, sign: int) -> Pair:
+    """The unscaled transform along one axis; ``sign`` is the exponent's."""
+    ahead, back = to_end(len(x.shape), axis)
+    made = transform(b, Pair(transpose(b, x.re, ahead), transpose(b, x.im, ahead)), sign)
+    return Pair(transpose(b, made.re, back), transpose(b, made.im, back))
+
+
+def to_end(rank: int, axis: int) -> tuple[list[int], list[int]]:
+    """The permutation that moves an axis to the end, and the one back."""
+    ahead = [*(k for k in range(rank) if k != axis), axis]
+    return ahead, [ahead.index(k) for k in range(rank)]
 
 
 def _length(x: Pair) -> int:

@@ -20,7 +20,7 @@ from tilewright import ops
 from tilewright.core.expr import Dim, ceildiv
 from tilewright.core.graph import Builder, Node
 from tilewright.core.types import DType, f64, i64
-from tilewright.frontend.complex_pairs import Pair
+from tilewright.frontend.complex_pairs import Pair, product
 from tilewright.frontend.nodes import dim_scalar, reshape
 from tilewright.frontend.torch.aten.call import cast
 
@@ -50,12 +50,6 @@ def mirrored(b: Builder, x: Pair, n: Dim) -> Pair:
     places = b(ops.where, is_back, back, at)
     re, im = (b(ops.gather, part, places, axis=len(x.shape) - 1) for part in (x.re, x.im))
     return Pair(re, b(ops.where, is_back, b(ops.neg, im), im))
-
-
-def product(b: Builder, x: Pair, y: Pair) -> Pair:
-    """The complex product, element by element."""
-    real = b(ops.sub, b(ops.mul, x.re, y.re), b(ops.mul, x.im, y.im))
-    return Pair(real, b(ops.add, b(ops.mul, x.re, y.im), b(ops.mul, x.im, y.re)))
 
 
 def _roots(b: Builder, turns: Node, n: Node, dtype: DType) -> Pair:

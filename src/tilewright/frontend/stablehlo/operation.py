@@ -16,6 +16,7 @@ from tilewright import ops
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Builder, Node
 from tilewright.core.types import DTYPES, NARROW, DType, bool_, i64
+from tilewright.frontend import nodes
 from tilewright.frontend.complex_pairs import Pair
 from tilewright.frontend.stablehlo.known import Known
 
@@ -153,22 +154,17 @@ class Operation:
         return x if x.dtype is dtype else self.b(ops.cast, x, dtype=dtype)
 
     def reshape(self, x: Node, shape: Sequence[Dim]) -> Node:
-        return x if x.shape == tuple(shape) else self.b(ops.reshape, x, shape=tuple(shape))
+        return nodes.reshape(self.b, x, shape)
 
     def expand(self, x: Node, shape: Sequence[Dim]) -> Node:
-        return x if x.shape == tuple(shape) else self.b(ops.expand, x, shape=tuple(shape))
+        return nodes.expand(self.b, x, shape)
 
     def transpose(self, x: Node, perm: Sequence[int]) -> Node:
-        return x if list(perm) == list(range(len(perm))) else self.b(ops.transpose, x, perm=tuple(perm))
+        return nodes.transpose(self.b, x, perm)
 
     def slice(self, x: Node, axis: int, start: Dim, stop: Dim) -> Node:
         """The elements from ``start`` to before ``stop`` along one axis."""
-        if start == 0 and stop == x.shape[axis]:
-            return x
-        starts: list[Dim] = [0] * len(x.shape)
-        stops = list(x.shape)
-        starts[axis], stops[axis] = start, stop
-        return self.b(ops.slice, x, starts=tuple(starts), stops=tuple(stops), steps=(1,) * len(x.shape))
+        return nodes.slice_axis(self.b, x, axis, start, stop - start)
 
     def along(self, x: Node, axis: int, rank: int) -> Node:
         """A vector as axis ``axis`` of ``rank`` axes."""

@@ -13,7 +13,7 @@ from tilewright import ops
 from tilewright.core.expr import Dim, floordiv
 from tilewright.core.graph import Node
 from tilewright.core.types import DType, bool_, i32, product
-from tilewright.frontend.complex_pairs import Pair
+from tilewright.frontend.complex_pairs import Pair, bilinear
 from tilewright.frontend.stablehlo.operation import NoForm, Operation, Result
 from tilewright.frontend.stablehlo.ops.elementwise import as_pair
 from tilewright.frontend.stablehlo.ops.movement import pad_real
@@ -22,14 +22,12 @@ Convert = Callable[[Operation], Result]
 Bilinear = Callable[[Node, Node], Node]
 
 
-def bilinear(c: Operation, of: Bilinear) -> Result:
+def _by_parts(c: Operation, of: Bilinear) -> Result:
     """A product of real tensors, or of complex ones by their parts."""
     x, y = c.operands[:2]
     if not isinstance(x, Pair) and not isinstance(y, Pair):
         return of(x, y)
-    p, q = as_pair(c, x), as_pair(c, y)
-    re = c.b(ops.sub, of(p.re, q.re), of(p.im, q.im))
-    return Pair(re, c.b(ops.add, of(p.re, q.im), of(p.im, q.re)))
+    return bilinear(c.b, of, as_pair(c, x), as_pair(c, y))
 
 
 def _in(c: Operation, dtype: DType, of: Callable[[Node, Node, DType], Node]) -> Bilinear:
@@ -58,12 +56,12 @@ def _dot_general(c: Operation) -> Result:
     batch = (tuple(n.lhs_batching_dimensions), tuple(n.rhs_batching_dimensions))
     summed = (tuple(n.lhs_contracting_dimensions), tuple(n.rhs_contracting_dimensions))
     dtype = c.type().dtype
-    return bilinear(c, _in(c, dtype, lambda x, y, out: dot(c, x, y, batch, summed, out)))
+    return _by_parts(c, _in(c, dtype, lambda x, y, out: dot(c, x, y, batch, summed, out)))
 
 
 def _dot(c: Operation) -> Result:
     summed = ((len(c.operands[0].shape) - 1,), (0,))
-    return bilinear(c, _in(c, c.type().dtype, lambda x, y, out: dot(c, x, y, ((), ()), summed, out)))
+    return _by_parts(c, _in(c, c.type().dtype, lambda x, y, out: dot(c, x, y, ((), ()), summed, out)))
 
 
 def dot(
@@ -120,7 +118,7 @@ def _convolution(c: Operation) -> Result:
         c.ints("rhs_dilation", ones), tuple(k for k in range(n) if turned[k]),
         c.integer("feature_group_count", 1), c.integer("batch_group_count", 1),
     )  # fmt: skip
-    return bilinear(c, _in(c, c.type().dtype, lambda x, w, out: _convolve(c, x, w, a, out)))
+    return _by_parts(c, _in(c, c.type().dtype, lambda x, w, out: _convolve(c, x, w, a, out)))
 
 
 def _convolve(c: Operation, x: Node, w: Node, a: _Convolution, dtype: DType) -> Node:

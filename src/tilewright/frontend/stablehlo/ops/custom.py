@@ -12,9 +12,10 @@ from tilewright import ops
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Node
 from tilewright.core.types import i32
+from tilewright.frontend.matrices import orthogonal, solve_triangular, swapped
 from tilewright.frontend.stablehlo.operation import NoForm, Operation, Result
 from tilewright.frontend.stablehlo.ops import order
-from tilewright.frontend.stablehlo.ops.linalg import cholesky, real_matrix, solve_triangular, swapped
+from tilewright.frontend.stablehlo.ops.linalg import cholesky, real_matrix
 
 Convert = Callable[[Operation], Result]
 
@@ -49,8 +50,8 @@ def _getrf(c: Operation) -> Result:
 
 def _trsm(c: Operation) -> Result:
     return solve_triangular(
-        c, real_matrix(c, 0), real_matrix(c, 1), is_left=_letter(c, "side") == "L", is_lower=_letter(c, "uplo") == "L",
-        turns=_letter(c, "trans_x") != "N", is_unit=_letter(c, "diag") == "U",
+        c.b, real_matrix(c, 0), real_matrix(c, 1), _letter(c, "uplo") != "L", unit=_letter(c, "diag") == "U",
+        transposed=_letter(c, "trans_x") != "N", left=_letter(c, "side") == "L",
     )  # fmt: skip
 
 
@@ -59,22 +60,14 @@ def _geqrf(c: Operation) -> Result:
 
 
 def _orgqr(c: Operation) -> Result:
-    x, taus = real_matrix(c, 0), real_matrix(c, 1)
-    if x.shape[-1] == taus.shape[-1]:
-        return c.b(ops.orthogonal, x, taus)
-    # More columns than reflections: what these make of the identity's columns.
-    m, n = x.shape[-2:]
-    row, column = (c.along(c.b(ops.iota, extent=k, dtype=i32), axis, 2) for axis, k in enumerate((m, n)))
-    eye = c.b(ops.eq, row, column)
-    vectors = c.slice(x, len(x.shape) - 1, 0, taus.shape[-1])
-    start = c.expand(c.cast(eye, x.dtype), (*x.shape[:-2], m, n))
-    return c.b(ops.reflect, vectors, taus, start, transposed=False)
+    x = real_matrix(c, 0)
+    return orthogonal(c.b, x, real_matrix(c, 1), x.shape[-1])
 
 
 def _syevd(c: Operation) -> Result:
     x = real_matrix(c, 0)
     if _letter(c, "uplo") != "L":
-        x = swapped(c, x)
+        x = swapped(c.b, x)
     values, vectors = c.b.results(c.b(ops.eigh, x))
     return [vectors, values, _none(c, x.shape[:-2])]
 

@@ -12,10 +12,8 @@ from tilewright import ops
 from tilewright.core.graph import Node
 from tilewright.core.opdef import OpDef
 from tilewright.core.types import DType, bool_, dtype_named, f32, u8
-from tilewright.frontend.complex_pairs import Pair
-from tilewright.frontend.fourier import product
+from tilewright.frontend.complex_pairs import Pair, exponential, magnitude, product, quotient
 from tilewright.frontend.stablehlo.operation import NoForm, Operation, Result, Value
-from tilewright.frontend.torch.aten.complex import magnitude, quotient
 
 Convert = Callable[[Operation], Result]
 
@@ -134,16 +132,11 @@ def _clamp(c: Operation) -> Node:
 
 
 def _exp(c: Operation, x: Pair) -> Pair:
-    size = c.b(ops.exp, x.re)
-    return Pair(c.b(ops.mul, size, c.b(ops.cos, x.im)), c.b(ops.mul, size, c.b(ops.sin, x.im)))
+    return exponential(c.b, x)
 
 
 def _log(c: Operation, x: Pair) -> Pair:
     return Pair(c.b(ops.log, magnitude(c.b, x)), c.b(ops.atan2, x.im, x.re))
-
-
-def _polar(c: Operation, size: Node, angle: Node) -> Pair:
-    return Pair(c.b(ops.mul, size, c.b(ops.cos, angle)), c.b(ops.mul, size, c.b(ops.sin, angle)))
 
 
 def _sqrt(c: Operation, x: Pair) -> Pair:

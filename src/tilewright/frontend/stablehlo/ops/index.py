@@ -19,7 +19,7 @@ from typing import Any
 
 from tilewright import ops
 from tilewright.core.expr import Dim
-from tilewright.core.graph import Graph, Node, Pool
+from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.types import TensorType, bool_, i64, product, u8
 from tilewright.frontend.complex_pairs import Pair
 from tilewright.frontend.stablehlo.operation import NoForm, Operation, Result, Value
@@ -307,7 +307,7 @@ def _one_after_another(
     if len(given) < len(updates):
         raise NoForm("scattering complex numbers by this region", "scatter their parts")
     child = c.walker.child(Pool())
-    pool, inner = child.scope.pool, Operation(child, c.b.__class__(child.scope.pool, c.b.loc), c.op, ())
+    pool, inner = child.scope.pool, Operation(child, Builder(child.scope.pool, c.b.loc), c.op, ())
     b = inner.b
     i, going = pool.input("i", TensorType(i64, ())), pool.input("going", TensorType(bool_, ()))
     now = [pool.input(f"carried_{k}", x.type) for k, x in enumerate(held)]

@@ -11,7 +11,8 @@ from tilewright import ops
 from tilewright.core.graph import Node
 from tilewright.core.types import product
 from tilewright.frontend.complex_pairs import Pair
-from tilewright.frontend.fourier import transform, transform_of_real, transform_to_real
+from tilewright.frontend.fourier import transform_along, transform_of_real, transform_to_real
+from tilewright.frontend.matrices import solve_triangular, swapped
 from tilewright.frontend.stablehlo.operation import NoForm, Operation, Result
 from tilewright.frontend.stablehlo.ops.elementwise import as_pair
 
@@ -28,16 +29,10 @@ def real_matrix(c: Operation, k: int) -> Node:
     return x
 
 
-def swapped(c: Operation, x: Node) -> Node:
-    """The transposed matrices."""
-    rank = len(x.shape)
-    return c.transpose(x, (*range(rank - 2), rank - 1, rank - 2))
-
-
 def cholesky(c: Operation, x: Node, *, is_lower: bool) -> tuple[Node, Node]:
     """The factor, its other triangle 0, and what did not work."""
-    made, info = c.b.results(c.b(ops.cholesky, x if is_lower else swapped(c, x)))
-    return (made if is_lower else swapped(c, made)), info
+    made, info = c.b.results(c.b(ops.cholesky, x if is_lower else swapped(c.b, x)))
+    return (made if is_lower else swapped(c.b, made)), info
 
 
 def _cholesky(c: Operation) -> Node:
@@ -52,23 +47,10 @@ def or_nan(c: Operation, made: Node, info: Node) -> Node:
     return c.b(ops.where, failed, c.b.const(float("nan"), made.dtype), made)
 
 
-def solve_triangular(
-    c: Operation, a: Node, b: Node, *, is_left: bool, is_lower: bool, turns: bool, is_unit: bool
-) -> Node:
-    """``x`` with ``op(a) @ x = b``, or ``x @ op(a) = b``."""
-    if not is_left:
-        made = solve_triangular(c, a, swapped(c, b), is_left=True, is_lower=is_lower, turns=not turns, is_unit=is_unit)
-        return swapped(c, made)
-    if turns:
-        a, is_lower = swapped(c, a), not is_lower
-    return c.b(ops.solve_triangular, a, b, upper=not is_lower, unit=is_unit)
-
-
 def _triangular_solve(c: Operation) -> Node:
-    turns = "NO_TRANSPOSE" not in c.text("transpose_a")
     return solve_triangular(
-        c, real_matrix(c, 0), real_matrix(c, 1), is_left=c.flag("left_side"), is_lower=c.flag("lower"), turns=turns,
-        is_unit=c.flag("unit_diagonal"),
+        c.b, real_matrix(c, 0), real_matrix(c, 1), not c.flag("lower"), unit=c.flag("unit_diagonal"),
+        transposed="NO_TRANSPOSE" not in c.text("transpose_a"), left=c.flag("left_side"),
     )  # fmt: skip
 
 
@@ -88,20 +70,12 @@ def _fft(c: Operation) -> Result:
     else:
         pair, others = as_pair(c, x), axes[:-1] if kind == "IRFFT" else axes
     for axis in others:
-        pair = _along(c, pair, axis, sign)
+        pair = transform_along(c.b, pair, axis, sign)
     if kind == "IRFFT":
         return _scaled(c, transform_to_real(c.b, pair, lengths[-1], sign), lengths)
     if kind != "IFFT":
         return pair
     return Pair(_scaled(c, pair.re, lengths), _scaled(c, pair.im, lengths))
-
-
-def _along(c: Operation, x: Pair, axis: int, sign: int) -> Pair:
-    order = [k for k in range(len(x.shape)) if k != axis] + [axis]
-    back = [order.index(k) for k in range(len(order))]
-    turned = Pair(*(c.transpose(p, order) for p in (x.re, x.im)))
-    made = transform(c.b, turned, sign)
-    return Pair(*(c.transpose(p, back) for p in (made.re, made.im)))
 
 
 def _scaled(c: Operation, x: Node, lengths: tuple[int, ...]) -> Node:

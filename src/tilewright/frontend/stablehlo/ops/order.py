@@ -41,7 +41,8 @@ def _sort(c: Operation) -> Result:
     axis += len(xs[0].shape) if axis < 0 else 0
     keys = keys_of(c, region, [x.dtype for x in xs]) if only_chooses(region) else None
     if keys is None:
-        return [_put(c, x, _places(c, xs, axis, region), axis) for x in xs]
+        places = _places(c, xs, axis, region)
+        return [_put(c, x, places, axis) for x in xs]
     if len(xs) == 1:
         (key,) = keys
         if not key.is_total or not xs[0].dtype.is_float:

@@ -10,13 +10,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from tilewright import ops
 from tilewright.core.graph import Builder, Node
 from tilewright.core.types import bool_
-from tilewright.frontend.complex_pairs import Pair, from_parts, join_parts
-from tilewright.frontend.fourier import product
+from tilewright.frontend.complex_pairs import (
+    Pair,
+    bilinear,
+    exponential,
+    from_parts,
+    join_parts,
+    magnitude,
+    polar,
+    product,
+    quotient,
+)
 from tilewright.frontend.nodes import expand
 from tilewright.frontend.torch.aten import fft, index, movement, reduce, source
 from tilewright.frontend.torch.aten.call import AtenCall, Result, as_node, cast
@@ -107,19 +117,6 @@ def _sum(sign: int) -> Convert:
     return convert
 
 
-def quotient(b: Builder, x: Pair, y: Pair) -> Pair:
-    """``x / y``, scaled by the larger part of ``y`` so that nothing overflows on the way (Smith 1962)."""
-    swap = b(ops.gt, b(ops.abs, y.im), b(ops.abs, y.re))
-    large, small = b(ops.where, swap, y.im, y.re), b(ops.where, swap, y.re, y.im)
-    ratio = b(ops.div, small, large)
-    scale = b(ops.add, large, b(ops.mul, small, ratio))
-    first = b(ops.where, swap, x.im, x.re)
-    second = b(ops.where, swap, x.re, x.im)
-    real = b(ops.div, b(ops.add, first, b(ops.mul, second, ratio)), scale)
-    other = b(ops.div, b(ops.sub, second, b(ops.mul, first, ratio)), scale)
-    return Pair(real, b(ops.where, swap, b(ops.neg, other), other))
-
-
 def _div(c: AtenCall) -> Result:
     x = _pair(c, "self")
     if isinstance(c["other"], Node | bool | int | float):
@@ -139,18 +136,6 @@ def _conj(c: AtenCall) -> Result:
     return Pair(x.re, c.b(ops.neg, x.im)) if isinstance(x, Pair) else x
 
 
-def magnitude(b: Builder, x: Pair) -> Node:
-    """``|x|`` without overflow of squares."""
-    u, v = b(ops.abs, x.re), b(ops.abs, x.im)
-    large, small = b(ops.maximum, u, v), b(ops.minimum, u, v)
-    zero, one = b.const(0, x.dtype), b.const(1, x.dtype)
-    safe = b(ops.where, b(ops.eq, large, zero), one, large)
-    ratio = b(ops.div, small, safe)
-    size = b(ops.mul, large, b(ops.sqrt, b(ops.add, one, b(ops.mul, ratio, ratio))))
-    infinite = b(ops.logical_or, b(ops.isinf, x.re), b(ops.isinf, x.im))
-    return b(ops.where, infinite, b.const(math.inf, x.dtype), size)
-
-
 def _abs(c: AtenCall) -> Result:
     return cast(c.b, magnitude(c.b, c["self"]), c.dtype)
 
@@ -160,9 +145,7 @@ def _angle(c: AtenCall) -> Result:
 
 
 def _exp(c: AtenCall) -> Result:
-    x = _pair(c, "self")
-    size = c.b(ops.exp, x.re)
-    return Pair(c.b(ops.mul, size, c.b(ops.cos, x.im)), c.b(ops.mul, size, c.b(ops.sin, x.im)))
+    return exponential(c.b, _pair(c, "self"))
 
 
 def _complex(c: AtenCall) -> Result:
@@ -171,9 +154,8 @@ def _complex(c: AtenCall) -> Result:
 
 
 def _polar(c: AtenCall) -> Result:
-    size, angle = c.tensor("abs", c.dtype), c.tensor("angle", c.dtype)
-    parts = (c.b(ops.mul, size, c.b(f, angle)) for f in (ops.cos, ops.sin))
-    return Pair(*(expand(c.b, part, c.shape) for part in parts))
+    made = polar(c.b, c.tensor("abs", c.dtype), c.tensor("angle", c.dtype))
+    return Pair(*(expand(c.b, part, c.shape) for part in (made.re, made.im)))
 
 
 def _to(c: AtenCall) -> Result:
@@ -210,10 +192,7 @@ def _matmul(c: AtenCall) -> Pair:
 
 
 def _product_of(c: AtenCall, left: str, right: str) -> Pair:
-    x, y = (_pair(c, n) for n in (left, right))
-    m = ops.matmul
-    real = c.b(ops.sub, c.b(m, x.re, y.re), c.b(m, x.im, y.im))
-    return Pair(real, c.b(ops.add, c.b(m, x.re, y.im), c.b(m, x.im, y.re)))
+    return bilinear(c.b, partial(c.b, ops.matmul), _pair(c, left), _pair(c, right))
 
 
 def _add_product(left: str, right: str) -> Convert:

@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tilewright import ops
 from tilewright.core.expr import Dim
-from tilewright.core.graph import Builder, Node
+from tilewright.core.graph import Node
 from tilewright.core.types import f64, product
 from tilewright.frontend.complex_pairs import Pair
-from tilewright.frontend.fourier import mirrored, transform, transform_of_real, transform_to_real
+from tilewright.frontend.fourier import mirrored, to_end, transform_along, transform_of_real, transform_to_real
 from tilewright.frontend.nodes import dim_scalar, transpose
 from tilewright.frontend.torch.aten.call import AtenCall, Result, Unsupported, cast
 
@@ -30,7 +30,7 @@ def _fft_c2c(c: AtenCall) -> Result:
     axes = [d % len(x.shape) for d in c["dim"]]
     _look_at_lengths(c, [x.shape[a] for a in axes])
     for axis in axes:
-        x = _transform(c.b, x, axis, -1 if c["forward"] else 1)
+        x = transform_along(c.b, x, axis, -1 if c["forward"] else 1)
     return Pair(*(_scaled(c, part, [x.shape[a] for a in axes]) for part in (x.re, x.im)))
 
 
@@ -38,13 +38,13 @@ def _fft_r2c(c: AtenCall) -> Result:
     x = c.tensor("self")
     axes = [d % len(x.shape) for d in c["dim"]]
     _look_at_lengths(c, [x.shape[a] for a in axes])
-    ahead, back = _to_end(len(x.shape), axes[-1])
+    ahead, back = to_end(len(x.shape), axes[-1])
     made = transform_of_real(c.b, transpose(c.b, x, ahead), -1)
     if not c["onesided"]:  # the other axes, which would end the symmetry, come later
         made = mirrored(c.b, made, x.shape[axes[-1]])
     made = Pair(*(transpose(c.b, part, back) for part in (made.re, made.im)))
     for axis in axes[:-1]:
-        made = _transform(c.b, made, axis, -1)
+        made = transform_along(c.b, made, axis, -1)
     return Pair(*(_scaled(c, part, [x.shape[a] for a in axes]) for part in (made.re, made.im)))
 
 
@@ -54,8 +54,8 @@ def _fft_c2r(c: AtenCall) -> Result:
     axes, n = [d % len(x.shape) for d in c["dim"]], c["last_dim_size"]
     _look_at_lengths(c, [*(x.shape[a] for a in axes[:-1]), n])
     for axis in axes[:-1]:
-        x = _transform(c.b, x, axis, 1)
-    ahead, back = _to_end(len(x.shape), axes[-1])
+        x = transform_along(c.b, x, axis, 1)
+    ahead, back = to_end(len(x.shape), axes[-1])
     made = transform_to_real(c.b, Pair(*(transpose(c.b, part, ahead) for part in (x.re, x.im))), n, 1)
     return _scaled(c, transpose(c.b, made, back), [*(x.shape[a] for a in axes[:-1]), n])
 
@@ -80,19 +80,6 @@ def _look_at_lengths(c: AtenCall, sizes: Sequence[Dim]) -> None:
         if c.has_peer:
             raise Unsupported(cost, remedy)
         warnings.warn(f"{c.name} at {c.b.loc}: {cost}; {remedy}", SlowWarning, stacklevel=2)
-
-
-def _transform(b: Builder, x: Pair, axis: int, sign: int) -> Pair:
-    """The unscaled transform along one axis; ``sign`` is the exponent's."""
-    ahead, back = _to_end(len(x.shape), axis)
-    made = transform(b, Pair(transpose(b, x.re, ahead), transpose(b, x.im, ahead)), sign)
-    return Pair(transpose(b, made.re, back), transpose(b, made.im, back))
-
-
-def _to_end(rank: int, axis: int) -> tuple[list[int], list[int]]:
-    """The permutation that moves an axis to the end, and the one back."""
-    ahead = [*(k for k in range(rank) if k != axis), axis]
-    return ahead, [ahead.index(k) for k in range(rank)]
 
 
 TABLE: Mapping[str, Callable[[AtenCall], Result]] = {

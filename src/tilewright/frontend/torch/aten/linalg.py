@@ -17,26 +17,15 @@ from tilewright import ops
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.types import DType, TensorType, bool_, f64, i64
+from tilewright.frontend.matrices import eye, orthogonal, solve_triangular, swapped
 from tilewright.frontend.nodes import expand, reshape, slice_axis
 from tilewright.frontend.torch.aten.call import AtenCall, Result, Unsupported, as_node, cast
 
 Convert = Callable[[AtenCall], Result]
 
 
-def _swap(b: Builder, x: Node) -> Node:
-    """The transposed matrices."""
-    rank = len(x.shape)
-    return b(ops.transpose, x, perm=(*range(rank - 2), rank - 1, rank - 2))
-
-
 def _batched(b: Builder, x: Node, batch: Sequence[Dim]) -> Node:
     return expand(b, x, (*batch, *x.shape[-2:]))
-
-
-def _eye(b: Builder, rows: Dim, columns: Dim, batch: Sequence[Dim], dtype: DType) -> Node:
-    i, j = (b(ops.iota, extent=n, dtype=i64) for n in (rows, columns))
-    same = cast(b, b(ops.eq, reshape(b, i, (rows, 1)), j), dtype)
-    return expand(b, same, (*batch, rows, columns))
 
 
 def _diagonal(b: Builder, x: Node) -> Node:
@@ -44,7 +33,7 @@ def _diagonal(b: Builder, x: Node) -> Node:
     m, n = x.shape[-2:]
     k = min(m, n) if isinstance(m, int) and isinstance(n, int) else m
     square = slice_axis(b, slice_axis(b, x, len(x.shape) - 2, 0, k), len(x.shape) - 1, 0, k)
-    mask = cast(b, _eye(b, k, k, x.shape[:-2], i64), bool_)
+    mask = cast(b, eye(b, k, k, x.shape[:-2], i64), bool_)
     kept = b(ops.where, mask, square, b.const(0, x.dtype))
     return b(ops.reduce_sum, kept, axes=(len(x.shape) - 1,), keepdims=False)
 
@@ -58,20 +47,12 @@ def _triangle(b: Builder, x: Node, upper: bool) -> Node:
     return b(ops.trilu, x, k=0, upper=upper)
 
 
-def _solve_triangular(
-    b: Builder, a: Node, right: Node, upper: bool, *, unit: bool = False, transposed: bool = False
-) -> Node:
-    if transposed:
-        a, upper = _swap(b, a), not upper
-    return b(ops.solve_triangular, a, right, upper=upper, unit=unit)
-
-
 # --- Cholesky -------------------------------------------------------------------------------------------------------
 
 
 def _factor(c: AtenCall, x: Node, upper: bool) -> tuple[Node, Node]:
-    lower, info = c.b.results(c.b(ops.cholesky, _swap(c.b, x) if upper else x))
-    return (_swap(c.b, lower) if upper else lower), info
+    lower, info = c.b.results(c.b(ops.cholesky, swapped(c.b, x) if upper else x))
+    return (swapped(c.b, lower) if upper else lower), info
 
 
 def _cholesky_ex(c: AtenCall) -> Result:
@@ -83,8 +64,8 @@ def _cholesky(c: AtenCall) -> Result:
 
 
 def _by_factor(c: AtenCall, factor: Node, right: Node, upper: bool) -> Node:
-    first = _solve_triangular(c.b, factor, right, upper, transposed=upper)
-    return _solve_triangular(c.b, factor, first, upper, transposed=not upper)
+    first = solve_triangular(c.b, factor, right, upper, transposed=upper)
+    return solve_triangular(c.b, factor, first, upper, transposed=not upper)
 
 
 def _cholesky_solve(c: AtenCall) -> Result:
@@ -95,7 +76,7 @@ def _cholesky_solve(c: AtenCall) -> Result:
 
 def _cholesky_inverse(c: AtenCall) -> Result:
     x = c.tensor("self")
-    one = _eye(c.b, x.shape[-1], x.shape[-1], x.shape[:-2], x.dtype)
+    one = eye(c.b, x.shape[-1], x.shape[-1], x.shape[:-2], x.dtype)
     return _by_factor(c, x, one, bool(c["upper"]))
 
 
@@ -124,7 +105,7 @@ def _unpacked(b: Builder, made: Node, order: Node) -> tuple[Node, Node, Node]:
         raise Unsupported("LU factors of a symbolic size", "make the matrix's dimensions static")
     k, rank, batch = min(m, n), len(made.shape), made.shape[:-2]
     left = slice_axis(b, made, rank - 1, 0, k)
-    one = _eye(b, m, k, batch, made.dtype)
+    one = eye(b, m, k, batch, made.dtype)
     lower = b(ops.add, b(ops.trilu, left, k=-1, upper=False), one)
     upper = _triangle(b, slice_axis(b, made, rank - 2, 0, k), True)
     rows = reshape(b, b(ops.iota, extent=m, dtype=i64), (m, 1))
@@ -152,10 +133,10 @@ def _by_lu(b: Builder, made: Node, order: Node, right: Node, *, transposed: bool
     """``a @ x = right``, or with ``a``'s transpose."""
     if not transposed:
         moved = _rows_in_order(b, right, order)
-        first = _solve_triangular(b, made, moved, False, unit=True)
-        return _solve_triangular(b, made, first, True)
-    first = _solve_triangular(b, made, right, True, transposed=True)
-    second = _solve_triangular(b, made, first, False, unit=True, transposed=True)
+        first = solve_triangular(b, made, moved, False, unit=True)
+        return solve_triangular(b, made, first, True)
+    first = solve_triangular(b, made, right, True, transposed=True)
+    second = solve_triangular(b, made, first, False, unit=True, transposed=True)
     _, back = b.results(b(ops.sort, order, axis=len(order.shape) - 1))
     return _rows_in_order(b, second, back)
 
@@ -163,7 +144,7 @@ def _by_lu(b: Builder, made: Node, order: Node, right: Node, *, transposed: bool
 def _solution(b: Builder, made: Node, order: Node, right: Node, left: bool, adjoint: bool = False) -> Node:
     if left:
         return _by_lu(b, made, order, right, transposed=adjoint)
-    return _swap(b, _by_lu(b, made, order, _swap(b, right), transposed=not adjoint))
+    return swapped(b, _by_lu(b, made, order, swapped(b, right), transposed=not adjoint))
 
 
 def _solve_ex(c: AtenCall) -> Result:
@@ -191,7 +172,7 @@ def _lu_solve(c: AtenCall) -> Result:
 def _inv_ex(c: AtenCall) -> Result:
     a = c.tensor("A")
     made, pivots, info = _lu(c, a)
-    one = _eye(c.b, a.shape[-1], a.shape[-1], a.shape[:-2], a.dtype)
+    one = eye(c.b, a.shape[-1], a.shape[-1], a.shape[:-2], a.dtype)
     return _by_lu(c.b, made, _order(c.b, made, pivots), one), info
 
 
@@ -242,16 +223,14 @@ def _linalg_solve_triangular(c: AtenCall) -> Result:
     batch = c.shape[:-2]
     a, right = _batched(c.b, c.tensor("self"), batch), _batched(c.b, c.tensor("B"), batch)
     upper, unit = bool(c["upper"]), bool(c["unitriangular"])
-    if c["left"]:
-        return _solve_triangular(c.b, a, right, upper, unit=unit)
-    return _swap(c.b, _solve_triangular(c.b, a, _swap(c.b, right), upper, unit=unit, transposed=True))
+    return solve_triangular(c.b, a, right, upper, unit=unit, left=bool(c["left"]))
 
 
 def _triangular_solve(c: AtenCall) -> Result:
     batch = c.shape[:-2]
     a, right = _batched(c.b, c.tensor("A"), batch), _batched(c.b, c.tensor("self"), batch)
     options = {"unit": bool(c["unitriangular"]), "transposed": bool(c["transpose"])}
-    return _solve_triangular(c.b, a, right, bool(c["upper"]), **options), a
+    return solve_triangular(c.b, a, right, bool(c["upper"]), **options), a
 
 
 # --- QR -------------------------------------------------------------------------------------------------------------
@@ -259,13 +238,6 @@ def _triangular_solve(c: AtenCall) -> Result:
 
 def _geqrf(c: AtenCall) -> Result:
     return c.b.results(c.b(ops.geqrf, c.tensor("self")))
-
-
-def _orthogonal(b: Builder, packed: Node, taus: Node, columns: Dim) -> Node:
-    """The leading columns of the product of reflections."""
-    if columns == taus.shape[-1]:
-        return b(ops.orthogonal, slice_axis(b, packed, len(packed.shape) - 1, 0, columns), taus)
-    return b(ops.reflect, packed, taus, _eye(b, packed.shape[-2], columns, packed.shape[:-2], packed.dtype))
 
 
 def _qr(c: AtenCall) -> Result:
@@ -276,12 +248,12 @@ def _qr(c: AtenCall) -> Result:
     upper = _triangle(b, slice_axis(b, packed, rank - 2, 0, rows), True)
     if c["mode"] == "r":
         return b(ops.full, value=0.0, dtype=x.dtype, shape=c.shape), upper
-    return _orthogonal(b, packed, taus, rows), upper
+    return orthogonal(b, packed, taus, rows), upper
 
 
 def _householder_product(c: AtenCall) -> Result:
     x, taus = c.tensor("input"), c.tensor("tau")
-    return _orthogonal(c.b, x, taus, x.shape[-1])
+    return orthogonal(c.b, x, taus, x.shape[-1])
 
 
 def _ormqr(c: AtenCall) -> Result:
@@ -289,7 +261,7 @@ def _ormqr(c: AtenCall) -> Result:
     left, transposed = bool(c["left"]), bool(c["transpose"])
     if left:
         return c.b(ops.reflect, packed, taus, other, transposed=transposed)
-    return _swap(c.b, c.b(ops.reflect, packed, taus, _swap(c.b, other), transposed=not transposed))
+    return swapped(c.b, c.b(ops.reflect, packed, taus, swapped(c.b, other), transposed=not transposed))
 
 
 # --- eigenvalues and singular values --------------------------------------------------------------------------------
@@ -297,7 +269,7 @@ def _ormqr(c: AtenCall) -> Result:
 
 def _eigh(c: AtenCall) -> Result:
     b, x = c.b, c.tensor("A")
-    lower = _swap(b, x) if c["UPLO"].upper() == "U" else x
+    lower = swapped(b, x) if c["UPLO"].upper() == "U" else x
     if c["compute_v"]:
         return b.results(b(ops.eigh, lower))
     return b(ops.eigvalsh, lower), b(ops.full, value=0.0, dtype=x.dtype, shape=_shape(c, 1))
@@ -322,7 +294,7 @@ def _pinv(c: AtenCall) -> Result:
     if x.type.n_elements == 0:
         return b(ops.full, value=0.0, dtype=c.dtype, shape=c.shape)
     if c["hermitian"]:  # only the lower triangle is read
-        x = b(ops.add, _triangle(b, x, False), _swap(b, b(ops.trilu, x, k=-1, upper=False)))
+        x = b(ops.add, _triangle(b, x, False), swapped(b, b(ops.trilu, x, k=-1, upper=False)))
     u, s, vh = b.results(b(ops.svd, x))
     largest = b(ops.reduce_max, s, axes=(len(s.shape) - 1,), keepdims=True)
     atol, rtol = _tolerances(c, x)
@@ -330,8 +302,8 @@ def _pinv(c: AtenCall) -> Result:
     zero, one = b.const(0, x.dtype), b.const(1, x.dtype)
     kept = b(ops.gt, s, low)
     inverse = b(ops.where, kept, b(ops.div, one, b(ops.where, kept, s, one)), zero)
-    scaled = b(ops.mul, _swap(b, vh), reshape(b, inverse, (*inverse.shape[:-1], 1, inverse.shape[-1])))
-    return b(ops.matmul, scaled, _swap(b, u))
+    scaled = b(ops.mul, swapped(b, vh), reshape(b, inverse, (*inverse.shape[:-1], 1, inverse.shape[-1])))
+    return b(ops.matmul, scaled, swapped(b, u))
 
 
 def _tolerances(c: AtenCall, x: Node) -> tuple[Node, Node]:
@@ -363,7 +335,7 @@ def _matrix_exp(c: AtenCall) -> Result:
              axes=tuple(range(len(x.shape) - 1)), keepdims=False)  # fmt: skip
     halvings = b(ops.ceil, b(ops.log2, b(ops.maximum, norm, b.const(1, f64))))
     small = b(ops.mul, wide, b(ops.exp2, b(ops.neg, halvings)))
-    one = _eye(b, x.shape[-1], x.shape[-1], x.shape[:-2], f64)
+    one = eye(b, x.shape[-1], x.shape[-1], x.shape[:-2], f64)
     total = one
     for k in range(TAYLOR_TERMS, 0, -1):  # Horner's rule
         total = b(ops.add, one, b(ops.mul, b(ops.matmul, small, total), b.const(1 / k, f64)))
