@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from tilewright import ops
-from tilewright.core.expr import Dim, Sym, bounds, floordiv, maximum, minimum, mod, symbols
+from tilewright.core.expr import Dim, Sym, bounds, floordiv, mod, symbols
 from tilewright.core.graph import CONST, Node
 from tilewright.core.opdef import OpDef
 from tilewright.core.types import bool_
+from tilewright.ops.size_arithmetic import ARITHMETIC, COMPARISONS
 
 Elements = tuple[Dim, ...]
 TRIP = Sym("trip", 0)
@@ -102,23 +103,14 @@ def _fits(e: Dim, node: Node) -> bool:
     return not isinstance(e, int) or node.dtype.min <= e <= node.dtype.max
 
 
-def _below(a: Dim, b: Dim) -> Dim | None:
-    """1 where ``a < b`` is sure, 0 where it is surely not."""
-    lo, hi = bounds(b - a)
-    if lo is not None and lo > 0:
-        return 1
-    return 0 if hi is not None and hi <= 0 else None
+def _as_number(compare: Callable[[Dim, Dim], bool | None]) -> Callable[[Dim, Dim], Dim | None]:
+    """1 where a comparison is sure to hold, 0 where it is sure not to."""
 
+    def number(a: Dim, b: Dim) -> Dim | None:
+        answer = compare(a, b)
+        return None if answer is None else int(answer)
 
-def _equal(a: Dim, b: Dim) -> Dim | None:
-    if a == b:
-        return 1
-    lo, hi = bounds(a - b)
-    return 0 if (lo is not None and lo > 0) or (hi is not None and hi < 0) else None
-
-
-def _not(x: Dim | None) -> Dim | None:
-    return None if x is None else 1 - x
+    return number
 
 
 def _quotient(a: Dim, b: Dim) -> Dim | None:
@@ -133,17 +125,8 @@ def _rest(a: Dim, b: Dim) -> Dim | None:
 
 _SAME = frozenset({ops.cast, ops.reshape})
 _TWO: Mapping[OpDef, Callable[[Dim, Dim], Dim | None]] = {
-    ops.add: lambda a, b: a + b,
-    ops.sub: lambda a, b: a - b,
-    ops.mul: lambda a, b: a * b,
+    **ARITHMETIC,
+    **{op: _as_number(compare) for op, compare in COMPARISONS.items()},
     ops.div: _quotient,
     ops.fmod: _rest,
-    ops.maximum: maximum,
-    ops.minimum: minimum,
-    ops.lt: _below,
-    ops.gt: lambda a, b: _below(b, a),
-    ops.ge: lambda a, b: _not(_below(a, b)),
-    ops.le: lambda a, b: _not(_below(b, a)),
-    ops.eq: _equal,
-    ops.ne: lambda a, b: _not(_equal(a, b)),
 }

@@ -9,54 +9,21 @@ holds it keeps its value, so casts between i32 and i64 pass.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from tilewright import ops
 from tilewright.core import types
-from tilewright.core.expr import Dim, bounds, floordiv, is_nonneg, maximum, minimum, mod, symbols
+from tilewright.core.expr import Dim, bounds, is_nonneg, symbols
 from tilewright.core.graph import CONST, Node
 from tilewright.core.indices import are_known
-from tilewright.core.opdef import OpDef
 from tilewright.core.rewrite import Rewriting, Rule
 from tilewright.core.types import product
+from tilewright.ops.size_arithmetic import ARITHMETIC, COMPARISONS
 
 MOST = 64
 SELECTING = (ops.slice, ops.gather, ops.transpose, ops.expand, ops.reverse)
-
-
-def _apart(a: Dim, b: Dim) -> bool:
-    return is_nonneg(a - b - 1) or is_nonneg(b - a - 1)
-
-
-def _less(a: Dim, b: Dim) -> bool | None:
-    if is_nonneg(b - a - 1):
-        return True
-    return False if is_nonneg(a - b) else None
-
-
-def _negated(answer: bool | None) -> bool | None:
-    return None if answer is None else not answer
-
-
-ARITHMETIC: dict[OpDef, Callable[[Dim, Dim], Dim]] = {
-    ops.add: lambda a, b: a + b,
-    ops.sub: lambda a, b: a - b,
-    ops.mul: lambda a, b: a * b,
-    ops.minimum: minimum,
-    ops.maximum: maximum,
-    ops.floor_div: floordiv,
-    ops.mod: mod,
-}
-COMPARISONS: dict[OpDef, Callable[[Dim, Dim], bool | None]] = {
-    ops.eq: lambda a, b: True if a == b else False if _apart(a, b) else None,
-    ops.ne: lambda a, b: False if a == b else True if _apart(a, b) else None,
-    ops.lt: _less,
-    ops.gt: lambda a, b: _less(b, a),
-    ops.le: lambda a, b: _negated(_less(b, a)),
-    ops.ge: lambda a, b: _negated(_less(a, b)),
-}
 
 
 def dims_of(node: Node) -> tuple[Dim, ...] | None:
