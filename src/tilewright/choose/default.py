@@ -23,7 +23,7 @@ from tilewright.choose.strategies.chain import chain
 from tilewright.choose.strategies.columns import are_few_columns
 from tilewright.choose.strategies.constants import pack_constants
 from tilewright.choose.strategies.contract import contract
-from tilewright.choose.strategies.contract_space import Arrange, as_the_rules_do
+from tilewright.choose.strategies.contract_space import Arrange
 from tilewright.choose.strategies.copies import copied
 from tilewright.choose.strategies.hints import hint_operands
 from tilewright.choose.strategies.narrow import narrow
@@ -107,7 +107,7 @@ def schedule_with_steps(
     name: str = "kernel",
     on_broken: OnBroken = refuse,
     first: Mapping[str, str] = MappingProxyType({}),
-    arrange: Arrange = as_the_rules_do,
+    arrange: Arrange | None = None,
 ) -> Scheduled:
     """:func:`schedule`, with the normalised computation and the steps that were applied to it.
 
@@ -157,7 +157,7 @@ class _Work:
     notes: list[str]
     on_broken: OnBroken
     first: Mapping[str, str]
-    arrange: Arrange
+    arrange: Arrange | None
     vectors: dict[Buffer, int] = field(default_factory=dict)
     done: list[Tried] = field(default_factory=list)
 

@@ -21,7 +21,7 @@ from math import ceil
 from tilewright.choose.cost.tile import Tile, pays_threads
 from tilewright.choose.strategies.columns import along_reduction
 from tilewright.choose.strategies.contract_plan import NO_VECTORS, ContractionPlan, plan_contraction
-from tilewright.choose.strategies.contract_space import Arrange, as_the_rules_do
+from tilewright.choose.strategies.contract_space import Arrange
 from tilewright.choose.strategies.contract_tile import BoxPiece, TiledOrder, extent_of, is_row, tile_piece
 from tilewright.choose.strategies.operands import split_groups, update_of
 from tilewright.choose.strategies.steps import attempt, copied_apart
@@ -47,7 +47,7 @@ def contract(
     *,
     threads: bool = True,
     vectors: Mapping[Buffer, int] = NO_VECTORS,
-    arrange: Arrange = as_the_rules_do,
+    arrange: Arrange | None = None,
 ) -> list[str]:
     """Schedule the reduction ``reduced`` together with the stage ``root`` that reads it (None: alone).
 

@@ -37,7 +37,6 @@ from tilewright.choose.strategies.contract_space import (
     TileSpace,
     access,
     access_at,
-    as_the_rules_do,
 )
 from tilewright.choose.strategies.contract_windows import (
     copied_loops,
@@ -110,7 +109,7 @@ def plan_contraction(
     root: str,
     vectors: Mapping[Buffer, int] = NO_VECTORS,
     *,
-    arrange: Arrange = as_the_rules_do,
+    arrange: Arrange | None = None,
     threads: bool = True,
     apart: bool = True,
 ) -> ContractionPlan:
@@ -177,7 +176,8 @@ def plan_contraction(
     chunks = 1 if stepped or slid else cut(b, machine, acc, rows, lanes, tile, width)
     order = Order(small if stepped or slid else panels, chunks)
     work = work if threads else 0.0
-    if not (fixed or n_apart or heavy or is_plane) and are_known([x.extent for x in (*rest, lanes, *reduced)]):
+    is_free = not (fixed or n_apart or heavy or is_plane)
+    if arrange is not None and is_free and are_known([x.extent for x in (*rest, lanes, *reduced)]):
         walked = [x.sym for x in (row, row2, *below) if x is not None]
         space = TileSpace(
             _in_numbers(update, leaf, rest, lanes, row, row2, reduced, (*stepped, *slid), operands, dot, width),

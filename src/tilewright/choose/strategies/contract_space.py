@@ -74,10 +74,6 @@ Arrange: TypeAlias = Callable[[TileSpace], Arrangement | None]
 """Takes an arrangement of the space; None: as the rules do."""
 
 
-def as_the_rules_do(_: TileSpace) -> None:
-    """Leave the choice to the rules."""
-
-
 def cheapest_arrangements(space: TileSpace, machine: Target, most: int) -> list[Arrangement]:
     """At most so many arrangements with the least prices, the cheapest first, each with a tile of its own.
 
