@@ -46,7 +46,7 @@ def plan_memory(storages: Sequence[Storage]) -> MemoryPlan:
     """Place every storage; none overlaps another that is alive at the same step."""
     sizes = [_aligned(s.n_bytes) for s in storages]
     static = {k: n for k, n in enumerate(sizes) if isinstance(n, int)}
-    end, placed = _pack_in_order(storages, static, _best_order(storages, static))
+    end, placed = _best_packing(storages, static)
     offsets: dict[int, Dim] = dict(placed)
     moving = {k: n for k, n in enumerate(sizes) if k not in static}
     total = _place_symbolic(storages, moving, offsets, end) if moving else end
@@ -63,19 +63,19 @@ def _overlap(a: Storage, b: Storage) -> bool:
     return a.first <= b.last and b.first <= a.last
 
 
-def _best_order(storages: Sequence[Storage], sizes: dict[int, int]) -> Sequence[int]:
+def _best_packing(storages: Sequence[Storage], sizes: dict[int, int]) -> tuple[int, dict[int, int]]:
     """The best of a few orders; then what ended up on top is placed first, as long as that may still help."""
     bound = _lower_bound([Storage(n, storages[k].first, storages[k].last) for k, n in sizes.items()])
     by_size = sorted(sizes, key=lambda k: (-sizes[k], storages[k].first))
     by_life = sorted(sizes, key=lambda k: (-(storages[k].last - storages[k].first), -sizes[k]))
-    best_top, best = min(((_pack_in_order(storages, sizes, o)[0], o) for o in (by_size, by_life)), key=lambda r: r[0])
+    best = min((_pack_in_order(storages, sizes, order) for order in (by_size, by_life)), key=lambda r: r[0])
     order = by_size
     for _ in range(MAX_REPAIRS):
-        if best_top <= bound:
+        if best[0] <= bound:
             break
         top, placed = _pack_in_order(storages, sizes, order)
-        if top < best_top:
-            best_top, best = top, order
+        if top < best[0]:
+            best = top, placed
         highest = max(order, key=lambda k: placed[k] + sizes[k])
         order = [highest, *(k for k in order if k != highest)]
     return best
@@ -84,7 +84,7 @@ def _best_order(storages: Sequence[Storage], sizes: dict[int, int]) -> Sequence[
 def _pack_in_order(
     storages: Sequence[Storage], sizes: dict[int, int], order: Sequence[int]
 ) -> tuple[int, dict[int, int]]:
-    """Each storage at the lowest offset that is free during its life; returns the arena's size and the offsets."""
+    """Each storage at the lowest offset that is free during its life; the arena's size, and the offsets in order."""
     offsets: dict[int, int] = {}
     placed: list[tuple[int, int, int]] = []  # offset, end, which
     top = 0
@@ -118,7 +118,8 @@ def _place_symbolic(storages: Sequence[Storage], sizes: dict[int, Dim], offsets:
         return proofs[end, lo]
 
     found: dict[int, Dim] = {}
-    for k in _best_order(storages, {k: evaluate(n, values) for k, n in sizes.items()}):
+    _, in_order = _best_packing(storages, {k: evaluate(n, values) for k, n in sizes.items()})
+    for k in in_order:
         alive = [(at, at + sizes[j]) for j, at in found.items() if _overlap(storages[k], storages[j])]
         ends = sorted(dict.fromkeys([start, *(hi for _, hi in alive)]), key=lambda e: evaluate(e, values))
         free = (at for at in ends if all(is_below(hi, at) or is_below(at + sizes[k], lo) for lo, hi in alive))
