@@ -18,6 +18,7 @@ from tilewright.core.types import Array
 from tilewright.frontend.source import import_source
 from tilewright.graph.quantize.weights import QuantizeWeights
 from tilewright.ops.coded import BITS
+from tilewright.tools.quantize.measure import showing
 
 
 def quantize_weights(
@@ -48,8 +49,7 @@ def quantize_weights(
 def _moments(graph: Graph, found: Sequence[tuple[Array, Node]], data: Iterable[Any]) -> dict[int, Array]:
     """The sums of ``x x^T`` over all left operands of each matrix, by the matrix's address."""
     operands = list(dict.fromkeys(x for _, x in found))
-    names = tuple(f"x{k}" for k in range(len(operands)))
-    watched = compile_graph(Graph(graph.name, graph.pool, graph.inputs, tuple(operands), names, graph.constraints))
+    watched = compile_graph(showing(graph, operands))
     sums: list[Any] = [np.zeros((x.shape[-1],) * 2) for x in operands]
     n_calls = 0
     for given in data:

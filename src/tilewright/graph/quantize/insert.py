@@ -7,6 +7,7 @@ around what is stored in integers. Not its business: how those become integer pr
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -42,29 +43,39 @@ def quantised_layer(b: Builder, layer: Layer, x: Encoding, weights: ByteWeights)
     return b(node.op, dequantised(b, node.inputs[0], x), dequantised_weights(b, weights), **node.attrs)
 
 
-def insert(
-    graph: Graph,
-    layers: Sequence[Layer],
-    places: ByteTensors,
-    encodings: Mapping[Node, Encoding],
-    weights: Mapping[Node, ByteWeights],
-    corrections: Mapping[Node, Array],
-) -> Graph:
-    """``graph`` with its layers quantised.
+@dataclass(frozen=True)
+class ByteForm:
+    """A graph with what its layers and tensors are in bytes.
 
-    ``encodings`` has one for each group of tensors, ``weights`` those of each layer by its node; ``corrections`` are
-    added to the biases of layers, a number for each channel.
+    ``encodings`` has one for each group of tensors, ``weights`` those of each layer by its node.
     """
-    pool = graph.pool
+
+    graph: Graph
+    layers: Sequence[Layer]
+    places: ByteTensors
+    encodings: Mapping[Node, Encoding]
+    weights: Mapping[Node, ByteWeights]
+
+    def encoding_of(self, tensor: Node) -> Encoding:
+        """How a tensor is stored that is stored in bytes."""
+        return self.encodings[self.places.group_of(tensor)]
+
+
+def insert(form: ByteForm, corrections: Mapping[Node, Array]) -> Graph:
+    """The form's graph with its layers quantised.
+
+    ``corrections`` are added to the biases of layers, a number for each channel.
+    """
+    graph, pool = form.graph, form.graph.pool
     real: dict[Node, Node] = {}
     rounded: dict[Node, Node] = {}
-    multiplied = {layer.node: layer for layer in layers}
+    multiplied = {layer.node: layer for layer in form.layers}
 
     def operand(reader: Node, x: Node) -> Node:
-        if x not in places.group or reader not in places.readers:
+        if x not in form.places.group or reader not in form.places.readers:
             return real[x]
         if x not in rounded:
-            rounded[x] = dequantised(Builder(pool, x.loc), real[x], encodings[places.group_of(x)])
+            rounded[x] = dequantised(Builder(pool, x.loc), real[x], form.encoding_of(x))
         return rounded[x]
 
     nodes = graph.nodes()
@@ -74,11 +85,11 @@ def insert(
         inputs = [operand(node, x) for x in node.inputs]
         b = Builder(pool, node.loc)
         if node in multiplied:
-            inputs[1] = dequantised_weights(b, weights[node])
+            inputs[1] = dequantised_weights(b, form.weights[node])
         elif node in biases:
             layer, position = biases[node]
             product = layer.node
-            scale = np.float32(encodings[places.group_of(product.inputs[0])].scale) * weights[product].scale
+            scale = np.float32(form.encoding_of(product.inputs[0]).scale) * form.weights[product].scale
             inputs[position] = _bias(b, node.inputs[position], product, scale, corrections.get(product))
         made = pool.with_inputs(node, tuple(inputs))
         lost = node in multiplied and node in corrections and node not in with_bias

@@ -6,8 +6,8 @@ so that data stream through native code. Not its business: what follows from the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,10 +17,9 @@ from tilewright.core import types
 from tilewright.core.graph import Builder, Graph, Node
 from tilewright.core.types import Array, TensorType
 from tilewright.graph.forms.affine import result_axis
-from tilewright.graph.quantize.encoding import ByteWeights, Encoding, decibels
-from tilewright.graph.quantize.insert import quantised_layer
+from tilewright.graph.quantize.encoding import decibels
+from tilewright.graph.quantize.insert import ByteForm, quantised_layer
 from tilewright.graph.quantize.observe import Histogram
-from tilewright.graph.quantize.places import ByteTensors, Layer
 from tilewright.runtime.errors import InputError
 from tilewright.tools.quantize.batches import Batch
 
@@ -39,7 +38,7 @@ def observe(
     """
     found = {x: Histogram() for x in tensors}
     inputs = {n.attrs["name"]: n for n in graph.inputs}
-    model = compile_graph(_showing(graph, tensors))
+    model = compile_graph(showing(graph, tensors))
     n = 0
     for n, batch in enumerate(batches, 1):
         for name, array in batch.items():
@@ -53,7 +52,7 @@ def observe(
     return found, n
 
 
-def _showing(graph: Graph, outputs: Sequence[Node], inputs: Sequence[Node] = ()) -> Graph:
+def showing(graph: Graph, outputs: Sequence[Node], inputs: Sequence[Node] = ()) -> Graph:
     """A graph with other results, and more inputs."""
     names = tuple(f"t{k}" for k in range(len(outputs)))
     return Graph(graph.name, graph.pool, (*graph.inputs, *inputs), tuple(outputs), names, graph.constraints)
@@ -80,26 +79,19 @@ class LayerError:
         return decibels(self.signal, self.noise)
 
 
-def layer_errors(
-    graph: Graph,
-    layers: Sequence[Layer],
-    places: ByteTensors,
-    encodings: Mapping[Node, Encoding],
-    weights: Mapping[Node, ByteWeights],
-    batches: Sequence[Batch],
-    tell: Tell,
-) -> dict[Node, LayerError]:
+def layer_errors(form: ByteForm, batches: Sequence[Batch], tell: Tell) -> dict[Node, LayerError]:
     """What rounding its operand and its weights does to each layer, when nothing before it was rounded."""
-    found = {layer.node: LayerError() for layer in layers}
+    graph = form.graph
+    found = {layer.node: LayerError() for layer in form.layers}
     outputs = []
-    for layer in layers:
+    for layer in form.layers:
         b = Builder(graph.pool, layer.node.loc)
         y = layer.node
-        error = b(ops.sub, y, quantised_layer(b, layer, encodings[places.group_of(y.inputs[0])], weights[y]))
+        error = b(ops.sub, y, quantised_layer(b, layer, form.encoding_of(y.inputs[0]), form.weights[y]))
         axes = tuple(range(y.type.rank))
         others = tuple(k for k in axes if k != result_axis(y))
         outputs += [_power(b, y), _power(b, error), b(ops.reduce_mean, error, axes=others)]
-    model = compile_graph(_showing(graph, outputs))
+    model = compile_graph(showing(graph, outputs))
     for n, batch in enumerate(batches, 1):
         numbers = list(model.run(batch).values())
         for k, seen in enumerate(found.values()):
@@ -115,33 +107,25 @@ def _power(b: Builder, x: Node) -> Node:
     return b(ops.reduce_sum, b(ops.mul, x, x), axes=tuple(range(x.type.rank)))
 
 
-def model_errors(
-    graph: Graph,
-    layers: Sequence[Layer],
-    places: ByteTensors,
-    encodings: Mapping[Node, Encoding],
-    weights: Mapping[Node, ByteWeights],
-    batches: Sequence[Batch],
-    tell: Tell,
-) -> dict[Node, float]:
+def model_errors(form: ByteForm, batches: Sequence[Batch], tell: Tell) -> dict[Node, float]:
     """The model's signal over its error in decibels when one layer alone is quantised, for each layer.
 
     One graph computes every layer both ways and takes the rounded one where a number that the call gives says so.
     """
-    pool = graph.pool
+    graph, pool = form.graph, form.graph.pool
     which = pool.input(WHICH, TensorType(types.i32, ()))
-    numbers = {layer.node: k for k, layer in enumerate(layers)}
+    numbers = {layer.node: k for k, layer in enumerate(form.layers)}
     made: dict[Node, Node] = {}
     for node in graph.nodes():
         b = Builder(pool, node.loc)
         made[node] = plain = pool.with_inputs(node, tuple(made[x] for x in node.inputs))
         if node in numbers:
             k = numbers[node]
-            found = Layer(plain, layers[k].weights, layers[k].axis)
-            rounded = quantised_layer(b, found, encodings[places.group_of(node.inputs[0])], weights[node])
+            found = replace(form.layers[k], node=plain)
+            rounded = quantised_layer(b, found, form.encoding_of(node.inputs[0]), form.weights[node])
             made[node] = b(ops.where, b(ops.eq, which, b.const(k, types.i32)), rounded, plain)
     results = [made[n] for _, n in graph.results() if n.dtype.is_float]
-    model = compile_graph(_showing(graph, results, (which,)))
+    model = compile_graph(showing(graph, results, (which,)))
     powers = {node: [0.0, 0.0] for node in numbers}
     for n, batch in enumerate(batches, 1):
         plain_results = list(model.run({**batch, WHICH: np.int32(-1)}).values())

@@ -16,9 +16,9 @@ from tilewright.build.driver import compile_graph
 from tilewright.core.graph import Graph, Node
 from tilewright.core.types import Array
 from tilewright.graph.quantize.encoding import ByteWeights, Encoding, decibels, encoding_of, weights_of
-from tilewright.graph.quantize.insert import insert
+from tilewright.graph.quantize.insert import ByteForm, insert
 from tilewright.graph.quantize.observe import OBSERVERS, Histogram
-from tilewright.graph.quantize.places import ByteTensors, Layer, places_of
+from tilewright.graph.quantize.places import Layer, places_of
 from tilewright.tools.quantize.batches import Batch
 from tilewright.tools.quantize.measure import LayerError, Tell, layer_errors, model_errors
 from tilewright.tools.quantize.report import LayerReport
@@ -36,31 +36,28 @@ class Measured:
     layers: Sequence[Layer]
     scheme: Scheme
     seen: Mapping[Node, Histogram]
-    weights: dict[Node, ByteWeights] = field(default_factory=dict)
     errors: Mapping[Node, LayerError] = field(default_factory=dict)
     model_sqnr_db: Mapping[Node, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.weights = {x.node: self._weights(x, self.scheme.per_channel) for x in self.layers}
-        self.places = places_of(self.graph, self.layers)
-        self.encodings = self._encodings(self.places)
+        self.form = self._form(self.layers, {x.node: self._weights(x, self.scheme.per_channel) for x in self.layers})
 
     def measure(self, batches: Sequence[Batch], tell: Tell) -> None:
         """Each layer's own error."""
-        found = (self.graph, self.layers, self.places, self.encodings, self.weights)
-        self.errors = layer_errors(*found, batches, tell)
+        self.errors = layer_errors(self.form, batches, tell)
 
     def rank(self, batches: Sequence[Batch], tell: Tell) -> None:
         """What each layer alone does to the model's results."""
-        found = (self.graph, self.layers, self.places, self.encodings, self.weights)
-        self.model_sqnr_db = model_errors(*found, batches, tell)
+        self.model_sqnr_db = model_errors(self.form, batches, tell)
 
     def _weights(self, layer: Layer, per_channel: bool) -> ByteWeights:
         return weights_of(layer.weights, layer.axis if per_channel else None, self.scheme.weight_bits)
 
-    def _encodings(self, places: ByteTensors) -> dict[Node, Encoding]:
-        """An encoding for each group of tensors, of what was seen of all of them."""
-        return {last: self._encoding(members) for last, members in places.members().items()}
+    def _form(self, layers: Sequence[Layer], weights: Mapping[Node, ByteWeights]) -> ByteForm:
+        """The graph with these layers in bytes, and an encoding for each group of tensors, of what was seen of all."""
+        places = places_of(self.graph, layers)
+        encodings = {last: self._encoding(members) for last, members in places.members().items()}
+        return ByteForm(self.graph, layers, places, encodings, weights)
 
     def _encoding(self, members: Sequence[Node]) -> Encoding:
         together = Histogram()
@@ -71,10 +68,9 @@ class Measured:
     def graph_without(self, spared: Collection[Node]) -> Graph:
         """The quantised graph, in which the spared layers compute in f32."""
         layers = [x for x in self.layers if x.node not in spared]
-        places = places_of(self.graph, layers)
         corrected = layers if self.scheme.bias_correction else []
         corrections = {x.node: np.asarray(self.errors[x.node].shift) for x in corrected}
-        return insert(self.graph, layers, places, self._encodings(places), self.weights, corrections)
+        return insert(self._form(layers, self.form.weights), corrections)
 
     def spare_until(
         self, spared: Mapping[Node, str], max_drop: float, evaluate: Evaluate, tell: Tell
@@ -128,7 +124,7 @@ class Measured:
     def _report(self, layer: Layer, why_spared: str | None) -> LayerReport:
         node, error = layer.node, self.errors[layer.node]
         x = node.inputs[0]
-        covered = self.encodings[self.places.group_of(x)].covered
+        covered = self.form.encoding_of(x).covered
         kind = f"{self.scheme.dtype} x i8" if why_spared is None else str(node.dtype)
         why = self._note(layer) if why_spared is None else why_spared
         return LayerReport(
@@ -141,7 +137,7 @@ class Measured:
         one = self._weights(layer, per_channel=False)
         power = float(np.square(layer.weights, dtype=np.float64).sum())
         each_db, one_db = (
-            decibels(power, _squares(w.rounded() - layer.weights)) for w in (self.weights[layer.node], one)
+            decibels(power, _squares(w.rounded() - layer.weights)) for w in (self.form.weights[layer.node], one)
         )
         if each_db >= one_db:
             return ""
