@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 import llvmlite.binding as llvm
 
 from tilewright.codegen.cpu.llvm import target_machine
-from tilewright.codegen.cpu.refusals import refuse_fatal
 from tilewright.codegen.errors import CodegenError
+from tilewright.codegen.llvm.refusals import refuse_fatal
 from tilewright.target.target import Target
 
 

@@ -14,13 +14,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from tilewright.codegen.cpu import convert
-from tilewright.codegen.cpu.addresses import TRIPLE, Address, Addresses
-from tilewright.codegen.cpu.arith import Arith
-from tilewright.codegen.cpu.lanes import Lanes, bits_of
-from tilewright.codegen.cpu.refusals import USE_GATHERED
-from tilewright.codegen.cpu.types import MEMORY_TYPE, VALUE_TYPE, literal, mangled, vector
-from tilewright.codegen.cpu.writer import Val
+from tilewright.codegen.llvm import convert
+from tilewright.codegen.llvm.addresses import TRIPLE, Address, Addresses
+from tilewright.codegen.llvm.arith import Arith
+from tilewright.codegen.llvm.lanes import Lanes, bits_of
+from tilewright.codegen.llvm.refusals import USE_GATHERED
+from tilewright.codegen.llvm.types import MEMORY_TYPE, VALUE_TYPE, literal, mangled, vector
+from tilewright.codegen.llvm.writer import Val
 from tilewright.core.compute import Buffer
 from tilewright.core.types import Array
 

@@ -13,10 +13,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tilewright.codegen.cpu.arith import Arith
-from tilewright.codegen.cpu.index import IndexSpace, Lin
-from tilewright.codegen.cpu.lanes import Lanes
-from tilewright.codegen.cpu.writer import Val
+from tilewright.codegen.llvm.arith import Arith
+from tilewright.codegen.llvm.index import IndexSpace, Lin
+from tilewright.codegen.llvm.lanes import Lanes
+from tilewright.codegen.llvm.writer import Val
 from tilewright.core import expr, types
 from tilewright.core.compute import Buffer, Value
 from tilewright.core.expr import Dim
