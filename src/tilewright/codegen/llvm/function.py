@@ -118,7 +118,7 @@ class KernelFunction:
         self.space = IndexSpace(self.writer)
         self.arith = self.new_arith()
         self.addresses = Addresses(self.arith, self.space, self.base)
-        self.memory = Memory(self.arith, self.addresses, module.zeros)
+        self.memory = self.new_memory()
         self.registers = Registers(self.arith, module.analysis.registers)
         self.values = Values(self.arith, self.space, self, self.addresses)
         self.loops = self.new_loops()
@@ -131,6 +131,10 @@ class KernelFunction:
     def new_arith(self) -> Arith:
         """What operations mean."""
         return Arith(self.writer, self.module.target)
+
+    def new_memory(self) -> Memory:
+        """How memory is read and written."""
+        return Memory(self.arith, self.addresses, self.module.zeros)
 
     def new_loops(self) -> Loops:
         """How loops of each kind run."""
