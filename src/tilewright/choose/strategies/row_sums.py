@@ -4,9 +4,9 @@ In: a builder, the reduced buffer and, when the epilogue is fused, the buffer of
 Not its business: several reductions of one row (``rows``), sums of products with few columns (``narrow``).
 
 A mean of 7x7 is four loads, and as many shuffles and additions to fold the lanes of one sum; folded together
-(``codegen.llvm.sums``), those of 16 rows take 30 shuffles and 15 additions. A matrix by a vector gains more: all rows of
-a block share each load of the vector. Before: ``for row: for k: t[row] += x[row, k] * y[k]``. After: ``for row_o: for
-k_o: for row_i (copied): p[row_i, lane] += x[...] * y[...]``, the folds, and the epilogue with rows as lanes.
+(``codegen.llvm.sums``), those of 16 rows take 30 shuffles and 15 additions. A matrix by a vector gains more: all rows
+of a block share each load of the vector. Before: ``for row: for k: t[row] += x[row, k] * y[k]``. After: ``for row_o:
+for k_o: for row_i (copied): p[row_i, lane] += x[...] * y[...]``, the folds, and the epilogue with rows as lanes.
 """
 
 from __future__ import annotations
