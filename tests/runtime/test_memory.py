@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tilewright as tw
 from runtime.tiny import scale_model
 from tilewright.runtime.plan import OutputPlan
 from tilewright.runtime.python.memory import RECYCLED_FROM, ResultPool
@@ -36,6 +37,27 @@ def test_results_that_are_the_next_calls_inputs_take_turns() -> None:
         addresses.append(address_of(result))
     assert len(set(addresses)) == 2
     assert addresses[::2] == addresses[:1] * 3
+
+
+class _Split(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(x * k for k in range(6))
+
+
+def test_many_results_of_one_call_are_all_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the caches that a decoder's step returns; also after others were held for good."""
+    made = list[int]()
+    new = ResultPool._new
+    monkeypatch.setattr(ResultPool, "_new", lambda pool, n, most: (made.append(n), new(pool, n, most))[1])
+    x = np.ones((LARGE // 4,), np.float32)
+    model = tw.compile(_Split(), (torch.from_numpy(x),), threads=1)
+    held = [model(x) for _ in range(3)]
+    model(x)
+    at_first = len(made)
+    for k in range(20):
+        np.testing.assert_array_equal(model(x)[5], 5 * x, err_msg=str(k))
+    assert len(made) == at_first
+    assert len(held) == 3
 
 
 HOLDERS: dict[str, Callable[[Array], object]] = {

@@ -25,7 +25,7 @@ from tilewright.runtime.cpu.linker import link_text, pool, python_symbols
 from tilewright.runtime.once import ForkLock, in_forked_child, once
 from tilewright.runtime.plan import OutputPlan, Plan
 from tilewright.runtime.python.built_in import FASTCALL, MethodDef, built_in
-from tilewright.runtime.python.memory import RECYCLED_FROM, ResultPool
+from tilewright.runtime.python.memory import RECYCLED_FROM, ResultPool, most_kept
 from tilewright.runtime.python.tensor_layout import tensor_layout
 from tilewright.runtime.shapes import Shape
 from tilewright.runtime.values import aligned_buffer, to_tensor
@@ -131,9 +131,9 @@ class Entries:
     def _make(self, is_tensor: bool, shapes: Sequence[Shape], plan: Plan, work_bytes: int) -> Entry:
         inputs = [_tensor(is_tensor, d, s) for d, s in zip(self._dtypes, shapes, strict=True)]
         outputs = [_tensor(is_tensor, o.dtype, o.shape) for o in plan.outputs]
-        owned: list[Any] = [self._pool]
+        owned, most = list[Any]([self._pool]), most_kept(plan.outputs)
         for (fields, _), output in zip(outputs, plan.outputs, strict=True):
-            maker = self._maker(is_tensor, output)
+            maker = self._maker(is_tensor, output, most)
             if maker is not None:
                 owned.append(maker)
                 # CPython's ids are addresses; `owned` keeps what they point to
@@ -164,18 +164,18 @@ class Entries:
         made: Entry = built_in(code, call)
         return made
 
-    def _maker(self, is_tensor: bool, output: OutputPlan) -> tuple[Callable[..., Any], Any, Any] | None:
+    def _maker(self, is_tensor: bool, output: OutputPlan, most: int) -> tuple[Callable[..., Any], Any, Any] | None:
         """A function of two arguments that makes a result, and these; None for PyTorch's allocator."""
         if is_tensor and output.n_bytes < MOST_BYTES:
             return None
         if not is_tensor and output.n_bytes < RECYCLED_FROM:  # to start on a cache line is not worth the time
             return np.empty, output.shape, output.dtype
-        return _make_result, self._pool, (output, is_tensor)
+        return _make_result, self._pool, (output, most, is_tensor)
 
 
-def _make_result(pool: ResultPool, kind: tuple[OutputPlan, bool]) -> Any:
-    output, is_tensor = kind
-    (array,) = pool.arrays([output])
+def _make_result(pool: ResultPool, kind: tuple[OutputPlan, int, bool]) -> Any:
+    output, most, is_tensor = kind
+    array = pool.array(output, most)
     return to_tensor(array) if is_tensor else array
 
 

@@ -96,12 +96,13 @@ class ResultPool:
 
     def arrays(self, outputs: Sequence[OutputPlan]) -> list[Array]:
         """An uninitialised array for each output; ``MemoryError`` or ``ValueError`` where there is no memory."""
-        return [
-            new_array(o.shape, o.dtype, o.n_bytes) if o.n_bytes < RECYCLED_FROM else self._recycled(o, outputs)
-            for o in outputs
-        ]
+        most = most_kept(outputs)
+        return [self.array(o, most) for o in outputs]
 
-    def _recycled(self, output: OutputPlan, outputs: Sequence[OutputPlan]) -> Array:
+    def array(self, output: OutputPlan, most: int) -> Array:
+        """An uninitialised array for one output of a call for which at most ``most`` bytes are kept (``most_kept``)."""
+        if output.n_bytes < RECYCLED_FROM:
+            return new_array(output.shape, output.dtype, output.n_bytes)
         capacity = _rounded(output.n_bytes)
         with self._guard.lock:
             kept = self._kept.get(capacity, deque())
@@ -111,7 +112,7 @@ class ResultPool:
                 if _references(buffer) == _ALONE:
                     break
             else:
-                buffer = self._new(capacity, 2 * sum(_rounded(o.n_bytes) for o in outputs))
+                buffer = self._new(capacity, most)
             return np.ndarray(output.shape, output.dtype, *buffer)  # while locked: its reference takes the buffer
 
     def _new(self, capacity: int, most: int) -> _Buffer:
@@ -123,6 +124,11 @@ class ResultPool:
         self._kept.setdefault(capacity, deque()).append(buffer)
         self.kept_bytes += capacity
         return buffer
+
+
+def most_kept(outputs: Sequence[OutputPlan]) -> int:
+    """Bytes that a pool keeps for calls with these results: twice what one call returns."""
+    return 2 * sum(_rounded(o.n_bytes) for o in outputs)
 
 
 _Buffer = tuple[Array, int]
