@@ -26,6 +26,7 @@ from jax import lax
 import tilewright.jax
 
 RNG = np.random.default_rng(0)
+IMAGES = ("NHWC", "HWIO", "NHWC")
 Net = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
@@ -48,7 +49,7 @@ def mlp(params: Any, x: Any) -> Any:
 def cnn(params: Any, x: Any) -> Any:
     """Convolutions with ReLU and pooling, as Flax's examples lay them out: N, height, width, channels."""
     for w in params[:-1]:
-        x = lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+        x = lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=IMAGES)
         x = lax.reduce_window(jax.nn.relu(x), -jnp.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
     return x.mean((1, 2)) @ params[-1]
 
@@ -77,7 +78,7 @@ def diffusion_step(params: Any, x: Any, t: Any, key: Any) -> Any:
     """One step of a sampler: a small net of image and time, and fresh noise."""
     h = x
     for w in params:
-        h = lax.conv_general_dilated(h, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+        h = lax.conv_general_dilated(h, w, (1, 1), "SAME", dimension_numbers=IMAGES)
         h = jax.nn.silu(h + jnp.sin(t))
     return x - 0.1 * h[..., : x.shape[-1]] + 0.01 * jax.random.normal(key, x.shape)
 
@@ -117,12 +118,69 @@ def gram(xs: Any) -> Any:
     return kernel(xs, xs)
 
 
+def lstm(params: Any, xs: Any) -> Any:
+    w, u = params
+
+    def step(state: Any, x: Any) -> Any:
+        h, c = state
+        i, f, g, o = jnp.split(x @ w + h @ u, 4, axis=-1)
+        c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+        h = jax.nn.sigmoid(o) * jnp.tanh(c)
+        return (h, c), h
+
+    start = jnp.zeros((xs.shape[1], u.shape[0]))
+    return lax.scan(step, (start, start), xs)[1]
+
+
+def group_norm(x: Any, groups: int = 8) -> Any:
+    n, h, w, c = x.shape
+    parts = x.reshape(n, h * w, groups, c // groups)
+    mean, var = parts.mean((1, 3), keepdims=True), parts.var((1, 3), keepdims=True)
+    return ((parts - mean) * lax.rsqrt(var + 1e-5)).reshape(x.shape)
+
+
+def residual(params: Any, x: Any) -> Any:
+    """Residual blocks with group normalisation."""
+    for a, b in params:
+        h = lax.conv_general_dilated(jax.nn.silu(group_norm(x)), a, (1, 1), "SAME", dimension_numbers=IMAGES)
+        x = x + lax.conv_general_dilated(jax.nn.silu(group_norm(h)), b, (1, 1), "SAME", dimension_numbers=IMAGES)
+    return x
+
+
+def rotated(x: Any) -> Any:
+    """Rotary positions."""
+    n, d = x.shape[-2:]
+    angle = jnp.arange(n)[:, None] / 10000 ** (jnp.arange(0, d, 2) / d)
+    a, b = jnp.split(x, 2, axis=-1)
+    return jnp.concatenate([a * jnp.cos(angle) - b * jnp.sin(angle), a * jnp.sin(angle) + b * jnp.cos(angle)], -1)
+
+
+def causal(params: Any, x: Any) -> Any:
+    """Attention of 8 heads to 2 heads of keys, each position to those before it."""
+    q, k, v = (jnp.moveaxis((x @ w).reshape(x.shape[0], -1, 32), 1, 0) for w in params[:3])
+    q, k = rotated(q).reshape(2, 4, -1, 32), rotated(k)
+    scores = jnp.einsum("ghqd,gkd->ghqk", q, k) / np.sqrt(32)
+    scores = jnp.where(jnp.tril(jnp.ones(scores.shape[-2:], bool)), scores, -jnp.inf)
+    mixed = jnp.einsum("ghqk,gkd->qghd", jax.nn.softmax(scores), v)
+    return mixed.reshape(x.shape[0], -1) @ params[3]
+
+
+def gaussian_process(xs: Any, ys: Any, at: Any) -> Any:
+    """Mean and variance at places, from what is known at others."""
+    factor = jnp.linalg.cholesky(gram(xs) + 0.1 * jnp.eye(len(xs)))
+    across = jax.vmap(lambda a: jnp.exp(-jnp.sum((xs - a) ** 2, -1)))(at)
+    half = jax.scipy.linalg.solve_triangular(factor, across.T, lower=True)
+    return half.T @ jax.scipy.linalg.solve_triangular(factor, ys, lower=True), 1.1 - jnp.sum(half**2, axis=0)
+
+
 def nets() -> Mapping[str, Net]:
     """The functions with arguments, by name."""
     layers = [weights(256, 256) for _ in range(4)]
     convs = [weights(3, 3, 3, 32), weights(3, 3, 32, 64), weights(3, 3, 64, 64), weights(64, 10)]
     blocks = [[weights(128, 384), weights(128, 128), weights(128, 512), weights(512, 128)] for _ in range(2)]
     steps = [weights(3, 3, 4, 32), weights(3, 3, 32, 32), weights(3, 3, 32, 4)]
+    pairs = [(weights(3, 3, 32, 32), weights(3, 3, 32, 32)) for _ in range(2)]
+    heads = [weights(256, 256), weights(256, 64), weights(256, 64), weights(256, 256)]
     labels = jnp.asarray(RNG.integers(0, 256, 32).astype(np.int32))
     key = jax.random.key(0)
     return {
@@ -136,6 +194,11 @@ def nets() -> Mapping[str, Net]:
         "adam step": (adam, (layers, layers, layers, layers)),
         "grad of mlp": (jax.grad(loss), (layers, data(32, 256), labels)),
         "vmapped kernel": (gram, (data(128, 16),)),
+        "lstm by scan": (lstm, ((weights(64, 256), weights(64, 256)), data(64, 4, 64))),
+        "residual": (residual, (pairs, data(1, 32, 32, 32))),
+        "causal attention": (causal, (heads, data(128, 256))),
+        "grad of cnn": (jax.grad(lambda ps, x: jnp.sum(cnn(ps, x) ** 2)), (convs, data(4, 32, 32, 3))),
+        "gaussian process": (gaussian_process, (data(64, 16), data(64), data(100, 16))),
     }
 
 
