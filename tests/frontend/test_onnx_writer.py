@@ -1,17 +1,21 @@
 """Graphs written as ONNX mean what they meant: every op's samples go out and come back through the importer."""
 
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
 
+from small_models import convnet, language_model, numbers, perceptron
 from tilewright import ops
 from tilewright.core.diag import CompileError
 from tilewright.core.evaluate import evaluate_graph
 from tilewright.core.expr import Sym
 from tilewright.core.graph import Builder, Graph, Pool
-from tilewright.core.types import TensorType, f32, i32, tensor_type_of
+from tilewright.core.passes import run_pipeline
+from tilewright.core.types import TensorType, bool_, f32, i32, i64, tensor_type_of
 from tilewright.frontend.onnx.importer import import_onnx
 from tilewright.frontend.onnx.writer.model import to_onnx
-from tilewright.frontend.onnx.writer.ops import WRITERS
+from tilewright.graph.pipeline import PORTABLE
 
 
 def graph_of(op, sample):
@@ -31,10 +35,19 @@ def came_back(graph, arrays):
     return evaluate_graph(back, arrays)
 
 
-@pytest.mark.parametrize("op", [op for op in ops.ALL if op in WRITERS], ids=lambda op: op.name)
+NO_FORM = {
+    "random_uniform", "random_normal", "bitcast", "encode", "fourier_pass", "winograd_conv", "coded_matmul", "gru_scan",
+    "lstm_scan", "rnn_scan", "cholesky", "lu", "pivot_order", "solve_triangular", "geqrf", "reflect", "orthogonal",
+    "eigh", "eigvalsh", "svd", "svdvals", "ldl", "solve_ldl",
+}  # fmt: skip
+"""What opset 21 can't say: random numbers of a state, the same bits as another type, linear algebra; and forms that
+only passes make."""
+
+
+@pytest.mark.parametrize("op", ops.ALL, ids=lambda op: op.name)
 def test_samples_come_back(op):
     n = 0
-    for sample in op.samples(np.random.default_rng(0)):
+    for sample in list(op.samples(np.random.default_rng(0)))[:12]:
         graph = graph_of(op, sample)
         try:
             found = came_back(graph, list(sample.arrays))
@@ -42,8 +55,49 @@ def test_samples_come_back(op):
             continue
         n += 1
         for expected, got in zip(evaluate_graph(graph, list(sample.arrays)), found, strict=True):
-            np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
-    assert n
+            loose = 2e-3 if expected.dtype == np.float16 else 1e-5
+            assert got.dtype == expected.dtype
+            if expected.dtype.kind in "biuf":
+                np.testing.assert_allclose(got, expected, rtol=loose, atol=1e-6)
+            else:
+                np.testing.assert_allclose(got.astype(np.float32), expected.astype(np.float32), rtol=2e-2, atol=1e-2)
+    assert bool(n) == (op.name not in NO_FORM and op is not ops.as_size)  # a size that data decide is read per call
+
+
+def test_sub_graphs_see_what_stands_outside():
+    pool, inner = Pool(), Pool()
+    x, flag = pool.input("x", TensorType(f32, (3,))), pool.input("flag", TensorType(bool_, ()))
+    trips = pool.input("trips", TensorType(i64, ()))
+    i, go, total, captured = (
+        inner.input(name, t) for name, t in (
+            ("i", TensorType(i64, ())), ("go", TensorType(bool_, ())), ("total", x.type), ("captured", x.type)
+        )
+    )  # fmt: skip
+    body = Graph("body", inner, (i, go, total, captured), (go, inner.add(ops.add, (total, captured))), ("go", "total"))
+    looped = pool.add(ops.loop, (trips, flag, x, pool.add(ops.neg, (x,))), {"body": body, "n_carried": 1})
+    graph = Graph("looped", pool, (x, flag, trips), (looped,), ("y",))
+    model = to_onnx(graph)
+    onnx.checker.check_model(model, full_check=True)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    values = np.array([1, -2, 4], np.float32)
+    for flag_value, n, expected in ((True, 3, -2 * values), (False, 3, values), (True, 0, values)):
+        given = {"x": values, "flag": np.array(flag_value), "trips": np.array(n)}
+        np.testing.assert_array_equal(session.run(None, given)[0], expected)
+
+
+@pytest.mark.parametrize("make", [convnet, language_model, perceptron], ids=lambda make: make.__name__)
+@pytest.mark.parametrize("optimised", [False, True])
+def test_networks_are_equal_in_onnx_runtime(make, optimised):
+    graph = make()
+    if optimised:
+        graph = run_pipeline(graph, PORTABLE)
+    model = to_onnx(graph)
+    onnx.checker.check_model(model, full_check=True)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    x = numbers(*(d if isinstance(d, int) else 2 for d in graph.inputs[0].shape))
+    expected = evaluate_graph(make(), [x])[0]
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(came_back(graph, [x])[0], expected, rtol=1e-4, atol=1e-4)
 
 
 def test_symbolic_sizes_are_computed_from_the_inputs():

@@ -3,7 +3,8 @@
 In: a ``Graph``. Out: a ``ModelProto`` that computes the same; inputs, outputs and symbolic dimensions keep their names.
 Not its business: what each op is called in ONNX (``writer.ops``), choosing what to write.
 
-An op without a counterpart is written as the smaller ops that it decomposes into. A graph's checks are not written:
+An op without a counterpart is written as the plainer ops that it is spelled by (``frontend.spellings``) or decomposes
+into. A graph's checks are not written:
 they say which inputs a model is not defined for, and an importer finds them again.
 """
 
@@ -11,16 +12,14 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from tilewright.core.diag import CompileError, OpError, OptionError, Problem
-from tilewright.core.expr import to_text
-from tilewright.core.graph import CONST, PROJ, Builder, Graph, Node, topological
+from tilewright.core.diag import CompileError, OptionError
+from tilewright.core.graph import Graph
 from tilewright.frontend.onnx.file import MAX_PROTO_BYTES
-from tilewright.frontend.onnx.writer.nodes import ELEMENT_CODES, OnnxNodes
-from tilewright.frontend.onnx.writer.ops import WRITERS
+from tilewright.frontend.onnx.writer.nodes import OnnxNodes, tensor, value_info
+from tilewright.frontend.onnx.writer.table import WRITERS
+from tilewright.frontend.spellings import SPELLINGS
 from tilewright.runtime.files import write_atomically
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ def to_onnx(graph: Graph) -> onnx.ModelProto:
     Raises ``CompileError`` naming every node that ONNX has no op for, and for numbers of more than 2 GiB.
     """
     try:
-        from onnx import TensorProto, helper
+        from onnx import helper
     except ImportError as error:
         raise OptionError("ONNX models need the package onnx", remedy='pip install "tilewright[onnx]"') from error
 
@@ -45,7 +44,7 @@ def to_onnx(graph: Graph) -> onnx.ModelProto:
     made = _written(graph)
     given = {name: n for name, n in zip(graph.input_names, graph.inputs, strict=True)}
     kinds = {
-        name: _value(helper.make_tensor_value_info, name, node) for name, node in (*given.items(), *graph.results())
+        name: value_info(name, node.type) for name, node in (*given.items(), *graph.results())
     }
     inputs = [kinds[name] for name in graph.input_names]
     outputs = [kinds[name] for name in graph.output_names]
@@ -55,12 +54,7 @@ def to_onnx(graph: Graph) -> onnx.ModelProto:
             f"the numbers of {graph.name!r} take {size} bytes, and an ONNX file holds {MAX_PROTO_BYTES}",
             remedy="compile the graph and save that",
         )
-    numbers = [
-        TensorProto(
-            name=name, data_type=ELEMENT_CODES[a.dtype], dims=a.shape, raw_data=np.ascontiguousarray(a).tobytes()
-        )
-        for name, a in made.constants.items()
-    ]
+    numbers = [tensor(name, a) for name, a in made.constants.items()]
     made_graph = helper.make_graph(made.nodes, graph.name, inputs, outputs, numbers)
     return helper.make_model(made_graph, ir_version=IR_VERSION, opset_imports=[helper.make_opsetid("", OPSET)])
 
@@ -70,47 +64,13 @@ def save_onnx(graph: Graph, path: Path) -> None:
     write_atomically(path, [to_onnx(graph).SerializeToString()], durable=False)
 
 
-def _value(make: Any, name: str, node: Node) -> Any:
-    shape = [d if isinstance(d, int) else to_text(d) for d in node.shape]
-    return make(name, ELEMENT_CODES[node.dtype.numpy], shape)
-
-
 def _written(graph: Graph) -> OnnxNodes:
     """Every node of the graph in ONNX's ops; an output that another name has already is an ``Identity`` of it."""
-    made = OnnxNodes(graph, Counter(i for n in graph.nodes() for i in n.inputs))
-    problems: list[Problem] = []
-    for node in graph.nodes():
-        _write(made, node, problems)
+    made = OnnxNodes(graph, Counter(i for n in graph.nodes() for i in n.inputs), WRITERS, SPELLINGS)
+    problems = made.write(graph.nodes())
     if problems:
         raise CompileError(f"{graph.name!r} can't be written as ONNX", problems)
     for name, node in graph.results():
         if made.name(node) != name:
             made.nodes.append(made.node("Identity", [made.name(node)], [name]))
     return made
-
-
-def _write(made: OnnxNodes, root: Node, problems: list[Problem]) -> None:
-    """A node, or what it decomposes into; operands are written already."""
-    stack = [root]
-    while stack:
-        node = stack.pop()
-        if node in made.names or node.op in (CONST, PROJ):
-            continue
-        try:
-            writer = WRITERS.get(node.op)
-            if writer is not None:
-                writer(made, node)
-                continue
-            if node.op.decompose is None:
-                raise OpError("no op of ONNX's means this")
-        except OpError as e:
-            problems.append(Problem(node.loc, node.op.name, e.message, "compile the graph and save that"))
-            made.names[node] = ("",) * len(node.types)
-            continue
-        pieces = node.op.decompose(Builder(made.graph.pool, node.loc), node.inputs, node.attrs)
-        results = pieces if isinstance(pieces, tuple) else (pieces,)
-        missing = [n for n in topological(results, made.names) if n.op not in (CONST, PROJ)]
-        if missing:
-            stack += [node, *reversed(missing)]
-        else:
-            made.rename(node, results)

@@ -1,47 +1,148 @@
 """What is written of a graph so far: ONNX nodes, numbers, and the name of every result.
 
-In: nodes of the graph and ONNX's ops. Out: names of values. Not its business: which op means what (``writer.ops``).
+In: nodes of the graph, writers of ops and what ops without one are spelled by. Out: names of values.
+Not its business: which op means what (``writer.table``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilewright.core.expr import BinaryExpr, Dim, Expr, Mul, Sym, const_of, terms_of
-from tilewright.core.graph import CONST, PROJ, Graph, Node
-from tilewright.core.types import Array
+from tilewright.core.diag import OpError, Problem
+from tilewright.core.expr import BinaryExpr, Dim, Expr, Mul, Sym, const_of, terms_of, to_text
+from tilewright.core.graph import CONST, PROJ, Builder, Graph, Node, topological
+from tilewright.core.opdef import OpDef
+from tilewright.core.types import Array, TensorType, dtype_of
 from tilewright.frontend.onnx.file import ELEMENT_TYPES
+from tilewright.frontend.spellings.spelling import Spelling
 
 if TYPE_CHECKING:
-    from onnx import NodeProto
+    from onnx import NodeProto, TensorProto, ValueInfoProto
 
 ELEMENT_CODES: dict[np.dtype[Any], int] = {dtype.numpy: code for code, dtype in ELEMENT_TYPES.items()}
 _SIZE_OPS = {"floordiv": "Div", "mod": "Mod", "min": "Min", "max": "Max"}
 
 
+Writer = Callable[["OnnxNodes", Node], None]
+"""Writes a node whose operands are written; ``OpError`` where this form of an op has no counterpart in ONNX."""
+
+
+def value_info(name: str, type_: TensorType, sizes: Sequence[int | None] | None = None) -> ValueInfoProto:
+    """A value's name and type; symbolic sizes are written out as they are called, or ``sizes`` in place of all."""
+    from onnx import helper
+
+    shape = [d if isinstance(d, int) else to_text(d) for d in type_.shape] if sizes is None else list(sizes)
+    return helper.make_tensor_value_info(name, ELEMENT_CODES[type_.dtype.numpy], shape)
+
+
+def tensor(name: str, a: Array) -> TensorProto:
+    """Numbers under a name."""
+    from onnx import TensorProto, helper
+
+    code = ELEMENT_CODES[a.dtype]
+    if a.dtype.itemsize == 1 and dtype_of(a.dtype).bits < 8:
+        return helper.make_tensor(name, code, a.shape, a.astype(np.float32).reshape(-1))
+    return TensorProto(name=name, data_type=code, dims=a.shape, raw_data=np.ascontiguousarray(a).tobytes())
+
+
 class OnnxNodes:
     """ONNX nodes in order, with a name for each result of the graph's nodes that are written.
 
-    ``reads`` says how often a node of the graph is read, ``wanted`` what the results of outputs should be called.
+    ``reads`` says how often a node of the graph is read, ``writers`` and ``spellings`` how ops are written. ``outside``
+    is what a sub-graph stands in: its inputs are the values ``given``, and no name is taken twice.
     """
 
-    def __init__(self, graph: Graph, reads: Mapping[Node, int]) -> None:
-        self.graph, self.reads = graph, reads
+    def __init__(
+        self,
+        graph: Graph,
+        reads: Mapping[Node, int],
+        writers: Mapping[OpDef, Writer],
+        spellings: Mapping[OpDef, Spelling],
+        outside: OnnxNodes | None = None,
+        given: Sequence[str] = (),
+    ) -> None:
+        self.graph, self.reads, self.writers, self.spellings = graph, reads, writers, spellings
         self.nodes: list[NodeProto] = []
         self.constants: dict[str, Array] = {}
-        self.names: dict[Node, tuple[str, ...]] = {n: (n.attrs["name"],) for n in graph.inputs}
         self.wanted: dict[Node, str] = {}
-        self._taken = {*graph.input_names, *graph.output_names}
+        """What the results of outputs should be called."""
         self._numbers: dict[tuple[object, ...], str] = {}
         self._sizes: dict[Dim, str] = {}
         self._products: dict[Node, NodeProto] = {}
-        for name, node in graph.results():
+        self._homes: dict[Dim, tuple[str, int]] = {}
+        self.names: dict[Node, tuple[str, ...]] = {}
+        names = given or graph.input_names
+        self._taken: set[str] = {*graph.input_names, *graph.output_names} if outside is None else outside._taken
+        for node, name in zip(graph.inputs, names, strict=True):
+            self._named(node, (name,))
+        for name, node in graph.results() if outside is None else ():
             if node not in self.names and node.op not in (CONST, PROJ):
                 self.wanted.setdefault(node, name)
 
+    def write(self, nodes: Iterable[Node]) -> list[Problem]:
+        """Write nodes in order, operands first; what has no form in ONNX is left out and told."""
+        problems: list[Problem] = []
+        for node in nodes:
+            self._write(node, problems)
+        return problems
+
+    def _write(self, root: Node, problems: list[Problem]) -> None:
+        """A node by its writer, else by what it is spelled as or decomposes into; operands are written already."""
+        stack = [root]
+        spelled: dict[Node, tuple[Node, ...] | None] = {}  # once: large constants are new ones each time
+        while stack:
+            node = stack.pop()
+            if node in self.names or node.op in (CONST, PROJ):
+                continue
+            try:
+                results = spelled[node] if node in spelled else self._try(node)
+                spelled[node] = results
+            except OpError as e:
+                problems.append(Problem(node.loc, node.op.name, e.message, "compile the graph and save that"))
+                self._named(node, ("",) * len(node.types))
+                continue
+            if results is None:
+                continue
+            missing = [n for n in topological(results, self.names) if n.op not in (CONST, PROJ)]
+            if missing:
+                stack += [node, *reversed(missing)]
+            else:
+                self._named(node, tuple(map(self.name, results)))
+
+    def _try(self, node: Node) -> tuple[Node, ...] | None:
+        """Write a node itself, or say what it is in plainer ones; raises the first reason why neither can be."""
+        reason = OpError("no op of ONNX's means this")
+        try:
+            writer = self.writers.get(node.op)
+            if writer is not None:
+                writer(self, node)
+                return None
+        except OpError as e:
+            reason = e
+        b = Builder(self.graph.pool, node.loc)
+        try:
+            if node.op in self.spellings:
+                made = self.spellings[node.op](b, node)
+                return made if isinstance(made, tuple) else (made,)
+        except OpError as e:
+            reason = e
+        if node.op.decompose is None:
+            raise reason
+        made = node.op.decompose(b, node.inputs, node.attrs)
+        return made if isinstance(made, tuple) else (made,)
+
+    def inside(self, graph: Graph, given: Sequence[str]) -> OnnxNodes:
+        """A sub-graph whose inputs are ``given`` values; writes its nodes; raises ``OpError`` for what has no form."""
+        reads = Counter(i for n in graph.nodes() for i in n.inputs)
+        made = OnnxNodes(graph, reads, self.writers, self.spellings, self, given)
+        problems = made.write(graph.nodes())
+        if problems:
+            raise OpError("; ".join(f"within its sub-graph {p.op}: {p.rule}" for p in problems))
+        return made
     def name(self, node: Node) -> str:
         """The value that holds a node's only result."""
         if node.op is CONST:
@@ -56,22 +157,34 @@ class OnnxNodes:
         small = array.size <= 1
         key = (array.dtype, array.shape, array.tobytes() if small else id(array))
         if key not in self._numbers:
-            self._numbers[key] = self._fresh("const")
-            self.constants[self._numbers[key]] = array
+            self._numbers[key] = self.fresh("const")
+            self.constants[self._numbers[key]] = array  # also keeps it, and so its id, while names are given
         return self._numbers[key]
 
     def emit(self, op: str, inputs: Sequence[str], **attrs: Any) -> str:
         """One more node with one result, which gets a name of its own."""
-        name = self._fresh(op)
+        name = self.fresh(op)
         self.nodes.append(self.node(op, inputs, [name], **attrs))
         return name
 
     def give(self, node: Node, op: str, inputs: Sequence[str], **attrs: Any) -> None:
         """One more node, whose results are those of ``node``."""
         n = len(node.types)
-        names = [self.wanted.get(node) or self._fresh(node.op.name) for _ in range(n)]
+        names = [self.wanted.get(node) or self.fresh(node.op.name) for _ in range(n)]
         self.nodes.append(self.node(op, inputs, names, **attrs))
+        self._named(node, names)
+
+    def give_values(self, node: Node, names: Sequence[str]) -> None:
+        """The results of ``node`` are values that are there."""
+        self._named(node, names)
+
+    def _named(self, node: Node, names: Sequence[str]) -> None:
+        """Keep what a node's results are called, and for each symbol of their sizes where it can be read off."""
         self.names[node] = tuple(names)
+        for name, type_ in zip(names, node.types, strict=True):
+            for axis, d in enumerate(type_.shape):
+                if isinstance(d, Sym):
+                    self._homes.setdefault(d, (name, axis))
 
     def may_have_bias(self, product: Node) -> None:
         """The node that was just written has an optional third operand, a bias."""
@@ -88,14 +201,6 @@ class OnnxNodes:
         name = "Gemm" if old.op_type == "MatMul" else old.op_type
         self.give(node, name, [*old.input, bias])
         self.nodes[-1].attribute.extend(old.attribute)
-
-    def rename(self, node: Node, results: Sequence[Node]) -> None:
-        """The results of ``node`` are those of other nodes."""
-        self.names[node] = tuple(map(self.name, results))
-
-    def alias(self, node: Node, name: str) -> None:
-        """The result of ``node`` is a value that is there."""
-        self.names[node] = (name,)
 
     def node(self, op: str, inputs: Sequence[str], outputs: Sequence[str], **attrs: Any) -> NodeProto:
         """An ONNX node named after its first result."""
@@ -122,8 +227,10 @@ class OnnxNodes:
 
     def _computed(self, d: Expr) -> str:
         if isinstance(d, Sym):
-            home, axis = next((x, k) for x in self.graph.inputs for k, n in enumerate(x.shape) if n == d)
-            return self.emit("Shape", [self.name(home)], start=axis, end=axis + 1)
+            if d not in self._homes:
+                raise OpError(f"the size {d} is no size of an input or of what was written before")
+            home, axis = self._homes[d]
+            return self.emit("Shape", [home], start=axis, end=axis + 1)
         if isinstance(d, Mul):
             return self._folded("Mul", [self._size(f) for f in d.factors])
         if isinstance(d, BinaryExpr):
@@ -140,7 +247,8 @@ class OnnxNodes:
             result = self.emit(op, [result, value])
         return result
 
-    def _fresh(self, stem: str) -> str:
+    def fresh(self, stem: str) -> str:
+        """A name that nothing has."""
         k = len(self._taken)
         while f"{stem}_{k}" in self._taken:
             k += 1
