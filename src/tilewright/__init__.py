@@ -12,6 +12,7 @@ from tilewright.runtime.once import MAKING
 from tilewright.runtime.version import __version__
 
 if TYPE_CHECKING:
+    from tilewright.build.convert import convert
     from tilewright.build.decoder import decoder
     from tilewright.build.deploy import export
     from tilewright.build.front import compile
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "compile": "build.front",
+    "convert": "build.convert",
     "decoder": "build.decoder",
     "export": "build.deploy",
     "compare": "tools.debug.compare",
@@ -74,6 +76,7 @@ __all__ = [
     "__version__",
     "compare",
     "compile",
+    "convert",
     "decoder",
     "decompose",
     "export",

@@ -18,7 +18,7 @@ from tilewright.aot.freestanding import freestanding_symbols, freestanding_text
 from tilewright.aot.glue import glue_text
 from tilewright.aot.header import header_text
 from tilewright.aot.interface import Interface, c_name, checked_name
-from tilewright.aot.link import link_modules
+from tilewright.aot.link import link_modules, merged_text
 from tilewright.aot.pool import POOL_SYMBOLS, pool_text
 from tilewright.aot.record import entry_of, record_text
 from tilewright.aot.sizes import SizeRow, size_rows
@@ -156,19 +156,33 @@ def _object(modules: Modules, of: Interface, system: System) -> tuple[bytes, lis
     """The object without weights, the pieces of the whole one, and what is known of it now."""
     has_data = of.embedded and of.weights_bytes > 0
     through_llvm = has_data and system.object_format != "ELF"
-    glue = glue_text(of, system, modules.target, as_constant(modules.weights.data) if through_llvm else "")
-    texts = [glue, pool_text(system, of.max_threads, of.name), *modules.texts.values()]
-    texts.append(freestanding_text(system, modules.target.triple))
-    features = system.pool.features if system.pool else ""
-    made = link_modules(
-        texts, modules.target, {*public_names(of.name), *POOL_SYMBOLS, *freestanding_symbols()}, features=features
-    )
+    made = link_modules(**_parts(modules, of, system, through_llvm))
     stack = stack_of(made.assembly, modules.target.triple)
     of = replace(of, stack_bytes=stack.most(public_names(of.name)), stack_foreign=tuple(sorted(stack.foreign)))
     if not has_data or through_llvm:
         return made.data, [made.data], of
     pieces = embed(made.data, modules.weights.data)
     return pieces[0], pieces, of
+
+
+def _parts(modules: Modules, of: Interface, system: System, through_llvm: bool) -> dict[str, Any]:
+    """What is linked: the model's modules and all around them; with the weights where they go ``through_llvm``."""
+    glue = glue_text(of, system, modules.target, as_constant(modules.weights.data) if through_llvm else "")
+    texts = [glue, pool_text(system, of.max_threads, of.name), *modules.texts.values()]
+    texts.append(freestanding_text(system, modules.target.triple))
+    return {
+        "texts": texts,
+        "target": modules.target,
+        "exported": {*public_names(of.name), *POOL_SYMBOLS, *freestanding_symbols()},
+        "features": system.pool.features if system.pool else "",
+    }
+
+
+def llvm_files(modules: Modules, options: ExportOptions) -> tuple[str, str]:
+    """The whole model as the text of one LLVM module, weights inside, and the C header of its functions."""
+    system = system_of(modules.target.triple)
+    of = _interface(modules, replace(options, weights="embedded"), system)
+    return merged_text(**_parts(modules, of, system, of.weights_bytes > 0)), header_text(of, system)
 
 
 def _labels(manifest: Manifest) -> dict[str, str]:

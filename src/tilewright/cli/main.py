@@ -19,6 +19,7 @@ from tilewright.cli import (
     bench,
     compile_run,
     conformance,
+    convert,
     debug,
     explain,
     ir,
@@ -40,6 +41,7 @@ app = typer.Typer(
 )
 compile_run.register(app)
 aot.register(app)
+convert.register(app)
 bench.register(app)
 tune.register(app)
 quantize.register(app)

@@ -62,6 +62,17 @@ PASSES: tuple[type[Pass], ...] = (
 )
 
 
+PORTABLE: tuple[Pass, ...] = (
+    Canonicalize(),
+    FoldConstants(kept=(ops.dequantize_linear.name,)),  # weights in bytes stay bytes
+    Recognise(),  # composites that the format that is written may have by name
+    FoldAffine(),
+    FoldConstants(),
+    Canonicalize(),
+)
+"""What makes a graph smaller for any machine and any reader: no form that only our own kernels are made for."""
+
+
 def passes_for(
     optimize: int, keep: tuple[str, ...] = (), target: Target | None = None, *, per_lane: int = 1
 ) -> tuple[Pass, ...]:

@@ -1,0 +1,85 @@
+"""``tw.convert``: a model of any source as a file of another format, for other tools.
+
+In: what ``compile`` takes, a path, and the format. Out: the file. Not its business: how a format spells ops (the
+writers of ``frontend``); object files and libraries (``deploy``).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tilewright.aot.export import ExportOptions, llvm_files
+from tilewright.aot.interface import c_name
+from tilewright.build.deploy import export_modules
+from tilewright.build.options import Clock, Options, check_sizes_given
+from tilewright.core.diag import CompileError, OptionError
+from tilewright.core.graph import Graph
+from tilewright.core.passes import run_pipeline
+from tilewright.frontend.onnx.writer.model import save_onnx
+from tilewright.frontend.source import Called, Examples, Source, import_called
+from tilewright.graph.pipeline import PORTABLE
+from tilewright.runtime.files import write_text
+
+SUFFIXES = {".onnx": "onnx", ".ll": "llvm"}
+"""The format that a file's name asks for."""
+FORMATS = tuple(SUFFIXES.values())
+
+
+def convert(
+    source: Source,
+    path: str | os.PathLike[str],
+    *,
+    to: str | None = None,
+    optimize: bool = False,
+    example_inputs: Examples | None = None,
+    dynamic_shapes: Any = None,
+    input_shapes: Mapping[str, Sequence[int | str]] | None = None,
+    fix_dims: Mapping[str, int] | None = None,
+    target: str = "native",
+) -> Path:
+    """Write a model as ``"onnx"`` (opset 21) or ``"llvm"`` (LLVM IR and a C header); gives the file's path.
+
+    The arguments that ``compile`` has mean what they mean there. ``to`` is the format where the suffix of ``path``
+    (``.onnx``, ``.ll``) does not say it. With ``optimize`` a graph goes out as the passes leave it that hold for every
+    machine: constants folded, norms in the weights of convolutions. ``target`` is the machine of LLVM IR, which is
+    always optimised. ``docs/convert.md`` says what each format can hold.
+
+    Raises as ``compile`` does; ``CompileError`` also for each op that the format has no words for.
+    """
+    path = Path(path)
+    kind = to or SUFFIXES.get(path.suffix)
+    if kind not in FORMATS:
+        what = f"to={to!r}" if to else f"the suffix of {path.name!r}"
+        raise OptionError(f"{what} is no format to write", remedy=f"use one of {', '.join(FORMATS)}")
+    check_sizes_given(fix_dims, input_shapes)
+    called = import_called(source, example_inputs, dynamic_shapes, input_shapes, fix_dims)
+    if kind == "llvm":
+        _write_llvm(called, path, target)
+        return path
+    _check_stateless(called)
+    graph = run_pipeline(called.graph.unchecked(), PORTABLE) if optimize else called.graph
+    _WRITERS[kind](graph, path)
+    return path
+
+
+def _check_stateless(called: Called) -> None:
+    if called.convention.state:
+        names = ", ".join(kept.input for kept in called.convention.state)
+        raise CompileError(
+            f"{called.graph.name!r} keeps {names} from call to call, and a file of another format keeps nothing",
+            remedy="pass them as arguments and return them as results",
+        )
+
+
+def _write_llvm(called: Called, path: Path, target: str) -> None:
+    """The module beside its header, for one thread: a second would need this pool of ours to be wanted."""
+    modules = export_modules(called.graph, Options(target), 1, Clock())
+    text, header = llvm_files(modules, ExportOptions(c_name(path.stem)))
+    write_text(path, text)
+    write_text(path.with_suffix(".h"), header)
+
+
+_WRITERS: Mapping[str, Callable[[Graph, Path], None]] = {"onnx": save_onnx}
