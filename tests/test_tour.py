@@ -23,7 +23,7 @@ from test_layers import LAYERS, PACKAGE
 
 MOST = 14
 NUMBERED = re.compile(r"^## (\d+)\. `([a-z_/]+\.py)`", re.MULTILINE)
-INSTRUCTION, WRITER = "@llvm.fma.", "codegen/cpu/writer.py"
+INSTRUCTION, WRITER = "@llvm.fma.", "codegen/llvm/writer.py"
 
 
 class Watched(NamedTuple):

@@ -10,7 +10,7 @@ from tile.kernels import reduction
 from tilewright.choose.default import schedule
 from tilewright.codegen.cpu import llvm as codegen
 from tilewright.core import types
-from tilewright.core.compute import Buffer, Computation, Const, Reduction, Stage, axes_for, syms
+from tilewright.core.compute import Buffer, Computation, Const, Reduction, Stage, Unary, axes_for, syms
 
 
 def means(rows, columns):
@@ -33,6 +33,35 @@ def test_rows_are_reduced(target, rows, columns, op, dtype, at_end):
     got = run(schedule(made, target), target, x, shape=(rows,), at_end=at_end)
     want = {"add": np.sum, "max": np.max, "mean": np.mean}[op](x.astype("d"), axis=1)
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-4)
+
+
+def matrix_by_vector(rows, columns, dtype):
+    """``Y[i] = exp(sum_k X[i, k] * V[k])``: all rows share the vector's elements."""
+    x, v, y, t = (
+        Buffer(n, dtype, s) for n, s in (("X", (rows, columns)), ("V", (columns,)), ("Y", (rows,)), ("t", (rows,)))
+    )
+    (i,), (k,) = syms(axes := axes_for((rows,))), syms(inner := axes_for((columns,), "k"))
+    total = Stage((t,), axes, (i,), (x[i, k] * v[k],), Reduction(inner, "add", (Const(0, dtype),)))
+    return Computation((x, v), (y,), (total, Stage((y,), axes, (i,), (Unary("exp", t[i]),))), (t,))
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+@given(
+    rows=st.integers(30, 80), columns=st.integers(9, 90), dtype=st.sampled_from([types.f32, types.f64]),
+    at_end=st.booleans(),
+)  # fmt: skip
+@settings(max_examples=15, deadline=None)
+def test_a_matrix_by_a_vector(target, rows, columns, dtype, at_end):
+    rng = np.random.default_rng(columns)
+    x, v = (rng.standard_normal(s).astype(dtype.numpy) / 8 for s in ((rows, columns), (columns,)))
+    got = run(schedule(matrix_by_vector(rows, columns, dtype), target), target, x, v, shape=(rows,), at_end=at_end)
+    np.testing.assert_allclose(got, np.exp(x.astype("d") @ v), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("columns", [17, 64, 65, 1000])
+def test_rows_that_share_a_vector_are_folded_together_however_long(columns):
+    tree = schedule(matrix_by_vector(64, columns, types.f32), WIDE)
+    assert any(p.buffer.shape == (16, 16) for p in tree.places)
 
 
 @pytest.mark.parametrize(

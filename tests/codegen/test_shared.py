@@ -1,4 +1,4 @@
-"""The order in which values that share parts are computed, and stored (``codegen.cpu.shared``)."""
+"""The order in which values that share parts are computed, and stored (``codegen.llvm.shared``)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from tilewright import ops
 from tilewright.build.driver import compile_graph
-from tilewright.codegen.cpu.shared import in_order
+from tilewright.codegen.llvm.shared import in_order
 from tilewright.core import types
 from tilewright.core.compute import Buffer, Load, Unary, Value, operands, symbols_of_value
 from tilewright.core.expr import Sym

@@ -21,7 +21,7 @@ from tilewright.tools.debug.reduce import Reduced, checker
 SIGN = ("graph.canonical.arithmetic:_sub", "b.const(np.negative(array))", "b.const(array)")
 TAIL = ("tile.schedule.loops:split", "minimum(factor, n - base)", "minimum(factor, n - base - 1)")
 REFUSAL = (
-    "codegen.cpu.arith:Arith.fma",
+    "codegen.llvm.arith:Arith.fma",
     '"""``a * b + c``',
     'raise CodegenError("no products today")\n    """``a * b + c``',
 )

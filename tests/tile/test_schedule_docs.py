@@ -31,6 +31,7 @@ EXAMPLES: dict[str, tuple[Computation, str, tuple[str, ...]]] = {
     "merge": (reduction((3, 9), 1, "add"), "merge(i0, i0_1)", ()),
     "fuse": (elementwise((3, 4)), "fuse(i0, i1)", ()),
     "unit": (elementwise((1, 4)), "unit(i0)", ()),
+    "enclose": (reduction((9,), 0, "add"), "enclose(i0)", ()),
     "alternate": (elementwise((5, 7)), "alternate(i1, i0)", ()),
     "divide": (elementwise((10,)), "divide(i0, 4)", ()),
     "cut": (elementwise((10,)), "cut(i0, 4)", ()),

@@ -16,8 +16,8 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from tilewright.codegen.cpu.llvm import target_machine
-from tilewright.codegen.cpu.refusals import refuse_fatal
 from tilewright.codegen.errors import CodegenError
+from tilewright.codegen.llvm.refusals import refuse_fatal
 from tilewright.target.target import Target
 
 

@@ -6,6 +6,7 @@ In: a target's name or nothing. Out: tables. Not its business: the facts (``targ
 from __future__ import annotations
 
 import platform
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated
 
@@ -19,10 +20,13 @@ from tilewright.runtime.cache import Cache
 from tilewright.runtime.threads import default_threads
 from tilewright.target.calibration import RATES, store_calibration, stored_calibration, with_measured
 from tilewright.target.errors import CalibrationError
+from tilewright.target.gpu import NUMBERS as GPU_NUMBERS
+from tilewright.target.gpu import Gpu, is_gpu, named_gpus
 from tilewright.target.sources import MEASURED
 from tilewright.target.target import NUMBERS, Target, named_targets
 
 CAPABILITIES = ("fma", "masks", "f16c", "bf16", "vnni")
+GPU_CAPABILITIES = ("async_copies", "bulk_copies", "mma", "warpgroup_mma", "tensor_memory")
 PACKAGES = ("numpy", "llvmlite", "ml_dtypes", "onnx", "torch", "onnxruntime")
 
 
@@ -37,14 +41,19 @@ def targets_command(
     json: Json = False,
 ) -> None:
     """List the machines that --target knows, or one's numbers."""
+    if is_gpu(name):
+        _show_gpu(Gpu.parse(str(name)), json)
+        return
     if name is not None:
         _show_numbers(this_machine() if name == "native" else Target.parse(name), json)
         return
     rows = [_target_row(t) for t in (Target.host(), *named_targets())]
+    gpus = [_gpu_row(g) for g in named_gpus()]
     if json:
-        show.emit_json(rows)
+        show.emit_json([*rows, *gpus])
         return
     show.table(f"{len(rows)} targets", list(rows[0]), [list(r.values()) for r in rows])
+    show.table(f"{len(gpus)} GPUs", list(gpus[0]), [list(r.values()) for r in gpus])
     show.line("Behind a name of x86-64 or AArch64 may stand another system: -windows or -macos.")
 
 
@@ -61,16 +70,43 @@ def _target_row(t: Target) -> dict[str, str]:
     }
 
 
+def _gpu_row(g: Gpu) -> dict[str, str]:
+    able = [n for n in GPU_CAPABILITIES if getattr(g, f"has_{n}")]
+    return {
+        "target": g.name,
+        "also": ", ".join(g.aliases),
+        "triple": g.triple,
+        "cpu": g.arch,
+        "chip": g.chip,
+        "capabilities": " ".join(able),
+    }
+
+
+def _show_gpu(gpu: Gpu, json: bool) -> None:
+    rows = [
+        {"number": name, "value": _plain(getattr(gpu, name)), "unit": unit, "source": gpu.source_of(name)}
+        for name, unit in GPU_NUMBERS.items()
+    ]
+    _emit_numbers(_gpu_row(gpu), f"{gpu.name}: {gpu.chip} ({gpu.arch})", rows, json)
+
+
+def _plain(value: float | tuple[int, ...]) -> float | str:
+    return " x ".join(map(str, value)) if isinstance(value, tuple) else value
+
+
+def _emit_numbers(row: dict[str, str], title: str, numbers: Sequence[Mapping[str, object]], json: bool) -> None:
+    if json:
+        show.emit_json({**row, "numbers": numbers})
+        return
+    show.table(title, ("number", "value", "unit", "source"), [list(r.values()) for r in numbers])
+
+
 def _show_numbers(target: Target, json: bool) -> None:
     rows = [
         {"number": name, "value": getattr(target, name), "unit": unit, "source": target.source_of(name)}
         for name, unit in NUMBERS.items()
     ]
-    if json:
-        show.emit_json({**_target_row(target), "numbers": rows})
-        return
-    title = f"{target.name}: {target.cpu} ({target.triple})"
-    show.table(title, ("number", "value", "unit", "source"), [list(r.values()) for r in rows])
+    _emit_numbers(_target_row(target), f"{target.name}: {target.cpu} ({target.triple})", rows, json)
 
 
 def doctor_command(

@@ -62,7 +62,7 @@ class Target:
     What it can do: ``has_threads``: a parallel loop may ask the thread pool. ``has_f64``: instructions for double
     precision. ``has_fma``: for ``a * b + c``, of double precision where there is that. ``has_masks``: masked loads,
     stores and arithmetic are as cheap as plain ones. ``has_gather``: a gather beats scalar loads. ``loses_gathers``:
-    LLVM aborts where a gather turns out to be dead (``codegen.cpu.refusals``). ``has_scalef``: one instruction for
+    LLVM aborts where a gather turns out to be dead (``codegen.llvm.refusals``). ``has_scalef``: one instruction for
     ``x * 2**n`` and one for ``x - rint(x)``. ``has_round``: instructions for floor, ceil, trunc, rint. ``has_f16c``:
     for half precision conversion. ``has_saturation``: conversions of floats to integers saturate by themselves.
     ``has_vnni``: four bytes times four, unsigned by signed, into 32 bits; ``has_i8mm``: the same of AArch64,

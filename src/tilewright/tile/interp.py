@@ -39,7 +39,7 @@ from tilewright.core.compute import (
 from tilewright.core.expr import BinaryExpr, Dim, Mul, Sym, evaluate
 from tilewright.core.types import Array, DType
 from tilewright.tile.errors import TileRunError
-from tilewright.tile.ir import Fold, For, If, Kernel, Kind, Prefetch, Space, Stmt, Store, Update
+from tilewright.tile.ir import Barrier, Fold, For, If, Kernel, Kind, Prefetch, Space, Stmt, Store, Update
 
 Env = list[Any]
 ValueFn = Callable[[Env], Any]
@@ -52,7 +52,8 @@ def run(
 ) -> dict[str, Array]:
     """Run ``kernel``; ``arrays`` hold its parameters by name (missing temporaries are allocated).
 
-    ``reverse`` runs parallel loops backwards: a kernel whose iterations are independent gives the same result.
+    ``reverse`` runs parallel, block and thread loops backwards: a kernel whose iterations are independent gives the
+    same result. Grids in their scheduled form mean what loops mean; a flat one with barriers is refused.
     Raises ``TileRunError`` for a missing or wrongly shaped array and for an access out of bounds.
     """
     given = {s: dict(sizes or {})[s.name] for s in kernel.sizes}
@@ -114,11 +115,16 @@ class _Compiler:
                 return self._fold(s)
             case Prefetch():
                 return lambda env: None
+            case Barrier():
+                raise TileRunError(
+                    "threads that meet run beside each other, and loops run one after the other",
+                    remedy="interpret its scheduled form",
+                )
 
     def _for(self, s: For) -> StmtFn:
         slot, extent = self.slot(s.loop.sym), self.dim(s.loop.extent)
         body = [self.stmt(x) for x in s.body]
-        backwards = self.reverse and s.loop.kind is Kind.PARALLEL
+        backwards = self.reverse and s.loop.kind in (Kind.PARALLEL, Kind.BLOCK, Kind.THREAD)
 
         def go(env: Env) -> None:
             n = extent(env)

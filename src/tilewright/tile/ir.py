@@ -8,17 +8,30 @@ Grammar (the whole of it)::
 
     kernel := Kernel(name, params, sizes, locals, body)            params: Place(buffer, space=global, role)
     stmt   := For(loop, stmt*) | Store(buffer, index, value) | Update(buffer, index, op, value)
-            | Fold(buffers, index, combiner, values) | If(cond, stmt*) | Prefetch(buffer, index)
-    loop   := Loop(sym, extent, kind)     kind: serial | parallel | unroll | step | vector | dot
+            | Fold(buffers, index, combiner, values) | If(cond, stmt*) | Prefetch(buffer, index) | Barrier()
+    loop   := Loop(sym, extent, kind)     kind: serial | parallel | unroll | step | vector | dot | block | thread
     value  := as in core.compute; index := as in core.compute
     space  := global (a kernel parameter) | local (a thread's scratch in cache) | reg (registers, SSA)
-            | table (compile-time numbers; a constant index reads a literal)
+            | table (compile-time numbers; a constant index reads a literal) | shared (one copy for each block)
 
 Kinds: ``unroll`` copies the body; ``step`` copies it with a basic-block boundary between copies (stops LLVM from
 keeping equal loads alive across copies); ``vector`` loops are lanes (nested: two-dimensional lanes); ``dot`` is a group
 of 2 or 4 narrow elements inside one 32-bit lane; ``parallel`` is split over the thread pool, iterations independent.
 An extent may depend on outer loops and on sizes. Iterations of a ragged tile are ``min(f, n - f*outer)``.
 A ``reg`` buffer's indices are constants once ``unroll``/``step``/``vector`` loops are expanded.
+
+Kernels for GPUs hold grids and nothing else: every statement of the body is one, and is launched when the one before it
+has ended, so that it sees all that was written. A grid is one to three ``block`` loops, perfectly nested, the last of
+them along x. Inside of them stand *phases*: one to three ``thread`` loops of constant extents, perfectly nested, the
+last along x. Iterations of block loops, and of the thread loops of one phase, don't depend on each other.
+``tile.grid`` tells the two forms that a grid may have:
+
+* *scheduled*: several phases follow each other, loops that all threads walk together may be around them, and a
+  statement in no phase is run by one thread. A phase begins when all threads of the block have ended the one before it,
+  so that block and thread loops mean what serial loops mean. A ``local`` buffer is the block's, like a ``shared`` one.
+* *flat*: all that is in the block loops is one nest of thread loops, and every thread runs its body. At a ``Barrier``
+  all threads of the block meet, and see what the others have written before it; all or none of them must come there.
+  ``reg`` and ``local`` buffers are a thread's own. Back ends read this form.
 """
 
 from __future__ import annotations
@@ -43,6 +56,8 @@ class Kind(Enum):
     STEP = "step"
     VECTOR = "vector"
     DOT = "dot"
+    BLOCK = "block"
+    THREAD = "thread"
 
 
 class Space(Enum):
@@ -52,6 +67,7 @@ class Space(Enum):
     LOCAL = "local"
     REG = "reg"
     TABLE = "table"
+    SHARED = "shared"
 
 
 class Role(Enum):
@@ -149,7 +165,12 @@ class Prefetch:
     index: tuple[IndexLike, ...]
 
 
-Stmt: TypeAlias = "For | Store | Update | Fold | If | Prefetch"
+@dataclass(frozen=True)
+class Barrier:
+    """All threads of a block meet here, and see what each of them has written to shared and global memory before."""
+
+
+Stmt: TypeAlias = "For | Store | Update | Fold | If | Prefetch | Barrier"
 NESTS = (For, If)
 """The statements that hold others, in their ``body``."""
 

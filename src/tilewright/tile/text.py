@@ -17,6 +17,7 @@ Form (one statement a line, two spaces a level)::
           fold(m, a)[i] = (%m:f32, %a:i64; %v:f32, %k:i64 -> max(%m:f32, %v:f32), ...) <- A[i, 0], index(i)
           if inside(i - 1)
             prefetch A[i + 1, 0]
+          barrier
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from tilewright.core.expr import Dim, Sym, parse, to_text
 from tilewright.core.types import Array, dtype_named
 from tilewright.tile.errors import TileTextError
 from tilewright.tile.ir import (
+    Barrier,
     Fold,
     For,
     If,
@@ -116,6 +118,8 @@ def _stmt_text(s: Stmt) -> str:
             return f"prefetch {_access(s.buffer, s.index)}"
         case Fold():
             return _fold_text(s)
+        case Barrier():
+            return "barrier"
 
 
 def _fold_text(s: Fold) -> str:
@@ -313,6 +317,8 @@ class _KernelReader:
             buffer, index = self.buffer(words.name()), values.index()
             words.end()
             return Prefetch(buffer, index)
+        if line == "barrier":
+            return Barrier()
         if words.has("fold("):
             return self._fold(words, values)
         buffer, index = self.buffer(words.name()), values.index()

@@ -8,7 +8,7 @@ place, names are unique; indices match ranks; dtypes match; written buffers are 
 numbers; scratch and registers have known sizes; indices of a register buffer are numbers once copied and lane loops are
 expanded, counted from the loop that holds all its accesses; unroll, step, vector and dot loops have a bound; a vector
 loop's body may run in lanes; packed parameters are constants of the right rank. Parallel loops may nest: an inner one
-runs in its thread.
+runs in its thread. Block and thread loops and barriers form grids (``tile.grid``).
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from tilewright.core.compute import REDUCE_OPS, Binary, Buffer, IndexLike, Param
 from tilewright.core.compute import walk as walk_value
 from tilewright.core.expr import Sym, bounds, symbols
 from tilewright.tile.errors import TileVerifyError
+from tilewright.tile.grid import OF_BLOCKS, check_grids
 from tilewright.tile.ir import (
+    Barrier,
     Fold,
     For,
     If,
@@ -55,6 +57,7 @@ class _Checker:
     def run(self) -> None:
         self._places()
         self._body(self.kernel.body, ())
+        check_grids(self.kernel)
         for place in self.places.values():
             if place.space is Space.REG:
                 self._register(place.buffer)
@@ -82,7 +85,7 @@ class _Checker:
                 raise _error(b.name, "a table needs numbers, and only a table has them")
             if p.space is not Space.GLOBAL and any(bounds(d)[1] is None for d in b.shape):
                 raise _error(b.name, f"a {p.space.value} buffer of a size that has no bound")
-            if p.space in (Space.LOCAL, Space.REG) and p.role is not Role.TMP:
+            if p.space in OF_BLOCKS and p.role is not Role.TMP:
                 raise _error(b.name, f"a parameter of role {p.role.value} can't be {p.space.value}")
 
     def _body(self, body: Body, path: tuple[For, ...]) -> None:
@@ -190,6 +193,8 @@ def _where(s: Stmt) -> str:
             return "if"
         case Store() | Update() | Prefetch():
             return f"{type(s).__name__.lower()} of {s.buffer.name}{list(s.index)}"
+        case Barrier():
+            return "barrier"
         case Fold():
             return f"fold of {', '.join(b.name for b in s.buffers)}"
 

@@ -2,7 +2,7 @@
 
 ``out[k, j] = (a[j] + b[j] if k == 0 else a[j] - b[j])``, and so every pass of a Fourier transform: the loop ``k`` is
 copied inside of vectors of ``j``, each copy knows its value, and what copies share is computed once for a vector
-(``codegen.cpu.shared``).
+(``codegen.llvm.shared``).
 
 In: a builder and a nest. Out: steps. Not its business: which expression is best (``ops.butterflies``).
 """

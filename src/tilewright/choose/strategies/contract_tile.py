@@ -14,7 +14,7 @@ from tilewright.choose.cost.tile import Tile, estimate, pays_threads
 from tilewright.choose.strategies.contract_caches import MIN_SHARING_TILES
 from tilewright.choose.strategies.contract_plan import ContractionPlan, known_iterations
 from tilewright.choose.strategies.contract_space import ordered
-from tilewright.choose.strategies.steps import attempt, cached_name
+from tilewright.choose.strategies.steps import attempt, cached_name, pair_with_rows
 from tilewright.choose.strategies.threads import parallel
 from tilewright.choose.strategies.view import find_body, nest_with, nests, only_nest, statement_of
 from tilewright.core.expr import Dim, symbols
@@ -99,6 +99,8 @@ def tile_piece(b: ScheduleBuilder, machine: Target, plan: ContractionPlan, piece
     if plan.is_heavy:
         for name in inner:
             b.do("kind", name, "serial")
+        if inner and not vectors:
+            pair_with_rows(b, inner[-1], lanes, plan.width)
     if pays_threads(plan.work, machine, plan.width):
         parallel(b, machine, order[:2])
     return TiledOrder(order, walked)

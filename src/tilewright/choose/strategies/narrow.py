@@ -16,8 +16,9 @@ from math import prod
 
 from tilewright.choose.cost.tile import MAX_UNROLLED, estimate, pays_threads
 from tilewright.choose.strategies.columns import ADDING_UP
+from tilewright.choose.strategies.contract_plan import HEAVY_OPERATIONS
 from tilewright.choose.strategies.operands import group_size, operands_of, reduced_loops, update_of
-from tilewright.choose.strategies.steps import copied_apart
+from tilewright.choose.strategies.steps import cached_name, copied_apart, follow, pair_with_rows
 from tilewright.choose.strategies.threads import parallel
 from tilewright.choose.strategies.view import find_body, n_arithmetic, nest_with, only_nest, statement_of, vector_width
 from tilewright.core.compute import Binary, Load
@@ -45,6 +46,9 @@ class _Form:
     along: Loop
     width: int
     work: float
+
+    is_apart: bool
+    """Do the sums go through memory to an epilogue whose lanes are rows and columns?"""
 
 
 def narrow(
@@ -77,9 +81,20 @@ def narrow(
     b.do("reorder", *outer, *tile)
     for name in tile:
         b.do("kind", name, "unroll")
-    b.do("compute_at", reduced, outer[-1], "reg")
-    nest = nest_with(find_body(b.kernel, outer[-1]), reduced, Update)
-    b.do("spread", reduced, nest.loops[0].sym.name, form.along.sym.name, form.width)
+    sums = reduced
+    if form.is_apart:
+        b.do("cache", reduced)
+        sums = cached_name(b, reduced)
+        b.do("compute_at", reduced, outer[-1], "local")
+    b.do("compute_at", sums, outer[-1], "reg")
+    nest = nest_with(find_body(b.kernel, outer[-1]), sums, Update)
+    b.do("spread", sums, nest.loops[0].sym.name, form.along.sym.name, form.width)
+    if form.is_apart:
+        *walked, lanes = tile
+        for name in walked:
+            b.do("kind", name, "serial")
+        b.do("kind", lanes, "vector")
+        pair_with_rows(b, walked[-1], lanes, form.width)
     if threads and pays_threads(form.work, machine, form.width):
         parallel(b, machine, outer[:2])
 
@@ -151,11 +166,13 @@ def _form(b: ScheduleBuilder, machine: Target, acc: str, root: str, has_lanes: b
         raise ScheduleError("narrow", acc, f"{n_rows * n} sums, each of which waits for itself")
     # Cycles of one result: partial vectors along the reduction and adding them up, or a step for each of its elements
     # with all columns as lanes.
-    operations = n_arithmetic(leaf.value)
+    each = n_arithmetic(leaf.value)
+    is_apart = each > HEAVY_OPERATIONS and n_rows > 1 and rows is not None and follow(leaf, rows, columns)
+    operations = each / (width // n * n) if is_apart else each
     steps = prod(sizes) // depth * -(-depth // width)
     mine = steps / machine.fma_ports + ADDING_UP + operations
-    by_lanes = prod(sizes) / n / machine.fma_ports + operations / n
+    by_lanes = prod(sizes) / n / machine.fma_ports + (operations if is_apart else each / n)
     if has_lanes and mine > WORTH * by_lanes:
         raise ScheduleError("narrow", acc, f"{n} columns cost less as lanes")
     work = estimate([x.extent for x in top.loops]) * (prod(sizes) + ADDING_UP)
-    return _Form(columns, n, rows, n_rows, outer, along, width, work)
+    return _Form(columns, n, rows, n_rows, outer, along, width, work, is_apart)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from tilewright.choose.cost.tile import estimate, pays_threads
 from tilewright.choose.strategies.butterflies import butterflies, choosing_loops
+from tilewright.choose.strategies.steps import follow
 from tilewright.choose.strategies.threads import parallel
 from tilewright.choose.strategies.view import (
     depends,
@@ -349,8 +350,7 @@ def _is_group(nest: Nest, leaf: Store, width: int) -> bool:
     if len(nest.loops) < 2 or nest.loops[-1].extent not in GROUPS or width <= GROUPS[-1]:
         return False
     outer, inner = nest.loops[-2:]
-    strides = [stride_along(leaf.buffer, leaf.index, x.sym) for x in (outer, inner)]
-    return strides == [inner.extent, 1] and all(may_vectorize(nest.leaf, x.sym) for x in (outer, inner))
+    return follow(leaf, outer, inner) and all(may_vectorize(nest.leaf, x.sym) for x in (outer, inner))
 
 
 def _reads_others(leaf: Store) -> bool:

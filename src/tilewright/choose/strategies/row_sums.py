@@ -1,12 +1,12 @@
-"""The rule for sums of many rows, each of a few vectors: the lanes of several rows are folded together.
+"""The rule for sums of many rows: the lanes of several rows are folded together.
 
 In: a builder, the reduced buffer and, when the epilogue is fused, the buffer of the stage that reads it. Out: steps.
-Not its business: several reductions of one row (``rows``), sums of products (``narrow``).
+Not its business: several reductions of one row (``rows``), sums of products with few columns (``narrow``).
 
 A mean of 7x7 is four loads, and as many shuffles and additions to fold the lanes of one sum; folded together
-(``codegen.cpu.sums``), those of 16 rows take 30 shuffles and 15 additions. Before: ``for row: for k: t[row] += x[row,
-k]``. After: ``for row_o: for k_o: for row_i (copied): p[row_i, lane] += x[...]``, the folds, and the epilogue with rows
-as lanes.
+(``codegen.llvm.sums``), those of 16 rows take 30 shuffles and 15 additions. A matrix by a vector gains more: all rows
+of a block share each load of the vector. Before: ``for row: for k: t[row] += x[row, k] * y[k]``. After: ``for row_o:
+for k_o: for row_i (copied): p[row_i, lane] += x[...] * y[...]``, the folds, and the epilogue with rows as lanes.
 """
 
 from __future__ import annotations
@@ -16,21 +16,22 @@ from tilewright.choose.strategies.operands import operands_of, reduced_loops, up
 from tilewright.choose.strategies.steps import copied_apart
 from tilewright.choose.strategies.threads import parallel
 from tilewright.choose.strategies.view import find_body, may_vectorize, nest_with, only_nest, vector_width
-from tilewright.core.compute import Load
 from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Store, Update
 from tilewright.tile.schedule import ScheduleBuilder
 
 MOST_VECTORS = 4
-"""Of a row: of more, folding is little of the work, and rows side by side are many streams."""
+"""Of a row whose elements nothing multiplies: of more, folding is little of the work, and rows side by side are many
+streams. Of any row, so many steps are copied out."""
 MIN_BLOCKS, MIN_LANES = 4, 8
 
 
 def row_sums(b: ScheduleBuilder, machine: Target, reduced: str, root: str | None) -> None:
     """Schedule the sum ``reduced`` together with the stage ``root`` that reads it (None: alone).
 
-    ``ScheduleError`` where it is anything but a sum of the elements of rows, one behind the other, of known size.
+    ``ScheduleError`` where it is anything but a sum along rows of known size, whose operands lie one element behind the
+    other there.
     """
     if root is None:
         root, reduced = reduced, copied_apart(b, reduced)
@@ -39,7 +40,7 @@ def row_sums(b: ScheduleBuilder, machine: Target, reduced: str, root: str | None
     if not top.loops or len(along) != 1 or not all(isinstance(s, Store) for s in top.leaf):
         raise ScheduleError("row_sums", reduced, "no one loop along rows below an assignment")
     row, n = top.loops[-1], along[0].extent
-    if not isinstance(n, int) or not isinstance(row.extent, int) or not width < n <= MOST_VECTORS * width:
+    if not isinstance(n, int) or not isinstance(row.extent, int) or n <= width:
         raise ScheduleError("row_sums", reduced, f"{row.extent} rows of {n}")
     if row.extent < MIN_BLOCKS * width or width < MIN_LANES or not update.buffer.dtype.is_float:
         raise ScheduleError("row_sums", reduced, f"{row.extent} rows of {update.buffer.dtype}, {width} are a vector")
@@ -48,8 +49,11 @@ def row_sums(b: ScheduleBuilder, machine: Target, reduced: str, root: str | None
     if n_bytes > machine.l2_bytes / 2:
         raise ScheduleError("row_sums", reduced, "rows from beyond the caches are read one after the other")
     loads = operands_of(b, reduced, root, row.sym)
-    if [x.step(along[0].sym) for x in loads] != [1] or not isinstance(update.value, Load):
-        raise ScheduleError("row_sums", reduced, "not the elements of one operand as they lie")
+    if not loads or any(x.step(along[0].sym) != 1 for x in loads) or not any(x.lane_stride for x in loads):
+        raise ScheduleError("row_sums", reduced, "not the elements of operands as they lie")
+    n_steps, is_shared = -(-n // width), any(x.lane_stride == 0 for x in loads)
+    if n_steps > MOST_VECTORS and not is_shared:
+        raise ScheduleError("row_sums", reduced, f"rows of {n_steps} vectors, which share no operand")
     if not may_vectorize(top.leaf, row.sym):
         raise ScheduleError("row_sums", reduced, "the epilogue has no lanes")
     outer = [x.sym.name for x in top.loops[:-1]]
@@ -61,7 +65,8 @@ def row_sums(b: ScheduleBuilder, machine: Target, reduced: str, root: str | None
     nest = nest_with(find_body(b.kernel, block), reduced, Update)
     partial_sums = b.do("spread", reduced, nest.loops[0].sym.name, along[0].sym.name, width).buffer
     vectors = nest_with(find_body(b.kernel, block), partial_sums, Update).loops[0]
-    b.do("kind", vectors.sym.name, "unroll")
+    if n_steps <= MOST_VECTORS:
+        b.do("kind", vectors.sym.name, "unroll")
     b.do("kind", lane, "vector")
     if pays_threads(estimate([x.extent for x in (*top.loops, *along)]), machine, width):
         parallel(b, machine, [*outer, block][:2])

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tilewright.choose.strategies.view import only_nest, statement_of
+from tilewright.choose.strategies.view import may_vectorize, only_nest, statement_of
 from tilewright.core.compute import Load
+from tilewright.tile.affine import stride_along
 from tilewright.tile.errors import ScheduleError
-from tilewright.tile.ir import Store
+from tilewright.tile.ir import Loop, Store
 from tilewright.tile.schedule import ScheduleBuilder
+from tilewright.tile.schedule.tree import find_loop, nest_of
 
 
 def attempt(b: ScheduleBuilder, action: Callable[[], object]) -> bool:
@@ -39,3 +41,20 @@ def cached_name(b: ScheduleBuilder, root: str) -> str:
     leaf = statement_of(only_nest(b.kernel, root))
     assert isinstance(leaf, Store) and isinstance(leaf.value, Load)
     return leaf.value.buffer.name
+
+
+def follow(leaf: Store, outer: Loop, inner: Loop) -> bool:
+    """Do the elements that ``leaf`` writes lie one behind the other along both loops, row after row?"""
+    return [stride_along(leaf.buffer, leaf.index, x.sym) for x in (outer, inner)] == [inner.extent, 1]
+
+
+def pair_with_rows(b: ScheduleBuilder, row: str, lanes: str, width: int) -> None:
+    """Vectors that hold several rows of a few lanes each, instead of one: ``for row: for lane`` -> ``for block: for row
+    (lanes): for lane``. Nothing where two rows don't fit in ``width`` lanes, or don't follow each other in memory.
+    """
+    outer, inner = find_loop(b.kernel, row, "pair_with_rows"), find_loop(b.kernel, lanes, "pair_with_rows").loop
+    leaf, n = statement_of(nest_of(outer)), inner.extent
+    if not isinstance(n, int) or 2 * n > width or not isinstance(leaf, Store) or not follow(leaf, outer.loop, inner):
+        return
+    if all(may_vectorize((leaf,), x) for x in (outer.loop.sym, inner.sym)):
+        b.do("kind", b.split(row, width // n)[1], "vector")

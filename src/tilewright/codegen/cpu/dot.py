@@ -17,17 +17,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tilewright.codegen.cpu.lanes import Lanes
-from tilewright.codegen.cpu.types import VALUE_TYPE, vector
-from tilewright.codegen.cpu.writer import Val
+from tilewright.codegen.llvm.lanes import Lanes
+from tilewright.codegen.llvm.types import VALUE_TYPE, vector
+from tilewright.codegen.llvm.writer import Val
 from tilewright.core import types
 from tilewright.core.compute import Binary, Cast, Load, Value
 from tilewright.target.dots import BF16_BY_SHIFTS, BF16_PAIRS, BYTES, Dot
 from tilewright.tile.ir import For, Update
 
 if TYPE_CHECKING:
-    from tilewright.codegen.cpu.addresses import Mention
-    from tilewright.codegen.cpu.function import KernelFunction
+    from tilewright.codegen.cpu.function import CpuFunction
+    from tilewright.codegen.llvm.addresses import Mention
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class _Operands:
     has_room: bool
 
 
-def emit(fn: KernelFunction, f: For, extent: object, ctx: Lanes) -> bool:
+def emit(fn: CpuFunction, f: For, extent: object, ctx: Lanes) -> bool:
     """Emit the loop as one dot product; False, and nothing emitted, when it does not have the pattern."""
     if not ctx.syms or ctx.guard is not None or ctx.count * 32 not in (128, 256, 512):
         return False
@@ -97,9 +97,7 @@ def _narrow(v: Value) -> Load | None:
     return v.a if isinstance(v, Cast) and isinstance(v.a, Load) else None
 
 
-def _fits(
-    fn: KernelFunction, f: For, update: Update, loads: tuple[Load, Load], dot: Dot, ctx: Lanes
-) -> _Operands | None:
+def _fits(fn: CpuFunction, f: For, update: Update, loads: tuple[Load, Load], dot: Dot, ctx: Lanes) -> _Operands | None:
     """One operand equal in all lanes and one that walks over groups; operands of one type may be swapped."""
     step = fn.space.id_of(f.loop.sym)
     target = fn.mention(update, update.buffer, update.index)
@@ -117,7 +115,7 @@ def _fits(
     return None
 
 
-def _emit(fn: KernelFunction, f: For, update: Update, operands: _Operands, dot: Dot, extent: int, ctx: Lanes) -> None:
+def _emit(fn: CpuFunction, f: For, update: Update, operands: _Operands, dot: Dot, extent: int, ctx: Lanes) -> None:
     n, bits = ctx.count, 32 // dot.group * extent
     each = 8 * dot.right.n_bytes * dot.group
     fn.space.bind_const(f.loop.sym, 0)
@@ -139,7 +137,7 @@ def _emit(fn: KernelFunction, f: For, update: Update, operands: _Operands, dot: 
     fn.space.unbind(f.loop.sym)
 
 
-def _instruction(fn: KernelFunction, old: Val, a: Val, b: Val, dot: Dot) -> Val:
+def _instruction(fn: CpuFunction, old: Val, a: Val, b: Val, dot: Dot) -> Val:
     target = fn.module.target
     if target.has_i8mm or target.has_dotprod:
         return _neon(fn, old, a, b)
@@ -150,7 +148,7 @@ def _instruction(fn: KernelFunction, old: Val, a: Val, b: Val, dot: Dot) -> Val:
     return Val(fn.writer.fresh(call), fn.writer.level, n)
 
 
-def _widened(fn: KernelFunction, b: Val, dot: Dot, bits: int) -> Val:
+def _widened(fn: CpuFunction, b: Val, dot: Dot, bits: int) -> Val:
     """Groups of ``bits`` bits as words of 32: each element with its sign, or without where it has none."""
     n, narrow, wide = b.lanes, f"i{8 * dot.right.n_bytes}", f"i{8 * dot.left.n_bytes}"
     pure, count = fn.arith.writer.pure, b.lanes * dot.group
@@ -160,7 +158,7 @@ def _widened(fn: KernelFunction, b: Val, dot: Dot, bits: int) -> Val:
     return Val(pure(f"bitcast <{count} x {wide}> {y} to <{n} x i32>", b.level), b.level, n)
 
 
-def _pairs(fn: KernelFunction, old: Val, a: Val, b: Val) -> Val:
+def _pairs(fn: CpuFunction, old: Val, a: Val, b: Val) -> Val:
     """Words of two 16-bit integers each: the sums of their two products, added to the sums so far."""
     n, level = old.lanes, max(a.level, b.level)
     pure = fn.arith.writer.pure
@@ -170,7 +168,7 @@ def _pairs(fn: KernelFunction, old: Val, a: Val, b: Val) -> Val:
     return fn.arith.instruction("add", "i32", old, Val(call, level, n))
 
 
-def _neon(fn: KernelFunction, old: Val, a: Val, b: Val) -> Val:
+def _neon(fn: CpuFunction, old: Val, a: Val, b: Val) -> Val:
     """u8 by i8 on AArch64: ``usdot``; or ``sdot`` of ``a - 128``, and 128 times the sums of ``b``, which rows share."""
     if fn.module.target.has_i8mm:
         return _neon_dot(fn, "usdot", old, a, b)
@@ -180,7 +178,7 @@ def _neon(fn: KernelFunction, old: Val, a: Val, b: Val) -> Val:
     return fn.arith.instruction("sub", "i32", _neon_dot(fn, "sdot", old, signed, b), sums)
 
 
-def _neon_dot(fn: KernelFunction, name: str, old: Val, a: Val, b: Val) -> Val:
+def _neon_dot(fn: CpuFunction, name: str, old: Val, a: Val, b: Val) -> Val:
     """The instruction on 128 bits; ``a`` and ``b`` are words of four bytes."""
     pure, level = fn.arith.writer.pure, max(old.level, a.level, b.level)
     x, y = (pure(f"bitcast <4 x i32> {v.text} to <16 x i8>", v.level) for v in (a, b))
@@ -188,7 +186,7 @@ def _neon_dot(fn: KernelFunction, name: str, old: Val, a: Val, b: Val) -> Val:
     return Val(pure(f"call <4 x i32> @llvm.aarch64.neon.{name}.v4i32.v16i8({operands})", level), level, 4)
 
 
-def _shifted(fn: KernelFunction, old: Val, a: Val, b: Val) -> Val:
+def _shifted(fn: CpuFunction, old: Val, a: Val, b: Val) -> Val:
     """``old + low(a) * low(b) + high(a) * high(b)`` for words that hold two bf16 each."""
     new = old
     for op, number in (("shl", 16), ("and", -0x10000)):

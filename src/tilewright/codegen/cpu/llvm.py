@@ -18,15 +18,15 @@ from dataclasses import dataclass
 import llvmlite.binding as llvm
 
 from tilewright.choose.shares import whole_extent
-from tilewright.codegen.cpu.analysis import analyse
-from tilewright.codegen.cpu.function import KernelFunction, KernelModule
+from tilewright.codegen.cpu.function import CpuFunction, CpuModule
 from tilewright.codegen.cpu.polls import POLL_KERNEL
-from tilewright.codegen.cpu.refusals import refuse_fatal
-from tilewright.codegen.cpu.registers import NarrowError
 from tilewright.codegen.cpu.scratch import FLAG_BYTES
-from tilewright.codegen.cpu.split import Splits
-from tilewright.codegen.cpu.writer import Val
 from tilewright.codegen.errors import CodegenError
+from tilewright.codegen.llvm.analysis import analyse
+from tilewright.codegen.llvm.refusals import refuse_fatal
+from tilewright.codegen.llvm.registers import NarrowError
+from tilewright.codegen.llvm.split import Splits
+from tilewright.codegen.llvm.writer import Val
 from tilewright.runtime.cpu.llvm_fork import check_llvm
 from tilewright.runtime.manifest import ScratchSpec
 from tilewright.runtime.once import ForkLock, once
@@ -77,7 +77,7 @@ def _emit_narrow(kernel: Kernel, target: Target, part: bool, polls: bool) -> Emi
 
 def _emit(kernel: Kernel, target: Target, *, narrow: bool, part: bool, polls: bool) -> Emitted:
     splits = Splits(kernel.body, kernel.sizes)
-    module = KernelModule(kernel, target, analyse(kernel, target), splits, has_narrow_tails=narrow)
+    module = CpuModule(kernel, target, analyse(kernel, target), splits, has_narrow_tails=narrow)
     module.has_part = part and whole_extent(kernel) is not None
     is_whole = part and not module.has_part
     own = _define(module, f'@"{kernel.name}"', "i32 %threads", in_task=False, polls=polls)
@@ -88,9 +88,9 @@ def _emit(kernel: Kernel, target: Target, *, narrow: bool, part: bool, polls: bo
     return Emitted(module.text(), scratch, POLL_KERNEL in module.declarations)
 
 
-def _define(module: KernelModule, name: str, last: str, *, in_task: bool, polls: bool) -> int:
+def _define(module: CpuModule, name: str, last: str, *, in_task: bool, polls: bool) -> int:
     """The kernel's body as a function, in a task with its parallel loops on one thread; returns its scratch's bytes."""
-    fn = KernelFunction(module, in_task, polls)
+    fn = CpuFunction(module, in_task, polls)
     parameters = []
     for n, buffer in enumerate(module.kernel.params):
         fn.bases[id(buffer)] = Val(f"%p{n}", 0, 0)

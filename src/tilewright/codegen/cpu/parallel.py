@@ -16,21 +16,21 @@ from typing import TYPE_CHECKING
 
 from tilewright.choose.shares import joined
 from tilewright.codegen.cpu import polls
-from tilewright.codegen.cpu.lanes import Lanes
 from tilewright.codegen.cpu.scratch import with_slot
-from tilewright.codegen.cpu.writer import Val
+from tilewright.codegen.llvm.lanes import Lanes
+from tilewright.codegen.llvm.writer import Val
 from tilewright.core.compute import Buffer
 from tilewright.core.expr import Dim, Sym, ceildiv, floordiv
 from tilewright.tile.ir import For, Space
 
 if TYPE_CHECKING:
-    from tilewright.codegen.cpu.function import KernelFunction, KernelModule
+    from tilewright.codegen.cpu.function import CpuFunction, CpuModule
 
 CHUNKS_PER_THREAD = 8
 POOL = "declare void @tw_parallel_for(ptr, ptr, i64, i32)"
 
 
-def emit(fn: KernelFunction, f: For, extent: Dim) -> None:
+def emit(fn: CpuFunction, f: For, extent: Dim) -> None:
     """Emit a parallel loop in ``fn``."""
     module = fn.module
     number = module.n_tasks
@@ -58,7 +58,7 @@ def emit(fn: KernelFunction, f: For, extent: Dim) -> None:
     module.declarations.add(POOL)
 
 
-def _define_part(module: KernelModule, body: str, arguments: list[str], task_bytes: int) -> None:
+def _define_part(module: CpuModule, body: str, arguments: list[str], task_bytes: int) -> None:
     """``NAME.part(ptr param..., i64 size..., i64 first, i64 end, ptr scratch)``: iterations of the loop that is all."""
     module.has_part = False
     parameters = [f"ptr %p{n}" for n in range(len(module.kernel.params))]
@@ -70,7 +70,7 @@ def _define_part(module: KernelModule, body: str, arguments: list[str], task_byt
     module.functions.append("\n".join([head, call, "  ret void", "}"]))
 
 
-def _buffers(fn: KernelFunction, f: For) -> list[Buffer]:
+def _buffers(fn: CpuFunction, f: For) -> list[Buffer]:
     """Buffers that exist outside the loop and are mentioned inside."""
     outside = fn.analysis.outside.get(id(f), set())
     used = fn.analysis.used.get(id(f), {})
@@ -86,7 +86,7 @@ def _buffers(fn: KernelFunction, f: For) -> list[Buffer]:
 
 
 def _define_body(
-    fn: KernelFunction,
+    fn: CpuFunction,
     f: For,
     extent: Dim,
     joined: For | None,
@@ -134,7 +134,7 @@ def _define_body(
     return inner.locals.in_scratch
 
 
-def _define_task(fn: KernelFunction, body: str, task: str, kinds: list[str], task_bytes: int) -> None:
+def _define_task(fn: CpuFunction, body: str, task: str, kinds: list[str], task_bytes: int) -> None:
     """``task(context, i)``: unpack the context and run chunk ``i``."""
     lines = [f"define internal void {task}(ptr %context, i64 %task) {fn.module.attributes} {{", "entry:"]
     rest = {"chunk": "i64", "extent": "i64"}
@@ -154,7 +154,7 @@ def _define_task(fn: KernelFunction, body: str, task: str, kinds: list[str], tas
     fn.module.functions.append("\n".join([*lines, "  ret void", "}"]))
 
 
-def _dispatch(fn: KernelFunction, body: str, task: str, arguments: list[str], extent: Val, task_bytes: int) -> None:
+def _dispatch(fn: CpuFunction, body: str, task: str, arguments: list[str], extent: Val, task_bytes: int) -> None:
     """Call the body directly for one thread, else hand chunks to the pool."""
     w = fn.writer
     threaded, direct, check, after = w.label("threaded"), w.label("direct"), w.label("check"), w.label("after")

@@ -20,7 +20,7 @@ from tilewright.core.expr import symbols
 from tilewright.tile.ir import For, Kind
 
 if TYPE_CHECKING:
-    from tilewright.codegen.cpu.function import KernelFunction, KernelModule
+    from tilewright.codegen.cpu.function import CpuFunction, CpuModule
 
 POLL_CYCLES = 30_000_000
 """A hundredth of a second by the estimate, which takes every function for one operation."""
@@ -30,20 +30,20 @@ ASK = "call i32 @tw_poll_kernel()"
 POLL_KERNEL = "declare i32 @tw_poll_kernel() nounwind memory(inaccessiblemem: readwrite)"
 
 
-def is_long(module: KernelModule, f: For) -> bool:
+def is_long(module: CpuModule, f: For) -> bool:
     """May the loop take long enough for a question? One step after another may, if their number is not known."""
     if f.loop.kind is not Kind.PARALLEL and symbols(f.loop.extent):
         return True
     return cycles_of((f,), module.kernel, module.target) >= POLL_CYCLES
 
 
-def turns_between(module: KernelModule, f: For) -> int:
+def turns_between(module: CpuModule, f: For) -> int:
     """After how many turns a loop asks that is long: a power of two."""
     of_turn = max(cycles_of(f.body, module.kernel, module.target), 1.0)
     return 1 << (int(max(POLL_CYCLES / of_turn, 1)).bit_length() - 1)
 
 
-def emit(fn: KernelFunction, turn: str, turns: int) -> None:
+def emit(fn: CpuFunction, turn: str, turns: int) -> None:
     """Every so many turns, at their end: leave the kernel if it is stopped. ``turn`` counts them."""
     w = fn.writer
     ask, on = w.label("ask"), w.label("on")
@@ -55,7 +55,7 @@ def emit(fn: KernelFunction, turn: str, turns: int) -> None:
     w.start_block(on)
 
 
-def leave_if_stopped(fn: KernelFunction) -> None:
+def leave_if_stopped(fn: CpuFunction) -> None:
     """Ask now."""
     w = fn.writer
     stop, go = w.label("stop"), w.label("go")

@@ -23,6 +23,8 @@ except ImportError:
 Give = Callable[[Array], Any]
 _arrays: set[type[Any]] = set()
 """JAX's own classes of arrays that have been seen: to ask each array anew what it is takes longer."""
+_key_arrays: set[type[Any]] = set()
+"""The same of arrays of random keys."""
 _IN_DLPACK = "biuf"
 """NumPy's kinds that its own DLPack knows."""
 
@@ -36,9 +38,15 @@ def kind_of(leaf: Any) -> Any:
         return leaf.shape, leaf.dtype
     if kind in (bool, int, float, complex):
         return kind
-    if isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer) and hasattr(leaf, "weak_type"):
-        _arrays.add(kind)
-        return leaf.shape, leaf.dtype, leaf.weak_type
+    if kind in _key_arrays:
+        return leaf.shape, leaf.dtype
+    if isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer):
+        if is_keys(leaf.dtype):
+            _key_arrays.add(kind)
+            return leaf.shape, leaf.dtype
+        if hasattr(leaf, "weak_type"):
+            _arrays.add(kind)
+            return leaf.shape, leaf.dtype, leaf.weak_type
     return tuple(np.shape(leaf)), jax.numpy.result_type(leaf)
 
 
@@ -54,8 +62,11 @@ def taker(dtype: np.dtype[Any], is_complex: bool) -> Callable[[Any], Array]:
         return np.asarray(leaf, dtype)
 
     def keys_or_numbers(leaf: Any) -> Array:
-        data = jax.random.key_data(leaf) if is_keys(getattr(leaf, "dtype", dtype)) else leaf
-        return np.asarray(data, dtype)
+        if type(leaf) in _key_arrays:
+            # The numbers of keys where they lie; jax.random.key_data copies them in a call of its own, 10 us.
+            lying = getattr(leaf, "_base_array", None)
+            return np.asarray(jax.random.key_data(leaf) if lying is None else lying, dtype)
+        return np.asarray(leaf, dtype)
 
     def parts(leaf: Any) -> Array:
         whole = np.ascontiguousarray(np.asarray(leaf, np.result_type(dtype, np.complex64)))

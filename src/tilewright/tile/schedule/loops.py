@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tilewright.core.compute import Buffer, IndexLike, Load, Value
+from tilewright.core.compute import Buffer, IndexLike, Inside, Load, Value
 from tilewright.core.expr import Dim, Sym, ceildiv, floordiv, is_nonneg, minimum, mod, substitute, symbol_order, symbols
 from tilewright.core.indices import chosen, placed, symbols_in
 from tilewright.tile.affine import coefficient, without
@@ -28,13 +28,18 @@ from tilewright.tile.schedule.tree import (
 )
 from tilewright.tile.verify import COPIED
 
+AT_ONE_TIME = (Kind.PARALLEL, Kind.BLOCK, Kind.THREAD)
+"""Kinds whose iterations run beside each other, in memory that they have in common."""
+
 
 def split(kernel: Kernel, loop: str, factor: int, tail: str = "min") -> Kernel:
     """``for v<n`` -> ``for v_o<ceil(n/f): for v_i<min(f, n - f*v_o)`` with ``v = f*v_o + v_i``.
 
     ``tail="min"``: the last tile is shorter (the emitter peels it or masks it). ``tail="shift"``: every tile is full
     and the last one starts at ``n - f``; it repeats work, so the body may only store, and ``n >= f`` must be proved.
-    Fails: factor < 1; an unknown tail; shift of an accumulating body or of an extent that may be smaller.
+    ``tail="guard"``: every tile is full and ``if f*v_o + v_i < n`` stands in the inner loop, as threads of a GPU need.
+    Fails: factor < 1; an unknown tail; shift of an accumulating body or of an extent that may be smaller; a guard in
+    lanes.
     """
     target = find_loop(kernel, loop, "split")
     n, sym = target.loop.extent, target.loop.sym
@@ -46,11 +51,15 @@ def split(kernel: Kernel, loop: str, factor: int, tail: str = "min") -> Kernel:
     if tail == "shift":
         _check_shift(target, factor)
         base, width = minimum(base, n - factor), factor
-    elif tail != "min":
-        raise ScheduleError("split", loop, f"unknown tail {tail!r}", remedy="use 'min' or 'shift'")
+    elif tail not in ("min", "guard"):
+        raise ScheduleError("split", loop, f"unknown tail {tail!r}", remedy="use 'min', 'shift' or 'guard'")
     kind = Kind.SERIAL if target.loop.kind is Kind.PARALLEL else target.loop.kind
-    inner = Loop(Sym(fresh(kernel, f"{loop}_i"), 0, factor - 1), width, kind)
+    inner = Loop(Sym(fresh(kernel, f"{loop}_i"), 0, factor - 1), factor if tail == "guard" else width, kind)
     body = substitute_body(target.body, {sym: base + inner.sym})
+    if tail == "guard" and width != factor:
+        if kind in (Kind.VECTOR, Kind.DOT):
+            raise ScheduleError("split", loop, "a vector loop holds only statements", remedy="use tail='min'")
+        body = (If(Inside((n - 1 - base - inner.sym,)), body),)
     return replace_stmt(kernel, target, For(outer, (For(inner, body),)))
 
 
@@ -212,11 +221,12 @@ def apart(indices: list[tuple[IndexLike, ...]], over: list[Sym], inner: set[Sym]
 
 
 def set_kind(kernel: Kernel, loop: str, kind: str) -> Kernel:
-    """Run the loop as ``kind`` (``serial parallel unroll step vector dot``).
+    """Run the loop as ``kind`` (``serial parallel unroll step vector dot block thread``).
 
-    Fails: vector or parallel over iterations that may not be exchanged; vector, unroll or step over an extent without
-    a known bound; vector around anything but statements and copied loops; serial or parallel in a vector loop; another
-    kind than these, ``block`` and ``thread`` of a GPU among them.
+    Fails: vector, parallel, block or thread over iterations that may not be exchanged, or that would use one memory at
+    a time; vector, unroll or step over an extent without a known bound, thread over one that is no number; vector
+    around anything but statements and copied loops; serial or parallel in a vector loop; block inside of any other
+    kind; thread outside of all blocks; another kind than these.
     """
     target = find_loop(kernel, loop, "kind")
     kinds = [k.value for k in Kind]
@@ -225,12 +235,12 @@ def set_kind(kernel: Kernel, loop: str, kind: str) -> Kernel:
     k = Kind(kind)
     if k in (Kind.UNROLL, Kind.STEP, Kind.VECTOR, Kind.DOT) and target.loop.sym.hi is None:
         raise ScheduleError("kind", loop, f"{kind} needs an extent with a known bound, not {target.loop.extent}")
-    if k in (Kind.VECTOR, Kind.PARALLEL):
+    if k is Kind.VECTOR:
         check_exchange(target.body, [target.loop.sym], "kind", loop)
-    if k is Kind.PARALLEL and _shared_updates(target):
-        raise ScheduleError("kind", loop, "parallel iterations would update one element", remedy="rfactor first")
-    if k is Kind.PARALLEL and (shared := _shared_memory(kernel, target)):
-        raise ScheduleError("kind", loop, f"parallel iterations would use {shared} at one time")
+    if k in AT_ONE_TIME:
+        check_apart(kernel, target, k, "kind", loop)
+    if k in (Kind.BLOCK, Kind.THREAD):
+        _check_grid(kernel, target, k)
     if k is Kind.VECTOR:
         for s in walk(target.body):
             if isinstance(s, If) or (isinstance(s, For) and s.loop.kind not in COPIED):
@@ -243,6 +253,34 @@ def set_kind(kernel: Kernel, loop: str, kind: str) -> Kernel:
     return replace_stmt(kernel, target, new)
 
 
+def check_apart(kernel: Kernel, target: For, kind: Kind, primitive: str, where: str) -> None:
+    """Refuse unless iterations of a loop, as a kind that runs them at one time, write elements of their own."""
+    if target.loop.extent == 1:
+        return
+    check_exchange(target.body, [target.loop.sym], primitive, where)
+    if _shared_updates(target):
+        rule = f"{kind.value} iterations would update one element"
+        remedy = "tree first" if kind is Kind.THREAD else "rfactor first"
+        raise ScheduleError(primitive, where, rule, remedy=remedy)
+    if shared := _shared_memory(kernel, target, kind):
+        raise ScheduleError(primitive, where, f"{kind.value} iterations would use {shared} at one time")
+
+
+def _check_grid(kernel: Kernel, target: For, kind: Kind) -> None:
+    """Refuse a block loop inside of other loops, and a thread loop that is no phase of a grid."""
+    name = target.loop.sym.name
+    around = enclosing(kernel.body, target)
+    if kind is Kind.BLOCK:
+        if any(isinstance(s, If) or s.loop.kind is not Kind.BLOCK for s in around):
+            raise ScheduleError("kind", name, "a block loop inside of one that is none", remedy="begin outermost")
+        return
+    if not isinstance(target.loop.extent, int) or target.loop.extent < 1:
+        rule = f"a thread loop of {target.loop.extent} iterations, which is no positive number"
+        raise ScheduleError("kind", name, rule, remedy="split it with tail 'guard'")
+    if not around or not isinstance(around[0], For) or around[0].loop.kind is not Kind.BLOCK:
+        raise ScheduleError("kind", name, "a thread loop in no block", remedy="make a loop around it a block loop")
+
+
 def _shared_updates(target: For) -> bool:
     inner = {x.sym for x in loops_of(target.body)}
     for s in walk(target.body):
@@ -253,9 +291,18 @@ def _shared_updates(target: For) -> bool:
     return False
 
 
-def _shared_memory(kernel: Kernel, target: For) -> Buffer | None:
-    """A buffer in memory of all threads of which iterations write the same elements."""
-    everywhere = {p.buffer for p in kernel.places if p.space is Space.GLOBAL}
+def _shared_memory(kernel: Kernel, target: For, kind: Kind) -> Buffer | None:
+    """A buffer in memory that the iterations have in common, of which they write the same elements.
+
+    Threads of a block have all memory in common but what is touched in their loop alone, which each has for itself.
+    """
+    spaces = {p.buffer: p.space for p in kernel.places}
+    everywhere = {b for b, space in spaces.items() if space is Space.GLOBAL}
+    if kind is Kind.THREAD:
+        n_inside = _n_touching(target.body)
+        n_all = _n_touching(kernel.body)
+        own = {b for b in n_inside if spaces[b] in (Space.REG, Space.LOCAL) and n_inside[b] == n_all[b]}
+        everywhere = spaces.keys() - own
     inner = {x.sym for x in loops_of(target.body)}
     for s in walk(target.body):
         if isinstance(s, Store | Update | Fold):
@@ -263,6 +310,15 @@ def _shared_memory(kernel: Kernel, target: For) -> Buffer | None:
                 if not apart([s.index], [target.loop.sym], inner):
                     return b
     return None
+
+
+def _n_touching(body: Body) -> dict[Buffer, int]:
+    """How many accesses of each buffer stand in the statements."""
+    found: dict[Buffer, int] = {}
+    for s in walk(body):
+        for b in (*written(s), *[x.buffer for x in loads_of(s)]):
+            found[b] = found.get(b, 0) + 1
+    return found
 
 
 def starts_fresh(body: Body, buffer: Buffer) -> bool:

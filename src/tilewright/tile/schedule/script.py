@@ -13,7 +13,7 @@ from typing import TypeAlias
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Kernel
 from tilewright.tile.rewrite import loops_of
-from tilewright.tile.schedule import loops, memory, operands, partials, stages, trim
+from tilewright.tile.schedule import grids, loops, memory, operands, partials, stages, trim
 
 Arg: TypeAlias = str | int
 
@@ -27,6 +27,7 @@ PRIMITIVES: Mapping[str, Callable[..., Kernel]] = {
     "alternate": loops.alternate,
     "divide": loops.divide,
     "cut": loops.cut,
+    "enclose": grids.enclose,
     "fork": stages.fork,
     "cache": stages.cache,
     "compute_at": stages.compute_at,
@@ -79,14 +80,16 @@ class Schedule:
 
 
 def apply_step(kernel: Kernel, step: Step) -> Kernel:
-    """One step; wrong argument counts are a ``ScheduleError`` too."""
+    """One step; wrong argument counts are a ``ScheduleError`` too, and so is a race of a GPU's blocks or threads."""
     primitive = PRIMITIVES.get(step.primitive)
     if primitive is None:
         raise ScheduleError(step.primitive, "", "no such primitive", remedy=f"known: {', '.join(PRIMITIVES)}")
     try:
-        return primitive(kernel, *step.args)
+        made = primitive(kernel, *step.args)
     except TypeError as e:
         raise ScheduleError(step.primitive, str(step), f"wrong arguments: {e}") from e
+    grids.check_races(made, step.primitive, ", ".join(map(str, step.args)))
+    return made
 
 
 @dataclass(frozen=True)

@@ -16,14 +16,14 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tilewright.codegen.cpu.lanes import Lanes
-from tilewright.codegen.cpu.values import Memo
+from tilewright.codegen.llvm.lanes import Lanes
+from tilewright.codegen.llvm.values import Memo
 from tilewright.core.compute import Binary, Bitcast, Cast, Const, Fma, Load, Unary, Value, operands, symbols_of_value
 from tilewright.core.expr import Sym
 from tilewright.tile.ir import For, Kind, Store
 
 if TYPE_CHECKING:
-    from tilewright.codegen.cpu.function import KernelFunction
+    from tilewright.codegen.llvm.function import KernelFunction
 
 MOST_COPIES = 128
 """More are stored one by one: looking for the next element takes a time that grows with the square of their parts."""

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tilewright.codegen.cpu.analysis import COPIED, MAX_UNROLL, statement_values
-from tilewright.codegen.cpu.index import IndexSpace
+from tilewright.codegen.llvm.analysis import COPIED, MAX_UNROLL, statement_values
+from tilewright.codegen.llvm.index import IndexSpace
 from tilewright.core import expr
 from tilewright.core.compute import Index as IndexValue
 from tilewright.core.compute import IndexLike, Inside, Load, Value, walk

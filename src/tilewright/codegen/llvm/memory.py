@@ -14,13 +14,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from tilewright.codegen.cpu import convert
-from tilewright.codegen.cpu.addresses import TRIPLE, Address, Addresses
-from tilewright.codegen.cpu.arith import Arith
-from tilewright.codegen.cpu.lanes import Lanes, bits_of
-from tilewright.codegen.cpu.refusals import USE_GATHERED
-from tilewright.codegen.cpu.types import MEMORY_TYPE, VALUE_TYPE, literal, mangled, vector
-from tilewright.codegen.cpu.writer import Val
+from tilewright.codegen.llvm import convert
+from tilewright.codegen.llvm.addresses import TRIPLE, Address, Addresses
+from tilewright.codegen.llvm.arith import Arith
+from tilewright.codegen.llvm.lanes import Lanes, bits_of
+from tilewright.codegen.llvm.refusals import USE_GATHERED
+from tilewright.codegen.llvm.types import MEMORY_TYPE, VALUE_TYPE, literal, mangled, vector
+from tilewright.codegen.llvm.writer import Val
 from tilewright.core.compute import Buffer
 from tilewright.core.types import Array
 
@@ -132,6 +132,13 @@ class Memory:
         """Ask for the cache line at ``address``."""
         self.writer.emit(f"call void @llvm.prefetch.p0(ptr {self.addresses.pointer(address)}, i32 0, i32 3, i32 1)")
 
+    def alignment(self, address: Address, offset: int) -> int:
+        """Bytes that divide the address ``offset`` bytes from the pointer: as a CPU asks for no more, an element's."""
+        return address.buffer.dtype.n_bytes
+
+    def _align(self, address: Address, offset: int) -> str:
+        return f"align {self.alignment(address, offset)}"
+
     def forget(self) -> None:
         """Memory may have changed in unknown ways."""
         self.known.clear()
@@ -218,7 +225,7 @@ class Memory:
 
     def _load_vector(self, address: Address, element: str, n: int, ctx: Lanes) -> Val:
         ty = vector(element, n)
-        align = f"align {address.buffer.dtype.n_bytes}"
+        align = self._align(address, address.offset)
         pointer = self._readable(address, ctx, address.offset, n)
         if ctx.mask is None or address.fits:
             if self._is_odd(n, address):
@@ -242,7 +249,7 @@ class Memory:
         if is_plain and first + span <= n and address.unit and address.unit % n == 0:
             whole = replace(address, offset=offset - first * size, pattern=tuple(range(n)))
             return self.arith.pick(self.load(whole, replace(ctx, mask=None)), element, [first + p for p in lanes])
-        align = f"align {size}"
+        align = self._align(address, offset)
         if span <= n:
             if span < n and self.arith.target.has_masks:
                 return self.arith.pick(self._load_front(address, element, offset, span, n, ctx), element, lanes)
@@ -252,10 +259,12 @@ class Memory:
             return self.arith.pick(wide, element, lanes)
         ty, start = vector(element, n), span - n
         low = self._here(f"load {ty}, ptr {self._readable(address, ctx, offset, n)}, {align}", n)
-        high = self._here(f"load {ty}, ptr {self._readable(address, ctx, offset + start * size, n)}, {align}", n)
+        at_end = self._align(address, offset + start * size)
+        high = self._here(f"load {ty}, ptr {self._readable(address, ctx, offset + start * size, n)}, {at_end}", n)
         if span <= 2 * n:
             return self.arith.pick(low, element, [p if p < n else n + p - start for p in lanes], high)
-        middle = self._here(f"load {ty}, ptr {self._readable(address, ctx, offset + n * size, n)}, {align}", n)
+        inside = self._align(address, offset + n * size)
+        middle = self._here(f"load {ty}, ptr {self._readable(address, ctx, offset + n * size, n)}, {inside}", n)
         both = list(range(2 * n))
         parts = [self.arith.pick(low, element, both, middle), self.arith.pick(high, element, both, high)]
         return self.arith.pick(parts[0], element, [p if p < 2 * n else 2 * n + p - start for p in lanes], parts[1])
@@ -277,9 +286,9 @@ class Memory:
     ) -> Val:
         """Runs of neighbours, equally long, in any order of lanes: a load for each, and shuffles of two at a time."""
         length, size = len(pattern) // len(starts), address.buffer.dtype.n_bytes
-        ty, align = vector(element, length), f"align {size}"
-        addresses = [self._readable(address, ctx, address.offset + start * size, length) for start in starts]
-        parts = [self._here(f"load {ty}, ptr {address}, {align}", length) for address in addresses]
+        ty, offsets = vector(element, length), [address.offset + start * size for start in starts]
+        addresses = [(self._readable(address, ctx, at, length), self._align(address, at)) for at in offsets]
+        parts = [self._here(f"load {ty}, ptr {pointer}, {align}", length) for pointer, align in addresses]
         lanes = [next(k * length + p - at for k, at in enumerate(starts) if at <= p < at + length) for p in pattern]
         if len(parts) > 2:
             both = list(range(2 * length))
@@ -378,7 +387,7 @@ class Memory:
 
     def _store_vector(self, address: Address, raw: Val, element: str, ctx: Lanes) -> None:
         n, ty = raw.lanes, vector(element, raw.lanes)
-        align = f"align {address.buffer.dtype.n_bytes}"
+        align = self._align(address, address.offset)
         pointer = self.addresses.pointer(address)
         if ctx.mask is None and self._is_odd(n, address):
             room = _room(n)
@@ -393,7 +402,7 @@ class Memory:
             # Of a vector that was narrowed, LLVM 22 for AVX-512 stores a lone element as wide as it was before.
             one = self.arith.extract(raw, element, lane)
             pointer = self.addresses.pointer(address, address.offset + lane * address.buffer.dtype.n_bytes)
-            self.writer.emit(f"store {element} {one.text}, ptr {pointer}, {align}")
+            self.writer.emit(f"store {element} {one.text}, ptr {pointer}, align {address.buffer.dtype.n_bytes}")
             return
         name = f"llvm.masked.store.{mangled(element, n)}.p0"
         self.writer.emit(f"call void @{name}({ty} {raw.text}, ptr {align} {pointer}, <{n} x i1> {ctx.mask.text})")

@@ -9,9 +9,9 @@ beside each other after one step, as in a transposition: 30 shuffles and 15 oper
 
 from __future__ import annotations
 
-from tilewright.codegen.cpu.arith import Arith
-from tilewright.codegen.cpu.types import VALUE_TYPE
-from tilewright.codegen.cpu.writer import Val
+from tilewright.codegen.llvm.arith import Arith
+from tilewright.codegen.llvm.types import VALUE_TYPE
+from tilewright.codegen.llvm.writer import Val
 from tilewright.core.types import DType
 
 IN_PLACE_BYTES = 16

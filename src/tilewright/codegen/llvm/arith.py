@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import math
 
-from tilewright.codegen.cpu import convert
-from tilewright.codegen.cpu.lanes import bits_of, mask_of
-from tilewright.codegen.cpu.types import VALUE_TYPE, literal, mangled, vector
-from tilewright.codegen.cpu.writer import Val, Writer
 from tilewright.codegen.errors import CodegenError
+from tilewright.codegen.llvm import convert
+from tilewright.codegen.llvm.lanes import bits_of, mask_of
+from tilewright.codegen.llvm.types import VALUE_TYPE, literal, mangled, vector
+from tilewright.codegen.llvm.writer import Val, Writer
 from tilewright.core import types
 from tilewright.core.types import DType
-from tilewright.target.target import Target
+from tilewright.target.instructions import Instructions
 
 _FLOAT = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
 _INT = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor"}
@@ -32,7 +32,7 @@ _ROUNDING = {"floor": "floor", "ceil": "ceil", "trunc": "trunc", "rint": "rint"}
 class Arith:
     """Operations for one function on one target."""
 
-    def __init__(self, writer: Writer, target: Target) -> None:
+    def __init__(self, writer: Writer, target: Instructions) -> None:
         self.writer = writer
         self.target = target
 
@@ -234,6 +234,10 @@ class Arith:
             return v
         text = f"extractelement {vector(element, v.lanes)} {v.text}, i64 {lane}"
         return Val(self.writer.pure(text, v.level), v.level, 0)
+
+    def bfloat_bits(self, v: Val) -> Val:
+        """The ``i16`` of a ``float`` rounded to bfloat16, by the target's instruction for it."""
+        return convert.bfloat_bits(self, v)
 
     def rounded(self, dtype: DType, v: Val) -> Val:
         """A ``float`` brought back to the values that f16 or bf16 can hold."""

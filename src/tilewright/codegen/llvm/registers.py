@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tilewright.codegen.cpu.arith import Arith
-from tilewright.codegen.cpu.types import VALUE_TYPE
-from tilewright.codegen.cpu.writer import Val
+from tilewright.codegen.llvm.arith import Arith
+from tilewright.codegen.llvm.types import VALUE_TYPE
+from tilewright.codegen.llvm.writer import Val
 from tilewright.core.compute import Buffer
 from tilewright.core.types import DType
 

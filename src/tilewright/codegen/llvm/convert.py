@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tilewright.codegen.cpu.types import MEMORY_TYPE, VALUE_TYPE, mangled, vector
-from tilewright.codegen.cpu.writer import Val
+from tilewright.codegen.llvm.types import MEMORY_TYPE, VALUE_TYPE, mangled, vector
+from tilewright.codegen.llvm.writer import Val
 from tilewright.core import types
 from tilewright.core.types import DType
 
 if TYPE_CHECKING:
-    from tilewright.codegen.cpu.arith import Arith
+    from tilewright.codegen.llvm.arith import Arith
 
 
 IN_BYTES = {types.i4: types.i8, types.i2: types.i8, types.u4: types.u8, types.u2: types.u8}
@@ -72,7 +72,7 @@ def round_to(a: Arith, dtype: DType, v: Val) -> Val:
     """A ``float`` rounded to the nearest value of f16 or bf16; other types are left alone."""
     if dtype is types.bf16:
         if a.target.has_bf16:
-            return from_memory(a, dtype, _bfloat_bits(a, v))
+            return from_memory(a, dtype, a.bfloat_bits(v))
         return a.convert("bitcast", _bf16_bits(a, v), "i32", "float")
     if dtype is types.f16:
         return from_memory(a, dtype, to_memory(a, dtype, v))
@@ -182,7 +182,7 @@ def _largest(source: DType, target: DType) -> float:
     return float(near if int(near) <= target.max else np.nextafter(near, source.numpy.type(0)))
 
 
-def _bfloat_bits(a: Arith, v: Val) -> Val:
+def bfloat_bits(a: Arith, v: Val) -> Val:
     """The ``i16`` of a ``float`` rounded by AVX512-BF16, register by register.
 
     Vectors take the instruction by its name, because LLVM folds a ``fptrunc`` of constants (a register of which a mask

@@ -13,10 +13,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tilewright.codegen.cpu.arith import Arith
-from tilewright.codegen.cpu.index import IndexSpace, Lin
-from tilewright.codegen.cpu.lanes import Lanes
-from tilewright.codegen.cpu.writer import Val
+from tilewright.codegen.llvm.arith import Arith
+from tilewright.codegen.llvm.index import IndexSpace, Lin
+from tilewright.codegen.llvm.lanes import Lanes
+from tilewright.codegen.llvm.writer import Val
 from tilewright.core import expr, types
 from tilewright.core.compute import Buffer, Value
 from tilewright.core.expr import Dim
@@ -45,7 +45,8 @@ class Address:
     the buffer's start, and so is the buffer's size (0: unknown). ``column``: this is copy ``column[0]`` of
     ``column[1]`` copies of a loop body which read neighbours, all inside the buffer. ``spare``: the lanes that do not
     run lie behind the buffer's last element, in memory of its own, so that they may be read and written too. ``rows``:
-    of a column whose ``lanes`` are so many run-time elements apart, those distances one by one.
+    of a column whose ``lanes`` are so many run-time elements apart, those distances one by one. ``step``: ``pointer``
+    is a multiple of so many elements from the buffer's start (0: it is the start; None: unknown).
     """
 
     buffer: Buffer
@@ -58,6 +59,7 @@ class Address:
     column: tuple[int, int] | None = None
     spare: bool = False
     rows: tuple[Val, ...] = ()
+    step: int | None = None
 
     @property
     def n_lanes(self) -> int:
@@ -108,16 +110,18 @@ class Addresses:
             step = self.space.scaled(Val(name, level, 0), coef * size)
             pointer = self.advance(pointer, step)
         lanes = None if regular else self._lane_vector(distances)
+        common = math.gcd(*[coef for _, _, coef in runs])
         if mention.dynamic:
-            return self._dynamic(mention, Address(mention.buffer, pointer, offset * size, pattern, lanes), index_value)
+            start = Address(mention.buffer, pointer, offset * size, pattern, lanes, step=common)
+            return self._dynamic(mention, start, index_value)
         fits = ctx.mask is not None and not ctx.zeroed and regular and self._fits(mention, ctx)
-        unit = math.gcd(*[coef for _, _, coef in runs], _n_elements(mention.buffer)) if pattern else 0
+        unit = math.gcd(common, _n_elements(mention.buffer)) if pattern else 0
         is_spread = lanes is not None or (pattern is not None and max(pattern) >= 2 * len(pattern))
         column = self._column(mention, ctx, None if lanes else pattern) if is_spread else None
         rows = tuple([self.space.value(d) for d in distances]) if lanes is not None and column is not None else ()
         spare = not runs and self._ends_here(mention.buffer, offset, pattern, ctx)
         pattern = None if lanes else pattern
-        return Address(mention.buffer, pointer, offset * size, pattern, lanes, fits, unit, column, spare, rows)
+        return Address(mention.buffer, pointer, offset * size, pattern, lanes, fits, unit, column, spare, rows, common)
 
     def _ends_here(self, buffer: Buffer, offset: int, pattern: tuple[int, ...] | None, ctx: Lanes) -> bool:
         """Is the buffer's last element the last lane that runs, with room for the others behind it?"""
@@ -240,20 +244,22 @@ class Addresses:
 
     def _dynamic(self, mention: Mention, address: Address, index_value: Callable[[Value], Val]) -> Address:
         """Add run-time indices: to the pointer when all lanes agree, else to each lane's distance."""
-        pointer, lanes = address.pointer, address.lanes
+        pointer, lanes, step_of_all = address.pointer, address.lanes, address.step
         for value, stride in mention.dynamic:
             index = index_value(value)
             step = self.space.value(stride)
             if not index.lanes:
                 n = self.arith.instruction("mul", "i64", index, self.space.scaled(step, mention.buffer.dtype.n_bytes))
                 pointer = self.advance(pointer, n)
+                step_of_all = math.gcd(step_of_all or 0, stride) if isinstance(stride, int) else 1
                 continue
             part = self.arith.instruction("mul", "i64", index, step)
             lanes = part if lanes is None else self.arith.instruction("add", "i64", lanes, part)
         if lanes is not None and address.pattern is not None:
             steps = Val(f"<{', '.join([f'i64 {n}' for n in address.pattern])}>", 0, len(address.pattern))
             lanes = self.arith.instruction("add", "i64", lanes, steps)
-        return Address(address.buffer, pointer, address.offset, None if lanes else address.pattern, lanes)
+        pattern = None if lanes else address.pattern
+        return Address(address.buffer, pointer, address.offset, pattern, lanes, step=step_of_all)
 
 
 def _n_elements(buffer: Buffer) -> int:

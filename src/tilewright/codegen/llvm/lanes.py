@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import TypeAlias
 
-from tilewright.codegen.cpu.index import Lin
-from tilewright.codegen.cpu.writer import Val
+from tilewright.codegen.llvm.index import Lin
+from tilewright.codegen.llvm.writer import Val
 from tilewright.core.expr import Sym, symbols
 
 BITS = {"i1 0": False, "i1 1": True}

@@ -1,6 +1,6 @@
 """What the emitter must know about a kernel before it starts: where buffers live, and how large the code gets.
 
-In: a ``Kernel`` and a ``Target``. Out: an :class:`Analysis`. Not its business: emitting.
+In: a ``Kernel`` and what the machine can do. Out: an :class:`Analysis`. Not its business: emitting.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tilewright.core import expr
 from tilewright.core.compute import Buffer, IndexLike, Inside, Load, Value, walk
 from tilewright.core.expr import Dim, Sym, symbols
 from tilewright.core.indices import chosen, placed, symbols_at, terms_at
-from tilewright.target.target import Target
+from tilewright.target.instructions import Instructions
 from tilewright.tile.ir import Fold, For, If, Kernel, Kind, Place, Prefetch, Space, Stmt, Store, Update
 
 MAX_LANES_PER_BYTE = 4
@@ -37,7 +37,7 @@ class Access:
 class Analysis:
     """Facts about one kernel, by buffer identity and by loop identity."""
 
-    target: Target
+    target: Instructions
     places: dict[int, Place]
     home: dict[int, For | None] = field(default_factory=dict)
     registers: dict[int, int] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class Analysis:
         return self.lanes[id(f)]
 
 
-def analyse(kernel: Kernel, target: Target) -> Analysis:
+def analyse(kernel: Kernel, target: Instructions) -> Analysis:
     """Find homes, register layouts and sizes."""
     result = Analysis(target, {id(p.buffer): p for p in kernel.places})
     accesses = list(_accesses(kernel.body, ()))
@@ -158,7 +158,7 @@ def is_copied(f: For) -> bool:
     return (f.loop.kind in COPIED or f.loop.kind is Kind.VECTOR) and hi is not None and hi <= MAX_UNROLL
 
 
-def lane_count(f: For, target: Target) -> int | None:
+def lane_count(f: For, target: Instructions) -> int | None:
     """The lanes of a vector loop, ragged or not; None when it can't run in lanes.
 
     Where masks cost nothing, a loop whose variable could go further than its extent has as many lanes as that: part of

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from tilewright.codegen.cpu.writer import Val, Writer
+from tilewright.codegen.llvm.writer import Val, Writer
 from tilewright.core import expr
 from tilewright.core.expr import Atom, BinaryExpr, Dim, Expr, Interval, Mul, Sym
 

@@ -14,13 +14,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from tilewright.codegen.cpu import convert
-from tilewright.codegen.cpu.arith import Arith
-from tilewright.codegen.cpu.index import IndexSpace, Lin
-from tilewright.codegen.cpu.lanes import Lanes, mask_of
-from tilewright.codegen.cpu.types import VALUE_TYPE, vector
-from tilewright.codegen.cpu.writer import Val
 from tilewright.codegen.errors import CodegenError
+from tilewright.codegen.llvm import convert
+from tilewright.codegen.llvm.arith import Arith
+from tilewright.codegen.llvm.index import IndexSpace, Lin
+from tilewright.codegen.llvm.lanes import Lanes, mask_of
+from tilewright.codegen.llvm.types import VALUE_TYPE, vector
+from tilewright.codegen.llvm.writer import Val
 from tilewright.core import expr, types
 from tilewright.core.compute import (
     Binary,

@@ -1,0 +1,104 @@
+"""A kernel to PTX, in stages each of which can be read: grids, LLVM's text, PTX.
+
+In: a ``tile.ir.Kernel`` of flat grids, a ``Gpu``. Out: a :class:`PtxKernel`: one module, and a launch for each grid.
+Not its business: schedules (``choose``), assembling PTX to machine code, which the driver does.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import llvmlite.binding as llvm
+
+from tilewright.codegen.errors import CodegenError
+from tilewright.codegen.llvm.analysis import analyse
+from tilewright.codegen.llvm.split import Splits
+from tilewright.codegen.ptx.function import PtxFunction, PtxModule
+from tilewright.codegen.ptx.instructions import ThreadInstructions
+from tilewright.codegen.ptx.launch import Launch, block_of, grid_of
+from tilewright.core.compute import Buffer
+from tilewright.runtime.cpu.llvm_fork import check_llvm
+from tilewright.runtime.once import once
+from tilewright.target.gpu import Gpu
+from tilewright.tile.grid import Grid, grids_of
+from tilewright.tile.ir import For, Kernel, walk, written
+
+NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_]")
+
+
+@dataclass(frozen=True)
+class GpuText:
+    """LLVM's text of a kernel's module, and its launches in their order."""
+
+    text: str
+    launches: tuple[Launch, ...]
+
+
+@dataclass(frozen=True)
+class PtxKernel:
+    """PTX of a kernel's module, and its launches in their order."""
+
+    ptx: str
+    launches: tuple[Launch, ...]
+
+
+def emit(kernel: Kernel, gpu: Gpu) -> GpuText:
+    """The module's LLVM text; ``CodegenError`` for a kernel that is not one of flat grids, or does not fit the GPU."""
+    target = ThreadInstructions(gpu)
+    splits = Splits(kernel.body, kernel.sizes)
+    module = PtxModule(kernel, target, analyse(kernel, target), splits)
+    grids = grids_of(kernel)
+    launches = [_emit_grid(module, grid, n, len(grids)) for n, grid in enumerate(grids)]
+    return GpuText(module.text(), tuple(launches))
+
+
+def _emit_grid(module: PtxModule, grid: Grid, number: int, n_grids: int) -> Launch:
+    kernel, gpu = module.kernel, module.target.gpu
+    # PTX has letters, digits and underscores in names; LLVM renames what is private, and leaves the rest as it is.
+    name = NOT_IN_NAMES.sub("_", kernel.name)
+    entry = name if n_grids == 1 else f"{name}_{number}"
+    if not grid.is_flat:
+        raise CodegenError(f"{entry}: its threads run in phases", remedy="call tile.flatten before code generation")
+    block = block_of(grid.threads, gpu)
+    fn = PtxFunction(module, grid, entry)
+    outermost = kernel.body[number]
+    assert isinstance(outermost, For)  # so says ``grids_of``
+    changed: set[Buffer] = {b for s in walk((outermost,)) for b in written(s)}
+    module.functions.append(fn.emit(outermost, changed))
+    fn.check_shared()
+    declaration, dynamic = fn.shared_text(gpu.static_shared_bytes)
+    if declaration:
+        module.globals[fn.shared.name] = declaration
+    extents = grid_of(grid.blocks, gpu).extents
+    return Launch(entry, extents, block, kernel.params, kernel.sizes, fn.shared.n_bytes, dynamic)
+
+
+def compile_kernel(kernel: Kernel, gpu: Gpu) -> PtxKernel:
+    """PTX for the kernel, and its launches."""
+    emitted = emit(kernel, gpu)
+    return PtxKernel(ptx_of_text(emitted.text, gpu), emitted.launches)
+
+
+def ptx_of_text(text: str, gpu: Gpu) -> str:
+    """PTX of LLVM text, in the oldest version of PTX that knows the GPU's instruction set, for the oldest driver."""
+    machine = gpu_machine(gpu)
+    try:
+        module = llvm.parse_assembly(f'target datalayout = "{machine.target_data}"\n{text}')
+        module.verify()
+    except RuntimeError as error:
+        raise CodegenError(f"LLVM refused the emitted text: {error}") from error
+    return str(machine.emit_assembly(module))
+
+
+def gpu_machine(gpu: Gpu) -> llvm.TargetMachine:
+    """LLVM's description of the GPU; one for each and process."""
+    check_llvm()
+    return _machine(gpu.triple, gpu.arch)
+
+
+@once
+def _machine(triple: str, arch: str) -> llvm.TargetMachine:
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    return llvm.Target.from_triple(triple).create_target_machine(cpu=arch, opt=3)

@@ -1,0 +1,153 @@
+"""A grid's function: what a thread of a GPU adds to ``codegen.llvm.function``.
+
+In: a flat grid's statements. Out: a kernel entry in LLVM text, and the shared memory that its block has.
+Not its business: what all processors do alike (``codegen.llvm``), launching.
+
+Pointers are generic in the text; LLVM finds out which lead to global, shared or a thread's own memory and selects the
+instructions for it. A parameter that the grid only reads is ``readonly noalias``, so that its loads go through the
+read-only cache (``ld.global.nc``). One that it writes is not ``noalias``: what another thread of the block has
+written before a barrier must be read anew behind it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tilewright.codegen.errors import CodegenError
+from tilewright.codegen.llvm.function import KernelFunction, KernelModule
+from tilewright.codegen.llvm.lanes import Lanes
+from tilewright.codegen.llvm.writer import Val
+from tilewright.codegen.ptx.arith import PtxArith
+from tilewright.codegen.ptx.instructions import ThreadInstructions
+from tilewright.codegen.ptx.launch import block_indices, grid_of, thread_index
+from tilewright.codegen.ptx.loops import PtxLoops
+from tilewright.codegen.ptx.memory import BUFFER_ALIGNMENT, PtxMemory
+from tilewright.core.compute import Buffer
+from tilewright.core.expr import Sym
+from tilewright.core.types import DType
+from tilewright.tile.grid import Grid
+from tilewright.tile.ir import Barrier, For, Prefetch, Space, Stmt
+
+SHARED_ALIGNMENT = 128
+"""What bulk copies and matrix units ask of the shared memory that they read, and more than anyone else does."""
+BARRIER = "call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)"
+_SHARED = "addrspacecast (ptr addrspace(3) @{} to ptr)"
+
+
+@dataclass
+class PtxModule(KernelModule):
+    """What the grids of one kernel share: tables, and zeros to read where nothing may be read."""
+
+    target: ThreadInstructions
+
+
+@dataclass
+class SharedMemory:
+    """The shared buffers of one grid, one behind the other in one array, which its functions know by ``name``."""
+
+    name: str
+    n_bytes: int = 0
+    offsets: dict[int, int] = field(default_factory=dict)
+
+    def place(self, buffer: Buffer, n_elements: int) -> int:
+        """Bytes from the array's start."""
+        at = self.offsets[id(buffer)] = -(-self.n_bytes // SHARED_ALIGNMENT) * SHARED_ALIGNMENT
+        self.n_bytes = at + n_elements * buffer.dtype.n_bytes
+        return at
+
+
+class PtxFunction(KernelFunction):
+    """Emits what one thread of a grid does."""
+
+    module: PtxModule
+
+    def __init__(self, module: PtxModule, grid: Grid, entry: str) -> None:
+        super().__init__(module)
+        self.grid = grid
+        self.entry = entry
+        self.shared = SharedMemory(f"{entry}_shared")
+        self.indices: dict[Sym, Val] = {}
+
+    def new_arith(self) -> PtxArith:
+        """Operations with the GPU's instructions."""
+        return PtxArith(self.writer, self.module.target)
+
+    def new_loops(self) -> PtxLoops:
+        """Loops with blocks and threads."""
+        return PtxLoops(self)
+
+    def new_memory(self) -> PtxMemory:
+        """Accesses as wide as they are aligned."""
+        return PtxMemory(self.arith, self.addresses, self.module.zeros)
+
+    def allocate(self, buffer: Buffer, name: str, n_elements: int) -> None:
+        """Shared memory is a part of the block's array; anything else is the thread's own memory."""
+        if self.analysis.places[id(buffer)].space is not Space.SHARED:
+            super().allocate(buffer, name, n_elements)
+            return
+        offset = self.shared.place(buffer, n_elements)
+        base = _SHARED.format(self.shared.name)
+        self.writer.entry.append(f"  {name} = getelementptr i8, ptr {base}, i64 {offset}")
+
+    def use(self, value: Val, dtype: DType) -> None:
+        """Nothing: ptxas orders instructions anew whatever LLVM's order is."""
+
+    def statement(self, s: Stmt, ctx: Lanes) -> None:
+        """Emit one statement; a prefetch is a hint, and a warp has others to run while it waits."""
+        match s:
+            case Barrier():
+                self.writer.emit(BARRIER)
+                self.memory.forget()
+            case Prefetch():
+                pass
+            case _:
+                super().statement(s, ctx)
+
+    def emit(self, body: For, written: set[Buffer]) -> str:
+        """The whole function, ``body`` being the outermost block loop."""
+        parameters = []
+        for n, buffer in enumerate(self.module.kernel.params):
+            self.bases[id(buffer)] = Val(f"%p{n}", 0, 0)
+            said = "" if buffer in written else "noalias readonly "
+            parameters.append(f"ptr {said}align {BUFFER_ALIGNMENT} %p{n}")
+        for n, sym in enumerate(self.module.kernel.sizes):
+            self.space.bind_run(sym, f"%n{n}", 0, (sym.lo, sym.hi))
+            parameters.append(f"i64 %n{n}")
+        self._find_indices()
+        self.statement(body, Lanes())
+        self.writer.emit("ret void")
+        head = f'define ptx_kernel void @"{self.entry}"({", ".join(parameters)}) nounwind {self._bounds()} {{'
+        return "\n".join([head, *self.writer.lines(), "}"])
+
+    def _find_indices(self) -> None:
+        """Which block and thread this is, before anything else."""
+        blocks, threads = self.grid.blocks, self.grid.threads
+        shape = grid_of(blocks, self.module.target.gpu)
+        extents = [self.space.value(loop.extent) for loop in blocks] if shape.is_flat else []
+        for loop, value in zip(blocks, block_indices(self.writer, shape, extents), strict=True):
+            self.indices[loop.sym] = value
+        for axis, loop in enumerate(reversed(threads)):
+            self.indices[loop.sym] = thread_index(self.writer, axis)
+
+    def _bounds(self) -> str:
+        """How many threads a block has, so that ptxas knows how many registers each may have."""
+        extents = [loop.extent for loop in reversed(self.grid.threads)]
+        return f'"nvvm.reqntid"="{",".join(map(str, extents))}"'
+
+    def shared_text(self, static_limit: int) -> tuple[str, int]:
+        """The declaration of the block's array and the bytes that a launch must ask for: all or none."""
+        n_bytes = self.shared.n_bytes
+        if not n_bytes:
+            return "", 0
+        is_static = n_bytes <= static_limit
+        array = f"internal addrspace(3) global [{n_bytes} x i8] undef"
+        if not is_static:
+            array = "external addrspace(3) global [0 x i8]"
+        return f"@{self.shared.name} = {array}, align {SHARED_ALIGNMENT}", 0 if is_static else n_bytes
+
+    def check_shared(self) -> None:
+        """``CodegenError`` where a block wants more shared memory than the GPU has for one."""
+        gpu, wanted = self.module.target.gpu, self.shared.n_bytes
+        if wanted > gpu.max_block_shared_bytes:
+            rule = f"{gpu.name} has {gpu.max_block_shared_bytes}"
+            raise CodegenError(f"{self.entry}: a block wants {wanted} bytes of shared memory: {rule}")

@@ -1,0 +1,187 @@
+"""A GPU as one frozen record: what its threads can do, what a multiprocessor holds, how fast it is.
+
+In: a name such as ``cuda-sm90a``. Out: a :class:`Gpu`, or an error that lists the names. Not its business: choosing by
+these numbers (``choose``), what an instruction looks like (``codegen.ptx``), which GPU is at hand.
+
+A row describes the chip that a server of its generation has; another chip of that generation runs the same code, with
+other numbers of multiprocessors and other bandwidths.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from typing import Any
+
+from tilewright.target.errors import UnknownTargetError
+from tilewright.target.sources import AMPERE, ASSUMED, BLACKWELL, CUDA_GUIDE, HOPPER
+
+CUDA_TRIPLE = "nvptx64-nvidia-cuda"
+NUMBERS = {
+    "warp_lanes": "", "max_block_threads": "", "max_block_extents": "", "max_grid_extents": "", "sm_threads": "",
+    "sm_blocks": "", "sm_schedulers": "", "sm_registers": "", "max_thread_registers": "", "warp_register_step": "",
+    "sm_shared_bytes": "B", "max_block_shared_bytes": "B", "static_shared_bytes": "B", "block_reserved_bytes": "B",
+    "shared_banks": "", "bank_bytes": "B", "access_bytes": "B", "sector_bytes": "B", "line_bytes": "B", "n_sms": "",
+    "ghz": "GHz", "sm_fmas_per_cycle": "", "sm_bf16_fmas_per_cycle": "", "l2_bytes": "B", "memory_gb_per_s": "GB/s",
+    "launch_us": "us", "replay_us": "us",
+}  # fmt: skip
+"""The record's numbers, with their units."""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """What every stage may rely on. ``name`` and ``aliases`` are for people; nothing compares them.
+
+    ``arch`` is LLVM's and NVIDIA's name of the instruction set; ``chip`` the one whose numbers these are.
+
+    What a thread can do: ``has_async_copies``: memory to shared memory without registers, in groups (``cp.async``).
+    ``has_bulk_copies``: tiles by a descriptor, completing on a barrier in shared memory (TMA). ``has_mma``: matrix
+    products of a warp out of registers (``mma.sync``). ``has_warpgroup_mma``: those of four warps out of shared memory
+    (``wgmma``). ``has_tensor_memory``: those whose sums lie in memory of their own (``tcgen05``).
+
+    What it may ask for: a block has up to ``max_block_threads``, along each axis up to ``max_block_extents``; a grid
+    ``max_grid_extents``. A thread has up to ``max_thread_registers`` of 4 bytes, a warp of ``warp_lanes`` threads gets
+    a multiple of ``warp_register_step``. A module declares up to ``static_shared_bytes`` for a block, which gets up to
+    ``max_block_shared_bytes`` where the launch asks for them.
+
+    What a multiprocessor (SM) holds at one time: ``sm_threads``, ``sm_blocks``, ``sm_registers``, ``sm_shared_bytes``,
+    of which each block takes ``block_reserved_bytes`` more than it asked for. ``sm_schedulers`` warps begin an
+    instruction each in a cycle.
+
+    How fast it is: ``n_sms`` of ``ghz``, each with ``sm_fmas_per_cycle`` multiply-adds of f32, and
+    ``sm_bf16_fmas_per_cycle`` in its matrix units. Shared memory has ``shared_banks`` of ``bank_bytes``; a thread
+    accesses up to ``access_bytes`` at one time, caches read ``sector_bytes`` of lines of ``line_bytes``.
+    ``memory_gb_per_s`` is the bus's peak. A launch takes ``launch_us`` of the CPU, a kernel of a graph that is
+    replayed ``replay_us`` of the GPU.
+
+    ``sources`` says where a number is from, by its name; of those that it leaves out it is assumed.
+    """
+
+    arch: str
+    chip: str
+    triple: str = CUDA_TRIPLE
+    has_async_copies: bool = False
+    has_bulk_copies: bool = False
+    has_mma: bool = False
+    has_warpgroup_mma: bool = False
+    has_tensor_memory: bool = False
+
+    warp_lanes: int = 32
+    max_block_threads: int = 1024
+    max_block_extents: tuple[int, int, int] = (1024, 1024, 64)
+    max_grid_extents: tuple[int, int, int] = ((1 << 31) - 1, 65535, 65535)
+    sm_threads: int = 2048
+    sm_blocks: int = 32
+    sm_schedulers: int = 4
+    sm_registers: int = 64 << 10
+    max_thread_registers: int = 255
+    warp_register_step: int = 256
+    sm_shared_bytes: int = 164 << 10
+    max_block_shared_bytes: int = 163 << 10
+    static_shared_bytes: int = 48 << 10
+    block_reserved_bytes: int = 1 << 10
+    shared_banks: int = 32
+    bank_bytes: int = 4
+    access_bytes: int = 16
+    sector_bytes: int = 32
+    line_bytes: int = 128
+
+    n_sms: int = 108
+    ghz: float = 1.41
+    sm_fmas_per_cycle: int = 64
+    sm_bf16_fmas_per_cycle: int = 1024
+    l2_bytes: int = 40 << 20
+    memory_gb_per_s: float = 1555.0
+    launch_us: float = 4.0
+    replay_us: float = 1.5
+
+    name: str = ""
+    aliases: tuple[str, ...] = ()
+    sources: tuple[tuple[str, str], ...] = ()
+
+    @staticmethod
+    def parse(name: str) -> Gpu:
+        """The GPU called ``name``; raises :class:`UnknownTargetError` listing the valid names."""
+        found = _TABLE.get(_ALIASES.get(name, name))
+        if found is None:
+            near = get_close_matches(str(name), gpu_names(), 1)
+            known = f"use one of: {', '.join(gpu_names())}"
+            remedy = f"did you mean {near[0]}? Else {known}" if near else known
+            raise UnknownTargetError(f"there is no GPU {name!r:.80}", remedy=remedy)
+        return found
+
+    def known(self, source: str, **numbers: float | tuple[int, int, int]) -> Gpu:
+        """The same GPU with ``numbers`` that ``source`` gives: a document that a reader can open, or a measurement."""
+        changes: dict[str, Any] = {
+            **numbers, "sources": tuple({**dict(self.sources), **dict.fromkeys(numbers, source)}.items())
+        }  # fmt: skip
+        return replace(self, **changes)
+
+    def source_of(self, number: str) -> str:
+        """Where a number is from: a document, a measurement, or that it is assumed."""
+        return dict(self.sources).get(number, ASSUMED)
+
+    def blocks_per_sm(self, block_threads: int, thread_registers: int, block_shared_bytes: int) -> int:
+        """How many blocks a multiprocessor holds at one time; 0 where it holds none.
+
+        Registers are dealt to warps in steps, shared memory with what the system keeps of it.
+        """
+        warps = -(-block_threads // self.warp_lanes)
+        wanted = thread_registers * self.warp_lanes
+        step = self.warp_register_step
+        by_warp = max(-(-wanted // step), 1) * step
+        limits = [
+            self.sm_blocks,
+            self.sm_threads // (warps * self.warp_lanes),
+            self.sm_registers // by_warp // warps,
+            self.sm_shared_bytes // (block_shared_bytes + self.block_reserved_bytes),
+        ]
+        is_possible = block_threads <= self.max_block_threads and block_shared_bytes <= self.max_block_shared_bytes
+        return min(limits) if is_possible else 0
+
+
+def gpu_names() -> list[str]:
+    """Every name that :meth:`Gpu.parse` accepts."""
+    return sorted([*_TABLE, *_ALIASES])
+
+
+def named_gpus() -> list[Gpu]:
+    """Every GPU that has a name here, by generation."""
+    return list(_TABLE.values())
+
+
+def is_gpu(name: object) -> bool:
+    """Is ``name`` that of a GPU? Whoever takes names of both kinds asks here first."""
+    return isinstance(name, str) and (name in _TABLE or name in _ALIASES)
+
+
+def _rows() -> list[Gpu]:
+    # What the guide lists for 8.0 holds for 9.0 and 10.0 too, except for the shared memory.
+    any_cuda = Gpu("sm_80", "A100", has_async_copies=True, has_mma=True).known(
+        CUDA_GUIDE.format("8.0"), warp_lanes=32, max_block_threads=1024, max_block_extents=(1024, 1024, 64),
+        max_grid_extents=((1 << 31) - 1, 65535, 65535), sm_threads=2048, sm_blocks=32, sm_registers=64 << 10,
+        max_thread_registers=255, sm_shared_bytes=164 << 10, max_block_shared_bytes=163 << 10,
+        static_shared_bytes=48 << 10, block_reserved_bytes=1 << 10, shared_banks=32, bank_bytes=4, sm_schedulers=4,
+    )  # fmt: skip
+    ampere = replace(any_cuda, name="cuda-sm80", aliases=("cuda",)).known(
+        AMPERE, n_sms=108, ghz=1.41, sm_fmas_per_cycle=64, sm_bf16_fmas_per_cycle=1024, l2_bytes=40 << 20,
+        memory_gb_per_s=1555.0,
+    )  # fmt: skip
+    hopper = replace(
+        any_cuda, arch="sm_90a", chip="H100 SXM5", has_bulk_copies=True, has_warpgroup_mma=True, name="cuda-sm90a"
+    ).known(CUDA_GUIDE.format("9.0"), sm_shared_bytes=228 << 10, max_block_shared_bytes=227 << 10).known(
+        HOPPER, n_sms=132, ghz=1.83, sm_fmas_per_cycle=128, sm_bf16_fmas_per_cycle=2048, l2_bytes=50 << 20,
+        memory_gb_per_s=3352.0,
+    )  # fmt: skip
+    # Its matrix units no longer take wgmma. The clock and the cache's size are nowhere in the datasheet: assumed.
+    blackwell = replace(
+        hopper, arch="sm_100a", chip="B200", has_warpgroup_mma=False, has_tensor_memory=True, name="cuda-sm100a",
+        sources=any_cuda.sources, ghz=1.85, l2_bytes=126 << 20, n_sms=148, sm_bf16_fmas_per_cycle=4096,
+    ).known(CUDA_GUIDE.format("10.0"), sm_shared_bytes=228 << 10, max_block_shared_bytes=227 << 10).known(
+        BLACKWELL, memory_gb_per_s=8000.0
+    )  # fmt: skip
+    return [ampere, hopper, blackwell]
+
+
+_TABLE: dict[str, Gpu] = {gpu.name: gpu for gpu in _rows()}
+_ALIASES: dict[str, str] = {alias: name for name, gpu in _TABLE.items() for alias in gpu.aliases}

@@ -1,0 +1,95 @@
+"""The LLVM text of a GPU's kernel, run on this CPU: a thread of the system for each thread of a block.
+
+In: a kernel of flat grids, arrays. Out: what the kernel writes. Not its business: PTX and what ptxas makes of it
+(`assembler`), whether threads race (`tile.simt`).
+
+The text is the same to the letter but for what only a GPU has: its kinds of functions, the registers that say which
+thread this is, and the barrier, which calls back into Python and waits there. Blocks run one after the other.
+"""
+
+import ctypes
+import threading
+
+import llvmlite.binding as llvm
+import numpy as np
+
+from tilewright.codegen.cpu.llvm import target_machine
+from tilewright.codegen.ptx.compile import emit
+from tilewright.codegen.ptx.function import BARRIER
+from tilewright.core.expr import evaluate
+from tilewright.target.gpu import Gpu
+from tilewright.target.target import Target
+
+HOST = Target.host()
+WAIT = ctypes.CFUNCTYPE(None)
+SREG = "call i32 @llvm.nvvm.read.ptx.sreg.{}.{}()"
+PLACES = [(kind, axis) for kind in ("ctaid", "tid") for axis in "xyz"]
+
+
+def host_text(text: str) -> str:
+    """The module as this CPU takes it: six more arguments say which block and thread it is."""
+    text = text.replace('target triple = "nvptx64-nvidia-cuda"', f'target triple = "{HOST.triple}"')
+    text = text.replace("define ptx_kernel void", "define void").replace(BARRIER, "call void @wait_for_all()")
+    text = text.replace("external addrspace(3) global [0 x i8]", "internal addrspace(3) global [262144 x i8] undef")
+    lines = []
+    for line in text.splitlines():
+        if line.startswith("define void"):
+            head, _, tail = line.rpartition(") nounwind")
+            extra = ", ".join(f"i32 %{kind}.{axis}" for kind, axis in PLACES)
+            line = f"{head}{', ' if not head.endswith('(') else ''}{extra}) nounwind{tail}"
+        for kind, axis in PLACES:
+            line = line.replace(SREG.format(kind, axis), f"add i32 %{kind}.{axis}, 0")
+        lines.append(line)
+    return "\n".join([*lines, "declare void @wait_for_all()", ""])
+
+
+class Threads:
+    """A kernel; call it with arrays by their parameters' names, and sizes by theirs."""
+
+    def __init__(self, kernel, gpu: str = "cuda-sm90a") -> None:
+        self.kernel = kernel
+        made = emit(kernel, Gpu.parse(gpu))
+        self.launches = made.launches
+        self.meets = BARRIER in made.text
+        machine = target_machine(HOST)
+        module = llvm.parse_assembly(f'target datalayout = "{machine.target_data}"\n{host_text(made.text)}')
+        module.verify()
+        self.meeting: threading.Barrier | None = None
+        self.wait = WAIT(self._meet)
+        self.jit = llvm.create_lljit_compiler(machine, use_jit_link=True)
+        builder = llvm.JITLibraryBuilder().add_object_img(machine.emit_object(module))
+        builder.import_symbol("wait_for_all", ctypes.cast(self.wait, ctypes.c_void_p).value)
+        for launch in self.launches:
+            builder.export_symbol(launch.entry)
+        self.library = builder.link(self.jit, kernel.name)
+
+    def _meet(self) -> None:
+        self.meeting.wait()
+
+    def __call__(self, arrays: dict[str, np.ndarray], sizes: dict[str, int] | None = None) -> None:
+        for launch in self.launches:
+            self._run(launch, arrays, sizes or {})
+
+    def _run(self, launch, arrays, sizes) -> None:
+        env = {s: sizes[s.name] for s in launch.sizes}
+        grid = [evaluate(d, env) for d in launch.grid]
+        kinds = [ctypes.c_void_p] * len(launch.params) + [ctypes.c_int64] * len(env) + [ctypes.c_int32] * 6
+        function = ctypes.CFUNCTYPE(None, *kinds)(self.library[launch.entry])
+        given = [arrays[b.name].ctypes.data for b in launch.params] + list(env.values())
+        assert all(a % 16 == 0 for a in given[: len(launch.params)]), "a buffer that no launch would take"
+        x, y, z = launch.block
+        threads = [(i, j, k) for k in range(z) for j in range(y) for i in range(x)]
+        for block in np.ndindex(grid[2], grid[1], grid[0]):
+            self._block(function, given, (*reversed(block),), threads)
+
+    def _block(self, function, given, block, threads) -> None:
+        if not self.meets:
+            for t in threads:
+                function(*given, *block, *t)
+            return
+        self.meeting = threading.Barrier(len(threads), timeout=60)
+        running = [threading.Thread(target=function, args=(*given, *block, *t)) for t in threads]
+        for t in running:
+            t.start()
+        for t in running:
+            t.join()
