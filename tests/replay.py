@@ -8,9 +8,9 @@
     python -m replay --pieces 'llvm|packing'             kernels alone, without the entry that calls them
 
 In: two states of the sources. Out: for each model and target whose schedules, kernels' LLVM text, entry or packed
-weights differ, the first kernel that does and where; exit code 1 if any differs. Each state is recorded in a process of
-its own by its own copy of this file, so that modules may move between them; models that only one state's corpus holds
-are left out.
+weights differ, how many pieces of each kind do, the first of each kind and where, and the names of the others; exit
+code 1 if any differs. Each state is recorded in a process of its own by its own copy of this file, so that modules may
+move between them; models that only one state's corpus holds are left out.
 Not its business: the models (``replay_corpus``), which commits must be equal (``replay_moves``), whether the code is
 right.
 """
@@ -31,8 +31,9 @@ import tarfile
 import tempfile
 import warnings
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -69,14 +70,17 @@ def main() -> None:
 
 
 def compare(old: Path, new: Path, wanted: str = "") -> tuple[int, int]:
-    """Print the first difference of every compile that both folders hold; how many there are, and how many differ."""
+    """Print what differs of every compile that both folders hold; how many there are, and how many differ."""
     shared = sorted({p.name for p in new.iterdir()} & {p.name for p in old.iterdir()})
-    n_differ = 0
+    n_of_kind, n_differ = Counter[str](), 0
     for name in shared:
         before, after = (chosen(read(state / name), wanted) for state in (old, new))
-        if difference := first_difference(before, after):
+        if found := differences(before, after):
             n_differ += 1
-            print(f"{name.removesuffix('.gz').replace('~', '/')}: {difference}\n", flush=True)
+            n_of_kind.update({d.kind for d in found})
+            print(f"{name.removesuffix('.gz').replace('~', '/')}: {described(found)}\n", flush=True)
+    if n_of_kind:
+        print("compiles that differ by kind of piece:", ", ".join([f"{kind} {n}" for kind, n in n_of_kind.items()]))
     return len(shared), n_differ
 
 
@@ -157,30 +161,85 @@ def chosen(pieces: Pieces, names: str) -> Pieces:
     return {name: text for name, text in pieces.items() if re.search(names, name)}
 
 
-def first_difference(old: Pieces, new: Pieces) -> str:
-    """The first kernel, or else the first other piece, that differs, with the lines in question; nothing if none does.
+@dataclass(frozen=True)
+class Difference:
+    """A piece that is not the same in both states; its text is missing where only one state has it.
 
-    A kernel is named by its computation: one that changed has another name, and is shown beside the one in its place.
+    A kernel is named by its computation, so one that changed has another name: ``now`` is the name of the kernel in
+    its place, and stands where the names are equal too.
     """
-    names = [[name.split()[0] for name in pieces if " " in name] for pieces in (old, new)]
-    only_old, only_new = ([k for k in dict.fromkeys(a) if k not in b] for a, b in (names, names[::-1]))
-    partners = dict(zip(only_old, only_new, strict=False))
+
+    piece: str
+    now: str
+    old: str | None
+    new: str | None
+
+    @property
+    def kind(self) -> str:
+        """``llvm`` of ``k_1 llvm``: what pieces of several kernels have in common."""
+        return self.piece.split()[-1]
+
+    @property
+    def verb(self) -> str:
+        """What is said of the piece."""
+        if self.old is not None and self.new is not None:
+            return "differs"
+        return f"is only in the {'new' if self.old is None else 'old'} state"
+
+    @property
+    def kernel(self) -> str:
+        """Its kernel, and what that is called now; the piece's own name where it has no kernel."""
+        name, now = self.piece.split()[0], self.now.split()[0]
+        return name if name == now else f"{name} (now {now})"
+
+
+def differences(old: Pieces, new: Pieces) -> list[Difference]:
+    """Every piece that differs, in the old state's order, then what only the new state has."""
+    found, partners = [], partners_of(old, new)
+    renamed = re.compile("|".join(map(re.escape, partners)) or "(?!)")
     seen = set()
-    for name, text in old.items():
-        kernel, *kind = name.split()
-        other = " ".join([partners.get(kernel, kernel), *kind])
-        seen.add(other)
-        if other not in new:
-            return f"{name} is only in the old state"
-        after = new[other].replace(partners[kernel], kernel) if kernel in partners else new[other]
-        if after != text:
-            renamed = f" (now {partners[kernel]})" if kernel in partners else ""
-            return "\n".join([f"{name}{renamed} differs", *_lines_apart(text, after)])
-    return next((f"{name} is only in the new state" for name in new if name not in seen), "")
+    for piece, text in old.items():
+        kernel, *kind = piece.split()
+        now = " ".join([partners.get(kernel, kernel), *kind])
+        seen.add(now)
+        # Texts name their kernels, the entry all of them: what differs only by the names of partners is equal.
+        if new.get(now) != renamed.sub(lambda name: partners[name[0]], text):
+            found.append(Difference(piece, now, text, new.get(now)))
+    return [*found, *[Difference(piece, piece, None, text) for piece, text in new.items() if piece not in seen]]
 
 
-def _lines_apart(old: str, new: str) -> Iterator[str]:
-    apart = difflib.unified_diff(old.splitlines(), new.splitlines(), "old", "new", lineterm="", n=2)
+def partners_of(old: Pieces, new: Pieces) -> dict[str, str]:
+    """For kernels that only the old state has, those in their places in the new one.
+
+    Places are counted from the nearest kernel that both states have, as one more or one less moves all behind it.
+    """
+    before, after = ([*dict.fromkeys([name.split()[0] for name in pieces if " " in name])] for pieces in (old, new))
+    partners = {}
+    for _, i, to_i, k, to_k in difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+        changed = [name for name in before[i:to_i] if name not in after]
+        partners.update(zip(changed, [name for name in after[k:to_k] if name not in before], strict=False))
+    return partners
+
+
+def described(found: Sequence[Difference]) -> str:
+    """How many pieces of each kind differ; of each kind the first with its lines, and the kernels of the others."""
+    groups: dict[tuple[str, str], list[Difference]] = {}
+    for difference in found:
+        groups.setdefault((difference.kind, difference.verb), []).append(difference)
+    lines = [", ".join([f"{len(group)} {kind}" for (kind, _), group in groups.items()])]
+    for (kind, verb), (first, *others) in groups.items():
+        of_its_kind = first.kernel if first.piece == kind else f"{first.kernel} {kind}"
+        more = f"; the same of {', '.join([d.kernel for d in others])}" if others else ""
+        lines += [f"{of_its_kind} {verb}{more}", *_lines_apart(first)]
+    return "\n".join(lines)
+
+
+def _lines_apart(difference: Difference) -> Iterator[str]:
+    """The first lines that differ, where both states have the piece."""
+    if difference.old is None or difference.new is None:
+        return
+    old = difference.old.replace(difference.piece.split()[0], difference.now.split()[0])
+    apart = difflib.unified_diff(old.splitlines(), difference.new.splitlines(), "old", "new", lineterm="", n=2)
     for k, line in enumerate(apart):
         if k == SHOWN_LINES:
             yield "..."

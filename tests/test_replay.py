@@ -19,37 +19,64 @@ from nests import NESTS
 def test_the_same_graph_has_the_same_pieces() -> None:
     first, second = (replay.pieces(small_models.convnet(), "x86-64-v3") for _ in range(2))
     assert {name.split()[-1] for name in first} == {"computation", "schedule", "packing", "llvm", "weights", "entry"}
-    assert replay.first_difference(first, second) == ""
+    assert replay.differences(first, second) == []
 
 
-def test_targets_differ_and_the_first_kernel_is_named() -> None:
+def said(old: replay.Pieces, new: replay.Pieces) -> list[str]:
+    return replay.described(replay.differences(old, new)).splitlines()
+
+
+def test_targets_differ_and_every_kind_of_piece_is_named() -> None:
     old, new = (replay.pieces(NESTS["matmul"](), target) for target in ("x86-64-v3", "x86-64-v4"))
     kernel = next(iter(old)).split()[0]
-    assert replay.first_difference(old, new).startswith(f"{kernel} schedule differs\n")
+    first, *lines = said(old, new)
+    assert first == "1 schedule, 1 packing, 1 llvm, 1 weights, 1 entry"
+    for kind in ("schedule", "packing", "llvm"):
+        assert f"{kernel} {kind} differs" in lines
+    assert {"weights differs", "entry differs"} <= set(lines)
 
 
 def test_a_difference_of_one_line_is_shown() -> None:
-    said = replay.first_difference({"entry": "a\nb", "k": "same"}, {"entry": "a\nc", "k": "same"})
-    assert said.startswith("entry differs") and "-b" in said and "+c" in said
+    lines = said({"entry": "a\nb", "k": "same"}, {"entry": "a\nc", "k": "same"})
+    assert lines[:2] == ["1 entry", "entry differs"] and {"-b", "+c"} <= set(lines)
+
+
+def test_one_difference_does_not_hide_another() -> None:
+    old = {"k_1 packing": "n", "k_1 llvm": "add", "k_2 packing": "n", "k_2 llvm": "same", "k_3 llvm": "mul"}
+    new = {"k_1 packing": "m", "k_1 llvm": "sub", "k_2 packing": "m", "k_2 llvm": "same", "k_3 llvm": "div"}
+    lines = said(old, new)
+    assert lines[0] == "2 packing, 2 llvm"
+    assert "k_1 packing differs; the same of k_2" in lines and "k_1 llvm differs; the same of k_3" in lines
+    assert "-add" in lines and "-mul" not in lines
 
 
 def test_a_kernel_of_another_name_is_shown_beside_the_one_in_its_place() -> None:
     old = {"k_1 llvm": "same", "k_2 llvm": "define @k_2\nadd", "entry": "k_1 k_2"}
     new = {"k_1 llvm": "same", "k_3 llvm": "define @k_3\nsub", "entry": "k_1 k_3"}
-    said = replay.first_difference(old, new)
-    assert said.startswith("k_2 llvm (now k_3) differs") and "-add" in said and "@k_3" not in said
+    lines = said(old, new)
+    assert lines[:2] == ["1 llvm", "k_2 (now k_3) llvm differs"] and "-add" in lines and "-define @k_2" not in lines
+
+
+def test_one_kernel_more_does_not_move_the_others_partners() -> None:
+    """The entry, which names them all, is equal but for what is said of the one that came."""
+    names, kernels = ("k_a", "k_b", "k_c"), ("k_new", "k_a", "k_now_b", "k_c")
+    assert replay.partners_of({f"{n} llvm": n for n in names}, {f"{n} llvm": n for n in kernels}) == {"k_b": "k_now_b"}
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "lines"),
     [
-        ({"k_1 llvm": "a", "entry": "b"}, {"entry": "b"}, "k_1 llvm is only in the old state"),
-        ({"entry": "b"}, {"entry": "b", "k_1 llvm": "a"}, "k_1 llvm is only in the new state"),
-        ({"refused": "no"}, {"entry": "b"}, "refused is only in the old state"),
+        ({"k_1 llvm": "a", "entry": "b"}, {"entry": "b"}, ["1 llvm", "k_1 llvm is only in the old state"]),
+        ({"entry": "b"}, {"entry": "b", "k_1 llvm": "a"}, ["1 llvm", "k_1 llvm is only in the new state"]),
+        (
+            {"refused": "no"},
+            {"entry": "b"},
+            ["1 refused, 1 entry", "refused is only in the old state", "entry is only in the new state"],
+        ),
     ],
 )
-def test_a_piece_of_one_state_is_a_difference(old, new, said) -> None:
-    assert replay.first_difference(old, new) == said
+def test_a_piece_of_one_state_is_a_difference(old: replay.Pieces, new: replay.Pieces, lines: list[str]) -> None:
+    assert said(old, new) == lines
 
 
 def test_a_record_reads_back(tmp_path: Path) -> None:
@@ -185,7 +212,8 @@ def test_a_commit_that_changes_code_is_named(claimed: Path, monkeypatch: pytest.
     said = capsys.readouterr().out
     assert said.startswith("2 commits say [moves], of those since HEAD~3\n")
     assert said.count("([moves] rightly): 1 compiles compared with its parent, 0 differ") == 2  # nests, other models
-    assert "net cpu: k_1 llvm differs" in said and "([moves] wrongly): 1 compiles compared with its parent, 1 d" in said
+    assert "net cpu: 1 llvm\nk_1 llvm differs\n" in said
+    assert "([moves] wrongly): 1 compiles compared with its parent, 1 d" in said
 
 
 def test_commits_that_time_does_not_reach_are_named(claimed: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
