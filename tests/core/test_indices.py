@@ -1,20 +1,14 @@
-"""What is asked of sizes and of indices, for each of the cases that they may be."""
+"""What is asked of the parts of an index, for each of the cases that they may be."""
 
 from tilewright.core.compute import Buffer, Load
 from tilewright.core.expr import Sym, floordiv
-from tilewright.core.indices import are_known, chosen, known, placed, symbols_at, symbols_in, terms_at
+from tilewright.core.indices import chosen, placed, symbols_at, symbols_in, terms_at
 from tilewright.core.types import f32, i64
 
 ROW, COLUMN = Sym("i", 0, 7), Sym("j", 0, 3)
 PICKED = Load(Buffer("picks", i64, (8,)), (ROW,))
 """An index that the data choose; what it is computed from is no symbol of the place."""
 INDEX = (ROW + 2 * COLUMN, PICKED, 3)
-
-
-def test_sizes_are_numbers_or_known_at_run_time() -> None:
-    n = Sym("n", 1)
-    assert (known(5, 1), known(n, 1), known(n + 1, None), known(None, -1)) == (5, 1, None, -1)
-    assert are_known((1, 2)) and are_known(()) and not are_known((1, n)) and not are_known((None,))
 
 
 def test_parts_of_an_index_are_placed_by_loops_or_chosen_by_data() -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import geometric_mean
 
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, Sym, evaluate, symbols
 
 BLOCK_SHARE, RING_SHARE = 6, 2
@@ -43,7 +44,7 @@ def over_batches(batch: Dim, cost: Callable[[int], float]) -> float:
     The form with the least mean is best over all of these batches by its factor over the others, small batches and
     large ones counting alike: one image of small planes waits for its weights, and many images share them.
     """
-    if isinstance(batch, int):
+    if is_known(batch):
         return cost(batch)
     sizes = [{s: nearest_size(s, 1 << k) for s in symbols(batch)} for k in range(LOG_MOST_IMAGES + 1)]
     return geometric_mean(cost(n) for n in dict.fromkeys(max(evaluate(batch, known_as), 1) for known_as in sizes))

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tilewright.core.dims import known_over
 from tilewright.core.expr import BinaryExpr, Dim, const_of, floordiv, terms_of
 
 
@@ -38,7 +39,7 @@ def _length(e: Dim) -> int:
 def _others(e: Dim) -> Iterator[Dim]:
     """Expressions equal to ``e``, each without one of its quotients."""
     for atom, coef in terms_of(e):
-        if isinstance(atom, BinaryExpr) and atom.op == "floordiv" and isinstance(atom.b, int) and atom.b > 0:
+        if isinstance(atom, BinaryExpr) and atom.op == "floordiv" and known_over(atom.b, 0):
             yield e - coef * (atom + _other_part(atom.a, atom.b))
             if atom.b <= _length(e) + 1 and 0 <= const_of(atom.a) < atom.b:  # else too few are parts of one sum
                 yield e - coef * (atom + _other_parts(atom.a, atom.b))

@@ -1,28 +1,16 @@
-"""What is asked of sizes and of indices: is it a number, do loops decide it or do the data, which symbols does it have.
+"""What is asked of the parts of an index: do loops decide it or do the data, which symbols does it have?
 
-In: ``Dim``, a number or an expression; ``IndexLike``, a ``Dim`` or, of gathers and scatters, a ``Value`` of the data.
-Out: answers, so that callers need not tell the cases of these unions apart. Not its business: arithmetic (``expr``).
+In: ``IndexLike``, a ``Dim`` or, of gathers and scatters, a ``Value`` of the data. Out: answers, so that callers need
+not tell the cases of this union apart. Not its business: what is asked of a ``Dim`` alone (``core.dims``), arithmetic
+(``core.expr``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TypeVar
 
 from tilewright.core.compute import IndexLike, Value
 from tilewright.core.expr import Atom, Dim, Sym, symbols, terms_of
-
-T = TypeVar("T")
-
-
-def known(d: Dim | None, otherwise: T) -> int | T:
-    """A size that is a number; ``otherwise`` where it is known at run time only, or not at all."""
-    return d if isinstance(d, int) else otherwise
-
-
-def are_known(dims: Iterable[Dim | None]) -> bool:
-    """Are all sizes numbers?"""
-    return all([isinstance(d, int) for d in dims])
 
 
 def placed(index: Iterable[IndexLike]) -> tuple[Dim, ...]:

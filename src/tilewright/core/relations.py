@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tilewright.core.dims import is_known
 from tilewright.core.expr import BinaryExpr, Dim, Expr, const_of, is_nonneg, terms_of, to_text
 
 
@@ -62,7 +63,7 @@ def _compared(e: Dim, relation: str) -> str:
     """``e relation 0`` with what is taken away on the other side; a lone number stands to the right."""
     more: Dim = max(const_of(e), 0) + sum((c * a for a, c in terms_of(e) if c > 0), 0)
     less: Dim = max(-const_of(e), 0) + sum((-c * a for a, c in terms_of(e) if c < 0), 0)
-    if not isinstance(more, int):
+    if not is_known(more):
         return f"{to_text(more)} {relation} {to_text(less)}"
     if relation == ">=":
         relation = "==" if more == 0 and (is_nonneg(less) or _is_remainder(less)) else "<="

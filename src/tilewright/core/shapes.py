@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, Expr, Sym, bounds, evaluate, floordiv, mod, substitute
 from tilewright.core.types import product
 
@@ -112,8 +113,8 @@ def bind_shape(shape: Sequence[Dim], actual: Sequence[int], env: dict[Sym, int])
         _define(d, n, env)
     for k, (d, n) in enumerate(zip(shape, actual, strict=True)):
         known = substitute(d, {s: v for s, v in env.items()})
-        if isinstance(known, int) and known != n:
-            return f"dimension {k} must be {d}{'' if isinstance(d, int) else f' = {known}'}, not {n}"
+        if is_known(known) and known != n:
+            return f"dimension {k} must be {d}{'' if is_known(d) else f' = {known}'}, not {n}"
     return None
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from tilewright.core.diag import OptionError
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, Expr, Sym, substitute, symbols
 from tilewright.core.graph import Attrs, Graph, Node
 from tilewright.core.relations import rule_of
@@ -17,7 +18,7 @@ def fix_symbols(graph: Graph, sizes: Mapping[str, int]) -> Graph:
     """``graph`` with the named symbols replaced by numbers; raises ``OptionError`` for a wrong name or size."""
     values = chosen(graph.symbols(), sizes)
     for c in graph.constraints:
-        if values and isinstance(e := substitute(c, values), int) and e < 0:
+        if values and is_known(e := substitute(c, values)) and e < 0:
             given = ", ".join(f"{s.name}={values[s]}" for s in sorted(symbols(c) & values.keys(), key=lambda s: s.name))
             raise OptionError(f"{given} breaks a rule of the model: {rule_of(c)}", remedy="choose other sizes")
     return substitute_symbols(graph, values) if values else graph

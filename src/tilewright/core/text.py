@@ -29,6 +29,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from tilewright.core.diag import UNKNOWN, Loc, ParseError
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, Sym, substitute, symbol_order, symbols, to_text
 from tilewright.core.graph import CONST, INPUT, Data, Graph, Node
 from tilewright.core.opdef import REQUIRED, AttrDef, AttrKind, OpDef
@@ -172,7 +173,7 @@ class _Printer:
             dims = [d for t in n.types for d in t.shape]
             dims += [d for v in n.attrs.values() for d in _dims_of(v)]
             for d in dims:
-                if not isinstance(d, int):
+                if not is_known(d):
                     found.update(dict.fromkeys(sorted(symbols(d), key=symbol_order)))
         for c in graph.constraints:
             found.update(dict.fromkeys(sorted(symbols(c), key=symbol_order)))
@@ -193,7 +194,7 @@ class _Printer:
         return alias
 
     def dim(self, d: Dim) -> str:
-        return str(d) if isinstance(d, int) else to_text(substitute(d, self.aliases))
+        return str(d) if is_known(d) else to_text(substitute(d, self.aliases))
 
     def type(self, t: TensorType) -> str:
         return f"{t.dtype.name}[{', '.join(map(self.dim, t.shape))}]"

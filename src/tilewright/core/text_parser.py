@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from tilewright.core.diag import UNKNOWN, Loc, ParseError
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, Expr, Sym, parse
 from tilewright.core.graph import PROJ, Data, Graph, Node, Pool
 from tilewright.core.opdef import AttrKind, OpDef
@@ -274,7 +275,7 @@ class _GraphReader:
     def constraint(self) -> None:
         start = self.p.at
         d = self.p.dim(self.names)
-        if isinstance(d, int):
+        if is_known(d):
             self.p.at = start
             raise self.p.fail("an expression with a symbol")
         self.constraints.append(d)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tilewright.core.diag import CompileError, Problem
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, bounds
 from tilewright.core.graph import Graph
 
@@ -37,5 +38,5 @@ def _least(shape: tuple[Dim, ...]) -> int:
     """The fewest elements besides none: a dimension that may be 0 or is unbounded below counts as 1."""
     n = 1
     for d in shape:
-        n *= d if isinstance(d, int) else max(bounds(d)[0] or 1, 1)
+        n *= d if is_known(d) else max(bounds(d)[0] or 1, 1)
     return n

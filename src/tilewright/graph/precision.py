@@ -19,6 +19,7 @@ import numpy as np
 
 from tilewright import ops
 from tilewright.core import types
+from tilewright.core.dims import is_known
 from tilewright.core.graph import CONST, INPUT, PROJ, Builder, Graph, Node
 from tilewright.core.opdef import Trait
 from tilewright.core.passes import Pass
@@ -98,9 +99,9 @@ def _depth_and_lanes(node: Node) -> tuple[object, object]:
         return left.shape[-1], node.shape[-1]
     groups, channels = node.attrs["groups"], right.shape[0]
     depth = right.shape[1]
-    if groups == 1 and isinstance(depth, int) and isinstance(right.shape[-1], int):
+    if groups == 1 and is_known(depth) and is_known(right.shape[-1]):
         return depth * right.shape[-1], channels
-    return depth, channels // groups if isinstance(channels, int) else channels
+    return depth, channels // groups if is_known(channels) else channels
 
 
 def _at_least(n: object, least: int) -> bool:

@@ -12,6 +12,7 @@ import numpy as np
 
 from tilewright.core import types
 from tilewright.core.compute import Buffer, Inside, Load, Select, Stage, axes_for, syms
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, floordiv
 from tilewright.core.graph import Attrs, Builder, Node
 from tilewright.core.opdef import AttrDef, OpDef, Sample, Trait
@@ -175,7 +176,7 @@ def _infer_rotary(ts: Sequence[TensorType], a: Attrs) -> TensorType:
     check_equal_dtypes(ts, FLOATS)
     check_rank(x, 1, "the operand")
     depth = x.shape[-1]
-    check(not isinstance(depth, int) or depth % 2 == 0, lambda: f"the depth of {x} must be even")
+    check(not is_known(depth) or depth % 2 == 0, lambda: f"the depth of {x} must be even")
     half = (*x.shape[:-1], floordiv(depth, 2))
     for t in (cos, sin):
         check_broadcasts(t, half, "the operand of angles")

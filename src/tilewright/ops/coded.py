@@ -32,6 +32,7 @@ from tilewright.core.compute import (
     loop_symbol,
     syms,
 )
+from tilewright.core.dims import is_known, known_over
 from tilewright.core.expr import Dim, Sym, floordiv
 from tilewright.core.graph import Attrs
 from tilewright.core.opdef import AttrDef, OpDef, Sample, Trait
@@ -63,7 +64,7 @@ def _infer(ts: Types, a: Attrs) -> TensorType:
     for own, wanted in zip(zeros.shape, scales.shape, strict=True):
         if own != 1:
             check_equal_dims(own, wanted, lambda: f"zero points {zeros} and scales {scales}")
-    is_even = isinstance(depth, int) and isinstance(n_groups, int) and n_groups > 0 and depth % n_groups == 0
+    is_even = is_known(depth) and known_over(n_groups, 0) and depth % n_groups == 0
     check(is_even, lambda: f"{depth} rows are no whole number of rows for each of {n_groups} groups", "pad them")
     return TensorType(types.f32, (x.shape[0], *columns))
 

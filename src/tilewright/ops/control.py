@@ -16,6 +16,7 @@ import numpy as np
 
 from tilewright.core import types
 from tilewright.core.diag import OpError
+from tilewright.core.dims import is_known
 from tilewright.core.evaluate import bind_inputs, evaluate_graph
 from tilewright.core.expr import Dim, Expr, Sym, const_of, substitute, symbols, terms_of
 from tilewright.core.graph import Attrs, Builder, Graph, Pool
@@ -153,7 +154,7 @@ def _carried_type(body: Graph, k: int, meaning: Meaning, changing: frozenset[Sym
         raise OpError(f"the body takes carried value {k} as {before} and gives it back as {after}")
     shape: list[Dim] = []
     for axis, (x, y) in enumerate(zip(before.shape, after.shape, strict=True)):
-        if x != y and isinstance(x, int):
+        if x != y and is_known(x):
             raise OpError(f"the body takes carried value {k} as {before} and gives it back as {after}")
         shape.append(substitute(x, meaning) if x == y and not symbols(x) & changing else _fresh(name, k, axis))
     return before.with_shape(shape)

@@ -18,9 +18,9 @@ import numpy as np
 
 from tilewright.core import types
 from tilewright.core.compute import Axis, Buffer, Const, Inside, Load, Select, Stage, Value
+from tilewright.core.dims import are_known, is_known, known_under
 from tilewright.core.expr import Dim, ceildiv, floordiv, mod
 from tilewright.core.graph import Attrs, Builder, Node
-from tilewright.core.indices import are_known
 from tilewright.core.opdef import AttrDef, OpDef, Sample, Trait
 from tilewright.core.types import Array, TensorType
 from tilewright.ops.common import axis_over, cast_to, check, check_equal_dims, check_rank, fail, fold, narrowed
@@ -62,7 +62,7 @@ def window_size(size: Dim, kernel: Dim, stride: int, pads: tuple[Dim, Dim], dila
     """How many windows fit along an axis."""
     n = floordiv(size + pads[0] + pads[1] - (kernel - 1) * dilation - 1, stride) + 1
     check(
-        not isinstance(n, int) or n >= 0,
+        not known_under(n, 0),
         lambda: f"a window of {kernel} with dilation {dilation} does not fit into {size} with pads {pads}",
         "use a larger input, a smaller kernel or more padding",
     )
@@ -225,7 +225,7 @@ def _infer_transpose(ts: Sequence[TensorType], a: Attrs) -> TensorType:
     for k, axis in enumerate(spatial_axes(a.layout, x.rank)):
         reach = (w.shape[2 + k] - 1) * a.dilations[k] + 1 + a.output_padding[k]
         spatial.append((x.shape[axis] - 1) * a.strides[k] + reach - a.pads[k][0] - a.pads[k][1])
-    check(not any(isinstance(n, int) and n < 0 for n in spatial), lambda: f"pads {a.pads} leave nothing of the result")
+    check(not any(known_under(n, 0) for n in spatial), lambda: f"pads {a.pads} leave nothing of the result")
     return TensorType(dtype, placed(x.shape[0], w.shape[1] * a.groups, spatial, a.layout))
 
 
@@ -301,7 +301,7 @@ def phases_apart(kernel: Sequence[Dim], strides: Sequence[int]) -> list[list[Pha
     """
     found = []
     for k, s in zip(kernel, strides, strict=True):
-        assert isinstance(k, int)
+        assert is_known(k)
         n_taps, rest = divmod(k, s)
         kinds = [PhaseKind(range(rest), n_taps + 1), PhaseKind(range(rest, s), n_taps)]
         found.append([kind for kind in kinds if kind.phases])
@@ -310,7 +310,7 @@ def phases_apart(kernel: Sequence[Dim], strides: Sequence[int]) -> list[list[Pha
 
 def phases_together(kernel: Sequence[Dim], strides: Sequence[int]) -> list[list[PhaseKind]]:
     """Of each axis all phases as one kind, some with a zero for a tap that is not there."""
-    return [[PhaseKind(range(s), -(-k // s))] for k, s in zip(kernel, strides, strict=True) if isinstance(k, int)]
+    return [[PhaseKind(range(s), -(-k // s))] for k, s in zip(kernel, strides, strict=True) if is_known(k)]
 
 
 def _joined(

@@ -30,6 +30,7 @@ from tilewright.core.compute import (
     Value,
     loop_symbol,
 )
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, Sym
 from tilewright.core.graph import Attrs
 from tilewright.core.opdef import AttrDef, OpDef, Sample
@@ -273,7 +274,7 @@ def _rotated(x: Buffer, at: tuple[Sym, ...], name: str, vectors: bool) -> tuple[
     """Stages, ``x`` (or, if that is wide, its transpose) with its columns turned until they are orthogonal, the product
     of the rotations, the columns' lengths, and the place of each."""
     m, n = x.shape[-2:]
-    assert isinstance(m, int) and isinstance(n, int)
+    assert is_known(m) and is_known(n)
     # Of the wide one the transpose, so that there are at most as many columns as rows to make orthogonal.
     rows, columns = max(m, n), min(m, n)
     made = Buffer(f"{name}_made", types.f64, (rows, columns))
@@ -322,7 +323,7 @@ def _svd_body(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs, at: t
     ordered, packed = (Buffer(f"{name}_{part}", types.f64, (rows, columns)) for part in ("ordered", "packed"))
     taus = Buffer(f"{name}_taus", types.f64, (columns,))
     one, basis = (Buffer(f"{name}_{part}", types.f64, (rows, whole)) for part in ("one", "basis"))
-    assert isinstance(m, int) and isinstance(n, int)
+    assert is_known(m) and is_known(n)
 
     def sign(j: Sym) -> Value:
         flips = Binary("lt", Load(packed, (j, j)), ZERO)

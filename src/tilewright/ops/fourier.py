@@ -26,6 +26,7 @@ import numpy as np
 
 from tilewright.core import types
 from tilewright.core.compute import Buffer, Const, Fma, Load, Value, walk
+from tilewright.core.dims import known_multiple, known_under
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Attrs, Builder, Node
 from tilewright.core.opdef import AttrDef, OpDef, Sample
@@ -100,7 +101,7 @@ def _decompose(b: Builder, xs: tuple[Node, ...], a: Attrs) -> Node:
     batch = product(outer)
     flat = b(reshape, x, shape=(batch, *read))
     if _is_by_batch(batch):
-        is_whole = isinstance(batch, int) and batch % a.block == 0
+        is_whole = known_multiple(batch, a.block)
         blocks, lanes = (batch // a.block, a.block) if is_whole else (1, batch)
         made = _BY_BATCH[a.form](b, b(reshape, flat, shape=(blocks, lanes, *read)), n, a.sign, is_whole)
     else:
@@ -285,7 +286,7 @@ def _angles(turns: Array, sign: int, n: int) -> Array:
 
 def _is_by_batch(batch: Dim) -> bool:
     """Are there enough signals for a vector? Of a number that is not known, yes."""
-    return not isinstance(batch, int) or batch >= FEWEST_LANES
+    return not known_under(batch, FEWEST_LANES)
 
 
 @cache

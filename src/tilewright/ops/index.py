@@ -17,6 +17,7 @@ import numpy as np
 from tilewright.core import types
 from tilewright.core.compute import Binary, Buffer, Const, IndexLike, Inside, Load, Select, Value
 from tilewright.core.diag import OpError
+from tilewright.core.dims import is_known, known_over
 from tilewright.core.expr import Dim, is_nonneg
 from tilewright.core.graph import Attrs
 from tilewright.core.opdef import AttrDef, OpDef, Sample
@@ -104,7 +105,7 @@ def _infer_gather_elements(ts: Types, a: Attrs) -> TensorType:
     if indices.rank != x.rank:
         raise OpError(f"indices {indices} must have the rank of {x}")
     for k, (n, m) in enumerate(zip(x.shape, indices.shape, strict=True)):
-        if k != a.axis and isinstance(n, int) and isinstance(m, int) and m > n:
+        if k != a.axis and is_known(n) and known_over(m, n):
             raise OpError(f"indices {indices} reach beyond {x} along axis {k}")
     _check_not_empty(x.shape[a.axis], indices.n_elements)
     return x.with_shape(indices.shape)
@@ -153,7 +154,7 @@ gather_elements = OpDef(
 def depth_of(indices: TensorType) -> int:
     """How many indices each row of an ``nd`` op's indices holds; must be a number."""
     depth = indices.shape[-1] if indices.rank else None
-    if not isinstance(depth, int):
+    if not is_known(depth):
         raise OpError(f"the last dimension of indices {indices} must be a number", remedy="reshape it to a fixed size")
     return depth
 
@@ -191,7 +192,7 @@ def _gather_nd_compute(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Att
     x, indices = ins
     b, n_lead = a.batch_dims, len(indices.shape) - 1
     depth = indices.shape[-1]
-    assert isinstance(depth, int)
+    assert is_known(depth)
 
     def element(at: Sequence[Dim]) -> Value:
         found = nd_index(indices, at[:n_lead], x.shape[b : b + depth], depth)

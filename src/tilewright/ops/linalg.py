@@ -35,6 +35,7 @@ from tilewright.core.compute import (
     syms,
 )
 from tilewright.core.diag import OpError
+from tilewright.core.dims import is_known, known_at_most
 from tilewright.core.expr import Dim, Sym
 from tilewright.core.graph import Attrs
 from tilewright.core.opdef import AttrDef, OpDef, Sample
@@ -51,7 +52,7 @@ SMALL_SIDE = 64
 def where_large(name: str, first: TensorType, *further: Dim) -> tuple[str, tuple[Dim, ...]] | None:
     """A routine for matrices that are not small; the sizes that it is told are the first one's, and further ones."""
     m, n = first.shape[-2:]
-    is_small = isinstance(m, int) and m <= SMALL_SIDE
+    is_small = known_at_most(m, SMALL_SIDE)
     return None if is_small else (name, (m, n, *further))
 
 
@@ -67,7 +68,7 @@ def check_matrices(t: TensorType, what: str, *, square: bool = False) -> None:
 def smaller_side(t: TensorType) -> int:
     """The lesser size of matrices, which must be static."""
     m, n = t.shape[-2:]
-    if not isinstance(m, int) or not isinstance(n, int):
+    if not is_known(m) or not is_known(n):
         raise OpError(f"the matrices of {t} must have static sizes", remedy="fix their dimensions")
     return min(m, n)
 

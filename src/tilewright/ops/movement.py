@@ -13,6 +13,7 @@ import numpy as np
 
 from tilewright.core.compute import Buffer, Inside, Load, Select, Value, axes_for, syms
 from tilewright.core.diag import OpError
+from tilewright.core.dims import is_known, known_under
 from tilewright.core.expr import Dim, Sym, floordiv, minimum, mod
 from tilewright.core.floors import simplest
 from tilewright.core.graph import Attrs
@@ -107,7 +108,7 @@ def _stretched(old: Dim, new: Dim, i: Dim) -> Dim:
     """Where the operand has element ``i``; a symbolic size that is not surely the new one may turn out to be 1."""
     if old == 1:
         return 0
-    return i if old == new or isinstance(old, int) else minimum(i, old - 1)
+    return i if old == new or is_known(old) else minimum(i, old - 1)
 
 
 def _expand_samples(rng: np.random.Generator) -> Iterator[Sample]:
@@ -149,7 +150,7 @@ def _infer_concat(ts: Types, a: Attrs) -> TensorType:
 
 def _more_static(dims: Sequence[Dim]) -> Dim:
     """Of dimensions that must be equal, a number where there is one, else the first."""
-    return next((d for d in dims if isinstance(d, int)), dims[0])
+    return next((d for d in dims if is_known(d)), dims[0])
 
 
 def _concat_compute(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs) -> Items:
@@ -202,7 +203,7 @@ concat = OpDef(
 
 
 def _infer_tile(ts: Types, a: Attrs) -> TensorType:
-    if len(a.repeats) != ts[0].rank or any(isinstance(r, int) and r < 0 for r in a.repeats):
+    if len(a.repeats) != ts[0].rank or any(known_under(r, 0) for r in a.repeats):
         raise OpError(f"repeats {a.repeats} must have one count >= 0 per axis of {ts[0]}")
     return ts[0].with_shape([n * r for n, r in zip(ts[0].shape, a.repeats, strict=True)])
 
@@ -302,7 +303,7 @@ def _check_block(t: TensorType, a: Attrs) -> None:
 
 
 def _divided(n: Dim, by: int, what: str) -> Dim:
-    if isinstance(n, int) and n % by:
+    if is_known(n) and n % by:
         raise OpError(f"{what} {n} is not a multiple of {by}")
     return floordiv(n, by)
 

@@ -42,6 +42,7 @@ from tilewright.core.compute import (
     syms,
 )
 from tilewright.core.diag import OpError
+from tilewright.core.dims import is_known, known
 from tilewright.core.expr import Dim, Sym, ceildiv, mod
 from tilewright.core.graph import Attrs, Builder, Node
 from tilewright.core.opdef import AttrDef, OpDef, Sample
@@ -116,7 +117,7 @@ def _ref_order(x: Array, axis: int, descending: bool) -> Array:
 
 def can_select(dtype: types.DType, k: Dim) -> bool:
     """Can so many elements be selected? The steps of a known number are a loop; keys share a number with positions."""
-    return isinstance(k, int) and _is_packed(dtype)
+    return is_known(k) and _is_packed(dtype)
 
 
 def _check_algorithm(t: TensorType, algorithm: str, k: Dim) -> None:
@@ -130,14 +131,14 @@ def _ordered(x: Buffer, axis: int, descending: bool, prefix: str, algorithm: str
     """Stages after which ``position(row, rank)`` is where, along ``axis``, the element of a rank below ``k`` lies."""
     if algorithm == COUNTING:
         return _by_counting(x, axis, descending, prefix)
-    if algorithm == SELECTING and isinstance(k, int):
+    if algorithm == SELECTING and is_known(k):
         return _by_selecting(x, axis, descending, prefix, k)
     return _by_digits(x, axis, descending, prefix)
 
 
 def block_of(n: Dim) -> int:
     """Elements of a block, a power of two: with blocks as many as each has elements, a step looks at the fewest."""
-    half = n.bit_length() // 2 if isinstance(n, int) else 16
+    half = n.bit_length() // 2 if is_known(n) else 16
     return min(max(1 << half, LEAST_BLOCK), LARGEST_BLOCK)
 
 
@@ -430,7 +431,7 @@ def _ranked_kernel(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs) 
 
     def bit(of: Buffer, p: Axis, row: Sequence[Dim]) -> Value:
         """What is known of a number, with the next bit set."""
-        assert isinstance(p.extent, int)
+        assert is_known(p.extent)
         amount = Cast(index_value(p.extent - 1 - p.sym), of.dtype)
         return Binary("or", Load(of, tuple(row)), Binary("shl", Const(1, of.dtype), amount))
 
@@ -452,7 +453,7 @@ def _ranked_kernel(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs) 
         return Load(ranks, _at(row, axis, 0))
 
     p = Axis(loop_symbol("p", unsigned.bits), unsigned.bits)
-    n_bits = n.bit_length() if isinstance(n, int) else _MAX_BITS
+    n_bits = n.bit_length() if is_known(n) else _MAX_BITS
     q = Axis(loop_symbol("q", n_bits), n_bits)
 
     def is_below(row: Sequence[Dim]) -> Value:
@@ -509,8 +510,7 @@ def _most(ts: Types, a: Attrs) -> Dim:
 
 
 def _count_symbol(t: TensorType, a: Attrs) -> Sym:
-    n = t.n_elements
-    return Sym(a.count, 0, n if isinstance(n, int) else None)
+    return Sym(a.count, 0, known(t.n_elements, None))
 
 
 def _infer_argwhere(ts: Types, a: Attrs) -> tuple[TensorType, ...]:

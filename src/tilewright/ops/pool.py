@@ -25,6 +25,7 @@ from tilewright.core.compute import (
     Stage,
     Value,
 )
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, ceildiv, maximum, minimum
 from tilewright.core.graph import Attrs
 from tilewright.core.opdef import AttrDef, OpDef, Sample, Trait
@@ -213,7 +214,7 @@ def _compute_avg(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs) ->
     count: Dim = 1
     for n in [a.divisor] if a.divisor else _count(a, [x.shape[k] for k in w.spatial], [p.sym for p in w.at]):
         count = count * n
-    divisor: Value = Const(count, acc) if isinstance(count, int) else Cast(Index(count), acc)
+    divisor: Value = Const(count, acc) if is_known(count) else Cast(Index(count), acc)
     mean = cast_to(Load(total, w.write) / divisor, out.dtype)
     return *fold(total, w.axes, w.write, element, w.taps, "add", Const(0, acc)), Stage((out,), w.axes, w.write, (mean,))
 

@@ -37,6 +37,7 @@ from tilewright.core.compute import (
     syms,
 )
 from tilewright.core.diag import OpError
+from tilewright.core.dims import known_at_least
 from tilewright.core.expr import Dim, Sym, floordiv, mod
 from tilewright.core.graph import Attrs
 from tilewright.core.opdef import AttrDef, OpDef, Sample
@@ -89,7 +90,7 @@ def _check_panels(ts: Types, a: Attrs, n_gates: int) -> None:
     if a.behind or not a.get("linear_before_reset", True) or any(t.dtype.is_integer for t in ts):
         raise OpError("panels take no lengths, nothing behind, and no reset gate before the product")
     check_same_dims(rt.shape[:2], (floordiv(hidden, a.panel), hidden), "panels of weights and state")
-    if rt.rank != 3 or not isinstance(rt.shape[2], int) or rt.shape[2] < n_gates * a.panel:
+    if rt.rank != 3 or not known_at_least(rt.shape[2], n_gates * a.panel):
         raise OpError(f"panels {rt} must have at least {n_gates * a.panel} columns")
 
 

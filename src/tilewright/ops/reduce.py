@@ -33,6 +33,7 @@ from tilewright.core.compute import (
     axes_for,
     syms,
 )
+from tilewright.core.dims import is_known, known_at_least, known_at_most, known_under
 from tilewright.core.expr import Dim, floordiv, maximum
 from tilewright.core.graph import Attrs, Builder, Node
 from tilewright.core.opdef import AttrDef, OpDef, Sample, Trait
@@ -169,7 +170,7 @@ reduce_all = reduction("reduce_all", "and", _number(True), _all, BOOLS, "Whether
 def count_node(b: Builder, dims: Sequence[Dim], dtype: DType) -> Node:
     """The number of elements over ``dims`` as a 0-d tensor."""
     n = product(dims)
-    if isinstance(n, int):
+    if is_known(n):
         return b.const(n, dtype)
     return b(ew.cast, b(reduce_sum, b(dim_values, dims=(n,)), axes=(0,)), dtype=dtype)
 
@@ -296,7 +297,7 @@ def _place_of_extreme(b: Builder, x: Node, a: Attrs, is_max: bool) -> Node:
     holds = b(ew.eq, x, top)
     if x.dtype.is_float:
         holds = b(ew.logical_or, holds, b(ew.isnan, x))
-    dtype = types.i32 if isinstance(extent, int) and extent <= types.i32.max else types.i64
+    dtype = types.i32 if known_at_most(extent, types.i32.max) else types.i64
     at = b(reshape, b(iota, extent=extent, dtype=dtype), shape=shape)
     none = b.const(-1 if a.select_last else dtype.max, dtype)
     fold_of = reduce_max if a.select_last else reduce_min
@@ -425,10 +426,10 @@ def cumulative(
             )
 
         inner, rows = product(x.shape[a.axis + 1 :]), product([s.extent for s in others])
-        is_long = not isinstance(n, int) or n >= LEAST_IN_RUNS
+        is_long = not known_under(n, LEAST_IN_RUNS)
         # With many elements behind the axis, those of one place are neighbours, and lanes as they lie.
-        is_across = is_long and isinstance(inner, int) and inner < RUNS // 2
-        if is_across and isinstance(rows, int) and rows >= RUNS:
+        is_across = is_long and known_under(inner, RUNS // 2)
+        if is_across and known_at_least(rows, RUNS):
             # Rows enough to be lanes: one run, laid across.
             steps = in_runs(1)
         else:

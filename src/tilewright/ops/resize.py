@@ -19,6 +19,7 @@ import numpy as np
 from tilewright.core import types
 from tilewright.core.compute import Buffer, Cast, Const, Index, IndexLike, Load, Select, Value, axes_for, syms
 from tilewright.core.diag import OpError
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, floordiv, maximum, minimum
 from tilewright.core.graph import Attrs
 from tilewright.core.opdef import AttrDef, OpDef, Sample
@@ -44,7 +45,7 @@ def _ref_resize(xs: Sequence[Array], a: Attrs) -> Array:
     outside = np.zeros(a.sizes, np.bool_)
     y = x if a.mode == "nearest" else x.astype(wide(dtype).numpy)
     for ax in resized_axes(x.shape, a):
-        assert isinstance(ax.n_out, int)
+        assert is_known(ax.n_out)
         taps = taps_of(Arrays(), np.arange(ax.n_out, dtype=np.float32), ax)
         parts = [np.take(y, i.astype(np.int64), ax.k) for i in taps.indices]
         line = [-1 if k == ax.k else 1 for k in range(x.ndim)]
@@ -73,8 +74,8 @@ def _nearest_index(ax: ResizedAxis) -> Callable[[Dim], Dim] | None:
     if sizes is None or ax.attrs.coordinate_mode == "tf_crop_and_resize":
         return None
     p, q = sizes
-    size = (ax.n_in, ax.n_out) if isinstance(ax.n_in, int) else (SURROGATE * p, SURROGATE * q)
-    assert isinstance(size[1], int)
+    size = (ax.n_in, ax.n_out) if is_known(ax.n_in) else (SURROGATE * p, SURROGATE * q)
+    assert is_known(size[1])
     positions = np.arange(size[1])
     found = taps_of(Arrays(), positions.astype(np.float32), replace(ax, n_in=size[0], n_out=size[1])).indices[0]
     if np.array_equal(found, positions * p // q):
@@ -161,7 +162,7 @@ def _placed(ax: ResizedAxis, prefix: str, real: types.DType) -> tuple[Items, _Ax
 
 
 def _number(e: Dim) -> Value:
-    return Const(e, types.f32) if isinstance(e, int) else Cast(Index(e), types.f32)
+    return Const(e, types.f32) if is_known(e) else Cast(Index(e), types.f32)
 
 
 def _read(x: Buffer, at: Sequence[Dim], plans: Sequence[_AxisReads], real: types.DType) -> Value:

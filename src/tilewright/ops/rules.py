@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from tilewright.core.diag import OpError
+from tilewright.core.dims import known_under
 from tilewright.core.expr import Dim, to_text
 from tilewright.core.opdef import Trait
 from tilewright.core.shapes import surely_differ
@@ -24,7 +25,7 @@ MOVEMENT = frozenset({Trait.MOVEMENT})
 
 def check_not_negative(shape: Sequence[Dim]) -> None:
     """Raise ``OpError`` when a dimension is a negative number."""
-    if any(isinstance(d, int) and d < 0 for d in shape):
+    if any(known_under(d, 0) for d in shape):
         raise OpError(f"shape {shape_text(shape)} has a negative dimension", remedy="resolve -1 before adding the op")
 
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from tilewright.core import types
 from tilewright.core.compute import Binary, Cast, Const, Index, Select, Unary
+from tilewright.core.dims import is_known, known_at_least
 from tilewright.core.expr import Dim, floordiv
 from tilewright.core.graph import Attrs
 
@@ -30,7 +31,7 @@ class Arrays:
         return np.float32(c)
 
     def size(self, n: Dim) -> Number:
-        assert isinstance(n, int)
+        assert is_known(n)
         return np.float32(n)
 
     def floor(self, x: Number) -> Number:
@@ -59,7 +60,7 @@ class ValueArithmetic:
         return Const(c, types.f32)
 
     def size(self, n: Dim) -> Number:
-        return Const(n, types.f32) if isinstance(n, int) else Cast(Index(n), types.f32)
+        return Const(n, types.f32) if is_known(n) else Cast(Index(n), types.f32)
 
     def floor(self, x: Number) -> Number:
         return Unary("floor", x)
@@ -159,7 +160,7 @@ def _corner_coordinate(m: Arithmetic, o: Number, ax: ResizedAxis) -> Number:
 
 def _unless_single(m: Arithmetic, ax: ResizedAxis, x: Number, single: Number) -> Number:
     """``single`` when the output has one element, else ``x``."""
-    if isinstance(ax.n_out, int):
+    if is_known(ax.n_out):
         return x if ax.n_out != 1 else x * m.const(0.0) + single
     return m.select(m.compare("gt", m.size(ax.n_out), m.const(1.0)), x, single)
 
@@ -174,10 +175,10 @@ def _outside(m: Arithmetic, x: Number, ax: ResizedAxis) -> Number | None:
 def ratio(ax: ResizedAxis) -> tuple[int, int] | None:
     """``(p, q)`` with ``n_in / n_out == p / q``: numbers as they are, and symbolic sizes of which one is a multiple."""
     n_in, n_out = ax.n_in, ax.n_out
-    if isinstance(n_in, int) and isinstance(n_out, int):
+    if is_known(n_in) and is_known(n_out):
         return (n_in, n_out) if n_in and n_out > 1 else None
     factor = floordiv(n_out, n_in)
-    return (1, factor) if isinstance(factor, int) and factor >= 1 and n_out == n_in * factor else None
+    return (1, factor) if known_at_least(factor, 1) and n_out == n_in * factor else None
 
 
 def low_index(ax: ResizedAxis, o: Dim) -> Dim | None:
@@ -192,7 +193,7 @@ def low_index(ax: ResizedAxis, o: Dim) -> Dim | None:
     p, q = sizes
     if ax.attrs.scales and np.float32(ax.attrs.scales[ax.k]) != np.float32(q) / np.float32(p):
         return None
-    if mode == "half_pixel" or (mode == "pytorch_half_pixel" and ax.n_out != 1 and isinstance(ax.n_out, int)):
+    if mode == "half_pixel" or (mode == "pytorch_half_pixel" and ax.n_out != 1 and is_known(ax.n_out)):
         return floordiv((o * 2 + 1) * p - q, 2 * q)
     return floordiv(o * p, q) if mode == "asymmetric" else None
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from tilewright.core.compute import Axis, Buffer, IndexLike, Load, Stage, axes_for, syms
 from tilewright.core.diag import OpError
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, minimum
 from tilewright.core.graph import Attrs
 from tilewright.core.opdef import AttrDef, OpDef, Sample
@@ -149,7 +150,7 @@ def _ref_scatter_nd(xs: Sequence[Array], a: Attrs) -> Array:
 def _scatter_nd_compute(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs) -> Items:
     x, indices, updates = ins
     depth, n_lead = indices.shape[-1], len(indices.shape) - 1
-    assert isinstance(depth, int)
+    assert is_known(depth)
     axes = _only_if_room(axes_for(updates.shape), x.shape[:depth])
     at = syms(axes)
     index: tuple[IndexLike, ...] = (*nd_index(indices, at[:n_lead], x.shape, depth), *at[n_lead:])

@@ -14,9 +14,9 @@ import numpy as np
 from tilewright.core import types
 from tilewright.core.compute import Buffer, Const, Load, Stage
 from tilewright.core.diag import OpError
+from tilewright.core.dims import known
 from tilewright.core.expr import Dim, Sym
 from tilewright.core.graph import Attrs
-from tilewright.core.indices import known
 from tilewright.core.opdef import AttrDef, OpDef, Sample
 from tilewright.core.types import Array, TensorType
 from tilewright.ops.rules import Types, check_integers

@@ -12,6 +12,7 @@ import numpy as np
 
 from tilewright.core import types
 from tilewright.core.compute import Buffer, Const, Index, Inside, Select, Stage, Value
+from tilewright.core.dims import known_under
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Attrs
 from tilewright.core.opdef import AttrDef, OpDef, Sample, Trait
@@ -24,9 +25,7 @@ ANYWHERE: frozenset[Trait] = frozenset()
 
 def check_sizes(shape: Sequence[Dim]) -> None:
     """Raise ``OpError`` for a negative size."""
-    check(
-        not any(isinstance(d, int) and d < 0 for d in shape), lambda: f"the sizes {tuple(shape)} include a negative one"
-    )
+    check(not any(known_under(d, 0) for d in shape), lambda: f"the sizes {tuple(shape)} include a negative one")
 
 
 def _infer_iota(ts: Sequence[TensorType], a: Attrs) -> TensorType:

@@ -25,6 +25,7 @@ from tilewright.core.compute import (
     axes_for,
     syms,
 )
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, Sym
 
 Items = list[Stage | Serial]
@@ -49,7 +50,7 @@ def write(out: Buffer, axes: tuple[Axis, ...], index: Sequence[IndexLike], value
 
 def index_value(e: Dim) -> Value:
     """An index expression as an i64 value; a number becomes a literal."""
-    return Const(e, types.i64) if isinstance(e, int) else Index(e)
+    return Const(e, types.i64) if is_known(e) else Index(e)
 
 
 def as_i64(v: Value) -> Value:

@@ -29,9 +29,9 @@ from tilewright.core.compute import (
     Value,
 )
 from tilewright.core.diag import OpError
+from tilewright.core.dims import known
 from tilewright.core.expr import Dim, Sym, minimum
 from tilewright.core.graph import Attrs
-from tilewright.core.indices import known
 from tilewright.core.opdef import AttrDef, OpDef, Sample
 from tilewright.core.types import Array, TensorType
 from tilewright.ops.rules import Types

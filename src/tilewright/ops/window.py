@@ -13,6 +13,7 @@ import numpy as np
 
 from tilewright.core.compute import Buffer, Const, Inside, Load, Select, Value
 from tilewright.core.diag import OpError
+from tilewright.core.dims import is_known, known_under
 from tilewright.core.expr import Dim, ceildiv, is_nonneg, maximum, minimum, mod
 from tilewright.core.floors import simplest
 from tilewright.core.graph import Attrs
@@ -32,9 +33,9 @@ def _infer_slice(ts: Types, a: Attrs) -> TensorType:
     shape: list[Dim] = []
     for n, start, stop, step in zip(ts[0].shape, a.starts, a.stops, a.steps, strict=True):
         length = ceildiv(stop - start, step) if step > 0 else ceildiv(start - stop, -step)
-        length = max(length, 0) if isinstance(length, int) else simplest(length)
+        length = max(length, 0) if is_known(length) else simplest(length)
         last = start + (length - 1) * step
-        if length != 0 and any(isinstance(e, int) and e < 0 for e in (start, last, n - 1 - start, n - 1 - last)):
+        if length != 0 and any(known_under(e, 0) for e in (start, last, n - 1 - start, n - 1 - last)):
             raise OpError(
                 f"slice {start}:{stop}:{step} leaves the dimension {n}", remedy="clamp the bounds to the shape first"
             )
@@ -91,7 +92,7 @@ def _infer_pad(ts: Types, a: Attrs) -> TensorType:
     if a.mode not in PAD_MODES:
         raise OpError(f"mode {a.mode!r} is none of {', '.join(PAD_MODES)}")
     shape = [n + lo + hi for n, (lo, hi) in zip(x.shape, a.pads, strict=True)]
-    if any(isinstance(d, int) and d < 0 for d in shape):
+    if any(known_under(d, 0) for d in shape):
         raise OpError(f"negative pads {a.pads} remove more than {x} has")
     if a.mode != "constant" and any(n == 0 and d != 0 for n, d in zip(x.shape, shape, strict=True)):
         raise OpError(f"mode {a.mode!r} has no elements to copy in {x}")

@@ -22,6 +22,7 @@ import numpy as np
 
 from tilewright.core import types
 from tilewright.core.compute import Axis, Buffer, Const, Fma, Inside, Load, Select, Stage, Value
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, ceildiv, floordiv, mod
 from tilewright.core.graph import Attrs
 from tilewright.core.opdef import AttrDef, OpDef, Sample, Trait
@@ -164,11 +165,11 @@ def _kernel_sizes(u: Sequence[Dim], m: int) -> tuple[int, int]:
     """Taps along height and width."""
     for n in u[:2]:
         check(
-            isinstance(n, int) and n - 1 in POINTS and 0 < results_along(n, m) <= n,
+            is_known(n) and n - 1 in POINTS and 0 < results_along(n, m) <= n,
             lambda: f"weights transformed to {u[0]} x {u[1]} don't give tiles of {m}",
             f"give sides of {' or '.join(str(p + 1) for p in POINTS)} and a smaller tile",
         )
-    high, wide = (n - results_along(n, m) + 1 for n in u[:2] if isinstance(n, int))
+    high, wide = (n - results_along(n, m) + 1 for n in u[:2] if is_known(n))
     return high, wide
 
 
@@ -222,11 +223,11 @@ def _compute(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], attrs: Attrs) ->
     """
     (x, u), (out,) = ins, outs
     (ah, aw), (depth, width), dtype = u.shape[:2], u.shape[-2:], x.dtype
-    assert isinstance(ah, int) and isinstance(aw, int)
+    assert is_known(ah) and is_known(aw)
     mh, mw = results_along(ah, attrs.tile), results_along(aw, attrs.tile)
     (high, wide), lead = transforms_of(u.shape, attrs.tile), _leading(u.shape, attrs)
     n_batch, n_y, n_x = x.shape[0], ceildiv(out.shape[-3], mh), ceildiv(out.shape[-2], mw)
-    if mw > 1 and not (isinstance(n_y, int) and isinstance(n_x, int)):
+    if mw > 1 and not (is_known(n_y) and is_known(n_x)):
         # A whole number of runs, so that a block of tiles has a size that is a number.
         n_x = ceildiv(n_x, BESIDE) * BESIDE
     n, ty, tx, c, k = (

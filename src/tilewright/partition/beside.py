@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from tilewright.core.dims import known
 from tilewright.core.estimates import Times
 from tilewright.core.expr import Dim
-from tilewright.core.indices import known
 from tilewright.target.target import Target
 
 WINDOW = 16

@@ -24,9 +24,9 @@ from tilewright.core.compute import (
     rewrite_value,
     value_text,
 )
+from tilewright.core.dims import are_known
 from tilewright.core.expr import Sym, is_nonneg, symbols, to_text
 from tilewright.core.graph import CONST, Node
-from tilewright.core.indices import are_known
 from tilewright.core.types import dtype_of, product
 from tilewright.partition.facts import Facts
 from tilewright.partition.fuse import WORTH_A_COPY, Group, scalar_constant

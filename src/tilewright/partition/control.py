@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, Sym
 from tilewright.core.graph import Node
 from tilewright.partition.inner import joined_dims, loop_body, scan_symbols
@@ -45,7 +46,7 @@ def _branch(places: Places, node: Node, programs: Sequence[Program], step: int) 
 
 
 def _larger(a: Dim, b: Dim) -> Dim:
-    return max(a, b) if isinstance(a, int) and isinstance(b, int) else a + b
+    return max(a, b) if is_known(a) and is_known(b) else a + b
 
 
 def _repeat(places: Places, node: Node, programs: Sequence[Program], step: int) -> list[Callable[[], Step]]:

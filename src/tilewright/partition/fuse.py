@@ -31,6 +31,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tilewright.core.compute import IndexLike, Load, Stage, Value
+from tilewright.core.dims import is_known, known_at_least, known_at_most, known_under
 from tilewright.core.expr import Dim, Sym, is_nonneg
 from tilewright.core.graph import CONST, PROJ, Graph, Node
 from tilewright.core.indices import symbols_at, terms_at
@@ -261,13 +262,13 @@ class _Fuser:
     def _points(self, reader: Node) -> Dim:
         """How often a reader's elements are computed; those of a view, as often as its own readers' at most."""
         further = [r for r, _ in self.readers[reader]] if self.facts[reader].form is Form.VIEW else []
-        known = [n for r in further if isinstance(n := self._points(r), int)]
+        known = [n for r in further if is_known(n := self._points(r))]
         return max(known) if further and len(known) == len(further) else self.facts[reader].n_points
 
     def _is_costly_again(self, node: Node, points: Dim) -> bool:
         """Would all that ``node`` is computed from be computed many more times than once, for that many points?"""
         n, cost = product(node.shape), self.made_of[node]
-        if not isinstance(n, int) or not isinstance(points, int) or self.facts[node].form is not Form.POINT:
+        if not is_known(n) or not is_known(points) or self.facts[node].form is not Form.POINT:
             return False
         return cost >= LONG_CHAIN and points >= MIN_AGAIN * n and cost * points >= COSTLY
 
@@ -390,17 +391,17 @@ def _repeats(points: Dim, node: Node) -> bool:
 
 def _has_long_rows(node: Node) -> bool:
     n = node.shape[-1]
-    return not isinstance(n, int) or n >= LONG_ROW
+    return not known_under(n, LONG_ROW)
 
 
 def _has_rows(node: Node) -> bool:
     n = node.shape[-1]
-    return isinstance(n, int) and n >= SHORT_ROW
+    return known_at_least(n, SHORT_ROW)
 
 
 def _is_small(node: Node) -> bool:
     size = product(node.shape)
-    return isinstance(size, int) and size <= 4096
+    return known_at_most(size, 4096)
 
 
 def scalar_constant(node: Node) -> bool:

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 
+from tilewright.core.dims import is_known
 from tilewright.core.estimates import LOG_MOST_IMAGES, nearest_size
 from tilewright.core.expr import Dim, evaluate, floordiv, is_nonneg, maximum, symbols
 
@@ -45,12 +46,12 @@ class MemoryPlan:
 def plan_memory(storages: Sequence[Storage]) -> MemoryPlan:
     """Place every storage; none overlaps another that is alive at the same step."""
     sizes = [_aligned(s.n_bytes) for s in storages]
-    static = {k: n for k, n in enumerate(sizes) if isinstance(n, int)}
+    static = {k: n for k, n in enumerate(sizes) if is_known(n)}
     end, placed = _best_packing(storages, static)
     offsets: dict[int, Dim] = dict(placed)
     moving = {k: n for k, n in enumerate(sizes) if k not in static}
     total = _place_symbolic(storages, moving, offsets, end) if moving else end
-    known = all(isinstance(s.n_bytes, int) for s in storages)  # a few symbolic bytes may align to a fixed number
+    known = all(is_known(s.n_bytes) for s in storages)  # a few symbolic bytes may align to a fixed number
     bound = _lower_bound(storages) if known else None
     return MemoryPlan(tuple(offsets[k] for k in range(len(storages))), total, bound)
 
@@ -162,5 +163,5 @@ def _lower_bound(storages: Sequence[Storage]) -> int:
 
 
 def _n(s: Storage) -> int:
-    assert isinstance(s.n_bytes, int)
+    assert is_known(s.n_bytes)
     return s.n_bytes

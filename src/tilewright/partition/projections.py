@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import prod
 
+from tilewright.core.dims import is_known
 from tilewright.core.estimates import BLOCK_SHARE, RING_SHARE
 from tilewright.core.expr import Dim, Sym, substitute
 from tilewright.core.graph import CONST, Node
@@ -110,4 +111,4 @@ def _pays(window: Facts, product: Node, made: Node, target: Target) -> bool:
 
 def _size(extents: Sequence[Dim]) -> int:
     """Elements; sizes that a call decides count as 1."""
-    return prod(e for e in extents if isinstance(e, int))
+    return prod(e for e in extents if is_known(e))

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from tilewright.core.compute import Stage, Value
+from tilewright.core.dims import is_known
 from tilewright.core.estimates import over_batches
 from tilewright.core.expr import Dim, Sym, coef_of, substitute, symbols
 from tilewright.core.graph import Node
@@ -40,7 +41,7 @@ def find_windows(
 def bytes_of_batch(images: Node) -> float:
     """What a batch takes, one of a run-time size as a mean of sizes; 0 where a call decides more than the batch."""
     batch, one = product(images.shape[:1]), product(images.shape[1:])
-    return over_batches(batch, lambda n: n * one * images.dtype.n_bytes) if isinstance(one, int) else 0
+    return over_batches(batch, lambda n: n * one * images.dtype.n_bytes) if is_known(one) else 0
 
 
 def slides(window: Facts, operand: int) -> bool:
@@ -59,14 +60,14 @@ def _overlaps(window: Stage, index: Dim) -> bool:
     """Does one step along an axis of the result move a place by less than the window's extent there?"""
     assert window.reduction is not None
     taps = {a.sym: (coef_of(index, a.sym), a.extent) for a in window.reduction.axes}
-    span = sum(abs(c) * (n - 1) for c, n in taps.values() if isinstance(n, int)) + 1
+    span = sum(abs(c) * (n - 1) for c, n in taps.values() if is_known(n)) + 1
     return any(0 < abs(coef_of(index, a.sym)) < span for a in window.axes)
 
 
 def reach(window: Facts, operand: int, n: int) -> tuple[int, int]:
     """The first dimension of the operand along which windows slide, and how many elements of it ``n`` of them span."""
     assert window.main.reduction is not None
-    taps = {a.sym: a.extent for a in window.main.reduction.axes if isinstance(a.extent, int) and a.extent > 1}
+    taps = {a.sym: a.extent for a in window.main.reduction.axes if is_known(a.extent) and a.extent > 1}
     places = [(d, i) for x in window.reads(operand) for d, i in enumerate(x.index) if not isinstance(i, Value)]
     d, place = min((p for p in places if symbols(p[1]) & taps.keys()), key=lambda p: p[0])
     span = sum(abs(coef_of(place, s)) * (size - 1) for s, size in taps.items()) + 1

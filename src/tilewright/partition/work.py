@@ -21,6 +21,7 @@ from tilewright.core.compute import (
     Value,
     walk,
 )
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, Sym, bounds, symbols, terms_of
 from tilewright.core.types import product
 from tilewright.partition.computation import GroupComputation, sizes_of
@@ -56,7 +57,7 @@ def work_of(made: GroupComputation) -> KernelWork | None:
     constants = operands = 0
     for buffer in (*made.computation.inputs, *made.computation.outputs):
         size = product(buffer.shape)
-        if not isinstance(size, int):
+        if not is_known(size):
             return None
         n_bytes = min(size, reads.get(buffer, size)) * buffer.dtype.n_bytes
         if buffer in made.constants:
@@ -109,7 +110,7 @@ def _stages(items: Sequence[Stage | Serial], times: int | None) -> Iterator[tupl
 def _count(axes: Sequence[Axis], times: int | None) -> int | None:
     """Points of a domain; an axis whose extent depends on another counts with its mean, or its symbol's upper bound."""
     for axis in axes:
-        extent = axis.extent if isinstance(axis.extent, int) else _mean(axis)
+        extent = axis.extent if is_known(axis.extent) else _mean(axis)
         if times is None or extent is None:
             return None
         times = int(times * extent)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from tilewright.core.compute import Buffer, IndexLike, Value
+from tilewright.core.dims import is_known, known_at_least, known_over
 from tilewright.core.expr import (
     BinaryExpr,
     Dim,
@@ -51,7 +52,7 @@ def period(e: Dim, sym: Sym) -> int | None:
     for atom, _ in terms_of(e):
         if sym not in symbols(atom):
             continue
-        if not isinstance(atom, BinaryExpr) or atom.op != "floordiv" or atom.a != sym or not isinstance(atom.b, int):
+        if not isinstance(atom, BinaryExpr) or atom.op != "floordiv" or atom.a != sym or not is_known(atom.b):
             return None
         found.add(atom.b)
     return found.pop() if len(found) == 1 else None
@@ -61,7 +62,7 @@ def remainder(e: Dim, sym: Sym) -> int | None:
     """``k`` when ``e`` depends on ``sym`` only through ``sym % k``: it repeats. None otherwise."""
     found = {a for a, _ in terms_of(e) if sym in symbols(a)}
     atom = found.pop() if len(found) == 1 else None
-    if isinstance(atom, BinaryExpr) and atom.op == "mod" and atom.a == sym and isinstance(atom.b, int):
+    if isinstance(atom, BinaryExpr) and atom.op == "mod" and atom.a == sym and is_known(atom.b):
         return atom.b
     return None
 
@@ -100,7 +101,7 @@ def stride_along(buffer: Buffer, index: tuple[IndexLike, ...], sym: Sym) -> Dim 
 def group_along(buffer: Buffer, index: tuple[IndexLike, ...], sym: Sym) -> int:
     """``g`` when an access is ``B[.., sym // g, .., sym % g]``, its last dimension a group of ``g``; else 0."""
     last, size = index[-1] if index else 0, buffer.shape[-1] if buffer.shape else 1
-    if isinstance(last, Value) or last == sym or not isinstance(size, int) or size < 2:
+    if isinstance(last, Value) or last == sym or not known_at_least(size, 2):
         return 0
     return size if last == mod(sym, size) else 0
 
@@ -122,7 +123,7 @@ def settled(e: Dim, extents: Mapping[Sym, Dim]) -> Dim:
 
 
 def _settled_atom(atom: Dim, extents: Mapping[Sym, Dim]) -> Dim:
-    if not isinstance(atom, BinaryExpr) or atom.op not in ("floordiv", "mod") or not isinstance(atom.b, int):
+    if not isinstance(atom, BinaryExpr) or atom.op not in ("floordiv", "mod") or not is_known(atom.b):
         return atom
     a, b = settled(atom.a, extents), atom.b
     lo, hi = bounds(a)[0], _greatest(a, extents)
@@ -137,7 +138,7 @@ def _greatest(e: Dim, extents: Mapping[Sym, Dim]) -> int | None:
     for sym, extent in list(extents.items())[::-1]:
         for x in found[:]:
             c = coefficient(x, sym)
-            if isinstance(c, int) and c > 0 and not isinstance(extent, int):
+            if known_over(c, 0) and not is_known(extent):
                 found += [x + c * (n - 1 - sym) for n in _no_less(extent)]
     return min((hi for x in found if (hi := bounds(x)[1]) is not None), default=None)
 

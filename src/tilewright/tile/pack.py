@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilewright.core.compute import Buffer, Computation, Const, Inside, Load, Select, Stage, Value, axes_for, syms
+from tilewright.core.dims import is_known
 from tilewright.core.expr import (
     BinaryExpr,
     Dim,
@@ -52,7 +53,7 @@ def layout_text(packed: Packed) -> str:
 
     A dimension of one element, and the bounds between dimensions that walk on where the next one ends, say nothing.
     """
-    sizes = [int(d) for d in packed.param.shape if isinstance(d, int)]
+    sizes = [int(d) for d in packed.param.shape if is_known(d)]
     grid = [(s, n) for s, n in zip(packed.grid, sizes, strict=True) if n != 1]
     index = [substitute(e, {s: 0 for s, n in zip(packed.grid, sizes, strict=True) if n == 1}) for e in packed.index]
     at = 0
@@ -76,7 +77,7 @@ def _walks_on(e: Dim, outer: Sym, inner: Sym, step: int) -> bool:
 
 def packed_array(packed: Packed, source: Array) -> Array:
     """The contiguous array of ``packed.param``; ``source`` may have any shape with the right number of elements."""
-    shape = tuple(int(d) for d in packed.param.shape if isinstance(d, int))
+    shape = tuple(int(d) for d in packed.param.shape if is_known(d))
     made = np.zeros(shape, source.dtype)
     pack_into(made.reshape(-1), packed, source)
     return made
@@ -84,7 +85,7 @@ def packed_array(packed: Packed, source: Array) -> Array:
 
 def pack_into(out: Array, packed: Packed, source: Array) -> None:
     """Write the elements of ``packed.param`` into ``out``, a row of zeros, without another copy in memory."""
-    shape, param_shape = (tuple(int(d) for d in b.shape if isinstance(d, int)) for b in (packed.source, packed.param))
+    shape, param_shape = (tuple(int(d) for d in b.shape if is_known(d)) for b in (packed.source, packed.param))
     source = np.ascontiguousarray(source).reshape(shape)
     grid, index, grid_shape = _without_quotients(packed, param_shape)
     out = out.reshape(grid_shape)
@@ -121,7 +122,7 @@ def _without_quotients(
 def _divisors(e: Dim, s: Sym) -> Iterator[int]:
     """Every ``n`` of an ``s // n`` or ``s % n`` in a sum."""
     for atom, _ in terms_of(e):
-        if isinstance(atom, BinaryExpr) and atom.op in ("floordiv", "mod") and isinstance(atom.b, int):
+        if isinstance(atom, BinaryExpr) and atom.op in ("floordiv", "mod") and is_known(atom.b):
             if atom.a == s:
                 yield atom.b
             else:
@@ -198,7 +199,7 @@ def _gathered(source: Array, grid: tuple[Sym, ...], index: tuple[Dim, ...], grid
 
 
 def _evaluate(e: Dim, axes: Mapping[Sym, Array]) -> Array | int:
-    if isinstance(e, int):
+    if is_known(e):
         return e
     if isinstance(e, Sym):
         return axes[e]

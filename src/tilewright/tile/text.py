@@ -31,6 +31,7 @@ import numpy as np
 
 from tilewright.core.compute import Buffer, Combiner, IndexLike, Load, Param, Value, index_text, value_text
 from tilewright.core.compute import walk as walk_value
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, Sym, parse, to_text
 from tilewright.core.types import Array, dtype_named
 from tilewright.tile.errors import TileTextError
@@ -264,7 +265,7 @@ class _KernelReader:
         if words.has("="):
             words.take("[")
             numbers = [_number(x) for x in words.until_bracket()]
-            shape = tuple(d for d in buffer.shape if isinstance(d, int))
+            shape = tuple(d for d in buffer.shape if is_known(d))
             try:
                 table = np.array(numbers, buffer.dtype.numpy).reshape(shape)
             except ValueError:

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from itertools import product as cartesian
 from math import prod
 
+from tilewright.core.dims import known
 from tilewright.core.expr import Dim, Sym
-from tilewright.core.indices import known
 from tilewright.target.target import MANY_COPIES, Target
 from tilewright.tile.affine import coefficient
 

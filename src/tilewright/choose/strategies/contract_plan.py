@@ -59,8 +59,8 @@ from tilewright.choose.strategies.view import (
 )
 from tilewright.core.compute import Buffer, Load, Select, loads, symbols_of_value
 from tilewright.core.compute import walk as walk_value
+from tilewright.core.dims import are_known, known
 from tilewright.core.expr import Sym, symbols
-from tilewright.core.indices import are_known, known
 from tilewright.target.dots import Dot
 from tilewright.target.target import Target
 from tilewright.tile.affine import linear, remainder

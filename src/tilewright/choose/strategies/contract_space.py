@@ -18,8 +18,8 @@ from tilewright.choose.cost.sketch import Contraction, NestAccess, TileSketch, W
 from tilewright.choose.cost.tile import FAR, Tile
 from tilewright.choose.strategies.threads import min_tasks
 from tilewright.core.compute import Buffer, IndexLike, Value
+from tilewright.core.dims import known
 from tilewright.core.expr import Dim, Sym, symbols
-from tilewright.core.indices import known
 from tilewright.target.target import Target
 from tilewright.tile.affine import coefficient, linear
 

@@ -17,8 +17,9 @@ from tilewright.choose.strategies.contract_space import ordered
 from tilewright.choose.strategies.steps import attempt, cached_name, pair_with_rows
 from tilewright.choose.strategies.threads import parallel
 from tilewright.choose.strategies.view import find_body, nest_with, nests, only_nest, statement_of
+from tilewright.core.dims import known
 from tilewright.core.expr import Dim, symbols
-from tilewright.core.indices import known, symbols_at
+from tilewright.core.indices import symbols_at
 from tilewright.target.target import Target
 from tilewright.tile.ir import For, Kind, Loop, Update, walk
 from tilewright.tile.rewrite import loads_of

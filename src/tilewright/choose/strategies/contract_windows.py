@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilewright.choose.cost.tile import MAX_UNROLLED, Box, Operand, Tile, choose_tile, distinct, estimate
+from tilewright.core.dims import are_known
 from tilewright.core.expr import Sym
-from tilewright.core.indices import are_known
 from tilewright.target.target import Target
 from tilewright.tile.affine import period
 from tilewright.tile.ir import Loop

@@ -14,8 +14,9 @@ from tilewright.choose.strategies.dots import is_dot
 from tilewright.choose.strategies.view import nests, only_nest, statement_of, vector_width
 from tilewright.core.compute import Load, Value, symbols_of_value
 from tilewright.core.compute import walk as walk_value
+from tilewright.core.dims import known
 from tilewright.core.expr import Dim, Sym, substitute, symbols
-from tilewright.core.indices import chosen, known, symbols_in
+from tilewright.core.indices import chosen, symbols_in
 from tilewright.target.target import Target
 from tilewright.tile.affine import coefficient, linear, period, remainder
 from tilewright.tile.errors import ScheduleError

@@ -17,8 +17,8 @@ import numpy as np
 
 from tilewright.choose.cost.tile import estimate
 from tilewright.choose.strategies.steps import attempt
+from tilewright.core.dims import are_known
 from tilewright.core.expr import Dim, symbols
-from tilewright.core.indices import are_known
 from tilewright.tile.affine import coefficient, without
 from tilewright.tile.ir import For, Kind, Loop, walk
 from tilewright.tile.rewrite import loops_of

@@ -17,7 +17,8 @@ from tilewright.choose.strategies.rows import n_reductions, row_loop, with_plain
 from tilewright.choose.strategies.steps import cached_name
 from tilewright.choose.strategies.threads import parallel
 from tilewright.choose.strategies.view import find_body, may_vectorize, nests, only_nest, vector_width
-from tilewright.core.indices import known, symbols_at
+from tilewright.core.dims import known
+from tilewright.core.indices import symbols_at
 from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Role, Store, Update, walk

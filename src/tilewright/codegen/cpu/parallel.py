@@ -20,6 +20,7 @@ from tilewright.codegen.cpu.scratch import with_slot
 from tilewright.codegen.llvm.lanes import Lanes
 from tilewright.codegen.llvm.writer import Val
 from tilewright.core.compute import Buffer
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, Sym, ceildiv, floordiv
 from tilewright.tile.ir import For, Space
 
@@ -105,7 +106,7 @@ def _define_body(
         inner.bases[id(b)] = Val(f"%p{n}", 0, 0)
         parameters.append(f"ptr noalias %p{n}")
     for sym, value in fn.space.values.items():
-        assert isinstance(value, int)
+        assert is_known(value)
         inner.space.bind_const(sym, value)
     for n, sym in enumerate(syms):
         inner.space.bind_run(sym, f"%n{n}", 0, fn.space.env[sym])

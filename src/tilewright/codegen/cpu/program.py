@@ -23,6 +23,7 @@ from tilewright.codegen.cpu import beside
 from tilewright.codegen.cpu.parallel import POOL
 from tilewright.codegen.cpu.polls import ASK
 from tilewright.codegen.cpu.scratch import FLAG_BYTES, zero_flags
+from tilewright.core.dims import is_known, known_under
 from tilewright.core.expr import Atom, BinaryExpr, Dim, Mul, Sym, const_of, terms_of
 from tilewright.partition.program import (
     Branch,
@@ -241,7 +242,7 @@ class Function:
     # --- dimensions and addresses
 
     def dim(self, d: Dim) -> str:
-        if isinstance(d, int):
+        if is_known(d):
             return str(d)
         if d not in self.memo:
             self.memo[d] = self._atom(d) if isinstance(d, Atom) else self._sum(d)
@@ -324,10 +325,10 @@ class Function:
     def pause(self) -> None:
         """Poll if the calls so far may have taken long. Nothing is done for few points that are known here."""
         points = self.points
-        if isinstance(points, int) and points < POLL_POINTS:
+        if known_under(points, POLL_POINTS):
             return
         self.points = 0
-        if isinstance(points, int):
+        if is_known(points):
             self.poll()
         else:
             self.poll_if_many(self.count(points))

@@ -19,8 +19,8 @@ from tilewright.codegen.llvm.lanes import Lanes
 from tilewright.codegen.llvm.writer import Val
 from tilewright.core import expr, types
 from tilewright.core.compute import Buffer, Value
+from tilewright.core.dims import is_known, known, numbers
 from tilewright.core.expr import Dim
-from tilewright.core.indices import known
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,9 +102,9 @@ class Addresses:
         else:
             first, distances = self._lane_parts(mention, ctx)
             offset += self._other(first, 1, runs)
-            numbers = tuple([d for d in distances if isinstance(d, int)])
-            regular = len(numbers) == len(distances)
-            pattern = numbers if regular and any(numbers) else None
+            fixed = tuple(numbers(distances))
+            regular = len(fixed) == len(distances)
+            pattern = fixed if regular and any(fixed) else None
         runs.sort()  # what the outer loops decide is added first, so that an inner loop adds only its own part
         for level, name, coef in runs:
             step = self.space.scaled(Val(name, level, 0), coef * size)
@@ -156,7 +156,7 @@ class Addresses:
         """
         size = _n_elements(mention.buffer)
         row = 0 if size else types.product(mention.buffer.shape[1:])
-        if not isinstance(row, int) or not (size or row):
+        if not is_known(row) or not (size or row):
             return False
         low = high = mention.lin.const
         for sid, coef in mention.lin.terms:
@@ -223,13 +223,13 @@ class Addresses:
     def lane_values(self, e: Dim, ctx: Lanes) -> Val:
         """An index expression of the lane variables as an ``i64`` vector."""
         parts = self._per_lane(e, ctx)
-        numbers = [d for d in [p - parts[0] for p in parts] if isinstance(d, int)]
-        if len(numbers) < len(parts):
+        apart = numbers([p - parts[0] for p in parts])
+        if len(apart) < len(parts):
             return self._lane_vector(tuple(parts))
         first = self.arith.splat(self.space.value(parts[0]), "i64", len(parts))
-        if not any(numbers):
+        if not any(apart):
             return first
-        steps = Val(f"<{', '.join([f'i64 {n}' for n in numbers])}>", 0, len(parts))
+        steps = Val(f"<{', '.join([f'i64 {n}' for n in apart])}>", 0, len(parts))
         return self.arith.instruction("add", "i64", first, steps)
 
     def _lane_vector(self, parts: tuple[Dim, ...]) -> Val:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from tilewright.core import expr
 from tilewright.core.compute import Buffer, IndexLike, Inside, Load, Value, walk
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, Sym, symbols
 from tilewright.core.indices import chosen, placed, symbols_at, terms_at
 from tilewright.target.instructions import Instructions
@@ -105,7 +106,7 @@ def _register_lanes(found: list[Access], depth: int, result: Analysis) -> int | 
     buffer = found[0].buffer
     size = 1
     for d in buffer.shape:
-        if not isinstance(d, int):
+        if not is_known(d):
             return None
         size *= d
     votes: Counter[int] = Counter()

@@ -27,6 +27,7 @@ from tilewright.codegen.llvm.values import Memo, Values
 from tilewright.codegen.llvm.writer import Val, Writer
 from tilewright.core import expr, types
 from tilewright.core.compute import Binary, Buffer, IndexLike, Load, Select, Value, symbols_of_value
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, Sym
 from tilewright.core.indices import chosen, symbols_in
 from tilewright.core.types import DType
@@ -237,7 +238,7 @@ class KernelFunction:
             return None
         for atom, coef in mention.lin.others:
             resolved = self.space.resolve(atom)
-            if not isinstance(resolved, int):
+            if not is_known(resolved):
                 return None
             offset += coef * resolved
         return offset

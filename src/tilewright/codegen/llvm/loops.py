@@ -18,8 +18,8 @@ from tilewright.codegen.llvm.registers import Key, NarrowError, Slot
 from tilewright.codegen.llvm.types import VALUE_TYPE, vector
 from tilewright.codegen.llvm.writer import Val
 from tilewright.core import expr
+from tilewright.core.dims import is_known, known, known_at_most
 from tilewright.core.expr import Dim, Interval, Sym
-from tilewright.core.indices import known
 from tilewright.tile.ir import For, Kind, Stmt, Store, walk
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Loops:
     def emit(self, f: For, ctx: Lanes) -> None:
         """Emit a loop as its kind says, or one iteration at a time where that is not possible."""
         extent = self.fn.space.resolve(f.loop.extent)
-        if isinstance(extent, int) and extent <= 0:
+        if known_at_most(extent, 0):
             return
         match f.loop.kind:
             case Kind.VECTOR:
@@ -80,7 +80,7 @@ class Loops:
 
     def _piece(self, f: For, piece: split.RangePiece, ctx: Lanes, window: tuple[Dim, Dim] | None) -> None:
         lo, hi = piece.lo, piece.hi
-        if isinstance(lo, int) and isinstance(hi, int) and hi - lo == 1:
+        if is_known(lo) and is_known(hi) and hi - lo == 1:
             if window is None:
                 self._once(f, lo, ctx)
             else:
@@ -92,9 +92,9 @@ class Loops:
         lo, hi = self.fn.space.resolve(lo), self.fn.space.resolve(hi)
         may_be_empty = self.fn.space.proved(hi - lo - 1) is not True  # before the facts, which hold inside only
         facts = list(piece.facts)
-        if not isinstance(hi, int):
+        if not is_known(hi):
             facts.append(hi - 1 - f.loop.sym)
-        if not isinstance(lo, int):
+        if not is_known(lo):
             facts.append(f.loop.sym - lo)
         self._run(f, lo, hi, interval, may_be_empty, facts, ctx)
 
@@ -238,7 +238,7 @@ class Loops:
             self.serial(f, extent, ctx)
             return
         copies, sid = self.fn.space.copies, self.fn.space.id_of(f.loop.sym)
-        if isinstance(extent, int):
+        if is_known(extent):
             copies[sid] = extent
             if _is_plain(f.body, f.loop.sym):
                 self.fn.space.plain.add(sid)
@@ -282,7 +282,7 @@ class Loops:
             self._where(extent, 0, partial(self._once, f, 0, ctx))
             return
         hi = self._upper(f)
-        if isinstance(extent, int) and fn.module.has_narrow_tails and not ctx.syms:
+        if is_known(extent) and fn.module.has_narrow_tails and not ctx.syms:
             n = self._narrowed(f, extent, n)
         self._where(extent, 0, partial(self._in_lanes, f, extent, n, hi, ctx))
 
@@ -325,7 +325,7 @@ class Loops:
         ragged = self._ragged(extent, n, inner)
         if old is not None and ragged is not None:
             ragged = fn.arith.instruction("and", "i1", old, ragged)
-        mark = fn.space.assume([] if isinstance(extent, int) else [extent - 1 - sym])
+        mark = fn.space.assume([] if is_known(extent) else [extent - 1 - sym])
         mask = ragged or old
         self._body(f, inner if mask is None else replace(inner, mask=mask))
         fn.space.release(mark)
@@ -335,7 +335,7 @@ class Loops:
         """The mask of lanes below the extent; None when all are."""
         if extent == n:
             return None
-        if isinstance(extent, int):
+        if is_known(extent):
             return mask_of([point[-1] < extent for point in ctx.points()])
         return self.fn.values.is_nonneg(self.fn.space.lin(extent - 1 - ctx.syms[-1]), ctx)
 
@@ -363,6 +363,6 @@ def _is_literal(v: Val) -> bool:
 
 def _weights(lo: Dim, hi: Dim) -> str:
     """What tells LLVM how often a loop goes round, and so whose values to keep in registers (its guess: always 32)."""
-    if not isinstance(lo, int) or not isinstance(hi, int):
+    if not is_known(lo) or not is_known(hi):
         return ""
     return f', !prof !{{!"branch_weights", i32 {hi - lo - 1}, i32 1}}'

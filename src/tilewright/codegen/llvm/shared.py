@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from tilewright.codegen.llvm.lanes import Lanes
 from tilewright.codegen.llvm.values import Memo
 from tilewright.core.compute import Binary, Bitcast, Cast, Const, Fma, Load, Unary, Value, operands, symbols_of_value
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Sym
 from tilewright.tile.ir import For, Kind, Store
 
@@ -63,7 +64,7 @@ def _copies_of(f: For) -> tuple[list[tuple[Sym, int]], Store] | None:
     """The loops from ``f`` down and the store that they surround."""
     loops, count = [], 1
     while True:
-        if f.loop.kind is not Kind.UNROLL or not isinstance(f.loop.extent, int) or len(f.body) != 1:
+        if f.loop.kind is not Kind.UNROLL or not is_known(f.loop.extent) or len(f.body) != 1:
             return None
         loops.append((f.loop.sym, f.loop.extent))
         count *= f.loop.extent

@@ -18,6 +18,7 @@ from tilewright.codegen.llvm.index import IndexSpace
 from tilewright.core import expr
 from tilewright.core.compute import Index as IndexValue
 from tilewright.core.compute import IndexLike, Inside, Load, Value, walk
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Atom, BinaryExpr, Dim, Interval, Mul, Sym
 from tilewright.tile.ir import Fold, For, If, Kind, Prefetch, Stmt, Store, Update
 
@@ -69,8 +70,8 @@ def pieces(space: IndexSpace, sym: Sym, extent: Dim, conditions: list[Condition]
         stop = hi if n == len(cuts) else expr.maximum(start, expr.minimum(cuts[n].at, hi))
         facts = [c.above for c in cuts[:n]]
         facts += [c.below for m, c in enumerate(cuts[n:]) if m == 0 or space.proved(c.at - cuts[n].at)]
-        if not (isinstance(start, int) and isinstance(stop, int) and start >= stop):
-            result.append(RangePiece(start, stop, tuple([f for f in facts if not isinstance(f, int)])))
+        if not (is_known(start) and is_known(stop) and start >= stop):
+            result.append(RangePiece(start, stop, tuple([f for f in facts if not is_known(f)])))
         start = stop
     return result
 
@@ -81,11 +82,9 @@ def _cuts(space: IndexSpace, sym: Sym, lo: Dim, hi: Dim, conditions: list[Condit
         for cut in _condition_cuts(space, sym, c):
             if space.proved(lo - cut.at) is not True and space.proved(cut.at - hi) is not True:
                 by_place.setdefault(cut.at, cut)
-    ordered: list[Cut] = sorted(
-        (c for c in by_place.values() if isinstance(c.at, int)), key=lambda c: expr.const_of(c.at)
-    )
+    ordered: list[Cut] = sorted((c for c in by_place.values() if is_known(c.at)), key=lambda c: expr.const_of(c.at))
     for cut in by_place.values():
-        if isinstance(cut.at, int):
+        if is_known(cut.at):
             continue
         place = next((n for n, other in enumerate(ordered) if space.proved(other.at - cut.at)), len(ordered))
         ordered.insert(place, cut)
@@ -117,8 +116,8 @@ def _linear_in(e: Dim, sym: Sym) -> Dim | None:
     if not inside:
         return e
     (atom, coef), *more = inside
-    divides = isinstance(atom, BinaryExpr) and atom.op == "floordiv" and isinstance(atom.b, int) and abs(coef) == 1
-    if more or not divides or not isinstance(atom, BinaryExpr) or not isinstance(atom.b, int):
+    divides = isinstance(atom, BinaryExpr) and atom.op == "floordiv" and is_known(atom.b) and abs(coef) == 1
+    if more or not divides or not isinstance(atom, BinaryExpr) or not is_known(atom.b):
         return None
     rest = e - coef * atom
     if coef == 1:

@@ -12,6 +12,7 @@ from typing import ClassVar
 import numpy as np
 
 from tilewright import ops
+from tilewright.core.dims import is_known
 from tilewright.core.graph import CONST, Graph, Node
 from tilewright.core.opdef import Trait
 from tilewright.core.passes import Pass
@@ -60,7 +61,7 @@ def _fold(b: Rewriting, node: Node, max_bytes: int) -> Node | tuple[Node, ...] |
     n_bytes = 0
     for t in node.types:
         size = t.n_bytes
-        if not isinstance(size, int):
+        if not is_known(size):
             return None
         n_bytes += size
     operands: list[Array] = [i.attrs["data"].array for i in node.inputs]

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tilewright import ops
+from tilewright.core.dims import is_known, known_under
 from tilewright.core.expr import Dim, is_nonneg
 from tilewright.core.graph import Node
 from tilewright.core.opdef import Trait
@@ -350,9 +351,9 @@ def _gather(b: Rewriting, node: Node) -> Node | None:
     x, indices = node.inputs
     found, axis = array_of(indices), node.attrs["axis"]
     n = x.shape[axis]
-    if found is None or found.ndim > 1 or found.size == 0 or not (isinstance(n, int) or found.ndim == 0):
+    if found is None or found.ndim > 1 or found.size == 0 or not (is_known(n) or found.ndim == 0):
         return None
-    if isinstance(n, int):
+    if is_known(n):
         found = np.where(found < 0, found + n, found)
     flat = [int(i) for i in found.reshape(-1)]
     steps = {c - a for a, c in pairwise(flat)} or {1}
@@ -414,7 +415,7 @@ def _gather_of_arithmetic(b: Rewriting, node: Node) -> Node | None:
     """
     (x, indices), axis = node.inputs, node.attrs["axis"]
     n = x.shape[axis]
-    if Trait.ELEMENTWISE not in x.op.traits or indices.shape[axis] != 1 or (isinstance(n, int) and n < MANY_ELEMENTS):
+    if Trait.ELEMENTWISE not in x.op.traits or indices.shape[axis] != 1 or known_under(n, MANY_ELEMENTS):
         return None
     if any(k != axis and size != indices.shape[k] for k, size in enumerate(x.shape)):
         return None

@@ -15,9 +15,9 @@ import numpy as np
 
 from tilewright import ops
 from tilewright.core import types
+from tilewright.core.dims import are_known, known_at_most, numbers
 from tilewright.core.expr import Dim, bounds, is_nonneg, symbols
 from tilewright.core.graph import CONST, Node
-from tilewright.core.indices import are_known
 from tilewright.core.rewrite import Rewriting, Rule
 from tilewright.core.types import product
 from tilewright.ops.size_arithmetic import ARITHMETIC, COMPARISONS
@@ -51,13 +51,13 @@ def _holds(b: Rewriting, node: Node, dims: Sequence[Dim]) -> Node | None:
 
 
 def _ints(shape: Sequence[Dim]) -> list[int]:
-    return [d for d in shape if isinstance(d, int)]
+    return numbers(shape)
 
 
 def _is_known(node: Node) -> bool:
     """A small tensor with a symbolic dimension among its operands' elements; plain numbers are folded elsewhere."""
     n = product(node.shape)
-    return isinstance(n, int) and n <= MOST and any(_has_symbol(i) for i in node.inputs)
+    return known_at_most(n, MOST) and any(_has_symbol(i) for i in node.inputs)
 
 
 def _has_symbol(node: Node) -> bool:

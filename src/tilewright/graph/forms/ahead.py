@@ -19,9 +19,9 @@ import numpy as np
 
 from tilewright import ops
 from tilewright.core import types
+from tilewright.core.dims import is_known, known, known_under
 from tilewright.core.expr import Dim
 from tilewright.core.graph import CONST, PROJ, Builder, Graph, Node
-from tilewright.core.indices import known
 from tilewright.core.passes import Pass
 from tilewright.core.rewrite import Fired, Journal
 from tilewright.core.types import Array, product
@@ -99,8 +99,8 @@ class ProjectAhead(Pass):
         if _n_weights(scan) + _hidden(scan) * n_columns > self.most:
             return 0
         for behind in (8, 4) if self.registers >= MANY_REGISTERS else (4,):
-            long = not isinstance(steps, int) or steps >= MIN_BLOCKS * behind
-            if long and isinstance(own_columns, int) and n_columns % behind == 0:
+            long = not known_under(steps, MIN_BLOCKS * behind)
+            if long and is_known(own_columns) and n_columns % behind == 0:
                 for own in range(MAX_STREAMED, 1, -1):
                     tiles, rest = divmod(own_columns, own * self.lanes)
                     share, odd = divmod(n_columns // behind, max(tiles, 1) * self.lanes)

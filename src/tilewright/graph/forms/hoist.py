@@ -13,6 +13,7 @@ from typing import ClassVar
 import numpy as np
 
 from tilewright import ops
+from tilewright.core.dims import is_known, numbers
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Graph, Node
 from tilewright.core.opdef import Trait
@@ -85,7 +86,7 @@ def _keeps_most(node: Node) -> bool:
     kept, whole = node.type.n_elements, node.inputs[0].type.n_elements
     if node.op is not ops.slice:
         return True
-    return set(node.attrs["steps"]) == {1} and isinstance(kept, int) and isinstance(whole, int) and kept > KEPT * whole
+    return set(node.attrs["steps"]) == {1} and is_known(kept) and is_known(whole) and kept > KEPT * whole
 
 
 def _before(b: Rewriting, operand: Node, move: Node) -> Node | None:
@@ -141,7 +142,7 @@ def _reshaped_constant(b: Rewriting, array: Array, shape: Sequence[Dim], inner: 
         if any(wide.shape[k] != 1 for k in outs):
             whole |= {k: shape[k] for k in outs}
             made |= {k: inner[k] for k in ins}
-    before, after = ([n for n in d.values() if isinstance(n, int)] for d in (whole, made))
+    before, after = (numbers(d.values()) for d in (whole, made))
     if len(before) < len(whole) or len(after) < len(made):
         return None
     return b.const(np.ascontiguousarray(np.broadcast_to(wide, before)).reshape(after))

@@ -16,6 +16,7 @@ from math import prod
 from typing import Any
 
 from tilewright import ops
+from tilewright.core.dims import is_known
 from tilewright.core.graph import Node
 from tilewright.core.rewrite import Rewriting
 from tilewright.core.types import Array
@@ -108,7 +109,7 @@ def _phases(b: Rewriting, node: Node, weights: Array, dilations: tuple[int, ...]
 
 def _numbers(node: Node) -> int:
     """How many of them one element of the batch has."""
-    return prod(n for n in node.shape[1:] if isinstance(n, int))
+    return prod(n for n in node.shape[1:] if is_known(n))
 
 
 def _cut(b: Rewriting, y: Node, node: Node) -> Node:

@@ -20,6 +20,7 @@ import numpy as np
 
 from tilewright import ops
 from tilewright.core import types
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim
 from tilewright.core.graph import CONST, Graph, Node
 from tilewright.core.passes import Pass
@@ -188,7 +189,7 @@ def _flipped(b: Rewriting, x: _Stored, dtype: DType) -> _Stored:
 
 def _length(x: _Stored) -> int:
     n = x.number.shape[x.axis] if x.axis is not None else 1
-    assert isinstance(n, int)
+    assert is_known(n)
     return n
 
 
@@ -229,7 +230,7 @@ def _fits(node: Node, left: _Stored, right: _Stored, depth: Dim) -> bool:
     """Is every sum a number of 32 bits? Those of integers wrap around by definition."""
     if node.dtype is types.i32:
         return True
-    return isinstance(depth, int) and depth * _greatest(left) * _greatest(right) <= SUM_LIMIT
+    return is_known(depth) and depth * _greatest(left) * _greatest(right) <= SUM_LIMIT
 
 
 def _greatest(x: _Stored) -> int:

@@ -22,6 +22,7 @@ import numpy as np
 
 from tilewright import ops
 from tilewright.core import types
+from tilewright.core.dims import known_at_least
 from tilewright.core.expr import Dim, ceildiv
 from tilewright.core.graph import CONST, Graph, Node
 from tilewright.core.opdef import OpDef, Trait
@@ -113,8 +114,8 @@ class Transposes:
             n, columns, depth = w.shape[1] * product(strides), x.shape[-1], w.shape[0] * taps
         elif set(strides) != {1}:
             return False
-        wide = isinstance(columns, int) and columns >= MIN_COLUMNS
-        few, deep = n in range(1, MAX_CHANNELS + 1), isinstance(depth, int) and depth >= MIN_DEPTH
+        wide = known_at_least(columns, MIN_COLUMNS)
+        few, deep = n in range(1, MAX_CHANNELS + 1), known_at_least(depth, MIN_DEPTH)
         return wide and few and deep and x.dtype in (types.f32, types.f64) and self.source(x) is None
 
     def compose(self, b: Rewriting, node: Node) -> Node | None:

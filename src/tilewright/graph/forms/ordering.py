@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tilewright import ops
+from tilewright.core.dims import is_known, known_at_most
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Graph, Node
 from tilewright.core.passes import Pass
@@ -39,14 +40,14 @@ class Ordering(Pass):
 
 def _algorithm(x: Node, axis: int, k: Dim) -> str:
     n = x.shape[axis]
-    if isinstance(n, int) and n <= MAX_COUNTED:
+    if known_at_most(n, MAX_COUNTED):
         return COUNTING
-    return SELECTING if isinstance(k, int) and can_select(x.dtype, k) and _is_few(k, n) else DIGITS
+    return SELECTING if is_known(k) and can_select(x.dtype, k) and _is_few(k, n) else DIGITS
 
 
 def _is_few(k: int, n: Dim) -> bool:
     """Whether selecting ``k`` takes less time than moving all ``n`` elements about."""
-    if not isinstance(n, int):
+    if not is_known(n):
         return k <= MAX_SELECTED
     return k * (SELECTED + (block_of(n) + n // block_of(n)) // 4) <= MOVED_BY_DIGITS * n
 

@@ -19,8 +19,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tilewright import ops
+from tilewright.core.dims import known
 from tilewright.core.graph import CONST, Graph, Node
-from tilewright.core.indices import known
 from tilewright.core.passes import Pass
 from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
 from tilewright.core.types import Array

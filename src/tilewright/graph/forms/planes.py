@@ -30,8 +30,8 @@ from typing import ClassVar
 import numpy as np
 
 from tilewright import ops
+from tilewright.core.dims import are_known, is_known
 from tilewright.core.graph import CONST, Graph, Node
-from tilewright.core.indices import are_known
 from tilewright.core.opdef import Trait
 from tilewright.core.passes import Pass
 from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
@@ -107,7 +107,7 @@ def _enlarged_last(b: Rewriting, node: Node) -> Node | None:
         return None
     small = large.inputs[0]
     before, after = small.type.n_elements, large.type.n_elements
-    if not (isinstance(before, int) and isinstance(after, int) and before < after):
+    if not (is_known(before) and is_known(after) and before < after):
         return None
     given = [name for name in PER_AXIS[ops.resize] if large.attrs[name]]  # there may be no scales
     per_axis = {name: tuple(large.attrs[name][p] for p in perm) for name in given}
@@ -167,15 +167,15 @@ def _is_window(node: Node, lanes: int) -> bool:
     if node.op not in WINDOWS or node.attrs["layout"] != "NHWC" or max(node.attrs["strides"]) > MOST_STRIDE:
         return False
     x, a = node.inputs[0], node.attrs
-    sizes = [n for n in (*x.shape[1:], *node.shape[1:]) if isinstance(n, int)]
+    sizes = [n for n in (*x.shape[1:], *node.shape[1:]) if is_known(n)]
     if len(sizes) < 2 * (node.type.rank - 1) or 0 in sizes:
         return False
     columns, elements = node.shape[-2], product(x.shape[1:])
-    assert isinstance(columns, int) and isinstance(elements, int)
+    assert is_known(columns) and is_known(elements)
     idle = _idle(columns, lanes)
     if node.op is ops.conv:
         w = node.inputs[1]
-        taps = [n for n in w.shape[2:] if isinstance(n, int)]
+        taps = [n for n in w.shape[2:] if is_known(n)]
         is_depthwise = w.shape[:2] == (x.shape[-1], 1) and a["groups"] == x.shape[-1] and len(taps) == w.type.rank - 2
         if not is_depthwise or a["out_dtype"] is not None or not w.dtype.is_float:
             return False
@@ -231,7 +231,7 @@ def _is_pointwise(conv: Node, lanes: int) -> bool:
     if not _is_lone(conv) or set(w.shape[2:]) != {1} or any(p != (0, 0) for p in a["pads"]):
         return False
     channels, pixels = conv.shape[-1] // a["groups"], product(conv.shape[1:-1])
-    assert isinstance(channels, int) and isinstance(pixels, int)
+    assert is_known(channels) and is_known(pixels)
     return _pays(w.shape[1], SHALLOW, channels, pixels, lanes)
 
 
@@ -239,7 +239,7 @@ def _is_narrow_sequence(conv: Node, lanes: int) -> bool:
     if conv.type.rank != 3 or not _is_lone(conv) or conv.attrs["groups"] != 1:
         return False
     _, places, channels = conv.shape
-    assert isinstance(channels, int) and isinstance(places, int)
+    assert is_known(channels) and is_known(places)
     fits = channels <= MOST_VECTORS * lanes and places >= LEAST_VECTORS * lanes
     return fits and _pays(conv.inputs[1].shape[1], lanes, channels, places, lanes)
 
@@ -250,7 +250,7 @@ def _is_narrow_image(conv: Node, lanes: int) -> bool:
         return False
     groups, (depth, *taps) = conv.attrs["groups"], conv.inputs[1].attrs["data"].array.shape[1:]
     _, rows, columns, channels = conv.shape
-    assert isinstance(rows, int) and isinstance(columns, int) and isinstance(channels, int)
+    assert is_known(rows) and is_known(columns) and is_known(channels)
     if not 1 < depth <= lanes // 2 or taps[0] == 1 or prod(taps) > (FEW_TAPS if groups > 1 else SOME_TAPS):
         return False
     group = channels // groups

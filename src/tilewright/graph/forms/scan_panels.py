@@ -13,6 +13,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import ClassVar
 
+from tilewright.core.dims import is_known, known_under
 from tilewright.core.graph import PROJ, Builder, Graph, Node
 from tilewright.core.passes import Pass
 from tilewright.core.rewrite import Fired, Journal, count_reads
@@ -106,11 +107,11 @@ class ScanPanels(Pass):
         weights, (n_steps, n_rows, _) = recurrent_weights(scan), scan.inputs[0].shape
         hidden, columns = weights.shape
         is_slow = self.multiplies <= self.reads
-        if not isinstance(n_rows, int) or not 1 <= n_rows <= (1 if is_slow else MAX_ROWS):
+        if not is_known(n_rows) or not 1 <= n_rows <= (1 if is_slow else MAX_ROWS):
             return 0
         if weights.nbytes < (self.l2_bytes if is_slow or n_rows > 1 else MIN_BYTES):
             return 0
-        if isinstance(n_steps, int) and n_steps < MIN_STEPS:
+        if known_under(n_steps, MIN_STEPS):
             return 0
         most = self.registers * 3 // 4  # the rest hold weights and what they are multiplied by
         may_pad = keeps_zeros(scan)

@@ -17,6 +17,7 @@ from typing import ClassVar
 import numpy as np
 
 from tilewright import ops
+from tilewright.core.dims import is_known
 from tilewright.core.graph import CONST, Graph, Node
 from tilewright.core.passes import Pass
 from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
@@ -47,9 +48,9 @@ def _drop_taps(b: Rewriting, node: Node) -> Node | None:
     for k in range(n_spatial):
         size, n, taps = x.shape[first + k], node.shape[first + k], w.shape[2 + k]
         (lo, hi), stride, dilation = a["pads"][k], a["strides"][k], a["dilations"][k]
-        assert isinstance(taps, int)
+        assert is_known(taps)
         seen = range(taps)
-        if isinstance(size, int) and isinstance(n, int) and isinstance(lo, int):
+        if is_known(size) and is_known(n) and is_known(lo):
             met = [t for t in range(taps) if _meets(t * dilation - lo, stride, n, size)]
             seen = range(met[0], met[-1] + 1) if met else seen
         kept.append(slice(seen.start, seen.stop))

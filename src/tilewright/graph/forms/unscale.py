@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tilewright import ops
+from tilewright.core.dims import is_known, known_at_least
 from tilewright.core.expr import Dim
 from tilewright.core.graph import CONST, Graph, Node
 from tilewright.core.opdef import OpDef
@@ -113,7 +114,7 @@ def _convolution(b: Rewriting, node: Node) -> Node | None:
     if groups != 1 and (x.shape[0] != 1 or weight.type.n_elements != found.weight.type.n_elements):
         return None
     before, after = _split(found, ins, rank)
-    products = product(weight.shape) // weight.shape[1] if isinstance(weight.shape[1], int) else 0
+    products = product(weight.shape) // weight.shape[1] if is_known(weight.shape[1]) else 0
     # Scaling the input costs a pass over it, scaling the weights one over them.
     if before and not _pays(x, weight, products):
         return None
@@ -177,10 +178,10 @@ def _split(found: _Scaled, ins: int, rank: int) -> tuple[list[tuple[OpDef, Node]
 
 def _pays(x: Node, weight: Node, products: Dim) -> bool:
     """May the operand be scaled: are there many products for each element, or few elements?"""
-    if isinstance(products, int) and products >= MIN_PRODUCTS:
+    if known_at_least(products, MIN_PRODUCTS):
         return True
     own, other = x.type.n_elements, weight.type.n_elements
-    return isinstance(own, int) and isinstance(other, int) and own <= other
+    return is_known(own) and is_known(other) and own <= other
 
 
 RULES = RuleTable(

@@ -22,9 +22,9 @@ import numpy as np
 
 from tilewright import ops
 from tilewright.core import types
+from tilewright.core.dims import are_known, known
 from tilewright.core.estimates import over_batches
 from tilewright.core.graph import CONST, Graph, Node
-from tilewright.core.indices import are_known, known
 from tilewright.core.passes import Pass
 from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
 from tilewright.core.types import Array

@@ -13,6 +13,7 @@ import numpy as np
 
 from tilewright import ops
 from tilewright.core import types
+from tilewright.core.dims import is_known, known_at_most
 from tilewright.core.evaluate import evaluate_nodes
 from tilewright.core.expr import Dim, floordiv
 from tilewright.core.graph import CONST, Node, topological
@@ -234,7 +235,7 @@ def _is_causal(mask: Node, scores: tuple[Dim, ...]) -> bool:
         return hidden is not None and hidden <= NEVER and _is_causal(mask.inputs[0], scores)
     if _compares_positions(mask, n_queries, n_keys):
         return True
-    if mask.shape[-2:] != (n_queries, n_keys) or not isinstance(n_queries, int) or not isinstance(n_keys, int):
+    if mask.shape[-2:] != (n_queries, n_keys) or not is_known(n_queries) or not is_known(n_keys):
         return False
     value = _closed_value(mask)
     if value is None:
@@ -280,7 +281,7 @@ def _closed_value(node: Node) -> Array | None:
     if node.op is CONST:
         return array_of(node)
     n = node.type.n_elements
-    if not isinstance(n, int) or n > MOST_SCORES:
+    if not known_at_most(n, MOST_SCORES):
         return None
     below = topological([node])
     unfit = {Trait.STRUCTURAL, Trait.CONTROL, Trait.RANDOM}
@@ -331,7 +332,7 @@ def _turned_source(node: Node) -> Node | None:
 def _half(b: Rewriting, angle: Node) -> Node | None:
     """The first half of the last axis of a tensor whose halves are equal; None when that is not plain to see."""
     depth = angle.shape[-1] if angle.shape else 1
-    if not isinstance(depth, int) or depth % 2:
+    if not is_known(depth) or depth % 2:
         return None
     half = depth // 2
     array = array_of(angle)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tilewright import ops
+from tilewright.core.dims import is_known
 from tilewright.core.graph import Graph, Node
 from tilewright.core.opdef import OpDef
 from tilewright.core.passes import Pass
@@ -153,7 +154,7 @@ def _mean_from_sum(b: Rewriting, node: Node) -> Node | None:
     if x.op is not ops.reduce_sum or not node.dtype.is_float or x.type != node.type:
         return None
     n, value = product([x.inputs[0].shape[k] for k in x.attrs["axes"]]), scalar(factor)
-    if not isinstance(n, int) or value is None or n == 0:
+    if not is_known(n) or value is None or n == 0:
         return None
     is_mean = value == n if node.op is ops.div else value == float(factor.dtype.numpy.type(1 / n))
     return b(ops.reduce_mean, x.inputs[0], axes=x.attrs["axes"], keepdims=x.attrs["keepdims"]) if is_mean else None

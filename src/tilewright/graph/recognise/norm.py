@@ -10,6 +10,7 @@ import math
 import numpy as np
 
 from tilewright import ops
+from tilewright.core.dims import is_known
 from tilewright.core.graph import Node
 from tilewright.core.rewrite import P, Rewriting, Rule, Var, const
 from tilewright.core.types import product
@@ -176,7 +177,7 @@ def _group_norm(b: Rewriting, node: Node) -> Node | None:
     if x.type.rank < 3 or any(a is None for a in arrays):
         return None
     channels, groups = x.shape[1], norm.shape[1]
-    if not isinstance(channels, int) or not isinstance(groups, int) or channels % groups or x.shape[0] != norm.shape[0]:
+    if not is_known(channels) or not is_known(groups) or channels % groups or x.shape[0] != norm.shape[0]:
         return None
     params = [b.const(np.repeat(a, channels // groups)) for a in arrays if a is not None]
     normal = b(ops.group_norm, x, *params, groups=groups, epsilon=norm.attrs["epsilon"])

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tilewright.core.diag import Loc, Problem
+from tilewright.core.dims import is_known
 from tilewright.core.types import product
 from tilewright.tile.errors import ScheduleError, ScheduleFileError, TileVerifyError
 from tilewright.tile.ir import For, If, Kernel, Kind, Space
@@ -160,7 +161,7 @@ def apply_lines(kernel: Kernel, lines: Sequence[Line]) -> Kernel:
 def check_size(kernel: Kernel) -> None:
     """Refuse a kernel that would take too much memory for each thread, or minutes of compiling."""
     scratch = [p.buffer for p in kernel.places if p.space is Space.LOCAL]
-    n_bytes = sum(n * b.dtype.n_bytes for b in scratch if isinstance(n := product(b.shape), int))
+    n_bytes = sum(n * b.dtype.n_bytes for b in scratch if is_known(n := product(b.shape)))
     if n_bytes > MAX_SCRATCH_BYTES:
         raise TileVerifyError(f"its scratch takes {n_bytes} bytes for each thread, more than {MAX_SCRATCH_BYTES}")
     for copies, lanes in _expansions(kernel.body, 1, 1):

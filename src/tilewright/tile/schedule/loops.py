@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tilewright.core.compute import Buffer, IndexLike, Inside, Load, Value
+from tilewright.core.dims import is_known, known_at_least
 from tilewright.core.expr import Dim, Sym, ceildiv, floordiv, is_nonneg, minimum, mod, substitute, symbol_order, symbols
 from tilewright.core.indices import chosen, placed, symbols_in
 from tilewright.tile.affine import coefficient, without
@@ -192,7 +193,7 @@ def decided_by(d: Dim, over: set[Sym], inner: set[Sym]) -> set[Sym]:
     syms = sorted(symbols(d) & (over | inner), key=symbol_order)
     for s in syms:
         c = coefficient(d, s)
-        if not isinstance(c, int) or c == 0:
+        if not is_known(c) or c == 0:
             return over.intersection(syms) if c is not None and len(syms) == 1 else set()
         terms.append((abs(c), s))
     terms.sort(key=lambda t: (t[0], t[1].hi is None, t[1].hi or 0))  # at one stride, single iterations first
@@ -407,7 +408,7 @@ def fuse(kernel: Kernel, outer: str, inner: str) -> Kernel:
         raise ScheduleError("fuse", where, "the second loop is not the only statement inside the first")
     low = top.body[0]
     n = low.loop.extent
-    if not isinstance(n, int) or n < 1:
+    if not known_at_least(n, 1):
         raise ScheduleError("fuse", where, f"the inner extent {n} is not a positive number")
     loop = new_loop(fresh(kernel, f"{outer}_{inner}"), top.loop.extent * n, top.loop.kind)
     a, b = top.loop.sym, low.loop.sym
@@ -447,7 +448,7 @@ def alternate(kernel: Kernel, loop: str, outer: str) -> Kernel:
         return v + mod(around.loop.sym, 2) * (n - 1 - v * 2)
 
     def ahead(i: IndexLike) -> IndexLike:
-        return walked(i) if not isinstance(i, Value) and isinstance(i - sym, int) else i
+        return walked(i) if not isinstance(i, Value) and is_known(i - sym) else i
 
     def turned(body: Body) -> Iterator[Stmt]:
         for s in body:
@@ -491,7 +492,7 @@ def cut(kernel: Kernel, loop: str, at: int) -> Kernel:
     """
     target = find_loop(kernel, loop, "cut")
     n, sym = target.loop.extent, target.loop.sym
-    if not isinstance(n, int) or not 0 < at < n:
+    if not is_known(n) or not 0 < at < n:
         raise ScheduleError("cut", loop, f"{at} is no place inside of {n} iterations")
     first_loop = new_loop(fresh(kernel, f"{loop}_a"), at, target.loop.kind)
     first = For(first_loop, substitute_body(target.body, {sym: first_loop.sym}))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilewright.core.compute import Buffer, Load
+from tilewright.core.dims import is_known
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Kernel, Place, Role, Space, Store, walk, written
 from tilewright.tile.rewrite import loads_of, rewrite_accesses
@@ -67,7 +68,7 @@ def align(kernel: Kernel, buffer: str, multiple: int) -> Kernel:
     if spot.role is not Role.TMP or spot.space is Space.REG or not old.shape or multiple < 1:
         raise ScheduleError("align", f"{buffer}, {multiple}", "only rows of a temporary in memory")
     last = old.shape[-1]
-    if not isinstance(last, int):
+    if not is_known(last):
         raise ScheduleError("align", f"{buffer}, {multiple}", f"rows of {last} elements, known at run time only")
     new = Buffer(old.name, old.dtype, (*old.shape[:-1], -(-last // multiple) * multiple))
     places = tuple(replace(p, buffer=new) if p is spot else p for p in kernel.places)

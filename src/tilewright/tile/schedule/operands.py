@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from tilewright.core.compute import Buffer, IndexLike, Load, Value
+from tilewright.core.dims import is_known, known_at_least, known_under
 from tilewright.core.expr import Dim, Sym, ceildiv, floordiv, mod, substitute, symbols
 from tilewright.core.indices import chosen, placed, symbols_in
 from tilewright.core.types import product
@@ -106,7 +107,7 @@ def _recipe(
     renamed: dict[Sym, Dim] = {x.sym: g for x, g in zip(grid, syms, strict=False)}
     at = tuple(substitute(i, renamed) for i in index)
     old_size, new_size = product(source.shape), product(shape)
-    if isinstance(old_size, int) and isinstance(new_size, int) and new_size > MAX_GROWTH * max(old_size, SMALL):
+    if is_known(old_size) and is_known(new_size) and new_size > MAX_GROWTH * max(old_size, SMALL):
         raise ScheduleError("pack", source.name, f"{new_size} elements instead of {old_size}")
     key = (shape, at)
     if key not in known:
@@ -195,7 +196,7 @@ def panels(kernel: Kernel, buffer: str, dim: int, depth: int, width: int) -> Ker
 
 def _distance(load: Load, sym: Sym) -> int:
     step = stride_along(load.buffer, load.index, sym)
-    return abs(step) if isinstance(step, int) else 1 << 62
+    return abs(step) if is_known(step) else 1 << 62
 
 
 def prefetch(kernel: Kernel, buffer: str, panel: str, inner: str, line: int, spread: str = "") -> Kernel:
@@ -220,14 +221,14 @@ def prefetch(kernel: Kernel, buffer: str, panel: str, inner: str, line: int, spr
     walkers = [x for x in around if x.kind is Kind.SERIAL and any(x.sym == i for i in load.index[depth + 1 :])]
     rest = product(spot.buffer.shape[depth + 1 :])
     steps, n = product([x.extent for x in walkers]), _flat(walkers)
-    if not isinstance(rest, int) or not isinstance(steps, int) or steps < 1 or target.loop.sym not in symbols(n):
+    if not is_known(rest) or not known_at_least(steps, 1) or target.loop.sym not in symbols(n):
         raise ScheduleError("prefetch", where, "the panel's size is not known at compile time")
     # A panel with more lines than steps leaves some of them to other iterations of the loop between.
     turns, places = max(rest // (steps * line), 1), [n * line]
     if spread and turns > 1:
         sharing = find_loop(kernel, spread, "prefetch").loop
         places = [(n + (sharing.sym % turns) * steps) * line]
-        if isinstance(sharing.extent, int) and sharing.extent < turns:
+        if known_under(sharing.extent, turns):
             all_steps, n = steps * sharing.extent, n + sharing.sym * steps
             whole = all_steps * line * ((turns - 1) // sharing.extent)
             places = [n * line + first for first in range(0, whole, all_steps * line)]
@@ -268,14 +269,14 @@ def hint(kernel: Kernel, buffer: str, inner: str, line: int) -> Kernel:
     lines = _Lines.of(spot.buffer, index, walking, line)
     tile = next((s.loop.sym for s in reversed(path[: depth + 1]) if any(s.loop.sym in symbols(i) for i in index)), None)
     steps, n = product([x.extent for x in serial]), _flat(serial)
-    if isinstance(steps, int) and steps < lines.count:
+    if known_under(steps, lines.count):
         raise ScheduleError("hint", where, f"{steps} steps can't ask for {lines.count} lines")
     places = [mod(n, lines.count)]
     if is_own:
         if tile is None:
             raise ScheduleError("hint", where, "no loop outside moves on to a next tile")
         places = [mod(n, lines.count) + lines.count]
-    elif isinstance(steps, int) and steps < lines.count * MANY and tile is not None:
+    elif known_under(steps, lines.count * MANY) and tile is not None:
         each = -(-lines.count * AHEAD // steps)
         places = [n * each + k for k in range(each)]
     hints = [Prefetch(spot.buffer, lines.at(x, tile)) for x in places]

@@ -12,8 +12,9 @@ from math import inf
 
 from tilewright.core import types
 from tilewright.core.compute import Buffer, Const, IndexLike, Load, Value
+from tilewright.core.dims import are_known, is_known
 from tilewright.core.expr import Dim, Sym, ceildiv, floordiv, minimum, mod, substitute, symbols
-from tilewright.core.indices import are_known, chosen, symbols_in
+from tilewright.core.indices import chosen, symbols_in
 from tilewright.core.types import DType
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, Kernel, Kind, Loop, Place, Space, Stmt, Store, Update
@@ -78,7 +79,7 @@ def rfactor(kernel: Kernel, buffer: str, loop: str, unrolled: int, lanes: int, a
     if unrolled & (unrolled - 1) or unrolled < 1 or lanes < 1:
         raise ScheduleError("rfactor", where, f"{unrolled} is not a power of two")
     n = target.loop.extent
-    if isinstance(n, int):
+    if is_known(n):
         # Partials that no step fills would be folded in for nothing.
         while unrolled > 1 and n < unrolled * lanes:
             unrolled //= 2
@@ -177,7 +178,7 @@ class _Partials:
             outer = self._loop("o", blocks)
             out.append(For(outer, (self._partial("b", self.unrolled, w, outer.sym * block),)))
         rest = mod(n, block)
-        if isinstance(rest, int):
+        if is_known(rest):
             if rest // w:
                 out.append(self._partial("v", rest // w, w, blocks * block))
             if rest % w:

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tilewright.core.compute import Load, Value
+from tilewright.core.dims import is_known, known_under
 from tilewright.core.expr import Dim, Sym, bounds, minimum, symbol_order, symbols
 from tilewright.tile.affine import coefficient, without
 from tilewright.tile.errors import ScheduleError
@@ -79,9 +80,9 @@ def _overlap(e: Dim, loops: Sequence[Loop]) -> bool:
     """Do different iterations of ``loops`` provably meet at one element?"""
     reach = 1
     steps = [(coefficient(e, x.sym), x.extent) for x in loops]
-    if not all(isinstance(c, int) and isinstance(n, int) for c, n in steps):
+    if not all(is_known(c) and is_known(n) for c, n in steps):
         return False
-    for c, n in sorted((abs(c), n) for c, n in steps if isinstance(c, int) and isinstance(n, int)):
+    for c, n in sorted((abs(c), n) for c, n in steps if is_known(c) and is_known(n)):
         if c < reach and n > 1:
             return True
         reach += c * (n - 1)
@@ -111,12 +112,12 @@ def _hull(exprs: Sequence[Dim], bases: Sequence[Dim], extent: Dim, name: str, wh
     for e, base in zip(exprs, bases, strict=True):
         shift = base - bases[0]
         lo, hi = bounds(e - base)
-        if not isinstance(shift, int) or lo is None or hi is None:
+        if not is_known(shift) or lo is None or hi is None:
             raise ScheduleError("compute_at", where, f"the range of {e} inside the loop is not known at compile time")
         lows.append(shift + lo)
         highs.append(shift + hi)
     base = bases[0] + min(lows)
     size = max(highs) - min(lows) + 1
-    if isinstance(base, int) and base < 0:
+    if known_under(base, 0):
         base, size = 0, max(size + base, 1)
     return _interval(base, minimum(size, extent - base), name)

@@ -12,6 +12,7 @@ from functools import partial
 
 from tilewright.core.compute import Buffer, IndexLike, Inside, Load, Select, Value
 from tilewright.core.compute import walk as walk_value
+from tilewright.core.dims import are_known, is_known, known_at_least
 from tilewright.core.expr import (
     Dim,
     Sym,
@@ -23,7 +24,7 @@ from tilewright.core.expr import (
     substitute,
     symbols,
 )
-from tilewright.core.indices import are_known, chosen, symbols_at, symbols_in
+from tilewright.core.indices import chosen, symbols_at, symbols_in
 from tilewright.tile.affine import coefficient, settled, without
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Fold, For, If, Kernel, Kind, Loop, Place, Role, Space, Stmt, Store, Update, walk, written
@@ -275,14 +276,14 @@ def _window(indices: Sequence[IndexLike], inner: set[Sym], v: Sym, where: str) -
         steps.add(coefficient(base, v))
         bases.append((base, lo, hi))
     step, *others = steps
-    if others or not isinstance(step, int) or step < 1:
+    if others or not known_at_least(step, 1):
         raise ScheduleError("ring", where, "its reads do not all move by one positive number")
     first = bases[0][0]
     shifts = [base - first for base, _, _ in bases]
     if not are_known(shifts):
         raise ScheduleError("ring", where, "the distance between its reads is not known at compile time")
-    lows = [x + lo for x, (_, lo, _) in zip(shifts, bases, strict=True) if isinstance(x, int)]
-    highs = [x + hi for x, (_, _, hi) in zip(shifts, bases, strict=True) if isinstance(x, int)]
+    lows = [x + lo for x, (_, lo, _) in zip(shifts, bases, strict=True) if is_known(x)]
+    highs = [x + hi for x, (_, _, hi) in zip(shifts, bases, strict=True) if is_known(x)]
     size = max(highs) - min(lows) + 1
     if step >= size:
         raise ScheduleError("ring", where, "windows do not overlap", remedy="use compute_at")
@@ -301,7 +302,7 @@ def _new_rows(start: Dim, size: int, step: int, v: Sym, extent: Dim, name: str) 
 
 def _filled(side: Side, extent: Dim, last: Mapping[Sym, Dim]) -> Side:
     """A ragged tile in full, where the buffer reaches to the end of the last one: its size is a number then."""
-    if not isinstance(side.size, int) or len(side.loops) != 1 or side.loops[0].extent == side.size:
+    if not is_known(side.size) or len(side.loops) != 1 or side.loops[0].extent == side.size:
         return side
     end = substitute(side.base, last) + side.size
     if side.offset != side.loops[0].sym or not is_nonneg(extent - end):
@@ -312,7 +313,7 @@ def _filled(side: Side, extent: Dim, last: Mapping[Sym, Dim]) -> Side:
 
 def _check_guarded(kernel: Kernel, body: Body, buffer: Buffer, sides: list[Side], where: str) -> None:
     """Refuse a box that may reach beyond the buffer because a reader's guard, and not its index, keeps it inside."""
-    exact = {x.sym for x in loops_of(kernel.body) if isinstance(x.extent, int)}
+    exact = {x.sym for x in loops_of(kernel.body) if is_known(x.extent)}
     values = (y for s in walk(body) for v in values_of(s) for y in walk_value(v))
     guards = (y for y in values if isinstance(y, Select) and isinstance(y.cond, Inside))
     for d in sorted({d for y in guards for d in _kept_inside(y, buffer, exact)}):

@@ -15,6 +15,7 @@ from __future__ import annotations
 from math import inf
 
 from tilewright.core.compute import Binary, Cast, Const, Inside, Load, Select, Unary, Value
+from tilewright.core.dims import is_known, known_under
 from tilewright.core.expr import Dim, Sym, bounds, const_of, floordiv, is_nonneg, maximum, minimum, substitute, symbols
 from tilewright.tile.affine import coefficient
 from tilewright.tile.errors import ScheduleError
@@ -44,7 +45,7 @@ def trim(kernel: Kernel, loop: str, at: str) -> Kernel:
     if len(guards) != 1:
         raise ScheduleError("trim", where, "no elements are known to change nothing")
     step = coefficient(guards[0], sym)
-    if not isinstance(step, int) or step >= 0:
+    if not known_under(step, 0):
         raise ScheduleError("trim", where, f"{guards[0]} does not fall along the loop")
     free = [x.loop for x in inside[names.index(at) + 1 :]] + loops_of(target.body)
     most = _most(guards[0] - sym * step, [x for x in free if x.sym != sym])
@@ -91,7 +92,7 @@ def _most(e: Dim, loops: list[Loop]) -> Dim | None:
     for x in loops:
         if x.sym in symbols(e):
             c = coefficient(e, x.sym)
-            if not isinstance(c, int) or x.sym.hi is None:
+            if not is_known(c) or x.sym.hi is None:
                 return None
             e = substitute(e, {x.sym: x.sym.hi if c > 0 else 0})
     return e
@@ -161,7 +162,7 @@ def _of_joined(guard: Dim, own: Dim, at: Dim) -> Dim | None:
         return None
     (row,) = symbols(guard)
     step, size = coefficient(guard, row), coefficient(own, row)
-    if not isinstance(step, int) or not isinstance(size, int) or step == 0 or size <= 0:
+    if not is_known(step) or not is_known(size) or step == 0 or size <= 0:
         return None
     low, high = bounds(own - size * row)
     if low is None or high is None or low < 0 or high >= size:
