@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tilewright.tools.conformance.workers import Case, load_suite, run_cases
 
-SUITES = {"graphs": "fuzz_graphs", "machines": "fuzz_machines", "files": "fuzz_files"}
+SUITES = {"graphs": "fuzz_graphs", "machines": "fuzz_machines", "files": "fuzz_files", "programs": "fuzz_programs"}
 SECONDS = 240.0  # of one case, on a machine that others use too
 SECONDS_BETWEEN_REPORTS = 60.0
 TESTS = Path(__file__).parent

@@ -19,14 +19,15 @@ from tilewright.core.types import Array
 
 ROOT = Path(__file__).parents[1]
 QUICK, BLOCK = 50, 50
+QUICK_PROGRAMS = 12
 SEED_OF_QUICK = 1_000_000  # apart from the seeds that `make fuzz` draws
 rng = np.random.default_rng(0)
 
 
-def check_damaged_files(first: int, last: int) -> None:
-    """``damage.py`` in its own process; the last seed that it names is the one that it died of."""
+def check_damaged_files(module: str, first: int, last: int) -> None:
+    """A module's ``main`` in its own process; the last seed that it names is the one that it died of."""
     where = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT / 'tests'}"}  # noqa: TID251 - a child's, unchanged
-    command = [sys.executable, "-X", "faulthandler", "-m", "damage", str(first), str(last)]
+    command = [sys.executable, "-X", "faulthandler", "-m", module, str(first), str(last)]
     done = subprocess.run(command, env=where, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-200:] + done.stderr[-4000:]
     assert len(done.stdout.splitlines()) == last - first
@@ -35,7 +36,11 @@ def check_damaged_files(first: int, last: int) -> None:
 @pytest.mark.parametrize("block", range(QUICK // BLOCK))
 def test_damaged_files(block: int) -> None:
     first = SEED_OF_QUICK + BLOCK * block
-    check_damaged_files(first, first + BLOCK)
+    check_damaged_files("damage", first, first + BLOCK)
+
+
+def test_damaged_stablehlo() -> None:
+    check_damaged_files("damage_stablehlo", SEED_OF_QUICK, SEED_OF_QUICK + QUICK_PROGRAMS)
 
 
 # --- models ---------------------------------------------------------------------------------------------------------

@@ -2,11 +2,10 @@
 
 In: an ``Exported``, or the text or bytecode of a module. Out: a ``Graph`` whose inputs have the names of the program's
 arguments, and how it is called; or one ``ImportFailed`` that lists everything that stops the import.
-Not its business: walking operations (``walk``), and which op each becomes (``ops``).
+Not its business: reading modules (``module``), walking operations (``walk``), and which op each becomes (``ops``).
 
-MLIR's Python bindings read the module; they come with JAX. A symbolic size of ``jax.export`` is a symbol of ours of the
-same name and at least 1, as JAX has it; of a module that says only that a size is dynamic, one called
-``<input>_d<axis>``.
+A symbolic size of ``jax.export`` is a symbol of ours of the same name and at least 1, as JAX has it; of a module that
+says only that a size is dynamic, one called ``<input>_d<axis>``.
 """
 
 from __future__ import annotations
@@ -17,11 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tilewright.core.diag import ImportFailed, Loc, OptionError, Problem
+from tilewright.core.diag import ImportFailed, Loc, Problem
 from tilewright.core.expr import Dim, Expr, Sym
 from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.types import TensorType
 from tilewright.frontend.complex_pairs import Pair, from_parts, join_parts
+from tilewright.frontend.stablehlo.module import parse
 from tilewright.frontend.stablehlo.operation import NoForm, Value, value_type
 from tilewright.frontend.stablehlo.sizes import Shape, argument_shapes
 from tilewright.frontend.stablehlo.structure import convention_of
@@ -31,11 +31,6 @@ from tilewright.runtime.structure import FLAT, Convention
 
 SUFFIXES = (".mlir", ".mlirbc", ".stablehlo")
 """What the names of StableHLO's files end in."""
-
-BYTECODE = b"ML\xefR"
-"""How MLIR's bytecode begins."""
-
-INSTALL = 'pip install "tilewright[jax]"'
 
 
 @dataclass(frozen=True)
@@ -50,7 +45,7 @@ class ImportedModule:
 
 def import_exported(exported: Any) -> ImportedModule:
     """The graph of a ``jax.export.Exported``, called with arguments of the structure that it was exported with."""
-    module = parse(exported.mlir_module_serialized, exported.fun_name)
+    module = parse(exported.mlir_module_serialized, exported.fun_name, is_trusted=True)
     kept = exported.module_kept_var_idx
     avals = [exported.in_avals[k] for k in kept]
     made = import_module(module, exported.fun_name, argument_shapes(avals))
@@ -63,24 +58,6 @@ def import_file(path: Path, data: bytes | None = None) -> ImportedModule:
     """The graph of a file's module, text or bytecode."""
     from_file = bytes(map_file(path)[0]) if data is None else data
     return import_module(parse(from_file, str(path)), path.stem)
-
-
-def parse(data: bytes, where: str) -> Any:
-    """MLIR's module of a text or of bytecode; ``ImportFailed`` for anything else, with what MLIR says of it."""
-    try:
-        from jax.extend.mlir import deserialize_portable_artifact, ir
-        from jax.interpreters import mlir
-    except ImportError as e:
-        raise OptionError(f"{where} is a StableHLO program, which MLIR's bindings read", remedy=INSTALL) from e
-    context = mlir.make_ir_context()
-    with context:
-        try:
-            if data.startswith(BYTECODE):
-                return deserialize_portable_artifact(data, context)
-            return ir.Module.parse(data.decode("utf-8"))
-        except (ir.MLIRError, RuntimeError, ValueError) as e:
-            problem = Problem(Loc(where), "module", str(e).strip() or "MLIR can't read it", "export it anew")
-            raise ImportFailed("the StableHLO module can't be read", [problem]) from e
 
 
 def import_module(module: Any, name: str, shapes: Sequence[Shape] | None = None) -> ImportedModule:
