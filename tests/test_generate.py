@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 import tilewright
 from tilewright.build.options import Options
 from tilewright.core.diag import OptionError
-from tilewright.runtime.errors import InputError
+from tilewright.runtime.errors import ArtifactError, InputError
 from tilewright.runtime.python.decoder import Decoder, _drawn
 
 torch = pytest.importorskip("torch")
@@ -79,6 +80,19 @@ def test_a_token_writes_its_own_row_of_the_cache() -> None:
     assert [c.ctypes.data for c in decoder._cache] == places
     for old, new in zip(before, decoder._cache, strict=True):
         assert [k for k in range(len(new)) if not np.array_equal(old[k], new[k])] == [5]
+
+
+def test_a_saved_decoder_generates_the_same_without_the_compiler(tmp_path: Path) -> None:
+    _, decoder = small()
+    decoder.save(tmp_path / "d.tw")
+    again = tilewright.load_decoder(tmp_path / "d.tw", threads=1)
+    assert (again.chunk, again.max_length) == (decoder.chunk, decoder.max_length)
+    np.testing.assert_array_equal(
+        again.generate([3, 1], max_new_tokens=8), decoder.generate([3, 1], max_new_tokens=8)
+    )  # fmt: skip
+    decoder.model.save(tmp_path / "step.tw")
+    with pytest.raises(ArtifactError, match="holds no decoder"):
+        tilewright.load_decoder(tmp_path / "step.tw")
 
 
 def test_drawing_follows_the_seed_and_ends_at_a_stop() -> None:

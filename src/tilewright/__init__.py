@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         ResourceError,
         TilewrightError,
     )
+    from tilewright.runtime.python.decoder import load_decoder
     from tilewright.runtime.python.model import LoadedModel, load
     from tilewright.target.target import Target
     from tilewright.tools.debug.compare import compare
@@ -46,6 +47,7 @@ _HOMES = {
     "quantize_weights": "tools.weights",
     "refresh": "integrations.torch_compile.weights",
     "load": "runtime.python.model",
+    "load_decoder": "runtime.python.decoder",
     "LoadedModel": "runtime.python.model",
     "decompose": "frontend.torch.custom_ops",
     "FallbackWarning": "integrations.torch_compile.capture",
@@ -81,6 +83,7 @@ __all__ = [
     "decompose",
     "export",
     "load",
+    "load_decoder",
     "quantize",
     "quantize_weights",
     "reduce",

@@ -120,6 +120,14 @@ class ScratchSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class DecodingSpec:
+    """Of a step of a language model (``python.decoder``): tokens that a prompt is read by, and that its cache holds."""
+
+    chunk: int
+    max_length: int
+
+
+@dataclass(frozen=True, slots=True)
 class ObjectSpec:
     """One native object; ``sha256`` is of its bytes."""
 
@@ -135,7 +143,8 @@ class Manifest:
     ``dims`` slots of the ABI are, in order: ``symbols`` (bound by the caller from input shapes), ``computed``
     (data-dependent, written by the code), then scratch up to ``n_dims``. ``failures[code]`` is the message for a
     non-zero return of ``tw_run``; entry 0 is the empty string. ``locations`` is empty or as long as ``failures``.
-    ``routines`` are those of libraries that the code calls where they are there (``routines``).
+    ``routines`` are those of libraries that the code calls where they are there (``routines``). ``decoding`` is there
+    where the model is a step of a decoder.
     ``objects`` and ``weights.checksum`` are filled in when the model is saved.
     """
 
@@ -155,6 +164,7 @@ class Manifest:
     report: Any = None
     convention: Convention = FLAT
     routines: tuple[str, ...] = ()
+    decoding: DecodingSpec | None = None
     format_version: int = FORMAT_VERSION
 
     def to_json(self) -> str:
@@ -165,6 +175,8 @@ class Manifest:
             del fields["scratch"]
         if not self.routines:
             del fields["routines"]
+        if self.decoding is None:
+            del fields["decoding"]
         if self.convention:  # the same
             fields["convention"] = self.convention.to_json()
         return json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=False)
@@ -204,6 +216,7 @@ def _manifest(f: Fields) -> Manifest:
         report=f.any("report"),
         convention=Convention.from_json(f.child("convention"), *names) if f.has("convention") else FLAT,
         routines=f.texts("routines") if f.has("routines") else (),
+        decoding=_decoding(f.child("decoding")) if f.has("decoding") else None,
     )
     f.finish()
     return made
@@ -235,6 +248,12 @@ def _constraint(f: Fields) -> Constraint:
 
 def _scratch(f: Fields) -> ScratchSpec:
     made = ScratchSpec(f.integer("fixed", 0), f.integer("per_thread", 0))
+    f.finish()
+    return made
+
+
+def _decoding(f: Fields) -> DecodingSpec:
+    made = DecodingSpec(f.integer("chunk", 1), f.integer("max_length", 1))
     f.finish()
     return made
 

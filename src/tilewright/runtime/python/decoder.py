@@ -9,20 +9,44 @@ their keys and values. Its results are written over the cache itself, which chan
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from tilewright.runtime.errors import InputError
+from tilewright.runtime.errors import ArtifactError, InputError
+from tilewright.runtime.manifest import DecodingSpec
 from tilewright.runtime.once import ForkLock
-from tilewright.runtime.python.model import LoadedModel
+from tilewright.runtime.python.model import CompiledModel, LoadedModel, load
 
 Tokens = npt.NDArray[np.int64]
 Logits = npt.NDArray[np.float32]
 N_PLAIN = 3
 """Inputs before the cache: tokens, the place of the first one, the number of the one whose logits are wanted."""
+
+
+def load_decoder(
+    path: str | os.PathLike[str],
+    *,
+    threads: int | None = None,
+    key: str | os.PathLike[str] | None = None,
+    copy: bool | None = None,
+) -> Decoder:
+    """The decoder that :meth:`Decoder.save` wrote, with an empty cache; options and errors are those of ``load``.
+
+    Its weights are used where they lie in the file, so that several processes share them. ``ArtifactError`` for a file
+    that holds another model.
+    """
+    model = load(path, threads=threads, key=key, copy=copy)
+    found = model.manifest.decoding
+    if found is None:
+        raise ArtifactError(f"{os.fspath(path)} holds no decoder", remedy="read it with tilewright.load")
+    if len(model.inputs) <= N_PLAIN or len(model.outputs) != 1 + len(model.inputs) - N_PLAIN:
+        raise ArtifactError("the decoder's step has no cache", remedy="compile the model again")
+    return Decoder(model, found.chunk, found.max_length)
 
 
 class Decoder:
@@ -49,6 +73,14 @@ class Decoder:
     def n_words(self) -> int:
         """How many tokens there are."""
         return self._logits.shape[-1]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a ``.tw`` file, which ``load_decoder`` reads back; ``FileError`` where that can't be written.
+
+        Neither the cache nor its tokens are in it.
+        """
+        manifest = replace(self.model.manifest, decoding=DecodingSpec(self.chunk, self.max_length))
+        CompiledModel(manifest, self.model._objects, self.model._weights).save(path)
 
     def generate(
         self,
