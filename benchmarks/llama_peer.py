@@ -1,0 +1,97 @@
+"""llama.cpp as a peer: a Llama's weights as a GGUF file, and its own program for prompts and tokens.
+
+In: a ``LlamaForCausalLM``, a format (``Q4_0``, ``Q8_0``, ``F32``). Out: a file; a program over it, by
+``llama-cpp-python``. Not its business: measuring (``benchmarks.tokens``), what the tokens are: rotations are not
+reordered as llama.cpp has them, which changes results and no time.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+NAMES = {
+    "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
+    "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
+}  # fmt: skip
+"""What a layer's parts are called here and there."""
+BYTES_OF_32 = {"Q4_0": 18, "Q8_0": 34, "F32": 128}
+
+
+def product_bytes(model: Any, kind: str) -> int:
+    """The bytes of all weights that one token multiplies."""
+    n = sum(m.weight.numel() for m in model.modules() if type(m).__name__ == "Linear")
+    return n // 32 * BYTES_OF_32[kind]
+
+
+def write(path: Path, model: Any, kind: str) -> None:
+    """The model as a GGUF file without a vocabulary; matrices in the format, norms in f32."""
+    import gguf
+
+    config, writer = model.config, gguf.GGUFWriter(path, "llama")
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_dimension_count(config.hidden_size // config.num_attention_heads)
+    writer.add_vocab_size(config.vocab_size)
+    writer.add_tokenizer_model("none")
+    form = gguf.GGMLQuantizationType[kind]
+    for name, array in _tensors(model):
+        if array.ndim == 2 and kind != "F32":
+            writer.add_tensor(name, gguf.quants.quantize(array, form), raw_dtype=form)
+        else:
+            writer.add_tensor(name, array)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def _tensors(model: Any) -> Iterator[tuple[str, Any]]:
+    """Arrays by the names that llama.cpp looks for; a tied head is the table itself."""
+    yield "token_embd.weight", model.model.embed_tokens.weight.detach().numpy()
+    yield "output_norm.weight", model.model.norm.weight.detach().numpy()
+    for k, layer in enumerate(model.model.layers):
+        for own, other in NAMES.items():
+            yield f"blk.{k}.{other}.weight", layer.get_submodule(own).weight.detach().numpy()
+
+
+class Peer:
+    """A model and its context for ``places`` tokens; ``prefill`` and ``step`` as of our ``Decoder``."""
+
+    def __init__(self, path: Path, places: int, threads: int) -> None:
+        import llama_cpp
+
+        self._api = llama_cpp
+        llama_cpp.llama_backend_init()
+        self._silence = llama_cpp.llama_log_callback(lambda *_: None)
+        llama_cpp.llama_log_set(self._silence, ctypes.c_void_p(0))
+        self._model = llama_cpp.llama_model_load_from_file(str(path).encode(), llama_cpp.llama_model_default_params())
+        how = llama_cpp.llama_context_default_params()
+        how.n_ctx, how.n_batch, how.n_ubatch, how.n_threads, how.n_threads_batch = places, 512, 512, threads, threads
+        self._context = llama_cpp.llama_init_from_model(self._model, how)
+        if not self._context:
+            raise RuntimeError(f"llama.cpp made no context of {path}")
+
+    def prefill(self, tokens: Any) -> None:
+        """Forget what was read, and read these."""
+        self._api.llama_memory_clear(self._api.llama_get_memory(self._context), True)
+        self._read(tokens)
+
+    def step(self, token: int, place: int) -> None:
+        """Read one more token; its place is behind the last one."""
+        self._read(np.array([token]))
+
+    def _read(self, tokens: Any) -> None:
+        row = (self._api.llama_token * len(tokens))(*map(int, tokens))
+        if self._api.llama_decode(self._context, self._api.llama_batch_get_one(row, len(tokens))):
+            raise RuntimeError("llama.cpp could not read the tokens")
