@@ -404,7 +404,8 @@ def test_product_with_weights_by_bits(bits, n, k, block) -> None:
     n_blocks = -(-k // block)
     constants = {"b": u8(n, n_blocks, block * bits // 8), "s": RNG.uniform(0.01, 0.1, (n, n_blocks)).astype(np.float32)}
     packed = {"z": u8(n * -(-n_blocks * bits // 8))}
-    form, feeds, dims = {"N": n, "K": k, "block_size": block, "bits": bits}, {"a": f32(2, 3, k)}, {"a": ["B", "S", k]}
+    form: dict[str, Any] = {"N": n, "K": k, "block_size": block, "bits": bits, "rtol": 5e-3}  # rows of 16 bits
+    feeds, dims = {"a": f32(2, 3, k)}, {"a": ["B", "S", k]}
     check("MatMulNBits", "a b s", feeds, constants, dims, **form)
     check("MatMulNBits", "a b s z", feeds, constants | packed, **form)
     if bits < 8:  # ONNX Runtime has no 8-bit form with these

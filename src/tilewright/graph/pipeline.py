@@ -96,7 +96,7 @@ def passes_for(
         Canonicalize(),  # one form for equal things: the next passes look for forms
         FoldConstants(kept=(ops.dequantize_linear.name,)),  # and for constants; those that are bytes stay bytes
         IntegerProducts.on(target) if target is not None else IntegerProducts(floats=False),
-        CodedProducts(),  # those that are left whose weights are codes
+        *((CodedProducts(),) if target is not None else ()),  # those that are left whose weights are codes
         FoldConstants(),
         Canonicalize(),  # what folding laid bare
         Recognise(),  # composites in their pieces

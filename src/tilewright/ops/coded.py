@@ -3,10 +3,14 @@
 In: rows in f32, the words, scales and zero points. Out: their product with the matrix that these stand for, in f32.
 Not its business: choosing codes and scales, in which order a file packs them (frontends).
 
+The rows are rounded to 16 bits in each group, by a step of its own: the group's largest number over 32767. So every
+product is one of small integers, of which machines do two in the place of one in f32, and sums within a group are
+exact. What rounding changes is at most 2**-16 of a group's largest number in each element, less than storing the rows
+in f16 or bf16 would.
+
 ``words[k, q]`` holds the codes of ``N = per_word * Q`` columns at row ``k``, those of columns ``q, q + Q, q + 2 Q``...
-from the lowest bits up, ``per_word = 32 / bits``. Masked, a word is a code times a power of two, which a conversion
-reads without a shift; the scale takes the power back. As a machine's conversion is of signed numbers, the highest code
-of a word is in two's complement, half its range less than the others', and so is its zero point.
+from the lowest bits up, ``per_word = 16 / bits``. A byte of a word, masked, is a code times a power of two, which the
+scale takes back: so codes of 4 bits need one shift for every four of them.
 """
 
 from __future__ import annotations
@@ -33,17 +37,21 @@ from tilewright.core.compute import (
     syms,
 )
 from tilewright.core.dims import is_known, known_over
-from tilewright.core.expr import Dim, Sym, floordiv
+from tilewright.core.expr import Dim, Sym, floordiv, mod
 from tilewright.core.graph import Attrs
 from tilewright.core.opdef import AttrDef, OpDef, Sample, Trait
 from tilewright.core.types import Array, TensorType
-from tilewright.ops.common import cast_to, check, check_dtype, check_equal_dims, check_rank
+from tilewright.ops.common import cast_to, check, check_dtype, check_equal_dims, check_rank, convert
 from tilewright.ops.rules import Types
 
-WORD_BITS = 32
+WORD_BITS = 16
 BITS = (4, 8)
 SCALES = (types.f32, types.f16, types.bf16)
-ZEROS = (types.i8, types.i16)
+MOST_ROWS = 256
+"""Rows of a group: a sum of so many products of 16-bit numbers and codes of 8 bits fits 32 bits."""
+BYTE_BITS = types.u8.bits
+GREATEST = int(types.i16.max)
+"""What a group's largest number is rounded to."""
 
 
 def _infer(ts: Types, a: Attrs) -> TensorType:
@@ -52,9 +60,9 @@ def _infer(ts: Types, a: Attrs) -> TensorType:
     for t, rank, what in ((x, 2, "the rows"), (words, 2, "the words"), (scales, 3, "scales"), (zeros, 3, "zeros")):
         check_rank(t, rank, what)
     check_dtype(x, (types.f32,), "the rows")
-    check_dtype(words, (types.i32,), "the words")
+    check_dtype(words, (types.i16,), "the words")
     check_dtype(scales, SCALES, "scales")
-    check_dtype(zeros, ZEROS, "zero points")
+    check_dtype(zeros, (types.u8,), "zero points")
     check_equal_dims(x.shape[1], words.shape[0], lambda: f"columns of {x} and rows of {words}")
     depth, n_groups = words.shape[0], scales.shape[0]
     per_word = WORD_BITS // a.bits
@@ -66,93 +74,129 @@ def _infer(ts: Types, a: Attrs) -> TensorType:
             check_equal_dims(own, wanted, lambda: f"zero points {zeros} and scales {scales}")
     is_even = is_known(depth) and known_over(n_groups, 0) and depth % n_groups == 0
     check(is_even, lambda: f"{depth} rows are no whole number of rows for each of {n_groups} groups", "pad them")
+    check(
+        is_known(depth) and is_known(n_groups) and depth <= n_groups * MOST_ROWS,
+        lambda: f"sums of {depth} rows in {n_groups} groups don't fit 32 bits",
+        f"repeat each scale for groups of at most {MOST_ROWS} rows",
+    )
     return TensorType(types.f32, (x.shape[0], *columns))
 
 
 def unpacked(words: Array, bits: int) -> Array:
-    """The codes of ``words``, i32[K, Q], as the op reads them: i32[K, per_word, Q], the highest of a word signed."""
-    per_word = WORD_BITS // bits
-    fields = [(words.view(np.uint32) >> np.uint32(bits * j)) & np.uint32((1 << bits) - 1) for j in range(per_word)]
-    codes = np.stack(fields, axis=1).astype(np.int32)
-    codes[:, -1] -= (codes[:, -1] >> (bits - 1)) << bits
-    return codes
+    """The codes of ``words``, i16[K, Q], as i32[K, per_word, Q]."""
+    fields = words.view(np.uint16)
+    codes = [fields >> np.uint16(bits * j) & np.uint16((1 << bits) - 1) for j in range(WORD_BITS // bits)]
+    return np.stack(codes, axis=1).astype(np.int32)
 
 
 def packed(codes: Array, bits: int) -> Array:
-    """Words of unsigned ``codes``, u8[K, N] with ``N`` a multiple of the codes in a word; i32[K, Q]."""
+    """Words of unsigned ``codes``, u8[K, N] with ``N`` a multiple of the codes in a word; i16[K, Q]."""
     per_word = WORD_BITS // bits
     depth, n = codes.shape
     fields = codes.reshape(depth, per_word, n // per_word)
-    words = np.zeros((depth, n // per_word), np.uint32)
+    words = np.zeros((depth, n // per_word), np.uint16)
     for j in range(per_word):
-        words |= fields[:, j].astype(np.uint32) << np.uint32(bits * j)
-    return np.ascontiguousarray(words ^ np.uint32(1 << (WORD_BITS - 1))).view(np.int32)
-
-
-def signed_zeros(zeros: Array, bits: int) -> Array:
-    """Zero points of unsigned codes, [groups or 1, per_word, Q or 1], as the op takes them: i8, or i16 for 8 bits."""
-    shifted = zeros.astype(np.int16)
-    shifted[:, -1] -= 1 << (bits - 1)
-    return shifted.astype(np.int8 if bits < types.i8.bits else np.int16)
+        words |= fields[:, j].astype(np.uint16) << np.uint16(bits * j)
+    return words.view(np.int16)
 
 
 def matrix_of(words: Array, scales: Array, zeros: Array, bits: int) -> Array:
     """The matrix that codes, scales and zero points stand for, f32[K, per_word, Q]."""
     group = words.shape[0] // scales.shape[0]
-    wide = np.broadcast_to(zeros, scales.shape)
+    wide = np.broadcast_to(zeros.astype(np.int32), scales.shape)
     steps = unpacked(words, bits) - np.repeat(wide, group, 0)
     return np.asarray(steps * np.repeat(scales.astype(np.float32), group, 0), np.float32)
 
 
+def rounded_rows(x: Array, n_groups: int) -> tuple[Array, Array]:
+    """Rows f32[M, K] as the op rounds them, i16[M, K], and the largest magnitude of each group, f32[M, n_groups]."""
+    groups = x.reshape(len(x), n_groups, x.shape[1] // n_groups)
+    largest = np.abs(groups).max(-1, initial=0)
+    steps = np.rint(groups * (np.float32(GREATEST) / largest)[..., None])
+    return convert(np.asarray(steps, np.float32), types.i16).reshape(x.shape), largest
+
+
 def _reference(xs: Sequence[Array], a: Attrs) -> Array:
     x, words, scales, zeros = xs
+    n_groups = len(scales)
     with np.errstate(all="ignore"):
-        return np.asarray(np.tensordot(x, matrix_of(words, scales, zeros, a.bits), 1), np.float32)
+        rows, largest = rounded_rows(x, n_groups)
+        real = rows * np.repeat(largest / np.float32(GREATEST), x.shape[1] // n_groups, 1)
+        return np.asarray(np.tensordot(real, matrix_of(words, scales, zeros, a.bits), 1), np.float32)
 
 
 def _code(words: Buffer, k: Dim, j: Sym, q: Sym, bits: int) -> Value:
-    """A code times two to the power of its place in the word, as a real number."""
-    place = Cast(Index(j * bits), types.i32)
-    mask = Binary("shl", Const((1 << bits) - 1, types.i32), place)
-    return Cast(Binary("and", Load(words, (k, q)), mask), types.f32)
+    """A code times two to the power of its place in its byte, as a 16-bit integer."""
+    byte = Binary("shr", Load(words, (k, q)), Cast(Index(floordiv(j * bits, BYTE_BITS) * BYTE_BITS), types.i16))
+    mask = Binary("shl", Const((1 << bits) - 1, types.i16), Cast(Index(_place(j, bits)), types.i16))
+    return Binary("and", byte, mask)
 
 
-def _power(j: Sym, bits: int) -> Value:
-    """What takes that power back."""
-    return Unary("pow2i", Cast(Index(j * -bits), types.f32))
+def _place(j: Sym, bits: int) -> Dim:
+    """The lowest bit of a code in its byte."""
+    return mod(j * bits, BYTE_BITS)
 
 
 def _at(x: Buffer, index: Sequence[Dim]) -> Load:
     return Load(x, tuple(0 if d == 1 else i for d, i in zip(x.shape, index, strict=True)))
 
 
+def _rounding(x: Buffer, stored: Buffer, largest: Buffer, group: Dim) -> tuple[Stage, ...]:
+    """The largest magnitude of each group of a row, and the row in steps of it.
+
+    A group of zeros gives 0 / 0, whose integer is 0. One with an infinity or NaN gives a step that is none of the
+    numbers either, and so do its results.
+    """
+    inverse = Buffer(f"{stored.name}_inverse", types.f32, largest.shape)
+    row, g = axes_for(largest.shape)
+    r = Axis(loop_symbol("r", group), group)
+    zero = (Const(0, types.f32),)
+    magnitude = Unary("abs", Load(x, (row.sym, g.sym * group + r.sym)))
+    peaks = Stage((largest,), (row, g), syms((row, g)), (magnitude,), Reduction((r,), "max", zero))
+
+    row, g = axes_for(largest.shape)
+    steps = Binary("div", Const(GREATEST, types.f32), Load(largest, syms((row, g))))
+    inverses = Stage((inverse,), (row, g), syms((row, g)), (steps,))
+
+    row, g, r = axes_for((*largest.shape, group))
+    at = (row.sym, g.sym * group + r.sym)
+    scaled = Unary("rint", Load(x, at) * Load(inverse, (row.sym, g.sym)))
+    rounded = Stage((stored,), (row, g, r), at, (Cast(scaled, types.i16),))
+    return peaks, inverses, rounded
+
+
 def _kernel(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs) -> tuple[Stage, ...]:
-    """Sums of a group's codes first; then, once for each group, the zero point and the scale."""
+    """Rows in 16 bits; sums of a group's codes; then, once for each group, the zero point and the scales."""
     (x, words, scales, zeros), (out,), bits = ins, outs, a.bits
     n_rows, per_word, n_words = out.shape
     n_groups = scales.shape[0]
     group = floordiv(words.shape[0], n_groups)
-    partial = Buffer(f"{out.name}_codes", types.f32, (n_rows, n_groups, per_word, n_words))
-    total = Buffer(f"{out.name}_rows", types.f32, (n_rows, n_groups))
-    zero = (Const(0, types.f32),)
+    stored = Buffer(f"{out.name}_x", types.i16, x.shape)
+    largest = Buffer(f"{out.name}_largest", types.f32, (n_rows, n_groups))
+    partial = Buffer(f"{out.name}_codes", types.i32, (n_rows, n_groups, per_word, n_words))
+    total = Buffer(f"{out.name}_rows", types.i32, (n_rows, n_groups))
+    zero = (Const(0, types.i32),)
 
     row, g, j, q = axes_for(partial.shape)
     r = Axis(loop_symbol("r", group), group)
     at = g.sym * group + r.sym
-    product = Load(x, (row.sym, at)) * _code(words, at, j.sym, q.sym, bits)
+    product = Cast(Load(stored, (row.sym, at)), types.i32) * Cast(_code(words, at, j.sym, q.sym, bits), types.i32)
     codes = Stage((partial,), (row, g, j, q), syms((row, g, j, q)), (product,), Reduction((r,), "add", zero))
 
     row, g = axes_for(total.shape)
-    element = Load(x, (row.sym, g.sym * group + r.sym))
+    element = Cast(Load(stored, (row.sym, g.sym * group + r.sym)), types.i32)
     sums = Stage((total,), (row, g), syms((row, g)), (element,), Reduction((r,), "add", zero))
 
     row, j, q = axes_for(out.shape)
     g = Axis(loop_symbol("g", n_groups), n_groups)
-    where = (g.sym, j.sym, q.sym)
-    offset = Cast(_at(zeros, where), types.f32) * Load(total, (row.sym, g.sym))
-    steps = Load(partial, (row.sym, *where)) * _power(j.sym, bits) - offset
-    scaled = steps * cast_to(Load(scales, where), types.f32)
-    return sums, codes, Stage((out,), (row, j, q), syms((row, j, q)), (scaled,), Reduction((g,), "add", zero))
+    where, place = (g.sym, j.sym, q.sym), _place(j.sym, bits)
+    offset = Cast(_at(zeros, where), types.i32) * Load(total, (row.sym, g.sym))
+    steps = Load(partial, (row.sym, *where)) - Binary("shl", offset, Cast(Index(place), types.i32))
+    step = Load(largest, (row.sym, g.sym)) * Const(1 / GREATEST, types.f32)
+    power = Unary("pow2i", Cast(Index(place * -1), types.f32))
+    scaled = Cast(steps, types.f32) * (step * power) * cast_to(Load(scales, where), types.f32)
+    result = Stage((out,), (row, j, q), syms((row, j, q)), (scaled,), Reduction((g,), "add", (Const(0, types.f32),)))
+    return *_rounding(x, stored, largest, group), sums, codes, result
 
 
 def _samples(rng: np.random.Generator) -> Iterator[Sample]:
@@ -161,10 +205,10 @@ def _samples(rng: np.random.Generator) -> Iterator[Sample]:
         (8, 0, (16, 2, 3), np.float16), (4, 5, (96, 3, 17), np.float32),
     ):  # fmt: skip
         per_word = WORD_BITS // bits
-        words = rng.integers(-(2**31), 2**31, (depth, n_words)).astype(np.int32)
+        words = rng.integers(-(2**15), 2**15, (depth, n_words)).astype(np.int16)
         scales = rng.uniform(0.1, 1, (n_groups, per_word, n_words)).astype(scale)
         shape = (n_groups, per_word, n_words) if rows > 1 else (1, per_word, 1)
-        zeros = signed_zeros(rng.integers(0, 1 << bits, shape), bits)
+        zeros = rng.integers(0, 1 << bits, shape).astype(np.uint8)
         yield Sample((rng.standard_normal((rows, depth)).astype(np.float32), words, scales, zeros), {"bits": bits})
 
 
@@ -177,5 +221,5 @@ coded_matmul = OpDef(
     kernel=_kernel,
     traits=frozenset({Trait.CONTRACTION}),
     samples=_samples,
-    doc="x @ ((code - zero) * scale), codes in words, a scale for each group of rows; [rows, codes in a word, words].",
+    doc="x in 16 bits @ ((code - zero) * scale), a scale for each group of rows; [rows, codes in a word, words].",
 )

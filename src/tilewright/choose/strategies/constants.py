@@ -11,7 +11,7 @@ from functools import partial
 from tilewright.choose.cost.tile import estimate
 from tilewright.choose.strategies.steps import attempt
 from tilewright.choose.strategies.view import find_body
-from tilewright.core.compute import Binary, Buffer, IndexLike, Load
+from tilewright.core.compute import Binary, Buffer, IndexLike, Load, buffers_of_value
 from tilewright.core.compute import walk as walk_value
 from tilewright.core.expr import BinaryExpr, Sym, symbols
 from tilewright.core.indices import symbols_at, symbols_in, terms_at
@@ -86,7 +86,7 @@ def _is_unpacked(b: ScheduleBuilder, name: str) -> bool:
     """Do products multiply parts of the constant's elements?"""
     updates = [s.value for s in walk(b.kernel.body) if isinstance(s, Update)]
     masks = [x for v in updates for x in walk_value(v) if isinstance(x, Binary) and x.op == "and"]
-    return any(isinstance(x.a, Load) and x.a.buffer.name == name for x in masks)
+    return any(b.name == name for x in masks for b in buffers_of_value(x.a))
 
 
 def _stream(b: ScheduleBuilder, machine: Target, name: str) -> None:

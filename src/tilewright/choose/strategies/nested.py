@@ -27,16 +27,17 @@ from tilewright.choose.strategies.view import (
     only_nest,
     vector_width,
 )
-from tilewright.core.compute import Load, buffers_of_value
+from tilewright.core.compute import Binary, Cast, Load, buffers_of_value
 from tilewright.core.compute import walk as walk_value
 from tilewright.core.expr import Sym, symbols
 from tilewright.core.indices import symbols_in
+from tilewright.target.dots import Dot
 from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Kind, Loop, Update
 from tilewright.tile.rewrite import loads_of
 from tilewright.tile.schedule import ScheduleBuilder
-from tilewright.tile.schedule.tree import Nest
+from tilewright.tile.schedule.tree import Nest, find_loop
 
 SPARE = 3
 """Registers beside sums: a word, what is unpacked of it, an element of a row."""
@@ -77,7 +78,9 @@ def nested(b: ScheduleBuilder, machine: Target, inner: str, outer: str) -> None:
     b.do("compute_at", acc, at, "local")
     at = _terms_outside(b, acc, nest_with(find_body(b.kernel, at), acc, Update))
     b.do("compute_at", inner, at, "reg")
-    _terms_outside(b, inner, nest_with(find_body(b.kernel, at), inner, Update))
+    last = _terms_outside(b, inner, nest_with(find_body(b.kernel, at), inner, Update))
+    if (dot := _dot(machine, update)) is not None and _divides(b, last, dot.group):
+        _group(b, inner, at, last, dot.group)
     if pays_threads(work, machine, width):
         parallel(b, machine, [block])
 
@@ -112,6 +115,28 @@ def _terms_outside(b: ScheduleBuilder, acc: str, nest: Nest) -> str:
     return [*terms, *serial][-1].sym.name
 
 
+def _dot(machine: Target, update: Update) -> Dot | None:
+    """The machine's dot product for what the inner sums multiply, parts of the constant's elements among it."""
+    v = update.value
+    if not isinstance(v, Binary) or v.op != "mul" or not isinstance(v.a, Cast) or not isinstance(v.b, Cast):
+        return None
+    kinds = (v.a.a.dtype, v.b.a.dtype, update.buffer.dtype)
+    return next((d for d in machine.dots if (d.left, d.right, d.result) == kinds), None)
+
+
+def _divides(b: ScheduleBuilder, loop: str, group: int) -> bool:
+    extent = find_loop(b.kernel, loop, "nested").loop.extent
+    return isinstance(extent, int) and extent % group == 0
+
+
+def _group(b: ScheduleBuilder, inner: str, at: str, terms: str, group: int) -> None:
+    """Terms in groups of so many neighbours, each group one dot product inside the lanes."""
+    _, inside = b.split(terms, group)
+    b.do("kind", inside, "dot")
+    nest = nest_with(find_body(b.kernel, at), inner, Update)
+    b.do("reorder", *[x.sym.name for x in nest.loops if x.sym.name != inside], inside)
+
+
 def _shared(b: ScheduleBuilder, inner: str, acc: str, root: str) -> set[Sym]:
     """The root's loops along which inner sums load the same elements: codes of one word."""
     update, dims = update_of(b, inner), root_terms(b, acc, root)
@@ -128,15 +153,16 @@ def _tile(machine: Target, update: Update, rows: Loop | None, codes: Loop | None
     rows: then one packed copy of the words serves programs for one row and for many.
     """
     n_rows, n_codes = (x.extent if x is not None and isinstance(x.extent, int) else 1 for x in (rows, codes))
-    unpacking = _unpacking(update)
+    unpacking, dot = _unpacking(update), _dot(machine, update)
     chains = machine.fma_latency * machine.fmas_per_cycle
+    each = 2 if dot is not None and dot.adds_apart and not machine.has_vnni else 1
     vectors = max(min(ceil(chains), machine.n_vector_registers - SPARE) // n_codes, 1)
 
-    def cycles(t: _Tile) -> tuple[float, int]:
+    def cycles(t: _Tile) -> tuple[float, float]:
         n_sums, n_loads = prod(t), t.rows + t.vectors
-        n_operations = n_sums + t.codes * t.vectors * unpacking + n_loads
+        n_operations = n_sums * each + t.codes * t.vectors * unpacking + n_loads
         bound = max(max(n_sums, chains) / machine.fmas_per_cycle, n_loads / machine.load_ports)
-        return max(bound, n_operations / machine.issue_width) / n_sums, n_operations
+        return max(bound, n_operations / machine.issue_width) / n_sums, n_operations / n_sums
 
     return min(_tiles(machine, n_rows, n_codes, vectors), key=cycles)
 
@@ -153,7 +179,7 @@ def _tiles(machine: Target, n_rows: int, n_codes: int, vectors: int) -> Iterator
 def _unpacking(update: Update) -> int:
     """Operations on a word before its code is multiplied; masks are made ahead of the loop."""
     found = [x for x in walk_value(update.value) if not isinstance(x, Load) and buffers_of_value(x)]
-    return len(found) - 1
+    return len([x for x in found if not isinstance(x, Cast)]) - 1
 
 
 def _work(b: ScheduleBuilder, inner: str) -> float:

@@ -6,7 +6,8 @@ the operands must lie as the instruction reads them. Not its business: every oth
 The pattern: ``acc[lane] += wide(a[4*k + d]) * wide(b[.., 4*lane + d])`` over ``d`` with ``a`` the same in all lanes and
 both neighbours in ``d``: u8 by i8 into i32 in groups of 4 (``vpdpbusd``, AArch64's ``usdot`` or ``sdot``); i16 by i16
 into i32 in groups of 2 (``vpmaddwd``, WebAssembly's ``i32x4.dot_i16x8_s``), also with bytes along the lanes, which are
-widened as they are loaded (sums of two products of bytes in 16 bits, ``vpmaddubsw``, would saturate); bf16 by bf16 into
+widened as they are loaded (sums of two products of bytes in 16 bits, ``vpmaddubsw``, would saturate), and with codes of
+few bits along them, which a shift and a mask take out of their words; bf16 by bf16 into
 f32 in groups of 2 (``vdpbf16ps``, which flushes denormals and rounds sums as the instruction does). A pair of bf16 in a
 32-bit word is two f32 by a shift and a mask, so targets without the instruction read the same layout. A last, shorter
 group is a whole one with zeros, where the operand that walks has room for it.
@@ -21,7 +22,8 @@ from tilewright.codegen.llvm.lanes import Lanes
 from tilewright.codegen.llvm.types import VALUE_TYPE, vector
 from tilewright.codegen.llvm.writer import Val
 from tilewright.core import types
-from tilewright.core.compute import Binary, Cast, Load, Value
+from tilewright.core.compute import Binary, Cast, Load, Value, buffers_of_value, symbols_of_value
+from tilewright.core.expr import Sym
 from tilewright.target.dots import BF16_BY_SHIFTS, BF16_PAIRS, BYTES, Dot
 from tilewright.tile.ir import For, Update
 
@@ -44,6 +46,7 @@ INSTRUCTIONS = {
 }
 
 
+PARTS = ("and", "shr")
 PAIRS = {4: "llvm.x86.sse2.pmadd.wd", 8: "llvm.x86.avx2.pmadd.wd", 16: "llvm.x86.avx512.pmaddw.d.512"}
 """Pairs of 16-bit integers on x86, by lanes."""
 _EACH_BYTE = -0x7F7F7F80
@@ -52,11 +55,15 @@ _EACH_BYTE = -0x7F7F7F80
 
 @dataclass(frozen=True)
 class _Operands:
-    """The mention of the operand that lanes share, and of the one that walks along them; is the latter's last dimension
-    a group?"""
+    """The mention of the operand that lanes share, and of the one that walks along them.
+
+    ``part`` is what is multiplied of the latter's elements: the load itself, or a shift and a mask of it. ``has_room``:
+    is its last dimension a group?
+    """
 
     shared: Mention
     walking: Mention
+    part: Value
     has_room: bool
 
 
@@ -80,8 +87,8 @@ def emit(fn: CpuFunction, f: For, extent: object, ctx: Lanes) -> bool:
     return False
 
 
-def _operands(update: Update, dot: Dot) -> tuple[Load, Load] | None:
-    """The two loads, the one of the left type first."""
+def _operands(update: Update, dot: Dot) -> tuple[Value, Value] | None:
+    """What is multiplied, the one of the left type first: loads, or parts of what is loaded."""
     v = update.value
     if update.buffer.dtype is not dot.result or not isinstance(v, Binary) or v.op != "mul":
         return None
@@ -93,13 +100,23 @@ def _operands(update: Update, dot: Dot) -> tuple[Load, Load] | None:
     return (b, a) if (b.dtype, a.dtype) == (dot.left, dot.right) else None
 
 
-def _narrow(v: Value) -> Load | None:
-    return v.a if isinstance(v, Cast) and isinstance(v.a, Load) else None
+def _narrow(v: Value) -> Value | None:
+    return v.a if isinstance(v, Cast) and _loaded(v.a) is not None else None
 
 
-def _fits(fn: CpuFunction, f: For, update: Update, loads: tuple[Load, Load], dot: Dot, ctx: Lanes) -> _Operands | None:
+def _loaded(v: Value) -> Load | None:
+    """The load that ``v`` is, or is a part of: shifted and masked by numbers that depend on no element."""
+    while isinstance(v, Binary) and v.op in PARTS and not buffers_of_value(v.b):
+        v = v.a
+    return v if isinstance(v, Load) else None
+
+
+def _fits(
+    fn: CpuFunction, f: For, update: Update, parts: tuple[Value, Value], dot: Dot, ctx: Lanes
+) -> _Operands | None:
     """One operand equal in all lanes and one that walks over groups; operands of one type may be swapped."""
     step = fn.space.id_of(f.loop.sym)
+    loads = [x for v in parts if (x := _loaded(v)) is not None]
     target = fn.mention(update, update.buffer, update.index)
     mentions = [fn.mention(x, x.buffer, x.index) for x in loads]
     if dict(target.lin.terms).get(step) or any(p.dynamic or not ctx.is_regular(p.lin) for p in [target, *mentions]):
@@ -110,9 +127,18 @@ def _fits(fn: CpuFunction, f: For, update: Update, loads: tuple[Load, Load], dot
     orders = [mentions, mentions[::-1]] if dot.left is dot.right else [mentions]
     for shared, walking in orders:
         if ctx.pattern(shared.lin) is None and ctx.pattern(walking.lin) == walks:
-            load = next(x for x in loads if x.buffer is walking.buffer)
-            return _Operands(shared, walking, load.buffer.shape[-1] == dot.group and load.index[-1] == f.loop.sym)
+            at = next(k for k, p in enumerate(mentions) if p is walking)
+            load = loads[at]
+            if parts[1 - at] is not loads[1 - at] or not _are_equal(parts[at], {f.loop.sym, *ctx.syms}):
+                continue
+            has_room = load.buffer.shape[-1] == dot.group and load.index[-1] == f.loop.sym
+            return _Operands(shared, walking, parts[at], has_room)
     return None
+
+
+def _are_equal(part: Value, along: set[Sym]) -> bool:
+    """Are the shifts and masks the same for all elements that the loops ``along`` walk?"""
+    return not isinstance(part, Binary) or (symbols_of_value(part.b).isdisjoint(along) and _are_equal(part.a, along))
 
 
 def _emit(fn: CpuFunction, f: For, update: Update, operands: _Operands, dot: Dot, extent: int, ctx: Lanes) -> None:
@@ -125,6 +151,8 @@ def _emit(fn: CpuFunction, f: For, update: Update, operands: _Operands, dot: Dot
     b = fn.memory.load_words(fn.address(operands.walking, ctx), n, ctx, each)
     if dot.widens:
         b = _widened(fn, b, dot, each)
+    if isinstance(operands.part, Binary):
+        b = _part(fn, b, operands.part)
     if bits < 32:
         b = fn.arith.instruction("and", "i32", b, Val(str((1 << bits) - 1), 0, 0))
     mention = fn.mention(update, update.buffer, update.index)
@@ -146,6 +174,19 @@ def _instruction(fn: CpuFunction, old: Val, a: Val, b: Val, dot: Dot) -> Val:
     x, y = (fn.arith.writer.pure(f"bitcast <{n} x i32> {v.text} to {narrow}", v.level) for v in (a, b))
     call = f"call {wide} @{how.name}.{n * 32}({wide} {old.text}, {narrow} {x}, {narrow} {y})"
     return Val(fn.writer.fresh(call), fn.writer.level, n)
+
+
+def _part(fn: CpuFunction, words: Val, part: Value) -> Val:
+    """The shifted and masked 16-bit elements of words of 32 bits."""
+    n, pure = words.lanes, fn.arith.writer.pure
+
+    def element(v: Value) -> Val:
+        if not isinstance(v, Binary):
+            return Val(pure(f"bitcast <{n} x i32> {words.text} to <{2 * n} x i16>", words.level), words.level, 2 * n)
+        return fn.arith.binary(v.op, v.dtype, element(v.a), fn.values.value(v.b, Lanes(), {}))
+
+    made = element(part)
+    return Val(pure(f"bitcast <{2 * n} x i16> {made.text} to <{n} x i32>", made.level), made.level, n)
 
 
 def _widened(fn: CpuFunction, b: Val, dot: Dot, bits: int) -> Val:

@@ -45,6 +45,8 @@ def cast(a: Arith, v: Val, source: DType, target: DType) -> Val:
         return a.convert("zext", v, "i1", VALUE_TYPE[target])
     if source.bits == target.bits:
         return v
+    if v.text.lstrip("-").isdigit():  # a number stays one: shifts by it need no look at how far they go
+        return Val(str(int(np.array(int(v.text)).astype(target.numpy))), 0, 0)
     op = "trunc" if source.bits > target.bits else "sext" if source.is_signed else "zext"
     return a.convert(op, v, VALUE_TYPE[source], VALUE_TYPE[target])
 

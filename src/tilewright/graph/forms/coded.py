@@ -20,7 +20,7 @@ from tilewright.core.passes import Pass
 from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
 from tilewright.core.types import Array, product
 from tilewright.graph.facts import array_of
-from tilewright.ops.coded import BITS, WORD_BITS, packed, signed_zeros
+from tilewright.ops.coded import BITS, MOST_ROWS, WORD_BITS, packed
 
 
 @dataclass(frozen=True)
@@ -47,13 +47,26 @@ class Coded(NamedTuple):
 
 def coded(codes: Array, scales: Array, zeros: Array, bits: int) -> Coded:
     """Unsigned codes u8[K, N], scales f32[groups, N] and zero points [groups or 1, N or 1] as operands."""
+    scales = _narrowed(len(codes), scales)
+    zeros = zeros if len(zeros) == 1 else _narrowed(len(codes), zeros)
     n_groups, n = scales.shape
     per_word = WORD_BITS // bits
     spread = np.broadcast_to(zeros, (zeros.shape[0], n)).reshape(zeros.shape[0], per_word, n // per_word)
     if zeros.size == 1:
         spread = spread[:, :, :1]
     stored = half_where_exact(scales).reshape(n_groups, per_word, n // per_word)
-    return Coded(packed(codes, bits), stored, signed_zeros(spread, bits))
+    return Coded(packed(codes, bits), stored, np.ascontiguousarray(spread, np.uint8))
+
+
+def _narrowed(depth: int, of_groups: Array) -> Array:
+    """Scales or zero points [groups, N] of ``depth`` rows, repeated where the op's sums have no room for a group."""
+    rows = depth // len(of_groups)
+    return np.repeat(of_groups, rows // _fitting(rows), 0)
+
+
+def _fitting(rows: int) -> int:
+    """The most rows that share a scale in the op, of ``rows`` that share one."""
+    return next(n for n in range(min(rows, MOST_ROWS), 0, -1) if rows % n == 0)
 
 
 def half_where_exact(scales: Array) -> Array:
@@ -80,8 +93,12 @@ def _product(b: Rewriting, node: Node) -> Node | None:
     if found is None:
         return None
     codes, scales, zeros = found
-    bits = next((n for n in BITS if codes.max(initial=0) < 1 << n), None)
+    greatest = max(codes.max(initial=0), zeros.max(initial=0))
+    bits = next((n for n in BITS if greatest < 1 << n), None)
     if bits is None or codes.shape[1] % (WORD_BITS // bits) or not codes.size:
+        return None
+    rows = len(codes) // len(scales)
+    if _fitting(rows) < min(rows, 2):  # a scale for each row would be more than the codes
         return None
     return coded_product(b, x, coded(codes, scales, zeros, bits), bits)
 

@@ -98,7 +98,7 @@ def _coded_matmul(c: Call, bits: int, n: int, k: int, block: int) -> Node | None
     a, scales, zeros, bias = c.x(0), c.x(2), c.opt(3), c.opt(5)
     stored = [None if p is None else _array(p) for p in (c.x(1), scales, zeros)]
     is_known = all(s is not None for s, p in zip(stored, (c.x(1), scales, zeros), strict=True) if p is not None)
-    fits = bits in coded.BITS and k % block == 0 and n % (coded.WORD_BITS // bits) == 0
+    fits = bits in coded.BITS and k % block == 0 and block <= coded.MOST_ROWS and n % (coded.WORD_BITS // bits) == 0
     if not is_known or not fits or a.dtype is not f32 or (zeros is not None and zeros.dtype.is_float):
         return None
     per_word, n_blocks = coded.WORD_BITS // bits, k // block
@@ -110,7 +110,7 @@ def _coded_matmul(c: Call, bits: int, n: int, k: int, block: int) -> Node | None
     if points is not None:
         middle = _fields(points.reshape(n, -1), bits)[:, :n_blocks].T.reshape(steps.shape)
     rows = c.reshape(a, (product(a.shape[:-1]), k))
-    operands = map(c.array, (words, steps, coded.signed_zeros(middle, bits)))
+    operands = map(c.array, (words, steps, middle.astype(np.uint8)))
     y = c.reshape(c(ops.coded_matmul, rows, *operands, bits=bits), (*a.shape[:-1], n))
     return y if bias is None else c(ops.add, y, bias)
 
