@@ -41,9 +41,9 @@ LAYERS = {
     "__main__": 11,
 }
 
-RUNTIME_ROOMS = ("runtime", "runtime.cpu", "runtime.python")
-"""What is stored, what works with this process's machine code, and what serves calls from Python: none imports a later
-one. A model in a shared library (`runtime/library.py`) is called from Python too; its documented name is at the top."""
+RUNTIME_ROOMS = ("runtime", "runtime.cpu", "runtime.python", "runtime.cuda")
+"""What is stored, what works with this process's machine code, what serves calls from Python, and GPUs: none imports a
+later one. A model in a shared library (`runtime/library.py`) is called from Python too; its name is at the top."""
 
 LAZY_FOLDERS = ("frontend/", "integrations/", "tools/conformance/", "cli/")
 LAZY_FILES: dict[str, str] = {
@@ -52,6 +52,7 @@ LAZY_FILES: dict[str, str] = {
     "tools/debug/onnx_part.py": "ONNX is loaded only for ONNX models",
     "tools/debug/peers.py": "PyTorch, ONNX and ONNX Runtime are loaded only where a comparison asks for them",
     "runtime/cpu/routines.py": "SciPy is loaded only for models that decompose matrices, where it is installed",
+    "runtime/cuda/driver.py": "cuda-bindings is an extra: only who runs a model on a GPU needs it",
     "runtime/signature.py": "cryptography is an extra: only who signs or checks a signature needs it",
 }
 

@@ -68,19 +68,20 @@ class Threads:
 
     def __call__(self, arrays: dict[str, np.ndarray], sizes: dict[str, int] | None = None) -> None:
         for launch in self.launches:
-            self._run(launch, arrays, sizes or {})
+            env = {s: (sizes or {})[s.name] for s in launch.sizes}
+            given = [arrays[b.name].ctypes.data for b in launch.params] + list(env.values())
+            self.run(launch.entry, [evaluate(d, env) for d in launch.grid], launch.block, given)
 
-    def _run(self, launch, arrays, sizes) -> None:
-        env = {s: sizes[s.name] for s in launch.sizes}
-        grid = [evaluate(d, env) for d in launch.grid]
-        kinds = [ctypes.c_void_p] * len(launch.params) + [ctypes.c_int64] * len(env) + [ctypes.c_int32] * 6
+    def run(self, entry: str, grid, block, given: list[int]) -> None:
+        """One grid, on addresses of the host and sizes."""
+        launch = next(x for x in self.launches if x.entry == entry)
+        kinds = [ctypes.c_void_p] * len(launch.params) + [ctypes.c_int64] * len(launch.sizes) + [ctypes.c_int32] * 6
         function = ctypes.CFUNCTYPE(None, *kinds)(self.library[launch.entry])
-        given = [arrays[b.name].ctypes.data for b in launch.params] + list(env.values())
         assert all(a % 16 == 0 for a in given[: len(launch.params)]), "a buffer that no launch would take"
-        x, y, z = launch.block
+        x, y, z = block
         threads = [(i, j, k) for k in range(z) for j in range(y) for i in range(x)]
-        for block in np.ndindex(grid[2], grid[1], grid[0]):
-            self._block(function, given, (*reversed(block),), threads)
+        for place in np.ndindex(grid[2], grid[1], grid[0]):
+            self._block(function, given, (*reversed(place),), threads)
 
     def _block(self, function, given, block, threads) -> None:
         if not self.meets:
