@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tilewright.build.front import compile
     from tilewright.core.diag import CompileError, ImportFailed, OptionError
     from tilewright.frontend.torch.custom_ops import decompose
+    from tilewright.frontend.weights.given import with_weights
     from tilewright.integrations.torch_compile.capture import FallbackWarning
     from tilewright.integrations.torch_compile.weights import refresh
     from tilewright.runtime.errors import (
@@ -49,6 +50,7 @@ _HOMES = {
     "load": "runtime.python.model",
     "load_decoder": "runtime.python.decoder",
     "LoadedModel": "runtime.python.model",
+    "with_weights": "frontend.weights.given",
     "decompose": "frontend.torch.custom_ops",
     "FallbackWarning": "integrations.torch_compile.capture",
     "Target": "target.target",
@@ -88,6 +90,7 @@ __all__ = [
     "quantize_weights",
     "reduce",
     "refresh",
+    "with_weights",
 ]
 
 

@@ -1,16 +1,19 @@
 """``tilewright.decoder``: a language model with its cache, ready to generate.
 
-In: a causal language model of transformers, and options. Out: a ``Decoder``. Not its business: the step as a module
-(``frontend.torch.decoder``), the loop over tokens (``runtime.python.decoder``).
+In: a causal language model of transformers or a GGUF file of one, and options. Out: a ``Decoder``. Not its business:
+the step as a module (``frontend.torch.decoder``), the loop over tokens (``runtime.python.decoder``).
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from tilewright.build.driver import compile
 from tilewright.core.diag import OptionError
 from tilewright.frontend.torch.decoder import decoder_step
+from tilewright.frontend.weights.decoders import decoder_of
+from tilewright.frontend.weights.gguf_file import open_gguf
 from tilewright.runtime.python.decoder import Decoder
 from tilewright.runtime.python.model import LoadedModel
 
@@ -29,11 +32,16 @@ def decoder(
 ) -> Decoder:
     """Compile a causal language model of transformers, such as a ``LlamaForCausalLM``, for generating.
 
+    The path of a GGUF file (``.gguf``) stands for the model that its metadata describe, with its weights in f32
+    (``docs/weights.md``).
+
     The cache holds ``max_length`` tokens, in f32: by default those that the model has positions for, but at most
     ``MOST_TOKENS``. There is code for one token and for ``chunk`` of them, in which prompts are read; both read the
     same weights. ``precision``, ``threads`` and ``cache`` are as for ``compile``. ``OptionError`` for an option or a
     model that this can't be done for; ``CompileError`` as ``compile`` raises.
     """
+    if isinstance(model, str | Path):
+        model = decoder_of(open_gguf(Path(model)))
     positions = getattr(getattr(model, "config", None), "max_position_embeddings", None)
     max_length = min(positions or MOST_TOKENS, MOST_TOKENS) if max_length is None else max_length
     numbers: dict[str, Any] = {"max_length": max_length, "chunk": chunk}

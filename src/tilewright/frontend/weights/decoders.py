@@ -1,0 +1,191 @@
+"""Language models from GGUF files: which of transformers' models a file holds, and its weights under their names.
+
+In: a ``GgufFile``. Out: a module of transformers, built from the file's metadata alone. Not its business: reading the
+container (``weights.gguf_file``), a cache and its steps (``torch.decoder``).
+
+Names and metadata are those that llama.cpp documents. Two things are stored otherwise than transformers has them: in
+``llama`` files the rows of queries and keys lie so that a rotary pair are neighbours, and ``gemma`` files hold the
+factors of norms with their 1 added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tilewright.core.diag import ImportFailed, Loc, OptionError, Problem
+from tilewright.core.types import Array
+from tilewright.frontend.weights.gguf_file import GgufFile, broken
+from tilewright.frontend.weights.given import tensor_over
+
+if TYPE_CHECKING:
+    import torch
+
+_OUTSIDE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+_LAYER = {
+    "attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm", "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm", "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
+}  # fmt: skip
+_ROPE_FACTORS = "rope_freqs.weight"
+_SMALL_WORDS = 8
+"""Rows of an embedding that is made only for what lies beside it."""
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """How an architecture is called in transformers, what its configuration fixes, and how its weights are stored."""
+
+    config: str
+    model: str
+    fixed: tuple[tuple[str, Any], ...] = ()
+    pairs_are_neighbours: bool = False
+    norms_hold_one: bool = False
+
+
+_GEMMA = (("hidden_activation", "gelu_pytorch_tanh"), ("hidden_act", "gelu_pytorch_tanh"))
+ARCHITECTURES: dict[str, _Kind] = {
+    "llama": _Kind("LlamaConfig", "LlamaForCausalLM", pairs_are_neighbours=True),
+    "qwen2": _Kind("Qwen2Config", "Qwen2ForCausalLM"),
+    "qwen3": _Kind("Qwen3Config", "Qwen3ForCausalLM"),
+    "gemma": _Kind("GemmaConfig", "GemmaForCausalLM", _GEMMA, norms_hold_one=True),
+}
+"""By GGUF's name; Mistral's models are of the architecture ``llama``."""
+
+
+def decoder_of(file: GgufFile) -> torch.nn.Module:
+    """The causal language model that a file holds, in f32.
+
+    Raises ``ImportFailed`` for an architecture that is not known, for scaled positions that are not, and with every
+    tensor that is missing, unknown or of another shape.
+    """
+    try:
+        import torch
+        import transformers
+    except ImportError as error:
+        remedy = "pip install torch transformers"
+        raise OptionError("a GGUF file's model needs torch and transformers", remedy=remedy) from error
+    name = file.get("general.architecture", str, "")
+    kind = ARCHITECTURES.get(name)
+    if kind is None:
+        raise broken(file.path, f"the architecture {name!r:.60} is none of {', '.join(ARCHITECTURES)}")
+    config = getattr(transformers, kind.config)(**_sizes(file, name), **dict(kind.fixed))
+    make = getattr(transformers, kind.model)
+    with torch.device("meta"):
+        model: torch.nn.Module = make(config)
+    arrays = dict(_renamed(file, kind, config))
+    _check(file, {n: tuple(t.shape) for n, t in model.state_dict().items()}, arrays)
+    state = {n: tensor_over(a) for n, a in arrays.items()}
+    model.load_state_dict(state, assign=True)
+    _fill_buffers(model, make, config)
+    if _ROPE_FACTORS in file.tensors:
+        # Llama 3 stretches slow rotations by a factor for each pair, which the file holds ready.
+        rotary: Any = model.get_submodule("model.rotary_emb")
+        rotary.inv_freq = rotary.inv_freq / tensor_over(file.tensors[_ROPE_FACTORS].numbers())
+    return model.eval()
+
+
+def _sizes(file: GgufFile, name: str) -> dict[str, Any]:
+    """A configuration's sizes, from the metadata of an architecture."""
+
+    def whole(key: str, default: int | None = None) -> int:
+        value: int = file.get(f"{name}.{key}", int, default)
+        if not 0 < value < 1 << 31:
+            raise broken(file.path, f"{name}.{key} is {value}, which is no size")
+        return value
+
+    if "token_embd.weight" not in file.tensors:
+        raise broken(file.path, "it has no tensor token_embd.weight")
+    hidden, heads = whole("embedding_length"), whole("attention.head_count")
+    return {
+        "vocab_size": file.tensors["token_embd.weight"].shape[0],
+        "hidden_size": hidden,
+        "intermediate_size": whole("feed_forward_length"),
+        "num_hidden_layers": whole("block_count"),
+        "num_attention_heads": heads,
+        "num_key_value_heads": whole("attention.head_count_kv", heads),
+        "head_dim": whole("attention.key_length", max(hidden // heads, 1)),
+        "max_position_embeddings": whole("context_length"),
+        "rms_norm_eps": file.get(f"{name}.attention.layer_norm_rms_epsilon", float),
+        "rope_parameters": _rotation(file, name),
+        "tie_word_embeddings": "output.weight" not in file.tensors,
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "pad_token_id": None,
+    }
+
+
+def _rotation(file: GgufFile, name: str) -> dict[str, Any]:
+    """The rotary embedding: its base, and by how much positions are stretched."""
+    base = file.get(f"{name}.rope.freq_base", float, 10000.0)
+    scaling = file.get(f"{name}.rope.scaling.type", str, "none")
+    if scaling == "none":
+        return {"rope_type": "default", "rope_theta": base}
+    if scaling == "linear":
+        factor = file.get(f"{name}.rope.scaling.factor", float)
+        return {"rope_type": "linear", "rope_theta": base, "factor": factor}
+    raise broken(file.path, f"positions that are scaled by {scaling!r:.40} are not known")
+
+
+def _renamed(file: GgufFile, kind: _Kind, config: Any) -> Iterator[tuple[str, Array]]:
+    """Every tensor under the name that transformers has for it, stored as it has it."""
+    for tensor in file.tensors.values():
+        name = _name_of(tensor.name)
+        if name is None:
+            continue  # factors of rotations are no parameter
+        numbers = tensor.numbers()
+        if kind.pairs_are_neighbours and tensor.name.split(".")[-2] in ("attn_q", "attn_k"):
+            heads = config.num_attention_heads if "attn_q" in tensor.name else config.num_key_value_heads
+            numbers = _halves_apart(file, numbers, heads)
+        if kind.norms_hold_one and "norm" in tensor.name:
+            numbers = numbers - 1
+        yield name, numbers
+        if tensor.name == "token_embd.weight" and config.tie_word_embeddings:
+            yield "lm_head.weight", numbers
+
+
+def _name_of(name: str) -> str | None:
+    """What transformers calls a tensor; its own name where that is not known, so that it is reported."""
+    if name == _ROPE_FACTORS:
+        return None
+    stem, _, suffix = name.rpartition(".")
+    if stem in _OUTSIDE:
+        return f"{_OUTSIDE[stem]}.{suffix}"
+    block, _, rest = stem.removeprefix("blk.").partition(".")
+    return f"model.layers.{block}.{_LAYER[rest]}.{suffix}" if rest in _LAYER else name
+
+
+def _halves_apart(file: GgufFile, rows: Array, heads: int) -> Array:
+    """Rows of each head with the pairs of a rotation half a head apart instead of side by side."""
+    if rows.ndim == 0 or rows.shape[0] % (2 * heads):
+        raise broken(file.path, f"{rows.shape} rows of queries or keys are not {heads} heads of pairs")
+    pairs = rows.reshape(heads, rows.shape[0] // heads // 2, 2, *rows.shape[1:])
+    return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(rows.shape)
+
+
+def _check(file: GgufFile, wanted: dict[str, tuple[int, ...]], found: dict[str, Array]) -> None:
+    """Raise ``ImportFailed`` with every difference between the tensors of a file and those of its model."""
+    rules = [f"{n} is missing" for n in wanted if n not in found]
+    rules += [f"{n} is no tensor of this architecture" for n in found if n not in wanted]
+    rules += [
+        f"{n} has the shape {a.shape}, and the metadata ask for {wanted[n]}"
+        for n, a in found.items()
+        if n in wanted and a.shape != wanted[n]
+    ]
+    if rules:
+        remedy = "convert the model anew, or build it in PyTorch and pass that"
+        problems = [Problem(Loc(str(file.path)), "GGUF", rule, remedy) for rule in rules]
+        raise ImportFailed("the GGUF file's tensors are not those of its architecture", problems)
+
+
+def _fill_buffers(model: torch.nn.Module, make: Callable[[Any], torch.nn.Module], config: Any) -> None:
+    """Give a model without memory the buffers that no file holds, such as rotations, from a model of one layer."""
+    few = {"num_hidden_layers": 1, "vocab_size": _SMALL_WORDS, "intermediate_size": 1}
+    small = make(type(config)(**{**config.to_dict(), **few, "layer_types": None}))
+    for name, buffer in small.named_buffers():
+        owner, _, own = name.rpartition(".")
+        model.get_submodule(owner).register_buffer(own, buffer, persistent=False)

@@ -1,0 +1,170 @@
+"""``tilewright.with_weights``: a model with the numbers of a file of weights in place of its own.
+
+In: a PyTorch module or an ONNX model, and a safetensors or GGUF file, or arrays by name. Out: a model of the same kind,
+which whatever takes models takes. Not its business: models that a file of weights describes itself (``decoders``).
+
+PyTorch modules read the mapped file where the types are equal: nothing is copied, and the module may have been made
+without memory (``torch.device("meta")``). Nothing of a file is ever executed, so pickles are refused.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import warnings
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tilewright.core.diag import CompileError, ImportFailed, Loc, OptionError, Problem
+from tilewright.core.types import Array
+from tilewright.frontend.onnx.file import MAX_PROTO_BYTES
+from tilewright.frontend.source import is_a
+from tilewright.frontend.weights.gguf_file import open_gguf
+
+if TYPE_CHECKING:
+    import torch
+
+PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle", ".npy")
+"""Suffixes of files that hold Python objects."""
+_STARTS = (b"\x80", b"PK\x03\x04")
+"""How a pickle begins, and PyTorch's archive of one."""
+
+Weights = str | os.PathLike[str] | Mapping[str, Any]
+
+
+def with_weights(source: Any, weights: Weights) -> Any:
+    """``source`` with the numbers of ``weights``: the path of a safetensors or GGUF file, or arrays by name.
+
+    ``source`` is a ``torch.nn.Module``, whose parameters and buffers are meant by their names, or the path, bytes or
+    ``ModelProto`` of an ONNX model, whose initializers are. It is not changed; what comes back is a module or a
+    ``ModelProto`` that ``compile`` and all else take. A module needs every tensor; an ONNX model keeps what is not
+    named.
+
+    ``ImportFailed`` names every tensor that is missing, unknown or of another shape, and a damaged file.
+    ``OptionError`` for a pickle, which would execute what it holds, and for other sources.
+    """
+    if is_a(source, "torch.nn", "Module"):
+        return _module_with(source, _tensors(weights))
+    if isinstance(source, str | os.PathLike | bytes) or is_a(source, "onnx", "ModelProto"):
+        return _onnx_with(source, {n: t.numpy() if hasattr(t, "numpy") else t for n, t in _tensors(weights).items()})
+    raise OptionError(
+        f"a {type(source).__qualname__} has no weights to replace by name",
+        remedy="pass a torch.nn.Module or an ONNX model",
+    )
+
+
+def tensor_over(a: Array) -> torch.Tensor:
+    """An array as a PyTorch tensor over the same memory, which nothing writes."""
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # PyTorch warns of memory that can't be written
+        return torch.from_numpy(np.ascontiguousarray(a))
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+
+
+def _tensors(weights: Weights) -> Mapping[str, Any]:
+    """Tensors or arrays by name."""
+    if isinstance(weights, Mapping):
+        return weights
+    path = Path(weights)
+    with open(path, "rb") as file:
+        start = file.read(4)
+    if path.suffix == ".gguf" or start == b"GGUF":
+        return {name: t.numbers() for name, t in open_gguf(path).tensors.items()}
+    if path.suffix in PICKLES or start.startswith(_STARTS):
+        raise OptionError(
+            f"{path} is a pickle, which would execute what it holds",
+            remedy="where you trust it: safetensors.torch.save_file(torch.load(path, weights_only=True), new_path)",
+        )
+    return _safetensors(path)
+
+
+def _safetensors(path: Path) -> Mapping[str, Any]:
+    """The tensors of a safetensors file, over the mapped file."""
+    try:
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+    except ImportError as error:
+        remedy = 'pip install "tilewright[weights]" torch'
+        raise OptionError("safetensors files need the package safetensors and PyTorch", remedy=remedy) from error
+    try:
+        tensors: Mapping[str, Any] = load_file(path)
+        return tensors
+    except (SafetensorError, ValueError, TypeError, KeyError, OverflowError, RuntimeError) as error:
+        problem = Problem(Loc(str(path)), "safetensors", f"it is damaged: {error}"[:200], "download it anew")
+        raise ImportFailed("the file of weights can't be read", [problem]) from error
+
+
+# --- models ---------------------------------------------------------------------------------------------------------
+
+
+def _module_with(module: torch.nn.Module, tensors: Mapping[str, Any]) -> torch.nn.Module:
+    """A copy of a module's structure whose parameters and buffers are ``tensors``."""
+    import torch
+
+    own = module.state_dict(keep_vars=True)
+    given = {n: t if isinstance(t, torch.Tensor) else tensor_over(np.asarray(t)) for n, t in tensors.items()}
+    tied: dict[int, list[str]] = {}
+    for name, t in own.items():
+        tied.setdefault(id(t), []).append(name)
+    # A tensor that a module holds under two names is stored once.
+    for names in tied.values():
+        found = next((given[n] for n in names if n in given), None)
+        given.update({n: found for n in names if found is not None and n not in given})
+    _check(((n, tuple(t.shape)) for n, t in own.items()), given, needs_all=True)
+    state = {n: t.to(own[n].dtype) if t.dtype is not own[n].dtype else t for n, t in given.items()}
+    # The structure is copied, tensors are not: they are replaced right after.
+    shared = {id(t): t for t in (*module.parameters(), *module.buffers())}
+    made = copy.deepcopy(module, shared)
+    made.load_state_dict(state, assign=True)
+    return made
+
+
+def _onnx_with(source: Any, arrays: Mapping[str, Array]) -> Any:
+    """The model with initializers replaced by name."""
+    import onnx
+
+    model = onnx.ModelProto()
+    if isinstance(source, bytes):
+        model.ParseFromString(source)
+    elif isinstance(source, onnx.ModelProto):
+        model.CopyFrom(source)
+    else:
+        model = onnx.load(source, load_external_data=False)
+        # What stays keeps its numbers, which lie in files beside the model.
+        rest = [t for t in model.graph.initializer if t.name not in arrays]
+        for tensor in rest:
+            if onnx.external_data_helper.uses_external_data(tensor):
+                onnx.external_data_helper.load_external_data_for_tensor(tensor, str(Path(source).parent))
+    own = {t.name: t for t in model.graph.initializer}
+    _check(((n, tuple(t.dims)) for n, t in own.items()), arrays, needs_all=False)
+    if sum(a.nbytes for a in arrays.values()) > MAX_PROTO_BYTES:
+        raise CompileError(
+            f"the weights take more than {MAX_PROTO_BYTES} bytes, which an ONNX model in memory can't hold",
+            remedy="write them as external data of the model",
+        )
+    for name, a in arrays.items():
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(own[name].data_type)
+        own[name].CopyFrom(onnx.numpy_helper.from_array(np.asarray(a).astype(dtype, copy=False), name))
+    return model
+
+
+def _check(own: Iterable[tuple[str, tuple[int, ...]]], given: Mapping[str, Any], *, needs_all: bool) -> None:
+    """Raise ``ImportFailed`` with every name and shape that does not fit."""
+    wanted = dict(own)
+    rules = [f"{n} is missing" for n in wanted if needs_all and n not in given]
+    rules += [f"{n} is no tensor of the model" for n in given if n not in wanted]
+    rules += [
+        f"{n} has the shape {tuple(t.shape)}, and the model's has {wanted[n]}"
+        for n, t in given.items()
+        if n in wanted and tuple(t.shape) != wanted[n]
+    ]
+    if rules:
+        problems = [Problem(Loc("the weights"), "weights", rule, "pass the weights of this model") for rule in rules]
+        raise ImportFailed("the weights are not those of the model", problems)
