@@ -105,11 +105,45 @@ def random_net(seed, form):
             shape = [shape[0], out]
         bias = rng.integers(-500, 500, out).astype(np.int32)
         at = _layer(net, form, "Conv" if is_image else "MatMul", at, now, w, bias, after, attrs)
-        channels, now = out, after
+        now = after
+        if form == "qdq" and rng.random() < 0.5:
+            at, now, shape = between(net, at, now, shape)
+        channels = shape[1]
+        size = shape[2] if is_image else size
+        if is_image and shape[2] != shape[3]:
+            break
     tensor = TENSORS[net.dtype]
     outputs = [info(at, shape, tensor)]
     m = model(net.nodes, [info("x", start, tensor)], outputs, net.constants, opset=21)
     return m, {"x": bytes_of(rng, start, net.dtype)}
+
+
+def between(net, at, now, shape):
+    """What a model has between two dequantised layers; the tensor, its scale and zero point, its shape."""
+    rng, is_image = net.rng, len(shape) == 4
+    real = net.add("DequantizeLinear", at, *now)
+    kind = rng.choice(["pool", "join", "sum", "clip", "mean", "move"])
+    if kind == "pool" and is_image and min(shape[2:]) > 1:
+        pad = int(rng.integers(0, 2))  # ONNX's reference takes other pads than equal ones for other axes
+        y = net.add("MaxPool", real, kernel_shape=[2, 2], strides=[1, 1], pads=[pad] * 4)
+        shape = [*shape[:2], *(d + 2 * pad - 1 for d in shape[2:])]
+    elif kind == "join":
+        y = net.add("Concat", real, net.add("Relu", real) if rng.random() < 0.5 else real, axis=1)
+        shape = [shape[0], 2 * shape[1], *shape[2:]]
+    elif kind == "sum":
+        other = net.add("QuantizeLinear", net.add("Neg", real), *(after := net.parameters()))
+        y = net.add("Add", real, net.add("DequantizeLinear", other, *after))
+    elif kind == "mean" and is_image:
+        y = net.add("ReduceMean", real, net.constant(np.array([2, 3])), keepdims=1)
+        shape = [*shape[:2], 1, 1]
+    elif kind == "move":
+        y = net.add("Transpose", real, perm=[0, 1, 3, 2] if is_image else [0, 1])
+        shape = [*shape[:2], *shape[:1:-1]]
+    else:
+        low, high = (net.constant(np.float32(n)) for n in (-0.25, 6.0))
+        y = net.add("Clip", real, low, high)
+    after = now if kind in ("pool", "join", "move") and rng.random() < 0.7 else net.parameters()
+    return net.add("QuantizeLinear", y, *after), after, shape
 
 
 def _layer(net, form, op, at, now, w, bias, after, attrs):
@@ -147,8 +181,9 @@ def test_random_nets(form, seed, target):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["q", "qdq"])
-def test_200_random_nets_on_every_level(form):
-    for seed in range(100):
+@pytest.mark.parametrize("first", range(0, 300, 20))
+def test_600_random_nets_on_every_level(form, first):
+    for seed in range(first, first + 20):
         check(*random_net(seed, form), LEVELS[seed % len(LEVELS)])
 
 

@@ -15,14 +15,17 @@ from tilewright.graph.decompose import Decompose
 from tilewright.graph.forms.affine import FoldAffine
 from tilewright.graph.forms.ahead import ProjectAhead
 from tilewright.graph.forms.coded import CodedProducts
+from tilewright.graph.forms.depthwise import DepthwiseFloats
 from tilewright.graph.forms.fourier import FourierBlocks
 from tilewright.graph.forms.hoist import HoistArithmetic
 from tilewright.graph.forms.integers import IntegerProducts
 from tilewright.graph.forms.layout import Layout
 from tilewright.graph.forms.merge import MergeMatmuls
+from tilewright.graph.forms.move_bytes import MoveBytes
 from tilewright.graph.forms.ordering import Ordering
 from tilewright.graph.forms.phases import SharePhases
 from tilewright.graph.forms.planes import InPlanes
+from tilewright.graph.forms.requantise import Requantise
 from tilewright.graph.forms.scan_panels import ScanPanels
 from tilewright.graph.forms.separate import SeparateWindows
 from tilewright.graph.forms.taps import FewTaps
@@ -39,12 +42,15 @@ LAID_OUT = ("conv_transpose",)
 PASSES: tuple[type[Pass], ...] = (
     QuantizeWeights,
     Canonicalize,
+    MoveBytes,
     IntegerProducts,
     CodedProducts,
     FoldConstants,
+    Requantise,
     Recognise,
     FoldAffine,
     UnscaleWeights,
+    DepthwiseFloats,
     Ordering,
     FourierBlocks,
     Decompose,
@@ -95,14 +101,17 @@ def passes_for(
     return (
         Canonicalize(),  # one form for equal things: the next passes look for forms
         FoldConstants(kept=(ops.dequantize_linear.name,)),  # and for constants; those that are bytes stay bytes
+        MoveBytes(),  # so that products find bytes behind pools and joins
         IntegerProducts.on(target) if target is not None else IntegerProducts(floats=False),
         *((CodedProducts(),) if target is not None else ()),  # those that are left whose weights are codes
         FoldConstants(),
         Canonicalize(),  # what folding laid bare
+        *((Requantise.on(target),) if target is not None else ()),  # with biases known and in their place
         Recognise(),  # composites in their pieces
         FoldAffine(),  # batch norms and scales into weights
         UnscaleWeights(),  # weights that would be made in each call
         FoldConstants(),  # the biases that it summed
+        *((DepthwiseFloats(),) if target is not None and target.lanes(f32) > 1 else ()),  # scales stay beside them
         Ordering(),  # algorithms of sorts
         *((FourierBlocks.on(target),) if target is not None else ()),
         Decompose((*keep, *LAID_OUT)),  # all but those that have a better kernel

@@ -73,6 +73,7 @@ from tilewright.ops.elementwise import (
     minimum,
     mod,
     mul,
+    mul_pair,
     ne,
     neg,
     pow,
@@ -195,7 +196,7 @@ ALL: tuple[OpDef, ...] = (
     # element-wise, more operands
     add, sub, mul, div, floor_div, mod, fmod, pow, minimum, maximum, atan2, logical_and, logical_or, logical_xor,
     bitwise_and, bitwise_or, bitwise_xor, shift_left, shift_right, eq, ne, lt, le, gt, ge, where, clamp, cast, bitcast,
-    prelu,
+    prelu, mul_pair,
     # sources
     iota, dim_values, full, random_uniform, random_normal,
     # reductions

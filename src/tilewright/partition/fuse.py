@@ -9,7 +9,8 @@ groups stay convex, and when the group's shape allows it:
 * arithmetic and index arithmetic join plain readers; into a product or convolution only pure index maps go, because its
   elements are read many times;
 * a product or convolution joins a group of plain arithmetic over its own elements: they are its epilogue;
-* arithmetic over a product's elements stays with the product, also when a reduction reads it;
+* arithmetic over a product's elements stays with the product, also when a reduction reads it; what makes more bytes of
+  fewer goes to its readers instead, so that the fewer are in memory;
 * reductions along the same axes of the same space join with the arithmetic around them (softmax, normalisations);
 * a product, reductions along its rows with the arithmetic around them, and the product that reads the result row by row
   are one group (attention): what lies between the two products then never exists as a whole (``partition.chains``);
@@ -213,11 +214,17 @@ class _Fuser:
             return True  # its readers are all in this group, so the whole chain is
         if facts.form is Form.CONTRACT:
             return self._fits_epilogue(group, node)
-        if group.anchor is not None and node in self.epilogues:
+        if group.anchor is not None and node in self.epilogues and not self._is_wider(group, node):
             return False  # it costs nothing where the product is written
         if facts.form is Form.ROW:
             return self._fits_rows(group, node) or self._fits_epilogue(group, node)
         return all(self._may_feed(group, node, reader, k) for reader, k in readers)
+
+    def _is_wider(self, group: Group, node: Node) -> bool:
+        """Are fewer bytes written and read when ``node`` is computed by its readers, once for each element?"""
+        whole = [i for i in node.inputs if i.shape == node.shape]
+        is_narrow_before = bool(whole) and all(i.dtype.n_bytes < node.dtype.n_bytes for i in whole)
+        return is_narrow_before and not any(self._reads_often(group, r) for r, _ in self.readers[node])
 
     def _begins_with(self, root: Node, node: Node) -> bool:
         """Is ``node`` one number, which ``root``, such as a scatter, first fills its result with?"""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from tilewright import ops
 from tilewright.core import types
-from tilewright.core.graph import CONST, Graph, Node
+from tilewright.core.graph import CONST, PROJ, Graph, Node
 from tilewright.core.opdef import Trait
 from tilewright.core.types import Array
 from tilewright.graph.facts import array_of
@@ -132,6 +132,8 @@ def places_of(graph: Graph, layers: Sequence[Layer]) -> ByteTensors:
     multiplied = {layer.node for layer in layers}
     stored: set[Node] = set()  # tensors in bytes, and what a function of one operand makes them of
     for node in reversed(graph.nodes()):  # readers before what they read
+        if len(node.types) > 1 or node.op is PROJ:
+            continue  # several results: recurrences, top-k; what they read stays as it is
         is_stored = node in places.group or node in stored
         real = [x for x in node.inputs if x.dtype is types.f32 and x.op is not CONST]
         if node in multiplied:
