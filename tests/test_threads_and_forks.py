@@ -393,7 +393,7 @@ STOP = """
 
     def interrupt():
         global sent
-        time.sleep(0.1)
+        time.sleep(whole / 10)
         sent = time.process_time()
         os.kill(os.getpid(), signal.SIGINT)
 
@@ -415,9 +415,12 @@ STOP = """
 
 @pytest.mark.parametrize("kind", ["fixed", "symbolic", "one kernel"])
 def test_a_signal_stops_a_long_call(kind: str) -> None:
-    """CPU time, of which a loaded machine takes none, from the signal to the exception; the model works on."""
+    """CPU time, of which a loaded machine takes none, from the signal to the exception; the model works on.
+
+    The signal comes early in a call, which without polls would go on for nine tenths of its time on any machine.
+    """
     late, whole = map(float, run_python(STOP, kind).split())
-    assert late < 0.3 < whole
+    assert late < min(0.3, whole / 2)
 
 
 LOOP = """
