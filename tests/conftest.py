@@ -4,7 +4,7 @@ In: the command line. Out: the option ``--update-golden``; an environment in whi
 after every pass, and a rule that breaks is an error; where ``TILEWRIGHT_REQUIRE`` names the marker ``emulation``, tests
 that have it fail instead of being skipped; a test that asks for more time has it from the watch over native code too;
 the processor time of every test, the largest printed at the end, and a failure where one is over ``--cpu-limit``; of
-the cases of a test marked ``one_in(n)`` all but every n-th marked ``slow``.
+the cases of a test marked ``one_in(n)`` all but every n-th marked ``slow``; the fixture ``shared_kernels``.
 Not its business: what a test does with the option (``golden``).
 """
 
@@ -43,6 +43,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _strict() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TILEWRIGHT_STRICT", "compiler")
+        yield
+
+
+@pytest.fixture
+def shared_kernels() -> Iterator[None]:
+    """For a test that compiles what others compiled: a kernel that this process has made is not made again.
+
+    Not for one that asks whether two compiles give the same code: they would by construction.
+    """
+    from fuzz_graphs import kernels_shared  # loads the compiler
+
+    with kernels_shared():
         yield
 
 

@@ -62,6 +62,8 @@ def net() -> onnx.ModelProto:
 
 
 NET = net()
+shared = pytest.mark.usefixtures("shared_kernels")
+"""This one net is compiled some thirty times; only what is beside its kernels is asked about."""
 
 
 def images(batch: int, high: int, wide: int) -> Array:
@@ -170,6 +172,7 @@ def test_lists_of_sizes(wanted: list[dict[str, int]], batch: int, high: int, thr
     np.testing.assert_array_equal(model(x), same(x))
 
 
+@shared
 def test_those_that_fix_more_come_first() -> None:
     model = compiled(specialize=[{"batch": 2}, {"batch": 2, "high": 8}, {"high": 8}])
     assert exact(model)[0] == {"batch": 2, "high": 8}
@@ -177,6 +180,7 @@ def test_those_that_fix_more_come_first() -> None:
     np.testing.assert_array_equal(model(x), compiled(fix_dims={"batch": 2, "high": 8})(x))
 
 
+@shared
 def test_a_name_may_be_an_axis() -> None:
     assert exact(compiled(specialize={"x[0]": [3]})) == [{"batch": 3}]
     with pytest.raises(OptionError, match="batch=3 is there twice"):
@@ -205,6 +209,7 @@ def test_what_is_read_is_read_as_it_is() -> None:
 # --- what it costs
 
 
+@shared
 def test_equal_weights_are_stored_once() -> None:
     """The layer is the same for every image; only the batch's product may lay its matrix out in another way."""
     small, large = compiled(), compiled(specialize={"high": [20, 30, 40, 50]})
@@ -246,6 +251,7 @@ def shortest(call: Callable[[], Any], n: int = 200) -> float:
 # --- where it goes on
 
 
+@shared
 def test_a_saved_model_has_its_sizes(tmp_path: Path) -> None:
     model = compiled(specialize={"batch": [1, 2], "high": [6]})
     model.save(tmp_path / "m.tw")
@@ -256,6 +262,7 @@ def test_a_saved_model_has_its_sizes(tmp_path: Path) -> None:
     assert "code for exact sizes" in str(model.report())
 
 
+@shared
 def test_the_cache_tells_lists_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
     onnx.save(NET, tmp_path / "net.onnx")
@@ -266,6 +273,7 @@ def test_the_cache_tells_lists_apart(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert made.report()["from_cache"]
 
 
+@shared
 def test_native_entries_and_memory() -> None:
     """The arena is the chosen program's, also where sizes change from call to call and calls go the short way."""
     model, general = compiled(specialize={"batch": [1, 4], "high": [8], "wide": [8]}), compiled()
@@ -277,12 +285,14 @@ def test_native_entries_and_memory() -> None:
         assert model._plan(((batch, 3, 8, 8),)).arena_bytes == arenas[batch, 8, 8]
 
 
+@shared
 def test_sizes_beyond_64_bits_are_refused_as_before() -> None:
     model = compiled(specialize={"batch": [1]})
     with pytest.raises(tw.TilewrightError, match="64 bits"):
         model._plan(((1 << 40, 3, 1 << 20, 1 << 20),))
 
 
+@shared
 def test_the_profile_is_of_the_program_that_runs() -> None:
     graph = import_source(NET)
     options = Options(specialize=read_exact_sizes({"batch": [2], "high": [8], "wide": [8]}))
@@ -303,6 +313,7 @@ def test_torch_compile_takes_what_fits() -> None:
         torch.testing.assert_close(calls(x, y), f(x, y))
 
 
+@shared
 @programs.needs_cc
 def test_exports_have_them_too(tmp_path: Path) -> None:
     specialize = {"batch": [1, 2], "high": [6], "wide": [6]}
@@ -331,6 +342,7 @@ FIXED: Mapping[str, int] = {"high": 6, "wide": 6}
 # --- sizes seen
 
 
+@shared
 def test_sizes_of_calls_are_counted(tmp_path: Path) -> None:
     model = compiled()
     for _ in range(3):
@@ -358,6 +370,7 @@ def test_files_that_hold_no_sizes(tmp_path: Path, text: str) -> None:
     SeenSizes().add({})
 
 
+@shared
 def test_the_command_line(tmp_path: Path) -> None:
     onnx.save(NET, tmp_path / "net.onnx")
     run = CliRunner().invoke

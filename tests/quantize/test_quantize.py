@@ -20,6 +20,7 @@ from tilewright.frontend.onnx.writer.model import save_onnx
 from tilewright.graph.quantize.places import layers_of, places_of
 from tilewright.tools.quantize.quantize import prepared
 
+pytestmark = pytest.mark.usefixtures("shared_kernels")  # each test quantises one of three small nets
 IMAGES = (Sym("n", 1), 3, 8, 8)
 ROWS = (Sym("n", 1), 8)
 
