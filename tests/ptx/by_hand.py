@@ -134,6 +134,66 @@ BIG_SHARED = """kernel big_shared
 """
 
 
+MATRICES = """kernel matrices
+  place x: f16[64, 32] global in
+  place y: f16[32, 64] global in
+  place z: f32[64, 64] global out
+  place acc: f32[32, 32] reg tmp
+  place xs: f16[64, 24] shared tmp
+  place ys: f16[16, 72] shared tmp
+  body
+    for bi[0:0] < 1 block
+      for u[0:1] < 2 thread
+        for w[0:1] < 2 thread
+          for ti[0:1] < 2 unroll
+            for tj[0:3] < 4 unroll
+              for m0[0:15] < 16 warp
+                for n0[0:7] < 8 warp
+                  acc[16*ti + m0, 8*tj + n0] = 0.0:f32
+          for ko[0:1] < 2 serial
+            for c[0:31] < 32 warp
+              for v[0:7] < 8 vector
+                xs[32*u + 16*w + c // 2, 8*(c % 2) + v] = x[64*bi + 32*u + 16*w + c // 2, 16*ko + 8*(c % 2) + v]
+              for v2[0:7] < 8 vector
+                ys[8*u + 4*w + c // 8, 8*(c % 8) + v2] = y[16*ko + 8*u + 4*w + c // 8, 8*(c % 8) + v2]
+            barrier
+            for p[0:1] < 2 unroll
+              for q[0:3] < 4 unroll
+                for m[0:15] < 16 warp
+                  for n[0:7] < 8 warp
+                    for k[0:15] < 16 warp
+                      acc[16*p + m, 8*q + n] add= mul(cast.f32(xs[32*u + 16*p + m, k]), cast.f32(ys[k, 32*w + 8*q + n]))
+            barrier
+          for ti2[0:1] < 2 unroll
+            for tj2[0:3] < 4 unroll
+              for m2[0:15] < 16 warp
+                for n2[0:7] < 8 warp
+                  z[64*bi + 32*u + 16*ti2 + m2, 32*w + 8*tj2 + n2] = acc[16*ti2 + m2, 8*tj2 + n2]
+"""
+
+
+ONE_TILE = """kernel one_tile
+  place x: f16[16, 32] global in
+  place y: f16[32, 8] global in
+  place z: f32[16, 8] global out
+  place acc: f32[16, 8] reg tmp
+  body
+    for b[0:0] < 1 block
+      for w[0:0] < 1 thread
+        for m0[0:15] < 16 warp
+          for n0[0:7] < 8 warp
+            acc[m0, n0] = 0.0:f32
+        for ko[0:1] < 2 serial
+          for m1[0:15] < 16 warp
+            for n1[0:7] < 8 warp
+              for k1[0:15] < 16 warp
+                acc[m1, n1] add= mul(cast.f32(x[m1, 16*ko + k1]), cast.f32(y[16*ko + k1, n1]))
+        for m2[0:15] < 16 warp
+          for n2[0:7] < 8 warp
+            z[m2, n2] = acc[m2, n2]
+"""
+
+
 def kernel(text: str) -> Kernel:
     """The kernel, checked."""
     made = parse_kernel(text)

@@ -16,7 +16,7 @@ from tilewright.target.gpu import Gpu, named_gpus
 RNG = np.random.default_rng(5)
 ALL = [
     by_hand.POINTWISE, by_hand.RAGGED, by_hand.ROWS, by_hand.PRODUCT, by_hand.TWO_GRIDS, by_hand.LONG,
-    by_hand.BIG_SHARED,
+    by_hand.BIG_SHARED, by_hand.MATRICES,
 ]  # fmt: skip
 
 

@@ -13,6 +13,7 @@ import threading
 import llvmlite.binding as llvm
 import numpy as np
 
+from ptx.warp import Warps, host_calls
 from tilewright.codegen.cpu.llvm import target_machine
 from tilewright.codegen.ptx.compile import emit
 from tilewright.codegen.ptx.function import BARRIER
@@ -40,7 +41,7 @@ def host_text(text: str) -> str:
         for kind, axis in PLACES:
             line = line.replace(SREG.format(kind, axis), f"add i32 %{kind}.{axis}, 0")
         lines.append(line)
-    return "\n".join([*lines, "declare void @wait_for_all()", ""])
+    return host_calls("\n".join([*lines, "declare void @wait_for_all()", ""]))
 
 
 class Threads:
@@ -50,7 +51,8 @@ class Threads:
         self.kernel = kernel
         made = emit(kernel, Gpu.parse(gpu))
         self.launches = made.launches
-        self.meets = BARRIER in made.text
+        self.meets = BARRIER in made.text or "@llvm.nvvm.mma" in made.text
+        self.warps = Warps()
         machine = target_machine(HOST)
         module = llvm.parse_assembly(f'target datalayout = "{machine.target_data}"\n{host_text(made.text)}')
         module.verify()
@@ -59,6 +61,7 @@ class Threads:
         self.jit = llvm.create_lljit_compiler(machine, use_jit_link=True)
         builder = llvm.JITLibraryBuilder().add_object_img(machine.emit_object(module))
         builder.import_symbol("wait_for_all", ctypes.cast(self.wait, ctypes.c_void_p).value)
+        builder.import_symbol("exchange", ctypes.cast(self.warps.callback, ctypes.c_void_p).value)
         for launch in self.launches:
             builder.export_symbol(launch.entry)
         self.library = builder.link(self.jit, kernel.name)
@@ -89,7 +92,13 @@ class Threads:
                 function(*given, *block, *t)
             return
         self.meeting = threading.Barrier(len(threads), timeout=60)
-        running = [threading.Thread(target=function, args=(*given, *block, *t)) for t in threads]
+        self.warps.new_block(len(threads))
+
+        def work(number: int, t: tuple[int, int, int]) -> None:
+            self.warps.begin(number)
+            function(*given, *block, *t)
+
+        running = [threading.Thread(target=work, args=(k, t)) for k, t in enumerate(threads)]
         for t in running:
             t.start()
         for t in running:

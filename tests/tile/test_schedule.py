@@ -128,7 +128,11 @@ def test_reorder_moves_what_tells_elements_apart_past_steps_of_a_running_sum(row
         same(running, *split, outermost)
 
 
-@pytest.mark.parametrize("kind", ["warp", "grid"])
+def test_warp_loops_are_written_by_hand():
+    refuses(elementwise((8,)), ("kind", "i0", "warp"), rule="there is no kind 'warp'")
+
+
+@pytest.mark.parametrize("kind", ["cluster", "grid"])
 def test_kinds_that_no_back_end_has_are_refused(kind):
     refuses(elementwise((8,)), ("kind", "i0", kind), rule=f"there is no kind '{kind}'")
     text = kernel_text(lower(elementwise((8,))))

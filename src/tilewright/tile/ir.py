@@ -10,6 +10,7 @@ Grammar (the whole of it)::
     stmt   := For(loop, stmt*) | Store(buffer, index, value) | Update(buffer, index, op, value)
             | Fold(buffers, index, combiner, values) | If(cond, stmt*) | Prefetch(buffer, index) | Barrier()
     loop   := Loop(sym, extent, kind)     kind: serial | parallel | unroll | step | vector | dot | block | thread
+            | warp
     value  := as in core.compute; index := as in core.compute
     space  := global (a kernel parameter) | local (a thread's scratch in cache) | reg (registers, SSA)
             | table (compile-time numbers; a constant index reads a literal) | shared (one copy for each block)
@@ -32,6 +33,10 @@ last along x. Iterations of block loops, and of the thread loops of one phase, d
 * *flat*: all that is in the block loops is one nest of thread loops, and every thread runs its body. At a ``Barrier``
   all threads of the block meet, and see what the others have written before it; all or none of them must come there.
   ``reg`` and ``local`` buffers are a thread's own. Back ends read this form.
+
+``warp`` loops inside of a flat grid are shared out among the lanes of a warp (``codegen.ptx.warps`` says how), and mean
+what serial loops mean. In a grid with some, thread loops count warps, of which each has 32 lanes along x, and a ``reg``
+buffer that is indexed by warp loops is the warp's.
 """
 
 from __future__ import annotations
@@ -58,6 +63,7 @@ class Kind(Enum):
     DOT = "dot"
     BLOCK = "block"
     THREAD = "thread"
+    WARP = "warp"
 
 
 class Space(Enum):

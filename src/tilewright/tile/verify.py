@@ -39,6 +39,8 @@ from tilewright.tile.ir import (
 from tilewright.tile.rewrite import Body, dims_of, loads_of, values_of
 
 COPIED = (Kind.UNROLL, Kind.STEP, Kind.VECTOR, Kind.DOT)
+IN_REGISTERS = (*COPIED, Kind.WARP)
+"""Loops whose variables may index registers: a warp's lanes hold an element each of what warp loops count."""
 
 
 def verify(kernel: Kernel) -> None:
@@ -167,14 +169,14 @@ class _Checker:
             return
         common = _common([path for path, _ in found])
         for path, index in found:
-            run_time = {f.loop.sym for f in path[len(common) :] if f.loop.kind not in COPIED}
+            run_time = {f.loop.sym for f in path[len(common) :] if f.loop.kind not in IN_REGISTERS}
             for i in index:
                 if isinstance(i, Value) or symbols(i) & (run_time | _dynamic(common)):
                     raise _error(b.name, f"a register buffer at the run-time index {i}")
 
 
 def _dynamic(path: tuple[For, ...]) -> set[Sym]:
-    return {f.loop.sym for f in path if f.loop.kind not in COPIED}
+    return {f.loop.sym for f in path if f.loop.kind not in IN_REGISTERS}
 
 
 def _common(paths: list[tuple[For, ...]]) -> tuple[For, ...]:

@@ -16,7 +16,7 @@ from tilewright.codegen.llvm.analysis import analyse
 from tilewright.codegen.llvm.split import Splits
 from tilewright.codegen.ptx.function import PtxFunction, PtxModule
 from tilewright.codegen.ptx.instructions import ThreadInstructions
-from tilewright.codegen.ptx.launch import Launch, block_of, grid_of
+from tilewright.codegen.ptx.launch import Launch, grid_of
 from tilewright.core.compute import Buffer
 from tilewright.runtime.cpu.llvm_fork import check_llvm
 from tilewright.runtime.once import once
@@ -60,8 +60,8 @@ def _emit_grid(module: PtxModule, grid: Grid, number: int, n_grids: int) -> Laun
     entry = name if n_grids == 1 else f"{name}_{number}"
     if not grid.is_flat:
         raise CodegenError(f"{entry}: its threads run in phases", remedy="call tile.flatten before code generation")
-    block = block_of(grid.threads, gpu)
     fn = PtxFunction(module, grid, entry)
+    block = fn.block
     outermost = kernel.body[number]
     assert isinstance(outermost, For)  # so says ``grids_of``
     changed: set[Buffer] = {b for s in walk((outermost,)) for b in written(s)}

@@ -14,19 +14,24 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tilewright.codegen.errors import CodegenError
+from tilewright.codegen.llvm.addresses import Mention
 from tilewright.codegen.llvm.function import KernelFunction, KernelModule
 from tilewright.codegen.llvm.lanes import Lanes
+from tilewright.codegen.llvm.registers import Key, Slot
+from tilewright.codegen.llvm.values import Memo
 from tilewright.codegen.llvm.writer import Val
+from tilewright.codegen.ptx import warps
 from tilewright.codegen.ptx.arith import PtxArith
 from tilewright.codegen.ptx.instructions import ThreadInstructions
-from tilewright.codegen.ptx.launch import block_indices, grid_of, thread_index
+from tilewright.codegen.ptx.launch import block_indices, block_of, grid_of, thread_index
 from tilewright.codegen.ptx.loops import PtxLoops
 from tilewright.codegen.ptx.memory import BUFFER_ALIGNMENT, PtxMemory
+from tilewright.codegen.ptx.mma import SUMS
 from tilewright.core.compute import Buffer
 from tilewright.core.expr import Sym
 from tilewright.core.types import DType
 from tilewright.tile.grid import Grid
-from tilewright.tile.ir import Barrier, For, Prefetch, Space, Stmt
+from tilewright.tile.ir import Barrier, For, Kind, Prefetch, Space, Stmt, walk, written
 
 SHARED_ALIGNMENT = 128
 """What bulk copies and matrix units ask of the shared memory that they read, and more than anyone else does."""
@@ -67,6 +72,11 @@ class PtxFunction(KernelFunction):
         self.entry = entry
         self.shared = SharedMemory(f"{entry}_shared")
         self.indices: dict[Sym, Val] = {}
+        self.has_warps = any(isinstance(s, For) and s.loop.kind is Kind.WARP for s in walk(grid.body))
+        self.fragments = self._find_fragments()
+        self.element: int | None = None
+        """Which of a lane's elements of a fragment the present statements are about; ``lane_syms`` say where it is."""
+        self.lane_syms: set[Sym] = set()
 
     def new_arith(self) -> PtxArith:
         """Operations with the GPU's instructions."""
@@ -126,13 +136,74 @@ class PtxFunction(KernelFunction):
         extents = [self.space.value(loop.extent) for loop in blocks] if shape.is_flat else []
         for loop, value in zip(blocks, block_indices(self.writer, shape, extents), strict=True):
             self.indices[loop.sym] = value
-        for axis, loop in enumerate(reversed(threads)):
+        for axis, loop in enumerate(reversed(threads), start=int(self.has_warps)):
             self.indices[loop.sym] = thread_index(self.writer, axis)
 
     def _bounds(self) -> str:
         """How many threads a block has, so that ptxas knows how many registers each may have."""
-        extents = [loop.extent for loop in reversed(self.grid.threads)]
-        return f'"nvvm.reqntid"="{",".join(map(str, extents))}"'
+        return f'"nvvm.reqntid"="{",".join(map(str, self.block))}"'
+
+    @property
+    def block(self) -> tuple[int, int, int]:
+        """The threads of a block along x, y and z."""
+        return block_of(self.grid.threads, self.module.target.gpu, of_warps=self.has_warps)
+
+    @property
+    def lane(self) -> Val:
+        """Which lane of its warp the thread is."""
+        return thread_index(self.writer, 0)
+
+    # --- fragments: buffers whose elements lie in the registers of a warp's lanes -----------------------------------
+
+    def _find_fragments(self) -> set[Buffer]:
+        """The register buffers that two or three warp loops write; they get registers whatever their indices say."""
+        found: set[Buffer] = set()
+        for s in walk(self.grid.body):
+            if isinstance(s, For) and s.loop.kind is Kind.WARP and len(warps.nest_of(s)[0]) > 1:
+                found |= {b for x in walk((s,)) for b in written(x)}
+        found = {b for b in found if self.analysis.places[id(b)].space is Space.REG}
+        for b in found:
+            self.registers.groups[id(b)] = 0
+            self.registers.dtypes[id(b)] = b.dtype
+        return found
+
+    def keys_of(self, mention: Mention, loops: set[Sym]) -> list[Key]:
+        """The registers of a lane's elements: a fragment's place in the buffer, and the element's number in it."""
+        own = {self.space.id_of(s) for s in loops}
+        start = mention.lin.const
+        for sid, coef in mention.lin.terms:
+            number = self.space.const[sid]
+            if sid not in own and number is None:
+                raise CodegenError(f"{mention.buffer.name}: registers are indexed at run time: {mention.lin.dim}")
+            start += 0 if sid in own or number is None else coef * number
+        return [(id(mention.buffer), SUMS.count * start + k) for k in range(SUMS.count)]
+
+    def register(self, key: Key) -> Val:
+        """A register's present value."""
+        slot = self.registers.state.get(key)
+        return slot.value if slot is not None else Val("poison", 0, 0)
+
+    def set_register(self, key: Key, value: Val) -> None:
+        """Define a register."""
+        self.registers.state[key] = Slot(value)
+
+    def read(self, mention: Mention, ctx: Lanes, memo: Memo) -> Val:
+        """An element of a fragment is the one that the lane holds; all else lies where it lies."""
+        if mention.buffer not in self.fragments:
+            return super().read(mention, ctx, memo)
+        return self.register(self._key(mention))
+
+    def write(self, mention: Mention, value: Val, ctx: Lanes, memo: Memo) -> None:
+        """The same for writing."""
+        if mention.buffer not in self.fragments:
+            super().write(mention, value, ctx, memo)
+        else:
+            self.set_register(self._key(mention), value)
+
+    def _key(self, mention: Mention) -> Key:
+        if self.element is None:
+            raise CodegenError(f"{mention.buffer.name} is a warp's: it is used in warp loops alone")
+        return self.keys_of(mention, self.lane_syms)[self.element]
 
     def shared_text(self, static_limit: int) -> tuple[str, int]:
         """The declaration of the block's array and the bytes that a launch must ask for: all or none."""

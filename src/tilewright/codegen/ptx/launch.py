@@ -41,9 +41,12 @@ class Launch:
     dynamic_shared_bytes: int = 0
 
 
-def block_of(threads: tuple[Loop, ...], gpu: Gpu) -> tuple[int, int, int]:
-    """The block's extents; ``CodegenError`` for one that no GPU of the kind runs."""
-    extents = [loop.extent for loop in reversed(threads)]
+def block_of(threads: tuple[Loop, ...], gpu: Gpu, *, of_warps: bool = False) -> tuple[int, int, int]:
+    """The block's extents, where thread loops count warps with the lanes along x; ``CodegenError`` for one that no GPU
+    of the kind runs."""
+    extents = [*([gpu.warp_lanes] if of_warps else []), *[loop.extent for loop in reversed(threads)]]
+    if len(extents) > len(AXES):
+        raise CodegenError(f"{len(threads)} thread loops count warps, whose lanes have an axis too; there are three")
     numbers = [e for e in extents if isinstance(e, int)]
     if len(numbers) < len(extents):
         raise CodegenError(f"a block of {' by '.join(map(str, extents))} threads, not all of them numbers")

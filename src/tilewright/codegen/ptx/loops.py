@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from tilewright.codegen.errors import CodegenError
 from tilewright.codegen.llvm.lanes import Lanes
 from tilewright.codegen.llvm.loops import Loops
+from tilewright.codegen.ptx import warps
 from tilewright.core.expr import Dim
 from tilewright.tile.ir import For, Kind
 
@@ -25,6 +26,9 @@ class PtxLoops(Loops):
 
     def own(self, f: For, extent: Dim, ctx: Lanes) -> bool:
         """A block or thread loop's variable is a number that the GPU gives; its body runs once."""
+        if f.loop.kind is Kind.WARP:
+            warps.emit(self.fn, f)
+            return True
         if f.loop.kind not in (Kind.BLOCK, Kind.THREAD):
             return False
         index = self.fn.indices.get(f.loop.sym)

@@ -1,0 +1,234 @@
+"""``warp`` loops: iterations that the lanes of a warp share out among themselves.
+
+In: perfectly nested ``warp`` loops. Out: what one lane does of them. Not its business: which instructions there
+are and how they lay matrices out (``mma``), all other loops (``loops``).
+
+Three forms, told apart by how many loops there are:
+
+* One: lane ``l`` runs iterations ``l``, ``l + 32``, ...
+* Two, of the extents of an instruction's sums: a lane runs the iterations whose elements it holds. A ``reg`` buffer
+  that is indexed by them is the warp's, and its elements lie in the lanes' registers.
+* Three, of the extents of an instruction: ``sums[m, n] add= mul(cast(left[m, k]), cast(right[k, n]))`` is that
+  instruction. Operands in shared memory are loaded by ``ldmatrix`` where rows of 16 bytes lie as it wants them, which
+  is one instruction for four registers; any others element by element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tilewright.codegen.errors import CodegenError
+from tilewright.codegen.llvm import convert
+from tilewright.codegen.llvm.lanes import Lanes
+from tilewright.codegen.llvm.writer import Val
+from tilewright.codegen.ptx.mma import SUMS, WARP, Digit, Fragment, MatrixInstruction, instruction_for
+from tilewright.core.compute import Binary, Cast, Load
+from tilewright.core.expr import Sym
+from tilewright.core.types import DType
+from tilewright.tile.ir import For, Kind, Loop, Space, Stmt, Update
+
+if TYPE_CHECKING:
+    from tilewright.codegen.llvm.addresses import Mention
+    from tilewright.codegen.ptx.function import PtxFunction
+
+NO_LANES = Lanes()
+ROW_BYTES = 16
+"""What one lane's address stands for in ``ldmatrix``: a row of eight elements of 16 bits."""
+
+
+def nest_of(f: For) -> tuple[tuple[Loop, ...], tuple[Stmt, ...]]:
+    """The perfectly nested ``warp`` loops from ``f`` down, and what is in them."""
+    loops, body = [f.loop], f.body
+    while len(body) == 1 and isinstance(body[0], For) and body[0].loop.kind is Kind.WARP:
+        loops.append(body[0].loop)
+        body = body[0].body
+    return tuple(loops), body
+
+
+def emit(fn: PtxFunction, f: For) -> None:
+    """What one lane does of the loops; ``CodegenError`` for a nest that is none of the forms."""
+    loops, body = nest_of(f)
+    extents = tuple(loop.extent for loop in loops)
+    syms = tuple(loop.sym for loop in loops)
+    if len(loops) == 1 and isinstance(extents[0], int):
+        _shared_out(fn, syms[0], extents[0], body)
+    elif extents == (SUMS.rows, SUMS.columns):
+        _of_sums(fn, syms, body)
+    elif len(loops) == 3:
+        _product(fn, syms, extents, body)
+    else:
+        rule = f"one loop, two of {SUMS.rows} by {SUMS.columns}, or three of an instruction"
+        raise CodegenError(f"warp loops of {' by '.join(map(str, extents))} iterations: {rule}")
+
+
+def _shared_out(fn: PtxFunction, sym: Sym, extent: int, body: tuple[Stmt, ...]) -> None:
+    for start in range(0, extent, WARP):
+        value = _plus(fn, fn.lane, start)
+        fn.space.bind_run(sym, value.text, 0, (start, min(start + WARP, extent) - 1))
+        if start + WARP <= extent:
+            fn.body(body, NO_LANES)
+        else:
+            bit = fn.arith.instruction("icmp slt", "i64", value, Val(str(extent), 0, 0))
+            fn.loops.branch(bit, lambda: fn.body(body, NO_LANES))
+        fn.space.unbind(sym)
+
+
+def _of_sums(fn: PtxFunction, syms: Sequence[Sym], body: tuple[Stmt, ...]) -> None:
+    for element in range(SUMS.count):
+        _bind(fn, syms, SUMS, element)
+        fn.element, fn.lane_syms = element, set(syms)
+        fn.body(body, NO_LANES)
+        fn.element = None
+    for sym in syms:
+        fn.space.unbind(sym)
+
+
+def _bind(fn: PtxFunction, syms: Sequence[Sym], fragment: Fragment, element: int) -> None:
+    """Let two loops' variables be the row and column of a lane's element."""
+    extents = (fragment.rows, fragment.columns)
+    for axis, (sym, extent) in enumerate(zip(syms, extents, strict=True)):
+        at = sum(d.of(element) for d in fragment.element[axis])
+        value = _plus(fn, _lane_part(fn, fragment.lane[axis]), at)
+        fn.space.bind_run(sym, value.text, value.level, (0, extent - 1))
+
+
+def _lane_part(fn: PtxFunction, digits: Sequence[Digit]) -> Val:
+    """What the lane's number adds, as instructions: each digit is a shift, a mask and a factor."""
+    total = Val("0", 0, 0)
+    for d in digits:
+        part = fn.lane
+        for op, n, neutral in (("udiv", d.divisor, 1), ("urem", d.base, 0), ("mul", d.weight, 1)):
+            part = part if n == neutral else fn.arith.instruction(op, "i64", part, Val(str(n), 0, 0))
+        total = part if total.text == "0" else fn.arith.instruction("add", "i64", total, part)
+    return total
+
+
+def _plus(fn: PtxFunction, value: Val, n: int) -> Val:
+    return fn.arith.instruction("add", "i64", value, Val(str(n), 0, 0)) if n else value
+
+
+# --- one instruction ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Operand:
+    """A matrix that an instruction reads: the load, and the variables of its rows and columns."""
+
+    load: Load
+    syms: tuple[Sym, Sym]
+    fragment: Fragment
+
+
+def _product(fn: PtxFunction, syms: Sequence[Sym], extents: Sequence[object], body: tuple[Stmt, ...]) -> None:
+    m, n, k = syms
+    update = body[0] if len(body) == 1 else None
+    match update:
+        case Update(op="add", value=Binary(op="mul", a=Cast(a=Load() as left), b=Cast(a=Load() as right))):
+            shape = tuple(e for e in extents if isinstance(e, int))
+            same = left.dtype is right.dtype and update.buffer in fn.fragments and len(shape) == 3
+            found = instruction_for(left.dtype, (shape[0], shape[1], shape[2])) if same else None
+        case _:
+            found = None
+    if found is None or not isinstance(update, Update):
+        rule = "sums[m, n] add= mul(cast(left[m, k]), cast(right[k, n])) of an instruction's extents and dtypes"
+        raise CodegenError(f"three warp loops that are no matrix instruction: {rule}")
+    a = _registers(fn, _Operand(left, (m, k), found.left), found)
+    b = _registers(fn, _Operand(right, (k, n), found.right), found)
+    for sym, extent in ((m, SUMS.rows), (n, SUMS.columns)):
+        fn.space.bind_run(sym, "0", 0, (0, extent - 1))
+    keys = fn.keys_of(fn.mention(update, update.buffer, update.index), {m, n})
+    for sym in (m, n):
+        fn.space.unbind(sym)
+    done = fn.writer.fresh(found.call(a, b, [fn.register(key).text for key in keys]))
+    for k_element, key in enumerate(keys):
+        value = fn.writer.fresh(f"extractvalue {{float, float, float, float}} {done}, {k_element}")
+        fn.set_register(key, Val(value, fn.writer.level, 0))
+
+
+def _registers(fn: PtxFunction, operand: _Operand, instruction: MatrixInstruction) -> list[str]:
+    """A lane's registers of an operand."""
+    words = _by_ldmatrix(fn, operand)
+    if words is None:
+        words = _by_elements(fn, operand)
+    if instruction.operand == "i32":
+        return [w.text for w in words]
+    return [fn.arith.convert("bitcast", w, "i32", instruction.operand).text for w in words]
+
+
+def _by_elements(fn: PtxFunction, operand: _Operand) -> list[Val]:
+    """Pairs of elements as words, each loaded from wherever it lies."""
+    halves = []
+    for element in range(operand.fragment.count):
+        _bind(fn, operand.syms, operand.fragment, element)
+        value = fn.load(operand.load, NO_LANES, {})
+        halves.append(_bits(fn, value, operand.load.dtype))
+        for sym in operand.syms:
+            fn.space.unbind(sym)
+    words = []
+    for low, high in zip(halves[::2], halves[1::2], strict=True):
+        wide = fn.arith.convert("zext", high, "i16", "i32")
+        upper = fn.arith.instruction("shl", "i32", wide, Val("16", 0, 0))
+        words.append(fn.arith.instruction("or", "i32", upper, fn.arith.convert("zext", low, "i16", "i32")))
+    return words
+
+
+def _bits(fn: PtxFunction, value: Val, dtype: DType) -> Val:
+    return convert.to_memory(fn.arith, dtype, value)
+
+
+def _by_ldmatrix(fn: PtxFunction, operand: _Operand) -> list[Val] | None:
+    """All registers by one ``ldmatrix``, or None where the operand does not lie as that reads.
+
+    It reads eight rows of 16 bytes for each register; lane ``8*j + i`` says where row ``i`` of register ``j`` begins.
+    With ``trans``, rows of memory are columns of the matrix: so it reads a right operand whose columns are neighbours.
+    """
+    if fn.analysis.places[id(operand.load.buffer)].space is not Space.SHARED:
+        return None
+    mention = fn.mention(operand.load, operand.load.buffer, operand.load.index)
+    row, column = operand.syms
+    is_left = operand.fragment.count == 8
+    steps = dict(mention.lin.terms)
+    along_column = steps.get(fn.space.id_of(column)) == 1
+    along_row = steps.get(fn.space.id_of(row)) == 1
+    if mention.dynamic or mention.lin.others or not (along_column if is_left else along_column or along_row):
+        return None
+    # ``lines`` go from one row of memory to the next, ``chunks`` by eight elements along one.
+    lines, chunks = (row, column) if along_column else (column, row)
+    if is_left:
+        at_line, at_chunk = _lane_part(fn, (Digit(1, 16, 1),)), _lane_part(fn, (Digit(16, 2, ROW_BYTES),))
+    elif along_column:  # right[k, n] with neighbours in n: 16 rows of k, and one chunk
+        at_line, at_chunk = _lane_part(fn, (Digit(1, 16, 1),)), Val("0", 0, 0)
+    else:  # neighbours in k: 8 rows of n, and two chunks
+        at_line, at_chunk = _lane_part(fn, (Digit(1, 8, 1),)), _lane_part(fn, (Digit(8, 2, ROW_BYTES),))
+    pointer = _row_address(fn, mention, lines, chunks, at_line)
+    if pointer is None:
+        return None
+    address = fn.addresses.advance(pointer, at_chunk) if at_chunk.text != "0" else pointer
+    return _ldmatrix(fn, address, 4 if is_left else 2, is_turned=not is_left and along_column)
+
+
+def _row_address(fn: PtxFunction, mention: Mention, lines: Sym, chunks: Sym, at_line: Val) -> Val | None:
+    """Where a lane's row begins; None where it may not be a multiple of 16 bytes."""
+    fn.space.bind_run(lines, at_line.text, at_line.level, (0, 15))
+    fn.space.bind_const(chunks, 0)
+    found = fn.addresses.locate(mention, NO_LANES, _no_index)
+    for sym in (lines, chunks):
+        fn.space.unbind(sym)
+    if fn.memory.alignment(found, found.offset) < ROW_BYTES:
+        return None
+    return Val(fn.addresses.pointer(found), fn.writer.level, 0)
+
+
+def _no_index(_: object) -> Val:
+    raise CodegenError("an operand of a matrix instruction is indexed by data")
+
+
+def _ldmatrix(fn: PtxFunction, address: Val, count: int, *, is_turned: bool) -> list[Val]:
+    kind = f"{{{', '.join(['i32'] * count)}}}"
+    at = fn.writer.fresh(f"addrspacecast ptr {address.text} to ptr addrspace(3)")
+    name = f"llvm.nvvm.ldmatrix.sync.aligned.m8n8.x{count}{'.trans' if is_turned else ''}.b16.p3"
+    all_of = fn.writer.fresh(f"call {kind} @{name}(ptr addrspace(3) {at})")
+    level = fn.writer.level
+    return [Val(fn.writer.fresh(f"extractvalue {kind} {all_of}, {k}"), level, 0) for k in range(count)]

@@ -1,0 +1,127 @@
+"""What the lanes of a warp do together, between threads of this system: matrix products and `ldmatrix`.
+
+In: LLVM text with NVIDIA's intrinsics. Out: text that calls `Warps.exchange` instead, in which the 32 threads of a warp
+meet. Not its business: blocks and barriers (`ptx.threads`).
+
+The layouts are spelled here as NVIDIA's Parallel Thread Execution ISA spells them, apart from `codegen.ptx.mma`.
+"""
+
+import ctypes
+import re
+import threading
+
+import ml_dtypes
+import numpy as np
+
+EXCHANGE = ctypes.CFUNCTYPE(None, ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p)
+MMA = {"m16n8k16.row.col.bf16": ml_dtypes.bfloat16, "m16n8k16.row.col.f32.f32": np.float16}
+LOADS = ("x2", "x2.trans", "x4", "x4.trans")
+KINDS = (*MMA, *LOADS)
+_CALL = re.compile(
+    r"= call (\{[^}]*\}) @llvm\.nvvm\.(?:mma|ldmatrix\.sync\.aligned\.m8n8)\.([\w.]+?)(?:\.b16\.p3)?\((.*)\)$"
+)
+
+
+def host_calls(text: str) -> str:
+    """The text with a function of its own for each intrinsic, which hands its operands over by memory."""
+    wrappers: dict[str, str] = {}
+
+    def change(line: str) -> str:
+        found = _CALL.search(line)
+        if found is None:
+            return line
+        result, name, operands = found.groups()
+        kinds = [re.match(r"(ptr addrspace\(3\)|<2 x half>|\w+) ", x)[1] for x in re.split(r", (?=[a-z<])", operands)]
+        wrappers[name] = _wrapper(name, result, kinds)
+        return f'{line[: found.start()]}= call {result} @"{name}"({operands})'
+
+    lines = [change(line) for line in text.splitlines()]
+    if not wrappers:
+        return text
+    return "\n".join([*lines, *wrappers.values(), "declare void @exchange(i32, ptr, ptr)", ""])
+
+
+def _wrapper(name: str, result: str, kinds: list[str]) -> str:
+    parameters = ", ".join(f"{kind} %a{k}" for k, kind in enumerate(kinds))
+    lines = [f'define internal {result} @"{name}"({parameters}) nounwind {{']
+    lines.append("  %given = alloca [16 x i64]\n  %made = alloca [4 x i32]")
+    for k, kind in enumerate(kinds):
+        lines.append(f"  %g{k} = getelementptr i64, ptr %given, i64 {k}\n  store {kind} %a{k}, ptr %g{k}")
+    lines.append(f"  call void @exchange(i32 {KINDS.index(name)}, ptr %given, ptr %made)")
+    elements, last = result.strip("{}").split(", "), "poison"
+    for k, element in enumerate(elements):
+        lines.append(f"  %m{k} = getelementptr i32, ptr %made, i64 {k}\n  %v{k} = load {element}, ptr %m{k}")
+        lines.append(f"  %r{k} = insertvalue {result} {last}, {element} %v{k}, {k}")
+        last = f"%r{k}"
+    return "\n".join([*lines, f"  ret {result} {last}", "}"])
+
+
+class Warps:
+    """The warps of one block: each thread says which lane of which it is before it begins."""
+
+    def __init__(self) -> None:
+        self.me = threading.local()
+        self.meetings: dict[int, threading.Barrier] = {}
+        self.given: dict[int, dict[int, bytes]] = {}
+        self.made: dict[int, list] = {}
+        self.calls: list[str] = []
+        self.callback = EXCHANGE(self.exchange)
+
+    def begin(self, number: int) -> None:
+        """Thread `number` of its block begins; a warp is 32 neighbours."""
+        self.me.warp, self.me.lane = divmod(number, 32)
+
+    def new_block(self, n_threads: int) -> None:
+        self.meetings = {w: threading.Barrier(32, timeout=60) for w in range(n_threads // 32)}
+        self.given = {w: {} for w in self.meetings}
+
+    def exchange(self, kind: int, given: int, made: int) -> None:
+        """All lanes hand in their operands, one computes, each takes its results."""
+        warp, lane = self.me.warp, self.me.lane
+        self.given[warp][lane] = ctypes.string_at(given, 128)
+        self.meetings[warp].wait()
+        if lane == 0:
+            name = KINDS[kind]
+            self.calls.append(name)
+            operands = np.array([np.frombuffer(self.given[warp][k], np.uint32) for k in range(32)])[:, ::2]
+            self.made[warp] = _product(name, operands) if name in MMA else self._load(name, warp)
+        self.meetings[warp].wait()
+        row = np.ascontiguousarray(self.made[warp][lane])
+        ctypes.memmove(made, row.ctypes.data, row.nbytes)
+        self.meetings[warp].wait()
+
+    def _load(self, name: str, warp: int) -> np.ndarray:
+        """Registers by lane: eight rows of 16 bytes for each, whose addresses lanes 8*j to 8*j + 7 give."""
+        count = int(name[1])
+        at = [int(np.frombuffer(self.given[warp][k], np.uint64)[0]) for k in range(8 * count)]
+        assert all(a % 16 == 0 for a in at), "a row that is not aligned"
+        rows = np.array([np.frombuffer(ctypes.string_at(a, 16), np.uint16) for a in at]).reshape(count, 8, 8)
+        if name.endswith("trans"):
+            rows = rows.transpose(0, 2, 1)
+        found = np.zeros((32, count), np.uint32)
+        for lane in range(32):
+            for j in range(count):
+                low, high = rows[j, lane // 4, 2 * (lane % 4) : 2 * (lane % 4) + 2]
+                found[lane, j] = int(low) | int(high) << 16
+        return found
+
+
+def _product(name: str, operands: np.ndarray) -> np.ndarray:
+    """The sums' registers by lane: `operands` has 4 of the left matrix, 2 of the right one, 4 sums."""
+    halves = np.ascontiguousarray(operands[:, :6]).view(np.uint16).view(MMA[name]).astype(np.float32).reshape(32, 6, 2)
+    sums = np.ascontiguousarray(operands[:, 6:10]).view(np.float32)
+    a, b, c = np.zeros((16, 16)), np.zeros((16, 8)), np.zeros((16, 8))
+    for lane in range(32):
+        g, t = lane // 4, lane % 4
+        for h in range(2):
+            for r, (row, column) in enumerate(((g, 0), (g + 8, 0), (g, 8), (g + 8, 8))):
+                a[row, column + 2 * t + h] = halves[lane, r, h]
+            for r in range(2):
+                b[8 * r + 2 * t + h, g] = halves[lane, 4 + r, h]
+                c[g + 8 * r, 2 * t + h] = sums[lane, 2 * r + h]
+    d = (c + a @ b).astype(np.float32)
+    rows = [
+        [d[x // 4, 2 * (x % 4)], d[x // 4, 2 * (x % 4) + 1], d[x // 4 + 8, 2 * (x % 4)], d[x // 4 + 8, 2 * (x % 4) + 1]]
+        for x in range(32)
+    ]
+    return np.array(rows, np.float32)
