@@ -10,7 +10,21 @@ from collections.abc import Iterator, Sequence
 
 from tilewright.core.compute import Buffer, IndexLike, Inside, Load, Value
 from tilewright.core.dims import is_known, known_at_least
-from tilewright.core.expr import Dim, Sym, ceildiv, floordiv, is_nonneg, minimum, mod, substitute, symbol_order, symbols
+from tilewright.core.expr import (
+    BinaryExpr,
+    Dim,
+    Sym,
+    ceildiv,
+    coef_of,
+    floordiv,
+    is_nonneg,
+    minimum,
+    mod,
+    substitute,
+    symbol_order,
+    symbols,
+    terms_of,
+)
 from tilewright.core.indices import chosen, placed, symbols_in
 from tilewright.tile.affine import coefficient, without
 from tilewright.tile.errors import ScheduleError
@@ -209,16 +223,63 @@ def apart(indices: list[tuple[IndexLike, ...]], over: list[Sym], inner: set[Sym]
     """Do iterations of ``over`` touch elements of their own, whichever of the accesses they make?
 
     A dimension decides a loop when all accesses agree in it up to loops inside the body, and it is a mixed-radix
-    number.
+    number; so do neighbours together that are one number's digits, as in ``T[i // 6, i % 6]``.
     """
     rest = set(over)
-    rank = len(indices[0])
-    for d in range(rank):
-        column = [ix[d] for ix in indices]
+    columns = [[ix[d] for ix in indices] for d in range(len(indices[0]))]
+    for column in (*columns, *_numbers_of_digits(indices)):
         dims = placed(column)
         if len(dims) == len(column) and len({without(i, inner) for i in dims}) == 1:
             rest -= set[Sym].intersection(*[decided_by(i, rest, inner) for i in dims])
     return not rest
+
+
+def _numbers_of_digits(indices: list[tuple[IndexLike, ...]]) -> Iterator[list[IndexLike]]:
+    """For every dimension that is a remainder, the number that it is the last digit of, for all accesses.
+
+    Digits decide what a sum of them decides, whatever the weights are.
+    """
+    first = indices[0]
+    for last, digit in enumerate(first):
+        weights = {last: 1}
+        while (radix := _radix(digit)) and (at := last - len(weights)) >= 0:
+            weights[at], digit = weights[at + 1] * radix, first[at]
+        if len(weights) > 1 and not any(isinstance(ix[d], Value) for ix in indices for d in weights):
+            yield [_number([(w, ix[d]) for d, w in weights.items()]) for ix in indices]
+
+
+def _radix(i: IndexLike) -> int | None:
+    """``n`` of a term ``x % n``; a number is no digit of anything, and is passed over."""
+    if isinstance(i, int):
+        return 1
+    return None if isinstance(i, Value) else next((a.b for a in _remainders(i) if isinstance(a.b, int)), None)
+
+
+def _remainders(d: Dim) -> list[BinaryExpr]:
+    return [a for a, _ in terms_of(d) if isinstance(a, BinaryExpr) and a.op == "mod"]
+
+
+def _number(digits: Sequence[tuple[int, IndexLike]]) -> Dim:
+    """The weighted sum of digits, with ``x % n`` as ``x - x // n * n``: other digits cancel the quotients."""
+    quotients: Dim = 0
+    rest: Dim = 0
+    for weight, i in digits:
+        assert not isinstance(i, Value)
+        for a in _remainders(i):
+            c = coef_of(i, a)
+            i = i - c * a
+            quotients = quotients - weight * c * a.b * _quotient(a.a, a.b)
+            rest = rest + weight * c * a.a
+        quotients = quotients + weight * i
+    return quotients + rest  # only now: before, a sum of both would be a remainder again
+
+
+def _quotient(a: Dim, n: Dim) -> Dim:
+    """``(m + x // k) // n`` as ``(k*m + x) // (k*n)``, which is how the digit before is written."""
+    for atom, c in terms_of(a):
+        if c == 1 and isinstance(atom, BinaryExpr) and atom.op == "floordiv" and isinstance(atom.b, int):
+            return floordiv((a - atom) * atom.b + atom.a, n * atom.b)
+    return floordiv(a, n)
 
 
 def set_kind(kernel: Kernel, loop: str, kind: str) -> Kernel:
@@ -238,7 +299,7 @@ def set_kind(kernel: Kernel, loop: str, kind: str) -> Kernel:
         raise ScheduleError("kind", loop, f"{kind} needs an extent with a known bound, not {target.loop.extent}")
     if k is Kind.VECTOR:
         check_exchange(target.body, [target.loop.sym], "kind", loop)
-    if k in AT_ONE_TIME:
+    if k in AT_ONE_TIME and target.loop.extent != 1:
         check_apart(kernel, target, k, "kind", loop)
     if k in (Kind.BLOCK, Kind.THREAD):
         _check_grid(kernel, target, k)
@@ -256,8 +317,6 @@ def set_kind(kernel: Kernel, loop: str, kind: str) -> Kernel:
 
 def check_apart(kernel: Kernel, target: For, kind: Kind, primitive: str, where: str) -> None:
     """Refuse unless iterations of a loop, as a kind that runs them at one time, write elements of their own."""
-    if target.loop.extent == 1:
-        return
     check_exchange(target.body, [target.loop.sym], primitive, where)
     if _shared_updates(target):
         rule = f"{kind.value} iterations would update one element"

@@ -1,4 +1,4 @@
-"""Primitives that give a reduction partial results: rfactor, spread.
+"""Primitives that give a reduction partial results: rfactor, spread, tree.
 
 In: a kernel, the name of the buffer that is reduced, a loop of the reduction. Out: a kernel that means the same but for
 the order of a sum, or a ``ScheduleError``. Not its business: which reductions want that (``choose.strategies``).
@@ -11,17 +11,18 @@ from dataclasses import replace
 from math import inf
 
 from tilewright.core import types
-from tilewright.core.compute import Buffer, Const, IndexLike, Load, Value
+from tilewright.core.compute import Binary, Buffer, Const, IndexLike, Inside, Load, Value
 from tilewright.core.dims import are_known, is_known
 from tilewright.core.expr import Dim, Sym, ceildiv, floordiv, minimum, mod, substitute, symbols
 from tilewright.core.indices import chosen, symbols_in
 from tilewright.core.types import DType
 from tilewright.tile.errors import ScheduleError
-from tilewright.tile.ir import For, Kernel, Kind, Loop, Place, Space, Stmt, Store, Update
+from tilewright.tile.ir import For, If, Kernel, Kind, Loop, Place, Space, Stmt, Store, Update
 from tilewright.tile.rewrite import Body, loads_of, substitute_body
 from tilewright.tile.schedule.loops import check_exchange
 from tilewright.tile.schedule.tree import (
     Nest,
+    enclosing,
     find_loop,
     fresh,
     fresh_among,
@@ -150,6 +151,75 @@ def spread(kernel: Kernel, buffer: str, around: str, loop: str, lanes: int) -> K
     sums = Nest((*walkers, *tile, lane), (Update(part, (*update.index, lane.sym), update.op, moved.value),)).wrap()
     done = replace_stmt(kernel, top, start, sums, end)
     return replace(done, places=(*done.places, Place(part, Space.REG)))
+
+
+def tree(kernel: Kernel, buffer: str, loop: str, threads: int) -> Kernel:
+    """``for c<n: s op= f(c)`` in a block -> a partial result for each thread, and a tree of phases that combines them.
+
+    After: ``for t<threads (thread): p[t] = identity``; ``for t: for j: p[t] op= f(threads*j + t)``; ``for t<threads/2:
+    q[t] = op(p[t], p[t + threads/2])``, and so on with half as many; ``s op= the last one``, by one thread. Stores
+    before the update go along. The order of a float sum changes, by a fixed rule. Fails: the loop holds anything but
+    stores and one update by a reduction operation whose target does not depend on it; iterations of the stores may not
+    be exchanged; ``threads`` is no power of 2; the loop is in no block, or in threads already.
+    """
+    target, where = find_loop(kernel, loop, "tree"), f"{buffer}, {loop}"
+    update, others = target.body[-1], target.body[:-1]
+    if not isinstance(update, Update) or update.buffer.name != buffer or not all(isinstance(s, Store) for s in others):
+        raise ScheduleError("tree", where, "the loop holds more than stores and one update of the buffer")
+    if chosen(update.index) or target.loop.sym in symbols_in(update.index):
+        raise ScheduleError("tree", where, "the updated element depends on the loop")
+    if any(x.buffer is update.buffer for x in loads_of(update)):
+        raise ScheduleError("tree", where, "the value reads the buffer")
+    check_exchange(target.body, [target.loop.sym], "tree", where)
+    kinds = [s.loop.kind for s in enclosing(kernel.body, target) if isinstance(s, For)]
+    if Kind.BLOCK not in kinds or Kind.THREAD in kinds:
+        raise ScheduleError("tree", where, "it is in no block, or in threads already", remedy="kind(LOOP, block) first")
+    if threads & (threads - 1) or threads < 1:
+        raise ScheduleError("tree", where, f"{threads} is not a power of two")
+    made = _Tree(kernel, target.loop, update, others)
+    done = replace_stmt(kernel, target, *made.statements(threads))
+    return replace(done, places=(*done.places, *[Place(b, Space.SHARED) for b in made.levels]))
+
+
+class _Tree:
+    """The phases of one ``tree``, and the shared buffers of its levels."""
+
+    def __init__(self, kernel: Kernel, loop: Loop, update: Update, others: Body) -> None:
+        self.kernel, self.loop, self.update, self.others = kernel, loop, update, others
+        self.levels: list[Buffer] = []
+        self.taken: set[str] = set()
+
+    def statements(self, threads: int) -> list[Stmt]:
+        """From the partial results to the update with what they come to."""
+        u = self.update
+        part, start, turn = self._level(threads), self._thread(threads), self._thread(threads)
+        steps = new_loop(self._name("j"), ceildiv(self.loop.extent, threads))
+        at = steps.sym * threads + turn.sym
+        moved = substitute_body((*self.others, Update(part, (turn.sym,), u.op, u.value)), {self.loop.sym: at})
+        if mod(self.loop.extent, threads) != 0:
+            moved = (If(Inside((self.loop.extent - 1 - at,)), moved),)
+        out: list[Stmt] = [
+            For(start, (Store(part, (start.sym,), identity_of(u.op, part.dtype)),)),
+            For(turn, (For(steps, moved),)),
+        ]
+        half = threads // 2
+        while half:
+            level, t = self._level(half), self._thread(half)
+            pair = Binary(u.op, Load(part, (t.sym,)), Load(part, (t.sym + half,)))
+            out.append(For(t, (Store(level, (t.sym,), pair),)))
+            part, half = level, half // 2
+        return [*out, Update(u.buffer, u.index, u.op, Load(part, (0,)))]
+
+    def _level(self, n: int) -> Buffer:
+        name = fresh_among(self.kernel, f"{identifier(self.update.buffer.name)}_p{n}", self.taken)
+        self.levels.append(Buffer(name, self.update.buffer.dtype, (n,)))
+        return self.levels[-1]
+
+    def _thread(self, n: int) -> Loop:
+        return new_loop(self._name("t"), n, Kind.THREAD)
+
+    def _name(self, suffix: str) -> str:
+        return fresh_among(self.kernel, f"{self.loop.sym.name}_{suffix}", self.taken)
 
 
 _Leaf = Callable[[Dim], Body]
