@@ -1,0 +1,347 @@
+"""From phases to threads: a GPU's kernel in its scheduled form becomes flat, which is what back ends read.
+
+In: a ``Kernel`` whose grids hold phases (``tile.ir`` defines both forms). Out: an equal kernel whose grids are one nest
+of thread loops each, with barriers; ``TileVerifyError`` where there is none. A flat kernel comes out as it is.
+Not its business: which phases there are (``choose``), or how threads become instructions (``codegen``).
+
+Cases:
+
+* Phases of one shape keep their thread loops. Of several shapes, the block becomes one loop over as many threads as the
+  largest has, and each phase finds its loops by division; threads that a phase has no use for pass it by.
+* Statements in no phase are run by the first thread.
+* A ``local`` or ``reg`` buffer whose elements each belong to one thread becomes that thread's own, in registers where
+  its places are known numbers; one that a single phase makes and uses stays; any other becomes shared.
+* A barrier stands between two phases where one writes what the other touches, unless every thread finds there what it
+  wrote itself; also where the second one comes in the next iteration of a loop around both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from math import gcd, prod
+from typing import TypeAlias
+
+from tilewright.core.compute import Buffer, IndexLike, Inside, Load, Value
+from tilewright.core.expr import Dim, Sym, bounds, floordiv, mod, substitute, symbols, terms_of
+from tilewright.core.indices import chosen
+from tilewright.runtime.once import computed
+from tilewright.tile.errors import TileVerifyError
+from tilewright.tile.grid import Grid, grids_of, is_flat, is_for_gpus, is_uniform, thread_nest
+from tilewright.tile.ir import (
+    NESTS,
+    Barrier,
+    Fold,
+    For,
+    If,
+    Kernel,
+    Kind,
+    Loop,
+    Place,
+    Space,
+    Stmt,
+    Store,
+    Update,
+    walk,
+    written,
+)
+from tilewright.tile.rewrite import Body, loads_of, loop_sym, loops_of, rewrite_accesses, substitute_body
+from tilewright.tile.schedule.loops import apart
+from tilewright.tile.schedule.tree import fresh
+from tilewright.tile.verify import COPIED
+
+Shape: TypeAlias = tuple[int, ...]
+Index: TypeAlias = tuple[IndexLike, ...]
+
+
+@dataclass
+class _Touched:
+    """Where statements touch a buffer, and whether they write it."""
+
+    indices: list[Index] = field(default_factory=list)
+    is_written: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class _Phase:
+    """What runs between two barriers; phases of one ``shape`` name their threads alike, ``()`` is one thread."""
+
+    shape: Shape
+    body: Body
+
+    @computed
+    def touched(self) -> dict[Buffer, _Touched]:
+        found: dict[Buffer, _Touched] = {}
+        for s in walk(self.body):
+            for x in loads_of(s):
+                found.setdefault(x.buffer, _Touched()).indices.append(x.index)
+            for b in written(s):
+                assert isinstance(s, Store | Update | Fold)
+                entry = found.setdefault(b, _Touched())
+                entry.indices.append(s.index)
+                entry.is_written = True
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class _Together:
+    """A loop or condition that all threads of the block walk together, around phases."""
+
+    stmt: For | If
+    parts: tuple[_Part, ...]
+
+
+_Part: TypeAlias = "_Phase | _Together"
+
+
+def flatten(kernel: Kernel) -> Kernel:
+    """The kernel with every grid flat; one for CPUs, and a flat one, as it is."""
+    if not is_for_gpus(kernel) or is_flat(kernel):
+        return kernel
+    body: list[Stmt] = []
+    for grid in grids_of(kernel):
+        inside = grid.body
+        if not grid.is_flat:
+            flattener = _Flattener(kernel, grid)
+            inside = flattener.run()
+            kernel = replace(kernel, places=tuple(flattener.moved.get(p.buffer, p) for p in kernel.places))
+        for loop in reversed(grid.blocks):
+            inside = (For(loop, inside),)
+        body += inside
+    return replace(kernel, body=tuple(body))
+
+
+class _Flattener:
+    """Flattens one grid; ``moved`` has the new places of its buffers by the old buffers."""
+
+    def __init__(self, kernel: Kernel, grid: Grid) -> None:
+        self.kernel = kernel
+        self.spaces = {p.buffer: p.space for p in kernel.places}
+        self.moved: dict[Buffer, Place] = {}
+        self.threads: dict[Shape, tuple[Sym, ...]] = {(): ()}
+        """The symbols of the thread loops of each shape."""
+        self.parts = tuple(self._parts(grid.body))
+        self.phases = list(_phases(self.parts))
+        everything = loops_of(grid.body)
+        self.inner = {x.sym for x in everything if x.kind is not Kind.THREAD}
+        """Loops in the block that are no threads: where an access is in its own iterations."""
+        self.copied = {x.sym for x in everything if x.kind in COPIED}
+        self._conflicts: dict[tuple[_Phase, _Phase], bool] = {}
+
+    def run(self) -> Body:
+        """The grid's body as one nest of thread loops."""
+        self.changes = {b: change for b in self._blocks_own() if (change := self._owned(b)) is not None}
+        shapes = [s for s in self.threads if s]
+        names = "thread"
+        block: Shape = shapes[0] if len(shapes) == 1 else (max(map(prod, shapes), default=1),)
+        if len(shapes) == 1:
+            self.block = tuple(Loop(s, n, Kind.THREAD) for s, n in zip(self.threads[block], block, strict=True))
+        else:
+            self.block = (Loop(loop_sym(fresh(self.kernel, names), block[0]), block[0], Kind.THREAD),)
+        body, _ = self._emit(self.parts, ())
+        for loop in reversed(self.block):
+            body = (For(loop, body),)
+        return body
+
+    # --- phases ---
+
+    def _parts(self, body: Body) -> Iterator[_Part]:
+        """A body as phases in order; statements that are in none come together as one thread's."""
+        lone: list[Stmt] = []
+        for s in body:
+            if not _has_threads(s):
+                lone.append(s)
+                continue
+            if lone:
+                yield _Phase((), tuple(lone))
+                lone = []
+            if isinstance(s, For) and s.loop.kind is Kind.THREAD:
+                yield self._phase(s)
+                continue
+            assert isinstance(s, For | If)
+            if not is_uniform(s, set()):
+                raise TileVerifyError(f"{s.cond if isinstance(s, If) else s.loop.sym}: threads may not agree on it")
+            yield _Together(s, tuple(self._parts(s.body)))
+        if lone:
+            yield _Phase((), tuple(lone))
+
+    def _phase(self, s: For) -> _Phase:
+        loops, body = thread_nest((s,))
+        shape = tuple(x.extent for x in loops if isinstance(x.extent, int))
+        if prod(shape) == 1:
+            return _Phase((), substitute_body(body, {x.sym: 0 for x in loops}))
+        own = self.threads.setdefault(shape, tuple(x.sym for x in loops))
+        return _Phase(shape, substitute_body(body, {x.sym: s for x, s in zip(loops, own, strict=True)}))
+
+    # --- what belongs to whom ---
+
+    def _blocks_own(self) -> list[Buffer]:
+        here = {b for p in self.phases for b in p.touched}
+        return [b for b, space in self.spaces.items() if b in here and space in (Space.LOCAL, Space.REG)]
+
+    def _owners(self, shape: Shape, indices: list[Index]) -> tuple[Sym, ...] | None:
+        """The threads' symbols where no two threads touch one element; None where they may."""
+        threads = self.threads[shape]
+        over = [s for s, n in zip(threads, shape, strict=True) if n > 1]
+        if not over:
+            return threads
+        if any(chosen(ix) for ix in indices):
+            return None
+        return threads if apart(indices, over, self.inner) else None
+
+    def _owned(self, b: Buffer) -> _Change | None:
+        """Decide where a buffer of the block lies; how its accesses change when each thread has a part of it."""
+        phases = [p for p in self.phases if b in p.touched]
+        indices = [ix for p in phases for ix in p.touched[b].indices]
+        shapes = {p.shape for p in phases}
+        owners = self._owners(phases[0].shape, indices) if len(shapes) == 1 else None
+        if owners is None:
+            mentioned = {x for ix in indices for i in ix if not isinstance(i, Value) for x in symbols(i)}
+            if len(phases) == 1 and not mentioned & set(self.threads[phases[0].shape]):
+                return None
+            if self.spaces[b] is Space.REG:
+                raise TileVerifyError(f"{b.name}: registers that several threads of a block would share")
+            self.moved[b] = Place(b, Space.SHARED)
+            return None
+        parts = [_part(column, owners, b.shape[d]) for d, column in enumerate(zip(*indices, strict=True))]
+        change = _Change(Buffer(b.name, b.dtype, tuple(p.size for p in parts)), tuple(parts))
+        places = {x for ix in indices for i in change.moved(ix) for x in _symbols(i)}
+        has_numbers = not any(chosen(ix) for ix in indices) and places <= self.copied
+        self.moved[b] = Place(change.buffer, Space.REG if has_numbers else Space.LOCAL)
+        return change
+
+    def _conflict(self, first: _Phase, second: _Phase) -> bool:
+        """Must all threads have ended the first phase before one begins the second?"""
+        key = (first, second)
+        if key not in self._conflicts:
+            both = first.touched.keys() & second.touched.keys()
+            self._conflicts[key] = any(self._conflict_over(b, first, second) for b in both)
+        return self._conflicts[key]
+
+    def _conflict_over(self, b: Buffer, first: _Phase, second: _Phase) -> bool:
+        one, other = first.touched[b], second.touched[b]
+        place = self.moved.get(b)
+        space = self.spaces[b] if place is None else place.space
+        if space in (Space.REG, Space.LOCAL, Space.TABLE) or not (one.is_written or other.is_written):
+            return False
+        if first.shape != second.shape:
+            return True
+        return self._owners(first.shape, [*one.indices, *other.indices]) is None
+
+    # --- the flat form ---
+
+    def _emit(self, parts: Sequence[_Part], pending: tuple[_Phase, ...]) -> tuple[Body, tuple[_Phase, ...]]:
+        """Statements, and the phases that may have run since the last barrier; ``pending`` are those before."""
+        out: list[Stmt] = []
+        for part in parts:
+            if isinstance(part, _Together):
+                inside, after = self._emit(part.parts, pending)
+                if isinstance(part.stmt, For):  # an iteration follows the one before it
+                    inside, after = self._emit(part.parts, _union(pending, after))
+                    out.append(For(part.stmt.loop, inside))
+                else:
+                    out.append(If(part.stmt.cond, inside))
+                pending = _union(pending, after)  # it may not run at all
+                continue
+            if any(self._conflict(p, part) for p in pending):
+                out.append(Barrier())
+                pending = ()
+            pending = _union(pending, (part,))
+            out += self._guarded(part)
+        return tuple(out), pending
+
+    def _guarded(self, phase: _Phase) -> Body:
+        """A phase's statements, for those threads of the block that it is for."""
+
+        def moved(b: Buffer, index: Index) -> Load | None:
+            return self.changes[b](index) if b in self.changes else None
+
+        body = rewrite_accesses(phase.body, moved) if self.changes else phase.body
+        threads = [x.sym for x in self.block]
+        if not phase.shape:
+            others = tuple(0 - x.sym for x in self.block if x.extent != 1)
+            return (If(Inside(others), body),) if others else body
+        own = self.threads[phase.shape]
+        if list(own) == threads:
+            return body
+        (thread,), dims, rest = threads, dict[Sym, Dim](), prod(phase.shape)
+        for s, n in zip(own, phase.shape, strict=True):
+            rest //= n
+            dims[s] = mod(floordiv(thread, rest), n) if rest * n != self.block[0].extent else floordiv(thread, rest)
+        body = substitute_body(body, dims)
+        if prod(phase.shape) == self.block[0].extent:
+            return body
+        return (If(Inside((prod(phase.shape) - 1 - thread,)), body),)
+
+
+@dataclass(frozen=True)
+class _Side:
+    """One dimension of a thread's part of a buffer: where it begins, how far apart its elements are, and how many."""
+
+    base: Dim
+    step: int
+    size: Dim
+
+
+@dataclass(frozen=True)
+class _Change:
+    """How accesses change when each thread has its own part of a buffer."""
+
+    buffer: Buffer
+    sides: tuple[_Side, ...]
+
+    def moved(self, index: Index) -> Index:
+        return tuple(
+            i if isinstance(i, Value) else floordiv(i - side.base, side.step)
+            for i, side in zip(index, self.sides, strict=True)
+        )
+
+    def __call__(self, index: Index) -> Load:
+        return Load(self.buffer, self.moved(index))
+
+
+def _part(column: Sequence[IndexLike], threads: tuple[Sym, ...], extent: Dim) -> _Side:
+    """The part of a dimension that each thread touches; all of it where that is not the same for all accesses."""
+    zero: dict[Sym, Dim] = {s: 0 for s in threads}
+    bases: set[Dim] = set()
+    low: list[int] = []
+    high: list[int] = []
+    step = 0
+    for i in column:
+        if isinstance(i, Value):
+            return _Side(0, 1, extent)
+        rest = substitute(i, zero)
+        lo, hi = bounds(rest)
+        base = i - rest
+        if lo is None or hi is None or not symbols(base) <= set(threads):
+            return _Side(0, 1, extent)
+        bases.add(base)
+        step = gcd(step, *[c for _, c in terms_of(rest)], lo - (low[0] if low else lo))
+        low.append(lo)
+        high.append(hi)
+    if len(bases) != 1:
+        return _Side(0, 1, extent)
+    step = max(step, 1)
+    return _Side(bases.pop() + min(low), step, (max(high) - min(low)) // step + 1)
+
+
+def _symbols(i: IndexLike) -> frozenset[Sym]:
+    return frozenset() if isinstance(i, Value) else symbols(i)
+
+
+def _has_threads(s: Stmt) -> bool:
+    return isinstance(s, NESTS) and (
+        (isinstance(s, For) and s.loop.kind is Kind.THREAD) or any(x.kind is Kind.THREAD for x in s.loops)
+    )
+
+
+def _phases(parts: Sequence[_Part]) -> Iterator[_Phase]:
+    for p in parts:
+        if isinstance(p, _Phase):
+            yield p
+        else:
+            yield from _phases(p.parts)
+
+
+def _union(a: tuple[_Phase, ...], b: tuple[_Phase, ...]) -> tuple[_Phase, ...]:
+    return (*a, *[x for x in b if x not in a])
