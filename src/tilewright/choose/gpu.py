@@ -1,0 +1,137 @@
+"""The default schedule for GPUs: which strategy makes the grids of which part of a computation.
+
+In: a ``Computation``, a ``Gpu``, and which inputs are compile-time constants. Out: a ``Kernel`` in its scheduled form;
+also the schedule. Not its business: the flat form (``tile.flatten``), or instructions.
+
+Every computation gets a correct kernel: a strategy that does not fit raises ``ScheduleError``, and the next simpler one
+is tried; one thread at last. The reason is kept in the kernel's ``notes``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from tilewright.choose.clusters import Cluster, ClusterKind, clusters_of
+from tilewright.choose.collapse import collapse
+from tilewright.choose.default import RULE_BROKE, OnBroken, Scheduled, Tried, refuse
+from tilewright.choose.normalize import drop_unit_axes, inline
+from tilewright.choose.strategies.gpu.elements import elements
+from tilewright.choose.strategies.gpu.matrices import as_products
+from tilewright.choose.strategies.gpu.products import products
+from tilewright.choose.strategies.gpu.rows import rows
+from tilewright.core.compute import Buffer, Computation, Serial, Stage
+from tilewright.target.gpu import Gpu
+from tilewright.tile.errors import RuleBroke, ScheduleError
+from tilewright.tile.ir import For, Kind, written
+from tilewright.tile.lower import lower
+from tilewright.tile.schedule import Schedule, ScheduleBuilder
+from tilewright.tile.schedule.book import Line, apply_lines
+
+ELEMENTS = "elements"
+"""The strategy that fits everything."""
+
+
+def schedule_for_gpu(
+    computation: Computation,
+    gpu: Gpu,
+    constants: Container[Buffer] = (),
+    name: str = "kernel",
+    on_broken: OnBroken = refuse,
+) -> Scheduled:
+    """A correct kernel of grids for any computation, with the steps that made it."""
+    fixed = {b.name for b in computation.inputs if b in constants}
+    normal, found = as_products(_normal(computation), gpu)
+    known = [b for b in normal.inputs if b.name in fixed]
+    b = ScheduleBuilder(lower(normal, name, known))
+    work = _Grids(b, gpu, normal, known, on_broken)
+    for product in found:
+        work.tried(product.root, [("products", partial(products, b, product))])
+    taken = {name for x in found for name in (x.left, x.right, x.sums, x.root)}
+    for stages in _runs(normal, taken):
+        for cluster in clusters_of(stages, normal, known, chains=False):
+            work.tried(cluster.root.out.name, work.strategies(cluster))
+    work.rest()
+    kernel = replace(b.kernel, notes=tuple(work.notes))
+    return Scheduled(kernel, normal, b.schedule, tuple(work.done))
+
+
+def schedule_for_gpu_by(
+    computation: Computation, gpu: Gpu, constants: Container[Buffer], name: str, lines: Sequence[Line]
+) -> Scheduled:
+    """The kernel that a file's steps make; ``ScheduleFileError`` names the step that is not legal."""
+    fixed = {b.name for b in computation.inputs if b in constants}
+    normal, _ = as_products(_normal(computation), gpu)
+    kernel = apply_lines(lower(normal, name, [b for b in normal.inputs if b.name in fixed]), lines)
+    return Scheduled(kernel, normal, Schedule(tuple(line.step for line in lines)))
+
+
+def _normal(computation: Computation) -> Computation:
+    """Fewer axes and temporaries. What brings elements into an order for vectors and caches is left out."""
+    computation = drop_unit_axes(computation)
+    if any(isinstance(x, Serial) for x in computation.items):
+        return computation
+    return collapse(inline(computation))
+
+
+def _runs(computation: Computation, taken: Container[str]) -> list[list[Stage]]:
+    """The stages, but those ``taken``, that stand between serial loops; those inside of one stay in its order."""
+    found: list[list[Stage]] = [[]]
+    for x in computation.items:
+        if isinstance(x, Stage):
+            found[-1] += [x] if x.out.name not in taken else []
+        else:
+            found.append([])
+    return [run for run in found if run]
+
+
+@dataclass
+class _Grids:
+    """The kernel while strategies make grids of it."""
+
+    b: ScheduleBuilder
+    gpu: Gpu
+    computation: Computation
+    constants: Container[Buffer]
+    on_broken: OnBroken
+
+    def __post_init__(self) -> None:
+        self.notes: list[str] = []
+        self.done: list[Tried] = []
+
+    def tried(self, root: str, found: Sequence[tuple[str, Callable[[], object]]]) -> None:
+        """Try strategies for the stages that make ``root``, best first; what none fits is left to :meth:`rest`."""
+        taken = next((name for name, apply in found if self._fits(root, apply)), ELEMENTS)
+        self.done.append(Tried(root, (*[name for name, _ in found], ELEMENTS), taken))
+
+    def strategies(self, cluster: Cluster) -> list[tuple[str, Callable[[], object]]]:
+        """What may fit a cluster by its structure, best first."""
+        names = [s.out.name for s in cluster.stages]
+        if cluster.kind is ClusterKind.ROWS:
+            return [("rows", partial(rows, self.b, self.gpu, names))]
+        return []
+
+    def _fits(self, root: str, apply: Callable[[], object]) -> bool:
+        mark = self.b.mark()
+        try:
+            apply()
+            return True
+        except ScheduleError as e:
+            self.notes.append(f"{root}: {e.message}")
+        except (ArithmeticError, AssertionError, LookupError, StopIteration, TypeError, ValueError) as e:
+            self.on_broken(RuleBroke(self.b.kernel.name, root, e))
+            self.notes.append(f"{root}: {RULE_BROKE}: {type(e).__name__}: {e}")
+        self.b.back(mark)
+        return False
+
+    def rest(self) -> None:
+        """A grid of its own for every statement at the top that is none yet."""
+        at = 0
+        while at < len(self.b.kernel.body):
+            s = self.b.kernel.body[at]
+            at += 1
+            if not isinstance(s, For):
+                elements(self.b, self.gpu, written(s)[0].name)
+            elif not any(x.kind is Kind.BLOCK for x in s.loops):
+                elements(self.b, self.gpu, s.loop.sym.name)

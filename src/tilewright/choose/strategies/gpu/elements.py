@@ -1,0 +1,140 @@
+"""The strategy that fits everything: a thread an element, elements beside each other to threads beside each other.
+
+In: a builder, a GPU, a loop that begins a nest. Out: steps that make the nest a grid.
+Not its business: rows (``rows``) and products (``products``), which share what they read.
+
+Before: ``for i<m: for j<n: Y[i, j] = f(X[i, j])``. After: ``for ij_o (block): for ij_i<128 (thread): if inside(..)``,
+with 16 bytes a thread where memory lies that way. Loops that depend on each other stay serial, in one thread if need
+be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tilewright.choose.strategies.steps import attempt
+from tilewright.core.compute import Buffer, IndexLike
+from tilewright.core.expr import Dim, mod, symbols
+from tilewright.target.gpu import Gpu
+from tilewright.tile.affine import linear, stride_along
+from tilewright.tile.errors import ScheduleError
+from tilewright.tile.grid import MAX_DIMENSIONS
+from tilewright.tile.ir import For, Kind, Loop, Store
+from tilewright.tile.rewrite import loads_of, loops_of
+from tilewright.tile.schedule import ScheduleBuilder
+from tilewright.tile.schedule.loops import check_apart
+from tilewright.tile.schedule.tree import find_loop, nest_of
+
+
+def block_threads(gpu: Gpu) -> int:
+    """Threads of a block that need nothing of each other: a warp for each of a multiprocessor's schedulers."""
+    return gpu.warp_lanes * gpu.sm_schedulers
+
+
+def elements(b: ScheduleBuilder, gpu: Gpu, loop: str) -> None:
+    """Make the nest that ``loop`` begins at the top of the kernel a grid, a thread an element or a few of them.
+
+    A statement without loops, known by what it writes, is one thread's.
+    """
+    is_loop = any(x.sym.name == loop for x in loops_of(b.kernel.body))
+    free = independent(b, loop) if is_loop else []
+    # Loops that became one may no longer be known to be independent: then the innermost alone is shared among threads.
+    if free and attempt(b, lambda: _deal(b, gpu, fused(b, free))):
+        return
+    if free and attempt(b, lambda: _deal(b, gpu, free)):
+        return
+    one_thread(b, loop)
+
+
+def one_thread(b: ScheduleBuilder, loop: str) -> None:
+    """The nest as it is, by one thread of one block: what has an order, and nothing to share out."""
+    thread = b.do("enclose", loop).loops[0]
+    block = b.do("enclose", thread).loops[0]
+    b.do("kind", block, "block")
+    b.do("kind", thread, "thread")
+
+
+def independent(b: ScheduleBuilder, loop: str) -> list[str]:
+    """The loops from ``loop`` inwards of which no iteration depends on another, as far as they nest perfectly.
+
+    A loop whose extent depends on one outside of it ends them: a grid is a box.
+    """
+    found: list[Loop] = []
+    for x in nest_of(find_loop(b.kernel, loop, "elements")).loops:
+        try:
+            check_apart(b.kernel, find_loop(b.kernel, x.sym.name, "elements"), Kind.BLOCK, "elements", x.sym.name)
+        except ScheduleError:
+            break
+        if symbols(x.extent) & {o.sym for o in found}:
+            break
+        found.append(x)
+    return [x.sym.name for x in found]
+
+
+def fused(b: ScheduleBuilder, loops: list[str]) -> list[str]:
+    """The loops, of which those of known positive extents became one with the last before them.
+
+    From the outermost on, so that elements are found by one division each, digits of one number.
+    """
+    at = len(loops) - 1
+    while at > 0 and _is_known(b, loops[at]):
+        at -= 1
+    made = loops[at]
+    for inner in loops[at + 1 :]:
+        made = b.do("fuse", made, inner).loops[0]
+    return [*loops[:at], made]
+
+
+def _is_known(b: ScheduleBuilder, loop: str) -> bool:
+    n = extent_of(b, loop)
+    return isinstance(n, int) and n > 0
+
+
+def extent_of(b: ScheduleBuilder, loop: str) -> Dim:
+    return find_loop(b.kernel, loop, "elements").loop.extent
+
+
+def in_vectors(b: ScheduleBuilder, gpu: Gpu, loop: str) -> str:
+    """Split off as many elements as one access of a thread holds, as lanes, where all of them lie in order."""
+    target = find_loop(b.kernel, loop, "elements")
+    width = lanes_of(gpu, target)
+    if width == 1:
+        return loop
+    outer, lanes = b.split(loop, width)
+    b.do("kind", lanes, "vector")
+    return outer
+
+
+def lanes_of(gpu: Gpu, target: For) -> int:
+    """How many iterations of a loop one access holds; 1 where they don't lie side by side, in full aligned groups."""
+    if not all(isinstance(s, Store) for s in target.body):
+        return 1
+    accesses = list(_accesses(target))
+    strides = [stride_along(b, index, target.loop.sym) for b, index, _ in accesses]
+    if any(c != 1 for c, (_, _, is_write) in zip(strides, accesses, strict=True) if is_write):
+        return 1
+    if not set(strides) <= {0, 1}:
+        return 1
+    width = gpu.access_bytes // max(b.dtype.n_bytes for b, _, _ in accesses)
+    if width < 2 or mod(target.loop.extent, width) != 0:
+        return 1
+    rows = [linear(b, index) for c, (b, index, _) in zip(strides, accesses, strict=True) if c == 1]
+    return width if all(e is not None and mod(e - target.loop.sym, width) == 0 for e in rows) else 1
+
+
+def _accesses(target: For) -> Iterator[tuple[Buffer, tuple[IndexLike, ...], bool]]:
+    for s in target.body:
+        assert isinstance(s, Store)
+        yield s.buffer, s.index, True
+        yield from ((x.buffer, x.index, False) for x in loads_of(s))
+
+
+def _deal(b: ScheduleBuilder, gpu: Gpu, loops: list[str]) -> None:
+    """The last loop in blocks of threads; those outside of it are blocks too, as many as a grid has dimensions for."""
+    *outer, inner = loops
+    block, thread = b.split(in_vectors(b, gpu, inner), block_threads(gpu), "guard")
+    for name in outer[: MAX_DIMENSIONS - 1]:
+        b.do("kind", name, "block")
+    if len(outer) < MAX_DIMENSIONS:
+        b.do("kind", block, "block")
+    b.do("kind", thread, "thread")

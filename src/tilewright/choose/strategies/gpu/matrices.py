@@ -1,0 +1,251 @@
+"""Products as products of matrices: what a GPU's blocks cut into tiles, whatever the axes were.
+
+In: a computation. Out: an equal one in which each large enough sum of products is four stages, and their names.
+Not its business: the tiles (``products``).
+
+Before: ``Y[b, c, h, w] = sum over i, r, s of W[c, i, r, s] * X[b, i, h + r, w + s]``. After::
+
+    A[m, k] = X[..] where m < M and k < K, else 0      m = (b, h, w), k = (i, r, s)
+    B[k, n] = W[..] where k < K and n < N, else 0      n = c
+    T[m, n] = sum over k of A[m, k] * B[k, n]          over whole tiles
+    Y[..]   = T[m, n]                                  with what the one plain stage makes of it that reads it
+
+``A`` and ``B`` exist a tile at a time, in shared memory, so that nothing is laid out before (an implicit product).
+Axes that both factors have are batches. Not when: an axis is in neither factor; rows, columns or sums are few; an inner
+axis of a group has a size that is known at run time only, which would have to be divided by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from tilewright.core.compute import (
+    Axis,
+    Binary,
+    Buffer,
+    Computation,
+    Const,
+    Inside,
+    Load,
+    Reduction,
+    Select,
+    Stage,
+    Value,
+    buffers_of_value,
+    loads,
+    loop_symbol,
+    rewrite_value,
+    substitute_index,
+    substitute_value,
+    symbols_of_value,
+    syms,
+)
+from tilewright.core.expr import Dim, Sym, ceildiv, floordiv, mod, symbols
+from tilewright.core.indices import chosen
+from tilewright.target.gpu import Gpu
+
+
+@dataclass(frozen=True)
+class BlockTile:
+    """What a block computes: ``side`` rows and columns, ``depth`` terms of the sum at a time.
+
+    A block is ``threads`` by ``threads``; each thread has ``own`` rows and columns of the tile.
+    """
+
+    side: int
+    depth: int
+    threads: int
+    own: int
+
+
+def tile_of(gpu: Gpu, n_bytes: int) -> BlockTile:
+    """A thread's rows and columns are one access each, and a step's terms are one access of each thread.
+
+    Two warps for each scheduler hide each other's accesses of shared memory.
+    """
+    own = max(gpu.access_bytes // n_bytes, 1)
+    threads = 1
+    while (2 * threads) ** 2 <= 2 * gpu.warp_lanes * gpu.sm_schedulers:
+        threads *= 2
+    return BlockTile(threads * own, threads, threads, own)
+
+
+@dataclass(frozen=True)
+class Product:
+    """The names of one product's stages: its factors, their sums, and what is made of those."""
+
+    left: str
+    right: str
+    sums: str
+    root: str
+    n_batches: int
+    tile: BlockTile
+
+
+def as_products(computation: Computation, gpu: Gpu) -> tuple[Computation, list[Product]]:
+    """The computation with its products spelled as those of matrices."""
+    stages = [x for x in computation.items if isinstance(x, Stage)]
+    if len(stages) != len(computation.items):
+        return computation, []
+    found: list[Product] = []
+    temps, taken = list(computation.temps), set[int]()
+    made: list[Stage] = []
+    for s in stages:
+        if id(s) in taken:
+            continue
+        parts = _parts(s)
+        if parts is None:
+            made.append(s)
+            continue
+        epilogue = _epilogue(s, stages, computation)
+        if epilogue is not None:
+            taken.add(id(epilogue))
+            temps.remove(s.out)
+        tile = tile_of(gpu, s.out.dtype.n_bytes)
+        split = _Split(s, parts, tile)
+        made += [split.left, split.right, split.sums, split.root(epilogue)]
+        temps += [split.left.out, split.right.out, split.sums.out]
+        names = [x.out.name for x in made[-4:]]
+        found.append(Product(names[0], names[1], names[2], names[3], len(parts.batches), tile))
+    return replace(computation, items=tuple(made), temps=tuple(temps)), found
+
+
+@dataclass(frozen=True)
+class _Factors:
+    """A product's two factors, and its axes by which of them has them."""
+
+    left: Value
+    right: Value
+    batches: tuple[Axis, ...]
+    rows: tuple[Axis, ...]
+    columns: tuple[Axis, ...]
+
+
+def _parts(s: Stage) -> _Factors | None:
+    red = s.reduction
+    if red is None or red.op != "add" or s.update is not None or chosen(s.index) or not s.axes or not red.axes:
+        return None
+    if not isinstance(s.expr, Binary) or s.expr.op != "mul":
+        return None
+    own = {a.sym for a in (*s.axes, *red.axes)}
+    if any(symbols(a.extent) & own for a in (*s.axes, *red.axes)):
+        return None
+    left, right = s.expr.a, s.expr.b
+    if s.axes[-1].sym in symbols_of_value(left) - symbols_of_value(right):
+        left, right = right, left  # columns lie along the result's memory
+    of_left, of_right = symbols_of_value(left), symbols_of_value(right)
+    batches = tuple(a for a in s.axes if a.sym in of_left & of_right)
+    rows = tuple(a for a in s.axes if a.sym in of_left - of_right)
+    columns = tuple(a for a in s.axes if a.sym in of_right - of_left)
+    is_apart = len(batches) + len(rows) + len(columns) == len(s.axes)
+    shared = {a.sym for a in red.axes}
+    if not is_apart or not shared & of_left or not shared & of_right:
+        return None
+    groups = (rows, columns, red.axes)
+    return _Factors(left, right, batches, rows, columns) if all(map(_is_group, groups)) else None
+
+
+FEW = 16
+"""Rows, columns or terms, from where on a tile of them is shared: fewer fill less than a quarter of one."""
+
+
+def _is_group(axes: Sequence[Axis]) -> bool:
+    """Can the axes become one that is long enough?"""
+    if not axes or not all(isinstance(a.extent, int) and a.extent > 0 for a in axes[1:]):
+        return False
+    inner = prod(a.extent for a in axes[1:] if isinstance(a.extent, int))
+    first = axes[0].extent
+    return not isinstance(first, int) or first * inner >= FEW
+
+
+def _epilogue(s: Stage, stages: Sequence[Stage], computation: Computation) -> Stage | None:
+    """The one plain stage that reads a product's temporary, at its own points."""
+    readers = [x for x in stages if any(s.out in buffers_of_value(v) for v in x.values)]
+    if s.out not in computation.temps or len(readers) != 1 or s.index != syms(s.axes):
+        return None
+    (r,) = readers
+    at = {x.index for x in loads(r.expr) if x.buffer is s.out}
+    own = syms(r.axes)
+    is_plain = r.reduction is None and r.update is None and not chosen(r.index) and len(at) == 1
+    (index,) = at if len(at) == 1 else ((),)
+    if not is_plain or len(own) != len(s.axes) or set(index) != set(own) or len(index) != len(own):
+        return None
+    between = stages[stages.index(s) + 1 : stages.index(r)]
+    made = {b for x in between for b in x.outs}  # it moves to where the product is
+    return None if made & set().union(*map(buffers_of_value, r.values)) else r
+
+
+class _Split:
+    """The stages of one product."""
+
+    def __init__(self, s: Stage, parts: _Factors, tile: BlockTile) -> None:
+        assert s.reduction is not None
+        self.s, self.parts = s, parts
+        self.batches = parts.batches
+        self.m = _Group("m", parts.rows, tile.side)
+        self.n = _Group("n", parts.columns, tile.side)
+        self.k = _Group("k", s.reduction.axes, tile.depth)
+        self.left = self._factor("a", parts.left, self.m, self.k)
+        self.right = self._factor("b", parts.right, self.k, self.n)
+        self.sums = self._sums()
+
+    def _factor(self, name: str, value: Value, first: _Group, second: _Group) -> Stage:
+        """A factor as a matrix of whole tiles."""
+        axes = (*self.batches, first.padded, second.padded)
+        guards = (*first.guard, *second.guard)
+        value = substitute_value(value, {**first.digits, **second.digits})
+        if guards:
+            value = Select(Inside(guards), value, Const(0, value.dtype))
+        out = Buffer(f"{self.s.out.name}_{name}", value.dtype, tuple(a.extent for a in axes))
+        return Stage((out,), axes, syms(axes), (value,))
+
+    def _sums(self) -> Stage:
+        assert self.s.reduction is not None
+        axes = (*self.batches, self.m.padded, self.n.padded)
+        at = syms(self.batches)
+        left, right = (Load(x.out, (*at, *places)) for x, places in (
+            (self.left, (self.m.sym, self.k.sym)), (self.right, (self.k.sym, self.n.sym))
+        ))  # fmt: skip
+        buffer = self.s.out
+        out = Buffer(f"{buffer.name}_t", buffer.dtype, tuple(a.extent for a in axes))
+        reduction = Reduction((self.k.padded,), "add", self.s.reduction.init)
+        return Stage((out,), axes, syms(axes), (Binary("mul", left, right),), reduction)
+
+    def root(self, epilogue: Stage | None) -> Stage:
+        """What is made of the sums, over the matrix's points."""
+        axes = (*self.batches, self.m.whole, self.n.whole)
+        digits: dict[Sym, Dim] = {**self.m.digits, **self.n.digits}
+        sums = Load(self.sums.out, syms(axes))
+        if epilogue is None:
+            return Stage(self.s.outs, axes, tuple(substitute_index(i, digits) for i in self.s.index), (sums,))
+        (index,) = {x.index for x in loads(epilogue.expr) if x.buffer is self.s.out}
+        own = {i: digits.get(a.sym, a.sym) for i, a in zip(index, self.s.axes, strict=True) if isinstance(i, Sym)}
+        value = rewrite_value(
+            epilogue.expr, lambda x: sums if isinstance(x, Load) and x.buffer is self.s.out else None, own
+        )
+        return Stage(epilogue.outs, axes, tuple(substitute_index(i, own) for i in epilogue.index), (value,))
+
+
+class _Group:
+    """Several axes as one: its symbol, its extent in full and in whole tiles, and the axes as its digits."""
+
+    def __init__(self, name: str, axes: Sequence[Axis], multiple: int) -> None:
+        n: Dim = axes[0].extent
+        for a in axes[1:]:
+            n = n * a.extent
+        rounded = ceildiv(n, multiple) * multiple
+        self.sym = loop_symbol(f"{name}_", rounded)
+        self.whole = Axis(self.sym, n)
+        self.padded = Axis(self.sym, rounded)
+        self.guard: tuple[Dim, ...] = () if rounded == n else (n - 1 - self.sym,)
+        self.digits: Mapping[Sym, Dim] = dict(self._digits(axes))
+
+    def _digits(self, axes: Sequence[Axis]) -> Iterator[tuple[Sym, Dim]]:
+        stride = 1
+        for a in reversed(axes[1:]):
+            assert isinstance(a.extent, int)
+            yield a.sym, mod(floordiv(self.sym, stride), a.extent)
+            stride *= a.extent
+        yield axes[0].sym, floordiv(self.sym, stride)
