@@ -67,7 +67,7 @@ def run(
             memory[buffer] = _bound(buffer, arrays[buffer.name], shape)
         else:
             memory[buffer] = _garbage(shape, buffer.dtype)
-    compiler = _Compiler(memory, reverse)
+    compiler = Compiler(memory, reverse)
     for size in given:
         compiler.slot(size)
     program = [compiler.stmt(s) for s in kernel.body]
@@ -90,7 +90,7 @@ def _garbage(shape: tuple[int, ...], dtype: DType) -> Array:
     return np.full(shape, np.nan if dtype.is_float else dtype.max, dtype.numpy)
 
 
-class _Compiler:
+class Compiler:
     """Turns statements into closures over the memory; sizes, loop variables and operands have slots of a list."""
 
     def __init__(self, memory: dict[Buffer, Array], reverse: bool) -> None:
@@ -108,11 +108,11 @@ class _Compiler:
             case If():
                 return self._if(s)
             case Store():
-                return self._store(s)
+                return self.store(s)
             case Update():
-                return self._update(s)
+                return self.update(s)
             case Fold():
-                return self._fold(s)
+                return self.fold(s)
             case Prefetch():
                 return lambda env: None
             case Barrier():
@@ -145,17 +145,19 @@ class _Compiler:
 
         return go
 
-    def _store(self, s: Store) -> StmtFn:
-        array, at, value = self.memory[s.buffer], self._index(s.buffer, s.index), self.value(s.value)
+    def store(self, s: Store) -> StmtFn:
+        """A closure that assigns an element."""
+        array, at, value = self.memory[s.buffer], self.index(s.buffer, s.index), self.value(s.value)
 
         def go(env: Env) -> None:
             array[at(env)] = value(env)
 
         return go
 
-    def _update(self, s: Update) -> StmtFn:
-        array, at, value = self.memory[s.buffer], self._index(s.buffer, s.index), self.value(s.value)
-        combine = _binary_fn(s.op, s.buffer.dtype)
+    def update(self, s: Update) -> StmtFn:
+        """A closure that combines an element with a value."""
+        array, at, value = self.memory[s.buffer], self.index(s.buffer, s.index), self.value(s.value)
+        combine = binary_fn(s.op, s.buffer.dtype)
 
         def go(env: Env) -> None:
             i = at(env)
@@ -163,8 +165,9 @@ class _Compiler:
 
         return go
 
-    def _fold(self, s: Fold) -> StmtFn:
-        arrays, at = [self.memory[b] for b in s.buffers], self._index(s.buffers[0], s.index)
+    def fold(self, s: Fold) -> StmtFn:
+        """A closure that makes one step of a reduction with a state."""
+        arrays, at = [self.memory[b] for b in s.buffers], self.index(s.buffers[0], s.index)
         values = [self.value(v) for v in s.values]
         c = s.combiner
         results = [self.value(v) for v in c.result]
@@ -180,8 +183,9 @@ class _Compiler:
 
         return go
 
-    def _index(self, buffer: Buffer, index: tuple[IndexLike, ...]) -> Callable[[Env], tuple[int, ...]]:
-        parts = [self._position(i) for i in index]
+    def index(self, buffer: Buffer, index: tuple[IndexLike, ...]) -> Callable[[Env], tuple[int, ...]]:
+        """A closure that finds an access's place, and raises where that is outside."""
+        parts = [self.position(i) for i in index]
         shape = self.memory[buffer].shape
         assert len(parts) == len(shape), buffer
 
@@ -190,7 +194,8 @@ class _Compiler:
 
         return _checked(parts, shape, outside)
 
-    def _position(self, i: IndexLike) -> DimFn:
+    def position(self, i: IndexLike) -> DimFn:
+        """A closure that evaluates one dimension of a place."""
         if not isinstance(i, Value):
             return self.dim(i)
         value = self.value(i)
@@ -227,7 +232,7 @@ class _Compiler:
                 tests = [self.dim(e) for e in v.exprs]
                 return lambda env: np.bool_(all(t(env) >= 0 for t in tests))
             case Load():
-                array, at = self.memory[v.buffer], self._index(v.buffer, v.index)
+                array, at = self.memory[v.buffer], self.index(v.buffer, v.index)
                 return lambda env: array[at(env)]
             case Select():
                 cond, a, b = self.value(v.cond), self.value(v.a), self.value(v.b)
@@ -240,7 +245,7 @@ class _Compiler:
                 one, arg = _unary_fn(v.op, v.a.dtype), self.value(v.a)
                 return lambda env: one(arg(env))
             case Binary():
-                two, left, right = _binary_fn(v.op, v.a.dtype), self.value(v.a), self.value(v.b)
+                two, left, right = binary_fn(v.op, v.a.dtype), self.value(v.a), self.value(v.b)
                 return lambda env: two(left(env), right(env))
             case Fma():
                 a, b, c, result = self.value(v.a), self.value(v.b), self.value(v.c), v.dtype.numpy.type
@@ -360,7 +365,7 @@ _FLOAT_UNARY: Mapping[str, Callable[[Any], Any]] = {
 }
 
 
-def _binary_fn(op: str, dtype: DType) -> Callable[[Any, Any], Any]:
+def binary_fn(op: str, dtype: DType) -> Callable[[Any, Any], Any]:
     if op in _COMPARE:
         return _COMPARE[op]
     result = dtype.numpy.type

@@ -1,0 +1,406 @@
+"""A flat GPU kernel run thread by thread between barriers, with an eye on every access: slow, and sees what GPUs hide.
+
+In: a flat ``Kernel``, a ``Gpu``, arrays for its parameters and values for its sizes. Out: a ``Simulation``: the arrays,
+every fault, and how many transactions and bank conflicts the accesses of warps would cost.
+Not its business: numbers that are right for every order of threads: what a race gives is one order's.
+
+Faults: a race (two threads touch an element, one of them writes, and no barrier or launch is between); a barrier that
+not all threads reach; a read of what nobody has written (shared memory, registers, temporaries); an access of several
+elements that does not begin at a multiple of its size; an access outside of its buffer, which is left out.
+
+The model of memory is CUDA's programming guide's: a warp's access of global memory moves sectors, one of shared memory
+takes as many turns as the busiest bank has words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tilewright.core.compute import Buffer, IndexLike, Load, Value
+from tilewright.core.expr import Sym, evaluate
+from tilewright.core.types import Array
+from tilewright.target.gpu import Gpu
+from tilewright.tile.errors import TileRunError
+from tilewright.tile.grid import Grid, grids_of, is_flat
+from tilewright.tile.interp import Compiler, Env, StmtFn, ValueFn, binary_fn
+from tilewright.tile.ir import (
+    NESTS,
+    Barrier,
+    Fold,
+    For,
+    If,
+    Kernel,
+    Kind,
+    Place,
+    Role,
+    Space,
+    Stmt,
+    Store,
+    Update,
+    walk,
+)
+from tilewright.tile.rewrite import Body
+
+Routine = Callable[[Env], Iterator[int]]
+
+
+class FaultKind(Enum):
+    """What is wrong; the module's docstring describes each."""
+
+    RACE = "race"
+    DIVERGENT_BARRIER = "divergent barrier"
+    UNWRITTEN = "unwritten"
+    MISALIGNED = "misaligned"
+    OUT_OF_BOUNDS = "out of bounds"
+
+
+@dataclass(frozen=True)
+class ThreadFault:
+    """A fault, at which buffer or statement, in which grid and block, by which threads."""
+
+    kind: FaultKind
+    where: str
+    grid: int
+    block: tuple[int, ...]
+    threads: tuple[int, ...]
+
+
+@dataclass
+class Traffic:
+    """What accesses of warps cost: sectors of global memory, turns of shared memory, and the least that would do."""
+
+    sectors: int = 0
+    least_sectors: int = 0
+    turns: int = 0
+    least_turns: int = 0
+
+    @property
+    def bank_conflicts(self) -> int:
+        """Turns of shared memory beyond the least."""
+        return self.turns - self.least_turns
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """Arrays by name, faults in the order in which they were met, each place once; traffic by buffer."""
+
+    arrays: Mapping[str, Array]
+    faults: tuple[ThreadFault, ...]
+    traffic: Mapping[str, Traffic]
+
+
+def simulate(
+    kernel: Kernel, gpu: Gpu, arrays: Mapping[str, Array], sizes: Mapping[str, int] | None = None
+) -> Simulation:
+    """Run a flat kernel; ``arrays`` hold its parameters by name, and stay as they are.
+
+    Raises ``TileRunError`` for a kernel that is not flat, or an array of another type or number of elements.
+    """
+    if not is_flat(kernel):
+        raise TileRunError(f"{kernel.name} is not flat", remedy="run what tile.flatten makes of it")
+    given = {s: dict(sizes or {})[s.name] for s in kernel.sizes}
+    memory = _Observed(gpu, {p.buffer: p for p in kernel.places}, given)
+    memory.take(arrays)
+    for n, grid in enumerate(grids_of(kernel)):
+        _GridRun(memory, grid, n, given).run()
+    outputs = {b.name: a for b, a in memory.arrays.items()}
+    return Simulation(outputs, tuple(memory.faults), memory.traffic)
+
+
+@dataclass
+class _Element:
+    """Who touched an element last: threads as (block, epoch, thread)."""
+
+    writer: tuple[int, int, int] | None = None
+    readers: set[tuple[int, int, int]] = field(default_factory=set)
+
+
+class _Observed:
+    """Arrays of all spaces, who touched which element, and the log of the accesses since the last barrier."""
+
+    def __init__(self, gpu: Gpu, places: Mapping[Buffer, Place], sizes: Mapping[Sym, int]) -> None:
+        self.gpu, self.places = gpu, places
+        self.shapes = {b: tuple(evaluate(d, sizes) for d in b.shape) for b in places}
+        self.arrays: dict[Buffer, Array] = {}
+        self.touched: dict[tuple[Buffer, int, int], _Element] = {}
+        self.faults: list[ThreadFault] = []
+        self.traffic: dict[str, Traffic] = {}
+        self.log: dict[tuple[int, int, int], list[tuple[int, Buffer, int]]] = {}
+        self.turns: dict[tuple[int, int], int] = {}
+        self.own: dict[tuple[Buffer, int], Array] = {}
+        self.block: tuple[int, ...] = ()
+        self.grid, self.n_block, self.epoch, self.thread, self.lane = 0, 0, 0, 0, 0
+
+    def take(self, arrays: Mapping[str, Array]) -> None:
+        """Bind the parameters; temporaries begin unwritten."""
+        for b, place in self.places.items():
+            if place.table is not None:
+                self.arrays[b] = np.asarray(place.table).reshape(self.shapes[b])
+            elif b.name in arrays:
+                given = arrays[b.name]
+                if given.dtype != b.dtype.numpy or given.size != prod(self.shapes[b]):
+                    raise TileRunError(f"{b} can't be the array of {given.dtype}{given.shape}")
+                self.arrays[b] = np.array(given).reshape(self.shapes[b])
+            else:
+                self.arrays[b] = np.zeros(self.shapes[b], b.dtype.numpy)
+
+    def begin_block(self, grid: int, n_block: int, block: tuple[int, ...]) -> None:
+        """Memory of a block begins anew; global memory forgets who touched it when a grid begins."""
+        if n_block == 0:
+            self.touched = {k: _Element((-1, 0, 0)) for k, e in self.touched.items() if e.writer is not None}
+        own = {b for b, p in self.places.items() if p.space in (Space.SHARED, Space.REG, Space.LOCAL)}
+        self.touched = {k: e for k, e in self.touched.items() if k[0] not in own}
+        self.grid, self.n_block, self.block, self.epoch, self.own = grid, n_block, block, 0, {}
+
+    def fault(self, kind: FaultKind, where: str, *threads: int) -> None:
+        """Note a fault, once for each place."""
+        if not any(f.kind is kind and f.where == where and f.grid == self.grid for f in self.faults):
+            self.faults.append(ThreadFault(kind, where, self.grid, self.block, threads))
+
+    # --- accesses ---
+
+    def load(self, b: Buffer, at: tuple[int, ...], site: int) -> Any:
+        """The element's value; 0 outside of the buffer."""
+        flat = self._enter(b, at, site)
+        if flat is None:
+            return b.dtype.numpy.type(0)
+        entry = self._element(b, flat)
+        role, space = self.places[b].role, self.places[b].space
+        if entry.writer is None and (space is not Space.GLOBAL or role is Role.TMP) and self.places[b].table is None:
+            self.fault(FaultKind.UNWRITTEN, b.name, self.thread)
+        me = (self.n_block, self.epoch, self.thread)
+        if entry.writer is not None and self._meets(entry.writer, me):
+            self.fault(FaultKind.RACE, b.name, entry.writer[2], self.thread)
+        entry.readers.add(me)
+        return self._array(b)[at]
+
+    def store(self, b: Buffer, at: tuple[int, ...], value: Any, site: int) -> None:
+        """Write the element; outside of the buffer nothing happens."""
+        flat = self._enter(b, at, site)
+        if flat is None:
+            return
+        entry = self._element(b, flat)
+        me = (self.n_block, self.epoch, self.thread)
+        for other in ({entry.writer} if entry.writer is not None else set()) | entry.readers:
+            if self._meets(other, me):
+                self.fault(FaultKind.RACE, b.name, other[2], self.thread)
+        entry.writer, entry.readers = me, set()
+        self._array(b)[at] = value
+
+    def _enter(self, b: Buffer, at: tuple[int, ...], site: int) -> int | None:
+        shape = self.shapes[b]
+        if not all(0 <= i < n for i, n in zip(at, shape, strict=True)):
+            self.fault(FaultKind.OUT_OF_BOUNDS, b.name, self.thread)
+            return None
+        flat = 0
+        for i, n in zip(at, shape, strict=True):
+            flat = flat * n + i
+        if self.places[b].space in (Space.GLOBAL, Space.SHARED):
+            key = (self.thread, site)
+            # All lanes of one access belong to its first one's turn.
+            self.turns[key] = self.turns.get(key, 0) + (1 if self.lane == 0 else 0)
+            self.log.setdefault((self.thread // self.gpu.warp_lanes, site, self.turns[key]), []).append(
+                (self.thread, b, flat)
+            )
+        return flat
+
+    def _is_own(self, b: Buffer) -> bool:
+        return self.places[b].space in (Space.REG, Space.LOCAL)
+
+    def _array(self, b: Buffer) -> Array:
+        if not self._is_own(b):
+            return self.arrays[b]
+        key = (b, self.thread)
+        if key not in self.own:
+            self.own[key] = np.zeros(self.shapes[b], b.dtype.numpy)
+        return self.own[key]
+
+    def _element(self, b: Buffer, flat: int) -> _Element:
+        return self.touched.setdefault((b, self.thread if self._is_own(b) else -1, flat), _Element())
+
+    def _meets(self, a: tuple[int, int, int], b: tuple[int, int, int]) -> bool:
+        """May two accesses of one grid happen at one time?"""
+        if a[0] == -1:
+            return False
+        return a[0] != b[0] or (a[1] == b[1] and a[2] != b[2])
+
+    # --- what accesses cost ---
+
+    def settle(self) -> None:
+        """Count the accesses since the last barrier, warp by warp, and find those that are not aligned."""
+        for entries in self.log.values():
+            b = entries[0][1]
+            self._check_alignment(b, entries)
+            n_bytes, traffic = b.dtype.n_bytes, self.traffic.setdefault(b.name, Traffic())
+            places = {flat * n_bytes for _, _, flat in entries}
+            if self.places[b].space is Space.GLOBAL:
+                size = self.gpu.sector_bytes
+                traffic.sectors += len({(at + k) // size for at in places for k in (0, n_bytes - 1)})
+                traffic.least_sectors += -(-len(places) * n_bytes // size)
+                continue
+            words = {(at + k) // self.gpu.bank_bytes for at in places for k in range(0, n_bytes, self.gpu.bank_bytes)}
+            banks: dict[int, int] = {}
+            for w in words:
+                banks[w % self.gpu.shared_banks] = banks.get(w % self.gpu.shared_banks, 0) + 1
+            traffic.turns += max(banks.values())
+            traffic.least_turns += -(-len(words) // self.gpu.shared_banks)
+        self.log, self.turns = {}, {}
+
+    def _check_alignment(self, b: Buffer, entries: list[tuple[int, Buffer, int]]) -> None:
+        by_thread: dict[int, list[int]] = {}
+        for thread, _, flat in entries:
+            by_thread.setdefault(thread, []).append(flat)
+        for thread, places in by_thread.items():
+            n, size = len(places), len(places) * b.dtype.n_bytes
+            is_one = n > 1 and places == list(range(places[0], places[0] + n)) and size <= self.gpu.access_bytes
+            if is_one and size & (size - 1) == 0 and places[0] * b.dtype.n_bytes % size:
+                self.fault(FaultKind.MISALIGNED, b.name, thread)
+
+
+class _GridRun:
+    """Runs one grid: block by block, in each the threads from barrier to barrier."""
+
+    def __init__(self, memory: _Observed, grid: Grid, number: int, sizes: Mapping[Sym, int]) -> None:
+        self.memory, self.grid, self.number, self.sizes = memory, grid, number, sizes
+        self.threads = SimtCompiler(memory)
+        for s in (*sizes, *(x.sym for x in (*grid.blocks, *grid.threads))):
+            self.threads.slot(s)
+        self.routine = self.threads.routine(grid.thread_body)
+
+    def run(self) -> None:
+        """Every block, in order."""
+        extents = [range(evaluate(x.extent, self.sizes)) for x in self.grid.blocks]
+        shape = [range(evaluate(x.extent, {})) for x in self.grid.threads]
+        for n, block in enumerate(product(*extents)):
+            self.memory.begin_block(self.number, n, block)
+            head = [*self.sizes.values(), *block]
+            rest = [None] * (len(self.threads.slots) - len(head) - len(shape))
+            self._block([self.routine([*head, *t, *rest]) for t in product(*shape)])
+
+    def _block(self, threads: list[Iterator[int]]) -> None:
+        memory, ended = self.memory, -1
+        left = dict(enumerate(threads))
+        while left:
+            met: dict[int, list[int]] = {}
+            for k, t in list(left.items()):
+                memory.thread, memory.lane = k, 0
+                site = next(t, ended)
+                met.setdefault(site, []).append(k)
+                if site == ended:
+                    del left[k]
+            memory.settle()
+            memory.epoch += 1
+            if len(met) > 1:
+                few = min(met.values(), key=len)
+                memory.fault(FaultKind.DIVERGENT_BARRIER, "barrier", *few)
+
+
+class SimtCompiler(Compiler):
+    """Closures of one thread: as the plain interpreter's, but every access goes through the observed memory."""
+
+    def __init__(self, memory: _Observed) -> None:
+        super().__init__({}, reverse=False)
+        self.observed = memory
+
+    def routine(self, body: Body) -> Routine:
+        """Statements as a routine that stops at every barrier, and gives its number."""
+        parts: list[tuple[Routine | None, StmtFn | None]] = []
+        for s in body:
+            holds = any(isinstance(x, Barrier) for x in walk((s,)))
+            parts.append((self._stopping(s), None) if holds else (None, self.stmt(s)))
+
+        def go(env: Env) -> Iterator[int]:
+            for stopping, plain in parts:
+                if plain is not None:
+                    plain(env)
+                elif stopping is not None:
+                    yield from stopping(env)
+
+        return go
+
+    def _stopping(self, s: Stmt) -> Routine:
+        if isinstance(s, Barrier):
+            number = id(s)
+            return lambda env: iter((number,))
+        assert isinstance(s, NESTS)
+        inside = self.routine(s.body)
+        if isinstance(s, If):
+            cond = self.value(s.cond)
+            return lambda env: inside(env) if cond(env) else iter(())
+        slot, extent = self.slot(s.loop.sym), self.dim(s.loop.extent)
+
+        def go(env: Env) -> Iterator[int]:
+            for i in range(extent(env)):
+                env[slot] = i
+                yield from inside(env)
+
+        return go
+
+    def stmt(self, s: Stmt) -> StmtFn:
+        """Lanes say that they are some, so that their accesses count as one."""
+        if not isinstance(s, For) or s.loop.kind is not Kind.VECTOR:
+            return super().stmt(s)
+        slot, extent = self.slot(s.loop.sym), self.dim(s.loop.extent)
+        body, memory = [self.stmt(x) for x in s.body], self.observed
+
+        def go(env: Env) -> None:
+            outer = memory.lane
+            for i in range(extent(env)):
+                env[slot], memory.lane = i, outer + i
+                for step in body:
+                    step(env)
+            memory.lane = outer
+
+        return go
+
+    def place(self, index: tuple[IndexLike, ...]) -> Callable[[Env], tuple[int, ...]]:
+        """A closure that finds a place, inside or not."""
+        parts = [self.position(i) for i in index]
+        return lambda env: tuple([p(env) for p in parts])
+
+    def value(self, v: Value) -> ValueFn:
+        """Loads are observed."""
+        if not isinstance(v, Load):
+            return super().value(v)
+        at, memory, b, site = self.place(v.index), self.observed, v.buffer, id(v)
+        return lambda env: memory.load(b, at(env), site)
+
+    def store(self, s: Store) -> StmtFn:
+        """A write, observed."""
+        at, value, memory, site = self.place(s.index), self.value(s.value), self.observed, id(s)
+        return lambda env: memory.store(s.buffer, at(env), value(env), site)
+
+    def update(self, s: Update) -> StmtFn:
+        """A read and a write, both observed."""
+        at, value, memory, site = self.place(s.index), self.value(s.value), self.observed, id(s)
+        combine = binary_fn(s.op, s.buffer.dtype)
+
+        def go(env: Env) -> None:
+            i = at(env)
+            memory.store(s.buffer, i, combine(memory.load(s.buffer, i, -site), value(env)), site)
+
+        return go
+
+    def fold(self, s: Fold) -> StmtFn:
+        """All of a state is read, and then written."""
+        at, memory, site, c = self.place(s.index), self.observed, id(s), s.combiner
+        values, results = [self.value(v) for v in s.values], [self.value(v) for v in c.result]
+        operands = [self.slot(p.name) for p in (*c.state, *c.value)]
+
+        def go(env: Env) -> None:
+            i = at(env)
+            old = [memory.load(b, i, -site - k) for k, b in enumerate(s.buffers)]
+            for slot, x in zip(operands, [*old, *(v(env) for v in values)], strict=True):
+                env[slot] = x
+            new = [r(env) for r in results]
+            for k, (b, x) in enumerate(zip(s.buffers, new, strict=True)):
+                memory.store(b, i, x, site + k)
+
+        return go
