@@ -48,6 +48,7 @@ def compile(
     accuracy: str = "default",
     schedule: str | os.PathLike[str] | None = None,
     specialize: Any = None,
+    emulate: bool = False,
     cache: bool = True,
     progress: Progress | None = None,
     keyed: Keyed | None = None,
@@ -57,7 +58,8 @@ def compile(
 
     With ``verify`` the model is compiled anew, and checked after every pass.
     """
-    options = Options(target, precision, optimize, accuracy, read_schedule(schedule), read_exact_sizes(specialize))
+    sizes = read_exact_sizes(specialize)
+    options = Options(target, precision, optimize, accuracy, read_schedule(schedule), sizes, emulate)
     threads = checked_threads(threads)
     check_sizes_given(fix_dims, input_shapes)
     clock = Clock(progress)
@@ -84,7 +86,7 @@ def compile(
             if store and key:
                 with clock.stage("store"):
                     store.put_artifact_soon(cache_key(key, options), artifact)
-    if store and keyed.key and not options.schedule:
+    if store and keyed.key and not options.schedule and not options.emulate:
         # The next process finds the artefact by this question, without loading the compiler.
         asked = question(keyed.key, target, precision, optimize, accuracy, *asked_sizes(specialize))
         remember_answer(store, asked, cache_key(keyed.key, options))

@@ -34,6 +34,7 @@ def compile(
     accuracy: str = "default",
     schedule: str | os.PathLike[str] | None = None,
     specialize: Mapping[str, Sequence[int]] | Sequence[Mapping[str, int]] | None = None,
+    emulate: bool = False,
     cache: bool = True,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> CompiledModel:
@@ -54,19 +55,20 @@ def compile(
     error stays within 1e-4 of the largest output. ``schedule`` is a file of schedules (``docs/schedules.md``) for some
     or all kernels. ``specialize`` gives sizes that get code of their own beside the code for all sizes, in the same
     model: ``{"batch": [1, 8]}``, of several names every combination; or a list of combinations, ``[{"batch": 1,
-    "length": 128}]``. A name is a symbolic dimension's, or ``"INPUT[AXIS]"``. ``progress`` is told a stage's name,
-    steps done and steps in all, 0 where their number is not known.
+    "length": 128}]``. A name is a symbolic dimension's, or ``"INPUT[AXIS]"``. With ``emulate=True`` and a
+    GPU's name as the target, this machine's CPU runs the schedules made for that GPU (``docs/gpu.md``). ``progress`` is
+    told a stage's name, steps done and steps in all, 0 where their number is not known.
 
     Raises ``CompileError`` listing every problem of the model, ``OptionError`` for an option.
     """
     asked: dict[str, Any] = {"example_inputs": example_inputs, "dynamic_shapes": dynamic_shapes}
     options: dict[str, Any] = {
         "target": target, "precision": precision, "optimize": optimize, "accuracy": accuracy, "schedule": schedule,
-        "specialize": specialize,
+        "specialize": specialize, "emulate": emulate,
     }  # fmt: skip
     sizes: dict[str, Any] = {"input_shapes": input_shapes, "fix_dims": fix_dims, "threads": threads}
     keyed = Keyed(source)
-    if cache and schedule is None and example_inputs is None and dynamic_shapes is None:
+    if cache and not emulate and schedule is None and example_inputs is None and dynamic_shapes is None:
         choices = (target, precision, optimize, accuracy, *asked_sizes(specialize))
         keyed, found = _known(keyed, input_shapes, fix_dims, threads, choices)
         if found is not None:

@@ -17,7 +17,8 @@ from tilewright.build.exact import Sizes, exact_graphs
 from tilewright.build.options import Clock, Options, graph_passes, storing_passes
 from tilewright.choose.candidates import candidates
 from tilewright.choose.cheapest import cheapest
-from tilewright.choose.default import OnBroken, forgive, refuse, schedule_by, schedule_with_steps
+from tilewright.choose.default import OnBroken, Scheduled, forgive, refuse, schedule_by, schedule_with_steps
+from tilewright.choose.gpu import schedule_for_gpu, schedule_for_gpu_by
 from tilewright.choose.shares import times_of
 from tilewright.codegen.cpu.llvm import compile_text, emit
 from tilewright.codegen.cpu.program import emit_program
@@ -38,12 +39,15 @@ from tilewright.runtime.artifact import ObjectImage
 from tilewright.runtime.env import read_environment
 from tilewright.runtime.errors import ResourceError
 from tilewright.runtime.manifest import ScratchSpec
+from tilewright.target.gpu import Gpu
 from tilewright.target.target import Target
+from tilewright.tile.emulate import emulated
 from tilewright.tile.errors import ScheduleFileError
+from tilewright.tile.flatten import flatten
 from tilewright.tile.ir import Kernel, Packed, Role, Space
 from tilewright.tile.pack import layout_text, pack_bytes, packing_computation
 from tilewright.tile.schedule import Schedule
-from tilewright.tile.schedule.book import ScheduleBook, no_code, unknown_kernel
+from tilewright.tile.schedule.book import Line, ScheduleBook, no_code, unknown_kernel
 from tilewright.tile.verify import verify
 
 
@@ -72,7 +76,8 @@ class KernelBuilder:
     LLVM works in a thread of its own (its library releases Python's lock), while this one schedules and emits the next
     kernel: two cores share a compile without worker processes.
 
-    With the numbers of ``priced`` schedules are chosen by price, else by the rules.
+    With the numbers of ``priced`` schedules are chosen by price, else by the rules. With a ``gpu`` kernels are
+    scheduled for that one, and emulated on the target.
     """
 
     def __init__(
@@ -83,8 +88,10 @@ class KernelBuilder:
         checks: Checks = LENIENT,
         weights: Weights | None = None,
         priced: Target | None = None,
+        gpu: Gpu | None = None,
     ) -> None:
         self.target = target
+        self.gpu = gpu
         self.priced = priced
         self.checks = checks
         self.book = ScheduleBook.parse(schedules)
@@ -166,7 +173,7 @@ class KernelBuilder:
         if name in self.book.lines:
             lines = self.book.lines[name]
             try:
-                found = schedule_by(made.computation, self.target, made.constants, name, lines)
+                found = self._by_lines(made, name, lines)
                 emit(found.kernel, self.target)
             except ScheduleFileError as e:
                 self.problems += e.problems
@@ -174,6 +181,9 @@ class KernelBuilder:
             except Exception as e:
                 self.problems.append(no_code(self.book.heads[name], name, e))
                 found = None
+        if found is None and self.gpu is not None:
+            by_rules = schedule_for_gpu(made.computation, self.gpu, made.constants, name, self.checks.on_broken)
+            found = self._emulated(by_rules)
         if found is None:
             parts = (made.computation, self.target, made.constants, name, self.checks.on_broken)
             found = (
@@ -185,6 +195,19 @@ class KernelBuilder:
             verify(found.kernel)
         self.schedules[name] = found.schedule
         return found.kernel
+
+    def _by_lines(self, made: GroupComputation, name: str, lines: Sequence[Line]) -> Scheduled:
+        if self.gpu is not None:
+            return self._emulated(schedule_for_gpu_by(made.computation, self.gpu, made.constants, name, lines))
+        return schedule_by(made.computation, self.target, made.constants, name, lines)
+
+    def _emulated(self, found: Scheduled) -> Scheduled:
+        """The same with loops that the CPU can run, checked on the way: few look at these forms otherwise."""
+        flat = flatten(found.kernel)
+        if self.checks.verify:
+            verify(found.kernel)
+            verify(flat)
+        return replace(found, kernel=emulated(flat))
 
     def check_book(self) -> None:
         """Raise everything that is wrong with the book, kernels that the model lacks included."""
@@ -340,7 +363,8 @@ def split_graph(
 
     ``exact`` is the same graph for certain sizes, optimised for them: it gets programs beside the general one.
     """
-    kernels = KernelBuilder(target, clock, options.schedule, checks, Weights(by_content=bool(exact)), options.priced)
+    weights = Weights(by_content=bool(exact))
+    kernels = KernelBuilder(target, clock, options.schedule, checks, weights, options.priced, options.gpu)
     with clock.stage("partition"):
         program, planner = kernels.plan(graph, passes, options)
         sized = tuple(SizedProgram(sizes, kernels.plan(g, passes, options)[0]) for sizes, g in exact)

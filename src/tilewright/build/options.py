@@ -22,6 +22,7 @@ from tilewright.graph.pipeline import passes_for
 from tilewright.graph.precision import Precision
 from tilewright.graph.quantize.weights import QuantizeWeights
 from tilewright.ops.coded import BITS
+from tilewright.target.gpu import Gpu, gpu_names, is_gpu
 from tilewright.target.target import Target
 
 GROUPS = (32, 64, 128)
@@ -36,6 +37,8 @@ PRECISIONS: tuple[str, ...] = ("fp32", "bf16", *FEW_BITS)
 ACCURACIES: tuple[str, ...] = ("default", "exact")
 SIZE = "size"
 BY_PRICE = 3
+WITHOUT_LAYOUT = 1
+"""The highest level that leaves the order of elements to the schedules."""
 LEVELS = (0, 1, 2, BY_PRICE, SIZE)
 Level = int | str
 Progress = Callable[[str, int, int], None]
@@ -53,6 +56,7 @@ class Options:
     ``accuracy`` "default" allows forms whose error stays within 1e-4 of the largest output, "exact" none of them.
     ``schedule`` is the text of a file of schedules (``tile.schedule.book``); kernels that it leaves out get the rules'.
     ``specialize`` has combinations of sizes that get code of their own beside the general code (``build.exact``).
+    With ``emulate`` the schedules are those of the GPU that ``target`` names, and this machine's CPU runs them.
     """
 
     target: str = "native"
@@ -61,6 +65,7 @@ class Options:
     accuracy: str = "default"
     schedule: str = ""
     specialize: tuple[Sizes, ...] = ()
+    emulate: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.target, str):
@@ -71,26 +76,39 @@ class Options:
             raise OptionError(f"precision {self.precision!r} is not offered", remedy=f"use one of {list(PRECISIONS)}")
         if type(self.optimize) not in (int, str) or self.optimize not in LEVELS:
             raise OptionError(f"optimize={self.optimize!r} is not a level", remedy='use 0, 1, 2, 3 or "size"')
+        if not isinstance(self.emulate, bool):
+            raise OptionError(f"emulate={self.emulate!r:.80} says neither yes nor no", remedy="use True or False")
+        if self.emulate and not is_gpu(self.target):
+            remedy = f"name a GPU as the target: {', '.join(gpu_names())}"
+            raise OptionError(f"the target {self.target!r:.80} is no GPU to emulate", remedy=remedy)
         object.__setattr__(self, "specialize", read_exact_sizes(self.specialize))
 
     @property
     def machine(self) -> Target:
-        """The target as choices read it, and as the level wants it."""
+        """The target as choices read it, and as the level wants it; of an emulated GPU the CPU that runs it."""
+        if self.emulate:
+            return Target.parse("native").judged()
         target = Target.parse(self.target).judged()
         return target.for_size() if self.optimize == SIZE else target
 
     @property
+    def gpu(self) -> Gpu | None:
+        """The GPU that schedules are made for; None for a CPU."""
+        return Gpu.parse(self.target) if is_gpu(self.target) else None
+
+    @property
     def priced(self) -> Target | None:
         """The target whose numbers schedules are priced by; None where the rules choose."""
-        return Target.parse(self.target) if self.optimize == BY_PRICE else None
+        return Target.parse(self.target) if self.optimize == BY_PRICE and not self.emulate else None
 
     def shown(self) -> dict[str, Any]:
         """What a report says of them: of schedules a digest."""
         fields = asdict(self)
         if text := fields.pop("schedule"):
             fields["schedule"] = sha256(text.encode()).hexdigest()[:16]
-        if not fields["specialize"]:
-            del fields["specialize"]
+        for name in ("specialize", "emulate"):
+            if not fields[name]:
+                del fields[name]
         return fields
 
 
@@ -173,6 +191,8 @@ def storing_passes(options: Options) -> tuple[Pass, ...]:
 def graph_passes(options: Options, target: Target) -> tuple[Pass, ...]:
     """The passes that the options ask for."""
     level = options.optimize if isinstance(options.optimize, int) else 2
+    if options.gpu is not None:
+        return passes_for(min(level, WITHOUT_LAYOUT))  # the layouts that the next level gives weights are a CPU's
     known = target if options.accuracy == "default" and options.optimize != SIZE else None
     if options.precision == "bf16":
         return (*passes_for(level, target=known, per_lane=2 if target.has_bf16 else 1), Precision())

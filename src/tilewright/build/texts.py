@@ -71,7 +71,7 @@ def optimise(
 def kernel_texts(graph: Graph, options: Options, stage: str, only: str) -> Iterator[str]:
     """The text of each kernel at a stage: ``kernels``, ``schedule``, ``tile``, ``llvm``, ``asm``; or the entry's."""
     target = options.machine
-    made = KernelBuilder(target, Clock(), options.schedule, default_checks(), priced=options.priced)
+    made = KernelBuilder(target, Clock(), options.schedule, default_checks(), priced=options.priced, gpu=options.gpu)
     program, _ = made.plan(graph, graph_passes(options, target), options)
     made.check_book()
     if stage == "entry":
