@@ -342,13 +342,17 @@ def _check_grid(kernel: Kernel, target: For, kind: Kind) -> None:
 
 
 def _shared_updates(target: For) -> bool:
+    """Do iterations update one element of a buffer, by the same statement or by different ones?"""
     inner = {x.sym for x in loops_of(target.body)}
+    updated: dict[Buffer, list[tuple[IndexLike, ...]]] = {}
     for s in walk(target.body):
-        if isinstance(s, Update | Fold) and not apart([s.index], [target.loop.sym], inner):
-            buffers = set(written(s))
-            if not all(starts_fresh(target.body, b) for b in buffers):
-                return True
-    return False
+        if isinstance(s, Update | Fold):
+            for b in written(s):
+                updated.setdefault(b, []).append(s.index)
+    return any(
+        not apart(indices, [target.loop.sym], inner) and not starts_fresh(target.body, b)
+        for b, indices in updated.items()
+    )
 
 
 def _shared_memory(kernel: Kernel, target: For, kind: Kind) -> Buffer | None:

@@ -1,0 +1,185 @@
+"""A kernel's statements as integer sets: which iterations run, when, and which elements each touches.
+
+In: a ``Kernel``. Out: for each statement its domain, its time and its accesses, as ``isl`` maps whose parameters are
+the kernel's sizes. Not its business: what depends on what (``dependences``).
+
+Times are ``2d + 1`` vectors (Feautrier, "Some efficient solutions to the affine scheduling problem, part II", 1992):
+the place in each body on the way down and each loop's variable, in turn. An index that the data decide may be any
+element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import islpy as isl
+
+from tilewright.core.compute import Buffer, IndexLike, Value
+from tilewright.core.expr import BinaryExpr, Dim, Expr, Mul, Sym, symbol_order, symbols
+from tilewright.core.indices import chosen, placed
+from tilewright.tile.errors import ScheduleError
+from tilewright.tile.ir import Fold, For, If, Kernel, Loop, Stmt, Store, Update, walk
+from tilewright.tile.rewrite import Body, loads_of
+
+_SPELLED = {
+    "floordiv": "floor(({a})/({b}))",
+    "mod": "(({a}) mod ({b}))",
+    "min": "min({a}, {b})",
+    "max": "max({a}, {b})",
+}
+
+
+@dataclass(frozen=True)
+class ElementAccess:
+    """One read or write of a statement. ``where`` maps iterations to elements; ``op`` is a commutative update's."""
+
+    statement: int
+    buffer: Buffer
+    where: isl.Map
+    writes: bool
+    op: str = ""
+
+    is_exact: bool = True
+    """Does each iteration touch one element? Where the data decide, it is any of them."""
+
+
+@dataclass(frozen=True)
+class Instance:
+    """A statement with all of its iterations; ``time`` maps them to when they run."""
+
+    statement: Stmt
+    loops: tuple[Loop, ...]
+
+    path: tuple[int, ...]
+    """Its number in each body on the way down, from the outermost."""
+
+    domain: isl.Set
+    time: isl.Map
+    accesses: tuple[ElementAccess, ...]
+
+
+@dataclass(frozen=True)
+class _Position:
+    """Where a statement stands: the loops around it, and its number in each body from the outermost on."""
+
+    statement: Store | Update | Fold
+    loops: tuple[Loop, ...]
+    path: tuple[int, ...]
+
+
+def instances(kernel: Kernel) -> tuple[Instance, ...]:
+    """Every statement that touches memory, in program order.
+
+    ``ScheduleError`` where an extent or index is not affine: a product of loops, or a quotient by a size.
+    """
+    found = list(_places(kernel.body, (), ()))
+    depth = max((len(x.loops) for x in found), default=0)
+    ids = {b: k for k, b in enumerate(dict.fromkeys(b for x in found for b in _buffers(x.statement)))}
+    return tuple(_instance(kernel, x, k, depth, ids) for k, x in enumerate(found))
+
+
+def _places(body: Body, loops: tuple[Loop, ...], path: tuple[int, ...]) -> Iterator[_Position]:
+    for k, s in enumerate(_unguarded(body)):
+        match s:
+            case For():
+                yield from _places(s.body, (*loops, s.loop), (*path, k))
+            case Store() | Update() | Fold():
+                yield _Position(s, loops, (*path, k))
+
+
+def _unguarded(body: Body) -> Iterator[Stmt]:
+    """The statements of a body and of guards in it: a guard's condition is not asked, so all iterations count."""
+    for s in body:
+        if isinstance(s, If):
+            yield from _unguarded(s.body)
+        else:
+            yield s
+
+
+def _buffers(s: Store | Update | Fold) -> Iterator[Buffer]:
+    yield from s.buffers if isinstance(s, Fold) else (s.buffer,)
+    yield from (x.buffer for x in loads_of(s))
+
+
+def _instance(kernel: Kernel, place: _Position, k: int, depth: int, ids: Mapping[Buffer, int]) -> Instance:
+    names = {x.sym: f"i{d}" for d, x in enumerate(place.loops)}
+    text = _Text(kernel, names, f"S{k}")
+    domain = isl.Set(text.whole(f"S{k}[{text.inside}]", text.bounds(place.loops)))
+    when = _time(place, [names[x.sym] for x in place.loops], depth)
+    time = isl.Map(text.whole(f"S{k}[{text.inside}] -> T[{', '.join(when)}]", [])).intersect_domain(domain)
+
+    def access(buffer: Buffer, index: tuple[IndexLike, ...], *, writes: bool, op: str = "") -> ElementAccess:
+        where = isl.Map(text.access(index, ids[buffer])).intersect_domain(domain)
+        return ElementAccess(k, buffer, where, writes, op, not chosen(index))
+
+    s = place.statement
+    made = [access(x.buffer, x.index, writes=False) for x in loads_of(s)]
+    match s:
+        case Store():
+            made.append(access(s.buffer, s.index, writes=True))
+        case Update():
+            made += [access(s.buffer, s.index, writes=w, op=s.op) for w in (False, True)]
+        case Fold():
+            op = f"fold {id(s.combiner)}" if s.combiner.is_commutative else ""
+            made += [access(b, s.index, writes=w, op=op) for b in s.buffers for w in (False, True)]
+    return Instance(s, place.loops, place.path, domain, time, tuple(made))
+
+
+def _time(place: _Position, variables: list[str], depth: int) -> list[str]:
+    """Places and variables in turn, padded with zeros."""
+    found = [str(place.path[0])]
+    for variable, at in zip(variables, place.path[1:], strict=True):
+        found += [variable, str(at)]
+    return found + ["0"] * (2 * depth + 1 - len(found))
+
+
+class _Text:
+    """Expressions in ``isl``'s syntax: loops by depth, sizes by number."""
+
+    def __init__(self, kernel: Kernel, names: Mapping[Sym, str], statement: str) -> None:
+        self.statement, self.inside = statement, ", ".join(names.values())
+        loops = {x.loop.sym for x in walk(kernel.body) if isinstance(x, For)}
+        used = {s for d in _dims(kernel) for s in symbols(d)} - loops
+        self.sizes = sorted(used, key=symbol_order)
+        self.names = {**{s: f"n{k}" for k, s in enumerate(self.sizes)}, **names}
+
+    def whole(self, what: str, conditions: Iterable[str]) -> str:
+        given = [*conditions]
+        for s in self.sizes:
+            given += [f"{self.names[s]} >= {s.lo}"] if s.lo is not None else []
+            given += [f"{self.names[s]} <= {s.hi}"] if s.hi is not None else []
+        parameters = ", ".join(self.names[s] for s in self.sizes)
+        return f"[{parameters}] -> {{ {what}{' : ' + ' and '.join(given) if given else ''} }}"
+
+    def bounds(self, loops: Iterable[Loop]) -> list[str]:
+        return [f"0 <= {self.names[x.sym]} < {self.of(x.extent)}" for x in loops]
+
+    def access(self, index: tuple[IndexLike, ...], buffer: int) -> str:
+        names = [f"e{d}" for d in range(len(index))]
+        told = [f"{e} = {self.of(i)}" for e, i in zip(names, index, strict=True) if not isinstance(i, Value)]
+        return self.whole(f"{self.statement}[{self.inside}] -> B{buffer}[{', '.join(names)}]", told)
+
+    def of(self, e: Dim) -> str:
+        if isinstance(e, int):
+            return str(e)
+        if isinstance(e, Sym):
+            return self.names[e]
+        if isinstance(e, BinaryExpr):
+            if e.op in ("floordiv", "mod") and not isinstance(e.b, int):
+                raise ScheduleError("dependences", self.statement, f"{e} divides by what no number tells")
+            return _SPELLED[e.op].format(a=self.of(e.a), b=self.of(e.b))
+        if isinstance(e, Mul):
+            raise ScheduleError("dependences", self.statement, f"{e} is no affine expression")
+        assert isinstance(e, Expr)
+        return " + ".join([*(f"{c}*({self.of(a)})" for a, c in e.terms), str(e.const)])
+
+
+def _dims(kernel: Kernel) -> Iterator[Dim]:
+    for s in walk(kernel.body):
+        if isinstance(s, For):
+            yield s.loop.extent
+        if isinstance(s, Store | Update | Fold):
+            yield from placed(s.index)
+            for x in loads_of(s):
+                yield from placed(x.index)
