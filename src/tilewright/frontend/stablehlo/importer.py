@@ -62,6 +62,20 @@ def import_file(path: Path, data: bytes | None = None) -> ImportedModule:
 
 def import_module(module: Any, name: str, shapes: Sequence[Shape] | None = None) -> ImportedModule:
     """The graph of ``@main``, the function called so or the only public one."""
+    try:
+        return _imported(module, name, shapes)
+    except RuntimeError as e:
+        if UNREADABLE_NAME not in str(e):
+            raise
+        problem = Problem(Loc(name), "module", "a name in it is no text in UTF-8", "export it anew")
+        raise ImportFailed("the StableHLO module can't be read", [problem]) from e
+
+
+UNREADABLE_NAME = "conversion error"
+"""What MLIR's bindings say, in an error of no type of its own, where a name is no text."""
+
+
+def _imported(module: Any, name: str, shapes: Sequence[Shape] | None) -> ImportedModule:
     functions = {
         op.operation.attributes["sym_name"].value: op.operation
         for op in module.body.operations

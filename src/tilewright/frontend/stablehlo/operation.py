@@ -40,6 +40,9 @@ DTYPE_OF_MLIR: Mapping[str, DType] = {
 """Our dtype by MLIR's text of an element type; MLIR's plain integers are the signed ones."""
 
 
+DAMAGED = "export the program anew"
+
+
 class NoForm(Exception):
     """An operation that no op expresses: the rule that it breaks and what the user can do. The walker collects them."""
 
@@ -93,12 +96,17 @@ class Operation:
 
     def type(self, k: int = 0) -> ValueType:
         """The type of a result as the program states it."""
+        if k >= len(self.op.results):
+            raise NoForm(f"{len(self.op.results)} results, which are not those of this operation", DAMAGED)
         return value_type(self.op.results[k].type)
 
     def has(self, name: str) -> bool:
         return name in self.op.attributes
 
     def attribute(self, name: str) -> Any:
+        """An attribute; ``NoForm`` without it, as MLIR does not know which ones calls of other libraries have."""
+        if not self.has(name):
+            raise NoForm(f"no attribute {name}", DAMAGED)
         return self.op.attributes[name]
 
     def integer(self, name: str, default: int | None = None) -> int:
@@ -129,6 +137,8 @@ class Operation:
 
     def node(self, k: int) -> Node:
         """Operand ``k``, which must be real."""
+        if k >= len(self.operands):
+            raise NoForm(f"{len(self.operands)} operands, which are not those of this operation", DAMAGED)
         x = self.operands[k]
         if isinstance(x, Pair):
             raise NoForm("complex numbers", "take it apart with real and imag")

@@ -43,9 +43,7 @@ def to_onnx(graph: Graph) -> onnx.ModelProto:
     graph = graph.unchecked()
     made = _written(graph)
     given = {name: n for name, n in zip(graph.input_names, graph.inputs, strict=True)}
-    kinds = {
-        name: value_info(name, node.type) for name, node in (*given.items(), *graph.results())
-    }
+    kinds = {name: value_info(name, node.type) for name, node in (*given.items(), *graph.results())}
     inputs = [kinds[name] for name in graph.input_names]
     outputs = [kinds[name] for name in graph.output_names]
     size = sum(a.nbytes for a in made.constants.values())

@@ -189,9 +189,7 @@ def suppress(w: OnnxNodes, node: Node) -> None:
     """ONNX sorts the scores itself."""
     boxes, scores, _, iou, least = map(w.name, node.inputs)
     limit = w.number(types.i64.numpy.type(node.attrs["limit"]))
-    found = w.emit(
-        "NonMaxSuppression", [boxes, scores, limit, iou, least], center_point_box=int(node.attrs["center"])
-    )
+    found = w.emit("NonMaxSuppression", [boxes, scores, limit, iou, least], center_point_box=int(node.attrs["center"]))
     w.give_values(node, [found, w.emit("Squeeze", [w.emit("Shape", [found], start=0, end=1)])])
 
 

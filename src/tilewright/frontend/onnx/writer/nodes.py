@@ -143,6 +143,7 @@ class OnnxNodes:
         if problems:
             raise OpError("; ".join(f"within its sub-graph {p.op}: {p.rule}" for p in problems))
         return made
+
     def name(self, node: Node) -> str:
         """The value that holds a node's only result."""
         if node.op is CONST:

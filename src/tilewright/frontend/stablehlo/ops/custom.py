@@ -13,7 +13,7 @@ from tilewright.core.expr import Dim
 from tilewright.core.graph import Node
 from tilewright.core.types import i32
 from tilewright.frontend.matrices import orthogonal, solve_triangular, swapped
-from tilewright.frontend.stablehlo.operation import NoForm, Operation, Result
+from tilewright.frontend.stablehlo.operation import DAMAGED, NoForm, Operation, Result
 from tilewright.frontend.stablehlo.ops import order
 from tilewright.frontend.stablehlo.ops.linalg import cholesky, real_matrix
 
@@ -24,8 +24,12 @@ CALLBACKS = ("it calls back to Python", "compute it with jax.numpy, or outside o
 
 def _letter(c: Operation, name: str) -> str:
     """A choice of LAPACK's, which JAX writes as the code of a letter."""
-    found = c.attribute("mhlo.backend_config")[name]
-    return chr(int(found.value))
+    config = c.attribute("mhlo.backend_config")
+    is_dict = hasattr(config, "get_named")  # of MLIR's attributes, dictionaries alone
+    code = getattr(config[name], "value", None) if is_dict and name in config else None
+    if not isinstance(code, int) or not 0 <= code < 128:
+        raise NoForm(f"no letter {name} in its configuration", DAMAGED)
+    return chr(code)
 
 
 def _info(c: Operation, info: Node) -> Node:
