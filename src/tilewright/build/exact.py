@@ -14,6 +14,7 @@ from math import prod
 from typing import Any
 
 from tilewright.core.diag import OptionError
+from tilewright.core.dims import known_under
 from tilewright.core.expr import Sym, substitute
 from tilewright.core.graph import Graph
 from tilewright.core.relations import rule_of
@@ -141,7 +142,7 @@ def misfits(graph: Graph, sizes: Sizes) -> Iterator[str]:
             yield f"{name}={size} is outside its range {s.lo or 0}..{'' if s.hi is None else s.hi}"
     for c in graph.constraints:
         e = substitute(c, dict(values))
-        if values and isinstance(e, int) and e < 0:
+        if values and known_under(e, 0):
             yield f"{sizes_text(sizes)} breaks a rule of the model: {rule_of(c)}"
 
 

@@ -22,6 +22,7 @@ from tilewright.choose.gpu import schedule_for_gpu, schedule_for_gpu_by
 from tilewright.choose.shares import times_of
 from tilewright.codegen.cpu.llvm import compile_text, emit
 from tilewright.codegen.cpu.program import emit_program
+from tilewright.core.dims import is_known
 from tilewright.core.expr import largest
 from tilewright.core.graph import CONST, Graph, Node
 from tilewright.core.passes import Pass, run_pipeline
@@ -281,7 +282,7 @@ def _spec(kernel: Kernel, made: GroupComputation, target: Target) -> KernelSpec:
 
 def _packing(packed: Packed) -> Packing:
     n = product(packed.param.shape) * packed.param.dtype.n_bytes
-    assert isinstance(n, int)
+    assert is_known(n)
     return Packing(layout_text(packed), n, partial(pack_bytes, packed), packing_computation(packed))
 
 

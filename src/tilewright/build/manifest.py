@@ -13,6 +13,7 @@ import numpy as np
 from tilewright.build.kernels import SplitGraph
 from tilewright.build.options import Options
 from tilewright.build.report import make_report
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, symbol_order, symbols, to_text
 from tilewright.core.graph import Node
 from tilewright.core.relations import rules_of
@@ -61,11 +62,11 @@ def manifest_of(split: SplitGraph, options: Options, weights_bytes: int, n_dims:
 
 def tensor_spec(name: str, node: Node) -> TensorSpec:
     """What a caller must know of a graph's input or output."""
-    return TensorSpec(name, node.dtype.numpy.name, tuple(d if isinstance(d, int) else to_text(d) for d in node.shape))
+    return TensorSpec(name, node.dtype.numpy.name, tuple(d if is_known(d) else to_text(d) for d in node.shape))
 
 
 def _size(d: Dim | None) -> int | str | None:
-    return d if d is None or isinstance(d, int) else to_text(d)
+    return d if d is None or is_known(d) else to_text(d)
 
 
 def _features(target: Target) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from tilewright.build.kernels import KernelBuilder
 from tilewright.build.options import Options
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, to_text
 from tilewright.core.graph import Graph
 from tilewright.partition.program import KernelCall, Program, Repeat, SizedProgram, walk_steps
@@ -77,4 +78,4 @@ def make_report(
 
 
 def _size(d: Dim) -> int | str:
-    return d if isinstance(d, int) else to_text(d)
+    return d if is_known(d) else to_text(d)

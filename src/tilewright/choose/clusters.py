@@ -24,6 +24,7 @@ from math import prod
 from tilewright.choose.cost.tile import MAX_UNROLLED
 from tilewright.core.compute import Buffer, Computation, Load, Stage, Value, buffers_of_value
 from tilewright.core.compute import walk as walk_value
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, Sym
 from tilewright.core.indices import chosen, symbols_at
 from tilewright.core.types import product
@@ -184,7 +185,7 @@ def is_window(stage: Stage, *, weighted: bool = False) -> bool:
         return False
     *others, last = stage.axes
     slid = _slid_along(stage)
-    return all(isinstance(a.extent, int) for a in (last, *(a for a in others if a.sym in slid)))
+    return all(is_known(a.extent) for a in (last, *(a for a in others if a.sym in slid)))
 
 
 def _slid_along(stage: Stage) -> set[Sym]:
@@ -198,7 +199,7 @@ def _slid_along(stage: Stage) -> set[Sym]:
 def _is_short(stage: Stage, *, weighted: bool = False) -> bool:
     """Is it a window, of any size?"""
     reduced = stage.reduction.axes if stage.reduction else ()
-    taps = [a.extent for a in reduced if isinstance(a.extent, int)]
+    taps = [a.extent for a in reduced if is_known(a.extent)]
     if not stage.axes or len(taps) < len(reduced) or not taps or taps[-1] > MAX_UNROLLED or prod(taps) > MAX_TAPS:
         return False
     loads = [x for v in stage.exprs for x in walk_value(v) if isinstance(x, Load)]

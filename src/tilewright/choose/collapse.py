@@ -33,6 +33,7 @@ from tilewright.core.compute import (
     symbols_of_value,
     walk,
 )
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, Sym, floordiv, mod, substitute, symbols
 from tilewright.core.indices import chosen, placed
 from tilewright.tile.affine import coefficient
@@ -315,7 +316,7 @@ def _followers(stages: list[Stage], buffer: Buffer, d: int) -> list[tuple[int, A
                     follow.append((k, *pair))
                 elif b in made:
                     return None  # what a reduction makes is read row by row, as the rows of the reader go
-            elif (must and not (isinstance(x, int) and isinstance(y, int))) or (b in made and x in own and y in own):
+            elif (must and not (is_known(x) and is_known(y))) or (b in made and x in own and y in own):
                 return None
     return follow
 

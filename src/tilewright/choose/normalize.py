@@ -42,6 +42,7 @@ from tilewright.core.compute import (
     substitute_value,
     walk,
 )
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, Sym, bounds, symbol_order, symbols
 from tilewright.core.indices import chosen, symbols_at
 from tilewright.target.target import Target
@@ -138,7 +139,7 @@ def _stride(v: Value, sym: Sym, constants: Container[Buffer]) -> int:
         if isinstance(x, Load) and x.buffer not in constants:
             offset = linear(x.buffer, x.index)
             c = None if offset is None else coefficient(offset, sym)
-            if c is not None and not isinstance(c, int):
+            if c is not None and not is_known(c):
                 c = bounds(c)[1] or 1 << 30
             best = max(best, abs(c or 0))
     return best
@@ -262,7 +263,7 @@ def join_columns(computation: Computation, machine: Target, constants: Container
             continue
         lanes = machine.vector_bytes // s.out.dtype.n_bytes
         columns, channels = (a.extent for a in s.axes[-2:])
-        if not isinstance(columns, int) or not isinstance(channels, int) or not lanes or columns * channels < lanes:
+        if not is_known(columns) or not is_known(channels) or not lanes or columns * channels < lanes:
             continue
         if channels * IDLE <= -(-channels // lanes) * lanes and lcm(channels, lanes) <= MAX_PERIOD:
             joined = neighbours(computation, constants, k)
@@ -368,7 +369,7 @@ def _apart(stage: Stage, load: Load, machine: Target, shape: list[Dim]) -> tuple
     *outer, last = shape
     reduced = {a.sym for a in stage.reduction.axes} if stage.reduction else set()
     is_part = bool(outer) and not symbols_at(load.index[-1]) <= reduced
-    if is_part and isinstance(last, int) and last * load.dtype.n_bytes % (machine.set_span // FEW_SETS) == 0:
+    if is_part and is_known(last) and last * load.dtype.n_bytes % (machine.set_span // FEW_SETS) == 0:
         last += machine.line(load.dtype)
     return (*outer, last)
 
@@ -385,7 +386,7 @@ def _span(e: Dim, extents: dict[Sym, Dim]) -> tuple[Dim, Dim] | None:
         c = coefficient(e, s)
         if symbols(extents[s]) & extents.keys():
             return None
-        if not isinstance(c, int):
+        if not is_known(c):
             low, high = bounds(e)
             return None if low is None or high is None else (low, high - low + 1)
         lo = lo - c * s + (c * (extents[s] - 1) if c < 0 else 0)
@@ -410,6 +411,6 @@ def _multiples(g: Dim, e: Dim) -> list[int]:
     found = []
     for s in sorted(symbols(g) & symbols(e), key=lambda s: s.name)[:1]:
         whole, part = coefficient(g, s), coefficient(e, s)
-        if isinstance(whole, int) and isinstance(part, int) and part and whole % part == 0:
+        if is_known(whole) and is_known(part) and part and whole % part == 0:
             found.append(whole // part)
     return [*found, 1, -1] if symbols(g) & symbols(e) else []

@@ -29,6 +29,7 @@ from tilewright.core.compute import (
     substitute_value,
     walk,
 )
+from tilewright.core.dims import is_known, known_under
 from tilewright.core.expr import Dim, Sym, ceildiv, floordiv, is_nonneg, mod, symbols
 from tilewright.core.types import DType, product
 from tilewright.target.dots import Dot
@@ -109,7 +110,7 @@ def _lane_operand(stage: Stage, constants: Container[Buffer]) -> Load | None:
     along = [stride_along(load.buffer, load.index, a.sym) for a in stage.reduction.axes]
     rows = estimate([a.extent for a in stage.axes if a not in walked])
     if stride_along(load.buffer, load.index, last.sym) == 1:
-        steps = [abs(n) for n in along if isinstance(n, int)]  # rows of one of several heads lie apart
+        steps = [abs(n) for n in along if is_known(n)]  # rows of one of several heads lie apart
         are_apart = bool(steps) and min(steps) >= 2 * estimate([last.extent])
         return load if are_apart and rows >= MIN_SCATTERED_ROWS else None
     return load if 1 in along and rows >= MIN_ROWS else None
@@ -152,7 +153,7 @@ def _group_operand(stage: Stage, constants: Container[Buffer], dots: Sequence[Do
         return None
     rows = [a.extent for a in stage.axes if not _depends(load, a.sym)]
     count = red.axes[0].extent
-    return (load, group) if estimate(rows) >= MIN_ROWS and not (isinstance(count, int) and count < group) else None
+    return (load, group) if estimate(rows) >= MIN_ROWS and not known_under(count, group) else None
 
 
 def _walks(load: Load, known: set[Sym]) -> bool:

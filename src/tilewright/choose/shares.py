@@ -10,6 +10,7 @@ from tilewright.choose.cost.tile import estimate
 from tilewright.choose.strategies.view import n_arithmetic
 from tilewright.core.compute import Buffer, Load
 from tilewright.core.compute import walk as walk_value
+from tilewright.core.dims import is_known, known_at_most
 from tilewright.core.estimates import Times
 from tilewright.core.expr import Dim, symbols
 from tilewright.core.indices import symbols_in
@@ -45,7 +46,7 @@ def whole_extent(kernel: Kernel) -> Dim | None:
         return None
     inner = joined(f)
     n = f.loop.extent if inner is None else f.loop.extent * inner.loop.extent
-    return None if isinstance(n, int) and n <= 0 else n
+    return None if known_at_most(n, 0) else n
 
 
 def joined(f: For) -> For | None:
@@ -114,4 +115,4 @@ def _streamed(s: Stmt, machine: Target, fixed: frozenset[Buffer], around: tuple[
 
 
 def _most(loop: Loop) -> Dim:
-    return loop.extent if isinstance(loop.extent, int) or loop.sym.hi is None else loop.sym.hi + 1
+    return loop.extent if is_known(loop.extent) or loop.sym.hi is None else loop.sym.hi + 1

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from tilewright import ops
+from tilewright.core.dims import known_at_least
 from tilewright.core.graph import Node
 from tilewright.core.types import Array, bool_, i64
 from tilewright.frontend.sampled import LEAST_CHANNELS, Building
@@ -27,7 +28,7 @@ def banded_sum(b: Building, x: Node, axis: int, weights: Array) -> Node:
     """
     rank = len(x.shape)
     rows = x.shape[axis - 1] if axis == rank - 1 and axis > 0 else 0
-    if not isinstance(rows, int) or rows < LEAST_CHANNELS:
+    if not known_at_least(rows, LEAST_CHANNELS):
         return _windowed(b, x, axis, weights)
     swapped = (*range(rank - 2), rank - 1, rank - 2)
     y = _windowed(b, b(ops.transpose, x, perm=swapped), rank - 2, weights)

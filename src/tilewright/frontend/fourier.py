@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from tilewright import ops
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, floordiv
 from tilewright.core.graph import Builder, Node
 from tilewright.core.types import Array
@@ -37,7 +38,7 @@ LONGEST_IN_ORDER = 1 << 14
 def transform(b: Builder, x: Pair, sign: int) -> Pair:
     """The transform of the last axis; ``sign`` is the exponent's."""
     n = x.shape[-1]
-    if not isinstance(n, int):
+    if not is_known(n):
         return fourier_symbolic.transform(b, x, sign)
     if fits(n, product_of(x.shape[:-1])):
         return from_parts(b, b(ops.fourier, join_parts(b, x), n=n, sign=sign))
@@ -60,7 +61,7 @@ def transform(b: Builder, x: Pair, sign: int) -> Pair:
 def transform_of_real(b: Builder, x: Node, sign: int) -> Pair:
     """The first half, ``n // 2 + 1`` elements, of the transform of a real node's last axis."""
     n, outer = x.shape[-1], x.shape[:-1]
-    if isinstance(n, int) and fits_real(n, product_of(outer)):
+    if is_known(n) and fits_real(n, product_of(outer)):
         return from_parts(b, b(ops.fourier, x, n=n, sign=sign, form="real"))
     made = transform(b, Pair(x, b(ops.full, value=0.0, dtype=x.dtype, shape=x.shape)), sign)
     return Pair(*(_first(b, part, floordiv(n, 2) + 1) for part in (made.re, made.im)))
@@ -69,14 +70,14 @@ def transform_of_real(b: Builder, x: Node, sign: int) -> Pair:
 def transform_to_real(b: Builder, x: Pair, n: Dim, sign: int) -> Node:
     """The real signals of length ``n`` of whose transforms ``x`` is the first half."""
     half = Pair(*(_first(b, part, floordiv(n, 2) + 1) for part in (x.re, x.im)))
-    if isinstance(n, int) and fits_real(n, product_of(x.shape[:-1])):
+    if is_known(n) and fits_real(n, product_of(x.shape[:-1])):
         return b(ops.fourier, join_parts(b, half), n=n, sign=sign, form="hermitian")
     return transform(b, mirrored(b, half, n), sign).re
 
 
 def mirrored(b: Builder, half: Pair, n: Dim) -> Pair:
     """All ``n`` elements of a Hermitian signal of which the first half is given."""
-    if not isinstance(n, int):
+    if not is_known(n):
         return fourier_symbolic.mirrored(b, half, n)
     others = (n - 1) // 2
     if others == 0:
@@ -108,7 +109,7 @@ def to_end(rank: int, axis: int) -> tuple[list[int], list[int]]:
 
 def _length(x: Pair) -> int:
     n = x.shape[-1]
-    assert isinstance(n, int)
+    assert is_known(n)
     return n
 
 

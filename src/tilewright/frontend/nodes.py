@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilewright import ops
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Builder, Node
 from tilewright.core.types import DType
@@ -16,7 +17,7 @@ from tilewright.core.types import DType
 
 def dim_scalar(b: Builder, dim: Dim, dtype: DType) -> Node:
     """A dimension as a 0-d tensor."""
-    if isinstance(dim, int):
+    if is_known(dim):
         return b.const(dim, dtype)
     number = b(ops.reshape, b(ops.dim_values, dims=(dim,)), shape=())
     return number if number.dtype is dtype else b(ops.cast, number, dtype=dtype)

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from tilewright import ops
+from tilewright.core.dims import is_known, numbers
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Node
 from tilewright.core.opdef import OpDef
@@ -47,7 +48,7 @@ class Image:
     def of(b: Building, x: Node, n_points: Dim, n_taps: int) -> Image:
         """An image of which ``n_points`` results each read ``n_taps`` elements."""
         *lead, channels, elements = x.shape
-        sizes = [d for d in (*lead, channels, elements, n_points) if isinstance(d, int)]
+        sizes = numbers((*lead, channels, elements, n_points))
         if len(sizes) < x.type.rank + 1 or 0 in sizes or prod(sizes[:-1]) > i32.max or sizes[-3] < LEAST_CHANNELS:
             return Image(b, x, False)
         *_, size, n = sizes
@@ -61,7 +62,7 @@ class Image:
     def _starts(self) -> list[int]:
         """Where each image's rows start."""
         *lead, _, size = self.x.shape
-        return [k * size for k in range(prod(d for d in lead if isinstance(d, int)))] if isinstance(size, int) else []
+        return [k * size for k in range(prod(d for d in lead if is_known(d)))] if is_known(size) else []
 
     def at(self, places: Node) -> Node:
         """The elements at places inside the image."""

@@ -16,6 +16,7 @@ from tilewright.choose.cost.nest import Around, CallSizes, RunTimeLoop
 from tilewright.choose.cost.operations import Operations
 from tilewright.choose.cost.traffic import Area, CacheLevel, Touch, levels_of, repeated, settle, together
 from tilewright.core.compute import Buffer, IndexLike, Value, symbols_of_value
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, Sym, evaluate, symbols
 from tilewright.target.target import Target
 from tilewright.tile.affine import coefficient
@@ -167,7 +168,7 @@ class _FeatureWalk:
         c = coefficient(offset, sym)
         if c is not None:
             c = self.sizes.known(c)
-        if isinstance(c, int):
+        if is_known(c):
             return c
         last = max(round(around.extents[sym]) - 1, 1)
         ends = [evaluate(offset, {**dict.fromkeys(symbols(offset), 0), sym: k}) for k in (0, last)]

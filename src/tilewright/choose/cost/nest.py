@@ -15,6 +15,7 @@ from itertools import product
 from math import prod
 
 from tilewright.core.compute import Buffer, IndexLike, Inside, Value
+from tilewright.core.dims import is_known, known
 from tilewright.core.expr import Dim, Sym, evaluate, substitute, symbols
 from tilewright.tile.affine import linear
 from tilewright.tile.ir import Kind, Loop
@@ -96,7 +97,7 @@ class CallSizes:
 
     def known(self, d: Dim) -> Dim:
         """``d`` with sizes as numbers; a number where no loop is left in it."""
-        if isinstance(d, int):
+        if is_known(d):
             return d
         found = self._known.get(d)
         if found is None:
@@ -113,14 +114,13 @@ class CallSizes:
         """How many elements a buffer has."""
         n = 1
         for d in buffer.shape:
-            known = self.known(d)
-            n *= known if isinstance(known, int) else 1
+            n *= known(self.known(d), 1)
         return n
 
     def average(self, d: Dim, loops: Mapping[Sym, Dim]) -> float:
         """The mean of ``d`` over the iterations of the loops that it depends on, none below zero."""
         known = self.known(d)
-        if isinstance(known, int):
+        if is_known(known):
             return float(max(known, 0))
         syms = sorted(symbols(known), key=lambda s: s.name)
         total = weight = 0.0
@@ -148,7 +148,7 @@ class CallSizes:
     def most(self, d: Dim, loops: Mapping[Sym, Dim]) -> int:
         """The greatest value of ``d``: at an end of each loop that it depends on."""
         known = self.known(d)
-        if isinstance(known, int):
+        if is_known(known):
             return max(known, 0)
         syms = sorted(symbols(known), key=lambda s: s.name)
         ends = [[v for v, _ in self._values(s, loops)] for s in syms]

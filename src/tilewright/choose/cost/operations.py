@@ -35,6 +35,7 @@ from tilewright.core.compute import (
     operands,
 )
 from tilewright.core.compute import walk as walk_value
+from tilewright.core.dims import is_known, known
 from tilewright.core.expr import Dim, Sym, symbols
 from tilewright.core.types import DType
 from tilewright.target.dots import Dot
@@ -181,8 +182,7 @@ class Operations:
         strides = []
         for s in around.lanes:
             c = coefficient(offset, s)
-            known = None if c is None else self.sizes.known(c)
-            strides.append(known if isinstance(known, int) else None)
+            strides.append(known(None if c is None else self.sizes.known(c), None))
         return strides[-1] if strides else 0
 
     def _distinct(self, v: Load, part: Evaluated, around: Around) -> float:
@@ -198,7 +198,7 @@ class Operations:
         for s in moving:
             c = coefficient(offset, s)
             step = None if c is None else self.sizes.known(c)
-            if not isinstance(step, int) or s in around.blocks:
+            if not is_known(step) or s in around.blocks:
                 apart *= around.copies[s]
             else:
                 walks.append([step * k for k in range(max(round(around.copies[s]), 1))])

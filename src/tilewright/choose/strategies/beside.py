@@ -22,6 +22,7 @@ from tilewright.choose.strategies.threads import parallel
 from tilewright.choose.strategies.view import find_body
 from tilewright.core.compute import Buffer, Load, Stage
 from tilewright.core.compute import walk as walk_value
+from tilewright.core.dims import is_known
 from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, Kind
@@ -84,7 +85,7 @@ def _product(cluster: Cluster, constants: Container[Buffer]) -> _Product | None:
         return None
     weights = [x.buffer for x in walk_value(s.expr) if isinstance(x, Load) and x.buffer in constants]
     rows, columns, depth = (s.axes[0].extent if len(s.axes) > 1 else 1), s.axes[-1].extent, s.reduction.axes[0].extent
-    if len(weights) != 1 or not isinstance(rows, int) or not isinstance(columns, int) or not isinstance(depth, int):
+    if len(weights) != 1 or not is_known(rows) or not is_known(columns) or not is_known(depth):
         return None
     return _Product(weights[0], rows, columns, depth)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from tilewright.choose.strategies.threads import parallel
 from tilewright.choose.strategies.view import may_vectorize
 from tilewright.core.compute import Inside, Load, Select, Value, symbols_of_value, walk
+from tilewright.core.dims import is_known, known_at_most
 from tilewright.core.expr import symbols
 from tilewright.target.target import Target
 from tilewright.tile.ir import Store
@@ -25,7 +26,7 @@ def choosing_loops(nest: Nest, leaf: Store) -> list[str]:
         return []
     asked = {s for v in _choices(leaf.value) for e in v.exprs for s in symbols(e)}
     read = {s for v in walk(leaf.value) if isinstance(v, Load) for s in symbols_of_value(v)}
-    return [x.sym.name for x in nest.loops[:-1] if x.sym in asked - read and isinstance(x.extent, int)]
+    return [x.sym.name for x in nest.loops[:-1] if x.sym in asked - read and is_known(x.extent)]
 
 
 def _choices(v: Value) -> list[Inside]:
@@ -44,7 +45,7 @@ def butterflies(
     inner, last_loop = [last], nest.loops[-1]
     if width == 1 or not may_vectorize(nest.leaf, last_loop.sym):
         outer, inner = [*outer, last], []
-    elif isinstance(last_loop.extent, int) and last_loop.extent <= width:
+    elif known_at_most(last_loop.extent, width):
         b.do("kind", last, "vector")
     else:
         vectors, lanes = b.split(last, width)

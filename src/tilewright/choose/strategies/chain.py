@@ -26,6 +26,7 @@ from tilewright.choose.strategies.steps import attempt, cached_name
 from tilewright.choose.strategies.threads import min_tasks, parallel
 from tilewright.choose.strategies.view import find_body, n_operations, nests, only_nest
 from tilewright.core.compute import Stage, loads
+from tilewright.core.dims import is_known, known_over
 from tilewright.core.expr import Sym, substitute, symbol_order, symbols
 from tilewright.core.indices import placed
 from tilewright.target.target import Target
@@ -104,7 +105,7 @@ def _align(b: ScheduleBuilder, machine: Target, name: str) -> None:
     """Rows longer than a vector begin on one."""
     buffer = find_place(b.kernel, name, "chain").buffer
     lanes, last = machine.lanes(buffer.dtype), buffer.shape[-1]
-    if len(buffer.shape) > 1 and isinstance(last, int) and last > lanes and last % lanes:
+    if len(buffer.shape) > 1 and known_over(last, lanes) and last % lanes:
         b.do("align", name, lanes)
 
 
@@ -148,20 +149,20 @@ def _block(b: ScheduleBuilder, machine: Target, c: _Chain) -> tuple[list[str], l
     *loops, lanes = top.loops
     rows_inside: list[Loop] = []
     for loop in reversed(_row_loops(b, c)):
-        if not isinstance(loop.extent, int) or loop.extent * estimate([x.extent for x in rows_inside]) > MAX_BLOCK_ROWS:
+        if not is_known(loop.extent) or loop.extent * estimate([x.extent for x in rows_inside]) > MAX_BLOCK_ROWS:
             if not rows_inside:
                 rows_inside.append(loop)
             break
         rows_inside.insert(0, loop)
     inside = [x.sym.name for x in rows_inside]
     batches = [x for x in loops if x not in rows_inside]
-    batches.sort(key=lambda x: not (isinstance(x.extent, int) and x.extent >= min_tasks(machine)))
+    batches.sort(key=lambda x: not (is_known(x.extent) and x.extent >= min_tasks(machine)))
     outside = [x.sym.name for x in batches]
     if len(loops) > 0:
         b.do("reorder", *outside, *inside, lanes.sym.name)
     size = _block_rows(b, machine, c, rows_inside)
     if size:
-        block, row = b.split(inside[0], size, "shift" if isinstance(rows_inside[0].extent, int) else "min")
+        block, row = b.split(inside[0], size, "shift" if is_known(rows_inside[0].extent) else "min")
         outside.append(block)
         inside = [row]
     if not outside:
@@ -196,7 +197,7 @@ def _block_rows(b: ScheduleBuilder, machine: Target, c: _Chain, inside: list[Loo
     if len(inside) > 1:
         raise ScheduleError("chain", c.strip, "its rows are several loops")
     extent = inside[0].extent
-    if not isinstance(extent, int):
+    if not is_known(extent):
         return min(BLOCK_ROWS, most)
     good = [r for r in range(MIN_BLOCK_ROWS, min(MAX_BLOCK_ROWS, most) + 1) if extent % r == 0]
     if good:

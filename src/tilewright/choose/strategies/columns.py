@@ -16,6 +16,7 @@ from math import prod
 from tilewright.choose.cost.tile import Operand, estimate
 from tilewright.choose.strategies.view import find_body, nest_with
 from tilewright.core.compute import Binary, Buffer, Const, Inside, Load, Select, Stage, Value
+from tilewright.core.dims import is_known, known_under
 from tilewright.core.expr import Dim
 from tilewright.target.target import Target
 from tilewright.tile.affine import stride_along
@@ -49,7 +50,7 @@ def are_few_columns(machine: Target, stage: Stage, constants: Container[Buffer])
     if reduction is None or reduction.op != "add" or len(reduction.axes) != 1 or not stage.axes or not dtype.is_float:
         return False
     depth, columns, width = reduction.axes[0].extent, stage.axes[-1].extent, machine.lanes(dtype)
-    if not isinstance(depth, int) or not isinstance(columns, int) or columns >= width or not isinstance(value, Binary):
+    if not is_known(depth) or not known_under(columns, width) or not isinstance(value, Binary):
         return False
     if value.op != "mul" or not isinstance(value.a, Load) or not isinstance(value.b, Load):
         return False
@@ -77,13 +78,13 @@ def columns_apart(
     It fits sums of products of two elements of the sums' own type, many rows to share each column, and a reduction of
     numeric extents whose innermost loop walks neighbours of the operand that has no columns.
     """
-    value, sizes = update.value, [x.extent for x in reduced if isinstance(x.extent, int)]
+    value, sizes = update.value, [x.extent for x in reduced if is_known(x.extent)]
     if not isinstance(value, Binary) or value.op != "mul" or update.op != "add" or not update.buffer.dtype.is_float:
         return 0
     factors = [_unguarded(x, reduced) for x in (value.a, value.b)]
     if not all(isinstance(x, Load) for x in factors):
         return 0
-    if not isinstance(columns, int) or len(sizes) < len(reduced) or not sizes or len(operands) != 2:
+    if not is_known(columns) or len(sizes) < len(reduced) or not sizes or len(operands) != 2:
         return 0
     last = reduced[-1].sym
     shared = [op for op in operands if op.lane_stride == 0]

@@ -13,6 +13,7 @@ from tilewright.choose.strategies.steps import attempt
 from tilewright.choose.strategies.view import find_body
 from tilewright.core.compute import Binary, Buffer, IndexLike, Load, buffers_of_value
 from tilewright.core.compute import walk as walk_value
+from tilewright.core.dims import is_known
 from tilewright.core.expr import BinaryExpr, Sym, symbols
 from tilewright.core.indices import symbols_at, symbols_in, terms_at
 from tilewright.target.target import Target
@@ -74,7 +75,7 @@ def _is_run(path: Sequence[Loop], load: Load) -> bool:
         step = stride_along(load.buffer, load.index, x.sym)
         if step == 0 and x.kind is not Kind.SERIAL:
             continue
-        if not isinstance(step, int) or abs(step) != run:
+        if not is_known(step) or abs(step) != run:
             return False
         if x.kind is Kind.SERIAL:
             return True
@@ -98,7 +99,7 @@ def _stream(b: ScheduleBuilder, machine: Target, name: str) -> None:
     for path, load in list(paths_to(b.kernel.body, buffer, ())):
         inner = next(x for x in reversed(path) if x.kind is Kind.SERIAL)
         step = stride_along(buffer, load.index, inner.sym)
-        steps = -(-AHEAD_BYTES // (abs(step) * buffer.dtype.n_bytes)) if isinstance(step, int) else 1
+        steps = -(-AHEAD_BYTES // (abs(step) * buffer.dtype.n_bytes)) if is_known(step) else 1
         attempt(b, partial(b.do, "stream", name, inner.sym.name, steps, line))
 
 

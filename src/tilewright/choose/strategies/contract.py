@@ -28,6 +28,7 @@ from tilewright.choose.strategies.steps import attempt, copied_apart
 from tilewright.choose.strategies.threads import parallel
 from tilewright.core.compute import Buffer, Load
 from tilewright.core.compute import walk as walk_value
+from tilewright.core.dims import is_known
 from tilewright.core.expr import floordiv, mod
 from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleError
@@ -76,11 +77,11 @@ def _pieces(b: ScheduleBuilder, machine: Target, plan: ContractionPlan) -> list[
     rest: list[BoxPiece] = []
     if plan.n_apart:
         pieces[0], *rest = _divide(b, pieces[0], plan.lanes.sym.name, plan.width)
-    if not isinstance(plan.lanes.extent, int) and plan.tile.vectors > 1:
+    if not is_known(plan.lanes.extent) and plan.tile.vectors > 1:
         pieces = _divided(b, pieces, plan.lanes.sym.name, [block], _with_lanes)
-    if plan.rows is not None and not isinstance(plan.rows.extent, int):
+    if plan.rows is not None and not is_known(plan.rows.extent):
         pieces = _divided(b, pieces, plan.rows.sym.name, _sizes(plan.tile, machine), _with_rows)
-    if plan.rows2 is not None and not isinstance(plan.rows2.extent, int) and plan.tile.rows2 > 1:
+    if plan.rows2 is not None and not is_known(plan.rows2.extent) and plan.tile.rows2 > 1:
         pieces = _divided(b, pieces, plan.rows2.sym.name, [plan.tile.rows2], _with_rows2)
     orders = [tile_piece(b, machine, plan, piece) for piece in pieces]
     if plan.order.panels_first:

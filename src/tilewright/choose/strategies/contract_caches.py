@@ -11,6 +11,7 @@ from tilewright.choose.strategies.threads import min_tasks
 from tilewright.choose.strategies.view import nests, statement_of
 from tilewright.core.compute import Load, Value
 from tilewright.core.compute import walk as walk_value
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Sym, bounds, substitute
 from tilewright.target.target import Target
 from tilewright.tile.ir import Loop, Role, Update
@@ -53,7 +54,7 @@ def row_chunks(
     sizes = [(estimate(x.buffer.shape) * x.dtype.n_bytes, is_constant(b, x)) for x in loads]
     row_bytes = max((n for n, fixed in sizes if not fixed), default=0.0)
     panel_bytes = max((n for n, fixed in sizes if fixed), default=0.0)
-    if not rows or not isinstance(rows[0].extent, int) or row_bytes <= machine.l2_bytes * RESIDENT:
+    if not rows or not is_known(rows[0].extent) or row_bytes <= machine.l2_bytes * RESIDENT:
         return 1
     steps = -(-rows[0].extent // (tile.rows if len(rows) == 1 else 1))
     least = max(-(-int(row_bytes) // int(machine.l2_bytes * RESIDENT)), min_tasks(machine))
@@ -73,7 +74,7 @@ def short_chunks(
     update = update_of(b, acc)
     loads = [x for x in walk_value(update.value) if isinstance(x, Load) and not is_constant(b, x)]
     n_rows, n_lanes = rows[0].extent if len(rows) == 1 else None, estimate([lanes.extent])
-    if not isinstance(n_rows, int) or not loads or n_lanes <= tile.vectors * width:
+    if not is_known(n_rows) or not loads or n_lanes <= tile.vectors * width:
         return 1
     steps, times = -(-n_rows // tile.rows), estimate([x.extent for x in own_loops(b, acc)]) / (n_rows * n_lanes)
     read = max(max(estimate(x.buffer.shape) * x.dtype.n_bytes for x in loads) / times, 1.0)

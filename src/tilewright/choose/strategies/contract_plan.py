@@ -59,7 +59,7 @@ from tilewright.choose.strategies.view import (
 )
 from tilewright.core.compute import Buffer, Load, Select, loads, symbols_of_value
 from tilewright.core.compute import walk as walk_value
-from tilewright.core.dims import are_known, known
+from tilewright.core.dims import are_known, is_known, known
 from tilewright.core.expr import Sym, symbols
 from tilewright.target.dots import Dot
 from tilewright.target.target import Target
@@ -133,7 +133,7 @@ def plan_contraction(
         raise ScheduleError("contract", acc, "the epilogue's indices are not affine in the last axis")
     width, wide = vector_width(machine, (*top.leaf, update)), widest_bytes((*top.leaf, update))
     rest = [x for x in top.loops[:-1]]
-    free = [x for x in rest if isinstance(lanes.extent, int) or x.sym not in symbols(lanes.extent)]
+    free = [x for x in rest if is_known(lanes.extent) or x.sym not in symbols(lanes.extent)]
     rows = [x for x in free if any(op.lane_stride != 0 and op.step(x.sym) == 0 for op in operands)]
     row = rows[-1] if rows else None
     row2 = rows[-2] if len(rows) > 1 else None
@@ -145,12 +145,12 @@ def plan_contraction(
         row, row2 = rows[-1] if rows else None, None
         stepped, slid = taps_of_plane(reduced, machine)
     dot = None if stepped or slid else dot
-    unrolled = tuple((x.sym, x.extent) for x in (*stepped, *slid) if isinstance(x.extent, int))
+    unrolled = tuple((x.sym, x.extent) for x in (*stepped, *slid) if is_known(x.extent))
     n_rows, columns = estimate([x.extent for x in rows]), lanes.extent
     n_apart = columns_apart(machine, update, operands, reduced, columns, n_rows, width) if apart else 0
     box = Box(
         lanes.sym,
-        columns - n_apart if n_apart and isinstance(columns, int) else known_iterations(lanes),
+        columns - n_apart if n_apart and is_known(columns) else known_iterations(lanes),
         _sym(row),
         known_iterations(row),
         _sym(row2),

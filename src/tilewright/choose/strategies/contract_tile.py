@@ -17,7 +17,7 @@ from tilewright.choose.strategies.contract_space import ordered
 from tilewright.choose.strategies.steps import attempt, cached_name, pair_with_rows
 from tilewright.choose.strategies.threads import parallel
 from tilewright.choose.strategies.view import find_body, nest_with, nests, only_nest, statement_of
-from tilewright.core.dims import known
+from tilewright.core.dims import is_known, known, known_at_most
 from tilewright.core.expr import Dim, symbols
 from tilewright.core.indices import symbols_at
 from tilewright.target.target import Target
@@ -141,7 +141,7 @@ def _split_rows(b: ScheduleBuilder, loop: str, size: int) -> tuple[list[str], li
     n = extent_of(b, loop)
     if size == 1:
         return [loop], []
-    if isinstance(n, int) and n <= size:
+    if known_at_most(n, size):
         return [], [loop]
     tiles, part = b.split(loop, size)
     return [tiles], [part]
@@ -160,7 +160,7 @@ def _ordered(
         return 0 if symbols(extent) & inner else estimate([extent])
 
     inner = {find_loop(b.kernel, n, "contract").loop.sym for n in (*batch, *blocks, *rows)}
-    is_cut = bool(rows) and isinstance(extent_of(b, rows[0]), int)
+    is_cut = bool(rows) and is_known(extent_of(b, rows[0]))
     order = plan.order if is_cut else replace(plan.order, n_chunks=1)
     return ordered(order, machine, batch, blocks, rows, chunked, count, is_window=plan.is_window)
 
@@ -179,7 +179,7 @@ def _block_depth(
     count = plan.reduced[0].extent
     inside = order[order.index(blocks[-1]) + 1 :]
     step = piece.tile.vectors * machine.vector_bytes // plan.group
-    if not isinstance(count, int) or count * step <= machine.l2_bytes / PANEL_SHARE:
+    if not is_known(count) or count * step <= machine.l2_bytes / PANEL_SHARE:
         return 0
     tiles = estimate([extent_of(b, n) for n in inside])
     sums = tiles * piece.tile.rows * piece.tile.rows2 * step * plan.group
@@ -203,7 +203,7 @@ def _whole_rows(b: ScheduleBuilder, machine: Target, plan: ContractionPlan, bloc
         return 0  # blocks are shared by threads
     count, columns, along = plan.reduced[0].extent, plan.lanes.extent, plan.reduced[0].sym
     brought = [op for op in plan.operands if op.lane_stride == 1 and not op.is_constant and op.step(along)]
-    if not brought or not isinstance(count, int) or not isinstance(columns, int):
+    if not brought or not is_known(count) or not is_known(columns):
         return 0
     row_bytes = columns * machine.vector_bytes // plan.width
     update = nests(b.kernel, plan.acc)[-1].leaf[-1]

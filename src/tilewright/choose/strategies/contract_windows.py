@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilewright.choose.cost.tile import MAX_UNROLLED, Box, Operand, Tile, choose_tile, distinct, estimate
-from tilewright.core.dims import are_known
+from tilewright.core.dims import are_known, is_known
 from tilewright.core.expr import Sym
 from tilewright.target.target import Target
 from tilewright.tile.affine import period
@@ -76,7 +76,7 @@ def in_plane(
     rows = (box.n_rows, box.n_rows2)
     if len(taps) < 2 or box.row2 is None or not are_known((*taps, *rows)):
         return tile, slid
-    copied = tuple((x.sym, x.extent) for x in reduced[-2:] if isinstance(x.extent, int))
+    copied = tuple((x.sym, x.extent) for x in reduced[-2:] if is_known(x.extent))
     wide = choose_tile(replace(box, unrolled=copied), machine, width)
     one_row = replace(box, unrolled=copied[1:])
     held = wide.rows * wide.rows2 + estimate(taps) + max(distinct(one_row, op, wide.rows, 1) for op in box.operands)

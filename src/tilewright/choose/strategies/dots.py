@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from tilewright.choose.cost.tile import Operand
 from tilewright.core.compute import Binary, Cast, Load, Value, walk
+from tilewright.core.dims import known_under
 from tilewright.target.dots import Dot
 from tilewright.target.target import Target
 from tilewright.tile.affine import group_along
@@ -33,7 +34,7 @@ def dot_for(machine: Target, update: Update, operands: Sequence[Operand], reduce
         if dot is None or a.lane_stride != 0 or a.step(along.sym) != 1 or not b.lane_stride:
             continue
         grouped = b.lane_stride == dot.group == group_along(loads[walking].buffer, loads[walking].index, along.sym)
-        if (b.is_constant or grouped) and not (isinstance(along.extent, int) and along.extent < dot.group):
+        if (b.is_constant or grouped) and not known_under(along.extent, dot.group):
             return dot
     return None
 

@@ -22,6 +22,7 @@ from tilewright.choose.strategies.steps import cached_name, copied_apart, follow
 from tilewright.choose.strategies.threads import parallel
 from tilewright.choose.strategies.view import find_body, n_arithmetic, nest_with, only_nest, statement_of, vector_width
 from tilewright.core.compute import Binary, Load
+from tilewright.core.dims import is_known, known_over
 from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Loop, Store, Update
@@ -115,12 +116,12 @@ def _split_rows(b: ScheduleBuilder, acc: str, root: str) -> list[str]:
 
     It goes inside of the others, so that all rows go by a tile's elements of the other operand while they are cached.
     """
-    many = [x for x in only_nest(b.kernel, root).loops if isinstance(x.extent, int) and x.extent > MAX_COLUMNS]
+    many = [x for x in only_nest(b.kernel, root).loops if known_over(x.extent, MAX_COLUMNS)]
     many = [x for x in many if sum(op.lane_stride == 0 for op in operands_of(b, acc, root, x.sym)) == 1]
     if len(many) < 2:
         return []
     least = min(many, key=lambda x: estimate([x.extent]))
-    assert isinstance(least.extent, int)
+    assert is_known(least.extent)
     name, n = least.sym.name, least.extent
     size = -(-n // -(-n // MAX_COLUMNS))
     block, _ = b.split(name, size, "shift" if n % size else "min")
@@ -131,7 +132,7 @@ def _form(b: ScheduleBuilder, machine: Target, acc: str, root: str, has_lanes: b
     top, update = only_nest(b.kernel, root), update_of(b, acc)
     leaf, value = statement_of(top), update.value
     reduced = reduced_loops(b, acc)
-    sizes = [x.extent for x in reduced if isinstance(x.extent, int)]
+    sizes = [x.extent for x in reduced if is_known(x.extent)]
     if not top.loops or not isinstance(leaf, Store) or update.op != "add" or len(sizes) < len(reduced):
         raise ScheduleError("narrow", acc, "no sum over known sizes below an assignment")
     if not isinstance(value, Binary) or value.op != "mul":
@@ -140,13 +141,13 @@ def _form(b: ScheduleBuilder, machine: Target, acc: str, root: str, has_lanes: b
         raise ScheduleError("narrow", acc, "no products of elements of the sums' own type")
     width = vector_width(machine, (*top.leaf, update))
     # More columns than half a vector would fill lanes well enough by themselves.
-    few = [x for x in top.loops if isinstance(x.extent, int) and 1 < x.extent <= min(MAX_COLUMNS, width // 2)]
+    few = [x for x in top.loops if is_known(x.extent) and 1 < x.extent <= min(MAX_COLUMNS, width // 2)]
     columns = few[-1] if few and not has_lanes else top.loops[-1]
     n = columns.extent
     operands = operands_of(b, acc, root, columns.sym)
     shared = [op for op in operands if op.lane_stride == 0]
     walking = [op for op in operands if op.lane_stride != 0]
-    if not isinstance(n, int) or n > min(MAX_COLUMNS, width // 2) or not update.buffer.dtype.is_float:
+    if not is_known(n) or n > min(MAX_COLUMNS, width // 2) or not update.buffer.dtype.is_float:
         raise ScheduleError("narrow", acc, f"{n} columns of {update.buffer.dtype}")
     if len(shared) != 1 or len(walking) != 1:
         raise ScheduleError("narrow", acc, "not one operand that all columns share, and one that they don't")
@@ -156,11 +157,11 @@ def _form(b: ScheduleBuilder, machine: Target, acc: str, root: str, has_lanes: b
     along, depth = fits[-1], sizes[reduced.index(fits[-1])]
     outer = [x for x in top.loops if x is not columns]
     # Rows that read the same elements of the operand with few columns share its loads in one tile.
-    free = [x for x in outer if isinstance(x.extent, int) and x.extent > 1 and walking[0].step(x.sym) == 0]
+    free = [x for x in outer if known_over(x.extent, 1) and walking[0].step(x.sym) == 0]
     rows = free[-1] if free else None
     # One register for each sum, one for each column's elements, one for the row's.
     most = max(min((machine.n_vector_registers - n - 1) // n, MAX_UNROLLED // n), 1)
-    extent = rows.extent if rows is not None and isinstance(rows.extent, int) else 1
+    extent = rows.extent if rows is not None and is_known(rows.extent) else 1
     n_rows = -(-extent // -(-extent // most))
     if n_rows * n < MIN_SUMS:
         raise ScheduleError("narrow", acc, f"{n_rows * n} sums, each of which waits for itself")

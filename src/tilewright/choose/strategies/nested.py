@@ -29,6 +29,7 @@ from tilewright.choose.strategies.view import (
 )
 from tilewright.core.compute import Binary, Cast, Load, buffers_of_value
 from tilewright.core.compute import walk as walk_value
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Sym, symbols
 from tilewright.core.indices import symbols_in
 from tilewright.target.dots import Dot
@@ -152,7 +153,7 @@ def _tile(machine: Target, update: Update, rows: Loop | None, codes: Loop | None
     Its vectors are as many as one row takes to keep the multipliers busy with all codes of a word, for any number of
     rows: then one packed copy of the words serves programs for one row and for many.
     """
-    n_rows, n_codes = (x.extent if x is not None and isinstance(x.extent, int) else 1 for x in (rows, codes))
+    n_rows, n_codes = (x.extent if x is not None and is_known(x.extent) else 1 for x in (rows, codes))
     unpacking, dot = _unpacking(update), _dot(machine, update)
     chains = machine.fma_latency * machine.fmas_per_cycle
     each = 2 if dot is not None and dot.adds_apart and not machine.has_vnni else 1

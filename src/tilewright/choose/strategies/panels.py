@@ -15,6 +15,7 @@ from functools import partial
 
 from tilewright.choose.strategies.steps import attempt
 from tilewright.core.compute import Buffer, IndexLike, Load
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Sym, is_nonneg
 from tilewright.core.indices import symbols_in, terms_at
 from tilewright.tile.errors import ScheduleError
@@ -76,7 +77,7 @@ def _panel(path: tuple[Loop, ...], load: Load) -> tuple[int, int, int]:
     serial = [x.sym for x in path if x.kind in (Kind.SERIAL, Kind.PARALLEL)]
     width = _next_step(load.index[dim + 1], serial, 0)
     depth = _next_step(load.index[dim], serial, 1) or load.buffer.shape[dim]
-    if not width or not isinstance(depth, int):
+    if not width or not is_known(depth):
         raise ScheduleError("panels", load.buffer.name, "it is not walked block by block")
     blocks, walked = _loops_of(load.index[dim + 1], serial), _loops_of(load.index[dim], serial, depth)
     if walked and max(serial.index(x) for x in blocks) > min(serial.index(x) for x in walked):

@@ -26,6 +26,7 @@ from tilewright.choose.strategies.view import (
     vector_width,
 )
 from tilewright.core.compute import Buffer
+from tilewright.core.dims import is_known, known_at_least, known_over
 from tilewright.core.expr import BinaryExpr, Dim, Sym, const_of, evaluate, floordiv, mod, symbols, terms_of
 from tilewright.core.indices import chosen, placed
 from tilewright.target.target import MANY_COPIES, Target
@@ -78,7 +79,7 @@ def _parts_of_rows(b: ScheduleBuilder, machine: Target, found: list[Nest]) -> st
     if len(found) < 2 or not all(_copies_in_order(machine, nest) for nest in found):
         return None
     n = found[0].loops[0].extent
-    return _merged(b, found) if isinstance(n, int) and n >= MIN_MERGED_ROWS else None
+    return _merged(b, found) if known_at_least(n, MIN_MERGED_ROWS) else None
 
 
 def _changed_rows(b: ScheduleBuilder, found: list[Nest]) -> str | None:
@@ -108,7 +109,7 @@ def _copies_in_order(machine: Target, nest: Nest) -> bool:
     if len(nest.loops) < 2 or any(x.kind is not Kind.SERIAL for x in nest.loops):
         return False
     leaf, last = nest.leaf[0], nest.loops[-1]
-    if not isinstance(leaf, Store) or not isinstance(last.extent, int):
+    if not isinstance(leaf, Store) or not is_known(last.extent):
         return False
     if last.extent < vector_width(machine, nest.leaf) or last.extent * leaf.buffer.dtype.n_bytes > MAX_PART_BYTES:
         return False
@@ -155,10 +156,10 @@ def _one(b: ScheduleBuilder, machine: Target, nest: Nest, *, threads: bool) -> N
     elif _is_group(nest, leaf, width):
         b.do("kind", names[-1], "vector")
         names = names[:-1]
-        assert isinstance(last.extent, int)
+        assert is_known(last.extent)
         block = width // last.extent if width % last.extent == 0 else width
         across = _axis_across(nest, leaf, width, last.extent * estimate([nest.loops[-2].extent]))
-        if across and isinstance(across.extent, int) and across not in nest.loops[-2:]:
+        if across and is_known(across.extent) and across not in nest.loops[-2:]:
             _transpose_groups(b, machine, nest, across, block, width, threads)
             return
         outer = vectorize(b, machine, names[-1], nest.loops[-2].extent, block, 1).walkers
@@ -206,7 +207,7 @@ def _cut_at(
 ) -> list[tuple[str, int]]:
     """Cut the last loop where ``place`` says, and what is left of it again."""
     last = nest.loops[-1]
-    if not isinstance(last.extent, int) or last.extent <= width:
+    if not known_over(last.extent, width):
         return []
     mark = b.mark()
     done: list[tuple[str, int]] = []
@@ -215,7 +216,7 @@ def _cut_at(
         name = left.pop()
         loop = find_loop(b.kernel, name, "pointwise")
         extent = loop.loop.extent
-        assert isinstance(extent, int)
+        assert is_known(extent)
         seam = place(loop.body, loop.loop.sym, extent)
         if seam is None:
             done.append((name, extent))
@@ -269,7 +270,7 @@ def _is_growing(e: Dim, sym: Sym) -> bool:
     for atom, factor in terms_of(e):
         if isinstance(atom, BinaryExpr) and atom.op in ("floordiv", "min", "max"):
             fits = _is_growing(atom.a, sym) and (
-                _is_growing(atom.b, sym) if atom.op != "floordiv" else isinstance(atom.b, int) and atom.b > 0
+                _is_growing(atom.b, sym) if atom.op != "floordiv" else known_over(atom.b, 0)
             )
         else:
             fits = atom == sym
@@ -280,7 +281,7 @@ def _is_growing(e: Dim, sym: Sym) -> bool:
 
 def _changing(e: Dim, sym: Sym) -> list[BinaryExpr]:
     """The quotients, remainders, minima and maxima of ``sym`` in an expression, inner ones first."""
-    if isinstance(e, int) or sym not in symbols(e):
+    if is_known(e) or sym not in symbols(e):
         return []
     found: list[BinaryExpr] = []
     for atom, _ in terms_of(e):
@@ -295,11 +296,11 @@ def _changes_at(atom: BinaryExpr, sym: Sym) -> int | None:
     compared = atom.op in ("min", "max")
     e = atom.a - atom.b if compared else atom.a
     step = coefficient(e, sym)
-    if not isinstance(step, int) or step == 0 or symbols(e) != {sym} or not (compared or isinstance(atom.b, int)):
+    if not is_known(step) or step == 0 or symbols(e) != {sym} or not (compared or is_known(atom.b)):
         return None
     start = const_of(e)
     unit = 1 if compared else atom.b
-    assert isinstance(unit, int)
+    assert is_known(unit)
     if unit <= 0:
         return None
     edge = 0 if compared else (start // unit + (step > 0)) * unit
@@ -328,7 +329,7 @@ def _repeating_block(nest: Nest, width: int) -> int:
         if not isinstance(atom, BinaryExpr) or atom.op not in ("floordiv", "mod") or symbols(atom.a) != {sym}:
             return 0
         step = coefficient(atom.a, sym)
-        if not isinstance(atom.b, int) or not isinstance(step, int) or atom.b <= 0:
+        if not is_known(atom.b) or not is_known(step) or atom.b <= 0:
             return 0
         block = lcm(block, atom.b // gcd(step, atom.b))
     return block if block <= MOST_VECTORS * width else 0
@@ -337,7 +338,7 @@ def _repeating_block(nest: Nest, width: int) -> int:
 def _repeated(b: ScheduleBuilder, machine: Target, last: Loop, width: int, block: int) -> list[str]:
     """Vectors along a loop in blocks, each vector of which is at a phase of its own; the loop that walks the blocks."""
     name = last.sym.name
-    if isinstance(last.extent, int) and width < last.extent <= block:
+    if is_known(last.extent) and width < last.extent <= block:
         vectors, lanes = b.split(name, width)
         b.do("kind", lanes, "vector")
         b.do("kind", vectors, "unroll")
@@ -388,10 +389,10 @@ def _transpose(
     loop, without a transposition.
     """
     loop, last, n = across.sym.name, names[-1], across.extent
-    block = min([width, *(1 << (x.bit_length() - 1) for x in (n, extent) if isinstance(x, int))])
-    if not isinstance(extent, int):
+    block = min([width, *(1 << (x.bit_length() - 1) for x in (n, extent) if is_known(x))])
+    if not is_known(extent):
         names, last, extent = _full(b, machine, names, last, width)
-    if not isinstance(n, int) or (n > block and 0 < n % block <= block * FEW_BEHIND):
+    if not is_known(n) or (n > block and 0 < n % block <= block * FEW_BEHIND):
         names, loop, n = _full(b, machine, names, loop, block)
     blocks, copies = b.split(loop, block, "shift" if mod(n, block) != 0 else "min")
     walkers, lanes = vectorize(b, machine, last, extent, width, 1)
@@ -474,7 +475,7 @@ class Vectors(NamedTuple):
 def vectorize(b: ScheduleBuilder, machine: Target, loop: str, extent: Dim, width: int, unrolled: int) -> Vectors:
     """Split a loop into blocks of ``unrolled`` vectors or fewer; of a divided loop, those of its full blocks."""
     unrolled = min(unrolled, max(MOST_VECTORS * machine.max_copies // MANY_COPIES, 1))
-    if not isinstance(extent, int):
+    if not is_known(extent):
         while unrolled > 1 and floordiv(extent, width * unrolled) == 0:
             unrolled //= 2
         if unrolled == 1 or mod(extent, width * unrolled) == 0:

@@ -25,6 +25,7 @@ from tilewright.choose.strategies.steps import attempt, cached_name
 from tilewright.choose.strategies.threads import parallel
 from tilewright.choose.strategies.view import only_nest
 from tilewright.core.compute import Stage
+from tilewright.core.dims import is_known, known_at_least
 from tilewright.core.estimates import BLOCK_SHARE, RING_SHARE
 from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleError
@@ -84,9 +85,9 @@ def _apart(b: ScheduleBuilder, reduction: Stage, reader: Stage) -> str:
 def _at(b: ScheduleBuilder, machine: Target, parts: _Parts, work: float, k: int, n: int, ragged: bool) -> None:
     """Bring all under blocks of ``n`` rows, along the root's loop number ``k``; ``ragged``: the last one is shorter."""
     loops = only_nest(b.kernel, parts.root).loops
-    outer, rows = [x.sym.name for x in loops[:k] if isinstance(x.extent, int)], loops[k]
+    outer, rows = [x.sym.name for x in loops[:k] if is_known(x.extent)], loops[k]
     n *= -(-LEAST_POINTS // int(estimate([x.extent for x in loops[k + 1 : -1]])))
-    if not isinstance(rows.extent, int) or rows.extent < n or (rows.extent % n != 0) is not ragged:
+    if not known_at_least(rows.extent, n) or (rows.extent % n != 0) is not ragged:
         raise ScheduleError("projected", parts.made, f"{rows.extent} rows are not blocks of {n}")
     if n > 1:
         block, _ = b.split(rows.sym.name, n)

@@ -22,6 +22,7 @@ from tilewright.choose.strategies.contract import contract
 from tilewright.choose.strategies.steps import attempt, cached_name
 from tilewright.choose.strategies.view import find_body, nest_with, only_nest
 from tilewright.core.compute import Stage
+from tilewright.core.dims import is_known, known_over
 from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Loop, Store
@@ -60,7 +61,7 @@ def _at(
     _, strip, window, root = names
     whole = find_place(b.kernel, strip, "ring").buffer
     loops = only_nest(b.kernel, root).loops
-    row, outer = loops[k], [x.sym.name for x in loops[:k] if isinstance(x.extent, int)]
+    row, outer = loops[k], [x.sym.name for x in loops[:k] if is_known(x.extent)]
     if n_blocks > 1:
         outer.insert(0, _blocks(b, machine.lanes(whole.dtype), loops, n_blocks))
     work = sum(work_of(s) for s in cluster.stages)
@@ -79,7 +80,7 @@ def shared_rows(
         return loop, 1
     if outer and estimate([find_loop(b.kernel, outer[0], "ring").loop.extent]) >= machine.n_cores:
         b.do("kind", outer[0], "parallel")
-    elif isinstance(row.extent, int) and row.extent > machine.n_cores:
+    elif known_over(row.extent, machine.n_cores):
         part, rows = b.split(loop, -(-row.extent // machine.n_cores))
         b.do("kind", part, "parallel")
         return rows, machine.n_cores
@@ -109,7 +110,7 @@ def in_ring(
 def _blocks(b: ScheduleBuilder, width: int, loops: tuple[Loop, ...], n: int) -> str:
     """Cut the last loop into ``n`` equal blocks of whole vectors, outermost; their loop."""
     last, extent = loops[-1].sym.name, loops[-1].extent
-    if not isinstance(extent, int) or extent % (n * width):
+    if not is_known(extent) or extent % (n * width):
         raise ScheduleError("ring", last, f"{extent} are not {n} equal blocks of vectors")
     block, inside = b.split(last, extent // n)
     b.do("reorder", block, *[x.sym.name for x in loops[:-1]], inside)

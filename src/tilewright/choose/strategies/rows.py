@@ -27,6 +27,7 @@ from tilewright.choose.strategies.view import (
     vector_width,
 )
 from tilewright.core.compute import Buffer, Load, Value
+from tilewright.core.dims import is_known, known_over
 from tilewright.core.expr import Sym, symbols
 from tilewright.core.indices import symbols_at, symbols_in
 from tilewright.target.target import Target
@@ -124,7 +125,7 @@ def _space(b: ScheduleBuilder, name: str, row: str) -> str:
         return "reg"
     buffer = find_place(b.kernel, name, "rows").buffer
     n = buffer.shape[-1]
-    return "local" if isinstance(n, int) and n * buffer.dtype.n_bytes <= MAX_ROW_BYTES else "global"
+    return "local" if is_known(n) and n * buffer.dtype.n_bytes <= MAX_ROW_BYTES else "global"
 
 
 def _top_level(b: ScheduleBuilder, machine: Target, temps: list[str], root: str) -> None:
@@ -183,7 +184,7 @@ def _steps_to_next(b: ScheduleBuilder, machine: Target, load: Load, row: str, sy
     is_streamed = place.space is Space.GLOBAL and place.role is not Role.CONST  # constants are laid in order later
     if not is_streamed or estimate(buffer.shape) * buffer.dtype.n_bytes <= machine.l2_bytes:
         return 0
-    if not isinstance(length, int) or not isinstance(step, int) or step <= 0:
+    if not is_known(length) or not known_over(step, 0):
         return 0
     return round(length / step) if length * buffer.dtype.n_bytes <= machine.l2_bytes // 4 else 0
 

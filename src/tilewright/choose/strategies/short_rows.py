@@ -19,6 +19,7 @@ from tilewright.choose.strategies.rows import n_reductions, row_loop, with_plain
 from tilewright.choose.strategies.steps import copied_apart
 from tilewright.choose.strategies.threads import parallel
 from tilewright.choose.strategies.view import find_body, may_vectorize, nest_with, only_nest, vector_width
+from tilewright.core.dims import is_known, known_at_least
 from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Kind, Store, Update, walk
@@ -46,7 +47,7 @@ def short_rows(b: ScheduleBuilder, machine: Target, buffers: list[str]) -> None:
     if found is None:
         raise ScheduleError("short_rows", root, "one row only")
     width = vector_width(machine, tuple(s for s in walk(b.kernel.body) if isinstance(s, Store | Update)))
-    if width <= GROUPS[-1] or not isinstance(found.extent, int) or found.extent < width:
+    if width <= GROUPS[-1] or not known_at_least(found.extent, width):
         raise ScheduleError("short_rows", root, f"{found.extent} rows, of which {width} are a vector")
     at, _ = b.split(found.sym.name, width, "shift")
     only_sums = found is nest.loops[-1] and len(temps) == 1
@@ -71,9 +72,9 @@ def few_columns(b: ScheduleBuilder, machine: Target, reduced: str, root: str | N
     width = vector_width(machine, (*top.leaf, update))
     columns = top.loops[-1] if top.loops else None
     n = columns.extent if columns is not None else 0
-    if columns is None or not isinstance(n, int) or n not in GROUPS or width <= GROUPS[-1] or len(along) != 1:
+    if columns is None or not is_known(n) or n not in GROUPS or width <= GROUPS[-1] or len(along) != 1:
         raise ScheduleError("few_columns", reduced, "no one loop over rows of two to four elements")
-    if not isinstance(along[0].extent, int) or along[0].extent < MIN_VECTORS * width:
+    if not is_known(along[0].extent) or along[0].extent < MIN_VECTORS * width:
         raise ScheduleError("few_columns", reduced, f"{along[0].extent} rows")
     loads = [x for x in loads_of(update) if x.dtype is update.buffer.dtype]
     found = [(x.lane_stride, x.step(along[0].sym)) for x in operands_of(b, reduced, root, columns.sym)]
@@ -101,7 +102,7 @@ def _lanes(b: ScheduleBuilder, nest: Nest, width: int, most: int) -> None:
     if len(nest.leaf) != 1 or not isinstance(leaf, Store | Update) or not loops or len(loops) > 2:
         raise ScheduleError("short_rows", "", f"{len(loops)} loops around {len(nest.leaf)} statements of a block")
     rows, columns = loops[0], loops[1:]
-    fits = rows.extent == width and all(isinstance(x.extent, int) and 1 < x.extent <= most for x in columns)
+    fits = rows.extent == width and all(is_known(x.extent) and 1 < x.extent <= most for x in columns)
     if not fits or not all(may_vectorize(nest.leaf, x.sym) and x.kind is Kind.SERIAL for x in loops):
         raise ScheduleError("short_rows", rows.sym.name, f"it is no row of two to {most} elements for every lane")
     if isinstance(leaf, Update):

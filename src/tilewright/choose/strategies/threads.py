@@ -7,6 +7,7 @@ In: a builder and loops in order, outermost first. Out: ``kind`` steps. Not its 
 from __future__ import annotations
 
 from tilewright.choose.cost.tile import estimate, pays_threads
+from tilewright.core.dims import known_under
 from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, Kind
@@ -51,7 +52,7 @@ def join(b: ScheduleBuilder, machine: Target, name: str) -> None:
     """
     outer = find_loop(b.kernel, name, "join")
     inner = outer.body[0]
-    is_few = isinstance(outer.loop.extent, int) and outer.loop.extent < EVEN_TASKS * machine.n_cores
+    is_few = known_under(outer.loop.extent, EVEN_TASKS * machine.n_cores)
     if not is_few or len(outer.body) > 1 or not isinstance(inner, For) or inner.loop.kind is not Kind.SERIAL:
         return
     if any(isinstance(s, For) for s in inner.body):

@@ -28,6 +28,7 @@ from tilewright.choose.strategies.threads import min_tasks, parallel
 from tilewright.choose.strategies.view import find_body, nest_with, nests, only_nest, statement_of, vector_width
 from tilewright.core.compute import IndexLike, Inside, Load, Select
 from tilewright.core.compute import walk as walk_value
+from tilewright.core.dims import is_known
 from tilewright.core.expr import BinaryExpr, Dim, Sym, ceildiv, symbols
 from tilewright.core.indices import placed, symbols_in, terms_at
 from tilewright.target.target import Target
@@ -135,7 +136,7 @@ def _walks(top: Nest, read: str) -> list[_TileWalk]:
         for x in loads_of(s):
             for i in x.index if x.buffer.name == read else ():
                 for atom, _ in terms_at(i):
-                    if isinstance(atom, BinaryExpr) and isinstance(atom.a, Sym) and isinstance(atom.b, int):
+                    if isinstance(atom, BinaryExpr) and isinstance(atom.a, Sym) and is_known(atom.b):
                         factors[atom.a] = atom.b
     found: list[_TileWalk] = []
     for loop in top.loops[:-1]:
@@ -216,7 +217,7 @@ def _block(
     limit = min(machine.l2_bytes * BLOCK_SHARE, MAX_BLOCK_BYTES) - min(constants, machine.l2_bytes * BLOCK_SHARE / 3)
     fit = most = int(limit * n_tiles / total)
     sizes: list[int] = []
-    counts = [w.n_tiles for w in walks if isinstance(w.n_tiles, int)]
+    counts = [w.n_tiles for w in walks if is_known(w.n_tiles)]
     if len(counts) < len(walks):
         return _ragged_block(walks, max(most, int(constants * HIDDEN / 2 * n_tiles / total)))
     for count in reversed(counts):
@@ -269,7 +270,7 @@ def _ragged_block(walks: list[_TileWalk], most: int) -> tuple[int, ...]:
 
     Of the walk before it, as many as fit; few, since small images fill only a part.
     """
-    sizes = [min(n, MAX_BEFORE) if isinstance(n := w.n_tiles, int) else MAX_BEFORE for w in walks]
+    sizes = [min(n, MAX_BEFORE) if is_known(n := w.n_tiles) else MAX_BEFORE for w in walks]
     before = [min(n, max(most // BESIDE, 1)) for n in sizes[-2:-1]]
     return (*[1 for _ in sizes[:-2]], *before, BESIDE)
 
@@ -345,7 +346,7 @@ def _in_vectors(b: ScheduleBuilder, nest: Nest, outer: list[str], width: int) ->
     """``outer``, vectors of the last loop, the rest of the nest, lanes; returns the loop over vectors."""
     last = nest.loops[-1]
     name, n = last.sym.name, last.extent
-    vectors, lanes = b.split(name, min(width, n) if isinstance(n, int) else width)
+    vectors, lanes = b.split(name, min(width, n) if is_known(n) else width)
     _ordered(b, [*outer, vectors], nest, lanes)
     return vectors
 

@@ -17,7 +17,7 @@ from tilewright.choose.strategies.rows import n_reductions, row_loop, with_plain
 from tilewright.choose.strategies.steps import cached_name
 from tilewright.choose.strategies.threads import parallel
 from tilewright.choose.strategies.view import find_body, may_vectorize, nests, only_nest, vector_width
-from tilewright.core.dims import known
+from tilewright.core.dims import is_known, known
 from tilewright.core.indices import symbols_at
 from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleError
@@ -52,7 +52,7 @@ def turned_rows(b: ScheduleBuilder, machine: Target, buffers: list[str]) -> None
     if len(nest.loops) < 2 or name != nest.loops[-2].sym.name:
         raise ScheduleError("turned_rows", root, "not one row of elements for each result of a reduction")
     row, column = nest.loops[-2:]
-    is_wide = isinstance(column.extent, int) and width // 2 < column.extent <= MOST_COLUMNS
+    is_wide = is_known(column.extent) and width // 2 < column.extent <= MOST_COLUMNS
     n_rows = known(row.extent, 0)
     if not is_wide or width < MIN_LANES or -(-n_rows // width) * width > (1 + MAX_IDLE) * n_rows or n_rows < width:
         raise ScheduleError("turned_rows", root, f"{row.extent} rows of {column.extent} are no blocks of {width}")

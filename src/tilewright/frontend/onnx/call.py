@@ -14,6 +14,7 @@ import numpy as np
 
 from tilewright import ops
 from tilewright.core.diag import CompileError, Loc, OpError
+from tilewright.core.dims import are_known, is_known, known_at_most, numbers
 from tilewright.core.expr import Dim, Expr, is_nonneg, maximum, symbols
 from tilewright.core.graph import CONST, INPUT, Attrs, Data, Graph, Node, Pool
 from tilewright.core.opdef import OpDef, Trait
@@ -200,7 +201,7 @@ class Emitter:
         if _has_symbols(node.attrs):
             return None
         size = node.type.n_elements
-        if (size > MAX_VALUES) if isinstance(size, int) else not arrays:
+        if (size > MAX_VALUES) if is_known(size) else not arrays:
             return None
         with np.errstate(all="ignore"):
             result = node.op.reference(arrays, node.attrs)
@@ -442,7 +443,7 @@ class Call:
         if node.op is ops.concat:
             return [e for i in node.inputs for e in self.elements(i, what)]
         n = node.type.n_elements
-        if not isinstance(n, int) or n > MAX_SIZES:
+        if not known_at_most(n, MAX_SIZES):
             self.refuse(f"{what} depends on the data and has {n} elements", FIX_REMEDY)
         if n == 1:
             return [self.reshape(node, ())]
@@ -474,9 +475,9 @@ class Call:
     def ints_of(self, node: Node, what: str) -> list[int]:
         """The elements of a constant integer tensor."""
         found = self.dims(node, what)
-        if not all(isinstance(d, int) for d in found):
+        if not are_known(found):
             self._undecided(node, f"{what} depends on a symbolic dimension", "fix that dimension with input_shapes=")
-        return [d for d in found if isinstance(d, int)]
+        return numbers(found)
 
     def number(self, node: Node, what: str) -> Any:
         """The one element of a constant tensor as a Python number."""

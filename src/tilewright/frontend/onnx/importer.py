@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tilewright.core import expr
 from tilewright.core.diag import CompileError, ImportFailed, Loc, Problem
+from tilewright.core.dims import known_over, numbers
 from tilewright.core.expr import Dim, Sym
 from tilewright.core.graph import Graph, Node, Pool
 from tilewright.core.specialize import chosen
@@ -293,11 +294,11 @@ class _Header:
             scope.names[info.name] = pool.const(given.array(type_.dtype.numpy), None, loc)
             return [node]
         size = type_.n_elements
-        if type_.rank <= 1 and (not isinstance(size, int) or size <= MAX_ELEMENTS):
+        if type_.rank <= 1 and not known_over(size, MAX_ELEMENTS):
             self.decidable.add(node)  # small enough to be a shape or a condition that a call may settle
         if isinstance(given, Sizes):
             symbols = [self._sym(f"{info.name}_v{k}", 0) for k in range(given.n)]
-            shape = [d for d in type_.shape if isinstance(d, int)]
+            shape = numbers(type_.shape)
             self.sizes.append((node, as_values(symbols).reshape(shape)))
             # the values come in once more, as the shape of a tensor without elements
             return [node, pool.input(f"{info.name}.sizes", TensorType(u8, (*symbols, 0)), loc)]

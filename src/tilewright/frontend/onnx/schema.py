@@ -10,6 +10,7 @@ import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from tilewright.core.dims import is_known
 from tilewright.core.graph import Node
 from tilewright.frontend.onnx.call import Items, Refused, Value
 from tilewright.frontend.onnx.file import ELEMENT_TYPES
@@ -96,7 +97,7 @@ def _type_proto(value: Value | None) -> bytes:
         shape = proto.tensor_type.shape
         for d in value.shape:
             dim = shape.dim.add()
-            if isinstance(d, int):
+            if is_known(d):
                 dim.dim_value = d
     return bytes(proto.SerializeToString())
 

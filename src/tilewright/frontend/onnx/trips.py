@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilewright import ops
+from tilewright.core.dims import is_known, known_over
 from tilewright.core.expr import Dim, Expr, ceildiv, maximum
 from tilewright.core.graph import Graph, Node
 from tilewright.frontend.onnx.call import Emitter
@@ -70,7 +71,7 @@ class _Known:
         if node.op is ops.add:
             for x, y in (node.inputs, node.inputs[::-1]):
                 found, by = self.counter(x) if _plain(x) in self.formals else None, _dim(self.emitter, y)
-                if found is not None and isinstance(by, int):
+                if found is not None and is_known(by):
                     return found[0], by
         return None
 
@@ -80,7 +81,7 @@ class _Known:
             return None
         for x, y in (after.inputs, after.inputs[::-1]):
             by = _dim(self.emitter, y)
-            if _plain(x) is formal and isinstance(by, int) and by > 0:
+            if _plain(x) is formal and known_over(by, 0):
                 return by
         return None
 

@@ -14,6 +14,7 @@ from itertools import combinations, islice
 from typing import TypeAlias
 
 from tilewright import ops
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, Sym, bounds, evaluate, limits, substitute, symbols
 from tilewright.core.graph import Attrs
 from tilewright.core.opdef import OpDef, Trait
@@ -29,7 +30,7 @@ def wanted_equal(op: OpDef, operands: Types, attrs: Mapping[str, object]) -> Pai
     pairs = _broadcast([t.shape for t in operands]) if Trait.ELEMENTWISE in op.traits else []
     if rule is not None:
         pairs = rule(operands, Attrs(attrs))
-    return [(a, b) for a, b in pairs if a != b and not (isinstance(a, int) and isinstance(b, int))]
+    return [(a, b) for a, b in pairs if a != b and not (is_known(a) and is_known(b))]
 
 
 MAX_TRIED = 4096
@@ -81,7 +82,7 @@ def _narrowed(pairs: Pairs, free: set[Sym]) -> dict[Sym, Dim]:
 
 def _narrower(symbol: Sym, sides: tuple[Dim, Dim]) -> Iterator[Dim]:
     lo, hi = max(symbol.lo or 0, 1), MOST_SIZE if symbol.hi is None else symbol.hi
-    numbers = [(e, n) for e, n in (sides, sides[::-1]) if isinstance(n, int)]
+    numbers = [(e, n) for e, n in (sides, sides[::-1]) if is_known(n)]
     found = (*(limit for e in sides for limit in limits(e)), *numbers)
     turns = [limit for limit in found if symbols(limit[0]) == {symbol}]
     for most in sorted({_first_above(e, n, symbol, lo, hi) - 1 for e, n in turns}, reverse=True):

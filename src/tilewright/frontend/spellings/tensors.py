@@ -12,6 +12,7 @@ import numpy as np
 
 from tilewright import ops
 from tilewright.core.diag import OpError
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, floordiv
 from tilewright.core.graph import Builder, Node
 from tilewright.core.opdef import OpDef
@@ -26,7 +27,7 @@ from tilewright.ops.elementwise import in_wide
 
 def _length(x: Node, axis: int) -> int:
     n = x.shape[axis]
-    if not isinstance(n, int):
+    if not is_known(n):
         raise OpError(f"a scan over {n} elements, a number that each call gives, has no steps that are known")
     return n
 

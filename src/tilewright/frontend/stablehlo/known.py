@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from tilewright import ops
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, Sym, bounds, floordiv, mod, symbols
 from tilewright.core.graph import CONST, Node
 from tilewright.core.opdef import OpDef
@@ -61,7 +62,7 @@ class Known:
     def truth(self, node: Node) -> bool | None:
         """Whether a 0-d condition always or never holds; None where neither is sure."""
         found = self.one(node) if node.dtype is bool_ else None
-        return bool(found) if isinstance(found, int) else None
+        return bool(found) if is_known(found) else None
 
     def _elements(self, node: Node) -> Elements | None:
         if node.dtype.is_float or node.dtype.is_narrow or node.op.bound is not None:
@@ -100,7 +101,7 @@ class Known:
 
 def _fits(e: Dim, node: Node) -> bool:
     """Is ``e`` what ``node`` holds? Integers that wrap, and conditions that are neither 0 nor 1, are not followed."""
-    return not isinstance(e, int) or node.dtype.min <= e <= node.dtype.max
+    return not is_known(e) or node.dtype.min <= e <= node.dtype.max
 
 
 def _as_number(compare: Callable[[Dim, Dim], bool | None]) -> Callable[[Dim, Dim], Dim | None]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilewright import ops
+from tilewright.core.dims import are_known
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Builder, Node
 from tilewright.core.types import DTYPES, NARROW, DType, bool_, i64
@@ -182,7 +183,7 @@ class Operation:
 
     def dims(self, dims: Sequence[Dim]) -> Node:
         """Sizes as a vector of i64."""
-        if all(isinstance(d, int) for d in dims):
+        if are_known(dims):
             return self.b.const(np.array(dims, np.int64).reshape(len(dims)))
         return self.b(ops.dim_values, dims=tuple(dims))
 

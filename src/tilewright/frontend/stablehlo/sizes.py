@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tilewright.core import expr
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, Sym
 
 Shape = Sequence[Dim | None]
@@ -21,7 +22,7 @@ def argument_shapes(avals: Sequence[Any]) -> list[Shape]:
 
 
 def _size(d: Any) -> Dim | None:
-    if isinstance(d, int):
+    if is_known(d):
         return d
     try:
         return expr.parse(str(d), lambda name: Sym(name, 1))

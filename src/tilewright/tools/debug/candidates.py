@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Expr, symbols
 from tilewright.core.graph import CONST, INPUT, PROJ, Data, Graph, Node, Pool
 from tilewright.core.opdef import AttrKind
@@ -124,7 +125,7 @@ class Candidate:
         """Sizes above 1 of inputs and constants, largest first."""
         shapes = [n.shape for n in self.graph.inputs]
         shapes += [tensor_type_of(n.attrs["data"].array).shape for n in self.graph.nodes() if n.op is CONST]
-        return sorted({d for s in shapes for d in s if isinstance(d, int) and d > 1}, reverse=True)
+        return sorted({d for s in shapes for d in s if is_known(d) and d > 1}, reverse=True)
 
     def interior(self) -> Iterator[Node]:
         """Nodes that compute something and are no output, last first."""

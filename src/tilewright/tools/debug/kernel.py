@@ -20,6 +20,7 @@ from tilewright.choose.default import Scheduled, schedule_with_steps
 from tilewright.codegen.cpu.llvm import compile_text, emit
 from tilewright.core.compute import Combiner, Computation, Serial, Stage, Unary, walk
 from tilewright.core.diag import Loc, join_locs
+from tilewright.core.dims import is_known, known
 from tilewright.core.expr import Dim, Sym, bounds, evaluate, substitute
 from tilewright.core.graph import Node
 from tilewright.core.types import Array
@@ -98,7 +99,7 @@ class GroupForms:
             assert s.reduction is not None
             for axis in s.reduction.axes:
                 extent = substitute(axis.extent, dict(self.sizes))
-                terms *= extent if isinstance(extent, int) else 1
+                terms *= known(extent, 1)
         return terms
 
 
@@ -161,7 +162,7 @@ class Forms:
     def _cost(self, s: Stmt) -> int:
         if isinstance(s, For):
             extent = substitute(s.loop.extent, dict(self.case.sizes))
-            hi = extent if isinstance(extent, int) else bounds(extent)[1] or 1
+            hi = extent if is_known(extent) else bounds(extent)[1] or 1
             return hi * (1 + sum(self._cost(x) for x in s.body))
         return 1 + (sum(self._cost(x) for x in s.body) if isinstance(s, If) else 0)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.core.dims import is_known
 from tilewright.core.graph import Node
 from tilewright.core.types import Array
 from tilewright.runtime.errors import InputError
@@ -74,7 +75,7 @@ def _cut(whole: Batch, inputs: Sequence[Node], batch_size: int) -> Iterator[Batc
     along = [n.attrs["name"] for n in inputs if n.shape and whole[n.attrs["name"]].ndim == n.type.rank]
     counts = {name: whole[name].shape[0] for name in along}
     sizes = [n.shape[0] for n in inputs if n.attrs["name"] in counts]
-    fixed = list(dict.fromkeys(s for s in sizes if isinstance(s, int)))
+    fixed = list(dict.fromkeys(s for s in sizes if is_known(s)))
     if len(set(counts.values())) > 1 or len(fixed) > 1:
         if all(n.type.is_static for n in inputs):
             yield whole  # inputs whose first axes are no batch

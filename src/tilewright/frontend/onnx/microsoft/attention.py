@@ -12,6 +12,7 @@ from functools import reduce
 
 from tilewright import ops
 from tilewright.core import expr
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Node
 from tilewright.core.types import bool_, f32, i64
@@ -30,7 +31,7 @@ def _attended(
 ) -> Node:
     """B, S, N * H: attention with the node's ``scale``, additive ``biases`` and a boolean mask."""
     size = q.shape[-1]
-    scale = c.float_("scale", 0.0) or (1 / math.sqrt(size) if isinstance(size, int) and size else 1.0)
+    scale = c.float_("scale", 0.0) or (1 / math.sqrt(size) if is_known(size) and size else 1.0)
     mask = visible
     if biases:
         total = reduce(lambda a, b: c(ops.add, a, b), biases)
@@ -68,7 +69,7 @@ def _between(c: Call, mask: Node, n_keys: Dim, batch: Dim) -> Node:
             c.reshape(c.cast(c.slice_axis(mask, 0, at, at + batch), i64), (batch, 1, 1, 1)) for at in (0, batch)
         )
         return m.both(m.lt(places, ends), m.ge(places, starts))
-    if isinstance(n, int) and isinstance(batch, int) and n != batch:
+    if is_known(n) and is_known(batch) and n != batch:
         c.refuse(f"a mask of {n} numbers for a batch of {batch} is not supported", "give the mask with rank 2")
     c.assume_equal(n, batch)
     return m.lt(places, c.reshape(c.cast(mask, i64), (n, 1, 1, 1)))
@@ -102,7 +103,7 @@ def _self_attention(c: Call, projected: Node, mask: Node | None, past: Node | No
     heads, width = c.int_("num_heads"), projected.shape[-1]
     sizes = c.ints("qkv_hidden_sizes", [])
     if not sizes:
-        if not isinstance(width, int) or width % 3:
+        if not is_known(width) or width % 3:
             c.refuse(f"the projection's {width} columns are not queries, keys and values of one size")
         sizes = [width // 3] * 3
     if len(sizes) != 3 or sum(sizes) != width:
@@ -221,7 +222,7 @@ def _unpacked(c: Call, heads: int) -> tuple[Node, Node, Node]:
 def _pieces(c: Call, x: Node) -> list[Node]:
     """[B, S, N, n, H] as n tensors [B, N, S, H]."""
     batch, length, heads, n, size = x.shape
-    if not isinstance(n, int):
+    if not is_known(n):
         c.refuse(f"packed heads of {x.type} have an unknown number of parts")
     cut = (c.reshape(c.slice_axis(x, 3, i, i + 1), (batch, length, heads, size)) for i in range(n))
     return [c.transpose(t, (0, 2, 1, 3)) for t in cut]
@@ -240,7 +241,7 @@ def _rotary(c: Call) -> Node:
     flat, hidden = len(x.shape) == 3, x.shape[-1]
     if flat:
         size = cos.shape[1] * 2
-        heads = heads or (hidden // size if isinstance(hidden, int) and isinstance(size, int) and size else 0)
+        heads = heads or (hidden // size if is_known(hidden) and is_known(size) and size else 0)
         x = split_heads(c, x, heads)
     if len(positions.shape) == 1:
         length = x.shape[2]
@@ -284,7 +285,7 @@ def _group_query(c: Call) -> Results:
         positions = c.opt(9) or m.add(before, c.reshape(m.steps(length), (1, length)))
         cos, sin, interleaved = c.x(7), c.x(8), c.flag("rotary_interleaved")
         part = cos.shape[1] * 2
-        part = part if isinstance(part, int) and part != size else 0  # 0: the whole head turns
+        part = part if is_known(part) and part != size else 0  # 0: the whole head turns
         q, k = (_turned(c, t, positions, cos, sin, part, interleaved) for t in (q, k))
     c.ignore("rotary_interleaved")
     total = c.sizes(c.reshape(c.x(6), ()), "total_sequence_length")[0]

@@ -11,6 +11,7 @@ from typing import Any
 
 from tilewright import ops
 from tilewright.core import expr
+from tilewright.core.dims import known
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Node
 from tilewright.core.types import f32, i32
@@ -56,7 +57,7 @@ def _lstm(c: Call) -> Results:
     attrs = attributes(c, "LSTM")
     backwards = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}[attrs["direction"]]
     hidden, batch, length = r.shape[1], x.shape[1], x.shape[0]
-    if c.int_("hidden_size", hidden if isinstance(hidden, int) else 0) != hidden:
+    if c.int_("hidden_size", known(hidden, 0)) != hidden:
         c.refuse(f"hidden_size differs from the recurrence weights' {hidden}")
     inputs, scale, zero = c.results(c(ops.dynamic_quantize_linear, x))
     rows = c.reshape(centred(c, inputs, zero, 0), (length * batch, x.shape[2]))

@@ -10,6 +10,7 @@ import math
 
 from tilewright import ops
 from tilewright.core import expr
+from tilewright.core.dims import known_under
 from tilewright.core.graph import Node
 from tilewright.core.types import f32, i64
 from tilewright.frontend.onnx.arithmetic import Formula
@@ -63,7 +64,7 @@ def _no_repeats(c: Call) -> Node:
     m = Formula(c)
     ids, scores, n = c.cast(c.x(0), i64), c.x(1), c.int_("ngram_size")
     length = ids.shape[1]
-    if not 1 <= n <= MAX_GRAM or (isinstance(length, int) and length < n):
+    if not 1 <= n <= MAX_GRAM or known_under(length, n):
         c.refuse(f"ngram_size={n} does not fit rows of {length}", f"it must be 1 to {MAX_GRAM}")
     c.assume(length - n)
     count = length - n + 1

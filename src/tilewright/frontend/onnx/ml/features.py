@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from tilewright import ops
+from tilewright.core.dims import is_known, known_under
 from tilewright.core.graph import Node
 from tilewright.core.types import Array, DType, f32, f64, i64, product
 from tilewright.frontend.onnx.arithmetic import Formula
@@ -96,7 +97,7 @@ def _by_column(c: Call, name: str, values: list[float] | list[int], x: Node, dty
         c.refuse("takes rows of features, not a 0-d tensor")
     n = x.shape[-1]
     if len(values) != 1:
-        if not values or (isinstance(n, int) and n != len(values)):
+        if not values or (is_known(n) and n != len(values)):
             c.refuse(f"attribute {name} has {len(values)} numbers for {n} features; it needs one each, or one for all")
         c.assume_equal(n, len(values))
     return c.const(np.array(values, dtype.numpy), dtype)
@@ -164,11 +165,11 @@ def _feature_vectorizer(c: Call) -> Node:
     for x, width in zip(given, widths, strict=True):
         n_rows, n = (1, x.shape[0]) if len(x.shape) == 1 else (x.shape[0], product(x.shape[1:]))
         flat = c.cast(c.reshape(x, (n_rows, n)), f32)
-        if not isinstance(n, int) and width >= 0:
+        if not is_known(n) and width >= 0:
             c.assume_equal(n, width)
-        elif isinstance(n, int) and n > width >= 0:
+        elif is_known(n) and n > width >= 0:
             flat = c.slice_axis(flat, 1, 0, width)
-        elif isinstance(n, int) and n < width:
+        elif known_under(n, width):
             flat = c(ops.concat, flat, c.full(0.0, f32, (n_rows, width - n)), axis=1)
         parts.append(flat)
     return c(ops.concat, *parts, axis=1) if len(parts) > 1 else parts[0]

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tilewright import ops
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, Sym
 from tilewright.core.graph import Graph, Node
 from tilewright.core.types import Array, DType, i32
@@ -180,7 +181,7 @@ FEW_ROWS = 4
 def by_rows(c: Call, x: Node, given: Callable[[Node, int], list[Node]]) -> list[Node]:
     """What ``given`` makes of ``x`` with trees along axis 1 for few rows, along axis 0 for many; told by each call."""
     n_rows, m = x.shape[0], Formula(c)
-    if isinstance(n_rows, int):
+    if is_known(n_rows):
         return given(x, 1 if n_rows < FEW_ROWS else 0)
     branches = []
     for axis in (1, 0):

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tilewright import ops
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, Sym
 from tilewright.core.graph import Graph, Node
 from tilewright.core.types import Array, TensorType, bool_, f32, i64
@@ -263,7 +264,7 @@ def _step(c: Call, p: Node, n: int) -> Graph:
 
 def _formal_rows(c: Call, x: Node) -> Dim:
     """The number of rows inside of a loop, where only symbols of the loop's own inputs are known."""
-    return x.shape[0] if isinstance(x.shape[0], int) else Sym(c.emitter.fresh("rows"), 0)
+    return x.shape[0] if is_known(x.shape[0]) else Sym(c.emitter.fresh("rows"), 0)
 
 
 TABLE: Table = {

@@ -12,6 +12,7 @@ import math
 import numpy as np
 
 from tilewright import ops
+from tilewright.core.dims import is_known
 from tilewright.core.graph import Node
 from tilewright.core.types import Array, DType, f32, i64
 from tilewright.frontend.onnx.arithmetic import Formula
@@ -49,7 +50,7 @@ def table(c: Call, name: str, n_rows: int, x: Node, what: str) -> Array:
 def check_features(c: Call, x: Node, n: int) -> None:
     """Refuse rows that do not have ``n`` features."""
     given = x.shape[1]
-    if isinstance(given, int) and given != n:
+    if is_known(given) and given != n:
         c.refuse(f"the model takes {n} features, and its input has {given}")
     c.assume_equal(given, n)
 

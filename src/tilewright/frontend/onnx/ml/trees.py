@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tilewright import ops
+from tilewright.core.dims import is_known
 from tilewright.core.graph import Node
 from tilewright.core.types import Array, DType, bool_, f32, f64
 from tilewright.frontend.onnx.arithmetic import Formula
@@ -272,7 +273,7 @@ class Totals(NamedTuple):
 def _check_features(c: Call, tests: Tests, x: Node) -> None:
     used = tests.feature[tests.mode != LEAF]
     n = x.shape[1]
-    if len(used) and (used.min() < 0 or (isinstance(n, int) and used.max() >= n)):
+    if len(used) and (used.min() < 0 or (is_known(n) and used.max() >= n)):
         c.refuse(f"tests features {used.min()} to {used.max()}, and its input has {n}")
 
 

@@ -10,6 +10,7 @@ import math
 
 from tilewright import ops
 from tilewright.core import expr
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Node
 from tilewright.core.types import bool_, i64
@@ -20,7 +21,7 @@ from tilewright.frontend.onnx.ops.movement import join
 def split_heads(c: Call, x: Node, n_heads: int) -> Node:
     """B, S, H*D as B, H, S, D."""
     batch, length, hidden = x.shape
-    if n_heads < 1 or (isinstance(hidden, int) and hidden % n_heads):
+    if n_heads < 1 or (is_known(hidden) and hidden % n_heads):
         c.refuse(f"{n_heads} heads don't divide the hidden size {hidden}")
     parts = c.reshape(x, (batch, length, n_heads, expr.floordiv(hidden, n_heads)))
     return c.transpose(parts, (0, 2, 1, 3))
@@ -42,7 +43,7 @@ def causal_mask(c: Call, n_queries: Dim, n_keys: Dim, offset: Dim) -> Node:
 def _full_mask(c: Call, mask: Node, n_keys: Dim) -> Node:
     """The mask with missing last keys hidden."""
     length = mask.shape[-1]
-    if length == n_keys or length == 1 or not (isinstance(length, int) and isinstance(n_keys, int)):
+    if length == n_keys or length == 1 or not (is_known(length) and is_known(n_keys)):
         return mask
     if length > n_keys:
         c.refuse(f"the mask has {length} keys and there are {n_keys}")
@@ -72,7 +73,7 @@ def _attention(c: Call) -> Results:
         k, v = join(c, (past_key, k), 2), join(c, (past_value, v), 2)
     size = q.shape[-1]
     # 0 stands for the default
-    scale = c.float_("scale", 0.0) or (1 / math.sqrt(size) if isinstance(size, int) and size else 1.0)
+    scale = c.float_("scale", 0.0) or (1 / math.sqrt(size) if is_known(size) and size else 1.0)
     n_queries, n_keys = q.shape[2], k.shape[2]
     causal = c.flag("is_causal")
     if mask is not None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from tilewright import ops
 from tilewright.core import expr
+from tilewright.core.dims import is_known, known
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Node
 from tilewright.core.types import i32
@@ -133,8 +134,8 @@ def check_kernel(c: Call, w: Node, rank: int) -> tuple[Dim, ...]:
             f"operands of rank {rank} and {len(w.shape)}; convolutions have 1 to 3 spatial dimensions, so rank 3 to 5"
         )
     kernel = w.shape[2:]
-    given = c.ints("kernel_shape", [k if isinstance(k, int) else 0 for k in kernel])
-    if len(given) != len(kernel) or any(isinstance(k, int) and k != g for k, g in zip(kernel, given, strict=True)):
+    given = c.ints("kernel_shape", [known(k, 0) for k in kernel])
+    if len(given) != len(kernel) or any(is_known(k) and k != g for k, g in zip(kernel, given, strict=True)):
         c.refuse(f"attribute kernel_shape={given} differs from the weights' {list(kernel)}")
     return kernel
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from tilewright import ops
 from tilewright.core import expr
 from tilewright.core.diag import CompileError
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, Sym
 from tilewright.core.graph import Node
 from tilewright.core.types import TensorType, bool_, i64
@@ -251,7 +252,7 @@ def _scan(c: Call) -> Results:
     if c.opset >= 9:
         return _scanned(c, operands[:n_states], operands[n_states:])
     n_batches = operands[0].shape[0] if operands[0].shape else 0
-    if not isinstance(n_batches, int) or not 0 < n_batches <= MAX_UNROLLED:
+    if not is_known(n_batches) or not 0 < n_batches <= MAX_UNROLLED:
         c.refuse(f"a batch of {n_batches} is not unrolled", "convert the model to opset 9 or newer")
     rows = []
     for k in range(n_batches):
@@ -406,7 +407,7 @@ def _split_to_sequence(c: Call) -> Items:
         parts = cut(c, x, axis, split_sizes(c, size, c.dims(sizes_node, "split"), 0))
         return Items(tuple(parts))
     step = c.ints_of(sizes_node, "split")[0] if sizes_node is not None else 1
-    if not isinstance(size, int) or step < 1:
+    if not is_known(size) or step < 1:
         c.refuse("needs a fixed dimension and a positive step", "fix the dimension with input_shapes=")
     parts = [c.slice_axis(x, axis, k, min(k + step, size)) for k in range(0, size, step)]
     if sizes_node is None and not keepdims:

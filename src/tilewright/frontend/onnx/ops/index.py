@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from tilewright import ops
+from tilewright.core.dims import is_known, known_at_most
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Node
 from tilewright.core.types import bool_, f32, i64, product
@@ -146,7 +147,7 @@ def _non_max_suppression(c: Call) -> Node:
         given = c.opt(k)
         thresholds.append(c.reshape(given, ()) if given is not None else c.const(default, f32))
     n = scores.shape[2]
-    most = min(most, n) if isinstance(n, int) else min(most, 1 << 31)
+    most = min(most, n) if is_known(n) else min(most, 1 << 31)
     order = c.results(c(ops.sort, scores, axis=2, descending=True))[1]
     form = {"limit": most, "center": center, "count": c.emitter.fresh("n_boxes")}
     return c.results(c(ops.suppress, boxes, scores, order, *thresholds, **form))[0]
@@ -183,7 +184,7 @@ def unique(c: Call, x: Node, axis: int | None, *, is_sorted: bool) -> list[Node]
     width = product(rows.shape[1:]) if axis is not None else 1
     if n == 0:
         return [x if axis is not None else c.reshape(x, (0,)), *(c.full(0, i64, (0,)) for _ in range(3))]
-    if not isinstance(width, int) or width > MAX_UNIQUE_WIDTH:
+    if not known_at_most(width, MAX_UNIQUE_WIDTH):
         c.refuse(f"rows of {width} elements are not compared", f"at most {MAX_UNIQUE_WIDTH} are")
     flat = c.reshape(rows, (n, width))
     order = m.steps(n)

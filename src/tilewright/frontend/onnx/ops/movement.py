@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from tilewright import ops
 from tilewright.core import expr
+from tilewright.core.dims import is_known, known_under
 from tilewright.core.expr import Dim, Expr, is_nonneg, maximum, minimum
 from tilewright.core.graph import Node
 from tilewright.core.types import i64, product
@@ -38,7 +39,7 @@ def _reshape(c: Call) -> Node:
                 c.refuse(f"shape {wanted} has -1 twice")
             free = k
             shape.append(-1)
-        elif isinstance(d, int) and d < 0:
+        elif known_under(d, 0):
             c.refuse(f"shape {wanted} has a negative dimension other than -1")
         else:
             if not allow_zero:
@@ -55,7 +56,7 @@ def _reshape(c: Call) -> Node:
 
 
 def _inferred(c: Call, total: Dim, given: Dim) -> Dim:
-    if given == 0 or (isinstance(total, int) and isinstance(given, int) and total % given):
+    if given == 0 or (is_known(total) and is_known(given) and total % given):
         c.refuse(f"-1 in the shape has no solution: {total} elements, {given} per step")
     return expr.floordiv(total, given)
 
@@ -87,7 +88,7 @@ def broadcast_to(c: Call, x: Node, shape: Sequence[Dim]) -> Node:
 def _stretched(c: Call, old: Dim, new: Dim) -> Dim:
     if new == 1 or old == 1:
         return old if new == 1 else new
-    if isinstance(old, int) and isinstance(new, Expr):
+    if is_known(old) and isinstance(new, Expr):
         c.assume_equal(old, new)
         return old
     if isinstance(old, Expr) and isinstance(new, Expr) and old != new:
@@ -113,9 +114,7 @@ def split_sizes(c: Call, size: Dim, sizes: Sequence[Dim] | None, n: int) -> list
     """The sizes of ``n`` parts: as given, or equal with a smaller last part."""
     if sizes is not None:
         total = sum(sizes, 0)
-        if any(isinstance(s, int) and s < 0 for s in sizes) or (
-            isinstance(total, int) and isinstance(size, int) and total != size
-        ):
+        if any(known_under(s, 0) for s in sizes) or (is_known(total) and is_known(size) and total != size):
             c.refuse(f"split {list(sizes)} does not add up to the dimension {size}")
         c.assume_equal(total, size)
         return list(sizes)
@@ -123,7 +122,7 @@ def split_sizes(c: Call, size: Dim, sizes: Sequence[Dim] | None, n: int) -> list
         c.refuse("the number of parts must be positive")
     part = expr.ceildiv(size, n)
     last = size - part * (n - 1)
-    if isinstance(last, int) and last < 0:
+    if known_under(last, 0):
         c.refuse(f"a dimension of {size} can't be split into {n} parts")
     return [part] * (n - 1) + [last]
 
@@ -188,7 +187,7 @@ def _clamped(c: Call, start: Dim, end: Dim, step: int, n: Dim) -> tuple[Dim, Dim
     least, most = (0, n) if step > 0 else (-1, n - 1)
     if (
         step == 1
-        and isinstance(n, int)
+        and is_known(n)
         and isinstance(end, Expr)
         and is_nonneg(start)
         and is_nonneg(end - start)
@@ -202,11 +201,11 @@ def _clamped(c: Call, start: Dim, end: Dim, step: int, n: Dim) -> tuple[Dim, Dim
     stop = _bound(c, end, n, least, most)
     if step > 0:
         stop = expr.maximum(first, stop)
-        if isinstance(first, int) and isinstance(stop, int):
+        if is_known(first) and is_known(stop):
             step = min(step, max(stop - first, 1))
         return first, stop, min(step, FAR)
     stop = expr.minimum(first, stop)
-    if isinstance(first, int) and isinstance(stop, int):
+    if is_known(first) and is_known(stop):
         step = max(step, -max(first - stop, 1))
     return first, stop, max(step, -FAR)
 
@@ -222,10 +221,10 @@ def _fits(c: Call, end: Expr, n: int) -> bool:
 
 
 def _bound(c: Call, value: Dim, n: Dim, least: Dim, most: Dim) -> Dim:
-    if isinstance(value, int):
-        if value >= FAR - 1 and not isinstance(n, int):
+    if is_known(value):
+        if value >= FAR - 1 and not is_known(n):
             return most
-        if value <= -FAR and not isinstance(n, int):
+        if value <= -FAR and not is_known(n):
             return least
         negative = value < 0
     elif is_nonneg(value):
@@ -242,9 +241,9 @@ def _moving_slice(c: Call, x: Node, axes_node: Node | None, steps_node: Node | N
     start, end = c.x(1), c.x(2)
     rank, n = len(x.shape), start.type.n_elements
     sizes = _window_sizes(c, start, end) if c.emitter.values(start) is None else None
-    if not isinstance(n, int):
+    if not is_known(n):
         c.known(start, "the start of the slice")
-    assert isinstance(n, int)
+    assert is_known(n)
     axes = c.axes(c.ints_of(axes_node, "axes") if axes_node is not None else list(range(n)), rank)
     steps = c.ints_of(steps_node, "steps") if steps_node is not None else [1] * n
     if len(axes) != n or len(steps) != n or end.type.n_elements != n or 0 in steps:
@@ -336,13 +335,13 @@ def _squeeze(c: Call) -> Node:
     x = c.x(0)
     axes = _axes_operand(c, 13)
     if axes is None:
-        unsure = [d for d in x.shape if not isinstance(d, int) and not is_nonneg(d - 2)]
+        unsure = [d for d in x.shape if not is_known(d) and not is_nonneg(d - 2)]
         if unsure:
             c.refuse(f"without axes it drops dimensions of size 1, and {unsure[0]} may be one", FIX_REMEDY)
         axes = [k for k, d in enumerate(x.shape) if d == 1]
     dropped = c.axes(axes, len(x.shape))
     for axis in dropped:
-        if isinstance(x.shape[axis], int) and x.shape[axis] != 1:
+        if is_known(x.shape[axis]) and x.shape[axis] != 1:
             c.refuse(f"axis {axis} has size {x.shape[axis]}, not 1")
     return c.reshape(x, [d for k, d in enumerate(x.shape) if k not in dropped])
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tilewright import ops
+from tilewright.core.dims import is_known
 from tilewright.core.graph import Node
 from tilewright.core.types import f32, i64, product
 from tilewright.frontend.onnx.call import Call, Converter, Results, Table
@@ -92,7 +93,7 @@ def _group_normalization(c: Call) -> Node:
     groups = c.int_("num_groups")
     c.ignore("stash_type")
     channels = x.shape[1] if len(x.shape) > 1 else 0
-    if not isinstance(channels, int) or groups < 1 or channels % groups:
+    if not is_known(channels) or groups < 1 or channels % groups:
         c.refuse(f"num_groups={groups} must divide the number of channels, {channels}")
     if c.opset < 21:
         scale, bias = (_per_channel(c, p, groups, channels // groups) for p in (scale, bias))

@@ -15,6 +15,7 @@ import numpy as np
 
 from tilewright import ops
 from tilewright.core import expr
+from tilewright.core.dims import is_known, known_over
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Node
 from tilewright.core.types import Array, DType, f32
@@ -42,7 +43,7 @@ def _scaled(size: Dim, scale: float) -> Dim:
 
     Of a symbolic size, with the short fraction that the scale stands for.
     """
-    if isinstance(size, int):
+    if is_known(size):
         return math.floor(np.float32(size) * np.float32(scale))
     f = Fraction(scale).limit_denominator(1 << 10)
     return expr.floordiv(size * f.numerator, f.denominator)
@@ -54,7 +55,7 @@ def _with_policy(c: Call, x: Node, axes: Sequence[int], sizes: list[Dim]) -> tup
     if policy == "stretch" or not sizes:
         return sizes, []
     pairs = [(out, x.shape[a]) for a, out in zip(axes, sizes, strict=True)]
-    fixed = [(out, n) for out, n in pairs if isinstance(out, int) and isinstance(n, int) and n > 0]
+    fixed = [(out, n) for out, n in pairs if is_known(out) and known_over(n, 0)]
     if len(fixed) != len(pairs):
         c.refuse(f"keep_aspect_ratio_policy={policy} needs fixed sizes", "fix the dimensions with input_shapes=")
     ratios = [out / n for out, n in fixed]
@@ -142,7 +143,7 @@ def _smoothed(c: Call, x: Node, axes: Sequence[int], sizes: Sequence[Dim], scale
     y = x if x.dtype.is_float and x.dtype.bits >= 32 else c.cast(x, f32)
     for k, axis in enumerate(axes):
         n_in, n_out = x.shape[axis], sizes[k]
-        if not isinstance(n_in, int) or not isinstance(n_out, int):
+        if not is_known(n_in) or not is_known(n_out):
             c.refuse("antialias=1 needs fixed sizes", "fix the dimensions with input_shapes=")
         scale = scales[k] if scales else n_out / n_in
         if n_in == n_out and scale == 1:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from tilewright import ops
+from tilewright.core.dims import is_known
 from tilewright.core.graph import Node
 from tilewright.core.opdef import OpDef
 from tilewright.core.types import i32
@@ -28,7 +29,7 @@ def _recurrent(op: OpDef) -> Converter:
         if any(len(t.shape) != 3 for t in (x, w, r)) or layout not in (0, 1):
             c.refuse("X, W and R must have rank 3, and layout must be 0 or 1")
         hidden = r.shape[2]
-        known = hidden if isinstance(hidden, int) else None  # older exports leave hidden_size out
+        known = hidden if is_known(hidden) else None  # older exports leave hidden_size out
         c.require_equal(
             hidden, c.int_("hidden_size", known), f"hidden_size differs from the recurrence weights' {hidden}"
         )

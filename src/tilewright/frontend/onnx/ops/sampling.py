@@ -16,6 +16,7 @@ from functools import reduce
 import numpy as np
 
 from tilewright import ops
+from tilewright.core.dims import is_known, known_multiple
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Node
 from tilewright.core.types import DType, f32, f64, i64, product
@@ -175,14 +176,14 @@ def _deform_conv(c: Call) -> Node:
     """Columns sampled at moved places, then a product with the weights per group."""
     m = Formula(c)
     x, w, offset, bias, mask = c.x(0), c.x(1), c.x(2), c.opt(3), c.opt(4)
-    kernel = [d for d in w.shape[2:] if isinstance(d, int)]
+    kernel = [d for d in w.shape[2:] if is_known(d)]
     if len(x.shape) != 4 or len(kernel) != 2:
         c.refuse("takes images of two dimensions and weights of a fixed size")
     c.ignore("kernel_shape")
     groups, offset_groups = c.int_("group", 1), c.int_("offset_group", 1)
     strides, dilations, pads = c.ints("strides", [1, 1]), c.ints("dilations", [1, 1]), c.ints("pads", [0] * 4)
     batch, channels = x.shape[:2]
-    if not isinstance(channels, int) or channels % offset_groups or channels % groups:
+    if not known_multiple(channels, offset_groups) or channels % groups:
         c.refuse(f"{channels} channels don't split into {groups} groups and {offset_groups} offset groups")
     out = offset.shape[2:]
     n_taps, n_points = math.prod(kernel), product(out)
@@ -223,12 +224,12 @@ def _col2im(c: Call) -> Node:
     dilations, strides = c.ints("dilations", [1] * n), c.ints("strides", [1] * n)
     pads = c.ints("pads", [0] * 2 * n)
     n_taps = math.prod(block)
-    if len(x.shape) != 3 or len(block) != n or not isinstance(x.shape[1], int) or n_taps < 1 or x.shape[1] % n_taps:
+    if len(x.shape) != 3 or len(block) != n or not is_known(x.shape[1]) or n_taps < 1 or x.shape[1] % n_taps:
         c.refuse(f"blocks of {block} don't make {image} of {x.type}")
     spans = [(b - 1) * d + 1 for b, d in zip(block, dilations, strict=True)]
     room = [size + pads[k] + pads[k + n] - spans[k] for k, size in enumerate(image)]
     counts = [r // s + 1 for r, s in zip(room, strides, strict=True)]
-    if min(room) < 0 or (isinstance(x.shape[2], int) and x.shape[2] != math.prod(counts)):
+    if min(room) < 0 or (is_known(x.shape[2]) and x.shape[2] != math.prod(counts)):
         c.refuse(f"{x.shape[2]} blocks of {block} don't make {image}")
     channels = x.shape[1] // n_taps
     spread = c.reshape(x, (x.shape[0], x.shape[1], *counts))

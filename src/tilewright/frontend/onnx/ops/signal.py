@@ -14,6 +14,7 @@ import numpy as np
 
 from tilewright import ops
 from tilewright.core import expr
+from tilewright.core.dims import is_known, known_over
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Node
 from tilewright.core.types import f32, f64, i64
@@ -43,14 +44,14 @@ def fourier(c: Call, x: Node, n: Dim, *, inverse: bool, onesided: bool) -> Node:
     m = Formula(c)
     dtype, axis = x.dtype, len(x.shape) - 2
     as_numpy = inverse and not onesided and dtype is f32 and _width(c, x) == 2
-    in_order = factors_in_order(n) if as_numpy and isinstance(n, int) else None
+    in_order = factors_in_order(n) if as_numpy and is_known(n) else None
     x = x if in_order else c.cast(x, f64)
     if inverse and onesided:
         x = _mirrored(c, x, n)
     x = _resized(c, x, axis, n)
     parts = [c.reshape(c.slice_axis(x, axis + 1, k, k + 1), x.shape[:-1]) for k in range(_width(c, x))]
     n_out = expr.floordiv(n, 2) + 1 if onesided and not inverse else n
-    if isinstance(n, int) and n > 0:
+    if known_over(n, 0):
         signal = Pair(parts[0], parts[1] if len(parts) == 2 else c.full(0.0, x.dtype, x.shape[:-1]))
         b, sign = TyingBuilder(c.emitter.pool, c.loc, c.emitter.homes), 1 if inverse else -1
         made = inverse_in_order(b, signal, in_order) if in_order else transform(b, signal, sign)
@@ -80,7 +81,7 @@ def _by_definition(c: Call, parts: list[Node], n: Dim, n_out: Dim, inverse: bool
 
 def _width(c: Call, x: Node) -> int:
     width = x.shape[-1]
-    if not isinstance(width, int) or width not in (1, 2):
+    if not is_known(width) or width not in (1, 2):
         c.refuse(f"the last dimension must be 1 (real) or 2 (complex), not {width}")
     return width
 
@@ -170,7 +171,7 @@ def _det(c: Call) -> Node:
     m = Formula(c)
     x = c.x(0)
     n = x.shape[-1]
-    if len(x.shape) < 2 or not isinstance(n, int) or x.shape[-2] != n or n > MAX_ELIMINATED:
+    if len(x.shape) < 2 or not is_known(n) or x.shape[-2] != n or n > MAX_ELIMINATED:
         c.refuse(f"takes square matrices of at most {MAX_ELIMINATED} rows, not {x.type}", "fix the dimensions")
     batch = x.shape[:-2]
     total = c.full(1, x.dtype, batch)

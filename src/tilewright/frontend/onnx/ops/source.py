@@ -13,6 +13,7 @@ import numpy as np
 
 from tilewright import ops
 from tilewright.core import expr
+from tilewright.core.dims import is_known, known_under
 from tilewright.core.expr import Dim, Expr
 from tilewright.core.graph import Node
 from tilewright.core.opdef import OpDef
@@ -42,7 +43,7 @@ def _constant(c: Call) -> Node:
 
 def _constant_of_shape(c: Call) -> Node:
     shape = c.sizes(c.x(0), "the shape")
-    if any(isinstance(d, int) and d < 0 for d in shape):
+    if any(known_under(d, 0) for d in shape):
         c.refuse(f"shape {shape} has a negative dimension")
     value = c.tensor("value")
     if value is None:
@@ -94,7 +95,7 @@ def _range_count(c: Call, start: Node, limit: Node, delta: Node) -> Dim:
             c.refuse("delta is zero")
         count = expr.ceildiv(b - a, d) if d > 0 else expr.ceildiv(a - b, -d)
         c.assume(count)
-        return max(count, 0) if isinstance(count, int) else count
+        return max(count, 0) if is_known(count) else count
     found = [c.known(n, what).flat[0] for n, what in ((start, "start"), (limit, "limit"), (delta, "delta"))]
     limit_value = found[1]
     if found[0] == 0 and found[2] == 1 and isinstance(limit_value, Expr):

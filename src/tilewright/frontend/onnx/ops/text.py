@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tilewright import ops
+from tilewright.core.dims import known_at_most
 from tilewright.core.graph import Node
 from tilewright.core.types import f32, f64, i64
 from tilewright.frontend.onnx.arithmetic import Formula
@@ -42,7 +43,7 @@ def _tf_idf(c: Call) -> Node:
         # a single item has no gaps: each skip would count it again
         for skip in range(1 if length == 1 else max_skip + 1):
             reach = (length - 1) * (skip + 1)
-            if isinstance(n_items, int) and n_items <= reach:
+            if known_at_most(n_items, reach):
                 continue
             windows = [c.slice_axis(rows, 1, k * (skip + 1), n_items - reach + k * (skip + 1)) for k in range(length)]
             same = [

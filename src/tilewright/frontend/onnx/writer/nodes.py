@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilewright.core.diag import OpError, Problem
+from tilewright.core.dims import are_known, is_known
 from tilewright.core.expr import BinaryExpr, Dim, Expr, Mul, Sym, const_of, terms_of, to_text
 from tilewright.core.graph import CONST, PROJ, Builder, Graph, Node, topological
 from tilewright.core.opdef import OpDef
@@ -213,14 +214,14 @@ class OnnxNodes:
     def dims(self, dims: Iterable[Dim]) -> str:
         """Dimensions as a vector of i64."""
         dims = list(dims)
-        if all(isinstance(d, int) for d in dims):
-            return self.number([int(d) for d in dims if isinstance(d, int)])
+        if are_known(dims):
+            return self.number([int(d) for d in dims if is_known(d)])
         parts = [self._size(d) for d in dims]
         return parts[0] if len(parts) == 1 else self.emit("Concat", parts, axis=0)
 
     def _size(self, d: Dim) -> str:
         """One dimension as a vector of one i64; symbols are read off the inputs' shapes."""
-        if isinstance(d, int):
+        if is_known(d):
             return self.number([d])
         if d not in self._sizes:
             self._sizes[d] = self._computed(d)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright import ops
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, bounds, maximum
 from tilewright.core.graph import Builder, Graph, Node, Pool, topological
 from tilewright.core.types import TensorType, bool_, i64
@@ -63,7 +64,7 @@ def _case(c: Operation) -> Result:
     index = c.node(0)
     number = c.known.one(index)
     regions = list(c.op.regions)
-    if isinstance(number, int):
+    if is_known(number):
         chosen = regions[number] if 0 <= number < len(regions) else regions[-1]
         return _whole(c.walker.block(chosen.blocks[0], ()))
     return _chosen(c, index, 0, regions)

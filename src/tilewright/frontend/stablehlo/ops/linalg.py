@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from tilewright import ops
+from tilewright.core.dims import is_known
 from tilewright.core.graph import Node
 from tilewright.core.types import product
 from tilewright.frontend.complex_pairs import Pair
@@ -80,7 +81,7 @@ def _fft(c: Operation) -> Result:
 
 def _scaled(c: Operation, x: Node, lengths: tuple[int, ...]) -> Node:
     n = product(lengths)
-    assert isinstance(n, int)
+    assert is_known(n)
     return c.b(ops.mul, x, c.b.const(1 / n, x.dtype))
 
 

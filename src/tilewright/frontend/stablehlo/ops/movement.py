@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from tilewright import ops
+from tilewright.core.dims import are_known, is_known
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Node
 from tilewright.frontend.complex_pairs import Pair
@@ -90,9 +91,9 @@ def strided(c: Operation, x: Node, starts: Sequence[Dim], stops: Sequence[Dim], 
 
 def _real_dynamic_slice(c: Operation, x: Node) -> Node:
     steps = c.sizes(3)
-    if not all(isinstance(s, int) for s in steps):
+    if not are_known(steps):
         raise NoForm("a step that is not a number", "make it a constant")
-    return strided(c, x, c.sizes(1), c.sizes(2), tuple(s for s in steps if isinstance(s, int)))
+    return strided(c, x, c.sizes(1), c.sizes(2), tuple(s for s in steps if is_known(s)))
 
 
 def _pad(c: Operation) -> Value:
@@ -102,7 +103,7 @@ def _pad(c: Operation) -> Value:
 
 def _dynamic_pad(c: Operation) -> Value:
     low, high, between = c.sizes(2), c.sizes(3), c.sizes(4)
-    inner = tuple(n for n in between if isinstance(n, int))
+    inner = tuple(n for n in between if is_known(n))
     if len(inner) < len(between):
         raise NoForm("padding between elements by a size", "make it a constant")
     return padded(c, c.operands[0], c.operands[1], list(zip(low, high, strict=True)), inner)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from tilewright import ops
+from tilewright.core.dims import is_known
 from tilewright.core.graph import Node
 from tilewright.core.types import dtype_named, product, u32, u64
 from tilewright.frontend.stablehlo.operation import NoForm, Operation, Result
@@ -50,7 +51,7 @@ def _rng_bit_generator(c: Operation) -> Result:
     if t.dtype.is_float or t.dtype.bits < 8 or state.shape != (2,):
         raise NoForm(f"random {t.dtype} of a state of {state.shape}", "draw unsigned integers of two numbers")
     n = product(shape)
-    assert isinstance(n, int)
+    assert is_known(n)
     wide = t.dtype.bits == 64
     blocks = n if wide else (n + 1) // 2
     key, first = (c.reshape(c.slice(state, 0, k, k + 1), ()) for k in range(2))

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tilewright import ops
+from tilewright.core.dims import is_known
 from tilewright.core.graph import CONST, Node
 from tilewright.core.opdef import OpDef
 from tilewright.core.types import DType, bool_
@@ -140,7 +141,7 @@ def by_neighbours(
 
 def _one_left(c: Operation, xs: list[Value], starts: Sequence[Value], axis: int, region: Any) -> list[Value]:
     n = xs[0].shape[axis]
-    if not isinstance(n, int):
+    if not is_known(n):
         raise NoForm("a reduction by its own region over a symbolic size", "give that dimension a fixed size")
     if n == 0:
         return [each(c, s, lambda p: _filled(c, p, xs[0], axis)) for s in starts]

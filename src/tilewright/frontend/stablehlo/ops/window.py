@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from tilewright import ops
+from tilewright.core.dims import is_known
 from tilewright.core.graph import Node
 from tilewright.core.opdef import OpDef
 from tilewright.core.types import i64, product
@@ -131,7 +132,7 @@ def _apart(c: Operation, x: Value, start: Value, w: _WindowSizes) -> tuple[Value
     for axis in range(len(w.sizes)):
         at = axis + len(new)
         size = x.shape[at]
-        if not isinstance(size, int):
+        if not is_known(size):
             raise NoForm("windows over a symbolic size", "give that dimension a fixed size")
         count = (size - (w.sizes[axis] - 1) * w.dilations[axis] - 1) // w.strides[axis] + 1
         places = np.arange(max(count, 0))[:, None] * w.strides[axis] + np.arange(w.sizes[axis]) * w.dilations[axis]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from tilewright import ops
+from tilewright.core.dims import are_known, is_known
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Node
 from tilewright.core.types import Array, f32, i64, product
@@ -27,16 +28,16 @@ def _adaptive(n: int, is_max: bool) -> Convert:
         x = batched(c, n)
         sizes, outs = x.shape[-n:], c.shape[-n:]
         rank = len(x.shape)
-        if is_max and len(c.results) > 1 and all(isinstance(d, int) for d in (*sizes, *outs)):
+        if is_max and len(c.results) > 1 and are_known((*sizes, *outs)):
             return _adaptive_max(c, x, sizes, outs)
         if all(o == 1 for o in outs):
             reduce = ops.reduce_max if is_max else ops.reduce_mean
             y = c.b(reduce, x, axes=tuple(range(rank - n, rank)), keepdims=True)
-        elif all(isinstance(s, int) and isinstance(o, int) and s % o == 0 for s, o in zip(sizes, outs, strict=True)):
+        elif all(is_known(s) and is_known(o) and s % o == 0 for s, o in zip(sizes, outs, strict=True)):
             kernel = tuple(s // o for s, o in zip(sizes, outs, strict=True))
             op = ops.max_pool if is_max else ops.avg_pool
             y = c.b(op, x, kernel=kernel, strides=kernel, pads=((0, 0),) * n, layout="NCHW")
-        elif not all(isinstance(d, int) for d in (*sizes, *outs)):
+        elif not are_known((*sizes, *outs)):
             return _greatest_by_masks(c, x, sizes, outs) if is_max else _average_by_masks(c, x, sizes, outs)
         elif is_max:
             return _adaptive_max(c, x, sizes, outs)
@@ -53,8 +54,8 @@ def _adaptive_max(c: AtenCall, x: Node, sizes: tuple[Dim, ...], outs: tuple[Dim,
     b, n = c.b, len(sizes)
     table = np.zeros((1, 1), np.int64)
     for size, out in zip(sizes, outs, strict=True):
-        assert isinstance(size, int)
-        assert isinstance(out, int)
+        assert is_known(size)
+        assert is_known(out)
         ranges = [(i * size // out, -(-(i + 1) * size // out)) for i in range(out)]
         width = max((stop - start for start, stop in ranges), default=0)
         along = np.array([[min(k, stop - start - 1) * (start + k < stop) + start for k in range(width)]
@@ -82,8 +83,8 @@ def _average_by_windows(c: AtenCall, x: Node, sizes: tuple[Dim, ...], outs: tupl
     dtype, n = x.dtype, len(sizes)
     x = x if dtype.bits >= 32 else cast(c.b, x, f32)
     for axis, (size, out) in enumerate(zip(sizes, outs, strict=True), len(x.shape) - n):
-        assert isinstance(size, int)
-        assert isinstance(out, int)
+        assert is_known(size)
+        assert is_known(out)
         x = banded_sum(c.b, x, axis, window_weights(size, out))
     return cast(c.b, x, dtype)
 

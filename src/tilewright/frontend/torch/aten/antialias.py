@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilewright import ops
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, floordiv, maximum
 from tilewright.core.graph import Builder, Node
 from tilewright.core.types import Array, f64, i64
@@ -51,8 +52,8 @@ class _Axis:
 
     def step(self) -> float:
         (size, out), factor = self.intervals, self.factor
-        assert isinstance(size, int)
-        assert isinstance(out, int)
+        assert is_known(size)
+        assert is_known(out)
         if factor is not None and not self.align_corners:
             return 1 / factor
         return size / out if out else 0.0
@@ -85,8 +86,8 @@ class _Axis:
 
 def _known_weights(axis: _Axis, filter: _Filter) -> Array:
     """``[out, size]``."""
-    assert isinstance(axis.size, int)
-    assert isinstance(axis.out, int)
+    assert is_known(axis.size)
+    assert is_known(axis.out)
     step = axis.step()
     stretch, at = max(step, 1.0), np.arange(axis.size)
     centre = step * (np.arange(axis.out)[:, None] + 0.5)
@@ -190,7 +191,7 @@ def _axes(c: AtenCall, sizes: tuple[Dim, ...], outs: tuple[Dim, ...]) -> list[_A
 
 
 def _is_known(axis: _Axis) -> bool:
-    return isinstance(axis.size, int) and isinstance(axis.out, int)
+    return is_known(axis.size) and is_known(axis.out)
 
 
 def _resampled(filter: _Filter) -> Convert:

@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Mapping
 
 from tilewright import ops
+from tilewright.core.dims import is_known
 from tilewright.core.expr import floordiv
 from tilewright.core.graph import Builder, Node
 from tilewright.core.types import bool_, f32, product
@@ -61,8 +62,8 @@ def _by_input(c: AtenCall, grad: Node, x: Node, w: Node) -> Node:
 def _by_weight(c: AtenCall, grad: Node, x: Node, w: Node) -> Node:
     """``sum over places of what[place * stride + tap] * at[place]``: a transposed one slides over its gradient."""
     slid, at = (grad, x) if c["transposed"] else (x, grad)
-    kernel = tuple(k for k in w.shape[2:] if isinstance(k, int))
-    channels = tuple(n for n in (slid.shape[1], at.shape[1]) if isinstance(n, int))
+    kernel = tuple(k for k in w.shape[2:] if is_known(k))
+    channels = tuple(n for n in (slid.shape[1], at.shape[1]) if is_known(n))
     if len(kernel) < len(w.shape) - 2 or len(channels) < 2:
         return _by_weight_of_symbolic_size(c, slid, at, w)
     b, n, groups = c.b, len(kernel), c.static("groups")
@@ -116,7 +117,7 @@ def attention_scores(c: AtenCall, q: Node, k: Node) -> tuple[Node, Node]:
     b, scale = c.b, c.args.get("scale")
     dtype = f32 if q.dtype.bits < 32 else q.dtype
     width = q.shape[3]
-    if scale is None and isinstance(width, int):
+    if scale is None and is_known(width):
         scale = 1 / math.sqrt(width)
     if scale is None:
         factor = b(ops.reciprocal, b(ops.sqrt, dim_scalar(b, width, dtype)))

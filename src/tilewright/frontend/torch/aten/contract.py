@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 
 from tilewright import ops
+from tilewright.core.dims import are_known, is_known
 from tilewright.core.expr import Dim, Expr, floordiv
 from tilewright.core.graph import Node
 from tilewright.core.types import i32, i64, product
@@ -132,7 +133,7 @@ def _conv_of_symbolic_groups(
     """A convolution with as many groups as a symbolic batch has samples: each one's windows times its own weights."""
     groups, n = c["groups"], len(strides)
     n_out, depth = weight.shape[:2]
-    kernel = [k for k in weight.shape[2:] if isinstance(k, int)]
+    kernel = [k for k in weight.shape[2:] if is_known(k)]
     if len(kernel) < n:
         raise Unsupported("takes a kernel of fixed size where groups are symbolic", "fix the kernel's size")
     padded = c.b(ops.pad, x, c.b.const(0, x.dtype), pads=((0, 0), (0, 0), *pads), mode="constant")
@@ -158,7 +159,7 @@ def _conv_pads(c: AtenCall, weight: Node, dilations: tuple[int, ...], n: int) ->
     if given != "same":
         return tuple((p, p) for p in c.pair("padding", n))
     totals = [(k - 1) * d for k, d in zip(weight.shape[2:], dilations, strict=True)]
-    if not all(isinstance(t, int) for t in totals):
+    if not are_known(totals):
         raise Unsupported('padding="same" with a symbolic kernel', "give the padding as numbers")
     return tuple((t // 2, t - t // 2) for t in totals)
 

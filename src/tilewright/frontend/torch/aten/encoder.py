@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Mapping
 
 from tilewright import ops
+from tilewright.core.dims import is_known
 from tilewright.core.graph import Node
 from tilewright.core.types import bool_
 from tilewright.frontend.nodes import reshape, slice_axis, transpose
@@ -47,7 +48,7 @@ def _projections(c: AtenCall, query: Node, key: Node, value: Node) -> list[Node]
 
 def _heads(c: AtenCall, x: Node, n_heads: int) -> Node:
     batch, length, width = x.shape
-    assert isinstance(width, int)
+    assert is_known(width)
     return transpose(c.b, reshape(c.b, x, (batch, length, n_heads, width // n_heads)), (0, 2, 1, 3))
 
 
@@ -68,7 +69,7 @@ def _attended(c: AtenCall, n_heads: int, query: Node, key: Node, value: Node) ->
     """The projected result of attention, and the queries and keys of its heads."""
     q, k, v = (_heads(c, x, n_heads) for x in _projections(c, query, key, value))
     open_, width = _open(c), q.shape[-1]
-    assert isinstance(width, int)
+    assert is_known(width)
     operands = [] if open_ is None else [open_]
     y = c.b(ops.attention, q, k, v, *operands, scale=1 / math.sqrt(width), causal=False)
     y = reshape(c.b, transpose(c.b, y, (0, 2, 1, 3)), query.shape)
@@ -78,7 +79,7 @@ def _attended(c: AtenCall, n_heads: int, query: Node, key: Node, value: Node) ->
 def _weights(c: AtenCall, q: Node, k: Node) -> Node:
     """How much each query attends to each key: of every head, or their mean."""
     width, open_ = q.shape[-1], _open(c)
-    assert isinstance(width, int)
+    assert is_known(width)
     scores = c.b(ops.matmul, q, transpose(c.b, k, (0, 1, 3, 2)))
     scores = c.b(ops.mul, scores, c.b.const(1 / math.sqrt(width), q.dtype))
     if open_ is not None:

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 
 from tilewright import ops
+from tilewright.core.dims import are_known, is_known
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Node
 from tilewright.core.types import f64, product
@@ -65,7 +66,7 @@ def _scaled(c: AtenCall, x: Node, sizes: Sequence[Dim]) -> Node:
     n, mode = product(sizes), c["normalization"]
     if mode == 0 or n == 0:
         return x
-    if isinstance(n, int):
+    if is_known(n):
         return c.b(ops.mul, x, c.b.const(1 / math.sqrt(n) if mode == 1 else 1 / n, x.dtype))
     count = dim_scalar(c.b, n, f64)
     scale = c.b(ops.reciprocal, c.b(ops.sqrt, count) if mode == 1 else count)
@@ -74,7 +75,7 @@ def _scaled(c: AtenCall, x: Node, sizes: Sequence[Dim]) -> Node:
 
 def _look_at_lengths(c: AtenCall, sizes: Sequence[Dim]) -> None:
     """Symbolic ones are left to PyTorch where it is there, and warned of elsewhere; Python shows a warning once."""
-    if not all(isinstance(n, int) for n in sizes):
+    if not are_known(sizes):
         cost = "a Fourier transform of a symbolic length takes 10 to 200 times PyTorch's time"
         remedy = "fix that length, as torch._dynamo.mark_static(x, axis) does"
         if c.has_peer:

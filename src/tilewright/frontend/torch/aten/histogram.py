@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from tilewright import ops
+from tilewright.core.dims import is_known
 from tilewright.core.graph import Builder, Node
 from tilewright.core.types import f64, i64
 from tilewright.frontend.nodes import reshape, slice_axis
@@ -50,7 +51,7 @@ def _counts(c: AtenCall, points: Node, edges: Sequence[Node]) -> Node:
     n = points.shape[0]
     shape: list[int] = []
     for e in edges:
-        if not isinstance(e.shape[0], int):
+        if not is_known(e.shape[0]):
             raise Unsupported("a symbolic number of bins", "use a fixed number")
         shape.append(e.shape[0] - 1)
     at, inside = b.const(0, i64), b.const(True)

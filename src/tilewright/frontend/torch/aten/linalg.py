@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from tilewright import ops
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.types import DType, TensorType, bool_, f64, i64
@@ -31,7 +32,7 @@ def _batched(b: Builder, x: Node, batch: Sequence[Dim]) -> Node:
 def _diagonal(b: Builder, x: Node) -> Node:
     """The main diagonal: rows of the product with the identity, summed."""
     m, n = x.shape[-2:]
-    k = min(m, n) if isinstance(m, int) and isinstance(n, int) else m
+    k = min(m, n) if is_known(m) and is_known(n) else m
     square = slice_axis(b, slice_axis(b, x, len(x.shape) - 2, 0, k), len(x.shape) - 1, 0, k)
     mask = cast(b, eye(b, k, k, x.shape[:-2], i64), bool_)
     kept = b(ops.where, mask, square, b.const(0, x.dtype))
@@ -101,7 +102,7 @@ def _order(b: Builder, made: Node, pivots: Node) -> Node:
 
 def _unpacked(b: Builder, made: Node, order: Node) -> tuple[Node, Node, Node]:
     m, n = made.shape[-2:]
-    if not isinstance(m, int) or not isinstance(n, int):
+    if not is_known(m) or not is_known(n):
         raise Unsupported("LU factors of a symbolic size", "make the matrix's dimensions static")
     k, rank, batch = min(m, n), len(made.shape), made.shape[:-2]
     left = slice_axis(b, made, rank - 1, 0, k)
@@ -314,7 +315,7 @@ def _tolerances(c: AtenCall, x: Node) -> tuple[Node, Node]:
         node = as_node(b, value, x.dtype)
         return reshape(b, node, (*node.shape, 1)) if node.shape else node
 
-    m, n = (d for d in x.shape[-2:] if isinstance(d, int))
+    m, n = (d for d in x.shape[-2:] if is_known(d))
     default = b.const(max(m, n) * float(np.finfo(x.dtype.numpy).eps), x.dtype)
     atol = column(c["atol"]) if c["atol"] is not None else b.const(0, x.dtype)
     if c["rtol"] is not None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from tilewright import ops
+from tilewright.core.dims import is_known, known_over
 from tilewright.core.expr import Dim, ceildiv, maximum, symbols
 from tilewright.core.graph import Node
 from tilewright.core.types import i64
@@ -209,7 +210,7 @@ def _gather_flat(c: AtenCall, x: Node, positions: np.ndarray[tuple[int, ...], np
 def _static_shape(x: Node) -> tuple[int, ...]:
     if not x.type.is_static:
         raise Unsupported("needs a static shape", "make the dimensions static, or use slices and permutes")
-    return tuple(d for d in x.shape if isinstance(d, int))
+    return tuple(d for d in x.shape if is_known(d))
 
 
 def _as_strided(c: AtenCall) -> Node:
@@ -272,7 +273,7 @@ def _unfold(c: AtenCall) -> Node:
         return slice_axis(c.b, reshape(c.b, x, (1,)), 0, 0, c.shape[0])
     axis, size, step = norm_axis(c["dimension"], len(x.shape)), c.static("size"), c.static("step")
     n_rows, length = -(-size // step), x.shape[axis]
-    if axis == len(x.shape) - 1 and n_rows <= MAX_ROWS and isinstance(length, int) and length >= size > n_rows:
+    if axis == len(x.shape) - 1 and n_rows <= MAX_ROWS and is_known(length) and length >= size > n_rows:
         return _windows_of_rows(c, x, size, step, n_rows)
     starts = c.b(ops.iota, extent=c.shape[axis], dtype=i64)
     starts = c.b(ops.mul, reshape(c.b, starts, (c.shape[axis], 1)), c.b.const(step, i64))
@@ -287,7 +288,7 @@ def _windows_of_rows(c: AtenCall, x: Node, size: int, step: int, n_rows: int) ->
     count, length, rank = c.shape[-2], x.shape[-1], len(x.shape)
     whole = (count + n_rows - 1) * step
     more = whole - length
-    if isinstance(more, int) and more > 0:
+    if known_over(more, 0):
         x = c.b(ops.pad, x, c.b.const(0, x.dtype), pads=(*[(0, 0)] * (rank - 1), (0, more)))
     rows = reshape(c.b, slice_axis(c.b, x, rank - 1, 0, whole), (*x.shape[:-1], count + n_rows - 1, step))
     parts = []

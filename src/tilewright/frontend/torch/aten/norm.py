@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 import ml_dtypes
 
 from tilewright import ops
+from tilewright.core.dims import are_known, is_known
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Node
 from tilewright.core.types import bool_, f32
@@ -133,7 +134,7 @@ def _group_norm(c: AtenCall) -> Result:
     size: Dim = 1
     for d in x.shape[2:]:
         size = size * d
-    grouped = reshape(c.b, x, (x.shape[0], groups, size * (n // groups if isinstance(n, int) else 1)))
+    grouped = reshape(c.b, x, (x.shape[0], groups, size * (n // groups if is_known(n) else 1)))
     wide = cast(c.b, grouped, f32) if x.dtype.bits < 32 else grouped
     parts = _statistics(c, wide, (2,), c["eps"])
     return y, *(cast(c.b, reshape(c.b, p, (x.shape[0], groups)), x.dtype) for p in parts)
@@ -160,8 +161,8 @@ def _mask(c: AtenCall, mask: Node, rank: int) -> Node:
     """A mask against four axes."""
     if len(mask.shape) <= 4:
         return mask
-    if len(mask.shape) == rank and all(isinstance(d, int) for d in mask.shape[:-3]):
-        return reshape(c.b, mask, (math.prod(d for d in mask.shape[:-3] if isinstance(d, int)), *mask.shape[-3:]))
+    if len(mask.shape) == rank and are_known(mask.shape[:-3]):
+        return reshape(c.b, mask, (math.prod(d for d in mask.shape[:-3] if is_known(d)), *mask.shape[-3:]))
     raise Unsupported(f"an attention mask of {len(mask.shape)} axes", "use one of at most 4 axes")
 
 
@@ -172,7 +173,7 @@ def _attention(c: AtenCall) -> Result:
     q, k, v = (_heads(c, name) for name in ("query", "key", "value"))
     width = q.shape[-1]
     scale = c.args.get("scale")
-    if scale is None and isinstance(width, int):
+    if scale is None and is_known(width):
         scale = 1 / math.sqrt(width)
     elif scale is None:
         root = c.b(ops.sqrt, dim_scalar(c.b, width, f32))

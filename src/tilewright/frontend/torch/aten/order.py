@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from tilewright import ops
+from tilewright.core.dims import known_over
 from tilewright.core.expr import Dim, maximum
 from tilewright.core.graph import CONST, Builder, Node
 from tilewright.core.opdef import OpDef
@@ -170,7 +171,7 @@ def counted(b: Builder, edges: Node, x: Node, right: bool) -> Node:
     ``edges`` are in order along their last axis: of many, half are left out at a time.
     """
     n, m = edges.shape[-1], x.shape[-1]
-    if isinstance(n, int) and n > FEW_EDGES:
+    if known_over(n, FEW_EDGES):
         return _halved(b, edges, x, right, n)
     edge = reshape(b, edges, (*edges.shape[:-1], 1, n))
     value = reshape(b, x, (*x.shape[:-1], m, 1))
@@ -221,7 +222,7 @@ def _search(c: AtenCall, edges: Node, x: Node, right: bool) -> Node:
     shape, n = x.shape, edges.shape[-1]
     if len(edges.shape) == 1:
         x = reshape(c.b, x, (x.type.n_elements,))
-    if isinstance(n, int) and n > 0 and _may_hold_nan(edges):
+    if known_over(n, 0) and _may_hold_nan(edges):
         found = _probed(c.b, edges, x, right, n)
     else:
         found = counted(c.b, edges, x, right)

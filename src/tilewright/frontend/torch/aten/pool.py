@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from tilewright import ops
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Expr
 from tilewright.core.graph import Node
 from tilewright.core.types import i64, product
@@ -81,8 +82,8 @@ def _whole_mean(c: AtenCall, x: Node, n: int) -> Node:
     """Means of integers, cut towards zero: exact sums over tables of places, by counts known now."""
     b = c.b
     kernel, strides, pads = window_of(c, n)
-    sizes = [d for d in x.shape[-n:] if isinstance(d, int)]
-    outs = [d for d in c.shape[-n:] if isinstance(d, int)]
+    sizes = [d for d in x.shape[-n:] if is_known(d)]
+    outs = [d for d in c.shape[-n:] if is_known(d)]
     if len(sizes) != n or len(outs) != n:
         raise Unsupported("integer means over a symbolic size", "make the spatial dimensions static")
     places, counts, is_inside = np.zeros((1, 1), np.int64), np.ones((1,), np.int64), np.ones((1, 1), bool)
@@ -151,7 +152,7 @@ def _scales(c: AtenCall, x: Node, n: int) -> tuple[float, ...]:
         factors = [f for f in given if f is not None]
     if len(factors) != n or not all(isinstance(f, float | int) for f in factors):
         pairs = list(zip(x.shape[-n:], c.shape[-n:], strict=True))
-        if not all(isinstance(a, int) and isinstance(b, int) for a, b in pairs):
+        if not all(is_known(a) and is_known(b) for a, b in pairs):
             return ()
         factors = [b / a for a, b in pairs]  # type: ignore[operator]
     return (*(1.0,) * (len(x.shape) - n), *(float(f) for f in factors))

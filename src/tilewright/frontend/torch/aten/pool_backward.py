@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from tilewright import ops
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Node
 from tilewright.core.types import DType, f32, i64, product
@@ -109,7 +110,7 @@ def _spread_mean(c: AtenCall, grad: Node, axis: int, size: Dim) -> Node:
     before, after = grad.shape[:axis], grad.shape[axis + 1 :]
     if out == 1:
         return expand(b, b(ops.div, grad, dim_scalar(b, size, grad.dtype)), (*before, size, *after))
-    if isinstance(size, int) and isinstance(out, int):
+    if is_known(size) and is_known(out):
         if size % out:
             return banded_sum(b, grad, axis, window_weights(size, out).T)
         share = reshape(b, b(ops.div, grad, b.const(size // out, grad.dtype)), (*before, out, 1, *after))

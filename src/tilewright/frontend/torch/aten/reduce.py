@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from tilewright import ops
+from tilewright.core.dims import is_known
 from tilewright.core.graph import Node
 from tilewright.core.opdef import OpDef
 from tilewright.core.types import bool_, f32, f64, i64, u8
@@ -138,7 +139,7 @@ def _cdist(c: AtenCall) -> Node:
 def _pdist(c: AtenCall) -> Node:
     """Distances between the rows of a matrix, each pair once."""
     x = c.tensor("self")
-    if not isinstance(x.shape[0], int):
+    if not is_known(x.shape[0]):
         raise Unsupported("distances between a symbolic number of rows", "make it static, or use cdist")
     pairs = np.triu_indices(x.shape[0], 1)
     left, right = (c.b(ops.gather, x, c.b.const(p.astype(np.int64)), axis=0) for p in pairs)

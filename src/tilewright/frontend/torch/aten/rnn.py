@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tilewright import ops
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Node
 from tilewright.core.opdef import OpDef
@@ -44,7 +45,7 @@ def _gate_order(c: AtenCall, x: Node, gates: Sequence[int]) -> Node:
     if len(gates) == 1:
         return x
     rows = x.shape[0]
-    assert isinstance(rows, int)
+    assert is_known(rows)
     size = rows // len(gates)
     return c.b(ops.concat, *(slice_axis(c.b, x, 0, g * size, size) for g in gates), axis=0)
 
@@ -115,7 +116,7 @@ def _projected(c: AtenCall, h: Node, cell: Node) -> Result:
     b, x, params = c.b, _input(c), c.tensors("params")
     x = transpose(b, x, (1, 0, 2)) if c["batch_first"] else x
     n_steps, directions = x.shape[0], 2 if c["bidirectional"] else 1
-    if not isinstance(n_steps, int):
+    if not is_known(n_steps):
         raise Unsupported("a projected LSTM of symbolic length", "make the length static, or use proj_size=0")
     per_direction = 5 if c["has_biases"] else 3
     lasts: tuple[list[Node], list[Node]] = [], []
@@ -143,7 +144,7 @@ def _projected_direction(
     for bias in biases:
         inputs = b(ops.add, inputs, bias)
     n_steps, hidden = x.shape[0], cell.shape[1]
-    assert isinstance(n_steps, int)
+    assert is_known(n_steps)
     outputs = []
     for t in reversed(range(n_steps)) if backwards else range(n_steps):
         own = reshape(b, slice_axis(b, inputs, 0, t, 1), inputs.shape[1:])

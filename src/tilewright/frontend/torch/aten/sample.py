@@ -14,6 +14,7 @@ from functools import reduce
 import numpy as np
 
 from tilewright import ops
+from tilewright.core.dims import is_known, known_at_most, numbers
 from tilewright.core.expr import Dim
 from tilewright.core.graph import CONST, Builder, Node
 from tilewright.core.types import bool_, f32, i32, i64, product
@@ -48,7 +49,7 @@ def _reflected(b: Builder, x: Node, low: float, span: Dim) -> Node:
     if span == 0:
         return b(ops.mul, x, _number(b, 0, x))
     width = dim_scalar(b, span, x.dtype)
-    safe = width if isinstance(span, int) else b(ops.maximum, width, _number(b, 1, x))
+    safe = width if is_known(span) else b(ops.maximum, width, _number(b, 1, x))
     distance = b(ops.abs, b(ops.sub, x, _number(b, low, x)))
     flips = b(ops.floor, b(ops.div, distance, safe))
     rest = b(ops.sub, distance, b(ops.mul, flips, safe))
@@ -131,7 +132,7 @@ def _grid_sampler(c: AtenCall) -> Node:
 def _corner(b: Builder, image: Image, sizes: Sequence[Dim], at: list[Node], is_narrow: bool) -> Node:
     """The elements at whole coordinates of an image of ``sizes``; 0 outside."""
     n_places = product(sizes)
-    whole = i32 if isinstance(n_places, int) and n_places <= i32.max else i64
+    whole = i32 if known_at_most(n_places, i32.max) else i64
     inside: Node | None = None
     flat: Node | None = None
     for place, size in zip(at, sizes, strict=True):
@@ -170,7 +171,7 @@ def _fractional_max_pool(c: AtenCall) -> Result:
     b, n = c.b, len(c["kernel_size"])
     x = c.tensor("self")
     x = reshape(b, x, (1, *x.shape)) if len(x.shape) == n + 1 else x
-    sizes = [d for d in x.shape if isinstance(d, int)]
+    sizes = numbers(x.shape)
     if len(sizes) != len(x.shape):
         raise Unsupported("fractional pooling of a symbolic size", "make the dimensions static")
     if 0 in sizes:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from tilewright import ops
+from tilewright.core.dims import is_known, numbers
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Node
 from tilewright.core.types import Array, DType, bool_, i64
@@ -136,7 +137,7 @@ def masked_put(c: AtenCall, x: Node, mask: Node, values: Node) -> Node:
 def _with_positions(c: AtenCall, x: Node, src: Node, positions: Array) -> Node:
     """``x`` with ``src`` at row-major positions that are known now."""
     n = x.type.n_elements
-    if not isinstance(n, int):
+    if not is_known(n):
         raise Unsupported("needs a static shape", "make the dimensions static")
     at = np.arange(n, dtype=np.int64)
     at[positions.ravel()] = n + np.arange(positions.size, dtype=np.int64)
@@ -146,9 +147,9 @@ def _with_positions(c: AtenCall, x: Node, src: Node, positions: Array) -> Node:
 
 def _positions(x: Node) -> Array:
     n = x.type.n_elements
-    if not isinstance(n, int):
+    if not is_known(n):
         raise Unsupported("needs a static shape", "make the dimensions static")
-    return np.arange(n, dtype=np.int64).reshape([d for d in x.shape if isinstance(d, int)])
+    return np.arange(n, dtype=np.int64).reshape(numbers(x.shape))
 
 
 def _diagonal_scatter(c: AtenCall) -> Node:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from tilewright.core.dims import is_known, known_under
 from tilewright.core.expr import Dim, ceildiv, floordiv, is_nonneg, maximum, minimum, mod
 
 Convert = Callable[[Any], Dim]
@@ -38,7 +39,7 @@ def rounded(e: Any, convert: Convert) -> Dim | None:
     if kind not in _ROUNDINGS:
         return None
     ratio = _ratio(e.args[0], convert)
-    if ratio is None or not (isinstance(ratio.bottom, int) or is_nonneg(ratio.bottom - 1)):
+    if ratio is None or not (is_known(ratio.bottom) or is_nonneg(ratio.bottom - 1)):
         return None
     return _ROUNDINGS[kind](ratio.top, ratio.bottom)
 
@@ -96,11 +97,11 @@ def _number(e: Any) -> Ratio | None:
 def _divided(a: Ratio, b: Ratio) -> Ratio | None:
     """Dividing by a power of two is exact."""
     top, bottom = a.top * b.bottom, a.bottom * b.top
-    if isinstance(bottom, int) and bottom < 0:
+    if known_under(bottom, 0):
         top, bottom = -1 * top, -bottom
     if bottom == 0:
         return None
-    return Ratio(top, bottom, isinstance(bottom, int) and bottom & (bottom - 1) == 0)
+    return Ratio(top, bottom, is_known(bottom) and bottom & (bottom - 1) == 0)
 
 
 def _folded(kind: str, args: Any, convert: Convert) -> Ratio | None:

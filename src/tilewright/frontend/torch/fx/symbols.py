@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, Sym, ceildiv, floordiv, maximum, minimum, mod
 from tilewright.frontend.torch.aten.call import BY_DATA, Unsupported
 from tilewright.frontend.torch.fx.conditions import nonnegative_when
@@ -76,7 +77,7 @@ class SymbolTable:
 
     def dim(self, size: Any) -> Dim:
         """A size: an int, a ``SymInt`` or a sympy expression."""
-        if isinstance(size, int):
+        if is_known(size):
             return size
         node = getattr(size, "node", None)
         if node is None:
