@@ -16,7 +16,6 @@ from tilewright.core.compute import (
     Inside,
     Param,
     Select,
-    conjunction,
 )
 from tilewright.core.expr import Sym, ceildiv, evaluate, maximum, minimum
 from tilewright.target.target import Target
@@ -393,7 +392,7 @@ def test_names_of_any_kind():
 
 def test_conditions_that_are_decided_vanish():
     x, y, i = Buffer("x", f32, (8,)), Buffer("y", f32, (8,)), sym("i", 8)
-    cond = conjunction([Inside((i, 7 - i)), Inside((maximum(i, 3) - 3,))])
+    cond = Binary("and", Inside((i, 7 - i)), Inside((maximum(i, 3) - 3,)))
     tree = kernel([loop(i, 8, Store(y, (i,), Select(cond, x[i], ZERO) + Cast(Index(i), f32)))], x, y)
     agree(tree)
     assert "select" not in llvm.emit_kernel(tree, HOST)

@@ -8,11 +8,11 @@ import pytest
 
 from codegen.native import HOST, Native
 from ops.oracle import as_tuple, assert_close, bind_results, samples_of, temporaries
+from ops.running import concrete
 from tilewright.choose.default import schedule
 from tilewright.core.compute import Buffer, Computation
 from tilewright.core.expr import symbols
 from tilewright.core.graph import Attrs
-from tilewright.core.shapes import concrete
 from tilewright.core.types import tensor_type_of
 from tilewright.ops import ALL
 from tilewright.target.target import Target

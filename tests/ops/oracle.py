@@ -5,12 +5,13 @@ from typing import Any
 
 import numpy as np
 
+from ops.running import concrete
 from tilewright.core.compute import Buffer, Computation, Serial
 from tilewright.core.evaluate import evaluate_nodes
 from tilewright.core.expr import Sym, symbols
 from tilewright.core.graph import Attrs, Builder, Pool
 from tilewright.core.opdef import OpDef, Sample
-from tilewright.core.shapes import bind_shape, concrete
+from tilewright.core.shapes import bind_shape
 from tilewright.core.types import Array, TensorType, dtype_of, tensor_type_of
 from tilewright.tile.interp import run
 from tilewright.tile.lower import lower

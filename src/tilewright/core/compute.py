@@ -319,14 +319,6 @@ def syms(axes: Sequence[Axis]) -> tuple[Sym, ...]:
     return tuple(a.sym for a in axes)
 
 
-def conjunction(values: Sequence[Value]) -> Value:
-    """The logical and of bool values (at least one)."""
-    result = values[0]
-    for v in values[1:]:
-        result = Binary("and", result, v)
-    return result
-
-
 # --- walking --------------------------------------------------------------------------------------------------------
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilewright.core.dims import is_known
-from tilewright.core.expr import Dim, Expr, Sym, bounds, evaluate, floordiv, mod, substitute
+from tilewright.core.expr import Dim, Expr, Sym, bounds, floordiv, mod, substitute
 from tilewright.core.types import product
 
 
@@ -126,8 +126,3 @@ def _define(d: Dim, n: int, env: dict[Sym, int]) -> None:
         assert isinstance(symbol, Sym)
         if (n - d.const) % coefficient == 0:
             env.setdefault(symbol, (n - d.const) // coefficient)
-
-
-def concrete(shape: Sequence[Dim], env: dict[Sym, int]) -> tuple[int, ...]:
-    """The shape with its symbols' values put in; ``KeyError`` names a symbol without one."""
-    return tuple(evaluate(d, env) for d in shape)
