@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -106,3 +107,11 @@ def test_only_a_gpu_is_emulated() -> None:
         driver.compile_graph(graph, emulate=True)
     with pytest.raises(OptionError, match="neither yes nor no"):
         driver.compile_graph(graph, target="cuda-sm90a", emulate="yes")
+
+
+def test_an_emulated_model_is_not_exported(tmp_path: Path) -> None:
+    model = zoo.build("mlp", small=True)
+    compiled = tw.compile(model.module, example_inputs=model.inputs, cache=False, target="cuda-sm90a", emulate=True)
+    with pytest.raises(OptionError, match="emulates a GPU can't be exported") as caught:
+        compiled.export(tmp_path)
+    assert "without emulate=True" in caught.value.remedy

@@ -98,9 +98,13 @@ def compile(
     return made
 
 
-def _export(source: Source, folder: str | os.PathLike[str], **options: Any) -> Any:
-    """:func:`tilewright.build.deploy.export`, loaded by the first export."""
+def _export(source: Source, folder: str | os.PathLike[str], *, emulate: bool, **options: Any) -> Any:
+    """:func:`tilewright.build.deploy.export`, loaded by the first export; a GPU that the CPU emulates has no export."""
     from tilewright.build.deploy import export
+
+    if emulate:
+        remedy = "compile it without emulate=True, for a CPU"
+        raise OptionError("a model in which the CPU emulates a GPU can't be exported", remedy=remedy)
 
     return export(source, folder, **options)
 
