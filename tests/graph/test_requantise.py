@@ -162,6 +162,18 @@ def test_a_relu_that_saturation_is_costs_nothing():
     assert {n.dtype for n in adds} == {i32}
 
 
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_rounding_by_a_reciprocal_is_one_factor_too(function):
+    def body(b, x):
+        y = layer(b, x, np.arange(-2, 3) * 0.5, FUNCTIONS[function]).inputs[0]
+        return b(ops.round, b(ops.mul, y, b.const(16.0, f32)))
+
+    graph = small(body, TensorType(u8, (7, 4)))
+    after = Requantise().run(IntegerProducts().run(graph))
+    assert sum(n.op is ops.mul and n.dtype is f32 for n in after.nodes()) == 1
+    same(graph, after, bytes_of(7, 4))
+
+
 def residual(operand):
     def body(b, x, other):
         y = layer(b, x, np.arange(-2, 3) * 0.5, FUNCTIONS["clip"])

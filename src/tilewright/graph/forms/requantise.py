@@ -40,7 +40,8 @@ DOUBT = 2.0**-50
 class Requantise(Pass):
     """``quantize(f(cast(sums) * scale + bias))`` becomes ``cast(round(cast(sums + steps) * factor) + zero)``.
 
-    ``f`` is any chain of ReLU, minimum, maximum and clamp by constants. Other tensors are quantised by a product, too,
+    Likewise ``round(f(cast(sums) * scale + bias) * factor)``, PyTorch's way to quantise. ``f`` is any chain of ReLU,
+    minimum, maximum and clamp by constants. Other tensors are quantised by a product, too,
     where the machine has fused multiply-adds. It does not fire on scales for each channel or block of the result, on
     floats other than f32, and, for a product instead of a division, where some float would get another byte. Bytes of a
     sum of integers that are only added to another tensor stay floats.
@@ -55,9 +56,11 @@ class Requantise(Pass):
         return Requantise(has_fma=target.has_fma)
 
     def run(self, graph: Graph, journal: Journal | None = None) -> Graph:
-        sums = Rule("requantise-sums", (ops.quantize_linear,), _requantised, "a scale of a scale is one factor")
+        why = "a scale of a scale is one factor"
+        sums = Rule("requantise-sums", (ops.quantize_linear,), _requantised, why)
+        steps = Rule("round-scaled-sums", (ops.round,), _rounded_steps, why)
         others = Rule("quantise-by-product", (ops.quantize_linear,), _by_product, "no float gets another byte")
-        graph = rewrite(graph, RuleTable([sums, others] if self.has_fma else [sums]), journal)
+        graph = rewrite(graph, RuleTable([sums, steps, others] if self.has_fma else [sums, steps]), journal)
         # When all are rounded, so that it is known how often each of the new bytes is read.
         again = Rule("sum-of-rounded", (ops.add,), _sum_of_rounded, "limits and whole numbers are the same in floats")
         return rewrite(graph, RuleTable([again]), journal)
@@ -151,18 +154,39 @@ def _requantised(b: Rewriting, node: Node) -> Node | None:
     steps, found = _steps_of(node), _scaled(node.inputs[0])
     if steps is None or found is None:
         return None
+    y = _by_one_factor(b, found, 1 / np.float64(steps.scale))
+    return None if y is None else _rounded(b, y, steps, steps.of(found.low), steps.of(found.high))
+
+
+def _rounded_steps(b: Rewriting, node: Node) -> Node | None:
+    x = node.inputs[0]
+    if x.op is not ops.mul:
+        return None
+    number, found = scalar(x.inputs[1]), _scaled(x.inputs[0])
+    if found is None or number is None or x.inputs[1].type.rank or not 0 < number < np.inf:
+        return None
+    y = _by_one_factor(b, found, np.float64(number))
+    if y is None:
+        return None
+    if (found.low, found.high) != (-np.inf, np.inf):
+        with np.errstate(all="ignore"):
+            limits = [np.float32(n) * np.float32(number) for n in (found.low, found.high)]
+        y = b(ops.clamp, y, *[b.const(float(n), types.f32) for n in limits])
+    return b(ops.round, y)
+
+
+def _by_one_factor(b: Rewriting, found: _FactoredSums, scale: np.float64) -> Node | None:
+    """``(cast(sums) * factor + bias) * scale`` with the scale in both; None where that leaves the numbers of f32."""
     with np.errstate(all="ignore"):
-        factor = (found.factor / np.float64(steps.scale)).astype(np.float32)
-        bias = None if found.bias is None else (found.bias / np.float64(steps.scale)).astype(np.float32)
+        factor = (found.factor * scale).astype(np.float32)
+        bias = None if found.bias is None else (found.bias * scale).astype(np.float32)
     if not np.isfinite(factor).all() or (bias is not None and not np.isfinite(bias).all()):
         return None
     sums, whole = found.sums, _whole_steps(found)
     if whole is not None:
         sums, bias = _with_steps(b, sums, whole), None
     y = b(ops.mul, b(ops.cast, sums, dtype=types.f32), b.const(factor))
-    if bias is not None:
-        y = b(ops.add, y, b.const(bias))
-    return _rounded(b, y, steps, steps.of(found.low), steps.of(found.high))
+    return y if bias is None else b(ops.add, y, b.const(bias))
 
 
 def _whole_steps(found: _FactoredSums) -> Array | None:
