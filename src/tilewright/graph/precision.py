@@ -19,7 +19,8 @@ import numpy as np
 
 from tilewright import ops
 from tilewright.core import types
-from tilewright.core.dims import is_known
+from tilewright.core.dims import is_known, known_under
+from tilewright.core.expr import Dim
 from tilewright.core.graph import CONST, INPUT, PROJ, Builder, Graph, Node
 from tilewright.core.opdef import Trait
 from tilewright.core.passes import Pass
@@ -92,7 +93,7 @@ def _is_narrow_scan(node: Node) -> bool:
     return weights.op is CONST and weights.dtype is types.f32 and _at_least(weights.shape[0], MIN_LANES)
 
 
-def _depth_and_lanes(node: Node) -> tuple[object, object]:
+def _depth_and_lanes(node: Node) -> tuple[Dim, Dim]:
     """The length of a sum over neighbours, and of the axis of results that can be lanes."""
     left, right = node.inputs
     if "groups" not in node.attrs:
@@ -104,8 +105,8 @@ def _depth_and_lanes(node: Node) -> tuple[object, object]:
     return depth, channels // groups if is_known(channels) else channels
 
 
-def _at_least(n: object, least: int) -> bool:
-    return not isinstance(n, int) or n >= least
+def _at_least(n: Dim, least: int) -> bool:
+    return not known_under(n, least)
 
 
 class _Rounding:

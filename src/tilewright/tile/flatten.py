@@ -23,6 +23,7 @@ from math import gcd, prod
 from typing import TypeAlias
 
 from tilewright.core.compute import Buffer, IndexLike, Inside, Load, Value
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, Sym, bounds, floordiv, mod, substitute, symbols, terms_of
 from tilewright.core.indices import chosen
 from tilewright.runtime.once import computed
@@ -167,7 +168,7 @@ class _Flattener:
 
     def _phase(self, s: For) -> _Phase:
         loops, body = thread_nest((s,))
-        shape = tuple(x.extent for x in loops if isinstance(x.extent, int))
+        shape = tuple(x.extent for x in loops if is_known(x.extent))
         if prod(shape) == 1:
             return _Phase((), substitute_body(body, {x.sym: 0 for x in loops}))
         own = self.threads.setdefault(shape, tuple(x.sym for x in loops))

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilewright.core.compute import Buffer, loads, symbols_of_value
+from tilewright.core.dims import known_at_least
 from tilewright.core.expr import Sym, symbols
 from tilewright.tile.errors import TileVerifyError
 from tilewright.tile.ir import NESTS, Barrier, For, If, Kernel, Kind, Loop, Space, Stmt, walk, written
@@ -105,7 +106,7 @@ def _check_dimensions(loops: Sequence[Loop], kind: str) -> None:
     for x in loops:
         if symbols(x.extent) & own:
             raise TileVerifyError(f"{x.sym.name}: the extent {x.extent} of a {kind} loop depends on one beside it")
-        if kind == "thread" and (not isinstance(x.extent, int) or x.extent < 1):
+        if kind == "thread" and not known_at_least(x.extent, 1):
             raise TileVerifyError(f"{x.sym.name}: a thread loop of {x.extent} iterations, which is no positive number")
 
 

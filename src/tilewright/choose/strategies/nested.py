@@ -29,7 +29,7 @@ from tilewright.choose.strategies.view import (
 )
 from tilewright.core.compute import Binary, Cast, Load, buffers_of_value
 from tilewright.core.compute import walk as walk_value
-from tilewright.core.dims import is_known
+from tilewright.core.dims import is_known, known_multiple
 from tilewright.core.expr import Sym, symbols
 from tilewright.core.indices import symbols_in
 from tilewright.target.dots import Dot
@@ -127,7 +127,7 @@ def _dot(machine: Target, update: Update) -> Dot | None:
 
 def _divides(b: ScheduleBuilder, loop: str, group: int) -> bool:
     extent = find_loop(b.kernel, loop, "nested").loop.extent
-    return isinstance(extent, int) and extent % group == 0
+    return known_multiple(extent, group)
 
 
 def _group(b: ScheduleBuilder, inner: str, at: str, terms: str, group: int) -> None:

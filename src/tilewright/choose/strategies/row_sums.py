@@ -16,6 +16,7 @@ from tilewright.choose.strategies.operands import operands_of, reduced_loops, up
 from tilewright.choose.strategies.steps import copied_apart
 from tilewright.choose.strategies.threads import parallel
 from tilewright.choose.strategies.view import find_body, may_vectorize, nest_with, only_nest, vector_width
+from tilewright.core.dims import is_known
 from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Store, Update
@@ -40,7 +41,7 @@ def row_sums(b: ScheduleBuilder, machine: Target, reduced: str, root: str | None
     if not top.loops or len(along) != 1 or not all(isinstance(s, Store) for s in top.leaf):
         raise ScheduleError("row_sums", reduced, "no one loop along rows below an assignment")
     row, n = top.loops[-1], along[0].extent
-    if not isinstance(n, int) or not isinstance(row.extent, int) or n <= width:
+    if not is_known(n) or not is_known(row.extent) or n <= width:
         raise ScheduleError("row_sums", reduced, f"{row.extent} rows of {n}")
     if row.extent < MIN_BLOCKS * width or width < MIN_LANES or not update.buffer.dtype.is_float:
         raise ScheduleError("row_sums", reduced, f"{row.extent} rows of {update.buffer.dtype}, {width} are a vector")

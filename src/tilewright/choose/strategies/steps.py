@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from tilewright.choose.strategies.view import may_vectorize, only_nest, statement_of
 from tilewright.core.compute import Load
+from tilewright.core.dims import is_known
 from tilewright.tile.affine import stride_along
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Loop, Store
@@ -54,7 +55,7 @@ def pair_with_rows(b: ScheduleBuilder, row: str, lanes: str, width: int) -> None
     """
     outer, inner = find_loop(b.kernel, row, "pair_with_rows"), find_loop(b.kernel, lanes, "pair_with_rows").loop
     leaf, n = statement_of(nest_of(outer)), inner.extent
-    if not isinstance(n, int) or 2 * n > width or not isinstance(leaf, Store) or not follow(leaf, outer.loop, inner):
+    if not is_known(n) or 2 * n > width or not isinstance(leaf, Store) or not follow(leaf, outer.loop, inner):
         return
     if all(may_vectorize((leaf,), x) for x in (outer.loop.sym, inner.sym)):
         b.do("kind", b.split(row, width // n)[1], "vector")

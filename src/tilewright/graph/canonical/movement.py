@@ -177,7 +177,7 @@ def _slice_of_conv(b: Rewriting, node: Node) -> Node | None:
     if any(a["starts"][k] != 0 or ends[k] != 0 for k in outside):
         return None
     cuts = list(zip(a["starts"], ends, strict=True))[first : first + n_spatial]
-    if not all(isinstance(n, int) for cut in cuts for n in cut) or 0 in node.shape:
+    if not all(is_known(n) for cut in cuts for n in cut) or 0 in node.shape:
         return None
     pads = [
         (lo - start * s, hi - end * s)

@@ -18,6 +18,7 @@ import numpy as np
 
 from tilewright import ops
 from tilewright.core import types
+from tilewright.core.dims import known_under
 from tilewright.core.graph import CONST, Graph, Node
 from tilewright.core.passes import Pass
 from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
@@ -82,7 +83,7 @@ def _only_moves(node: Node) -> bool:
         # A window without a single number has -inf in floats and the least byte in bytes.
         if not any(n != 0 for pad in a["pads"] for n in pad):
             return True
-        meets = all(isinstance(n, int) and n < k for pad, k in zip(a["pads"], a["kernel"], strict=True) for n in pad)
+        meets = all(known_under(n, k) for pad, k in zip(a["pads"], a["kernel"], strict=True) for n in pad)
         return meets and all(d == 1 for d in a["dilations"] or ())
     return True
 

@@ -30,7 +30,8 @@ from typing import ClassVar
 import numpy as np
 
 from tilewright import ops
-from tilewright.core.dims import are_known, is_known
+from tilewright.core.dims import are_known, is_known, known_at_most
+from tilewright.core.expr import Dim
 from tilewright.core.graph import CONST, Graph, Node
 from tilewright.core.opdef import Trait
 from tilewright.core.passes import Pass
@@ -263,9 +264,9 @@ def _is_narrow_image(conv: Node, lanes: int) -> bool:
     return -(-channels // block) * lanes / channels >= least * _idle(columns, lanes)
 
 
-def _pays(depth: object, shallow: int, channels: int, places: int, lanes: int) -> bool:
+def _pays(depth: Dim, shallow: int, channels: int, places: int, lanes: int) -> bool:
     """Do places fill lanes so much better than channels do, or, with few channels to sum, about as well?"""
-    least = 1 / IDLE if isinstance(depth, int) and depth <= shallow else IDLE
+    least = 1 / IDLE if known_at_most(depth, shallow) else IDLE
     return _idle(channels, lanes) >= least * _idle(places, lanes)
 
 

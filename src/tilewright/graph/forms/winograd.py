@@ -22,7 +22,7 @@ import numpy as np
 
 from tilewright import ops
 from tilewright.core import types
-from tilewright.core.dims import are_known, known
+from tilewright.core.dims import are_known, known, known_at_most
 from tilewright.core.estimates import over_batches
 from tilewright.core.graph import CONST, Graph, Node
 from tilewright.core.passes import Pass
@@ -155,7 +155,7 @@ def _fits(node: Node) -> bool:
 def _gives(image: ImageForm, m: int) -> bool:
     """Are there points for tiles of ``m`` results along the axes that have taps, and several such tiles?"""
     axes = [(r, n) for r, n in zip(image.weights.shape[-2:], image.shape[-3:-1], strict=True) if r > 1]
-    return bool(axes) and all(m + r - 2 in POINTS and not (isinstance(n, int) and n <= m) for r, n in axes)
+    return bool(axes) and all(m + r - 2 in POINTS and not known_at_most(n, m) for r, n in axes)
 
 
 def direct_cycles(node: Node, options: Winograd) -> float:

@@ -252,7 +252,7 @@ def _radix(i: IndexLike) -> int | None:
     """``n`` of a term ``x % n``; a number is no digit of anything, and is passed over."""
     if isinstance(i, int):
         return 1
-    return None if isinstance(i, Value) else next((a.b for a in _remainders(i) if isinstance(a.b, int)), None)
+    return None if isinstance(i, Value) else next((a.b for a in _remainders(i) if is_known(a.b)), None)
 
 
 def _remainders(d: Dim) -> list[BinaryExpr]:
@@ -277,7 +277,7 @@ def _number(digits: Sequence[tuple[int, IndexLike]]) -> Dim:
 def _quotient(a: Dim, n: Dim) -> Dim:
     """``(m + x // k) // n`` as ``(k*m + x) // (k*n)``, which is how the digit before is written."""
     for atom, c in terms_of(a):
-        if c == 1 and isinstance(atom, BinaryExpr) and atom.op == "floordiv" and isinstance(atom.b, int):
+        if c == 1 and isinstance(atom, BinaryExpr) and atom.op == "floordiv" and is_known(atom.b):
             return floordiv((a - atom) * atom.b + atom.a, n * atom.b)
     return floordiv(a, n)
 
@@ -334,7 +334,7 @@ def _check_grid(kernel: Kernel, target: For, kind: Kind) -> None:
         if any(isinstance(s, If) or s.loop.kind is not Kind.BLOCK for s in around):
             raise ScheduleError("kind", name, "a block loop inside of one that is none", remedy="begin outermost")
         return
-    if not isinstance(target.loop.extent, int) or target.loop.extent < 1:
+    if not known_at_least(target.loop.extent, 1):
         rule = f"a thread loop of {target.loop.extent} iterations, which is no positive number"
         raise ScheduleError("kind", name, rule, remedy="split it with tail 'guard'")
     if not around or not isinstance(around[0], For) or around[0].loop.kind is not Kind.BLOCK:

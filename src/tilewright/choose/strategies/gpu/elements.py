@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 from tilewright.choose.strategies.steps import attempt
 from tilewright.core.compute import Buffer, IndexLike
+from tilewright.core.dims import known_over
 from tilewright.core.expr import Dim, mod, symbols
 from tilewright.target.gpu import Gpu
 from tilewright.tile.affine import linear, stride_along
@@ -87,7 +88,7 @@ def fused(b: ScheduleBuilder, loops: list[str]) -> list[str]:
 
 def _is_known(b: ScheduleBuilder, loop: str) -> bool:
     n = extent_of(b, loop)
-    return isinstance(n, int) and n > 0
+    return known_over(n, 0)
 
 
 def extent_of(b: ScheduleBuilder, loop: str) -> Dim:

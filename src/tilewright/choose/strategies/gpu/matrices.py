@@ -42,6 +42,7 @@ from tilewright.core.compute import (
     symbols_of_value,
     syms,
 )
+from tilewright.core.dims import is_known, known_over
 from tilewright.core.expr import Dim, Sym, ceildiv, floordiv, mod, symbols
 from tilewright.core.indices import chosen
 from tilewright.target.gpu import Gpu
@@ -153,11 +154,11 @@ FEW = 16
 
 def _is_group(axes: Sequence[Axis]) -> bool:
     """Can the axes become one that is long enough?"""
-    if not axes or not all(isinstance(a.extent, int) and a.extent > 0 for a in axes[1:]):
+    if not axes or not all(known_over(a.extent, 0) for a in axes[1:]):
         return False
-    inner = prod(a.extent for a in axes[1:] if isinstance(a.extent, int))
+    inner = prod(a.extent for a in axes[1:] if is_known(a.extent))
     first = axes[0].extent
-    return not isinstance(first, int) or first * inner >= FEW
+    return not is_known(first) or first * inner >= FEW
 
 
 def _epilogue(s: Stage, stages: Sequence[Stage], computation: Computation) -> Stage | None:
@@ -245,7 +246,7 @@ class _Group:
     def _digits(self, axes: Sequence[Axis]) -> Iterator[tuple[Sym, Dim]]:
         stride = 1
         for a in reversed(axes[1:]):
-            assert isinstance(a.extent, int)
+            assert is_known(a.extent)
             yield a.sym, mod(floordiv(self.sym, stride), a.extent)
             stride *= a.extent
         yield axes[0].sym, floordiv(self.sym, stride)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from tilewright.choose.strategies.gpu.elements import block_threads, fused
 from tilewright.choose.strategies.rows import row_loop, with_plain_root
 from tilewright.choose.strategies.view import find_body, only_nest
+from tilewright.core.dims import is_known, known_at_most
 from tilewright.core.expr import Dim
 from tilewright.core.indices import symbols_in
 from tilewright.core.types import product
@@ -49,7 +50,7 @@ def check_room(b: ScheduleBuilder, gpu: Gpu, temps: list[str]) -> None:
     held = [product(p.buffer.shape) * p.buffer.dtype.n_bytes for p in places if p.space is Space.LOCAL]
     total: Dim = sum(held, start=0)
     # Half of it, as partial results and another block of the multiprocessor have to fit too.
-    if not isinstance(total, int) or total > gpu.static_shared_bytes // 2:
+    if not known_at_most(total, gpu.static_shared_bytes // 2):
         raise ScheduleError("rows", temps[-1], f"a row takes {total} bytes of shared memory")
 
 
@@ -86,7 +87,7 @@ def _pass(b: ScheduleBuilder, gpu: Gpu, s: For) -> None:
 def threads_for(gpu: Gpu, extent: Dim) -> int:
     """The threads of a block for so many elements: all warps that have something to do, a power of two."""
     most = block_threads(gpu)
-    if not isinstance(extent, int):
+    if not is_known(extent):
         return most
     threads = gpu.warp_lanes
     while 2 * threads <= min(extent, most):
