@@ -94,7 +94,7 @@ def check_grids(kernel: Kernel) -> None:
         _check_dimensions(grid.blocks, "block")
         _GridChecker(grid).run()
         for s in walk(grid.body):
-            for b in {*written(s), *(x.buffer for x in loads_of(s))} & own:
+            for b in sorted({*written(s), *(x.buffer for x in loads_of(s))} & own, key=lambda b: b.name):
                 if home.setdefault(b, n) != n:
                     raise TileVerifyError(f"{b.name}: it does not outlive the grid that makes it, but two grids use it")
 

@@ -14,6 +14,7 @@ takes as many turns as the busiest bank has words.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -188,7 +189,7 @@ class _Observed:
             return
         entry = self._element(b, flat)
         me = (self.n_block, self.epoch, self.thread)
-        for other in ({entry.writer} if entry.writer is not None else set()) | entry.readers:
+        for other in sorted(entry.readers | ({entry.writer} if entry.writer is not None else set())):
             if self._meets(other, me):
                 self.fault(FaultKind.RACE, b.name, other[2], self.thread)
         entry.writer, entry.readers = me, set()
@@ -246,9 +247,7 @@ class _Observed:
                 traffic.least_sectors += -(-len(places) * n_bytes // size)
                 continue
             words = {(at + k) // self.gpu.bank_bytes for at in places for k in range(0, n_bytes, self.gpu.bank_bytes)}
-            banks: dict[int, int] = {}
-            for w in words:
-                banks[w % self.gpu.shared_banks] = banks.get(w % self.gpu.shared_banks, 0) + 1
+            banks = Counter(w % self.gpu.shared_banks for w in words)
             traffic.turns += max(banks.values())
             traffic.least_turns += -(-len(words) // self.gpu.shared_banks)
         self.log, self.turns = {}, {}

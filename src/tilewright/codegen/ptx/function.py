@@ -157,15 +157,15 @@ class PtxFunction(KernelFunction):
 
     def _find_fragments(self) -> set[Buffer]:
         """The register buffers that two or three warp loops write; they get registers whatever their indices say."""
-        found: set[Buffer] = set()
+        made: list[Buffer] = []
         for s in walk(self.grid.body):
             if isinstance(s, For) and s.loop.kind is Kind.WARP and len(warps.nest_of(s)[0]) > 1:
-                found |= {b for x in walk((s,)) for b in written(x)}
-        found = {b for b in found if self.analysis.places[id(b)].space is Space.REG}
+                made += [b for x in walk((s,)) for b in written(x)]
+        found = [b for b in dict.fromkeys(made) if self.analysis.places[id(b)].space is Space.REG]
         for b in found:
             self.registers.groups[id(b)] = 0
             self.registers.dtypes[id(b)] = b.dtype
-        return found
+        return set(found)
 
     def keys_of(self, mention: Mention, loops: set[Sym]) -> list[Key]:
         """The registers of a lane's elements: a fragment's place in the buffer, and the element's number in it."""

@@ -124,7 +124,7 @@ def why_not_parallel(kernel: Kernel, loop: str) -> BrokenOrder | None:
     """
     found = instances(kernel)
     rule = f"iterations of {loop} at one time would share memory"
-    private = {p.buffer for p in kernel.places if p.space in (Space.REG, Space.LOCAL)}
+    private = [p.buffer for p in kernel.places if p.space in (Space.REG, Space.LOCAL)]
     for buffer in private:
         for seen in _seen(found, buffer, [x.time for x in found]):
             crossing = _apart(found, seen.reader, seen.writer, loop)
