@@ -60,6 +60,27 @@ def test_a_decoder_with_rotated_positions_and_shared_heads() -> None:
     check_greedy(made, tilewright.decoder(made, max_length=40, chunk=8, cache=False))
 
 
+def windowed(kind: str) -> Any:
+    """Two layers whose tokens look at six places: both of them, or the second one alone."""
+    torch.manual_seed(0)
+    shape = {
+        "vocab_size": N_WORDS, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "initializer_range": 0.4, "eos_token_id": None,
+        "sliding_window": 6,
+    }  # fmt: skip
+    if kind == "mistral":
+        return transformers.MistralForCausalLM(transformers.MistralConfig(**shape)).eval()
+    config = transformers.Qwen2Config(**shape, use_sliding_window=True, max_window_layers=1)
+    return transformers.Qwen2ForCausalLM(config).eval()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["mistral", "qwen2"])
+def test_layers_look_at_windows_of_the_cache(kind: str) -> None:
+    made = windowed(kind)
+    check_greedy(made, tilewright.decoder(made, max_length=40, chunk=8, cache=False))
+
+
 @pytest.mark.slow
 def test_few_bits_generate_what_the_quantised_model_does() -> None:
     """One code path for a prompt and for a token: the same tokens, whichever way a prompt is cut."""

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     import torch
 
 
+FULL, SLIDING = "full_attention", "sliding_attention"
+"""What transformers calls layers whose tokens look at all before them, and at as many as a window holds."""
+
+
 class DecoderStep(NamedTuple):
     """A module ``(tokens, start, last, *cache) -> (logits, *cache)``, arguments for it, and its dynamic shapes.
 
@@ -36,11 +40,10 @@ def decoder_step(model: torch.nn.Module, places: int, chunk: int) -> DecoderStep
             f"{type(model).__name__} is no causal language model of transformers",
             remedy="pass a model such as LlamaForCausalLM",
         )
-    window, kinds = (getattr(model.config, name, None) for name in ("sliding_window", "layer_types"))
-    if window is not None and window < places and "sliding_attention" in list(kinds or ()):
-        raise OptionError(
-            f"attention over a window of {window} tokens is not offered", remedy=f"use max_length={window}"
-        )
+    window = getattr(model.config, "sliding_window", None)
+    kinds = set(getattr(model.config, "layer_types", None) or ())
+    if unknown := sorted(kinds - {FULL, SLIDING}):
+        raise OptionError(f"layers of {unknown[0]} are not offered", remedy=f"use a model of {FULL} and {SLIDING}")
 
     layer: Any = transformers.cache_utils.DynamicLayer
 
@@ -67,6 +70,16 @@ def decoder_step(model: torch.nn.Module, places: int, chunk: int) -> DecoderStep
         def get_seq_length(self, *_: Any, **__: Any) -> int:
             return 0
 
+    def masks(at: Any) -> Any:
+        """What is added to scores: a mask for all layers, or one for each kind where there are several."""
+        distance = at[:, None] - torch.arange(places)[None, :]
+        seen = {FULL: distance >= 0}
+        if window is not None:
+            seen[SLIDING] = seen[FULL] & (distance < window)
+        added = {kind: torch.where(s, 0.0, torch.finfo(torch.float32).min)[None, None] for kind, s in seen.items()}
+        # Models whose layers are of several kinds look a layer's mask up by its kind; others take one.
+        return added if SLIDING in kinds else added[FULL if window is None or kinds else SLIDING]
+
     class OneStep(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -74,11 +87,9 @@ def decoder_step(model: torch.nn.Module, places: int, chunk: int) -> DecoderStep
 
         def forward(self, tokens: Any, start: Any, last: Any, *cache: Any) -> Any:
             at = start + torch.arange(tokens.shape[1])
-            seen = torch.arange(places)[None, :] <= at[:, None]
-            mask = torch.where(seen, 0.0, torch.finfo(torch.float32).min)[None, None]
             kept = Kept(list(zip(cache[::2], cache[1::2], strict=True)), at)
             logits = self.model(
-                input_ids=tokens, attention_mask=mask, position_ids=at[None], past_key_values=kept, use_cache=True,
+                input_ids=tokens, attention_mask=masks(at), position_ids=at[None], past_key_values=kept, use_cache=True,
                 logits_to_keep=last,
             ).logits  # fmt: skip
             return logits[:, 0], *[x for pair in kept.made for x in pair]
