@@ -1,4 +1,4 @@
-"""``quantize_weights``: codes for data are closer in results than the nearest ones, and wrong data are refused."""
+"""``quantize_weights``, GPTQ and AWQ: results are closer than those of the nearest codes; wrong data are refused."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from tilewright.core import types
 from tilewright.core.diag import OptionError
 from tilewright.core.graph import Builder, Graph, Pool
 from tilewright.core.types import Array, TensorType
+from tilewright.graph.quantize.awq import awq_factors
 from tilewright.graph.quantize.codes import rounded_rows
 from tilewright.graph.quantize.gptq import gptq_rows
 
@@ -60,6 +61,38 @@ def test_a_quantised_graph_compiles_and_is_nearer_than_precision_alone() -> None
     assert np.square(chosen - want).sum() < 0.7 * np.square(plain - want).sum()
 
 
+def with_large_inputs(n: int, depth: int) -> Array:
+    """Rows of which a few places are far larger than the others."""
+    x = RNG.standard_normal((n, depth)).astype(np.float32)
+    x[:, ::29] *= 30
+    return x
+
+
+def test_weights_of_large_inputs_are_kept_by_factors() -> None:
+    rows, x = RNG.standard_normal((24, 128)).astype(np.float32), with_large_inputs(400, 128)
+    factors = awq_factors(rows, x.astype(np.float64).T @ x, 4, 32)
+    codes, steps = rounded_rows(rows * factors, 4, 32)
+    scaled = error(codes, steps, rows * factors, x / factors)
+    assert scaled < 0.5 * error(*rounded_rows(rows, 4, 32), rows, x)
+
+
+def test_equal_inputs_and_none_leave_weights_as_they_are() -> None:
+    rows = RNG.standard_normal((8, 64)).astype(np.float32)
+    for moments in (np.eye(64), np.zeros((64, 64))):
+        np.testing.assert_array_equal(awq_factors(rows, moments, 4, 32), np.ones(64))
+
+
+def test_a_graph_by_awq_divides_its_inputs() -> None:
+    weights, x = RNG.standard_normal((128, 16)).astype(np.float32), with_large_inputs(50, 128)
+    graph = tilewright.quantize_weights(layer(weights), [(x,)], method="awq")
+    want = x @ weights
+    chosen, plain = (
+        np.asarray(tilewright.compile(g, precision=p, cache=False)(x))
+        for g, p in ((graph, "fp32"), (layer(weights), "int4"))
+    )
+    assert np.square(chosen - want).sum() < 0.5 * np.square(plain - want).sum()
+
+
 def test_wrong_data_are_refused() -> None:
     graph = layer(RNG.standard_normal((128, 16)).astype(np.float32))
     with pytest.raises(OptionError, match="are empty"):
@@ -68,5 +101,7 @@ def test_wrong_data_are_refused() -> None:
         tilewright.quantize_weights(graph, [(np.full((50, 128), np.nan, np.float32),)])
     with pytest.raises(OptionError, match="bits=3"):
         tilewright.quantize_weights(graph, [], bits=3)
+    with pytest.raises(OptionError, match="method='best'"):
+        tilewright.quantize_weights(graph, [], method="best")
     with pytest.raises(tilewright.InputError):
         tilewright.quantize_weights(graph, [(np.zeros((50, 7), np.float32),)])

@@ -16,7 +16,7 @@ from tilewright.core.diag import OptionError
 from tilewright.core.graph import Graph, Node
 from tilewright.core.types import Array
 from tilewright.frontend.source import import_source
-from tilewright.graph.quantize.weights import QuantizeWeights
+from tilewright.graph.quantize.weights import METHODS, QuantizeWeights
 from tilewright.ops.coded import BITS
 from tilewright.tools.quantize.measure import showing
 
@@ -29,21 +29,27 @@ def quantize_weights(
     dynamic_shapes: Any = None,
     bits: int = 4,
     group: int = 32,
+    method: str = "gptq",
 ) -> Graph:
-    """A model with products whose weights are codes of ``bits``, chosen by GPTQ for ``data``; ``compile`` takes it.
+    """A model with products whose weights are codes of ``bits``, chosen for ``data``; ``compile`` takes it.
+
+    ``method`` "gptq" rounds one weight after the other and moves its error to those that are left; "awq" scales
+    weights by the power of their inputs' sizes that leaves the least error, and divides the inputs by that.
 
     ``source``, ``example_inputs`` and ``dynamic_shapes`` are as for ``compile``. ``data`` gives the arguments of calls,
     each a sequence or, by name, a dict; a few hundred rows per weight matrix are enough. What is kept of them is a
-    matrix f64[K, K] for every product that sums over K. ``OptionError`` for other numbers of bits, odd groups, and data
+    matrix f64[K, K] for every product that sums over K. ``OptionError`` for other bits or methods, odd groups, and data
     that are empty or hold numbers that are not finite; ``InputError`` for data that don't fit the model.
     """
     if bits not in BITS or group < 1 or group % 2:
         raise OptionError(f"bits={bits!r:.40}, group={group!r:.40} are not offered", remedy="use 4 or 8, and 32 or 64")
+    if method not in METHODS:
+        raise OptionError(f"method={method!r:.40} is not offered", remedy=f"use one of {', '.join(METHODS)}")
     graph = import_source(source, example_inputs, dynamic_shapes)
     plain = QuantizeWeights(bits, group)
     found = [(m, n.inputs[0]) for n in graph.nodes() if (m := plain.matrix_of(n)) is not None]
     moments = _moments(graph, found, data)
-    return plain.run(graph, moments=moments)
+    return plain.run(graph, moments=moments, method=method)
 
 
 def _moments(graph: Graph, found: Sequence[tuple[Array, Node]], data: Iterable[Any]) -> dict[int, Array]:

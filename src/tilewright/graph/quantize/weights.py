@@ -22,9 +22,13 @@ from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
 from tilewright.core.types import Array
 from tilewright.graph.facts import array_of
 from tilewright.graph.forms.coded import coded, coded_product, half_where_exact
+from tilewright.graph.quantize.awq import awq_factors
 from tilewright.graph.quantize.codes import rounded, rounded_rows
 from tilewright.graph.quantize.gptq import gptq_rows
 from tilewright.ops.coded import WORD_BITS
+
+METHODS = ("gptq", "awq")
+"""How codes are chosen for data: ``graph.quantize.gptq`` moves errors, ``graph.quantize.awq`` scales weights."""
 
 
 @dataclass(frozen=True)
@@ -41,17 +45,21 @@ class QuantizeWeights(Pass):
     group: int = 32
 
     def run(
-        self, graph: Graph, journal: Journal | None = None, moments: Mapping[int, Array] = MappingProxyType({})
+        self,
+        graph: Graph,
+        journal: Journal | None = None,
+        moments: Mapping[int, Array] = MappingProxyType({}),
+        method: str = "gptq",
     ) -> Graph:
         """The graph with codes.
 
         ``moments`` has, by the address of weights, the sum of ``x x^T`` over what a product multiplied them by for some
-        data: then GPTQ chooses their codes (``graph.quantize.gptq``).
+        data: then one of ``METHODS`` chooses their codes.
         """
         depths = {len(m) for node in graph.nodes() if (m := self.matrix_of(node)) is not None}
         why = "the user asked for weights of few bits"
         rules = [
-            Rule("quantize-product", (ops.matmul,), lambda b, node: self._product(b, node, moments), why),
+            Rule("quantize-product", (ops.matmul,), lambda b, node: self._product(b, node, moments, method), why),
             Rule("quantize-table", (ops.gather,), lambda b, node: self._rows(b, node, depths), why),
         ]
         return rewrite(graph, RuleTable(rules), journal)
@@ -69,16 +77,20 @@ class QuantizeWeights(Pass):
         fits = not len(matrix) % self.group and not matrix.shape[1] % (WORD_BITS // self.bits)
         return matrix if fits and matrix.size else None
 
-    def _product(self, b: Rewriting, node: Node, moments: Mapping[int, Array]) -> Node | None:
+    def _product(self, b: Rewriting, node: Node, moments: Mapping[int, Array], method: str) -> Node | None:
         matrix = self.matrix_of(node)
         if matrix is None:
             return None
-        known = moments.get(matrix.ctypes.data)
+        known, x = moments.get(matrix.ctypes.data), node.inputs[0]
         if known is None:
-            return coded_product(b, node.inputs[0], rounded(matrix, self.bits, self.group), self.bits)
+            return coded_product(b, x, rounded(matrix, self.bits, self.group), self.bits)
+        if method == "awq":
+            factors = awq_factors(matrix.T, known, self.bits, self.group)
+            x = b(ops.mul, x, b.const(1 / factors))
+            return coded_product(b, x, rounded(matrix * factors[:, None], self.bits, self.group), self.bits)
         codes, steps = gptq_rows(matrix.T, known, self.bits, self.group)
         middle = np.array([[1 << (self.bits - 1)]])
-        return coded_product(b, node.inputs[0], coded(codes.T, steps.T, middle, self.bits), self.bits)
+        return coded_product(b, x, coded(codes.T, steps.T, middle, self.bits), self.bits)
 
     def _rows(self, b: Rewriting, node: Node, depths: set[int]) -> Node | None:
         """Rows of codes, and the scales of each, are taken and dequantised."""
