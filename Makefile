@@ -39,7 +39,7 @@ ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-all fuzz replay moves emulate lint bench clean
+.PHONY: help demo test test-all fuzz replay moves emulate lint bench characters clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | while IFS='|' read -r name text; do printf '  make %-9s %s\n' "$$name" "$$text"; done
@@ -77,6 +77,9 @@ moves: $(STAMP)-dev  ## do the branch's commits that say [moves] emit their pare
 bench: $(STAMP)-bench  ## latency and compile time beside the peers, interleaved
 	$(RUN) -m benchmarks.latency resnet50 bert_base mobilenet_v2 --threads 1 2
 	$(RUN) -m benchmarks.compile_time
+
+characters: $(STAMP)-bench  ## train a character model on the standard library, its perplexity at fewer bits
+	$(RUN) -m benchmarks.characters
 
 clean:  ## remove the environment and all caches
 	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

