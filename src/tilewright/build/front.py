@@ -64,7 +64,7 @@ def compile(
     asked: dict[str, Any] = {"example_inputs": example_inputs, "dynamic_shapes": dynamic_shapes}
     options: dict[str, Any] = {
         "target": target, "precision": precision, "optimize": optimize, "accuracy": accuracy, "schedule": schedule,
-        "specialize": specialize, "emulate": emulate,
+        "specialize": specialize,
     }  # fmt: skip
     sizes: dict[str, Any] = {"input_shapes": input_shapes, "fix_dims": fix_dims, "threads": threads}
     keyed = Keyed(source)
@@ -76,7 +76,9 @@ def compile(
             return found
     from tilewright.build import driver
 
-    return driver.compile(source, **asked, **sizes, **options, cache=cache, progress=progress, keyed=keyed)
+    return driver.compile(
+        source, **asked, **sizes, **options, cache=cache, progress=progress, keyed=keyed, emulate=emulate
+    )
 
 
 def _known(
