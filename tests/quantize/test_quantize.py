@@ -5,6 +5,7 @@ import warnings
 
 import numpy as np
 import pytest
+import torch
 
 import tilewright as tw
 from graph.networks import Net
@@ -159,6 +160,31 @@ def test_a_planted_outlier_layer_is_found_and_spared():
     assert [x.name for x in found.layers if x.type == "f32"] == ["outlier"]
     assert found.score_before - found.score <= 0.2
     assert min(found.layers, key=lambda layer: layer.model_sqnr_db).name == "outlier"
+
+
+class Recurrent(torch.nn.Module):
+    """A recurrence, which has several results, between two layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.scan, self.last = (
+            torch.nn.Linear(4, 6),
+            torch.nn.LSTM(6, 8, batch_first=True),
+            torch.nn.Linear(8, 3),
+        )
+
+    def forward(self, x):
+        return self.last(self.scan(torch.relu(self.first(x)))[0])
+
+
+def test_what_a_recurrence_gives_is_stored_in_bytes():
+    torch.manual_seed(0)
+    x = numbers(2, 5, 4)
+    net = Recurrent().eval()
+    found = tw.quantize(net, [x], example_inputs=(torch.from_numpy(x),))
+    assert [layer.type for layer in found.report.layers if layer.op == "matmul"].count("u8 x i8") >= 2
+    expected = net(torch.from_numpy(x)).detach().numpy()
+    assert np.abs(np.asarray(tw.compile(found, cache=False)(x)) - expected).max() < 0.05 * np.abs(expected).max()
 
 
 def test_layers_that_are_named_stay():
