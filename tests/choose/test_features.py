@@ -2,6 +2,8 @@
 
 from collections import Counter
 from dataclasses import replace
+from itertools import product
+from math import prod
 
 import pytest
 from benchmarks import computations
@@ -14,6 +16,8 @@ from tilewright.build.kernels import optimise_and_split
 from tilewright.build.options import Clock, Options
 from tilewright.choose.cost.features import Features, features_of
 from tilewright.choose.cost.nest import MOST_VALUES, CallSizes
+from tilewright.choose.cost.price import price_of
+from tilewright.choose.cost.traffic import different
 from tilewright.choose.default import schedule
 from tilewright.core import types
 from tilewright.core.compute import Buffer, Computation, Inside, Stage, axes_for, syms
@@ -150,3 +154,48 @@ def test_what_registers_do_not_hold_is_stored_and_loaded():
     kernel = schedule(computation, AVX2, [b for b in computation.inputs if b.name == "B"])
     few = features_of(kernel, replace(AVX2, n_vector_registers=8))
     assert few.total("store") > 2 * features_of(kernel, AVX2).total("store")
+
+
+@given(st.lists(st.tuples(st.integers(1, 6), st.integers(1, 6)), min_size=1, max_size=4))
+def test_steps_that_lead_to_the_same_places_are_one(steps):
+    """Windows slide over each other: what all of them touch is counted once."""
+
+    def places(of):
+        counts = product(*(range(n) for _, n in of))
+        return {sum(k * step for k, (step, _) in zip(at, of, strict=True)) for at in counts}
+
+    ordered = tuple(sorted(steps))
+    found = different(ordered)
+    assert places([(s, int(n)) for s, n in found]) == places(ordered)
+    assert prod(n for _, n in found) <= prod(n for _, n in ordered)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 9), st.integers(1, 7), st.integers(1, 3), st.integers(0, 3), st.integers(1, 9), st.integers(1, 7))
+def test_the_part_of_a_windows_taps_inside_of_an_image_is_exact(n_rows, taps, stride, pad, n_columns, wide):
+    row, tap, column, other = (Sym(n, 0, None) for n in ("row", "tap", "column", "other"))
+    loops = {row: n_rows, tap: taps, column: n_columns, other: wide}
+    at_y, at_x = row * stride + tap - pad, column + other - pad
+    guard = Inside((at_y, n_rows - 1 - at_y, at_x, n_columns - 1 - at_x))
+
+    def inside(n, k, step):
+        return sum(0 <= i * step + t - pad < n for i in range(n) for t in range(k)) / (n * k)
+
+    want = inside(n_rows, taps, stride) * inside(n_columns, wide, 1)
+    assert CallSizes({}).share(guard, loops) == pytest.approx(want)
+
+
+def test_taps_outside_of_an_image_are_not_computed():
+    """Of a 7x7 window on 7x7 places 37 of 49 taps along an axis are inside: the code for borders leaves others out."""
+    c = computations.convolution((1, 7, 7, 16), 16, (7, 7), 1, 3, groups=16)
+    kernel = schedule(c, AVX2, [b for b in c.inputs if b.name in ("W", "bias")])
+    taps = sum(0 <= i + t - 3 < 7 for i in range(7) for t in range(7)) ** 2
+    assert features_of(kernel, AVX2).total("multiply") == pytest.approx(taps * 16 / AVX2.lanes(types.f32), rel=0.1)
+
+
+def test_a_core_that_looks_ahead_does_not_wait_for_short_chains():
+    c = computations.matmul(64, 8, 24)
+    kernel = schedule(c, AVX2, [b for b in c.inputs if b.name == "B"])
+    waits = [price_of(kernel, replace(AVX2, window=n)).by_resource["chains"] for n in (1, 64, 512)]
+    assert waits[0] > waits[1] > waits[2]
+    assert waits[2] < 0.6 * waits[0]

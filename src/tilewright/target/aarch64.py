@@ -46,7 +46,7 @@ def machines(unknown: Target) -> dict[str, Target]:
 def _of_cortex(neon: Target) -> dict[str, Target]:
     """Sums forward: the next multiply-add begins before the last one's result could be read by anything else."""
     return {
-        "cortex-a53": replace(neon, cpu="cortex-a53", l2_bytes=512 << 10)
+        "cortex-a53": replace(neon, cpu="cortex-a53", l2_bytes=512 << 10, window=1)
         .known(ARM_MANUAL.format("Cortex-A53"), l1_bytes=32 << 10, set_span=8 << 10, l2_ways=16, line_bytes=64)
         .known(
             LLVM.format("AArch64SchedA53.td"),

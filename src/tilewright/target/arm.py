@@ -27,12 +27,12 @@ def machines(unknown: Target) -> dict[str, Target]:
     bare = replace(
         unknown, triple="thumbv7em-unknown-none-eabihf", cpu="cortex-m4", relocation="static", pointer_bytes=4,
         has_threads=False, has_f64=False, has_fma=True, fma_ports=1, l1_bytes=16 << 10, l2_bytes=64 << 10,
-        llc_bytes=64 << 10, load_ports=1, issue_width=1.0, has_prefetch=False,
+        llc_bytes=64 << 10, load_ports=1, issue_width=1.0, window=1, has_prefetch=False,
     ).known(INSTRUCTION_SET, vector_bytes=4, n_vector_registers=32, n_general_registers=15)  # fmt: skip
     soft = replace(bare, has_fma=False).known(INSTRUCTION_SET, n_vector_registers=8)  # of the general ones
     return {
         "armv7-neon": replace(neon, aliases=("armv7",)),
-        "cortex-a7": replace(neon, cpu="cortex-a7", has_fma=True),
+        "cortex-a7": replace(neon, cpu="cortex-a7", has_fma=True, window=1),
         "cortex-a9": replace(neon, cpu="cortex-a9"),
         "cortex-m0plus": replace(
             soft, triple="thumbv6m-unknown-none-eabi", cpu="cortex-m0plus", aliases=("cortex-m0",)

@@ -27,9 +27,9 @@ SMALL_COPIES = 4
 NUMBERS = {
     "vector_bytes": "B", "n_vector_registers": "", "n_mask_registers": "", "n_general_registers": "",
     "fma_ports": "", "fma_cycles": "cycles", "fma_latency": "cycles", "load_ports": "", "load_cycles": "cycles",
-    "store_ports": "", "store_cycles": "cycles", "issue_width": "per cycle", "ghz": "GHz", "l1_bytes": "B",
-    "set_span": "B", "l2_bytes": "B", "l2_ways": "", "llc_bytes": "B", "llc_ways": "", "line_bytes": "B",
-    "l2_bytes_per_cycle": "B/cycle", "llc_bytes_per_cycle": "B/cycle", "memory_gb_per_s": "GB/s",
+    "store_ports": "", "store_cycles": "cycles", "issue_width": "per cycle", "window": "", "ghz": "GHz",
+    "l1_bytes": "B", "set_span": "B", "l2_bytes": "B", "l2_ways": "", "llc_bytes": "B", "llc_ways": "",
+    "line_bytes": "B", "l2_bytes_per_cycle": "B/cycle", "llc_bytes_per_cycle": "B/cycle", "memory_gb_per_s": "GB/s",
     "memory_gb_per_s_all": "GB/s", "wake_us": "us", "fork_cycles": "cycles",
 }  # fmt: skip
 """The record's numbers that describe a CPU, with their units."""
@@ -40,7 +40,7 @@ UNREAD = (
 """Numbers that choices take from a CPU's family instead of from its own row, until it is measured what each changes."""
 OF_THE_WIDTH = ("load_cycles", "store_cycles")
 """Numbers that a CPU's row gives for its widest vectors, which a virtual machine may hide."""
-LISTED = ("store_ports", "l2_ways", "llc_ways", "memory_gb_per_s_all", *OF_THE_WIDTH)
+LISTED = ("window", "store_ports", "l2_ways", "llc_ways", "memory_gb_per_s_all", *OF_THE_WIDTH)
 """Numbers that no choice reads."""
 _TRIPLES = {
     ("x86_64", "windows"): "x86_64-pc-windows-msvc",
@@ -72,7 +72,8 @@ class Target:
     How fast it is, one core unless it says otherwise: ``fma_ports`` units multiply and add, each a vector in
     ``fma_cycles``; the next multiply-add of a sum begins ``fma_latency`` cycles after the last. ``load_ports`` and
     ``store_ports`` move a vector in ``load_cycles`` and ``store_cycles`` each. ``issue_width`` operations begin in a
-    cycle, of which ``ghz`` thousand millions make a second.
+    cycle, of which ``ghz`` thousand millions make a second, and a core looks ``window`` of them ahead of the oldest one
+    that waits.
     Caches read and write lines of ``line_bytes``; addresses ``set_span`` bytes apart fall into the same set of the
     first-level one. A core reads ``l2_bytes_per_cycle`` from its second-level cache and ``llc_bytes_per_cycle`` from
     the one behind it, to which it writes as many meanwhile; ``memory_gb_per_s`` from memory, and all cores together
@@ -123,6 +124,7 @@ class Target:
     store_ports: int = 1
     store_cycles: int = 1
     issue_width: float = 4.0
+    window: int = 128
     ghz: float = 2.5
     l1_bytes: int = 32 << 10
     set_span: int = 4096

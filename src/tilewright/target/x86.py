@@ -49,25 +49,26 @@ def machines(unknown: Target) -> dict[str, Target]:
 def _of_intel(avx2: Target, avx512: Target, vnni: Target) -> dict[str, Target]:
     """Ports move what the manual calls their width in a cycle; a vector of 64 bytes is stored by two of 32."""
     haswell = avx2.known(
-        INTEL.format("Haswell"), issue_width=4, load_ports=2, load_cycles=1, store_ports=1, store_cycles=1,
+        INTEL.format("Haswell"), issue_width=4, window=192, load_ports=2, load_cycles=1, store_ports=1, store_cycles=1,
         l1_bytes=32 << 10, set_span=4 << 10, l2_bytes=256 << 10, l2_ways=8, line_bytes=64, l2_bytes_per_cycle=64,
     ).known(UOPS.format("YMM"), fma_ports=2, fma_cycles=1, fma_latency=5)  # fmt: skip
     golden_cove = avx2.known(
         INTEL.format("Golden Cove"), issue_width=6, load_ports=3, load_cycles=1, store_ports=2, store_cycles=1,
-        l1_bytes=48 << 10, set_span=4 << 10, l2_bytes=1280 << 10, l2_ways=10, line_bytes=64, l2_bytes_per_cycle=64,
+        window=512, l1_bytes=48 << 10, set_span=4 << 10, l2_bytes=1280 << 10, l2_ways=10, line_bytes=64,
+        l2_bytes_per_cycle=64,
     ).known(UOPS.format("YMM"), fma_ports=2, fma_cycles=1, fma_latency=4)  # fmt: skip
     # With 64-byte vectors; the third load port of later cores moves 32 bytes alone.
     wide = {"load_ports": 2, "load_cycles": 1, "store_ports": 1, "store_cycles": 1, "set_span": 4 << 10}
     skylake = avx512.known(
         INTEL.format("Skylake Server"), **wide, issue_width=4, l1_bytes=32 << 10, l2_bytes=1 << 20, l2_ways=16,
-        llc_ways=11, line_bytes=64, l2_bytes_per_cycle=64, llc_bytes_per_cycle=16,
+        window=224, llc_ways=11, line_bytes=64, l2_bytes_per_cycle=64, llc_bytes_per_cycle=16,
     ).known(UOPS.format("ZMM"), fma_ports=2, fma_cycles=1, fma_latency=4)  # fmt: skip
     icelake = vnni.known(
-        INTEL.format("Ice Lake"), **wide, issue_width=5, l1_bytes=48 << 10, l2_bytes=1280 << 10, l2_ways=20,
+        INTEL.format("Ice Lake"), **wide, issue_width=5, window=352, l1_bytes=48 << 10, l2_bytes=1280 << 10, l2_ways=20,
         llc_ways=12, line_bytes=64, l2_bytes_per_cycle=64,
     ).known(UOPS.format("ZMM"), fma_ports=2, fma_cycles=1, fma_latency=4)  # fmt: skip
     sapphire = vnni.known(
-        INTEL.format("Golden Cove"), **wide, issue_width=6, l1_bytes=48 << 10, l2_bytes=2 << 20, l2_ways=16,
+        INTEL.format("Golden Cove"), **wide, issue_width=6, window=512, l1_bytes=48 << 10, l2_bytes=2 << 20, l2_ways=16,
         llc_ways=15, line_bytes=64, l2_bytes_per_cycle=64,
     ).known(UOPS.format("ZMM"), fma_ports=2, fma_cycles=1, fma_latency=4)  # fmt: skip
     return {
@@ -87,15 +88,15 @@ def _of_amd(avx2: Target, avx512: Target) -> dict[str, Target]:
     whole = {"fma_cycles": 1, "load_cycles": 1, "store_cycles": 1}
     halves = dict.fromkeys(whole, 2)
     zen3 = avx2.known(
-        AMD_ZEN3, **zen, **whole, issue_width=6,
+        AMD_ZEN3, **zen, **whole, issue_width=6, window=256,
         l1_bytes=32 << 10, l2_bytes=512 << 10, l2_ways=8, l2_bytes_per_cycle=32,
     )  # fmt: skip
     zen4 = avx512.known(
-        AMD_ZEN4, **zen, **halves, issue_width=6,
+        AMD_ZEN4, **zen, **halves, issue_width=6, window=320,
         l1_bytes=32 << 10, l2_bytes=1 << 20, l2_ways=8, l2_bytes_per_cycle=32,
     )  # fmt: skip
     zen5 = avx512.known(
-        AMD_ZEN5, **zen, **whole, issue_width=8,
+        AMD_ZEN5, **zen, **whole, issue_width=8, window=448,
         l1_bytes=48 << 10, l2_bytes=1 << 20, l2_ways=16, l2_bytes_per_cycle=64,
     )  # fmt: skip
     return {

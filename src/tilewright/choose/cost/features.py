@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tilewright.choose.cost.nest import Around, CallSizes, RunTimeLoop
-from tilewright.choose.cost.operations import Operations
+from tilewright.choose.cost.operations import Operations, guard_of
 from tilewright.choose.cost.traffic import Area, CacheLevel, Touch, levels_of, repeated, settle, together
 from tilewright.core.compute import Buffer, IndexLike, Value, symbols_of_value
 from tilewright.core.dims import is_known
@@ -89,7 +89,7 @@ class _FeatureWalk:
             if isinstance(s, For):
                 found += self._loop(s, around)
             else:
-                self.operations.statement(s, around)
+                self.operations.statement(s, self._kept(s, around))
                 found += self._accesses(s, around)
                 if isinstance(s, If):
                     found += self._body(s.body, self._where(s, around))
@@ -108,8 +108,18 @@ class _FeatureWalk:
 
     def _where(self, s: If, around: Around) -> Around:
         """A condition's body: as if there were so many copies of it as the part of iterations in which it holds."""
+        return self._part(s.cond, around)
+
+    def _kept(self, s: Stmt, around: Around) -> Around:
+        """A term that a guard makes nothing at an image's border: code generation leaves it out where that is known."""
+        guard = guard_of(s) if isinstance(s, Update) and not around.dots else None
+        if guard is None or not symbols_of_value(guard).isdisjoint(around.lanes):
+            return around
+        return self._part(guard, around)
+
+    def _part(self, cond: Value, around: Around) -> Around:
         held = Sym(f"if {len(around.copies)}")
-        share = self.sizes.share(s.cond, self.loops)
+        share = self.sizes.share(cond, self.loops)
         return replace(around, copies={**around.copies, held: share}, blocks=around.blocks | {held})
 
     def _inside(self, loop: Loop, count: float, around: Around) -> Around:

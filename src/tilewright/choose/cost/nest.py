@@ -9,15 +9,15 @@ where they have few iterations.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from math import prod
 
 from tilewright.core.compute import Buffer, IndexLike, Inside, Value
-from tilewright.core.dims import is_known, known
+from tilewright.core.dims import are_known, is_known, known
 from tilewright.core.expr import Dim, Sym, evaluate, substitute, symbols
-from tilewright.tile.affine import linear
+from tilewright.tile.affine import coefficient, linear
 from tilewright.tile.ir import Kind, Loop
 
 MOST_VALUES = 64
@@ -136,7 +136,22 @@ class CallSizes:
         if not isinstance(cond, Inside):
             return 1.0
         exprs = [self.known(e) for e in cond.exprs]
+        return prod(self._share(part, loops) for part in _apart(exprs))
+
+    def _share(self, exprs: Sequence[Dim], loops: Mapping[Sym, Dim]) -> float:
+        """The part of iterations in which all of ``exprs`` are at least 0; they are few values of few sums."""
         syms = sorted(frozenset[Sym]().union(*map(symbols, exprs)), key=lambda s: s.name)
+        steps = [[coefficient(e, s) for e in exprs] for s in syms]
+        start = tuple(evaluate(e, dict.fromkeys(syms, 0)) for e in exprs)
+        if are_known(c for row in steps for c in row):
+            values = {start: 1.0}
+            for s, row in zip(syms, steps, strict=True):
+                wider: dict[tuple[int, ...], float] = {}
+                for (k, weight), (at, n) in product(self._values(s, loops, MOST_CORNERS), values.items()):
+                    moved = tuple(x + k * known(c, 0) for x, c in zip(at, row, strict=True))
+                    wider[moved] = wider.get(moved, 0.0) + n * weight
+                values = wider
+            return sum(n for at, n in values.items() if min(at) >= 0) / sum(values.values())
         held = total = 0.0
         for point in product(*(self._values(s, loops, MOST_CORNERS) for s in syms)):
             share = prod(w for _, w in point)
@@ -164,3 +179,14 @@ class CallSizes:
         step = (n - 2) / (most - 2)
         inner = sorted({round(k * step) for k in range(most - 1)})
         return [*((k, (n - 1) / len(inner)) for k in inner), (n - 1, 1.0)]
+
+
+def _apart(exprs: Sequence[Dim]) -> list[list[Dim]]:
+    """Expressions in groups that share no symbol: rows and columns of an image are inside independently."""
+    found: list[tuple[frozenset[Sym], list[Dim]]] = []
+    for e in exprs:
+        used = symbols(e)
+        near = [g for g in found if g[0] & used]
+        joined = (used.union(*(s for s, _ in near)), [x for _, g in near for x in g] + [e])
+        found = [g for g in found if not g[0] & used] + [joined]
+    return [g for _, g in found]

@@ -249,12 +249,13 @@ class Operations:
             n *= dot.registers / dot.group
         if dot is not None and dot.adds_apart:
             node.add("simple", n)
-        node.add("multiply" if dot is not None or fused or s.op == "mul" else "simple", n)
+        for kind, count in joining(s.op, s.buffer.dtype, self.target, is_product=dot is not None or fused):
+            node.add(kind, n * count)
         if is_sum_of_lanes:
             steps = log2(max(around.n_lanes, 2))
             node.add("shuffle", around.n_copies * steps)
             node.add("simple", around.n_copies * steps)
-        self._chain(s.buffer, used, around)
+        self._chain(s.buffer, used, around, n_links(s.op, s.buffer.dtype))
         if self.places[s.buffer].space is Space.REG:
             self._keep(s.buffer, target.is_vector, around)
         else:
@@ -278,8 +279,11 @@ class Operations:
                 around.running[-1].add("load", around.n_copies)
                 self._store(b, s.index, around)
 
-    def _chain(self, buffer: Buffer, used: frozenset[Sym], around: Around) -> None:
-        """Updates of one element in one iteration wait for each other, and for those of the iteration before."""
+    def _chain(self, buffer: Buffer, used: frozenset[Sym], around: Around, n_instructions: int = 1) -> None:
+        """Updates of one element in one iteration wait for each other, and for those of the iteration before.
+
+        Each of them is ``n_instructions`` that wait for each other, too.
+        """
         node = around.running[-1]
         if node.loop is not None and node.loop.sym in used:
             return
@@ -287,7 +291,7 @@ class Operations:
         for s, n in around.copies.items():
             if s not in used and s not in around.dots:
                 links *= n
-        latency = self.target.fma_latency
+        latency = self.target.fma_latency * n_instructions
         if self.places[buffer].space is not Space.REG:
             latency *= 2  # a store and a load of what was stored
         node.chain = max(node.chain, links * latency)
@@ -304,6 +308,12 @@ class Operations:
             return 1.0
         wide = 4 if dtype in (types.f16, types.bf16) and not in_memory else dtype.n_bytes
         return float(max(ceil(around.n_lanes * wide / self.target.vector_bytes), 1))
+
+
+def guard_of(s: Update) -> Inside | None:
+    """The condition on places without which a term is a constant that joins nothing, as at an image's border."""
+    found = [v for v in (s.value, *operands(s.value)) if isinstance(v, Select) and isinstance(v.b, Const)]
+    return next((v.cond for v in found if isinstance(v.cond, Inside)), None)
 
 
 def _widest(v: Value) -> DType:
@@ -349,8 +359,25 @@ def _binary(v: Binary, target: Target) -> list[tuple[str, float]]:
     if op in ("div", "rem"):
         return [("divide", 1.0)] if dtype.is_float else [("scalar", float(max(target.vector_bytes // 4, 1)))]
     if op in ("min", "max") and v.dtype.is_float and not isinstance(v.b, Const):
-        return [("simple", 3.0)]  # a NaN of either operand is kept
+        return [("simple", _extreme_instructions(target))]
     return [("simple", 1.0)]
+
+
+def joining(op: str | None, dtype: DType, target: Target, *, is_product: bool) -> list[tuple[str, float]]:
+    """Instructions that join a term to a register of sums; ``is_product``: the multiplication is one with the sum."""
+    if op in ("min", "max") and dtype.is_float:
+        return [("simple", _extreme_instructions(target))]
+    return [("multiply" if is_product or op == "mul" else "simple", 1.0)]
+
+
+def n_links(op: str | None, dtype: DType) -> int:
+    """How many of them wait for each other."""
+    return 2 if op in ("min", "max") and dtype.is_float else 1
+
+
+def _extreme_instructions(target: Target) -> float:
+    """A NaN of either operand is kept: a comparison and a choice more, which masked arithmetic has in it."""
+    return 2.0 if target.has_masks else 3.0
 
 
 def _cast(source: DType, to: DType, target: Target) -> list[tuple[str, float]]:

@@ -34,9 +34,10 @@ class Coefficients:
     Slots of a unit that multiplies, for one register: ``simple``, ``divide``, ``convert``, ``shuffle``, ``scalar``.
     Slots of the load or store port: ``element`` that moves alone, ``partial`` store of a part of a vector.
     ``turn`` instructions of a loop's own in every iteration, ``end`` cycles when it ends, since no processor foresees
-    when, ``call`` cycles of the whole. ``waiting``: the part of a chain's latency that no other work hides.
-    ``overlap`` is the power of the norm by which times that overlap are joined; ``near``, ``far`` and ``beyond`` the
-    part of the bandwidth behind the first-level, second-level and last cache that loops reach.
+    when, ``call`` cycles of the whole. ``waiting``: the part of a chain's latency that neither other work nor the
+    window (``waited``) hides. ``overlap`` is the power of the norm by which times that overlap are joined; ``near``,
+    ``far`` and ``beyond`` the part of the bandwidth behind the first-level, second-level and last cache that loops
+    reach.
     """
 
     simple: float = 0.761
@@ -130,9 +131,19 @@ def row_cycles(row: RunTimeLoop, target: Target, c: Coefficients) -> dict[str, A
         "loads": n * weighed(load=1.0, element=c.element) * target.load_cycles / target.load_ports,
         "stores": n * weighed(store=1.0, partial=c.partial) * target.store_cycles / target.store_ports,
         "issue": n * (sum(counts.values()) + turn) / target.issue_width,
-        "chains": n * row.chain * c.waiting,
+        "chains": n * row.chain * c.waiting * waited(row, target),
         **dict(zip(("L2", "last cache", "memory"), memory_cycles(row.moved, target, c), strict=True)),
     }
+
+
+def waited(row: RunTimeLoop, target: Target) -> Any:
+    """The part of a loop's chains that the core waits for, while it has so many instructions in flight.
+
+    What enters the loop next does not wait for what left it. With N instructions from entry to end, a core that looks W
+    instructions ahead works on 1 + W / N entries at once.
+    """
+    each = row.iterations / row.entries * sum(row.counts.values())
+    return each / (each + target.window)
 
 
 def memory_cycles(moved: Sequence[Any], target: Target, c: Coefficients) -> tuple[Any, Any, Any]:

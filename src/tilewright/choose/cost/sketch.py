@@ -47,7 +47,9 @@ class Contraction:
 
     ``reduced`` loops run outside of the tile, ``unrolled`` ones are copies inside of it. ``operands`` are read in every
     step, ``others`` once for each result, where ``n_arithmetic`` operations make it from the sum. ``width`` lanes fill
-    a register. ``group`` steps of the reduction are one instruction, and a sum takes ``registers``.
+    a register. ``group`` steps of the reduction are one instruction, and a sum takes ``registers``. ``term`` has the
+    instructions by class that join a term to its sum, of which ``links`` wait for each other. The part ``inside`` of
+    the terms is computed, and the others lie outside of an image.
     """
 
     outer: Mapping[Sym, int]
@@ -63,6 +65,9 @@ class Contraction:
     width: int
     group: int = 1
     registers: int = 1
+    term: tuple[tuple[str, float], ...] = (("multiply", 1.0),)
+    links: int = 1
+    inside: float = 1.0
 
     @property
     def n_batches(self) -> int:
@@ -134,7 +139,8 @@ def sketch_tile(of: Contraction, target: Target, rows: int, rows2: int, vectors:
         n = cm * cm2 * cv
         steps = float(n * of.n_batches * of.n_steps)
         counts = _step(of, target, m, m2, v)
-        row = RunTimeLoop(_ROW, None, steps / inner, steps, counts, target.fma_latency * of.n_copies)
+        chain = target.fma_latency * of.n_copies * of.links * of.inside
+        row = RunTimeLoop(_ROW, None, steps / inner, steps, counts, chain)
         resources = row_cycles(row, target, FITTED)
         part = TilePart(m * m2 * v * n / points, row.entries, sum(x**FITTED.overlap for x in resources.values()))
         found.append(part)
@@ -151,7 +157,7 @@ def _parts(extent: int, size: int) -> list[tuple[int, int]]:
 def _step(of: Contraction, target: Target, rows: int, rows2: int, vectors: int) -> dict[str, float]:
     """Instructions of one step of the reduction."""
     n_sums = rows * rows2 * vectors * of.registers
-    counts = {"multiply": float(n_sums * of.n_copies)}
+    counts = {kind: n_sums * of.n_copies * n * of.inside for kind, n in of.term}
     walks = [*of.unrolled, *((s, n) for s, n in ((of.row, rows), (of.row2, rows2)) if s is not None)]
     held = []
     for x in of.operands:
@@ -165,7 +171,7 @@ def _step(of: Contraction, target: Target, rows: int, rows2: int, vectors: int) 
         else:
             loads = {"element": n * of.width}
         for kind, m in loads.items():
-            counts[kind] = counts.get(kind, 0.0) + m
+            counts[kind] = counts.get(kind, 0.0) + m * of.inside
     spilled = n_sums + sum(held) - max(held) + 1 - target.n_vector_registers
     if spilled > 0:
         counts["load"] = counts.get("load", 0.0) + spilled

@@ -59,7 +59,7 @@ class Area:
         self.n_bytes, self.size, self.steps = n_bytes, size, steps
         run, reach = float(n_bytes), float(n_bytes)
         self.n_runs, self.apart = 1.0, 0
-        for step, count in steps:
+        for step, count in different(steps):
             reach += step * (count - 1)
             if step <= run or step <= line:
                 run += step * (count - 1)
@@ -86,6 +86,23 @@ class Area:
             if lines > sets:
                 return lines * level.span / sets
         return lines * level.line
+
+
+def different(steps: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+    """The same places by steps none of which leads where others have been; ``steps`` are in order, the least first.
+
+    A window slides: seven taps of seven neighbours touch thirteen places and not forty-nine. Places at 0, s .. (n-1)s,
+    each moved on by up to m-1 times a multiple of s that is at most n of it, are the multiples of s up to the last.
+    """
+    found: list[tuple[int, float]] = []
+    for step, count in steps:
+        for k, (other, n) in enumerate(found):
+            if step % other == 0 and step // other <= n:
+                found[k] = other, n + step // other * (count - 1)
+                break
+        else:
+            found.append((step, count))
+    return found
 
 
 @dataclass

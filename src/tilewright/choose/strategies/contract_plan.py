@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from tilewright.choose.clusters import MAX_STRIDE
+from tilewright.choose.cost.nest import CallSizes
+from tilewright.choose.cost.operations import guard_of, joining, n_links
 from tilewright.choose.cost.sketch import Contraction
 from tilewright.choose.cost.tile import (
     WORK_PER_BYTE,
@@ -57,7 +59,7 @@ from tilewright.choose.strategies.view import (
     vector_width,
     widest_bytes,
 )
-from tilewright.core.compute import Buffer, Load, Select, loads, symbols_of_value
+from tilewright.core.compute import Binary, Buffer, Load, Select, loads, symbols_of_value
 from tilewright.core.compute import walk as walk_value
 from tilewright.core.dims import are_known, is_known, known
 from tilewright.core.expr import Sym, symbols
@@ -180,7 +182,9 @@ def plan_contraction(
     if arrange is not None and is_free and are_known([x.extent for x in (*rest, lanes, *reduced)]):
         walked = [x.sym for x in (row, row2, *below) if x is not None]
         space = TileSpace(
-            _in_numbers(update, leaf, rest, lanes, row, row2, reduced, (*stepped, *slid), operands, dot, width),
+            _in_numbers(
+                machine, update, leaf, rest, lanes, row, row2, reduced, (*stepped, *slid), operands, dot, width
+            ),
             Outside(
                 tuple(x.sym for x in rest if x.sym not in walked),
                 tuple(x.sym for x in rest if x.sym in walked),
@@ -198,6 +202,7 @@ def plan_contraction(
 
 
 def _in_numbers(
+    machine: Target,
     update: Update,
     leaf: Store,
     outer: Sequence[Loop],
@@ -214,6 +219,11 @@ def _in_numbers(
     extents = {x.sym: known(x.extent, 1) for x in (*outer, lanes, *reduced)}
     read = [x for x in loads(leaf.value) if x.buffer is not update.buffer]
     pairs = zip(loads(update.value), operands, strict=True)
+    is_sum = update.op == "add" and machine.has_fma and update.buffer.dtype.is_float
+    is_product = dot is not None or (is_sum and isinstance(update.value, Binary) and update.value.op == "mul")
+    term = joining(update.op, update.buffer.dtype, machine, is_product=is_product)
+    if not is_product:
+        term += [("simple", float(n_arithmetic(update.value)))]
     return Contraction(
         {x.sym: extents[x.sym] for x in outer},
         _sym(row),
@@ -231,7 +241,16 @@ def _in_numbers(
         width,
         dot.group if dot else 1,
         dot.registers if dot else 1,
+        tuple(term),
+        n_links(update.op, update.buffer.dtype),
+        _inside(update, (*outer, lanes, *reduced)),
     )
+
+
+def _inside(update: Update, loops: Sequence[Loop]) -> float:
+    """The part of the terms that guards let through."""
+    guard = guard_of(update)
+    return 1.0 if guard is None else CallSizes({}).share(guard, {x.sym: x.extent for x in loops})
 
 
 def _repeating(b: ScheduleBuilder, leaf: Store, lanes: Sym) -> set[Buffer]:
