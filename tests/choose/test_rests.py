@@ -12,25 +12,45 @@ from tilewright.choose.cost.features import features_of
 from tilewright.choose.default import schedule_with_steps
 from tilewright.core.expr import Sym
 from tilewright.target.target import Target
+from tilewright.tile.ir import Kernel
 
 ROWS = Sym("rows", 1)
 
 
-def passes(target: Target, n_rows: int) -> float:
-    """How often a product of so many rows by 64x32 weights walks all its weights, in code for any number of rows."""
-    depth, columns = 64, 32
-    computation = computations.matmul(ROWS, columns, depth)
-    scheduled = schedule_with_steps(computation, target, [b for b in computation.inputs if b.name == "B"])
-    found = features_of(scheduled.kernel, target, {ROWS: n_rows})
-    loops = [r.iterations for r in found.rows if r.counts.get("multiply")]
-    n_blocks = columns / (2 * target.vector_bytes / 4)  # a tile has two vectors
-    return sum(loops) / depth / n_blocks
+def product(target: Target, columns: int) -> Kernel:
+    """Any number of rows by 64 rows of weights."""
+    computation = computations.matmul(ROWS, columns, 64)
+    return schedule_with_steps(computation, target, [b for b in computation.inputs if b.name == "B"]).kernel
 
 
 @pytest.mark.parametrize("target", ["haswell", "x86-64-v4"])
-@pytest.mark.parametrize("n_rows", [2, 3, 4])
-def test_a_few_rows_walk_the_weights_once(target: str, n_rows: int) -> None:
-    assert passes(Target.parse(target), n_rows) == 1
+@pytest.mark.parametrize("n_rows", [1, 2, 3, 4])
+def test_a_few_rows_read_the_weights_once(target: str, n_rows: int) -> None:
+    machine = Target.parse(target)
+    found = features_of(product(machine, 128), machine, {ROWS: n_rows})
+    multiplied = found.total("multiply")
+    read = sum(r.counts.get("load", 0.0) * r.iterations for r in found.rows if r.counts.get("multiply"))
+    weights, rows = 64 * 128 / (machine.vector_bytes / 4), multiplied / n_rows
+    assert multiplied == pytest.approx(n_rows * weights)
+    assert read < 1.6 * rows + n_rows * 64 * 8  # each vector of weights once, and each row's element for each block
+
+
+@pytest.mark.parametrize("target", ["haswell", "x86-64-v4"])
+@pytest.mark.parametrize("columns", [64, 96, 128, 384])
+@pytest.mark.parametrize("n_rows", [1, 2, 3])
+def test_chains_of_few_rows_are_not_waited_for(target: str, columns: int, n_rows: int) -> None:
+    """A step of the reduction has as many sums as keep the units busy for as long as one sum takes, or half of them."""
+    machine = Target.parse(target)
+    found = features_of(product(machine, columns), machine, {ROWS: n_rows})
+    sums = max(r.counts.get("multiply", 0.0) for r in found.rows if r.iterations > 1)
+    there = n_rows * columns / (machine.vector_bytes / 4)
+    assert sums >= min(machine.fma_latency * machine.fmas_per_cycle, there) / 2
+
+
+@pytest.mark.parametrize("columns", [32, 64, 96, 128, 160, 384])
+def test_weights_are_packed_once_for_every_number_of_rows(columns: int) -> None:
+    for target in ("haswell", "x86-64-v4"):
+        assert len(product(Target.parse(target), columns).packed) == 1
 
 
 @pytest.mark.parametrize("n_threads", [1, 2])
@@ -55,3 +75,14 @@ def test_every_number_of_rows_is_right(n_threads: int) -> None:
     for n_rows in range(1, 41):
         x = rng.standard_normal((n_rows, 24)).astype(np.float32)
         np.testing.assert_allclose(compiled(x), np.maximum(x @ first, 0) @ second, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("n_rows", [1, 2, 5, 15, 17, 33])
+def test_tiles_of_every_number_of_rows_share_what_a_cache_holds(n_rows: int) -> None:
+    """Weights larger than the second-level cache come from behind it once, not once for each tile of rows."""
+    machine = Target.parse("x86-64-v4")
+    computation = computations.matmul(ROWS, 2048, 512)
+    kernel = schedule_with_steps(computation, machine, [b for b in computation.inputs if b.name == "B"]).kernel
+    weights = 4 * 512 * 2048
+    assert weights > machine.l2_bytes
+    assert features_of(kernel, machine, {ROWS: n_rows}).moved(1) < 1.3 * weights + 4 * n_rows * 3 * 2048

@@ -110,10 +110,14 @@ def tiles_of(box: Box, machine: Target, width: int) -> Iterator[tuple[int, int, 
                 if not _fit_sets(box, machine, width, rows, rows2):
                     continue
                 accumulators = rows * rows2 * vectors
-                held = 0 if window else vectors + 1 if rows * rows2 > 1 else 2
-                held *= box.registers_per_operand
-                if accumulators + held <= limit or accumulators == 1:
+                beside = 0 if window else (held(rows * rows2, vectors) - accumulators) * box.registers_per_operand
+                if accumulators + beside <= limit or accumulators == 1:
                     yield rows, rows2, vectors
+
+
+def held(rows: int, vectors: int) -> int:
+    """Registers of a tile: its sums, and what a step reads of either operand; one row uses each of its vectors once."""
+    return rows * vectors + (vectors + 1 if rows > 1 else 2)
 
 
 def _fit_sets(box: Box, machine: Target, width: int, rows: int, rows2: int) -> bool:

@@ -107,21 +107,33 @@ def _prefetch(b: ScheduleBuilder, machine: Target, packed: str) -> None:
     """For every nest that walks panels: the loop that counts panels is the first index of the packed operand.
 
     Where that counts more than a panel's worth of cache (a batch of operands), it is the next index that is outside of
-    the reduction. A panel that is read once streams through, and the machine's own prefetching keeps up with that.
+    the reduction. A panel that is read once streams through, and the machine's own prefetching keeps up with that; so
+    it does with the panels that a tile reads side by side.
     """
     buffer = find_place(b.kernel, packed, "prefetch").buffer
-    line = machine.line(buffer.dtype)
+    line, copied = machine.line(buffer.dtype), _copied_results(b, buffer)
     for path, load in paths_to(b.kernel.body, buffer, ()):
         serial = [x for x in path if x.kind in (Kind.SERIAL, Kind.PARALLEL)]
         names = [x.sym.name for x in serial]
         depth = _panel_depth(b, machine, buffer, load, names)
         panel = load.index[depth]
-        if not isinstance(panel, Sym) or panel.name not in names:
+        if not isinstance(panel, Sym) or panel.name not in names or copied & set(load.index[depth + 1 : depth + 2]):
             continue
         below = serial[names.index(panel.name) + 1 :]
         spread = [x for x in below if not any(x.sym in symbols_at(i) for i in load.index)]
         if below and below[-1] not in spread and any(x.extent != 1 for x in spread):
             b.do("prefetch", packed, panel.name, below[-1].sym.name, line, spread[-1].sym.name)
+
+
+def _copied_results(b: ScheduleBuilder, buffer: Buffer) -> set[Sym]:
+    """Copied loops along which products of the buffer's elements are other results."""
+    along = {
+        x
+        for s in walk(b.kernel.body)
+        if isinstance(s, Update) and any(x.buffer is buffer for x in loads_of(s))
+        for x in symbols_in(s.index)
+    }
+    return {s.loop.sym for s in walk(b.kernel.body) if isinstance(s, For) and s.loop.kind is Kind.UNROLL} & along
 
 
 def _alternate(b: ScheduleBuilder, packed: str) -> None:

@@ -20,7 +20,12 @@ from math import ceil
 
 from tilewright.choose.cost.tile import Tile, pays_threads
 from tilewright.choose.strategies.columns import along_reduction
-from tilewright.choose.strategies.contract_plan import NO_VECTORS, ContractionPlan, plan_contraction
+from tilewright.choose.strategies.contract_plan import (
+    NO_VECTORS,
+    ContractionPlan,
+    blocks_at_once,
+    plan_contraction,
+)
 from tilewright.choose.strategies.contract_space import Arrange
 from tilewright.choose.strategies.contract_tile import BoxPiece, TiledOrder, extent_of, is_row, tile_piece
 from tilewright.choose.strategies.operands import split_groups, update_of
@@ -80,15 +85,25 @@ def _pieces(b: ScheduleBuilder, machine: Target, plan: ContractionPlan) -> list[
     if not is_known(plan.lanes.extent) and plan.tile.vectors > 1:
         pieces = _divided(b, pieces, plan.lanes.sym.name, [block], _with_lanes)
     if plan.rows is not None and not is_known(plan.rows.extent):
-        pieces = _divided(b, pieces, plan.rows.sym.name, _sizes(plan.tile, machine), _with_rows)
+        few = partial(_with_rows, plan, machine)
+        pieces = _divided(b, pieces, plan.rows.sym.name, _sizes(plan.tile, machine), few)
     if plan.rows2 is not None and not is_known(plan.rows2.extent) and plan.tile.rows2 > 1:
         pieces = _divided(b, pieces, plan.rows2.sym.name, [plan.tile.rows2], _with_rows2)
+    if plan.order.panels_first:
+        pieces = _in_groups(pieces)
     orders = [tile_piece(b, machine, plan, piece) for piece in pieces]
     if plan.order.panels_first:
         _share_panels(b, [order.loops[0] for order in orders])
     for piece in rest:
         _columns(b, machine, plan, piece, pieces[0], orders[0])
     return [order.loops[0] for order in orders]
+
+
+def _in_groups(pieces: list[BoxPiece]) -> list[BoxPiece]:
+    """Every piece with blocks in groups of as many as one piece takes at once at the most."""
+    group = max(piece.blocks for piece in pieces)
+    most = [max(k for k in range(1, piece.blocks + 1) if group % k == 0) for piece in pieces]
+    return [replace(piece, blocks=k, group=group) for piece, k in zip(pieces, most, strict=True)]
 
 
 def _sizes(tile: Tile, machine: Target) -> list[int]:
@@ -150,8 +165,10 @@ def _with_lanes(piece: BoxPiece, size: int) -> BoxPiece:
     return replace(piece, tile=Tile(t.rows, t.rows2, max(size // piece.width, 1)))
 
 
-def _with_rows(piece: BoxPiece, size: int) -> BoxPiece:
-    return replace(piece, tile=Tile(size, piece.tile.rows2, piece.tile.vectors))
+def _with_rows(plan: ContractionPlan, machine: Target, piece: BoxPiece, size: int) -> BoxPiece:
+    """A tile of so many rows; of few rows for several blocks of lanes, where their chains would be waited for."""
+    tile = Tile(size, piece.tile.rows2, piece.tile.vectors)
+    return replace(piece, tile=tile, blocks=blocks_at_once(plan, machine, size))
 
 
 def _with_rows2(piece: BoxPiece, size: int) -> BoxPiece:

@@ -19,6 +19,8 @@ from tilewright.tile.schedule import ScheduleBuilder
 
 RESIDENT = 0.6
 """The part of the second-level cache that rows may take, beside panels and results."""
+PANEL_SHARE = 4
+"""A panel, or the sums beside it, stay cached up to this part of the second-level cache."""
 MIN_SHARING_TILES = 4
 """So many tiles of rows share what stays in a cache at least."""
 

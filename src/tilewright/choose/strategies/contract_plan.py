@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
 from types import MappingProxyType
 
 from tilewright.choose.clusters import MAX_STRIDE
@@ -21,11 +22,13 @@ from tilewright.choose.cost.tile import (
     Tile,
     choose_tile,
     estimate,
+    held,
     pays_threads,
     tiles_of,
 )
 from tilewright.choose.strategies.columns import columns_apart
 from tilewright.choose.strategies.contract_caches import (
+    PANEL_SHARE,
     is_constant,
     panels_first,
     row_chunks,
@@ -50,6 +53,7 @@ from tilewright.choose.strategies.contract_windows import (
 )
 from tilewright.choose.strategies.dots import dot_for
 from tilewright.choose.strategies.operands import operands_of, reduced_loops, root_terms, update_of
+from tilewright.choose.strategies.threads import min_tasks
 from tilewright.choose.strategies.view import (
     may_vectorize,
     n_arithmetic,
@@ -97,6 +101,7 @@ class ContractionPlan:
     n_apart: int
     guarded: frozenset[Sym]
     operands: tuple[Operand, ...]
+    constants: tuple[Buffer, ...]
 
     @property
     def is_window(self) -> bool:
@@ -198,6 +203,7 @@ def plan_contraction(
     return ContractionPlan(
         acc, root, lanes, row, row2, below, rest, reduced, stepped, slid, tile, width, heavy, work, order,
         dot.group if dot else 1, n_apart, _guarded(b, acc, root), operands,
+        tuple(x.buffer for x in loads(update.value) if is_constant(b, x)),
     )  # fmt: skip
 
 
@@ -279,6 +285,24 @@ def known_iterations(loop: Loop | None) -> int | None:
         return 1
     most = None if loop.sym.hi is None else loop.sym.hi + 1
     return known(loop.extent, most)
+
+
+def blocks_at_once(plan: ContractionPlan, machine: Target, rows: int) -> int:
+    """How many blocks of lanes a tile of ``rows`` rows takes at once, so that its sums don't wait for each other.
+
+    Of a constant only, whose blocks lie as they do for all other tiles. Where these walk blocks outside of rows, all
+    tiles walk a group of blocks before the next one: the second-level cache has to keep it, and threads share groups.
+    """
+    vectors = plan.tile.vectors
+    n, ragged = divmod(known(plan.lanes.extent, 1), vectors * plan.width)
+    if not plan.constants or ragged or plan.is_window or plan.n_apart:
+        return 1
+    wanted = ceil(2 * machine.fma_latency * machine.fmas_per_cycle / (rows * plan.tile.rows2 * vectors))
+    if plan.order.panels_first:
+        n_bytes = max(estimate(x.shape) * x.dtype.n_bytes for x in plan.constants) / n
+        wanted = min(wanted, int(machine.l2_bytes / PANEL_SHARE // n_bytes), n // min_tasks(machine))
+    fits = (k for k in range(wanted, 1, -1) if held(rows * plan.tile.rows2, k * vectors) <= machine.n_vector_registers)
+    return next((k for k in fits if n % k == 0), 1)
 
 
 def _bytes_read(update: Update) -> float:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import NamedTuple
 
 from tilewright.choose.cost.tile import Tile, estimate, pays_threads
-from tilewright.choose.strategies.contract_caches import MIN_SHARING_TILES
+from tilewright.choose.strategies.contract_caches import MIN_SHARING_TILES, PANEL_SHARE
 from tilewright.choose.strategies.contract_plan import ContractionPlan, known_iterations
 from tilewright.choose.strategies.contract_space import ordered
 from tilewright.choose.strategies.steps import attempt, cached_name, pair_with_rows
@@ -26,19 +26,21 @@ from tilewright.tile.rewrite import loads_of
 from tilewright.tile.schedule import ScheduleBuilder
 from tilewright.tile.schedule.tree import find_loop, most_iterations
 
-PANEL_SHARE = 4
-"""A panel, or the sums beside it, stay cached up to this part of the second-level cache."""
-
 
 @dataclass(frozen=True)
 class BoxPiece:
-    """A part of the box: its accumulator, the loops of its root and of its sums by their original names, its tile."""
+    """A part of the box: its accumulator, the loops of its root and of its sums by their original names, its tile.
+
+    So many ``blocks`` of the tile's lanes are done at once, and a ``group`` of blocks before the next group.
+    """
 
     acc: str
     loops: dict[str, str]
     reduced: dict[str, str]
     tile: Tile
     width: int
+    blocks: int = 1
+    group: int = 1
 
 
 class TiledOrder(NamedTuple):
@@ -56,7 +58,7 @@ def tile_piece(b: ScheduleBuilder, machine: Target, plan: ContractionPlan, piece
     """Split and order one root nest, and bring its accumulator into the tile; returns the loops outside of the tile."""
     tile, acc = piece.tile, piece.acc
     lane = piece.loops[plan.lanes.sym.name]
-    blocks, vectors, lanes = _split_lanes(b, lane, tile.vectors, piece.width)
+    blocks, vectors, lanes = _split_lanes(b, lane, piece)
     outer: list[str] = []
     inner: list[str] = []
     walked: dict[str, str] = {}
@@ -120,21 +122,26 @@ def _number_of(b: ScheduleBuilder, loop: str) -> int:
     return known(e, 1)
 
 
-def _split_lanes(b: ScheduleBuilder, lane: str, vectors: int, width: int) -> tuple[list[str], list[str], str]:
-    """(block loops, vector loops, lane loop) after splitting the lane axis."""
+def _split_lanes(b: ScheduleBuilder, lane: str, piece: BoxPiece) -> tuple[list[str], list[str], str]:
+    """(block loops, loops of a tile's blocks and vectors, lane loop) after splitting the lane axis."""
+    vectors, width = piece.tile.vectors, piece.width
     loop = find_loop(b.kernel, lane, "contract").loop
     n = known_iterations(loop)
     blocks: list[str] = []
-    if n is None or n > vectors * width:
-        block, lane = b.split(lane, vectors * width)
-        blocks = [block]
-        many = vectors > 1
-    else:
-        many = n > width
+    inside: list[str] = []
+    for n_blocks in dict.fromkeys((max(piece.group, piece.blocks), piece.blocks)):
+        if n is None or n > vectors * width * n_blocks:
+            block, lane = b.split(lane, vectors * width * n_blocks)
+            blocks.append(block)
+            n = vectors * width * n_blocks
+    if piece.blocks > 1:
+        part, lane = b.split(lane, vectors * width)
+        inside = [part]
+    many = vectors > 1 if blocks or inside or n is None else n > width
     if not many:
-        return blocks, [], lane
+        return blocks, inside, lane
     vector, lane = b.split(lane, width)
-    return blocks, [vector], lane
+    return blocks, [*inside, vector], lane
 
 
 def _split_rows(b: ScheduleBuilder, loop: str, size: int) -> tuple[list[str], list[str]]:
@@ -178,7 +185,7 @@ def _block_depth(
         return 0
     count = plan.reduced[0].extent
     inside = order[order.index(blocks[-1]) + 1 :]
-    step = piece.tile.vectors * machine.vector_bytes // plan.group
+    step = piece.blocks * piece.tile.vectors * machine.vector_bytes // plan.group
     if not is_known(count) or count * step <= machine.l2_bytes / PANEL_SHARE:
         return 0
     tiles = estimate([extent_of(b, n) for n in inside])

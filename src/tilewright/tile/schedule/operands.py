@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import permutations
 from math import prod
 
 from tilewright.core.compute import Buffer, IndexLike, Load, Value
@@ -15,7 +16,7 @@ from tilewright.core.dims import is_known, known_at_least, known_under
 from tilewright.core.expr import Dim, Sym, ceildiv, floordiv, mod, substitute, symbols
 from tilewright.core.indices import chosen, placed, symbols_in
 from tilewright.core.types import product
-from tilewright.tile.affine import is_affine, stride_along
+from tilewright.tile.affine import coefficient, is_affine, stride_along
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, If, Kernel, Kind, Loop, Packed, Place, Prefetch, Role, Space, Stmt, Store, walk
 from tilewright.tile.rewrite import Body, loads_of, loop_sym, loops_of, reads, rewrite_accesses, symbols_of_index
@@ -43,9 +44,11 @@ def pack(kernel: Kernel, buffer: str) -> Kernel:
     """A constant operand re-laid in the order in which the loops walk it.
 
     Before: ``for jo: for k: for l: ... B[k, 16*jo + l]``. After: ``... B_p[jo, k, l]`` and a recipe that builds ``B_p``
-    from B at compile time (elements outside of B are 0). Accesses with equal recipes share one packed parameter; the
-    first stands where B stood if nothing reads B any more. Fails: B is no constant, is empty, or is read at a run-time
-    index; a loop that it depends on has no bound; the packed form would be over four times as large, and large.
+    from B at compile time (elements outside of B are 0). Accesses with equal recipes share one packed parameter, and so
+    does one whose copies walk several steps at once of a loop that another walks one by one: ``B_p[2*jo + c, k, l]``.
+    The first parameter stands where B stood if nothing reads B any more. Fails: B is no constant, is empty, or is
+    read at a run-time index; a loop that it depends on has no bound; the packed form would be over four times as large,
+    and large.
     """
     spot = find_place(kernel, buffer, "pack")
     if spot.role is not Role.CONST:
@@ -58,8 +61,10 @@ def pack(kernel: Kernel, buffer: str) -> Kernel:
     for path, load in paths_to(kernel.body, source, ()):
         if load.index not in new_at:
             grid, index = _walk_order(path, load, buffer)
+            shared = (found for found in _joined(grid, index) if _key(source, *found[:2]) in recipes)
+            grid, index, at = next(shared, (grid, index, tuple(x.sym for x in grid) or (0,)))
             recipe = _recipe(kernel, source, grid, index, recipes)
-            new_at[load.index] = Load(recipe.param, tuple(x.sym for x in grid) or (0,))
+            new_at[load.index] = Load(recipe.param, at)
     if not recipes:
         raise ScheduleError("pack", buffer, "nothing reads it")
     body = rewrite_accesses(kernel.body, lambda b, ix: new_at.get(ix) if b is source else None)
@@ -99,13 +104,47 @@ def _walk_order(path: tuple[Loop, ...], load: Load, where: str) -> tuple[list[Lo
     return loops, tuple(index)
 
 
-def _recipe(
-    kernel: Kernel, source: Buffer, grid: list[Loop], index: tuple[Dim, ...], known: dict[tuple[object, ...], Packed]
-) -> Packed:
+def _joined(grid: list[Loop], index: tuple[Dim, ...]) -> Iterator[tuple[list[Loop], tuple[Dim, ...], tuple[Dim, ...]]]:
+    """Each copied loop as one with the loop whose steps it divides, or, where its copies are all, in another's place.
+
+    Loops, the access by them, and their values.
+    """
+    for copies in (x for x in grid if x.kind is Kind.UNROLL):
+        others = [x for x in grid if x is not copies]
+        for at in range(len(grid)):
+            loops = [*others[:at], copies, *others[at:]]
+            yield loops, index, tuple(x.sym for x in loops)
+    for outer, copies in permutations(grid, 2):
+        steps = [(coefficient(i, outer.sym), coefficient(i, copies.sym)) for i in index]
+        n = copies.extent
+        if copies.kind is not Kind.UNROLL or not is_known(n) or any(a is None or b is None for a, b in steps):
+            continue
+        if all(a == n * b for a, b in steps if a is not None and b is not None) and outer.sym.hi is not None:
+            whole = loop_sym(outer.sym.name, (outer.sym.hi + 1) * n)
+            one = replace(outer, sym=whole, extent=(outer.sym.hi + 1) * n)
+            loops = [one if x is outer else x for x in grid if x is not copies]
+            moved = tuple(substitute(i, {outer.sym: 0, copies.sym: whole}) for i in index)
+            values: dict[Sym, Dim] = {whole: n * outer.sym + copies.sym}
+            yield loops, moved, tuple(substitute(x.sym, values) for x in loops)
+
+
+def _key(source: Buffer, grid: list[Loop], index: tuple[Dim, ...]) -> tuple[object, ...]:
+    shape, _, at = _form(grid, index)
+    return shape, at
+
+
+def _form(grid: list[Loop], index: tuple[Dim, ...]) -> tuple[tuple[int, ...], tuple[Sym, ...], tuple[Dim, ...]]:
+    """A packed parameter's shape, its indices, and where they read the source."""
     shape = tuple(x.sym.hi + 1 for x in grid if x.sym.hi is not None) or (1,)
     syms = tuple(loop_sym(f"g{d}", n) for d, n in enumerate(shape))
     renamed: dict[Sym, Dim] = {x.sym: g for x, g in zip(grid, syms, strict=False)}
-    at = tuple(substitute(i, renamed) for i in index)
+    return shape, syms, tuple(substitute(i, renamed) for i in index)
+
+
+def _recipe(
+    kernel: Kernel, source: Buffer, grid: list[Loop], index: tuple[Dim, ...], known: dict[tuple[object, ...], Packed]
+) -> Packed:
+    shape, syms, at = _form(grid, index)
     old_size, new_size = product(source.shape), product(shape)
     if is_known(old_size) and is_known(new_size) and new_size > MAX_GROWTH * max(old_size, SMALL):
         raise ScheduleError("pack", source.name, f"{new_size} elements instead of {old_size}")
