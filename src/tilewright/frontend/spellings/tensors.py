@@ -14,12 +14,13 @@ from tilewright import ops
 from tilewright.core.diag import OpError
 from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, floordiv
-from tilewright.core.graph import Builder, Node
+from tilewright.core.graph import Attrs, Builder, Node
 from tilewright.core.opdef import OpDef
-from tilewright.core.types import Array, i64
-from tilewright.frontend.nodes import slice_axis
+from tilewright.core.types import Array, f32, i64, product
+from tilewright.frontend.nodes import reshape, slice_axis, transpose
 from tilewright.frontend.spellings.spelling import Spelling, number, ramp
 from tilewright.ops.common import highest, lowest
+from tilewright.ops.contract import einsum_terms
 from tilewright.ops.elementwise import in_wide
 
 # --- scans ----------------------------------------------------------------------------------------------------------
@@ -221,7 +222,139 @@ def _by_matrix(b: Builder, x: Node, matrix: Array, shape: tuple[Dim, ...], n_las
     return b(ops.reshape, b(ops.matmul, flat, b.const(matrix, x.dtype)), shape=shape)
 
 
+def _top_k(b: Builder, node: Node) -> tuple[Node, ...]:
+    """The first of everything in order."""
+    a, (x,) = node.attrs, node.inputs
+    ordered = b.results(b(ops.sort, x, axis=a["axis"], descending=a["largest"]))
+    return tuple(slice_axis(b, of, a["axis"], 0, a["k"]) for of in ordered)
+
+
+def _einsum(b: Builder, node: Node) -> Node:
+    """From left to right: two operands are a product of matrices over what both have and nobody needs later."""
+    terms, result = einsum_terms(node.attrs["equation"], [len(x.shape) for x in node.inputs])
+    if any(len(set(term)) < len(term) for term in terms):
+        raise OpError("a diagonal of an operand has no plainer form")
+    have, labels = node.inputs[0], terms[0]
+    for k, (x, term) in enumerate(zip(node.inputs[1:], terms[1:], strict=True)):
+        later = set(result).union(*terms[k + 2 :])
+        have, labels = _joined(b, (have, labels), (x, term), later)
+    dropped = tuple(k for k, label in enumerate(labels) if label not in result)
+    made = b(ops.reduce_sum, have, axes=dropped) if dropped else have
+    left = [label for label in labels if label in result]
+    return transpose(b, made, [left.index(label) for label in result])
+
+
+_Labelled = tuple[Node, list[str]]
+
+
+def _joined(b: Builder, one: _Labelled, two: _Labelled, later: set[str]) -> _Labelled:
+    """The product of two operands, summed over what both have and ``later`` lacks."""
+    both = [label for label in one[1] if label in two[1]]
+    summed = [label for label in both if label not in later]
+    batch = [label for label in both if label in later]
+    sizes = dict(zip(two[1], two[0].shape, strict=True)) | dict(zip(one[1], one[0].shape, strict=True))
+    for x, term in (one, two):
+        if any(sizes[label] != n for label, n in zip(term, x.shape, strict=True)):
+            raise OpError("an axis of one element that stretches has no plainer form")
+    own = [[label for label in term if label not in both] for _, term in (one, two)]
+    orders = (batch + own[0] + summed, batch + summed + own[1])
+    flat = [transpose(b, x, [t.index(n) for n in order]) for (x, t), order in zip((one, two), orders, strict=True)]
+    rows, columns, depth = (product([sizes[n] for n in part]) for part in (own[0], own[1], summed))
+    outer = [sizes[n] for n in batch]
+    made = b(ops.matmul, reshape(b, flat[0], (*outer, rows, depth)), reshape(b, flat[1], (*outer, depth, columns)))
+    labels = [*batch, *own[0], *own[1]]
+    return reshape(b, made, [sizes[n] for n in labels]), labels
+
+
+def _resize(b: Builder, node: Node) -> Node:
+    """Interpolation along each axis is a product with a matrix: what it makes of each element alone."""
+    a, (made,) = node.attrs, node.inputs
+    if a["coordinate_mode"] == "tf_crop_and_resize" or not all(isinstance(n, int) for n in (*made.shape, *a["sizes"])):
+        raise OpError("resizing of a cut, or to sizes that each call gives, has no plainer form")
+    dtype = made.dtype
+    made = made if dtype.is_float else b(ops.cast, made, dtype=f32)
+    for axis, (n, size) in enumerate(zip(node.inputs[0].shape, a["sizes"], strict=True)):
+        scale = a["scales"][axis] if a["scales"] else 1.0
+        if not isinstance(n, int) or (n == size and scale == 1):
+            continue
+        scales = (1.0, scale) if a["scales"] else ()
+        alone = Attrs({**a, "sizes": (n, size), "scales": scales})
+        (matrix,) = (ops.resize.reference((np.eye(n, dtype=np.float32),), alone),)
+        last = len(made.shape) - 1
+        order = [k for k in range(last + 1) if k != axis] + [axis]
+        turned = b(ops.matmul, transpose(b, made, order), b.const(np.asarray(matrix), made.dtype))
+        made = transpose(b, turned, [order.index(k) for k in range(last + 1)])
+    return made if made.dtype is dtype else b(ops.cast, made, dtype=dtype)
+
+
+def _pad(b: Builder, node: Node) -> Node:
+    """Along each axis the elements that padding repeats, by their places."""
+    a, (made, _) = node.attrs, node.inputs
+    if a["mode"] == "constant":
+        raise OpError("there is no padding with a constant of this form")
+    for axis, pads in enumerate(a["pads"]):
+        n = made.shape[axis]
+        if pads == (0, 0):
+            continue
+        if not isinstance(n, int) or not all(isinstance(d, int) for d in pads):
+            raise OpError("padding by sizes that each call gives has no plainer form")
+        at = np.asarray(ops.pad.reference((np.arange(n), np.array(0)), Attrs({**a, "pads": (pads,)})))
+        made = b(ops.gather, made, b.const(at, i64), axis=axis)
+    return made
+
+
+def _tile(b: Builder, node: Node) -> Node:
+    (made,) = node.inputs
+    for axis, n in enumerate(node.attrs["repeats"]):
+        if not isinstance(n, int) or n < 1:
+            raise OpError(f"{n} copies, a number that each call gives, have no plainer form")
+        made = b(ops.concat, *[made] * n, axis=axis) if n > 1 else made
+    return made
+
+
+def _prelu(b: Builder, node: Node) -> Node:
+    x, slope = node.inputs
+    return b(ops.where, b(ops.lt, x, number(b, 0, x)), b(ops.mul, x, slope), x)
+
+
+def _quantisation(b: Builder, node: Node) -> tuple[Node, Node, Node]:
+    """The operand, and its scale and zero point along an axis that they have in common."""
+    x, scale, zero = node.inputs
+    a, rank = node.attrs, len(node.inputs[0].shape)
+    if a["block_size"]:
+        raise OpError("scales of blocks have no plainer form")
+    if scale.shape:
+        shape = tuple(x.shape[k] if k == a["axis"] else 1 for k in range(rank))
+        scale, zero = b(ops.reshape, scale, shape=shape), b(ops.reshape, zero, shape=shape)
+    return x, scale, zero
+
+
+def _quantize(b: Builder, node: Node) -> Node:
+    """Rounded in f32, and cut to the range of the result's type."""
+    x, scale, zero = _quantisation(b, node)
+    dtype = node.dtype
+
+    def steps(x: Node, scale: Node) -> Node:
+        real = b(ops.add, b(ops.round, b(ops.div, x, scale)), b(ops.cast, zero, dtype=x.dtype))
+        return b(ops.clamp, real, number(b, dtype.min, real), number(b, dtype.max, real))
+
+    wide = [b(ops.cast, v, dtype=f32) if v.dtype.bits < 32 else v for v in (x, scale)]
+    return b(ops.cast, steps(*wide), dtype=dtype)
+
+
+def _dequantize(b: Builder, node: Node) -> Node:
+    x, scale, zero = _quantisation(b, node)
+    if x.dtype.is_narrow:
+        x, zero = b(ops.decode, x), b(ops.decode, zero)
+    real = f32 if node.dtype.bits < 32 else node.dtype
+    less = b(ops.sub, b(ops.cast, x, dtype=real), b(ops.cast, zero, dtype=real))
+    made = b(ops.mul, less, b(ops.cast, scale, dtype=real) if scale.dtype is not real else scale)
+    return made if made.dtype is node.dtype else b(ops.cast, made, dtype=node.dtype)
+
+
 SPELLINGS: dict[OpDef, Spelling] = {
+    ops.top_k: _top_k, ops.einsum: _einsum, ops.resize: _resize, ops.pad: _pad, ops.tile: _tile, ops.prelu: _prelu,
+    ops.quantize_linear: _quantize, ops.dequantize_linear: _dequantize,
     ops.cumsum: _cumulative(ops.add, lambda x: 0), ops.cumprod: _cumulative(ops.mul, lambda x: 1),
     ops.cummax: _cumulative(ops.maximum, lambda x: lowest(x.dtype).value),
     ops.cummin: _cumulative(ops.minimum, lambda x: highest(x.dtype).value), ops.linear_scan: _linear_scan,

@@ -19,7 +19,6 @@ from tilewright.core.graph import Graph
 from tilewright.frontend.onnx.file import MAX_PROTO_BYTES
 from tilewright.frontend.onnx.writer.nodes import OnnxNodes, tensor, value_info
 from tilewright.frontend.onnx.writer.table import WRITERS
-from tilewright.frontend.spellings import SPELLINGS
 from tilewright.runtime.files import write_atomically
 
 if TYPE_CHECKING:
@@ -64,7 +63,7 @@ def save_onnx(graph: Graph, path: Path) -> None:
 
 def _written(graph: Graph) -> OnnxNodes:
     """Every node of the graph in ONNX's ops; an output that another name has already is an ``Identity`` of it."""
-    made = OnnxNodes(graph, Counter(i for n in graph.nodes() for i in n.inputs), WRITERS, SPELLINGS)
+    made = OnnxNodes(graph, Counter(i for n in graph.nodes() for i in n.inputs), WRITERS)
     problems = made.write(graph.nodes())
     if problems:
         raise CompileError(f"{graph.name!r} can't be written as ONNX", problems)

@@ -1,6 +1,6 @@
 """What is written of a graph so far: ONNX nodes, numbers, and the name of every result.
 
-In: nodes of the graph, writers of ops and what ops without one are spelled by. Out: names of values.
+In: nodes of the graph and writers of ops. Out: names of values.
 Not its business: which op means what (``writer.table``).
 """
 
@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilewright.core.diag import OpError, Problem
+from tilewright.core.diag import OpError
 from tilewright.core.dims import are_known, is_known
 from tilewright.core.expr import BinaryExpr, Dim, Expr, Mul, Sym, const_of, terms_of, to_text
-from tilewright.core.graph import CONST, PROJ, Builder, Graph, Node, topological
+from tilewright.core.graph import CONST, PROJ, Graph, Node
 from tilewright.core.opdef import OpDef
 from tilewright.core.types import Array, TensorType, dtype_of
 from tilewright.frontend.onnx.file import ELEMENT_TYPES
-from tilewright.frontend.spellings.spelling import Spelling
+from tilewright.frontend.spellings.writing import NodeWriter
 
 if TYPE_CHECKING:
     from onnx import NodeProto, TensorProto, ValueInfoProto
@@ -50,23 +50,25 @@ def tensor(name: str, a: Array) -> TensorProto:
     return TensorProto(name=name, data_type=code, dims=a.shape, raw_data=np.ascontiguousarray(a).tobytes())
 
 
-class OnnxNodes:
+class OnnxNodes(NodeWriter):
     """ONNX nodes in order, with a name for each result of the graph's nodes that are written.
 
-    ``reads`` says how often a node of the graph is read, ``writers`` and ``spellings`` how ops are written. ``outside``
-    is what a sub-graph stands in: its inputs are the values ``given``, and no name is taken twice.
+    ``reads`` says how often a node of the graph is read, ``writers`` how ops are written. ``outside`` is what a
+    sub-graph stands in: its inputs are the values ``given``, and no name is taken twice.
     """
+
+    FORMAT = "ONNX"
 
     def __init__(
         self,
         graph: Graph,
         reads: Mapping[Node, int],
         writers: Mapping[OpDef, Writer],
-        spellings: Mapping[OpDef, Spelling],
         outside: OnnxNodes | None = None,
         given: Sequence[str] = (),
     ) -> None:
-        self.graph, self.reads, self.writers, self.spellings = graph, reads, writers, spellings
+        super().__init__(graph)
+        self.reads, self.writers = reads, writers
         self.nodes: list[NodeProto] = []
         self.constants: dict[str, Array] = {}
         self.wanted: dict[Node, str] = {}
@@ -75,83 +77,37 @@ class OnnxNodes:
         self._sizes: dict[Dim, str] = {}
         self._products: dict[Node, NodeProto] = {}
         self._homes: dict[Dim, tuple[str, int]] = {}
-        self.names: dict[Node, tuple[str, ...]] = {}
         names = given or graph.input_names
         self._taken: set[str] = {*graph.input_names, *graph.output_names} if outside is None else outside._taken
         for node, name in zip(graph.inputs, names, strict=True):
-            self._named(node, (name,))
+            self.give_values(node, (name,))
         for name, node in graph.results() if outside is None else ():
             if node not in self.names and node.op not in (CONST, PROJ):
                 self.wanted.setdefault(node, name)
 
-    def write(self, nodes: Iterable[Node]) -> list[Problem]:
-        """Write nodes in order, operands first; what has no form in ONNX is left out and told."""
-        problems: list[Problem] = []
-        for node in nodes:
-            self._write(node, problems)
-        return problems
+    def own(self, node: Node) -> bool:
+        writer = self.writers.get(node.op)
+        if writer is not None:
+            writer(self, node)
+        return writer is not None
 
-    def _write(self, root: Node, problems: list[Problem]) -> None:
-        """A node by its writer, else by what it is spelled as or decomposes into; operands are written already."""
-        stack = [root]
-        spelled: dict[Node, tuple[Node, ...] | None] = {}  # once: large constants are new ones each time
-        while stack:
-            node = stack.pop()
-            if node in self.names or node.op in (CONST, PROJ):
-                continue
-            try:
-                results = spelled[node] if node in spelled else self._try(node)
-                spelled[node] = results
-            except OpError as e:
-                problems.append(Problem(node.loc, node.op.name, e.message, "compile the graph and save that"))
-                self._named(node, ("",) * len(node.types))
-                continue
-            if results is None:
-                continue
-            missing = [n for n in topological(results, self.names) if n.op not in (CONST, PROJ)]
-            if missing:
-                stack += [node, *reversed(missing)]
-            else:
-                self._named(node, tuple(map(self.name, results)))
+    def constant(self, node: Node) -> str:
+        return self.number(node.attrs["data"].array)
 
-    def _try(self, node: Node) -> tuple[Node, ...] | None:
-        """Write a node itself, or say what it is in plainer ones; raises the first reason why neither can be."""
-        reason = OpError("no op of ONNX's means this")
-        try:
-            writer = self.writers.get(node.op)
-            if writer is not None:
-                writer(self, node)
-                return None
-        except OpError as e:
-            reason = e
-        b = Builder(self.graph.pool, node.loc)
-        try:
-            if node.op in self.spellings:
-                made = self.spellings[node.op](b, node)
-                return made if isinstance(made, tuple) else (made,)
-        except OpError as e:
-            reason = e
-        if node.op.decompose is None:
-            raise reason
-        made = node.op.decompose(b, node.inputs, node.attrs)
-        return made if isinstance(made, tuple) else (made,)
+    def kept(self, name: str, type_: TensorType) -> None:
+        """For each symbol of sizes, where it can be read off."""
+        for axis, d in enumerate(type_.shape):
+            if isinstance(d, Sym):
+                self._homes.setdefault(d, (name, axis))
 
     def inside(self, graph: Graph, given: Sequence[str]) -> OnnxNodes:
         """A sub-graph whose inputs are ``given`` values; writes its nodes; raises ``OpError`` for what has no form."""
         reads = Counter(i for n in graph.nodes() for i in n.inputs)
-        made = OnnxNodes(graph, reads, self.writers, self.spellings, self, given)
+        made = OnnxNodes(graph, reads, self.writers, self, given)
         problems = made.write(graph.nodes())
         if problems:
             raise OpError("; ".join(f"within its sub-graph {p.op}: {p.rule}" for p in problems))
         return made
-
-    def name(self, node: Node) -> str:
-        """The value that holds a node's only result."""
-        if node.op is CONST:
-            return self.number(node.attrs["data"].array)
-        if node.op is PROJ:
-            return self.names[node.inputs[0]][node.attrs["index"]]
-        return self.names[node][0]
 
     def number(self, value: Array | Sequence[int]) -> str:
         """A constant; equal small ones and one array are stored once."""
@@ -174,19 +130,7 @@ class OnnxNodes:
         n = len(node.types)
         names = [self.wanted.get(node) or self.fresh(node.op.name) for _ in range(n)]
         self.nodes.append(self.node(op, inputs, names, **attrs))
-        self._named(node, names)
-
-    def give_values(self, node: Node, names: Sequence[str]) -> None:
-        """The results of ``node`` are values that are there."""
-        self._named(node, names)
-
-    def _named(self, node: Node, names: Sequence[str]) -> None:
-        """Keep what a node's results are called, and for each symbol of their sizes where it can be read off."""
-        self.names[node] = tuple(names)
-        for name, type_ in zip(names, node.types, strict=True):
-            for axis, d in enumerate(type_.shape):
-                if isinstance(d, Sym):
-                    self._homes.setdefault(d, (name, axis))
+        self.give_values(node, names)
 
     def may_have_bias(self, product: Node) -> None:
         """The node that was just written has an optional third operand, a bias."""
