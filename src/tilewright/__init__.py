@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tilewright.core.diag import CompileError, ImportFailed, OptionError
     from tilewright.frontend.torch.custom_ops import decompose
     from tilewright.frontend.weights.given import with_weights
+    from tilewright.integrations.sklearn.predictor import from_sklearn
     from tilewright.integrations.torch_compile.capture import FallbackWarning
     from tilewright.integrations.torch_compile.weights import refresh
     from tilewright.runtime.errors import (
@@ -50,6 +51,7 @@ _HOMES = {
     "load": "runtime.python.model",
     "load_decoder": "runtime.python.decoder",
     "LoadedModel": "runtime.python.model",
+    "from_sklearn": "integrations.sklearn.predictor",
     "with_weights": "frontend.weights.given",
     "decompose": "frontend.torch.custom_ops",
     "FallbackWarning": "integrations.torch_compile.capture",
@@ -84,6 +86,7 @@ __all__ = [
     "decoder",
     "decompose",
     "export",
+    "from_sklearn",
     "load",
     "load_decoder",
     "quantize",
