@@ -266,6 +266,8 @@ def loop(w: HloLines, node: Node) -> None:
     trips, condition, *others = w.values(node)
     body, n = node.attrs["body"], node.attrs["n_carried"]
     carried, captures, scanned = others[:n], others[n:], node.types[n:]
+    for t in node.types:
+        sizes(t)  # what is carried keeps its size
     length = node.attrs["length"]
     if scanned and (not isinstance(length, int) or length < 0):
         raise OpError("a loop whose results grow by a number of trips that each call gives is not written")
