@@ -21,7 +21,7 @@ from tilewright.runtime.errors import InputError
 from tilewright.runtime.files import replacing
 from tilewright.runtime.python.model import CompiledModel, LoadedModel, load
 
-_KINDS = "A model: ONNX (.onnx), an exported PyTorch program (.pt2), a graph's text (.txt)"
+_KINDS = "A model: ONNX (.onnx), PyTorch's export (.pt2), StableHLO (.mlir), TFLite (.tflite), a graph's text (.txt)"
 Model = Annotated[Path, typer.Argument(help=f"{_KINDS} or compiled (.tw).", show_default=False)]
 Source = Annotated[Path, typer.Argument(help=f"{_KINDS}.", show_default=False)]
 Target = Annotated[

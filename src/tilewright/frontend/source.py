@@ -17,14 +17,16 @@ from tilewright.core.specialize import fix_symbols
 from tilewright.core.types import Array
 from tilewright.frontend.onnx import importer as onnx_frontend
 from tilewright.frontend.stablehlo import importer as stablehlo_frontend
+from tilewright.frontend.tflite.importer import SUFFIX as TFLITE
+from tilewright.frontend.tflite.importer import import_tflite, is_tflite
 from tilewright.frontend.torch import export as torch_frontend
-from tilewright.runtime.files import FileContent
+from tilewright.runtime.files import FileContent, map_file
 from tilewright.runtime.structure import FLAT, Convention
 
 Source = Any
-"""A path (``.pt2`` of an exported PyTorch program, ``.mlir`` or ``.mlirbc`` of a StableHLO one, else of an ONNX model),
-``bytes``, ``onnx.ModelProto``, ``torch.nn.Module``, ``torch.export.ExportedProgram``, ``jax.export.Exported`` or
-``Graph``. Within the compiler also a file that was read, ``FileContent``."""
+"""A path (``.pt2`` of an exported PyTorch program, ``.mlir`` or ``.mlirbc`` of a StableHLO one, ``.tflite``, else of an
+ONNX model), ``bytes``, ``onnx.ModelProto``, ``torch.nn.Module``, ``torch.export.ExportedProgram``,
+``jax.export.Exported`` or ``Graph``. Within the compiler also a file that was read, ``FileContent``."""
 
 Examples = torch_frontend.Examples
 
@@ -75,10 +77,24 @@ def import_called(
     if module is not None:
         found = Called(module.graph, module.convention, (), module.complex_inputs, module.complex_outputs)
         return replace(found, graph=fix_symbols(found.graph, fix_dims or {}))
+    found_bytes = _tflite_bytes(source)
+    if found_bytes is not None:
+        return Called(import_tflite(*found_bytes))
     if isinstance(source, str | Path | FileContent | bytes) or is_a(source, "onnx", "ModelProto"):
         return Called(onnx_frontend.import_onnx(source, input_shapes=input_shapes, fix_dims=fix_dims))
     found = _import_sized(source, example_inputs, dynamic_shapes)
     return replace(found, graph=fix_symbols(found.graph, fix_dims or {}))
+
+
+def _tflite_bytes(source: Source) -> tuple[bytes, str] | None:
+    """The bytes and the name of a TFLite model; None for any other source."""
+    if isinstance(source, str | Path) and Path(source).suffix == TFLITE:
+        return bytes(map_file(Path(source))[0]), Path(source).stem
+    if isinstance(source, FileContent) and source.path.suffix == TFLITE:
+        return bytes(source.data), source.path.stem
+    if isinstance(source, bytes) and is_tflite(source):
+        return source, "model"
+    return None
 
 
 def _stablehlo(source: Source) -> stablehlo_frontend.ImportedModule | None:

@@ -1,0 +1,171 @@
+"""TFLite's arithmetic, activations, comparisons and reductions.
+
+In: calls. Out: nodes. Not its business: windows (``windows``), moves and lookups (``moves``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tilewright import ops
+from tilewright.core.diag import OpError
+from tilewright.core.graph import Node
+from tilewright.core.opdef import OpDef
+from tilewright.core.types import i32, i64
+from tilewright.frontend.tflite.call import Converter, TfliteCall
+
+
+def one(op: OpDef) -> Converter:
+    return lambda c: c.b(op, c.x())
+
+
+def two(op: OpDef) -> Converter:
+    """An op on two operands, and the activation that is fused into it."""
+    return lambda c: c.b(op, c.x(0), c.x(1))
+
+
+def _then_activated(op: OpDef) -> Converter:
+    return lambda c: c.activated(c.b(op, c.x(0), c.x(1)))
+
+
+def _between(low: float, high: float) -> Converter:
+    return lambda c: c.b(ops.clamp, c.x(), c.number(low, c.x()), c.number(high, c.x()))
+
+
+def _square(c: TfliteCall) -> Node:
+    return c.b(ops.mul, c.x(), c.x())
+
+
+def _squared_difference(c: TfliteCall) -> Node:
+    less = c.b(ops.sub, c.x(0), c.x(1))
+    return c.b(ops.mul, less, less)
+
+
+def _softmax(c: TfliteCall) -> Node:
+    """Along the last axis, of numbers times ``beta``."""
+    x, beta = c.x(), c.option("Beta")
+    scaled = x if beta == 1 else c.b(ops.mul, x, c.number(beta, x))
+    return c.b(ops.softmax, scaled, axis=len(x.shape) - 1)
+
+
+def _log_softmax(c: TfliteCall) -> Node:
+    return c.b(ops.log_softmax, c.x(), axis=len(c.x().shape) - 1)
+
+
+def _leaky_relu(c: TfliteCall) -> Node:
+    return c.b(ops.leaky_relu, c.x(), alpha=c.option("Alpha"))
+
+
+def _gelu(c: TfliteCall) -> Node:
+    return c.b(ops.gelu, c.x(), approximate="tanh" if c.option("Approximate") else "none")
+
+
+def _add_n(c: TfliteCall) -> Node:
+    total = c.x(0)
+    for k in range(1, len(c.inputs)):
+        total = c.b(ops.add, total, c.x(k))
+    return total
+
+
+def _select(c: TfliteCall) -> Node:
+    """The condition may also be one value for each row."""
+    condition, one, _ = (c.x(k) for k in range(3))
+    if c.name == "SELECT" and len(condition.shape) == 1 and len(one.shape) > 1:
+        condition = c.shaped(condition, (*c.size(condition), *[1] * (len(one.shape) - 1)))
+    return c.b(ops.where, condition, c.x(1), c.x(2))
+
+
+def _cast(c: TfliteCall) -> Node:
+    return c.cast(c.x(), c.dtypes[0])
+
+
+def _reduction(op: OpDef) -> Converter:
+    def convert(c: TfliteCall) -> Node:
+        x = c.x()
+        axes = sorted({c.axis(k, len(x.shape)) for k in c.ints(1)})
+        if op is ops.reduce_mean and not x.dtype.is_float:
+            raise OpError("means of integers are those of quantised models, which are not read yet")
+        return c.b(op, x, axes=tuple(axes), keepdims=bool(c.option("KeepDims")))
+
+    return convert
+
+
+def _place(op: OpDef) -> Converter:
+    def convert(c: TfliteCall) -> Node:
+        (axis,) = c.ints(1)
+        return c.cast(c.b(op, c.x(), axis=c.axis(axis, len(c.x().shape)), keepdims=False), c.dtypes[0])
+
+    return convert
+
+
+def _cumsum(c: TfliteCall) -> Node:
+    (axis,) = c.ints(1)
+    flags = {"exclusive": bool(c.option("Exclusive")), "reverse": bool(c.option("Reverse"))}
+    return c.b(ops.cumsum, c.x(), axis=c.axis(axis, len(c.x().shape)), **flags)
+
+
+def _l2_normalization(c: TfliteCall) -> Node:
+    """Along the last axis, of at least 1e-6 in length."""
+    x = c.x()
+    total = c.b(ops.reduce_sum, c.b(ops.mul, x, x), axes=(len(x.shape) - 1,), keepdims=True)
+    length = c.b(ops.maximum, c.b(ops.sqrt, total), c.number(1e-6, x))
+    return c.activated(c.b(ops.div, x, length))
+
+
+def _local_response(c: TfliteCall) -> Node:
+    """Over neighbours along the last axis: a sum of squares in a window of channels."""
+    x, reach = c.x(), c.option("Radius")
+    n, axis = c.size(x)[-1], len(x.shape) - 1
+    square = c.b(ops.mul, x, x)
+    around = ((0, 0),) * axis + ((reach, reach),)
+    padded = c.b(ops.pad, square, c.number(0, x), pads=around, mode="constant")
+    total = None
+    for k in range(2 * reach + 1):
+        starts = (0,) * axis + (k,)
+        part = c.b(ops.slice, padded, starts=starts, stops=(*c.size(x)[:-1], k + n), steps=(1,) * (axis + 1))
+        total = part if total is None else c.b(ops.add, total, part)
+    assert total is not None
+    base = c.b(ops.add, c.b(ops.mul, total, c.number(c.option("Alpha"), x)), c.number(c.option("Bias"), x))
+    return c.b(ops.mul, x, c.b(ops.pow, base, c.number(-c.option("Beta"), x)))
+
+
+def _top_k(c: TfliteCall) -> tuple[Node, ...]:
+    (k,) = c.ints(1)
+    values, places = c.b.results(c.b(ops.top_k, c.x(), axis=len(c.x().shape) - 1, k=k, largest=True))
+    return values, c.cast(places, i32)
+
+
+def _where(c: TfliteCall) -> Node:
+    name = f"where_{c.x().serial}"
+    rows, _ = c.b.results(c.b(ops.argwhere, c.x(), count=name))
+    return c.cast(rows, i64)
+
+
+_SAME = {
+    "ABS": ops.abs, "NEG": ops.neg, "EXP": ops.exp, "LOG": ops.log, "SQRT": ops.sqrt, "RSQRT": ops.rsqrt,
+    "SIN": ops.sin, "COS": ops.cos, "FLOOR": ops.floor, "CEIL": ops.ceil, "ROUND": ops.round, "SIGN": ops.sign,
+    "TANH": ops.tanh, "LOGISTIC": ops.sigmoid, "RELU": ops.relu, "ELU": ops.elu, "HARD_SWISH": ops.hard_swish,
+    "LOGICAL_NOT": ops.logical_not,
+}  # fmt: skip
+_TWO = {
+    "MINIMUM": ops.minimum, "MAXIMUM": ops.maximum, "POW": ops.pow, "FLOOR_DIV": ops.floor_div, "FLOOR_MOD": ops.mod,
+    "ATAN2": ops.atan2, "LOGICAL_AND": ops.logical_and, "LOGICAL_OR": ops.logical_or, "EQUAL": ops.eq,
+    "NOT_EQUAL": ops.ne, "LESS": ops.lt, "LESS_EQUAL": ops.le, "GREATER": ops.gt, "GREATER_EQUAL": ops.ge,
+    "BITWISE_XOR": ops.bitwise_xor, "RIGHT_SHIFT": ops.shift_right, "PRELU": ops.prelu,
+}  # fmt: skip
+_REDUCED = {
+    "SUM": ops.reduce_sum, "MEAN": ops.reduce_mean, "REDUCE_PROD": ops.reduce_prod, "REDUCE_MAX": ops.reduce_max,
+    "REDUCE_MIN": ops.reduce_min, "REDUCE_ANY": ops.reduce_any, "REDUCE_ALL": ops.reduce_all,
+}  # fmt: skip
+TABLE: Mapping[str, Converter] = {
+    **{name: one(op) for name, op in _SAME.items()},
+    **{name: two(op) for name, op in _TWO.items()},
+    **{name: _reduction(op) for name, op in _REDUCED.items()},
+    "ADD": _then_activated(ops.add), "SUB": _then_activated(ops.sub), "MUL": _then_activated(ops.mul),
+    "DIV": _then_activated(ops.div), "RELU6": _between(0, 6), "RELU_N1_TO_1": _between(-1, 1),
+    "RELU_0_TO_1": _between(0, 1), "SQUARE": _square, "SQUARED_DIFFERENCE": _squared_difference, "SOFTMAX": _softmax,
+    "LOG_SOFTMAX": _log_softmax, "LEAKY_RELU": _leaky_relu, "GELU": _gelu, "ADD_N": _add_n, "SELECT": _select,
+    "SELECT_V2": _select, "CAST": _cast, "ARG_MAX": _place(ops.argmax), "ARG_MIN": _place(ops.argmin),
+    "CUMSUM": _cumsum, "L2_NORMALIZATION": _l2_normalization, "LOCAL_RESPONSE_NORMALIZATION": _local_response,
+    "TOPK_V2": _top_k, "WHERE": _where,
+}  # fmt: skip

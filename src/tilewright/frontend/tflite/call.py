@@ -1,0 +1,107 @@
+"""One operator of a TFLite model, as its converter sees it.
+
+In: operands as nodes, and the operator's options. Out: nodes, by a builder at the operator's location.
+Not its business: reading files (``importer``), what an operator means (``ops``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright import ops
+from tilewright.core.diag import OpError
+from tilewright.core.graph import CONST, Builder, Node
+from tilewright.core.types import Array, DType
+
+ACTIVATIONS = ("NONE", "RELU", "RELU_N1_TO_1", "RELU6", "TANH", "SIGN_BIT")
+
+
+@dataclass(frozen=True)
+class TfliteCall:
+    """``inputs`` has None for operands left out; ``options`` is the schema's table, None where there is none."""
+
+    b: Builder
+    name: str
+    inputs: Sequence[Node | None]
+    options: Any
+    shapes: Sequence[tuple[int, ...]]
+    dtypes: Sequence[DType]
+    """What the file says of results."""
+
+    def x(self, k: int = 0) -> Node:
+        """Operand ``k``, which must be there."""
+        node = self.opt(k)
+        if node is None:
+            raise OpError(f"operand {k} is missing")
+        return node
+
+    def opt(self, k: int) -> Node | None:
+        return self.inputs[k] if k < len(self.inputs) else None
+
+    def known(self, k: int) -> Array:
+        """The numbers of operand ``k``, which decide sizes and so must be constants."""
+        node = self.x(k)
+        if node.op is not CONST:
+            raise OpError(f"operand {k} must be a constant", remedy="fold it, by converting the model with fixed sizes")
+        array: Array = node.attrs["data"].array
+        return array
+
+    def ints(self, k: int) -> list[int]:
+        return [int(n) for n in self.known(k).reshape(-1)]
+
+    def option(self, name: str, default: Any = None) -> Any:
+        """An option's value; ``default`` for a table that is missing."""
+        if self.options is None:
+            if default is None:
+                raise OpError("its options are missing")
+            return default
+        return getattr(self.options, name)()
+
+    def axis(self, axis: int, rank: int) -> int:
+        """An axis counted from the start."""
+        if not -rank <= axis < rank:
+            raise OpError(f"axis {axis} is none of {rank}")
+        return axis % rank
+
+    def number(self, value: float, like: Node) -> Node:
+        return self.b.const(value, like.dtype)
+
+    def cast(self, x: Node, dtype: DType) -> Node:
+        return x if x.dtype is dtype else self.b(ops.cast, x, dtype=dtype)
+
+    def activated(self, x: Node) -> Node:
+        """``x`` through the activation that is fused into the operator."""
+        kind = ACTIVATIONS[self.option("FusedActivationFunction", 0)]
+        match kind:
+            case "NONE":
+                return x
+            case "RELU":
+                return self.b(ops.relu, x)
+            case "RELU6":
+                return self.b(ops.clamp, x, self.number(0, x), self.number(6, x))
+            case "RELU_N1_TO_1":
+                return self.b(ops.clamp, x, self.number(-1, x), self.number(1, x))
+            case "TANH":
+                return self.b(ops.tanh, x)
+        raise OpError(f"the activation {kind} is not known")
+
+    def shaped(self, x: Node, shape: Sequence[int]) -> Node:
+        return x if x.shape == tuple(shape) else self.b(ops.reshape, x, shape=tuple(shape))
+
+    def transposed(self, x: Node, perm: Sequence[int]) -> Node:
+        if x.op is CONST:  # weights are turned once
+            return self.b.const(np.ascontiguousarray(x.attrs["data"].array.transpose(perm)))
+        return self.b(ops.transpose, x, perm=tuple(perm))
+
+    def size(self, x: Node) -> tuple[int, ...]:
+        """The sizes of an operand, which are numbers in this format."""
+        if not all(isinstance(d, int) for d in x.shape):
+            raise OpError(f"sizes that data decide, {x.type}, are read by few operators", remedy="fix them")
+        return tuple(int(d) for d in x.shape if isinstance(d, int))
+
+
+Converter = Callable[[TfliteCall], "Node | Sequence[Node]"]

@@ -1,0 +1,47 @@
+"""Every builtin op of TFLite's schema: what converts it, or why it is refused.
+
+In: the tables of each family. Out: ``CONVERTERS`` by name, and ``REFUSED`` with a rule and a remedy for all others.
+Not its business: what a converter does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tilewright.frontend.tflite import arithmetic, moves, windows
+from tilewright.frontend.tflite.call import Converter
+
+CONVERTERS: Mapping[str, Converter] = {**arithmetic.TABLE, **windows.TABLE, **moves.TABLE}
+
+_LATER = "has no form here yet", "convert the model from its source by ONNX"
+_REASONS: Mapping[tuple[str, str], str] = {
+    ("belongs to quantised models, which are not read yet", "convert the float model"): "QUANTIZE FAKE_QUANT DENSIFY",
+    ("has sub-graphs, which are not read yet", "convert the model from its source by ONNX"):
+        "IF WHILE CALL CALL_ONCE STABLEHLO_WHILE STABLEHLO_COMPOSITE",
+    ("keeps a state from call to call", "convert with the state as an argument and a result"):
+        "VAR_HANDLE READ_VARIABLE ASSIGN_VARIABLE SVDF",
+    ("works on text or tables of keys", "do this part before the model"):
+        "HASHTABLE HASHTABLE_FIND HASHTABLE_IMPORT HASHTABLE_LOOKUP HASHTABLE_SIZE LSH_PROJECTION SKIP_GRAM "
+        "EMBEDDING_LOOKUP_SPARSE CONCAT_EMBEDDINGS",
+    ("draws numbers by a generator that the format leaves open", "pass the numbers as an argument"):
+        "RANDOM_STANDARD_NORMAL RANDOM_UNIFORM MULTINOMIAL STABLEHLO_RNG_BIT_GENERATOR",
+    ("is code of somebody else's, which the file only names", "convert without custom operators"):
+        "CUSTOM DELEGATE PLACEHOLDER_FOR_GREATER_OP_CODES STABLEHLO_CUSTOM_CALL",
+    ("works on complex numbers", "convert the model from its source by ONNX"): "COMPLEX_ABS REAL IMAG RFFT2D",
+    ("is StableHLO within TFLite", "compile the StableHLO program itself"):
+        "STABLEHLO_ABS STABLEHLO_ADD STABLEHLO_AND STABLEHLO_BROADCAST_IN_DIM STABLEHLO_CBRT STABLEHLO_CLAMP "
+        "STABLEHLO_COMPARE STABLEHLO_CONCATENATE STABLEHLO_CONVERT STABLEHLO_CONVOLUTION STABLEHLO_COSINE "
+        "STABLEHLO_DIVIDE STABLEHLO_DOT_GENERAL STABLEHLO_DYNAMIC_SLICE STABLEHLO_DYNAMIC_UPDATE_SLICE "
+        "STABLEHLO_EXPONENTIAL STABLEHLO_FLOOR STABLEHLO_GATHER STABLEHLO_IOTA STABLEHLO_LOG STABLEHLO_LOGISTIC "
+        "STABLEHLO_MAXIMUM STABLEHLO_MINIMUM STABLEHLO_MULTIPLY STABLEHLO_NEGATE STABLEHLO_OR STABLEHLO_PAD "
+        "STABLEHLO_POWER STABLEHLO_REDUCE STABLEHLO_REDUCE_WINDOW STABLEHLO_REMAINDER STABLEHLO_RESHAPE "
+        "STABLEHLO_RSQRT STABLEHLO_SCATTER STABLEHLO_SELECT STABLEHLO_SHIFT_LEFT STABLEHLO_SLICE STABLEHLO_SORT "
+        "STABLEHLO_SUBTRACT STABLEHLO_TANH STABLEHLO_TRANSPOSE",
+    _LATER:
+        "BIDIRECTIONAL_SEQUENCE_LSTM BIDIRECTIONAL_SEQUENCE_RNN UNIDIRECTIONAL_SEQUENCE_LSTM "
+        "UNIDIRECTIONAL_SEQUENCE_RNN LSTM RNN BITCAST BROADCAST_ARGS BUCKETIZE CONV_3D CONV_3D_TRANSPOSE DILATE "
+        "MATRIX_DIAG MATRIX_SET_DIAG NON_MAX_SUPPRESSION_V4 NON_MAX_SUPPRESSION_V5 REDUCE_WINDOW REVERSE_SEQUENCE "
+        "SPARSE_TO_DENSE UNIQUE UNSORTED_SEGMENT_MAX UNSORTED_SEGMENT_MIN UNSORTED_SEGMENT_PROD UNSORTED_SEGMENT_SUM",
+}  # fmt: skip
+REFUSED: Mapping[str, tuple[str, str]] = {name: why for why, names in _REASONS.items() for name in names.split()}
+"""The rule and the remedy for each builtin op that is not converted."""
