@@ -73,10 +73,14 @@ def decoder_of(file: GgufFile) -> torch.nn.Module:
     kind = ARCHITECTURES.get(name)
     if kind is None:
         raise broken(file.path, f"the architecture {name!r:.60} is none of {', '.join(ARCHITECTURES)}")
-    config = getattr(transformers, kind.config)(**_sizes(file, name), **dict(kind.fixed))
+    sizes = _sizes(file, name)
     make = getattr(transformers, kind.model)
-    with torch.device("meta"):
-        model: torch.nn.Module = make(config)
+    try:
+        config = getattr(transformers, kind.config)(**sizes, **dict(kind.fixed))
+        with torch.device("meta"):
+            model: torch.nn.Module = make(config)
+    except Exception as error:  # each class of transformers objects in its own way to sizes that fit no model
+        raise broken(file.path, f"{kind.model} can't have these sizes: {error}"[:300]) from error
     arrays = dict(_renamed(file, kind, config))
     _check(file, {n: tuple(t.shape) for n, t in model.state_dict().items()}, arrays)
     state = {n: tensor_over(a) for n, a in arrays.items()}
@@ -98,8 +102,11 @@ def _sizes(file: GgufFile, name: str) -> dict[str, Any]:
             raise broken(file.path, f"{name}.{key} is {value}, which is no size")
         return value
 
-    if "token_embd.weight" not in file.tensors:
+    if file.tensors.get("token_embd.weight") is None or not file.tensors["token_embd.weight"].shape:
         raise broken(file.path, "it has no tensor token_embd.weight")
+    # Before a layer is made: each has tensors of its own.
+    if whole("block_count") > len(file.tensors):
+        raise broken(file.path, f"{len(file.tensors)} tensors are too few for {whole('block_count')} layers")
     hidden, heads = whole("embedding_length"), whole("attention.head_count")
     return {
         "vocab_size": file.tensors["token_embd.weight"].shape[0],
@@ -133,11 +140,16 @@ def _rotation(file: GgufFile, name: str) -> dict[str, Any]:
 
 def _renamed(file: GgufFile, kind: _Kind, config: Any) -> Iterator[tuple[str, Array]]:
     """Every tensor under the name that transformers has for it, stored as it has it."""
+    from gguf.quants import QuantError
+
     for tensor in file.tensors.values():
         name = _name_of(tensor.name)
         if name is None:
             continue  # factors of rotations are no parameter
-        numbers = tensor.numbers()
+        try:
+            numbers = tensor.numbers()
+        except (ValueError, TypeError, IndexError, QuantError) as error:
+            raise broken(file.path, f"{tensor.name} can't be read: {error}"[:200]) from error
         if kind.pairs_are_neighbours and tensor.name.split(".")[-2] in ("attn_q", "attn_k"):
             heads = config.num_attention_heads if "attn_q" in tensor.name else config.num_key_value_heads
             numbers = _halves_apart(file, numbers, heads)

@@ -45,9 +45,10 @@ class GgufTensor:
 
         if self.kind == "F32":
             return self.data.reshape(self.shape)
-        if self.kind in ("F16", "F64"):
-            return self.data.astype(np.float32).reshape(self.shape)
-        return np.asarray(dequantize(self.data, GGMLQuantizationType[self.kind]), np.float32).reshape(self.shape)
+        with np.errstate(all="ignore"):  # codes and scales are anybody's numbers
+            if self.kind in ("F16", "F64"):
+                return self.data.astype(np.float32).reshape(self.shape)
+            return np.asarray(dequantize(self.data, GGMLQuantizationType[self.kind]), np.float32).reshape(self.shape)
 
 
 @dataclass(frozen=True)
