@@ -11,6 +11,7 @@ import torch
 import torch._dynamo.config as config
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from tilewright.core.diag import ImportFailed
 from tilewright.core.graph import Graph
 from tilewright.graph.interp import run
 from tilewright.integrations.torch_compile.backend import make_backend
@@ -215,6 +216,58 @@ def test_a_frame_that_is_not_captured_is_told_once(f: Any, args: tuple[Any, ...]
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("error", FallbackWarning)
         compiled(*args)
+    torch._dynamo.reset()  # it skips what it once failed to capture, whoever asks
+    strict = torch.compile(f, backend="tilewright", options={"fallback": False})
+    with torch.no_grad(), pytest.raises(ImportFailed, match="leaves a part of the program to Python"):
+        strict(*args)
+
+
+def _multiples(x: torch.Tensor) -> Any:
+    for i in range(3):
+        yield x * i
+
+
+def test_a_generator_is_told() -> None:
+    x = torch.ones(2)
+    torch._dynamo.reset()
+    with pytest.warns(FallbackWarning, match="_multiples at .* is a generator"):
+        assert_close(list(torch.compile(_multiples, backend="tilewright")(x)), list(_multiples(x)))
+    torch._dynamo.reset()
+    with pytest.raises(ImportFailed, match="is a generator"):
+        torch.compile(_multiples, backend="tilewright", options={"fallback": False})(x)
+
+
+def test_a_traced_module_is_told() -> None:
+    x = torch.ones(2, 3)
+    traced = torch.jit.trace(torch.nn.Linear(3, 3).eval(), x)
+    with torch.no_grad(), pytest.warns(FallbackWarning, match="module Linear .* TorchScript"):
+        assert_close(torch.compile(traced, backend="tilewright")(x), traced(x))
+    with pytest.raises(ImportFailed, match="TorchScript"):
+        torch.compile(traced, backend="tilewright", options={"fallback": False})
+
+
+def test_calls_beyond_dynamo_s_limit_of_compiles_are_told() -> None:
+    def f(x: torch.Tensor, name: str) -> torch.Tensor:
+        return x * len(name)
+
+    def call(compiled: Any) -> None:
+        torch._dynamo.reset()
+        with torch._dynamo.config.patch(recompile_limit=2):
+            for name in ("a", "ab", "abc", "abcd"):
+                assert_close(compiled(x, name), f(x, name))
+
+    x = torch.ones(3)
+    with pytest.warns(FallbackWarning, match="recompile limit"):
+        call(torch.compile(f, backend="tilewright"))
+    with pytest.raises(ImportFailed, match="recompile limit"):
+        call(torch.compile(f, backend="tilewright", options={"fallback": False}))
+
+
+def test_a_warning_points_at_the_caller() -> None:
+    torch._dynamo.reset()
+    with torch.no_grad(), pytest.warns(FallbackWarning) as heard:
+        torch.compile(suppress, backend="tilewright")(torch.rand(5, 2) + torch.arange(2), torch.rand(5))
+    assert {warning.filename for warning in heard} == {__file__}
 
 
 def test_other_back_ends_keep_dynamo_s_settings() -> None:

@@ -30,7 +30,7 @@ from tilewright.integrations.torch_compile.apart import (
     refuse_writes_that_are_lost,
 )
 from tilewright.integrations.torch_compile.arguments import argument_names, name_arguments
-from tilewright.integrations.torch_compile.capture import watch
+from tilewright.integrations.torch_compile.capture import is_strict, watch
 from tilewright.integrations.torch_compile.faults import Faults, InternalError, first_line
 from tilewright.integrations.torch_compile.flex import spell_out_attention
 from tilewright.integrations.torch_compile.gradients import GRADIENTS
@@ -44,7 +44,6 @@ from tilewright.integrations.torch_compile.plan import (
 from tilewright.integrations.torch_compile.recurrence import keep_recurrences_whole
 from tilewright.integrations.torch_compile.weights import FrozenWeights, may_freeze
 from tilewright.integrations.torch_compile.widths import guard_widths
-from tilewright.runtime.env import read_environment
 from tilewright.runtime.once import ForkLock
 
 if TYPE_CHECKING:
@@ -114,7 +113,8 @@ def make_backend(
         keep_recurrences_whole(gm)
         spell_out_attention(gm)
         guard_widths(gm)
-        strict = not given.pop("fallback", not read_environment().strict)
+        strict = is_strict(given)
+        given.pop("fallback", None)
 
         exact = read_exact_sizes(given.pop("specialize", None))
         inputs: dict[str, str] = {}

@@ -1,13 +1,13 @@
 """What Dynamo captures for this back end: more than it does by default, and a word where it captures nothing.
 
-In: the start and the end of Dynamo's work on a frame. Out: settings of Dynamo for that time, less of them where it
-fails, and a ``FallbackWarning`` for a frame, or a call where Dynamo breaks the graph, that is left to Python: Dynamo
-says so only in its logs.
+In: Dynamo's work on a frame. Out: settings of Dynamo for that time, less of them where it fails, and a
+``FallbackWarning`` for a frame, or a call where Dynamo breaks the graph, that is left to Python: Dynamo says so only in
+its logs. Where nothing may fall back (``fallback=False``, ``TILEWRIGHT_STRICT=1``), ``ImportFailed`` instead.
 Not its business: graphs that were captured (``torch_compile``).
 
 PyTorch looks a back end up when ``torch.compile`` is called, and calls it when a graph is captured; in between it tells
-a back end nothing. So callbacks of ``torch._dynamo.callback``, which hears of every frame, ask whose frame it is. Other
-back ends keep their settings: those are changed and put back around each frame of ours.
+a back end nothing. So Dynamo's function for a frame is followed, and asked whose frame it is. Other back ends keep
+their settings: those are changed and put back around each frame of ours.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from __future__ import annotations
 import functools
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from types import CodeType, FrameType
+from contextvars import ContextVar
+from dataclasses import dataclass
+from types import CodeType
 from typing import Any, NoReturn
 
-from tilewright.core.diag import CompileError
+from tilewright.core.diag import CompileError, ImportFailed, Loc, Problem
 from tilewright.integrations.torch_compile.faults import first_line
 from tilewright.integrations.torch_compile.recurrence import keep_lengths_symbolic
 from tilewright.integrations.torch_compile.resampling import keep_resamplings_whole
@@ -35,80 +36,106 @@ true."""
 ASKED_FOR = ("torch._dynamo.graph_break", "torch.compiler.disable", "torch._dynamo.disable")
 """What users write to break a graph; such breaks are not told."""
 
-
-@dataclass
-class _Before:
-    """Dynamo as it was before the frame that it works on. Its own lock lets one thread work at a time."""
-
-    settings: dict[str, Any] = field(default_factory=dict)
-    n_breaks: dict[str, int] = field(default_factory=dict)
+NOT_CAPTURED = "{} runs in PyTorch, not in Tilewright: Dynamo captured no graph of it"
 
 
-_before = _Before()
+@dataclass(frozen=True)
+class _Frame:
+    """What Dynamo works on for us. ``one_graph``: with ``fullgraph=True`` the user gets Dynamo's own error."""
+
+    loc: Loc
+    one_graph: bool
+    is_strict: bool
+
+    def tell(self, what: str, text: str) -> None:
+        """Of a part of the frame that Python runs: ``what`` has a place for the frame's, ``text`` is Dynamo's."""
+        if self.one_graph or any(name in text for name in ASKED_FOR):
+            return
+        if self.is_strict:
+            remedy = "write it as Dynamo captures it, or keep it out by torch.compiler.disable"
+            problem = Problem(self.loc, "torch.compile", _reason(text), remedy)
+            raise ImportFailed("PyTorch's Dynamo leaves a part of the program to Python", [problem])
+        warnings.warn(f"{what.format(self.loc)} ({_reason(text)})", FallbackWarning, stacklevel=_depth_of_caller())
+
+
+_frame: ContextVar[_Frame | None] = ContextVar("frame", default=None)
+"""What this thread's Dynamo works on, where that is for a back end of ours."""
 
 
 class FallbackWarning(UserWarning):
     """A call that has no form in Tilewright is left to PyTorch; the text names the call, the line and the reason."""
 
 
+@functools.cache
 def watch() -> None:
-    """Follow Dynamo from now on; ``torch._dynamo.reset`` forgets callbacks, and these are put back."""
-    from torch._dynamo.callback import callback_handler
+    """Follow Dynamo's function for a frame from now on."""
+    from torch._dynamo import convert_frame
 
-    if _start in callback_handler.start_callbacks:
-        return
-    forget, install = callback_handler.clear, callback_handler.install_callbacks
+    convert = convert_frame._compile
 
-    def clear() -> None:
-        forget()
-        register()
+    @functools.wraps(convert)
+    def followed(
+        code: CodeType, globals: Any, locals: Any, builtins: Any, closure: Any, compiler_fn: Any, one_graph: bool,
+        *args: Any, **kwargs: Any,
+    ) -> Any:  # fmt: skip
+        given = code, globals, locals, builtins, closure, compiler_fn, one_graph, *args
+        options = _options_of_ours(compiler_fn)
+        if options is None:
+            return convert(*given, **kwargs)
+        with _following(_Frame(_place(code), one_graph, is_strict(options))):
+            return convert(*given, **kwargs)
 
-    def register() -> None:
-        callback_handler.register_start_callback(_start)
-        callback_handler.register_end_callback(_end)
-
-    @contextmanager
-    def install_callbacks(*what: Any) -> Iterator[None]:
-        with _leaving_failed_frames(), install(*what):
-            yield
-
-    register()
-    callback_handler.clear = clear  # type: ignore[method-assign]
-    callback_handler.install_callbacks = install_callbacks  # type: ignore[method-assign, assignment]
+    convert_frame._compile = followed
+    _tell_of_generators()
+    _tell_of_traced_modules()
 
 
-def _start(_: Any) -> None:
-    import torch._dynamo.config as config
-    from torch._dynamo.utils import counters
-
-    if _is_frame_of_ours():
-        keep_lengths_symbolic(_is_frame_of_ours)
-        keep_resamplings_whole(_is_frame_of_ours)
-        _break_where_a_size_decides()
-        _capture_again_without_sizes()
-        _before.n_breaks = dict(counters["graph_break"])
-        for name, value in SETTINGS.items():
-            _before.settings[name] = getattr(config, name)
-            setattr(config, name, value)
+def is_strict(options: Mapping[str, Any]) -> bool:
+    """May nothing of what is compiled with these ``options`` of ``torch.compile`` be left to PyTorch?"""
+    return not options.get("fallback", not read_environment().strict)
 
 
-def _end(_: Any) -> None:
-    import torch._dynamo.config as config
+@contextmanager
+def _following(frame: _Frame) -> Iterator[None]:
+    """Around Dynamo's work on ``frame``; its own lock lets one thread work at a time."""
     from torch._dynamo.exc import Unsupported
     from torch._dynamo.utils import counters
 
-    while _before.settings:
-        setattr(config, *_before.settings.popitem())
-    error, frame = sys.exc_info()[1], _frame_of_ours()
-    if frame is None or frame["one_graph"]:
-        return  # users of ``fullgraph=True`` get Dynamo's error
-    place = _place(frame["code"])
-    if isinstance(error, Unsupported):
-        _tell(f"{place} runs in PyTorch, not in Tilewright: Dynamo captured no graph of it", str(error))
-    elif error is None:
-        breaks = counters["graph_break"]
-        for text in [text for text, n in breaks.items() if n > _before.n_breaks.get(text, 0)]:
-            _tell(f"a call in {place} runs in PyTorch, not in Tilewright: Dynamo broke the graph there", text)
+    n_before = dict(counters["graph_break"])
+    token = _frame.set(frame)
+    try:
+        with _capturing_more():
+            yield
+    except Unsupported as e:
+        frame.tell(NOT_CAPTURED, str(e))
+        raise
+    except Exception as e:
+        if frame.is_strict or frame.one_graph or not _is_of_tracing(e):
+            raise
+        _leave_to_python(e, frame)
+    finally:
+        _frame.reset(token)
+    for text in [text for text, n in counters["graph_break"].items() if n > n_before.get(text, 0)]:
+        frame.tell("a call in {} runs in PyTorch, not in Tilewright: Dynamo broke the graph there", text)
+
+
+@contextmanager
+def _capturing_more() -> Iterator[None]:
+    """``SETTINGS`` for as long as Dynamo works; what it fails on with them may be tried with less."""
+    import torch._dynamo.config as config
+
+    keep_lengths_symbolic(_is_frame_of_ours)
+    keep_resamplings_whole(_is_frame_of_ours)
+    _break_where_a_size_decides()
+    _capture_again_without_sizes()
+    before = {name: getattr(config, name) for name in SETTINGS}
+    try:
+        for name, value in SETTINGS.items():
+            setattr(config, name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(config, name, value)
 
 
 def _is_of_tracing(error: Exception) -> bool:
@@ -119,21 +146,8 @@ def _is_of_tracing(error: Exception) -> bool:
     return not isinstance(error, meant) and not isinstance(error.__cause__, meant)
 
 
-@contextmanager
-def _leaving_failed_frames() -> Iterator[None]:
-    """Around Dynamo's work on a frame, since a callback that raises is counted as one that never ended."""
-    try:
-        yield
-    except Exception as e:
-        frame = _frame_of_ours()
-        is_strict = read_environment().strict
-        if is_strict or frame is None or frame["one_graph"] or not _is_of_tracing(e):
-            raise
-        _leave_to_python(e, frame["code"])
-
-
-def _leave_to_python(error: Exception, code: CodeType) -> NoReturn:
-    """Have Python run this call of ``code``: what it does there, an error of the user's own too, is what is right.
+def _leave_to_python(error: Exception, frame: _Frame) -> NoReturn:
+    """Have Python run this call of the frame: what it does there, an error of the user's own too, is what is right.
 
     The next call is traced again, since it may have other arguments.
     """
@@ -142,8 +156,46 @@ def _leave_to_python(error: Exception, code: CodeType) -> NoReturn:
 
     reason = Unsupported(f"{type(error).__name__}: {first_line(error)}")
     reason.frame_exec_strategy = FrameExecStrategy(FrameAction.DEFAULT, FrameAction.DEFAULT)
-    _tell(f"a call of {_place(code)} runs in PyTorch, not in Tilewright: Dynamo failed to trace it", reason.msg)
+    frame.tell("a call of {} runs in PyTorch, not in Tilewright: Dynamo failed to trace it", reason.msg)
     raise reason from error
+
+
+@functools.cache
+def _tell_of_generators() -> None:
+    """Say that a generator's own frame runs in Python; Dynamo refuses it before it begins with the frame."""
+    from torch._dynamo import convert_frame
+
+    asked = convert_frame.is_generator  # type: ignore[attr-defined]
+
+    def is_generator(code: CodeType) -> bool:
+        found: bool = asked(code)
+        convert = sys._getframe(1).f_locals.get("self")
+        options = _options_of_ours(getattr(convert, "_torchdynamo_orig_backend", None)) if found else None
+        if options is not None:
+            frame = _Frame(_place(code), getattr(convert, "_one_graph", False), is_strict(options))
+            frame.tell(NOT_CAPTURED, "it is a generator: call it in a function, and compile that")
+        return found
+
+    setattr(convert_frame, "is_generator", is_generator)  # noqa: B010 - PyTorch does not export it
+
+
+@functools.cache
+def _tell_of_traced_modules() -> None:
+    """Say that a module of TorchScript runs in PyTorch: it has no frame of Python's, so Dynamo never hears of it."""
+    import torch
+    from torch._dynamo.eval_frame import OptimizedModule
+
+    initialize = OptimizedModule._initialize
+
+    def _initialize(self: Any) -> None:
+        initialize(self)
+        options = _options_of_ours(getattr(self.dynamo_ctx, "callback", None))
+        if options is not None and isinstance(self._orig_mod, torch.jit.ScriptModule):
+            loc = Loc(f"module {self._orig_mod.original_name}")
+            frame = _Frame(loc, bool(getattr(self.dynamo_ctx, "fullgraph", False)), is_strict(options))
+            frame.tell(NOT_CAPTURED, "it is TorchScript: compile the module that it was made of")
+
+    OptimizedModule._initialize = _initialize  # type: ignore[method-assign]
 
 
 @functools.cache
@@ -168,10 +220,6 @@ def _break_where_a_size_decides() -> None:
     setattr(convert, "guard_bool", guard_bool)  # noqa: B010 - PyTorch does not export it
 
 
-def _place(code: CodeType) -> str:
-    return f"{code.co_qualname} at {code.co_filename}:{code.co_firstlineno}"
-
-
 @functools.cache
 def _capture_again_without_sizes() -> None:
     """Let a frame that can't be captured with sizes that data decide be captured without them.
@@ -193,22 +241,16 @@ def _capture_again_without_sizes() -> None:
         except of_others:
             raise
         except Exception as error:
-            frame = _frame_of_ours()
-            if frame is None or frame["one_graph"] or not getattr(config, FINDS_SIZES):
+            frame = _frame.get()
+            if frame is None or frame.one_graph or not getattr(config, FINDS_SIZES):
                 raise
             failed = getattr(error, "_torch_dynamo_tracer_output", None)
         if failed is not None:
             failed._cleanup_output_graph()  # as Dynamo does before it starts a frame again
-        _before.settings.setdefault(FINDS_SIZES, True)
         setattr(config, FINDS_SIZES, False)
         return capture(*args, **options)
 
     convert_frame.compile_frame = compile_frame
-
-
-def _tell(what: str, text: str) -> None:
-    if not any(name in text for name in ASKED_FOR):
-        warnings.warn(f"{what} ({_reason(text)})", FallbackWarning, stacklevel=4)
 
 
 def _reason(text: str) -> str:
@@ -218,25 +260,28 @@ def _reason(text: str) -> str:
     return ": ".join([*lines[:1], *why[:1]])
 
 
-def _frame_of_ours() -> dict[str, Any] | None:
-    """What Dynamo knows of the frame that it works on, if that is for a back end of ours."""
-    from torch._dynamo import convert_frame
+def _place(code: CodeType) -> Loc:
+    text = f"{code.co_qualname} at {code.co_filename}:{code.co_firstlineno}"
+    return Loc(text, code.co_filename, code.co_firstlineno)
 
-    frame: FrameType | None = sys._getframe()
-    while frame is not None and frame.f_code is not convert_frame._compile.__code__:
-        frame = frame.f_back
-    if frame is None:
-        return None
-    known = frame.f_locals
-    return known if _is_ours(known.get("compiler_fn")) else None
+
+def _depth_of_caller() -> int:
+    """As ``warnings.warn`` counts for the caller of this function: the nearest frame outside of PyTorch and of us."""
+    passed = ("torch.", "tilewright.", "contextlib")
+    depth, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(passed):
+        depth, frame = depth + 1, frame.f_back
+    return depth
 
 
 def _is_frame_of_ours() -> bool:
-    return _frame_of_ours() is not None
+    return _frame.get() is not None
 
 
-def _is_ours(compiler: Any) -> bool:
-    """PyTorch wraps a back end, once or several times."""
+def _options_of_ours(compiler: Any) -> Mapping[str, Any] | None:
+    """The options that a back end of ours was chosen with; PyTorch wraps one, once or several times."""
+    options: Mapping[str, Any] = {}
     while compiler is not None and not getattr(compiler, "is_tilewright", False):
+        options = (getattr(compiler, "kwargs", None) or {}).get("options") or options
         compiler = getattr(compiler, "_torchdynamo_orig_backend", None) or getattr(compiler, "compiler_fn", None)
-    return compiler is not None
+    return None if compiler is None else options
