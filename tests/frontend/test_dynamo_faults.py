@@ -166,6 +166,8 @@ def test_modes_and_options_of_torch_compile(tmp_path: Path) -> None:
     ({"options": {"max_autotune": True}}, "use some of target, precision, .*threads, fallback"),
     ({"options": {"accuracy": "perfect"}}, "perfect"),
     ({"options": {"schedule": "nowhere.txt"}}, "nowhere.txt"),
+    ({"options": {"threads": "2"}}, "threads='2' is not an integer"),
+    ({"options": {"fallback": "no"}}, "fallback can't be 'no'"),
 ])  # fmt: skip
 def test_a_wrong_option_is_no_fault(given: dict[str, Any], says: str, tmp_path: Path) -> None:
     compiled = torch.compile(f, backend="tilewright", **given)

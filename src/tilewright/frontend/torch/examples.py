@@ -103,5 +103,5 @@ def _spelled(signature: inspect.Signature, inputs: Mapping[Any, Any]) -> Iterato
 
 
 def _listed(paths: list[str]) -> str:
-    shown = [path or "the module itself" for path in paths]
+    shown = [f'"{path}"' if path else "the module itself" for path in paths]
     return ", ".join(shown[:3]) + (f" and {len(shown) - 3} more" if len(shown) > 3 else "")

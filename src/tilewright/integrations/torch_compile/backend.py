@@ -44,7 +44,9 @@ from tilewright.integrations.torch_compile.plan import (
 from tilewright.integrations.torch_compile.recurrence import keep_recurrences_whole
 from tilewright.integrations.torch_compile.weights import FrozenWeights, may_freeze
 from tilewright.integrations.torch_compile.widths import guard_widths
+from tilewright.runtime.errors import InputError
 from tilewright.runtime.once import ForkLock
+from tilewright.runtime.threads import checked_threads
 
 if TYPE_CHECKING:
     import torch
@@ -81,6 +83,10 @@ def backend(
     if "schedule" in given:
         given["schedule"] = read_schedule(given["schedule"])
     Options(**{name: value for name, value in given.items() if name not in ("threads", *OWN_OPTIONS)})
+    try:
+        checked_threads(given.get("threads"))
+    except InputError as e:  # which would be taken for a failure of the compiler, and fall back
+        raise OptionError(e.message, remedy=e.remedy) from e
     return make_backend(compile_graph)(gm, example_inputs, mode=mode, options=given)
 
 
@@ -114,7 +120,8 @@ def make_backend(
         spell_out_attention(gm)
         guard_widths(gm)
         strict = is_strict(given)
-        given.pop("fallback", None)
+        if (fallback := given.pop("fallback", True)) not in (True, False):
+            raise OptionError(f"fallback can't be {fallback!r}", remedy="use True, False, or leave it out")
 
         exact = read_exact_sizes(given.pop("specialize", None))
         inputs: dict[str, str] = {}
