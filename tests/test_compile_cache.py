@@ -213,6 +213,7 @@ import tilewright as tw
 m = tw.compile(sys.argv[1])
 print(m(np.ones((4, 64), np.float32))[0, 0])
 {then or 'print(*sorted(n[11:] for n in sys.modules if n.startswith("tilewright.") and "runtime" not in n))'}
+print("tilewright.runtime.cpu.routines" in sys.modules)
 """,
         path,
         TILEWRIGHT_CACHE=str(cache),
@@ -223,7 +224,8 @@ def test_the_cache_answers_without_the_compiler(built: list[str], tmp_path: Path
     path = tmp_path / "model.onnx"
     _write_version(path, 2, is_external=False)
     tw.compile(path)
-    assert _in_a_process(path, tmp_path) == ["128.0", "build build.front"]
+    # what writes calls of LAPACK has no business in a model without any
+    assert _in_a_process(path, tmp_path) == ["128.0", "build build.front", "False"]
     x = np.ones((4, 64), np.float32)
     model = tw.compile(path)
     assert model.report()["from_cache"] and model(x)[0, 0] == 128 and len(built) == 1
@@ -231,7 +233,7 @@ def test_the_cache_answers_without_the_compiler(built: list[str], tmp_path: Path
     assert tw.compile(path, precision="bf16")(x)[0, 0] == 128 and len(built) == 3
     _write_version(path, 3, is_external=False)
     assert tw.compile(path)(x)[0, 0] == 192 and len(built) == 4
-    assert _in_a_process(path, tmp_path, "print(m.export(sys.argv[1] + '.d').object.exists())") == ["192.0", "True"]
+    assert _in_a_process(path, tmp_path, "print(m.export(sys.argv[1] + '.d').object.exists())")[:2] == ["192.0", "True"]
 
 
 def test_a_cached_exported_program_is_called_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

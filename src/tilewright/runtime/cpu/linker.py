@@ -24,7 +24,6 @@ from tilewright.runtime.cpu import stop_ir
 from tilewright.runtime.cpu.llvm_fork import check_llvm
 from tilewright.runtime.cpu.pool import pool_ir
 from tilewright.runtime.cpu.pool_systems import POOL_ABIS, pool_abi
-from tilewright.runtime.cpu.routines import addresses
 from tilewright.runtime.env import read_environment
 from tilewright.runtime.errors import ArtifactError
 from tilewright.runtime.once import MAKING, in_forked_child, once
@@ -59,7 +58,11 @@ def link(
     """
     shared = pool().addresses
     imports = {name: shared[name] for name in ("tw_parallel_for", "tw_poll", "tw_poll_kernel")}
-    return _link(objects, exports, imports | addresses(routines, link_text))
+    if routines:  # few models call libraries: what writes those calls takes 5 ms to import
+        from tilewright.runtime.cpu.routines import addresses
+
+        imports |= addresses(routines, link_text)
+    return _link(objects, exports, imports)
 
 
 @once
