@@ -23,12 +23,14 @@ from typing import Any
 
 import torch
 from benchmarks import (
+    newcomer_blocks,
     newcomer_functions,
     newcomer_geometry,
     newcomer_language,
     newcomer_pictures,
     newcomer_science,
     newcomer_sequences,
+    newcomer_signals,
     newcomer_vision,
 )
 from benchmarks.newcomer_cases import Newcomer, joined
@@ -48,6 +50,8 @@ TABLES = (
     newcomer_functions,
     newcomer_pictures,
     newcomer_sequences,
+    newcomer_signals,
+    newcomer_blocks,
 )
 NEWCOMERS = joined([module.CASES for module in TABLES])
 TIMES_EAGER = 16.0
