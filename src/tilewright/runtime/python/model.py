@@ -33,6 +33,7 @@ from tilewright.runtime.once import ForkLock, computed
 from tilewright.runtime.plan import Plan, Planner
 from tilewright.runtime.python.arguments import ArgumentReader, checked_feeds
 from tilewright.runtime.python.entry import Entries, Entry
+from tilewright.runtime.python.failures import failure
 from tilewright.runtime.python.memory import FramePool, ResultPool
 from tilewright.runtime.python.report import Report
 from tilewright.runtime.python.seen_sizes import SeenSizes
@@ -313,11 +314,11 @@ class LoadedModel(CompiledModel):
         results = self._results.arrays(plan.outputs)
         frame = self._frames.take(plan.arena_bytes + self._scratch_bytes)
         try:
-            frame.args[:] = [address_of(a) for a in (*args, *results)]
+            frame.args[:] = addresses = [address_of(a) for a in (*args, *results)]
             if plan.dims:
                 frame.dims[:] = plan.dims
             if code := self._run(*frame.call):
-                raise self._failure(code)
+                raise self._failure(code, addresses, [a.shape for a in args])
             return list(frame.dims[self.manifest.n_dims - n : self.manifest.n_dims])
         finally:
             self._frames.give(frame)
@@ -503,7 +504,7 @@ class LoadedModel(CompiledModel):
         finally:
             self._frames.give(frame)
         if code:
-            raise self._failure(code)
+            raise self._failure(code, addresses, shapes)
         return self._trimmed(results, plan, dims) if plan.is_dynamic else results
 
     def _trimmed(self, results: Sequence[Array], plan: Plan, dims: list[int]) -> list[Array]:
@@ -517,14 +518,10 @@ class LoadedModel(CompiledModel):
             made.append(array)
         return made
 
-    def _failure(self, code: int) -> ExecutionError:
+    def _failure(self, code: int, addresses: Sequence[int], shapes: Sequence[Shape]) -> ExecutionError:
         if code == STOPPED:
             raise_stopped()()
-        failures, locations = self.manifest.failures, self.manifest.locations
-        if not 0 < code < len(failures):
-            return ExecutionError(f"the model's code failed with code {code}, which its manifest does not explain")
-        place = f" at {locations[code]}" if locations and locations[code] else ""
-        return ExecutionError(failures[code] + place, remedy="check the values of the inputs")
+        return failure(self.manifest, code, addresses, shapes)
 
 
 def _stored(weights: Array, offset: int, spec: TensorSpec) -> Array:
