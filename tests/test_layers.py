@@ -51,6 +51,7 @@ LAZY_FILES: dict[str, str] = {
     "build/driver.py": "ahead-of-time export is loaded only where a model is exported",
     "tools/debug/onnx_part.py": "ONNX is loaded only for ONNX models",
     "tools/debug/peers.py": "PyTorch, ONNX and ONNX Runtime are loaded only where a comparison asks for them",
+    "runtime/cpu/linker.py": "what writes calls of LAPACK is loaded only for models that have some",
     "runtime/cpu/routines.py": "SciPy is loaded only for models that decompose matrices, where it is installed",
     "runtime/cuda/driver.py": "cuda-bindings is an extra: only who runs a model on a GPU needs it",
     "runtime/signature.py": "cryptography is an extra: only who signs or checks a signature needs it",
