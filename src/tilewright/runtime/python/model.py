@@ -314,7 +314,8 @@ class LoadedModel(CompiledModel):
         results = self._results.arrays(plan.outputs)
         frame = self._frames.take(plan.arena_bytes + self._scratch_bytes)
         try:
-            frame.args[:] = addresses = [address_of(a) for a in (*args, *results)]
+            addresses = [address_of(a) for a in (*args, *results)]
+            frame.args[:] = addresses  # type: ignore[assignment]  # the stubs want the elements' own type
             if plan.dims:
                 frame.dims[:] = plan.dims
             if code := self._run(*frame.call):
