@@ -39,7 +39,7 @@ ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-all fuzz replay moves emulate lint bench characters clean
+.PHONY: help demo test test-all test-gpu fuzz replay moves emulate lint bench characters clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | while IFS='|' read -r name text; do printf '  make %-9s %s\n' "$$name" "$$text"; done
@@ -59,6 +59,11 @@ test: lint  ## lint, then every test but the slow ones
 
 test-all: lint  ## lint, then every test, full-size models too
 	$(ONE_THREAD) $(RUN) -m pytest -m "not fuzz" -n $(JOBS) --timeout 1800 -o faulthandler_timeout=2400 $(PYTEST_ARGS)
+
+# CUDA's driver comes with the GPU; the bindings, and code for it, from pip. Without a GPU every test skips.
+test-gpu: $(STAMP)-dev  ## models and every op on this computer's NVIDIA GPU, under nine minutes
+	$(RUN) -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) --editable ".[cuda]"
+	$(ONE_THREAD) $(RUN) -m pytest -m gpu $(PYTEST_ARGS) tests/ptx
 
 # QEMU, node and an Arm compiler come from the system (docs/deploy.md names Debian's packages); all else from pip.
 emulate: $(STAMP)-dev  ## code for Arm, RISC-V, WebAssembly under emulators; a missing tool is a failure

@@ -305,6 +305,24 @@ def test_ir_at_every_stage(cli: Cli, linear: Path, stage: str, part: str) -> Non
     assert (ran.code, ran.err) == (0, "") and part in ran.out
 
 
+def test_ir_for_a_gpu_at_every_stage(cli: Cli, linear: Path, tmp_path: Path) -> None:
+    for stage, part in {"graph": "matmul(", "tile": " block", "llvm": "ptx_kernel", "asm": ".target sm_90a"}.items():
+        ran = cli("ir", linear, "--stage", stage, "--target", "cuda-sm90a")
+        assert (ran.code, ran.err) == (0, "") and part in ran.out
+    refused = cli("ir", linear, "--stage", "entry", "--target", "cuda-sm90a")
+    assert refused.code == 2 and "has no entry" in refused.err and "remedy: " in refused.err
+    kernels = tmp_path / "kernels.txt"
+    assert cli("ir", linear, "--stage", "tile", "--target", "cuda-sm90a", "-o", kernels).code == 0
+    assert ".target sm_80" in cli("ir", kernels, "--stage", "asm", "--target", "cuda").out
+    assert "ptx_kernel" in cli("ir", kernels, "--stage", "llvm", "--target", "cuda").out
+
+
+def test_gpus_are_targets(cli: Cli) -> None:
+    assert "cuda-sm90a" in cli("targets").out
+    shown = cli("targets", "cuda-sm90a").out
+    assert "sm_shared_bytes" in shown and "CUDA C++ Programming Guide" in shown.replace("\n", " ")
+
+
 def test_ir_after_a_pass(cli: Cli, linear: Path) -> None:
     before, after = (cli("ir", linear, "--print-after", p).out for p in ("fold-affine", "decompose"))
     assert before.startswith("# after fold-affine\n") and "relu(" in before

@@ -166,7 +166,8 @@ class Recorder:
         assert shared_bytes <= entry.dynamic_shared_bytes and len(arguments) == entry.n_params
         for address in arguments[: entry.n_pointers]:
             assert address % 16 == 0
-            self._inside(address, 0)
+            if address:  # nothing lies at zero but what has no bytes; who reads there dies here too
+                self._inside(address, 0)
         if self.recording is not None:
             self.recording.append(("launch", entry.name, list(grid), list(block), list(arguments)))
             return

@@ -15,6 +15,7 @@ from typing import Any
 
 from tilewright.build.assemble import assemble, make_parts
 from tilewright.build.exact import fitting, read_exact_sizes
+from tilewright.build.gpu import build_called_for_gpu, build_for_gpu
 from tilewright.build.kernels import STRICT, Checks, optimise_and_split
 from tilewright.build.keys import cache_key, graph_key
 from tilewright.build.manifest import with_convention
@@ -64,7 +65,7 @@ def compile(
     check_sizes_given(fix_dims, input_shapes)
     clock = Clock(progress)
     # A model from the cache was not checked now.
-    store = Cache() if cache and not verify else None
+    store = Cache() if cache and not verify and options.alone_on_gpu is None else None
     keyed, artifact = _look_up(keyed or Keyed(source), store, input_shapes, fix_dims, options, clock)
     key, found = keyed.key, artifact
     called: Called | None = None
@@ -75,6 +76,9 @@ def compile(
                 graph = called.graph
         except NeedsCall as needs:
             return _per_call(keyed.source, needs, options, input_shapes, fix_dims, threads)
+        # Files of compiled models, and so the cache, hold machine code for a host; a GPU's model is made anew.
+        if options.alone_on_gpu is not None:
+            return build_called_for_gpu(called, options, options.alone_on_gpu, clock)
         # A source that has no digest, a module in memory, is known by its graph once that is read.
         if store and key is None:
             with clock.stage("key"):
@@ -167,6 +171,8 @@ def compile_graph(graph: Graph, *, threads: int | None = None, **options: Any) -
         raise OptionError(f"there is no option {unknown[0]!r} here", remedy=f"use one of {list(OFFERED)}")
     chosen, clock, threads = Options(**options), Clock(), checked_threads(threads)
     dump_if_asked(graph, chosen)
+    if chosen.alone_on_gpu is not None:
+        return build_for_gpu(graph, chosen, chosen.alone_on_gpu, clock)
     return _ready(build(graph, chosen, clock), threads, clock, from_cache=False)
 
 
@@ -190,6 +196,9 @@ def build(
 
     With ``profile``, each kernel's ticks are added up behind the dimensions, in the order of the report's kernels.
     """
+    if options.alone_on_gpu is not None:
+        remedy = "name a CPU, or compile with emulate=True"
+        raise OptionError(f"there is no machine code for the host in a model for {options.target}", remedy=remedy)
     target = options.machine
     parts = make_parts(optimise_and_split(graph, options, target, clock, checks), clock)
     return assemble(parts, options, clock, profile=profile)

@@ -22,6 +22,7 @@ from tilewright.choose.gpu import schedule_for_gpu, schedule_for_gpu_by
 from tilewright.choose.shares import times_of
 from tilewright.codegen.cpu.llvm import compile_text, emit
 from tilewright.codegen.cpu.program import emit_program
+from tilewright.codegen.ptx.compile import emit as emit_for_gpu
 from tilewright.core.dims import is_known
 from tilewright.core.expr import largest
 from tilewright.core.graph import CONST, Graph, Node
@@ -78,7 +79,7 @@ class KernelBuilder:
     kernel: two cores share a compile without worker processes.
 
     With the numbers of ``priced`` schedules are chosen by price, else by the rules. With a ``gpu`` kernels are
-    scheduled for that one, and emulated on the target.
+    scheduled for that one, and where the builder ``emulates``, turned into what the target runs.
     """
 
     def __init__(
@@ -90,9 +91,11 @@ class KernelBuilder:
         weights: Weights | None = None,
         priced: Target | None = None,
         gpu: Gpu | None = None,
+        emulates: bool = True,
     ) -> None:
         self.target = target
         self.gpu = gpu
+        self.emulates = emulates
         self.priced = priced
         self.checks = checks
         self.book = ScheduleBook.parse(schedules)
@@ -175,7 +178,7 @@ class KernelBuilder:
             lines = self.book.lines[name]
             try:
                 found = self._by_lines(made, name, lines)
-                emit(found.kernel, self.target)
+                self._try_code(found.kernel)
             except ScheduleFileError as e:
                 self.problems += e.problems
                 found = None
@@ -202,13 +205,20 @@ class KernelBuilder:
             return self._emulated(schedule_for_gpu_by(made.computation, self.gpu, made.constants, name, lines))
         return schedule_by(made.computation, self.target, made.constants, name, lines)
 
+    def _try_code(self, kernel: Kernel) -> None:
+        """Raise what code generation says of a kernel that somebody scheduled by hand."""
+        if self.gpu is None or self.emulates:
+            emit(kernel, self.target)
+        else:
+            emit_for_gpu(kernel, self.gpu)
+
     def _emulated(self, found: Scheduled) -> Scheduled:
         """The same with loops that the CPU can run, checked on the way: few look at these forms otherwise."""
         flat = flatten(found.kernel)
         if self.checks.verify:
             verify(found.kernel)
             verify(flat)
-        return replace(found, kernel=emulated(flat))
+        return replace(found, kernel=emulated(flat) if self.emulates else flat)
 
     def check_book(self) -> None:
         """Raise everything that is wrong with the book, kernels that the model lacks included."""
@@ -365,7 +375,9 @@ def split_graph(
     ``exact`` is the same graph for certain sizes, optimised for them: it gets programs beside the general one.
     """
     weights = Weights(by_content=bool(exact))
-    kernels = KernelBuilder(target, clock, options.schedule, checks, weights, options.priced, options.gpu)
+    kernels = KernelBuilder(
+        target, clock, options.schedule, checks, weights, options.priced, options.gpu, options.emulate
+    )
     with clock.stage("partition"):
         program, planner = kernels.plan(graph, passes, options)
         sized = tuple(SizedProgram(sizes, kernels.plan(g, passes, options)[0]) for sizes, g in exact)

@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,8 @@ SIZE = "size"
 BY_PRICE = 3
 WITHOUT_LAYOUT = 1
 """The highest level that leaves the order of elements to the schedules."""
+BESIDE_A_GPU = "x86-64-v3"
+"""Which ops share a kernel is asked of a CPU's record, for GPUs too until they have prices; the same one everywhere."""
 LEVELS = (0, 1, 2, BY_PRICE, SIZE)
 Level = int | str
 Progress = Callable[[str, int, int], None]
@@ -88,6 +90,8 @@ class Options:
         """The target as choices read it, and as the level wants it; of an emulated GPU the CPU that runs it."""
         if self.emulate:
             return Target.parse("native").judged()
+        if self.gpu is not None:
+            return replace(Target.parse(BESIDE_A_GPU).judged(), n_cores=1)
         target = Target.parse(self.target).judged()
         return target.for_size() if self.optimize == SIZE else target
 
@@ -97,9 +101,14 @@ class Options:
         return Gpu.parse(self.target) if is_gpu(self.target) else None
 
     @property
+    def alone_on_gpu(self) -> Gpu | None:
+        """The GPU that code is made for; None where a CPU runs the code, as it does when it emulates a GPU."""
+        return None if self.emulate else self.gpu
+
+    @property
     def priced(self) -> Target | None:
         """The target whose numbers schedules are priced by; None where the rules choose."""
-        return Target.parse(self.target) if self.optimize == BY_PRICE and not self.emulate else None
+        return Target.parse(self.target) if self.optimize == BY_PRICE and self.gpu is None else None
 
     def shown(self) -> dict[str, Any]:
         """What a report says of them: of schedules a digest."""

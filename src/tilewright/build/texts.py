@@ -17,6 +17,7 @@ from tilewright.build.kernels import KernelBuilder, default_checks
 from tilewright.build.options import LEVELS, Clock, Options, graph_passes, storing_passes
 from tilewright.codegen.cpu.llvm import assembly, emit_kernel
 from tilewright.codegen.cpu.program import emit_program
+from tilewright.codegen.ptx.compile import compile_kernel, emit
 from tilewright.core.diag import OptionError
 from tilewright.core.graph import Graph
 from tilewright.core.passes import Pass, PassReport, parse_pipeline, print_pipeline, run_pipeline
@@ -71,9 +72,21 @@ def optimise(
 def kernel_texts(graph: Graph, options: Options, stage: str, only: str) -> Iterator[str]:
     """The text of each kernel at a stage: ``kernels``, ``schedule``, ``tile``, ``llvm``, ``asm``; or the entry's."""
     target = options.machine
-    made = KernelBuilder(target, Clock(), options.schedule, default_checks(), priced=options.priced, gpu=options.gpu)
+    made = KernelBuilder(
+        target,
+        Clock(),
+        options.schedule,
+        default_checks(),
+        priced=options.priced,
+        gpu=options.gpu,
+        emulates=options.emulate,
+    )
     program, _ = made.plan(graph, graph_passes(options, target), options)
     made.check_book()
+    gpu = options.alone_on_gpu
+    if stage == "entry" and gpu is not None:
+        remedy = "see --stage asm for the kernels' PTX"
+        raise OptionError("a program for a GPU has no entry: the runtime goes through its steps", remedy=remedy)
     if stage == "entry":
         slots, shapes = dimension_slots([(graph, program)]), [n.shape for _, n in graph.results()]
         # Code first: from it is known what the entry passes to a kernel, and how much scratch there is.
@@ -85,7 +98,9 @@ def kernel_texts(graph: Graph, options: Options, stage: str, only: str) -> Itera
         if only not in name and only not in made.labels[name]:
             continue
         if stage != "schedule":
-            yield f"{COMMENT.get(stage, '//')} {name}: {made.labels[name]}"
+            # PTX has the comments of C, and not those of the host's assembler.
+            comment = "//" if gpu is not None and stage == "asm" else COMMENT.get(stage, "//")
+            yield f"{comment} {name}: {made.labels[name]}"
         match stage:
             case "kernels":
                 yield texts[name]
@@ -94,9 +109,9 @@ def kernel_texts(graph: Graph, options: Options, stage: str, only: str) -> Itera
             case "schedule":
                 yield schedule_text(name, made.schedules[name], made.labels[name])
             case "llvm":
-                yield emit_kernel(kernel, target)
+                yield emit_kernel(kernel, target) if gpu is None else emit(kernel, gpu).text
             case "asm":
-                yield assembly(kernel, target)
+                yield assembly(kernel, target) if gpu is None else compile_kernel(kernel, gpu).ptx
 
 
 def schedules(graph: Graph, options: Options) -> str:
@@ -112,6 +127,8 @@ def dump_stages(graph: Graph, options: Options, folder: Path, passes: str | None
     """
     done = run_pipeline(graph, chosen_passes(options, passes), check=True, dump=folder)
     for stage, name in DUMPED.items():
+        if stage == "entry" and options.alone_on_gpu is not None:
+            continue
         texts = [text.rstrip("\n") for text in kernel_texts(done, options, stage, "")]
         write_text(folder / name, "\n".join(texts) + "\n")
 

@@ -25,7 +25,7 @@ _KINDS = "A model: ONNX (.onnx), PyTorch's export (.pt2), StableHLO (.mlir), TFL
 Model = Annotated[Path, typer.Argument(help=f"{_KINDS} or compiled (.tw).", show_default=False)]
 Source = Annotated[Path, typer.Argument(help=f"{_KINDS}.", show_default=False)]
 Target = Annotated[
-    str, typer.Option(help="The CPU to make code for: native, or a name that `tilewright targets` lists.")
+    str, typer.Option(help="The CPU or GPU to make code for: native, or a name that `tilewright targets` lists.")
 ]
 Threads = Annotated[int | None, typer.Option(min=1, help="The most threads a call uses (default: what is allowed).")]
 Optimize = Annotated[

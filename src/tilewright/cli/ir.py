@@ -17,11 +17,14 @@ from tilewright.build.options import Options, read_schedule
 from tilewright.cli import inputs, show
 from tilewright.cli.compile_run import Accuracy, Fix, Json, Optimize, PrecisionOption, ScheduleFile, Source, Target
 from tilewright.codegen.cpu.llvm import assembly, emit_kernel
+from tilewright.codegen.ptx.compile import compile_kernel, emit
 from tilewright.core.diag import OptionError
 from tilewright.core.text import print_graph, save_graph
 from tilewright.runtime.errors import InputError
 from tilewright.runtime.files import write_text
 from tilewright.target import target as targets
+from tilewright.target.gpu import Gpu, is_gpu
+from tilewright.tile.flatten import flatten
 from tilewright.tile.text import kernel_text, parse_kernel
 from tilewright.tile.verify import verify
 
@@ -123,11 +126,18 @@ def _kernel_forms(text: str, stage: Stage, target_name: str) -> Iterator[str]:
         raise typer.BadParameter(
             f"kernels in tile form have no stage {stage}; use tile, llvm, asm", param_hint="'--stage'"
         )
-    target = targets.Target.parse(target_name)
+    gpu = Gpu.parse(target_name) if is_gpu(target_name) else None
+    target = None if gpu is not None else targets.Target.parse(target_name)
     for part in _split_kernels(text):
         made = parse_kernel(part)
         verify(made)
-        yield kernel_text(made) if stage == "tile" else (emit_kernel if stage == "llvm" else assembly)(made, target)
+        if stage == "tile":
+            yield kernel_text(made)
+        elif target is not None:
+            yield (emit_kernel if stage == "llvm" else assembly)(made, target)
+        elif gpu is not None:
+            flat = flatten(made)
+            yield emit(flat, gpu).text if stage == "llvm" else compile_kernel(flat, gpu).ptx
 
 
 def _split_kernels(text: str) -> Iterator[str]:

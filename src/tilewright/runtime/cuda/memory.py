@@ -11,6 +11,8 @@ from __future__ import annotations
 from tilewright.runtime.cuda.driver import Driver, DriverError
 from tilewright.runtime.cuda.errors import OUT_OF_MEMORY, GpuError, GpuMemoryError
 
+ARGUMENT_ALIGNMENT = 16
+"""What kernels rely on of their arguments' addresses (``codegen.ptx.memory``)."""
 ALIGNMENT = 256
 """Every address is a multiple of this, as those of the driver are."""
 

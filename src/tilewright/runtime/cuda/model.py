@@ -19,7 +19,7 @@ import numpy as np
 from tilewright.runtime.cuda.device_tensors import DeviceTensor, GpuArray, borrow, is_on_gpu
 from tilewright.runtime.cuda.driver import Driver, DriverError
 from tilewright.runtime.cuda.errors import GpuError
-from tilewright.runtime.cuda.memory import Block, allocate, rounded
+from tilewright.runtime.cuda.memory import ARGUMENT_ALIGNMENT, Block, allocate, rounded
 from tilewright.runtime.cuda.program import GpuCode
 from tilewright.runtime.cuda.replay import Replays
 from tilewright.runtime.cuda.run import CheckFailed, DeviceRun, LoadedKernel, evaluate_size
@@ -33,8 +33,6 @@ from tilewright.runtime.shapes import Shape, compile_size
 from tilewright.runtime.values import Array, address_of, aligned_bytes
 
 PLANS_KEPT = 512
-ARGUMENT_ALIGNMENT = 16
-"""What kernels rely on of their arguments' addresses (``codegen.ptx.memory``)."""
 
 
 class GpuModel:
@@ -57,6 +55,7 @@ class GpuModel:
         self._plan = lru_cache(PLANS_KEPT)(self._new_plan)
         self._guard = ForkLock()
         self._replays = Replays()
+        self._last: DeviceRun | None = None
         driver.enter(device)
         self._check_device()
         self._modules: list[int] = []
@@ -103,6 +102,20 @@ class GpuModel:
         results = self._results_of((), checked_feeds(feeds))
         return {spec.name: result for spec, result in zip(self.outputs, results, strict=True)}
 
+    def repeat_last(self) -> None:
+        """The work of the last call again, on the same memory, without copies and without waiting: for measuring it."""
+        with self._guard.lock:
+            self._driver.enter(self.device)
+            if self._last is None:
+                raise ExecutionError("there was no call yet", remedy="call the model first")
+            self._replays.run(self._last, self.code.program)
+
+    def wait(self) -> None:
+        """Until all work so far has run."""
+        with self._guard.lock:
+            self._driver.enter(self.device)
+            self._wait()
+
     def close(self) -> None:
         """Give all memory back. The model can't be called afterwards."""
         with self._guard.lock:
@@ -112,7 +125,7 @@ class GpuModel:
                 block.release(self._stream)
             for module in self._modules:
                 self._driver.unload(module)
-            self._modules, self._kernels = [], []
+            self._modules, self._kernels, self._last = [], [], None
 
     # --- loading ----------------------------------------------------------------------------------------------------
 
@@ -228,7 +241,7 @@ class GpuModel:
     def _execute(self, args: Sequence[int], plan: Plan) -> dict[str, int]:
         """Launch or replay; the sizes with those that the data decided."""
         self._grow(self._arena, plan.arena_bytes)
-        run = self._new_run(args, dict(plan.symbols))
+        run = self._last = self._new_run(args, dict(plan.symbols))
         try:
             self._replays.run(run, self.code.program)
         except CheckFailed as failed:

@@ -7,11 +7,14 @@ arguments come from (``model``), recording (``replay``).
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
 from tilewright.runtime.cuda.driver import Driver, DriverError, Extents
 from tilewright.runtime.cuda.errors import GpuError
+from tilewright.runtime.cuda.memory import ARGUMENT_ALIGNMENT, allocate, rounded
 from tilewright.runtime.cuda.program import (
     CheckStep,
     ChooseStep,
@@ -168,15 +171,35 @@ class DeviceRun:
         iteration, scratch, count = self.at(step.iteration), self.at(step.scratch), self.at(step.count)
         trips, turn = self._read_int(step.trips), 0
         self._write_int(iteration, 0)
-        while turn < trips and self._read_bool(read[0]):
-            parts = [start + turn * n_bytes for start, n_bytes in scanned]
-            self._sub(step.body, [iteration, *read, *captures, *written, *parts], scratch)
-            read, written = written, read
-            turn += 1
-            self._write_int(iteration, turn)
+        with self._aligned([n_bytes for _, n_bytes in scanned]) as rooms:
+            while turn < trips and self._read_bool(read[0]):
+                parts = [start + turn * n_bytes for start, n_bytes in scanned]
+                self._sub(step.body, [iteration, *read, *captures, *written, *(rooms or parts)], scratch)
+                for room, part, (_, n_bytes) in zip(rooms, parts, scanned, strict=False):
+                    self._copy_at(room, part, n_bytes)
+                read, written = written, read
+                turn += 1
+                self._write_int(iteration, turn)
         for (result, n_bytes), last in zip(ends, read[1:], strict=True):
             self._copy_at(last, result, n_bytes)
         self._write_int(count, turn)
+
+    @contextmanager
+    def _aligned(self, n_bytes: Sequence[int]) -> Iterator[list[int]]:
+        """Rooms for what each turn appends, where kernels could not write it in its place.
+
+        A turn's part of the result may begin anywhere, and kernels rely on alignment. None where all parts are aligned.
+        """
+        if all(n % ARGUMENT_ALIGNMENT == 0 for n in n_bytes):
+            yield []
+            return
+        offsets = list(accumulate(map(rounded, n_bytes), initial=0))
+        start = allocate(self.driver, max(offsets[-1], 1), "what a loop appends")
+        try:
+            yield [start + at for at in offsets[:-1]]
+        finally:
+            self.driver.wait(self.stream)
+            self.driver.free(start)
 
 
 def evaluate_size(size: Size, sizes: Mapping[str, int]) -> int:

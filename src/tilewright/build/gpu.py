@@ -1,0 +1,161 @@
+"""From a graph in kernels for a GPU to a model: PTX, the program that launches it, weights and manifest.
+
+In: what ``kernels`` splits and schedules. Out: a ``CompiledGpuModel``. Not its business: what a kernel becomes
+(``codegen.ptx``), running it (``runtime.cuda``).
+
+A program stays what ``partition`` made of it, with sizes as texts that the runtime evaluates: there is no machine code
+for the host. Libraries' forms of a kernel are left out, since they are for arrays of the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from tilewright.build.kernels import SplitGraph, optimise_and_split
+from tilewright.build.manifest import manifest_of, with_complex
+from tilewright.build.options import Clock, Options
+from tilewright.codegen.ptx.compile import compile_kernel
+from tilewright.codegen.ptx.launch import Launch
+from tilewright.core.diag import OptionError
+from tilewright.core.expr import Dim, to_text
+from tilewright.core.graph import Graph
+from tilewright.frontend.source import Called
+from tilewright.partition.program import (
+    Branch,
+    Copy,
+    KernelCall,
+    LetDim,
+    Pointer,
+    Program,
+    Repeat,
+    Require,
+    SetDim,
+    Step,
+)
+from tilewright.runtime.cuda.compiled import CompiledGpuModel
+from tilewright.runtime.cuda.program import (
+    CarriedValue,
+    CheckStep,
+    ChooseStep,
+    CopyStep,
+    DevicePlace,
+    GpuCode,
+    GpuEntry,
+    GpuKernel,
+    GpuProgram,
+    GpuStep,
+    LaunchStep,
+    LoopStep,
+    ReadSizeStep,
+    Size,
+    SizeStep,
+)
+from tilewright.runtime.manifest import TargetSpec
+from tilewright.runtime.shapes import compile_size
+from tilewright.target.gpu import Gpu
+
+
+def build_for_gpu(graph: Graph, options: Options, gpu: Gpu, clock: Clock) -> CompiledGpuModel:
+    """The whole compiler on a graph, for a GPU."""
+    split = optimise_and_split(graph, options, options.machine, clock)
+    with clock.stage("llvm"):
+        code = gpu_code(split, gpu, clock)
+    with clock.stage("weights"):
+        weights = split.planner.weights.blob()
+    manifest = manifest_of(split, options, weights.nbytes, len(split.slots))
+    manifest = replace(manifest, target=TargetSpec(gpu.triple, gpu.arch))
+    seconds = {name: round(spent, 6) for name, spent in clock.seconds.items()}
+    manifest.report.update(seconds=seconds, from_cache=False)
+    return CompiledGpuModel(manifest, code, weights)
+
+
+def build_called_for_gpu(called: Called, options: Options, gpu: Gpu, clock: Clock) -> CompiledGpuModel:
+    """The same for a source whose calls have a convention; ``OptionError`` where that keeps state or writes inputs."""
+    if called.convention.state or called.convention.written:
+        remedy = "compile it for a CPU, or a module that returns what it would keep"
+        raise OptionError("a model for a GPU keeps no state between calls yet, and writes no inputs", remedy=remedy)
+    made = build_for_gpu(called.graph, options, gpu, clock)
+    made.manifest = with_complex(made.manifest, called)
+    return made
+
+
+def gpu_code(split: SplitGraph, gpu: Gpu, clock: Clock) -> GpuCode:
+    """PTX of every kernel, and the program with its sizes as the runtime reads them."""
+    made = split.kernels
+    kernels = []
+    for k, (name, kernel) in enumerate(made.kernels.items()):
+        clock.tell("llvm", k, len(made.kernels))
+        found = compile_kernel(kernel, gpu)
+        entries = tuple(map(_entry, found.launches))
+        kernels.append(GpuKernel(name, made.labels[name], found.ptx, entries, tuple(s.name for s in kernel.sizes)))
+    numbers = {name: k for k, name in enumerate(made.kernels)}
+    return GpuCode(gpu.arch, tuple(kernels), _program(split.program, numbers), _size(split.program.arena_bytes))
+
+
+def _entry(launch: Launch) -> GpuEntry:
+    x, y, z = map(_size, launch.grid)
+    return GpuEntry(launch.entry, (x, y, z), launch.block, launch.dynamic_shared_bytes)
+
+
+def _size(d: Dim) -> Size:
+    return d if isinstance(d, int) else compile_size(to_text(d))
+
+
+def _place(p: Pointer) -> DevicePlace:
+    return DevicePlace(p.base, _size(p.offset))
+
+
+def _places(pointers: Sequence[Pointer]) -> tuple[DevicePlace, ...]:
+    return tuple(map(_place, pointers))
+
+
+def _pair(pointers: tuple[Pointer, Pointer]) -> tuple[DevicePlace, DevicePlace]:
+    first, second = map(_place, pointers)
+    return first, second
+
+
+def _program(program: Program, numbers: Mapping[str, int]) -> GpuProgram:
+    return GpuProgram(tuple(_step(step, numbers) for step in program.steps))
+
+
+def _let(step: LetDim) -> SizeStep:
+    return SizeStep(step.symbol.name, _size(step.value))
+
+
+def _step(step: Step, numbers: Mapping[str, int]) -> GpuStep:
+    match step:
+        case KernelCall():
+            return LaunchStep(numbers[step.kernel], _places(step.args))
+        case Copy():
+            return CopyStep(_place(step.source), _place(step.target), _size(step.n_bytes))
+        case SetDim():
+            return ReadSizeStep(step.symbol.name, _place(step.source))
+        case LetDim():
+            return _let(step)
+        case Branch():
+            programs = (_program(step.then_program, numbers), _program(step.else_program, numbers))
+            sizes = (tuple(map(_let, step.then_dims)), tuple(map(_let, step.else_dims)))
+            return ChooseStep(_place(step.cond), programs, sizes, _places(step.args), _place(step.scratch))
+        case Repeat():
+            return _loop(step, numbers)
+        case Require():
+            return CheckStep(_place(step.cond), step.code)
+
+
+def _loop(step: Repeat, numbers: Mapping[str, int]) -> LoopStep:
+    carried = tuple(
+        CarriedValue(_place(c.start), _pair(c.buffers), _place(c.result), _size(c.n_bytes)) for c in step.carried
+    )
+    return LoopStep(
+        trips=_place(step.trips),
+        cond=_place(step.cond),
+        cond_buffers=_pair(step.cond_buffers),
+        body=_program(step.body, numbers),
+        carried=carried,
+        captures=_places(step.captures),
+        scanned=tuple((_place(s.result), _size(s.n_bytes)) for s in step.scanned),
+        iteration=_place(step.iteration),
+        count=_place(step.count),
+        scratch=_place(step.scratch),
+    )

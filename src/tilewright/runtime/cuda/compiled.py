@@ -1,0 +1,65 @@
+"""A model compiled for a GPU, wherever it was compiled: PTX to read, and a callable where there is a GPU.
+
+In: a manifest, code, weights. Out: what every compiled model has; the first call opens the driver.
+Not its business: calls (``model``), what a GPU is (``driver``).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tilewright.runtime.cuda.driver import CudaDriver, Driver
+from tilewright.runtime.cuda.model import GpuModel
+from tilewright.runtime.cuda.program import GpuCode
+from tilewright.runtime.errors import ArtifactError
+from tilewright.runtime.manifest import Manifest
+from tilewright.runtime.once import ForkLock
+from tilewright.runtime.python.model import CompiledModel
+
+
+class CompiledGpuModel(CompiledModel):
+    """PTX, a program and weights. Calling it needs a GPU: ``NoGpuError`` says what is missing."""
+
+    def __init__(
+        self, manifest: Manifest, code: GpuCode, weights: Any, *, open_driver: Callable[[], Driver] = CudaDriver
+    ) -> None:
+        super().__init__(manifest, (), weights)
+        self.code = code
+        self._open_driver = open_driver
+        self._opening = ForkLock()
+        self._loaded: GpuModel | None = None
+
+    def __repr__(self) -> str:
+        return f"<CompiledGpuModel ({self._signature()}) for {self.code.arch}>"
+
+    @property
+    def ptx(self) -> dict[str, str]:
+        """The PTX of every kernel by its name."""
+        return {kernel.name: kernel.ptx for kernel in self.code.kernels}
+
+    def on(self, device: int = 0) -> GpuModel:
+        """The model on GPU number ``device``, with weights and memory there."""
+        return GpuModel(self.manifest, self.code, self._weights, self._open_driver(), device)
+
+    def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
+        """Run on GPU number 0; results are new arrays."""
+        if out is not None:
+            raise ArtifactError("a model for a GPU makes new results", remedy="leave out= away")
+        return self._first()(*args, **kwargs)
+
+    def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """Run by names: inputs in, all outputs out."""
+        return self._first().run(feeds)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Refused: files of models hold code for CPUs."""
+        remedy = "compile it where it runs; the PTX of its kernels is in .ptx"
+        raise ArtifactError("a model for a GPU can't be saved yet", remedy=remedy)
+
+    def _first(self) -> GpuModel:
+        with self._opening.lock:
+            if self._loaded is None:
+                self._loaded = self.on()
+            return self._loaded
