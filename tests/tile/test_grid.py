@@ -135,6 +135,12 @@ def test_a_guard_leaves_every_tile_full():
     refuses(elementwise((11,)), ("kind", "i0", "vector"), ("split", "i0", 4, "guard"), rule="only statements")
 
 
+def test_what_moves_under_a_guard_is_guarded() -> None:
+    # Nobody reads the rows of T from 5 on, and A has none that they could be made from.
+    kernel = same(matmul(5, 6, 7), ("split", "i0_2", 4, "guard"), ("compute_at", "T", "i0_2_i", "local"))
+    assert isinstance(kernel.body[0].body[0].body[0], If)
+
+
 def test_independent_loops_become_blocks_and_threads():
     kernel = same(
         elementwise((N, 11)), ("split", "i1", 4, "guard"), ("kind", "i0", "block"), ("kind", "i1_o", "block"),

@@ -28,7 +28,7 @@ from tilewright.core.indices import chosen, symbols_at, symbols_in
 from tilewright.tile.affine import coefficient, settled, without
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Fold, For, If, Kernel, Kind, Loop, Place, Role, Space, Stmt, Store, Update, walk, written
-from tilewright.tile.rewrite import Body, loads_of, loops_of, rewrite_accesses, substitute_body, values_of
+from tilewright.tile.rewrite import Body, loads_of, loops_of, reads, rewrite_accesses, substitute_body, values_of
 from tilewright.tile.schedule.loops import renamed, starts_fresh
 from tilewright.tile.schedule.region import Side, side_of
 from tilewright.tile.schedule.tree import (
@@ -186,9 +186,7 @@ def compute_at(kernel: Kernel, buffer: str, loop: str, space: str = "local") -> 
     if _is_in_lanes(kernel, at) and any(x.kind in (Kind.SERIAL, Kind.PARALLEL) for x in loops_of(nests)):
         raise ScheduleError("compute_at", where, "a serial loop would move into lanes")
     body = rewrite_accesses(at.body, lambda b, ix: Load(new, _rebased(ix, shift)) if b is old else None)
-    # Right before its first reader, so that statements before it keep their operands.
-    first = _first_use(body, new)
-    moved_at = For(at.loop, (*body[:first], *nests, *body[first:]))
+    moved_at = For(at.loop, _before_readers(body, nests, new))
     result = replace_stmt(kernel, at, moved_at).body
     for s in makers:
         result = edit(result, s, lambda _: ())
@@ -345,6 +343,17 @@ def _kept_inside(guarded: Select, buffer: Buffer, exact: set[Sym]) -> set[int]:
         return set()
     moving = frozenset[Sym]().union(*(symbols(e) for e in said))
     return {d for d, i, _ in places if symbols(i) & moving}
+
+
+def _before_readers(body: Body, nests: Body, buffer: Buffer) -> Body:
+    """The body with the nests right before the buffer's first reader, so that statements before it keep their operands.
+
+    Where all of it is under one condition, they are too: what nobody reads may be outside of what it is made from.
+    """
+    if len(body) == 1 and isinstance(body[0], If) and not reads(body[0], buffer):
+        return (If(body[0].cond, _before_readers(body[0].body, nests, buffer)),)
+    first = _first_use(body, buffer)
+    return (*body[:first], *nests, *body[first:])
 
 
 def _first_use(body: Body, buffer: Buffer) -> int:
