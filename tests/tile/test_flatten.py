@@ -64,6 +64,22 @@ def test_elements_side_by_side_are_one_access() -> None:
     assert not any(x.kind is Kind.VECTOR for x in loops_of(kernel.body))
 
 
+@pytest.mark.parametrize(
+    "computation",
+    [reduction((5, 7), 0, "add"), reduction((5, 8), 0, "max"), reduction((2, 9, 3), 1, "mul"), matmul(N, 6, 7)],
+)
+def test_a_short_sum_is_a_threads_own(computation: Computation) -> None:
+    kernel, taken = forms(computation, {"N": 3})
+    assert taken == ("sums",) and len(kernel.body) == 1
+    assert [p.space for p in kernel.places if p.space is not Space.GLOBAL] == [Space.REG]
+
+
+def test_a_single_row_is_a_blocks() -> None:
+    kernel, taken = forms(reduction((700,), 0, "add"))
+    assert taken == ("rows",)
+    assert sum(isinstance(s, Barrier) for s in walk(kernel.body)) == 7  # one for each halving of 128
+
+
 @pytest.mark.parametrize("m, n, k, batch", [(64, 64, 16, 0), (17, 20, 19, 0), (20, 17, 33, 2)])
 def test_a_product_shares_tiles(m: int, n: int, k: int, batch: int) -> None:
     computation = matmul(m, n, k) if not batch else batched(batch, m, n, k)

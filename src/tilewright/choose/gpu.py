@@ -21,6 +21,7 @@ from tilewright.choose.strategies.gpu.elements import elements
 from tilewright.choose.strategies.gpu.matrices import as_products
 from tilewright.choose.strategies.gpu.products import products
 from tilewright.choose.strategies.gpu.rows import rows
+from tilewright.choose.strategies.gpu.sums import sums
 from tilewright.core.compute import Buffer, Computation, Serial, Stage
 from tilewright.target.gpu import Gpu
 from tilewright.tile.errors import RuleBroke, ScheduleError
@@ -110,6 +111,8 @@ class _Grids:
         names = [s.out.name for s in cluster.stages]
         if cluster.kind is ClusterKind.ROWS:
             return [("rows", partial(rows, self.b, self.gpu, names))]
+        if cluster.stages[0].reduction is not None and cluster.kind is not ClusterKind.OTHER:
+            return [("sums", partial(sums, self.b, self.gpu, names))]
         return []
 
     def _fits(self, root: str, apply: Callable[[], object]) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from tilewright.choose.strategies.gpu.elements import block_threads, fused
 from tilewright.choose.strategies.rows import row_loop, with_plain_root
-from tilewright.choose.strategies.view import find_body, only_nest
+from tilewright.choose.strategies.view import find_body, nests, only_nest
 from tilewright.core.dims import is_known, known_at_most
 from tilewright.core.expr import Dim
 from tilewright.core.indices import symbols_in
@@ -32,7 +32,8 @@ def rows(b: ScheduleBuilder, gpu: Gpu, buffers: list[str]) -> None:
     row = row_loop(b, nest, set(temps))
     names = [x.sym.name for x in nest.loops]
     if row is None:
-        raise ScheduleError("rows", buffers[-1], "there is one row only")
+        one_row(b, gpu, [*temps, buffers[-1]])
+        return
     for name in reversed(temps):
         b.do("compute_at", name, row, "local")
     *outer, at = fused(b, names[: names.index(row) + 1])
@@ -42,6 +43,21 @@ def rows(b: ScheduleBuilder, gpu: Gpu, buffers: list[str]) -> None:
         b.do("kind", name, "block")
     check_room(b, gpu, temps)
     passes(b, gpu, at)
+
+
+def one_row(b: ScheduleBuilder, gpu: Gpu, buffers: list[str]) -> None:
+    """The sums of a single row, each by one block; what has no sum is left to ``elements``."""
+    for name in buffers:
+        for nest in nests(b.kernel, name):
+            leaf = nest.leaf[-1]
+            if not isinstance(leaf, Update) or symbols_in(leaf.index):
+                continue
+            loops = fused(b, [x.sym.name for x in nest.loops])
+            if len(loops) > 1:
+                raise ScheduleError("rows", name, "a row of unknown sizes")
+            block = b.do("enclose", loops[0]).loops[0]
+            b.do("kind", block, "block")
+            b.do("tree", name, loops[0], threads_for(gpu, find_loop(b.kernel, loops[0], "rows").loop.extent))
 
 
 def check_room(b: ScheduleBuilder, gpu: Gpu, temps: list[str]) -> None:
