@@ -149,9 +149,9 @@ def test_blocks_that_meet_race() -> None:
 
 
 def test_a_later_grid_sees_what_an_earlier_one_wrote() -> None:
-    computation = reduction((3, 9), 0, "add")
+    computation = softmax(1, 40)
     kernel = flat(computation)
-    assert len(grids_of(kernel)) == 2 and observe(kernel, computation).faults == ()
+    assert len(grids_of(kernel)) > 2 and observe(kernel, computation).faults == ()
 
 
 def test_only_flat_kernels_are_run() -> None:
