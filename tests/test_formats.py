@@ -44,9 +44,8 @@ def exported() -> bytes:
 
 
 FILES: dict[str, tuple[Callable[[], bytes], str, str]] = {
-    "gguf": (lambda: b"GGUF\x03\x00\x00\x00" + bytes(64), "a GGUF file", "from_pretrained"),
-    "tflite": (lambda: b"\x1c\x00\x00\x00TFL3" + bytes(64), "TensorFlow Lite", "tf2onnx"),
-    "safetensors": (safetensors, "a safetensors file", "load_model"),
+    "gguf": (lambda: b"GGUF\x03\x00\x00\x00" + bytes(64), "a GGUF file", "tilewright.decoder"),
+    "safetensors": (safetensors, "a safetensors file", "with_weights"),
     "stablehlo text": (
         lambda: b'#loc = loc("x")\nmodule @jit_f attributes {mhlo.num_replicas = 1 : i32} {\n}\n', "MLIR", ".mlir",
     ),
@@ -93,6 +92,14 @@ def test_a_file_is_called_what_it_is(make: Callable[[], bytes], what: str, remed
             call()
         assert what in str(caught.value) and remedy in str(caught.value), str(caught.value)
         assert "damaged" not in str(caught.value)
+
+
+def test_a_tflite_file_of_another_name_is_called_what_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(b"\x1c\x00\x00\x00TFL3" + bytes(64))
+    for call in (lambda: tw.compile(path), lambda: tw.load(path)):
+        with pytest.raises(TilewrightError, match=r"a TensorFlow Lite model[^$]*\.tflite"):
+            call()
 
 
 def test_a_file_with_the_suffix_of_a_program_is_called_what_it_is(tmp_path: Path) -> None:

@@ -300,12 +300,27 @@ def _told(x: torch.Tensor) -> Any:
 
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("is_dynamic", [False, True])
-@pytest.mark.parametrize("f", [_places_or_all, _experts, _narrowed, _pairs, _mean, _told])
+@pytest.mark.parametrize("f", [_places_or_all, _narrowed, _pairs, _mean, _told])
 def test_a_size_that_data_decide_decides_a_branch(f: Callable[..., Any], is_dynamic: bool) -> None:
     torch._dynamo.reset()
     compiled = torch.compile(f, backend="tilewright", dynamic=is_dynamic, options={"fallback": False})
     for x in ([1.0, -1, 2, 3, 0.5, -2], [-1.0, -1, -2, -3, -0.5, -2], [1.0, 1, 2, 3, 0.5, 2]):
         torch.testing.assert_close(compiled(torch.tensor(x)), f(torch.tensor(x)))
+
+
+@pytest.mark.parametrize("is_dynamic", [False, True])
+def test_a_branch_in_a_loop_is_left_to_python_and_said(is_dynamic: bool) -> None:
+    """Dynamo breaks graphs at such a branch, and none within a loop: it captures nothing of the function."""
+    torch._dynamo.reset()
+    compiled = torch.compile(_experts, backend="tilewright", dynamic=is_dynamic)
+    with pytest.warns(FallbackWarning, match="_experts"):
+        compiled(torch.tensor([1.0, 2.0]))
+    for x in ([1.0, -1, 2, 3, 0.5, -2], [-1.0, -1, -2, -3, -0.5, -2], [1.0, 1, 2, 3, 0.5, 2]):
+        torch.testing.assert_close(compiled(torch.tensor(x)), _experts(torch.tensor(x)))
+    torch._dynamo.reset()
+    strict = torch.compile(_experts, backend="tilewright", dynamic=is_dynamic, options={"fallback": False})
+    with pytest.raises(tw.ImportFailed, match="leaves a part of the program to Python"):
+        strict(torch.tensor([1.0, 2.0]))
 
 
 def test_a_condition_on_sizes_is_a_result() -> None:

@@ -24,14 +24,12 @@ class Format:
 
 GGUF = Format(
     "a GGUF file, which holds weights and no graph",
-    f"load it by transformers' from_pretrained(folder, gguf_file=name), and {MODULE}",
+    "a language model: tilewright.decoder(path); a module's weights: tilewright.with_weights(module, path)",
 )
-TFLITE = Format(
-    "a TensorFlow Lite model", "convert it: python -m tf2onnx.convert --tflite MODEL.tflite --output MODEL.onnx"
-)
+TFLITE = Format("a TensorFlow Lite model", "name the file .tflite")
 SAFETENSORS = Format(
     "a safetensors file, which holds weights and no graph",
-    f"load them into their module by safetensors.torch.load_model, and {MODULE}",
+    "give them to their module or ONNX model: tilewright.with_weights(model, path)",
 )
 COMPILED = Format("compiled by Tilewright already", "load it: tilewright.load(path), or tilewright run PATH")
 STABLEHLO = Format("an MLIR module such as StableHLO", "name the file .mlir (text) or .mlirbc (bytecode)")
