@@ -12,6 +12,7 @@ from frontend.onnx_build import info, model, node
 from tilewright import ops
 from tilewright.build.driver import compile, compile_graph
 from tilewright.build.options import Options
+from tilewright.build.texts import kernel_texts
 from tilewright.core import types
 from tilewright.core.diag import CompileError
 from tilewright.core.evaluate import evaluate_graph
@@ -299,3 +300,19 @@ def test_a_sum_reads_a_number_that_another_stage_makes() -> None:
     b, given = inputs(x)
     far = b(ops.sub, given[0], b(ops.reduce_mean, given[0], axes=(0,), keepdims=False))
     check(b, given, [b(ops.reduce_sum, b(ops.mul, far, far), axes=(0,), keepdims=False)], [x])
+
+
+def test_a_mask_of_whole_rows_that_lies_flat() -> None:
+    """Blocks of rows, turned, took a temporary that has rows and columns in one dimension for a number of each row."""
+    scores = np.where(np.arange(560).reshape(4, 10, 14) % 5 == 0, -np.inf, 0.5)
+    most = np.ones((2, 2, 10, 1))
+    b, (x, m) = inputs(scores, most)
+    flat = b(ops.gt, x, b.const(-np.inf, types.f64))
+    some = b(ops.reduce_any, b(ops.reshape, flat, shape=(2, 2, 10, 14)), axes=(3,), keepdims=True)
+    powers = b(ops.exp2, b(ops.sub, b(ops.reshape, x, shape=(2, 2, 10, 14)), m))
+    total = b(ops.reduce_sum, powers, axes=(3,), keepdims=True)
+    share = b(ops.div, powers, total)
+    result = b(ops.where, some, share, b.const(0.0, types.f64))
+    check(b, (x, m), [result], [scores, most])
+    graph = Graph("g", b.pool, (x, m), (result,), ("y",))
+    assert list(kernel_texts(graph, Options(target="x86-64-v4"), "tile", ""))  # lanes for eight rows

@@ -41,7 +41,8 @@ MAX_IDLE = 0.125
 def turned_rows(b: ScheduleBuilder, machine: Target, buffers: list[str]) -> None:
     """Schedule all stages together at blocks of as many rows as a vector has lanes, each block turned.
 
-    ``ScheduleError`` where rows are longer than ``MOST_COLUMNS``, fewer than lanes, or known at run time only.
+    ``ScheduleError`` where rows are longer than ``MOST_COLUMNS``, fewer than lanes, or known at run time only, or where a
+    temporary has rows and columns in one dimension.
     """
     root = buffers[-1]
     temps = with_plain_root(b, buffers)
@@ -74,6 +75,8 @@ def turned_rows(b: ScheduleBuilder, machine: Target, buffers: list[str]) -> None
         shape = find_place(b.kernel, each, "turned_rows").buffer.shape
         # What has a place for each column lies in memory, rows as its last dimension; a number a row fits a register.
         walks_columns = shape[-1:] == (column.extent,) and (each in fetched or len(shape) == n_dims)
+        if not walks_columns and estimate(shape) > estimate([x.extent for x in back.loops[:-1]]):
+            raise ScheduleError("turned_rows", each, "rows and columns of a temporary are one dimension")
         b.do("compute_at", each, at, "local" if walks_columns or each in fetched else "reg")
         n_left = len(find_place(b.kernel, each, "turned_rows").buffer.shape)
         if walks_columns and n_left > 1:
