@@ -41,8 +41,8 @@ MAX_IDLE = 0.125
 def turned_rows(b: ScheduleBuilder, machine: Target, buffers: list[str]) -> None:
     """Schedule all stages together at blocks of as many rows as a vector has lanes, each block turned.
 
-    ``ScheduleError`` where rows are longer than ``MOST_COLUMNS``, fewer than lanes, or known at run time only, or where a
-    temporary has rows and columns in one dimension.
+    ``ScheduleError`` where rows are longer than ``MOST_COLUMNS``, fewer than lanes, or known at run time only, and
+    where a temporary has rows and columns in one dimension.
     """
     root = buffers[-1]
     temps = with_plain_root(b, buffers)

@@ -175,9 +175,7 @@ class _Importer:
             return
         of_results = [self._type(r) for r in results]
         shapes = [tuple(int(d) for d in t.shape if isinstance(d, int)) for t in of_results]
-        call = TfliteCall(
-            self.b.at(loc), name, inputs, self._options(op), shapes, [t.dtype for t in of_results]
-        )
+        call = TfliteCall(self.b.at(loc), name, inputs, self._options(op), shapes, [t.dtype for t in of_results])
         made = CONVERTERS[name](call)
         nodes = [made] if isinstance(made, Node) else list(made)
         if len(nodes) != len(results):

@@ -62,9 +62,7 @@ def _depthwise(c: TfliteCall) -> Node:
     x, kernel = c.x(0), c.transposed(c.x(1), (3, 0, 1, 2))
     strides, dilations = _strides(c), (c.option("DilationHFactor"), c.option("DilationWFactor"))
     pads = _sides(c, c.size(x)[1:3], c.size(kernel)[2:], strides, dilations)
-    made = c.b(
-        ops.conv, x, kernel, strides=strides, dilations=dilations, pads=pads, groups=c.size(x)[3], layout="NHWC"
-    )
+    made = c.b(ops.conv, x, kernel, strides=strides, dilations=dilations, pads=pads, groups=c.size(x)[3], layout="NHWC")
     return _with_bias(c, made)
 
 

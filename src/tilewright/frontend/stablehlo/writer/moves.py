@@ -143,9 +143,7 @@ def gather(w: HloLines, node: Node) -> None:
     w.give(node, _gathered(w, x, at, numbers, taken, node.type))
 
 
-def _gathered(
-    w: HloLines, x: HloValue, at: HloValue, numbers: str, taken: Sequence[int], t: TensorType
-) -> HloValue:
+def _gathered(w: HloLines, x: HloValue, at: HloValue, numbers: str, taken: Sequence[int], t: TensorType) -> HloValue:
     text = f"dimension_numbers = {numbers}, slice_sizes = {array_text(taken)}, indices_are_sorted = false"
     return w.one("gather", [x, at], t, text)
 

@@ -191,9 +191,7 @@ def _pads(pads: Sequence[tuple[object, object]]) -> list[tuple[int, int]]:
     return known
 
 
-def _convolution(
-    w: HloLines, node: Node, kernel: str, pads: Sequence[tuple[int, int]], window: str
-) -> None:
+def _convolution(w: HloLines, node: Node, kernel: str, pads: Sequence[tuple[int, int]], window: str) -> None:
     """Any convolution; ``kernel`` spells the kernel's first two axes, ``window`` what is particular."""
     spatial = list(map(str, range(len(pads))))
     last = ", ".join(spatial)
