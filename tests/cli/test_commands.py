@@ -444,6 +444,8 @@ def test_a_bad_file_or_name_is_1_with_a_message(
     ("args", "part"),
     [
         (["compile", "{model}", "--target", "z80"], "there is no target 'z80'"),
+        (["compile", "{model}", "--target", "cuda-sm91"], "did you mean cuda-sm90a?"),
+        (["aot", "{model}", "--target", "cuda-sm90a"], "cuda-sm90a is a GPU"),
         (["compile", "{model}", "--target", "x86_64"], "did you mean x86-64?"),
         (["compile", "{model}", "--target", "cortex-m4f"], "did you mean cortex-m4?"),
         (["aot", "{model}", "--target", "aarch64-linux-gnu"], "did you mean aarch64?"),

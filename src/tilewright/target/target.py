@@ -19,6 +19,7 @@ from tilewright.runtime.threads import available_cpus
 from tilewright.target import aarch64, arm, riscv, wasm, x86
 from tilewright.target.dots import BF16_BY_SHIFTS, BF16_PAIRS, BYTES, WORDS, WORDS_BY_BYTES, Dot
 from tilewright.target.errors import UnknownTargetError
+from tilewright.target.gpu import gpu_names, is_gpu
 from tilewright.target.sources import ASSUMED, SYSTEM
 
 MANY_COPIES = 256
@@ -155,6 +156,9 @@ class Target:
             raise UnknownTargetError(f"there is no target {name!r:.80}", remedy=_remedy("native"))
         if name == "native":
             return Target.host()
+        if is_gpu(name):
+            remedy = "name a CPU; tilewright.compile(..., target=NAME) and tilewright ir --target NAME take GPUs"
+            raise UnknownTargetError(f"{name} is a GPU, which this makes no code for", remedy=remedy)
         canonical = _ALIASES.get(name, name)
         machine = _TABLE.get(canonical) or _on_other_system(name)
         if machine is None:
@@ -278,9 +282,10 @@ def named_targets() -> list[Target]:
 def _remedy(name: str) -> str:
     """What to write instead of an unknown name: the name that it is likely a spelling of, and how to see them all."""
     spelled = name.strip().lower().replace("_", "-")
+    names = [*target_names(), *gpu_names()]
     near = [known for known in target_names() if spelled.startswith(known)]
-    near = [max(near, key=len)] if near else get_close_matches(spelled, target_names(), 1)
-    known = f"use one of: {', '.join(target_names())}; behind those of x86-64 and AArch64 may stand -windows or -macos"
+    near = [max(near, key=len)] if near else get_close_matches(spelled, names, 1)
+    known = f"use one of: {', '.join(names)}; behind those of x86-64 and AArch64 may stand -windows or -macos"
     return f"did you mean {near[0]}? Else {known}" if near else known
 
 
