@@ -42,12 +42,14 @@ def over_batches(batch: Dim, cost: Callable[[int], float]) -> float:
     """The cost of a batch; where only a call knows it, the geometric mean over powers of 2 that it may be.
 
     The form with the least mean is best over all of these batches by its factor over the others, small batches and
-    large ones counting alike: one image of small planes waits for its weights, and many images share them.
+    large ones counting alike: one image of small planes waits for its weights, and many images share them. What costs
+    nothing in some batch, as images without an element do, costs nothing.
     """
     if is_known(batch):
         return cost(batch)
     sizes = [{s: nearest_size(s, 1 << k) for s in symbols(batch)} for k in range(LOG_MOST_IMAGES + 1)]
-    return geometric_mean(cost(n) for n in dict.fromkeys(max(evaluate(batch, known_as), 1) for known_as in sizes))
+    costs = [cost(n) for n in dict.fromkeys(max(evaluate(batch, known_as), 1) for known_as in sizes)]
+    return geometric_mean(costs) if min(costs) > 0 else 0.0
 
 
 def nearest_size(symbol: Sym, size: int) -> int:
