@@ -48,7 +48,8 @@ later one. A model in a shared library (`runtime/library.py`) is called from Pyt
 LAZY_FOLDERS = ("frontend/", "integrations/", "tools/conformance/", "cli/")
 LAZY_FILES: dict[str, str] = {
     "build/front.py": "the compiler is loaded only where the cache has no answer",
-    "build/driver.py": "ahead-of-time export is loaded only where a model is exported",
+    "build/driver.py": "ahead-of-time export is loaded only where a model is exported, the way to a GPU for one",
+    "build/kernels.py": "schedules and PTX of grids are loaded only for GPUs",
     "tools/debug/onnx_part.py": "ONNX is loaded only for ONNX models",
     "tools/debug/peers.py": "PyTorch, ONNX and ONNX Runtime are loaded only where a comparison asks for them",
     "runtime/cpu/linker.py": "what writes calls of LAPACK is loaded only for models that have some",

@@ -15,7 +15,6 @@ from typing import Any
 
 from tilewright.build.assemble import assemble, make_parts
 from tilewright.build.exact import fitting, read_exact_sizes
-from tilewright.build.gpu import build_called_for_gpu, build_for_gpu
 from tilewright.build.kernels import STRICT, Checks, optimise_and_split
 from tilewright.build.keys import cache_key, graph_key
 from tilewright.build.manifest import with_convention
@@ -33,6 +32,7 @@ from tilewright.runtime.cache import Cache
 from tilewright.runtime.host import misfit
 from tilewright.runtime.python.model import CompiledModel, LoadedModel
 from tilewright.runtime.threads import checked_threads, default_threads
+from tilewright.target.gpu import Gpu
 
 
 def compile(
@@ -78,7 +78,7 @@ def compile(
             return _per_call(keyed.source, needs, options, input_shapes, fix_dims, threads)
         # Files of compiled models, and so the cache, hold machine code for a host; a GPU's model is made anew.
         if options.alone_on_gpu is not None:
-            return build_called_for_gpu(called, options, options.alone_on_gpu, clock)
+            return _build_for_gpu(called, options, options.alone_on_gpu, clock)
         # A source that has no digest, a module in memory, is known by its graph once that is read.
         if store and key is None:
             with clock.stage("key"):
@@ -100,6 +100,13 @@ def compile(
         fix_dims=fix_dims, threads=threads, **{**asdict(options), "schedule": schedule},
     )  # fmt: skip
     return made
+
+
+def _build_for_gpu(called: Called, options: Options, gpu: Gpu, clock: Clock) -> CompiledModel:
+    """:func:`tilewright.build.gpu.build_called_for_gpu`, loaded by the first model for a GPU."""
+    from tilewright.build.gpu import build_called_for_gpu
+
+    return build_called_for_gpu(called, options, gpu, clock)
 
 
 def _export(source: Source, folder: str | os.PathLike[str], *, emulate: bool, **options: Any) -> Any:
@@ -172,7 +179,7 @@ def compile_graph(graph: Graph, *, threads: int | None = None, **options: Any) -
     chosen, clock, threads = Options(**options), Clock(), checked_threads(threads)
     dump_if_asked(graph, chosen)
     if chosen.alone_on_gpu is not None:
-        return build_for_gpu(graph, chosen, chosen.alone_on_gpu, clock)
+        return _build_for_gpu(Called(graph), chosen, chosen.alone_on_gpu, clock)
     return _ready(build(graph, chosen, clock), threads, clock, from_cache=False)
 
 

@@ -12,17 +12,16 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
+from typing import TYPE_CHECKING
 
 from tilewright.build.exact import Sizes, exact_graphs
 from tilewright.build.options import Clock, Options, graph_passes, storing_passes
 from tilewright.choose.candidates import candidates
 from tilewright.choose.cheapest import cheapest
 from tilewright.choose.default import OnBroken, Scheduled, forgive, refuse, schedule_by, schedule_with_steps
-from tilewright.choose.gpu import schedule_for_gpu, schedule_for_gpu_by
 from tilewright.choose.shares import times_of
 from tilewright.codegen.cpu.llvm import compile_text, emit
 from tilewright.codegen.cpu.program import emit_program
-from tilewright.codegen.ptx.compile import emit as emit_for_gpu
 from tilewright.core.dims import is_known
 from tilewright.core.expr import largest
 from tilewright.core.graph import CONST, Graph, Node
@@ -43,14 +42,15 @@ from tilewright.runtime.errors import ResourceError
 from tilewright.runtime.manifest import ScratchSpec
 from tilewright.target.gpu import Gpu
 from tilewright.target.target import Target
-from tilewright.tile.emulate import emulated
 from tilewright.tile.errors import ScheduleFileError
-from tilewright.tile.flatten import flatten
 from tilewright.tile.ir import Kernel, Packed, Role, Space
 from tilewright.tile.pack import layout_text, pack_bytes, packing_computation
 from tilewright.tile.schedule import Schedule
 from tilewright.tile.schedule.book import Line, ScheduleBook, no_code, unknown_kernel
 from tilewright.tile.verify import verify
+
+if TYPE_CHECKING:
+    from tilewright.build.gpu_kernels import GpuKernels
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,13 @@ LENIENT, STRICT = Checks(), Checks(verify=True, on_broken=refuse)
 def default_checks() -> Checks:
     """As the environment says (``TILEWRIGHT_STRICT``)."""
     return STRICT if read_environment().strict_compiler else LENIENT
+
+
+def _gpu_kernels(gpu: Gpu, emulates: bool, checks: Checks) -> GpuKernels:
+    """What makes kernels for a GPU, loaded by the first model for one."""
+    from tilewright.build.gpu_kernels import GpuKernels
+
+    return GpuKernels(gpu, emulates, checks.on_broken, checks.verify)
 
 
 class KernelBuilder:
@@ -94,8 +101,7 @@ class KernelBuilder:
         emulates: bool = True,
     ) -> None:
         self.target = target
-        self.gpu = gpu
-        self.emulates = emulates
+        self.on_gpu = None if gpu is None else _gpu_kernels(gpu, emulates, checks)
         self.priced = priced
         self.checks = checks
         self.book = ScheduleBook.parse(schedules)
@@ -185,9 +191,8 @@ class KernelBuilder:
             except Exception as e:
                 self.problems.append(no_code(self.book.heads[name], name, e))
                 found = None
-        if found is None and self.gpu is not None:
-            by_rules = schedule_for_gpu(made.computation, self.gpu, made.constants, name, self.checks.on_broken)
-            found = self._emulated(by_rules)
+        if found is None and self.on_gpu is not None:
+            found = self.on_gpu.scheduled(made, name)
         if found is None:
             parts = (made.computation, self.target, made.constants, name, self.checks.on_broken)
             found = (
@@ -201,24 +206,16 @@ class KernelBuilder:
         return found.kernel
 
     def _by_lines(self, made: GroupComputation, name: str, lines: Sequence[Line]) -> Scheduled:
-        if self.gpu is not None:
-            return self._emulated(schedule_for_gpu_by(made.computation, self.gpu, made.constants, name, lines))
+        if self.on_gpu is not None:
+            return self.on_gpu.scheduled_by(made, name, lines)
         return schedule_by(made.computation, self.target, made.constants, name, lines)
 
     def _try_code(self, kernel: Kernel) -> None:
         """Raise what code generation says of a kernel that somebody scheduled by hand."""
-        if self.gpu is None or self.emulates:
+        if self.on_gpu is None or self.on_gpu.emulates:
             emit(kernel, self.target)
         else:
-            emit_for_gpu(kernel, self.gpu)
-
-    def _emulated(self, found: Scheduled) -> Scheduled:
-        """The same with loops that the CPU can run, checked on the way: few look at these forms otherwise."""
-        flat = flatten(found.kernel)
-        if self.checks.verify:
-            verify(found.kernel)
-            verify(flat)
-        return replace(found, kernel=emulated(flat) if self.emulates else flat)
+            self.on_gpu.llvm_text(kernel)
 
     def check_book(self) -> None:
         """Raise everything that is wrong with the book, kernels that the model lacks included."""

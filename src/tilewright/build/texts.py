@@ -17,7 +17,6 @@ from tilewright.build.kernels import KernelBuilder, default_checks
 from tilewright.build.options import LEVELS, Clock, Options, graph_passes, storing_passes
 from tilewright.codegen.cpu.llvm import assembly, emit_kernel
 from tilewright.codegen.cpu.program import emit_program
-from tilewright.codegen.ptx.compile import compile_kernel, emit
 from tilewright.core.diag import OptionError
 from tilewright.core.graph import Graph
 from tilewright.core.passes import Pass, PassReport, parse_pipeline, print_pipeline, run_pipeline
@@ -83,8 +82,8 @@ def kernel_texts(graph: Graph, options: Options, stage: str, only: str) -> Itera
     )
     program, _ = made.plan(graph, graph_passes(options, target), options)
     made.check_book()
-    gpu = options.alone_on_gpu
-    if stage == "entry" and gpu is not None:
+    on_gpu = None if options.emulate else made.on_gpu
+    if stage == "entry" and on_gpu is not None:
         remedy = "see --stage asm for the kernels' PTX"
         raise OptionError("a program for a GPU has no entry: the runtime goes through its steps", remedy=remedy)
     if stage == "entry":
@@ -99,7 +98,7 @@ def kernel_texts(graph: Graph, options: Options, stage: str, only: str) -> Itera
             continue
         if stage != "schedule":
             # PTX has the comments of C, and not those of the host's assembler.
-            comment = "//" if gpu is not None and stage == "asm" else COMMENT.get(stage, "//")
+            comment = "//" if on_gpu is not None and stage == "asm" else COMMENT.get(stage, "//")
             yield f"{comment} {name}: {made.labels[name]}"
         match stage:
             case "kernels":
@@ -109,9 +108,9 @@ def kernel_texts(graph: Graph, options: Options, stage: str, only: str) -> Itera
             case "schedule":
                 yield schedule_text(name, made.schedules[name], made.labels[name])
             case "llvm":
-                yield emit_kernel(kernel, target) if gpu is None else emit(kernel, gpu).text
+                yield emit_kernel(kernel, target) if on_gpu is None else on_gpu.llvm_text(kernel)
             case "asm":
-                yield assembly(kernel, target) if gpu is None else compile_kernel(kernel, gpu).ptx
+                yield assembly(kernel, target) if on_gpu is None else on_gpu.ptx(kernel)
 
 
 def schedules(graph: Graph, options: Options) -> str:
