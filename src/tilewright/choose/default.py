@@ -146,6 +146,25 @@ def _normal(
     return normal, [b for b in normal.inputs if b.name in fixed]
 
 
+def fits(
+    b: ScheduleBuilder, root: str, apply: Callable[[], object], notes: list[str], on_broken: OnBroken, *,
+    is_quiet: bool = False,
+) -> bool:  # fmt: skip
+    """Did a strategy schedule the stages that make ``root``? One that did not leaves no trace but a note."""
+    mark = b.mark()
+    try:
+        apply()
+        return True
+    except ScheduleError as e:
+        if not is_quiet:
+            notes.append(f"{root}: {e.message}")
+    except (ArithmeticError, AssertionError, LookupError, StopIteration, TypeError, ValueError) as e:
+        on_broken(RuleBroke(b.kernel.name, root, e))
+        notes.append(f"{root}: {RULE_BROKE}: {type(e).__name__}: {e}")
+    b.back(mark)
+    return False
+
+
 @dataclass(frozen=True)
 class _Work:
     """What scheduling a computation goes on; ``vectors``: of a tile that reads a constant, where another fixed them."""
@@ -213,17 +232,9 @@ class _Work:
 
     def tried(self, cluster: Cluster, strategy: Strategy) -> bool:
         """Did a strategy fit? One that does not leaves no trace but a note."""
-        mark, n_done = self.b.mark(), len(self.done)
-        try:
-            strategy.apply()
+        n_done, root = len(self.done), cluster.root.out.name
+        if fits(self.b, root, strategy.apply, self.notes, self.on_broken, is_quiet=strategy.is_quiet):
             return True
-        except ScheduleError as e:
-            if not strategy.is_quiet:
-                self.notes.append(f"{cluster.root.out.name}: {e.message}")
-        except (ArithmeticError, AssertionError, LookupError, StopIteration, TypeError, ValueError) as e:
-            self.on_broken(RuleBroke(self.b.kernel.name, cluster.root.out.name, e))
-            self.notes.append(f"{cluster.root.out.name}: {RULE_BROKE}: {type(e).__name__}: {e}")
-        self.b.back(mark)
         del self.done[n_done:]
         return False
 

@@ -15,7 +15,7 @@ from functools import partial
 
 from tilewright.choose.clusters import Cluster, ClusterKind, clusters_of
 from tilewright.choose.collapse import collapse
-from tilewright.choose.default import RULE_BROKE, OnBroken, Scheduled, Tried, refuse
+from tilewright.choose.default import OnBroken, Scheduled, Tried, fits, refuse
 from tilewright.choose.normalize import drop_unit_axes, inline
 from tilewright.choose.strategies.gpu.elements import elements
 from tilewright.choose.strategies.gpu.matrices import as_products
@@ -24,7 +24,6 @@ from tilewright.choose.strategies.gpu.rows import rows
 from tilewright.choose.strategies.gpu.sums import sums
 from tilewright.core.compute import Buffer, Computation, Serial, Stage
 from tilewright.target.gpu import Gpu
-from tilewright.tile.errors import RuleBroke, ScheduleError
 from tilewright.tile.ir import For, Kind, written
 from tilewright.tile.lower import lower
 from tilewright.tile.schedule import Schedule, ScheduleBuilder
@@ -103,7 +102,7 @@ class _Grids:
 
     def tried(self, root: str, found: Sequence[tuple[str, Callable[[], object]]]) -> None:
         """Try strategies for the stages that make ``root``, best first; what none fits is left to :meth:`rest`."""
-        taken = next((name for name, apply in found if self._fits(root, apply)), ELEMENTS)
+        taken = next((name for name, apply in found if fits(self.b, root, apply, self.notes, self.on_broken)), ELEMENTS)
         self.done.append(Tried(root, (*[name for name, _ in found], ELEMENTS), taken))
 
     def strategies(self, cluster: Cluster) -> list[tuple[str, Callable[[], object]]]:
@@ -114,19 +113,6 @@ class _Grids:
         if cluster.stages[0].reduction is not None and cluster.kind is not ClusterKind.OTHER:
             return [("sums", partial(sums, self.b, self.gpu, names))]
         return []
-
-    def _fits(self, root: str, apply: Callable[[], object]) -> bool:
-        mark = self.b.mark()
-        try:
-            apply()
-            return True
-        except ScheduleError as e:
-            self.notes.append(f"{root}: {e.message}")
-        except (ArithmeticError, AssertionError, LookupError, StopIteration, TypeError, ValueError) as e:
-            self.on_broken(RuleBroke(self.b.kernel.name, root, e))
-            self.notes.append(f"{root}: {RULE_BROKE}: {type(e).__name__}: {e}")
-        self.b.back(mark)
-        return False
 
     def rest(self) -> None:
         """A grid of its own for every statement at the top that is none yet."""
