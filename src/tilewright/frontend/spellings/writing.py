@@ -7,11 +7,12 @@ Not its business: what is written (each format's own class), spellings (``fronte
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from tilewright.core.diag import OpError, Problem
 from tilewright.core.graph import CONST, PROJ, Builder, Graph, Node, topological
-from tilewright.core.types import TensorType
+from tilewright.core.opdef import OpDef
 from tilewright.frontend.spellings import SPELLINGS
 
 
@@ -21,20 +22,13 @@ class NodeWriter(ABC):
     FORMAT: str
     """What the format is called in errors."""
 
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
+    def __init__(self, graph: Graph, writers: Mapping[OpDef, Callable[[Any, Node], None]]) -> None:
+        self.graph, self.writers = graph, writers
         self.names: dict[Node, tuple[str, ...]] = {}
-
-    @abstractmethod
-    def own(self, node: Node) -> bool:
-        """Write a node by its own writer, if it has one; ``OpError`` for a form that this writer has no words for."""
 
     @abstractmethod
     def constant(self, node: Node) -> str:
         """The name of a constant."""
-
-    def kept(self, name: str, type_: TensorType) -> None:  # noqa: B027 - for formats that read sizes off values
-        """Told of every value that gets a name."""
 
     def name(self, node: Node) -> str:
         """The value that holds a node's only result."""
@@ -46,9 +40,8 @@ class NodeWriter(ABC):
 
     def give_values(self, node: Node, names: Sequence[str]) -> None:
         """The results of ``node`` are values that are there."""
+        assert len(names) == len(node.types)
         self.names[node] = tuple(names)
-        for name, type_ in zip(names, node.types, strict=True):
-            self.kept(name, type_)
 
     def write(self, nodes: Iterable[Node]) -> list[Problem]:
         """Write nodes in order, operands first; what has no form in the format is left out and told."""
@@ -84,7 +77,8 @@ class NodeWriter(ABC):
         """Write a node itself, or say what it is in plainer ones; raises the last reason why neither can be."""
         reason = OpError(f"no op of {self.FORMAT}'s means this")
         try:
-            if self.own(node):
+            if (writer := self.writers.get(node.op)) is not None:
+                writer(self, node)
                 return None
         except OpError as e:
             reason = e

@@ -67,8 +67,8 @@ class OnnxNodes(NodeWriter):
         outside: OnnxNodes | None = None,
         given: Sequence[str] = (),
     ) -> None:
-        super().__init__(graph)
-        self.reads, self.writers = reads, writers
+        super().__init__(graph, writers)
+        self.reads = reads
         self.nodes: list[NodeProto] = []
         self.constants: dict[str, Array] = {}
         self.wanted: dict[Node, str] = {}
@@ -85,20 +85,16 @@ class OnnxNodes(NodeWriter):
             if node not in self.names and node.op not in (CONST, PROJ):
                 self.wanted.setdefault(node, name)
 
-    def own(self, node: Node) -> bool:
-        writer = self.writers.get(node.op)
-        if writer is not None:
-            writer(self, node)
-        return writer is not None
-
     def constant(self, node: Node) -> str:
         return self.number(node.attrs["data"].array)
 
-    def kept(self, name: str, type_: TensorType) -> None:
-        """For each symbol of sizes, where it can be read off."""
-        for axis, d in enumerate(type_.shape):
-            if isinstance(d, Sym):
-                self._homes.setdefault(d, (name, axis))
+    def give_values(self, node: Node, names: Sequence[str]) -> None:
+        """Values that are there, of which each symbol of sizes may be read off."""
+        super().give_values(node, names)
+        for name, type_ in zip(names, node.types, strict=True):
+            for axis, d in enumerate(type_.shape):
+                if isinstance(d, Sym):
+                    self._homes.setdefault(d, (name, axis))
 
     def inside(self, graph: Graph, given: Sequence[str]) -> OnnxNodes:
         """A sub-graph whose inputs are ``given`` values; writes its nodes; raises ``OpError`` for what has no form."""

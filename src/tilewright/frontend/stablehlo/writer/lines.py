@@ -103,20 +103,13 @@ class HloLines(NodeWriter):
         given: Sequence[HloValue] = (),
         outside: HloLines | None = None,
     ) -> None:
-        super().__init__(graph)
-        self.writers = writers
+        super().__init__(graph, writers)
         self.lines: list[str] = []
         self._numbers: Iterator[int] = count() if outside is None else outside._numbers
         self._constants: dict[object, HloValue] = {}
         self._kept: list[Array] = []
         for node, value in zip(graph.inputs, given, strict=True):
             self.give_values(node, [value.name])
-
-    def own(self, node: Node) -> bool:
-        writer = self.writers.get(node.op)
-        if writer is not None:
-            writer(self, node)
-        return writer is not None
 
     def constant(self, node: Node) -> str:
         return self.number(node.attrs["data"].array).name
