@@ -24,6 +24,7 @@ from tilewright.core.graph import Builder, Graph, Pool
 from tilewright.core.types import TensorType
 from tilewright.runtime import answers
 from tilewright.runtime import cache as cache_module
+from tilewright.runtime.artifact import Artifact
 from tilewright.runtime.cache import Cache
 
 
@@ -83,6 +84,15 @@ def test_another_version_of_what_makes_the_code_misses(
     tw.compile(_graph(1.0))
     tw.compile(file)
     assert len(built) == 4
+
+
+def test_what_a_thread_writes_to_disk_is_no_longer_changed(built: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large model is written while its compile goes on to link it and to note the seconds in its report."""
+    given: list[tuple[Artifact, str]] = []
+    monkeypatch.setattr(Cache, "put_artifact_soon", lambda _, __, found: given.append((found, found.manifest.to_json())))
+    made = tw.compile(_graph(1.0))
+    (artifact, text), *_ = given
+    assert artifact.manifest.to_json() == text and not made.report()["from_cache"] and made.report()["seconds"]
 
 
 def test_a_damaged_entry_is_compiled_again(built: list[str], tmp_path: Path) -> None:

@@ -192,7 +192,7 @@ def _ready(artifact: Artifact, threads: int | None, clock: Clock, *, from_cache:
         else:
             model = CompiledModel(artifact.manifest, artifact.objects, artifact.weights)
     seconds = {name: round(spent, 6) for name, spent in clock.seconds.items()}
-    model.manifest.report.update(seconds=seconds, from_cache=from_cache)
+    model.manifest = model.manifest.with_facts(seconds=seconds, from_cache=from_cache)
     return model
 
 

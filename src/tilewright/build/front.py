@@ -98,7 +98,8 @@ def _known(
     read = time.perf_counter()
     model = _ready(artifact, checked_threads(threads))
     spent = {"key": known - start, "cache": read - known, "link": time.perf_counter() - read}
-    model.manifest.report.update(seconds={name: round(s, 6) for name, s in spent.items()}, from_cache=True)
+    seconds = {name: round(s, 6) for name, s in spent.items()}
+    model.manifest = model.manifest.with_facts(seconds=seconds, from_cache=True)
     return keyed, model
 
 

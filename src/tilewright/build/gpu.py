@@ -66,8 +66,7 @@ def build_for_gpu(graph: Graph, options: Options, gpu: Gpu, clock: Clock) -> Com
     manifest = manifest_of(split, options, weights.nbytes, len(split.slots))
     manifest = replace(manifest, target=TargetSpec(gpu.triple, gpu.arch))
     seconds = {name: round(spent, 6) for name, spent in clock.seconds.items()}
-    manifest.report.update(seconds=seconds, from_cache=False)
-    return CompiledGpuModel(manifest, code, weights)
+    return CompiledGpuModel(manifest.with_facts(seconds=seconds, from_cache=False), code, weights)
 
 
 def build_called_for_gpu(called: Called, options: Options, gpu: Gpu, clock: Clock) -> CompiledGpuModel:

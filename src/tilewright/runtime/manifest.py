@@ -167,6 +167,10 @@ class Manifest:
     decoding: DecodingSpec | None = None
     format_version: int = FORMAT_VERSION
 
+    def with_facts(self, **facts: Any) -> Manifest:
+        """The same with facts added to a copy of the report: a thread may be writing this one to disk meanwhile."""
+        return dataclasses.replace(self, report={**(self.report or {}), **facts})
+
     def to_json(self) -> str:
         """The manifest as canonical JSON: equal manifests give equal text."""
         fields = dataclasses.asdict(dataclasses.replace(self, convention=FLAT))
