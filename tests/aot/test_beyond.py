@@ -54,6 +54,15 @@ def _strided() -> onnx.ModelProto:
     return _model(nodes, {"x": ["n", 2, "l"]}, "y", {"w": np.ones((4, 2, 3), np.float32)})
 
 
+def _deep() -> onnx.ModelProto:
+    """Its memory is planned for several tensors at a time."""
+    nodes = [helper.make_node("Conv", ["x", "v"], ["a"], pads=[1] * 4), helper.make_node("Relu", ["a"], ["b"])]
+    nodes += [helper.make_node("Conv", ["b", "w"], ["c"], strides=[2, 2]), helper.make_node("Sigmoid", ["c"], ["d"])]
+    nodes += [helper.make_node("GlobalAveragePool", ["d"], ["e"]), helper.make_node("Softmax", ["e"], ["y"], axis=0)]
+    weights = {"v": np.ones((16, 3, 3, 3), np.float32), "w": np.ones((8, 16, 3, 3), np.float32)}
+    return _model(nodes, {"x": ["n", 3, 16, 16]}, "y", weights)
+
+
 @dataclass
 class Case:
     """A linked object, and what its header's numbers are made of."""
@@ -81,7 +90,7 @@ class Case:
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Case]]:
     found = []
-    for make in (_product, _outer, _strided):
+    for make in (_product, _outer, _strided, _deep):
         model = tw.compile(make(), cache=False)
         name = make.__name__.strip("_")
         made = model.export(tmp_path_factory.mktemp(name), name=name)
@@ -105,14 +114,14 @@ def check(cases: list[Case], which: int, dims: list[int]) -> None:
         assert status == SHAPE and max(exact) > LIMIT // 2  # what is rounded up on the way may be a little more
 
 
-@given(st.integers(0, 2), st.lists(sizes, min_size=2, max_size=2))
+@given(st.integers(0, 3), st.lists(sizes, min_size=2, max_size=2))
 @settings(max_examples=60, deadline=None)
 def test_bytes_are_exact_or_refused(cases: list[Case], which: int, dims: list[int]) -> None:
     check(cases, which, dims)
 
 
 @pytest.mark.slow
-@given(st.integers(0, 2), st.lists(sizes, min_size=2, max_size=2))
+@given(st.integers(0, 3), st.lists(sizes, min_size=2, max_size=2))
 @settings(max_examples=2000, deadline=None)
 def test_bytes_are_exact_or_refused_often(cases: list[Case], which: int, dims: list[int]) -> None:
     check(cases, which, dims)
