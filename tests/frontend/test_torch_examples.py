@@ -48,7 +48,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], Any, str]] = {
     "an unknown name": (Net, {"features": X, "zzz": X}, "leave out 'zzz'"),
     "too many": (Net, (X, X, X), r"forward takes \(features.*, shift"),
     "too few": (Net, (), r"missing a required argument: 'features'"),
-    "quantised": (quantised, (X,), '(?s)"inner" of Net hold PyTorch.s packed.*bf16'),
+    "quantised": (quantised, (X,), '(?s)Net has PyTorch.s packed.* in "inner".*bf16'),
     "a meta input": (Net, (X.to("meta"),), "make the example inputs with device='cpu'"),
     "meta weights": (lambda: Net().to("meta"), (X,), '(?s)"inner.weight", "inner.bias" of Net are meta.*to_empty'),
     "all meta": (lambda: Net().to("meta"), (X.to("meta"),), "to_empty"),

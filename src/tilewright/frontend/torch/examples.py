@@ -37,7 +37,7 @@ def check_examples(module: torch.nn.Module, inputs: Any) -> None:
     quantised = [path for path in quantised if path.rpartition(".")[0] not in quantised]
     if quantised:
         remedy = "compile the float module with precision='bf16', or an ONNX model quantised by ONNX Runtime's tools"
-        raise ImportFailed(f"{_listed(quantised)} of {name} hold PyTorch's packed quantised weights", remedy=remedy)
+        raise ImportFailed(f"{name} has PyTorch's packed quantised weights in {_listed(quantised)}", remedy=remedy)
     _check_names(module, inputs)
     leaves = pytree.tree_leaves(dict(inputs) if isinstance(inputs, Mapping) else tuple(inputs))
     check_has_elements(name, {**dict(module.named_parameters()), **dict(module.named_buffers())})
@@ -53,7 +53,7 @@ def check_has_elements(name: str, tensors: Mapping[str, Any]) -> None:
     """``ImportFailed`` where weights are meta tensors, which have shapes alone."""
     if empty := [path for path, tensor in tensors.items() if getattr(tensor, "is_meta", False)]:
         remedy = "give them elements: module.to_empty(device='cpu'), then module.load_state_dict(...)"
-        raise ImportFailed(f"{_listed(empty)} of {name} are meta tensors, which have no elements", remedy=remedy)
+        raise ImportFailed(f"{name} has meta tensors, which have no elements: {_listed(empty)}", remedy=remedy)
 
 
 def capture_failure(module: torch.nn.Module, error: Exception) -> ImportFailed:

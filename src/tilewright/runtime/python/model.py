@@ -535,5 +535,6 @@ def _stored(weights: Array, offset: int, spec: TensorSpec) -> Array:
 
 
 def _no_memory(plan: Plan) -> ResourceError:
-    wanted = [f"{plan.arena_bytes} bytes of scratch memory", *(f"an output of shape {o.shape}" for o in plan.outputs)]
+    wanted = [f"{plan.arena_bytes} bytes of scratch memory"] if plan.arena_bytes else []
+    wanted += [f"an output of shape {o.shape}" for o in plan.outputs]
     return ResourceError(f"there is no memory for {', '.join(wanted)}", remedy="use smaller inputs, or free memory")
