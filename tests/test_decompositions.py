@@ -99,9 +99,10 @@ def check_factors(x: torch.Tensor) -> None:
     square = square / square.abs().max()
     q, r, made, pivots, lower, upper, *solved = run(all_forms, x, square, right)
     close(q @ r, x)
-    wanted, order, _ = torch.linalg.lu_factor_ex(x)
-    close(made, wanted)
-    assert torch.equal(pivots, order)
+    # Which rows are swapped where little but rounding is left is open: of a matrix of low rank.
+    swapped, unit_lower, eliminated = torch.lu_unpack(made, pivots)
+    close(swapped @ unit_lower @ eliminated, x)
+    assert unit_lower.abs().max() <= 1 + 4 * torch.finfo(x.dtype).eps
     close(lower, torch.linalg.cholesky(square))
     close(upper, lower.mT)
     unit = square.triu(1) + torch.eye(square.shape[-1], dtype=x.dtype)
@@ -180,12 +181,17 @@ def test_nan_gives_nan(function: Callable[..., Any]) -> None:
 
 
 @pytest.mark.skipif(not routines._of_torch(), reason="this PyTorch offers no LAPACK")
-@pytest.mark.parametrize("shape", [(6, 6), (3, 20, 20)])
-def test_vectors_are_eagers_to_the_last_bit(shape: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("shape", [(6, 6), (3, 20, 20), (5, 37, 37), (4, 71, 71)])
+def test_results_are_eagers_to_the_last_bit(shape: tuple[int, ...]) -> None:
+    """Matrices of a batch begin at odd places, on which a library's order of adding depends."""
     x = torch.randn(*shape, generator=torch.Generator().manual_seed(0))
-    for function, y in ((torch.linalg.eigh, symmetric(x)), (torch.linalg.svd, x)):
+    of_rank_1 = x[..., :1] @ x[..., :1, :]
+    for function, y in (
+        (torch.linalg.eigh, symmetric(x)), (torch.linalg.svd, x), (torch.linalg.lu_factor, x),
+        (torch.linalg.lu_factor, of_rank_1),
+    ):  # fmt: skip
         for got, wanted in zip(run(function, y), function(y), strict=True):
-            assert torch.equal(got, wanted)
+            assert torch.equal(got, wanted), function
 
 
 def test_scipys_lapack_is_found_where_pytorchs_is_not(monkeypatch: pytest.MonkeyPatch) -> None:

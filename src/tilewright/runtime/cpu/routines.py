@@ -450,19 +450,30 @@ class _Writer:
             else:
                 continue
             starts[k] = total
-            above = self.let(f"add i64 {n_bytes}, 127")  # a multiple of 64, and never nothing
+            # a multiple of 64, never nothing, and for a matrix with the room to begin up to 63 bytes later
+            above = self.let(f"add i64 {n_bytes}, {127 + 64 * isinstance(a, Matrix)}")
             total = self.let(f"add i64 {total}, {self.let(f'and i64 {above}, -64')}")
         if starts:
-            self.write(f"%memory = call ptr @malloc(i64 {total})")
+            self.write(f"%memory = call ptr @malloc(i64 {self.let(f'add i64 {total}, 63')})")
             self.write(f"br i1 {self.let('icmp eq ptr %memory, null')}, label %no, label %ready")
             self.lines.append("ready:")
+            rest = self.let(f"sub i64 0, {self.let('ptrtoint ptr %memory to i64')}")
+            self.write(f"%aligned = getelementptr i8, ptr %memory, i64 {self.let(f'and i64 {rest}, 63')}")
         for k, start in starts.items():
-            self.write(f"%place{k} = getelementptr i8, ptr %memory, i64 {start}")
+            self.write(f"%place{k} = getelementptr i8, ptr %aligned, i64 {start}")
         self.has_memory = bool(starts)
 
     def here(self, k: int, array: int, n_bytes: str) -> str:
         """Where an array has this matrix's part."""
         return self.let(f"getelementptr i8, ptr %array{k}.{array}, i64 {self.let(f'mul i64 %b, {n_bytes}')}")
+
+    def begun(self, k: int, a: Matrix) -> str:
+        """Where a turned matrix begins: as far from a multiple of 64 as in a batch of such, one behind the other.
+
+        A library adds in an order that depends on that, and in eager PyTorch the matrices of a batch lie so.
+        """
+        offset = self.let(f"mul i64 %b, {self.product(a.rows, a.columns, self.n_bytes)}")
+        return self.let(f"getelementptr i8, ptr %place{k}, i64 {self.let(f'and i64 {offset}, 63')}")
 
     def loop(self) -> None:
         """Each matrix: copies in, the call, copies out."""
@@ -473,12 +484,14 @@ class _Writer:
         places: dict[int, str] = {}
         for k, a in enumerate(self.routine.arguments):
             match a:
-                case Matrix() | Work():
+                case Work():
                     places[k] = f"%place{k}"
-                    if isinstance(a, Matrix) and a.take is not None:
+                case Matrix():
+                    places[k] = self.begun(k, a)
+                    if a.take is not None:
                         source = self.here(k, a.take, self.product(a.rows, a.columns, self.n_bytes))
                         sizes = f"i64 %size.{a.rows}, i64 %size.{a.columns}"
-                        self.write(f"call void @turn(ptr {source}, ptr %place{k}, {sizes})")
+                        self.write(f"call void @turn(ptr {source}, ptr {places[k]}, {sizes})")
                 case InPlace():
                     places[k] = self.copied(k, a)
                 case Vector():
@@ -497,7 +510,7 @@ class _Writer:
             if isinstance(a, Matrix) and a.give is not None:
                 target = self.here(k, a.give, self.product(a.rows, a.columns, self.n_bytes))
                 sizes = f"i64 %size.{a.columns}, i64 %size.{a.rows}"
-                self.write(f"call void @turn(ptr %place{k}, ptr {target}, {sizes})")
+                self.write(f"call void @turn(ptr {places[k]}, ptr {target}, {sizes})")
         self.write("br label %next")
         self.lines.append("next:")
         self.write("%b.after = add i64 %b, 1")
