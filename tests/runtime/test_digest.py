@@ -51,6 +51,19 @@ def test_any_damage_within_a_row_s_length_changes_the_checksum(start: int, n: in
     assert digest.checksum(memoryview(data)) != before
 
 
+@pytest.mark.parametrize("n_rows", [1, 63, 64, 65, 4 * 64, 9 * 64 + 5])
+def test_every_reader_finds_the_same_sums(n_rows: int) -> None:
+    """A file's checksum is part of its format: rows and then columns of one piece after the other."""
+    words = np.random.default_rng(2).integers(0, 1 << 63, (n_rows, digest.ROW_WORDS), np.uint64)
+    words[-1, 100:] = 0
+    words[-1, 99] &= np.uint64((1 << 56) - 1)
+    n_bytes = (n_rows - 1) * ROW + 799  # the last word lacks a byte, which is a zero
+    pieces = [words[k : k + 64] for k in range(0, n_rows, 64)]
+    sums = [bytes(p.sum(axis)) for p in pieces for axis in (1, 0)]
+    data = memoryview(words).cast("B")[:n_bytes]
+    assert digest.checksum(data) == "sums-256k:" + digest._root(sums, n_bytes)
+
+
 @given(st.binary(min_size=1, max_size=200), st.data())
 def test_a_flipped_bit_is_noticed(data: bytes, choice: st.DataObject) -> None:
     bit = choice.draw(st.integers(0, len(data) * 8 - 1))
