@@ -89,10 +89,10 @@ def test_another_version_of_what_makes_the_code_misses(
 def test_what_a_thread_writes_to_disk_is_no_longer_changed(built: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A large model is written while its compile goes on to link it and to note the seconds in its report."""
     given: list[tuple[Artifact, str]] = []
-    monkeypatch.setattr(Cache, "put_artifact_soon", lambda _, __, found: given.append((found, found.manifest.to_json())))
-    made = tw.compile(_graph(1.0))
-    (artifact, text), *_ = given
-    assert artifact.manifest.to_json() == text and not made.report()["from_cache"] and made.report()["seconds"]
+    monkeypatch.setattr(Cache, "put_artifact_soon", lambda _, __, made: given.append((made, made.manifest.to_json())))
+    model = tw.compile(_graph(1.0))
+    assert [artifact.manifest.to_json() == text for artifact, text in given] == [True]
+    assert not model.report()["from_cache"] and model.report()["seconds"]
 
 
 def test_a_damaged_entry_is_compiled_again(built: list[str], tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ import llvmlite.binding as llvm
 
 from tilewright.choose.shares import whole_extent
 from tilewright.codegen.cpu.function import CpuFunction, CpuModule
-from tilewright.codegen.cpu.polls import POLL_KERNEL
+from tilewright.codegen.cpu.polls import ASK, DECLARATIONS
 from tilewright.codegen.cpu.scratch import FLAG_BYTES
 from tilewright.codegen.errors import CodegenError
 from tilewright.codegen.llvm.analysis import analyse
@@ -85,7 +85,7 @@ def _emit(kernel: Kernel, target: Target, *, narrow: bool, part: bool, polls: bo
         alone = _define(module, module.symbol("part"), "i64 %first, i64 %end", in_task=True, polls=False)
         module.task_bytes = max(module.task_bytes, alone)
     scratch = ScratchSpec(own, module.task_bytes and module.task_bytes + FLAG_BYTES)
-    return Emitted(module.text(), scratch, POLL_KERNEL in module.declarations)
+    return Emitted(module.text(), scratch, DECLARATIONS[ASK] in module.declarations)
 
 
 def _define(module: CpuModule, name: str, last: str, *, in_task: bool, polls: bool) -> int:

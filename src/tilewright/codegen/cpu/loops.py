@@ -34,7 +34,8 @@ class CpuLoops(Loops):
         return False
 
     def end_of_turn(self, f: For, turn: str) -> None:
-        """Ask whether to go on: not in an inner loop, whose registers a call would spill, nor in a short one."""
-        # The loop's body is open here, so the outermost loop's level is 1.
-        if self.fn.has_polls and self.fn.writer.level == 1 and polls.is_long(self.fn.module, f):
-            polls.emit(self.fn, turn, polls.turns_between(self.fn.module, f))
+        """Ask whether to go on."""
+        # The loop's body is open here, so the outermost loop's level is 1; joined loops are shared as if they were one.
+        is_inner = self.fn.writer.level > 1 and f.loop.kind is not Kind.PARALLEL
+        if self.fn.has_polls and polls.asks(self.fn, f, is_inner=is_inner):
+            polls.emit(self.fn, f, turn)

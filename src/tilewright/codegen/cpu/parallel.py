@@ -45,7 +45,8 @@ def emit(fn: CpuFunction, f: For, extent: Dim) -> None:
     width = 1 if inner is None else fn.space.resolve(inner.loop.extent)
     if width == 0:
         return
-    has_polls = fn.has_polls and polls.is_long(module, f)
+    is_long = polls.is_long_within if fn.writer.level else polls.is_long
+    has_polls = fn.has_polls and is_long(fn, f)
     task_bytes = _define_body(fn, f, extent, inner, width, body, buffers, syms, has_polls)
     module.task_bytes = max(module.task_bytes, task_bytes)
     _define_task(fn, body, task, [a.split()[0] for a in arguments], task_bytes)

@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from tilewright.codegen.cpu import beside
 from tilewright.codegen.cpu.parallel import POOL
-from tilewright.codegen.cpu.polls import ASK
+from tilewright.codegen.cpu.polls import LOOK
 from tilewright.codegen.cpu.scratch import FLAG_BYTES, zero_flags
 from tilewright.core.dims import is_known, known_under
 from tilewright.core.expr import Atom, BinaryExpr, Dim, Mul, Sym, const_of, terms_of
@@ -87,7 +87,7 @@ def emit_program(
         head.append(POOL)
     if module.stoppable:
         head.append("declare i32 @tw_poll(ptr)")
-        head.append("declare i32 @tw_poll_kernel()")
+        head.append(LOOK.replace("call", "declare"))
     for d in ("smin", "smax"):
         head.append(f"declare i64 @llvm.{d}.i64(i64, i64)")
     head += [f"declare {{i64, i1}} @llvm.s{op}.with.overflow.i64(i64, i64)" for op in ("add", "mul")]
@@ -375,7 +375,7 @@ class Function:
     def leave_if_stopped(self, calls: Sequence[KernelCall]) -> None:
         """Return where one of these calls may have returned early, and did."""
         if any(call.kernel in self.module.stoppable_kernels for call in calls):
-            self.stop_if(self.let(ASK))
+            self.stop_if(self.let(LOOK))
 
     # --- one step
 

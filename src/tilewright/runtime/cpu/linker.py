@@ -57,7 +57,7 @@ def link(
     Raises ``ArtifactError`` when an object is not one for this machine, or a symbol is missing or defined twice.
     """
     shared = pool().addresses
-    imports = {name: shared[name] for name in ("tw_parallel_for", "tw_poll", "tw_poll_kernel")}
+    imports = {name: shared[name] for name in ("tw_parallel_for", "tw_poll", "tw_poll_kernel", "tw_kernel_stopped")}
     if routines:  # few models call libraries: what writes those calls takes 5 ms to import
         from tilewright.runtime.cpu.routines import addresses
 

@@ -8,8 +8,8 @@ signal's handler in C has only left a note in the interpreter, and that can't be
 in the main thread, the only one that runs Python's handlers, and every tenth of a second, this takes the lock and lets
 them run. Where one raises, the exception is kept, the program returns at once, and whoever called it lets
 ``tw_stopped`` raise it. Anywhere else it costs a comparison.
-``i32 tw_poll_kernel()`` is called by a kernel that takes long, and by the program when that returns: what it said to
-the kernel it says again to the program.
+``i32 tw_poll_kernel()`` is the same for a kernel that takes long; what it said then ``i32 tw_kernel_stopped()`` says to
+the rest of the kernel and to the program, without a look at the clock.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PYTHON_SYMBOLS = (
     "PyThread_get_thread_ident", "PyGILState_Ensure", "PyGILState_Release", "PyErr_CheckSignals", "PyErr_Fetch",
     "PyErr_Restore",
 )  # fmt: skip
-EXPORTS = ("tw_poll", "tw_poll_kernel", "tw_poll_main", "tw_stopped")
+EXPORTS = ("tw_poll", "tw_poll_kernel", "tw_kernel_stopped", "tw_poll_main", "tw_stopped")
 STOPPED = -1
 """What a program returns that was stopped."""
 EVERY_NS = 100_000_000
@@ -87,7 +87,7 @@ go:
 }
 
 ; Only the main thread stops, and what it keeps is raised before it begins anything else.
-define i32 @tw_poll_kernel() {
+define i32 @tw_kernel_stopped() {
 entry:
   %main = load atomic i64, ptr @main_thread monotonic, align 8
   %me = call i64 @PyThread_get_thread_ident()
@@ -96,14 +96,22 @@ entry:
 look:
   %kept = load ptr, ptr @stopped
   %is_stopped = icmp ne ptr %kept, null
+  %answer = select i1 %is_stopped, i32 $stopped, i32 0
+  ret i32 %answer
+go:
+  ret i32 0
+}
+
+define i32 @tw_poll_kernel() {
+entry:
+  %known = call i32 @tw_kernel_stopped()
+  %is_stopped = icmp ne i32 %known, 0
   br i1 %is_stopped, label %leave, label %ask
 ask:
   %answer = call i32 @tw_poll(ptr @kernel_due)
   ret i32 %answer
 leave:
   ret i32 $stopped
-go:
-  ret i32 0
 }
 
 ; Raise what was kept; for whoever holds the interpreter's lock. Only the main thread keeps anything.
@@ -127,6 +135,9 @@ define i32 @tw_poll(ptr %due) {
   ret i32 0
 }
 define i32 @tw_poll_kernel() {
+  ret i32 0
+}
+define i32 @tw_kernel_stopped() {
   ret i32 0
 }
 define ptr @tw_stopped() {
