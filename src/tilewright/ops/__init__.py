@@ -125,7 +125,7 @@ from tilewright.ops.norm import (
 from tilewright.ops.order import argwhere, nonzero, ranked, sort, top_k
 from tilewright.ops.pool import avg_pool, max_pool, max_pool_indices
 from tilewright.ops.qr import geqrf, orthogonal, reflect
-from tilewright.ops.quant import dequantize_linear, dynamic_quantize_linear, quantize_linear
+from tilewright.ops.quant import dequantize_linear, dynamic_quantize_linear, quantize_linear, rescale
 from tilewright.ops.random import random_normal, random_uniform
 from tilewright.ops.recurrence import gru_scan, lstm_scan, rnn_scan
 from tilewright.ops.reduce import (
@@ -215,7 +215,7 @@ ALL: tuple[OpDef, ...] = (
     concat, depth_to_space, expand, reshape, reverse, roll, space_to_depth, tile, transpose, pad, slice, trilu,
     dynamic_slice, gather, gather_elements, gather_nd, one_hot, dynamic_update_slice, scatter_elements, scatter_nd,
     as_size, with_sizes, argwhere, nonzero, sort, suppress, top_k, ranked, resize, decode, encode, dequantize_linear,
-    dynamic_quantize_linear, quantize_linear, gru_scan, lstm_scan, rnn_scan, gru, lstm, rnn, if_, loop,
+    dynamic_quantize_linear, quantize_linear, rescale, gru_scan, lstm_scan, rnn_scan, gru, lstm, rnn, if_, loop,
 )
 # fmt: on
 

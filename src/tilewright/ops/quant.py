@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from tilewright.core import types
-from tilewright.core.compute import Binary, Buffer, Cast, Load, Unary, Value
+from tilewright.core.compute import Binary, Buffer, Cast, Const, Load, Unary, Value
 from tilewright.core.diag import OpError
 from tilewright.core.expr import Dim, ceildiv, floordiv
 from tilewright.core.graph import Attrs, Builder, Node
@@ -177,6 +177,82 @@ dequantize_linear = OpDef(
     compute=_dequantize_compute,
     samples=_dequantize_samples,
     doc="(x - zero_point) * scale in the scale's dtype.",
+)
+
+# --- rescale --------------------------------------------------------------------------------------------------------
+
+POINT = 31
+"""Where the binary point of a multiplier lies: it is a fraction between a half and 1, in steps of 2**-31."""
+
+
+def _infer_rescale(ts: Types, a: Attrs) -> TensorType:
+    x, multiplier, shift = ts
+    for t, what in ((x, "x"), (multiplier, "the multiplier"), (shift, "the shift")):
+        check_dtype(t, (types.i32,), what)
+    check_same_dims(multiplier.shape, shift.shape, "multiplier and shift")
+    if multiplier.rank:
+        check_axis(a.axis, x.rank)
+        check_same_dims(multiplier.shape, (x.shape[a.axis],), "the multiplier and what x asks for")
+    return x
+
+
+def _ref_rescale(xs: Sequence[Array], a: Attrs) -> Array:
+    x, multiplier, shift = (v.astype(np.int64) for v in xs)
+    along = [-1 if multiplier.ndim and k == a.axis else 1 for k in range(x.ndim)]
+    factor, steps = multiplier.reshape(along), shift.reshape(along)
+    right = np.maximum(-steps, 0)
+    high = ((x << np.maximum(steps, 0)) * factor + (1 << (POINT - 1))) >> POINT
+    away = np.where(high < 0, np.minimum(right, 1), 0)  # halves of negative numbers go down
+    return np.asarray(((high + ((1 << right) >> 1) - away) >> right).astype(np.int32))
+
+
+def _rescale_compute(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs) -> Items:
+    x, multiplier, shift = ins
+    zero, one = Const(0, types.i64), Const(1, types.i64)
+
+    def number(buffer: Buffer, at: Sequence[Dim]) -> Value:
+        return Cast(Load(buffer, (at[a.axis],) if buffer.shape else ()), types.i64)
+
+    def element(at: Sequence[Dim]) -> Value:
+        steps = number(shift, at)
+        right = Binary("max", -steps, zero)
+        shifted = Binary("shl", Cast(Load(x, tuple(at)), types.i64), Binary("max", steps, zero))
+        product = shifted * number(multiplier, at) + Const(1 << (POINT - 1), types.i64)
+        high = Binary("shr", product, Const(POINT, types.i64))
+        half = Binary("shr", Binary("shl", one, right), one)
+        away = Binary("and", Binary("shr", high, Const(63, types.i64)), Binary("min", right, one))
+        return Cast(Binary("shr", high + half - away, right), types.i32)
+
+    return assign(outs[0], element)
+
+
+def _rescale_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    x = rng.integers(-(2**24), 2**24, (3, 4)).astype(np.int32)
+    x.flat[:6] = [0, 1, -1, 2**24, -(2**24), 3]
+
+    def numbers(*values: int) -> Array:
+        return np.array(values, np.int32)
+
+    half = np.array(1 << 30, np.int32)
+    yield Sample((x, half, np.array(-5, np.int32)))  # halves in plenty
+    yield Sample((x, np.array(1518500250, np.int32), np.array(0, np.int32)))
+    yield Sample((x, np.array(2**31 - 1, np.int32), np.array(3, np.int32)))
+    yield Sample((x, half, np.array(-31, np.int32)))
+    yield Sample((x, numbers(0, 1 << 30, 1500000001, 2**31 - 1), numbers(0, -7, -1, 2)), {"axis": 1})
+    yield Sample((x, numbers(1 << 30, 1600000000, 1 << 30), numbers(0, 1, -2)), {"axis": 0})
+    yield Sample((x[:0], half, np.array(-1, np.int32)))
+
+
+rescale = OpDef(
+    "rescale",
+    ("x", "multiplier", "shift"),
+    {"axis": AttrDef("int", 0)},
+    _infer_rescale,
+    _ref_rescale,
+    compute=_rescale_compute,
+    samples=_rescale_samples,
+    doc="x * multiplier / 2**31 * 2**shift as gemmlowp and TFLite round it: the product to a whole number, halves up, "
+    "and that over 2**-shift to another, halves away from 0.",
 )
 
 # --- dynamic_quantize_linear ----------------------------------------------------------------------------------------
