@@ -9,10 +9,22 @@ import flatbuffers
 import numpy as np
 import tflite
 
+RESOURCE = np.dtype("V4")
+"""Stands for handles of variables."""
 KINDS = {
     np.dtype(np.float32): "FLOAT32", np.dtype(np.float16): "FLOAT16", np.dtype(np.int32): "INT32",
-    np.dtype(np.int64): "INT64", np.dtype(np.bool_): "BOOL", np.dtype(np.int8): "INT8",
+    np.dtype(np.int64): "INT64", np.dtype(np.bool_): "BOOL", np.dtype(np.int8): "INT8", np.dtype(np.uint8): "UINT8",
+    np.dtype(np.int16): "INT16", RESOURCE: "RESOURCE",
 }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Codes:
+    """How a tensor is quantised: ``(code - zero) * scale``, with several scales along ``axis``."""
+
+    scale: Any
+    zero: Any = 0
+    axis: int = 0
 
 
 @dataclass
@@ -23,32 +35,39 @@ class TfliteModel:
     operators: list[tuple[str, list[int], list[int], str, dict[str, Any]]] = field(default_factory=list)
     inputs: list[int] = field(default_factory=list)
     outputs: list[int] = field(default_factory=list)
+    codes: dict[int, Codes] = field(default_factory=dict)
 
-    def _tensor(self, name: str, shape: tuple[int, ...], dtype: Any, data: Any = None) -> int:
+    def _tensor(
+        self, name: str, shape: tuple[int, ...], dtype: Any, data: Any = None, codes: Codes | None = None
+    ) -> int:
         self.tensors.append((name, shape, KINDS[np.dtype(dtype)], data))
+        if codes is not None:
+            self.codes[len(self.tensors) - 1] = codes
         return len(self.tensors) - 1
 
-    def input(self, like: np.ndarray) -> int:
-        self.inputs.append(self._tensor(f"x{len(self.inputs)}", like.shape, like.dtype))
+    def input(self, like: np.ndarray, codes: Codes | None = None) -> int:
+        self.inputs.append(self._tensor(f"x{len(self.inputs)}", like.shape, like.dtype, codes=codes))
         return self.inputs[-1]
 
-    def const(self, a: np.ndarray) -> int:
-        return self._tensor(f"c{len(self.tensors)}", a.shape, a.dtype, a)
+    def const(self, a: np.ndarray, codes: Codes | None = None) -> int:
+        return self._tensor(f"c{len(self.tensors)}", a.shape, a.dtype, a, codes)
 
-    def op(self, name: str, inputs: list[int], results: list[tuple[tuple[int, ...], Any]], options: str = "",
+    def op(self, name: str, inputs: list[int], results: list[tuple[Any, ...]], options: str = "",
            **values: Any) -> list[int]:  # fmt: skip
-        """An operator, its options by the name of their table; ``results`` are shapes and dtypes."""
-        made = [self._tensor(f"t{len(self.tensors) + k}", s, d) for k, (s, d) in enumerate(results)]
+        """An operator, its options by the name of their table; ``results`` are shapes, dtypes and perhaps codes."""
+        made = [self._tensor(f"t{len(self.tensors) + k}", r[0], r[1], None, *r[2:]) for k, r in enumerate(results)]
         self.operators.append((name, inputs, made, options, values))
         return made
 
     def bytes(self) -> bytes:
-        b = flatbuffers.Builder(1024)
-        names = sorted({o[0] for o in self.operators})
-        buffers = [self._buffer(b, None), *(self._buffer(b, data) for *_, data in self.tensors)]
-        tensors = [self._tensor_table(b, k) for k in range(len(self.tensors))]
+        return model_bytes(self)
+
+    def write(self, b: Any, names: list[str], buffers: list[int]) -> int:
+        """The sub-graph's table; its buffers are added to those of the model."""
+        first = len(buffers)
+        buffers += [self._buffer(b, data) for *_, data in self.tensors]
+        tensors = [self._tensor_table(b, k, first) for k in range(len(self.tensors))]
         operators = [self._operator(b, names.index(o[0]), o) for o in self.operators]
-        codes = [self._code(b, name) for name in names]
         lists = [self._ints(b, v) for v in (self.inputs, self.outputs)]
         tables = [self._offsets(b, v) for v in (tensors, operators)]
         tflite.SubGraphStart(b)
@@ -56,15 +75,7 @@ class TfliteModel:
         tflite.SubGraphAddInputs(b, lists[0])
         tflite.SubGraphAddOutputs(b, lists[1])
         tflite.SubGraphAddOperators(b, tables[1])
-        graphs = self._offsets(b, [tflite.SubGraphEnd(b)])
-        codes_at, buffers_at = self._offsets(b, codes), self._offsets(b, buffers)
-        tflite.ModelStart(b)
-        tflite.ModelAddVersion(b, 3)
-        tflite.ModelAddOperatorCodes(b, codes_at)
-        tflite.ModelAddSubgraphs(b, graphs)
-        tflite.ModelAddBuffers(b, buffers_at)
-        b.Finish(tflite.ModelEnd(b), file_identifier=b"TFL3")
-        return bytes(b.Output())
+        return int(tflite.SubGraphEnd(b))
 
     def _ints(self, b: Any, numbers: Any) -> int:
         return int(b.CreateNumpyVector(np.array(numbers, np.int32)))
@@ -82,15 +93,28 @@ class TfliteModel:
             tflite.BufferAddData(b, at)
         return int(tflite.BufferEnd(b))
 
-    def _tensor_table(self, b: Any, k: int) -> int:
+    def _tensor_table(self, b: Any, k: int, first: int) -> int:
         name, shape, kind, data = self.tensors[k]
         called, sizes = b.CreateString(name), self._ints(b, shape)
+        quantised = self._quantised(b, self.codes[k]) if k in self.codes else None
         tflite.TensorStart(b)
         tflite.TensorAddShape(b, sizes)
         tflite.TensorAddType(b, getattr(tflite.TensorType, kind))
-        tflite.TensorAddBuffer(b, 0 if data is None else k + 1)
+        tflite.TensorAddBuffer(b, 0 if data is None else first + k)
         tflite.TensorAddName(b, called)
+        if quantised is not None:
+            tflite.TensorAddQuantization(b, quantised)
         return int(tflite.TensorEnd(b))
+
+    def _quantised(self, b: Any, codes: Codes) -> int:
+        scales = np.atleast_1d(np.array(codes.scale, np.float32))
+        zeros = np.broadcast_to(np.array(codes.zero, np.int64), scales.shape).copy()
+        scales_at, zeros_at = b.CreateNumpyVector(scales), b.CreateNumpyVector(zeros)
+        tflite.QuantizationParametersStart(b)
+        tflite.QuantizationParametersAddScale(b, scales_at)
+        tflite.QuantizationParametersAddZeroPoint(b, zeros_at)
+        tflite.QuantizationParametersAddQuantizedDimension(b, codes.axis)
+        return int(tflite.QuantizationParametersEnd(b))
 
     def _code(self, b: Any, name: str) -> int:
         code = getattr(tflite.BuiltinOperator, name)
@@ -117,3 +141,43 @@ class TfliteModel:
             tflite.OperatorAddBuiltinOptionsType(b, getattr(tflite.BuiltinOptions, options))
             tflite.OperatorAddBuiltinOptions(b, at)
         return int(tflite.OperatorEnd(b))
+
+
+def model_bytes(*graphs: TfliteModel, signature: tuple[list[str], list[str]] | None = None) -> bytes:
+    """A file of sub-graphs, the main one first; ``signature`` names its inputs and outputs."""
+    b = flatbuffers.Builder(1024)
+    main = graphs[0]
+    names = sorted({o[0] for graph in graphs for o in graph.operators})
+    buffers = [main._buffer(b, None)]
+    made = [graph.write(b, names, buffers) for graph in graphs]
+    codes = [main._code(b, name) for name in names]
+    defined = None if signature is None else main._offsets(b, [_signature(b, main, *signature)])
+    lists = [main._offsets(b, v) for v in (codes, made, buffers)]
+    tflite.ModelStart(b)
+    tflite.ModelAddVersion(b, 3)
+    tflite.ModelAddOperatorCodes(b, lists[0])
+    tflite.ModelAddSubgraphs(b, lists[1])
+    tflite.ModelAddBuffers(b, lists[2])
+    if defined is not None:
+        tflite.ModelAddSignatureDefs(b, defined)
+    b.Finish(tflite.ModelEnd(b), file_identifier=b"TFL3")
+    return bytes(b.Output())
+
+
+def _signature(b: Any, main: TfliteModel, inputs: list[str], outputs: list[str]) -> int:
+    ends = []
+    for names, places in ((inputs, main.inputs), (outputs, main.outputs)):
+        tables = []
+        for name, place in zip(names, places, strict=True):
+            called = b.CreateString(name)
+            tflite.TensorMapStart(b)
+            tflite.TensorMapAddName(b, called)
+            tflite.TensorMapAddTensorIndex(b, place)
+            tables.append(int(tflite.TensorMapEnd(b)))
+        ends.append(main._offsets(b, tables))
+    key = b.CreateString("serving_default")
+    tflite.SignatureDefStart(b)
+    tflite.SignatureDefAddInputs(b, ends[0])
+    tflite.SignatureDefAddOutputs(b, ends[1])
+    tflite.SignatureDefAddSignatureKey(b, key)
+    return int(tflite.SignatureDefEnd(b))

@@ -79,7 +79,8 @@ def import_called(
         return replace(found, graph=fix_symbols(found.graph, fix_dims or {}))
     found_bytes = _tflite_bytes(source)
     if found_bytes is not None:
-        return Called(import_tflite(*found_bytes))
+        net = import_tflite(*found_bytes)
+        return Called(net.graph, Convention(state=net.state), net.start)
     if isinstance(source, str | Path | FileContent | bytes) or is_a(source, "onnx", "ModelProto"):
         return Called(onnx_frontend.import_onnx(source, input_shapes=input_shapes, fix_dims=fix_dims))
     found = _import_sized(source, example_inputs, dynamic_shapes)

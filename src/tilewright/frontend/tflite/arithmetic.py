@@ -79,13 +79,16 @@ def _cast(c: TfliteCall) -> Node:
     return c.cast(c.x(), c.dtypes[0])
 
 
+def axes_of(c: TfliteCall) -> tuple[int, ...]:
+    """The axes along which an operator reduces, from its second operand."""
+    return tuple(sorted({c.axis(k, len(c.x().shape)) for k in c.ints(1)}))
+
+
 def _reduction(op: OpDef) -> Converter:
     def convert(c: TfliteCall) -> Node:
-        x = c.x()
-        axes = sorted({c.axis(k, len(x.shape)) for k in c.ints(1)})
-        if op is ops.reduce_mean and not x.dtype.is_float:
-            raise OpError("means of integers are those of quantised models, which are not read yet")
-        return c.b(op, x, axes=tuple(axes), keepdims=bool(c.option("KeepDims")))
+        if op is ops.reduce_mean and not c.x().dtype.is_float:
+            raise OpError("means of integers that are no codes are not read", remedy="cast them to floats")
+        return c.b(op, c.x(), axes=axes_of(c), keepdims=bool(c.option("KeepDims")))
 
     return convert
 

@@ -16,6 +16,7 @@ from tilewright import ops
 from tilewright.core.diag import OpError
 from tilewright.core.graph import CONST, Builder, Node
 from tilewright.core.types import Array, DType
+from tilewright.frontend.tflite.quantisation import Quantisation
 
 ACTIVATIONS = ("NONE", "RELU", "RELU_N1_TO_1", "RELU6", "TANH", "SIGN_BIT")
 
@@ -31,6 +32,11 @@ class TfliteCall:
     shapes: Sequence[tuple[int, ...]]
     dtypes: Sequence[DType]
     """What the file says of results."""
+    quantised: Sequence[Quantisation | None]
+    made: Sequence[Quantisation | None]
+    """How operands and results are quantised; None for plain numbers."""
+    inner: Callable[[int, Builder, Sequence[Node]], list[Node]]
+    """The results of a sub-graph by its number, made by a builder of nodes in place of its inputs."""
 
     def x(self, k: int = 0) -> Node:
         """Operand ``k``, which must be there."""
@@ -73,9 +79,17 @@ class TfliteCall:
     def cast(self, x: Node, dtype: DType) -> Node:
         return x if x.dtype is dtype else self.b(ops.cast, x, dtype=dtype)
 
+    @property
+    def activation(self) -> str:
+        """The activation that is fused into the operator, by its name in the schema."""
+        kind = self.option("FusedActivationFunction", 0)
+        if not 0 <= kind < len(ACTIVATIONS):
+            raise OpError(f"the activation {kind} is not known")
+        return ACTIVATIONS[kind]
+
     def activated(self, x: Node) -> Node:
         """``x`` through the activation that is fused into the operator."""
-        kind = ACTIVATIONS[self.option("FusedActivationFunction", 0)]
+        kind = self.activation
         match kind:
             case "NONE":
                 return x

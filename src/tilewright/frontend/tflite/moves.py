@@ -38,9 +38,14 @@ def _transpose(c: TfliteCall) -> Node:
     return c.b(ops.transpose, c.x(), perm=tuple(c.ints(1)))
 
 
-def _concatenation(c: TfliteCall) -> Node:
+def joined(c: TfliteCall) -> Node:
+    """All operands one behind the other along an axis."""
     parts = [c.x(k) for k in range(len(c.inputs))]
-    return c.activated(c.b(ops.concat, *parts, axis=c.axis(c.option("Axis"), len(parts[0].shape))))
+    return c.b(ops.concat, *parts, axis=c.axis(c.option("Axis"), len(parts[0].shape)))
+
+
+def _concatenation(c: TfliteCall) -> Node:
+    return c.activated(joined(c))
 
 
 def _pack(c: TfliteCall) -> Node:
@@ -230,14 +235,18 @@ def _space_to_depth(c: TfliteCall) -> Node:
 
 
 def _space_to_batch(c: TfliteCall) -> Node:
-    """Each place of a block becomes a batch of its own, places before batches."""
+    return space_to_batch(c, 0)
+
+
+def space_to_batch(c: TfliteCall, outside: float) -> Node:
+    """Each place of a block becomes a batch of its own, places before batches; ``outside`` lies around them."""
     x, blocks, pads = c.x(), c.ints(1), c.known(2).reshape(-1, 2)
     m, rank = len(blocks), len(x.shape)
     around = ((0, 0), *((int(lo), int(hi)) for lo, hi in pads), *((0, 0),) * (rank - m - 1))
-    n, *size = c.size(c.b(ops.pad, x, c.number(0, x), pads=around, mode="constant"))
+    padded = c.b(ops.pad, x, c.number(outside, x), pads=around, mode="constant")
+    n, *size = c.size(padded)
     if any(b < 1 or d % b for d, b in zip(size, blocks, strict=False)):
         raise OpError(f"{size[:m]} are no blocks of {blocks}")
-    padded = c.b(ops.pad, x, c.number(0, x), pads=around, mode="constant")
     split = [v for d, b in zip(size, blocks, strict=False) for v in (d // b, b)]
     order = [*range(2, 2 * m + 1, 2), 0, *range(1, 2 * m, 2), *range(2 * m + 1, rank + m)]
     turned = c.transposed(c.shaped(padded, (n, *split, *size[m:])), order)
@@ -259,9 +268,9 @@ def _batch_to_space(c: TfliteCall) -> Node:
 
 
 def _dequantize(c: TfliteCall) -> Node:
-    """Of halves, as converters store weights; of codes it belongs to quantised models."""
+    """Of halves, as converters store weights; of codes see ``integer_tables``."""
     if not c.x().dtype.is_float:
-        raise OpError("quantised models are not read yet", remedy="convert the float model")
+        raise OpError(f"codes of {c.x().dtype} have no scale", remedy="convert the model anew")
     return c.cast(c.x(), c.dtypes[0])
 
 

@@ -1,25 +1,43 @@
 """Every builtin op of TFLite's schema: what converts it, or why it is refused.
 
-In: the tables of each family. Out: ``CONVERTERS`` by name, and ``REFUSED`` with a rule and a remedy for all others.
-Not its business: what a converter does.
+In: the tables of each family. Out: ``CONVERTERS`` by name for plain numbers, ``QUANTISED`` for codes, ``AS_CODES``, and
+``REFUSED`` with a rule and a remedy for all others. Not its business: what a converter does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tilewright.frontend.tflite import arithmetic, moves, windows
+from tilewright.frontend.tflite import (
+    arithmetic,
+    control,
+    integer_arithmetic,
+    integer_products,
+    integer_softmax,
+    integer_tables,
+    moves,
+    windows,
+)
 from tilewright.frontend.tflite.call import Converter
 
-CONVERTERS: Mapping[str, Converter] = {**arithmetic.TABLE, **windows.TABLE, **moves.TABLE}
+CONVERTERS: Mapping[str, Converter] = {**arithmetic.TABLE, **windows.TABLE, **moves.TABLE, **control.TABLE}
+QUANTISED: Mapping[str, Converter] = {
+    **integer_arithmetic.TABLE, **integer_products.TABLE, **integer_softmax.TABLE, **integer_tables.TABLE,
+}  # fmt: skip
+"""What converts operators with quantised operands or results."""
+AS_CODES = frozenset(
+    "RESHAPE SQUEEZE EXPAND_DIMS TRANSPOSE PACK UNPACK SPLIT SPLIT_V SLICE STRIDED_SLICE MIRROR_PAD TILE BROADCAST_TO "
+    "REVERSE_V2 GATHER GATHER_ND SCATTER_ND EMBEDDING_LOOKUP SELECT SELECT_V2 DYNAMIC_UPDATE_SLICE SHAPE RANK "
+    "DEPTH_TO_SPACE SPACE_TO_DEPTH BATCH_TO_SPACE_ND RESIZE_NEAREST_NEIGHBOR ARG_MAX ARG_MIN REDUCE_MAX REDUCE_MIN "
+    "TOPK_V2 CAST FILL ZEROS_LIKE ONE_HOT IF WHILE CALL".split()
+)
+"""Operators that move or compare codes as they are, whatever they stand for."""
 
 _LATER = "has no form here yet", "convert the model from its source by ONNX"
 _REASONS: Mapping[tuple[str, str], str] = {
-    ("belongs to quantised models, which are not read yet", "convert the float model"): "QUANTIZE FAKE_QUANT DENSIFY",
-    ("has sub-graphs, which are not read yet", "convert the model from its source by ONNX"):
-        "IF WHILE CALL CALL_ONCE STABLEHLO_WHILE STABLEHLO_COMPOSITE",
-    ("keeps a state from call to call", "convert with the state as an argument and a result"):
-        "VAR_HANDLE READ_VARIABLE ASSIGN_VARIABLE SVDF",
+    ("rounds floats as training for codes does", "convert the model to codes, or without this operator"): "FAKE_QUANT",
+    ("spells out weights that are stored sparsely", "convert without sparse weights"): "DENSIFY",
+    ("keeps a state from call to call", "convert with the state as an argument and a result"): "SVDF",
     ("works on text or tables of keys", "do this part before the model"):
         "HASHTABLE HASHTABLE_FIND HASHTABLE_IMPORT HASHTABLE_LOOKUP HASHTABLE_SIZE LSH_PROJECTION SKIP_GRAM "
         "EMBEDDING_LOOKUP_SPARSE CONCAT_EMBEDDINGS",
@@ -36,7 +54,7 @@ _REASONS: Mapping[tuple[str, str], str] = {
         "STABLEHLO_MAXIMUM STABLEHLO_MINIMUM STABLEHLO_MULTIPLY STABLEHLO_NEGATE STABLEHLO_OR STABLEHLO_PAD "
         "STABLEHLO_POWER STABLEHLO_REDUCE STABLEHLO_REDUCE_WINDOW STABLEHLO_REMAINDER STABLEHLO_RESHAPE "
         "STABLEHLO_RSQRT STABLEHLO_SCATTER STABLEHLO_SELECT STABLEHLO_SHIFT_LEFT STABLEHLO_SLICE STABLEHLO_SORT "
-        "STABLEHLO_SUBTRACT STABLEHLO_TANH STABLEHLO_TRANSPOSE",
+        "STABLEHLO_SUBTRACT STABLEHLO_TANH STABLEHLO_TRANSPOSE STABLEHLO_WHILE STABLEHLO_COMPOSITE",
     _LATER:
         "BIDIRECTIONAL_SEQUENCE_LSTM BIDIRECTIONAL_SEQUENCE_RNN UNIDIRECTIONAL_SEQUENCE_LSTM "
         "UNIDIRECTIONAL_SEQUENCE_RNN LSTM RNN BITCAST BROADCAST_ARGS BUCKETIZE CONV_3D CONV_3D_TRANSPOSE DILATE "

@@ -19,8 +19,8 @@ SAME = 0
 """The padding that makes a result as large as its operand over the stride; the other is none."""
 
 
-def _sides(c: TfliteCall, sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
-           ) -> tuple[tuple[int, int], ...]:  # fmt: skip
+def around(c: TfliteCall, sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
+            ) -> tuple[tuple[int, int], ...]:  # fmt: skip
     """Padding on both sides of each axis; an odd rest is behind."""
     if c.option("Padding") != SAME:
         return ((0, 0),) * len(sizes)
@@ -36,7 +36,7 @@ def _with_bias(c: TfliteCall, x: Node, k: int = 2) -> Node:
     return c.activated(x if bias is None else c.b(ops.add, x, bias))
 
 
-def _strides(c: TfliteCall) -> tuple[int, int]:
+def strides_of(c: TfliteCall) -> tuple[int, int]:
     strides = (c.option("StrideH"), c.option("StrideW"))
     if min(strides) < 1:
         raise OpError(f"strides {strides} must be at least 1")
@@ -46,11 +46,11 @@ def _strides(c: TfliteCall) -> tuple[int, int]:
 def _conv_2d(c: TfliteCall) -> Node:
     """Kernels lie as output, height, width, input channels."""
     x, kernel = c.x(0), c.transposed(c.x(1), (0, 3, 1, 2))
-    strides, dilations = _strides(c), (c.option("DilationHFactor"), c.option("DilationWFactor"))
+    strides, dilations = strides_of(c), (c.option("DilationHFactor"), c.option("DilationWFactor"))
     channels, own = c.size(x)[3], c.size(kernel)[1]
     if channels % own:
         raise OpError(f"{channels} channels are no whole groups of {own}")
-    pads = _sides(c, c.size(x)[1:3], c.size(kernel)[2:], strides, dilations)
+    pads = around(c, c.size(x)[1:3], c.size(kernel)[2:], strides, dilations)
     made = c.b(
         ops.conv, x, kernel, strides=strides, dilations=dilations, pads=pads, groups=channels // own, layout="NHWC"
     )
@@ -60,26 +60,32 @@ def _conv_2d(c: TfliteCall) -> Node:
 def _depthwise(c: TfliteCall) -> Node:
     """Kernels lie as 1, height, width, output channels."""
     x, kernel = c.x(0), c.transposed(c.x(1), (3, 0, 1, 2))
-    strides, dilations = _strides(c), (c.option("DilationHFactor"), c.option("DilationWFactor"))
-    pads = _sides(c, c.size(x)[1:3], c.size(kernel)[2:], strides, dilations)
+    strides, dilations = strides_of(c), (c.option("DilationHFactor"), c.option("DilationWFactor"))
+    pads = around(c, c.size(x)[1:3], c.size(kernel)[2:], strides, dilations)
     made = c.b(ops.conv, x, kernel, strides=strides, dilations=dilations, pads=pads, groups=c.size(x)[3], layout="NHWC")
     return _with_bias(c, made)
 
 
-def _transpose_conv(c: TfliteCall) -> Node:
-    """The first operand is the result's shape, by which padding is known."""
-    shape, kernel, x = c.ints(0), c.transposed(c.x(1), (3, 0, 1, 2)), c.x(2)
-    strides = _strides(c)
+def turned_padding(
+    sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[int], wanted: Sequence[int]
+) -> tuple[tuple[tuple[int, int], ...], tuple[int, ...]]:
+    """What a transposed convolution leaves out on both sides, and adds behind, for a result of the ``wanted`` sizes."""
     pads: list[tuple[int, int]] = []
     more: list[int] = []
-    for n, k, s, wanted in zip(c.size(x)[1:3], c.size(kernel)[2:], strides, shape[1:3], strict=True):
-        cut = (n - 1) * s + k - wanted
+    for n, k, s, out in zip(sizes, kernel, strides, wanted, strict=True):
+        cut = (n - 1) * s + k - out
         pads.append((max(cut, 0) // 2, max(cut, 0) - max(cut, 0) // 2))
         more.append(max(-cut, 0))
+    return tuple(pads), tuple(more)
+
+
+def _transpose_conv(c: TfliteCall) -> Node:
+    """The first operand is the result's shape, by which padding is known."""
+    kernel, x, strides = c.transposed(c.x(1), (3, 0, 1, 2)), c.x(2), strides_of(c)
+    pads, more = turned_padding(c.size(x)[1:3], c.size(kernel)[2:], strides, c.ints(0)[1:3])
     made = c.b(
-        ops.conv_transpose, x, kernel, strides=strides, dilations=(1, 1), pads=tuple(pads), layout="NHWC",
-        output_padding=tuple(more),
-    )  # fmt: skip
+        ops.conv_transpose, x, kernel, strides=strides, dilations=(1, 1), pads=pads, layout="NHWC", output_padding=more
+    )
     return _with_bias(c, made, 3)
 
 
@@ -111,10 +117,10 @@ def _pool(op: OpDef, **fixed: Any) -> Converter:
 
 
 def _pooled(c: TfliteCall, op: OpDef, x: Node, **fixed: Any) -> Node:
-    kernel, strides = (c.option("FilterHeight"), c.option("FilterWidth")), _strides(c)
+    kernel, strides = (c.option("FilterHeight"), c.option("FilterWidth")), strides_of(c)
     if min(kernel) < 1:
         raise OpError(f"a window of {kernel} has no element")
-    pads = _sides(c, c.size(x)[1:3], kernel, strides, (1, 1))
+    pads = around(c, c.size(x)[1:3], kernel, strides, (1, 1))
     return c.b(op, x, kernel=kernel, strides=strides, pads=pads, layout="NHWC", **fixed)
 
 

@@ -1,0 +1,109 @@
+"""TFLite's arithmetic in fixed point, which defines what a quantised model gives bit by bit.
+
+In: real factors, and whole numbers as arrays. Out: multipliers with shifts, and whole numbers, as LiteRT's reference
+kernels (and gemmlowp, whose rounding they use) compute them. Not its business: nodes of a graph (``integers``).
+
+A number in fixed point is an integer ``n`` that stands for ``n / 2**(31 - i)``, ``i`` being the bits before the point.
+Source: Jacob et al., 2018, "Quantization and training of neural networks for efficient integer-arithmetic-only
+inference", and the kernels of LiteRT.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import frexp
+
+import numpy as np
+
+from tilewright.core.types import Array
+from tilewright.ops.quant import POINT
+
+MOST = (1 << POINT) - 1
+"""The greatest fraction below 1, which stands for 1 too."""
+LEAST_EXPONENT = -POINT
+"""Factors below 2**-32 move every bit out: they count as 0."""
+
+
+def multiplier_of(real: float) -> tuple[int, int]:
+    """``real`` as a fraction in steps of 2**-31 and an exponent of 2; ``real`` is finite and not negative."""
+    if real == 0:
+        return 0, 0
+    fraction, exponent = frexp(real)
+    steps = int(rounded(np.float64(fraction * (1 << POINT))))
+    if steps == 1 << POINT:
+        steps, exponent = steps // 2, exponent + 1
+    return (0, 0) if exponent < LEAST_EXPONENT else (steps, exponent)
+
+
+def multipliers_of(reals: Sequence[float]) -> tuple[Array, Array]:
+    """:func:`multiplier_of` each, as two arrays of i32."""
+    pairs = np.array([multiplier_of(float(real)) for real in reals], np.int64)
+    return pairs[:, 0].astype(np.int32), pairs[:, 1].astype(np.int32)
+
+
+def rounded(x: Array) -> Array:
+    """To the nearest whole number, halves away from 0."""
+    whole = np.trunc(x)
+    return np.asarray(whole + np.where(np.abs(x - whole) >= 0.5, np.sign(x), 0))
+
+
+def high_product(a: Array, b: Array | int) -> Array:
+    """The product of two fractions in steps of 2**-31, halves up."""
+    return np.asarray(np.minimum((a * b + (1 << (POINT - 1))) >> POINT, MOST))
+
+
+def shifted_down(x: Array, by: int) -> Array:
+    """``x / 2**by``, halves away from 0."""
+    if by == 0:
+        return x
+    return np.asarray((x + (1 << (by - 1)) - (x < 0)) >> by)
+
+
+def shifted_up(x: Array, by: int) -> Array:
+    """``x * 2**by``, as far as 32 bits hold it."""
+    return np.asarray(np.clip(x << by, -(1 << POINT), MOST))
+
+
+def rescaled(x: Array, real: float) -> Array:
+    """``x * real``: the product in whole numbers first, then without the exponent's bits."""
+    multiplier, exponent = multiplier_of(real)
+    return shifted_down(high_product(x << max(exponent, 0), multiplier), max(-exponent, 0))
+
+
+def exponential(x: Array, bits: int) -> Array:
+    """``exp(x)`` of numbers that are not positive, with ``bits`` before the point, as fractions.
+
+    The part above a multiple of 1/4 by a polynomial, the multiple by a product of constants for its bits.
+    """
+    quarter = 1 << (POINT - bits - 2)
+    part = (x & (quarter - 1)) - quarter
+    y = shifted_up(part, bits) + (1 << (POINT - 3))
+    y2 = high_product(y, y)
+    y3, y4 = high_product(y2, y), high_product(y2, y2)
+    third, eighth = int(rounded(np.float64(2.0**POINT / 3))), int(rounded(np.float64(np.exp(-0.125) * 2.0**POINT)))
+    rest = shifted_down(high_product(shifted_down(y4, 2) + y3, third) + y2, 1)
+    result = eighth + high_product(y + rest, eighth)
+    left = part - x
+    for exponent in range(-2, min(bits, 5)):
+        factor = int(rounded(np.float64(np.exp(-(2.0**exponent)) * 2.0**POINT)))
+        result = np.where(left & (1 << (POINT - bits + exponent)), high_product(result, factor), result)
+    return np.asarray(np.where(x == 0, MOST, result))
+
+
+def inverse_root(x: int) -> tuple[int, int]:
+    """``1 / sqrt(x)`` as a multiplier and an exponent, by five steps of Newton's method."""
+    if x <= 1:
+        return MOST, 0
+    shift = 11
+    while x >= 1 << 29:
+        x, shift = x // 4, shift + 1
+    pairs = (POINT - x.bit_length()) // 2 - 1
+    x, shift = x << 2 * pairs, shift - pairs
+    half = shifted_down(np.int64(x >> 1), 1)
+    root = np.asarray(np.int64(1 << (POINT - 3)))
+    for _ in range(5):
+        cube = shifted_up(high_product(high_product(root, root), root), 6)
+        ahead = high_product(np.asarray(np.int64(3 << (POINT - 4))), root) - high_product(half, cube)
+        root = shifted_up(ahead, 3)
+    found = int(high_product(root, int(rounded(np.float64(np.sqrt(0.5) * 2.0**POINT)))))
+    return (found << -shift, 0) if shift < 0 else (found, -shift)

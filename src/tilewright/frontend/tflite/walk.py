@@ -1,0 +1,222 @@
+"""One sub-graph of a TFLite file, operator by operator.
+
+In: a file, the number of a sub-graph, nodes in place of its inputs. Out: the nodes of its results; what has no form
+here becomes a problem of the file, which is told with all others. Not its business: whole models (``importer``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tilewright.core import types
+from tilewright.core.diag import CompileError, ImportFailed, Loc, OpError, Problem
+from tilewright.core.graph import Builder, Node
+from tilewright.core.types import DType, TensorType
+from tilewright.frontend.tflite.call import Converter, TfliteCall
+from tilewright.frontend.tflite.file import File
+from tilewright.frontend.tflite.quantisation import Quantisation, quantisation_of
+from tilewright.frontend.tflite.table import AS_CODES, CONVERTERS, QUANTISED, REFUSED
+
+_TYPES: dict[str, DType] = {
+    "FLOAT32": types.f32, "FLOAT16": types.f16, "FLOAT64": types.f64, "BFLOAT16": types.bf16, "BOOL": types.bool_,
+    "INT4": types.i8, "INT8": types.i8, "INT16": types.i16, "INT32": types.i32, "INT64": types.i64, "UINT8": types.u8,
+    "UINT16": types.u16, "UINT32": types.u32, "UINT64": types.u64,
+}  # fmt: skip
+
+
+class SubGraphWalk:
+    """One walk over a sub-graph; ``values`` are the nodes of its tensors by number, None where lost."""
+
+    def __init__(self, file: File, number: int, b: Builder) -> None:
+        if not 0 <= number < file.model.SubgraphsLength():
+            raise file.broken(f"it has no sub-graph {number}")
+        self.file, self.number, self.b = file, number, b
+        self.sub = file.model.Subgraphs(number)
+        self.where = f"sub-graph {number}, " if number else ""
+        self.values: dict[int, Node | None] = {}
+        self.handles: dict[int, str] = {}
+
+    def run(self, given: Sequence[Node | None]) -> list[Node | None]:
+        """The sub-graph's results for nodes in place of its inputs; problems are added to the file's."""
+        numbers = [int(k) for k in self.sub.InputsAsNumpy()] if self.sub.InputsLength() else []
+        if len(numbers) != len(given):
+            raise OpError(f"sub-graph {self.number} takes {len(numbers)} inputs, not {len(given)}")
+        for k, node in zip(numbers, given, strict=True):
+            if node is not None and self.type_of(k) != node.type:
+                raise OpError(f"sub-graph {self.number} takes {self.type_of(k)}, not {node.type}")
+            self.values[k] = node
+        self.file.enter(self.number)
+        for k in range(self.sub.OperatorsLength()):
+            self._operator(k)
+        self.file.leave()
+        return [self.value(int(k)) for k in self.sub.OutputsAsNumpy()] if self.sub.OutputsLength() else []
+
+    def tensor(self, k: int) -> Any:
+        if not 0 <= k < self.sub.TensorsLength():
+            raise self.file.broken(f"it has no tensor {k}")
+        return self.sub.Tensors(k)
+
+    def type_of(self, k: int) -> TensorType:
+        """A tensor's type; ``OpError`` for elements that are not read."""
+        t = self.tensor(k)
+        kind = self.file.type_names.get(t.Type(), "")
+        if kind not in _TYPES:
+            raise OpError(f"tensors of {kind or 'an unknown type'} are not read")
+        shape = [int(n) for n in t.ShapeAsNumpy()] if t.ShapeLength() else []
+        if min(shape, default=0) < 0:
+            raise OpError(f"the shape {shape} is not known")
+        return TensorType(_TYPES[kind], tuple(shape))
+
+    def _quantisation(self, k: int) -> Quantisation | None:
+        """How a tensor's codes are numbers; None for no tensor, and for numbers that are no codes."""
+        if k < 0:
+            return None
+        t = self.type_of(k)
+        return None if t.dtype.is_float else quantisation_of(self.tensor(k), _sizes(t), t.dtype)
+
+    def lost(self, loc: Loc, op: str, e: OpError, results: Sequence[int]) -> None:
+        self.file.problems.append(Problem(loc, op, e.message, e.remedy))
+        self.values.update(dict.fromkeys(results))
+
+    def value(self, k: int) -> Node | None:
+        """A tensor's node: what an operator made, or the file's numbers."""
+        if k not in self.values:
+            loc = Loc(f"{self.where}tensor {k}")
+            try:
+                self.values[k] = self._constant(k, loc)
+            except OpError as e:
+                self.lost(loc, "constant", e, [k])
+        return self.values[k]
+
+    def _constant(self, k: int, loc: Loc) -> Node:
+        t, number = self.type_of(k), self.tensor(k).Buffer()
+        data = self.file.buffer(number)
+        shape = _sizes(t)
+        if self.file.type_names.get(self.tensor(k).Type()) == "INT4":
+            data = _unpacked(data)[: prod(shape)]
+        n_bytes = prod(shape) * t.dtype.n_bytes
+        if data.size != n_bytes:
+            raise OpError(f"{t} takes {n_bytes} bytes, and its buffer has {data.size}")
+        return self.b.at(loc).const(np.frombuffer(data.tobytes(), t.dtype.numpy).reshape(shape))
+
+    def _operator(self, k: int) -> None:
+        op = self.sub.Operators(k)
+        name = self.file.operator_name(op.OpcodeIndex())
+        results = [int(r) for r in op.OutputsAsNumpy()] if op.OutputsLength() else []
+        loc = Loc(f"{self.where}operator {k} ({name or 'unknown'})")
+        try:
+            if name in VARIABLES:
+                VARIABLES[name](self, op, results)
+            else:
+                self._convert(op, name, results, loc)
+        except OpError as e:
+            self.lost(loc, name, e, results)
+        except CompileError as e:
+            self.file.problems += e.problems
+            self.values.update(dict.fromkeys(results))
+
+    def operands(self, op: Any) -> list[int]:
+        return [int(i) for i in op.InputsAsNumpy()] if op.InputsLength() else []
+
+    def _convert(self, op: Any, name: str, results: Sequence[int], loc: Loc) -> None:
+        if name not in CONVERTERS and name not in QUANTISED:
+            rule, remedy = REFUSED.get(name, ("is not of the schema that is read", "convert with an older converter"))
+            raise OpError(f"{name or 'an operator'} {rule}", remedy=remedy)
+        numbers = self.operands(op)
+        inputs = [None if i < 0 else self.value(i) for i in numbers]
+        if any(i >= 0 and x is None for i, x in zip(numbers, inputs, strict=True)):
+            self.values.update(dict.fromkeys(results))  # what stopped an operand is told already
+            return
+        of_results = [self.type_of(r) for r in results]
+        shapes = [_sizes(t) for t in of_results]
+        quantised, made_of = ([self._quantisation(i) for i in ks] for ks in (numbers, results))
+        call = TfliteCall(
+            self.b.at(loc), name, inputs, self.file.options(op), shapes, [t.dtype for t in of_results], quantised,
+            made_of, self._inner,
+        )  # fmt: skip
+        made = _converter(name, [*quantised, *made_of])(call)
+        nodes = [made] if isinstance(made, Node) else list(made)
+        if len(nodes) != len(results):
+            raise OpError(f"it has {len(results)} results and makes {len(nodes)}")
+        self.values.update(zip(results, nodes, strict=True))
+
+    def _inner(self, number: int, b: Builder, given: Sequence[Node]) -> list[Node]:
+        """The results of another sub-graph; ``ImportFailed`` without problems where some are told already."""
+        made = SubGraphWalk(self.file, number, b).run(given)
+        found = [n for n in made if n is not None]
+        if len(found) != len(made):
+            raise ImportFailed("a sub-graph has no form here", [])
+        return found
+
+
+def _converter(name: str, quantised: Sequence[Quantisation | None]) -> Converter:
+    """What converts an operator, by whether its tensors are codes."""
+    if all(q is None for q in quantised):
+        if name not in CONVERTERS:
+            raise OpError(f"{name} is of codes, and no tensor of it has a scale", remedy="convert the model anew")
+        return CONVERTERS[name]
+    if name in QUANTISED:
+        return QUANTISED[name]
+    if name in AS_CODES:
+        return CONVERTERS[name]
+    raise OpError(f"{name} of quantised tensors has no form here", remedy="keep this operator in floats")
+
+
+# --- variables ------------------------------------------------------------------------------------------------------
+
+
+def _handle(w: SubGraphWalk, op: Any, results: Sequence[int]) -> None:
+    """A variable by its names; its numbers are the model's state."""
+    options = w.file.options(op)
+    container, shared = (v.decode("utf-8", "replace") if v else "" for v in (options.Container(), options.SharedName()))
+    w.handles.update(dict.fromkeys(results, f"{container}/{shared}"))
+
+
+def _variable(w: SubGraphWalk, op: Any) -> str:
+    if w.number and w.file.is_running:
+        raise OpError("variables within control flow are not read", remedy="read them before it")
+    (handle, *_) = w.operands(op)
+    if handle not in w.handles:
+        raise OpError("a variable's handle comes from a VAR_HANDLE of the same sub-graph")
+    return w.handles[handle]
+
+
+def _read(w: SubGraphWalk, op: Any, results: Sequence[int]) -> None:
+    name = _variable(w, op)
+    node = w.file.variables.get(name)
+    if node is None:
+        raise OpError(
+            f"the variable {name!r} has no numbers before the first call", remedy="initialise it by CALL_ONCE"
+        )
+    w.values.update(dict.fromkeys(results, node))
+
+
+def _assign(w: SubGraphWalk, op: Any, results: Sequence[int]) -> None:
+    name, node = _variable(w, op), w.value(w.operands(op)[1])
+    known = w.file.variables.get(name)
+    if node is not None and known is not None and known.type != node.type:
+        raise OpError(f"the variable {name!r} is {known.type}, and gets {node.type}")
+    w.file.variables[name] = node
+
+
+def _once(w: SubGraphWalk, op: Any, results: Sequence[int]) -> None:
+    """What runs before the first call only has run already: the importer sees to that."""
+
+
+VARIABLES = {"VAR_HANDLE": _handle, "READ_VARIABLE": _read, "ASSIGN_VARIABLE": _assign, "CALL_ONCE": _once}
+"""Operators on handles, which are no tensors."""
+
+
+def _sizes(t: TensorType) -> tuple[int, ...]:
+    """The sizes of a tensor, which are numbers in this format."""
+    return tuple(int(d) for d in t.shape if isinstance(d, int))
+
+
+def _unpacked(data: np.ndarray) -> np.ndarray:
+    """Two numbers of four bits in each byte, the lower half first, as bytes."""
+    both = np.stack([data << 4, data], axis=-1).reshape(-1)
+    return np.asarray(both.view(np.int8) >> 4).view(np.uint8)
