@@ -48,6 +48,7 @@ WALK: tuple[tuple[str, int, str], ...] = (
     ("targets", 0, ""),
     ("doctor", 0, ""),
     ("verify small.tw", 0, ""),
+    ("refit small.tw x.safetensors", -1, "compile it with --refit"),
     ("reduce small.txt", -1, "does not fail"),
     ("ops --of onnx", -1, ONNX),
     *((f"{command} model.onnx", -1, ONNX) for command in (

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tilewright.build.decoder import decoder
     from tilewright.build.deploy import export
     from tilewright.build.front import compile
+    from tilewright.build.refit import refit
     from tilewright.core.diag import CompileError, ImportFailed, OptionError
     from tilewright.frontend.torch.custom_ops import decompose
     from tilewright.frontend.weights.given import with_weights
@@ -42,6 +43,7 @@ _HOMES = {
     "convert": "build.convert",
     "decoder": "build.decoder",
     "export": "build.deploy",
+    "refit": "build.refit",
     "compare": "tools.debug.compare",
     "reduce": "tools.debug.reduce",
     "quantize": "tools.quantize.quantize",
@@ -92,6 +94,7 @@ __all__ = [
     "quantize",
     "quantize_weights",
     "reduce",
+    "refit",
     "refresh",
     "with_weights",
 ]

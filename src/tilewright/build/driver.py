@@ -15,6 +15,7 @@ from typing import Any
 
 from tilewright.build.assemble import assemble, make_parts
 from tilewright.build.exact import fitting, read_exact_sizes
+from tilewright.build.front import Later
 from tilewright.build.kernels import STRICT, Checks, optimise_and_split
 from tilewright.build.keys import cache_key, graph_key
 from tilewright.build.manifest import with_convention
@@ -99,6 +100,11 @@ def compile(
         _export, source, example_inputs=example_inputs, dynamic_shapes=dynamic_shapes, input_shapes=input_shapes,
         fix_dims=fix_dims, threads=threads, **{**asdict(options), "schedule": schedule},
     )  # fmt: skip
+    imported = {
+        "example_inputs": example_inputs, "dynamic_shapes": dynamic_shapes, "input_shapes": input_shapes,
+        "fix_dims": fix_dims,
+    }  # fmt: skip
+    made.origin = Later(source, imported, {**asdict(options), "schedule": schedule})
     return made
 
 

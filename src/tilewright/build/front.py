@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from tilewright.runtime.answers import Keyed, asked_sizes, find_answer, keyed_source, question
 from tilewright.runtime.artifact import Artifact
@@ -18,6 +20,9 @@ from tilewright.runtime.cache import Cache
 from tilewright.runtime.host import misfit
 from tilewright.runtime.python.model import CompiledModel, LoadedModel
 from tilewright.runtime.threads import checked_threads
+
+if TYPE_CHECKING:
+    from tilewright.build.refit import Origin
 
 
 def compile(
@@ -73,12 +78,35 @@ def compile(
         keyed, found = _known(keyed, input_shapes, fix_dims, threads, choices)
         if found is not None:
             found.exporter = partial(_export, source, **asked, **sizes, **options)
+            found.origin = Later(source, {**asked, "input_shapes": input_shapes, "fix_dims": fix_dims}, options)
             return found
     from tilewright.build import driver
 
     return driver.compile(
         source, **asked, **sizes, **options, cache=cache, progress=progress, keyed=keyed, emulate=emulate
     )
+
+
+@dataclass(frozen=True)
+class Later:
+    """:class:`tilewright.build.refit.Origin`, loaded by the first model that gets other weights."""
+
+    source: Any
+    imported: Mapping[str, Any]
+    options: Mapping[str, Any]
+
+    def refit(self, model: CompiledModel, weights: Any) -> CompiledModel:
+        """``Origin.refit``."""
+        return self._origin().refit(model, weights)
+
+    def keep(self, model: CompiledModel, path: Path) -> None:
+        """``Origin.keep``."""
+        self._origin().keep(model, path)
+
+    def _origin(self) -> Origin:
+        from tilewright.build.refit import Origin
+
+        return Origin(self.source, self.imported, self.options)
 
 
 def _known(

@@ -56,7 +56,7 @@ def manifest_of(split: SplitGraph, options: Options, weights_bytes: int, n_dims:
         scratch=made.most_scratch(),
         constraints=tuple(Constraint(rule) for rule in rules_of(graph.constraints)),
         failures=("", *graph.checks) if graph.checks else (),
-        report=make_report(graph, split.program, made, options, weights_bytes, split.exact),
+        report=make_report(graph, split.program, made, options, weights_bytes, slots, split.exact),
     )
 
 

@@ -6,10 +6,11 @@ In: a graph in kernels. Out: a dict of JSON values. Not its business: showing it
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from tilewright.build.digest import digest_of
 from tilewright.build.kernels import KernelBuilder
 from tilewright.build.options import Options
 from tilewright.core.dims import is_known
@@ -24,6 +25,7 @@ def make_report(
     kernels: KernelBuilder,
     options: Options,
     weights_bytes: int,
+    slots: Mapping[str, int],
     exact: Sequence[SizedProgram] = (),
 ) -> dict[str, Any]:
     """What a person may want to know of the compile, as JSON values.
@@ -62,6 +64,7 @@ def make_report(
         "model": graph.name,
         "options": options.shown(),
         "target": kernels.target.cpu if kernels.target.is_native else kernels.target.name,
+        "program": digest_of(program, exact, slots),
         "n_ops": len(graph.nodes()),
         "n_kernel_calls": len(calls),
         "n_kernels": len(rows),

@@ -77,6 +77,7 @@ def register(app: typer.Typer) -> None:
     """Add this module's commands."""
     app.command("compile")(compile_command)
     app.command("run")(run_command)
+    app.command("refit")(refit_command)
 
 
 def obtain(
@@ -130,6 +131,23 @@ def obtain(
         )
 
 
+def refit_command(
+    model: Annotated[Path, typer.Argument(help="A compiled model (.tw), with its .refit beside it.")],
+    weights: Annotated[Path, typer.Argument(help="Its new weights: a safetensors or GGUF file.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The file to write (default: in place of the model).")
+    ] = None,
+) -> None:
+    """Put new weights into a compiled model, without compiling."""
+    from tilewright.build.refit import refit
+
+    if model.suffix != ".tw":
+        raise InputError(f"{model} is not compiled", remedy="compile it with --refit first")
+    path = show.check_writable(output or show.check_model(model))
+    refit(model, weights, path)
+    show.line(f"wrote {path} ({show.human_bytes(path.stat().st_size)})")
+
+
 def compile_command(
     model: Source,
     output: Annotated[
@@ -145,6 +163,9 @@ def compile_command(
     specialize: Specialize = [],  # noqa: B006
     no_cache: NoCache = False,
     verify: Verify = False,
+    refit: Annotated[
+        bool, typer.Option("--refit", help="Write beside it how weights are made, for `tilewright refit`.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Compile a model to one file, for `run` and `tw.load`."""
@@ -166,7 +187,7 @@ def compile_command(
         quiet=json,
         verify=verify,
     )
-    made.save(path)
+    made.save(path, refit=refit)
     if json:
         show.emit_json({"output": str(path), "report": made.report()})
         return

@@ -42,9 +42,10 @@ REMEDY = "give a graph's text, as `tilewright ir MODEL -o FILE.txt` writes it"
 
 
 class SideTable:
-    """Large constants by name; one array has one name however often it is printed."""
+    """Constants of more than ``inline_bytes`` by name; one array has one name however often it is printed."""
 
-    def __init__(self) -> None:
+    def __init__(self, inline_bytes: int = INLINE_BYTES) -> None:
+        self.inline_bytes = inline_bytes
         self.arrays: dict[str, Array] = {}
         self._names: dict[int, str] = {}
 
@@ -248,7 +249,7 @@ class _Printer:
         a = data.array
         dtype = dtype_of(a.dtype)
         head = f"{dtype.name}[{', '.join(map(str, a.shape))}]"
-        if a.nbytes > INLINE_BYTES:
+        if a.nbytes > self.table.inline_bytes:
             return f"{head} file {self.table.name_of(data)}"
         if dtype.is_narrow:
             return f"{head} hex {json.dumps(a.tobytes().hex())}"

@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import os
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from tilewright.core.diag import CompileError, ImportFailed, Loc, OptionError, P
 from tilewright.core.types import Array
 from tilewright.frontend.onnx.file import MAX_PROTO_BYTES
 from tilewright.frontend.source import is_a
+from tilewright.frontend.torch.tensors import to_numpy
 from tilewright.frontend.weights.gguf_file import open_gguf
 
 if TYPE_CHECKING:
@@ -48,9 +49,51 @@ def with_weights(source: Any, weights: Weights) -> Any:
     """
     if is_a(source, "torch.nn", "Module"):
         return _module_with(source, _tensors(weights))
-    if isinstance(source, str | os.PathLike | bytes) or is_a(source, "onnx", "ModelProto"):
-        return _onnx_with(source, {n: t.numpy() if hasattr(t, "numpy") else t for n, t in _tensors(weights).items()})
-    raise OptionError(
+    if is_onnx(source):
+        return _onnx_with(source, numbers_of(weights))
+    raise _without_names(source)
+
+
+def named_tensors(source: Any) -> dict[str, Array]:
+    """The tensors of a PyTorch module or an ONNX model by name, over the same memory where that is possible.
+
+    ``OptionError`` for other sources, and for one without tensors.
+    """
+    if is_a(source, "torch.nn", "Module"):
+        return {n: to_numpy(t) for n, t in source.state_dict().items()}
+    if is_onnx(source):
+        import onnx
+
+        model = _onnx_with(source, {})
+        return {t.name: np.asarray(onnx.numpy_helper.to_array(t)) for t in model.graph.initializer}
+    raise _without_names(source)
+
+
+def is_onnx(source: Any) -> bool:
+    """Is it an ONNX model, in a form whose weights can be replaced?"""
+    return isinstance(source, str | os.PathLike | bytes) or is_a(source, "onnx", "ModelProto")
+
+
+def without_numbers(source: Any, names: Container[str]) -> bytes:
+    """An ONNX model whose initializers of these names have a type and a shape and no numbers."""
+    model = _onnx_with(source, {})
+    for tensor in model.graph.initializer:
+        if tensor.name in names:
+            name, data_type, dims = tensor.name, tensor.data_type, list(tensor.dims)
+            tensor.Clear()
+            tensor.name, tensor.data_type = name, data_type
+            tensor.dims.extend(dims)
+    content: bytes = model.SerializeToString()
+    return content
+
+
+def numbers_of(weights: Weights) -> Mapping[str, Array]:
+    """The arrays of a file of weights, or of a mapping, by name."""
+    return {n: to_numpy(t) if hasattr(t, "numpy") else np.asarray(t) for n, t in _tensors(weights).items()}
+
+
+def _without_names(source: Any) -> OptionError:
+    return OptionError(
         f"a {type(source).__qualname__} has no weights to replace by name",
         remedy="pass a torch.nn.Module or an ONNX model",
     )
@@ -62,7 +105,7 @@ def tensor_over(a: Array) -> torch.Tensor:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # PyTorch warns of memory that can't be written
-        return torch.from_numpy(np.ascontiguousarray(a))
+        return torch.from_numpy(np.ascontiguousarray(a).reshape(a.shape))
 
 
 # --- files ----------------------------------------------------------------------------------------------------------
@@ -117,7 +160,7 @@ def _module_with(module: torch.nn.Module, tensors: Mapping[str, Any]) -> torch.n
     for names in tied.values():
         found = next((given[n] for n in names if n in given), None)
         given.update({n: found for n in names if found is not None and n not in given})
-    _check(((n, tuple(t.shape)) for n, t in own.items()), given, needs_all=True)
+    check_weights({n: tuple(t.shape) for n, t in own.items()}, given, needs_all=True)
     state = {n: t.to(own[n].dtype) if t.dtype is not own[n].dtype else t for n, t in given.items()}
     # The structure is copied, tensors are not: they are replaced right after.
     shared = {id(t): t for t in (*module.parameters(), *module.buffers())}
@@ -143,7 +186,7 @@ def _onnx_with(source: Any, arrays: Mapping[str, Array]) -> Any:
             if onnx.external_data_helper.uses_external_data(tensor):
                 onnx.external_data_helper.load_external_data_for_tensor(tensor, str(Path(source).parent))
     own = {t.name: t for t in model.graph.initializer}
-    _check(((n, tuple(t.dims)) for n, t in own.items()), arrays, needs_all=False)
+    check_weights({n: tuple(t.dims) for n, t in own.items()}, arrays, needs_all=False)
     if sum(a.nbytes for a in arrays.values()) > MAX_PROTO_BYTES:
         raise CompileError(
             f"the weights take more than {MAX_PROTO_BYTES} bytes, which an ONNX model in memory can't hold",
@@ -155,11 +198,12 @@ def _onnx_with(source: Any, arrays: Mapping[str, Array]) -> Any:
     return model
 
 
-def _check(own: Iterable[tuple[str, tuple[int, ...]]], given: Mapping[str, Any], *, needs_all: bool) -> None:
-    """Raise ``ImportFailed`` with every name and shape that does not fit."""
-    wanted = dict(own)
+def check_weights(
+    wanted: Mapping[str, tuple[int, ...]], given: Mapping[str, Any], *, needs_all: bool, others: Sequence[str] = ()
+) -> None:
+    """Raise ``ImportFailed`` with every name and shape that does not fit; ``others`` may be given and are not read."""
     rules = [f"{n} is missing" for n in wanted if needs_all and n not in given]
-    rules += [f"{n} is no tensor of the model" for n in given if n not in wanted]
+    rules += [f"{n} is no tensor of the model" for n in given if n not in wanted and n not in others]
     rules += [
         f"{n} has the shape {tuple(t.shape)}, and the model's has {wanted[n]}"
         for n, t in given.items()

@@ -53,7 +53,7 @@ class CompiledGpuModel(CompiledModel):
         """Run by names: inputs in, all outputs out."""
         return self._first().run(feeds)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], *, refit: bool = False) -> None:
         """Refused: files of models hold code for CPUs."""
         remedy = "compile it where it runs; the PTX of its kernels is in .ptx"
         raise ArtifactError("a model for a GPU can't be saved yet", remedy=remedy)

@@ -16,6 +16,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -94,6 +95,8 @@ class CompiledModel:
 
     exporter: Callable[..., Any] | None = None
     """How to export the model, set by whoever compiled it."""
+    origin: Any = None
+    """What the model was made of (``build.refit.Origin``), set by whoever compiled it, for other weights."""
 
     def __init__(self, manifest: Manifest, objects: Sequence[ObjectImage], weights: Any) -> None:
         """``ArtifactError`` when the manifest contradicts itself."""
@@ -136,10 +139,41 @@ class CompiledModel:
         """What the compiler reported about this model: a dict of JSON values that prints as a page."""
         return Report(self.manifest.report or {})
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the model as a ``.tw`` file, which ``load`` reads back; ``FileError`` where that can't be written."""
+    @property
+    def objects(self) -> tuple[ObjectImage, ...]:
+        """The machine code."""
+        return self._objects
+
+    @property
+    def weights(self) -> Any:
+        """The weights as the code reads them, in bytes."""
+        return self._weights
+
+    def save(self, path: str | os.PathLike[str], *, refit: bool = False) -> None:
+        """Write the model as a ``.tw`` file, which ``load`` reads back; ``FileError`` where that can't be written.
+
+        With ``refit`` a file beside it (``.refit``) says how weights are made, which ``tilewright.refit`` asks for.
+        """
+        if refit:
+            self._origin().keep(self, Path(path).with_suffix(".refit"))
         with writing(path):
             artifacts.save(path, self.manifest, self._objects, self._weights)
+
+    def refit(self, weights: Any) -> CompiledModel:
+        """This model with other weights, without compiling: what a fresh compile with them gives.
+
+        ``weights`` as ``tilewright.with_weights`` takes them. ``ArtifactError`` where they ask for other code, and for
+        a model from a file, for which there is ``tilewright.refit``.
+        """
+        made: CompiledModel = self._origin().refit(self, weights)
+        made.origin, made.exporter = self.origin, None
+        return made
+
+    def _origin(self) -> Any:
+        if self.origin is None:
+            remedy = "refit it by the model that it was made of, or its file by tilewright.refit"
+            raise ArtifactError("a model from a file has no source to take weights from", remedy=remedy)
+        return self.origin
 
     def export(self, folder: str | os.PathLike[str], **options: Any) -> Any:
         """Write an object file and a C header for programs without Python: ``tilewright.export`` of the model's source.

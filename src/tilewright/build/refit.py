@@ -1,0 +1,217 @@
+"""New numbers in a compiled model, whose code stays: ``tw.refit`` and ``model.refit``.
+
+In: a compiled model with its source, or its file with the one beside it that says how weights were made; new weights by
+name. Out: what a fresh compile of the source with these weights gives. Not its business: reading files of weights
+(``frontend.weights``).
+
+Weights of a compiled model are folded, laid out and packed, so new ones go the way of the old ones: graph passes, the
+split into kernels, schedules, packing; everything but emitting and compiling code. Whatever decides code then has the
+digest that it had (``build.digest``), or the refit is refused: a tensor that became all zeros, a scalar that is part of
+a kernel's text, or two tensors that no longer are equal ask for other code.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+from zipfile import ZIP_DEFLATED, BadZipFile, ZipFile
+
+import numpy as np
+
+from tilewright import ops
+from tilewright.build.digest import digest_of
+from tilewright.build.kernels import optimise_and_split
+from tilewright.build.manifest import with_start
+from tilewright.build.options import Clock, Options, read_schedule
+from tilewright.core.diag import OptionError
+from tilewright.core.graph import CONST, SMALL_BYTES
+from tilewright.core.text import SideTable, parse_graph, print_graph
+from tilewright.core.types import Array
+from tilewright.frontend.source import Called, Source, import_called
+from tilewright.frontend.weights.given import (
+    Weights,
+    check_weights,
+    is_onnx,
+    named_tensors,
+    numbers_of,
+    with_weights,
+    without_numbers,
+)
+from tilewright.runtime.answers import compiler_text
+from tilewright.runtime.artifact import load, save
+from tilewright.runtime.errors import ArtifactError
+from tilewright.runtime.files import replacing, writing
+from tilewright.runtime.manifest import Manifest
+from tilewright.runtime.python.model import CompiledModel, LoadedModel
+
+SUFFIX = ".refit"
+"""Of the file beside a compiled model that says how its weights were made."""
+FORMAT = "tilewright-refit 1"
+ANEW = "compile the model with the new weights"
+
+
+def refit(path: str | os.PathLike[str], weights: Weights, output: str | os.PathLike[str]) -> None:
+    """Write the compiled model of ``path`` (``.tw``) with other weights to ``output``, without compiling.
+
+    ``weights`` is the path of a safetensors or GGUF file, or arrays by the names of the source's tensors, all of them.
+    The file ``.refit`` beside ``path`` is needed, which ``model.save(path, refit=True)`` writes. Results are those of
+    a fresh compile with these weights.
+
+    ``ImportFailed`` names all tensors that are missing, unknown or of another shape. ``ArtifactError`` where the
+    weights ask for other code, and for files that are damaged or of another version of the compiler.
+    """
+    recipe, found = _read(Path(path).with_suffix(SUFFIX)), load(path)
+    given = numbers_of(weights)
+    check_weights({n: shape for n, (_, shape) in recipe.tensors.items()}, given, needs_all=True, others=recipe.others)
+    made = _weights(found.manifest, found.weights, recipe.called(given), recipe.options)
+    with writing(output):
+        save(output, found.manifest, found.objects, made)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The source of a compiled model and what it was compiled by, for who wants it with other weights."""
+
+    source: Source
+    imported: Mapping[str, Any]
+    """The arguments of ``import_called``."""
+    options: Mapping[str, Any]
+    """The fields of :class:`Options`, but a file of schedules by its path."""
+
+    def refit(self, model: CompiledModel, weights: Weights) -> CompiledModel:
+        """:meth:`CompiledModel.refit`."""
+        called = import_called(with_weights(self.source, weights), **self.imported)
+        made = _weights(model.manifest, model.weights, called, self._options())
+        if isinstance(model, LoadedModel):
+            return LoadedModel(model.manifest, model.objects, made, threads=model.threads)
+        return CompiledModel(model.manifest, model.objects, made)
+
+    def _options(self) -> Options:
+        return Options(**{**self.options, "schedule": read_schedule(self.options["schedule"])})
+
+    def keep(self, model: CompiledModel, path: Path) -> None:
+        """Write how a model's weights are made, once that is seen to give the model's own.
+
+        ``OptionError`` for a source whose weights have no names, or are changed on the way into the graph.
+        """
+        own, options = named_tensors(self.source), self._options()
+        recipe = self._of_onnx(own, options) if is_onnx(self.source) else self._of_module(own, options)
+        made = _weights(model.manifest, model.weights, recipe.called(own), options)
+        if made.tobytes() != model.weights.tobytes():
+            raise OptionError("this model can't be refitted: tensors are joined when it is imported", remedy=ANEW)
+        _write(path, recipe)
+
+    def _of_onnx(self, own: Mapping[str, Array], options: Options) -> _Recipe:
+        """The model without the numbers of its large tensors; the others are kept where nobody gives new ones."""
+        large = {n: (a.dtype.name, a.shape) for n, a in own.items() if a.nbytes > SMALL_BYTES}
+        others = tuple(own.keys() - large.keys())
+        imported = {k: self.imported[k] for k in ("input_shapes", "fix_dims")}
+        return _Recipe(large, others, options, model=without_numbers(self.source, large), imported=imported)
+
+    def _of_module(self, own: Mapping[str, Array], options: Options) -> _Recipe:
+        """The graph's text. Where a tensor stands in it is seen by numbers that differ a little from all others.
+
+        A constant that was computed from tensors keeps such numbers, and so gives other weights than the model's.
+        """
+        called = import_called(with_weights(self.source, _apart(own)), **self.imported)
+        if called.convention.state:
+            raise OptionError("a model with a state can't be refitted from its file", remedy="call model.refit")
+        table = SideTable(inline_bytes=0)
+        text = print_graph(called.graph, table)
+        nodes = {id(n.attrs["data"].array): n.loc.text for n in called.graph.nodes() if n.op is CONST}
+        found = {k: nodes.get(id(a), "").removeprefix('weight "').removesuffix('"') for k, a in table.arrays.items()}
+        names = {k: n for k, n in found.items() if n in own and table.arrays[k].shape == own[n].shape}
+        constants = {k: a for k, a in table.arrays.items() if k not in names}
+        tensors = {n: (own[n].dtype.name, own[n].shape) for n in names.values()}
+        return _Recipe(tensors, tuple(own.keys() - tensors.keys()), options, text, names, constants)
+
+
+def _weights(manifest: Manifest, old: Array, called: Called, options: Options) -> Array:
+    """The weights that a source's code reads, where that code is the model's."""
+    split = optimise_and_split(called.graph, options, options.machine, Clock())
+    if digest_of(split.program, split.exact, split.slots) != (manifest.report or {}).get("program"):
+        raise ArtifactError("these weights ask for other code than the model has", remedy=ANEW)
+    made = with_start(split.planner.weights.blob(), called)[0]
+    if made.nbytes != old.nbytes:
+        raise ArtifactError("these weights lie otherwise than the model's", remedy=ANEW)
+    return made
+
+
+def _apart(own: Mapping[str, Array]) -> dict[str, Array]:
+    """The tensors, of which no two of floats are equal: equal small constants are one node of a graph.
+
+    The k-th differs from its numbers by k steps of its type, so that what depends on a number hardly changes.
+    """
+    made = dict(own)
+    for k, (name, a) in enumerate(own.items(), 1):
+        if a.dtype.kind == "f" and a.size:
+            bits = np.dtype(f"i{a.dtype.itemsize}")
+            made[name] = (np.ascontiguousarray(a).view(bits) + bits.type(k)).view(a.dtype).reshape(a.shape)
+    return made
+
+
+# --- the file -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Recipe:
+    """What weights are made of: an ONNX model without the numbers of ``tensors``, or else a graph's text.
+
+    ``names`` maps constants of the text to tensors, ``constants`` others to their numbers.
+    """
+
+    tensors: Mapping[str, tuple[str, tuple[int, ...]]]
+    """Dtype and shape of each tensor that is needed."""
+    others: tuple[str, ...]
+    """Tensors that may be given, too."""
+    options: Options
+    text: str = ""
+    names: Mapping[str, str] = field(default_factory=dict)
+    constants: Mapping[str, Array] = field(default_factory=dict)
+    model: bytes = b""
+    imported: Mapping[str, Any] = field(default_factory=dict)
+
+    def called(self, given: Mapping[str, Array]) -> Called:
+        """The source with these numbers; equal small constants are one, as in a graph that was just imported."""
+        if self.model:
+            return import_called(with_weights(self.model, given), **self.imported)
+        typed = {n: np.asarray(given[n]).astype(dtype, copy=False) for n, (dtype, _) in self.tensors.items()}
+        table = {**self.constants, **{k: typed[n] for k, n in self.names.items()}}
+        return Called(parse_graph(self.text, ops.by_name, table))
+
+
+def _write(path: Path, recipe: _Recipe) -> None:
+    head = {
+        "format": FORMAT, "compiler": compiler_text(), "options": asdict(recipe.options), "names": recipe.names,
+        "tensors": recipe.tensors, "others": recipe.others, "imported": recipe.imported,
+    }  # fmt: skip
+    with writing(path), replacing(path) as file, ZipFile(file, "w", ZIP_DEFLATED) as archive:
+        archive.writestr("recipe.json", json.dumps(head))
+        archive.writestr("graph.txt", recipe.text)
+        archive.writestr("model.onnx", recipe.model)
+        for k, a in recipe.constants.items():
+            archive.writestr(f"{k}.bin", np.ascontiguousarray(a).tobytes())
+
+
+def _read(path: Path) -> _Recipe:
+    if not path.exists():
+        remedy = "save the model with refit=True, or compile it with --refit"
+        raise ArtifactError(f"{path}, which says how weights are made, is not there", remedy=remedy)
+    try:
+        with ZipFile(path) as archive:
+            head = json.loads(archive.read("recipe.json"))
+            if head["format"] != FORMAT or head["compiler"] != compiler_text():
+                raise ArtifactError(f"{path} is of another version of the compiler", remedy="compile and save it anew")
+            text, model = archive.read("graph.txt").decode(), archive.read("model.onnx")
+            stored = [n for n in archive.namelist() if n.endswith(".bin")]
+            constants = {n.removesuffix(".bin"): np.frombuffer(archive.read(n), np.uint8) for n in stored}
+        tensors = {n: (str(dtype), tuple(map(int, shape))) for n, (dtype, shape) in head["tensors"].items()}
+        options, names = Options(**head["options"]), dict(head["names"])
+        return _Recipe(tensors, tuple(head["others"]), options, text, names, constants, model, dict(head["imported"]))
+    except (BadZipFile, zlib.error, OSError, RuntimeError, ValueError, LookupError, TypeError, EOFError) as error:
+        raise ArtifactError(f"{path} is damaged: {error}"[:300], remedy="compile and save the model anew") from error
