@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from tilewright.core.compute import Buffer, IndexLike, Value
-from tilewright.core.dims import is_known, known_at_least, known_over
+from tilewright.core.dims import is_known, known_at_least, known_over, known_under
 from tilewright.core.expr import (
     BinaryExpr,
     Dim,
@@ -18,6 +18,7 @@ from tilewright.core.expr import (
     bounds,
     const_of,
     floordiv,
+    is_nonneg,
     mod,
     substitute,
     symbols,
@@ -151,3 +152,36 @@ def _no_less(e: Dim) -> Iterator[Dim]:
     else:
         yield from _no_less(e - least + least.a)
         yield from _no_less(e - least + least.b)
+
+
+DEEPEST = 6
+"""Minima and maxima within each other that a proof looks into."""
+
+
+def least(e: Dim, extents: Mapping[Sym, Dim]) -> Dim:
+    """``e`` where loops of these extents, of which outer ones come first, make it least, if each has an iteration.
+
+    Loops, inner ones first, stand at 0 or at their last iteration. One that ``e`` is not affine in stays.
+    """
+    for sym, extent in list(extents.items())[::-1]:
+        c = coefficient(e, sym)
+        if known_over(c, 0):
+            e = substitute(e, {sym: 0})
+        elif known_under(c, 0):
+            e = substitute(e, {sym: extent - 1})
+    return e
+
+
+def never_negative(e: Dim, extents: Mapping[Sym, Dim], depth: int = DEEPEST) -> bool:
+    """Is ``e >= 0`` proved for all iterations of loops of these extents, of which outer ones come first?"""
+    if is_nonneg(e):
+        return True
+    e = least(e, extents)
+    if is_nonneg(e) or depth == 0:
+        return is_nonneg(e)
+    for atom, c in terms_of(e):
+        if isinstance(atom, BinaryExpr) and atom.op in ("min", "max"):
+            # The least of two is at least 0 where both are, the greatest where one is; with a minus the other way.
+            branches = (never_negative(e + c * (x - atom), extents, depth - 1) for x in (atom.a, atom.b))
+            return all(branches) if (atom.op == "min") == (c > 0) else any(branches)
+    return False

@@ -29,7 +29,8 @@ from tilewright.core.indices import chosen, placed, symbols_in
 from tilewright.tile.affine import coefficient, without
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Fold, For, If, Kernel, Kind, Loop, Prefetch, Space, Stmt, Store, Update, walk, written
-from tilewright.tile.rewrite import Body, loads_of, loops_of, reads, rewrite_accesses, substitute_body
+from tilewright.tile.rewrite import Body, loads_of, loops_of, rewrite_accesses, substitute_body
+from tilewright.tile.schedule.fresh import starts_fresh
 from tilewright.tile.schedule.tree import (
     Nest,
     edit,
@@ -163,7 +164,7 @@ def check_exchange(body: Body, over: list[Sym], primitive: str, where: str) -> N
 
     The rule: every buffer that the body writes is accessed at one index only, and written by a Store whose index tells
     iterations apart (each of ``over`` has its own affine place in it), or only folded into by commutative updates.
-    Buffers local to one iteration (their index uses none of ``over`` and a Store comes first) are free.
+    Buffers local to one iteration (their index uses none of ``over``, and it stores what it reads) are free.
     """
     accesses: dict[Buffer, list[tuple[IndexLike, ...]]] = {}
     kinds: dict[Buffer, set[str]] = {}
@@ -383,16 +384,6 @@ def _n_touching(body: Body) -> dict[Buffer, int]:
         for b in (*written(s), *[x.buffer for x in loads_of(s)]):
             found[b] = found.get(b, 0) + 1
     return found
-
-
-def starts_fresh(body: Body, buffer: Buffer) -> bool:
-    """Is the buffer written by a Store before anything else in one iteration, so that iterations don't share it?"""
-    for s in walk(body):
-        if isinstance(s, Store) and s.buffer is buffer:
-            return not reads(s, buffer)
-        if buffer in written(s) or reads(s, buffer):
-            return False
-    return False
 
 
 def merge(kernel: Kernel, first: str, second: str) -> Kernel:

@@ -13,7 +13,7 @@ from tilewright.core.dims import is_known
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Kernel, Place, Role, Space, Store, walk, written
 from tilewright.tile.rewrite import loads_of, rewrite_accesses
-from tilewright.tile.schedule.loops import starts_fresh
+from tilewright.tile.schedule.fresh import starts_fresh
 from tilewright.tile.schedule.tree import (
     Nest,
     find_place,

@@ -29,7 +29,8 @@ from tilewright.tile.affine import coefficient, settled, without
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Fold, For, If, Kernel, Kind, Loop, Place, Role, Space, Stmt, Store, Update, walk, written
 from tilewright.tile.rewrite import Body, loads_of, loops_of, reads, rewrite_accesses, substitute_body, values_of
-from tilewright.tile.schedule.loops import renamed, starts_fresh
+from tilewright.tile.schedule.fresh import starts_fresh
+from tilewright.tile.schedule.loops import renamed
 from tilewright.tile.schedule.region import Side, side_of
 from tilewright.tile.schedule.tree import (
     Nest,

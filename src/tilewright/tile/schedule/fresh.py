@@ -1,0 +1,159 @@
+"""Does an iteration store what it reads of a temporary, so that it sees nothing of other iterations?
+
+In: the statements of one iteration, a buffer. Out: yes where it is proved, for all sizes and all values of the loops
+around. Not its business: which primitives may rely on it (``loops``, ``stages``, ``memory``).
+
+A read is proved by one store before it: there are iterations of the store's loops, as expressions of the read's, that
+store the very element that is read. They are found dimension by dimension, where an index is a number whose digits are
+loops (``4*a + b``), and they exist where each is proved to be at least 0 and less than the extent of its loop; extents
+may depend on any loops around. What holds of all elements of an index that the data choose holds of a loop over the
+dimension. Where a store is under a condition, the read has to be under the same one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+
+from tilewright.core.compute import Buffer, IndexLike, Value, substitute_value
+from tilewright.core.dims import is_known
+from tilewright.core.expr import BinaryExpr, Dim, Sym, ceildiv, floordiv, mod, substitute, symbols
+from tilewright.core.indices import chosen, placed
+from tilewright.tile.affine import coefficient, never_negative, without
+from tilewright.tile.ir import Fold, For, If, Stmt, Store, Update
+from tilewright.tile.rewrite import Body, loads_of, loop_sym
+
+Around = tuple[For | If, ...]
+
+
+def starts_fresh(body: Body, buffer: Buffer) -> bool:
+    """Is whatever one run of ``body`` reads of the buffer stored by that run before?"""
+    stored: list[_Access] = []
+    for access in _accesses(body, buffer, ()):
+        if access.stores:
+            stored.append(access)
+        elif not any(_covers(s, access) for s in stored):
+            return False
+    return bool(stored)
+
+
+@dataclass(frozen=True)
+class _Access:
+    """One access, and the loops and conditions of the body around it, outermost first."""
+
+    index: tuple[IndexLike, ...]
+    around: Around
+    stores: bool
+    shape: tuple[Dim, ...]
+
+
+def _accesses(body: Body, buffer: Buffer, around: Around) -> Iterator[_Access]:
+    """In the order of one pass over the statements; an update reads what it writes."""
+    for s in body:
+        for load in loads_of(s):
+            if load.buffer is buffer:
+                yield _Access(load.index, around, False, buffer.shape)
+        if isinstance(s, For | If):
+            yield from _accesses(s.body, buffer, (*around, s))
+        elif _writes(s, buffer):
+            assert isinstance(s, Store | Update | Fold)
+            yield _Access(s.index, around, isinstance(s, Store), buffer.shape)
+
+
+def _writes(s: Stmt, buffer: Buffer) -> bool:
+    return (isinstance(s, Store | Update) and s.buffer is buffer) or (isinstance(s, Fold) and buffer in s.buffers)
+
+
+def _covers(store: _Access, read: _Access) -> bool:
+    """Does the store, in the same iteration of the loops that both are in, write all that is read?"""
+    n = sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1], zip(store.around, read.around, strict=False)))
+    conditions = [s.cond for s in store.around[n:] if isinstance(s, If)]
+    own = {s.loop.sym: s.loop.extent for s in store.around[n:] if isinstance(s, For)}
+    stored = store.index
+    if not conditions and not chosen(stored):
+        own, stored = _without_splits(own, placed(stored))
+    index, over = _as_loops(read)
+    walked = {s.loop.sym: s.loop.extent for s in read.around if isinstance(s, For)} | over
+    found = _iterations(stored, index, own)
+    if found is None:
+        return False
+    for sym, extent in own.items():
+        v = found[sym]
+        if not (never_negative(v, walked) and never_negative(substitute(extent, found) - 1 - v, walked)):
+            return False
+    known = [s.cond for s in read.around if isinstance(s, If)]
+    return all(substitute_value(c, found) in known for c in conditions)
+
+
+def _without_splits(own: dict[Sym, Dim], index: Sequence[Dim]) -> tuple[dict[Sym, Dim], tuple[Dim, ...]]:
+    """The loops with those that a split has made as one again: ``f*v_o + v_i`` is then a loop over the whole."""
+    loops, index = own, tuple(index)
+    # From the inside out: what was split twice is whole again after two turns.
+    while pair := _split_pair(loops, index):
+        outer, inner, whole = pair
+        joined = loop_sym(f"{outer.name} whole", whole)
+        loops = {(joined if s == outer else s): (whole if s == outer else e) for s, e in loops.items() if s != inner}
+        index = tuple(substitute(i, {outer: 0, inner: joined}) for i in index)
+    return loops, index
+
+
+def _split_pair(loops: dict[Sym, Dim], index: Sequence[Dim]) -> tuple[Sym, Sym, Dim] | None:
+    """Two loops that a split has made, the outer one first, and the extent of what was split."""
+    for inner in reversed(loops):
+        for outer in reversed(loops):
+            if (whole := _whole(loops, index, outer, inner)) is not None:
+                return outer, inner, whole
+    return None
+
+
+def _whole(loops: Mapping[Sym, Dim], index: Sequence[Dim], outer: Sym, inner: Sym) -> Dim | None:
+    """The extent of the loop of which two loops are a split; None where they are none, or used apart."""
+    if outer not in loops or inner not in loops or outer == inner:
+        return None
+    used = [i for i in index if {outer, inner} & symbols(i)]
+    if len(used) != 1 or any({outer, inner} & symbols(e) for s, e in loops.items() if s != inner):
+        return None
+    steps = coefficient(used[0], outer), coefficient(used[0], inner)
+    if not is_known(steps[0]) or not is_known(steps[1]) or steps[1] <= 0 or steps[0] % steps[1]:
+        return None
+    factor, extent = steps[0] // steps[1], loops[inner]
+    if extent == factor:
+        return loops[outer] * factor
+    if isinstance(extent, BinaryExpr) and extent.op == "min" and factor in (extent.a, extent.b):
+        whole = (extent.b if extent.a == factor else extent.a) + outer * factor
+        if outer not in symbols(whole) and loops[outer] == ceildiv(whole, factor):
+            return whole
+    return None
+
+
+def _as_loops(read: _Access) -> tuple[list[Dim], dict[Sym, Dim]]:
+    """The index with a loop over the whole dimension for each part that the data choose; those loops' extents."""
+    index: list[Dim] = []
+    loops: dict[Sym, Dim] = {}
+    for d, (i, extent) in enumerate(zip(read.index, read.shape, strict=True)):
+        if isinstance(i, Value):
+            i = loop_sym(f"any {d}", extent)
+            loops[i] = extent
+        index.append(i)
+    return index, loops
+
+
+def _iterations(stored: Sequence[IndexLike], read: Sequence[Dim], own: Iterable[Sym]) -> dict[Sym, Dim] | None:
+    """Values of the store's own loops with which it writes at ``read``; None where there is no such expression."""
+    found: dict[Sym, Dim] = {}
+    for i, at in zip(stored, read, strict=True):
+        if isinstance(i, Value):
+            return None
+        mine = symbols(i) & {*own}
+        digits = [(c, s) for s in mine if is_known(c := coefficient(i, s)) and c > 0]
+        if len(digits) < len(mine):
+            return None
+        rest = at - without(i, mine)
+        for c, s in sorted(digits, key=lambda t: (-t[0], t[1].name)):
+            value, rest = floordiv(rest, c), mod(rest, c)
+            if found.setdefault(s, value) != value:
+                return None
+        if rest != 0:
+            return None
+    return {s: found.get(s, 0) for s in own}
