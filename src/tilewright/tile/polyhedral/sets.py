@@ -23,8 +23,8 @@ from tilewright.tile.ir import Fold, For, If, Kernel, Loop, Stmt, Store, Update,
 from tilewright.tile.rewrite import Body, loads_of
 
 _SPELLED = {
-    "floordiv": "floor(({a})/({b}))",
-    "mod": "(({a}) mod ({b}))",
+    "floordiv": "floor(({a})/{b})",
+    "mod": "(({a}) mod {b})",
     "min": "min({a}, {b})",
     "max": "max({a}, {b})",
 }
