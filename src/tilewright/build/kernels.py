@@ -25,6 +25,7 @@ from tilewright.codegen.cpu.program import emit_program
 from tilewright.core.dims import is_known
 from tilewright.core.expr import largest
 from tilewright.core.graph import CONST, Graph, Node
+from tilewright.core.opdef import AuthorSchedule
 from tilewright.core.passes import Pass, run_pipeline
 from tilewright.core.types import product
 from tilewright.core.verify import verify as verify_graph
@@ -46,7 +47,7 @@ from tilewright.tile.errors import ScheduleFileError
 from tilewright.tile.ir import Kernel, Packed, Role, Space
 from tilewright.tile.pack import layout_text, pack_bytes, packing_computation
 from tilewright.tile.schedule import Schedule
-from tilewright.tile.schedule.book import Line, ScheduleBook, no_code, unknown_kernel
+from tilewright.tile.schedule.book import Line, ScheduleBook, no_code, read_step, unknown_kernel
 from tilewright.tile.verify import verify
 
 if TYPE_CHECKING:
@@ -193,6 +194,8 @@ class KernelBuilder:
                 found = None
         if found is None and self.on_gpu is not None:
             found = self.on_gpu.scheduled(made, name)
+        if found is None and made.author is not None:
+            found = self._by_author(made, name, made.author)
         if found is None:
             parts = (made.computation, self.target, made.constants, name, self.checks.on_broken)
             found = (
@@ -209,6 +212,11 @@ class KernelBuilder:
         if self.on_gpu is not None:
             return self.on_gpu.scheduled_by(made, name, lines)
         return schedule_by(made.computation, self.target, made.constants, name, lines)
+
+    def _by_author(self, made: GroupComputation, name: str, author: AuthorSchedule) -> Scheduled:
+        """By the steps that an op's author gave it; ``ScheduleFileError`` where they don't fit its sizes."""
+        lines = [Line(k, read_step(step)) for k, step in enumerate(author.steps.splitlines(), 1)]
+        return schedule_by(made.computation, self.target, made.constants, name, lines, is_normal=author.is_normal)
 
     def _try_code(self, kernel: Kernel) -> None:
         """Raise what code generation says of a kernel that somebody scheduled by hand."""

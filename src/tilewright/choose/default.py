@@ -129,10 +129,16 @@ def schedule_with_steps(
 
 
 def schedule_by(
-    computation: Computation, machine: Target, constants: Container[Buffer], name: str, lines: Sequence[Line]
-) -> Scheduled:
-    """The kernel that a file's steps make; ``ScheduleFileError`` names the step that is not legal."""
-    normal, known = _normal(computation, machine, constants)
+    computation: Computation, machine: Target, constants: Container[Buffer], name: str, lines: Sequence[Line],
+    *, is_normal: bool = True,
+) -> Scheduled:  # fmt: skip
+    """The kernel that a file's steps make; ``ScheduleFileError`` names the step that is not legal.
+
+    The steps are for the normalised computation, or for the one that is given where not ``is_normal``.
+    """
+    normal, known = computation, [b for b in computation.inputs if b in constants]
+    if is_normal:
+        normal, known = _normal(computation, machine, constants)
     kernel = apply_lines(lower(normal, name, known), lines)
     return Scheduled(kernel, normal, Schedule(tuple(line.step for line in lines)))
 

@@ -78,6 +78,20 @@ class Sample:
     attrs: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class AuthorSchedule:
+    """The schedule that an op's author gives to its kernel, in the place of the rules'.
+
+    ``steps`` are lines as a file of schedules has them (``tile.schedule.book``), for the loops that ``OpDef.kernel``
+    spells; of its buffers, the inputs are called as the op's operands are, the outputs by ``outputs``. ``is_normal``:
+    the steps are for the loops of the computation after ``choose.normalize``.
+    """
+
+    steps: str
+    outputs: tuple[str, ...]
+    is_normal: bool = False
+
+
 @dataclass(frozen=True, eq=False)
 class OpDef:
     """One op, compared by identity.
@@ -87,6 +101,7 @@ class OpDef:
     ``bound`` is for ops whose data decide a size, which their attribute ``count`` names: the most that it can be.
     ``routine`` is for an op with a ``kernel`` that a library has too: its name in ``runtime.cpu.routines``, and the
     sizes that it is told, or None where the kernel is better. Where the process has that library, it is called instead.
+    ``author`` is for an op with a ``kernel`` whose author wrote its schedule.
     """
 
     name: str
@@ -102,6 +117,7 @@ class OpDef:
     doc: str = ""
     bound: Bound | None = None
     routine: Routine | None = None
+    author: AuthorSchedule | None = None
 
     def __post_init__(self) -> None:
         n_ways = sum(f is not None for f in (self.compute, self.decompose, self.kernel))
@@ -111,6 +127,8 @@ class OpDef:
             raise ValueError(f"op {self.name!r} has one of the attribute count and a bound for it")
         if self.routine is not None and self.kernel is None:
             raise ValueError(f"op {self.name!r} has a routine and no kernel for where the routine is missing")
+        if self.author is not None and self.kernel is None:
+            raise ValueError(f"op {self.name!r} has a schedule of its author's, and no kernel that it is for")
 
     def __repr__(self) -> str:
         return f"op {self.name}"

@@ -27,6 +27,7 @@ from tilewright.core.compute import (
 from tilewright.core.dims import are_known
 from tilewright.core.expr import Sym, is_nonneg, symbols, to_text
 from tilewright.core.graph import CONST, Node
+from tilewright.core.opdef import AuthorSchedule
 from tilewright.core.types import dtype_of, product
 from tilewright.partition.facts import Facts
 from tilewright.partition.fuse import WORTH_A_COPY, Group, scalar_constant
@@ -39,17 +40,23 @@ class GroupComputation:
     """``inputs[k]`` is the node that buffer ``in<k>`` holds; the outputs are the root's results.
 
     ``constants`` are the input buffers whose numbers are known now, and the weights of windows, which a call lays out
-    anew before they are read. ``text`` identifies the computation.
+    anew before they are read. ``text`` identifies the computation, and the schedule of its ``author``, if it has one.
     """
 
     computation: Computation
     inputs: tuple[Node, ...]
     constants: frozenset[Buffer]
     text: str
+    author: AuthorSchedule | None = None
 
 
 def computation_of(group: Group, facts: dict[Node, Facts], order: dict[Node, int]) -> GroupComputation:
-    """Concatenate the members' stages, connect their buffers and give canonical names."""
+    """Concatenate the members' stages, connect their buffers and give canonical names.
+
+    An op that its author scheduled keeps the names of its buffers, which the steps use.
+    """
+    if group.root.op.author is not None:
+        return _of_author(group.root, group.root.op.author)
     # The graph's order, so that equal groups have equal texts.
     members = sorted(group.members, key=lambda n: order[n])
     results: dict[Node, Buffer] = {}
@@ -80,6 +87,17 @@ def computation_of(group: Group, facts: dict[Node, Facts], order: dict[Node, int
     laid_out = window_weights(group, facts)
     constants = frozenset(b for n, b in sources.items() if n.op is CONST or n in laid_out)
     return GroupComputation(computation, tuple(sources), constants, computation_text(computation, constants))
+
+
+def _of_author(node: Node, author: AuthorSchedule) -> GroupComputation:
+    assert node.op.kernel is not None
+    ins = tuple(Buffer(name, n.dtype, n.shape) for name, n in zip(node.op.operands, node.inputs, strict=True))
+    outs = tuple(Buffer(name, t.dtype, t.shape) for name, t in zip(author.outputs, node.types, strict=True))
+    items = tuple(node.op.kernel(ins, outs, node.attrs))
+    temps = tuple(b for b in _written(items) if b not in outs)
+    computation = Computation(ins, outs, items, temps)
+    text = f"{computation_text(computation)}\n{author}"
+    return GroupComputation(computation, node.inputs, frozenset(), text, author)
 
 
 def window_weights(group: Group, facts: dict[Node, Facts]) -> set[Node]:
