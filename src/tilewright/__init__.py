@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from tilewright.integrations.sklearn.predictor import from_sklearn
     from tilewright.integrations.torch_compile.capture import FallbackWarning
     from tilewright.integrations.torch_compile.weights import refresh
+    from tilewright.language.kernel import kernel
+    from tilewright.language.schedule import schedule
     from tilewright.runtime.errors import (
         ArtifactError,
         ExecutionError,
@@ -55,6 +57,8 @@ _HOMES = {
     "LoadedModel": "runtime.python.model",
     "from_sklearn": "integrations.sklearn.predictor",
     "with_weights": "frontend.weights.given",
+    "kernel": "language.kernel",
+    "schedule": "language.schedule",
     "decompose": "frontend.torch.custom_ops",
     "FallbackWarning": "integrations.torch_compile.capture",
     "Target": "target.target",
@@ -89,6 +93,7 @@ __all__ = [
     "decompose",
     "export",
     "from_sklearn",
+    "kernel",
     "load",
     "load_decoder",
     "quantize",
@@ -96,6 +101,7 @@ __all__ = [
     "reduce",
     "refit",
     "refresh",
+    "schedule",
     "with_weights",
 ]
 

@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from tilewright.core.expr import Dim, to_text
+from tilewright.core.expr import Dim, Sym, parse, to_text
 
 Kind = Literal["bool", "int", "uint", "float", "narrow"]
 Array = npt.NDArray[Any]
@@ -35,6 +35,10 @@ class DType:
 
     def __repr__(self) -> str:
         return self.name
+
+    def __call__(self, *shape: int | str) -> TensorType:
+        """The type of tensors of it: ``f32("n", 3)``; a text is an expression of sizes, each 1 or more."""
+        return TensorType(self, tuple(_dim_of(d) for d in shape))
 
     @property
     def n_bytes(self) -> int:
@@ -75,6 +79,14 @@ class DType:
         if self.is_narrow:
             return float(_limits(self).max)
         return float(ml_dtypes.finfo(self.numpy).max) if self.is_float else int(np.iinfo(self.numpy).max)
+
+
+def _dim_of(d: object) -> Dim:
+    if isinstance(d, str):
+        return parse(d, lambda name: Sym(name, 1))
+    if isinstance(d, int) and not isinstance(d, bool) and d >= 0:
+        return d
+    raise TypeError(f"{d!r} is no size: a text or an integer that is not negative")
 
 
 def _limits(dtype: DType) -> Any:

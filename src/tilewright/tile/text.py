@@ -72,6 +72,11 @@ def kernel_text(kernel: Kernel) -> str:
     return "\n".join(lines) + "\n"
 
 
+def body_text(body: Body) -> str:
+    """The loops and statements alone, without the places of buffers: for people."""
+    return "\n".join(_body_lines(body))
+
+
 def _sym_text(s: Sym) -> str:
     return f"{s.name}[{'' if s.lo is None else s.lo}:{'' if s.hi is None else s.hi}]"
 

@@ -1,15 +1,22 @@
 """Custom ops of ``torch.library``, for which no one but their author knows a form here.
 
-In: an op, and a function of the same arguments that computes it by PyTorch's own calls. Out: ``DECOMPOSITIONS``, which
-``torch.compile`` and ``tw.compile`` read. Not its business: what those calls mean (``torch.aten``).
+In: an op, and a function of the same arguments that computes it by PyTorch's own calls, or what makes nodes of it. Out:
+``DECOMPOSITIONS`` and ``KERNELS``, which ``torch.compile`` and ``tw.compile`` read. Not its business: what those calls
+mean (``torch.aten``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 from tilewright.core.diag import OptionError
+from tilewright.core.dims import is_known
+from tilewright.core.expr import BinaryExpr, Dim, Expr, Mul, Sym
+from tilewright.core.graph import Builder, Node
+from tilewright.core.types import TensorType
+from tilewright.frontend.torch.aten.call import dtype_from_torch
 
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {}
 """What computes each op; its author fills it, as the registry of ``torch.library`` is filled."""
@@ -42,3 +49,93 @@ def _overload(op: Any) -> Any:
         remedy = 'give an overload such as torch.ops.mine.scale.default, or its name "mine::scale"'
         raise OptionError(f"{op!r} is no op of torch.library", remedy=remedy)
     return found
+
+
+# --- kernels of the language ----------------------------------------------------------------------------------------
+
+AddNodes: TypeAlias = Callable[[Builder, Sequence[Node]], tuple[tuple[Node, ...], tuple[Expr, ...]]]
+"""The results over operands, and the relations between sizes that callers have to keep."""
+KERNELS: dict[str, AddNodes] = {}
+"""What makes nodes of each op that is a kernel of the language, by the name of its overload."""
+NAMESPACE = "tilewright_kernels"
+
+
+def kernel_op(
+    name: str,
+    parameters: Sequence[str],
+    run: Callable[[Sequence[Any]], Any],
+    infer: Callable[[Sequence[TensorType]], tuple[TensorType, ...]],
+    add: AddNodes,
+) -> Any:
+    """An op of ``torch.library`` that runs by ``run``; its results' types are ``infer``'s, its nodes those of ``add``.
+
+    All parameters are tensors. Kernels of one name get numbered ops.
+    """
+    import torch
+
+    unique, n = name, 1
+    while f"{NAMESPACE}.{unique}.default" in KERNELS:
+        unique, n = f"{name}_{n}", n + 1
+
+    def called(*tensors: Any) -> list[Any]:
+        made = run([t.contiguous() for t in tensors])
+        return [torch.as_tensor(x) for x in (made if isinstance(made, tuple) else (made,))]
+
+    def fake(*tensors: Any) -> list[Any]:
+        sizes: dict[str, Any] = {}
+        types = torch_types(tensors, sizes)
+        return [
+            tensors[0].new_empty([_evaluated(d, sizes) for d in t.shape], dtype=getattr(torch, t.dtype.numpy.name))
+            for t in infer(types)
+        ]
+
+    schema = f"({', '.join(f'Tensor {p}' for p in parameters)}) -> Tensor[]"
+    op = torch.library.custom_op(f"{NAMESPACE}::{unique}", called, mutates_args=(), schema=schema)
+    op.register_fake(fake)
+    KERNELS[f"{NAMESPACE}.{unique}.default"] = add
+
+    def call(*tensors: Any) -> Any:
+        made = op(*tensors)
+        return made[0] if len(made) == 1 else tuple(made)
+
+    call.__name__ = unique
+    return call
+
+
+def torch_types(tensors: Sequence[Any], sizes: dict[str, Any] | None = None) -> list[TensorType]:
+    """The types of tensors; a size that is a symbol of PyTorch's gets a name, and stands in ``sizes`` by that."""
+    found = []
+    for t in tensors:
+        shape: list[Dim] = []
+        for d in t.shape:
+            if isinstance(d, int):
+                shape.append(d)
+            else:
+                name = f"size_{d}"
+                shape.append(Sym(name, 0))
+                if sizes is not None:
+                    sizes[name] = d
+        found.append(TensorType(dtype_from_torch(t.dtype), tuple(shape)))
+    return found
+
+
+def _evaluated(d: Dim, sizes: dict[str, Any]) -> Any:
+    """A size as PyTorch computes with it."""
+    if is_known(d):
+        return d
+    if isinstance(d, Sym):
+        return sizes[d.name]
+    if isinstance(d, Mul):
+        product: Any = 1
+        for f in d.factors:
+            product = product * _evaluated(f, sizes)
+        return product
+    if isinstance(d, BinaryExpr):
+        import torch
+
+        by_op = {"floordiv": operator.floordiv, "mod": operator.mod, "min": torch.sym_min, "max": torch.sym_max}
+        return by_op[d.op](_evaluated(d.a, sizes), _evaluated(d.b, sizes))
+    total: Any = d.const
+    for atom, c in d.terms:
+        total = total + c * _evaluated(atom, sizes)
+    return total

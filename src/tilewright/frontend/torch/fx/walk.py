@@ -35,6 +35,7 @@ from tilewright.frontend.torch.aten.call import (
 from tilewright.frontend.torch.aten.complex import COMPLEX
 from tilewright.frontend.torch.aten.places import UNBOUNDED
 from tilewright.frontend.torch.aten.table import CONVERTERS, nearest
+from tilewright.frontend.torch.custom_ops import KERNELS, AddNodes
 from tilewright.frontend.torch.fx.checks import asserted_values, is_about_values, lookup_of, promises_of, truth
 from tilewright.frontend.torch.fx.control import convert_cond, convert_scan, convert_while
 from tilewright.frontend.torch.fx.floats import float_node
@@ -341,6 +342,8 @@ class Importer:
         args = self._arguments(node)
         results = [value] if not isinstance(value, tuple | list) else list(value)
         flat = _flat(list(args.values()))
+        if name in KERNELS:
+            return FAILED if any(x is FAILED for x in flat) else self._kernel(node, KERNELS[name], flat)
         if any(x is FAILED for x in flat) and (functional_name(name) in CONVERTERS or functional_name(name) in COMPLEX):
             return FAILED
         is_complex = any(isinstance(x, Pair) for x in flat) or any(map(is_complex_tensor, results))
@@ -361,6 +364,12 @@ class Importer:
             if check is not None:
                 self.checks.setdefault(check[1], check[0])
         return made if isinstance(value, tuple | list) or isinstance(made, Node | Pair) else made[0]
+
+    def _kernel(self, node: Any, add: AddNodes, operands: Sequence[Any]) -> tuple[Node, ...]:
+        """The results of a kernel of the language; callers keep what it asks of their sizes."""
+        made, relations = add(self.builder(location_of(node)), operands)
+        self.constraints += [e for e in relations if not is_nonneg(e) and e not in self.constraints]
+        return made
 
     def _bind_sizes(self, made: Result, types: Sequence[TensorType | None]) -> None:
         """PyTorch's symbols for sizes that only data decide get the meaning that the call gave them."""

@@ -1,0 +1,69 @@
+"""What is wrong with a kernel that a user wrote, with the line that says it.
+
+In: the rule broken, and the frames of the user's program. Out: ``KernelError``; locations.
+Not its business: steps of schedules that are not legal (``tile.errors``).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dis import get_instructions
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from tilewright.core.diag import CompileError, Loc, Problem
+
+HERE = str(Path(__file__).parent)
+
+
+class KernelError(CompileError):
+    """A kernel says something that has no meaning; names the user's line, the rule and a remedy."""
+
+    code = "TW0207"
+
+    def __init__(self, kernel: str, rule: str, remedy: str = "", loc: Loc | None = None) -> None:
+        where = here() if loc is None else loc
+        super().__init__(f"the kernel {kernel} is not right", [Problem(where, kernel, rule, remedy)])
+
+
+def here() -> Loc:
+    """The innermost line of the user's program that is running: the first frame outside of this folder."""
+    frame = _users_frame()
+    file, line = frame.f_code.co_filename, frame.f_lineno
+    return Loc(f"{Path(file).name}:{line} in {frame.f_code.co_name}", file, line)
+
+
+def loc_of(function: Callable[..., Any]) -> Loc:
+    """Where a function begins."""
+    code = function.__code__
+    return Loc(f"{Path(code.co_filename).name}:{code.co_firstlineno}", code.co_filename, code.co_firstlineno)
+
+
+def assigned() -> list[str]:
+    """The names that the user's program gives to what it is computing now: ``y, x`` of ``for y, x in grid(h, w)``.
+
+    They are what the instructions after the running one store to, so that no source text is needed.
+    """
+    frame = _users_frame()
+    names: list[str] = []
+    n_values = 1
+    for step in get_instructions(frame.f_code):
+        if step.offset <= frame.f_lasti or step.opname == "CACHE":
+            continue
+        if step.opname == "UNPACK_SEQUENCE":
+            n_values = step.argval
+        elif step.opname.startswith("STORE_") and len(names) < n_values:
+            # newer versions store two at once, or store and load
+            names += step.argval if isinstance(step.argval, tuple) else [step.argval]
+        else:
+            break
+    return names[:n_values]
+
+
+def _users_frame() -> FrameType:
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(HERE):
+        frame = frame.f_back
+    return frame

@@ -1,0 +1,181 @@
+"""``@tw.kernel``: a Python function over indices as a compiled function of arrays, and as an op of models.
+
+In: the function, perhaps a schedule. Out: ``UserKernel``. Not its business: what the function may say (``trace``).
+
+A parameter with a type, ``image: f32("h", "w")``, is a tensor, whose named sizes are those of each call. One without is
+what a call hands over: an array of its very shape, or a Python value that the function uses as it is.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright.build.deploy import export
+from tilewright.build.driver import compile as compile_graph
+from tilewright.core.expr import Expr
+from tilewright.core.graph import Builder, Graph, Node, Pool
+from tilewright.core.opdef import AuthorSchedule, OpDef
+from tilewright.core.types import TensorType, tensor_type_of
+from tilewright.frontend.torch.custom_ops import kernel_op, torch_types
+from tilewright.language.errors import KernelError, loc_of
+from tilewright.language.inside import checked
+from tilewright.language.instance import op_of, relations
+from tilewright.language.nests import raised_kernel
+from tilewright.language.trace import Traced, trace
+from tilewright.runtime.python.model import CompiledModel
+
+
+class UserKernel:
+    """A kernel of the language; call it with arrays or tensors.
+
+    Equal calls share compiled code: one for all sizes of a parameter's type, one for each shape of an untyped one.
+    """
+
+    def __init__(self, function: Callable[..., Any], author: AuthorSchedule | None = None) -> None:
+        self.function, self.author = function, author
+        self.__name__, self.__doc__ = function.__name__, function.__doc__
+        self.loc = loc_of(function)
+        self._signature: inspect.Signature | None = None
+        self._known: dict[tuple[object, ...], tuple[Traced, OpDef]] = {}
+        self._models: dict[tuple[object, ...], CompiledModel] = {}
+        self._torch: Any = None
+
+    def __repr__(self) -> str:
+        return f"<kernel {self.__name__} at {self.loc}>"
+
+    @property
+    def signature(self) -> inspect.Signature:
+        """The function's parameters; types that are written as text are read when they are first asked for."""
+        if self._signature is None:
+            try:
+                self._signature = inspect.signature(self.function, eval_str=True)
+            except Exception as e:  # whatever the text of an annotation raises
+                raise KernelError(self.__name__, f"a parameter's type can't be read: {e}", loc=self.loc) from e
+        return self._signature
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run it: arrays in, new arrays out; of tensors of PyTorch, tensors out."""
+        given = self._bound(args, kwargs)
+        tensors = [v for v in given.values() if _is_tensor(v)]
+        if tensors and len(tensors) == len(given) and type(tensors[0]).__module__.startswith("torch"):
+            return self.torch(*given.values())
+        types = {p: self._type_of(p, v) for p, v in given.items()}
+        return self._model(types)(*[v for p, v in given.items() if isinstance(types[p], TensorType)])
+
+    def _model(self, types: Mapping[str, Any]) -> CompiledModel:
+        key = self._key(types)
+        if key not in self._models:
+            self._models[key] = compile_graph(self._graph(types))
+        return self._models[key]
+
+    def _bound(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            found = self.signature.bind(*args, **kwargs)
+        except TypeError as e:
+            raise KernelError(self.__name__, str(e), loc=self.loc) from e
+        found.apply_defaults()
+        return dict(found.arguments)
+
+    def _type_of(self, parameter: str, value: Any) -> Any:
+        """The type to trace a parameter with: the declared one, or the argument's, or a value that is no tensor."""
+        declared = self.signature.parameters[parameter].annotation
+        if isinstance(declared, TensorType):
+            return declared
+        if isinstance(value, TensorType) or not _is_tensor(value):
+            return value
+        return tensor_type_of(np.asarray(value)) if not hasattr(value, "untyped_storage") else torch_types([value])[0]
+
+    # --- what it computes ---
+
+    def traced(self, *args: Any, **kwargs: Any) -> Traced:
+        """What it computes for these arguments or types; a parameter with a type may be left out."""
+        return self._trace({p: self._type_of(p, v) for p, v in self._filled(args, kwargs).items()})[0]
+
+    def _filled(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments, with the declared types in the place of those that lack."""
+        given = dict(self.signature.bind_partial(*args, **kwargs).arguments)
+        for p, parameter in self.signature.parameters.items():
+            if p not in given and isinstance(parameter.annotation, TensorType):
+                given[p] = parameter.annotation
+        return self._bound((), given)
+
+    def _trace(self, types: Mapping[str, Any]) -> tuple[Traced, OpDef]:
+        """What it computes, and the op that does; the same objects for equal types."""
+        key = self._key(types)
+        if key not in self._known:
+            traced = raised_kernel(checked(trace(self.function, self.__name__, types)))
+            self._known[key] = traced, op_of(traced, self.author)
+        return self._known[key]
+
+    def _key(self, types: Mapping[str, Any]) -> tuple[object, ...]:
+        key = tuple((p, type(v), v) for p, v in types.items())
+        try:
+            hash(key)
+        except TypeError as e:
+            raise KernelError(self.__name__, f"an argument that is no tensor: {e}", "pass numbers", self.loc) from e
+        return key
+
+    def graph(self, *args: Any, **kwargs: Any) -> Graph:
+        """A graph of this one op: what ``tw.compile`` and ``tw.export`` take, for these arguments or types."""
+        return self._graph({p: self._type_of(p, v) for p, v in self._filled(args, kwargs).items()})
+
+    def _graph(self, types: Mapping[str, Any]) -> Graph:
+        (traced, op), b = self._trace(types), Builder(Pool(), self.loc)
+        c = traced.computation
+        inputs = tuple(b.pool.input(x.name, TensorType(x.dtype, x.shape), self.loc) for x in c.inputs)
+        outputs = b.results(b(op, *inputs))
+        names = tuple(x.name for x in c.outputs)
+        return Graph(self.__name__, b.pool, inputs, outputs, names, traced.constraints)
+
+    def export(self, folder: str | os.PathLike[str], *args: Any, **options: Any) -> Any:
+        """C files of the kernel for these arguments or types, as ``tw.export`` writes them."""
+        return export(self.graph(*args), folder, **options)
+
+    # --- in models of PyTorch ---
+
+    @property
+    def torch(self) -> Any:
+        """The kernel as an op of ``torch.library``: for modules that ``tw.compile`` and ``torch.compile`` take."""
+        if self._torch is None:
+            self._torch = kernel_op(
+                self.__name__, list(self.signature.parameters), self._run, self._shapes, self._nodes
+            )
+        return self._torch
+
+    def _run(self, arrays: Sequence[Any]) -> Any:
+        return self._model(self._types_of(arrays))(*arrays)
+
+    def _shapes(self, types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+        """Of the results, for operands of these types."""
+        b = Builder(Pool(), self.loc)
+        return b(self._trace(self._types_of(types))[1], *[b.pool.input(f"x{k}", t) for k, t in enumerate(types)]).types
+
+    def _nodes(self, b: Builder, inputs: Sequence[Node]) -> tuple[tuple[Node, ...], tuple[Expr, ...]]:
+        """The results over nodes of a model's graph, and the relations between sizes that its callers have to keep."""
+        types = [n.type for n in inputs]
+        traced, op = self._trace(self._types_of(types))
+        return b.results(b(op, *inputs)), relations(traced, types)
+
+    def _types_of(self, operands: Sequence[Any]) -> dict[str, Any]:
+        return {p: self._type_of(p, x) for p, x in zip(self.signature.parameters, operands, strict=True)}
+
+
+def _is_tensor(value: Any) -> bool:
+    """Is it an array, a tensor or the type of one, and no plain number?"""
+    return isinstance(value, np.ndarray | TensorType) or hasattr(value, "untyped_storage")
+
+
+def kernel(function: Callable[..., Any]) -> UserKernel:
+    """Make a kernel of a function over indices (``tilewright.lang`` has its words).
+
+    >>> @tw.kernel
+    ... def scale(x: tl.f32("n")):
+    ...     (n,) = x.shape
+    ...     return tl.compute(n, lambda i: 2 * x[i])
+    """
+    return UserKernel(function)

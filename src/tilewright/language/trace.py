@@ -1,0 +1,456 @@
+"""A kernel's function run once on stand-ins for its arguments: what it computes, as stages and loops.
+
+In: a Python function, types of its arguments. Out: ``Traced``: a ``core.compute.Computation`` whose buffers have the
+names that the user gave them. Not its business: expressions (``values``), whether accesses are inside (``inside``), how
+loops run (``schedule``).
+
+``compute`` and the reductions make stages; ``loop`` and ``grid`` make loops that run in order, around stores
+(``t[i] = v``). A store that adds to the element that it writes becomes an update.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from tilewright.core import types
+from tilewright.core.compute import (
+    Axis,
+    Binary,
+    Buffer,
+    Combiner,
+    Computation,
+    Const,
+    IndexLike,
+    Load,
+    Param,
+    Reduction,
+    Serial,
+    Stage,
+    Unary,
+    Value,
+    loop_symbol,
+    syms,
+)
+from tilewright.core.diag import Loc
+from tilewright.core.dims import is_known
+from tilewright.core.expr import Dim, Expr, floordiv, maximum, symbols
+from tilewright.core.types import DType, TensorType
+from tilewright.language.errors import KernelError, assigned, here, loc_of
+from tilewright.language.values import Element, IndexExpr, Scalar, Whole, dim_of, element
+from tilewright.tile.affine import never_negative
+
+Item = Stage | Serial
+Shape: TypeAlias = "Whole | Sequence[Whole]"
+
+_TRACING: ContextVar[Trace] = ContextVar("tilewright kernel that is traced")
+
+
+@dataclass(frozen=True)
+class Traced:
+    """What a kernel computes; ``constraints`` are expressions of its sizes that a caller keeps at 0 or more.
+
+    ``lines`` has the user's line of every access and extent, for errors.
+    """
+
+    name: str
+    computation: Computation
+    constraints: tuple[Expr, ...] = ()
+    lines: Mapping[object, Loc] = field(default_factory=dict)
+
+
+class Tensor:
+    """A tensor of a kernel that is traced: ``t[i, j]`` is an element, ``t[i, j] = v`` stores one in a loop."""
+
+    def __init__(self, buffer: Buffer, *, is_given: bool) -> None:
+        self.buffer, self.is_given = buffer, is_given
+
+    def __repr__(self) -> str:
+        return repr(self.buffer)
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """The sizes: a Python integer where it is known, else an ``IndexExpr``."""
+        return tuple(d if is_known(d) else IndexExpr(d) for d in self.buffer.shape)
+
+    @property
+    def dtype(self) -> DType:
+        return self.buffer.dtype
+
+    def __getitem__(self, key: Any) -> Element:
+        load = Load(self.buffer, self._index(key))
+        _TRACING.get().lines.setdefault(load, here())
+        return Element(load)
+
+    def __setitem__(self, key: Any, value: Scalar) -> None:
+        if self.is_given:
+            raise KernelError(_name(), f"{self.buffer.name} is an argument", "write to copy(it)")
+        trace = _TRACING.get()
+        if trace.depth:
+            raise KernelError(_name(), "a store inside of an expression", "store in a loop; compute returns a value")
+        _store(trace, self.buffer, self._index(key), element(value, self.dtype).value)
+
+    def __iter__(self) -> Iterator[Element]:
+        raise KernelError(_name(), "a tensor has no elements to go through", "write a loop over indices")
+
+    def copy(self, *, name: str = "") -> Tensor:
+        """Another tensor with the same elements, which may be written to."""
+        made: Tensor = compute(self.shape, lambda *at: self[at], name=name)
+        return made
+
+    def _index(self, key: Any) -> tuple[IndexLike, ...]:
+        parts = key if isinstance(key, tuple) else (key,)
+        if len(parts) != len(self.buffer.shape):
+            rule = f"{self.buffer.name} has {len(self.buffer.shape)} dimensions, not {len(parts)}"
+            raise KernelError(_name(), rule)
+        return tuple(_part_of_index(p) for p in parts)
+
+
+def _part_of_index(part: Any) -> IndexLike:
+    if isinstance(part, Element):
+        if not part.dtype.is_integer:
+            raise KernelError(_name(), f"an index of {part.dtype}", "indices are integers: .cast(i64)")
+        return part.value
+    return dim_of(part)
+
+
+@dataclass
+class Trace:
+    """What was said so far.
+
+    ``scopes`` are the bodies of the open ``loops``, ``elements`` the loops of the elements that are being said, and
+    ``depth`` counts the functions of elements that run.
+    """
+
+    name: str
+    sizes: set[str] = field(default_factory=set)
+    scopes: list[list[Item]] = field(default_factory=lambda: [[]])
+    loops: list[Axis] = field(default_factory=list)
+    elements: list[Axis] = field(default_factory=list)
+    temps: dict[str, Buffer] = field(default_factory=dict)
+    lines: dict[object, Loc] = field(default_factory=dict)
+    depth: int = 0
+    left: Loc | None = None
+
+    @property
+    def around(self) -> list[Axis]:
+        return [*self.loops, *self.elements]
+
+    def counted(self, n: Dim) -> Dim:
+        """How often a loop of ``n`` iterations runs: never less than not at all."""
+        return n if never_negative(n, {a.sym: a.extent for a in self.around}) else maximum(n, 0)
+
+    def emit(self, item: Item) -> None:
+        self.scopes[-1].append(item)
+
+    def axis(self, name: str, extent: Dim) -> Axis:
+        """A loop's variable, of a name that no loop around it and no size has."""
+        taken = {a.sym.name for a in self.around} | self.sizes
+        made = Axis(loop_symbol(_first_free(name, taken), extent), extent)
+        self.lines.setdefault(made, here())
+        return made
+
+    def temp(self, name: str, dtype: DType, shape: tuple[Dim, ...]) -> Buffer:
+        """A new tensor, of a name that no other has."""
+        if loops := {s.name for d in shape for s in symbols(d)} - self.sizes:
+            rule = f"a size of {name} depends on the loop {min(loops)}"
+            raise KernelError(self.name, rule, "make it as large as it may become")
+        made = Buffer(_first_free(name, self.temps.keys() | self.sizes), dtype, shape)
+        self.temps[made.name] = made
+        self.lines.setdefault(made, here())
+        return made
+
+
+def _first_free(name: str, taken: Any) -> str:
+    free, n = name, 0
+    while free in taken:
+        n += 1
+        free = f"{name}_{n}"
+    return free
+
+
+def _name() -> str:
+    trace = _TRACING.get(None)
+    return trace.name if trace else ""
+
+
+def _trace(word: str) -> Trace:
+    found = _TRACING.get(None)
+    if found is None:
+        raise KernelError(word, "it stands outside of a kernel", "use it in a function under @tw.kernel")
+    return found
+
+
+def trace(function: Callable[..., Any], name: str, parameters: Mapping[str, TensorType | Any]) -> Traced:
+    """Run the function on tensors of these types; other values are handed to it as they are.
+
+    Raises ``KernelError`` for what has no meaning, with the line that says it.
+    """
+    given = {p: Buffer(p, t.dtype, t.shape) for p, t in parameters.items() if isinstance(t, TensorType)}
+    found = Trace(name, {s.name for b in given.values() for d in b.shape for s in symbols(d)})
+    found.temps |= given
+    token = _TRACING.set(found)
+    try:
+        made = function(**{
+            p: Tensor(given[p], is_given=True) if p in given else value for p, value in parameters.items()
+        })  # fmt: skip
+        outputs = _outputs(found, made, loc_of(function))
+    finally:
+        _TRACING.reset(token)
+    if found.left is not None or len(found.scopes) > 1:
+        raise KernelError(name, "a loop ends before its last iteration", "loops of a kernel have no break", found.left)
+    temps = [b for b in found.temps.values() if b not in outputs and b not in given.values()]
+    return Traced(
+        name, Computation(tuple(given.values()), outputs, tuple(found.scopes[0]), tuple(temps)), (), found.lines
+    )
+
+
+def _outputs(trace: Trace, made: Any, loc: Loc) -> tuple[Buffer, ...]:
+    """The buffers of what the function returns; what is an argument, or returned twice, is copied."""
+    results = made if isinstance(made, tuple) else (made,)
+    buffers: list[Buffer] = []
+    for r in results:
+        if isinstance(r, Element | IndexExpr | int | float):
+            r = compute((), lambda r=r: r, name="result")
+        if not isinstance(r, Tensor):
+            raise KernelError(trace.name, f"it returns {r!r:.80}", "return tensors that the kernel makes", loc)
+        buffers.append(
+            (r if not r.is_given and r.buffer not in buffers else r.copy(name=f"{r.buffer.name}_copy")).buffer
+        )
+    return tuple(buffers)
+
+
+# --- stages ---------------------------------------------------------------------------------------------------------
+
+
+def compute(shape: Shape, value: Callable[..., Any], *, name: str = "", dtype: DType | None = None) -> Any:
+    """A tensor, each element of which is ``value(i, j, ...)``; the loops are called as the function's parameters are.
+
+    A function that returns a tuple gives as many tensors. ``dtype`` converts the value.
+
+    >>> across = compute((h, w - 2), lambda y, x: (image[y, x] + image[y, x + 1] + image[y, x + 2]) / 3)
+    """
+    found = _trace("compute")
+    if found.depth:
+        raise KernelError(found.name, "a tensor within an expression of elements", "make it before, and read it")
+    dims = _dims(shape)
+    axes = _axes(found, value, dims)
+    made = _elements(found, axes, value)
+    named = name or _result_name()
+    values = [v if dtype is None else v.cast(dtype) for v in made]
+    outs = [found.temp(named if k == 0 else f"{named}_{k}", v.dtype, dims) for k, v in enumerate(values)]
+    whole = _as_reduction(found, axes, [v.value for v in values], outs)
+    if whole is None:
+        for out, v in zip(outs, values, strict=True):
+            found.emit(Stage((out,), axes, syms(axes), (v.value,)))
+    tensors = tuple(Tensor(out, is_given=False) for out in outs)
+    return tensors[0] if len(tensors) == 1 else tensors
+
+
+def _result_name() -> str:
+    return next(iter(assigned()), "result")
+
+
+def _as_reduction(found: Trace, axes: Sequence[Axis], values: Sequence[Value], outs: Sequence[Buffer]) -> Stage | None:
+    """Where the values are a reduction that was written last, and nothing else, let that write the tensors."""
+    last = found.scopes[-1][-1] if found.scopes[-1] else None
+    if not isinstance(last, Stage) or last.reduction is None or last.axes != tuple(axes):
+        return None
+    if [Load(b, syms(axes)) for b in last.outs] != list(values):
+        return None
+    found.scopes[-1].pop()
+    for b in last.outs:
+        del found.temps[b.name]
+    made = Stage(tuple(outs), last.axes, last.index, last.exprs, last.reduction)
+    found.emit(made)
+    return made
+
+
+def _dims(shape: Shape) -> tuple[Dim, ...]:
+    return tuple(dim_of(d) for d in (shape if isinstance(shape, tuple | list) else (shape,)))
+
+
+def _axes(found: Trace, function: Callable[..., Any], extents: Sequence[Dim]) -> tuple[Axis, ...]:
+    """A loop for each extent, called as the function's parameter."""
+    parameters = list(inspect.signature(function).parameters.values())
+    has_any = any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters)
+    names = [f"i{k}" for k in range(len(extents))] if has_any else [p.name for p in parameters if p.default is p.empty]
+    if len(names) != len(extents):
+        raise KernelError(found.name, f"a function of {len(names)} indices for {len(extents)} sizes")
+    made: list[Axis] = []
+    for name, extent in zip(names, extents, strict=True):
+        made.append(found.axis(_first_free(name, {a.sym.name for a in made}), extent))
+    return tuple(made)
+
+
+def _elements(found: Trace, axes: Sequence[Axis], function: Callable[..., Any]) -> list[Element]:
+    found.elements += axes
+    found.depth += 1
+    try:
+        made = function(*[IndexExpr(a.sym) for a in axes])
+        return [element(v) for v in (made if isinstance(made, tuple) else (made,))]
+    finally:
+        found.depth -= 1
+        del found.elements[len(found.elements) - len(axes) :]
+
+
+def full(shape: Shape, value: float, dtype: DType) -> Tensor:
+    """A tensor that holds one number everywhere, to be written to in loops."""
+    made: Tensor = compute(shape, lambda *_: element(value, dtype))
+    return made
+
+
+def zeros(shape: Shape, dtype: DType = types.f32) -> Tensor:
+    """A tensor of zeros, to be written to in loops."""
+    return full(shape, 0, dtype)
+
+
+# --- reductions -----------------------------------------------------------------------------------------------------
+
+
+def reduce(op: str, value: Callable[..., Any], extents: Sequence[Whole]) -> Element:
+    """Fold ``value(k, ...)`` over all ``k`` below the extents by ``op``, one of ``core.compute.REDUCE_OPS``."""
+
+    def reduction(axes: tuple[Axis, ...], values: Sequence[Value]) -> Reduction:
+        return Reduction(axes, op, tuple(Const(neutral(op, v.dtype), v.dtype) for v in values))
+
+    (made,) = _reduced(value, extents, reduction)
+    return made
+
+
+def fold(value: Callable[..., Any], *extents: Whole, start: Any, combine: Callable[..., Any]) -> Any:
+    """Fold values, or tuples of them, by a function of two: ``combine(so_far, next)``, from ``start``.
+
+    A start that is a function is called with the dtype. The order is that of the loops.
+
+    >>> fold(lambda k: (x[k], k), n, start=(-inf, 0), combine=lambda a, b: pick(a, b))
+    """
+    starts = start if isinstance(start, tuple) else (start,)
+
+    def reduction(axes: tuple[Axis, ...], values: Sequence[Value]) -> Reduction:
+        # The function is run once, on stand-ins for what was folded so far and for what comes next.
+        state, new = (tuple(Param(f"{side}{k}", v.dtype) for k, v in enumerate(values)) for side in ("state", "value"))
+        as_given = [tuple(map(Element, x)) if isinstance(start, tuple) else Element(x[0]) for x in (state, new)]
+        made = combine(*as_given)
+        results = tuple(
+            element(r, v.dtype).value for r, v in zip(made if isinstance(made, tuple) else (made,), values, strict=True)
+        )
+        begin = tuple(
+            element(s(v.dtype) if callable(s) else s, v.dtype).value for s, v in zip(starts, values, strict=True)
+        )
+        for r, v in zip((*results, *begin), (*values, *values), strict=True):
+            if r.dtype is not v.dtype:
+                raise KernelError(_name(), f"the fold of {v.dtype} gives {r.dtype}", "convert it: .cast")
+        return Reduction(axes, Combiner(state, new, results, is_commutative=False), begin)
+
+    made = _reduced(value, extents, reduction)
+    return tuple(made) if isinstance(start, tuple) else made[0]
+
+
+def _reduced(
+    value: Callable[..., Any],
+    extents: Sequence[Whole],
+    reduction: Callable[[tuple[Axis, ...], Sequence[Value]], Reduction],
+) -> list[Element]:
+    """A stage into tensors of their own, over the loops of the elements around, of which those are read."""
+    found = _trace("a reduction")
+    outer = tuple(found.elements)
+    axes = _axes(found, value, [found.counted(dim_of(e)) for e in extents])
+    made = _elements(found, axes, value)
+    shape = tuple(a.extent for a in outer)
+    temps = tuple(found.temp("reduced", v.dtype, shape) for v in made)
+    values = tuple(v.value for v in made)
+    found.emit(Stage(temps, outer, syms(outer), values, reduction(axes, values)))
+    loads = [Load(t, syms(outer)) for t in temps]
+    for load in loads:
+        found.lines.setdefault(load, here())
+    return [Element(load) for load in loads]
+
+
+# --- loops ----------------------------------------------------------------------------------------------------------
+
+
+def loop(first: Whole, end: Whole | None = None, step: int = 1) -> Iterator[IndexExpr]:
+    """``for i in loop(n)``, ``loop(first, end)``, ``loop(n - 1, -1, -1)``: as ``range``, in order, over sizes.
+
+    The body is run once, by Python, for all iterations.
+    """
+    found = _trace("loop")
+    at = here()
+    low, high = (0, dim_of(first)) if end is None else (dim_of(first), dim_of(end))
+    if step == 0 or not isinstance(step, int):
+        raise KernelError(found.name, f"a loop of step {step!r}", "steps are integers other than 0")
+    n = floordiv(high - low + step - 1, step) if step > 0 else floordiv(low - high - step - 1, -step)
+    axis = found.axis(_loop_name(found), found.counted(n))
+    found.scopes.append([])
+    found.loops.append(axis)
+    is_whole = False
+    # A generator that is left before its end is closed by Python, which tells nobody: ``trace`` raises what is noted.
+    try:
+        yield IndexExpr(low + axis.sym * step)
+        is_whole = True
+    finally:
+        if not is_whole and found.left is None:
+            found.left = at
+        found.loops.pop()
+        body = tuple(found.scopes.pop())
+        if body:
+            found.emit(Serial(axis, body))
+
+
+def grid(*extents: Whole) -> Iterator[tuple[IndexExpr, ...]]:
+    """``for i, j in grid(n, m)``: a loop within a loop."""
+    if not extents:
+        yield ()
+        return
+    for i in loop(extents[0]):
+        for rest in grid(*extents[1:]):
+            yield (i, *rest)
+
+
+def _loop_name(found: Trace) -> str:
+    """What the user's program calls the variable; of a grid the first name that no loop around has."""
+    taken = {a.sym.name for a in found.around}
+    return next((x for x in assigned() if x not in taken), "i")
+
+
+# --- stores ---------------------------------------------------------------------------------------------------------
+
+_NEUTRAL: Mapping[str, Callable[[DType], float]] = {
+    "add": lambda d: 0,
+    "mul": lambda d: 1,
+    "min": lambda d: float("inf") if d.is_float else d.max,
+    "max": lambda d: float("-inf") if d.is_float else d.min,
+    "and": lambda d: d.max if d.kind != "int" else -1,
+    "or": lambda d: 0,
+}
+
+
+def neutral(op: str, dtype: DType) -> float:
+    """What a fold by ``op`` begins with: it changes nothing."""
+    return _NEUTRAL[op](dtype)
+
+
+_ANY_ORDER = ("add", "mul", "min", "max", "and", "or")
+
+
+def _store(trace: Trace, buffer: Buffer, index: tuple[IndexLike, ...], value: Value) -> None:
+    if value.dtype is not buffer.dtype:
+        raise KernelError(trace.name, f"{value.dtype} into {buffer.name}, which is {buffer.dtype}", "convert: .cast")
+    update, value = _as_update(Load(buffer, index), value)
+    made = Stage((buffer,), (), index, (value,), None, update)
+    trace.lines.setdefault(made, here())
+    trace.emit(made)
+
+
+def _as_update(target: Load, value: Value) -> tuple[str | None, Value]:
+    """``t[i] = t[i] + v`` as an update by ``v``; a difference is the sum with the negative, which is exact."""
+    if isinstance(value, Binary):
+        if value.op in _ANY_ORDER and target in (value.a, value.b):
+            return value.op, value.b if value.a == target else value.a
+        if value.op == "sub" and value.a == target:
+            return "add", Unary("neg", value.b)
+    return None, value

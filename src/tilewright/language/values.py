@@ -1,0 +1,374 @@
+"""What a kernel's expressions are made of while it is traced: indices, elements, and conditions on them.
+
+In: Python operators and numbers. Out: ``IndexExpr`` (an expression of loops and sizes) and ``Element`` (a value of the
+data); both hold what the compiler works with, ``core.expr`` and ``core.compute``.
+Not its business: tensors, loops and stages (``trace``).
+
+Two elements of one operation have one dtype: the language converts no data by itself. A Python number takes the other
+operand's dtype where it is a number of it; an index is an ``i64``, and takes the dtype of a float beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from tilewright.core import types
+from tilewright.core.compute import Binary, Cast, Const, Inside, Select, Unary, Value, value_text
+from tilewright.core.compute import Index as IndexValue
+from tilewright.core.expr import Dim, floordiv, maximum, minimum, mod, to_text
+from tilewright.core.types import DType
+from tilewright.language.errors import KernelError
+
+Number: TypeAlias = "int | float | bool"
+Scalar: TypeAlias = "IndexExpr | Element | int | float | bool"
+Whole: TypeAlias = "IndexExpr | int"
+
+
+class IndexExpr:
+    """An integer that loops and sizes decide: ``2*i + 1``. With data it becomes an ``i64`` element."""
+
+    __slots__ = ("dim",)
+    __hash__ = None  # type: ignore[assignment]  # == makes a condition, so an index is no key
+
+    def __init__(self, dim: Dim) -> None:
+        self.dim = dim
+
+    def __repr__(self) -> str:
+        return to_text(self.dim)
+
+    def __index__(self) -> int:
+        if isinstance(self.dim, int):
+            return self.dim
+        raise _undecided(f"the index {self}")
+
+    def __bool__(self) -> bool:
+        raise _undecided(f"the index {self}")
+
+    def __add__(self, other: Scalar) -> Scalar:
+        return _of_indices(self, other, lambda a, b: a + b, "add")
+
+    def __radd__(self, other: Scalar) -> Scalar:
+        return _of_indices(other, self, lambda a, b: a + b, "add")
+
+    def __sub__(self, other: Scalar) -> Scalar:
+        return _of_indices(self, other, lambda a, b: a - b, "sub")
+
+    def __rsub__(self, other: Scalar) -> Scalar:
+        return _of_indices(other, self, lambda a, b: a - b, "sub")
+
+    def __mul__(self, other: Scalar) -> Scalar:
+        return _of_indices(self, other, lambda a, b: a * b, "mul")
+
+    def __rmul__(self, other: Scalar) -> Scalar:
+        return _of_indices(other, self, lambda a, b: a * b, "mul")
+
+    def __floordiv__(self, other: Scalar) -> Scalar:
+        return _divided(self, other, floordiv, "//")
+
+    def __rfloordiv__(self, other: Scalar) -> Scalar:
+        return _divided(other, self, floordiv, "//")
+
+    def __mod__(self, other: Scalar) -> Scalar:
+        return _divided(self, other, mod, "%")
+
+    def __rmod__(self, other: Scalar) -> Scalar:
+        return _divided(other, self, mod, "%")
+
+    def __truediv__(self, other: Scalar) -> Element:
+        return element(self) / other
+
+    def __rtruediv__(self, other: Scalar) -> Element:
+        return other / element(self)
+
+    def __neg__(self) -> IndexExpr:
+        return IndexExpr(0 - self.dim)
+
+    def __lt__(self, other: Scalar) -> Element:
+        return compare("lt", self, other)
+
+    def __le__(self, other: Scalar) -> Element:
+        return compare("le", self, other)
+
+    def __gt__(self, other: Scalar) -> Element:
+        return compare("gt", self, other)
+
+    def __ge__(self, other: Scalar) -> Element:
+        return compare("ge", self, other)
+
+    def __eq__(self, other: Scalar) -> Element:  # type: ignore[override]
+        return compare("eq", self, other)
+
+    def __ne__(self, other: Scalar) -> Element:  # type: ignore[override]
+        return compare("ne", self, other)
+
+    def cast(self, dtype: DType) -> Element:
+        """The index as an element of ``dtype``."""
+        return element(self).cast(dtype)
+
+
+class Element:
+    """A value that data decide, of one dtype."""
+
+    __slots__ = ("value",)
+    __hash__ = None  # type: ignore[assignment]  # as of an index
+
+    def __init__(self, value: Value) -> None:
+        self.value = value
+
+    def __repr__(self) -> str:
+        return value_text(self.value)
+
+    @property
+    def dtype(self) -> DType:
+        return self.value.dtype
+
+    def __bool__(self) -> bool:
+        raise _undecided("an element")
+
+    def cast(self, dtype: DType) -> Element:
+        """Convert: float to integer truncates and saturates, integers wrap, to bool is ``!= 0``."""
+        return self if dtype is self.dtype else Element(Cast(self.value, dtype))
+
+    def __add__(self, other: Scalar) -> Element:
+        return arithmetic("add", self, other)
+
+    def __radd__(self, other: Scalar) -> Element:
+        return arithmetic("add", other, self)
+
+    def __sub__(self, other: Scalar) -> Element:
+        return arithmetic("sub", self, other)
+
+    def __rsub__(self, other: Scalar) -> Element:
+        return arithmetic("sub", other, self)
+
+    def __mul__(self, other: Scalar) -> Element:
+        return arithmetic("mul", self, other)
+
+    def __rmul__(self, other: Scalar) -> Element:
+        return arithmetic("mul", other, self)
+
+    def __truediv__(self, other: Scalar) -> Element:
+        return _quotient(self, other)
+
+    def __rtruediv__(self, other: Scalar) -> Element:
+        return _quotient(other, self)
+
+    def __floordiv__(self, other: Scalar) -> Element:
+        return _floored(self, other)[0]
+
+    def __rfloordiv__(self, other: Scalar) -> Element:
+        return _floored(other, self)[0]
+
+    def __mod__(self, other: Scalar) -> Element:
+        return _floored(self, other)[1]
+
+    def __rmod__(self, other: Scalar) -> Element:
+        return _floored(other, self)[1]
+
+    def __pow__(self, other: Scalar) -> Element:
+        return self * self if isinstance(other, int) and other == 2 else arithmetic("pow", self, other)
+
+    def __and__(self, other: Scalar) -> Element:
+        return arithmetic("and", self, other)
+
+    def __or__(self, other: Scalar) -> Element:
+        return arithmetic("or", self, other)
+
+    def __xor__(self, other: Scalar) -> Element:
+        return arithmetic("xor", self, other)
+
+    def __lshift__(self, other: Scalar) -> Element:
+        return arithmetic("shl", self, other)
+
+    def __rshift__(self, other: Scalar) -> Element:
+        return arithmetic("shr", self, other)
+
+    def __neg__(self) -> Element:
+        return Element(Unary("neg", self.value))
+
+    def __invert__(self) -> Element:
+        return Element(Unary("not", self.value))
+
+    def __abs__(self) -> Element:
+        return Element(Unary("abs", self.value))
+
+    def __lt__(self, other: Scalar) -> Element:
+        return compare("lt", self, other)
+
+    def __le__(self, other: Scalar) -> Element:
+        return compare("le", self, other)
+
+    def __gt__(self, other: Scalar) -> Element:
+        return compare("gt", self, other)
+
+    def __ge__(self, other: Scalar) -> Element:
+        return compare("ge", self, other)
+
+    def __eq__(self, other: Scalar) -> Element:  # type: ignore[override]
+        return compare("eq", self, other)
+
+    def __ne__(self, other: Scalar) -> Element:  # type: ignore[override]
+        return compare("ne", self, other)
+
+
+def _undecided(what: str) -> KernelError:
+    return KernelError("", f"{what} has no value while the kernel is traced", "choose with where(condition, a, b)")
+
+
+# --- conversions ----------------------------------------------------------------------------------------------------
+
+
+def dim_of(x: object) -> Dim:
+    """The index expression of an index or a Python integer."""
+    if isinstance(x, IndexExpr):
+        return x.dim
+    if isinstance(x, int) and not isinstance(x, bool):
+        return x
+    raise KernelError("", f"{x!r} is no index expression", "use loops, sizes and integers")
+
+
+def element(x: Scalar, dtype: DType | None = None) -> Element:
+    """``x`` as an element; a number becomes one of ``dtype``, by itself ``f32``, ``i64`` or ``bool``."""
+    if isinstance(x, Element):
+        return x
+    if isinstance(x, IndexExpr):
+        x = x.dim if isinstance(x.dim, int) else Element(IndexValue(x.dim))
+    if isinstance(x, Element):
+        return x.cast(dtype) if dtype is not None and dtype.is_float else x
+    if not isinstance(x, int | float):
+        raise KernelError("", f"{x!r} is no number", "use elements, indices and numbers")
+    own = types.bool_ if isinstance(x, bool) else types.i64 if isinstance(x, int) else types.f32
+    dtype = dtype or own
+    if not dtype.is_float and (isinstance(x, float) or not dtype.min <= x <= dtype.max):
+        raise KernelError("", f"{x!r} is no number of {dtype}", "convert the other operand: .cast(f32)")
+    return Element(Const(x, dtype))
+
+
+def both(a: Scalar, b: Scalar, what: str) -> tuple[Value, Value]:
+    """Two operands as values of one dtype."""
+    if isinstance(a, Element) or not isinstance(b, Element):
+        first = element(a)
+        x, y = first, _beside(b, first)
+    else:
+        second = element(b)
+        x, y = _beside(a, second), second
+    if x.dtype is not y.dtype and types.i64 in (x.dtype, y.dtype) and _has_index(a, b):
+        x, y = x.cast(types.i64), y.cast(types.i64)
+    if x.dtype is not y.dtype:
+        raise KernelError("", f"{what} of {x.dtype} and {y.dtype}", "convert one of them: .cast(f32)")
+    return x.value, y.value
+
+
+def _has_index(a: Scalar, b: Scalar) -> bool:
+    """Is one of them an index and the other an integer, which is widened to meet it?"""
+    other = b if isinstance(a, IndexExpr) else a
+    return (isinstance(a, IndexExpr) or isinstance(b, IndexExpr)) and not element(other).dtype.is_float
+
+
+def _beside(x: Scalar, other: Element) -> Element:
+    return x if isinstance(x, Element) else element(x, other.dtype)
+
+
+# --- operations -----------------------------------------------------------------------------------------------------
+
+
+def _of_indices(a: Scalar, b: Scalar, how: Callable[[Dim, Dim], Dim], op: str) -> Scalar:
+    if _are_whole(a, b):
+        return IndexExpr(how(dim_of(a), dim_of(b)))
+    return arithmetic(op, a, b)
+
+
+def _divided(a: Scalar, b: Scalar, how: Callable[[Dim, Dim], Dim], op: str) -> Scalar:
+    if not _are_whole(a, b):
+        return element(a) // b if op == "//" else element(a) % b
+    if not isinstance(b, int) or b <= 0:
+        raise KernelError("", f"an index {op} {b!r}", "divide indices by positive integers")
+    return IndexExpr(how(dim_of(a), b))
+
+
+def _are_whole(*xs: Scalar) -> bool:
+    return all(isinstance(x, IndexExpr | int) and not isinstance(x, bool) for x in xs)
+
+
+def arithmetic(op: str, a: Scalar, b: Scalar) -> Element:
+    """``op(a, b)`` of ``core.compute``; guards that ``and`` joins stay a guard, under which loads may go further."""
+    x, y = both(a, b, op)
+    if op == "and" and isinstance(x, Inside) and isinstance(y, Inside):
+        return Element(Inside((*x.exprs, *y.exprs)))
+    if op in ("and", "or", "xor", "shl", "shr") and x.dtype.is_float:
+        raise KernelError("", f"{op} of {x.dtype}", "bits are those of integers and bools")
+    return Element(Binary(op, x, y))
+
+
+_STRICTLY: dict[str, tuple[int, int]] = {"ge": (1, 0), "gt": (1, 1), "le": (-1, 0), "lt": (-1, 1)}
+
+
+def compare(op: str, a: Scalar, b: Scalar) -> Element:
+    """A bool. Of indices it is a guard: under ``where(i > 0, ...)`` loads at ``i - 1`` are inside."""
+    if _are_whole(a, b):
+        difference = dim_of(a) - dim_of(b)
+        if op in _STRICTLY:
+            sign, more = _STRICTLY[op]
+            return Element(Inside((difference * sign - more,)))
+        equal = Element(Inside((difference, 0 - difference)))
+        return equal if op == "eq" else ~equal
+    return Element(Binary(op, *both(a, b, op)))
+
+
+def _quotient(a: Scalar, b: Scalar) -> Element:
+    x, y = both(a, b, "/")
+    if not x.dtype.is_float:
+        raise KernelError("", f"/ of {x.dtype}", "use // for integers, or .cast(f32)")
+    return Element(Binary("div", x, y))
+
+
+def _floored(a: Scalar, b: Scalar) -> tuple[Element, Element]:
+    """Quotient and remainder as Python has them: the remainder has the divisor's sign."""
+    x, y = both(a, b, "//")
+    if x.dtype.is_float:
+        whole = Unary("floor", Binary("div", x, y))
+        return Element(whole), Element(Binary("sub", x, Binary("mul", whole, y)))
+    quotient, rest = Binary("div", x, y), Binary("rem", x, y)
+    if not x.dtype.is_signed:
+        return Element(quotient), Element(rest)
+    zero, one = Const(0, x.dtype), Const(1, x.dtype)
+    signs_differ = Binary("lt", Binary("xor", rest, y), zero)
+    is_short = Binary("and", Binary("ne", rest, zero), signs_differ)
+    return (
+        Element(Select(is_short, Binary("sub", quotient, one), quotient)),
+        Element(Select(is_short, Binary("add", rest, y), rest)),
+    )
+
+
+def where(condition: Scalar, a: Scalar, b: Scalar) -> Element:
+    """``a`` where the condition holds, else ``b``. Under a condition on indices alone, ``a`` loads only where it holds.
+
+    >>> where(i > 0, x[i - 1], 0.0)
+    """
+    if not isinstance(condition, Element) or condition.dtype is not types.bool_:
+        raise KernelError("", f"the condition {condition!r} is no bool", "compare indices or elements")
+    return Element(Select(condition.value, *both(a, b, "where")))
+
+
+def minimum_of(a: Scalar, b: Scalar) -> Scalar:
+    """The smaller one; NaN where one is NaN. Of indices it is an index."""
+    return _of_indices(a, b, minimum, "min")
+
+
+def maximum_of(a: Scalar, b: Scalar) -> Scalar:
+    """The larger one; NaN where one is NaN. Of indices it is an index."""
+    return _of_indices(a, b, maximum, "max")
+
+
+def clamp(x: Scalar, low: Scalar, high: Scalar) -> Scalar:
+    """``x`` kept inside ``low .. high``; with it an index is inside of a tensor whatever the data hold."""
+    return maximum_of(minimum_of(x, high), low)
+
+
+def unary(op: str, x: Scalar) -> Element:
+    """An elementary function of a float."""
+    v = element(x).value
+    if not v.dtype.is_float:
+        raise KernelError("", f"{op} of {v.dtype}", "convert it: .cast(f32)")
+    return Element(Unary(op, v))

@@ -1,0 +1,183 @@
+"""What a kernel may say and may not, how it is called, and how it is part of models."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+
+import tilewright as tw
+from tilewright import lang as tl
+
+
+@tw.kernel
+def scaled(x: tl.f32("n", "m"), scale: tl.f32("m")):
+    n, m = x.shape
+    return tl.compute((n, m), lambda i, j: x[i, j] * scale[j])
+
+
+@tw.kernel
+def untyped(x, factor=2):
+    return tl.compute(x.shape, lambda *at: x[at] * factor)
+
+
+X, SCALE = np.arange(12, dtype=np.float32).reshape(3, 4), np.array([1, 2, 3, 4], np.float32)
+
+# --- calls ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_parameter_without_a_type_is_what_a_call_hands_over():
+    np.testing.assert_array_equal(untyped(X), X * 2)
+    np.testing.assert_array_equal(untyped(X.astype(np.int64), factor=3), X.astype(np.int64) * 3)
+
+
+def test_sizes_of_one_name_are_equal():
+    with pytest.raises(tw.InputError, match="scale"):
+        scaled(X, SCALE[:3])
+
+
+def test_the_same_code_serves_all_sizes():
+    for n in (1, 2, 7):
+        x = np.ones((n, 4), np.float32)
+        np.testing.assert_array_equal(scaled(x, SCALE), x * SCALE)
+    assert len(scaled._models) == 1
+
+
+def test_tensors_of_pytorch_come_back_as_such():
+    made = scaled(torch.from_numpy(X), torch.from_numpy(SCALE))
+    torch.testing.assert_close(made, torch.from_numpy(X * SCALE))
+
+
+def test_a_kernel_is_exported_to_c(tmp_path):
+    scaled.export(tmp_path)
+    assert list(tmp_path.glob("*.h"))
+
+
+# --- models ---------------------------------------------------------------------------------------------------------
+
+
+class Model(torch.nn.Module):
+    def forward(self, x, scale):
+        return scaled.torch(torch.relu(x), scale) + 1
+
+
+def test_a_kernel_is_an_op_of_exported_models():
+    args = torch.from_numpy(X - 5), torch.from_numpy(SCALE)
+    n = torch.export.Dim("n", min=2)
+    model = tw.compile(Model(), example_inputs=args, dynamic_shapes={"x": {0: n}, "scale": None}, cache=False)
+    np.testing.assert_allclose(model(*args), Model()(*args))
+    more = torch.ones(6, 4)
+    np.testing.assert_allclose(model(more, args[1]), Model()(more, args[1]))
+
+
+def test_a_kernel_is_an_op_of_torch_compile():
+    import tilewright.integrations.torch_compile.backend  # noqa: F401
+
+    args = torch.from_numpy(X - 5), torch.from_numpy(SCALE)
+    compiled = torch.compile(Model(), backend="tilewright")
+    torch.testing.assert_close(compiled(*args), Model()(*args))
+
+
+def test_a_kernel_has_a_reference():
+    """Constants are folded by it, and tests compare with it."""
+    graph = scaled.graph()
+    (node,) = [n for n in graph.nodes() if n.op.kernel is not None]
+    np.testing.assert_array_equal(node.op.reference([X, SCALE], node.attrs), X * SCALE)
+
+
+# --- what is refused ------------------------------------------------------------------------------------------------
+
+
+def beyond(x):
+    return tl.compute(x.shape, lambda i: x[i + 1])
+
+
+def before(x):
+    return tl.compute(x.shape, lambda i: x[i - 1])
+
+
+def by_data(x):
+    return tl.compute(x.shape, lambda i: x[x[i].cast(tl.i64)])
+
+
+def mixed(x):
+    return tl.compute(x.shape, lambda i: x[i] + x[i].cast(tl.f64))
+
+
+def decided(x):
+    return tl.compute(x.shape, lambda i: x[i] if x[i] > 0 else 0)
+
+
+def written(x):
+    for i in tl.loop(x.shape[0]):
+        x[i] = 0
+    return x
+
+
+def broken_off(x):
+    y = tl.zeros(x.shape)
+    for i in tl.loop(x.shape[0]):
+        y[i] = x[i]
+        break
+    return y
+
+
+def returned(x):
+    return None
+
+
+def half(x):
+    return tl.compute(x.shape, lambda i: x[i].cast(tl.i32) * 0.5)
+
+
+def nested(x):
+    return tl.compute(x.shape, lambda i: tl.compute(3, lambda j: x[i])[0])
+
+
+def growing(x):
+    y = tl.zeros(x.shape)
+    for i in tl.loop(x.shape[0]):
+        y[i] = tl.compute(i, lambda j: x[j])[0]
+    return y
+
+
+REFUSED = {
+    beyond: r"x\[i \+ 1\]: the index i \+ 1 may be over the last, n - 1",
+    before: r"x\[i - 1\]: the index i - 1 may be less than 0",
+    by_data: "nothing bounds the index that the data choose",
+    mixed: "add of f32 and f64",
+    decided: "has no value while the kernel is traced",
+    written: "x is an argument",
+    broken_off: "a loop ends before its last iteration",
+    returned: "it returns None",
+    half: "0.5 is no number of i32",
+    nested: "a tensor within an expression of elements",
+    growing: "a size of result depends on the loop i",
+}
+
+
+@pytest.mark.parametrize("function", REFUSED, ids=lambda f: f.__name__)
+def test_what_has_no_meaning_is_refused_at_its_line(function):
+    function.__annotations__["x"] = tl.f32("n")
+    with pytest.raises(tw.CompileError, match=REFUSED[function]) as raised:
+        tw.kernel(function).graph()
+    (problem,) = raised.value.problems
+    first = function.__code__.co_firstlineno
+    assert problem.loc.file == __file__ and first <= problem.loc.line <= first + 5
+
+
+def test_a_word_of_the_language_outside_of_a_kernel():
+    with pytest.raises(tw.CompileError, match=re.escape("it stands outside of a kernel")):
+        tl.compute(3, lambda i: i)
+
+
+@tw.kernel
+def differences(x: tl.f32("n")):
+    (n,) = x.shape
+    return tl.compute(n - 2, lambda i: x[i + 2] - x[i])
+
+
+def test_relations_between_sizes_are_checked_at_the_call():
+    np.testing.assert_array_equal(differences(np.array([1, 2, 4], np.float32)), [3])
+    with pytest.raises(tw.InputError):
+        differences(np.zeros(1, np.float32))
