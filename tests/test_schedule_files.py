@@ -3,7 +3,9 @@
 import json
 import random
 import re
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -223,3 +225,27 @@ def test_tuning_measures_fixed_sizes_on_this_machine(net: Path) -> None:
     onnx.save(model, net)
     ran = CliRunner().invoke(app, ["tune", str(net)])
     assert isinstance(ran.exception, OptionError) and "--fix rows=..." in str(ran.exception)
+
+
+def test_a_search_keeps_its_budget(net: Path, saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In seconds of this process, which other programs on the machine don't take from it."""
+    monkeypatch.setattr("tilewright.tools.tune.time", SimpleNamespace(perf_counter=time.process_time))
+    saved.write_text("".join(f"schedule {name}\n" for name in names_in(saved.read_text())))
+    start, rounds = time.process_time(), []
+    options = Options(schedule=saved.read_text())
+    found = tune(
+        texts.read_graph(net), [X], options, threads=1, seconds=0.3, budget=6.0, tell=lambda *told: rounds.append(told)
+    )
+    assert time.process_time() - start < 1.05 * 6.0
+    assert found.gains and len(rounds) > rounds[0][2]  # it went on behind the strategies' candidates
+
+
+def test_an_interrupted_search_keeps_what_was_found(net: Path, saved: Path) -> None:
+    def stop(stage: str, done: int, total: int) -> None:
+        if done == 2:
+            raise KeyboardInterrupt
+
+    saved.write_text("".join(f"schedule {name}\n" for name in names_in(saved.read_text())))
+    options = Options(schedule=saved.read_text())
+    found = tune(texts.read_graph(net), [X], options, threads=1, seconds=0.3, tell=stop)
+    assert found.gains and found.after < found.before

@@ -52,13 +52,17 @@ def tune_command(
     accuracy: Accuracy = "default",
     schedule: ScheduleFile = None,
     seconds: Annotated[float, typer.Option(min=0.0, help="Time for measuring; compiling comes on top.")] = 20.0,
+    budget: Annotated[
+        float | None,
+        typer.Option(min=1.0, help="Search on until so many seconds have passed, compiling counted."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Find faster schedules for a model's kernels by measuring.
 
     Other schedules than the rules' are measured within the model, and those that are faster are written to a file; none
     is written where none is faster. The file is for this machine, these sizes and these options; give it to compile,
-    bench or aot with --schedule.
+    bench or aot with --schedule. Ctrl-C ends the search and keeps what was found.
     """
     show.check_model(model)
     if model.suffix == ".tw":
@@ -68,7 +72,7 @@ def tune_command(
     specs = [manifest.tensor_spec(name, n) for name, n in zip(graph.input_names, graph.inputs, strict=True)]
     options = Options("native", precision, optimize, accuracy, read_schedule(schedule))
     arrays = [] if graph.symbols() else list(inputs.gather(input, specs, (), {}, seed).values())
-    found = tune(graph, arrays, options, threads=threads, seconds=seconds)
+    found = tune(graph, arrays, options, threads=threads, seconds=seconds, budget=budget, seed=seed)
     if found.text:
         write_atomically(path, [found.text.encode()], durable=False)
     if json:

@@ -6,26 +6,32 @@ Not its business: what a schedule may be (``tile.schedule``), the rules' first c
 A kernel's candidates are those of ``choose.candidates``: whole schedules, with their rests and packing. A round
 compiles the model with the next candidate of every kernel, and calls it and the best one so far in turn: a kernel is
 timed where it runs, with the weights as cold as they are there. A candidate is taken when it is faster by
-more than ``MARGIN``, by its least and its median time; at the end the whole model must be faster too.
+more than ``MARGIN``, by its least and its median time; at the end the whole model must be faster too. With a budget of
+time the search goes on, once those are tried, with schedules near the best one (``choose.mutations``).
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from random import Random
 
 from tilewright.build.driver import build
 from tilewright.build.kernels import KernelBuilder, optimise_and_split
 from tilewright.build.options import Clock, Options
 from tilewright.choose.candidates import candidates
+from tilewright.choose.mutations import mutations
 from tilewright.core.diag import OptionError
 from tilewright.core.graph import Graph
 from tilewright.core.types import Array
 from tilewright.runtime.python.model import LoadedModel
 from tilewright.runtime.threads import default_threads
 from tilewright.target.target import Target
+from tilewright.tile.errors import ScheduleFileError
 from tilewright.tile.schedule import Schedule
 from tilewright.tile.schedule.book import schedule_text
 
@@ -64,39 +70,108 @@ def tune(
     *,
     threads: int | None = None,
     seconds: float = 20.0,
+    budget: float | None = None,
+    seed: int = 0,
     tell: Tell = lambda stage, done, total: None,
 ) -> Tuned:
     """Try other schedules for about ``seconds`` of measuring, compiling not counted.
 
+    With a ``budget`` it goes on after the strategies' own candidates, with others that ``seed`` decides, until so many
+    seconds have passed, compiling counted. Ctrl-C ends the search, and what was found till then is kept.
     ``options.schedule`` is where it begins, if there is one. Raises ``OptionError`` for a graph with symbolic sizes and
     for a target that is not this machine; else what compiling and calling raise.
     """
+    end = _End(budget)
     _check(graph, options)
     n_threads = threads or default_threads()
     kernels = optimise_and_split(graph, options, Target.parse(options.target).judged(), Clock()).kernels
     best = dict(kernels.schedules)
 
     def counted(chosen: Mapping[str, Schedule]) -> _Counted:
-        return _Counted(graph, replace(options, schedule=_text(chosen, best, kernels)), n_threads)
+        with end.compiling():
+            return _Counted(graph, replace(options, schedule=_text(chosen, best, kernels)), n_threads)
 
-    current = counted(best)
-    ticks = current.minima(inputs, FEWEST_CALLS)
-    # the others' times are mostly noise, and weigh nothing
-    worth = [name for name in best if ticks[name] >= SMALLEST_SHARE * sum(ticks.values())]
-    candidates = {name: list(_candidates(kernels, name)) for name in worth}
-    rounds = max((len(c) for c in candidates.values()), default=0)
-    for k in range(rounds):
-        tell("round", k, rounds)
-        tried = {name: found[k] for name, found in candidates.items() if k < len(found)}
-        # all kernels change at once, and each is judged by its own ticks
-        now, then = _in_turn([current, counted({**best, **tried})], inputs, seconds / (rounds + 2))
-        faster = {name: found for name, found in tried.items() if _is_faster(then[name], now[name])}
-        if faster:
-            best |= faster
-            current = counted(best)
+    first = current = counted(best)
+    n_tried = 0
+    try:
+        ticks = current.minima(inputs, FEWEST_CALLS)
+        # the others' times are mostly noise, and weigh nothing
+        worth = [name for name in best if ticks[name] >= SMALLEST_SHARE * sum(ticks.values())]
+        candidates = {name: list(_candidates(kernels, name)) for name in worth}
+        rounds = max((len(c) for c in candidates.values()), default=0)
+        for k, tried in enumerate(_tried(kernels, best, candidates, Random(seed), searches=budget is not None)):
+            if end.is_near(reserve=2 * FEWEST_CALLS * current.seconds):
+                break
+            tell("round", k, rounds)
+            # all kernels change at once, and each is judged by its own ticks
+            try:
+                made = counted({**best, **tried})
+            except ScheduleFileError:  # no code can be made of one of them; the next round has others
+                continue
+            time_now = seconds / (rounds + 2)
+            n_tried += len(tried)
+            now, then = _in_turn([current, made], inputs, end.at_most(time_now))
+            faster = {name: found for name, found in tried.items() if _is_faster(then[name], now[name])}
+            if faster:
+                best |= faster
+                # what did not gain goes back to what it was, which is another model
+                current = made if len(faster) == len(tried) else counted(best)
+    except KeyboardInterrupt:  # what was found is kept: a user who is tired of waiting wants it
+        current = first if best == kernels.schedules else counted(best)
     changed = {name: found for name, found in best.items() if found != kernels.schedules[name]}
     text = _text(changed, changed, kernels)
-    return _confirmed(graph, inputs, options, n_threads, text, kernels, sum(map(len, candidates.values())), seconds)
+    return _confirmed((first, current), inputs, text, kernels, n_tried, end.at_most(seconds / 6))
+
+
+class _End:
+    """When a search has to end, and how long its compiles take."""
+
+    def __init__(self, budget: float | None) -> None:
+        self.at = None if budget is None else time.perf_counter() + budget
+        self.longest = 0.0
+
+    @contextmanager
+    def compiling(self) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.longest = max(self.longest, time.perf_counter() - start)
+
+    def left(self) -> float:
+        return math.inf if self.at is None else self.at - time.perf_counter()
+
+    def is_near(self, reserve: float) -> bool:
+        """Is there no time for two more compiles, and for measuring twice?"""
+        return self.left() < 2 * self.longest + 2 * reserve
+
+    def at_most(self, seconds: float) -> float:
+        """A part of the time, where as much is left."""
+        return max(0.0, min(seconds, self.left() / 2))
+
+
+def _tried(
+    kernels: KernelBuilder,
+    best: Mapping[str, Schedule],
+    candidates: Mapping[str, Sequence[Schedule]],
+    random: Random,
+    *,
+    searches: bool,
+) -> Iterator[dict[str, Schedule]]:
+    """What each round tries: the strategies' candidates, then, if it ``searches``, what is near the best so far."""
+    for k in range(max((len(c) for c in candidates.values()), default=0)):
+        yield {name: found[k] for name, found in candidates.items() if k < len(found)}
+    near: dict[str, tuple[Schedule, Iterator[Schedule]]] = {}
+    while searches:
+        tried = {}
+        for name in candidates:
+            if name not in near or near[name][0] != best[name]:  # a better one was found: go on from there
+                made = kernels.groups[name]
+                parts = (made.computation, kernels.target, made.constants, name, best[name], random)
+                near[name] = best[name], mutations(*parts)
+            if (found := next(near[name][1], None)) is not None:
+                tried[name] = found
+        if not tried:
+            return
+        yield tried
 
 
 def _check(graph: Graph, options: Options) -> None:
@@ -126,10 +201,15 @@ class _Counted:
         artifact = build(graph, options, Clock(), profile=True)
         self.names = [row["name"] for row in artifact.manifest.report["kernels"]]
         self.model = LoadedModel(artifact.manifest, artifact.objects, artifact.weights, threads=threads)
+        self.seconds = 0.0
+        """Of a call, the longest so far."""
 
     def ticks(self, inputs: Sequence[Array]) -> list[int]:
         """Ticks of each kernel in one call."""
-        return self.model.counters(inputs, len(self.names))
+        start = time.perf_counter()
+        found = self.model.counters(inputs, len(self.names))
+        self.seconds = max(self.seconds, time.perf_counter() - start)
+        return found
 
     def minima(self, inputs: Sequence[Array], calls: int) -> dict[str, int]:
         """The least ticks of each kernel."""
@@ -156,20 +236,17 @@ def _is_faster(new: Sequence[float], old: Sequence[float]) -> bool:
 
 
 def _confirmed(
-    graph: Graph,
+    pair: Sequence[_Counted],
     inputs: Sequence[Array],
-    options: Options,
-    threads: int,
     text: str,
     kernels: KernelBuilder,
     n_candidates: int,
     seconds: float,
 ) -> Tuned:
     """What was found beside what there was, both as whole calls; it is dropped unless the calls are shorter too."""
-    pair = [_Counted(graph, replace(options, schedule=s), threads) for s in (options.schedule, text)]
     calls: list[list[float]] = [[], []]
     ticks: list[list[list[int]]] = [[], []]
-    stop = time.perf_counter() + seconds / 6
+    stop = time.perf_counter() + seconds
     while len(calls[1]) < FEWEST_CALLS or time.perf_counter() < stop:
         for k, model in enumerate(pair):
             start = time.perf_counter()
