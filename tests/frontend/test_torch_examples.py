@@ -50,7 +50,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], Any, str]] = {
     "too few": (Net, (), r"missing a required argument: 'features'"),
     "quantised": (quantised, (X,), '(?s)Net has PyTorch.s packed.* in "inner".*bf16'),
     "a meta input": (Net, (X.to("meta"),), "make the example inputs with device='cpu'"),
-    "meta weights": (lambda: Net().to("meta"), (X,), '(?s)"inner.weight", "inner.bias" of Net are meta.*to_empty'),
+    "meta weights": (lambda: Net().to("meta"), (X,), '(?s)Net has meta.*: "inner.weight", "inner.bias".*to_empty'),
     "all meta": (lambda: Net().to("meta"), (X.to("meta"),), "to_empty"),
     "arrays": (Net, (X.numpy(),), "torch.from_numpy"),
     "another width": (Net, (torch.ones(2, 5),), r"check that module\(\*example_inputs\) runs"),
