@@ -35,7 +35,7 @@ from tilewright.core.compute import (
 )
 from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, Sym, floordiv, mod, substitute, symbols
-from tilewright.core.indices import chosen, placed
+from tilewright.core.indices import chosen, mentioned_at
 from tilewright.tile.affine import coefficient
 from tilewright.tile.rewrite import loop_sym
 
@@ -264,7 +264,7 @@ def _where(buffer: Buffer, index: tuple[IndexLike, ...], a: Axis, b: Axis) -> in
     dims: list[int] = []
     for d, i in enumerate(index):
         if isinstance(i, Value):
-            if any({a.sym, b.sym} & symbols(e) for x in walk(i) for e in _exprs(x)):
+            if {a.sym, b.sym} & mentioned_at(i):
                 return None
         elif {a.sym, b.sym} & symbols(i):
             dims.append(d)
@@ -277,6 +277,7 @@ def _where(buffer: Buffer, index: tuple[IndexLike, ...], a: Axis, b: Axis) -> in
         neighbours = [d for d in (dims[0] - 1,) if d >= 0 and _next(buffer, d) == dims[0]]
     else:
         neighbours = [dims[0]] if len(dims) == 2 and dims[1] == _next(buffer, dims[0]) else []
+    # Two dimensions, of which the pair walks one each or one of them alone, are one if their places together are.
     for d in neighbours:
         x, y = index[d], index[_next(buffer, d)]
         if (
@@ -286,12 +287,6 @@ def _where(buffer: Buffer, index: tuple[IndexLike, ...], a: Axis, b: Axis) -> in
         ):
             return d
     return None
-
-
-def _exprs(x: Value) -> tuple[Dim, ...]:
-    if isinstance(x, Load):
-        return placed(x.index)
-    return x.exprs if isinstance(x, Inside) else (x.expr,) if isinstance(x, Index) else ()
 
 
 def _followers(stages: list[Stage], buffer: Buffer, d: int) -> list[tuple[int, Axis, Axis]] | None:

@@ -27,7 +27,7 @@ from tilewright.core.compute import (
     substitute_value,
     walk,
 )
-from tilewright.core.expr import Dim, Sym
+from tilewright.core.indices import lies_at
 
 _OF_ONE = frozenset("neg abs sqrt rsqrt exp exp2 expm1 log log2 log1p".split())
 _OF_EITHER = frozenset("add sub mul div min max".split())
@@ -127,9 +127,9 @@ def _is_same(v: Value, element: tuple[IndexLike, ...], row: _Row) -> bool:
         return False
     assert row.maximum.reduction is not None
     walked = (*row.of(row.maximum.index), row.maximum.reduction.axes[0].sym)
-    pairs = list(zip(walked, element, strict=True))
-    dims: dict[Sym, Dim] = {s: i for s, i in pairs if isinstance(s, Sym) and not isinstance(i, Value)}
-    return all(s in dims or s == i for s, i in pairs) and v.a == substitute_value(row.maximum.expr, dims)
+    dims = lies_at(walked, element)
+    is_whole = all(s in dims or s == i for s, i in zip(walked, element, strict=True))
+    return is_whole and v.a == substitute_value(row.maximum.expr, dims)
 
 
 def _keeps(v: Value, found: Callable[[Value], bool]) -> bool:

@@ -44,7 +44,7 @@ from tilewright.core.compute import (
 )
 from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, Sym, bounds, symbol_order, symbols
-from tilewright.core.indices import chosen, symbols_at
+from tilewright.core.indices import chosen, lies_at, symbols_at
 from tilewright.target.target import Target
 from tilewright.tile.affine import coefficient, linear, stride_along
 
@@ -168,9 +168,7 @@ def inline(computation: Computation) -> Computation:
 
         def leaf(x: Value, t: Buffer = t, maker: Stage = maker) -> Value | None:
             if isinstance(x, Load) and x.buffer is t:
-                pairs = zip(maker.index, x.index, strict=True)
-                dims = {s: i for s, i in pairs if isinstance(s, Sym) and not isinstance(i, Value)}
-                return substitute_value(maker.expr, dims)
+                return substitute_value(maker.expr, lies_at(maker.index, x.index))
             return None
 
         def untouched(x: Value, t: Buffer = t) -> bool:

@@ -30,7 +30,7 @@ from tilewright.core.compute import (
 )
 from tilewright.core.expr import BinaryExpr, Dim, Sym, coef_of, substitute, symbols, terms_of
 from tilewright.core.graph import Node
-from tilewright.core.indices import chosen, placed, symbols_in
+from tilewright.core.indices import chosen, placed, symbols_at, symbols_in, terms_at
 from tilewright.core.opdef import Trait
 from tilewright.core.types import product
 
@@ -111,7 +111,7 @@ class Facts:
     def is_walked_by_window(self, operand: int) -> bool:
         """Is the operand of a reduction read at sums of the places of its result and of its reduction?"""
         found = [i for x in self.reads(operand) for i in x.index]
-        return self.form is Form.CONTRACT and any(not isinstance(i, Value) and len(terms_of(i)) > 1 for i in found)
+        return self.form is Form.CONTRACT and any(len(terms_at(i)) > 1 for i in found)
 
     def is_shared(self, operand: int) -> bool:
         """Is the operand of a reduction the same for all places along the last axis of its result?"""
@@ -214,11 +214,11 @@ class Facts:
         reduced, across = {a.sym for a in main.reduction.axes}, {a.sym for a in main.axes}
         found = [x for x in walk(main.expr) if isinstance(x, Load)]
         moving = [
-            {s for s in symbols(i) if s in across}
+            {s for s in symbols_at(i) if s in across}
             for x in found
             if x.buffer is not buffer
             for i in x.index
-            if not isinstance(i, Value) and symbols(i) & reduced and len(terms_of(i)) > 1
+            if symbols_at(i) & reduced and len(terms_at(i)) > 1
         ]
         own = {s for x in found if x.buffer is buffer for s in symbols_in(x.index)}
         return bool(own) and any(places and not places & own for places in moving)

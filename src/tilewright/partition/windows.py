@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from tilewright.core.compute import Stage, Value
+from tilewright.core.compute import Stage
 from tilewright.core.dims import is_known
 from tilewright.core.estimates import over_batches
 from tilewright.core.expr import Dim, Sym, coef_of, substitute, symbols
 from tilewright.core.graph import Node
-from tilewright.core.indices import placed
+from tilewright.core.indices import placed, placed_by_dimension
 from tilewright.core.types import product
 from tilewright.partition.chains import Readers
 from tilewright.partition.facts import Facts, Form
@@ -68,7 +68,7 @@ def reach(window: Facts, operand: int, n: int) -> tuple[int, int]:
     """The first dimension of the operand along which windows slide, and how many elements of it ``n`` of them span."""
     assert window.main.reduction is not None
     taps = {a.sym: a.extent for a in window.main.reduction.axes if is_known(a.extent) and a.extent > 1}
-    places = [(d, i) for x in window.reads(operand) for d, i in enumerate(x.index) if not isinstance(i, Value)]
+    places = [(d, i) for x in window.reads(operand) for d, i in placed_by_dimension(x.index)]
     d, place = min((p for p in places if symbols(p[1]) & taps.keys()), key=lambda p: p[0])
     span = sum(abs(coef_of(place, s)) * (size - 1) for s, size in taps.items()) + 1
     return d, span + max(abs(coef_of(place, a.sym)) for a in window.main.axes) * (n - 1)

@@ -24,6 +24,7 @@ from tilewright.core.expr import (
     symbols,
     terms_of,
 )
+from tilewright.core.indices import at_first
 
 
 def coefficient(e: Dim, sym: Sym) -> Dim | None:
@@ -91,6 +92,13 @@ def linear(buffer: Buffer, index: tuple[IndexLike, ...]) -> Dim | None:
             return None
         total = total + i * stride
     return total
+
+
+def first_offset(buffer: Buffer, index: tuple[IndexLike, ...]) -> Dim:
+    """The element offset of an access, or of the first one that the data may choose."""
+    offset = linear(buffer, at_first(index))
+    assert offset is not None
+    return offset
 
 
 def stride_along(buffer: Buffer, index: tuple[IndexLike, ...], sym: Sym) -> Dim | None:

@@ -25,7 +25,7 @@ from typing import TypeAlias
 from tilewright.core.compute import Buffer, IndexLike, Inside, Load, Value
 from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, Sym, bounds, floordiv, mod, substitute, symbols, terms_of
-from tilewright.core.indices import chosen
+from tilewright.core.indices import chosen, symbols_at, symbols_in
 from tilewright.runtime.once import computed
 from tilewright.tile.errors import TileVerifyError
 from tilewright.tile.grid import Grid, grids_of, is_flat, is_for_gpus, is_uniform, thread_nest
@@ -197,7 +197,7 @@ class _Flattener:
         shapes = {p.shape for p in phases}
         owners = self._owners(phases[0].shape, indices) if len(shapes) == 1 else None
         if owners is None:
-            mentioned = {x for ix in indices for i in ix if not isinstance(i, Value) for x in symbols(i)}
+            mentioned = set[Sym]().union(*map(symbols_in, indices))
             if len(phases) == 1 and not mentioned & set(self.threads[phases[0].shape]):
                 return None
             if self.spaces[b] is Space.REG:
@@ -206,7 +206,7 @@ class _Flattener:
             return None
         parts = [_part(column, owners, b.shape[d]) for d, column in enumerate(zip(*indices, strict=True))]
         change = _Change(Buffer(b.name, b.dtype, tuple(p.size for p in parts)), tuple(parts))
-        places = {x for ix in indices for i in change.moved(ix) for x in _symbols(i)}
+        places = {x for ix in indices for i in change.moved(ix) for x in symbols_at(i)}
         has_numbers = not any(chosen(ix) for ix in indices) and places <= self.copied
         self.moved[b] = Place(change.buffer, Space.REG if has_numbers else Space.LOCAL)
         return change
@@ -324,10 +324,6 @@ def _part(column: Sequence[IndexLike], threads: tuple[Sym, ...], extent: Dim) ->
         return _Side(0, 1, extent)
     step = max(step, 1)
     return _Side(bases.pop() + min(low), step, (max(high) - min(low)) // step + 1)
-
-
-def _symbols(i: IndexLike) -> frozenset[Sym]:
-    return frozenset() if isinstance(i, Value) else symbols(i)
 
 
 def _has_threads(s: Stmt) -> bool:

@@ -26,7 +26,7 @@ from tilewright.core.compute import (
     walk as walk_value,
 )
 from tilewright.core.expr import Dim, Sym, bounds, substitute, symbols
-from tilewright.core.indices import chosen, placed, symbols_in
+from tilewright.core.indices import chosen, mentioned_at, placed, symbols_in
 from tilewright.tile.ir import NESTS, Barrier, Fold, For, If, Loop, Prefetch, Stmt, Store, Update, walk
 
 Body = tuple[Stmt, ...]
@@ -164,7 +164,7 @@ def symbols_of(body: Body) -> frozenset[Sym]:
             found |= symbols(s.loop.extent)
         elif isinstance(s, Store | Update | Fold | Prefetch):
             for i in s.index:
-                found |= symbols_of_value(i) if isinstance(i, Value) else symbols(i)
+                found |= mentioned_at(i)
         for v in values_of(s):
             found |= symbols_of_value(v)
     return frozenset(found)

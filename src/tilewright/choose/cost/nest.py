@@ -17,7 +17,7 @@ from math import prod
 from tilewright.core.compute import Buffer, IndexLike, Inside, Value
 from tilewright.core.dims import are_known, is_known, known
 from tilewright.core.expr import Dim, Sym, evaluate, substitute, symbols
-from tilewright.tile.affine import coefficient, linear
+from tilewright.tile.affine import coefficient, first_offset
 from tilewright.tile.ir import Kind, Loop
 
 MOST_VALUES = 64
@@ -106,9 +106,7 @@ class CallSizes:
 
     def offset(self, buffer: Buffer, index: tuple[IndexLike, ...]) -> Dim:
         """The element offset of an access, with indices that the data decide at zero."""
-        offset = linear(buffer, tuple(0 if isinstance(i, Value) else i for i in index))
-        assert offset is not None
-        return self.known(offset)
+        return self.known(first_offset(buffer, index))
 
     def elements(self, buffer: Buffer) -> int:
         """How many elements a buffer has."""

@@ -37,6 +37,7 @@ from tilewright.core.compute import (
 from tilewright.core.compute import walk as walk_value
 from tilewright.core.dims import is_known, known
 from tilewright.core.expr import Dim, Sym, symbols
+from tilewright.core.indices import chosen, symbols_in
 from tilewright.core.types import DType
 from tilewright.target.dots import Dot
 from tilewright.target.target import Target
@@ -122,9 +123,8 @@ class Operations:
         return part
 
     def _load(self, v: Load, around: Around) -> Evaluated:
-        inner = [self.value(i, around) for i in v.index if isinstance(i, Value)]
-        dims = [i for i in v.index if not isinstance(i, Value)]
-        used = frozenset[Sym]().union(*map(symbols, dims))
+        inner = [self.value(i, around) for i in chosen(v.index)]
+        used = symbols_in(v.index)
         is_vector = not used.isdisjoint(around.lanes) or any(p.is_vector for p in inner)
         copies = (used & around.copies.keys()).union(*(p.copies for p in inner)) - around.dots.keys()
         here = len(around.running) - 1
@@ -191,7 +191,7 @@ class Operations:
         n = 1.0
         for s in moving:
             n *= around.copies[s]
-        if len(moving) < 2 or n > MOST_PLACES or any(isinstance(i, Value) for i in v.index):
+        if len(moving) < 2 or n > MOST_PLACES or chosen(v.index):
             return n
         offset = self.sizes.offset(v.buffer, v.index)
         walks, apart = [], 1.0
@@ -207,13 +207,12 @@ class Operations:
     # --- effects ---
 
     def _store(self, buffer: Buffer, index: tuple[Dim | Value, ...], around: Around) -> None:
-        for i in index:
-            if isinstance(i, Value):
-                self.value(i, around)
+        for i in chosen(index):
+            self.value(i, around)
         space = self.places[buffer].space if buffer in self.places else Space.GLOBAL
         if space in (Space.REG, Space.TABLE):
             return
-        used = frozenset[Sym]().union(*(symbols(i) for i in index if not isinstance(i, Value)))
+        used = symbols_in(index)
         whole = Evaluated(len(around.running) - 1, frozenset(around.copies), not used.isdisjoint(around.lanes))
         node, n = around.running[-1], around.n_copies
         if buffer.dtype in (types.f16, types.bf16):
@@ -222,7 +221,7 @@ class Operations:
             node.add("store", n)
             return
         stride = self._stride(buffer, index, around)
-        if stride != 1 or any(isinstance(i, Value) for i in index):
+        if stride != 1 or chosen(index):
             node.add("element", n * around.n_lanes)
             return
         per_register = max(self.target.vector_bytes // buffer.dtype.n_bytes, 1)
@@ -239,7 +238,7 @@ class Operations:
         dot = next((d for d in found if d is not None), None)
         free: Container[Value] = set(walk_value(s.value)) if dot else {s.value} if fused else ()
         part = self.value(s.value, around, free=free)
-        used = frozenset[Sym]().union(*(symbols(i) for i in s.index if not isinstance(i, Value)))
+        used = symbols_in(s.index)
         target = Evaluated(len(around.running) - 1, frozenset(around.copies), not used.isdisjoint(around.lanes))
         is_sum_of_lanes = part.is_vector and not target.is_vector
         whole = Evaluated(target.depth, target.copies, part.is_vector or target.is_vector)
@@ -266,7 +265,7 @@ class Operations:
     def _fold(self, s: Fold, around: Around) -> None:
         for v in s.values:
             self.value(v, around)
-        used = frozenset[Sym]().union(*(symbols(i) for i in s.index if not isinstance(i, Value)))
+        used = symbols_in(s.index)
         whole = Evaluated(len(around.running) - 1, frozenset(around.copies), bool(around.lanes))
         for v in s.combiner.result:
             for x in walk_value(v):
@@ -279,7 +278,7 @@ class Operations:
                 around.running[-1].add("load", around.n_copies)
                 self._store(b, s.index, around)
 
-    def _chain(self, buffer: Buffer, used: frozenset[Sym], around: Around, n_instructions: int = 1) -> None:
+    def _chain(self, buffer: Buffer, used: Container[Sym], around: Around, n_instructions: int = 1) -> None:
         """Updates of one element in one iteration wait for each other, and for those of the iteration before.
 
         Each of them is ``n_instructions`` that wait for each other, too.

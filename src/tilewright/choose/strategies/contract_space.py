@@ -17,11 +17,11 @@ from typing import TypeAlias, TypeVar
 from tilewright.choose.cost.sketch import Contraction, NestAccess, TileSketch, Walk, sketch, sketch_tile
 from tilewright.choose.cost.tile import FAR, Tile
 from tilewright.choose.strategies.threads import min_tasks
-from tilewright.core.compute import Buffer, IndexLike, Value
+from tilewright.core.compute import Buffer, IndexLike
 from tilewright.core.dims import known
 from tilewright.core.expr import Dim, Sym, symbols
 from tilewright.target.target import Target
-from tilewright.tile.affine import coefficient, linear
+from tilewright.tile.affine import coefficient, first_offset
 
 T = TypeVar("T")
 
@@ -187,9 +187,7 @@ def access(
     is_write: bool = False,
 ) -> NestAccess:
     """An access of the root's nest in numbers; run-time indices name its beginning."""
-    offset = linear(buffer, tuple(0 if isinstance(i, Value) else i for i in index))
-    assert offset is not None
-    return access_at(buffer, offset, extents, is_write=is_write)
+    return access_at(buffer, first_offset(buffer, tuple(index)), extents, is_write=is_write)
 
 
 def access_at(

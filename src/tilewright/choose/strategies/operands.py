@@ -18,7 +18,7 @@ from tilewright.core.dims import known
 from tilewright.core.expr import Dim, Sym, substitute, symbols
 from tilewright.core.indices import chosen, symbols_in
 from tilewright.target.target import Target
-from tilewright.tile.affine import coefficient, linear, period, remainder
+from tilewright.tile.affine import coefficient, first_offset, period, remainder
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Loop, Role, Update
 from tilewright.tile.schedule import ScheduleBuilder
@@ -79,8 +79,7 @@ def operands_of(b: ScheduleBuilder, acc: str, root: str, lanes: Sym) -> tuple[Op
     for x in walk_value(update.value):
         if isinstance(x, Load):
             run_time = chosen(x.index)
-            offset = linear(x.buffer, tuple(0 if isinstance(i, Value) else i for i in x.index))
-            assert offset is not None
+            offset = first_offset(x.buffer, x.index)
             names = frozenset[Sym]().union(*map(symbols_of_value, run_time))
             for s in sorted(names, key=lambda s: s.name):
                 offset = offset + s * FAR

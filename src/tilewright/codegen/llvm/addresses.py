@@ -251,7 +251,7 @@ class Addresses:
             if not index.lanes:
                 n = self.arith.instruction("mul", "i64", index, self.space.scaled(step, mention.buffer.dtype.n_bytes))
                 pointer = self.advance(pointer, n)
-                step_of_all = math.gcd(step_of_all or 0, stride) if isinstance(stride, int) else 1
+                step_of_all = math.gcd(step_of_all or 0, stride) if is_known(stride) else 1
                 continue
             part = self.arith.instruction("mul", "i64", index, step)
             lanes = part if lanes is None else self.arith.instruction("add", "i64", lanes, part)

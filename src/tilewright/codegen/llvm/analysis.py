@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from tilewright.core import expr
-from tilewright.core.compute import Buffer, IndexLike, Inside, Load, Value, walk
+from tilewright.core.compute import Buffer, IndexLike, Load, Value, symbols_of_value, walk
 from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, Sym, symbols
-from tilewright.core.indices import chosen, placed, symbols_at, terms_at
+from tilewright.core.indices import chosen, mentioned_at, symbols_at, terms_at
 from tilewright.target.instructions import Instructions
+from tilewright.tile.affine import first_offset
 from tilewright.tile.ir import Fold, For, If, Kernel, Kind, Place, Prefetch, Space, Stmt, Store, Update
 
 MAX_LANES_PER_BYTE = 4
@@ -127,7 +128,7 @@ def _access_lanes(a: Access, depth: int, result: Analysis) -> int | None:
         return None
     if any(f.loop.kind is Kind.PARALLEL for f in a.path[depth:]):
         return None
-    flat = flatten(a.buffer, a.index)
+    flat = first_offset(a.buffer, a.index)
     used = symbols(flat)
     lanes: list[tuple[Sym, int]] = []
     for position, f in enumerate(a.path):
@@ -196,42 +197,15 @@ def _runs_in_lanes(s: Stmt, sym: Sym) -> bool:
 
 
 def _depends(index: tuple[IndexLike, ...], sym: Sym) -> bool:
-    return any(sym in (value_symbols(i) if isinstance(i, Value) else symbols(i)) for i in index)
+    return any(sym in mentioned_at(i) for i in index)
 
 
 def _is_apart(index: tuple[IndexLike, ...], sym: Sym) -> bool:
     """Do lanes of ``sym`` write to places apart, wherever the run-time indices, the same for all lanes, point?"""
-    if any(sym in value_symbols(i) for i in chosen(index)):
+    if any(sym in symbols_of_value(i) for i in chosen(index)):
         return False
     terms = [terms_at(i) for i in index if sym in symbols_at(i)]
     return len(terms) == 1 and all(a == sym or sym not in symbols(a) for a, _ in terms[0])
-
-
-def value_symbols(v: Value) -> set[Sym]:
-    """Every index symbol in a value."""
-    return {s for d in value_dims(v) for s in symbols(d)}
-
-
-def value_dims(v: Value) -> Iterator[Dim]:
-    """Every index expression in a value."""
-    for x in walk(v):
-        if isinstance(x, Load):
-            yield from placed(x.index)
-        elif isinstance(x, Inside):
-            yield from x.exprs
-        elif hasattr(x, "expr"):
-            yield x.expr
-
-
-def flatten(buffer: Buffer, index: tuple[IndexLike, ...]) -> Dim:
-    """The row-major position of ``index``, leaving run-time indices out."""
-    total: Dim = 0
-    stride: Dim = 1
-    for i, d in zip(reversed(index), reversed(buffer.shape), strict=True):
-        if not isinstance(i, Value):
-            total = total + i * stride
-        stride = stride * d
-    return total
 
 
 # --- walking --------------------------------------------------------------------------------------------------------

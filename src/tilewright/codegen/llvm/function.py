@@ -13,7 +13,7 @@ from typing import NamedTuple
 from tilewright.codegen.errors import CodegenError
 from tilewright.codegen.llvm import convert
 from tilewright.codegen.llvm.addresses import Address, Addresses, Mention
-from tilewright.codegen.llvm.analysis import Analysis, flatten
+from tilewright.codegen.llvm.analysis import Analysis
 from tilewright.codegen.llvm.arith import Arith
 from tilewright.codegen.llvm.index import IndexSpace
 from tilewright.codegen.llvm.lanes import Lanes
@@ -33,7 +33,7 @@ from tilewright.core.indices import chosen, symbols_in
 from tilewright.core.types import DType
 from tilewright.target.instructions import Instructions
 from tilewright.tile import math as tile_math
-from tilewright.tile.affine import coefficient
+from tilewright.tile.affine import coefficient, first_offset
 from tilewright.tile.ir import Fold, For, If, Kernel, Kind, Prefetch, Space, Stmt, Store, Update
 from tilewright.tile.schedule.tree import nest_of
 
@@ -180,7 +180,7 @@ class KernelFunction:
                 strides.append(strides[-1] * d)
             pairs = list(zip(index, reversed(strides), strict=True)) if buffer.shape else []
             dynamic = tuple([(self.module.expand(i), stride) for i, stride in pairs if isinstance(i, Value)])
-            mention = Mention(buffer, self.space.lin(flatten(buffer, index)), dynamic)
+            mention = Mention(buffer, self.space.lin(first_offset(buffer, index)), dynamic)
             found = self._mentions[id(owner), n] = (owner, mention)
         return found[1]
 
@@ -340,7 +340,7 @@ class KernelFunction:
         """Does every lane load the neighbour of the one before, from memory?"""
         if not isinstance(v, Load) or id(v.buffer) in self.registers.groups:
             return False
-        return not chosen(v.index) and coefficient(flatten(v.buffer, v.index), lane) == 1
+        return not chosen(v.index) and coefficient(first_offset(v.buffer, v.index), lane) == 1
 
     def _distinct(self, mention: Mention, ctx: Lanes) -> bool:
         """Does every lane update another element? An index that is not linear in the lanes is taken to differ."""

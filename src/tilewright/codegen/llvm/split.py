@@ -20,6 +20,7 @@ from tilewright.core.compute import Index as IndexValue
 from tilewright.core.compute import IndexLike, Inside, Load, Value, walk
 from tilewright.core.dims import is_known
 from tilewright.core.expr import Atom, BinaryExpr, Dim, Interval, Mul, Sym
+from tilewright.core.indices import placed
 from tilewright.tile.ir import Fold, For, If, Kind, Prefetch, Stmt, Store, Update
 
 MAX_PIECES = 9
@@ -262,9 +263,8 @@ def _value_conditions(v: Value) -> Iterator[Dim]:
 
 
 def _index_choices(index: tuple[IndexLike, ...]) -> Iterator[Dim]:
-    for i in index:
-        if not isinstance(i, Value):
-            yield from _choices(i)
+    for i in placed(index):
+        yield from _choices(i)
 
 
 def _choices(e: Dim) -> Iterator[Dim]:

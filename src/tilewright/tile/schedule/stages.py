@@ -24,7 +24,7 @@ from tilewright.core.expr import (
     substitute,
     symbols,
 )
-from tilewright.core.indices import chosen, symbols_at, symbols_in
+from tilewright.core.indices import chosen, placed_by_dimension, symbols_at, symbols_in
 from tilewright.tile.affine import coefficient, settled, without
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Fold, For, If, Kernel, Kind, Loop, Place, Role, Space, Stmt, Store, Update, walk, written
@@ -334,7 +334,7 @@ def _kept_inside(guarded: Select, buffer: Buffer, exact: set[Sym]) -> set[int]:
     assert isinstance(guarded.cond, Inside)
     said = set(guarded.cond.exprs)
     loads = [x for x in walk_value(guarded) if isinstance(x, Load) and x.buffer is buffer]
-    places = [(d, i, buffer.shape[d] - 1 - i) for x in loads for d, i in enumerate(x.index) if not isinstance(i, Value)]
+    places = [(d, i, buffer.shape[d] - 1 - i) for x in loads for d, i in placed_by_dimension(x.index)]
 
     def leaves(i: Dim, rest: Dim) -> bool:
         lo, hi = bounds(i)[0], bounds(rest)[0] if symbols(rest) <= exact else 0
