@@ -54,6 +54,7 @@ def _rows(given: Any, problems: list[str]) -> list[Sizes]:
     """Every combination; what is wrong goes to ``problems``."""
     if isinstance(given, Mapping):
         lists = {name: _numbers(name, values, problems) for name, values in given.items()}
+        # Counted before they are made: a few long lists have more combinations than memory holds.
         n = prod(len(numbers) for numbers in lists.values())
         if n > MOST:
             problems.append(f"these are {n} combinations, and a model has at most {MOST}")

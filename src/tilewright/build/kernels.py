@@ -183,6 +183,7 @@ class KernelBuilder:
         found = None
         if name in self.book.lines:
             lines = self.book.lines[name]
+            # All that is wrong with a book is told at once, so the plan is made to its end, with whatever schedule.
             try:
                 found = self._by_lines(made, name, lines)
                 self._try_code(found.kernel)

@@ -247,6 +247,7 @@ class _GraphReader:
                 break
             else:
                 self.node()
+        # All nodes are known by now, so that a result may name any of them.
         names: list[str] = []
         outputs: list[Node] = []
         while not p.accept("}"):

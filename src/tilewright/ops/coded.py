@@ -66,6 +66,7 @@ def _infer(ts: Types, a: Attrs) -> TensorType:
     check_equal_dims(x.shape[1], words.shape[0], lambda: f"columns of {x} and rows of {words}")
     depth, n_groups = words.shape[0], scales.shape[0]
     per_word = WORD_BITS // a.bits
+    # Columns are two axes, the place within a word and the word, and scales and zero points have both.
     columns = (per_word, words.shape[1])
     for own, wanted in zip(scales.shape[1:], columns, strict=True):
         check_equal_dims(own, wanted, lambda: f"columns of {scales} and codes of {words}")
@@ -177,6 +178,7 @@ def _kernel(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs) -> tupl
     total = Buffer(f"{out.name}_rows", types.i32, (n_rows, n_groups))
     zero = (Const(0, types.i32),)
 
+    # Sums of integers are exact in any order; the zero point is taken off them once, not off every code.
     row, g, j, q = axes_for(partial.shape)
     r = Axis(loop_symbol("r", group), group)
     at = g.sym * group + r.sym
@@ -189,6 +191,7 @@ def _kernel(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs) -> tupl
 
     row, j, q = axes_for(out.shape)
     g = Axis(loop_symbol("g", n_groups), n_groups)
+    # Codes are multiplied where they stand in their word, shifted by their place; a power of two takes that back.
     where, place = (g.sym, j.sym, q.sym), _place(j.sym, bits)
     offset = Cast(_at(zeros, where), types.i32) * Load(total, (row.sym, g.sym))
     steps = Load(partial, (row.sym, *where)) - Binary("shl", offset, Cast(Index(place), types.i32))

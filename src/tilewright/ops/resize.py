@@ -133,6 +133,7 @@ def _planned(ax: ResizedAxis, prefix: str, real: types.DType) -> tuple[Items, _A
 
 def _placed(ax: ResizedAxis, prefix: str, real: types.DType) -> tuple[Items, _AxisReads]:
     """A plan whose indices are index expressions; only its weights are in tables."""
+    # The first of the taps, counted from the one at or below the place: two of a line, four of a cubic.
     first = 0 if ax.attrs.mode == "linear" else -1
     last = ax.n_in - 1
     items: Items = []
@@ -143,6 +144,7 @@ def _placed(ax: ResizedAxis, prefix: str, real: types.DType) -> tuple[Items, _Ax
         return found
 
     def index(tap: int) -> Callable[[Dim], Dim]:
+        # Both taps of a line move together at the lower border, where the place itself is moved inside.
         if first == 0:
             return lambda o: minimum(maximum(low(o), 0) + tap, last)
         return lambda o: minimum(maximum(low(o) + (first + tap), 0), last)

@@ -327,6 +327,7 @@ class _KernelReader:
             return Barrier()
         if words.has("fold("):
             return self._fold(words, values)
+        # What begins with no word of the language begins with the place that is assigned.
         buffer, index = self.buffer(words.name()), values.index()
         if words.has("="):
             value = values.value()

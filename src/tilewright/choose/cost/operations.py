@@ -237,6 +237,7 @@ class Operations:
         found = (self._dot(x.dtype, around) for x in walk_value(s.value) if isinstance(x, Load))
         dot = next((d for d in found if d is not None), None)
         free: Container[Value] = set(walk_value(s.value)) if dot else {s.value} if fused else ()
+        # What the one instruction does by itself is not counted among the value's own operations.
         part = self.value(s.value, around, free=free)
         used = symbols_in(s.index)
         target = Evaluated(len(around.running) - 1, frozenset(around.copies), not used.isdisjoint(around.lanes))
@@ -250,7 +251,7 @@ class Operations:
             node.add("simple", n)
         for kind, count in joining(s.op, s.buffer.dtype, self.target, is_product=dot is not None or fused):
             node.add(kind, n * count)
-        if is_sum_of_lanes:
+        if is_sum_of_lanes:  # halves are added to each other until one element is left
             steps = log2(max(around.n_lanes, 2))
             node.add("shuffle", around.n_copies * steps)
             node.add("simple", around.n_copies * steps)

@@ -123,6 +123,7 @@ def _columns(
     loads = [x for x in walk_value(update_of(b, piece.acc).value) if isinstance(x, Load)]
     pairs = zip(loads, plan.operands, strict=True)
     copied = [x.buffer.name for x, op in pairs if op.lane_stride and not op.is_constant]
+    # An operand that is copied for each column has the rows inside of the columns, so these can't be shared then.
     shared: list[str] = []
     inside = {x.sym: piece.loops[x.sym.name] for x in plan.outer}
     for name in order.loops:
@@ -141,6 +142,7 @@ def _columns(
     walkers = along_reduction(b, machine, piece.acc, [*shared, *batch], rows, column, plan.width, "".join(copied))
     if pays_threads(plan.work, machine, plan.width):
         parallel(b, machine, walkers[:2])
+    # Outermost first: a loop can only be merged where those around it are.
     for first, second in zip(order.loops, shared, strict=False):
         same_kind = _kind(b, first) is _kind(b, second)
         if not same_kind or not attempt(b, partial(b.do, "merge", first, second)):

@@ -228,6 +228,7 @@ def _in_numbers(
     is_sum = update.op == "add" and machine.has_fma and update.buffer.dtype.is_float
     is_product = dot is not None or (is_sum and isinstance(update.value, Binary) and update.value.op == "mul")
     term = joining(update.op, update.buffer.dtype, machine, is_product=is_product)
+    # A product is one instruction with its sum; any other term is computed first.
     if not is_product:
         term += [("simple", float(n_arithmetic(update.value)))]
     return Contraction(

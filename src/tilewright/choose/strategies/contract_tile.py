@@ -265,6 +265,7 @@ def _arrange(b: ScheduleBuilder, plan: ContractionPlan, piece: BoxPiece, acc: st
     along = symbols_at(update.index[-1])
     vectors = [x for x in tiled if x.sym.name not in lanes and x.sym in along]
     rows = [x for x in tiled if x.sym not in along]
+    # What the inner of the two loops reads stays in registers while the outer goes on: that should be the fewer.
     n_rows = estimate([most_iterations(x) for x in rows])
     across = [*vectors, *rows] if n_rows < estimate([most_iterations(x) for x in vectors]) else [*rows, *vectors]
     names = [x.sym.name for x in across]

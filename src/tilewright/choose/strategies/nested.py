@@ -64,6 +64,7 @@ def nested(b: ScheduleBuilder, machine: Target, inner: str, outer: str) -> None:
         raise ScheduleError("nested", outer, "its last axis can't be lanes")
     work, width = _work(b, inner), vector_width(machine, (*top.leaf, update))
     shared = _shared(b, inner, acc, outer)
+    # Codes of one word are unpacked from one register, so the loop over them stands beside the sums, not outside.
     codes = next((x for x in rest if x.sym in shared), None)
     rows = [x for x in rest if x is not codes]
     tile = _tile(machine, update, rows[-1] if rows else None, codes)
@@ -75,6 +76,7 @@ def nested(b: ScheduleBuilder, machine: Target, inner: str, outer: str) -> None:
     for name in copies:
         b.do("kind", name, "unroll")
     b.do("kind", lane, "vector")
+    # Outer sums stay near for a whole block, inner ones in registers for one group: each is made where it is read.
     at = [block, *_names(rows[:-1]), *walked][-1]
     b.do("compute_at", acc, at, "local")
     at = _terms_outside(b, acc, nest_with(find_body(b.kernel, at), acc, Update))

@@ -497,6 +497,7 @@ class Function:
 
     def repeat(self, step: Repeat) -> None:
         """Carried values ping-pong between two buffers: the argument table's input and output entries swap."""
+        # The first values belong to somebody else, who may read them behind the loop: the body gets copies.
         for c in step.carried:
             self.copy(self.pointer(c.start), self.pointer(c.buffers[0]), c.n_bytes)
         self.copy(self.pointer(step.cond), self.pointer(step.cond_buffers[0]), 1)
@@ -506,6 +507,7 @@ class Function:
         captures = [self.pointer(p) for p in step.captures]
         ends = [(self.pointer(c.result), c.n_bytes) for c in step.carried]
         sizes = [self.dim(s.n_bytes) for s in step.scanned]
+        # Sizes are evaluated before the loop: a name that is first computed inside of it is not known behind it.
         for _, n in ends:
             self.dim(n)
         iteration, scratch = self.pointer(step.iteration), self.pointer(step.scratch)
@@ -523,6 +525,7 @@ class Function:
         self.write(f"br label %{test}")
         self.label(test)
         i = self.let(f"load i64, ptr {iteration}")
+        # Loaded through the table, since the condition of this iteration is in one of two buffers by turns.
         flag = self.let(f"load i8, ptr {self.let(f'load ptr, ptr {at_in[0]}')}")
         more = self.let(f"icmp slt i64 {i}, {trips}")
         wanted = self.let(f"icmp ne i8 {flag}, 0")
@@ -541,6 +544,7 @@ class Function:
             self.turn()
         self.write(f"br label %{test}")
         self.label(done)
+        # Where the last values lie depends on whether the number of iterations was odd; the table's inputs say it.
         for (result, n), at in zip(ends, at_in[1:], strict=True):
             self.copy(self.let(f"load ptr, ptr {at}"), result, n)
         self.write(f"store i64 {self.let(f'load i64, ptr {iteration}')}, ptr {count}")

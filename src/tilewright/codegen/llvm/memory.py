@@ -250,6 +250,7 @@ class Memory:
             whole = replace(address, offset=offset - first * size, pattern=tuple(range(n)))
             return self.arith.pick(self.load(whole, replace(ctx, mask=None)), element, [first + p for p in lanes])
         align = self._align(address, offset)
+        # A vector of just the span reads no byte beyond; an odd one is loaded in parts, which masks spare.
         if span <= n:
             if span < n and self.arith.target.has_masks:
                 return self.arith.pick(self._load_front(address, element, offset, span, n, ctx), element, lanes)
@@ -257,6 +258,7 @@ class Memory:
                 f"load {vector(element, span)}, ptr {self._readable(address, ctx, offset, span)}, {align}", span
             )
             return self.arith.pick(wide, element, lanes)
+        # Two vectors, the second up to the last element; between them a third where they don't meet.
         ty, start = vector(element, n), span - n
         low = self._here(f"load {ty}, ptr {self._readable(address, ctx, offset, n)}, {align}", n)
         at_end = self._align(address, offset + start * size)

@@ -74,7 +74,7 @@ def insert(form: ByteForm, corrections: Mapping[Node, Array]) -> Graph:
     def operand(reader: Node, x: Node) -> Node:
         if x not in form.places.group or reader not in form.places.readers:
             return real[x]
-        if x not in rounded:
+        if x not in rounded:  # all readers share one rounding, as they will share the bytes
             rounded[x] = dequantised(Builder(pool, x.loc), real[x], form.encoding_of(x))
         return rounded[x]
 
@@ -92,6 +92,7 @@ def insert(form: ByteForm, corrections: Mapping[Node, Array]) -> Graph:
             scale = np.float32(form.encoding_of(product.inputs[0]).scale) * form.weights[product].scale
             inputs[position] = _bias(b, node.inputs[position], product, scale, corrections.get(product))
         made = pool.with_inputs(node, tuple(inputs))
+        # A layer without a bias has nowhere to hide its correction, which becomes an addition of its own.
         lost = node in multiplied and node in corrections and node not in with_bias
         real[node] = b(ops.add, made, b.const(_spread(node, corrections[node]))) if lost else made
     return graph.with_outputs([real[n] for n in graph.outputs])

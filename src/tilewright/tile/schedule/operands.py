@@ -175,12 +175,14 @@ def stage(kernel: Kernel, buffer: str, loop: str, space: str = "local", order: s
         raise ScheduleError("stage", where, "only an input or a constant keeps its content while it is copied")
     path, load = paths[0]
     loops = [x for x in path if x.sym in symbols_in(load.index)]
+    # In the order of the walk the tile reads the copy in one run; in the operand's own, copying reads that in one.
     if order == "source":
         loops.sort(key=lambda x: -_distance(load, x.sym))
     else:
         loops.sort(key=lambda x: x.kind in (Kind.VECTOR, Kind.DOT))
     if chosen(load.index) or any(x.sym.hi is None for x in loops):
         raise ScheduleError("stage", where, "its index, or a loop that walks it, has no bound known at compile time")
+    # The copy stands outside of the loops that don't walk the operand, which no extent of its own may depend on then.
     free = {x.sym for x in path} - {x.sym for x in loops}
     if any(symbols(x.extent) & free for x in loops):
         raise ScheduleError("stage", where, "an extent depends on a loop that does not walk it")
@@ -296,6 +298,7 @@ def hint(kernel: Kernel, buffer: str, inner: str, line: int) -> Kernel:
     path = [s for s in enclosing(kernel.body, target) if isinstance(s, For)]
     if target.loop.kind is not Kind.SERIAL:
         raise ScheduleError("hint", where, "the loop's steps are not serial")
+    # An operand of the loop itself is fetched for the next tile; one of a nest behind it, while this tile is summed.
     is_own = next(readers(target.body, spot.buffer), None) is not None
     depth, nest = (len(path) - 1, target) if is_own else next(_read_behind(spot.buffer, [*path, target]), (0, target))
     place = _one_place(nest, spot.buffer) if is_own or nest is not target else None
@@ -316,6 +319,7 @@ def hint(kernel: Kernel, buffer: str, inner: str, line: int) -> Kernel:
             raise ScheduleError("hint", where, "no loop outside moves on to a next tile")
         places = [mod(n, lines.count) + lines.count]
     elif known_under(steps, lines.count * MANY) and tile is not None:
+        # Too few steps to ask for each line again and again: they run on into what the next tile reads.
         each = -(-lines.count * AHEAD // steps)
         places = [n * each + k for k in range(each)]
     hints = [Prefetch(spot.buffer, lines.at(x, tile)) for x in places]

@@ -69,7 +69,7 @@ def _inner_and_leaves(c: Call) -> tuple[Tests, Votes]:
             c.refuse("the attributes nodes_* differ in length", DAMAGED)
         if (ids < 0).any() or (ids >= np.where(are_leaves != 0, n_leaves, n)).any():
             c.refuse(f"attribute nodes_{side}nodeids leads to no node or leaf", DAMAGED)
-        sides.append(ids + n * (are_leaves != 0))
+        sides.append(ids + n * (are_leaves != 0))  # leaves are numbered behind all inner nodes
     if not len(modes) == len(splits) == len(nan_holds) == n:
         c.refuse("the attributes nodes_* differ in length", DAMAGED)
     if not len(roots) or roots.min() < 0 or roots.max() >= n:

@@ -32,6 +32,7 @@ def recurrent(name: str) -> Writer:
         lengths = next((t for t in extra if not t.dtype.is_float), None)
         if lengths is not None and lengths.dtype is not types.i32:
             raise OpError(f"ONNX's lengths are i32, not {lengths.dtype}")
+        # ONNX's order: lengths stand before the states, and peepholes, where there are any, at the end.
         given = [x, weights, recurrence, bias]
         names = [*map(w.name, given), "" if lengths is None else w.name(lengths), *map(w.name, states)]
         a = node.attrs

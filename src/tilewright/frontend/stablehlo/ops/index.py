@@ -299,6 +299,7 @@ def _one_after_another(
     c: Operation, xs: Sequence[Node], updates: Sequence[Value], rows: Node, windows: Windows
 ) -> list[Node]:
     """A loop over all places, in order: the region takes what lies there and the update, and says what comes there."""
+    # Updates that lie outside are dropped by writing them to room behind the last row, which nobody reads.
     held = [_with_room(c, x, windows) for x in xs]
     count = product(rows.shape)
     whole = [windows.shape[k] for k in windows.whole_axes]
@@ -306,6 +307,7 @@ def _one_after_another(
     given = [c.reshape(u, (count, *whole)) for u in updates if isinstance(u, Node)]
     if len(given) < len(updates):
         raise NoForm("scattering complex numbers by this region", "scatter their parts")
+    # The loop's body is a graph of its own; what it reads of this one comes in as captures.
     child = c.walker.child(Pool())
     pool, inner = child.scope.pool, Operation(child, Builder(child.scope.pool, c.b.loc), c.op, ())
     b = inner.b

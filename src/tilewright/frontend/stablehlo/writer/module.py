@@ -29,6 +29,7 @@ def to_stablehlo(graph: Graph) -> str:
     arguments = [HloValue(f"%arg{k}", x.type) for k, x in enumerate(graph.inputs)]
     lines = HloLines(graph, WRITERS, arguments)
     problems = lines.write(graph.nodes())
+    # An input's dtype may have no form either: it is told together with the nodes, so that one attempt says all.
     try:
         inputs = [
             f"{v.name}: {type_text(v.type)} loc({json.dumps(name)})"
@@ -40,6 +41,7 @@ def to_stablehlo(graph: Graph) -> str:
         raise CompileError(f"{graph.name!r} can't be written as StableHLO", problems)
     results = [lines.value(node) for _, node in graph.results()]
     kinds = [type_text(v.type) for v in results]
+    # JAX calls results by this attribute, so that a round trip keeps their names.
     named = [
         f"{kind} {{jax.result_info = {json.dumps(f'result.{name}')}}}"
         for kind, (name, _) in zip(kinds, graph.results(), strict=True)
