@@ -1,7 +1,8 @@
 """Artefacts of earlier versions, kept as they were written: this version loads them, and they answer as they did.
 
-`python tests/aot/test_golden.py VERSION` writes a new folder beside the old ones, which are never written again.
-Folders `format-N` hold models that states of main saved when `FORMAT_VERSION` was N.
+`python tests/aot/test_golden.py VERSION` writes a new folder beside the old ones, whose files are never written again.
+Folders `format-N` hold models that states of main saved when `FORMAT_VERSION` was N, one for each part of a manifest
+that not every model has.
 """
 
 from __future__ import annotations
@@ -9,18 +10,27 @@ from __future__ import annotations
 import json
 import platform
 import sys
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 
+import test_rings
+from tilewright.core.evaluate import evaluate_graph
+from tilewright.core.graph import Graph
 from tilewright.runtime import artifact
 from tilewright.runtime.errors import ArtifactError
-from tilewright.runtime.manifest import FORMAT_VERSION
+from tilewright.runtime.manifest import FORMAT_VERSION, Manifest
+from tilewright.target.target import Target
 
 FOLDER = Path(__file__).parent / "golden"
 MODELS = sorted(p.relative_to(FOLDER).as_posix() for p in FOLDER.glob("*/*.tw"))
 VERSIONS = sorted(p.parent.name for p in FOLDER.glob("*/layer.json"))
+GENERATED = [4, 1, 1, 1, 1, 1, 1, 1, 1, 5, 1, 15]
+"""What the decoder says to three tokens, as it said when it was written."""
 X = np.linspace(-2, 2, 24, dtype=np.float32).reshape(3, 8)
 
 on_x86_linux = pytest.mark.skipif(
@@ -42,6 +52,12 @@ def test_there_is_one_of_every_format() -> None:
     """A format's number is raised together with a golden file of it: `model.save` of the version that wrote it."""
     formats = {artifact.load(FOLDER / name).manifest.format_version for name in MODELS}
     assert VERSIONS and formats == set(range(1, FORMAT_VERSION + 1))
+
+
+def test_there_is_one_of_every_part_of_a_manifest() -> None:
+    """Also of those that are written only where a model needs them."""
+    written = [set(json.loads(artifact.load(FOLDER / name).manifest.to_json())) for name in MODELS]
+    assert set().union(*written) == {f.name for f in fields(Manifest)}
 
 
 @on_x86_linux
@@ -82,7 +98,26 @@ def check(file: Path, threads: int) -> None:
     model = tw.load(file, threads=threads)
     if file.stem == "layer":
         np.testing.assert_allclose(model(X), expected(), rtol=1e-5, atol=1e-6)
-        return
+    elif file.stem == "rows":
+        check_rows(model)
+    elif file.stem == "state":
+        for calls in (1, 2):
+            found = model({"a": X, "b": 2 * X})
+            np.testing.assert_allclose(found["total"], calls * X.sum(0), rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(found["sums"][0], 3 * X, rtol=1e-6)
+    elif file.stem == "solve":
+        matrices = np.random.default_rng(0).standard_normal((2, 16, 16))
+        np.testing.assert_allclose(model(matrices, matrices[:, :, :1]), [np.eye(16)[:, :1]] * 2, atol=1e-9)
+    elif file.stem == "ring":
+        image = np.random.default_rng(0).standard_normal((1, 3, 9, 40)).astype(np.float32)
+        (want,) = evaluate_graph(ring(), [image])
+        np.testing.assert_allclose(model(image), want, rtol=1e-4, atol=1e-4)
+    else:
+        decoder = tw.load_decoder(file, threads=threads)
+        assert decoder.generate([3, 1, 4], max_new_tokens=12).tolist() == [3, 1, 4, *GENERATED]
+
+
+def check_rows(model: Any) -> None:
     rows = np.linspace(-3, 3, 64 * 1000, dtype=np.float32).reshape(1000, 64)
     mask = (np.arange(12) % 3).astype(np.float32)
     softmax, places = model(rows, mask)
@@ -123,6 +158,11 @@ def test_an_exported_object_links_and_answers(version: str, tmp_path: Path) -> N
     np.testing.assert_allclose(LibraryModel(tmp_path / "liblayer.so")(X), expected(), rtol=1e-5, atol=1e-6)
 
 
+def ring() -> Graph:
+    """Convolutions of which threads keep some rows, more than a stack holds."""
+    return test_rings.net("depthwise", 1, 9, 40, 32, 3, 1)
+
+
 def write(folder: Path) -> None:
     """The artefacts of this version, signed with a key that is thrown away."""
     from cryptography.hazmat.primitives import serialization
@@ -152,5 +192,51 @@ def write(folder: Path) -> None:
     secret.unlink()
 
 
+def write_kinds(folder: Path) -> None:
+    """Models with the parts of a manifest that others lack; weights of the decoder are in the file alone."""
+    import torch
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    import tilewright as tw
+    from tilewright.frontend.torch.decoder import decoder_step
+    from tilewright.runtime.python.decoder import Decoder
+
+    class Counter(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("total", torch.zeros(8))
+
+        def forward(self, parts: dict[str, torch.Tensor]) -> dict[str, Any]:
+            self.total.add_(parts["a"].sum(0))
+            return {"total": self.total.clone(), "sums": (parts["a"] + parts["b"],)}
+
+    class Solve(torch.nn.Module):
+        def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+            return torch.linalg.solve(a, b)
+
+    matrices = torch.zeros(2, 16, 16, dtype=torch.float64)
+    made = [
+        ("state", Counter(), ({"a": torch.zeros(3, 8), "b": torch.zeros(3, 8)},)),
+        ("solve", Solve(), (matrices, matrices[:, :, :1].clone())),
+    ]
+    for name, module, inputs in made:
+        tw.compile(module, inputs, target="x86-64", cache=False).save(folder / f"{name}.tw")
+    with mock.patch.object(Target, "large_bytes", 0):  # else only large images are worth a ring
+        tw.compile(ring(), target="x86-64", cache=False).save(folder / "ring.tw")
+    torch.manual_seed(0)
+    config = GPT2Config(
+        vocab_size=16, n_embd=16, n_layer=1, n_head=2, n_positions=32, initializer_range=0.6, bos_token_id=None,
+        eos_token_id=None,
+    )  # fmt: skip
+    step = decoder_step(GPT2LMHeadModel(config).eval(), 24, 4)
+    compiled = tw.compile(
+        step.module, step.arguments, dynamic_shapes=step.dynamic_shapes, target="x86-64", cache=False
+    )  # fmt: skip
+    decoder = Decoder(compiled, 4, 24)  # as `tw.decoder` makes it, for a CPU that others can stand in for
+    decoder.save(folder / "decoder.tw")
+    print(decoder.generate([3, 1, 4], max_new_tokens=12).tolist()[3:])
+
+
 if __name__ == "__main__":
     write(FOLDER / sys.argv[1])
+    write_kinds(FOLDER / sys.argv[1])
