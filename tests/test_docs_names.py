@@ -9,6 +9,7 @@ import importlib
 import re
 import shlex
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,20 @@ DOTTED = re.compile(r"[a-z_]\w*(?:\.[A-Za-z_]\w*)+")
 PLACEHOLDER = re.compile(r"\b[A-Z]{4,}\b")
 SHORT = {"tw": "tilewright", "np": "numpy"}
 FOREIGN = ("torch", "jax", "numpy", "functools", "ml_dtypes", "copy")
+WORD = re.compile(r"\w+")
+NAME = re.compile(r"[A-Z][a-z0-9]+(?:[A-Z][a-z0-9]*)+|[A-Za-z0-9]+(?:_[A-Za-z0-9]+)+")
+"""A word that only code has: ``SeveralCapitals`` or ``with_underscores``."""
+CODE = (".py", ".c", ".h", ".cpp", ".rs", ".mjs")
+OTHERS_WORDS = {
+    "aten_pool",  # a file that moved, in the record that moved it
+    "cython_blas", "cython_lapack",  # SciPy's
+    "five_hundred",  # a part of a test's name, for pytest's option -k
+    "unsafe_rbg",  # a generator of JAX
+    "x_dim1",  # made of an input's name
+    "MADV_POPULATE_READ", "MAP_POPULATE",  # Linux's
+    "ORT_ENABLE_ALL",  # ONNX Runtime's
+}  # fmt: skip
+"""What pages quote that no source of ours says."""
 OPTION = re.compile(r"--?[a-z][\w-]*")
 MADE = "out/"
 """A folder that examples write."""
@@ -85,6 +100,28 @@ def test_names_of_code_exist(page: Path) -> None:
     suffixes = (".py", ".onnx", ".tw", ".npz", ".txt")
     named = {m[0] for x in inline(page) if (m := DOTTED.match(x)) and not m[0].endswith(suffixes)}
     assert sorted(name for name in named if not resolves(name)) == []
+
+
+@cache
+def words_of_the_sources() -> frozenset[str]:
+    """Every word of the code, tests, benchmarks and examples, and the names of their files."""
+    files = [p for f in ("src", "tests", "benchmarks", "examples") for p in (ROOT / f).rglob("*") if p.suffix in CODE]
+    read = (*files, ROOT / "Makefile", ROOT / "pyproject.toml")
+    texts = [path.read_text() for path in read if path != Path(__file__)]  # this one quotes words of others
+    return frozenset(WORD.findall(" ".join([*(p.stem for p in files), *texts])))
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if p.name != "coverage.md"], ids=lambda p: p.name)
+def test_words_of_code_exist(page: Path) -> None:
+    """Names of classes and functions that stand alone: what is called otherwise by now is called so nowhere."""
+    named = {word for x in inline(page) for word in WORD.findall(x) if NAME.fullmatch(word)}
+    known = words_of_the_sources() | OTHERS_WORDS
+    assert sorted(word for word in named if word not in known and not {*word.split("_")} & {"NAME", "DTYPE"}) == []
+
+
+def test_the_words_of_others_are_used() -> None:
+    texts = "".join(page.read_text() for page in PAGES)
+    assert [word for word in OTHERS_WORDS if word not in texts or word in words_of_the_sources()] == []
 
 
 def docstrings() -> Iterator[tuple[str, str]]:
