@@ -231,7 +231,7 @@ def test_without_the_extra_no_library_for_other_machines(tmp_path: Path, monkeyp
 
 @pytest.mark.emulation
 @pytest.mark.skipif(importlib.util.find_spec("ziglang") is None, reason="no ziglang")
-@pytest.mark.parametrize("target", ["aarch64", "rv64gc"])
+@pytest.mark.parametrize("target", ["aarch64", pytest.param("rv64gc", marks=pytest.mark.slow)])
 def test_libraries_for_other_machines(target: str, tmp_path: Path) -> None:
     """They define what the header says, and ask for C's functions without naming who has them."""
     made = tw.export(DIGITS, tmp_path, target=target, shared=True, static=True, threads=2)

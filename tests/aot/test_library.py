@@ -21,7 +21,7 @@ from tilewright.runtime.library import LibraryModel
 from tilewright.runtime.signature import sign_file
 
 Pair = tuple[tw.LoadedModel, LibraryModel, Path]
-pytestmark = programs.needs_cc
+pytestmark = [programs.needs_cc, pytest.mark.usefixtures("shared_kernels")]
 
 
 @pytest.fixture(scope="module")

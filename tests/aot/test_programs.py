@@ -27,7 +27,7 @@ DIGITS = programs.ROOT / "examples" / "digits" / "digits.onnx"
 QUICK = ("resnet50", "llama_decode", "lstm")
 FULL_SIZE = (*QUICK, "mobilenet_v2", "bert_base")
 
-pytestmark = programs.needs_cc
+pytestmark = [programs.needs_cc, pytest.mark.usefixtures("shared_kernels")]
 
 
 def model_of(nodes: list[onnx.NodeProto], inputs: dict, outputs: dict, **initializers: Array) -> onnx.ModelProto:

@@ -15,6 +15,8 @@ from tilewright.aot.export import Exported
 
 DIGITS = Path(__file__).parents[2] / "examples" / "digits" / "digits.onnx"
 
+pytestmark = pytest.mark.usefixtures("shared_kernels")
+
 
 def spent(made: Exported, kind: str) -> int:
     return sum(row.n_bytes for row in made.sizes if row.kind == kind)
@@ -47,10 +49,9 @@ def test_kernels_are_smaller_and_right(graph: object, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("first", range(8_100_000, 8_100_032, 16))
 def test_random_graphs(first: int) -> None:
-    with fuzz_graphs.kernels_shared():
-        for seed in range(first, first + 16):
-            made = fuzz_graphs.FAMILIES[fuzz_graphs.family(seed)](seed)
-            fuzz_graphs.run(made, threads=1, optimize="size")
+    for seed in range(first, first + 16):
+        made = fuzz_graphs.FAMILIES[fuzz_graphs.family(seed)](seed)
+        fuzz_graphs.run(made, threads=1, optimize="size")
 
 
 def test_an_unknown_level_is_refused() -> None:

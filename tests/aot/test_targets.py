@@ -17,6 +17,8 @@ from tilewright.codegen.cpu.llvm import assembly_of_text
 from tilewright.target import x86
 from tilewright.target.target import Target
 
+pytestmark = pytest.mark.usefixtures("shared_kernels")
+
 DIGITS = Path(__file__).parents[2] / "examples" / "digits" / "digits.onnx"
 HEAP = {"malloc", "free"}
 SOFT = {f"__aeabi_{f}" for f in ("fadd", "fsub", "fmul", "fcmpgt", "fcmplt", "fcmpun", "lmul")}

@@ -82,7 +82,7 @@ def test_loops_run_as_often_as_a_walk_through_them_finds(kind, target):
         assert_iterations_are_right(kernel, Options(target=target).machine)
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(st.integers(0, 10_000))
 def test_loops_of_random_contractions_run_as_often(seed):
     for kernel in kernels(contraction(seed).graph, "x86-64-v3"):

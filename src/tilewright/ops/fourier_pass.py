@@ -140,7 +140,9 @@ def _samples(rng: np.random.Generator) -> Iterator[Sample]:
         for n in (1, 2, 3, 4, 6, 7, 8, 15, 16):
             (n_in, c_in), _ = sides(n, form)
             size = {"a": 2, "r": n_in, "m": 3, "b": 2, "c": c_in, "s": 5}
-            for reads, writes, sign, wide in (("armbcs", "amrbcs", -1, (3, 1)), ("acrmbs", "armbcs", 1, (1, 5))):
+            layouts = (("armbcs", "amrbcs", -1, (3, 1)), ("acrmbs", "armbcs", 1, (1, 5)))
+            # Long transforms are long code, and which of two layouts they meet changes nothing inside of them.
+            for reads, writes, sign, wide in layouts if n <= 4 else (layouts[n % 2],):
                 x = rng.standard_normal([size[axis] for axis in reads])
                 m, s = wide
                 turns = rng.standard_normal((turned_rows(n, form) - (m == 3), m, 2, s))
