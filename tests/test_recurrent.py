@@ -83,13 +83,14 @@ def test_recurrent_weights_in_bf16(target, name, hidden, batch, direction):
         assert a.tobytes() == b.tobytes()
 
 
-def scan(hidden, behind=0, panel=0):
+def scan(hidden, behind=0, panel=0, batch=1):
     """The recurrence of one LSTM layer, scheduled for one core with AVX-512, and its steps."""
     f, n_steps = types.f32, 5 * behind or 9
     weights = (hidden // panel, hidden, 4 * panel) if panel else (hidden, 4 * hidden)
-    shapes = [(n_steps, 1, 4 * hidden), weights, (1, hidden), (1, hidden), (hidden, 4 * hidden)]
+    shapes = [(n_steps, batch, 4 * hidden), weights, (batch, hidden), (batch, hidden), (hidden, 4 * hidden)]
     ins = tuple(Buffer(f"x{k}", f, s) for k, s in enumerate(shapes))[: 5 if behind else 4]
-    results = [(n_steps, 1, hidden), (1, hidden), (1, hidden), (n_steps, 1, 4 * hidden)][: 4 if behind else 3]
+    results = [(n_steps, batch, hidden), (batch, hidden), (batch, hidden), (n_steps, batch, 4 * hidden)]
+    results = results[: 4 if behind else 3]
     outs = tuple(Buffer(f"y{k}", f, s) for k, s in enumerate(results))
     op = ops.by_name("lstm_scan")
     items = tuple(op.kernel(ins, outs, Attrs(op.complete_attrs({"behind": behind, "panel": panel}))))
@@ -115,6 +116,12 @@ def test_weights_that_exceed_the_cache_are_walked_back_and_forth(hidden, alterna
     """The first level keeps 16 KB, a part of 64 KB, little of 256 KB, which the second keeps, and a part of 4 MB."""
     steps = [s.primitive for s in scan(hidden).schedule.steps]
     assert ("alternate" in steps) == alternates
+
+
+def test_tiles_of_every_number_of_rows_walk_shared_panels_back_and_forth():
+    """All of them are in one loop over panels, which turns once, with the loops over the panels of a group."""
+    steps = [str(s) for s in scan(512, batch=Sym("batch", 1)).schedule.steps if s.primitive == "alternate"]
+    assert steps and len(steps) == len(set(steps))
 
 
 def test_weights_walked_back_and_forth_in_one_of_two_nests_are_packed_once():

@@ -5,7 +5,7 @@ In: a builder whose stages all have their loops. Out: steps. Not its business: t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from tilewright.choose.cost.tile import estimate
@@ -139,18 +139,32 @@ def _copied_results(b: ScheduleBuilder, buffer: Buffer) -> set[Sym]:
 def _alternate(b: ScheduleBuilder, packed: str) -> None:
     """A loop that walks all panels at every step (of time, or a block of rows): forwards, then backwards.
 
-    The panels read last are then read from the cache. Not where the last one is ragged: walked backwards it comes first
-    in every other step, so that no range of the loop would be known to be free of masks.
+    The panels read last are then read from the cache. Loops over the panels of a group turn with it, so that what is
+    asked for ahead still comes next. Not where the last one is ragged: walked backwards it comes first in every other
+    step, so that no range of the loop would be known to be free of masks. A loop that several nests share, as tiles of
+    all sizes of a run-time number of rows do, turns once.
     """
     buffer = find_place(b.kernel, packed, "alternate").buffer
-    for path, load in paths_to(b.kernel.body, buffer, ()):
+    turned: set[Sym] = set()
+    for path, load in list(paths_to(b.kernel.body, buffer, ())):
         names = [x.sym.name for x in path]
         panel = load.index[0]
         if isinstance(panel, Sym) and panel.name in names[1:]:
             around = path[names.index(panel.name) - 1]
             before = symbols_in(load.index)
             if around.kind is Kind.SERIAL and around.sym not in before and not _is_ragged(b, panel):
-                b.do("alternate", panel.name, around.sym.name)
+                for loop in _walkers(b, load, names):
+                    if loop not in turned:
+                        b.do("alternate", loop.name, around.sym.name)
+                        turned.add(loop)
+
+
+def _walkers(b: ScheduleBuilder, load: Load, loops: Sequence[str]) -> Iterator[Sym]:
+    """The loops that count panels, then those of a group: the first indices, as far as sums begin in them."""
+    for i in load.index:
+        if not isinstance(i, Sym) or i.name not in loops or _is_reduced(b, i.name):
+            return
+        yield i
 
 
 def _is_ragged(b: ScheduleBuilder, loop: Sym) -> bool:
