@@ -113,6 +113,19 @@ def test_guarded_load_out_of_bounds_does_not_happen(target):
     agree(tree, target, sizes=(0,))
 
 
+def test_loops_around_one_that_may_be_empty_are_skipped_as_a_whole():
+    """Rows that a call may not have, in a loop over panels at every step: one test a step, and none for each panel."""
+    n, lane = Sym("n", 0), sym("l", 8)
+    steps, panels, rows = sym("t", 3), sym("p", 5), sym("r", n)
+    x, y, index = Buffer("x", f32, (3, 5, n, 8)), Buffer("y", f32, (3, 5, n, 8)), (steps, panels, rows, lane)
+    tile = loop(panels, 5, loop(rows, n, lanes(lane, 8, Store(y, index, x[index]))))
+    tree = kernel([loop(steps, 3, tile)], x, param(y, Role.OUT), sizes=(n,))
+    for size in (0, 1, 3):
+        agree(tree, sizes=(size,))
+    _, test, behind = llvm.emit(tree, HOST).text.partition("\nthen")
+    assert test and behind.count("= phi i64") == 2 and behind.count("br i1") == 3  # ends of three loops
+
+
 @every_target
 @pytest.mark.parametrize("n", [0, 1, 5, 16, 37])
 def test_run_time_sizes(n, target):

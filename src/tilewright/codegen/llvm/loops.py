@@ -21,6 +21,7 @@ from tilewright.core import expr
 from tilewright.core.dims import is_known, known, known_at_most
 from tilewright.core.expr import Dim, Interval, Sym
 from tilewright.tile.ir import For, Kind, Stmt, Store, walk
+from tilewright.tile.verify import COPIED
 
 if TYPE_CHECKING:
     from tilewright.codegen.llvm.function import KernelFunction
@@ -53,7 +54,7 @@ class Loops:
             case _ if self.own(f, extent, ctx):
                 pass
             case _:
-                self.serial(f, extent, ctx, self.windows.get(id(f)))
+                self._unless_empty(f, extent, ctx)
 
     def own(self, f: For, extent: Dim, ctx: Lanes) -> bool:
         """Emit a loop of a kind that this processor runs in its own way; False, and nothing emitted, for others."""
@@ -61,6 +62,39 @@ class Loops:
 
     def end_of_turn(self, f: For, turn: str) -> None:
         """Emit what a run-time loop does at the end of each turn, of which ``turn`` is the number."""
+
+    def _unless_empty(self, f: For, extent: Dim, ctx: Lanes) -> None:
+        """A loop within others, skipped as a whole where the loops inside of it would find nothing to do each time.
+
+        So tiles of the rows that a call does not leave cost one branch, and not one in every turn of the loops that
+        walk panels around them.
+        """
+        run = partial(self.serial, f, extent, ctx, self.windows.get(id(f)))
+        count = self._count_inside(f) if self.fn.writer.level else None
+        if count is None:
+            run()
+            return
+        value = self.fn.space.value(count)
+        bit = Val(self.fn.writer.pure(f"icmp sgt i64 {value.text}, 0", value.level), value.level, 0)
+
+        def within() -> None:
+            mark = self.fn.space.assume([count - 1])
+            run()
+            self.fn.space.release(mark)
+
+        self.branch(bit, within)
+
+    def _count_inside(self, f: For) -> Dim | None:
+        """Iterations of a loop that is all that is in ``f``, as many in each of its turns, perhaps none."""
+        turned = {f.loop.sym}
+        while len(f.body) == 1 and isinstance(f.body[0], For) and f.body[0].loop.kind not in COPIED:
+            f = f.body[0]
+            extent = self.fn.space.resolve(f.loop.extent)
+            is_same = not is_known(extent) and turned.isdisjoint(expr.symbols(extent))
+            if is_same and self.fn.space.proved(extent - 1) is not True:
+                return extent
+            turned.add(f.loop.sym)
+        return None
 
     # --- pieces of a run-time loop ----------------------------------------------------------------------------------
 
