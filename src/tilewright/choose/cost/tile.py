@@ -116,8 +116,8 @@ def tiles_of(box: Box, machine: Target, width: int) -> Iterator[tuple[int, int, 
 
 
 def held(rows: int, vectors: int) -> int:
-    """Registers of a tile: its sums, and what a step reads of either operand; one row uses each of its vectors once."""
-    return rows * vectors + (vectors + 1 if rows > 1 else 2)
+    """Registers of a tile: its sums, and what a step reads, all of the operand that has less and one of the other."""
+    return rows * vectors + min(rows, vectors) + 1
 
 
 def _fit_sets(box: Box, machine: Target, width: int, rows: int, rows2: int) -> bool:
@@ -156,7 +156,7 @@ def _box_cycles(box: Box, machine: Target, width: int, rows: int, rows2: int, ve
     n_vectors = None if box.n_lanes is None else -(-box.n_lanes // width)
     for (m, cm), (m2, cm2), (v, cv) in cartesian(row_parts, row2_parts, _parts(n_vectors, vectors)):
         shapes += 1
-        total += cm * cm2 * cv * _step_cycles(box, machine, m, m2, v)
+        total += cm * cm2 * cv * step_cycles(box, machine, m, m2, v)
     extra = (EXTRA_WINDOW if box.unrolled else EXTRA_SHAPE) * MANY_COPIES / machine.max_copies
     return total * (1 + extra * (shapes - 1))
 
@@ -169,7 +169,8 @@ def _parts(extent: int | None, size: int) -> list[tuple[int, float]]:
     return parts + ([(extent % size, 1.0)] if extent % size else [])
 
 
-def _step_cycles(box: Box, machine: Target, rows: int, rows2: int, vectors: int) -> float:
+def step_cycles(box: Box, machine: Target, rows: int, rows2: int, vectors: int) -> float:
+    """Cycles of one step of a tile's reduction."""
     copies = 1
     for _, n in box.unrolled:
         copies *= n

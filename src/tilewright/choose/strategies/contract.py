@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from math import ceil
 
 from tilewright.choose.cost.tile import Tile, pays_threads
 from tilewright.choose.strategies.columns import along_reduction
@@ -25,6 +24,7 @@ from tilewright.choose.strategies.contract_plan import (
     ContractionPlan,
     blocks_at_once,
     plan_contraction,
+    row_sizes,
 )
 from tilewright.choose.strategies.contract_space import Arrange
 from tilewright.choose.strategies.contract_tile import BoxPiece, TiledOrder, extent_of, is_row, tile_piece
@@ -86,7 +86,7 @@ def _pieces(b: ScheduleBuilder, machine: Target, plan: ContractionPlan) -> list[
         pieces = _divided(b, pieces, plan.lanes.sym.name, [block], _with_lanes)
     if plan.rows is not None and not is_known(plan.rows.extent):
         few = partial(_with_rows, plan, machine)
-        pieces = _divided(b, pieces, plan.rows.sym.name, _sizes(plan.tile, machine), few)
+        pieces = _divided(b, pieces, plan.rows.sym.name, row_sizes(plan, machine), few)
     if plan.rows2 is not None and not is_known(plan.rows2.extent) and plan.tile.rows2 > 1:
         pieces = _divided(b, pieces, plan.rows2.sym.name, [plan.tile.rows2], _with_rows2)
     if plan.order.panels_first:
@@ -104,16 +104,6 @@ def _in_groups(pieces: list[BoxPiece]) -> list[BoxPiece]:
     group = max(piece.blocks for piece in pieces)
     most = [max(k for k in range(1, piece.blocks + 1) if group % k == 0) for piece in pieces]
     return [replace(piece, blocks=k, group=group) for piece, k in zip(pieces, most, strict=True)]
-
-
-def _sizes(tile: Tile, machine: Target) -> list[int]:
-    """Rows of tiles for a run-time number of them: full ones, then every number that waits for its chains of additions.
-
-    Such a tile takes as long as one row does, so that a rest in two of them would take twice as long as in one. From
-    where the units are busy, a tile of more rows saves nothing.
-    """
-    busy = ceil(machine.fma_latency * machine.fmas_per_cycle / (tile.rows2 * tile.vectors))
-    return [tile.rows, *range(min(busy, tile.rows - 1), 1, -1)]
 
 
 def _columns(

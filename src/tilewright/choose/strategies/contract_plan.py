@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil
+from itertools import combinations
 from types import MappingProxyType
 
 from tilewright.choose.clusters import MAX_STRIDE
 from tilewright.choose.cost.nest import CallSizes
 from tilewright.choose.cost.operations import guard_of, joining, n_links
+from tilewright.choose.cost.price import DOUBT
 from tilewright.choose.cost.sketch import Contraction
 from tilewright.choose.cost.tile import (
     WORK_PER_BYTE,
@@ -24,6 +25,7 @@ from tilewright.choose.cost.tile import (
     estimate,
     held,
     pays_threads,
+    step_cycles,
     tiles_of,
 )
 from tilewright.choose.strategies.columns import columns_apart
@@ -76,6 +78,8 @@ from tilewright.tile.schedule import ScheduleBuilder
 
 HEAVY_OPERATIONS = 10
 NO_VECTORS: Mapping[Buffer, int] = MappingProxyType({})
+MOST_RESTS = 4
+"""Sizes of tiles for the rows that full ones leave: each is code of its own."""
 
 
 @dataclass
@@ -87,6 +91,7 @@ class ContractionPlan:
     lanes: Loop
     rows: Loop | None
     rows2: Loop | None
+    box: Box
     below: list[Loop]
     outer: list[Loop]
     reduced: list[Loop]
@@ -201,7 +206,7 @@ def plan_contraction(
         taken = arrange(space)
         tile, order = (tile, order) if taken is None else (taken.tile, taken.order)
     return ContractionPlan(
-        acc, root, lanes, row, row2, below, rest, reduced, stepped, slid, tile, width, heavy, work, order,
+        acc, root, lanes, row, row2, box, below, rest, reduced, stepped, slid, tile, width, heavy, work, order,
         dot.group if dot else 1, n_apart, _guarded(b, acc, root), operands,
         tuple(x.buffer for x in loads(update.value) if is_constant(b, x)),
     )  # fmt: skip
@@ -289,21 +294,57 @@ def known_iterations(loop: Loop | None) -> int | None:
 
 
 def blocks_at_once(plan: ContractionPlan, machine: Target, rows: int) -> int:
-    """How many blocks of lanes a tile of ``rows`` rows takes at once, so that its sums don't wait for each other.
+    """How many blocks of lanes a tile of ``rows`` rows takes at once: as many as make a step of one cheapest.
 
-    Of a constant only, whose blocks lie as they do for all other tiles. Where these walk blocks outside of rows, all
-    tiles walk a group of blocks before the next one: the second-level cache has to keep it, and threads share groups.
+    The sums of few rows would wait for each other, and every block would read the rows again. Of a constant only, whose
+    blocks lie as they do for all other tiles. Where these walk blocks outside of rows, all tiles walk a group of blocks
+    before the next one: the second-level cache has to keep it, and threads share groups.
     """
     vectors = plan.tile.vectors
     n, ragged = divmod(known(plan.lanes.extent, 1), vectors * plan.width)
     if not plan.constants or ragged or plan.is_window or plan.n_apart:
         return 1
-    wanted = ceil(2 * machine.fma_latency * machine.fmas_per_cycle / (rows * plan.tile.rows2 * vectors))
+    most = n
     if plan.order.panels_first:
         n_bytes = max(estimate(x.shape) * x.dtype.n_bytes for x in plan.constants) / n
-        wanted = min(wanted, int(machine.l2_bytes / PANEL_SHARE // n_bytes), n // min_tasks(machine))
-    fits = (k for k in range(wanted, 1, -1) if held(rows * plan.tile.rows2, k * vectors) <= machine.n_vector_registers)
-    return next((k for k in fits if n % k == 0), 1)
+        most = min(int(machine.l2_bytes / PANEL_SHARE // n_bytes), n // min_tasks(machine))
+    fits = [
+        k
+        for k in range(1, min(most, machine.n_vector_registers) + 1)
+        if n % k == 0 and held(rows * plan.tile.rows2, k * vectors) <= machine.n_vector_registers
+    ]
+    return min(fits, key=lambda k: step_cycles(plan.box, machine, rows, plan.tile.rows2, k * vectors) / k, default=1)
+
+
+def row_sizes(plan: ContractionPlan, machine: Target) -> list[int]:
+    """Rows of tiles for a run-time number of them: full ones, then those for the rows that are left, the most first.
+
+    Of few rows sums wait for each other, and every tile reads the other operand again. So there are as few sizes as
+    leave no rest that takes longer than in a tile of its own, by more than the model can tell; or ``MOST_RESTS``, of
+    which the worst rest suffers least. The last, of single rows, goes without saying.
+    """
+
+    def own(rows: int) -> float:
+        blocks = blocks_at_once(plan, machine, rows)
+        return step_cycles(plan.box, machine, rows, plan.tile.rows2, blocks * plan.tile.vectors) / blocks
+
+    cycles = {rows: own(rows) for rows in range(1, plan.tile.rows)}
+    sizes: tuple[int, ...] = ()
+    for n in range(min(MOST_RESTS, len(cycles))):
+        found = combinations(sorted(cycles, reverse=True)[:-1], n)
+        sizes, over = min(((x, _over_own(cycles, (*x, 1))) for x in found), key=lambda pair: (max(pair[1]), sum(pair[1])))
+        if max(over) * (1 - DOUBT) <= 1:
+            break
+    return [plan.tile.rows, *sizes]
+
+
+def _over_own(cycles: Mapping[int, float], sizes: Sequence[int]) -> list[float]:
+    """Of each rest, the time of the tiles that do it, the largest first, over that of a tile of its own."""
+    done = {0: 0.0}
+    for rows in cycles:
+        size = next(n for n in sizes if n <= rows)
+        done[rows] = cycles[size] + done[rows - size]
+    return [done[rows] / own for rows, own in cycles.items()]
 
 
 def _bytes_read(update: Update) -> float:
