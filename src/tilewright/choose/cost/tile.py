@@ -110,7 +110,8 @@ def tiles_of(box: Box, machine: Target, width: int) -> Iterator[tuple[int, int, 
                 if not _fit_sets(box, machine, width, rows, rows2):
                     continue
                 accumulators = rows * rows2 * vectors
-                beside = 0 if window else (held(rows * rows2, vectors) - accumulators) * box.registers_per_operand
+                # All vectors, also of fewer rows: sketches see too little of the traffic of wider tiles.
+                beside = 0 if window else (vectors + 1 if rows * rows2 > 1 else 2) * box.registers_per_operand
                 if accumulators + beside <= limit or accumulators == 1:
                     yield rows, rows2, vectors
 
