@@ -78,7 +78,7 @@ from tilewright.tile.schedule import ScheduleBuilder
 
 HEAVY_OPERATIONS = 10
 NO_VECTORS: Mapping[Buffer, int] = MappingProxyType({})
-MOST_RESTS = 4
+MOST_RESTS = 5
 """Sizes of tiles for the rows that full ones leave: each is code of its own."""
 
 
