@@ -114,7 +114,7 @@ class SpecializedModel(LoadedModel):
             found["specialized"] = [{name: _text(fact) for name, fact in key} for key in self._kept]
             return found
 
-    def save(self, path: Any) -> None:
+    def save(self, path: Any, **options: Any) -> None:
         """Refuses: what a call decides can't be in a file."""
         raise self._refusal()
 

@@ -24,12 +24,17 @@ LEAST_EXPONENT = -POINT
 """Factors below 2**-32 move every bit out: they count as 0."""
 
 
+def steps_of(real: float) -> int:
+    """``real`` to the nearest step of 2**-31, halves away from 0."""
+    return int(rounded(np.asarray(real * 2.0**POINT)))
+
+
 def multiplier_of(real: float) -> tuple[int, int]:
     """``real`` as a fraction in steps of 2**-31 and an exponent of 2; ``real`` is finite and not negative."""
     if real == 0:
         return 0, 0
     fraction, exponent = frexp(real)
-    steps = int(rounded(np.float64(fraction * (1 << POINT))))
+    steps = steps_of(fraction)
     if steps == 1 << POINT:
         steps, exponent = steps // 2, exponent + 1
     return (0, 0) if exponent < LEAST_EXPONENT else (steps, exponent)
@@ -43,20 +48,22 @@ def multipliers_of(reals: Sequence[float]) -> tuple[Array, Array]:
 
 def rounded(x: Array) -> Array:
     """To the nearest whole number, halves away from 0."""
-    whole = np.trunc(x)
+    whole: Array = np.trunc(x)
     return np.asarray(whole + np.where(np.abs(x - whole) >= 0.5, np.sign(x), 0))
 
 
 def high_product(a: Array, b: Array | int) -> Array:
     """The product of two fractions in steps of 2**-31, halves up."""
-    return np.asarray(np.minimum((a * b + (1 << (POINT - 1))) >> POINT, MOST))
+    nearest: Array = a * b + (1 << (POINT - 1))
+    return np.asarray(np.minimum(nearest >> POINT, MOST))
 
 
 def shifted_down(x: Array, by: int) -> Array:
     """``x / 2**by``, halves away from 0."""
     if by == 0:
         return x
-    return np.asarray((x + (1 << (by - 1)) - (x < 0)) >> by)
+    nearest: Array = x + (1 << (by - 1)) - (x < 0)
+    return np.asarray(nearest >> by)
 
 
 def shifted_up(x: Array, by: int) -> Array:
@@ -80,12 +87,12 @@ def exponential(x: Array, bits: int) -> Array:
     y = shifted_up(part, bits) + (1 << (POINT - 3))
     y2 = high_product(y, y)
     y3, y4 = high_product(y2, y), high_product(y2, y2)
-    third, eighth = int(rounded(np.float64(2.0**POINT / 3))), int(rounded(np.float64(np.exp(-0.125) * 2.0**POINT)))
+    third, eighth = steps_of(1 / 3), steps_of(np.exp(-0.125))
     rest = shifted_down(high_product(shifted_down(y4, 2) + y3, third) + y2, 1)
     result = eighth + high_product(y + rest, eighth)
     left = part - x
     for exponent in range(-2, min(bits, 5)):
-        factor = int(rounded(np.float64(np.exp(-(2.0**exponent)) * 2.0**POINT)))
+        factor = steps_of(np.exp(-(2.0**exponent)))
         result = np.where(left & (1 << (POINT - bits + exponent)), high_product(result, factor), result)
     return np.asarray(np.where(x == 0, MOST, result))
 
@@ -99,11 +106,11 @@ def inverse_root(x: int) -> tuple[int, int]:
         x, shift = x // 4, shift + 1
     pairs = (POINT - x.bit_length()) // 2 - 1
     x, shift = x << 2 * pairs, shift - pairs
-    half = shifted_down(np.int64(x >> 1), 1)
+    half = shifted_down(np.asarray(np.int64(x >> 1)), 1)
     root = np.asarray(np.int64(1 << (POINT - 3)))
     for _ in range(5):
         cube = shifted_up(high_product(high_product(root, root), root), 6)
         ahead = high_product(np.asarray(np.int64(3 << (POINT - 4))), root) - high_product(half, cube)
         root = shifted_up(ahead, 3)
-    found = int(high_product(root, int(rounded(np.float64(np.sqrt(0.5) * 2.0**POINT)))))
+    found = int(high_product(root, steps_of(np.sqrt(0.5))))
     return (found << -shift, 0) if shift < 0 else (found, -shift)

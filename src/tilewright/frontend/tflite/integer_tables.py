@@ -50,7 +50,7 @@ def _ratio(c: TfliteCall, times: float = 1.0) -> np.float32:
 # --- tables of functions in floats ----------------------------------------------------------------------------------
 
 
-def _in_floats(f: Function) -> Converter:
+def _in_floats(f: Function) -> Callable[[TfliteCall], Node]:
     """A function that LiteRT computes in f32 for each code of 8 bits, and interpolates for those of 16."""
 
     def convert(c: TfliteCall) -> Node:
@@ -217,7 +217,8 @@ def _short(x: Array) -> Array:
 
 def _short_product(a: Array, b: Array | int) -> Array:
     """Of fractions in 16 bits, halves up."""
-    return _short((a * b + (1 << (SHORT - 1))) >> SHORT)
+    nearest: Array = a * b + (1 << (SHORT - 1))
+    return _short(nearest >> SHORT)
 
 
 def _short_multiplier(real: np.float32) -> tuple[int, int]:
