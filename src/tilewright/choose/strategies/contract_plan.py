@@ -332,7 +332,8 @@ def row_sizes(plan: ContractionPlan, machine: Target) -> list[int]:
     sizes: tuple[int, ...] = ()
     for n in range(min(MOST_RESTS, len(cycles))):
         found = combinations(sorted(cycles, reverse=True)[:-1], n)
-        sizes, over = min(((x, _over_own(cycles, (*x, 1))) for x in found), key=lambda pair: (max(pair[1]), sum(pair[1])))
+        over_own = ((x, _over_own(cycles, (*x, 1))) for x in found)
+        sizes, over = min(over_own, key=lambda pair: (max(pair[1]), sum(pair[1])))
         if max(over) * (1 - DOUBT) <= 1:
             break
     return [plan.tile.rows, *sizes]
