@@ -38,6 +38,7 @@ LAYERS = {
     "tools": 9,
     "jax": 9,
     "lang": 9,
+    "numpy": 9,
     "cli": 10,
     "__init__": 11,
     "__main__": 11,

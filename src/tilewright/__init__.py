@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tilewright.core.diag import CompileError, ImportFailed, OptionError
     from tilewright.frontend.torch.custom_ops import decompose
     from tilewright.frontend.weights.given import with_weights
+    from tilewright.integrations.arrays.jit import jit
     from tilewright.integrations.sklearn.predictor import from_sklearn
     from tilewright.integrations.torch_compile.capture import FallbackWarning
     from tilewright.integrations.torch_compile.weights import refresh
@@ -56,6 +57,7 @@ _HOMES = {
     "load_decoder": "runtime.python.decoder",
     "LoadedModel": "runtime.python.model",
     "from_sklearn": "integrations.sklearn.predictor",
+    "jit": "integrations.arrays.jit",
     "with_weights": "frontend.weights.given",
     "kernel": "language.kernel",
     "schedule": "language.schedule",
@@ -93,6 +95,7 @@ __all__ = [
     "decompose",
     "export",
     "from_sklearn",
+    "jit",
     "kernel",
     "load",
     "load_decoder",
@@ -108,8 +111,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import the module that owns ``name`` on first use."""
-    if name == "jax":  # a room of its own, as JAX's names are JAX's
-        return import_module("tilewright.jax")
+    if name in ("jax", "numpy"):  # rooms of their own, as their names are those of others
+        return import_module(f"tilewright.{name}")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'tilewright' has no attribute {name!r}")

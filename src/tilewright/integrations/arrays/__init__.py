@@ -1,0 +1,1 @@
+"""Functions written against the array API, as graphs."""
