@@ -16,7 +16,7 @@ from tilewright import ops
 from tilewright.core.diag import OpError
 from tilewright.core.graph import Pool
 from tilewright.core.opdef import OpDef
-from tilewright.integrations.arrays.traced import Traced, applied, apply, cast, lifted, promoted, public
+from tilewright.integrations.arrays.traced import TracedArray, applied, apply, cast, lifted, promoted, public
 
 Axis = int | Sequence[int] | None
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
@@ -28,17 +28,17 @@ def offered(f: Callable[..., Any]) -> Callable[..., Any]:
     return made
 
 
-def real(x: Traced) -> Traced:
+def real(x: TracedArray) -> TracedArray:
     """As floats: integers become f64, as NumPy has it."""
     return x if np.issubdtype(x.dtype, np.floating) else cast(x, np.float64)
 
 
-def axes_of(x: Traced, axis: Axis) -> tuple[int, ...]:
+def axes_of(x: TracedArray, axis: Axis) -> tuple[int, ...]:
     given = range(x.ndim) if axis is None else [axis] if isinstance(axis, int) else axis
     return tuple(sorted(axis_of(x, k) for k in given))
 
 
-def axis_of(x: Traced, axis: int, more: int = 0) -> int:
+def axis_of(x: TracedArray, axis: int, more: int = 0) -> int:
     rank = x.ndim + more
     if not -rank <= axis < rank:
         raise OpError(f"axis {axis} is none of {rank}")
@@ -77,7 +77,7 @@ def _table(names: dict[str, OpDef], convert: Callable[[OpDef, str], Callable[...
 
 
 def _same(op: OpDef, name: str) -> Callable[..., Any]:
-    def f(pool: Pool, x: Any, /) -> Traced:
+    def f(pool: Pool, x: Any, /) -> TracedArray:
         given = lifted(pool, x)
         is_whole = name in _WHOLE and not np.issubdtype(given.dtype, np.floating)
         return given if is_whole else apply(op, given)
@@ -101,7 +101,7 @@ def _flags(op: OpDef, _: str) -> Callable[..., Any]:
     return lambda pool, x1, x2, /: apply(op, *(_truth(lifted(pool, x)) for x in (x1, x2)))
 
 
-def _truth(x: Traced) -> Traced:
+def _truth(x: TracedArray) -> TracedArray:
     return x if x.dtype == np.bool_ else apply(ops.ne, x, lifted(x.pool, np.zeros((), x.dtype)))
 
 
@@ -110,27 +110,27 @@ for _names, _convert in ((_SAME, _same), (_REAL, _real), (_TWO, _two), (_TWO_REA
 
 
 @offered
-def positive(pool: Pool, x: Any, /) -> Traced:
+def positive(pool: Pool, x: Any, /) -> TracedArray:
     """The array itself."""
     return lifted(pool, x)
 
 
 @offered
-def square(pool: Pool, x: Any, /) -> Traced:
+def square(pool: Pool, x: Any, /) -> TracedArray:
     """``x * x``."""
     given = lifted(pool, x)
     return apply(ops.mul, given, given)
 
 
 @offered
-def log10(pool: Pool, x: Any, /) -> Traced:
+def log10(pool: Pool, x: Any, /) -> TracedArray:
     """The logarithm to base 10."""
     given = real(lifted(pool, x))
     return apply(ops.mul, apply(ops.log, given), lifted(pool, np.asarray(1 / log(10), given.dtype)))
 
 
 @offered
-def logaddexp(pool: Pool, x1: Any, x2: Any, /) -> Traced:
+def logaddexp(pool: Pool, x1: Any, x2: Any, /) -> TracedArray:
     """``log(exp(x1) + exp(x2))`` without overflow."""
     x, y = map(real, promoted([x1, x2], pool))
     less = apply(ops.neg, apply(ops.abs, apply(ops.sub, x, y)))
@@ -138,20 +138,20 @@ def logaddexp(pool: Pool, x1: Any, x2: Any, /) -> Traced:
 
 
 @offered
-def bitwise_invert(pool: Pool, x: Any, /) -> Traced:
+def bitwise_invert(pool: Pool, x: Any, /) -> TracedArray:
     """Each bit turned round; of bools the opposite."""
     given = lifted(pool, x)
     return apply(ops.logical_not if given.dtype == np.bool_ else ops.bitwise_not, given)
 
 
 @offered
-def logical_not(pool: Pool, x: Any, /) -> Traced:
+def logical_not(pool: Pool, x: Any, /) -> TracedArray:
     """Is it zero?"""
     return apply(ops.logical_not, _truth(lifted(pool, x)))
 
 
 def _of_floats(op: OpDef, otherwise: bool) -> Callable[..., Any]:
-    def f(pool: Pool, x: Any, /) -> Traced:
+    def f(pool: Pool, x: Any, /) -> TracedArray:
         given = lifted(pool, x)
         if np.issubdtype(given.dtype, np.floating):
             return apply(op, given)
@@ -164,7 +164,7 @@ _table({"isnan": ops.isnan, "isinf": ops.isinf}, lambda op, _: _of_floats(op, Fa
 
 
 @offered
-def isfinite(pool: Pool, x: Any, /) -> Traced:
+def isfinite(pool: Pool, x: Any, /) -> TracedArray:
     """Neither infinite nor NaN?"""
     given = lifted(pool, x)
     if not np.issubdtype(given.dtype, np.floating):
@@ -173,7 +173,7 @@ def isfinite(pool: Pool, x: Any, /) -> Traced:
 
 
 @offered
-def clip(pool: Pool, x: Any, /, min: Any = None, max: Any = None) -> Traced:  # the standard's names
+def clip(pool: Pool, x: Any, /, min: Any = None, max: Any = None) -> TracedArray:  # the standard's names
     """Not below ``min`` and not above ``max``, in the type of ``x``."""
     given = lifted(pool, x)
     for op, limit in ((ops.maximum, min), (ops.minimum, max)):
@@ -183,7 +183,7 @@ def clip(pool: Pool, x: Any, /, min: Any = None, max: Any = None) -> Traced:  # 
 
 
 @offered
-def where(pool: Pool, condition: Any, x1: Any, x2: Any, /) -> Traced:
+def where(pool: Pool, condition: Any, x1: Any, x2: Any, /) -> TracedArray:
     """Elements of ``x1`` where the condition holds, of ``x2`` elsewhere."""
     return apply(ops.where, _truth(lifted(pool, condition)), *promoted([x1, x2], pool))
 
@@ -191,7 +191,7 @@ def where(pool: Pool, condition: Any, x1: Any, x2: Any, /) -> Traced:
 # --- along axes -----------------------------------------------------------------------------------------------------
 
 
-def _summed(x: Traced, dtype: Any) -> Traced:
+def _summed(x: TracedArray, dtype: Any) -> TracedArray:
     """What is summed: small integers in 64 bits."""
     if dtype is None:
         kind = x.dtype.kind
@@ -200,7 +200,7 @@ def _summed(x: Traced, dtype: Any) -> Traced:
 
 
 def _reduction(op: OpDef) -> Callable[..., Any]:
-    def f(pool: Pool, x: Any, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Traced:
+    def f(pool: Pool, x: Any, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> TracedArray:
         given = _summed(lifted(pool, x), dtype)
         return apply(op, given, axes=axes_of(given, axis), keepdims=keepdims)
 
@@ -208,7 +208,7 @@ def _reduction(op: OpDef) -> Callable[..., Any]:
 
 
 def _extreme(op: OpDef) -> Callable[..., Any]:
-    def f(pool: Pool, x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Traced:
+    def f(pool: Pool, x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> TracedArray:
         given = lifted(pool, x)
         return apply(op, given, axes=axes_of(given, axis), keepdims=keepdims)
 
@@ -216,7 +216,7 @@ def _extreme(op: OpDef) -> Callable[..., Any]:
 
 
 def _flagged(op: OpDef) -> Callable[..., Any]:
-    def f(pool: Pool, x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Traced:
+    def f(pool: Pool, x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> TracedArray:
         given = _truth(lifted(pool, x))
         return apply(op, given, axes=axes_of(given, axis), keepdims=keepdims)
 
@@ -229,14 +229,14 @@ _table({"any": ops.reduce_any, "all": ops.reduce_all}, lambda op, _: _flagged(op
 
 
 @offered
-def mean(pool: Pool, x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Traced:
+def mean(pool: Pool, x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> TracedArray:
     """The arithmetic mean."""
     given = real(lifted(pool, x))
     return apply(ops.reduce_mean, given, axes=axes_of(given, axis), keepdims=keepdims)
 
 
 @offered
-def var(pool: Pool, x: Any, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Traced:
+def var(pool: Pool, x: Any, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> TracedArray:
     """The variance, with ``n - correction`` in the denominator."""
     given = real(lifted(pool, x))
     axes = axes_of(given, axis)
@@ -244,7 +244,7 @@ def var(pool: Pool, x: Any, /, *, axis: Axis = None, correction: float = 0.0, ke
 
 
 @offered
-def std(pool: Pool, x: Any, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Traced:
+def std(pool: Pool, x: Any, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> TracedArray:
     """The root of the variance."""
     given = real(lifted(pool, x))
     axes = axes_of(given, axis)
@@ -252,7 +252,7 @@ def std(pool: Pool, x: Any, /, *, axis: Axis = None, correction: float = 0.0, ke
 
 
 def _placed(op: OpDef) -> Callable[..., Any]:
-    def f(pool: Pool, x: Any, /, *, axis: int | None = None, keepdims: bool = False) -> Traced:
+    def f(pool: Pool, x: Any, /, *, axis: int | None = None, keepdims: bool = False) -> TracedArray:
         given = lifted(pool, x)
         if axis is not None:
             return cast(apply(op, given, axis=axis_of(given, axis), keepdims=keepdims), np.int64)
@@ -267,7 +267,7 @@ _table({"argmax": ops.argmax, "argmin": ops.argmin}, lambda op, _: _placed(op))
 
 
 def _running(op: OpDef) -> Callable[..., Any]:
-    def f(pool: Pool, x: Any, /, *, axis: int | None = None, dtype: Any = None) -> Traced:
+    def f(pool: Pool, x: Any, /, *, axis: int | None = None, dtype: Any = None) -> TracedArray:
         given = _summed(lifted(pool, x), dtype)
         if axis is None and given.ndim != 1:
             raise OpError(f"an array of {given.ndim} axes needs an axis")
@@ -280,7 +280,7 @@ _table({"cumulative_sum": ops.cumsum, "cumulative_prod": ops.cumprod}, lambda op
 
 
 def _ordered(which: int) -> Callable[..., Any]:
-    def f(pool: Pool, x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Traced:
+    def f(pool: Pool, x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> TracedArray:
         given = lifted(pool, x)
         found = applied(ops.sort, given, axis=axis_of(given, axis), descending=descending, stable=stable)[which]
         return cast(found, np.int64) if which else found
@@ -296,7 +296,7 @@ _table({"argsort": ops.sort}, lambda _, __: _ordered(1))
 
 
 @offered
-def matmul(pool: Pool, x1: Any, x2: Any, /) -> Traced:
+def matmul(pool: Pool, x1: Any, x2: Any, /) -> TracedArray:
     """The product of matrices, as ``@``: vectors are rows on the left and columns on the right."""
     x, y = promoted([x1, x2], pool)
     if not x.ndim or not y.ndim:
@@ -313,7 +313,7 @@ def matmul(pool: Pool, x1: Any, x2: Any, /) -> Traced:
 
 
 @offered
-def tensordot(pool: Pool, x1: Any, x2: Any, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2) -> Traced:
+def tensordot(pool: Pool, x1: Any, x2: Any, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2) -> TracedArray:
     """The sum of products over pairs of axes."""
     x, y = promoted([x1, x2], pool)
     first, second = (range(x.ndim - axes, x.ndim), range(axes)) if isinstance(axes, int) else axes
@@ -329,7 +329,7 @@ def tensordot(pool: Pool, x1: Any, x2: Any, /, *, axes: int | tuple[Sequence[int
 
 
 @offered
-def vecdot(pool: Pool, x1: Any, x2: Any, /, *, axis: int = -1) -> Traced:
+def vecdot(pool: Pool, x1: Any, x2: Any, /, *, axis: int = -1) -> TracedArray:
     """The sum of products along an axis."""
     x, y = promoted([x1, x2], pool)
     product = apply(ops.mul, x, y)

@@ -17,7 +17,7 @@ from tilewright.build import driver
 from tilewright.core.diag import CompileError, OptionError, Problem
 from tilewright.core.graph import Graph, Pool
 from tilewright.core.types import TensorType, dtype_of
-from tilewright.integrations.arrays.traced import Traced, lifted, user_loc
+from tilewright.integrations.arrays.traced import TracedArray, lifted, user_loc
 from tilewright.runtime.once import ForkLock
 from tilewright.runtime.python.model import CompiledModel
 
@@ -74,9 +74,9 @@ class TracedFunction:
     def _compiled(self, given: Any, arrays: list[np.ndarray]) -> tuple[CompiledModel, Any]:
         pool = Pool()
         inputs = [pool.input(f"x{k}", TensorType(dtype_of(a.dtype), a.shape)) for k, a in enumerate(arrays)]
-        args, kwargs = _given(given, [Traced(pool, n) for n in inputs])
+        args, kwargs = _given(given, [TracedArray(pool, n) for n in inputs])
         made = self.function(*args, **kwargs)
-        outputs: list[Traced] = []
+        outputs: list[TracedArray] = []
         result = _results(pool, made, outputs)
         if not outputs:
             problem = Problem(user_loc(), "return", "the function gives no array", "return one")
@@ -110,9 +110,9 @@ def _given(value: Any, arrays: list[Any]) -> Any:
     return {k: _given(v, arrays) for k, v in value.items()} if isinstance(value, dict) else value
 
 
-def _results(pool: Pool, value: Any, outputs: list[Traced]) -> Any:
+def _results(pool: Pool, value: Any, outputs: list[TracedArray]) -> Any:
     """What a function gave, with places instead of arrays; NumPy's arrays are constants."""
-    if isinstance(value, Traced | np.ndarray | np.generic):
+    if isinstance(value, TracedArray | np.ndarray | np.generic):
         outputs.append(lifted(pool, value))
         return _ArrayPlace(len(outputs) - 1)
     if isinstance(value, list | tuple):

@@ -16,7 +16,7 @@ from tilewright.core.diag import OpError
 from tilewright.core.graph import Pool
 from tilewright.core.opdef import OpDef
 from tilewright.integrations.arrays.functions import FUNCTIONS, Axis, axes_of, axis_of, offered
-from tilewright.integrations.arrays.traced import Traced, apply, cast, lifted, promoted
+from tilewright.integrations.arrays.traced import TracedArray, apply, cast, lifted, promoted
 
 Shape = int | Sequence[int]
 
@@ -26,7 +26,7 @@ Shape = int | Sequence[int]
 def _made(f: Callable[..., Any], name: str) -> None:
     """A function whose arguments decide its numbers: NumPy's own, as a constant."""
 
-    def call(pool: Pool, *args: Any, device: Any = None, **kwargs: Any) -> Traced:
+    def call(pool: Pool, *args: Any, device: Any = None, **kwargs: Any) -> TracedArray:
         return lifted(pool, f(*args, **kwargs))
 
     call.__name__, call.__doc__ = name, f"The array API's ``{name}``."
@@ -38,14 +38,14 @@ for _name in ("arange", "empty", "eye", "full", "linspace", "ones", "zeros"):
 
 
 @offered
-def asarray(pool: Pool, obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | None = None) -> Traced:
+def asarray(pool: Pool, obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | None = None) -> TracedArray:
     """An array of numbers or nested lists of them; of an array, itself or its cast."""
-    x = obj if isinstance(obj, Traced) else lifted(pool, np.asarray(obj))
+    x = obj if isinstance(obj, TracedArray) else lifted(pool, np.asarray(obj))
     return x if dtype is None else cast(x, dtype)
 
 
 def _like(value: float | None) -> Callable[..., Any]:
-    def f(pool: Pool, x: Any, /, *fill: Any, dtype: Any = None, device: Any = None) -> Traced:
+    def f(pool: Pool, x: Any, /, *fill: Any, dtype: Any = None, device: Any = None) -> TracedArray:
         given = lifted(pool, x)
         number = fill[0] if value is None else value
         return lifted(pool, np.full(given.shape, number, given.dtype if dtype is None else dtype))
@@ -60,7 +60,7 @@ for _name, _value in (("zeros_like", 0), ("ones_like", 1), ("empty_like", 0), ("
 
 
 @offered
-def astype(pool: Pool, x: Any, dtype: Any, /, *, copy: bool = True, device: Any = None) -> Traced:
+def astype(pool: Pool, x: Any, dtype: Any, /, *, copy: bool = True, device: Any = None) -> TracedArray:
     """The array in another type."""
     return cast(lifted(pool, x), dtype)
 
@@ -68,12 +68,12 @@ def astype(pool: Pool, x: Any, dtype: Any, /, *, copy: bool = True, device: Any 
 # --- shapes ---------------------------------------------------------------------------------------------------------
 
 
-def reshaped(x: Traced, shape: Sequence[int]) -> Traced:
+def reshaped(x: TracedArray, shape: Sequence[int]) -> TracedArray:
     return x if tuple(shape) == x.shape else apply(ops.reshape, x, shape=tuple(shape))
 
 
 @offered
-def reshape(pool: Pool, x: Any, /, shape: Shape, *, copy: bool | None = None) -> Traced:
+def reshape(pool: Pool, x: Any, /, shape: Shape, *, copy: bool | None = None) -> TracedArray:
     """The same elements in another shape, of which one size may be -1."""
     given = lifted(pool, x)
     sizes = [shape] if isinstance(shape, int) else [int(n) for n in shape]
@@ -84,7 +84,7 @@ def reshape(pool: Pool, x: Any, /, shape: Shape, *, copy: bool | None = None) ->
 
 
 @offered
-def expand_dims(pool: Pool, x: Any, /, *, axis: Axis = 0) -> Traced:
+def expand_dims(pool: Pool, x: Any, /, *, axis: Axis = 0) -> TracedArray:
     """With axes of one element more."""
     given = lifted(pool, x)
     at = [axis] if isinstance(axis, int) else list(axis or ())
@@ -95,7 +95,7 @@ def expand_dims(pool: Pool, x: Any, /, *, axis: Axis = 0) -> Traced:
 
 
 @offered
-def squeeze(pool: Pool, x: Any, /, axis: Axis = None) -> Traced:
+def squeeze(pool: Pool, x: Any, /, axis: Axis = None) -> TracedArray:
     """Without axes, which have one element each."""
     given = lifted(pool, x)
     gone = [k for k, n in enumerate(given.shape) if n == 1] if axis is None else axes_of(given, axis)
@@ -105,14 +105,14 @@ def squeeze(pool: Pool, x: Any, /, axis: Axis = None) -> Traced:
 
 
 @offered
-def permute_dims(pool: Pool, x: Any, /, axes: Sequence[int]) -> Traced:
+def permute_dims(pool: Pool, x: Any, /, axes: Sequence[int]) -> TracedArray:
     """Axes in another order."""
     given = lifted(pool, x)
     return apply(ops.transpose, given, perm=tuple(axis_of(given, k) for k in axes))
 
 
 @offered
-def matrix_transpose(pool: Pool, x: Any, /) -> Traced:
+def matrix_transpose(pool: Pool, x: Any, /) -> TracedArray:
     """The last two axes exchanged."""
     given = lifted(pool, x)
     if given.ndim < 2:
@@ -122,7 +122,7 @@ def matrix_transpose(pool: Pool, x: Any, /) -> Traced:
 
 
 @offered
-def moveaxis(pool: Pool, x: Any, source: Axis, destination: Axis, /) -> Traced:
+def moveaxis(pool: Pool, x: Any, source: Axis, destination: Axis, /) -> TracedArray:
     """Axes put in other places, the others in their order."""
     given = lifted(pool, x)
     first, second = (
@@ -135,13 +135,13 @@ def moveaxis(pool: Pool, x: Any, source: Axis, destination: Axis, /) -> Traced:
 
 
 @offered
-def broadcast_to(pool: Pool, x: Any, /, shape: Sequence[int]) -> Traced:
+def broadcast_to(pool: Pool, x: Any, /, shape: Sequence[int]) -> TracedArray:
     """Repeated along axes of one element to the shape."""
     return apply(ops.expand, lifted(pool, x), shape=tuple(int(n) for n in shape))
 
 
 @offered
-def broadcast_arrays(pool: Pool, *arrays: Any) -> list[Traced]:
+def broadcast_arrays(pool: Pool, *arrays: Any) -> list[TracedArray]:
     """All in the one shape to which they broadcast."""
     given = [lifted(pool, x) for x in arrays]
     shape = np.broadcast_shapes(*(x.shape for x in given))
@@ -152,7 +152,7 @@ def broadcast_arrays(pool: Pool, *arrays: Any) -> list[Traced]:
 
 
 @offered
-def concat(pool: Pool, arrays: Sequence[Any], /, *, axis: int | None = 0) -> Traced:
+def concat(pool: Pool, arrays: Sequence[Any], /, *, axis: int | None = 0) -> TracedArray:
     """One behind the other; with no axis, all elements in order."""
     parts = promoted(list(arrays), pool)
     if axis is None:
@@ -161,7 +161,7 @@ def concat(pool: Pool, arrays: Sequence[Any], /, *, axis: int | None = 0) -> Tra
 
 
 @offered
-def stack(pool: Pool, arrays: Sequence[Any], /, *, axis: int = 0) -> Traced:
+def stack(pool: Pool, arrays: Sequence[Any], /, *, axis: int = 0) -> TracedArray:
     """One behind the other along a new axis."""
     parts = promoted(list(arrays), pool)
     at = axis_of(parts[0], axis, 1)
@@ -170,7 +170,7 @@ def stack(pool: Pool, arrays: Sequence[Any], /, *, axis: int = 0) -> Traced:
 
 
 @offered
-def unstack(pool: Pool, x: Any, /, *, axis: int = 0) -> tuple[Traced, ...]:
+def unstack(pool: Pool, x: Any, /, *, axis: int = 0) -> tuple[TracedArray, ...]:
     """The slices along an axis."""
     given = lifted(pool, x)
     at = axis_of(given, axis)
@@ -178,14 +178,14 @@ def unstack(pool: Pool, x: Any, /, *, axis: int = 0) -> tuple[Traced, ...]:
 
 
 @offered
-def flip(pool: Pool, x: Any, /, *, axis: Axis = None) -> Traced:
+def flip(pool: Pool, x: Any, /, *, axis: Axis = None) -> TracedArray:
     """Backwards along axes."""
     given = lifted(pool, x)
     return apply(ops.reverse, given, axes=axes_of(given, axis))
 
 
 @offered
-def roll(pool: Pool, x: Any, /, shift: Shape, *, axis: Axis = None) -> Traced:
+def roll(pool: Pool, x: Any, /, shift: Shape, *, axis: Axis = None) -> TracedArray:
     """Elements moved on along axes, from the end to the start."""
     given = lifted(pool, x)
     flat = reshaped(given, (given.size,)) if axis is None else given
@@ -197,7 +197,7 @@ def roll(pool: Pool, x: Any, /, shift: Shape, *, axis: Axis = None) -> Traced:
 
 
 @offered
-def tile(pool: Pool, x: Any, repetitions: Sequence[int], /) -> Traced:
+def tile(pool: Pool, x: Any, repetitions: Sequence[int], /) -> TracedArray:
     """The whole repeated along each axis."""
     given, times = lifted(pool, x), [int(n) for n in repetitions]
     shape = (*(1,) * (len(times) - given.ndim), *given.shape)
@@ -205,7 +205,7 @@ def tile(pool: Pool, x: Any, repetitions: Sequence[int], /) -> Traced:
 
 
 @offered
-def repeat(pool: Pool, x: Any, repeats: int, /, *, axis: int | None = None) -> Traced:
+def repeat(pool: Pool, x: Any, repeats: int, /, *, axis: int | None = None) -> TracedArray:
     """Each element repeated."""
     given = lifted(pool, x)
     if not isinstance(repeats, int):
@@ -217,7 +217,7 @@ def repeat(pool: Pool, x: Any, repeats: int, /, *, axis: int | None = None) -> T
 
 
 @offered
-def take(pool: Pool, x: Any, indices: Any, /, *, axis: int | None = None) -> Traced:
+def take(pool: Pool, x: Any, indices: Any, /, *, axis: int | None = None) -> TracedArray:
     """The slices that a vector names."""
     given = lifted(pool, x)
     if axis is None and given.ndim != 1:
@@ -226,14 +226,14 @@ def take(pool: Pool, x: Any, indices: Any, /, *, axis: int | None = None) -> Tra
 
 
 @offered
-def take_along_axis(pool: Pool, x: Any, indices: Any, /, *, axis: int = -1) -> Traced:
+def take_along_axis(pool: Pool, x: Any, indices: Any, /, *, axis: int = -1) -> TracedArray:
     """For each element of the indices, the one that it names along an axis."""
     given, at = lifted(pool, x), cast(lifted(pool, indices), np.int64)
     return apply(ops.gather_elements, given, at, axis=axis_of(given, axis))
 
 
 def _triangle(upper: bool) -> Callable[..., Any]:
-    def f(pool: Pool, x: Any, /, *, k: int = 0) -> Traced:
+    def f(pool: Pool, x: Any, /, *, k: int = 0) -> TracedArray:
         return apply(ops.trilu, lifted(pool, x), k=k, upper=upper)
 
     return f
@@ -246,7 +246,7 @@ for _name, _upper in (("tril", False), ("triu", True)):
 
 
 @offered
-def meshgrid(pool: Pool, *arrays: Any, indexing: str = "xy") -> list[Traced]:
+def meshgrid(pool: Pool, *arrays: Any, indexing: str = "xy") -> list[TracedArray]:
     """Coordinates of a grid, one array for each vector."""
     given = [lifted(pool, x) for x in arrays]
     order = list(range(len(given)))
@@ -262,7 +262,7 @@ def meshgrid(pool: Pool, *arrays: Any, indexing: str = "xy") -> list[Traced]:
 
 
 @offered
-def diff(pool: Pool, x: Any, /, *, axis: int = -1, n: int = 1) -> Traced:
+def diff(pool: Pool, x: Any, /, *, axis: int = -1, n: int = 1) -> TracedArray:
     """Differences of neighbours, ``n`` times."""
     given = lifted(pool, x)
     at = axis_of(given, axis)
@@ -276,17 +276,17 @@ def diff(pool: Pool, x: Any, /, *, axis: int = -1, n: int = 1) -> Traced:
 # --- indexing -------------------------------------------------------------------------------------------------------
 
 
-def indexed(x: Traced, key: Any) -> Traced:
+def indexed(x: TracedArray, key: Any) -> TracedArray:
     """``x[key]`` of numbers, slices, ``...`` and ``None``, and at most one array of integers."""
     keys = list(key) if isinstance(key, tuple) else [key]
     n_used = sum(k is not None and k is not Ellipsis for k in keys)
     if n_used > x.ndim:
         raise IndexError(f"{n_used} indices for an array of {x.ndim} axes")
-    if Ellipsis not in [k for k in keys if not isinstance(k, Traced | np.ndarray)]:
+    if Ellipsis not in [k for k in keys if not isinstance(k, TracedArray | np.ndarray)]:
         keys.append(Ellipsis)
     at = next(k for k, v in enumerate(keys) if v is Ellipsis)
     keys[at : at + 1] = [slice(None)] * (x.ndim - n_used)
-    arrays = [k for k in keys if isinstance(k, Traced | np.ndarray | list)]
+    arrays = [k for k in keys if isinstance(k, TracedArray | np.ndarray | list)]
     if len(arrays) > 1:
         raise OpError("an array is indexed by one array at most", remedy="use take_along_axis, or index twice")
     starts, stops, steps, shape, axis, gathered = [], [], [], [], 0, None
@@ -303,7 +303,7 @@ def indexed(x: Traced, key: Any) -> Traced:
             stops.append((first + (length - 1) * abs(step) + 1) if length else 0)
             steps.append(step)
             shape.append(length)
-        elif isinstance(k, Traced | np.ndarray | list):
+        elif isinstance(k, TracedArray | np.ndarray | list):
             gathered = (len(shape), axis, k)
             starts.append(0), stops.append(n), steps.append(1), shape.append(n)
         else:
@@ -321,7 +321,7 @@ def indexed(x: Traced, key: Any) -> Traced:
     if gathered is None:
         return made
     place, _, indices = gathered
-    at_ = lifted(x.pool, indices if isinstance(indices, Traced) else np.asarray(indices))
+    at_ = lifted(x.pool, indices if isinstance(indices, TracedArray) else np.asarray(indices))
     if not np.issubdtype(at_.dtype, np.integer):
         raise OpError("an array of bools gives a result whose size depends on it", remedy="use where")
     return apply(ops.gather, made, cast(at_, np.int64), axis=place)
@@ -346,18 +346,18 @@ def _install() -> None:
         return (lambda x, y: f(y, x)) if turned else f
 
     for name, of in (_OPERATORS | _COMPARED).items():
-        setattr(Traced, f"__{name}__", two(of))
+        setattr(TracedArray, f"__{name}__", two(of))
     for name, of in _OPERATORS.items():
-        setattr(Traced, f"__r{name}__", two(of, turned=True))
+        setattr(TracedArray, f"__r{name}__", two(of, turned=True))
     for name, of in _ALONE.items():
-        setattr(Traced, f"__{name}__", FUNCTIONS[of])
+        setattr(TracedArray, f"__{name}__", FUNCTIONS[of])
     index = offered(_getitem)
-    Traced.__getitem__ = index
-    Traced.T = property(lambda x: FUNCTIONS["permute_dims"](x, tuple(reversed(range(x.ndim)))))
-    Traced.mT = property(FUNCTIONS["matrix_transpose"])
+    TracedArray.__getitem__ = index
+    TracedArray.T = property(lambda x: FUNCTIONS["permute_dims"](x, tuple(reversed(range(x.ndim)))))
+    TracedArray.mT = property(FUNCTIONS["matrix_transpose"])
 
 
-def _getitem(pool: Pool, x: Traced, key: Any) -> Traced:
+def _getitem(pool: Pool, x: TracedArray, key: Any) -> TracedArray:
     return indexed(x, key)
 
 

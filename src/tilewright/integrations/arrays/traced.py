@@ -31,7 +31,7 @@ NUMBERS = (bool, int, float)
 """Python's numbers take the type of the array beside them."""
 
 
-class Traced:
+class TracedArray:
     """A tensor of a traced function. ``shape`` and ``dtype`` are known, its numbers are not."""
 
     __slots__ = ("node", "pool")
@@ -62,7 +62,7 @@ class Traced:
         return "cpu"
 
     def __repr__(self) -> str:
-        return f"Traced({self.node.type})"
+        return f"TracedArray({self.node.type})"
 
     def __len__(self) -> int:
         if not self.shape:
@@ -102,43 +102,43 @@ def user_loc() -> Loc:
     return Loc(f"{Path(file).name}:{line} in {frame.f_code.co_name}", file, line)
 
 
-def traced_among(values: Any) -> Traced | None:
+def traced_among(values: Any) -> TracedArray | None:
     """A traced array within lists, tuples and dicts."""
-    if isinstance(values, Traced):
+    if isinstance(values, TracedArray):
         return values
     parts = values.values() if isinstance(values, dict) else values if isinstance(values, list | tuple) else ()
     return next((found for v in parts if (found := traced_among(v)) is not None), None)
 
 
-def lifted(pool: Pool, x: Any, like: np.dtype[Any] | None = None) -> Traced:
+def lifted(pool: Pool, x: Any, like: np.dtype[Any] | None = None) -> TracedArray:
     """An array, or a number of the type of the array beside it, as a constant."""
-    if isinstance(x, Traced):
+    if isinstance(x, TracedArray):
         if x.pool is not pool:
             raise InputError("an array of another traced function is used", remedy="pass it as an argument")
         return x
     array = np.asarray(x)
     if isinstance(x, NUMBERS) and like is not None:
         array = array.astype(np.result_type(like, x))
-    return Traced(pool, Builder(pool, user_loc()).const(array))
+    return TracedArray(pool, Builder(pool, user_loc()).const(array))
 
 
-def apply(op: OpDef, *xs: Traced, **attrs: Any) -> Traced:
+def apply(op: OpDef, *xs: TracedArray, **attrs: Any) -> TracedArray:
     """The first result of an op."""
     return applied(op, *xs, **attrs)[0]
 
 
-def applied(op: OpDef, *xs: Traced, **attrs: Any) -> tuple[Traced, ...]:
+def applied(op: OpDef, *xs: TracedArray, **attrs: Any) -> tuple[TracedArray, ...]:
     """All results of an op, at the user's line."""
     b = Builder(xs[0].pool, user_loc())
-    return tuple(Traced(xs[0].pool, n) for n in b.results(b(op, *(x.node for x in xs), **attrs)))
+    return tuple(TracedArray(xs[0].pool, n) for n in b.results(b(op, *(x.node for x in xs), **attrs)))
 
 
-def cast(x: Traced, dtype: Any) -> Traced:
+def cast(x: TracedArray, dtype: Any) -> TracedArray:
     wanted = dtype_of(np.dtype(dtype))
     return x if x.node.dtype is wanted else apply(ops.cast, x, dtype=wanted)
 
 
-def promoted(xs: Sequence[Any], pool: Pool) -> list[Traced]:
+def promoted(xs: Sequence[Any], pool: Pool) -> list[TracedArray]:
     """Operands of one type: that of NumPy, to which Python's numbers add nothing but their kind."""
     kinds = [x.dtype if hasattr(x, "dtype") else x if isinstance(x, NUMBERS) else np.asarray(x).dtype for x in xs]
     wanted = np.result_type(*kinds)
@@ -167,7 +167,7 @@ def public(f: Callable[..., Any]) -> Callable[..., Any]:
 
 def _evaluated(pool: Pool, made: Any) -> Any:
     """The numbers of arrays that are made of constants."""
-    if isinstance(made, Traced):
+    if isinstance(made, TracedArray):
         (found,) = evaluate_graph(Graph("eager", pool, (), (made.node,), ("y",)), [])
         return found
     return type(made)(_evaluated(pool, v) for v in made) if isinstance(made, list | tuple) else made
