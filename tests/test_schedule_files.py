@@ -20,6 +20,8 @@ from tilewright.cli.main import app
 from tilewright.core.diag import OptionError
 from tilewright.core.graph import Graph
 from tilewright.tile.errors import ScheduleFileError
+from tilewright.tile.schedule.book import ScheduleBook
+from tilewright.tools.found_schedules import FoundSchedules
 from tilewright.tools.tune import Tuned, tune
 
 RNG = np.random.default_rng(0)
@@ -238,6 +240,24 @@ def test_a_search_keeps_its_budget(net: Path, saved: Path, monkeypatch: pytest.M
     )
     assert time.process_time() - start < 1.05 * 6.0
     assert found.gains and len(rounds) > rounds[0][2]  # it went on behind the strategies' candidates
+
+
+def test_a_search_begins_with_what_an_earlier_one_found(net: Path, saved: Path) -> None:
+    saved.write_text("".join(f"schedule {name}\n" for name in names_in(saved.read_text())))
+    options, graph = Options(schedule=saved.read_text()), texts.read_graph(net)
+    store = FoundSchedules(net.with_suffix(".db"))
+    found = tune(graph, [X], options, threads=1, seconds=0.3, store=store)
+    assert found.gains
+
+    def stop(stage: str, done: int, total: int) -> None:
+        if done == 1:
+            raise KeyboardInterrupt
+
+    again = tune(graph, [X], options, threads=1, seconds=0.3, store=store, tell=stop)
+    one, other = (ScheduleBook.parse(x.text).lines for x in (found, again))
+    for name in (g.name for g in found.gains):
+        assert [x.step for x in other[name]] == [x.step for x in one[name]]
+    assert code(graph, found.text) == code(graph, found.text)
 
 
 def test_an_interrupted_search_keeps_what_was_found(net: Path, saved: Path) -> None:

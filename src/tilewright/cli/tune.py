@@ -29,6 +29,7 @@ from tilewright.cli.compile_run import (
 )
 from tilewright.runtime.errors import InputError
 from tilewright.runtime.files import write_atomically
+from tilewright.tools.found_schedules import FoundSchedules
 from tilewright.tools.tune import tune
 
 
@@ -56,6 +57,10 @@ def tune_command(
         float | None,
         typer.Option(min=1.0, help="Search on until so many seconds have passed, compiling counted."),
     ] = None,
+    store: Annotated[
+        Path | None,
+        typer.Option(help="A database: what it has for these kernels is tried first, what is found goes into it."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Find faster schedules for a model's kernels by measuring.
@@ -72,7 +77,8 @@ def tune_command(
     specs = [manifest.tensor_spec(name, n) for name, n in zip(graph.input_names, graph.inputs, strict=True)]
     options = Options("native", precision, optimize, accuracy, read_schedule(schedule))
     arrays = [] if graph.symbols() else list(inputs.gather(input, specs, (), {}, seed).values())
-    found = tune(graph, arrays, options, threads=threads, seconds=seconds, budget=budget, seed=seed)
+    database = FoundSchedules(store) if store else None
+    found = tune(graph, arrays, options, threads=threads, seconds=seconds, budget=budget, seed=seed, store=database)
     if found.text:
         write_atomically(path, [found.text.encode()], durable=False)
     if json:

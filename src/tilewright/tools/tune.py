@@ -33,7 +33,8 @@ from tilewright.runtime.threads import default_threads
 from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleFileError
 from tilewright.tile.schedule import Schedule
-from tilewright.tile.schedule.book import schedule_text
+from tilewright.tile.schedule.book import read_step, schedule_text
+from tilewright.tools.found_schedules import FoundSchedule, FoundSchedules, machine_key
 
 MARGIN = 0.03
 SMALLEST_SHARE = 0.01
@@ -72,12 +73,14 @@ def tune(
     seconds: float = 20.0,
     budget: float | None = None,
     seed: int = 0,
+    store: FoundSchedules | None = None,
     tell: Tell = lambda stage, done, total: None,
 ) -> Tuned:
     """Try other schedules for about ``seconds`` of measuring, compiling not counted.
 
     With a ``budget`` it goes on after the strategies' own candidates, with others that ``seed`` decides, until so many
     seconds have passed, compiling counted. Ctrl-C ends the search, and what was found till then is kept.
+    What ``store`` has for the model's kernels on this machine is tried first, and what is found goes into it.
     ``options.schedule`` is where it begins, if there is one. Raises ``OptionError`` for a graph with symbolic sizes and
     for a target that is not this machine; else what compiling and calling raise.
     """
@@ -86,6 +89,7 @@ def tune(
     n_threads = threads or default_threads()
     kernels = optimise_and_split(graph, options, Target.parse(options.target).judged(), Clock()).kernels
     best = dict(kernels.schedules)
+    machine = machine_key(Target.parse(options.target), n_threads)
 
     def counted(chosen: Mapping[str, Schedule]) -> _Counted:
         with end.compiling():
@@ -97,7 +101,8 @@ def tune(
         ticks = current.minima(inputs, FEWEST_CALLS)
         # the others' times are mostly noise, and weigh nothing
         worth = [name for name in best if ticks[name] >= SMALLEST_SHARE * sum(ticks.values())]
-        candidates = {name: list(_candidates(kernels, name)) for name in worth}
+        known = store.get(machine, worth) if store else {}
+        candidates = {name: [*_stored(known, name, best), *_candidates(kernels, name)] for name in worth}
         rounds = max((len(c) for c in candidates.values()), default=0)
         for k, tried in enumerate(_tried(kernels, best, candidates, Random(seed), searches=budget is not None)):
             if end.is_near(reserve=2 * FEWEST_CALLS * current.seconds):
@@ -120,7 +125,18 @@ def tune(
         current = first if best == kernels.schedules else counted(best)
     changed = {name: found for name, found in best.items() if found != kernels.schedules[name]}
     text = _text(changed, changed, kernels)
-    return _confirmed((first, current), inputs, text, kernels, n_tried, end.at_most(seconds / 6))
+    found = _confirmed((first, current), inputs, text, kernels, n_tried, end.at_most(seconds / 6))
+    if store and found.gains:
+        store.put(machine, [FoundSchedule(g.name, str(changed[g.name]), g.before, g.after) for g in found.gains])
+    return found
+
+
+def _stored(known: Mapping[str, FoundSchedule], name: str, best: Mapping[str, Schedule]) -> Iterator[Schedule]:
+    """What an earlier search found for the kernel, unless this one begins with that."""
+    if name in known:
+        schedule = Schedule(tuple(map(read_step, known[name].steps.splitlines())))
+        if schedule != best[name]:
+            yield schedule
 
 
 class _End:

@@ -1,0 +1,65 @@
+"""The file of what searches found: the better row stays, other machines' are not used, and processes share it."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tilewright.runtime.errors import InputError
+from tilewright.target.target import Target
+from tilewright.tools.found_schedules import FoundSchedule, FoundSchedules, machine_key
+
+SOME = FoundSchedule("k_1", "split(i0, 8)", 2.0, 1.0)
+HERE = machine_key(Target.parse("x86-64-v3"), 1)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> FoundSchedules:
+    return FoundSchedules(tmp_path / "found.db")
+
+
+def test_the_one_that_gained_more_stays(file: FoundSchedules) -> None:
+    for factor, after in ((8, 1.0), (4, 1.5), (2, 0.5)):
+        file.put(HERE, [replace(SOME, steps=f"split(i0, {factor})", after=after)])
+    assert file.get(HERE, ["k_1", "k_2"]) == {"k_1": replace(SOME, steps="split(i0, 2)", after=0.5)}
+
+
+def test_rows_of_other_machines_are_kept_and_not_used(file: FoundSchedules) -> None:
+    target = Target.parse("x86-64-v3")
+    others = [machine_key(target, 2), machine_key(replace(target, l2_bytes=target.l2_bytes * 2), 1)]
+    assert len({HERE, *others}) == 3
+    for machine in others:
+        file.put(machine, [SOME])
+    assert file.get(HERE, ["k_1"]) == {} and file.others(HERE, ["k_1", "k_2"]) == 1
+
+
+def test_files_are_merged(file: FoundSchedules, tmp_path: Path) -> None:
+    other = FoundSchedules(tmp_path / "other.db")
+    other.put(HERE, [replace(SOME, after=0.5), replace(SOME, kernel="k_2")])
+    file.put(HERE, [SOME])
+    file.merge(other.path)
+    assert file.get(HERE, ["k_1", "k_2"]) == {"k_1": replace(SOME, after=0.5), "k_2": replace(SOME, kernel="k_2")}
+
+
+def test_a_file_of_something_else(file: FoundSchedules) -> None:
+    Path(file.path).write_bytes(b"no database at all, but long enough to be taken for one" * 20)
+    with pytest.raises(InputError, match="can't be used"):
+        file.get(HERE, ["k_1"])
+
+
+def test_processes_that_write_at_once_lose_nothing(file: FoundSchedules) -> None:
+    """One of them is killed in the middle."""
+    program = (
+        "import sys; from tilewright.tools.found_schedules import FoundSchedule, FoundSchedules\n"
+        "file = FoundSchedules(sys.argv[1])\n"
+        "for k in range(20): file.put('m', [FoundSchedule(f'k_{sys.argv[2]}_{k}', '', 2.0, 1.0)])\n"
+    )
+    workers = [subprocess.Popen([sys.executable, "-c", program, file.path, name]) for name in "abc"]
+    killed = workers.pop()
+    killed.kill()
+    killed.wait()
+    assert [w.wait() for w in workers] == [0, 0]
+    names = [f"k_{name}_{k}" for name in "ab" for k in range(20)]
+    assert file.get("m", names).keys() == set(names)
