@@ -100,6 +100,11 @@ def by_data(x):
     return tl.compute(x.shape, lambda i: x[x[i].cast(tl.i64)])
 
 
+def wrapped(x):
+    """Of 64 bits without a sign, which become negative."""
+    return tl.compute(x.shape, lambda i: x[tl.minimum(x[i].cast(tl.u64).cast(tl.i64), x.shape[0] - 1)])
+
+
 def mixed(x):
     return tl.compute(x.shape, lambda i: x[i] + x[i].cast(tl.f64))
 
@@ -145,6 +150,7 @@ REFUSED = {
     beyond: r"x\[i \+ 1\]: the index i \+ 1 may be over the last, n - 1",
     before: r"x\[i - 1\]: the index i - 1 may be less than 0",
     by_data: "nothing bounds the index that the data choose",
+    wrapped: "nothing bounds the index that the data choose",
     mixed: "add of f32 and f64",
     decided: "has no value while the kernel is traced",
     written: "x is an argument",

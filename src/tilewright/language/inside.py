@@ -108,14 +108,19 @@ _CLAMP = "write where(condition on the indices, ..., otherwise), or clamp(index,
 
 
 def _under_guards(v: Value, guards: Guards) -> Iterator[tuple[Value, Guards]]:
-    """Every value below, once for each way to it, with what is known to be at least 0 there."""
-    yield v, guards
-    if isinstance(v, Select) and isinstance(v.cond, Inside):
-        yield from _under_guards(v.a, (*guards, *v.cond.exprs))
-        yield from _under_guards(v.b, guards)
-    else:
-        for x in operands(v):
-            yield from _under_guards(x, guards)
+    """Every value below, once for each set of guards that it stands under: what is known to be at least 0 there."""
+    seen: set[tuple[Value, Guards]] = set()
+    ahead = [(v, guards)]
+    while ahead:
+        pair = x, known = ahead.pop()
+        if pair in seen:
+            continue
+        seen.add(pair)
+        yield pair
+        if isinstance(x, Select) and isinstance(x.cond, Inside):
+            ahead += [(x.a, (*known, *x.cond.exprs)), (x.b, known)]
+        else:
+            ahead += [(o, known) for o in operands(x)]
 
 
 # --- what data can be -----------------------------------------------------------------------------------------------
@@ -128,7 +133,7 @@ def range_of(v: Value) -> Range:
             return int(v.value), int(v.value)
         case Index():
             return v.expr, v.expr
-        case Cast() if not v.a.dtype.is_float:
+        case Cast() if not v.a.dtype.is_float and v.a.dtype is not types.u64:
             return _fitting(range_of(v.a), v.dtype)
         case Select():
             (a, b), (c, d) = range_of(v.a), range_of(v.b)
