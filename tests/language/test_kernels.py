@@ -70,6 +70,19 @@ def test_a_kernel_is_an_op_of_exported_models():
     np.testing.assert_allclose(model(more, args[1]), Model()(more, args[1]))
 
 
+def test_a_scheduled_kernel_stands_alone_in_a_model():
+    fast = tw.schedule(scaled).vectorize("j", 8).parallel("i").compile()
+
+    class Around(torch.nn.Module):
+        def forward(self, x, scale):
+            return fast.torch(torch.relu(x), scale) + fast.torch(x, scale)
+
+    args = torch.from_numpy(X - 5), torch.from_numpy(SCALE)
+    model = tw.compile(Around(), example_inputs=args, cache=False)
+    np.testing.assert_allclose(model(*args), (torch.relu(args[0]) + args[0]) * args[1])
+    assert sum(fast.__name__ in str(row["ops"]) for row in model.report()["kernels"]) == 1
+
+
 def test_a_kernel_is_an_op_of_torch_compile():
     import tilewright.integrations.torch_compile.backend  # noqa: F401
 

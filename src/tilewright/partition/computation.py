@@ -56,6 +56,7 @@ def computation_of(group: Group, facts: dict[Node, Facts], order: dict[Node, int
     An op that its author scheduled keeps the names of its buffers, which the steps use.
     """
     if group.root.op.author is not None:
+        assert len(group.members) == 1  # an op with a kernel of its own stands alone
         return _of_author(group.root, group.root.op.author)
     # The graph's order, so that equal groups have equal texts.
     members = sorted(group.members, key=lambda n: order[n])
