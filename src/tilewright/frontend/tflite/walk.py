@@ -28,6 +28,10 @@ _TYPES: dict[str, DType] = {
 }  # fmt: skip
 
 
+REMEDY = "keep this operator in floats, or convert the model anew"
+"""Of a rule that says none itself: converters write no such operator."""
+
+
 class SubGraphWalk:
     """One walk over a sub-graph; ``values`` are the nodes of its tensors by number, None where lost."""
 
@@ -79,7 +83,7 @@ class SubGraphWalk:
         return None if t.dtype.is_float else quantisation_of(self.tensor(k), _sizes(t), t.dtype)
 
     def lost(self, loc: Loc, op: str, e: OpError, results: Sequence[int]) -> None:
-        self.file.problems.append(Problem(loc, op, e.message, e.remedy))
+        self.file.problems.append(Problem(loc, op, e.message, e.remedy or REMEDY))
         self.values.update(dict.fromkeys(results))
 
     def value(self, k: int) -> Node | None:

@@ -133,7 +133,8 @@ def _evaluated(d: Dim, sizes: dict[str, Any]) -> Any:
     if isinstance(d, BinaryExpr):
         import torch
 
-        by_op: dict[str, Any] = {"floordiv": operator.floordiv, "mod": operator.mod, "min": torch.sym_min, "max": torch.sym_max}
+        extremes: dict[str, Any] = {"min": torch.sym_min, "max": torch.sym_max}
+        by_op = {"floordiv": operator.floordiv, "mod": operator.mod, **extremes}
         return by_op[d.op](_evaluated(d.a, sizes), _evaluated(d.b, sizes))
     total: Any = d.const
     for atom, c in d.terms:
